@@ -1,13 +1,14 @@
 # tessera_add_plugin(NAME SOURCES file... KIND kind... [PROVIDES [kind:]name...] [VERSION x.y.z]
-#                    [DESCRIPTION text] [LIBRARIES library...])
+#                    [DESCRIPTION text] [LIBRARIES library...] [TEXTS header...])
 # A shared library that Tessera loads at run time: NAME.so. Its sources import Tessera's modules, and one
 # of them defines
 #     void register_plugin(tessera::plugin::Registrar& registrar);
 # KIND      the kind of what it provides; with several, PROVIDES names the kind of each
 # PROVIDES  the names that register_plugin adds, of the first kind when none is given (default: NAME)
+# TEXTS     headers that the sources include as text, too: #include "softcap.hpp.txt" is a string literal of softcap.hpp
 # The library is written to TESSERA_PLUGIN_OUTPUT_DIRECTORY, or to the current binary folder.
 function(tessera_add_plugin name)
-  cmake_parse_arguments(PARSE_ARGV 1 ARG "" "VERSION;DESCRIPTION" "SOURCES;KIND;PROVIDES;LIBRARIES")
+  cmake_parse_arguments(PARSE_ARGV 1 ARG "" "VERSION;DESCRIPTION" "SOURCES;KIND;PROVIDES;LIBRARIES;TEXTS")
   if(ARG_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "tessera_add_plugin(${name}): unknown arguments: ${ARG_UNPARSED_ARGUMENTS}")
   endif()
@@ -39,6 +40,21 @@ function(tessera_add_plugin name)
 
   add_library(${name} MODULE ${ARG_SOURCES} ${gate})
   target_link_libraries(${name} PRIVATE Tessera::tessera Boost::headers ${ARG_LIBRARIES})
+  foreach(header IN LISTS ARG_TEXTS)
+    get_filename_component(file ${header} ABSOLUTE)
+    file(READ "${file}" text)
+    set(literal "R\"TESSERA(${text})TESSERA\"\n")
+    set(written ${CMAKE_CURRENT_BINARY_DIR}/${name}_texts/${header}.txt)
+    set(before "")
+    if(EXISTS ${written})
+      file(READ ${written} before)
+    endif()
+    if(NOT before STREQUAL literal)
+      file(WRITE ${written} "${literal}")
+    endif()
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
+    target_include_directories(${name} PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/${name}_texts)
+  endforeach()
   # Calls between the plugin's own functions must not reach a function of the same name in another library.
   target_link_options(${name} PRIVATE -Wl,-Bsymbolic-functions)
   set_target_properties(${name} PROPERTIES

@@ -106,6 +106,16 @@ for my $module (sort keys %imports) {
   }
 }
 
+# Functions of elements: any compiler can read them, so they need nothing of a host's library.
+for my $file (grep { m{/functions/[^/]+\.hpp$} || $_ eq 'modules/tensor/include/tessera/math.hpp' } @files) {
+  each_match($file, qr{^\s*#\s*include\s+[<"]([^>"]+)}, sub {
+    my ($number, $header) = ($_[0], $1);
+    finding($file, $number, "#include $header: a function of elements includes math.hpp, other functions, and of the standard library"
+        . ' cstddef, cstdint, limits, numbers and type_traits alone')
+      unless $header =~ m{^(cstddef|cstdint|limits|numbers|type_traits|tessera/math\.hpp|\w+/functions/\w+\.hpp|\w+\.hpp)$};
+  });
+}
+
 # range-v3 costs a second for each file, and its header of all views breaks with imports.
 for my $file (@files) {
   each_match($file, qr{^#include <(range/v3/\S+)>}, sub {
@@ -189,6 +199,18 @@ for my $file (grep { /\.md$/ } @files) {
       my @anchors = map { heading_anchor($_) } $text{$there} =~ /^#+\s+(.*?)\s*$/mg;
       finding($file, $number, "no heading #$part in $there") unless grep { $_ eq $part } @anchors;
     }
+  });
+}
+
+# Every name that the glossary gives for a term is a word of an interface, and its terms are in order.
+if (exists $text{'docs/glossary.md'}) {
+  my $interfaces = join "\n", @text{ grep { m{^modules/.*\.(cppm|hpp)$} } @files };
+  my $before = '';
+  each_match('docs/glossary.md', qr/^\| ([^|]+?) \|.*\| `(\w+)` \|$/, sub {
+    my ($number, $term, $name) = ($_[0], lc $1, $2);
+    finding('docs/glossary.md', $number, "$name: no interface has this name") unless $interfaces =~ /\b\Q$name\E\b/;
+    finding('docs/glossary.md', $number, "'$term' comes before '$before'") if $term lt $before;
+    $before = $term;
   });
 }
 

@@ -2,12 +2,14 @@
 // attention's scores within bounds, and the step of the Lion optimizer (Chen et al. 2023). An
 // operator says here all that it is: shapes, placements, kernel, gradient; everything else
 // (autograd, distribution, reports) takes it as one of Tessera's own.
-#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <tessera/math_library.hpp>
+
+#include "softcap.hpp"
 
 import tessera.base;
 import tessera.plugin;
@@ -57,13 +59,17 @@ void softcap_cpu(const Call& call, std::span<Tensor> out) {
   const auto cap = static_cast<float>(call.args<SoftcapArgs>().cap);
   const Tensor x = operands::contiguous(call.in[0]);
   for (std::int64_t i = 0; i < x.numel(); ++i) {
-    out[0].data<float>()[i] = cap * std::tanh(x.data<float>()[i] / cap);
+    out[0].data<float>()[i] = Softcap::value(x.data<float>()[i], cap);
   }
 }
 
-/// The same for a vector `a` of elements, for kernels that are compiled from several operators.
-std::string softcap_element(const Call&) {
-  return "p * simd::each_lane(a / p, [](auto x) { return std::tanh(x); })";
+/// The same for kernels that are compiled from several operators: the structure, and the text of
+/// its header.
+Element softcap_element(const Call&) {
+  constexpr const char* header =
+#include "softcap.hpp.txt"
+      ;
+  return element_of<Softcap>(header);
 }
 
 /// 1 - (y / cap)^2, by operators: so it works in every layout, and can be differentiated again.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <system_error>
 #include <tessera/json.hpp>
 #include <utility>
 
@@ -38,11 +39,12 @@ std::string family_name(const Json& json, const std::string& name) {
   const std::vector<std::string> known = models::model_families();
   const std::string text = type->is_string() ? type->get<std::string>() : "";
   if (std::ranges::find(known, text) == known.end()) {
-    fail_input({.thing = name,
-                .wrong = fmt::format("model_type {} is not supported (only {}): another kind of "
-                                     "model",
-                                     json_text(*type), join_words(known)),
-                .advice = "name the plugin that provides it: --plugin PATH, or plugins.paths"});
+    fail_input(
+        {.thing = name,
+         .wrong = fmt::format("model_type {} is not supported (only {}): another kind of "
+                              "model",
+                              json_text(*type), join_words(known)),
+         .advice = "if a plugin provides it, name the plugin: --plugin PATH, or plugins.paths"});
   }
   return text;
 }
@@ -106,7 +108,8 @@ ModelShape parse_hub_config(std::string_view text, const std::string& name) {
 
 ModelShape read_model_folder(const std::filesystem::path& folder,
                              std::vector<std::string>* unknown) {
-  if (!std::filesystem::is_directory(folder)) {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(folder, ignored)) {
     fail_input({.thing = folder.string(),
                 .wrong = "there is no such folder",
                 .expected = "one with config.json and *.safetensors"});
@@ -114,7 +117,6 @@ ModelShape read_model_folder(const std::filesystem::path& folder,
   const std::string file = (folder / "config.json").string();
   ModelShape shape = shape_of_json(parsed(read_json_object(file, limits), file), file, unknown);
   const std::filesystem::path generation = folder / "generation_config.json";
-  std::error_code ignored;
   if (std::filesystem::exists(generation, ignored)) {
     add_generation(shape,
                    parsed(read_json_object(generation.string(), limits), generation.string()),

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "data/tokenizer.hpp"
+#include "folder_files.hpp"
 
 import tessera.base;
 import tessera.placement;
@@ -63,6 +64,7 @@ ModelShape folder_shape(const Config& config, std::int64_t tokenizer_vocab) {
   const std::filesystem::path folder = config.model.from;
   std::vector<std::string> unknown;
   ModelShape shape = read_model_folder(folder, &unknown);
+  check_model_files(folder, config.model.adapter, config.place("model.from"));
   check_family(config, shape);
   if (!unknown.empty() && collective::is_first_process()) {
     log(LogLevel::warning, fmt::format("{}: ignored keys that are unknown: {}",

@@ -3,13 +3,26 @@
 #include <fmt/format.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <range/v3/view/zip.hpp>
+#include <set>
 #include <string>
+#include <system_error>
 #include <tessera/json.hpp>
+#include <tessera/shown.hpp>
+#include <utility>
+#include <vector>
 
+#include "folder_files.hpp"
 #include "table.hpp"
 
 import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import tessera.nn;
+import tessera.checkpoint;
+
+#include "adapters/peft_config.hpp"
 
 namespace tessera::app {
 namespace {
@@ -34,6 +47,46 @@ std::string span_text(const Config& config, std::int64_t count) {
   }
   return fmt::format("{} tokens ({:.4g} steps)", format_count(static_cast<double>(count)),
                      static_cast<double>(count) / static_cast<double>(config.step_tokens()));
+}
+
+/// Where the first weights are, and what of these folders has no part in the run.
+TableRows folder_rows(const ModelConfig& model) {
+  TableRows rows;
+  std::error_code ignored;
+  const bool one_folder =
+      !model.adapter.empty() && std::filesystem::equivalent(model.from, model.adapter, ignored);
+  std::set<std::string> of_adapter = {"adapter_model.safetensors"};
+  if (!model.from.empty()) {
+    const std::vector<std::string> files = SafetensorsFolder(model.from).files();
+    std::set<std::string> used(files.begin(), files.end());
+    if (!used.contains("model.safetensors")) {
+      used.insert("model.safetensors.index.json");
+    }
+    if (one_folder) {
+      used.merge(of_adapter);
+      of_adapter = used;
+    }
+    const std::string what =
+        files.size() == 1 ? files.front() : fmt::format("{} files", files.size());
+    rows.push_back({"weights", fmt::format("{} of {}{}", what, model.from,
+                                           left_out_text(files_left_out(model.from, used)))});
+  }
+  if (!model.adapter.empty()) {
+    const std::filesystem::path folder = model.adapter;
+    if (!std::filesystem::is_directory(folder, ignored)) {
+      fail_input({.thing = model.adapter,
+                  .wrong = "there is no such folder",
+                  .expected = "one with adapter_config.json and adapter_model.safetensors"});
+    }
+    const PeftConfig config = read_peft_config((folder / "adapter_config.json").string());
+    const std::string base =
+        config.base.empty()
+            ? ""
+            : fmt::format(", of the model '{}' by its adapter_config.json", shown(config.base));
+    rows.push_back({"adapter", fmt::format("{}{}{}", model.adapter, base,
+                                           left_out_text(files_left_out(folder, of_adapter)))});
+  }
+  return rows;
 }
 
 std::string optimizer_text(const Config& config) {
@@ -63,6 +116,9 @@ TableRows plan_rows(const Config& config, const ModelShape& shape, const Dataset
       {"model", fmt::format("{}: {} parameters, {}", shape.family,
                             format_count(static_cast<double>(shape.parameters())), shape.text())},
       {"mesh", mesh_text(config.mesh)}};
+  for (auto& row : folder_rows(config.model)) {
+    rows.insert(rows.end() - 1, std::move(row));
+  }
   if (config.train.device != "cpu") {
     rows.push_back({"device", config.train.device});
   }
@@ -70,6 +126,9 @@ TableRows plan_rows(const Config& config, const ModelShape& shape, const Dataset
                                       data.files(), data.files() == 1 ? "" : "s",
                                       format_count(static_cast<double>(data.training_tokens())),
                                       data.windows(), config.data.seq_len, config.data.order)});
+  if (!data.left_out().empty()) {
+    rows.push_back({"left out", data.left_out()});
+  }
   rows.push_back(
       {"validation",
        data.validation_batches() == 0

@@ -39,11 +39,14 @@ void raise_stack_limit() {
   }
   ::getrlimit(RLIMIT_STACK, &limit);
   if (limit.rlim_cur < smallest) {
-    fail_input({.thing = "stack",
-                .wrong = "the limit is too low",
-                .expected = fmt::format("at least {}", format_bytes(smallest)),
-                .got = format_bytes(limit.rlim_cur),
-                .advice = fmt::format("raise it with `ulimit -s {}`", usual >> 10)});
+    fail_input(
+        {.thing = "stack",
+         .wrong = "the limit is too low",
+         .expected = fmt::format("at least {}", format_bytes(smallest)),
+         .got = format_bytes(limit.rlim_cur),
+         .advice = fmt::format("start in a shell whose hard limit (`ulimit -Hs`) is at least "
+                               "{}; only root can raise it in this one",
+                               usual >> 10)});
   }
   // Threads have the limit of the process's start otherwise.
   pthread_attr_t attributes;
@@ -54,11 +57,19 @@ void raise_stack_limit() {
   }
 }
 
+/// Blocked, not ignored: programs that this one starts get their own mask.
+void block_file_size_signal() {
+  sigset_t signals;
+  ::sigemptyset(&signals);
+  ::sigaddset(&signals, SIGXFSZ);
+  ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+}
+
 }  // namespace
 
 void prepare_process() {
   open_standard_streams();
-  ::signal(SIGXFSZ, SIG_IGN);
+  block_file_size_signal();
   raise_stack_limit();
 }
 

@@ -10,12 +10,15 @@
 #include <functional>
 #include <new>
 #include <string>
+#include <system_error>
+#include <tessera/shown.hpp>
 #include <utility>
 #include <vector>
 
 #include "commands/commands.hpp"
 #include "commands/named_plugins.hpp"
 #include "commands/plugin.hpp"
+#include "output_file.hpp"
 #include "process.hpp"
 
 import tessera.base;
@@ -348,6 +351,21 @@ class CommandLine {
   DiffArguments diff_;
 };
 
+/// All that it prints is there, or that is the error.
+int run_chosen(const std::function<int()>& chosen) {
+  int code = 0;
+  try {
+    code = chosen();
+  } catch (const std::system_error& error) {  // fmt's
+    check_stdout(error.code().value());
+    throw;
+  }
+  if (code == 0) {
+    check_stdout();
+  }
+  return code;
+}
+
 }  // namespace
 
 int run_program(int argc, char** argv) {
@@ -359,12 +377,12 @@ int run_program(int argc, char** argv) {
       line.app().parse(argc, argv);
     } catch (const CLI::ParseError& error) {
       if (error.get_exit_code() == 0) {
-        return line.app().exit(error);  // --help, --version
+        return run_chosen([&] { return line.app().exit(error); });  // --help, --version
       }
-      print_error(fmt::format("{} (see tessera --help)", error.what()));
+      print_error(fmt::format("{} (see tessera --help)", shown(error.what(), 800)));
       return wrong_input;
     }
-    return line.chosen();
+    return run_chosen(line.chosen);
   } catch (const collective::PeerFailed& error) {
     return code_of(error.kind());  // it has been printed, here or by another rank
   } catch (const Error& error) {
@@ -373,7 +391,7 @@ int run_program(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     print_error("out of memory");
   } catch (const std::exception& error) {
-    print_error(error.what());
+    print_error(shown(error.what(), 800));
   }
   return failed;
 }

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <tessera/printable.hpp>
 
+#include "output_file.hpp"
 #include "table.hpp"
 
 import tessera.base;
@@ -30,6 +31,10 @@ bool is_terminal(std::FILE* out) {
 }
 
 }  // namespace
+
+std::optional<double> reliable_share(double share) {
+  return share > 1 ? std::nullopt : std::optional(share);
+}
 
 std::string format_progress(const ProgressLine& line) {
   const StepMetrics& m = line.metrics;
@@ -60,6 +65,10 @@ Progress::Progress(std::int64_t first, std::int64_t steps, std::int64_t every, s
 Progress::~Progress() { finish(); }
 
 void Progress::write(const std::string& text) {
+  if (out_ == stdout) {
+    print_progress(text);
+    return;
+  }
   std::fwrite(text.data(), 1, text.size(), out_);
   std::fflush(out_);
 }
@@ -68,7 +77,13 @@ void Progress::step(const StepMetrics& metrics, std::optional<double> gemm_share
   // The first step also pays for caches and first touches: the second one replaces it.
   const bool settling = metrics.step <= first_ + 2;
   seconds_per_step_ = settling ? metrics.seconds : 0.9 * seconds_per_step_ + 0.1 * metrics.seconds;
-  const ProgressLine line{metrics, steps_, gemm_share,
+  if (shares_ && gemm_share && !reliable_share(*gemm_share)) {
+    shares_ = false;
+    note(
+        "the GEMM ceiling, measured at the start, is below what this step reached: the machine "
+        "was busy then, and no share of it is shown");
+  }
+  const ProgressLine line{metrics, steps_, shares_ ? gemm_share : std::nullopt,
                           seconds_per_step_ * static_cast<double>(steps_ - metrics.step)};
   const std::string text = format_progress(line);
   if (live_) {

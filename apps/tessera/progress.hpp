@@ -9,11 +9,15 @@
 
 namespace tessera::app {
 
+/// Nothing where a share of a measured ceiling is above 1: the ceiling was measured while the
+/// machine did something else, and no share of it means anything.
+std::optional<double> reliable_share(double share);
+
 /// A step for the display: its metrics and what only the display needs.
 struct ProgressLine {
   StepMetrics metrics;
   std::int64_t steps = 0;            // of the whole run
-  std::optional<double> gemm_share;  // of the machine's GEMM ceiling, 0 to 1
+  std::optional<double> gemm_share;  // of the machine's GEMM ceiling, 0 to 1; reliable
   double seconds_left = 0;
 };
 
@@ -33,6 +37,7 @@ class Progress {
   Progress(Progress&&) = delete;
   ~Progress();
 
+  /// After a share that is not reliable, none is shown any more, and a line says so.
   void step(const StepMetrics& metrics, std::optional<double> gemm_share = std::nullopt);
   /// Writes a whole line ("checkpoint saved: ...") above the live one.
   void note(const std::string& text);
@@ -42,6 +47,7 @@ class Progress {
  private:
   void write(const std::string& text);
 
+  bool shares_ = true;  // until one of them is not reliable
   std::int64_t first_;
   std::int64_t steps_;
   std::int64_t every_;

@@ -25,10 +25,8 @@ RunLock::RunLock(const Config& config) : owner_(::getpid()) {
     if (!config.checkpoint.folder.empty()) {
       take("checkpoint.folder", fs::path(config.checkpoint.folder) / ".lock");
     }
-    const fs::path metrics = config.log.metrics;
-    std::error_code ignored;
-    const bool is_device = fs::exists(metrics, ignored) && !fs::is_regular_file(metrics, ignored);
-    if (!metrics.empty() && !is_device) {
+    const fs::path metrics = output_place(config.log.metrics);
+    if (!metrics.empty() && !is_stream(config.log.metrics)) {
       take("log.metrics",
            metrics.parent_path() / fmt::format(".{}.lock", metrics.filename().string()));
     }
@@ -41,15 +39,10 @@ RunLock::RunLock(const Config& config) : owner_(::getpid()) {
 RunLock::~RunLock() { release(); }
 
 void RunLock::take(const char* key, const fs::path& file) {
-  fs::path missing;
-  for (const fs::path& part : fs::absolute(file).lexically_normal().parent_path()) {
-    missing /= part;
-    std::error_code error;
-    if (!part.empty() && fs::create_directory(missing, error)) {
-      made_.push_back(missing);
-    }
+  for (std::string& folder : make_folders(fs::absolute(file).parent_path().string(), key)) {
+    made_.emplace_back(std::move(folder));
   }
-  FileLock lock = FileLock::of_file(file.string(), 0644);
+  FileLock lock = FileLock::of_file(file.string(), 0666);
   switch (lock.take()) {
     case FileLock::State::unusable:
       fail_input({.thing = key,

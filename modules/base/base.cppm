@@ -11,7 +11,9 @@ export import :reduce_op;    // ReduceOp: sum, avg, max, min, product
 export import :reflect;      // the fields of an aggregate
 export import :text;         // nearest names, byte counts, patterns
 export import :log;          // log lines on stderr
-export import :file;         // write_file
+export import :file;         // write_file: complete, or as it was
+export import :folder;       // folders that appear complete, are kept open, or are removed
+export import :side_work;    // what a run does besides training, and may fail
 export import :environment;  // environment variables, terminal
 export import :waiting;      // Patience: every wait says what it waits for, and has an end
 export import :file_lock;    // FileLock: one process at a time

@@ -4,6 +4,7 @@ module;
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <tessera/shown.hpp>
 #include <utility>
 module tessera.base;
 
@@ -22,14 +23,17 @@ std::string to_string(const ErrorFields& fields) {
         "{}{}", fields.module->empty() ? "the model" : fmt::format("module '{}'", *fields.module),
         fields.backward ? ", backward" : ""));
   }
-  lead(fields.thing);
+  // These two echo what came from outside: names, paths and values.
+  constexpr std::size_t longest = 400;
+  const std::string got = shown(fields.got, longest);
+  lead(shown(fields.thing, longest));
   text += fields.wrong;
-  if (!fields.expected.empty() && !fields.got.empty()) {
-    text += fmt::format(" (expected {}, got {})", fields.expected, fields.got);
+  if (!fields.expected.empty() && !got.empty()) {
+    text += fmt::format(" (expected {}, got {})", fields.expected, got);
   } else if (!fields.expected.empty()) {
     text += fmt::format(" (expected {})", fields.expected);
-  } else if (!fields.got.empty()) {
-    text += fmt::format(" (got {})", fields.got);
+  } else if (!got.empty()) {
+    text += fmt::format(" (got {})", got);
   }
   if (!fields.advice.empty()) {
     text += "; " + fields.advice;

@@ -125,7 +125,11 @@ std::string FileLock::sign() {
 
 void FileLock::remove() {
   if (is_held()) {
-    ::unlink(path_.c_str());  // while it is held: nobody else can have this file
+    // While it is held nobody else can have this file. Where the folder was moved, the name is
+    // another process's.
+    if (is_current(descriptor_, path_)) {
+      ::unlink(path_.c_str());
+    }
     leave_to_owner();
   }
 }

@@ -7,8 +7,12 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <type_traits>
+#include <unordered_set>
 #include <utility>
 #include <vector>
+
+#include "tessera/shown.hpp"
 
 namespace tessera {
 namespace {
@@ -22,11 +26,18 @@ struct Refused {
 
 /// Builds the value from the parser's events; throws Refused. nlohmann's own parser with a callback
 /// looks at all members of an object again for each object among them.
-class Builder final : public nlohmann::json_sax<json> {
+template <class Json>
+class Builder final : public nlohmann::json_sax<Json> {
  public:
+  using typename nlohmann::json_sax<Json>::number_integer_t;
+  using typename nlohmann::json_sax<Json>::number_unsigned_t;
+  using typename nlohmann::json_sax<Json>::number_float_t;
+  using typename nlohmann::json_sax<Json>::string_t;
+  using typename nlohmann::json_sax<Json>::binary_t;
+
   explicit Builder(const JsonLimits& limits) : limits_(limits) {}
 
-  json take() { return std::move(root_); }
+  Json take() { return std::move(root_); }
 
   bool null() override { return add(nullptr); }
   bool boolean(bool value) override { return add(value); }
@@ -34,23 +45,32 @@ class Builder final : public nlohmann::json_sax<json> {
   bool number_unsigned(number_unsigned_t value) override { return add(value); }
   bool number_float(number_float_t value, const string_t& /*text*/) override { return add(value); }
   bool string(string_t& value) override { return add(std::move(value)); }
-  bool binary(binary_t& value) override { return add(json::binary(std::move(value))); }
-  bool start_object(std::size_t /*elements*/) override { return open(json::object()); }
-  bool start_array(std::size_t /*elements*/) override { return open(json::array()); }
+  bool binary(binary_t& value) override { return add(Json::binary(std::move(value))); }
+  bool start_object(std::size_t /*elements*/) override { return open(Json::object()); }
+  bool start_array(std::size_t /*elements*/) override { return open(Json::array()); }
   bool end_object() override { return close(); }
   bool end_array() override { return close(); }
   bool key(string_t& name) override {
     count();
-    const auto [at, fresh] =
-        open_.back()->get_ref<json::object_t&>().emplace(std::move(name), nullptr);
-    if (!fresh) {
-      throw Refused{"the name '" + at->first + "' occurs twice in one object"};
+    auto& members = open_.back().value->template get_ref<typename Json::object_t&>();
+    if constexpr (is_ordered) {
+      // Its own emplace compares the name with those of all members.
+      if (!open_.back().names.insert(name).second) {
+        refuse_second(name);
+      }
+      members.emplace_back(std::move(name), nullptr);
+      member_ = &members.back().second;
+    } else {
+      const auto [at, fresh] = members.emplace(std::move(name), nullptr);
+      if (!fresh) {
+        refuse_second(at->first);
+      }
+      member_ = &at->second;
     }
-    member_ = &at->second;
     return true;
   }
   bool parse_error(std::size_t position, const std::string& /*token*/,
-                   const json::exception& error) override {
+                   const nlohmann::json::exception& error) override {
     if (dynamic_cast<const json::parse_error*>(&error) != nullptr) {
       throw Refused{"it is not JSON in UTF-8, see byte " + std::to_string(position)};
     }
@@ -58,35 +78,47 @@ class Builder final : public nlohmann::json_sax<json> {
   }
 
  private:
+  static constexpr bool is_ordered = std::is_same_v<Json, nlohmann::ordered_json>;
+
+  /// An object or a list that is not complete.
+  struct Open {
+    Json* value = nullptr;
+    std::unordered_set<std::string> names = {};  // of an ordered object's members
+  };
+
+  [[noreturn]] static void refuse_second(const std::string& name) {
+    throw Refused{"the name '" + shown(name) + "' occurs twice in one object"};
+  }
   void count() {
     if (++values_ > limits_.values) {
       throw Refused{"it holds too many values (at most " + std::to_string(limits_.values) + ")"};
     }
   }
-  json* place(json value) {
+  Json* place(Json value) {
     if (open_.empty()) {
       root_ = std::move(value);
       return &root_;
     }
-    if (open_.back()->is_array()) {
-      open_.back()->get_ref<json::array_t&>().push_back(std::move(value));
-      return &open_.back()->back();
+    Json& inside = *open_.back().value;
+    if (inside.is_array()) {
+      inside.template get_ref<typename Json::array_t&>().push_back(std::move(value));
+      return &inside.back();
     }
     *member_ = std::move(value);
     return member_;
   }
-  bool add(json value) {
+  bool add(Json value) {
     count();
     place(std::move(value));
     return true;
   }
-  bool open(json value) {
+  bool open(Json value) {
     count();
     if (open_.size() >= limits_.depth) {
       throw Refused{"it is nested too deeply (at most " + std::to_string(limits_.depth) +
                     " levels)"};
     }
-    open_.push_back(place(std::move(value)));
+    open_.push_back({place(std::move(value))});
     return true;
   }
   bool close() {
@@ -96,9 +128,10 @@ class Builder final : public nlohmann::json_sax<json> {
 
   const JsonLimits& limits_;
   std::size_t values_ = 0;
-  json root_;
-  json* member_ = nullptr;   // whose name was read last
-  std::vector<json*> open_;  // objects and lists; a list grows only while it is the last of them
+  Json root_;
+  Json* member_ = nullptr;  // whose name was read last
+  // Each grows only while it is the last of them, so the addresses of what is in it stay.
+  std::vector<Open> open_;
 };
 
 std::string too_large(std::size_t bytes, const JsonLimits& limits) {
@@ -106,26 +139,26 @@ std::string too_large(std::size_t bytes, const JsonLimits& limits) {
          std::to_string(bytes) + ")";
 }
 
-}  // namespace
-
-ParsedJson parse_json_object(std::string_view text, const JsonLimits& limits) {
+template <class Json>
+Parsed<Json> parse(std::string_view text, const JsonLimits& limits) {
   if (text.size() > limits.bytes) {
     return {{}, too_large(text.size(), limits)};
   }
-  Builder builder(limits);
+  Builder<Json> builder(limits);
   try {
-    json::sax_parse(text.begin(), text.end(), &builder);
+    Json::sax_parse(text.begin(), text.end(), &builder);
   } catch (const Refused& refused) {
     return {{}, refused.problem};
   }
-  json value = builder.take();
+  Json value = builder.take();
   if (!value.is_object()) {
     return {{}, "it is not a JSON object"};
   }
   return {std::move(value), ""};
 }
 
-ParsedJson read_json_object(const std::string& path, const JsonLimits& limits) {
+template <class Json>
+Parsed<Json> read(const std::string& path, const JsonLimits& limits) {
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
   if (error || !std::filesystem::is_regular_file(status)) {
@@ -143,7 +176,21 @@ ParsedJson read_json_object(const std::string& path, const JsonLimits& limits) {
     const std::error_code reason = error ? error : std::error_code(errno, std::generic_category());
     return {{}, "it cannot be read (" + reason.message() + ")"};
   }
-  return parse_json_object(text, limits);
+  return parse<Json>(text, limits);
+}
+
+}  // namespace
+
+ParsedJson parse_json_object(std::string_view text, const JsonLimits& limits) {
+  return parse<json>(text, limits);
+}
+
+ParsedJson read_json_object(const std::string& path, const JsonLimits& limits) {
+  return read<json>(path, limits);
+}
+
+ParsedOrderedJson read_ordered_json_object(const std::string& path, const JsonLimits& limits) {
+  return read<nlohmann::ordered_json>(path, limits);
 }
 
 json parse_json(std::string_view text, bool throws) { return json::parse(text, nullptr, throws); }

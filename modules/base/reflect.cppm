@@ -156,6 +156,91 @@ consteval std::string_view field_name() {
 }
 #pragma clang diagnostic pop
 
+/// "tessera::functions::Silu".
+template <class T>
+consteval std::string_view type_name() {
+  constexpr std::string_view text = __PRETTY_FUNCTION__;  // "... [T = tessera::functions::Silu]"
+  constexpr std::size_t begin = text.find("T = ") + 4;
+  return text.substr(begin, text.rfind(']') - begin);
+}
+
+// An enumerator's name is read from the compiler's text of it: "... [V = tessera::Mode::linear]",
+// or "... [V = (tessera::Mode)7]" where there is none, or "... [V = (anonymous
+// namespace)::Mode::linear]".
+template <auto V>
+consteval std::string_view enumerator_name() {
+  constexpr std::string_view text = __PRETTY_FUNCTION__;
+  constexpr std::size_t begin = text.rfind("V = ") + 4;
+  constexpr std::string_view value = text.substr(begin, text.rfind(']') - begin);
+  constexpr char first = value[value.rfind(')') + 1];  // rfind: npos + 1 is 0
+  const bool is_number = first == '-' || (first >= '0' && first <= '9');
+  return is_number ? std::string_view() : value.substr(value.rfind(':') + 1);
+}
+
+template <class E, int first = 0>
+consteval int count_enumerators() {
+  if constexpr (enumerator_name<static_cast<E>(first)>().empty()) {
+    return first;
+  } else {
+    return count_enumerators<E, first + 1>();
+  }
+}
+
+/// The enumerators of an enumeration that counts from 0 without gaps.
+template <class E>
+struct Enumerators {
+  static constexpr std::size_t count = count_enumerators<E>();
+
+  template <std::size_t... I>
+  static consteval std::array<std::string_view, count> make_names(Indices<I...>) {
+    return {enumerator_name<static_cast<E>(I)>()...};
+  }
+  static constexpr std::array<std::string_view, count> names =
+      make_names(typename __make_integer_seq<IndexSequence, int, count>::Result{});
+
+  static consteval std::size_t joined_size() {
+    std::size_t size = count - 1;
+    for (const std::string_view name : names) {
+      size += name.size();
+    }
+    return size;
+  }
+  static consteval std::array<char, joined_size()> join() {
+    std::array<char, joined_size()> all{};
+    std::size_t at = 0;
+    for (const std::string_view name : names) {
+      if (at > 0) {
+        all[at++] = '/';
+      }
+      for (const char c : name) {
+        all[at++] = c;
+      }
+    }
+    return all;
+  }
+  static constexpr std::array<char, joined_size()> joined_characters = join();
+  /// "nearest/linear".
+  static constexpr std::string_view joined{joined_characters.data(), joined_characters.size()};
+};
+
+/// The enumerator's name; empty where the value is none of the enumerators.
+template <class E>
+constexpr std::string_view name_of_enumerator(E value) {
+  const auto at = static_cast<std::size_t>(value);
+  return at < Enumerators<E>::count ? Enumerators<E>::names[at] : std::string_view();
+}
+
+/// The enumerator of this name.
+template <class E>
+constexpr std::optional<E> enumerator_of(std::string_view name) {
+  for (std::size_t i = 0; i < Enumerators<E>::count; ++i) {
+    if (Enumerators<E>::names[i] == name) {
+      return static_cast<E>(i);
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace reflect
 
 }  // namespace tessera

@@ -6,6 +6,7 @@ module;
 #include <span>
 #include <string>
 #include <string_view>
+#include <tessera/shown.hpp>
 #include <vector>
 module tessera.base;
 
@@ -56,6 +57,9 @@ std::string nearest_name(std::string_view name, std::span<const std::string> kno
   std::string best;
   std::size_t best_distance = std::max<std::size_t>(2, name.size() / 3) + 1;
   for (const std::string& candidate : known) {
+    if (name.size() >= candidate.size() + best_distance) {
+      continue;  // so many letters would have to go
+    }
     const std::size_t distance = edit_distance(name, candidate);
     if (distance < best_distance) {
       best_distance = distance;
@@ -105,7 +109,8 @@ std::vector<std::string> expand_braces(std::string_view pattern) {
   const std::size_t open = pattern.find('{');
   if (open == std::string_view::npos) {
     if (pattern.find('}') != std::string_view::npos) {
-      fail_input({.thing = fmt::format("pattern '{}'", pattern), .wrong = "'}' without '{'"});
+      fail_input(
+          {.thing = fmt::format("pattern '{}'", shown(pattern)), .wrong = "'}' without '{'"});
     }
     return {std::string(pattern)};
   }
@@ -113,13 +118,20 @@ std::vector<std::string> expand_braces(std::string_view pattern) {
   if (close == std::string_view::npos ||
       pattern.substr(0, open).find('}') != std::string_view::npos ||
       pattern.substr(open + 1, close - open - 1).find('{') != std::string_view::npos) {
-    fail_input({.thing = fmt::format("pattern '{}'", pattern),
+    fail_input({.thing = fmt::format("pattern '{}'", shown(pattern)),
                 .wrong = "braces do not pair (write {a,b}, not nested)"});
   }
   std::vector<std::string> all;
   std::string_view choices = pattern.substr(open + 1, close - open - 1);
+  const std::vector<std::string> tails = expand_braces(pattern.substr(close + 1));
   const auto add = [&](std::string_view choice) {
-    for (const std::string& tail : expand_braces(pattern.substr(close + 1))) {
+    constexpr std::size_t most = 100'000;
+    if (all.size() + tails.size() > most) {
+      fail_input({.thing = fmt::format("pattern '{}'", shown(pattern)),
+                  .wrong = fmt::format("its braces stand for more than {} patterns", most),
+                  .advice = "write * in the place of some"});
+    }
+    for (const std::string& tail : tails) {
       all.push_back(fmt::format("{}{}{}", pattern.substr(0, open), choice, tail));
     }
   };

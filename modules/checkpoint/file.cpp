@@ -21,6 +21,7 @@ module tessera.checkpoint;
 import tessera.base;
 import :file;
 import :mapping;
+import :place;
 
 namespace tessera::checkpoint_detail {
 namespace {
@@ -32,9 +33,15 @@ std::string reason() { return std::generic_category().message(errno); }
 }
 
 [[noreturn]] void cannot_write(const std::string& path, std::string_view step) {
+  const int error = errno;
   fail({.thing = path,
         .wrong = fmt::format("{} failed ({})", step, reason()),
-        .advice = "make room there or write elsewhere"});
+        .advice = error == ENOSPC || error == EDQUOT ? "make room there, or write elsewhere"
+                  : error == EFBIG
+                      ? "raise the limit on the size of a file (`ulimit -f`), or write "
+                        "elsewhere"
+                  : error == EEXIST ? "remove it, or write elsewhere"
+                                    : "write elsewhere"});
 }
 
 }  // namespace
@@ -199,8 +206,7 @@ void put_in_place(const std::string& fresh, const std::string& folder) {
       cannot_write(folder, "replacing the older folder of that name");
     }
     sync_folder(parent_of(folder));
-    std::error_code ignored;  // a rest is taken away by the next save
-    std::filesystem::remove_all(fresh, ignored);
+    remove_folder(fresh, is_of_save);  // a rest is taken away by the next save
   }
   sync_folder(parent_of(folder));
 }

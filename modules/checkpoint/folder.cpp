@@ -47,6 +47,7 @@ std::map<std::string, std::string> read_weight_map(const std::string& path) {
 }  // namespace
 
 SafetensorsFolder::SafetensorsFolder(const std::string& folder) : TensorSource(folder) {
+  checkpoint_detail::check_no_parts(folder);
   const std::filesystem::path base(folder);
   const std::string single = (base / "model.safetensors").string();
   const std::string index = (base / "model.safetensors.index.json").string();
@@ -57,7 +58,7 @@ SafetensorsFolder::SafetensorsFolder(const std::string& folder) : TensorSource(f
     for (const auto& [name, info] : tensors_) {
       file_of_.emplace(name, file.get());
     }
-    files_.emplace(single, file);
+    files_.emplace("model.safetensors", file);
     return;
   }
   if (!std::filesystem::exists(index, ignored)) {
@@ -93,6 +94,14 @@ SafetensorsFolder::SafetensorsFolder(const std::string& folder) : TensorSource(f
       }
     }
   }
+}
+
+std::vector<std::string> SafetensorsFolder::files() const {
+  std::vector<std::string> names;
+  for (const auto& [name, file] : files_) {
+    names.push_back(name);
+  }
+  return names;
 }
 
 std::uint64_t SafetensorsFolder::bytes_read() const {

@@ -6,7 +6,6 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -248,16 +247,12 @@ std::span<const std::byte> bytes_of(const Tensor& packed) {
           static_cast<std::size_t>(packed.numel()) * size_of(packed.dtype())};
 }
 
-void run_job(collective::Communicator& group, const SaveJob& job,
-             const std::function<void()>& before) {
+void run_job(collective::Communicator& group, const SaveJob& job) {
   const int rank = group.rank();
   TemporaryFolder mine;  // rank 0's only
   act_together(group, [&] {
-    if (before) {
-      before();
-    }
     if (rank == 0) {
-      mine.make(job.folder);
+      mine.make(job.folder, job.options.within);
     }
   });
   const std::string path = (fs::path(broadcast_text(group, mine.path())) / job.file.name).string();

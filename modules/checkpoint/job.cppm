@@ -34,10 +34,8 @@ SaveJob make_job(collective::Communicator& group, const std::string& folder, con
                  const std::string& meta_data, const SaveOptions& options);
 
 /// Writes it. All ranks of `group` (all of the world) call it in a thread that acts as the rank,
-/// and nobody else may use groups of this name meanwhile. `before` is called first; its error, of
-/// this rank alone, is thrown on all ranks, as any other is.
-void run_job(collective::Communicator& group, const SaveJob& job,
-             const std::function<void()>& before = {});
+/// and nobody else may use groups of this name meanwhile. An error of one rank is thrown on all.
+void run_job(collective::Communicator& group, const SaveJob& job);
 
 /// Rank 0's last act: the index.
 void write_index(const std::string& temporary, const CheckpointIndex& index);

@@ -8,6 +8,7 @@ module tessera.checkpoint;
 import tessera.base;
 import :index;
 import :open;
+import :safetensors;
 
 namespace tessera {
 
@@ -27,6 +28,7 @@ OpenedTensors open_tensors(const std::string& path) {
   if (has("model.safetensors") || has("model.safetensors.index.json")) {
     return {TensorFormat::safetensors, std::make_unique<SafetensorsFolder>(path)};
   }
+  checkpoint_detail::check_no_parts(path);
   fail_input({.thing = path,
               .wrong = "it is not a checkpoint, and not a model (expected a folder with "
                        "checkpoint.json, .metadata, model.safetensors or "

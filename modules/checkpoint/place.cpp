@@ -7,7 +7,10 @@ module;
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <system_error>
+#include <utility>
+#include <vector>
 module tessera.checkpoint;
 
 import tessera.base;
@@ -20,13 +23,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::string_view removed_mark = ".tmp-removed";
+
+std::string remains(const std::string& path, const std::string& problem) {
+  return problem.empty() ? std::string() : fmt::format("'{}' ({})", path, problem);
+}
+
 /// Whether the folder has only files that a save writes: nothing else is ever removed.
 bool holds_only_a_save(const fs::path& folder) {
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
-    if (!entry.is_regular_file(error) ||
-        (name != index_name && !(name.starts_with("rank-") && name.ends_with(".safetensors")))) {
+    if (!entry.is_regular_file(error) || !is_of_save(entry.path().filename().string())) {
       return false;
     }
   }
@@ -44,7 +51,7 @@ void remove_leftovers(const std::string& parent) {
     }
     FileLock lock = FileLock::of_folder(entry.path().string());
     if (lock.take() == FileLock::State::held && holds_only_a_save(entry.path())) {
-      fs::remove_all(entry.path(), error);
+      remove_folder(entry.path().string(), is_of_save);  // where it cannot be, the next save tries
     }
   }
 }
@@ -71,9 +78,56 @@ void check_target(const std::string& folder) {
 
 }  // namespace
 
-void TemporaryFolder::make(const std::string& folder) {
+bool is_of_save(const std::string& name) {
+  return name == index_name || (name.starts_with("rank-") && name.ends_with(".safetensors") &&
+                                name.find('/') == std::string::npos);
+}
+
+std::string remove_checkpoint(const std::string& folder) {
+  CheckpointIndex index;
+  try {
+    index = read_index((fs::path(folder) / index_name).string());
+  } catch (const Error& error) {
+    return remains(folder, fmt::format("which files are its own is not known: {}", error.what()));
+  }
+  const auto own = [&](const std::string& name) {
+    return name == index_name || index.files.contains(name);
+  };
+  if (std::string problem = why_not_removable(folder, own); !problem.empty()) {
+    return remains(folder, problem);
+  }
+  std::error_code error;
+  std::string doomed = folder + std::string(removed_mark);
+  for (int more = 2; fs::exists(fs::symlink_status(doomed, error)); ++more) {
+    doomed = fmt::format("{}{}-{}", folder, removed_mark, more);
+  }
+  fs::rename(folder, doomed, error);
+  return error ? remains(folder, error.message()) : remains(doomed, remove_folder(doomed, own));
+}
+
+std::vector<std::string> complete_removals(const std::string& folder) {
+  std::vector<std::string> remaining;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    if (entry.path().filename().string().find(removed_mark) == std::string::npos) {
+      continue;
+    }
+    const std::string path = entry.path().string();
+    if (std::string problem = remains(path, remove_folder(path, is_of_save)); !problem.empty()) {
+      remaining.push_back(std::move(problem));
+    }
+  }
+  return remaining;
+}
+
+void TemporaryFolder::make(const std::string& folder, std::shared_ptr<const HeldFolder> within) {
   const std::string parent = parent_of(folder);
-  fs::create_directories(parent);
+  within_ = std::move(within);
+  if (within_) {
+    check_checkpoint_folder(*within_);
+  } else {
+    made_ = make_folders(parent, folder);
+  }
   check_target(folder);
   remove_leftovers(parent);
   path_ = make_temporary(folder);
@@ -83,14 +137,20 @@ void TemporaryFolder::make(const std::string& folder) {
 
 void TemporaryFolder::put_in_place(const std::string& folder) {
   sync_folder(path_);
+  if (within_) {
+    check_checkpoint_folder(*within_);
+  }
   checkpoint_detail::put_in_place(path_, folder);
   path_.clear();
+  made_.clear();
 }
 
 TemporaryFolder::~TemporaryFolder() {
   if (!path_.empty()) {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
+    remove_folder(path_, is_of_save);
+  }
+  for (auto folder = made_.rbegin(); folder != made_.rend(); ++folder) {
+    ::rmdir(folder->c_str());  // refuses where something is in it
   }
 }
 

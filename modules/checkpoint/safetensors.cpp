@@ -7,6 +7,7 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
@@ -14,6 +15,7 @@ module;
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -42,6 +44,17 @@ namespace {
 
 constexpr std::array<std::string_view, dtype_count> names = {
     "F32", "F64", "BF16", "F16", "I64", "I32", "U8", "BOOL", "I8", "F8_E4M3", "F8_E5M2"};
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void fail_parts(const std::string& path) {
+  fail_input({.thing = path,
+              .wrong = "its tensors are parts of larger ones, as PyTorch's sharded safetensors "
+                       "writer (HuggingFaceStorageWriter) saves them for each rank",
+              .advice = "put the parts together with PyTorch's consolidate_safetensors_files "
+                        "(torch.distributed.checkpoint), or save again with "
+                        "enable_consolidation=True"});
+}
 
 /// Reads the header; the first wrong thing ends it.
 class HeaderReader {
@@ -83,6 +96,7 @@ class HeaderReader {
       }
     }
     check_ranges();
+    check_whole();
   }
 
   struct Range {
@@ -151,6 +165,26 @@ class HeaderReader {
     ranges_.push_back({begin, end, &at->first});
   }
 
+  /// PyTorch's writer notes where each tensor begins in the whole one. It writes whole tensors into
+  /// files model-*, and parts of them into shard-*, of which the first begin at 0 too.
+  void check_whole() const {
+    const auto found = content_.metadata.find("DCP_SHARDING_INFO");
+    if (found == content_.metadata.end()) {
+      return;
+    }
+    const ParsedJson parts = parse_json_object(found->second);
+    const bool begins_at_0 =
+        parts.problem.empty() && std::ranges::all_of(tensors_, [&](const auto& tensor) {
+          const nlohmann::json entry = parts.value.value(tensor.first, nlohmann::json::object());
+          const nlohmann::json none =
+              std::vector<int>(static_cast<std::size_t>(tensor.second.shape.size()), 0);
+          return entry.is_object() && entry.value("saved_offsets", nlohmann::json()) == none;
+        });
+    if (!begins_at_0 || !fs::path(path_).filename().string().starts_with("model")) {
+      fail_parts(path_);
+    }
+  }
+
   /// The format wants every byte to be in exactly one tensor.
   void check_ranges() {
     std::sort(ranges_.begin(), ranges_.end(), [](const Range& a, const Range& b) {
@@ -181,6 +215,23 @@ class HeaderReader {
 };
 
 }  // namespace
+
+void check_no_parts(const std::string& folder) {
+  // transformers' is_sharded_checkpoint: one such file is enough for it to read no other form.
+  constexpr std::string_view form = "shard-00000-model-00000-of-00000.safetensors";
+  const auto fits = [&](const std::string& name) {
+    return std::ranges::equal(name, form, [](char c, char expected) {
+      return expected == '0' ? c >= '0' && c <= '9' : c == expected;
+    });
+  };
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    if (fits(entry.path().filename().string())) {
+      fail_parts(entry.path().string());
+    }
+  }
+}
+
 }  // namespace checkpoint_detail
 
 std::string_view safetensors_name(DType dtype) {

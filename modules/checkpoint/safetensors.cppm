@@ -7,7 +7,10 @@ import :source;
 
 namespace tessera::checkpoint_detail {
 struct SafetensorsContent;
-}
+
+/// Error (input): the folder has files of the name that PyTorch's writer gives a rank's parts.
+void check_no_parts(const std::string& folder);
+}  // namespace tessera::checkpoint_detail
 
 export namespace tessera {
 
@@ -18,7 +21,9 @@ class SafetensorsFile : public TensorSource {
  public:
   /// Error (input) that names the file and the tensor: the file cannot be read or is truncated; the
   /// length or the JSON of the header is wrong; a name occurs twice; a type is unknown; a byte
-  /// count does not match its shape; ranges overlap, leave gaps or do not end where the file ends.
+  /// count does not match its shape; ranges overlap, leave gaps or do not end where the file ends;
+  /// its tensors are parts of others, as PyTorch's writer of sharded safetensors says in the
+  /// metadata.
   explicit SafetensorsFile(const std::string& path);
 
   /// The header's __metadata__.
@@ -42,15 +47,18 @@ class SafetensorsFile : public TensorSource {
 class SafetensorsFolder : public TensorSource {
  public:
   /// Error (input): there is neither of them, the index is wrong, a file is missing or wrong, a
-  /// tensor is not in the file that the index names, or is also in another one.
+  /// tensor is not in the file that the index names, or is also in another one; the folder has
+  /// parts of tensors, which transformers prefers.
   explicit SafetensorsFolder(const std::string& folder);
+  /// The names of the files in which its tensors are.
+  std::vector<std::string> files() const;
   std::uint64_t bytes_read() const override;
 
  private:
   void copy_box(const std::string& name, const LocalPart& box, const Tensor& into) const override;
 
-  std::map<std::string, std::shared_ptr<const SafetensorsFile>> files_;
-  std::map<std::string, const SafetensorsFile*> file_of_;  // by tensor
+  std::map<std::string, std::shared_ptr<const SafetensorsFile>> files_;  // by name
+  std::map<std::string, const SafetensorsFile*> file_of_;                // by tensor
 };
 
 /// "BF16" for bf16...

@@ -13,6 +13,10 @@ struct SaveOptions {
   /// Tensors with values that are NaN or infinite are an error, so that what was saved before stays
   /// the newest checkpoint. Scalars may be anything.
   bool only_finite = true;
+  /// The folder that the checkpoint is made in, kept open since the run began to use it; rank 0's
+  /// counts. Error: it was removed, moved or replaced since then; nothing is written then. Null:
+  /// folders that are missing are made.
+  std::shared_ptr<const HeldFolder> within = {};
 };
 
 /// Saves the state into `folder`: rank-N.safetensors of every rank and checkpoint.json. All ranks

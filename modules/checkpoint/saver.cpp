@@ -1,4 +1,5 @@
 module;
+#include <fmt/format.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -14,6 +15,7 @@ module;
 #include <numeric>
 #include <optional>
 #include <string>
+#include <tessera/signals.hpp>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -153,7 +155,15 @@ std::size_t snapshot_bytes(const StateDict& state) {
 
 CheckpointSaver::CheckpointSaver() : content_(new checkpoint_detail::SaverContent) {}
 
-CheckpointSaver::~CheckpointSaver() { content_->join(); }
+CheckpointSaver::~CheckpointSaver() {
+  try {
+    wait();
+  } catch (const std::exception& error) {
+    if (!collective::is_of_peer(error)) {  // else its rank says it
+      log(LogLevel::warning, error.what());
+    }
+  }
+}
 
 void CheckpointSaver::start(const std::string& folder, const StateDict& state,
                             const std::string& meta_data, const SaveOptions& options) {
@@ -162,31 +172,42 @@ void CheckpointSaver::start(const std::string& folder, const StateDict& state,
   collective::Communicator& group = group_named("checkpoint writer");
   auto job = std::make_shared<SaveJob>(
       make_job(group_named("checkpoint plan"), folder, state, meta_data, options));
-  // What fails now on one rank is the error of the save on all of them.
-  std::exception_ptr problem;
-  try {
-    content_->copy_values(*job);
-  } catch (...) {
-    problem = std::current_exception();
+  // Where there is no memory for the copy, this rank waits for the save, and the others for it.
+  const std::map<std::size_t, Tensor> live = job->values;
+  const bool copied = try_side_work(SideWork::upkeep, "checkpoint.save", [&] {
+    try {
+      content_->copy_values(*job);
+    } catch (const std::exception& error) {
+      fail(
+          {.thing = "checkpoint",
+           .wrong = fmt::format("there is no memory for a copy of the state ({}), so that training "
+                                "waits for the save",
+                                error.what()),
+           .advice = "set checkpoint.save to \"sync\", or free memory"});
+    }
+  });
+  if (!copied) {
+    job->values = live;
+    content_->buffers.clear();
   }
   content_->folder = folder;
   content_->error = nullptr;
   content_->running = true;
-  content_->thread = std::thread([this, &group, job, problem, as = collective::RankContext()] {
+  const ThreadsWithoutSignals quiet;
+  content_->thread = std::thread([this, &group, job, as = collective::RankContext()] {
     const collective::RankContext::Scope scope(as);
     // Training comes first: a save that takes longer delays nothing.
     ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), 10);
     try {
-      run_job(group, *job, [&] {
-        if (problem) {
-          std::rethrow_exception(problem);
-        }
-      });
+      run_job(group, *job);
     } catch (...) {
       content_->error = std::current_exception();
     }
     content_->running = false;
   });
+  if (!copied) {
+    content_->join();
+  }
 }
 
 bool CheckpointSaver::saving() const { return content_->running; }

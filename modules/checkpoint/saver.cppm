@@ -22,12 +22,13 @@ class CheckpointSaver {
   CheckpointSaver();
   CheckpointSaver(const CheckpointSaver&) = delete;
   CheckpointSaver& operator=(const CheckpointSaver&) = delete;
-  /// Waits for the save that is running; an error of it is lost.
+  /// Waits for the save that is running; an error of it that nobody has taken is a line of the log.
   ~CheckpointSaver();
 
   /// As save_checkpoint, but returns when the state was copied: it may be changed then. The memory
   /// of the copy is kept for the next save (MemoryCategory::snapshot); it is pinned for tensors of
-  /// a device. Waits for the save before, whose result must have been taken by `finished` or
+  /// a device. Where there is none for it, one warning says so, and the function returns when the
+  /// state was saved. Waits for the save before, whose result must have been taken by `finished` or
   /// `wait` if it is of interest. Errors of this save are thrown by those; by this function
   /// errors of the save before, and of a state that cannot be saved.
   void start(const std::string& folder, const StateDict& state, const std::string& meta_data = "{}",

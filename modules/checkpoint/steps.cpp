@@ -1,5 +1,6 @@
 module;
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -14,6 +15,7 @@ module;
 module tessera.checkpoint;
 
 import tessera.base;
+import :place;
 
 namespace tessera {
 namespace {
@@ -41,13 +43,23 @@ std::string checkpoint_folder(const std::string& folder, std::int64_t step) {
 std::vector<std::string> checkpoints_in(const std::string& folder) {
   std::vector<std::pair<std::uint64_t, std::string>> steps;
   std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+  std::error_code ignored;
+  for (fs::directory_iterator next(folder, error), end; !error && next != end;
+       next.increment(error)) {
+    const fs::directory_entry& entry = *next;
     const std::string name = entry.path().filename().string();
     const std::string digits = name.starts_with(front) ? name.substr(front.size()) : "";
     if (!digits.empty() && digits.size() <= 18 &&
-        digits.find_first_not_of("0123456789") == std::string::npos && entry.is_directory(error)) {
+        digits.find_first_not_of("0123456789") == std::string::npos &&
+        (entry.is_directory(ignored) || entry.is_symlink(ignored))) {
       steps.emplace_back(std::stoull(digits), entry.path().string());
     }
+  }
+  if (error && error != std::errc::no_such_file_or_directory &&
+      error != std::errc::not_a_directory) {
+    fail_input({.thing = folder,
+                .wrong = fmt::format("the folder cannot be read ({})", error.message()),
+                .advice = "check its permissions"});
   }
   std::sort(steps.begin(), steps.end(), std::greater<>());
   std::vector<std::string> paths;
@@ -56,6 +68,15 @@ std::vector<std::string> checkpoints_in(const std::string& folder) {
     paths.push_back(std::move(path));
   }
   return paths;
+}
+
+void check_checkpoint_folder(const HeldFolder& folder) {
+  if (folder.is_lost()) {
+    fail({.thing = folder.path(),
+          .wrong = "the folder of the run's checkpoints was removed, moved or replaced during the "
+                   "run",
+          .advice = "put it back and start the run again: it continues the newest checkpoint"});
+  }
 }
 
 std::optional<std::string> latest_checkpoint(const std::string& folder) {
@@ -83,20 +104,19 @@ void prune_checkpoints(const std::string& folder, int keep) {
                 .wrong = "at least one must be kept",
                 .got = fmt::format("{}", keep)});
   }
+  std::vector<std::string> remaining = checkpoint_detail::complete_removals(folder);
   const std::vector<std::string> steps = checkpoints_in(folder);
   for (std::size_t i = static_cast<std::size_t>(keep); i < steps.size(); ++i) {
-    std::error_code error;
-    const std::string doomed = steps[i] + ".tmp-removed";
-    fs::remove_all(doomed, error);  // of a removal that was interrupted
-    fs::rename(steps[i], doomed, error);
-    if (!error) {
-      fs::remove_all(doomed, error);
+    std::string problem = checkpoint_detail::remove_checkpoint(steps[i]);
+    if (!problem.empty()) {
+      remaining.push_back(std::move(problem));
     }
-    if (error) {
-      fail({.thing = "checkpoint",
-            .wrong = fmt::format("'{}' cannot be removed ({})", steps[i], error.message()),
-            .advice = "remove it by hand"});
-    }
+  }
+  if (!remaining.empty()) {
+    std::ranges::sort(remaining);
+    fail({.thing = "checkpoint",
+          .wrong = fmt::format("old ones cannot be removed: {}", fmt::join(remaining, ", ")),
+          .advice = "remove what is in the way, or remove them by hand"});
   }
 }
 

@@ -10,7 +10,6 @@ module;
 #include <span>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -248,17 +247,8 @@ std::string metadata_of(const TensorSource& from, const std::vector<Written>& va
 
 void write_torch_checkpoint(const TensorSource& from, const std::string& folder) {
   using namespace checkpoint_detail;
-  namespace fs = std::filesystem;
-  std::error_code problem;
-  fs::create_directories(folder, problem);
-  if (problem || !fs::is_empty(folder, problem)) {
-    fail_input({.thing = folder,
-                .wrong = problem
-                             ? fmt::format("the folder cannot be created ({})", problem.message())
-                             : std::string("the folder is not empty"),
-                .advice = "name another folder"});
-  }
-  const std::string path = (fs::path(folder) / data_name).string();
+  NewFolder made(folder);
+  const std::string path = (std::filesystem::path(made.path()) / data_name).string();
   OutputFile file(path);
   std::vector<Written> values;
   std::uint64_t at = 0;
@@ -282,10 +272,10 @@ void write_torch_checkpoint(const TensorSource& from, const std::string& folder)
   file.finish();
   // PyTorch, too, writes it last: a folder without it is not a checkpoint.
   const std::string metadata = metadata_of(from, values);
-  OutputFile out((fs::path(folder) / ".metadata").string());
+  OutputFile out((std::filesystem::path(made.path()) / ".metadata").string());
   out.write(0, std::as_bytes(std::span(metadata)));
   out.finish();
-  sync_folder(folder);
+  made.complete();
 }
 
 }  // namespace tessera

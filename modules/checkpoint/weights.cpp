@@ -141,15 +141,16 @@ std::vector<std::string> export_weights(const TensorSource& from, const std::str
         {.thing = from.path(),
          .wrong = fmt::format("it has no tensor whose name begins with '{}'", options.prefix)});
   }
-  std::error_code problem;
-  fs::create_directories(folder, problem);
-  if (problem) {
-    fail_input({.thing = folder,
-                .wrong = fmt::format("the folder cannot be created ({})", problem.message()),
-                .advice = "export elsewhere"});
+  const std::vector<std::map<std::string, TensorInfo>> files =
+      checkpoint_detail::divided(tensors, options.max_file_bytes);
+  std::error_code ignored;
+  if (fs::exists(folder, ignored)) {
+    checkpoint_detail::write_model(from, options.prefix, folder, files);
+  } else {
+    NewFolder made(folder);
+    checkpoint_detail::write_model(from, options.prefix, made.path(), files);
+    made.complete();
   }
-  checkpoint_detail::write_model(from, options.prefix, folder,
-                                 checkpoint_detail::divided(tensors, options.max_file_bytes));
   return written;
 }
 

@@ -147,7 +147,7 @@ std::string Control::recent_calls(const Region& region, int calls_per_rank) {
                known != alike.end()) {
       known->second.push_back(static_cast<std::int32_t>(r));
     } else if (!calls.empty()) {
-      alike.push_back({std::move(calls), {static_cast<std::int32_t>(r)}});
+      alike.emplace_back(calls, std::vector{static_cast<std::int32_t>(r)});
     }
   }
   // Of many ranks, those with the same calls are shown once.

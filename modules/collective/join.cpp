@@ -5,6 +5,7 @@ module;
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <tessera/shown.hpp>
 #include <vector>
 module tessera.collective;
 
@@ -96,7 +97,7 @@ int join_machine(const ExternalRank& self, Bridge* bridge, double timeout,
   }
   rendezvous.reset();
   {
-    const StopHandlers handlers(*control, true);
+    const ServedSignals served(*control, true);
     code = run_rank(region, rank, options, Transport::shm, run, bridge);
   }
   // Nobody watches the ranks: the first that comes here with an error prints it.
@@ -115,7 +116,7 @@ void check_transport(std::string_view name) {
   known.insert(known.end(), provided.begin(), provided.end());
   if (std::ranges::find(known, name) == known.end()) {
     fail_input({.thing = "launch",
-                .wrong = fmt::format("there is no transport '{}'", name),
+                .wrong = fmt::format("there is no transport '{}'", shown(name)),
                 .expected = fmt::format("one of {}", join_words(known)),
                 .advice = "'tessera plugin list' shows the plugins"});
   }
@@ -124,6 +125,8 @@ void check_transport(std::string_view name) {
 int join_launch(const LaunchOptions& options, const RankFunction& run) {
   const ExternalRank self = external_rank(options.ranks, options.transport);
   const double timeout = options.timeout_seconds > 0 ? options.timeout_seconds : wait_limit();
+  const HeldSignals held;  // before the transport starts threads
+  const SignalThread thread;
   if (!self.several) {
     return join_machine(self, nullptr, timeout, options, run);
   }

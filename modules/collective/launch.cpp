@@ -125,10 +125,18 @@ class Children {
   if (getppid() != parent) {
     _exit(1);  // the parent died before the line above
   }
-  // A terminal or `timeout` sends its signal to the whole group: in a rank it is a request too
-  // (StopHandlers, inherited). The parent decides what a second one does.
-  signals.unblock();
-  const int code = run_rank(region, rank, options, Transport::shm, run);
+  signals.leave();
+  // A terminal or `timeout` sends its signal to the whole group: in a rank it is a request too. The
+  // parent decides what a second one does.
+  std::optional<SignalThread> thread;
+  int code = 0;
+  try {
+    thread.emplace();
+    code = run_rank(region, rank, options, Transport::shm, run);
+  } catch (const Error& error) {
+    reinterpret_cast<Control*>(region->base())->publish_error(rank, error.what(), error.kind());
+    code = exit_code_of(error.kind());
+  }
   std::fflush(nullptr);
   _exit(code);
 }
@@ -140,7 +148,9 @@ int launch_lone(const LaunchOptions& options, const RankFunction& run) {
   check_room(*region, options);
   int code = 0;
   {
-    const StopHandlers handlers(*control, true);
+    const HeldSignals held;
+    const ServedSignals served(*control, true);
+    const SignalThread thread;
     code = run_rank(region, 0, options, Transport::single, run);
   }
   return finish(*control, *region, options, code);
@@ -249,40 +259,41 @@ int launch(const LaunchOptions& options, const RankFunction& run) {
   const auto region = Region::create(arena_bytes(options), true);
   Control* control = Control::create(*region, options.ranks);
   check_room(*region, options);
-  const StopHandlers handlers(*control, false);
+  HeldSignals held;
+  const ServedSignals served(*control, false);
   SignalQueue signals;
   Children children(*control, *region);
   std::fflush(nullptr);  // or every child would write what is in the buffers
   const pid_t parent = getpid();
   for (int rank = 0; rank < options.ranks; ++rank) {
-    const pid_t process = fork();
+    const pid_t process = held.fork_rank();
     if (process == 0) {
       run_child(region, rank, options, run, parent, signals);
     }
     if (process < 0) {
-      const std::string reason = std::strerror(errno);
+      const int error = errno;
+      const std::string reason = std::strerror(error);
       children.kill_all();
       while (children.any_alive()) {
-        signals.next(0.05);
+        signals.wait(0.05);
         children.reap(true);
       }
       fail({.thing = "launch",
             .wrong = fmt::format("cannot start rank {} of {} ({})", rank, options.ranks, reason),
-            .advice = "use fewer ranks, or raise the limit on processes (`ulimit -u`)"});
+            .advice = error == ENOMEM ? "use fewer ranks, or free memory"
+                                      : "use fewer ranks, or raise the limit on processes "
+                                        "(`ulimit -u`, or that of the control group)"});
     }
     children.add(process);
   }
-  StopRequests requests;
   bool killed = false;
   bool forced = false;
   auto failed_at = std::chrono::steady_clock::time_point::max();
   while (children.any_alive()) {
-    if (signals.next(0.1) == SignalQueue::Next::stop) {
-      control->interrupts.store(1);
-      if (requests.repeated()) {
-        forced = killed = true;
-        children.kill_all();
-      }
+    signals.wait(0.1);
+    if (served.asked_again() && !forced) {
+      forced = killed = true;
+      children.kill_all();
     }
     children.reap(killed);
     children.report_stopped(options.report_seconds);

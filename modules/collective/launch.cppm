@@ -28,11 +28,17 @@ using RankFunction = std::function<int(World&)>;
 
 /// Forks one process for each rank and waits for all (one rank runs in this process). Call it
 /// before any thread exists. Returns the exit code: 0; 1 or 2 by the first error's kind; 130 when
-/// interrupted; else the first non-zero code of a rank. SIGINT, SIGTERM, SIGHUP, or a write to a
-/// closed pipe sets World::interrupt_requested on all ranks; a second signal kills them. A signal
-/// that this process was started to ignore (nohup) stays ignored. A rank that dies, or a parent
-/// that dies, takes the others along; no shared memory is left behind. In each rank, current_rank()
-/// and the log have its number.
+/// interrupted; else the first non-zero code of a rank. A rank that dies, or a parent that dies,
+/// takes the others along; no shared memory is left behind. In each rank, current_rank() and the
+/// log have its number.
+///
+/// SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU, or a write to a closed pipe in a rank's own
+/// thread sets World::interrupt_requested on all ranks; a second one of the first three, half a
+/// second later or more, ends them. Meanwhile the calling thread, and threads that it starts, have
+/// these signals blocked, and a thread of each process waits for them. Left alone are signals that
+/// this process was started to ignore (nohup), and SIGUSR1 and SIGUSR2 if the program handles them.
+/// A process that a rank forks has its signals as the program had them; one that it starts without
+/// a fork (posix_spawn, system, popen) has them blocked.
 int launch(const LaunchOptions& options, const RankFunction& run);
 
 /// Whether another launcher (mpirun, srun, torchrun) started this process as one of several ranks:

@@ -76,6 +76,12 @@ int listen_for_ranks(const ExternalRank& self) {
     }
     if (tries == 99) {  // what a killed job had is free at once: this one is alive
       close(socket);
+      const int holder = try_connect(self);
+      const bool other_user = holder >= 0 && !is_same_user(holder);
+      close(holder);
+      if (other_user) {
+        refuse_other_user(self.job);
+      }
       fail_input({.thing = "launch",
                   .wrong = fmt::format("another job named '{}' is starting", self.job),
                   .advice = "give each job a name of its own in TESSERA_JOB"});
@@ -114,6 +120,12 @@ bool is_same_user(int socket) {
   ucred peer{};
   socklen_t bytes = sizeof(peer);
   return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 && peer.uid == geteuid();
+}
+
+void refuse_other_user(const std::string& job) {
+  fail_input({.thing = "launch",
+              .wrong = fmt::format("another user has the name of the job '{}'", job),
+              .advice = "set TESSERA_JOB to another one"});
 }
 
 bool readable_within(int socket, int milliseconds) {

@@ -45,6 +45,8 @@ int listen_for_ranks(const ExternalRank& self);
 /// A connection to rank 0; -1: nobody listens.
 int try_connect(const ExternalRank& self);
 bool is_same_user(int socket);
+/// Error (input): a process of another user listens at the job's address.
+[[noreturn]] void refuse_other_user(const std::string& job);
 bool readable_within(int socket, int milliseconds);
 void send_answer(int socket, const Answer& answer, int descriptor);
 /// Whether an answer came before the connection ended; `descriptor` is -1 when none came with it.

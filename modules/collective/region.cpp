@@ -32,7 +32,9 @@ constexpr std::size_t smallest_region = std::size_t{64} << 20;
         .wrong = fmt::format(
             "cannot map {} of address space ({}{})", format_bytes(bytes), std::strerror(error),
             limited ? fmt::format(", the limit is {}", format_bytes(limit.rlim_cur)) : ""),
-        .advice = "raise `ulimit -v`"});
+        .advice = limited ? "raise `ulimit -v`"
+                          : "free memory, or let the system promise more than it has "
+                            "(vm.overcommit_memory)"});
 }
 
 std::byte* try_map(std::size_t bytes, int flags, int descriptor) {

@@ -112,9 +112,7 @@ bool Rendezvous::ask_first(Answer& answer, int& descriptor, Patience& patience, 
     pause.sleep();
   }
   if (!is_same_user(socket_)) {
-    fail({.thing = "launch",
-          .wrong = fmt::format("another user has the name of the job '{}'", self_.job),
-          .advice = "set TESSERA_JOB to another one"});
+    refuse_other_user(self_.job);
   }
   const Hello hello = own_hello(self_, false);
   if (send(socket_, &hello, sizeof(hello), MSG_NOSIGNAL) != sizeof(hello)) {

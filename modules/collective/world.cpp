@@ -17,6 +17,7 @@ import :buffer;
 import :communicator;
 import :control;
 import :region;
+import :signals;
 import :state;
 import :world;
 
@@ -145,6 +146,9 @@ void World::throw_if_failed() const { state_->throw_if_failed(); }
 FirstError World::first_error() const { return state_->control->first_error(); }
 
 bool World::interrupt_requested() const {
+  if (wrote_to_closed_pipe()) {
+    state_->control->interrupts.store(1);
+  }
   return state_->control->interrupts.load(std::memory_order_relaxed) != 0;
 }
 bool World::interrupt_agreed() {

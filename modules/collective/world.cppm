@@ -18,6 +18,9 @@ class PeerFailed : public Error {
  public:
   using Error::Error;
 };
+inline bool is_of_peer(const std::exception& error) {
+  return dynamic_cast<const PeerFailed*>(&error) != nullptr;
+}
 
 /// The error that stopped a run: the first that a rank published.
 struct FirstError {

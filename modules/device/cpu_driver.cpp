@@ -10,6 +10,7 @@ module;
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <tessera/signals.hpp>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -27,6 +28,7 @@ class Worker {
  public:
   static std::shared_ptr<Worker> start() {
     auto worker = std::make_shared<Worker>();
+    const ThreadsWithoutSignals quiet;
     std::thread([worker] { worker->run(); }).detach();
     return worker;
   }

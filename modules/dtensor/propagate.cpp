@@ -186,18 +186,17 @@ struct Search {
   }
 };
 
-}  // namespace
-
-Propagation propagate(const Op& op, std::span<const Tensor> in, const Attributes& attributes,
-                      bool allow_communication) {
-  Search search{op, in, attributes, {}, {}, {}};
-  for (const Tensor& x : in) {
+/// The operands' specs and mesh, and the shapes of the results. Errors: plain operands among
+/// distributed ones; operands on different meshes; an operator without a rule.
+Search search_of(const Call& call, bool allow_communication) {
+  Search search{call.op, call.in, call.attributes, {}, {}, {}};
+  for (const Tensor& x : call.in) {
     search.specs.push_back(x ? x.spec() : SpecHandle());
     if (!x) {
       continue;
     }
     if (!x.is_distributed()) {
-      fail({.thing = op.name,
+      fail({.thing = call.op.name,
             .wrong = fmt::format(
                 "plain and distributed operands cannot be mixed (operand '{}' is plain)",
                 search.describe_operand(search.specs.size() - 1)),
@@ -205,26 +204,25 @@ Propagation propagate(const Op& op, std::span<const Tensor> in, const Attributes
     }
     const DeviceMesh& mesh = x.layout().mesh();
     if (search.mesh && !(search.mesh == mesh)) {
-      fail({.thing = op.name,
+      fail({.thing = call.op.name,
             .wrong = "the operands are on different meshes",
             .got = fmt::format("{} and {}", to_string(search.mesh), to_string(mesh)),
             .advice = "redistribute one of them"});
     }
     search.mesh = mesh;
   }
-  const Call call{op, in, attributes};
-  if (op.infer != nullptr) {
-    op.infer(call, search.results);
-  } else if (op.in_place) {
-    search.results.push_back({in[0].shape(), in[0].dtype()});
+  if (call.op.infer != nullptr) {
+    call.op.infer(call, search.results);
+  } else if (call.op.in_place) {
+    search.results.push_back({call.in[0].shape(), call.in[0].dtype()});
   }
   for (const ResultShape& result : search.results) {
-    checked_product(result.shape, op.name);
+    checked_product(result.shape, call.op.name);
   }
-  if (op.rule == nullptr && !allow_communication) {
+  if (call.op.rule == nullptr && !allow_communication) {
     for (const SpecHandle& spec : search.specs) {
       if (spec != nullptr && !spec->layout.is_replicated()) {
-        fail({.thing = op.name,
+        fail({.thing = call.op.name,
               .wrong =
                   fmt::format("the operator has no placement rule for distributed operands ({})",
                               to_string(*spec)),
@@ -233,51 +231,66 @@ Propagation propagate(const Op& op, std::span<const Tensor> in, const Attributes
       }
     }
   }
+  return search;
+}
 
+/// By operand or result, then by mesh axis.
+using AxisPlacements = std::vector<std::vector<Placement>>;
+
+/// What the cheapest strategy of every axis wants of operands, and makes of results.
+struct Chosen {
+  AxisPlacements in;
+  AxisPlacements out;
+  std::vector<Order> orders = {};  // of the shards, by what meets (Search::meets)
+};
+
+/// `p` receives what the strategies reduce. Error: no rule accepts the operands.
+Chosen choose(const Search& search, Propagation& p) {
   const int axes = search.mesh.ndim();
-  std::vector<std::vector<Placement>> wanted(
-      in.size(), std::vector<Placement>(static_cast<std::size_t>(axes)));
-  std::vector<std::vector<Placement>> out(search.results.size(),
-                                          std::vector<Placement>(static_cast<std::size_t>(axes)));
-  Propagation p;
+  const std::vector<Placement> none(static_cast<std::size_t>(axes));
+  Chosen chosen{.in = AxisPlacements(search.in.size(), none),
+                .out = AxisPlacements(search.results.size(), none)};
   for (int axis = 0; axis < axes; ++axis) {
     const Strategy s = search.best_for(axis);
     if (!s.reductions.empty()) {
       p.reductions = s.reductions;  // an operator declares the same for every axis
       p.reduced_axes.push_back(axis);
     }
-    for (std::size_t i = 0; i < in.size(); ++i) {
-      wanted[i][static_cast<std::size_t>(axis)] = s.in[i];
+    for (std::size_t i = 0; i < chosen.in.size(); ++i) {
+      chosen.in[i][static_cast<std::size_t>(axis)] = s.in[i];
     }
-    for (std::size_t i = 0; i < out.size(); ++i) {
-      out[i][static_cast<std::size_t>(axis)] = s.out[i];
+    for (std::size_t i = 0; i < chosen.out.size(); ++i) {
+      chosen.out[i][static_cast<std::size_t>(axis)] = s.out[i];
     }
   }
   std::vector<std::vector<SpecHandle>> meeting(1);
-  for (std::size_t i = 0; i < in.size(); ++i) {
+  for (std::size_t i = 0; i < search.in.size(); ++i) {
     meeting.resize(std::max(meeting.size(), search.meets(i) + 1));
     meeting[search.meets(i)].push_back(search.specs[i]);
   }
-  std::vector<Order> orders;
   for (const std::vector<SpecHandle>& specs : meeting) {
     std::optional<Order> order = common_order(axes, specs);
     if (!order) {
       search.refuse_all();
     }
-    orders.push_back(*std::move(order));
+    chosen.orders.push_back(*std::move(order));
   }
+  return chosen;
+}
 
-  p.op = &op;
-  p.arguments = attributes;
-  for (std::size_t i = 0; i < in.size(); ++i) {
+/// Error: an operand would have to be communicated, and that is not allowed.
+void add_operands(Propagation& p, const Search& search, const Chosen& chosen,
+                  bool allow_communication) {
+  for (std::size_t i = 0; i < search.in.size(); ++i) {
     const SpecHandle& spec = search.specs[i];
     p.in.push_back(spec);
     if (spec == nullptr) {
       p.wanted.emplace_back();
       continue;
     }
-    const SpecHandle target = Spec::make(
-        Layout::make(search.mesh, wanted[i], orders[search.meets(i)]), spec->shape, spec->dtype);
+    const SpecHandle target =
+        Spec::make(Layout::make(search.mesh, chosen.in[i], chosen.orders[search.meets(i)]),
+                   spec->shape, spec->dtype);
     p.wanted.push_back(target);
     if (target == spec) {
       continue;
@@ -291,46 +304,65 @@ Propagation propagate(const Op& op, std::span<const Tensor> in, const Attributes
       }
     }
   }
-  for (std::size_t i = 0; i < out.size(); ++i) {
-    p.out.push_back(Spec::make(Layout::make(search.mesh, out[i], orders[0]),
+}
+
+void add_results(Propagation& p, const Search& search, const Chosen& chosen) {
+  for (std::size_t i = 0; i < chosen.out.size(); ++i) {
+    p.out.push_back(Spec::make(Layout::make(search.mesh, chosen.out[i], chosen.orders[0]),
                                search.results[i].shape, search.results[i].dtype));
     for (int axis = 0; axis < search.mesh.ndim(); ++axis) {
       p.peers_read |=
           p.out[i]->layout.placement(axis).is_partial() && search.mesh.axis_size(axis) > 1;
     }
   }
+}
+
+/// Error: the rule promises another shape than the local call gives, which is a fault of the
+/// operator. Found here, once for each plan.
+void check_promise(const Op& op, const Propagation& p, const Attributes& local) {
+  Tensors locals;
+  for (const SpecHandle& spec : p.wanted) {
+    if (spec == nullptr) {
+      locals.emplace_back();
+      continue;
+    }
+    // No part of the call: nothing is booked for it (PlannedMemoryScope).
+    const Dims shape = local_shape(*spec);
+    locals.push_back(
+        from_storage(Storage::none(), shape, contiguous_strides(shape), 0, spec->dtype, meta));
+  }
+  check_call(op, locals, local);
+  ResultShapes shapes;
+  op.infer({op, locals, local}, shapes);
+  for (std::size_t i = 0; i < shapes.size(); ++i) {
+    const Dims promised = local_shape(*p.out[i]);
+    if (!(shapes[i].shape == promised)) {
+      fail({.thing = op.name,
+            .wrong = fmt::format("its placement rule is wrong: result {} as {} has the local "
+                                 "shape {}, the local call gives {}",
+                                 i, to_string(*p.out[i]), to_string(promised),
+                                 to_string(shapes[i].shape))});
+    }
+  }
+}
+
+}  // namespace
+
+Propagation propagate(const Op& op, std::span<const Tensor> in, const Attributes& attributes,
+                      bool allow_communication) {
+  const Call call{op, in, attributes};
+  const Search search = search_of(call, allow_communication);
+  Propagation p;
+  const Chosen chosen = choose(search, p);
+  p.op = &op;
+  p.arguments = attributes;
+  add_operands(p, search, chosen, allow_communication);
+  add_results(p, search, chosen);
   if (op.localize != nullptr) {
     p.local = op.localize({call, p.wanted, p.out});
   }
-
-  // A rule that promises another shape than the local call gives is a fault of the operator: found
-  // here, once.
   if (op.infer != nullptr) {
-    Tensors locals;
-    for (const SpecHandle& spec : p.wanted) {
-      if (spec == nullptr) {
-        locals.emplace_back();
-        continue;
-      }
-      // No part of the call: nothing is booked for it (PlannedMemoryScope).
-      const Dims shape = local_shape(*spec);
-      locals.push_back(
-          from_storage(Storage::none(), shape, contiguous_strides(shape), 0, spec->dtype, meta));
-    }
-    const Attributes& local = p.local ? *p.local : attributes;
-    check_call(op, locals, local);
-    ResultShapes shapes;
-    op.infer({op, locals, local}, shapes);
-    for (std::size_t i = 0; i < shapes.size(); ++i) {
-      const Dims promised = local_shape(*p.out[i]);
-      if (!(shapes[i].shape == promised)) {
-        fail({.thing = op.name,
-              .wrong = fmt::format("its placement rule is wrong: result {} as {} has the local "
-                                   "shape {}, the local call gives {}",
-                                   i, to_string(*p.out[i]), to_string(promised),
-                                   to_string(shapes[i].shape))});
-      }
-    }
+    check_promise(op, p, p.local ? *p.local : attributes);
   }
   return p;
 }

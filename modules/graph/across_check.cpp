@@ -112,10 +112,11 @@ class Sequence {
       }
     }
     for (Binding& binding : i.bindings) {
-      const std::string_view name = binding.variable;
-      binding.variable = name.starts_with(before_prefix)
-                             ? of_step(name.substr(before_prefix.size()), step_ - 1)
-                             : of_step(name, step_);
+      binding.value.rename([&](const std::string& name) {
+        return name.starts_with(before_prefix)
+                   ? of_step(name.substr(before_prefix.size()), step_ - 1)
+                   : of_step(name, step_);
+      });
     }
     i.scope = 0;
     return i;

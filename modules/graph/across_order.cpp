@@ -109,10 +109,7 @@ class Crossings {
       return where + " waits for what was issued before";
     }
     for (const Binding& b : i.bindings) {
-      const auto is_named = [&](const std::vector<std::string>& names) {
-        return std::ranges::find(names, b.variable) != names.end();
-      };
-      if (!is_named(step_.program.numbers) && !is_named(step_.program.counts)) {
+      if (!b.stream.empty()) {
         return where + " takes random numbers";
       }
     }

@@ -57,7 +57,7 @@ class UpdateWriter {
       number = number < 0 ? number : fresh(number);
     }
     for (Binding& binding : made.bindings) {
-      binding.variable = before_name(binding.variable);
+      binding.value.rename(before_name);
     }
     into.push_back(std::move(made));
   }
@@ -122,7 +122,8 @@ void set_variables(const Program& step, Program& program) {
   for (const Section& section : program.sections) {
     for (const Instruction& i : section.instructions) {
       for (const Binding& binding : i.bindings) {
-        used.insert(binding.variable);
+        const std::vector<std::string> names = binding.value.variables();
+        used.insert(names.begin(), names.end());
       }
     }
   }
@@ -196,6 +197,7 @@ class PartWriter {
     program.outputs.clear();
     program.draws.clear();
     program.required.clear();
+    program.updates.clear();
     program.sections = {{.name = step_.program.sections.back().name}};
     const std::vector<int> pending = add_pending(step_, program);
     UpdateWriter update(step_, program, pending);

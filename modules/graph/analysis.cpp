@@ -47,7 +47,7 @@ bool works_by_place(const Op& op) {  // as the schema says of in-place operators
 std::string call_in_words(const Instruction& i) {
   std::string text = fmt::format("{}({}", i.op->name, arguments_of_values(*i.op, i.attributes));
   for (const Binding& b : i.bindings) {
-    text += fmt::format(" {}=${}{:+}", b.field, b.variable, b.offset);
+    text += fmt::format(" {}=${}", b.field, to_text(b));
   }
   return text;
 }

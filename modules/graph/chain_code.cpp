@@ -41,28 +41,6 @@ std::string_view type_of(DType dtype) {
   }
 }
 
-/// Functions of one element, each once.
-class Elements {
- public:
-  std::string name(const std::string& element) {
-    const auto [found, fresh] =
-        names_.try_emplace(element, fmt::format("element_{}", names_.size()));
-    if (fresh) {
-      source_ += fmt::format(
-          "template <class V>\n[[gnu::always_inline]] inline V {}([[maybe_unused]] V a, "
-          "[[maybe_unused]] V b, [[maybe_unused]] V c, [[maybe_unused]] V p, [[maybe_unused]] V q, "
-          "[[maybe_unused]] V r) {{\n  return {};\n}}\n",
-          found->second, element);
-    }
-    return found->second;
-  }
-  const std::string& source() const { return source_; }
-
- private:
-  std::map<std::string, std::string> names_;
-  std::string source_;
-};
-
 /// Where a piece of a value or an input is: `at` of elements, `row` of what each row has once.
 std::string loaded(std::string_view pointer, Spread spread, std::string_view at,
                    std::string_view row) {
@@ -83,8 +61,7 @@ std::string loaded(std::string_view pointer, Spread spread, std::string_view at,
 /// array of one row.
 class Writer {
  public:
-  Writer(const Program& program, const Chain& chain, Elements& elements)
-      : program_(program), chain_(chain), elements_(elements) {
+  Writer(const Program& program, const Chain& chain) : program_(program), chain_(chain) {
     output_of_.assign(chain.values.size(), -1);
     for (std::size_t k = 0; k < chain.outputs.size(); ++k) {
       output_of_[index(chain.outputs[k].value)] = static_cast<int>(k);
@@ -93,7 +70,7 @@ class Writer {
     for (const Chain::ChainCall& call : chain.calls) {
       first_number_.push_back(numbers_);
       numbers_ += call.instruction->attributes.dynamic().size();
-      for (std::size_t k = 0; call.of_rows && k < call.instruction->out.size(); ++k) {
+      for (std::size_t k = 0; call.element.of_rows && k < call.instruction->out.size(); ++k) {
         in_row_[index(call.first_value) + k] = true;
       }
       for (const Chain::Operand& operand : call.operands) {
@@ -113,7 +90,7 @@ class Writer {
           calls.push_back(k);
         }
       }
-      if (chain_.calls[calls.front()].of_rows) {
+      if (chain_.calls[calls.front()].element.of_rows) {
         add_row(calls.front());
       } else {
         add_loop(calls, phase);
@@ -203,27 +180,26 @@ class Writer {
     return row_of(spread == Spread::sums ? "s" : "y", index(output), spread);
   }
 
+  /// "n, operand..., number..., result..." of an operator of rows.
   void add_row(std::size_t at) {
     const Chain::ChainCall& call = chain_.calls[at];
-    text_ += "  {\n";
-    for (std::size_t k = 0; k < call.operands.size(); ++k) {
-      const Chain::Operand& operand = call.operands[k];
+    std::string arguments = "n";
+    for (const Chain::Operand& operand : call.operands) {
       const DType first = program_.tensors[index(call.instruction->in[0])].dtype;
-      text_ += fmt::format(
-          "    const auto* const {} = {};\n", "abcde"[k],
-          operand.index < 0 ? fmt::format("static_cast<const {}*>(nullptr)", type_of(first))
-          : operand.is_value
-              ? row_of_value(operand.index)
-              : row_of("x", index(operand.index), chain_.inputs[index(operand.index)].spread));
-    }
-    for (std::size_t k = 0; k < call.instruction->out.size(); ++k) {
-      text_ += fmt::format("    auto* const {} = {};\n", "xyz"[k],
-                           row_of_value(call.first_value + static_cast<int>(k)));
+      arguments += fmt::format(
+          ", {}", operand.index < 0 ? fmt::format("static_cast<const {}*>(nullptr)", type_of(first))
+                  : operand.is_value ? row_of_value(operand.index)
+                                     : row_of("x", index(operand.index),
+                                              chain_.inputs[index(operand.index)].spread));
     }
     for (std::size_t k = 0; k < call.instruction->attributes.dynamic().size(); ++k) {
-      text_ += fmt::format("    const double {} = numbers[{}];\n", "pqr"[k], first_number_[at] + k);
+      arguments += fmt::format(", numbers[{}]", first_number_[at] + k);
     }
-    text_ += fmt::format("    {};\n  }}\n", call.element);
+    for (std::size_t k = 0; k < call.instruction->out.size(); ++k) {
+      arguments += ", " + row_of_value(call.first_value + static_cast<int>(k));
+    }
+    text_ += fmt::format("  {}::row({}{});\n", call.element.function, arguments,
+                         call.element.scratch ? ", scratch" : "");
   }
 
   void add_loop(const std::vector<std::size_t>& calls, int phase) {
@@ -276,21 +252,18 @@ class Writer {
   void add_element(std::size_t at) {
     const Chain::ChainCall& call = chain_.calls[at];
     std::string arguments;
-    for (std::size_t k = 0; k < 3; ++k) {
-      arguments += (k < call.operands.size() ? name_of(call.operands[k]) : "V{}") + ", ";
+    for (const Chain::Operand& operand : call.operands) {
+      arguments += (arguments.empty() ? "" : ", ") + name_of(operand);
     }
-    const std::size_t count = call.instruction->attributes.dynamic().size();
-    for (std::size_t k = 0; k < 3; ++k) {
-      arguments += fmt::format("{}{}", k == 0 ? "" : ", ",
-                               k < count ? fmt::format("n{}", first_number_[at] + k) : "V{}");
+    for (std::size_t k = 0; k < call.instruction->attributes.dynamic().size(); ++k) {
+      arguments += fmt::format(", n{}", first_number_[at] + k);
     }
-    text_ += fmt::format("    const V v{} = rounded<{}>({}<V>({}));\n", call.first_value,
-                         type(call.first_value), elements_.name(call.element), arguments);
+    text_ += fmt::format("    const V v{} = rounded<{}>({}::value({}));\n", call.first_value,
+                         type(call.first_value), call.element.function, arguments);
   }
 
   const Program& program_;
   const Chain& chain_;
-  Elements& elements_;
   std::vector<int> output_of_;             // by value; -1: it is none
   std::vector<bool> in_row_;               // by value: it is in memory while its row is computed
   std::vector<std::size_t> first_number_;  // by call
@@ -302,11 +275,14 @@ class Writer {
 
 ChainCode code_of(const Program& program, std::span<const Chain> chains) {
   ChainCode code;
-  Elements elements;
+  std::set<std::string> headers;
   std::map<std::pair<std::string, std::string>, std::string> names;
   std::string functions;
   for (const Chain& chain : chains) {
-    Writer writer(program, chain, elements);
+    for (const Chain::ChainCall& call : chain.calls) {
+      headers.insert(std::string(call.element.header));
+    }
+    Writer writer(program, chain);
     std::pair<std::string, std::string> text;
     text.first = writer.body();
     text.second = writer.end();
@@ -328,9 +304,12 @@ ChainCode code_of(const Program& program, std::span<const Chain> chains) {
     code.names.push_back(found->second);
   }
   code.source =
-      "#include \"norm/kernels/norm_rows.hpp\"\n#include \"pointwise/kernels/elements.hpp\"\n\n"
-      "namespace tessera::kernels {\n" +
-      elements.source() + "\n" + functions + "}  // namespace tessera::kernels\n";
+      "#include \"norm/kernels/norm_rows.hpp\"\n#include \"pointwise/kernels/elements.hpp\"\n\n";
+  for (const std::string& header : headers) {
+    code.source += header + "\n";
+  }
+  code.source +=
+      "namespace tessera::kernels {\n" + functions + "}  // namespace tessera::kernels\n";
   return code;
 }
 

@@ -58,7 +58,7 @@ std::vector<int> places_in_chains(std::span<const Chain> chains, const Shadow& s
       places[index(to)] = -1;
       const Chain::Value& value = chain.values[index(output.value)];
       const bool by_elements = std::ranges::none_of(chain.calls, [&](const Chain::ChainCall& call) {
-        return call.of_rows && call.phase == value.phase;
+        return call.element.of_rows && call.phase == value.phase;
       });
       const auto found = std::ranges::find_if(free, [&](const auto& input) {
         const auto [number, last_phase] = input;

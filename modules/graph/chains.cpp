@@ -4,7 +4,6 @@ module;
 #include <cstdint>
 #include <list>
 #include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 module tessera.graph;
@@ -60,8 +59,8 @@ class Finder {
 
   void visit(const Instruction& i) {
     const Access& access = accesses_[index(place_)];
-    const std::string element = element_of(i);
-    if (element.empty()) {
+    const Element element = element_of(i);
+    if (!element) {
       const bool is_light = bytes_of(access.writes) <= small_count;
       close_if([&](const OpenChain& open) {
         return open.conflicts(access) || !(open.is_small() || is_light);
@@ -123,8 +122,8 @@ class Finder {
     }
   }
 
-  /// "" where the call is none that a chain can have.
-  std::string element_of(const Instruction& i) const {
+  /// None where the call is none that a chain can have.
+  Element element_of(const Instruction& i) const {
     if (i.kind != Kind::call || i.op->element == nullptr || i.in.size() > 5 || i.in.empty()) {
       return {};
     }
@@ -155,12 +154,11 @@ class Finder {
     if (!numbers || !has_floating) {
       return {};
     }
-    std::string element = i.op->element({*i.op, operands, i.attributes});
-    const bool fits =
-        element.starts_with(Chain::row_mark)
-            ? !i.op->in_place && is_row_of(at(results[0]))
-            : results.size() == 1 && i.in.size() <= 3 && std::ranges::find(i.in, -1) == i.in.end();
-    return fits ? element : std::string();
+    const Element element = i.op->element({*i.op, operands, i.attributes});
+    const bool fits = element.of_rows ? !i.op->in_place && is_row_of(at(results[0]))
+                                      : results.size() == 1 && i.in.size() <= 3 &&
+                                            std::ranges::find(i.in, -1) == i.in.end();
+    return fits ? element : Element{};
   }
 
   static bool is_row_of(const Tensor& x) {

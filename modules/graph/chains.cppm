@@ -20,8 +20,6 @@ enum class Spread : std::uint8_t {
 /// over rows can: operators with Op::element, whose values stay in registers, or in the first-level
 /// cache where an operator of rows needs them, if nothing else uses them.
 struct Chain {
-  /// With it begins the Op::element of an operator of rows.
-  static constexpr std::string_view row_mark = "row: ";
   /// Sums over rows are formed in blocks of so many, as the library's kernels form them.
   static constexpr std::int64_t row_block = 64;
 
@@ -32,8 +30,7 @@ struct Chain {
   struct ChainCall {
     const Instruction* instruction = nullptr;
     int place = 0;
-    std::string element = {};  // see Op::element; of an operator of rows without its mark
-    bool of_rows = false;
+    Element element = {};
     int phase = 0;  // of a row: what an operator of rows reads is there before it begins
     int first_value = 0;
     std::vector<Operand> operands = {};

@@ -197,8 +197,7 @@ class Scratch {
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
   ~Scratch() {
-    std::error_code ignored;
-    fs::remove_all(folder_, ignored);
+    remove_folder(folder_.string(), [](const std::string&) { return true; });
   }
   const fs::path& folder() const { return folder_; }
 
@@ -288,7 +287,7 @@ std::shared_ptr<const plugin::FunctionLibrary> loaded(const std::string& source,
   const std::string sum = read(fs::path(library).replace_extension("sum"));
   if (sum.empty() || hash_of(read(library)) != sum) {
     compile(compiler, source, library);
-    remove_old(folder);
+    try_side_work(SideWork::upkeep, "kernel cache", [&] { remove_old(folder); });
   } else {
     std::error_code ignored;
     fs::last_write_time(library, fs::file_time_type::clock::now(), ignored);

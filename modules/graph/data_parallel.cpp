@@ -78,6 +78,7 @@ class Placing {
     placed.counts = from_.counts;
     placed.draws = from_.draws;
     placed.required = from_.required;
+    placed.updates = from_.updates;
     return placed;
   }
 

@@ -9,6 +9,7 @@ module;
 #include <optional>
 #include <span>
 #include <string>
+#include <tessera/shown.hpp>
 #include <utility>
 #include <vector>
 module tessera.graph;
@@ -34,7 +35,7 @@ std::vector<std::string> executor_names() { return {"compiled", "interpreter", "
 void check(const ExecutionOptions& options) {
   const std::vector<std::string> names = executor_names();
   if (std::ranges::find(names, options.executor) == names.end()) {
-    fail_input({.wrong = fmt::format("there is no executor '{}'", options.executor),
+    fail_input({.wrong = fmt::format("there is no executor '{}'", shown(options.executor)),
                 .expected = "one of " + join_words(names)});
   }
   check_passes(options.passes);

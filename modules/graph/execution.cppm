@@ -30,6 +30,9 @@ struct ExecutionOptions {
   OffloadRates offloading = {};
   /// What changes the step, after all of this.
   std::vector<Transform> transforms = {};
+  /// Steps that are recorded as they are taken are recorded twice and compared, so a number that
+  /// the host computes anew in each step and that is no Number is an error, not a constant.
+  bool compares_recordings = false;
   /// The program is captured and not executed, so anchors may be left in it.
   bool keeps_anchors = false;
   std::string dump = {};  // a folder; rank r's program before and after each pass is in rank-r

@@ -5,8 +5,6 @@ module;
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 module tessera.graph;
@@ -69,26 +67,25 @@ std::optional<Spreading> spreading_of(const Tensor& x, const Dims& shape) {
   return std::nullopt;
 }
 
-/// How an operator of rows of `x` has an operand or a result, its Op::element's `name`.
+/// How an operator of rows of `x` has an operand or a result; `spread`: that of one row which all
+/// rows share or are added to, where it is such a row.
 std::optional<Spreading> spreading_in_rows(const Tensor& y, const Tensor& x,
-                                           std::string_view element, char name) {
+                                           std::optional<Spread> spread) {
   const std::int64_t columns = x.shape().back();
-  const auto is_marked = [&](std::string_view mark) {
-    return element.find(std::string(mark) + "(" + name + ")") != std::string_view::npos;
-  };
-  const bool is_row = y.numel() == columns && y.is_contiguous();
-  if (is_marked("whole")) {
-    return is_row ? std::optional(Spreading{Spread::columns, columns}) : std::nullopt;
-  }
-  if (is_marked("sums")) {
-    return is_row ? std::optional(Spreading{Spread::sums, columns}) : std::nullopt;
-  }
   if (!y.is_contiguous()) {
     return std::nullopt;
+  }
+  if (spread) {
+    return y.numel() == columns ? std::optional(Spreading{*spread, columns}) : std::nullopt;
   }
   return y.numel() == x.numel()             ? std::optional(Spreading{Spread::all, columns})
          : y.numel() * columns == x.numel() ? std::optional(Spreading{Spread::rows, columns})
                                             : std::nullopt;
+}
+
+/// `spread` where bit `k` is set.
+std::optional<Spread> marked(std::uint32_t bits, std::size_t k, Spread spread) {
+  return (bits >> k & 1U) != 0 ? std::optional(spread) : std::nullopt;
 }
 
 }  // namespace
@@ -111,8 +108,8 @@ bool OpenChain::conflicts(const Access& access) const {
          std::ranges::any_of(access.writes, is_used);
 }
 
-bool OpenChain::add(const Instruction& i, int place, const std::string& element) {
-  const bool of_rows = element.starts_with(Chain::row_mark);
+bool OpenChain::add(const Instruction& i, int place, const Element& element) {
+  const bool of_rows = element.of_rows;
   const std::vector<int> results = results_of(i);
   const Tensor& result = at(results[0]);
   if (!chain_.calls.empty() && (result.numel() != count_ || chain_.calls.size() == most_calls ||
@@ -131,8 +128,9 @@ bool OpenChain::add(const Instruction& i, int place, const std::string& element)
       spreads.push_back(Spread::one);
       continue;
     }
-    const auto spreading = of_rows ? spreading_in_rows(at(number), result, element, "abcde"[k])
-                                   : spreading_of(at(number), result.shape());
+    const auto spreading =
+        of_rows ? spreading_in_rows(at(number), result, marked(element.whole, k, Spread::columns))
+                : spreading_of(at(number), result.shape());
     if (!spreading || (spreading->columns != 0 && columns != 0 && spreading->columns != columns) ||
         // Other elements of what the chain computes.
         (is_made(memory(number)) && !is_value_at(number, spreading->spread))) {
@@ -143,8 +141,9 @@ bool OpenChain::add(const Instruction& i, int place, const std::string& element)
   }
   std::vector<Spread> made(results.size(), Spread::all);
   for (std::size_t k = 0; k < results.size(); ++k) {
-    const auto spreading = of_rows ? spreading_in_rows(at(results[k]), result, element, "xyz"[k])
-                                   : std::optional(Spreading{});
+    const auto spreading =
+        of_rows ? spreading_in_rows(at(results[k]), result, marked(element.sums, k, Spread::sums))
+                : std::optional(Spreading{});
     if (!spreading || !may_write(results[k])) {
       return false;
     }
@@ -154,8 +153,7 @@ bool OpenChain::add(const Instruction& i, int place, const std::string& element)
   count_ = result.numel();
   Chain::ChainCall call{.instruction = &i,
                         .place = place,
-                        .element = of_rows ? element.substr(Chain::row_mark.size()) : element,
-                        .of_rows = of_rows,
+                        .element = element,
                         .phase = next_phase(of_rows),
                         .first_value = static_cast<int>(chain_.values.size())};
   for (std::size_t k = 0; k < i.in.size(); ++k) {
@@ -212,7 +210,7 @@ int OpenChain::next_phase(bool of_rows) const {
     return 0;
   }
   const Chain::ChainCall& before = chain_.calls.back();
-  return before.phase + (of_rows || before.of_rows ? 1 : 0);
+  return before.phase + (of_rows || before.element.of_rows ? 1 : 0);
 }
 
 bool OpenChain::may_write(int number) const {
@@ -245,7 +243,7 @@ Chain::Operand OpenChain::operand(int number, Spread spread, int phase) {
 }
 
 bool Chain::has_rows() const {
-  return std::ranges::any_of(calls, [](const ChainCall& call) { return call.of_rows; });
+  return std::ranges::any_of(calls, [](const ChainCall& call) { return call.element.of_rows; });
 }
 
 bool Chain::in_double() const { return values.front().dtype == DType::f64; }

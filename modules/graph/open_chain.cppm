@@ -42,7 +42,7 @@ class OpenChain {
   bool conflicts(const Access& access) const;
 
   /// False: the call does not fit what is there.
-  bool add(const Instruction& i, int place, const std::string& element);
+  bool add(const Instruction& i, int place, const Element& element);
 
   /// The chain, if it is one.
   std::optional<Chain> closed();

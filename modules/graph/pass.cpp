@@ -11,6 +11,7 @@ module;
 #include <ranges>
 #include <span>
 #include <string>
+#include <tessera/shown.hpp>
 #include <utility>
 #include <vector>
 module tessera.graph;
@@ -32,11 +33,13 @@ void write(const std::string& dump, std::size_t number, const std::string& name,
            const std::string& text) {
   const std::filesystem::path file =
       std::filesystem::path(dump) / fmt::format("{:02}-{}", number, name);
-  if (const std::string why = write_file(file.string(), text); !why.empty()) {
-    fail_input({.thing = "passes",
-                .wrong = fmt::format("cannot write {}: {}", file.string(), why),
-                .advice = "name a folder that can be written and has room"});
-  }
+  try_side_work(SideWork::output, "graph.dump", [&] {
+    if (const std::string why = write_file(file.string(), text); !why.empty()) {
+      fail({.thing = "graph.dump",
+            .wrong = fmt::format("cannot write {}: {}", file.string(), why),
+            .advice = "name a folder that can be written and has room"});
+    }
+  });
 }
 
 [[maybe_unused]] const bool declared = plugin::declare_kind<Pass>();
@@ -49,7 +52,7 @@ const Pass* built_in(const std::string& name) {
 [[noreturn]] void fail_unknown(const std::string& name, const std::vector<std::string>& known) {
   const std::string nearest = nearest_name(name, known);
   fail_input({.thing = "passes",
-              .wrong = fmt::format("there is no pass '{}'", name),
+              .wrong = fmt::format("there is no pass '{}'", shown(name)),
               .expected = fmt::format("one of {}", join_words(known)),
               .advice = nearest.empty() ? "'tessera plugin list' shows the plugins"
                                         : fmt::format("did you mean '{}'?", nearest)});
@@ -171,7 +174,7 @@ std::vector<PassReport> run_checked(Program& program, std::span<const std::strin
   ValueNames value_names;
   Values values = values_of(program, *known, value_names);
   if (!dump.empty()) {
-    std::error_code ignored;  // write() fails then
+    std::error_code ignored;  // write() says so
     std::filesystem::create_directories(dump, ignored);
     write(dump, 0, "recorded.txt", program.to_text());
   }

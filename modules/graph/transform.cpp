@@ -10,6 +10,7 @@ module;
 #include <span>
 #include <string>
 #include <string_view>
+#include <tessera/shown.hpp>
 #include <utility>
 #include <vector>
 module tessera.graph;
@@ -147,6 +148,7 @@ void Editor::remove_input(const std::string& name) {
             .wrong = fmt::format("'{}' is the output '{}'", name, output)});
     }
   }
+  std::erase_if(program_.updates, [&](const ProgramUpdate& one) { return one.input == name; });
   program_.inputs.erase(found);
 }
 
@@ -238,7 +240,7 @@ void check_transforms(std::span<const std::string> names) {
   for (const std::string& name : names) {
     if (std::ranges::find(known, name) == known.end()) {
       fail_input({.thing = "transforms",
-                  .wrong = fmt::format("there is no transformation '{}'", name),
+                  .wrong = fmt::format("there is no transformation '{}'", shown(name)),
                   .expected = known.empty() ? "" : fmt::format("one of {}", join_words(known)),
                   .advice = "'tessera plugin list' shows the plugins"});
     }
@@ -258,12 +260,27 @@ Transform find_transform(const std::string& name) {
   return transform;
 }
 
+namespace {
+
+/// Optimizers count no step of parameters that the transformation has left without an update.
+void drop_lost_updates(const Program& before, Program& program) {
+  const std::vector<std::string> were = before.written();
+  const std::vector<std::string> are = program.written();
+  std::erase_if(program.updates, [&](const ProgramUpdate& one) {
+    return std::ranges::binary_search(were, one.input) &&
+           !std::ranges::binary_search(are, one.input);
+  });
+}
+
+}  // namespace
+
 void run_transform(const Transform& transform, Program& program, AddedState& state) {
   const Program before = program;
   try {
     Editor editor(program, state);
     transform.run(editor);
     verify(program);
+    drop_lost_updates(before, program);
     for (const auto& [name, number] : before.outputs) {
       if (!program.outputs.contains(name)) {
         fail({.thing = "program", .wrong = fmt::format("it has no output '{}' any more", name)});

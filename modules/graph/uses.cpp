@@ -9,6 +9,7 @@ module;
 #include <map>
 #include <string>
 #include <string_view>
+#include <tessera/shown.hpp>
 #include <utility>
 #include <vector>
 module tessera.graph;
@@ -313,7 +314,7 @@ DataParallelMode data_parallel_mode(std::string_view name) {
                                                   {"default", Mode::mixed}};
   const auto found = modes.find(name);
   if (found == modes.end()) {
-    fail_input({.wrong = fmt::format("there is no mode '{}'", name),
+    fail_input({.wrong = fmt::format("there is no mode '{}'", shown(name)),
                 .expected = "expand, replicate, fully_shard or default"});
   }
   return found->second;

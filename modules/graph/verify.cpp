@@ -221,6 +221,9 @@ void check_interface(const Program& before, const Program& after) {
       before.counts != after.counts) {
     differ("it depends on other variables");
   }
+  if (before.updates != after.updates) {
+    differ("optimizers count steps of other parameters");
+  }
 }
 
 /// Communication and checks of the host are the same, in the same order. Only a gather may be

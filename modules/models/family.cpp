@@ -7,6 +7,7 @@ module;
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <tessera/shown.hpp>
 #include <utility>
 #include <vector>
 module tessera.models;
@@ -55,8 +56,8 @@ const ModelFamily& model_family(std::string_view name, const std::string& where)
     const std::vector<std::string> known = model_families();
     if (std::ranges::find(known, name) == known.end()) {
       fail_input({.thing = where,
-                  .wrong = fmt::format("there is no family of models '{}' (there are {}){}", name,
-                                       join_words(known), did_you_mean(name, known)),
+                  .wrong = fmt::format("there is no family of models '{}' (there are {}){}",
+                                       shown(name), join_words(known), did_you_mean(name, known)),
                   .advice = "'tessera plugin list' shows the plugins"});
     }
     family = plugin::host().find<ModelFamily>(name)();

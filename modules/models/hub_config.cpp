@@ -13,6 +13,7 @@ module;
 #include <string>
 #include <string_view>
 #include <tessera/json.hpp>
+#include <tessera/shown.hpp>
 #include <utility>
 #include <vector>
 module tessera.models;
@@ -28,28 +29,18 @@ std::span<const std::string_view> irrelevant_hub_keys();
 
 namespace {
 
-// Written by every export, whatever was read.
-constexpr std::string_view always_written[] = {"model_type", "architectures", "dtype",
-                                               "torch_dtype", "transformers_version"};
+// An export does not pass these on: it writes them itself, or has its weights under the usual
+// names.
+constexpr std::string_view not_passed_on[] = {
+    "model_type",  "architectures",        "dtype",
+    "torch_dtype", "transformers_version", "transformers_weights"};
 
 bool present(const Json& object, const std::string& key) {
   return object.contains(key) && !object[key].is_null();
 }
 
-/// A value as an error shows it: its JSON, cut after 60 characters.
-std::string shown(const Json& value) {
-  constexpr std::size_t longest = 60;
-  std::string text = json_text(value);
-  if (text.size() > longest) {
-    std::size_t end = longest;
-    while ((static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) {
-      --end;  // not inside a UTF-8 character
-    }
-    text.resize(end);
-    text += "...";
-  }
-  return text;
-}
+/// A value as an error shows it.
+std::string json_shown(const Json& value) { return shown(json_text(value), 60); }
 
 std::string lower(std::string text) {
   std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
@@ -70,7 +61,7 @@ struct HubConfig::State {
   void refuse(const std::string& key, const Json& value, const std::string& only,
               const std::string& reason) {
     problems.push_back(
-        fmt::format("{} {} is not supported (only {}): {}", key, shown(value), only, reason));
+        fmt::format("{} {} is not supported (only {}): {}", key, json_shown(value), only, reason));
   }
 
   double positive(const Json& object, const std::string& key, double otherwise) {
@@ -79,7 +70,8 @@ struct HubConfig::State {
     }
     const Json& value = object[key];
     if (!value.is_number() || !(value.get<double>() > 0) || !std::isfinite(value.get<double>())) {
-      problems.push_back(fmt::format("{}: expected a positive number, got {}", key, shown(value)));
+      problems.push_back(
+          fmt::format("{}: expected a positive number, got {}", key, json_shown(value)));
       return otherwise;
     }
     return value.get<double>();
@@ -92,7 +84,7 @@ struct HubConfig::State {
     for (const char* type : {"rope_type", "type"}) {
       if (present(rope, type) && rope[type] != "default") {
         problems.push_back(fmt::format("{}.{} {} is not supported (only \"default\")", key, type,
-                                       shown(rope[type])));
+                                       json_shown(rope[type])));
         return;
       }
     }
@@ -103,13 +95,13 @@ struct HubConfig::State {
     }
     if (present(rope, "partial_rotary_factor") && rope["partial_rotary_factor"] != 1.0) {
       problems.push_back(fmt::format("{}.partial_rotary_factor {} is not supported (only 1)", key,
-                                     shown(rope["partial_rotary_factor"])));
+                                     json_shown(rope["partial_rotary_factor"])));
     }
     for (const auto& [part, value] : rope.items()) {
       if (!value.is_null() && std::ranges::find(known, part) == known.end()) {
         problems.push_back(
             fmt::format("{}.{}: the default rotary embedding has no such setting{}; remove it", key,
-                        part, did_you_mean(part, known)));
+                        shown(part), did_you_mean(part, known)));
       }
     }
   }
@@ -123,9 +115,9 @@ struct HubConfig::State {
       }
       if (const std::string nearest = nearest_name(key, changing); !nearest.empty()) {
         problems.push_back(fmt::format(
-            "{}: unknown key; did you mean '{}'? Correct it, or remove it", key, nearest));
+            "{}: unknown key; did you mean '{}'? Correct it, or remove it", shown(key), nearest));
       } else {
-        unknown.push_back(key);
+        unknown.push_back(shown(key));
       }
     }
   }
@@ -177,7 +169,7 @@ std::int64_t HubConfig::size(const std::string& key, std::int64_t limit, std::in
   const Json& value = state_->json[key];
   if (!value.is_number_integer() || !(value > 0) || value > limit) {
     problem(fmt::format("{}: expected a positive integer of at most {}, got {}", key, limit,
-                        shown(value)));
+                        json_shown(value)));
     return otherwise;
   }
   return value.get<std::int64_t>();
@@ -194,7 +186,7 @@ bool HubConfig::flag(const std::string& key, bool otherwise) {
     return otherwise;
   }
   if (!state_->json[key].is_boolean()) {
-    problem(fmt::format("{}: expected true or false, got {}", key, shown(state_->json[key])));
+    problem(fmt::format("{}: expected true or false, got {}", key, json_shown(state_->json[key])));
     return otherwise;
   }
   return state_->json[key].get<bool>();
@@ -222,7 +214,7 @@ double HubConfig::rope_theta() {
     }
     const Json& rope = state_->json[key];
     if (!rope.is_object()) {
-      problem(fmt::format("{}: expected an object, got {}", key, shown(rope)));
+      problem(fmt::format("{}: expected an object, got {}", key, json_shown(rope)));
       continue;
     }
     take(rope);
@@ -262,6 +254,8 @@ void HubConfig::check_common(const std::string& architecture) {
   only("per_layer_config", "{}", "all layers have the same sizes");
   only("quantization_config", "null", "weights are floating numbers");
   only("compression_config", "null", "weights are floating numbers");
+  only("configuration_files", "null", "transformers reads another file in the place of this one");
+  only("transformers_weights", "\"model.safetensors\"", "transformers reads the weights there");
   only("loss_type", "\"ForCausalLM\"", "the loss is the cross entropy of the next token");
   if (present(json, "architectures")) {
     // Of a folder that names several classes, or none, or another one. Early writers differ in
@@ -306,7 +300,7 @@ std::vector<std::int64_t> HubConfig::tokens(const std::string& key, std::int64_t
   for (const Json& id : list) {
     if (!id.is_number_integer() || id < 0 || id >= vocab) {
       problem(fmt::format("{}: expected null, a token id from 0 to {} or a list of them, got {}",
-                          key, vocab - 1, shown(*found)));
+                          key, vocab - 1, json_shown(*found)));
       return {};
     }
     ids.push_back(id.get<std::int64_t>());
@@ -323,10 +317,10 @@ std::string HubConfig::dtype() {
     const Json& value = state_->json[key];
     if (value != "float32" && value != "bfloat16" && value != "float16" && value != "float64") {
       problem(fmt::format("{} {} is not supported (only float32, bfloat16, float16 or float64)",
-                          key, shown(value)));
+                          key, json_shown(value)));
     } else if (!type.empty() && value != type) {
       problem(fmt::format("dtype is \"{}\", but torch_dtype is {}; remove one of the two", type,
-                          shown(value)));
+                          json_shown(value)));
     } else {
       type = value.get<std::string>();
     }
@@ -339,7 +333,7 @@ std::string HubConfig::others() const {
   for (const std::string& key : state_->read) {
     json.erase(key);
   }
-  for (const std::string_view key : always_written) {
+  for (const std::string_view key : not_passed_on) {
     json.erase(std::string(key));
   }
   return json_text(json);

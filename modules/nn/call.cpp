@@ -38,6 +38,8 @@ class HookList {
     hooks_ = std::make_shared<const Hooks>(std::move(hooks));
   }
 
+  std::size_t size() const { return hooks_ ? hooks_->size() : 0; }
+
   void remove(std::uint64_t number) {
     if (hooks_) {
       Hooks hooks = *hooks_;
@@ -71,6 +73,10 @@ ModuleHooks& Module::hooks() {
     hooks_ = std::make_shared<ModuleHooks>();
   }
   return *hooks_;
+}
+
+std::size_t Module::hook_count() const {
+  return hooks_ ? hooks_->before.size() + hooks_->after.size() : 0;
 }
 
 HookHandle Module::add_pre_hook(ForwardPreHook hook) {

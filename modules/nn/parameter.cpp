@@ -10,6 +10,7 @@ module;
 #include <set>
 #include <span>
 #include <string>
+#include <tessera/shown.hpp>
 #include <utility>
 #include <vector>
 module tessera.nn;
@@ -143,7 +144,7 @@ std::vector<std::size_t> matching_parameters(std::span<const ParameterPointer> p
     }
   }
   if (found.empty()) {
-    fail_input(fmt::format("the pattern '{}' matches no parameter{}", pattern,
+    fail_input(fmt::format("the pattern '{}' matches no parameter{}", shown(pattern),
                            did_you_mean(pattern, names)));
   }
   return found;

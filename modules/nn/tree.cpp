@@ -9,6 +9,7 @@ module;
 #include <span>
 #include <string>
 #include <string_view>
+#include <tessera/shown.hpp>
 #include <utility>
 #include <vector>
 module tessera.nn;
@@ -249,8 +250,8 @@ int replace_modules(Module& root, const std::string& pattern, const Replacement&
     }
   }
   if (places.empty()) {
-    fail_input(fmt::format("the pattern '{}' matches no module that can be replaced{}", pattern,
-                           did_you_mean(pattern, names)));
+    fail_input(fmt::format("the pattern '{}' matches no module that can be replaced{}",
+                           shown(pattern), did_you_mean(pattern, names)));
   }
   for (const Place& outer : places) {
     for (const Place& inner : places) {

@@ -148,6 +148,8 @@ class Module {
   HookHandle add_hook(ForwardHook hook);
   /// The hook runs before the existing ones (an outer style around inner ones).
   HookHandle add_outer_pre_hook(ForwardPreHook hook);
+  /// How many hooks a call runs now.
+  std::size_t hook_count() const;
 
   /// Keeps `owner` alive as long as the module. For code whose hooks refer to an object of its own.
   void keep_alive(std::shared_ptr<const void> owner);

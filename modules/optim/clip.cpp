@@ -87,7 +87,7 @@ double clip_factor(double norm, double max_norm) {
   return max_norm > 0 ? std::min(1.0, max_norm / (norm + 1e-6)) : 1.0;
 }
 
-void clamp_gradients(std::span<const nn::ParameterPointer> parameters, double max_value) {
+void clamp_gradients(std::span<const nn::ParameterPointer> parameters, const Number& max_value) {
   const NoGrad no_grad;
   for (const nn::ParameterPointer& parameter : parameters) {
     if (Tensor& gradient = parameter->value.grad()) {
@@ -103,7 +103,8 @@ double clip_gradients(std::span<const nn::ParameterPointer> parameters, const Cl
     if (clipping.nonfinite == NonFinite::error) {
       fail({.thing = "clip_gradients",
             .wrong = fmt::format("the norm of the gradients is {}", printable(norm)),
-            .advice = "use a smaller learning rate, or skip such steps (NonFinite::skip)"});
+            .advice = "look for values that are not finite in inputs and parameters, use a smaller "
+                      "learning rate, or skip such steps (NonFinite::skip)"});
     }
     return norm;
   }

@@ -36,7 +36,7 @@ double norm_of_power(double power, double p);
 double clip_factor(double norm, double max_norm);
 
 /// Limits each element of the gradients to [-max_value, max_value]; NaN stays.
-void clamp_gradients(std::span<const nn::ParameterPointer> parameters, double max_value);
+void clamp_gradients(std::span<const nn::ParameterPointer> parameters, const Number& max_value);
 
 /// Limits the gradients, for a training loop of your own, and returns their norm before. All ranks
 /// call it, after the gradients were reduced. Errors: see Clipping::check; a norm that is not

@@ -115,16 +115,17 @@ Optimizer::Entry& Optimizer::prepared(std::size_t i) {
   return entry;
 }
 
-UpdateGroup Optimizer::settings(const Entry& entry, double lr, double grad_scale,
-                                std::int64_t more_steps) const {
-  return {.step = entry.step + 1 + more_steps,
-          .lr = lr * entry.lr_scale,
+UpdateGroup Optimizer::settings(const Entry& entry, const Number& lr, const Number& grad_scale,
+                                const Count& count) {
+  const std::int64_t step = entry.step + 1;
+  return {.step = count.source() == 0 ? Count(step) : count.plus(step - count.value()),
+          .lr = entry.lr_scale == 1 ? lr : lr * entry.lr_scale,
           .weight_decay = entry.weight_decay,
           .grad_scale = grad_scale};
 }
 
-std::vector<Optimizer::Part> Optimizer::parts(double lr, double grad_scale,
-                                              std::int64_t more_steps) {
+std::vector<Optimizer::Part> Optimizer::parts(const Number& lr, const Number& grad_scale,
+                                              const Count& count) {
   std::vector<Part> parts;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const nn::Parameter& parameter = *parameters_[i];
@@ -142,11 +143,11 @@ std::vector<Optimizer::Part> Optimizer::parts(double lr, double grad_scale,
                       "take steps with Training, which does it"});
     }
     const Entry& entry = prepared(i);
-    UpdateGroup own = settings(entry, lr, grad_scale, more_steps);
+    UpdateGroup own = settings(entry, lr, grad_scale, count);
     auto part = std::ranges::find_if(parts, [&](const Part& p) {
       const UpdateGroup& g = p.group;
-      return p.rule == entry.rule && g.step == own.step && g.lr == own.lr &&
-             g.weight_decay == own.weight_decay &&
+      return p.rule == entry.rule && g.step.value() == own.step.value() &&
+             g.lr.value() == own.lr.value() && g.weight_decay == own.weight_decay &&
              g.parameters[0].dtype() == parameter.value.dtype() &&
              g.parameters[0].is_distributed() == parameter.value.is_distributed() &&
              (!gradient.is_distributed() ||
@@ -173,17 +174,21 @@ std::vector<Optimizer::Part> Optimizer::parts(double lr, double grad_scale,
   return parts;
 }
 
-void Optimizer::step(double lr, double grad_scale) {
+std::vector<std::size_t> Optimizer::step(const Number& lr, const Number& grad_scale,
+                                         const Count& count) {
   const NoGrad no_grad;
-  const std::vector<Part> updated = parts(lr, grad_scale, 0);
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    entries_[i].step += parameters_[i]->value.grad() ? 1 : 0;
+  const std::vector<Part> all = parts(lr, grad_scale, count);
+  std::vector<std::size_t> updated;
+  for (const Part& part : all) {
+    updated.insert(updated.end(), part.members.begin(), part.members.end());
   }
+  count_step(updated);
   run_phase("optimizer", [&] {
-    for (const Part& part : updated) {
+    for (const Part& part : all) {
       update(part);
     }
   });
+  return updated;
 }
 
 void Optimizer::each_kept_elsewhere(const Part& part, std::size_t first, std::size_t last,
@@ -247,39 +252,9 @@ void Optimizer::update(const Part& part) {
   }
 }
 
-void Optimizer::rehearse(double lr, double grad_scale, std::int64_t more_steps) {
-  const NoGrad no_grad;
-  for (const Part& part : parts(lr, grad_scale, more_steps)) {
-    update(part);
-  }
-}
-
-std::map<std::string, double> Optimizer::numbers(double lr, double grad_scale,
-                                                 std::int64_t more_steps) const {
-  std::map<std::string, double> all;
-  std::vector<const Entry*> seen;
-  for (std::size_t i = 0; i < entries_.size(); ++i) {
-    const Entry& entry = entries_[i];
-    const bool is_new = std::ranges::none_of(seen, [&](const Entry* e) {
-      return e->rule == entry.rule && e->lr_scale == entry.lr_scale &&
-             e->weight_decay == entry.weight_decay && e->step == entry.step;
-    });
-    if (!is_trained(i) || !is_new) {
-      continue;
-    }
-    seen.push_back(&entry);
-    const std::vector<double> numbers =
-        rules_[entry.rule].update->numbers(settings(entry, lr, grad_scale, more_steps));
-    for (std::size_t k = 0; k < numbers.size(); ++k) {
-      all.emplace(fmt::format("rule.{}.{}", parameters_[i]->name, k), numbers[k]);
-    }
-  }
-  return all;
-}
-
-void Optimizer::count_step(std::span<const std::string> names) {
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    entries_[i].step += std::ranges::find(names, parameters_[i]->name) != names.end() ? 1 : 0;
+void Optimizer::count_step(std::span<const std::size_t> updated) {
+  for (const std::size_t i : updated) {
+    ++entries_[i].step;
   }
 }
 
@@ -289,14 +264,6 @@ std::vector<std::int64_t> Optimizer::steps() const {
     all.push_back(entry.step);
   }
   return all;
-}
-
-std::vector<double> Optimizer::lr_scales() const {
-  std::set<double> scales;
-  for (const Entry& entry : entries_) {
-    scales.insert(entry.lr_scale);
-  }
-  return {scales.begin(), scales.end()};
 }
 
 void Optimizer::zero_grad() {

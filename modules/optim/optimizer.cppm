@@ -45,23 +45,18 @@ class Optimizer {
 
   /// One step with this learning rate; gradients are multiplied by `grad_scale` first (clipping).
   /// All parameters with the same settings and number of steps are updated by one call of the rule.
-  /// Parameters without a gradient do not change. Errors: a gradient whose layout is not its
+  /// Parameters without a gradient do not change. Returns the numbers of those that were updated,
+  /// which have taken a step more. Errors: a gradient whose layout is not its
   /// parameter's (both are named); a parameter or state that shares memory with another tensor of
   /// the step.
-  void step(double lr, double grad_scale = 1);
-  /// Calls the rule as step() would if the parameters had taken `more_steps` steps more, and counts
-  /// nothing. For a mode that does not execute the calls, but learns what they depend on.
-  void rehearse(double lr, double grad_scale, std::int64_t more_steps);
-  /// Counts a step of the parameters of these names: one that was executed without step().
-  void count_step(std::span<const std::string> names);
+  /// `count`: of the steps of whoever calls; while a step is recorded, the counts of parameters
+  /// follow from it.
+  std::vector<std::size_t> step(const Number& lr, const Number& grad_scale = 1,
+                                const Count& count = 0);
+  /// Counts a step of the parameters of these numbers: one that was executed without step().
+  void count_step(std::span<const std::size_t> updated);
   /// How many steps each parameter has taken, in the order of parameters().
   std::vector<std::int64_t> steps() const;
-  /// The factors of the learning rate that its parameters have, each once.
-  std::vector<double> lr_scales() const;
-  /// What the rules compute from the step besides learning rates, if the parameters had taken
-  /// `more_steps` steps more: by names that are the same at each step. See UpdateRule::numbers.
-  std::map<std::string, double> numbers(double lr, double grad_scale,
-                                        std::int64_t more_steps) const;
   /// Drops all gradients.
   void zero_grad();
 
@@ -97,11 +92,11 @@ class Optimizer {
   std::size_t add_rule(std::shared_ptr<UpdateRule> rule);
   /// Gives parameters that a rule does not take to its rest().
   void assign_rest();
-  UpdateGroup settings(const Entry& entry, double lr, double grad_scale,
-                       std::int64_t more_steps) const;
+  static UpdateGroup settings(const Entry& entry, const Number& lr, const Number& grad_scale,
+                              const Count& count);
   Entry& prepared(std::size_t i);
-  /// What one step updates by one call of a rule each, `more_steps` steps later.
-  std::vector<Part> parts(double lr, double grad_scale, std::int64_t more_steps);
+  /// What one step updates by one call of a rule each.
+  std::vector<Part> parts(const Number& lr, const Number& grad_scale, const Count& count);
   /// Calls the rule. Where some of the part's tensors are kept elsewhere, it is called for one
   /// piece after the other, while the next one is fetched.
   void update(const Part& part);

@@ -6,6 +6,7 @@ module;
 #include <memory>
 #include <string>
 #include <string_view>
+#include <tessera/shown.hpp>
 #include <utility>
 #include <vector>
 module tessera.optim;
@@ -38,8 +39,6 @@ bool UpdateRule::takes(const Dims& /*shape*/) const { return true; }
 
 UpdateRule::Rest UpdateRule::rest() const { return {}; }
 
-std::vector<double> UpdateRule::numbers(const UpdateGroup& /*group*/) const { return {}; }
-
 std::vector<std::string> built_in_rules() { return elementwise_rules(); }
 
 void check_rule_name(std::string_view name, const std::string& where) {
@@ -56,7 +55,7 @@ void check_rule_name(std::string_view name, const std::string& where) {
   if (std::ranges::find(known, name) == known.end()) {
     std::ranges::sort(known);
     fail_input({.thing = where,
-                .wrong = fmt::format("there is no optimizer '{}' (there are {}){}", name,
+                .wrong = fmt::format("there is no optimizer '{}' (there are {}){}", shown(name),
                                      join_words(known), did_you_mean(name, known)),
                 .advice = "'tessera plugin list' shows the plugins"});
   }

@@ -23,10 +23,10 @@ Tensor make_state(const StateTensor& state, const Tensor& parameter);
 /// Parameters that one call updates: lists of one length. All are plain, or distributed over one
 /// mesh; a gradient has its parameter's layout.
 struct UpdateGroup {
-  std::int64_t step = 0;    // of these parameters, from 1
-  double lr = 0;            // of this step
+  Count step = 0;           // of these parameters, from 1
+  Number lr = 0;            // of this step
   double weight_decay = 0;  // 0 for parameters that do not decay
-  double grad_scale = 1;    // gradients are multiplied by it first (clipping)
+  Number grad_scale = 1;    // gradients are multiplied by it first (clipping)
   std::vector<Tensor> parameters = {};
   std::vector<Tensor> gradients = {};
   std::vector<std::vector<Tensor>> states = {};  // a list for each of states(); see StateTensor
@@ -42,7 +42,9 @@ class UpdateRule {
   virtual ~UpdateRule();
   /// What is kept for each parameter.
   virtual std::vector<StateTensor> states() const = 0;
-  /// Writes parameters and states in place, with operators; runs without recording.
+  /// Writes parameters and states in place, with operators; runs without a gradient. What it
+  /// computes from the group's step, lr and grad_scale must stay a Number until an operator takes
+  /// it, so that a captured step computes it again; a plain number is the same in every step.
   virtual void update(const UpdateGroup& group) = 0;
   /// Whether it updates parameters of this shape. Others are updated by rest().
   virtual bool takes(const Dims& shape) const;
@@ -53,10 +55,6 @@ class UpdateRule {
     double lr_scale = 1;
   };
   virtual Rest rest() const;
-  /// Numbers that update() computes from the group's step, lr, weight_decay and grad_scale and
-  /// passes to operators (the group's lists are empty): a replayed step computes them again. An
-  /// operator's number that is one of the group's own needs no entry.
-  virtual std::vector<double> numbers(const UpdateGroup& group) const;
 };
 
 struct AdamWOptions {

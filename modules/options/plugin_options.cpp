@@ -2,6 +2,7 @@ module;
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -10,6 +11,7 @@ module;
 #include <string>
 #include <string_view>
 #include <tessera/json.hpp>
+#include <tessera/shown.hpp>
 #include <utility>
 #include <vector>
 module tessera.options;
@@ -50,10 +52,10 @@ struct PluginOptions::State {
     for (const auto& [name, value] : given) {
       if (!asked.contains(name)) {
         fail_input({.where = where,
-                    .wrong = fmt::format("there is no option '{}' (options{}: {}){}", path_of(name),
-                                         path.empty() ? "" : fmt::format(" of '{}'", path),
-                                         known.empty() ? "none" : join_words(known),
-                                         did_you_mean(name, known))});
+                    .wrong = fmt::format(
+                        "there is no option '{}' (options{}: {}){}", path_of(shown(name)),
+                        path.empty() ? "" : fmt::format(" of '{}'", path),
+                        known.empty() ? "none" : join_words(known), did_you_mean(name, known))});
       }
     }
     for (const auto& [name, table] : tables) {
@@ -122,6 +124,13 @@ std::int64_t PluginOptions::integer(const std::string& name, std::int64_t otherw
   }
   const json parsed = parse_json(*value);
   if (!parsed.is_number_integer()) {
+    const double number = parsed.is_number_float() ? parsed.get<double>() : 0.5;
+    if (number == std::floor(number) && std::abs(number) <= 0x1p53) {
+      fail_input({.where = where(),
+                  .wrong = fmt::format("option '{}' must be a whole number", path_of(name)),
+                  .got = *value,
+                  .advice = fmt::format("write {:.0f}", number)});
+    }
     wrong(name, *value);
   }
   return parsed.get<std::int64_t>();
@@ -273,9 +282,11 @@ std::vector<PluginOptions> PluginOptions::tables(const std::string& name) {
 }
 
 void PluginOptions::refuse(std::string_view why) const {
-  fail_input({.where = where(),
-              .wrong = state_->path.empty() ? std::string(why)
-                                            : fmt::format("option '{}': {}", state_->path, why)});
+  constexpr std::size_t longest = 800;  // it may name what the config says
+  const std::string text = shown(why, longest);
+  fail_input(
+      {.where = where(),
+       .wrong = state_->path.empty() ? text : fmt::format("option '{}': {}", state_->path, text)});
 }
 
 std::vector<OptionUse> PluginOptions::asked() const {

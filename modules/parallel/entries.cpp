@@ -8,6 +8,7 @@ module;
 #include <memory>
 #include <set>
 #include <string>
+#include <tessera/shown.hpp>
 #include <utility>
 #include <vector>
 module tessera.parallel;
@@ -20,7 +21,8 @@ import :entries;
 namespace tessera::parallel {
 
 std::string place_of(const StyleEntry& entry) {
-  return entry.where.empty() ? entry.style : entry.where + ": " + entry.style;
+  const std::string style = shown(entry.style, 60);
+  return entry.where.empty() ? style : entry.where + ": " + style;
 }
 
 std::string in_words(const nn::Module& module) {
@@ -66,7 +68,7 @@ std::vector<nn::Module*> matched_modules(nn::Module& model, const StyleEntry& en
       if (hits == 0 && matched.size() == before) {
         fail_input({.where = place_of(entry),
                     .wrong = fmt::format("pattern '{}' matches no module of the model{}",
-                                         alternative, did_you_mean(alternative, names))});
+                                         shown(alternative), did_you_mean(alternative, names))});
       }
     }
   }
@@ -98,7 +100,7 @@ int axis_of(const DeviceMesh& mesh, const StyleEntry& entry, const std::string& 
   if (found == names.end()) {
     const std::vector<std::string> known(names.begin(), names.end());
     fail_input({.where = place_of(entry),
-                .wrong = fmt::format("the mesh has no axis '{}' (its axes: {}){}", name,
+                .wrong = fmt::format("the mesh has no axis '{}' (its axes: {}){}", shown(name),
                                      join_words(known), did_you_mean(name, known))});
   }
   return static_cast<int>(found - names.begin());

@@ -173,19 +173,30 @@ constexpr std::int64_t bucket_bytes = std::int64_t{4} << 20;
 
 class GradientFinisher::Sums {
  public:
-  void begin(std::span<const nn::ParameterPointer> parameters, const std::shared_ptr<Sums>& self) {
+  void begin(std::span<const nn::ParameterPointer> parameters, const Count& begun,
+             const std::shared_ptr<Sums>& self) {
     abandon();
     for (const nn::ParameterPointer& parameter : parameters) {
       watch(parameter, self);
     }
     ++step_;
+    number_ = begun.source() == 0 ? Count(step_) : begun.plus(step_ - begun.value());
     in_backward_ = true;
   }
 
-  void count_step() { ++step_; }
+  void count_step() {
+    ++step_;
+    number_ = step_;
+  }
 
   void finish(std::span<const nn::ParameterPointer> parameters) {
     in_backward_ = false;
+    sum(parameters);
+    sum(parameters);  // gradients that were put in the place of others whose sums were issued
+  }
+
+ private:
+  void sum(std::span<const nn::ParameterPointer> parameters) {
     for (const nn::ParameterPointer& parameter : parameters) {
       add(*parameter);
     }
@@ -199,7 +210,6 @@ class GradientFinisher::Sums {
     }
   }
 
- private:
   /// Drops what a step that ended by an error has left. What was issued ends.
   void abandon() {
     in_backward_ = false;
@@ -271,7 +281,14 @@ class GradientFinisher::Sums {
     return &*found;
   }
 
+  /// Without gradients that were cleared or replaced by complete ones since they arrived.
   void issue(Bucket bucket) {
+    std::erase_if(bucket.members, [&](nn::Parameter* parameter) {
+      return axes_to_sum(*parameter) != bucket.axes && placed_.erase(parameter) > 0;
+    });
+    if (bucket.members.empty()) {
+      return;
+    }
     std::string names;
     for (nn::Parameter* parameter : bucket.members) {
       bucket.locals.push_back(summable(*parameter));
@@ -279,7 +296,7 @@ class GradientFinisher::Sums {
     }
     const auto identity =
         static_cast<std::int64_t>(std::hash<std::string>{}(names)&std::size_t{0x7fffffff});
-    ops::all_reduce_coalesced_(bucket.locals, ReduceOp::sum, group_of(bucket), identity, step_);
+    ops::all_reduce_coalesced_(bucket.locals, ReduceOp::sum, group_of(bucket), identity, number_);
     issued_.push_back(std::move(bucket));
   }
 
@@ -296,13 +313,16 @@ class GradientFinisher::Sums {
     report_sum(mesh_of(bucket), bucket.axes, bucket.bytes, timer.seconds());
     for (std::size_t i = 0; i < bucket.members.size(); ++i) {
       Tensor& gradient = bucket.members[i]->value.grad();
+      placed_.erase(bucket.members[i]);
+      if (!gradient || !gradient.is_distributed() || !gradient.local().same_as(bucket.locals[i])) {
+        continue;  // it was cleared or replaced meanwhile
+      }
       Layout layout = gradient.layout();
       for (const int axis : bucket.axes) {
         layout = layout.with_placement(axis, Replicate());
       }
       gradient =
           make_distributed(bucket.locals[i], Spec::make(layout, gradient.shape(), bucket.dtype));
-      placed_.erase(bucket.members[i]);
     }
   }
 
@@ -327,13 +347,14 @@ class GradientFinisher::Sums {
   std::unordered_set<const nn::Parameter*> placed_;  // those in a bucket
   std::unordered_map<const nn::Parameter*, Tensor> watched_;
   std::int64_t step_ = 0;
+  Count number_ = 0;  // the same, and where it comes from
 };
 
 GradientFinisher::GradientFinisher() : sums_(std::make_shared<Sums>()) {}
 GradientFinisher::~GradientFinisher() = default;
 
-void GradientFinisher::begin(std::span<const nn::ParameterPointer> parameters) {
-  sums_->begin(parameters, sums_);
+void GradientFinisher::begin(std::span<const nn::ParameterPointer> parameters, const Count& begun) {
+  sums_->begin(parameters, begun, sums_);
 }
 
 void GradientFinisher::count_step() { sums_->count_step(); }

@@ -43,7 +43,9 @@ class GradientFinisher {
 
   /// Before the first backward of a step: from here to finish(), backward issues sums, and the
   /// gradients are complete only in finish(). Sums of a step that ended by an error end first.
-  void begin(std::span<const nn::ParameterPointer> parameters);
+  /// `begun`: counts the steps of whoever calls; in a step that is recorded, the number of its sums
+  /// follows from it.
+  void begin(std::span<const nn::ParameterPointer> parameters, const Count& begun = 0);
   /// Errors: a parameter has a gradient on some ranks only (one small all-reduce finds it).
   void finish(std::span<const nn::ParameterPointer> parameters);
   /// Counts a step whose sums something else has issued. Sums have the number of their step.

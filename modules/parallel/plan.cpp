@@ -227,6 +227,7 @@ void ParallelPlan::apply(const std::vector<ResolvedEntry>& entries) {
                                                         axes_in_words(entry)));
       try {
         (*styles_)[i]->apply({.module = *module,
+                              .model = model_,
                               .mesh = mesh_,
                               .axis = entries[i].axes.empty() ? -1 : entries[i].axes.back(),
                               .axes = entries[i].axes,

@@ -6,6 +6,7 @@ module;
 #include <range/v3/view/enumerate.hpp>
 #include <string>
 #include <string_view>
+#include <tessera/shown.hpp>
 #include <utility>
 #include <vector>
 module tessera.parallel;
@@ -81,7 +82,7 @@ std::vector<std::pair<std::size_t, Placement>> by_position(const nn::Module& mod
     }
     if (positions.empty()) {
       fail_input(fmt::format("module '{}' ({}): has no {} '{}' ({}){}", module.name(),
-                             module.kind(), what, value.name,
+                             module.kind(), what, shown(value.name),
                              names.empty() ? fmt::format("its {}s have no names: give a list, by "
                                                          "position",
                                                          what)

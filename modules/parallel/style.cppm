@@ -13,6 +13,7 @@ export namespace tessera::parallel {
 /// A module that a style is applied to, with the mesh and the axes of the entry.
 struct StyleTarget {
   nn::Module& module;
+  nn::Module& model;  // that the plan is applied to: the module is in it
   DeviceMesh mesh;
   int axis = 0;           // the entry's axis; of several, the last; -1: it has none
   std::vector<int> axes;  // all of them, in the entry's order

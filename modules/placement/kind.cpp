@@ -13,6 +13,7 @@ module;
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <tessera/shown.hpp>
 #include <vector>
 module tessera.placement;
 
@@ -27,8 +28,9 @@ constexpr const char* allowed =
     "StridedShard(dim, split_factor)";
 
 [[noreturn]] void refuse(std::string_view text) {
-  fail_input(
-      {.thing = "placement", .wrong = fmt::format("cannot read '{}'", text), .advice = allowed});
+  fail_input({.thing = "placement",
+              .wrong = fmt::format("cannot read '{}'", shown(text)),
+              .advice = allowed});
 }
 
 std::string without_blanks(std::string_view text) {
@@ -179,7 +181,7 @@ std::vector<Placement> parse_placements(std::string_view text) {
   const std::string plain = without_blanks(text);
   if (plain.size() < 2 || plain.front() != '[' || plain.back() != ']') {
     fail_input({.thing = "placements",
-                .wrong = fmt::format("cannot read '{}'", text),
+                .wrong = fmt::format("cannot read '{}'", shown(text)),
                 .expected = "a list such as [Shard(0), Replicate]"});
   }
   std::vector<Placement> placements;

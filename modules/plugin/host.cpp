@@ -12,6 +12,7 @@ module;
 #include <set>
 #include <string>
 #include <string_view>
+#include <tessera/shown.hpp>
 #include <utility>
 #include <vector>
 module tessera.plugin;
@@ -200,7 +201,7 @@ struct Host::State {
   [[noreturn]] void not_found(std::string_view kind, std::string_view name) const {
     const std::vector<std::string> known = names(kind);
     std::string text =
-        fmt::format("{} '{}': no plugin provides it (known: {}){}", kind, name,
+        fmt::format("{} '{}': no plugin provides it (known: {}){}", kind, shown(name),
                     known.empty() ? "none" : join_words(known), did_you_mean(name, known));
     for (const Found& found : list()) {
       if (!found.refusals.empty()) {

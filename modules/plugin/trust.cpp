@@ -11,6 +11,8 @@
 #include <cstdlib>
 #include <deque>
 
+#include "tessera/shown.hpp"
+
 namespace tessera::plugin {
 namespace {
 
@@ -86,18 +88,22 @@ void Trust::check(std::string_view what, const std::string& path, bool sticky_is
   if (foreign_owner(status) && !program_folders_.contains(path)) {
     refused_.insert(path);
     refuse(fmt::format(
-        "{} {} belongs to user {}, who is neither root nor you; fix it with: chown -h {} '{}'",
-        what, path, status.st_uid, geteuid(), path));
+        "{} {} belongs to user {}, who is neither root nor you; {}", what, path, status.st_uid,
+        geteuid() == 0 ? "if you trust it, fix it with: chown -h 0 " + shell_word(path)
+                       : "if you trust it, put a copy into a folder of your own"));
   }
   if (S_ISLNK(status.st_mode)) {
     return;  // a link's mode means nothing
   }
   if (foreign_writers(status) && !(sticky_is_safe && (status.st_mode & S_ISVTX) != 0)) {
     refused_.insert(path);
-    refuse(
-        fmt::format("{} {} can be written by others (mode {:o}, group {}); fix it with: chmod "
-                    "go-w '{}'",
-                    what, path, status.st_mode & 07777U, status.st_gid, path));
+    // A folder like /tmp is meant to be as it is.
+    const bool fixable =
+        (status.st_mode & S_ISVTX) == 0 && (geteuid() == 0 || status.st_uid == geteuid());
+    refuse(fmt::format("{} {} can be written by others (mode {:o}, group {}); {}", what, path,
+                       status.st_mode & 07777U, status.st_gid,
+                       fixable ? "fix it with: chmod go-w " + shell_word(path)
+                               : "put a copy into a folder of your own"));
   }
 }
 

@@ -16,6 +16,7 @@ module;
 #include <type_traits>
 #include <typeinfo>
 #include <utility>
+#include <variant>
 #include <vector>
 module tessera.record;
 
@@ -85,7 +86,7 @@ std::string Executor::refusal(const StepVariables& variables) const {
                             found->second);
     }
     if (found == variables.numbers.end() || found->second != value) {
-      return fmt::format("'{}' is {} and was {} in both recorded steps", name,
+      return fmt::format("'{}' is {} and was {} when the step was recorded", name,
                          found == variables.numbers.end()
                              ? std::string("missing")
                              : fmt::format("{}", printable(found->second)),
@@ -154,9 +155,8 @@ Attributes Executor::bound(const Instruction& i, const StepVariables& variables)
   std::vector<ArgumentValue> values = i.op->arguments->values(i.attributes);
   for (const Binding& b : i.bindings) {
     ArgumentValue& value = values[static_cast<std::size_t>(b.field)];
-    if (const auto stream = variables.streams.find(b.variable);
-        i.op->arguments->fields[static_cast<std::size_t>(b.field)].type ==
-        ArgumentType<RandomNumbers>::name) {
+    if (!b.stream.empty()) {
+      const auto stream = variables.streams.find(b.stream);
       require(stream != variables.streams.end(),
               "replay: a random stream of the program is missing");
       RandomNumbers numbers = ArgumentType<RandomNumbers>::from_value(value);
@@ -164,16 +164,11 @@ Attributes Executor::bound(const Instruction& i, const StepVariables& variables)
       numbers.stream = stream->second.stream;
       numbers.offset = stream->second.offset + static_cast<std::uint64_t>(b.offset);
       value = ArgumentType<RandomNumbers>::value(numbers);
-    } else if (const auto number = variables.numbers.find(b.variable);
-               number != variables.numbers.end()) {
-      value = number->second;
-    } else if (const auto count = variables.counts.find(b.variable);
-               count != variables.counts.end()) {
-      value = count->second + b.offset;
+    } else if (const double number = b.value.value(variables);
+               std::holds_alternative<std::int64_t>(value)) {
+      value = static_cast<std::int64_t>(number);
     } else {
-      fail({.thing = "replay",
-            .wrong = fmt::format("the variable '{}' has no value", b.variable),
-            .advice = "set it before the section"});
+      value = number;
     }
   }
   return i.op->arguments->from_values(values);

@@ -106,6 +106,7 @@ Program lower(const Program& program) {
   lowered.counts = program.counts;
   lowered.draws = program.draws;
   lowered.required = program.required;
+  lowered.updates = program.updates;
   return lowered;
 }
 

@@ -18,6 +18,7 @@ import tessera.device;
 import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
+import :expression;
 import :line;
 import :parse_arguments;
 
@@ -61,6 +62,16 @@ class Parser {
       if (!program.inputs.emplace(std::string(line.all()), number).second) {
         fail_input("an input of this name is above");
       }
+    } else if (line.take("optimizer ")) {
+      ProgramUpdate update{.optimizer = line.number<int>()};
+      line.expect(" updates ");
+      update.input = std::string(line.all());
+      if (update.optimizer < 0 || !program.inputs.contains(update.input)) {
+        fail_input({.wrong = "there is no such optimizer or input",
+                    .expected = "0 or more, and an input that is above",
+                    .got = fmt::format("{} and '{}'", update.optimizer, update.input)});
+      }
+      program.updates.push_back(std::move(update));
     } else if (line.take("section ")) {
       program.sections.push_back({std::string(line.all())});
     } else if (line.take("output ")) {
@@ -69,7 +80,9 @@ class Parser {
       program.outputs[std::string(line.all())] = number;
     } else {
       line.refuse(
-          "rank, level, mesh, number, count, stream, required, input, section, output or end");
+          "rank, level, mesh, number, count, stream, required, input, optimizer, section, output "
+          "or "
+          "end");
     }
     line.end();
   }
@@ -234,6 +247,22 @@ class Parser {
     return takes && line.take(text);
   }
 
+  [[noreturn]] static void undeclared(const std::string& name) {
+    fail_input(fmt::format("the variable '{}' is not declared above", name));
+  }
+
+  void bind_stream(Binding& binding, Line& line) const {
+    const std::string_view rest = line.rest().substr(0, line.rest().find(", "));
+    binding.stream = std::string(rest.substr(0, rest.find_last_of("+-")));
+    line.expect(binding.stream);
+    if (line.take("+") || line.rest().starts_with('-')) {
+      binding.offset = line.number<std::int64_t>();
+    }
+    if (!program.draws.contains(binding.stream)) {
+      undeclared(binding.stream);
+    }
+  }
+
   void bind(Instruction& made, std::string_view text) const {
     Line line(text);
     while (!line.ended()) {
@@ -247,20 +276,18 @@ class Parser {
         fail_input(fmt::format("there is no argument '{}' to follow a variable", field));
       }
       binding.field = static_cast<int>(found - fields.begin());
-      const std::string_view rest = line.rest().substr(0, line.rest().find(", "));
-      const std::size_t sign = rest.find_last_of("+-");
-      binding.variable = std::string(rest.substr(0, sign));
-      line.expect(binding.variable);
-      if (line.take("+") || line.rest().starts_with('-')) {
-        binding.offset = line.number<std::int64_t>();
-      }
-      const bool random = found->type == ArgumentType<RandomNumbers>::name;
-      const bool known = random ? program.draws.contains(binding.variable)
-                         : found->type == ArgumentType<double>::name
-                             ? contains(program.numbers, binding.variable)
-                             : contains(program.counts, binding.variable);
-      if (!known) {
-        fail_input(fmt::format("the variable '{}' is not declared above", binding.variable));
+      if (found->type == ArgumentType<RandomNumbers>::name) {
+        bind_stream(binding, line);
+      } else if (found->type == ArgumentType<double>::name ||
+                 found->type == ArgumentType<std::int64_t>::name) {
+        binding.value = take_expression(line);
+        for (const std::string& name : binding.value.variables()) {
+          if (!contains(program.numbers, name) && !contains(program.counts, name)) {
+            undeclared(name);
+          }
+        }
+      } else {
+        fail_input(fmt::format("argument '{}' is no number", field));
       }
       made.bindings.push_back(std::move(binding));
       if (!line.ended()) {

@@ -1,10 +1,14 @@
 module tessera.record:parse_arguments;
 
 import tessera.base;
+import :expression;
+import :line;
 import :program;
 
 namespace tessera {
 
+/// The expression that the line begins with. Error (input): it begins with none.
+Expression take_expression(Line& line);
 /// Numbers with commas between them.
 std::vector<double> parse_numbers(std::string_view text);
 /// Sets what an instruction is by its name in a program's text, and what is in its parentheses

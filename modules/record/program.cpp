@@ -27,12 +27,6 @@ namespace {
 
 using Values = std::vector<ArgumentValue>;
 
-/// One execution of an instruction.
-struct Sample {
-  Values arguments;
-  const StepVariables* variables;
-};
-
 Values arguments_of(const Instruction& i) {
   return i.op != nullptr && i.op->arguments != nullptr ? i.op->arguments->values(i.attributes)
                                                        : Values();
@@ -41,71 +35,6 @@ Values arguments_of(const Instruction& i) {
 bool same_but_arguments(const Instruction& a, const Instruction& b) {
   return a.kind == b.kind && a.op == b.op && a.in == b.in && a.out == b.out &&
          a.strides == b.strides && a.offset == b.offset && a.guard == b.guard;
-}
-
-template <class T>
-const T* found(const std::map<std::string, T>& map, const std::string& name) {
-  const auto at = map.find(name);
-  return at == map.end() ? nullptr : &at->second;
-}
-
-/// The stream that an argument's numbers come from, and how far from its beginning.
-std::optional<std::pair<std::string, std::int64_t>> stream_of(const ArgumentValue& value,
-                                                              const StepVariables& variables) {
-  const RandomNumbers numbers = ArgumentType<RandomNumbers>::from_value(value);
-  for (const auto& [name, stream] : variables.streams) {
-    if (stream.seed == numbers.seed && stream.stream == numbers.stream) {
-      return std::pair(name, static_cast<std::int64_t>(numbers.offset - stream.offset));
-    }
-  }
-  return std::nullopt;
-}
-
-/// The variable that a field is in all samples.
-std::optional<Binding> explained(const std::vector<Sample>& samples, std::size_t field,
-                                 std::string_view type) {
-  const auto value = [&](const Sample& s) -> const ArgumentValue& { return s.arguments[field]; };
-  Binding binding{.field = static_cast<int>(field)};
-  const StepVariables& first = *samples[0].variables;
-  if (type == ArgumentType<RandomNumbers>::name) {
-    const auto drawn = stream_of(value(samples[0]), first);
-    const bool all = drawn && std::ranges::all_of(samples, [&](const Sample& s) {
-                       return stream_of(value(s), *s.variables) == drawn;
-                     });
-    if (!all) {
-      return std::nullopt;
-    }
-    binding.variable = drawn->first;
-    binding.offset = drawn->second;
-    return binding;
-  }
-  if (type == ArgumentType<double>::name) {
-    for (const auto& [name, unused] : first.numbers) {
-      const bool all = std::ranges::all_of(samples, [&](const Sample& s) {
-        const double* const number = found(s.variables->numbers, name);
-        return number != nullptr && value(s) == ArgumentValue(*number);
-      });
-      if (all) {
-        binding.variable = name;
-        return binding;
-      }
-    }
-    return std::nullopt;
-  }
-  for (const auto& [name, count] : first.counts) {
-    const std::int64_t* const number = std::get_if<std::int64_t>(&value(samples[0]));
-    const bool all =
-        number != nullptr && std::ranges::all_of(samples, [&](const Sample& s) {
-          const std::int64_t* const other = found(s.variables->counts, name);
-          return other != nullptr && value(s) == ArgumentValue(*other + (*number - count));
-        });
-    if (all) {
-      binding.variable = name;
-      binding.offset = *number - count;
-      return binding;
-    }
-  }
-  return std::nullopt;
 }
 
 std::string text_of_argument(const Instruction& i, std::size_t field) {
@@ -129,39 +58,42 @@ std::string names_of(const StepVariables& variables) {
   return names.empty() ? "none" : join_words(names);
 }
 
-/// Finds what the dynamic arguments of an instruction follow from. `others`: its other executions.
-void add_bindings(Instruction& made, const StepVariables& variables, const Program& program,
-                  const std::vector<std::pair<const Instruction*, const StepVariables*>>& others) {
-  if (made.op == nullptr || made.op->arguments == nullptr) {
-    return;
-  }
-  std::vector<Sample> samples{{arguments_of(made), &variables}};
-  for (const auto& [other, values] : others) {
-    samples.push_back({arguments_of(*other), values});
-  }
-  const auto& fields = made.op->arguments->fields;
-  for (std::size_t f = 0; f < fields.size(); ++f) {
-    const bool random = fields[f].type == ArgumentType<RandomNumbers>::name;
-    const bool equal = std::ranges::all_of(
-        samples, [&](const Sample& s) { return s.arguments[f] == samples[0].arguments[f]; });
-    if (equal && !random) {
-      continue;
+bool is_random(const Instruction& i, std::size_t field) {
+  return i.op->arguments->fields[field].type == ArgumentType<RandomNumbers>::name;
+}
+
+const Binding* binding_of(const Instruction& i, std::size_t field) {
+  const auto found = std::ranges::find(i.bindings, static_cast<int>(field), &Binding::field);
+  return found == i.bindings.end() ? nullptr : &*found;
+}
+
+[[noreturn]] void unexplained(const Program& program, const Instruction& i, std::size_t field,
+                              const std::string& how, const StepVariables& variables) {
+  fail({.thing = "record",
+        .wrong = fmt::format("argument '{}' of {} {}, and no variable of the step explains it "
+                             "(there are: {})",
+                             i.op->arguments->fields[field].name, to_text(program, i), how,
+                             names_of(variables)),
+        .advice = "pass what changes as an input of the step, or compute it from the step's "
+                  "numbers without Number::value()"});
+}
+
+/// Error: an argument differs that does not follow from variables, or follows in another way.
+void check_explained(const Program& program, const Instruction& first, const Instruction& second,
+                     const StepVariables& variables) {
+  const Values before = arguments_of(first);
+  const Values after = arguments_of(second);
+  for (std::size_t f = 0; f < after.size(); ++f) {
+    const Binding* const was = binding_of(first, f);
+    const Binding* const is = binding_of(second, f);
+    const bool same_source =
+        was == nullptr || is == nullptr ? was == is : to_text(*was) == to_text(*is);
+    if (!same_source || (is == nullptr && before[f] != after[f])) {
+      unexplained(program, second, f,
+                  fmt::format("differs from step to step ({}, then {})", text_of_argument(first, f),
+                              text_of_argument(second, f)),
+                  variables);
     }
-    const auto binding =
-        fields[f].dynamic || random ? explained(samples, f, fields[f].type) : std::nullopt;
-    if (!binding) {
-      const auto other = std::ranges::find_if(others, [&](const auto& o) {
-        return random || arguments_of(*o.first)[f] != samples[0].arguments[f];
-      });
-      fail({.thing = "record",
-            .wrong = fmt::format("argument '{}' of {} differs from step to step ({}, then {}), and "
-                                 "no variable of the step explains it (there are: {})",
-                                 fields[f].name, to_text(program, made),
-                                 text_of_argument(*other->first, f), text_of_argument(made, f),
-                                 names_of(variables)),
-            .advice = "pass what changes as an input of the step"});
-    }
-    made.bindings.push_back(*binding);
   }
 }
 
@@ -200,6 +132,9 @@ void check_same(const Program& a, const Program& b) {
                          left.size(), right.size()));
     }
   }
+  if (a.updates != b.updates) {
+    differ("they update other parameters");
+  }
   if (a.inputs != b.inputs || a.outputs != b.outputs || a.draws != b.draws) {
     differ("they have other inputs, outputs or random streams");
   }
@@ -207,57 +142,45 @@ void check_same(const Program& a, const Program& b) {
 
 }  // namespace
 
-Program program_of(const Recording& first, const Recording& second) {
-  check_same(first.program, second.program);
-  Program program = second.program;
-  std::set<std::string> numbers;
-  std::set<std::string> counts;
-  for (std::size_t s = 0; s < program.sections.size(); ++s) {
-    std::vector<Instruction>& instructions = program.sections[s].instructions;
-    for (std::size_t i = 0; i < instructions.size(); ++i) {
-      std::vector<std::pair<const Instruction*, const StepVariables*>> others{
-          {&first.program.sections[s].instructions[i], &first.variables}};
-      for (const Recording* recording : {&first, &second}) {
-        for (const Recording::Rehearsal& rehearsal : recording->rehearsals) {
-          if (rehearsal.section != s || i < rehearsal.first ||
-              i - rehearsal.first >= rehearsal.instructions.size()) {
-            continue;
-          }
-          const Instruction& again = rehearsal.instructions[i - rehearsal.first];
-          if (!same_but_arguments(again, instructions[i])) {
-            differ(fmt::format("with other variables, {} is {}", to_text(program, instructions[i]),
-                               to_text(program, again)));
-          }
-          others.emplace_back(&again, &rehearsal.variables);
-        }
-      }
-      add_bindings(instructions[i], second.variables, program, others);
-      for (const Binding& b : instructions[i].bindings) {
-        if (second.variables.numbers.contains(b.variable)) {
-          numbers.insert(b.variable);
-        } else if (second.variables.counts.contains(b.variable)) {
-          counts.insert(b.variable);
+std::string to_text(const Binding& binding) {
+  return binding.stream.empty()
+             ? binding.value.text()
+             : fmt::format("{}{}", binding.stream,
+                           binding.offset == 0 ? "" : fmt::format("{:+}", binding.offset));
+}
+
+Program program_of(Recording recording) {
+  Program& program = recording.program;
+  for (const Section& section : program.sections) {
+    for (const Instruction& i : section.instructions) {
+      const std::size_t fields =
+          i.op == nullptr || i.op->arguments == nullptr ? 0 : i.op->arguments->fields.size();
+      for (std::size_t f = 0; f < fields; ++f) {
+        if (is_random(i, f) && binding_of(i, f) == nullptr) {
+          unexplained(program, i, f, "has numbers of no stream", recording.variables);
         }
       }
     }
   }
-  program.numbers.assign(numbers.begin(), numbers.end());
-  program.counts.assign(counts.begin(), counts.end());
-  for (const auto& [name, value] : second.variables.numbers) {
-    const auto differs = [&](const StepVariables& other) {
-      const double* const number = found(other.numbers, name);
-      return number != nullptr && *number != value;
-    };
-    const bool shown = differs(first.variables) ||
-                       std::ranges::any_of(second.rehearsals, [&](const auto& rehearsal) {
-                         return differs(rehearsal.variables);
-                       });
-    if (!shown) {
+  for (const auto& [name, value] : recording.variables.numbers) {
+    if (name.starts_with(guard_prefix)) {
       program.required[name] = value;
     }
   }
   check_guards(program);
-  return program;
+  return std::move(program);
+}
+
+Program program_of(const Recording& first, Recording second) {
+  check_same(first.program, second.program);
+  for (std::size_t s = 0; s < second.program.sections.size(); ++s) {
+    const std::vector<Instruction>& before = first.program.sections[s].instructions;
+    const std::vector<Instruction>& after = second.program.sections[s].instructions;
+    for (std::size_t i = 0; i < after.size(); ++i) {
+      check_explained(second.program, before[i], after[i], second.variables);
+    }
+  }
+  return program_of(std::move(second));
 }
 
 std::string read_in_words(const Program& program, const Instruction& check) {
@@ -275,6 +198,10 @@ std::string read_in_words(const Program& program, const Instruction& check) {
     }
   }
   return what;
+}
+
+bool operator==(const ProgramUpdate& a, const ProgramUpdate& b) {
+  return a.optimizer == b.optimizer && a.input == b.input;
 }
 
 std::size_t Program::mesh(const DeviceMesh& mesh) {
@@ -297,18 +224,14 @@ int Program::scope(const ProgramScope& scope) {
   return static_cast<int>(same - scopes.begin());
 }
 
-std::vector<std::string> Program::written(std::string_view section) const {
+std::vector<std::string> Program::written() const {
   std::map<int, std::string> names;  // of a number that is an input or a view of it
   for (const auto& [name, number] : inputs) {
     names[number] = name;
   }
-  const auto at = std::ranges::find(sections, section, &Section::name);
-  if (at == sections.end()) {
-    fail({.thing = "program", .wrong = fmt::format("it has no section '{}'", section)});
-  }
   std::set<std::string> all;
-  for (const Section& one : sections) {
-    for (const Instruction& i : one.instructions) {
+  for (const Section& section : sections) {
+    for (const Instruction& i : section.instructions) {
       const bool view =
           i.kind == Instruction::Kind::alias || (i.op != nullptr && i.op->view != nullptr);
       if (view && names.contains(i.in[0])) {
@@ -316,7 +239,8 @@ std::vector<std::string> Program::written(std::string_view section) const {
           names[out] = names[i.in[0]];
         }
       }
-      for (std::size_t k = 0; i.op != nullptr && &one == &*at && k < i.in.size(); ++k) {
+      const bool writes = i.op != nullptr && i.op->communicates != Communicates::waits;
+      for (std::size_t k = 0; writes && k < i.in.size(); ++k) {
         if (names.contains(i.in[k]) && i.op->writes(i.op->place_of(k, i.in.size()).operand)) {
           all.insert(names[i.in[k]]);
         }

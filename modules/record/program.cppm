@@ -4,23 +4,19 @@ import tessera.base;
 import tessera.mesh;
 import tessera.device;
 import tessera.tensor;
+import :expression;
 
 export namespace tessera {
 
-/// What may differ between two executions of a program: numbers that dynamic arguments take from
-/// the step.
-struct StepVariables {
-  std::map<std::string, double> numbers = {};       // "lr"
-  std::map<std::string, std::int64_t> counts = {};  // "step"; an argument is one of them + constant
-  std::map<std::string, RandomStream> streams = {};  // where each stands at the step's beginning
-};
-
-/// A dynamic argument that follows from a variable.
+/// A dynamic argument that differs from step to step.
 struct Binding {
-  int field = 0;              // of the operator's arguments
-  std::string variable = {};  // a number, a count or a stream
-  std::int64_t offset = 0;    // added to a count, or to a stream's offset
+  int field = 0;            // of the operator's arguments
+  Expression value = {};    // of a number or a count
+  std::string stream = {};  // of random numbers: the stream that they are drawn from
+  std::int64_t offset = 0;  // and how far from where the stream stands at the step's beginning
 };
+/// "lr*0.3", "noise+8".
+std::string to_text(const Binding& binding);
 
 /// A tensor of a program: its shape and type, and what its memory is booked on.
 struct ProgramTensor : ResultShape {
@@ -71,6 +67,13 @@ struct Section {
   std::vector<Instruction> instructions = {};
 };
 
+/// A parameter of which an optimizer counts a step where a step with this program is taken.
+struct ProgramUpdate {
+  int optimizer = 0;       // its number among those of the step
+  std::string input = {};  // the parameter's
+};
+bool operator==(const ProgramUpdate& a, const ProgramUpdate& b);
+
 /// A step of one rank. Below distribution it is what is executed: local tensors, operators and
 /// collectives. Above distribution it is what was written: operators on distributed tensors, with
 /// global shapes and layouts; it means the same on all ranks, but for aliases of local memory. No
@@ -84,20 +87,20 @@ struct Program {
   std::map<std::string, int> outputs = {};
   std::vector<Section> sections = {};
   std::vector<ProgramScope> scopes = {ProgramScope()};  // the first one says nothing
-  std::vector<std::string> numbers = {};                // that bindings use, each once
+  std::vector<std::string> numbers = {};                // that bindings use, in their order
   std::vector<std::string> counts = {};
   /// How many numbers the step takes of each stream.
   std::map<std::string, std::uint64_t> draws = {};
-  /// Numbers that were equal in all recordings, so that nothing shows what depends on them: the
-  /// program is right only while they have these values.
+  /// Numbers with which alone the program is right: declared guards (see guard_prefix).
   std::map<std::string, double> required = {};
+  std::vector<ProgramUpdate> updates = {};
 
   /// The number of a mesh; added where it is new.
   std::size_t mesh(const DeviceMesh& mesh);
   /// The number of a scope; added where it is new.
   int scope(const ProgramScope& scope);
-  /// Inputs that operators of the section write. Error: there is no such section.
-  std::vector<std::string> written(std::string_view section) const;
+  /// Inputs whose values operators write; what only waits for their memory does not.
+  std::vector<std::string> written() const;
   /// One instruction a line; the same in every process. See docs/graph.md.
   std::string to_text() const;
   /// Reads to_text's form; every operator must be registered. Errors (input) that begin with
@@ -107,28 +110,22 @@ struct Program {
 
 /// One execution of a step as a Recorder has seen it.
 struct Recording {
-  Program program;  // without bindings
+  Program program;
   StepVariables variables;
-  /// Calls that were made again with other variables and not executed: they show what a dynamic
-  /// argument depends on.
-  struct Rehearsal {
-    std::size_t section = 0;
-    std::size_t first = 0;  // the instruction that the first of these corresponds to
-    std::vector<Instruction> instructions = {};
-    StepVariables variables;
-  };
-  std::vector<Rehearsal> rehearsals = {};
 };
 
-/// The program of two recordings of equal steps. Errors that name the instruction: the steps
-/// differ; a dynamic argument differs, and none of the variables explains it; see check_guards.
-Program program_of(const Recording& first, const Recording& second);
+/// The program of a recorded step. Errors: random numbers of no stream of the step; see
+/// check_guards.
+Program program_of(Recording recording);
+/// The same, where the step was recorded twice with other variables. Errors that name the
+/// instruction: the steps differ; an argument differs that does not follow from the variables.
+Program program_of(const Recording& first, Recording second);
 
 /// "%12: f32[2, 4] = mul(%3, %4)": for errors and text.
 std::string to_text(const Program& program, const Instruction& instruction);
 
 /// Numbers whose names begin so are declared guards: values of the host that decide how a step goes
-/// (a flag, a stage). They are the same in both recordings, and so required.
+/// (a flag, a stage). A program is that of steps with the same ones.
 constexpr std::string_view guard_prefix = "guard.";
 /// What the host reads in a check, by operator and module: for errors.
 std::string read_in_words(const Program& program, const Instruction& check);

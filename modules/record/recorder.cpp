@@ -78,6 +78,16 @@ void Recorder::output(const std::string& name, const Tensor& x) {
   s.program().outputs[name] = s.number_of(x, fmt::format("output '{}'", name));
 }
 
+void Recorder::update(int optimizer, const std::string& input) {
+  Program& program = state_->program();
+  if (!program.inputs.contains(input)) {
+    fail({.thing = "record",
+          .wrong = fmt::format("an optimizer updates '{}', which is not an input", input),
+          .advice = "name the parameter as an input of the step"});
+  }
+  program.updates.push_back({.optimizer = optimizer, .input = input});
+}
+
 void Recorder::section(const std::string& name, const std::function<void()>& body) {
   State& s = *state_;
   s.program().sections.push_back({name});
@@ -103,31 +113,6 @@ void Recorder::pause(const std::function<void()>& body) {
   state_->paused = before;
 }
 
-void Recorder::rehearse(const StepVariables& variables, const std::function<void()>& body) {
-  State& s = *state_;
-  const Program program = s.program();
-  const std::vector<RecordedMemory> memories = s.memories;
-  const std::size_t first = s.instructions().size();
-  s.executes = false;
-  try {
-    body();
-  } catch (...) {
-    s.executes = true;
-    throw;
-  }
-  s.executes = true;
-  std::vector<Instruction> rehearsed(s.instructions().begin() + static_cast<std::ptrdiff_t>(first),
-                                     s.instructions().end());
-  s.recording.program = program;
-  const std::size_t used = s.memories.size();
-  s.memories = memories;
-  s.memories.resize(used);  // a tensor of the rehearsal is not taken for a later one
-  s.recording.rehearsals.push_back({.section = s.program().sections.size() - 1,
-                                    .first = first,
-                                    .instructions = std::move(rehearsed),
-                                    .variables = variables});
-}
-
 void Recorder::follow(const Instruction* instruction) {
   State& s = *state_;
   const Instruction* const last = std::exchange(s.followed, instruction);
@@ -137,7 +122,7 @@ void Recorder::follow(const Instruction* instruction) {
         {.thing = "record",
          .wrong = fmt::format("{} is executed by calls of other operators, so nothing follows from "
                               "its variable '{}'",
-                              last->op->name, last->bindings.front().variable)});
+                              last->op->name, to_text(last->bindings.front()))});
   }
   s.followed_on = false;
 }
@@ -170,6 +155,8 @@ Recording Recorder::finish(const StepVariables& variables) {
       s.program().draws[name] = stream.offset - before;
     }
   }
+  s.bind_streams(variables);
+  s.declare_variables(variables);
   s.recording.variables = variables;
   return std::move(s.recording);
 }

@@ -7,7 +7,9 @@ import :program;
 export namespace tessera {
 
 /// Records what its thread executes below distribution, or what it has written above, within its
-/// sections. Everything is executed as without it, and the recorder keeps no tensor alive.
+/// sections. Everything is executed as without it, and the recorder keeps no tensor alive. Dynamic
+/// arguments that come from a Number or a Count with a source, or from a random stream, follow from
+/// the step's variables; all others are constants.
 /// Errors within a section: a tensor that was made before and is no input; a communicator that is
 /// called outside of any operator; values that are read and cannot be written as text.
 class Recorder final : public Mode {
@@ -22,14 +24,13 @@ class Recorder final : public Mode {
              MemoryCategory category = MemoryCategory::other);
   /// A tensor that is read after the step, or between two sections. Error: no section has made it.
   void output(const std::string& name, const Tensor& x);
+  /// Optimizer number `optimizer` of the step has updated the parameter that is this input, and
+  /// counts a step of it. Error: there is no such input.
+  void update(int optimizer, const std::string& input);
   /// Runs `body` and records it as a section.
   void section(const std::string& name, const std::function<void()>& body);
   /// Runs `body` unseen: it makes inputs, for example.
   void pause(const std::function<void()>& body);
-  /// Runs `body` in a section without executing its calls; what it would execute is compared with
-  /// what follows. `variables`: those for which it runs. It must not read values. Above
-  /// distribution, only calls of in-place operators can be rehearsed.
-  void rehearse(const StepVariables& variables, const std::function<void()>& body);
   /// Calls that follow execute this instruction of another program: the dynamic arguments of its
   /// operator follow from the same variables. Null: they do not.
   /// Error: no call of the last such operator was recorded, so that nothing follows from them.

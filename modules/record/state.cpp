@@ -6,6 +6,8 @@ module;
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -61,31 +63,6 @@ bool is(const RecordedView& v, const Tensor& x) {
 RecordedView view_of(int number, const Tensor& x) {
   const Tensor& part = part_of(x);
   return {number, part.offset(), part.shape(), part.strides(), part.dtype(), x.spec()};
-}
-
-/// The results of a call that is not executed.
-Tensors rehearsed(const Call& call) {
-  Tensors out;
-  const auto is_distributed = [](const Tensor& x) { return x && x.is_distributed(); };
-  if (!call.op.in_place && std::ranges::any_of(call.in, is_distributed)) {
-    fail({.thing = "record",
-          .wrong = fmt::format("{}{} is rehearsed, on distributed tensors", call.op.name,
-                               recorded_place()),
-          .expected = "only in-place operators",
-          .advice = "record below distribution"});
-  }
-  if (call.op.view != nullptr) {
-    call.op.view(call, out);
-  } else if (call.op.in_place) {
-    out.push_back(call.in[0]);
-  } else {
-    ResultShapes shapes;
-    call.op.infer(call, shapes);
-    for (const ResultShape& r : shapes) {
-      out.push_back(empty(r.shape, r.dtype, call.in.empty() ? cpu : call.in[0].device()));
-    }
-  }
-  return out;
 }
 
 }  // namespace
@@ -198,6 +175,72 @@ int Recorder::State::add_alias(RecordedMemory& memory, const Tensor& x, const st
   return number;
 }
 
+void Recorder::State::bind(Instruction& made) {
+  if (!made.attributes.is_traced()) {
+    return;
+  }
+  int word = 0;
+  for (std::size_t f = 0; f < made.op->arguments->fields.size(); ++f) {
+    const ArgumentField& field = made.op->arguments->fields[f];
+    if (field.type == ArgumentType<RandomNumbers>::name) {
+      word += ArgumentType<RandomNumbers>::words;
+    } else if (field.dynamic) {
+      if (const SourceId source = made.attributes.traced_source(word); source != 0) {
+        made.bindings.push_back({.field = static_cast<int>(f), .value = Expression(source)});
+      }
+      ++word;
+    }
+  }
+  made.attributes.drop_sources();
+}
+
+void Recorder::State::bind_streams(const StepVariables& variables) {
+  std::map<std::string, RandomStream> starts = variables.streams;
+  for (const auto& [name, now] : random_state()) {  // those that the step has begun
+    starts.try_emplace(name, RandomStream{.seed = now.seed, .stream = now.stream, .offset = 0});
+  }
+  for (Section& section : program().sections) {
+    for (Instruction& i : section.instructions) {
+      const std::size_t fields =
+          i.op == nullptr || i.op->arguments == nullptr ? 0 : i.op->arguments->fields.size();
+      for (std::size_t f = 0; f < fields; ++f) {
+        const bool bound = std::ranges::any_of(
+            i.bindings, [&](const Binding& b) { return b.field == static_cast<int>(f); });
+        if (bound || i.op->arguments->fields[f].type != ArgumentType<RandomNumbers>::name) {
+          continue;
+        }
+        const RandomNumbers numbers =
+            ArgumentType<RandomNumbers>::from_value(i.op->arguments->values(i.attributes)[f]);
+        for (const auto& [name, stream] : starts) {
+          if (stream.seed == numbers.seed && stream.stream == numbers.stream) {
+            i.bindings.push_back(
+                {.field = static_cast<int>(f),
+                 .stream = name,
+                 .offset = static_cast<std::int64_t>(numbers.offset - stream.offset)});
+            break;
+          }
+        }
+      }
+    }
+  }
+}
+
+void Recorder::State::declare_variables(const StepVariables& variables) {
+  std::set<std::string> numbers;
+  std::set<std::string> counts;
+  for (const Section& section : program().sections) {
+    for (const Instruction& i : section.instructions) {
+      for (const Binding& binding : i.bindings) {
+        for (const std::string& name : binding.value.variables()) {
+          (variables.counts.contains(name) ? counts : numbers).insert(name);
+        }
+      }
+    }
+  }
+  program().numbers.assign(numbers.begin(), numbers.end());
+  program().counts.assign(counts.begin(), counts.end());
+}
+
 Tensors Recorder::State::record(const Call& call, NextCall& next) {
   Instruction made{.op = &call.op, .attributes = call.attributes};
   for (std::size_t i = 0; i < call.in.size(); ++i) {
@@ -207,7 +250,7 @@ Tensors Recorder::State::record(const Call& call, NextCall& next) {
                                            call.op.operand_name(i, call.in.size()), call.op.name))
                    : -1);
   }
-  Tensors out = executes ? next(call) : rehearsed(call);
+  Tensors out = next(call);
   if (!call.op.in_place) {
     for (const Tensor& result : out) {
       made.out.push_back(result ? define(result) : -1);
@@ -215,6 +258,7 @@ Tensors Recorder::State::record(const Call& call, NextCall& next) {
   }
   note_pending(call.in);
   note_pending({out.begin(), out.size()});
+  bind(made);
   if (followed != nullptr && followed->op == made.op) {
     made.bindings = followed->bindings;
     followed_on = true;
@@ -271,11 +315,6 @@ void Recorder::State::change_memory(const Action& action) {
 }
 
 void Recorder::State::read(Action& action, NextAction& next) {
-  if (!executes) {
-    fail({.thing = "record",
-          .wrong = "values are read within a rehearsal, which has none",
-          .advice = "read them before or after the section"});
-  }
   next(action);
   Instruction check{.kind = Instruction::Kind::check, .values = action.values};
   if (const GuardRead* const guard = current_guard()) {

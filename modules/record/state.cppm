@@ -40,7 +40,6 @@ struct Recorder::State {
   Recording recording;
   std::vector<RecordedMemory> memories;
   bool paused = true;
-  bool executes = true;
   std::string phase;
   const Instruction* followed = nullptr;  // see Recorder::follow
   bool followed_on = false;               // and a call of its operator was recorded
@@ -55,6 +54,12 @@ struct Recorder::State {
   /// The number of an operand; an alias of its memory where it is another view of it.
   int number_of(const Tensor& x, const std::string& what);
 
+  /// The sources of a call's arguments, which the instruction then has as expressions.
+  static void bind(Instruction& made);
+  /// Random numbers follow from the streams as they stood when the step began.
+  void bind_streams(const StepVariables& variables);
+  /// Names the variables that bindings use.
+  void declare_variables(const StepVariables& variables);
   Tensors record(const Call& call, NextCall& next);
   void create(const Action& action);
   void change_memory(const Action& action);

@@ -93,12 +93,12 @@ std::string to_text(const Program& program, const Instruction& i) {
   std::string text = listed(i.out, [&](int number) { return typed(program, number); });
   text += fmt::format("{}{}", text.empty() ? "" : " = ", called(i));
   if (!i.bindings.empty()) {
-    text += fmt::format(" {{{}}}", listed(i.bindings, [&](const Binding& b) {
-                          return fmt::format(
-                              "{}=${}{}",
-                              i.op->arguments->fields[static_cast<std::size_t>(b.field)].name,
-                              b.variable, b.offset == 0 ? "" : fmt::format("{:+}", b.offset));
-                        }));
+    text +=
+        fmt::format(" {{{}}}", listed(i.bindings, [&](const Binding& b) {
+                      return fmt::format(
+                          "{}=${}", i.op->arguments->fields[static_cast<std::size_t>(b.field)].name,
+                          tessera::to_text(b));
+                    }));
   }
   const ProgramScope& scope = program.scopes[static_cast<std::size_t>(i.scope)];
   if (i.scope != 0) {
@@ -134,6 +134,9 @@ std::string Program::to_text() const {
   }
   for (const auto& [number, name] : in_order) {
     text += fmt::format("input {} = {}\n", typed(*this, number), name);
+  }
+  for (const ProgramUpdate& update : updates) {
+    text += fmt::format("optimizer {} updates {}\n", update.optimizer, update.input);
   }
   for (const Section& section : sections) {
     text += fmt::format("section {}\n", section.name);

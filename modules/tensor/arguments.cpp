@@ -15,6 +15,7 @@ module;
 #include <string_view>
 #include <system_error>
 #include <tessera/json.hpp>
+#include <tessera/shown.hpp>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -137,10 +138,10 @@ class Collected {
       }
       names.emplace_back(f.name);
     }
-    fail_input(
-        {.thing = std::string(what_),
-         .wrong = fmt::format("there is no argument '{}'{}", name, did_you_mean(name, names)),
-         .advice = fmt::format("the arguments are: {}", join_words(names))});
+    fail_input({.thing = std::string(what_),
+                .wrong = fmt::format("there is no argument '{}'{}", shown(name),
+                                     did_you_mean(name, names)),
+                .advice = fmt::format("the arguments are: {}", join_words(names))});
   }
 
   void set(const ArgumentField& field, ArgumentValue value) {
@@ -205,6 +206,11 @@ void Attributes::release_specs() const {
 
 void wrong_argument(std::string_view type, const ArgumentValue& value) {
   fail_input(fmt::format("a value of type {} is expected (got '{}')", type, value_text(value)));
+}
+
+std::string_view argument_text(const ArgumentValue& value) {
+  const auto* const text = std::get_if<std::string>(&value);
+  return text == nullptr ? std::string_view() : std::string_view(*text);
 }
 
 void wrong_arguments_type(const ArgumentsInfo& expected) {

@@ -3,6 +3,7 @@ export module tessera.tensor:arguments;
 import tessera.base;
 import tessera.placement;
 import :attributes;
+import :number;
 import :random;
 import :spec;
 
@@ -12,16 +13,42 @@ import :spec;
 // The schema's text, the cache key, equality, printing, parsing and JSON follow from it.
 export namespace tessera {
 
+struct NotTraced {};
+/// How the host computes with values of an argument's type.
+template <class T>
+struct TracedType {
+  using type = NotTraced;
+};
+template <>
+struct TracedType<double> {
+  using type = Number;
+};
+template <>
+struct TracedType<std::int64_t> {
+  using type = Count;
+};
+
 /// An argument that may change from call to call without changing shapes or layouts: a scalar, a
 /// learning rate, a step, a random offset. It is not part of the key under which the distributed
-/// path is cached. T: double or std::int64_t.
+/// path is cached. T: double, std::int64_t or RandomNumbers. While a step is recorded, a Number or
+/// a Count brings along where it comes from; what a kernel reads is the value.
 template <class T>
 struct Dynamic {
+  using Traced = typename TracedType<T>::type;
   T value{};
+  SourceId source = 0;
 
   constexpr Dynamic() = default;
-  constexpr Dynamic(T v) : value(v) {}            // NOLINT(google-explicit-constructor)
+  constexpr Dynamic(T v) : value(v) {}  // NOLINT(google-explicit-constructor)
+  constexpr Dynamic(const Traced& v)    // NOLINT(google-explicit-constructor)
+    requires(!std::is_same_v<Traced, NotTraced>)
+      : value(v.value()), source(v.source()) {}
   constexpr operator T() const { return value; }  // NOLINT(google-explicit-constructor)
+  constexpr operator Traced() const               // NOLINT(google-explicit-constructor)
+    requires(!std::is_same_v<Traced, NotTraced>)
+  {
+    return {value, source};
+  }
 };
 
 /// A Spec as an argument; null where the operator allows it ("none").
@@ -33,8 +60,8 @@ struct SpecArgument {
   inline explicit operator bool() const { return spec != nullptr; }
 };
 
-/// One argument's value without its C++ type. The text is of a dtype, a Spec, a group of ranks or a
-/// name.
+/// One argument's value without its C++ type. The text is of a dtype, a Spec, a group of ranks, an
+/// enumerator or a name.
 using ArgumentValue = std::variant<std::int64_t, bool, double, Dims, std::string>;
 
 /// How one type of argument is stored in a word, and what it is outside of the process.
@@ -48,6 +75,8 @@ struct ArgumentType;
 
 /// The type's name in an error: "value of type int: got 'x'".
 [[noreturn]] void wrong_argument(std::string_view type, const ArgumentValue& value);
+/// The value's text; empty where it is none.
+std::string_view argument_text(const ArgumentValue& value);
 
 template <>
 struct ArgumentType<std::int64_t> {
@@ -108,16 +137,22 @@ struct ArgumentType<ReduceOp> {
   static ReduceOp from_value(const ArgumentValue& v);
 };
 
-/// An enumeration of its own without names: outside of the process it is a number.
+/// An enumeration of an operator's own, which counts from 0. Outside of the process it is the
+/// enumerator's name, so that a stored text keeps its meaning when enumerators are added or
+/// reordered; numbers are refused.
 template <class T>
   requires(__is_enum(T))
 struct ArgumentType<T> {
-  static constexpr std::string_view name = "int";
+  static constexpr std::string_view name = reflect::Enumerators<T>::joined;
   static inline std::int64_t word(T v) { return static_cast<std::int64_t>(v); }
   static inline T from_word(std::int64_t w) { return static_cast<T>(w); }
-  static inline ArgumentValue value(T v) { return word(v); }
+  static inline ArgumentValue value(T v) { return std::string(reflect::name_of_enumerator(v)); }
   static inline T from_value(const ArgumentValue& v) {
-    return from_word(ArgumentType<std::int64_t>::from_value(v));
+    const std::optional<T> found = reflect::enumerator_of<T>(argument_text(v));
+    if (!found) {
+      wrong_argument(name, v);
+    }
+    return *found;
   }
 };
 
@@ -200,6 +235,9 @@ struct ArgumentWords {
       Storage::Type::write(field.value, to.dynamic + to.dynamic_count);
       to.dynamic_count += Storage::Type::words;
     } else if constexpr (Storage::dynamic) {
+      if (field.source != 0) [[unlikely]] {
+        attributes.trace(to.dynamic_count, field.source);
+      }
       to.dynamic[to.dynamic_count++] = Storage::Type::word(field.value);
     } else {
       attributes.check_room(1);
@@ -214,6 +252,7 @@ struct ArgumentWords {
 
   const std::int64_t* fixed;
   const std::int64_t* dynamic;
+  const Attributes* traced = nullptr;  // with sources of dynamic arguments
 
   template <class T>
   [[gnu::always_inline]] inline T read() {
@@ -228,7 +267,13 @@ struct ArgumentWords {
       dynamic += Storage::Type::words;
       return numbers;
     } else if constexpr (Storage::dynamic) {
-      return T(Storage::Type::from_word(*dynamic++));
+      T argument(Storage::Type::from_word(*dynamic));
+      if (traced != nullptr) [[unlikely]] {
+        argument.source =
+            traced->traced_source(static_cast<int>(dynamic - traced->dynamic().data()));
+      }
+      ++dynamic;
+      return argument;
     } else {
       return Storage::Type::from_word(*fixed++);
     }
@@ -281,7 +326,8 @@ struct ArgumentsOf {
 
   template <class... T>
   [[gnu::always_inline]] static inline A read(const Attributes& from, reflect::Types<T...>) {
-    ArgumentWords words{from.fixed().data(), from.dynamic().data()};
+    ArgumentWords words{from.fixed().data(), from.dynamic().data(),
+                        from.is_traced() ? &from : nullptr};
     return A{words.template read<T>()...};
   }
 

@@ -1,6 +1,7 @@
 export module tessera.tensor:attributes;
 
 import tessera.base;
+import :number;
 
 export namespace tessera {
 
@@ -13,6 +14,8 @@ using ArgumentsType = std::uint64_t;
 /// Call::args<SoftmaxArgs>(). They hold the Specs among them.
 class Attributes {
  public:
+  static constexpr int dynamic_room = 8;  // words
+
   Attributes() = default;
   template <class A>
     requires(__is_aggregate(A) && !__is_array(A))
@@ -45,11 +48,18 @@ class Attributes {
   /// Replaces the dynamic arguments by those of `other`.
   inline Attributes& take_dynamic(const Attributes& other) {
     words_.dynamic_count = other.words_.dynamic_count;
+    words_.traced = other.words_.traced;
     for (int i = 0; i < words_.dynamic_count; ++i) {
       words_.dynamic[i] = other.words_.dynamic[i];
     }
     return *this;
   }
+  /// Whether a dynamic argument follows from a variable of the step that is being recorded. It is
+  /// no part of the arguments: calls that differ in it alone are equal.
+  inline bool is_traced() const { return words_.traced != 0; }
+  /// Where word number `word` of the dynamic arguments comes from; 0: it is a constant.
+  SourceId traced_source(int word) const;
+  inline void drop_sources() { words_.traced = 0; }
   friend inline bool operator==(const Attributes& a, const Attributes& b) {
     const auto same = [](std::span<const std::int64_t> x, std::span<const std::int64_t> y) {
       return std::equal(x.begin(), x.end(), y.begin(), y.end());
@@ -61,13 +71,13 @@ class Attributes {
   friend struct ArgumentWords;
 
   static constexpr int room = 24;
-  static constexpr int dynamic_room = 8;
   inline void check_room(int count) const {
     if (words_.fixed_count + count > room) [[unlikely]] {
       overflow();
     }
   }
   [[noreturn]] static void overflow();
+  void trace(int word, SourceId source);
   void retain_specs() const;
   void release_specs() const;
 
@@ -77,7 +87,8 @@ class Attributes {
     ArgumentsType type = 0;
     int fixed_count = 0;
     int dynamic_count = 0;
-    std::uint32_t specs = 0;  // bit i: fixed[i] is the address of a Spec, which is held
+    std::uint32_t specs = 0;   // bit i: fixed[i] is the address of a Spec, which is held
+    std::uint32_t traced = 0;  // the sources of dynamic arguments, by the thread's number; 0: none
   };
   Words words_;
 };

@@ -95,6 +95,50 @@ struct BackwardContext {
   }
 };
 
+/// The structure in C++ of the function that an operator computes, for code that is generated.
+///
+/// Of an operator whose one result has at each place a function of what its operands, which
+/// broadcast, have there, and of its dynamic arguments, which are numbers: computed in float
+/// (double for f64), with booleans as 0 or 1, and then rounded to the result's type:
+///     template <class T> static T value(T operand..., T number...);
+/// Of an operator that computes each row of the last dim alone, of `n` elements:
+///     template <class T> static void row(std::int64_t n, const T* operand..., double number...,
+///                                        T* result...);
+/// with an operand or a result that each row has once as a pointer to it. T is the type of the
+/// operands; a result of statistics is float (double for f64).
+struct Element {
+  std::string function = {};  // "tessera::functions::Silu"; empty: none for this call
+  std::string_view header =
+      {};  // the text that defines it, where it is not one of the library's own
+  bool of_rows = false;
+  std::uint32_t whole = 0;  // of rows; bit k: operand k is one row, which all share
+  std::uint32_t sums = 0;   // bit k: result k is one row, to which each adds, in blocks of 64 rows
+                            // that are then added in order, in float (double for f64)
+  bool scratch = false;     // the function takes a row of float (double for f64) after the results
+
+  inline explicit operator bool() const { return !function.empty(); }
+};
+/// Op::element of a structure as docs/adding-an-operator.md has it: F::value, F::holds of a truth,
+/// or F::row with F::whole, F::sums and F::scratch. `header`: see Element.
+template <class F>
+inline Element element_of(std::string_view header = {}) {
+  Element element{.function = std::string(reflect::type_name<F>()), .header = header};
+  const auto adapted = [&](const char* adapter) {
+    element.function.insert(0, adapter).append(">");
+  };
+  if constexpr (requires { F::whole; }) {
+    element.of_rows = true;
+    element.whole = F::whole;
+    element.sums = F::sums;
+    element.scratch = F::scratch;
+  } else if constexpr (F::loop == decltype(F::loop)::library) {
+    adapted("tessera::functions::LanesOf<");
+  } else if constexpr (F::is_truth) {
+    adapted("tessera::functions::TruthOf<");
+  }
+  return element;
+}
+
 /// Bits for Op::saves_inputs and saves_outputs.
 inline constexpr std::uint64_t saves_none = 0;
 inline constexpr std::uint64_t saves_all = ~std::uint64_t{0};
@@ -150,17 +194,10 @@ struct Op {
   /// any device) and the number of threads; 0: none in this call. Kernels have no other memory that
   /// grows with their operands. Null: none in any call.
   std::size_t (*workspace)(const Call& call, std::span<const Tensor> out) = nullptr;
-  /// Of an operator whose one result has at each place a function of what its operands, which
-  /// broadcast, have there, computed in float (double for f64) and then rounded to the result's
-  /// type: that function as an expression in C++, so that neighbouring operators become one loop
-  /// (see docs/graph.md, "Compiled kernels"). It has the bits of the kernel. Its names: the type V
-  /// of a vector, operands a, b, c, dynamic arguments p, q, r (all float, in their order), what
-  /// shared/kernels/simd_math.hpp has, and std::. Booleans are 0 or 1. "a + p * b"; "": not for
-  /// this call. An operator that computes each row of the last dim alone may say "row: " and a
-  /// statement over rows instead: the length n, pointers to the row in operands a to e and results
-  /// x, y, z, double p, q, r, and a row `scratch`; whole(b): an operand of one row that all share;
-  /// sums(y): a result to which each row adds, in blocks of 64 rows that are then added in order.
-  std::string (*element)(const Call& call) = nullptr;
+  /// What the operator computes of each element, or of each row of the last dim: so neighbouring
+  /// operators become one loop (see docs/graph.md, "Compiled kernels"). It has the bits of the
+  /// kernel. Null: nothing in any call.
+  Element (*element)(const Call& call) = nullptr;
   /// For operators whose results share an operand's memory: makes them (alias()). Then there is no
   /// `cpu`.
   void (*view)(const Call& call, Tensors& out) = nullptr;

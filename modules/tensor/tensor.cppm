@@ -5,6 +5,7 @@ export import tessera.device;    // devices, streams and events, allocators, byt
 export import :storage;          // reference-counted memory with a version
 export import :spec;             // layout + global shape + dtype of a distributed tensor, interned
 export import :value;            // Tensor: strided, distributed or meta
+export import :number;           // numbers that know which of a step's variables they follow from
 export import :attributes;       // the arguments of one call, as words
 export import :arguments;        // an operator's arguments: an aggregate, as words, text and JSON
 export import :op;               // Op: one operator's description; the registry

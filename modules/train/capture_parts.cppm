@@ -3,6 +3,7 @@ module tessera.train:capture_parts;
 import tessera.base;
 import tessera.tensor;
 import tessera.record;
+import tessera.nn;
 import :captured_step;
 import :captures;
 
@@ -13,6 +14,9 @@ namespace tessera {
 /// Programs that are kept, each with its memory; and kinds of steps that are waiting for one.
 constexpr std::size_t most_captures = 4;
 constexpr std::size_t most_kinds = 16;
+
+/// Styles learn the order of their groups in the first step of a kind.
+constexpr std::int64_t steps_before = 1;
 
 constexpr const char* first_capture = "the first";
 constexpr const char* ahead_of_steps = "before the first step";
@@ -32,21 +36,51 @@ GuardPath path_of(const GuardFailed& failed, const GuardPath& recorded);
 bool agrees(const GuardPath& recorded, const GuardPath& known);
 std::string text_of(const GuardPath& path);
 
+/// The numbers of an optimizer's parameters that a program updates, in order. `optimizer`: its
+/// number in the step; `input_of`: the name of a parameter as an input.
+std::vector<std::size_t> updated_by(
+    const Program& program, int optimizer, const std::vector<nn::ParameterPointer>& parameters,
+    const std::function<std::string(const nn::ParameterPointer&)>& input_of);
+/// Tells the recorder what an optimizer has updated: parameters of these numbers.
+void record_updates(Recorder& recorder, int optimizer, std::span<const std::size_t> updated,
+                    const std::vector<nn::ParameterPointer>& parameters,
+                    const std::function<std::string(const nn::ParameterPointer&)>& input_of);
+
+/// Of these modules and all below them.
+ModuleForms forms_of(std::span<nn::Module* const> roots);
+/// Why a program that was recorded with modules of one form is none of another one; "": it is.
+std::string other_modules(const ModuleForms& recorded, const ModuleForms& now);
+/// The same for equal forms.
+std::string text_of(const ModuleForms& forms);
+
+/// Why a step cannot be recorded or replayed: the parameter has a gradient before it, which no
+/// program has. "": it has none.
+std::string held_gradient(const nn::Parameter& parameter);
+
+/// Inputs of a step in the order of the program's. State of optimizers that the program does not
+/// use is left out, and with transformations, which may remove inputs, any other input too.
+/// Errors: see Executor::arranged.
+std::vector<Tensor> arranged_inputs(const Executor& executor, std::map<std::string, Tensor> all,
+                                    bool transformed);
+
+/// The program of the first of two recordings of equal steps, the one that there is without a
+/// comparison. Errors: see program_of.
+Program compared_program(Recording first, Recording second);
+/// Keeps a recording of few kinds, to be compared.
+void keep_recording(std::map<std::string, Recording>& kept, const std::string& kind,
+                    Recording recording);
+
 /// How many steps or calls of a kind were taken without a program; of few kinds.
 std::int64_t& taken_of(std::map<std::string, std::int64_t>& kinds, const std::string& kind);
-
-/// The program of this recording and an earlier one of the same kind and path; nothing where there
-/// is none yet, and it waits in `firsts` then. Error: see program_of.
-std::optional<Program> with_first(std::map<std::string, Recording>& firsts, const std::string& kind,
-                                  Recording recording);
 
 /// A program, and what its results are for the caller.
 struct CapturedStep::Capture {
   std::string form;  // of the inputs
+  ModuleForms modules = {};
   Missed missed;
   std::unique_ptr<Executor> executor = nullptr;
   std::vector<SpecHandle> layouts = {};                // of the results; null: not distributed
-  std::vector<std::vector<std::string>> updated = {};  // parameters, by optimizer
+  std::vector<std::vector<std::size_t>> updated = {};  // parameters, in order, by optimizer
   GuardPath guards = {};
 };
 

@@ -33,9 +33,6 @@ import :step_inputs;
 namespace tessera {
 namespace {
 
-/// Styles learn the order of their groups, and optimizers make their state.
-constexpr std::int64_t calls_before = 2;
-
 std::string input_name(std::size_t i) { return fmt::format("input.{}", i); }
 
 }  // namespace
@@ -65,7 +62,7 @@ CapturedStep::Missed CapturedStep::missed() const {
 }
 
 std::string CapturedStep::kind_of(const Tensors& inputs, const StepNumbers& numbers) const {
-  std::string text = form_of(inputs) + text_of(numbers.guards);
+  std::string text = form_of(inputs) + text_of(numbers.guards) + text_of(forms_of(parts_.modules));
   const Missed missed = this->missed();
   for (std::size_t o = 0; o < missed.size(); ++o) {
     const std::vector<std::int64_t> steps = parts_.optimizers[o]->steps();
@@ -83,16 +80,21 @@ std::string CapturedStep::misfit(const Capture& capture, const std::string& form
   if (form != capture.form) {
     return fmt::format("the inputs have another form ({})", form);
   }
+  if (std::string other = other_modules(capture.modules, forms_of(parts_.modules));
+      !other.empty()) {
+    return other;
+  }
   for (std::size_t o = 0; o < missed.size(); ++o) {
     for (std::size_t i = 0; i < missed[o].size(); ++i) {
-      const std::string& name = parts_.optimizers[o]->parameters()[i]->name;
       if (missed[o][i].has_value() != capture.missed[o][i].has_value()) {
         return "other parameters are frozen than when the step was recorded";
       }
-      if (missed[o][i] != capture.missed[o][i] &&
-          std::ranges::find(capture.updated[o], name) != capture.updated[o].end()) {
-        return fmt::format("'{}' has missed {} updates, and {} when the step was recorded", name,
-                           *missed[o][i], *capture.missed[o][i]);
+    }
+    for (const std::size_t i : capture.updated[o]) {
+      if (missed[o][i] != capture.missed[o][i]) {
+        return fmt::format("'{}' has missed {} updates, and {} when the step was recorded",
+                           parts_.optimizers[o]->parameters()[i]->name, *missed[o][i],
+                           *capture.missed[o][i]);
       }
     }
   }
@@ -127,7 +129,7 @@ Tensors CapturedStep::record(const Tensors& inputs, const StepNumbers& numbers,
   for (optim::Optimizer* optimizer : parts_.optimizers) {
     optimizer->prepare_state();
   }
-  recorded_ = variables_of(numbers);
+  const StepVariables variables = variables_of(numbers);
   Missed before = missed();
   Recorder recorder;
   std::map<std::string, MemoryCategory> categories;
@@ -143,35 +145,46 @@ Tensors CapturedStep::record(const Tensors& inputs, const StepNumbers& numbers,
     recorder.input(input_name(i), local_of(inputs[i]));
   }
   const Tensors results = take(inputs, numbers, &recorder);
-  Recording recording = recorder.finish(recorded_);
+  Recording recording = recorder.finish(variables);
   ++counts_.recorded;
-  if (auto program = with_first(firsts_, kind, std::move(recording))) {
-    CapturedProgram captured{.program = std::move(*program), .form = form_of(inputs)};
-    for (const Tensor& x : results) {
-      captured.layouts.push_back(x.is_distributed() ? x.spec() : SpecHandle());
-    }
-    add_capture(std::move(captured), std::move(before),
-                captures_.empty() ? first_capture : counts_.refusal);
-    std::erase_if(kinds_, [&](const auto& one) { return one.first.starts_with(kind); });
+  const bool compares = compares_ || execution_.compares_recordings;
+  // What guards have read is part of the kind.
+  const std::string whole_kind = kind + text_of(guards_of(recording.program));
+  const auto compared = recorded_.find(whole_kind);
+  if (compares && compared == recorded_.end()) {
+    keep_recording(recorded_, whole_kind, std::move(recording));
+    return results;
   }
+  CapturedProgram captured{.program = compares
+                                          ? compared_program(compared->second, std::move(recording))
+                                          : program_of(std::move(recording)),
+                           .form = form_of(inputs)};
+  for (const Tensor& x : results) {
+    captured.layouts.push_back(x.is_distributed() ? x.spec() : SpecHandle());
+  }
+  add_capture(std::move(captured), std::move(before),
+              captures_.empty() ? first_capture : counts_.refusal);
+  std::erase_if(kinds_, [&](const auto& one) { return one.first.starts_with(kind); });
   return results;
 }
 
 void CapturedStep::add_capture(CapturedProgram captured, Missed missed, const std::string& reason) {
   check_guards(captured.program);
   auto capture = std::make_unique<Capture>(Capture{.form = std::move(captured.form),
+                                                   .modules = forms_of(parts_.modules),
                                                    .missed = std::move(missed),
                                                    .layouts = std::move(captured.layouts),
                                                    .guards = guards_of(captured.program)});
-  const std::vector<std::string> written = captured.program.written(step_section);
-  for (const optim::Optimizer* optimizer : parts_.optimizers) {
-    capture->updated.push_back(updated(written, *optimizer));
-  }
   if (captures_.size() >= most_captures) {
     captures_.erase(captures_.begin());  // its memory is free before the new one's is taken
     ++counts_.evicted;
   }
   capture->executor = graph::make_executor(std::move(captured.program), execution_, &added_);
+  for (std::size_t i = 0; i < parts_.optimizers.size(); ++i) {
+    capture->updated.push_back(updated_by(
+        capture->executor->program(), static_cast<int>(i), parts_.optimizers[i]->parameters(),
+        [&](const nn::ParameterPointer& parameter) { return input_of(parameter); }));
+  }
   if (!parameters_.empty()) {
     for (auto& [name, value] : added_) {
       value = ops::to_device(value, parameters_.front().second->value.device());
@@ -206,14 +219,16 @@ std::string CapturedStep::capture_ahead(const std::function<CapturedProgram()>& 
 }
 
 CapturedProgram CapturedStep::capture(const Tensors& inputs, const StepNumbers& numbers) {
+  compares_ = true;
   StepNumbers now = numbers;
   while (captures_.empty()) {
-    // A number that is equal in all recordings would be required.
+    // What is computed from a number's value() is a constant, which other values show.
     for (auto& [name, value] : now.others) {
       value = value * 1.0002441406 + 1e-6;
     }
     (*this)(inputs, now);
   }
+  compares_ = false;
   const Capture& capture = *captures_.back();
   return {.program = capture.executor->program(), .form = capture.form, .layouts = capture.layouts};
 }
@@ -233,7 +248,8 @@ Tensors CapturedStep::replay(Capture& capture, const Tensors& inputs,
   Executor& executor = *capture.executor;
   Tensors results;
   try {
-    executor.begin(given);
+    executor.begin_in_order(
+        arranged_inputs(executor, std::move(given), !execution_.transforms.empty()));
     run_phase("replayed step", [&] { executor.run(step_section, variables); });
     for (std::size_t i = 0; i < capture.layouts.size(); ++i) {
       Tensor own = ops::clone(executor.output(output_name(i)));
@@ -287,7 +303,16 @@ std::optional<Tensors> CapturedStep::replayed(const Tensors& inputs, const StepN
 
 Tensors CapturedStep::call(const Tensors& inputs, const StepNumbers& numbers) {
   Attempt attempt;
-  if (std::optional<Tensors> results = replayed(inputs, numbers, attempt)) {
+  for (const auto& [name, parameter] : parameters_) {
+    if (parameter->value.grad()) {
+      counts_.refusal = held_gradient(*parameter);
+      attempt.refused = true;
+      break;
+    }
+  }
+  if (attempt.refused) {
+    // Taken as it is.
+  } else if (std::optional<Tensors> results = replayed(inputs, numbers, attempt)) {
     return *std::move(results);
   }
   if (!execution_.transforms.empty()) {
@@ -300,7 +325,7 @@ Tensors CapturedStep::call(const Tensors& inputs, const StepNumbers& numbers) {
   rest();
   const std::string kind = kind_of(inputs, numbers);
   std::int64_t& taken = taken_of(kinds_, kind + text_of(attempt.known));
-  if (!attempt.refused && taken >= calls_before) {
+  if (!attempt.refused && taken >= steps_before) {
     return record(inputs, numbers, kind);
   }
   Tensors results = take(inputs, numbers, nullptr);

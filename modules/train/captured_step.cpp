@@ -60,6 +60,7 @@ CapturedStep::CapturedStep(StepParts parts, Body body, const graph::ExecutionOpt
     for (const nn::ParameterPointer& parameter : nn::all_parameters(*parts_.modules[m])) {
       if (seen.insert(parameter.get()).second) {
         parameters_.emplace_back(before + parameter->name, parameter);
+        inputs_[parameter.get()] = parameter_input(before + parameter->name);
       }
     }
     for (const nn::BufferPointer& buffer : nn::all_buffers(*parts_.modules[m])) {
@@ -91,26 +92,24 @@ StepVariables CapturedStep::variables_of(const StepNumbers& numbers) const {
   add_guards(variables, numbers.guards);
   variables.counts["begun"] = calls_ + 1;
   for (std::size_t i = 0; i < parts_.optimizers.size(); ++i) {
-    variables = rehearsed(std::move(variables), i, numbers.lr[i], 0);
+    const std::string name = prefix(i, parts_.optimizers.size());
+    variables.numbers[name + "lr"] = numbers.lr[i];
+    variables.counts[name + "step"] = count_of(i, false).value();
   }
   variables.streams = random_state();
   return variables;
 }
 
-StepVariables CapturedStep::rehearsed(StepVariables variables, std::size_t optimizer, double lr,
-                                      std::int64_t more_steps) const {
-  const optim::Optimizer& one = *parts_.optimizers[optimizer];
-  const std::string name = prefix(optimizer, parts_.optimizers.size());
-  for (const double scale : one.lr_scales()) {
-    variables.numbers[name + (scale == 1 ? "lr" : fmt::format("lr*{}", scale))] = lr * scale;
-  }
-  for (const auto& [number, value] : one.numbers(lr, 1, more_steps)) {
-    variables.numbers[name + number] = value;
-  }
-  const std::vector<std::int64_t> steps = one.steps();
-  variables.counts[name + "step"] =
-      (steps.empty() ? 0 : *std::ranges::max_element(steps)) + 1 + more_steps;
-  return variables;
+Number CapturedStep::lr_of(std::size_t optimizer, double lr, bool recorded) const {
+  return recorded ? Number::variable(prefix(optimizer, parts_.optimizers.size()) + "lr", lr)
+                  : Number(lr);
+}
+
+Count CapturedStep::count_of(std::size_t optimizer, bool recorded) const {
+  const std::vector<std::int64_t> steps = parts_.optimizers[optimizer]->steps();
+  const std::int64_t next = (steps.empty() ? 0 : *std::ranges::max_element(steps)) + 1;
+  return recorded ? Count::variable(prefix(optimizer, parts_.optimizers.size()) + "step", next)
+                  : Count(next);
 }
 
 std::map<std::string, Tensor> CapturedStep::state() const {
@@ -128,16 +127,15 @@ std::map<std::string, Tensor> CapturedStep::state() const {
   return all;
 }
 
-std::vector<std::string> CapturedStep::updated(const std::vector<std::string>& written,
-                                               const optim::Optimizer& optimizer) const {
-  std::vector<std::string> names;
-  for (const auto& [name, parameter] : parameters_) {
-    if (std::ranges::find(written, parameter_input(name)) != written.end() &&
-        std::ranges::find(optimizer.parameters(), parameter) != optimizer.parameters().end()) {
-      names.push_back(parameter->name);
-    }
+std::string CapturedStep::input_of(const nn::ParameterPointer& parameter) const {
+  const auto found = inputs_.find(parameter.get());
+  if (found == inputs_.end()) {
+    fail({.thing = "captured step",
+          .wrong = fmt::format("'{}' belongs to an optimizer and to none of the modules",
+                               parameter->name),
+          .advice = "name its module in StepParts::modules"});
   }
-  return names;
+  return found->second;
 }
 
 void CapturedStep::update(std::size_t optimizer, double lr, Recorder* recorder) {
@@ -146,14 +144,13 @@ void CapturedStep::update(std::size_t optimizer, double lr, Recorder* recorder) 
   for (parallel::ParallelPlan* plan : parts_.plans) {
     plan->before_optimizer();
   }
-  if (recorder != nullptr) {
-    // Numbers that no call has: what does not follow them is a constant.
-    const double other_lr = lr * 1.7320508 + 1e-3;
-    constexpr std::int64_t later = 1'000'003;
-    recorder->rehearse(rehearsed(recorded_, optimizer, other_lr, later),
-                       [&] { one.rehearse(other_lr, 1, later); });
+  const bool recorded = recorder != nullptr;
+  const std::vector<std::size_t> updated =
+      one.step(lr_of(optimizer, lr, recorded), 1, count_of(optimizer, recorded));
+  if (recorded) {
+    record_updates(*recorder, static_cast<int>(optimizer), updated, one.parameters(),
+                   [&](const nn::ParameterPointer& parameter) { return input_of(parameter); });
   }
-  one.step(lr);
   for (parallel::ParallelPlan* plan : parts_.plans) {
     plan->after_optimizer();
   }
@@ -164,13 +161,18 @@ void CapturedStep::drop_gradients() noexcept {
   for (optim::Optimizer* optimizer : parts_.optimizers) {
     optimizer->zero_grad();
   }
+  for (const auto& [name, parameter] : parameters_) {
+    parameter->value.grad() = Tensor();
+  }
 }
 
 Tensors CapturedStep::body(StepCall& call) {
   Tensors results;
   run_phase("step", [&] {
     for (std::size_t i = 0; i < parts_.optimizers.size(); ++i) {
-      finishers_[i]->begin(parts_.optimizers[i]->parameters());
+      finishers_[i]->begin(
+          parts_.optimizers[i]->parameters(),
+          call.recorder_ == nullptr ? Count(calls_ + 1) : Count::variable("begun", calls_ + 1));
     }
     results = body_(call);
     for (std::size_t i = 0; i < parts_.optimizers.size(); ++i) {

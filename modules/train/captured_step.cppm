@@ -38,7 +38,8 @@ class StepCall {
  public:
   /// What the call was given; a tensor of another shape, type or layout gets a program of its own.
   const Tensors& inputs() const { return *inputs_; }
-  double number(const std::string& name) const;
+  /// In a call that is recorded, what is computed from it follows from it.
+  Number number(const std::string& name) const;
   /// A value that selects the program of the call; the body may use it as any other constant.
   double guard(const std::string& name) const;
   /// Optimizer number i takes its step: sums of gradients that are still under way are completed,
@@ -58,10 +59,10 @@ class StepCall {
   std::vector<bool> updated_;
 };
 
-/// A step of a program's own, with any number of modules and optimizers, that is captured: calls
-/// with inputs of one form are taken two times as they are, two times recorded, and then replayed,
-/// with the same bits and without autograd, layouts and hooks. Training does this for the usual
-/// step; this is for others, such as two models that train each other.
+/// A step of a program's own, with any number of modules and optimizers, that is captured: the
+/// first call with inputs of one form is taken as it is, the second is recorded, and then calls are
+/// replayed, with the same bits and without autograd, layouts and hooks. Training does this for the
+/// usual step; this is for others, such as two models that train each other.
 ///
 /// All that differs from call to call is in the inputs, the numbers, parameters, buffers, the
 /// optimizers' state and random streams. What the host reads within the body must not differ, or is
@@ -96,7 +97,8 @@ class CapturedStep {
   /// no guard: where it reads anything, nothing is set, and calls are recorded as they are taken.
   std::string capture_ahead(const std::function<CapturedProgram()>& make);
   /// Of a step of modules on the meta device, without execution options: calls it until one is
-  /// captured. `inputs`: on the meta device.
+  /// captured and another one was compared with it. `inputs`: on the meta device. Error: the two
+  /// calls differ in what does not follow from the numbers (see program_of).
   CapturedProgram capture(const Tensors& inputs, const StepNumbers& numbers = {});
   /// What calls that one program is right for have in common: types, shapes, layouts.
   static std::string form_of(const Tensors& inputs);
@@ -128,9 +130,9 @@ class CapturedStep {
   Capture* capture_of(const Tensors& inputs, const StepNumbers& numbers,
                       const std::vector<GuardValue>& known);
   StepVariables variables_of(const StepNumbers& numbers) const;
-  /// As variables_of, with numbers of optimizer i that no call has.
-  StepVariables rehearsed(StepVariables variables, std::size_t optimizer, double lr,
-                          std::int64_t more_steps) const;
+  /// What follows from variables, while a call is recorded.
+  Number lr_of(std::size_t optimizer, double lr, bool recorded) const;
+  Count count_of(std::size_t optimizer, bool recorded) const;
   std::map<std::string, Tensor> state() const;
   Tensors take(const Tensors& inputs, const StepNumbers& numbers, Recorder* recorder);
   Tensors body(StepCall& call);
@@ -140,31 +142,31 @@ class CapturedStep {
   /// What is known of a call before it is taken as it is.
   struct Attempt {
     std::vector<GuardValue> known = {};  // guards that replays have read until one ended them
-    bool refused = false;                // it has a program, and a number that it does not allow
+    bool refused = false;                // it has a program, and one that it must not have
   };
   /// Replays the call; nothing where that cannot be, and counts_.refusal says why.
   std::optional<Tensors> replayed(const Tensors& inputs, const StepNumbers& numbers,
                                   Attempt& attempt);
   Tensors call(const Tensors& inputs, const StepNumbers& numbers);
   void drop_gradients() noexcept;
-  /// The parameters of an optimizer that are among these inputs of a program, by their own names.
-  std::vector<std::string> updated(const std::vector<std::string>& written,
-                                   const optim::Optimizer& optimizer) const;
+  /// The names that parameters have as inputs of a program.
+  std::string input_of(const nn::ParameterPointer& parameter) const;
   void update(std::size_t optimizer, double lr, Recorder* recorder);
 
   StepParts parts_;
   std::vector<std::pair<std::string, nn::ParameterPointer>> parameters_;  // each once
+  std::map<const nn::Parameter*, std::string> inputs_;  // of parameters, by their names in programs
   std::vector<std::pair<std::string, nn::BufferPointer>> buffers_;
   Body body_;
   graph::ExecutionOptions execution_;
   std::vector<std::unique_ptr<parallel::GradientFinisher>> finishers_;  // of each optimizer
   std::int64_t calls_ = 0;
   bool replayed_last_ = false;
-  StepVariables recorded_;  // of the call that is being recorded
   ReplayCounts counts_;
   std::vector<std::unique_ptr<Capture>> captures_;  // the one that was used last is the last
   std::map<std::string, std::int64_t> kinds_;  // of calls without a program: how many were taken
-  std::map<std::string, Recording> firsts_;    // that wait for a second one of an equal call
+  bool compares_ = false;                      // by capture()
+  std::map<std::string, Recording> recorded_;  // by kind: those that others are compared with
   graph::AddedState added_;                    // by transformations of programs
 };
 

@@ -5,8 +5,11 @@ module;
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
+#include <set>
+#include <span>
 #include <string>
 #include <tessera/printable.hpp>
 #include <utility>
@@ -16,13 +19,14 @@ module tessera.train;
 import tessera.base;
 import tessera.tensor;
 import tessera.record;
+import tessera.nn;
 import :capture_parts;
+import :step_inputs;
 
 namespace tessera {
 namespace {
 
 constexpr std::size_t most_reasons = 8;
-constexpr std::size_t most_recordings = 8;
 
 }  // namespace
 
@@ -122,26 +126,112 @@ std::string text_of(const GuardPath& path) {
   return text;
 }
 
+std::vector<std::size_t> updated_by(
+    const Program& program, int optimizer, const std::vector<nn::ParameterPointer>& parameters,
+    const std::function<std::string(const nn::ParameterPointer&)>& input_of) {
+  std::set<std::string> inputs;
+  for (const ProgramUpdate& update : program.updates) {
+    if (update.optimizer == optimizer) {
+      inputs.insert(update.input);
+    }
+  }
+  std::vector<std::size_t> numbers;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (inputs.contains(input_of(parameters[i]))) {
+      numbers.push_back(i);
+    }
+  }
+  return numbers;
+}
+
+void record_updates(Recorder& recorder, int optimizer, std::span<const std::size_t> updated,
+                    const std::vector<nn::ParameterPointer>& parameters,
+                    const std::function<std::string(const nn::ParameterPointer&)>& input_of) {
+  for (const std::size_t i : updated) {
+    recorder.update(optimizer, input_of(parameters[i]));
+  }
+}
+
+ModuleForms forms_of(std::span<nn::Module* const> roots) {
+  ModuleForms forms;
+  for (nn::Module* const root : roots) {
+    for (const nn::Module* const module : nn::all_modules(*root)) {
+      std::uint64_t held = 0;
+      const auto hold = [&](const auto& list) {
+        for (const auto& [name, pointer] : list) {
+          held = hash_combine(held, reinterpret_cast<std::uintptr_t>(pointer.get()));
+        }
+      };
+      hold(module->parameters());
+      hold(module->buffers());
+      forms.push_back({.module = module,
+                       .training = module->is_training(),
+                       .hooks = module->hook_count(),
+                       .held = held});
+    }
+  }
+  return forms;
+}
+
+std::string other_modules(const ModuleForms& recorded, const ModuleForms& now) {
+  for (std::size_t i = 0; i < std::min(recorded.size(), now.size()); ++i) {
+    const ModuleForm& was = recorded[i];
+    const ModuleForm& is = now[i];
+    const char* const what = was.module != is.module       ? "is another one"
+                             : was.training != is.training ? "has another training mode"
+                             : was.hooks != is.hooks       ? "has other hooks"
+                             : was.held != is.held         ? "has other parameters or buffers"
+                                                           : nullptr;
+    if (what != nullptr) {
+      return fmt::format("module '{}' {} than when the step was recorded", is.module->name(), what);
+    }
+  }
+  return recorded.size() == now.size() ? std::string()
+                                       : "there are other modules than when the step was recorded";
+}
+
+std::string text_of(const ModuleForms& forms) {
+  std::uint64_t hash = 0;
+  for (const ModuleForm& form : forms) {
+    hash = hash_combine(hash, reinterpret_cast<std::uintptr_t>(form.module));
+    hash = hash_combine(hash, 2 * form.hooks + (form.training ? 1 : 0));
+    hash = hash_combine(hash, form.held);
+  }
+  return fmt::format(" modules {:x}", hash);
+}
+
+std::string held_gradient(const nn::Parameter& parameter) {
+  return parameter.value.grad() ? fmt::format("'{}' has a gradient before the step", parameter.name)
+                                : std::string();
+}
+
+std::vector<Tensor> arranged_inputs(const Executor& executor, std::map<std::string, Tensor> all,
+                                    bool transformed) {
+  const std::map<std::string, int>& inputs = executor.program().inputs;
+  std::erase_if(all, [&](const auto& one) {
+    return (transformed || one.first.starts_with(state_prefix)) && !inputs.contains(one.first);
+  });
+  return executor.arranged(all);
+}
+
+Program compared_program(Recording first, Recording second) {
+  static_cast<void>(program_of(first, std::move(second)));
+  return program_of(std::move(first));
+}
+
+void keep_recording(std::map<std::string, Recording>& kept, const std::string& kind,
+                    Recording recording) {
+  if (kept.size() >= most_kinds) {
+    kept.clear();
+  }
+  kept.insert_or_assign(kind, std::move(recording));
+}
+
 std::int64_t& taken_of(std::map<std::string, std::int64_t>& kinds, const std::string& kind) {
   if (kinds.size() >= most_kinds && !kinds.contains(kind)) {
     kinds.clear();
   }
   return kinds[kind];
-}
-
-std::optional<Program> with_first(std::map<std::string, Recording>& firsts, const std::string& kind,
-                                  Recording recording) {
-  const std::string name = kind + text_of(guards_of(recording.program));
-  if (const auto found = firsts.find(name); found != firsts.end()) {
-    const Recording first = std::move(found->second);
-    firsts.erase(found);
-    return program_of(first, recording);
-  }
-  if (firsts.size() >= most_recordings) {
-    firsts.clear();
-  }
-  firsts.emplace(name, std::move(recording));
-  return std::nullopt;
 }
 
 }  // namespace tessera

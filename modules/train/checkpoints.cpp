@@ -2,9 +2,13 @@ module;
 #include <fmt/format.h>
 
 #include <chrono>
+#include <exception>
+#include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 module tessera.train;
 
@@ -22,11 +26,27 @@ RunCheckpoints::RunCheckpoints(Training& training, SaveSchedule schedule,
     : training_(training),
       schedule_(std::move(schedule)),
       meta_data_(std::move(meta_data)),
-      say_(std::move(say)) {}
+      say_(std::move(say)) {
+  check_folder();
+}
+
+void RunCheckpoints::check_folder() {
+  std::error_code ignored;
+  if (schedule_.folder.empty() || collective::World::current().rank() != 0) {
+    return;
+  }
+  if (!held_ && std::filesystem::is_directory(schedule_.folder, ignored)) {
+    held_ = std::make_shared<const HeldFolder>(schedule_.folder);
+  }
+  if (held_) {
+    check_checkpoint_folder(*held_);
+  }
+}
 
 void RunCheckpoints::after_step(bool last) {
   seconds_ = 0;
   collective::World::current().set_progress(training_.done(), "saving a checkpoint");
+  check_folder();
   // A failure of a save in the background is told at the first opportunity.
   if (const std::optional<std::string> folder = training_.finished_save()) {
     ended(*folder);
@@ -43,11 +63,23 @@ void RunCheckpoints::after_step(bool last) {
   seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+void RunCheckpoints::after_error() {
+  try {
+    if (const std::optional<std::string> folder = training_.wait_for_save()) {
+      say("checkpoint saved: " + *folder);
+    }
+  } catch (const std::exception& error) {
+    if (!collective::is_of_peer(error)) {  // else its rank says it
+      log(LogLevel::warning, error.what());
+    }
+  }
+}
+
 void RunCheckpoints::save(bool last) {
   const std::string folder = checkpoint_folder(schedule_.folder, training_.done());
   const std::string meta_data = meta_data_ ? meta_data_() : std::string("{}");
   if (!schedule_.background) {
-    training_.save(folder, meta_data);
+    training_.save(folder, meta_data, {.within = held_});
     ended(folder);
     return;
   }
@@ -59,7 +91,7 @@ void RunCheckpoints::save(bool last) {
   if (const std::optional<std::string> before = training_.wait_for_save()) {
     ended(*before);
   }
-  training_.start_save(folder, meta_data);
+  training_.start_save(folder, meta_data, {.within = held_});
   if (last) {
     training_.wait_for_save();
     ended(folder);
@@ -68,7 +100,10 @@ void RunCheckpoints::save(bool last) {
 
 void RunCheckpoints::ended(const std::string& folder) {
   if (schedule_.keep > 0 && collective::World::current().rank() == 0) {
-    prune_checkpoints(schedule_.folder, schedule_.keep);
+    try_side_work(SideWork::upkeep, "checkpoint.keep", [&] {
+      check_folder();
+      prune_checkpoints(schedule_.folder, schedule_.keep);
+    });
   }
   say("checkpoint saved: " + folder);
 }

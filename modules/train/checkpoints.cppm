@@ -26,8 +26,13 @@ class RunCheckpoints {
 
   /// After each step, on all ranks: saves if one is due. `last`: the run ends here; then there is a
   /// save, and it has ended when the function returns. Errors: of a save, also of one that began
-  /// after an earlier step; without a folder, the values of the last state are not finite.
+  /// after an earlier step; the folder was removed, moved or replaced since the run began to use
+  /// it; without a folder, the values of the last state are not finite. An old checkpoint that
+  /// cannot be removed is a warning, and is tried again after the next save.
   void after_step(bool last);
+  /// When the run ends with an error: waits for a save that is running, and says how it ended.
+  /// Ranks may call it alone.
+  void after_error();
   /// Whether there is a save after this step because of its number.
   bool saves_after(std::int64_t step) const {
     return schedule_.every > 0 && step % schedule_.every == 0;
@@ -36,6 +41,8 @@ class RunCheckpoints {
   double seconds() const { return seconds_; }
 
  private:
+  /// Rank 0's: keeps the folder in sight as soon as it is there. Error: it is no longer there.
+  void check_folder();
   void save(bool last);
   /// Removes old checkpoints when one is there.
   void ended(const std::string& folder);
@@ -45,6 +52,7 @@ class RunCheckpoints {
   SaveSchedule schedule_;
   std::function<std::string()> meta_data_;
   std::function<void(const std::string&)> say_;
+  std::shared_ptr<const HeldFolder> held_;
   double seconds_ = 0;
 };
 

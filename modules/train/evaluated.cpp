@@ -68,8 +68,7 @@ Program Training::record_evaluation(const StepBatch& batch, const StepFunctions&
     });
     return recorder.finish(variables);
   };
-  const Recording first = record();
-  return program_of(first, record());  // numbers that one evaluation draws are no constants
+  return program_of(record());
 }
 
 void Training::set_evaluation(Program program) {

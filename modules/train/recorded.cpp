@@ -31,13 +31,6 @@ import :capture_parts;
 import :step_inputs;
 
 namespace tessera {
-namespace {
-
-/// In the first step styles record the order of their groups, and the optimizer makes its state.
-constexpr std::int64_t steps_before = 2;
-
-}  // namespace
-
 void Training::set_replay(bool enabled, const graph::ExecutionOptions& execution) {
   graph::check(execution);
   finish_updates();
@@ -47,7 +40,6 @@ void Training::set_replay(bool enabled, const graph::ExecutionOptions& execution
   counts_ = {};
   captures_.clear();
   kinds_.clear();
-  firsts_.clear();
   replayed_last_ = false;
 }
 
@@ -71,17 +63,22 @@ std::string Training::capture_ahead(const std::function<Program()>& make) {
 }
 
 Program Training::capture(const std::function<void()>& step) {
+  require(replays_, "training: capture() without set_replay(true)");
+  compares_ = true;
   while (captures_.empty()) {
     step();
-    require(replays_, "training: capture() without set_replay(true)");
   }
+  compares_ = false;
   return captures_.back().whole().program();
 }
 
 void Training::add_capture(Program program, std::vector<std::int64_t> missed,
                            const std::string& reason) {
   finish_updates();
-  Capture capture{.trained = trained(), .missed = std::move(missed), .guards = guards_of(program)};
+  Capture capture{.trained = trained(),
+                  .modules = module_forms(),
+                  .missed = std::move(missed),
+                  .guards = guards_of(program)};
   if (captures_.size() >= most_captures) {
     captures_.erase(captures_.begin());  // its memory is free before the new one's is taken
     ++counts_.evicted;
@@ -89,11 +86,7 @@ void Training::add_capture(Program program, std::vector<std::int64_t> missed,
   capture.parts[Capture::whole_step].executor =
       graph::make_executor(std::move(program), execution_, &added_);
   add_parts(capture);
-  for (const std::string& name : capture.whole().program().written("update")) {
-    if (name.starts_with(parameter_prefix)) {
-      capture.updated.push_back(name.substr(parameter_prefix.size()));
-    }
-  }
+  capture.updated = updated_by(capture.whole().program(), 0, optimizer_->parameters(), input_of);
   const Device device = optimizer_->parameters().front()->value.device();
   for (auto& [name, value] : added_) {
     value = ops::to_device(value, device);
@@ -135,7 +128,16 @@ StepResult Training::record_step(const StepBatch& batch, const StepFunctions& fu
   guards_ = functions.guards;
   const StepRows rows = load_rows(batch, functions);
   Attempt attempt;
-  if (const std::optional<StepResult> result = replayed(batch, rows, attempt)) {
+  for (const nn::ParameterPointer& parameter : optimizer_->parameters()) {
+    if (parameter->value.grad()) {
+      counts_.refusal = held_gradient(*parameter);
+      attempt.refused = true;
+      break;
+    }
+  }
+  if (attempt.refused) {
+    // Taken as always.
+  } else if (const std::optional<StepResult> result = replayed(batch, rows, attempt)) {
     return *result;
   }
   if (!execution_.transforms.empty()) {
@@ -155,7 +157,7 @@ StepResult Training::record_step(const StepBatch& batch, const StepFunctions& fu
   const std::string kind = kind_of(rows);
   std::int64_t& eager = taken_of(kinds_, kind + text_of(attempt.known));
   if (!attempt.refused && eager >= steps_before) {
-    return record_first_or_second(batch, functions, kind);
+    return capture_step(batch, functions, kind);
   }
   const StepResult result = take_step(batch, functions, nullptr);
   ++counts_.eager;
@@ -163,8 +165,9 @@ StepResult Training::record_step(const StepBatch& batch, const StepFunctions& fu
   return result;
 }
 
-StepResult Training::record_first_or_second(const StepBatch& batch, const StepFunctions& functions,
-                                            const std::string& kind) {
+StepResult Training::capture_step(const StepBatch& batch, const StepFunctions& functions,
+                                  const std::string& kind) {
+  optimizer_->prepare_state();  // what the step makes does not outlive it
   StepVariables variables = variables_of(batch, nullptr);
   Recorder recorder;
   std::map<std::string, MemoryCategory> categories;
@@ -182,16 +185,21 @@ StepResult Training::record_first_or_second(const StepBatch& batch, const StepFu
     ++counts_.eager;
     return result;
   }
-  constexpr std::int64_t already_counted = -1;
   set_update(variables, result.lr,
-             optim::clip_factor(result.grad_norm, clipping_.max_norm) / scale_of_step,
-             already_counted);
+             optim::clip_factor(result.grad_norm, clipping_.max_norm) / scale_of_step);
   Recording recording = recorder.finish(variables);
   ++counts_.recorded;
-  if (auto program = with_first(firsts_, kind, std::move(recording))) {
-    add_capture(std::move(*program), missed_updates(),
-                captures_.empty() ? first_capture : counts_.refusal);
+  const bool compares = compares_ || execution_.compares_recordings;
+  // What guards have read is part of the kind.
+  const std::string whole_kind = kind + text_of(guards_of(recording.program));
+  const auto compared = recorded_.find(whole_kind);
+  if (compares && compared == recorded_.end()) {
+    keep_recording(recorded_, whole_kind, std::move(recording));
+    return result;
   }
+  add_capture(compares ? compared_program(compared->second, std::move(recording))
+                       : program_of(std::move(recording)),
+              missed_updates(), captures_.empty() ? first_capture : counts_.refusal);
   return result;
 }
 

@@ -31,12 +31,6 @@ import :capture_parts;
 import :step_inputs;
 
 namespace tessera {
-namespace {
-
-std::string lr_name(double scale) { return scale == 1 ? "lr" : fmt::format("lr*{}", scale); }
-
-}  // namespace
-
 std::vector<bool> Training::trained() const {
   std::vector<bool> all;
   for (const nn::ParameterPointer& parameter : optimizer_->parameters()) {
@@ -58,10 +52,6 @@ StepVariables Training::variables_of(const StepBatch& batch, const Program* prog
   StepVariables variables;
   variables.numbers["loss_scale"] = 1.0 / batch.weight;
   variables.numbers["max_value"] = clipping_.max_value * scale();
-  variables.numbers["-max_value"] = -clipping_.max_value * scale();
-  for (const auto& [name, value] : optimizer_->numbers(lr_of(batch), 1 / scale(), 0)) {
-    variables.numbers[name] = value;
-  }
   add_guards(variables, guards_);
   // Of steps that were begun, and of updates: a skipped step has none.
   variables.counts["begun"] = done_ + 1;
@@ -74,16 +64,9 @@ StepVariables Training::variables_of(const StepBatch& batch, const Program* prog
   return variables;
 }
 
-void Training::set_update(StepVariables& variables, double lr, double grad_scale,
-                          std::int64_t more_steps) const {
-  for (const double scale : optimizer_->lr_scales()) {
-    variables.numbers[lr_name(scale)] = lr * scale;
-  }
-  for (const auto& [name, value] : optimizer_->numbers(lr, grad_scale, more_steps)) {
-    variables.numbers[name] = value;
-  }
+void Training::set_update(StepVariables& variables, double lr, double grad_scale) const {
+  variables.numbers["lr"] = lr;
   variables.numbers["grad_scale"] = grad_scale;
-  variables.counts["step"] = done_ - skipped_ + 1 + more_steps;
 }
 
 std::map<std::string, Tensor> Training::inputs() const {
@@ -139,17 +122,18 @@ std::string Training::misfit(const Capture& capture, const StepRows& rows) const
   if (trained() != capture.trained) {
     return "other parameters are frozen than when the step was recorded";
   }
+  if (std::string other = other_modules(capture.modules, module_forms()); !other.empty()) {
+    return other;
+  }
   if (std::string other = other_guard(capture.whole().program(), guards_); !other.empty()) {
     return other;
   }
   const std::vector<std::int64_t> steps = optimizer_->steps();
-  for (std::size_t i = 0; i < steps.size(); ++i) {
-    const std::string& name = optimizer_->parameters()[i]->name;
+  for (const std::size_t i : capture.updated) {
     const std::int64_t missed = done_ - skipped_ - steps[i];  // also of one that had no update yet
-    if (missed != capture.missed[i] &&
-        std::ranges::find(capture.updated, name) != capture.updated.end()) {
-      return fmt::format("'{}' has missed {} updates, and {} when the step was recorded", name,
-                         missed, capture.missed[i]);
+    if (missed != capture.missed[i]) {
+      return fmt::format("'{}' has missed {} updates, and {} when the step was recorded",
+                         optimizer_->parameters()[i]->name, missed, capture.missed[i]);
     }
   }
   const Program& program = capture.whole().program();
@@ -205,7 +189,12 @@ std::string Training::kind_of(const StepRows& rows) const {
     text += is_trained ? '1' : '0';
   }
   text += fmt::format(" {}", fmt::join(missed_updates(), " "));
-  return text + text_of(guards_);
+  return text + text_of(guards_) + text_of(module_forms());
+}
+
+ModuleForms Training::module_forms() const {
+  nn::Module* const root = &model_;
+  return forms_of({&root, 1});
 }
 
 void Training::gather_inputs(const StepRows& rows, Capture& capture, Capture::PartNumber number) {
@@ -241,12 +230,7 @@ void Training::gather_inputs(const StepRows& rows, Capture& capture, Capture::Pa
       take_pending(capture);
       all.insert(capture.pending.begin(), capture.pending.end());
     }
-    if (!execution_.transforms.empty()) {  // which may have removed some
-      std::erase_if(all, [&](const auto& one) {
-        return !part.executor->program().inputs.contains(one.first);
-      });
-    }
-    part.given = part.executor->arranged(all);
+    part.given = arranged_inputs(*part.executor, std::move(all), !execution_.transforms.empty());
     return;
   }
   std::size_t at = 0;

@@ -1,6 +1,7 @@
 module;
 #include <fmt/format.h>
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -154,6 +155,16 @@ class RankRun {
   }
 
   int operator()() {
+    try {
+      return train();
+    } catch (...) {
+      checkpoints_->after_error();
+      throw;
+    }
+  }
+
+ private:
+  int train() {
     Training& training = mine_.training();
     bool stop = world_.interrupt_agreed();
     while (training.done() < run_.steps && !stop) {
@@ -170,14 +181,18 @@ class RankRun {
     if (training.replays().captured > 1 && run_.report_every > 0) {
       say("steps: " + to_string(training.replays()));
     }
-    return stop ? interrupted : 0;
+    return stop ? interrupted : incomplete_outputs().empty() ? 0 : 1;
   }
 
- private:
   void say(const std::string& line) const {
     if (world_.rank() == 0) {
-      fmt::print("{}\n", line);
-      std::fflush(stdout);
+      try_side_work(SideWork::output, "stdout", [&] {
+        errno = 0;
+        if ((std::fputs((line + "\n").c_str(), stdout) < 0 || std::fflush(stdout) != 0) &&
+            errno != EPIPE) {  // that is a request to stop
+          fail({.thing = "stdout", .wrong = "it cannot be written"});
+        }
+      });
     }
   }
 

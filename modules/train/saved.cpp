@@ -4,6 +4,7 @@ module;
 
 #include <algorithm>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <iterator>
 #include <map>
@@ -154,28 +155,34 @@ std::optional<std::string> Training::saved(std::optional<std::string> folder) {
   return folder;
 }
 
-void Training::save(const std::string& folder, const std::string& meta_data) {
+void Training::save(const std::string& folder, const std::string& meta_data,
+                    const SaveOptions& options) {
   wait_for_save();
   optimizer_->prepare_state();
-  saving([&] { save_checkpoint(folder, state(), meta_data); });
+  saving([&] { save_checkpoint(folder, state(), meta_data, options); });
   saved(folder);
 }
 
-void Training::start_save(const std::string& folder, const std::string& meta_data) {
+void Training::start_save(const std::string& folder, const std::string& meta_data,
+                          const SaveOptions& options) {
   wait_for_save();
   optimizer_->prepare_state();
-  saving([&] { saver_.start(folder, state(), meta_data); });
+  saving([&] { saver_.start(folder, state(), meta_data, options); });
 }
 
 std::optional<std::string> Training::finished_save() {
-  std::optional<std::string> folder;
-  saving([&] { folder = saver_.finished(); });
+  std::optional<std::string> folder = std::exchange(ended_save_, std::nullopt);
+  if (!folder) {
+    saving([&] { folder = saver_.finished(); });
+  }
   return saved(folder);
 }
 
 std::optional<std::string> Training::wait_for_save() {
-  std::optional<std::string> folder;
-  saving([&] { folder = saver_.wait(); });
+  std::optional<std::string> folder = std::exchange(ended_save_, std::nullopt);
+  if (!folder) {
+    saving([&] { folder = saver_.wait(); });
+  }
   return saved(folder);
 }
 
@@ -232,16 +239,26 @@ bool Training::resume(const std::string& folder) {
 void Training::check_finite() {
   finish_updates();
   if (const auto name = first_not_finite(training_state(*optimizer_))) {
-    fail(
-        fmt::format("training: after step {} '{}' holds values that are NaN or infinite; a smaller "
-                    "learning rate may help; {}",
-                    done_, *name, last_checkpoint()));
+    fail(fmt::format("training: after step {} '{}' holds values that are NaN or infinite; {}{}",
+                     done_, *name, done_ > skipped_ ? "a smaller learning rate may help; " : "",
+                     last_checkpoint()));
   }
 }
 
-std::string Training::last_checkpoint() const {
-  return last_checkpoint_.empty() ? "no checkpoint was saved before"
-                                  : "the last good checkpoint is " + last_checkpoint_;
+std::string Training::last_checkpoint() {
+  std::string failure;
+  try {
+    if (const std::optional<std::string> folder = saved(saver_.wait())) {
+      ended_save_ = folder;
+    }
+  } catch (const std::exception& error) {
+    if (!collective::is_of_peer(error)) {  // else the run ends with that error
+      failure = fmt::format("; the save after it failed: {}", error.what());
+    }
+  }
+  return (last_checkpoint_.empty() ? "no checkpoint was saved before"
+                                   : "the last good checkpoint is " + last_checkpoint_) +
+         failure;
 }
 
 }  // namespace tessera

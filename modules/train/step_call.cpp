@@ -37,8 +37,9 @@ double given(const std::map<std::string, double>& numbers, const std::string& na
 
 }  // namespace
 
-double StepCall::number(const std::string& name) const {
-  return given(numbers_.others, name, "number", "others");
+Number StepCall::number(const std::string& name) const {
+  const double value = given(numbers_.others, name, "number", "others");
+  return recorder_ == nullptr ? Number(value) : Number::variable("number." + name, value);
 }
 
 double StepCall::guard(const std::string& name) const {

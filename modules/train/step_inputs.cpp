@@ -16,6 +16,10 @@ std::string parameter_input(const std::string& name) {
   return std::string(parameter_prefix) + name;
 }
 
+std::string input_of(const nn::ParameterPointer& parameter) {
+  return parameter_input(parameter->name);
+}
+
 void add_parameter(std::map<std::string, Tensor>& all, const std::string& name,
                    nn::Parameter& parameter) {
   all.emplace(parameter_input(name), local_of(parameter.value));
@@ -32,7 +36,7 @@ void add_buffer(std::map<std::string, Tensor>& all, const std::string& name,
 void add_state(std::map<std::string, Tensor>& all, const std::string& prefix,
                const optim::Optimizer& optimizer) {
   for (const auto& [name, value] : optimizer.state().tensors) {
-    all.emplace("optimizer." + prefix + name, local_of(value));
+    all.emplace(std::string(state_prefix) + prefix + name, local_of(value));
   }
 }
 

@@ -15,12 +15,15 @@ inline const Tensor& local_of(const Tensor& x) { return x.is_distributed() ? x.l
 
 /// Inputs that are parameters have names that begin so.
 inline constexpr std::string_view parameter_prefix = "parameter.";
+/// And state of optimizers.
+inline constexpr std::string_view state_prefix = "optimizer.";
 
 // What exists before a step, by the names that it has as inputs of a program: "parameter.NAME",
 // "gradient.NAME" where gradients are kept in another place, "buffer.NAME", "optimizer.NAME".
 
 /// `name`: of the parameter, which may have a prefix.
 std::string parameter_input(const std::string& name);
+std::string input_of(const nn::ParameterPointer& parameter);
 void add_parameter(std::map<std::string, Tensor>& all, const std::string& name,
                    nn::Parameter& parameter);
 void add_buffer(std::map<std::string, Tensor>& all, const std::string& name,

@@ -24,6 +24,7 @@ import tessera.record;
 import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
+import :capture_parts;
 import :step_inputs;
 
 namespace tessera {
@@ -71,6 +72,15 @@ Training::Rows Training::rows_of(const StepBatch& batch) const {
           .wrong = "a step has no rows",
           .expected = "at least 1",
           .got = fmt::format("{}", batch.rows)});
+  }
+  if (!(batch.weight > 0) || !std::isfinite(batch.weight)) {
+    fail({.thing = "training",
+          .wrong = batch.weight == 0
+                       ? "no token counts, so there is no loss to divide by their number"
+                       : "the number that losses are divided by is not one",
+          .expected = "a StepBatch::weight of more than 0",
+          .got = fmt::format("{}", printable(batch.weight)),
+          .advice = "leave such a batch out, or look at what masks its targets"});
   }
   const SpecHandle whole = Spec::make(plan_.batch_layout(), {batch.rows}, DType::i64);
   const std::int64_t part = local_shape(*whole)[0];
@@ -169,17 +179,20 @@ const char* Training::norm_output() const {
   return clipping_.norm == 2 ? "squared_norm" : "norm_power";
 }
 
-StepResult Training::checked(const StepBatch& batch, double loss, double power) const {
+StepResult Training::checked(const StepBatch& batch, double loss, double power) {
   StepResult result{.loss = loss,
                     .grad_norm = optim::norm_of_power(power, clipping_.norm) / scale(),
                     .lr = lr_of(batch)};
   const bool skips = scaler_ || clipping_.nonfinite == optim::NonFinite::skip;
   result.skipped = skips && std::isfinite(result.loss) && !std::isfinite(result.grad_norm);
   if (!result.skipped && (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm))) {
-    fail(fmt::format(
-        "training: step {}: the loss is {} and the gradient norm {}; a smaller "
-        "learning rate or a longer warm-up may help; {}",
-        done_ + 1, printable(result.loss), printable(result.grad_norm), last_checkpoint()));
+    const char* const advice = done_ > skipped_
+                                   ? "a smaller learning rate or a longer warm-up may help"
+                                   : "no update was made before, so the data or the first values "
+                                     "of the parameters are the cause, not the learning rate";
+    fail(fmt::format("training: step {}: the loss is {} and the gradient norm {}; {}; {}",
+                     done_ + 1, printable(result.loss), printable(result.grad_norm), advice,
+                     last_checkpoint()));
   }
   return result;
 }
@@ -203,9 +216,16 @@ StepResult Training::take_step(const StepBatch& batch, const StepFunctions& func
   const auto section = [&](const char* name, const std::function<void()>& body) {
     recorder == nullptr ? body() : recorder->section(name, body);
   };
+  // What differs from step to step, so that what is recorded follows from it.
+  const auto number = [&](const char* name, double value) {
+    return recorder == nullptr ? Number(value) : Number::variable(name, value);
+  };
+  const auto count = [&](const char* name, std::int64_t value) {
+    return recorder == nullptr ? Count(value) : Count::variable(name, value);
+  };
   Tensor loss;
   Tensor power;
-  finisher_.begin(parameters);
+  finisher_.begin(parameters, count("begun", done_ + 1));
   section("gradients", [&] {
     rows.each(done_, [&](const MicroPart& part) {
       const parallel::GradientSyncScope sync(part.last);
@@ -230,7 +250,8 @@ StepResult Training::take_step(const StepBatch& batch, const StepFunctions& func
       Tensor share;
       Tensor scaled;
       run_phase("forward", [&] {
-        share = ops::mul_scalar(checked(functions.loss_sum(given)), 1.0 / batch.weight);
+        share = ops::mul_scalar(checked(functions.loss_sum(given)),
+                                number("loss_scale", 1.0 / batch.weight));
         scaled = share;
         if (scaler_) {
           scaled = ops::mul(share, from_local(ops::cast(scale_, share.dtype()),
@@ -261,18 +282,14 @@ StepResult Training::take_step(const StepBatch& batch, const StepFunctions& func
   }
   section("update", [&] {
     if (clipping_.max_value > 0) {
-      optim::clamp_gradients(parameters, clipping_.max_value * scale());
+      optim::clamp_gradients(parameters, number("max_value", clipping_.max_value * scale()));
     }
+    const std::vector<std::size_t> updated =
+        optimizer_->step(number("lr", result.lr), number("grad_scale", grad_scale),
+                         count("step", done_ - skipped_ + 1));
     if (recorder != nullptr) {
-      // Numbers that no step has: what does not follow them is a constant.
-      const double lr = result.lr * 1.7320508 + 1e-3;
-      const double scale = grad_scale * 0.5772156 + 1e-3;
-      constexpr std::int64_t later = 1'000'003;
-      StepVariables other = variables_of(batch, nullptr);
-      set_update(other, lr, scale, later);
-      recorder->rehearse(other, [&] { optimizer_->rehearse(lr, scale, later); });
+      record_updates(*recorder, 0, updated, parameters, input_of);
     }
-    optimizer_->step(result.lr, grad_scale);
     plan_.after_optimizer();
   });
   optimizer_->zero_grad();
@@ -296,7 +313,7 @@ double Training::evaluate(std::int64_t batches, const StepBatch& batch, const Lo
   return checked_evaluation(loss ? read(loss) : 0);
 }
 
-double Training::checked_evaluation(double loss) const {
+double Training::checked_evaluation(double loss) {
   if (!std::isfinite(loss)) {
     fail({.thing = "training",
           .wrong = fmt::format("after step {} the validation loss is {}", done_, printable(loss)),

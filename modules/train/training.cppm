@@ -110,12 +110,11 @@ class Training {
   /// scalar; the loss or the norm is not finite (nothing was updated then). After an error the
   /// gradients are dropped and done() is as before.
   StepResult step(const StepBatch& batch, const LossSum& loss_sum);
-  /// The same. With set_replay(true) two steps are taken as always, two are recorded, and the
+  /// The same. With set_replay(true) one step is taken as always, the next is recorded, and the
   /// following ones are replayed: the same bits, without autograd, layouts and hooks. Steps with
   /// other rows, or other frozen parameters, get a program of their own in the same way; the last
-  /// few programs are kept. A step with another weight, where the recorded ones were equal, is
-  /// taken as always. Errors: two recorded steps
-  /// differ in what no variable explains (see program_of).
+  /// few programs are kept. Numbers that the host computes and that are no Number are constants of
+  /// the program. Errors: see program_of.
   StepResult step(const StepBatch& batch, const StepFunctions& functions);
   /// `execution`: what executes the program. With transformations every step must be replayed, from
   /// the first one on (set_program): steps that would be taken as always are errors. What they add
@@ -134,7 +133,9 @@ class Training {
   /// Returns what the host reads in a step and is no guard: where it reads anything, nothing is
   /// set, and steps are recorded as they are taken. Errors: those of `make`; see set_program.
   std::string capture_ahead(const std::function<Program()>& make);
-  /// Of a training on the meta device: takes steps until one is captured. `step`: takes one.
+  /// Of a training on the meta device: takes steps until one is captured, and another one, which
+  /// is recorded and compared. `step`: takes one. Error: the two differ in what does not follow
+  /// from the step's numbers (see program_of).
   Program capture(const std::function<void()>& step);
   /// What the last replayed or recorded step has; null: nothing yet.
   const Program* program() const {
@@ -195,10 +196,12 @@ class Training {
   StateDict state();
   /// Saves the state (see save_checkpoint). Errors name the last checkpoint, which stays: values
   /// that are not finite, a full disk.
-  void save(const std::string& folder, const std::string& meta_data = "{}");
+  void save(const std::string& folder, const std::string& meta_data = "{}",
+            const SaveOptions& options = {});
   /// The same in the background: returns when the state was copied (see CheckpointSaver::start).
   /// Errors of it are thrown by the next two, which return the folder when it was saved.
-  void start_save(const std::string& folder, const std::string& meta_data = "{}");
+  void start_save(const std::string& folder, const std::string& meta_data = "{}",
+                  const SaveOptions& options = {});
   /// Nothing where no save has ended since; never blocks, and ranks may call it alone.
   std::optional<std::string> finished_save();
   std::optional<std::string> wait_for_save();
@@ -211,8 +214,9 @@ class Training {
   bool resume(const std::string& folder);
   /// Error: a parameter or the optimizer's state has values that are NaN or infinite on this rank.
   void check_finite();
-  /// "the last good checkpoint is ...", for the end of an error's text.
-  std::string last_checkpoint() const;
+  /// "the last good checkpoint is ...", for the end of an error's text. Waits for a save that is
+  /// running: it may be that one. Ranks may call it alone.
+  std::string last_checkpoint();
 
  private:
   struct MicroPart {
@@ -240,7 +244,7 @@ class Training {
   StepResult take_step(const StepBatch& batch, const StepFunctions& functions, Recorder* recorder);
   /// What loss and norm are, of a loss and gradients that are scaled. Errors: the loss is not
   /// finite; the norm is not, and such steps are not skipped.
-  StepResult checked(const StepBatch& batch, double loss, double power) const;
+  StepResult checked(const StepBatch& batch, double loss, double power);
   /// What the optimizer multiplies gradients by.
   double grad_scale(const StepResult& result) const;
   double lr_of(const StepBatch& batch) const;
@@ -250,7 +254,7 @@ class Training {
   /// The name of the output of a recorded step that the norm is computed from.
   const char* norm_output() const;
   /// Of an evaluation. Error: it is not finite.
-  double checked_evaluation(double loss) const;
+  double checked_evaluation(double loss);
 
   /// Errors of saving, with the last checkpoint in their advice.
   void saving(const std::function<void()>& act);
@@ -274,9 +278,10 @@ class Training {
     enum PartNumber : std::uint8_t { whole_step, first, middle, last, rest, part_count };
     std::array<ProgramPart, part_count> parts = {};
     PartNumber running = whole_step;
-    std::vector<bool> trained = {};         // by parameter
+    std::vector<bool> trained = {};  // by parameter
+    ModuleForms modules = {};
     std::vector<std::int64_t> missed = {};  // by parameter: see missed_updates
-    std::vector<std::string> updated = {};  // parameters that the program's update writes
+    std::vector<std::size_t> updated = {};  // the optimizer's parameters that it updates, in order
     std::vector<GuardValue> guards = {};    // those within the step
     std::vector<Tensor> parameters = {};    // that `inputs` has the local tensors of
     /// Of all parts, without rows: gradients that are kept elsewhere are the same ones in each.
@@ -296,21 +301,21 @@ class Training {
   /// What is known of a step before it is taken as always.
   struct Attempt {
     std::vector<GuardValue> known = {};  // guards that replays have read until one ended them
-    bool refused = false;                // it has a program, and a number that it does not allow
+    bool refused = false;                // it has a program, and one that it must not have
   };
   /// Replays the step; nothing where that cannot be, and counts_.refusal says why.
   std::optional<StepResult> replayed(const StepBatch& batch, const StepRows& rows,
                                      Attempt& attempt);
   /// Equal for steps that one program can be right for.
   std::string kind_of(const StepRows& rows) const;
-  StepResult record_first_or_second(const StepBatch& batch, const StepFunctions& functions,
-                                    const std::string& kind);
+  /// A step that is recorded; its program is captured.
+  StepResult capture_step(const StepBatch& batch, const StepFunctions& functions,
+                          const std::string& kind);
   StepResult replay_step(const StepBatch& batch, const StepRows& rows, Capture& capture,
                          StepVariables variables);
   /// What a step's dynamic arguments follow from, before its update is known.
   StepVariables variables_of(const StepBatch& batch, const Program* program) const;
-  void set_update(StepVariables& variables, double lr, double grad_scale,
-                  std::int64_t more_steps = 0) const;
+  void set_update(StepVariables& variables, double lr, double grad_scale) const;
   /// Tensors that exist before a step.
   std::map<std::string, Tensor> inputs() const;
   /// `missed`: the updates that each parameter had missed when the program was recorded.
@@ -329,6 +334,7 @@ class Training {
   void check_untouched(const Capture& capture) const;
   StateDict live_state() const;
   std::vector<bool> trained() const;
+  ModuleForms module_forms() const;
   /// How many of the training's updates each parameter that is trained has not taken, because it
   /// was frozen: its step count is the training's less that. 0 for those that have taken none.
   std::vector<std::int64_t> missed_updates() const;
@@ -350,7 +356,8 @@ class Training {
   graph::AddedState added_;                    // by transformations of programs
   std::vector<Capture> captures_;              // the one that was used last is the last
   std::map<std::string, std::int64_t> kinds_;  // of steps without a program: how many were taken
-  std::map<std::string, Recording> firsts_;    // that wait for a second one of an equal step
+  bool compares_ = false;                      // by capture()
+  std::map<std::string, Recording> recorded_;  // by kind: those that others are compared with
   StepGuards guards_;                          // of the step
   bool replayed_last_ = false;         // by the last capture, and nothing else has written since
   std::optional<StepVariables> left_;  // of the step by the last capture that left its update
@@ -359,6 +366,7 @@ class Training {
   std::unique_ptr<Executor> evaluation_;
   std::string last_checkpoint_;  // saved or loaded; empty: none
   CheckpointSaver saver_;
+  std::optional<std::string> ended_save_;  // that an error's text has waited for
 };
 
 }  // namespace tessera

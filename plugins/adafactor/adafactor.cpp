@@ -135,25 +135,19 @@ class Adafactor final : public optim::UpdateRule {
              .make = [](const Tensor& p) { return p.dims() < 2 ? ops::zeros_like(p) : Tensor(); }}};
   }
 
-  std::vector<double> numbers(const optim::UpdateGroup& group) const override {
-    const auto step = static_cast<double>(group.step);
-    return {1 - group.lr * group.weight_decay, std::pow(step, beta2_decay_),
-            std::min(group.lr, 1 / std::sqrt(step)),
-            maximize_ ? -group.grad_scale : group.grad_scale};
-  }
-
   void update(const optim::UpdateGroup& group) override {
-    const std::vector<double> all = numbers(group);
+    const Number step = group.step.number();
+    const Number scale = maximize_ ? -group.grad_scale : group.grad_scale;
     const DType dtype = group.parameters[0].dtype();
     std::vector<Tensor> gradients;
     std::vector<Tensor> rows;
     std::vector<Tensor> columns;
     for (const Tensor& gradient : group.gradients) {
-      gradients.push_back(ops::mul_scalar(ops::cast(gradient, dtype), all[3]));
+      gradients.push_back(ops::mul_scalar(ops::cast(gradient, dtype), scale));
     }
     const Tensor sizes = root_mean_squares(group.parameters, dtype);  // before the decay, as torch
-    ops::foreach_mul_(group.parameters, all[0]);
-    add_squares(group, gradients, all[1]);
+    ops::foreach_mul_(group.parameters, 1 - group.lr * group.weight_decay);
+    add_squares(group, gradients, pow(step, beta2_decay_));
     std::vector<Tensor> updates;
     const double eps = eps_[0] > 0 ? eps_[0] : precision(dtype);
     std::vector<Tensor> variances = estimates(group, eps);
@@ -162,7 +156,8 @@ class Adafactor final : public optim::UpdateRule {
           ops::mul(ops::rsqrt(ops::clamp(variances[i], eps * eps, HUGE_VAL)), gradients[i]));
     }
     const Tensor update_sizes = root_mean_squares(updates, dtype);
-    const Tensor factors = ops::div(ops::mul_scalar(ops::clamp(sizes, eps_[1], HUGE_VAL), all[2]),
+    const Number rate = min(group.lr, 1 / sqrt(step));
+    const Tensor factors = ops::div(ops::mul_scalar(ops::clamp(sizes, eps_[1], HUGE_VAL), rate),
                                     ops::clamp(ops::mul_scalar(update_sizes, 1 / d_), 1, HUGE_VAL));
     for (std::size_t i = 0; i < updates.size(); ++i) {
       updates[i] = ops::mul(updates[i], ops::select(factors, 0, static_cast<std::int64_t>(i)));
@@ -178,7 +173,7 @@ class Adafactor final : public optim::UpdateRule {
 
   /// Moves the states towards the squares of the gradients.
   static void add_squares(const optim::UpdateGroup& group, const std::vector<Tensor>& gradients,
-                          double weight) {
+                          const Number& weight) {
     std::vector<std::size_t> of;  // the state's list and place, of each mean
     std::vector<Tensor> sums;
     for (std::size_t i = 0; i < gradients.size(); ++i) {

@@ -6,6 +6,7 @@
 // of a group have arrived, their reduction into the shards' gradients is issued and the whole
 // values are freed; it is finished before the next reduction, or at the end of backward.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <compare>
@@ -160,6 +161,11 @@ class Fsdp final : public ParallelStyle {
             .add(parameter, dim_of(*parameter), extension);
       }
       sharding_->add(unit, module);
+      model_ = &target.model;
+      units_[unit].modules.push_back(&module);
+      for (const nn::ParameterPointer& parameter : sharded) {
+        units_[unit].parameters.push_back(parameter.get());
+      }
     }
   }
 
@@ -181,6 +187,11 @@ class Fsdp final : public ParallelStyle {
     for (const Set& set : sets_) {
       check("together", "module", set.on);
     }
+    for (const auto& [number, unit] : units_) {
+      for (const nn::Parameter* const parameter : unit.parameters) {
+        check_tied(unit, *parameter);
+      }
+    }
   }
 
   ShardedParameters* sharded_parameters() override { return sharding_.get(); }
@@ -195,6 +206,49 @@ class Fsdp final : public ParallelStyle {
   }
 
  private:
+  struct Unit {
+    std::vector<nn::Module*> modules = {};
+    std::vector<const nn::Parameter*> parameters = {};
+  };
+
+  /// Whole values exist while one of the unit's modules runs: every module that has the parameter
+  /// must be one of them, or inside of one.
+  void check_tied(const Unit& unit, const nn::Parameter& parameter) const {
+    if (parameter.other_names.empty()) {
+      return;  // not tied
+    }
+    std::vector<std::string> names;    // of the parameter, one for each module that has it
+    std::vector<std::string> modules;  // to be gathered together
+    bool outside = false;
+    for (nn::Module* const user : nn::all_modules(*model_)) {
+      const auto slot = std::ranges::find_if(
+          user->parameters(), [&](const auto& one) { return one.second.get() == &parameter; });
+      if (slot == user->parameters().end()) {
+        continue;
+      }
+      names.push_back(user->name().empty() ? slot->first : user->name() + "." + slot->first);
+      const auto around = std::ranges::find_if(unit.modules, [&](nn::Module* module) {
+        const std::vector<nn::Module*> inside = nn::all_modules(*module);
+        return std::ranges::find(inside, user) != inside.end();
+      });
+      outside = outside || around == unit.modules.end();
+      const std::string& module = around == unit.modules.end() ? user->name() : (*around)->name();
+      if (std::ranges::find(modules, module) == modules.end()) {
+        modules.push_back(module);
+      }
+    }
+    if (outside) {
+      std::vector<std::string> gathered;
+      for (const nn::Module* const module : unit.modules) {
+        gathered.push_back(module->name());
+      }
+      options_.refuse(fmt::format(
+          "the tied parameter '{}' is gathered while '{}' runs, and other modules use it too; let "
+          "'on' match all of them, and set together = [{{ on = [\"{}\"] }}]",
+          fmt::join(names, "', '"), fmt::join(gathered, "', '"), fmt::join(modules, "\", \"")));
+    }
+  }
+
   /// Modules whose parameters are gathered together.
   struct Set {
     Patterns on;
@@ -337,6 +391,8 @@ class Fsdp final : public ParallelStyle {
   Patterns ignore_;
   std::vector<std::pair<Patterns, int>> dims_;
   std::vector<Set> sets_;
+  nn::Module* model_ = nullptr;
+  std::map<std::size_t, Unit> units_;
   std::map<GroupKey, fsdp::Group*> groups_;
 };
 

@@ -64,9 +64,6 @@ class Muon final : public optim::UpdateRule {
   std::vector<optim::StateTensor> states() const override { return {{.name = "momentum_buffer"}}; }
   bool takes(const Dims& shape) const override { return shape.size() == 2; }
   Rest rest() const override { return rest_; }
-  std::vector<double> numbers(const optim::UpdateGroup& group) const override {
-    return {1 - group.lr * group.weight_decay, -group.lr};
-  }
 
   void update(const optim::UpdateGroup& group) override {
     std::vector<Tensor> updates;
@@ -90,9 +87,8 @@ class Muon final : public optim::UpdateRule {
         orthogonalize(updates, alike);
       }
     }
-    const std::vector<double> factors = numbers(group);
-    ops::foreach_mul_(group.parameters, factors[0]);
-    ops::foreach_add_(group.parameters, updates, factors[1]);
+    ops::foreach_mul_(group.parameters, 1 - group.lr * group.weight_decay);
+    ops::foreach_add_(group.parameters, updates, -group.lr);
   }
 
  private:

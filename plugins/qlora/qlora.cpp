@@ -2,6 +2,7 @@
 // weights are packed to 4 bits. Options: rank = 8, alpha = 16, dropout = 0, base = "nf4" | "none"
 // (plain LoRA), rslora = false, dora = false.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <memory>
 #include <string>
@@ -53,10 +54,14 @@ class QLoRA final : public ParallelStyle {
     }
     const nn::Parameter& weight = *module->parameter("weight");
     if (!weight.other_names.empty()) {
+      const std::string own = module->name() + ".weight";
+      std::vector<std::string> others = {weight.name};
+      others.insert(others.end(), weight.other_names.begin(), weight.other_names.end());
+      std::erase(others, own);
       fail_input({.thing = fmt::format("module '{}'", module->name()),
-                  .wrong = fmt::format("its weight is also '{}', so an update of this layer could "
-                                       "not be merged into it",
-                                       weight.other_names.front()),
+                  .wrong = fmt::format("its weight '{}' is also '{}', so an update of this layer "
+                                       "could not be merged into it",
+                                       own, fmt::join(others, "' and '")),
                   .advice = "let 'on' match other layers"});
     }
     const auto layer = std::make_shared<qlora::LoraLinear>(*module, update_);

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "catch.hpp"
+#include "tessera/shown.hpp"
 
 using tessera::parse_json_object;
 using tessera::read_json_object;
@@ -52,6 +53,41 @@ TEST_CASE("depth, values and bytes are bounded while the text is parsed") {
   contains(parse_json_object(three, {.values = 4}).problem, "too many values (at most 4)");
   CHECK(parse_json_object(three, {.bytes = three.size()}).problem.empty());
   contains(parse_json_object(three, {.bytes = three.size() - 1}).problem, "too large");
+}
+
+TEST_CASE("an ordered object has its members in the order of the text") {
+  const auto folder =
+      std::filesystem::temp_directory_path() / ("tessera_ordered_" + std::to_string(::getpid()));
+  std::filesystem::create_directories(folder);
+  const std::string path = folder / "a.json";
+  const auto read = [&](const std::string& text) {
+    std::ofstream(path) << text;
+    return tessera::read_ordered_json_object(path);
+  };
+  const std::string text = R"({"b":1,"a":{"z":[1,{"y":2,"x":3}],"c":null},"B":true})";
+  CHECK(read(text).value.dump() == text);
+  contains(read(R"({"b": {"a": 1, "c": 2, "a": 3}})").problem, "the name 'a' occurs twice");
+  contains(read(R"({"a": [{"a": 1}, 2], "b": )").problem, "not JSON");
+  // Many members, whose names must not be compared with all others.
+  std::string many = "{";
+  for (int i = 0; i < 300'000; ++i) {
+    many += "\"" + std::to_string(i) + "\":" + std::to_string(i) + ",";
+  }
+  many.back() = '}';
+  CHECK(read(many).value.size() == 300'000);
+  std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("a long text is shown by its beginning, its end and its length") {
+  CHECK(tessera::shown("short") == "short");
+  CHECK(tessera::shown(std::string(120, 'a')) == std::string(120, 'a'));
+  CHECK(tessera::shown("0123456789abc", 9) == "012345...abc (13 bytes)");
+  const std::string large = tessera::shown(std::string(2'000'000, 'a'));
+  CHECK(large == std::string(80, 'a') + "..." + std::string(40, 'a') + " (2000000 bytes)");
+  // Not within a character: each of these has two bytes.
+  CHECK(tessera::shown("\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4", 9) ==
+        "\u00e4\u00e4\u00e4...\u00e4 (12 bytes)");
+  CHECK(tessera::shown("\x80\x80\x80\x80\x80\x80\x80\x80", 3) == "... (8 bytes)");
 }
 
 TEST_CASE("a file's size is compared before it is read") {

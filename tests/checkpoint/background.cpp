@@ -1,11 +1,16 @@
 // Saves in the background: what they hold, what delays them, and how they fail.
 #include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <limits>
 #include <optional>
@@ -196,6 +201,40 @@ TEST_CASE("a failure in the background is the same error on all ranks, once") {
   CHECK(folder.names() == std::vector<std::string>{"good", "next"});
   CHECK(holds(folder.at("next"), 3));
 }
+
+#if !__has_feature(address_sanitizer) && !__has_feature(thread_sanitizer)  // they reserve terabytes
+TEST_CASE("without memory for the copy a save holds its rank up, and is whole") {
+  const Folder folder;
+  std::fflush(nullptr);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    collective::run_threads(1, [&](collective::World&) {
+      const StateDict state = state_of(1, 1, 1 << 26);  // 256 MiB
+      CheckpointSaver saver;
+      saver.start(folder.at("warm"), state_of(1, 1));  // what else it allocates is there
+      saver.wait();
+      const StateDict in_hand = state_of(1, 2, 1 << 26);  // what is free now
+      release_cached_memory();
+      std::ifstream pages("/proc/self/statm");
+      rlim_t used = 0;
+      pages >> used;
+      used *= static_cast<rlim_t>(::sysconf(_SC_PAGESIZE));
+      const rlimit limit{used + (128U << 20), RLIM_INFINITY};
+      ::setrlimit(RLIMIT_AS, &limit);
+      saver.start(folder.at("c"), state);
+      expect(!saver.saving(), "the save has ended");
+      fill(state, 7);
+      expect(saver.wait() == folder.at("c"), "the save has succeeded");
+    });
+    ::_exit(incomplete_outputs().empty() ? 0 : 3);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
+  CHECK(holds(folder.at("c"), 1));
+}
+#endif
 
 TEST_CASE("a folder that is removed while it is written is an error that names it") {
   const Folder folder;

@@ -214,6 +214,27 @@ TEST_CASE("only what saves leave behind is removed, and never a save that is goi
   CHECK(folder.names() == std::vector<std::string>{"a.tmp-2", "c", "notes.tmp-x"});
 }
 
+TEST_CASE("a save into a folder that was moved or replaced writes nothing there") {
+  const Folder folder;
+  std::filesystem::create_directory(folder.at("run"));
+  const auto held = std::make_shared<const HeldFolder>(folder.at("run"));
+  const auto save = [&](int step) {
+    on_ranks(2, [&](int) {
+      StateDict state;
+      state.scalars["s"] = std::int64_t{1};
+      save_checkpoint(checkpoint_folder(folder.at("run"), step), state, "{}", {.within = held});
+    });
+  };
+  save(1);
+  std::filesystem::rename(folder.at("run"), folder.at("moved"));
+  CHECK(contains(run_error([&] { save(2); }), "was removed, moved or replaced during the run"));
+  CHECK(folder.names() == std::vector<std::string>{"moved"});
+  std::filesystem::create_directory(folder.at("run"));
+  CHECK(contains(run_error([&] { save(2); }), "was removed, moved or replaced during the run"));
+  CHECK(std::filesystem::is_empty(folder.at("run")));
+  CHECK(checkpoints_in(folder.at("moved")).size() == 1);
+}
+
 TEST_CASE("a save from a thread that acts as another rank says what to do") {
   const Folder folder;
   set_current_rank(3);

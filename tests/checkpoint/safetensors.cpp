@@ -346,3 +346,53 @@ TEST_CASE("a wrong folder is an error that names what is wrong") {
   write_tensors(folder.at("a.safetensors"), {{"y", zeros({2})}});
   CHECK(contains(fails(), "'x' is not in the file 'a.safetensors'"));
 }
+
+TEST_CASE("files of PyTorch's sharded writer are refused, as their tensors may be parts") {
+  // Names and metadata as torch/distributed/checkpoint/_hf_utils.py and filesystem.py write them.
+  const auto metadata = [](const std::string& offsets) {
+    return std::map<std::string, std::string>{
+        {"DCP_SHARDING_INFO", R"({"x": {"saved_offsets": )" + offsets + "}}"},
+        {"DCP_VERSION", "1.0"},
+        {"format", "pt"}};
+  };
+  const Folder folder;
+  const std::string first = "shard-00000-model-00001-of-00001.safetensors";
+  const std::string second = "shard-00001-model-00001-of-00001.safetensors";
+  const std::map<std::string, Tensor> half = {{"x", zeros({2, 3})}};
+  write_tensors(folder.at(first), half, metadata("[0, 0]"));
+  write_tensors(folder.at(second), half, metadata("[2, 0]"));
+  for (const std::string& name : {first, second}) {
+    INFO(name);
+    CHECK(contains(input_error([&] { SafetensorsFile{folder.at(name)}; }),
+                   name + ": its tensors are parts of larger ones"));
+    CHECK(contains(input_error([&] { open_tensors(folder.at(name)); }), "are parts"));
+  }
+  CHECK(contains(input_error([&] { open_tensors(folder.at("")); }), "are parts"));
+  // transformers reads the parts of such a folder, whatever is beside them.
+  write_tensors(folder.at("model.safetensors"), half);
+  CHECK(contains(input_error([&] { open_tensors(folder.at("")); }), "are parts"));
+  CHECK(contains(input_error([&] { SafetensorsFolder{folder.at("")}; }), "are parts"));
+
+  // The same writer without sharding: whole tensors, in files with other names.
+  const std::string whole = folder.at("model-00001-of-00001.safetensors");
+  write_tensors(whole, half, metadata("[0, 0]"));
+  CHECK(open_tensors(whole).source->info("x").shape == Dims{2, 3});
+  for (const char* offsets : {"[0, 1]", "[0]", "[0, 0, 0]", "null", "{}", "[0, \"0\"]", "[0, "}) {
+    INFO(offsets);
+    std::filesystem::remove(whole);
+    write_tensors(whole, half, metadata(offsets));
+    CHECK(contains(input_error([&] { SafetensorsFile{whole}; }), "are parts"));
+  }
+  std::filesystem::remove(whole);
+  write_tensors(whole, {{"x", zeros({2, 3})}, {"y", zeros({2})}}, metadata("[0, 0]"));
+  CHECK(contains(input_error([&] { SafetensorsFile{whole}; }), "are parts"));
+}
+
+TEST_CASE("a folder of weights knows its files") {
+  CHECK(SafetensorsFolder(stored_folders + "plain").files() ==
+        std::vector<std::string>{"model.safetensors"});
+  const std::vector<std::string> files =
+      SafetensorsFolder(stored_folders + "sharded_files").files();
+  CHECK(files.size() == 5);
+  CHECK(files.front() == "model-00001-of-00005.safetensors");
+}

@@ -354,3 +354,37 @@ TEST_CASE("the latest checkpoint is found, older ones are removed") {
   CHECK(contains(error, "step-00000020', the newest good one"));
   CHECK_FALSE(input_error([&] { prune_checkpoints(folder.at(""), 0); }).empty());
 }
+
+TEST_CASE("a newest checkpoint on a disk that is not there is an error, and not passed over") {
+  const Folder folder;
+  save_true(arrangements()[0], checkpoint_folder(folder.at(""), 5));
+  std::filesystem::create_directory_symlink("/nowhere/step-00000007", folder.at("step-00000007"));
+  CHECK(checkpoints_in(folder.at("")) ==
+        std::vector<std::string>{folder.at("step-00000007"), folder.at("step-00000005")});
+  const std::string error = input_error([&] { latest_checkpoint(folder.at("")); });
+  CHECK(contains(error, "step-00000007', cannot be used"));
+  CHECK(contains(error, "step-00000005', the newest good one"));
+}
+
+TEST_CASE("a checkpoint whose index is damaged is not removed: which files are its is not known") {
+  const Folder folder;
+  const Arrangement plain = arrangements()[0];
+  for (const std::int64_t step : {1, 2, 3}) {
+    save_true(plain, checkpoint_folder(folder.at(""), step));
+  }
+  folder.write("step-00000001/checkpoint.json", "{}");
+  const std::string error = run_error([&] { prune_checkpoints(folder.at(""), 1); });
+  CHECK(contains(error, "old ones cannot be removed: '" + folder.at("step-00000001") + "'"));
+  CHECK(folder.names() == std::vector<std::string>{"step-00000001", "step-00000003"});
+  CHECK(std::filesystem::exists(folder.at("step-00000001/rank-0.safetensors")));
+}
+
+TEST_CASE("a removal that was interrupted is completed by the next one") {
+  const Folder folder;
+  save_true(arrangements()[0], checkpoint_folder(folder.at(""), 5));
+  folder.write("step-00000003.tmp-removed/rank-7.safetensors", "half");
+  folder.write("step-00000004.tmp-removed/notes.txt", "mine");
+  const std::string error = run_error([&] { prune_checkpoints(folder.at(""), 1); });
+  CHECK(contains(error, "step-00000004.tmp-removed' (notes.txt is in it"));
+  CHECK(folder.names() == std::vector<std::string>{"step-00000004.tmp-removed", "step-00000005"});
+}

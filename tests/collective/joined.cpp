@@ -114,6 +114,31 @@ int count(const std::string& text, const std::string& part) {
 
 }  // namespace
 
+TEST_CASE("a rank that waits for others to join ends at a signal, blocked or not") {
+  for (const bool blocked : {false, true}) {
+    const Environment first = rank_of(0, 2, "alone");
+    const Outcome outcome = as_program([&] {
+      set(first);
+      sigset_t signals;
+      sigemptyset(&signals);
+      if (blocked) {
+        sigaddset(&signals, SIGTERM);
+      }
+      sigprocmask(SIG_SETMASK, &signals, nullptr);
+      const pid_t rank = getpid();
+      if (fork() == 0) {
+        usleep(300'000);
+        kill(rank, SIGTERM);
+        _exit(0);
+      }
+      return join_launch({.ranks = 2, .timeout_seconds = 20}, sum_of_ranks);
+    });
+    CHECK(outcome.code == 1000 + SIGTERM);
+    CHECK(outcome.seconds < 10);
+    CHECK(outcome.errors.empty());
+  }
+}
+
 TEST_CASE("ranks that another program started meet by name and leave nothing behind") {
   const Outcome good = run_joined(3, sum_of_ranks);
   INFO(good.errors);

@@ -1,18 +1,23 @@
 // Signals to a launch: requests to stop, ranks that are stopped for a while, and what was ignored
 // before.
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "catch.hpp"
+#include "thread_signals.hpp"
 
 import tessera.base;
 import tessera.collective;
@@ -52,11 +57,16 @@ int count(const std::string& text, const std::string& part) {
   return found;
 }
 
+/// Without the C library's own signals, which have handlers from the first thread on.
+std::uint64_t handled_by_program(const testing::ThreadSignals& signals) {
+  return signals.handled & ~testing::bits_of({32, 33});
+}
+
 }  // namespace
 
 TEST_CASE("every signal that asks to stop lets the ranks save, alone or sent to all of them") {
   for (const int ranks : {1, 2}) {
-    for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU}) {
       for (const bool whole_group : {false, true}) {
         const Outcome outcome = as_program([&] {
           setpgid(0, 0);
@@ -79,9 +89,184 @@ TEST_CASE("every signal that asks to stop lets the ranks save, alone or sent to 
   }
 }
 
+TEST_CASE("signals that were blocked at the start stop a run") {
+  for (const int ranks : {1, 2}) {
+    for (const bool launcher : {true, false}) {
+      const Outcome outcome = as_program([&] {
+        sigset_t all;
+        sigfillset(&all);
+        sigprocmask(SIG_BLOCK, &all, nullptr);  // by a parent that waits for its own signals
+        const pid_t parent = getpid();
+        return launch({.ranks = ranks}, [&](World& world) {
+          if (world.rank() == 0) {
+            kill(launcher ? parent : getpid(), SIGTERM);
+          }
+          return save_when_asked(world);
+        });
+      });
+      INFO(ranks << " ranks, to the launcher: " << launcher);
+      CHECK(outcome.code == 130);
+      CHECK(outcome.errors == "saved");
+    }
+  }
+}
+
+TEST_CASE("no rank computes in a thread that a handler may interrupt") {
+  for (const int ranks : {1, 2}) {
+    const Outcome outcome = as_program([&] {
+      return launch({.ranks = ranks}, [](World& world) {
+        reduce_one(world);
+        std::atomic<bool> done{false};
+        std::thread own([&] {
+          while (!done) {
+            usleep(1000);
+          }
+        });
+        const auto threads = testing::thread_signals(getpid());
+        done = true;
+        own.join();
+        const std::uint64_t answered = testing::bits_of(
+            {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU, SIGPIPE, SIGXFSZ});
+        const auto waiting =
+            std::ranges::count(threads, "tessera-signals", &testing::ThreadSignals::name);
+        std::fputs(testing::interruptible(threads).c_str(), stderr);
+        return threads.size() == 3 && waiting == 1 && (threads[0].handled & answered) == answered
+                   ? 0
+                   : 3;
+      });
+    });
+    CHECK(outcome.code == 0);
+    CHECK(outcome.errors.empty());
+  }
+}
+
+TEST_CASE("threads that the program started before take part in a request to stop") {
+  for (const int ranks : {1, 2}) {
+    const Outcome outcome = as_program([&] {
+      std::thread([] {
+        while (true) {
+          usleep(1000);
+        }
+      }).detach();  // the only one that does not block the signal
+      const pid_t parent = getpid();
+      return launch({.ranks = ranks}, [&](World& world) {
+        world.everyone().barrier();
+        if (world.rank() == 0) {
+          kill(parent, SIGTERM);
+        }
+        return save_when_asked(world);
+      });
+    });
+    CHECK(outcome.code == 130);
+    CHECK(outcome.errors == "saved");
+  }
+}
+
+TEST_CASE("after a notice of little time a request to stop is the first one") {
+  for (const int ranks : {1, 2}) {
+    const Outcome outcome = as_program([&] {
+      const pid_t parent = getpid();
+      return launch({.ranks = ranks}, [&](World& world) {
+        world.everyone().barrier();
+        if (world.rank() == 0) {
+          // Slurm's --signal, the limit of CPU time each second, and at last the end of the job.
+          for (const int number : {SIGUSR1, SIGXCPU, SIGTERM}) {
+            kill(parent, number);
+            usleep(600'000);
+          }
+        }
+        return save_when_asked(world);
+      });
+    });
+    CHECK(outcome.code == 130);
+    CHECK(outcome.errors == "saved");
+  }
+}
+
+TEST_CASE("the limit of CPU time lets the ranks save") {
+  const Outcome outcome = as_program([&] {
+    const rlimit limit = {1, RLIM_INFINITY};  // seconds
+    setrlimit(RLIMIT_CPU, &limit);
+    return launch({.ranks = 1}, [&](World& world) {
+      while (!world.interrupt_requested()) {
+      }
+      return save_when_asked(world);
+    });
+  });
+  CHECK(outcome.code == 130);
+  CHECK(outcome.errors == "saved");
+}
+
+TEST_CASE("a signal that the program handles itself stays the program's") {
+  static std::atomic<int> calls;
+  for (const int ranks : {1, 2}) {
+    const Outcome outcome = as_program([&] {
+      calls = 0;
+      signal(SIGUSR1, [](int) { ++calls; });
+      return launch({.ranks = ranks}, [&](World& world) {
+        raise(SIGUSR1);
+        usleep(50'000);
+        return world.interrupt_agreed() ? 5 : calls.load();
+      });
+    });
+    CHECK(outcome.code == 1);
+  }
+}
+
+TEST_CASE("a process that a rank forks has its signals as the program had them") {
+  for (const int ranks : {1, 2}) {
+    const Outcome outcome = as_program([&] {
+      signal(SIGUSR2, SIG_IGN);
+      signal(SIGINT, [](int) {});
+      sigset_t blocked;
+      sigemptyset(&blocked);
+      sigaddset(&blocked, SIGTERM);
+      sigprocmask(SIG_SETMASK, &blocked, nullptr);
+      const auto before = testing::read_thread_signals("/proc/self/status");
+      return launch({.ranks = ranks}, [&](World& /*world*/) {
+        const pid_t child = fork();
+        if (child == 0) {
+          const auto own = testing::read_thread_signals("/proc/self/status");
+          _exit((own.blocked != before.blocked ? 1 : 0) + (own.ignored != before.ignored ? 2 : 0) +
+                (handled_by_program(own) != handled_by_program(before) ? 4 : 0));
+        }
+        int status = 0;
+        waitpid(child, &status, 0);
+        return WIFEXITED(status) ? WEXITSTATUS(status) : 64;
+      });
+    });
+    CHECK(outcome.code == 0);
+  }
+}
+
+TEST_CASE("after a launch the program has its signals as before") {
+  for (const int ranks : {1, 2}) {
+    const Outcome outcome = as_program([&] {
+      signal(SIGINT, [](int) {});
+      const auto before = testing::read_thread_signals("/proc/self/status");
+      const pid_t parent = getpid();
+      const int code = launch({.ranks = ranks}, [&](World& world) {
+        if (world.rank() == 0) {
+          kill(parent, SIGTERM);
+          usleep(50'000);
+          kill(parent, SIGTERM);  // of the same request
+        }
+        return save_when_asked(world);
+      });
+      const auto after = testing::read_thread_signals("/proc/self/status");
+      return after.blocked == before.blocked && after.ignored == before.ignored &&
+                     handled_by_program(after) == handled_by_program(before)
+                 ? code
+                 : 3;
+    });
+    CHECK(outcome.code == 130);
+    CHECK(outcome.errors == "saved");
+  }
+}
+
 TEST_CASE("a signal that was ignored at the start stays ignored") {
   for (const int ranks : {1, 2}) {
-    for (const int number : {SIGINT, SIGHUP}) {
+    for (const int number : {SIGINT, SIGHUP, SIGUSR1}) {
       const Outcome outcome = as_program([&] {
         setpgid(0, 0);
         signal(number, SIG_IGN);  // nohup, or a background job of a script
@@ -91,7 +276,7 @@ TEST_CASE("a signal that was ignored at the start stays ignored") {
           if (world.rank() == 0) {
             kill(-parent, number);
           }
-          return save_when_asked(world, 0.5);
+          return save_when_asked(world, 0.3);
         });
       });
       CHECK(outcome.code == 0);
@@ -220,7 +405,7 @@ TEST_CASE("the time in which the whole run is stopped is nobody's wait") {
     if (helper == 0) {
       setpgid(0, 0);
       usleep(300'000);
-      kill(-group, SIGSTOP);  // as Ctrl-Z and `fg`
+      kill(-group, SIGTSTP);  // Ctrl-Z and `fg`
       usleep(2'500'000);
       kill(-group, SIGCONT);
       _exit(0);

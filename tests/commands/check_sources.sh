@@ -57,6 +57,9 @@ expect 'a module that the build does not know' 'no add_subdirectory(odd)'
 mkdir modules/high/kernels
 echo 'import tessera.low;' >modules/high/kernels/b.hpp
 expect 'a kernel header that imports' 'must not import'
+mkdir modules/high/functions
+printf '#include <cmath>\n' >modules/high/functions/b.hpp
+expect 'a function of elements that needs the host' 'a function of elements includes math.hpp'
 echo 'int x;' >>modules/low/low.cppm
 expect 'a facade with code' 'a facade must contain only'
 echo 'namespace {' >>modules/low/a.cppm
@@ -67,12 +70,16 @@ sed -i 's/a.cppm/INTERNAL a.cppm/' modules/low/CMakeLists.txt
 expect 'an interface among the internal partitions' 'listed under INTERNAL'
 echo 'int forgotten;' >modules/low/c.cpp
 expect 'a source that nothing builds' 'no modules/low/CMakeLists.txt builds it'
-printf '\n%.0s' {1..500} >>modules/low/a.cppm
-expect 'a long file' 'lines; at most'
+echo 'CHECK_THAT(x, Catch::ContainsSubstring("y"));' >>modules/high/b.cpp
+expect 'a name of one version of Catch2' 'not in both versions'
+echo '#include <catch2/catch_all.hpp>' >modules/high/b.cpp
+expect 'the header of one version of Catch2' 'has both versions'
 echo "// TO""DO" >>modules/low/a.cppm
 expect 'unfinished work' 'finish it'
 echo 'bool f() { return std::string(error.what()).starts_with("disk"); }' >>modules/high/b.cpp
 expect "a decision by an error's text" 'use its fields()'
+printf '| term | a thing | `gone` |\n' >docs/glossary.md
+expect 'a name in the glossary that is gone' 'no interface has this name'
 rm docs/two.md
 expect 'a dead link' 'is broken'
 echo '# Else' >docs/two.md

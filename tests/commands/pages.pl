@@ -1,5 +1,5 @@
 #!/usr/bin/env perl
-# Runs the commands of README.md and docs/*.md: every block that begins with ```sh. Also holds the table of
+# Runs the commands of README.md, docs/*.md and docs/design/*.md: every block that begins with ```sh. Also holds the table of
 # modules in docs/architecture.md to what the modules' CMakeLists.txt state.
 #
 #   pages.pl REPOSITORY PROGRAM BUILD [long]
@@ -143,7 +143,7 @@ case \$command in
 esac
 END
 
-my @pages = ('README.md', map { s{^\Q$repository\E/}{}r } sort glob "$repository/docs/*.md");
+my @pages = ("README.md", map { s{^\Q$repository\E/}{}r } sort glob("$repository/docs/*.md"), glob("$repository/docs/design/*.md"));
 for my $page (@pages) {
   my $script = script_of($page) or next;
   my $folder = "$scratch/" . $page =~ tr{/}{-}r;

@@ -5,11 +5,11 @@
 #   adding_an_operator.pl REPOSITORY BUILD CMAKE CXX NINJA
 #
 # A comment before a code block of the page says what to do with it:
-#   <!-- file: PATH -->                           a new file
+#   <!-- insert before "TEXT" in: PATH -->        before the only place of TEXT
+#   <!-- replace "TEXT" in: PATH -->              the only place of TEXT
 #   <!-- append to the namespace of: PATH -->     before the last closing brace
-#   <!-- insert after WORD in: PATH -->           after the line that consists of WORD
-# Only the new source and the interfaces that it imports are compiled in the copy. The object becomes a library that is
-# loaded into BUILD's test_conformance; the rest of libtessera is the same.
+# Only the sources that follow from the list of functions, and the interfaces that they import, are compiled in the copy.
+# Their objects take the place of BUILD's in another libtessera, which is loaded into BUILD's test_conformance.
 use strict;
 use warnings;
 use Cwd qw(abs_path);
@@ -52,38 +52,46 @@ run('copy the repository', "cd '$repository' && tar -cf - --exclude=./build --ex
 
 # The steps, as a reader performs them.
 my $page = text_of("$copy/docs/adding-an-operator.md");
-my ($new, %done);
-while ($page =~ /^<!-- (file|append to the namespace of|insert after (\w+) in): (\S+) -->\n```\w+\n(.*?)^```$/msg) {
-  my ($step, $word, $file, $block) = ($1, $2, $3, $4);
-  if ($step eq 'file') {
-    die "$file exists already: the page must add a new file\n" if -e "$copy/$file";
-    write_file("$copy/$file", $block);
-    $new = $file;
+my (%files, $name);
+while ($page =~ /^<!-- (?:(insert before|replace) "([^"]+)" in|append to the namespace of): (\S+) -->\n```\w+\n(.*?)^```$/msg) {
+  my ($step, $place, $file, $block) = ($1, $2, $3, $4);
+  my $text = text_of("$copy/$file");
+  if (defined $step) {
+    my $found = () = $text =~ /\Q$place\E/g;
+    die "$file has '$place' $found times, not once\n" unless $found == 1;
+    $block =~ s/\n\z// if $step eq 'replace';
+    my $with = $step eq 'replace' ? $block : "$block$place";
+    $text =~ s/\Q$place\E/$with/;
   } else {
-    my $text = text_of("$copy/$file");
-    my $changed =
-      $word ? $text =~ s/^(\s*$word\s*\n)/$1$block/m : $text =~ s/^(.*)(\n\}[^\n]*\n)\z/$1\n$block$2/s;
-    die "$file has no place for the block after '$step'\n" unless $changed;
-    write_file("$copy/$file", $text);
+    $text =~ s/^(.*)(\n\}[^\n]*\n)\z/$1\n$block$2/s or die "$file has no namespace\n";
   }
-  ++$done{ $step =~ s/ .*//r };
+  write_file("$copy/$file", $text);
+  $files{$file} = 1;
+  $name = $1 if $block =~ /\bname = "(\w+)"/;
 }
-for my $step (qw(file append insert)) {
-  die "docs/adding-an-operator.md has not exactly one step '$step'\n" unless ($done{$step} // 0) == 1;
-}
+die "docs/adding-an-operator.md changes " . keys(%files) . " files, not two\n" unless keys(%files) == 2;
+die "docs/adding-an-operator.md names no function\n" unless defined $name;
 
-my ($family, $name) = $new =~ m{^modules/ops/(\w+)/(\w+)\.cpp$} or die "$new is not a file of a family of operators\n";
 run('check the sources', "perl '$copy/cmake/check_sources.pl' '$copy'");
 run('configure', "'$cmake' -G Ninja -S '$copy' -B '$copy/build' -DCMAKE_MAKE_PROGRAM='$ninja'"
   . " -DCMAKE_CXX_COMPILER='$compiler' -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE=-O1 -DTESSERA_BUILD_TESTS=OFF");
-my $object = "modules/CMakeFiles/tessera.dir/ops/$family/$name.cpp.o";
-run('compile the operator', "'$ninja' -C '$copy/build' -j 2 $object");
-run('link it', "'$compiler' -shared -fuse-ld=lld -o '$copy/libadded.so' '$copy/build/$object' -L'$build/lib' -Wl,-rpath,'$build/lib' -ltessera");
+my @objects = map { "modules/CMakeFiles/tessera.dir/ops/pointwise/$_.cpp.o" } qw(unary kernels/unary);
+run('compile the function', "'$ninja' -C '$copy/build' -j 2 @objects");
+
+# The command that has linked BUILD's library, with these two objects instead of its own.
+my ($link) = grep { m{-shared.* -o lib/libtessera\.so} } split /\n/, run('find the link', "'$ninja' -C '$build' -t commands lib/libtessera.so");
+die "no command of $build links lib/libtessera.so\n" unless defined $link;
+for my $object (@objects) {
+  $link =~ s/(?<=\s)\Q$object\E(?=\s)/$copy\/build\/$object/ or die "libtessera has no $object\n";
+}
+$link =~ s{ -o lib/libtessera\.so}{ -o $copy/libtessera.so};
+write_file("$copy/link.sh", "cd '$build'\n$link\n");
+run('link it', "sh '$copy/link.sh'");
 
 my $cases = 'operators keep what their placement rules promise,gradients of gradients keep it too';
 for my $operator ($name, "${name}_backward") {
   my $table = run("check $operator",
-    "LD_PRELOAD='$copy/libadded.so' TESSERA_CONFORMANCE_ONLY=$operator TESSERA_CONFORMANCE_TABLE=1 '$build/bin/test_conformance' '$cases'");
+    "LD_PRELOAD='$copy/libtessera.so' TESSERA_CONFORMANCE_ONLY=$operator TESSERA_CONFORMANCE_TABLE=1 '$build/bin/test_conformance' '$cases'");
   die "the conformance suite accepted no placement of $operator:\n$table\n" unless $table =~ /^$operator\s+[1-9]/m;
 }
-print "the operator '$name' of docs/adding-an-operator.md passes the conformance suite\n";
+print "the function '$name' of docs/adding-an-operator.md passes the conformance suite\n";

@@ -286,6 +286,29 @@ TEST_CASE("operators do not depend on how operands and gradients lie in memory")
   CHECK(refusing == names_of(of_order()));
 }
 
+TEST_CASE("long sums of equal values do not stop growing in types of 16 bits") {
+  std::map<std::string, std::vector<CallSample>> by_op = samples_by_operator(2);
+  std::size_t with_calls = 0;
+  std::size_t with_long_sums = 0;
+  for (const Op* op : all_ops()) {
+    if (op->name.starts_with("wrong_") || !by_op.contains(op->name)) {
+      continue;
+    }
+    INFO(op->name);
+    const SumAccount account = check_sums(by_op[op->name]);
+    std::string findings;
+    for (std::size_t i = 0; i < account.findings.size() && i < 6; ++i) {
+      findings += "\n  " + account.findings[i];
+    }
+    INFO(account.findings.size() << " findings:" << findings);
+    CHECK(account.findings.empty());
+    with_calls += account.compared > 0 ? 1 : 0;
+    with_long_sums += account.long_sums > 0 ? 1 : 0;
+  }
+  CHECK(with_calls > 200);
+  CHECK(with_long_sums > 40);
+}
+
 TEST_CASE("operators keep what their placement rules promise, at length", "[.long]") {
   check_all(40, {.one_axis_cases = 2000,
                  .grid_cases = 150,

@@ -362,6 +362,9 @@ void call_the_rest(Recorder& recorder) {
     for (const char* scan : {"linear_recurrence", "linear_recurrence_from_end"}) {
       call_one(find_op(scan), {numbers({3, 4, 2}), numbers({3, 4, 2}, 1)}, DimArgs{1});
     }
+    Tensor repeated = numbers({7});
+    repeated.set_requires_grad();
+    backward(ops::sum(ops::as_strided(repeated, {5, 3}, {0, 2}, 1)));  // rows on one memory
     const auto theta = [](const char* op) {
       return attributes_from_text(*find_op(op).arguments, "theta=100", op);
     };

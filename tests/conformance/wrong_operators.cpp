@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <set>
 #include <span>
 #include <string>
@@ -143,6 +144,42 @@ TEST_CASE("a rule that refuses what would be right is listed, and one that does 
 TEST_CASE("a function that is not linear and takes terms of a sum is found") {
   const Op& op = changed("square", [](Op& o) { o.rule = pass_partial; });
   CHECK(finds(account_of(op, "square"), "where the plain one has"));
+}
+
+TEST_CASE("a sum in 16 bits that is rounded after each term is found") {
+  const Op& op = changed("dot", [](Op& o) {
+    o.workspace = nullptr;
+    o.cpu = [](const Call& call, std::span<Tensor> out) {
+      const std::vector<double> a = to_doubles(call.in[0]);
+      const std::vector<double> b = to_doubles(call.in[1]);
+      const DType dtype = out[0].dtype();
+      Tensor sum = zeros({}, dtype);
+      for (std::size_t i = 0; i < a.size(); ++i) {
+        sum = full({}, to_doubles(sum)[0] + a[i] * b[i], dtype);
+      }
+      std::memcpy(out[0].raw_data(), sum.raw_data(), size_of(dtype));
+    };
+  });
+  const auto account_for = [](const Op& checked) {
+    std::vector<CallSample> samples;
+    for (CallSample& sample : call_samples(1)) {
+      if (sample.op->name == "dot") {
+        sample.op = &checked;
+        samples.push_back(std::move(sample));
+      }
+    }
+    REQUIRE(!samples.empty());
+    return check_sums(samples);
+  };
+  const SumAccount wrong = account_for(op);
+  const auto finds_in = [&](const std::string& what) {
+    return std::ranges::any_of(wrong.findings, [&](const std::string& finding) {
+      return finding.find(what) != std::string::npos;
+    });
+  };
+  CHECK(finds_in("in bf16 of [4096], [4096]: result 0 has 256.0"));
+  CHECK(finds_in("in f16 of [4096], [4096]: result 0 has 2048.0"));
+  CHECK(account_for(find_op("dot")).findings.empty());
 }
 
 TEST_CASE("a gradient that is wrong only when distributed is found") {

@@ -6,8 +6,10 @@
 #
 # Settings (environment):
 #   TESSERA_DISTRIBUTIONS        code names to run, separated by spaces or commas (default: all); others are skipped
-#   TESSERA_DISTRIBUTIONS_TRAIN  arguments of ./dev train (default: train.steps=20; empty: the whole demo)
-#   TESSERA_DISTRIBUTIONS_KEEP   1 keeps the system in BUILD_FOLDER/distributions/CODENAME
+#   TESSERA_DISTRIBUTIONS_TRAIN  arguments of ./dev train (default: train.steps=20; empty: the whole demo; no: it is not
+#                                run)
+#   TESSERA_DISTRIBUTIONS_KEEP   1 keeps the system in BUILD_FOLDER/distributions/CODENAME, and continues with the one that
+#                                an earlier run has kept: with its packages, and with its build of what has not changed
 # Exit code 77: skipped, with the reason. The steps are printed with the time since the start.
 #
 # All mounts are made in a mount namespace and all processes run in a process namespace: both end with this script,
@@ -118,22 +120,28 @@ readme_command() {  # TEXT COMMAND...
 
 run_inside() {
   local keys=/usr/share/keyrings/debian-archive-keyring.gpg arguments
-  [[ $archive == debian ]] || ubuntu_keys
-  say "making the base system from $mirror"
-  bootstrap "$codename" "$system" "$mirror" --keyring="$keys"
+  if [[ -e $work/kept ]]; then
+    say "continuing with the system that was kept"
+    find "$system/root/tessera" -mindepth 1 -maxdepth 1 ! -name build -exec rm -r {} +
+  else
+    [[ $archive == debian ]] || ubuntu_keys
+    say "making the base system from $mirror"
+    bootstrap "$codename" "$system" "$mirror" --keyring="$keys"
+    copy_settings
+  fi
   mount -t proc proc "$system/proc"
   mount -t sysfs -o ro sysfs "$system/sys"
   mount -t devpts -o newinstance,ptmxmode=0666 devpts "$system/dev/pts"
   mkdir -p "$system/dev/shm" "$system/root/tessera"
   mount -t tmpfs -o mode=1777 tmpfs "$system/dev/shm"
-  copy_settings
   say "copying what git tracks"
   git -c safe.directory='*' -C "$repository" ls-files -z |
     tar -C "$repository" --null --files-from=- --create | tar -C "$system/root/tessera" --extract --no-same-owner
+  [[ ${TESSERA_DISTRIBUTIONS_KEEP:-0} != 1 ]] || : >"$work/kept"
   read -r -a arguments <<<"${TESSERA_DISTRIBUTIONS_TRAIN-train.steps=20}"
-  readme_command 'checkpoint saved: ' ./dev train "${arguments[@]}"
+  [[ ${arguments[*]} == no ]] || readme_command 'checkpoint saved: ' ./dev train "${arguments[@]}"
   readme_command '100% tests passed, 0 tests failed' ./dev test
-  say 'both commands of the README work'
+  say 'the commands of the README work'
 }
 
 if [[ ${4:-} == inside ]]; then
@@ -149,8 +157,10 @@ done
 unshare --mount --pid --fork --kill-child --mount-proc true || skip 'namespaces of mounts and processes are not allowed here'
 wget -q --timeout=20 --tries=2 -O /dev/null "$mirror/dists/$codename/Release" || skip "no mirror at $mirror"
 
-rm -rf --one-file-system "$work" # what a killed run has left
+# What a killed run has left.
+[[ ${TESSERA_DISTRIBUTIONS_KEEP:-0} == 1 && -e $work/kept ]] || rm -rf --one-file-system "$work"
 mkdir -p "$work"
+rm -f "$work/null"
 { mknod "$work/null" c 1 3 && : >"$work/null"; } || skip "device files do not work in $work"
 
 child=

@@ -419,6 +419,57 @@ TEST_CASE("an adapter that does not fit is refused with all differences", "[adap
       {"lora_B has shape [32, 4] in the folder and [24, 4] in the model"});
 }
 
+TEST_CASE("the first pattern of the file decides, as in PEFT, and the error says which values",
+          "[adapters]") {
+  const Folder folder;
+  changed(folder, "order", nlohmann::json::object());
+  auto json = nlohmann::ordered_json::parse(read_file(folder / "order/adapter_config.json"));
+  json["alpha_pattern"] = {{"layers.0.self_attn.q_proj", 16}, {"q_proj", 400}};
+  folder.write("order/adapter_config.json", json.dump());
+  refused(start(folder, folder / "order", entries("lora")),
+          {"alpha is 16 in the folder and 8 in the config: model.layers.0.self_attn.q_proj",
+           "alpha is 400 in the folder and 8 in the config: model.layers.1.self_attn.q_proj"});
+  // With what the error says, the run starts.
+  const std::string right = entry("\"**.0.self_attn.q_proj\"", "rank = 4, alpha = 16") +
+                            entry("\"**.1.self_attn.q_proj\"", "rank = 4, alpha = 400") +
+                            entry("\"**.{k_proj,v_proj,o_proj}\"", "rank = 4, alpha = 8");
+  CHECK(start(folder, folder / "order", right).code == 0);
+
+  changed(folder, "left", {{"target_modules", {"q_proj", "k_proj", "v_proj"}}});
+  refused(start(folder, folder / "left", entries("lora")),
+          {"layers whose tensors PEFT ignores", "model.layers.0.self_attn.o_proj"});
+}
+
+TEST_CASE("a copy of a weight in an adapter must be equal to the weight", "[adapters]") {
+  // As PEFT writes it for a head that has an update: save_embedding_layers.
+  const Folder folder;
+  const auto base = read_safetensors(reference("folders/plain/model.safetensors"));
+  auto tensors = read_safetensors(reference("adapters/lora/adapter_model.safetensors"));
+  const auto with = [&](const std::string& name, const StoredTensor& tensor) {
+    changed(folder, "copy", nlohmann::json::object());
+    auto all = tensors;
+    all[name] = tensor;
+    write_safetensors(folder / "copy/adapter_model.safetensors", all);
+    const auto result = start(folder, folder / "copy", entries("lora"));
+    std::filesystem::remove_all(folder / "copy");
+    return result;
+  };
+  const StoredTensor& head = base.at("lm_head.weight");
+  const std::string name = "base_model.model.lm_head.base_layer.weight";
+  CHECK(with(name, head).code == 0);
+  CHECK(with("base_model.model.lm_head.weight", head).code == 0);
+  StoredTensor other = head;
+  other.bytes.back() = other.bytes.back() ^ std::byte{1};
+  refused(with(name, other), {"weights of the model that PEFT would replace", name});
+  refused(with(name, base.at("model.norm.weight")),
+          {"weights of the model that PEFT would replace"});
+  refused(with("base_model.model.lm_head.other.weight", head),
+          {"tensors of the folder that no update has: base_model.model.lm_head.other.weight"});
+  tensors.clear();
+  tensors[name] = head;
+  refused(with(name, head), {"with an adapter in the config only"});
+}
+
 TEST_CASE("an adapter that says what nothing computes, or is damaged, is refused", "[adapters]") {
   const Folder folder;
   int number = 0;

@@ -1,13 +1,19 @@
 // Ranks that another launcher starts: RANK, WORLD_SIZE and the job's name in the environment.
 #include <signal.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstddef>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <string>
 
 #include "catch.hpp"
 #include "program.hpp"
+#include "skip.hpp"
 
 using namespace faults;
 
@@ -291,6 +297,55 @@ TEST_CASE("launches that do not fit are refused") {
   too_many["WORLD_SIZE"] = "3";
   refuses(too_many, {"WORLD_SIZE is 3", "has 2 ranks", "mesh"});
   refuses({{"TESSERA_TIMEOUT", "soon"}}, {"TESSERA_TIMEOUT", "soon"});
+}
+
+TEST_CASE("where another user holds the name of a job, every rank says so", "[.root]") {
+  if (geteuid() != 0) {
+    tessera::testing::skip("only root can be another user");
+    return;
+  }
+  const std::string job = "taken-" + std::to_string(getpid());
+  int ready[2];
+  REQUIRE(pipe(ready) == 0);
+  const pid_t other = fork();
+  if (other == 0) {  // listens where the ranks of root would meet
+    const int socket = ::socket(AF_UNIX, SOCK_SEQPACKET, 0);
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    const std::string name = "tessera-0-" + job;
+    std::memcpy(address.sun_path + 1, name.data(), name.size());
+    const auto bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+    const bool good = setuid(12345) == 0 &&
+                      bind(socket, reinterpret_cast<const sockaddr*>(&address), bytes) == 0 &&
+                      listen(socket, 8) == 0 && write(ready[1], "r", 1) == 1;
+    if (good) {
+      pause();
+    }
+    _exit(1);
+  }
+  close(ready[1]);
+  char is_ready = 0;
+  const bool listens = read(ready[0], &is_ready, 1) == 1;
+  close(ready[0]);
+  const RunFolder folder;
+  auto environment = [&](int rank) {
+    auto made = rank_of_two(rank, "");
+    made["TESSERA_JOB"] = job;
+    return made;
+  };
+  Program second(folder, two_ranks("3"), {.environment = environment(1)});
+  Program first(folder, two_ranks("3"), {.environment = environment(0)});
+  const Result zero = first.wait(20);
+  const Result one = second.wait(20);
+  kill(other, SIGKILL);
+  waitpid(other, nullptr, 0);
+  REQUIRE(listens);
+  for (const Result& rank : {zero, one}) {
+    INFO(zero.error << "\n" << one.error);
+    CHECK(rank.code == 2);
+    CHECK(rank.error == "error: launch: another user has the name of the job '" + job +
+                            "'; set TESSERA_JOB to another one\n");
+  }
 }
 
 TEST_CASE("a transport that does not fit is refused") {

@@ -66,8 +66,8 @@ TEST_CASE("a second run in one folder is refused, and the first one is not distu
   second_is_refused(folder, with(endless, {"checkpoint.folder=other"}), first, "log.metrics");
   CHECK_FALSE(fs::exists(folder / "other"));
   CHECK_FALSE(fs::exists(folder / "other.jsonl"));
-  CHECK(run(folder,
-            with(endless, {"--dry-run", "checkpoint.resume=never", "checkpoint.folder=other"}))
+  CHECK(run(folder, with(endless, {"--dry-run", "checkpoint.resume=never",
+                                   "checkpoint.folder=other", "log.metrics=other.jsonl"}))
             .code == 0);
   has_trained(folder, steps_in(folder / "metrics.jsonl").size() + 3);
   first.signal(SIGINT);

@@ -136,6 +136,28 @@ TEST_CASE("an interrupt saves, says how to go on, and the run goes on as if noth
   CHECK(losses_in(folder / "metrics.jsonl") == losses_in(fresh / "metrics.jsonl"));
 }
 
+TEST_CASE("an interrupted run advises the command that continues it, or none") {
+  struct Run {
+    const char* setting;
+    const char* advice;
+  };
+  for (const Run& one :
+       {Run{"checkpoint.folder=", "; nothing is saved, as checkpoint.folder is empty\n"},
+        Run{"checkpoint.resume=never",
+            "; run the same command with checkpoint.resume=auto to continue\n"}}) {
+    const RunFolder folder;
+    std::vector<std::string> arguments = endless;
+    arguments.emplace_back(one.setting);
+    Program program(folder, arguments);
+    has_trained(folder, 3);
+    program.signal(SIGTERM);
+    const Result result = program.wait(10);
+    INFO(result.out << result.error);
+    CHECK(result.code == 130);
+    CHECK(result.out.find(one.advice) != std::string::npos);
+  }
+}
+
 TEST_CASE("after a killed rank the run goes on from the last checkpoint") {
   const RunFolder folder;
   {

@@ -75,12 +75,18 @@ std::vector<std::pair<pid_t, ProcessState>> living_in_group(pid_t group) {
                                  const StartOptions& options, const std::string& out,
                                  const std::string& error) {
   setpgid(0, 0);
-  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) {
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU, SIGPIPE}) {
     signal(number, SIG_DFL);  // a shell's background jobs ignore SIGINT, and pass that on
   }
   for (const int number : options.ignored) {
     signal(number, SIG_IGN);
   }
+  sigset_t blocked;
+  sigemptyset(&blocked);
+  for (const int number : options.blocked) {
+    sigaddset(&blocked, number);
+  }
+  sigprocmask(SIG_SETMASK, &blocked, nullptr);
   for (const auto& [name, value] : options.environment) {
     setenv(name.c_str(), value.c_str(), 1);
   }

@@ -58,6 +58,7 @@ struct StartOptions {
   long file_size_limit = 0;                                ///< RLIMIT_FSIZE in bytes; 0: none
   std::vector<std::pair<int, unsigned long>> limits = {};  ///< RLIMIT_... and its value
   std::vector<int> ignored = {};           ///< signals that are ignored at its start (nohup)
+  std::vector<int> blocked = {};           ///< and those that are blocked
   std::vector<std::string> launcher = {};  ///< `mpirun -np 2` in front of the program
   int out = -1;               ///< descriptor for its stdout; -1: a file; -2: stdout is closed
   bool fixed_limits = false;  ///< the program cannot raise the limits, not even as root

@@ -138,8 +138,9 @@ TEST_CASE("a new run does not write among another run's checkpoints") {
   // Going back: what is saved from here would lie among later steps.
   is_refused(folder, train({"train.steps=6", "checkpoint.resume=checkpoints/step-00000002"}),
              {"checkpoint.folder", "step-00000004", "it continues "});
-  const Result back = run(folder, train({"train.steps=3", "checkpoint.folder=back",
-                                         "checkpoint.resume=checkpoints/step-00000002"}));
+  const Result back =
+      run(folder, train({"train.steps=3", "checkpoint.folder=back", "log.metrics=back.jsonl",
+                         "checkpoint.resume=checkpoints/step-00000002"}));
   INFO(back.error);
   CHECK(back.code == 0);
   CHECK(checkpoints(folder / "back") == Words{"step-00000003"});
@@ -273,14 +274,28 @@ TEST_CASE("a run whose weights are no longer finite fails, and keeps the last ch
     CHECK(result.error.find(words) != std::string::npos);
   };
   fails({"train.steps=1"}, "no checkpoint was saved before");
-  fails({"train.steps=1", "checkpoint.folder="}, "no checkpoint was saved before");
+  fails({"train.steps=1", "checkpoint.folder=", "log.metrics="}, "no checkpoint was saved before");
   CHECK((!fs::exists(folder / "checkpoints") || checkpoints(folder / "checkpoints").empty()));
-  const Result validated =
-      run(folder,
-          train(with(too_fast, {"train.steps=1", "checkpoint.folder=", "data.validation=0.1"})));
+  const Result validated = run(
+      folder, train(with(too_fast, {"train.steps=1",
+                                    "checkpoint.folder=", "log.metrics=", "data.validation=0.1"})));
   INFO(validated.error);
   CHECK(validated.code == 1);
   CHECK(validated.error.find("the validation loss is ") != std::string::npos);
+  CHECK(steps_in(folder / "metrics.jsonl") == steps_to(1));  // the step itself was taken
+
+  // Saved in the background, and perhaps not complete when the next step fails.
+  const RunFolder saved;
+  const Result late = run(saved, train({"train.steps=9", "checkpoint.every=1", "optimizer.lr=1e18",
+                                        "train.clip_grad_norm=0"}));
+  INFO(late.out << late.error);
+  CHECK(late.code == 1);
+  const Words found = checkpoints(saved / "checkpoints");
+  REQUIRE(found.size() == 1);
+  CHECK(late.error.find("the last good checkpoint is checkpoints/" + found[0]) !=
+        std::string::npos);
+  CHECK(count(late.out, "checkpoint saved: checkpoints/" + found[0]) == 1);
+  CHECK(run(saved, {"checkpoint", "verify", "checkpoints/" + found[0]}).code == 0);
 
   trained(folder);
   fails({"train.steps=3", "checkpoint.allow=[optimizer, train]"},

@@ -1,41 +1,15 @@
 // Checkpoints when there is no room: the run fails, the last good one stays, nothing half-written.
-#include <sched.h>
-#include <sys/mount.h>
-#include <unistd.h>
-
-#include <filesystem>
 #include <string>
+#include <vector>
 
 #include "catch.hpp"
+#include "mount.hpp"
 #include "program.hpp"
 #include "skip.hpp"
 
 using namespace faults;
 
 namespace {
-
-/// A small tmpfs, seen by this process and its children only, until the object goes.
-class SmallDisk {
- public:
-  SmallDisk(const std::string& folder, const char* size) : folder_(folder) {
-    std::filesystem::create_directories(folder);
-    mounted_ = geteuid() == 0 && unshare(CLONE_NEWNS) == 0 &&
-               mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
-               mount("tmpfs", folder.c_str(), "tmpfs", 0, size) == 0;
-  }
-  SmallDisk(const SmallDisk&) = delete;
-  SmallDisk& operator=(const SmallDisk&) = delete;
-  ~SmallDisk() {
-    if (mounted_) {
-      umount2(folder_.c_str(), MNT_DETACH);
-    }
-  }
-  bool mounted() const { return mounted_; }
-
- private:
-  std::string folder_;
-  bool mounted_ = false;
-};
 
 /// The newest checkpoint is the one of `step`, readable, and the only things there are checkpoints.
 void last_is_whole(const RunFolder& folder, std::int64_t step) {
@@ -54,7 +28,7 @@ void last_is_whole(const RunFolder& folder, std::int64_t step) {
 
 TEST_CASE("a full disk while saving is an error and keeps the last checkpoint", "[.root]") {
   const RunFolder folder;
-  const SmallDisk disk(folder / "checkpoints", "size=1m");
+  const Mount disk({.at = folder / "checkpoints", .size = "1m"});
   if (!disk.mounted()) {
     tessera::testing::skip("a small tmpfs cannot be mounted here (it takes root)");
     return;

@@ -16,6 +16,14 @@ namespace {
 
 const std::vector<std::string> endless = {"train", "run.toml", "train.steps=100000000"};
 
+std::vector<std::string> endless_on(bool one_rank) {
+  std::vector<std::string> arguments = endless;
+  if (one_rank) {
+    arguments.insert(arguments.end(), {"mesh.axes=[]", "mesh.shape=[]", "parallel=[]"});
+  }
+  return arguments;
+}
+
 /// The checkpoint of the last step is there, can be read, and is the only one.
 void has_saved(const RunFolder& folder) {
   const std::vector<std::int64_t> steps = steps_in(folder / "metrics.jsonl");
@@ -54,17 +62,46 @@ TEST_CASE("a signal to the whole process group saves and stops, as Ctrl-C does")
   }
 }
 
+TEST_CASE("a notice that the time is nearly over saves and stops, as SIGTERM does") {
+  // `#SBATCH --signal=USR1@120`: Slurm sends it to all processes, and SIGTERM when the time is
+  // over.
+  for (const bool one_rank : {true, false}) {
+    const RunFolder folder;
+    Program program(folder, endless_on(one_rank));
+    REQUIRE(within(30, [&] { return steps_in(folder / "metrics.jsonl").size() >= 3; }));
+    program.signal_group(one_rank ? SIGXCPU : SIGUSR1);
+    program.signal_group(SIGUSR2);
+    const Result result = program.wait(20);
+    INFO(result.out << result.error);
+    CHECK(result.code == 130);
+    CHECK(result.error.empty());
+    CHECK(result.left_running == 0);
+    has_saved(folder);
+  }
+}
+
+TEST_CASE("a run whose parent has blocked SIGTERM is stopped by it") {
+  for (const bool one_rank : {true, false}) {
+    const RunFolder folder;
+    Program program(folder, endless_on(one_rank), {.blocked = {SIGTERM, SIGINT, SIGCHLD}});
+    REQUIRE(within(30, [&] { return steps_in(folder / "metrics.jsonl").size() >= 3; }));
+    program.signal(SIGTERM);
+    const Result result = program.wait(20);
+    INFO(result.out << result.error);
+    CHECK(result.code == 130);
+    CHECK(result.left_running == 0);
+    has_saved(folder);
+  }
+}
+
 TEST_CASE("a reader of stdout that leaves stops the run, which saves first") {
   // `tessera train run.toml | head -1`
   for (const bool one_rank : {false, true}) {
     const RunFolder folder;
     int ends[2];
     REQUIRE(pipe2(ends, O_CLOEXEC) == 0);
-    std::vector<std::string> arguments = endless;
+    std::vector<std::string> arguments = endless_on(one_rank);
     arguments.emplace_back("log.every=1");
-    if (one_rank) {
-      arguments.insert(arguments.end(), {"mesh.axes=[]", "mesh.shape=[]", "parallel=[]"});
-    }
     Program program(folder, arguments, {.out = ends[1]});
     close(ends[1]);
     REQUIRE(within(30, [&] { return steps_in(folder / "metrics.jsonl").size() >= 3; }));
@@ -96,9 +133,11 @@ TEST_CASE("a small stack is raised, or refused with what to do") {
   const Result refused = run(folder, arguments, {.limits = small, .fixed_limits = true});
   INFO(refused.error);
   CHECK(refused.code == 2);
-  CHECK(refused.error ==
-        "error: stack: the limit is too low (expected at least 1.0 MiB, got 64.0 KiB); raise it "
-        "with `ulimit -s 8192`\n");
+  CHECK(
+      refused.error ==
+      "error: stack: the limit is too low (expected at least 1.0 MiB, got 64.0 KiB); start "
+      "in a shell whose hard limit (`ulimit -Hs`) is at least 8192; only root can raise it in this "
+      "one\n");
   CHECK(
       run(folder, arguments, {.limits = {{RLIMIT_STACK, 1UL << 20}}, .fixed_limits = true}).code ==
       0);

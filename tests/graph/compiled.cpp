@@ -104,7 +104,8 @@ const std::set<std::string> of_booleans = {
     "eq",         "ne",          "lt",          "le",          "gt",
     "ge",         "eq_scalar",   "ne_scalar",   "lt_scalar",   "le_scalar",
     "gt_scalar",  "ge_scalar",   "where",       "masked_fill", "masked_fill_backward",
-    "logical_or", "logical_and", "logical_xor", "logical_not"};
+    "logical_or", "logical_and", "logical_xor", "logical_not", "isnan",
+    "isinf",      "isfinite"};
 
 }  // namespace
 
@@ -132,7 +133,7 @@ TEST_CASE("every operator with an element has its kernel's bits in compiled code
                                                                   : dtype == DType::f64 ? "f64"
                                                                                         : "f32")
                                   : type == "bool"  ? "true"
-                                                    : "4";  // a function: exp
+                                                    : type.substr(0, type.find('/'));
         arguments += (k == 0 ? "; " : ", ") + op->parameters[k].name + "=" + value;
       }
       std::string operands;
@@ -414,10 +415,19 @@ TEST_CASE("an operator of one's own may be of rows") {
                               [&](float y) { return y - top; });
              }
            },
-       .element = [](const Call&) -> std::string {
-         return "row: const auto top = row_maximum(n, a); for (int i = 0; i < n; ++i) x[i] = a[i] "
-                "- top";
-       }});
+       .element =
+           [](const Call&) {
+             return Element{.function = "MinusRowMaximum",
+                            .header = R"(
+struct MinusRowMaximum {
+  template <class T>
+  static void row(std::int64_t n, const T* x, T* y) {
+    const auto top = tessera::kernels::row_maximum(n, x);
+    for (std::int64_t i = 0; i < n; ++i) y[i] = x[i] - top;
+  }
+};)",
+                            .of_rows = true};
+           }});
   const Program program = graph_test::program(
       "input %0: f32[9, 30] = x\nsection all\n  %1: f32[9, 30] = tanh(%0)\n  %2: f32[9, 30] = " +
       op.name + "(%1)\n  %3: f32[9, 30] = exp(%2)\noutput %3 = y\n");
@@ -443,7 +453,9 @@ TEST_CASE("booleans are values of chains") {
       const std::string filled = add(x, "masked_fill(" + chosen + ", " + mask + "; value=0.3)");
       add(x, "masked_fill_backward(" + filled + ", " + mask + ")");
     }
-    add("bool[7, 19]", "logical_not(%0)");
+    for (const char* const op : {"logical_not", "isnan", "isinf", "isfinite"}) {
+      add("bool[7, 19]", std::string(op) + "(%0)");
+    }
     if (type == std::string("f32")) {
       for (const char* const op : {"eq", "ne", "lt", "le", "gt", "ge"}) {
         add("bool[7, 19]", std::string(op) + "_scalar(%0; value=0)");
@@ -479,7 +491,13 @@ TEST_CASE("an element that is no C++ is refused with the operator's remedy") {
        .infer = [](const Call& call,
                    ResultShapes& out) { out.push_back({call.in[0].shape(), call.in[0].dtype()}); },
        .cpu = [](const Call&, std::span<Tensor>) {},
-       .element = [](const Call&) -> std::string { return "a +"; }});
+       .element =
+           [](const Call&) {
+             return Element{.function = "WrongElement",
+                            .header =
+                                "struct WrongElement { template <class T> static T value(T a) "
+                                "{ return a +; } };"};
+           }});
   const Program program =
       graph_test::program("input %0: f32[8] = x\nsection all\n  %1: f32[8] = " + op.name +
                           "(%0)\n  %2: f32[8] = neg(%1)\noutput %2 = y\n");

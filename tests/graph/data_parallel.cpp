@@ -85,10 +85,13 @@ void update(const Named& leaves, double lr, std::int64_t step) {
   add("absent");
   const Op& op = find_op("adamw_");
   call(op, operands,
-       parse_arguments(op, "lr=" + std::to_string(lr) +
-                               ", beta1=0.9, beta2=0.95, eps=1e-08, weight_decay=0.1, "
-                               "grad_scale=1, step=" +
-                               std::to_string(step) + ", amsgrad=false, maximize=false"));
+       ops::AdamStep{.lr = Number::variable("lr", lr),
+                     .beta1 = 0.9,
+                     .beta2 = 0.95,
+                     .eps = 1e-08,
+                     .weight_decay = 0.1,
+                     .grad_scale = 1,
+                     .step = Count::variable("step", step)});
 }
 
 Recording recorded_once(const OneRankStep& step, double lr, std::int64_t count) {

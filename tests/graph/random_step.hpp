@@ -365,7 +365,7 @@ class RandomStep {
     const Tensor x = any();
     switch (below(6)) {
       case 0:
-        return keep(ops::mul_scalar(x, variables_.numbers.at("lr")));
+        return keep(ops::mul_scalar(x, Number::variable("lr", variables_.numbers.at("lr"))));
       case 1:
         return keep(ops::dropout(x, 0.25, random_stream("noise")));
       case 2: {
@@ -387,13 +387,13 @@ class RandomStep {
         const std::vector<Tensor> squares = {zeros(x.shape())};
         const std::vector<Tensor> none = {Tensor()};
         ops::adamw_(parameters, gradients, means, squares, none,
-                    {.lr = variables_.numbers.at("lr"),
+                    {.lr = Number::variable("lr", variables_.numbers.at("lr")),
                      .beta1 = 0.9,
                      .beta2 = 0.95,
                      .eps = 1e-8,
                      .weight_decay = 0.1,
                      .grad_scale = 1,
-                     .step = variables_.counts.at("step")});
+                     .step = Count::variable("step", variables_.counts.at("step"))});
         keep(means[0]);
         return keep(parameters[0]);
       }

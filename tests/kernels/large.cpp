@@ -8,12 +8,15 @@
 #include "check.hpp"
 #include "in_workspace.hpp"
 #include "index/kernels/indexing.hpp"
-#include "pointwise/kernels/pointwise.hpp"
+#include "pointwise/functions/arithmetic.hpp"
+#include "pointwise/functions/unary.hpp"
+#include "pointwise/kernels/apply.hpp"
 #include "reduce/kernels/scan.hpp"
 #include "shared/kernels/parallel.hpp"
 
 using namespace tessera::kernels;
 using namespace tessera::kernels::test;
+using namespace tessera::functions;
 
 namespace {
 
@@ -49,9 +52,9 @@ TEST_CASE("large elementwise results have the bits of small ones", "[large]") {
     for (std::int64_t i = 0; i < count; i += piece) compute(i, std::min(piece, count - i));
   };
   in_pieces([&](std::int64_t i, std::int64_t size) {
-    unary(UnaryOp::gelu, DType::f32, size, x.data() + i, expected.data() + i);
+    unary<Gelu>(DType::f32, size, x.data() + i, expected.data() + i);
   });
-  check_same(expected, [&](float* y) { unary(UnaryOp::gelu, DType::f32, count, x.data(), y); });
+  check_same(expected, [&](float* y) { unary<Gelu>(DType::f32, count, x.data(), y); });
   in_pieces([&](std::int64_t i, std::int64_t size) {
     add(DType::f32, size, x.data() + i, z.data() + i, 0.5, expected.data() + i);
   });
@@ -79,7 +82,9 @@ TEST_CASE("a repeated operand is scaled and added as if it were whole", "[large]
   const std::array<std::int64_t, 2> dense{kColumns, 1};
   const std::array<std::int64_t, 2> repeated{0, 1};
   check_same(expected, [&](float* y) {
-    add_strided(DType::f32, extents, x.data(), dense, row.data(), repeated, -0.25, y, dense);
+    const double scale = -0.25;
+    const Operand operands[] = {{x.data(), dense}, {row.data(), repeated}};
+    apply_strided(kernels_of<AddScaled, 2, 1>(), DType::f32, extents, operands, {&scale, 1}, y);
   });
 }
 

@@ -3,81 +3,104 @@
 #include <functional>
 
 #include "check.hpp"
+#include "pointwise/functions/arithmetic.hpp"
+#include "pointwise/functions/comparisons.hpp"
+#include "pointwise/functions/unary.hpp"
+#include "pointwise/kernels/apply.hpp"
 #include "shared/kernels/parallel.hpp"
 
 using namespace tessera::kernels;
 using namespace tessera::kernels::test;
+using namespace tessera::functions;
 
 namespace {
 
-struct Function {
-  UnaryOp op;
+struct Checked {
+  const char* name;
+  const FunctionKernels& value;
+  const FunctionKernels* gradient;  // null: that of a linear function
   double low;
   double high;
   std::function<double(double)> reference;
 };
 
+template <class F>
+Checked checked(const char* name, double low, double high,
+                std::function<double(double)> reference) {
+  const FunctionKernels* gradient = nullptr;
+  if constexpr (requires { F::template slope<float>; }) {
+    gradient = &kernels_of<GradientOf<F>, 2>();
+  }
+  return {name, kernels_of<F, 1>(), gradient, low, high, std::move(reference)};
+}
+
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
-std::vector<Function> functions() {
-  using enum UnaryOp;
-  return {{neg, -9, 9, [](double x) { return -x; }},
-          {abs, -9, 9, [](double x) { return std::abs(x); }},
-          {square, -9, 9, [](double x) { return x * x; }},
-          {sign, -9, 9, [](double x) { return x > 0 ? 1.0 : -1.0; }},
-          {exp, -87, 88, [](double x) { return std::exp(x); }},
-          {log, 1e-6, 1e6, [](double x) { return std::log(x); }},
-          {log, 0.5, 2, [](double x) { return std::log(x); }},
-          {sqrt, 0, 100, [](double x) { return std::sqrt(x); }},
-          {rsqrt, 0.01, 100, [](double x) { return 1 / std::sqrt(x); }},
-          {reciprocal, 0.01, 100, [](double x) { return 1 / x; }},
-          {sin, -3, 3, [](double x) { return std::sin(x); }},
-          {cos, -1.5, 1.5, [](double x) { return std::cos(x); }},
-          {tanh, -9, 9, [](double x) { return std::tanh(x); }},
-          {tanh, -0.7, 0.7, [](double x) { return std::tanh(x); }},
-          {sigmoid, -30, 30, ::sigmoid},
-          {relu, -9, 9, [](double x) { return std::max(x, 0.0); }},
-          {silu, -30, 30, [](double x) { return x * ::sigmoid(x); }},
-          {gelu, 0, 9, [](double x) { return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0))); }},
-          {gelu_tanh, 0, 9,
-           [](double x) {
-             return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-           }},
-          {erf, -5, 5, [](double x) { return std::erf(x); }},
-          {floor, -9, 9, [](double x) { return std::floor(x); }},
-          {ceil, -9, 9, [](double x) { return std::ceil(x); }},
-          {round, -9, 9, [](double x) { return std::nearbyint(x); }},
-          {log1p, -0.9, 9, [](double x) { return std::log1p(x); }},
-          {expm1, -9, 9, [](double x) { return std::expm1(x); }}};
+std::vector<Checked> all_functions() {
+  return {checked<Neg>("neg", -9, 9, [](double x) { return -x; }),
+          checked<Abs>("abs", -9, 9, [](double x) { return std::abs(x); }),
+          checked<Square>("square", -9, 9, [](double x) { return x * x; }),
+          checked<Sign>("sign", -9, 9, [](double x) { return x > 0 ? 1.0 : -1.0; }),
+          checked<Exp>("exp", -87, 88, [](double x) { return std::exp(x); }),
+          checked<Log>("log", 1e-6, 1e6, [](double x) { return std::log(x); }),
+          checked<Log>("log", 0.5, 2, [](double x) { return std::log(x); }),
+          checked<Sqrt>("sqrt", 0, 100, [](double x) { return std::sqrt(x); }),
+          checked<Rsqrt>("rsqrt", 0.01, 100, [](double x) { return 1 / std::sqrt(x); }),
+          checked<Reciprocal>("reciprocal", 0.01, 100, [](double x) { return 1 / x; }),
+          checked<Sin>("sin", -3, 3, [](double x) { return std::sin(x); }),
+          checked<Cos>("cos", -1.5, 1.5, [](double x) { return std::cos(x); }),
+          checked<Tanh>("tanh", -9, 9, [](double x) { return std::tanh(x); }),
+          checked<Tanh>("tanh", -0.7, 0.7, [](double x) { return std::tanh(x); }),
+          checked<Sigmoid>("sigmoid", -30, 30, ::sigmoid),
+          checked<Relu>("relu", -9, 9, [](double x) { return std::max(x, 0.0); }),
+          checked<Silu>("silu", -30, 30, [](double x) { return x * ::sigmoid(x); }),
+          checked<Gelu>("gelu", 0, 9,
+                        [](double x) { return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0))); }),
+          checked<GeluTanh>(
+              "gelu_tanh", 0, 9,
+              [](double x) {
+                return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+              }),
+          checked<Erf>("erf", -5, 5, [](double x) { return std::erf(x); }),
+          checked<Floor>("floor", -9, 9, [](double x) { return std::floor(x); }),
+          checked<Ceil>("ceil", -9, 9, [](double x) { return std::ceil(x); }),
+          checked<Round>("round", -9, 9, [](double x) { return std::nearbyint(x); }),
+          checked<Log1p>("log1p", -0.9, 9, [](double x) { return std::log1p(x); }),
+          checked<Expm1>("expm1", -9, 9, [](double x) { return std::expm1(x); })};
 }
 
 template <class T>
-std::vector<T> applied(UnaryOp op, DType dtype, const std::vector<T>& x) {
+std::vector<T> applied(const FunctionKernels& function, DType dtype, const std::vector<T>& x) {
   std::vector<T> y(x.size());
-  unary(op, dtype, static_cast<std::int64_t>(x.size()), x.data(), y.data());
+  apply(function, dtype, static_cast<std::int64_t>(x.size()), {{x.data()}}, {}, y.data());
   return y;
+}
+
+template <class F, class T>
+std::vector<T> applied(DType dtype, const std::vector<T>& x) {
+  return applied(kernels_of<F, 1>(), dtype, x);
 }
 
 }  // namespace
 
 TEST_CASE("unary functions of floats are within units of the last place", "[pointwise]") {
-  for (const Function& function : functions()) {
+  for (const Checked& function : all_functions()) {
     const auto x = values<float>(5003, 1, function.low, function.high);
-    const auto y = applied(function.op, DType::f32, x);
+    const auto y = applied(function.value, DType::f32, x);
     double units = 0;
     for (std::size_t i = 0; i < x.size(); ++i) {
       const double exact = function.reference(static_cast<double>(x[i]));
       const double unit = std::max(std::abs(exact) * 0x1p-23, 0x1p-149);
       units = std::max(units, std::abs(static_cast<double>(y[i]) - exact) / unit);
     }
-    CAPTURE(static_cast<int>(function.op), units);
+    CAPTURE(function.name, units);
     CHECK(units < 3.0);
   }
 }
 
 TEST_CASE("unary functions of the other floating types, and their gradients", "[pointwise]") {
-  for (const Function& function : functions()) {
-    CAPTURE(static_cast<int>(function.op));
+  for (const Checked& function : all_functions()) {
+    CAPTURE(function.name);
     const double low = std::max(function.low, -4.0) + (function.low >= 0 ? 0.1 : 0.0);
     const auto x = values<double>(601, 2, low, std::min(function.high, 4.0));
     std::vector<double> expected, slope;
@@ -85,7 +108,7 @@ TEST_CASE("unary functions of the other floating types, and their gradients", "[
       expected.push_back(function.reference(at));
       slope.push_back((function.reference(at + 1e-6) - function.reference(at - 1e-6)) / 2e-6);
     }
-    CHECK(worst(applied(function.op, DType::f64, x), expected) < 1e-13);
+    CHECK(worst(applied(function.value, DType::f64, x), expected) < 1e-13);
     std::vector<BFloat16> narrow;
     std::vector<Half> half;
     for (double& at : expected) at = 0;
@@ -94,11 +117,12 @@ TEST_CASE("unary functions of the other floating types, and their gradients", "[
       expected[i] = function.reference(static_cast<double>(narrow[i]));
       half.push_back(Half(static_cast<float>(narrow[i])));
     }
-    CHECK(worst(applied(function.op, DType::bf16, narrow), expected) < 1.0 / 256);
-    CHECK(worst(applied(function.op, DType::f16, half), expected) < 1.0 / 2048);
+    CHECK(worst(applied(function.value, DType::bf16, narrow), expected) < 1.0 / 256);
+    CHECK(worst(applied(function.value, DType::f16, half), expected) < 1.0 / 2048);
+    if (function.gradient == nullptr) continue;
     std::vector<double> dy(x.size(), 2.0), dx(x.size());
-    unary_backward(function.op, DType::f64, static_cast<std::int64_t>(x.size()), x.data(),
-                   dy.data(), dx.data());
+    apply(*function.gradient, DType::f64, static_cast<std::int64_t>(x.size()),
+          {{x.data(), dy.data()}}, {}, dx.data());
     for (double& value : slope) value *= 2;
     CHECK(worst(dx, slope) < 1e-6);
   }
@@ -106,11 +130,11 @@ TEST_CASE("unary functions of the other floating types, and their gradients", "[
 
 TEST_CASE("gelu of negative floats keeps most of its digits", "[pointwise]") {
   const auto x = values<float>(5003, 1, -9, 0);
-  const auto y = applied(UnaryOp::gelu, DType::f32, x);
+  const auto y = applied<Gelu>(DType::f32, x);
   std::vector<float> dx(x.size());
   const std::vector<float> ones(x.size(), 1.0F);
-  unary_backward(UnaryOp::gelu, DType::f32, static_cast<std::int64_t>(x.size()), x.data(),
-                 ones.data(), dx.data());
+  apply(kernels_of<GradientOf<Gelu>, 2>(), DType::f32, static_cast<std::int64_t>(x.size()),
+        {{x.data(), ones.data()}}, {}, dx.data());
   double relative = 0;  // down to -6
   double below = 0;
   double slope = 0;
@@ -132,39 +156,45 @@ TEST_CASE("unary functions at the edges", "[pointwise]") {
   const float inf = std::numeric_limits<float>::infinity();
   const float nan = std::numeric_limits<float>::quiet_NaN();
   using F = std::vector<float>;
-  CHECK(applied(UnaryOp::exp, DType::f32, F{-inf, inf, 89.0F, -104.0F, 0.0F}) ==
-        F{0, inf, inf, 0, 1});
-  CHECK(applied(UnaryOp::exp, DType::f32, F{-100.0F})[0] == Approx(std::exp(-100.0)).epsilon(0.05));
-  CHECK(applied(UnaryOp::log, DType::f32, F{0.0F, inf, 1.0F}) == F{-inf, inf, 0});
-  CHECK(applied(UnaryOp::log, DType::f32, F{1e-42F})[0] == Approx(std::log(1e-42F)));
-  CHECK(std::isnan(applied(UnaryOp::log, DType::f32, F{-1.0F})[0]));
-  CHECK(applied(UnaryOp::tanh, DType::f32, F{-inf, inf}) == F{-1, 1});
-  CHECK(applied(UnaryOp::sigmoid, DType::f32, F{-inf, inf, -200.0F}) == F{0, 1, 0});
-  CHECK(applied(UnaryOp::sin, DType::f32, F{1e6F})[0] == Approx(std::sin(1e6F)));
-  CHECK(applied(UnaryOp::gelu, DType::f32, F{-inf, inf, 0.0F, -50.0F}) == F{0, inf, 0, 0});
-  for (const UnaryOp op : {UnaryOp::exp, UnaryOp::log, UnaryOp::tanh, UnaryOp::relu, UnaryOp::erf,
-                           UnaryOp::sigmoid, UnaryOp::sin, UnaryOp::gelu, UnaryOp::gelu_tanh}) {
-    CHECK(std::isnan(applied(op, DType::f32, F{nan})[0]));
+  CHECK(applied<Exp>(DType::f32, F{-inf, inf, 89.0F, -104.0F, 0.0F}) == F{0, inf, inf, 0, 1});
+  CHECK(applied<Exp>(DType::f32, F{-100.0F})[0] == Approx(std::exp(-100.0)).epsilon(0.05));
+  CHECK(applied<Log>(DType::f32, F{0.0F, inf, 1.0F}) == F{-inf, inf, 0});
+  CHECK(applied<Log>(DType::f32, F{1e-42F})[0] == Approx(std::log(1e-42F)));
+  CHECK(std::isnan(applied<Log>(DType::f32, F{-1.0F})[0]));
+  CHECK(applied<Tanh>(DType::f32, F{-inf, inf}) == F{-1, 1});
+  CHECK(applied<Sigmoid>(DType::f32, F{-inf, inf, -200.0F}) == F{0, 1, 0});
+  CHECK(applied<Sin>(DType::f32, F{1e6F})[0] == Approx(std::sin(1e6F)));
+  CHECK(applied<Gelu>(DType::f32, F{-inf, inf, 0.0F, -50.0F}) == F{0, inf, 0, 0});
+  for (const FunctionKernels* const function :
+       {&kernels_of<Exp, 1>(), &kernels_of<Log, 1>(), &kernels_of<Tanh, 1>(),
+        &kernels_of<Relu, 1>(), &kernels_of<Erf, 1>(), &kernels_of<Sigmoid, 1>(),
+        &kernels_of<Sin, 1>(), &kernels_of<Gelu, 1>(), &kernels_of<GeluTanh, 1>()}) {
+    CHECK(std::isnan(applied(*function, DType::f32, F{nan})[0]));
   }
-  CHECK(applied(UnaryOp::neg, DType::i64, std::vector<std::int64_t>{3, -4}) ==
+  CHECK(applied<Neg>(DType::i64, std::vector<std::int64_t>{3, -4}) ==
         std::vector<std::int64_t>{-3, 4});
-  CHECK_THROWS_AS(applied(UnaryOp::exp, DType::i32, std::vector<std::int32_t>{1}),
-                  std::invalid_argument);
+  CHECK_THROWS_AS(applied<Exp>(DType::i32, std::vector<std::int32_t>{1}), std::invalid_argument);
 }
 
 TEST_CASE("binary operations, in place and with a scalar", "[pointwise]") {
   for (const std::int64_t n : {0, 1, 17, 600, 70000}) {
     const auto a = values<float>(n, 1, 0.1, 4);
     const auto b = values<float>(n, 2, 0.1, 4);
-    const std::vector<std::pair<BinaryOp, std::function<double(double, double)>>> operations{
-        {BinaryOp::add, std::plus<>{}},
-        {BinaryOp::sub, std::minus<>{}},
-        {BinaryOp::mul, std::multiplies<>{}},
-        {BinaryOp::div, std::divides<>{}},
-        {BinaryOp::maximum, [](double x, double y) { return std::max(x, y); }},
-        {BinaryOp::minimum, [](double x, double y) { return std::min(x, y); }},
-        {BinaryOp::pow, [](double x, double y) { return std::pow(x, y); }}};
-    for (const auto& [op, reference] : operations) {
+    struct Operation {
+      const FunctionKernels& of_two;
+      std::function<double(double, double)> reference;
+    };
+    const std::vector<Operation> operations{
+        {kernels_of<Add, 2>(), std::plus<>{}},
+        {kernels_of<Sub, 2>(), std::minus<>{}},
+        {kernels_of<Mul, 2>(), std::multiplies<>{}},
+        {kernels_of<Div, 2>(), std::divides<>{}},
+        {kernels_of<Maximum, 2>(), [](double x, double y) { return std::max(x, y); }},
+        {kernels_of<Minimum, 2>(), [](double x, double y) { return std::min(x, y); }},
+        {kernels_of<Pow, 2>(), [](double x, double y) { return std::pow(x, y); }}};
+    const float two = 2;
+    const std::vector<std::int64_t> extents{n}, each{1}, repeated{0};
+    for (const auto& [of_two, reference] : operations) {
       std::vector<double> expected, with_scalar, scalar_first;
       for (std::size_t i = 0; i < a.size(); ++i) {
         expected.push_back(reference(static_cast<double>(a[i]), static_cast<double>(b[i])));
@@ -172,31 +202,36 @@ TEST_CASE("binary operations, in place and with a scalar", "[pointwise]") {
         scalar_first.push_back(reference(2.0, static_cast<double>(a[i])));
       }
       auto y = a;
-      binary(op, DType::f32, n, y.data(), b.data(), y.data());
+      apply(of_two, DType::f32, n, {{y.data(), b.data()}}, {}, y.data());
       CHECK(worst(y, expected) < 1e-6);
-      binary_scalar(op, DType::f32, n, a.data(), 2.0, y.data());
+      apply_strided(of_two, DType::f32, extents, {{{a.data(), each}, {&two, repeated}}}, {},
+                    y.data());
       CHECK(worst(y, with_scalar) < 1e-6);
-      binary_scalar(op, DType::f32, n, a.data(), 2.0, y.data(), true);
+      apply_strided(of_two, DType::f32, extents, {{{&two, repeated}, {a.data(), each}}}, {},
+                    y.data());
       CHECK(worst(y, scalar_first) < 1e-6);
     }
     auto y = a;
+    with_number<Mul>(DType::f32, n, a.data(), 2.0, y.data());
+    for (std::size_t i = 0; i < a.size(); ++i) REQUIRE(y[i] == a[i] * 2);
+    y = a;
     add(DType::f32, n, a.data(), y.data(), -1.0, y.data());
     CHECK(std::all_of(y.begin(), y.end(), [](float v) { return v == 0.0F; }));
   }
   std::vector<std::int32_t> x{7, -7, 7, 0, std::numeric_limits<std::int32_t>::min()};
   const std::vector<std::int32_t> d{2, 2, 0, 5, -1};
-  binary(BinaryOp::div, DType::i32, 5, x.data(), d.data(), x.data());
+  binary<Div>(DType::i32, 5, x.data(), d.data(), x.data());
   CHECK(x == std::vector<std::int32_t>{3, -3, 0, 0, std::numeric_limits<std::int32_t>::min()});
-  binary_scalar(BinaryOp::pow, DType::i32, 2, x.data(), 3, x.data());
+  with_number<Pow>(DType::i32, 2, x.data(), 3, x.data());
   CHECK(x[0] == 27);
   std::vector<std::uint8_t> flags{0, 1, 1};
   const std::vector<std::uint8_t> others{1, 0, 1};
-  binary(BinaryOp::mul, DType::boolean, 3, flags.data(), others.data(), flags.data());
+  binary<Mul>(DType::boolean, 3, flags.data(), others.data(), flags.data());
   CHECK(flags == std::vector<std::uint8_t>{0, 0, 1});
   const float nan = std::numeric_limits<float>::quiet_NaN();
   std::vector<float> nans{nan, 1.0F};
   const std::vector<float> swapped{1.0F, nan};
-  binary(BinaryOp::maximum, DType::f32, 2, nans.data(), swapped.data(), nans.data());
+  binary<Maximum>(DType::f32, 2, nans.data(), swapped.data(), nans.data());
   CHECK((std::isnan(nans[0]) && std::isnan(nans[1])));
 }
 
@@ -225,11 +260,10 @@ TEST_CASE("strided operations broadcast, transpose and compare", "[pointwise]") 
         }
       }
     }
-    binary_strided(BinaryOp::add, dtype, extents, a.data(), a_strides, b.data(), b_strides,
-                   y.data(), y_strides);
+    const Operand operands[] = {{a.data(), a_strides}, {b.data(), b_strides}};
+    apply_strided(kernels_of<Add, 2>(), dtype, extents, operands, {}, y.data());
     CHECK(worst(y, expected) < tolerance<T>());
-    compare_strided(CompareOp::less, dtype, extents, a.data(), a_strides, b.data(), b_strides,
-                    less.data(), y_strides);
+    apply_strided(kernels_of<Less, 2>(), dtype, extents, operands, {}, less.data());
     CHECK(less == expected_less);
     where_strided(dtype, extents, less.data(), y_strides, a.data(), a_strides, b.data(), b_strides,
                   y.data(), y_strides);
@@ -372,8 +406,8 @@ TEST_CASE("where, masked fill, fill and comparisons with a scalar", "[pointwise]
   fill(DType::bf16, 3, 0.5, x.data());
   CHECK(static_cast<float>(x[2]) == 0.5F);
   std::vector<std::uint8_t> result(3);
-  compare_scalar(CompareOp::greater_equal, DType::bf16, 3, x.data(), 0.5, result.data());
+  with_number<GreaterEqual>(DType::bf16, 3, x.data(), 0.5, result.data());
   CHECK(result == std::vector<std::uint8_t>{1, 1, 1});
-  compare(CompareOp::logical_xor, DType::boolean, 3, mask.data(), result.data(), result.data());
+  binary<LogicalXor>(DType::boolean, 3, mask.data(), result.data(), result.data());
   CHECK(result == std::vector<std::uint8_t>{0, 1, 0});
 }

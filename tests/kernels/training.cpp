@@ -3,6 +3,8 @@
 #include "check.hpp"
 #include "in_workspace.hpp"
 #include "index/kernels/indexing.hpp"
+#include "optimizer/functions/adam.hpp"
+#include "optimizer/functions/sgd.hpp"
 #include "optimizer/kernels/update.hpp"
 #include "reduce/kernels/reduce.hpp"
 #include "shared/kernels/parallel.hpp"
@@ -10,6 +12,8 @@
 
 using namespace tessera::kernels;
 using namespace tessera::kernels::test;
+using tessera::functions::Adam;
+using tessera::functions::Sgd;
 
 TEMPLATE_TEST_CASE("rotary turns pairs, and inverse turns them back", "[rotary]", float, double,
                    BFloat16) {

@@ -136,40 +136,10 @@ sub check_filters {
   }
 }
 
-# The table of docs/testing.md: a row for each module.
-sub table {
-  my %rows;
-  for my $fault (@_) {
-    my ($module) = $fault->{file} =~ m{^(?:modules/|(?=plugins/|apps/tessera))(\w+(?:/\w+)?)};
-    $module = (split m{/}, $fault->{file})[1] if $fault->{file} =~ m{^modules/};
-    $module = 'apps/tessera' if $fault->{file} =~ m{^apps/};
-    push @{ $rows{$module}{ defined $fault->{missed} ? 'missed' : 'caught' } }, $fault->{name};
-  }
-  my $text = "| module | caught | missed, or not run yet |\n| --- | --- | --- |\n";
-  for my $module (sort keys %rows) {
-    $text .= join(' | ', "| $module", map { join ', ', map { s/_/ /gr } @{ $rows{$module}{$_} // [] } } qw(caught missed)) . " |\n";
-  }
-  return $text =~ s/\|  \|/| |/gr;
-}
-
-sub check_table {
-  my $path = "$repository/docs/testing.md";
-  my $page = text_of($path);
-  my $wanted = table(@_);
-  $page =~ s/(?<=<!-- faults -->\n)(.*?)(?=<!-- end of faults -->)/$wanted/s or die "$path: no place for the table of faults\n";
-  if ($ENV{TESSERA_WRITE_MUTANTS_TABLE}) {
-    write_file($path, $page);
-  } elsif ($page ne text_of($path)) {
-    die "$path: the table of faults differs from the lists; write it with\n"
-      . "TESSERA_WRITE_MUTANTS_TABLE=1 tests/mutants/mutants.pl check . build/release\n";
-  }
-}
-
 my @faults = read_lists();
 check_entries(@faults);
 if ($mode eq 'check') {
   check_filters(@faults);
-  check_table(@faults);
   printf "%d faults fit their files\n", scalar @faults;
   exit 0;
 }

@@ -29,12 +29,12 @@ TEST_CASE("errors begin with the operator's name") {
   };
   struct PadArgs {
     Dims padding;
-    std::int64_t mode;
+    ops::PadMode mode;
     Dynamic<double> value;
   };
   struct PadBackwardArgs {
     Dims padding;
-    std::int64_t mode;
+    ops::PadMode mode;
   };
   const std::map<std::string, std::function<void()>> mistakes = {
       {"add", [&] { ops::add(x, y); }},
@@ -65,12 +65,12 @@ TEST_CASE("errors begin with the operator's name") {
       {"pad",
        [&] {
          call_one(find_op("pad"), {x},
-                  PadArgs{.padding = {1, 0}, .mode = std::int64_t{1} << 32, .value = 0});
+                  PadArgs{.padding = {1, 0}, .mode = static_cast<ops::PadMode>(7), .value = 0});
        }},
       {"pad_backward",
        [&] {
          call_one(find_op("pad_backward"), {x},
-                  PadBackwardArgs{.padding = {most, most}, .mode = 1});
+                  PadBackwardArgs{.padding = {most, most}, .mode = ops::PadMode::reflect});
        }},
   };
   for (const auto& [name, mistake] : mistakes) {

@@ -433,3 +433,37 @@ TEST_CASE("order is stable, and ends with what is no number") {
   CHECK(ops::argmin(x, 0).item() == 1);
   CHECK(error_of([&] { ops::topk(x, 7); }).starts_with("topk: k is out of range"));
 }
+
+TEST_CASE("thousands of ones at one place are all counted in 16 bits") {
+  constexpr std::int64_t count = 4096;
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    INFO(name_of(dtype));
+    const Tensor ones = full({count}, 1, dtype);
+    const Tensor place = zeros({count}, DType::i64);
+    const auto first = [](const Tensor& x) { return to_doubles(x)[0]; };
+    const auto gradient_of = [&](const auto& f) {
+      Tensor x = zeros({2}, dtype);
+      x.set_requires_grad();
+      backward(ops::sum(f(x)));
+      return first(x.grad());
+    };
+    CHECK(first(ops::index_add(zeros({2}, dtype), place, ones, 0)) == count);
+    CHECK(first(ops::scatter_add(zeros({2}, dtype), place, ones, 0)) == count);
+    CHECK(first(ops::index_put(zeros({2}, dtype), std::vector{place}, ones, true)) == count);
+    CHECK(gradient_of([&](const Tensor& x) { return ops::index_select(x, place, 0); }) == count);
+    CHECK(gradient_of([&](const Tensor& x) { return ops::gather(x, place, 0); }) == count);
+    CHECK(gradient_of([&](const Tensor& x) { return ops::index(x, std::vector{place}); }) == count);
+    CHECK(gradient_of([&](const Tensor& x) { return ops::as_strided(x, {count}, {0}, 0); }) ==
+          count);
+  }
+}
+
+TEST_CASE("a product that is scaled and added to a bias is rounded once") {
+  // 257 is not a bf16, 771 rounds to 772; 3 times the rounded 257 is 768.
+  const Tensor row = full({1, 257}, 1, DType::bf16);
+  const Tensor column = full({257, 1}, 1, DType::bf16);
+  const Tensor bias = full({1, 1}, 1, DType::bf16);
+  CHECK(to_doubles(ops::addmm(bias, row, column, 0, 3)) == std::vector<double>{772});
+  CHECK(to_doubles(ops::addmm(bias, row, column, 1, 3)) == std::vector<double>{772});
+  CHECK(to_doubles(ops::addmm(bias, row, column, -1, 3)) == std::vector<double>{768});
+}

@@ -102,7 +102,7 @@ const std::vector<Function>& functions() {
       of("mul_scalar", ops::mul_scalar),
       of("pow_scalar", ops::pow_scalar),
       of("fill_", ops::fill_),
-      of("clamp", static_cast<Tensor (*)(const Tensor&, double, double)>(ops::clamp)),
+      of("clamp", static_cast<Tensor (*)(const Tensor&, const Number&, const Number&)>(ops::clamp)),
       of("clamp", static_cast<Tensor (*)(const Tensor&, const Tensor&, const Tensor&)>(ops::clamp)),
       of("lerp", ops::lerp),
       of("lerp_scalar", ops::lerp_scalar),

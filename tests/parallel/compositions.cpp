@@ -94,8 +94,9 @@ std::string refusal(Set set, std::map<Set, std::vector<double>>& expected) {
     check_effects(set, try_step(run));
   } catch (const Error& error) {
     const std::string text = error.what();
-    const std::size_t place = text.find("}]: ");  // after the entries of the command line
-    return place == std::string::npos ? text : text.substr(place + 4);
+    // After the entries of the command line, which are cut where they are long.
+    const std::size_t place = text.find(": ", text.find("}]"));
+    return place == std::string::npos ? text : text.substr(place + 2);
   }
   std::vector<double>& reference = expected[numerics_of(set)];
   if (reference.empty()) {

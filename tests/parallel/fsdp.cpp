@@ -422,6 +422,37 @@ TEST_CASE("a member of a group without a gradient is an error that names it") {
         std::string::npos);
 }
 
+TEST_CASE("a tied parameter in a group of one of its modules is refused, with what makes it work") {
+  const auto refused = [](const std::vector<std::string>& on, const std::string& options) {
+    return error_of([&] {
+      on_ranks(2, [&](int) {
+        Planned run(std::make_shared<Net>(NetOptions{.tied = true}), shard_mesh(2),
+                    {{"FSDP", "shard", on, options, ""}});
+        backward(run.loss(tokens(1)));
+        run.loss(tokens(2));
+      });
+    });
+  };
+  const std::string together = R"([{ on = ["embed", "head"] }])";
+  for (const std::vector<std::string>& on : std::vector<std::vector<std::string>>{
+           {"embed", "."}, {"head", "."}, {"embed", "blocks.*", "head", "."}}) {
+    for (const char* reshard : {"true", "false"}) {
+      const std::string error =
+          refused(on, std::string(R"({"reshard_after_forward": )") + reshard + "}");
+      INFO(error);
+      CHECK(error.find("tied parameter 'embed.weight', 'head.weight' is gathered while '" +
+                       (on[0] == "head" ? std::string("head") : "embed") + "' runs") !=
+            std::string::npos);
+      CHECK(error.find(on[0] == "head" ? R"(together = [{ on = ["embed", "head"] }])"
+                                       : "together = " + together) != std::string::npos);
+    }
+  }
+  // What the error says, and groups around both modules.
+  CHECK(refused({"embed", "blocks.*", "head", "."}, R"({"together": [{"on": ["embed", "head"]}]})")
+            .empty());
+  CHECK(refused({"blocks.*", "."}, "{}").empty());
+}
+
 TEST_CASE("the graph of a gradient that FSDP reduces is an error") {
   on_ranks(2, [](int) {
     Planned run(std::make_shared<Net>(), shard_mesh(2), {fsdp({"blocks.*", "."})});

@@ -287,7 +287,7 @@ TEST_CASE(
           check(result == eager[static_cast<std::size_t>(rank)][step],
                 "step " + std::to_string(step + 1) + " differs");
         });
-        check(replayed == (mode ? steps : steps - 4), "steps are replayed");
+        check(replayed == (mode ? steps : steps - 2), "steps are replayed");
       }));
     }
   }

@@ -51,6 +51,22 @@ class Pair final : public nn::Module {
   nn::Child first_, second_;
 };
 
+/// Two layers with one weight.
+class Tied final : public nn::Module {
+ public:
+  Tied() {
+    first_ = add_child<nn::Linear>("first", 64, 64, false, 0.3);
+    second_ = add_child<nn::Linear>("second", 64, 64, false, 0.3);
+    second_->set_parameter("weight", first_->parameter("weight"));
+    set_names();
+  }
+  std::string_view kind() const override { return "Tied"; }
+  Tensors forward(const Tensors& inputs) override { return {(*second_)((*first_)(inputs[0]))}; }
+
+ private:
+  nn::Child first_, second_;
+};
+
 parallel::StyleEntry qlora(const std::string& options, std::vector<std::string> on = {"first"}) {
   return {.style = "QLoRA", .on = std::move(on), .options = options};
 }
@@ -162,6 +178,13 @@ TEST_CASE("an update that cannot work is refused before the ranks start") {
                      {"RowwiseParallel", "shard", {"second"}}}),
             "module 'second': its packed weight is split by columns over 2 ranks, which cuts "
             "blocks of 64"));
+  for (const char* module : {"first", "second"}) {
+    const std::string own = module;
+    const std::string other = own == "first" ? "second" : "first";
+    CHECK(has(refusal({qlora(R"({"base": "none"})", {own}), replicate()}, std::make_shared<Tied>()),
+              "module '" + own + "': its weight '" + own + ".weight' is also '" + other +
+                  ".weight', so an update"));
+  }
   const parallel::StyleEntry float8{
       .style = "Float8", .on = {"first"}, .options = R"({"all_gather": false})"};
   CHECK(!refused({qlora("{}"), float8, replicate()}).empty());

@@ -59,7 +59,7 @@ TEST_CASE("a library that others can change is refused with the command that men
   CHECK(refusal_of(file).empty());
   chmod(file.c_str(), 0666);
   contains(refusal_of(file), "can be written by others");
-  contains(refusal_of(file), "chmod go-w '" + file + "'");
+  contains(refusal_of(file), "chmod go-w " + file);
   chmod(file.c_str(), 0644);
   chmod(folder.path.c_str(), 01777);
   contains(refusal_of(file), "the folder " + folder.path.string() + " can be written by others");
@@ -120,7 +120,7 @@ TEST_CASE("a library below a folder that others can change is refused, however f
   CHECK(refusal_of(file).empty());
   chmod(folder.path.c_str(), 0777);
   contains(refusal_of(file), "the folder " + folder.path.string() + " can be written by others");
-  contains(refusal_of(file), "chmod go-w '" + folder.path.string() + "'");
+  contains(refusal_of(file), "chmod go-w " + folder.path.string());
   chmod(folder.path.c_str(), 01777);  // sticky, as /tmp: others cannot replace what is in it
   CHECK(refusal_of(file).empty());
 }

@@ -56,7 +56,11 @@ std::string replaced(const std::string& what, const std::string& by) {
 
 }  // namespace
 
-TEST_CASE("a text is read back exactly") { CHECK(Program::parse(good).to_text() == good); }
+TEST_CASE("a text is read back exactly") {
+  CHECK(Program::parse(good).to_text() == good);
+  const std::string updates = replaced("section gr", "optimizer 1 updates parameter.w\nsection gr");
+  CHECK(Program::parse(updates).to_text() == updates);
+}
 
 TEST_CASE("a text that is cut anywhere is refused with the line") {
   int line = 1;
@@ -97,7 +101,11 @@ TEST_CASE("damaged and foreign texts are refused: what is wrong, and where") {
       {error_of(good + "more\n"), "step.txt, line 22: there is text after 'end'"},
       {error_of(replaced("rank 0", "ramk 0")),
        "step.txt, line 2: the line is wrong (expected rank, level, mesh, number, count, stream, "
-       "required, input, section, output or end, got 'ramk 0')"},
+       "required, input, optimizer, section, output or end, got 'ramk 0')"},
+      {error_of(replaced("section ", "optimizer 0 updates y\nsection ")),
+       "step.txt, line 9: there is no such optimizer or input (expected 0 or more, and an input "
+       "that "
+       "is above, got 0 and 'y')"},
       {error_of(replaced("f32[2, 3] = x", "f32[2, 3] [Shard(0)] = x")),
        "step.txt, line 7: mesh 0 is not declared above"},
       {error_of(replaced("rank 0", "mesh(data)")),

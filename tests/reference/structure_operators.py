@@ -51,23 +51,21 @@ def moving():
     sample("roll", roll, ints(-9, 9, 5), shifts=[2], dims=[0])
     sample("roll", roll, t(5, dtype=F32), shifts=[2], dims=[0])
 
-    names = ("constant", "reflect", "replicate", "circular")
-
     def pad(x, padding, mode, value):
-        if mode == 0:
+        if mode == "constant":
             return F.pad(x, padding, value=value)
         # PyTorch wants batch and channels before the padded dims.
         missing = 2 + len(padding) // 2 - x.dim()
-        return F.pad(x[(None,) * missing], padding, names[mode])[(0,) * missing]
+        return F.pad(x[(None,) * missing], padding, mode)[(0,) * missing]
 
     for shape, padding, value in (((3, 5), [1, 2], 0.0), ((3, 5), [1, 2, 0, 1], 2.5), ((2, 3, 4), [0, 0, 2, 0], -1.0),
                                   ((3, 5), [-1, 1], 0.5), ((3, 5), [-1, -2, 1, -1], 0.0), ((4,), [0, 3], 1.0),
                                   ((3, 5), [0, 0], 1.0), ((0, 3), [1, 1, 2, 0], 3.0), ((2, 3, 2), [1, 0, 0, 1, 1, 1], 0.0)):
-        sample("pad", pad, t(*shape), padding=padding, mode=0, value=value)
-    sample("pad", pad, ints(-9, 9, 2, 3), padding=[1, 1], mode=0, value=7.0)
-    sample("pad", pad, mask(2, 3), padding=[1, 0], mode=0, value=1.0)
-    sample("pad", pad, t(3, 5, dtype=BF16), padding=[1, 2], mode=0, value=0.5)
-    for mode in (1, 2, 3):
+        sample("pad", pad, t(*shape), padding=padding, mode="constant", value=value)
+    sample("pad", pad, ints(-9, 9, 2, 3), padding=[1, 1], mode="constant", value=7.0)
+    sample("pad", pad, mask(2, 3), padding=[1, 0], mode="constant", value=1.0)
+    sample("pad", pad, t(3, 5, dtype=BF16), padding=[1, 2], mode="constant", value=0.5)
+    for mode in ("reflect", "replicate", "circular"):
         sample("pad", pad, t(5), padding=[2, 1], mode=mode, value=0.0)
         sample("pad", pad, t(2, 5), padding=[0, 4], mode=mode, value=0.0)
         sample("pad", pad, t(3, 4), padding=[1, 2, 2, 0], mode=mode, value=0.0)
@@ -180,14 +178,14 @@ def images():
         sample("adaptive_avg_pool2d", adaptive, t(*shape, dtype=dtype), output_size=size)
 
     def interpolate(x, size, mode, align_corners):
-        if mode == 0:
+        if mode == "nearest":
             return F.interpolate(x, size, mode="nearest")
         return F.interpolate(x, size, mode="linear" if x.dim() == 3 else "bilinear", align_corners=align_corners)
 
     for shape, size, dtype in (((2, 2, 3, 4), [6, 8], F64), ((1, 2, 5, 4), [3, 7], F64), ((1, 1, 4, 4), [4, 4], F64),
                                ((2, 3, 5), [8], F64), ((1, 2, 7), [3], F64), ((1, 1, 3, 2), [1, 1], F64),
                                ((1, 1, 1, 1), [2, 3], F64), ((1, 2, 5, 6), [9, 4], F32)):
-        for mode, align_corners in ((0, False), (1, False), (1, True)):
+        for mode, align_corners in (("nearest", False), ("linear", False), ("linear", True)):
             sample("interpolate", interpolate, t(*shape, dtype=dtype), size=size, mode=mode, align_corners=align_corners)
 
 

@@ -1,5 +1,5 @@
-// Catch2 2 (Debian 12) and 3 (Debian 13, Ubuntu 24.04, backports) from one source: tests use only names of
-// Catch2 that are here or in both versions; ./dev lint refuses others.
+// Catch2 2 (Debian 12) and 3 (Debian 13, Ubuntu 24.04, backports) from one source: tests use only
+// names of Catch2 that are here or in both versions; ./dev lint refuses others.
 #pragma once
 #if __has_include(<catch2/catch_all.hpp>)
 #include <catch2/catch_all.hpp>

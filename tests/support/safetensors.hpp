@@ -1,5 +1,6 @@
 #pragma once
-// Reads a safetensors file of stored results: a u64 length, a JSON header, the bytes.
+// Reads and writes safetensors files, apart from the library: a u64 length, a JSON header, the
+// bytes.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -42,4 +43,28 @@ inline std::map<std::string, StoredTensor> read_safetensors(const std::string& p
     tensors.emplace(key, std::move(t));
   }
   return tensors;
+}
+
+inline void write_safetensors(const std::string& path,
+                              const std::map<std::string, StoredTensor>& tensors,
+                              const std::map<std::string, std::string>& metadata = {}) {
+  nlohmann::json header = nlohmann::json::object();
+  if (!metadata.empty()) {
+    header["__metadata__"] = metadata;
+  }
+  std::string data;
+  for (const auto& [name, tensor] : tensors) {
+    const std::size_t begin = data.size();
+    data.append(reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size());
+    header[name] = {
+        {"dtype", tensor.dtype}, {"shape", tensor.shape}, {"data_offsets", {begin, data.size()}}};
+  }
+  const std::string text = header.dump();
+  const std::uint64_t length = text.size();
+  std::ofstream file(path, std::ios::binary);
+  file.write(reinterpret_cast<const char*>(&length), sizeof length);
+  file << text << data;
+  if (!file.flush()) {
+    throw std::runtime_error("cannot write " + path);
+  }
 }

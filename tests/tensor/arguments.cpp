@@ -15,6 +15,8 @@ using namespace tessera;
 
 namespace {
 
+enum class Resize { nearest, linear, cubic };
+
 struct EveryType {
   std::int64_t dim;
   bool keepdim;
@@ -25,6 +27,7 @@ struct EveryType {
   ReduceOp reduce;
   Dynamic<std::int64_t> offset;
   SpecArgument to;
+  Resize mode;
 };
 
 SpecHandle some_spec() {
@@ -33,7 +36,8 @@ SpecHandle some_spec() {
 }
 
 EveryType some() {
-  return {-3, true, 2.5, 0.1, {2, 3, 0}, DType::f16, ReduceOp::max, 7, {some_spec()}};
+  return {-3,         true,          2.5, 0.1,           {2, 3, 0},
+          DType::f16, ReduceOp::max, 7,   {some_spec()}, Resize::linear};
 }
 
 const ArgumentsInfo& info = ArgumentsOf<EveryType>::info;
@@ -47,7 +51,7 @@ TEST_CASE("arguments: the fields' names and types are read from the aggregate") 
   }
   CHECK(text ==
         "dim: int; keepdim: bool; p: float; lr: dynamic float; shape: dims; dtype: dtype; reduce: "
-        "reduce_op; offset: dynamic int; to: spec; ");
+        "reduce_op; offset: dynamic int; to: spec; mode: nearest/linear/cubic; ");
 }
 
 TEST_CASE("arguments: what was given is read back") {
@@ -62,9 +66,10 @@ TEST_CASE("arguments: what was given is read back") {
   CHECK(back.reduce == ReduceOp::max);
   CHECK(back.offset == 7);
   CHECK(back.to.spec == some_spec());
+  CHECK(back.mode == Resize::linear);
   // The dynamic ones are not in the key.
   CHECK(attributes.dynamic().size() == 2);
-  CHECK(attributes.fixed().size() == 10);
+  CHECK(attributes.fixed().size() == 11);
 }
 
 TEST_CASE("arguments: equal where every argument is") {
@@ -83,7 +88,8 @@ TEST_CASE("arguments: text and JSON mean the same in every process, and are read
   const std::string text = to_text(info, attributes);
   CHECK(text ==
         "dim=-3, keepdim=true, p=2.5, lr=0.1, shape=[2, 3, 0], dtype=f16, reduce=max, offset=7, "
-        "to=bf16[8, 4] [Shard(1), Partial(max)] on mesh(shard=2, tensor=2) of ranks 4 5 6 7");
+        "to=bf16[8, 4] [Shard(1), Partial(max)] on mesh(shard=2, tensor=2) of ranks 4 5 6 7, "
+        "mode=linear");
   CHECK(attributes_from_text(info, text, "test") == attributes);
   const std::string json = to_json(info, attributes);
   CHECK(attributes_from_json(info, json, "test") == attributes);
@@ -120,6 +126,39 @@ TEST_CASE("arguments: a text that does not fit is an error that names the argume
         "softmax: a value of type dtype (f32, f64, bf16, f16, i64, i32, u8, bool, i8, f8e4m3 or "
         "f8e5m2) is expected "
         "(got 'f8')");
+}
+
+TEST_CASE("arguments: an enumerator is stored by its name, and a number is refused") {
+  struct Before {
+    Resize mode;
+  };
+  // The same enumeration after somebody has reordered it.
+  enum class Reordered { cubic, linear, nearest };
+  struct After {
+    Reordered mode;
+  };
+  for (const Resize mode : {Resize::nearest, Resize::linear, Resize::cubic}) {
+    const std::string text = to_text(ArgumentsOf<Before>::info, Before{mode});
+    const Attributes read = attributes_from_text(ArgumentsOf<After>::info, text, "resize");
+    CHECK(to_text(ArgumentsOf<After>::info, read) == text);
+    const std::string json = to_json(ArgumentsOf<Before>::info, Before{mode});
+    CHECK(to_json(ArgumentsOf<After>::info,
+                  attributes_from_json(ArgumentsOf<After>::info, json, "resize")) == json);
+  }
+  CHECK(to_text(ArgumentsOf<Before>::info, Before{Resize::cubic}) == "mode=cubic");
+  for (const char* stored : {"mode=1", "mode=cubi", "mode="}) {
+    INFO(stored);
+    try {
+      attributes_from_text(ArgumentsOf<Before>::info, stored, "resize");
+      FAIL("it was read");
+    } catch (const Error& error) {
+      CHECK(std::string(error.what()) ==
+            "resize: a value of type nearest/linear/cubic is expected (got '" +
+                std::string(stored).substr(5) + "')");
+    }
+  }
+  CHECK_THROWS_AS(attributes_from_json(ArgumentsOf<Before>::info, R"({"mode": 1})", "resize"),
+                  Error);
 }
 
 TEST_CASE("arguments: read as another type is an error") {

@@ -50,7 +50,7 @@ void leaves_equal_eager(const Layouts& layout, const Options& options,
     }
     const ReplayCounts& counts = run.training.replays();
     check(counts.not_left == not_left, counts.not_left);
-    check(counts.replayed == steps - 4 && counts.left == (not_left.empty() ? steps - 4 : 0),
+    check(counts.replayed == steps - 2 && counts.left == (not_left.empty() ? steps - 2 : 0),
           "left " + std::to_string(counts.left) + ": " + counts.refusal);
     check(run.training.has_left_updates() == not_left.empty(), "the last one is left");
     same_state(run.training, eager.training, "after steps that leave their updates");

@@ -1,5 +1,6 @@
 // When a run saves: in the background or not, and what happens to a save while one is running.
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <functional>
@@ -136,4 +137,41 @@ TEST_CASE("a save in the background that fails stops the run, and names the last
   CHECK(error.find("the last good checkpoint is " + checkpoint_folder(folder.path(), 2)) !=
         std::string::npos);
   CHECK(latest_checkpoint(folder.path()) == checkpoint_folder(folder.path(), 2));
+}
+
+TEST_CASE("an error names the checkpoint whose save it has interrupted") {
+  for (const bool spoilt : {false, true}) {
+    const Folder parent("late");
+    const std::string folder = checkpoint_folder(parent.path(), 1);
+    on_ranks(2, [&](int /*rank*/) {
+      // Some 64 MB: the save is running when the next step fails.
+      Planned net(std::make_shared<Heavy>(8 << 20), DeviceMesh::make({"tensor"}, {2}),
+                  {{"NoParallel", "tensor", {"net"}}});
+      nn::initialize(*net.model);
+      Training training(*net.model, net.plan, optim::sgd(nn::all_parameters(*net.model), {}),
+                        {.lr = 0.01});
+      const auto step = [&](double value) {
+        training.step({.rows = 2}, [&](const BatchPart&) {
+          return ops::sum((*net.model)(
+              from_local(full({2, 3}, value, DType::f64), net.plan.batch_layout(), Dims{2, 3})));
+        });
+      };
+      step(1);
+      if (spoilt) {
+        ops::fill_(training.model().buffer("ballast")->value, std::nan(""));
+      }
+      training.start_save(folder);
+      const std::string error = tessera::testing::error_of([&] { step(std::nan("")); });
+      check(error.find("the loss is nan") != std::string::npos, error);
+      const std::string words =
+          spoilt ? "no checkpoint was saved before; the save after it failed: rank "
+                 : "the last good checkpoint is " + folder;
+      check(error.find(words) != std::string::npos, error);
+      // It can still be taken, once.
+      check(training.finished_save() == (spoilt ? std::nullopt : std::optional(folder)), "taken");
+      check(!training.finished_save(), "taken again");
+    });
+    CHECK(latest_checkpoint(parent.path()).has_value() == !spoilt);
+    CHECK((spoilt || CheckpointReader(folder).verify().empty()));
+  }
 }

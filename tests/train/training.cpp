@@ -261,6 +261,41 @@ TEST_CASE("what a step refuses changes nothing: no parameter, no gradient, no st
   }));
 }
 
+TEST_CASE("a step or an evaluation without a counted token is named as that") {
+  REQUIRE_NOTHROW(on_layout(layout_named("fully sharded"), [](const DeviceMesh& mesh) {
+    Run run(mesh, layout_named("fully sharded").styles);
+    const auto sum = [&](const BatchPart& part) { return run.sum(part); };
+    for (const double weight : {0.0, -1.0, std::nan(""), HUGE_VAL}) {
+      const StepBatch batch{.rows = rows, .weight = weight};
+      const std::string step = error_of([&] { run.training.step(batch, sum); });
+      const std::string evaluation = error_of([&] { run.training.evaluate(1, batch, sum); });
+      for (const std::string& error : {step, evaluation}) {
+        check(error.find(weight == 0 ? "training: no token counts" : "divided by is not one") !=
+                  std::string::npos,
+              error);
+        check(error.find("learning rate") == std::string::npos, error);
+      }
+    }
+    check(run.training.done() == 0, "no step was taken");
+  }));
+}
+
+TEST_CASE("a learning rate is advised only where one was used") {
+  REQUIRE_NOTHROW(on_layout(layout_named("fully sharded"), [](const DeviceMesh& mesh) {
+    Run run(mesh, layout_named("fully sharded").styles);
+    const auto infinite = [&](const BatchPart& part) {
+      return ops::mul_scalar(run.sum(part), std::numeric_limits<double>::infinity());
+    };
+    const StepBatch batch{.rows = rows};
+    const std::string first = error_of([&] { run.training.step(batch, infinite); });
+    check(first.find("no update was made before") != std::string::npos, first);
+    run.step();
+    const std::string second = error_of([&] { run.training.step(batch, infinite); });
+    check(second.find("a smaller learning rate or a longer warm-up may help") != std::string::npos,
+          second);
+  }));
+}
+
 TEST_CASE("an evaluation is the mean without dropout, and leaves no trace") {
   for (const Layouts& layout : layouts()) {
     INFO(layout.name);

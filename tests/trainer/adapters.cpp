@@ -1,10 +1,13 @@
 // Weights as they are read with low-rank updates merged into them, where the weight itself is kept
-// as 4-bit codes: against the values that torchao decodes.
+// as 4-bit codes: against the values that torchao decodes. And what PEFT's adapter_config.json says
+// of each layer, against PEFT's own functions.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <nlohmann/json.hpp>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -20,8 +23,10 @@ import tessera.nn;
 import tessera.checkpoint;
 
 #include "adapters/nf4.hpp"
+#include "adapters/peft_config.hpp"
 #include "adapters/updates.hpp"
 #include "errors.hpp"
+#include "support.hpp"
 
 using namespace tessera;
 using namespace tessera::app;
@@ -127,4 +132,83 @@ TEST_CASE("codes that do not fit each other, or another form, are refused", "[ad
   CHECK(error("lora_A", empty({3, kColumns}, DType::f32)).find("layer.lora_A") !=
         std::string::npos);
   CHECK(error("mean", full({1}, 0), "int4").find("'int4'") != std::string::npos);
+}
+
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+
+PeftConfig read_config(const trainer_test::Folder& folder, OrderedJson json) {
+  json["peft_type"] = "LORA";
+  return read_peft_config(folder.write("adapter_config.json", json.dump()));
+}
+
+const OrderedJson& peft_results() {
+  static const OrderedJson results = OrderedJson::parse(
+      trainer_test::read_file(TESSERA_SOURCE_FOLDER "/tests/reference/data/peft_patterns.json"));
+  return results;
+}
+
+}  // namespace
+
+TEST_CASE("of several patterns that match a layer, the first of the file decides", "[adapters]") {
+  const trainer_test::Folder folder;
+  const auto modules = peft_results()["modules"].get<std::vector<std::string>>();
+  for (const auto& sample : peft_results()["patterns"]) {
+    INFO(sample["pattern"].dump());
+    const PeftConfig config = read_config(folder, {{"r", 1},
+                                                   {"lora_alpha", 1},
+                                                   {"rank_pattern", sample["pattern"]},
+                                                   {"alpha_pattern", sample["pattern"]}});
+    CHECK(config.problems.empty());
+    for (std::size_t i = 0; i < modules.size(); ++i) {
+      INFO(modules[i]);
+      CHECK(config.of(modules[i]).rank == sample["values"][i].get<std::int64_t>());
+      CHECK(config.of(modules[i]).alpha == sample["values"][i].get<double>());
+    }
+  }
+  for (const char* pattern : {".*q_proj", "layers\\.0", "q_proj$", "(q|v)_proj", "x^q_proj"}) {
+    INFO(pattern);
+    const PeftConfig config = read_config(folder, {{"rank_pattern", {{pattern, 2}}}});
+    REQUIRE(config.problems.size() == 1);
+    CHECK(config.problems[0].find("is a regular expression") != std::string::npos);
+  }
+}
+
+TEST_CASE("the layers that PEFT gives an update are known", "[adapters]") {
+  const trainer_test::Folder folder;
+  const auto modules = peft_results()["modules"].get<std::vector<std::string>>();
+  for (const auto& sample : peft_results()["targets"]) {
+    INFO(sample["config"].dump());
+    const auto expected = sample["modules"].get<std::set<std::string>>();
+    const PeftConfig config = read_config(folder, sample["config"]);
+    CHECK(config.problems.empty());
+    for (const std::string& module : modules) {
+      INFO(module);
+      CHECK(config.targets.contains(module) == (expected.count(module) > 0));
+    }
+  }
+}
+
+TEST_CASE("patterns that go out give every layer its own values", "[adapters]") {
+  // Ends of each other, and names that differ only where another has a dot.
+  Updates updates;
+  std::set<std::string> modules;
+  std::int64_t rank = 1;
+  for (const char* name : {"b.q", "a.b.q", "c.a.b.q", "a_b.q", "a.b_q", "a_b_q", "q", "c.q", "d"}) {
+    updates[name] = {.rank = rank, .alpha = static_cast<double>(rank) / 2};
+    modules.insert(name);
+    rank = rank % 3 + 1;
+  }
+  const trainer_test::Folder folder;
+  const PeftConfig config =
+      read_peft_config(folder.write("adapter_config.json", peft_config(updates, modules, "base")));
+  CHECK(config.problems.empty());
+  CHECK(config.base == "base");
+  for (const auto& [module, update] : updates) {
+    INFO(module);
+    CHECK(config.of(module).rank == update.rank);
+    CHECK(config.of(module).alpha == update.alpha);
+    CHECK(config.targets.contains(module));
+  }
 }

@@ -81,7 +81,9 @@ options = { reshard_after_forward = true, sizes = [1, 2.5], inner = { a = "b" } 
         nlohmann::json(
             {{"reshard_after_forward", true}, {"sizes", {1, 2.5}}, {"inner", {{"a", "b"}}}}));
   CHECK(c.place("model.dim") == "folder/run.toml:5: model.dim");
-  CHECK(c.place("model.heads") == "model.heads");
+  CHECK(c.place("model.heads") == "folder/run.toml:4: model.heads");  // its section
+  CHECK(c.place("parallel[0].axis") == "folder/run.toml:14: parallel[0].axis");
+  CHECK(c.place("log.every") == "folder/run.toml: log.every");  // neither is there
 }
 
 TEST_CASE("paths are relative to the config's folder") {
@@ -238,6 +240,37 @@ TEST_CASE("wrong types and impossible values are errors with their line") {
       ":8: parallel[0].axis: the mesh has no axis 'shart' (it has shard); did you mean 'shard'?");
   has(error_of("[data\n"), "folder/run.toml:1:");
   has(error_of("[data]\ntext=[]\ntext=[]\n"), "folder/run.toml:3:");
+}
+
+TEST_CASE("a value that is nearly right is shown as it should be written") {
+  struct Case {
+    const char* line;
+    const char* advice;  // the end of the error
+  };
+  const Case cases[] = {
+      {"train.steps = 1e3", "got the number 1000; write 1000"},
+      {"train.steps = 1000.5", "got the number 1000.5"},
+      {"train.steps = -1e3", "got the number -1000"},  // still too small
+      {"train.steps = 1e300", "got the number 1e+300"},
+      {"train.steps = \"1000\"", "got the text \"1000\"; write 1000"},
+      {"train.steps = \"many\"", "got the text \"many\""},
+      {"train.steps = \"0\"", "got the text \"0\""},
+      {"optimizer.lr = \"1e-3\"", "got the text \"1e-3\"; write 1e-3"},
+      {"optimizer.lr = \"nan\"", "got the text \"nan\""},
+      {"graph.capture = \"true\"", "got the text \"true\"; write true"},
+      {"train.clip_norm_type = 2", "got the integer 2; write \"2\""},
+      {"data.order = 3", "\"shuffled\" or \"sequential\", got the integer 3"},
+      {"mesh.shape = [2.0]", "got the number 2; write 2"},
+      {"mesh.shape = 2", "expected a list, got the integer 2; write [...] around it"},
+      {"mesh.shape = \"a\"", "expected a list, got the text \"a\""},
+      {"mesh.shape = [\"2\"]", "got the text \"2\"; write 2"},
+  };
+  for (const Case& c : cases) {
+    INFO(c.line);
+    const std::string error = error_of("data.text = [\"a.txt\"]\n" + std::string(c.line) + "\n");
+    INFO(error);
+    CHECK(error.ends_with(c.advice));
+  }
 }
 
 TEST_CASE("all problems are reported at once, in the order of their lines") {

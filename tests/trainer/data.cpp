@@ -1,3 +1,8 @@
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -92,10 +97,77 @@ TEST_CASE("text is found in files, folders and patterns, in order and once") {
   const std::string texts = (folder.path() / "texts").string();
   std::filesystem::create_directory_symlink(texts, folder.path() / "texts2");
   using Paths = std::vector<std::filesystem::path>;
-  CHECK(find_text_files(std::vector<std::string>{other, texts}) == Paths{other, a, b});
-  CHECK(find_text_files(std::vector<std::string>{b, texts}) == Paths{b, a});
-  CHECK(find_text_files(std::vector<std::string>{texts + "*"}) == Paths{a, b});
-  CHECK(find_text_files(std::vector<std::string>{texts + "/*.p?d"}) == Paths{b});
+  CHECK(find_text_files(std::vector<std::string>{other, texts}).files == Paths{other, a, b});
+  CHECK(find_text_files(std::vector<std::string>{b, texts}).files == Paths{b, a});
+  CHECK(find_text_files(std::vector<std::string>{texts + "*"}).files == Paths{a, b});
+  CHECK(find_text_files(std::vector<std::string>{texts + "/*.p?d"}).files == Paths{b});
+}
+
+TEST_CASE("links below a folder are followed, round in a circle too, and each file is read once") {
+  const Folder folder;
+  namespace fs = std::filesystem;
+  const std::string a = folder.write("texts/b/a.txt", "a");
+  folder.write("far/inner/z.txt", "z");
+  folder.write("far/y.txt", "y");
+  const fs::path texts = folder.path() / "texts";
+  fs::create_directory_symlink("../far", texts / "a_link");  // to another folder
+  fs::create_directory_symlink("..", texts / "b/up");        // to itself
+  fs::create_directory_symlink("../../texts", folder.path() / "far/inner/back");
+  fs::create_directory_symlink("b", texts / "0_same");  // changes no order
+  fs::create_symlink("../far/y.txt", texts / "y_again.txt");
+  using Paths = std::vector<fs::path>;
+  const TextFiles found = find_text_files(std::vector<std::string>{texts.string()});
+  CHECK(found.files == Paths{texts / "a_link/inner/z.txt", texts / "a_link/y.txt", a});
+  CHECK(found.left_out.empty());
+}
+
+TEST_CASE("what is below a folder and no text is named") {
+  const Folder folder;
+  namespace fs = std::filesystem;
+  folder.write("texts/a.txt", "a");
+  folder.write("texts/.git/config", "x");
+  folder.write("texts/.hidden", "x");
+  folder.write("texts/b/empty", "");
+  const std::string texts = (folder.path() / "texts").string();
+  REQUIRE(::mkfifo((texts + "/b/pipe").c_str(), 0600) == 0);
+  fs::create_symlink("/nowhere/at/all", texts + "/gone");
+  fs::create_symlink("round", texts + "/round");
+  fs::create_symlink("/dev/null", texts + "/null");
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  texts.copy(address.sun_path, sizeof(address.sun_path) - 8);
+  std::strcat(address.sun_path, "/sock");
+  const int bound = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  REQUIRE(::bind(bound, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0);
+  ::close(bound);
+  const TextFiles found = find_text_files(std::vector<std::string>{texts});
+  CHECK(found.files.size() == 1);
+  CHECK(found.left_out == "2 hidden, 1 empty, 1 device (" + texts +
+                              "/null), 2 links that lead nowhere (" + texts + "/gone, " + texts +
+                              "/round), 1 pipe (" + texts + "/b/pipe), 1 socket (" + texts +
+                              "/sock)");
+}
+
+TEST_CASE("folders of text that cannot be read are refused") {
+  const Folder folder;
+  folder.write("texts/a.txt", "a");
+  folder.write("texts/b/b.txt", "b");
+  const std::string closed = (folder.path() / "texts/b").string();
+  REQUIRE(::chmod(closed.c_str(), 0) == 0);
+  const uid_t user = ::geteuid();
+  if (user == 0) {
+    REQUIRE(::seteuid(65534) == 0);  // root reads everything
+  }
+  std::vector<std::string> errors;
+  for (const char* const name : {"texts", "texts/*/*.txt"}) {
+    const std::string path = (folder.path() / name).string();
+    errors.push_back(input_error([&] { find_text_files(std::vector<std::string>{path}); }));
+  }
+  REQUIRE(::seteuid(user) == 0);
+  ::chmod(closed.c_str(), 0700);
+  for (const std::string& error : errors) {
+    has(error, "b: the folder cannot be read: Permission denied");
+  }
 }
 
 TEST_CASE("text that is missing, empty or no text is refused, all at once") {
@@ -155,7 +227,6 @@ TEST_CASE("hostile .npy files are refused") {
   has(npy_error(folder, npy(header("<u2", "(-2,)"), two)), "not a tuple of sizes");
   has(npy_error(folder, npy(header("<u2", "(1, 2)"), two)), "expected one dimension");
   has(npy_error(folder, npy(header("<u2", "()"), two)), "expected one dimension");
-  has(npy_error(folder, npy(header("<i8", "(2,)"), two)), "token ids have type '<i8'");
   has(npy_error(folder, npy(header(">u2", "(2,)"), two)), "big-endian");
   has(npy_error(folder, npy("{'descr': [('a', '<u2')], 'shape': (2,)}", two)), "holds records");
   has(npy_error(folder, npy("{'descr': '<u2', 'shape': (2,)}", two)), "is missing");
@@ -167,6 +238,41 @@ TEST_CASE("hostile .npy files are refused") {
   const std::string good = npy(header("<u2", "(2,)"), two);
   for (std::size_t length = 0; length < good.size(); ++length) {
     CHECK_FALSE(npy_error(folder, good.substr(0, length)).empty());
+  }
+}
+
+TEST_CASE("what the error about a type of ids advises keeps every id, or shows that it is none") {
+  const Folder folder;
+  for (const char* type : {"<i8", "<u8", ">u2", ">i4", "|u1", "<i2"}) {
+    INFO(type);
+    const std::string error = npy_error(folder, npy(header(type, "(0,)"), ""));
+    has(error, std::string("token ids have type '") + type + "'");
+    has(error, "write them with numpy.save(FILE, ids.astype('<u4'))");
+  }
+  for (const char* type : {"<f4", "<f8", "<f2", "|b1", "<U3", "|O", "<c8"}) {
+    INFO(type);
+    const std::string error = npy_error(folder, npy(header(type, "(0,)"), ""));
+    has(error, "these are no whole numbers");
+    CHECK(error.find("astype") == std::string::npos);
+  }
+  // int64 ids as NumPy's astype('<u4') leaves them: modulo 2^32.
+  const auto converted = [&](const std::vector<std::int64_t>& ids) {
+    std::vector<std::uint32_t> kept;
+    for (const std::int64_t id : ids) {
+      kept.push_back(static_cast<std::uint32_t>(id));
+    }
+    const std::string shape = "(" + std::to_string(ids.size()) + ",)";
+    return folder.write("ids.npy", npy(header("<u4", shape), bytes_of<std::uint32_t>(kept)));
+  };
+  const Tokens right =
+      Tokens::from_npy(std::vector<std::string>{converted({131999, 65536, 0})}, 132000);
+  Ids ids(3);
+  right.read(0, ids);
+  CHECK(ids == Ids{131999, 65536, 0});
+  for (const std::int64_t wrong : {std::int64_t{-100}, std::int64_t{-1}, std::int64_t{132000}}) {
+    INFO(wrong);
+    const Tokens all = Tokens::from_npy(std::vector<std::string>{converted({0, wrong})}, 132000);
+    has(input_error([&] { all.check_all(); }), "token 1 is ");
   }
 }
 

@@ -150,6 +150,18 @@ TEST_CASE("each key that changes the loss curve is compared, and only those") {
   }
 }
 
+TEST_CASE("what the error says to allow keeps what is allowed already") {
+  const Texts texts;
+  const std::string error =
+      texts.error({}, {"train.seed=7", "optimizer.lr=0.5", "checkpoint.allow=[train.seed]"});
+  INFO(error);
+  CHECK(error.find("'checkpoint.allow=[\"optimizer.lr\",\"train.seed\"]'") != std::string::npos);
+  CHECK(texts
+            .error({}, {"train.seed=7", "optimizer.lr=0.5",
+                        "checkpoint.allow=[\"optimizer.lr\",\"train.seed\"]"})
+            .empty());
+}
+
 TEST_CASE("the text itself is compared, not its name") {
   const Texts texts;
   CHECK(listed(texts.error({}, {"data.text=[b.txt]"})) == Words{"data.content"});

@@ -157,6 +157,33 @@ TEST_CASE("elsewhere than on a terminal progress is a plain line every few steps
   CHECK(lines[5] == "checkpoint saved");
 }
 
+TEST_CASE("after a share above 100% of the ceiling none is shown any more, and a line says why") {
+  CHECK(reliable_share(1.0) == 1.0);
+  CHECK_FALSE(reliable_share(1.0001).has_value());
+  char* text = nullptr;
+  std::size_t size = 0;
+  std::FILE* out = open_memstream(&text, &size);
+  REQUIRE(out != nullptr);
+  {
+    Progress progress(0, 4, 1, out);
+    int step = 0;
+    for (const double share : {0.9, 1.8, 0.5, 1.8}) {
+      progress.step(step_of(++step), share);
+    }
+  }
+  std::fclose(out);
+  const auto lines = lines_of(text);
+  std::free(text);
+  REQUIRE(lines.size() == 5);
+  CHECK(lines[0].find("90% of GEMM") != std::string::npos);
+  CHECK(lines[1].starts_with("the GEMM ceiling, measured at the start, is below"));
+  for (std::size_t i = 2; i < lines.size(); ++i) {
+    INFO(lines[i]);
+    CHECK(lines[i].find("GEMM") == std::string::npos);
+    CHECK(lines[i].find("tokens/s  312.0 MiB") != std::string::npos);
+  }
+}
+
 TEST_CASE("a NaN is shown as nan, whatever its sign") {
   const double nan = -std::numeric_limits<double>::quiet_NaN();
   ProgressLine line{step_of(1), 25, nan, nan};

@@ -66,7 +66,8 @@ Result run_program(const std::string& arguments, const std::string& settings) {
   Result result{WEXITSTATUS(status), read_file(out), read_file(error)};
   static const std::regex said_twice("([A-Za-z_.']+): \\1: ");
   INFO(result.error);
-  CHECK(!std::regex_search(result.error, said_twice));
+  constexpr std::size_t enough = 4000;  // std::regex needs stack for each character
+  CHECK(!std::regex_search(result.error.substr(0, enough), said_twice));
   return result;
 }
 

@@ -93,22 +93,67 @@ void compare(const nn::LowRankUpdate& stored, const nn::LowRankUpdate& own,
   differ("rslora", stored.rank_stabilized, own.rank_stabilized);
 }
 
-/// The modules of a file's tensors; names that are no part of an update are differences.
-std::set<std::string> modules_in(const SafetensorsFile& file, Differences& differences) {
-  std::set<std::string> modules;
+/// Error (input): PEFT would read weights of another file.
+void check_weights_file(const fs::path& folder) {
+  std::error_code ignored;
+  if (!fs::exists(folder / weights_file, ignored) &&
+      fs::exists(folder / "adapter_model.bin", ignored)) {
+    fail_input({.thing = (folder / "adapter_model.bin").string(),
+                .wrong = "pickled weights are not read",
+                .expected = weights_file,
+                .advice = "load the adapter with PEFT and save it again: "
+                          "model.save_pretrained(FOLDER) writes safetensors"});
+  }
+}
+
+/// The model's own weight that PEFT has under this name of its module tree, where it saves weights
+/// beside the updates (save_embedding_layers).
+std::string weight_name(const std::string& tensor) {
+  constexpr std::string_view wrapped = ".base_layer.";  // what a layer with an update has inside
+  std::string name = tensor.substr(peft_root.size());
+  if (const std::size_t at = name.rfind(wrapped); at != std::string::npos) {
+    name.replace(at, wrapped.size(), ".");
+  }
+  return name;
+}
+
+struct Found {
+  std::set<std::string> modules;              // that have an update
+  std::map<std::string, std::string> copies;  // tensor -> the weight of the model
+};
+
+/// What the file has. Names that are no part of an update and no weight of the model are
+/// differences.
+Found find(const SafetensorsFile& file, nn::Module& model, Differences& differences) {
+  Found found;
+  std::map<std::string, std::string> first_names;  // of the model's weights
+  for (const auto& [name, info] : model_weights(model).tensors) {
+    first_names.emplace(name, name);
+  }
+  for (const auto& [name, parameter] : nn::named_parameters(model)) {
+    if (first_names.contains(name)) {
+      first_names[name] = parameter->name;
+    }
+  }
   const std::vector<Part> parts = parts_of({.dora = true});
   for (const auto& [name, info] : file.tensors()) {
     const auto part = std::ranges::find_if(parts, [&tensor = name](const Part& one) {
       return tensor.ends_with(std::string(".") + one.peft);
     });
-    if (!name.starts_with(peft_root) || part == parts.end()) {
-      differences.add("tensors of the folder that no update has", name);
+    const bool below_root = name.starts_with(peft_root);
+    if (below_root && part != parts.end()) {
+      const std::size_t end = name.size() - std::string_view(part->peft).size() - 1;
+      found.modules.insert(name.substr(peft_root.size(), end - peft_root.size()));
       continue;
     }
-    const std::size_t end = name.size() - std::string_view(part->peft).size() - 1;
-    modules.insert(name.substr(peft_root.size(), end - peft_root.size()));
+    const auto weight = below_root ? first_names.find(weight_name(name)) : first_names.end();
+    if (weight == first_names.end()) {
+      differences.add("tensors of the folder that no update has", name);
+    } else {
+      found.copies.emplace(name, weight->second);
+    }
   }
-  return modules;
+  return found;
 }
 
 StateDict state_of(nn::Module& model) {
@@ -135,15 +180,17 @@ void RenamedTensors::copy_box(const std::string& name, const LocalPart& box,
   from_.read(names_.at(name), box, into);
 }
 
-PeftFolder::PeftFolder(const std::string& folder, nn::Module& model) {
+PeftFolder::PeftFolder(const std::string& folder, nn::Module& model) : folder_(folder) {
   const fs::path path = folder;
   const PeftConfig config = read_peft_config((path / "adapter_config.json").string());
+  check_weights_file(path);
   file_ = std::make_unique<SafetensorsFile>((path / weights_file).string());
   Differences differences;
   for (const std::string& problem : config.problems) {
     differences.add("adapter_config.json: " + problem);
   }
-  std::set<std::string> stored = modules_in(*file_, differences);
+  auto [stored, copies] = find(*file_, model, differences);
+  copies_ = std::move(copies);
   std::map<std::string, std::string> names;
   for (const nn::Module* module : nn::all_modules(model)) {
     const auto update = module->low_rank_update();
@@ -154,6 +201,12 @@ PeftFolder::PeftFolder(const std::string& folder, nn::Module& model) {
     if (stored.erase(name) == 0) {
       differences.add("layers with an adapter in the config only", name);
       continue;
+    }
+    if (!config.targets.contains(name)) {
+      differences.add(
+          "layers whose tensors PEFT ignores, as target_modules, exclude_modules or "
+          "layers_to_transform of adapter_config.json leaves them out",
+          name);
     }
     const nn::LowRankUpdate described = config.of(name);
     compare(described, *update, name, differences);
@@ -180,16 +233,44 @@ PeftFolder::PeftFolder(const std::string& folder, nn::Module& model) {
   renamed_ = std::make_unique<RenamedTensors>(*file_, std::move(names));
 }
 
+void PeftFolder::check_copies(const TensorSource* base) const {
+  Differences differences;
+  for (const auto& [tensor, weight] : copies_) {
+    if (base == nullptr) {
+      differences.add(
+          "weights of the model that the folder has too, while model.from names no folder to "
+          "compare them with",
+          tensor);
+      continue;
+    }
+    if (!base->contains(weight)) {
+      continue;  // a later comparison finds that the folder of the model lacks it
+    }
+    const RenamedTensors ours(*base, {{weight, weight}});
+    const RenamedTensors theirs(*file_, {{weight, tensor}});
+    const std::vector<TensorDifference> found = compare_tensors(ours, theirs);
+    if (!found.empty() && (!found[0].problem.empty() || found[0].elements > 0)) {
+      differences.add(
+          "weights of the model that PEFT would replace: they are others in the folder than in "
+          "model.from",
+          tensor);
+    }
+  }
+  differences.throw_if_any(folder_);
+}
+
 void load_peft(const std::string& folder, nn::Module& model) {
   const PeftFolder stored(folder, model);
   StateDict state = state_of(model);
   load_weights(stored.tensors(), state);
 }
 
-void check_peft(const std::string& folder, nn::Module& model, bool values) {
+void check_peft(const std::string& folder, nn::Module& model, const TensorSource* base,
+                bool values) {
   const PeftFolder stored(folder, model);
   const StateDict state = state_of(model);
   check_weights(stored.tensors(), state);
+  stored.check_copies(base);
   if (values) {
     check_weight_values(stored.tensors(), state);
   }

@@ -38,18 +38,24 @@ class PeftFolder {
 
   /// The parameters of the updates by their names in the model.
   const TensorSource& tensors() const { return *renamed_; }
+  /// PEFT may save weights of the model beside the updates. Error (input): one of them is not equal
+  /// to that of `base`, the model's folder; null: there is none.
+  void check_copies(const TensorSource* base) const;
 
  private:
+  std::string folder_;
   std::unique_ptr<SafetensorsFile> file_;
   std::unique_ptr<RenamedTensors> renamed_;
+  std::map<std::string, std::string> copies_;  // the file's tensor -> the model's weight
 };
 
 /// Fills the parameters of a model's updates from the folder, in whatever layout they are. Errors
 /// (input): those of PeftFolder, values that are NaN or infinite.
 void load_peft(const std::string& folder, nn::Module& model);
-/// The comparison of load_peft, before ranks start; `values` also reads all values. The model may
-/// be on the meta device.
-void check_peft(const std::string& folder, nn::Module& model, bool values);
+/// The comparison of load_peft and PeftFolder::check_copies, before ranks start; `values` also
+/// reads all values. The model may be on the meta device.
+void check_peft(const std::string& folder, nn::Module& model, const TensorSource* base,
+                bool values);
 
 /// Writes adapter_model.safetensors and adapter_config.json from a checkpoint whose tensors have
 /// `prefix` before their names, as `dtype`. `base` is what adapter_config.json says of the model

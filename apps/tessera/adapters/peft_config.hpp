@@ -2,24 +2,45 @@
 // Included after adapters/updates.hpp.
 #pragma once
 #include <cstdint>
-#include <map>
+#include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "adapters/updates.hpp"
 
 namespace tessera::app {
 
+/// Which modules PEFT gives an update. Nothing is known of what it leaves out: a regular
+/// expression, or a default that depends on the model.
+struct PeftTargets {
+  std::optional<std::vector<std::string>> names;  // ends of names, or whole ones
+  std::optional<std::string> whole;               // the name of the only one
+  bool all_linear = false;                        // all but the head
+  std::vector<std::string> excluded;
+  std::vector<std::int64_t> layers;         // empty: all
+  std::vector<std::string> layer_patterns;  // what comes before a layer's number; empty: anything
+
+  bool contains(const std::string& module) const;
+};
+
 /// What the file says of the updates. Values that are wrong, or that nothing here computes, are
 /// noted in `problems`.
 struct PeftConfig {
+  /// Of modules that have another value, by pattern. The first one in the file's order that matches
+  /// a module decides.
+  template <class T>
+  using Patterns = std::vector<std::pair<std::string, T>>;
+
   std::int64_t rank = 8;
   double alpha = 8;
   bool rank_stabilized = false;
   bool dora = false;
-  std::map<std::string, std::int64_t> ranks;  // of modules that have another one, by pattern
-  std::map<std::string, double> alphas;
+  Patterns<std::int64_t> ranks;
+  Patterns<double> alphas;
+  PeftTargets targets;
+  std::string base;  // base_model_name_or_path; empty: none is named
   std::vector<std::string> problems;
 
   /// The update of a module.

@@ -190,7 +190,7 @@ MergedWeights::MergedWeights(const TensorSource& from, Updates updates, const st
       fail_input({.thing = from.path(),
                   .wrong = fmt::format("the weight of '{}' is kept as '{}'", name, update.packing),
                   .expected = "\"nf4\", or the weight itself",
-                  .advice = "only the updates alone can be written (--adapter)"});
+                  .advice = "'tessera checkpoint export --adapter' writes the updates alone"});
     }
     const bool packed = !update.packing.empty();
     const Dims shape = packed ? nf4_shape(from, module) : from.info(module + ".weight").shape;

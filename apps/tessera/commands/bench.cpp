@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tessera/json.hpp>
 #include <tessera/printable.hpp>
@@ -18,6 +19,7 @@
 #include "config/config.hpp"
 #include "data/dataset.hpp"
 #include "model_shape.hpp"
+#include "progress.hpp"
 #include "table.hpp"
 
 import tessera.base;
@@ -161,7 +163,7 @@ Json bench_collectives(const BenchArguments&) {
                       {"ranks", world.size()},
                       {"bytes", rate.bytes},
                       {"us", rate.seconds * 1e6},
-                      {"share_of_memcpy", rate.share_of_memcpy}});
+                      {"share_of_memcpy", share_cell(rate.share_of_memcpy)}});
     }
     return rows;
   });
@@ -239,7 +241,7 @@ on = ["model.layers.*", "."]
     world.everyone().all_reduce(&mine, &ceiling, 1, DType::f64);
     rows.back().update({{"gflops", flops / median / 1e9},
                         {"gemm_ceiling_gflops", ceiling / 1e9},
-                        {"share_of_ceiling", flops / median / ceiling},
+                        {"share_of_ceiling", share_cell(flops / median / ceiling)},
                         {"peak_memory_mib", static_cast<double>(usage.ru_maxrss) / 1024}});
     row(run, "the same, interpreter", "interpreter");
     row(run, "the same, planned", "planned");
@@ -252,12 +254,22 @@ on = ["model.layers.*", "."]
   });
 }
 
+}  // namespace
+
+Json share_cell(double share) {
+  const std::optional<double> reliable = reliable_share(share);
+  return reliable ? Json(*reliable) : Json();
+}
+
+namespace {
+
 void print_rows(const std::string& title, const Json& rows) {
   TableRows table;
   for (const Json& row : rows) {
     std::vector<std::string> cells;
     for (const auto& [key, value] : row.items()) {
       cells.push_back(value.is_string() ? value.get<std::string>()
+                      : value.is_null() ? key + " -"
                       : value.is_number_float()
                           ? fmt::format("{} {:.4g}", key, printable(value.get<double>()))
                           : fmt::format("{} {}", key, json_text(value)));

@@ -58,7 +58,7 @@ void measure(const std::vector<KernelRow>& rows, int threads, nlohmann::ordered_
       cells["gb_per_second"] = (row.read + row.written) / seconds / 1e9;
     }
     cells["bound"] = bound.name;
-    cells["share_of_bound"] = bound.seconds / seconds;
+    cells["share_of_bound"] = share_cell(bound.seconds / seconds);
     all.push_back(std::move(cells));
   }
 }

@@ -6,6 +6,10 @@
 
 namespace tessera::app {
 
+/// A share of a ceiling that was measured in the same run; null where it is not reliable (see
+/// reliable_share).
+nlohmann::ordered_json share_cell(double share);
+
 /// Kernels on plain tensors, at one thread and at all: {name, threads, us, gb_per_second or gflops,
 /// bound, share_of_bound}.
 nlohmann::ordered_json bench_kernels(const BenchArguments& arguments);

@@ -1,11 +1,9 @@
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
-#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -49,54 +47,10 @@ DType dtype_of(const std::string& name) {
                              : DType::f32;
 }
 
-/// The folder's place, which must be free: nothing there, or an empty folder.
-fs::path free_place(const std::string& folder) {
-  std::error_code error;
-  const fs::path place = fs::weakly_canonical(folder, error);
-  if (error) {
-    fail_input({.thing = folder,
-                .wrong = fmt::format("the folder cannot be created ({})", error.message()),
-                .advice = "export elsewhere"});
-  }
-  if (fs::exists(place, error) &&
-      (!fs::is_directory(place, error) || !fs::is_empty(place, error))) {
-    fail_input(
-        {.thing = folder,
-         .wrong = fs::is_directory(place, error) ? "the folder is not empty" : "is not a folder",
-         .advice = "export into a new folder"});
-  }
-  return place;
-}
-
 /// The folder that the run started from; empty: none.
 std::string start_folder(const CheckpointReader& reader) {
   const nlohmann::json meta = parse_json(reader.meta());
   return meta.value(nlohmann::json::json_pointer("/config/model/from"), std::string());
-}
-
-/// Calls `write` with a folder beside `folder`'s place, which is renamed as the last act: a reader
-/// finds all of it or nothing.
-void write_folder(const std::string& folder, const std::function<void(const fs::path&)>& write) {
-  const fs::path place = free_place(folder);
-  const fs::path beside = fmt::format("{}.tmp-{:x}", place.string(), ::getpid());
-  std::error_code error;
-  fs::create_directories(beside, error);
-  if (error) {
-    fail_input({.thing = folder,
-                .wrong = fmt::format("the folder cannot be created ({})", error.message()),
-                .advice = "export elsewhere"});
-  }
-  try {
-    write(beside);
-    fs::rename(beside, place);
-  } catch (const fs::filesystem_error& problem) {
-    fs::remove_all(beside, error);
-    fail({.thing = folder,
-          .wrong = fmt::format("cannot be written ({})", problem.code().message())});
-  } catch (...) {
-    fs::remove_all(beside, error);
-    throw;
-  }
 }
 
 /// Copies what transformers needs besides from the folder that the run started from, if it is still
@@ -120,7 +74,8 @@ std::string carry_tokenizer(const CheckpointReader& reader, const fs::path& to) 
 
 int run_checkpoint_verify(const std::string& path) {
   std::vector<std::string> folders = checkpoints_in(path);
-  if (folders.empty() || std::filesystem::exists(std::filesystem::path(path) / "checkpoint.json")) {
+  std::error_code ignored;
+  if (folders.empty() || fs::exists(fs::path(path) / "checkpoint.json", ignored)) {
     folders = {path};
   }
   std::string damage;

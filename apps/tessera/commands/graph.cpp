@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <system_error>
 
 #include "commands/commands.hpp"
 #include "output_file.hpp"
@@ -24,7 +25,8 @@ namespace tessera::app {
 
 Program read_program(const std::string& file) {
   std::ifstream stream(file, std::ios::binary);
-  if (!stream || std::filesystem::is_directory(file)) {
+  std::error_code ignored;
+  if (!stream || std::filesystem::is_directory(file, ignored)) {
     fail_input({.thing = file,
                 .wrong = "the program cannot be read",
                 .expected = "a file",

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "commands/commands.hpp"
+#include "output_file.hpp"
 #include "table.hpp"
 
 import tessera.base;
@@ -99,6 +100,7 @@ int run_graph_diff(const std::string& before, const std::string& after) {
   const std::string differences =
       graph::difference(read_program(before).to_text(), read_program(after).to_text());
   fmt::print("{}", differences);
+  check_stdout();  // 1 is not an error here
   return differences.empty() ? 0 : 1;
 }
 

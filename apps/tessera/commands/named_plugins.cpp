@@ -16,7 +16,8 @@ namespace tessera::app {
 
 void use_plugins(std::vector<std::string> paths) {
   for (std::string& path : paths) {
-    if (!std::filesystem::exists(path)) {
+    std::error_code ignored;
+    if (!std::filesystem::exists(path, ignored)) {
       fail_input(
           {.thing = fmt::format("plugin {}", path), .wrong = "there is no such file or folder"});
     }

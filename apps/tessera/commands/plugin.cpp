@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -80,7 +81,8 @@ std::string kinds_of(const Stamp& stamp) {
 /// The host of these paths; a path that is not there is the user's mistake.
 plugin::SearchOptions search_of(const PluginArguments& arguments) {
   for (const std::string& path : arguments.paths) {
-    if (!fs::exists(path)) {
+    std::error_code ignored;
+    if (!fs::exists(path, ignored)) {
       fail_input(
           {.thing = fmt::format("plugin {}", path), .wrong = "there is no such file or folder"});
     }

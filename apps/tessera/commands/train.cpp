@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <system_error>
+#include <tessera/shown.hpp>
 #include <utility>
 #include <vector>
 
@@ -38,11 +39,13 @@ import tessera.dtensor;
 import tessera.record;
 import tessera.graph;
 import tessera.nn;
+import tessera.models;
 import tessera.optim;
 import tessera.parallel;
 import tessera.checkpoint;
 import tessera.train;
 
+#include "config/at_key.hpp"
 #include "run_lock.hpp"
 #include "trace/steps.hpp"
 #include "training/links.hpp"
@@ -56,6 +59,7 @@ namespace tessera::app {
 namespace {
 
 constexpr int interrupted = 130;
+constexpr int incomplete = 3;  // a rank's: it has done its steps, and not all of its other outputs
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -64,7 +68,18 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 void configure_plugins(const Config& config, const TrainArguments& arguments) {
   std::vector<std::string> paths = arguments.plugins;
   paths.insert(paths.end(), config.plugins.paths.begin(), config.plugins.paths.end());
-  use_plugins(std::move(paths));
+  try {
+    use_plugins(std::move(paths));
+  } catch (const Error& error) {
+    const bool from_config =
+        std::ranges::any_of(config.plugins.paths, [&](const std::string& path) {
+          return error.fields().thing.find(path) != std::string::npos;
+        });
+    if (!from_config) {
+      throw;
+    }
+    at_key(config, "plugins.paths", [&] { throw Error(error); });
+  }
 }
 
 /// All ranks must have loaded the same plugins: compared before any other collective.
@@ -95,6 +110,14 @@ std::vector<std::pair<std::string, std::int64_t>> memory_peaks() {
                        memory.peak[static_cast<std::size_t>(i)]);
   }
   return peaks;
+}
+
+/// After an interrupt, which has saved the step where there is a place for it.
+std::string how_to_continue(const Config& config) {
+  return config.checkpoint.folder.empty() ? "nothing is saved, as checkpoint.folder is empty"
+         : config.checkpoint.resume == "auto"
+             ? "run the same command again to continue"
+             : "run the same command with checkpoint.resume=auto to continue";
 }
 
 /// Operations per second of matrix products on the machines of all ranks. Of each machine, as many
@@ -134,6 +157,7 @@ class RankRun {
     if (world.rank() == 0) {
       if (!run.config.log.metrics.empty()) {
         metrics_ = std::make_unique<MetricsWriter>(run.config.log.metrics, trainer_->done());
+        owner_ = metrics_owner(run.config.log.metrics, run.config.checkpoint.folder);
       }
       progress_ = std::make_unique<Progress>(trainer_->done(), run.config.train.steps,
                                              run.config.log.every);
@@ -155,6 +179,16 @@ class RankRun {
   }
 
   int operator()() {
+    try {
+      return train();
+    } catch (...) {
+      checkpoints_->after_error();
+      throw;
+    }
+  }
+
+ private:
+  int train() {
     const TrainConfig& train = run_.config.train;
     while (trainer_->done() < train.steps) {
       world_.set_progress(trainer_->done() + 1, "training");
@@ -174,15 +208,17 @@ class RankRun {
       }
       checkpoints_->after_step(stop || trainer_->done() == train.steps);
       if (stop) {
-        note(fmt::format("interrupted after step {}; run the same command again to continue",
-                         trainer_->done()));
+        note(fmt::format("interrupted after step {}; {}", trainer_->done(),
+                         how_to_continue(run_.config)));
         return interrupted;
       }
     }
-    return 0;
+    if (metrics_) {
+      try_side_work(SideWork::output, "metrics", [&] { metrics_->finish(); });
+    }
+    return incomplete_outputs().empty() ? 0 : incomplete;
   }
 
- private:
   void one_step() {
     const Config& config = run_.config;
     const auto start = std::chrono::steady_clock::now();
@@ -201,14 +237,24 @@ class RankRun {
     metrics.save_seconds = checkpoints_->seconds();
     metrics.memory_bytes = process_memory().resident;
     metrics.memory_peaks = memory_peaks();
-    if (validates_after(trainer_->done())) {
-      metrics.validation_loss = trainer_->validate();
+    try {
+      if (validates_after(trainer_->done())) {
+        metrics.validation_loss = trainer_->validate();
+      }
+    } catch (...) {
+      tell(metrics);  // the step itself was taken
+      throw;
+    }
+    tell(metrics);
+  }
+
+  void tell(StepMetrics metrics) {
+    if (metrics_) {
+      metrics.checkpoints = owner_;
+      try_side_work(SideWork::output, "metrics", [&] { metrics_->write(metrics); });
     }
     if (progress_) {
-      if (metrics_) {
-        metrics_->write(metrics);
-      }
-      progress_->step(metrics, step_flops_ / seconds / ceiling_);
+      progress_->step(metrics, step_flops_ / metrics.seconds / ceiling_);
     }
   }
 
@@ -226,23 +272,19 @@ class RankRun {
   void write_program() {
     const std::string& path = run_.config.graph.program;
     const std::string text =
-        path.empty() || program_written_ ? std::string() : trainer_->program_text();
+        path.empty() || program_tried_ ? std::string() : trainer_->program_text();
     if (text.empty()) {
       return;
     }
     const std::string own = world_.rank() == 0 ? path : fmt::format("{}.{}", path, world_.rank());
-    const std::filesystem::path folder = std::filesystem::path(own).parent_path();
-    std::error_code ignored;  // what is wrong shows when the file is opened
-    if (!folder.empty()) {
-      std::filesystem::create_directories(folder, ignored);
+    const bool written = try_side_work(SideWork::output, "graph.program", [&] {
+      make_folders(std::filesystem::absolute(own).parent_path().string(), "graph.program");
+      write_output("graph.program", own, text);
+    });
+    if (written) {
+      note("program written: " + path);
     }
-    if (const std::string why = write_file(own, text); !why.empty()) {
-      fail({.thing = own,
-            .wrong = "the program cannot be written: " + why,
-            .advice = "name another file in graph.program"});
-    }
-    program_written_ = true;
-    note("program written: " + path);
+    program_tried_ = true;
   }
 
   void note(const std::string& text) {
@@ -258,13 +300,15 @@ class RankRun {
   std::unique_ptr<Trainer> trainer_;
   std::optional<RunCheckpoints> checkpoints_;
   std::unique_ptr<MetricsWriter> metrics_;
+  std::string owner_;  // of the metrics
   std::unique_ptr<Progress> progress_;
   TraceSteps trace_;
   double ceiling_ = 1;
-  bool program_written_ = false;
+  bool program_tried_ = false;
 };
 
-void print_ending(const Run& run) {
+/// `named`: plugins of the command line.
+void print_ending(const Run& run, const std::vector<std::string>& named) {
   const Config& config = run.config;
   if (config.checkpoint.folder.empty()) {
     return;
@@ -273,17 +317,29 @@ void print_ending(const Run& run) {
   if (config.log.sample > 0 && config.data.tokens.empty()) {
     const GenerationOptions options{
         .tokens = config.log.sample, .temperature = 0.7, .top_k = 20, .seed = 1};
-    fmt::print("\nA sample of {} bytes:\n\n{}{}\n", config.log.sample, config.log.sample_prompt,
-               generate_text(checkpoint, config.log.sample_prompt, options));
+    try_side_work(SideWork::output, "log.sample", [&] {
+      const std::string text = generate_text(checkpoint, config.log.sample_prompt, options);
+      fmt::print("\nA sample of {} bytes:\n\n{}{}\n", config.log.sample, config.log.sample_prompt,
+                 text);
+    });
   }
   fmt::print("\ncheckpoint  {}\n", checkpoint);
   if (!config.log.metrics.empty()) {
     fmt::print("metrics     {}\n", config.log.metrics);
   }
-  if (config.data.tokens.empty()) {
-    fmt::print("try next    tessera generate {} --prompt \"The \"\n", checkpoint);
+  std::string what = shell_word(checkpoint);
+  const std::vector<std::string> built_in = models::built_in_families();
+  if (std::ranges::find(built_in, run.shape.family) == built_in.end()) {
+    for (const std::vector<std::string>& paths : {named, config.plugins.paths}) {
+      for (const std::string& path : paths) {
+        what += " --plugin " + shell_word(path);
+      }
+    }
   }
-  fmt::print("            tessera checkpoint export {} --to FOLDER\n", checkpoint);
+  if (config.data.tokens.empty()) {
+    fmt::print("try next    tessera generate {} --prompt \"The \"\n", what);
+  }
+  fmt::print("            tessera checkpoint export {} --to FOLDER\n", what);
 }
 
 /// What is known of a run before its ranks start, checked.
@@ -295,6 +351,19 @@ struct Prepared {
   // Nothing is looked at that another run may be changing, and nothing is written, without it.
   std::unique_ptr<RunLock> lock = {};
 };
+
+/// The plan; an error that no entry of [[parallel]] is named for is one of all of them, or of the
+/// model.
+CheckedPlan planned(const Run& run) {
+  try {
+    return check_plan(run);
+  } catch (const Error& error) {
+    const char* const key = error.fields().thing == "mesh" ? "mesh.axes"
+                            : run.config.parallel.empty()  ? "model"
+                                                           : "parallel";
+    return at_key(run.config, key, [&]() -> CheckedPlan { throw Error(error); });
+  }
+}
 
 Prepared prepared(const TrainArguments& arguments, bool locked) {
   Prepared all;
@@ -308,13 +377,17 @@ Prepared prepared(const TrainArguments& arguments, bool locked) {
   }
   const bool ready_tokens = !run.config.data.tokens.empty();
   const std::int64_t vocab = ready_tokens ? 0 : make_tokenizer(run.config.data.tokenizer)->vocab();
-  run.shape = model_shape(run.config, vocab);
-  const auto data = std::make_shared<Dataset>(run.config, run.shape.vocab);
-  data->check_all();
-  run.data = data;
-  all.rows = plan_rows(run.config, run.shape, *run.data);
+  run.shape = at_key(run.config, run.config.model.from.empty() ? "model" : "model.from",
+                     [&] { return model_shape(run.config, vocab); });
+  at_key(run.config, ready_tokens ? "data.tokens" : "data.text", [&] {
+    const auto data = std::make_shared<Dataset>(run.config, run.shape.vocab);
+    data->check_all();
+    run.data = data;
+  });
+  all.rows = at_key(run.config, "model.adapter",
+                    [&] { return plan_rows(run.config, run.shape, *run.data); });
   run.rates = rates_of(run.config);
-  all.plan = check_plan(run);
+  all.plan = planned(run);
   run.kept_gathers = all.plan.kept_gathers;
   run.one_rank = all.plan.one_rank;
   all.rows.insert(all.rows.end(), all.plan.rows.begin(), all.plan.rows.end());
@@ -348,12 +421,18 @@ int train(const TrainArguments& arguments) {
   Prepared all = prepared(arguments, !dry_run);
   Run& run = all.run;
   run.fingerprint = fingerprint_of(run.config, run.shape, *run.data);
-  const StartPoint start = check_stored(run, checkpoint_to_resume(run.config), dry_run);
+  const StartPoint start = at_key(run.config, resume_key(run.config), [&] {
+    return check_stored(run, checkpoint_to_resume(run.config), dry_run);
+  });
   check_folder(run.config, start);
   trace_range(run.config, start.step);
   if (all.first) {
+    if (!run.config.log.metrics.empty()) {
+      check_metrics(run.config.place("log.metrics"), run.config.log.metrics,
+                    metrics_owner(run.config.log.metrics, run.config.checkpoint.folder));
+    }
     fmt::print("{}", format_table(all.rows));
-    std::fflush(stdout);
+    check_stdout();
   }
   if (dry_run) {
     if (all.first && arguments.account) {
@@ -375,8 +454,13 @@ int train(const TrainArguments& arguments) {
   options.transport = run.config.mesh.transport;
   const int code = collective::launched_by_other() ? collective::join_launch(options, rank_run)
                                                    : collective::launch(options, rank_run);
-  if (code == 0 && all.first) {
-    print_ending(run);
+  if ((code == 0 || code == incomplete) && all.first) {
+    print_ending(run, arguments.plugins);
+  }
+  if (code == incomplete || (code == 0 && !incomplete_outputs().empty())) {
+    fail({.thing = "train",
+          .wrong = "all steps are done, and not everything else could be written",
+          .advice = "the warnings above say what is missing"});
   }
   return code;
 }

@@ -15,6 +15,7 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <tessera/shown.hpp>
 #include <utility>
 #include <vector>
 
@@ -140,8 +141,8 @@ class Checks : private Blame {
     for (const std::string& name : c_.checkpoint.allow) {
       if (std::ranges::find(names, name) == names.end()) {
         blame({"checkpoint.allow"},
-              fmt::format("'{}' is not a key or a section that a checkpoint is compared by{}", name,
-                          did_you_mean(name, names)));
+              fmt::format("'{}' is not a key or a section that a checkpoint is compared by{}",
+                          shown(name), did_you_mean(name, names)));
       }
     }
     if (c_.checkpoint.folder.empty() && known({"checkpoint.folder"}) &&
@@ -154,7 +155,7 @@ class Checks : private Blame {
     if (known({"train.clip_norm_type"}) && !norm_order(c_.train.clip_norm_type)) {
       blame({"train.clip_norm_type"},
             fmt::format("expected \"inf\" or a number more than 0 as a text, got \"{}\"",
-                        c_.train.clip_norm_type));
+                        shown(c_.train.clip_norm_type)));
     }
     if (known({"train.clip_grad_norm", "train.clip_grad_value"}) && c_.train.clip_grad_value > 0 &&
         c_.train.clip_grad_norm > 0) {
@@ -245,9 +246,15 @@ class Checks : private Blame {
       blame({"mesh.axes"}, fmt::format("at most 8 axes, got {}", axes.size()));
     }
     for (std::size_t i = 0; i < axes.size(); ++i) {
+      constexpr std::size_t longest = 64;  // of a group of ranks
+      if (axes[i].size() > longest) {
+        blame({"mesh.axes"}, fmt::format("the name of axis {} is too long (expected at most {} "
+                                         "bytes, got {})",
+                                         i, longest, axes[i].size()));
+      }
       if (std::find(axes.begin(), axes.begin() + static_cast<std::ptrdiff_t>(i), axes[i]) !=
           axes.begin() + static_cast<std::ptrdiff_t>(i)) {
-        blame({"mesh.axes"}, fmt::format("the axis '{}' is named twice", axes[i]));
+        blame({"mesh.axes"}, fmt::format("the axis '{}' is named twice", shown(axes[i])));
       }
     }
     double product = 1;
@@ -267,18 +274,19 @@ class Checks : private Blame {
           std::ranges::find(c_.mesh.axes, axis) != c_.mesh.axes.end()) {
         continue;
       }
-      blame(
-          {name + ".axis"},
-          fmt::format("the mesh has no axis '{}'{}", axis,
-                      c_.mesh.axes.empty() ? "; it has no axes: set mesh.axes and mesh.shape"
-                                           : fmt::format(" (it has {}){}", join_words(c_.mesh.axes),
-                                                         did_you_mean(axis, c_.mesh.axes))));
+      blame({name + ".axis"},
+            fmt::format("the mesh has no axis '{}'{}", shown(axis),
+                        c_.mesh.axes.empty()
+                            ? "; it has no axes: set mesh.axes and mesh.shape"
+                            : fmt::format(" (it has {}){}", shown(join_words(c_.mesh.axes)),
+                                          did_you_mean(axis, c_.mesh.axes))));
     }
     if (unread_.contains(name + ".on")) {
       return;
     }
     if (s.on.empty()) {
-      blame({name + ".on"}, "is empty; write on = [\".\"] for the whole model");
+      blame({name + ".on"},
+            "is empty; name modules: on = [\"model.layers.*\"], or [\".\"] for the whole model");
     }
     for (const std::string& pattern : s.on) {
       try {

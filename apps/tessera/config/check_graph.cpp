@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <string>
 #include <string_view>
+#include <tessera/shown.hpp>
 
 #include "config/check.hpp"
 #include "config/config.hpp"
@@ -26,16 +27,11 @@ void Blame::blame(const std::vector<std::string>& keys, const std::string& text)
   for (const std::string& key : keys) {
     const auto found = config_.given.find(key);
     if (found != config_.given.end()) {
-      const std::size_t colon = found->second.rfind(':');
-      const bool in_file = !found->second.starts_with("command line");
-      problems_.add(in_file ? Place{found->second.substr(0, colon),
-                                    std::stoi(found->second.substr(colon + 1))}
-                            : Place{found->second, 0},
-                    fmt::format("{}: {}", key, text));
+      problems_.add(found->second, fmt::format("{}: {}", key, text));
       return;
     }
   }
-  problems_.add(fmt::format("{}: {}", *keys.begin(), text));
+  problems_.add(config_.place_of_key(keys.front()), fmt::format("{}: {}", keys.front(), text));
 }
 
 void Blame::blame_errors(const char* key, std::string_view thing,
@@ -69,11 +65,11 @@ void check_graph(const Config& config, Blame& problems) {
     problems.blame_errors("graph.mode", "", [&] { graph::data_parallel_mode(graph.mode); });
   }
   if (problems.known({"graph.mode"}) && !graph.mode.empty() && !config.parallel.empty()) {
-    problems.blame(
-        {"graph.mode"},
-        fmt::format("the mode '{}' places the whole step, and so would {} "
-                    "([[parallel]] in {}); remove one of the two",
-                    graph.mode, config.parallel.front().style, config.parallel.front().where));
+    problems.blame({"graph.mode"},
+                   fmt::format("the mode '{}' places the whole step, and so would {} "
+                               "([[parallel]] in {}); remove one of the two",
+                               shown(graph.mode), shown(config.parallel.front().style),
+                               config.parallel.front().where));
   }
   only_captured("graph.program", !graph.program.empty(), "have a program");
   only_captured("graph.executor", graph.executor != GraphConfig().executor, "have an executor");
@@ -82,7 +78,7 @@ void check_graph(const Config& config, Blame& problems) {
     problems.blame({"graph.executor", "train.device"},
                    fmt::format("kernels are compiled for the CPU only (got train.device = '{}'); "
                                "use 'planned'",
-                               config.train.device));
+                               shown(config.train.device)));
   }
   only_captured("graph.across_steps", graph.across_steps, "can leave their updates");
   only_captured("graph.memory_budget", !graph.memory_budget.empty(), "have a budget of memory");
@@ -98,7 +94,7 @@ void check_graph(const Config& config, Blame& problems) {
         {"graph.offload", "train.device"},
         fmt::format("values of '{}' cannot be kept in a file yet; leave graph.offload out, or "
                     "set train.device=cpu",
-                    config.train.device));
+                    shown(config.train.device)));
   }
   only_captured("graph.dump", !graph.dump.empty(), "have passes");
   if (problems.known({"graph.dump", "graph.program"}) && !graph.dump.empty() &&
@@ -111,7 +107,7 @@ void check_graph(const Config& config, Blame& problems) {
         {"graph.memory_budget"},
         fmt::format("'{}' is no amount of memory (expected a number and KiB, MiB, GiB or "
                     "TiB: 4GiB, 1.5GiB)",
-                    graph.memory_budget));
+                    shown(graph.memory_budget)));
   }
 }
 

@@ -11,6 +11,8 @@
 #include <variant>
 #include <vector>
 
+#include "config/problems.hpp"
+
 namespace tessera::app {
 
 /// The values of the keys that belong to a family of models.
@@ -156,8 +158,8 @@ struct Config {
   GraphConfig graph;
   CheckpointConfig checkpoint;
 
-  std::filesystem::path file;                // as it was named
-  std::map<std::string, std::string> given;  // key -> where it was given ("run.toml:12")
+  std::filesystem::path file;          // as it was named
+  std::map<std::string, Place> given;  // by key; by section, where the file has its first line
 
   /// The number of ranks: the product of mesh.shape, 1 without a mesh.
   std::int64_t ranks() const;
@@ -165,9 +167,10 @@ struct Config {
   std::int64_t step_tokens() const { return train.batch * data.seq_len; }
   /// Where the schedule of the learning rate ends, in its unit.
   std::int64_t schedule_end() const;
-  /// "run.toml:12: mesh.shape" (or only the key where it was not given): the beginning of an
-  /// error's text about this key.
+  /// "run.toml:12: mesh.shape": the beginning of an error's text about this key. Where it was not
+  /// given, its section's line, or the file alone.
   std::string place(const std::string& key) const;
+  Place place_of_key(const std::string& key) const;
 };
 
 /// Makes plugins known that a config names; gets the config with its plugins alone.

@@ -96,8 +96,10 @@ std::vector<Key> data_keys() {
   return {
       {.path = "data.text",
        .slot = field<s, &D::text>,
-       .doc = "Text files, folders (all files below, by path; hidden ones are left out) or shell "
-              "patterns such as `/usr/share/perl/5*/pod`. They are read one after the other; a "
+       .doc = "Text files, folders (all files below, by path; links are followed; hidden and empty "
+              "files and what is not a file are left out, and the table before the run names them) "
+              "or shell patterns such as `/usr/share/perl/5*/pod`. They are read one after the "
+              "other; a "
               "file that is reached twice is taken once.",
        .is_path = true},
       {"data.tokenizer",
@@ -250,13 +252,9 @@ std::vector<Key> optimizer_keys() {
 
 std::vector<Key> run_keys() {
   using L = LogConfig;
-  using C = CheckpointConfig;
   using T = TraceConfig;
-  using G = GraphConfig;
   constexpr auto l = &Config::log;
-  constexpr auto c = &Config::checkpoint;
   constexpr auto t = &Config::trace;
-  constexpr auto g = &Config::graph;
   return {
       {"mesh.axes", field<&Config::mesh, &MeshConfig::axes>,
        "Names of the mesh's axes, outermost first. None: one rank."},
@@ -312,6 +310,13 @@ std::vector<Key> run_keys() {
        "The first and the last step to trace, counted from 1. `[]`: the second to the fourth step "
        "of the run.",
        from(1)},
+  };
+}
+
+std::vector<Key> graph_keys() {
+  using G = GraphConfig;
+  constexpr auto g = &Config::graph;
+  return {
       {"graph.capture", field<g, &G::capture>,
        "Capture the step as a program of local operators and collectives before the first one, and "
        "execute that program in every step: the same bits, less time of the host "
@@ -350,6 +355,13 @@ std::vector<Key> run_keys() {
       path_key("graph.program", field<g, &G::program>,
                "With `graph.capture`: a file to which rank 0's program is written as text; rank "
                "r's goes to the same name with `.r`."),
+  };
+}
+
+std::vector<Key> checkpoint_keys() {
+  using C = CheckpointConfig;
+  constexpr auto c = &Config::checkpoint;
+  return {
       path_key("checkpoint.folder", field<c, &C::folder>,
                "Where checkpoints are written. Empty: none are written."),
       {"checkpoint.every", field<c, &C::every>,
@@ -387,7 +399,8 @@ std::vector<Key> run_keys() {
 std::vector<Key> config_keys(const std::string& family) {
   std::vector<Key> all = model_keys();
   std::ranges::move(family_keys(family), std::back_inserter(all));
-  for (const auto part : {data_keys, train_keys, optimizer_keys, run_keys}) {
+  for (const auto part :
+       {data_keys, train_keys, optimizer_keys, run_keys, graph_keys, checkpoint_keys}) {
     std::ranges::move(part(), std::back_inserter(all));
   }
   return all;

@@ -8,7 +8,9 @@
 #include <set>
 #include <sstream>
 #include <string_view>
+#include <system_error>
 #include <tessera/json.hpp>
+#include <tessera/shown.hpp>
 
 #include "config/check.hpp"
 #include "config/config.hpp"
@@ -64,7 +66,7 @@ class Loader {
       keys_ = config_keys(*given);
     } catch (const Error& error) {
       toml::table& section = *root_["model"].as_table();
-      problems_.add(place_of(section.get("family")->source(), config_.file.string()), error.what());
+      problems_.add(place_of(*section.get("family"), config_.file.string()), error.what());
       section.erase("family");  // the rest is compared with the keys of the default
       family_is_known_ = false;
     }
@@ -74,12 +76,12 @@ class Loader {
                 std::size_t entry) {
     const Slot slot = key.slot(config_, entry);
     if (const toml::node* node = section == nullptr ? nullptr : section->get(key.leaf())) {
-      config_.given[name] = place_of(node->source(), config_.file.string()).text();
+      config_.given[name] = place_of(*node, config_.file.string());
       if (!read_value(*node, key, name, slot, problems_)) {
         unread.insert(name);
       }
     } else if (key.required) {
-      problems_.add(place_of(section->source(), config_.file.string()),
+      problems_.add(place_of(*section, config_.file.string()),
                     fmt::format("{}: must be given ({})", name, key.doc));
       unread.insert(name);
     }
@@ -92,7 +94,7 @@ class Loader {
     const toml::array* list = node.as_array();
     if (list == nullptr) {
       problems_.add(
-          place_of(node.source(), config_.file.string()),
+          place_of(node, config_.file.string()),
           "parallel: expected a list of tables; write [[parallel]] in the file, or on the "
           "command line parallel=[{style=FSDP,axis=shard,on=[\".\"]}] (all entries), "
           "parallel[0].axis=shard (one value) or parallel=[] (none)");
@@ -102,7 +104,7 @@ class Loader {
     for (std::size_t i = 0; i < list->size(); ++i) {
       const toml::table* entry = list->get(i)->as_table();
       const std::string name = fmt::format("parallel[{}]", i);
-      const Place place = place_of(list->get(i)->source(), config_.file.string());
+      const Place place = place_of(*list->get(i), config_.file.string());
       if (entry == nullptr) {
         problems_.add(place,
                       fmt::format("{0}: expected a table such as "
@@ -112,6 +114,7 @@ class Loader {
         continue;
       }
       config_.parallel[i].where = place.text();
+      config_.given[name] = place;
       report_unknown(*entry, "parallel", name);
       for (const Key& key : keys_) {
         if (key.in_list()) {
@@ -125,11 +128,14 @@ class Loader {
     const std::vector<std::string> sections = config_sections();
     for (const auto& [key, node] : root_) {
       const std::string name(key.str());
+      if (const Place place = place_of_key(key, node); place.line > 0) {
+        config_.given[name] = place;
+      }
       if (std::ranges::find(sections, name) == sections.end()) {
         const std::string nearest = did_you_mean(name, sections);
         problems_.add(
             place_of_key(key, node),
-            fmt::format("{}: unknown {}{} (keys are SECTION.KEY; the sections are {})", name,
+            fmt::format("{}: unknown {}{} (keys are SECTION.KEY; the sections are {})", shown(name),
                         node.is_table() ? "section" : "key",
                         nearest.empty() ? elsewhere(name) : nearest, join_words(sections)));
       } else if (const toml::table* section = node.as_table()) {
@@ -145,7 +151,7 @@ class Loader {
   }
 
   void report_unknown(const toml::table& table, const std::string& section,
-                      const std::string& shown) {
+                      const std::string& table_name) {
     std::vector<std::string> leaves;
     for (const Key& key : keys_) {
       if (key.section() == section) {
@@ -160,17 +166,19 @@ class Loader {
       const std::string nearest = nearest_name(leaf, leaves);
       problems_.add(
           place_of_key(key, node),
-          fmt::format("{}.{}: unknown key{}", shown, leaf,
-                      !nearest.empty() ? fmt::format("; did you mean '{}.{}'?", shown, nearest)
-                      : std::ranges::find(leaves, "options") != leaves.end()
-                          ? fmt::format("; what the plugin itself reads is in {}.options", shown)
-                          : elsewhere(leaf)));
+          fmt::format(
+              "{}.{}: unknown key{}", table_name, shown(leaf),
+              !nearest.empty() ? fmt::format("; did you mean '{}.{}'?", table_name, nearest)
+              : std::ranges::find(leaves, "options") != leaves.end()
+                  ? fmt::format("; what the plugin itself reads is in {}.options", table_name)
+                  : elsewhere(leaf)));
     }
   }
 
   /// A key that an override made has no source of its own, but its value has.
   Place place_of_key(const toml::key& key, const toml::node& node) const {
-    return place_of(key.source().begin ? key.source() : node.source(), config_.file.string());
+    return key.source().begin ? place_of(key.source(), config_.file.string())
+                              : place_of(node, config_.file.string());
   }
 
   /// The same or a near name in another section.
@@ -210,9 +218,24 @@ std::int64_t Config::ranks() const {
   return product;
 }
 
+Place Config::place_of_key(const std::string& key) const {
+  for (const std::string& name :
+       {key, key.substr(0, key.rfind('.')), key.substr(0, key.find_first_of(".["))}) {
+    if (const auto found = given.find(name); found != given.end()) {
+      return found->second;
+    }
+  }
+  // Of dotted keys, which have no line for the section: another key of it.
+  const std::string section = key.substr(0, key.find_first_of(".["));
+  if (const auto next = given.lower_bound(section + ".");
+      next != given.end() && next->first.starts_with(section + ".")) {
+    return next->second;
+  }
+  return {file.string(), 0};
+}
+
 std::string Config::place(const std::string& key) const {
-  const auto found = given.find(key);
-  return found == given.end() ? key : fmt::format("{}: {}", found->second, key);
+  return fmt::format("{}: {}", place_of_key(key).text(), key);
 }
 
 Config parse_config(std::string_view text, const std::filesystem::path& file,
@@ -221,8 +244,8 @@ Config parse_config(std::string_view text, const std::filesystem::path& file,
   try {
     root = toml::parse(text, file.string());
   } catch (const toml::parse_error& error) {
-    fail_input(fmt::format("{}:{}:{}: {}", file.string(), error.source().begin.line,
-                           error.source().begin.column, error.description()));
+    fail_input(fmt::format("{}:{}:{}: {}", shown(file.string()), error.source().begin.line,
+                           error.source().begin.column, shown(error.description(), 300)));
   }
   Config config;
   config.file = file;
@@ -239,7 +262,8 @@ Config parse_config(std::string_view text, const std::filesystem::path& file,
 
 Config load_config(const std::filesystem::path& file, std::span<const std::string> overrides,
                    const PluginSetup& plugins) {
-  if (std::filesystem::is_directory(file)) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(file, ignored)) {
     fail_input(
         {.thing = file.string(), .wrong = "is a folder", .advice = "name the config file in it"});
   }

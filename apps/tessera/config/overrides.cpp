@@ -4,9 +4,13 @@
 
 #include <cctype>
 #include <charconv>
+#include <cstddef>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <tessera/shown.hpp>
+#include <utility>
 #include <vector>
 
 namespace tessera::app {
@@ -122,7 +126,7 @@ std::string in_words(const std::vector<Step>& steps, std::size_t count) {
     text += steps[i].index ? fmt::format("[{}]", *steps[i].index)
                            : (text.empty() ? "" : ".") + steps[i].name;
   }
-  return text;
+  return shown(text);
 }
 
 /// Why `parent`, named by the first `count` steps, does not have the next step.
@@ -133,12 +137,12 @@ std::string why_not(const toml::node& parent, const std::vector<Step>& steps, st
     if (step.index && list->empty()) {
       return fmt::format("{0} has no entries yet: {0}[0] adds one", name);
     }
-    return step.index
-               ? fmt::format(
-                     "{0} has {1} entries: {0}[0] to {0}[{1}] can be set, the last of "
-                     "which adds one",
-                     name, list->size())
-               : fmt::format("{0} is a list: write {0}[0].{1}, or {0}[1].{1}...", name, step.name);
+    return step.index ? fmt::format(
+                            "{0} has {1} entries: {0}[0] to {0}[{1}] can be set, the last of "
+                            "which adds one",
+                            name, list->size())
+                      : fmt::format("{0} is a list: write {0}[0].{1}, or {0}[1].{1}...", name,
+                                    shown(step.name));
   }
   if (parent.is_table()) {
     return fmt::format("{0} is not a list: write {0}.KEY", name);
@@ -176,7 +180,7 @@ toml::node* descend(toml::node& parent, const Step& step, toml::node&& fresh) {
 }  // namespace
 
 void apply_override(toml::table& root, const std::string& argument, Problems& problems) {
-  const Place place{"command line, " + argument, 0};
+  const Place place{"command line, " + shown(argument), 0};
   const std::size_t equals = argument.find('=');
   const auto steps =
       equals == std::string::npos ? std::nullopt : split_key(argument.substr(0, equals));
@@ -188,16 +192,33 @@ void apply_override(toml::table& root, const std::string& argument, Problems& pr
   try {
     holder = parse_value(argument.substr(equals + 1), place.source);
   } catch (const toml::parse_error& error) {
-    problems.add(place, fmt::format("the value is not TOML: {}", error.description()));
+    problems.add(place, fmt::format("the value is not TOML: {}", shown(error.description(), 300)));
     return;
   }
   toml::node* parent = &root;
+  std::function<void()> undo;  // what cannot be set leaves nothing behind
+  const auto refuse = [&](std::size_t count) {
+    problems.add(place, why_not(*parent, *steps, count));
+    if (undo) {
+      undo();
+    }
+  };
   const std::size_t last_step = steps->size() - 1;
   for (std::size_t i = 0; i < last_step; ++i) {
-    toml::node* const next = (*steps)[i + 1].index ? descend(*parent, (*steps)[i], toml::array{})
-                                                   : descend(*parent, (*steps)[i], toml::table{});
+    const Step& step = (*steps)[i];
+    if (!undo) {
+      if (toml::table* table = parent->as_table();
+          table != nullptr && !table->contains(step.name)) {
+        undo = [table, &step] { table->erase(step.name); };
+      } else if (toml::array* list = parent->as_array();
+                 list != nullptr && step.index == list->size()) {
+        undo = [list] { list->pop_back(); };
+      }
+    }
+    toml::node* const next = (*steps)[i + 1].index ? descend(*parent, step, toml::array{})
+                                                   : descend(*parent, step, toml::table{});
     if (next == nullptr) {
-      problems.add(place, why_not(*parent, *steps, i));
+      refuse(i);
       return;
     }
     parent = next;
@@ -215,7 +236,7 @@ void apply_override(toml::table& root, const std::string& argument, Problems& pr
       list->push_back(std::move(*holder.get("v")));
     }
   } else {
-    problems.add(place, why_not(*parent, *steps, last_step));
+    refuse(last_step);
   }
 }
 

@@ -3,13 +3,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <tessera/shown.hpp>
 #include <utility>
 
 import tessera.base;
 
 namespace tessera::app {
 
-std::string Place::text() const { return line > 0 ? fmt::format("{}:{}", source, line) : source; }
+std::string Place::text() const {
+  constexpr std::size_t longest = 200;
+  const std::string name = shown(source, longest);
+  return line > 0 ? fmt::format("{}:{}", name, line) : name;
+}
 
 void Problems::add(Place place, std::string text) {
   const auto at =
@@ -24,9 +30,13 @@ void Problems::throw_if_any() {
   if (all_.size() == 1) {
     fail_input({.where = all_[0].place.text(), .wrong = all_[0].text});
   }
-  std::string text = fmt::format("{}: {} problems", file_, all_.size());
-  for (const Problem& problem : all_) {
-    text += fmt::format("\n  {}: {}", problem.place.text(), problem.text);
+  constexpr std::size_t most = 20;
+  std::string text = fmt::format("{}: {} problems", shown(file_), all_.size());
+  for (std::size_t i = 0; i < std::min(most, all_.size()); ++i) {
+    text += fmt::format("\n  {}: {}", all_[i].place.text(), all_[i].text);
+  }
+  if (all_.size() > most) {
+    text += fmt::format("\n  and {} more", all_.size() - most);
   }
   fail_input(text);
 }

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <string_view>
 #include <tessera/json.hpp>
 #include <tessera/printable.hpp>
+#include <tessera/shown.hpp>
 
 import tessera.base;
 
@@ -15,7 +17,7 @@ namespace {
 
 std::string describe_node(const toml::node& node) {
   if (const auto* text = node.as_string()) {
-    return fmt::format("the text \"{}\"", text->get());
+    return fmt::format("the text \"{}\"", shown(text->get()));
   }
   if (const auto* number = node.as_integer()) {
     return fmt::format("the integer {}", number->get());
@@ -68,6 +70,9 @@ std::optional<nlohmann::ordered_json> json_of(const toml::node& node) {
   return std::nullopt;
 }
 
+/// Longer than any path or pattern.
+constexpr std::size_t longest_text = std::size_t{1} << 16;
+
 /// One value of the wanted type, or what was expected instead.
 struct Reader {
   const Key& key;
@@ -103,6 +108,10 @@ struct Reader {
       }
     }
     if (text == nullptr) {
+      return false;
+    }
+    if (text->get().size() > longest_text) {
+      expected = fmt::format("a text of at most {} bytes", longest_text);
       return false;
     }
     if (text->get().find('\0') != std::string::npos) {
@@ -159,13 +168,48 @@ struct Reader {
   }
 };
 
+/// A value that is right and that this one may have been meant to be, as advice: 1e3 where a whole
+/// number is wanted is 1000, "3" is 3, and 3 where a text is wanted is "3".
+template <class T>
+std::string meant(const toml::node& node, const Key& key, bool in_list) {
+  std::string text;
+  if (const auto* given = node.as_string()) {
+    text = given->get();
+  } else if (const auto* number = node.as_floating_point();
+             number != nullptr && std::abs(number->get()) <= 0x1p53) {
+    text = fmt::format("{:.0f}", number->get());
+    if (std::stod(text) != number->get()) {
+      return "";
+    }
+  } else if (const auto* whole = node.as_integer()) {
+    text = fmt::format("{}", whole->get());
+  }
+  constexpr std::size_t longest = 40;  // of a number or a name
+  if (text.empty() || text.size() > longest) {
+    return "";
+  }
+  if (std::is_same_v<T, std::string> || std::is_same_v<T, Names>) {
+    text = node.is_string() ? "" : fmt::format("\"{}\"", text);
+  }
+  try {
+    const toml::table made = toml::parse("v = " + text);
+    Reader reader{.key = key, .in_list = in_list};
+    T value{};
+    return made.size() == 1 && reader.read(*made.get("v"), value) ? "; write " + text : "";
+  } catch (const toml::parse_error&) {
+    return "";
+  }
+}
+
 template <class T>
 bool read_list(const toml::node& node, Reader& reader, const std::string& name, std::vector<T>& out,
                Problems& problems) {
   const toml::array* list = node.as_array();
   if (list == nullptr) {
-    const std::string hint = node.is_table() ? "" : "; write [...] around it";
-    problems.add(place_of(node.source(), {}),
+    T entry{};
+    reader.in_list = true;
+    const std::string hint = reader.read(node, entry) ? "; write [...] around it" : "";
+    problems.add(place_of(node, {}),
                  fmt::format("{}: expected a list, got {}{}", name, describe_node(node), hint));
     return false;
   }
@@ -176,9 +220,9 @@ bool read_list(const toml::node& node, Reader& reader, const std::string& name, 
     const toml::node& entry = *list->get(i);
     T value{};
     if (!reader.read(entry, value)) {
-      problems.add(place_of(entry.source(), {}),
-                   fmt::format("{}[{}]: expected {}, got {}", name, i, reader.expected,
-                               describe_node(entry)));
+      problems.add(place_of(entry, {}),
+                   fmt::format("{}[{}]: expected {}, got {}{}", name, i, reader.expected,
+                               describe_node(entry), meant<T>(entry, reader.key, true)));
       good = false;
     }
     values[i] = std::move(value);
@@ -198,6 +242,22 @@ Place place_of(const toml::source_region& source, const std::string& file) {
                                           : Place{path, static_cast<int>(source.begin.line)};
 }
 
+Place place_of(const toml::node& node, const std::string& file) {
+  const toml::node* at = &node;
+  while (!at->source().begin) {
+    const toml::table* table = at->as_table();
+    const toml::array* list = at->as_array();
+    if (table != nullptr && !table->empty()) {
+      at = &table->begin()->second;
+    } else if (list != nullptr && !list->empty()) {
+      at = &list->front();
+    } else {
+      break;
+    }
+  }
+  return place_of(at->source(), file);
+}
+
 bool read_value(const toml::node& node, const Key& key, const std::string& name, const Slot& slot,
                 Problems& problems) {
   Reader reader{.key = key};
@@ -208,9 +268,9 @@ bool read_value(const toml::node& node, const Key& key, const std::string& name,
         } else {
           const bool good = reader.read(node, *out);
           if (!good) {
-            problems.add(
-                place_of(node.source(), {}),
-                fmt::format("{}: expected {}, got {}", name, reader.expected, describe_node(node)));
+            problems.add(place_of(node, {}),
+                         fmt::format("{}: expected {}, got {}{}", name, reader.expected,
+                                     describe_node(node), meant<T>(node, key, false)));
           }
           return good;
         }

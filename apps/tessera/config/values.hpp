@@ -24,7 +24,9 @@ nlohmann::ordered_json slot_json(const Slot& slot);
 /// The value as TOML writes it: 300, "adamw", [0.9, 0.95].
 std::string slot_text(const Slot& slot);
 
-/// The place of a node: the line for a node of the file, 0 and the argument for an override.
+/// The line of a file, or the argument of an override.
 Place place_of(const toml::source_region& source, const std::string& file);
+/// The place of a node; of a table that overrides have made, that of its first value.
+Place place_of(const toml::node& node, const std::string& file);
 
 }  // namespace tessera::app

@@ -141,6 +141,17 @@ std::vector<std::string> check_effects(std::span<const CallSample> samples);
 /// Shapes and types of the results on the meta device, compared with those of the CPU.
 std::vector<std::string> check_meta(std::span<const CallSample> samples);
 
+/// Long sums of equal values in types of 16 bits against those in f32.
+struct SumAccount {
+  std::size_t calls = 0;      // that were compared
+  std::size_t compared = 0;   // elements
+  std::size_t long_sums = 0;  // of these, that are thousands
+  std::vector<std::string> findings;
+};
+/// The samples (of one operator) in bf16 and f16 with one extent of thousands and equal values:
+/// results, written operands and gradients.
+SumAccount check_sums(std::span<const CallSample> samples);
+
 /// Compiled elements (Op::element) against kernels.
 struct ElementAccount {
   std::size_t calls = 0;     // that were compiled and compared

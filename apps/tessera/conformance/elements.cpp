@@ -45,8 +45,7 @@ Program program_of_call(const CallSample& sample) {
     return recorder.finish({});
   };
   const NoGrad no_grad;
-  const Recording first = record();
-  return program_of(first, record());
+  return program_of(record());
 }
 
 std::map<std::string, std::vector<double>> results_of(Executor& executor,

@@ -4,7 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
+#include <string>
+#include <utility>
 
 #include "data/permutation.hpp"
 #include "data/text_files.hpp"
@@ -14,18 +15,20 @@ import tessera.base;
 namespace tessera::app {
 namespace {
 
-Tokens open_tokens(const Config& config, std::int64_t vocab) {
+Tokens open_tokens(const Config& config, std::int64_t vocab, std::string& left_out) {
   if (!config.data.tokens.empty()) {
     return Tokens::from_npy(config.data.tokens, vocab);
   }
-  const std::vector<std::filesystem::path> files = find_text_files(config.data.text);
-  return Tokens::from_bytes(files);  // the only tokenizer, "bytes", needs no pass over the text
+  TextFiles found = find_text_files(config.data.text);
+  left_out = std::move(found.left_out);
+  return Tokens::from_bytes(
+      found.files);  // the only tokenizer, "bytes", needs no pass over the text
 }
 
 }  // namespace
 
 Dataset::Dataset(const Config& config, std::int64_t vocab)
-    : tokens_(open_tokens(config, vocab)),
+    : tokens_(open_tokens(config, vocab, left_out_)),
       seq_len_(config.data.seq_len),
       batch_(config.train.batch),
       seed_(static_cast<std::uint64_t>(config.train.seed)),
@@ -41,7 +44,13 @@ Dataset::Dataset(const Config& config, std::int64_t vocab)
                                      training_tokens_, windows_, seq_len_),
                 .expected =
                     fmt::format("at least {}, one batch: {} tokens", batch_, batch_ * seq_len_ + 1),
-                .advice = "add text, or lower train.batch, data.seq_len or data.validation"});
+                .advice = fmt::format("add {}, or lower {}{}data.seq_len{}",
+                                      config.data.tokens.empty() ? "text" : "tokens",
+                                      batch_ > 1 ? "train.batch" : "",
+                                      batch_ == 1  ? ""
+                                      : share == 0 ? " or "
+                                                   : ", ",
+                                      share == 0 ? "" : " or data.validation")});
   }
   if (share == 0) {
     return;

@@ -46,10 +46,13 @@ class Dataset {
   /// The hash of all tokens, validation included; a pass over the files.
   std::string content_hash() const { return tokens_.content_hash(); }
   std::size_t files() const { return tokens_.files(); }
+  /// See TextFiles::left_out.
+  const std::string& left_out() const { return left_out_; }
 
  private:
   Batch read_windows(std::int64_t base, const std::vector<std::int64_t>& windows) const;
 
+  std::string left_out_;
   Tokens tokens_;
   std::int64_t seq_len_;
   std::int64_t batch_;

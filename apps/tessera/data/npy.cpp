@@ -7,6 +7,7 @@
 #include <limits>
 #include <optional>
 #include <string_view>
+#include <tessera/shown.hpp>
 
 import tessera.base;
 
@@ -35,7 +36,7 @@ class Header {
         has_shape = true;
         parse_shape();
       } else {
-        bad(fmt::format("unexpected or repeated key '{}'", key));
+        bad(fmt::format("unexpected or repeated key '{}'", shown(key, 40)));
       }
       if (!accept(',') && !peek('}')) {
         bad("expected ',' or '}'");
@@ -133,11 +134,16 @@ TokenType token_type(std::string_view descr, const std::string& name) {
   if (descr == "<i4") {
     return TokenType::i32;
   }
-  const std::string_view hint = descr.starts_with('>') ? " (big-endian)" : "";
+  // '<u4' holds every id that a model can have, and what is none stays too large to be one: -100
+  // becomes 4294967196. With '<u2', 65536 would become 0.
+  const bool whole = descr.size() >= 3 && (descr[1] == 'u' || descr[1] == 'i');
   fail_input({.thing = name,
-              .wrong = fmt::format("token ids have type '{}'{}", descr, hint),
+              .wrong = fmt::format("token ids have type '{}'{}", shown(descr, 40),
+                                   descr.starts_with('>') ? " (big-endian)" : ""),
               .expected = "little-endian u16, u32 or i32: '<u2', '<u4', '<i4'",
-              .advice = "write them with numpy.save(FILE, ids.astype('<u2'))"});
+              .advice = whole ? "write them with numpy.save(FILE, ids.astype('<u4'))"
+                              : "these are no whole numbers; write the ids as the tokenizer "
+                                "returns them, as '<u4'"});
 }
 
 }  // namespace

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
+#include <string_view>
+#include <system_error>
 
 import tessera.base;
 
@@ -47,14 +50,20 @@ std::string tokenizer_file(const std::filesystem::path& folder) {
                                                      "special_tokens_map.json",
                                                      "sentencepiece.bpe.model"};
   std::string first;
-  std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
-    const std::string name = entry.path().filename().string();
+  std::error_code error;
+  for (std::filesystem::directory_iterator next(folder, error), end; !error && next != end;
+       next.increment(error)) {
+    const std::string name = next->path().filename().string();
     if ((name.starts_with("tokenizer") || name.ends_with(".tiktoken") ||
          std::ranges::find(names, name) != names.end()) &&
         (first.empty() || name < first)) {
       first = name;
     }
+  }
+  if (error && !folder.empty()) {
+    fail_input({.thing = folder.string(),
+                .wrong = fmt::format("the folder cannot be read ({})", error.message()),
+                .advice = "check its permissions"});
   }
   return first;
 }

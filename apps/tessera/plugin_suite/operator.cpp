@@ -96,6 +96,14 @@ std::vector<std::string> elements(const std::vector<CallSample>& calls) {
   return account.findings;
 }
 
+std::vector<std::string> sums(const std::vector<CallSample>& calls) {
+  const conformance::SumAccount account = conformance::check_sums(calls);
+  if (account.compared == 0 && account.findings.empty()) {
+    throw NotTried{"no call takes a type of 16 bits and operands of other extents"};
+  }
+  return account.findings;
+}
+
 }  // namespace
 
 std::vector<SuiteCheck> operator_suite(const std::string& name) {
@@ -112,6 +120,7 @@ std::vector<SuiteCheck> operator_suite(const std::string& name) {
            name,
            [](const auto& calls) { return conformance::check_strides(calls, true).findings; })},
       {"gradients are the limits of differences", of_calls(name, derivatives)},
+      {"long sums in 16 bits are formed in f32 and rounded once", of_calls(name, sums)},
       {"its element, where it has one, has the kernel's bits when it is compiled",
        of_calls(name, elements)},
       {"every placement that it accepts computes what one rank does", of_calls(name, placements)}};

@@ -3,11 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 #include "plugin_template_texts.hpp"
 
@@ -93,18 +91,19 @@ fs::path write_template(const std::vector<TemplateFile>& files, const fs::path& 
                     "name, or another --folder",
                     name, folder.string()));
   }
-  if (!fs::create_directories(folder, error)) {
-    fail_input(fmt::format("plugin new {}: the folder {} cannot be made: {}", name, folder.string(),
-                           error.message()));
-  }
-  for (const TemplateFile& file : files) {
-    const fs::path path = folder / file.path;
-    std::ofstream stream(path, std::ios::binary);
-    stream << file.text;
-    if (!stream.flush()) {
-      fail(fmt::format("plugin new {}: {} cannot be written: {}", name, path.string(),
-                       std::strerror(errno)));
+  try {
+    NewFolder made(folder.string());
+    for (const TemplateFile& file : files) {
+      const std::string path = (fs::path(made.path()) / file.path).string();
+      if (const std::string why = write_file(path, file.text); !why.empty()) {
+        fail({.thing = (folder / file.path).string(), .wrong = "it cannot be written: " + why});
+      }
     }
+    made.complete();
+  } catch (const Error& problem) {
+    ErrorFields fields = problem.fields();
+    fields.where = "plugin new " + name;
+    throw Error(std::move(fields), problem.kind());
   }
   return folder;
 }

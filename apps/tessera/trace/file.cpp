@@ -2,15 +2,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <string>
-#include <system_error>
+#include <string_view>
 #include <tessera/json.hpp>
 #include <vector>
 
@@ -193,33 +190,21 @@ std::vector<std::string> gather(collective::World& world, const std::string& min
   return all;
 }
 
-[[noreturn]] void cannot_write(const std::string& file, const std::string& why) {
-  fail(fmt::format("trace.file: {} cannot be written: {}; choose another path", file, why));
-}
-
-void write_file(const std::string& file, const std::string& head,
-                const std::vector<std::string>& parts) {
-  std::error_code error;
-  const std::filesystem::path path(file);
-  if (path.has_parent_path()) {
-    std::filesystem::create_directories(path.parent_path(), error);
+void write(const std::string& file, const std::string& head,
+           const std::vector<std::string>& ranks) {
+  std::vector<std::string_view> parts = {head};
+  for (const std::string& rank : ranks) {
+    if (!rank.empty()) {
+      parts.emplace_back(parts.size() > 1 ? ",\n" : "");
+      parts.emplace_back(rank);
+    }
   }
-  const std::string fresh = file + ".new";
-  std::ofstream stream(fresh, std::ios::binary);
-  stream << head;
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    stream << (i > 0 && !parts[i].empty() ? ",\n" : "") << parts[i];
-  }
-  stream << "\n]}\n";
-  stream.close();
-  if (!stream) {
-    const std::string why = std::strerror(errno);
-    std::filesystem::remove(fresh, error);
-    cannot_write(file, why);
-  }
-  std::filesystem::rename(fresh, path, error);
-  if (error) {
-    cannot_write(file, error.message());
+  parts.emplace_back("\n]}\n");
+  make_folders(std::filesystem::absolute(file).parent_path().string(), "trace.file");
+  if (const std::string why = write_file(file, parts); !why.empty()) {
+    fail({.thing = "trace.file",
+          .wrong = fmt::format("{} cannot be written: {}", file, why),
+          .advice = "choose another path"});
   }
 }
 
@@ -245,7 +230,7 @@ std::string trace_events(const RankTrace& trace, int rank, std::int64_t zero) {
   return events.take();
 }
 
-void write_trace(collective::World& world, const RankTrace& mine, const TraceRun& run,
+bool write_trace(collective::World& world, const RankTrace& mine, const TraceRun& run,
                  const std::string& file) {
   // The first sample of memory is the first thing that is recorded.
   std::int64_t zero = mine.memory.front().at;
@@ -256,11 +241,14 @@ void write_trace(collective::World& world, const RankTrace& mine, const TraceRun
                      {"steps", {run.first_step, run.last_step}},
                      {"ranks", world.size()},
                      {"mesh", run.mesh}};
-    write_file(file,
-               fmt::format("{{\"displayTimeUnit\":\"ms\",\"otherData\":{},\"traceEvents\":[\n",
-                           json_text(about)),
-               parts);
+    return try_side_work(SideWork::output, "trace.file", [&] {
+      write(file,
+            fmt::format("{{\"displayTimeUnit\":\"ms\",\"otherData\":{},\"traceEvents\":[\n",
+                        json_text(about)),
+            parts);
+    });
   }
+  return true;
 }
 
 }  // namespace tessera::app

@@ -16,9 +16,9 @@ struct TraceRun {
 };
 
 /// Writes what all ranks have recorded into one file, on one clock. Every rank calls it with its
-/// own part; rank 0 writes, into a new file that then replaces `file`. Errors: the file cannot be
-/// written.
-void write_trace(collective::World& world, const RankTrace& mine, const TraceRun& run,
+/// own part; rank 0 writes. Returns whether the file was written; a file that cannot be is a
+/// warning, and the run's end says it again (SideWork::output).
+bool write_trace(collective::World& world, const RankTrace& mine, const TraceRun& run,
                  const std::string& file);
 
 /// The events of a rank as JSON objects that are separated by commas. Times are in microseconds

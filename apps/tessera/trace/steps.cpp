@@ -62,11 +62,10 @@ bool TraceSteps::after_step(std::int64_t done, bool stops) {
   }
   const RankTrace trace = recorder_->finish();
   recorder_.reset();
-  write_trace(
+  return write_trace(
       world_, trace,
       {.first_step = range_->first, .last_step = done, .mesh = to_string(make_mesh(config_))},
       config_.trace.file);
-  return true;
 }
 
 }  // namespace tessera::app

@@ -29,7 +29,7 @@ class TraceSteps {
   /// `done`: the steps done. Begins the recording with its first step.
   void before_step(std::int64_t done);
   /// Ends it with its last step, or where the run stops before that. Returns whether the file was
-  /// written. Errors: it cannot be written.
+  /// written; see write_trace.
   bool after_step(std::int64_t done, bool stops);
 
  private:

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <span>
 #include <string>
+#include <tessera/shown.hpp>
 #include <utility>
 #include <vector>
 
@@ -40,7 +41,7 @@ void check_changes(std::span<const std::string> names) {
     if (std::ranges::find(known, name) == known.end()) {
       const std::string nearest = nearest_name(name, known);
       fail_input({.thing = "transforms",
-                  .wrong = fmt::format("there is no transformation or override '{}'", name),
+                  .wrong = fmt::format("there is no transformation or override '{}'", shown(name)),
                   .expected = known.empty() ? "" : fmt::format("one of {}", join_words(known)),
                   .advice = nearest.empty() ? "'tessera plugin list' shows the plugins"
                                             : fmt::format("did you mean '{}'?", nearest)});

@@ -9,6 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <span>
+#include <system_error>
+#include <tessera/shown.hpp>
 #include <variant>
 #include <vector>
 
@@ -26,7 +28,8 @@ namespace {
 /// The weights that a run starts from: of each file the header and 4 KiB of every MiB, so that a
 /// large model does not have to be read twice. Weights that were trained differ nearly everywhere.
 std::string weights_hash(const std::string& folder) {
-  if (!std::filesystem::is_directory(folder)) {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(folder, ignored)) {
     fail_input({.thing = folder,
                 .wrong = "there is no such folder",
                 .expected = "one with *.safetensors"});
@@ -141,8 +144,9 @@ std::vector<std::string> compare(const Fingerprint& stored, const Fingerprint& o
     if (shown(stored, name) == shown(own, name)) {
       continue;
     }
-    const std::string line = fmt::format("{}: {} in the checkpoint, {} in the config", name,
-                                         shown(stored, name), shown(own, name));
+    const std::string line =
+        fmt::format("{}: {} in the checkpoint, {} in the config", name,
+                    tessera::shown(shown(stored, name)), tessera::shown(shown(own, name)));
     if (is_allowed(name, config.checkpoint.allow)) {
       allowed.push_back(line);
     } else {
@@ -151,6 +155,9 @@ std::vector<std::string> compare(const Fingerprint& stored, const Fingerprint& o
     }
   }
   if (!refused.empty()) {
+    for (const std::string& name : config.checkpoint.allow) {  // the override replaces the list
+      refused.push_back(fmt::format("\"{}\"", name));
+    }
     fail_input(fmt::format(
         "{}: it is a checkpoint of another run; what differs:{}\nto start a new run, name another "
         "checkpoint.folder; to continue in spite of it: 'checkpoint.allow=[{}]'",

@@ -56,6 +56,7 @@ std::shared_ptr<OtherMemory> memory_elsewhere(const GraphConfig& graph) {
   nn::Linear layer(1, 1, false, 0);
   const nn::ParameterPointer parameter = nn::all_parameters(layer).front();
   style->apply({.module = layer,
+                .model = layer,
                 .mesh = DeviceMesh::make({"rank"}, {1}),
                 .axes = {},
                 .style = "Offload",

@@ -39,6 +39,7 @@ import tessera.train;
 
 #include "adapters/peft.hpp"
 #include "adapters/updates.hpp"
+#include "config/at_key.hpp"
 #include "hub_weights.hpp"
 #include "model_sizes.hpp"
 #include "training/mode.hpp"
@@ -66,19 +67,25 @@ StartPoint check(const Run& run, const std::optional<std::string>& resume, bool 
   const auto model = make_model(run.shape, run.config);
   const parallel::ParallelPlan plan(*model, make_mesh(run.config), plan_entries(run.config, {}),
                                     plugin::host());  // styles replace modules
+  std::optional<SafetensorsFolder> folder;
+  std::optional<HubWeights> weights;
   if (!run.config.model.from.empty()) {
     const StateDict named = model_weights(*model);
-    const SafetensorsFolder folder(run.config.model.from);
-    const HubWeights weights(folder, family_of(run.shape), sizes_of(run.shape));
-    check_weights(weights, named);
-    if (weight_values) {
-      check_weight_values(weights, named);
-    }
+    at_key(run.config, "model.from", [&] {
+      folder.emplace(run.config.model.from);
+      weights.emplace(*folder, family_of(run.shape), sizes_of(run.shape));
+      check_weights(*weights, named);
+      if (weight_values) {
+        check_weight_values(*weights, named);
+      }
+    });
   }
   if (!run.config.model.adapter.empty()) {
     check_takes_adapters(family_of(run.shape), sizes_of(run.shape),
                          run.config.place("model.adapter"));
-    check_peft(run.config.model.adapter, *model, weight_values);
+    at_key(run.config, "model.adapter", [&] {
+      check_peft(run.config.model.adapter, *model, weights ? &*weights : nullptr, weight_values);
+    });
   }
   StartPoint start;
   if (!resume) {

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <system_error>
+#include <tessera/shown.hpp>
 #include <vector>
 
 #include "config/config.hpp"
@@ -26,6 +27,7 @@ import tessera.parallel;
 import tessera.checkpoint;
 import tessera.train;
 
+#include "config/at_key.hpp"
 #include "training/start.hpp"
 
 namespace tessera::app {
@@ -52,32 +54,63 @@ void check_can_write(const char* key, const std::filesystem::path& folder) {
   }
 }
 
+/// Pipes are written without waiting for their readers, or are not for this key.
+enum class Streams { written, refused };
+
 /// The same of a file: empty means that none is written.
-void check_can_write_file(const char* key, const std::string& file) {
+void check_can_write_file(const char* key, const std::string& file, Streams streams) {
   if (file.empty()) {
     return;
   }
-  if (std::filesystem::is_directory(file)) {
-    fail_input(fmt::format("{}: {} is a folder; name a file", key, file));
+  std::error_code ignored;
+  const std::filesystem::file_status there = std::filesystem::status(file, ignored);
+  const auto refuse = [&](const char* what) {
+    fail_input(
+        {.thing = key, .wrong = fmt::format("{} is {}", file, what), .advice = "name a file"});
+  };
+  switch (there.type()) {
+    case std::filesystem::file_type::directory:
+      refuse("a folder");
+      break;
+    case std::filesystem::file_type::socket:
+    case std::filesystem::file_type::block:
+      refuse("a socket or a disk");
+      break;
+    case std::filesystem::file_type::fifo:
+      if (streams == Streams::refused) {
+        refuse("a pipe, whose reader could hold the run up");
+      }
+      return;
+    default:
+      break;
   }
-  check_can_write(key, std::filesystem::absolute(file).parent_path());
+  if (is_stream(file)) {
+    return;
+  }
+  check_can_write(key, std::filesystem::absolute(output_place(file)).parent_path());
 }
 
 }  // namespace
 
 void check_outputs(const Config& config) {
-  if (!config.checkpoint.folder.empty()) {
-    check_can_write("checkpoint.folder", config.checkpoint.folder);
-  }
-  if (!config.graph.offload.empty()) {
-    check_can_write("graph.offload", config.graph.offload);
-  }
-  if (!config.graph.dump.empty()) {
-    check_can_write("graph.dump", config.graph.dump);
-  }
-  check_can_write_file("log.metrics", config.log.metrics);
-  check_can_write_file("graph.program", config.graph.program);
-  check_can_write_file("trace.file", config.trace.file);
+  const auto folder = [&](const char* key, const std::string& path) {
+    if (!path.empty()) {
+      at_key(config, key, [&] { check_can_write(key, path); });
+    }
+  };
+  const auto file = [&](const char* key, const std::string& path, Streams streams) {
+    at_key(config, key, [&] { check_can_write_file(key, path, streams); });
+  };
+  folder("checkpoint.folder", config.checkpoint.folder);
+  folder("graph.offload", config.graph.offload);
+  folder("graph.dump", config.graph.dump);
+  file("log.metrics", config.log.metrics, Streams::written);
+  file("graph.program", config.graph.program, Streams::refused);
+  file("trace.file", config.trace.file, Streams::refused);
+}
+
+std::string resume_key(const Config& config) {
+  return config.given.contains("checkpoint.resume") ? "checkpoint.resume" : "checkpoint.folder";
 }
 
 std::optional<std::string> checkpoint_to_resume(const Config& config) {
@@ -120,7 +153,7 @@ void compare_runs(collective::World& world, const Run& run, const StartPoint& st
                 .wrong = fmt::format("rank {} has another config, text or checkpoint than rank 0 "
                                      "(this rank starts after step {})",
                                      other - all.begin(), start.step),
-                .advice = "start all ranks with the same command"});
+                .advice = "start all ranks with the same command and the same files"});
   }
 }
 

@@ -11,6 +11,8 @@ namespace tessera::app {
 
 /// Error (input): a folder or file that the run will write cannot be written. Creates nothing.
 void check_outputs(const Config& config);
+/// The key that says which checkpoint a run continues.
+std::string resume_key(const Config& config);
 
 /// The checkpoint that the run continues; nothing for a new run. Error (input): the newest one
 /// cannot be read.

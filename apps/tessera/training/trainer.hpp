@@ -79,8 +79,8 @@ class Trainer {
   /// Of a trainer on the meta device: takes steps until program() is one.
   void capture();
   /// Replays from the next step on, by a program that is captured on the meta device now. Where a
-  /// step reads values on the host, which the meta device does not have, nothing changes: two steps
-  /// are recorded as they are taken. With graph.mode, the program is the one that the mode has
+  /// step reads values on the host, which the meta device does not have, nothing changes: a step
+  /// is recorded as it is taken. With graph.mode, the program is the one that the mode has
   /// placed, and the first step or validation calls this where nobody has. Errors: see
   /// capture_step.
   void capture_ahead();

@@ -123,6 +123,18 @@ Tensor hidden_scores(const GradientCall& call, const Tensor& scores) {
   return hidden;
 }
 
+/// P of the scaled scores, in their type.
+Tensor probabilities(const GradientCall& call, Tensor scores) {
+  static const Op& masked = find_op("masked_fill_backward");
+  if (call.mask && call.mask.dtype() != DType::boolean) {
+    scores = add(scores, cast(call.mask, scores.dtype()));
+  }
+  const Tensor hidden = hidden_scores(call, scores);
+  // A finite number, and 0 after the softmax: a query that sees nothing has P = 0.
+  const Tensor p = softmax(hidden ? masked_fill(scores, hidden, -1e30) : scores, 3);
+  return hidden ? call_one(masked, {p, hidden}) : p;
+}
+
 }  // namespace
 
 // With S = scale q k^T + mask, P = softmax(S), dP = dy v^T and dS = softmax_backward(dP, P):
@@ -130,7 +142,6 @@ Tensor hidden_scores(const GradientCall& call, const Tensor& scores) {
 // where dropout follows P and dP. Below, of_x is the gradient of x.
 GradientsAgain differentiate_again(const GradientCall& call, std::span<const Tensor> grads) {
   static const Op& dropout = find_op("dropout");
-  static const Op& masked = find_op("masked_fill_backward");
   const DType wide = statistics_type(call.q.dtype());
   const std::int64_t kv_heads = call.k.size(1);
   const std::int64_t group = kv_heads == 0 ? 1 : call.q.size(1) / kv_heads;
@@ -156,14 +167,7 @@ GradientsAgain differentiate_again(const GradientCall& call, std::span<const Ten
   const Tensor k = repeated(call.k);
   const Tensor v = repeated(call.v);
   const Tensor dy = widened(call.dy);
-  Tensor scores = mul_scalar(matmul(q, transposed(k)), scale);
-  if (call.mask && call.mask.dtype() != DType::boolean) {
-    scores = add(scores, widened(call.mask));
-  }
-  const Tensor hidden = hidden_scores(call, scores);
-  // A finite number, and 0 after the softmax: a query that sees nothing has P = 0.
-  Tensor p = softmax(hidden ? masked_fill(scores, hidden, -1e30) : scores, 3);
-  p = hidden ? call_one(masked, {p, hidden}) : p;
+  const Tensor p = probabilities(call, mul_scalar(matmul(q, transposed(k)), scale));
   const Tensor dp = dropped(matmul(dy, transposed(v)));
   const Tensor ds = softmax_backward(dp, p, 3);
 

@@ -138,7 +138,7 @@ void all_reduce_(const Tensor& x, ReduceOp op, Ranks group) {
 }
 
 void all_reduce_coalesced_(std::span<const Tensor> tensors, ReduceOp op, Ranks group,
-                           std::int64_t identity, std::int64_t step) {
+                           std::int64_t identity, const Count& step) {
   call(coalesced_op, tensors, CoalescedArgs{op, group, identity, step});
 }
 

@@ -227,7 +227,7 @@ void reduce_scatter_into(std::span<const Tensor> shards, std::span<const Tensor>
 /// compared too, and may change from call to call: a call that one rank has left over fits no later
 /// one.
 void all_reduce_coalesced_(std::span<const Tensor> tensors, ReduceOp op, Ranks group,
-                           std::int64_t identity, std::int64_t step = 0);
+                           std::int64_t identity, const Count& step = 0);
 /// Returns when no peer reads the sources of all_gather_into and reduce_scatter_into any more;
 /// `sources` may be written then. There must be one of them. (Sources that are only dropped need no
 /// call: their memory stays as long as a peer reads it.)

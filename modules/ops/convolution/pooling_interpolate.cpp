@@ -78,12 +78,12 @@ struct AdaptivePoolBackwardArgs {
 
 struct InterpolateArgs {
   Dims size;
-  std::int64_t mode;  // InterpolateMode
+  InterpolateMode mode;
   bool align_corners;
 };
 struct InterpolateBackwardArgs {
   Dims size;
-  std::int64_t mode;
+  InterpolateMode mode;
   bool align_corners;
   Dims extents;
 };
@@ -142,16 +142,15 @@ template <class Sink>
 void terms_along(const Call& call, const InterpolateArgs& arguments, int dim, std::int64_t extent,
                  Sink& sink) {
   const std::int64_t count = checked_results(call, arguments.size[dim], extent);
-  if (arguments.mode != static_cast<std::int64_t>(InterpolateMode::nearest) &&
-      arguments.mode != static_cast<std::int64_t>(InterpolateMode::linear)) {
-    refuse(
-        call,
-        {.wrong = "mode is wrong", .expected = "0 or 1", .got = fmt::format("{}", arguments.mode)});
+  if (reflect::name_of_enumerator(arguments.mode).empty()) {
+    refuse(call, {.wrong = "mode does not exist",
+                  .expected = std::string(reflect::Enumerators<InterpolateMode>::joined),
+                  .got = fmt::format("the number {}", static_cast<int>(arguments.mode))});
   }
   for (std::int64_t i = 0; i < count && extent > 0; ++i) {
     std::int64_t low = i * extent / count;
     double share = 0;  // of the next element
-    if (static_cast<InterpolateMode>(arguments.mode) == InterpolateMode::linear) {
+    if (arguments.mode == InterpolateMode::linear) {
       const auto at = static_cast<double>(i);
       const auto from = static_cast<double>(extent);
       const auto to = static_cast<double>(count);
@@ -324,8 +323,7 @@ const Op& adaptive_op = LinearPair<AdaptivePoolArgs, AdaptivePoolBackwardArgs>::
     "adaptive_avg_pool2d",
     "The mean of windows that are spread evenly over each image; output_size windows.");
 const Op& interpolate_op = LinearPair<InterpolateArgs, InterpolateBackwardArgs>::add(
-    "interpolate",
-    "Images of another size: the nearest element (mode 0), or linear between neighbours (1).");
+    "interpolate", "Images of another size: the nearest element, or linear between neighbours.");
 
 }  // namespace
 
@@ -350,10 +348,8 @@ Tensor adaptive_avg_pool2d(const Tensor& x, const Dims& output_size) {
 }
 
 Tensor interpolate(const Tensor& x, const Dims& size, InterpolateMode mode, bool align_corners) {
-  return call_one(
-      interpolate_op, {x},
-      InterpolateArgs{
-          .size = size, .mode = static_cast<std::int64_t>(mode), .align_corners = align_corners});
+  return call_one(interpolate_op, {x},
+                  InterpolateArgs{.size = size, .mode = mode, .align_corners = align_corners});
 }
 
 }  // namespace tessera::ops

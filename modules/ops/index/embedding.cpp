@@ -114,18 +114,17 @@ void grad_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const Tensor dy = contiguous_operand(w, call.in[0]);
   const Tensor indices = contiguous_operand(w, call.in[1]);
   const Rows rows = rows_of(call, call.in[2]);
-  const Tensor sums = sums_for(w, out[0]);
-  if (sums.numel() == 0 || w.counts()) {
+  if (out[0].numel() == 0) {
     return;
   }
-  clear(sums);
-  visit_indices(call, indices, [&]<class Index>(const Index* index) {
-    visit_floating(dy.dtype(), call.op.name, [&]<class T>(T) {
-      kernels::embedding_backward(indices.numel(), sums.shape()[1], rows.offset, sums.shape()[0],
-                                  pointer<T>(dy), index, pointer<kernels::Compute<T>>(sums));
+  sum_into(w, out[0], [&](const Tensor& sums) {
+    visit_indices(call, indices, [&]<class Index>(const Index* index) {
+      visit_floating(dy.dtype(), call.op.name, [&]<class T>(T) {
+        kernels::embedding_backward(indices.numel(), sums.shape()[1], rows.offset, sums.shape()[0],
+                                    pointer<T>(dy), index, pointer<kernels::Summed<T>>(sums));
+      });
     });
   });
-  convert_into(out[0], sums);
 }
 
 void grad_rule(const RuleContext& context, Strategies& strategies) {

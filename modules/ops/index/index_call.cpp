@@ -98,11 +98,13 @@ void add_scattered(Workspace& w, const Call& call, const Tensor& into, const Ten
   const Tensor index = contiguous_operand(w, index_operand);
   write_reached(w, into, index, dim, [&](const Tensor& target) {
     const kernels::IndexShape shape = shape_around(target, dim, index.shape()[dim]);
-    visit(call, target, index, [&]<class T, class I>(T, I) {
-      check_in_range(
-          call,
-          kernels::scatter_add(shape, pointer<T>(source), pointer<I>(index), pointer<T>(target)),
-          shape.extent);
+    add_into(w, target, [&](const Tensor& sums) {
+      visit(call, target, index, [&]<class T, class I>(T, I) {
+        check_in_range(call,
+                       kernels::scatter_add(shape, pointer<T>(source), pointer<I>(index),
+                                            pointer<kernels::Summed<T>>(sums)),
+                       shape.extent);
+      });
     });
   });
 }

@@ -82,16 +82,14 @@ inline void for_each_alike(const Dims& x, const Dims& index, int dim, F f) {
   }
 }
 
-/// Calls f(target) with what `index` can reach of `into`, contiguous, and writes it back.
+/// Calls f(target) with what `index` can reach of `into`, contiguous, and writes it back. With a
+/// workspace that only counts, f takes what it needs, too.
 template <class F>
 inline void write_reached(Workspace& w, const Tensor& into, const Tensor& index, int dim, F f) {
   const Tensor cut = cut_to(into, index, dim);
   const Tensor target = contiguous_operand(w, cut);  // a copy when `index` covers a part only
-  if (w.counts()) {
-    return;
-  }
   f(target);
-  if (!target.same_as(cut)) {
+  if (!w.counts() && !target.same_as(cut)) {
     copy_into(cut, target);
   }
 }

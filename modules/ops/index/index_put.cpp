@@ -185,17 +185,17 @@ const Op& index_op = register_op({
     .about = "x[indices...]: one tensor of indices for each of the first dims of x.",
 });
 
-/// into += values at the slices; both contiguous.
-void add_slices(const Call& call, const Tensor& into, std::span<const std::int64_t> slices,
+/// sums += values at the slices; both contiguous.
+void add_slices(const Call& call, const Tensor& sums, std::span<const std::int64_t> slices,
                 std::int64_t width, const Tensor& values) {
-  const kernels::IndexShape shape{.extent = width == 0 ? 0 : into.numel() / width,
+  const kernels::IndexShape shape{.extent = width == 0 ? 0 : sums.numel() / width,
                                   .indices = static_cast<std::int64_t>(slices.size()),
                                   .inner = width};
   const Tensor index = empty({0}, DType::i64);  // says of which type the indices are
-  visit(call, into, index, [&]<class T, class I>(T, I) {
+  visit(call, values, index, [&]<class T, class I>(T, I) {
     check_in_range(call,
                    width == 0 || kernels::index_add(shape, pointer<T>(values), slices.data(),
-                                                    pointer<T>(into)),
+                                                    pointer<kernels::Summed<T>>(sums)),
                    shape.extent);
   });
 }
@@ -212,11 +212,9 @@ void grad_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const Dims& shape = out[0].shape();
   const std::span slices = slices_of(w, call, shape, indices);
   const Tensor dy = contiguous_operand(w, call.in[0]);
-  if (w.counts()) {
-    return;
-  }
-  clear(out[0]);
-  add_slices(call, out[0], slices, slice_shape(shape, indices.size()).product(), dy);
+  sum_into(w, out[0], [&](const Tensor& sums) {
+    add_slices(call, sums, slices, slice_shape(shape, indices.size()).product(), dy);
+  });
 }
 
 void grad_rule(const RuleContext& context, Strategies& strategies) {
@@ -284,12 +282,15 @@ void put_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const std::span slices = slices_of(w, call, x, indices);
   const Tensor values =
       contiguous_operand(w, expanded_operand(call.in[1], joined(places(call, x, indices), slice)));
-  if (w.counts()) {
+  if (!w.counts()) {
+    copy_into(out[0], call.in[0]);
+  }
+  if (call.args<PutArgs>().accumulate) {
+    add_into(w, out[0],
+             [&](const Tensor& sums) { add_slices(call, sums, slices, slice.product(), values); });
     return;
   }
-  copy_into(out[0], call.in[0]);
-  if (call.args<PutArgs>().accumulate) {
-    add_slices(call, out[0], slices, slice.product(), values);
+  if (w.counts()) {
     return;
   }
   const std::size_t bytes = bytes_of(values, slice);

@@ -77,15 +77,14 @@ void select_grad_infer(const Call& call, ResultShapes& out) {
 void select_grad_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const Tensor dy = contiguous_operand(w, call.in[0]);
   const Tensor index = contiguous_operand(w, call.in[1]);
-  if (w.counts()) {
-    return;
-  }
   const IndexShape shape = shape_around(out[0], dim_of<DimShapeArgs>(call, out[0]), index.numel());
-  clear(out[0]);
-  visit(call, dy, index, [&]<class T, class I>(T, I) {
-    check_in_range(call,
-                   kernels::index_add(shape, pointer<T>(dy), pointer<I>(index), pointer<T>(out[0])),
-                   shape.extent);
+  sum_into(w, out[0], [&](const Tensor& sums) {
+    visit(call, dy, index, [&]<class T, class I>(T, I) {
+      check_in_range(call,
+                     kernels::index_add(shape, pointer<T>(dy), pointer<I>(index),
+                                        pointer<kernels::Summed<T>>(sums)),
+                     shape.extent);
+    });
   });
 }
 

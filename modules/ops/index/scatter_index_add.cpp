@@ -37,6 +37,9 @@ void write_scattered(Workspace& w, const Call& call, const Tensor& into, const T
                      int dim) {
   const Tensor index = contiguous_operand(w, call.in[1]);
   write_reached(w, into, index, dim, [&](const Tensor& target) {
+    if (w.counts()) {
+      return;
+    }
     const IndexShape shape = shape_around(target, dim, index.shape()[dim]);
     visit_moved(call, target, index, [&]<class T, class I>(T, I) {
       check_in_range(
@@ -172,14 +175,16 @@ void add_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const Tensor index = contiguous_operand(w, call.in[1]);
   const Tensor source = contiguous_operand(w, call.in[2]);
   const IndexShape shape = shape_around(out[0], dim_of(call, out[0]), index.numel());
-  if (w.counts()) {
-    return;
+  if (!w.counts()) {
+    copy_into(out[0], call.in[0]);
   }
-  copy_into(out[0], call.in[0]);
-  visit(call, out[0], index, [&]<class T, class I>(T, I) {
-    check_in_range(
-        call, kernels::index_add(shape, pointer<T>(source), pointer<I>(index), pointer<T>(out[0])),
-        shape.extent);
+  add_into(w, out[0], [&](const Tensor& sums) {
+    visit(call, out[0], index, [&]<class T, class I>(T, I) {
+      check_in_range(call,
+                     kernels::index_add(shape, pointer<T>(source), pointer<I>(index),
+                                        pointer<kernels::Summed<T>>(sums)),
+                     shape.extent);
+    });
   });
 }
 

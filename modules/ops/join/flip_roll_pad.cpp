@@ -35,13 +35,13 @@ struct RollArgs {
 
 struct PadArgs {
   Dims padding;
-  std::int64_t mode;
+  PadMode mode;
   Dynamic<double> value;
 };
 
 struct PadBackwardArgs {
   Dims padding;
-  std::int64_t mode;
+  PadMode mode;
 };
 
 Slides slides_of(const Call&, const FlipArgs& args, const Dims& x) {
@@ -69,19 +69,19 @@ Slides slides_of(const Call& call, const RollArgs& args, const Dims& x) {
   return slides;
 }
 
-PadMode mode_of(const Call& call, std::int64_t mode) {
-  if (mode < 0 || mode > static_cast<std::int64_t>(PadMode::circular)) {
-    refuse(call, {.wrong = fmt::format("mode {} does not exist", mode),
-                  .expected = "0: constant, 1: reflect, 2: replicate or 3: circular"});
+void check_mode(const Call& call, PadMode mode) {
+  if (reflect::name_of_enumerator(mode).empty()) {
+    refuse(call, {.wrong = "mode does not exist",
+                  .expected = std::string(reflect::Enumerators<PadMode>::joined),
+                  .got = fmt::format("the number {}", static_cast<int>(mode))});
   }
-  return static_cast<PadMode>(mode);
 }
 
 /// Args: of pad or of its gradient; x is what is padded.
 template <class Args>
 Slides slides_of(const Call& call, const Args& args, const Dims& x) {
   const Dims& padding = args.padding;
-  const PadMode mode = mode_of(call, args.mode);
+  check_mode(call, args.mode);
   if (padding.size() % 2 != 0 || padding.size() / 2 > x.size()) {
     refuse(call, {.wrong = "the padding has the wrong length",
                   .expected = fmt::format("two numbers for each of at most {} dims", x.size()),
@@ -96,7 +96,7 @@ Slides slides_of(const Call& call, const Args& args, const Dims& x) {
       continue;
     }
     slide.kind = Slide::Kind::pad;
-    slide.mode = mode;
+    slide.mode = args.mode;
     slide.shift = before;
     if (before < -slide.extent || after < -slide.extent) {
       refuse(call, {.wrong = fmt::format("{} removes more than an extent of {}", to_string(padding),
@@ -105,10 +105,10 @@ Slides slides_of(const Call& call, const Args& args, const Dims& x) {
     }
     slide.result = checked_add(slide.result, checked_add(before, after, "pad"), "pad");
     const std::int64_t most = std::max(before, after);
-    const bool fits = mode == PadMode::constant || most <= 0 ||
-                      (mode == PadMode::reflect    ? most < slide.extent
-                       : mode == PadMode::circular ? most <= slide.extent
-                                                   : slide.extent > 0);
+    const bool fits = args.mode == PadMode::constant || most <= 0 ||
+                      (args.mode == PadMode::reflect    ? most < slide.extent
+                       : args.mode == PadMode::circular ? most <= slide.extent
+                                                        : slide.extent > 0);
     if (slide.result < 0 || !fits) {
       refuse(call, {.wrong = fmt::format("{} is too large for an extent of {}", to_string(padding),
                                          slide.extent),
@@ -255,7 +255,7 @@ void pad_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
 /// Terms of a sum would each get the value; what repeats elements of x takes them.
 void pad_rule(const RuleContext& context, Strategies& strategies) {
   other_dims<PadArgs>(context, strategies, context.call.in[0].shape());
-  if (mode_of(context.call, context.call.args<PadArgs>().mode) != PadMode::constant) {
+  if (context.call.args<PadArgs>().mode != PadMode::constant) {
     rules::moves_elements(context, strategies);
   }
 }
@@ -267,7 +267,7 @@ void pad_gradient(const BackwardContext& context, std::span<const Tensor> grads,
                   std::span<Tensor> out) {
   const auto args = context.args<PadArgs>();
   const Dims& padding = args.padding;
-  if (static_cast<PadMode>(args.mode) != PadMode::constant) {
+  if (args.mode != PadMode::constant) {
     out[0] = call_one(pad_backward_op, {grads[0]},
                       PadBackwardArgs{.padding = padding, .mode = args.mode});
     return;
@@ -315,9 +315,9 @@ Dims unpadded(const Call& call, const Dims& padding, Dims shape) {
 
 void pad_grad_infer(const Call& call, ResultShapes& out) {
   const auto args = call.args<PadBackwardArgs>();
-  if (mode_of(call, args.mode) == PadMode::constant) {
-    refuse(call, {.wrong = "mode is 0: constant padding takes nothing from x",
-                  .expected = "1 to 3",
+  if (args.mode == PadMode::constant) {
+    refuse(call, {.wrong = "mode is constant, and a constant takes nothing from x",
+                  .expected = "reflect, replicate or circular",
                   .advice = "narrow() dy"});
   }
   const Dims shape = unpadded(call, args.padding, call.in[0].shape());
@@ -367,7 +367,7 @@ const Op& pad_backward_op = register_op<PadBackwardArgs>({
     .backward =
         [](const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out) {
           const auto args = context.args<PadBackwardArgs>();
-          out[0] = pad(grads[0], args.padding, static_cast<PadMode>(args.mode));
+          out[0] = pad(grads[0], args.padding, args.mode);
         },
     .about = "The gradient of pad for the modes that mirror or repeat x.",
 });
@@ -390,9 +390,7 @@ Tensor pad(const Tensor& x, const Dims& padding, PadMode mode, double value) {
   if (mode != PadMode::constant) {
     operands::check_floating("pad", x);
   }
-  return call_one(
-      pad_op, {x},
-      PadArgs{.padding = padding, .mode = static_cast<std::int64_t>(mode), .value = value});
+  return call_one(pad_op, {x}, PadArgs{.padding = padding, .mode = mode, .value = value});
 }
 
 }  // namespace tessera::ops

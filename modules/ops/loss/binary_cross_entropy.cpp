@@ -2,21 +2,20 @@
 module;
 #include <span>
 
-#include "pointwise/kernels/functions.hpp"
+#include "pointwise/functions/losses.hpp"
+#include "pointwise/kernels/apply.hpp"
 module tessera.ops;
 
 import tessera.base;
 import tessera.tensor;
 import :loss_call;
+import :pointwise_call;
 
 namespace tessera::ops {
 namespace {
 
+using namespace elementwise;
 using namespace losses;
-
-void bce_cpu(const Call& call, std::span<Tensor> out) {
-  apply_elements(kernels::FunctionOp::cross_entropy, call, out[0]);
-}
 
 void bce_backward(const BackwardContext& context, std::span<const Tensor> grads,
                   std::span<Tensor> out) {
@@ -31,8 +30,9 @@ void bce_backward(const BackwardContext& context, std::span<const Tensor> grads,
 
 const Op& bce_op =
     register_op({.schema = "binary_cross_entropy_with_logits(x, target)",
-                 .infer = infer_elements,
-                 .cpu = bce_cpu,
+                 .infer = infer_function,
+                 .cpu = function_cpu<functions::LogisticLoss, 2>,
+                 .element = element<functions::LogisticLoss>,
                  .rule = rules::pointwise,
                  .backward = bce_backward,
                  .saves_inputs = saves_all,

@@ -2,16 +2,19 @@
 module;
 #include <span>
 
-#include "pointwise/kernels/functions.hpp"
+#include "pointwise/functions/losses.hpp"
+#include "pointwise/kernels/apply.hpp"
 module tessera.ops;
 
 import tessera.base;
 import tessera.tensor;
 import :loss_call;
+import :pointwise_call;
 
 namespace tessera::ops {
 namespace {
 
+using namespace elementwise;
 using namespace losses;
 
 struct KlDivArgs {
@@ -19,9 +22,13 @@ struct KlDivArgs {
 };
 
 void kl_div_cpu(const Call& call, std::span<Tensor> out) {
-  apply_elements(call.args<KlDivArgs>().log_target ? kernels::FunctionOp::kl_div_log
-                                                   : kernels::FunctionOp::kl_div,
-                 call, out[0]);
+  call.args<KlDivArgs>().log_target ? function_cpu<functions::KlDivOfLogarithm, 2>(call, out)
+                                    : function_cpu<functions::KlDiv, 2>(call, out);
+}
+
+Element kl_div_element(const Call& call) {
+  return call.args<KlDivArgs>().log_target ? element_of<functions::KlDivOfLogarithm>()
+                                           : element_of<functions::KlDiv>();
 }
 
 /// A target of 0 counts nothing; its gradient is that of 0 too.
@@ -50,8 +57,9 @@ void kl_div_backward(const BackwardContext& context, std::span<const Tensor> gra
 
 const Op& kl_div_op =
     register_op<KlDivArgs>({.schema = "kl_div(log_probs, target)",
-                            .infer = infer_elements,
+                            .infer = infer_function,
                             .cpu = kl_div_cpu,
+                            .element = kl_div_element,
                             .rule = rules::pointwise,
                             .backward = kl_div_backward,
                             .saves_inputs = saves_all,

@@ -1,6 +1,4 @@
-// What losses share: their reduction, and kernels of two elements.
-module;
-#include "pointwise/kernels/functions.hpp"
+// What losses share: their checks, their reduction, and classes that ranks share.
 module tessera.ops:loss_call;
 
 import tessera.base;
@@ -21,11 +19,6 @@ Tensors cross_entropy_with_sums(const Tensor& logits, const Tensor& targets,
 /// cross_entropy() with class weights or label smoothing.
 Tensor weighted_cross_entropy(const Tensor& logits, const Tensor& targets,
                               const CrossEntropyOptions& options);
-
-/// One floating type, both operands broadcast together.
-void infer_elements(const Call& call, ResultShapes& out);
-/// `parameter`: the function's own, where it has one.
-void apply_elements(kernels::FunctionOp op, const Call& call, Tensor& y, double parameter = 0);
 
 /// Which classes a call's scores [..., classes] are of; a rank may hold some of them.
 struct Classes {

@@ -5,25 +5,24 @@ module;
 #include <span>
 #include <tessera/printable.hpp>
 
-#include "pointwise/kernels/functions.hpp"
+#include "pointwise/functions/losses.hpp"
+#include "pointwise/kernels/apply.hpp"
 module tessera.ops;
 
 import tessera.base;
 import tessera.tensor;
 import :loss_call;
+import :pointwise_call;
 
 namespace tessera::ops {
 namespace {
 
+using namespace elementwise;
 using namespace losses;
 
 struct SmoothL1Args {
   Dynamic<double> beta;
 };
-
-void smooth_l1_cpu(const Call& call, std::span<Tensor> out) {
-  apply_elements(kernels::FunctionOp::smooth_l1, call, out[0], call.args<SmoothL1Args>().beta);
-}
 
 /// Of a - b: its sign beyond beta, proportional within.
 void smooth_l1_backward(const BackwardContext& context, std::span<const Tensor> grads,
@@ -41,8 +40,9 @@ void smooth_l1_backward(const BackwardContext& context, std::span<const Tensor> 
 
 const Op& smooth_l1_op = register_op<SmoothL1Args>(
     {.schema = "smooth_l1(a, b)",
-     .infer = infer_elements,
-     .cpu = smooth_l1_cpu,
+     .infer = infer_function,
+     .cpu = function_cpu<functions::SmoothL1, 2, 1>,
+     .element = element<functions::SmoothL1>,
      .rule = rules::pointwise,
      .backward = smooth_l1_backward,
      .saves_inputs = saves_all,

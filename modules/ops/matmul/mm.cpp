@@ -10,7 +10,8 @@ module;
 #include "matmul/kernels/gemm.hpp"
 #include "matmul/kernels/integer_gemm.hpp"
 #include "matmul/kernels/plain_product.hpp"
-#include "pointwise/kernels/pointwise.hpp"
+#include "pointwise/functions/arithmetic.hpp"
+#include "pointwise/kernels/apply.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -23,9 +24,14 @@ namespace tessera::ops {
 void multiply(Workspace& w, const Call& call, const kernels::Gemm& shape, const Tensor& a,
               const Tensor& b, const Tensor& out) {
   using Integers = kernels::Types<std::int64_t, std::int32_t, std::uint8_t>;
-  if (is_floating(out.dtype())) {
-    visit_floating(out.dtype(), call.op.name, [&]<class T>(T) {
-      kernels::gemm(w, shape, pointer<T>(w, a), pointer<T>(w, b), pointer<T>(w, out));
+  if (is_floating(a.dtype())) {
+    visit_floating(a.dtype(), call.op.name, [&]<class T>(T) {
+      if (out.dtype() == a.dtype()) {
+        kernels::gemm(w, shape, pointer<T>(w, a), pointer<T>(w, b), pointer<T>(w, out));
+      } else {
+        kernels::gemm(w, shape, pointer<T>(w, a), pointer<T>(w, b),
+                      pointer<kernels::Summed<T>>(w, out));
+      }
     });
     return;
   }
@@ -204,33 +210,39 @@ void added_infer(const Call& call, ResultShapes& out) {
 
 void added_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const Scales scales = call.args<Scales>();
-  const Tensor& y = out[0];
-  const DType type = y.dtype();
-  const auto scale = [&](const Tensor& x, double by) {
+  // The products' kernel adds what is there before it rounds; scaled terms are rounded after it.
+  const bool is_scaled = scales.alpha != 1 || (scales.beta != 0 && scales.beta != 1);
+  const Tensor sums = is_scaled ? sums_for(w, out[0]) : out[0];
+  const DType type = sums.dtype();
+  const auto scale = [&](double by) {
     if (by != 1 && !w.counts()) {
-      kernels::binary_scalar(kernels::BinaryOp::mul, type, x.numel(), x.raw_data(), by,
-                             x.raw_data());
+      kernels::with_number<functions::Mul>(type, sums.numel(), sums.raw_data(), by,
+                                           sums.raw_data());
     }
   };
   if (scales.beta == 0) {
-    multiply(w, call, call.in[1], call.in[2], y, false);
-    scale(y, scales.alpha);
-    return;
+    multiply(w, call, call.in[1], call.in[2], sums, false);
+    scale(scales.alpha);
+  } else {
+    if (!w.counts()) {
+      copy_into(out[0], expanded_operand(call.in[0], out[0].shape()));
+      convert_into(sums, out[0]);
+    }
+    scale(scales.beta);
+    if (scales.alpha == 1) {
+      multiply(w, call, call.in[1], call.in[2], sums, true);
+    } else {
+      const Tensor product = temporary(w, sums.shape(), type);
+      multiply(w, call, call.in[1], call.in[2], product, false);
+      if (!w.counts()) {
+        kernels::add(type, sums.numel(), sums.raw_data(), product.raw_data(), scales.alpha,
+                     sums.raw_data());
+      }
+    }
   }
   if (!w.counts()) {
-    copy_into(y, expanded_operand(call.in[0], y.shape()));
+    convert_into(out[0], sums);
   }
-  scale(y, scales.beta);
-  if (scales.alpha == 1) {
-    multiply(w, call, call.in[1], call.in[2], y, true);
-    return;
-  }
-  const Tensor product = temporary(w, y.shape(), y.dtype());
-  multiply(w, call, call.in[1], call.in[2], product, false);
-  if (w.counts()) {
-    return;
-  }
-  kernels::add(type, y.numel(), y.raw_data(), product.raw_data(), scales.alpha, y.raw_data());
 }
 
 std::size_t added_workspace(const Call& call, std::span<const Tensor> out) {

@@ -1,8 +1,8 @@
 module;
 #include <cstdint>
 #include <span>
-#include <string>
 
+#include "norm/kernels/norm_rows.hpp"
 #include "norm/kernels/norm.hpp"
 module tessera.ops;
 
@@ -68,9 +68,7 @@ const Op& layer_norm_op = register_op<NormArgs>({
     .infer = infer,
     .cpu = in_workspace<cpu>,
     .workspace = workspace_of_copies<cpu>,
-    .element = [](const Call&) -> std::string {
-      return "row: layer_norm_row(n, a, whole(b), whole(c), p, x, y, z)";
-    },
+    .element = [](const Call&) { return element_of<functions::LayerNorm>(); },
     .rule = rule,
     .backward = backward,
     .saves_inputs = 0b011,
@@ -129,9 +127,7 @@ const Op& layer_norm_backward_op = register_op({
     .infer = grad_infer,
     .cpu = in_workspace<grad_cpu>,
     .workspace = workspace_of<grad_cpu>,
-    .element = [](const Call&) -> std::string {
-      return "row: layer_norm_backward_row(n, a, b, whole(c), d, e, x, sums(y), sums(z))";
-    },
+    .element = [](const Call&) { return element_of<functions::LayerNormBackward>(); },
     .rule = grad_rule,
     .backward = [](const BackwardContext& context, std::span<const Tensor> grads,
                    std::span<Tensor> out) { norm_second_derivative(context, grads, out, true); },

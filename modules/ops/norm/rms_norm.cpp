@@ -1,8 +1,8 @@
 module;
 #include <cstdint>
 #include <span>
-#include <string>
 
+#include "norm/kernels/norm_rows.hpp"
 #include "norm/kernels/norm.hpp"
 module tessera.ops;
 
@@ -61,9 +61,7 @@ const Op& rms_norm_op = register_op<NormArgs>({
     .infer = infer,
     .cpu = in_workspace<cpu>,
     .workspace = workspace_of_copies<cpu>,
-    .element = [](const Call&) -> std::string {
-      return "row: rms_norm_row(n, a, whole(b), p, x, y)";
-    },
+    .element = [](const Call&) { return element_of<functions::RmsNorm>(); },
     .rule = rule,
     .backward = backward,
     .saves_inputs = saves_all,
@@ -115,9 +113,7 @@ const Op& rms_norm_backward_op = register_op({
     .infer = grad_infer,
     .cpu = in_workspace<grad_cpu>,
     .workspace = workspace_of<grad_cpu>,
-    .element = [](const Call&) -> std::string {
-      return "row: rms_norm_backward_row(n, a, b, whole(c), d, x, sums(y))";
-    },
+    .element = [](const Call&) { return element_of<functions::RmsNormBackward>(); },
     .rule = grad_rule,
     .backward = [](const BackwardContext& context, std::span<const Tensor> grads,
                    std::span<Tensor> out) { norm_second_derivative(context, grads, out, false); },

@@ -8,6 +8,7 @@ module;
 #include <type_traits>
 
 #include "loss/kernels/cross_entropy.hpp"
+#include "norm/kernels/norm_rows.hpp"
 #include "norm/kernels/norm.hpp"
 module tessera.ops;
 
@@ -106,10 +107,9 @@ void cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
 }
 
 /// Of rows along the last dim; the others are transposed, or computed by columns.
-template <class Args>
-std::string row_of(const Call& call, const char* function) {
-  return dim_of<Args>(call) == call.in[0].dims() - 1 ? std::string("row: ") + function
-                                                     : std::string();
+template <class Args, class F>
+Element row_of(const Call& call) {
+  return dim_of<Args>(call) == call.in[0].dims() - 1 ? element_of<F>() : Element{};
 }
 
 template <class Args>
@@ -275,8 +275,7 @@ const Op& softmax_op = register_op<SoftmaxArgs>({
     .infer = infer<SoftmaxArgs>,
     .cpu = in_workspace<cpu<SoftmaxArgs>>,
     .workspace = workspace_of<cpu<SoftmaxArgs>>,
-    .element =
-        [](const Call& call) { return row_of<SoftmaxArgs>(call, "softmax_row(n, a, x, scratch)"); },
+    .element = row_of<SoftmaxArgs, functions::Softmax>,
     .rule = rule<SoftmaxArgs>,
     .backward = softmax_gradient,
     .saves_outputs = saves_all,
@@ -288,8 +287,7 @@ const Op& log_softmax_op = register_op<LogSoftmaxArgs>({
     .infer = infer<LogSoftmaxArgs>,
     .cpu = in_workspace<cpu<LogSoftmaxArgs>>,
     .workspace = workspace_of<cpu<LogSoftmaxArgs>>,
-    .element =
-        [](const Call& call) { return row_of<LogSoftmaxArgs>(call, "log_softmax_row(n, a, x)"); },
+    .element = row_of<LogSoftmaxArgs, functions::LogSoftmax>,
     .rule = log_rule,
     .composed = log_composed,
     .backward = log_softmax_gradient,
@@ -302,10 +300,7 @@ const Op& softmax_backward_op = register_op<SoftmaxArgs>({
     .infer = infer<SoftmaxArgs>,
     .cpu = in_workspace<grad_cpu<SoftmaxArgs>>,
     .workspace = workspace_of<grad_cpu<SoftmaxArgs>>,
-    .element =
-        [](const Call& call) {
-          return row_of<SoftmaxArgs>(call, "softmax_backward_row(n, a, b, x)");
-        },
+    .element = row_of<SoftmaxArgs, functions::SoftmaxBackward>,
     .rule = grad_rule<SoftmaxArgs>,
     .backward = softmax_second,
     .saves_inputs = saves_all,
@@ -340,10 +335,7 @@ const Op& log_softmax_backward_op = register_op<LogSoftmaxArgs>({
     .infer = infer<LogSoftmaxArgs>,
     .cpu = in_workspace<grad_cpu<LogSoftmaxArgs>>,
     .workspace = workspace_of<grad_cpu<LogSoftmaxArgs>>,
-    .element =
-        [](const Call& call) {
-          return row_of<LogSoftmaxArgs>(call, "log_softmax_backward_row(n, a, b, x)");
-        },
+    .element = row_of<LogSoftmaxArgs, functions::LogSoftmaxBackward>,
     .rule = log_grad_rule,
     .composed = log_grad_composed,
     .backward = log_softmax_second,

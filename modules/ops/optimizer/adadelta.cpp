@@ -1,6 +1,6 @@
 // One step of Adadelta.
 module;
-#include "optimizer/kernels/update.hpp"
+#include "optimizer/functions/adadelta.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -11,7 +11,7 @@ import :update_call;
 namespace tessera::ops {
 namespace {
 
-kernels::Adadelta adadelta_of(const AdadeltaStep& s) {
+functions::Adadelta adadelta_of(const AdadeltaStep& s) {
   return {.gradient = updates::own_gradient(s), .rate = s.lr, .rho = s.rho, .eps = s.eps};
 }
 

@@ -1,6 +1,6 @@
 // One step of Adagrad.
 module;
-#include "optimizer/kernels/update.hpp"
+#include "optimizer/functions/adagrad.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -11,7 +11,7 @@ import :update_call;
 namespace tessera::ops {
 namespace {
 
-kernels::Adagrad adagrad_of(const AdagradStep& s) {
+functions::Adagrad adagrad_of(const AdagradStep& s) {
   return {.gradient = updates::own_gradient(s),
           .rate = s.lr / (1.0 + (static_cast<double>(s.step.value) - 1) * s.lr_decay),
           .eps = s.eps,

@@ -1,8 +1,8 @@
 // One step of Adam and of AdamW.
 module;
-#include <cmath>
+#include "optimizer/functions/adam.hpp"
 
-#include "optimizer/kernels/update.hpp"
+#include <cmath>
 module tessera.ops;
 
 import tessera.base;
@@ -14,7 +14,7 @@ namespace tessera::ops {
 namespace {
 
 template <bool decoupled>
-kernels::Adam numbers_of(const AdamStep& s) {
+functions::Adam numbers_of(const AdamStep& s) {
   return updates::adam_of(s, decoupled);
 }
 
@@ -27,7 +27,7 @@ const Op& adamw_op = updates::register_update<AdamStep, numbers_of<true>>(
 
 }  // namespace
 
-kernels::Adam updates::adam_of(const AdamStep& s, bool decoupled) {
+functions::Adam updates::adam_of(const AdamStep& s, bool decoupled) {
   const auto step = static_cast<double>(s.step.value);
   return {.gradient = own_gradient(s, decoupled),
           .shrink = shrink(s, decoupled),

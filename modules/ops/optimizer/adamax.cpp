@@ -1,8 +1,8 @@
 // One step of Adamax.
 module;
-#include <cmath>
+#include "optimizer/functions/adamax.hpp"
 
-#include "optimizer/kernels/update.hpp"
+#include <cmath>
 module tessera.ops;
 
 import tessera.base;
@@ -13,7 +13,7 @@ import :update_call;
 namespace tessera::ops {
 namespace {
 
-kernels::Adamax adamax_of(const AdamaxStep& s) {
+functions::Adamax adamax_of(const AdamaxStep& s) {
   const auto step = static_cast<double>(s.step.value);
   return {.gradient = updates::own_gradient(s),
           .beta1 = s.beta1,

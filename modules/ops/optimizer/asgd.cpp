@@ -1,9 +1,9 @@
 // One step of averaged SGD.
 module;
+#include "optimizer/functions/asgd.hpp"
+
 #include <algorithm>
 #include <cmath>
-
-#include "optimizer/kernels/update.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -14,7 +14,7 @@ import :update_call;
 namespace tessera::ops {
 namespace {
 
-kernels::Asgd asgd_of(const AsgdStep& s) {
+functions::Asgd asgd_of(const AsgdStep& s) {
   const double before = static_cast<double>(s.step.value) - 1;
   const double rate = s.lr / std::pow(1.0 + s.lambd * s.lr * before, s.alpha.value);
   return {.gradient = updates::own_gradient(s),

@@ -8,7 +8,8 @@ module;
 #include <type_traits>
 #include <utility>
 
-#include "pointwise/kernels/functions.hpp"
+#include "pointwise/functions/arithmetic.hpp"
+#include "pointwise/kernels/apply.hpp"
 #include "reduce/kernels/reduce.hpp"
 module tessera.ops;
 
@@ -20,7 +21,6 @@ import :kernel_call;
 namespace tessera::ops {
 namespace {
 
-using kernels::FunctionOp;
 using operands::AlphaArgs;
 using operands::ValueArgs;
 using operands::WeightArgs;
@@ -100,32 +100,17 @@ void zero_cpu(const Call& call, std::span<Tensor>) {
               [](const Tensor* x) { kernels::fill(x->dtype(), x->numel(), 0, x->raw_data()); });
 }
 
-void mul_cpu(const Call& call, std::span<Tensor>) {
-  const double value = call.args<ValueArgs>().value;
-  for_each<1>(call, [&](const Tensor* x) {
-    kernels::binary_scalar(kernels::BinaryOp::mul, x->dtype(), x->numel(), x->raw_data(), value,
-                           x->raw_data());
-  });
-}
-
-void add_cpu(const Call& call, std::span<Tensor>) {
-  const double alpha = call.args<AlphaArgs>().alpha;
-  for_each<2>(call, [&](const Tensor* x) {
-    kernels::add(x->dtype(), x->numel(), x->raw_data(), x[1].raw_data(), alpha, x->raw_data());
-  });
-}
-
-template <FunctionOp op, std::size_t lists>
+/// A function of elements at one position of all lists, and of the only argument.
+template <class F, std::size_t lists>
 void function_cpu(const Call& call, std::span<Tensor>) {
-  // The only argument: a weight or a value.
   const double number = ArgumentType<double>::from_word(call.attributes.dynamic()[0]);
   for_each<lists>(call, [&](const Tensor* x) {
-    kernels::Operand operands[lists];
-    const Dims strides = contiguous_strides(x->shape());
+    const void* operands[lists];
     for (std::size_t k = 0; k < lists; ++k) {
-      operands[k] = {x[k].raw_data(), strides.span()};
+      operands[k] = x[k].raw_data();
     }
-    kernels::function(op, x->dtype(), x->shape().span(), operands, {&number, 1}, x->raw_data());
+    kernels::apply(kernels::kernels_of<F, lists, 1>(), x->dtype(), x->numel(), operands,
+                   {&number, 1}, x->raw_data());
   });
 }
 
@@ -143,19 +128,20 @@ const Op& over_lists(const char* schema, void (*cpu)(const Call&, std::span<Tens
 
 const Op& zero_op = over_lists<void, 1, true>("foreach_zero_(tensors!...)", zero_cpu,
                                               "Fills all tensors with zeros.");
-const Op& mul_op = over_lists<ValueArgs, 1, true>("foreach_mul_(tensors!...)", mul_cpu,
-                                                  "Multiplies all tensors by a number.");
+const Op& mul_op =
+    over_lists<ValueArgs, 1, true>("foreach_mul_(tensors!...)", function_cpu<functions::Mul, 1>,
+                                   "Multiplies all tensors by a number.");
 const Op& add_op = over_lists<AlphaArgs, 2, true>(
-    "foreach_add_(tensors!..., others...)", add_cpu,
+    "foreach_add_(tensors!..., others...)", function_cpu<functions::AddScaled, 2>,
     "Adds alpha times the tensors of a second list to the tensors of the first.");
 const Op& lerp_op = over_lists<WeightArgs, 2, true>(
-    "foreach_lerp_(tensors!..., ends...)", function_cpu<FunctionOp::lerp_scalar, 2>,
+    "foreach_lerp_(tensors!..., ends...)", function_cpu<functions::Lerp, 2>,
     "Interpolates from the tensors of the first list towards the tensors of a second list.");
 const Op& addcmul_op = over_lists<ValueArgs, 3, false>(
-    "foreach_addcmul_(tensors!..., tensors1..., tensors2...)", function_cpu<FunctionOp::addcmul, 3>,
+    "foreach_addcmul_(tensors!..., tensors1..., tensors2...)", function_cpu<functions::Addcmul, 3>,
     "Adds value times the products of the tensors of two lists to the tensors of the first.");
 const Op& addcdiv_op = over_lists<ValueArgs, 3, false>(
-    "foreach_addcdiv_(tensors!..., tensors1..., tensors2...)", function_cpu<FunctionOp::addcdiv, 3>,
+    "foreach_addcdiv_(tensors!..., tensors1..., tensors2...)", function_cpu<functions::Addcdiv, 3>,
     "Adds value times the quotients of the tensors of two lists to the tensors of the first.");
 
 // foreach_squared_norm
@@ -207,25 +193,25 @@ const Op& norm_op = register_op({.schema = "foreach_squared_norm(tensors...)",
 
 void foreach_zero_(std::span<const Tensor> x) { call_lists(zero_op, {x}, {}); }
 
-void foreach_mul_(std::span<const Tensor> x, double value) {
+void foreach_mul_(std::span<const Tensor> x, const Number& value) {
   call_lists(mul_op, {x}, ValueArgs{value});
 }
 
-void foreach_add_(std::span<const Tensor> x, std::span<const Tensor> y, double alpha) {
+void foreach_add_(std::span<const Tensor> x, std::span<const Tensor> y, const Number& alpha) {
   call_lists(add_op, {x, y}, AlphaArgs{alpha});
 }
 
-void foreach_lerp_(std::span<const Tensor> x, std::span<const Tensor> end, double weight) {
+void foreach_lerp_(std::span<const Tensor> x, std::span<const Tensor> end, const Number& weight) {
   call_lists(lerp_op, {x, end}, WeightArgs{weight});
 }
 
 void foreach_addcmul_(std::span<const Tensor> x, std::span<const Tensor> a,
-                      std::span<const Tensor> b, double value) {
+                      std::span<const Tensor> b, const Number& value) {
   call_lists(addcmul_op, {x, a, b}, ValueArgs{value});
 }
 
 void foreach_addcdiv_(std::span<const Tensor> x, std::span<const Tensor> a,
-                      std::span<const Tensor> b, double value) {
+                      std::span<const Tensor> b, const Number& value) {
   call_lists(addcdiv_op, {x, a, b}, ValueArgs{value});
 }
 

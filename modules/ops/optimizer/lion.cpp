@@ -1,6 +1,6 @@
 // One step of Lion.
 module;
-#include "optimizer/kernels/update.hpp"
+#include "optimizer/functions/lion.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -11,7 +11,7 @@ import :update_call;
 namespace tessera::ops {
 namespace {
 
-kernels::Lion lion_of(const LionStep& s) {
+functions::Lion lion_of(const LionStep& s) {
   return {.gradient = updates::own_gradient(s, true),
           .shrink = updates::shrink(s),
           .rate = s.lr,

@@ -1,9 +1,9 @@
 // One step of NAdam.
 module;
+#include "optimizer/functions/nadam.hpp"
+
 #include <cmath>
 #include <cstdint>
-
-#include "optimizer/kernels/update.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -30,7 +30,7 @@ double product_of_momenta(const NAdamStep& s) {
   return product;
 }
 
-kernels::NAdam nadam_of(const NAdamStep& s) {
+functions::NAdam nadam_of(const NAdamStep& s) {
   const auto step = static_cast<double>(s.step.value);
   const double mu = momentum_of(s, step);
   const double next = momentum_of(s, step + 1);

@@ -10,13 +10,13 @@ export namespace tessera::ops {
 // and keeps its layout. The tensors at position i must have the layout of x[i]: a Replicate tensor
 // is cut; any other layout is an error, or is redistributed within an AllowRedistribution scope.
 void foreach_zero_(std::span<const Tensor> x);
-void foreach_mul_(std::span<const Tensor> x, double value);
-void foreach_add_(std::span<const Tensor> x, std::span<const Tensor> y, double alpha = 1);
-void foreach_lerp_(std::span<const Tensor> x, std::span<const Tensor> end, double weight);
+void foreach_mul_(std::span<const Tensor> x, const Number& value);
+void foreach_add_(std::span<const Tensor> x, std::span<const Tensor> y, const Number& alpha = 1);
+void foreach_lerp_(std::span<const Tensor> x, std::span<const Tensor> end, const Number& weight);
 void foreach_addcmul_(std::span<const Tensor> x, std::span<const Tensor> a,
-                      std::span<const Tensor> b, double value = 1);
+                      std::span<const Tensor> b, const Number& value = 1);
 void foreach_addcdiv_(std::span<const Tensor> x, std::span<const Tensor> a,
-                      std::span<const Tensor> b, double value = 1);
+                      std::span<const Tensor> b, const Number& value = 1);
 /// The sums of squares of all elements of each tensor, [length of the list] in f64: Partial(sum) if
 /// the tensors are sharded.
 Tensor foreach_squared_norm(std::span<const Tensor> x);

@@ -1,8 +1,8 @@
 // One step of RAdam.
 module;
-#include <cmath>
+#include "optimizer/functions/radam.hpp"
 
-#include "optimizer/kernels/update.hpp"
+#include <cmath>
 module tessera.ops;
 
 import tessera.base;
@@ -13,7 +13,7 @@ import :update_call;
 namespace tessera::ops {
 namespace {
 
-kernels::RAdam radam_of(const RAdamStep& s) {
+functions::RAdam radam_of(const RAdamStep& s) {
   const auto step = static_cast<double>(s.step.value);
   const double power2 = std::pow(s.beta2.value, step);
   const double correction2 = 1.0 - power2;

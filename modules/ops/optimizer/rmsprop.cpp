@@ -1,6 +1,6 @@
 // One step of RMSprop.
 module;
-#include "optimizer/kernels/update.hpp"
+#include "optimizer/functions/rmsprop.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -11,7 +11,7 @@ import :update_call;
 namespace tessera::ops {
 namespace {
 
-kernels::RMSprop rmsprop_of(const RMSpropStep& s) {
+functions::RMSprop rmsprop_of(const RMSpropStep& s) {
   return {.gradient = updates::own_gradient(s),
           .rate = s.lr,
           .alpha = s.alpha,

@@ -1,6 +1,6 @@
 // One step of Rprop.
 module;
-#include "optimizer/kernels/update.hpp"
+#include "optimizer/functions/rprop.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -11,7 +11,7 @@ import :update_call;
 namespace tessera::ops {
 namespace {
 
-kernels::Rprop rprop_of(const RpropStep& s) {
+functions::Rprop rprop_of(const RpropStep& s) {
   return {.gradient = updates::own_gradient(s),
           .decrease = s.decrease,
           .increase = s.increase,

@@ -1,6 +1,6 @@
 // One step of SGD.
 module;
-#include "optimizer/kernels/update.hpp"
+#include "optimizer/functions/sgd.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -11,7 +11,7 @@ import :update_call;
 namespace tessera::ops {
 namespace {
 
-kernels::Sgd sgd_of(const SgdStep& s) {
+functions::Sgd sgd_of(const SgdStep& s) {
   return {.gradient = updates::own_gradient(s),
           .rate = s.lr,
           .momentum = s.momentum,

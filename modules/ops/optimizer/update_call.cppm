@@ -2,6 +2,7 @@
 module;
 #include <fmt/format.h>
 
+#include "optimizer/functions/adam.hpp"
 #include "optimizer/kernels/update.hpp"
 #include "shared/kernels/parallel.hpp"
 #include "shared/kernels/workspace.hpp"
@@ -41,11 +42,11 @@ void for_each_row(const Call& call, std::span<const bool> needed, UpdateRow upda
 [[noreturn]] void refuse_types(const Call& call, const Tensor& parameter, const Tensor& gradient);
 
 /// The numbers of Adam's step, whatever form its state has.
-kernels::Adam adam_of(const AdamStep& settings, bool decoupled);
+functions::Adam adam_of(const AdamStep& settings, bool decoupled);
 
 /// What the rule does first, of settings that have these fields.
 template <class Settings>
-inline kernels::OwnGradient own_gradient(const Settings& settings, bool decoupled = false) {
+inline functions::OwnGradient own_gradient(const Settings& settings, bool decoupled = false) {
   const double scale = settings.grad_scale;
   return {.scale = settings.maximize ? -scale : scale,
           .decay = decoupled ? 0.0 : settings.weight_decay.value};

@@ -3,9 +3,9 @@
 module;
 #include <cstddef>
 #include <span>
-#include <string>
 
-#include "pointwise/kernels/pointwise.hpp"
+#include "pointwise/functions/arithmetic.hpp"
+#include "pointwise/kernels/apply.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -118,8 +118,8 @@ void rest_backward(const BackwardContext& context, std::span<const Tensor> grads
 const PointwiseForms mul_forms =
     operands::register_pointwise({.schema = "mul(a, b)",
                                   .infer = operands::infer_broadcast,
-                                  .cpu = binary_cpu<kernels::BinaryOp::mul>,
-                                  .element = [](const Call&) -> std::string { return "a * b"; },
+                                  .cpu = function_cpu<functions::Mul, 2>,
+                                  .element = element<functions::Mul>,
                                   .rule = rules::pointwise_multilinear,
                                   .backward = mul_backward,
                                   .saves_inputs = saves_all,
@@ -128,59 +128,46 @@ const PointwiseForms mul_forms =
 const PointwiseForms div_forms =
     operands::register_pointwise({.schema = "div(a, b)",
                                   .infer = operands::infer_broadcast,
-                                  .cpu = binary_cpu<kernels::BinaryOp::div>,
-                                  .element = [](const Call&) -> std::string { return "a / b"; },
+                                  .cpu = function_cpu<functions::Div, 2>,
+                                  .element = element<functions::Div>,
                                   .rule = rules::pointwise_linear_in_first,
                                   .backward = div_backward,
                                   .saves_inputs = 0b10,
                                   .saves_outputs = saves_all,
                                   .about = "a / b elementwise, with broadcasting."});
 
-/// Only of what needs no call of the C library.
-template <kernels::BinaryOp op>
-constexpr std::string (*element())(const Call&) {
-  if constexpr (op == kernels::BinaryOp::maximum) {
-    return [](const Call&) -> std::string { return "simd::larger(a, b)"; };
-  } else if constexpr (op == kernels::BinaryOp::minimum) {
-    return [](const Call&) -> std::string { return "simd::smaller(a, b)"; };
-  } else {
-    return nullptr;
-  }
-}
-
 /// Operators that are linear in nothing.
-template <kernels::BinaryOp op>
+template <class F>
 PointwiseForms binary(const char* schema, const char* about,
                       void (*backward)(const BackwardContext&, std::span<const Tensor>,
                                        std::span<Tensor>) = nullptr,
                       void (*infer)(const Call&, ResultShapes&) = operands::infer_broadcast) {
   return operands::register_pointwise({.schema = schema,
                                        .infer = infer,
-                                       .cpu = binary_cpu<op>,
-                                       .element = element<op>(),
+                                       .cpu = function_cpu<F, 2>,
+                                       .element = element<F>,
                                        .rule = rules::pointwise,
                                        .backward = backward,
                                        .saves_inputs = backward == nullptr ? saves_none : saves_all,
                                        .about = about});
 }
 
-using Binary = kernels::BinaryOp;
-const PointwiseForms maximum_forms = binary<Binary::maximum>(
+const PointwiseForms maximum_forms = binary<functions::Maximum>(
     "maximum(a, b)", "The larger of two elements; NaN if one is NaN.", maximum_backward);
-const PointwiseForms minimum_forms = binary<Binary::minimum>(
+const PointwiseForms minimum_forms = binary<functions::Minimum>(
     "minimum(a, b)", "The smaller of two elements; NaN if one is NaN.", minimum_backward);
 const PointwiseForms pow_forms =
-    binary<Binary::pow>("pow(a, exponent)", "a to the power of exponent.", pow_backward);
-const PointwiseForms atan2_forms = binary<Binary::atan2>(
+    binary<functions::Pow>("pow(a, exponent)", "a to the power of exponent.", pow_backward);
+const PointwiseForms atan2_forms = binary<functions::Atan2>(
     "atan2(y, x)", "The angle of the point (x, y), in radians.", atan2_backward, infer_floating);
-const PointwiseForms fmod_forms = binary<Binary::fmod>(
+const PointwiseForms fmod_forms = binary<functions::Fmod>(
     "fmod(a, b)", "The remainder of a / b with the quotient rounded towards 0.",
     rest_backward<true>);
-const PointwiseForms remainder_forms = binary<Binary::remainder>(
+const PointwiseForms remainder_forms = binary<functions::Remainder>(
     "remainder(a, b)", "The remainder of a / b with the quotient rounded down.",
     rest_backward<false>);
 const PointwiseForms floor_divide_forms =
-    binary<Binary::floor_divide>("floor_divide(a, b)", "a / b rounded down; its gradient is 0.");
+    binary<functions::FloorDivide>("floor_divide(a, b)", "a / b rounded down; its gradient is 0.");
 
 /// Integers meet in f32.
 Tensor call_floating(const Op& op, const Tensor& a, const Tensor& b) {

@@ -4,7 +4,8 @@ module;
 
 #include <span>
 
-#include "pointwise/kernels/pointwise.hpp"
+#include "pointwise/functions/arithmetic.hpp"
+#include "pointwise/kernels/apply.hpp"
 #include "shared/kernels/workspace.hpp"
 module tessera.ops;
 
@@ -30,20 +31,19 @@ void infer_bits(const Call& call, ResultShapes& out) {
   operands::infer_broadcast(call, out);
 }
 
-template <kernels::BinaryOp op>
+template <class F>
 PointwiseForms bits(const char* schema, const char* about) {
   return operands::register_pointwise({.schema = schema,
                                        .infer = infer_bits,
-                                       .cpu = binary_cpu<op>,
+                                       .cpu = function_cpu<F, 2>,
                                        .rule = rules::pointwise,
                                        .about = about});
 }
 
-using Binary = kernels::BinaryOp;
-const PointwiseForms and_forms = bits<Binary::bitwise_and>("bitwise_and(a, b)", "Bitwise and.");
-const PointwiseForms or_forms = bits<Binary::bitwise_or>("bitwise_or(a, b)", "Bitwise or.");
+const PointwiseForms and_forms = bits<functions::BitwiseAnd>("bitwise_and(a, b)", "Bitwise and.");
+const PointwiseForms or_forms = bits<functions::BitwiseOr>("bitwise_or(a, b)", "Bitwise or.");
 const PointwiseForms xor_forms =
-    bits<Binary::bitwise_xor>("bitwise_xor(a, b)", "Bitwise exclusive or.");
+    bits<functions::BitwiseXor>("bitwise_xor(a, b)", "Bitwise exclusive or.");
 
 void infer_not(const Call& call, ResultShapes& out) {
   const DType type = call.in[0].dtype();
@@ -57,13 +57,9 @@ void infer_not(const Call& call, ResultShapes& out) {
 }
 
 void bitwise_not_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
-  const Tensor x = contiguous_operand(w, call.in[0]);
-  if (w.counts()) {
-    return;
-  }
-  const double ones = x.dtype() == DType::boolean ? 1 : (x.dtype() == DType::u8 ? 255 : -1);
-  kernels::binary_scalar(kernels::BinaryOp::bitwise_xor, x.dtype(), x.numel(), x.raw_data(), ones,
-                         out[0].raw_data());
+  const DType type = call.in[0].dtype();
+  const double ones = type == DType::boolean ? 1 : (type == DType::u8 ? 255 : -1);
+  apply_to_copies(kernels::kernels_of<functions::BitwiseXor, 1, 1>(), call, {&ones, 1}, out[0], w);
 }
 
 const PointwiseForms bitwise_not_forms =

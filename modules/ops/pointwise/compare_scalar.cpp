@@ -7,18 +7,20 @@ module;
 #include <string>
 #include <type_traits>
 
-#include "pointwise/kernels/pointwise.hpp"
+#include "pointwise/functions/comparisons.hpp"
+#include "pointwise/kernels/apply.hpp"
 #include "shared/kernels/workspace.hpp"
 module tessera.ops;
 
 import tessera.base;
 import tessera.tensor;
 import :kernel_call;
+import :pointwise_call;
 
 namespace tessera::ops {
 namespace {
 
-using kernels::CompareOp;
+using namespace elementwise;
 using operands::ValueArgs;
 
 void infer(const Call& call, ResultShapes& out) {
@@ -34,58 +36,35 @@ double rounded(DType type, double value) {
   return value;
 }
 
-template <CompareOp op>
+template <class F>
 void cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
-  const Tensor x = contiguous_operand(w, call.in[0]);
-  if (w.counts()) {
-    return;
-  }
-  kernels::compare_scalar(op, x.dtype(), x.numel(), x.raw_data(),
-                          rounded(x.dtype(), call.args<ValueArgs>().value),
-                          static_cast<std::uint8_t*>(out[0].raw_data()));
+  const double number = rounded(call.in[0].dtype(), call.args<ValueArgs>().value);
+  apply_to_copies(kernels::kernels_of<F, 1, 1>(), call, {&number, 1}, out[0], w);
 }
 
 /// Not in 16 bits, whose number is rounded first.
-template <CompareOp op>
-std::string element(const Call& call) {
-  if (size_of(call.in[0].dtype()) < sizeof(float)) {
-    return {};
-  }
-  switch (op) {
-    case CompareOp::equal:
-      return "a == p ? V{} + 1 : V{}";
-    case CompareOp::not_equal:
-      return "a != p ? V{} + 1 : V{}";
-    case CompareOp::less:
-      return "a < p ? V{} + 1 : V{}";
-    case CompareOp::less_equal:
-      return "a <= p ? V{} + 1 : V{}";
-    case CompareOp::greater:
-      return "a > p ? V{} + 1 : V{}";
-    case CompareOp::greater_equal:
-      return "a >= p ? V{} + 1 : V{}";
-    default:
-      return {};
-  }
+template <class F>
+Element element_of_number(const Call& call) {
+  return size_of(call.in[0].dtype()) < sizeof(float) ? Element{} : element_of<F>();
 }
 
-template <CompareOp op>
+template <class F>
 const Op& comparison(const char* name, const char* about) {
   return register_op<ValueArgs>({.schema = std::string(name) + "_scalar(x)",
                                  .infer = infer,
-                                 .cpu = in_workspace<cpu<op>>,
-                                 .workspace = workspace_of_copies<cpu<op>>,
-                                 .element = element<op>,
+                                 .cpu = in_workspace<cpu<F>>,
+                                 .workspace = workspace_of_copies<cpu<F>>,
+                                 .element = element_of_number<F>,
                                  .rule = rules::pointwise,
                                  .about = about});
 }
 
-const Op& eq_op = comparison<CompareOp::equal>("eq", "x == value.");
-const Op& ne_op = comparison<CompareOp::not_equal>("ne", "x != value.");
-const Op& lt_op = comparison<CompareOp::less>("lt", "x < value.");
-const Op& le_op = comparison<CompareOp::less_equal>("le", "x <= value.");
-const Op& gt_op = comparison<CompareOp::greater>("gt", "x > value.");
-const Op& ge_op = comparison<CompareOp::greater_equal>("ge", "x >= value.");
+const Op& eq_op = comparison<functions::Equal>("eq", "x == value.");
+const Op& ne_op = comparison<functions::NotEqual>("ne", "x != value.");
+const Op& lt_op = comparison<functions::Less>("lt", "x < value.");
+const Op& le_op = comparison<functions::LessEqual>("le", "x <= value.");
+const Op& gt_op = comparison<functions::Greater>("gt", "x > value.");
+const Op& ge_op = comparison<functions::GreaterEqual>("ge", "x >= value.");
 
 template <class T>
 bool holds(double value) {

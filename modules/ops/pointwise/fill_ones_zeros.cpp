@@ -72,7 +72,9 @@ const Op& zeros_op = register_op({.schema = "zeros_like(x)",
 
 }  // namespace
 
-Tensor fill_(const Tensor& x, double value) { return call_one(fill_op, {x}, ValueArgs{value}); }
+Tensor fill_(const Tensor& x, const Number& value) {
+  return call_one(fill_op, {x}, ValueArgs{value});
+}
 
 Tensor ones_like(const Tensor& x) { return call_one(ones_op, {x}); }
 Tensor zeros_like(const Tensor& x) { return call_one(zeros_op, {x}); }

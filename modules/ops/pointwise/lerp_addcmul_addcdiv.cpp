@@ -2,7 +2,8 @@
 module;
 #include <span>
 
-#include "pointwise/kernels/functions.hpp"
+#include "pointwise/functions/arithmetic.hpp"
+#include "pointwise/kernels/apply.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -14,7 +15,6 @@ namespace tessera::ops {
 namespace {
 
 using namespace elementwise;
-using kernels::FunctionOp;
 using operands::PointwiseForms;
 using operands::sum_to;
 using operands::ValueArgs;
@@ -28,7 +28,7 @@ void lerp_rule(const RuleContext& context, Strategies& strategies) {
 
 void lerp_scalar_backward(const BackwardContext& context, std::span<const Tensor> grads,
                           std::span<Tensor> out) {
-  const double weight = context.args<WeightArgs>().weight;
+  const Number weight = context.args<WeightArgs>().weight;
   if (context.needs(0)) {
     out[0] = sum_to(mul_scalar(grads[0], 1 - weight), context.in_shapes[0]);
   }
@@ -85,15 +85,15 @@ void addcdiv_backward(const BackwardContext& context, std::span<const Tensor> gr
   }
 }
 
-const PointwiseForms lerp_scalar_forms = register_function<WeightArgs, FunctionOp::lerp_scalar>(
+const PointwiseForms lerp_scalar_forms = register_function<functions::Lerp, WeightArgs, 2, 1>(
     "lerp_scalar(start, end)", lerp_scalar_backward, "start + weight (end - start), for a number.",
     rules::pointwise_linear, saves_none);
-const PointwiseForms lerp_forms = register_function<void, FunctionOp::lerp>(
+const PointwiseForms lerp_forms = register_function<functions::Lerp, void, 3>(
     "lerp(start, end, weight)", lerp_backward,
     "start + weight (end - start), for a tensor of weights.", lerp_rule);
-const PointwiseForms addcmul_forms = register_function<ValueArgs, FunctionOp::addcmul>(
+const PointwiseForms addcmul_forms = register_function<functions::Addcmul, ValueArgs, 3, 1>(
     "addcmul(x, a, b)", addcmul_backward, "x + value a b.", addcmul_rule, 0b110);
-const PointwiseForms addcdiv_forms = register_function<ValueArgs, FunctionOp::addcdiv>(
+const PointwiseForms addcdiv_forms = register_function<functions::Addcdiv, ValueArgs, 3, 1>(
     "addcdiv(x, a, b)", addcdiv_backward, "x + value a / b.", lerp_rule, 0b110);
 
 /// All operands in the type in which they meet.
@@ -117,7 +117,7 @@ Tensor call_three_in_place(const PointwiseForms& forms, const Tensor& a, const T
 
 }  // namespace
 
-Tensor lerp_scalar(const Tensor& start, const Tensor& end, double weight) {
+Tensor lerp_scalar(const Tensor& start, const Tensor& end, const Number& weight) {
   operands::given("lerp_scalar", "start", start);
   operands::given("lerp_scalar", "end", end);
   const DType type = operands::common_type(start, end);
@@ -136,7 +136,7 @@ Tensor addcdiv(const Tensor& x, const Tensor& a, const Tensor& b, double value) 
   return call_three(addcdiv_forms.op, x, a, b, ValueArgs{value});
 }
 
-Tensor lerp_scalar_(const Tensor& start, const Tensor& end, double weight) {
+Tensor lerp_scalar_(const Tensor& start, const Tensor& end, const Number& weight) {
   return call_one(lerp_scalar_forms.in_place,
                   {start, operands::in_place_operand("lerp_scalar_", start, end)},
                   WeightArgs{weight});

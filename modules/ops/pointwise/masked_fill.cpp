@@ -7,6 +7,7 @@ module;
 #include <string>
 #include <string_view>
 
+#include "pointwise/functions/comparisons.hpp"
 #include "pointwise/kernels/pointwise.hpp"
 #include "shared/kernels/workspace.hpp"
 module tessera.ops;
@@ -14,6 +15,7 @@ module tessera.ops;
 import tessera.base;
 import tessera.tensor;
 import :kernel_call;
+import :pointwise_call;
 
 namespace tessera::ops {
 namespace {
@@ -69,27 +71,26 @@ void fill_backward(const BackwardContext& context, std::span<const Tensor> grads
 }
 
 // Not masked_fill() with 0: this is linear, so it takes terms of a sum.
-const Op& masked_backward_op =
-    register_op({.schema = "masked_fill_backward(dy, mask)",
-                 .infer = fill_infer,
-                 .cpu = in_workspace<masked_cpu>,
-                 .workspace = workspace_of<masked_cpu>,
-                 .element = [](const Call&) -> std::string { return "b != V{} ? V{} : a"; },
-                 .rule = rules::pointwise_linear_in_first,
-                 .backward = fill_backward,
-                 .saves_inputs = 0b10,
-                 .about = "dy where the mask is false, else 0."});
+const Op& masked_backward_op = register_op({.schema = "masked_fill_backward(dy, mask)",
+                                            .infer = fill_infer,
+                                            .cpu = in_workspace<masked_cpu>,
+                                            .workspace = workspace_of<masked_cpu>,
+                                            .element = elementwise::element<functions::MaskedZero>,
+                                            .rule = rules::pointwise_linear_in_first,
+                                            .backward = fill_backward,
+                                            .saves_inputs = 0b10,
+                                            .about = "dy where the mask is false, else 0."});
 
-const operands::PointwiseForms fill_forms = operands::register_pointwise<ValueArgs>(
-    {.schema = "masked_fill(x, mask)",
-     .infer = fill_infer,
-     .cpu = in_workspace<fill_cpu>,
-     .workspace = workspace_of<fill_cpu>,
-     .element = [](const Call&) -> std::string { return "b != V{} ? p : a"; },
-     .rule = rules::pointwise,
-     .backward = fill_backward,
-     .saves_inputs = 0b10,
-     .about = "value where the mask is true, else x."});
+const operands::PointwiseForms fill_forms =
+    operands::register_pointwise<ValueArgs>({.schema = "masked_fill(x, mask)",
+                                             .infer = fill_infer,
+                                             .cpu = in_workspace<fill_cpu>,
+                                             .workspace = workspace_of<fill_cpu>,
+                                             .element = elementwise::element<functions::MaskedFill>,
+                                             .rule = rules::pointwise,
+                                             .backward = fill_backward,
+                                             .saves_inputs = 0b10,
+                                             .about = "value where the mask is true, else x."});
 
 }  // namespace
 

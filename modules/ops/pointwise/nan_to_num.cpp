@@ -3,7 +3,8 @@ module;
 #include <limits>
 #include <span>
 
-#include "pointwise/kernels/functions.hpp"
+#include "pointwise/functions/with_numbers.hpp"
+#include "pointwise/kernels/apply.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -20,7 +21,6 @@ struct NanToNumArgs {
 };
 
 using namespace elementwise;
-using kernels::FunctionOp;
 using operands::PointwiseForms;
 
 /// What was replaced is constant.
@@ -30,7 +30,7 @@ void nan_to_num_backward(const BackwardContext& context, std::span<const Tensor>
   out[0] = call_one(masked, {grads[0], logical_not(isfinite(context.in[0]))});
 }
 
-const PointwiseForms nan_to_num_forms = register_function<NanToNumArgs, FunctionOp::nan_to_num>(
+const PointwiseForms nan_to_num_forms = register_function<functions::NanToNum, NanToNumArgs, 1, 3>(
     "nan_to_num(x)", nan_to_num_backward, "x with NaN and the infinities replaced by numbers.");
 
 }  // namespace

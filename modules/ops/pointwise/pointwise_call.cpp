@@ -1,13 +1,13 @@
 module;
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <span>
 #include <string>
 
-#include "pointwise/kernels/functions.hpp"
+#include "pointwise/kernels/apply.hpp"
+#include "shared/kernels/workspace.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -17,21 +17,58 @@ import :kernel_call;
 import :pointwise_call;
 
 namespace tessera::ops::elementwise {
+namespace {
 
-void apply_binary(kernels::BinaryOp op, const Tensor& a, const Tensor& b, Tensor& y) {
+constexpr std::size_t most_operands = 3;
+
+bool lies_as(const Tensor& x, const Tensor& y) {
+  return x.shape() == y.shape() && x.is_contiguous();
+}
+
+void apply_contiguous(const kernels::FunctionKernels& function, std::span<const Tensor> operands,
+                      std::span<const double> numbers, const Tensor& y) {
+  std::array<const void*, most_operands> in{};
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    in[i] = operands[i].raw_data();
+  }
+  kernels::apply(function, operands[0].dtype(), y.numel(), std::span(in).first(operands.size()),
+                 numbers, y.raw_data());
+}
+
+}  // namespace
+
+void apply_function(const kernels::FunctionKernels& function, const Call& call,
+                    std::span<const double> numbers, const Tensor& y) {
   if (y.numel() == 0) {
     return;
   }
-  const auto type = y.dtype();
-  if (a.shape() == y.shape() && b.shape() == y.shape() && a.is_contiguous() && b.is_contiguous() &&
-      y.is_contiguous()) {
-    kernels::binary(op, type, y.numel(), a.raw_data(), b.raw_data(), y.raw_data());
+  bool contiguous = true;
+  for (const Tensor& x : call.in) {
+    contiguous = contiguous && lies_as(x, y);
+  }
+  if (contiguous) {
+    apply_contiguous(function, call.in, numbers, y);
     return;
   }
-  kernels::binary_strided(op, type, y.shape().span(), a.raw_data(),
-                          operands::broadcast_strides(a, y.shape()).span(), b.raw_data(),
-                          operands::broadcast_strides(b, y.shape()).span(), y.raw_data(),
-                          y.strides().span());
+  std::array<Dims, most_operands> strides;
+  std::array<kernels::Operand, most_operands> in;
+  for (std::size_t i = 0; i < call.in.size(); ++i) {
+    strides[i] = operands::broadcast_strides(call.in[i], y.shape());
+    in[i] = {call.in[i].raw_data(), strides[i].span()};
+  }
+  kernels::apply_strided(function, call.in[0].dtype(), y.shape().span(),
+                         std::span(in).first(call.in.size()), numbers, y.raw_data());
+}
+
+void apply_to_copies(const kernels::FunctionKernels& function, const Call& call,
+                     std::span<const double> numbers, const Tensor& y, Workspace& w) {
+  std::array<Tensor, most_operands> in;
+  for (std::size_t i = 0; i < call.in.size(); ++i) {
+    in[i] = contiguous_operand(w, call.in[i]);
+  }
+  if (!w.counts()) {
+    apply_contiguous(function, std::span(in).first(call.in.size()), numbers, y);
+  }
 }
 
 void infer_function(const Call& call, ResultShapes& out) {
@@ -42,38 +79,6 @@ void infer_function(const Call& call, ResultShapes& out) {
     shape = operands::broadcast_shape(call.op.name, shape, x.shape());
   }
   out.push_back({shape, call.in[0].dtype()});
-}
-
-void apply_function(kernels::FunctionOp op, const Call& call, Tensor& y) {
-  if (y.numel() == 0) {
-    return;
-  }
-  std::array<Dims, 3> strides;
-  std::array<kernels::Operand, 3> in;
-  for (std::size_t i = 0; i < call.in.size(); ++i) {
-    strides[i] = operands::broadcast_strides(call.in[i], y.shape());
-    in[i] = {call.in[i].raw_data(), strides[i].span()};
-  }
-  std::array<double, 3> numbers{};
-  std::ranges::transform(call.attributes.dynamic(), numbers.begin(),
-                         ArgumentType<double>::from_word);
-  kernels::function(op, y.dtype(), y.shape().span(), std::span(in).first(call.in.size()), numbers,
-                    y.raw_data());
-}
-
-std::string unary_element(kernels::UnaryOp op) {
-  return fmt::format("unary_value<static_cast<UnaryOp>({})>(a)", fmt::underlying(op));
-}
-
-std::string slope_element(kernels::UnaryOp op) {
-  return fmt::format("unary_slope<static_cast<UnaryOp>({})>(a) * b", fmt::underlying(op));
-}
-
-std::string function_element(kernels::FunctionOp op, std::size_t operands, std::size_t numbers) {
-  const auto given = [](const char* name, bool is_given) { return is_given ? name : "V{}"; };
-  return fmt::format("function_of_lanes<static_cast<FunctionOp>({})>(a, {}, {}, {}, {}, {})",
-                     fmt::underlying(op), given("b", operands > 1), given("c", operands > 2),
-                     given("p", numbers > 0), given("q", numbers > 1), given("r", numbers > 2));
 }
 
 void infer_floating_unary(const Call& call, ResultShapes& out) {
@@ -89,25 +94,15 @@ void monotone_rule(const RuleContext& context, Strategies& strategies) {
   }
 }
 
-void infer_slope(const Call& call, ResultShapes& out) {
+void infer_gradient(const Call& call, ResultShapes& out) {
   check_one_type(call);
   check_shape(call, 1, call.in[0].shape());
   infer_floating_unary(call, out);
 }
 
-void slope_rule(const RuleContext& context, Strategies& strategies) {
+void gradient_rule(const RuleContext& context, Strategies& strategies) {
   rules::pointwise(context, strategies);
   pass_partial(context, strategies, 0b10);
-}
-
-Tensor call_floating(const operands::PointwiseForms& forms, const Tensor& x) {
-  operands::given(forms.op.name, "x", x);
-  return call_one(forms.op, {is_floating(x.dtype()) ? x : cast(x, DType::f32)});
-}
-
-Tensor call_rounding(const operands::PointwiseForms& forms, const Tensor& x) {
-  operands::given(forms.op.name, "x", x);
-  return is_floating(x.dtype()) ? call_one(forms.op, {x}) : clone(x);
 }
 
 }  // namespace tessera::ops::elementwise

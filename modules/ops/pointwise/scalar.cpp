@@ -2,9 +2,10 @@
 module;
 #include <cmath>
 #include <span>
-#include <string>
 
-#include "pointwise/kernels/pointwise.hpp"
+#include "pointwise/functions/arithmetic.hpp"
+#include "pointwise/functions/unary.hpp"
+#include "pointwise/kernels/apply.hpp"
 #include "shared/kernels/workspace.hpp"
 module tessera.ops;
 
@@ -12,10 +13,12 @@ import tessera.base;
 import tessera.placement;
 import tessera.tensor;
 import :kernel_call;
+import :pointwise_call;
 
 namespace tessera::ops {
 namespace {
 
+using namespace elementwise;
 using operands::ValueArgs;
 
 struct PowArgs {
@@ -26,23 +29,23 @@ void infer(const Call& call, ResultShapes& out) {
   out.push_back({call.in[0].shape(), call.in[0].dtype()});
 }
 
-template <kernels::BinaryOp op>
-void cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
-  const Tensor x = contiguous_operand(w, call.in[0]);
-  if (w.counts()) {
-    return;
-  }
-  kernels::binary_scalar(op, x.dtype(), x.numel(), x.raw_data(), call.args<ValueArgs>().value,
-                         out[0].raw_data());
+/// Powers that need no logarithm have kernels of their own.
+const kernels::FunctionKernels* simple_power(double exponent) {
+  return exponent == 2      ? &kernels::kernels_of<functions::Square, 1>()
+         : exponent == 0.5  ? &kernels::kernels_of<functions::Sqrt, 1>()
+         : exponent == -0.5 ? &kernels::kernels_of<functions::Rsqrt, 1>()
+         : exponent == -1   ? &kernels::kernels_of<functions::Reciprocal, 1>()
+                            : nullptr;
 }
 
 void pow_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
-  const Tensor x = contiguous_operand(w, call.in[0]);
-  if (w.counts()) {
-    return;
+  const double exponent = call.args<PowArgs>().exponent;
+  const auto* const simple = is_floating(out[0].dtype()) ? simple_power(exponent) : nullptr;
+  if (simple != nullptr) {
+    apply_to_copies(*simple, call, {}, out[0], w);
+  } else {
+    apply_to_copies(kernels::kernels_of<functions::Pow, 1, 1>(), call, {&exponent, 1}, out[0], w);
   }
-  kernels::binary_scalar(kernels::BinaryOp::pow, x.dtype(), x.numel(), x.raw_data(),
-                         call.args<PowArgs>().exponent, out[0].raw_data());
 }
 
 /// Adding a number to every term moves an average, a maximum and a minimum by that number, but a
@@ -74,9 +77,9 @@ void pow_backward(const BackwardContext& context, std::span<const Tensor> grads,
 const operands::PointwiseForms add_forms = operands::register_pointwise<ValueArgs>(
     {.schema = "add_scalar(x)",
      .infer = infer,
-     .cpu = in_workspace<cpu<kernels::BinaryOp::add>>,
-     .workspace = workspace_of_copies<cpu<kernels::BinaryOp::add>>,
-     .element = [](const Call&) -> std::string { return "a + p"; },
+     .cpu = in_workspace<copied_cpu<functions::Add, 1, 1>>,
+     .workspace = workspace_of_copies<copied_cpu<functions::Add, 1, 1>>,
+     .element = element<functions::Add>,
      .rule = add_rule,
      .backward = add_backward,
      .about = "x + value."});
@@ -84,9 +87,9 @@ const operands::PointwiseForms add_forms = operands::register_pointwise<ValueArg
 const operands::PointwiseForms mul_forms = operands::register_pointwise<ValueArgs>(
     {.schema = "mul_scalar(x)",
      .infer = infer,
-     .cpu = in_workspace<cpu<kernels::BinaryOp::mul>>,
-     .workspace = workspace_of_copies<cpu<kernels::BinaryOp::mul>>,
-     .element = [](const Call&) -> std::string { return "a * p"; },
+     .cpu = in_workspace<copied_cpu<functions::Mul, 1, 1>>,
+     .workspace = workspace_of_copies<copied_cpu<functions::Mul, 1, 1>>,
+     .element = element<functions::Mul>,
      .rule = rules::pointwise_linear,
      .backward = mul_backward,
      .about = "x times value."});
@@ -108,14 +111,14 @@ Tensor fitting(const Tensor& x, double value) {
 
 }  // namespace
 
-Tensor add_scalar(const Tensor& x, double value) {
+Tensor add_scalar(const Tensor& x, const Number& value) {
   operands::given("add_scalar", "x", x);
-  return call_one(add_forms.op, {fitting(x, value)}, ValueArgs{value});
+  return call_one(add_forms.op, {fitting(x, value.value())}, ValueArgs{value});
 }
 
-Tensor mul_scalar(const Tensor& x, double value) {
+Tensor mul_scalar(const Tensor& x, const Number& value) {
   operands::given("mul_scalar", "x", x);
-  return call_one(mul_forms.op, {fitting(x, value)}, ValueArgs{value});
+  return call_one(mul_forms.op, {fitting(x, value.value())}, ValueArgs{value});
 }
 
 Tensor pow_scalar(const Tensor& x, double exponent) {
@@ -123,11 +126,11 @@ Tensor pow_scalar(const Tensor& x, double exponent) {
   return call_one(pow_forms.op, {fitting(x, exponent)}, PowArgs{exponent});
 }
 
-Tensor add_scalar_(const Tensor& x, double value) {
+Tensor add_scalar_(const Tensor& x, const Number& value) {
   return call_one(add_forms.in_place, {x}, ValueArgs{value});
 }
 
-Tensor mul_scalar_(const Tensor& x, double value) {
+Tensor mul_scalar_(const Tensor& x, const Number& value) {
   return call_one(mul_forms.in_place, {x}, ValueArgs{value});
 }
 

@@ -8,12 +8,14 @@ module;
 #include <string>
 #include <string_view>
 
+#include "pointwise/functions/comparisons.hpp"
 #include "pointwise/kernels/pointwise.hpp"
 module tessera.ops;
 
 import tessera.base;
 import tessera.placement;
 import tessera.tensor;
+import :pointwise_call;
 
 namespace tessera::ops {
 namespace {
@@ -73,15 +75,14 @@ void where_backward(const BackwardContext& context, std::span<const Tensor> grad
   }
 }
 
-const Op& where_op =
-    register_op({.schema = "where(condition, a, b)",
-                 .infer = where_infer,
-                 .cpu = where_cpu,
-                 .element = [](const Call&) -> std::string { return "a != V{} ? b : c"; },
-                 .rule = where_rule,
-                 .backward = where_backward,
-                 .saves_inputs = 0b001,
-                 .about = "a where the condition is true, else b."});
+const Op& where_op = register_op({.schema = "where(condition, a, b)",
+                                  .infer = where_infer,
+                                  .cpu = where_cpu,
+                                  .element = elementwise::element<functions::Where>,
+                                  .rule = where_rule,
+                                  .backward = where_backward,
+                                  .saves_inputs = 0b001,
+                                  .about = "a where the condition is true, else b."});
 
 }  // namespace
 

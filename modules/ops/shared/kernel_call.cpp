@@ -129,7 +129,7 @@ void convert_into(const Tensor& into, const Tensor& x) {
 }
 
 Tensor sums_for(Workspace& w, const Tensor& into) {
-  const DType type = statistics_type(into.dtype());
+  const DType type = summed_type(into.dtype());
   return type == into.dtype() ? into : temporary(w, into.shape(), type);
 }
 

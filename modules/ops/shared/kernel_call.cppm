@@ -88,13 +88,39 @@ Tensor expanded_operand(const Tensor& x, const Dims& shape);
 
 /// x, contiguous, in another floating type: x itself, or a copy.
 Tensor converted_operand(Workspace& w, const Tensor& x, DType type);
-/// Copies contiguous x into contiguous `into`, with a cast; nothing when they are the same tensor.
-void convert_into(const Tensor& into, const Tensor& x);
-/// Memory for sums of `into`'s shape in the type of its statistics: `into` itself, or fresh.
-Tensor sums_for(Workspace& w, const Tensor& into);
-
 /// Sets all of contiguous x to 0.
 void clear(const Tensor& x);
+/// Copies contiguous x into contiguous `into`, with a cast; nothing when they are the same tensor.
+void convert_into(const Tensor& into, const Tensor& x);
+/// The type in which elements of `dtype` are added up (kernels::Summed): f32 for 16 bits.
+inline DType summed_type(DType dtype) {
+  return dtype == DType::bf16 || dtype == DType::f16 ? DType::f32 : dtype;
+}
+/// Memory for sums of `into`'s shape: `into` itself, or fresh, as 16 bits are rounded once, at the
+/// end, by convert_into.
+Tensor sums_for(Workspace& w, const Tensor& into);
+/// Calls add(sums) to add to what contiguous `into` holds; add writes contiguous `sums`.
+template <class Add>
+inline void add_into(Workspace& w, const Tensor& into, Add add) {
+  const Tensor sums = sums_for(w, into);
+  if (w.counts()) {
+    return;
+  }
+  convert_into(sums, into);
+  add(sums);
+  convert_into(into, sums);
+}
+/// The same, starting with zeros instead of what `into` holds.
+template <class Add>
+inline void sum_into(Workspace& w, const Tensor& into, Add add) {
+  const Tensor sums = sums_for(w, into);
+  if (w.counts()) {
+    return;
+  }
+  clear(sums);
+  add(sums);
+  convert_into(into, sums);
+}
 /// Settings of two dims: one number stands for both.
 Dims for_both_dims(const Dims& setting);
 
@@ -129,7 +155,8 @@ inline double kernel_flops(const Call& call, std::span<const Tensor> out) {
   const Dims& w = (weight == 2 ? out[0] : call.in[weight]).shape();
   return product_flops((y == 2 ? out[0] : call.in[y]).numel(), w[1] * w[2] * w[3]);
 }
-/// The product of matrices in memory, of any floating type, i64, i32 or u8. Integers wrap.
+/// The product of matrices in memory, of any floating type, i64, i32 or u8. Integers wrap. `out`
+/// has the operands' type, or that of their sums (summed_type).
 void multiply(Workspace& w, const Call& call, const kernels::Gemm& shape, const Tensor& a,
               const Tensor& b, const Tensor& out);
 /// out = left right, plus out's own content when `accumulate`: matrices, or batches of them.

@@ -98,30 +98,32 @@ void strided_grad_cpu(const Call& call, std::span<const Tensor> out, Workspace& 
   const Geometry view = asked_geometry(call);
   const Geometry own{x.shape(), x.strides(), x.offset()};
   const std::int64_t extent = std::max(view.end("as_strided"), own.end("as_strided"));
-  checked_multiply(extent, static_cast<std::int64_t>(size_of(out[0].dtype())), call.op.name);
+  const auto element = static_cast<std::int64_t>(size_of(summed_type(out[0].dtype())));
+  checked_multiply(extent, element, call.op.name);
   checked_product(Dims{extent}, call.op.name);
-  const Tensor memory = temporary(w, {extent}, out[0].dtype());
+  const Tensor memory = temporary(w, {extent}, summed_type(out[0].dtype()));
+  const Tensor sums = sums_for(w, out[0]);
   const Tensor dy = contiguous_operand(w, call.in[0]);
   if (w.counts()) {
     return;
   }
   clear(memory);
   visit_floating(dy.dtype(), call.op.name, [&]<class T>(T) {
+    using Sum = kernels::Summed<T>;
     Dims at = Dims::filled(view.shape.size(), 0);
     for (std::int64_t i = 0; i < dy.numel(); ++i) {
       std::int64_t place = view.offset;
       for (int d = 0; d < at.size(); ++d) {
         place += at[d] * view.strides[d];
       }
-      T& sum = pointer<T>(memory)[place];
-      using C = kernels::Compute<T>;
-      sum = static_cast<T>(static_cast<C>(sum) + static_cast<C>(pointer<T>(dy)[i]));
+      pointer<Sum>(memory)[place] += static_cast<Sum>(pointer<T>(dy)[i]);
       for (int d = at.size() - 1; d >= 0 && ++at[d] == view.shape[d]; --d) {
         at[d] = 0;
       }
     }
   });
-  copy_into(out[0], alias(memory, own.shape, own.strides, own.offset));
+  copy_into(sums, alias(memory, own.shape, own.strides, own.offset));
+  convert_into(out[0], sums);
 }
 
 /// The way back: what x's gradient was given is added up where x's elements lie, and read where the

@@ -18,8 +18,11 @@
 #include "loss/kernels/cross_entropy.hpp"
 #include "matmul/kernels/gemm.hpp"
 #include "norm/kernels/norm.hpp"
+#include "optimizer/functions/adam.hpp"
 #include "optimizer/kernels/update.hpp"
-#include "pointwise/kernels/pointwise.hpp"
+#include "pointwise/functions/arithmetic.hpp"
+#include "pointwise/functions/unary.hpp"
+#include "pointwise/kernels/apply.hpp"
 #include "reduce/kernels/reduce.hpp"
 #include "shared/kernels/parallel.hpp"
 #include "shared/kernels/philox.hpp"
@@ -210,10 +213,11 @@ void bench_streams() {
               }));
   const std::int64_t count = kRows * kFfn;
   stream_line("add 1.4 M", 3 * wide, seconds([&] {
-                binary(BinaryOp::add, DType::f32, count, x.data(), dy.data(), y.data());
+                binary<tessera::functions::Add>(DType::f32, count, x.data(), dy.data(), y.data());
               }));
-  stream_line("gelu 1.4 M", 2 * wide,
-              seconds([&] { unary(UnaryOp::gelu, DType::f32, count, x.data(), y.data()); }));
+  stream_line("gelu 1.4 M", 2 * wide, seconds([&] {
+                unary<tessera::functions::Gelu>(DType::f32, count, x.data(), y.data());
+              }));
   stream_line("cast f32 to bf16 1.4 M", 1.5 * wide,
               seconds([&] { cast(DType::f32, DType::bf16, count, x.data(), y.data()); }));
   const std::vector<std::int64_t> extents{kFfn, kRows}, down{1, kFfn}, across{kRows, 1};
@@ -245,7 +249,7 @@ void bench_streams() {
   const auto g = random_values(kParameters, 3);
   stream_line("adamw 6.3 M", 7 * 4.0 * kParameters, seconds([&] {
                 void* const states[] = {m.data(), v.data(), nullptr};
-                update(Adam{}, DType::f32, DType::f32, kParameters, p.data(), g.data(), states);
+                update(tessera::functions::Adam{}, DType::f32, DType::f32, kParameters, p.data(), g.data(), states);
               }));
 }
 

@@ -118,8 +118,14 @@ void register_plugin(plugin::Registrar& registrar) {
   add("wrong_writes", scribbling, as_it_is);
   add("wrong_strides", dense, as_it_is);
   add("wrong_memory", crashing, as_it_is);
-  add("wrong_element", elementwise<square>,
-      [](Op& o) { o.element = [](const Call&) -> std::string { return "a + a"; }; });
+  add("wrong_element", elementwise<square>, [](Op& o) {
+    o.element = [](const Call&) {
+      return Element{.function = "Twice",
+                     .header =
+                         "struct Twice { template <class T> static T value(T x) "
+                         "{ return x + x; } };"};
+    };
+  });
   add("hidden_special", elementwise<square>, [](Op& o) {
     o.infer = infer_special;
     o.rule = whole_only;

@@ -14,10 +14,15 @@ struct JsonLimits {
   std::size_t depth = 64;           // of objects and lists within each other
 };
 
-struct ParsedJson {
-  nlohmann::json value;
+template <class Json>
+struct Parsed {
+  Json value;
   std::string problem;  // empty: the text is an object in which no name occurs twice
 };
+using ParsedJson = Parsed<nlohmann::json>;
+/// The members of every object in the order of the text, for formats in which that order has a
+/// meaning. A member is looked up in time proportional to their number.
+using ParsedOrderedJson = Parsed<nlohmann::ordered_json>;
 
 /// Parses an object. Stops at the first thing that is wrong, a broken limit included; the work is
 /// proportional to the text up to there. The problem's text fits after "FILE: ".
@@ -26,6 +31,7 @@ ParsedJson parse_json_object(std::string_view text, const JsonLimits& limits = {
 /// The same for a file, whose size is checked before a byte of it is read. A file that cannot be
 /// read, or is not a regular file, is a problem too.
 ParsedJson read_json_object(const std::string& path, const JsonLimits& limits = {});
+ParsedOrderedJson read_ordered_json_object(const std::string& path, const JsonLimits& limits = {});
 
 // nlohmann's parser and writer, compiled here once: they cost the compiler more than a second in
 // every source that calls them itself.

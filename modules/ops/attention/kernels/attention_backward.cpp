@@ -137,38 +137,43 @@ void write_score_gradients(const AttentionShape& shape, const TilePlace& place,
   }
 }
 
-/// All gradients of one key/value head of one batch entry.
-template <class Isa, class T, class C>
-[[gnu::always_inline]] inline void head_gradients(Isa isa, const AttentionShape& shape,
-                                                  const AttentionGradient<T, C>& x,
-                                                  std::int64_t entry, std::int64_t kv_head,
-                                                  Backward<C>& work) {
-  const std::int64_t head_dim = shape.head_dim;
-  const std::int64_t value_dim = shape.values();
-  const std::int64_t heads = shape.kv_heads * shape.group;
-  const std::int64_t width = work.width;
-  const auto at = [&](auto* pointer, const AttentionStrides& strides, std::int64_t time,
-                      std::int64_t head) __attribute__((always_inline)) {
+/// Rows of one batch entry and one key/value head, and of the query heads that use it.
+struct HeadPlace {
+  std::int64_t entry;
+  std::int64_t kv_head;
+
+  template <class P>
+  [[gnu::always_inline]] inline P* at(P* pointer, const AttentionStrides& strides,
+                                      std::int64_t time, std::int64_t head) const {
     return pointer + entry * strides.batch + time * strides.time + head * strides.head;
-  };
-  std::fill_n(work.dq, work.dq_count, C{0});
+  }
+};
+
+/// Transposes the queries and the output's gradients of a head's group, and computes what the
+/// probabilities of each query are computed from: the log of the sum, and out . dout.
+template <class T, class C>
+[[gnu::always_inline]] inline void read_queries(const AttentionShape& shape,
+                                                const AttentionGradient<T, C>& x,
+                                                const HeadPlace& place, Backward<C>& work) {
+  const std::int64_t heads = shape.kv_heads * shape.group;
+  const std::int64_t value_dim = shape.values();
   for (std::int64_t member = 0; member < shape.group; ++member) {
-    const std::int64_t head = kv_head * shape.group + member;
+    const std::int64_t head = place.kv_head * shape.group + member;
     for (std::int64_t query = 0; query < shape.queries; query += kQueryTile) {
       const std::int64_t count = std::min(kQueryTile, shape.queries - query);
       const std::int64_t at_row = member * work.length + query;
-      transpose_tile(at(x.q, x.q_strides, query, head), x.q_strides.time, count, head_dim,
-                     work.q_transposed + at_row * head_dim);
-      transpose_tile(at(x.dout, x.dout_strides, query, head), x.dout_strides.time, count, value_dim,
-                     work.dout_transposed + at_row * value_dim);
+      transpose_tile(place.at(x.q, x.q_strides, query, head), x.q_strides.time, count,
+                     shape.head_dim, work.q_transposed + at_row * shape.head_dim);
+      transpose_tile(place.at(x.dout, x.dout_strides, query, head), x.dout_strides.time, count,
+                     value_dim, work.dout_transposed + at_row * value_dim);
       for (std::int64_t i = 0; i < kQueryTile; ++i) {
         C lse = std::numeric_limits<C>::infinity();  // a query that sees nothing: probability 0
         C delta = C{0};
         if (i < count) {
-          const C stored = x.log_sum_exp[(entry * heads + head) * shape.queries + query + i];
+          const C stored = x.log_sum_exp[(place.entry * heads + head) * shape.queries + query + i];
           if (stored > -std::numeric_limits<C>::infinity()) lse = stored;
-          const T* out = at(x.out, x.out_strides, query + i, head);
-          const T* dout = at(x.dout, x.dout_strides, query + i, head);
+          const T* out = place.at(x.out, x.out_strides, query + i, head);
+          const T* dout = place.at(x.dout, x.dout_strides, query + i, head);
           for (std::int64_t d = 0; d < value_dim; ++d)
             delta += static_cast<C>(out[d]) * static_cast<C>(dout[d]);
         }
@@ -177,51 +182,71 @@ template <class Isa, class T, class C>
       }
     }
   }
-  for (std::int64_t key = 0; key < shape.keys; key += kKeyTile) {
-    const std::int64_t key_count = std::min(kKeyTile, shape.keys - key);
-    const Rows<C> keys = as_rows<C>(at(x.k, x.k_strides, key, kv_head), x.k_strides.time, key_count,
-                                    head_dim, work.keys);
-    const Rows<C> values = as_rows<C>(at(x.v, x.v_strides, key, kv_head), x.v_strides.time,
-                                      key_count, value_dim, work.values);
-    std::fill_n(work.dk, kKeyTile * width, C{0});
-    std::fill_n(work.dv, kKeyTile * work.value_width, C{0});
-    for (std::int64_t member = 0; member < shape.group; ++member) {
-      const std::int64_t head = kv_head * shape.group + member;
-      for (std::int64_t query = 0; query < shape.queries; query += kQueryTile) {
-        const TilePair pair{query, std::min(kQueryTile, shape.queries - query), key, key_count,
-                            last_key_of_query_0(shape) + query};
-        if (pair.last_key_of_first + pair.queries <= key) continue;  // all of it is in the future
-        const std::int64_t at_row = member * work.length + query;
-        const Rows<C> queries = as_rows<C>(at(x.q, x.q_strides, query, head), x.q_strides.time,
-                                           pair.queries, head_dim, work.queries);
-        const Rows<C> douts = as_rows<C>(at(x.dout, x.dout_strides, query, head),
-                                         x.dout_strides.time, pair.queries, value_dim, work.douts);
-        C* p = work.p;
-        C* ds = work.ds;
-        dots(isa, pair, head_dim, keys, work.q_transposed + at_row * head_dim, p);
-        dots(isa, pair, value_dim, values, work.dout_transposed + at_row * value_dim, ds);
-        const TilePlace place{entry, head, heads};
-        const auto scale = static_cast<C>(shape.scale);
-        if (x.mask.changes_scores()) mask_scores(x.mask, place, pair, scale, p);
-        if (x.mask.dropout > 0) drop(shape, x.mask, place, pair, ds);
-        score_gradients<C>(pair, x.mask.changes_scores() ? C{1} : scale, scale, work.lse + at_row,
-                           work.delta + at_row, p, ds);
-        if (x.mask.dropout > 0) drop(shape, x.mask, place, pair, p);
-        if (x.mask.gradient != nullptr)
-          write_score_gradients(shape, place, pair, ds, x.mask.gradient);
-        add_to_keys(isa, pair, work.value_width, p, douts, work.dv);
-        add_to_keys(isa, pair, width, ds, queries, work.dk);
-        add_to_queries(isa, pair, width, ds, keys, work.dq + at_row * width);
-      }
-    }
-    write_rows(work.dk, width, key_count, head_dim, at(x.dk, x.dk_strides, key, kv_head),
-               x.dk_strides.time);
-    write_rows(work.dv, work.value_width, key_count, value_dim,
-               at(x.dv, x.dv_strides, key, kv_head), x.dv_strides.time);
-  }
+}
+
+/// The gradients of a tile of keys and values, and what it adds to those of all queries.
+template <class Isa, class T, class C>
+[[gnu::always_inline]] inline void key_tile_gradients(Isa isa, const AttentionShape& shape,
+                                                      const AttentionGradient<T, C>& x,
+                                                      const HeadPlace& place, std::int64_t key,
+                                                      Backward<C>& work) {
+  const std::int64_t head_dim = shape.head_dim;
+  const std::int64_t value_dim = shape.values();
+  const std::int64_t width = work.width;
+  const std::int64_t key_count = std::min(kKeyTile, shape.keys - key);
+  const Rows<C> keys = as_rows<C>(place.at(x.k, x.k_strides, key, place.kv_head), x.k_strides.time,
+                                  key_count, head_dim, work.keys);
+  const Rows<C> values = as_rows<C>(place.at(x.v, x.v_strides, key, place.kv_head),
+                                    x.v_strides.time, key_count, value_dim, work.values);
+  std::fill_n(work.dk, kKeyTile * width, C{0});
+  std::fill_n(work.dv, kKeyTile * work.value_width, C{0});
   for (std::int64_t member = 0; member < shape.group; ++member) {
-    write_rows(work.dq + member * work.length * width, width, shape.queries, head_dim,
-               at(x.dq, x.dq_strides, 0, kv_head * shape.group + member), x.dq_strides.time);
+    const std::int64_t head = place.kv_head * shape.group + member;
+    for (std::int64_t query = 0; query < shape.queries; query += kQueryTile) {
+      const TilePair pair{query, std::min(kQueryTile, shape.queries - query), key, key_count,
+                          last_key_of_query_0(shape) + query};
+      if (pair.last_key_of_first + pair.queries <= key) continue;  // all of it is in the future
+      const std::int64_t at_row = member * work.length + query;
+      const Rows<C> queries = as_rows<C>(place.at(x.q, x.q_strides, query, head), x.q_strides.time,
+                                         pair.queries, head_dim, work.queries);
+      const Rows<C> douts = as_rows<C>(place.at(x.dout, x.dout_strides, query, head),
+                                       x.dout_strides.time, pair.queries, value_dim, work.douts);
+      C* p = work.p;
+      C* ds = work.ds;
+      dots(isa, pair, head_dim, keys, work.q_transposed + at_row * head_dim, p);
+      dots(isa, pair, value_dim, values, work.dout_transposed + at_row * value_dim, ds);
+      const TilePlace tile{place.entry, head, shape.kv_heads * shape.group};
+      const auto scale = static_cast<C>(shape.scale);
+      if (x.mask.changes_scores()) mask_scores(x.mask, tile, pair, scale, p);
+      if (x.mask.dropout > 0) drop(shape, x.mask, tile, pair, ds);
+      score_gradients<C>(pair, x.mask.changes_scores() ? C{1} : scale, scale, work.lse + at_row,
+                         work.delta + at_row, p, ds);
+      if (x.mask.dropout > 0) drop(shape, x.mask, tile, pair, p);
+      if (x.mask.gradient != nullptr) write_score_gradients(shape, tile, pair, ds, x.mask.gradient);
+      add_to_keys(isa, pair, work.value_width, p, douts, work.dv);
+      add_to_keys(isa, pair, width, ds, queries, work.dk);
+      add_to_queries(isa, pair, width, ds, keys, work.dq + at_row * width);
+    }
+  }
+  write_rows(work.dk, width, key_count, head_dim, place.at(x.dk, x.dk_strides, key, place.kv_head),
+             x.dk_strides.time);
+  write_rows(work.dv, work.value_width, key_count, value_dim,
+             place.at(x.dv, x.dv_strides, key, place.kv_head), x.dv_strides.time);
+}
+
+/// All gradients of one key/value head of one batch entry.
+template <class Isa, class T, class C>
+[[gnu::always_inline]] inline void head_gradients(Isa isa, const AttentionShape& shape,
+                                                  const AttentionGradient<T, C>& x,
+                                                  const HeadPlace& place, Backward<C>& work) {
+  std::fill_n(work.dq, work.dq_count, C{0});
+  read_queries(shape, x, place, work);
+  for (std::int64_t key = 0; key < shape.keys; key += kKeyTile)
+    key_tile_gradients(isa, shape, x, place, key, work);
+  for (std::int64_t member = 0; member < shape.group; ++member) {
+    write_rows(
+        work.dq + member * work.length * work.width, work.width, shape.queries, shape.head_dim,
+        place.at(x.dq, x.dq_strides, 0, place.kv_head * shape.group + member), x.dq_strides.time);
   }
 }
 
@@ -238,7 +263,7 @@ void attention_backward(Workspace& workspace, const AttentionShape& shape,
     Backward<Lse> work(part, shape, T{});
     simd::dispatch([&](auto isa) __attribute__((always_inline)) {
       for (std::int64_t task = begin; task < end; ++task) {
-        head_gradients(isa, shape, arguments, task / shape.kv_heads, task % shape.kv_heads, work);
+        head_gradients(isa, shape, arguments, {task / shape.kv_heads, task % shape.kv_heads}, work);
       }
     });
   });

@@ -14,15 +14,6 @@ namespace {
 
 constexpr std::int64_t kGrain = 1 << 15;
 
-template <class T>
-T plus(T a, T b) {
-  if constexpr (std::is_same_v<T, BFloat16> || std::is_same_v<T, Half>) {
-    return T(static_cast<float>(a) + static_cast<float>(b));
-  } else {
-    return static_cast<T>(a + b);
-  }
-}
-
 /// Calls element(outer, j, i, index) for every element of the indexed array, j in order for each
 /// (outer, i). False where an index is outside [0, extent).
 template <class Index, class Element>
@@ -73,16 +64,16 @@ void embedding_forward(std::int64_t n, std::int64_t width, std::int64_t offset, 
 
 template <class T, class Index>
 void embedding_backward(std::int64_t n, std::int64_t width, std::int64_t offset, std::int64_t count,
-                        const T* dy, const Index* indices, Compute<T>* dtable) {
+                        const T* dy, const Index* indices, Summed<T>* dtable) {
   // Threads share out the columns, so that each element's sum has one order.
   parallel_for(0, width, 64, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = 0; i < n; ++i) {
       const std::int64_t row = static_cast<std::int64_t>(indices[i]) - offset;
       if (row < 0 || row >= count) continue;
       const T* from = dy + i * width;
-      Compute<T>* to = dtable + row * width;
+      Summed<T>* to = dtable + row * width;
       for (std::int64_t column = begin; column < end; ++column) {
-        to[column] += static_cast<Compute<T>>(from[column]);
+        to[column] += static_cast<Summed<T>>(from[column]);
       }
     }
   });
@@ -103,15 +94,16 @@ bool index_select(const IndexShape& shape, const T* x, const Index* indices, T* 
 }
 
 template <class T, class Index>
-bool index_add(const IndexShape& shape, const T* x, const Index* indices, T* y) {
+bool index_add(const IndexShape& shape, const T* x, const Index* indices, Summed<T>* y) {
   if (!indices_valid(shape, indices)) return false;
   const std::int64_t grain = 1 + kGrain / (shape.indices * shape.inner + 1);
   parallel_for(0, shape.outer, grain, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t o = begin; o < end; ++o) {
       for (std::int64_t j = 0; j < shape.indices; ++j) {
         const T* from = x + (o * shape.indices + j) * shape.inner;
-        T* to = y + (o * shape.extent + static_cast<std::int64_t>(indices[j])) * shape.inner;
-        for (std::int64_t i = 0; i < shape.inner; ++i) to[i] = plus(to[i], from[i]);
+        Summed<T>* to =
+            y + (o * shape.extent + static_cast<std::int64_t>(indices[j])) * shape.inner;
+        for (std::int64_t i = 0; i < shape.inner; ++i) to[i] += static_cast<Summed<T>>(from[i]);
       }
     }
   });
@@ -181,9 +173,9 @@ bool scatter(const IndexShape& shape, const T* x, const Index* indices, T* y) {
 }
 
 template <class T, class Index>
-bool scatter_add(const IndexShape& shape, const T* x, const Index* indices, T* y) {
+bool scatter_add(const IndexShape& shape, const T* x, const Index* indices, Summed<T>* y) {
   return for_each_index(shape, indices, [&](std::int64_t element, std::int64_t chosen) {
-    y[chosen] = plus(y[chosen], x[element]);
+    y[chosen] += static_cast<Summed<T>>(x[element]);
   });
 }
 

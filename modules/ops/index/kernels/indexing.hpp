@@ -1,7 +1,7 @@
 #pragma once
 // Rows and elements chosen by index. Index: std::int32_t or std::int64_t.
 // T: float, double, BFloat16, Half, std::int64_t, std::int32_t, std::uint8_t (what adds: not the
-// last).
+// last). Sums are formed in Summed<T>, which is wider than T where T has 16 bits.
 
 #include <cstdint>
 
@@ -17,10 +17,10 @@ void embedding_forward(std::int64_t n, std::int64_t width, std::int64_t offset, 
                        const T* table, const Index* indices, T* y);
 
 /// dtable[indices[i] - offset, :] += dy[i, :] for i in order (rows outside are left out); dtable is
-/// not cleared first. Floating types; C = Compute<T>.
+/// not cleared first. Floating types.
 template <class T, class Index>
 void embedding_backward(std::int64_t n, std::int64_t width, std::int64_t offset, std::int64_t count,
-                        const T* dy, const Index* indices, Compute<T>* dtable);
+                        const T* dy, const Index* indices, Summed<T>* dtable);
 
 /// Arrays seen as [outer, extent, inner] (the middle one is the indexed dim), contiguous.
 struct IndexShape {
@@ -38,7 +38,8 @@ template <class T, class Index>
 
 /// y[o, indices[j], i] += x[o, j, i], j in order: the gradient of index_select.
 template <class T, class Index>
-[[nodiscard]] bool index_add(const IndexShape& shape, const T* x, const Index* indices, T* y);
+[[nodiscard]] bool index_add(const IndexShape& shape, const T* x, const Index* indices,
+                             Summed<T>* y);
 
 /// y[o, j, i] = x[o, indices[o, j, i], i].
 template <class T, class Index>
@@ -50,6 +51,7 @@ template <class T, class Index>
 
 /// y[o, indices[o, j, i], i] += x[o, j, i], j in order: the gradient of gather.
 template <class T, class Index>
-[[nodiscard]] bool scatter_add(const IndexShape& shape, const T* x, const Index* indices, T* y);
+[[nodiscard]] bool scatter_add(const IndexShape& shape, const T* x, const Index* indices,
+                               Summed<T>* y);
 
 }  // namespace tessera::kernels

@@ -1,7 +1,6 @@
 #include "grouped_gemm.hpp"
 
 #include <algorithm>
-#include <type_traits>
 
 #include "gemm.hpp"
 #include "pointwise/kernels/pointwise.hpp"
@@ -106,15 +105,11 @@ struct Starts {
   }
 };
 
-/// Where the sum of an outer product is formed: in float for 16-bit types.
-template <class T>
-using Sum = std::conditional_t<sizeof(T) == 2, float, T>;
-
 /// Columns [first, first + m) of A_g, transposed, times B_g, over `count` rows; into contiguous c.
 template <class T>
 void outer_block(Workspace& w, const GroupedOuter& shape, std::int64_t count, std::int64_t m,
-                 const T* a, const T* b, Sum<T>* c) {
-  if (count == 0 && !w.counts()) std::fill_n(c, m * shape.n, Sum<T>{});
+                 const T* a, const T* b, Summed<T>* c) {
+  if (count == 0 && !w.counts()) std::fill_n(c, m * shape.n, Summed<T>{});
   for (std::int64_t row = 0; row < count; row += kSummed) {
     const Workspace::Scope of_product(w);
     Gemm product;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <dnnl.hpp>
 #include <memory>
+#include <tessera/signals.hpp>
 #include <type_traits>
 #include <unordered_map>
 #include <utility>
@@ -195,6 +196,7 @@ bool execute(bool counts, const Gemm& shape, const T* a, const T* b, Out* c) {
   const std::array<dnnl_exec_arg_t, 3> arguments{{{DNNL_ARG_SRC, product->a.get()},
                                                   {DNNL_ARG_WEIGHTS, product->b.get()},
                                                   {DNNL_ARG_DST, product->c.get()}}};
+  const NoHandlers generated_code;
   dnnl::error::wrap_c_api(
       dnnl_primitive_execute(product->primitive.get(), cache().stream().get(),
                              static_cast<int>(arguments.size()), arguments.data()),

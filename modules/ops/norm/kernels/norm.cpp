@@ -36,8 +36,8 @@ void rms_norm_forward(std::int64_t rows, std::int64_t n, const T* x, const T* we
     simd::dispatch([&](auto) __attribute__((always_inline)) {
       for (std::int64_t row = begin; row < end; ++row) {
         const T* in = x + row * n;
-        rms_norm_row(n, in, weight, eps, y + row * n, rstd + row, store,
-                     NextRow<T>{row + 1 < end ? in + n : in});
+        functions::RmsNorm::row(n, in, weight, eps, y + row * n, rstd + row, store,
+                                NextRow<T>{row + 1 < end ? in + n : in});
       }
     });
   });
@@ -57,7 +57,8 @@ void rms_norm_backward(Workspace& workspace, std::int64_t rows, std::int64_t n, 
       for (std::int64_t row = begin * kRowBlock; row < std::min(rows, end * kRowBlock); ++row) {
         C* sums = dweight == nullptr ? nullptr : partial + row / kRowBlock * n;
         if (sums != nullptr && row % kRowBlock == 0) std::fill_n(sums, n, C{0});
-        rms_norm_backward_row(n, dy + row * n, x + row * n, weight, rstd + row, dx + row * n, sums);
+        functions::RmsNormBackward::row(n, dy + row * n, x + row * n, weight, rstd + row,
+                                        dx + row * n, sums);
       }
     });
   });
@@ -73,8 +74,8 @@ void layer_norm_forward(std::int64_t rows, std::int64_t n, const T* x, const T* 
     simd::dispatch([&](auto) __attribute__((always_inline)) {
       for (std::int64_t row = begin; row < end; ++row) {
         const T* in = x + row * n;
-        layer_norm_row(n, in, weight, bias, eps, y + row * n, mean + row, rstd + row, store,
-                       NextRow<T>{row + 1 < end ? in + n : in});
+        functions::LayerNorm::row(n, in, weight, bias, eps, y + row * n, mean + row, rstd + row,
+                                  store, NextRow<T>{row + 1 < end ? in + n : in});
       }
     });
   });
@@ -100,9 +101,10 @@ void layer_norm_backward(Workspace& workspace, std::int64_t rows, std::int64_t n
           if (dweight != nullptr) std::fill_n(weight_sums + at, n, C{0});
           if (dbias != nullptr) std::fill_n(bias_sums + at, n, C{0});
         }
-        layer_norm_backward_row(n, dy + row * n, x + row * n, weight, mean + row, rstd + row,
-                                dx + row * n, dweight == nullptr ? nullptr : weight_sums + at,
-                                dbias == nullptr ? nullptr : bias_sums + at);
+        functions::LayerNormBackward::row(n, dy + row * n, x + row * n, weight, mean + row,
+                                          rstd + row, dx + row * n,
+                                          dweight == nullptr ? nullptr : weight_sums + at,
+                                          dbias == nullptr ? nullptr : bias_sums + at);
       }
     });
   });

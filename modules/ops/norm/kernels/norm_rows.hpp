@@ -1,5 +1,5 @@
 #pragma once
-// One row of each normalisation: of the library's kernels, and of generated code (Op::element).
+// One row of each normalisation: of the kernels, and of generated code (Element::of_rows).
 // Include from .cpp files only.
 
 #include <cmath>
@@ -51,108 +51,6 @@ template <class T, class Term>
   return simd::sum_lanes((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
-template <class T, class Store = StoreSome, class Next = NoNextRow>
-[[gnu::always_inline]] inline void rms_norm_row(std::int64_t n, const T* x, const T* weight,
-                                                double eps, T* y, Compute<T>* rstd,
-                                                const Store& store = {}, Next next = {}) {
-  using C = Compute<T>;
-  using simd::load_some;
-  const C squares = row_sum<T>(n, [&](std::int64_t i) __attribute__((always_inline)) {
-    const auto value = load_some(x + i, n - i);
-    return value * value;
-  });
-  const C factor = C{1} / std::sqrt(squares / static_cast<C>(n) + static_cast<C>(eps));
-  *rstd = factor;
-  for (std::int64_t i = 0; i < n; i += simd::kLanes<T>) {
-    next(i);
-    store(y + i, n - i, load_some(x + i, n - i) * factor * weight_at(weight, i, n));
-  }
-}
-
-/// Adds the row's part of dweight to `sums`, if there are any.
-template <class T>
-[[gnu::always_inline]] inline void rms_norm_backward_row(std::int64_t n, const T* dy, const T* x,
-                                                         const T* weight, const Compute<T>* rstd,
-                                                         T* dx, Compute<T>* sums) {
-  using C = Compute<T>;
-  using simd::load_some;
-  using simd::store_some;
-  const C factor = *rstd;
-  const C dot = row_sum<T>(n, [&](std::int64_t i) __attribute__((always_inline)) {
-    return load_some(dy + i, n - i) * weight_at(weight, i, n) * load_some(x + i, n - i);
-  });
-  const C mean = dot * factor / static_cast<C>(n);
-  for (std::int64_t i = 0; i < n; i += simd::kLanes<T>) {
-    const std::int64_t rest = n - i;
-    const auto gradient = load_some(dy + i, rest);
-    const auto normal = load_some(x + i, rest) * factor;
-    if (sums != nullptr) store_some(sums + i, rest, load_some(sums + i, rest) + gradient * normal);
-    store_some(dx + i, rest, (gradient * weight_at(weight, i, n) - normal * mean) * factor);
-  }
-}
-
-template <class T, class Store = StoreSome, class Next = NoNextRow>
-[[gnu::always_inline]] inline void layer_norm_row(std::int64_t n, const T* x, const T* weight,
-                                                  const T* bias, double eps, T* y, Compute<T>* mean,
-                                                  Compute<T>* rstd, const Store& store = {},
-                                                  Next next = {}) {
-  using C = Compute<T>;
-  using simd::load_some;
-  const C sum = row_sum<T>(
-      n, [&](std::int64_t i) __attribute__((always_inline)) { return load_some(x + i, n - i); });
-  const C center = sum / static_cast<C>(n);
-  // The tail's spare lanes hold the mean, so that they add nothing.
-  const C squares = row_sum<T>(n, [&](std::int64_t i) __attribute__((always_inline)) {
-    const auto value = load_some(x + i, n - i, center) - center;
-    return value * value;
-  });
-  const C factor = C{1} / std::sqrt(squares / static_cast<C>(n) + static_cast<C>(eps));
-  *mean = center;
-  *rstd = factor;
-  for (std::int64_t i = 0; i < n; i += simd::kLanes<T>) {
-    next(i);
-    auto value = (load_some(x + i, n - i) - center) * factor * weight_at(weight, i, n);
-    if (bias != nullptr) value += load_some(bias + i, n - i);
-    store(y + i, n - i, value);
-  }
-}
-
-/// Adds the row's parts of dweight and dbias to sums, where there are any.
-template <class T>
-[[gnu::always_inline]] inline void layer_norm_backward_row(std::int64_t n, const T* dy, const T* x,
-                                                           const T* weight, const Compute<T>* mean,
-                                                           const Compute<T>* rstd, T* dx,
-                                                           Compute<T>* weight_sums,
-                                                           Compute<T>* bias_sums) {
-  using C = Compute<T>;
-  using simd::load_some;
-  using simd::store_some;
-  const C center = *mean;
-  const C factor = *rstd;
-  const C sum = row_sum<T>(n, [&](std::int64_t i) __attribute__((always_inline)) {
-    return load_some(dy + i, n - i) * weight_at(weight, i, n);
-  });
-  const C dot = row_sum<T>(n, [&](std::int64_t i) __attribute__((always_inline)) {
-    return load_some(dy + i, n - i) * weight_at(weight, i, n) * (load_some(x + i, n - i) - center);
-  });
-  const C mean_gradient = sum / static_cast<C>(n);
-  const C mean_dot = dot * factor / static_cast<C>(n);
-  for (std::int64_t i = 0; i < n; i += simd::kLanes<T>) {
-    const std::int64_t rest = n - i;
-    const auto gradient = load_some(dy + i, rest);
-    const auto normal = (load_some(x + i, rest) - center) * factor;
-    if (weight_sums != nullptr) {
-      store_some(weight_sums + i, rest, load_some(weight_sums + i, rest) + gradient * normal);
-    }
-    if (bias_sums != nullptr) {
-      store_some(bias_sums + i, rest, load_some(bias_sums + i, rest) + gradient);
-    }
-    const auto result =
-        (gradient * weight_at(weight, i, n) - mean_gradient - normal * mean_dot) * factor;
-    store_some(dx + i, rest, result);
-  }
-}
-
 /// Calls use(chain, place, elements from there on) for the vectors of a row, in four chains, so
 /// that no maximum or sum waits for the one before.
 template <class T, class Use>
@@ -195,63 +93,202 @@ template <class T, class Next, class Use>
   return simd::sum_lanes((sums[0] + sums[1]) + (sums[2] + sums[3]));
 }
 
-/// `values`: n of them, for the exponentials until their sum is known; they may be y.
-template <class T, class Store = StoreSome, class Next = NoNextRow>
-[[gnu::always_inline]] inline void softmax_row(std::int64_t n, const T* x, T* y, Compute<T>* values,
-                                               const Store& store = {}, Next next = {}) {
-  using C = Compute<T>;
-  const C sum = sum_of_exponentials(
-      n, x, row_maximum(n, x), next,
-      [&](std::int64_t i, std::int64_t rest, simd::Vector<T> value)
-          __attribute__((always_inline)) { simd::store_some(values + i, rest, value); });
-  const C factor = C{1} / sum;
-  each_vector_of_row<T>(n,
-                        [&](int, std::int64_t i, std::int64_t rest) __attribute__((always_inline)) {
-                          store(y + i, rest, simd::load_some(values + i, rest) * factor);
-                        });
-}
-
-template <class T>
-[[gnu::always_inline]] inline void softmax_backward_row(std::int64_t n, const T* dy, const T* y,
-                                                        T* dx) {
-  using simd::kLanes;
-  using simd::load_some;
-  simd::Vector<T> sums = {};
-  for (std::int64_t i = 0; i < n; i += kLanes<T>) {
-    sums += load_some(dy + i, n - i) * load_some(y + i, n - i);
-  }
-  const auto dot = simd::sum_lanes(sums);
-  for (std::int64_t i = 0; i < n; i += kLanes<T>) {
-    const auto value = load_some(y + i, n - i) * (load_some(dy + i, n - i) - dot);
-    simd::store_some(dx + i, n - i, value);
-  }
-}
-
-template <class T, class Store = StoreSome, class Next = NoNextRow>
-[[gnu::always_inline]] inline void log_softmax_row(std::int64_t n, const T* x, T* y,
-                                                   const Store& store = {}, Next next = {}) {
-  using C = Compute<T>;
-  const C top = row_maximum(n, x);
-  const C log_sum = std::log(
-      sum_of_exponentials(n, x, top, next, [](std::int64_t, std::int64_t, simd::Vector<T>) {}));
-  each_vector_of_row<T>(n,
-                        [&](int, std::int64_t i, std::int64_t rest) __attribute__((always_inline)) {
-                          store(y + i, rest, simd::load_some(x + i, rest) - top - log_sum);
-                        });
-}
-
-template <class T>
-[[gnu::always_inline]] inline void log_softmax_backward_row(std::int64_t n, const T* dy, const T* y,
-                                                            T* dx) {
-  using simd::kLanes;
-  using simd::load_some;
-  simd::Vector<T> sums = {};
-  for (std::int64_t i = 0; i < n; i += kLanes<T>) sums += load_some(dy + i, n - i);
-  const auto sum = simd::sum_lanes(sums);
-  for (std::int64_t i = 0; i < n; i += kLanes<T>) {
-    const auto value = load_some(dy + i, n - i) - simd::exp(load_some(y + i, n - i)) * sum;
-    simd::store_some(dx + i, n - i, value);
-  }
-}
-
 }  // namespace tessera::kernels
+
+namespace tessera::functions {
+
+using kernels::Compute;
+using kernels::NoNextRow;
+using kernels::StoreSome;
+namespace simd = kernels::simd;
+
+/// What a function of rows has that says nothing else (see Element in op.cppm).
+struct Rows {
+  static constexpr std::uint32_t whole = 0;
+  static constexpr std::uint32_t sums = 0;
+  static constexpr bool scratch = false;
+};
+
+struct RmsNorm : Rows {
+  static constexpr std::uint32_t whole = 0b10;
+  template <class T, class Store = StoreSome, class Next = NoNextRow>
+  [[gnu::always_inline]] static void row(std::int64_t n, const T* x, const T* weight, double eps,
+                                         T* y, Compute<T>* rstd, const Store& store = {},
+                                         Next next = {}) {
+    using C = Compute<T>;
+    using simd::load_some;
+    const C squares = kernels::row_sum<T>(n, [&](std::int64_t i) __attribute__((always_inline)) {
+      const auto value = load_some(x + i, n - i);
+      return value * value;
+    });
+    const C factor = C{1} / std::sqrt(squares / static_cast<C>(n) + static_cast<C>(eps));
+    *rstd = factor;
+    for (std::int64_t i = 0; i < n; i += simd::kLanes<T>) {
+      next(i);
+      store(y + i, n - i, load_some(x + i, n - i) * factor * kernels::weight_at(weight, i, n));
+    }
+  }
+};
+
+/// Adds the row's part of dweight to sums, where there are any.
+struct RmsNormBackward : Rows {
+  static constexpr std::uint32_t whole = 0b100;
+  static constexpr std::uint32_t sums = 0b10;
+  template <class T>
+  [[gnu::always_inline]] static void row(std::int64_t n, const T* dy, const T* x, const T* weight,
+                                         const Compute<T>* rstd, T* dx, Compute<T>* weight_sums) {
+    using C = Compute<T>;
+    using simd::load_some;
+    using simd::store_some;
+    const C factor = *rstd;
+    const C dot = kernels::row_sum<T>(n, [&](std::int64_t i) __attribute__((always_inline)) {
+      return load_some(dy + i, n - i) * kernels::weight_at(weight, i, n) * load_some(x + i, n - i);
+    });
+    const C mean = dot * factor / static_cast<C>(n);
+    for (std::int64_t i = 0; i < n; i += simd::kLanes<T>) {
+      const std::int64_t rest = n - i;
+      const auto gradient = load_some(dy + i, rest);
+      const auto normal = load_some(x + i, rest) * factor;
+      if (weight_sums != nullptr)
+        store_some(weight_sums + i, rest, load_some(weight_sums + i, rest) + gradient * normal);
+      store_some(dx + i, rest,
+                 (gradient * kernels::weight_at(weight, i, n) - normal * mean) * factor);
+    }
+  }
+};
+
+struct LayerNorm : Rows {
+  static constexpr std::uint32_t whole = 0b110;
+  template <class T, class Store = StoreSome, class Next = NoNextRow>
+  [[gnu::always_inline]] static void row(std::int64_t n, const T* x, const T* weight, const T* bias,
+                                         double eps, T* y, Compute<T>* mean, Compute<T>* rstd,
+                                         const Store& store = {}, Next next = {}) {
+    using C = Compute<T>;
+    using simd::load_some;
+    const C sum = kernels::row_sum<T>(
+        n, [&](std::int64_t i) __attribute__((always_inline)) { return load_some(x + i, n - i); });
+    const C center = sum / static_cast<C>(n);
+    // The tail's spare lanes hold the mean, so that they add nothing.
+    const C squares = kernels::row_sum<T>(n, [&](std::int64_t i) __attribute__((always_inline)) {
+      const auto value = load_some(x + i, n - i, center) - center;
+      return value * value;
+    });
+    const C factor = C{1} / std::sqrt(squares / static_cast<C>(n) + static_cast<C>(eps));
+    *mean = center;
+    *rstd = factor;
+    for (std::int64_t i = 0; i < n; i += simd::kLanes<T>) {
+      next(i);
+      auto value = (load_some(x + i, n - i) - center) * factor * kernels::weight_at(weight, i, n);
+      if (bias != nullptr) value += load_some(bias + i, n - i);
+      store(y + i, n - i, value);
+    }
+  }
+};
+
+/// Adds the row's parts of dweight and dbias to sums, where there are any.
+struct LayerNormBackward : Rows {
+  static constexpr std::uint32_t whole = 0b100;
+  static constexpr std::uint32_t sums = 0b110;
+  template <class T>
+  [[gnu::always_inline]] static void row(std::int64_t n, const T* dy, const T* x, const T* weight,
+                                         const Compute<T>* mean, const Compute<T>* rstd, T* dx,
+                                         Compute<T>* weight_sums, Compute<T>* bias_sums) {
+    using C = Compute<T>;
+    using simd::load_some;
+    using simd::store_some;
+    const C center = *mean;
+    const C factor = *rstd;
+    const C sum = kernels::row_sum<T>(n, [&](std::int64_t i) __attribute__((always_inline)) {
+      return load_some(dy + i, n - i) * kernels::weight_at(weight, i, n);
+    });
+    const C dot = kernels::row_sum<T>(n, [&](std::int64_t i) __attribute__((always_inline)) {
+      return load_some(dy + i, n - i) * kernels::weight_at(weight, i, n) *
+             (load_some(x + i, n - i) - center);
+    });
+    const C mean_gradient = sum / static_cast<C>(n);
+    const C mean_dot = dot * factor / static_cast<C>(n);
+    for (std::int64_t i = 0; i < n; i += simd::kLanes<T>) {
+      const std::int64_t rest = n - i;
+      const auto gradient = load_some(dy + i, rest);
+      const auto normal = (load_some(x + i, rest) - center) * factor;
+      if (weight_sums != nullptr) {
+        store_some(weight_sums + i, rest, load_some(weight_sums + i, rest) + gradient * normal);
+      }
+      if (bias_sums != nullptr) {
+        store_some(bias_sums + i, rest, load_some(bias_sums + i, rest) + gradient);
+      }
+      const auto result =
+          (gradient * kernels::weight_at(weight, i, n) - mean_gradient - normal * mean_dot) *
+          factor;
+      store_some(dx + i, rest, result);
+    }
+  }
+};
+
+/// `values`: n of them, for the exponentials until their sum is known; they may be y.
+struct Softmax : Rows {
+  static constexpr bool scratch = true;
+  template <class T, class Store = StoreSome, class Next = NoNextRow>
+  [[gnu::always_inline]] static void row(std::int64_t n, const T* x, T* y, Compute<T>* values,
+                                         const Store& store = {}, Next next = {}) {
+    using C = Compute<T>;
+    const C sum = kernels::sum_of_exponentials(
+        n, x, kernels::row_maximum(n, x), next,
+        [&](std::int64_t i, std::int64_t rest, simd::Vector<T> value)
+            __attribute__((always_inline)) { simd::store_some(values + i, rest, value); });
+    const C factor = C{1} / sum;
+    kernels::each_vector_of_row<T>(
+        n, [&](int, std::int64_t i, std::int64_t rest) __attribute__((always_inline)) {
+          store(y + i, rest, simd::load_some(values + i, rest) * factor);
+        });
+  }
+};
+
+struct SoftmaxBackward : Rows {
+  template <class T>
+  [[gnu::always_inline]] static void row(std::int64_t n, const T* dy, const T* y, T* dx) {
+    using simd::kLanes;
+    using simd::load_some;
+    simd::Vector<T> products = {};
+    for (std::int64_t i = 0; i < n; i += kLanes<T>) {
+      products += load_some(dy + i, n - i) * load_some(y + i, n - i);
+    }
+    const auto dot = simd::sum_lanes(products);
+    for (std::int64_t i = 0; i < n; i += kLanes<T>) {
+      const auto value = load_some(y + i, n - i) * (load_some(dy + i, n - i) - dot);
+      simd::store_some(dx + i, n - i, value);
+    }
+  }
+};
+
+struct LogSoftmax : Rows {
+  template <class T, class Store = StoreSome, class Next = NoNextRow>
+  [[gnu::always_inline]] static void row(std::int64_t n, const T* x, T* y, const Store& store = {},
+                                         Next next = {}) {
+    using C = Compute<T>;
+    const C top = kernels::row_maximum(n, x);
+    const C log_sum = std::log(kernels::sum_of_exponentials(
+        n, x, top, next, [](std::int64_t, std::int64_t, simd::Vector<T>) {}));
+    kernels::each_vector_of_row<T>(
+        n, [&](int, std::int64_t i, std::int64_t rest) __attribute__((always_inline)) {
+          store(y + i, rest, simd::load_some(x + i, rest) - top - log_sum);
+        });
+  }
+};
+
+struct LogSoftmaxBackward : Rows {
+  template <class T>
+  [[gnu::always_inline]] static void row(std::int64_t n, const T* dy, const T* y, T* dx) {
+    using simd::kLanes;
+    using simd::load_some;
+    simd::Vector<T> lanes = {};
+    for (std::int64_t i = 0; i < n; i += kLanes<T>) lanes += load_some(dy + i, n - i);
+    const auto sum = simd::sum_lanes(lanes);
+    for (std::int64_t i = 0; i < n; i += kLanes<T>) {
+      const auto value = load_some(dy + i, n - i) - simd::exp(load_some(y + i, n - i)) * sum;
+      simd::store_some(dx + i, n - i, value);
+    }
+  }
+};
+
+}  // namespace tessera::functions

@@ -31,7 +31,7 @@ void softmax_forward(Workspace& workspace, std::int64_t rows, std::int64_t n, co
         T* const out = y + row * n;
         C* values = exponentials;
         if constexpr (std::is_same_v<T, C>) values = in_place ? out : values;
-        softmax_row(n, in, out, values, store, NextRow<T>{row + 1 < end ? in + n : in});
+        functions::Softmax::row(n, in, out, values, store, NextRow<T>{row + 1 < end ? in + n : in});
       }
     });
   });
@@ -42,7 +42,7 @@ void softmax_backward(std::int64_t rows, std::int64_t n, const T* dy, const T* y
   parallel_for(0, rows, row_grain(n), [&](std::int64_t begin, std::int64_t end) {
     simd::dispatch([&](auto) __attribute__((always_inline)) {
       for (std::int64_t row = begin; row < end; ++row) {
-        softmax_backward_row(n, dy + row * n, y + row * n, dx + row * n);
+        functions::SoftmaxBackward::row(n, dy + row * n, y + row * n, dx + row * n);
       }
     });
   });
@@ -56,7 +56,8 @@ void log_softmax_forward(std::int64_t rows, std::int64_t n, const T* x, T* y) {
     simd::dispatch([&](auto) __attribute__((always_inline)) {
       for (std::int64_t row = begin; row < end; ++row) {
         const T* const in = x + row * n;
-        log_softmax_row(n, in, y + row * n, store, NextRow<T>{row + 1 < end ? in + n : in});
+        functions::LogSoftmax::row(n, in, y + row * n, store,
+                                   NextRow<T>{row + 1 < end ? in + n : in});
       }
     });
   });
@@ -67,7 +68,7 @@ void log_softmax_backward(std::int64_t rows, std::int64_t n, const T* dy, const 
   parallel_for(0, rows, row_grain(n), [&](std::int64_t begin, std::int64_t end) {
     simd::dispatch([&](auto) __attribute__((always_inline)) {
       for (std::int64_t row = begin; row < end; ++row) {
-        log_softmax_backward_row(n, dy + row * n, y + row * n, dx + row * n);
+        functions::LogSoftmaxBackward::row(n, dy + row * n, y + row * n, dx + row * n);
       }
     });
   });

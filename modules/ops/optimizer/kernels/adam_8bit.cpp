@@ -5,9 +5,12 @@
 #include <cstddef>
 #include <vector>
 
-#include "adam_lanes.hpp"
+#include "lanes.hpp"
 
 namespace tessera::kernels {
+
+using functions::Adam;
+
 namespace {
 
 std::array<float, 256> make_map(bool is_signed) {
@@ -104,7 +107,7 @@ void step(const Adam& rule, std::int64_t rows, std::int64_t row, C* parameter,
   auto* const square_scales = static_cast<C*>(square.scales);
   parallel_for(0, rows * blocks, kGrain, [&](std::int64_t begin, std::int64_t end) {
     simd::dispatch([&](auto) __attribute__((always_inline)) {
-      const Lanes<Adam, C> lanes(rule);
+      const Adam::Lanes<C> lanes(rule);
       C m[kQuantizedBlock] = {};
       C v[kQuantizedBlock] = {};
       for (std::int64_t block = begin; block < end; ++block) {

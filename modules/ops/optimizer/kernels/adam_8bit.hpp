@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 
+#include "optimizer/functions/adam.hpp"
 #include "update.hpp"
 
 namespace tessera::kernels {
@@ -22,8 +23,8 @@ struct QuantizedState {
 
 /// One step of rows of `row` elements each; see update() and Adam, without amsgrad. No array
 /// aliases another. False where the types are not known: nothing was written then.
-bool adam_8bit(const Adam& rule, DType parameter_type, DType gradient_type, std::int64_t rows,
-               std::int64_t row, void* parameter, const void* gradient, QuantizedState average,
-               QuantizedState square);
+bool adam_8bit(const functions::Adam& rule, DType parameter_type, DType gradient_type,
+               std::int64_t rows, std::int64_t row, void* parameter, const void* gradient,
+               QuantizedState average, QuantizedState square);
 
 }  // namespace tessera::kernels

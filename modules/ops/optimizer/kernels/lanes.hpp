@@ -1,19 +1,14 @@
 #pragma once
 // One pass over the flat arrays of an optimizer's step: the skeleton of all rules. Include from
-// .cpp files only; each of them says what its rule does with the lanes of vectors.
+// .cpp files only.
 
 #include <array>
 
 #include "shared/kernels/parallel.hpp"
-#include "shared/kernels/simd.hpp"
+#include "shared/kernels/vector_math.hpp"
 #include "update.hpp"
 
 namespace tessera::kernels {
-
-/// Specialised for each rule: its numbers in C, the type that it computes in, and
-/// `operator()(V& p, V g, V* states)`, always inlined. States that are null are 0.
-template <class Rule, class C>
-struct Lanes;
 
 template <class Rule, class C, class Gradient>
 void update_lanes(const Rule& rule, std::int64_t count, C* parameter, const Gradient* gradient,
@@ -23,7 +18,7 @@ void update_lanes(const Rule& rule, std::int64_t count, C* parameter, const Grad
   const auto decay = static_cast<C>(rule.gradient.decay);
   parallel_for(0, count, kGrain, [&](std::int64_t begin, std::int64_t end) {
     simd::dispatch([&](auto) __attribute__((always_inline)) {
-      const Lanes<Rule, C> lanes(rule);
+      const typename Rule::template Lanes<C> lanes(rule);
       for (std::int64_t i = begin; i < end; i += simd::kLanes<C>) {
         const std::int64_t rest = end - i;
         auto p = simd::load_some(parameter + i, rest);
@@ -69,17 +64,6 @@ bool update(const Rule& rule, DType parameter_type, DType gradient_type, std::in
     }
     update_lanes(rule, count, static_cast<C*>(parameter), static_cast<const G*>(gradient), arrays);
   });
-}
-
-/// m + (x - m) (1 - beta): a moving average, as torch computes it.
-template <class V, class C>
-[[gnu::always_inline]] inline V average(V m, V x, C rest) {
-  return m + (x - m) * rest;
-}
-
-template <class V>
-[[gnu::always_inline]] inline V sign(V x) {
-  return x > 0 ? V{} + 1 : (x < 0 ? V{} - 1 : x);
 }
 
 }  // namespace tessera::kernels

@@ -1,12 +1,11 @@
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <limits>
 #include <stdexcept>
 #include <type_traits>
 
+#include "convert.hpp"
 #include "pointwise.hpp"
 #include "shared/kernels/parallel.hpp"
 #include "shared/kernels/simd.hpp"
@@ -15,36 +14,6 @@ namespace tessera::kernels {
 namespace {
 
 constexpr std::int64_t kGrain = 1 << 15;
-
-/// Towards 0; NaN gives 0, and what is out of range the nearest value of the range.
-template <class To, class From>
-To to_integer(From value) {
-  if (value != value) return To{0};
-  // The upper limit may round up to one past the range, which >= then catches.
-  if (value >= static_cast<From>(std::numeric_limits<To>::max()))
-    return std::numeric_limits<To>::max();
-  if (value <= static_cast<From>(std::numeric_limits<To>::lowest()))
-    return std::numeric_limits<To>::lowest();
-  return static_cast<To>(value);
-}
-
-template <class T>
-constexpr bool kNarrow = std::is_same_v<T, BFloat16> || std::is_same_v<T, Half> || kFloat8<T>;
-
-template <class To, class From>
-To convert(From value) {
-  if constexpr (kNarrow<From>) {
-    return convert<To>(static_cast<float>(value));
-  } else if constexpr (std::is_same_v<To, bool>) {
-    return value != From{};
-  } else if constexpr (kNarrow<To>) {
-    return To(static_cast<float>(value));
-  } else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) {
-    return to_integer<To>(value);
-  } else {
-    return static_cast<To>(value);
-  }
-}
 
 template <class To, class From>
 void convert_range(const From* x, To* y, std::int64_t count) {

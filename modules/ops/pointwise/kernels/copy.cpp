@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "elementwise.hpp"
+#include "pointwise/functions/comparisons.hpp"
 #include "transpose.hpp"
 
 namespace tessera::kernels {
@@ -130,7 +131,8 @@ void choose(std::int64_t count, const void* condition, const void* a, const void
   const auto* right = static_cast<const Word*>(b);
   auto* out = static_cast<Word*>(y);
 #pragma clang loop vectorize(assume_safety)
-  for (std::int64_t i = 0; i < count; ++i) out[i] = chosen[i] != 0 ? left[i] : right[i];
+  for (std::int64_t i = 0; i < count; ++i)
+    out[i] = functions::Where::value(chosen[i], left[i], right[i]);
 }
 
 void run_where(std::int64_t count, const Access& condition, const Access& a, const Access& b,

@@ -6,10 +6,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <tessera/math_library.hpp>
 #include <type_traits>
 
-#include "function_values.hpp"
-#include "unary_functions.hpp"
+#include "pointwise/functions/arithmetic.hpp"
+#include "pointwise/functions/comparisons.hpp"
+#include "pointwise/functions/losses.hpp"
+#include "pointwise/functions/unary.hpp"
+#include "pointwise/functions/with_numbers.hpp"
+#include "shared/kernels/vector_math.hpp"
 
 namespace tessera::kernels {
 
@@ -126,16 +131,6 @@ template <class T>
   } else {
     return value;
   }
-}
-
-/// Of row operators: an operand that is the same for all rows, and a result that is their sum.
-template <class T>
-[[gnu::always_inline]] inline const T* whole(const T* x) {
-  return x;
-}
-template <class T>
-[[gnu::always_inline]] inline T* sums(T* x) {
-  return x;
 }
 
 }  // namespace tessera::kernels

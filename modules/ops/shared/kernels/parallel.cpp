@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <stdexcept>
+#include <tessera/signals.hpp>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -64,6 +65,7 @@ int usable_cores() {
 class Pool {
  public:
   explicit Pool(int workers) : spin_(workers < usable_cores()) {
+    const ThreadsWithoutSignals quiet;
     threads_.reserve(static_cast<std::size_t>(workers));
     for (int i = 0; i < workers; ++i)
       threads_.emplace_back([this, i] {

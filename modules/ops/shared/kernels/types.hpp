@@ -12,6 +12,11 @@ namespace tessera::kernels {
 template <class T>
 using Compute = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
+/// The type in which elements are added up: float for 16 bits, so that a sum is rounded once; the
+/// others add in their own.
+template <class T>
+using Summed = std::conditional_t<std::is_same_v<T, BFloat16> || std::is_same_v<T, Half>, float, T>;
+
 template <class T>
 inline constexpr bool kIsFloating = !std::is_integral_v<T>;
 

@@ -1,0 +1,78 @@
+#!/usr/bin/env perl
+# Shows where the repository is large: the largest functions, classes, files and folders, and what no reader can hold in
+# mind (a class whose methods are defined in more than two bodies, a function of more than 80 lines). It counts, and
+# refuses nothing: whether a design is good is a reader's judgement. A change that enlarges one of the first ten says why
+# in its message. Needs only perl's core modules, and sources that clang-format has formatted.
+#
+#   perl cmake/sizes.pl [ROOT]
+use strict;
+use warnings;
+use File::Basename qw(dirname);
+use File::Find;
+
+my $root = $ARGV[0] // dirname(__FILE__) . '/..';
+chdir $root or die "sizes: no folder $root\n";
+my ($most_bodies, $most_lines) = (2, 80);
+
+my (@functions, @classes, %lines, %folders, %bodies, @findings);
+for my $area (grep { -d } qw(modules plugins apps tests)) {
+  find({ no_chdir => 1, wanted => sub {
+    return unless -f && /\.(cpp|cppm|hpp|h|cu|cuh)$/;
+    open my $in, '<', $_ or die "sizes: cannot read $_: $!\n";
+    my @text = <$in>;
+    ($lines{$_}, $folders{ dirname($_) }) = (scalar @text, ($folders{ dirname($_) } // 0) + 1);
+    read_file($_, \@text) unless m{^tests/};
+  } }, $area);
+}
+
+# A function begins with its name and "(" in the first column, and ends with "}" there; a table of data or a class has no "(".
+# A class is everything between "class NAME ... {" and "};", and its methods are the lines with "(" below "public:".
+sub read_file {
+  my ($file, $text) = @_;
+  my ($function, $class, $public, $methods);
+  my ($folder) = $file =~ m{^(\w+/[^/]+)};
+  for my $i (0 .. $#$text) {
+    my $line = $text->[$i];
+    if ($line =~ /^(?:class|struct) (?:\w+\(\w*\) )?(\w+)\b[^;]*\{\s*$/) {
+      ($class, $public, $methods) = ($1, scalar($line =~ /^struct/), 0);
+    } elsif ($class) {
+      $public = $1 eq 'public' if $line =~ /^ (public|private|protected):/;
+      ++$methods if $public && $line =~ /^  [^\s\/}#].*\(/ && $line !~ /^  (?:friend|using|static_assert|return)\b/;
+      if ($line =~ /^\};/) {
+        push @classes, [$methods, $class, $file];
+        undef $class;
+      }
+    } elsif ($line =~ /^(?![\s#\/}])(?:[\w:<>,*&\[\] ]*[ *&>])?((?:\w+::)*)(~?\w+|operator\S+)\(/) {
+      my ($class_name, $name) = ($1, $2);
+      $function = [$i, "$class_name$name"];
+      $bodies{"$folder $class_name"}{$file} = 1 if $class_name && $file =~ /\.cpp$/;
+    } elsif ($line =~ /^\}/ && $function) {
+      push @functions, [$i - $function->[0] + 1, $function->[1], "$file:" . ($function->[0] + 1)];
+      undef $function;
+    }
+    # A declaration ends with ";" before any body begins.
+    undef $function if $function && $line =~ /[;}]\s*$/ && !grep { /\{\s*$/ } @$text[$function->[0] .. $i];
+  }
+}
+
+for (sort { $a->[2] cmp $b->[2] } grep { $_->[0] > $most_lines } @functions) {
+  push @findings, "$_->[2]: $_->[1] has $_->[0] lines; at most $most_lines: divide it";
+}
+for my $class (sort keys %bodies) {
+  my @files = sort keys %{ $bodies{$class} };
+  my ($folder, $name) = split ' ', $class;
+  push @findings, "$files[0]: the methods of " . ($name =~ s/::$//r) . " are in " . scalar(@files) . " bodies (@files); at most $most_bodies: divide the class"
+    if @files > $most_bodies;
+}
+
+sub largest {
+  my ($what, @rows) = @_;
+  @rows = sort { $b->[0] <=> $a->[0] || $a->[1] cmp $b->[1] } @rows;
+  splice @rows, 10 if @rows > 10;
+  print "largest $what:\n", map { sprintf "  %5d  %s\n", $_->[0], join '  ', @$_[1 .. $#$_] } @rows;
+}
+largest('functions (lines)', @functions);
+largest('classes (public methods)', @classes);
+largest('files (lines)', map { [$lines{$_}, $_] } keys %lines);
+largest('folders (sources)', map { [$folders{$_}, $_] } keys %folders);
+print "to be divided:\n", map { "  $_\n" } @findings;

@@ -1,0 +1,17 @@
+// What comes from outside, a config, a command line or a file, as an error shows it.
+#pragma once
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace tessera {
+
+/// The text itself, or where it is longer than `most` bytes its beginning and its end with "..."
+/// between them and its length behind: an error stays readable whatever it names. Not cut within a
+/// character of UTF-8.
+std::string shown(std::string_view text, std::size_t most = 120);
+
+/// The text as one word of a shell's command, in single quotes where it needs them.
+std::string shell_word(std::string_view text);
+
+}  // namespace tessera

@@ -1,0 +1,44 @@
+#pragma once
+// See update.hpp.
+
+#include <cstddef>
+
+#include "update.hpp"
+
+#pragma clang attribute push([[gnu::always_inline]], apply_to = function)
+
+namespace tessera::functions {
+
+/// Duchi et al., 2011: s += g^2 (s = initial + g^2 at the first step); p -= rate g / (sqrt(s) +
+/// eps). State: s.
+struct Adagrad {
+  static constexpr std::size_t states = 1;
+  OwnGradient gradient = {};
+  double rate = 1e-2;  // lr / (1 + (t - 1) lr_decay)
+  double eps = 1e-10;
+  double initial = 0;
+  bool first = false;
+
+  /// The same numbers in C, and what they do with the lanes of vectors of C.
+  template <class C>
+  struct Lanes {
+    explicit Lanes(const Adagrad& rule)
+        : rate(static_cast<C>(rule.rate)),
+          eps(static_cast<C>(rule.eps)),
+          initial(static_cast<C>(rule.initial)),
+          first(rule.first) {}
+
+    template <class V>
+    void operator()(V& p, V g, V* s) const {
+      s[0] = (first ? V{} + initial : s[0]) + g * g;
+      p = p - g * rate / (math::sqrt(s[0]) + eps);
+    }
+
+    C rate, eps, initial;
+    bool first;
+  };
+};
+
+}  // namespace tessera::functions
+
+#pragma clang attribute pop

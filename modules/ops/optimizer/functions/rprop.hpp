@@ -1,0 +1,53 @@
+#pragma once
+// See update.hpp.
+
+#include <cstddef>
+
+#include "update.hpp"
+
+#pragma clang attribute push([[gnu::always_inline]], apply_to = function)
+
+namespace tessera::functions {
+
+/// Riedmiller and Braun, 1993: each element has a step size, which grows by `increase` while its
+/// gradient keeps its sign, and is multiplied by `decrease` where that changes: then g = 0.
+/// p -= sign(g) size. States: the last g, sizes (`initial` at the first step).
+struct Rprop {
+  static constexpr std::size_t states = 2;
+  OwnGradient gradient = {};
+  double decrease = 0.5;
+  double increase = 1.2;
+  double smallest = 1e-6;
+  double largest = 50;
+  double initial = 1e-2;
+  bool first = false;
+
+  /// The same numbers in C, and what they do with the lanes of vectors of C.
+  template <class C>
+  struct Lanes {
+    explicit Lanes(const Rprop& rule)
+        : decrease(static_cast<C>(rule.decrease)),
+          increase(static_cast<C>(rule.increase)),
+          smallest(static_cast<C>(rule.smallest)),
+          largest(static_cast<C>(rule.largest)),
+          initial(static_cast<C>(rule.initial)),
+          first(rule.first) {}
+
+    template <class V>
+    void operator()(V& p, V g, V* s) const {
+      const V turned = first ? V{} : g * s[0];
+      const V factor = turned > 0 ? V{} + increase : (turned < 0 ? V{} + decrease : V{} + 1);
+      const V size = (first ? V{} + initial : s[1]) * factor;
+      s[1] = math::minimum(V{} + largest, math::maximum(V{} + smallest, size));
+      s[0] = turned < 0 ? V{} : g;
+      p = p - math::sign(s[0]) * s[1];
+    }
+
+    C decrease, increase, smallest, largest, initial;
+    bool first;
+  };
+};
+
+}  // namespace tessera::functions
+
+#pragma clang attribute pop

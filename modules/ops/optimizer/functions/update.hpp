@@ -1,0 +1,28 @@
+#pragma once
+// What the rules of optimizers share. A rule is one step in one pass over flat arrays: p is the
+// parameter, g its gradient, and what stands in the formulas besides is the optimizer's state.
+// Numbers that depend on the step are fields. Rule::Lanes<C> has the fields as C (float, or double
+// for parameters in f64), and computes with vectors of C, or with a device's numbers: see math.hpp.
+//     void operator()(V& p, V g, V* states) const;  // states that are absent are 0
+
+#include <tessera/math.hpp>
+
+#pragma clang attribute push([[gnu::always_inline]], apply_to = function)
+
+namespace tessera::functions {
+
+/// What every rule begins with: g = scale * gradient + decay * p.
+struct OwnGradient {
+  double scale = 1;  // clipping; negative to maximize
+  double decay = 0;  // an L2 penalty
+};
+
+/// m + (x - m) (1 - beta): a moving average, as torch computes it.
+template <class V, class C>
+inline V average(V m, V x, C rest) {
+  return m + (x - m) * rest;
+}
+
+}  // namespace tessera::functions
+
+#pragma clang attribute pop
