@@ -188,6 +188,12 @@ Work Communicator::reduce_async(const void* source, void* destination, std::int6
   return engine_->issue(
       make({CallKind::reduce, dtype, reduce, root, count, 0}, source, destination, size()));
 }
+Work Communicator::shift_async(const void* source, void* destination, std::int64_t count,
+                               DType dtype, int by) {
+  const int places = (by % size() + size()) % size();
+  return engine_->issue(
+      make({CallKind::shift, dtype, ReduceOp::sum, places, count, 0}, source, destination, size()));
+}
 Work Communicator::barrier_async() { return engine_->issue({}); }
 
 Work Communicator::all_gather_async(std::span<const Segment> segments, DType dtype) {
@@ -255,6 +261,10 @@ void Communicator::all_to_all(const void* source, std::span<const std::int64_t> 
 }
 void Communicator::broadcast(void* data, std::int64_t count, DType dtype, int root) {
   broadcast_async(data, count, dtype, root).wait();
+}
+void Communicator::shift(const void* source, void* destination, std::int64_t count, DType dtype,
+                         int by) {
+  shift_async(source, destination, count, dtype, by).wait();
 }
 void Communicator::scatter(const void* source, void* destination, std::int64_t count, DType dtype,
                            int root) {

@@ -39,6 +39,11 @@ Read from_root(const Pair& p) {
   return p.member == p.call.root ? Of(p) : Read{};
 }
 
+/// Of the member that is `root` places before the reader, around the end of the group.
+Read row_of_predecessor(const Pair& p) {
+  return (p.member + p.call.root) % p.size == p.reader ? whole_row(p) : Read{};
+}
+
 /// A rank's piece of what is reduced in two phases, and where it is in both.
 Read piece(const Pair& p, int rank) {
   const std::size_t element = size_of(p.call.dtype);
@@ -102,6 +107,7 @@ constexpr CallForm forms[] = {
      .read = by_root<whole_row>,
      .combine = Combine::reduce,
      .number = "root"},
+    {.kind = CallKind::shift, .name = "shift", .read = row_of_predecessor, .number = "by"},
     {.kind = CallKind::all_gather_segments,
      .name = "all_gather of segments",
      .read = segment_of_member,
