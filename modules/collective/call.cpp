@@ -12,27 +12,10 @@ module;
 module tessera.collective;
 
 import tessera.base;
+import :call;
+import :forms;
 
 namespace tessera::collective {
-
-std::string_view name_of(CallKind kind) {
-  constexpr std::string_view names[] = {"barrier",
-                                        "all_reduce",
-                                        "all_gather",
-                                        "reduce_scatter",
-                                        "all_to_all",
-                                        "all_to_all with counts",
-                                        "broadcast",
-                                        "scatter",
-                                        "gather",
-                                        "reduce",
-                                        "all_gather of segments",
-                                        "reduce_scatter of segments",
-                                        "all_reduce of segments",
-                                        "send",
-                                        "receive"};
-  return names[static_cast<int>(kind)];
-}
 
 namespace {
 
@@ -90,19 +73,12 @@ std::string to_string(const Call& call) {
   }
   std::string text =
       fmt::format("{}({}, {}", name_of(call.kind), tessera::name_of(call.dtype), call.count);
-  switch (call.kind) {
-    case CallKind::all_reduce:
-    case CallKind::reduce_scatter:
-    case CallKind::reduce:
-    case CallKind::reduce_scatter_segments:
-    case CallKind::all_reduce_segments:
-      text += fmt::format(", {}", tessera::name_of(call.reduce));
-      break;
-    default:
-      break;
+  const CallForm& form = form_of(call.kind);
+  if (form.combine == Combine::reduce) {
+    text += fmt::format(", {}", tessera::name_of(call.reduce));
   }
-  if (call.root >= 0) {
-    text += fmt::format(", root {}", call.root);
+  if (!form.number.empty()) {
+    text += fmt::format(", {} {}", form.number, call.root);
   }
   if (const std::string moved = noted().name_of(call.shape); !moved.empty()) {
     text += fmt::format(", '{}'", moved);

@@ -15,6 +15,7 @@ enum class CallKind : std::uint8_t {
   scatter,
   gather,
   reduce,
+  shift,
   all_gather_segments,
   reduce_scatter_segments,
   all_reduce_segments,

@@ -21,6 +21,7 @@ import :call;
 import :communicator;
 import :control;
 import :engine;
+import :forms;
 import :region;
 import :state;
 import :work;
@@ -28,13 +29,11 @@ import :work;
 namespace tessera::collective {
 namespace {
 
-const std::byte* bytes(const void* pointer) { return static_cast<const std::byte*>(pointer); }
-std::byte* bytes(void* pointer) { return static_cast<std::byte*>(pointer); }
-
-bool reduces(CallKind kind) {
-  return kind == CallKind::all_reduce || kind == CallKind::reduce_scatter ||
-         kind == CallKind::reduce || kind == CallKind::reduce_scatter_segments ||
-         kind == CallKind::all_reduce_segments;
+/// Where parts of these lengths begin, and where the last one ends.
+std::vector<std::int64_t> begins_of(std::span<const std::int64_t> counts) {
+  std::vector<std::int64_t> begins(counts.size() + 1, 0);
+  std::partial_sum(counts.begin(), counts.end(), begins.begin() + 1);
+  return begins;
 }
 
 /// Checks of the arguments that need no other rank.
@@ -49,7 +48,7 @@ void check(const Call& call, int size) {
           .wrong = fmt::format("no rank {} in the group", call.root),
           .expected = fmt::format("0 to {}", size - 1)});
   }
-  if (reduces(call.kind) && is_stored_only(call.dtype)) {
+  if (form_of(call.kind).combine == Combine::reduce && is_stored_only(call.dtype)) {
     fail({.thing = std::string(name_of(call.kind)),
           .wrong = fmt::format("elements of {} are only stored and cannot be reduced",
                                tessera::name_of(call.dtype)),
@@ -65,7 +64,9 @@ void check(const Call& call, int size) {
 
 Operation make(const Call& call, const void* source, void* destination, int size) {
   check(call, size);
-  return {.call = call, .source = bytes(source), .destination = bytes(destination)};
+  return {.call = call,
+          .array = {source, destination, call.count, call.count},
+          .form = &form_of(call.kind)};
 }
 
 Operation make_segments(CallKind kind, std::span<const Segment> segments, DType dtype,
@@ -164,8 +165,8 @@ Work Communicator::all_to_all_async(const void* source, std::span<const std::int
   // Ranks may send different numbers of elements: the counts are compared pair by pair.
   Operation op = make({CallKind::all_to_all_counts, dtype, ReduceOp::sum, -1, 0, 0}, source,
                       destination, size());
-  op.send_counts.assign(send_counts.begin(), send_counts.end());
-  op.receive_counts.assign(receive_counts.begin(), receive_counts.end());
+  op.send_begins = begins_of(send_counts);
+  op.receive_begins = begins_of(receive_counts);
   return engine_->issue(std::move(op));
 }
 Work Communicator::broadcast_async(void* data, std::int64_t count, DType dtype, int root) {
@@ -186,6 +187,12 @@ Work Communicator::reduce_async(const void* source, void* destination, std::int6
                                 DType dtype, ReduceOp reduce, int root) {
   return engine_->issue(
       make({CallKind::reduce, dtype, reduce, root, count, 0}, source, destination, size()));
+}
+Work Communicator::shift_async(const void* source, void* destination, std::int64_t count,
+                               DType dtype, int by) {
+  const int places = (by % size() + size()) % size();
+  return engine_->issue(
+      make({CallKind::shift, dtype, ReduceOp::sum, places, count, 0}, source, destination, size()));
 }
 Work Communicator::barrier_async() { return engine_->issue({}); }
 
@@ -254,6 +261,10 @@ void Communicator::all_to_all(const void* source, std::span<const std::int64_t> 
 }
 void Communicator::broadcast(void* data, std::int64_t count, DType dtype, int root) {
   broadcast_async(data, count, dtype, root).wait();
+}
+void Communicator::shift(const void* source, void* destination, std::int64_t count, DType dtype,
+                         int by) {
+  shift_async(source, destination, count, dtype, by).wait();
 }
 void Communicator::scatter(const void* source, void* destination, std::int64_t count, DType dtype,
                            int root) {

@@ -121,6 +121,12 @@ class Communicator {
   [[nodiscard]] Work reduce_async(const void* source, void* destination, std::int64_t count,
                                   DType dtype, ReduceOp reduce, int root);
 
+  /// Around a ring: rank r's source goes to rank r + by of the group, where the first follows the
+  /// last; `by` may be negative. Source may equal destination.
+  void shift(const void* source, void* destination, std::int64_t count, DType dtype, int by = 1);
+  [[nodiscard]] Work shift_async(const void* source, void* destination, std::int64_t count,
+                                 DType dtype, int by = 1);
+
   /// Returns when every rank of the group has called it.
   void barrier();
   [[nodiscard]] Work barrier_async();

@@ -85,16 +85,18 @@ Work Engine::issue_now(Operation&& operation) {
   }
   Operation& op = queue_.emplace_back(std::move(operation));
   op.sequence = sequence;
+  op.form = &form_of(op.call.kind);
   op.complete_before = completed_.load(std::memory_order_relaxed);
   op.record = &state_.record(state_.region->offset_of(group_), sequence, pack(op.call));
   issued_.store(sequence + 1, std::memory_order_relaxed);
+  const std::size_t bytes = static_cast<std::size_t>(op.call.count) * size_of(op.call.dtype);
+  op.two_phase = size_ > 1 && op.form->gather != nullptr &&
+                 (op.form->at_once == nullptr || bytes > symmetric_bytes);
+  op.read = op.two_phase || op.form->at_once == nullptr ? op.form->read : op.form->at_once;
   if (size_ == 1) {
     progress(issued(), true);
     return {};
   }
-  const std::size_t bytes = static_cast<std::size_t>(op.call.count) * size_of(op.call.dtype);
-  op.two_phase = op.call.kind == CallKind::all_reduce_segments ||
-                 (op.call.kind == CallKind::all_reduce && bytes > symmetric_bytes);
   publish(op);
   if (!remotes_.empty()) {
     send_call(op);
@@ -131,7 +133,8 @@ bool Engine::arrived(Operation& op, bool block) {
     for (int r = 0; r < size_; ++r) {
       issued = std::max(issued, publication(r, op.sequence).time);
     }
-    op.arrives = state_.slow_link->arrival(issued, received_bytes(op, rank_, size_));
+    op.arrives = state_.slow_link->arrival(
+        issued, received_bytes(op.call, op.arrays(), rank_, size_, op.receive_begins.data()));
   }
   const std::int64_t left = op.arrives - steady_nanoseconds();
   if (left > 0 && block) {
@@ -161,8 +164,9 @@ void Engine::verify(const Operation& op) {
 
 void Engine::finish_reading(Operation& op) {
   members_[rank_].done.raise(op.sequence + 1);
-  // Of segments that are reduced in place (both are null then), peers read the destinations.
-  const bool peers_read_memory = op.two_phase ? op.result == op.destination : op.direct;
+  // Of a list that is reduced in two phases, and so in place, peers read the destinations.
+  const bool peers_read_memory =
+      op.two_phase ? op.form->list || op.result == op.array.destination : op.direct;
   op.phase = peers_read_memory ? Operation::Phase::held : Operation::Phase::complete;
 }
 
@@ -190,11 +194,7 @@ bool Engine::advance(Operation& op, bool block) {
     if (!all_reached(&Member::reduced, op, block)) {
       return false;
     }
-    if (op.call.kind == CallKind::all_reduce_segments) {
-      gather_segment_pieces(op);
-    } else {
-      gather_pieces(op);
-    }
+    gather_results(op);
     finish_reading(op);
   }
   if (op.phase == Operation::Phase::held) {

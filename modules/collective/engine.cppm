@@ -5,6 +5,7 @@ import :bridge;
 import :call;
 import :communicator;
 import :control;
+import :forms;
 import :point_to_point;
 import :region;
 import :state;
@@ -62,12 +63,14 @@ struct Operation {
   enum class Phase : std::uint8_t { gathering_peers, second_phase, held, complete };
 
   Call call;
-  const std::byte* source = nullptr;
-  std::byte* destination = nullptr;
-  std::vector<Segment> segments{};
-  std::vector<std::int64_t> send_counts{};
-  std::vector<std::int64_t> receive_counts{};
+  Segment array{};                          ///< what moves, where the call is not of a list
+  std::vector<Segment> segments{};          ///< of a list
+  std::vector<std::int64_t> send_begins{};  ///< with counts: see Pair
+  std::vector<std::int64_t> receive_begins{};
   ReduceSegmentsOptions options{};
+
+  const CallForm* form = nullptr;       ///< null: the engine looks it up when it issues the call
+  Read (*read)(const Pair&) = nullptr;  ///< of the first phase; null: nothing moves
 
   Phase phase = Phase::gathering_peers;
   bool two_phase = false;
@@ -77,10 +80,12 @@ struct Operation {
   std::uint64_t complete_before = 0;  ///< calls that were complete when this one was issued
   RecordedCall* record = nullptr;
   std::int64_t arrives = 0;  ///< over a slow link; 0: not known yet
-};
 
-/// Bytes that this rank must receive in the call.
-std::int64_t received_bytes(const Operation& op, int rank, int size);
+  std::span<const Segment> arrays() const {
+    return form != nullptr && form->list ? std::span<const Segment>(segments)
+                                         : std::span<const Segment>(&array, 1);
+  }
+};
 
 /// The state of a communicator: the calls in flight and how they move. One algorithm for processes
 /// and for threads. A call is published when it is issued; its data is pulled by the receivers.
@@ -139,18 +144,33 @@ class Engine {
   const Publication& publication(int member, std::uint64_t sequence) const {
     return members_[member].publications[sequence % Member::ring];
   }
-  /// A member's source; this rank's own as it was given, a peer's through its publication.
-  const std::byte* source_of(int member, const Operation& op) const;
+  /// A pair of ranks of which one is this rank.
+  Pair pair(const Operation& op, const Segment& array, int reader, int member) const {
+    Pair made{op.call, array, size_, reader, member};
+    if (op.form->counts) [[unlikely]] {
+      made.send_begins = member == rank_ ? op.send_begins.data() : nullptr;
+      made.receive_begins = reader == rank_ ? op.receive_begins.data() : nullptr;
+    }
+    return made;
+  }
   const std::uint64_t* table_of(int member, const Operation& op) const;
   bool reachable(const void* pointer, std::size_t bytes) const;
 
   // publish.cpp: what peers are told at issue; each returns the offset to publish
+  struct Span {  // elements
+    std::int64_t begin = 0;
+    std::int64_t end = 0;
+  };
   void publish(Operation& op);
-  std::uint64_t publish_source(Operation& op);
+  /// From the first to the last element of this rank's array that peers read.
+  Span read_by_peers(const Operation& op, const Segment& array) const;
+  bool overwrites_what_peers_read(const Operation& op, const Span& span) const;
+  /// Copies what peers read, to where element 0 would be at `to`.
+  void stage(const Operation& op, const Segment& array, std::uint64_t to) const;
+  std::uint64_t publish_array(Operation& op);
   std::uint64_t publish_result(Operation& op, std::uint64_t source);
-  std::uint64_t publish_segments(Operation& op);
+  std::uint64_t publish_list(Operation& op);
   std::uint64_t publish_counts(Operation& op);
-  std::uint64_t stage(const void* source, std::size_t bytes, std::uint64_t sequence);
   void finish_reading(Operation& op);
   /// Moves one operation; with `block` until it is complete. Returns whether it is.
   bool advance(Operation& op, bool block);
@@ -167,15 +187,15 @@ class Engine {
 
   // transfer.cpp: what moves once all peers have published
   void pull(Operation& op);
-  void pull_rows(Operation& op);
-  void pull_counts(Operation& op);
-  void pull_segments(Operation& op);
-  void reduce_segments(Operation& op);
-  void reduce_segment_pieces(Operation& op);
-  void gather_segment_pieces(Operation& op);
-  void reduce_rows(Operation& op);
-  void reduce_piece(Operation& op);
-  void gather_pieces(Operation& op);
+  void gather_results(Operation& op);
+  /// Where a member has element 0 of an array (with counts: of what it sends to this rank). This
+  /// rank's own as it was given, a peer's through its publication.
+  const std::byte* source_of(int member, std::size_t array, const Operation& op) const;
+  /// The same for the pieces that the first phase has reduced.
+  std::byte* result_of(int member, std::size_t array, const Operation& op) const;
+  void check_counts(const Operation& op);
+  void copy_reads(Operation& op);
+  void reduce_reads(Operation& op);
   /// Reduces `count` elements of sources_.
   void reduce_sources(void* destination, std::int64_t count, const Operation& op);
 
@@ -186,8 +206,15 @@ class Engine {
   Counter& done_counter(int member) const {
     return *done_counters_[static_cast<std::size_t>(member)];
   }
+  struct Remote;
+  class Ranges;
   void send_call(const Operation& op);
   void send_result(const Operation& op);
+  void send_ranges(const Operation& op, const Remote& remote, Topic topic,
+                   const std::vector<std::byte*>& bases, const std::vector<std::uint64_t>& extra,
+                   bool table, const Ranges& ranges);
+  static void put_ranges(Outgoing& message, Writer& writer, const std::vector<std::byte*>& bases,
+                         const std::vector<std::uint64_t>& extra, bool table, const Ranges& ranges);
   void send_message(const Call& call, const void* source, int to, int tag, std::uint64_t order);
 
   // point_to_point.cpp
@@ -222,15 +249,10 @@ class Engine {
   std::deque<PendingReceive> receives_;
   std::uint64_t next_receive_ = receive_ticket;
   std::vector<const void*> sources_;  // scratch of reductions
+  std::vector<Span> spans_;           // and of lists that are published
   std::mutex kept_mutex_;
   /// What peers may still read, and how many calls they must be done with before it goes away.
   std::deque<std::pair<std::uint64_t, std::shared_ptr<void>>> kept_;
 };
-
-/// First element of a rank's piece when `count` elements are cut for `size` ranks, at multiples of
-/// a cache line.
-std::int64_t piece_begin(std::int64_t count, std::size_t element, int size, int rank);
-/// Elements of rank r's piece of a segment.
-std::int64_t piece_elements(const Segment& segment, int rank);
 
 }  // namespace tessera::collective

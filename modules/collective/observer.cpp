@@ -15,6 +15,7 @@ import :call;
 import :communicator;
 import :control;
 import :engine;
+import :forms;
 import :observer;
 import :region;
 import :state;
@@ -27,50 +28,6 @@ namespace {
 thread_local constinit Observer* innermost = nullptr;
 
 }  // namespace
-
-std::int64_t received_bytes(const Operation& op, int rank, int size) {
-  const auto element = static_cast<std::int64_t>(size_of(op.call.dtype));
-  const std::int64_t bytes = op.call.count * element;
-  const bool root = op.call.root == rank;
-  const std::int64_t others = size - 1;
-  std::int64_t sum = 0;
-  switch (op.call.kind) {
-    case CallKind::barrier:
-    case CallKind::send:
-      return 0;
-    case CallKind::all_reduce:
-    case CallKind::all_reduce_segments:
-      return 2 * others * bytes / size;
-    case CallKind::all_gather:
-    case CallKind::reduce_scatter:
-    case CallKind::all_to_all:
-      return others * bytes;
-    case CallKind::all_to_all_counts:
-      for (int r = 0; r < size; ++r) {
-        sum += r == rank ? 0 : op.receive_counts[static_cast<std::size_t>(r)];
-      }
-      return sum * element;
-    case CallKind::broadcast:
-    case CallKind::scatter:
-      return root ? 0 : bytes;
-    case CallKind::gather:
-    case CallKind::reduce:
-      return root ? others * bytes : 0;
-    case CallKind::all_gather_segments:
-      for (const Segment& s : op.segments) {
-        sum += s.total - piece_elements(s, rank);
-      }
-      return sum * element;
-    case CallKind::reduce_scatter_segments:
-      for (const Segment& s : op.segments) {
-        sum += others * piece_elements(s, rank);
-      }
-      return sum * element;
-    case CallKind::receive:
-      return bytes;
-  }
-  return 0;
-}
 
 /// What the engine and the scopes do with the chain of observers of the calling thread.
 struct Observers {
@@ -181,7 +138,8 @@ Work Engine::issue_observed(Operation&& operation) {
                           ranks_,
                           name(),
                           issued(),
-                          received_bytes(operation, rank_, size_)};
+                          received_bytes(operation.call, operation.arrays(), rank_, size_,
+                                         operation.receive_begins.data())};
   Work work;
   bool pending = false;
   Observers::perform(innermost, activity, [&] {
@@ -215,7 +173,7 @@ Work Engine::receive(void* destination, std::int64_t count, DType dtype, int fro
                           ranks_,
                           name(),
                           ticket - receive_ticket,
-                          received_bytes(operation, rank_, size_)};
+                          received_bytes(operation.call, {}, rank_, size_, nullptr)};
   Work work;
   bool pending = false;
   Observers::perform(innermost, activity, [&] {

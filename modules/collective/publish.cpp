@@ -6,7 +6,6 @@ module;
 #include <deque>
 #include <memory>
 #include <mutex>
-#include <numeric>
 #include <span>
 #include <vector>
 module tessera.collective;
@@ -16,6 +15,7 @@ import :call;
 import :communicator;
 import :control;
 import :engine;
+import :forms;
 import :observer;
 import :region;
 import :state;
@@ -23,8 +23,8 @@ import :state;
 namespace tessera::collective {
 namespace {
 
-bool overlap(const std::byte* a, const std::byte* b, std::size_t bytes) {
-  return a < b + bytes && b < a + bytes;
+bool overlap(const std::byte* a, std::size_t bytes_a, const std::byte* b, std::size_t bytes_b) {
+  return a < b + bytes_b && b < a + bytes_a;
 }
 
 }  // namespace
@@ -57,128 +57,168 @@ std::uint64_t Staging::take(std::size_t bytes, std::uint64_t sequence, std::uint
   return offset;
 }
 
-std::int64_t piece_begin(std::int64_t count, std::size_t element, int size, int rank) {
-  const auto line = static_cast<std::int64_t>(64 / element);
-  const std::int64_t piece = ((count + size - 1) / size + line - 1) / line * line;
-  return std::min(count, piece * rank);
-}
-
-std::int64_t piece_elements(const Segment& segment, int rank) {
-  return std::clamp<std::int64_t>(segment.total - segment.chunk * rank, 0, segment.chunk);
-}
-
 bool Engine::reachable(const void* pointer, std::size_t bytes) const {
   return bytes == 0 ||
          (state_.region->contains(pointer) &&
           state_.region->contains(static_cast<const std::byte*>(pointer) + bytes - 1));
 }
 
-std::uint64_t Engine::stage(const void* source, std::size_t bytes, std::uint64_t sequence) {
-  const std::uint64_t offset = staging_.take(bytes, sequence, all_done());
-  if (bytes != 0) {
-    std::memcpy(state_.region->at(offset), source, bytes);
+Engine::Span Engine::read_by_peers(const Operation& op, const Segment& array) const {
+  Span span;
+  for (int reader = 0; reader < size_; ++reader) {
+    if (reader == rank_) {
+      continue;
+    }
+    const Read read = op.read(pair(op, array, reader, rank_));
+    if (read.count != 0) {
+      const std::int64_t end = read.from + read.count;
+      span = span.begin == span.end
+                 ? Span{read.from, end}
+                 : Span{std::min(span.begin, read.from), std::max(span.end, end)};
+    }
   }
-  return offset;
+  return span;
 }
 
-std::uint64_t Engine::publish_source(Operation& op) {
-  const Call& call = op.call;
-  const std::size_t row = static_cast<std::size_t>(call.count) * size_of(call.dtype);
-  const std::size_t all = row * static_cast<std::size_t>(size_);
-  const bool root = rank_ == call.root;
-  std::size_t bytes = 0;
-  bool in_place = false;
-  switch (call.kind) {
-    case CallKind::all_reduce:
-      bytes = row;
-      in_place = !op.two_phase && overlap(op.source, op.destination, row);
-      break;
-    case CallKind::all_gather:
-      bytes = row;
-      break;
-    case CallKind::reduce_scatter:
-      bytes = all;
-      break;
-    case CallKind::all_to_all:
-      bytes = all;
-      in_place = overlap(op.source, op.destination, all);
-      break;
-    case CallKind::broadcast:
-      bytes = root ? row : 0;
-      break;
-    case CallKind::scatter:
-      bytes = root ? all : 0;
-      break;
-    case CallKind::gather:
-    case CallKind::reduce:
-      bytes = root ? 0 : row;
-      break;
-    default:
-      break;
+bool Engine::overwrites_what_peers_read(const Operation& op, const Span& span) const {
+  const std::size_t element = size_of(op.call.dtype);
+  const auto* const source = static_cast<const std::byte*>(op.array.source);
+  const auto* const destination = static_cast<const std::byte*>(op.array.destination);
+  const auto bytes = [&](std::int64_t count) { return static_cast<std::size_t>(count) * element; };
+  const auto peers_read = [&](const std::byte* written, std::size_t count) {
+    for (int reader = 0; reader < size_; ++reader) {
+      const Read read = reader == rank_ ? Read{} : op.read(pair(op, op.array, reader, rank_));
+      if (read.count != 0 &&
+          overlap(written, count, source + bytes(read.from), bytes(read.count))) {
+        return true;
+      }
+    }
+    return false;
+  };
+  for (int member = 0; member < size_; ++member) {
+    const Read read = op.read(pair(op, op.array, rank_, member));
+    const std::byte* const written = destination + bytes(read.to);
+    if (read.count == 0 || (member == rank_ && op.form->combine == Combine::copy &&
+                            written == source + bytes(read.from))) {
+      continue;  // what stays where it is
+    }
+    if (overlap(written, bytes(read.count), source + bytes(span.begin),
+                bytes(span.end - span.begin)) &&
+        peers_read(written, bytes(read.count))) {
+      return true;
+    }
+    if (op.form->combine == Combine::reduce) {
+      break;  // all members' reads go to one place
+    }
   }
+  return false;
+}
+
+void Engine::stage(const Operation& op, const Segment& array, std::uint64_t to) const {
+  const std::size_t element = size_of(op.call.dtype);
+  const auto* const source = static_cast<const std::byte*>(array.source);
+  Span span;
+  const auto copy = [&] {
+    const std::size_t begin = static_cast<std::size_t>(span.begin) * element;
+    if (span.end > span.begin) {
+      std::memcpy(state_.region->at(to + begin), source + begin,
+                  static_cast<std::size_t>(span.end - span.begin) * element);
+    }
+  };
+  // What several peers read is copied once, and neighbours in one piece. Nobody but this rank reads
+  // its own part, and it reads the source.
+  for (int reader = 0; reader < size_; ++reader) {
+    const Read read = reader == rank_ ? Read{} : op.read(pair(op, array, reader, rank_));
+    const std::int64_t end = read.from + read.count;
+    if (read.count == 0 || (read.from >= span.begin && end <= span.end)) {
+      continue;
+    }
+    if (read.from == span.end) {
+      span.end = end;
+    } else {
+      copy();
+      span = {read.from, end};
+    }
+  }
+  copy();
+}
+
+std::uint64_t Engine::publish_array(Operation& op) {
+  const std::size_t element = size_of(op.call.dtype);
+  Span span = read_by_peers(op, op.array);
+  if (op.two_phase) {  // what is staged has room for the own piece too: see publish_result
+    const Read own = op.read(pair(op, op.array, rank_, rank_));
+    span = {std::min(span.begin, own.from), std::max(span.end, own.from + own.count)};
+  }
+  const std::size_t bytes = static_cast<std::size_t>(span.end - span.begin) * element;
+  const std::size_t begin = static_cast<std::size_t>(span.begin) * element;
   if (bytes == 0) {
     return 0;
   }
-  // A destination that is also the source changes while peers read it.
-  op.direct = !in_place && reachable(op.source, bytes);
+  // A destination that is also the source changes while peers read it. In two phases it does not:
+  // a rank writes its own piece first, and another one's when that has been reduced.
+  const auto* const source = static_cast<const std::byte*>(op.array.source);
+  op.direct =
+      reachable(source + begin, bytes) && (op.two_phase || !overwrites_what_peers_read(op, span));
   if (op.direct) {
-    return state_.region->offset_of(op.source);
+    return state_.region->offset_of(source);
   }
-  if (bytes != all || in_place) {
-    return stage(op.source, bytes, op.sequence);
-  }
-  // Nobody but this rank reads its own row, and it reads the source.
-  const std::uint64_t offset = staging_.take(bytes, op.sequence, all_done());
-  const std::size_t before = row * static_cast<std::size_t>(rank_);
-  std::memcpy(state_.region->at(offset), op.source, before);
-  std::memcpy(state_.region->at(offset) + before + row, op.source + before + row,
-              all - before - row);
-  return offset;
+  const std::uint64_t base = staging_.take(bytes, op.sequence, all_done()) - begin;
+  stage(op, op.array, base);
+  return base;
 }
 
 std::uint64_t Engine::publish_result(Operation& op, std::uint64_t source) {
   const std::size_t element = size_of(op.call.dtype);
-  const std::size_t bytes = static_cast<std::size_t>(op.call.count) * element;
-  if (reachable(op.destination, bytes)) {
-    op.result = op.destination;
+  auto* const destination = static_cast<std::byte*>(op.array.destination);
+  const Read own = op.form->gather(pair(op, op.array, rank_, rank_));
+  const std::size_t begin = static_cast<std::size_t>(own.from) * element;
+  const std::size_t bytes = static_cast<std::size_t>(own.count) * element;
+  if (reachable(destination + begin, bytes)) {
+    op.result = destination;
   } else if (!op.direct) {
     op.result = state_.region->at(source);  // peers read other pieces of it
   } else {
-    const std::int64_t begin = piece_begin(op.call.count, element, size_, rank_);
-    const std::int64_t end = piece_begin(op.call.count, element, size_, rank_ + 1);
-    const std::uint64_t offset =
-        staging_.take(static_cast<std::size_t>(end - begin) * element, op.sequence, all_done());
-    op.result = state_.region->at(offset) - static_cast<std::size_t>(begin) * element;
+    op.result = state_.region->at(staging_.take(bytes, op.sequence, all_done()) - begin);
   }
   return state_.region->offset_of(op.result);
 }
 
-std::uint64_t Engine::publish_segments(Operation& op) {
+std::uint64_t Engine::publish_list(Operation& op) {
   const std::size_t element = size_of(op.call.dtype);
-  const bool gathers = op.call.kind == CallKind::all_gather_segments;
-  const auto bytes_of = [&](const Segment& s) {
-    return static_cast<std::size_t>(gathers ? piece_elements(s, rank_) : s.total) * element;
+  const auto private_bytes = [&](const Segment& segment, const Span& span) -> std::size_t {
+    const std::size_t bytes = static_cast<std::size_t>(span.end - span.begin) * element;
+    const auto* const first = static_cast<const std::byte*>(segment.source) +
+                              static_cast<std::size_t>(span.begin) * element;
+    return reachable(first, bytes) ? 0 : (bytes + 63) / 64 * 64;
   };
-  std::size_t private_bytes = 0;
+  spans_.clear();
+  std::size_t all_private = 0;
   for (const Segment& segment : op.segments) {
-    const std::size_t bytes = bytes_of(segment);
-    private_bytes += reachable(segment.source, bytes) ? 0 : (bytes + 63) / 64 * 64;
+    Span& span = spans_.emplace_back(read_by_peers(op, segment));
+    if (op.two_phase) {  // peers read the own piece, when it is reduced, where they read the others
+      const Read own = op.read(pair(op, segment, rank_, rank_));
+      span = {std::min(span.begin, own.from), std::max(span.end, own.from + own.count)};
+    }
+    all_private += private_bytes(segment, span);
   }
   const std::uint64_t offset =
       staging_.take(op.segments.size() * sizeof(std::uint64_t), op.sequence, all_done());
   auto* table = reinterpret_cast<std::uint64_t*>(state_.region->at(offset));
   std::uint64_t copy_to =
-      private_bytes == 0 ? 0 : staging_.take(private_bytes, op.sequence, all_done());
+      all_private == 0 ? 0 : staging_.take(all_private, op.sequence, all_done());
   for (std::size_t i = 0; i < op.segments.size(); ++i) {
     const Segment& segment = op.segments[i];
-    const std::size_t bytes = bytes_of(segment);
-    if (reachable(segment.source, bytes)) {
-      table[i] = bytes == 0 ? 0 : state_.region->offset_of(segment.source);
-      continue;
+    const std::size_t bytes = private_bytes(segment, spans_[i]);
+    if (spans_[i].begin == spans_[i].end) {
+      table[i] = 0;
+    } else if (bytes == 0) {
+      table[i] = state_.region->offset_of(segment.source);
+    } else {
+      table[i] = copy_to - static_cast<std::size_t>(spans_[i].begin) * element;
+      stage(op, segment, table[i]);
+      copy_to += bytes;
     }
-    std::memcpy(state_.region->at(copy_to), segment.source, bytes);
-    table[i] = copy_to;
-    copy_to += (bytes + 63) / 64 * 64;
   }
   return offset;
 }
@@ -186,20 +226,15 @@ std::uint64_t Engine::publish_segments(Operation& op) {
 std::uint64_t Engine::publish_counts(Operation& op) {
   const std::size_t element = size_of(op.call.dtype);
   const auto ranks = static_cast<std::size_t>(size_);
-  const std::int64_t all =
-      std::accumulate(op.send_counts.begin(), op.send_counts.end(), std::int64_t{0});
-  const std::size_t bytes = static_cast<std::size_t>(all) * element;
   // The table: the offset of the elements for each peer, then their number.
   const std::uint64_t offset =
       staging_.take(2 * ranks * sizeof(std::uint64_t), op.sequence, all_done());
-  op.direct = bytes != 0 && reachable(op.source, bytes);
-  std::uint64_t begin =
-      op.direct ? state_.region->offset_of(op.source) : stage(op.source, bytes, op.sequence);
+  const std::uint64_t base = publish_array(op);
   auto* table = reinterpret_cast<std::uint64_t*>(state_.region->at(offset));
   for (std::size_t r = 0; r < ranks; ++r) {
-    table[r] = begin;
-    table[ranks + r] = static_cast<std::uint64_t>(op.send_counts[r]);
-    begin += static_cast<std::uint64_t>(op.send_counts[r]) * element;
+    const Read read = op.read(pair(op, op.array, static_cast<int>(r), rank_));
+    table[r] = read.count == 0 ? 0 : base + static_cast<std::uint64_t>(read.from) * element;
+    table[ranks + r] = static_cast<std::uint64_t>(read.count);
   }
   return offset;
 }
@@ -207,23 +242,14 @@ std::uint64_t Engine::publish_counts(Operation& op) {
 void Engine::publish(Operation& op) {
   Member& own = members_[rank_];
   Publication& publication = own.publications[op.sequence % Member::ring];
-  switch (op.call.kind) {
-    case CallKind::barrier:
-      break;
-    case CallKind::all_gather_segments:
-    case CallKind::reduce_scatter_segments:
-    case CallKind::all_reduce_segments:
-      publication.source = publish_segments(op);
-      publication.result = publication.source;
-      break;
-    case CallKind::all_to_all_counts:
-      publication.source = publish_counts(op);
-      break;
-    default:
-      publication.source = publish_source(op);
-      if (op.two_phase) {
-        publication.result = publish_result(op, publication.source);
-      }
+  if (op.read != nullptr) {
+    publication.source = op.form->list     ? publish_list(op)
+                         : op.form->counts ? publish_counts(op)
+                                           : publish_array(op);
+    if (op.two_phase) {
+      publication.result =
+          op.form->list ? publication.source : publish_result(op, publication.source);
+    }
   }
   publication.call = pack(op.call);
   if (state_.slow_link != nullptr) {

@@ -17,16 +17,16 @@ import :call;
 import :communicator;
 import :control;
 import :engine;
+import :forms;
 import :mirror;
 import :point_to_point;
 import :region;
 import :state;
 
 namespace tessera::collective {
-namespace {
 
 /// The ranges of one message, in the order in which they are sent.
-class Ranges {
+class Engine::Ranges {
  public:
   void add(std::size_t base, std::uint64_t begin, std::uint64_t bytes) {
     while (bytes > 0) {
@@ -40,8 +40,8 @@ class Ranges {
 };
 
 /// Writes the ranges into the head; small ones with their bytes, large ones become parts.
-void put_ranges(Outgoing& message, Writer& writer, const std::vector<std::byte*>& bases,
-                const std::vector<std::uint64_t>& extra, bool table, const Ranges& ranges) {
+void Engine::put_ranges(Outgoing& message, Writer& writer, const std::vector<std::byte*>& bases,
+                        const std::vector<std::uint64_t>& extra, bool table, const Ranges& ranges) {
   writer.put(static_cast<std::uint8_t>(table));
   writer.put(static_cast<std::uint32_t>(bases.size()));
   writer.put(static_cast<std::uint32_t>(extra.size()));
@@ -59,8 +59,6 @@ void put_ranges(Outgoing& message, Writer& writer, const std::vector<std::byte*>
     }
   }
 }
-
-}  // namespace
 
 void put_group(Writer& writer, GroupBlock& group) {
   writer.put(group.size);
@@ -95,152 +93,79 @@ bool Engine::is_here(int member) const {
 }
 
 void Engine::send_call(const Operation& op) {
-  const Publication& own = publication(rank_, op.sequence);
   const std::size_t element = size_of(op.call.dtype);
-  const std::size_t row = static_cast<std::size_t>(op.call.count) * element;
-  const bool segments = !op.segments.empty();
-  const bool counts = op.call.kind == CallKind::all_to_all_counts;
+  const std::span<const Segment> arrays = op.arrays();
+  const bool table = op.form->list || op.form->counts;
   std::vector<std::byte*> bases;
   std::vector<std::uint64_t> extra;
-  if (segments || counts) {
-    const std::uint64_t* table = table_of(rank_, op);
-    const std::size_t entries = segments ? op.segments.size() : static_cast<std::size_t>(size_);
-    for (std::size_t i = 0; i < entries; ++i) {
-      bases.push_back(state_.region->at(table[i]));
+  if (op.form->list) {
+    for (std::size_t a = 0; a < arrays.size(); ++a) {
+      bases.push_back(state_.region->at(table_of(rank_, op)[a]));
     }
-    if (counts) {
-      extra.assign(table + size_, table + 2 * size_);
+  } else if (op.form->counts) {
+    const std::uint64_t* const own = table_of(rank_, op);
+    for (int r = 0; r < size_; ++r) {
+      bases.push_back(state_.region->at(own[r]));
     }
+    extra.assign(own + size_, own + 2 * size_);
   } else {
-    bases.push_back(state_.region->at(own.source));
+    bases.push_back(state_.region->at(publication(rank_, op.sequence).source));
   }
   for (const Remote& remote : remotes_) {
     Ranges ranges;
-    const bool root_there = std::ranges::find(remote.members, op.call.root) != remote.members.end();
-    const auto rows = [&] {
+    for (std::size_t a = 0; op.read != nullptr && a < arrays.size(); ++a) {
+      Read last;
       for (const int m : remote.members) {
-        ranges.add(0, row * static_cast<std::size_t>(m), row);
-      }
-    };
-    const auto piece = [&](std::size_t base, std::int64_t count, int m) {
-      const std::int64_t begin = piece_begin(count, element, size_, m);
-      const std::int64_t end = piece_begin(count, element, size_, m + 1);
-      ranges.add(base, static_cast<std::size_t>(begin) * element,
-                 static_cast<std::size_t>(end - begin) * element);
-    };
-    switch (op.call.kind) {
-      case CallKind::all_reduce:
-        if (!op.two_phase) {
-          ranges.add(0, 0, row);
-          break;
-        }
-        for (const int m : remote.members) {
-          piece(0, op.call.count, m);
-        }
-        break;
-      case CallKind::all_gather:
-        ranges.add(0, 0, row);
-        break;
-      case CallKind::gather:
-      case CallKind::reduce:
-        ranges.add(0, 0, root_there ? row : 0);
-        break;
-      case CallKind::reduce_scatter:
-      case CallKind::all_to_all:
-        rows();
-        break;
-      case CallKind::broadcast:
-        ranges.add(0, 0, rank_ == op.call.root ? row : 0);
-        break;
-      case CallKind::scatter:
-        if (rank_ == op.call.root) {
-          rows();
-        }
-        break;
-      case CallKind::all_gather_segments:
-        for (std::size_t s = 0; s < op.segments.size(); ++s) {
-          ranges.add(s, 0,
-                     static_cast<std::size_t>(piece_elements(op.segments[s], rank_)) * element);
-        }
-        break;
-      case CallKind::reduce_scatter_segments:
-        for (std::size_t s = 0; s < op.segments.size(); ++s) {
-          for (const int m : remote.members) {
-            ranges.add(s, static_cast<std::size_t>(op.segments[s].chunk * m) * element,
-                       static_cast<std::size_t>(piece_elements(op.segments[s], m)) * element);
-          }
-        }
-        break;
-      case CallKind::all_reduce_segments:
-        for (std::size_t s = 0; s < op.segments.size(); ++s) {
-          for (const int m : remote.members) {
-            piece(s, op.segments[s].total, m);
-          }
-        }
-        break;
-      case CallKind::all_to_all_counts:
-        for (const int m : remote.members) {
+        const Read read = op.read(pair(op, arrays[a], m, rank_));
+        if (read.from != last.from || read.count != last.count) {  // else the same for several
           const auto r = static_cast<std::size_t>(m);
-          ranges.add(r, 0, static_cast<std::size_t>(op.send_counts[r]) * element);
+          // With counts, each member has a base of its own.
+          ranges.add(op.form->counts ? r : a,
+                     op.form->counts ? 0 : static_cast<std::size_t>(read.from) * element,
+                     static_cast<std::size_t>(read.count) * element);
+          last = read;
         }
-        break;
-      case CallKind::barrier:
-      case CallKind::send:
-      case CallKind::receive:
-        break;
+      }
     }
     remote.departures->expect(op.two_phase ? 2 : 1);
-    Outgoing message{.to = state_.bridge->machines().gateway(state_.rank, remote.machine)};
-    Writer writer;
-    writer.put(Topic::call);
-    put_group(writer, *group_);
-    writer.put(static_cast<std::int32_t>(rank_));
-    writer.put(op.sequence);
-    writer.put(pack(op.call));
-    put_ranges(message, writer, bases, extra, segments || counts, ranges);
-    message.head = std::move(writer.bytes);
-    message.left = [departures = remote.departures, sequence = op.sequence] {
-      departures->left(sequence);
-    };
-    state_.bridge->post(std::move(message));
+    send_ranges(op, remote, Topic::call, bases, extra, table, ranges);
   }
 }
 
 void Engine::send_result(const Operation& op) {
   const std::size_t element = size_of(op.call.dtype);
-  const bool segments = op.call.kind == CallKind::all_reduce_segments;
+  const std::span<const Segment> arrays = op.arrays();
   std::vector<std::byte*> bases;
   Ranges ranges;
-  const auto add = [&](std::byte* base, std::int64_t count) {
-    const std::int64_t begin = piece_begin(count, element, size_, rank_);
-    const std::int64_t end = piece_begin(count, element, size_, rank_ + 1);
-    ranges.add(bases.size(), static_cast<std::size_t>(begin) * element,
-               static_cast<std::size_t>(end - begin) * element);
-    bases.push_back(base);
-  };
-  if (segments) {
-    const std::uint64_t* table = table_of(rank_, op);
-    for (std::size_t s = 0; s < op.segments.size(); ++s) {
-      add(state_.region->at(table[s]), op.segments[s].total);
-    }
-  } else {
-    add(op.result, op.call.count);
+  for (std::size_t a = 0; a < arrays.size(); ++a) {
+    // All of them read the same.
+    const Read own = op.form->gather(pair(op, arrays[a], rank_, rank_));
+    ranges.add(a, static_cast<std::size_t>(own.from) * element,
+               static_cast<std::size_t>(own.count) * element);
+    bases.push_back(op.form->list ? result_of(rank_, a, op) : op.result);
   }
   for (const Remote& remote : remotes_) {
-    Outgoing message{.to = state_.bridge->machines().gateway(state_.rank, remote.machine)};
-    Writer writer;
-    writer.put(Topic::result);
-    put_group(writer, *group_);
-    writer.put(static_cast<std::int32_t>(rank_));
-    writer.put(op.sequence);
-    writer.put(pack(op.call));
-    put_ranges(message, writer, bases, {}, segments, ranges);
-    message.head = std::move(writer.bytes);
-    message.left = [departures = remote.departures, sequence = op.sequence] {
-      departures->left(sequence);
-    };
-    state_.bridge->post(std::move(message));
+    send_ranges(op, remote, Topic::result, bases, {}, op.form->list, ranges);
   }
+}
+
+void Engine::send_ranges(const Operation& op, const Remote& remote, Topic topic,
+                         const std::vector<std::byte*>& bases,
+                         const std::vector<std::uint64_t>& extra, bool table,
+                         const Ranges& ranges) {
+  Outgoing message{.to = state_.bridge->machines().gateway(state_.rank, remote.machine)};
+  Writer writer;
+  writer.put(topic);
+  put_group(writer, *group_);
+  writer.put(static_cast<std::int32_t>(rank_));
+  writer.put(op.sequence);
+  writer.put(pack(op.call));
+  put_ranges(message, writer, bases, extra, table, ranges);
+  message.head = std::move(writer.bytes);
+  message.left = [departures = remote.departures, sequence = op.sequence] {
+    departures->left(sequence);
+  };
+  state_.bridge->post(std::move(message));
 }
 
 void Engine::send_message(const Call& call, const void* source, int to, int tag,

@@ -166,6 +166,17 @@ inline void check_moves(Communicator& c, std::int64_t count, DType dtype) {
   c.broadcast(sent.data(), count, dtype, root);
   expect(same_row(sent, 0, rows_of(root), 0), "broadcast " + what);
 
+  for (const int by : {1, -1, n - 1, 2 * n, n + 2}) {
+    const int from = ((c.rank() - by) % n + n) % n;
+    Bytes shifted = make_bytes(count, dtype);
+    c.shift(own.data(), shifted.data(), count, dtype, by);
+    expect(same_row(shifted, 0, rows_of(from), 0), "shift by " + std::to_string(by) + ", " + what);
+    shifted = own;
+    c.shift(shifted.data(), shifted.data(), count, dtype, by);
+    expect(same_row(shifted, 0, rows_of(from), 0),
+           "shift in place by " + std::to_string(by) + ", " + what);
+  }
+
   // Rank s sends (s + 2 r) mod 3 times `count` elements to rank r.
   const auto share = [&](int s, int r) { return (s + 2 * r) % 3 * count; };
   std::vector<std::int64_t> send_counts;

@@ -102,7 +102,8 @@ TEST_CASE("an observer counts the bytes that a rank must receive") {
       {"gather", {0, 12, 0}},           {"reduce", {0, 12, 0}},
       {"barrier", {0, 0, 0}},           {"gather_segments", {5, 5, 6}},
       {"scatter_segments", {6, 6, 4}},  {"receive", {0, 0, 6}},
-      {"reduce_segments", {8, 8, 8}}};
+      {"reduce_segments", {8, 8, 8}},   {"shift", {6, 6, 6}},
+      {"shift by 3", {0, 0, 0}}};
   run_threads(3, [&](World& world) {
     Communicator& group = world.everyone();
     const auto rank = static_cast<std::size_t>(world.rank());
@@ -126,6 +127,8 @@ TEST_CASE("an observer counts the bytes that a rank must receive") {
     sends("scatter", [&] { group.scatter(s, d, 6, DType::f32, 1); });
     sends("gather", [&] { group.gather(s, d, 6, DType::f32, 1); });
     sends("reduce", [&] { group.reduce(s, d, 6, DType::f32, ReduceOp::sum, 1); });
+    sends("shift", [&] { group.shift(s, d, 6, DType::f32); });
+    sends("shift by 3", [&] { group.shift(s, d, 6, DType::f32, 3); });
     sends("barrier", [&] { group.barrier(); });
     // 8 elements in pieces of 3: 3, 3 and 2.
     const Segment gathered{s, d, 3, 8};
