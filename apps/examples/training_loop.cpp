@@ -65,7 +65,7 @@ int train(int ranks, std::int64_t steps) {
                                  .warmup = 5'000,
                                  .end = 80'000};
   Training training(model, plan, optim::adamw(nn::all_parameters(model)), schedule, 1.0);
-  training.resume("checkpoints");
+  training.checkpoints().resume("checkpoints");
 
   const auto loss_of = [&](const Batch& batch) {
     return ops::cross_entropy(model(batch.tokens), batch.targets,
@@ -96,7 +96,7 @@ int train(int ranks, std::int64_t steps) {
       }
     }
   }
-  training.save(checkpoint_folder("checkpoints", training.done()));
+  training.checkpoints().save(checkpoint_folder("checkpoints", training.done()));
   return 0;
 }
 

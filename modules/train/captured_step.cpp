@@ -53,7 +53,7 @@ CapturedStep::CapturedStep(StepParts parts, Body body, const graph::ExecutionOpt
     fail_input({.thing = "captured step",
                 .wrong = "its update cannot be left to the next call, as callers see parameters "
                          "between two calls",
-                .advice = "use Training::set_replay"});
+                .advice = "use Training"});
   }
   for (std::size_t i = 0; i < parts_.optimizers.size(); ++i) {
     finishers_.push_back(std::make_unique<parallel::GradientFinisher>());

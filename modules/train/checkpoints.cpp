@@ -48,14 +48,14 @@ void RunCheckpoints::after_step(bool last) {
   collective::World::current().set_progress(training_.done(), "saving a checkpoint");
   check_folder();
   // A failure of a save in the background is told at the first opportunity.
-  if (const std::optional<std::string> folder = training_.finished_save()) {
+  if (const std::optional<std::string> folder = training_.checkpoints().finished()) {
     ended(*folder);
   }
   if (!last && !saves_after(training_.done())) {
     return;
   }
   if (schedule_.folder.empty()) {
-    training_.check_finite();  // a run that ends well ends with a model
+    training_.checkpoints().check_finite();  // a run that ends well ends with a model
     return;
   }
   const auto start = std::chrono::steady_clock::now();
@@ -65,7 +65,7 @@ void RunCheckpoints::after_step(bool last) {
 
 void RunCheckpoints::after_error() {
   try {
-    if (const std::optional<std::string> folder = training_.wait_for_save()) {
+    if (const std::optional<std::string> folder = training_.checkpoints().wait()) {
       say("checkpoint saved: " + *folder);
     }
   } catch (const std::exception& error) {
@@ -79,21 +79,21 @@ void RunCheckpoints::save(bool last) {
   const std::string folder = checkpoint_folder(schedule_.folder, training_.done());
   const std::string meta_data = meta_data_ ? meta_data_() : std::string("{}");
   if (!schedule_.background) {
-    training_.save(folder, meta_data, {.within = held_});
+    training_.checkpoints().save(folder, meta_data, {.within = held_});
     ended(folder);
     return;
   }
-  if (!last && schedule_.skip_when_busy && training_.saving_anywhere()) {
+  if (!last && schedule_.skip_when_busy && training_.checkpoints().saving_anywhere()) {
     say(fmt::format("no checkpoint of step {}: the save before it is still running",
                     training_.done()));
     return;
   }
-  if (const std::optional<std::string> before = training_.wait_for_save()) {
+  if (const std::optional<std::string> before = training_.checkpoints().wait()) {
     ended(*before);
   }
-  training_.start_save(folder, meta_data, {.within = held_});
+  training_.checkpoints().start(folder, meta_data, {.within = held_});
   if (last) {
-    training_.wait_for_save();
+    training_.checkpoints().wait();
     ended(folder);
   }
 }

@@ -10,7 +10,7 @@ struct SaveSchedule {
   std::string folder = {};  // of its checkpoints; empty: none are saved
   std::int64_t every = 0;   // steps; there is always one at the end. 0: only at the end
   int keep = 0;             // of the newest; 0: all
-  /// Saves run in the background, except for a copy of the state. See Training::start_save.
+  /// Saves run in the background, except for a copy of the state. See TrainingCheckpoints::start.
   bool background = true;
   /// A save that is due while one is running is left out; otherwise the run waits for that one.
   bool skip_when_busy = false;

@@ -70,7 +70,8 @@ class RankTraining {
         *model_, sharded_->plan(),
         run.optimizer ? run.optimizer(std::move(parameters)) : optim::adamw(std::move(parameters)),
         run.schedule, run.max_norm);
-    training_->set_replay(run.replay, device == meta ? graph::ExecutionOptions() : run.execution);
+    training_->captured().set_enabled(run.replay,
+                                      device == meta ? graph::ExecutionOptions() : run.execution);
   }
 
   Training& training() { return *training_; }
@@ -143,13 +144,13 @@ class RankRun {
                                                 .every = run.save_every,
                                                 .keep = run.keep,
                                                 .background = run.save_in_background});
-    if (!run.folder.empty() && training.resume(run.folder)) {
+    if (!run.folder.empty() && training.checkpoints().resume(run.folder)) {
       say(fmt::format("continues after step {}", training.done()));
     }
     if (run.replay && training.done() < run.steps) {
-      training.capture_ahead([&] {
+      training.captured().capture_ahead([&] {
         RankTraining ahead(run, world.size(), meta);
-        return ahead.training().capture([&] { ahead.step(); });
+        return ahead.training().captured().capture([&] { ahead.step(); });
       });
     }
   }
@@ -178,8 +179,8 @@ class RankRun {
       }
       checkpoints_->after_step(stop || done == run_.steps);
     }
-    if (training.replays().captured > 1 && run_.report_every > 0) {
-      say("steps: " + to_string(training.replays()));
+    if (training.captured().counts().captured > 1 && run_.report_every > 0) {
+      say("steps: " + to_string(training.captured().counts()));
     }
     return stop ? interrupted : incomplete_outputs().empty() ? 0 : 1;
   }

@@ -26,7 +26,8 @@ struct TrainingRun {
   optim::Schedule schedule = {.lr = 1e-3};
   double max_norm = 1;  // of the gradients; 0: any
   std::uint64_t seed = 1;
-  /// See Training::set_replay. The program is captured on the meta device before the first step.
+  /// See CapturedSteps::set_enabled. The program is captured on the meta device before the first
+  /// step.
   bool replay = false;
   graph::ExecutionOptions execution = {};
   parallel::FullyShardOptions sharding = {};

@@ -40,7 +40,7 @@ void leaves_equal_eager(const Layouts& layout, const Options& options,
     }
     set_seed(3);
     Run run(mesh, layout.styles, options);
-    run.training.set_replay(true, across(executor));
+    run.training.captured().set_enabled(true, across(executor));
     for (std::size_t i = 0; i < steps; ++i) {
       const StepResult got = run.step();
       check(got.loss == expected[i].loss && got.grad_norm == expected[i].grad_norm &&
@@ -48,13 +48,13 @@ void leaves_equal_eager(const Layouts& layout, const Options& options,
             "step " + std::to_string(i + 1) + ": loss " + std::to_string(got.loss) +
                 " instead of " + std::to_string(expected[i].loss));
     }
-    const ReplayCounts& counts = run.training.replays();
+    const ReplayCounts& counts = run.training.captured().counts();
     check(counts.not_left == not_left, counts.not_left);
     check(counts.replayed == steps - 2 && counts.left == (not_left.empty() ? steps - 2 : 0),
           "left " + std::to_string(counts.left) + ": " + counts.refusal);
-    check(run.training.has_left_updates() == not_left.empty(), "the last one is left");
+    check(run.training.captured().has_left_updates() == not_left.empty(), "the last one is left");
     same_state(run.training, eager.training, "after steps that leave their updates");
-    check(!run.training.has_left_updates(), "state() finishes updates");
+    check(!run.training.captured().has_left_updates(), "state() finishes updates");
   }));
 }
 
@@ -118,29 +118,30 @@ TEST_CASE("validations, checkpoints and steps of other shapes see finished updat
         }
         set_seed(3);
         Run run(mesh, layout.styles, options);
-        run.training.set_replay(true, across());
+        run.training.captured().set_enabled(true, across());
         std::vector<double> own;
         for (int at = 0; at < 16; ++at) {
           const bool is_last = at % 3 == 1 || at == 11;
           own.push_back(run.step(other_rows(at), told && is_last).loss);
-          check(!told || !is_last || !run.training.has_left_updates(),
+          check(!told || !is_last || !run.training.captured().has_left_updates(),
                 "the last one leaves nothing");
           own.push_back(at % 3 == 1 ? run.evaluate() : 0);
           if (at == 11) {
-            told ? run.training.save(folder.path()) : run.training.start_save(folder.path());
+            told ? run.training.checkpoints().save(folder.path())
+                 : run.training.checkpoints().start(folder.path());
           }
         }
         check(own == losses, "the same losses");
-        run.training.wait_for_save();
+        run.training.checkpoints().wait();
         same_state(run.training, eager.training, "at the end");
         for (const bool goes_on : {false, true}) {  // the key is on, or off, in a resumed run
           set_seed(3);
           Run resumed(mesh, layout.styles, options);
-          resumed.training.set_replay(goes_on, across());
+          resumed.training.captured().set_enabled(goes_on, across());
           if (goes_on) {
-            resumed.training.set_program(*run.training.program());
+            resumed.training.captured().set_program(*run.training.captured().program());
           }
-          resumed.training.load(folder.path());
+          resumed.training.checkpoints().load(folder.path());
           for (int at = 12; at < 16; ++at) {
             check(resumed.step().loss == losses[static_cast<std::size_t>(2 * at)], "resumed");
           }
@@ -160,7 +161,7 @@ TEST_CASE("what changes the kind of steps finishes updates first") {
       for (int at = 0; at < all; ++at) {
         nn::all_parameters(*run.net.model)[0]->value.set_requires_grad(at < 18 || at > 27);
         if (replays && at >= 36) {
-          run.training.set_replay(at % 2 == 1, across());
+          run.training.captured().set_enabled(at % 2 == 1, across());
         }
         losses.push_back(run.step(at % 3 == 2 ? 2 * rows : rows).loss);
       }
@@ -171,7 +172,7 @@ TEST_CASE("what changes the kind of steps finishes updates first") {
     const std::vector<double> expected = taken(eager, false);
     set_seed(3);
     Run run(mesh, layout.styles);
-    run.training.set_replay(true, across());
+    run.training.captured().set_enabled(true, across());
     check(taken(run, true) == expected, "the same losses");
     same_state(run.training, eager.training, "at the end");
   }));
@@ -190,12 +191,12 @@ TEST_CASE(
     Run eager(mesh, layout.styles);
     set_seed(3);
     Run run(mesh, layout.styles);
-    run.training.set_replay(true, across());
+    run.training.captured().set_enabled(true, across());
     for (int at = 0; at < 8; ++at) {
       if (at == 7) {
         double_first(eager);
-        check(run.training.has_left_updates(), "it is left");
-        run.training.finish_updates();
+        check(run.training.captured().has_left_updates(), "it is left");
+        run.training.captured().finish_updates();
         double_first(run);
       }
       check(run.step().loss == eager.step().loss, "the same loss");
@@ -215,12 +216,12 @@ TEST_CASE("an error before, after and in the update of the step before") {
     Run eager(mesh, layout.styles);
     set_seed(3);
     Run run(mesh, layout.styles);
-    run.training.set_replay(true, across());
+    run.training.captured().set_enabled(true, across());
     for (int at = 0; at < 6; ++at) {
       eager.step();
       run.step();
     }
-    run.training.save(folder.path());
+    run.training.checkpoints().save(folder.path());
     eager.step();
     run.step();
     // Rows that cannot be loaded: nothing has begun.
@@ -238,11 +239,11 @@ TEST_CASE("an error before, after and in the update of the step before") {
     run.options.wrong_tokens = true;
     const std::string wrong = error_of([&] { run.step(); });
     check(wrong.find("embedding") != std::string::npos, wrong);
-    const std::string interrupted = error_of([&] { run.training.state(); });
+    const std::string interrupted = error_of([&] { run.training.checkpoints().state(); });
     check(interrupted.find("an error interrupted the update") != std::string::npos, interrupted);
     check(error_of([&] { run.step(); }).find("load a checkpoint") != std::string::npos, "no step");
     run.options.wrong_tokens = false;
-    run.training.load(folder.path());
+    run.training.checkpoints().load(folder.path());
     run.step();
     run.step();
     same_state(run.training, eager.training, "after the checkpoint was loaded");

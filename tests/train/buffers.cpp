@@ -81,10 +81,10 @@ TEST_CASE("buffers are saved and loaded in any layout, but for those that are no
       if (!load) {
         ops::copy_(mean, values);
         ops::copy_(table, values);
-        training.save(folder);
+        training.checkpoints().save(folder);
         return;
       }
-      training.load(folder);
+      training.checkpoints().load(folder);
       check(to_doubles(full_tensor(mean)) == std::vector<double>{1, 2, 3, 4, 5}, "mean");
       check(to_doubles(full_tensor(table)) == std::vector<double>(5), "table");
     });

@@ -80,9 +80,9 @@ Lines run(SaveSchedule schedule, std::int64_t steps, std::int64_t elements,
       });
       checkpoints.after_step(step == steps);
     }
-    check(training.last_checkpoint() ==
+    check(training.checkpoints().last() ==
               "the last good checkpoint is " + checkpoint_folder(schedule.folder, steps),
-          training.last_checkpoint());
+          training.checkpoints().last());
   });
   return told;
 }
@@ -160,7 +160,7 @@ TEST_CASE("an error names the checkpoint whose save it has interrupted") {
       if (spoilt) {
         ops::fill_(training.model().buffer("ballast")->value, std::nan(""));
       }
-      training.start_save(folder);
+      training.checkpoints().start(folder);
       const std::string error = tessera::testing::error_of([&] { step(std::nan("")); });
       check(error.find("the loss is nan") != std::string::npos, error);
       const std::string words =
@@ -168,8 +168,9 @@ TEST_CASE("an error names the checkpoint whose save it has interrupted") {
                  : "the last good checkpoint is " + folder;
       check(error.find(words) != std::string::npos, error);
       // It can still be taken, once.
-      check(training.finished_save() == (spoilt ? std::nullopt : std::optional(folder)), "taken");
-      check(!training.finished_save(), "taken again");
+      check(training.checkpoints().finished() == (spoilt ? std::nullopt : std::optional(folder)),
+            "taken");
+      check(!training.checkpoints().finished(), "taken again");
     });
     CHECK(latest_checkpoint(parent.path()).has_value() == !spoilt);
     CHECK((spoilt || CheckpointReader(folder).verify().empty()));

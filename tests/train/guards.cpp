@@ -123,16 +123,17 @@ ReplayCounts equals_eager(const Layouts& layout, const Options& options, const c
     }
     set_seed(5);
     Run run(mesh, layout, options);
-    run.training.set_replay(true, {.executor = executor, .passes = graph::default_passes()});
+    run.training.captured().set_enabled(true,
+                                        {.executor = executor, .passes = graph::default_passes()});
     for (int s = 0; s < steps; ++s) {
       const StepResult result = run.step();
       const auto at = static_cast<std::size_t>(s);
       check(result.loss == results[at].loss && result.grad_norm == results[at].grad_norm,
-            "step " + std::to_string(s) + ": " + to_string(run.training.replays()));
+            "step " + std::to_string(s) + ": " + to_string(run.training.captured().counts()));
     }
     same_state(run.training, eager.training, "after all steps");
     if (current_rank() == 0) {
-      counts = run.training.replays();
+      counts = run.training.captured().counts();
     }
   }));
   return counts;
@@ -203,7 +204,7 @@ TEST_CASE("ranks that read different numbers at a guard get the error of differe
       Planned net(std::make_shared<Net>(), mesh, layout.styles);
       Training training(*net.model, net.plan, optim::adamw(nn::all_parameters(*net.model)),
                         {.lr = 0.01});
-      training.set_replay(true);
+      training.captured().set_enabled(true);
       for (int s = 0; s < 12; ++s) {
         training.step({.rows = rows},
                       StepFunctions{.rows =
@@ -416,11 +417,13 @@ TEST_CASE("recordings of other branches are not compared with each other") {
     Run eager(mesh, layout, {.late_guard = true});
     set_seed(5);
     Run run(mesh, layout, {.late_guard = true});
-    run.training.set_replay(true, {.compares_recordings = true});
+    run.training.captured().set_enabled(true, {.compares_recordings = true});
     for (int s = 0; s < 30; ++s) {
       check(run.step().loss == eager.step().loss, "step " + std::to_string(s));
     }
-    check(run.training.replays().captured == 2, to_string(run.training.replays()));
-    check(run.training.replays().recorded == 4, to_string(run.training.replays()));
+    check(run.training.captured().counts().captured == 2,
+          to_string(run.training.captured().counts()));
+    check(run.training.captured().counts().recorded == 4,
+          to_string(run.training.captured().counts()));
   }));
 }

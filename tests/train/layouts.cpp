@@ -47,7 +47,7 @@ namespace {
 
 std::map<std::string, std::vector<double>> state_of(Training& training) {
   std::map<std::string, std::vector<double>> all;
-  const StateDict state = training.state();
+  const StateDict state = training.checkpoints().state();
   for (const auto& [name, tensor] : state.tensors) {
     all[name] = to_doubles(tensor.local());
   }

@@ -89,12 +89,12 @@ TEST_CASE("a run with any optimizer, and another one for a group, continues bit 
         Run run(mesh, layout_named(name), rule);
         std::vector<double> own;
         if (resumes) {
-          run.training.load(folder.path());
+          run.training.checkpoints().load(folder.path());
         } else {
           for (int i = 0; i < 3; ++i) {
             run.step();
           }
-          run.training.save(folder.path());
+          run.training.checkpoints().save(folder.path());
         }
         for (int i = 0; i < 3; ++i) {
           own.push_back(run.step());

@@ -190,11 +190,11 @@ Program captured(const Override& override, const DeviceMesh& mesh,
   ReadsOne reads;
   const ModeScope scope(ModeLevel::below_distribution, reads);
   const PlannedMemoryScope planned;
-  run.training->set_replay(true, {.executor = "interpreter", .keeps_anchors = true});
-  while (run.training->program() == nullptr) {
+  run.training->captured().set_enabled(true, {.executor = "interpreter", .keeps_anchors = true});
+  while (run.training->captured().program() == nullptr) {
     run.step();
   }
-  return *run.training->program();
+  return *run.training->captured().program();
 }
 
 void same(const StepResult& a, const StepResult& b, const std::string& when) {
@@ -203,7 +203,7 @@ void same(const StepResult& a, const StepResult& b, const std::string& when) {
 }
 
 std::vector<double> values(const Run& run, const std::string& name) {
-  return to_doubles(run.training->state().tensors.at(name).local());
+  return to_doubles(run.training->checkpoints().state().tensors.at(name).local());
 }
 
 }  // namespace
@@ -221,20 +221,20 @@ TEST_CASE("replaced modules train as a model that is written with them, in every
         const auto begun = [&] {
           set_seed(5);
           auto run = std::make_unique<Run>(Form::shifted, mesh, layout.styles);
-          run->training->set_replay(true, execution);
+          run->training->captured().set_enabled(true, execution);
           return run;
         };
         set_seed(5);
         Run written(Form::scaled, mesh, layout.styles);
         const auto run = begun();
         run->training->optimizer().prepare_state();
-        run->training->check_inputs(program);
-        run->training->set_program(program);
-        compare_programs(collective::World::current(), run->training->program());
+        run->training->captured().check_inputs(program);
+        run->training->captured().set_program(program);
+        compare_programs(collective::World::current(), run->training->captured().program());
         for (int i = 0; i < 4; ++i) {
           same(run->step(), written.step(), "step " + std::to_string(i + 1));
         }
-        check(run->training->replays().replayed == 4, "every step is replayed");
+        check(run->training->captured().counts().replayed == 4, "every step is replayed");
         for (const char* name :
              {"model.first.weight", "model.second.weight", "optimizer.exp_avg_sq.first.weight"}) {
           check(values(*run, name) == values(written, name), name);
@@ -244,10 +244,10 @@ TEST_CASE("replaced modules train as a model that is written with them, in every
           const std::vector<double> all = values(*run, name);
           check(std::ranges::all_of(all, [](double x) { return x == 0; }), name);
         }
-        run->training->save(folder.path() + "/four");
+        run->training->checkpoints().save(folder.path() + "/four");
         const auto other = begun();
-        other->training->load(folder.path() + "/four");
-        other->training->set_program(program);
+        other->training->checkpoints().load(folder.path() + "/four");
+        other->training->captured().set_program(program);
         for (int i = 4; i < 6; ++i) {
           same(other->step(), written.step(), "resumed, step " + std::to_string(i + 1));
         }
@@ -284,13 +284,13 @@ TEST_CASE("state that a transformation removes stays with the training") {
   };
   REQUIRE_NOTHROW(on_layout(layout, [&](const DeviceMesh& mesh) {
     Run early(Form::shifted, mesh, layout.styles);
-    early.training->set_replay(true);
-    while (early.training->program() == nullptr) {
+    early.training->captured().set_enabled(true);
+    while (early.training->captured().program() == nullptr) {
       early.step();
     }
     Run run(Form::shifted, mesh, layout.styles);
-    run.training->set_replay(true, {.transforms = {{.name = "Freeze", .run = freeze}}});
-    run.training->set_program(*early.training->program());
+    run.training->captured().set_enabled(true, {.transforms = {{.name = "Freeze", .run = freeze}}});
+    run.training->captured().set_program(*early.training->captured().program());
     for (int i = 0; i < 3; ++i) {
       run.step();
     }
@@ -312,7 +312,7 @@ TEST_CASE("what replaces modules must fit the model as it is written") {
     const Program program = captured(shifted, mesh, layout.styles);
     Run run(Form::scaled, mesh, layout.styles);
     run.training->optimizer().prepare_state();
-    const std::string error = error_of([&] { run.training->check_inputs(program); });
+    const std::string error = error_of([&] { run.training->captured().check_inputs(program); });
     check(
         error.find("input 'optimizer.exp_avg.first.shift': the model as it is written has none of "
                    "this name (got f64[4]); give what replaces a module parameters of the same") !=
@@ -331,9 +331,9 @@ TEST_CASE("what replaces modules must fit the model as it is written") {
     Override anchored = replaced_by(Form::anchored);
     anchored.transform = {};
     Run left(Form::shifted, mesh, layout.styles);
-    left.training->set_replay(true, {.transforms = {anchored.as_transform()}});
-    const std::string anchor =
-        error_of([&] { left.training->set_program(captured(anchored, mesh, layout.styles)); });
+    left.training->captured().set_enabled(true, {.transforms = {anchored.as_transform()}});
+    const std::string anchor = error_of(
+        [&] { left.training->captured().set_program(captured(anchored, mesh, layout.styles)); });
     check(anchor.find(
               "anchor 'test_scaled': nothing was put in its place in section 'gradients'") == 0 &&
               anchor.find("@ forward in first") != std::string::npos,

@@ -381,7 +381,7 @@ TEST_CASE("a training replays steps that do not use a trained parameter") {
         auto training = std::make_unique<Training>(*net->model, net->plan,
                                                    optim::adamw(nn::all_parameters(*net->model)),
                                                    optim::Schedule{.lr = 0.01});
-        training->set_replay(replays);
+        training->captured().set_enabled(replays);
         std::vector<double> seen;
         for (int step = 0; step < 6; ++step) {
           const StepFunctions functions{
@@ -401,7 +401,7 @@ TEST_CASE("a training replays steps that do not use a trained parameter") {
         for (const std::int64_t steps : training->optimizer().steps()) {
           seen.push_back(static_cast<double>(steps));
         }
-        check(training->replays().replayed == (replays ? 4 : 0), "replayed");
+        check(training->captured().counts().replayed == (replays ? 4 : 0), "replayed");
         for (const auto& [parameter, values] : values_of(*net->model)) {
           seen.insert(seen.end(), values.begin(), values.end());
         }

@@ -42,33 +42,34 @@ void replays_equal_eager(const Layouts& layout, const Options& options, std::int
     };
     set_seed(3);
     Run run(mesh, layout.styles, options);
-    run.training.set_replay(true, {.passes = graph::pass_names()});
+    run.training.captured().set_enabled(true, {.passes = graph::pass_names()});
     for (std::size_t i = 0; i < 14; ++i) {
       compare(run.step(), i);
     }
-    const ReplayCounts& counts = run.training.replays();
+    const ReplayCounts& counts = run.training.captured().counts();
     check(counts.replayed == 13 - recorded && counts.recorded == recorded && counts.eager == 1,
           "replayed " + std::to_string(counts.replayed) + ": " + counts.refusal);
     same_state(run.training, eager.training, "after replayed steps");
-    const std::string text = run.training.program()->to_text();
+    const std::string text = run.training.captured().program()->to_text();
     const Program parsed = Program::parse(text);
     check(parsed.to_text() == text, "the text is read back exactly");
     set_seed(3);
     Run other(mesh, layout.styles, options);
-    other.training.set_replay(true, {.executor = "interpreter"});
+    other.training.captured().set_enabled(true, {.executor = "interpreter"});
     Program improved = parsed;
     const auto reports = graph::run_passes(improved, graph::pass_names());
     for (const graph::PassReport& pass : reports) {
       check(pass.peak_after <= pass.peak_before, pass.name + " needs more memory");
     }
-    other.training.set_program(improved);
+    other.training.captured().set_program(improved);
     for (std::size_t i = 0; i < 14; ++i) {
       if (i == 10) {
-        other.training.set_replay(false);  // eager steps follow replayed ones
+        other.training.captured().set_enabled(false);  // eager steps follow replayed ones
       }
       compare(other.step(), i);
-      check(i >= 10 || other.training.replays().replayed == static_cast<std::int64_t>(i) + 1,
-            "replayed from the first step: " + other.training.replays().refusal);
+      check(i >= 10 ||
+                other.training.captured().counts().replayed == static_cast<std::int64_t>(i) + 1,
+            "replayed from the first step: " + other.training.captured().counts().refusal);
     }
     same_state(other.training, eager.training, "after eager steps behind replayed ones");
   }));
@@ -151,7 +152,7 @@ TEST_CASE("validations, checkpoints and steps of another shape may come between 
       }
       set_seed(3);
       Run run(mesh, layout.styles, options);
-      run.training.set_replay(true);
+      run.training.captured().set_enabled(true);
       std::vector<double> own;
       for (int at = 0; at < 12; ++at) {
         own.push_back(run.step(other_rows(at)).loss);
@@ -160,20 +161,20 @@ TEST_CASE("validations, checkpoints and steps of another shape may come between 
         own.push_back(at % 4 == 1 ? run.evaluate() : 0);
         check(at != 9 || memory_statistics().total_peak == before,
               "an evaluation is in the memory that the program has given back");
-        const ReplayCounts& counts = run.training.replays();
+        const ReplayCounts& counts = run.training.captured().counts();
         check((at == 6) == (counts.refusal.find("another shape") != std::string::npos),
               "the step of another shape is taken as always: " + counts.refusal);
         if (at == 8) {
-          run.training.save(folder.path());
+          run.training.checkpoints().save(folder.path());
         }
       }
       check(own == losses, "the same losses");
-      const ReplayCounts& counts = run.training.replays();
+      const ReplayCounts& counts = run.training.captured().counts();
       check(counts.eager == 2 && counts.recorded == 1 && counts.replayed == 9, "all are counted");
       same_state(run.training, eager.training, "at the end");
       set_seed(3);
       Run resumed(mesh, layout.styles, options);
-      resumed.training.load(folder.path());
+      resumed.training.checkpoints().load(folder.path());
       for (int at = 9; at < 12; ++at) {
         check(resumed.step().loss == losses[static_cast<std::size_t>(2 * at)], "resumed");
       }
@@ -204,13 +205,13 @@ TEST_CASE("steps of several shapes, and with other frozen parameters, have progr
       const std::vector<double> expected = taken(eager);
       set_seed(3);
       Run run(mesh, layout.styles, options);
-      run.training.set_replay(true);
+      run.training.captured().set_enabled(true);
       const std::vector<double> own = taken(run);
       for (std::size_t at = 0; at < expected.size(); ++at) {
         check(own[at] == expected[at], "the loss of step " + std::to_string(at));
       }
       same_state(run.training, eager.training, "at the end");
-      const ReplayCounts& counts = run.training.replays();
+      const ReplayCounts& counts = run.training.captured().counts();
       // Two steps of each kind are not replayed. After the thaw all kinds are new: the parameter
       // has missed updates.
       check(counts.captured == 6, std::to_string(counts.captured) + " programs");
@@ -224,13 +225,13 @@ TEST_CASE("only the last few programs are kept") {
   REQUIRE_NOTHROW(on_layout(layout, [&](const DeviceMesh& mesh) {
     Run eager(mesh, layout.styles);
     Run run(mesh, layout.styles);
-    run.training.set_replay(true);
+    run.training.captured().set_enabled(true);
     for (const int factor : {1, 2, 3, 4, 5, 5, 1}) {
       for (int i = 0; i < 5; ++i) {
         check(run.step(factor * rows).loss == eager.step(factor * rows).loss, "the same bits");
       }
     }
-    const ReplayCounts& counts = run.training.replays();
+    const ReplayCounts& counts = run.training.captured().counts();
     check(counts.captured == 6, "the first one was dropped, and made again");
     check(counts.replayed == 5 * 3 + 5 + 4, std::to_string(counts.replayed) + " replayed");
   }));
@@ -240,32 +241,32 @@ TEST_CASE("what a program is not right for is taken as always, or is an error th
   const Layouts layout = layout_named("fully sharded");
   REQUIRE_NOTHROW(on_layout(layout, [&](const DeviceMesh& mesh) {
     Run run(mesh, layout.styles);
-    run.training.set_replay(true);
+    run.training.captured().set_enabled(true);
     for (int i = 0; i < 5; ++i) {
       run.step();
     }
-    check(run.training.replays().replayed == 3, "replayed steps");
+    check(run.training.captured().counts().replayed == 3, "replayed steps");
     nn::all_parameters(*run.net.model)[0]->value.set_requires_grad(false);
     run.step();
-    check(run.training.replays().refusal ==
+    check(run.training.captured().counts().refusal ==
               "other parameters are frozen than when the step was recorded",
-          run.training.replays().refusal);
-    check(run.training.replays().eager == 2, "it is counted");
+          run.training.captured().counts().refusal);
+    check(run.training.captured().counts().eager == 2, "it is counted");
     const std::string one = error_of(
         [&] { run.training.step({.rows = rows}, [](const BatchPart&) { return full({}, 1); }); });
     check(one.find("pass StepFunctions") != std::string::npos, one);
     // A program of another model.
-    Program program = *run.training.program();
+    Program program = *run.training.captured().program();
     Run tied(mesh, layout.styles, {.net = {.tied = true}});
-    tied.training.set_program(program);
+    tied.training.captured().set_program(program);
     const std::string other = error_of([&] { tied.step(); });
     check(other == "replay: input 'optimizer.exp_avg.head.weight' is missing", other);
     program.rank = 7;
-    const std::string rank = error_of([&] { tied.training.set_program(program); });
+    const std::string rank = error_of([&] { tied.training.captured().set_program(program); });
     check(rank.find("the program is that of rank 7") != std::string::npos, rank);
     // A factor that the host computes from the step.
     Run scheduled(mesh, layout.styles);
-    scheduled.training.set_replay(true, {.compares_recordings = true});
+    scheduled.training.captured().set_enabled(true, {.compares_recordings = true});
     std::string error;
     for (int i = 0; i < 3; ++i) {
       error = error_of([&] {
@@ -297,8 +298,8 @@ TEST_CASE("a program is not used for the late first update of a parameter") {
   const Layouts layout = replayed_layouts()[0];
   REQUIRE_NOTHROW(on_layout(layout, [&](const DeviceMesh& mesh) {
     Run early(mesh, layout.styles);
-    early.training.set_replay(true);
-    while (early.training.program() == nullptr) {
+    early.training.captured().set_enabled(true);
+    while (early.training.captured().program() == nullptr) {
       early.step();
     }
     const auto late_steps = [&](bool replayed) {
@@ -311,15 +312,15 @@ TEST_CASE("a program is not used for the late first update of a parameter") {
       }
       first.set_requires_grad(true);
       if (replayed) {
-        run->training.set_program(*early.training.program());
+        run->training.captured().set_program(*early.training.captured().program());
       }
       run->step();
       return run;
     };
     const auto run = late_steps(true);
-    check(run->training.replays().refusal.find("has missed 3 updates, and 0 when") !=
+    check(run->training.captured().counts().refusal.find("has missed 3 updates, and 0 when") !=
               std::string::npos,
-          run->training.replays().refusal);
+          run->training.captured().counts().refusal);
     same_state(run->training, late_steps(false)->training, "the step is as always");
   }));
 }
@@ -337,36 +338,37 @@ TEST_CASE("what a transformation adds to steps is the training's state, on all r
     const Folder folder("transformed");
     REQUIRE_NOTHROW(on_layout(layout, [&](const DeviceMesh& mesh) {
       Run eager(mesh, layout.styles);
-      eager.training.set_replay(true);
-      while (eager.training.program() == nullptr) {
+      eager.training.captured().set_enabled(true);
+      while (eager.training.captured().program() == nullptr) {
         eager.step();
       }
       const auto counted = [](Run& run) {
-        return to_doubles(run.training.state().tensors.at("transform.steps").local());
+        return to_doubles(run.training.checkpoints().state().tensors.at("transform.steps").local());
       };
       Run run(mesh, layout.styles);
-      run.training.set_replay(true, execution);
+      run.training.captured().set_enabled(true, execution);
       const std::string none = error_of([&] { run.step(); });
       check(none.find("transformation 'Count': this step has no program that it could change (none "
                       "was set)") == 0,
             none);
-      run.training.set_program(*eager.training.program());
+      run.training.captured().set_program(*eager.training.captured().program());
       for (int i = 0; i < 3; ++i) {
         run.step();
       }
       check(counted(run) == std::vector<double>{3, 3}, "three steps are counted");
-      run.training.save(folder.path() + "/three");
+      run.training.checkpoints().save(folder.path() + "/three");
       run.step();
       Run other(mesh, layout.styles);
-      other.training.set_replay(true, execution);
-      other.training.load(folder.path() + "/three");
-      other.training.set_program(*eager.training.program());
+      other.training.captured().set_enabled(true, execution);
+      other.training.checkpoints().load(folder.path() + "/three");
+      other.training.captured().set_program(*eager.training.captured().program());
       other.step();
       check(counted(other) == std::vector<double>{4, 4}, "the count goes on");
       same_state(other.training, run.training, "after the fourth step");
       Run without(mesh, layout.styles);
-      without.training.load(folder.path() + "/three");
-      check(!without.training.state().tensors.contains("transform.steps"), "nothing has it");
+      without.training.checkpoints().load(folder.path() + "/three");
+      check(!without.training.checkpoints().state().tensors.contains("transform.steps"),
+            "nothing has it");
       nn::all_parameters(*run.net.model)[0]->value.set_requires_grad(false);
       const std::string frozen = error_of([&] { run.step(); });
       check(frozen.find("could change (other parameters are frozen") != std::string::npos, frozen);

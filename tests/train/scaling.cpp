@@ -66,7 +66,7 @@ struct Run {
     if (options.scaling) {
       training.set_loss_scaling(*options.scaling);
     }
-    training.set_replay(options.replay, {.across_steps = options.across_steps});
+    training.captured().set_enabled(options.replay, {.across_steps = options.across_steps});
   }
 
   StepResult step() {
@@ -98,7 +98,7 @@ struct Run {
 };
 
 std::vector<std::vector<double>> parameters_of(Run& run) {
-  run.training.finish_updates();
+  run.training.captured().finish_updates();
   std::vector<std::vector<double>> all;
   for (const nn::ParameterPointer& p : nn::all_parameters(*run.net.model)) {
     all.push_back(to_doubles(p->value.local()));
@@ -131,10 +131,10 @@ void equal_runs(const Layouts& layout, const Options& one, Options other, std::i
     check(a.training.skipped() == skipped && b.training.skipped() == skipped,
           std::to_string(a.training.skipped()) + " and " + std::to_string(b.training.skipped()) +
               " steps were skipped");
-    check(b.training.replays().replayed >= replayed,
-          std::to_string(b.training.replays().replayed) +
-              " replayed steps: " + b.training.replays().refusal);
-    check(!other.across_steps || b.training.replays().left > 0, "updates are left");
+    check(b.training.captured().counts().replayed >= replayed,
+          std::to_string(b.training.captured().counts().replayed) +
+              " replayed steps: " + b.training.captured().counts().refusal);
+    check(!other.across_steps || b.training.captured().counts().left > 0, "updates are left");
   }));
   if (other.replay && !std::exchange(other.across_steps, true)) {
     equal_runs(layout, one, other, skipped, replayed);
@@ -261,11 +261,11 @@ TEST_CASE("the scale, its count and the skipped steps continue from a checkpoint
     for (int i = 0; i < 6; ++i) {
       whole.step();
     }
-    whole.training.save(folder.path());
+    whole.training.checkpoints().save(folder.path());
     for (const bool replay : {false, true}) {
       set_seed(3);
       Run resumed(mesh, layout, overflowing(replay));
-      resumed.training.load(folder.path());
+      resumed.training.checkpoints().load(folder.path());
       check(resumed.training.scaler()->scale() == 0x1p60 && resumed.training.skipped() == 1,
             "what the checkpoint has");
       if (replay) {
@@ -281,7 +281,7 @@ TEST_CASE("the scale, its count and the skipped steps continue from a checkpoint
     Options unscaled = overflowing();
     unscaled.scaling = std::nullopt;
     Run without(mesh, layout, unscaled);
-    without.training.load(folder.path());
+    without.training.checkpoints().load(folder.path());
     check(!without.step().skipped && without.training.skipped() == 1, "a run without a scaler");
   }));
 }

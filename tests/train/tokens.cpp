@@ -89,7 +89,7 @@ TEST_CASE("rates follow the tokens of all steps before, in every layout, replaye
         INFO(layout.name << ", micro-batches of " << micro_rows << (replay ? ", replayed" : ""));
         REQUIRE_NOTHROW(on_layout(layout, [&](const DeviceMesh& mesh) {
           Run run(mesh, layout);
-          run.training.set_replay(replay);
+          run.training.captured().set_enabled(replay);
           std::int64_t tokens = 0;
           for (int i = 0; i < steps; ++i) {
             const double rate = run.step(micro_rows).lr;
@@ -97,7 +97,8 @@ TEST_CASE("rates follow the tokens of all steps before, in every layout, replaye
             tokens += tokens_of(i);
             check(run.training.tokens() == tokens, "tokens are counted");
           }
-          check(run.training.replays().replayed == (replay ? steps - 2 : 0), "steps are replayed");
+          check(run.training.captured().counts().replayed == (replay ? steps - 2 : 0),
+                "steps are replayed");
         }));
       }
     }
@@ -110,17 +111,17 @@ TEST_CASE("the count of tokens is saved: a run continues bit by bit, replayed or
     const Folder folder("tokens");
     REQUIRE_NOTHROW(on_layout(layout, [&](const DeviceMesh& mesh) {
       Run whole(mesh, layout);
-      whole.training.set_replay(replay);
+      whole.training.captured().set_enabled(replay);
       for (int i = 0; i < steps; ++i) {
         if (i == 5) {
-          whole.training.save(folder.path());
+          whole.training.checkpoints().save(folder.path());
         }
         whole.step();
       }
       Run resumed(mesh, layout);
       resumed.step(0, 1000);  // what it did before counts no more
-      resumed.training.load(folder.path());
-      resumed.training.set_replay(replay);
+      resumed.training.checkpoints().load(folder.path());
+      resumed.training.captured().set_enabled(replay);
       for (int i = 5; i < steps; ++i) {
         check(resumed.step().lr == expected_rate(i), "the rate continues");
       }

@@ -174,10 +174,10 @@ TEST_CASE("a training continues bit by bit from what it has saved, and on anothe
   Named straight;
   on_layout(sharded, [&](const DeviceMesh& mesh) {
     Run run(mesh, sharded.styles, options);
-    check(!run.training.resume(folder.path()), "nothing is there yet");
+    check(!run.training.checkpoints().resume(folder.path()), "nothing is there yet");
     for (int i = 0; i < 5; ++i) {
       if (i == 2) {
-        run.training.save(checkpoint_folder(folder.path(), 2), R"({"by": "a test"})");
+        run.training.checkpoints().save(checkpoint_folder(folder.path(), 2), R"({"by": "a test"})");
       }
       run.step(2);
     }
@@ -189,7 +189,7 @@ TEST_CASE("a training continues bit by bit from what it has saved, and on anothe
   on_layout(sharded, [&](const DeviceMesh& mesh) {
     Run run(mesh, sharded.styles, options);
     run.step();  // what it did before counts no more
-    check(run.training.resume(folder.path()), "a checkpoint");
+    check(run.training.checkpoints().resume(folder.path()), "a checkpoint");
     check(run.training.done() == 2, "its step");
     for (int i = 0; i < 3; ++i) {
       run.step(2);
@@ -199,7 +199,7 @@ TEST_CASE("a training continues bit by bit from what it has saved, and on anothe
   const Layouts hybrid = layout_named("hybrid");
   on_layout(hybrid, [&](const DeviceMesh& mesh) {
     Run run(mesh, hybrid.styles, options);
-    check(run.training.resume(folder.path()), "a checkpoint");
+    check(run.training.checkpoints().resume(folder.path()), "a checkpoint");
     for (int i = 0; i < 3; ++i) {
       run.step();
     }

@@ -147,7 +147,7 @@ std::size_t Trainer::snapshot_bytes() const {
   const CheckpointConfig& config = run_.config.checkpoint;
   return config.folder.empty() || config.save != "async"
              ? 0
-             : tessera::snapshot_bytes(training_->state());
+             : tessera::snapshot_bytes(training_->checkpoints().state());
 }
 
 StartPoint check_stored(const Run& run, const std::optional<std::string>& resume,

@@ -218,11 +218,11 @@ Trainer::Trainer(const Run& run, Device device, std::span<const Override> replac
     execution.keeps_anchors = true;
     execution.dump.clear();
   }
-  training_->set_replay(run.config.graph.capture, execution);
+  training_->captured().set_enabled(run.config.graph.capture, execution);
   if (one_rank) {
     layouts.merge(state_layouts(training_->optimizer()));
     placed_ = std::make_shared<OneRank>(placed_on_mesh(run, *one_rank, layouts));
-    training_->require_program(
+    training_->captured().require_program(
         fmt::format("{}: with a mode, all steps are of one kind", run.config.place("graph.mode")));
   }
 }
@@ -245,7 +245,7 @@ Tensors Trainer::rows_of(const Batch& batch) const {
 }
 
 StepResult Trainer::step(bool last) {
-  if (placed_ && training_->program() == nullptr) {
+  if (placed_ && training_->captured().program() == nullptr) {
     capture_ahead();
   }
   const TrainConfig& train = run_.config.train;
@@ -270,36 +270,37 @@ StepFunctions Trainer::functions(std::function<Batch(const BatchPart&)> batch) c
 }
 
 std::string Trainer::program_text() const {
-  const Program* const program = training_->program();
+  const Program* const program = training_->captured().program();
   return program == nullptr ? std::string() : program->to_text();
 }
 
 void Trainer::capture() {
-  training_->capture([this] { step(); });
+  training_->captured().capture([this] { step(); });
 }
 
 void Trainer::capture_ahead() {
   if (placed_) {
-    training_->set_program(lowered(placed_->step, current_rank()));
+    training_->captured().set_program(lowered(placed_->step, current_rank()));
     if (placed_->evaluation) {
-      training_->set_evaluation(lowered(*placed_->evaluation, current_rank()));
+      training_->captured_evaluation().set_program(lowered(*placed_->evaluation, current_rank()),
+                                                   training_->captured().execution());
     }
     return;
   }
   // Passes and transformations are run where the program is used.
   Program program = recorded_step(run_, current_rank());
   if (reads_values(program).empty()) {
-    training_->set_program(std::move(program));
+    training_->captured().set_program(std::move(program));
   }
 }
 
 void Trainer::check_inputs(const Trainer& captured) {
   training_->optimizer().prepare_state();
-  training_->check_inputs(*captured.program());
+  training_->captured().check_inputs(*captured.program());
 }
 
 void Trainer::set_program(const std::string& text, const std::string& where) {
-  training_->set_program(Program::parse(text, where));
+  training_->captured().set_program(Program::parse(text, where));
 }
 
 std::optional<double> Trainer::validate() {
@@ -307,7 +308,7 @@ std::optional<double> Trainer::validate() {
   if (batches == 0) {
     return std::nullopt;
   }
-  if (placed_ && training_->program() == nullptr) {
+  if (placed_ && training_->captured().program() == nullptr) {
     capture_ahead();
   }
   return training_->evaluate(batches, evaluation_batch(batches), functions([&](const BatchPart& m) {
@@ -323,7 +324,7 @@ StepBatch Trainer::evaluation_batch(std::int64_t batches) const {
 }
 
 void Trainer::record_evaluation(OneRank& into) {
-  into.evaluation = training_->record_evaluation(
+  into.evaluation = training_->captured_evaluation().record(
       evaluation_batch(1), functions([&](const BatchPart& m) { return no_data(m.rows); }));
 }
 

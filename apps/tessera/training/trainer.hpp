@@ -52,7 +52,7 @@ class Trainer {
   explicit Trainer(const Run& run, Device device = cpu, std::span<const Override> replaced = {});
 
   /// Restores everything that a step depends on. Errors (input): another model, damage.
-  void resume(const std::string& checkpoint) { training_->load(checkpoint); }
+  void resume(const std::string& checkpoint) { training_->checkpoints().load(checkpoint); }
   /// Saves its checkpoints as the config says; `say` is called with lines for people.
   RunCheckpoints checkpoints(std::function<void(const std::string&)> say);
 
@@ -62,17 +62,17 @@ class Trainer {
   /// The mean loss over the validation batches; nothing when there are none. Error: it is not
   /// finite.
   std::optional<double> validate();
-  /// The evaluation of a micro-batch; see Training::record_evaluation.
+  /// The evaluation of a micro-batch; see CapturedEvaluation::record.
   void record_evaluation(OneRank& into);
 
   std::int64_t done() const { return training_->done(); }
   /// How its steps were taken, and what they are replayed from.
-  const ReplayCounts& replays() const { return training_->replays(); }
+  const ReplayCounts& replays() const { return training_->captured().counts(); }
   /// What they are replayed from; null: nothing yet.
-  const auto* program() const { return training_->program(); }
+  const auto* program() const { return training_->captured().program(); }
   /// Its text; empty: nothing yet.
   std::string program_text() const;
-  void set_capture(bool enabled) { training_->set_replay(enabled); }
+  void set_capture(bool enabled) { training_->captured().set_enabled(enabled); }
   /// Error (input): the program of `captured`, whose modules were replaced, needs what this one's
   /// model does not have (see Training::check_inputs).
   void check_inputs(const Trainer& captured);
@@ -88,11 +88,11 @@ class Trainer {
   void set_program(const std::string& text, const std::string& where);
   const parallel::ParallelPlan& plan() const { return *plan_; }
   nn::LanguageModel& model() {
-    training_->finish_updates();
+    training_->captured().finish_updates();
     return *model_;
   }
-  std::size_t shared_bytes() const { return training_->shared_bytes(); }
-  std::size_t bytes_elsewhere() const { return training_->bytes_elsewhere(); }
+  std::size_t shared_bytes() const { return tessera::shared_bytes(*plan_, training_->optimizer()); }
+  std::size_t bytes_elsewhere() const { return tessera::bytes_elsewhere(training_->optimizer()); }
   /// What a save in the background keeps in memory, besides the state itself.
   std::size_t snapshot_bytes() const;
 

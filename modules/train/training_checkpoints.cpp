@@ -25,7 +25,10 @@ import tessera.dtensor;
 import tessera.nn;
 import tessera.optim;
 import tessera.checkpoint;
+import :captured_steps;
+import :eager_steps;
 import :step_inputs;
+import :training_checkpoints;
 
 namespace tessera {
 namespace {
@@ -101,31 +104,31 @@ TrainingProgress read_training_progress(const CheckpointReader& reader) {
   return progress;
 }
 
-StateDict Training::state() {
-  finish_updates();
+StateDict TrainingCheckpoints::state() {
+  captured_.finish_updates();
   return live_state();
 }
 
-StateDict Training::live_state() const {
-  StateDict all = training_state(*optimizer_);
+StateDict TrainingCheckpoints::live_state() const {
+  StateDict all = training_state(*steps_.optimizer);
   StateDict buffers;
-  for (const nn::BufferPointer& buffer : nn::all_buffers(model_)) {
+  for (const nn::BufferPointer& buffer : nn::all_buffers(steps_.model)) {
     if (buffer->saved) {
       buffers.tensors.emplace(buffer->name, buffer->value);
     }
   }
   all.merge("model", buffers);
-  for (const auto& [name, value] : added_) {
-    all.tensors.emplace(name, from_local(value, Layout::replicated(plan_.mesh())));
+  for (const auto& [name, value] : captured_.added()) {
+    all.tensors.emplace(name, from_local(value, Layout::replicated(steps_.plan.mesh())));
   }
   StateDict progress;
-  progress.scalars["step"] = done_;
-  progress.scalars["tokens"] = tokens_;
-  if (skipped_ > 0) {
-    progress.scalars["skipped"] = skipped_;
+  progress.scalars["step"] = steps_.done;
+  progress.scalars["tokens"] = steps_.tokens;
+  if (steps_.skipped > 0) {
+    progress.scalars["skipped"] = steps_.skipped;
   }
-  if (scaler_) {
-    progress.merge("scaler", scaler_->state());
+  if (steps_.scaler) {
+    progress.merge("scaler", steps_.scaler->state());
   }
   for (const auto& [name, stream] : random_state()) {
     progress.scalars["random." + name + ".seed"] = static_cast<std::int64_t>(stream.seed);
@@ -136,41 +139,41 @@ StateDict Training::live_state() const {
   return all;
 }
 
-void Training::saving(const std::function<void()>& act) {
+void TrainingCheckpoints::saving(const std::function<void()>& act) {
   try {
     act();
   } catch (const collective::PeerFailed&) {
     throw;
   } catch (const Error& error) {
     ErrorFields fields = error.fields();
-    fields.advice += (fields.advice.empty() ? "" : "; ") + last_checkpoint();
+    fields.advice += (fields.advice.empty() ? "" : "; ") + last();
     throw Error(std::move(fields), error.kind());
   }
 }
 
-std::optional<std::string> Training::saved(std::optional<std::string> folder) {
+std::optional<std::string> TrainingCheckpoints::saved(std::optional<std::string> folder) {
   if (folder) {
-    last_checkpoint_ = *folder;
+    last_ = *folder;
   }
   return folder;
 }
 
-void Training::save(const std::string& folder, const std::string& meta_data,
-                    const SaveOptions& options) {
-  wait_for_save();
-  optimizer_->prepare_state();
+void TrainingCheckpoints::save(const std::string& folder, const std::string& meta_data,
+                               const SaveOptions& options) {
+  wait();
+  steps_.optimizer->prepare_state();
   saving([&] { save_checkpoint(folder, state(), meta_data, options); });
   saved(folder);
 }
 
-void Training::start_save(const std::string& folder, const std::string& meta_data,
-                          const SaveOptions& options) {
-  wait_for_save();
-  optimizer_->prepare_state();
+void TrainingCheckpoints::start(const std::string& folder, const std::string& meta_data,
+                                const SaveOptions& options) {
+  wait();
+  steps_.optimizer->prepare_state();
   saving([&] { saver_.start(folder, state(), meta_data, options); });
 }
 
-std::optional<std::string> Training::finished_save() {
+std::optional<std::string> TrainingCheckpoints::finished() {
   std::optional<std::string> folder = std::exchange(ended_save_, std::nullopt);
   if (!folder) {
     saving([&] { folder = saver_.finished(); });
@@ -178,7 +181,7 @@ std::optional<std::string> Training::finished_save() {
   return saved(folder);
 }
 
-std::optional<std::string> Training::wait_for_save() {
+std::optional<std::string> TrainingCheckpoints::wait() {
   std::optional<std::string> folder = std::exchange(ended_save_, std::nullopt);
   if (!folder) {
     saving([&] { folder = saver_.wait(); });
@@ -186,18 +189,14 @@ std::optional<std::string> Training::wait_for_save() {
   return saved(folder);
 }
 
-void Training::load(const std::string& folder) {
-  if (!lost_) {
-    finish_updates();  // where the load is refused, the training is as it was
-  }
-  optimizer_->prepare_state();
+void TrainingCheckpoints::load(const std::string& folder) {
+  captured_.before_load();
+  steps_.optimizer->prepare_state();
   const CheckpointReader reader(folder, OpenFiles::when_read);
   const TrainingProgress progress = read_training_progress(reader);
   for (const auto& [name, info] : reader.tensors()) {
-    if (name.starts_with(added_prefix) && !execution_.transforms.empty()) {
-      // The transformation, which may run later, finds it.
-      const Device device = optimizer_->parameters().front()->value.device();
-      added_.try_emplace(name, zeros(info.shape, info.dtype, device));
+    if (name.starts_with(added_prefix) && captured_.transforms()) {
+      captured_.expect_added(name, info.shape, info.dtype);
     }
   }
   StateDict all = live_state();
@@ -212,23 +211,22 @@ void Training::load(const std::string& folder) {
   std::copy_if(reader.scalars().begin(), reader.scalars().end(),
                std::inserter(all.scalars, all.scalars.end()), is_stored);
   load_state(reader, all,
-             {.ignore = execution_.transforms.empty() ? std::vector<std::string>{added_pattern}
-                                                      : std::vector<std::string>{}});
-  optimizer_->load_scalars(all.part("optimizer"));
-  done_ = progress.step;
-  tokens_ = progress.tokens;
-  skipped_ = progress.skipped;
-  if (const StateDict scaler = all.part(scaler_prefix); scaler_ && !scaler.scalars.empty()) {
-    scaler_->load(scaler);
-    set_scale();
+             {.ignore = captured_.transforms() ? std::vector<std::string>{}
+                                               : std::vector<std::string>{added_pattern}});
+  steps_.optimizer->load_scalars(all.part("optimizer"));
+  steps_.done = progress.step;
+  steps_.tokens = progress.tokens;
+  steps_.skipped = progress.skipped;
+  if (const StateDict scaler = all.part(scaler_prefix); steps_.scaler && !scaler.scalars.empty()) {
+    steps_.scaler->load(scaler);
+    steps_.set_scale();
   }
   set_random_state(progress.streams);
-  last_checkpoint_ = folder;
-  replayed_last_ = false;
-  lost_ = false;
+  last_ = folder;
+  captured_.after_load();
 }
 
-bool Training::resume(const std::string& folder) {
+bool TrainingCheckpoints::resume(const std::string& folder) {
   const std::optional<std::string> newest = latest_checkpoint(folder);
   if (newest) {
     load(*newest);
@@ -236,16 +234,16 @@ bool Training::resume(const std::string& folder) {
   return newest.has_value();
 }
 
-void Training::check_finite() {
-  finish_updates();
-  if (const auto name = first_not_finite(training_state(*optimizer_))) {
-    fail(fmt::format("training: after step {} '{}' holds values that are NaN or infinite; {}{}",
-                     done_, *name, done_ > skipped_ ? "a smaller learning rate may help; " : "",
-                     last_checkpoint()));
+void TrainingCheckpoints::check_finite() {
+  captured_.finish_updates();
+  if (const auto name = first_not_finite(training_state(*steps_.optimizer))) {
+    fail(fmt::format(
+        "training: after step {} '{}' holds values that are NaN or infinite; {}{}", steps_.done,
+        *name, steps_.done > steps_.skipped ? "a smaller learning rate may help; " : "", last()));
   }
 }
 
-std::string Training::last_checkpoint() {
+std::string TrainingCheckpoints::last() {
   std::string failure;
   try {
     if (const std::optional<std::string> folder = saved(saver_.wait())) {
@@ -256,8 +254,8 @@ std::string Training::last_checkpoint() {
       failure = fmt::format("; the save after it failed: {}", error.what());
     }
   }
-  return (last_checkpoint_.empty() ? "no checkpoint was saved before"
-                                   : "the last good checkpoint is " + last_checkpoint_) +
+  return (last_.empty() ? "no checkpoint was saved before"
+                        : "the last good checkpoint is " + last_) +
          failure;
 }
 

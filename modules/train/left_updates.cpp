@@ -17,6 +17,9 @@ import tessera.record;
 import tessera.graph;
 import tessera.nn;
 import tessera.optim;
+import :captured_steps;
+import :eager_steps;
+import :step_capture;
 import :step_inputs;
 
 namespace tessera {
@@ -28,27 +31,27 @@ std::uint64_t version_of(const nn::Parameter& parameter) {
 
 }  // namespace
 
-void Training::add_parts(Capture& capture) {
-  steps_.counts().not_left.clear();
+void CapturedSteps::add_parts(Capture& capture) {
+  programs_.counts().not_left.clear();
   if (!execution_.across_steps) {
     return;
   }
-  graph::AcrossSteps all = graph::across_steps(capture.whole().program(), execution_);
-  steps_.counts().not_left = all.refusal;
+  graph::AcrossSteps all = graph::across_steps(capture.program(), execution_);
+  programs_.counts().not_left = all.refusal;
   if (!all.refusal.empty()) {
     return;
   }
-  const auto set = [&](Capture::PartNumber number, Program& program) {
-    capture.parts[number].executor = graph::executor_of(std::move(program), execution_);
+  const auto set = [&](Part part, Program& program) {
+    capture.part(part).executor = graph::executor_of(std::move(program), execution_);
   };
-  set(Capture::first, all.first);
-  set(Capture::middle, all.middle);
-  set(Capture::last, all.last);
-  set(Capture::rest, all.rest);
+  set(Part::first, all.first);
+  set(Part::middle, all.middle);
+  set(Part::last, all.last);
+  set(Part::rest, all.rest);
 }
 
-void Training::Capture::rest() noexcept {
-  for (ProgramPart& part : parts) {
+void CapturedSteps::Capture::rest() noexcept {
+  for (PartProgram& part : parts) {
     if (part.executor) {
       part.executor->rest();
     }
@@ -60,12 +63,7 @@ void Training::Capture::rest() noexcept {
   }
 }
 
-void Training::rest_captures() noexcept {
-  steps_.rest();
-  replayed_last_ = false;
-}
-
-void Training::add_before(StepVariables& variables, const StepVariables& before) {
+void CapturedSteps::add_before(StepVariables& variables, const StepVariables& before) {
   const std::string prefix(graph::before_prefix);
   for (const auto& [name, number] : before.numbers) {
     variables.numbers[prefix + name] = number;
@@ -75,11 +73,11 @@ void Training::add_before(StepVariables& variables, const StepVariables& before)
   }
 }
 
-void Training::take_pending(Capture& capture) {
+void CapturedSteps::take_pending(Capture& capture) {
   const MemoryScope scope(MemoryCategory::gradient);
-  const Program& program = capture.parts[Capture::first].executor->program();
+  const Program& program = capture.part(Part::first).executor->program();
   const std::vector<bool> peers_read = read_by_peers(program);
-  const Device device = optimizer_->parameters().front()->value.device();
+  const Device device = steps_.optimizer->parameters().front()->value.device();
   for (const auto& [name, number] : program.inputs) {
     if (!name.starts_with(graph::pending_prefix) || capture.pending.contains(name)) {
       continue;
@@ -93,14 +91,15 @@ void Training::take_pending(Capture& capture) {
   }
 }
 
-void Training::run_gradients(Capture& capture, Executor& executor, const StepVariables& variables) {
+void CapturedSteps::run_gradients(Capture& capture, Executor& executor,
+                                  const StepVariables& variables) {
   // Until the section has ended, nobody knows which parameters are updated.
   lost_ = std::exchange(capture.left, std::nullopt).has_value();
   executor.run("gradients", variables);
   lost_ = false;
 }
 
-void Training::leave_update(Capture& capture, const StepVariables& variables) {
+void CapturedSteps::leave_update(Capture& capture, const StepVariables& variables) {
   StepVariables& left = capture.left.emplace();
   for (const auto& [name, number] : variables.numbers) {
     if (!name.starts_with(graph::before_prefix)) {
@@ -113,46 +112,48 @@ void Training::leave_update(Capture& capture, const StepVariables& variables) {
     }
   }
   capture.versions.clear();
-  for (const nn::ParameterPointer& parameter : optimizer_->parameters()) {
+  for (const nn::ParameterPointer& parameter : steps_.optimizer->parameters()) {
     capture.versions.push_back(version_of(*parameter));
   }
-  ++steps_.counts().left;
+  ++programs_.counts().left;
 }
 
-void Training::check_untouched(const Capture& capture) const {
-  const std::vector<nn::ParameterPointer>& parameters = optimizer_->parameters();
+void CapturedSteps::check_untouched(const Capture& capture) const {
+  const std::vector<nn::ParameterPointer>& parameters = steps_.optimizer->parameters();
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     if (!parameters[i]->value.same_as(capture.parameters[i]) ||
         version_of(*parameters[i]) != capture.versions[i]) {
-      fail(
-          {.thing = "training",
-           .wrong = "'" + parameters[i]->name +
-                    "' was changed while its update was left to the next step",
-           .advice = "call finish_updates() before you change parameters, or set last_train_step"});
+      fail({.thing = "training",
+            .wrong = "'" + parameters[i]->name +
+                     "' was changed while its update was left to the next step",
+            .advice = "call captured().finish_updates() before you change parameters, or set "
+                      "last_train_step"});
     }
   }
 }
 
-void Training::finish_updates() {
+bool CapturedSteps::has_left_updates() const { return last() != nullptr && last()->left; }
+
+void CapturedSteps::finish_updates() {
   if (lost_) {
     fail({.thing = "training",
           .wrong = "an error interrupted the update that a step had left to the next one",
-          .advice = "load a checkpoint; " + last_checkpoint()});
+          .advice = "load a checkpoint; " + steps_.last_checkpoint()});
   }
   if (!has_left_updates()) {
     return;
   }
-  Capture& capture = *last_capture();
+  Capture& capture = *last();
   check_untouched(capture);
   StepVariables variables;
   add_before(variables, *capture.left);
   std::map<std::string, Tensor> all = capture.inputs;
   all.insert(capture.pending.begin(), capture.pending.end());
-  Executor& executor = *capture.parts[Capture::rest].executor;
+  Executor& executor = *capture.part(Part::rest).executor;
   std::erase_if(
       all, [&](const auto& input) { return !executor.program().inputs.contains(input.first); });
   const MemoryScope scope(MemoryCategory::activation);
-  capture.parts[capture.running].executor->rest();  // there is no memory for both
+  capture.part(capture.running).executor->rest();  // there is no memory for both
   executor.begin_in_order(executor.arranged(all));
   lost_ = true;
   capture.left.reset();

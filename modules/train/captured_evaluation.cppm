@@ -1,0 +1,37 @@
+export module tessera.train:captured_evaluation;
+
+import tessera.base;
+import tessera.record;
+import tessera.graph;
+import :step;
+
+namespace tessera {
+class EagerSteps;
+}
+
+export namespace tessera {
+
+/// The captured evaluation of a training, Training::captured_evaluation().
+class CapturedEvaluation {
+ public:
+  explicit CapturedEvaluation(EagerSteps& steps) : steps_(steps) {}
+
+  /// The evaluation of one micro-batch of such batches as a program, recorded: its section
+  /// "evaluation" computes the output "loss", the sum of the losses of the rows. No values are
+  /// read, so the model may be on the meta device.
+  Program record(const StepBatch& batch, const StepFunctions& functions) const;
+  /// Training::evaluate uses this program from now on. `execution`: that of the steps, of which the
+  /// evaluation has the passes but those that a budget of memory belongs to, and no
+  /// transformations, which change steps. The program's memory is free between evaluations.
+  void set_program(Program program, const graph::ExecutionOptions& execution);
+  bool has_program() const { return executor_ != nullptr; }
+
+ private:
+  friend class Training;
+  double evaluate(std::int64_t batches, const StepBatch& batch, const StepFunctions& functions);
+
+  EagerSteps& steps_;
+  std::unique_ptr<Executor> executor_;
+};
+
+}  // namespace tessera

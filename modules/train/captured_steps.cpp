@@ -1,0 +1,434 @@
+// Which program a step has, and how steps are recorded and replayed.
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+module tessera.train;
+
+import tessera.base;
+import tessera.device;
+import tessera.mesh;
+import tessera.tensor;
+import tessera.ops;
+import tessera.dtensor;
+import tessera.record;
+import tessera.graph;
+import tessera.nn;
+import tessera.optim;
+import tessera.parallel;
+import :ahead;
+import :capture_parts;
+import :captured_steps;
+import :eager_steps;
+import :step_capture;
+import :step_inputs;
+
+namespace tessera {
+
+CapturedSteps::CapturedSteps(EagerSteps& steps)
+    : steps_(steps), programs_([this] {
+        finish_updates();
+        replayed_last_ = false;
+      }) {}
+
+CapturedSteps::~CapturedSteps() = default;
+
+void CapturedSteps::set_enabled(bool enabled, const graph::ExecutionOptions& execution) {
+  graph::check(execution);
+  finish_updates();
+  enabled_ = enabled;
+  execution_ = execution;
+  added_.clear();
+  programs_.clear();
+  programs_.set_comparing(execution.compares_recordings);
+  replayed_last_ = false;
+}
+
+void CapturedSteps::set_program(Program program) {
+  graph::AddedState kept = std::exchange(added_, {});
+  set_enabled(true, execution_);
+  added_ = std::move(kept);
+  programs_.add(
+      std::move(program),
+      [&](Program whole) {
+        return capture_of(std::move(whole),
+                          std::vector<std::int64_t>(steps_.optimizer->parameters().size(), 0));
+      },
+      ahead_of_steps);
+}
+
+std::string CapturedSteps::capture_ahead(const std::function<Program()>& make) {
+  Program program;
+  on_meta(current_rank(), [&] { program = make(); });
+  std::string reads = reads_values(program);
+  if (reads.empty()) {
+    set_program(std::move(program));
+  }
+  return reads;
+}
+
+Program CapturedSteps::capture(const std::function<void()>& step) {
+  require(enabled_, "training: captured().capture() before set_enabled(true)");
+  return programs_.capture(step);
+}
+
+std::unique_ptr<CapturedSteps::Capture> CapturedSteps::capture_of(
+    Program program, std::vector<std::int64_t> missed) {
+  auto capture = std::make_unique<Capture>();
+  capture->trained = trained();
+  capture->modules = module_forms();
+  capture->missed = std::move(missed);
+  capture->part(Part::whole_step).executor =
+      graph::make_executor(std::move(program), execution_, &added_);
+  add_parts(*capture);
+  capture->updated = updated_by(capture->program(), 0, steps_.optimizer->parameters(), input_of);
+  const Device device = steps_.optimizer->parameters().front()->value.device();
+  for (auto& [name, value] : added_) {
+    value = ops::to_device(value, device);
+  }
+  return capture;
+}
+
+StepResult CapturedSteps::step(const StepBatch& batch, const StepFunctions& functions) {
+  guards_ = functions.guards;
+  const Rows rows = load_rows(batch, functions);
+  const ModuleForms modules = module_forms();
+  StepResult result;
+  CapturedFunction::Call call{
+      .misfit =
+          [&](const CapturedFunction::Entry& entry) {
+            return misfit(static_cast<const Capture&>(entry), rows, modules);
+          },
+      .kind = [&] { return kind_of(rows, modules); },
+      .replay =
+          [&](CapturedFunction::Entry& entry) {
+            result = replay(batch, rows, static_cast<Capture&>(entry));
+          },
+      .before_taking =
+          [&](const std::string& why) {
+            refuse_untransformed(execution_, "step", why);
+            if (!needs_program_.empty()) {
+              fail({.thing = "training",
+                    .wrong = fmt::format("this step has no program ({})", why),
+                    .advice = needs_program_});
+            }
+            finish_updates();
+            replayed_last_ = false;
+          },
+      .take = [&] { result = steps_.take(batch, functions, nullptr); },
+      .record =
+          [&] {
+            std::optional<Recording> recording;
+            result = record(batch, functions, recording);
+            return recording;
+          },
+      .make = [&](Program program) { return capture_of(std::move(program), missed_updates()); },
+      .refused = held_gradient(steps_.optimizer->parameters())};
+  programs_.call(call);
+  return result;
+}
+
+StepResult CapturedSteps::record(const StepBatch& batch, const StepFunctions& functions,
+                                 std::optional<Recording>& recording) {
+  steps_.optimizer->prepare_state();  // what the step makes does not outlive it
+  StepVariables variables = variables_of(batch);
+  Recorder recorder;
+  std::map<std::string, MemoryCategory> categories;
+  for (const nn::ParameterPointer& parameter : steps_.optimizer->parameters()) {
+    categories[parameter_input(parameter->name)] = category_of_parameter(*parameter);
+  }
+  record_inputs(recorder, inputs(), categories);
+  const double scale_of_step = steps_.scale();
+  const StepResult result = steps_.take(batch, functions, &recorder);
+  if (!result.skipped) {  // otherwise it has no update to record
+    set_update(variables, result.lr,
+               optim::clip_factor(result.grad_norm, steps_.clipping.max_norm) / scale_of_step);
+    recording = recorder.finish(variables);
+  }
+  return result;
+}
+
+std::vector<bool> CapturedSteps::trained() const {
+  std::vector<bool> all;
+  for (const nn::ParameterPointer& parameter : steps_.optimizer->parameters()) {
+    all.push_back(parameter->value.requires_grad());
+  }
+  return all;
+}
+
+std::vector<std::int64_t> CapturedSteps::missed_updates() const {
+  std::vector<std::int64_t> missed = steps_.optimizer->steps();
+  const std::vector<bool> is_trained = trained();
+  for (std::size_t i = 0; i < missed.size(); ++i) {
+    missed[i] = is_trained[i] && missed[i] > 0 ? steps_.done - steps_.skipped - missed[i] : 0;
+  }
+  return missed;
+}
+
+StepVariables CapturedSteps::variables_of(const StepBatch& batch) const {
+  StepVariables variables;
+  variables.numbers["loss_scale"] = 1.0 / batch.weight;
+  variables.numbers["max_value"] = steps_.clipping.max_value * steps_.scale();
+  add_guards(variables, guards_);
+  // Of steps that were begun, and of updates: a skipped step has none.
+  variables.counts["begun"] = steps_.done + 1;
+  variables.counts["step"] = steps_.done - steps_.skipped + 1;
+  variables.streams = random_state();
+  return variables;
+}
+
+void CapturedSteps::set_update(StepVariables& variables, double lr, double grad_scale) const {
+  variables.numbers["lr"] = lr;
+  variables.numbers["grad_scale"] = grad_scale;
+}
+
+std::map<std::string, Tensor> CapturedSteps::inputs() const {
+  std::map<std::string, Tensor> all;
+  for (const nn::ParameterPointer& parameter : steps_.optimizer->parameters()) {
+    add_parameter(all, parameter->name, *parameter);
+  }
+  for (const nn::BufferPointer& buffer : nn::all_buffers(steps_.model)) {
+    add_buffer(all, buffer->name, *buffer);
+  }
+  add_state(all, "", *steps_.optimizer);
+  if (steps_.scaler) {
+    all.emplace("scaler.scale", steps_.scale_input);
+  }
+  all.insert(added_.begin(), added_.end());
+  return all;
+}
+
+void CapturedSteps::check_inputs(const Program& program) const {
+  const std::map<std::string, Tensor> all = inputs();
+  for (const auto& [name, number] : program.inputs) {
+    const ProgramTensor& x = program.tensors[static_cast<std::size_t>(number)];
+    const auto found = all.find(name);
+    const bool is_own = !name.starts_with("rows.") && !name.starts_with(added_prefix);
+    if (is_own && (found == all.end() || !(found->second.shape() == x.shape) ||
+                   found->second.dtype() != x.dtype)) {
+      fail_input(
+          {.thing = fmt::format("captured step: input '{}'", name),
+           .wrong = found == all.end() ? "the model as it is written has none of this name"
+                                       : "the model as it is written has another one",
+           .expected = found == all.end() ? std::string()
+                                          : fmt::format("{}{}", name_of(found->second.dtype()),
+                                                        to_string(found->second.shape())),
+           .got = fmt::format("{}{}", name_of(x.dtype), to_string(x.shape)),
+           .advice = "give what replaces a module parameters of the same names, shapes and types; "
+                     "a transformation may add state"});
+    }
+  }
+}
+
+CapturedSteps::Rows CapturedSteps::load_rows(const StepBatch& batch,
+                                             const StepFunctions& functions) {
+  Rows rows{.micro_batches = steps_.rows_of(batch).micro_batches()};
+  steps_.rows_of(batch).each(steps_.done, [&](const MicroPart& part) {
+    const Tensors tensors = functions.rows(part.batch);
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      rows.tensors.emplace(fmt::format("rows.{}.{}", part.number, i), tensors[i]);
+    }
+  });
+  return rows;
+}
+
+std::string CapturedSteps::misfit(const Capture& capture, const Rows& rows,
+                                  const ModuleForms& modules) const {
+  if (trained() != capture.trained) {
+    return "other parameters are frozen than when the step was recorded";
+  }
+  if (std::string other = other_modules(capture.modules, modules); !other.empty()) {
+    return other;
+  }
+  if (std::string other = other_guard(capture.program(), guards_); !other.empty()) {
+    return other;
+  }
+  const std::vector<std::int64_t> steps = steps_.optimizer->steps();
+  for (const std::size_t i : capture.updated) {
+    const std::int64_t missed =
+        steps_.done - steps_.skipped - steps[i];  // also of one that had no update yet
+    if (missed != capture.missed[i]) {
+      return fmt::format("'{}' has missed {} updates, and {} when the step was recorded",
+                         steps_.optimizer->parameters()[i]->name, missed, capture.missed[i]);
+    }
+  }
+  const Program& program = capture.program();
+  std::set<std::string> recorded;
+  for (const auto& [name, number] : program.inputs) {
+    if (!name.starts_with("rows.")) {
+      continue;
+    }
+    recorded.insert(name.substr(0, name.rfind('.')));
+    const auto found = rows.tensors.find(name);
+    const ProgramTensor& expected = program.tensors[static_cast<std::size_t>(number)];
+    if (found != rows.tensors.end() &&
+        (!(expected.shape == found->second.shape()) || expected.dtype != found->second.dtype())) {
+      return fmt::format("the rows have another shape ({}) than the recorded ones",
+                         to_string(found->second.shape()));
+    }
+  }
+  if (!recorded.empty() && static_cast<std::int64_t>(recorded.size()) != rows.micro_batches) {
+    return fmt::format("the step has {} micro-batches and the recorded one had {}",
+                       rows.micro_batches, recorded.size());
+  }
+  return "";
+}
+
+std::string CapturedSteps::kind_of(const Rows& rows, const ModuleForms& modules) const {
+  std::string text = fmt::format("{}", rows.micro_batches);
+  for (const auto& [name, x] : rows.tensors) {
+    text += fmt::format(" {}{}", name_of(x.dtype()), to_string(x.shape()));
+  }
+  for (const bool is_trained : trained()) {
+    text += is_trained ? '1' : '0';
+  }
+  text += fmt::format(" {}", fmt::join(missed_updates(), " "));
+  return text + text_of(guards_) + text_of(modules);
+}
+
+ModuleForms CapturedSteps::module_forms() const {
+  nn::Module* const root = &steps_.model;
+  return forms_of({&root, 1});
+}
+
+void CapturedSteps::gather_inputs(const Rows& rows, Capture& capture, Part which, bool only_rows) {
+  const std::vector<nn::ParameterPointer>& parameters = steps_.optimizer->parameters();
+  const bool same = std::ranges::equal(parameters, capture.parameters,
+                                       [](const nn::ParameterPointer& now, const Tensor& before) {
+                                         return now->value.same_as(before);
+                                       });
+  if (!same || !only_rows) {
+    const bool kept = std::ranges::any_of(
+        parameters, [](const nn::ParameterPointer& p) { return p->places.gradient != nullptr; });
+    if (kept) {
+      rest();  // what they hold of gradients is free to be given again
+    }
+    capture.parameters.clear();
+    for (const nn::ParameterPointer& parameter : parameters) {
+      capture.parameters.push_back(parameter->value);
+    }
+    for (Capture::PartProgram& part : capture.parts) {
+      part.given.clear();
+    }
+    capture.inputs = inputs();
+  }
+  Capture::PartProgram& part = capture.part(which);
+  if (which != capture.running) {
+    capture.part(capture.running).executor->rest();  // their memory would be there twice
+    capture.running = which;
+  }
+  if (part.given.empty()) {
+    std::map<std::string, Tensor> all = capture.inputs;
+    all.insert(rows.tensors.begin(), rows.tensors.end());
+    if (which != Part::whole_step) {
+      take_pending(capture);
+      all.insert(capture.pending.begin(), capture.pending.end());
+    }
+    part.given = arranged_inputs(*part.executor, std::move(all), !execution_.transforms.empty());
+    return;
+  }
+  std::size_t at = 0;
+  for (const auto& [name, unused] : part.executor->program().inputs) {
+    if (const auto row = rows.tensors.find(name); row != rows.tensors.end()) {
+      part.given[at] = row->second;
+    }
+    ++at;
+  }
+}
+
+StepResult CapturedSteps::replay(const StepBatch& batch, const Rows& rows, Capture& capture) {
+  const bool continues = std::exchange(replayed_last_, false);  // nothing else has written since
+  if (!continues) {  // what styles derive from parameters is an input of the program
+    finish_updates();
+    steps_.plan.after_optimizer();
+  }
+  steps_.optimizer->prepare_state();
+  StepVariables variables = variables_of(batch);
+  const MemoryScope scope(MemoryCategory::activation);
+  const bool leaves = capture.leaves() && !batch.last_train_step;
+  const Part which = capture.left ? (leaves ? Part::middle : Part::last)
+                     : leaves     ? Part::first
+                                  : Part::whole_step;
+  if (capture.left) {
+    check_untouched(capture);
+    add_before(variables, *capture.left);
+  }
+  gather_inputs(rows, capture, which, continues);
+  Executor& executor = *capture.part(which).executor;
+  executor.begin_in_order(capture.part(which).given);
+  // Nothing of the training moves before the end: a guard may give the replay up.
+  const auto ended = [&](bool skipped) {
+    executor.end();
+    steps_.finisher.count_step();
+    replayed_last_ = true;
+    steps_.count_step(batch, skipped);
+  };
+  run_phase("replayed gradients", [&] { run_gradients(capture, executor, variables); });
+  const StepResult result = steps_.checked(batch, executor.output("loss").item(),
+                                           executor.output(steps_.norm_output()).item());
+  executor.run("free", variables);
+  if (result.skipped) {
+    ended(true);
+    return result;
+  }
+  set_update(variables, result.lr, steps_.grad_scale(result));
+  if (!leaves) {
+    run_phase("replayed update", [&] { executor.run("update", variables); });
+  }
+  ended(false);
+  if (leaves) {
+    leave_update(capture, variables);
+  }
+  steps_.optimizer->count_step(capture.updated);
+  return result;
+}
+
+const Program* CapturedSteps::program() const {
+  return programs_.last() == nullptr ? nullptr : &programs_.last()->program();
+}
+
+CapturedSteps::Capture* CapturedSteps::last() const {
+  return static_cast<Capture*>(programs_.last());
+}
+
+void CapturedSteps::abandon() noexcept {
+  replayed_last_ = false;
+  if (Capture* const capture = last()) {
+    capture->abandon();
+  }
+}
+
+void CapturedSteps::rest() noexcept {
+  programs_.rest();
+  replayed_last_ = false;
+}
+
+void CapturedSteps::before_load() {
+  if (!lost_) {
+    finish_updates();  // where the load is refused, the training is as it was
+  }
+}
+
+void CapturedSteps::expect_added(const std::string& name, const Dims& shape, DType dtype) {
+  const Device device = steps_.optimizer->parameters().front()->value.device();
+  added_.try_emplace(name, zeros(shape, dtype, device));
+}
+
+void CapturedSteps::after_load() {
+  replayed_last_ = false;
+  lost_ = false;
+}
+
+}  // namespace tessera

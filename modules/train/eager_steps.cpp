@@ -1,0 +1,303 @@
+module;
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tessera/printable.hpp>
+#include <utility>
+#include <vector>
+module tessera.train;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import tessera.autograd;
+import tessera.ops;
+import tessera.dtensor;
+import tessera.record;
+import tessera.nn;
+import tessera.optim;
+import tessera.parallel;
+import :capture_parts;
+import :eager_steps;
+import :step_inputs;
+
+namespace tessera {
+namespace {
+
+/// What a step is taken under: where it is recorded, its sections and what follows from its numbers
+/// are in the program.
+struct Recorded {
+  Recorder* recorder = nullptr;
+
+  void section(const char* name, const std::function<void()>& body) const {
+    recorder == nullptr ? body() : recorder->section(name, body);
+  }
+  Number number(const char* name, double value) const {
+    return recorder == nullptr ? Number(value) : Number::variable(name, value);
+  }
+  Count count(const char* name, std::int64_t value) const {
+    return recorder == nullptr ? Count(value) : Count::variable(name, value);
+  }
+  /// The rows of a micro-batch, which are inputs.
+  Tensors rows(const EagerSteps::MicroPart& part, const StepFunctions& functions) const {
+    if (recorder == nullptr) {
+      return functions.rows(part.batch);
+    }
+    Tensors given;
+    recorder->pause([&] { given = functions.rows(part.batch); });
+    for (std::size_t i = 0; i < given.size(); ++i) {
+      recorder->input(fmt::format("rows.{}.{}", part.number, i), given[i]);
+    }
+    return given;
+  }
+};
+
+}  // namespace
+
+EagerSteps::EagerSteps(nn::Module& trained, parallel::ParallelPlan& applied,
+                       std::unique_ptr<optim::Optimizer> updater,
+                       const optim::Schedule& lr_schedule,
+                       std::function<std::string()> last_checkpoint)
+    : model(trained),
+      plan(applied),
+      optimizer(std::move(updater)),
+      schedule(lr_schedule),
+      last_checkpoint_(std::move(last_checkpoint)) {
+  schedule.check();
+}
+
+void EagerSteps::set_scale() {
+  if (!scale_input) {
+    const std::vector<nn::ParameterPointer>& all = optimizer->parameters();
+    scale_input = full({}, scale(), DType::f32, all.empty() ? cpu : all.front()->value.device());
+  } else {
+    ops::fill_(scale_input, scale());
+  }
+}
+
+void EagerSteps::Rows::each(std::int64_t step,
+                            const std::function<void(const MicroPart&)>& body) const {
+  const std::int64_t count = micro_batches();
+  for (std::int64_t number = 0; number < count; ++number) {
+    body({.batch = {.step = step, .first = first + number * micro, .rows = micro},
+          .number = number,
+          .last = number + 1 == count});
+  }
+}
+
+EagerSteps::Rows EagerSteps::rows_of(const StepBatch& batch) const {
+  if (batch.rows < 1) {
+    fail({.thing = "training",
+          .wrong = "a step has no rows",
+          .expected = "at least 1",
+          .got = fmt::format("{}", batch.rows)});
+  }
+  if (!(batch.weight > 0) || !std::isfinite(batch.weight)) {
+    fail({.thing = "training",
+          .wrong = batch.weight == 0
+                       ? "no token counts, so there is no loss to divide by their number"
+                       : "the number that losses are divided by is not one",
+          .expected = "a StepBatch::weight of more than 0",
+          .got = fmt::format("{}", printable(batch.weight)),
+          .advice = "leave such a batch out, or look at what masks its targets"});
+  }
+  const SpecHandle whole = Spec::make(plan.batch_layout(), {batch.rows}, DType::i64);
+  const std::int64_t part = local_shape(*whole)[0];
+  const std::int64_t parts = plan.batch_parts();
+  Rows rows{.part = part,
+            .first = local_offset(*whole)[0],
+            .micro = part,
+            .equal = batch.rows % parts == 0};
+  if (batch.micro_rows != 0) {
+    if (!rows.equal || batch.micro_rows < 1 || part % batch.micro_rows != 0) {
+      fail({.thing = "training",
+            .wrong = fmt::format("the rows cannot be divided equally into micro-batches of {}",
+                                 batch.micro_rows),
+            .expected = fmt::format("a multiple of {} parts of the batch times {}", parts,
+                                    batch.micro_rows),
+            .got = fmt::format("{} rows", batch.rows)});
+    }
+    rows.micro = batch.micro_rows;
+  }
+  return rows;
+}
+
+Tensor EagerSteps::checked(Tensor loss) {
+  if (!loss || loss.numel() != 1 || !loss.is_distributed()) {
+    fail({.thing = "training",
+          .wrong = "the loss is not a distributed scalar",
+          .expected = "the sum of the losses of the rows",
+          .got = !loss                   ? "no tensor"
+                 : loss.is_distributed() ? to_string(*loss.spec())
+                                         : "a plain tensor of shape " + to_string(loss.shape()),
+          .advice = "make the batch with from_local(rows, plan.batch_layout())"});
+  }
+  return loss;
+}
+
+Tensor EagerSteps::whole(const Tensor& loss) const {
+  const NoGrad no_grad;
+  return redistribute(loss, Layout::replicated(plan.mesh())).local();
+}
+
+double EagerSteps::read(const Tensor& loss) const { return whole(loss).item(); }
+
+double EagerSteps::total(double mine) const {
+  const NoGrad no_grad;
+  Layout layout = Layout::replicated(plan.mesh());
+  for (const int axis : plan.batch_axes()) {
+    layout = layout.with_placement(axis, Partial());
+  }
+  return read(from_local(full({}, mine, DType::f64), layout));
+}
+
+double EagerSteps::lr_of(const StepBatch& batch) const {
+  return schedule.unit == optim::ScheduleUnit::tokens ? schedule.at(tokens, batch.tokens)
+                                                      : schedule.at(done);
+}
+
+double EagerSteps::grad_scale(const StepResult& result) const {
+  return optim::clip_factor(result.grad_norm, clipping.max_norm) / scale();
+}
+
+const char* EagerSteps::norm_output() const {
+  return clipping.norm == 2 ? "squared_norm" : "norm_power";
+}
+
+StepResult EagerSteps::checked(const StepBatch& batch, double loss, double power) {
+  StepResult result{.loss = loss,
+                    .grad_norm = optim::norm_of_power(power, clipping.norm) / scale(),
+                    .lr = lr_of(batch)};
+  const bool skips = scaler || clipping.nonfinite == optim::NonFinite::skip;
+  result.skipped = skips && std::isfinite(result.loss) && !std::isfinite(result.grad_norm);
+  if (!result.skipped && (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm))) {
+    const char* const advice = done > skipped
+                                   ? "a smaller learning rate or a longer warm-up may help"
+                                   : "no update was made before, so the data or the first values "
+                                     "of the parameters are the cause, not the learning rate";
+    fail(fmt::format("training: step {}: the loss is {} and the gradient norm {}; {}; {}", done + 1,
+                     printable(result.loss), printable(result.grad_norm), advice,
+                     last_checkpoint_()));
+  }
+  return result;
+}
+
+void EagerSteps::count_step(const StepBatch& batch, bool was_skipped) {
+  if (scaler) {
+    scaler->update(was_skipped);
+    set_scale();
+  }
+  skipped += was_skipped ? 1 : 0;
+  ++done;
+  tokens += batch.tokens;
+}
+
+StepResult EagerSteps::take(const StepBatch& batch, const StepFunctions& functions,
+                            Recorder* recorder) {
+  const Recorded recorded{recorder};
+  const Rows rows = rows_of(batch);
+  const MemoryScope scope(MemoryCategory::activation);
+  Tensor loss;
+  Tensor power;
+  finisher.begin(optimizer->parameters(), recorded.count("begun", done + 1));
+  recorded.section("gradients", [&] {
+    loss = gradients(batch, rows, functions, recorder);
+    finisher.finish(optimizer->parameters());
+    power = optim::gradient_norm_power(optimizer->parameters(), clipping.norm);
+    if (recorder != nullptr) {
+      recorder->output("loss", loss);
+      recorder->output(norm_output(), power);
+    }
+  });
+  const StepResult result = checked(batch, loss.item(), power.item());
+  // Apart from the update, as a skipped step frees what was gathered too.
+  recorded.section("free", [&] { plan.before_optimizer(); });
+  if (!result.skipped) {
+    recorded.section("update", [&] { update(result, recorder); });
+  }
+  optimizer->zero_grad();
+  count_step(batch, result.skipped);
+  return result;
+}
+
+Tensor EagerSteps::gradients(const StepBatch& batch, const Rows& rows,
+                             const StepFunctions& functions, Recorder* recorder) {
+  const Recorded recorded{recorder};
+  const RandomPosition start = random_position();
+  Tensor loss;
+  rows.each(done, [&](const MicroPart& part) {
+    const parallel::GradientSyncScope sync(part.last);
+    std::optional<MicroBatchScope> scope_of_rows;  // rows in unequal parts are the whole step's
+    if (rows.equal) {
+      const std::int64_t parts = batch.parts == 0 ? plan.batch_parts() : batch.parts;
+      const std::int64_t of_each = rows.micro * plan.batch_parts() / parts;
+      scope_of_rows.emplace(start, MicroBatch{.batch = batch.rows,
+                                              .parts = parts,
+                                              .first = part.number * of_each,
+                                              .rows = of_each});
+    }
+    const Tensors given = recorded.rows(part, functions);
+    Tensor share;
+    Tensor scaled;
+    run_phase("forward", [&] {
+      share = ops::mul_scalar(checked(functions.loss_sum(given)),
+                              recorded.number("loss_scale", 1.0 / batch.weight));
+      scaled = share;
+      if (scaler) {
+        scaled = ops::mul(share, from_local(ops::cast(scale_input, share.dtype()),
+                                            Layout::replicated(plan.mesh())));
+      }
+    });
+    backward(scaled);
+    const NoGrad no_grad;
+    const Tensor value = detached(share);
+    loss = loss ? ops::add(loss, value) : value;
+  });
+  return whole(loss);
+}
+
+void EagerSteps::update(const StepResult& result, Recorder* recorder) {
+  const Recorded recorded{recorder};
+  const std::vector<nn::ParameterPointer>& parameters = optimizer->parameters();
+  if (clipping.max_value > 0) {
+    optim::clamp_gradients(parameters, recorded.number("max_value", clipping.max_value * scale()));
+  }
+  const std::vector<std::size_t> updated = optimizer->step(
+      recorded.number("lr", result.lr), recorded.number("grad_scale", grad_scale(result)),
+      recorded.count("step", done - skipped + 1));
+  if (recorder != nullptr) {
+    record_updates(*recorder, 0, updated, parameters, input_of);
+  }
+  plan.after_optimizer();
+}
+
+double EagerSteps::evaluate(std::int64_t batches, const StepBatch& batch, const LossSum& loss_sum) {
+  const NoGrad no_grad;
+  const Rows rows = rows_of(batch);
+  const nn::EvaluationScope evaluation(model);
+  Tensor loss;
+  for (std::int64_t b = 0; b < batches; ++b) {
+    rows.each(b, [&](const MicroPart& m) {
+      const Tensor part = ops::mul_scalar(checked(loss_sum(m.batch)), 1.0 / batch.weight);
+      loss = loss ? ops::add(loss, part) : part;
+    });
+  }
+  return checked_evaluation(loss ? read(loss) : 0);
+}
+
+double EagerSteps::checked_evaluation(double loss) {
+  if (!std::isfinite(loss)) {
+    fail({.thing = "training",
+          .wrong = fmt::format("after step {} the validation loss is {}", done, printable(loss)),
+          .advice = last_checkpoint_()});
+  }
+  return loss;
+}
+
+}  // namespace tessera

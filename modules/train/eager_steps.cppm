@@ -1,0 +1,89 @@
+module tessera.train:eager_steps;
+
+import tessera.base;
+import tessera.tensor;
+import tessera.record;
+import tessera.nn;
+import tessera.optim;
+import tessera.parallel;
+import :step;
+
+namespace tessera {
+
+/// Takes the steps of a training as they are written, and evaluates. It has what the parts of a
+/// training share: model, optimizer, and how far the training is.
+class EagerSteps {
+ public:
+  /// `last_checkpoint`: for the ends of errors; see TrainingCheckpoints::last.
+  EagerSteps(nn::Module& trained, parallel::ParallelPlan& applied,
+             std::unique_ptr<optim::Optimizer> updater, const optim::Schedule& lr_schedule,
+             std::function<std::string()> last_checkpoint);
+
+  nn::Module& model;
+  parallel::ParallelPlan& plan;
+  std::unique_ptr<optim::Optimizer> optimizer;
+  optim::Schedule schedule;
+  optim::Clipping clipping;
+  std::optional<optim::GradScaler> scaler;
+  Tensor scale_input;  // the scaler's factor: an input of recorded steps
+  parallel::GradientFinisher finisher;
+  std::int64_t done = 0;
+  std::int64_t tokens = 0;
+  std::int64_t skipped = 0;
+
+  /// One forward and backward.
+  struct MicroPart {
+    BatchPart batch;
+    std::int64_t number = 0;
+    bool last = false;
+  };
+  struct Rows {
+    std::int64_t part = 0;   // of this rank
+    std::int64_t first = 0;  // of the rows of the whole step
+    std::int64_t micro = 0;
+    bool equal = false;  // every rank has as many
+
+    /// At least 1: a rank without rows takes part too.
+    std::int64_t micro_batches() const { return part == 0 ? 1 : part / micro; }
+    /// Calls `body` for each micro-batch of this rank, in order.
+    void each(std::int64_t step, const std::function<void(const MicroPart&)>& body) const;
+  };
+  /// Errors: see Training::step.
+  Rows rows_of(const StepBatch& batch) const;
+
+  /// `recorder`: null for a step that is not recorded. Errors: see Training::step.
+  StepResult take(const StepBatch& batch, const StepFunctions& functions, Recorder* recorder);
+  double evaluate(std::int64_t batches, const StepBatch& batch, const LossSum& loss_sum);
+
+  /// Error: it is not a distributed scalar.
+  static Tensor checked(Tensor loss);
+  /// The loss on all ranks, as a local tensor.
+  Tensor whole(const Tensor& loss) const;
+  double total(double mine) const;
+  /// Loss and norm, of a loss and gradients that are scaled. Errors: the loss is not finite; the
+  /// norm is not, and such steps are not skipped.
+  StepResult checked(const StepBatch& batch, double loss, double power);
+  std::string last_checkpoint() const { return last_checkpoint_(); }
+  /// An evaluation's. Error: it is not finite.
+  double checked_evaluation(double loss);
+
+  /// The factor that the optimizer multiplies gradients by.
+  double grad_scale(const StepResult& result) const;
+  double scale() const { return scaler ? scaler->scale() : 1; }
+  /// After the scaler's factor was changed.
+  void set_scale();
+  void count_step(const StepBatch& batch, bool was_skipped);
+  /// The name of the output of a recorded step that the norm is computed from.
+  const char* norm_output() const;
+
+ private:
+  double lr_of(const StepBatch& batch) const;
+  /// The gradients of all micro-batches, and the loss on all ranks.
+  Tensor gradients(const StepBatch& batch, const Rows& rows, const StepFunctions& functions,
+                   Recorder* recorder);
+  void update(const StepResult& result, Recorder* recorder);
+
+  std::function<std::string()> last_checkpoint_;
+};
+
+}  // namespace tessera

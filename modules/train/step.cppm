@@ -1,0 +1,57 @@
+export module tessera.train:step;
+
+import tessera.base;
+import tessera.tensor;
+import :captures;
+
+export namespace tessera {
+
+/// The rows of a step, and what its losses are divided by.
+struct StepBatch {
+  std::int64_t rows = 0;        // of the whole step, on all ranks together
+  std::int64_t micro_rows = 0;  // of this rank in one forward and backward; 0: all of its rows
+  /// The number of rows of the whole step, or of tokens that count; see Training::total.
+  double weight = 1;
+  /// Tokens of the whole step, on all ranks and in all micro-batches, for a schedule by tokens.
+  /// Tokens that are masked are tokens that the model has read: they are usually counted too.
+  std::int64_t tokens = 0;
+  /// The rows of a micro-batch are those of as many parts of the batch, one part after the other;
+  /// 0: the plan's. A multiple of them, for a step that will be placed on other ranks.
+  std::int64_t parts = 0;
+  /// Parameters are looked at before the next step, or there is none: the update is not left to it
+  /// (see Training::set_replay). Saves, evaluations and state() are right without it, but make what
+  /// was left on its own then.
+  bool last_train_step = false;
+};
+
+/// What one forward and backward computes: rows first to first + rows - 1 of the rows of the whole
+/// step, which are of this rank's part.
+struct BatchPart {
+  std::int64_t step = 0;  // from 0; in an evaluation, the number of the batch
+  std::int64_t first = 0;
+  std::int64_t rows = 0;
+};
+
+/// Runs the model: the SUM of the losses of the micro-batch's rows, as a scalar. The batch is
+/// distributed in the plan's batch_layout(), so the sum is Partial along the axes that split the
+/// batch; no number of ranks occurs anywhere.
+using LossSum = std::function<Tensor(const BatchPart&)>;
+
+/// The same in two functions, so that a step can be replayed: all that differs from step to step
+/// must be in the rows.
+struct StepFunctions {
+  /// This rank's rows of the micro-batch as local tensors: tokens, targets, masks.
+  std::function<Tensors(const BatchPart&)> rows;
+  std::function<Tensor(const Tensors& rows)> loss_sum;
+  StepGuards guards = {};  // other values than before: another program
+};
+
+struct StepResult {
+  double loss = 0;  // the sum of all losses of the step divided by its weight, before the update
+  double grad_norm = 0;  // of the whole model, before clipping
+  double lr = 0;
+  /// The gradients were not finite: parameters and optimizer are as before.
+  bool skipped = false;
+};
+
+}  // namespace tessera

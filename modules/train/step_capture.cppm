@@ -1,0 +1,44 @@
+module tessera.train:step_capture;
+
+import tessera.base;
+import tessera.tensor;
+import tessera.record;
+import tessera.graph;
+import :captured_function;
+import :captured_steps;
+import :captures;
+
+namespace tessera {
+
+/// The programs that one capture has: the whole step, and those that leave its update to the next
+/// step or make that of the step before (graph::AcrossSteps).
+enum class CapturedSteps::Part : std::uint8_t { whole_step, first, middle, last, rest };
+
+/// A program that steps are replayed from, and its parts. Only one of them has memory at a time.
+struct CapturedSteps::Capture final : CapturedFunction::Entry {
+  struct PartProgram {
+    std::unique_ptr<Executor> executor = nullptr;
+    std::vector<Tensor> given = {};  // last, in the order of its inputs
+  };
+  std::array<PartProgram, 5> parts = {};
+  Part running = Part::whole_step;
+  std::vector<bool> trained = {};  // by parameter
+  ModuleForms modules = {};
+  std::vector<std::int64_t> missed = {};  // by parameter: see missed_updates
+  std::vector<std::size_t> updated = {};  // the optimizer's parameters that it updates, in order
+  std::vector<Tensor> parameters = {};    // that `inputs` has the local tensors of
+  /// Of all parts, without rows: gradients that are kept elsewhere are the same ones in each.
+  std::map<std::string, Tensor> inputs = {};
+  std::map<std::string, Tensor> pending = {};  // what is kept until the update is made
+  std::optional<StepVariables> left = {};      // of the last step, where it left its update
+  std::vector<std::uint64_t> versions = {};    // of the parameters, when it was left
+
+  PartProgram& part(Part which) { return parts[static_cast<std::size_t>(which)]; }
+  const PartProgram& part(Part which) const { return parts[static_cast<std::size_t>(which)]; }
+  bool leaves() const { return static_cast<bool>(part(Part::first).executor); }
+  const Program& program() const override { return part(Part::whole_step).executor->program(); }
+  void abandon() noexcept override { part(running).executor->abandon(); }
+  void rest() noexcept override;
+};
+
+}  // namespace tessera
