@@ -46,7 +46,6 @@ Tensor result_of(const GradientHook& hook, std::string_view name, const Tensor& 
 
 }  // namespace
 
-const Tensor& memory_of(const Tensor& x) { return x.is_distributed() ? x.local() : x; }
 
 bool fits(const GradientTarget& target, const Tensor& gradient) {
   const SpecHandle& spec = gradient.spec();
@@ -80,9 +79,9 @@ void refuse_gradient(const std::string& what, const GradientTarget& target, cons
 }
 
 void call_hook(const GradientHook& hook, std::string_view name, Tensor& gradient) {
-  const std::uint64_t version = memory_of(gradient).storage().version();
+  const std::uint64_t version = local_of(gradient).storage().version();
   Tensor changed = result_of(hook, name, gradient);
-  if (memory_of(gradient).storage().version() != version) {
+  if (local_of(gradient).storage().version() != version) {
     fail({.thing = "backward",
           .wrong = fmt::format("a hook on a gradient of '{}' wrote the gradient in place, which "
                                "other steps may share",
@@ -101,7 +100,7 @@ void call_hook(const GradientHook& hook, std::string_view name, Tensor& gradient
 }
 
 bool owns_memory_alone(const Tensor& x) {
-  const Tensor& memory = memory_of(x);
+  const Tensor& memory = local_of(x);
   const Storage& storage = memory.storage();
   return x.impl()->references == 1 && memory.impl()->references == 1 && storage.references() == 1 &&
          storage.owns_memory() && memory.is_contiguous() && (x.impl()->keys & copied_view_key) == 0;

@@ -27,7 +27,7 @@ std::uint64_t& step_count() {
 
 /// Memory that was allocated for a result of backward now belongs to a gradient.
 void book_gradient(const Tensor& grad) {
-  const Tensor& local = grad.is_distributed() ? grad.local() : grad;
+  const Tensor& local = local_of(grad);
   local.impl()->storage->move_to(MemoryCategory::gradient);
 }
 

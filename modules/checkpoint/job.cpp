@@ -92,7 +92,7 @@ IndexedTensors agreed(collective::Communicator& group, IndexedTensors own,
 
 /// A box of what this rank holds of a tensor, as a tensor of its own that shares its memory.
 Tensor values_of(const Tensor& tensor, const LocalPart& box, int rank) {
-  const Tensor local = detached(tensor.is_distributed() ? tensor.local() : tensor);
+  const Tensor local = detached(local_of(tensor));
   const Dims begin = tensor.is_distributed()
                          ? local_part(tensor.shape(), tensor.layout(), rank).offset
                          : Dims::filled(tensor.dims(), 0);

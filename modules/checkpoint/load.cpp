@@ -20,7 +20,6 @@ import :values;
 namespace tessera {
 namespace {
 
-const Tensor& local_of(const Tensor& x) { return x.is_distributed() ? x.local() : x; }
 
 bool share_memory(const Tensor& a, const Tensor& b) {
   if (a.same_as(b)) {

@@ -16,7 +16,7 @@ namespace tessera {
 std::optional<std::string> first_not_finite(const StateDict& state) {
   using namespace checkpoint_detail;
   for (const auto& [name, tensor] : state.tensors) {
-    const Tensor& local = tensor.is_distributed() ? tensor.local() : tensor;
+    const Tensor& local = local_of(tensor);
     if (is_floating(tensor.dtype()) && !all_finite(bytes_of(packed(local)), tensor.dtype())) {
       return name;
     }

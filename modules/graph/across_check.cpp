@@ -20,7 +20,7 @@ import :accesses;
 import :across_parts;
 import :across_steps;
 import :analysis;
-import :checks;
+import :verify;
 import :shadow;
 import :values;
 

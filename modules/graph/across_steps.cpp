@@ -21,7 +21,7 @@ import :across_parts;
 import :across_steps;
 import :analysis;
 import :analysis_state;
-import :checks;
+import :verify;
 import :renumbering;
 import :shadow;
 

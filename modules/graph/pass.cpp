@@ -20,9 +20,9 @@ import tessera.base;
 import tessera.plugin;
 import tessera.record;
 import :analysis;
-import :checks;
-import :difference;
 import :pass;
+import :verify;
+import :difference;
 import :passes;
 import :values;
 

@@ -57,5 +57,8 @@ struct PassReport {
 /// (01-dead.txt), and what differs, line by line (01-dead.diff). "": none.
 std::vector<PassReport> run_passes(Program& program, std::span<const std::string> names,
                                    const std::string& dump = {});
+/// The same, of names that were checked.
+std::vector<PassReport> run_checked(Program& program, std::span<const std::string> names,
+                                    const std::string& dump);
 
 }  // namespace tessera::graph

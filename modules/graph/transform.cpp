@@ -21,10 +21,9 @@ import tessera.device;
 import tessera.tensor;
 import tessera.record;
 import :accesses;
-import :checks;
+import :verify;
 import :shadow;
 import :transform;
-import :verify;
 
 namespace tessera::graph {
 namespace {

@@ -18,10 +18,9 @@ import tessera.record;
 import :accesses;
 import :analysis;
 import :analysis_state;
-import :checks;
+import :verify;
 import :shadow;
 import :values;
-import :verify;
 
 namespace tessera::graph {
 namespace {

@@ -2,6 +2,8 @@ export module tessera.graph:verify;
 
 import tessera.base;
 import tessera.record;
+import :analysis;
+import :values;
 
 export namespace tessera::graph {
 
@@ -18,5 +20,10 @@ void verify(const Program& program);
 /// value is described by the calls that lead to it. So programs that are equal for another reason
 /// (x + y and y + x) are refused.
 void verify_same(const Program& before, const Program& after);
+
+/// verify(), and what is known of the program then.
+std::unique_ptr<Analysis> verified(const Program& program);
+/// verify_same() of programs whose values are known. They share their ValueNames.
+void compare(const Program& before, const Values& left, const Program& after, const Values& right);
 
 }  // namespace tessera::graph

@@ -52,7 +52,7 @@ const Tensor& gradient_memory_of(Parameter& parameter) {
                    &gradient.local().storage() == &memory.storage();
   if (!memory || holders() > (own ? 2 : 1) || memory.impl()->references > (own ? 2 : 1)) {
     const Tensor& value = parameter.value;
-    const Tensor& local = value.is_distributed() ? value.local() : value;
+    const Tensor& local = local_of(value);
     memory = allocate_in(*parameter.places.gradient, local.shape(), local.dtype(), local.device());
   }
   return memory;

@@ -87,7 +87,7 @@ void put_into(nn::MemoryPlace& place, Tensor& state) {
   if (!state) {
     return;
   }
-  const Tensor local = state.is_distributed() ? state.local() : state;
+  const Tensor local = local_of(state);
   Tensor kept = nn::allocate_in(place, local.shape(), local.dtype(), local.device());
   if (!kept.is_meta()) {
     ops::copy_(kept, ops::to_device(local, cpu));
@@ -195,7 +195,7 @@ void Optimizer::each_kept_elsewhere(const Part& part, std::size_t first, std::si
                                     void (nn::MemoryPlace::*call)(const Tensor&)) const {
   const auto apply = [&](const std::shared_ptr<nn::MemoryPlace>& place, const Tensor& x) {
     if (place && x && !x.is_meta()) {
-      ((*place).*call)(x.is_distributed() ? x.local() : x);
+      ((*place).*call)(local_of(x));
     }
   };
   for (std::size_t k = first; k < last; ++k) {

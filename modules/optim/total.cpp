@@ -96,7 +96,7 @@ Tensor total_of(std::vector<Tensor> terms, bool maximum) {
 
 Tensor largest_magnitude(const Tensor& x) {
   constexpr double infinity = std::numeric_limits<double>::infinity();
-  const Tensor local = x.is_distributed() ? x.local() : x;
+  const Tensor local = local_of(x);
   // Shards may be uneven or empty, so each rank takes the largest of its own. As infinity a NaN
   // takes part in comparisons.
   Tensor largest = local.numel() == 0

@@ -27,7 +27,7 @@ class NarrowCopy {
   /// keeps theirs.
   void refresh(const nn::ParameterPointer& parameter) {
     const Tensor& value = parameter->value;
-    const Tensor& source = value.is_distributed() ? value.local() : value;
+    const Tensor& source = local_of(value);
     const bool trained = value.requires_grad();
     if (copy_ && copy_.device() == value.device() && version_ == source.storage().version() &&
         of_ == &source.storage() && recording_ == recordings() &&

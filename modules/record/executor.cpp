@@ -23,7 +23,8 @@ module tessera.record;
 import tessera.base;
 import tessera.device;
 import tessera.tensor;
-import :state;
+import :guard;
+import :guard_failed;
 
 namespace tessera {
 
@@ -243,7 +244,7 @@ void run_in_scope(const Program& program, const Instruction& instruction,
 void execute(const Program& program, const Instruction& i, const Attributes& arguments,
              std::span<Tensor> tensors, Device device) {
   const auto part = [&]() -> const Tensor& {
-    return part_of(tensors[static_cast<std::size_t>(i.in[0])]);
+    return local_of(tensors[static_cast<std::size_t>(i.in[0])]);
   };
   switch (i.kind) {
     case Kind::call: {

@@ -39,24 +39,12 @@ std::string guard_in_words(const GuardValue& recorded, double now);
 /// Error that names the guard: something that outlives the step (an input) is changed before it.
 void check_guards(const Program& program);
 
-/// A guard has another value than in the recording. Nothing that outlives the step was changed:
-/// after Executor::abandon() it can be taken in another way.
-class GuardFailed : public Error {
- public:
-  GuardFailed(const GuardValue& recorded, std::size_t number, double now);
+/// What makes it legal that a value that the host reads differs from step to step.
+constexpr const char* legal_read =
+    "a value that decides how the step goes on is read by guard(\"name\", x), with which another "
+    "value selects another program; any other value is read after the step";
 
-  /// Its place among guards_of(program).
-  std::size_t number() const noexcept { return number_; }
-  double now() const noexcept { return now_; }
-
- private:
-  std::size_t number_;
-  double now_;
-};
-
-/// Completes what a step that is given up has issued: all ranks do so at the same guard. Memory of
-/// `tensors` is free for others then.
-void complete_communication(const Program& program, std::size_t section, std::size_t instruction,
-                            std::span<const Tensor> tensors);
+/// " in module 'blocks.0'"; empty outside of modules.
+std::string recorded_place();
 
 }  // namespace tessera

@@ -56,7 +56,7 @@ void trace_section(const Program& program, const Section& section, Recorder& rec
     try {
       if (i.is_guard()) {  // all ranks read the same
         run_in_scope(program, i, [&] {
-          guard(i.guard, part_of(tensors[static_cast<std::size_t>(i.in[0])]), i.values[0]);
+          guard(i.guard, local_of(tensors[static_cast<std::size_t>(i.in[0])]), i.values[0]);
         });
         continue;
       }
@@ -91,13 +91,13 @@ Program lower(const Program& program) {
     const ProgramTensor& x = program.tensors[static_cast<std::size_t>(number)];
     Tensor& input = tensors[static_cast<std::size_t>(number)];
     input = meta_input(x);
-    recorder.input(name, part_of(input), x.category);
+    recorder.input(name, local_of(input), x.category);
   }
   for (const Section& section : program.sections) {
     recorder.section(section.name, [&] { trace_section(program, section, recorder, tensors); });
   }
   for (const auto& [name, number] : program.outputs) {
-    recorder.output(name, part_of(tensors[static_cast<std::size_t>(number)]));
+    recorder.output(name, local_of(tensors[static_cast<std::size_t>(number)]));
   }
   StepVariables variables;
   variables.streams = random_state();  // no numbers are drawn here

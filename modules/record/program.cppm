@@ -108,19 +108,6 @@ struct Program {
   static Program parse(std::string_view text, const std::string& where = "program");
 };
 
-/// One execution of a step as a Recorder has seen it.
-struct Recording {
-  Program program;
-  StepVariables variables;
-};
-
-/// The program of a recorded step. Errors: random numbers of no stream of the step; see
-/// check_guards.
-Program program_of(Recording recording);
-/// The same, where the step was recorded twice with other variables. Errors that name the
-/// instruction: the steps differ; an argument differs that does not follow from the variables.
-Program program_of(const Recording& first, Recording second);
-
 /// "%12: f32[2, 4] = mul(%3, %4)": for errors and text.
 std::string to_text(const Program& program, const Instruction& instruction);
 

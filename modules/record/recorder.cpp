@@ -65,7 +65,7 @@ void Recorder::input(const std::string& name, const Tensor& x, MemoryCategory ca
                                name),
           .advice = "name its local part, or record above distribution"});
   }
-  if (!part_of(x).is_contiguous()) {
+  if (!local_of(x).is_contiguous()) {
     fail({.thing = "record",
           .wrong = fmt::format("input '{}' is not contiguous", name),
           .advice = "pass contiguous(x)"});

@@ -3,6 +3,7 @@ export module tessera.record:recorder;
 import tessera.base;
 import tessera.tensor;
 import :program;
+import :recording;
 
 export namespace tessera {
 

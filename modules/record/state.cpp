@@ -49,30 +49,23 @@ std::vector<double> exact_values(const Tensor& x) { return exact(to_doubles(x), 
 
 /// What the memory is booked on at present; the last one is in the program.
 void note_category(RecordedMemory& memory, const Tensor& x) {
-  if (part_of(x).storage().category() != MemoryCategory::other) {
-    memory.category = part_of(x).storage().category();
+  if (local_of(x).storage().category() != MemoryCategory::other) {
+    memory.category = local_of(x).storage().category();
   }
 }
 
 bool is(const RecordedView& v, const Tensor& x) {
-  const Tensor& part = part_of(x);
+  const Tensor& part = local_of(x);
   return v.offset == part.offset() && v.shape == part.shape() && v.strides == part.strides() &&
          v.dtype == part.dtype() && v.spec == x.spec();
 }
 
 RecordedView view_of(int number, const Tensor& x) {
-  const Tensor& part = part_of(x);
+  const Tensor& part = local_of(x);
   return {number, part.offset(), part.shape(), part.strides(), part.dtype(), x.spec()};
 }
 
 }  // namespace
-
-std::string recorded_place() {
-  const std::string* const module = current_module();
-  return module == nullptr
-             ? std::string()
-             : fmt::format(" in module '{}'", module->empty() ? "the model" : *module);
-}
 
 Recorder::State::State(ModeLevel level) : serial(next_serial() << 32U) { program().level = level; }
 
@@ -103,9 +96,9 @@ int Recorder::State::new_number(const ResultShape& shape, const SpecHandle& spec
 }
 
 int Recorder::State::define(const Tensor& x, MemoryCategory category) {
-  RecordedMemory* memory = memory_of(part_of(x).storage());
+  RecordedMemory* memory = memory_of(local_of(x).storage());
   if (memory == nullptr) {
-    memory = &new_memory(part_of(x).storage());
+    memory = &new_memory(local_of(x).storage());
     memory->category = category;
   }
   const int number = new_number({.shape = x.shape(), .dtype = x.dtype()}, x.spec());
@@ -133,7 +126,7 @@ void Recorder::State::declare(RecordedMemory& memory, const Tensor& x) {
 }
 
 int Recorder::State::number_of(const Tensor& x, const std::string& what) {
-  RecordedMemory* const memory = memory_of(part_of(x).storage());
+  RecordedMemory* const memory = memory_of(local_of(x).storage());
   if (memory == nullptr) {
     fail({.thing = "record",
           .wrong = fmt::format("{}{} is a {} that was made before the recorded step and is not "
@@ -152,7 +145,7 @@ int Recorder::State::number_of(const Tensor& x, const std::string& what) {
 }
 
 int Recorder::State::add_alias(RecordedMemory& memory, const Tensor& x, const std::string& what) {
-  const Tensor& part = part_of(x);
+  const Tensor& part = local_of(x);
   const auto same_type = std::ranges::find_if(
       memory.views, [&](const RecordedView& v) { return v.dtype == x.dtype(); });
   const RecordedView& base = same_type == memory.views.end() ? memory.views.front() : *same_type;
@@ -269,8 +262,8 @@ Tensors Recorder::State::record(const Call& call, NextCall& next) {
 
 void Recorder::State::note_pending(std::span<const Tensor> tensors) {
   for (const Tensor& x : tensors) {
-    if (RecordedMemory* memory = x ? memory_of(part_of(x).storage()) : nullptr) {
-      memory->pending = part_of(x).storage().pending() != nullptr;
+    if (RecordedMemory* memory = x ? memory_of(local_of(x).storage()) : nullptr) {
+      memory->pending = local_of(x).storage().pending() != nullptr;
     }
   }
 }

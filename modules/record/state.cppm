@@ -4,6 +4,7 @@ import tessera.base;
 import tessera.device;
 import tessera.tensor;
 import :program;
+import :recording;
 import :recorder;
 
 namespace tessera {
@@ -17,9 +18,6 @@ struct RecordedView {
   DType dtype;
   SpecHandle spec = {};
 };
-
-/// Of a distributed tensor, this rank's part; a plain one as it is.
-inline const Tensor& part_of(const Tensor& x) { return x.is_distributed() ? x.local() : x; }
 
 /// Memory that the step has seen. Its storage's tag finds it.
 struct RecordedMemory {
@@ -75,13 +73,5 @@ struct Recorder::State {
   int add_alias(RecordedMemory& memory, const Tensor& x, const std::string& what);
   void note_pending(std::span<const Tensor> tensors);
 };
-
-/// What makes it legal that a value that the host reads differs from step to step.
-constexpr const char* legal_read =
-    "a value that decides how the step goes on is read by guard(\"name\", x), with which another "
-    "value selects another program; any other value is read after the step";
-
-/// " in module 'blocks.0'"; empty outside of modules.
-std::string recorded_place();
 
 }  // namespace tessera

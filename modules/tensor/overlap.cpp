@@ -17,7 +17,6 @@ import tessera.base;
 namespace tessera {
 namespace {
 
-const Tensor& memory_of(const Tensor& x) { return x.is_distributed() ? x.local() : x; }
 
 /// d * stride, where d is any integer from `least` to `most`.
 struct Term {
@@ -372,13 +371,13 @@ void check_lists(const Call& call) {
 }  // namespace
 
 bool repeats_elements(const Tensor& x) {
-  const Tensor& memory = memory_of(x);
+  const Tensor& memory = local_of(x);
   return !memory.is_contiguous() && strides_repeat(memory);
 }
 
 bool shares_memory(const Tensor& a, const Tensor& b) {
-  const Tensor& x = memory_of(a);
-  const Tensor& y = memory_of(b);
+  const Tensor& x = local_of(a);
+  const Tensor& y = local_of(b);
   return x.numel() != 0 && y.numel() != 0 && !storages_apart(x, y) && elements_meet(x, y);
 }
 

@@ -138,6 +138,9 @@ class Tensor {
   Counted<TensorImpl> impl_;
 };
 
+/// This rank's part of a distributed tensor; a plain one as it is.
+inline const Tensor& local_of(const Tensor& x) { return x.is_distributed() ? x.local() : x; }
+
 struct TensorImpl {
   Counted<Storage> storage;
   std::int64_t offset = 0;  // elements

@@ -10,9 +10,6 @@ namespace tessera {
 /// State that transformations add (graph::Editor::state).
 inline constexpr const char* added_prefix = "transform.";
 
-/// This rank's part of a distributed tensor; a plain one as it is.
-inline const Tensor& local_of(const Tensor& x) { return x.is_distributed() ? x.local() : x; }
-
 /// Inputs that are parameters have names that begin so.
 inline constexpr std::string_view parameter_prefix = "parameter.";
 /// And state of optimizers.

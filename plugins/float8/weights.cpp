@@ -26,7 +26,6 @@ using namespace tessera;
 
 namespace {
 
-const Tensor& local_of(const Tensor& x) { return x.is_distributed() ? x.local() : x; }
 
 /// The dim along which FSDP has the weight sharded, which is the first one of what it gathers.
 int gathered_dim(const nn::Parameter& parameter) {

@@ -43,7 +43,6 @@ Tensor row_norms(const Tensor& weight, const Tensor& a, const Tensor& b, double 
   return ops::norm(sum, 2, {1}, false, true);
 }
 
-Tensor local_of(const Tensor& x) { return x.is_distributed() ? x.local() : x; }
 
 }  // namespace
 

@@ -28,7 +28,7 @@ struct Sum {
 };
 
 bool is_owned(const Tensor& gradient) {
-  const Tensor& local = gradient.is_distributed() ? gradient.local() : gradient;
+  const Tensor& local = local_of(gradient);
   return local.is_contiguous() && !repeats_elements(gradient);
 }
 

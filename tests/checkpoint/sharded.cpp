@@ -50,7 +50,7 @@ unsigned char byte_at(const std::string& name, std::int64_t element, std::size_t
 /// Calls f(byte of the local memory, its true value) for all bytes of the calling rank's part.
 void for_each_byte(const std::string& name, const Tensor& x,
                    const std::function<void(unsigned char&, unsigned char)>& f) {
-  const Tensor& local = x.is_distributed() ? x.local() : x;
+  const Tensor& local = local_of(x);
   const Dims begin = x.is_distributed() ? local_offset(*x.spec()) : Dims::filled(x.dims(), 0);
   const std::size_t width = size_of(x.dtype());
   const Dims global = contiguous_strides(x.shape());
@@ -156,7 +156,7 @@ void save_true(const Arrangement& arrangement, const std::string& path) {
 std::uint64_t local_bytes(const StateDict& state) {
   std::uint64_t bytes = 0;
   for (const auto& [name, tensor] : state.tensors) {
-    const Tensor& local = tensor.is_distributed() ? tensor.local() : tensor;
+    const Tensor& local = local_of(tensor);
     bytes += static_cast<std::uint64_t>(local.numel()) * size_of(local.dtype());
   }
   return bytes;

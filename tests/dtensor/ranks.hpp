@@ -40,7 +40,7 @@ inline Tensor numbered(const tessera::Dims& shape, double first = 0) {
 }
 
 inline std::vector<double> values(const Tensor& x) {
-  return tessera::to_doubles(x.is_distributed() ? x.local() : x);
+  return tessera::to_doubles(tessera::local_of(x));
 }
 
 /// The values of a whole tensor that this rank holds in a layout.

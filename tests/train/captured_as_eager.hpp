@@ -105,10 +105,10 @@ struct Subject {
     Named all = values_of(*net.model);
     for (const nn::BufferPointer& buffer : nn::all_buffers(*net.model)) {
       const Tensor& x = buffer->value;
-      all["buffer." + buffer->name] = to_doubles(x.is_distributed() ? x.local() : x);
+      all["buffer." + buffer->name] = to_doubles(local_of(x));
     }
     for (const auto& [name, x] : adamw->state().tensors) {
-      all["state." + name] = to_doubles(x.is_distributed() ? x.local() : x);
+      all["state." + name] = to_doubles(local_of(x));
     }
     for (const auto& [name, stream] : random_state()) {
       all["stream." + name] = {static_cast<double>(stream.offset)};
@@ -153,7 +153,7 @@ inline Outcome outcome_of(const DeviceMesh& mesh, const Layouts& layout, const N
     }
     const Tensors results = (*step)({rows_of(subject, call)}, {.lr = {0.01 / (1 + call % 3)}});
     for (const Tensor& x : results) {
-      outcome.results.push_back(to_doubles(x.is_distributed() ? x.local() : x));
+      outcome.results.push_back(to_doubles(local_of(x)));
     }
   }
   outcome.state = subject.everything();

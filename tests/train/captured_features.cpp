@@ -210,7 +210,7 @@ TEST_CASE("captured: buffers are written: running statistics, a slow copy of a w
       const NoGrad no_grad;
       const Tensor head = subject.whole(subject.parameter("head.weight")->value);
       const Tensor& slow = subject.model().buffer("slow")->value;
-      ops::lerp_scalar_(slow.is_distributed() ? slow.local() : slow, head, 0.1);
+      ops::lerp_scalar_(local_of(slow), head, 0.1);
     }
     return {subject.whole(loss)};
   });
