@@ -15,9 +15,9 @@
 #include <vector>
 
 import tessera.base;
+import tessera.program;
 import tessera.graph;
 import tessera.plugin;
-import tessera.record;
 import tessera.tensor;
 
 namespace {

@@ -20,7 +20,6 @@ import tessera.plugin;
 import tessera.tensor;
 import tessera.ops;
 import tessera.nn;
-import tessera.graph;
 import tessera.train;
 
 namespace {

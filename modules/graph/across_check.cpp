@@ -15,14 +15,9 @@ module tessera.graph;
 
 import tessera.base;
 import tessera.tensor;
-import tessera.record;
-import :accesses;
+import tessera.program;
 import :across_parts;
 import :across_steps;
-import :analysis;
-import :verify;
-import :shadow;
-import :values;
 
 namespace tessera::graph {
 namespace {

@@ -17,12 +17,8 @@ module tessera.graph;
 
 import tessera.base;
 import tessera.tensor;
-import tessera.record;
-import :accesses;
+import tessera.program;
 import :across_parts;
-import :analysis;
-import :analysis_state;
-import :shadow;
 
 namespace tessera::graph {
 namespace {

@@ -1,8 +1,7 @@
 module tessera.graph:across_parts;
 
 import tessera.base;
-import tessera.record;
-import :analysis;
+import tessera.program;
 
 namespace tessera::graph {
 

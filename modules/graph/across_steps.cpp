@@ -16,14 +16,10 @@ module tessera.graph;
 
 import tessera.base;
 import tessera.tensor;
-import tessera.record;
+import tessera.program;
+import tessera.passes;
 import :across_parts;
 import :across_steps;
-import :analysis;
-import :analysis_state;
-import :verify;
-import :renumbering;
-import :shadow;
 
 namespace tessera::graph {
 namespace {

@@ -1,7 +1,7 @@
 export module tessera.graph:across_steps;
 
 import tessera.base;
-import tessera.record;
+import tessera.program;
 
 export namespace tessera::graph {
 

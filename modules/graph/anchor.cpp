@@ -11,8 +11,7 @@ module tessera.graph;
 
 import tessera.base;
 import tessera.tensor;
-import tessera.record;
-import :accesses;
+import tessera.program;
 import :anchor;
 
 namespace tessera::graph {

@@ -3,7 +3,7 @@ export module tessera.graph:data_parallel;
 import tessera.base;
 import tessera.mesh;
 import tessera.placement;
-import tessera.record;
+import tessera.program;
 
 export namespace tessera::graph {
 

@@ -16,16 +16,11 @@ module tessera.graph;
 
 import tessera.base;
 import tessera.tensor;
-import tessera.record;
+import tessera.program;
+import tessera.execute;
+import tessera.passes;
 import :across_steps;
 import :anchor;
-import :pass;
-import :verify;
-import :compiled_chains;
-import :keep_gathers;
-import :planned;
-import :recompute;
-import :statistics;
 import :transform;
 
 namespace tessera::graph {

@@ -1,11 +1,10 @@
 export module tessera.graph:execution;
 
 import tessera.base;
-import tessera.record;
+import tessera.program;
+import tessera.execute;
+import tessera.passes;
 import :across_steps;
-import :pass;
-import :planned;
-import :recompute;
 import :transform;
 
 export namespace tessera::graph {

@@ -5,7 +5,7 @@ import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
 import tessera.ops;
-import tessera.record;
+import tessera.program;
 import :data_parallel;
 import :uses;
 

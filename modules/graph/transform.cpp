@@ -19,10 +19,7 @@ import tessera.base;
 import tessera.plugin;
 import tessera.device;
 import tessera.tensor;
-import tessera.record;
-import :accesses;
-import :verify;
-import :shadow;
+import tessera.program;
 import :transform;
 
 namespace tessera::graph {

@@ -3,7 +3,7 @@ export module tessera.graph:transform;
 import tessera.base;
 import tessera.plugin;
 import tessera.tensor;
-import tessera.record;
+import tessera.program;
 
 export namespace tessera::graph {
 

@@ -17,10 +17,9 @@ module tessera.graph;
 import tessera.base;
 import tessera.mesh;
 import tessera.tensor;
-import tessera.record;
-import :accesses;
+import tessera.program;
+import tessera.execute;
 import :data_parallel;
-import :shadow;
 import :uses;
 
 namespace tessera::graph {

@@ -1,7 +1,7 @@
 module tessera.graph:uses;
 
 import tessera.base;
-import tessera.record;
+import tessera.program;
 import :data_parallel;
 
 namespace tessera::graph {

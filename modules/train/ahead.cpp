@@ -11,8 +11,7 @@ import tessera.base;
 import tessera.mesh;
 import tessera.tensor;
 import tessera.ops;
-import tessera.record;
-import tessera.graph;
+import tessera.program;
 
 namespace tessera {
 

@@ -2,7 +2,7 @@ export module tessera.train:ahead;
 
 import tessera.base;
 import tessera.tensor;
-import tessera.record;
+import tessera.program;
 
 export namespace tessera {
 

@@ -1,7 +1,8 @@
 export module tessera.train:captured_evaluation;
 
 import tessera.base;
-import tessera.record;
+import tessera.program;
+import tessera.execute;
 import tessera.graph;
 import :step;
 

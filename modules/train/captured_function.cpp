@@ -14,7 +14,9 @@ module;
 module tessera.train;
 
 import tessera.base;
-import tessera.record;
+import tessera.program;
+import tessera.execute;
+import tessera.capture;
 import :capture_parts;
 import :captured_function;
 import :captures;

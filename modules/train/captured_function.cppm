@@ -1,8 +1,8 @@
 export module tessera.train:captured_function;
 
 import tessera.base;
-import tessera.record;
-import tessera.graph;
+import tessera.program;
+import tessera.capture;
 import :captures;
 
 export namespace tessera {

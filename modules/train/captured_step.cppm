@@ -2,7 +2,8 @@ export module tessera.train:captured_step;
 
 import tessera.base;
 import tessera.tensor;
-import tessera.record;
+import tessera.program;
+import tessera.capture;
 import tessera.graph;
 import tessera.nn;
 import tessera.optim;

@@ -2,7 +2,9 @@ export module tessera.train:captured_steps;
 
 import tessera.base;
 import tessera.tensor;
-import tessera.record;
+import tessera.program;
+import tessera.execute;
+import tessera.capture;
 import tessera.graph;
 import tessera.nn;
 import tessera.optim;

@@ -2,7 +2,6 @@ export module tessera.train:captures;
 
 import tessera.base;
 import tessera.tensor;
-import tessera.record;
 import tessera.nn;
 
 export namespace tessera {

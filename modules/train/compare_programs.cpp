@@ -16,8 +16,7 @@ module tessera.train;
 
 import tessera.base;
 import tessera.collective;
-import tessera.record;
-import tessera.graph;
+import tessera.program;
 import :compare_programs;
 
 namespace tessera {

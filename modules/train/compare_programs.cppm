@@ -2,7 +2,7 @@ export module tessera.train:compare_programs;
 
 import tessera.base;
 import tessera.collective;
-import tessera.record;
+import tessera.program;
 
 export namespace tessera {
 

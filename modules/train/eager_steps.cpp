@@ -19,7 +19,7 @@ import tessera.tensor;
 import tessera.autograd;
 import tessera.ops;
 import tessera.dtensor;
-import tessera.record;
+import tessera.capture;
 import tessera.nn;
 import tessera.optim;
 import tessera.parallel;

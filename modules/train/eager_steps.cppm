@@ -2,7 +2,7 @@ module tessera.train:eager_steps;
 
 import tessera.base;
 import tessera.tensor;
-import tessera.record;
+import tessera.capture;
 import tessera.nn;
 import tessera.optim;
 import tessera.parallel;

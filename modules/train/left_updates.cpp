@@ -13,7 +13,8 @@ module tessera.train;
 
 import tessera.base;
 import tessera.tensor;
-import tessera.record;
+import tessera.program;
+import tessera.execute;
 import tessera.graph;
 import tessera.nn;
 import tessera.optim;

@@ -5,7 +5,7 @@ module tessera.train;
 
 import tessera.base;
 import tessera.tensor;
-import tessera.record;
+import tessera.execute;
 import tessera.nn;
 
 namespace tessera {

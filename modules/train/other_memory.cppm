@@ -1,7 +1,7 @@
 export module tessera.train:other_memory;
 
 import tessera.base;
-import tessera.record;
+import tessera.execute;
 import tessera.nn;
 
 export namespace tessera {

@@ -9,7 +9,8 @@ module tessera.train;
 
 import tessera.base;
 import tessera.tensor;
-import tessera.record;
+import tessera.program;
+import tessera.capture;
 import :captured_step;
 
 namespace tessera {

@@ -2,8 +2,8 @@ module tessera.train:step_capture;
 
 import tessera.base;
 import tessera.tensor;
-import tessera.record;
-import tessera.graph;
+import tessera.program;
+import tessera.execute;
 import :captured_function;
 import :captured_steps;
 import :captures;

@@ -18,8 +18,8 @@
 import tessera.base;
 import tessera.plugin;
 import tessera.tensor;
-import tessera.record;
-import tessera.graph;
+import tessera.program;
+import tessera.passes;
 
 namespace {
 

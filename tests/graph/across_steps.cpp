@@ -12,7 +12,8 @@
 import tessera.base;
 import tessera.tensor;
 import tessera.ops;
-import tessera.record;
+import tessera.program;
+import tessera.passes;
 import tessera.graph;
 
 #include "program_text.hpp"

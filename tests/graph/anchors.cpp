@@ -13,7 +13,9 @@ import tessera.device;
 import tessera.tensor;
 import tessera.autograd;
 import tessera.ops;
-import tessera.record;
+import tessera.program;
+import tessera.passes;
+import tessera.capture;
 import tessera.graph;
 
 #include "errors.hpp"

@@ -17,7 +17,9 @@ import tessera.mesh;
 import tessera.tensor;
 import tessera.collective;
 import tessera.ops;
-import tessera.record;
+import tessera.program;
+import tessera.execute;
+import tessera.passes;
 import tessera.graph;
 
 #include "errors.hpp"

@@ -29,7 +29,9 @@ import tessera.plugin;
 import tessera.device;
 import tessera.tensor;
 import tessera.ops;
-import tessera.record;
+import tessera.program;
+import tessera.execute;
+import tessera.passes;
 import tessera.graph;
 
 using namespace tessera;

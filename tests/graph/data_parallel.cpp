@@ -23,7 +23,9 @@ import tessera.autograd;
 import tessera.collective;
 import tessera.ops;
 import tessera.dtensor;
-import tessera.record;
+import tessera.program;
+import tessera.execute;
+import tessera.capture;
 import tessera.graph;
 
 #include "../dtensor/ranks.hpp"

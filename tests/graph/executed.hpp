@@ -1,5 +1,5 @@
 // Programs executed on numbers that follow from their inputs.
-// Included after the imports of tessera.tensor and tessera.record.
+// Included after the imports of tessera.tensor and tessera.program.
 #pragma once
 #include <map>
 #include <span>

@@ -23,7 +23,10 @@ import tessera.mesh;
 import tessera.tensor;
 import tessera.collective;
 import tessera.ops;
-import tessera.record;
+import tessera.program;
+import tessera.execute;
+import tessera.passes;
+import tessera.capture;
 import tessera.graph;
 
 #include "devices.hpp"

@@ -20,8 +20,8 @@ import tessera.autograd;
 import tessera.collective;
 import tessera.ops;
 import tessera.dtensor;
-import tessera.record;
-import tessera.graph;
+import tessera.program;
+import tessera.capture;
 
 #include "../dtensor/ranks.hpp"
 

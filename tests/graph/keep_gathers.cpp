@@ -7,7 +7,8 @@
 import tessera.base;
 import tessera.tensor;
 import tessera.ops;
-import tessera.record;
+import tessera.program;
+import tessera.passes;
 import tessera.graph;
 
 #include "errors.hpp"

@@ -7,8 +7,8 @@
 import tessera.base;
 import tessera.tensor;
 import tessera.ops;
-import tessera.record;
-import tessera.graph;
+import tessera.program;
+import tessera.passes;
 
 #include "errors.hpp"
 #include "program_text.hpp"

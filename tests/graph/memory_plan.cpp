@@ -8,7 +8,7 @@
 #include "catch.hpp"
 
 import tessera.base;
-import tessera.graph;
+import tessera.execute;
 
 using namespace tessera;
 using graph::MemoryPiece;

@@ -19,8 +19,9 @@ import tessera.base;
 import tessera.device;
 import tessera.tensor;
 import tessera.ops;
-import tessera.record;
-import tessera.graph;
+import tessera.program;
+import tessera.execute;
+import tessera.passes;
 
 #include "errors.hpp"
 #include "executed.hpp"

@@ -11,8 +11,9 @@
 import tessera.base;
 import tessera.tensor;
 import tessera.ops;
-import tessera.record;
-import tessera.graph;
+import tessera.program;
+import tessera.execute;
+import tessera.passes;
 
 #include "errors.hpp"
 #include "program_text.hpp"

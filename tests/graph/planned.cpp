@@ -17,8 +17,9 @@ import tessera.mesh;
 import tessera.tensor;
 import tessera.collective;
 import tessera.ops;
-import tessera.record;
-import tessera.graph;
+import tessera.program;
+import tessera.execute;
+import tessera.capture;
 
 #include "devices.hpp"
 #include "errors.hpp"

@@ -1,5 +1,5 @@
 // Programs that are written by hand: the text between the head and the end.
-// Included after the import of tessera.record.
+// Included after the import of tessera.program.
 #pragma once
 #include <string>
 

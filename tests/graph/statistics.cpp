@@ -11,8 +11,7 @@ import tessera.base;
 import tessera.device;
 import tessera.tensor;
 import tessera.ops;
-import tessera.record;
-import tessera.graph;
+import tessera.program;
 
 #include "errors.hpp"
 #include "program_text.hpp"

@@ -12,7 +12,8 @@ import tessera.base;
 import tessera.device;
 import tessera.tensor;
 import tessera.ops;
-import tessera.record;
+import tessera.program;
+import tessera.execute;
 import tessera.graph;
 
 #include "errors.hpp"

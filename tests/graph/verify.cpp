@@ -7,8 +7,7 @@
 import tessera.base;
 import tessera.tensor;
 import tessera.ops;
-import tessera.record;
-import tessera.graph;
+import tessera.program;
 
 #include "errors.hpp"
 #include "program_text.hpp"

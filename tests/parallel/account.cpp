@@ -21,7 +21,6 @@ import tessera.tensor;
 import tessera.collective;
 import tessera.ops;
 import tessera.dtensor;
-import tessera.record;
 import tessera.nn;
 import tessera.optim;
 import tessera.plugin;

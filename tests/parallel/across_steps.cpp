@@ -21,8 +21,7 @@ import tessera.dtensor;
 import tessera.nn;
 import tessera.optim;
 import tessera.plugin;
-import tessera.record;
-import tessera.graph;
+import tessera.program;
 import tessera.parallel;
 import tessera.train;
 

@@ -26,7 +26,6 @@ import tessera.mesh;
 import tessera.tensor;
 import tessera.collective;
 import tessera.dtensor;
-import tessera.record;
 import tessera.nn;
 import tessera.optim;
 import tessera.plugin;

@@ -19,7 +19,6 @@ import tessera.dtensor;
 import tessera.nn;
 import tessera.optim;
 import tessera.plugin;
-import tessera.record;
 import tessera.parallel;
 import tessera.train;
 

@@ -22,8 +22,8 @@ import tessera.dtensor;
 import tessera.nn;
 import tessera.optim;
 import tessera.plugin;
-import tessera.record;
-import tessera.graph;
+import tessera.program;
+import tessera.passes;
 import tessera.parallel;
 import tessera.train;
 

@@ -15,7 +15,9 @@ import tessera.mesh;
 import tessera.tensor;
 import tessera.collective;
 import tessera.ops;
-import tessera.record;
+import tessera.program;
+import tessera.execute;
+import tessera.capture;
 
 using namespace tessera;
 

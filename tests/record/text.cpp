@@ -8,7 +8,7 @@
 import tessera.base;
 import tessera.tensor;
 import tessera.ops;
-import tessera.record;
+import tessera.program;
 
 using namespace tessera;
 

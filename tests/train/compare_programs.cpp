@@ -9,8 +9,7 @@
 import tessera.base;
 import tessera.collective;
 import tessera.ops;
-import tessera.record;
-import tessera.graph;
+import tessera.program;
 import tessera.train;
 
 using namespace tessera;

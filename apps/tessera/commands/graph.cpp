@@ -15,8 +15,7 @@
 
 import tessera.base;
 import tessera.device;
-import tessera.record;
-import tessera.graph;
+import tessera.program;
 
 #include "commands/program_file.hpp"
 #include "graph/draw.hpp"

@@ -14,8 +14,7 @@
 
 import tessera.base;
 import tessera.tensor;
-import tessera.record;
-import tessera.graph;
+import tessera.program;
 
 #include "commands/program_file.hpp"
 

@@ -2,7 +2,7 @@
 #pragma once
 #include <string>
 
-// Users import tessera.record.
+// Users import tessera.program.
 namespace tessera::app {
 
 /// Errors (input): the file cannot be read, is no program, or is damaged.

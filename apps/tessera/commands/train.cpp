@@ -36,8 +36,6 @@ import tessera.tensor;
 import tessera.collective;
 import tessera.ops;
 import tessera.dtensor;
-import tessera.record;
-import tessera.graph;
 import tessera.nn;
 import tessera.models;
 import tessera.optim;

@@ -23,7 +23,7 @@
 
 import tessera.base;
 import tessera.collective;
-import tessera.graph;
+import tessera.passes;
 import tessera.models;
 import tessera.train;
 

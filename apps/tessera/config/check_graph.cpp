@@ -11,6 +11,7 @@
 #include "config/config.hpp"
 
 import tessera.base;
+import tessera.passes;
 import tessera.graph;
 import tessera.train;
 

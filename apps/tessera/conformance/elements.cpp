@@ -17,8 +17,9 @@ import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
 import tessera.ops;
-import tessera.record;
-import tessera.graph;
+import tessera.program;
+import tessera.execute;
+import tessera.capture;
 
 #include "conformance/conformance.hpp"
 

@@ -16,8 +16,7 @@
 import tessera.base;
 import tessera.device;
 import tessera.tensor;
-import tessera.record;
-import tessera.graph;
+import tessera.program;
 
 #include "graph/draw.hpp"
 

@@ -1,5 +1,5 @@
 // A picture of a captured step.
-// Included after the import of tessera.record.
+// Included after the import of tessera.program.
 #pragma once
 #include <string>
 

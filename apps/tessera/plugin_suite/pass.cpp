@@ -18,8 +18,9 @@
 import tessera.base;
 import tessera.tensor;
 import tessera.collective;
-import tessera.record;
-import tessera.graph;
+import tessera.program;
+import tessera.execute;
+import tessera.passes;
 
 namespace tessera::app {
 namespace {

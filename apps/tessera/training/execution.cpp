@@ -12,7 +12,6 @@
 #include "config/config.hpp"
 
 import tessera.base;
-import tessera.record;
 import tessera.graph;
 import tessera.train;
 

@@ -23,7 +23,7 @@ import tessera.placement;
 import tessera.tensor;
 import tessera.collective;
 import tessera.dtensor;
-import tessera.record;
+import tessera.program;
 import tessera.graph;
 import tessera.nn;
 import tessera.optim;

@@ -1,5 +1,5 @@
 // Values of captured steps that are kept in a file (graph.offload). Included after the imports of
-// tessera.base and tessera.record.
+// tessera.base and tessera.execute.
 #pragma once
 #include <cstdint>
 #include <memory>

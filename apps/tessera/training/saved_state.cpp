@@ -29,7 +29,7 @@ import tessera.autograd;
 import tessera.collective;
 import tessera.ops;
 import tessera.dtensor;
-import tessera.record;
+import tessera.program;
 import tessera.nn;
 import tessera.models;
 import tessera.optim;

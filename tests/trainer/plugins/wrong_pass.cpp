@@ -7,8 +7,8 @@
 
 import tessera.base;
 import tessera.plugin;
-import tessera.record;
-import tessera.graph;
+import tessera.program;
+import tessera.passes;
 
 namespace {
 

@@ -4,7 +4,6 @@
 import tessera.base;
 import tessera.plugin;
 import tessera.tensor;
-import tessera.record;
 import tessera.graph;
 
 namespace {

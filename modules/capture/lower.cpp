@@ -1,0 +1,115 @@
+module;
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+module tessera.capture;
+
+import tessera.base;
+import tessera.device;
+import tessera.mesh;
+import tessera.tensor;
+import tessera.program;
+import tessera.execute;
+import :recorder_state;
+
+namespace tessera {
+namespace {
+
+Tensor meta_input(const ProgramTensor& x) {
+  return x.spec == nullptr ? empty(x.shape, x.dtype, meta)
+                           : make_distributed(empty(local_shape(*x.spec), x.dtype, meta), x.spec);
+}
+
+/// What the memory of an instruction's results is booked on.
+std::optional<MemoryCategory> category_of(const Program& program, const Instruction& i) {
+  for (const int number : i.out) {
+    if (number >= 0) {
+      return program.tensors[static_cast<std::size_t>(number)].category;
+    }
+  }
+  return std::nullopt;
+}
+
+/// Executes an instruction on the meta device where it is written: in its phase and module.
+void trace(const Program& program, const Instruction& i, Recorder& recorder,
+           std::vector<Tensor>& tensors) {
+  std::optional<MemoryScope> booked;
+  if (const auto category = category_of(program, i)) {
+    booked.emplace(*category);
+  }
+  run_in_scope(program, i, [&] {
+    recorder.follow(&i);
+    execute(program, i, i.attributes, tensors, meta);
+    recorder.follow(nullptr);
+  });
+}
+
+void trace_section(const Program& program, const Section& section, Recorder& recorder,
+                   std::vector<Tensor>& tensors) {
+  const NoGrad no_grad;
+  for (std::size_t n = 0; n < section.instructions.size(); ++n) {
+    const Instruction& i = section.instructions[n];
+    try {
+      if (i.is_guard()) {  // all ranks read the same
+        run_in_scope(program, i, [&] {
+          guard(i.guard, local_of(tensors[static_cast<std::size_t>(i.in[0])]), i.values[0]);
+        });
+        continue;
+      }
+      if (i.kind == Instruction::Kind::check) {
+        fail("the host has read a value, which has no place in a program of another rank");
+      }
+      trace(program, i, recorder, tensors);
+    } catch (const Error& error) {
+      throw Error(fmt::format("lower: section '{}', instruction {} ({}): {}", section.name, n + 1,
+                              to_text(program, i), error.what()),
+                  error.kind());
+    }
+  }
+}
+
+}  // namespace
+
+Program lower(const Program& program) {
+  if (program.level != ModeLevel::above_distribution) {
+    fail({.thing = "lower",
+          .wrong = "the program is below distribution already",
+          .expected = "one that was recorded above distribution"});
+  }
+  const PlannedMemoryScope planned;  // memory without bytes has categories too
+  Recorder recorder;
+  std::vector<Tensor> tensors(program.tensors.size());
+  std::map<int, std::string> in_order;
+  for (const auto& [name, number] : program.inputs) {
+    in_order[number] = name;
+  }
+  for (const auto& [number, name] : in_order) {
+    const ProgramTensor& x = program.tensors[static_cast<std::size_t>(number)];
+    Tensor& input = tensors[static_cast<std::size_t>(number)];
+    input = meta_input(x);
+    recorder.input(name, local_of(input), x.category);
+  }
+  for (const Section& section : program.sections) {
+    recorder.section(section.name, [&] { trace_section(program, section, recorder, tensors); });
+  }
+  for (const auto& [name, number] : program.outputs) {
+    recorder.output(name, local_of(tensors[static_cast<std::size_t>(number)]));
+  }
+  StepVariables variables;
+  variables.streams = random_state();  // no numbers are drawn here
+  Program lowered = recorder.finish(variables).program;
+  lowered.numbers = program.numbers;
+  lowered.counts = program.counts;
+  lowered.draws = program.draws;
+  lowered.required = program.required;
+  lowered.updates = program.updates;
+  return lowered;
+}
+
+}  // namespace tessera

@@ -1,0 +1,207 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+module tessera.capture;
+
+import tessera.base;
+import tessera.device;
+import tessera.mesh;
+import tessera.tensor;
+import tessera.program;
+import :recorder_state;
+
+namespace tessera {
+namespace {
+
+/// Refuses what no mode above distribution sees: calls of communicators outside of operators.
+class NoDirectCalls final : public Mode {
+ public:
+  explicit NoDirectCalls(const bool& paused) : paused_(paused) {}
+  void perform(Action& action, NextAction& next) override {
+    if (!paused_ && (action.kind == ActionKind::collective || action.kind == ActionKind::wait)) {
+      refuse(action);
+    }
+    next(action);
+  }
+  [[noreturn]] static void refuse(const Action& action) {
+    fail({.thing = "record",
+          .wrong = fmt::format("a communicator is called directly{} ({} '{}'), which a program "
+                               "cannot repeat",
+                               recorded_place(), name_of(action.kind), action.name),
+          .advice = "use the operators of tessera.ops, such as all_reduce"});
+  }
+
+ private:
+  const bool& paused_;
+};
+
+}  // namespace
+
+Recorder::Recorder(ModeLevel level) : state_(std::make_unique<State>(level)) {
+  state_->program().rank = current_rank();
+  begin_recording();
+}
+Recorder::~Recorder() = default;
+
+void Recorder::input(const std::string& name, const Tensor& x, MemoryCategory category) {
+  State& s = *state_;
+  if (s.program().inputs.contains(name)) {
+    fail({.thing = "record",
+          .wrong = fmt::format("there are two inputs '{}'", name),
+          .advice = "give each a name of its own"});
+  }
+  if (x.is_distributed() && s.program().level == ModeLevel::below_distribution) {
+    fail({.thing = "record",
+          .wrong = fmt::format("input '{}' is distributed, and the recorder is below distribution",
+                               name),
+          .advice = "name its local part, or record above distribution"});
+  }
+  if (!local_of(x).is_contiguous()) {
+    fail({.thing = "record",
+          .wrong = fmt::format("input '{}' is not contiguous", name),
+          .advice = "pass contiguous(x)"});
+  }
+  s.program().inputs[name] = s.define(x, category);
+}
+
+void Recorder::output(const std::string& name, const Tensor& x) {
+  State& s = *state_;
+  s.program().outputs[name] = s.number_of(x, fmt::format("output '{}'", name));
+}
+
+void Recorder::update(int optimizer, const std::string& input) {
+  Program& program = state_->program();
+  if (!program.inputs.contains(input)) {
+    fail({.thing = "record",
+          .wrong = fmt::format("an optimizer updates '{}', which is not an input", input),
+          .advice = "name the parameter as an input of the step"});
+  }
+  program.updates.push_back({.optimizer = optimizer, .input = input});
+}
+
+void Recorder::section(const std::string& name, const std::function<void()>& body) {
+  State& s = *state_;
+  s.program().sections.push_back({name});
+  NoDirectCalls none(s.paused);
+  std::optional<ModeScope> scope_of_none;
+  if (s.program().level == ModeLevel::above_distribution) {
+    scope_of_none.emplace(ModeLevel::below_distribution, none);
+  }
+  const ModeScope scope(s.program().level, *this);
+  s.paused = false;
+  try {
+    body();
+  } catch (...) {
+    s.paused = true;
+    throw;
+  }
+  s.paused = true;
+}
+
+void Recorder::pause(const std::function<void()>& body) {
+  const bool before = std::exchange(state_->paused, true);
+  body();
+  state_->paused = before;
+}
+
+void Recorder::follow(const Instruction* instruction) {
+  State& s = *state_;
+  const Instruction* const last = std::exchange(s.followed, instruction);
+  if (last != nullptr && !last->bindings.empty() && !std::exchange(s.followed_on, false)) {
+    s.followed = nullptr;
+    fail(
+        {.thing = "record",
+         .wrong = fmt::format("{} is executed by calls of other operators, so nothing follows from "
+                              "its variable '{}'",
+                              last->op->name, to_text(last->bindings.front()))});
+  }
+  s.followed_on = false;
+}
+
+Recording Recorder::finish(const StepVariables& variables) {
+  State& s = *state_;
+  for (const RecordedMemory& memory : s.memories) {
+    for (const RecordedView& v : memory.views) {
+      s.program().tensors[static_cast<std::size_t>(v.number)].category = memory.category;
+    }
+    if (memory.pending) {
+      const ResultShape& x =
+          s.program().tensors[static_cast<std::size_t>(memory.views.front().number)];
+      fail({.thing = "record",
+            .wrong = fmt::format("a collective was issued for %{} ({}{}) and nothing waits for it "
+                                 "within the step",
+                                 memory.views.front().number, name_of(x.dtype), to_string(x.shape)),
+            .advice = "call wait()"});
+    }
+  }
+  for (Section& section : s.program().sections) {  // memory that nothing has used
+    std::erase_if(section.instructions, [](const Instruction& i) {
+      return i.kind == Instruction::Kind::empty && i.out.empty();
+    });
+  }
+  for (const auto& [name, stream] : random_state()) {
+    const auto start = variables.streams.find(name);
+    const std::uint64_t before = start == variables.streams.end() ? 0 : start->second.offset;
+    if (stream.offset != before) {
+      s.program().draws[name] = stream.offset - before;
+    }
+  }
+  s.bind_streams(variables);
+  s.declare_variables(variables);
+  s.recording.variables = variables;
+  return std::move(s.recording);
+}
+
+Tensors Recorder::call(const Call& call, NextCall& next) {
+  return state_->paused ? next(call) : state_->record(call, next);
+}
+
+void Recorder::perform(Action& action, NextAction& next) {
+  State& s = *state_;
+  if (s.paused) {
+    next(action);
+    return;
+  }
+  switch (action.kind) {
+    case ActionKind::create:
+      next(action);
+      s.create(action);
+      return;
+    case ActionKind::read:
+      s.read(action, next);
+      return;
+    case ActionKind::collective:
+    case ActionKind::wait:
+      NoDirectCalls::refuse(action);
+    case ActionKind::phase: {
+      const std::string before = std::exchange(s.phase, std::string(action.name));
+      try {
+        next(action);
+      } catch (...) {
+        s.phase = before;
+        throw;
+      }
+      s.phase = before;
+      return;
+    }
+    case ActionKind::release:
+    case ActionKind::restore:
+      s.change_memory(action);
+      next(action);
+      return;
+    default:
+      next(action);
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,51 @@
+export module tessera.capture:recorder;
+
+import tessera.base;
+import tessera.tensor;
+import tessera.program;
+import :recording;
+
+export namespace tessera {
+
+/// Records what its thread executes below distribution, or what it has written above, within its
+/// sections. Everything is executed as without it, and the recorder keeps no tensor alive. Dynamic
+/// arguments that come from a Number or a Count with a source, or from a random stream, follow from
+/// the step's variables; all others are constants.
+/// Errors within a section: a tensor that was made before and is no input; a communicator that is
+/// called outside of any operator; values that are read and cannot be written as text.
+class Recorder final : public Mode {
+ public:
+  explicit Recorder(ModeLevel level = ModeLevel::below_distribution);
+  ~Recorder() override;
+
+  /// A tensor that exists before it is used. `category`: what its memory counts as where it is
+  /// booked on nothing, because it is a part of other memory or on the meta device. Errors: it is
+  /// not contiguous, or has a name already; below distribution, it is a distributed tensor.
+  void input(const std::string& name, const Tensor& x,
+             MemoryCategory category = MemoryCategory::other);
+  /// A tensor that is read after the step, or between two sections. Error: no section has made it.
+  void output(const std::string& name, const Tensor& x);
+  /// Optimizer number `optimizer` of the step has updated the parameter that is this input, and
+  /// counts a step of it. Error: there is no such input.
+  void update(int optimizer, const std::string& input);
+  /// Runs `body` and records it as a section.
+  void section(const std::string& name, const std::function<void()>& body);
+  /// Runs `body` unseen: it makes inputs, for example.
+  void pause(const std::function<void()>& body);
+  /// Calls that follow execute this instruction of another program: the dynamic arguments of its
+  /// operator follow from the same variables. Null: they do not.
+  /// Error: no call of the last such operator was recorded, so that nothing follows from them.
+  void follow(const Instruction* instruction);
+  /// Ends the recording. `variables`: of this step. Error: collectives that were issued and are not
+  /// complete.
+  Recording finish(const StepVariables& variables);
+
+  Tensors call(const Call& call, NextCall& next) override;
+  void perform(Action& action, NextAction& next) override;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,50 @@
+export module tessera.execute:compiled_chains;
+
+import tessera.base;
+import tessera.plugin;
+import tessera.tensor;
+import tessera.program;
+import :chains;
+import :planned;
+
+export namespace tessera::graph {
+
+/// The chains of a program, compiled. Errors: see generated_library.
+class CompiledChains {
+ public:
+  explicit CompiledChains(const Program& program);
+
+  std::span<const Chain> chains() const { return chains_; }
+  /// Where nothing could be compiled, there are no chains.
+  CompiledKernels summary() const;
+  /// The chain that the instruction at this place belongs to, or -1.
+  int at(int place) const { return at_[index(place)]; }
+
+  using Bound = std::function<Attributes(const Instruction&)>;
+  /// Computes a chain. `in`, `out`: its inputs and outputs in their order, on the CPU. `workspace`:
+  /// Chain::workspace() bytes.
+  void run(int chain, std::span<const Tensor> in, std::span<Tensor> out,
+           std::span<std::byte> workspace, const Bound& bound);
+
+ private:
+  /// What a call of a chain needs, so that a step allocates nothing for it.
+  struct Ready {
+    ChainFunction function = nullptr;
+    ChainEnd end = nullptr;  // of a chain with sums
+    std::vector<double> numbers = {};
+    /// Calls whose numbers follow variables, and where these are in `numbers`.
+    std::vector<std::pair<std::size_t, const Instruction*>> bound = {};
+    std::vector<const void*> from = {};
+    std::vector<void*> to = {};
+    std::vector<const void*> sums = {};  // those of blocks, where a chain has sums
+    std::vector<void*> ends = {};
+  };
+
+  std::vector<Chain> chains_;
+  std::vector<int> at_;
+  std::string missing_;
+  std::shared_ptr<const plugin::FunctionLibrary> library_;
+  std::vector<Ready> ready_;  // by chain
+};
+
+}  // namespace tessera::graph

@@ -1,0 +1,383 @@
+// What all executors of programs share.
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <tessera/printable.hpp>
+#include <tessera/visit_dtype.hpp>
+#include <type_traits>
+#include <typeinfo>
+#include <utility>
+#include <variant>
+#include <vector>
+module tessera.execute;
+
+import tessera.base;
+import tessera.device;
+import tessera.tensor;
+import tessera.program;
+import :guard_failed;
+
+namespace tessera {
+
+using Kind = Instruction::Kind;
+
+Executor::~Executor() = default;
+
+OtherMemory::~OtherMemory() = default;
+void OtherMemory::request(const Tensor& x) { static_cast<void>(x); }
+void OtherMemory::put_away(const Tensor& x) { static_cast<void>(x); }
+
+std::vector<std::map<std::size_t, OtherMemoryCalls>> other_memory_calls(const Program& program) {
+  // About one layer: enough work to hide a read, and few values that are near too early.
+  constexpr std::size_t ahead = 64;
+  std::vector<std::map<std::size_t, OtherMemoryCalls>> calls(program.sections.size());
+  for (std::size_t s = 0; s < program.sections.size(); ++s) {
+    const std::vector<Instruction>& instructions = program.sections[s].instructions;
+    std::map<int, std::size_t> known;  // after which instruction of the section, by number
+    for (std::size_t at = 0; at < instructions.size(); ++at) {
+      const Instruction& i = instructions[at];
+      for (std::size_t k = 0; k < i.in.size() && i.kind == Kind::call; ++k) {
+        const int number = i.in[k];
+        if (number < 0 || !program.tensors[static_cast<std::size_t>(number)].elsewhere) {
+          continue;
+        }
+        calls[s][at].put_away.push_back(number);
+        if (!i.op->in_place || !i.op->writes(i.op->place_of(k, i.in.size()).operand)) {
+          const auto after = known.find(number);
+          const std::size_t first = after == known.end() ? 0 : after->second + 1;
+          calls[s][std::max(first, at < ahead ? 0 : at - ahead)].requested.push_back(number);
+        }
+        known[number] = at;
+      }
+    }
+  }
+  return calls;
+}
+
+Tensor allocate_elsewhere(OtherMemory* memory, const ResultShape& shape, Device device) {
+  if (device == meta) {
+    return empty(shape.shape, shape.dtype, meta);
+  }
+  if (memory == nullptr || device != cpu) {
+    fail({.thing = "replay",
+          .wrong = memory == nullptr ? "the program keeps values in other memory, and there is none"
+                                     : fmt::format("values of {} cannot be kept in other memory",
+                                                   to_string(device)),
+          .advice = memory == nullptr ? "pass an OtherMemory to the executor"
+                                      : "leave offloading out, or train on the CPU"});
+  }
+  return memory->allocate(shape.shape, shape.dtype);
+}
+
+std::string Executor::refusal(const StepVariables& variables) const {
+  for (const auto& [name, value] : program().required) {
+    const auto found = variables.numbers.find(name);
+    if (found != variables.numbers.end() && found->second != value &&
+        name.starts_with(guard_prefix)) {
+      return guard_in_words({.name = name.substr(guard_prefix.size()), .value = value},
+                            found->second);
+    }
+    if (found == variables.numbers.end() || found->second != value) {
+      return fmt::format("'{}' is {} and was {} when the step was recorded", name,
+                         found == variables.numbers.end()
+                             ? std::string("missing")
+                             : fmt::format("{}", printable(found->second)),
+                         printable(value));
+    }
+  }
+  return {};
+}
+
+std::vector<Tensor> Executor::arranged(const std::map<std::string, Tensor>& inputs) const {
+  for (const auto& [name, x] : inputs) {
+    if (!program().inputs.contains(name)) {
+      fail({.thing = "replay",
+            .wrong = fmt::format("the program has no input '{}'", name),
+            .advice = "record the step again"});
+    }
+  }
+  std::vector<Tensor> all;
+  for (const auto& [name, number] : program().inputs) {
+    const auto found = inputs.find(name);
+    if (found == inputs.end()) {
+      fail({.thing = "replay", .wrong = fmt::format("input '{}' is missing", name)});
+    }
+    all.push_back(found->second);
+  }
+  return all;
+}
+
+void Executor::check_input(const std::string& name, int number, const Tensor& x) const {
+  const bool distributed = x.is_distributed();
+  if (!(distributed ? x.local() : x).is_contiguous()) {
+    fail({.thing = "replay",
+          .wrong = fmt::format("input '{}' is not contiguous", name),
+          .advice = "pass contiguous(x)"});
+  }
+  const ProgramTensor& expected = program().tensors[static_cast<std::size_t>(number)];
+  if (!(x.shape() == expected.shape) || x.dtype() != expected.dtype) {
+    fail({.thing = "replay",
+          .wrong = fmt::format("input '{}' has another shape or type", name),
+          .expected = fmt::format("{}{}", name_of(expected.dtype), to_string(expected.shape)),
+          .got = fmt::format("{}{}", name_of(x.dtype()), to_string(x.shape())),
+          .advice = "record the step again"});
+  }
+  if (expected.spec != x.spec()) {
+    fail({.thing = "replay",
+          .wrong = fmt::format("input '{}' has another layout", name),
+          .expected = expected.spec ? text_of(*expected.spec) : "a plain tensor",
+          .got = distributed ? text_of(*x.spec()) : "a plain tensor",
+          .advice = "redistribute it, or record the step again"});
+  }
+}
+
+std::size_t Executor::section_named(std::string_view name) const {
+  const std::vector<Section>& sections = program().sections;
+  const auto found = std::ranges::find(sections, name, &Section::name);
+  if (found == sections.end()) {
+    fail({.thing = "replay", .wrong = fmt::format("the program has no section '{}'", name)});
+  }
+  return static_cast<std::size_t>(found - sections.begin());
+}
+
+Attributes Executor::bound(const Instruction& i, const StepVariables& variables) {
+  if (i.bindings.empty()) {
+    return i.attributes;
+  }
+  std::vector<ArgumentValue> values = i.op->arguments->values(i.attributes);
+  for (const Binding& b : i.bindings) {
+    ArgumentValue& value = values[static_cast<std::size_t>(b.field)];
+    if (!b.stream.empty()) {
+      const auto stream = variables.streams.find(b.stream);
+      require(stream != variables.streams.end(),
+              "replay: a random stream of the program is missing");
+      RandomNumbers numbers = ArgumentType<RandomNumbers>::from_value(value);
+      numbers.seed = stream->second.seed;
+      numbers.stream = stream->second.stream;
+      numbers.offset = stream->second.offset + static_cast<std::uint64_t>(b.offset);
+      value = ArgumentType<RandomNumbers>::value(numbers);
+    } else if (const double number = b.value.value(variables);
+               std::holds_alternative<std::int64_t>(value)) {
+      value = static_cast<std::int64_t>(number);
+    } else {
+      value = number;
+    }
+  }
+  return i.op->arguments->from_values(values);
+}
+
+void Executor::rethrow(const Error& error, std::size_t section, std::size_t instruction,
+                       std::span<const Tensor> tensors) const {
+  if (const auto* const failed = dynamic_cast<const GuardFailed*>(&error)) {
+    complete_communication(program(), section, instruction, tensors);
+    std::size_t number = 0;
+    for (std::size_t s = 0; s <= section; ++s) {
+      const std::vector<Instruction>& all = program().sections[s].instructions;
+      const auto end =
+          s == section ? all.begin() + static_cast<std::ptrdiff_t>(instruction) : all.end();
+      number += static_cast<std::size_t>(
+          std::count_if(all.begin(), end, std::mem_fn(&Instruction::is_guard)));
+    }
+    throw GuardFailed(guards_of(program())[number], number, failed->now());
+  }
+  if (typeid(error) != typeid(Error)) {
+    throw;  // another rank's
+  }
+  const Section& one = program().sections[section];
+  const Instruction& i = one.instructions[instruction];
+  const std::string read =
+      i.kind == Kind::check ? fmt::format("of {}: ", read_in_words(program(), i)) : std::string();
+  throw Error(fmt::format("replay: section '{}', instruction {} ({}): {}{}", one.name,
+                          instruction + 1, to_text(program(), i), read, error.what()),
+              error.kind());
+}
+
+void Executor::move_streams() const {
+  for (const auto& [name, drawn] : program().draws) {
+    random_stream(name).offset += drawn;
+  }
+}
+
+namespace {
+
+std::string described(const ResultShape& x, const SpecHandle& spec) {
+  return spec != nullptr ? to_string(*spec)
+                         : fmt::format("{}{}", name_of(x.dtype), to_string(x.shape));
+}
+
+void set_result(const Program& program, int number, Tensor x, std::span<Tensor> tensors) {
+  const ProgramTensor& expected = program.tensors[static_cast<std::size_t>(number)];
+  if (!(x.shape() == expected.shape) || x.dtype() != expected.dtype || x.spec() != expected.spec) {
+    fail(fmt::format("%{} is {} (expected {})", number, described({x.shape(), x.dtype()}, x.spec()),
+                     described(expected, expected.spec)));
+  }
+  tensors[static_cast<std::size_t>(number)] = std::move(x);
+}
+
+/// What makes a tensor of memory: this rank's part of it, which is distributed then.
+template <class Make>
+void set_memory(const Program& program, int number, std::span<Tensor> tensors, const Make& make) {
+  const ProgramTensor& x = program.tensors[static_cast<std::size_t>(number)];
+  const Tensor part = make(x.spec == nullptr ? static_cast<const ResultShape&>(x)
+                                             : ResultShape{local_shape(*x.spec), x.dtype});
+  set_result(program, number, x.spec == nullptr ? part : make_distributed(part, x.spec), tensors);
+}
+
+}  // namespace
+
+void run_in_scope(const Program& program, const Instruction& instruction,
+                  const std::function<void()>& body) {
+  const ProgramScope& from = program.scopes[static_cast<std::size_t>(instruction.scope)];
+  const ModuleScope module(from.module.empty() ? nullptr : interned_name(from.module));
+  from.phase.empty() ? body() : run_phase(from.phase, body);
+}
+
+void execute(const Program& program, const Instruction& i, const Attributes& arguments,
+             std::span<Tensor> tensors, Device device) {
+  const auto part = [&]() -> const Tensor& {
+    return local_of(tensors[static_cast<std::size_t>(i.in[0])]);
+  };
+  switch (i.kind) {
+    case Kind::call: {
+      InlineVector<Tensor, 8> operands;
+      for (const int number : i.in) {
+        operands.push_back(number < 0 ? Tensor() : tensors[static_cast<std::size_t>(number)]);
+      }
+      const std::span<const Tensor> in(operands.begin(), operands.size());
+      Tensors out = program.level == ModeLevel::below_distribution
+                        ? call_kernel(*i.op, in, arguments)
+                        : call(*i.op, in, arguments);
+      for (std::size_t k = 0; k < i.out.size(); ++k) {
+        if (i.out[k] >= 0) {
+          set_result(program, i.out[k], std::move(out[k]), tensors);
+        }
+      }
+      return;
+    }
+    case Kind::alias:
+      set_memory(program, i.out[0], tensors,
+                 [&](const ResultShape& shape) { return aliased(i, shape, part()); });
+      return;
+    case Kind::empty:
+    case Kind::full:
+    case Kind::values:
+      set_memory(program, i.out[0], tensors,
+                 [&](const ResultShape& shape) { return filled(i, shape, device); });
+      return;
+    case Kind::release:
+      part().storage().release_memory();
+      return;
+    case Kind::restore:
+      part().storage().restore_memory();
+      return;
+    case Kind::check:
+      check_recorded_values(i, part());
+  }
+}
+
+namespace {
+
+/// What from_values() makes tensors of.
+template <class T>
+constexpr bool is_made_of_values =
+    std::is_same_v<T, float> || std::is_same_v<T, double> || std::is_same_v<T, std::int64_t> ||
+    std::is_same_v<T, std::int32_t> || std::is_same_v<T, std::uint8_t> ||
+    std::is_same_v<T, std::int8_t> || std::is_same_v<T, bool>;
+
+/// Without memory, but so that a mode sees the values.
+Tensor described_values(std::span<const double> values, const ResultShape& shape) {
+  Tensor x;
+  kernels::visit_stored(shape.dtype, [&]<class T>(T) {
+    if constexpr (is_made_of_values<T>) {
+      const auto typed = std::make_unique<T[]>(values.size());
+      std::ranges::transform(values, typed.get(), [](double v) { return static_cast<T>(v); });
+      x = from_values(std::span<const T>(typed.get(), values.size()), shape.shape, meta);
+    }
+  });
+  require(static_cast<bool>(x), "record: there are no constants of such a type");
+  return x;
+}
+
+}  // namespace
+
+Tensor filled(const Instruction& i, const ResultShape& shape, Device device) {
+  if (i.kind == Kind::full) {
+    return full(shape.shape, i.values[0], shape.dtype, device);
+  }
+  if (i.kind == Kind::values && device == meta) {
+    return described_values(i.values, shape);
+  }
+  if (i.kind == Kind::empty) {
+    return empty(shape.shape, shape.dtype, device);
+  }
+  const Tensor x = empty(shape.shape, shape.dtype, cpu);
+  kernels::visit_stored(shape.dtype, [&]<class T>(T) {
+    std::ranges::transform(i.values, static_cast<T*>(x.raw_data()),
+                           [](double v) { return static_cast<T>(v); });
+  });
+  return device == cpu ? x : copied_to(x, device);
+}
+
+Tensor aliased(const Instruction& i, const ResultShape& shape, const Tensor& base) {
+  const std::int64_t first = base.offset() * static_cast<std::int64_t>(size_of(base.dtype())) /
+                             static_cast<std::int64_t>(size_of(shape.dtype));
+  return from_storage(base.impl()->storage, shape.shape, i.strides, first + i.offset, shape.dtype,
+                      base.device());
+}
+
+void check_recorded_values(const Instruction& instruction, const Tensor& x) {
+  if (x.is_meta()) {
+    return;
+  }
+  const std::vector<double> now = to_doubles(x);
+  if (now == instruction.values) {
+    return;
+  }
+  if (instruction.is_guard()) {
+    throw GuardFailed({.name = instruction.guard, .value = instruction.values[0]}, 0, now[0]);
+  }
+  fail(
+      fmt::format("the host read other values when the step was recorded, and what follows "
+                  "depends on them; {}",
+                  legal_read));
+}
+
+std::vector<bool> read_by_peers(const Program& program) {
+  std::vector<bool> peers_read;
+  peers_read.assign(program.tensors.size(), false);
+  const auto is_source = [&](int number) {
+    return number >= 0 && peers_read[static_cast<std::size_t>(number)];
+  };
+  for (auto section = program.sections.rbegin(); section != program.sections.rend(); ++section) {
+    for (auto i = section->instructions.rbegin(); i != section->instructions.rend(); ++i) {
+      const bool reduces =
+          i->kind == Kind::call && (i->op->communicates == Communicates::all_reduce ||
+                                    i->op->communicates == Communicates::reduce_scatter);
+      const bool aliases = i->kind == Kind::alias && is_source(i->out[0]);
+      for (const int number : i->in) {
+        if (number >= 0 && (reduces || aliases)) {
+          peers_read[static_cast<std::size_t>(number)] = true;
+        }
+      }
+      if (reduces && i->op->communicates == Communicates::all_reduce) {
+        for (const int number : i->out) {
+          if (number >= 0) {
+            peers_read[static_cast<std::size_t>(number)] = true;  // a piece of the result
+          }
+        }
+      }
+    }
+  }
+  return peers_read;
+}
+
+}  // namespace tessera

@@ -1,0 +1,99 @@
+export module tessera.execute:executor;
+
+import tessera.base;
+import tessera.tensor;
+import tessera.program;
+
+export namespace tessera {
+
+/// Memory that is not the device's, in which values of a step are kept between two uses
+/// (ProgramTensor::elsewhere): the host's, a file. Tensors outlive it. One thread uses it.
+class OtherMemory {
+ public:
+  virtual ~OtherMemory();
+  /// A new contiguous tensor of the CPU, not initialised. Errors (run): there is no space.
+  virtual Tensor allocate(const Dims& shape, DType dtype) = 0;
+  /// Begins to bring the values near: they are used soon. Does not wait.
+  virtual void request(const Tensor& x);
+  /// The values were written or read, and are not used for a while. Does not wait.
+  virtual void put_away(const Tensor& x);
+};
+
+/// What an executor asks an OtherMemory for at an instruction.
+struct OtherMemoryCalls {
+  std::vector<int> requested = {};  // before it: tensors that an instruction after it reads
+  std::vector<int> put_away = {};   // after it: tensors that it has used
+};
+/// By section and instruction. Values are requested some instructions before they are read.
+std::vector<std::map<std::size_t, OtherMemoryCalls>> other_memory_calls(const Program& program);
+/// Memory for a tensor that is kept elsewhere. Errors: there is no other memory; the device has
+/// memory of its own, which copies do not reach.
+Tensor allocate_elsewhere(OtherMemory* memory, const ResultShape& shape, Device device);
+
+/// Executes a program step by step: begin, the sections in their order, end. One thread uses it.
+class Executor {
+ public:
+  Executor() = default;
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
+  virtual ~Executor();
+
+  virtual const Program& program() const = 0;
+  /// "" where the program is right for these variables; otherwise which of them differs from the
+  /// recorded value that it requires.
+  std::string refusal(const StepVariables& variables) const;
+
+  /// Begins a step: every input by its name. Errors: an input is missing, is unknown, or has
+  /// another shape or type than the recorded one (both are named).
+  void begin(const std::map<std::string, Tensor>& inputs) { begin_in_order(arranged(inputs)); }
+  /// The same; inputs in the order of Program::inputs, as arranged() returns them.
+  virtual void begin_in_order(std::span<const Tensor> inputs) = 0;
+  std::vector<Tensor> arranged(const std::map<std::string, Tensor>& inputs) const;
+  /// Executes a section. Errors: a variable that the section needs is missing; a value that the
+  /// host read differs from the recorded one (GuardFailed: it is a guard's, and nothing that
+  /// outlives the step was changed); those of the operators, with the instruction.
+  virtual void run(std::string_view section, const StepVariables& variables) = 0;
+  /// Valid until the step ends. Error: no section has computed it.
+  virtual const Tensor& output(const std::string& name) const = 0;
+  /// Ends the step: the random streams move on as in the recorded step, and tensors are dropped.
+  virtual void end() = 0;
+  /// Gives back the memory that is kept from step to step; the next step takes it again.
+  virtual void rest() noexcept {}
+  /// Drops what the step has computed, after an error.
+  virtual void abandon() noexcept = 0;
+
+ protected:
+  /// Errors: x does not fit an input of the program.
+  void check_input(const std::string& name, int number, const Tensor& x) const;
+  /// Error: there is none of this name.
+  std::size_t section_named(std::string_view name) const;
+  /// The arguments of a call in this step. Error: a variable has no value.
+  static Attributes bound(const Instruction& instruction, const StepVariables& variables);
+  /// An error of an instruction, with its place in the program.
+  /// `tensors`: what the step has made, by number. A guard that has failed is thrown on as such,
+  /// after what was issued is complete.
+  [[noreturn]] void rethrow(const Error& error, std::size_t section, std::size_t instruction,
+                            std::span<const Tensor> tensors) const;
+  void move_streams() const;
+};
+
+/// Executes an instruction on `tensors` (by number) and adds its results to them: through the
+/// dispatcher in a program above distribution, by kernels below it. `arguments`: of its operator.
+/// `device`: of tensors that it makes. Errors: those of the operator; a result has another shape,
+/// type or layout than the program says.
+void execute(const Program& program, const Instruction& instruction, const Attributes& arguments,
+             std::span<Tensor> tensors, Device device);
+/// Runs `body` in the phase and module of an instruction.
+void run_in_scope(const Program& program, const Instruction& instruction,
+                  const std::function<void()>& body);
+/// A tensor of Instruction::Kind::empty, full or values.
+Tensor filled(const Instruction& instruction, const ResultShape& shape, Device device);
+/// Of an Instruction::Kind::alias: its tensor in the memory of `base`.
+Tensor aliased(const Instruction& instruction, const ResultShape& shape, const Tensor& base);
+/// Of an Instruction::Kind::check. Error: x has other values than those that the host read;
+/// GuardFailed, without a place, where it is a guard.
+void check_recorded_values(const Instruction& instruction, const Tensor& x);
+/// By number of a program's tensors: whether other ranks read its memory, because they reduce it.
+std::vector<bool> read_by_peers(const Program& program);
+
+}  // namespace tessera

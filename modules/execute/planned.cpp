@@ -1,0 +1,132 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+module tessera.execute;
+
+import tessera.base;
+import tessera.device;
+import tessera.tensor;
+import tessera.program;
+import :compiled_chains;
+import :steps;
+
+namespace tessera::graph {
+
+struct Planned::State {
+  State(Program p, std::shared_ptr<OtherMemory> other)
+      : program(std::move(p)), elsewhere(std::move(other)), replay(program, elsewhere) {}
+
+  Program program;
+  std::shared_ptr<OtherMemory> elsewhere;
+  Replay replay;                             // of steps that are not planned
+  std::unique_ptr<CompiledChains> compiled;  // null: not asked for
+  std::unique_ptr<PlannedSteps> steps;
+  bool planned = false;  // the running step
+  /// A device that was asked about, and whether it has all kernels.
+  std::optional<std::pair<Device, bool>> asked;
+
+  bool can_be_planned_on(Device device) {
+    if (!asked || !(asked->first == device)) {
+      asked = {device, !(device == meta) && can_be_planned(program, device)};
+    }
+    return asked->second;
+  }
+};
+
+Planned::Planned(Program program, bool compiled, std::shared_ptr<OtherMemory> elsewhere) {
+  require_lowered(program);
+  state_ = std::make_unique<State>(std::move(program), std::move(elsewhere));
+  if (compiled) {
+    state_->compiled = std::make_unique<CompiledChains>(state_->program);
+  }
+}
+Planned::~Planned() = default;
+
+const Program& Planned::program() const { return state_->program; }
+
+void Planned::begin_in_order(std::span<const Tensor> inputs) {
+  State& s = *state_;
+  const Device device = inputs.empty() ? cpu : inputs.front().device();
+  s.planned = !modes_installed() && s.can_be_planned_on(device) &&
+              std::ranges::all_of(inputs, [&](const Tensor& x) { return x.device() == device; });
+  if (!s.planned) {
+    s.replay.begin_in_order(inputs);
+    return;
+  }
+  if (!s.steps || !(s.steps->device() == device)) {
+    s.steps = std::make_unique<PlannedSteps>(
+        s.program, device, device == cpu ? s.compiled.get() : nullptr, s.elsewhere.get());
+  }
+  s.steps->begin(inputs, [&](const std::string& name, int number, const Tensor& x) {
+    check_input(name, number, x);
+  });
+}
+
+void Planned::run(std::string_view section, const StepVariables& variables) {
+  State& s = *state_;
+  if (!s.planned) {
+    s.replay.run(section, variables);
+    return;
+  }
+  const NoGrad no_grad;
+  const std::size_t at = section_named(section);
+  std::size_t instruction = 0;
+  try {
+    s.steps->run(at, instruction, [&](const Instruction& i) { return bound(i, variables); });
+  } catch (const Error& error) {
+    rethrow(error, at, instruction, s.steps->tensors());
+  }
+}
+
+const Tensor& Planned::output(const std::string& name) const {
+  const State& s = *state_;
+  if (!s.planned) {
+    return s.replay.output(name);
+  }
+  const auto found = s.program.outputs.find(name);
+  if (found == s.program.outputs.end() || !s.steps->tensor(found->second)) {
+    fail({.thing = "replay", .wrong = fmt::format("there is no output '{}' yet", name)});
+  }
+  return s.steps->tensor(found->second);
+}
+
+void Planned::end() {
+  if (!state_->planned) {
+    state_->replay.end();
+    return;
+  }
+  move_streams();
+  state_->steps->end(false);
+}
+
+void Planned::rest() noexcept { state_->steps.reset(); }
+
+void Planned::abandon() noexcept {
+  state_->replay.abandon();
+  if (state_->steps) {
+    state_->steps->end(true);
+  }
+}
+
+std::optional<PlannedMemory> Planned::memory() const {
+  return state_->steps ? std::optional(state_->steps->memory()) : std::nullopt;
+}
+
+std::optional<CompiledKernels> Planned::compiled() const {
+  const CompiledChains* const compiled = state_->compiled.get();
+  return compiled == nullptr ? std::nullopt : std::optional(compiled->summary());
+}
+
+}  // namespace tessera::graph

@@ -1,0 +1,61 @@
+export module tessera.execute:planned;
+
+import tessera.base;
+import tessera.tensor;
+import tessera.program;
+import :memory_plan;
+
+export namespace tessera::graph {
+
+/// What a planned program needs besides its inputs.
+struct PlannedMemory {
+  std::int64_t block_bytes = 0;  // one block, in which memories take turns
+  std::int64_t least_bytes = 0;  // the most that is needed in it at once
+  int in_block = 0;              // memories
+  /// Memories that are allocated in each step, because other ranks may read them after it, or they
+  /// are elsewhere.
+  int allocated = 0;
+};
+
+/// What became of the chains of a program (see docs/graph.md, "Compiled kernels").
+struct CompiledKernels {
+  int kernels = 0;           // different functions
+  int chains = 0;            // calls of them in a step
+  int replaced = 0;          // calls of operators that these make
+  std::string missing = {};  // why nothing is compiled; "": it is
+};
+
+/// Executes a program as a list of kernel calls: operands, results, attributes and workspace of
+/// each call are fixed when the program is first run, in one block of memory. No call passes the
+/// dispatcher, and only what other ranks may read after the step is allocated. The bits of Replay.
+/// On a device (that of the inputs), the block is in its memory and the kernels are queued in the
+/// thread's current stream. While modes are installed (a trace), and where the device lacks a
+/// kernel, steps are those of Replay.
+class Planned final : public Executor {
+ public:
+  /// `compiled`: on the CPU, neighbouring elementwise operators become one kernel, compiled now.
+  /// `elsewhere`: for values that the program keeps in other memory. Errors: the program is another
+  /// rank's; the compiler refuses an operator's Op::element.
+  explicit Planned(Program program, bool compiled = false,
+                   std::shared_ptr<OtherMemory> elsewhere = nullptr);
+  ~Planned() override;
+
+  const Program& program() const override;
+  void begin_in_order(std::span<const Tensor> inputs) override;
+  void run(std::string_view section, const StepVariables& variables) override;
+  const Tensor& output(const std::string& name) const override;
+  void end() override;
+  void rest() noexcept override;
+  void abandon() noexcept override;
+
+  /// Nothing until a step has begun that was planned.
+  std::optional<PlannedMemory> memory() const;
+  /// Nothing where compilation was not asked for.
+  std::optional<CompiledKernels> compiled() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace tessera::graph

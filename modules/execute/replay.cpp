@@ -1,0 +1,171 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <typeinfo>
+#include <utility>
+#include <vector>
+module tessera.execute;
+
+import tessera.base;
+import tessera.mesh;
+import tessera.tensor;
+import tessera.program;
+
+namespace tessera {
+struct Replay::State {
+  Program program;
+  /// By section and instruction: the numbers that nothing later uses.
+  std::vector<std::vector<std::vector<int>>> last_uses;
+  /// By number: whether other ranks read the tensor, because ranks reduce it.
+  std::vector<bool> peers_read;
+  std::vector<Tensor> tensors;
+  std::shared_ptr<OtherMemory> elsewhere;
+  std::vector<std::map<std::size_t, OtherMemoryCalls>> other_memory;
+
+  void find_last_uses() {
+    std::set<int> used;
+    for (const auto& [name, number] : program.outputs) {
+      used.insert(number);
+    }
+    for (const auto& [name, number] : program.inputs) {
+      used.insert(number);  // they go at the end
+    }
+    last_uses.resize(program.sections.size());
+    for (std::size_t s = program.sections.size(); s-- > 0;) {
+      const std::vector<Instruction>& instructions = program.sections[s].instructions;
+      last_uses[s].resize(instructions.size());
+      for (std::size_t i = instructions.size(); i-- > 0;) {
+        for (const std::vector<int>* numbers : {&instructions[i].in, &instructions[i].out}) {
+          for (const int number : *numbers) {
+            if (number >= 0 && used.insert(number).second) {
+              last_uses[s][i].push_back(number);
+            }
+          }
+        }
+      }
+    }
+  }
+
+  /// Whether a result of the instruction is read by other ranks.
+  bool is_for_peers(const Instruction& i) const {
+    return std::ranges::any_of(i.out, [&](int number) {
+      return number >= 0 && peers_read[static_cast<std::size_t>(number)];
+    });
+  }
+
+  Tensor& at(int number) { return tensors[static_cast<std::size_t>(number)]; }
+
+  bool is_elsewhere(int number) const {
+    return program.tensors[static_cast<std::size_t>(number)].elsewhere;
+  }
+
+  /// Executes an instruction of a section, and what the other memory is asked for around it.
+  void execute(std::size_t section, std::size_t i, const StepVariables& variables) {
+    const Instruction& instruction = program.sections[section].instructions[i];
+    const auto asked = other_memory[section].find(i);
+    if (asked == other_memory[section].end() || elsewhere == nullptr || device() == meta) {
+      execute(instruction, variables);
+      return;
+    }
+    for (const int number : asked->second.requested) {
+      elsewhere->request(at(number));
+    }
+    execute(instruction, variables);
+    for (const int number : asked->second.put_away) {
+      elsewhere->put_away(at(number));
+    }
+  }
+
+  Device device() const {
+    const auto any = program.inputs.begin();
+    return any == program.inputs.end() ? cpu
+                                       : tensors[static_cast<std::size_t>(any->second)].device();
+  }
+
+  void execute(const Instruction& i, const StepVariables& variables) {
+    std::optional<PeersReadScope> scope;
+    if (is_for_peers(i)) {
+      scope.emplace();
+    }
+    if (i.kind == Instruction::Kind::empty && is_elsewhere(i.out[0])) {
+      const ProgramTensor& x = program.tensors[static_cast<std::size_t>(i.out[0])];
+      at(i.out[0]) = allocate_elsewhere(elsewhere.get(), x, device());
+    } else if (i.bindings.empty()) {
+      tessera::execute(program, i, i.attributes, tensors, device());
+    } else {
+      tessera::execute(program, i, Executor::bound(i, variables), tensors, device());
+    }
+  }
+};
+
+Replay::Replay(Program program, std::shared_ptr<OtherMemory> elsewhere)
+    : state_(std::make_unique<State>()) {
+  if (program.rank != current_rank()) {
+    fail({.thing = "replay",
+          .wrong = fmt::format("the program is that of rank {}", program.rank),
+          .expected = fmt::format("rank {}", current_rank()),
+          .advice = "each rank has its own"});
+  }
+  state_->program = std::move(program);
+  state_->find_last_uses();
+  state_->peers_read = read_by_peers(state_->program);
+  state_->elsewhere = std::move(elsewhere);
+  state_->other_memory = other_memory_calls(state_->program);
+}
+Replay::~Replay() = default;
+
+const Program& Replay::program() const { return state_->program; }
+
+void Replay::begin_in_order(std::span<const Tensor> inputs) {
+  std::vector<Tensor> tensors(state_->program.tensors.size());
+  std::size_t at = 0;
+  for (const auto& [name, number] : state_->program.inputs) {
+    check_input(name, number, inputs[at]);
+    tensors[static_cast<std::size_t>(number)] = inputs[at++];
+  }
+  state_->tensors = std::move(tensors);
+}
+
+void Replay::run(std::string_view section, const StepVariables& variables) {
+  State& s = *state_;
+  const std::size_t at = section_named(section);
+  const std::vector<Instruction>& instructions = s.program.sections[at].instructions;
+  const NoGrad no_grad;
+  for (std::size_t i = 0; i < instructions.size(); ++i) {
+    try {
+      s.execute(at, i, variables);
+    } catch (const Error& error) {
+      rethrow(error, at, i, s.tensors);
+    }
+    for (const int number : s.last_uses[at][i]) {
+      s.at(number) = Tensor();
+    }
+  }
+}
+
+const Tensor& Replay::output(const std::string& name) const {
+  const auto found = state_->program.outputs.find(name);
+  if (found == state_->program.outputs.end() || !state_->at(found->second)) {
+    fail({.thing = "replay", .wrong = fmt::format("there is no output '{}' yet", name)});
+  }
+  return state_->at(found->second);
+}
+
+void Replay::end() {
+  move_streams();
+  state_->tensors.clear();
+}
+
+void Replay::abandon() noexcept { state_->tensors.clear(); }
+
+}  // namespace tessera

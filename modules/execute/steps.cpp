@@ -1,0 +1,269 @@
+// A program becomes a list of steps; run_steps.cpp runs them.
+module;
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+module tessera.execute;
+
+import tessera.base;
+import tessera.device;
+import tessera.tensor;
+import tessera.program;
+import :block;
+import :chains;
+import :compiled_chains;
+import :steps;
+
+namespace tessera::graph {
+namespace {
+
+using Kind = Instruction::Kind;
+using StepKind = PlannedStep::Kind;
+
+std::span<const Chain> chains_in(const CompiledChains* compiled) {
+  return compiled == nullptr ? std::span<const Chain>() : compiled->chains();
+}
+
+}  // namespace
+
+bool can_be_planned(const Program& program, Device device) {
+  return std::ranges::all_of(program.sections, [&](const Section& section) {
+    return std::ranges::all_of(section.instructions, [&](const Instruction& i) {
+      return i.kind != Kind::call || i.op->view != nullptr ||
+             kernel_of(*i.op, device.type) != nullptr;
+    });
+  });
+}
+
+PlannedSteps::PlannedSteps(const Program& program, Device device, CompiledChains* compiled,
+                           OtherMemory* elsewhere)
+    : program_(program),
+      device_(device),
+      compiled_(compiled),
+      elsewhere_(elsewhere),
+      copy_op_(&find_op("copy_")),
+      shadow_(shadow_of(program, chains_in(compiled))),
+      block_(block_of(program, shadow_, chains_in(compiled))),
+      other_memory_(other_memory_calls(program)) {
+  std::optional<PeersReadScope> scope;
+  if (block_.for_peers) {
+    scope.emplace();
+  }
+  memory_block_ = empty({block_.bytes}, DType::u8, device);
+  scope.reset();
+  for (std::size_t m = 0; m < block_.offsets.size(); ++m) {
+    if (!shadow_.memories[m].inside) {
+      ++(block_.offsets[m] >= 0 ? memory_.in_block : memory_.allocated);
+    }
+  }
+  memory_.allocated -= static_cast<int>(program.inputs.size());
+  memory_.block_bytes = block_.bytes;
+  memory_.least_bytes = block_.least;
+
+  numbers_.resize(shadow_.memories.size());
+  for (std::size_t n = 0; n < program.tensors.size(); ++n) {
+    if (shadow_.memory_of[n] >= 0) {
+      numbers_[index(shadow_.memory_of[n])].push_back(static_cast<int>(n));
+    }
+  }
+  make_tensors();
+  add_steps();
+  find_slots();
+}
+
+bool PlannedSteps::in_block(int number) const {
+  const int memory = shadow_.memory_of[index(number)];
+  return memory >= 0 && block_.offsets[index(memory)] >= 0;
+}
+
+void PlannedSteps::make_tensors() {
+  tensors_.resize(program_.tensors.size());
+  for (std::size_t m = 0; m < block_.offsets.size(); ++m) {
+    if (block_.offsets[m] < 0) {
+      continue;
+    }
+    // Memories have storages of their own, so that work in progress belongs to one of them.
+    const Counted<Storage> storage =
+        Storage::part_of(memory_block_.storage(), block_.offsets[m],
+                         static_cast<std::size_t>(shadow_.memories[m].bytes));
+    for (const int number : numbers_[m]) {
+      const Tensor& like = shadow_.tensors[index(number)];
+      tensors_[index(number)] =
+          from_storage(storage, like.shape(), like.strides(), like.offset(), like.dtype(), device_);
+    }
+  }
+}
+
+void PlannedSteps::add_steps() {
+  views_.resize(program_.tensors.size());
+  int place = 0;
+  std::map<int, std::vector<int>> ends;  // memories that are not in the block, by their last place
+  for (std::size_t m = 0; m < shadow_.memories.size(); ++m) {
+    const Memory& memory = shadow_.memories[m];
+    if (block_.offsets[m] < 0 && !memory.is_input && !memory.is_output && !memory.inside) {
+      ends[memory.last].push_back(static_cast<int>(m));
+    }
+  }
+  for (const Section& section : program_.sections) {
+    sections_.emplace_back();
+    for (std::size_t i = 0; i < section.instructions.size(); ++i, ++place) {
+      add_step(section.instructions[i], i, place);
+      const auto step = [&]() -> PlannedStep& {
+        if (sections_.back().empty() || sections_.back().back().instruction != i) {
+          sections_.back().push_back({.kind = StepKind::nothing, .instruction = i});
+        }
+        return sections_.back().back();
+      };
+      const auto& asked = other_memory_[sections_.size() - 1];
+      if (const auto calls = asked.find(i); calls != asked.end()) {
+        step().other_memory = &calls->second;
+      }
+      if (const auto dropped = ends.find(place); dropped != ends.end()) {
+        step().dropped = dropped->second;
+      }
+    }
+  }
+}
+
+void PlannedSteps::add_step(const Instruction& i, std::size_t at, int place) {
+  PlannedStep step{.instruction = at, .source = &i};
+  switch (i.kind) {
+    case Kind::alias:
+      if (!in_block(i.out[0])) {
+        views_[index(i.in[0])].push_back(&i);
+      }
+      return;
+    case Kind::empty:
+      if (in_block(i.out[0])) {
+        return;
+      }
+      step.kind = StepKind::create;
+      break;
+    case Kind::full:
+    case Kind::values: {
+      step.kind = StepKind::fill;
+      const ProgramTensor& x = program_.tensors[index(i.out[0])];
+      step.constant = i.kind == Kind::full ? full({1}, i.values[0], x.dtype) : filled(i, x, cpu);
+      break;
+    }
+    case Kind::release:
+    case Kind::restore:
+      if (in_block(i.in[0])) {
+        return;
+      }
+      step.kind = i.kind == Kind::release ? StepKind::release : StepKind::restore;
+      break;
+    case Kind::check:
+      step.kind = StepKind::check;
+      break;
+    case Kind::call:
+      if (compiled_ != nullptr && compiled_->at(place) >= 0) {
+        add_chain(std::move(step), place);
+        return;
+      }
+      if (is_called(i, shadow_)) {
+        step.kind = StepKind::call;
+      } else if (is_copy(i, shadow_)) {
+        step.kind = in_block(i.out[0]) ? StepKind::copy : StepKind::call;
+      } else if (i.op->view != nullptr) {
+        if (!in_block(i.out[0])) {
+          views_[index(i.in[0])].push_back(&i);
+        }
+        return;
+      } else {
+        step.kernel = kernel_of(*i.op, device_.type);
+        step.bumps = i.op->in_place && !i.op->keeps_versions;
+        if (block_.workspaces[index(place)] >= 0) {
+          step.workspace = workspace_at(place);
+        }
+      }
+  }
+  add_operands(step, i.in, i.out, i.out);
+  if (i.kind == Kind::call && i.op->in_place) {
+    step.out_numbers = {i.in[0]};
+    step.out = {step.in[0]};
+  }
+  if (step.kind == StepKind::copy) {
+    const Dims& shape = shadow_.tensors[index(i.in[0])].shape();
+    step.out[0] = alias(step.out[0], shape, contiguous_strides(shape), step.out[0].offset());
+  }
+  sections_.back().push_back(std::move(step));
+}
+
+void PlannedSteps::add_operands(PlannedStep& step, std::span<const int> in,
+                                std::span<const int> out, std::span<const int> made) {
+  step.in_numbers.assign(in.begin(), in.end());
+  step.out_numbers.assign(out.begin(), out.end());
+  for (const int number : in) {
+    step.in.push_back(number < 0 ? Tensor() : tensors_[index(number)]);
+  }
+  for (const int number : out) {
+    step.out.push_back(number < 0 ? Tensor() : tensors_[index(number)]);
+  }
+  for (const int number : made) {
+    if (number >= 0 && !in_block(number)) {
+      step.allocated.push_back(number);
+      step.for_peers =
+          step.for_peers || shadow_.memories[index(shadow_.memory_of[index(number)])].for_peers;
+    }
+  }
+}
+
+/// The chain is one step, in the place of its last call.
+void PlannedSteps::add_chain(PlannedStep step, int place) {
+  step.kind = StepKind::chain;
+  step.chain = compiled_->at(place);
+  const Chain& chain = compiled_->chains()[index(step.chain)];
+  if (place != chain.last()) {
+    return;
+  }
+  std::vector<int> in;
+  std::vector<int> out;
+  std::vector<int> made;
+  for (const Chain::Input& input : chain.inputs) {
+    in.push_back(input.number);
+  }
+  for (const Chain::Output& output : chain.outputs) {
+    out.push_back(output.number);
+    if (output.is_made) {
+      made.push_back(output.number);
+    }
+  }
+  if (block_.workspaces[index(place)] >= 0) {
+    step.workspace = workspace_at(place);
+  }
+  add_operands(step, in, out, made);
+  sections_.back().push_back(std::move(step));
+}
+
+std::span<std::byte> PlannedSteps::workspace_at(int place) const {
+  return {static_cast<std::byte*>(memory_block_.device_address()) + block_.workspaces[index(place)],
+          static_cast<std::size_t>(block_.workspace_bytes[index(place)])};
+}
+
+void PlannedSteps::find_slots() {
+  slots_.resize(program_.tensors.size());
+  for (std::vector<PlannedStep>& section : sections_) {
+    for (PlannedStep& step : section) {
+      const auto add = [&](int number, Tensor& slot) {
+        if (number >= 0 && !in_block(number)) {
+          slots_[index(number)].push_back(&slot);
+        }
+      };
+      for (std::size_t k = 0; k < step.in_numbers.size(); ++k) {
+        add(step.in_numbers[k], step.in[k]);
+      }
+      for (std::size_t k = 0; k < step.out_numbers.size(); ++k) {
+        add(step.out_numbers[k], step.out[k]);
+      }
+    }
+  }
+}
+
+}  // namespace tessera::graph

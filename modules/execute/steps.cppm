@@ -1,0 +1,110 @@
+module tessera.execute:steps;
+
+import tessera.base;
+import tessera.tensor;
+import tessera.program;
+import :block;
+import :compiled_chains;
+import :planned;
+
+namespace tessera::graph {
+
+/// One instruction, ready to run.
+struct PlannedStep {
+  enum class Kind : std::uint8_t {
+    kernel,  // into results that are there
+    chain,   // several kernels as one loop
+    call,    // through the dispatcher
+    copy,    // of the operand's elements in row-major order
+    create,  // memory for this step only
+    fill,    // with the bytes of `constant`
+    check,
+    release,
+    restore,
+    nothing  // only drops
+  };
+  Kind kind = Kind::kernel;
+  std::size_t instruction = 0;  // of its section
+  const Instruction* source = nullptr;
+  Kernel kernel = nullptr;
+  int chain = -1;
+  bool bumps = false;      // the version of operand 0
+  bool for_peers = false;  // other ranks read what it allocates
+  std::vector<int> in_numbers = {};
+  std::vector<int> out_numbers = {};
+  std::vector<Tensor> in = {};
+  std::vector<Tensor> out = {};
+  std::vector<int> allocated = {};  // results that get memory for this step only
+  std::span<std::byte> workspace = {};
+  Tensor constant = {};
+  const OtherMemoryCalls* other_memory = nullptr;  // null: it is asked for nothing
+  std::vector<int> dropped = {};                   // memories that nothing needs any more
+};
+
+/// Whether the device has a kernel for each operator that the program calls.
+bool can_be_planned(const Program& program, Device device);
+
+/// A program as lists of steps on a device, in whose stream they are queued: what takes turns in
+/// memory is in the stream's order, and what a collective uses is needed until the stream waits for
+/// it.
+class PlannedSteps {
+ public:
+  /// `compiled`: of the same program, on the CPU; null: none. `elsewhere`: null where the program
+  /// keeps nothing in other memory.
+  PlannedSteps(const Program& program, Device device, CompiledChains* compiled,
+               OtherMemory* elsewhere);
+
+  using CheckInput = std::function<void(const std::string& name, int number, const Tensor& x)>;
+  /// `given`: in the order of Program::inputs. `check`: of those that are not the last step's.
+  void begin(std::span<const Tensor> given, const CheckInput& check);
+  /// `instruction`: the one that is running, for errors.
+  void run(std::size_t section, std::size_t& instruction,
+           const std::function<Attributes(const Instruction&)>& bound);
+  /// Drops what is not in the block; after an error also what is in progress.
+  void end(bool failed) noexcept;
+  const Tensor& tensor(int number) const { return tensors_[static_cast<std::size_t>(number)]; }
+  std::span<const Tensor> tensors() const { return tensors_; }
+  const PlannedMemory& memory() const { return memory_; }
+  Device device() const { return device_; }
+
+ private:
+  using Bound = std::function<Attributes(const Instruction&)>;
+
+  bool in_block(int number) const;
+  void make_tensors();
+  void add_steps();
+  void add_step(const Instruction& i, std::size_t at, int place);
+  /// `made`: those of `out` that the step makes.
+  void add_operands(PlannedStep& step, std::span<const int> in, std::span<const int> out,
+                    std::span<const int> made);
+  void add_chain(PlannedStep step, int place);
+  std::span<std::byte> workspace_at(int place) const;
+  void find_slots();
+
+  /// Gives a number its tensor, and the numbers that are views of it theirs.
+  void set(int number, Tensor x);
+  void drop(int number) noexcept;
+  void fill(const PlannedStep& step) const;
+  void run_kernel(PlannedStep& step, const Attributes& attributes);
+  void execute(PlannedStep& step, const Bound& bound);
+  /// Memory of a result that is not in the block.
+  Tensor allocated(int number) const;
+
+  const Program& program_;
+  Device device_;
+  CompiledChains* compiled_;
+  OtherMemory* elsewhere_;
+  const Op* copy_op_ = nullptr;
+  Shadow shadow_;
+  Block block_;
+  Tensor memory_block_;
+  PlannedMemory memory_;
+  std::vector<Tensor> tensors_;
+  std::vector<std::vector<PlannedStep>> sections_;
+  std::vector<std::map<std::size_t, OtherMemoryCalls>> other_memory_;
+  std::vector<std::vector<Tensor*>> slots_;             // of steps, by number
+  std::vector<std::vector<const Instruction*>> views_;  // by the number of their base
+  std::vector<std::vector<int>> numbers_;               // by memory
+};
+
+}  // namespace tessera::graph

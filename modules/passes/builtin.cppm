@@ -1,0 +1,24 @@
+module tessera.passes:builtin;
+
+import tessera.base;
+import tessera.program;
+
+// The passes: each changes a program, and leaves the bits of its results. `known`: the analysis of
+// the program as it comes in.
+namespace tessera::graph {
+
+void remove_dead(Program& program, const Analysis& known);
+void merge_common(Program& program, const Analysis& known);
+void simplify_views(Program& program, const Analysis& known);
+void split_lifetimes(Program& program, const Analysis& known);
+void advance_issues(Program& program, const Analysis& known);
+void delay_waits(Program& program, const Analysis& known);
+/// Gathers of what is still known are not made again.
+void keep_all_gathers(Program& program, const Analysis& known);
+/// What is cheap to compute again is not kept, where that lowers the peak of memory.
+void recompute_cheap(Program& program, const Analysis& known);
+
+/// Tensors of a program take other numbers: `number_of[n]` instead of n.
+void renumber(Instruction& instruction, std::span<const int> number_of);
+
+}  // namespace tessera::graph

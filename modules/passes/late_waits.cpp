@@ -1,0 +1,60 @@
+// Waits for collectives move down to where their results are first used.
+module;
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+module tessera.passes;
+
+import tessera.base;
+import tessera.tensor;
+import tessera.program;
+import :builtin;
+
+namespace tessera::graph {
+
+/// A wait passes neither other communication, so that ranks agree on the order of all of it
+/// whatever their programs are, nor the last use of what the collective reads or writes, so that
+/// nothing is kept longer.
+void delay_waits(Program& program, const Analysis& known) {
+  const Shadow& shadow = known.state().shadow;
+  std::vector<Access> accesses = known.state().accesses;
+  std::size_t begin = 0;
+  for (Section& section : program.sections) {
+    std::vector<Instruction>& all = section.instructions;
+    std::vector<int> places;  // the original ones, in the present order
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      places.push_back(static_cast<int>(begin + i));
+    }
+    for (std::size_t i = all.size(); i-- > 0;) {
+      const Access wait = accesses[begin + i];
+      if (wait.issued < 0) {
+        continue;
+      }
+      const auto stays = [&](const Access& next) {
+        return next.ordered || next.issued >= 0 || conflict(wait, next);
+      };
+      const auto is_kept = [&](int place) {
+        const auto is_used_later = [&](int memory) {
+          const Memory& used = shadow.memories[index(memory)];
+          return used.is_input || used.last > place;
+        };
+        return std::ranges::all_of(wait.reads, is_used_later) &&
+               std::ranges::all_of(wait.writes, is_used_later);
+      };
+      std::size_t to = i;
+      while (to + 1 < all.size() && !stays(accesses[begin + to + 1]) && is_kept(places[to + 1])) {
+        ++to;
+      }
+      const auto from = static_cast<std::ptrdiff_t>(i);
+      const auto end = static_cast<std::ptrdiff_t>(to + 1);
+      const auto offset = static_cast<std::ptrdiff_t>(begin);
+      std::rotate(all.begin() + from, all.begin() + from + 1, all.begin() + end);
+      std::rotate(places.begin() + from, places.begin() + from + 1, places.begin() + end);
+      std::rotate(accesses.begin() + offset + from, accesses.begin() + offset + from + 1,
+                  accesses.begin() + offset + end);
+    }
+    begin += all.size();
+  }
+}
+
+}  // namespace tessera::graph

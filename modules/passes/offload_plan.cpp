@@ -1,0 +1,99 @@
+// Which values may be kept in other memory between two uses.
+module;
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+module tessera.passes;
+
+import tessera.base;
+import tessera.tensor;
+import tessera.program;
+import :offload_plan;
+import :recompute;
+
+namespace tessera::graph {
+
+using Kind = Instruction::Kind;
+
+Offloads::Offloads(const Program& program, const Analysis& known, const Values& values,
+                   const std::optional<OffloadRates>& rates)
+    : shadow_(known.state().shadow),
+      values_(values),
+      rates_(rates),
+      movable_(shadow_.memories.size(), false),
+      flights_(shadow_.memories.size()) {
+  if (!rates_) {
+    return;
+  }
+  const std::vector<Access>& accesses = known.state().accesses;
+  for (int place = 0; place < shadow_.places; ++place) {
+    const Access& access = accesses[index(place)];
+    for (const std::vector<int>* memories : {&access.reads, &access.writes}) {
+      for (std::size_t k = 0; k < memories->size() && access.completed >= 0; ++k) {
+        flights_[index((*memories)[k])].push_back({place, access.completed});
+      }
+    }
+  }
+  find_movable(program);
+}
+
+/// Memories that the step makes as a tensor that is all of them, and keeps until they end.
+void Offloads::find_movable(const Program& program) {
+  std::vector<bool> seen(shadow_.memories.size(), false);
+  for (const Instruction* i : places_of(program)) {
+    for (const int number : i->out) {
+      const int memory = number < 0 ? -1 : shadow_.memory_of[index(number)];
+      if (memory < 0 || seen[index(memory)]) {
+        continue;
+      }
+      seen[index(memory)] = true;
+      const Memory& one = shadow_.memories[index(memory)];
+      const Tensor& x = shadow_.tensors[index(number)];
+      movable_[index(memory)] =
+          !one.is_input && !one.is_output && !one.elsewhere && one.bytes > 0 && x.is_contiguous() &&
+          x.offset() == 0 && x.numel() * static_cast<std::int64_t>(size_of(x.dtype())) == one.bytes;
+    }
+  }
+  for (const Instruction* i : places_of(program)) {
+    if (i->kind == Kind::release || i->kind == Kind::restore) {
+      movable_[index(shadow_.memory_of[index(i->in[0])])] = false;
+    }
+  }
+}
+
+int Offloads::find(int memory, int place) const {
+  const auto found = std::ranges::find_if(all_, [&](const Offload& one) {
+    return one.memory == memory && one.after < place &&
+           one.contents == values_.contents_before(place, memory);
+  });
+  return found == all_.end() ? -1 : static_cast<int>(found - all_.begin());
+}
+
+bool Offloads::is_possible(int memory, int after, int before) const {
+  return movable_[index(memory)] && values_.contents_before(after + 1, memory) >= 0 &&
+         std::ranges::none_of(flights_[index(memory)], [&](const Flight& flight) {
+           return flight.issued <= after && flight.completed >= before;
+         });
+}
+
+int Offloads::add(int memory, int after) {
+  all_.push_back({memory, after, values_.contents_before(after + 1, memory)});
+  return static_cast<int>(all_.size()) - 1;
+}
+
+// A copy of few bytes costs the call, and a page.
+constexpr double seconds_of_call = 1e-5;
+
+double Offloads::store_seconds(int memory) const {
+  return seconds_of_call +
+         static_cast<double>(shadow_.memories[index(memory)].bytes) / rates_->stored;
+}
+
+double Offloads::fetch_seconds(int memory) const {
+  return seconds_of_call +
+         static_cast<double>(shadow_.memories[index(memory)].bytes) / rates_->fetched;
+}
+
+}  // namespace tessera::graph

@@ -1,0 +1,50 @@
+module tessera.passes:offload_plan;
+
+import tessera.base;
+import tessera.program;
+import :recompute;
+
+namespace tessera::graph {
+
+/// A value that is copied into other memory after an instruction.
+struct Offload {
+  int memory = 0;
+  int after = 0;     // the place of the instruction
+  int contents = 0;  // the description of the value
+};
+
+/// What may be kept in other memory, and what is.
+class Offloads {
+ public:
+  /// All of it outlives this.
+  Offloads(const Program& program, const Analysis& known, const Values& values,
+           const std::optional<OffloadRates>& rates);
+
+  /// A copy of what the memory holds before the place; -1: there is none.
+  int find(int memory, int place) const;
+  /// Whether the memory's value can be kept in other memory from its use at `after` to its use at
+  /// `before`: nothing of it is in flight between them, so the memory is free then.
+  bool is_possible(int memory, int after, int before) const;
+  int add(int memory, int after);
+  double store_seconds(int memory) const;
+  double fetch_seconds(int memory) const;
+  int memory(int offload) const { return all_[index(offload)].memory; }
+  std::vector<Offload>& all() { return all_; }
+
+ private:
+  struct Flight {
+    int issued = 0;
+    int completed = 0;
+  };
+
+  void find_movable(const Program& program);
+
+  const Shadow& shadow_;
+  const Values& values_;
+  std::optional<OffloadRates> rates_;
+  std::vector<bool> movable_;                 // by memory
+  std::vector<std::vector<Flight>> flights_;  // by memory
+  std::vector<Offload> all_;
+};
+
+}  // namespace tessera::graph

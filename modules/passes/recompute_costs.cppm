@@ -1,0 +1,15 @@
+module tessera.passes:recompute_costs;
+
+import tessera.base;
+import tessera.program;
+import :recompute;
+
+namespace tessera::graph {
+
+/// By memory: the places that use it, as an operand or a result, or because it is in flight.
+std::vector<std::vector<int>> uses_of(const Program& program, const Analysis& known);
+
+/// What it costs to make a call again.
+double seconds_of(const Instruction& call, const Shadow& shadow, const ComputeRates& rates);
+
+}  // namespace tessera::graph

@@ -1,0 +1,365 @@
+module;
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <tuple>
+#include <utility>
+#include <vector>
+module tessera.passes;
+
+import tessera.base;
+import tessera.tensor;
+import tessera.program;
+import :offload_plan;
+import :recompute_costs;
+import :recompute;
+import :recompute_plan;
+
+namespace tessera::graph {
+namespace {
+
+/// Values that are made for a value at most.
+constexpr int longest_chain = 16;
+
+/// What brings a value back at a place, and what it costs.
+struct Return {
+  std::vector<Recomputation> recomputations = {};
+  bool stores = false;  // the value must be copied into other memory first
+  double seconds = 0;
+  std::int64_t bytes = 0;  // of results that are needed only there
+};
+
+class Planner {
+ public:
+  Planner(const Program& program, const Analysis& known, const RecomputeLimits& limits,
+          const FitOptions& options)
+      : limits_(limits),
+        rates_(options.computing),
+        offered_(options.offloading.has_value()),
+        shadow_(known.state().shadow),
+        accesses_(known.state().accesses),
+        values_(values_of(program, known, names_)),
+        instructions_(places_of(program)),
+        maker_(shadow_.memories.size(), -1),
+        uses_(uses_of(program, known)),
+        gaps_(shadow_.memories.size()),
+        bytes_(index(shadow_.places) + 1, 0),
+        offloads_(program, known, values_, options.offloading) {
+    find_bytes();
+    find_makers();
+    find_holders();
+  }
+
+  MemoryChoices plan() {
+    while (true) {
+      const auto most = std::ranges::max_element(bytes_);
+      if (*most <= limits_.bytes || !lower(static_cast<int>(most - bytes_.begin()))) {
+        std::ranges::sort(plan_, [](const Recomputation& a, const Recomputation& b) {
+          return std::tuple(a.place, a.maker, a.offload) < std::tuple(b.place, b.maker, b.offload);
+        });
+        return {std::move(plan_), std::move(offloads_.all()), seconds_};
+      }
+    }
+  }
+
+ private:
+  struct Gap {
+    int after = 0;   // the last use before it
+    int before = 0;  // the next use
+  };
+
+  void find_bytes() {
+    for (const Memory& memory : shadow_.memories) {
+      if (!memory.is_input && !memory.elsewhere) {
+        add_bytes(memory.first, memory.last, memory.bytes);
+      }
+    }
+  }
+
+  void add_bytes(int first, int last, std::int64_t bytes) {
+    for (int place = first; place <= last; ++place) {
+      bytes_[index(place)] += bytes;
+    }
+  }
+
+  /// Whether the call can be made again, with the same results.
+  bool is_pure(int place) const {
+    const Instruction& i = *instructions_[index(place)];
+    const Access& access = accesses_[index(place)];
+    return is_pure_call(i, access) && i.op->view == nullptr &&
+           access.writes.size() == i.out.size() && (limits_.products || i.op->flops == nullptr);
+  }
+
+  void find_holders() {
+    for (int memory = 0; memory < static_cast<int>(shadow_.memories.size()); ++memory) {
+      if (shadow_.memories[index(memory)].elsewhere) {
+        continue;
+      }
+      for (const Values::Change& change : values_.changes[index(memory)]) {
+        if (change.contents >= 0) {
+          holders_[change.contents].push_back(memory);
+        }
+      }
+    }
+  }
+
+  void find_makers() {
+    for (int place = 0; place < shadow_.places; ++place) {
+      if (!is_pure(place)) {
+        continue;
+      }
+      for (const int memory : accesses_[index(place)].writes) {
+        const Memory& made = shadow_.memories[index(memory)];
+        if (!made.is_output && !values_.is_written[index(memory)]) {
+          maker_[index(memory)] = place;
+        }
+      }
+    }
+  }
+
+  /// Whether an instruction at the place finds the memory's first contents in it.
+  bool is_there(int memory, int place) const {
+    const Memory& one = shadow_.memories[index(memory)];
+    return (one.is_input || (one.first < place && one.last >= place)) &&
+           std::ranges::none_of(gaps_[index(memory)], [&](const Gap& gap) {
+             return gap.after < place && place < gap.before;
+           });
+  }
+
+  /// A memory that holds the description before the place; -1: none.
+  int holder(int contents, int liked, int place) const {
+    const auto holds = [&](int memory) {
+      return contents >= 0 && is_there(memory, place) &&
+             values_.contents_before(place, memory) == contents;
+    };
+    if (holds(liked)) {
+      return liked;
+    }
+    const auto others = holders_.find(contents);
+    if (others == holders_.end()) {
+      return -1;
+    }
+    const auto found = std::ranges::find_if(others->second, holds);
+    return found == others->second.end() ? -1 : *found;
+  }
+
+  /// Adds what fetches the memory's value before the place. False: no copy of it was stored.
+  bool add_fetch(Return& chain, int memory, int place) const {
+    const int stored = offloads_.find(memory, place);
+    if (stored < 0) {
+      return false;
+    }
+    add_fetch_of(chain, memory, place, stored);
+    return true;
+  }
+
+  void add_fetch_of(Return& chain, int memory, int place, int stored) const {
+    const auto same = [&](const Recomputation& other) {
+      return other.place == place && other.offload == stored;
+    };
+    if (!std::ranges::any_of(chain.recomputations, same) && !std::ranges::any_of(plan_, same)) {
+      chain.recomputations.push_back({.place = place, .offload = stored});
+      chain.bytes += shadow_.memories[index(memory)].bytes;
+      chain.seconds += offloads_.fetch_seconds(memory);
+    }
+  }
+
+  /// Adds what makes the memory's value again before the place. False: it cannot be made.
+  bool add_to(Return& chain, int memory, int place) const {  // NOLINT(misc-no-recursion)
+    const int maker = maker_[index(memory)];
+    if (maker < 0 || maker >= place || chain.recomputations.size() >= longest_chain) {
+      return false;
+    }
+    const auto same = [&](const Recomputation& other) {
+      return other.place == place && other.maker == maker;
+    };
+    if (std::ranges::any_of(chain.recomputations, same) || std::ranges::any_of(plan_, same)) {
+      return true;
+    }
+    const Instruction& i = *instructions_[index(maker)];
+    Recomputation again{.place = place, .maker = maker};
+    for (const int number : i.in) {
+      const int source = number < 0 ? -1 : shadow_.memory_of[index(number)];
+      const int found =
+          source < 0 ? -1 : holder(values_.contents_before(maker, source), source, place);
+      if (source >= 0 && found < 0 && !add_source(chain, maker, source, place)) {
+        return false;
+      }
+      again.sources.push_back(found >= 0 ? found : source);
+    }
+    for (const int number : i.out) {
+      chain.bytes += shadow_.memories[index(shadow_.memory_of[index(number)])].bytes;
+    }
+    chain.seconds += seconds_of(*instructions_[index(maker)], shadow_, rates_);
+    chain.recomputations.push_back(std::move(again));
+    return true;
+  }
+
+  /// An operand of a repeated call: it was stored, or is computed again too.
+  bool add_source(Return& chain, int maker, int source,
+                  int place) const {  // NOLINT(misc-no-recursion)
+    const bool is_last =
+        values_.contents_before(maker, source) == values_.contents_before(place, source);
+    return (is_last && add_fetch(chain, source, place)) || add_to(chain, source, place);
+  }
+
+  /// The uses of a memory before and after the place, which is none.
+  std::optional<Gap> gap_at(int memory, int place) const {
+    const std::vector<int>& uses = uses_[index(memory)];
+    const auto next = std::ranges::lower_bound(uses, place);
+    if (next == uses.begin() || next == uses.end() || *next == place || !is_there(memory, place)) {
+      return std::nullopt;
+    }
+    return Gap{*std::prev(next), *next};
+  }
+
+  struct Candidate {
+    int memory = -1;
+    Gap gap;
+    double freed_per_second = 0;
+  };
+
+  /// What lets a memory be dropped at the place by computing its value again, if less is needed at
+  /// once then.
+  std::optional<Return> made_again(int memory, const Gap& gap, int place) const {
+    Return chain;
+    const std::int64_t bytes = shadow_.memories[index(memory)].bytes;
+    if (!add_to(chain, memory, gap.before) ||
+        bytes_[index(gap.before)] + chain.bytes - bytes >= bytes_[index(place)]) {
+      return std::nullopt;
+    }
+    return chain;
+  }
+
+  /// The same by a copy in other memory.
+  std::optional<Return> fetched(int memory, const Gap& gap) const {
+    // Memory that nothing was written into yet holds no value.
+    const bool is_empty = instructions_[index(gap.after)]->kind == Instruction::Kind::empty;
+    if (!offered_ || is_empty || !offloads_.is_possible(memory, gap.after, gap.before)) {
+      return std::nullopt;
+    }
+    Return chain;
+    if (!add_fetch(chain, memory, gap.before)) {
+      chain.stores = true;
+      chain.seconds = offloads_.store_seconds(memory) + offloads_.fetch_seconds(memory);
+    }
+    return chain;
+  }
+
+  /// The one of both that costs less.
+  std::optional<Return> chain_of(int memory, const Gap& gap, int place) const {
+    std::optional<Return> made =
+        maker_[index(memory)] < 0 ? std::nullopt : made_again(memory, gap, place);
+    std::optional<Return> copy = fetched(memory, gap);
+    return made && (!copy || made->seconds <= copy->seconds) ? made : copy;
+  }
+
+  std::vector<Candidate> candidates_at(int place) const {
+    std::vector<Candidate> all;
+    for (int memory = 0; memory < static_cast<int>(maker_.size()); ++memory) {
+      const std::int64_t bytes = shadow_.memories[index(memory)].bytes;
+      const std::optional<Gap> gap = (maker_[index(memory)] < 0 && !offered_) || bytes == 0
+                                         ? std::nullopt
+                                         : gap_at(memory, place);
+      const std::optional<Return> chain = gap ? chain_of(memory, *gap, place) : std::nullopt;
+      if (chain) {
+        all.push_back({memory, *gap, static_cast<double>(bytes) / (chain->seconds + 1e-9)});
+      }
+    }
+    std::ranges::sort(all, [](const Candidate& a, const Candidate& b) {
+      return a.freed_per_second != b.freed_per_second ? a.freed_per_second > b.freed_per_second
+                                                      : a.memory < b.memory;
+    });
+    return all;
+  }
+
+  std::int64_t peak() const { return std::ranges::max(bytes_); }
+
+  /// Drops values, those first for which a second of computing frees most, until the place needs
+  /// less than another one. False: none helps.
+  bool lower(int place) {
+    bool lowered = false;
+    for (const Candidate& candidate : candidates_at(place)) {
+      const std::int64_t most = peak();
+      if (most <= limits_.bytes || bytes_[index(place)] < most) {
+        break;
+      }
+      const std::optional<Gap> gap = gap_at(candidate.memory, place);
+      std::optional<Return> chain = gap ? chain_of(candidate.memory, *gap, place) : std::nullopt;
+      if (chain) {
+        drop(candidate.memory, *gap, std::move(*chain));
+        lowered = true;
+      }
+    }
+    return lowered;
+  }
+
+  void drop(int memory, const Gap& gap, Return chain) {
+    const std::int64_t bytes = shadow_.memories[index(memory)].bytes;
+    if (chain.stores) {
+      add_fetch_of(chain, memory, gap.before, offloads_.add(memory, gap.after));
+      chain.seconds = offloads_.store_seconds(memory) + offloads_.fetch_seconds(memory);
+    }
+    seconds_ += chain.seconds;
+    add_bytes(gap.after + 1, gap.before - 1, -bytes);
+    if (!chain.recomputations.empty()) {
+      bytes_[index(gap.before)] += chain.bytes - bytes;
+    }
+    gaps_[index(memory)].push_back(gap);
+    for (Recomputation& again : chain.recomputations) {
+      for (const int source : again.sources) {
+        if (source >= 0 && is_there(source, gap.before)) {
+          use_at(source, gap.before);
+        }
+      }
+      plan_.push_back(std::move(again));
+    }
+    const auto made = std::ranges::find_if(plan_, [&](const Recomputation& other) {
+      return other.place == gap.before && returns(other, memory);
+    });
+    made->revived.push_back(memory);
+  }
+
+  /// Whether the memory's value is in the results.
+  bool returns(const Recomputation& again, int memory) const {
+    return again.offload >= 0 ? offloads_.memory(again.offload) == memory
+                              : again.maker == maker_[index(memory)];
+  }
+
+  void use_at(int memory, int place) {
+    std::vector<int>& uses = uses_[index(memory)];
+    const auto at = std::ranges::lower_bound(uses, place);
+    if (at == uses.end() || *at != place) {
+      uses.insert(at, place);
+    }
+  }
+
+  RecomputeLimits limits_;
+  ComputeRates rates_;
+  bool offered_ = false;  // other memory
+  const Shadow& shadow_;
+  const std::vector<Access>& accesses_;
+  ValueNames names_;
+  Values values_;
+  std::vector<const Instruction*> instructions_;
+  std::map<int, std::vector<int>> holders_;  // memories, by what they hold at some time
+  std::vector<int> maker_;              // by memory: the place of the call that can be made again
+  std::vector<std::vector<int>> uses_;  // by memory: places
+  std::vector<std::vector<Gap>> gaps_;  // by memory: while it is dropped
+  std::vector<std::int64_t> bytes_;     // by place: that are needed at once
+  std::vector<Recomputation> plan_;
+  Offloads offloads_;
+  double seconds_ = 0;
+};
+
+}  // namespace
+
+MemoryChoices plan_recompute(const Program& program, const Analysis& known,
+                             const RecomputeLimits& limits, const FitOptions& options) {
+  return Planner(program, known, limits, options).plan();
+}
+
+}  // namespace tessera::graph

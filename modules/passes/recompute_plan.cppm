@@ -1,0 +1,40 @@
+module tessera.passes:recompute_plan;
+
+import tessera.base;
+import tessera.program;
+import :offload_plan;
+import :recompute;
+
+namespace tessera::graph {
+
+/// What is done before an instruction, because values were dropped meanwhile: a call is made again,
+/// or a value is fetched from other memory.
+struct Recomputation {
+  int place = 0;     // of the instruction
+  int maker = -1;    // the place of the call; -1: a value is fetched
+  int offload = -1;  // of MemoryChoices; -1: a call is made again
+  /// By operand of the call: the memory that holds its value then, or that another recomputation at
+  /// this place makes; -1: absent.
+  std::vector<int> sources = {};
+  /// Memories that later instructions find in its results. None: other recomputations need it.
+  std::vector<int> revived = {};
+};
+
+struct RecomputeLimits {
+  std::int64_t bytes = 0;  // that are needed at once, inputs excepted; no less is looked for
+  bool products = false;   // whether products (operators that declare FLOPs) are made again
+};
+
+struct MemoryChoices {
+  std::vector<Recomputation> again = {};  // by place
+  std::vector<Offload> offloads = {};
+  double seconds = 0;  // that all of it takes
+};
+
+/// What to make again or to keep in other memory, so that fewer bytes are needed at once: at each
+/// peak, the value for which a second frees most. A value can be made again where its operands'
+/// values are there, or can be made again or fetched themselves. `known`: of the program.
+MemoryChoices plan_recompute(const Program& program, const Analysis& known,
+                             const RecomputeLimits& limits, const FitOptions& options = {});
+
+}  // namespace tessera::graph

@@ -1,0 +1,94 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+module tessera.program;
+
+import tessera.base;
+import tessera.tensor;
+import :accesses;
+import :analysis;
+import :analysis_state;
+import :shadow;
+
+namespace tessera::graph {
+namespace {
+
+/// The arguments that values depend on: ranks only compare the `identity` of a collective.
+std::string arguments_of_values(const Op& op, const Attributes& attributes) {
+  const auto is_identity = [](const ArgumentField& field) { return field.name == "identity"; };
+  if (op.communicates == Communicates::none || op.arguments == nullptr ||
+      std::ranges::none_of(op.arguments->fields, is_identity)) {
+    return print_arguments(op, attributes);
+  }
+  std::vector<ArgumentValue> values = op.arguments->values(attributes);
+  for (std::size_t k = 0; k < values.size(); ++k) {
+    if (is_identity(op.arguments->fields[k])) {
+      values[k] = std::int64_t{0};
+    }
+  }
+  return print_arguments(op, op.arguments->from_values(values));
+}
+
+}  // namespace
+
+bool works_by_place(const Op& op) {  // as the schema says of in-place operators of lists
+  return op.in_place && op.counts.single == 0 && op.counts.lists > 0;
+}
+
+std::string call_in_words(const Instruction& i) {
+  std::string text = fmt::format("{}({}", i.op->name, arguments_of_values(*i.op, i.attributes));
+  for (const Binding& b : i.bindings) {
+    text += fmt::format(" {}=${}", b.field, to_text(b));
+  }
+  return text;
+}
+
+Analysis::Analysis(const Program& program) : state_(std::make_unique<State>()) {
+  state_->shadow = shadow_of(program);
+  state_->accesses = accesses_of(program, state_->shadow);
+}
+
+Analysis::~Analysis() = default;
+
+int Analysis::places() const { return state_->shadow.places; }
+
+int Analysis::memories() const { return static_cast<int>(state_->shadow.memories.size()); }
+
+int Analysis::memory_of(int tensor) const { return state_->shadow.memory_of[index(tensor)]; }
+
+bool Analysis::is_shared(int memory) const {
+  const Memory& one = state_->shadow.memories[index(memory)];
+  return one.is_input || one.is_output;
+}
+
+std::int64_t Analysis::bytes_of(int memory) const {
+  return state_->shadow.memories[index(memory)].bytes;
+}
+
+std::span<const int> Analysis::reads(int place) const {
+  return state_->accesses[index(place)].reads;
+}
+
+std::span<const int> Analysis::writes(int place) const {
+  return state_->accesses[index(place)].writes;
+}
+
+bool Analysis::is_ordered(int place) const { return state_->accesses[index(place)].ordered; }
+
+int Analysis::partner(int place) const { return state_->shadow.partners[index(place)]; }
+
+bool Analysis::conflict(int place, int other) const {
+  return graph::conflict(state_->accesses[index(place)], state_->accesses[index(other)]);
+}
+
+std::int64_t Analysis::peak_bytes() const { return graph::peak_bytes(state_->shadow); }
+
+}  // namespace tessera::graph

@@ -1,0 +1,73 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+module tessera.program;
+
+import tessera.base;
+import tessera.tensor;
+import :accesses;
+import :communication;
+import :shadow;
+import :statistics;
+
+namespace tessera::graph {
+namespace {
+
+/// Tensors that every rank of the group has whole: what a gather makes, what a reduction reads, and
+/// both sides of what keeps the shape. Those of an exchange are each rank's own.
+std::vector<int> wholes_of(const Instruction& i) {
+  const Op& op = *i.op;
+  std::vector<int> read;
+  std::vector<int> made = i.out;
+  for (std::size_t k = 0; k < i.in.size(); ++k) {
+    const bool written = op.in_place && op.writes(op.place_of(k, i.in.size()).operand);
+    (written ? made : read).push_back(i.in[k]);
+  }
+  switch (op.communicates) {
+    case Communicates::all_gather:
+      return made;
+    case Communicates::reduce_scatter:
+      return read;
+    case Communicates::all_to_all:
+      return {};
+    default:
+      return read.empty() ? made : read;
+  }
+}
+
+std::string agreed_of(const Program& program, const Instruction& i) {
+  std::string wholes;
+  for (const int number : wholes_of(i)) {
+    if (number >= 0) {
+      const ProgramTensor& x = program.tensors[index(number)];
+      wholes += fmt::format(" {} x {}", name_of(x.dtype), x.shape.product());
+    }
+  }
+  // Where tensors say how much each rank sends, arguments say what this one has room for.
+  const bool by_counts = i.op->communicates == Communicates::all_to_all && i.op->counts.single > 1;
+  return fmt::format("{}({}) {}", i.op->name, wholes,
+                     by_counts ? std::string() : print_arguments(*i.op, i.attributes));
+}
+
+}  // namespace
+
+std::map<std::string, std::vector<CommunicationCall>> communication_of(const Program& program) {
+  require_lowered(program);
+  std::map<std::string, std::vector<CommunicationCall>> groups;
+  int place = 0;
+  for (const Instruction* i : places_of(program)) {
+    if (i->kind == Instruction::Kind::call && is_collective(*i) && !is_alone(*i)) {
+      groups[group_of(*i)].push_back({agreed_of(program, *i), place});
+    }
+    ++place;
+  }
+  return groups;
+}
+
+}  // namespace tessera::graph

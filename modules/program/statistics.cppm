@@ -1,0 +1,44 @@
+export module tessera.program:statistics;
+
+import tessera.base;
+import tessera.device;
+
+export namespace tessera::graph {
+
+/// Whether it is a call of an operator that communicates, and not a wait for one.
+bool is_collective(const Instruction& i);
+
+/// Collectives of one operator in one phase among one group of ranks.
+struct CollectiveCount {
+  std::string op = {};
+  std::string phase = {};
+  std::string group = {};  // "ranks 0 1"; empty: the operator has no argument of type group
+  int calls = 0;
+  std::int64_t bytes = 0;  // of results, and of operands that are written
+};
+
+/// Bytes of memory, by MemoryCategory.
+using CategoryBytes = std::array<std::int64_t, memory_category_count>;
+std::int64_t total_of(const CategoryBytes& bytes);
+
+/// What a program costs.
+struct ProgramStatistics {
+  std::map<std::string, int> calls = {};          // by operator
+  double flops = 0;                               // of products, as Op::flops counts them
+  std::vector<CollectiveCount> collectives = {};  // by operator, phase and group
+  CategoryBytes inputs = {};
+  /// What is needed of the device's memory at each instruction, counted through all sections.
+  /// Inputs are always there; other memory is there from the instruction that makes it to the last
+  /// one that needs it, but not between its release and its restoration.
+  std::vector<CategoryBytes> live = {};
+  std::int64_t peak = 0;  // the most at one instruction
+  int peak_at = 0;        // the first such instruction
+};
+
+/// Errors that name the instruction: an operator refuses its operands.
+ProgramStatistics statistics_of(const Program& program);
+
+/// "section 'update', instruction 3 (%4: f32[2] = neg(%2))".
+std::string instruction_in_words(const Program& program, int place);
+
+}  // namespace tessera::graph

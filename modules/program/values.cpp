@@ -1,0 +1,249 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+module tessera.program;
+
+import tessera.base;
+import tessera.tensor;
+import :accesses;
+import :analysis;
+import :analysis_state;
+import :shadow;
+import :values;
+
+namespace tessera::graph {
+namespace {
+
+using Kind = Instruction::Kind;
+
+class Describer {
+ public:
+  Describer(const Program& program, const Analysis& known, ValueNames& names,
+            std::span<const int> carries)
+      : program_(program),
+        shadow_(known.state().shadow),
+        names_(names),
+        carries_(carries),
+        accesses_(known.state().accesses),
+        contents_(shadow_.memories.size(), -1) {
+    values_.is_written.assign(shadow_.memories.size(), false);
+    values_.changes.resize(shadow_.memories.size());
+  }
+
+  Values describe() {
+    for (const auto& [name, number] : program_.inputs) {
+      contents_[memory(number)] = names_.of("input " + name);
+      values_.changes[memory(number)].push_back({-1, contents_[memory(number)]});
+    }
+    for (const Section& section : program_.sections) {
+      for (const Instruction& i : section.instructions) {
+        execute(i, accesses_[values_.calls.size()]);
+      }
+      std::map<std::string, int>& left = values_.left.emplace_back();
+      for (const auto& [name, number] : program_.inputs) {
+        left["input " + name] = contents_[memory(number)];
+      }
+      for (const auto& [name, number] : program_.outputs) {
+        if (is_defined(number)) {
+          left["output " + name] = names_.of(operand(number));
+        }
+      }
+    }
+    return std::move(values_);
+  }
+
+ private:
+  std::size_t memory(int number) const {
+    return static_cast<std::size_t>(shadow_.memory_of[index(number)]);
+  }
+
+  /// Whether an instruction so far has made it: its memory alone says nothing of a view.
+  bool is_defined(int number) const {
+    return defined_.contains(number) ||
+           std::ranges::any_of(program_.inputs,
+                               [&](const auto& input) { return input.second == number; });
+  }
+
+  std::string operand(int number) const {
+    return number < 0 ? "-"
+                      : fmt::format("{}:{}", contents_[memory(number)],
+                                    view_in_words(shadow_.tensors[index(number)]));
+  }
+
+  /// Without the numbers of operands and results.
+  std::string what(const Instruction& i) const {
+    std::string text;
+    if (i.kind == Kind::call) {
+      text = call_in_words(i);
+    } else {
+      text = i.kind == Kind::check  ? "check(" + i.guard
+             : i.kind == Kind::full ? "full("
+                                    : "values(";
+      for (const double value : i.values) {
+        text += fmt::format(" {}", value);
+      }
+    }
+    for (const int number : i.in) {
+      text += fmt::format("; {}", operand(number));
+    }
+    for (const int number : i.out) {
+      text += number < 0 ? "; -" : fmt::format("; {}", view_in_words(at(number)));
+    }
+    return text + ")";
+  }
+
+  const Tensor& at(int number) const { return shadow_.tensors[index(number)]; }
+
+  void set(int memory, std::string description, bool made) {
+    const int place = static_cast<int>(values_.calls.size());
+    const bool in_flight = accesses_[index(place)].completed >= 0;
+    contents_[index(memory)] = names_.of(std::move(description));
+    values_.changes[index(memory)].push_back({place, in_flight ? -1 : contents_[index(memory)]});
+    if (!made) {
+      values_.is_written[index(memory)] = true;
+    }
+  }
+
+  /// Whether it copies all of a memory to all of another one, byte by byte. Only the primitive by
+  /// which the library copies itself is known to do that.
+  bool copies_memory(const Instruction& i) const {
+    if (i.kind != Kind::call || i.op != &copy_op_) {
+      return false;
+    }
+    const auto is_whole = [&](int number) {
+      const Tensor& x = at(number);
+      return x.is_contiguous() && x.offset() == 0 &&
+             x.numel() * static_cast<std::int64_t>(size_of(x.dtype())) ==
+                 shadow_.memories[memory(number)].bytes;
+    };
+    const Tensor& into = at(i.in[0]);
+    const Tensor& from = at(i.in[1]);
+    return into.dtype() == from.dtype() && into.shape() == from.shape() && is_whole(i.in[0]) &&
+           is_whole(i.in[1]);
+  }
+
+  void set_contents(int memory, int contents) {
+    const int place = static_cast<int>(values_.calls.size());
+    contents_[index(memory)] = contents;
+    values_.changes[index(memory)].push_back({place, contents});
+    values_.is_written[index(memory)] = true;
+  }
+
+  /// What only waits for readers.
+  static bool leaves_bytes(const Instruction& i) {
+    return i.kind == Kind::call && i.op->communicates == Communicates::waits;
+  }
+
+  void execute(const Instruction& i, const Access& access) {
+    int call = -1;
+    if (std::ranges::binary_search(carries_, static_cast<int>(values_.calls.size()))) {
+      const int to = static_cast<int>(memory(i.in[0]));
+      contents_[index(to)] = contents_[memory(i.in[1])];
+      values_.changes[index(to)].push_back(
+          {static_cast<int>(values_.calls.size()), contents_[index(to)]});
+    } else if (i.kind == Kind::empty || i.kind == Kind::restore || i.kind == Kind::release) {
+      const std::size_t changed = memory(i.kind == Kind::empty ? i.out[0] : i.in[0]);
+      set(static_cast<int>(changed), fmt::format("empty {}", shadow_.memories[changed].bytes),
+          i.kind == Kind::empty);
+    } else if (i.kind == Kind::call && i.op->completes) {
+      for (const int completed : access.writes) {
+        set(completed, fmt::format("complete {}", contents_[index(completed)]), false);
+      }
+    } else if (copies_memory(i)) {
+      set_contents(access.writes[0], contents_[memory(i.in[1])]);
+    } else if (i.kind == Kind::call && works_by_place(*i.op)) {
+      execute_by_place(i, access);
+    } else if (!access.writes.empty() || access.ordered) {
+      call = names_.of(what(i));
+      if (access.ordered) {
+        values_.ordered.push_back(call);
+        values_.ordered_places.push_back(static_cast<int>(values_.calls.size()));
+      }
+      const bool made = i.kind != Kind::call || !i.op->in_place;
+      for (std::size_t k = 0; k < access.writes.size() && !leaves_bytes(i); ++k) {
+        set(access.writes[k], fmt::format("{} of {}", k, call), made);
+      }
+    }
+    values_.calls.push_back(call);
+    defined_.insert(i.out);
+  }
+
+  void execute_by_place(const Instruction& i, const Access& access) {
+    const std::string begin = call_in_words(i);
+    const std::size_t count = i.in.size() / i.op->counts.lists;
+    for (std::size_t k = 0; k < count; ++k) {
+      std::string text = begin;
+      for (std::size_t at = k; at < i.in.size(); at += count) {
+        text += fmt::format("; {}", operand(i.in[at]));
+      }
+      const int call = names_.of(text + ")");
+      if (access.ordered) {
+        values_.ordered.push_back(call);
+        values_.ordered_places.push_back(static_cast<int>(values_.calls.size()));
+      }
+      for (std::size_t list = 0; list < i.op->counts.lists; ++list) {
+        const int number = i.in[list * count + k];
+        if (number >= 0 && i.op->writes(list) && !leaves_bytes(i)) {
+          set(static_cast<int>(memory(number)), fmt::format("{} of {}", list, call), false);
+        }
+      }
+    }
+  }
+
+  /// Numbers, in the order of a program's definitions.
+  struct Defined {
+    std::vector<bool> is;
+    void insert(const std::vector<int>& numbers) {
+      for (const int number : numbers) {
+        if (number >= 0) {
+          is.resize(std::max(is.size(), index(number) + 1));
+          is[index(number)] = true;
+        }
+      }
+    }
+    bool contains(int number) const { return index(number) < is.size() && is[index(number)]; }
+  };
+
+  const Program& program_;
+  const Shadow& shadow_;
+  ValueNames& names_;
+  std::span<const int> carries_;
+  const std::vector<Access>& accesses_;
+  const Op& copy_op_ = find_op("copy_");
+  std::vector<int> contents_;
+  Defined defined_;
+  Values values_;
+};
+
+}  // namespace
+
+int Values::contents_before(int place, int memory) const {
+  const std::vector<Change>& all = changes[index(memory)];
+  const auto after = std::ranges::lower_bound(all, place, {}, &Change::place);
+  return after == all.begin() ? -1 : std::prev(after)->contents;
+}
+
+int ValueNames::of(std::string text) {
+  return names_.try_emplace(std::move(text), static_cast<int>(names_.size())).first->second;
+}
+
+std::string view_in_words(const Tensor& x) {
+  return fmt::format("{}{}{}+{}", name_of(x.dtype()), to_string(x.shape()), to_string(x.strides()),
+                     x.offset());
+}
+
+Values values_of(const Program& program, const Analysis& known, ValueNames& names,
+                 std::span<const int> carries) {
+  return Describer(program, known, names, carries).describe();
+}
+
+}  // namespace tessera::graph

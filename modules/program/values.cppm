@@ -1,0 +1,51 @@
+export module tessera.program:values;
+
+import tessera.base;
+import tessera.tensor;
+import :analysis;
+
+export namespace tessera::graph {
+
+/// Numbers for texts: equal ones for equal texts.
+class ValueNames {
+ public:
+  int of(std::string text);
+
+ private:
+  std::map<std::string, int> names_;
+};
+
+/// A program executed on descriptions instead of numbers. Equal descriptions (of programs that
+/// share ValueNames) are equal bits, whatever the inputs, the step's variables and other ranks'
+/// values are: a result is described by the operator, its arguments and the descriptions of the
+/// operands; a memory by what was written into it, in order. A call that works by place (see
+/// works_by_place) is described as one call for each place, so that lists may be cut and joined. A
+/// memory into which all of another one was copied has the other one's description.
+struct Values {
+  /// By place: what it computes, or -1 (views, releases).
+  std::vector<int> calls = {};
+  /// What each section leaves in inputs and outputs, by their names.
+  std::vector<std::map<std::string, int>> left = {};
+  /// Collectives and checks of the host, in their order.
+  std::vector<int> ordered = {};
+  std::vector<int> ordered_places = {};
+  std::vector<bool> is_written = {};  // by memory: after it was made
+  /// What a memory holds from after `place` on: a description, or -1 while a collective writes it.
+  struct Change {
+    int place = 0;
+    int contents = -1;
+  };
+  std::vector<std::vector<Change>> changes = {};  // by memory, in their order
+
+  /// Before the instruction at this place; -1: nothing, or what is not complete.
+  int contents_before(int place, int memory) const;
+};
+/// `carries`: places, in their order, of instructions that bring all values of their second
+/// operand's memory into that of the first one.
+Values values_of(const Program& program, const Analysis& known, ValueNames& names,
+                 std::span<const int> carries = {});
+
+/// Where a tensor is in its memory: type, shape, strides and place.
+std::string view_in_words(const Tensor& x);
+
+}  // namespace tessera::graph

@@ -1,0 +1,284 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+module tessera.program;
+
+import tessera.base;
+import tessera.tensor;
+import :accesses;
+import :analysis;
+import :analysis_state;
+import :verify;
+import :shadow;
+import :values;
+
+namespace tessera::graph {
+namespace {
+
+using Kind = Instruction::Kind;
+
+[[noreturn]] void wrong_at(const Program& program, int place, const std::string& wrong) {
+  fail({.thing = "program", .wrong = fmt::format("{}: {}", place_in_words(program, place), wrong)});
+}
+
+void check_numbers(const Program& program) {
+  std::set<int> defined;
+  const auto known = [&](int number) {
+    return number >= 0 && index(number) < program.tensors.size();
+  };
+  for (const auto& [name, number] : program.inputs) {
+    if (!known(number) || !defined.insert(number).second) {
+      fail({.thing = "program",
+            .wrong = fmt::format("input '{}' is %{}, which is {}", name, number,
+                                 known(number) ? "another input" : "not a tensor of it")});
+    }
+  }
+  int place = 0;
+  for (const Instruction* i : places_of(program)) {
+    for (const int number : i->in) {
+      if (number >= 0 && !defined.contains(number)) {
+        wrong_at(program, place, fmt::format("%{} is used before it is defined", number));
+      }
+    }
+    for (const int number : i->out) {
+      if (number >= 0 && !known(number)) {
+        fail({.thing = "program", .wrong = fmt::format("%{} has no shape", number)});
+      }
+      if (number >= 0 && !defined.insert(number).second) {
+        wrong_at(program, place, fmt::format("%{} is defined twice", number));
+      }
+    }
+    ++place;
+  }
+  for (const auto& [name, number] : program.outputs) {
+    if (!defined.contains(number)) {
+      fail({.thing = "program",
+            .wrong = fmt::format("output '{}' is %{}, which is not defined", name, number)});
+    }
+  }
+}
+
+/// What is kept in other memory is only there between copies.
+void check_elsewhere(const Program& program, const Analysis& known) {
+  const Shadow& shadow = known.state().shadow;
+  int place = 0;
+  for (const Instruction* i : places_of(program)) {
+    for (const int number : i->out) {
+      if (number >= 0 && program.tensors[index(number)].elsewhere && i->kind != Kind::empty) {
+        wrong_at(program, place, fmt::format("%{} is elsewhere, and no memory.empty()", number));
+      }
+    }
+    for (const int number : i->in) {
+      const bool moves =
+          i->kind == Kind::call && !i->op->issues && i->op->communicates == Communicates::none;
+      if (number >= 0 && !moves && i->kind != Kind::alias &&
+          shadow.memories[index(shadow.memory_of[index(number)])].elsewhere) {
+        wrong_at(program, place, fmt::format("%{} is elsewhere, where only calls use it", number));
+      }
+    }
+    ++place;
+  }
+  for (const Memory& memory : shadow.memories) {
+    if (memory.elsewhere && memory.is_output) {
+      fail({.thing = "program", .wrong = "an output of it is elsewhere"});
+    }
+  }
+}
+
+void check_shapes(const Program& program, const Shadow& shadow) {
+  int place = 0;
+  for (const Instruction* i : places_of(program)) {
+    for (const int number : i->out) {
+      if (number < 0) {
+        continue;
+      }
+      const ProgramTensor& said = program.tensors[index(number)];
+      const Tensor& x = shadow.tensors[index(number)];
+      if (!(said.shape == x.shape()) || said.dtype != x.dtype()) {
+        wrong_at(program, place,
+                 fmt::format("%{} has the wrong shape or type (expected {}{}, got {}{})", number,
+                             name_of(x.dtype()), to_string(x.shape()), name_of(said.dtype),
+                             to_string(said.shape)));
+      }
+    }
+    ++place;
+  }
+}
+
+/// What holds of memories while a program runs.
+class MemoryStates {
+ public:
+  MemoryStates(const Program& program, const Analysis& known)
+      : program_(program), shadow_(known.state().shadow), accesses_(known.state().accesses) {}
+
+  void check() {
+    for (const Instruction* i : places_of(program_)) {
+      check_instruction(*i, accesses_[index(place_)]);
+      ++place_;
+    }
+    if (!in_flight_.empty()) {
+      wrong_at(program_, *in_flight_.begin(), "it issues a collective, and nothing waits for it");
+    }
+  }
+
+ private:
+  void check_instruction(const Instruction& i, const Access& access) {
+    for (const int number : i.in) {
+      const int memory = number < 0 ? -1 : shadow_.memory_of[index(number)];
+      const bool uses = std::ranges::find(access.reads, memory) != access.reads.end() ||
+                        std::ranges::find(access.writes, memory) != access.writes.end();
+      if (uses && i.kind != Kind::restore && released_.contains(memory)) {
+        wrong_at(program_, place_,
+                 i.kind == Kind::release
+                     ? fmt::format("the memory of %{} is released twice", number)
+                     : fmt::format("%{} is used after its memory was released", number));
+      }
+    }
+    if (access.issued >= 0) {
+      in_flight_.erase(access.issued);
+    }
+    for (const int place : in_flight_) {
+      check_in_flight(access, accesses_[index(place)], place);
+    }
+    if (i.kind == Kind::call && i.op->issues) {
+      in_flight_.insert(place_);
+    }
+    change_memory(i);
+  }
+
+  void change_memory(const Instruction& i) {
+    if (i.kind == Kind::release) {
+      released_.insert(access_memory(i));
+    } else if (i.kind == Kind::restore && released_.erase(access_memory(i)) == 0) {
+      wrong_at(program_, place_,
+               fmt::format("the memory of %{} is restored and was not released", i.in[0]));
+    }
+  }
+
+  int access_memory(const Instruction& i) const { return shadow_.memory_of[index(i.in[0])]; }
+
+  void check_in_flight(const Access& access, const Access& issued, int place) const {
+    const auto uses = [](const std::vector<int>& memories, const std::vector<int>& those) {
+      return std::ranges::any_of(
+          memories, [&](int memory) { return std::ranges::find(those, memory) != those.end(); });
+    };
+    const auto what = [&] { return place_in_words(program_, place); };
+    if (uses(access.reads, issued.writes) || uses(access.writes, issued.writes)) {
+      wrong_at(program_, place_,
+               "it uses what a collective writes, before the wait; issued by " + what());
+    }
+    if (uses(access.writes, issued.reads)) {
+      wrong_at(program_, place_,
+               "it writes what a collective reads, before the wait; issued by " + what());
+    }
+  }
+
+  const Program& program_;
+  const Shadow& shadow_;
+  const std::vector<Access>& accesses_;
+  std::set<int> released_;
+  std::set<int> in_flight_;  // places of what issued
+  int place_ = 0;
+};
+
+[[noreturn]] void differ(const std::string& wrong) {
+  fail({.thing = "program", .wrong = "it is not the same after a pass: " + wrong});
+}
+
+[[noreturn]] void differ_in_order(const std::string& place) {
+  differ("communication or a check of the host is missing, new or in another order: " + place);
+}
+
+void check_interface(const Program& before, const Program& after) {
+  const auto described = [](const Program& program, const std::map<std::string, int>& names) {
+    std::string text;
+    for (const auto& [name, number] : names) {
+      const ProgramTensor& x = program.tensors[index(number)];
+      text += fmt::format("{} {}{}\n", name, name_of(x.dtype), to_string(x.shape));
+    }
+    return text;
+  };
+  if (described(before, before.inputs) != described(after, after.inputs) ||
+      described(before, before.outputs) != described(after, after.outputs)) {
+    differ("it has other inputs or outputs");
+  }
+  if (!std::ranges::equal(before.sections, after.sections, {}, &Section::name, &Section::name)) {
+    differ("it has other sections");
+  }
+  if (before.rank != after.rank || before.draws != after.draws ||
+      before.required != after.required || before.numbers != after.numbers ||
+      before.counts != after.counts) {
+    differ("it depends on other variables");
+  }
+  if (before.updates != after.updates) {
+    differ("optimizers count steps of other parameters");
+  }
+}
+
+/// Communication and checks of the host are the same, in the same order. Only a gather may be
+/// missing that was made before with the same values: whoever needed its result has the first one.
+void compare_order(const Program& before, const Values& left, const Program& after,
+                   const Values& right) {
+  const std::vector<const Instruction*> places = places_of(before);
+  std::set<int> gathered;
+  std::size_t k = 0;
+  for (std::size_t at = 0; at < left.ordered.size(); ++at) {
+    const Instruction& i = *places[index(left.ordered_places[at])];
+    const bool is_gather = i.kind == Kind::call && i.op->communicates == Communicates::all_gather;
+    const bool is_repeated = is_gather && !gathered.insert(left.ordered[at]).second;
+    if (k < right.ordered.size() && left.ordered[at] == right.ordered[k]) {
+      ++k;
+    } else if (!is_repeated) {
+      differ_in_order(k < right.ordered.size() ? place_in_words(after, right.ordered_places[k])
+                                               : place_in_words(before, left.ordered_places[at]));
+    }
+  }
+  if (k < right.ordered.size()) {
+    differ_in_order(place_in_words(after, right.ordered_places[k]));
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Analysis> verified(const Program& program) {
+  check_numbers(program);
+  auto known = std::make_unique<Analysis>(program);
+  check_shapes(program, known->state().shadow);
+  check_elsewhere(program, *known);
+  MemoryStates(program, *known).check();
+  check_guards(program);
+  return known;
+}
+
+void verify(const Program& program) { static_cast<void>(verified(program)); }
+
+void verify_same(const Program& before, const Program& after) {
+  ValueNames names;
+  compare(before, values_of(before, Analysis(before), names), after,
+          values_of(after, Analysis(after), names));
+}
+
+void compare(const Program& before, const Values& left, const Program& after, const Values& right) {
+  check_interface(before, after);
+  compare_order(before, left, after, right);
+  for (std::size_t s = 0; s < left.left.size(); ++s) {
+    for (const auto& [name, value] : left.left[s]) {
+      const auto found = right.left[s].find(name);
+      if (found == right.left[s].end() || found->second != value) {
+        differ(
+            fmt::format("{} has other values after section '{}'", name, before.sections[s].name));
+      }
+    }
+  }
+}
+
+}  // namespace tessera::graph
