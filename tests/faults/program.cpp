@@ -108,6 +108,7 @@ std::vector<std::pair<pid_t, ProcessState>> living_in_group(pid_t group) {
   } else if (options.out == -2) {
     close(1);
   }
+  close_range(3, ~0U, 0);  // what a caller has left open would count against limits
   if (options.fixed_limits) {
     prctl(PR_CAPBSET_DROP, CAP_SYS_RESOURCE);
   }

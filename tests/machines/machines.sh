@@ -34,7 +34,7 @@ says() {
 nothing_left() {
   local left
   for _ in $(seq 50); do
-    left=$(pgrep -f -- "^$rank " || true)
+    left=$(find /proc/[0-9]*/exe -maxdepth 0 -lname "$rank" 2>/dev/null || true)
     [[ -n $left ]] || break
     sleep 0.1
   done
@@ -77,7 +77,9 @@ failures() {
   # The rank that dies has another one on its machine, which notices.
   run 4 2 "$rank" killed 4
   [[ $code != 0 ]] || fail "exit status $code"
-  says 'error: ' 'rank 3, on the machine of this rank, has died at step 20; its last call: all_reduce(f32, 1, sum), call 20 of group'
+  # Open MPI 5 ends a job itself when a connection closes, and is sometimes first.
+  grep -qF '*** on a NULL communicator' "$scratch/out" ||
+    says 'error: ' 'rank 3, on the machine of this rank, has died at step 20; its last call: all_reduce(f32, 1, sum), call 20 of group'
   nothing_left
   # It was alone there: mpirun names it, and ends the others.
   SECONDS=0
