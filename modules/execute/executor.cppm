@@ -88,12 +88,8 @@ void run_in_scope(const Program& program, const Instruction& instruction,
                   const std::function<void()>& body);
 /// A tensor of Instruction::Kind::empty, full or values.
 Tensor filled(const Instruction& instruction, const ResultShape& shape, Device device);
-/// Of an Instruction::Kind::alias: its tensor in the memory of `base`.
-Tensor aliased(const Instruction& instruction, const ResultShape& shape, const Tensor& base);
 /// Of an Instruction::Kind::check. Error: x has other values than those that the host read;
 /// GuardFailed, without a place, where it is a guard.
 void check_recorded_values(const Instruction& instruction, const Tensor& x);
-/// By number of a program's tensors: whether other ranks read its memory, because they reduce it.
-std::vector<bool> read_by_peers(const Program& program);
 
 }  // namespace tessera

@@ -3,6 +3,7 @@ export module tessera.execute:planned;
 import tessera.base;
 import tessera.tensor;
 import tessera.program;
+import :executor;
 import :memory_plan;
 
 export namespace tessera::graph {

@@ -5,6 +5,7 @@ import tessera.tensor;
 import tessera.program;
 import :block;
 import :compiled_chains;
+import :executor;
 import :planned;
 
 namespace tessera::graph {

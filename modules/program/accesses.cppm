@@ -1,6 +1,7 @@
 export module tessera.program:accesses;
 
 import tessera.base;
+import :instructions;
 import :shadow;
 
 export namespace tessera::graph {

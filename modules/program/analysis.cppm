@@ -2,6 +2,7 @@ export module tessera.program:analysis;
 
 import tessera.base;
 import tessera.tensor;
+import :instructions;
 
 export namespace tessera::graph {
 

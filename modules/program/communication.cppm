@@ -1,6 +1,7 @@
 export module tessera.program:communication;
 
 import tessera.base;
+import :instructions;
 
 export namespace tessera::graph {
 

@@ -94,4 +94,40 @@ std::vector<std::string> Program::written() const {
   return {all.begin(), all.end()};
 }
 
+Tensor aliased(const Instruction& i, const ResultShape& shape, const Tensor& base) {
+  const std::int64_t first = base.offset() * static_cast<std::int64_t>(size_of(base.dtype())) /
+                             static_cast<std::int64_t>(size_of(shape.dtype));
+  return from_storage(base.impl()->storage, shape.shape, i.strides, first + i.offset, shape.dtype,
+                      base.device());
+}
+
+std::vector<bool> read_by_peers(const Program& program) {
+  std::vector<bool> peers_read;
+  peers_read.assign(program.tensors.size(), false);
+  const auto is_source = [&](int number) {
+    return number >= 0 && peers_read[static_cast<std::size_t>(number)];
+  };
+  for (auto section = program.sections.rbegin(); section != program.sections.rend(); ++section) {
+    for (auto i = section->instructions.rbegin(); i != section->instructions.rend(); ++i) {
+      const bool reduces = i->kind == Instruction::Kind::call &&
+                           (i->op->communicates == Communicates::all_reduce ||
+                            i->op->communicates == Communicates::reduce_scatter);
+      const bool aliases = i->kind == Instruction::Kind::alias && is_source(i->out[0]);
+      for (const int number : i->in) {
+        if (number >= 0 && (reduces || aliases)) {
+          peers_read[static_cast<std::size_t>(number)] = true;
+        }
+      }
+      if (reduces && i->op->communicates == Communicates::all_reduce) {
+        for (const int number : i->out) {
+          if (number >= 0) {
+            peers_read[static_cast<std::size_t>(number)] = true;  // a piece of the result
+          }
+        }
+      }
+    }
+  }
+  return peers_read;
+}
+
 }  // namespace tessera

@@ -111,6 +111,11 @@ struct Program {
 /// "%12: f32[2, 4] = mul(%3, %4)": for errors and text.
 std::string to_text(const Program& program, const Instruction& instruction);
 
+/// The tensor of an Instruction::Kind::alias, in the memory of `base`.
+Tensor aliased(const Instruction& instruction, const ResultShape& shape, const Tensor& base);
+/// By number of a program's tensors: whether other ranks read its memory, because they reduce it.
+std::vector<bool> read_by_peers(const Program& program);
+
 /// Numbers whose names begin so are declared guards: values of the host that decide how a step goes
 /// (a flag, a stage). A program is that of steps with the same ones.
 constexpr std::string_view guard_prefix = "guard.";

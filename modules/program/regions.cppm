@@ -1,6 +1,7 @@
 export module tessera.program:regions;
 
 import tessera.base;
+import :instructions;
 import :statistics;
 
 export namespace tessera::graph {

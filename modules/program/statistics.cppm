@@ -2,6 +2,7 @@ export module tessera.program:statistics;
 
 import tessera.base;
 import tessera.device;
+import :instructions;
 
 export namespace tessera::graph {
 

@@ -3,6 +3,7 @@ export module tessera.program:values;
 import tessera.base;
 import tessera.tensor;
 import :analysis;
+import :instructions;
 
 export namespace tessera::graph {
 

@@ -2,6 +2,7 @@ export module tessera.program:verify;
 
 import tessera.base;
 import :analysis;
+import :instructions;
 import :values;
 
 export namespace tessera::graph {

@@ -13,32 +13,12 @@ import :captures;
 
 namespace tessera {
 
-// What Training and CapturedStep have in common.
-
-/// Programs that are kept, each with its memory; and kinds of steps that are waiting for one.
-constexpr std::size_t most_captures = 4;
-constexpr std::size_t most_kinds = 16;
-
-/// Styles learn the order of their groups in the first step of a kind.
-constexpr std::int64_t steps_before = 1;
-
-constexpr const char* first_capture = "the first";
-constexpr const char* ahead_of_steps = "before the first step";
-
-void count_capture(ReplayCounts& counts, const std::string& reason);
+// The parts that Training and CapturedStep share.
 
 void add_guards(StepVariables& variables, const StepGuards& guards);
 /// Why the program is not that of steps with these; "": it is.
 std::string other_guard(const Program& program, const StepGuards& guards);
 std::string text_of(const StepGuards& guards);
-
-/// The numbers that the guards within a step had, as far as they are known, in their order.
-using GuardPath = std::vector<GuardValue>;
-/// What a replay has read until a guard ended it.
-GuardPath path_of(const GuardFailed& failed, const GuardPath& recorded);
-/// Whether the guards of a program had the numbers that are known.
-bool agrees(const GuardPath& recorded, const GuardPath& known);
-std::string text_of(const GuardPath& path);
 
 /// The numbers of an optimizer's parameters that a program updates, in order. `optimizer`: its
 /// number in the step; `input_of`: the name of a parameter as an input.
@@ -74,9 +54,6 @@ void record_inputs(Recorder& recorder, const std::map<std::string, Tensor>& inpu
 /// Errors: see Executor::arranged.
 std::vector<Tensor> arranged_inputs(const Executor& executor, std::map<std::string, Tensor> all,
                                     bool transformed);
-
-/// How many steps or calls of a kind were taken without a program; of few kinds.
-std::int64_t& taken_of(std::map<std::string, std::int64_t>& kinds, const std::string& kind);
 
 /// A program, and what its results are for the caller.
 struct CapturedStep::Capture final : CapturedFunction::Entry {

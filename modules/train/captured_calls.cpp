@@ -162,7 +162,7 @@ void CapturedStep::set_program(CapturedProgram captured) {
         captured.program = std::move(whole);
         return capture_of(std::move(captured), std::move(none));
       },
-      ahead_of_steps);
+      "before the first step");
 }
 
 std::string CapturedStep::capture_ahead(const std::function<CapturedProgram()>& make) {

@@ -9,7 +9,6 @@ import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
 import :captures;
-import :captured_function;
 import :training;
 
 export namespace tessera {

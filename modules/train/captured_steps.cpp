@@ -68,7 +68,7 @@ void CapturedSteps::set_program(Program program) {
         return capture_of(std::move(whole),
                           std::vector<std::int64_t>(steps_.optimizer->parameters().size(), 0));
       },
-      ahead_of_steps);
+      "before the first step");
 }
 
 std::string CapturedSteps::capture_ahead(const std::function<Program()>& make) {

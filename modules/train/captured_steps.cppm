@@ -9,7 +9,6 @@ import tessera.graph;
 import tessera.nn;
 import tessera.optim;
 import :captures;
-import :captured_function;
 import :step;
 
 namespace tessera {

@@ -1,4 +1,4 @@
-// What captured steps have in common: counts, guards, recordings that wait for a second one.
+// Guards, updates and modules of captured steps.
 module;
 #include <fmt/format.h>
 
@@ -28,48 +28,6 @@ import :capture_parts;
 import :step_inputs;
 
 namespace tessera {
-namespace {
-
-constexpr std::size_t most_reasons = 8;
-
-}  // namespace
-
-std::string to_string(const ReplayCounts& counts) {
-  std::string text = fmt::format("{} replayed, {} recorded, {} others", counts.replayed,
-                                 counts.recorded, counts.eager);
-  if (counts.left > 0) {
-    text += fmt::format("; {} left their update", counts.left);
-  }
-  if (!counts.not_left.empty()) {
-    text += "; updates are not left: " + counts.not_left;
-  }
-  if (counts.captured > 1) {
-    std::vector<std::string> reasons;
-    for (const auto& [reason, count] : counts.reasons) {
-      reasons.push_back(fmt::format("{} ({})", reason, count));
-    }
-    text += fmt::format("; {} programs{}: {}", counts.captured,
-                        counts.evicted == 0
-                            ? ""
-                            : fmt::format(", {} of them dropped for newer ones", counts.evicted),
-                        fmt::format("{}", fmt::join(reasons, ", ")));
-  }
-  if (counts.given_up > 0) {
-    text += fmt::format("; {} replays given up at a guard", counts.given_up);
-  }
-  return text + (counts.refusal.empty() ? "" : "; " + counts.refusal);
-}
-
-void count_capture(ReplayCounts& counts, const std::string& reason) {
-  ++counts.captured;
-  const bool room = counts.reasons.contains(reason) || counts.reasons.size() < most_reasons;
-  ++counts.reasons[room ? reason : "others"];
-  if (counts.captured > 1) {
-    log(LogLevel::info,
-        fmt::format("captured step: program {} is captured: {}", counts.captured, reason));
-  }
-}
-
 void add_guards(StepVariables& variables, const StepGuards& guards) {
   for (const auto& [name, value] : guards) {
     variables.numbers[std::string(guard_prefix) + name] = value;
@@ -103,29 +61,6 @@ std::string text_of(const StepGuards& guards) {
   std::string text;
   for (const auto& [name, value] : guards) {
     text += fmt::format(" {}={}", name, value);
-  }
-  return text;
-}
-
-GuardPath path_of(const GuardFailed& failed, const GuardPath& recorded) {
-  const auto known = static_cast<std::ptrdiff_t>(failed.number()) + 1;
-  GuardPath path(recorded.begin(), recorded.begin() + known);
-  path.back().value = failed.now();
-  return path;
-}
-
-bool agrees(const GuardPath& recorded, const GuardPath& known) {
-  return recorded.size() >= known.size() &&
-         std::equal(known.begin(), known.end(), recorded.begin(),
-                    [](const GuardValue& a, const GuardValue& b) {
-                      return a.name == b.name && a.value == b.value;
-                    });
-}
-
-std::string text_of(const GuardPath& path) {
-  std::string text;
-  for (const GuardValue& one : path) {
-    text += fmt::format(" {}:{}", one.name, one.value);
   }
   return text;
 }
@@ -238,13 +173,6 @@ std::vector<Tensor> arranged_inputs(const Executor& executor, std::map<std::stri
     return (transformed || one.first.starts_with(state_prefix)) && !inputs.contains(one.first);
   });
   return executor.arranged(all);
-}
-
-std::int64_t& taken_of(std::map<std::string, std::int64_t>& kinds, const std::string& kind) {
-  if (kinds.size() >= most_kinds && !kinds.contains(kind)) {
-    kinds.clear();
-  }
-  return kinds[kind];
 }
 
 }  // namespace tessera

@@ -3,8 +3,8 @@ module tessera.train:step_capture;
 import tessera.base;
 import tessera.tensor;
 import tessera.program;
+import tessera.capture;
 import tessera.execute;
-import :captured_function;
 import :captured_steps;
 import :captures;
 

@@ -1,11 +1,10 @@
 // The training step of any model and plan, and the state that a run continues from.
 export module tessera.train;
 
-export import :captures;           // how captured steps were taken, and why programs were captured
-export import :captured_function;  // CapturedFunction: a call's kind selects its program
-export import :ahead;              // on_meta: steps that are captured before the first one
-export import :step;               // what a training step is given and returns
-export import :captured_steps;     // CapturedSteps: a training's, replayed from programs
+export import :captures;              // guards and modules that captured steps depend on
+export import :ahead;                 // on_meta: steps that are captured before the first one
+export import :step;                  // what a training step is given and returns
+export import :captured_steps;        // CapturedSteps: a training's, replayed from programs
 export import :captured_evaluation;   // its evaluation as a program
 export import :training_checkpoints;  // its state, saved and loaded
 export import :training;              // Training: forward and backward, clipping, update

@@ -1,5 +1,7 @@
 // Which program a call has, and how it is recorded and replayed.
 module;
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -11,18 +13,73 @@ module;
 #include <string>
 #include <utility>
 #include <vector>
-module tessera.train;
+module tessera.capture;
 
 import tessera.base;
+import tessera.tensor;
 import tessera.program;
 import tessera.execute;
-import tessera.capture;
-import :capture_parts;
 import :captured_function;
-import :captures;
+import :recording;
 
 namespace tessera {
 namespace {
+
+/// Programs that are kept, each with its memory; and kinds of calls that are waiting for one.
+constexpr std::size_t most_captures = 4;
+constexpr std::size_t most_kinds = 16;
+constexpr std::size_t most_reasons = 8;
+
+/// Styles learn the order of their groups in the first call of a kind.
+constexpr std::int64_t calls_before = 1;
+
+constexpr const char* first_capture = "the first";
+
+/// The numbers that the guards within a call had, as far as they are known, in their order.
+using GuardPath = std::vector<GuardValue>;
+
+void count_capture(ReplayCounts& counts, const std::string& reason) {
+  ++counts.captured;
+  const bool room = counts.reasons.contains(reason) || counts.reasons.size() < most_reasons;
+  ++counts.reasons[room ? reason : "others"];
+  if (counts.captured > 1) {
+    log(LogLevel::info,
+        fmt::format("captured step: program {} is captured: {}", counts.captured, reason));
+  }
+}
+
+/// The numbers that a replay has read until a guard ended it.
+GuardPath path_of(const GuardFailed& failed, const GuardPath& recorded) {
+  const auto known = static_cast<std::ptrdiff_t>(failed.number()) + 1;
+  GuardPath path(recorded.begin(), recorded.begin() + known);
+  path.back().value = failed.now();
+  return path;
+}
+
+/// Whether the guards of a program had the numbers that are known.
+bool agrees(const GuardPath& recorded, const GuardPath& known) {
+  return recorded.size() >= known.size() &&
+         std::equal(known.begin(), known.end(), recorded.begin(),
+                    [](const GuardValue& a, const GuardValue& b) {
+                      return a.name == b.name && a.value == b.value;
+                    });
+}
+
+std::string text_of(const GuardPath& path) {
+  std::string text;
+  for (const GuardValue& one : path) {
+    text += fmt::format(" {}:{}", one.name, one.value);
+  }
+  return text;
+}
+
+/// How many calls of a kind were taken without a program; of few kinds.
+std::int64_t& taken_of(std::map<std::string, std::int64_t>& kinds, const std::string& kind) {
+  if (kinds.size() >= most_kinds && !kinds.contains(kind)) {
+    kinds.clear();
+  }
+  return kinds[kind];
+}
 
 /// The program of the first of two recordings of equal calls, the one that there is without a
 /// comparison. Errors: see program_of.
@@ -32,6 +89,32 @@ Program compared_program(Recording first, Recording second) {
 }
 
 }  // namespace
+
+std::string to_string(const ReplayCounts& counts) {
+  std::string text = fmt::format("{} replayed, {} recorded, {} others", counts.replayed,
+                                 counts.recorded, counts.eager);
+  if (counts.left > 0) {
+    text += fmt::format("; {} left their update", counts.left);
+  }
+  if (!counts.not_left.empty()) {
+    text += "; updates are not left: " + counts.not_left;
+  }
+  if (counts.captured > 1) {
+    std::vector<std::string> reasons;
+    for (const auto& [reason, count] : counts.reasons) {
+      reasons.push_back(fmt::format("{} ({})", reason, count));
+    }
+    text += fmt::format("; {} programs{}: {}", counts.captured,
+                        counts.evicted == 0
+                            ? ""
+                            : fmt::format(", {} of them dropped for newer ones", counts.evicted),
+                        fmt::format("{}", fmt::join(reasons, ", ")));
+  }
+  if (counts.given_up > 0) {
+    text += fmt::format("; {} replays given up at a guard", counts.given_up);
+  }
+  return text + (counts.refusal.empty() ? "" : "; " + counts.refusal);
+}
 
 CapturedFunction::Entry::~Entry() = default;
 CapturedFunction::CapturedFunction(std::function<void()> before_switch)
@@ -120,7 +203,7 @@ void CapturedFunction::call(const Call& call) {
   rest();
   const std::string kind = call.kind();
   const std::string kind_with_guards = kind + text_of(known);
-  if (call.refused.empty() && taken_of(kinds_, kind_with_guards) >= steps_before) {
+  if (call.refused.empty() && taken_of(kinds_, kind_with_guards) >= calls_before) {
     record(call, kind);
     return;
   }

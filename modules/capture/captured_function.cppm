@@ -1,11 +1,32 @@
-export module tessera.train:captured_function;
+export module tessera.capture:captured_function;
 
 import tessera.base;
 import tessera.program;
-import tessera.capture;
-import :captures;
+import :recording;
 
 export namespace tessera {
+
+/// How the calls of a captured function were taken; for Training, a call is a step.
+struct ReplayCounts {
+  std::int64_t eager = 0;
+  std::int64_t recorded = 0;
+  std::int64_t replayed = 0;
+  std::int64_t captured = 0;  // programs
+  std::int64_t left = 0;      // updates that were left to the next step, or to finish_updates()
+  std::string not_left = {};  // why the last program cannot leave its update; empty: it can
+  std::int64_t evicted = 0;   // programs that were dropped for newer ones
+  /// Replays that a guard has ended, before they changed anything; such a step counts again as what
+  /// it was taken as then.
+  std::int64_t given_up = 0;
+  /// Why programs were captured, and how many for each reason; few texts are kept, and "others"
+  /// has the rest.
+  std::map<std::string, std::int64_t> reasons = {};
+  /// Why the last eager step was not replayed; empty: before the recording.
+  std::string refusal = {};
+};
+
+/// "6 replayed, 2 recorded, 2 others; 2 programs: the first (1), guard 'stage' is 2, was 1 (1)".
+std::string to_string(const ReplayCounts& counts);
 
 /// A function that is captured: a call of a kind is taken as it is, the next one is recorded, and
 /// later ones are replayed by the program that was made of it. It selects the program of a call,
