@@ -25,7 +25,7 @@ class CapturedEvaluation {
   /// evaluation has the passes but those that a budget of memory belongs to, and no
   /// transformations, which change steps. The program's memory is free between evaluations.
   void set_program(Program program, const graph::ExecutionOptions& execution);
-  bool has_program() const { return executor_ != nullptr; }
+  bool has_program() const { return static_cast<bool>(executor_); }
 
  private:
   friend class Training;

@@ -237,7 +237,7 @@ void CapturedSteps::check_inputs(const Program& program) const {
 CapturedSteps::Rows CapturedSteps::load_rows(const StepBatch& batch,
                                              const StepFunctions& functions) {
   Rows rows{.micro_batches = steps_.rows_of(batch).micro_batches()};
-  steps_.rows_of(batch).each(steps_.done, [&](const MicroPart& part) {
+  steps_.rows_of(batch).each(steps_.done, [&](const EagerSteps::MicroPart& part) {
     const Tensors tensors = functions.rows(part.batch);
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       rows.tensors.emplace(fmt::format("rows.{}.{}", part.number, i), tensors[i]);

@@ -146,15 +146,13 @@ Tensor EagerSteps::whole(const Tensor& loss) const {
   return redistribute(loss, Layout::replicated(plan.mesh())).local();
 }
 
-double EagerSteps::read(const Tensor& loss) const { return whole(loss).item(); }
-
 double EagerSteps::total(double mine) const {
   const NoGrad no_grad;
   Layout layout = Layout::replicated(plan.mesh());
   for (const int axis : plan.batch_axes()) {
     layout = layout.with_placement(axis, Partial());
   }
-  return read(from_local(full({}, mine, DType::f64), layout));
+  return whole(from_local(full({}, mine, DType::f64), layout)).item();
 }
 
 double EagerSteps::lr_of(const StepBatch& batch) const {
@@ -288,7 +286,7 @@ double EagerSteps::evaluate(std::int64_t batches, const StepBatch& batch, const 
       loss = loss ? ops::add(loss, part) : part;
     });
   }
-  return checked_evaluation(loss ? read(loss) : 0);
+  return checked_evaluation(loss ? whole(loss).item() : 0);
 }
 
 double EagerSteps::checked_evaluation(double loss) {

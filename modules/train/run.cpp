@@ -19,6 +19,7 @@ import tessera.placement;
 import tessera.tensor;
 import tessera.collective;
 import tessera.dtensor;
+import tessera.capture;
 import tessera.graph;
 import tessera.nn;
 import tessera.optim;
