@@ -191,12 +191,11 @@ TEST_CASE("the scaler falls at once and grows after an interval, as torch's") {
   CHECK(update(false) == 1024);
   optim::GradScaler resumed({.growth_interval = 3});
   CHECK(resumed.scale() == 65536);
-  resumed.checkpoints().load(saved);
+  resumed.load(saved);
   CHECK(resumed.scale() == 512);
   resumed.update(false);
   CHECK(resumed.scale() == 1024);
-  CHECK_THROWS_WITH(resumed.checkpoints().load({}),
-                    Catch::Contains("the saved state has no good 'scale'"));
+  CHECK_THROWS_WITH(resumed.load({}), Catch::Contains("the saved state has no good 'scale'"));
   CHECK_THROWS_WITH(optim::GradScaler({.growth_factor = 1}),
                     Catch::Contains("growth_factor is out of range"));
   CHECK_THROWS_WITH(optim::GradScaler({.init_scale = infinity}),

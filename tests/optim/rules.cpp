@@ -125,9 +125,8 @@ TEST_CASE("a rule's states have its names and types, and are saved and loaded") 
   optim::Optimizer resumed(parameters, optim::load_rule("Plain"));
   resumed.prepare_state();
   resumed.load_scalars(saved);
-  CHECK(std::get<std::int64_t>(resumed.checkpoints().state().scalars.at("step.w")) == 2);
-  CHECK(to_doubles(resumed.checkpoints().state().tensors.at("calls.w")) ==
-        std::vector<double>(4, 0));
+  CHECK(std::get<std::int64_t>(resumed.state().scalars.at("step.w")) == 2);
+  CHECK(to_doubles(resumed.state().tensors.at("calls.w")) == std::vector<double>(4, 0));
 }
 
 TEST_CASE("the optimizer of the template is Lion, in every layout") {

@@ -22,6 +22,7 @@ import tessera.nn;
 import tessera.optim;
 import tessera.plugin;
 import tessera.program;
+import tessera.capture;
 import tessera.parallel;
 import tessera.train;
 

@@ -29,6 +29,8 @@ import tessera.dtensor;
 import tessera.nn;
 import tessera.optim;
 import tessera.plugin;
+import tessera.program;
+import tessera.capture;
 import tessera.parallel;
 import tessera.train;
 

@@ -26,6 +26,7 @@ import tessera.optim;
 import tessera.plugin;
 import tessera.program;
 import tessera.passes;
+import tessera.capture;
 import tessera.graph;
 import tessera.parallel;
 import tessera.train;

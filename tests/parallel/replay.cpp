@@ -24,6 +24,7 @@ import tessera.optim;
 import tessera.plugin;
 import tessera.program;
 import tessera.passes;
+import tessera.capture;
 import tessera.parallel;
 import tessera.train;
 

@@ -31,6 +31,8 @@ import tessera.autograd;
 import tessera.collective;
 import tessera.ops;
 import tessera.dtensor;
+import tessera.program;
+import tessera.capture;
 import tessera.nn;
 import tessera.optim;
 import tessera.parallel;

@@ -12,6 +12,7 @@
 #include "config/config.hpp"
 
 import tessera.base;
+import tessera.execute;
 import tessera.graph;
 import tessera.train;
 

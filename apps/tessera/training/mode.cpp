@@ -24,6 +24,7 @@ import tessera.tensor;
 import tessera.collective;
 import tessera.dtensor;
 import tessera.program;
+import tessera.capture;
 import tessera.graph;
 import tessera.nn;
 import tessera.optim;

@@ -30,6 +30,7 @@ import tessera.collective;
 import tessera.ops;
 import tessera.dtensor;
 import tessera.program;
+import tessera.capture;
 import tessera.nn;
 import tessera.models;
 import tessera.optim;

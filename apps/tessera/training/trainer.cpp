@@ -34,6 +34,7 @@ import tessera.dtensor;
 import tessera.program;
 import tessera.execute;
 import tessera.passes;
+import tessera.capture;
 import tessera.graph;
 import tessera.nn;
 import tessera.models;

@@ -1,6 +1,6 @@
 // One rank's part of a run.
 // Included after the imports of
-// tessera.{base,tensor,mesh,collective,plugin,dtensor,nn,optim,parallel,train}.
+// tessera.{base,tensor,mesh,collective,plugin,dtensor,program,capture,nn,optim,parallel,train}.
 #pragma once
 #include <cstddef>
 #include <cstdint>
