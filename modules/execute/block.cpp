@@ -4,6 +4,7 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <set>
+#include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -57,6 +58,160 @@ int taken_over(const Instruction& i, int place, const Shadow& shadow) {
   return fits ? from : -1;
 }
 
+/// Operands of an instruction on the meta device; an absent one is undefined.
+std::vector<Tensor> tensors_of(std::span<const int> numbers, const Shadow& shadow) {
+  std::vector<Tensor> tensors;
+  for (const int number : numbers) {
+    tensors.push_back(number < 0 ? Tensor() : shadow.tensors[index(number)]);
+  }
+  return tensors;
+}
+
+/// The bytes that the kernel of a call needs besides its operands.
+std::int64_t workspace_of(const Instruction& i, const Shadow& shadow) {
+  if (i.kind != Kind::call || i.op->view != nullptr || i.op->workspace == nullptr) {
+    return 0;
+  }
+  const std::vector<Tensor> in = tensors_of(i.in, shadow);
+  std::vector<Tensor> out = tensors_of(i.out, shadow);
+  if (i.op->in_place) {
+    out.push_back(in[0]);
+  }
+  const bool complete = std::ranges::all_of(out, [](const Tensor& x) { return x.defined(); });
+  return complete ? static_cast<std::int64_t>(i.op->workspace({*i.op, in, i.attributes}, out)) : 0;
+}
+
+/// Finds the pieces of the block, one after the other, and then their places.
+class BlockMaker {
+ public:
+  BlockMaker(const Program& program, const Shadow& shadow, std::span<const Chain> chains)
+      : program_(program),
+        shadow_(shadow),
+        chains_(chains),
+        fixed_(shadow.memories.size()),
+        piece_of_(shadow.memories.size(), none),
+        in_chains_(places_in_chains(chains, shadow)) {
+    block_.offsets.assign(shadow.memories.size(), -1);
+    block_.workspaces.assign(index(shadow.places), -1);
+    block_.workspace_bytes.assign(index(shadow.places), 0);
+    for (const Chain& chain : chains) {
+      for (const Chain::ChainCall& call : chain.calls) {
+        made_by_chains_.insert(call.place);
+      }
+    }
+  }
+
+  Block operator()() {
+    find_fixed();
+    each([&](const Instruction& i, int place) {
+      add_results(i, place);
+      if (!made_by_chains_.contains(place)) {
+        add_workspace(place, workspace_of(i, shadow_));
+      }
+    });
+    for (const Chain& chain : chains_) {
+      add_workspace(chain.last(), chain.workspace());
+    }
+    place_pieces();
+    block_.outside = most_outside();
+    return std::move(block_);
+  }
+
+ private:
+  static constexpr std::size_t none = ~std::size_t{0};
+
+  template <class Body>
+  void each(const Body& body) {
+    int place = 0;
+    for (const Section& section : program_.sections) {
+      for (const Instruction& i : section.instructions) {
+        body(i, place++);
+      }
+    }
+  }
+
+  /// Memories that the program makes and nobody needs elsewhere or later.
+  void find_fixed() {
+    for (std::size_t m = 0; m < fixed_.size(); ++m) {
+      const Memory& memory = shadow_.memories[m];
+      fixed_[m] = !memory.is_input && !memory.read_later && !memory.inside && !memory.elsewhere;
+    }
+    each([&](const Instruction& i, int) {
+      for (const int number : i.out) {
+        if (number >= 0 && is_called(i, shadow_)) {
+          fixed_[index(shadow_.memory_of[index(number)])] = false;
+        }
+      }
+    });
+  }
+
+  /// A result that takes over an operand's memory has its piece.
+  void add_results(const Instruction& i, int place) {
+    const int taken = taken_over(i, place, shadow_);
+    for (const int number : i.out) {
+      const int memory = number < 0 ? -1 : shadow_.memory_of[index(number)];
+      if (memory < 0 || !fixed_[index(memory)] || piece_of_[index(memory)] != none) {
+        continue;
+      }
+      const Memory& made = shadow_.memories[index(memory)];
+      const int in_chain = in_chains_[index(memory)];
+      const int from = in_chain == not_of_chain ? taken : in_chain;
+      if (from >= 0 && fixed_[index(from)] && piece_of_[index(from)] != none) {
+        piece_of_[index(memory)] = piece_of_[index(from)];
+        pieces_[piece_of_[index(from)]].last = made.last;
+      } else {
+        piece_of_[index(memory)] = pieces_.size();
+        pieces_.push_back({made.bytes, made.first, made.last});
+      }
+    }
+  }
+
+  void add_workspace(int place, std::int64_t bytes) {
+    if (bytes > 0) {
+      block_.workspace_bytes[index(place)] = bytes;
+      workspaces_.emplace_back(pieces_.size(), place);
+      pieces_.push_back({bytes, place, place});
+    }
+  }
+
+  void place_pieces() {
+    const MemoryPlan plan = plan_memory(pieces_);
+    for (std::size_t m = 0; m < piece_of_.size(); ++m) {
+      if (piece_of_[m] != none) {
+        block_.offsets[m] = plan.offsets[piece_of_[m]];
+        block_.for_peers = block_.for_peers || shadow_.memories[m].for_peers;
+      }
+    }
+    for (const auto& [piece, place] : workspaces_) {
+      block_.workspaces[index(place)] = plan.offsets[piece];
+    }
+    block_.bytes = plan.bytes;
+    block_.least = plan.least;
+  }
+
+  std::int64_t most_outside() const {
+    std::vector<MemoryPiece> outside;
+    for (std::size_t m = 0; m < shadow_.memories.size(); ++m) {
+      const Memory& memory = shadow_.memories[m];
+      if (block_.offsets[m] < 0 && !memory.is_input && !memory.inside && !memory.elsewhere) {
+        outside.push_back({memory.bytes, memory.first, memory.last});
+      }
+    }
+    return plan_memory(outside).least;
+  }
+
+  const Program& program_;
+  const Shadow& shadow_;
+  std::span<const Chain> chains_;
+  Block block_;
+  std::vector<bool> fixed_;            // by memory: it has a piece of the block
+  std::vector<std::size_t> piece_of_;  // by memory
+  std::vector<MemoryPiece> pieces_;
+  std::vector<int> in_chains_;  // by memory
+  std::set<int> made_by_chains_;
+  std::vector<std::pair<std::size_t, int>> workspaces_;  // piece and place
+};
+
 }  // namespace
 
 bool is_copy(const Instruction& i, const Shadow& shadow) {
@@ -73,116 +228,7 @@ bool is_called(const Instruction& i, const Shadow& shadow) {
 }
 
 Block block_of(const Program& program, const Shadow& shadow, std::span<const Chain> chains) {
-  Block block;
-  const std::size_t count = shadow.memories.size();
-  block.offsets.assign(count, -1);
-  block.workspaces.assign(index(shadow.places), -1);
-  block.workspace_bytes.assign(index(shadow.places), 0);
-  std::vector<bool> fixed(count);
-  for (std::size_t m = 0; m < count; ++m) {
-    const Memory& memory = shadow.memories[m];
-    fixed[m] = !memory.is_input && !memory.read_later && !memory.inside && !memory.elsewhere;
-  }
-  std::vector<MemoryPiece> pieces;
-  const auto each = [&](const auto& body) {
-    int place = 0;
-    for (const Section& section : program.sections) {
-      for (const Instruction& i : section.instructions) {
-        body(i, place++);
-      }
-    }
-  };
-  each([&](const Instruction& i, int) {
-    if (is_called(i, shadow)) {
-      for (const int number : i.out) {
-        if (number >= 0) {
-          fixed[index(shadow.memory_of[index(number)])] = false;
-        }
-      }
-    }
-  });
-  constexpr std::size_t none = ~std::size_t{0};
-  std::vector<std::size_t> piece_of(count, none);
-  const auto add_piece = [&](std::size_t m) {
-    const Memory& memory = shadow.memories[m];
-    piece_of[m] = pieces.size();
-    pieces.push_back({memory.bytes, memory.first, memory.last});
-  };
-  const std::vector<int> in_chains = places_in_chains(chains, shadow);
-  std::vector<std::pair<std::size_t, int>> workspaces;  // piece and place
-  std::set<int> places;                                 // of calls that chains make
-  for (const Chain& chain : chains) {
-    for (const Chain::ChainCall& call : chain.calls) {
-      places.insert(call.place);
-    }
-  }
-  each([&](const Instruction& i, int place) {
-    const int taken = taken_over(i, place, shadow);
-    for (const int number : i.out) {
-      const int memory = number < 0 ? -1 : shadow.memory_of[index(number)];
-      if (memory < 0 || !fixed[index(memory)] || piece_of[index(memory)] != none) {
-        continue;
-      }
-      const int in_chain = in_chains[index(memory)];
-      const int from = in_chain == not_of_chain ? taken : in_chain;
-      if (from >= 0 && fixed[index(from)] && piece_of[index(from)] != none) {
-        piece_of[index(memory)] = piece_of[index(from)];
-        pieces[piece_of[index(from)]].last = shadow.memories[index(memory)].last;
-      } else {
-        add_piece(index(memory));
-      }
-    }
-    if (i.kind == Kind::call && i.op->view == nullptr && i.op->workspace != nullptr &&
-        !places.contains(place)) {
-      std::vector<Tensor> in;
-      std::vector<Tensor> out;
-      for (const int number : i.in) {
-        in.push_back(number < 0 ? Tensor() : shadow.tensors[index(number)]);
-      }
-      for (const int number : i.out) {
-        out.push_back(number < 0 ? Tensor() : shadow.tensors[index(number)]);
-      }
-      if (i.op->in_place) {
-        out.push_back(in[0]);
-      }
-      const bool complete = std::ranges::all_of(out, [](const Tensor& x) { return x.defined(); });
-      const auto bytes =
-          static_cast<std::int64_t>(complete ? i.op->workspace({*i.op, in, i.attributes}, out) : 0);
-      if (bytes > 0) {
-        block.workspace_bytes[index(place)] = bytes;
-        workspaces.emplace_back(pieces.size(), place);
-        pieces.push_back({bytes, place, place});
-      }
-    }
-  });
-  for (const Chain& chain : chains) {
-    if (const std::int64_t bytes = chain.workspace(); bytes > 0) {
-      block.workspace_bytes[index(chain.last())] = bytes;
-      workspaces.emplace_back(pieces.size(), chain.last());
-      pieces.push_back({bytes, chain.last(), chain.last()});
-    }
-  }
-  const MemoryPlan plan = plan_memory(pieces);
-  for (std::size_t m = 0; m < count; ++m) {
-    if (piece_of[m] != none) {
-      block.offsets[m] = plan.offsets[piece_of[m]];
-      block.for_peers = block.for_peers || shadow.memories[m].for_peers;
-    }
-  }
-  for (const auto& [piece, place] : workspaces) {
-    block.workspaces[index(place)] = plan.offsets[piece];
-  }
-  block.bytes = plan.bytes;
-  block.least = plan.least;
-  std::vector<MemoryPiece> outside;
-  for (std::size_t m = 0; m < count; ++m) {
-    const Memory& memory = shadow.memories[m];
-    if (block.offsets[m] < 0 && !memory.is_input && !memory.inside && !memory.elsewhere) {
-      outside.push_back({memory.bytes, memory.first, memory.last});
-    }
-  }
-  block.outside = plan_memory(outside).least;
-  return block;
+  return BlockMaker(program, shadow, chains)();
 }
 
 }  // namespace tessera::graph

@@ -1,3 +1,4 @@
+// What a program consists of, and its text.
 module;
 #include <fmt/format.h>
 
@@ -5,21 +6,150 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <set>
-#include <span>
 #include <string>
-#include <string_view>
-#include <utility>
-#include <variant>
 #include <vector>
 module tessera.program;
 
 import tessera.base;
 import tessera.mesh;
+import tessera.placement;
+import tessera.device;
 import tessera.tensor;
 
 namespace tessera {
+namespace {
+
+std::string operand(int number) { return number < 0 ? "-" : fmt::format("%{}", number); }
+
+/// " [Shard(0)]", with the mesh's number where it is not the first one.
+std::string layout_of(const Program& program, const ProgramTensor& x) {
+  if (x.spec == nullptr) {
+    return {};
+  }
+  const auto mesh = std::ranges::find(program.meshes, x.spec->layout.mesh());
+  return fmt::format(
+      " {}{}", to_string(x.spec->layout),
+      mesh == program.meshes.begin() ? "" : fmt::format(" on {}", mesh - program.meshes.begin()));
+}
+
+std::string typed(const Program& program, int number) {
+  if (number < 0) {
+    return "-";
+  }
+  const ProgramTensor& x = program.tensors[static_cast<std::size_t>(number)];
+  const bool booked = x.category != MemoryCategory::other;
+  return fmt::format("%{}: {}{}{}{}{}{}", number, name_of(x.dtype), to_string(x.shape),
+                     layout_of(program, x), booked ? " " : "", booked ? name_of(x.category) : "",
+                     x.elsewhere ? " elsewhere" : "");
+}
+
+template <class List, class F>
+std::string listed(const List& list, F text) {
+  std::string all;
+  for (const auto& one : list) {
+    all += fmt::format("{}{}", all.empty() ? "" : ", ", text(one));
+  }
+  return all;
+}
+
+std::string numbers(const std::vector<double>& values) {
+  return listed(values, [](double v) { return fmt::format("{}", v); });
+}
+
+/// "mul(%3, %4; alpha=1)".
+std::string called(const Instruction& i) {
+  using Kind = Instruction::Kind;
+  const std::string operands = listed(i.in, operand);
+  switch (i.kind) {
+    case Kind::alias:
+      return fmt::format("memory.alias({}; strides={}, offset={})", operands, to_string(i.strides),
+                         i.offset);
+    case Kind::empty:
+      return "memory.empty()";
+    case Kind::full:
+      return fmt::format("memory.full({})", numbers(i.values));
+    case Kind::values:
+      return fmt::format("memory.values({})", numbers(i.values));
+    case Kind::release:
+      return fmt::format("memory.release({})", operands);
+    case Kind::restore:
+      return fmt::format("memory.restore({})", operands);
+    case Kind::check:
+      if (i.is_guard()) {
+        return fmt::format("host.guard({}; {}, {})", operands, i.guard, numbers(i.values));
+      }
+      return fmt::format("host.check({}; {})", operands, numbers(i.values));
+    case Kind::call:
+      break;
+  }
+  const std::string arguments = print_arguments(*i.op, i.attributes);
+  return fmt::format("{}({}{}{})", i.op->name, operands, arguments.empty() ? "" : "; ", arguments);
+}
+
+}  // namespace
+
+std::string to_text(const Program& program, const Instruction& i) {
+  std::string text = listed(i.out, [&](int number) { return typed(program, number); });
+  text += fmt::format("{}{}", text.empty() ? "" : " = ", called(i));
+  if (!i.bindings.empty()) {
+    text +=
+        fmt::format(" {{{}}}", listed(i.bindings, [&](const Binding& b) {
+                      return fmt::format(
+                          "{}=${}", i.op->arguments->fields[static_cast<std::size_t>(b.field)].name,
+                          tessera::to_text(b));
+                    }));
+  }
+  const ProgramScope& scope = program.scopes[static_cast<std::size_t>(i.scope)];
+  if (i.scope != 0) {
+    text += fmt::format(" @ {}{}{}", scope.phase.empty() ? "-" : scope.phase,
+                        scope.module.empty() ? "" : " in ", scope.module);
+  }
+  return text;
+}
+
+std::string Program::to_text() const {
+  std::string text = fmt::format("tessera program 1\nrank {}\n", rank);
+  if (level == ModeLevel::above_distribution) {
+    text += "level above distribution\n";
+  }
+  for (const DeviceMesh& mesh : meshes) {
+    text += to_string(mesh) + "\n";
+  }
+  for (const std::string& name : numbers) {
+    text += fmt::format("number {}\n", name);
+  }
+  for (const std::string& name : counts) {
+    text += fmt::format("count {}\n", name);
+  }
+  for (const auto& [name, drawn] : draws) {
+    text += fmt::format("stream {} draws {}\n", name, drawn);
+  }
+  for (const auto& [name, value] : required) {
+    text += fmt::format("required {} = {}\n", name, value);
+  }
+  std::map<int, std::string> in_order;
+  for (const auto& [name, number] : inputs) {
+    in_order[number] = name;
+  }
+  for (const auto& [number, name] : in_order) {
+    text += fmt::format("input {} = {}\n", typed(*this, number), name);
+  }
+  for (const ProgramUpdate& update : updates) {
+    text += fmt::format("optimizer {} updates {}\n", update.optimizer, update.input);
+  }
+  for (const Section& section : sections) {
+    text += fmt::format("section {}\n", section.name);
+    for (const Instruction& instruction : section.instructions) {
+      text += fmt::format("  {}\n", tessera::to_text(*this, instruction));
+    }
+  }
+  for (const auto& [name, number] : outputs) {
+    text += fmt::format("output %{} = {}\n", number, name);
+  }
+  return text + "end\n";
+}
+
 std::string to_text(const Binding& binding) {
   return binding.stream.empty()
              ? binding.value.text()

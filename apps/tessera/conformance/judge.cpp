@@ -226,31 +226,85 @@ std::string in_words(const Placements& placements) {
   return text;
 }
 
-struct Planned {
-  Case one;
-  std::size_t sample;
-  const Placements* placements;  // of one-axis cases
-};
+/// The check of one operator: its samples on meshes of one axis, then on grids.
+class OperatorCheck {
+ public:
+  OperatorCheck(std::span<const CallSample> samples, const Extent& extent)
+      : samples_(samples), extent_(extent), accepted_(samples.size()) {}
 
-}  // namespace
-
-Verdict check_operator(std::span<const CallSample> samples, const Extent& extent) {
-  Verdict verdict;
-  std::vector<CallResult> plain;
-  std::vector<std::vector<Placements>> placements;
-  std::vector<std::vector<Placements>> accepted(samples.size());
-  for (const CallSample& sample : samples) {
-    plain.push_back(call_plain(sample, extent.order));
-    if (!plain.back().error.empty() || !plain.back().backward_error.empty()) {
-      verdict.findings.push_back(sample.name + " fails on plain tensors: " + plain.back().error +
-                                 plain.back().backward_error);
-      return verdict;
+  Verdict operator()() {
+    if (!call_all_plain()) {
+      return std::move(verdict_);
     }
-    placements.push_back(axis_placements(sample, extent.one_axis_cases));
+    for (const int size : extent_.sizes) {
+      check_axis(size);
+    }
+    for (const Dims& shape : extent_.grids) {
+      check_grid(shape);
+    }
+    note_narrow_rules();
+    return std::move(verdict_);
   }
 
-  std::map<std::string, std::ptrdiff_t> right_on;  // how many times what is refused is right
-  const auto check = [&](const DeviceMesh& mesh, const std::vector<Planned>& planned) {
+ private:
+  struct Planned {
+    Case one;
+    std::size_t sample;
+    const Placements* placements;  // of one-axis cases
+  };
+
+  /// On plain tensors: what every layout must give. False: one of them fails.
+  bool call_all_plain() {
+    for (const CallSample& sample : samples_) {
+      plain_.push_back(call_plain(sample, extent_.order));
+      if (!plain_.back().error.empty() || !plain_.back().backward_error.empty()) {
+        verdict_.findings.push_back(sample.name + " fails on plain tensors: " +
+                                    plain_.back().error + plain_.back().backward_error);
+        return false;
+      }
+      placements_.push_back(axis_placements(sample, extent_.one_axis_cases));
+    }
+    return true;
+  }
+
+  void check_axis(int size) {
+    const DeviceMesh mesh = DeviceMesh::make({"a"}, Dims{size});
+    std::vector<Planned> planned;
+    for (std::size_t s = 0; s < samples_.size(); ++s) {
+      for (const Placements& p : placements_[s]) {
+        plan(planned, s, one_axis_layouts(mesh, samples_[s], p), &p);
+      }
+    }
+    check(mesh, planned);
+  }
+
+  void check_grid(const Dims& shape) {
+    const std::vector<std::string> names{"a", "b", "c"};
+    const DeviceMesh mesh = DeviceMesh::make({names.begin(), names.begin() + shape.size()}, shape);
+    std::vector<Planned> planned;
+    for (std::size_t s = 0; s < samples_.size(); ++s) {
+      for (Layouts& layouts :
+           grid_layouts(mesh, linear_ones(placements_[s]), linear_ones(accepted_[s]), extent_)) {
+        plan(planned, s, std::move(layouts), nullptr);
+      }
+    }
+    check(mesh, planned);
+  }
+
+  void plan(std::vector<Planned>& planned, std::size_t s, Layouts layouts, const Placements* from) {
+    const bool natural = planned.size() % 2 != 0;
+    planned.push_back(
+        {{&samples_[s], std::move(layouts),
+          natural ? GradientForm::natural : GradientForm::replicate, extent_.order, extent_.place},
+         s,
+         from});
+    if (extent_.both_gradient_forms) {
+      planned.push_back(planned.back());
+      planned.back().one.form = natural ? GradientForm::replicate : GradientForm::natural;
+    }
+  }
+
+  void check(const DeviceMesh& mesh, const std::vector<Planned>& planned) {
     std::vector<Case> cases;
     for (const Planned& p : planned) {
       cases.push_back(p.one);
@@ -262,66 +316,47 @@ Verdict check_operator(std::span<const CallSample> samples, const Extent& extent
       for (const std::vector<CallResult>& rank : results) {
         ranks.push_back(&rank[c]);
       }
-      const bool taken = Judge(p.one, mesh, plain[p.sample], verdict).judge(ranks);
+      const bool taken = Judge(p.one, mesh, plain_[p.sample], verdict_).judge(ranks);
       if (p.placements == nullptr) {
         continue;
       }
       if (taken) {
-        accepted[p.sample].push_back(*p.placements);
-      } else if (extent.list_narrow && mesh.size() > 1) {
-        const std::string right = right_as(samples[p.sample], *p.placements, plain[p.sample],
+        accepted_[p.sample].push_back(*p.placements);
+      } else if (extent_.list_narrow && mesh.size() > 1) {
+        const std::string right = right_as(samples_[p.sample], *p.placements, plain_[p.sample],
                                            static_cast<int>(mesh.size()));
         if (!right.empty()) {
-          ++right_on[samples[p.sample].name + " " + in_words(*p.placements) + " -> " + right];
+          ++right_on_[samples_[p.sample].name + " " + in_words(*p.placements) + " -> " + right];
         }
       }
     }
-  };
-  const auto plan = [&](std::vector<Planned>& planned, std::size_t s, Layouts layouts,
-                        const Placements* from) {
-    const bool natural = planned.size() % 2 != 0;
-    planned.push_back(
-        {{&samples[s], std::move(layouts),
-          natural ? GradientForm::natural : GradientForm::replicate, extent.order, extent.place},
-         s,
-         from});
-    if (extent.both_gradient_forms) {
-      planned.push_back(planned.back());
-      planned.back().one.form = natural ? GradientForm::replicate : GradientForm::natural;
-    }
-  };
+  }
 
-  for (const int size : extent.sizes) {
-    const DeviceMesh mesh = DeviceMesh::make({"a"}, Dims{size});
-    std::vector<Planned> planned;
-    for (std::size_t s = 0; s < samples.size(); ++s) {
-      for (const Placements& p : placements[s]) {
-        plan(planned, s, one_axis_layouts(mesh, samples[s], p), &p);
+  /// What is refused and would be right on every mesh.
+  void note_narrow_rules() {
+    const std::ptrdiff_t times = std::count_if(extent_.sizes.begin(), extent_.sizes.end(),
+                                               [](int size) { return size > 1; }) *
+                                 (extent_.both_gradient_forms ? 2 : 1);
+    for (const auto& [text, count] : right_on_) {
+      if (count == times) {
+        verdict_.narrow.insert(text);
       }
     }
-    check(mesh, planned);
   }
-  for (const Dims& shape : extent.grids) {
-    const std::vector<std::string> names{"a", "b", "c"};
-    const DeviceMesh mesh = DeviceMesh::make({names.begin(), names.begin() + shape.size()}, shape);
-    std::vector<Planned> planned;
-    for (std::size_t s = 0; s < samples.size(); ++s) {
-      for (Layouts& layouts :
-           grid_layouts(mesh, linear_ones(placements[s]), linear_ones(accepted[s]), extent)) {
-        plan(planned, s, std::move(layouts), nullptr);
-      }
-    }
-    check(mesh, planned);
-  }
-  const std::ptrdiff_t times =
-      std::count_if(extent.sizes.begin(), extent.sizes.end(), [](int size) { return size > 1; }) *
-      (extent.both_gradient_forms ? 2 : 1);
-  for (const auto& [text, count] : right_on) {
-    if (count == times) {
-      verdict.narrow.insert(text);
-    }
-  }
-  return verdict;
+
+  std::span<const CallSample> samples_;
+  const Extent& extent_;
+  Verdict verdict_;
+  std::vector<CallResult> plain_;                    // by sample
+  std::vector<std::vector<Placements>> placements_;  // by sample
+  std::vector<std::vector<Placements>> accepted_;    // by sample
+  std::map<std::string, std::ptrdiff_t> right_on_;   // how many times what is refused is right
+};
+
+}  // namespace
+
+Verdict check_operator(std::span<const CallSample> samples, const Extent& extent) {
+  return OperatorCheck(samples, extent)();
 }
 
 }  // namespace tessera::conformance
