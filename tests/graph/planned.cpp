@@ -20,6 +20,7 @@ import tessera.ops;
 import tessera.program;
 import tessera.execute;
 import tessera.capture;
+import tessera.graph;
 
 #include "devices.hpp"
 #include "errors.hpp"

@@ -14,6 +14,8 @@ import tessera.mesh;
 import tessera.tensor;
 import tessera.collective;
 import tessera.dtensor;
+import tessera.program;
+import tessera.capture;
 import tessera.nn;
 import tessera.optim;
 import tessera.plugin;
