@@ -103,7 +103,7 @@ class FunctionNode final : public Node {
   static std::uint64_t versions_of(std::span<const Tensor> tensors) {
     std::uint64_t sum = 0;
     for (const Tensor& x : tensors) {
-      sum += x ? memory_of(x).storage().version() : 0;
+      sum += x ? local_of(x).storage().version() : 0;
     }
     return sum;
   }
@@ -197,10 +197,10 @@ void set_history(const Tensor& x, std::shared_ptr<Node> node, int result) {
 }
 
 SavedTensor::SavedTensor(Tensor x)
-    : value_(std::move(x)), version_(value_ ? memory_of(value_).storage().version() : 0) {}
+    : value_(std::move(x)), version_(value_ ? local_of(value_).storage().version() : 0) {}
 
 const Tensor& SavedTensor::get_unfilled(std::string_view user) const {
-  if (value_ && memory_of(value_).storage().version() != version_) {
+  if (value_ && local_of(value_).storage().version() != version_) {
     fail({.thing = "backward",
           .wrong =
               fmt::format("a tensor that '{}' needs was changed in place after it was used ({})",
@@ -212,7 +212,7 @@ const Tensor& SavedTensor::get_unfilled(std::string_view user) const {
 
 const Tensor& SavedTensor::get(std::string_view user) const {
   get_unfilled(user);
-  if (value_ && !memory_of(value_).storage().has_memory() && !value_.is_meta()) {
+  if (value_ && !local_of(value_).storage().has_memory() && !value_.is_meta()) {
     fail({.thing = "backward",
           .wrong = fmt::format("the memory of a tensor that '{}' needs was released", user),
           .advice = "gather the parameter before its module's backward"});

@@ -7,9 +7,6 @@ import :node;
 // What the bodies of this module share.
 namespace tessera {
 
-/// The local part of a distributed tensor, else the tensor itself.
-const Tensor& memory_of(const Tensor& x);
-
 /// What a gradient must fit: the tensor whose gradient it is.
 struct GradientTarget {
   const Dims& shape;

@@ -123,7 +123,7 @@ void record(const Op& op, std::span<const Tensor> in, const Attributes& attribut
 
 /// Whether another tensor has x's memory: a view, or what an earlier step keeps.
 bool shares_memory(const Tensor& x) {
-  const Tensor& memory = memory_of(x);
+  const Tensor& memory = local_of(x);
   return memory.storage().references() != 1 || !memory.storage().owns_memory() ||
          (x.is_distributed() && memory.impl()->references != 1);
 }

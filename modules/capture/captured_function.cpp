@@ -186,10 +186,12 @@ void CapturedFunction::record(const Call& call, const std::string& kind) {
     recorded_.emplace(whole_kind, *std::move(recording));
     return;
   }
-  add(compares ? compared_program(std::move(same->second), *std::move(recording))
-               : program_of(*std::move(recording)),
-      call.make, entries_.empty() ? first_capture : counts_.refusal);
-  recorded_ = {};
+  Program program = compares ? compared_program(std::move(same->second), *std::move(recording))
+                             : program_of(*std::move(recording));
+  if (compares) {
+    recorded_.erase(same);
+  }
+  add(std::move(program), call.make, entries_.empty() ? first_capture : counts_.refusal);
 }
 
 void CapturedFunction::call(const Call& call) {
