@@ -46,7 +46,6 @@ Tensor result_of(const GradientHook& hook, std::string_view name, const Tensor& 
 
 }  // namespace
 
-
 bool fits(const GradientTarget& target, const Tensor& gradient) {
   const SpecHandle& spec = gradient.spec();
   if (spec == target.spec && spec != nullptr) {

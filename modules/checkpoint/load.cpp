@@ -20,7 +20,6 @@ import :values;
 namespace tessera {
 namespace {
 
-
 bool share_memory(const Tensor& a, const Tensor& b) {
   if (a.same_as(b)) {
     return true;

@@ -17,7 +17,6 @@ import tessera.base;
 namespace tessera {
 namespace {
 
-
 /// d * stride, where d is any integer from `least` to `most`.
 struct Term {
   std::int64_t stride;

@@ -26,7 +26,6 @@ using namespace tessera;
 
 namespace {
 
-
 /// The dim along which FSDP has the weight sharded, which is the first one of what it gathers.
 int gathered_dim(const nn::Parameter& parameter) {
   const Layout layout = parameter.value.layout();

@@ -43,7 +43,6 @@ Tensor row_norms(const Tensor& weight, const Tensor& a, const Tensor& b, double 
   return ops::norm(sum, 2, {1}, false, true);
 }
 
-
 }  // namespace
 
 LoraLinear::LoraLinear(const nn::Module& base, const nn::LowRankUpdate& update)
