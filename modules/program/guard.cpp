@@ -2,11 +2,8 @@
 module;
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <set>
-#include <span>
 #include <string>
 #include <string_view>
 #include <tessera/printable.hpp>
