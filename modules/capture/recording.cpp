@@ -4,8 +4,10 @@ module;
 
 #include <algorithm>
 #include <cstddef>
+#include <map>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 module tessera.capture;
 
