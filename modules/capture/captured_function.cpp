@@ -148,9 +148,9 @@ bool CapturedFunction::replayed(const Call& call, GuardPath& known) {
     if (kept == nullptr) {
       break;
     }
+    // A stream is made at its first use, which a replay from the first call has not had.
     for (const auto& [stream, drawn] : kept->program->program().draws) {
-      random_stream(
-          stream);  // made at its first use, which a replay from the first call has not had
+      random_stream(stream);
     }
     try {
       call.replay(*kept->program);
@@ -240,12 +240,6 @@ void CapturedFunction::clear() {
   entries_.clear();
   kinds_.clear();
   recorded_ = {};
-}
-
-void CapturedFunction::each(const std::function<void(Entry&)>& use) const {
-  for (const Kept& kept : entries_) {
-    use(*kept.program);
-  }
 }
 
 void CapturedFunction::rest() noexcept {

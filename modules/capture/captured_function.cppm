@@ -68,7 +68,7 @@ class CapturedFunction {
   };
 
   /// `before_switch`: called before another program than the last one is used or made.
-  explicit CapturedFunction(std::function<void()> before_switch = {});
+  explicit CapturedFunction(std::function<void()> before_switch);
   ~CapturedFunction();
   CapturedFunction(const CapturedFunction&) = delete;
   CapturedFunction& operator=(const CapturedFunction&) = delete;
@@ -87,8 +87,7 @@ class CapturedFunction {
 
   /// That of the last call that was replayed or recorded; null: there was none.
   Entry* last() const { return entries_.empty() ? nullptr : entries_.back().program.get(); }
-  /// Calls `use` for each, the one that was used last as the last.
-  void each(const std::function<void(Entry& entry)>& use) const;
+  /// Gives back the memory that programs keep between calls.
   void rest() noexcept;
   ReplayCounts& counts() { return counts_; }
   const ReplayCounts& counts() const { return counts_; }

@@ -101,15 +101,7 @@ Program lower(const Program& program) {
   for (const auto& [name, number] : program.outputs) {
     recorder.output(name, local_of(tensors[static_cast<std::size_t>(number)]));
   }
-  StepVariables variables;
-  variables.streams = random_state();  // no numbers are drawn here
-  Program lowered = recorder.finish(variables).program;
-  lowered.numbers = program.numbers;
-  lowered.counts = program.counts;
-  lowered.draws = program.draws;
-  lowered.required = program.required;
-  lowered.updates = program.updates;
-  return lowered;
+  return recorder.finish_following(program);
 }
 
 }  // namespace tessera

@@ -162,6 +162,18 @@ Recording Recorder::finish(const StepVariables& variables) {
   return std::move(s.recording);
 }
 
+Program Recorder::finish_following(const Program& other) {
+  StepVariables variables;
+  variables.streams = random_state();  // no numbers are drawn here
+  Program made = finish(variables).program;
+  made.numbers = other.numbers;
+  made.counts = other.counts;
+  made.draws = other.draws;
+  made.required = other.required;
+  made.updates = other.updates;
+  return made;
+}
+
 Tensors Recorder::call(const Call& call, NextCall& next) {
   return state_->paused ? next(call) : state_->record(call, next);
 }

@@ -39,6 +39,9 @@ class Recorder final : public Mode {
   /// Ends the recording. `variables`: of this step. Error: collectives that were issued and are not
   /// complete.
   Recording finish(const StepVariables& variables);
+  /// The same, of a recording whose instructions followed those of `other`: the program has its
+  /// variables, random streams, guards and updates.
+  Program finish_following(const Program& other);
 
   Tensors call(const Call& call, NextCall& next) override;
   void perform(Action& action, NextAction& next) override;

@@ -72,15 +72,7 @@ class Placing {
         make_outputs(section, &section == &from_.sections.back());
       });
     }
-    StepVariables variables;
-    variables.streams = random_state();  // no numbers are drawn here
-    Program placed = recorder_.finish(variables).program;
-    placed.numbers = from_.numbers;
-    placed.counts = from_.counts;
-    placed.draws = from_.draws;
-    placed.required = from_.required;
-    placed.updates = from_.updates;
-    return placed;
+    return recorder_.finish_following(from_);
   }
 
  private:

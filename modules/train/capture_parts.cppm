@@ -37,9 +37,9 @@ std::string other_modules(const ModuleForms& recorded, const ModuleForms& now);
 /// The same for equal forms.
 std::string text_of(const ModuleForms& forms);
 
-/// Why a step cannot be recorded or replayed: a parameter has a gradient before it, which no
-/// program has. "": none has.
-std::string held_gradient(const std::vector<nn::ParameterPointer>& parameters);
+/// Why a step cannot be recorded or replayed: the parameter has a gradient before it, which no
+/// program has. "": it has none.
+std::string held_gradient(const nn::Parameter& parameter);
 
 /// Error: there are transformations, and this step or call (`what`) has no program that they could
 /// change: `why`.

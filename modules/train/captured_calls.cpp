@@ -229,9 +229,9 @@ Tensors CapturedStep::call(const Tensors& inputs, const StepNumbers& numbers) {
   const std::string form = form_of(inputs);
   const ModuleForms modules = forms_of(parts_.modules);
   const Missed before = missed();
-  std::vector<nn::ParameterPointer> parameters;
+  std::string held;
   for (const auto& [name, parameter] : parameters_) {
-    parameters.push_back(parameter);
+    held = held.empty() ? held_gradient(*parameter) : held;
   }
   Tensors results;
   const CapturedFunction::Call call{
@@ -264,7 +264,7 @@ Tensors CapturedStep::call(const Tensors& inputs, const StepNumbers& numbers) {
             }
             return capture_of(std::move(captured), before);
           },
-      .refused = held_gradient(parameters)};
+      .refused = std::move(held)};
   calls_of_.call(call);
   return results;
 }

@@ -106,8 +106,12 @@ StepResult CapturedSteps::step(const StepBatch& batch, const StepFunctions& func
   guards_ = functions.guards;
   const Rows rows = load_rows(batch, functions);
   const ModuleForms modules = module_forms();
+  std::string held;
+  for (const nn::ParameterPointer& parameter : steps_.optimizer->parameters()) {
+    held = held.empty() ? held_gradient(*parameter) : held;
+  }
   StepResult result;
-  CapturedFunction::Call call{
+  const CapturedFunction::Call call{
       .misfit =
           [&](const CapturedFunction::Entry& entry) {
             return misfit(static_cast<const Capture&>(entry), rows, modules);
@@ -136,7 +140,7 @@ StepResult CapturedSteps::step(const StepBatch& batch, const StepFunctions& func
             return recording;
           },
       .make = [&](Program program) { return capture_of(std::move(program), missed_updates()); },
-      .refused = held_gradient(steps_.optimizer->parameters())};
+      .refused = std::move(held)};
   programs_.call(call);
   return result;
 }
@@ -235,8 +239,9 @@ void CapturedSteps::check_inputs(const Program& program) const {
 
 CapturedSteps::Rows CapturedSteps::load_rows(const StepBatch& batch,
                                              const StepFunctions& functions) {
-  Rows rows{.micro_batches = steps_.rows_of(batch).micro_batches()};
-  steps_.rows_of(batch).each(steps_.done, [&](const EagerSteps::MicroPart& part) {
+  const EagerSteps::Rows batch_rows = steps_.rows_of(batch);
+  Rows rows{.micro_batches = batch_rows.micro_batches()};
+  batch_rows.each(steps_.done, [&](const EagerSteps::MicroPart& part) {
     const Tensors tensors = functions.rows(part.batch);
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       rows.tensors.emplace(fmt::format("rows.{}.{}", part.number, i), tensors[i]);

@@ -139,12 +139,9 @@ std::string text_of(const ModuleForms& forms) {
   return fmt::format(" modules {:x}", hash);
 }
 
-std::string held_gradient(const std::vector<nn::ParameterPointer>& parameters) {
-  const auto held = std::ranges::find_if(
-      parameters, [](const nn::ParameterPointer& p) { return static_cast<bool>(p->value.grad()); });
-  return held == parameters.end()
-             ? std::string()
-             : fmt::format("'{}' has a gradient before the step", (*held)->name);
+std::string held_gradient(const nn::Parameter& parameter) {
+  return parameter.value.grad() ? fmt::format("'{}' has a gradient before the step", parameter.name)
+                                : std::string();
 }
 
 void refuse_untransformed(const graph::ExecutionOptions& execution, const char* what,

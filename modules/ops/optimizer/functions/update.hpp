@@ -1,6 +1,6 @@
 #pragma once
 // What the rules of optimizers share. A rule is one step in one pass over flat arrays: p is the
-// parameter, g its gradient, and what stands in the formulas besides is the optimizer's state.
+// parameter, g its gradient, and the other letters of the formulas are the optimizer's state.
 // Numbers that depend on the step are fields. Rule::Lanes<C> has the fields as C (float, or double
 // for parameters in f64), and computes with vectors of C, or with a device's numbers: see math.hpp.
 //     void operator()(V& p, V g, V* states) const;  // states that are absent are 0
