@@ -34,25 +34,14 @@ std::uint64_t version_of(const Tensor& shard) { return shard.local().storage().v
 
 }  // namespace
 
-void Group::add(nn::ParameterPointer parameter, int dim,
-                std::shared_ptr<parallel::ShardExtension> extension) {
-  members_.push_back(
-      {.parameter = std::move(parameter), .dim = dim, .extension = std::move(extension)});
+void Group::materialize(Device device) {
+  memory_.materialize(device);
+  reshard();
 }
 
 bool Group::is_frozen() const {
-  return std::ranges::none_of(members_,
+  return std::ranges::none_of(memory_.members(),
                               [](const Member& m) { return m.parameter->value.requires_grad(); });
-}
-
-std::vector<Tensor> Group::all(Tensor Exchanged::* which) const {
-  std::vector<Tensor> tensors;
-  for (const Member& m : members_) {
-    for (const Exchanged& x : m.exchanged) {
-      tensors.push_back(x.*which);
-    }
-  }
-  return tensors;
 }
 
 /// Puts a collective into the communication report.
@@ -69,37 +58,37 @@ void Group::report(const char* operation, std::int64_t bytes, double seconds) co
 void Group::finish_gathering() {
   const NoGrad no_grad;
   const CommunicationTimer timer;
-  ops::wait(members_[0].exchanged[0].whole);
-  const ops::GroupArgument& ranks = keeps_ ? keeping_ranks_ : ranks_;
-  report("all_gather", (keeps_ ? kept_bytes_ : part_bytes_) * (ranks.size() - 1), timer.seconds());
-  drop_copies();
-  if (!is_extended() || !has_values()) {
+  ops::wait(memory_.members()[0].exchanged[0].whole);
+  report("all_gather", memory_.gathered_bytes() * (memory_.gathering_ranks().size() - 1),
+         timer.seconds());
+  memory_.drop_copies();
+  if (!memory_.is_extended() || !memory_.has_values()) {
     return;
   }
-  const std::uint64_t version = whole_.storage().version();
-  for (Member& m : members_) {
+  const std::uint64_t version = memory_.whole().storage().version();
+  for (Member& m : memory_.members()) {
     std::vector<Tensor> payloads;
     for (const Exchanged& x : m.exchanged) {
       payloads.push_back(x.whole);
     }
-    m.extension->unpack(described(m), payloads, outermost(m.unsharded.local(), m.dim));
+    m.extension->unpack(memory_.described(m), payloads, outermost(m.unsharded.local(), m.dim));
   }
-  whole_.storage().set_version(version);
-  if (kept_bytes_ == 0) {
-    payloads_.storage().release_memory();
+  memory_.whole().storage().set_version(version);
+  if (!memory_.can_keep()) {
+    memory_.gathered().storage().release_memory();
   }
 }
 
 bool Group::written() const {
-  return std::any_of(members_.begin(), members_.end(),
+  return std::any_of(memory_.members().begin(), memory_.members().end(),
                      [](const Member& m) { return version_of(m.parameter->value) != m.gathered; });
 }
 
 bool Group::written_anywhere() {
   const NoGrad no_grad;
-  const Tensor flag = full({1}, written() ? 1 : 0, DType::i32, whole_.device());
+  const Tensor flag = full({1}, written() ? 1 : 0, DType::i32, memory_.whole().device());
   const CommunicationTimer timer;
-  ops::all_reduce_(flag, ReduceOp::max, ranks_);
+  ops::all_reduce_(flag, ReduceOp::max, memory_.ranks());
   report("all_reduce", sizeof(std::int32_t), timer.seconds());
   return flag.item() != 0;
 }
@@ -112,7 +101,7 @@ void Group::check_shard(Member& m) {
           .advice = "write into it with ops::copy_ under NoGrad"});
   }
   if (m.unsharded.requires_grad() != value.requires_grad()) {
-    set_unsharded(m, m.unsharded.local());  // it was frozen, or is no longer
+    GroupMemory::set_unsharded(m, m.unsharded.local());  // it was frozen, or is no longer
   }
 }
 
@@ -120,44 +109,43 @@ void Group::start_unshard() {
   if (state_ != State::sharded) {
     return;
   }
-  if (!whole_) {
-    device_ = members_[0].parameter->value.device();
-    plan_memory();
-    prepare();
+  if (!memory_.is_made()) {
+    memory_.adopt_shards();
+    reshard();
   }
   const NoGrad no_grad;
-  gathered_memory().storage().restore_memory();
-  if (has_values()) {
-    whole_.storage().restore_memory();
-  }
+  memory_.restore();
   const bool changed = !gathered_before_ || written();
   if (gathered_before_ && changed) {
-    whole_.storage().bump_version();  // what autograd saved of the values before is out of date
+    memory_.whole()
+        .storage()
+        .bump_version();  // what autograd saved of the values before is out of date
   }
-  for (Member& m : members_) {
+  for (Member& m : memory_.members()) {
     check_shard(m);
     const std::uint64_t version = version_of(m.parameter->value);
     if (changed) {
-      drop_part();
+      memory_.drop_part();
     }
     const bool is_current =
         m.exchanged[0].source && version == m.gathered && m.copied == recordings();
-    if (is_copied(m) && !keeps_ && !is_current) {
-      copy_shard(m);
+    if (GroupMemory::is_copied(m) && !memory_.keeps() && !is_current) {
+      memory_.copy_shard(m);
       m.copied = recordings();
     }
     m.gathered = version;
   }
   gathered_before_ = true;
-  ops::all_gather_into(all(&Exchanged::whole), all(keeps_ ? &Exchanged::kept : &Exchanged::source),
-                       keeps_ ? keeping_ranks_ : ranks_, identity_);
+  ops::all_gather_into(memory_.all(&Exchanged::whole),
+                       memory_.all(memory_.keeps() ? &Exchanged::kept : &Exchanged::source),
+                       memory_.gathering_ranks(), memory_.identity());
   state_ = State::gathering;
 }
 
 void Group::unshard(bool again) {
   if (state_ == State::unsharded) {
     if (again && written()) {
-      whole_.storage().bump_version();
+      memory_.whole().storage().bump_version();
     } else if (!again && written_anywhere()) {
       reshard();
     }
@@ -174,9 +162,9 @@ void Group::unshard(bool again) {
     }
     state_ = State::unsharded;
   }
-  for (Member& m : members_) {
+  for (Member& m : memory_.members()) {
     m.parameter->computed = m.unsharded;
-    if (!has_values()) {
+    if (!memory_.has_values()) {
       m.parameter->gathered.clear();
       for (const Exchanged& x : m.exchanged) {
         m.parameter->gathered.push_back(x.whole);
@@ -189,17 +177,20 @@ void Group::reshard(bool between) {
   if (state_ == State::gathering) {
     finish_gathering();
   }
-  if (between && state_ == State::unsharded && kept_bytes_ > 0 && !keeps_) {
-    keep_part();
+  if (between && state_ == State::unsharded && memory_.can_keep() && !memory_.keeps()) {
+    memory_.keep_part();
   }
-  if (whole_) {
-    whole_.storage().release_memory();
-    gathered_memory().storage().release_memory();
-  }
+  memory_.release();
   state_ = State::sharded;
-  for (Member& m : members_) {
+  for (Member& m : memory_.members()) {
     m.parameter->computed = Tensor();
     m.parameter->gathered.clear();
+  }
+}
+
+void Group::fetch() const {
+  if (state_ == State::sharded && !memory_.keeps()) {
+    memory_.fetch();
   }
 }
 
@@ -214,7 +205,7 @@ void Group::wait_readers(const std::vector<const Group*>& groups) {
   std::vector<Tensor> read;
   for (const Group* group : groups) {
     if (group->gathered_before_) {
-      for (Tensor& source : group->all(&Exchanged::source)) {
+      for (Tensor& source : group->memory_.all(&Exchanged::source)) {
         if (source) {  // else it was dropped: its memory is kept until it is read
           read.push_back(std::move(source));
         }
@@ -222,7 +213,7 @@ void Group::wait_readers(const std::vector<const Group*>& groups) {
     }
   }
   if (!read.empty()) {
-    ops::wait_readers(read, groups.front()->ranks_);
+    ops::wait_readers(read, groups.front()->memory_.ranks());
   }
 }
 

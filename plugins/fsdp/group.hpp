@@ -3,29 +3,11 @@
 #pragma once
 
 // Included after the imports of tessera's modules.
+#include "memory.hpp"
 
 namespace fsdp {
 
 class Group;
-
-/// What all groups of one style have in common, and a program may change while it runs.
-struct GroupSettings {
-  /// Copies of shards that are kept elsewhere, which were gathered last. Peers may still read them;
-  /// held until the next ones are gathered, what a step needs is the same in every run.
-  std::shared_ptr<std::vector<tessera::Tensor>> copies =
-      std::make_shared<std::vector<tessera::Tensor>>();
-  /// Along which parameters are sharded: the data is split along the first one first.
-  std::vector<int> axes = {};
-  /// The type of the reduced gradients of 16-bit ones.
-  tessera::DType reduce_dtype = tessera::DType::f32;
-  /// The number of neighbouring ranks that keep whole values after forward together; 0: none.
-  std::int64_t reshard_ranks = 0;
-  /// Whether a parameter without a gradient, beside others that have one, has the gradient 0.
-  bool missing_is_zero = false;
-  bool reshard_after_backward = true;
-  double gradient_factor = 1;
-  tessera::parallel::ReductionHook reduction_hook = nullptr;
-};
 
 /// A reduction of a group's gradients that was issued: it moves while backward goes on, and is
 /// finished before the next one is issued.
@@ -63,13 +45,13 @@ struct Reduction {
 class Group {
  public:
   Group(std::string name, tessera::DeviceMesh mesh, const GroupSettings& settings)
-      : name_(std::move(name)), mesh_(mesh), settings_(settings) {}
+      : name_(std::move(name)), mesh_(mesh), settings_(settings), memory_(name_, mesh, settings) {}
 
-  /// Extensions of one group agree in ShardExtension::has_values, or no member has one.
+  /// See GroupMemory::add and GroupMemory::materialize.
   void add(tessera::nn::ParameterPointer parameter, int dim,
-           std::shared_ptr<tessera::parallel::ShardExtension> extension);
-
-  /// Gives the shards memory of the device: of the CPU's, memory that the ranks can read.
+           std::shared_ptr<tessera::parallel::ShardExtension> extension) {
+    memory_.add(std::move(parameter), dim, std::move(extension));
+  }
   void materialize(tessera::Device device);
 
   /// Issues the all-gather, unless it is in flight or done. Moves nothing yet.
@@ -109,60 +91,14 @@ class Group {
   static void wait_readers(const std::vector<const Group*>& groups);
 
  private:
-  /// A tensor that is gathered, with the sharded dim outermost.
-  struct Exchanged {
-    tessera::Tensor whole = {};
-    tessera::Tensor source = {};  // what peers gather
-    tessera::Tensor kept = {};    // this rank's part between forward and backward
-  };
-  struct Member {
-    tessera::nn::ParameterPointer parameter;
-    int dim = 0;  // that is sharded
-    std::shared_ptr<tessera::parallel::ShardExtension> extension = nullptr;
-    tessera::SpecHandle whole = {};  // Replicate on the axes; in the type of forward
-    tessera::Tensor unsharded = {};  // of that spec; a leaf; its memory comes and goes
-    tessera::Tensor shard = {};      // the parameter's local part as it was made
-    /// The values, or the extension's payloads.
-    std::vector<tessera::parallel::Payload> payloads = {};
-    std::vector<Exchanged> exchanged = {};
-    std::int64_t slot = 0;       // bytes from the start of the flat buffer of shards
-    std::int64_t offset = 0;     // bytes from the start of the storage of whole values
-    std::uint64_t gathered = 0;  // version of the shard's storage that was gathered last
-    std::uint64_t copied = 0;    // recordings() when the shard was copied last
-    /// Shared with the hook of the unsharded leaf, which a graph may keep alive.
-    std::shared_ptr<bool> arrived = std::make_shared<bool>(false);
-  };
-
-  /// Finds what each member becomes, how large the buffers are, and where it is in them.
-  void plan_memory();
-  /// Makes the unsharded parameters, whose memory comes with the first gather.
-  void prepare();
-  /// Makes a member's unsharded leaf of this local tensor; it is frozen when the parameter is.
-  void set_unsharded(Member& m, tessera::Tensor local);
   void report(const char* operation, std::int64_t bytes, double seconds) const;
   void finish_gathering();
-  /// What is gathered, of all members in their order.
-  std::vector<tessera::Tensor> all(tessera::Tensor Exchanged::* which) const;
-  bool is_extended() const { return members_[0].extension != nullptr; }
-  /// Whether whole values get memory.
-  bool has_values() const { return !is_extended() || members_[0].extension->has_values(); }
-  /// The memory that a gather fills.
-  const tessera::Tensor& gathered_memory() const { return is_extended() ? payloads_ : whole_; }
-  tessera::parallel::Gathered described(const Member& m) const;
-  /// Whether peers gather a copy instead of the shard itself.
-  static bool is_copied(const Member& m);
   /// Whether this rank has written a shard since the last gather was issued.
   bool written() const;
   /// Whether any rank has. One small all-reduce.
   bool written_anywhere();
-  /// Writes what peers gather of a member whose shard they do not read.
-  void copy_shard(Member& m) const;
-  /// Drops what copy_shard() wrote of shards that are kept elsewhere. Peers may still read it.
-  void drop_copies();
   /// Errors: the shard is another tensor. Follows a parameter that was frozen, or is no longer.
-  void check_shard(Member& m);
-  void keep_part();
-  void drop_part();
+  static void check_shard(Member& m);
 
   void reduce_gradients(Reduction& last);
   void issue(const std::vector<const Member*>& trained, std::vector<tessera::Tensor> wholes,
@@ -178,44 +114,16 @@ class Group {
   tessera::Tensor zero_gradient(const Member& m) const;
   /// The layout in which the gradient is reduced: Partial along the axes.
   tessera::Layout reducible_layout(const Member& m, const tessera::Tensor& gradient) const;
-  /// The layout with this placement along the sharding axes.
-  tessera::Layout along_axes(tessera::Layout layout, tessera::Placement placement) const;
 
   enum class State { sharded, gathering, unsharded };
 
   std::string name_;
   tessera::DeviceMesh mesh_;
   const GroupSettings& settings_;
-  std::vector<Member> members_;
-  std::int64_t slot_bytes_ = 0;     // of the flat buffer of shards
-  std::int64_t part_bytes_ = 0;     // of all parts that peers gather
-  std::int64_t whole_bytes_ = 0;    // of all whole values
-  std::int64_t payload_bytes_ = 0;  // of what is gathered instead of them
-  std::int64_t kept_bytes_ = 0;
-  tessera::ops::GroupArgument ranks_;
-  /// The same, for reductions: these and gathers do not wait for each other.
-  tessera::ops::GroupArgument reducing_ranks_;
-  /// Those that keep whole values between forward and backward; none where nothing is kept.
-  tessera::ops::GroupArgument keeping_ranks_;
-  /// Compared among the ranks with every gather and reduction: ranks that are in different groups
-  /// of one shape must not exchange their parameters.
-  std::int64_t identity_ = 0;
-  tessera::Device device_;    // where whole values are
-  tessera::Tensor whole_;     // the memory of all whole values, in bytes
-  tessera::Tensor payloads_;  // of what is gathered instead of them
+  GroupMemory memory_;
   bool gathered_before_ = false;
   bool ended_ = false;  // the current backward has no more use for the group
-  bool keeps_ = false;  // the values between forward and backward are those of the last gather
   State state_ = State::sharded;
 };
-
-tessera::DType stored_type(const tessera::nn::Parameter& parameter);
-tessera::DType computed_type(const tessera::nn::Parameter& parameter);
-/// One of `parts` parts of a whole with the sharded dim outermost.
-tessera::Dims part_shape(tessera::Dims whole, int parts, int part);
-/// The tensor with this dim outermost, and back: views.
-tessera::Tensor outermost(const tessera::Tensor& x, int dim);
-tessera::Dims outermost(tessera::Dims shape, int dim);
-tessera::Tensor from_outermost(const tessera::Tensor& x, int dim);
 
 }  // namespace fsdp

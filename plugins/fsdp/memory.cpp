@@ -1,4 +1,3 @@
-// What a group's tensors are in memory, and what peers gather of them.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,7 +21,7 @@ import tessera.dtensor;
 import tessera.nn;
 import tessera.parallel;
 
-#include "group.hpp"
+#include "memory.hpp"
 
 namespace fsdp {
 
@@ -86,23 +85,42 @@ DType computed_type(const nn::Parameter& parameter) {
   return parameter.compute_dtype.value_or(stored_type(parameter));
 }
 
-bool Group::is_copied(const Member& m) {
+GroupMemory::GroupMemory(const std::string& name, DeviceMesh mesh, const GroupSettings& settings)
+    : mesh_(mesh), settings_(settings), identity_(collective::identity_of(name)) {}
+
+void GroupMemory::add(nn::ParameterPointer parameter, int dim,
+                      std::shared_ptr<parallel::ShardExtension> extension) {
+  members_.push_back(
+      {.parameter = std::move(parameter), .dim = dim, .extension = std::move(extension)});
+}
+
+std::vector<Tensor> GroupMemory::all(Tensor Exchanged::* which) const {
+  std::vector<Tensor> tensors;
+  for (const Member& m : members_) {
+    for (const Exchanged& x : m.exchanged) {
+      tensors.push_back(x.*which);
+    }
+  }
+  return tensors;
+}
+
+bool GroupMemory::is_copied(const Member& m) {
   return m.dim != 0 || m.extension || m.parameter->places.value ||
          computed_type(*m.parameter) != stored_type(*m.parameter);
 }
 
-Layout Group::along_axes(Layout layout, Placement placement) const {
+Layout GroupMemory::along_axes(Layout layout, Placement placement) const {
   for (const int axis : settings_.axes) {
     layout = layout.with_placement(axis, placement);
   }
   return layout;
 }
 
-parallel::Gathered Group::described(const Member& m) const {
+parallel::Gathered GroupMemory::described(const Member& m) const {
   return {*m.parameter, outermost(local_shape(*m.whole), m.dim), ranks_.size(), ranks_.rank()};
 }
 
-void Group::plan_memory() {
+void GroupMemory::plan() {
   const std::span<const int> ranks = mesh_.group(settings_.axes, current_rank());
   ranks_ = ops::GroupArgument::of(ranks);
   reducing_ranks_ = ops::GroupArgument::of(ranks, "reductions");
@@ -131,10 +149,9 @@ void Group::plan_memory() {
       kept_bytes_ += keeping > 1 ? bytes_of(part_elements(payload, keeping), type) : 0;
     }
   }
-  identity_ = collective::identity_of(name_);
 }
 
-void Group::set_unsharded(Member& m, Tensor local) {
+void GroupMemory::set_unsharded(Member& m, Tensor local) {
   m.unsharded = make_distributed(std::move(local), m.whole);
   if (m.parameter->value.requires_grad()) {
     m.unsharded.set_requires_grad();
@@ -142,9 +159,9 @@ void Group::set_unsharded(Member& m, Tensor local) {
   }
 }
 
-void Group::materialize(Device device) {
+void GroupMemory::materialize(Device device) {
   device_ = device;
-  plan_memory();
+  plan();
   const MemoryScope scope(MemoryCategory::parameter);
   const bool shared = device == cpu && slot_bytes_ > 0;
   const Tensor memory = shared ? ops::shared_empty({slot_bytes_}, DType::u8, ranks_) : Tensor();
@@ -169,7 +186,7 @@ void Group::materialize(Device device) {
   prepare();
 }
 
-void Group::prepare() {
+void GroupMemory::prepare() {
   {
     // Without values it is released for good below: no gather ever needs it.
     const MemoryScope scope(has_values() ? MemoryCategory::communication : MemoryCategory::other);
@@ -192,10 +209,29 @@ void Group::prepare() {
       place += slot_bytes(payload.product(), type);
     }
   }
-  reshard();
 }
 
-void Group::copy_shard(Member& m) const {
+void GroupMemory::adopt_shards() {
+  device_ = members_[0].parameter->value.device();
+  plan();
+  prepare();
+}
+
+void GroupMemory::release() {
+  if (is_made()) {
+    whole_.storage().release_memory();
+    gathered().storage().release_memory();
+  }
+}
+
+void GroupMemory::restore() {
+  gathered().storage().restore_memory();
+  if (has_values()) {
+    whole_.storage().restore_memory();
+  }
+}
+
+void GroupMemory::copy_shard(Member& m) const {
   const auto& place = m.parameter->places.value;
   const MemoryScope scope(place ? MemoryCategory::communication : MemoryCategory::parameter);
   const PeersReadScope read;
@@ -220,7 +256,7 @@ void Group::copy_shard(Member& m) const {
   m.extension->pack(described(m), shard, parts);
 }
 
-void Group::drop_copies() {
+void GroupMemory::drop_copies() {
   std::vector<Tensor> copies;
   for (Member& m : members_) {
     if (m.parameter->places.value) {
@@ -237,17 +273,15 @@ void Group::drop_copies() {
   }
 }
 
-void Group::fetch() const {
-  if (state_ == State::sharded && !keeps_) {
-    for (const Member& m : members_) {
-      if (m.parameter->places.value && m.shard && !m.shard.is_meta()) {
-        m.parameter->places.value->prefetch(m.shard);
-      }
+void GroupMemory::fetch() const {
+  for (const Member& m : members_) {
+    if (m.parameter->places.value && m.shard && !m.shard.is_meta()) {
+      m.parameter->places.value->prefetch(m.shard);
     }
   }
 }
 
-void Group::keep_part() {
+void GroupMemory::keep_part() {
   const NoGrad no_grad;
   const MemoryScope scope(MemoryCategory::communication);
   const PeersReadScope read;
@@ -265,7 +299,7 @@ void Group::keep_part() {
   keeps_ = true;
 }
 
-void Group::drop_part() {
+void GroupMemory::drop_part() {
   keeps_ = false;
   for (Member& m : members_) {
     for (Exchanged& x : m.exchanged) {

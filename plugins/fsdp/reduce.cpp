@@ -28,11 +28,12 @@ using namespace tessera;
 using parallel::gradient_sync_enabled;
 
 bool Group::gradients_complete() const {
-  return std::all_of(members_.begin(), members_.end(), [](const Member& m) { return *m.arrived; });
+  return std::all_of(memory_.members().begin(), memory_.members().end(),
+                     [](const Member& m) { return *m.arrived; });
 }
 
 void Group::abandon_backward() noexcept {
-  for (Member& m : members_) {
+  for (Member& m : memory_.members()) {
     *m.arrived = false;
     if (m.unsharded) {
       m.unsharded.grad() = Tensor();
@@ -42,7 +43,7 @@ void Group::abandon_backward() noexcept {
 
 void Group::end_backward(bool reduce, Reduction& last) {
   const NoGrad no_grad;
-  for (Member& m : members_) {
+  for (Member& m : memory_.members()) {
     *m.arrived = false;
     if (m.unsharded && m.unsharded.grad()) {
       check_gradient(m);
@@ -52,7 +53,7 @@ void Group::end_backward(bool reduce, Reduction& last) {
     reduce_gradients(last);
   }
   ended_ = true;
-  drop_part();
+  memory_.drop_part();
   if (settings_.reshard_after_backward) {
     reshard();
   } else {
@@ -84,12 +85,12 @@ bool Group::holds_whole_gradient(const Member& m) const {
 }
 
 bool Group::keep_gradients() {
-  for (const Member& m : members_) {
+  for (const Member& m : memory_.members()) {
     if (m.parameter->value.grad() && !holds_whole_gradient(m)) {
       return false;
     }
   }
-  for (Member& m : members_) {
+  for (Member& m : memory_.members()) {
     if (Tensor gradient = take_gradient(m)) {
       m.parameter->value.grad() =
           ops::cast(gradient, stored_type(*m.parameter));  // sums stay exact
@@ -198,7 +199,7 @@ void Group::settle(Reduction& reduction) {
   finish(reduction);
   if (group != nullptr) {
     const NoGrad no_grad;
-    ops::wait_readers(reduction.before, group->reducing_ranks_);
+    ops::wait_readers(reduction.before, group->memory_.reducing_ranks());
   }
   reduction.before.clear();
 }
@@ -208,7 +209,7 @@ void Group::reduce_gradients(Reduction& last) {
   std::vector<Tensor> wholes;
   const Member* missing = nullptr;
   bool any = false;
-  for (Member& m : members_) {
+  for (Member& m : memory_.members()) {
     Tensor whole = take_gradient(m);
     any = any || whole;
     if (!whole && m.parameter->value.requires_grad()) {
@@ -238,8 +239,8 @@ void Group::reduce_gradients(Reduction& last) {
 
 Tensor Group::zero_gradient(const Member& m) const {
   const Tensor& value = m.parameter->value;
-  const SpecHandle spec =
-      Spec::make(along_axes(value.layout(), Partial()), value.shape(), computed_type(*m.parameter));
+  const SpecHandle spec = Spec::make(memory_.along_axes(value.layout(), Partial()), value.shape(),
+                                     computed_type(*m.parameter));
   return make_distributed(zeros(local_shape(*spec), spec->dtype, value.device()), spec);
 }
 
@@ -257,8 +258,8 @@ void Group::issue(const std::vector<const Member*>& trained, std::vector<Tensor>
   for (std::size_t i = 0; i < wholes.size(); ++i) {
     Tensor& whole = wholes[i];
     const Member& m = *trained[i];
-    const SpecHandle spec = Spec::make(along_axes(whole.layout(), Shard(m.dim)), whole.shape(),
-                                       m.parameter->value.dtype());
+    const SpecHandle spec = Spec::make(memory_.along_axes(whole.layout(), Shard(m.dim)),
+                                       whole.shape(), m.parameter->value.dtype());
     {
       // Fresh memory: gradients of earlier backwards, wherever they are, stay and are added to. In
       // hybrid sharding the other axis' ranks read it.
@@ -268,14 +269,15 @@ void Group::issue(const std::vector<const Member*>& trained, std::vector<Tensor>
     }
     reduction.parts.push_back({m.parameter, m.dim, shards.back(), spec});
     const Dims part =
-        part_shape(outermost(local_shape(*m.whole), m.dim), reducing_ranks_.size(), 0);
-    reduction.bytes +=
-        part.product() * static_cast<std::int64_t>(size_of(type)) * (reducing_ranks_.size() - 1);
+        part_shape(outermost(local_shape(*m.whole), m.dim), memory_.reducing_ranks().size(), 0);
+    reduction.bytes += part.product() * static_cast<std::int64_t>(size_of(type)) *
+                       (memory_.reducing_ranks().size() - 1);
     const PeersReadScope read;
     whole = ops::contiguous(outermost(ops::cast(whole, type).local(), m.dim));
   }
   finish(last);
-  ops::reduce_scatter_into(shards, wholes, ReduceOp::sum, reducing_ranks_, identity_);
+  ops::reduce_scatter_into(shards, wholes, ReduceOp::sum, memory_.reducing_ranks(),
+                           memory_.identity());
   reduction.wholes = std::move(wholes);
   reduction.before = std::move(last.before);
   last = std::move(reduction);
