@@ -18,7 +18,7 @@ struct BackwardOptions {
 /// computes, has another shape or type than its tensor, or is not on its mesh.
 void backward(std::span<const Tensor> roots, std::span<const Tensor> grads,
               BackwardOptions options = {});
-/// The same for one scalar root.
+/// Backward of one scalar root.
 void backward(const Tensor& root, BackwardOptions options = {});
 
 /// The gradients of `inputs` (leaves or computed), without touching any grad(). Undefined where

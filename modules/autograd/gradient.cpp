@@ -1,4 +1,4 @@
-// What a gradient must be: of its tensor's shape, type and mesh, and in memory of its own.
+// Checks of a gradient: it has its tensor's shape, type and mesh, and memory of its own.
 module;
 #include <fmt/format.h>
 
@@ -34,7 +34,7 @@ std::string text_of(DType dtype, const Dims& shape) {
   return fmt::format("{}{}", name_of(dtype), to_string(shape));
 }
 
-/// What the hook returns; a mode may see it, and replace it.
+/// The gradient that the hook returns; a mode may see it, and replace it.
 Tensor result_of(const GradientHook& hook, std::string_view name, const Tensor& gradient) {
   if (!modes_installed()) [[likely]] {
     return hook(gradient);

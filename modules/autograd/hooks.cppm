@@ -16,7 +16,8 @@ void add_gradient_hook(const Tensor& x, GradientHook hook);
 /// grad() keeps the leaf's own tensor: changes in place are seen in both; the next backward makes a
 /// new one. Errors: x is not a leaf.
 void add_post_accumulate_hook(const Tensor& leaf, std::function<void(Tensor& leaf)> hook);
-/// The same, after all of them, also those that are added later: for what takes the gradient over.
+/// Adds a hook that runs after all of them, also those that are added later: for what takes the
+/// gradient over.
 void add_final_accumulate_hook(const Tensor& leaf, std::function<void(Tensor& leaf)> hook);
 
 }  // namespace tessera

@@ -37,7 +37,7 @@ class Node {
   void add_operand(const Tensor& x);
 
   InlineVector<Edge, 3> next;
-  /// Of the operands: their gradients have the same shape and type, and lie on the same mesh.
+  /// Shapes, types and meshes of the operands: their gradients have the same.
   InlineVector<Dims, 3> operand_shapes;
   InlineVector<DType, 4> operand_dtypes;
   InlineVector<SpecHandle, 4> operand_specs;
@@ -50,8 +50,8 @@ class Node {
   std::vector<std::pair<int, GradientHook>> hooks;
 };
 
-/// What a tensor carries: for a computed one the step that made it, for a leaf its accumulator and
-/// hooks.
+/// Autograd's part of a tensor: for a computed one the step that made it, for a leaf its
+/// accumulator and hooks.
 class GradState : public AutogradState {
  public:
   bool is_computed() const override;
@@ -83,7 +83,7 @@ class SavedTensor {
   /// The tensor, undefined if none was saved. `user` names the step in errors.
   /// Errors: the memory was written since the tensor was saved, or was released.
   const Tensor& get(std::string_view user) const;
-  /// The same for a tensor whose memory may be released for the moment (a parameter that the step
+  /// Gets a tensor whose memory may be released for the moment (a parameter that the step
   /// gathers again). Error: the memory was written.
   const Tensor& get_unfilled(std::string_view user) const;
 

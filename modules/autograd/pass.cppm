@@ -4,10 +4,10 @@ import tessera.base;
 import tessera.tensor;
 import :node;
 
-// What the bodies of this module share.
+// Shared parts of this module's bodies.
 namespace tessera {
 
-/// What a gradient must fit: the tensor whose gradient it is.
+/// The tensor whose gradient it is, as far as a gradient must fit it.
 struct GradientTarget {
   const Dims& shape;
   DType dtype;

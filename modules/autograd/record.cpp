@@ -1,4 +1,4 @@
-// What autograd does on the path of every operator: calls the next layer, and records the call when
+// Autograd's place on the path of every operator: calls the next layer, and records the call when
 // it can be differentiated.
 module;
 #include <fmt/format.h>

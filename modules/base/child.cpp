@@ -127,7 +127,7 @@ std::string problem_of(int status) {
                              : fmt::format("ended its process (exit code {})", WEXITSTATUS(status));
 }
 
-/// What a program is started with.
+/// Settings that a program is started with.
 class SpawnSettings {
  public:
   explicit SpawnSettings(int output) {

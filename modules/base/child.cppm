@@ -5,7 +5,7 @@ import :waiting;
 
 export namespace tessera {
 
-/// What a child process reported, and how it ended.
+/// Report of a child process, and how it ended.
 struct ChildResult {
   std::string report;  // all that it sent before it ended
   /// How it ended before its body had returned: "did not end within 500 ms", "killed its process

@@ -8,8 +8,8 @@ export namespace tessera {
 /// 130.
 enum class ErrorKind { input, run, interrupted };
 
-/// What an error says, in parts, for code that decides by one of them. An empty part is left out of
-/// the text.
+/// An error's statements, in parts, for code that decides by one of them. An empty part is left out
+/// of the text.
 struct ErrorFields {
   std::string where = {};     // the place that asks for it: "run.toml:12"
   std::string thing = {};     // what it is about: an operator, a function, a key, a file

@@ -29,7 +29,7 @@ fs::path parent_of(const fs::path& path) {
   return path.has_parent_path() ? path.parent_path() : fs::path(".");
 }
 
-/// Of a link in /proc the text is no path.
+/// Whether the link is in /proc: its text is then no path.
 bool is_in_proc(const fs::path& link) {
   struct statfs system{};
   return ::statfs(parent_of(link).c_str(), &system) == 0 && system.f_type == PROC_SUPER_MAGIC;

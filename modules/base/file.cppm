@@ -17,7 +17,7 @@ bool is_stream(const std::string& path);
 /// of the umask. A stream is written as it is. Returns "", or why it cannot be written, in the
 /// system's words.
 std::string write_file(const std::string& path, std::string_view bytes);
-/// The same of several parts, one after the other.
+/// Writes several parts, one after the other.
 std::string write_file(const std::string& path, std::span<const std::string_view> parts);
 
 }  // namespace tessera

@@ -38,7 +38,7 @@ class FileLock {
   inline const std::string& path() const { return path_; }
   /// Why it is unusable or unsupported, in a few words.
   inline const std::string& problem() const { return problem_; }
-  /// What the process that has it wrote by sign(), else "another process".
+  /// The text that the process that has it wrote by sign(), else "another process".
   inline const std::string& holder() const { return holder_; }
 
   /// Writes who has it into the file that is held: "process 7 on HOST, since TIME". "", or why not.

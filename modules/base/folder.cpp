@@ -95,7 +95,7 @@ Entry entry_of(int folder, const char* name) {
   return entry;
 }
 
-/// What is below a folder, of which all is on one mount.
+/// Content of a folder, of which all is on one mount.
 class Content {
  public:
   Content(const std::string& folder, const RemovableFile& removable) : removable_(removable) {

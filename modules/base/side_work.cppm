@@ -4,7 +4,7 @@ import :standard;
 
 export namespace tessera {
 
-/// What a run does besides training.
+/// Work of a run besides training.
 enum class SideWork {
   upkeep,  // nothing that was asked for is missing when it fails: old checkpoints stay
   output,  // something is: the run ends with exit code 1, after all else

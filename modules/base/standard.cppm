@@ -26,11 +26,12 @@ module;
 #include <vector>
 export module tessera.base:standard;
 
-// What interfaces name of the standard library, so that an interface needs none of its headers:
-// every interface that includes one keeps a copy of it in its BMI, and each importer merges all the
-// copies (half of a clean build's time). Functions that the library's own class templates befriend
-// (make_shared, the comparisons of containers) cannot be among them: clang 19 then refuses the
-// class ("cannot befriend target of using declaration"). Bodies include what they use.
+// Names of the standard library that interfaces use, so that an interface needs none of its
+// headers: every interface that includes one keeps a copy of it in its BMI, and each importer
+// merges all the copies (half of a clean build's time). Functions that the library's own class
+// templates befriend (make_shared, the comparisons of containers) cannot be among them: clang 19
+// then refuses the class ("cannot befriend target of using declaration"). Bodies include what they
+// use.
 export namespace std {
 
 using std::byte;

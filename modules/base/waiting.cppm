@@ -40,7 +40,7 @@ class Patience {
     }
     return waited <= limit_;
   }
-  /// The same in parts, for a wait with a report of its own: whether it is time for the report,
+  /// For a wait with a report of its own: whether it is time for the report,
   /// true until reported() was called.
   inline bool is_due(double waited) const { return !reported_ && waited > report_after_; }
   inline void reported() { reported_ = true; }

@@ -5,7 +5,7 @@ import :stream;
 
 export namespace tessera {
 
-/// What memory is used for; MemoryStatistics counts each category.
+/// Use of memory; MemoryStatistics counts each category.
 enum class MemoryCategory : std::uint8_t {
   parameter,
   gradient,

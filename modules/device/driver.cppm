@@ -46,7 +46,7 @@ class DeviceDriver {
   virtual void free_pinned(void* data, std::size_t bytes) noexcept;
 
   virtual Queue make_queue() = 0;
-  /// What is queued there still runs.
+  /// Frees a queue. Calls that are queued there still run.
   virtual void free_queue(Queue queue) noexcept = 0;
   /// Returns when all work of the queue is done.
   virtual void synchronize(Queue queue) = 0;
@@ -55,8 +55,8 @@ class DeviceDriver {
   virtual void free_mark(Mark mark) noexcept = 0;
   /// Places the mark after all work of the queue; a mark that was placed before moves there.
   virtual void record(Mark mark, Queue queue) = 0;
-  /// What is queued from now on waits until the mark's present place is reached. A mark that was
-  /// never placed counts as reached.
+  /// Calls that are queued from now on wait until the mark's present place is reached. A mark that
+  /// was never placed counts as reached.
   virtual void wait(Queue queue, Mark mark) = 0;
   /// Whether the mark's place is reached. Never blocks.
   virtual bool reached(Mark mark) = 0;
@@ -100,7 +100,7 @@ DeviceDriver& driver_of(Device device);
 /// Calls poll() of every device that is open. Whether one has work left.
 bool poll_devices();
 
-/// Of an error's text: the device does not exist. Errors (input).
+/// Errors (input): the device does not exist.
 void check_device(Device device);
 
 }  // namespace tessera

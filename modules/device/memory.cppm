@@ -6,11 +6,11 @@ import :stream;
 
 export namespace tessera {
 
-/// What the calling thread (a rank) has in use of the CPU's memory.
+/// Use of the CPU's memory by the calling thread (a rank).
 MemoryStatistics memory_statistics();
 /// Resets the peaks to what is in use now.
 void reset_memory_peaks();
-/// What is in use of a device's memory, whichever thread has it; of the CPU: as above.
+/// Use of a device's memory by all threads; of the CPU: as above.
 MemoryStatistics memory_statistics(Device device);
 void reset_memory_peaks(Device device);
 
@@ -72,7 +72,7 @@ class PinnedMemory {
 /// it.
 void account_memory(MemoryCategory category, std::int64_t bytes);
 
-/// What the scopes of the calling thread say about an allocation.
+/// Properties of an allocation that the scopes of the calling thread set.
 struct MemoryRequest {
   MemoryCategory category = MemoryCategory::other;
   bool peers_read = false;
@@ -91,9 +91,9 @@ class MemoryScope {
 };
 MemoryCategory current_memory_category();
 
-/// What the calling thread allocates within the scope will be read by other ranks: Storage takes it
-/// from memory that they reach, so that a collective need not copy it there. A MemoryScope within
-/// ends this.
+/// Memory that the calling thread allocates within the scope will be read by other ranks: Storage
+/// takes it from memory that they reach, so that a collective need not copy it there. A MemoryScope
+/// within ends this.
 class PeersReadScope {
  public:
   PeersReadScope();
@@ -127,7 +127,7 @@ class PlannedMemoryScope {
 };
 bool memory_planned();
 
-/// What an allocation of `bytes` occupies: allocations have size classes.
+/// Bytes that an allocation of `bytes` occupies: allocations have size classes.
 std::int64_t occupied_bytes(std::size_t bytes);
 
 /// `bytes` of the CPU's memory aligned to 64, from the thread's cache when it holds a block of that

@@ -27,7 +27,7 @@ Streams& streams() {
   return *instance;
 }
 
-/// What StreamScopes set, the innermost last.
+/// Streams that StreamScopes set, the innermost last.
 std::vector<Stream>& scopes() {
   thread_local std::vector<Stream> instance;
   return instance;

@@ -27,7 +27,7 @@ class Stream {
 
   /// Queues a function of the host, which must not use devices.
   void launch(std::function<void()> function) const;
-  /// What is queued from now on runs after the event. Error: the event is of another kind of
+  /// Calls that are queued from now on run after the event. Error: the event is of another kind of
   /// device.
   void wait(const Event& event) const;
   /// Blocks the host until all is done that was queued. Raises the first error of it.

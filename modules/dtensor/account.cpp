@@ -78,7 +78,7 @@ class AsWritten final : public Mode {
   bool again_ = false;
 };
 
-/// What this rank executes.
+/// Counts the calls that this rank executes.
 class AsExecuted final : public Mode {
  public:
   explicit AsExecuted(Account& account) : account_(account) {}

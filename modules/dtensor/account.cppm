@@ -5,26 +5,26 @@ import tessera.tensor;
 
 export namespace tessera {
 
-/// What the calls of one operator did on this rank.
+/// Work of the calls of one operator on this rank.
 struct OperatorWork {
   std::int64_t calls = 0;
   double flops = 0;  // Op::flops, of local shapes
   double bytes = 0;  // of operands that were read and results that were written; views move none
 };
 
-/// What the collectives of one kind on one mesh axis did.
+/// Work of the collectives of one kind on one mesh axis.
 struct CollectiveWork {
   std::int64_t calls = 0;
   std::int64_t bytes = 0;  // that this rank received
 };
 
-/// What a part of a program does, as one rank sees it. An account of a run on the meta device is a
+/// Work of a part of a program, as one rank sees it. An account of a run on the meta device is a
 /// prediction: nothing is computed, and no other rank needs to be there.
 struct Account {
   /// Floating-point operations of the products of the program as written: of global shapes, so of
   /// all ranks together and the same in every layout. Recomputation is not in it.
   double model_flops = 0;
-  /// Of the local calls of this rank, by operator; with recomputation.
+  /// Local calls of this rank, by operator; with recomputation.
   std::map<std::string, OperatorWork> operators = {};
   /// By mesh axis ("shard"; joined by '+' if a collective spans several) and kind ("all_gather").
   std::map<std::pair<std::string, std::string>, CollectiveWork> collectives = {};

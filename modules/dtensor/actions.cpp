@@ -32,7 +32,7 @@ class CommunicatorActions final : public collective::Observer {
   }
 };
 
-/// Of one thread, while it has modes.
+/// State of one thread, while it has modes.
 struct Installed {
   CommunicatorActions actions;
   collective::ObserverScope scope{actions};

@@ -24,7 +24,7 @@ import :agree;
 namespace tessera {
 namespace {
 
-/// What each rank tells the others, as numbers.
+/// Numbers that each rank tells the others.
 struct Note {
   static constexpr int length = 3 + max_dims + 1 + max_dims;
   std::int64_t dims = 0;

@@ -25,7 +25,7 @@ import :steps;
 
 namespace tessera {
 
-/// What a PendingRedistribution holds.
+/// State of a PendingRedistribution.
 struct RedistributionState {
   Tensor x;
   SpecHandle to;
@@ -86,7 +86,8 @@ void same_shape(const Call& call, ResultShapes& out) {
   out.push_back({call.in[0].shape(), call.in[0].dtype()});
 }
 
-/// Of redistribute and its asynchronous form: the second attribute is the gradient's layout.
+/// Gradient of redistribute and of its asynchronous form: the second attribute is the gradient's
+/// layout.
 void redistribute_backward(const BackwardContext& context, std::span<const Tensor> grads,
                            std::span<Tensor> out) {
   out[0] = redistribute(grads[0], context.args<RedistributeArgs>().gradient->layout);

@@ -18,7 +18,7 @@ export namespace tessera {
 /// Error: the layout shards a dim that x does not have.
 Tensor distribute(const Tensor& x, const Layout& layout);
 Tensor distribute(const Tensor& x, std::initializer_list<Placement> placements);
-/// The same for the copy of global rank `source`; the x of the other ranks provides only the shape,
+/// Distributes the copy of global rank `source`; the x of the other ranks provides only the shape,
 /// the type and whether a gradient is required. Each rank receives only its own part. Always a
 /// leaf.
 /// Error: the rank is not in the mesh.
@@ -44,7 +44,7 @@ Tensor from_local(const Tensor& local, const Layout& layout,
 /// Partial.
 Tensor to_local(const Tensor& x, std::optional<Layout> gradient = std::nullopt);
 
-/// The same value in another layout; all conversions that communicate use it. The gradient
+/// Brings the value into another layout; all conversions that communicate use it. The gradient
 /// has layout `gradient`, even if the forward moves nothing; default: x's layout with Replicate
 /// instead of Partial. If the meshes differ, they must have the same ranks, or `to` a subset of x's
 /// ranks: the other ranks get an undefined tensor.
@@ -53,7 +53,7 @@ Tensor to_local(const Tensor& x, std::optional<Layout> gradient = std::nullopt);
 Tensor redistribute(const Tensor& x, const Layout& to,
                     std::optional<Layout> gradient = std::nullopt);
 Tensor redistribute(const Tensor& x, std::initializer_list<Placement> to);
-/// The same with one axis changed.
+/// Changes one axis of the layout.
 Tensor redistribute_axis(const Tensor& x, int axis, Placement to);
 
 /// From one mesh to another, with one message per box of elements. Every rank of either mesh calls

@@ -105,7 +105,7 @@ const Op& from_local_op = register_op<FromLocalArgs>({
     .about = "The distributed tensor whose local part on this rank is the operand.",
 });
 
-/// What a term's change does to the norm of all terms: sign(x) (|x| / norm)^(p-1), 0 at 0.
+/// Slope of the norm of all terms with respect to one term: sign(x) (|x| / norm)^(p-1), 0 at 0.
 Tensor norm_slope(const Tensor& x, const Tensor& whole, double order) {
   const Tensor zero = ops::eq(x, ops::zeros_like(x));
   const Tensor share = ops::abs(ops::div(x, ops::masked_fill(whole, zero, 1)));

@@ -73,7 +73,7 @@ bool is_free(const Plan& plan) {
   return true;
 }
 
-/// What it costs to bring one operand from a placement to another on one axis; unreachable
+/// Cost of bringing one operand from a placement to another on one axis; unreachable
 /// placements cost most.
 double conversion_cost(Placement from, Placement to, std::int64_t axis_size, double bytes) {
   if (from == to) {
@@ -237,7 +237,7 @@ Search search_of(const Call& call, bool allow_communication) {
 /// By operand or result, then by mesh axis.
 using AxisPlacements = std::vector<std::vector<Placement>>;
 
-/// What the cheapest strategy of every axis wants of operands, and makes of results.
+/// Placements that the cheapest strategy of every axis wants of operands, and makes of results.
 struct Chosen {
   AxisPlacements in;
   AxisPlacements out;

@@ -11,7 +11,7 @@ struct Propagation {
   const Op* op = nullptr;
   InlineVector<SpecHandle, 4> in;  // the key's: as the operands are; null for absent ones
   Attributes arguments;            // the key's are the fixed ones
-  /// What each operand must become; equal to `in` where nothing is to do.
+  /// Specs that the operands must have; equal to `in` where nothing is to do.
   InlineVector<SpecHandle, 4> wanted;
   InlineVector<SpecHandle, 2> out;             // of the results
   std::optional<Attributes> local;             // of the local call, where they differ

@@ -19,8 +19,8 @@ import :steps;
 namespace tessera {
 namespace {
 
-/// What a step reduces: norms by their powers, whose sum is the whole's. In f64, as the powers of
-/// what f32 holds may be more, or less, than it can hold.
+/// Terms that a step reduces: norms by their powers, whose sum is the whole's. In f64, as the
+/// powers of what f32 holds may be more, or less, than it can hold.
 Tensor terms_of(const Tensor& local, const Step& step) {
   const double order = norm_order(step);
   if (order == 0) {

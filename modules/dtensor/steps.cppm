@@ -9,7 +9,7 @@ import :resolved;
 
 namespace tessera {
 
-// What the conversions share: a Spec among the attributes, and checks of their operand.
+// Shared parts of the conversions: a Spec among the attributes, and checks of their operand.
 inline SpecHandle with_layout(const Spec& spec, const Layout& layout) {
   return Spec::make(layout, spec.shape, spec.dtype);
 }

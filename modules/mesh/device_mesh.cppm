@@ -105,7 +105,7 @@ class DeviceMesh {
   /// order: slices "replicate" and "tensor" through a rank give the 2-d mesh of both through it.
   /// Error (input): they do not meet in one rank, or do not span a grid of this mesh.
   DeviceMesh concatenate(std::span<const DeviceMesh> parts) const;
-  /// The same ranks with an axis renamed.
+  /// A mesh of these ranks with an axis renamed.
   DeviceMesh rename(std::string_view name, std::string_view new_name) const;
 
   /// A hash of the content: equal in every process.

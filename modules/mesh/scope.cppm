@@ -24,7 +24,7 @@ class MeshScope {
 
 /// The mesh of the innermost scope of this thread; no mesh (false) outside of all scopes.
 DeviceMesh current_mesh();
-/// The same; an Error that names `what` outside of all scopes.
+/// The mesh of the innermost scope; an Error that names `what` outside of all scopes.
 DeviceMesh require_mesh(const char* what);
 
 }  // namespace tessera

@@ -73,12 +73,12 @@ class ModelFamily {
   virtual std::vector<HubKey> write(const ModelSizes& sizes) const = 0;
   /// Parameters that have another name or form there. The default: none.
   virtual std::vector<HubTensor> tensors(const ModelSizes& sizes) const;
-  /// What names of a folder may lack at their beginning ("transformer."), as transformers' base
+  /// Prefix that names of a folder may lack ("transformer."), as transformers' base
   /// model writes them. The default: nothing.
   virtual std::string base_prefix() const;
   /// Patterns of tensors in a folder that are no parameters. The default: none.
   virtual std::vector<std::string> ignored_tensors() const;
-  /// What a layer's name has before its number, "model.layers.", and the size that counts them.
+  /// Text before a layer's number in its name, "model.layers.", and the size that counts them.
   struct Layers {
     std::string prefix;
     std::string key;  // of config.json

@@ -258,8 +258,8 @@ void HubConfig::check_common(const std::string& architecture) {
   only("transformers_weights", "\"model.safetensors\"", "transformers reads the weights there");
   only("loss_type", "\"ForCausalLM\"", "the loss is the cross entropy of the next token");
   if (present(json, "architectures")) {
-    // Of a folder that names several classes, or none, or another one. Early writers differ in
-    // upper and lower case.
+    // The class in a folder that names several classes, or none, or another one. Early writers
+    // differ in upper and lower case.
     const Json& classes = json["architectures"];
     const bool known = classes.is_array() && classes.size() == 1 && classes.front().is_string() &&
                        lower(classes.front().get<std::string>()) == lower(architecture);

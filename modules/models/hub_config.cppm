@@ -15,7 +15,7 @@ class HubConfig {
   // Each returns a value that can be used where the file's is wrong, and notes the problem.
   /// A size from 1 to `limit` that must be there.
   std::int64_t size(const std::string& key, std::int64_t limit);
-  /// The same, `otherwise` where it is absent.
+  /// Reads a size; `otherwise` where it is absent.
   std::int64_t size(const std::string& key, std::int64_t limit, std::int64_t otherwise);
   double positive(const std::string& key, double otherwise);
   bool flag(const std::string& key, bool otherwise);
@@ -25,7 +25,7 @@ class HubConfig {
 
   /// The key must be absent, null or have this value (JSON); `reason` follows in the error.
   void only(const std::string& key, const std::string& json, const std::string& reason);
-  /// The same for each entry of a list.
+  /// Checks each entry of a list.
   void only_entries(const std::string& key, const std::string& json, const std::string& reason);
   /// Keys that do not change what is computed, besides those of every model in transformers.
   void ignore(std::span<const std::string> keys);
@@ -35,11 +35,11 @@ class HubConfig {
   bool sound() const;
 
   // For who reads the whole file; a family only reads its own keys.
-  /// What is the same for all families: the class, the tasks of the weights, quantization.
+  /// Checks the keys of all families: the class, the tasks of the weights, quantization.
   void check_common(const std::string& architecture);
   /// Error (input) that lists the problems, if there are any.
   void throw_if_any() const;
-  /// The same after all reads, with the keys that are misspelt.
+  /// Ends the reading: an error names the keys that are misspelt.
   void finish();
   /// After finish(): keys that are ignored because nobody knows them.
   std::vector<std::string> unknown() const;
@@ -50,7 +50,7 @@ class HubConfig {
   /// The type of the weights by its name in PyTorch, from dtype or torch_dtype (older writers);
   /// "" where neither is there.
   std::string dtype();
-  /// What an export passes on: a JSON object with the keys that were not read.
+  /// Keys that an export passes on: a JSON object of those that were not read.
   std::string others() const;
 
  private:

@@ -4,7 +4,7 @@ import tessera.base;
 
 export namespace tessera::models {
 
-/// What a key of [model] holds.
+/// Value of a key of [model].
 using ModelValue = std::variant<bool, std::int64_t, double>;
 
 /// Allowed numbers of a key.

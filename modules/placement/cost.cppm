@@ -12,7 +12,7 @@ std::uint64_t links_version();
 
 export namespace tessera {
 
-/// What communication along one mesh axis costs a rank.
+/// Costs of communication along one mesh axis for a rank.
 struct Link {
   double latency = 10e-6;  // seconds to begin a collective
   double bandwidth = 5e9;  // bytes a second that a rank receives

@@ -84,7 +84,7 @@ std::string holders(const Layout& layout, const std::vector<int>& ranks, int axi
       "{}", fmt::join(parts, placement.is_partial() ? sign_of(placement) : std::string(",")));
 }
 
-/// What a picture shows: two dims (rows, columns), -1 where the tensor lacks them.
+/// Dims that a picture shows: two (rows, columns), -1 where the tensor lacks them.
 struct Grid {
   int row_dim = -1;
   int column_dim = -1;

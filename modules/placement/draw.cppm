@@ -12,8 +12,8 @@ export namespace tessera {
 /// Error (input): the layout shards a dim that the tensor lacks.
 std::string draw_text(const Layout& layout, const Dims& shape);
 
-/// The same as an SVG picture (one file's content). A tensor of more than two dims is shown by the
-/// two dims that are sharded first, or its last two; all others are named in the caption.
+/// The layout as an SVG picture (one file's content). A tensor of more than two dims is shown by
+/// the two dims that are sharded first, or its last two; all others are named in the caption.
 std::string draw_svg(const Layout& layout, const Dims& shape);
 
 }  // namespace tessera

@@ -50,7 +50,7 @@ class Layout {
                      std::span<const int> order = {});
   static Layout make(const DeviceMesh& mesh, std::initializer_list<Placement> placements,
                      std::initializer_list<int> order = {});
-  /// The same on the mesh of the innermost MeshScope of this thread. Error: there is none.
+  /// Makes a layout on the mesh of the innermost MeshScope of this thread. Error: there is none.
   static Layout make(std::initializer_list<Placement> placements);
   /// Replicate on every axis.
   static Layout replicated(const DeviceMesh& mesh);
@@ -94,7 +94,7 @@ class Layout {
   /// The form that PyTorch prints: a Shard applied after later axes is StridedShard(dim, factor).
   std::vector<Placement> strided_placements() const;
 
-  /// Of the content: equal in every process.
+  /// Hash of the content: equal in every process.
   inline std::uint64_t hash() const { return data_->hash; }
   /// Dense, from 0, in order of making; of this process only.
   inline std::uint32_t id() const { return data_->id; }

@@ -31,13 +31,13 @@ struct LocalPart {
   Dims shape;
 };
 
-/// What the rank at `coordinates` (one for each mesh axis) holds of a tensor of `shape`.
+/// The part of a tensor of `shape` that the rank at `coordinates` (one for each mesh axis) holds.
 /// Error (input): the layout shards a dim that the tensor does not have.
 LocalPart local_part(const Dims& shape, const Layout& layout, const Dims& coordinates);
 Dims local_shape(const Dims& shape, const Layout& layout, const Dims& coordinates);
 Dims local_offset(const Dims& shape, const Layout& layout, const Dims& coordinates);
 
-/// The same by global rank. Error: the rank is not of the layout's mesh.
+/// The part by global rank. Error: the rank is not of the layout's mesh.
 LocalPart local_part(const Dims& shape, const Layout& layout, int rank);
 
 /// The shape that no rank's part exceeds: every cut rounded up. What collectives pad to.

@@ -21,7 +21,7 @@ namespace tessera {
 
 namespace {
 
-/// What a plan depends on. Links are in it by their version.
+/// Key of a plan: all that it depends on. Links are in it by their version.
 struct Key {
   std::uint32_t from, to;
   std::uint64_t links;

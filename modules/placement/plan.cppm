@@ -8,7 +8,7 @@ import :local;
 
 export namespace tessera {
 
-/// What a step does along its one mesh axis, of k ranks. "Chunk c" is the part that the rank with
+/// Work of a step along its one mesh axis, of k ranks. "Chunk c" is the part that the rank with
 /// coordinate c gets: ceil(n / k) long, trailing ones short or empty.
 enum class StepKind : std::uint8_t {
   slice,           // Replicate -> Shard(to_dim): keep the own chunk; local
@@ -52,7 +52,7 @@ struct Step {
 
 /// How many ranks take part in a step: the product of its axes' sizes.
 int rank_count(const Step& step);
-/// Of a step from or to a norm's Partial: its order. What is reduced are the values' powers of it,
+/// Order of a step from or to a norm's Partial. What is reduced are the values' powers of it,
 /// in f64, and their root is the result. 0 for all other steps.
 double norm_order(const Step& step);
 /// The names of a step's axes, "shard" or "replicate+shard".
@@ -82,7 +82,7 @@ const Plan& plan_redistribute(const Layout& from, const Layout& to, const Dims& 
 
 /// The plan as text: a line for each step with its axis, placements, bytes and cost, then the sum.
 std::string explain(const Plan& plan);
-/// The same for a plan that is looked up, or made, as plan_redistribute does.
+/// Explains a plan that is looked up, or made, as plan_redistribute does.
 std::string explain(const Layout& from, const Layout& to, const Dims& shape,
                     std::size_t element_size);
 
@@ -100,7 +100,7 @@ struct Transfer {
 /// of different meshes; both must be without Partial among the ranks named.
 std::vector<Transfer> transfers(const Layout& from, std::span<const int> sources, const Layout& to,
                                 std::span<const int> destinations, const Dims& shape);
-/// The same between all ranks of two layouts' meshes. Error: either layout has a Partial.
+/// Transfers between all ranks of two layouts' meshes. Error: either layout has a Partial.
 std::vector<Transfer> transfers(const Layout& from, const Layout& to, const Dims& shape);
 
 }  // namespace tessera

@@ -1,4 +1,4 @@
-// What a step of a plan moves and costs.
+// Prices of a plan's steps: what each moves and costs.
 module;
 #include <algorithm>
 #include <cstddef>

@@ -77,7 +77,7 @@ Elf64_Phdr segment_of(Bytes file, const Elf64_Ehdr& header, unsigned i) {
   return read_at<Elf64_Phdr>(file, header.e_phoff + std::uint64_t{i} * sizeof(Elf64_Phdr));
 }
 
-/// What dlopen relies on: every segment must be inside the file.
+/// Checks what dlopen relies on: every segment must be inside the file.
 std::string check_segments(Bytes file, const Elf64_Ehdr& header) {
   bool dynamic = false;
   for (unsigned i = 0; i < header.e_phnum; ++i) {

@@ -22,7 +22,7 @@ struct StampPlace {
 /// is checked against the file. Returns "" or why the file is refused.
 std::string locate_stamp(std::span<const std::byte> file, StampPlace& place);
 
-/// What the dynamic loader reads of a library to find the libraries that it needs.
+/// Entries that the dynamic loader reads of a library to find the libraries that it needs.
 struct DynamicSection {
   std::vector<std::string> needed;     // names, or paths where they have a slash
   std::optional<std::string> runpath;  // folders for what this library needs, separated by ':'

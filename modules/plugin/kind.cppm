@@ -30,7 +30,7 @@ template <class Interface>
 struct FactoryType<Interface> {
   using type = typename Interface::Factory;
 };
-/// What a plugin registers for an interface.
+/// A plugin's registration for an interface.
 template <class Interface>
 using FactoryOf = typename FactoryType<Interface>::type;
 
@@ -52,7 +52,7 @@ struct DeclaredKind {
 /// nothing; the same name with another interface or version is an error (run).
 void declare_kind(const Kind& kind, std::string_view factory_type);
 
-/// The same for an interface. A module declares its kinds in a source:
+/// Declares an interface's kind. A module declares its kinds in a source:
 ///   const bool declared = plugin::declare_kind<ParallelStyle>();
 template <Pluggable Interface>
 inline bool declare_kind() {

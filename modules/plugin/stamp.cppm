@@ -18,7 +18,7 @@ struct Offer {
   bool operator==(const Offer& other) const;
 };
 
-/// What gate one reads from a library's section without loading it.
+/// Content of a library's section that gate one reads without loading it.
 struct Stamp {
   std::string name;
   std::string version;

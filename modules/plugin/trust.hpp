@@ -24,7 +24,7 @@ class Trust {
   /// not be able to make it. False when it does not exist.
   bool check_folder(const std::string& path);
 
-  /// The same for a folder that this process makes where it does not exist: in a sticky folder
+  /// Checks a folder that this process makes where it does not exist: in a sticky folder
   /// nobody else can replace it then. Check it again when it is made.
   bool check_own_folder(const std::string& path);
 
@@ -37,7 +37,7 @@ class Trust {
   static std::string this_library();
 
  private:
-  /// What a path leads to: "" when it leads to nothing.
+  /// The file that a path leads to: "" when it leads to nothing.
   std::string follow(const std::string& path, std::string& last_folder);
   /// A sticky folder is safe to pass through: only its owner renames what is in it. It is not safe
   /// to search in.

@@ -280,7 +280,7 @@ struct ArgumentWords {
   }
 };
 
-/// What an aggregate of arguments says, without its C++ type.
+/// Description of an aggregate of arguments, without its C++ type.
 struct ArgumentsInfo {
   std::span<const ArgumentField> fields;
   ArgumentsType type = 0;

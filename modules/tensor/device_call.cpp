@@ -21,7 +21,7 @@ import :path;
 
 namespace tessera {
 
-/// What the dispatcher does with a fallback.
+/// The dispatcher's access to a fallback.
 struct FallbackAccess {
   static void run(HostFallback& fallback, const Call& call, std::span<Tensor> out);
 };

@@ -127,7 +127,7 @@ inline std::uint8_t checked_keys(const Op& op, std::span<const Tensor> in,
   return keys;
 }
 
-/// Of a call with an operand that is a copy where a view was meant: an error if it is written.
+/// Refuses a call that writes an operand which is a copy where a view was meant.
 [[gnu::noinline]] void check_written(const Call& call) {
   for (std::size_t i = 0; i < call.in.size(); ++i) {
     if (call.in[i] && (call.in[i].impl()->keys & copied_view_key) != 0 &&

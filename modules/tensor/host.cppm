@@ -41,7 +41,7 @@ class HostFallback {
   HostFallback(const HostFallback&) = delete;
   HostFallback& operator=(const HostFallback&) = delete;
 
-  /// What fell back so far, the most calls first.
+  /// Operators that fell back so far, the most calls first.
   const std::vector<Entry>& entries() const { return entries_; }
 
  private:

@@ -44,7 +44,7 @@ bool same(const ResultShapes& a, const ResultShapes& b) {
   return equal;
 }
 
-/// What the operator's results are, where nothing has computed them.
+/// Shapes of the operator's results, where nothing has computed them.
 ResultShapes inferred(const Call& call) {
   ResultShapes shapes;
   if (call.op.infer != nullptr) {
@@ -155,7 +155,7 @@ struct ActionPath {
     } else if (path.below != nullptr) {
       pass(*path.below, action, path.above, ModeStack::next(*path.below));
     } else {
-      // What happens within a scope is seen by all modes, what another action consists of by none.
+      // Actions within a scope are seen by all modes, parts of another action by none.
       const bool seen = encloses(action.kind);
       const TopModes modes(path, seen ? above : nullptr, seen ? below : nullptr);
       run();

@@ -10,7 +10,7 @@ export namespace tessera {
 /// below it sees what is executed (local operators, collectives).
 enum class ModeLevel : std::uint8_t { above_distribution, below_distribution };
 
-/// What happens besides calls of operators.
+/// Kinds of actions besides calls of operators.
 enum class ActionKind : std::uint8_t {
   create,         // a factory makes a tensor: out
   read,           // the host reads the values of a tensor: in -> values

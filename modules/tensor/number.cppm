@@ -36,7 +36,7 @@ struct NumberSource {
 /// Equal expressions of a thread have one id; they are kept as long as the thread.
 /// Error: the calling thread has no such expression.
 const NumberSource& source_of(SourceId id);
-/// What an operation computes, in a recorded step and in its replays.
+/// Result of an operation, in a recorded step and in its replays.
 double apply(NumberOp op, double left, double right);
 
 /// A number of the host. Arithmetic on numbers that come from a step's variables is recorded with
@@ -100,7 +100,7 @@ class Count {
 
   constexpr std::int64_t value() const { return value_; }
   constexpr SourceId source() const { return source_; }
-  /// The same as a number, for arithmetic.
+  /// The count as a number, for arithmetic.
   inline Number number() const { return {static_cast<double>(value_), source_}; }
   /// This count moved by a constant.
   Count plus(std::int64_t constant) const;

@@ -34,8 +34,8 @@ struct ResultShape {
 };
 using ResultShapes = InlineVector<ResultShape, 2>;
 
-/// What a placement rule looks at: global shapes, and for how many ranks each dim of each operand
-/// is cut in all.
+/// Facts that a placement rule looks at: global shapes, and for how many ranks each dim of each
+/// operand is cut in all.
 struct RuleContext {
   const Call& call;  // operands may be plain tensors (then none has a layout): look at shapes
   std::span<const ResultShape> out;  // global
@@ -60,14 +60,14 @@ struct InnerReduction {
 struct Strategy {
   InlineVector<Placement, 4> in;   // one for each operand, absent ones included (ignored)
   InlineVector<Placement, 2> out;  // one for each result
-  /// What the axis' ranks reduce among them on the way, in this order; Op::composed does it, and
+  /// Reductions among the axis' ranks on the way, in this order; Op::composed does them, and
   /// may do nothing else. Only for operators whose caller has asked for it by an attribute: no
   /// operator communicates by itself.
   InlineVector<InnerReduction, 2> reductions = {};
 };
 using Strategies = std::vector<Strategy>;
 
-/// What the local call of a distributed operator must know to change its attributes.
+/// Facts that the local call of a distributed operator needs to change its attributes.
 struct LocalContext {
   const Call& call;                // as the program wrote it: global
   std::span<const SpecHandle> in;  // null for absent operands
@@ -97,11 +97,11 @@ struct BackwardContext {
 
 /// The structure in C++ of the function that an operator computes, for code that is generated.
 ///
-/// Of an operator whose one result has at each place a function of what its operands, which
+/// Code of an operator whose one result has at each place a function of what its operands, which
 /// broadcast, have there, and of its dynamic arguments, which are numbers: computed in float
 /// (double for f64), with booleans as 0 or 1, and then rounded to the result's type:
 ///     template <class T> static T value(T operand..., T number...);
-/// Of an operator that computes each row of the last dim alone, of `n` elements:
+/// Or of an operator that computes each row of the last dim alone, of `n` elements:
 ///     template <class T> static void row(std::int64_t n, const T* operand..., double number...,
 ///                                        T* result...);
 /// with an operand or a result that each row has once as a pointer to it. T is the type of the
@@ -145,7 +145,7 @@ inline constexpr std::uint64_t saves_all = ~std::uint64_t{0};
 
 /// Whether results share operand 0's memory.
 enum class Aliasing : std::uint8_t { none, sometimes, always };
-/// What an operator sends to other ranks; `planned`: what the planner finds for its layouts.
+/// Communication of an operator; `planned`: what the planner finds for its layouts.
 enum class Communicates : std::uint8_t {
   none,
   all_reduce,
@@ -194,7 +194,7 @@ struct Op {
   /// any device) and the number of threads; 0: none in this call. Kernels have no other memory that
   /// grows with their operands. Null: none in any call.
   std::size_t (*workspace)(const Call& call, std::span<const Tensor> out) = nullptr;
-  /// What the operator computes of each element, or of each row of the last dim: so neighbouring
+  /// Code of each element, or of each row of the last dim: so neighbouring
   /// operators become one loop (see docs/graph.md, "Compiled kernels"). It has the bits of the
   /// kernel. Null: nothing in any call.
   Element (*element)(const Call& call) = nullptr;
@@ -226,12 +226,12 @@ struct Op {
   std::uint64_t constant_outputs = saves_none;
 
   bool in_place = false;  // writes operand 0 and returns it
-  /// Of an in-place operator: versions of what it writes stay, so that saved tensors remain valid.
+  /// In-place operator: versions of what it writes stay, so that saved tensors remain valid.
   /// It gives memory that was released the values that it held before, or completes what another
   /// operator has begun to write.
   bool keeps_versions = false;
-  /// Of the results. A `view` aliases always unless it says `sometimes`; so does an in-place
-  /// operator.
+  /// Aliasing of the results. A `view` aliases always unless it says `sometimes`; so does an
+  /// in-place operator.
   Aliasing aliasing = Aliasing::none;
   Communicates communicates = Communicates::none;
   /// It begins a collective that `wait` of a result (of an in-place operator: of its first operand)
@@ -240,7 +240,7 @@ struct Op {
   /// It completes the collective that was issued for its first operand, whose bytes it leaves
   /// alone.
   bool completes = false;
-  /// Of an operator that is a form of another one (mul_ of mul): what its functions refer to.
+  /// The operator that this one is a form of (mul for mul_): its functions refer to it.
   const Op* form_of = nullptr;
   bool never_replicated = false;
   /// It moves or converts elements and computes nothing else, so it takes types that are only
@@ -296,7 +296,7 @@ struct Op {
   std::string operand_name(std::size_t i, std::size_t count) const;
 };
 
-/// What an operator does besides computing its results, from what it declares. Code that plans,
+/// Effects of an operator besides its results, from what it declares. Code that plans,
 /// records or checks reads this; no code recognises an operator by its name.
 struct Effects {
   Aliasing aliasing = Aliasing::none;

@@ -176,7 +176,7 @@ bool strides_repeat(const Tensor& x) {
   return equation.has_solution(0, true);
 }
 
-// Of an in-place operator's call, whose operands are local tensors.
+// Checks of an in-place operator's call, whose operands are local tensors.
 
 bool is_written(const Op& op, std::size_t operand) {
   return operand == 0 || op.operands[operand].type.ends_with('!');
@@ -298,7 +298,8 @@ void check_single_operands(const Call& call) {
   return true;
 }
 
-/// The same; at once where each tensor has a storage of its own, whose memory is its own.
+/// Whether all are apart; known at once where each tensor has a storage of its own, whose memory is
+/// its own.
 inline bool all_apart(std::span<const Tensor> in) {
   const std::uint64_t pass = Storage::new_pass();
   for (const Tensor& x : in) {

@@ -6,7 +6,7 @@ import :mode;
 import :op;
 import :value;
 
-// What the dispatcher keeps for each thread, and how it hands a call to a mode.
+// State that the dispatcher keeps for each thread, and how it hands a call to a mode.
 namespace tessera {
 
 struct PathState {

@@ -10,8 +10,9 @@ class Spec;
 /// Keeps a Spec. What holds one for longer than a call holds it by this.
 using SpecHandle = Counted<const Spec>;
 
-/// What a distributed tensor is besides its bytes. Interned: two specs are equal exactly when their
-/// addresses are. A Spec lives as long as something holds it, and a while longer.
+/// A distributed tensor without its bytes: shape, type, layout. Interned: two specs are equal
+/// exactly when their addresses are. A Spec lives as long as something holds it, and a while
+/// longer.
 class Spec {
  public:
   const Layout layout;

@@ -5,7 +5,7 @@ import :value;
 
 export namespace tessera {
 
-/// What a checkpoint holds: names -> tensors (distributed ones by their shards) and scalars.
+/// Content of a checkpoint: names -> tensors (distributed ones by their shards) and scalars.
 struct StateDict {
   using Scalar = std::variant<std::int64_t, double, std::string>;
   std::map<std::string, Tensor> tensors;

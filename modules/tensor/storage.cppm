@@ -59,9 +59,9 @@ class Storage {
   void restore_memory();
   /// Books the memory on another category from now on. Borrowed memory is not booked.
   void move_to(MemoryCategory category);
-  /// What the memory is booked on; of borrowed memory, nothing.
+  /// The category that the memory is booked on; of borrowed memory, nothing.
   inline MemoryCategory category() const { return category_; }
-  /// Of none(): whether it would have some.
+  /// For none(): whether it would have memory.
   inline bool has_memory() const {
     return source_ == Source::none ? !released_ : data_ != nullptr || bytes_ == 0;
   }

@@ -8,7 +8,7 @@ import :spec;
 
 export namespace tessera {
 
-/// What autograd knows about a tensor; the autograd module derives from it.
+/// Autograd's state of a tensor; the autograd module derives from it.
 class AutogradState {
  public:
   virtual ~AutogradState();
@@ -16,7 +16,7 @@ class AutogradState {
   virtual bool is_computed() const = 0;
 };
 
-/// What the dispatcher must look at before it may call a kernel.
+/// Reasons why the dispatcher may not call a kernel at once.
 enum DispatchKey : std::uint8_t {
   requires_grad_key = 1,
   distributed_key = 2,
@@ -91,7 +91,7 @@ class Tensor {
   void* raw_data() const;
   /// The first element's address in its device's memory, for that device's kernels.
   void* device_address() const;
-  /// The same with the element type checked.
+  /// The data with the element type checked.
   template <class T>
   inline T* data() const {
     check_type(DTypeOf<T>::value);
@@ -212,7 +212,7 @@ Tensor from_memory(void* data, const Dims& shape, DType dtype,
 /// Another view of the same bytes, without any gradient's path: new shape, strides and offset
 /// (strided only).
 Tensor alias(const Tensor& x, const Dims& shape, const Dims& strides, std::int64_t offset);
-/// The same value without a gradient's path; shares the data.
+/// The value without a gradient's path; shares the data.
 Tensor detached(const Tensor& x);
 /// x, a copy where a view was meant: writing it is an error (see copied_view_key).
 void set_copied_view(const Tensor& x);

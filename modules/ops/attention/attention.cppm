@@ -33,8 +33,9 @@ Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tens
 /// transformers' Llama), for positions offset .. offset + T - 1. Sharded by batch, by heads, or by
 /// time (dim 1): each rank uses the positions of its shard.
 Tensor rotary(const Tensor& x, double theta, std::int64_t offset = 0);
-/// The same with explicit positions, i64 [T] or [B, T], 0 or more: for packed sequences, or for a
-/// time dim that is distributed in another order. If x is sharded by time, so are the positions.
+/// Rotary embedding with explicit positions, i64 [T] or [B, T], 0 or more: for packed sequences, or
+/// for a time dim that is distributed in another order. If x is sharded by time, so are the
+/// positions.
 Tensor rotary(const Tensor& x, const Tensor& positions, double theta);
 /// silu(gate) * up.
 Tensor swiglu(const Tensor& gate, const Tensor& up);

@@ -1,4 +1,4 @@
-// What the fused attentions share: the checks of q, k and v, and the calls of the kernels, for
+// Shared parts of the fused attentions: the checks of q, k and v, and the calls of the kernels, for
 // operands in either order of dims.
 module;
 #include "attention/kernels/attention.hpp"

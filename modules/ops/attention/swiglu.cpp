@@ -88,7 +88,7 @@ void grad_rule(const RuleContext& context, Strategies& strategies) {
   pass_partial(context, strategies, 0b100, 0b01);  // gate's gradient is linear in up
 }
 
-/// Of (dy up silu'(gate), dy silu(gate)).
+/// Gradient of swiglu's gradient, (dy up silu'(gate), dy silu(gate)).
 void grad_backward(const BackwardContext& context, std::span<const Tensor> grads,
                    std::span<Tensor> out) {
   const Tensor& dy = context.in[0];

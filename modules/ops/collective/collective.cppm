@@ -137,7 +137,7 @@ class IssuedCollective final : public PendingCollective {
 // stream, which is ordered with the current one by events. The host does not wait. On the CPU
 // nothing travels: the kernel runs on another thread, on the tensors themselves.
 
-/// Of an in-place operator: whether it also reads what it writes.
+/// Whether an in-place operator also reads what it writes.
 enum class Written : std::uint8_t { and_read, only };
 
 /// Whether the world communicates in the background, and the calling thread is not in a stream.
@@ -158,7 +158,7 @@ template <class Args>
 void in_stream(const Call& call, std::span<Tensor> out) {
   communicate_in_stream(call, out, call.args<Args>().group);
 }
-/// The same, of those that only issue.
+/// Registers an in-place operator that only issues its call.
 template <class Args, Written written = Written::and_read>
 void issued_in_stream(const Call& call, std::span<Tensor> out) {
   issue_in_stream(call, out, call.args<Args>().group, written);
@@ -199,7 +199,7 @@ class PendingTensor {
 /// Calls an operator that issues, below distribution.
 PendingTensor issue(const Op& op, const Tensor& x, const Attributes& attributes);
 
-// The same collectives, issued now and completed in wait(). They have no gradient: the caller must
+// Asynchronous collectives: issued now, completed in wait(). They have no gradient: the caller must
 // record them as a step of its own.
 PendingTensor all_gather_async(const Tensor& shard, std::int64_t dim, std::int64_t extent,
                                Ranks group);

@@ -7,7 +7,7 @@ import tessera.collective;
 import :collective;
 import :kernel_call;
 
-// What the collectives of local tensors share.
+// Shared parts of the collectives of local tensors.
 namespace tessera::ops {
 
 /// The segment that names what a call moves: only its extent takes part in the comparison of calls.
@@ -15,8 +15,8 @@ inline collective::Segment named(std::int64_t identity) {
   return {nullptr, nullptr, 1 + (identity & 0x7fffffff), 0};
 }
 
-/// What the dispatcher leaves to an operator that writes lists: the versions of all of a list but
-/// its first tensor.
+/// Moves the versions that the dispatcher leaves to an operator that writes lists: those of all of
+/// a list but its first tensor.
 inline void bump_further_versions(std::span<const Tensor> written) {
   for (std::size_t i = 1; i < written.size(); ++i) {
     written[i].storage().bump_version();

@@ -41,7 +41,7 @@ class InStream {
   InStream& operator=(const InStream&) = delete;
   ~InStream() { within_stream = before_; }
 
-  /// What the communicators have done; nothing where nobody observes.
+  /// Calls that the communicators have made; empty where nobody observes.
   const std::vector<collective::StreamedActivity>& calls() const { return record_.calls(); }
 
  private:
@@ -181,7 +181,7 @@ class Twins {
   std::vector<std::pair<const Storage*, Counted<Storage>>> known_;
 };
 
-/// What was queued for a tensor's memory.
+/// A collective that was queued for a tensor's memory.
 class QueuedCollective final : public PendingCollective {
  public:
   /// On the CPU, `written` stays until the call has ended, `sources` until nobody reads them.

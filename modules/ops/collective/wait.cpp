@@ -1,4 +1,4 @@
-// What orders a rank's calls with those of others: wait, wait_readers.
+// Order between a rank's calls and those of others: wait, wait_readers.
 module;
 #include <cstdint>
 #include <memory>

@@ -102,7 +102,7 @@ Shapes forward_shapes(const Call& call) {
   return {.x = call.in[0].shape(), .weight = call.in[1].shape(), .y = {}};
 }
 
-/// Of conv2d_grad_input(dy, weight).
+/// Shapes of conv2d_grad_input(dy, weight).
 Shapes input_shapes(const Call& call, const ConvGradientArgs& s) {
   check_dims(call, 0, 4);
   check_dims(call, 1, 4);
@@ -113,7 +113,7 @@ Shapes input_shapes(const Call& call, const ConvGradientArgs& s) {
           .y = {}};
 }
 
-/// Of conv2d_grad_weight(dy, x).
+/// Shapes of conv2d_grad_weight(dy, x).
 Shapes weight_shapes(const Call& call, const ConvGradientArgs& s) {
   check_dims(call, 0, 4);
   check_dims(call, 1, 4);
@@ -336,7 +336,7 @@ Tensor gradient_of_weight(const BackwardContext& context, const Tensor& dy, cons
       ConvGradientArgs{s.stride, s.padding, s.dilation, s.groups, {weight[2], weight[3]}});
 }
 
-/// Of a gradient with respect to dy.
+/// Part of a gradient's gradient: convolution of the gradient with respect to dy.
 Tensor convolved(const BackwardContext& context, const Tensor& x, const Tensor& weight) {
   const auto s = context.args<ConvGradientArgs>();
   return call_one(conv_op, {x, weight, {}}, ConvArgs{s.stride, s.padding, s.dilation, s.groups});

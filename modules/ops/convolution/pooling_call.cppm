@@ -1,4 +1,4 @@
-// What pooling and interpolation share: checks of images and windows.
+// Shared parts of pooling and interpolation: checks of images and windows.
 module;
 #include <fmt/format.h>
 module tessera.ops:pooling_call;

@@ -1,5 +1,5 @@
-// What the operators that choose by indices share: the types of elements and indices, arrays seen
-// around the indexed dim, the checks of an index's shape and values.
+// Shared parts of the operators that choose by indices: the types of elements and indices, arrays
+// seen around the indexed dim, the checks of an index's shape and values.
 module;
 #include "index/kernels/indexing.hpp"
 #include "shared/kernels/workspace.hpp"
@@ -16,7 +16,7 @@ struct DimArgs {
   std::int64_t dim;  // that is indexed
 };
 
-/// Of gradients.
+/// Arguments of gradients: the dim, and the shape of the operand.
 struct DimShapeArgs {
   std::int64_t dim;
   Dims shape;  // the gradient's
@@ -48,7 +48,7 @@ inline void visit(const Call& call, const Tensor& x, const Tensor& index, F f) {
   });
 }
 
-/// The same for kernels that only move elements: bool and u8 too.
+/// Calls f with the C++ type, for kernels that only move elements: bool and u8 too.
 template <class F>
 inline void visit_moved(const Call& call, const Tensor& x, const Tensor& index, F f) {
   if (size_of(x.dtype()) == 1) {
@@ -115,7 +115,7 @@ Tensor index_first_dims(const Tensor& x, std::span<const Tensor> indices);
 Tensor index_put_first_dims(const Tensor& x, std::span<const Tensor> indices, const Tensor& values,
                             bool accumulate);
 
-/// Of DimShapeArgs: the local shape of the result in place of the global one.
+/// Localizes DimShapeArgs: the local shape of the result in place of the global one.
 Attributes localize_shape(const LocalContext& context);
 
 /// The operator gather_backward: zeros of `shape`, with dy added at the indices along `dim`.

@@ -96,7 +96,7 @@ std::size_t bytes_of(const Tensor& x, const Dims& shape) {
   return static_cast<std::size_t>(shape.product()) * size_of(x.dtype());
 }
 
-/// What all rules here share, for a big tensor (x, or its gradient), whose slices follow
+/// Placement rules of this file, for a big tensor (x, or its gradient), whose slices follow
 /// the dims of the places in a small one: `add(big, small, index)` with index the placement of each
 /// index.
 template <class Add>

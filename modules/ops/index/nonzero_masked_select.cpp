@@ -1,4 +1,4 @@
-// What depends on the values of elements: nonzero, masked_select.
+// Operators whose result's shape depends on the values of elements: nonzero, masked_select.
 module;
 #include <fmt/format.h>
 

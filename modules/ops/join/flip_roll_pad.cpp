@@ -262,7 +262,7 @@ void pad_rule(const RuleContext& context, Strategies& strategies) {
 
 extern const Op& pad_backward_op;
 
-/// What a constant has added is cut off, and what was cut off gets zeros.
+/// Gradient of pad: what a constant has added is cut off, and what was cut off gets zeros.
 void pad_gradient(const BackwardContext& context, std::span<const Tensor> grads,
                   std::span<Tensor> out) {
   const auto args = context.args<PadArgs>();

@@ -295,8 +295,8 @@ Tensor log_shares(const BackwardContext& context, const Tensor& logits, const Te
                                                         : sub(wide, unsqueeze(lse, -1));
 }
 
-/// Of (p - [class is the target]) dloss, and 0 in ignored rows. p's share by way of lse goes back
-/// to what made that, or is counted here.
+/// Gradient of (p - [class is the target]) dloss, and 0 in ignored rows. p's share by way of lse
+/// goes back to what made that, or is counted here.
 void second(const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out) {
   const Tensor& targets = context.in[2];
   const DType wide = context.in_dtypes[0];

@@ -1,4 +1,4 @@
-// What losses share: their checks, their reduction, and classes that ranks share.
+// Shared parts of losses: their checks, their reduction, and classes that ranks share.
 module tessera.ops:loss_call;
 
 import tessera.base;

@@ -24,7 +24,7 @@ struct SmoothL1Args {
   Dynamic<double> beta;
 };
 
-/// Of a - b: its sign beyond beta, proportional within.
+/// Gradient with respect to a - b: its sign beyond beta, proportional within.
 void smooth_l1_backward(const BackwardContext& context, std::span<const Tensor> grads,
                         std::span<Tensor> out) {
   const double beta = context.args<SmoothL1Args>().beta;

@@ -1,4 +1,4 @@
-// What gradients of other families call of the softmaxes.
+// Parts of the softmaxes that gradients of other families call.
 module tessera.ops:norm_call;
 
 import tessera.base;

@@ -106,7 +106,7 @@ void cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   });
 }
 
-/// Of rows along the last dim; the others are transposed, or computed by columns.
+/// Computes rows along the last dim; the others are transposed, or computed by columns.
 template <class Args, class F>
 Element row_of(const Call& call) {
   return dim_of<Args>(call) == call.in[0].dims() - 1 ? element_of<F>() : Element{};
@@ -162,7 +162,7 @@ void grad_rule(const RuleContext& context, Strategies& strategies) {
   pass_partial(context, strategies, 0b01);
 }
 
-/// Of y (dy - <y, dy>), with <,> the sum of products along dim.
+/// Gradient of y (dy - <y, dy>), with <,> the sum of products along dim.
 void softmax_second(const BackwardContext& context, std::span<const Tensor> grads,
                     std::span<Tensor> out) {
   const Tensor& g = grads[0];
@@ -315,7 +315,7 @@ Tensor total(const BackwardContext& context, const Tensor& x) {
                             : sum(x, {args.dim}, true);
 }
 
-/// Of dy - exp(y) total(dy).
+/// Gradient of dy - exp(y) total(dy).
 void log_softmax_second(const BackwardContext& context, std::span<const Tensor> grads,
                         std::span<Tensor> out) {
   const DType wide = statistics_type(context.in_dtypes[1]);

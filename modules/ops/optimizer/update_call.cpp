@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::size_t first_state = 2;  // after parameters and gradients
 
-/// What the kernels cannot work on is an error: a copy would lose what is written.
+/// Refuses parameters that the kernels cannot work on: a copy would lose what is written.
 void check_written(const Call& call, std::size_t list, std::size_t place, const Tensor& parameter,
                    const Tensor& x) {
   const std::string& name = call.op.operands[list].name;

@@ -44,14 +44,14 @@ void for_each_row(const Call& call, std::span<const bool> needed, UpdateRow upda
 /// The numbers of Adam's step, whatever form its state has.
 functions::Adam adam_of(const AdamStep& settings, bool decoupled);
 
-/// What the rule does first, of settings that have these fields.
+/// Scale and decay of the gradient, of settings that have these fields.
 template <class Settings>
 inline functions::OwnGradient own_gradient(const Settings& settings, bool decoupled = false) {
   const double scale = settings.grad_scale;
   return {.scale = settings.maximize ? -scale : scale,
           .decay = decoupled ? 0.0 : settings.weight_decay.value};
 }
-/// What the parameter is multiplied by.
+/// The number that the parameter is multiplied by.
 template <class Settings>
 inline double shrink(const Settings& settings, bool decoupled = true) {
   return decoupled ? 1.0 - settings.lr * settings.weight_decay : 1.0;

@@ -35,7 +35,7 @@ struct AdamStep {
 };
 void adam_(TensorList parameters, TensorList gradients, TensorList exp_avgs, TensorList exp_avg_sqs,
            TensorList max_exp_avg_sqs, const AdamStep& settings);
-/// The same with decoupled decay.
+/// Adam with decoupled decay.
 void adamw_(TensorList parameters, TensorList gradients, TensorList exp_avgs,
             TensorList exp_avg_sqs, TensorList max_exp_avg_sqs, const AdamStep& settings);
 

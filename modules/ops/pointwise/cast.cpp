@@ -1,4 +1,4 @@
-// The same numbers in another type.
+// Casts: the values in another type.
 module;
 #include <cstdint>
 #include <span>

@@ -23,7 +23,7 @@ struct NanToNumArgs {
 using namespace elementwise;
 using operands::PointwiseForms;
 
-/// What was replaced is constant.
+/// Gradient of nan_to_num: replaced elements are constant.
 void nan_to_num_backward(const BackwardContext& context, std::span<const Tensor> grads,
                          std::span<Tensor> out) {
   static const Op& masked = find_op("masked_fill_backward");

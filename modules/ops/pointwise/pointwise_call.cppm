@@ -1,5 +1,5 @@
-// What elementwise operators share: the kernels and the gradients of the functions of elements, and
-// tensors in the formulas of second derivatives.
+// Shared parts of elementwise operators: the kernels and the gradients of the functions of
+// elements, and tensors in the formulas of second derivatives.
 module;
 #include <tessera/math.hpp>
 
@@ -20,7 +20,8 @@ namespace tessera::ops::elementwise {
 /// y = f(the call's operands; numbers). The operands broadcast to y, which is contiguous.
 void apply_function(const kernels::FunctionKernels& function, const Call& call,
                     std::span<const double> numbers, const Tensor& y);
-/// The same of operands of y's shape; those that are not contiguous are copied into the workspace.
+/// Applies the function to operands of y's shape; those that are not contiguous are copied into the
+/// workspace.
 void apply_to_copies(const kernels::FunctionKernels& function, const Call& call,
                      std::span<const double> numbers, const Tensor& y, Workspace& w);
 
@@ -40,7 +41,7 @@ inline void function_cpu(const Call& call, std::span<Tensor> out) {
   apply_function(kernels::kernels_of<F, operands, numbers>(), call,
                  numbers_of<numbers>(call.attributes), out[0]);
 }
-/// The same of operands of one shape, in a workspace.
+/// Applies F to operands of one shape, in a workspace.
 template <class F, std::size_t operands, std::size_t numbers = 0>
 inline void copied_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   apply_to_copies(kernels::kernels_of<F, operands, numbers>(), call,
@@ -129,13 +130,13 @@ template <class F, std::size_t numbers>
 struct Gradient {
   static inline const Op* op = nullptr;
 
-  /// Of the function.
+  /// Gradient of the function.
   static void backward(const BackwardContext& context, std::span<const Tensor> grads,
                        std::span<Tensor> out) {
     out[0] = call_one(*op, {context.in[0], grads[0]}, context.attributes);
   }
 
-  /// Of the gradient.
+  /// Gradient of the gradient.
   static void again(const BackwardContext& context, std::span<const Tensor> grads,
                     std::span<Tensor> out) {
     const Tensor& x = context.in[0];

@@ -62,7 +62,7 @@ void write(const Call& call, std::span<Tensor> out) {
   copy_elements(whole, out[0]);
 }
 
-/// What the operator's kernel needs, after its result where this is copied.
+/// Operands as the operator's kernel needs them, after its result where this is copied.
 template <std::size_t first>
 std::size_t workspace(const Call& call, std::span<const Tensor> out) {
   const Op& op = *call.op.form_of;

@@ -1,4 +1,5 @@
-// What random operators share: their placement rule, and loops over the elements that a rank holds.
+// Shared parts of random operators: their placement rule, and loops over the elements that a rank
+// holds.
 module;
 #include "pointwise/kernels/pointwise.hpp"
 #include "shared/kernels/philox.hpp"
@@ -12,7 +13,7 @@ import :kernel_call;
 
 namespace tessera::ops::random_numbers {
 
-/// What the kernels take.
+/// The range as the kernels take it.
 inline kernels::RandomRange range_of(const RandomNumbers& numbers) {
   return {.seed = numbers.seed,
           .stream = numbers.stream,

@@ -62,7 +62,7 @@ void cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
                   pointer<void>(w, out[0]));
 }
 
-/// The same of magnitudes.
+/// Reduces magnitudes.
 template <kernels::ReduceOp op>
 void magnitude_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   constexpr double infinity = std::numeric_limits<double>::infinity();

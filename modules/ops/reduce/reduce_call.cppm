@@ -1,4 +1,4 @@
-// What reductions share: shapes, placements, and gradients along one dim.
+// Shared parts of reductions: shapes, placements, and gradients along one dim.
 module tessera.ops:reduce_call;
 
 import tessera.base;

@@ -17,7 +17,7 @@ void in_pieces(std::int64_t count, std::int64_t grain,
 /// reference for the speed of a training step.
 double measure_gemm(double seconds);
 
-/// What kernels compute beside their reads and writes, in f32.
+/// Work of kernels beside their reads and writes, in f32.
 enum class Computed : std::uint8_t { exponentials, random_words };
 
 /// Computes about `count` of these in the calling thread, by the functions that the kernels use, on

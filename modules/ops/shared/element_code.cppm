@@ -2,7 +2,7 @@ export module tessera.ops:element_code;
 
 import tessera.base;
 
-/// What code that is generated from Op::element needs to have the bits of the operators' kernels.
+/// Needs of code that is generated from Op::element, to have the bits of the operators' kernels.
 export namespace tessera::ops {
 
 struct SourceFile {

@@ -1,4 +1,4 @@
-// What the calls of kernels need of their operands: contiguous data, matrices within strides, the
+// Operands as kernels need them: contiguous data, matrices within strides, the
 // C++ type of an element type; and the words of the checks that operators share.
 module;
 #include <tessera/half.hpp>
@@ -20,7 +20,7 @@ inline DType statistics_type(DType dtype) { return dtype == DType::f64 ? DType::
 
 using kernels::Workspace;
 
-/// What computes a call whose intermediate values are in a workspace. With a workspace that only
+/// Computes a call whose intermediate values are in a workspace. With a workspace that only
 /// counts it touches no tensor's memory, as the tensors may be anywhere: it takes what it needs,
 /// and returns.
 using WorkspaceKernel = void (*)(const Call& call, std::span<const Tensor> out, Workspace& w);
@@ -55,7 +55,8 @@ Tensor copied_operand(Workspace& w, const Tensor& x);
 inline Tensor contiguous_operand(Workspace& w, const Tensor& x) {
   return !x || x.is_contiguous() ? x : copied_operand(w, x);
 }
-/// The same, for kernels so short that they notice what another handle of x costs.
+/// Contiguous data of an operand, for kernels so short that they notice what another handle of x
+/// costs.
 class ContiguousOperand {
  public:
   ContiguousOperand(Workspace& w, const Tensor& x) : x_(x) {
@@ -110,7 +111,7 @@ inline void add_into(Workspace& w, const Tensor& into, Add add) {
   add(sums);
   convert_into(into, sums);
 }
-/// The same, starting with zeros instead of what `into` holds.
+/// Adds to zeros instead of what `into` holds.
 template <class Add>
 inline void sum_into(Workspace& w, const Tensor& into, Add add) {
   const Tensor sums = sums_for(w, into);
@@ -143,13 +144,13 @@ Tensor row_of(const Tensor& x);
 inline double product_flops(std::int64_t elements, std::int64_t terms) {
   return 2.0 * static_cast<double>(elements) * static_cast<double>(terms);
 }
-/// The same where operand `left` has the dim that is summed over as its last one.
+/// Counts the work where operand `left` has the dim that is summed over as its last one.
 template <std::size_t left>
 inline double last_dim_flops(const Call& call, std::span<const Tensor> out) {
   return product_flops(out[0].numel(), call.in[left].shape().back());
 }
-/// Of convolutions: each element of y is a sum over the kernel of weight [O, C / groups, kh, kw].
-/// Which tensors these are: 0 and 1 are operands, 2 is the result.
+/// Counts the work of convolutions: each element of y is a sum over the kernel of weight [O, C /
+/// groups, kh, kw]. Which tensors these are: 0 and 1 are operands, 2 is the result.
 template <std::size_t y, std::size_t weight>
 inline double kernel_flops(const Call& call, std::span<const Tensor> out) {
   const Dims& w = (weight == 2 ? out[0] : call.in[weight]).shape();
@@ -163,7 +164,7 @@ void multiply(Workspace& w, const Call& call, const kernels::Gemm& shape, const 
 void multiply(Workspace& w, const Call& call, const Tensor& left, const Tensor& right,
               const Tensor& out, bool accumulate);
 
-/// What an operator's localize() returns whose local call has to know of which tensor it is part:
+/// Result of an operator's localize() whose local call has to know of which tensor it is part:
 /// the call's arguments with that tensor's Spec.
 template <class A>
 inline Attributes with_whole(const LocalContext& context, const SpecHandle& whole) {
@@ -206,15 +207,15 @@ void pass_partial(const RuleContext& context, Strategies& strategies, unsigned o
 void call_lists(const Op& op, std::initializer_list<std::span<const Tensor>> lists,
                 const Attributes& attributes);
 
-// Of gradients that can be differentiated again; by operators.
+// Parts of gradients that can be differentiated again, by operators.
 /// sum + term; the term itself where nothing was added yet.
 void add_to(Tensor& sum, const Tensor& term);
 /// The backward of layer_norm_backward (`centred`) and of rms_norm_backward: operands dy, x,
 /// weight, the mean (where centred) and rstd, results dx, dweight and dbias (where centred).
 void norm_second_derivative(const BackwardContext& context, std::span<const Tensor> grads,
                             std::span<Tensor> out, bool centred);
-/// What x gains by the gradients of its rows' statistics, each of which may be undefined; `mean`
-/// undefined: rstd is 1 / the root mean square.
+/// Addition to x's gradient by the gradients of its rows' statistics, each of which may be
+/// undefined; `mean` undefined: rstd is 1 / the root mean square.
 Tensor of_statistics(const Tensor& x, const Tensor& mean, const Tensor& rstd, const Tensor& of_mean,
                      const Tensor& of_rstd);
 

@@ -3,7 +3,7 @@ export module tessera.ops:operands;
 import tessera.base;
 import tessera.tensor;
 
-/// What operators share: broadcasting, dims as the user counts them, types.
+/// Shared parts of operators: broadcasting, dims as the user counts them, types.
 export namespace tessera::operands {
 
 /// The shape to which both broadcast. Errors: extents that differ and are not 1.

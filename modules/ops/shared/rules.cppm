@@ -10,8 +10,8 @@ export namespace tessera::rules {
 /// 1 there, or lack the dim, are Replicate. Any number of operands and results (results all of the
 /// broadcast shape).
 void pointwise(const RuleContext& context, Strategies& strategies);
-/// The same for functions that are linear in all operands together (add, sub, neg, cast between
-/// floating types): Partial(sum) and Partial(avg) pass through when all operands have them.
+/// Placement rule of functions that are linear in all operands together (add, sub, neg, cast
+/// between floating types): Partial(sum) and Partial(avg) pass through when all operands have them.
 void pointwise_linear(const RuleContext& context, Strategies& strategies);
 /// Linear in each operand when the others are Replicate (mul): Partial passes from any one operand.
 void pointwise_multilinear(const RuleContext& context, Strategies& strategies);

@@ -1,4 +1,4 @@
-// What operators that put elements in order share.
+// Shared parts of operators that put elements in order.
 module tessera.ops:sort_call;
 
 import tessera.base;

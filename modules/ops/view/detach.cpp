@@ -1,4 +1,4 @@
-// The same value without its gradient: detach.
+// detach: the value without its gradient.
 module tessera.ops;
 
 import tessera.base;

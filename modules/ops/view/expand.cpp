@@ -51,7 +51,7 @@ void make_view(const Call& call, Tensors& out) {
   out.push_back(alias(x, shape, operands::broadcast_strides(x, shape), x.offset()));
 }
 
-/// What repeats is whole on every rank; the other dims keep their shards.
+/// Placement rule: what repeats is whole on every rank; the other dims keep their shards.
 void rule(const RuleContext& context, Strategies& strategies) {
   const Dims& from = context.call.in[0].shape();
   const Dims& to = context.out[0].shape;

@@ -141,7 +141,7 @@ struct SliceBackwardArgs {
   std::int64_t step;
 };
 
-/// The same with the dim counted from the front.
+/// Arguments with the dim counted from the front.
 struct Scatter {
   int dim;
   std::int64_t extent;

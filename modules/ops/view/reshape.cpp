@@ -1,4 +1,5 @@
-// The same elements in the same order in another shape: view, reshape, flatten, unflatten, view_as.
+// Views of the elements in their order in another shape: view, reshape, flatten, unflatten,
+// view_as.
 module;
 #include <fmt/format.h>
 

@@ -18,7 +18,7 @@ struct SqueezeArgs {
   std::int64_t dim;
 };
 
-/// What squeeze's local call gets for a dim that stays.
+/// Marks a dim that stays, in squeeze's local call.
 constexpr std::int64_t no_dim = max_dims;
 
 int squeezed_dim(const Dims& x, std::int64_t dim) {

@@ -44,7 +44,7 @@ Tensor diagonal(const Tensor& x, std::int64_t offset = 0, std::int64_t dim1 = 0,
 /// tensors only. Errors: elements outside of the memory; a gradient is required and x repeats
 /// elements.
 Tensor as_strided(const Tensor& x, const Dims& shape, const Dims& strides, std::int64_t offset = 0);
-/// The same value, detached from the autograd graph.
+/// A view of the value, detached from the autograd graph.
 Tensor detach(const Tensor& x);
 
 // These share x's memory where they can.

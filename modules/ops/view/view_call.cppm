@@ -1,4 +1,4 @@
-// What views with other shapes share, and what gradients of other families call of the views.
+// Shared parts of views with other shapes, and views that gradients of other families call.
 module tessera.ops:view_call;
 
 import tessera.base;

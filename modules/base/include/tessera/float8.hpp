@@ -77,7 +77,7 @@ struct Float8 {
 
  private:
   static constexpr int fraction = 7 - exponent;
-  /// What numbers become that are too large: infinity, or the largest number.
+  /// Result for numbers that are too large: infinity, or the largest number.
   static constexpr std::uint32_t overflow = infinite ? ((1U << exponent) - 1U) << fraction : 0x7eU;
   /// The power of two (the bits of a float) that is too large in any case.
   static constexpr std::uint32_t too_large =

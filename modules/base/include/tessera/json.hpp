@@ -28,8 +28,8 @@ using ParsedOrderedJson = Parsed<nlohmann::ordered_json>;
 /// proportional to the text up to there. The problem's text fits after "FILE: ".
 ParsedJson parse_json_object(std::string_view text, const JsonLimits& limits = {});
 
-/// The same for a file, whose size is checked before a byte of it is read. A file that cannot be
-/// read, or is not a regular file, is a problem too.
+/// Reads the object from a file, whose size is checked before a byte of it is read. A file that
+/// cannot be read, or is not a regular file, is a problem too.
 ParsedJson read_json_object(const std::string& path, const JsonLimits& limits = {});
 ParsedOrderedJson read_ordered_json_object(const std::string& path, const JsonLimits& limits = {});
 

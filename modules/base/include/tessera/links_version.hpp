@@ -1,4 +1,5 @@
-// What placement tells dtensor, and no user of the library: so it is in no interface.
+// Version of the links: placement tells it dtensor, and no user of the library: so it is in no
+// interface.
 #pragma once
 #include <cstdint>
 

@@ -9,8 +9,8 @@
 namespace tessera {
 
 /// Keeps what was found or inserted since the last `most` insertions, and at most 2 * most entries.
-/// What find or insert returns stays valid for the next `most` calls of either. One thread at a
-/// time.
+/// A map of recent entries. A value that find or insert returns stays valid for the next `most`
+/// calls of either. One thread at a time.
 template <class Key, class Value, class Hash = std::hash<Key>>
 class RecentMap {
  public:

@@ -1,4 +1,4 @@
-// What comes from outside, a config, a command line or a file, as an error shows it.
+// Text from outside, of a config, a command line or a file, as an error shows it.
 #pragma once
 #include <cstddef>
 #include <string>

@@ -74,7 +74,7 @@ inline auto visit(DType dtype, Body&& body) {
   return visit<AllTypes>(dtype, body, [] {});
 }
 
-/// The same for all types, those that are only stored included.
+/// Calls the body with all types, those that are only stored included.
 template <class Body>
 inline auto visit_stored(DType dtype, Body&& body) {
   return visit<StoredTypes>(dtype, body, [] {});

@@ -43,7 +43,7 @@ struct AttentionShape {
   [[nodiscard]] std::int64_t values() const { return value_dim == 0 ? head_dim : value_dim; }
 };
 
-/// What may change scores and probabilities on their way; T is the operands' type, or that of the
+/// Changes of scores and probabilities on their way; T is the operands' type, or that of the
 /// gradient. Nothing by default.
 template <class T>
 struct AttentionMask {

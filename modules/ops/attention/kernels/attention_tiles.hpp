@@ -1,6 +1,6 @@
 #pragma once
-// What attention.cpp and attention_backward.cpp share: tile sizes, copies into padded tiles, and
-// the tile of scores, which is kept transposed (keys down, queries across), so that the softmax
+// Shared parts of attention.cpp and attention_backward.cpp: tile sizes, copies into padded tiles,
+// and the tile of scores, which is kept transposed (keys down, queries across), so that the softmax
 // over keys goes lane by lane and keys and values are read where they lie.
 
 #include <algorithm>
@@ -168,7 +168,7 @@ void drop(const AttentionShape& shape, const AttentionMask<T>& mask, const TileP
   }
 }
 
-/// What a causal query 0 sees, or an index beyond all keys.
+/// The last key that a causal query 0 sees, or an index beyond all keys.
 inline std::int64_t last_key_of_query_0(const AttentionShape& shape) {
   if (!shape.causal) return std::numeric_limits<std::int32_t>::max();
   return shape.upper_left ? 0 : shape.keys - shape.queries;

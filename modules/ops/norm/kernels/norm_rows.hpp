@@ -20,7 +20,7 @@ struct StoreSome {
   }
 };
 
-/// Of a row that is read afterwards: nothing.
+/// Takes the place of a row that is read afterwards where there is none.
 struct NoNextRow {
   [[gnu::always_inline]] void operator()(std::int64_t /*at*/) const {}
 };
@@ -102,7 +102,7 @@ using kernels::NoNextRow;
 using kernels::StoreSome;
 namespace simd = kernels::simd;
 
-/// What a function of rows has that says nothing else (see Element in op.cppm).
+/// Defaults of a function of rows (see Element in op.cppm).
 struct Rows {
   static constexpr std::uint32_t whole = 0;
   static constexpr std::uint32_t sums = 0;

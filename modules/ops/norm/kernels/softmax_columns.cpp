@@ -100,7 +100,7 @@ template <class T, class Term>
   }
 }
 
-/// What is known of the columns of a tile while it is read.
+/// Maxima and sums of the columns of a tile while it is read.
 template <class T>
 struct Reading {
   Columns<T> references;  // near the largest elements

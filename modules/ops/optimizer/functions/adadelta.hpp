@@ -18,7 +18,7 @@ struct Adadelta {
   double rho = 0.9;
   double eps = 1e-6;
 
-  /// The same numbers in C, and what they do with the lanes of vectors of C.
+  /// The settings as numbers of C, and what they do with the lanes of vectors of C.
   template <class C>
   struct Lanes {
     explicit Lanes(const Adadelta& rule)

@@ -19,7 +19,7 @@ struct Adagrad {
   double initial = 0;
   bool first = false;
 
-  /// The same numbers in C, and what they do with the lanes of vectors of C.
+  /// The settings as numbers of C, and what they do with the lanes of vectors of C.
   template <class C>
   struct Lanes {
     explicit Lanes(const Adagrad& rule)

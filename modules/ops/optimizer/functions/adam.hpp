@@ -25,7 +25,7 @@ struct Adam {
 
   bool needs(std::size_t state) const { return state < 2 || amsgrad; }
 
-  /// The same numbers in C, and what they do with the lanes of vectors of C.
+  /// The settings as numbers of C, and what they do with the lanes of vectors of C.
   template <class C>
   struct Lanes {
     explicit Lanes(const Adam& rule)

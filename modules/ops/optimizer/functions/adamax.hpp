@@ -18,7 +18,7 @@ struct Adamax {
   double eps = 1e-8;
   double step_size = 2e-3;  // lr / (1 - beta1^t)
 
-  /// The same numbers in C, and what they do with the lanes of vectors of C.
+  /// The settings as numbers of C, and what they do with the lanes of vectors of C.
   template <class C>
   struct Lanes {
     explicit Lanes(const Adamax& rule)

@@ -17,7 +17,7 @@ struct Asgd {
   double rate = 1e-2;
   double weight = 1;
 
-  /// The same numbers in C, and what they do with the lanes of vectors of C.
+  /// The settings as numbers of C, and what they do with the lanes of vectors of C.
   template <class C>
   struct Lanes {
     explicit Lanes(const Asgd& rule)

@@ -18,7 +18,7 @@ struct Lion {
   double beta1 = 0.9;
   double beta2 = 0.99;
 
-  /// The same numbers in C, and what they do with the lanes of vectors of C.
+  /// The settings as numbers of C, and what they do with the lanes of vectors of C.
   template <class C>
   struct Lanes {
     explicit Lanes(const Lion& rule)

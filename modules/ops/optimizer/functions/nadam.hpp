@@ -22,7 +22,7 @@ struct NAdam {
   double moment_rate = 0;    // lr mu_(t+1) / (1 - mu_1 ... mu_(t+1))
   double root_factor = 1;    // 1 / sqrt(1 - beta2^t)
 
-  /// The same numbers in C, and what they do with the lanes of vectors of C.
+  /// The settings as numbers of C, and what they do with the lanes of vectors of C.
   template <class C>
   struct Lanes {
     explicit Lanes(const NAdam& rule)

@@ -21,7 +21,7 @@ struct RAdam {
   double rate = 1e-3;  // with the rectification and both corrections
   bool adaptive = false;
 
-  /// The same numbers in C, and what they do with the lanes of vectors of C.
+  /// The settings as numbers of C, and what they do with the lanes of vectors of C.
   template <class C>
   struct Lanes {
     explicit Lanes(const RAdam& rule)

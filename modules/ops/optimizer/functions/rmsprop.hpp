@@ -25,7 +25,7 @@ struct RMSprop {
     return state == 0 || (state == 1 ? momentum != 0 : centered);
   }
 
-  /// The same numbers in C, and what they do with the lanes of vectors of C.
+  /// The settings as numbers of C, and what they do with the lanes of vectors of C.
   template <class C>
   struct Lanes {
     explicit Lanes(const RMSprop& rule)

@@ -22,7 +22,7 @@ struct Rprop {
   double initial = 1e-2;
   bool first = false;
 
-  /// The same numbers in C, and what they do with the lanes of vectors of C.
+  /// The settings as numbers of C, and what they do with the lanes of vectors of C.
   template <class C>
   struct Lanes {
     explicit Lanes(const Rprop& rule)

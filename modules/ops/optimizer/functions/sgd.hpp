@@ -22,7 +22,7 @@ struct Sgd {
 
   bool needs(std::size_t) const { return momentum != 0; }
 
-  /// The same numbers in C, and what they do with the lanes of vectors of C.
+  /// The settings as numbers of C, and what they do with the lanes of vectors of C.
   template <class C>
   struct Lanes {
     explicit Lanes(const Sgd& rule)

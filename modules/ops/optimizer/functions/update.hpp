@@ -1,6 +1,6 @@
 #pragma once
-// What the rules of optimizers share. A rule is one step in one pass over flat arrays: p is the
-// parameter, g its gradient, and the other letters of the formulas are the optimizer's state.
+// Shared parts of the rules of optimizers. A rule is one step in one pass over flat arrays: p is
+// the parameter, g its gradient, and the other letters of the formulas are the optimizer's state.
 // Numbers that depend on the step are fields. Rule::Lanes<C> has the fields as C (float, or double
 // for parameters in f64), and computes with vectors of C, or with a device's numbers: see math.hpp.
 //     void operator()(V& p, V g, V* states) const;  // states that are absent are 0
@@ -11,7 +11,7 @@
 
 namespace tessera::functions {
 
-/// What every rule begins with: g = scale * gradient + decay * p.
+/// The gradient that every rule begins with: g = scale * gradient + decay * p.
 struct OwnGradient {
   double scale = 1;  // clipping; negative to maximize
   double decay = 0;  // an L2 penalty

@@ -15,7 +15,7 @@ struct Arithmetic : Function {
   static constexpr auto takes = Takes::everything;
 };
 
-/// Of bool: or.
+/// a + b; of bool: or.
 struct Add : Arithmetic {
   template <class T>
   static constexpr T value(T a, T b) {
@@ -37,7 +37,7 @@ struct Sub : Arithmetic {
   }
 };
 
-/// Of bool: and.
+/// a b; of bool: and.
 struct Mul : Arithmetic {
   template <class T>
   static constexpr T value(T a, T b) {
@@ -50,7 +50,7 @@ struct Mul : Arithmetic {
   }
 };
 
-/// Of integers: towards 0; 0 where b is 0.
+/// a / b; of integers towards 0, and 0 where b is 0.
 struct Div : Arithmetic {
   static constexpr auto integer_loop = Loop::library;
   static constexpr auto takes = Takes::numbers;
@@ -195,7 +195,8 @@ struct LibraryArithmetic : Function {
   static constexpr auto takes = Takes::numbers;
 };
 
-/// Of integers: by squaring, modulo the type's range; a negative exponent gives 0 (1 for base 1).
+/// a to the power of b; of integers by squaring, modulo the type's range; a negative exponent gives
+/// 0 (1 for base 1).
 struct Pow : LibraryArithmetic {
   template <class T>
   static constexpr T value(T base, T exponent) {
@@ -243,8 +244,8 @@ struct Fmod : LibraryArithmetic {
   }
 };
 
-/// The same with the quotient rounded down: Python's definition, in which quotient and remainder
-/// fit each other.
+/// Remainder of the quotient that is rounded down: Python's definition, in which quotient and
+/// remainder fit each other.
 struct Remainder : LibraryArithmetic {
   template <class T>
   static constexpr T value(T a, T b) {

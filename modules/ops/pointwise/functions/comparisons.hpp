@@ -9,7 +9,7 @@
 
 namespace tessera::functions {
 
-/// What has the type of its operands.
+/// A function whose result has the type of its operands.
 struct Choice : Function {
   static constexpr auto loop = Loop::elements;
   static constexpr auto takes = Takes::everything;

@@ -20,7 +20,7 @@ struct SmoothL1 : Function {
   }
 };
 
-/// Of sigmoid(a) with b: max(a, 0) - a b + log(1 + exp(-|a|)).
+/// Loss of sigmoid(a) with target b: max(a, 0) - a b + log(1 + exp(-|a|)).
 struct LogisticLoss : Function {
   static constexpr auto loop = Loop::library;
   template <class T>

@@ -18,14 +18,14 @@
 
 namespace tessera::functions {
 
-/// What happens to integers.
+/// Treatment of integers.
 enum class OfIntegers : std::uint8_t {
   cast,     // they are cast to f32
   compute,  // the function is computed with them
   copy      // the function does not change them
 };
 
-/// What a function of this file has besides (see Function): its operator's name and description.
+/// Besides a Function's members, a function of this file has its operator's name and description.
 ///     static constexpr const char* name = "exp";
 ///     static constexpr const char* about = "e to the power of x.";
 struct Unary : Function {

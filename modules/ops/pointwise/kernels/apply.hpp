@@ -40,7 +40,7 @@ struct Operand {
 /// y = f(operands; numbers), all contiguous and of one type.
 void apply(const FunctionKernels& function, DType dtype, std::int64_t count,
            std::span<const void* const> operands, std::span<const double> numbers, void* y);
-/// The same of operands that broadcast to `extents`; y is contiguous.
+/// Applies the function to operands that broadcast to `extents`; y is contiguous.
 void apply_strided(const FunctionKernels& function, DType dtype, Extents extents,
                    std::span<const Operand> operands, std::span<const double> numbers, void* y);
 

@@ -13,7 +13,7 @@ namespace {
 
 using namespace functions;  // NOLINT(google-build-using-namespace)
 
-/// Of two elements, and of an element and a number.
+/// Kernels of two elements, and of an element and a number.
 template <class... F>
 constexpr auto compared(List<F...> /*all*/) {
   return std::array{KernelsOf{&kernels_of<F, 2, 0>}..., KernelsOf{&kernels_of<F, 1, 1>}...};

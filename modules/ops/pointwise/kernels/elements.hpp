@@ -1,5 +1,5 @@
 #pragma once
-// What generated code of neighbouring elementwise operators is made of (Op::element): loads and
+// Parts of generated code of neighbouring elementwise operators (Op::element): loads and
 // stores of one vector, and the loop over all of them. Compiled at run time, for one instruction
 // set.
 
@@ -115,7 +115,7 @@ template <class T>
   return simd::splat<simd::Vector<T>>(static_cast<Compute<T>>(x[at]));
 }
 
-/// What is left of a value that is stored as T.
+/// The value after it was stored as T.
 template <class T>
 [[gnu::always_inline]] inline simd::Vector<T> rounded(simd::Vector<T> value) {
   if constexpr (std::is_same_v<T, BFloat16>) {

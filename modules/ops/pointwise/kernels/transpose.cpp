@@ -16,8 +16,9 @@ using Line = Word __attribute__((vector_size(64)));
 template <class Word>
 inline constexpr int kLine = 64 / sizeof(Word);
 
-/// Of lanes in groups of kGroup: the even groups of a, with the groups of b in place of the odd
-/// ones; or, kUpper, the odd groups of a in place of the even ones, and the odd groups of b.
+/// Exchange of lanes in groups of kGroup: the even groups of a, with the groups of b in place of
+/// the odd ones; or, kUpper, the odd groups of a in place of the even ones, and the odd groups of
+/// b.
 template <int kGroup, bool kUpper, class V, int... kAt>
 [[gnu::always_inline]] inline V join_groups(V a, V b,
                                             std::integer_sequence<int, kAt...> /*lanes*/) {
@@ -98,7 +99,7 @@ void transpose(std::int64_t rows, std::int64_t columns, const Word* x, std::int6
             Word* const to = y + i * y_stride + j;
             if constexpr (sizeof(Word) > 1) {
               if (i + kSide <= last_row && j + kSide <= last_column) {
-                // The same lines of the tile that follows, whose rows are pages apart.
+                // Prefetches these lines of the tile that follows, whose rows are pages apart.
                 for (std::int64_t line = 0; line < kSide; ++line)
                   __builtin_prefetch(from + (kTile + line) * x_stride, 0, 2);
                 transpose_square(from, x_stride, to, y_stride, streamed);

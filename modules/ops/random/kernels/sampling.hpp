@@ -8,7 +8,7 @@
 
 namespace tessera::kernels {
 
-/// What a row's weights are.
+/// Reading of a row's weights.
 struct WeightsRead {
   bool valid = true;          // finite and not negative
   std::int64_t positive = 0;  // how many are above 0

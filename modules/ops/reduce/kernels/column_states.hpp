@@ -39,7 +39,7 @@ template <std::int64_t kRows, class T, class Use>
   use(i / kLanes<T>, values, number);
 }
 
-/// The same for all rows, a few at once, so that what they are added to is loaded and stored less
+/// Adds all rows, a few at once, so that what they are added to is loaded and stored less
 /// often.
 template <std::int64_t kAtOnce, class T, class Use>
 [[gnu::always_inline]] inline void each_of_columns(const T* x, std::int64_t rows,
@@ -178,7 +178,7 @@ class Columns<LogSum, T> {
                            });
     for (std::int64_t vector = 0; vector < vectors_; ++vector) {
       const V distance = tops.data()[vector] - references_.data()[vector];
-      // What is far below matters only where nothing was added yet, and -infinity nowhere.
+      // A value far below matters only where nothing was added yet, and -infinity nowhere.
       const Mask is_nothing = tops.data()[vector] == -kInfinity;
       const Mask near =
           ((distance <= kReach) & ((distance >= -kReach) | added_.data()[vector])) | is_nothing;

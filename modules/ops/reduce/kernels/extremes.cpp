@@ -45,7 +45,8 @@ std::int64_t place_of(Plain<T> value, const T* x, std::int64_t size) {
   return i;
 }
 
-/// Of adjacent elements: the extreme of each part of the cache's size, then its place if it is new.
+/// Extremes of adjacent elements: the extreme of each part of the cache's size, then its place if
+/// it is new.
 template <class R, class T>
 Found<T> find_in_run(const T* x, std::int64_t first, std::int64_t last) {
   constexpr std::int64_t kPart = 1 << 12;

@@ -57,7 +57,7 @@ template <class R, std::int64_t kCount, class T>
   }
 }
 
-/// The same for all rows. The rows that follow are brought into the cache meanwhile: where rows are
+/// Reduces all rows. The rows that follow are brought into the cache meanwhile: where rows are
 /// pages apart, the machine does not do so by itself.
 template <class R, class T>
 [[gnu::always_inline]] inline void join_rows(const T* x, std::int64_t rows, std::int64_t width,

@@ -54,7 +54,7 @@ struct Maximum {
   }
   [[gnu::always_inline]] static Value of(T x) { return plain(x); }
   [[gnu::always_inline]] static Value join(Value a, Value b) { return a > b || a != a ? a : b; }
-  /// The same of vectors of floats, in three instructions.
+  /// Joins vectors of floats, in three instructions.
   template <class V>
   [[gnu::always_inline]] static V of_vector(V x) {
     return x;
@@ -122,7 +122,7 @@ struct Nonzeros : Sum<T> {
   [[gnu::always_inline]] static double of(T x) { return plain(x) != Plain<T>{} ? 1 : 0; }
 };
 
-/// Of floating types.
+/// The least magnitude of floating types.
 template <class T>
 struct MinimumAbs : Minimum<T> {
   [[gnu::always_inline]] static Plain<T> of(T x) { return std::abs(plain(x)); }
@@ -132,7 +132,7 @@ struct MinimumAbs : Minimum<T> {
   }
 };
 
-/// Of floating types.
+/// The greatest magnitude of floating types.
 template <class T>
 struct MaximumAbs : Maximum<T> {
   static Plain<T> start() { return Plain<T>{0}; }

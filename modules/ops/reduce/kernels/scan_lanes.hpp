@@ -1,5 +1,5 @@
 #pragma once
-// What scans of vectors are made of. For sources of this folder only.
+// Parts of scans of vectors. For sources of this folder only.
 
 #include <cstdint>
 

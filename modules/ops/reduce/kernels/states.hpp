@@ -1,5 +1,5 @@
 #pragma once
-// What is known of some elements, for variances and logarithms of sums of exponentials. For
+// State of a reduction of some elements, for variances and logarithms of sums of exponentials. For
 // kernels' sources only.
 
 #include <algorithm>
@@ -41,7 +41,7 @@ struct Moments {
   double mean = 0;
   double squares = 0;
 
-  /// Of both sets of elements (Chan, Golub and LeVeque, 1979).
+  /// Becomes the moments of both sets of elements (Chan, Golub and LeVeque, 1979).
   void join(const Moments& other) {
     if (other.count == 0) return;
     const double all = count + other.count;

@@ -84,7 +84,7 @@ struct Blocks {
   return result;
 }
 
-/// Of the values of words 0 to 3, vector j the elements 16 j to 16 j + 15: counter by counter.
+/// Stores the values of words 0 to 3, vector j the elements 16 j to 16 j + 15: counter by counter.
 template <class V>
 [[gnu::always_inline]] inline void in_order(const V* words, V* elements) {
   const auto first_of = [](V a, V b) __attribute__((always_inline)) {

@@ -1,5 +1,5 @@
 #pragma once
-// What kernels need to know about element types: the type that each one computes in.
+// Element types as kernels need them: the type that each one computes in.
 
 #include <cstdint>
 #include <tessera/half.hpp>

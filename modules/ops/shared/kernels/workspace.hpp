@@ -20,7 +20,8 @@ namespace tessera::kernels {
 ///       if (workspace.counts()) return;
 ///       ...
 ///
-/// What it takes must depend on shapes, types and the number of threads only, not on values.
+/// Memory of intermediate values. What a kernel takes must depend on shapes, types and the number
+/// of threads only, not on values.
 class Workspace {
  public:
   static constexpr std::size_t kAlignment = 64;

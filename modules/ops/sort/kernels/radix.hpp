@@ -51,7 +51,7 @@ Entry<K>* sort(Entry<K>* entries, Entry<K>* spare, std::int64_t count) {
   return entries;
 }
 
-/// The same by all threads: each has blocks of its own in every pass.
+/// Sorts by all threads: each has blocks of its own in every pass.
 template <class K>
 Entry<K>* sort_together(Workspace& workspace, Entry<K>* entries, Entry<K>* spare,
                         std::int64_t count) {

@@ -8,8 +8,8 @@
 
 namespace tessera::kernels {
 
-/// Of contiguous arrays [outer, reduced, inner]: lines along the middle dim, of which the first
-/// `count` (<= reduced) elements in order are wanted.
+/// Shape of contiguous arrays [outer, reduced, inner]: lines along the middle dim, of which the
+/// first `count` (<= reduced) elements in order are wanted.
 struct SortShape {
   std::int64_t outer = 1;
   std::int64_t reduced = 1;

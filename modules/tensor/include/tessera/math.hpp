@@ -1,5 +1,5 @@
 #pragma once
-// What the functions of elements are written with (docs/adding-an-operator.md): plain C++ without
+// Vocabulary of the functions of elements (docs/adding-an-operator.md): plain C++ without
 // the library of a host, which any compiler can read. So one structure is the kernel, which
 // computes with vectors, the code that is generated for neighbouring operators, a device's kernel,
 // which computes with its own numbers, and, of second derivatives, calls of operators.
@@ -169,7 +169,7 @@ template <class T>
 constexpr T minimum(T a, T b) {
   return a < b ? a : b;
 }
-/// The same, and NaN where one of them is.
+/// The greater of both, and NaN where one of them is.
 template <class T>
 constexpr T larger(T a, T b) {
   return a != a ? a : (a > b ? a : b);
@@ -185,7 +185,7 @@ constexpr T each(F f, T x, More... more) {
   return Of<T>::each(f, x, more...);
 }
 
-// Of second derivatives, which are computed with tensors.
+// Helpers of second derivatives, which are computed with tensors.
 /// `value` wherever x is.
 template <class T>
 constexpr T filled(T x, double value) {
@@ -230,17 +230,16 @@ enum class Loop : std::uint8_t {
   library    // one by one, by functions of the C library: it computes with float and double only
 };
 
-/// Of which types the operands may be.
+/// Types that the operands may have.
 enum class Takes : std::uint8_t { floating, numbers, everything, bits };
 
-/// What a function has that says nothing else. Numbers are an operator's dynamic arguments. It has
-/// one of
+/// Defaults of a function of elements. Numbers are an operator's dynamic arguments. The function
+/// has one of
 ///     template <class T> static constexpr T value(T operand..., T number...);
 ///     template <class T> static constexpr auto holds(T operand..., T number...);  // a truth
 /// and, with one operand and a gradient, one of
-///     template <class T> static constexpr T slope(T x, T number...);              // the
-///     derivative template <class T> static constexpr T gradient(T x, T grad, T number...);   //
-///     slope * grad
+///     template <class T> static constexpr T slope(T x, T number...);
+///     template <class T> static constexpr T gradient(T x, T grad, T number...);  // slope * grad
 /// and, unless it is 0, the second derivative by what tensors have:
 ///     template <class T> static T second(T x, double number...);
 struct Function {
