@@ -229,6 +229,7 @@ class Pass {
     const bool any = std::any_of(task.grads.begin(), task.grads.end(),
                                  [](const Tensor& g) { return g.defined(); });
     if (any) {
+      const PermissionScope permissions(node.permissions);
       node.backward(task.grads, out, options_.create_graph);
     }
     if (!options_.retain_graph && !options_.create_graph) {

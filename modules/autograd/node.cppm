@@ -46,6 +46,7 @@ class Node {
   std::uint64_t sequence;
   /// The module in whose forward the step was recorded; null outside of any.
   const std::string* module = current_module();
+  CallPermissions permissions = call_permissions();
   /// Hooks on the gradient of result i.
   std::vector<std::pair<int, GradientHook>> hooks;
 };

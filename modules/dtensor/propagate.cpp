@@ -18,6 +18,7 @@ import tessera.base;
 import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
+import tessera.autograd;
 
 namespace tessera {
 namespace {
@@ -175,14 +176,19 @@ struct Search {
   }
 
   [[noreturn]] void refuse(std::size_t i, const SpecHandle& wanted) const {
-    fail(
-        {.thing = op.name,
-         .wrong = fmt::format("operand '{}' {} must be redistributed to {}, and operators do not "
-                              "communicate implicitly",
-                              describe_operand(i), to_string(*specs[i]), to_string(wanted->layout)),
-         .advice = fmt::format("call redistribute(x, Layout::parse(mesh, \"{}\")) first, or open "
-                               "an AllowRedistribution scope",
-                               to_string(wanted->layout))});
+    const std::string layout = to_string(wanted->layout);
+    fail({.thing = in_backward() ? fmt::format("{} in backward", op.name) : op.name,
+          .wrong = fmt::format("operand '{}' {} must be redistributed to {}, and operators do not "
+                               "communicate implicitly",
+                               describe_operand(i), to_string(*specs[i]), layout),
+          .advice = in_backward()
+                        ? fmt::format("give the gradient the layout \"{}\" by a redistribute in "
+                                      "forward, or open an AllowRedistribution scope around the "
+                                      "call in forward or around backward",
+                                      layout)
+                        : fmt::format("call redistribute(x, Layout::parse(mesh, \"{}\")) first, or "
+                                      "open an AllowRedistribution scope",
+                                      layout)});
   }
 };
 

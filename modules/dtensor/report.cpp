@@ -22,7 +22,6 @@ namespace {
 struct ReportState {
   CommunicationReport* open = nullptr;
   AllowRedistribution* allowed = nullptr;
-  bool plain_is_replicate = false;
 };
 
 ReportState& state() {
@@ -130,12 +129,13 @@ double CommunicationTimer::seconds() const {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
 }
 
-AllowRedistribution::AllowRedistribution() : outer_(std::exchange(state().allowed, this)) {}
+AllowRedistribution::AllowRedistribution()
+    : outer_(std::exchange(state().allowed, this)), permission_({.redistribution = true}) {}
 AllowRedistribution::~AllowRedistribution() { state().allowed = outer_; }
-bool redistribution_allowed() { return state().allowed != nullptr; }
+bool redistribution_allowed() { return call_permissions().redistribution; }
 
-PlainIsReplicate::PlainIsReplicate() : outer_(std::exchange(state().plain_is_replicate, true)) {}
-PlainIsReplicate::~PlainIsReplicate() { state().plain_is_replicate = outer_; }
-bool plain_is_replicate() { return state().plain_is_replicate; }
+PlainIsReplicate::PlainIsReplicate() : permission_({.plain_is_replicate = true}) {}
+PlainIsReplicate::~PlainIsReplicate() = default;
+bool plain_is_replicate() { return call_permissions().plain_is_replicate; }
 
 }  // namespace tessera

@@ -3,6 +3,7 @@ export module tessera.dtensor:report;
 import tessera.base;
 import tessera.mesh;
 import tessera.placement;
+import tessera.tensor;
 
 export namespace tessera {
 
@@ -64,8 +65,9 @@ class CommunicationTimer {
 };
 
 /// Within the scope, operators may redistribute their operands implicitly; operators without a
-/// placement rule gather them. The scope and the open report list this communication. Scopes nest;
-/// only the innermost scope records.
+/// placement rule gather them; so may the backward of these calls, also when the scope has ended.
+/// The scope and the open report list this communication. Scopes nest; only the innermost scope
+/// records.
 class AllowRedistribution {
  public:
   AllowRedistribution();
@@ -81,15 +83,17 @@ class AllowRedistribution {
   friend void record_communication(Communication);
   std::vector<Communication> entries_;
   AllowRedistribution* outer_;
+  PermissionScope permission_;
 };
+/// Whether calls of this thread may redistribute their operands now.
 bool redistribution_allowed();
 
 /// Operators take plain and distributed operands together where the meaning is certain: a plain
 /// tensor without dims is a number that every rank has, so it is Replicate on the mesh of the other
 /// operands. Within the scope, every plain operand is: a mask, a table, a constant. The caller
-/// promises that its elements are equal on all ranks; nothing checks it. Backward uses the same
-/// operands, so it needs the scope too. In both cases it is an error if the operand requires a
-/// gradient (which only the caller could place: distribute() it) or is written.
+/// promises that its elements are equal on all ranks; nothing checks it. The promise holds for the
+/// backward of these calls too. In both cases it is an error if the operand requires a gradient
+/// (which only the caller could place: distribute() it) or is written.
 class PlainIsReplicate {
  public:
   PlainIsReplicate();
@@ -98,7 +102,7 @@ class PlainIsReplicate {
   PlainIsReplicate& operator=(const PlainIsReplicate&) = delete;
 
  private:
-  bool outer_;
+  PermissionScope permission_;
 };
 bool plain_is_replicate();
 

@@ -249,6 +249,11 @@ void rethrow_in_module(const Error& error, const std::string* module, bool backw
   throw Error(std::move(fields), error.kind());
 }
 
+CallPermissions call_permissions() { return path.permissions; }
+PermissionScope::PermissionScope(CallPermissions permissions)
+    : before_(std::exchange(path.permissions, path.permissions | permissions)) {}
+PermissionScope::~PermissionScope() { path.permissions = before_; }
+
 bool grad_enabled() { return path.grad; }
 NoGrad::NoGrad(bool enabled) : before_(std::exchange(path.grad, enabled)) {}
 NoGrad::~NoGrad() { path.grad = before_; }

@@ -56,6 +56,29 @@ class ModuleScope {
 /// `module` is null.
 [[noreturn]] void rethrow_in_module(const Error& error, const std::string* module, bool backward);
 
+/// Permissions that scopes of the layers above give to the calls of this thread. A recorded step
+/// has in its backward those that its call had in forward, besides those of backward itself.
+struct CallPermissions {
+  bool redistribution = false;      // AllowRedistribution
+  bool plain_is_replicate = false;  // PlainIsReplicate
+
+  CallPermissions operator|(CallPermissions other) const {
+    return {redistribution || other.redistribution, plain_is_replicate || other.plain_is_replicate};
+  }
+};
+CallPermissions call_permissions();
+/// Within the scope, calls have these permissions besides those that they have already.
+class PermissionScope {
+ public:
+  explicit PermissionScope(CallPermissions permissions);
+  ~PermissionScope();
+  PermissionScope(const PermissionScope&) = delete;
+  PermissionScope& operator=(const PermissionScope&) = delete;
+
+ private:
+  CallPermissions before_;
+};
+
 /// Whether operators record for backward (per thread; true at the start).
 bool grad_enabled();
 /// Nothing is recorded within the scope.

@@ -1,6 +1,7 @@
 module tessera.tensor:path;
 
 import tessera.base;
+import :dispatch;
 import :host;
 import :mode;
 import :op;
@@ -16,6 +17,7 @@ struct PathState {
   int scopes = 0;  // modes that are installed
   const std::string* module = nullptr;
   bool grad = true;
+  CallPermissions permissions;
   HostFallback* fallback = nullptr;
 };
 /// The calling thread's. The dispatcher itself reads it without a call.

@@ -204,6 +204,56 @@ TEST_CASE("what a scope allowed is refused again after it, although its plan is 
   });
 }
 
+TEST_CASE("backward has the permissions of the calls in forward, and no others") {
+  const DeviceMesh mesh = DeviceMesh::make({"a"}, {2});
+  on_ranks::run(2, [&] {
+    const auto leaf = [&](Placement placement) {
+      Tensor x = distribute(numbered({4, 4}), Layout::make(mesh, {placement}));
+      x.set_requires_grad(true);
+      return x;
+    };
+    const Tensor rows = leaf(Shard(0));
+    const Tensor columns = leaf(Shard(1));
+    Tensor product;
+    std::int64_t in_forward = 0;
+    {
+      const AllowRedistribution allowed;
+      product = ops::mul(rows, columns);
+      in_forward = allowed.count();
+    }
+    {
+      const CommunicationReport report;
+      backward(ops::sum(ops::mul(product, product)));
+      check(in_forward == 1 && !report.entries().empty() && report.entries()[0].implicit &&
+                report.entries()[0].backward,
+            report.to_string());
+    }
+    const Tensor n = numbered({4, 4});  // the gradient of (n n)^2 by one of the factors
+    const std::vector<double> expected =
+        to_doubles(ops::mul_scalar(ops::mul(n, ops::mul(n, n)), 2));
+    check(to_doubles(full_tensor(rows.grad())) == expected &&
+              to_doubles(full_tensor(columns.grad())) == expected,
+          "their values");
+
+    const Tensor mask = numbered({4, 4});
+    const Tensor masked = [&] {
+      const PlainIsReplicate promise;
+      return ops::mul(rows, mask);
+    }();
+    rows.grad() = Tensor();
+    backward(ops::sum(masked));
+    check(to_doubles(full_tensor(rows.grad())) == to_doubles(mask), "a promise holds in backward");
+
+    // Forward needs no permission here, and backward gets a gradient by columns.
+    const Tensor square = ops::mul(rows, rows);
+    const Tensor moved =
+        redistribute(square, Layout::make(mesh, {Shard(1)}), Layout::make(mesh, {Shard(1)}));
+    const std::string error = error_of([&] { backward(ops::sum(moved)); });
+    check(contains(error, "mul in backward: operand '") && contains(error, "must be redistributed"),
+          error);
+  });
+}
+
 TEST_CASE("an operator without a rule offers the ways out, and each of them works") {
   const DeviceMesh mesh = DeviceMesh::make({"a"}, {2});
   without_rule();
