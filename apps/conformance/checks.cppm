@@ -1,16 +1,17 @@
+module;
+#include <set>
+export module tessera.conformance:checks;
+
+import tessera.base;
+import tessera.mesh;
+import tessera.placement;
+import tessera.tensor;
+
 // The conformance of operators to what they declare: placements by brute force, effects, shapes,
 // derivatives, strides, devices. No operator is known by name. Tests and `tessera plugin check` use
-// it. Include it last, after the imports of tessera.base, mesh, placement and tensor.
-#pragma once
-#include <cstddef>
-#include <functional>
-#include <map>
-#include <set>
-#include <span>
-#include <string>
-#include <vector>
+// it.
 
-namespace tessera::conformance {
+export namespace tessera::conformance {
 
 /// One call on plain tensors, to be repeated on distributed ones.
 struct CallSample {

@@ -1,3 +1,4 @@
+module;
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -6,14 +7,13 @@
 #include <map>
 #include <span>
 #include <vector>
+module tessera.conformance;
 
 import tessera.base;
 import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
 import tessera.ops;
-
-#include "conformance/compare.hpp"
 
 namespace tessera::conformance {
 

@@ -1,11 +1,13 @@
-// Tensors of values to compare, in memory of several forms, and how far values may differ. Include
-// it after the imports of tessera.{base,mesh,placement,tensor}.
-#pragma once
-#include <span>
-#include <string>
-#include <vector>
+export module tessera.conformance:compare;
 
-namespace tessera::conformance {
+import tessera.base;
+import tessera.mesh;
+import tessera.placement;
+import tessera.tensor;
+
+// Tensors of values to compare, in memory of several forms, and how far values may differ.
+
+export namespace tessera::conformance {
 
 /// The largest |a - b| / (1 + |b|); infinity where shapes or types differ, or one is not a number
 /// and the other is.

@@ -1,4 +1,4 @@
-// First and second derivatives against finite differences.
+module;
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <vector>
+module tessera.conformance;
 
 import tessera.base;
 import tessera.mesh;
@@ -14,9 +15,7 @@ import tessera.tensor;
 import tessera.autograd;
 import tessera.ops;
 
-#include "conformance/compare.hpp"
-#include "conformance/conformance.hpp"
-
+// First and second derivatives against finite differences.
 namespace tessera::conformance {
 namespace {
 

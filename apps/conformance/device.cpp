@@ -1,4 +1,4 @@
-// Calls on a device against the same calls on the CPU.
+module;
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -8,17 +8,16 @@
 #include <span>
 #include <string>
 #include <vector>
+module tessera.conformance;
 
 import tessera.base;
-import tessera.device;
 import tessera.mesh;
 import tessera.placement;
+import tessera.device;
 import tessera.tensor;
 import tessera.ops;
 
-#include "conformance/compare.hpp"
-#include "conformance/conformance.hpp"
-
+// Calls on a device against the same calls on the CPU.
 namespace tessera::conformance {
 namespace {
 

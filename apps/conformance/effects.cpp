@@ -1,4 +1,4 @@
-// What operators do besides computing their results, against what they declare.
+module;
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -8,6 +8,7 @@
 #include <string>
 #include <variant>
 #include <vector>
+module tessera.conformance;
 
 import tessera.base;
 import tessera.mesh;
@@ -17,9 +18,7 @@ import tessera.autograd;
 import tessera.collective;
 import tessera.ops;
 
-#include "conformance/conformance.hpp"
-#include "conformance/sent.hpp"
-
+// What operators do besides computing their results, against what they declare.
 namespace tessera::conformance {
 namespace {
 

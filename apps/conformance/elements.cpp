@@ -1,5 +1,4 @@
-// Op::element against the kernel: an operator whose element is compiled together with another
-// operator has the bits that it has alone.
+module;
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include <span>
 #include <string>
 #include <vector>
+module tessera.conformance;
 
 import tessera.base;
 import tessera.mesh;
@@ -21,15 +21,15 @@ import tessera.program;
 import tessera.execute;
 import tessera.capture;
 
-#include "conformance/conformance.hpp"
-
+// Op::element against the kernel: an operator whose element is compiled together with another
+// operator has the bits that it has alone.
 namespace tessera::conformance {
 namespace {
 
 /// The sample's call and one more, as a program.
 Program program_of_call(const CallSample& sample) {
   const auto record = [&] {
-    Recorder recorder;
+    tessera::Recorder recorder;
     for (std::size_t i = 0; i < sample.inputs.size(); ++i) {
       if (sample.inputs[i].defined()) {
         recorder.input(fmt::format("operand {}", i), sample.inputs[i]);

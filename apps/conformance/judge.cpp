@@ -1,4 +1,4 @@
-// Judges what the ranks gave, and goes through an operator's placements.
+module;
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -8,15 +8,14 @@
 #include <string>
 #include <utility>
 #include <vector>
+module tessera.conformance;
 
 import tessera.base;
 import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
 
-#include "conformance/compare.hpp"
-#include "conformance/conformance.hpp"
-
+// Judges what the ranks gave, and goes through an operator's placements.
 namespace tessera::conformance {
 namespace {
 

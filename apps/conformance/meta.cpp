@@ -1,8 +1,9 @@
-// Calls without data against calls with data.
+module;
 #include <cstddef>
 #include <span>
 #include <string>
 #include <vector>
+module tessera.conformance;
 
 import tessera.base;
 import tessera.mesh;
@@ -10,9 +11,7 @@ import tessera.placement;
 import tessera.tensor;
 import tessera.ops;
 
-#include "conformance/compare.hpp"
-#include "conformance/conformance.hpp"
-
+// Calls without data against calls with data.
 namespace tessera::conformance {
 namespace {
 

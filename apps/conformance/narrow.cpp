@@ -1,5 +1,4 @@
-// Whether a placement that a rule refuses would be right: each rank's part of the operands goes
-// through the plain operator, and the results are looked at as shards, copies or terms of a sum.
+module;
 #include <cmath>
 #include <cstddef>
 #include <exception>
@@ -7,6 +6,7 @@
 #include <span>
 #include <string>
 #include <vector>
+module tessera.conformance;
 
 import tessera.base;
 import tessera.mesh;
@@ -14,9 +14,8 @@ import tessera.placement;
 import tessera.tensor;
 import tessera.ops;
 
-#include "conformance/compare.hpp"
-#include "conformance/conformance.hpp"
-
+// Whether a placement that a rule refuses would be right: each rank's part of the operands goes
+// through the plain operator, and the results are looked at as shards, copies or terms of a sum.
 namespace tessera::conformance {
 namespace {
 

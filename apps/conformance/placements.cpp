@@ -1,4 +1,4 @@
-// Which placements are tried, and operands that are placed so.
+module;
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <vector>
+module tessera.conformance;
 
 import tessera.base;
 import tessera.mesh;
@@ -17,8 +18,7 @@ import tessera.tensor;
 import tessera.ops;
 import tessera.dtensor;
 
-#include "conformance/conformance.hpp"
-
+// Which placements are tried, and operands that are placed so.
 namespace tessera::conformance {
 namespace {
 

@@ -1,4 +1,4 @@
-// Runs cases, plain or on thread ranks.
+module;
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <vector>
+module tessera.conformance;
 
 import tessera.base;
 import tessera.mesh;
@@ -19,8 +20,7 @@ import tessera.collective;
 import tessera.ops;
 import tessera.dtensor;
 
-#include "conformance/conformance.hpp"
-
+// Runs cases, plain or on thread ranks.
 namespace tessera::conformance {
 namespace {
 

@@ -1,3 +1,4 @@
+module;
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -10,6 +11,7 @@
 #include <utility>
 #include <variant>
 #include <vector>
+module tessera.conformance;
 
 import tessera.base;
 import tessera.mesh;
@@ -20,9 +22,6 @@ import tessera.collective;
 import tessera.ops;
 import tessera.nn;
 import tessera.optim;
-
-#include "conformance/compare.hpp"
-#include "conformance/samples.hpp"
 
 namespace tessera::conformance {
 namespace {

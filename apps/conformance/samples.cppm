@@ -1,18 +1,16 @@
-// Where calls of operators come from: what a program calls, and what follows from a schema. Include
-// it after the imports of tessera.{base,mesh,placement,tensor}.
-#pragma once
-#include <cstddef>
-#include <cstdint>
-#include <functional>
-#include <map>
+module;
 #include <set>
-#include <span>
-#include <string>
-#include <vector>
+export module tessera.conformance:samples;
 
-#include "conformance/conformance.hpp"
+import tessera.base;
+import tessera.mesh;
+import tessera.placement;
+import tessera.tensor;
+import :checks;
 
-namespace tessera::conformance {
+// Where calls of operators come from: what a program calls, and what follows from a schema.
+
+export namespace tessera::conformance {
 
 /// Floating operands that are f64, or all types; and few elements.
 bool is_small(std::span<const Tensor> inputs, std::int64_t most = 200, bool any_type = false);

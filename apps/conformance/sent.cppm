@@ -1,9 +1,14 @@
-// What communicators send. Include it after the imports of tessera.{tensor,collective}.
-#pragma once
-#include <functional>
+module;
 #include <set>
+export module tessera.conformance:sent;
 
-namespace tessera::conformance {
+import tessera.base;
+import tessera.tensor;
+import tessera.collective;
+
+// What communicators send.
+
+export namespace tessera::conformance {
 
 /// Which kinds of calls the communicators of this rank issue.
 class Sent final : public collective::Observer {

@@ -1,5 +1,4 @@
-// Every operator, forward and backward, on tensors that do not lie in order in memory: transposed,
-// spaced, expanded. The results are those of contiguous tensors of the same values.
+module;
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -8,6 +7,7 @@
 #include <span>
 #include <string>
 #include <vector>
+module tessera.conformance;
 
 import tessera.base;
 import tessera.mesh;
@@ -15,9 +15,8 @@ import tessera.placement;
 import tessera.tensor;
 import tessera.ops;
 
-#include "conformance/compare.hpp"
-#include "conformance/conformance.hpp"
-
+// Every operator, forward and backward, on tensors that do not lie in order in memory: transposed,
+// spaced, expanded. The results are those of contiguous tensors of the same values.
 namespace tessera::conformance {
 namespace {
 

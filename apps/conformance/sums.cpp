@@ -1,5 +1,4 @@
-// Long sums of equal values in types of 16 bits. A sum that is rounded to its type after each term
-// stops growing where the type has no next number: 4,096 ones give 256 in bf16 and 2,048 in f16.
+module;
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -10,6 +9,7 @@
 #include <string>
 #include <variant>
 #include <vector>
+module tessera.conformance;
 
 import tessera.base;
 import tessera.mesh;
@@ -17,9 +17,8 @@ import tessera.placement;
 import tessera.tensor;
 import tessera.ops;
 
-#include "conformance/compare.hpp"
-#include "conformance/conformance.hpp"
-
+// Long sums of equal values in types of 16 bits. A sum that is rounded to its type after each term
+// stops growing where the type has no next number: 4,096 ones give 256 in bf16 and 2,048 in f16.
 namespace tessera::conformance {
 namespace {
 

@@ -1,4 +1,4 @@
-// Samples in the other floating types, and how exact a result in them can be.
+module;
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 #include <vector>
+module tessera.conformance;
 
 import tessera.base;
 import tessera.mesh;
@@ -16,9 +17,7 @@ import tessera.tensor;
 import tessera.autograd;
 import tessera.ops;
 
-#include "conformance/compare.hpp"
-#include "conformance/conformance.hpp"
-
+// Samples in the other floating types, and how exact a result in them can be.
 namespace tessera::conformance {
 namespace {
 

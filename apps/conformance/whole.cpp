@@ -1,4 +1,4 @@
-// The value of a distributed tensor, put together from all ranks' parts element by element.
+module;
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -6,14 +6,14 @@
 #include <span>
 #include <string>
 #include <vector>
+module tessera.conformance;
 
 import tessera.base;
 import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
 
-#include "conformance/conformance.hpp"
-
+// The value of a distributed tensor, put together from all ranks' parts element by element.
 namespace tessera::conformance {
 namespace {
 

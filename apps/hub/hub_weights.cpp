@@ -1,3 +1,4 @@
+module;
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -6,6 +7,7 @@
 #include <string>
 #include <utility>
 #include <vector>
+module tessera.hub;
 
 import tessera.base;
 import tessera.placement;
@@ -15,9 +17,7 @@ import tessera.nn;
 import tessera.models;
 import tessera.checkpoint;
 
-#include "hub_weights.hpp"
-
-namespace tessera::app {
+namespace tessera {
 namespace {
 
 using models::HubTensor;
@@ -214,4 +214,4 @@ void HubExport::copy_box(const std::string& name, const LocalPart& box, const Te
   }
 }
 
-}  // namespace tessera::app
+}  // namespace tessera

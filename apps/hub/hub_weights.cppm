@@ -1,15 +1,18 @@
+module;
+#include <set>
+export module tessera.hub:hub_weights;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import tessera.nn;
+import tessera.models;
+import tessera.checkpoint;
+
 // The tensors of a folder in Hugging Face's format by the names and shapes of the model's
 // parameters, and the other way round (models::HubTensor).
-// Included after the imports of tessera.{base,placement,tensor,nn,models,checkpoint}.
-#pragma once
-#include <cstdint>
-#include <map>
-#include <set>
-#include <string>
-#include <utility>
-#include <vector>
 
-namespace tessera::app {
+export namespace tessera {
 
 /// A folder's tensors as the model's parameters. Tensors that the family does not rename keep their
 /// names; those that it ignores are not there.
@@ -54,4 +57,4 @@ class HubExport : public TensorSource {
 void check_takes_adapters(const models::ModelFamily& family, const models::ModelSizes& sizes,
                           const std::string& where);
 
-}  // namespace tessera::app
+}  // namespace tessera

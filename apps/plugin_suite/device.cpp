@@ -1,26 +1,23 @@
-// A device against the CPU: its memory, and each kernel that it has.
+module;
 #include <fmt/format.h>
 
 #include <cmath>
 #include <functional>
 #include <string>
 #include <vector>
-
-#include "plugin_suite/suite.hpp"
+module tessera.plugin_suite;
 
 import tessera.base;
-import tessera.device;
+import tessera.plugin;
 import tessera.mesh;
 import tessera.placement;
+import tessera.device;
 import tessera.tensor;
 import tessera.ops;
-import tessera.plugin;
+import tessera.conformance;
 
-#include "conformance/compare.hpp"
-#include "conformance/conformance.hpp"
-#include "conformance/samples.hpp"
-
-namespace tessera::app {
+// A device against the CPU: its memory, and each kernel that it has.
+namespace tessera::plugin_suite {
 namespace {
 
 Tensor pattern(const Dims& shape, double phase) {
@@ -119,4 +116,4 @@ std::vector<SuiteCheck> device_suite(const std::string& name) {
           {"kernels compute what the CPU does", [=] { return kernels_agree(name); }}};
 }
 
-}  // namespace tessera::app
+}  // namespace tessera::plugin_suite

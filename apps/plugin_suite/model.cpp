@@ -1,5 +1,4 @@
-// A family of models against what every family promises: sizes and the built model agree, the loss
-// has the gradient of differences, generation and layouts compute the same, folders come back.
+module;
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,10 +13,10 @@
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "plugin_suite/suite.hpp"
+module tessera.plugin_suite;
 
 import tessera.base;
+import tessera.plugin;
 import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
@@ -27,14 +26,14 @@ import tessera.ops;
 import tessera.dtensor;
 import tessera.nn;
 import tessera.models;
-import tessera.plugin;
 import tessera.parallel;
 import tessera.checkpoint;
+import tessera.hub;
+import :split_batch;
 
-#include "hub_weights.hpp"
-#include "plugin_suite/split_batch.hpp"
-
-namespace tessera::app {
+// A family of models against what every family promises: sizes and the built model agree, the loss
+// has the gradient of differences, generation and layouts compute the same, folders come back.
+namespace tessera::plugin_suite {
 namespace {
 
 constexpr int ranks = 2;
@@ -354,4 +353,4 @@ std::vector<SuiteCheck> model_suite(const std::string& name) {
            [name] { return folder_comes_back(models::model_family(name), name); }}};
 }
 
-}  // namespace tessera::app
+}  // namespace tessera::plugin_suite

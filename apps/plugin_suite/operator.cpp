@@ -1,5 +1,4 @@
-// An operator of a plugin: whether it is complete, and does what it declares. The checks are those
-// of Tessera's own operators.
+module;
 #include <fmt/format.h>
 
 #include <cstddef>
@@ -7,19 +6,18 @@
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "plugin_suite/suite.hpp"
+module tessera.plugin_suite;
 
 import tessera.base;
+import tessera.plugin;
 import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
-import tessera.plugin;
+import tessera.conformance;
 
-#include "conformance/conformance.hpp"
-#include "conformance/samples.hpp"
-
-namespace tessera::app {
+// An operator of a plugin: whether it is complete, and does what it declares. The checks are those
+// of Tessera's own operators.
+namespace tessera::plugin_suite {
 namespace {
 
 using conformance::CallSample;
@@ -126,4 +124,4 @@ std::vector<SuiteCheck> operator_suite(const std::string& name) {
       {"every placement that it accepts computes what one rank does", of_calls(name, placements)}};
 }
 
-}  // namespace tessera::app
+}  // namespace tessera::plugin_suite

@@ -1,5 +1,4 @@
-// An optimizer against what every optimizer promises: the result depends on parameters, gradients
-// and the declared state only, in every layout.
+module;
 #include <fmt/format.h>
 
 #include <cmath>
@@ -8,11 +7,11 @@
 #include <span>
 #include <string>
 #include <vector>
-
-#include "plugin_suite/suite.hpp"
+module tessera.plugin_suite;
 
 import tessera.base;
 import tessera.options;
+import tessera.plugin;
 import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
@@ -21,9 +20,10 @@ import tessera.collective;
 import tessera.ops;
 import tessera.dtensor;
 import tessera.optim;
-import tessera.plugin;
 
-namespace tessera::app {
+// An optimizer against what every optimizer promises: the result depends on parameters, gradients
+// and the declared state only, in every layout.
+namespace tessera::plugin_suite {
 namespace {
 
 constexpr int ranks = 2;
@@ -181,4 +181,4 @@ std::vector<SuiteCheck> optimizer_suite(const std::string& name) {
       {"a resumed run has the same bits", [=] { return keeps_nothing_back(name); }}};
 }
 
-}  // namespace tessera::app
+}  // namespace tessera::plugin_suite

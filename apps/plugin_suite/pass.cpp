@@ -1,5 +1,4 @@
-// A pass over captured programs: what it changes is right, computes the same, and is decided alike
-// on all ranks.
+module;
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,8 +11,7 @@
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "plugin_suite/suite.hpp"
+module tessera.plugin_suite;
 
 import tessera.base;
 import tessera.tensor;
@@ -22,7 +20,9 @@ import tessera.program;
 import tessera.execute;
 import tessera.passes;
 
-namespace tessera::app {
+// A pass over captured programs: what it changes is right, computes the same, and is decided alike
+// on all ranks.
+namespace tessera::plugin_suite {
 namespace {
 
 constexpr int ranks = 2;
@@ -237,4 +237,4 @@ std::vector<SuiteCheck> pass_suite(const std::string& name) {
       {"executed programs leave the same bits", [=] { return executes_the_same(name); }}};
 }
 
-}  // namespace tessera::app
+}  // namespace tessera::plugin_suite

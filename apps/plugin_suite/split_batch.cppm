@@ -1,8 +1,11 @@
-// A style for suites, which have none of the shipped ones.
-// Included after the imports of tessera.{base,parallel}.
-#pragma once
+module tessera.plugin_suite:split_batch;
 
-namespace tessera::app {
+import tessera.base;
+import tessera.parallel;
+
+// A style for suites, which have none of the shipped ones.
+
+namespace tessera::plugin_suite {
 
 /// Every rank of the axis works on its own rows of the batch.
 class SplitBatch final : public parallel::ParallelStyle {
@@ -11,4 +14,4 @@ class SplitBatch final : public parallel::ParallelStyle {
   void apply(const parallel::StyleTarget&) override {}
 };
 
-}  // namespace tessera::app
+}  // namespace tessera::plugin_suite

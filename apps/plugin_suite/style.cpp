@@ -1,4 +1,4 @@
-// A style against one rank: on each module of a small Llama that it can be applied to.
+module;
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,10 +8,10 @@
 #include <span>
 #include <string>
 #include <vector>
-
-#include "plugin_suite/suite.hpp"
+module tessera.plugin_suite;
 
 import tessera.base;
+import tessera.plugin;
 import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
@@ -20,12 +20,11 @@ import tessera.collective;
 import tessera.ops;
 import tessera.dtensor;
 import tessera.nn;
-import tessera.plugin;
 import tessera.parallel;
+import :split_batch;
 
-#include "plugin_suite/split_batch.hpp"
-
-namespace tessera::app {
+// A style against one rank: on each module of a small Llama that it can be applied to.
+namespace tessera::plugin_suite {
 namespace {
 
 constexpr int ranks = 2;
@@ -249,4 +248,4 @@ std::vector<SuiteCheck> style_suite(const std::string& name) {
           {"two ranks compute what one does", [=] { return computes_what_one_rank_does(name); }}};
 }
 
-}  // namespace tessera::app
+}  // namespace tessera::plugin_suite

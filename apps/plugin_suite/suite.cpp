@@ -1,5 +1,4 @@
-#include "plugin_suite/suite.hpp"
-
+module;
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,11 +6,12 @@
 #include <exception>
 #include <limits>
 #include <string_view>
+module tessera.plugin_suite;
 
 import tessera.base;
 import tessera.plugin;
 
-namespace tessera::app {
+namespace tessera::plugin_suite {
 namespace {
 
 std::vector<SuiteCheck> suite_of(const SuiteSubject& subject) {
@@ -115,4 +115,4 @@ double largest_difference(const std::vector<double>& a, const std::vector<double
   return largest;
 }
 
-}  // namespace tessera::app
+}  // namespace tessera::plugin_suite

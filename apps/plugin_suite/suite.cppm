@@ -1,12 +1,11 @@
+export module tessera.plugin_suite:suite;
+
+import tessera.base;
+
 // The conformance suites of `tessera plugin check`: what a plugin of each kind must do, besides
 // being loadable.
-#pragma once
-#include <chrono>
-#include <functional>
-#include <string>
-#include <vector>
 
-namespace tessera::app {
+export namespace tessera::plugin_suite {
 
 /// What one check found out.
 struct SuiteResult {
@@ -55,4 +54,4 @@ std::string some_of(const std::vector<std::string>& findings);
 /// The largest |a - b| / (1 + |b|); infinity where the counts differ or a value is not a number.
 double largest_difference(const std::vector<double>& a, const std::vector<double>& b);
 
-}  // namespace tessera::app
+}  // namespace tessera::plugin_suite

@@ -1,10 +1,14 @@
-// Weights that a layer keeps as 4-bit codes (see nn::nf4).
-// Included after the imports of tessera.{base,placement,tensor,checkpoint}.
-#pragma once
-#include <cstdint>
-#include <string>
+export module tessera.app.adapters:nf4;
 
-namespace tessera::app {
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import tessera.checkpoint;
+import tessera.app.base;
+
+// Weights that a layer keeps as 4-bit codes (see nn::nf4).
+
+export namespace tessera::app {
 
 /// The shape of the weight whose codes are the tensor MODULE.codes. Error (input): MODULE.codes,
 /// .scales, .factors or .mean is missing, or has a shape or type that does not fit the others.

@@ -1,16 +1,17 @@
+export module tessera.app.adapters:peft;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import tessera.nn;
+import tessera.checkpoint;
+import tessera.app.base;
+import :updates;
+
 // The low-rank updates of a model alone, as a folder in the format of the library PEFT:
 // adapter_config.json and adapter_model.safetensors.
-// Included after adapters/updates.hpp.
-#pragma once
-#include <cstddef>
-#include <cstdint>
-#include <map>
-#include <memory>
-#include <string>
 
-#include "adapters/updates.hpp"
-
-namespace tessera::app {
+export namespace tessera::app {
 
 /// The tensors of another source by other names; tensors that have no name here are not there.
 class RenamedTensors : public TensorSource {

@@ -1,16 +1,13 @@
+export module tessera.app.adapters:peft_config;
+
+import tessera.base;
+import tessera.nn;
+import tessera.app.base;
+import :updates;
+
 // adapter_config.json of the library PEFT.
-// Included after adapters/updates.hpp.
-#pragma once
-#include <cstdint>
-#include <optional>
-#include <set>
-#include <string>
-#include <utility>
-#include <vector>
 
-#include "adapters/updates.hpp"
-
-namespace tessera::app {
+export namespace tessera::app {
 
 /// Which modules PEFT gives an update. Nothing is known of what it leaves out: a regular
 /// expression, or a default that depends on the model.

@@ -1,12 +1,16 @@
+export module tessera.app.adapters:updates;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import tessera.nn;
+import tessera.checkpoint;
+import tessera.app.base;
+
 // The low-rank updates of a model (nn::LowRankUpdate), by the name of the module: what a checkpoint
 // of a run says of them, and its weights as they are with the updates in them.
-// Included after the imports of tessera.{base,placement,tensor,nn,checkpoint}.
-#pragma once
-#include <cstdint>
-#include <map>
-#include <string>
 
-namespace tessera::app {
+export namespace tessera::app {
 
 using Updates = std::map<std::string, nn::LowRankUpdate>;
 

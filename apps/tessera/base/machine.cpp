@@ -1,5 +1,4 @@
-#include "machine.hpp"
-
+module;
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -9,6 +8,7 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+module tessera.app.base;
 
 import tessera.base;
 

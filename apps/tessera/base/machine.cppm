@@ -1,11 +1,10 @@
-// What this machine has, as far as a program may use it.
-#pragma once
-#include <cstdint>
-#include <string>
-#include <string_view>
-#include <vector>
+export module tessera.app.base:machine;
 
-namespace tessera::app {
+import :standard;
+
+// What this machine has, as far as a program may use it.
+
+export namespace tessera::app {
 
 struct Memory {
   std::uint64_t resident = 0;  // bytes of this process in memory now

@@ -1,5 +1,4 @@
-#include "output_file.hpp"
-
+module;
 #include <fmt/format.h>
 
 #include <cerrno>
@@ -9,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+module tessera.app.base;
 
 import tessera.base;
 

@@ -1,11 +1,10 @@
-// Files that a command writes where the user says.
-#pragma once
-#include <filesystem>
-#include <functional>
-#include <string>
-#include <string_view>
+export module tessera.app.base:output_file;
 
-namespace tessera::app {
+import :standard;
+
+// Files that a command writes where the user says.
+
+export namespace tessera::app {
 
 /// Replaces the file (see tessera::write_file). Error (input) that begins with `thing`: it cannot
 /// be written.

@@ -1,5 +1,4 @@
-#include "process.hpp"
-
+module;
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <pthread.h>
@@ -9,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+module tessera.app.base;
 
 import tessera.base;
 

@@ -1,7 +1,10 @@
-// What the program settles about its own process before it does anything.
-#pragma once
+export module tessera.app.base:process;
 
-namespace tessera::app {
+import :standard;
+
+// What the program settles about its own process before it does anything.
+
+export namespace tessera::app {
 
 /// Raises a low stack limit (`ulimit -s`) as far as it may; Error (input) below 1 MiB. Opens
 /// /dev/null in place of a closed stdin, stdout or stderr: the next file that is opened would

@@ -1,5 +1,4 @@
-#include "table.hpp"
-
+module;
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,6 +6,7 @@
 #include <range/v3/view/drop_last.hpp>
 #include <range/v3/view/zip.hpp>
 #include <tessera/printable.hpp>
+module tessera.app.base;
 
 import tessera.base;
 

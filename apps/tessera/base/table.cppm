@@ -1,10 +1,10 @@
-// Short tables as text.
-#pragma once
-#include <cstdint>
-#include <string>
-#include <vector>
+export module tessera.app.base:table;
 
-namespace tessera::app {
+import :standard;
+
+// Short tables as text.
+
+export namespace tessera::app {
 
 using TableRows = std::vector<std::vector<std::string>>;
 

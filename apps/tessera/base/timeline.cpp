@@ -1,9 +1,9 @@
-#include "timeline.hpp"
-
+module;
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstddef>
+module tessera.app.base;
 
 namespace tessera::app {
 namespace {

@@ -1,12 +1,10 @@
-// Rows of bars over one axis, as an SVG picture.
-#pragma once
-#include <span>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
+export module tessera.app.base:timeline;
 
-namespace tessera::app {
+import :standard;
+
+// Rows of bars over one axis, as an SVG picture.
+
+export namespace tessera::app {
 
 /// What pictures have in common, so that one can be read beside another.
 namespace colour {

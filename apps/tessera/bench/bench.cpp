@@ -1,3 +1,4 @@
+module;
 #include <fmt/format.h>
 #include <sys/resource.h>
 
@@ -12,15 +13,7 @@
 #include <tessera/json.hpp>
 #include <tessera/printable.hpp>
 #include <vector>
-
-#include "commands/bench_rows.hpp"
-#include "commands/commands.hpp"
-#include "commands/dispatch_rows.hpp"
-#include "config/config.hpp"
-#include "data/dataset.hpp"
-#include "model_shape.hpp"
-#include "progress.hpp"
-#include "table.hpp"
+module tessera.app.bench;
 
 import tessera.base;
 import tessera.plugin;
@@ -37,9 +30,12 @@ import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
 import tessera.train;
-
-#include "training/setup.hpp"
-#include "training/trainer.hpp"
+import tessera.app.base;
+import tessera.app.config;
+import tessera.app.data;
+import tessera.app.model;
+import tessera.app.run;
+import :bench_rows;
 
 namespace tessera::app {
 namespace {

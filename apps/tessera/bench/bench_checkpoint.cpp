@@ -1,6 +1,4 @@
-// The planning of a checkpoint at a size that no machine at hand has: 70 B parameters with AdamW's
-// state on 512 ranks. Everything is done but the writing and reading of values: the files have
-// holes.
+module;
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -14,15 +12,18 @@
 #include <tessera/json.hpp>
 #include <utility>
 #include <vector>
-
-#include "commands/bench_rows.hpp"
+module tessera.app.bench;
 
 import tessera.base;
 import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
 import tessera.checkpoint;
+import :bench_rows;
 
+// The planning of a checkpoint at a size that no machine at hand has: 70 B parameters with AdamW's
+// state on 512 ranks. Everything is done but the writing and reading of values: the files have
+// holes.
 namespace tessera::app {
 namespace {
 

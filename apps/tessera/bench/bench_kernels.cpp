@@ -1,4 +1,4 @@
-// `tessera bench kernels`: each kernel beside the bound that the machine sets.
+module;
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -8,13 +8,14 @@
 #include <string>
 #include <thread>
 #include <vector>
-
-#include "commands/bench_rows.hpp"
-#include "commands/kernel_rows.hpp"
+module tessera.app.bench;
 
 import tessera.base;
 import tessera.ops;
+import :bench_rows;
+import :kernel_rows;
 
+// `tessera bench kernels`: each kernel beside the bound that the machine sets.
 namespace tessera::app {
 namespace {
 

@@ -1,8 +1,11 @@
-// The tables of `tessera bench` that have a source of their own.
-#pragma once
+module;
 #include <nlohmann/json_fwd.hpp>
+module tessera.app.bench:bench_rows;
 
-#include "commands/commands.hpp"
+import tessera.app.base;
+import :run_bench;
+
+// The tables of `tessera bench` that have a source of their own.
 
 namespace tessera::app {
 

@@ -1,5 +1,4 @@
-#include "commands/dispatch_rows.hpp"
-
+module;
 #include <fmt/format.h>
 
 #include <functional>
@@ -7,6 +6,7 @@
 #include <string>
 #include <utility>
 #include <vector>
+module tessera.app.bench;
 
 import tessera.base;
 import tessera.mesh;

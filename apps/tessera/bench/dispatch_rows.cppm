@@ -1,10 +1,8 @@
-#pragma once
+export module tessera.app.bench:dispatch_rows;
 
-#include <functional>
-#include <string>
-#include <vector>
+import tessera.app.base;
 
-namespace tessera::app {
+export namespace tessera::app {
 
 /// One small program on tensors of 8 x 8, in two forms: on plain tensors, and on distributed ones
 /// that have the same extents on the rank, so that the kernels do the same work.

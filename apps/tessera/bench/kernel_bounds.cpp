@@ -1,3 +1,4 @@
+module;
 #include <algorithm>
 #include <barrier>
 #include <chrono>
@@ -8,10 +9,10 @@
 #include <memory>
 #include <thread>
 #include <vector>
-
-#include "commands/kernel_rows.hpp"
+module tessera.app.bench;
 
 import tessera.ops;
+import :kernel_rows;
 
 namespace tessera::app {
 namespace {

@@ -1,15 +1,16 @@
-#include "commands/kernel_rows.hpp"
-
+module;
 #include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
+module tessera.app.bench;
 
 import tessera.base;
 import tessera.tensor;
 import tessera.ops;
+import :kernel_rows;
 
 namespace tessera::app {
 namespace {

@@ -1,9 +1,6 @@
-#pragma once
+module tessera.app.bench:kernel_rows;
 
-#include <cstdint>
-#include <functional>
-#include <string>
-#include <vector>
+import tessera.app.base;
 
 namespace tessera::app {
 

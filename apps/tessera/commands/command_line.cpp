@@ -1,5 +1,4 @@
-#include "program.hpp"
-
+module;
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -14,15 +13,15 @@
 #include <tessera/shown.hpp>
 #include <utility>
 #include <vector>
-
-#include "commands/commands.hpp"
-#include "commands/named_plugins.hpp"
-#include "commands/plugin.hpp"
-#include "output_file.hpp"
-#include "process.hpp"
+module tessera.app.commands;
 
 import tessera.base;
 import tessera.collective;
+import tessera.app.base;
+import tessera.app.generation;
+import tessera.app.bench;
+import :named_plugins;
+import :plugin;
 
 namespace tessera::app {
 namespace {

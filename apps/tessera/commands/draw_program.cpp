@@ -1,3 +1,4 @@
+module;
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,15 +11,14 @@
 #include <string_view>
 #include <utility>
 #include <vector>
-
-#include "timeline.hpp"
+module tessera.app.commands;
 
 import tessera.base;
 import tessera.device;
 import tessera.tensor;
 import tessera.program;
-
-#include "graph/draw.hpp"
+import tessera.app.base;
+import :draw_program;
 
 namespace tessera::app {
 namespace {

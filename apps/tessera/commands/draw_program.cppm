@@ -1,7 +1,9 @@
+module tessera.app.commands:draw_program;
+
+import tessera.program;
+import tessera.app.base;
+
 // A picture of a captured step.
-// Included after the import of tessera.program.
-#pragma once
-#include <string>
 
 namespace tessera::app {
 

@@ -1,7 +1,8 @@
+module tessera.app.commands:named_plugins;
+
+import tessera.app.base;
+
 // The plugins that a command line or a config names.
-#pragma once
-#include <string>
-#include <vector>
 
 namespace tessera::app {
 

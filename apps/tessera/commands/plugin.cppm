@@ -1,9 +1,13 @@
-// `tessera plugin list | info NAME | check FILE... | new NAME`.
-#pragma once
-#include <functional>
+module tessera.app.commands:plugin;
 
+import tessera.app.base;
+
+// `tessera plugin list | info NAME | check FILE... | new NAME`.
+
+extern "C++" {  // not of this module
 namespace CLI {
 class App;
+}
 }
 
 namespace tessera::app {

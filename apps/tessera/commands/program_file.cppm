@@ -1,8 +1,10 @@
-// Programs that were written by tessera graph capture, or with graph.program.
-#pragma once
-#include <string>
+module tessera.app.commands:program_file;
 
-// Users import tessera.program.
+import tessera.program;
+import tessera.app.base;
+
+// Programs that were written by tessera graph capture, or with graph.program.
+
 namespace tessera::app {
 
 /// Errors (input): the file cannot be read, is no program, or is damaged.

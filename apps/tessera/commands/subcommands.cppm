@@ -1,12 +1,11 @@
+export module tessera.app.commands:subcommands;
+
+import tessera.app.base;
+import tessera.app.generation;
+
 // One function for each sub-command; each lives in the file of its name. They throw Error.
-#pragma once
-#include <functional>
-#include <string>
-#include <vector>
 
-#include "generation/generate.hpp"
-
-namespace tessera::app {
+export namespace tessera::app {
 
 struct TrainArguments {
   std::string config;
@@ -70,14 +69,6 @@ struct DiffArguments {
 };
 /// Lists the tensors that differ. Returns 1 when there are any.
 int run_checkpoint_diff(const DiffArguments& arguments);
-
-struct BenchArguments {
-  std::string what;  // gemm, kernels, dispatch, collectives, step or checkpoint; empty: all
-  bool json = false;
-  int elements = 1 << 24;  // of a kernel's operand: 64 MiB, more than caches hold
-  std::string only;        // kernels with this in their name
-};
-int run_bench(const BenchArguments& arguments);
 
 struct LayoutArguments {
   std::string placements;  // "[Shard(0), Replicate]"

@@ -1,14 +1,11 @@
-// How checks of a config name the key that is wrong. Included after the import of tessera.base.
-#pragma once
-#include <functional>
-#include <initializer_list>
-#include <set>
-#include <string>
-#include <string_view>
-#include <vector>
+module tessera.app.config:blame;
 
-#include "config/config.hpp"
-#include "config/problems.hpp"
+import tessera.base;
+import tessera.app.base;
+import :problems;
+import :run_config;
+
+// How checks of a config name the key that is wrong.
 
 namespace tessera::app {
 

@@ -1,14 +1,12 @@
+export module tessera.app.config:check;
+
+import tessera.app.base;
+import :problems;
+import :run_config;
+
 // Checks between keys.
-#pragma once
-#include <cstdint>
-#include <optional>
-#include <set>
-#include <string>
 
-#include "config/config.hpp"
-#include "config/problems.hpp"
-
-namespace tessera::app {
+export namespace tessera::app {
 
 /// The p of a norm: "2" is 2, "inf" infinity. Nothing where the text is not one.
 std::optional<double> norm_order(const std::string& text);

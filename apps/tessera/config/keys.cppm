@@ -1,19 +1,12 @@
+export module tessera.app.config:keys;
+
+import tessera.app.base;
+import :run_config;
+
 // The one description of the config's keys. Parsing, overrides, errors and docs/config.md all
 // follow it: adding a key is a field in config.hpp and an entry in keys.cpp.
-#pragma once
-#include <cstddef>
-#include <cstdint>
-#include <functional>
-#include <limits>
-#include <span>
-#include <string>
-#include <string_view>
-#include <variant>
-#include <vector>
 
-#include "config/config.hpp"
-
-namespace tessera::app {
+export namespace tessera::app {
 
 /// The field of a Config that a key fills; its type is the key's type.
 using Slot =
@@ -40,7 +33,7 @@ struct Key {
 
   std::string section() const { return path.substr(0, path.find('.')); }
   std::string leaf() const { return path.substr(path.find('.') + 1); }
-  bool in_list() const { return section() == "parallel"; }
+  bool in_list() const;
 };
 
 /// Every key of a config with this model.family, in the order of the documentation. Error (input):
@@ -56,6 +49,9 @@ bool has_influence(const Key& key);
 
 /// What `checkpoint.allow` may name: those keys, their sections, and `data.content`.
 std::vector<std::string> allowable_names(const std::string& family);
+
+/// The value of a key outside of lists, as a JSON text.
+std::string json_of(const Key& key, const Config& config);
 
 /// "integer", "list of texts"...
 std::string type_name(const Slot& slot);

@@ -1,10 +1,11 @@
-// key=value arguments: "train.steps=50", "mesh.shape=[2,2]", "parallel[0].options.output=Shard(1)".
-#pragma once
+module;
 #include <toml++/toml.h>
+module tessera.app.config:overrides;
 
-#include <string>
+import tessera.app.base;
+import :problems;
 
-#include "config/problems.hpp"
+// key=value arguments: "train.steps=50", "mesh.shape=[2,2]", "parallel[0].options.output=Shard(1)".
 
 namespace tessera::app {
 

@@ -1,9 +1,10 @@
-// Collects everything that is wrong with a config, to report it at once.
-#pragma once
-#include <string>
-#include <vector>
+export module tessera.app.config:problems;
 
-namespace tessera::app {
+import tessera.app.base;
+
+// Collects everything that is wrong with a config, to report it at once.
+
+export namespace tessera::app {
 
 /// Where a value was given: a line of a file, or an argument of the command line (line 0).
 struct Place {

@@ -1,19 +1,12 @@
+export module tessera.app.config:run_config;
+
+import tessera.app.base;
+import :problems;
+
 // The config of a run, from a TOML file and key=value overrides, as plain values.
 // keys.cpp binds every field to its key, range and documentation.
-#pragma once
-#include <cstdint>
-#include <filesystem>
-#include <functional>
-#include <map>
-#include <span>
-#include <string>
-#include <string_view>
-#include <variant>
-#include <vector>
 
-#include "config/problems.hpp"
-
-namespace tessera::app {
+export namespace tessera::app {
 
 /// The values of the keys that belong to a family of models.
 using ModelNumbers = std::map<std::string, std::variant<bool, std::int64_t, double>>;

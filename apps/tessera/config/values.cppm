@@ -1,13 +1,14 @@
-// Between TOML nodes, JSON and the fields of a Config. Only the config's sources include this.
-#pragma once
+module;
 #include <toml++/toml.h>
 
-#include <filesystem>
 #include <nlohmann/json_fwd.hpp>
-#include <string>
+module tessera.app.config:values;
 
-#include "config/keys.hpp"
-#include "config/problems.hpp"
+import tessera.app.base;
+import :keys;
+import :problems;
+
+// Between TOML nodes, JSON and the fields of a Config. Only the config's sources include this.
 
 namespace tessera::app {
 
@@ -20,6 +21,8 @@ bool read_value(const toml::node& node, const Key& key, const std::string& name,
 void resolve_paths(const Key& key, const Slot& slot, const std::filesystem::path& folder);
 
 nlohmann::ordered_json slot_json(const Slot& slot);
+/// The value of a key; of a key of a list, that of the entry.
+nlohmann::ordered_json json_value(const Key& key, const Config& config, std::size_t entry = 0);
 
 /// The value as TOML writes it: 300, "adamw", [0.9, 0.95].
 std::string slot_text(const Slot& slot);

@@ -1,14 +1,13 @@
-// A file that a run reads from its start to its end, and that must not change meanwhile.
-#pragma once
+module;
 #include <sys/types.h>
+#include <time.h>
+export module tessera.app.data:data_file;
 
-#include <cstddef>
-#include <cstdint>
-#include <ctime>
-#include <filesystem>
-#include <span>
+import tessera.app.base;
 
-namespace tessera::app {
+// A file that a run reads from its start to its end, and that must not change meanwhile.
+
+export namespace tessera::app {
 
 /// Reads by position, without a mapping: a mapped file that another program truncates kills the
 /// reader (SIGBUS). The file is open only while `Handle`s of it exist, so that a run can read more

@@ -1,15 +1,13 @@
+export module tessera.app.data:dataset;
+
+import tessera.app.base;
+import tessera.app.config;
+import :tokenizer;
+import :tokens;
+
 // The batches of a run.
-#pragma once
-#include <cstdint>
-#include <memory>
-#include <string>
-#include <vector>
 
-#include "config/config.hpp"
-#include "data/tokenizer.hpp"
-#include "data/tokens.hpp"
-
-namespace tessera::app {
+export namespace tessera::app {
 
 /// Rows of a batch, row-major [rows, seq_len]: the targets are the inputs shifted by one token.
 struct Batch {

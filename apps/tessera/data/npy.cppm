@@ -1,11 +1,10 @@
-// NumPy's .npy files of token ids.
-#pragma once
-#include <cstddef>
-#include <cstdint>
-#include <span>
-#include <string>
+export module tessera.app.data:npy;
 
-namespace tessera::app {
+import tessera.app.base;
+
+// NumPy's .npy files of token ids.
+
+export namespace tessera::app {
 
 enum class TokenType : std::uint8_t { u8, u16, u32, i32 };
 

@@ -1,8 +1,10 @@
-// A random order with random access.
-#pragma once
-#include <cstdint>
+export module tessera.app.data:permutation;
 
-namespace tessera::app {
+import tessera.app.base;
+
+// A random order with random access.
+
+export namespace tessera::app {
 
 /// A permutation of [0, size), a function of (seed, epoch) alone. An entry is computed without the
 /// others, so every rank and every resumed run has the same order without storing it.

@@ -1,11 +1,10 @@
-// The files of data.text.
-#pragma once
-#include <filesystem>
-#include <span>
-#include <string>
-#include <vector>
+export module tessera.app.data:text_files;
 
-namespace tessera::app {
+import tessera.app.base;
+
+// The files of data.text.
+
+export namespace tessera::app {
 
 struct TextFiles {
   std::vector<std::filesystem::path> files;

@@ -1,14 +1,10 @@
-// Between text and token ids.
-#pragma once
-#include <cstdint>
-#include <filesystem>
-#include <memory>
-#include <span>
-#include <string>
-#include <string_view>
-#include <vector>
+export module tessera.app.data:tokenizer;
 
-namespace tessera::app {
+import tessera.app.base;
+
+// Between text and token ids.
+
+export namespace tessera::app {
 
 class Tokenizer {
  public:

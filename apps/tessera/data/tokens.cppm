@@ -1,18 +1,12 @@
+export module tessera.app.data:tokens;
+
+import tessera.app.base;
+import :data_file;
+import :npy;
+
 // All tokens of a run, one after the other, read from their files when they are needed.
-#pragma once
-#include <cstdint>
-#include <filesystem>
-#include <memory>
-#include <mutex>
-#include <optional>
-#include <span>
-#include <string>
-#include <vector>
 
-#include "data/data_file.hpp"
-#include "data/npy.hpp"
-
-namespace tessera::app {
+export namespace tessera::app {
 
 class Tokens {
  public:

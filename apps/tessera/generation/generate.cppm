@@ -1,10 +1,10 @@
-// Text from a trained model, token by token, with a cache of keys and values.
-#pragma once
-#include <cstdint>
-#include <functional>
-#include <string>
+export module tessera.app.generation:generate;
 
-namespace tessera::app {
+import tessera.app.base;
+
+// Text from a trained model, token by token, with a cache of keys and values.
+
+export namespace tessera::app {
 
 struct GenerationOptions {
   std::int64_t tokens = 200;

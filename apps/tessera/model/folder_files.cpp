@@ -1,5 +1,4 @@
-#include "folder_files.hpp"
-
+module;
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,6 +6,7 @@
 #include <cstddef>
 #include <system_error>
 #include <tessera/shown.hpp>
+module tessera.app.model;
 
 import tessera.base;
 

@@ -1,12 +1,10 @@
-// What transformers and PEFT would read besides in a folder of a model or of an adapter.
-#pragma once
-#include <filesystem>
-#include <set>
-#include <string>
-#include <string_view>
-#include <vector>
+export module tessera.app.model:folder_files;
 
-namespace tessera::app {
+import tessera.app.base;
+
+// What transformers and PEFT would read besides in a folder of a model or of an adapter.
+
+export namespace tessera::app {
 
 /// Error (input) that begins with `where`: the model's folder has a file with which transformers
 /// computes another model, adapter_config.json. It is no error where `adapter`, the folder of the

@@ -1,20 +1,24 @@
-// A model's config.json and generation_config.json, read and written.
+module;
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <system_error>
 #include <tessera/json.hpp>
 #include <utility>
-
-#include "model_shape.hpp"
+module tessera.app.model;
 
 import tessera.base;
+import tessera.nn;
 import tessera.models;
 
-#include "model_sizes.hpp"
-
+// A model's config.json and generation_config.json, read and written.
 namespace tessera::app {
+
+std::shared_ptr<nn::LanguageModel> make_model(const ModelShape& shape, double dropout) {
+  return family_of(shape).build(sizes_of(shape), dropout);
+}
 namespace {
 
 using Json = nlohmann::json;

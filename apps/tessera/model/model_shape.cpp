@@ -1,14 +1,11 @@
-#include "model_shape.hpp"
-
+module;
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <string>
 #include <vector>
-
-#include "data/tokenizer.hpp"
-#include "folder_files.hpp"
+module tessera.app.model;
 
 import tessera.base;
 import tessera.placement;
@@ -17,12 +14,14 @@ import tessera.collective;
 import tessera.nn;
 import tessera.models;
 import tessera.checkpoint;
-
-#include "hub_weights.hpp"
-#include "model_sizes.hpp"
-#include "stored_sizes.hpp"
+import tessera.hub;
+import tessera.app.config;
+import tessera.app.data;
 
 namespace tessera::app {
+
+bool operator==(const ModelShape& a, const ModelShape& b) = default;
+
 namespace {
 
 /// PyTorch's name of a type, as config.json has it.

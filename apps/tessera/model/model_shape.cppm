@@ -1,14 +1,11 @@
+export module tessera.app.model:model_shape;
+
+import tessera.app.base;
+import tessera.app.config;
+
 // Which model a config, a folder in Hugging Face's format or a checkpoint describes.
-#pragma once
-#include <cstdint>
-#include <filesystem>
-#include <string>
-#include <string_view>
-#include <vector>
 
-#include "config/config.hpp"
-
-namespace tessera::app {
+export namespace tessera::app {
 
 /// A model of a family: the family gives the values their meaning (models::ModelFamily).
 struct ModelShape {
@@ -29,7 +26,7 @@ struct ModelShape {
   std::int64_t parameters() const;
   /// "dim 256, 8 layers, ..., vocabulary 256".
   std::string text() const;
-  friend bool operator==(const ModelShape&, const ModelShape&) = default;
+  friend bool operator==(const ModelShape& a, const ModelShape& b);
 };
 
 /// The model's sizes: those of the config, with values that stand for a default replaced by it, or

@@ -1,3 +1,4 @@
+module;
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -8,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <vector>
+module tessera.app.model;
 
 import tessera.base;
 import tessera.placement;
@@ -15,9 +17,6 @@ import tessera.tensor;
 import tessera.nn;
 import tessera.models;
 import tessera.checkpoint;
-
-#include "model_sizes.hpp"
-#include "stored_sizes.hpp"
 
 namespace tessera::app {
 namespace {

@@ -1,11 +1,15 @@
+export module tessera.app.model:stored_sizes;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import tessera.checkpoint;
+import tessera.app.base;
+import :model_shape;
+
 // The sizes that a config.json claims against the tensors that are stored.
-// Included after the imports of tessera.{base,placement,tensor,checkpoint}.
-#pragma once
-#include <string>
 
-#include "model_shape.hpp"
-
-namespace tessera::app {
+export namespace tessera::app {
 
 /// Compares every size of `shape` with the shapes stored under `prefix`, before anything is built
 /// by them: the work depends on what is stored, not on what is claimed. Throws Error (input) that

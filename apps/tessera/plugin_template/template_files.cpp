@@ -1,5 +1,4 @@
-#include "plugin_template/plugin_template.hpp"
-
+module;
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,6 +7,7 @@
 #include <utility>
 
 #include "plugin_template_texts.hpp"
+module tessera.app.plugin_template;
 
 import tessera.base;
 import tessera.plugin;

@@ -1,11 +1,11 @@
+export module tessera.app.plugin_template:template_files;
+
+import tessera.app.base;
+
 // What `tessera plugin new` writes. The texts lie beside this file, one folder for each kind, and
 // are a part of the program.
-#pragma once
-#include <filesystem>
-#include <string>
-#include <vector>
 
-namespace tessera::app {
+export namespace tessera::app {
 
 struct TemplateFile {
   std::string path;  // inside the plugin's folder

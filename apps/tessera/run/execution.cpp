@@ -1,3 +1,4 @@
+module;
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,17 +8,13 @@
 #include <tessera/shown.hpp>
 #include <utility>
 #include <vector>
-
-#include "config/check.hpp"
-#include "config/config.hpp"
+module tessera.app.run;
 
 import tessera.base;
 import tessera.execute;
 import tessera.graph;
 import tessera.train;
-
-#include "training/execution.hpp"
-#include "training/offload.hpp"
+import tessera.app.config;
 
 namespace tessera::app {
 
@@ -29,25 +26,6 @@ bool is_override(const std::string& name) {
 }
 
 }  // namespace
-
-void check_changes(std::span<const std::string> names) {
-  if (names.empty()) {
-    return;
-  }
-  std::vector<std::string> known = graph::transform_names();
-  std::ranges::copy(override_names(), std::back_inserter(known));
-  std::ranges::sort(known);
-  for (const std::string& name : names) {
-    if (std::ranges::find(known, name) == known.end()) {
-      const std::string nearest = nearest_name(name, known);
-      fail_input({.thing = "transforms",
-                  .wrong = fmt::format("there is no transformation or override '{}'", shown(name)),
-                  .expected = known.empty() ? "" : fmt::format("one of {}", join_words(known)),
-                  .advice = nearest.empty() ? "'tessera plugin list' shows the plugins"
-                                            : fmt::format("did you mean '{}'?", nearest)});
-    }
-  }
-}
 
 std::vector<Override> overrides_of(const GraphConfig& graph) {
   std::vector<Override> overrides;

@@ -1,17 +1,15 @@
-// How a run's captured steps are executed. Included after the imports of tessera.base,
-// tessera.graph and tessera.train.
-#pragma once
-#include <span>
-#include <string>
-#include <vector>
+export module tessera.app.run:execution;
 
-#include "config/config.hpp"
-#include "training/rates.hpp"
+import tessera.base;
+import tessera.graph;
+import tessera.train;
+import tessera.app.base;
+import tessera.app.config;
+import :rates;
 
-namespace tessera::app {
+// How a run's captured steps are executed.
 
-/// Error (input): there is no transformation or override of one of these names. None is loaded.
-void check_changes(std::span<const std::string> names);
+export namespace tessera::app {
 
 /// Of graph.transforms, those that replace modules.
 std::vector<Override> overrides_of(const GraphConfig& graph);

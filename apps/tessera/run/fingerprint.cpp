@@ -1,5 +1,4 @@
-#include "training/fingerprint.hpp"
-
+module;
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -14,13 +13,14 @@
 #include <variant>
 #include <vector>
 
-#include "config/keys.hpp"
-#include "config/values.hpp"
-#include "data/data_file.hpp"
 #include "tessera/content_hash.hpp"
 #include "tessera/json.hpp"
+module tessera.app.run;
 
 import tessera.base;
+import tessera.app.config;
+import tessera.app.data;
+import tessera.app.model;
 
 namespace tessera::app {
 namespace {
@@ -73,11 +73,10 @@ bool is_allowed(const std::string& name, const std::vector<std::string>& allow) 
 }  // namespace
 
 Fingerprint fingerprint_of(const Config& config, const ModelShape& shape, const Dataset& data) {
-  Config copy = config;  // slots are not const
   Fingerprint values;
   for (const Key& key : config_keys(config.model.family)) {
     if (has_influence(key) && !key.of_family) {
-      values[key.path] = json_text(slot_json(key.slot(copy, 0)));
+      values[key.path] = json_of(key, config);
     }
   }
   values["model.vocab"] = json_text(nlohmann::json(shape.vocab));

@@ -1,15 +1,14 @@
+export module tessera.app.run:fingerprint;
+
+import tessera.app.base;
+import tessera.app.config;
+import tessera.app.data;
+import tessera.app.model;
+
 // What determines a run's loss curve, as named values: a checkpoint keeps them, so that a run does
 // not silently continue another one.
-#pragma once
-#include <map>
-#include <string>
-#include <vector>
 
-#include "config/config.hpp"
-#include "data/dataset.hpp"
-#include "model_shape.hpp"
-
-namespace tessera::app {
+export namespace tessera::app {
 
 /// The config's words -> JSON texts. Every key of [model], [data], [train] and [optimizer] is among
 /// them, except those that do not change the curve: steps, accumulation, recomputation, threads and

@@ -1,3 +1,4 @@
+module;
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,15 +9,13 @@
 #include <functional>
 #include <string>
 #include <vector>
-
-#include "config/config.hpp"
+module tessera.app.run;
 
 import tessera.base;
 import tessera.mesh;
 import tessera.placement;
 import tessera.collective;
-
-#include "training/links.hpp"
+import tessera.app.config;
 
 namespace tessera::app {
 namespace {

@@ -1,11 +1,14 @@
-// What communication costs, for the planner of redistributions. Include after the imports of the
-// library.
-#pragma once
-#include <string>
+export module tessera.app.run:links;
 
-#include "config/config.hpp"
+import tessera.base;
+import tessera.mesh;
+import tessera.collective;
+import tessera.app.base;
+import tessera.app.config;
 
-namespace tessera::app {
+// What communication costs, for the planner of redistributions.
+
+export namespace tessera::app {
 
 /// Sets the links of the mesh's axes to those of the config, if it has any.
 void set_configured_links(const Config& config, const DeviceMesh& mesh);

@@ -1,3 +1,5 @@
+module tessera.app.run;
+
 import tessera.base;
 import tessera.mesh;
 import tessera.placement;
@@ -5,8 +7,6 @@ import tessera.tensor;
 import tessera.dtensor;
 import tessera.nn;
 import tessera.parallel;
-
-#include "training/loss.hpp"
 
 namespace tessera::app {
 

@@ -1,8 +1,13 @@
-// The losses of a batch.
-// Included after the imports of tessera.{tensor,nn,parallel}.
-#pragma once
+export module tessera.app.run:loss;
 
-namespace tessera::app {
+import tessera.tensor;
+import tessera.nn;
+import tessera.parallel;
+import tessera.app.base;
+
+// The losses of a batch.
+
+export namespace tessera::app {
 
 /// The SUM of the losses of this rank's rows: Partial along the axes that split the batch. inputs
 /// and targets are local [rows, seq_len] (i64).

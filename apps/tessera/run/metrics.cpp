@@ -1,5 +1,4 @@
-#include "metrics.hpp"
-
+module;
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
@@ -19,6 +18,7 @@
 #include <system_error>
 #include <tessera/json.hpp>
 #include <utility>
+module tessera.app.run;
 
 import tessera.base;
 

@@ -1,14 +1,10 @@
-// The metrics file: one JSON object per line, one line per step.
-#pragma once
-#include <cstdint>
-#include <filesystem>
-#include <memory>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
+export module tessera.app.run:metrics;
 
-namespace tessera::app {
+import tessera.app.base;
+
+// The metrics file: one JSON object per line, one line per step.
+
+export namespace tessera::app {
 
 /// The metrics of one step. Steps are counted from 1 here: the number of updates made.
 struct StepMetrics {

@@ -1,3 +1,4 @@
+module;
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -10,11 +11,7 @@
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "config/config.hpp"
-#include "data/dataset.hpp"
-#include "model_shape.hpp"
-#include "table.hpp"
+module tessera.app.run;
 
 import tessera.base;
 import tessera.plugin;
@@ -30,11 +27,10 @@ import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
 import tessera.train;
-
-#include "training/mode.hpp"
-#include "training/setup.hpp"
-#include "training/trainer.hpp"
-#include "training/trial.hpp"
+import tessera.app.base;
+import tessera.app.config;
+import tessera.app.data;
+import tessera.app.model;
 
 namespace tessera::app {
 namespace {

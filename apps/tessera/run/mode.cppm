@@ -1,15 +1,26 @@
+export module tessera.app.run:mode;
+
+import tessera.base;
+import tessera.plugin;
+import tessera.mesh;
+import tessera.placement;
+import tessera.tensor;
+import tessera.collective;
+import tessera.dtensor;
+import tessera.program;
+import tessera.execute;
+import tessera.capture;
+import tessera.nn;
+import tessera.optim;
+import tessera.parallel;
+import tessera.checkpoint;
+import tessera.train;
+import tessera.app.base;
+import :trainer;
+
 // Modes of data parallelism: the step of one rank is captured, and placed on the mesh.
-// Included after the imports that trainer.hpp needs, and tessera.{mesh,record,parallel}.
-#pragma once
-#include <map>
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
 
-#include "training/trainer.hpp"
-
-namespace tessera::app {
+export namespace tessera::app {
 
 /// The step of one rank for the whole batch, and its evaluation; or the same as placed by a mode.
 struct OneRank {

@@ -1,3 +1,4 @@
+module;
 #include <fmt/format.h>
 
 #include <cstdint>
@@ -6,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <system_error>
+module tessera.app.run;
 
 import tessera.base;
 import tessera.plugin;
@@ -19,9 +21,7 @@ import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
 import tessera.train;
-
-#include "training/offload.hpp"
-#include "training/setup.hpp"
+import tessera.app.config;
 
 namespace tessera::app {
 namespace {

@@ -1,14 +1,14 @@
-// Values of captured steps that are kept in a file (graph.offload). Included after the imports of
-// tessera.base and tessera.execute.
-#pragma once
-#include <cstdint>
-#include <memory>
-#include <string>
+export module tessera.app.run:offload;
 
-#include "config/config.hpp"
-#include "training/rates.hpp"
+import tessera.base;
+import tessera.execute;
+import tessera.app.base;
+import tessera.app.config;
+import :rates;
 
-namespace tessera::app {
+// Values of captured steps that are kept in a file (graph.offload).
+
+export namespace tessera::app {
 
 /// Where a step's values may be kept: a file of this process in the folder, as the style Offload
 /// has one; null where none is asked for. The file is made when it is first used. Errors (input):

@@ -1,5 +1,4 @@
-#include "plan_table.hpp"
-
+module;
 #include <fmt/format.h>
 
 #include <cstdint>
@@ -12,17 +11,18 @@
 #include <tessera/shown.hpp>
 #include <utility>
 #include <vector>
-
-#include "folder_files.hpp"
-#include "table.hpp"
+module tessera.app.run;
 
 import tessera.base;
 import tessera.placement;
 import tessera.tensor;
 import tessera.nn;
 import tessera.checkpoint;
-
-#include "adapters/peft_config.hpp"
+import tessera.app.base;
+import tessera.app.config;
+import tessera.app.data;
+import tessera.app.model;
+import tessera.app.adapters;
 
 namespace tessera::app {
 namespace {

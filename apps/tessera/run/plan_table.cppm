@@ -1,11 +1,13 @@
-// The short table before the first step.
-#pragma once
-#include "config/config.hpp"
-#include "data/dataset.hpp"
-#include "model_shape.hpp"
-#include "table.hpp"
+export module tessera.app.run:plan_table;
 
-namespace tessera::app {
+import tessera.app.base;
+import tessera.app.config;
+import tessera.app.data;
+import tessera.app.model;
+
+// The short table before the first step.
+
+export namespace tessera::app {
 
 /// Model, mesh, styles, data, optimizer and outputs of a run: name and value of each row.
 TableRows plan_rows(const Config& config, const ModelShape& shape, const Dataset& data);

@@ -1,5 +1,4 @@
-#include "progress.hpp"
-
+module;
 #include <fmt/format.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -8,12 +7,11 @@
 #include <cstdlib>
 #include <string_view>
 #include <tessera/printable.hpp>
-
-#include "output_file.hpp"
-#include "table.hpp"
+module tessera.app.run;
 
 import tessera.base;
 import tessera.collective;
+import tessera.app.base;
 
 namespace tessera::app {
 namespace {
@@ -60,7 +58,11 @@ std::string fit_line(const std::string& line, int columns) {
 }
 
 Progress::Progress(std::int64_t first, std::int64_t steps, std::int64_t every, std::FILE* out)
-    : first_(first), steps_(steps), every_(every), out_(out), live_(is_terminal(out)) {}
+    : first_(first),
+      steps_(steps),
+      every_(every),
+      out_(out == nullptr ? stdout : out),
+      live_(is_terminal(out_)) {}
 
 Progress::~Progress() { finish(); }
 

@@ -1,13 +1,11 @@
+export module tessera.app.run:progress;
+
+import tessera.app.base;
+import :metrics;
+
 // The progress lines of a run.
-#pragma once
-#include <cstdint>
-#include <cstdio>
-#include <optional>
-#include <string>
 
-#include "metrics.hpp"
-
-namespace tessera::app {
+export namespace tessera::app {
 
 /// Nothing where a share of a measured ceiling is above 1: the ceiling was measured while the
 /// machine did something else, and no share of it means anything.
@@ -31,9 +29,9 @@ std::string fit_line(const std::string& line, int columns);
 /// first, the last and every validated step. Used by rank 0 only.
 class Progress {
  public:
-  /// `first` steps are done already (a resumed run). Whether `out` is a terminal decides the form;
-  /// TERM=dumb is treated as not a terminal.
-  Progress(std::int64_t first, std::int64_t steps, std::int64_t every, std::FILE* out = stdout);
+  /// `first` steps are done already (a resumed run). `out`: null is stdout. Whether `out` is a
+  /// terminal decides the form; TERM=dumb is treated as not a terminal.
+  Progress(std::int64_t first, std::int64_t steps, std::int64_t every, std::FILE* out = nullptr);
   Progress(Progress&&) = delete;
   ~Progress();
 

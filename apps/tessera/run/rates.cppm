@@ -1,7 +1,10 @@
-// What a captured step costs that keeps a budget of memory.
-#pragma once
+export module tessera.app.run:rates;
 
-namespace tessera::app {
+import tessera.app.base;
+
+// What a captured step costs that keeps a budget of memory.
+
+export namespace tessera::app {
 
 /// A second's worth, the same on all ranks; see graph::ComputeRates and graph::OffloadRates.
 struct StepRates {

@@ -1,3 +1,4 @@
+module;
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -6,12 +7,10 @@
 #include <system_error>
 #include <utility>
 #include <vector>
-
-#include "config/config.hpp"
+module tessera.app.run;
 
 import tessera.base;
-
-#include "run_lock.hpp"
+import tessera.app.config;
 
 namespace tessera::app {
 namespace {

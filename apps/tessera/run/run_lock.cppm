@@ -1,13 +1,12 @@
+export module tessera.app.run:run_lock;
+
+import tessera.base;
+import tessera.app.base;
+import tessera.app.config;
+
 // One run at a time writes a folder of checkpoints or a metrics file.
-// Included after the import of tessera.base.
-#pragma once
-#include <filesystem>
-#include <string>
-#include <vector>
 
-#include "config/config.hpp"
-
-namespace tessera::app {
+export namespace tessera::app {
 
 /// Holds lock files for a run: FOLDER/.lock, and .NAME.lock beside the metrics file NAME. The
 /// system releases the lock when the process that took it ends, however it ends; a lock file that a

@@ -1,4 +1,4 @@
-// What a trainer saves and what a run continues from.
+module;
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,10 +15,7 @@
 #include <utility>
 #include <variant>
 #include <vector>
-
-#include "config/config.hpp"
-#include "data/dataset.hpp"
-#include "model_shape.hpp"
+module tessera.app.run;
 
 import tessera.base;
 import tessera.plugin;
@@ -37,16 +34,13 @@ import tessera.optim;
 import tessera.parallel;
 import tessera.checkpoint;
 import tessera.train;
+import tessera.hub;
+import tessera.app.config;
+import tessera.app.data;
+import tessera.app.model;
+import tessera.app.adapters;
 
-#include "adapters/peft.hpp"
-#include "adapters/updates.hpp"
-#include "config/at_key.hpp"
-#include "hub_weights.hpp"
-#include "model_sizes.hpp"
-#include "training/mode.hpp"
-#include "training/setup.hpp"
-#include "training/trainer.hpp"
-
+// What a trainer saves and what a run continues from.
 namespace tessera::app {
 namespace {
 

@@ -1,4 +1,4 @@
-
+module;
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,10 +8,7 @@
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "config/check.hpp"
-#include "config/config.hpp"
-#include "model_shape.hpp"
+module tessera.app.run;
 
 import tessera.base;
 import tessera.options;
@@ -21,15 +18,10 @@ import tessera.nn;
 import tessera.models;
 import tessera.optim;
 import tessera.parallel;
-
-#include "model_sizes.hpp"
-#include "training/setup.hpp"
+import tessera.app.config;
+import tessera.app.model;
 
 namespace tessera::app {
-
-std::shared_ptr<nn::LanguageModel> make_model(const ModelShape& shape, double dropout) {
-  return family_of(shape).build(sizes_of(shape), dropout);
-}
 
 std::shared_ptr<nn::LanguageModel> make_model(
     const ModelShape& shape, const Config& config,

@@ -1,16 +1,18 @@
+export module tessera.app.run:setup;
+
+import tessera.base;
+import tessera.mesh;
+import tessera.tensor;
+import tessera.nn;
+import tessera.optim;
+import tessera.parallel;
+import tessera.app.base;
+import tessera.app.config;
+import tessera.app.model;
+
 // From a config to the library's objects; shared by the ranks and by the check before the launch.
-// Included after the imports of tessera.{base,mesh,tensor,nn,optim,parallel}.
-#pragma once
-#include <cstdint>
-#include <functional>
-#include <memory>
-#include <string>
-#include <vector>
 
-#include "config/config.hpp"
-#include "model_shape.hpp"
-
-namespace tessera::app {
+export namespace tessera::app {
 
 /// The model that a config trains, on the meta device, with its frozen parameters. Errors (input):
 /// see nn::freeze.
@@ -18,8 +20,6 @@ namespace tessera::app {
 std::shared_ptr<nn::LanguageModel> make_model(
     const ModelShape& shape, const Config& config,
     const std::function<void(nn::Module& model)>& change = {});
-/// A model on the meta device.
-std::shared_ptr<nn::LanguageModel> make_model(const ModelShape& shape, double dropout);
 
 /// The config's mesh; one axis "rank" of size 1 where it has none.
 DeviceMesh make_mesh(const Config& config);

@@ -1,3 +1,4 @@
+module;
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -12,8 +13,7 @@
 #include <system_error>
 #include <tessera/shown.hpp>
 #include <vector>
-
-#include "config/config.hpp"
+module tessera.app.run;
 
 import tessera.base;
 import tessera.plugin;
@@ -28,9 +28,7 @@ import tessera.optim;
 import tessera.parallel;
 import tessera.checkpoint;
 import tessera.train;
-
-#include "config/at_key.hpp"
-#include "training/start.hpp"
+import tessera.app.config;
 
 namespace tessera::app {
 namespace {

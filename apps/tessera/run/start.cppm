@@ -1,13 +1,26 @@
+export module tessera.app.run:start;
+
+import tessera.base;
+import tessera.plugin;
+import tessera.mesh;
+import tessera.tensor;
+import tessera.collective;
+import tessera.dtensor;
+import tessera.program;
+import tessera.execute;
+import tessera.capture;
+import tessera.nn;
+import tessera.optim;
+import tessera.parallel;
+import tessera.checkpoint;
+import tessera.train;
+import tessera.app.base;
+import tessera.app.config;
+import :trainer;
+
 // What a run looks at before it starts: where it writes, and what it continues.
-// Included after the imports that trainer.hpp needs, and tessera.collective.
-#pragma once
-#include <optional>
-#include <string>
 
-#include "config/config.hpp"
-#include "training/trainer.hpp"
-
-namespace tessera::app {
+export namespace tessera::app {
 
 /// Error (input): a folder or file that the run will write cannot be written. Creates nothing.
 void check_outputs(const Config& config);

@@ -1,4 +1,4 @@
-
+module;
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,12 +15,7 @@
 #include <utility>
 #include <variant>
 #include <vector>
-
-#include "config/check.hpp"
-#include "config/config.hpp"
-#include "data/dataset.hpp"
-#include "model_shape.hpp"
-#include "table.hpp"
+module tessera.app.run;
 
 import tessera.base;
 import tessera.plugin;
@@ -42,19 +37,12 @@ import tessera.optim;
 import tessera.parallel;
 import tessera.checkpoint;
 import tessera.train;
-
-#include "adapters/peft.hpp"
-#include "adapters/updates.hpp"
-#include "hub_weights.hpp"
-#include "model_sizes.hpp"
-#include "training/execution.hpp"
-#include "training/links.hpp"
-#include "training/loss.hpp"
-#include "training/mode.hpp"
-#include "training/offload.hpp"
-#include "training/setup.hpp"
-#include "training/trainer.hpp"
-#include "training/trial.hpp"
+import tessera.hub;
+import tessera.app.base;
+import tessera.app.config;
+import tessera.app.data;
+import tessera.app.model;
+import tessera.app.adapters;
 
 namespace tessera::app {
 namespace {

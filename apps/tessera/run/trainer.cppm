@@ -1,24 +1,30 @@
+export module tessera.app.run:trainer;
+
+import tessera.base;
+import tessera.plugin;
+import tessera.mesh;
+import tessera.tensor;
+import tessera.collective;
+import tessera.dtensor;
+import tessera.program;
+import tessera.execute;
+import tessera.capture;
+import tessera.nn;
+import tessera.optim;
+import tessera.parallel;
+import tessera.checkpoint;
+import tessera.train;
+import tessera.app.base;
+import tessera.app.config;
+import tessera.app.data;
+import tessera.app.model;
+import :fingerprint;
+import :rates;
+import :setup;
+
 // One rank's part of a run.
-// Included after the imports of
-// tessera.{base,tensor,mesh,collective,plugin,dtensor,program,capture,nn,optim,parallel,train}.
-#pragma once
-#include <cstddef>
-#include <cstdint>
-#include <functional>
-#include <memory>
-#include <optional>
-#include <span>
-#include <string>
-#include <vector>
 
-#include "config/config.hpp"
-#include "data/dataset.hpp"
-#include "model_shape.hpp"
-#include "training/fingerprint.hpp"
-#include "training/rates.hpp"
-#include "training/setup.hpp"
-
-namespace tessera::app {
+export namespace tessera::app {
 
 struct OneRank;  // see training/mode.hpp
 

@@ -1,3 +1,4 @@
+module;
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -6,10 +7,7 @@
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "config/config.hpp"
-#include "data/dataset.hpp"
-#include "model_shape.hpp"
+module tessera.app.run;
 
 import tessera.base;
 import tessera.plugin;
@@ -26,12 +24,9 @@ import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
 import tessera.train;
-
-#include "training/execution.hpp"
-#include "training/mode.hpp"
-#include "training/setup.hpp"
-#include "training/trainer.hpp"
-#include "training/trial.hpp"
+import tessera.app.config;
+import tessera.app.data;
+import tessera.app.model;
 
 namespace tessera::app {
 namespace {

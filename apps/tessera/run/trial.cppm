@@ -1,14 +1,25 @@
+export module tessera.app.run:trial;
+
+import tessera.base;
+import tessera.plugin;
+import tessera.mesh;
+import tessera.tensor;
+import tessera.collective;
+import tessera.dtensor;
+import tessera.program;
+import tessera.execute;
+import tessera.capture;
+import tessera.nn;
+import tessera.optim;
+import tessera.parallel;
+import tessera.checkpoint;
+import tessera.train;
+import tessera.app.base;
+import :trainer;
+
 // Training steps tried on the meta device, before ranks are started.
-// Included after the imports that trainer.hpp needs.
-#pragma once
-#include <cstddef>
-#include <cstdint>
-#include <string>
-#include <vector>
 
-#include "training/trainer.hpp"
-
-namespace tessera::app {
+export namespace tessera::app {
 
 struct Trial {
   /// A whole step in the state that training settles in: forward and backward of all micro-batches,

@@ -1,12 +1,16 @@
+export module tessera.app.trace:file;
+
+import tessera.base;
+import tessera.mesh;
+import tessera.placement;
+import tessera.tensor;
+import tessera.collective;
+import tessera.app.base;
+import :recorder;
+
 // The trace file: JSON of the trace event format, which ui.perfetto.dev opens.
-// Included after the imports of tessera.{base,mesh,placement,tensor,collective}.
-#pragma once
-#include <cstdint>
-#include <string>
 
-#include "trace/recorder.hpp"
-
-namespace tessera::app {
+export namespace tessera::app {
 
 /// What a trace file says of its run.
 struct TraceRun {

@@ -1,10 +1,10 @@
-// Reads a trace file back.
-#pragma once
-#include <cstdint>
-#include <string>
-#include <vector>
+export module tessera.app.trace:read;
 
-namespace tessera::app {
+import tessera.app.base;
+
+// Reads a trace file back.
+
+export namespace tessera::app {
 
 /// A slice of a trace file. Times are in microseconds.
 struct FileSlice {

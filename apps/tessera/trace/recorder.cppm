@@ -1,14 +1,15 @@
-// What one rank does during some steps, with times.
-// Included after the imports of tessera.{base,mesh,placement,tensor,collective}.
-#pragma once
-#include <array>
-#include <cstdint>
-#include <memory>
-#include <string>
-#include <string_view>
-#include <vector>
+export module tessera.app.trace:recorder;
 
-namespace tessera::app {
+import tessera.base;
+import tessera.mesh;
+import tessera.placement;
+import tessera.tensor;
+import tessera.collective;
+import tessera.app.base;
+
+// What one rank does during some steps, with times.
+
+export namespace tessera::app {
 
 /// A tensor of a recorded call: its type, its shape and, of a distributed one, its layout.
 struct TracedTensor {

@@ -1,15 +1,17 @@
+export module tessera.app.trace:steps;
+
+import tessera.base;
+import tessera.mesh;
+import tessera.placement;
+import tessera.tensor;
+import tessera.collective;
+import tessera.app.base;
+import tessera.app.config;
+import :recorder;
+
 // Which steps of a run are traced.
-// Included after the imports of tessera.{base,mesh,placement,tensor,collective}.
-#pragma once
-#include <cstdint>
-#include <memory>
-#include <optional>
-#include <string>
 
-#include "config/config.hpp"
-#include "trace/recorder.hpp"
-
-namespace tessera::app {
+export namespace tessera::app {
 
 /// The first and the last step, counted from 1.
 struct TraceRange {
@@ -24,7 +26,8 @@ std::optional<TraceRange> trace_range(const Config& config, std::int64_t done);
 /// Records those steps and writes the file after the last of them. Every rank calls it.
 class TraceSteps {
  public:
-  TraceSteps(const Config& config, std::int64_t done, collective::World& world);
+  /// `mesh`: of the run, as the file says it.
+  TraceSteps(const Config& config, std::string mesh, std::int64_t done, collective::World& world);
 
   /// `done`: the steps done. Begins the recording with its first step.
   void before_step(std::int64_t done);
@@ -34,6 +37,7 @@ class TraceSteps {
 
  private:
   const Config& config_;
+  std::string mesh_;
   collective::World& world_;
   std::optional<TraceRange> range_;
   std::unique_ptr<TraceRecorder> recorder_;

@@ -1,14 +1,11 @@
+export module tessera.app.trace:summary;
+
+import tessera.app.base;
+import :read;
+
 // `tessera trace summary`: where the time of a trace went.
-#pragma once
-#include <cstdint>
-#include <map>
-#include <string>
-#include <utility>
-#include <vector>
 
-#include "trace/read.hpp"
-
-namespace tessera::app {
+export namespace tessera::app {
 
 /// What one rank spent in one call of a communicator, in microseconds. A call cannot complete
 /// before the last rank of its group has issued it. From a rank's own issue until then the call is
