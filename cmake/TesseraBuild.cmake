@@ -31,41 +31,46 @@ set(TESSERA_PRECOMPILED <algorithm> <array> <atomic> <chrono> <cmath> <cstdint> 
 set(TESSERA_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Werror)
 
 # tessera_module(NAME INTERFACE a.cppm... [INTERNAL b.cppm...] SOURCES a.cpp... [KERNELS kernels/a.cpp...]
-#                IMPORTS module...)
-# One folder under modules/ = one named module tessera.NAME, a part of the library libtessera.
+#                [TARGET target] IMPORTS module...)
+# One folder under modules/ = one named module tessera.NAME, a part of the library libtessera; or, of the folders under apps/, of
+# the target.
 # INTERNAL: partitions that only its own sources import (no export); neither installed nor in the fingerprint.
 # KERNELS: plain sources without imports (pointers and extents), which are not scanned for any. Their headers are included by the path from the
 # module's folder.
 # IMPORTS: the modules that it may import; cmake/check_sources.pl checks this.
 function(tessera_module name)
-  cmake_parse_arguments(ARG "" "" "INTERFACE;INTERNAL;SOURCES;KERNELS;IMPORTS" ${ARGN})
+  cmake_parse_arguments(ARG "" "TARGET" "INTERFACE;INTERNAL;SOURCES;KERNELS;IMPORTS" ${ARGN})
   if(ARG_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "tessera_module(${name}): unknown arguments ${ARG_UNPARSED_ARGUMENTS}")
   endif()
+  if(NOT ARG_TARGET)
+    set(ARG_TARGET tessera)
+    set_property(GLOBAL APPEND PROPERTY TESSERA_MODULES ${name}) # installed, and in the fingerprint
+  endif()
+  string(REPLACE "." "_" set ${name}) # of files
   list(TRANSFORM ARG_INTERFACE PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
   list(TRANSFORM ARG_INTERNAL PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
   list(TRANSFORM ARG_SOURCES PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
   list(TRANSFORM ARG_KERNELS PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
-  target_sources(tessera
-    PUBLIC FILE_SET modules_${name} TYPE CXX_MODULES BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${ARG_INTERFACE}
+  target_sources(${ARG_TARGET}
+    PUBLIC FILE_SET modules_${set} TYPE CXX_MODULES BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${ARG_INTERFACE}
     PRIVATE ${ARG_SOURCES} ${ARG_KERNELS})
   if(ARG_INTERNAL)
-    target_sources(tessera
-      PRIVATE FILE_SET internal_${name} TYPE CXX_MODULES BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${ARG_INTERNAL})
+    target_sources(${ARG_TARGET}
+      PRIVATE FILE_SET internal_${set} TYPE CXX_MODULES BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${ARG_INTERNAL})
   endif()
   # An interface includes nothing but its module's own headers.
-  set_source_files_properties(${ARG_INTERFACE} ${ARG_INTERNAL} TARGET_DIRECTORY tessera
+  set_source_files_properties(${ARG_INTERFACE} ${ARG_INTERNAL} TARGET_DIRECTORY ${ARG_TARGET}
     PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
   if(ARG_KERNELS)
-    set_source_files_properties(${ARG_KERNELS} TARGET_DIRECTORY tessera PROPERTIES CXX_SCAN_FOR_MODULES OFF)
-    set_source_files_properties(${ARG_INTERNAL} ${ARG_SOURCES} ${ARG_KERNELS} TARGET_DIRECTORY tessera
+    set_source_files_properties(${ARG_KERNELS} TARGET_DIRECTORY ${ARG_TARGET} PROPERTIES CXX_SCAN_FOR_MODULES OFF)
+    set_source_files_properties(${ARG_INTERNAL} ${ARG_SOURCES} ${ARG_KERNELS} TARGET_DIRECTORY ${ARG_TARGET}
       PROPERTIES INCLUDE_DIRECTORIES ${CMAKE_CURRENT_SOURCE_DIR})
     if(TESSERA_SANITIZE)
-      set_source_files_properties(${ARG_KERNELS} TARGET_DIRECTORY tessera
+      set_source_files_properties(${ARG_KERNELS} TARGET_DIRECTORY ${ARG_TARGET}
         PROPERTIES COMPILE_OPTIONS -fno-sanitize=pointer-overflow)
     endif()
   endif()
-  set_property(GLOBAL APPEND PROPERTY TESSERA_MODULES ${name})
 endfunction()
 
 # tessera_skippable_test(TEST): the cases with the tag [.root] of a test's program, which need what a machine may not

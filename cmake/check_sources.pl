@@ -33,28 +33,44 @@ find({ no_chdir => 1, wanted => sub {
 } }, '.');
 my @files = sort keys %text;
 
+# The folders whose subfolders are modules, and what the modules' names have before that of their folder: the
+# library's, what is beside the program, the program's.
+my %kinds = ('modules' => '', 'apps' => '', 'apps/tessera' => 'app.');
+my %no_module = map { $_ => 1 } 'apps/tessera', 'apps/examples';
+# "modules/base" of "modules/base/error.cpp", if it is in the folder of a module.
+sub folder_of { return $_[0] =~ m{^((?:modules|apps/tessera|apps)/[^/]+)/} && !$no_module{$1} ? $1 : undef }
+
 # A module that the build does not know yet gives one finding instead of hundreds.
 my %unknown;
-for my $module (grep { defined } map { m{^modules/([^/]+)/} && $1 } @files) {
-  $unknown{$module} = 1 if $module && $text{'modules/CMakeLists.txt'} !~ /^add_subdirectory\($module\)/m;
+for my $folder (grep { defined } map { folder_of($_) } grep { /\.(cpp|cppm)$/ } @files) {
+  my ($kind, $name) = (dirname($folder), basename($folder));
+  $unknown{$folder} = 1 if ($text{"$kind/CMakeLists.txt"} // '') !~ /^add_subdirectory\($name\)/m;
 }
-finding('modules/CMakeLists.txt', 1, "no add_subdirectory($_)") for sort keys %unknown;
-@files = grep { !m{^modules/([^/]+)/} || !$unknown{$1} } @files;
+finding(dirname($_) . '/CMakeLists.txt', 1, 'no add_subdirectory(' . basename($_) . ')') for sort keys %unknown;
+@files = grep { !$unknown{ folder_of($_) // '' } } @files;
 
 # The order of the modules, and the imports that each of them lists.
-my ($count, %place, %imports) = (0);
-each_match('modules/CMakeLists.txt', qr/^add_subdirectory\((\w+)\)/, sub { $place{$1} = $count++ });
+my ($count, %place, %folder, %imports) = (0);
+for my $kind ('modules', 'apps', 'apps/tessera') {
+  each_match($kind . '/CMakeLists.txt', qr/^add_subdirectory\((\w+)\)/, sub {
+    my $module = $kinds{$kind} . $1;
+    return if $no_module{"$kind/$1"};
+    finding("$kind/CMakeLists.txt", $_[0], "add_subdirectory($1): $folder{$module} has this name") if $folder{$module};
+    ($place{$module}, $folder{$module}) = ($count++, "$kind/$1");
+  }) if exists $text{"$kind/CMakeLists.txt"};
+}
+my %module_of = reverse %folder;
 for my $module (keys %place) {
-  my $lists = "modules/$module/CMakeLists.txt";
-  if (($text{$lists} // '') !~ /tessera_module\(\s*$module\b(.*?)\)/s) {
+  my $lists = "$folder{$module}/CMakeLists.txt";
+  if (($text{$lists} // '') !~ /tessera_module\(\s*\Q$module\E\s(.*?)\)/s) {
     finding($lists, 1, "no tessera_module($module ...)");
     next;
   }
-  my ($stated) = $1 =~ /\bIMPORTS\b([\s\w]*)/;
+  my ($stated) = $1 =~ /\bIMPORTS\b([\s\w.]*)/;
   for (split ' ', ($stated // '') =~ s/\b[A-Z]+\b.*//sr) {
     $imports{$module}{$_} = 0;
     finding($lists, 1, "IMPORTS $_: no such module") unless exists $place{$_};
-    finding($lists, 1, "IMPORTS $_: $module comes before it in modules/CMakeLists.txt, and may import only modules before itself")
+    finding($lists, 1, "IMPORTS $_: $module comes before it (modules/CMakeLists.txt, apps/CMakeLists.txt, apps/tessera/CMakeLists.txt), and may import only modules before itself")
       if ($place{$_} // -1) >= $place{$module};
   }
 }
@@ -69,21 +85,22 @@ for my $file (@files) {
 
 for my $file (grep { /\.(cpp|cppm|hpp|h|cu|cuh)$/ } @files) {
   my ($area, $folder) = $file =~ m{^(\w+)/([^/]+)/} or next;
+  my $module = $module_of{ folder_of($file) // '' };
   my $plain = $file =~ m{/kernels/|\.(hpp|h|cu|cuh)$};
   each_match($file, qr/^\s*(?:export\s+)?import\s+([\w.:<"]+)/, sub {
     my ($number, $name) = ($_[0], $1);
     return finding($file, $number, "a header or kernel must not import ($name)") if $plain;
     return if $name =~ /^:/;
     return finding($file, $number, "import $name: only tessera's named modules may be imported")
-      unless $name =~ /^(?:tessera\.(\w+)|(tessera))$/;
+      unless $name =~ /^(?:tessera\.([\w.]+)|(tessera))$/;
     my $other = $1 // $2;
-    if ($area ne 'modules') {
-      finding($file, $number, "import $name: no such public module")
-        unless exists $place{$other} || $own{"$area/$folder"}{$other};
-    } elsif (!exists $imports{$folder}{$other}) {
-      finding($file, $number, "import $name: $other is not in the IMPORTS of modules/$folder/CMakeLists.txt");
+    if (!defined $module) {
+      my $public = exists $place{$other} && ($area eq 'tests' || $file eq 'apps/tessera/main.cpp' || $folder{$other} =~ /^modules/);
+      finding($file, $number, "import $name: no such public module") unless $public || $own{"$area/$folder"}{$other};
+    } elsif (!exists $imports{$module}{$other}) {
+      finding($file, $number, "import $name: $other is not in the IMPORTS of $folder{$module}/CMakeLists.txt");
     } else {
-      ++$imports{$folder}{$other};
+      ++$imports{$module}{$other};
     }
   });
   each_match($file, qr/^\s*#\s*include\s+"([^"]+)"/, sub {
@@ -102,7 +119,7 @@ for my $file (grep { /\.(cpp|cppm|hpp|h|cu|cuh)$/ } @files) {
 }
 for my $module (sort keys %imports) {
   for (sort grep { !$imports{$module}{$_} } keys %{ $imports{$module} }) {
-    finding("modules/$module/CMakeLists.txt", 1, "IMPORTS $_: nothing in modules/$module imports it");
+    finding("$folder{$module}/CMakeLists.txt", 1, "IMPORTS $_: nothing in $folder{$module} imports it");
   }
 }
 
@@ -133,19 +150,20 @@ for my $file (grep { /\.cppm$/ } @files) {
   });
   each_match($file, qr/^#include <([a-z_]+)>/, sub {
     finding($file, $_[0], "#include <$1>: an interface must import the standard library from tessera.base:standard");
-  }) if $file =~ m{^modules/} && $file ne 'modules/base/standard.cppm';
-  if (my ($module, $part) = $file =~ m{^modules/(\w+)/(?:.*/)?(\w+)\.cppm$}) {
-    my ($internal) = ($text{"modules/$module/CMakeLists.txt"} // '') =~ /\bINTERNAL\b([^A-Z)]*)/;
+  }) if $file =~ m{^(?:modules|apps/tessera)/} && $file !~ m{^(?:modules|apps/tessera)/base/standard\.cppm$};
+  if (defined folder_of($file)) {
+    my $part = basename($file, '.cppm');
+    my ($internal) = ($text{ folder_of($file) . '/CMakeLists.txt' } // '') =~ /\bINTERNAL\b([^A-Z)]*)/;
     my $listed = ($internal // '') =~ /\b\Q$part\E\.cppm/;
     each_match($file, qr/^(export )?module tessera\./, sub {
       finding($file, $_[0], $1 ? 'exported, but listed under INTERNAL' : 'not exported: list it under INTERNAL')
         if defined $1 == $listed;
     });
   }
-  next unless $file =~ m{^modules/(\w+)/\1\.cppm$};
-  my $module = $1;
+  my $module = $module_of{ folder_of($file) // '' };
+  next unless defined $module && $file eq "$folder{$module}/" . basename($folder{$module}) . ".cppm";
   each_match($file, qr/\S/, sub {
-    return if m{^\s*//} || /^export module (tessera\.$module|tessera);$/ || m{^export import [\w.:]+; +// \S};
+    return if m{^\s*//} || /^export module (tessera\.\Q$module\E|tessera);$/ || m{^export import [\w.:]+; +// \S};
     finding($file, $_[0], "a facade must contain only 'export import :part;  // what it is' lines");
   });
 }

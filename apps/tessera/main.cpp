@@ -1,3 +1,3 @@
-#include "program.hpp"
+import tessera.app.commands;
 
 int main(int argc, char** argv) { return tessera::app::run_program(argc, argv); }

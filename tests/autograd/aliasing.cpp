@@ -20,6 +20,7 @@ import tessera.placement;
 import tessera.tensor;
 import tessera.autograd;
 import tessera.ops;
+import tessera.conformance;
 
 #include "../conformance/conformance.hpp"
 #include "operator_samples.hpp"

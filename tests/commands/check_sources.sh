@@ -21,6 +21,17 @@ sound_tree() {
   printf 'module;\n#include <string>\nmodule tessera.high;\n' >modules/high/b.cpp
   echo 'add_library(style style.cpp)' >plugins/style/CMakeLists.txt
   printf '#include <string>\nimport tessera.high;\n' >plugins/style/style.cpp
+  mkdir -p apps/suite apps/tessera/below apps/tessera/above
+  printf 'add_subdirectory(suite)\nadd_subdirectory(tessera)\n' >apps/CMakeLists.txt
+  printf 'add_subdirectory(below)\nadd_subdirectory(above)\nadd_executable(program main.cpp)\n' >apps/tessera/CMakeLists.txt
+  echo 'tessera_module(suite TARGET suite INTERFACE suite.cppm)' >apps/suite/CMakeLists.txt
+  echo 'tessera_module(app.below TARGET app INTERFACE below.cppm)' >apps/tessera/below/CMakeLists.txt
+  echo 'tessera_module(app.above TARGET app INTERFACE above.cppm SOURCES a.cpp IMPORTS low suite app.below)' >apps/tessera/above/CMakeLists.txt
+  echo 'export module tessera.suite;' >apps/suite/suite.cppm
+  echo 'export module tessera.app.below;' >apps/tessera/below/below.cppm
+  echo 'export module tessera.app.above;' >apps/tessera/above/above.cppm
+  printf 'module tessera.app.above;\nimport tessera.low;\nimport tessera.suite;\nimport tessera.app.below;\n' >apps/tessera/above/a.cpp
+  echo 'import tessera.app.above;' >apps/tessera/main.cpp
   printf '# One\nSee [two](two.md#the-second).\n' >docs/one.md
   printf '## The second\n' >docs/two.md
 }
@@ -46,6 +57,24 @@ sed -i 's/IMPORTS low/IMPORTS low lower/' modules/high/CMakeLists.txt
 expect 'an unknown module' 'no such module'
 sed -i '/import/d' modules/high/b.cppm
 expect 'an import that is stated and unused' 'nothing in modules/high imports it'
+echo 'import tessera.app.above;' >>apps/tessera/below/below.cppm
+expect 'an import upwards in the program' 'app.above is not in the IMPORTS of apps/tessera/below'
+sed -i 's/below.cppm/below.cppm IMPORTS app.above/' apps/tessera/below/CMakeLists.txt
+expect 'an upward import of the program that is stated' 'app.below comes before it'
+sed -i 's/suite.cppm/suite.cppm IMPORTS app.below/' apps/suite/CMakeLists.txt
+expect 'an import of the program from below it' 'suite comes before it'
+sed -i 's/low.cppm/low.cppm IMPORTS suite/' modules/low/CMakeLists.txt
+expect 'an import of the library from what is above it' 'low comes before it'
+sed -i '/import tessera.suite/d' apps/tessera/above/a.cpp
+expect 'an import of the program that is stated and unused' 'nothing in apps/tessera/above imports it'
+echo 'int x;' >>apps/tessera/below/below.cppm
+expect 'a facade of the program with code' 'a facade must contain only'
+printf 'module;\n#include <vector>\nexport module tessera.app.below:b;\n' >apps/tessera/below/b.cppm
+expect 'a standard header in an interface of the program' 'an interface must import the standard library'
+mkdir apps/tessera/odd && echo 'export module tessera.app.odd;' >apps/tessera/odd/odd.cppm
+expect 'a module of the program that the build does not know' 'no add_subdirectory(odd)'
+echo 'import tessera.app.above;' >>plugins/style/style.cpp
+expect 'a plugin that imports the program' 'no such public module'
 echo 'import tessera.secret;' >>plugins/style/style.cpp
 expect 'a plugin that imports what is not public' 'no such public module'
 echo '#include "../../modules/high/b.hpp"' >plugins/style/style.cpp

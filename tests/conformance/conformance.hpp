@@ -6,9 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "conformance/compare.hpp"
-#include "conformance/conformance.hpp"
-
 namespace tessera::testing {
 
 using namespace conformance;

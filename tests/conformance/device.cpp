@@ -16,6 +16,7 @@ import tessera.placement;
 import tessera.tensor;
 import tessera.ops;
 import tessera.dtensor;
+import tessera.conformance;
 
 #include "conformance.hpp"
 #include "devices.hpp"

@@ -19,9 +19,9 @@ import tessera.tensor;
 import tessera.autograd;
 import tessera.collective;
 import tessera.ops;
+import tessera.conformance;
 
 #include "conformance.hpp"
-#include "conformance/sent.hpp"
 
 using namespace tessera;
 using namespace tessera::testing;

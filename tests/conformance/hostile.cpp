@@ -37,6 +37,7 @@ import tessera.placement;
 import tessera.tensor;
 import tessera.autograd;
 import tessera.ops;
+import tessera.conformance;
 
 #include "conformance.hpp"
 

@@ -13,9 +13,9 @@ import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
 import tessera.ops;
+import tessera.conformance;
 
 #include "conformance.hpp"
-#include "conformance/samples.hpp"
 
 using namespace tessera;
 using namespace tessera::testing;

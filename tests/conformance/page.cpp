@@ -11,6 +11,7 @@ import tessera.base;
 import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
+import tessera.conformance;
 
 #include "conformance.hpp"
 

@@ -17,9 +17,9 @@ import tessera.placement;
 import tessera.tensor;
 import tessera.autograd;
 import tessera.ops;
+import tessera.conformance;
 
 #include "conformance.hpp"
-#include "conformance/samples.hpp"
 #include "operator_samples.hpp"
 
 namespace tessera::testing {

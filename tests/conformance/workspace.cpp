@@ -27,6 +27,7 @@ import tessera.placement;
 import tessera.device;
 import tessera.tensor;
 import tessera.ops;
+import tessera.conformance;
 
 #include "conformance.hpp"
 

@@ -3,9 +3,10 @@
 //   dispatch_cost
 #include <cstdio>
 #include <functional>
+#include <string>
 #include <vector>
 
-#include "commands/dispatch_rows.hpp"
+import tessera.app.bench;
 
 /// What the tool counts: the calls, without start-up and the first ones, which fill the caches. By
 /// its name.

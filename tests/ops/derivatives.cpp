@@ -21,9 +21,8 @@ import tessera.placement;
 import tessera.tensor;
 import tessera.autograd;
 import tessera.ops;
+import tessera.conformance;
 
-#include "conformance/compare.hpp"
-#include "conformance/conformance.hpp"
 #include "operator_samples.hpp"
 
 using namespace tessera;

@@ -5,11 +5,8 @@
 #include <string_view>
 #include <vector>
 
-#include "config/config.hpp"
-#include "data/dataset.hpp"
-#include "model_shape.hpp"
-
 import tessera.base;
+import tessera.plugin;
 import tessera.mesh;
 import tessera.tensor;
 import tessera.collective;
@@ -18,9 +15,12 @@ import tessera.program;
 import tessera.capture;
 import tessera.nn;
 import tessera.optim;
-import tessera.plugin;
 import tessera.parallel;
 import tessera.train;
+import tessera.app.config;
+import tessera.app.data;
+import tessera.app.model;
+import tessera.app.run;
 
 #include "features.hpp"
 #include "small_run.hpp"

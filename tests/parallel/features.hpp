@@ -6,8 +6,6 @@
 #include <string_view>
 #include <vector>
 
-#include "training/trainer.hpp"
-
 namespace parallel_test {
 
 enum Feature : unsigned {

@@ -7,10 +7,9 @@
 #include <vector>
 
 #include "catch.hpp"
-#include "config/config.hpp"
-#include "model_shape.hpp"
 
 import tessera.base;
+import tessera.plugin;
 import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
@@ -20,12 +19,12 @@ import tessera.ops;
 import tessera.dtensor;
 import tessera.nn;
 import tessera.optim;
-import tessera.plugin;
 import tessera.parallel;
+import tessera.app.config;
+import tessera.app.model;
+import tessera.app.run;
 
 #include "support.hpp"
-#include "training/loss.hpp"
-#include "training/setup.hpp"
 
 using namespace tessera;
 using namespace tessera::app;

@@ -10,29 +10,27 @@
 #include <vector>
 
 #include "catch.hpp"
-#include "config/config.hpp"
-#include "data/dataset.hpp"
-#include "model_shape.hpp"
 
 import tessera.base;
+import tessera.plugin;
 import tessera.mesh;
 import tessera.tensor;
 import tessera.collective;
 import tessera.dtensor;
-import tessera.nn;
-import tessera.optim;
-import tessera.plugin;
 import tessera.program;
 import tessera.passes;
 import tessera.capture;
+import tessera.nn;
+import tessera.optim;
 import tessera.parallel;
 import tessera.train;
+import tessera.app.config;
+import tessera.app.data;
+import tessera.app.model;
+import tessera.app.run;
 
 #include "small_run.hpp"
 #include "support.hpp"
-#include "training/setup.hpp"
-#include "training/trainer.hpp"
-#include "training/trial.hpp"
 
 using namespace tessera;
 using namespace tessera::app;

@@ -2,11 +2,8 @@
 #include <string>
 #include <vector>
 
-#include "config/config.hpp"
-#include "data/dataset.hpp"
-#include "model_shape.hpp"
-
 import tessera.base;
+import tessera.plugin;
 import tessera.mesh;
 import tessera.tensor;
 import tessera.collective;
@@ -15,9 +12,12 @@ import tessera.program;
 import tessera.capture;
 import tessera.nn;
 import tessera.optim;
-import tessera.plugin;
 import tessera.parallel;
 import tessera.train;
+import tessera.app.config;
+import tessera.app.data;
+import tessera.app.model;
+import tessera.app.run;
 
 #include "small_run.hpp"
 

@@ -4,8 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "training/trainer.hpp"
-
 namespace parallel_test {
 
 /// The run of configs/NAME with these overrides, then one of `sizes`; its text is a page of docs.

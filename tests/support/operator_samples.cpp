@@ -17,6 +17,7 @@
 import tessera.base;
 import tessera.tensor;
 import tessera.ops;
+import tessera.conformance;
 
 #include "operator_samples.hpp"
 

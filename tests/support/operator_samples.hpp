@@ -8,8 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "conformance/compare.hpp"
-
 namespace tessera::testing {
 
 struct OperatorSample {

@@ -21,10 +21,8 @@ import tessera.tensor;
 import tessera.ops;
 import tessera.nn;
 import tessera.checkpoint;
+import tessera.app.adapters;
 
-#include "adapters/nf4.hpp"
-#include "adapters/peft_config.hpp"
-#include "adapters/updates.hpp"
 #include "errors.hpp"
 #include "support.hpp"
 

@@ -1,4 +1,3 @@
-#include "config/config.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -9,8 +8,6 @@
 #include <vector>
 
 #include "catch.hpp"
-#include "config/keys.hpp"
-#include "model_shape.hpp"
 #include "support.hpp"
 
 import tessera.base;
@@ -18,8 +15,9 @@ import tessera.mesh;
 import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
-
-#include "training/setup.hpp"
+import tessera.app.config;
+import tessera.app.model;
+import tessera.app.run;
 
 using namespace tessera::app;
 using trainer_test::input_error;

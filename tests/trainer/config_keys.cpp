@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "catch.hpp"
-#include "config/config.hpp"
-#include "config/keys.hpp"
 #include "support.hpp"
+
+import tessera.app.config;
 
 using namespace tessera::app;
 using trainer_test::input_error;

@@ -12,14 +12,11 @@
 #include <vector>
 
 #include "catch.hpp"
-#include "config/config.hpp"
-#include "data/dataset.hpp"
-#include "data/npy.hpp"
-#include "data/text_files.hpp"
-#include "data/tokenizer.hpp"
 #include "support.hpp"
 
 import tessera.base;
+import tessera.app.config;
+import tessera.app.data;
 
 using namespace tessera::app;
 using trainer_test::Folder;

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "catch.hpp"
-#include "data/tokens.hpp"
 #include "support.hpp"
 
 import tessera.base;
+import tessera.app.data;
 
 using namespace tessera::app;
 using trainer_test::Folder;

@@ -10,13 +10,12 @@
 #include <vector>
 
 #include "catch.hpp"
-#include "config/config.hpp"
-#include "data/dataset.hpp"
-#include "data/permutation.hpp"
 #include "random_page.hpp"
 #include "support.hpp"
 
 import tessera.base;
+import tessera.app.config;
+import tessera.app.data;
 
 using namespace tessera::app;
 using trainer_test::Folder;

@@ -1,5 +1,4 @@
 // What is compared when a run continues a checkpoint.
-#include "training/fingerprint.hpp"
 
 #include <algorithm>
 #include <map>
@@ -7,11 +6,12 @@
 #include <vector>
 
 #include "catch.hpp"
-#include "config/config.hpp"
-#include "config/keys.hpp"
-#include "data/dataset.hpp"
-#include "model_shape.hpp"
 #include "support.hpp"
+
+import tessera.app.config;
+import tessera.app.data;
+import tessera.app.model;
+import tessera.app.run;
 
 using namespace tessera::app;
 using trainer_test::Folder;

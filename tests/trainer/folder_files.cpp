@@ -1,6 +1,5 @@
 // What transformers and PEFT read from a model's folder besides what a run reads: refused, or
 // named.
-#include "folder_files.hpp"
 
 #include <cstdint>
 #include <cstring>
@@ -10,6 +9,8 @@
 
 #include "catch.hpp"
 #include "support.hpp"
+
+import tessera.app.model;
 
 using trainer_test::Folder;
 using trainer_test::has;

@@ -6,10 +6,11 @@
 #include <vector>
 
 #include "catch.hpp"
-#include "model_shape.hpp"
 #include "support.hpp"
 
 import tessera.base;
+import tessera.app.config;
+import tessera.app.model;
 
 using namespace tessera::app;
 using trainer_test::input_error;

@@ -16,9 +16,8 @@ import tessera.ops;
 import tessera.nn;
 import tessera.models;
 import tessera.checkpoint;
-
-#include "hub_weights.hpp"
-#include "model_sizes.hpp"
+import tessera.hub;
+import tessera.app.model;
 
 using namespace tessera;
 using namespace tessera::app;

@@ -5,15 +5,14 @@
 #include <vector>
 
 #include "catch.hpp"
-#include "config/config.hpp"
 #include "support.hpp"
 
 import tessera.base;
 import tessera.mesh;
 import tessera.placement;
 import tessera.collective;
-
-#include "training/links.hpp"
+import tessera.app.config;
+import tessera.app.run;
 
 using namespace tessera;
 using namespace tessera::app;

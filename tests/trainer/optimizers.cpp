@@ -4,8 +4,6 @@
 #include <vector>
 
 #include "catch.hpp"
-#include "config/config.hpp"
-#include "model_shape.hpp"
 #include "support.hpp"
 
 import tessera.base;
@@ -17,8 +15,9 @@ import tessera.ops;
 import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
-
-#include "training/setup.hpp"
+import tessera.app.config;
+import tessera.app.model;
+import tessera.app.run;
 
 using namespace tessera;
 using namespace tessera::app;

@@ -13,14 +13,12 @@
 #include <vector>
 
 #include "catch.hpp"
-#include "config/config.hpp"
-#include "machine.hpp"
-#include "metrics.hpp"
-#include "progress.hpp"
 #include "support.hpp"
-#include "table.hpp"
 
 import tessera.base;
+import tessera.app.base;
+import tessera.app.config;
+import tessera.app.run;
 
 using namespace tessera::app;
 using trainer_test::Folder;

@@ -6,9 +6,6 @@
 #include <vector>
 
 #include "catch.hpp"
-#include "config/config.hpp"
-#include "data/dataset.hpp"
-#include "model_shape.hpp"
 #include "support.hpp"
 
 import tessera.base;
@@ -16,8 +13,10 @@ import tessera.mesh;
 import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
-
-#include "training/setup.hpp"
+import tessera.app.config;
+import tessera.app.data;
+import tessera.app.model;
+import tessera.app.run;
 
 using namespace tessera::app;
 using trainer_test::input_error;

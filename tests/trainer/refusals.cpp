@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "catch.hpp"
-#include "config/config.hpp"
-#include "config/keys.hpp"
 #include "support.hpp"
+
+import tessera.app.config;
 
 using namespace tessera::app;
 using trainer_test::Folder;

@@ -14,11 +14,10 @@
 #include <vector>
 
 #include "catch.hpp"
-#include "config/config.hpp"
 #include "support.hpp"
-#include "trace/draw.hpp"
-#include "trace/read.hpp"
-#include "trace/summary.hpp"
+
+import tessera.app.config;
+import tessera.app.trace;
 
 using namespace tessera::app;
 using nlohmann::json;

@@ -8,9 +8,6 @@
 #include <vector>
 
 #include "catch.hpp"
-#include "config/config.hpp"
-#include "data/dataset.hpp"
-#include "model_shape.hpp"
 #include "support.hpp"
 
 import tessera.base;
@@ -25,9 +22,10 @@ import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
 import tessera.train;
-
-#include "training/setup.hpp"
-#include "training/trainer.hpp"
+import tessera.app.config;
+import tessera.app.data;
+import tessera.app.model;
+import tessera.app.run;
 
 using namespace tessera;
 using namespace tessera::app;

@@ -1,15 +1,15 @@
+module;
 #include <fmt/format.h>
 
 #include <cstdint>
 #include <string>
+module tessera.app.adapters;
 
 import tessera.base;
 import tessera.placement;
 import tessera.tensor;
-import tessera.checkpoint;
 import tessera.nn;
-
-#include "adapters/nf4.hpp"
+import tessera.checkpoint;
 
 namespace tessera::app {
 namespace {

@@ -1,3 +1,4 @@
+module;
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -12,16 +13,14 @@
 #include <string_view>
 #include <utility>
 #include <vector>
+module tessera.app.adapters;
 
 import tessera.base;
 import tessera.placement;
 import tessera.tensor;
 import tessera.nn;
 import tessera.checkpoint;
-
-#include "adapters/peft.hpp"
-#include "adapters/peft_config.hpp"
-#include "output_file.hpp"
+import tessera.app.base;
 
 namespace tessera::app {
 namespace {

@@ -1,3 +1,4 @@
+module;
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,14 +20,13 @@
 #include <tuple>
 #include <utility>
 #include <vector>
+module tessera.app.adapters;
 
 import tessera.base;
 import tessera.placement;
 import tessera.tensor;
 import tessera.nn;
 import tessera.checkpoint;
-
-#include "adapters/peft_config.hpp"
 
 namespace tessera::app {
 namespace {

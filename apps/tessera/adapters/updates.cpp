@@ -1,3 +1,4 @@
+module;
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include <tessera/json.hpp>
 #include <utility>
 #include <vector>
+module tessera.app.adapters;
 
 import tessera.base;
 import tessera.placement;
@@ -18,9 +20,6 @@ import tessera.tensor;
 import tessera.ops;
 import tessera.nn;
 import tessera.checkpoint;
-
-#include "adapters/nf4.hpp"
-#include "adapters/updates.hpp"
 
 namespace tessera::app {
 namespace {

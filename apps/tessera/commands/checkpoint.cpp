@@ -1,3 +1,4 @@
+module;
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,11 +13,7 @@
 #include <utility>
 #include <variant>
 #include <vector>
-
-#include "commands/commands.hpp"
-#include "config/config.hpp"
-#include "model_shape.hpp"
-#include "output_file.hpp"
+module tessera.app.commands;
 
 import tessera.base;
 import tessera.mesh;
@@ -27,12 +24,11 @@ import tessera.models;
 import tessera.optim;
 import tessera.parallel;
 import tessera.checkpoint;
-
-#include "adapters/peft.hpp"
-#include "adapters/updates.hpp"
-#include "hub_weights.hpp"
-#include "model_sizes.hpp"
-#include "stored_sizes.hpp"
+import tessera.hub;
+import tessera.app.base;
+import tessera.app.config;
+import tessera.app.model;
+import tessera.app.adapters;
 
 namespace tessera::app {
 namespace {

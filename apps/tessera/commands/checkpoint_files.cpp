@@ -1,4 +1,4 @@
-// What is in checkpoints and model folders: shown, compared, and written in other formats.
+module;
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -13,11 +13,7 @@
 #include <utility>
 #include <variant>
 #include <vector>
-
-#include "commands/commands.hpp"
-#include "model_shape.hpp"
-#include "output_file.hpp"
-#include "table.hpp"
+module tessera.app.commands;
 
 import tessera.base;
 import tessera.mesh;
@@ -27,9 +23,10 @@ import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
 import tessera.checkpoint;
+import tessera.app.base;
+import tessera.app.model;
 
-#include "stored_sizes.hpp"
-
+// What is in checkpoints and model folders: shown, compared, and written in other formats.
 namespace tessera::app {
 namespace {
 

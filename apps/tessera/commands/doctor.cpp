@@ -1,16 +1,15 @@
+module;
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <string>
 #include <vector>
-
-#include "commands/commands.hpp"
-#include "machine.hpp"
-#include "table.hpp"
+module tessera.app.commands;
 
 import tessera.base;
 import tessera.plugin;
+import tessera.app.base;
 
 namespace tessera::app {
 namespace {

@@ -1,9 +1,9 @@
-#include "generation/generate.hpp"
-
+module;
 #include <cstdio>
 #include <string>
+module tessera.app.commands;
 
-#include "commands/commands.hpp"
+import tessera.app.generation;
 
 namespace tessera::app {
 

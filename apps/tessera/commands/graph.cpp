@@ -1,4 +1,4 @@
-// `tessera graph`.
+module;
 #include <fmt/format.h>
 
 #include <cstddef>
@@ -8,18 +8,16 @@
 #include <iterator>
 #include <string>
 #include <system_error>
-
-#include "commands/commands.hpp"
-#include "output_file.hpp"
-#include "table.hpp"
+module tessera.app.commands;
 
 import tessera.base;
 import tessera.device;
 import tessera.program;
+import tessera.app.base;
+import :draw_program;
+import :program_file;
 
-#include "commands/program_file.hpp"
-#include "graph/draw.hpp"
-
+// `tessera graph`.
 namespace tessera::app {
 
 Program read_program(const std::string& file) {

@@ -1,4 +1,4 @@
-// `tessera graph show`: the regions of a captured step.
+module;
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,17 +7,15 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
-
-#include "commands/commands.hpp"
-#include "output_file.hpp"
-#include "table.hpp"
+module tessera.app.commands;
 
 import tessera.base;
 import tessera.tensor;
 import tessera.program;
+import tessera.app.base;
+import :program_file;
 
-#include "commands/program_file.hpp"
-
+// `tessera graph show`: the regions of a captured step.
 namespace tessera::app {
 namespace {
 

@@ -1,9 +1,9 @@
-#include "config/keys.hpp"
-
+module;
 #include <cstdio>
 #include <string>
+module tessera.app.commands;
 
-#include "commands/commands.hpp"
+import tessera.app.config;
 
 namespace tessera::app {
 

@@ -1,4 +1,4 @@
-// `tessera layout`: which rank holds which part of a tensor, and what it takes to change that.
+module;
 #include <fmt/format.h>
 
 #include <charconv>
@@ -8,14 +8,14 @@
 #include <string_view>
 #include <utility>
 #include <vector>
-
-#include "commands/commands.hpp"
-#include "output_file.hpp"
+module tessera.app.commands;
 
 import tessera.base;
 import tessera.mesh;
 import tessera.placement;
+import tessera.app.base;
 
+// `tessera layout`: which rank holds which part of a tensor, and what it takes to change that.
 namespace tessera::app {
 namespace {
 

@@ -1,5 +1,4 @@
-#include "commands/named_plugins.hpp"
-
+module;
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -8,9 +7,11 @@
 #include <string>
 #include <system_error>
 #include <vector>
+module tessera.app.commands;
 
 import tessera.base;
 import tessera.plugin;
+import :named_plugins;
 
 namespace tessera::app {
 

@@ -1,4 +1,4 @@
-// `tessera ops`: what every operator says of itself.
+module;
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -6,16 +6,16 @@
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "commands/commands.hpp"
-#include "table.hpp"
+module tessera.app.commands;
 
 import tessera.base;
 import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
 import tessera.ops;
+import tessera.app.base;
 
+// `tessera ops`: what every operator says of itself.
 namespace tessera::app {
 namespace {
 

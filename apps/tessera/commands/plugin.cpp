@@ -1,5 +1,4 @@
-#include "commands/plugin.hpp"
-
+module;
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -13,10 +12,7 @@
 #include <system_error>
 #include <utility>
 #include <vector>
-
-#include "plugin_suite/suite.hpp"
-#include "plugin_template/plugin_template.hpp"
-#include "table.hpp"
+module tessera.app.commands;
 
 import tessera.base;
 import tessera.options;
@@ -26,6 +22,10 @@ import tessera.nn;
 import tessera.models;
 import tessera.optim;
 import tessera.parallel;
+import tessera.plugin_suite;
+import tessera.app.base;
+import tessera.app.plugin_template;
+import :plugin;
 
 namespace tessera::app {
 namespace {
@@ -248,17 +248,19 @@ int run_info(const PluginArguments& arguments) {
 /// Runs the suites of what a usable file registers, and prints what they found. Returns whether all
 /// checks passed.
 bool run_suites(const CheckReport& report) {
-  using State = SuiteResult::State;
+  using State = plugin_suite::SuiteResult::State;
   bool good = true;
   for (const plugin::Offer& offer : report.registered) {
-    const std::vector<SuiteResult> results = run_suite({report.found.file, offer.kind, offer.name});
-    const auto passed = std::ranges::count(results, State::passed, &SuiteResult::state);
+    const std::vector<plugin_suite::SuiteResult> results =
+        plugin_suite::run_suite({report.found.file, offer.kind, offer.name});
+    const auto passed =
+        std::ranges::count(results, State::passed, &plugin_suite::SuiteResult::state);
     std::string text =
         results.empty()
             ? fmt::format("  {} {}: there are no checks of this kind\n", offer.kind, offer.name)
             : fmt::format("  {} {}: {} of {} checks passed\n", offer.kind, offer.name, passed,
                           results.size());
-    for (const SuiteResult& result : results) {
+    for (const plugin_suite::SuiteResult& result : results) {
       if (result.state != State::passed) {
         text += fmt::format("    {} {}: {}\n",
                             result.state == State::failed ? "failed:" : "not tried:", result.check,

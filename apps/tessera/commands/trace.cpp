@@ -1,14 +1,13 @@
-// `tessera trace`.
+module;
 #include <fmt/format.h>
 
 #include <string>
+module tessera.app.commands;
 
-#include "commands/commands.hpp"
-#include "output_file.hpp"
-#include "trace/draw.hpp"
-#include "trace/read.hpp"
-#include "trace/summary.hpp"
+import tessera.app.base;
+import tessera.app.trace;
 
+// `tessera trace`.
 namespace tessera::app {
 
 int run_trace_summary(const std::string& file) {

@@ -1,3 +1,4 @@
+module;
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -15,19 +16,7 @@
 #include <tessera/shown.hpp>
 #include <utility>
 #include <vector>
-
-#include "commands/commands.hpp"
-#include "commands/named_plugins.hpp"
-#include "config/config.hpp"
-#include "data/dataset.hpp"
-#include "data/tokenizer.hpp"
-#include "generation/generate.hpp"
-#include "machine.hpp"
-#include "metrics.hpp"
-#include "output_file.hpp"
-#include "plan_table.hpp"
-#include "progress.hpp"
-#include "table.hpp"
+module tessera.app.commands;
 
 import tessera.base;
 import tessera.plugin;
@@ -45,16 +34,14 @@ import tessera.optim;
 import tessera.parallel;
 import tessera.checkpoint;
 import tessera.train;
-
-#include "config/at_key.hpp"
-#include "run_lock.hpp"
-#include "trace/steps.hpp"
-#include "training/links.hpp"
-#include "training/offload.hpp"
-#include "training/setup.hpp"
-#include "training/start.hpp"
-#include "training/trainer.hpp"
-#include "training/trial.hpp"
+import tessera.app.base;
+import tessera.app.config;
+import tessera.app.data;
+import tessera.app.model;
+import tessera.app.generation;
+import tessera.app.trace;
+import tessera.app.run;
+import :named_plugins;
 
 namespace tessera::app {
 namespace {
@@ -137,7 +124,10 @@ class RankRun {
  public:
   /// `step_flops`: of the whole model and batch.
   RankRun(const Run& run, double step_flops, const StartPoint& start, collective::World& world)
-      : run_(run), step_flops_(step_flops), world_(world), trace_(run.config, start.step, world) {
+      : run_(run),
+        step_flops_(step_flops),
+        world_(world),
+        trace_(run.config, to_string(make_mesh(run.config)), start.step, world) {
     ops::set_threads(threads_of_rank(run.config));
     world.set_background(run.config.mesh.background);
     world.set_progress(-1, "setting up");

@@ -1,5 +1,4 @@
-#include "config/check.hpp"
-
+module;
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,16 +17,14 @@
 #include <tessera/shown.hpp>
 #include <utility>
 #include <vector>
-
-#include "config/keys.hpp"
+module tessera.app.config;
 
 import tessera.base;
 import tessera.collective;
 import tessera.passes;
 import tessera.models;
 import tessera.train;
-
-#include "config/blame.hpp"
+import :blame;
 
 namespace tessera::app {
 namespace {

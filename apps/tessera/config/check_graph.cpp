@@ -1,24 +1,46 @@
-// Checks of the section [graph].
+module;
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstddef>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <tessera/shown.hpp>
-
-#include "config/check.hpp"
-#include "config/config.hpp"
+#include <vector>
+module tessera.app.config;
 
 import tessera.base;
 import tessera.passes;
 import tessera.graph;
 import tessera.train;
+import :blame;
 
-#include "config/blame.hpp"
-#include "training/execution.hpp"
-
+// Checks of the section [graph].
 namespace tessera::app {
+namespace {
+
+/// Error (input): there is no transformation or override of one of these names. None is loaded.
+void check_changes(const std::vector<std::string>& names) {
+  if (names.empty()) {
+    return;
+  }
+  std::vector<std::string> known = graph::transform_names();
+  std::ranges::copy(override_names(), std::back_inserter(known));
+  std::ranges::sort(known);
+  for (const std::string& name : names) {
+    if (std::ranges::find(known, name) == known.end()) {
+      const std::string nearest = nearest_name(name, known);
+      fail_input({.thing = "transforms",
+                  .wrong = fmt::format("there is no transformation or override '{}'", shown(name)),
+                  .expected = known.empty() ? "" : fmt::format("one of {}", join_words(known)),
+                  .advice = nearest.empty() ? "'tessera plugin list' shows the plugins"
+                                            : fmt::format("did you mean '{}'?", nearest)});
+    }
+  }
+}
+
+}  // namespace
 
 bool Blame::known(std::initializer_list<const char*> keys) const {
   return std::ranges::none_of(keys, [&](const char* key) { return unread_.contains(key); });

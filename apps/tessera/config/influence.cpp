@@ -1,10 +1,10 @@
-// Which keys determine a run's loss curve.
+module;
 #include <algorithm>
 #include <array>
 #include <string_view>
+module tessera.app.config;
 
-#include "config/keys.hpp"
-
+// Which keys determine a run's loss curve.
 namespace tessera::app {
 namespace {
 

@@ -1,14 +1,17 @@
-#include "config/keys.hpp"
-
+module;
 #include <algorithm>
 #include <iterator>
 #include <utility>
 #include <variant>
+module tessera.app.config;
 
 import tessera.base;
 import tessera.models;
 
 namespace tessera::app {
+
+bool Key::in_list() const { return section() == "parallel"; }
+
 namespace {
 
 template <auto Section, auto Member>

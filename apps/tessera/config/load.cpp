@@ -1,4 +1,4 @@
-// From TOML text to a Config: the file, then the overrides, then every key of the table.
+module;
 #include <fmt/format.h>
 #include <toml++/toml.h>
 
@@ -11,17 +11,14 @@
 #include <system_error>
 #include <tessera/json.hpp>
 #include <tessera/shown.hpp>
-
-#include "config/check.hpp"
-#include "config/config.hpp"
-#include "config/keys.hpp"
-#include "config/overrides.hpp"
-#include "config/problems.hpp"
-#include "config/values.hpp"
+module tessera.app.config;
 
 import tessera.base;
 import tessera.models;
+import :overrides;
+import :values;
 
+// From TOML text to a Config: the file, then the overrides, then every key of the table.
 namespace tessera::app {
 namespace {
 
@@ -278,16 +275,15 @@ Config load_config(const std::filesystem::path& file, std::span<const std::strin
 }
 
 std::string to_json(const Config& config) {
-  Config copy = config;  // slots are not const
   nlohmann::ordered_json all = nlohmann::ordered_json::object();
   for (const Key& key : config_keys(config.model.family)) {
     if (!key.in_list()) {
-      all[key.section()][key.leaf()] = slot_json(key.slot(copy, 0));
+      all[key.section()][key.leaf()] = json_value(key, config);
       continue;
     }
     auto& list = all[key.section()];
-    for (std::size_t i = 0; i < copy.parallel.size(); ++i) {
-      list[i][key.leaf()] = slot_json(key.slot(copy, i));
+    for (std::size_t i = 0; i < config.parallel.size(); ++i) {
+      list[i][key.leaf()] = json_value(key, config, i);
     }
   }
   return json_text(all);

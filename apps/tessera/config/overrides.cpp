@@ -1,5 +1,5 @@
-#include "config/overrides.hpp"
-
+module;
+#include <toml++/toml.h>
 #include <fmt/format.h>
 
 #include <cctype>
@@ -12,6 +12,9 @@
 #include <tessera/shown.hpp>
 #include <utility>
 #include <vector>
+module tessera.app.config;
+
+import :overrides;
 
 namespace tessera::app {
 namespace {

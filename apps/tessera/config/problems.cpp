@@ -1,11 +1,11 @@
-#include "config/problems.hpp"
-
+module;
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <tessera/shown.hpp>
 #include <utility>
+module tessera.app.config;
 
 import tessera.base;
 

@@ -1,15 +1,15 @@
-// What the keys' table says to people: names of types, ranges, and the tables of docs/config.md.
+module;
 #include <fmt/format.h>
 
 #include <cmath>
 #include <nlohmann/json.hpp>
-
-#include "config/keys.hpp"
-#include "config/values.hpp"
+module tessera.app.config;
 
 import tessera.base;
 import tessera.models;
+import :values;
 
+// What the keys' table says to people: names of types, ranges, and the tables of docs/config.md.
 namespace tessera::app {
 namespace {
 

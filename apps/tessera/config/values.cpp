@@ -1,5 +1,5 @@
-#include "config/values.hpp"
-
+module;
+#include <toml++/toml.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,8 +9,10 @@
 #include <tessera/json.hpp>
 #include <tessera/printable.hpp>
 #include <tessera/shown.hpp>
+module tessera.app.config;
 
 import tessera.base;
+import :values;
 
 namespace tessera::app {
 namespace {
@@ -304,6 +306,15 @@ nlohmann::ordered_json slot_json(const Slot& slot) {
         }
       },
       slot);
+}
+
+nlohmann::ordered_json json_value(const Key& key, const Config& config, std::size_t entry) {
+  // A slot is where a key is written too; nothing is written here.
+  return slot_json(key.slot(const_cast<Config&>(config), entry));
+}
+
+std::string json_of(const Key& key, const Config& config) {
+  return json_text(json_value(key, config));
 }
 
 std::string slot_text(const Slot& slot) {

@@ -1,5 +1,4 @@
-#include "data/data_file.hpp"
-
+module;
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -8,6 +7,7 @@
 #include <cerrno>
 #include <system_error>
 #include <utility>
+module tessera.app.data;
 
 import tessera.base;
 

@@ -1,16 +1,14 @@
-#include "data/dataset.hpp"
-
+module;
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <string>
 #include <utility>
-
-#include "data/permutation.hpp"
-#include "data/text_files.hpp"
+module tessera.app.data;
 
 import tessera.base;
+import tessera.app.config;
 
 namespace tessera::app {
 namespace {

@@ -1,5 +1,4 @@
-#include "data/npy.hpp"
-
+module;
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,6 +7,7 @@
 #include <optional>
 #include <string_view>
 #include <tessera/shown.hpp>
+module tessera.app.data;
 
 import tessera.base;
 

@@ -1,6 +1,6 @@
-#include "data/permutation.hpp"
-
+module;
 #include <bit>
+module tessera.app.data;
 
 import tessera.base;
 

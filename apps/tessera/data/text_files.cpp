@@ -1,5 +1,4 @@
-#include "data/text_files.hpp"
-
+module;
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <glob.h>
@@ -15,6 +14,7 @@
 #include <system_error>
 #include <tessera/shown.hpp>
 #include <utility>
+module tessera.app.data;
 
 import tessera.base;
 

@@ -1,5 +1,4 @@
-#include "data/tokenizer.hpp"
-
+module;
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,6 +6,7 @@
 #include <filesystem>
 #include <string_view>
 #include <system_error>
+module tessera.app.data;
 
 import tessera.base;
 

@@ -1,5 +1,4 @@
-#include "data/tokens.hpp"
-
+module;
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,6 +6,7 @@
 #include <utility>
 
 #include "tessera/content_hash.hpp"
+module tessera.app.data;
 
 import tessera.base;
 

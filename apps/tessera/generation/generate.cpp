@@ -1,5 +1,4 @@
-#include "generation/generate.hpp"
-
+module;
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,10 +14,7 @@
 #include <string>
 #include <tessera/json.hpp>
 #include <vector>
-
-#include "config/config.hpp"
-#include "data/tokenizer.hpp"
-#include "model_shape.hpp"
+module tessera.app.generation;
 
 import tessera.base;
 import tessera.mesh;
@@ -29,10 +25,10 @@ import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
 import tessera.checkpoint;
-
-#include "adapters/updates.hpp"
-#include "stored_sizes.hpp"
-#include "training/setup.hpp"
+import tessera.app.config;
+import tessera.app.data;
+import tessera.app.model;
+import tessera.app.adapters;
 
 namespace tessera::app {
 namespace {

@@ -1,5 +1,4 @@
-#include "trace/draw.hpp"
-
+module;
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,8 +8,9 @@
 #include <limits>
 #include <string_view>
 #include <utility>
+module tessera.app.trace;
 
-#include "timeline.hpp"
+import tessera.app.base;
 
 namespace tessera::app {
 namespace {

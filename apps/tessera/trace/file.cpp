@@ -1,3 +1,4 @@
+module;
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -10,14 +11,13 @@
 #include <string_view>
 #include <tessera/json.hpp>
 #include <vector>
+module tessera.app.trace;
 
 import tessera.base;
 import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
 import tessera.collective;
-
-#include "trace/file.hpp"
 
 namespace tessera::app {
 namespace {

@@ -1,5 +1,4 @@
-#include "trace/read.hpp"
-
+module;
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 #include <system_error>
 #include <tessera/json.hpp>
 #include <utility>
+module tessera.app.trace;
 
 import tessera.base;
 

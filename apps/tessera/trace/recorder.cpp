@@ -1,3 +1,4 @@
+module;
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -9,6 +10,7 @@
 #include <tuple>
 #include <utility>
 #include <vector>
+module tessera.app.trace;
 
 import tessera.base;
 import tessera.mesh;
@@ -17,8 +19,6 @@ import tessera.tensor;
 import tessera.autograd;
 import tessera.collective;
 import tessera.ops;
-
-#include "trace/recorder.hpp"
 
 namespace tessera::app {
 namespace {

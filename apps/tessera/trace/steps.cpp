@@ -1,3 +1,4 @@
+module;
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,9 +8,7 @@
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "config/config.hpp"
-#include "model_shape.hpp"
+module tessera.app.trace;
 
 import tessera.base;
 import tessera.mesh;
@@ -19,10 +18,7 @@ import tessera.collective;
 import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
-
-#include "trace/file.hpp"
-#include "trace/steps.hpp"
-#include "training/setup.hpp"
+import tessera.app.config;
 
 namespace tessera::app {
 
@@ -46,8 +42,9 @@ std::optional<TraceRange> trace_range(const Config& config, std::int64_t done) {
   return range;
 }
 
-TraceSteps::TraceSteps(const Config& config, std::int64_t done, collective::World& world)
-    : config_(config), world_(world), range_(trace_range(config, done)) {}
+TraceSteps::TraceSteps(const Config& config, std::string mesh, std::int64_t done,
+                       collective::World& world)
+    : config_(config), mesh_(std::move(mesh)), world_(world), range_(trace_range(config, done)) {}
 
 void TraceSteps::before_step(std::int64_t done) {
   if (range_ && done + 1 == range_->first) {
@@ -62,10 +59,8 @@ bool TraceSteps::after_step(std::int64_t done, bool stops) {
   }
   const RankTrace trace = recorder_->finish();
   recorder_.reset();
-  return write_trace(
-      world_, trace,
-      {.first_step = range_->first, .last_step = done, .mesh = to_string(make_mesh(config_))},
-      config_.trace.file);
+  return write_trace(world_, trace, {.first_step = range_->first, .last_step = done, .mesh = mesh_},
+                     config_.trace.file);
 }
 
 }  // namespace tessera::app

@@ -1,5 +1,4 @@
-#include "trace/summary.hpp"
-
+module;
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,10 +7,10 @@
 #include <limits>
 #include <optional>
 #include <range/v3/view/enumerate.hpp>
-
-#include "table.hpp"
+module tessera.app.trace;
 
 import tessera.base;
+import tessera.app.base;
 
 namespace tessera::app {
 namespace {

@@ -1,0 +1,74 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <range/v3/view/drop_last.hpp>
+#include <range/v3/view/zip.hpp>
+#include <tessera/printable.hpp>
+module tessera.app.base;
+
+import tessera.base;
+
+namespace tessera::app {
+namespace {
+
+using ranges::views::drop_last;
+using ranges::views::zip;
+
+std::size_t width_of(const std::string& text) {
+  return static_cast<std::size_t>(std::ranges::count_if(
+      text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+}
+
+}  // namespace
+
+std::string format_table(const TableRows& rows, const std::string& indent) {
+  std::vector<std::size_t> widths;
+  for (const auto& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (auto [width, cell] : zip(widths, row | drop_last(1))) {  // the last cell is not padded
+      width = std::max(width, width_of(cell));
+    }
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    std::string line = indent;
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      line += row[i];
+      if (i + 1 < row.size()) {
+        line += std::string(widths[i] - width_of(row[i]) + 2, ' ');
+      }
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
+  return text;
+}
+
+std::string format_count(double count) {
+  for (const auto& [unit, name] :
+       {std::pair{1e12, "T"}, std::pair{1e9, "B"}, std::pair{1e6, "M"}, std::pair{1e3, "k"}}) {
+    if (count >= unit) {
+      const double value = count / unit;
+      return fmt::format("{:.{}f} {}", value, value < 9.995 ? 2 : value < 99.95 ? 1 : 0, name);
+    }
+  }
+  return fmt::format("{:.0f}", printable(count));
+}
+
+std::string format_duration(double seconds) {
+  if (!std::isfinite(seconds) || seconds < 0) {
+    return "?";
+  }
+  if (seconds < 59.5) {
+    return seconds < 9.95 ? fmt::format("{:.1f} s", seconds) : fmt::format("{:.0f} s", seconds);
+  }
+  const auto whole = static_cast<std::int64_t>(std::llround(std::min(seconds, 1e12)));
+  if (whole < 3600) {
+    return fmt::format("{}:{:02}", whole / 60, whole % 60);
+  }
+  return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
+}
+
+}  // namespace tessera::app

@@ -1,0 +1,21 @@
+export module tessera.app.base:table;
+
+import :standard;
+
+// Short tables as text.
+
+export namespace tessera::app {
+
+using TableRows = std::vector<std::vector<std::string>>;
+
+/// Rows of cells as lines with aligned columns, two spaces between them.
+/// Widths count UTF-8 characters, not bytes. The last column is not padded.
+std::string format_table(const TableRows& rows, const std::string& indent = "  ");
+
+/// 803 k, 6.1 M, 1.24 B.
+std::string format_count(double count);
+
+/// 0.4 s, 58 s, 2:05, 1:02:03.
+std::string format_duration(double seconds);
+
+}  // namespace tessera::app

@@ -1,0 +1,24 @@
+module;
+#include <nlohmann/json_fwd.hpp>
+module tessera.app.bench:bench_rows;
+
+import tessera.app.base;
+import :run_bench;
+
+// The tables of `tessera bench` that have a source of their own.
+
+namespace tessera::app {
+
+/// A share of a ceiling that was measured in the same run; null where it is not reliable (see
+/// reliable_share).
+nlohmann::ordered_json share_cell(double share);
+
+/// Kernels on plain tensors, at one thread and at all: {name, threads, us, gb_per_second or gflops,
+/// bound, share_of_bound}.
+nlohmann::ordered_json bench_kernels(const BenchArguments& arguments);
+
+/// The planning of a checkpoint of 70 B parameters on 512 ranks: {name, save_seconds, load_seconds,
+/// peak_memory_mib, shares of what they may be}. It needs no disk for values.
+nlohmann::ordered_json bench_checkpoint(const BenchArguments& arguments);
+
+}  // namespace tessera::app

@@ -1,0 +1,398 @@
+module;
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <functional>
+#include <new>
+#include <string>
+#include <system_error>
+#include <tessera/shown.hpp>
+#include <utility>
+#include <vector>
+module tessera.app.commands;
+
+import tessera.base;
+import tessera.collective;
+import tessera.app.base;
+import tessera.app.generation;
+import tessera.app.bench;
+import :named_plugins;
+import :plugin;
+
+namespace tessera::app {
+namespace {
+
+constexpr int failed = 1;
+constexpr int wrong_input = 2;
+constexpr int interrupted = 130;
+
+void print_error(const std::string& text) {
+  const bool colour = colour_on_stderr();
+  // Not fmt::print, which throws when stderr is a terminal or a pipe that has gone.
+  const std::string line =
+      fmt::format("{}error:{} {}\n", colour ? "\x1b[1;31m" : "", colour ? "\x1b[0m" : "", text);
+  std::fputs(line.c_str(), stderr);
+}
+
+int code_of(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::input:
+      return wrong_input;
+    case ErrorKind::interrupted:
+      return interrupted;
+    case ErrorKind::run:
+      break;
+  }
+  return failed;
+}
+
+/// The sub-commands of the program; each sets `chosen` to what it does.
+class CommandLine {
+ public:
+  CommandLine() {
+    app_.set_version_flag("--version", "tessera " TESSERA_VERSION);
+    app_.require_subcommand(1);
+    app_.set_help_flag("--help,-h", "Print this help and exit");
+    add_train();
+    add_generate();
+    add_checkpoint();
+    add_bench();
+    add_layout();
+    add("doctor", "Show the resources and limits of this machine", [] { return run_doctor(); });
+    add_plugins(
+        *add("keys", "Print every key of the config with type, default and meaning (Markdown)",
+             with_plugins([] { return run_keys(); })),
+        plugins_);
+    add_ops();
+    add_trace();
+    add_graph();
+    add_plugin_command(app_, chosen);
+  }
+
+  /// Throws Error (input) for a word in a command's or sub-command's place that is none.
+  void check_commands(int count, const char* const* words) {
+    std::string before;
+    const CLI::App* at = &app_;
+    for (int i = 1; i < count && words[i][0] != '-'; ++i) {
+      const auto commands = at->get_subcommands([](const CLI::App*) { return true; });
+      if (commands.empty()) {
+        return;
+      }
+      std::vector<std::string> names;
+      names.reserve(commands.size());
+      for (const CLI::App* command : commands) {
+        names.push_back(command->get_name());
+      }
+      const auto named = std::ranges::find(names, words[i]);
+      if (named == names.end()) {
+        fail_input({.thing = fmt::format("{}{}", before, words[i]),
+                    .wrong = fmt::format("unknown command{} (the commands are {})",
+                                         did_you_mean(words[i], names), join_words(names))});
+      }
+      at = commands[static_cast<std::size_t>(named - names.begin())];
+      before += *named + " ";
+    }
+  }
+
+  CLI::App& app() { return app_; }
+  std::function<int()> chosen;
+
+ private:
+  CLI::App* add(const char* name, const char* help, std::function<int()> run) {
+    CLI::App* command = app_.add_subcommand(name, help);
+    command->callback([this, run = std::move(run)] { chosen = run; });
+    return command;
+  }
+
+  void add_train() {
+    CLI::App* command = add("train", "Train the model that a config describes",
+                            [this] { return run_train(train_, &print_error); });
+    add_run(*command);
+    command->add_flag("--dry-run", train_.dry_run, "Check everything, print the plan and stop");
+    command->add_flag("--account", train_.account,
+                      "As --dry-run, and print the work of a step by operator and collective");
+  }
+
+  /// Which run a command is about.
+  void add_run(CLI::App& command) {
+    command.add_option("CONFIG", train_.config, "The config of the run, a TOML file")->required();
+    command.add_option(
+        "OVERRIDES", train_.overrides,
+        "KEY=VALUE pairs that replace keys of the config: train.steps=50 mesh.shape=[2,2]");
+    add_plugins(command, train_.plugins);
+  }
+
+  static void add_plugins(CLI::App& command, std::vector<std::string>& paths) {
+    command
+        .add_option("--plugin", paths,
+                    "Load this plugin (a file or a folder of them); may be repeated")
+        ->type_name("PATH")
+        ->expected(1)
+        ->take_all()
+        ->allow_extra_args(false);
+  }
+
+  /// A command whose model may be in a plugin.
+  std::function<int()> with_plugins(std::function<int()> run) {
+    return [this, run = std::move(run)] {
+      use_plugins(plugins_);
+      return run();
+    };
+  }
+
+  void add_graph() {
+    CLI::App* command = app_.add_subcommand("graph", "Programs of captured steps");
+    command->require_subcommand(1);
+    CLI::App* capture = command->add_subcommand(
+        "capture", "Write the program of a rank's step, for a mesh of any size, without training");
+    add_run(*capture);
+    capture->add_option("--to", capture_.to, "The file to write")->required();
+    capture->add_option("--rank", capture_.rank, "The rank whose step it is")
+        ->capture_default_str();
+    capture
+        ->add_option("--part", capture_.part,
+                     "Of a step that leaves its update to the next one: the first step, one in the "
+                     "middle, the last one, or the rest that the last one has left")
+        ->check(CLI::IsMember({"first", "middle", "last", "rest"}));
+    capture->callback(
+        [this] { chosen = [this] { return run_graph_capture(train_, capture_, &print_error); }; });
+    CLI::App* show = command->add_subcommand(
+        "show", "Print the parts of a step in their order: phase, module, memory, collectives");
+    show->add_option("FILE", recorded_, "The program file")->required();
+    show->add_option("--module", show_.module, "Only this module and those within it");
+    show->add_option("--depth", show_.depth, "How many parts of a module's name are told apart")
+        ->check(CLI::Range(0, 100))
+        ->capture_default_str();
+    CLI::Option* all = show->add_flag("--all", show_.all, "Print the instructions themselves");
+    show->add_flag("--json", show_.json, "Print JSON")->excludes(all);
+    show->callback([this] { chosen = [this] { return run_graph_show(recorded_, show_); }; });
+    CLI::App* diff = command->add_subcommand(
+        "diff", "Print the instructions that differ; the exit status is 1 if there are any");
+    diff->add_option("BEFORE", recorded_, "A program file")->required();
+    diff->add_option("AFTER", other_recorded_, "Another one")->required();
+    diff->callback(
+        [this] { chosen = [this] { return run_graph_diff(recorded_, other_recorded_); }; });
+    CLI::App* draw =
+        command->add_subcommand("draw", "Draw a step as a picture: modules, collectives, memory");
+    draw->add_option("FILE", recorded_, "The program file")->required();
+    draw->add_option("--to", picture_, "The SVG file to write")->required();
+    draw->callback([this] { chosen = [this] { return run_graph_draw(recorded_, picture_); }; });
+    CLI::App* stats = command->add_subcommand(
+        "stats", "Print the operators, the collectives by phase and group, and the peak of memory");
+    stats->add_option("FILE", recorded_, "The program file")->required();
+    stats->callback([this] { chosen = [this] { return run_graph_stats(recorded_); }; });
+  }
+
+  void add_generate() {
+    CLI::App* command = add("generate", "Continue a text with a trained model",
+                            with_plugins([this] { return run_generate(generate_); }));
+    add_plugins(*command, plugins_);
+    command->add_option("CHECKPOINT", generate_.checkpoint, "The folder of the checkpoint")
+        ->required();
+    command->add_option("--prompt", generate_.prompt, "The text to continue")->required();
+    GenerationOptions& o = generate_.options;
+    command->add_option("--tokens", o.tokens, "The number of tokens to generate")
+        ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24))
+        ->capture_default_str();
+    command->add_option("--temperature", o.temperature, "0 always selects the most likely token")
+        ->check(CLI::Range(0.0, 100.0))
+        ->capture_default_str();
+    command->add_option("--top-k", o.top_k, "Sample from the K most likely tokens; 0: from all")
+        ->check(CLI::NonNegativeNumber)
+        ->capture_default_str();
+    command->add_option("--seed", o.seed, "The seed of the sampling")->capture_default_str();
+  }
+
+  void add_ops() {
+    CLI::App* command = add("ops", "List the operators: arguments, effects, layouts that propagate",
+                            [this] { return run_ops(ops_); });
+    command->add_option("NAME", ops_.name, "One operator, with everything about it");
+    command->add_option("--arguments", ops_.values,
+                        "The arguments for which layouts are listed: \"dim=1, keepdim=true\"");
+  }
+
+  void add_trace() {
+    CLI::App* command =
+        app_.add_subcommand("trace", "Describe the file that training with trace.file writes");
+    command->require_subcommand(1);
+    CLI::App* summary = command->add_subcommand(
+        "summary", "Print the time by operator, module and collective, and who waited for whom");
+    summary->add_option("FILE", trace_, "The trace file")->required();
+    summary->callback([this] { chosen = [this] { return run_trace_summary(trace_); }; });
+    CLI::App* draw = command->add_subcommand("draw", "Draw the ranks' timelines as an SVG");
+    draw->add_option("FILE", trace_, "The trace file")->required();
+    draw->add_option("--to", picture_, "The file to write")->required();
+    draw->callback([this] { chosen = [this] { return run_trace_draw(trace_, picture_); }; });
+  }
+
+  void add_bench() {
+    CLI::App* command = add(
+        "bench",
+        "Measure this machine and this program, as ratios to a ceiling measured in the same run",
+        [this] { return run_bench(bench_); });
+    command
+        ->add_option("WHAT", bench_.what,
+                     "gemm, kernels, dispatch, collectives, step or checkpoint; default: all")
+        ->check(
+            CLI::IsMember({"gemm", "kernels", "dispatch", "collectives", "step", "checkpoint"}));
+    command
+        ->add_option("--elements", bench_.elements,
+                     "Elements of each operand of bench kernels; sorts and sampling use a quarter")
+        ->check(CLI::Range(1 << 14, 1 << 28))
+        ->capture_default_str();
+    command->add_option("--only", bench_.only, "bench kernels: only those with this in their name");
+    command->add_flag("--json", bench_.json, "Print a JSON array of objects");
+  }
+
+  void add_layout() {
+    CLI::App* command =
+        add("layout", "Draw which rank holds which part of a tensor, and plan a redistribution",
+            [this] { return run_layout(layout_); });
+    command
+        ->add_option("PLACEMENTS", layout_.placements,
+                     "One placement per mesh axis: \"[Shard(0), Replicate]\"")
+        ->required();
+    command
+        ->add_option("--mesh", layout_.mesh,
+                     "The axes of the mesh: 2x2, or with names shard=2,tensor=2")
+        ->required();
+    command->add_option("--shape", layout_.shape, "The shape of the tensor: 8x6")->required();
+    command->add_option("--to", layout_.to,
+                        "Also draw this layout, and print the redistribution plan");
+    command->add_option("--element-size", layout_.element_size, "Bytes per element, for the plan")
+        ->check(CLI::Range(1, 16))
+        ->capture_default_str();
+    command->add_option("--svg", layout_.svg, "Also write the picture to this file");
+  }
+
+  void add_checkpoint() {
+    CLI::App* command =
+        app_.add_subcommand("checkpoint", "Inspect, verify, compare or convert checkpoints");
+    command->require_subcommand(1);
+    CLI::App* info = command->add_subcommand("info", "Print the contents of a checkpoint");
+    info->add_option("PATH", checkpoint_, "The folder of a checkpoint or model")->required();
+    info->add_flag("--json", diff_.json, "As one JSON object");
+    add_plugins(*info, plugins_);
+    info->callback([this] {
+      chosen = with_plugins([this] { return run_checkpoint_info(checkpoint_, diff_.json); });
+    });
+    CLI::App* verify = command->add_subcommand(
+        "verify", "Compare all bytes of a checkpoint with the hashes that were saved");
+    verify
+        ->add_option("PATH", checkpoint_,
+                     "The folder of the checkpoint, or a folder of checkpoints")
+        ->required();
+    verify->callback([this] { chosen = [this] { return run_checkpoint_verify(checkpoint_); }; });
+    CLI::App* out =
+        command->add_subcommand("export", "Write a model folder in the format of transformers");
+    out->add_option("PATH", export_.checkpoint, "The folder of the checkpoint")->required();
+    out->add_option("--to", export_.folder, "The folder to write; it must be new or empty")
+        ->required();
+    out->add_option("--dtype", export_.dtype,
+                    "Type of the weights; default: that of model.from, else float32")
+        ->check(CLI::IsMember({"float32", "bfloat16", "float16", "float64"}));
+    add_file_size(out, export_.max_file_bytes);
+    out->add_flag("--adapter", export_.adapter,
+                  "Only the low-rank updates (LoRA), as a folder in the format of PEFT");
+    add_plugins(*out, plugins_);
+    out->callback(
+        [this] { chosen = with_plugins([this] { return run_checkpoint_export(export_); }); });
+    CLI::App* convert =
+        command->add_subcommand("convert", "Write the tensors of a checkpoint in another format");
+    convert
+        ->add_option("PATH", convert_.from,
+                     "A checkpoint, a model folder, a .safetensors file, or a folder of "
+                     "torch.distributed.checkpoint")
+        ->required();
+    convert->add_option("--to", convert_.to, "The folder to write; it must be new or empty")
+        ->required();
+    convert->add_option("--format", convert_.format, "Its format")
+        ->required()
+        ->check(CLI::IsMember({"tessera", "safetensors", "torch"}));
+    add_file_size(convert, convert_.max_file_bytes);
+    convert->callback([this] { chosen = [this] { return run_checkpoint_convert(convert_); }; });
+    CLI::App* diff = command->add_subcommand(
+        "diff", "List the tensors that differ; the exit code is 1 when there are any");
+    diff->add_option("FIRST", diff_.first, "A checkpoint or model, in any format")->required();
+    diff->add_option("SECOND", diff_.second, "Another one")->required();
+    diff->add_flag("--json", diff_.json, "As one JSON object");
+    diff->callback([this] { chosen = [this] { return run_checkpoint_diff(diff_); }; });
+  }
+
+  static void add_file_size(CLI::App* command, std::uint64_t& bytes) {
+    command
+        ->add_option("--max-file-size", bytes,
+                     "Most bytes of tensors in a file of weights, such as 5GB; 0: one file")
+        ->transform(CLI::AsSizeValue(true))
+        ->default_str("5GB");
+  }
+
+  CLI::App app_{"Tessera trains models that are distributed over a mesh of ranks.", "tessera"};
+  TrainArguments train_;
+  GenerateArguments generate_;
+  OpsArguments ops_;
+  BenchArguments bench_;
+  LayoutArguments layout_;
+  std::string checkpoint_;
+  std::vector<std::string> plugins_;
+  std::string trace_;
+  CaptureArguments capture_;
+  std::string recorded_;
+  std::string other_recorded_;
+  GraphShowOptions show_;
+  std::string picture_;
+  ExportArguments export_;
+  ConvertArguments convert_;
+  DiffArguments diff_;
+};
+
+/// All that it prints is there, or that is the error.
+int run_chosen(const std::function<int()>& chosen) {
+  int code = 0;
+  try {
+    code = chosen();
+  } catch (const std::system_error& error) {  // fmt's
+    check_stdout(error.code().value());
+    throw;
+  }
+  if (code == 0) {
+    check_stdout();
+  }
+  return code;
+}
+
+}  // namespace
+
+int run_program(int argc, char** argv) {
+  try {
+    prepare_process();
+    CommandLine line;
+    line.check_commands(argc, argv);
+    try {
+      line.app().parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+      if (error.get_exit_code() == 0) {
+        return run_chosen([&] { return line.app().exit(error); });  // --help, --version
+      }
+      print_error(fmt::format("{} (see tessera --help)", shown(error.what(), 800)));
+      return wrong_input;
+    }
+    return run_chosen(line.chosen);
+  } catch (const collective::PeerFailed& error) {
+    return code_of(error.kind());  // it has been printed, here or by another rank
+  } catch (const Error& error) {
+    print_error(error.what());
+    return code_of(error.kind());
+  } catch (const std::bad_alloc&) {
+    print_error("out of memory");
+  } catch (const std::exception& error) {
+    print_error(shown(error.what(), 800));
+  }
+  return failed;
+}
+
+}  // namespace tessera::app

@@ -1,0 +1,13 @@
+module tessera.app.commands:program_file;
+
+import tessera.program;
+import tessera.app.base;
+
+// Programs that were written by tessera graph capture, or with graph.program.
+
+namespace tessera::app {
+
+/// Errors (input): the file cannot be read, is no program, or is damaged.
+tessera::Program read_program(const std::string& file);
+
+}  // namespace tessera::app

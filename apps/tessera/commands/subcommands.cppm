@@ -1,0 +1,119 @@
+export module tessera.app.commands:subcommands;
+
+import tessera.app.base;
+import tessera.app.generation;
+
+// One function for each sub-command; each lives in the file of its name. They throw Error.
+
+export namespace tessera::app {
+
+struct TrainArguments {
+  std::string config;
+  std::vector<std::string> overrides;  // key=value
+  std::vector<std::string> plugins;    // files or folders, besides plugins.paths
+  bool dry_run = false;
+  bool account = false;  // prints the account of a step; a dry run
+};
+using ErrorPrinter = std::function<void(const std::string&)>;
+/// Errors are printed by `print`, by one rank only where another program started several, and
+/// thrown as PeerFailed.
+int run_train(const TrainArguments& arguments, const ErrorPrinter& print);
+
+struct CaptureArguments {
+  std::string to;  // the file to write
+  int rank = 0;
+  std::string part;  // "first", "middle", "last", "rest" (see graph::AcrossSteps); empty: whole
+};
+/// `tessera graph capture`: the program of a step of such a run, without ranks. Errors as above; a
+/// rank that the mesh does not have.
+int run_graph_capture(const TrainArguments& arguments, const CaptureArguments& captured,
+                      const ErrorPrinter& print);
+
+struct GenerateArguments {
+  std::string checkpoint;
+  std::string prompt;
+  GenerationOptions options;
+};
+int run_generate(const GenerateArguments& arguments);
+
+int run_checkpoint_info(const std::string& path, bool json);
+/// Compares all bytes of a checkpoint, or of every checkpoint in a folder of them, with their
+/// hashes. Error (input) that lists all damage.
+int run_checkpoint_verify(const std::string& path);
+
+struct ExportArguments {
+  std::string checkpoint;
+  std::string folder;  // must not exist, or be empty
+  std::string dtype;   // float32, bfloat16...; empty: that of model.from, float32 without one
+  std::uint64_t max_file_bytes = 5'000'000'000;  // 0: one file
+  bool adapter = false;                          // only the low-rank updates, in PEFT's format
+};
+/// Writes config.json, generation_config.json, the weights and the tokenizer files of model.from as
+/// transformers reads them: all of them or none. Low-rank updates are merged with the weights; or,
+/// with `adapter`, they alone are written as PEFT reads them.
+int run_checkpoint_export(const ExportArguments& arguments);
+
+struct ConvertArguments {
+  std::string from;
+  std::string to;                                // must not exist, or be empty
+  std::string format;                            // tessera, safetensors or torch
+  std::uint64_t max_file_bytes = 5'000'000'000;  // of safetensors; 0: one file
+};
+/// Writes the tensors of a checkpoint or model folder in another format.
+int run_checkpoint_convert(const ConvertArguments& arguments);
+
+struct DiffArguments {
+  std::string first;
+  std::string second;
+  bool json = false;
+};
+/// Lists the tensors that differ. Returns 1 when there are any.
+int run_checkpoint_diff(const DiffArguments& arguments);
+
+struct LayoutArguments {
+  std::string placements;  // "[Shard(0), Replicate]"
+  std::string to;          // another layout, or empty
+  std::string mesh;        // "2x2" or "shard=2,tensor=2"
+  std::string shape;       // "8x6"
+  int element_size = 4;    // bytes
+  std::string svg;         // a file to write, or empty
+};
+int run_layout(const LayoutArguments& arguments);
+
+int run_doctor();
+
+/// `tessera trace summary`. Errors (input): the file is not a trace, or is damaged.
+int run_trace_summary(const std::string& file);
+/// `tessera trace draw`: an SVG. Errors (input): the same; the picture cannot be written.
+int run_trace_draw(const std::string& file, const std::string& to);
+
+struct GraphShowOptions {
+  std::string module;  // only this part of the model; empty: all
+  int depth = 3;       // parts of a module's name that are told apart
+  bool all = false;    // the instructions instead of a table
+  bool json = false;
+};
+/// `tessera graph show`. Errors (input): the file is not a program, or is damaged; no instruction
+/// is of this module.
+int run_graph_show(const std::string& file, const GraphShowOptions& options);
+/// `tessera graph diff`: 1 where the programs differ. Errors (input): as above.
+int run_graph_diff(const std::string& before, const std::string& after);
+
+/// `tessera graph draw`. Errors (input): as above; the picture cannot be written.
+int run_graph_draw(const std::string& file, const std::string& to);
+
+/// `tessera graph stats`. Errors (input): the file is not a program, or is damaged.
+int run_graph_stats(const std::string& file);
+
+struct OpsArguments {
+  std::string name;    // of an operator; empty: all of them
+  std::string values;  // its arguments, "dim=1, keepdim=true"; empty: zeros
+};
+/// `tessera ops`: what operators say of themselves. Errors (input): no operator has the name, the
+/// arguments do not fit.
+int run_ops(const OpsArguments& arguments);
+
+/// `tessera keys`: the reference of the config, as docs/config.md has it.
+int run_keys();
+
+}  // namespace tessera::app

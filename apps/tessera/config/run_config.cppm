@@ -1,0 +1,187 @@
+export module tessera.app.config:run_config;
+
+import tessera.app.base;
+import :problems;
+
+// The config of a run, from a TOML file and key=value overrides, as plain values.
+// keys.cpp binds every field to its key, range and documentation.
+
+export namespace tessera::app {
+
+/// The values of the keys that belong to a family of models.
+using ModelNumbers = std::map<std::string, std::variant<bool, std::int64_t, double>>;
+
+struct ModelConfig {
+  std::string family = "llama";
+  std::string from;     // a folder with config.json and *.safetensors, which determines all sizes
+  std::string adapter;  // a folder of PEFT with the low-rank updates to start from
+  std::int64_t vocab = 0;  // 0 = the tokenizer's
+  double dropout = 0.0;
+  ModelNumbers sizes;  // of the family's own keys
+};
+
+struct DataConfig {
+  std::vector<std::string> text;
+  std::string tokenizer = "bytes";
+  std::vector<std::string> tokens;
+  std::int64_t seq_len = 256;
+  std::string order = "shuffled";
+  double validation = 0.05;
+  std::int64_t validation_windows = 0;  // 0 = all
+  std::int64_t validate_every = 100;
+};
+
+struct TrainConfig {
+  std::int64_t steps = 300;
+  std::int64_t batch = 16;
+  std::int64_t micro_batch = 0;  // 0 = all of a rank's sequences at once
+  std::int64_t seed = 1;
+  double clip_grad_norm = 1.0;  // 0 = no clipping
+  std::string clip_norm_type = "2";
+  double clip_grad_value = 0;  // 0 = no clipping
+  std::string nonfinite_gradients = "error";
+  std::string loss_scaling = "none";
+  std::vector<std::string> freeze;
+  std::string precision = "f32";  // what the model computes with
+  bool activation_checkpointing = false;
+  std::int64_t threads = 0;  // per rank; 0 = cores / ranks
+  std::string device = "cpu";
+};
+
+/// Options of a style or an optimizer as the text of a JSON object; who reads them checks them.
+struct JsonText {
+  std::string text = "{}";
+};
+/// The same for a list of tables.
+struct JsonList {
+  std::string text = "[]";
+};
+
+struct OptimizerConfig {
+  std::string name = "adamw";
+  double lr = 3e-4;
+  JsonText options;
+  double weight_decay = 0.1;
+  std::string decay = "matrices";
+  JsonList groups;
+  std::string schedule = "constant";
+  std::string schedule_unit = "steps";
+  std::int64_t schedule_end = 0;  // in the unit; 0 = the end of the run
+  std::int64_t warmup = 0;        // likewise
+  std::int64_t cooldown = 0;      // likewise
+  double min_lr_ratio = 0.0;
+};
+
+struct MeshConfig {
+  std::vector<std::string> axes;
+  std::vector<std::int64_t> shape;
+  std::vector<double> latency_us;    // of each axis, or empty
+  std::vector<double> bandwidth_gb;  // likewise
+  bool measure_links = false;
+  bool background = false;
+  std::string transport = "auto";  // or "shm", or a plugin of the kind transport
+};
+
+struct PluginsConfig {
+  std::vector<std::string> paths;
+};
+
+/// One name or a list of names.
+struct Names {
+  std::vector<std::string> all;
+};
+
+/// One [[parallel]] entry.
+struct StyleConfig {
+  std::string style;
+  Names axis;
+  std::vector<std::string> on;
+  JsonText options;
+  std::string where;  // "run.toml:31", for the text of errors found when the style is applied
+};
+
+struct LogConfig {
+  std::int64_t every = 10;
+  std::string metrics = "metrics.jsonl";
+  std::int64_t sample = 0;  // tokens of text that are generated at the end; 0 = none
+  std::string sample_prompt = "The ";
+};
+
+struct TraceConfig {
+  std::string file;                 // empty: no trace
+  std::vector<std::int64_t> steps;  // the first and the last one, from 1; empty: see trace_range
+};
+
+/// Those that say of themselves that they run by default.
+std::vector<std::string> default_passes();
+
+struct GraphConfig {
+  bool capture = false;
+  std::string mode;  // of data parallelism; empty: [[parallel]] entries decide
+  std::string executor = "planned";
+  std::vector<std::string> passes = default_passes();
+  std::vector<std::string> transforms;
+  bool across_steps = false;  // updates are left to the next step
+  std::string memory_budget;  // of a step, "4GiB"; empty: none. See budget_bytes
+  std::string offload;        // a folder for values that do not fit; empty: none are kept elsewhere
+  std::string dump;           // a folder with the program before and after each pass; empty: none
+  std::string program;        // where the captured program is written; empty: nowhere
+};
+
+struct CheckpointConfig {
+  std::string folder = "checkpoints";
+  std::int64_t every = 100;
+  std::int64_t keep = 3;
+  std::string save = "async";
+  std::string when_busy = "wait";
+  std::string resume = "auto";
+  std::vector<std::string> allow;  // what may differ from the run that is continued
+};
+
+struct Config {
+  ModelConfig model;
+  DataConfig data;
+  TrainConfig train;
+  OptimizerConfig optimizer;
+  MeshConfig mesh;
+  PluginsConfig plugins;
+  std::vector<StyleConfig> parallel;
+  LogConfig log;
+  TraceConfig trace;
+  GraphConfig graph;
+  CheckpointConfig checkpoint;
+
+  std::filesystem::path file;          // as it was named
+  std::map<std::string, Place> given;  // by key; by section, where the file has its first line
+
+  /// The number of ranks: the product of mesh.shape, 1 without a mesh.
+  std::int64_t ranks() const;
+  /// Tokens of a step, on all ranks together.
+  std::int64_t step_tokens() const { return train.batch * data.seq_len; }
+  /// Where the schedule of the learning rate ends, in its unit.
+  std::int64_t schedule_end() const;
+  /// "run.toml:12: mesh.shape": the beginning of an error's text about this key. Where it was not
+  /// given, its section's line, or the file alone.
+  std::string place(const std::string& key) const;
+  Place place_of_key(const std::string& key) const;
+};
+
+/// Makes plugins known that a config names; gets the config with its plugins alone.
+using PluginSetup = std::function<void(const Config&)>;
+
+/// Reads `file`, applies the overrides ("train.steps=50") in their order and checks all that can
+/// be known without opening other files. All paths in the result are absolute or relative to the
+/// working directory, no longer to the config's folder. Throws one Error (input) that lists every
+/// problem found, each with file and line. `plugins` is called before a name (a family of
+/// models, a pass) is looked up that may be in a plugin; its errors end the loading.
+Config load_config(const std::filesystem::path& file, std::span<const std::string> overrides = {},
+                   const PluginSetup& plugins = {});
+
+/// The same from a text; `file` is for error texts and relative paths.
+Config parse_config(std::string_view text, const std::filesystem::path& file,
+                    std::span<const std::string> overrides = {}, const PluginSetup& plugins = {});
+
+/// All keys with their values as a JSON object, for records in checkpoints.
+std::string to_json(const Config& config);
+
+}  // namespace tessera::app

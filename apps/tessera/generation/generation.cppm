@@ -1,0 +1,3 @@
+export module tessera.app.generation;
+
+export import :generate;  // text that a checkpoint's model generates

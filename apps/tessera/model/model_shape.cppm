@@ -1,0 +1,59 @@
+export module tessera.app.model:model_shape;
+
+import tessera.app.base;
+import tessera.app.config;
+
+// Which model a config, a folder in Hugging Face's format or a checkpoint describes.
+
+export namespace tessera::app {
+
+/// A model of a family: the family gives the values their meaning (models::ModelFamily).
+struct ModelShape {
+  std::string family = ModelConfig().family;
+  std::int64_t vocab = 0;
+  ModelNumbers values = {};  // of the family's keys, complete
+
+  // What does not change the computation, and goes out again with an export.
+  std::int64_t max_positions = 2048;   // the longest sequence that the model is meant for
+  std::string dtype = "float32";       // of an exported file; "" where config.json does not say
+  std::vector<std::int64_t> eos = {};  // generation stops at each of these tokens
+  /// The other keys of config.json as a JSON object: token ids and what this program only passes
+  /// on. Empty: null token ids and the defaults.
+  std::string others = {};
+  std::string generation = {};  // generation_config.json; empty: it follows from the token ids
+
+  /// Number of parameters, tied ones counted once.
+  std::int64_t parameters() const;
+  /// "dim 256, 8 layers, ..., vocabulary 256".
+  std::string text() const;
+  friend bool operator==(const ModelShape& a, const ModelShape& b);
+};
+
+/// The model's sizes: those of the config, with values that stand for a default replaced by it, or
+/// those of model.from's config.json, compared with the weights in that folder. `tokenizer_vocab`
+/// is the tokenizer's number of symbols, 0 for ready-made tokens. Throws Error (input), for
+/// instance when the tokenizer is not the one that the folder's model was trained with, or a
+/// sequence of the data is longer than the model can compute.
+ModelShape model_shape(const Config& config, std::int64_t tokenizer_vocab);
+
+/// Reads FOLDER/config.json in Hugging Face's form, and generation_config.json if there is one;
+/// model_type names the family. Keys that are absent have the defaults of transformers. What the
+/// family does not compute is refused by name, and so are misspelt keys. `unknown` gets the keys of
+/// config.json that are ignored because nobody knows them. Throws Error (input) that lists
+/// everything wrong with the file.
+ModelShape read_model_folder(const std::filesystem::path& folder,
+                             std::vector<std::string>* unknown = nullptr);
+
+/// The same from a text; `name` begins the errors.
+ModelShape parse_hub_config(std::string_view text, const std::string& name);
+
+/// The model of a checkpoint of 'tessera train', from its meta data. Throws Error (input).
+ModelShape stored_model(std::string_view meta, const std::string& checkpoint);
+
+/// config.json in Hugging Face's words, for checkpoints and exports: parse_hub_config's inverse.
+std::string hub_config(const ModelShape& shape);
+
+/// generation_config.json: the folder's own, or one with the token ids of config.json.
+std::string generation_config(const ModelShape& shape);
+
+}  // namespace tessera::app

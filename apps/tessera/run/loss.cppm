@@ -1,0 +1,17 @@
+export module tessera.app.run:loss;
+
+import tessera.tensor;
+import tessera.nn;
+import tessera.parallel;
+import tessera.app.base;
+
+// The losses of a batch.
+
+export namespace tessera::app {
+
+/// The SUM of the losses of this rank's rows: Partial along the axes that split the batch. inputs
+/// and targets are local [rows, seq_len] (i64).
+Tensor loss_sum(nn::LanguageModel& model, const parallel::ParallelPlan& plan, const Tensor& inputs,
+                const Tensor& targets);
+
+}  // namespace tessera::app

@@ -1,0 +1,151 @@
+module;
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <range/v3/view/zip.hpp>
+#include <set>
+#include <string>
+#include <system_error>
+#include <tessera/json.hpp>
+#include <tessera/shown.hpp>
+#include <utility>
+#include <vector>
+module tessera.app.run;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import tessera.nn;
+import tessera.checkpoint;
+import tessera.app.base;
+import tessera.app.config;
+import tessera.app.data;
+import tessera.app.model;
+import tessera.app.adapters;
+
+namespace tessera::app {
+namespace {
+
+std::string mesh_text(const MeshConfig& mesh) {
+  if (mesh.axes.empty()) {
+    return "1 rank";
+  }
+  std::string text;
+  std::int64_t ranks = 1;
+  for (const auto& [axis, size] : ranges::views::zip(mesh.axes, mesh.shape)) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : " x ", axis, size);
+    ranks *= size;
+  }
+  return fmt::format("{} = {} rank{}", text, ranks, ranks == 1 ? "" : "s");
+}
+
+/// A number of the schedule's unit: "3 steps", "1.5 M tokens (12.2 steps)".
+std::string span_text(const Config& config, std::int64_t count) {
+  if (config.optimizer.schedule_unit == "steps") {
+    return fmt::format("{} step{}", count, count == 1 ? "" : "s");
+  }
+  return fmt::format("{} tokens ({:.4g} steps)", format_count(static_cast<double>(count)),
+                     static_cast<double>(count) / static_cast<double>(config.step_tokens()));
+}
+
+/// Where the first weights are, and what of these folders has no part in the run.
+TableRows folder_rows(const ModelConfig& model) {
+  TableRows rows;
+  std::error_code ignored;
+  const bool one_folder =
+      !model.adapter.empty() && std::filesystem::equivalent(model.from, model.adapter, ignored);
+  std::set<std::string> of_adapter = {"adapter_model.safetensors"};
+  if (!model.from.empty()) {
+    const std::vector<std::string> files = SafetensorsFolder(model.from).files();
+    std::set<std::string> used(files.begin(), files.end());
+    if (!used.contains("model.safetensors")) {
+      used.insert("model.safetensors.index.json");
+    }
+    if (one_folder) {
+      used.merge(of_adapter);
+      of_adapter = used;
+    }
+    const std::string what =
+        files.size() == 1 ? files.front() : fmt::format("{} files", files.size());
+    rows.push_back({"weights", fmt::format("{} of {}{}", what, model.from,
+                                           left_out_text(files_left_out(model.from, used)))});
+  }
+  if (!model.adapter.empty()) {
+    const std::filesystem::path folder = model.adapter;
+    if (!std::filesystem::is_directory(folder, ignored)) {
+      fail_input({.thing = model.adapter,
+                  .wrong = "there is no such folder",
+                  .expected = "one with adapter_config.json and adapter_model.safetensors"});
+    }
+    const PeftConfig config = read_peft_config((folder / "adapter_config.json").string());
+    const std::string base =
+        config.base.empty()
+            ? ""
+            : fmt::format(", of the model '{}' by its adapter_config.json", shown(config.base));
+    rows.push_back({"adapter", fmt::format("{}{}{}", model.adapter, base,
+                                           left_out_text(files_left_out(folder, of_adapter)))});
+  }
+  return rows;
+}
+
+std::string optimizer_text(const Config& config) {
+  const OptimizerConfig& o = config.optimizer;
+  std::string text = fmt::format("{}, lr {}, {}", o.name, o.lr, o.schedule);
+  if (o.warmup > 0) {
+    text += fmt::format(" after {} of warm-up", span_text(config, o.warmup));
+  }
+  if (o.cooldown > 0) {
+    text += fmt::format(", down in the last {}", span_text(config, o.cooldown));
+  }
+  if (o.schedule_end > 0) {
+    text += fmt::format(", ends after {}", span_text(config, o.schedule_end));
+  }
+  if (const auto groups = parse_json(o.groups.text).size(); groups > 0) {
+    text += fmt::format(", {} group{} of parameters", groups, groups == 1 ? "" : "s");
+  }
+  return text;
+}
+
+}  // namespace
+
+TableRows plan_rows(const Config& config, const ModelShape& shape, const Dataset& data) {
+  const auto step_tokens = static_cast<double>(config.step_tokens());
+  const double total = step_tokens * static_cast<double>(config.train.steps);
+  TableRows rows = {
+      {"model", fmt::format("{}: {} parameters, {}", shape.family,
+                            format_count(static_cast<double>(shape.parameters())), shape.text())},
+      {"mesh", mesh_text(config.mesh)}};
+  for (auto& row : folder_rows(config.model)) {
+    rows.insert(rows.end() - 1, std::move(row));
+  }
+  if (config.train.device != "cpu") {
+    rows.push_back({"device", config.train.device});
+  }
+  rows.push_back({"data", fmt::format("{} file{}, {} tokens to train on, {} windows of {}, {}",
+                                      data.files(), data.files() == 1 ? "" : "s",
+                                      format_count(static_cast<double>(data.training_tokens())),
+                                      data.windows(), config.data.seq_len, config.data.order)});
+  if (!data.left_out().empty()) {
+    rows.push_back({"left out", data.left_out()});
+  }
+  rows.push_back(
+      {"validation",
+       data.validation_batches() == 0
+           ? "none"
+           : fmt::format("{} tokens", format_count(static_cast<double>(data.validation_batches()) *
+                                                   step_tokens))});
+  rows.push_back(
+      {"steps", fmt::format("{} of {} tokens: {} tokens, {:.2f} epochs", config.train.steps,
+                            format_count(step_tokens), format_count(total),
+                            static_cast<double>(config.train.steps) *
+                                static_cast<double>(config.train.batch) /
+                                static_cast<double>(data.windows()))});
+  rows.push_back({"optimizer", optimizer_text(config)});
+  rows.push_back(
+      {"checkpoints", config.checkpoint.folder.empty() ? "none" : config.checkpoint.folder});
+  rows.push_back({"metrics", config.log.metrics.empty() ? "none" : config.log.metrics});
+  return rows;
+}
+
+}  // namespace tessera::app

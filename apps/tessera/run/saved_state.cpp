@@ -1,0 +1,156 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tessera/json.hpp>
+#include <utility>
+#include <variant>
+#include <vector>
+module tessera.app.run;
+
+import tessera.base;
+import tessera.plugin;
+import tessera.mesh;
+import tessera.placement;
+import tessera.tensor;
+import tessera.autograd;
+import tessera.collective;
+import tessera.ops;
+import tessera.dtensor;
+import tessera.program;
+import tessera.capture;
+import tessera.nn;
+import tessera.models;
+import tessera.optim;
+import tessera.parallel;
+import tessera.checkpoint;
+import tessera.train;
+import tessera.hub;
+import tessera.app.config;
+import tessera.app.data;
+import tessera.app.model;
+import tessera.app.adapters;
+
+// What a trainer saves and what a run continues from.
+namespace tessera::app {
+namespace {
+
+/// Says when a longer or shorter run moves the end of a schedule: the step count is no difference.
+void note_schedule(const Run& run, const CheckpointReader& reader, StartPoint& start) {
+  const auto meta = parse_json(reader.meta());
+  const nlohmann::json::json_pointer key("/config/train/steps");
+  const std::int64_t steps = run.config.train.steps;
+  if (make_schedule(run.config).has_end() && run.config.optimizer.schedule_end == 0 &&
+      meta.contains(key) && meta[key] != steps) {
+    start.notes.push_back(
+        fmt::format("train.steps was {} and is {}: the {} schedule now ends there",
+                    json_text(meta[key]), steps, run.config.optimizer.schedule));
+  }
+}
+
+/// check_stored on the thread that calls it.
+StartPoint check(const Run& run, const std::optional<std::string>& resume, bool weight_values) {
+  const auto model = make_model(run.shape, run.config);
+  const parallel::ParallelPlan plan(*model, make_mesh(run.config), plan_entries(run.config, {}),
+                                    plugin::host());  // styles replace modules
+  std::optional<SafetensorsFolder> folder;
+  std::optional<HubWeights> weights;
+  if (!run.config.model.from.empty()) {
+    const StateDict named = model_weights(*model);
+    at_key(run.config, "model.from", [&] {
+      folder.emplace(run.config.model.from);
+      weights.emplace(*folder, family_of(run.shape), sizes_of(run.shape));
+      check_weights(*weights, named);
+      if (weight_values) {
+        check_weight_values(*weights, named);
+      }
+    });
+  }
+  if (!run.config.model.adapter.empty()) {
+    check_takes_adapters(family_of(run.shape), sizes_of(run.shape),
+                         run.config.place("model.adapter"));
+    at_key(run.config, "model.adapter", [&] {
+      check_peft(run.config.model.adapter, *model, weights ? &*weights : nullptr, weight_values);
+    });
+  }
+  StartPoint start;
+  if (!resume) {
+    return start;
+  }
+  const CheckpointReader reader(*resume);
+  start.checkpoint = resume;
+  start.notes =
+      compare(stored_fingerprint(reader.meta(), *resume), run.fingerprint, run.config, *resume);
+  for (std::string& note : start.notes) {
+    note = "allowed difference: " + note;
+  }
+  compare_updates(stored_updates(reader.meta(), *resume), updates_of(*model), *resume);
+  const auto optimizer =
+      make_optimizer(run.config, nn::all_parameters(*model));  // its state is meta too
+  optimizer->prepare_state();
+  check_state(reader, training_state(*optimizer), {.ignore = {"transform.**"}});
+  start.step = read_training_progress(reader).step;
+  const std::string name = std::filesystem::path(*resume).filename();
+  const std::string expected = std::filesystem::path(checkpoint_folder("", start.step)).filename();
+  if (name.starts_with("step-") && name != expected) {
+    fail_input({.thing = *resume,
+                .wrong = fmt::format("it holds the checkpoint of step {}", start.step),
+                .expected = fmt::format("the name {}", expected),
+                .advice = "rename it"});
+  }
+  if (start.step > run.config.train.steps) {
+    fail_input(
+        {.where = run.config.place("train.steps"),
+         .wrong = fmt::format("the run to continue has done {} steps ({}), more than {}",
+                              start.step, *resume, run.config.train.steps),
+         .advice = "raise train.steps, or name another checkpoint.folder to start a new run"});
+  }
+  note_schedule(run, reader, start);
+  return start;
+}
+
+}  // namespace
+
+RunCheckpoints Trainer::checkpoints(std::function<void(const std::string&)> say) {
+  const CheckpointConfig& config = run_.config.checkpoint;
+  const auto meta_data = [&run = run_, updates = to_json(updates_of(*model_))] {
+    return fmt::format(
+        R"({{"config": {}, "model": {}, "generation": {}, "fingerprint": {}, "low_rank_updates": {}}})",
+        to_json(run.config), hub_config(run.shape), generation_config(run.shape),
+        to_json(run.fingerprint), updates);
+  };
+  return {*training_,
+          {.folder = config.folder,
+           .every = config.every,
+           .keep = static_cast<int>(config.keep),
+           .background = config.save == "async",
+           .skip_when_busy = config.when_busy == "skip"},
+          meta_data,
+          std::move(say)};
+}
+
+std::size_t Trainer::snapshot_bytes() const {
+  const CheckpointConfig& config = run_.config.checkpoint;
+  return config.folder.empty() || config.save != "async"
+             ? 0
+             : tessera::snapshot_bytes(training_->checkpoints().state());
+}
+
+StartPoint check_stored(const Run& run, const std::optional<std::string>& resume,
+                        bool weight_values) {
+  // On a thread of its own, as in try_step: what styles leave behind goes with it.
+  StartPoint start;
+  as_rank(0, [&] { start = check(run, resume, weight_values); });
+  return start;
+}
+
+}  // namespace tessera::app

@@ -1,0 +1,141 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+module tessera.app.run;
+
+import tessera.base;
+import tessera.options;
+import tessera.mesh;
+import tessera.tensor;
+import tessera.nn;
+import tessera.models;
+import tessera.optim;
+import tessera.parallel;
+import tessera.app.config;
+import tessera.app.model;
+
+namespace tessera::app {
+
+std::shared_ptr<nn::LanguageModel> make_model(
+    const ModelShape& shape, const Config& config,
+    const std::function<void(nn::Module& model)>& change) {
+  auto model = make_model(shape, config.model.dropout);
+  if (change) {
+    change(*model);
+  }
+  try {
+    nn::freeze(*model, config.train.freeze);
+  } catch (const Error& error) {
+    fail_at(config.place("train.freeze"), error);
+  }
+  if (config.train.precision != "f32") {
+    parallel::set_precision(*model, {.parameters = dtype_from_name(config.train.precision)});
+  }
+  return model;
+}
+
+DeviceMesh make_mesh(const Config& config) {
+  if (config.mesh.axes.empty()) {
+    return DeviceMesh::make({"rank"}, {1});
+  }
+  return DeviceMesh::make(config.mesh.axes, Dims(config.mesh.shape));
+}
+
+Device device_of(const Config& config, int rank) {
+  const std::string& name = config.train.device;
+  try {
+    Device device = find_device(name);
+    if (name.find(':') == std::string::npos) {
+      device.index = static_cast<std::int8_t>(rank % device_count(device.type));
+    }
+    if (device == meta) {
+      fail_input("device 'meta': it has no memory and runs nothing; use a device that does");
+    }
+    return device;
+  } catch (const Error& error) {
+    fail_at(config.place("train.device"), error);
+  }
+}
+
+std::vector<parallel::StyleEntry> style_entries(const Config& config) {
+  std::vector<parallel::StyleEntry> entries;
+  entries.reserve(config.parallel.size());
+  for (const StyleConfig& style : config.parallel) {
+    entries.push_back({style.style, style.axis.all, style.on, style.options.text, style.where});
+  }
+  return entries;
+}
+
+std::unique_ptr<optim::Optimizer> make_optimizer(const Config& config,
+                                                 std::vector<nn::ParameterPointer> parameters) {
+  const OptimizerConfig& o = config.optimizer;
+  optim::OptimizerOptions options{
+      .weight_decay = o.weight_decay,
+      .decay = o.decay == "all" ? optim::Decay::all : optim::Decay::matrices};
+  const std::string place = config.place("optimizer.groups");
+  PluginOptions section(fmt::format(R"({{"groups": {}}})", o.groups.text),
+                        place.substr(0, place.rfind('.')));
+  for (PluginOptions& table : section.tables("groups")) {
+    optim::ParameterGroup group;
+    group.on = table.texts("on");
+    if (const auto lr = table.optional_number("lr", "a number more than 0",
+                                              [](double value) { return value > 0; })) {
+      group.lr_scale = *lr / o.lr;
+    }
+    group.weight_decay = table.optional_number("weight_decay", "a number of at least 0",
+                                               [](double decay) { return decay >= 0; });
+    if (const std::string name = table.text("name", ""); !name.empty()) {
+      PluginOptions own = table.table("options");
+      optim::check_rule_name(name, place);
+      group.rule = optim::load_rule(name, own);
+    }
+    options.groups.push_back(std::move(group));
+  }
+  section.finish();
+  optim::check_rule_name(o.name, config.place("optimizer.name"));
+  auto rule = optim::load_rule(o.name, o.options.text, config.place("optimizer.options"));
+  try {
+    return std::make_unique<optim::Optimizer>(std::move(parameters), std::move(rule), options);
+  } catch (const Error& error) {
+    fail_at(place, error);
+  }
+}
+
+optim::Schedule make_schedule(const Config& config) {
+  const OptimizerConfig& o = config.optimizer;
+  return {.kind = optim::schedule_from_name(o.schedule).value(),
+          .lr = o.lr,
+          .unit = optim::schedule_unit_from_name(o.schedule_unit).value(),
+          .warmup = o.warmup,
+          .end = config.schedule_end(),
+          .min_ratio = o.min_lr_ratio,
+          .cooldown = o.cooldown};
+}
+
+optim::Clipping make_clipping(const TrainConfig& config) {
+  return {.max_norm = config.clip_grad_norm,
+          .norm = norm_order(config.clip_norm_type).value(),
+          .max_value = config.clip_grad_value,
+          .nonfinite = config.nonfinite_gradients == "skip" ? optim::NonFinite::skip
+                                                            : optim::NonFinite::error};
+}
+
+BatchRows batch_rows(const TrainConfig& config, std::int64_t parts) {
+  const std::int64_t part = config.batch / parts;
+  return {part, config.micro_batch > 0 ? config.micro_batch : part};
+}
+
+int threads_of_rank(const Config& config) {
+  const std::int64_t threads = config.train.threads;
+  return static_cast<int>(
+      threads > 0 ? threads : std::max<std::int64_t>(1, available_cores() / config.ranks()));
+}
+
+}  // namespace tessera::app

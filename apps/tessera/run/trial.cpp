@@ -1,0 +1,254 @@
+module;
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+module tessera.app.run;
+
+import tessera.base;
+import tessera.plugin;
+import tessera.mesh;
+import tessera.placement;
+import tessera.tensor;
+import tessera.collective;
+import tessera.ops;
+import tessera.dtensor;
+import tessera.program;
+import tessera.capture;
+import tessera.graph;
+import tessera.nn;
+import tessera.optim;
+import tessera.parallel;
+import tessera.train;
+import tessera.app.config;
+import tessera.app.data;
+import tessera.app.model;
+
+namespace tessera::app {
+namespace {
+
+/// Parameters, which exist before the first step.
+void book_parameters(nn::LanguageModel& model) {
+  for (const nn::ParameterPointer& parameter : nn::all_parameters(model)) {
+    if (parameter->places.value) {
+      continue;
+    }
+    const Tensor& local = parameter->value.local();
+    account_memory(
+        MemoryCategory::parameter,
+        occupied_bytes(static_cast<std::size_t>(local.numel()) * size_of(local.dtype())));
+  }
+}
+
+/// A step that a mode has placed. What it computes is that of one rank.
+Trial try_placed(const Run& run, Trainer& trainer) {
+  check_batch_division(run.config, trainer.plan().batch_parts());
+  Trial trial = try_step(one_rank_run(run));
+  const double model_flops = trial.account.model_flops;
+  MetaReads reads;
+  const ModeScope scope(ModeLevel::below_distribution, reads);
+  const PlannedMemoryScope planned;
+  trainer.capture_ahead();
+  trial.account = Account();
+  {
+    const AccountScope counted(trial.account);
+    trainer.step();
+  }
+  add_program(trial.account, *trainer.program(), make_mesh(run.config));
+  const auto snapshot = static_cast<std::int64_t>(trainer.snapshot_bytes());
+  trial.account.memory.peak[static_cast<std::size_t>(MemoryCategory::snapshot)] += snapshot;
+  trial.account.memory.total_peak += snapshot;
+  trial.account.model_flops = model_flops;
+  trial.shared_bytes = trainer.shared_bytes();
+  trial.bytes_elsewhere = trainer.bytes_elsewhere();
+  trial.styles = {};
+  return trial;
+}
+
+Trial try_steps(Run run) {
+  ops::set_threads(threads_of_rank(run.config));  // the workspace of kernels depends on them
+  if (has_mode(run.config)) {
+    run.config.graph.executor = "interpreter";  // modes see its calls
+    run.config.graph.transforms.clear();
+  }
+  Trainer trainer(run, meta);
+  if (has_mode(run.config)) {
+    return try_placed(run, trainer);
+  }
+  trainer.set_capture(false);  // it was only to be checked
+  const std::int64_t parts = trainer.plan().batch_parts();
+  check_batch_division(run.config, parts);
+  const BatchRows rows = batch_rows(run.config.train, parts);
+  const std::int64_t micro_batches = rows.part / rows.micro;
+  const auto step = [&](std::int64_t with) {
+    run.config.train.batch = parts * rows.micro * with;
+    run.config.train.micro_batch = rows.micro;
+    Account account;
+    try {
+      const AccountScope scope(account);
+      trainer.step();
+    } catch (const Error& error) {
+      throw trainer.plan().explained(error);
+    }
+    return account;
+  };
+  MetaReads reads;
+  const ModeScope scope(ModeLevel::below_distribution, reads);
+  const PlannedMemoryScope planned;
+  book_parameters(trainer.model());
+  // The first step makes what stays: the optimizer's state and buffers. Each micro-batch between
+  // the first and the last does what any other does.
+  const std::int64_t few = std::min<std::int64_t>(micro_batches, 2);
+  static_cast<void>(step(few));
+  account_memory(MemoryCategory::snapshot, static_cast<std::int64_t>(trainer.snapshot_bytes()));
+  Trial trial;
+  trial.account = step(few);
+  if (micro_batches > few) {
+    const Account more = step(few + 1);
+    const Account less = trial.account;
+    trial.account.add(more, micro_batches - few);
+    trial.account.add(less, few - micro_batches);
+    trial.account.memory = more.memory;
+  }
+  trial.shared_bytes = trainer.shared_bytes();
+  trial.bytes_elsewhere = trainer.bytes_elsewhere();
+  trial.styles = trainer.plan().summary();
+  for (const nn::ParameterPointer& parameter : nn::all_parameters(trainer.model())) {
+    // Codes and scales are counted as the weights that they are.
+    const bool packed = parameter->initialization.kind == nn::Initialization::Kind::packed;
+    const std::int64_t elements = packed ? 0 : parameter->value.numel();
+    trial.parameters += elements;
+    trial.frozen_parameters += parameter->value.requires_grad() ? 0 : elements;
+  }
+  for (const nn::Module* module : nn::all_modules(trainer.model())) {
+    for (const nn::PackedWeight& weight : module->packed_weights()) {
+      trial.parameters += weight.shape.product();
+      trial.frozen_parameters += weight.shape.product();
+    }
+  }
+  return trial;
+}
+
+/// The program of a step, without transformations, as overrides have it.
+Program record_steps(Run run) {
+  ops::set_threads(threads_of_rank(run.config));
+  const std::vector<Override> overrides = overrides_of(run.config.graph);
+  run.config.graph.capture = true;
+  run.config.graph.transforms.clear();        // they change the program, once it is there
+  run.config.graph.executor = "interpreter";  // nothing is executed, so nothing is compiled
+  if (run.config.graph.memory_budget.empty()) {
+    run.config.graph.across_steps = false;  // it is split where that is looked at
+  }
+  Trainer trainer(run, meta, overrides);
+  check_batch_division(run.config, trainer.plan().batch_parts());
+  Program program;
+  try {
+    trainer.capture();
+    program = *trainer.program();
+  } catch (const Error& error) {
+    // Without overrides, the trial has found what styles do.
+    throw overrides.empty() || trainer.plan().styles().empty() ? error
+                                                               : trainer.plan().explained(error);
+  }
+  if (!overrides.empty()) {
+    Trainer(run, meta).check_inputs(trainer);
+  }
+  return program;
+}
+
+Program capture_steps(const Run& run) {
+  Program program = record_steps(run);
+  graph::AddedState added;
+  graph::transform(program, execution_of(run.config.graph, run.rates), added);
+  return program;
+}
+
+}  // namespace
+
+void capture_evaluation(const Run& run, OneRank& into) {
+  as_rank(0, [&] {
+    ops::set_threads(threads_of_rank(run.config));
+    Trainer trainer(run, meta);
+    const PlannedMemoryScope planned;
+    trainer.record_evaluation(into);
+  });
+}
+
+Program capture_step(const Run& wanted, int rank) {
+  Run run = wanted;
+  if (rank != 0) {
+    run.kept_gathers = kept_gathers(run);
+  }
+  Program program;
+  on_meta(rank, [&] { program = capture_steps(run); });
+  return program;
+}
+
+Program recorded_step(const Run& wanted, int rank) {
+  Run run = wanted;
+  run.config.graph.across_steps = false;
+  run.config.graph.passes = {};
+  run.config.graph.memory_budget = "";
+  run.config.graph.offload = "";
+  Program program;
+  on_meta(rank, [&] { program = record_steps(run); });
+  return program;
+}
+
+Program lowered(const Program& placed, int rank) {
+  Program program;
+  as_rank(rank, [&] { program = lower(placed); });
+  return program;
+}
+
+Program capture_part(const Run& run, int rank, const std::string& part) {
+  Program program = capture_step(run, rank);
+  if (part.empty()) {
+    return program;
+  }
+  graph::AcrossSteps parts =
+      graph::across_steps(program, execution_of(run.config.graph, run.rates));
+  return std::move(part == "first"    ? parts.first
+                   : part == "middle" ? parts.middle
+                   : part == "last"   ? parts.last
+                                      : parts.rest);
+}
+
+int gathers_in(const Program& program) {
+  int count = 0;
+  for (const Section& section : program.sections) {
+    count += static_cast<int>(std::ranges::count_if(section.instructions, [](const auto& i) {
+      return i.kind == Instruction::Kind::call && i.op->communicates == Communicates::all_gather;
+    }));
+  }
+  return count;
+}
+
+bool keeps_gathers(const GraphConfig& graph) {
+  return std::ranges::find(graph.passes, "keep_gathers") != graph.passes.end();
+}
+
+int kept_gathers(const Run& run, const Program& program) {
+  Run without = run;
+  std::erase(without.config.graph.passes, "keep_gathers");
+  return gathers_in(capture_step(without)) - gathers_in(program);
+}
+
+int kept_gathers(const Run& run) {
+  const GraphConfig& graph = run.config.graph;
+  const bool fits = graph.capture && !graph.memory_budget.empty() && keeps_gathers(graph);
+  return !fits || run.kept_gathers >= 0 ? run.kept_gathers : kept_gathers(run, capture_step(run));
+}
+
+Trial try_step(const Run& run) {
+  // The ranks that are forked afterwards would inherit what it leaves on this thread.
+  Trial trial;
+  as_rank(0, [&] { trial = try_steps(run); });
+  return trial;
+}
+
+}  // namespace tessera::app

@@ -1,0 +1,69 @@
+export module tessera.app.run:trial;
+
+import tessera.base;
+import tessera.plugin;
+import tessera.mesh;
+import tessera.tensor;
+import tessera.collective;
+import tessera.dtensor;
+import tessera.program;
+import tessera.execute;
+import tessera.capture;
+import tessera.nn;
+import tessera.optim;
+import tessera.parallel;
+import tessera.checkpoint;
+import tessera.train;
+import tessera.app.base;
+import :trainer;
+
+// Training steps tried on the meta device, before ranks are started.
+
+export namespace tessera::app {
+
+struct Trial {
+  /// A whole step in the state that training settles in: forward and backward of all micro-batches,
+  /// gradient reduction, norm and optimizer. `memory` has what this rank will hold at the peak of
+  /// each category and in all; temporary memory inside of operators is not in it.
+  Account account;
+  /// What of it is memory that the ranks share.
+  std::size_t shared_bytes = 0;
+  /// What this rank keeps in other places than the device's memory.
+  std::size_t bytes_elsewhere = 0;
+  std::vector<parallel::StyleSummary> styles = {};
+  std::int64_t parameters = 0;         // elements of the whole model
+  std::int64_t frozen_parameters = 0;  // of them
+};
+
+/// Steps of the trainer on the meta device, as this process' rank: every operator gets its layouts,
+/// nothing is computed and nobody communicates. What a training step would find wrong with the
+/// styles is found here. Errors (input): a batch that the plan does not divide; layouts that do not
+/// fit; module, operator and the entries at work are named.
+Trial try_step(const Run& run);
+
+/// The program of a rank's step, recorded on the meta device: of the whole batch, in the state that
+/// training settles in. Values that the host reads within the step are 1 in it (reads_values).
+/// Errors: see try_step; what cannot be recorded.
+Program capture_step(const Run& run, int rank = 0);
+/// The same before passes, budget and transformations, with what overrides have replaced.
+Program recorded_step(const Run& run, int rank);
+/// The rank's program of one above distribution; what lowering books is in no account of the run.
+Program lowered(const Program& placed, int rank);
+
+/// The evaluation of one micro-batch, recorded in the same way. Errors: see capture_step.
+void capture_evaluation(const Run& run, OneRank& into);
+
+/// One of the programs that leave the step's update to the next one: "first", "middle", "last",
+/// "rest" (see graph::AcrossSteps); "": the whole step. Errors as above.
+Program capture_part(const Run& run, int rank, const std::string& part);
+
+/// Gathers that a step makes.
+int gathers_in(const Program& program);
+bool keeps_gathers(const GraphConfig& graph);
+/// How many gathers the pass keep_gathers spares in `program`, which is rank 0's of the run.
+int kept_gathers(const Run& run, const Program& program);
+/// Run::kept_gathers; where it is to follow from rank 0's program, that is captured for it. Errors:
+/// see capture_step.
+int kept_gathers(const Run& run);
+
+}  // namespace tessera::app

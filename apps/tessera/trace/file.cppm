@@ -1,0 +1,32 @@
+export module tessera.app.trace:file;
+
+import tessera.base;
+import tessera.mesh;
+import tessera.placement;
+import tessera.tensor;
+import tessera.collective;
+import tessera.app.base;
+import :recorder;
+
+// The trace file: JSON of the trace event format, which ui.perfetto.dev opens.
+
+export namespace tessera::app {
+
+/// What a trace file says of its run.
+struct TraceRun {
+  std::int64_t first_step = 0;
+  std::int64_t last_step = 0;
+  std::string mesh;  // "mesh(shard=2)"
+};
+
+/// Writes what all ranks have recorded into one file, on one clock. Every rank calls it with its
+/// own part; rank 0 writes. Returns whether the file was written; a file that cannot be is a
+/// warning, and the run's end says it again (SideWork::output).
+bool write_trace(collective::World& world, const RankTrace& mine, const TraceRun& run,
+                 const std::string& file);
+
+/// The events of a rank as JSON objects that are separated by commas. Times are in microseconds
+/// since `zero` (nanoseconds of the steady clock).
+std::string trace_events(const RankTrace& trace, int rank, std::int64_t zero);
+
+}  // namespace tessera::app
