@@ -1,8 +1,8 @@
 #!/usr/bin/env perl
-# Shows where the repository is large: the largest functions, classes, files and folders, and what no reader can hold in
-# mind (a class whose methods are defined in more than two bodies, a function of more than 80 lines). It counts, and
-# refuses nothing: whether a design is good is a reader's judgement. A change that enlarges one of the first ten says why
-# in its message. Needs only perl's core modules, and sources that clang-format has formatted.
+# Shows where the repository is large: the largest functions, classes, files and folders. A change that enlarges one of
+# the first ten says why in its message: whether a design is good is a reader's judgement. Fails for what no reader can
+# hold in mind: a class whose methods are defined in more than two bodies, a function of more than 80 lines. Needs
+# only perl's core modules, and sources that clang-format has formatted.
 #
 #   perl cmake/sizes.pl [ROOT]
 use strict;
@@ -75,4 +75,7 @@ largest('functions (lines)', @functions);
 largest('classes (public methods)', @classes);
 largest('files (lines)', map { [$lines{$_}, $_] } keys %lines);
 largest('folders (sources)', map { [$folders{$_}, $_] } keys %folders);
-print "to be divided:\n", map { "  $_\n" } @findings;
+if (@findings) {
+  print "to be divided:\n", map { "  $_\n" } @findings;
+  exit 1;
+}

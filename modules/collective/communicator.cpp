@@ -22,6 +22,8 @@ import :communicator;
 import :control;
 import :engine;
 import :forms;
+import :group_view;
+import :operation;
 import :region;
 import :state;
 import :work;
@@ -118,13 +120,13 @@ void Communicator::finish_streams() noexcept {
   }
 }
 
-int Communicator::rank() const { return engine_->rank(); }
-int Communicator::size() const { return engine_->size(); }
-const std::vector<int>& Communicator::global_ranks() const { return engine_->ranks(); }
-std::string_view Communicator::name() const { return engine_->name(); }
+int Communicator::rank() const { return engine_->view().rank(); }
+int Communicator::size() const { return engine_->view().size(); }
+const std::vector<int>& Communicator::global_ranks() const { return engine_->view().ranks(); }
+std::string_view Communicator::name() const { return engine_->view().name(); }
 
 SharedBuffer Communicator::allocate(std::size_t size_in_bytes) {
-  return engine_->state().allocate_buffer(size_in_bytes);
+  return engine_->view().state().allocate_buffer(size_in_bytes);
 }
 
 Work Communicator::all_reduce_async(const void* source, void* destination, std::int64_t count,

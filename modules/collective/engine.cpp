@@ -22,119 +22,74 @@ import :call;
 import :communicator;
 import :control;
 import :engine;
+import :forms;
+import :group_view;
+import :mailbox;
+import :member;
 import :observer;
-import :point_to_point;
+import :observers;
+import :operation;
+import :publisher;
+import :puller;
 import :region;
+import :remote_sender;
 import :state;
 import :work;
-import :world;
 
 namespace tessera::collective {
 
 Engine::Engine(WorldState& state, GroupBlock* group)
-    : state_(state),
-      group_(group),
-      members_(reinterpret_cast<Member*>(state.region->at(group->members))),
-      ranks_(group->ranks(), group->ranks() + group->size),
-      rank_(static_cast<int>(std::find(ranks_.begin(), ranks_.end(), state.rank) - ranks_.begin())),
-      size_(static_cast<int>(group->size)),
-      staging_(state),
-      slot_memory_(static_cast<std::size_t>(size_)),
-      sources_(static_cast<std::size_t>(size_)) {
-  find_machines();
-}
+    : view_(state, group, this),
+      publisher_(view_),
+      puller_(view_),
+      remote_(view_),
+      mailbox_(view_, remote_) {}
 
 Engine::~Engine() = default;
 
-std::string_view Engine::name() const { return {group_->name, group_->name_bytes}; }
-
-std::uint64_t Engine::all_done() {
-  std::uint64_t minimum = ~std::uint64_t{0};
-  for (int r = 0; r < size_; ++r) {
-    if (r != rank_) {
-      minimum = std::min(minimum, done_counter(r).load());
-    }
-  }
-  return minimum;
-}
-
-bool Engine::peers_done(std::uint64_t calls) { return all_done() >= calls; }
-
 Work Engine::issue_now(Operation&& operation) {
-  if (state_.transport == Transport::fake) {
+  if (view_.is_fake()) {
     return {};
   }
   const std::lock_guard guard(mutex_);
-  state_.throw_if_failed();
+  view_.state().throw_if_failed();
   const std::uint64_t sequence = issued();
-  if (size_ > 1 && sequence >= Member::ring && !peers_done(sequence + 1 - Member::ring)) {
+  if (view_.size() > 1 && sequence >= Member::ring && !peers_done(sequence + 1 - Member::ring)) {
     // Peers still read the entry of the ring: first complete what they need of this rank, then
     // wait.
     progress(sequence + 1 - Member::ring, true);
-    for (int r = 0; r < size_; ++r) {
-      if (r != rank_) {
-        state_.wait(done_counter(r), sequence + 1 - Member::ring,
-                    {.group = group_,
-                     .call = &operation.call,
-                     .sequence = sequence,
-                     .peer = ranks_[static_cast<std::size_t>(r)],
-                     .self = this,
-                     .sent = !is_here(r)});
-      }
-    }
+    view_.wait_until_done(sequence + 1 - Member::ring, operation.call, sequence);
   }
   Operation& op = queue_.emplace_back(std::move(operation));
   op.sequence = sequence;
   op.form = &form_of(op.call.kind);
   op.complete_before = completed_.load(std::memory_order_relaxed);
-  op.record = &state_.record(state_.region->offset_of(group_), sequence, pack(op.call));
+  op.record = &view_.state().record(view_.group_offset(), sequence, pack(op.call));
   issued_.store(sequence + 1, std::memory_order_relaxed);
   const std::size_t bytes = static_cast<std::size_t>(op.call.count) * size_of(op.call.dtype);
-  op.two_phase = size_ > 1 && op.form->gather != nullptr &&
+  op.two_phase = view_.size() > 1 && op.form->gather != nullptr &&
                  (op.form->at_once == nullptr || bytes > symmetric_bytes);
   op.read = op.two_phase || op.form->at_once == nullptr ? op.form->read : op.form->at_once;
-  if (size_ == 1) {
+  if (view_.size() == 1) {
     progress(issued(), true);
     return {};
   }
-  publish(op);
-  if (!remotes_.empty()) {
-    send_call(op);
+  publisher_.publish(op);
+  if (!view_.other_machines().empty()) {
+    remote_.send_call(op);
   }
   return {this, sequence};
 }
 
-bool Engine::all_reached(Counter Member::* counter, const Operation& op, bool block) {
-  const std::uint64_t target = op.sequence + 1;
-  for (int i = 1; i < size_; ++i) {
-    const int r = (rank_ + i) % size_;
-    const bool done = counter == &Member::done;
-    Counter& watched = done ? done_counter(r) : members_[r].*counter;
-    if (watched.load() >= target) {
-      continue;
-    }
-    if (!block) {
-      return false;
-    }
-    state_.wait(watched, target,
-                {.group = group_,
-                 .call = &op.call,
-                 .sequence = op.sequence,
-                 .peer = ranks_[static_cast<std::size_t>(r)],
-                 .self = this,
-                 .sent = done && !is_here(r)});
-  }
-  return true;
-}
-
-bool Engine::arrived(Operation& op, bool block) {
+bool Engine::arrived(Operation& op, bool block) const {
   if (op.arrives == 0) {
     std::int64_t issued = 0;
-    for (int r = 0; r < size_; ++r) {
-      issued = std::max(issued, publication(r, op.sequence).time);
+    for (int r = 0; r < view_.size(); ++r) {
+      issued = std::max(issued, view_.publication(r, op.sequence).time);
     }
-    op.arrives = state_.slow_link->arrival(
-        issued, received_bytes(op.call, op.arrays(), rank_, size_, op.receive_begins.data()));
+    op.arrives = view_.state().slow_link->arrival(
+        issued,
+        received_bytes(op.call, op.arrays(), view_.rank(), view_.size(), op.receive_begins.data()));
   }
   const std::int64_t left = op.arrives - steady_nanoseconds();
   if (left > 0 && block) {
@@ -143,27 +98,27 @@ bool Engine::arrived(Operation& op, bool block) {
   return left <= 0 || block;
 }
 
-void Engine::verify(const Operation& op) {
+void Engine::verify(const Operation& op) const {
   const PackedCall own = pack(op.call);
-  for (int r = 0; r < size_; ++r) {
-    if (r == rank_ || publication(r, op.sequence).call == own) {
+  for (int r = 0; r < view_.size(); ++r) {
+    if (r == view_.rank() || view_.publication(r, op.sequence).call == own) {
       continue;
     }
     // Both ranks find it; the text is the same on both, with the lower rank first.
-    const int low = std::min(r, rank_);
-    const int high = std::max(r, rank_);
-    const Call theirs = unpack(publication(r, op.sequence).call);
-    state_.fail_published(fmt::format(
+    const int low = std::min(r, view_.rank());
+    const int high = std::max(r, view_.rank());
+    const Call theirs = unpack(view_.publication(r, op.sequence).call);
+    view_.state().fail_published(fmt::format(
         "collective: the ranks' calls differ: rank {} calls {} while rank {} calls {} (call {} of "
         "group {}); all ranks of a group must issue the same calls in the same order",
-        ranks_[static_cast<std::size_t>(low)], to_string(low == rank_ ? op.call : theirs),
-        ranks_[static_cast<std::size_t>(high)], to_string(high == rank_ ? op.call : theirs),
-        op.sequence, describe_group(*group_)));
+        view_.global_rank(low), to_string(low == view_.rank() ? op.call : theirs),
+        view_.global_rank(high), to_string(high == view_.rank() ? op.call : theirs), op.sequence,
+        describe_group(view_.group())));
   }
 }
 
 void Engine::finish_reading(Operation& op) {
-  members_[rank_].done.raise(op.sequence + 1);
+  view_.own().done.raise(op.sequence + 1);
   // Of a list that is reduced in two phases, and so in place, peers read the destinations.
   const bool peers_read_memory =
       op.two_phase ? op.form->list || op.result == op.array.destination : op.direct;
@@ -172,18 +127,18 @@ void Engine::finish_reading(Operation& op) {
 
 bool Engine::advance(Operation& op, bool block) {
   if (op.phase == Operation::Phase::gathering_peers) {
-    if (!all_reached(&Member::published, op, block)) {
+    if (!view_.all_reached(&Member::published, op, block)) {
       return false;
     }
-    if (state_.slow_link != nullptr && !arrived(op, block)) {
+    if (view_.state().slow_link != nullptr && !arrived(op, block)) {
       return false;
     }
     verify(op);
-    pull(op);
+    puller_.pull(op);
     if (op.two_phase) {
-      members_[rank_].reduced.raise(op.sequence + 1);
-      if (!remotes_.empty()) {
-        send_result(op);
+      view_.own().reduced.raise(op.sequence + 1);
+      if (!view_.other_machines().empty()) {
+        remote_.send_result(op);
       }
       op.phase = Operation::Phase::second_phase;
     } else {
@@ -191,14 +146,14 @@ bool Engine::advance(Operation& op, bool block) {
     }
   }
   if (op.phase == Operation::Phase::second_phase) {
-    if (!all_reached(&Member::reduced, op, block)) {
+    if (!view_.all_reached(&Member::reduced, op, block)) {
       return false;
     }
-    gather_results(op);
+    puller_.gather_results(op);
     finish_reading(op);
   }
   if (op.phase == Operation::Phase::held) {
-    if (!all_reached(&Member::done, op, block)) {
+    if (!view_.all_reached(&Member::done, op, block)) {
       return false;
     }
     op.phase = Operation::Phase::complete;
@@ -210,14 +165,14 @@ bool Engine::advance(Operation& op, bool block) {
   return true;
 }
 
-bool Engine::read_before(const Operation& op, bool block) {
-  if (size_ == 1 || op.complete_before == 0 || peers_done(op.complete_before)) {
+bool Engine::read_before(const Operation& op, bool block) const {
+  if (view_.size() == 1 || op.complete_before == 0 || peers_done(op.complete_before)) {
     return true;
   }
   Operation last;
   last.call = op.call;
   last.sequence = op.complete_before - 1;
-  return all_reached(&Member::done, last, block);
+  return view_.all_reached(&Member::done, last, block);
 }
 
 bool Engine::progress(std::uint64_t until, bool block) {
@@ -228,17 +183,17 @@ bool Engine::progress(std::uint64_t until, bool block) {
     const std::uint64_t ticket = queue_.front().sequence;
     queue_.pop_front();
     completed_.store(completed_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
-    if (observed()) {
-      note_completed(ticket);
+    if (is_observed()) {
+      Observers::completed(this, ticket);
     }
   }
   return true;
 }
 
 void Engine::wait_now(std::uint64_t ticket) {
-  if (ticket >= receive_ticket) {
+  if (ticket >= Mailbox::first_ticket) {
     const std::lock_guard guard(mutex_);
-    wait_receive(ticket);
+    mailbox_.wait(ticket);
     return;
   }
   if (completed_.load(std::memory_order_acquire) > ticket) {
@@ -250,10 +205,9 @@ void Engine::wait_now(std::uint64_t ticket) {
 
 bool Engine::done(std::uint64_t ticket) {
   try_progress();
-  if (ticket >= receive_ticket) {
+  if (ticket >= Mailbox::first_ticket) {
     const std::lock_guard guard(mutex_);
-    return std::none_of(receives_.begin(), receives_.end(),
-                        [&](const PendingReceive& r) { return r.ticket == ticket; });
+    return mailbox_.done(ticket);
   }
   return completed_.load(std::memory_order_acquire) > ticket;
 }
@@ -264,32 +218,21 @@ bool Engine::try_progress() {
     return false;
   }
   const bool collectives = progress(issued(), false);
-  const bool messages = progress_receives();
+  const bool messages = mailbox_.progress();
   return !collectives || !messages;
 }
 
 void Engine::wait_sources_free_now() {
   const std::lock_guard guard(mutex_);
-  if (size_ == 1 || state_.transport == Transport::fake || issued() == 0) {
+  if (view_.size() == 1 || view_.is_fake() || issued() == 0) {
     return;
   }
   progress(issued(), true);
-  const Call last{};
-  for (int r = 0; r < size_; ++r) {
-    if (r != rank_) {
-      state_.wait(done_counter(r), issued(),
-                  {.group = group_,
-                   .call = &last,
-                   .sequence = issued() - 1,
-                   .peer = ranks_[static_cast<std::size_t>(r)],
-                   .self = this,
-                   .sent = !is_here(r)});
-    }
-  }
+  view_.wait_until_done(issued(), {}, issued() - 1);
 }
 
 bool Engine::sources_free() {
-  if (size_ == 1 || state_.transport == Transport::fake) {
+  if (view_.size() == 1 || view_.is_fake()) {
     return true;
   }
   try_progress();
@@ -305,41 +248,90 @@ void Engine::keep_until_read(std::shared_ptr<void> sources) {
 void Engine::drop_read() {
   decltype(kept_) read;  // dropped without the lock
   const std::lock_guard guard(kept_mutex_);
-  const bool alone = size_ == 1 || state_.transport == Transport::fake;
+  const bool alone = view_.size() == 1 || view_.is_fake();
   while (!kept_.empty() && (alone || peers_done(kept_.front().first))) {
     read.push_back(std::move(kept_.front()));
     kept_.pop_front();
   }
 }
 
-Work& Work::operator=(Work&& other) noexcept {
-  if (this != &other) {
-    Work finished(std::move(*this));
-    engine_ = std::exchange(other.engine_, nullptr);
-    ticket_ = other.ticket_;
-  }
-  return *this;
+void Engine::send_now(const void* source, std::int64_t count, DType dtype, int to, int tag) {
+  const std::lock_guard guard(mutex_);
+  view_.state().throw_if_failed();
+  mailbox_.send(source, count, dtype, to, tag);
 }
 
-Work::~Work() {
-  try {
-    wait();
-  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): published to the world, seen by the
-                            // next call
-  }
+Work Engine::receive_now(void* destination, std::int64_t count, DType dtype, int from, int tag) {
+  const std::lock_guard guard(mutex_);
+  view_.state().throw_if_failed();
+  return {this, mailbox_.receive(destination, count, dtype, from, tag)};
 }
 
-void Work::wait() {
-  if (Engine* engine = std::exchange(engine_, nullptr)) {
-    engine->wait(ticket_);
-  }
+Activity Engine::activity(Activity::Kind kind, const Call& call, std::uint64_t sequence) const {
+  return {.kind = kind,
+          .call = call,
+          .ranks = view_.ranks(),
+          .group = view_.name(),
+          .sequence = sequence};
 }
 
-bool Work::done() {
-  if (engine_ != nullptr && engine_->done(ticket_)) {
-    engine_ = nullptr;
+Work Engine::issue_observed(Operation&& operation) {
+  Activity issue = activity(Activity::Kind::issue, operation.call, issued());
+  issue.bytes = received_bytes(operation.call, operation.arrays(), view_.rank(), view_.size(),
+                               operation.receive_begins.data());
+  Work work;
+  bool pending = false;
+  Observers::perform(issue, [&] {
+    work = issue_now(std::move(operation));
+    pending = view_.size() > 1 && !view_.is_fake();
+  });
+  Observers::issued(this, issue.sequence, issue, pending);
+  return work;
+}
+
+void Engine::send(const void* source, std::int64_t count, DType dtype, int to, int tag) {
+  if (!is_observed()) [[likely]] {
+    send_now(source, count, dtype, to, tag);
+    return;
   }
-  return engine_ == nullptr;
+  const Activity issue =
+      activity(Activity::Kind::issue, {CallKind::send, dtype, ReduceOp::sum, to, count, 0}, 0);
+  Observers::perform(issue, [&] { send_now(source, count, dtype, to, tag); });
+  Observers::issued(this, 0, issue, false);
+}
+
+Work Engine::receive(void* destination, std::int64_t count, DType dtype, int from, int tag) {
+  if (!is_observed()) [[likely]] {
+    return receive_now(destination, count, dtype, from, tag);
+  }
+  const std::uint64_t ticket = mailbox_.next_ticket();
+  const Call call{CallKind::receive, dtype, ReduceOp::sum, from, count, 0};
+  Activity issue = activity(Activity::Kind::issue, call, ticket - Mailbox::first_ticket);
+  issue.bytes = received_bytes(call, {}, view_.rank(), view_.size(), nullptr);
+  Work work;
+  bool pending = false;
+  Observers::perform(issue, [&] {
+    work = receive_now(destination, count, dtype, from, tag);
+    pending = true;
+  });
+  Observers::issued(this, ticket, issue, pending);
+  return work;
+}
+
+void Engine::wait_observed(std::uint64_t ticket) {
+  const Activity wait = Observers::waited(
+      this, ticket, activity(Activity::Kind::wait, {}, ticket & ~Mailbox::first_ticket));
+  Observers::perform(wait, [&] { wait_now(ticket); });
+  Observers::completed(this, ticket);
+}
+
+void Engine::wait_sources_free() {
+  if (!is_observed()) [[likely]] {
+    wait_sources_free_now();
+    return;
+  }
+  Observers::perform(activity(Activity::Kind::wait_sources, {}, issued()),
+                     [&] { wait_sources_free_now(); });
 }
 
 }  // namespace tessera::collective

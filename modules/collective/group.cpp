@@ -9,7 +9,7 @@ module tessera.collective;
 
 import tessera.base;
 import :control;
-import :engine;
+import :member;
 import :region;
 
 namespace tessera::collective {

@@ -18,7 +18,7 @@ module tessera.collective;
 import tessera.base;
 import :bridge;
 import :control;
-import :engine;
+import :member;
 import :mirror;
 import :observer;
 import :point_to_point;

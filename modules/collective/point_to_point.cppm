@@ -1,7 +1,6 @@
 module tessera.collective:point_to_point;
 
 import tessera.base;
-import :call;
 import :control;
 import :region;
 
@@ -43,20 +42,5 @@ Channel* find_or_make_channel(Region& region, GroupBlock& group, int from, int t
 /// offset of so many bytes; and its number in the channel. Only the sender's side calls it.
 std::pair<Message*, std::size_t> free_slot(
     Region& region, Channel& line, const std::function<std::uint64_t(std::size_t)>& allocate);
-
-/// A receive that was issued and has not found its message.
-struct PendingReceive {
-  std::uint64_t ticket;
-  std::byte* destination;
-  Call call;
-  int from;
-  int tag;
-};
-
-/// Shared memory that belongs to one slot of one channel, grown as needed.
-struct SlotMemory {
-  std::uint64_t offset = 0;
-  std::size_t bytes = 0;
-};
 
 }  // namespace tessera::collective

@@ -14,9 +14,12 @@ import tessera.base;
 import :call;
 import :communicator;
 import :control;
-import :engine;
 import :forms;
+import :group_view;
+import :member;
 import :observer;
+import :operation;
+import :publisher;
 import :region;
 import :state;
 
@@ -57,19 +60,19 @@ std::uint64_t Staging::take(std::size_t bytes, std::uint64_t sequence, std::uint
   return offset;
 }
 
-bool Engine::reachable(const void* pointer, std::size_t bytes) const {
-  return bytes == 0 ||
-         (state_.region->contains(pointer) &&
-          state_.region->contains(static_cast<const std::byte*>(pointer) + bytes - 1));
+bool Publisher::reachable(const void* pointer, std::size_t bytes) const {
+  const Region& region = group_.region();
+  return bytes == 0 || (region.contains(pointer) &&
+                        region.contains(static_cast<const std::byte*>(pointer) + bytes - 1));
 }
 
-Engine::Span Engine::read_by_peers(const Operation& op, const Segment& array) const {
+Publisher::Span Publisher::read_by_peers(const Operation& op, const Segment& array) const {
   Span span;
-  for (int reader = 0; reader < size_; ++reader) {
-    if (reader == rank_) {
+  for (int reader = 0; reader < group_.size(); ++reader) {
+    if (reader == group_.rank()) {
       continue;
     }
-    const Read read = op.read(pair(op, array, reader, rank_));
+    const Read read = op.read(group_.read_by(op, array, reader));
     if (read.count != 0) {
       const std::int64_t end = read.from + read.count;
       span = span.begin == span.end
@@ -80,14 +83,15 @@ Engine::Span Engine::read_by_peers(const Operation& op, const Segment& array) co
   return span;
 }
 
-bool Engine::overwrites_what_peers_read(const Operation& op, const Span& span) const {
+bool Publisher::overwrites_what_peers_read(const Operation& op, const Span& span) const {
   const std::size_t element = size_of(op.call.dtype);
   const auto* const source = static_cast<const std::byte*>(op.array.source);
   const auto* const destination = static_cast<const std::byte*>(op.array.destination);
   const auto bytes = [&](std::int64_t count) { return static_cast<std::size_t>(count) * element; };
   const auto peers_read = [&](const std::byte* written, std::size_t count) {
-    for (int reader = 0; reader < size_; ++reader) {
-      const Read read = reader == rank_ ? Read{} : op.read(pair(op, op.array, reader, rank_));
+    for (int reader = 0; reader < group_.size(); ++reader) {
+      const Read read =
+          reader == group_.rank() ? Read{} : op.read(group_.read_by(op, op.array, reader));
       if (read.count != 0 &&
           overlap(written, count, source + bytes(read.from), bytes(read.count))) {
         return true;
@@ -95,10 +99,10 @@ bool Engine::overwrites_what_peers_read(const Operation& op, const Span& span) c
     }
     return false;
   };
-  for (int member = 0; member < size_; ++member) {
-    const Read read = op.read(pair(op, op.array, rank_, member));
+  for (int member = 0; member < group_.size(); ++member) {
+    const Read read = op.read(group_.reads_of(op, op.array, member));
     const std::byte* const written = destination + bytes(read.to);
-    if (read.count == 0 || (member == rank_ && op.form->combine == Combine::copy &&
+    if (read.count == 0 || (member == group_.rank() && op.form->combine == Combine::copy &&
                             written == source + bytes(read.from))) {
       continue;  // what stays where it is
     }
@@ -114,21 +118,21 @@ bool Engine::overwrites_what_peers_read(const Operation& op, const Span& span) c
   return false;
 }
 
-void Engine::stage(const Operation& op, const Segment& array, std::uint64_t to) const {
+void Publisher::stage(const Operation& op, const Segment& array, std::uint64_t to) const {
   const std::size_t element = size_of(op.call.dtype);
   const auto* const source = static_cast<const std::byte*>(array.source);
   Span span;
   const auto copy = [&] {
     const std::size_t begin = static_cast<std::size_t>(span.begin) * element;
     if (span.end > span.begin) {
-      std::memcpy(state_.region->at(to + begin), source + begin,
+      std::memcpy(group_.region().at(to + begin), source + begin,
                   static_cast<std::size_t>(span.end - span.begin) * element);
     }
   };
   // What several peers read is copied once, and neighbours in one piece. Nobody but this rank reads
   // its own part, and it reads the source.
-  for (int reader = 0; reader < size_; ++reader) {
-    const Read read = reader == rank_ ? Read{} : op.read(pair(op, array, reader, rank_));
+  for (int reader = 0; reader < group_.size(); ++reader) {
+    const Read read = reader == group_.rank() ? Read{} : op.read(group_.read_by(op, array, reader));
     const std::int64_t end = read.from + read.count;
     if (read.count == 0 || (read.from >= span.begin && end <= span.end)) {
       continue;
@@ -143,11 +147,11 @@ void Engine::stage(const Operation& op, const Segment& array, std::uint64_t to) 
   copy();
 }
 
-std::uint64_t Engine::publish_array(Operation& op) {
+std::uint64_t Publisher::publish_array(Operation& op) {
   const std::size_t element = size_of(op.call.dtype);
   Span span = read_by_peers(op, op.array);
   if (op.two_phase) {  // what is staged has room for the own piece too: see publish_result
-    const Read own = op.read(pair(op, op.array, rank_, rank_));
+    const Read own = op.read(group_.reads_of(op, op.array, group_.rank()));
     span = {std::min(span.begin, own.from), std::max(span.end, own.from + own.count)};
   }
   const std::size_t bytes = static_cast<std::size_t>(span.end - span.begin) * element;
@@ -161,30 +165,30 @@ std::uint64_t Engine::publish_array(Operation& op) {
   op.direct =
       reachable(source + begin, bytes) && (op.two_phase || !overwrites_what_peers_read(op, span));
   if (op.direct) {
-    return state_.region->offset_of(source);
+    return group_.region().offset_of(source);
   }
-  const std::uint64_t base = staging_.take(bytes, op.sequence, all_done()) - begin;
+  const std::uint64_t base = take(bytes, op) - begin;
   stage(op, op.array, base);
   return base;
 }
 
-std::uint64_t Engine::publish_result(Operation& op, std::uint64_t source) {
+std::uint64_t Publisher::publish_result(Operation& op, std::uint64_t source) {
   const std::size_t element = size_of(op.call.dtype);
   auto* const destination = static_cast<std::byte*>(op.array.destination);
-  const Read own = op.form->gather(pair(op, op.array, rank_, rank_));
+  const Read own = op.form->gather(group_.reads_of(op, op.array, group_.rank()));
   const std::size_t begin = static_cast<std::size_t>(own.from) * element;
   const std::size_t bytes = static_cast<std::size_t>(own.count) * element;
   if (reachable(destination + begin, bytes)) {
     op.result = destination;
   } else if (!op.direct) {
-    op.result = state_.region->at(source);  // peers read other pieces of it
+    op.result = group_.region().at(source);  // peers read other pieces of it
   } else {
-    op.result = state_.region->at(staging_.take(bytes, op.sequence, all_done()) - begin);
+    op.result = group_.region().at(take(bytes, op) - begin);
   }
-  return state_.region->offset_of(op.result);
+  return group_.region().offset_of(op.result);
 }
 
-std::uint64_t Engine::publish_list(Operation& op) {
+std::uint64_t Publisher::publish_list(Operation& op) {
   const std::size_t element = size_of(op.call.dtype);
   const auto private_bytes = [&](const Segment& segment, const Span& span) -> std::size_t {
     const std::size_t bytes = static_cast<std::size_t>(span.end - span.begin) * element;
@@ -197,23 +201,21 @@ std::uint64_t Engine::publish_list(Operation& op) {
   for (const Segment& segment : op.segments) {
     Span& span = spans_.emplace_back(read_by_peers(op, segment));
     if (op.two_phase) {  // peers read the own piece, when it is reduced, where they read the others
-      const Read own = op.read(pair(op, segment, rank_, rank_));
+      const Read own = op.read(group_.reads_of(op, segment, group_.rank()));
       span = {std::min(span.begin, own.from), std::max(span.end, own.from + own.count)};
     }
     all_private += private_bytes(segment, span);
   }
-  const std::uint64_t offset =
-      staging_.take(op.segments.size() * sizeof(std::uint64_t), op.sequence, all_done());
-  auto* table = reinterpret_cast<std::uint64_t*>(state_.region->at(offset));
-  std::uint64_t copy_to =
-      all_private == 0 ? 0 : staging_.take(all_private, op.sequence, all_done());
+  const std::uint64_t offset = take(op.segments.size() * sizeof(std::uint64_t), op);
+  auto* table = reinterpret_cast<std::uint64_t*>(group_.region().at(offset));
+  std::uint64_t copy_to = all_private == 0 ? 0 : take(all_private, op);
   for (std::size_t i = 0; i < op.segments.size(); ++i) {
     const Segment& segment = op.segments[i];
     const std::size_t bytes = private_bytes(segment, spans_[i]);
     if (spans_[i].begin == spans_[i].end) {
       table[i] = 0;
     } else if (bytes == 0) {
-      table[i] = state_.region->offset_of(segment.source);
+      table[i] = group_.region().offset_of(segment.source);
     } else {
       table[i] = copy_to - static_cast<std::size_t>(spans_[i].begin) * element;
       stage(op, segment, table[i]);
@@ -223,25 +225,23 @@ std::uint64_t Engine::publish_list(Operation& op) {
   return offset;
 }
 
-std::uint64_t Engine::publish_counts(Operation& op) {
+std::uint64_t Publisher::publish_counts(Operation& op) {
   const std::size_t element = size_of(op.call.dtype);
-  const auto ranks = static_cast<std::size_t>(size_);
+  const auto ranks = static_cast<std::size_t>(group_.size());
   // The table: the offset of the elements for each peer, then their number.
-  const std::uint64_t offset =
-      staging_.take(2 * ranks * sizeof(std::uint64_t), op.sequence, all_done());
+  const std::uint64_t offset = take(2 * ranks * sizeof(std::uint64_t), op);
   const std::uint64_t base = publish_array(op);
-  auto* table = reinterpret_cast<std::uint64_t*>(state_.region->at(offset));
+  auto* table = reinterpret_cast<std::uint64_t*>(group_.region().at(offset));
   for (std::size_t r = 0; r < ranks; ++r) {
-    const Read read = op.read(pair(op, op.array, static_cast<int>(r), rank_));
+    const Read read = op.read(group_.read_by(op, op.array, static_cast<int>(r)));
     table[r] = read.count == 0 ? 0 : base + static_cast<std::uint64_t>(read.from) * element;
     table[ranks + r] = static_cast<std::uint64_t>(read.count);
   }
   return offset;
 }
 
-void Engine::publish(Operation& op) {
-  Member& own = members_[rank_];
-  Publication& publication = own.publications[op.sequence % Member::ring];
+void Publisher::publish(Operation& op) {
+  Publication& publication = group_.own_publication(op.sequence);
   if (op.read != nullptr) {
     publication.source = op.form->list     ? publish_list(op)
                          : op.form->counts ? publish_counts(op)
@@ -252,10 +252,10 @@ void Engine::publish(Operation& op) {
     }
   }
   publication.call = pack(op.call);
-  if (state_.slow_link != nullptr) {
+  if (group_.state().slow_link != nullptr) {
     publication.time = steady_nanoseconds();
   }
-  own.published.raise(op.sequence + 1);
+  group_.own().published.raise(op.sequence + 1);
 }
 
 }  // namespace tessera::collective
