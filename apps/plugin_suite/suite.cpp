@@ -30,6 +30,9 @@ std::vector<SuiteCheck> suite_of(const SuiteSubject& subject) {
   if (subject.kind == "pass") {
     return pass_suite(subject.name);
   }
+  if (subject.kind == "format") {
+    return format_suite(subject.name);
+  }
   return subject.kind == "operator" ? operator_suite(subject.name) : std::vector<SuiteCheck>{};
 }
 

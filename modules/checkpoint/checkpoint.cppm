@@ -12,5 +12,6 @@ export import :steps;        // step-00000100 folders: the latest one, removing 
 export import :simulate;     // save_without_data: planning and index at sizes without memory
 export import :compare;      // compare_tensors: where two sources differ
 export import :torch;        // TorchCheckpoint: torch.distributed.checkpoint in and out
-export import :open;         // open_tensors: a source of any of these formats
-export import :weights;      // export_weights: a checkpoint as one model.safetensors
+export import :format;   // CheckpointFormat: the plugin kind; open_tensors: a source of any format
+export import :select;   // SelectedTensors: some tensors of a source, in another type
+export import :weights;  // export_weights: a checkpoint as one model.safetensors

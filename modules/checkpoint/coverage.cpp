@@ -5,16 +5,15 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <range/v3/view/zip.hpp>
-#include <span>
 #include <string>
 #include <vector>
 module tessera.checkpoint;
 
 import tessera.base;
-import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
-import :index;
+import :coverage;
+import :source;
 
 namespace tessera::checkpoint_detail {
 namespace {
@@ -72,39 +71,6 @@ void check_coverage(const std::string& name, const TensorInfo& info,
     wrong(path, fmt::format("tensor '{}': its parts leave gaps (expected {} elements, got {})",
                             name, info.shape.product(), volume));
   }
-}
-
-IndexedTensors merged(const std::vector<IndexedTensors>& of_ranks, const std::string& path) {
-  IndexedTensors all;
-  const auto describe = [](const IndexedTensor& tensor) {
-    return fmt::format("{}{} {}", name_of(tensor.info.dtype), to_string(tensor.info.shape),
-                       layout_text(tensor.layout));
-  };
-  for (const IndexedTensors& tensors : of_ranks) {
-    for (const auto& [name, tensor] : tensors) {
-      const IndexedTensor& known = all.emplace(name, tensor).first->second;
-      if (!(known.info == tensor.info) || !(known.layout == tensor.layout)) {
-        fail({.thing = fmt::format("checkpoint {}", path),
-              .wrong = fmt::format("the ranks disagree about tensor '{}' ({} and {})", name,
-                                   describe(known), describe(tensor)),
-              .advice = "every rank must save the same model"});
-      }
-    }
-  }
-  for (const auto& [name, tensor] : all) {
-    const int zero = 0;
-    for (const int rank : tensor.layout ? tensor.layout.mesh().ranks() : std::span(&zero, 1)) {
-      if (rank >= static_cast<int>(of_ranks.size()) ||
-          !of_ranks[static_cast<std::size_t>(rank)].contains(name)) {
-        fail({.thing = fmt::format("checkpoint {}", path),
-              .wrong = fmt::format("tensor '{}' ({}): its parts leave gaps, as rank {} does not "
-                                   "save it",
-                                   name, describe(tensor), rank),
-              .advice = "every rank must save the same model"});
-      }
-    }
-  }
-  return all;
 }
 
 }  // namespace tessera::checkpoint_detail

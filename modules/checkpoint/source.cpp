@@ -30,6 +30,15 @@ const TensorInfo& TensorSource::info(const std::string& name) const {
   return found->second;
 }
 
+std::string TensorSource::stored_type(const std::string& name) const {
+  return std::string(name_of(info(name).dtype));
+}
+
+std::string TensorSource::saved_layout(const std::string& name) const {
+  info(name);  // throws for a name that is not there
+  return "";
+}
+
 void TensorSource::read(const std::string& name, const LocalPart& box, const Tensor& into) const {
   const TensorInfo& stored = info(name);
   bool inside = box.offset.size() == stored.shape.size() && box.shape.size() == stored.shape.size();

@@ -22,9 +22,22 @@ class TensorSource {
   inline const std::string& path() const { return path_; }
   inline const std::map<std::string, TensorInfo>& tensors() const { return tensors_; }
   inline const std::map<std::string, StateDict::Scalar>& scalars() const { return scalars_; }
+  /// A JSON object of what the files say besides: what save_checkpoint was given. Other programs'
+  /// formats put what they have under the format's name ({"gguf": {...}}).
+  inline const std::string& meta() const { return meta_; }
+  /// The names of the files in which its tensors are.
+  inline const std::vector<std::string>& files() const { return files_; }
+  /// The names of what is neither a tensor nor a scalar.
+  inline const std::vector<std::string>& left_out() const { return left_out_; }
   inline bool contains(const std::string& name) const { return tensors_.contains(name); }
   /// Error (input): no such tensor.
   const TensorInfo& info(const std::string& name) const;
+
+  /// The type as it is stored, such as "Q4_K" where reading decodes it; default: info's.
+  virtual std::string stored_type(const std::string& name) const;
+  /// The layout that the tensor had when it was saved, such as "[Shard(0)] on mesh(shard=2)" or
+  /// "plain"; "": the format does not say.
+  virtual std::string saved_layout(const std::string& name) const;
 
   /// Copies the box (global indices) of a tensor into `into`, a plain tensor of the box's shape
   /// with any strides; only the box's bytes are touched. Floating values are cast to into's type.
@@ -50,6 +63,9 @@ class TensorSource {
   std::string path_;
   std::map<std::string, TensorInfo> tensors_;
   std::map<std::string, StateDict::Scalar> scalars_;
+  std::string meta_ = "{}";
+  std::vector<std::string> files_;
+  std::vector<std::string> left_out_;
 };
 
 /// Whether values of one type may be read as another: the same type, or both floating.

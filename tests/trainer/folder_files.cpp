@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,37 @@ batch = 2
 }
 
 }  // namespace
+
+TEST_CASE("a run starts from weights in the format of a plugin as from safetensors") {
+  const Folder folder;
+  const std::string config = write_run(folder, "plain");
+  const std::string at = folder.path().string() + "/";
+  const std::string flat = " --plugin " TESSERA_FORMATS "/Flat.so ";
+  const auto trained = [&](const std::string& from, const std::string& to) {
+    const Result result = run_program("train " + config + flat + "model.from=" + from +
+                                      " checkpoint.folder=" + at + to + " log.metrics=");
+    INFO(result.error);
+    CHECK(result.code == 0);
+    return at + to + "/step-00000001";
+  };
+  const Result converted =
+      run_program("checkpoint convert " + at + "hf --to " + at + "flat --format Flat" + flat);
+  INFO(converted.error);
+  REQUIRE(converted.code == 0);
+  fs::copy(at + "hf/config.json", at + "flat");
+  const std::string one = trained(at + "hf", "a");
+  const std::string other = trained(at + "flat", "b");
+  CHECK(run_program("checkpoint diff " + one + " " + other).code == 0);
+  // Other weights are another run.
+  const std::string bytes = trainer_test::read_file(at + "flat/tensors.bin");
+  std::ofstream(at + "flat/tensors.bin") << std::string(bytes.size(), '\0');
+  const Result resumed =
+      run_program("train " + config + flat + "model.from=" + at + "flat checkpoint.folder=" + at +
+                  "b log.metrics= "
+                  "train.steps=2");
+  CHECK(resumed.code == 2);
+  has(resumed.error, "model.from");
+}
 
 TEST_CASE("an adapter beside a model's weights is refused, or is the run's adapter") {
   const Folder folder;

@@ -235,6 +235,27 @@ TEST_CASE("check finds what is wrong with an operator") {
   CHECK(of("shown_special").find("failed:") == std::string::npos);
 }
 
+TEST_CASE("check finds what is wrong with a format of checkpoints") {
+  const std::string at = TESSERA_FORMATS "/";
+  const Result good = plugin("check " + at + "Flat.so");
+  INFO(good.out << good.error);
+  CHECK(good.code == 0);
+  contains(good.out, "format Flat: 4 of 4 checks passed");
+  const Result wrong = plugin("check " + at + "Greedy.so " + at + "Displaced.so " + at +
+                              "Unstrided.so " + at + "Trusting.so");
+  INFO(wrong.out);
+  CHECK(wrong.code == 2);
+  contains(wrong.out,
+           "failed: it recognises what it writes, and nothing else: recognises() is "
+           "true for an empty folder");
+  contains(wrong.out, "format Displaced: 3 of 4 checks passed");
+  contains(wrong.out,
+           "failed: any box can be read, into any strides: the box of shape [2, 1, 2] at "
+           "[1, 2, 0] of 'layer.bf16'");
+  contains(wrong.out, "format Unstrided: 2 of 4 checks passed");
+  contains(wrong.out, "failed: a cut file is an error: tensors.bin, cut to half, is read without");
+}
+
 TEST_CASE("check compares each kernel of a device with the CPU's, within what it declares") {
   const Result nearly = plugin("check " TESSERA_NEARLY);
   INFO(nearly.out);

@@ -182,6 +182,29 @@ TEST_CASE("tensors are shown, compared and converted whatever they are stored as
                  "it is not a checkpoint, and not a model");
 }
 
+TEST_CASE("a format of a plugin is shown, compared and converted like the built-in ones") {
+  const Folder folder;
+  const std::string stored = TESSERA_SOURCE_FOLDER "/tests/reference/data/torch/one";
+  const std::string plugin = " --plugin " TESSERA_FORMATS "/Flat.so";
+  const std::string flat = (folder.path() / "flat").string();
+  const std::string back = (folder.path() / "back").string();
+  const Result converted =
+      run("checkpoint convert " + stored + " --to " + flat + " --format Flat" + plugin);
+  INFO(converted.error);
+  CHECK(converted.code == 0);
+  CHECK(converted.out.find("15 tensors and 0 scalars written") != std::string::npos);
+  const auto json = nlohmann::json::parse(run("checkpoint info " + flat + " --json" + plugin).out);
+  CHECK(json["format"] == "Flat");
+  CHECK(json["tensors"].size() == 15);
+  CHECK(run("checkpoint diff " + flat + " " + stored + plugin).code == 0);
+  CHECK(run("checkpoint convert " + flat + " --to " + back + " --format torch" + plugin).code == 0);
+  CHECK(run("checkpoint diff " + back + " " + stored).code == 0);
+  is_input_error("checkpoint info " + flat, "it is not a checkpoint, and not a model");
+  is_input_error("checkpoint convert " + stored + " --to " + flat + "2 --format Falt" + plugin,
+                 "there is no checkpoint format 'Falt' (there are tessera, torch, safetensors and "
+                 "Flat); did you mean 'Flat'?");
+}
+
 TEST_CASE("doctor tells what the machine has") {
   const Result result = run("doctor");
   CHECK(result.code == 0);

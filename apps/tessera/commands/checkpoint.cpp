@@ -136,12 +136,11 @@ int run_checkpoint_export(const ExportArguments& arguments) {
   write_folder(arguments.folder, [&](const fs::path& folder) {
     write_text((folder / "config.json").string(), hub_config(model));
     write_text((folder / "generation_config.json").string(), generation_config(model));
-    const ExportOptions options{.prefix = "",
-                                .exclude = {},
-                                .dtype = dtype_of(model.dtype),
-                                .max_file_bytes = arguments.max_file_bytes};
     const HubExport named(merged, "model.", family_of(model), sizes_of(model));
-    tensors = export_weights(named, folder.string(), options).size();
+    tensors = checkpoint_format("safetensors")
+                  .write(SelectedTensors(named, {.dtype = dtype_of(model.dtype)}), folder.string(),
+                         {.max_file_bytes = arguments.max_file_bytes})
+                  .tensors;
     carried = carry_tokenizer(reader, folder);
   });
   fmt::print("{} tensors as {}{}, config.json and generation_config.json{} written to {}\n",

@@ -2,6 +2,7 @@ module;
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
@@ -32,12 +33,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string_view name_of_format(TensorFormat format) {
-  return format == TensorFormat::checkpoint    ? "tessera"
-         : format == TensorFormat::safetensors ? "safetensors"
-                                               : "torch";
-}
-
 std::uint64_t bytes_of(const TensorSource& source) {
   std::uint64_t bytes = 0;
   for (const auto& [name, info] : source.tensors()) {
@@ -53,20 +48,20 @@ struct About {
   std::string mesh;
 };
 
-About about(const CheckpointReader& reader, const std::string& path) {
+About about(const TensorSource& source) {
   About result;
-  nlohmann::json meta = parse_json(reader.meta());
+  nlohmann::json meta = parse_json(source.meta());
   if (meta.contains("model")) {
-    const ModelShape model = stored_model(reader.meta(), path);
-    check_stored_sizes(model, reader, "model.", path);
+    const ModelShape model = stored_model(source.meta(), source.path());
+    check_stored_sizes(model, source, "model.", source.path());
     result.model = fmt::format("{}: {} parameters, {}", model.family,
                                format_count(static_cast<double>(model.parameters())), model.text());
   }
   if (meta.contains("fingerprint")) {
     result.fingerprint = std::move(meta["fingerprint"]);
   }
-  for (const auto& [name, info] : reader.tensors()) {
-    const std::string layout = reader.saved_layout(name);
+  for (const auto& [name, info] : source.tensors()) {
+    const std::string layout = source.saved_layout(name);
     if (const std::size_t on = layout.find(" on "); on != std::string::npos) {
       result.mesh = layout.substr(on + 4);
       break;
@@ -79,24 +74,25 @@ Json scalar_json(const StateDict::Scalar& scalar) {
   return std::visit([](const auto& value) { return Json(value); }, scalar);
 }
 
-void print_json(const OpenedTensors& opened, const CheckpointReader* reader, const About& run) {
-  Json json = {{"format", name_of_format(opened.format)},
-               {"path", opened.source->path()},
-               {"bytes", bytes_of(*opened.source)}};
-  if (reader != nullptr) {
+void print_json(const OpenedTensors& opened, const About& run) {
+  const TensorSource& source = *opened.source;
+  Json json = {{"format", opened.format}, {"path", source.path()}, {"bytes", bytes_of(source)}};
+  if (std::ranges::any_of(source.tensors(), [&](const auto& tensor) {
+        return !source.saved_layout(tensor.first).empty();
+      })) {
     json["mesh"] = run.mesh;
     json["run"] = parse_ordered_json(json_text(run.fingerprint));
   }
   json["scalars"] = Json::object();
-  for (const auto& [name, scalar] : opened.source->scalars()) {
+  for (const auto& [name, scalar] : source.scalars()) {
     json["scalars"][name] = scalar_json(scalar);
   }
   json["tensors"] = Json::object();
-  for (const auto& [name, info] : opened.source->tensors()) {
-    Json tensor = {{"dtype", name_of(info.dtype)},
+  for (const auto& [name, info] : source.tensors()) {
+    Json tensor = {{"dtype", source.stored_type(name)},
                    {"shape", std::vector<std::int64_t>(info.shape.begin(), info.shape.end())}};
-    if (reader != nullptr) {
-      tensor["layout"] = reader->saved_layout(name);
+    if (std::string layout = source.saved_layout(name); !layout.empty()) {
+      tensor["layout"] = std::move(layout);
     }
     json["tensors"][name] = std::move(tensor);
   }
@@ -107,16 +103,17 @@ void print_json(const OpenedTensors& opened, const CheckpointReader* reader, con
 std::string types_of(const TensorSource& source) {
   std::set<std::string> names;
   for (const auto& [name, info] : source.tensors()) {
-    names.emplace(name_of(info.dtype));
+    names.insert(source.stored_type(name));
   }
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-/// A run's weights are under "model." beside its optimizer's state; in a model folder they are all.
+/// What to compare of `one` with another format: a run's weights are under "model." beside its
+/// optimizer's state; in a model folder they are all.
 std::string weights_prefix(const OpenedTensors& one, const OpenedTensors& other) {
-  return one.format == TensorFormat::checkpoint && other.format == TensorFormat::safetensors
-             ? "model."
-             : "";
+  const auto prefix = checkpoint_format(one.format).weights_prefix();
+  const auto others = checkpoint_format(other.format).weights_prefix();
+  return one.format != other.format && prefix && others ? *prefix : "";
 }
 
 std::string difference_text(const TensorDifference& d) {
@@ -134,19 +131,19 @@ std::string difference_text(const TensorDifference& d) {
 
 int run_checkpoint_info(const std::string& path, bool json) {
   const OpenedTensors opened = open_tensors(path);
-  const auto* const reader = dynamic_cast<const CheckpointReader*>(opened.source.get());
-  const About run = reader == nullptr ? About() : about(*reader, path);
+  const TensorSource& source = *opened.source;
+  const About run = about(source);
   if (json) {
-    print_json(opened, reader, run);
+    print_json(opened, run);
     return 0;
   }
   TableRows rows;
   if (!run.model.empty()) {
     rows.push_back({"model", run.model});
   }
-  rows.push_back({"format", std::string(name_of_format(opened.format))});
-  rows.push_back({"bytes", format_bytes(bytes_of(*opened.source))});
-  const auto& scalars = opened.source->scalars();
+  rows.push_back({"format", opened.format});
+  rows.push_back({"bytes", format_bytes(bytes_of(source))});
+  const auto& scalars = source.scalars();
   if (const auto step = scalars.find("progress.step");
       step != scalars.end() && std::holds_alternative<std::int64_t>(step->second)) {
     rows.push_back({"step", fmt::format("{}", std::get<std::int64_t>(step->second))});
@@ -159,14 +156,13 @@ int run_checkpoint_info(const std::string& path, bool json) {
       rows.push_back({key, json_text(run.fingerprint[key])});
     }
   }
-  rows.push_back(
-      {"tensors", fmt::format("{}", opened.source->tensors().size()), types_of(*opened.source)});
+  rows.push_back({"tensors", fmt::format("{}", source.tensors().size()), types_of(source)});
   const std::string prefix = run.model.empty() ? "" : "model.";
-  for (const auto& [name, info] : opened.source->tensors()) {
+  for (const auto& [name, info] : source.tensors()) {
     if (name.starts_with(prefix)) {
       rows.push_back({"", name.substr(prefix.size()),
-                      fmt::format("{}{}", name_of(info.dtype), to_string(info.shape)),
-                      reader == nullptr ? "" : reader->saved_layout(name)});
+                      fmt::format("{}{}", source.stored_type(name), to_string(info.shape)),
+                      source.saved_layout(name)});
     }
   }
   fmt::print("{}", format_table(rows));
@@ -206,24 +202,17 @@ int run_checkpoint_diff(const DiffArguments& arguments) {
 
 int run_checkpoint_convert(const ConvertArguments& arguments) {
   const OpenedTensors from = open_tensors(arguments.from);
-  const auto* const reader = dynamic_cast<const CheckpointReader*>(from.source.get());
-  std::size_t scalars = from.source->scalars().size();
+  const CheckpointFormat& format = checkpoint_format(arguments.format);
+  WrittenCounts written;
   write_folder(arguments.to, [&](const std::filesystem::path& folder) {
-    if (arguments.format == "torch") {
-      write_torch_checkpoint(*from.source, folder.string());
-    } else if (arguments.format == "tessera") {
-      write_checkpoint(*from.source, folder.string(), reader == nullptr ? "{}" : reader->meta());
-    } else {
-      export_weights(*from.source, folder.string(), {.max_file_bytes = arguments.max_file_bytes});
-      scalars = 0;
-    }
+    written =
+        format.write(*from.source, folder.string(), {.max_file_bytes = arguments.max_file_bytes});
   });
-  fmt::print("{} tensors and {} scalars written to {}\n", from.source->tensors().size(), scalars,
+  fmt::print("{} tensors and {} scalars written to {}\n", written.tensors, written.scalars,
              arguments.to);
-  if (const auto* const torch = dynamic_cast<const TorchCheckpoint*>(from.source.get());
-      torch != nullptr && !torch->left_out().empty()) {
+  if (!from.source->left_out().empty()) {
     fmt::print("left out, as they are neither tensors, numbers nor texts: {}\n",
-               fmt::join(torch->left_out(), ", "));
+               fmt::join(from.source->left_out(), ", "));
   }
   return 0;
 }

@@ -305,22 +305,27 @@ class CommandLine {
         command->add_subcommand("convert", "Write the tensors of a checkpoint in another format");
     convert
         ->add_option("PATH", convert_.from,
-                     "A checkpoint, a model folder, a .safetensors file, or a folder of "
-                     "torch.distributed.checkpoint")
+                     "A checkpoint, a model folder, a .safetensors file, a folder of "
+                     "torch.distributed.checkpoint, or what a plugin's format reads")
         ->required();
     convert->add_option("--to", convert_.to, "The folder to write; it must be new or empty")
         ->required();
-    convert->add_option("--format", convert_.format, "Its format")
-        ->required()
-        ->check(CLI::IsMember({"tessera", "safetensors", "torch"}));
+    convert
+        ->add_option("--format", convert_.format,
+                     "Its format: tessera, safetensors, torch, or that of a plugin")
+        ->required();
     add_file_size(convert, convert_.max_file_bytes);
-    convert->callback([this] { chosen = [this] { return run_checkpoint_convert(convert_); }; });
+    add_plugins(*convert, plugins_);
+    convert->callback(
+        [this] { chosen = with_plugins([this] { return run_checkpoint_convert(convert_); }); });
     CLI::App* diff = command->add_subcommand(
         "diff", "List the tensors that differ; the exit code is 1 when there are any");
     diff->add_option("FIRST", diff_.first, "A checkpoint or model, in any format")->required();
     diff->add_option("SECOND", diff_.second, "Another one")->required();
     diff->add_flag("--json", diff_.json, "As one JSON object");
-    diff->callback([this] { chosen = [this] { return run_checkpoint_diff(diff_); }; });
+    add_plugins(*diff, plugins_);
+    diff->callback(
+        [this] { chosen = with_plugins([this] { return run_checkpoint_diff(diff_); }); });
   }
 
   static void add_file_size(CLI::App* command, std::uint64_t& bytes) {

@@ -56,7 +56,7 @@ int run_checkpoint_export(const ExportArguments& arguments);
 struct ConvertArguments {
   std::string from;
   std::string to;                                // must not exist, or be empty
-  std::string format;                            // tessera, safetensors or torch
+  std::string format;                            // the name of a CheckpointFormat
   std::uint64_t max_file_bytes = 5'000'000'000;  // of safetensors; 0: one file
 };
 /// Writes the tensors of a checkpoint or model folder in another format.

@@ -73,8 +73,8 @@ ModelShape folder_shape(const Config& config, std::int64_t tokenizer_vocab) {
     check_tokenizer_fits(config.data.tokenizer, tokenizer_vocab, shape.vocab, folder,
                          config.place("model.from"));
   }
-  const SafetensorsFolder files(folder.string());
-  const HubWeights weights(files, family_of(shape), sizes_of(shape));
+  const OpenedTensors files = open_tensors(folder.string());
+  const HubWeights weights(*files.source, family_of(shape), sizes_of(shape));
   check_stored_sizes(shape, weights, "", (folder / "config.json").string());
   if (shape.dtype.empty()) {
     const std::string first = family_of(shape).sized_tensors(sizes_of(shape)).front().parameter;

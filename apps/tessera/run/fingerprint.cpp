@@ -18,6 +18,8 @@ module;
 module tessera.app.run;
 
 import tessera.base;
+import tessera.tensor;
+import tessera.checkpoint;
 import tessera.app.config;
 import tessera.app.data;
 import tessera.app.model;
@@ -38,6 +40,11 @@ std::string weights_hash(const std::string& folder) {
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     if (entry.path().extension() == ".safetensors") {
       files.insert(entry.path().string());
+    }
+  }
+  if (files.empty()) {  // another format
+    for (const std::string& name : open_tensors(folder).source->files()) {
+      files.insert((std::filesystem::path(folder) / name).string());
     }
   }
   ContentHash hash;

@@ -62,13 +62,13 @@ StartPoint check(const Run& run, const std::optional<std::string>& resume, bool 
   const auto model = make_model(run.shape, run.config);
   const parallel::ParallelPlan plan(*model, make_mesh(run.config), plan_entries(run.config, {}),
                                     plugin::host());  // styles replace modules
-  std::optional<SafetensorsFolder> folder;
+  OpenedTensors folder;
   std::optional<HubWeights> weights;
   if (!run.config.model.from.empty()) {
     const StateDict named = model_weights(*model);
     at_key(run.config, "model.from", [&] {
-      folder.emplace(run.config.model.from);
-      weights.emplace(*folder, family_of(run.shape), sizes_of(run.shape));
+      folder = open_tensors(run.config.model.from);
+      weights.emplace(*folder.source, family_of(run.shape), sizes_of(run.shape));
       check_weights(*weights, named);
       if (weight_values) {
         check_weight_values(*weights, named);

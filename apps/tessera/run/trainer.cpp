@@ -185,8 +185,9 @@ Trainer::Trainer(const Run& run, Device device, std::span<const Override> replac
     nn::initialize(*model_);
   } else {
     plan_->materialize(device_);
-    const SafetensorsFolder folder(run.config.model.from);
-    load_model_weights(HubWeights(folder, family_of(run.shape), sizes_of(run.shape)), *model_);
+    const OpenedTensors folder = open_tensors(run.config.model.from);
+    load_model_weights(HubWeights(*folder.source, family_of(run.shape), sizes_of(run.shape)),
+                       *model_);
     nn::initialize(nn::update_parameters(*model_));
   }
   if (device_ != meta) {

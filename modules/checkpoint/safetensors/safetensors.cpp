@@ -19,7 +19,7 @@ module;
 #include <utility>
 #include <vector>
 
-#include "json.hpp"
+#include "../json.hpp"
 module tessera.checkpoint;
 
 import tessera.base;
@@ -216,7 +216,10 @@ class HeaderReader {
 
 }  // namespace
 
-void check_no_parts(const std::string& folder) {
+namespace {
+
+/// The path of a rank's parts in the folder; empty: there is none.
+std::string parts_in(const std::string& folder) {
   // transformers' is_sharded_checkpoint: one such file is enough for it to read no other form.
   constexpr std::string_view form = "shard-00000-model-00000-of-00000.safetensors";
   const auto fits = [&](const std::string& name) {
@@ -227,8 +230,19 @@ void check_no_parts(const std::string& folder) {
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(folder, ignored)) {
     if (fits(entry.path().filename().string())) {
-      fail_parts(entry.path().string());
+      return entry.path().string();
     }
+  }
+  return "";
+}
+
+}  // namespace
+
+bool has_parts(const std::string& folder) { return !parts_in(folder).empty(); }
+
+void check_no_parts(const std::string& folder) {
+  if (const std::string path = parts_in(folder); !path.empty()) {
+    fail_parts(path);
   }
 }
 
@@ -249,6 +263,7 @@ std::optional<DType> dtype_from_safetensors(std::string_view name) {
 
 SafetensorsFile::SafetensorsFile(const std::string& path)
     : TensorSource(path), content_(std::make_shared<checkpoint_detail::SafetensorsContent>(path)) {
+  files_ = {std::filesystem::path(path).filename().string()};
   checkpoint_detail::HeaderReader(path, *content_, tensors_).read();
 }
 

@@ -27,14 +27,10 @@ class CheckpointReader : public TensorSource {
   /// bytes that do not have their hash.
   explicit CheckpointReader(const std::string& folder, OpenFiles open = OpenFiles::all);
 
-  /// The JSON object that save_checkpoint was given.
-  const std::string& meta() const;
-  /// The layout that the tensor had when it was saved: "[Shard(0)] on mesh(shard=2)" or "plain".
-  std::string saved_layout(const std::string& name) const;
+  std::string saved_layout(const std::string& name) const override;
   /// Bytes of all files.
   std::uint64_t stored_bytes() const;
-  /// The files of tensors, and how many of them were opened so far.
-  std::size_t files() const;
+  /// How many of its files were opened so far.
   std::size_t files_opened() const;
   std::uint64_t bytes_read() const override;
   /// Opens the files that have something of a box and finds its parts, as `read` does, which then

@@ -18,7 +18,7 @@ module;
 #include <variant>
 #include <vector>
 
-#include "json.hpp"
+#include "../json.hpp"
 #include "tessera/content_hash.hpp"
 module tessera.checkpoint;
 
@@ -321,6 +321,39 @@ CheckpointIndex read_index(const std::string& path) {
       index_from({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path);
   file.check_intact();
   return index;
+}
+
+IndexedTensors merged(const std::vector<IndexedTensors>& of_ranks, const std::string& path) {
+  IndexedTensors all;
+  const auto describe = [](const IndexedTensor& tensor) {
+    return fmt::format("{}{} {}", name_of(tensor.info.dtype), to_string(tensor.info.shape),
+                       layout_text(tensor.layout));
+  };
+  for (const IndexedTensors& tensors : of_ranks) {
+    for (const auto& [name, tensor] : tensors) {
+      const IndexedTensor& known = all.emplace(name, tensor).first->second;
+      if (!(known.info == tensor.info) || !(known.layout == tensor.layout)) {
+        fail({.thing = fmt::format("checkpoint {}", path),
+              .wrong = fmt::format("the ranks disagree about tensor '{}' ({} and {})", name,
+                                   describe(known), describe(tensor)),
+              .advice = "every rank must save the same model"});
+      }
+    }
+  }
+  for (const auto& [name, tensor] : all) {
+    const int zero = 0;
+    for (const int rank : tensor.layout ? tensor.layout.mesh().ranks() : std::span(&zero, 1)) {
+      if (rank >= static_cast<int>(of_ranks.size()) ||
+          !of_ranks[static_cast<std::size_t>(rank)].contains(name)) {
+        fail({.thing = fmt::format("checkpoint {}", path),
+              .wrong = fmt::format("tensor '{}' ({}): its parts leave gaps, as rank {} does not "
+                                   "save it",
+                                   name, describe(tensor), rank),
+              .advice = "every rank must save the same model"});
+      }
+    }
+  }
+  return all;
 }
 
 }  // namespace tessera::checkpoint_detail

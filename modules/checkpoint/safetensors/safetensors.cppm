@@ -8,7 +8,9 @@ import :source;
 namespace tessera::checkpoint_detail {
 struct SafetensorsContent;
 
-/// Error (input): the folder has files of the name that PyTorch's writer gives a rank's parts.
+/// Whether the folder has files of the name that PyTorch's writer gives a rank's parts.
+bool has_parts(const std::string& folder);
+/// Error (input): it has.
 void check_no_parts(const std::string& folder);
 }  // namespace tessera::checkpoint_detail
 
@@ -50,15 +52,13 @@ class SafetensorsFolder : public TensorSource {
   /// tensor is not in the file that the index names, or is also in another one; the folder has
   /// parts of tensors, which transformers prefers.
   explicit SafetensorsFolder(const std::string& folder);
-  /// The names of the files in which its tensors are.
-  std::vector<std::string> files() const;
   std::uint64_t bytes_read() const override;
 
  private:
   void copy_box(const std::string& name, const LocalPart& box, const Tensor& into) const override;
 
-  std::map<std::string, std::shared_ptr<const SafetensorsFile>> files_;  // by name
-  std::map<std::string, const SafetensorsFile*> file_of_;                // by tensor
+  std::map<std::string, std::shared_ptr<const SafetensorsFile>> opened_;  // by name
+  std::map<std::string, const SafetensorsFile*> file_of_;                 // by tensor
 };
 
 /// "BF16" for bf16...

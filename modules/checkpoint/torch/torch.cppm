@@ -20,8 +20,6 @@ class TorchCheckpoint : public TensorSource {
   /// a type is unknown, the parts of a tensor overlap or leave gaps.
   explicit TorchCheckpoint(const std::string& folder);
   std::uint64_t bytes_read() const override;
-  /// The names that are neither tensors nor scalars.
-  const std::vector<std::string>& left_out() const;
 
  private:
   void copy_box(const std::string& name, const LocalPart& box, const Tensor& into) const override;
@@ -33,10 +31,5 @@ class TorchCheckpoint : public TensorSource {
 /// with one tensor in memory at a time. Error: the folder exists and is not empty, the disk is
 /// full.
 void write_torch_checkpoint(const TensorSource& from, const std::string& folder);
-
-/// Writes all tensors and scalars of a source as a checkpoint of one rank, with one tensor in
-/// memory at a time, and these meta data. Error (input): the folder exists and is not a checkpoint.
-void write_checkpoint(const TensorSource& from, const std::string& folder,
-                      const std::string& meta_data = "{}");
 
 }  // namespace tessera

@@ -15,7 +15,7 @@ module;
 #include <utility>
 #include <vector>
 
-#include "json.hpp"
+#include "../json.hpp"
 #include "tessera/content_hash.hpp"
 module tessera.checkpoint;
 

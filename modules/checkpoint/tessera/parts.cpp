@@ -21,6 +21,7 @@ import tessera.base;
 import tessera.placement;
 import tessera.tensor;
 import :chunks;
+import :coverage;
 import :file;
 import :header;
 import :index;

@@ -2,7 +2,6 @@ module;
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -13,13 +12,14 @@ module;
 #include <utility>
 #include <vector>
 
-#include "json.hpp"
+#include "../json.hpp"
 module tessera.checkpoint;
 
 import tessera.base;
 import tessera.placement;
 import tessera.tensor;
 import :file;
+import :select;
 import :values;
 
 namespace tessera {
@@ -50,14 +50,13 @@ std::vector<Tensors> divided(const Tensors& tensors, std::uint64_t most) {
 }
 
 /// Writes some of the tensors, one after the other.
-void write_file(const TensorSource& from, const std::string& prefix, const std::string& path,
-                const Tensors& tensors) {
+void write_file(const TensorSource& from, const std::string& path, const Tensors& tensors) {
   // transformers refuses files that do not say whose layout the tensors have.
   SafetensorsWriter writer(path, tensors, {{"format", "pt"}});
   for (const auto& [name, info] : tensors) {
     const Tensor whole = empty(info.shape, info.dtype);
     const Dims begin = Dims::filled(info.shape.size(), 0);
-    from.read(prefix + name, {begin, info.shape}, whole);
+    from.read(name, {begin, info.shape}, whole);
     check_finite(whole, begin, fmt::format("{}: tensor '{}'", from.path(), name));
     writer.write(name, whole);
   }
@@ -79,7 +78,7 @@ std::string weight_map(const std::vector<Tensors>& files, const std::vector<std:
   return json_text(index, 2) + "\n";
 }
 
-void write_model(const TensorSource& from, const std::string& prefix, const std::string& folder,
+void write_model(const TensorSource& from, const std::string& folder,
                  const std::vector<Tensors>& files) {
   std::vector<std::string> names = {"model.safetensors"};
   if (files.size() > 1) {
@@ -93,7 +92,7 @@ void write_model(const TensorSource& from, const std::string& prefix, const std:
   };
   try {
     for (std::size_t i = 0; i < files.size(); ++i) {
-      write_file(from, prefix, temporary(names[i]), files[i]);
+      write_file(from, temporary(names[i]), files[i]);
     }
     if (files.size() > 1) {
       const std::string text = weight_map(files, names);
@@ -120,36 +119,21 @@ void write_model(const TensorSource& from, const std::string& prefix, const std:
 
 std::vector<std::string> export_weights(const TensorSource& from, const std::string& folder,
                                         const ExportOptions& options) {
-  namespace fs = std::filesystem;
-  std::map<std::string, TensorInfo> tensors;
-  std::vector<std::string> written;
-  for (const auto& [stored_name, stored] : from.tensors()) {
-    if (!stored_name.starts_with(options.prefix)) {
-      continue;
-    }
-    const std::string name = stored_name.substr(options.prefix.size());
-    if (std::any_of(options.exclude.begin(), options.exclude.end(),
-                    [&](const std::string& pattern) { return matches_pattern(name, pattern); })) {
-      continue;
-    }
-    const bool casts = options.dtype && can_cast(stored.dtype, *options.dtype);
-    tensors.emplace(name, TensorInfo{casts ? *options.dtype : stored.dtype, stored.shape});
-    written.push_back(name);
-  }
-  if (tensors.empty()) {
-    fail_input(
-        {.thing = from.path(),
-         .wrong = fmt::format("it has no tensor whose name begins with '{}'", options.prefix)});
-  }
+  const SelectedTensors selected(
+      from, {.prefix = options.prefix, .exclude = options.exclude, .dtype = options.dtype});
   const std::vector<std::map<std::string, TensorInfo>> files =
-      checkpoint_detail::divided(tensors, options.max_file_bytes);
+      checkpoint_detail::divided(selected.tensors(), options.max_file_bytes);
   std::error_code ignored;
-  if (fs::exists(folder, ignored)) {
-    checkpoint_detail::write_model(from, options.prefix, folder, files);
+  if (std::filesystem::exists(folder, ignored)) {
+    checkpoint_detail::write_model(selected, folder, files);
   } else {
     NewFolder made(folder);
-    checkpoint_detail::write_model(from, options.prefix, made.path(), files);
+    checkpoint_detail::write_model(selected, made.path(), files);
     made.complete();
+  }
+  std::vector<std::string> written;
+  for (const auto& [name, info] : selected.tensors()) {
+    written.push_back(name);
   }
   return written;
 }

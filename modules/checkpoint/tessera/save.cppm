@@ -2,6 +2,7 @@ export module tessera.checkpoint:save;
 
 import tessera.base;
 import tessera.tensor;
+import :source;
 
 export namespace tessera {
 
@@ -33,5 +34,10 @@ struct SaveOptions {
 /// or leave gaps in it. Error (input): the folder exists and is not a checkpoint.
 void save_checkpoint(const std::string& folder, const StateDict& state,
                      const std::string& meta_data = "{}", const SaveOptions& options = {});
+
+/// Writes all tensors and scalars of a source as a checkpoint of one rank, with one tensor in
+/// memory at a time, and these meta data. Error (input): the folder exists and is not a checkpoint.
+void write_checkpoint(const TensorSource& from, const std::string& folder,
+                      const std::string& meta_data = "{}");
 
 }  // namespace tessera

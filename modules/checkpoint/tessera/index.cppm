@@ -49,10 +49,5 @@ CheckpointIndex read_index(const std::string& path);
 /// What all ranks save: the tensors of each of them, by rank. Error: they disagree about a tensor,
 /// or a rank lacks one that its layout cuts over this rank.
 IndexedTensors merged(const std::vector<IndexedTensors>& of_ranks, const std::string& path);
-/// Error (input) that names the tensor whose parts overlap, leave gaps or are outside of it.
-void check_coverage(const std::string& name, const TensorInfo& info,
-                    const std::vector<const LocalPart*>& parts, const std::string& path);
-/// Whether a box is within a tensor of this shape, and not empty.
-bool is_inside(const LocalPart& box, const Dims& shape);
 
 }  // namespace tessera::checkpoint_detail

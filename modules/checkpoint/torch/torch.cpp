@@ -24,7 +24,7 @@ import tessera.ops;
 import tessera.placement;
 import tessera.tensor;
 import :file;
-import :index;
+import :coverage;
 import :pickle;
 import :torch;
 import :torch_types;
@@ -51,7 +51,6 @@ struct TorchContent {
   std::string folder;
   std::map<std::string, std::unique_ptr<MappedFile>> files;
   std::map<std::string, std::vector<TorchChunk>> chunks;  // by tensor
-  std::vector<std::string> left_out;
   std::atomic<std::uint64_t> bytes_read{0};
 
   std::string path_of(const std::string& file) const {
@@ -119,10 +118,12 @@ bool fits_memory(const Dims& shape, DType dtype) {
 class MetadataReader {
  public:
   MetadataReader(TorchContent& content, std::map<std::string, TensorInfo>& tensors,
-                 std::map<std::string, StateDict::Scalar>& scalars)
+                 std::map<std::string, StateDict::Scalar>& scalars,
+                 std::vector<std::string>& left_out)
       : content_(content),
         tensors_(tensors),
         scalars_(scalars),
+        left_out_(left_out),
         path_(content.path_of(".metadata")) {}
 
   void read() {
@@ -268,16 +269,17 @@ class MetadataReader {
       } else if (value.kind == Kind::text) {
         scalars_[name] = value.text;
       } else {
-        content_.left_out.push_back(name);
+        left_out_.push_back(name);
       }
     } catch (const Error&) {
-      content_.left_out.push_back(name);  // an object of a program's own
+      left_out_.push_back(name);  // an object of a program's own
     }
   }
 
   TorchContent& content_;
   std::map<std::string, TensorInfo>& tensors_;
   std::map<std::string, StateDict::Scalar>& scalars_;
+  std::vector<std::string>& left_out_;
   std::string path_;
   std::map<ItemKey, TorchItem> items_;
 };
@@ -346,12 +348,13 @@ Tensor tensor_of(std::span<const std::byte> item, const std::string& where, cons
 TorchCheckpoint::TorchCheckpoint(const std::string& folder)
     : TensorSource(folder), content_(std::make_shared<checkpoint_detail::TorchContent>()) {
   content_->folder = folder;
-  checkpoint_detail::MetadataReader(*content_, tensors_, scalars_).read();
+  checkpoint_detail::MetadataReader(*content_, tensors_, scalars_, left_out_).read();
+  for (const auto& [name, file] : content_->files) {
+    files_.push_back(name);
+  }
 }
 
 std::uint64_t TorchCheckpoint::bytes_read() const { return content_->bytes_read; }
-
-const std::vector<std::string>& TorchCheckpoint::left_out() const { return content_->left_out; }
 
 void TorchCheckpoint::copy_box(const std::string& name, const LocalPart& box,
                                const Tensor& into) const {

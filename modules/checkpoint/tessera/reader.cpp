@@ -25,6 +25,7 @@ import tessera.placement;
 import tessera.tensor;
 import :box;
 import :chunks;
+import :coverage;
 import :index;
 import :parts;
 import :plan;
@@ -273,6 +274,7 @@ CheckpointReader::CheckpointReader(const std::string& folder, OpenFiles open)
     content_->tensors.push_back(&tensor);
   }
   for (const auto& [name, file] : content_->index.files) {
+    files_.push_back(name);
     for (const int rank : file.ranks) {
       content_->file_of_rank.emplace(rank, &name);
     }
@@ -284,9 +286,8 @@ CheckpointReader::CheckpointReader(const std::string& folder, OpenFiles open)
     tensors_.emplace(name, tensor.info);
   }
   scalars_ = content_->index.scalars;
+  meta_ = content_->index.meta;
 }
-
-const std::string& CheckpointReader::meta() const { return content_->index.meta; }
 
 std::string CheckpointReader::saved_layout(const std::string& name) const {
   info(name);  // throws for a name that is not there
@@ -300,8 +301,6 @@ std::uint64_t CheckpointReader::stored_bytes() const {
   }
   return bytes;
 }
-
-std::size_t CheckpointReader::files() const { return content_->index.files.size(); }
 
 std::size_t CheckpointReader::files_opened() const {
   const std::lock_guard lock(content_->mutex);

@@ -22,7 +22,7 @@ import :index;
 import :job;
 import :place;
 import :plan;
-import :torch;
+import :save;
 
 namespace tessera {
 

@@ -8,7 +8,7 @@ module;
 #include <string>
 #include <vector>
 
-#include "json.hpp"
+#include "../json.hpp"
 module tessera.checkpoint;
 
 import tessera.base;
@@ -58,7 +58,8 @@ SafetensorsFolder::SafetensorsFolder(const std::string& folder) : TensorSource(f
     for (const auto& [name, info] : tensors_) {
       file_of_.emplace(name, file.get());
     }
-    files_.emplace("model.safetensors", file);
+    opened_.emplace("model.safetensors", file);
+    files_ = {"model.safetensors"};
     return;
   }
   if (!std::filesystem::exists(index, ignored)) {
@@ -67,7 +68,7 @@ SafetensorsFolder::SafetensorsFolder(const std::string& folder) : TensorSource(f
                 .advice = "name a model folder in the format of transformers"});
   }
   for (const auto& [name, file_name] : read_weight_map(index)) {
-    auto& file = files_[file_name];
+    auto& file = opened_[file_name];
     if (!file) {
       file = std::make_shared<const SafetensorsFile>((base / file_name).string());
     }
@@ -81,7 +82,8 @@ SafetensorsFolder::SafetensorsFolder(const std::string& folder) : TensorSource(f
     file_of_.emplace(name, file.get());
   }
   // Readers differ in which of two copies they take, and in whether they see what is not listed.
-  for (const auto& [file_name, file] : files_) {
+  for (const auto& [file_name, file] : opened_) {
+    files_.push_back(file_name);
     for (const auto& [name, info] : file->tensors()) {
       const auto listed = file_of_.find(name);
       if (listed == file_of_.end() || listed->second != file.get()) {
@@ -96,17 +98,9 @@ SafetensorsFolder::SafetensorsFolder(const std::string& folder) : TensorSource(f
   }
 }
 
-std::vector<std::string> SafetensorsFolder::files() const {
-  std::vector<std::string> names;
-  for (const auto& [name, file] : files_) {
-    names.push_back(name);
-  }
-  return names;
-}
-
 std::uint64_t SafetensorsFolder::bytes_read() const {
   std::uint64_t bytes = 0;
-  for (const auto& [name, file] : files_) {
+  for (const auto& [name, file] : opened_) {
     bytes += file->bytes_read();
   }
   return bytes;
