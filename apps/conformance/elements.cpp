@@ -35,7 +35,7 @@ Program program_of_call(const CallSample& sample) {
         recorder.input(fmt::format("operand {}", i), sample.inputs[i]);
       }
     }
-    recorder.section("all", [&] {
+    recorder.section(SectionKind::step, [&] {
       const Tensors made = call(*sample.op, sample.inputs, sample.attributes);
       for (std::size_t k = 0; k < made.size(); ++k) {
         recorder.output(fmt::format("result {}", k), made[k]);
@@ -58,7 +58,7 @@ std::map<std::string, std::vector<double>> results_of(Executor& executor,
     }
   }
   executor.begin(inputs);
-  executor.run("all", {});
+  executor.run(SectionKind::step, {});
   std::map<std::string, std::vector<double>> results;
   for (const auto& [name, number] : executor.program().outputs) {
     results[name] = to_doubles(executor.output(name));

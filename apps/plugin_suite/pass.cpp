@@ -32,7 +32,7 @@ constexpr int ranks = 2;
 constexpr std::string_view one_rank = R"(input %0: f32[2, 4] = x
 input %1: f32[4] = w
 input %2: f32[4] = m
-section first
+section gradients
   %3: f32[4, 2] = transpose(%0; dim0=0, dim1=1)
   %4: f32[4] = memory.alias(%0; strides=[1], offset=4)
   %5: f32[2] = memory.alias(%4; strides=[1], offset=2)
@@ -50,7 +50,7 @@ section first
   copy_(%11, %12)
   %13: f32[2] = memory.alias(%11; strides=[1], offset=1)
   mul_scalar_(%13; value=3)
-section second
+section update
   foreach_mul_(%1; value=0.5)
   foreach_mul_(%2; value=0.5)
   foreach_add_(%1, %2, %12, %11; alpha=0.25)
@@ -104,7 +104,7 @@ struct Sample {
 
   Program program(int rank) const {
     return Program::parse(
-        fmt::format("tessera program 1\nrank {}\nnumber scale\n{}end\n", rank, body), name);
+        fmt::format("tessera program 2\nrank {}\nnumber scale\n{}end\n", rank, body), name);
   }
 };
 
@@ -138,7 +138,8 @@ template <class Executes>
 Bits bits_of(const Program& program) {
   Executes executor(program);
   std::map<std::string, Tensor> inputs;
-  for (const auto& [name, number] : program.inputs) {
+  for (const auto& [name, input] : program.inputs) {
+    const int number = input.number;
     const Dims& shape = program.tensors[static_cast<std::size_t>(number)].shape;
     std::vector<float> values;
     for (std::int64_t i = 0; i < shape.product(); ++i) {
@@ -149,7 +150,7 @@ Bits bits_of(const Program& program) {
   }
   executor.begin(inputs);
   for (const Section& section : program.sections) {
-    executor.run(section.name, {.numbers = {{"scale", 0.375}}});
+    executor.run(section.kind, {.numbers = {{"scale", 0.375}}});
   }
   Bits bits;
   for (const auto& [name, number] : program.outputs) {

@@ -67,7 +67,7 @@ void trace_section(const Program& program, const Section& section, Recorder& rec
       }
       trace(program, i, recorder, tensors);
     } catch (const Error& error) {
-      throw Error(fmt::format("lower: section '{}', instruction {} ({}): {}", section.name, n + 1,
+      throw Error(fmt::format("lower: section '{}', instruction {} ({}): {}", name_of(section.kind), n + 1,
                               to_text(program, i), error.what()),
                   error.kind());
     }
@@ -85,18 +85,15 @@ Program lower(const Program& program) {
   const PlannedMemoryScope planned;  // memory without bytes has categories too
   Recorder recorder;
   std::vector<Tensor> tensors(program.tensors.size());
-  std::map<int, std::string> in_order;
-  for (const auto& [name, number] : program.inputs) {
-    in_order[number] = name;
-  }
-  for (const auto& [number, name] : in_order) {
+  for (const auto& [number, name] : program.inputs_in_order()) {
+    const ProgramInput& of = program.inputs.at(name);
     const ProgramTensor& x = program.tensors[static_cast<std::size_t>(number)];
     Tensor& input = tensors[static_cast<std::size_t>(number)];
     input = meta_input(x);
-    recorder.input(name, local_of(input), x.category);
+    recorder.input(name, local_of(input), of.role, x.category, of.micro_batch);
   }
   for (const Section& section : program.sections) {
-    recorder.section(section.name, [&] { trace_section(program, section, recorder, tensors); });
+    recorder.section(section.kind, [&] { trace_section(program, section, recorder, tensors); });
   }
   for (const auto& [name, number] : program.outputs) {
     recorder.output(name, local_of(tensors[static_cast<std::size_t>(number)]));

@@ -53,7 +53,8 @@ Recorder::Recorder(ModeLevel level) : state_(std::make_unique<State>(level)) {
 }
 Recorder::~Recorder() = default;
 
-void Recorder::input(const std::string& name, const Tensor& x, MemoryCategory category) {
+void Recorder::input(const std::string& name, const Tensor& x, Role role, MemoryCategory category,
+                     int micro_batch) {
   State& s = *state_;
   if (s.program().inputs.contains(name)) {
     fail({.thing = "record",
@@ -71,7 +72,8 @@ void Recorder::input(const std::string& name, const Tensor& x, MemoryCategory ca
           .wrong = fmt::format("input '{}' is not contiguous", name),
           .advice = "pass contiguous(x)"});
   }
-  s.program().inputs[name] = s.define(x, category);
+  s.program().inputs[name] = {
+      .number = s.define(x, category), .role = role, .micro_batch = micro_batch};
 }
 
 void Recorder::output(const std::string& name, const Tensor& x) {
@@ -79,19 +81,33 @@ void Recorder::output(const std::string& name, const Tensor& x) {
   s.program().outputs[name] = s.number_of(x, fmt::format("output '{}'", name));
 }
 
-void Recorder::update(int optimizer, const std::string& input) {
+void Recorder::gradient(const std::string& name, const Tensor& x, const std::string& input) {
   Program& program = state_->program();
   if (!program.inputs.contains(input)) {
     fail({.thing = "record",
-          .wrong = fmt::format("an optimizer updates '{}', which is not an input", input),
-          .advice = "name the parameter as an input of the step"});
+          .wrong = fmt::format("output '{}' is the gradient of '{}', which is not an input", name,
+                               input),
+          .advice = "name an input of the step"});
+  }
+  output(name, x);
+  program.gradients[name] = input;
+}
+
+void Recorder::update(int optimizer, const std::string& input) {
+  Program& program = state_->program();
+  const auto found = program.inputs.find(input);
+  if (found == program.inputs.end() || found->second.role != Role::parameter) {
+    fail({.thing = "record",
+          .wrong = fmt::format("an optimizer updates '{}', which is not {}", input,
+                               found == program.inputs.end() ? "an input" : "a parameter"),
+          .advice = "name the parameter as an input of the step, with the role parameter"});
   }
   program.updates.push_back({.optimizer = optimizer, .input = input});
 }
 
-void Recorder::section(const std::string& name, const std::function<void()>& body) {
+void Recorder::section(SectionKind kind, const std::function<void()>& body) {
   State& s = *state_;
-  s.program().sections.push_back({name});
+  s.program().sections.push_back({.kind = kind});
   NoDirectCalls none(s.paused);
   std::optional<ModeScope> scope_of_none;
   if (s.program().level == ModeLevel::above_distribution) {
@@ -169,8 +185,9 @@ Program Recorder::finish_following(const Program& other) {
   made.numbers = other.numbers;
   made.counts = other.counts;
   made.draws = other.draws;
-  made.required = other.required;
+  made.guards = other.guards;
   made.updates = other.updates;
+  made.gradients = other.gradients;
   return made;
 }
 
@@ -196,7 +213,8 @@ void Recorder::perform(Action& action, NextAction& next) {
     case ActionKind::wait:
       NoDirectCalls::refuse(action);
     case ActionKind::phase: {
-      const std::string before = std::exchange(s.phase, std::string(action.name));
+      const Phase before = s.phase;
+      s.phase = phase_named(action.name).value_or(before);  // others are for traces
       try {
         next(action);
       } catch (...) {

@@ -18,18 +18,22 @@ class Recorder final : public Mode {
   explicit Recorder(ModeLevel level = ModeLevel::below_distribution);
   ~Recorder() override;
 
-  /// A tensor that exists before it is used. `category`: what its memory counts as where it is
+  /// A tensor that exists before it is used. `role`: what it is for the owner of the step.
+  /// `micro_batch`: of rows, the number of theirs in the step. `category`: what its memory counts as where it is
   /// booked on nothing, because it is a part of other memory or on the meta device. Errors: it is
   /// not contiguous, or has a name already; below distribution, it is a distributed tensor.
-  void input(const std::string& name, const Tensor& x,
-             MemoryCategory category = MemoryCategory::other);
+  void input(const std::string& name, const Tensor& x, Role role = Role::other,
+             MemoryCategory category = MemoryCategory::other, int micro_batch = 0);
   /// A tensor that is read after the step, or between two sections. Error: no section has made it.
   void output(const std::string& name, const Tensor& x);
+  /// The same of the gradient of an input. Error: there is no such input.
+  void gradient(const std::string& name, const Tensor& x, const std::string& input);
   /// Optimizer number `optimizer` of the step has updated the parameter that is this input, and
-  /// counts a step of it. Error: there is no such input.
+  /// counts a step of it. Errors: there is no such input; it is not a parameter.
   void update(int optimizer, const std::string& input);
-  /// Runs `body` and records it as a section.
-  void section(const std::string& name, const std::function<void()>& body);
+  /// Runs `body` and records it as a section. Instructions belong to the innermost phase
+  /// (run_phase) that has the name of a Phase.
+  void section(SectionKind kind, const std::function<void()>& body);
   /// Runs `body` unseen: it makes inputs, for example.
   void pause(const std::function<void()>& body);
   /// Calls that follow execute this instruction of another program: the dynamic arguments of its
@@ -40,7 +44,7 @@ class Recorder final : public Mode {
   /// complete.
   Recording finish(const StepVariables& variables);
   /// The same, of a recording whose instructions followed those of `other`: the program has its
-  /// variables, random streams, guards and updates.
+  /// variables, random streams, guards, updates and gradients.
   Program finish_following(const Program& other);
 
   Tensors call(const Call& call, NextCall& next) override;

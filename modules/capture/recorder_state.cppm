@@ -38,7 +38,7 @@ struct Recorder::State {
   Recording recording;
   std::vector<RecordedMemory> memories;
   bool paused = true;
-  std::string phase;
+  Phase phase = Phase::none;
   const Instruction* followed = nullptr;  // see Recorder::follow
   bool followed_on = false;               // and a call of its operator was recorded
 

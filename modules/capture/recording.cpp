@@ -119,18 +119,19 @@ void check_same(const Program& a, const Program& b) {
           !(to_text(a, left[i]).substr(0, to_text(a, left[i]).find('(')) ==
             to_text(b, right[i]).substr(0, to_text(b, right[i]).find('(')))) {
         differ(fmt::format("instruction {} of section '{}' was {} and then {}", i + 1,
-                           a.sections[s].name, to_text(a, left[i]), to_text(b, right[i])));
+                           name_of(a.sections[s].kind), to_text(a, left[i]), to_text(b, right[i])));
       }
     }
     if (left.size() != right.size()) {
-      differ(fmt::format("section '{}' has {} and then {} instructions", a.sections[s].name,
+      differ(fmt::format("section '{}' has {} and then {} instructions", name_of(a.sections[s].kind),
                          left.size(), right.size()));
     }
   }
   if (a.updates != b.updates) {
     differ("they update other parameters");
   }
-  if (a.inputs != b.inputs || a.outputs != b.outputs || a.draws != b.draws) {
+  if (a.inputs != b.inputs || a.outputs != b.outputs || a.gradients != b.gradients ||
+      a.draws != b.draws) {
     differ("they have other inputs, outputs or random streams");
   }
 }
@@ -150,11 +151,7 @@ Program program_of(Recording recording) {
       }
     }
   }
-  for (const auto& [name, value] : recording.variables.numbers) {
-    if (name.starts_with(guard_prefix)) {
-      program.required[name] = value;
-    }
-  }
+  program.guards = recording.variables.guards;
   check_guards(program);
   return std::move(program);
 }

@@ -79,19 +79,13 @@ Tensor allocate_elsewhere(OtherMemory* memory, const ResultShape& shape, Device 
 }
 
 std::string Executor::refusal(const StepVariables& variables) const {
-  for (const auto& [name, value] : program().required) {
-    const auto found = variables.numbers.find(name);
-    if (found != variables.numbers.end() && found->second != value &&
-        name.starts_with(guard_prefix)) {
-      return guard_in_words({.name = name.substr(guard_prefix.size()), .value = value},
-                            found->second);
+  for (const auto& [name, value] : program().guards) {
+    const auto found = variables.guards.find(name);
+    if (found == variables.guards.end()) {
+      return fmt::format("guard '{}' is missing, and was {}", name, printable(value));
     }
-    if (found == variables.numbers.end() || found->second != value) {
-      return fmt::format("'{}' is {} and was {} when the step was recorded", name,
-                         found == variables.numbers.end()
-                             ? std::string("missing")
-                             : fmt::format("{}", printable(found->second)),
-                         printable(value));
+    if (found->second != value) {
+      return guard_in_words({.name = name, .value = value}, found->second);
     }
   }
   return {};
@@ -106,7 +100,7 @@ std::vector<Tensor> Executor::arranged(const std::map<std::string, Tensor>& inpu
     }
   }
   std::vector<Tensor> all;
-  for (const auto& [name, number] : program().inputs) {
+  for (const auto& [name, unused] : program().inputs) {
     const auto found = inputs.find(name);
     if (found == inputs.end()) {
       fail({.thing = "replay", .wrong = fmt::format("input '{}' is missing", name)});
@@ -140,11 +134,11 @@ void Executor::check_input(const std::string& name, int number, const Tensor& x)
   }
 }
 
-std::size_t Executor::section_named(std::string_view name) const {
+std::size_t Executor::section_of(SectionKind kind) const {
   const std::vector<Section>& sections = program().sections;
-  const auto found = std::ranges::find(sections, name, &Section::name);
+  const auto found = std::ranges::find(sections, kind, &Section::kind);
   if (found == sections.end()) {
-    fail({.thing = "replay", .wrong = fmt::format("the program has no section '{}'", name)});
+    fail({.thing = "replay", .wrong = fmt::format("the program has no section '{}'", name_of(kind))});
   }
   return static_cast<std::size_t>(found - sections.begin());
 }
@@ -196,7 +190,7 @@ void Executor::rethrow(const Error& error, std::size_t section, std::size_t inst
   const Instruction& i = one.instructions[instruction];
   const std::string read =
       i.kind == Kind::check ? fmt::format("of {}: ", read_in_words(program(), i)) : std::string();
-  throw Error(fmt::format("replay: section '{}', instruction {} ({}): {}{}", one.name,
+  throw Error(fmt::format("replay: section '{}', instruction {} ({}): {}{}", name_of(one.kind),
                           instruction + 1, to_text(program(), i), read, error.what()),
               error.kind());
 }
@@ -238,7 +232,7 @@ void run_in_scope(const Program& program, const Instruction& instruction,
                   const std::function<void()>& body) {
   const ProgramScope& from = program.scopes[static_cast<std::size_t>(instruction.scope)];
   const ModuleScope module(from.module.empty() ? nullptr : interned_name(from.module));
-  from.phase.empty() ? body() : run_phase(from.phase, body);
+  from.phase == Phase::none ? body() : run_phase(name_of(from.phase), body);
 }
 
 void execute(const Program& program, const Instruction& i, const Attributes& arguments,

@@ -52,7 +52,7 @@ class Executor {
   /// Executes a section. Errors: a variable that the section needs is missing; a value that the
   /// host read differs from the recorded one (GuardFailed: it is a guard's, and nothing that
   /// outlives the step was changed); those of the operators, with the instruction.
-  virtual void run(std::string_view section, const StepVariables& variables) = 0;
+  virtual void run(SectionKind section, const StepVariables& variables) = 0;
   /// Valid until the step ends. Error: no section has computed it.
   virtual const Tensor& output(const std::string& name) const = 0;
   /// Ends the step: the random streams move on as in the recorded step, and tensors are dropped.
@@ -65,8 +65,8 @@ class Executor {
  protected:
   /// Errors: x does not fit an input of the program.
   void check_input(const std::string& name, int number, const Tensor& x) const;
-  /// Error: there is none of this name.
-  std::size_t section_named(std::string_view name) const;
+  /// Error: the program has none of this kind.
+  std::size_t section_of(SectionKind kind) const;
   /// The arguments of a call in this step. Error: a variable has no value.
   static Attributes bound(const Instruction& instruction, const StepVariables& variables);
   /// An error of an instruction, with its place in the program.

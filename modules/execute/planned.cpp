@@ -74,14 +74,14 @@ void Planned::begin_in_order(std::span<const Tensor> inputs) {
   });
 }
 
-void Planned::run(std::string_view section, const StepVariables& variables) {
+void Planned::run(SectionKind section, const StepVariables& variables) {
   State& s = *state_;
   if (!s.planned) {
     s.replay.run(section, variables);
     return;
   }
   const NoGrad no_grad;
-  const std::size_t at = section_named(section);
+  const std::size_t at = section_of(section);
   std::size_t instruction = 0;
   try {
     s.steps->run(at, instruction, [&](const Instruction& i) { return bound(i, variables); });

@@ -43,7 +43,7 @@ class Planned final : public Executor {
 
   const Program& program() const override;
   void begin_in_order(std::span<const Tensor> inputs) override;
-  void run(std::string_view section, const StepVariables& variables) override;
+  void run(SectionKind section, const StepVariables& variables) override;
   const Tensor& output(const std::string& name) const override;
   void end() override;
   void rest() noexcept override;

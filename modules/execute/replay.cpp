@@ -37,8 +37,8 @@ struct Replay::State {
     for (const auto& [name, number] : program.outputs) {
       used.insert(number);
     }
-    for (const auto& [name, number] : program.inputs) {
-      used.insert(number);  // they go at the end
+    for (const auto& [name, input] : program.inputs) {
+      used.insert(input.number);  // they go at the end
     }
     last_uses.resize(program.sections.size());
     for (std::size_t s = program.sections.size(); s-- > 0;) {
@@ -89,7 +89,7 @@ struct Replay::State {
   Device device() const {
     const auto any = program.inputs.begin();
     return any == program.inputs.end() ? cpu
-                                       : tensors[static_cast<std::size_t>(any->second)].device();
+                                       : tensors[static_cast<std::size_t>(any->second.number)].device();
   }
 
   void execute(const Instruction& i, const StepVariables& variables) {
@@ -129,16 +129,16 @@ const Program& Replay::program() const { return state_->program; }
 void Replay::begin_in_order(std::span<const Tensor> inputs) {
   std::vector<Tensor> tensors(state_->program.tensors.size());
   std::size_t at = 0;
-  for (const auto& [name, number] : state_->program.inputs) {
-    check_input(name, number, inputs[at]);
-    tensors[static_cast<std::size_t>(number)] = inputs[at++];
+  for (const auto& [name, input] : state_->program.inputs) {
+    check_input(name, input.number, inputs[at]);
+    tensors[static_cast<std::size_t>(input.number)] = inputs[at++];
   }
   state_->tensors = std::move(tensors);
 }
 
-void Replay::run(std::string_view section, const StepVariables& variables) {
+void Replay::run(SectionKind section, const StepVariables& variables) {
   State& s = *state_;
-  const std::size_t at = section_named(section);
+  const std::size_t at = section_of(section);
   const std::vector<Instruction>& instructions = s.program.sections[at].instructions;
   const NoGrad no_grad;
   for (std::size_t i = 0; i < instructions.size(); ++i) {

@@ -59,7 +59,8 @@ void PlannedSteps::drop(int number) noexcept {
 
 void PlannedSteps::begin(std::span<const Tensor> given, const CheckInput& check) {
   std::size_t at = 0;
-  for (const auto& [name, number] : program_.inputs) {
+  for (const auto& [name, input] : program_.inputs) {
+    const int number = input.number;
     const Tensor& x = given[at++];
     const Tensor& before = tensors_[index(number)];
     const bool same = before && &before.storage() == &x.storage() &&

@@ -27,24 +27,24 @@ using Kind = Instruction::Kind;
 /// Programs one after the other, as one. Inputs and variables of a step have its number.
 class Sequence {
  public:
-  Sequence(int rank, std::span<const std::string> given_anew) : given_anew_(given_anew) {
+  explicit Sequence(int rank) {
     program_.rank = rank;
+    program_.sections.push_back({.kind = SectionKind::step});
   }
 
   void add(const Part& part) {
     ++step_;
     const Program& added = part.program;
     number_of_.assign(added.tensors.size(), -1);
-    for (const auto& [name, number] : added.inputs) {
-      const std::string own = is_given_anew(name, given_anew_) ? of_step(name, step_) : name;
-      const auto known = program_.inputs.find(own);
-      number_of_[index(number)] =
-          known != program_.inputs.end()
-              ? known->second
-              : program_.inputs.emplace(own, number_like(added, number)).first->second;
+    for (const auto& [name, input] : added.inputs) {
+      const std::string own = is_given_anew(input.role) ? of_step(name, step_) : name;
+      if (!program_.inputs.contains(own)) {
+        program_.inputs[own] = input;
+        program_.inputs[own].number = number_like(added, input.number);
+      }
+      number_of_[index(input.number)] = program_.inputs[own].number;
     }
     for (std::size_t s = 0; s < added.sections.size(); ++s) {
-      program_.sections.push_back({of_step(added.sections[s].name, step_)});
       add_section(part, s);
     }
     for (const auto& [name, number] : added.outputs) {
@@ -92,32 +92,31 @@ class Sequence {
       if (s < part.carries.size() && std::ranges::binary_search(part.carries[s], at)) {
         carries_.push_back(places_);
       }
-      push(of_this_step(part.program, all[at]));
+      push(of_this_step(part, all[at]));
     }
     renew(all.size());
   }
 
-  Instruction of_this_step(const Program& added, Instruction i) {
+  Instruction of_this_step(const Part& part, Instruction i) {
     for (int& number : i.in) {
       number = number < 0 ? number : number_of_[index(number)];
     }
     for (int& number : i.out) {
       if (number >= 0) {
-        number = number_of_[index(number)] = number_like(added, number);
+        number = number_of_[index(number)] = number_like(part.program, number);
       }
     }
     for (Binding& binding : i.bindings) {
       binding.value.rename([&](const std::string& name) {
-        return name.starts_with(before_prefix)
-                   ? of_step(name.substr(before_prefix.size()), step_ - 1)
-                   : of_step(name, step_);
+        const auto before = part.before.find(name);
+        return before == part.before.end() ? of_step(name, step_)
+                                           : of_step(before->second, step_ - 1);
       });
     }
     i.scope = 0;
     return i;
   }
 
-  std::span<const std::string> given_anew_;
   Program program_;
   std::vector<int> carries_;
   std::vector<int> number_of_;
@@ -150,9 +149,9 @@ void compare_steps(const Sequence& steps, const Sequence& parts) {
 
 }  // namespace
 
-void check_parts(const Program& step, const Parts& parts, std::span<const std::string> given_anew) {
+void check_parts(const Program& step, const Parts& parts) {
   const auto sequence = [&](std::initializer_list<const Part*> all) {
-    Sequence made(step.rank, given_anew);
+    Sequence made(step.rank);
     for (const Part* const part : all) {
       made.add(*part);
     }

@@ -32,7 +32,7 @@ bool changes_memory(const Instruction& i) {
 /// Finds what crosses, or why it cannot.
 class Crossings {
  public:
-  Crossings(SplitStep& step, std::span<const std::string> given_anew)
+  explicit Crossings(SplitStep& step)
       : step_(step),
         shadow_(step.known.state().shadow),
         accesses_(step.known.state().accesses),
@@ -42,8 +42,8 @@ class Crossings {
         changed_(made_at_.size(), false),
         anew_(made_at_) {
     step_.input_of.assign(made_at_.size(), -1);
-    for (const auto& [name, number] : step_.program.inputs) {
-      (is_given_anew(name, given_anew) ? anew_ : step_.input_of)[memory(number)] = number;
+    for (const auto& [name, input] : step_.program.inputs) {
+      (is_given_anew(input.role) ? anew_ : step_.input_of)[memory(input.number)] = input.number;
     }
     step_.made_by_update.assign(step_.program.tensors.size(), false);
     for (int place = 0; place < static_cast<int>(places_.size()); ++place) {
@@ -348,16 +348,10 @@ class Order {
 
 }  // namespace
 
-bool is_given_anew(std::string_view name, std::span<const std::string> prefixes) {
-  return std::ranges::any_of(prefixes,
-                             [&](const std::string& prefix) { return name.starts_with(prefix); });
-}
-
-SplitStep split_step_of(const Program& program, const Analysis& known,
-                        std::span<const std::string> given_anew) {
+SplitStep split_step_of(const Program& program, const Analysis& known) {
   SplitStep step{.program = program, .known = known};
-  const std::size_t sections = program.sections.size();
-  if (sections < 2 || program.sections.back().instructions.empty()) {
+  if (program.sections.size() < 2 || program.sections.back().kind != SectionKind::update ||
+      program.sections.back().instructions.empty()) {
     step.refusal = "it has no update of its own";
     return step;
   }
@@ -368,7 +362,7 @@ SplitStep split_step_of(const Program& program, const Analysis& known,
     }
   }
   step.update = known.places() - static_cast<int>(program.sections.back().instructions.size());
-  step.refusal = Crossings(step, given_anew).find();
+  step.refusal = Crossings(step).find();
   return step;
 }
 

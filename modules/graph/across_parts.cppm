@@ -23,8 +23,7 @@ struct SplitStep {
   std::vector<Crossing> crossings = {};   // in the order of their first uses
   std::string refusal = {};               // why it cannot be split; "": it can
 };
-SplitStep split_step_of(const Program& program, const Analysis& known,
-                        std::span<const std::string> given_anew);
+SplitStep split_step_of(const Program& program, const Analysis& known);
 
 /// An instruction of the update, or some places of its lists.
 struct UpdateCall {
@@ -43,6 +42,8 @@ struct Part {
   std::vector<std::vector<std::size_t>> carries = {};
   /// By section: before an instruction, inputs whose values are not needed any more.
   std::vector<std::map<std::size_t, std::vector<int>>> renewals = {};
+  /// Variables of the step before, and what they are called in that step.
+  std::map<std::string, std::string> before = {};
 };
 
 struct Parts {
@@ -54,13 +55,9 @@ struct Parts {
 Parts parts_of(const SplitStep& step, const std::vector<UpdateCall>& calls);
 
 /// Errors: some steps do not leave the same as the programs that they were split into.
-void check_parts(const Program& step, const Parts& parts, std::span<const std::string> given_anew);
+void check_parts(const Program& step, const Parts& parts);
 
-/// Whether an input is another tensor in each step.
-bool is_given_anew(std::string_view name, std::span<const std::string> prefixes);
-
-/// Names of inputs and variables of programs that were split.
+/// Of an input of programs that were split.
 std::string pending_name(std::size_t crossing);
-std::string before_name(const std::string& variable);
 
 }  // namespace tessera::graph

@@ -106,14 +106,15 @@ std::vector<int> add_pending(const SplitStep& step, Program& program) {
       program.tensors.push_back(step.program.tensors[index(crossing.base)]);
       number = static_cast<int>(program.tensors.size()) - 1;
     }
-    program.inputs[pending_name(pending.size())] = number;
+    program.inputs[pending_name(pending.size())] = {.number = number, .role = Role::pending};
     pending.push_back(number);
   }
   return pending;
 }
 
 /// Those that bindings use.
-void set_variables(const Program& step, Program& program) {
+void set_variables(const Program& step, Part& part) {
+  Program& program = part.program;
   std::set<std::string> used;
   for (const Section& section : program.sections) {
     for (const Instruction& i : section.instructions) {
@@ -130,6 +131,9 @@ void set_variables(const Program& step, Program& program) {
         const std::string whole = before ? before_name(name) : name;
         if (used.contains(whole)) {
           all.push_back(whole);
+          if (before) {
+            part.before.emplace(whole, name);
+          }
         }
       }
     }
@@ -181,7 +185,7 @@ class PartWriter {
         update.write(*call, into);
       }
     }
-    set_variables(step_.program, program);
+    set_variables(step_.program, part);
     return part;
   }
 
@@ -191,10 +195,11 @@ class PartWriter {
     Program& program = part.program;
     program.inputs.clear();
     program.outputs.clear();
+    program.gradients.clear();
     program.draws.clear();
-    program.required.clear();
+    program.guards.clear();
     program.updates.clear();
-    program.sections = {{.name = step_.program.sections.back().name}};
+    program.sections = {{.kind = step_.program.sections.back().kind}};
     const std::vector<int> pending = add_pending(step_, program);
     UpdateWriter update(step_, program, pending);
     std::vector<Instruction>& into = program.sections[0].instructions;
@@ -205,14 +210,14 @@ class PartWriter {
     for (const Instruction& i : into) {
       used.insert(i.in.begin(), i.in.end());
     }
-    for (const auto& [name, number] : step_.program.inputs) {
-      if (used.contains(number) && step_.input_of[memory(number)] == number) {
-        program.inputs.emplace(name, number);
+    for (const auto& [name, input] : step_.program.inputs) {
+      if (used.contains(input.number) && step_.input_of[memory(input.number)] == input.number) {
+        program.inputs.emplace(name, input);
       }
     }
     part.carries.emplace_back();
     part.renewals.emplace_back();
-    set_variables(step_.program, program);
+    set_variables(step_.program, part);
     return part;
   }
 
@@ -243,11 +248,11 @@ class PartWriter {
 }  // namespace
 
 std::string pending_name(std::size_t crossing) {
-  return fmt::format("{}{}", pending_prefix, crossing);
+  return fmt::format("pending.{}", crossing);
 }
 
 std::string before_name(const std::string& variable) {
-  return fmt::format("{}{}", before_prefix, variable);
+  return "before." + variable;
 }
 
 Parts parts_of(const SplitStep& step, const std::vector<UpdateCall>& calls) {
@@ -258,14 +263,14 @@ Parts parts_of(const SplitStep& step, const std::vector<UpdateCall>& calls) {
           .rest = writer.rest()};
 }
 
-AcrossSteps split_across_steps(const Program& program, std::span<const std::string> given_anew) {
+AcrossSteps split_across_steps(const Program& program) {
   const std::unique_ptr<Analysis> known = verified(program);
-  const SplitStep step = split_step_of(program, *known, given_anew);
+  const SplitStep step = split_step_of(program, *known);
   if (!step.refusal.empty()) {
     return {.refusal = step.refusal};
   }
   Parts parts = parts_of(step, update_calls(step));
-  check_parts(program, parts, given_anew);
+  check_parts(program, parts);
   AcrossSteps all{.first = std::move(parts.first.program),
                   .middle = std::move(parts.middle.program),
                   .last = std::move(parts.last.program),

@@ -5,14 +5,11 @@ import tessera.program;
 
 export namespace tessera::graph {
 
-/// What a step that leaves its update to the next one keeps until then: inputs of its programs with
-/// names that begin so.
-inline constexpr std::string_view pending_prefix = "pending.";
-/// Variables of the step before have names that begin so.
-inline constexpr std::string_view before_prefix = "before.";
+/// A variable of the step before, "before.NAME".
+std::string before_name(const std::string& variable);
 
 /// A step whose update (its last section) is left to the next step, as programs of the same
-/// sections. What the update reads of its own step is in the inputs "pending.N", which the caller
+/// sections. What the update reads of its own step is in inputs with Role::pending, which the caller
 /// keeps from step to step; the update of the step before takes the variables "before.NAME".
 struct AcrossSteps {
   /// Why the update cannot be left; "": it can. Otherwise nothing else is set.
@@ -28,9 +25,8 @@ struct AcrossSteps {
 /// order of these uses; where a collective is the first one, before all others of the step, so that
 /// what is updated later is so while the first collectives are in flight. Decided by what operators
 /// declare, alike on all ranks that have the same order of communication, which stays as it is.
-/// `given_anew`: inputs whose names begin so are other tensors in each step.
 /// The programs were compared with the step: two steps leave the same as its first and last
 /// program, and as first, middle and rest. Errors: see verify.
-AcrossSteps split_across_steps(const Program& step, std::span<const std::string> given_anew);
+AcrossSteps split_across_steps(const Program& step);
 
 }  // namespace tessera::graph

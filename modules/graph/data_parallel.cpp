@@ -47,7 +47,7 @@ class Placing {
   Placing(const Program& from, const DataParallelOptions& options)
       : from_(from),
         options_(options),
-        uses_(uses_of(from, options)),
+        uses_(uses_of(from)),
         sharded_(sharded_by(options, sharded_parameters(from, uses_, options))),
         whole_(Layout::replicated(options.mesh)),
         batch_(batch_layout(options.mesh)),
@@ -62,7 +62,7 @@ class Placing {
     make_inputs();
     int place = 0;
     for (const Section& section : from_.sections) {
-      recorder_.section(section.name, [&] {
+      recorder_.section(section.kind, [&] {
         const NoGrad no_grad;
         for (const Instruction& i : section.instructions) {
           run(i, place);
@@ -80,8 +80,8 @@ class Placing {
   std::vector<bool> sharded_by(const DataParallelOptions& options, std::vector<bool> mode) const {
     for (const auto& [name, layout] : options.layouts) {
       const auto number = from_.inputs.find(name);
-      if (number != from_.inputs.end() && name.starts_with(options.parameters)) {
-        mode[at(number->second)] = !layout.is_replicated();
+      if (number != from_.inputs.end() && number->second.role == Role::parameter) {
+        mode[at(number->second.number)] = !layout.is_replicated();
       }
     }
     return mode;
@@ -95,7 +95,8 @@ class Placing {
     return layout;
   }
 
-  Layout layout_of_input(const std::string& name, int number) const {
+  Layout layout_of_input(const std::string& name, const ProgramInput& input) const {
+    const int number = input.number;
     const ProgramTensor& x = from_.tensors[at(number)];
     if (const auto given = options_.layouts.find(name); given != options_.layouts.end()) {
       return given->second;
@@ -103,8 +104,7 @@ class Placing {
     if (const int parameter = uses_.parameter_of[at(number)]; parameter >= 0) {
       return sharded_[at(parameter)] ? sharded_layout(options_.mesh) : whole_;
     }
-    if (std::ranges::none_of(options_.batch,
-                             [&](const std::string& prefix) { return name.starts_with(prefix); })) {
+    if (input.role != Role::rows) {
       return whole_;
     }
     if (x.shape.size() == 0 || x.shape[0] % options_.mesh.size() != 0) {
@@ -118,15 +118,12 @@ class Placing {
   }
 
   void make_inputs() {
-    std::map<int, std::string> in_order;
-    for (const auto& [name, number] : from_.inputs) {
-      in_order[number] = name;
-    }
-    for (const auto& [number, name] : in_order) {
+    for (const auto& [number, name] : from_.inputs_in_order()) {
       const ProgramTensor& x = from_.tensors[at(number)];
-      const SpecHandle spec = Spec::make(layout_of_input(name, number), x.shape, x.dtype);
+      const ProgramInput& input = from_.inputs.at(name);
+      const SpecHandle spec = Spec::make(layout_of_input(name, input), x.shape, x.dtype);
       tensors_[at(number)] = make_distributed(empty(local_shape(*spec), x.dtype, meta), spec);
-      recorder_.input(name, tensors_[at(number)], x.category);
+      recorder_.input(name, tensors_[at(number)], input.role, x.category, input.micro_batch);
     }
   }
 
@@ -314,6 +311,7 @@ void check_step(const Program& program, const DataParallelOptions& options) {
           .expected = "a step of one rank, on plain tensors",
           .advice = "record it without styles on a mesh of one rank, below distribution"});
   }
+  check_roles(program);
 }
 
 }  // namespace
@@ -322,12 +320,12 @@ std::map<std::string, Layout> parameter_layouts(const Program& program,
                                                 const DataParallelOptions& options) {
   check_step(program, options);
   const PlannedMemoryScope planned;
-  const Program steps = without_whole_views(as_written(program), options);
-  const std::vector<bool> sharded = sharded_parameters(steps, uses_of(steps, options), options);
+  const Program steps = without_whole_views(as_written(program));
+  const std::vector<bool> sharded = sharded_parameters(steps, uses_of(steps), options);
   std::map<std::string, Layout> layouts;
-  for (const auto& [name, number] : steps.inputs) {
-    if (name.starts_with(options.parameters)) {
-      layouts.emplace(name, sharded[at(number)] ? sharded_layout(options.mesh)
+  for (const auto& [name, input] : steps.inputs) {
+    if (input.role == Role::parameter) {
+      layouts.emplace(name, sharded[at(input.number)] ? sharded_layout(options.mesh)
                                                 : Layout::replicated(options.mesh));
     }
   }
@@ -337,7 +335,7 @@ std::map<std::string, Layout> parameter_layouts(const Program& program,
 Program data_parallel(const Program& program, const DataParallelOptions& options) {
   check_step(program, options);
   const PlannedMemoryScope planned;  // memory without bytes has categories too
-  const Program steps = without_whole_views(as_written(program), options);
+  const Program steps = without_whole_views(as_written(program));
   return Placing(steps, options).place();
 }
 

@@ -35,10 +35,6 @@ struct DataParallelOptions {
   /// All of its axes split the batch, the first one into the largest parts. Parameters are sharded
   /// along the last axis only: on a mesh of several, this is hybrid sharding.
   DeviceMesh mesh = {};
-  /// Inputs whose names begin with one of these are split along dim 0, which is the batch.
-  std::vector<std::string> batch = {"rows."};
-  /// Inputs whose names begin so are parameters.
-  std::string parameters = "parameter.";
   /// A sharded parameter is gathered again in backward; otherwise what forward has gathered is kept
   /// for it.
   bool gathers_again = true;
@@ -51,12 +47,11 @@ struct DataParallelOptions {
   std::int64_t group_bytes = 0;
   /// Outputs that would be sums of the ranks' terms are reduced, so that the host can read them.
   bool reduces_outputs = true;
-  /// Outputs whose names begin so are gradients, of the input or parameter of the same name.
-  std::string gradients = "gradient.";
 };
 
 /// The data parallel step, above distribution, of a step of one rank for the whole batch: a program
-/// of plain tensors, as Training records it without styles on a mesh of one rank. Nothing is
+/// of plain tensors, as Training records it without styles on a mesh of one rank. Inputs with
+/// Role::rows are split along dim 0, and those with Role::parameter are placed. Nothing is
 /// computed: the instructions run on the meta device, as distributed tensors of the options'
 /// layouts, and each redistribution is an instruction of the result; lower() makes the program of
 /// a rank from it.

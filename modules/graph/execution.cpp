@@ -25,6 +25,14 @@ import :transform;
 
 namespace tessera::graph {
 
+ExecutionOptions without_changes(ExecutionOptions options) {
+  options.transforms.clear();
+  options.dump.clear();
+  options.memory_budget = 0;
+  options.passes = without_keeping(options.passes);
+  return options;
+}
+
 std::vector<std::string> executor_names() { return {"compiled", "interpreter", "planned"}; }
 
 void check(const ExecutionOptions& options) {
@@ -49,11 +57,11 @@ std::ptrdiff_t collectives_of(const Program& program) {
 /// Those after which a program that is within its budget still is: what moves may pack worse. What
 /// changes communication stays, because all ranks must decide alike.
 std::vector<std::string> within_budget(Program program, std::span<const std::string> names,
-                                       std::int64_t budget) {
+                                       std::int64_t budget, const Agree& agree) {
   std::vector<std::string> kept;
   for (const std::string& name : names) {
     Program changed = program;
-    run_checked(changed, {&name, 1}, {});
+    run_checked(changed, {&name, 1}, {}, agree);
     if (planned_bytes(changed) <= budget || collectives_of(changed) != collectives_of(program)) {
       kept.push_back(name);
       program = std::move(changed);
@@ -78,7 +86,7 @@ void check_budget(const Program& program, const ExecutionOptions& options, const
 /// What a step keeps until the next one. Error (input): that alone is more than the budget.
 std::int64_t kept_bytes(const Program& program, const ExecutionOptions& options) {
   const std::int64_t kept =
-      options.across_steps ? split_across_steps(program, options.given_anew).pending_bytes : 0;
+      options.across_steps ? split_across_steps(program).pending_bytes : 0;
   if (kept >= options.memory_budget) {
     fail_input(
         {.thing = "graph.memory_budget",
@@ -105,28 +113,33 @@ void improve(Program& program, const ExecutionOptions& options) {
   const std::span<const std::string> all = options.passes;
   if (options.memory_budget == 0) {
     if (!all.empty() || !dump.empty()) {
-      run_passes(program, all, dump);
+      run_passes(program, all, dump, options.agree);
     }
     return;
   }
-  const auto last = std::ranges::find(all, "lifetimes");
-  const auto before = last == all.end() ? 0 : static_cast<std::size_t>(last - all.begin()) + 1;
-  run_checked(program, all.first(before), dump);
+  const auto last = std::ranges::find_if(
+      all.rbegin(), all.rend(), [](const std::string& name) { return find_pass(name).ends_lifetimes; });
+  const auto before = static_cast<std::size_t>(all.rend() - last);
+  run_checked(program, all.first(before), dump, options.agree);
   const std::int64_t kept = kept_bytes(program, options);
   fit_memory(program, options.memory_budget, fit_options(options, kept));
   const std::int64_t budget = options.memory_budget - kept;
-  std::vector<std::string> names(all.begin() + static_cast<std::ptrdiff_t>(before), all.end());
-  if (std::erase(names, "keep_gathers") > 0) {
+  const std::span<const std::string> names = all.subspan(before);
+  for (const std::string& name : names) {
+    const std::optional<PartialPass>& keeps = find_pass(name).keeps;
+    if (!keeps) {
+      continue;
+    }
     if (options.kept_gathers < 0) {
-      keep_gathers_within(program, budget);
+      keeps->within(program, budget);
     } else {
-      keep_gathers(program, options.kept_gathers);
+      keeps->spare(program, options.kept_gathers);
       check_budget(program, options, "the step needs more with the gathers that it keeps",
                    "leave room for what ranks with larger shards need");
     }
   }
-  const std::vector<std::string> rest = within_budget(program, names, budget);
-  run_checked(program, rest, dump.empty() ? dump : dump + "/within-budget");
+  const std::vector<std::string> rest = within_budget(program, without_keeping(names), budget, options.agree);
+  run_checked(program, rest, dump.empty() ? dump : dump + "/within-budget", options.agree);
 }
 
 }  // namespace
@@ -146,19 +159,19 @@ void transform(Program& program, const ExecutionOptions& options, AddedState& ad
 }
 
 AcrossSteps across_steps(const Program& program, const ExecutionOptions& options) {
-  AcrossSteps parts = split_across_steps(program, options.given_anew);
+  AcrossSteps parts = split_across_steps(program);
   if (!parts.refusal.empty()) {
     return parts;
   }
   std::vector<std::string> names;  // of the options' passes, what only moves communication
   std::ranges::copy_if(options.passes, std::back_inserter(names), [](const std::string& name) {
-    return name == "early_issues" || name == "late_waits";
+    return find_pass(name).moves_communication;
   });
   for (Program* const part : {&parts.first, &parts.middle, &parts.last}) {
     if (options.memory_budget == 0) {
       run_checked(*part, names, {});
     } else {
-      run_checked(*part, within_budget(*part, names, options.memory_budget), {});
+      run_checked(*part, within_budget(*part, names, options.memory_budget, options.agree), {});
       check_budget(*part, options, "the step needs more when its update is left to the next one",
                    "leave room for it, or set graph.across_steps=false");
     }

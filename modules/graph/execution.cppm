@@ -14,17 +14,18 @@ struct ExecutionOptions {
   std::string executor = "planned";
   /// What the program is improved by before it is executed, in this order; see run_passes.
   std::vector<std::string> passes = {};
-  /// Bytes that a step may need at once; 0: any. After the pass `lifetimes` the program is fitted;
-  /// see fit_memory.
+  /// Bytes that a step may need at once; 0: any. After the passes that end lifetimes the program is
+  /// fitted; see fit_memory.
   std::int64_t memory_budget = 0;
-  /// With a budget and the pass `keep_gathers`: how many gathers it spares, the same number on all
-  /// ranks; -1: as many as this rank's program has room for, which a rank must not decide alone.
+  /// With a budget and a pass that keeps memory to spare communication (Pass::keeps): how many calls
+  /// it spares, the same number on all ranks; -1: as many as this rank's program has room for,
+  /// which a rank must not decide alone.
   int kept_gathers = -1;
   /// Where values may be kept between two uses to keep the budget, if that costs less than to
   /// compute them again; null: nowhere.
   std::shared_ptr<OtherMemory> elsewhere = nullptr;
-  /// What it costs, where `elsewhere` is given. All ranks must have the same numbers with the pass
-  /// `keep_gathers`.
+  /// What it costs, where `elsewhere` is given. All ranks must have the same numbers with a pass
+  /// that keeps memory to spare communication.
   ComputeRates computing = {};
   OffloadRates offloading = {};
   /// What changes the step, after all of this.
@@ -34,12 +35,18 @@ struct ExecutionOptions {
   bool compares_recordings = false;
   /// The program is captured and not executed, so anchors may be left in it.
   bool keeps_anchors = false;
+  /// How ranks agree on changes of communication that passes propose. All ranks of the run capture
+  /// the same steps and replay them alike then, as one that merged calls and one that did not would
+  /// not fit together. Null: such passes change nothing.
+  Agree agree = {};
   std::string dump = {};  // a folder; rank r's program before and after each pass is in rank-r
-  /// The update of a step may be left to the next one; see AcrossSteps. Inputs whose names begin so
-  /// are other tensors then.
+  /// The update of a step may be left to the next one; see AcrossSteps.
   bool across_steps = false;
-  std::vector<std::string> given_anew = {"rows.", "scaler."};
 };
+
+/// The same for a program that changes nothing, such as an evaluation: without transformations,
+/// which change steps, and without what belongs to a budget of memory.
+ExecutionOptions without_changes(ExecutionOptions options);
 
 /// "compiled" (Planned, with compiled kernels), "interpreter" (Replay), "planned" (Planned).
 std::vector<std::string> executor_names();

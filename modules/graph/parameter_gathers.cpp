@@ -79,8 +79,8 @@ ParameterGathers::ParameterGathers(const Program& program, const ParameterUses& 
   find_order();
 }
 
-bool ParameterGathers::is_forward(const std::string& phase) const {
-  return !options_.gathers_again || phase == "forward";
+bool ParameterGathers::is_forward(Phase phase) const {
+  return !options_.gathers_again || phase == Phase::forward;
 }
 
 void ParameterGathers::make_groups() {
@@ -117,7 +117,7 @@ void ParameterGathers::find_order() {
   });
 }
 
-void ParameterGathers::enter(const std::string& phase) {
+void ParameterGathers::enter(Phase phase) {
   const bool now = is_forward(phase);
   if (forward_ == now) {
     return;

@@ -25,7 +25,7 @@ class ParameterGathers {
                    const DataParallelOptions& options);
 
   /// Called before each instruction with its phase.
-  void enter(const std::string& phase);
+  void enter(Phase phase);
   /// All of a sharded parameter, or of a view of it.
   Tensor whole(int number);
   /// Called before the first instruction that writes a parameter: peers may still read them.
@@ -47,7 +47,7 @@ class ParameterGathers {
   };
 
   /// Whether a phase is of the pass forward, which gathers for itself.
-  bool is_forward(const std::string& phase) const;
+  bool is_forward(Phase phase) const;
   /// The sharded parameters that the step uses, in the order of their first uses.
   std::vector<int> used_parameters() const;
   void make_groups();

@@ -60,7 +60,9 @@ int Editor::state(const std::string& name, const Tensor& initial) {
           .got = form_of(initial.shape(), initial.dtype())});
   }
   program_.tensors.push_back({{initial.shape(), initial.dtype()}, {}, MemoryCategory::optimizer});
-  return program_.inputs[input] = static_cast<int>(program_.tensors.size()) - 1;
+  const int number = static_cast<int>(program_.tensors.size()) - 1;
+  program_.inputs[input] = {.number = number, .role = Role::transform_state};
+  return number;
 }
 
 void Editor::move_to(std::size_t section, std::size_t at) {
@@ -127,7 +129,7 @@ void Editor::remove_input(const std::string& name) {
           .wrong = fmt::format("the step has no input '{}'", name)});
   }
   const auto used = [&](const std::vector<int>& numbers) {
-    return std::ranges::find(numbers, found->second) != numbers.end();
+    return std::ranges::find(numbers, found->second.number) != numbers.end();
   };
   int place = 0;
   for (const Instruction* i : places_of(program_)) {
@@ -139,7 +141,7 @@ void Editor::remove_input(const std::string& name) {
     ++place;
   }
   for (const auto& [output, number] : program_.outputs) {
-    if (number == found->second) {
+    if (number == found->second.number) {
       fail({.thing = "Editor::remove_input",
             .wrong = fmt::format("'{}' is the output '{}'", name, output)});
     }
@@ -282,14 +284,14 @@ void run_transform(const Transform& transform, Program& program, AddedState& sta
         fail({.thing = "program", .wrong = fmt::format("it has no output '{}' any more", name)});
       }
     }
-    for (const auto& [name, number] : program.inputs) {
-      const ProgramTensor& input = program.tensors[index(number)];
+    for (const auto& [name, of] : program.inputs) {
+      const ProgramTensor& input = program.tensors[index(of.number)];
       const auto own = state.find(name);
       const auto given = before.inputs.find(name);
       const bool fits = own != state.end()
                             ? same_form(input, own->second)
                             : given != before.inputs.end() &&
-                                  same_form(input, described(before.tensors[index(given->second)]));
+                                  same_form(input, described(before.tensors[index(given->second.number)]));
       if (!fits) {
         fail({.thing = "program",
               .wrong = fmt::format("nothing has its input '{}' ({})", name,

@@ -31,8 +31,7 @@ std::size_t at(int number) { return static_cast<std::size_t>(number); }
 
 class Finder {
  public:
-  Finder(const Program& program, const DataParallelOptions& options)
-      : program_(program), options_(options) {
+  explicit Finder(const Program& program) : program_(program) {
     const std::size_t count = program.tensors.size();
     uses_.parameter_of.assign(count, -1);
     uses_.root.assign(count, -1);
@@ -56,29 +55,20 @@ class Finder {
 
  private:
   void find_parameters() {
-    for (const auto& [name, number] : program_.inputs) {
-      if (name.starts_with(options_.parameters)) {
-        uses_.parameters.push_back(number);
-        uses_.parameter_of[at(number)] = number;
-        uses_.root[at(number)] = number;
+    for (const auto& [name, input] : program_.inputs) {
+      if (input.role == Role::parameter) {
+        uses_.parameters.push_back(input.number);
+        uses_.parameter_of[at(input.number)] = input.number;
+        uses_.root[at(input.number)] = input.number;
       }
     }
   }
 
   void find_gradient_outputs() {
-    for (const auto& [name, number] : program_.outputs) {
-      if (!name.starts_with(options_.gradients)) {
-        continue;
-      }
-      const std::string of = name.substr(options_.gradients.size());
-      const auto parameter = program_.inputs.find(options_.parameters + of);
-      const auto input = program_.inputs.find(of);
-      if (parameter != program_.inputs.end()) {
-        uses_.parameter_of[at(number)] = parameter->second;
-      } else if (input == program_.inputs.end()) {
-        fail({.thing = "data_parallel",
-              .wrong = fmt::format("output '{}' is the gradient of no input", name),
-              .expected = fmt::format("an input '{}{}' or '{}'", options_.parameters, of, of)});
+    for (const auto& [output, name] : program_.gradients) {
+      const ProgramInput& input = program_.inputs.at(name);
+      if (input.role == Role::parameter) {
+        uses_.parameter_of[at(program_.outputs.at(output))] = input.number;
       }
     }
   }
@@ -146,14 +136,13 @@ class Finder {
 
   void completes(int number, int place) {
     const bool is_input = std::ranges::any_of(
-        program_.inputs, [&](const auto& input) { return input.second == number; });
+        program_.inputs, [&](const auto& input) { return input.second.number == number; });
     if (uses_.parameter_of[at(number)] >= 0 && !is_input && place < uses_.update) {
       uses_.complete_at[at(number)] = place;
     }
   }
 
   const Program& program_;
-  const DataParallelOptions& options_;
   ParameterUses uses_;
 };
 
@@ -162,8 +151,8 @@ std::int64_t kept_activations(const Program& program) {
   std::map<int, std::int64_t> made;
   std::int64_t bytes = 0;
   for (const Instruction* i : places_of(program)) {
-    const std::string& phase = program.scopes[at(i->scope)].phase;
-    if (phase == "backward") {
+    const Phase phase = program.scopes[at(i->scope)].phase;
+    if (phase == Phase::backward) {
       for (const int number : i->in) {
         const auto found = made.find(number);
         bytes += found == made.end() ? 0 : found->second;
@@ -172,7 +161,7 @@ std::int64_t kept_activations(const Program& program) {
     }
     const bool fresh = i->kind == Kind::call && effects_of(*i->op).aliasing == Aliasing::none;
     for (const int number : i->out) {
-      if (phase == "forward" && fresh && number >= 0) {
+      if (phase == Phase::forward && fresh && number >= 0) {
         made[number] = bytes_of(program.tensors[at(number)]);
       }
     }
@@ -202,7 +191,7 @@ std::int64_t bytes_of(const ProgramTensor& x) {
 
 std::string name_of_input(const Program& program, int number) {
   return std::ranges::find_if(program.inputs,
-                              [&](const auto& input) { return input.second == number; })
+                              [&](const auto& input) { return input.second.number == number; })
       ->first;
 }
 
@@ -243,12 +232,12 @@ bool is_written(const Instruction& i, std::size_t operand) {
   return i.kind == Kind::call && i.op->writes(i.op->place_of(operand, i.in.size()).operand);
 }
 
-Program without_whole_views(Program program, const DataParallelOptions& options) {
+Program without_whole_views(Program program) {
   const Shadow shadow = shadow_of(program);
   std::map<int, int> parameters;  // by memory
-  for (const auto& [name, number] : program.inputs) {
-    if (name.starts_with(options.parameters)) {
-      parameters[shadow.memory_of[at(number)]] = number;
+  for (const auto& [name, input] : program.inputs) {
+    if (input.role == Role::parameter) {
+      parameters[shadow.memory_of[at(input.number)]] = input.number;
     }
   }
   const auto instead = [&](int number) {
@@ -274,8 +263,8 @@ Program without_whole_views(Program program, const DataParallelOptions& options)
   return program;
 }
 
-ParameterUses uses_of(const Program& program, const DataParallelOptions& options) {
-  return Finder(program, options).find();
+ParameterUses uses_of(const Program& program) {
+  return Finder(program).find();
 }
 
 std::vector<bool> sharded_parameters(const Program& program, const ParameterUses& uses,

@@ -24,15 +24,14 @@ struct ParameterUses {
   int update = 0;
 };
 
-/// Errors: an output is called a gradient and there is no such parameter or input.
-ParameterUses uses_of(const Program& program, const DataParallelOptions& options);
+ParameterUses uses_of(const Program& program);
 
 /// The parameters that are sharded (see DataParallelMode), by number.
 std::vector<bool> sharded_parameters(const Program& program, const ParameterUses& uses,
                                      const DataParallelOptions& options);
 
 /// The program, with each parameter in place of the views that are all of it.
-Program without_whole_views(Program program, const DataParallelOptions& options);
+Program without_whole_views(Program program);
 
 /// See DataParallelOptions::group_bytes.
 std::int64_t group_bytes(const Program& program, const ParameterUses& uses,

@@ -2,6 +2,7 @@ module tessera.passes:builtin;
 
 import tessera.base;
 import tessera.program;
+import :pass;
 
 // The passes: each changes a program, and leaves the bits of its results. `known`: the analysis of
 // the program as it comes in.
@@ -9,6 +10,8 @@ namespace tessera::graph {
 
 void remove_dead(Program& program, const Analysis& known);
 void merge_common(Program& program, const Analysis& known);
+/// Communication of values that all ranks have exchanged before is not repeated.
+void merge_collectives(Program& program, const Analysis& known, const Agree& agree);
 void simplify_views(Program& program, const Analysis& known);
 void split_lifetimes(Program& program, const Analysis& known);
 void advance_issues(Program& program, const Analysis& known);

@@ -26,11 +26,15 @@ class Needs {
         named_(program.tensors.size(), false),
         read_(shadow_.memories.size(), false),
         used_(shadow_.memories.size(), false) {
-    for (const auto* const names : {&program.inputs, &program.outputs}) {
-      for (const auto& [name, number] : *names) {
-        name_(number);
-        read_[memory(number)] = true;
-      }
+    const auto add = [&](int number) {
+      name_(number);
+      read_[memory(number)] = true;
+    };
+    for (const auto& [name, input] : program.inputs) {
+      add(input.number);  // what the step leaves in it is seen
+    }
+    for (const auto& [name, number] : program.outputs) {
+      add(number);
     }
     while (mark()) {
     }

@@ -21,6 +21,7 @@ import tessera.plugin;
 import tessera.program;
 import :pass;
 import :builtin;
+import :keep_gathers;
 
 namespace tessera::graph {
 namespace {
@@ -60,9 +61,10 @@ Pass from_plugin(const std::string& name) {
     fail_unknown(name, known);
   }
   Pass pass = plugin::host().find<Pass>(name)();
-  if (pass.name != name || !pass.run) {
+  const bool runs = pass.run || pass.run_agreed;
+  if (pass.name != name || !runs) {
     fail({.thing = fmt::format("pass '{}'", name),
-          .wrong = pass.run ? "its plugin returned a pass of another name"
+          .wrong = runs ? "its plugin returned a pass of another name"
                             : "its plugin returned a pass without a function",
           .expected = fmt::format("'{}'", name),
           .got = fmt::format("'{}'", pass.name)});
@@ -78,6 +80,11 @@ const std::vector<Pass>& built_in_passes() {
        .about = "Views of views become views of the memory's first tensor; equal views become one.",
        .is_default = true,
        .run = simplify_views},
+      {.name = "merge_collectives",
+       .about = "Collectives that all ranks make of the same values twice are made once, where that "
+                "does not raise the peak of memory.",
+       .is_default = true,
+       .run_agreed = merge_collectives},
       {.name = "common",
        .about = "Merges calls that compute the same values, where the first result is still there.",
        .is_default = true,
@@ -91,11 +98,13 @@ const std::vector<Pass>& built_in_passes() {
        .about = "Memory that is released and restored becomes a new memory for each time, so that "
                 "others can take its place in between.",
        .is_default = true,
+       .ends_lifetimes = true,
        .run = split_lifetimes},
       {.name = "keep_gathers",
        .about = "What was gathered before is kept and not gathered again. With a budget of memory: "
                 "as much as fits.",
        .after = {"lifetimes"},
+       .keeps = PartialPass{.spare = keep_gathers, .within = keep_gathers_within},
        .run = keep_all_gathers},
       {.name = "recompute",
        .about = "What is cheap to compute again is not kept from forward, where that lowers the "
@@ -106,10 +115,12 @@ const std::vector<Pass>& built_in_passes() {
        .about = "Collectives are issued as early as their operands and the peak of memory permit.",
        .after = {"lifetimes"},
        .is_default = true,
+       .moves_communication = true,
        .run = advance_issues},
       {.name = "late_waits",
        .about = "Waits for collectives move down to where their results are first used.",
        .is_default = true,
+       .moves_communication = true,
        .run = delay_waits},
   };
   return passes;
@@ -146,6 +157,13 @@ const Pass& find_pass(const std::string& name) {
                                : loaded.emplace(name, from_plugin(name)).first->second;
 }
 
+std::vector<std::string> without_keeping(std::span<const std::string> names) {
+  std::vector<std::string> others;
+  std::ranges::copy_if(names, std::back_inserter(others),
+                       [](const std::string& name) { return !find_pass(name).keeps; });
+  return others;
+}
+
 void check_passes(std::span<const std::string> names) {
   for (std::size_t i = 0; i < names.size(); ++i) {
     for (const std::string& needed : find_pass(names[i]).after) {
@@ -158,14 +176,18 @@ void check_passes(std::span<const std::string> names) {
   }
 }
 
+std::vector<bool> suppose_agreement(std::span<const Proposal> proposals) {
+  return std::vector<bool>(proposals.size(), true);
+}
+
 std::vector<PassReport> run_passes(Program& program, std::span<const std::string> names,
-                                   const std::string& dump) {
+                                   const std::string& dump, const Agree& agree) {
   check_passes(names);
-  return run_checked(program, names, dump);
+  return run_checked(program, names, dump, agree);
 }
 
 std::vector<PassReport> run_checked(Program& program, std::span<const std::string> names,
-                                    const std::string& dump) {
+                                    const std::string& dump, const Agree& agree) {
   std::unique_ptr<Analysis> known = verified(program);
   ValueNames value_names;
   Values values = values_of(program, *known, value_names);
@@ -180,7 +202,12 @@ std::vector<PassReport> run_checked(Program& program, std::span<const std::strin
     PassReport report = {
         .name = name, .instructions_before = known->places(), .peak_before = known->peak_bytes()};
     try {
-      find_pass(name).run(program, *known);
+      const Pass& pass = find_pass(name);
+      if (pass.run) {
+        pass.run(program, *known);
+      } else if (agree) {
+        pass.run_agreed(program, *known, agree);
+      }
       known = verified(program);
       Values left = values_of(program, *known, value_names);
       compare(before, values, program, left);

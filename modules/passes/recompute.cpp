@@ -90,13 +90,13 @@ class Recomputer {
   }
 
   void store(std::size_t offload, int scope, std::vector<Instruction>& into) {
-    scope = program_.scope({"offload", program_.scopes[index(scope)].module});
+    scope = program_.scope({Phase::offload, program_.scopes[index(scope)].module});
     stored_[offload] = copy(numbers_.base(index(offloads_[offload].memory)), true, scope, into);
   }
 
   void fetch(const Recomputation& again, std::vector<Instruction>& into) {
     const Offload& offload = offloads_[index(again.offload)];
-    const int scope = program_.scope({"fetch", module_of(instructions_[index(again.place)])});
+    const int scope = program_.scope({Phase::fetch, module_of(instructions_[index(again.place)])});
     const int made = copy(stored_[index(again.offload)], false, scope, into);
     made_[key_of(again)][offload.memory] = made;
     for (const int revived : again.revived) {
@@ -165,7 +165,7 @@ class Recomputer {
   }
 
   int scope_of(const Instruction& call) {
-    return program_.scope({"recomputation", module_of(call)});
+    return program_.scope({Phase::recomputation, module_of(call)});
   }
   std::string module_of(const Instruction& call) const {
     return program_.scopes[index(call.scope)].module;

@@ -22,8 +22,8 @@ Renumbering::Renumbering(Program& program, const Shadow& shadow)
       number_of_(program.tensors.size()),
       time_of_(program.tensors.size(), 0) {
   std::iota(number_of_.begin(), number_of_.end(), 0);
-  for (const auto& [name, number] : program.inputs) {
-    first_[memory(number)] = base_[memory(number)] = number;
+  for (const auto& [name, input] : program.inputs) {
+    first_[memory(input.number)] = base_[memory(input.number)] = input.number;
   }
 }
 

@@ -31,8 +31,8 @@ class Views {
   }
 
   void simplify() {
-    for (const auto& [name, number] : program_.inputs) {
-      define(number);
+    for (const auto& [name, input] : program_.inputs) {
+      define(input.number);
     }
     std::size_t place = 0;
     for (Section& section : program_.sections) {

@@ -125,7 +125,7 @@ std::string place_in_words(const Program& program, int place) {
   for (const Section& section : program.sections) {
     const auto count = static_cast<int>(section.instructions.size());
     if (place < count) {
-      return fmt::format("section '{}', instruction {} ({})", section.name, place + 1,
+      return fmt::format("section '{}', instruction {} ({})", name_of(section.kind), place + 1,
                          tessera::to_text(program, section.instructions[index(place)]));
     }
     place -= count;

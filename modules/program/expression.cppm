@@ -11,6 +11,8 @@ struct StepVariables {
   std::map<std::string, double> numbers = {};        // "lr"
   std::map<std::string, std::int64_t> counts = {};   // "step"
   std::map<std::string, RandomStream> streams = {};  // where each stands at the step's beginning
+  /// Values of the host that decide how the step goes, by their names: a flag, a stage.
+  std::map<std::string, double> guards = {};
 };
 
 /// A number as it follows from the variables of a step: "lr", "step+3", "min(lr, 1/sqrt(step))". It

@@ -121,8 +121,8 @@ std::string guard_in_words(const GuardValue& recorded, double now) {
 void check_guards(const Program& program) {
   // By number: the input whose memory it is in; empty: none.
   std::vector<std::string> outlives(program.tensors.size());
-  for (const auto& [name, number] : program.inputs) {
-    outlives[static_cast<std::size_t>(number)] = name;
+  for (const auto& [name, input] : program.inputs) {
+    outlives[static_cast<std::size_t>(input.number)] = name;
   }
   const auto of = [&](int number) {
     return number < 0 ? std::string() : outlives[static_cast<std::size_t>(number)];

@@ -102,14 +102,14 @@ std::string to_text(const Program& program, const Instruction& i) {
   }
   const ProgramScope& scope = program.scopes[static_cast<std::size_t>(i.scope)];
   if (i.scope != 0) {
-    text += fmt::format(" @ {}{}{}", scope.phase.empty() ? "-" : scope.phase,
+    text += fmt::format(" @ {}{}{}", scope.phase == Phase::none ? "-" : name_of(scope.phase),
                         scope.module.empty() ? "" : " in ", scope.module);
   }
   return text;
 }
 
 std::string Program::to_text() const {
-  std::string text = fmt::format("tessera program 1\nrank {}\n", rank);
+  std::string text = fmt::format("tessera program 2\nrank {}\n", rank);
   if (level == ModeLevel::above_distribution) {
     text += "level above distribution\n";
   }
@@ -125,27 +125,30 @@ std::string Program::to_text() const {
   for (const auto& [name, drawn] : draws) {
     text += fmt::format("stream {} draws {}\n", name, drawn);
   }
-  for (const auto& [name, value] : required) {
-    text += fmt::format("required {} = {}\n", name, value);
+  for (const auto& [name, value] : guards) {
+    text += fmt::format("guard {} = {}\n", name, value);
   }
-  std::map<int, std::string> in_order;
-  for (const auto& [name, number] : inputs) {
-    in_order[number] = name;
-  }
-  for (const auto& [number, name] : in_order) {
-    text += fmt::format("input {} = {}\n", typed(*this, number), name);
+  for (const auto& [number, name] : inputs_in_order()) {
+    const ProgramInput& input = inputs.at(name);
+    const std::string role = input.role == Role::other  ? std::string()
+                             : input.role == Role::rows ? fmt::format("rows {} ", input.micro_batch)
+                                                        : fmt::format("{} ", name_of(input.role));
+    text += fmt::format("input {}{} = {}\n", role, typed(*this, number), name);
   }
   for (const ProgramUpdate& update : updates) {
     text += fmt::format("optimizer {} updates {}\n", update.optimizer, update.input);
   }
   for (const Section& section : sections) {
-    text += fmt::format("section {}\n", section.name);
+    text += fmt::format("section {}\n", name_of(section.kind));
     for (const Instruction& instruction : section.instructions) {
       text += fmt::format("  {}\n", tessera::to_text(*this, instruction));
     }
   }
   for (const auto& [name, number] : outputs) {
     text += fmt::format("output %{} = {}\n", number, name);
+  }
+  for (const auto& [output, input] : gradients) {
+    text += fmt::format("gradient of {} = {}\n", input, output);
   }
   return text + "end\n";
 }
@@ -174,6 +177,18 @@ std::string read_in_words(const Program& program, const Instruction& check) {
   return what;
 }
 
+bool operator==(const ProgramInput& a, const ProgramInput& b) {
+  return a.number == b.number && a.role == b.role && a.micro_batch == b.micro_batch;
+}
+
+std::map<int, std::string> Program::inputs_in_order() const {
+  std::map<int, std::string> in_order;
+  for (const auto& [name, input] : inputs) {
+    in_order[input.number] = name;
+  }
+  return in_order;
+}
+
 bool operator==(const ProgramUpdate& a, const ProgramUpdate& b) {
   return a.optimizer == b.optimizer && a.input == b.input;
 }
@@ -199,10 +214,7 @@ int Program::scope(const ProgramScope& scope) {
 }
 
 std::vector<std::string> Program::written() const {
-  std::map<int, std::string> names;  // of a number that is an input or a view of it
-  for (const auto& [name, number] : inputs) {
-    names[number] = name;
-  }
+  std::map<int, std::string> names = inputs_in_order();  // of a number, or of a view of it
   std::set<std::string> all;
   for (const Section& section : sections) {
     for (const Instruction& i : section.instructions) {

@@ -5,6 +5,7 @@ import tessera.mesh;
 import tessera.device;
 import tessera.tensor;
 import :expression;
+import :roles;
 
 export namespace tessera {
 
@@ -29,7 +30,7 @@ struct ProgramTensor : ResultShape {
 
 /// Where an instruction comes from.
 struct ProgramScope {
-  std::string phase = {};   // "forward", "backward", "recomputation", "optimizer", ...
+  Phase phase = Phase::none;
   std::string module = {};  // the innermost one, by its qualified name
 };
 
@@ -63,9 +64,17 @@ struct Instruction {
 /// Instructions that are executed together; between two sections the host may read outputs and set
 /// variables.
 struct Section {
-  std::string name;
+  SectionKind kind = SectionKind::step;
   std::vector<Instruction> instructions = {};
 };
+
+/// A tensor that exists before the step.
+struct ProgramInput {
+  int number = -1;
+  Role role = Role::other;
+  int micro_batch = 0;  // of rows: which micro-batch of the step they are
+};
+bool operator==(const ProgramInput& a, const ProgramInput& b);
 
 /// A parameter of which an optimizer counts a step where a step with this program is taken.
 struct ProgramUpdate {
@@ -83,22 +92,25 @@ struct Program {
   int rank = 0;
   std::vector<DeviceMesh> meshes = {};      // of the layouts, in the order of their first tensors
   std::vector<ProgramTensor> tensors = {};  // by number
-  std::map<std::string, int> inputs = {};   // tensors that exist before the step
+  std::map<std::string, ProgramInput> inputs = {};
   std::map<std::string, int> outputs = {};
+  std::map<std::string, std::string> gradients = {};  // outputs that are gradients of inputs
   std::vector<Section> sections = {};
   std::vector<ProgramScope> scopes = {ProgramScope()};  // the first one says nothing
   std::vector<std::string> numbers = {};                // that bindings use, in their order
   std::vector<std::string> counts = {};
   /// How many numbers the step takes of each stream.
   std::map<std::string, std::uint64_t> draws = {};
-  /// Numbers with which alone the program is right: declared guards (see guard_prefix).
-  std::map<std::string, double> required = {};
+  /// The values of StepVariables::guards with which alone the program is right.
+  std::map<std::string, double> guards = {};
   std::vector<ProgramUpdate> updates = {};
 
   /// The number of a mesh; added where it is new.
   std::size_t mesh(const DeviceMesh& mesh);
   /// The number of a scope; added where it is new.
   int scope(const ProgramScope& scope);
+  /// Names of the inputs by their numbers.
+  std::map<int, std::string> inputs_in_order() const;
   /// Inputs whose values operators write; what only waits for their memory does not.
   std::vector<std::string> written() const;
   /// One instruction a line; the same in every process. See docs/graph.md.
@@ -116,9 +128,6 @@ Tensor aliased(const Instruction& instruction, const ResultShape& shape, const T
 /// By number of a program's tensors: whether other ranks read its memory, because they reduce it.
 std::vector<bool> read_by_peers(const Program& program);
 
-/// Numbers whose names begin so are declared guards: values of the host that decide how a step goes
-/// (a flag, a stage). A program is that of steps with the same ones.
-constexpr std::string_view guard_prefix = "guard.";
 /// What the host reads in a check, by operator and module: for errors.
 std::string read_in_words(const Program& program, const Instruction& check);
 

@@ -69,7 +69,7 @@ void Line::refuse(std::string expected) const {
 }
 
 void Line::check_version() {
-  constexpr std::string_view version = "1";
+  constexpr std::string_view version = "2";
   const std::string_view whole = rest_;
   if (!take("tessera program ")) {
     fail_input({.wrong = "this is not a program",

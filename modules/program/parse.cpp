@@ -53,13 +53,14 @@ class Parser {
     } else if (line.take("stream ")) {
       const std::string name(line.until(" draws "));
       program.draws[name] = line.number<std::uint64_t>();
-    } else if (line.take("required ")) {
+    } else if (line.take("guard ")) {
       const std::string name(line.until(" = "));
-      program.required[name] = line.number<double>();
+      program.guards[name] = line.number<double>();
     } else if (line.take("input ")) {
-      const int number = definition(line);
+      ProgramInput input = role(line);
+      input.number = definition(line);
       line.expect(" = ");
-      if (!program.inputs.emplace(std::string(line.all()), number).second) {
+      if (!program.inputs.emplace(std::string(line.all()), input).second) {
         fail_input("an input of this name is above");
       }
     } else if (line.take("optimizer ")) {
@@ -73,16 +74,23 @@ class Parser {
       }
       program.updates.push_back(std::move(update));
     } else if (line.take("section ")) {
-      program.sections.push_back({std::string(line.all())});
+      const auto kind = section_kind_named(line.rest());
+      if (!kind) {
+        line.refuse("the section step, gradients, free, update or evaluation");
+      }
+      program.sections.push_back({.kind = *kind});
+      line.all();
     } else if (line.take("output ")) {
       const int number = use(line);
       line.expect(" = ");
       program.outputs[std::string(line.all())] = number;
+    } else if (line.take("gradient of ")) {
+      const std::string input(line.until(" = "));
+      program.gradients[std::string(line.all())] = input;
     } else {
       line.refuse(
-          "rank, level, mesh, number, count, stream, required, input, optimizer, section, output "
-          "or "
-          "end");
+          "rank, level, mesh, number, count, stream, guard, input, optimizer, section, output, "
+          "gradient or end");
     }
     line.end();
   }
@@ -163,10 +171,37 @@ class Parser {
     body = body.substr(0, at);
     const std::size_t module = text.find(in);
     const std::string_view phase = text.substr(0, module);
-    return program.scope({.phase = phase == "-" ? std::string() : std::string(phase),
+    const auto known = phase == "-" ? Phase::none : phase_named(phase);
+    if (!known || (phase.empty())) {
+      fail_input({.wrong = "there is no such phase",
+                  .expected = "'-', or a phase such as forward, backward or optimizer",
+                  .got = fmt::format("'{}'", phase.substr(0, 40))});
+    }
+    return program.scope({.phase = *known,
                           .module = module == std::string_view::npos
                                         ? std::string()
                                         : std::string(text.substr(module + in.size()))});
+  }
+
+  /// The role of an input, before its number; none: other.
+  static ProgramInput role(Line& line) {
+    ProgramInput input;
+    if (line.rest().starts_with('%')) {
+      return input;
+    }
+    const std::string_view word = line.rest().substr(0, line.rest().find(' '));
+    const auto known = role_named(word);
+    if (!known || *known == Role::other) {
+      line.refuse("'%', or a role such as parameter, buffer or rows");
+    }
+    line.expect(word);
+    line.expect(" ");
+    input.role = *known;
+    if (input.role == Role::rows) {
+      input.micro_batch = line.number<int>();
+      line.expect(" ");
+    }
+    return input;
   }
 
   int use(Line& line) {

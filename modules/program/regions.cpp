@@ -42,11 +42,11 @@ std::vector<Region> regions_of(const Program& program, const ProgramStatistics& 
         continue;
       }
       const std::string module = outer_name(scope.module, depth);
-      const bool same = !regions.empty() && regions.back().section == section.name &&
+      const bool same = !regions.empty() && regions.back().section == section.kind &&
                         regions.back().phase == scope.phase && regions.back().module == module;
       if (!same) {
         regions.push_back(
-            {.section = section.name, .phase = scope.phase, .module = module, .first = place});
+            {.section = section.kind, .phase = scope.phase, .module = module, .first = place});
       }
       Region& region = regions.back();
       ++region.count;

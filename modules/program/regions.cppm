@@ -2,14 +2,15 @@ export module tessera.program:regions;
 
 import tessera.base;
 import :instructions;
+import :roles;
 import :statistics;
 
 export namespace tessera::graph {
 
 /// Instructions that follow one another, of one phase in one part of the model.
 struct Region {
-  std::string section = {};
-  std::string phase = {};
+  SectionKind section = SectionKind::step;
+  Phase phase = Phase::none;
   std::string module = {};
   int first = 0;  // instructions, counted through all sections
   int count = 0;

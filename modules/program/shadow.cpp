@@ -30,13 +30,13 @@ class Builder {
 
   Shadow build() {
     const NoGrad no_grad;
-    for (const auto& [name, number] : program_.inputs) {
+    for (const auto& [name, input] : program_.inputs) {
       try {
-        define(number, made(number));
+        define(input.number, made(input.number));
       } catch (const Error& error) {
         fail({.thing = "program", .wrong = fmt::format("input '{}': {}", name, error.what())});
       }
-      memory(number).is_input = true;
+      memory(input.number).is_input = true;
     }
     for (const Section& section : program_.sections) {
       for (const Instruction& instruction : section.instructions) {

@@ -130,7 +130,7 @@ std::int64_t total_of(const CategoryBytes& bytes) {
 ProgramStatistics statistics_of(const Program& program) {
   const Shadow shadow = shadow_of(program);
   ProgramStatistics statistics;
-  std::map<std::tuple<std::string, std::string, std::string>, CollectiveCount> collectives;
+  std::map<std::tuple<std::string, Phase, std::string>, CollectiveCount> collectives;
   for (const Instruction* i : places_of(program)) {
     if (i->kind != Kind::call) {
       continue;
@@ -138,7 +138,7 @@ ProgramStatistics statistics_of(const Program& program) {
     ++statistics.calls[i->op->name];
     statistics.flops += flops_of(*i, shadow);
     if (is_collective(*i)) {
-      const std::string& phase = program.scopes[index(i->scope)].phase;
+      const Phase phase = program.scopes[index(i->scope)].phase;
       const std::string group = group_of(*i);
       CollectiveCount& count = collectives[{i->op->name, phase, group}];
       count.op = i->op->name;

@@ -3,6 +3,7 @@ export module tessera.program:statistics;
 import tessera.base;
 import tessera.device;
 import :instructions;
+import :roles;
 
 export namespace tessera::graph {
 
@@ -12,7 +13,7 @@ bool is_collective(const Instruction& i);
 /// Collectives of one operator in one phase among one group of ranks.
 struct CollectiveCount {
   std::string op = {};
-  std::string phase = {};
+  Phase phase = Phase::none;
   std::string group = {};  // "ranks 0 1"; empty: the operator has no argument of type group
   int calls = 0;
   std::int64_t bytes = 0;  // of results, and of operands that are written

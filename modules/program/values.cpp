@@ -40,17 +40,17 @@ class Describer {
   }
 
   Values describe() {
-    for (const auto& [name, number] : program_.inputs) {
-      contents_[memory(number)] = names_.of("input " + name);
-      values_.changes[memory(number)].push_back({-1, contents_[memory(number)]});
+    for (const auto& [name, input] : program_.inputs) {
+      contents_[memory(input.number)] = names_.of("input " + name);
+      values_.changes[memory(input.number)].push_back({-1, contents_[memory(input.number)]});
     }
     for (const Section& section : program_.sections) {
       for (const Instruction& i : section.instructions) {
         execute(i, accesses_[values_.calls.size()]);
       }
       std::map<std::string, int>& left = values_.left.emplace_back();
-      for (const auto& [name, number] : program_.inputs) {
-        left["input " + name] = contents_[memory(number)];
+      for (const auto& [name, input] : program_.inputs) {
+        left["input " + name] = contents_[memory(input.number)];
       }
       for (const auto& [name, number] : program_.outputs) {
         if (is_defined(number)) {
@@ -70,7 +70,7 @@ class Describer {
   bool is_defined(int number) const {
     return defined_.contains(number) ||
            std::ranges::any_of(program_.inputs,
-                               [&](const auto& input) { return input.second == number; });
+                               [&](const auto& input) { return input.second.number == number; });
   }
 
   std::string operand(int number) const {

@@ -35,7 +35,8 @@ void check_numbers(const Program& program) {
   const auto known = [&](int number) {
     return number >= 0 && index(number) < program.tensors.size();
   };
-  for (const auto& [name, number] : program.inputs) {
+  for (const auto& [name, input] : program.inputs) {
+    const int number = input.number;
     if (!known(number) || !defined.insert(number).second) {
       fail({.thing = "program",
             .wrong = fmt::format("input '{}' is %{}, which is {}", name, number,
@@ -199,23 +200,30 @@ class MemoryStates {
 }
 
 void check_interface(const Program& before, const Program& after) {
-  const auto described = [](const Program& program, const std::map<std::string, int>& names) {
+  const auto described = [](const Program& program) {
     std::string text;
-    for (const auto& [name, number] : names) {
+    const auto add = [&](const std::string& name, int number, Role role, int micro_batch) {
       const ProgramTensor& x = program.tensors[index(number)];
-      text += fmt::format("{} {}{}\n", name, name_of(x.dtype), to_string(x.shape));
+      text += fmt::format("{} {}{} {} {}\n", name, name_of(x.dtype), to_string(x.shape),
+                          name_of(role), micro_batch);
+    };
+    for (const auto& [name, input] : program.inputs) {
+      add(name, input.number, input.role, input.micro_batch);
+    }
+    text += '\n';
+    for (const auto& [name, number] : program.outputs) {
+      add(name, number, Role::other, 0);
     }
     return text;
   };
-  if (described(before, before.inputs) != described(after, after.inputs) ||
-      described(before, before.outputs) != described(after, after.outputs)) {
+  if (described(before) != described(after) || before.gradients != after.gradients) {
     differ("it has other inputs or outputs");
   }
-  if (!std::ranges::equal(before.sections, after.sections, {}, &Section::name, &Section::name)) {
+  if (!std::ranges::equal(before.sections, after.sections, {}, &Section::kind, &Section::kind)) {
     differ("it has other sections");
   }
   if (before.rank != after.rank || before.draws != after.draws ||
-      before.required != after.required || before.numbers != after.numbers ||
+      before.guards != after.guards || before.numbers != after.numbers ||
       before.counts != after.counts) {
     differ("it depends on other variables");
   }
@@ -224,17 +232,17 @@ void check_interface(const Program& before, const Program& after) {
   }
 }
 
-/// Communication and checks of the host are the same, in the same order. Only a gather may be
+/// Communication and checks of the host are the same, in the same order. Only a collective may be
 /// missing that was made before with the same values: whoever needed its result has the first one.
 void compare_order(const Program& before, const Values& left, const Program& after,
                    const Values& right) {
   const std::vector<const Instruction*> places = places_of(before);
-  std::set<int> gathered;
+  std::set<int> made;
   std::size_t k = 0;
   for (std::size_t at = 0; at < left.ordered.size(); ++at) {
     const Instruction& i = *places[index(left.ordered_places[at])];
-    const bool is_gather = i.kind == Kind::call && i.op->communicates == Communicates::all_gather;
-    const bool is_repeated = is_gather && !gathered.insert(left.ordered[at]).second;
+    const bool is_collective = i.kind == Kind::call && i.op->communicates != Communicates::waits;
+    const bool is_repeated = is_collective && !made.insert(left.ordered[at]).second;
     if (k < right.ordered.size() && left.ordered[at] == right.ordered[k]) {
       ++k;
     } else if (!is_repeated) {
@@ -249,8 +257,47 @@ void compare_order(const Program& before, const Values& left, const Program& aft
 
 }  // namespace
 
+void check_roles(const Program& program) {
+  for (const auto& [name, input] : program.inputs) {
+    if (input.micro_batch < 0 || (input.micro_batch > 0 && input.role != Role::rows)) {
+      fail({.thing = "program",
+            .wrong = fmt::format("input '{}' is of micro-batch {}, and its role is {}", name,
+                                 input.micro_batch, name_of(input.role)),
+            .expected = "0, or more for rows"});
+    }
+  }
+  for (const ProgramUpdate& update : program.updates) {
+    const auto found = program.inputs.find(update.input);
+    if (found == program.inputs.end() || found->second.role != Role::parameter) {
+      fail({.thing = "program",
+            .wrong = fmt::format("optimizer {} updates '{}', which is not a parameter",
+                                 update.optimizer, update.input),
+            .expected = "an input with the role parameter",
+            .got = found == program.inputs.end()
+                       ? std::string("no such input")
+                       : fmt::format("the role {}", name_of(found->second.role))});
+    }
+  }
+  for (const auto& [output, input] : program.gradients) {
+    if (!program.outputs.contains(output) || !program.inputs.contains(input)) {
+      fail({.thing = "program",
+            .wrong = fmt::format("'{}' is the gradient of '{}'", output, input),
+            .expected = "an output of an input"});
+    }
+  }
+  const auto twice =
+      std::ranges::adjacent_find(program.sections, std::ranges::greater_equal(), &Section::kind);
+  if (twice != program.sections.end()) {
+    fail({.thing = "program",
+          .wrong = fmt::format("section '{}' is after section '{}'", name_of((twice + 1)->kind),
+                               name_of(twice->kind)),
+          .expected = "each section once, in the order gradients, free, update"});
+  }
+}
+
 std::unique_ptr<Analysis> verified(const Program& program) {
   check_numbers(program);
+  check_roles(program);
   auto known = std::make_unique<Analysis>(program);
   check_shapes(program, known->state().shadow);
   check_elsewhere(program, *known);
@@ -275,7 +322,8 @@ void compare(const Program& before, const Values& left, const Program& after, co
       const auto found = right.left[s].find(name);
       if (found == right.left[s].end() || found->second != value) {
         differ(
-            fmt::format("{} has other values after section '{}'", name, before.sections[s].name));
+            fmt::format("{} has other values after section '{}'", name,
+                        name_of(before.sections[s].kind)));
       }
     }
   }

@@ -10,12 +10,12 @@ import tessera.graph;
 import tessera.nn;
 import :captured_step;
 import :captures;
+import :step_inputs;
 
 namespace tessera {
 
 // The parts that Training and CapturedStep share.
 
-void add_guards(StepVariables& variables, const StepGuards& guards);
 /// Why the program is not that of steps with these; "": it is.
 std::string other_guard(const Program& program, const StepGuards& guards);
 std::string text_of(const StepGuards& guards);
@@ -45,14 +45,13 @@ std::string held_gradient(const nn::Parameter& parameter);
 /// change: `why`.
 void refuse_untransformed(const graph::ExecutionOptions& execution, const char* what,
                           const std::string& why);
-/// Names what exists before a step. `categories`: of those that may be booked on nothing.
-void record_inputs(Recorder& recorder, const std::map<std::string, Tensor>& inputs,
-                   const std::map<std::string, MemoryCategory>& categories);
+/// Names what exists before a step.
+void record_inputs(Recorder& recorder, const StepInputs& inputs);
 
 /// Inputs of a step in the order of the program's. State of optimizers that the program does not
 /// use is left out, and with transformations, which may remove inputs, any other input too.
 /// Errors: see Executor::arranged.
-std::vector<Tensor> arranged_inputs(const Executor& executor, std::map<std::string, Tensor> all,
+std::vector<Tensor> arranged_inputs(const Executor& executor, const StepInputs& all,
                                     bool transformed);
 
 /// A program, and what its results are for the caller.
@@ -71,6 +70,5 @@ struct CapturedStep::Capture final : CapturedFunction::Entry {
 
 /// What results are called in a program.
 std::string output_name(std::size_t i);
-constexpr const char* step_section = "step";
 
 }  // namespace tessera

@@ -35,7 +35,13 @@ import :step_inputs;
 namespace tessera {
 namespace {
 
-std::string input_name(std::size_t i) { return fmt::format("input.{}", i); }
+/// What a call was given, which may be split as a batch is.
+void add_inputs(StepInputs& all, const Tensors& inputs) {
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    all.emplace(fmt::format("input.{}", i),
+                StepInput{.value = local_of(inputs[i]), .role = Role::rows});
+  }
+}
 
 }  // namespace
 
@@ -111,14 +117,9 @@ Tensors CapturedStep::record(const Tensors& inputs, const StepNumbers& numbers,
   }
   const StepVariables variables = variables_of(numbers);
   Recorder recorder;
-  std::map<std::string, MemoryCategory> categories;
-  for (const auto& [own, parameter] : parameters_) {
-    categories[parameter_input(own)] = category_of_parameter(*parameter);
-  }
-  record_inputs(recorder, state(), categories);
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    recorder.input(input_name(i), local_of(inputs[i]));
-  }
+  StepInputs all = state();
+  add_inputs(all, inputs);
+  record_inputs(recorder, all);
   Tensors results = take(inputs, numbers, &recorder);
   recording = recorder.finish(variables);
   return results;
@@ -196,16 +197,14 @@ Tensors CapturedStep::replay(Capture& capture, const Tensors& inputs,
     }
   }
   const MemoryScope scope(MemoryCategory::activation);
-  std::map<std::string, Tensor> given = state();
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    given.emplace(input_name(i), local_of(inputs[i]));
-  }
+  StepInputs given = state();
+  add_inputs(given, inputs);
   Executor& executor = *capture.executor;
   Tensors results;
   try {
     executor.begin_in_order(
-        arranged_inputs(executor, std::move(given), !execution_.transforms.empty()));
-    run_phase("replayed step", [&] { executor.run(step_section, variables); });
+        arranged_inputs(executor, given, !execution_.transforms.empty()));
+    run_phase("replayed step", [&] { executor.run(SectionKind::step, variables); });
     for (std::size_t i = 0; i < capture.layouts.size(); ++i) {
       Tensor own = ops::clone(executor.output(output_name(i)));
       results.push_back(capture.layouts[i] ? make_distributed(std::move(own), capture.layouts[i])

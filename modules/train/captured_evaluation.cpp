@@ -20,6 +20,7 @@ import tessera.graph;
 import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
+import :capture_parts;
 import :captured_evaluation;
 import :eager_steps;
 import :step_inputs;
@@ -27,24 +28,18 @@ import :step_inputs;
 namespace tessera {
 namespace {
 
-constexpr const char* section_name = "evaluation";
-
 /// What is there before an evaluation.
-std::map<std::string, Tensor> model_inputs(nn::Module& model, const optim::Optimizer& optimizer) {
-  std::map<std::string, Tensor> all;
+StepInputs model_inputs(nn::Module& model, const optim::Optimizer& optimizer) {
+  StepInputs all;
   for (const nn::ParameterPointer& parameter : optimizer.parameters()) {
-    all.emplace(parameter_input(parameter->name), local_of(parameter->value));
+    all.emplace(input_of(parameter), StepInput{.value = local_of(parameter->value),
+                                               .role = Role::parameter,
+                                               .category = MemoryCategory::parameter});
   }
   for (const nn::BufferPointer& buffer : nn::all_buffers(model)) {
     add_buffer(all, buffer->name, *buffer);
   }
   return all;
-}
-
-void add_rows(std::map<std::string, Tensor>& all, const Tensors& rows) {
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    all.insert_or_assign(fmt::format("rows.0.{}", i), rows[i]);
-  }
 }
 
 }  // namespace
@@ -58,15 +53,12 @@ Program CapturedEvaluation::record(const StepBatch& batch, const StepFunctions& 
   variables.streams = random_state();
   Recorder recorder;
   const Tensors given = functions.rows({.first = rows.first, .rows = rows.micro});
-  std::map<std::string, Tensor> all = model_inputs(steps_.model, *steps_.optimizer);
-  add_rows(all, given);
-  for (const auto& [name, x] : all) {
-    const bool is_parameter = name.starts_with(parameter_prefix);
-    recorder.input(name, x, is_parameter ? MemoryCategory::parameter : MemoryCategory::other);
-  }
-  recorder.section(section_name, [&] {
+  StepInputs all = model_inputs(steps_.model, *steps_.optimizer);
+  add_rows(all, 0, given);
+  record_inputs(recorder, all);
+  recorder.section(SectionKind::evaluation, [&] {
     Tensor loss;
-    run_phase(section_name,
+    run_phase(name_of(Phase::evaluation),
               [&] { loss = steps_.whole(EagerSteps::checked(functions.loss_sum(given))); });
     recorder.output("loss", loss);
   });
@@ -74,12 +66,7 @@ Program CapturedEvaluation::record(const StepBatch& batch, const StepFunctions& 
 }
 
 void CapturedEvaluation::set_program(Program program, const graph::ExecutionOptions& execution) {
-  graph::ExecutionOptions options = execution;
-  options.transforms.clear();
-  options.dump.clear();
-  options.memory_budget = 0;
-  std::erase(options.passes, "keep_gathers");
-  executor_ = graph::make_executor(std::move(program), options);
+  executor_ = graph::make_executor(std::move(program), graph::without_changes(execution));
   executor_->rest();
 }
 
@@ -88,15 +75,16 @@ double CapturedEvaluation::evaluate(std::int64_t batches, const StepBatch& batch
   const NoGrad no_grad;
   const MemoryScope scope(MemoryCategory::activation);
   const EagerSteps::Rows rows = steps_.rows_of(batch);
-  std::map<std::string, Tensor> all = model_inputs(steps_.model, *steps_.optimizer);
+  StepInputs all = model_inputs(steps_.model, *steps_.optimizer);
   double loss = 0;
   for (std::int64_t b = 0; b < batches; ++b) {
     rows.each(b, [&](const EagerSteps::MicroPart& part) {
-      add_rows(all, functions.rows(part.batch));
+      add_rows(all, 0, functions.rows(part.batch));
       StepVariables variables;
       variables.streams = random_state();
-      executor_->begin(all);
-      run_phase(section_name, [&] { executor_->run(section_name, variables); });
+      executor_->begin_in_order(arranged_inputs(*executor_, all, false));
+      run_phase(name_of(Phase::evaluation),
+                [&] { executor_->run(SectionKind::evaluation, variables); });
       loss += executor_->output("loss").item() / batch.weight;
       executor_->end();
     });

@@ -92,7 +92,7 @@ StepVariables CapturedStep::variables_of(const StepNumbers& numbers) const {
   for (const auto& [name, value] : numbers.others) {
     variables.numbers["number." + name] = value;
   }
-  add_guards(variables, numbers.guards);
+  variables.guards = numbers.guards;
   variables.counts["begun"] = calls_ + 1;
   for (std::size_t i = 0; i < parts_.optimizers.size(); ++i) {
     const std::string name = prefix(i, parts_.optimizers.size());
@@ -115,8 +115,8 @@ Count CapturedStep::count_of(std::size_t optimizer, bool recorded) const {
                   : Count(next);
 }
 
-std::map<std::string, Tensor> CapturedStep::state() const {
-  std::map<std::string, Tensor> all;
+StepInputs CapturedStep::state() const {
+  StepInputs all;
   for (const auto& [name, parameter] : parameters_) {
     add_parameter(all, name, *parameter);
   }
@@ -126,7 +126,7 @@ std::map<std::string, Tensor> CapturedStep::state() const {
   for (std::size_t i = 0; i < parts_.optimizers.size(); ++i) {
     add_state(all, prefix(i, parts_.optimizers.size()), *parts_.optimizers[i]);
   }
-  all.insert(added_.begin(), added_.end());
+  add_values(all, added_, Role::transform_state);
   return all;
 }
 
@@ -171,7 +171,7 @@ void CapturedStep::drop_gradients() noexcept {
 
 Tensors CapturedStep::body(StepCall& call) {
   Tensors results;
-  run_phase("step", [&] {
+  run_phase(name_of(Phase::step), [&] {
     for (std::size_t i = 0; i < parts_.optimizers.size(); ++i) {
       finishers_[i]->begin(
           parts_.optimizers[i]->parameters(),
@@ -200,7 +200,7 @@ Tensors CapturedStep::take(const Tensors& inputs, const StepNumbers& numbers, Re
   if (recorder == nullptr) {
     results = body(call);
   } else {
-    recorder->section(step_section, [&] {
+    recorder->section(SectionKind::step, [&] {
       results = body(call);
       for (std::size_t i = 0; i < results.size(); ++i) {
         recorder->output(output_name(i), local_of(results[i]));

@@ -9,6 +9,7 @@ import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
 import :captures;
+import :step_inputs;
 import :training;
 
 export namespace tessera {
@@ -131,7 +132,7 @@ class CapturedStep {
   /// What follows from variables, while a call is recorded.
   Number lr_of(std::size_t optimizer, double lr, bool recorded) const;
   Count count_of(std::size_t optimizer, bool recorded) const;
-  std::map<std::string, Tensor> state() const;
+  StepInputs state() const;
   Tensors take(const Tensors& inputs, const StepNumbers& numbers, Recorder* recorder);
   Tensors body(StepCall& call);
   Tensors record(const Tensors& inputs, const StepNumbers& numbers,

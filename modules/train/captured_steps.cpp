@@ -150,11 +150,7 @@ StepResult CapturedSteps::record(const StepBatch& batch, const StepFunctions& fu
   steps_.optimizer->prepare_state();  // what the step makes does not outlive it
   StepVariables variables = variables_of(batch);
   Recorder recorder;
-  std::map<std::string, MemoryCategory> categories;
-  for (const nn::ParameterPointer& parameter : steps_.optimizer->parameters()) {
-    categories[parameter_input(parameter->name)] = category_of_parameter(*parameter);
-  }
-  record_inputs(recorder, inputs(), categories);
+  record_inputs(recorder, inputs());
   const double scale_of_step = steps_.scale();
   const StepResult result = steps_.take(batch, functions, &recorder);
   if (!result.skipped) {  // otherwise it has no update to record
@@ -186,7 +182,7 @@ StepVariables CapturedSteps::variables_of(const StepBatch& batch) const {
   StepVariables variables;
   variables.numbers["loss_scale"] = 1.0 / batch.weight;
   variables.numbers["max_value"] = steps_.clipping.max_value * steps_.scale();
-  add_guards(variables, guards_);
+  variables.guards = guards_;
   // Of steps that were begun, and of updates: a skipped step has none.
   variables.counts["begun"] = steps_.done + 1;
   variables.counts["step"] = steps_.done - steps_.skipped + 1;
@@ -199,8 +195,8 @@ void CapturedSteps::set_update(StepVariables& variables, double lr, double grad_
   variables.numbers["grad_scale"] = grad_scale;
 }
 
-std::map<std::string, Tensor> CapturedSteps::inputs() const {
-  std::map<std::string, Tensor> all;
+StepInputs CapturedSteps::inputs() const {
+  StepInputs all;
   for (const nn::ParameterPointer& parameter : steps_.optimizer->parameters()) {
     add_parameter(all, parameter->name, *parameter);
   }
@@ -209,27 +205,27 @@ std::map<std::string, Tensor> CapturedSteps::inputs() const {
   }
   add_state(all, "", *steps_.optimizer);
   if (steps_.scaler) {
-    all.emplace("scaler.scale", steps_.scale_input);
+    all.emplace("scaler.scale", StepInput{.value = steps_.scale_input, .role = Role::loss_scale});
   }
-  all.insert(added_.begin(), added_.end());
+  add_values(all, added_, Role::transform_state);
   return all;
 }
 
 void CapturedSteps::check_inputs(const Program& program) const {
-  const std::map<std::string, Tensor> all = inputs();
-  for (const auto& [name, number] : program.inputs) {
-    const ProgramTensor& x = program.tensors[static_cast<std::size_t>(number)];
+  const StepInputs all = inputs();
+  for (const auto& [name, input] : program.inputs) {
+    const ProgramTensor& x = program.tensors[static_cast<std::size_t>(input.number)];
     const auto found = all.find(name);
-    const bool is_own = !name.starts_with("rows.") && !name.starts_with(added_prefix);
-    if (is_own && (found == all.end() || !(found->second.shape() == x.shape) ||
-                   found->second.dtype() != x.dtype)) {
+    const bool is_own = input.role != Role::rows && input.role != Role::transform_state;
+    if (is_own && (found == all.end() || !(found->second.value.shape() == x.shape) ||
+                   found->second.value.dtype() != x.dtype)) {
       fail_input(
           {.thing = fmt::format("captured step: input '{}'", name),
            .wrong = found == all.end() ? "the model as it is written has none of this name"
                                        : "the model as it is written has another one",
            .expected = found == all.end() ? std::string()
-                                          : fmt::format("{}{}", name_of(found->second.dtype()),
-                                                        to_string(found->second.shape())),
+                                          : fmt::format("{}{}", name_of(found->second.value.dtype()),
+                                                        to_string(found->second.value.shape())),
            .got = fmt::format("{}{}", name_of(x.dtype), to_string(x.shape)),
            .advice = "give what replaces a module parameters of the same names, shapes and types; "
                      "a transformation may add state"});
@@ -242,10 +238,7 @@ CapturedSteps::Rows CapturedSteps::load_rows(const StepBatch& batch,
   const EagerSteps::Rows batch_rows = steps_.rows_of(batch);
   Rows rows{.micro_batches = batch_rows.micro_batches()};
   batch_rows.each(steps_.done, [&](const EagerSteps::MicroPart& part) {
-    const Tensors tensors = functions.rows(part.batch);
-    for (std::size_t i = 0; i < tensors.size(); ++i) {
-      rows.tensors.emplace(fmt::format("rows.{}.{}", part.number, i), tensors[i]);
-    }
+    add_rows(rows.tensors, static_cast<int>(part.number), functions.rows(part.batch));
   });
   return rows;
 }
@@ -271,18 +264,18 @@ std::string CapturedSteps::misfit(const Capture& capture, const Rows& rows,
     }
   }
   const Program& program = capture.program();
-  std::set<std::string> recorded;
-  for (const auto& [name, number] : program.inputs) {
-    if (!name.starts_with("rows.")) {
+  std::set<int> recorded;  // micro-batches
+  for (const auto& [name, input] : program.inputs) {
+    if (input.role != Role::rows) {
       continue;
     }
-    recorded.insert(name.substr(0, name.rfind('.')));
+    recorded.insert(input.micro_batch);
     const auto found = rows.tensors.find(name);
-    const ProgramTensor& expected = program.tensors[static_cast<std::size_t>(number)];
-    if (found != rows.tensors.end() &&
-        (!(expected.shape == found->second.shape()) || expected.dtype != found->second.dtype())) {
+    const ProgramTensor& expected = program.tensors[static_cast<std::size_t>(input.number)];
+    if (found != rows.tensors.end() && (!(expected.shape == found->second.value.shape()) ||
+                                        expected.dtype != found->second.value.dtype())) {
       return fmt::format("the rows have another shape ({}) than the recorded ones",
-                         to_string(found->second.shape()));
+                         to_string(found->second.value.shape()));
     }
   }
   if (!recorded.empty() && static_cast<std::int64_t>(recorded.size()) != rows.micro_batches) {
@@ -295,7 +288,7 @@ std::string CapturedSteps::misfit(const Capture& capture, const Rows& rows,
 std::string CapturedSteps::kind_of(const Rows& rows, const ModuleForms& modules) const {
   std::string text = fmt::format("{}", rows.micro_batches);
   for (const auto& [name, x] : rows.tensors) {
-    text += fmt::format(" {}{}", name_of(x.dtype()), to_string(x.shape()));
+    text += fmt::format(" {}{}", name_of(x.value.dtype()), to_string(x.value.shape()));
   }
   for (const bool is_trained : trained()) {
     text += is_trained ? '1' : '0';
@@ -336,19 +329,19 @@ void CapturedSteps::gather_inputs(const Rows& rows, Capture& capture, Part which
     capture.running = which;
   }
   if (part.given.empty()) {
-    std::map<std::string, Tensor> all = capture.inputs;
+    StepInputs all = capture.inputs;
     all.insert(rows.tensors.begin(), rows.tensors.end());
     if (which != Part::whole_step) {
       take_pending(capture);
-      all.insert(capture.pending.begin(), capture.pending.end());
+      add_values(all, capture.pending, Role::pending);
     }
-    part.given = arranged_inputs(*part.executor, std::move(all), !execution_.transforms.empty());
+    part.given = arranged_inputs(*part.executor, all, !execution_.transforms.empty());
     return;
   }
   std::size_t at = 0;
   for (const auto& [name, unused] : part.executor->program().inputs) {
     if (const auto row = rows.tensors.find(name); row != rows.tensors.end()) {
-      part.given[at] = row->second;
+      part.given[at] = row->second.value;
     }
     ++at;
   }
@@ -361,7 +354,8 @@ StepResult CapturedSteps::replay(const StepBatch& batch, const Rows& rows, Captu
     steps_.plan.after_optimizer();
   }
   steps_.optimizer->prepare_state();
-  StepVariables variables = variables_of(batch);
+  StepVariables own = variables_of(batch);
+  StepVariables variables = own;  // and those of the step before
   const MemoryScope scope(MemoryCategory::activation);
   const bool leaves = capture.leaves() && !batch.last_train_step;
   const Part which = capture.left ? (leaves ? Part::middle : Part::last)
@@ -384,18 +378,20 @@ StepResult CapturedSteps::replay(const StepBatch& batch, const Rows& rows, Captu
   run_phase("replayed gradients", [&] { run_gradients(capture, executor, variables); });
   const StepResult result = steps_.checked(batch, executor.output("loss").item(),
                                            executor.output(steps_.norm_output()).item());
-  executor.run("free", variables);
+  executor.run(SectionKind::free, variables);
   if (result.skipped) {
     ended(true);
     return result;
   }
-  set_update(variables, result.lr, steps_.grad_scale(result));
+  for (StepVariables* const all : {&variables, &own}) {  // before the scale changes
+    set_update(*all, result.lr, steps_.grad_scale(result));
+  }
   if (!leaves) {
-    run_phase("replayed update", [&] { executor.run("update", variables); });
+    run_phase("replayed update", [&] { executor.run(SectionKind::update, variables); });
   }
   ended(false);
   if (leaves) {
-    leave_update(capture, variables);
+    leave_update(capture, std::move(own));
   }
   steps_.optimizer->count_step(capture.updated);
   return result;

@@ -10,6 +10,7 @@ import tessera.nn;
 import tessera.optim;
 import :captures;
 import :step;
+import :step_inputs;
 
 namespace tessera {
 class EagerSteps;
@@ -78,7 +79,7 @@ class CapturedSteps {
   /// The rows of a step's micro-batches, by the names that they have as inputs of a program.
   struct Rows {
     std::int64_t micro_batches = 0;
-    std::map<std::string, Tensor> tensors = {};
+    StepInputs tensors = {};
   };
 
   // Training's.
@@ -112,7 +113,7 @@ class CapturedSteps {
   StepVariables variables_of(const StepBatch& batch) const;
   void set_update(StepVariables& variables, double lr, double grad_scale) const;
   /// Tensors that exist before a step.
-  std::map<std::string, Tensor> inputs() const;
+  StepInputs inputs() const;
   /// `missed`: the updates that each parameter had missed when the program was recorded.
   std::unique_ptr<Capture> capture_of(Program program, std::vector<std::int64_t> missed);
   /// `only_rows`: nothing else has changed since the last replay of this program.
@@ -130,7 +131,8 @@ class CapturedSteps {
   void take_pending(Capture& capture);
   /// Runs the section that makes what the step before has left.
   void run_gradients(Capture& capture, Executor& executor, const StepVariables& variables);
-  void leave_update(Capture& capture, const StepVariables& variables);
+  /// `variables`: of the step alone.
+  void leave_update(Capture& capture, StepVariables variables);
   /// Errors: parameters were replaced or written while their update was left.
   void check_untouched(const Capture& capture) const;
 

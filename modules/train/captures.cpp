@@ -28,19 +28,11 @@ import :capture_parts;
 import :step_inputs;
 
 namespace tessera {
-void add_guards(StepVariables& variables, const StepGuards& guards) {
-  for (const auto& [name, value] : guards) {
-    variables.numbers[std::string(guard_prefix) + name] = value;
-  }
-}
 
 std::string other_guard(const Program& program, const StepGuards& guards) {
-  const auto recorded = [&](const std::string& name) {
-    return program.required.find(std::string(guard_prefix) + name);
-  };
   for (const auto& [name, value] : guards) {
-    const auto was = recorded(name);
-    if (was == program.required.end()) {
+    const auto was = program.guards.find(name);
+    if (was == program.guards.end()) {
       return fmt::format("guard '{}' is {}, and the program has none of this name", name,
                          printable(value));
     }
@@ -48,10 +40,9 @@ std::string other_guard(const Program& program, const StepGuards& guards) {
       return guard_in_words({.name = name, .value = was->second}, value);
     }
   }
-  for (const auto& [name, value] : program.required) {
-    if (name.starts_with(guard_prefix) && !guards.contains(name.substr(guard_prefix.size()))) {
-      return fmt::format("guard '{}' is missing, and was {}", name.substr(guard_prefix.size()),
-                         printable(value));
+  for (const auto& [name, value] : program.guards) {
+    if (!guards.contains(name)) {
+      return fmt::format("guard '{}' is missing, and was {}", name, printable(value));
     }
   }
   return {};
@@ -154,22 +145,23 @@ void refuse_untransformed(const graph::ExecutionOptions& execution, const char* 
   }
 }
 
-void record_inputs(Recorder& recorder, const std::map<std::string, Tensor>& inputs,
-                   const std::map<std::string, MemoryCategory>& categories) {
-  for (const auto& [name, tensor] : inputs) {
-    const auto category = categories.find(name);
-    recorder.input(name, tensor,
-                   category == categories.end() ? MemoryCategory::other : category->second);
+void record_inputs(Recorder& recorder, const StepInputs& inputs) {
+  for (const auto& [name, input] : inputs) {
+    recorder.input(name, input.value, input.role, input.category, input.micro_batch);
   }
 }
 
-std::vector<Tensor> arranged_inputs(const Executor& executor, std::map<std::string, Tensor> all,
+std::vector<Tensor> arranged_inputs(const Executor& executor, const StepInputs& all,
                                     bool transformed) {
-  const std::map<std::string, int>& inputs = executor.program().inputs;
-  std::erase_if(all, [&](const auto& one) {
-    return (transformed || one.first.starts_with(state_prefix)) && !inputs.contains(one.first);
-  });
-  return executor.arranged(all);
+  const std::map<std::string, ProgramInput>& inputs = executor.program().inputs;
+  std::map<std::string, Tensor> given;
+  for (const auto& [name, input] : all) {
+    const bool may_be_unused = transformed || input.role == Role::optimizer_state;
+    if (!may_be_unused || inputs.contains(name)) {
+      given.emplace_hint(given.end(), name, input.value);
+    }
+  }
+  return executor.arranged(given);
 }
 
 }  // namespace tessera

@@ -17,6 +17,7 @@ module tessera.train;
 import tessera.base;
 import tessera.collective;
 import tessera.program;
+import tessera.passes;
 import :compare_programs;
 
 namespace tessera {
@@ -135,7 +136,35 @@ std::string call_in_words(int rank, const std::vector<std::string_view>& calls, 
                          : fmt::format("no such call, after {} of the group", calls.size()));
 }
 
+/// As text has no place in an exchange.
+std::int64_t hash_of(const graph::Proposal& proposal) {
+  return static_cast<std::int64_t>(
+      hash_combine(static_cast<std::uint64_t>(hash_of(proposal.group)), proposal.change));
+}
+
 }  // namespace
+
+graph::Agree agreement_of(collective::World& world) {
+  return [&world](std::span<const graph::Proposal> proposals) {
+    std::vector<std::int64_t> mine;
+    for (const graph::Proposal& proposal : proposals) {
+      mine.push_back(hash_of(proposal));
+    }
+    std::vector<std::vector<std::int64_t>> all = gathered(world, mine);
+    for (std::vector<std::int64_t>& of_rank : all) {
+      std::ranges::sort(of_rank);
+    }
+    std::vector<bool> agreed;
+    for (std::size_t k = 0; k < proposals.size(); ++k) {
+      const std::vector<int> group = members(proposals[k].group);
+      agreed.push_back(std::ranges::all_of(group, [&](int rank) {
+        return static_cast<std::size_t>(rank) < all.size() &&
+               std::ranges::binary_search(all[static_cast<std::size_t>(rank)], mine[k]);
+      }));
+    }
+    return agreed;
+  };
+}
 
 void compare_programs(collective::World& world, const Program* program) {
   const Groups groups = program != nullptr ? graph::communication_of(*program) : Groups();

@@ -3,6 +3,7 @@ export module tessera.train:compare_programs;
 import tessera.base;
 import tessera.collective;
 import tessera.program;
+import tessera.passes;
 
 export namespace tessera {
 
@@ -12,5 +13,9 @@ export namespace tessera {
 /// nothing. The same Error (input) on all ranks: two ranks whose programs differ, the group, and
 /// the first call that does. Two small exchanges where nothing differs.
 void compare_programs(collective::World& world, const Program* program);
+
+/// How the ranks of a world agree on what passes propose: a proposal holds where all ranks of its
+/// group make it. One small exchange for each pass that asks. The world outlives it.
+graph::Agree agreement_of(collective::World& world);
 
 }  // namespace tessera

@@ -35,8 +35,8 @@ namespace {
 struct Recorded {
   Recorder* recorder = nullptr;
 
-  void section(const char* name, const std::function<void()>& body) const {
-    recorder == nullptr ? body() : recorder->section(name, body);
+  void section(SectionKind kind, const std::function<void()>& body) const {
+    recorder == nullptr ? body() : recorder->section(kind, body);
   }
   Number number(const char* name, double value) const {
     return recorder == nullptr ? Number(value) : Number::variable(name, value);
@@ -51,9 +51,9 @@ struct Recorded {
     }
     Tensors given;
     recorder->pause([&] { given = functions.rows(part.batch); });
-    for (std::size_t i = 0; i < given.size(); ++i) {
-      recorder->input(fmt::format("rows.{}.{}", part.number, i), given[i]);
-    }
+    StepInputs all;
+    add_rows(all, static_cast<int>(part.number), given);
+    record_inputs(*recorder, all);
     return given;
   }
 };
@@ -204,7 +204,7 @@ StepResult EagerSteps::take(const StepBatch& batch, const StepFunctions& functio
   Tensor loss;
   Tensor power;
   finisher.begin(optimizer->parameters(), recorded.count("begun", done + 1));
-  recorded.section("gradients", [&] {
+  recorded.section(SectionKind::gradients, [&] {
     loss = gradients(batch, rows, functions, recorder);
     finisher.finish(optimizer->parameters());
     power = optim::gradient_norm_power(optimizer->parameters(), clipping.norm);
@@ -215,9 +215,9 @@ StepResult EagerSteps::take(const StepBatch& batch, const StepFunctions& functio
   });
   const StepResult result = checked(batch, loss.item(), power.item());
   // Apart from the update, as a skipped step frees what was gathered too.
-  recorded.section("free", [&] { plan.before_optimizer(); });
+  recorded.section(SectionKind::free, [&] { plan.before_optimizer(); });
   if (!result.skipped) {
-    recorded.section("update", [&] { update(result, recorder); });
+    recorded.section(SectionKind::update, [&] { update(result, recorder); });
   }
   optimizer->zero_grad();
   count_step(batch, result.skipped);
@@ -243,7 +243,7 @@ Tensor EagerSteps::gradients(const StepBatch& batch, const Rows& rows,
     const Tensors given = recorded.rows(part, functions);
     Tensor share;
     Tensor scaled;
-    run_phase("forward", [&] {
+    run_phase(name_of(Phase::forward), [&] {
       share = ops::mul_scalar(checked(functions.loss_sum(given)),
                               recorded.number("loss_scale", 1.0 / batch.weight));
       scaled = share;

@@ -18,6 +18,7 @@ import tessera.execute;
 import tessera.graph;
 import tessera.nn;
 import tessera.optim;
+import :capture_parts;
 import :captured_steps;
 import :eager_steps;
 import :step_capture;
@@ -65,12 +66,11 @@ void CapturedSteps::Capture::rest() noexcept {
 }
 
 void CapturedSteps::add_before(StepVariables& variables, const StepVariables& before) {
-  const std::string prefix(graph::before_prefix);
   for (const auto& [name, number] : before.numbers) {
-    variables.numbers[prefix + name] = number;
+    variables.numbers[graph::before_name(name)] = number;
   }
   for (const auto& [name, count] : before.counts) {
-    variables.counts[prefix + name] = count;
+    variables.counts[graph::before_name(name)] = count;
   }
 }
 
@@ -79,11 +79,11 @@ void CapturedSteps::take_pending(Capture& capture) {
   const Program& program = capture.part(Part::first).executor->program();
   const std::vector<bool> peers_read = read_by_peers(program);
   const Device device = steps_.optimizer->parameters().front()->value.device();
-  for (const auto& [name, number] : program.inputs) {
-    if (!name.starts_with(graph::pending_prefix) || capture.pending.contains(name)) {
+  for (const auto& [name, input] : program.inputs) {
+    if (input.role != Role::pending || capture.pending.contains(name)) {
       continue;
     }
-    const auto at = static_cast<std::size_t>(number);
+    const auto at = static_cast<std::size_t>(input.number);
     std::optional<PeersReadScope> peers;
     if (peers_read[at]) {
       peers.emplace();
@@ -96,22 +96,12 @@ void CapturedSteps::run_gradients(Capture& capture, Executor& executor,
                                   const StepVariables& variables) {
   // Until the section has ended, nobody knows which parameters are updated.
   lost_ = std::exchange(capture.left, std::nullopt).has_value();
-  executor.run("gradients", variables);
+  executor.run(SectionKind::gradients, variables);
   lost_ = false;
 }
 
-void CapturedSteps::leave_update(Capture& capture, const StepVariables& variables) {
-  StepVariables& left = capture.left.emplace();
-  for (const auto& [name, number] : variables.numbers) {
-    if (!name.starts_with(graph::before_prefix)) {
-      left.numbers.emplace(name, number);
-    }
-  }
-  for (const auto& [name, count] : variables.counts) {
-    if (!name.starts_with(graph::before_prefix)) {
-      left.counts.emplace(name, count);
-    }
-  }
+void CapturedSteps::leave_update(Capture& capture, StepVariables variables) {
+  capture.left = std::move(variables);
   capture.versions.clear();
   for (const nn::ParameterPointer& parameter : steps_.optimizer->parameters()) {
     capture.versions.push_back(version_of(*parameter));
@@ -148,17 +138,15 @@ void CapturedSteps::finish_updates() {
   check_untouched(capture);
   StepVariables variables;
   add_before(variables, *capture.left);
-  std::map<std::string, Tensor> all = capture.inputs;
-  all.insert(capture.pending.begin(), capture.pending.end());
+  StepInputs all = capture.inputs;
+  add_values(all, capture.pending, Role::pending);
   Executor& executor = *capture.part(Part::rest).executor;
-  std::erase_if(
-      all, [&](const auto& input) { return !executor.program().inputs.contains(input.first); });
   const MemoryScope scope(MemoryCategory::activation);
   capture.part(capture.running).executor->rest();  // there is no memory for both
-  executor.begin_in_order(executor.arranged(all));
+  executor.begin_in_order(arranged_inputs(executor, all, true));
   lost_ = true;
   capture.left.reset();
-  run_phase("replayed update", [&] { executor.run("update", variables); });
+  run_phase("replayed update", [&] { executor.run(SectionKind::update, variables); });
   executor.end();
   executor.rest();
   lost_ = false;

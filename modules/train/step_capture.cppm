@@ -7,6 +7,7 @@ import tessera.capture;
 import tessera.execute;
 import :captured_steps;
 import :captures;
+import :step_inputs;
 
 namespace tessera {
 
@@ -28,7 +29,7 @@ struct CapturedSteps::Capture final : CapturedFunction::Entry {
   std::vector<std::size_t> updated = {};  // the optimizer's parameters that it updates, in order
   std::vector<Tensor> parameters = {};    // that `inputs` has the local tensors of
   /// Of all parts, without rows: gradients that are kept elsewhere are the same ones in each.
-  std::map<std::string, Tensor> inputs = {};
+  StepInputs inputs = {};
   std::map<std::string, Tensor> pending = {};  // what is kept until the update is made
   std::optional<StepVariables> left = {};      // of the last step, where it left its update
   std::vector<std::uint64_t> versions = {};    // of the parameters, when it was left

@@ -1,34 +1,46 @@
-module tessera.train:step_inputs;
+export module tessera.train:step_inputs;
 
 import tessera.base;
+import tessera.device;
 import tessera.tensor;
+import tessera.program;
 import tessera.nn;
 import tessera.optim;
 
+export namespace tessera {
+
+/// The names that parameters and optimizers' state have as inputs of programs. `name`: of the
+/// parameter, or in Optimizer::state(); it may have a prefix.
+std::string parameter_input(const std::string& name);
+std::string state_input(const std::string& name);
+
+}  // namespace tessera
+
 namespace tessera {
 
-/// State that transformations add (graph::Editor::state).
+/// What exists before a step, and is an input of its program.
+struct StepInput {
+  Tensor value = {};  // local
+  Role role = Role::other;
+  int micro_batch = 0;                               // of rows
+  MemoryCategory category = MemoryCategory::other;  // where its memory is booked on nothing
+};
+/// By the names that they have in programs.
+using StepInputs = std::map<std::string, StepInput>;
+
+/// State that transformations add (graph::Editor::state) has such names in checkpoints.
 inline constexpr const char* added_prefix = "transform.";
 
-/// Inputs that are parameters have names that begin so.
-inline constexpr std::string_view parameter_prefix = "parameter.";
-/// And state of optimizers.
-inline constexpr std::string_view state_prefix = "optimizer.";
-
-// What exists before a step, by the names that it has as inputs of a program: "parameter.NAME",
-// "gradient.NAME" where gradients are kept in another place, "buffer.NAME", "optimizer.NAME".
-
-/// `name`: of the parameter, which may have a prefix.
-std::string parameter_input(const std::string& name);
 std::string input_of(const nn::ParameterPointer& parameter);
-void add_parameter(std::map<std::string, Tensor>& all, const std::string& name,
-                   nn::Parameter& parameter);
-void add_buffer(std::map<std::string, Tensor>& all, const std::string& name,
-                const nn::Buffer& buffer);
+/// The parameter, and the memory of its gradient where gradients are kept in another place.
+/// `name`: see parameter_input.
+void add_parameter(StepInputs& all, const std::string& name, nn::Parameter& parameter);
+void add_buffer(StepInputs& all, const std::string& name, const nn::Buffer& buffer);
 /// `prefix`: before the names of its state.
-void add_state(std::map<std::string, Tensor>& all, const std::string& prefix,
-               const optim::Optimizer& optimizer);
-/// What the memory of this input counts as where it is booked on nothing.
-MemoryCategory category_of_parameter(const nn::Parameter& parameter);
+void add_state(StepInputs& all, const std::string& prefix, const optim::Optimizer& optimizer);
+/// Tensors by the names that they have in programs.
+void add_values(StepInputs& all, const std::map<std::string, Tensor>& values, Role role);
+/// The rows of a micro-batch.
+void add_rows(StepInputs& all, int micro_batch, const Tensors& rows);
 
 }  // namespace tessera

@@ -55,7 +55,7 @@ TEST_CASE("a recorded program holds the Specs of its calls") {
       Recorder recorder;
       recorder.input("table", table);
       recorder.input("indices", indices);
-      recorder.section("all", [&] {
+      recorder.section(SectionKind::step, [&] {
         const Layout replicated = Layout::replicated(mesh);
         const Tensor y =
             ops::embedding(from_local(table, replicated), from_local(indices, replicated));

@@ -66,7 +66,7 @@ Recorded recorded(ModeLevel level, const Named& leaves, const Body& body,
     recorder.input(name, part(leaf));
   }
   Recorded all;
-  recorder.section("step", [&] {
+  recorder.section(SectionKind::step, [&] {
     all.results = body(leaves);
     for (const auto& [name, result] : all.results) {
       recorder.output(name, part(result));
@@ -103,7 +103,7 @@ std::string checked(const DeviceMesh& mesh, const std::map<std::string, Leaf>& l
   for (const auto& [name, drawn] : replay.program().draws) {  // bodies that draw set this seed
     variables.streams[name] = {.seed = 7, .stream = random_stream(name).stream, .offset = 0};
   }
-  replay.run("step", variables);
+  replay.run(SectionKind::step, variables);
   for (const auto& [name, expected] : body(other)) {
     check(same_bits(replay.output(name), expected), name + " has the bits of the eager step");
   }
@@ -162,7 +162,7 @@ TEST_CASE("a step above distribution has global shapes and layouts", "[above]") 
       }
     });
     const std::string mesh = "mesh(shard=" + std::to_string(ranks) + ")";
-    CHECK(text.starts_with("tessera program 1\nrank 0\nlevel above distribution\n" + mesh + "\n"));
+    CHECK(text.starts_with("tessera program 2\nrank 0\nlevel above distribution\n" + mesh + "\n"));
     CHECK(contains(text, "input %0: f32[4, 6] [Shard(0)] = w\n"));
     CHECK(
         contains(text, "%2: f32[4, 6] [Replicate] = redistribute(%0; to=f32[4, 6] [Replicate] on " +
@@ -204,7 +204,7 @@ Program update_recorded(const DeviceMesh& mesh, ModeLevel level) {
     for (const auto& [name, leaf] : leaves) {
       recorder.input(name, part(leaf));
     }
-    recorder.section("update", [&] {
+    recorder.section(SectionKind::update, [&] {
       const NoGrad no_grad;
       ops::add_(leaves.at("w"), ops::mul_scalar(leaves.at("g"), Number::variable("lr", lr)));
     });
@@ -291,7 +291,7 @@ TEST_CASE("a guard is in the program of every rank", "[above]") {
 TEST_CASE("layouts that do not propagate are refused with instruction and module", "[above]") {
   run(2, [&] {
     const Program above = Program::parse(
-        "tessera program 1\nrank " + std::to_string(current_rank()) +
+        "tessera program 2\nrank " + std::to_string(current_rank()) +
         "\nlevel above distribution\nmesh(data=2)\n"
         "input %0: f32[4, 4] [Shard(0)] = x\ninput %1: f32[4, 4] [Shard(0)] = w\nsection step\n"
         "  %2: f32[4, 4] [Shard(0)] = mm(%0, %1) @ forward in blocks.0\noutput %2 = y\nend\n");
@@ -310,7 +310,7 @@ TEST_CASE("a variable that no local call has is an error, not a constant", "[abo
   const Tensor x = on_ranks::numbered({2});
   Recorder recorder;
   recorder.input("x", x);
-  recorder.section("step", [&] {
+  recorder.section(SectionKind::step, [&] {
     recorder.follow(&scaled);
     ops::exp(x);
     CHECK(contains(error_of([&] { recorder.follow(nullptr); }),

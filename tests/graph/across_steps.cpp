@@ -24,16 +24,14 @@ using graph_test::program;
 
 namespace {
 
-const std::vector<std::string> anew = {"rows."};
-
 graph::AcrossSteps split(const std::string& body) {
-  return graph::split_across_steps(program(body), anew);
+  return graph::split_across_steps(program(body));
 }
 
 const std::string inputs =
     "input %0: f32[4] = a\n"
     "input %1: f32[4] = b\n"
-    "input %2: f32[4] = rows.0\n";
+    "input rows 0 %2: f32[4] = rows.0\n";
 
 /// Both parameters are updated by one call, from values in memories of two kinds.
 const std::string two_parameters = "number lr\n" + inputs +
@@ -66,7 +64,7 @@ std::vector<double> run(const Program& one, const std::string& executor, const N
   }
   made->begin(given);
   for (const Section& section : one.sections) {
-    made->run(section.name, variables);
+    made->run(section.kind, variables);
   }
   const std::vector<double> loss =
       one.outputs.empty() ? std::vector<double>() : to_doubles(made->output("loss"));
@@ -80,8 +78,8 @@ TEST_CASE("across steps: updates come where they are first used, in parts of the
   const graph::AcrossSteps all = split(two_parameters);
   REQUIRE(all.refusal == "");
   CHECK(body_of(all.middle) == "number before.lr\n" + inputs +
-                                   "input %5: f32[8] = pending.1\n"
-                                   "input %8: f32[4] = pending.0\n"
+                                   "input pending %5: f32[8] = pending.1\n"
+                                   "input pending %8: f32[4] = pending.0\n"
                                    "section gradients\n"
                                    "  %9: f32[4] = memory.alias(%5; strides=[1], offset=4)\n"
                                    "  foreach_add_(%0, %9; alpha=1) {alpha=$before.lr}\n"
@@ -111,8 +109,8 @@ TEST_CASE("across steps: what is kept is memory that the step fills, or a copy")
         "number before.lr\n"
         "input %0: f32[4] = a\n"
         "input %1: f32[4] = b\n"
-        "input %5: f32[8] = pending.1\n"
-        "input %8: f32[4] = pending.0\n"
+        "input pending %5: f32[8] = pending.1\n"
+        "input pending %8: f32[4] = pending.0\n"
         "section update\n"
         "  %9: f32[4] = memory.alias(%5; strides=[1], offset=4)\n"
         "  foreach_add_(%1, %0, %8, %9; alpha=1) {alpha=$before.lr}\n");

@@ -67,7 +67,7 @@ Program recorded(const std::function<Tensor(const Tensor&, const Tensor&)>& prod
   Recorder recorder;
   recorder.input("x", x);
   recorder.input("w", w);
-  recorder.section("step", [&] {
+  recorder.section(SectionKind::step, [&] {
     const Tensor loss = ops::sum(ops::exp(product(product(x, w), w)));
     backward(loss);
     recorder.output("loss", loss);
@@ -103,7 +103,7 @@ TEST_CASE("anchors are replaced in forward and backward, with the bits of the bl
           anchored, {.executor = name, .passes = passes, .transforms = {transform(put_products)}});
       CHECK(count(executor->program().to_text(), "test_block") == 0);
       executor->begin({{"x", full({2, 3}, 0.3)}, {"w", full({2, 3}, 1.7)}});
-      executor->run("step", {});
+      executor->run(SectionKind::step, {});
       for (const auto& [output, value] : expected) {
         CHECK(to_doubles(executor->output(output)) == to_doubles(value));
       }
@@ -115,7 +115,7 @@ TEST_CASE("anchors are replaced in forward and backward, with the bits of the bl
 TEST_CASE("passes neither merge, remove nor move anchors, and move no communication past one") {
   Program changed = program(
       "input %0: f32[2] = x\n"
-      "section all\n"
+      "section step\n"
       "  %1: f32[2] = test_block(%0, %0)\n"
       "  %2: f32[2] = test_block(%0, %0)\n"
       "  %3: f32[4] = all_gather_async(%0; dim=0, extent=4, group=ranks 0 1)\n"
@@ -136,7 +136,7 @@ TEST_CASE("a transformation after the anchor is gone sees what passes have left"
   // The product of a constant: what `make` returns may be anything that is defined there.
   graph::AddedState added;
   Program changed = program(
-      "input %0: f32[2] = x\nsection all\n  %1: f32[2] = test_block(%0, %0) @ forward in a.b\n"
+      "input %0: f32[2] = x\nsection step\n  %1: f32[2] = test_block(%0, %0) @ forward in a.b\n"
       "  %2: f32[2] = neg(%1) @ forward\noutput %2 = y\noutput %1 = z\n");
   graph::run_transform(transform([](graph::Editor& edit) {
                          edit.replace({0, 0}, [&](const std::vector<int>& in) {
@@ -149,7 +149,7 @@ TEST_CASE("a transformation after the anchor is gone sees what passes have left"
   CHECK(body_of(changed) ==
         "input %0: f32[2] = x\n"
         "input %3: f32[2] optimizer = transform.factor\n"
-        "section all\n"
+        "section step\n"
         "  %4: f32[2] activation = mul(%0, %3) @ forward in a.b\n"
         "  %2: f32[2] = neg(%4) @ forward\n"
         "output %2 = y\noutput %4 = z\n");
@@ -157,11 +157,11 @@ TEST_CASE("a transformation after the anchor is gone sees what passes have left"
 
 TEST_CASE("an anchor that is left is an error with its name, its place and its module") {
   const std::string expected =
-      "anchor 'test_block': nothing was put in its place in section 'all', instruction 1 (%1: "
+      "anchor 'test_block': nothing was put in its place in section 'step', instruction 1 (%1: "
       "f32[2] = test_block(%0, %0) @ forward in a.b); replace it by Editor::replace in a "
       "transformation of this run";
   const Program anchored = program(
-      "input %0: f32[2] = x\nsection all\n  %1: f32[2] = test_block(%0, %0) @ forward in a.b\n"
+      "input %0: f32[2] = x\nsection step\n  %1: f32[2] = test_block(%0, %0) @ forward in a.b\n"
       "output %1 = y\n");
   for (const std::string& name : graph::executor_names()) {
     CHECK(error_of([&] { graph::make_executor(anchored, {.executor = name}); }) == expected);
@@ -176,7 +176,7 @@ TEST_CASE("what does not fit in the place of an anchor is refused") {
   const auto refused = [](const std::function<void(graph::Editor&)>& run) {
     graph::AddedState added;
     Program changed = program(
-        "input %0: f32[2] = x\ninput %3: f32[2] = unused\nsection all\n  %1: f32[2] = "
+        "input %0: f32[2] = x\ninput %3: f32[2] = unused\nsection step\n  %1: f32[2] = "
         "test_block(%0, %0)\n  wait(%1)\n  %2: f32[2] = neg(%1)\noutput %2 = y\n");
     return error_of([&] { graph::run_transform(transform(run), changed, added); });
   };
@@ -208,7 +208,7 @@ TEST_CASE("what does not fit in the place of an anchor is refused") {
         name + "Editor::remove_input: the step has no input 'w'");
   CHECK(refused([](graph::Editor& edit) { edit.remove_input("x"); }) ==
         name +
-            "Editor::remove_input: 'x' is used in section 'all', instruction 1 (%1: f32[2] = "
+            "Editor::remove_input: 'x' is used in section 'step', instruction 1 (%1: f32[2] = "
             "test_block(%0, %0)); remove what uses it first");
   CHECK(error_of([] { graph::register_anchor({.schema = "nothing()"}); }) ==
         "register_anchor: the schema has no operands (expected the form \"name(a, b)\", got "

@@ -48,7 +48,8 @@ Tensor values(const Dims& shape, DType dtype, unsigned seed) {
 /// Inputs of a program, of any values.
 std::map<std::string, Tensor> inputs_of(const Program& program, unsigned seed) {
   std::map<std::string, Tensor> inputs;
-  for (const auto& [name, number] : program.inputs) {
+  for (const auto& [name, input] : program.inputs) {
+    const int number = input.number;
     const ProgramTensor& x = program.tensors[static_cast<std::size_t>(number)];
     inputs[name] = values(x.shape, x.dtype, ++seed);
   }
@@ -60,7 +61,7 @@ Bits bits_after(Executor& executor, unsigned seed, const StepVariables& variable
   const auto inputs = inputs_of(executor.program(), seed);
   executor.begin(inputs);
   for (const Section& section : executor.program().sections) {
-    executor.run(section.name, variables);
+    executor.run(section.kind, variables);
   }
   Bits bits;
   const auto add = [&](const std::string& name, const Tensor& stored) {
@@ -118,7 +119,7 @@ TEST_CASE("every operator with an element has its kernel's bits in compiled code
     for (int k = 0; k < 3; ++k) {
       body += "input " + tensor(k, dtype, "1003") + " = x" + std::to_string(k) + "\n";
     }
-    body += "section all\n";
+    body += "section step\n";
     std::string outputs;
     int number = 3;
     for (const Op* const op : all_ops()) {
@@ -166,7 +167,7 @@ TEST_CASE("operands broadcast to a chain by columns, by rows and as one element"
       "input %1: f32[35] = columns\n"
       "input %2: f32[6, 1] = rows\n"
       "input %3: f32[1, 1] = one\n"
-      "section all\n";
+      "section step\n";
   const graph::CompiledKernels made =
       same_bits(graph_test::program(head + "  %4: f32[6, 35] = mul(%0, %1)\n"
                                            "  %5: f32[6, 35] = add(%4, %2; alpha=0.5)\n"
@@ -181,7 +182,7 @@ TEST_CASE("operands broadcast to a chain by columns, by rows and as one element"
                                     "input %1: f32[4, 1, 5] = middle\n"
                                     "input %2: f32[5] = few\n"
                                     "input %3: f32[15] = many\n"
-                                    "section all\n"
+                                    "section step\n"
                                     "  %4: f32[4, 3, 5] = mul(%0, %1)\n"
                                     "  %5: f32[4, 3, 5] = exp(%4)\n"
                                     "  %6: f32[4, 3, 5] = mul(%5, %2)\n"
@@ -196,7 +197,7 @@ TEST_CASE("values between the calls of a chain are rounded to their types") {
   for (const char* const type : {"bf16", "f16"}) {
     const std::string t = type;
     const graph::CompiledKernels made = same_bits(graph_test::program(
-        "input %0: " + t + "[100] = x\ninput %1: " + t + "[100] = y\nsection all\n  %2: " + t +
+        "input %0: " + t + "[100] = x\ninput %1: " + t + "[100] = y\nsection step\n  %2: " + t +
         "[100] = mul(%0, %1)\n  %3: " + t + "[100] = add(%2, %1; alpha=1)\n  %4: " + t +
         "[100] = sigmoid(%3)\noutput %4 = z\n"));
     CHECK((made.chains == 1 && made.replaced == 3));
@@ -204,7 +205,7 @@ TEST_CASE("values between the calls of a chain are rounded to their types") {
   for (const char* const type : {"f8e4m3", "f8e5m2"}) {
     const std::string t = type;
     const graph::CompiledKernels made = same_bits(graph_test::program(
-        "input %0: f32[100] = x\ninput %1: f32[100] = y\nsection all\n  %2: " + t +
+        "input %0: f32[100] = x\ninput %1: f32[100] = y\nsection step\n  %2: " + t +
         "[100] = cast(%0; dtype=" + t + ")\n  %3: f32[100] = cast(%2; dtype=f32)\n" +
         "  %4: f32[100] = mul(%3, %1)\n  %5: " + t + "[100] = cast(%4; dtype=" + t +
         ")\noutput %4 = z\noutput %5 = codes\n"));
@@ -216,7 +217,7 @@ TEST_CASE("what a chain writes is written, and other views of it are read afterw
   const graph::CompiledKernels made =
       same_bits(graph_test::program("input %0: f32[4, 8] = x\n"
                                     "input %1: f32[4, 8] = y\n"
-                                    "section all\n"
+                                    "section step\n"
                                     "  mul_(%0, %1)\n"
                                     "  %2: f32[4, 8] = exp(%0)\n"
                                     "  add_(%0, %2; alpha=-1)\n"
@@ -234,7 +235,7 @@ TEST_CASE("what a chain writes is written, and other views of it are read afterw
   same_bits(
       graph_test::program("input %0: f32[4, 8] = x\n"
                           "input %1: f32[4, 8] = y\n"
-                          "section all\n"
+                          "section step\n"
                           "  %2: f32[1, 8] = narrow(%0; dim=0, start=1, length=1)\n"
                           "  %3: f32[4, 8] = mul(%1, %2)\n"
                           "  neg_(%0)\n"
@@ -242,7 +243,7 @@ TEST_CASE("what a chain writes is written, and other views of it are read afterw
   // What reads a value ends its chain.
   const graph::CompiledKernels none =
       same_bits(graph_test::program("input %0: f32[4, 8] = x\n"
-                                    "section all\n"
+                                    "section step\n"
                                     "  %1: f32[4, 8] = tanh(%0)\n"
                                     "  %2: f32[8] = sum(%1; dims=[0], keepdim=false)\n"
                                     "  %3: f32[4, 8] = mul(%1, %0)\n"
@@ -250,13 +251,13 @@ TEST_CASE("what a chain writes is written, and other views of it are read afterw
                                     "output %3 = b\n"));
   CHECK(none.chains == 0);
 
-  Planned compiled(graph_test::program("input %0: f32[8] = x\nsection all\n  neg_(%0)\n"
+  Planned compiled(graph_test::program("input %0: f32[8] = x\nsection step\n  neg_(%0)\n"
                                        "  %1: f32[8] = exp(%0)\noutput %1 = y\n"),
                    true);
   const Tensor x = ops::zeros_like(values({8}, DType::f32, 1));
   const auto version = x.storage().version();
   compiled.begin({{"x", x}});
-  compiled.run("all", {});
+  compiled.run(SectionKind::step, {});
   compiled.end();
   CHECK(x.storage().version() == version + 1);
 }
@@ -268,7 +269,7 @@ TEST_CASE("a chain of few elements waits for calls between its own, and takes th
       "input %1: f32[64, 64] = y\n"
       "input %2: f32[] = one\n"
       "input %3: f32[] = other\n"
-      "section all\n"
+      "section step\n"
       "  %4: f32[] = add(%2, %3; alpha=0.5)\n"
       "  %5: f32[64, 64] = mm(%0, %1)\n"
       "  %6: f32[] = mul_scalar(%4; value=2) {value=$scale}\n"
@@ -285,7 +286,7 @@ TEST_CASE("a chain of few elements waits for calls between its own, and takes th
 TEST_CASE("values within a chain need no memory, and a result may be where an operand was") {
   const Program program = graph_test::program(
       "input %0: f32[1024] = x\n"
-      "section all\n"
+      "section step\n"
       "  %1: f32[1024] = cumsum(%0; dim=0)\n"
       "  %2: f32[1024] = exp(%1)\n"
       "  %3: f32[1024] = mul(%2, %1)\n"
@@ -302,7 +303,7 @@ TEST_CASE("values within a chain need no memory, and a result may be where an op
 
   const Program short_one = graph_test::program(
       "input %0: f32[1024] = x\n"
-      "section all\n"
+      "section step\n"
       "  %1: f32[1024] = cumsum(%0; dim=0)\n"
       "  %2: f32[1024] = exp(%1)\n"
       "  %3: f32[1024] = mul(%2, %1)\n"
@@ -322,7 +323,7 @@ TEST_CASE("norms and softmax are members of chains, with the bits of their kerne
       const std::string rows = s + "[10, 13]";
       const std::string head = "input %0: " + x + " = x\ninput %1: " + x + " = y\ninput %2: " + w +
                                " = weight\ninput %3: " + w + " = bias\ninput %4: " + rows +
-                               " = rstd\ninput %5: " + rows + " = mean\nsection all\n";
+                               " = rstd\ninput %5: " + rows + " = mean\nsection step\n";
       const auto chain = [&](const std::string& body, int calls) {
         const graph::CompiledKernels made = same_bits(graph_test::program(head + body));
         CHECK((made.chains == 1 && made.replaced == calls));
@@ -364,7 +365,7 @@ TEST_CASE("norms and softmax are members of chains, with the bits of their kerne
 TEST_CASE("rows of a chain keep what later calls read, and are shared by threads") {
   // %0 ends here, but its row is read after the row of %4 is written: %4 needs a place of its own.
   const Program program = graph_test::program(
-      "input %0: f32[1001, 24] = x\ninput %1: f32[24] = weight\nsection all\n"
+      "input %0: f32[1001, 24] = x\ninput %1: f32[24] = weight\nsection step\n"
       "  %11: f32[1001, 24] = tanh(%0)\n"
       "  %2: f32[1001, 24] = softmax(%11; dim=0)\n"
       "  %3: f32[1001, 24] = softmax(%2; dim=1)\n"
@@ -381,7 +382,7 @@ TEST_CASE("rows of a chain keep what later calls read, and are shared by threads
   }
   // A block of sums belongs to one thread; there are many, in which others are at work.
   CHECK(same_bits(graph_test::program(
-                      "input %0: f32[60001, 24] = x\ninput %1: f32[60001] = rstd\nsection all\n"
+                      "input %0: f32[60001, 24] = x\ninput %1: f32[60001] = rstd\nsection step\n"
                       "  %2: f32[60001] = tanh(%1)\n  %3: f32[60001, 24] = tanh(%0)\n"
                       "  %4: f32[60001, 24], %5: f32[24] = rms_norm_backward(%3, %3, -, %2)\n"
                       "  %6: f32[60001, 24] = neg(%4)\noutput %5 = dw\noutput %6 = y\n"))
@@ -389,14 +390,14 @@ TEST_CASE("rows of a chain keep what later calls read, and are shared by threads
   ops::set_threads(1);
   // A square: what is one for each row is not one for each column.
   same_bits(
-      graph_test::program("input %0: f32[8, 8] = x\ninput %1: f32[8] = weight\nsection all\n"
+      graph_test::program("input %0: f32[8, 8] = x\ninput %1: f32[8] = weight\nsection step\n"
                           "  %2: f32[8, 8], %3: f32[8] = rms_norm(%0, %1; eps=0.001)\n"
                           "  %4: f32[8, 8], %5: f32[8] = rms_norm_backward(%2, %0, %3, %1)\n"
                           "  %6: f32[8, 8] = mul(%4, %3)\noutput %6 = y\noutput %5 = z\n"));
   // Rows of one element, long rows and other dims are kernels of their own.
   for (const std::string shape : {"40, 1", "2, 5000"}) {
     const graph::CompiledKernels none = same_bits(graph_test::program(
-        "input %0: f32[" + shape + "] = x\nsection all\n  %1: f32[" + shape +
+        "input %0: f32[" + shape + "] = x\nsection step\n  %1: f32[" + shape +
         "] = softmax(%0; dim=1)\n  %2: f32[" + shape + "] = neg(%1)\noutput %2 = y\n"));
     CHECK(none.chains == 0);
   }
@@ -431,7 +432,7 @@ struct MinusRowMaximum {
                             .of_rows = true};
            }});
   const Program program = graph_test::program(
-      "input %0: f32[9, 30] = x\nsection all\n  %1: f32[9, 30] = tanh(%0)\n  %2: f32[9, 30] = " +
+      "input %0: f32[9, 30] = x\nsection step\n  %1: f32[9, 30] = tanh(%0)\n  %2: f32[9, 30] = " +
       op.name + "(%1)\n  %3: f32[9, 30] = exp(%2)\noutput %3 = y\n");
   const graph::CompiledKernels made = same_bits(program);
   CHECK((made.chains == 1 && made.replaced == 3));
@@ -440,7 +441,7 @@ struct MinusRowMaximum {
 TEST_CASE("booleans are values of chains") {
   for (const char* const type : {"f32", "bf16"}) {
     const std::string x = std::string(type) + "[7, 19]";
-    std::string body = "input %0: " + x + " = x\ninput %1: " + x + " = y\nsection all\n";
+    std::string body = "input %0: " + x + " = x\ninput %1: " + x + " = y\nsection step\n";
     std::string outputs;
     int number = 2;
     const auto add = [&](const std::string& made, const std::string& call) {
@@ -468,7 +469,7 @@ TEST_CASE("booleans are values of chains") {
   }
   // Masks that are given, of one for each column.
   const graph::CompiledKernels given = same_bits(graph_test::program(
-      "input %0: f32[5, 33] = x\ninput %1: bool[33] = mask\nsection all\n"
+      "input %0: f32[5, 33] = x\ninput %1: bool[33] = mask\nsection step\n"
       "  %2: f32[5, 33] = where(%1, %0, %0)\n  %3: f32[5, 33] = masked_fill(%2, %1; value=-1)\n"
       "output %3 = y\n"));
   CHECK(given.chains == 1);
@@ -477,7 +478,7 @@ TEST_CASE("booleans are values of chains") {
 TEST_CASE("threads share the rows or the columns of a chain") {
   const auto text = [](const std::string& shape, const std::string& other) {
     return "input %0: f32[" + shape + "] = x\ninput %1: f32[" + other +
-           "] = y\nsection all\n  %2: f32[" + shape + "] = mul(%0, %1)\n  %3: f32[" + shape +
+           "] = y\nsection step\n  %2: f32[" + shape + "] = mul(%0, %1)\n  %3: f32[" + shape +
            "] = tanh(%2)\noutput %3 = z\n";
   };
   ops::set_threads(3);
@@ -501,7 +502,7 @@ TEST_CASE("an element that is no C++ is refused with the operator's remedy") {
                                 "{ return a +; } };"};
            }});
   const Program program =
-      graph_test::program("input %0: f32[8] = x\nsection all\n  %1: f32[8] = " + op.name +
+      graph_test::program("input %0: f32[8] = x\nsection step\n  %1: f32[8] = " + op.name +
                           "(%0)\n  %2: f32[8] = neg(%1)\noutput %2 = y\n");
   const std::string error = testing::error_of([&] { Planned(program, true); });
   CHECK(error.find("compiled kernels: ") == 0);

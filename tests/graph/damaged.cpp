@@ -204,7 +204,8 @@ constexpr std::int64_t most_elements = 1 << 20;
 bool run_step(Executor& executor) {
   const Program& program = executor.program();
   std::map<std::string, Tensor> inputs;
-  for (const auto& [name, number] : program.inputs) {
+  for (const auto& [name, input] : program.inputs) {
+    const int number = input.number;
     const ProgramTensor& x = program.tensors[static_cast<std::size_t>(number)];
     for (const std::int64_t size : x.shape) {
       if (size < 0 || size > most_elements) {
@@ -229,7 +230,7 @@ bool run_step(Executor& executor) {
   variables.streams = random_state();
   executor.begin(inputs);
   for (const Section& section : program.sections) {
-    executor.run(section.name, variables);
+    executor.run(section.kind, variables);
   }
   executor.end();
   return true;

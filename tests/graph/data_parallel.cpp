@@ -68,6 +68,13 @@ Named inputs_of(const OneRankStep& step, double first) {
 
 bool is_parameter(const std::string& name) { return name.starts_with("parameter."); }
 
+Role role_of(const std::string& name) {
+  return is_parameter(name)               ? Role::parameter
+         : name.starts_with("rows.")      ? Role::rows
+         : name.starts_with("optimizer.") ? Role::optimizer_state
+                                          : Role::other;
+}
+
 void update(const Named& leaves, double lr, std::int64_t step) {
   std::vector<Tensor> operands;
   const auto add = [&](const std::string& prefix) {
@@ -106,16 +113,17 @@ Recording recorded_once(const OneRankStep& step, double lr, std::int64_t count) 
     if (!name.starts_with("optimizer.")) {
       leaf.set_requires_grad();
     }
-    recorder.input(name, leaf);
+    recorder.input(name, leaf, role_of(name));
   }
-  recorder.section("step", [&] {
+  recorder.section(SectionKind::step, [&] {
     Tensor loss;
     run_phase("forward", [&] { loss = step.loss(leaves); });
     backward(loss);
     recorder.output("loss", loss);
     for (const auto& [name, leaf] : leaves) {
       if (leaf.requires_grad()) {
-        recorder.output("gradient." + (is_parameter(name) ? name.substr(10) : name), leaf.grad());
+        recorder.gradient("gradient." + (is_parameter(name) ? name.substr(10) : name), leaf.grad(),
+                          name);
       }
     }
     const NoGrad no_grad;
@@ -143,7 +151,7 @@ Program placed(const Program& program, DataParallelMode mode, int ranks, bool go
 Counts collectives_of(const Program& program) {
   Counts calls;
   for (const graph::CollectiveCount& count : graph::statistics_of(program).collectives) {
-    calls[count.op + " in " + count.phase] += count.calls;
+    calls[count.op + " in " + std::string(name_of(count.phase))] += count.calls;
   }
   return calls;
 }
@@ -173,7 +181,7 @@ void is_golden(const std::string& name, const std::string& now) {
 Named executed(const Program& program, Named inputs, const StepVariables& variables) {
   Replay replay(program);
   replay.begin(inputs);
-  replay.run("step", variables);
+  replay.run(SectionKind::step, variables);
   for (const auto& [name, number] : program.outputs) {
     inputs[name] = deep_copy(replay.output(name));
   }
@@ -184,8 +192,8 @@ Named executed(const Program& program, Named inputs, const StepVariables& variab
 /// This rank's parts of inputs, as the placed program has them.
 Named parts_of(const Program& above, const Named& whole) {
   Named parts;
-  for (const auto& [name, number] : above.inputs) {
-    const Spec& spec = *above.tensors[static_cast<std::size_t>(number)].spec;
+  for (const auto& [name, input] : above.inputs) {
+    const Spec& spec = *above.tensors[static_cast<std::size_t>(input.number)].spec;
     parts[name] = deep_copy(distribute(whole.at(name), spec.layout).local());
   }
   return parts;
@@ -218,7 +226,7 @@ void same_steps(const OneRankStep& step, const Program& program, const Program& 
     const Named got = executed(mine, parts, variables);
     for (const auto& [name, x] : got) {
       const auto input = above.inputs.find(name);
-      const int number = input == above.inputs.end() ? above.outputs.at(name) : input->second;
+      const int number = input == above.inputs.end() ? above.outputs.at(name) : input->second.number;
       const Spec& spec = *above.tensors[static_cast<std::size_t>(number)].spec;
       close(to_doubles(x), on_ranks::part_of(expected.at(name), spec.layout), name);
     }
@@ -316,8 +324,8 @@ TEST_CASE("the default mode replicates what is small beside the activations", "[
         recorded(two_layers_step(false, rows)),
         {.mode = graph::data_parallel_mode("default"), .mesh = DeviceMesh::make({"data"}, {2})});
     std::string text;
-    for (const auto& [name, number] : above.inputs) {
-      text += name + to_string(above.tensors[static_cast<std::size_t>(number)].spec->layout) + " ";
+    for (const auto& [name, input] : above.inputs) {
+      text += name + to_string(above.tensors[static_cast<std::size_t>(input.number)].spec->layout) + " ";
     }
     return text;
   };
@@ -339,7 +347,7 @@ TEST_CASE("what no mode can place is refused", "[data_parallel]") {
         "3 rows, got [8, 4])");
   const auto program_of_text = [](const std::string& body) {
     return Program::parse(
-        "tessera program 1\nrank 0\ninput %0: f32[4, 4] = rows.x\nsection step\n" + body + "end\n");
+        "tessera program 2\nrank 0\ninput rows 0 %0: f32[4, 4] = rows.x\nsection step\n" + body + "end\n");
   };
   const std::string aliased =
       refused(program_of_text(
@@ -359,8 +367,9 @@ TEST_CASE("what no mode can place is refused", "[data_parallel]") {
                                          "stream=2 offset=0 run=4 stride=16, whole=none)\n"),
                          2),
                  "rows of one of several micro-batches"));
-  CHECK(contains(refused(program_of_text("output %0 = gradient.y\n"), 2),
-                 "output 'gradient.y' is the gradient of no input"));
+  Program gradient = program_of_text("output %0 = gradient.y\n");
+  gradient.gradients["gradient.y"] = "y";
+  CHECK(contains(refused(gradient, 2), "'gradient.y' is the gradient of 'y' (expected an output of"));
   const Program above = placed(recorded(product), DataParallelMode::expand, 2);
   CHECK(contains(refused(above, 2), "the program has distributed tensors"));
   CHECK(contains(error_of([&] { graph::data_parallel(recorded(product), {}); }),
@@ -488,7 +497,7 @@ TEST_CASE("layouts that are given decide, and constants keep their values", "[da
         .mode = DataParallelMode::fully_shard, .mesh = mesh, .layouts = layouts};
     const Program above = graph::data_parallel(program, options);
     for (const auto& [name, layout] : layouts) {
-      check(above.tensors[static_cast<std::size_t>(above.inputs.at(name))].spec->layout == layout,
+      check(above.tensors[static_cast<std::size_t>(above.inputs.at(name).number)].spec->layout == layout,
             name);
     }
     same_steps(step, program, above, 3);

@@ -12,7 +12,8 @@ namespace graph_test {
 inline std::vector<double> result_of(tessera::Executor& executor) {
   const tessera::Program& program = executor.program();
   std::map<std::string, tessera::Tensor> inputs;
-  for (const auto& [name, number] : program.inputs) {
+  for (const auto& [name, input] : program.inputs) {
+    const int number = input.number;
     const tessera::ProgramTensor& x = program.tensors[static_cast<std::size_t>(number)];
     std::vector<float> values;
     for (int i = 0; i < x.shape.product(); ++i) {
@@ -22,7 +23,7 @@ inline std::vector<double> result_of(tessera::Executor& executor) {
   }
   executor.begin(inputs);
   for (const tessera::Section& section : program.sections) {
-    executor.run(section.name, {});
+    executor.run(section.kind, {});
   }
   std::vector<double> result = tessera::to_doubles(executor.output("y"));
   executor.end();

@@ -75,7 +75,7 @@ void add_state(Bits& bits, const std::map<std::string, Tensor>& inputs) {
 Bits eager(RandomStep& step, int number, Inputs& run) {
   const auto inputs = run.of(number);
   const auto outputs = step.take(inputs, RandomStep::variables(number),
-                                 [](const std::string&, const auto& body) { body(); });
+                                 [](SectionKind, const auto& body) { body(); });
   Bits bits;
   for (const auto& [name, x] : outputs) {
     testing::add_bits(bits, name, x);
@@ -92,8 +92,8 @@ Recording recorded(RandomStep& step, int number, Inputs& run, Bits& bits) {
   }
   const StepVariables variables = RandomStep::variables(number);
   const auto outputs =
-      step.take(inputs, variables, [&](const std::string& name, const std::function<void()>& body) {
-        recorder.section(name, body);
+      step.take(inputs, variables, [&](SectionKind kind, const std::function<void()>& body) {
+        recorder.section(kind, body);
       });
   for (const auto& [name, x] : outputs) {
     recorder.output(name, x);
@@ -107,8 +107,8 @@ Bits executed(Executor& executor, int number, Inputs& run) {
   const auto inputs = run.of(number);
   const StepVariables variables = RandomStep::variables(number);
   executor.begin(inputs);
-  executor.run("first", variables);
-  executor.run("second", variables);
+  executor.run(SectionKind::gradients, variables);
+  executor.run(SectionKind::update, variables);
   Bits bits;
   for (const auto& [name, output] : executor.program().outputs) {
     testing::add_bits(bits, name, executor.output(name));

@@ -65,7 +65,7 @@ Named results_of(const Step& step, const Named& leaves) {
   run_phase("forward", [&] { loss = step.loss(leaves); });
   backward(loss);
   Named results = {{"loss", loss}};
-  run_phase("reduction", [&] {
+  run_phase("gradient reduction", [&] {
     for (const auto& [name, leaf] : leaves) {
       results["gradient." + name] = redistribute(leaf.grad(), leaf.layout());
     }
@@ -79,7 +79,7 @@ Recording recorded(const Step& step, const DeviceMesh& mesh) {
   for (const auto& [name, leaf] : leaves) {
     recorder.input(name, leaf.local());
   }
-  recorder.section("step", [&] {
+  recorder.section(SectionKind::step, [&] {
     for (const auto& [name, result] : results_of(step, leaves)) {
       recorder.output(name, result.local());
     }
@@ -109,7 +109,7 @@ Counts calls_of(const Account& account) {
 Counts collectives_of(const graph::ProgramStatistics& statistics) {
   Counts calls;
   for (const graph::CollectiveCount& count : statistics.collectives) {
-    calls[count.op + " in " + count.phase] += count.calls;
+    calls[count.op + " in " + std::string(name_of(count.phase))] += count.calls;
   }
   return calls;
 }
@@ -192,7 +192,7 @@ TEST_CASE("a weight that every rank has: its gradient is reduced once", "[golden
                    [](const Named& leaves) {
                      return sum_of_squares(ops::mm(leaves.at("x"), leaves.at("w")));
                    },
-               .collectives = {{"all_reduce in reduction", 1}}});
+               .collectives = {{"all_reduce in gradient reduction", 1}}});
   }
 }
 
@@ -210,7 +210,7 @@ TEST_CASE("columns, then rows: one reduction of the result, and one of the gradi
                      const Tensor y = ops::mm(inner, leaves.at("down"));
                      return sum_of_squares(redistribute_axis(y, 0, Replicate()));
                    },
-               .collectives = {{"all_reduce in forward", 1}, {"all_reduce in reduction", 1}}});
+               .collectives = {{"all_reduce in forward", 1}, {"all_reduce in gradient reduction", 1}}});
   }
 }
 
@@ -245,5 +245,5 @@ TEST_CASE("shards for memory of columns and rows: each axis has its own collecti
              .collectives = {{"all_gather in forward", 2},
                              {"all_reduce in forward", 1},
                              {"reduce_scatter in backward", 2},
-                             {"all_reduce in reduction", 1}}});
+                             {"all_reduce in gradient reduction", 1}}});
 }

@@ -23,7 +23,7 @@ const std::string head =
     "input %0: f32[32] = x\n"
     "input %1: f32[32] = shard\n"
     "input %2: f32[32] = other\n"
-    "section all\n";
+    "section step\n";
 
 /// The shard is gathered into new memory, and the product with x is the result.
 std::string gathered(int memory, int result, const std::string& shard = "%1") {
@@ -93,7 +93,7 @@ TEST_CASE("keep_gathers: those that are needed again soonest are kept first") {
   CHECK(left(three, 1) == 2);
 }
 
-TEST_CASE("the check after a pass permits to spare repeated gathers only") {
+TEST_CASE("the check after a pass permits to spare repeated collectives only") {
   const auto program = [](const std::string& body) {
     return graph_test::program(head + body + "output %0 = y\n");
   };
@@ -104,7 +104,12 @@ TEST_CASE("the check after a pass permits to spare repeated gathers only") {
   CHECK(is_other_order(once, twice));
   CHECK(is_other_order(program(gathered(10, 12) + gathered(20, 100, "%2")), once));
   const std::string reduced = ": f32[32] = all_reduce(%1; op=sum, group=ranks 0 1)\n";
-  CHECK(is_other_order(program("  %50" + reduced + "  %51" + reduced), program("  %50" + reduced)));
+  CHECK_NOTHROW(
+      graph::verify_same(program("  %50" + reduced + "  %51" + reduced), program("  %50" + reduced)));
+  CHECK(is_other_order(program("  %50" + reduced + "  add_(%1, %2; alpha=1)\n  %51" + reduced),
+                       program("  %50" + reduced + "  add_(%1, %2; alpha=1)\n")));
+  const std::string waits = "  wait_readers(%1; group=ranks 0 1)\n";
+  CHECK(is_other_order(program(waits + waits), program(waits)));
 }
 
 TEST_CASE("keep_gathers: within a budget of memory, as many as there is room for") {

@@ -36,13 +36,13 @@ std::string reduced(const std::string& x, const std::string& more = "op=sum, gro
 
 /// How many collectives are issued after `buckets`.
 int issued(const std::string& body) {
-  return graph_test::count(after({"buckets"}, three_inputs + "section all\n" + body), "coalesced_");
+  return graph_test::count(after({"buckets"}, three_inputs + "section step\n" + body), "coalesced_");
 }
 
 }  // namespace
 
 TEST_CASE("buckets: neighbouring reductions become one, which the first wait completes") {
-  const std::string text = after({"buckets"}, three_inputs + "section all\n" + reduced("%0") +
+  const std::string text = after({"buckets"}, three_inputs + "section step\n" + reduced("%0") +
                                                   "  %3: f32[4] = exp(%1)\n" + reduced("%2, %3") +
                                                   "  wait(%2)\n"
                                                   "  %4: f32[4] = neg(%1)\n"
@@ -52,7 +52,7 @@ TEST_CASE("buckets: neighbouring reductions become one, which the first wait com
   const std::string number = text.substr(identity, text.find(',', identity) - identity);
   CHECK(number != "1");  // ranks compare what both calls are
   CHECK(text == three_inputs +
-                    "section all\n"
+                    "section step\n"
                     "  %3: f32[4] = exp(%1)\n"
                     "  all_reduce_coalesced_(%0, %2, %3; op=sum, group=ranks 0 1, identity=" +
                     number +
@@ -91,11 +91,11 @@ TEST_CASE("buckets: reductions into shards are joined, gathers of other memories
            "; op=sum, group=ranks 0 1, identity=1)\n";
   };
   const std::string text =
-      after({"buckets"}, three_inputs + "section all\n" + wholes + scatter("%0", "%3") +
+      after({"buckets"}, three_inputs + "section step\n" + wholes + scatter("%0", "%3") +
                              scatter("%1", "%4") + "  wait(%0)\n  wait(%1)\n");
   CHECK(text.find("reduce_scatter_into(%0, %1, %3, %4; op=sum") != std::string::npos);
   CHECK(text.ends_with("  wait(%0)\n"));
-  const std::string gathers = three_inputs + "section all\n" + wholes +
+  const std::string gathers = three_inputs + "section step\n" + wholes +
                               "  all_gather_into(%3, %0; group=ranks 0 1, identity=1)\n"
                               "  all_gather_into(%4, %1; group=ranks 0 1, identity=1)\n"
                               "  wait(%3)\n"
@@ -105,11 +105,11 @@ TEST_CASE("buckets: reductions into shards are joined, gathers of other memories
 
 TEST_CASE("split_lists and join_lists: lists are cut by place and joined again") {
   const std::string body = three_inputs +
-                           "section all\n"
+                           "section step\n"
                            "  foreach_add_(%0, %1, %2, %2; alpha=0.5)\n"
                            "  foreach_mul_(%0, %1; value=2)\n";
   const std::string cut = three_inputs +
-                          "section all\n"
+                          "section step\n"
                           "  foreach_add_(%0, %2; alpha=0.5)\n"
                           "  foreach_add_(%1, %2; alpha=0.5)\n"
                           "  foreach_mul_(%0; value=2)\n"
@@ -119,7 +119,7 @@ TEST_CASE("split_lists and join_lists: lists are cut by place and joined again")
   CHECK(after({"join_lists"}, cut) == body);
   // What is at a place is written from what is at the same place.
   const auto add = [](const std::string& lists) {
-    return program(three_inputs + "section all\n  foreach_add_(" + lists + "; alpha=0.5)\n");
+    return program(three_inputs + "section step\n  foreach_add_(" + lists + "; alpha=0.5)\n");
   };
   graph::verify_same(add("%0, %1, %2, %2"), add("%1, %0, %2, %2"));
   CHECK_THROWS_WITH(graph::verify_same(add("%0, %1"), add("%0, %2")),
@@ -132,7 +132,7 @@ TEST_CASE("join_lists: calls of other arguments, on one memory or with writes be
            "  foreach_mul_(%0; value=2)\n  foreach_mul_(%0; value=2)\n",
            "  foreach_mul_(%0; value=2)\n  %3: f32[4] = exp(%2)\n  foreach_mul_(%1; value=2)\n"}) {
     INFO(calls);
-    const std::string body = three_inputs + "section all\n" + calls;
+    const std::string body = three_inputs + "section step\n" + calls;
     CHECK(after({"join_lists"}, body) == body);
   }
 }

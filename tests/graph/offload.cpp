@@ -42,7 +42,7 @@ std::vector<double> replayed(const Program& program) {
   return result_of(replay);
 }
 
-const std::string begin = "input %0: f32[256] = x\nsection all\n";
+const std::string begin = "input %0: f32[256] = x\nsection step\n";
 
 // Between the first use of %2 and the last one, %4 and %5 are needed with it.
 const std::string peak =
@@ -107,7 +107,7 @@ TEST_CASE("other memory: the text says which tensors are there, and is read back
   const std::string booked =
       "  %1: f32[2] activation elsewhere = memory.empty()\n  %2: f32[2] activation = exp(%0)\n";
   const Program other =
-      program("input %0: f32[2] = elsewhere\nsection all\n" + booked + "output %2 = y\n");
+      program("input %0: f32[2] = elsewhere\nsection step\n" + booked + "output %2 = y\n");
   CHECK(graph_test::count(other.to_text(), booked) == 1);
 }
 
@@ -119,7 +119,7 @@ TEST_CASE("other memory: without it, and where it has no space, a step is an err
   full->space = 100;
   Replay replay(offloaded, full);
   const std::string error = error_of([&] { result_of(replay); });
-  CHECK(error.find("section 'all', instruction 2 (%20: f32[256] elsewhere = memory.empty())") !=
+  CHECK(error.find("section 'step', instruction 2 (%20: f32[256] elsewhere = memory.empty())") !=
         std::string::npos);
   CHECK(error.find("no space for 1024 bytes") != std::string::npos);
 }

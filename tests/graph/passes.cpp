@@ -30,7 +30,8 @@ template <class Executes>
 std::map<std::string, std::vector<double>> bits(const Program& program) {
   Executes executor(program);
   std::map<std::string, Tensor> inputs;
-  for (const auto& [name, number] : program.inputs) {
+  for (const auto& [name, input] : program.inputs) {
+    const int number = input.number;
     const ProgramTensor& x = program.tensors[static_cast<std::size_t>(number)];
     std::vector<float> values;
     for (int i = 0; i < x.shape.product(); ++i) {
@@ -42,7 +43,7 @@ std::map<std::string, std::vector<double>> bits(const Program& program) {
   std::map<std::string, std::vector<double>> result;
   const StepVariables variables{.numbers = {{"lr", 0.5}, {"scale", 0.25}}};
   for (const Section& section : program.sections) {
-    executor.run(section.name, variables);
+    executor.run(section.kind, variables);
   }
   for (const auto& [name, number] : program.outputs) {
     result[name] = to_doubles(executor.output(name));
@@ -71,7 +72,7 @@ TEST_CASE("dead: what nothing needs is removed, with the views and writes that l
   CHECK(after({"dead"},
               "input %0: f32[2, 2] = x\n"
               "input %7: f32[4] = w\n"
-              "section all\n"
+              "section step\n"
               "  %1: f32[2, 2] = exp(%0)\n"
               "  %2: f32[2, 2] = neg(%1)\n"
               "  %3: f32[2] = memory.alias(%2; strides=[1], offset=0)\n"
@@ -87,7 +88,7 @@ TEST_CASE("dead: what nothing needs is removed, with the views and writes that l
               "output %1 = y\n") ==
         "input %0: f32[2, 2] = x\n"
         "input %7: f32[4] = w\n"
-        "section all\n"
+        "section step\n"
         "  %1: f32[2, 2] = exp(%0)\n"
         "  %5: f32[2, 2] = transpose(%1; dim0=0, dim1=1)\n"
         "  mul_scalar_(%5; value=3)\n"
@@ -99,7 +100,7 @@ TEST_CASE("dead: what nothing needs is removed, with the views and writes that l
 TEST_CASE("dead: what the host reads stays, and memory that is released and restored in use") {
   const std::string body =
       "input %0: f32[2] = x\n"
-      "section all\n"
+      "section step\n"
       "  %1: f32[2] = memory.full(2)\n"
       "  host.check(%1; 2, 2)\n"
       "  %2: f32[2] = exp(%0)\n"
@@ -114,7 +115,7 @@ TEST_CASE("dead: what the host reads stays, and memory that is released and rest
 TEST_CASE("common: equal calls become one while the first result is there") {
   CHECK(after({"common"},
               "input %0: f32[32] = x\n"
-              "section all\n"
+              "section step\n"
               "  %1: f32[32] = exp(%0)\n"
               "  %2: f32[32] = exp(%0)\n"
               "  %3: f32[32] = mul_scalar(%1; value=2)\n"
@@ -128,7 +129,7 @@ TEST_CASE("common: equal calls become one while the first result is there") {
               "output %7 = c\n"
               "output %8 = d\n") ==
         "input %0: f32[32] = x\n"
-        "section all\n"
+        "section step\n"
         "  %1: f32[32] = exp(%0)\n"
         "  %3: f32[32] = mul_scalar(%1; value=2)\n"
         "  %4: f32[32] = mul_scalar(%1; value=3)\n"
@@ -144,14 +145,14 @@ TEST_CASE("common: equal calls become one while the first result is there") {
 TEST_CASE("common: what is as small as a scale is kept for equal calls") {
   CHECK(after({"common"},
               "input %0: f32[16] = x\n"
-              "section all\n"
+              "section step\n"
               "  %1: f32[16] = exp(%0)\n"
               "  %2: f32[16] = neg(%1)\n"
               "  %3: f32[16] = exp(%0)\n"
               "  %4: f32[16] = add(%2, %3; alpha=1)\n"
               "output %4 = y\n") ==
         "input %0: f32[16] = x\n"
-        "section all\n"
+        "section step\n"
         "  %1: f32[16] = exp(%0)\n"
         "  %2: f32[16] = neg(%1)\n"
         "  %4: f32[16] = add(%2, %1; alpha=1)\n"
@@ -161,7 +162,7 @@ TEST_CASE("common: what is as small as a scale is kept for equal calls") {
 TEST_CASE("common: a result that replaces others is there as long as they are") {
   CHECK(after({"common"},
               "input %0: f32[32] = x\n"
-              "section all\n"
+              "section step\n"
               "  %1: f32[32] = exp(%0)\n"
               "  %2: f32[32] = exp(%0)\n"
               "  %3: f32[32] = neg(%1)\n"
@@ -170,7 +171,7 @@ TEST_CASE("common: a result that replaces others is there as long as they are") 
               "output %3 = y\n"
               "output %5 = z\n") ==
         "input %0: f32[32] = x\n"
-        "section all\n"
+        "section step\n"
         "  %1: f32[32] = exp(%0)\n"
         "  %3: f32[32] = neg(%1)\n"
         "  %5: f32[32] = add(%1, %1; alpha=1)\n"
@@ -183,7 +184,7 @@ TEST_CASE("common: calls that follow other variables stay") {
       "number lr\n"
       "number scale\n"
       "input %0: f32[2] = x\n"
-      "section all\n"
+      "section step\n"
       "  %1: f32[2] = mul_scalar(%0; value=2) {value=$lr}\n"
       "  %2: f32[2] = mul_scalar(%0; value=2) {value=$scale}\n"
       "  %3: f32[2] = add(%1, %2; alpha=1)\n"
@@ -194,7 +195,7 @@ TEST_CASE("common: calls that follow other variables stay") {
 TEST_CASE("common: writes between or after equal calls keep them apart") {
   const std::string body =
       "input %0: f32[2] = x\n"
-      "section all\n"
+      "section step\n"
       "  %1: f32[2] = exp(%0)\n"
       "  add_(%0, %0; alpha=1)\n"
       "  %2: f32[2] = exp(%0)\n"
@@ -216,7 +217,7 @@ TEST_CASE("common: writes between or after equal calls keep them apart") {
 TEST_CASE("views: chains become one view, equal views one tensor") {
   CHECK(after({"views", "dead"},
               "input %0: f32[4, 6] = x\n"
-              "section all\n"
+              "section step\n"
               "  %1: f32[4, 6] = exp(%0)\n"
               "  %2: f32[4, 6] = reshape(%1; shape=[4, 6])\n"
               "  %3: f32[6, 4] = transpose(%2; dim0=0, dim1=1)\n"
@@ -228,7 +229,7 @@ TEST_CASE("views: chains become one view, equal views one tensor") {
               "output %7 = y\n"
               "output %8 = z\n") ==
         "input %0: f32[4, 6] = x\n"
-        "section all\n"
+        "section step\n"
         "  %1: f32[4, 6] = exp(%0)\n"
         "  %3: f32[6, 4] = transpose(%1; dim0=0, dim1=1)\n"
         "  %5: f32[2] = memory.alias(%1; strides=[12], offset=3)\n"
@@ -241,7 +242,7 @@ TEST_CASE("views: chains become one view, equal views one tensor") {
 TEST_CASE("views: of another type than the memory's first tensor") {
   CHECK(after({"views", "dead"},
               "input %0: f32[4] = x\n"
-              "section all\n"
+              "section step\n"
               "  %1: u8[24] = memory.empty()\n"
               "  %2: f32[5] = memory.alias(%1; strides=[1], offset=1)\n"
               "  %3: f32[4] = memory.alias(%2; strides=[1], offset=1)\n"
@@ -249,7 +250,7 @@ TEST_CASE("views: of another type than the memory's first tensor") {
               "  %4: f32[4] = neg(%3)\n"
               "output %4 = y\n") ==
         "input %0: f32[4] = x\n"
-        "section all\n"
+        "section step\n"
         "  %1: u8[24] = memory.empty()\n"
         "  %3: f32[4] = memory.alias(%1; strides=[1], offset=2)\n"
         "  copy_(%3, %0)\n"
@@ -260,7 +261,7 @@ TEST_CASE("views: of another type than the memory's first tensor") {
 TEST_CASE("lifetimes: each time between restore and release is a memory of its own") {
   CHECK(after({"lifetimes"},
               "input %0: f32[2] = x\n"
-              "section all\n"
+              "section step\n"
               "  %1: f32[4] = memory.empty()\n"
               "  %2: f32[2] = memory.alias(%1; strides=[1], offset=2)\n"
               "  copy_(%2, %0)\n"
@@ -275,7 +276,7 @@ TEST_CASE("lifetimes: each time between restore and release is a memory of its o
               "output %4 = y\n"
               "output %6 = z\n") ==
         "input %0: f32[2] = x\n"
-        "section all\n"
+        "section step\n"
         "  %1: f32[4] = memory.empty()\n"
         "  %2: f32[2] = memory.alias(%1; strides=[1], offset=2)\n"
         "  copy_(%2, %0)\n"
@@ -293,7 +294,7 @@ TEST_CASE("lifetimes: each time between restore and release is a memory of its o
 TEST_CASE("lifetimes: memory of inputs and outputs stays the caller's") {
   const std::string body =
       "input %0: f32[2] = x\n"
-      "section all\n"
+      "section step\n"
       "  %1: f32[2] = exp(%0)\n"
       "  memory.release(%1)\n"
       "  memory.restore(%1)\n"
@@ -310,7 +311,7 @@ TEST_CASE("late_waits: a wait moves to the first use, and passes no other commun
   };
   const std::string head =
       "input %0: f32[2] = x\n"
-      "section all\n"
+      "section step\n"
       "  %1: f32[2] = exp(%0)\n"
       "  %2: f32[4] = memory.empty()\n"
       "  all_gather_into(%2, %1; group=ranks 0 1, identity=1)\n";
@@ -328,7 +329,7 @@ TEST_CASE("late_waits: a wait moves to the first use, and passes no other commun
                                                "output %5 = y\n");
   const std::string of_input =
       "input %0: f32[2] = x\n"
-      "section all\n"
+      "section step\n"
       "  %2: f32[4] = memory.empty()\n"
       "  all_gather_into(%2, %0; group=ranks 0 1, identity=1)\n";
   CHECK(moved(of_input + "  wait(%2)\n"
@@ -361,7 +362,7 @@ TEST_CASE("early_issues: a collective moves up to its operands with what prepare
   };
   const std::string head =
       "input %0: f32[2] = x\n"
-      "section all\n"
+      "section step\n"
       "  %1: f32[2] = exp(%0)\n";
   const std::string gather =
       "  %4: f32[4] = memory.empty()\n"
@@ -388,7 +389,7 @@ TEST_CASE("early_issues: a collective moves up to its operands with what prepare
 TEST_CASE("passes have names, an order, reports and files") {
   Program one = program(
       "input %0: f32[2] = x\n"
-      "section all\n"
+      "section step\n"
       "  %1: f32[2] = exp(%0)\n"
       "  %2: f32[2] = neg(%0)\n"
       "  %3: f32[2] = neg(%1)\n"
@@ -396,8 +397,8 @@ TEST_CASE("passes have names, an order, reports and files") {
   const std::string unknown =
       error_of([&] { graph::run_passes(one, std::vector<std::string>{"ded"}); });
   CHECK(unknown.starts_with(
-      "passes: there is no pass 'ded' (expected one of views, common, dead, lifetimes, "
-      "keep_gathers, recompute, early_issues, late_waits"));
+      "passes: there is no pass 'ded' (expected one of views, merge_collectives, common, dead, "
+      "lifetimes, keep_gathers, recompute, early_issues, late_waits"));
   CHECK(unknown.ends_with("did you mean 'dead'?"));
   CHECK(error_of([&] {
           graph::run_passes(one, std::vector<std::string>{"early_issues", "lifetimes"});

@@ -41,7 +41,7 @@ Program program_of_step(const Tensor& x, const std::function<Tensor()>& body) {
   const auto record = [&] {
     Recorder recorder;
     recorder.input("x", x);
-    recorder.section("all", [&] { recorder.output("y", body()); });
+    recorder.section(SectionKind::step, [&] { recorder.output("y", body()); });
     return recorder.finish({});
   };
   const Recording first = record();
@@ -50,7 +50,7 @@ Program program_of_step(const Tensor& x, const std::function<Tensor()>& body) {
 
 std::vector<double> run(Executor& executor, const Tensor& x) {
   executor.begin({{"x", x}});
-  executor.run("all", {});
+  executor.run(SectionKind::step, {});
   std::vector<double> y = to_doubles(executor.output("y"));
   executor.end();
   return y;
@@ -153,7 +153,7 @@ TEST_CASE("memory that is released and restored, and random numbers, are as in t
     variables.streams = random_state();
     Recorder recorder;
     recorder.input("x", x);
-    recorder.section("all", [&] {
+    recorder.section(SectionKind::step, [&] {
       scratch.storage().restore_memory();
       ops::copy_(scratch, ops::dropout(x, 0.5, random_stream("noise")));
       const Tensor y = ops::neg(scratch);
@@ -172,7 +172,7 @@ TEST_CASE("memory that is released and restored, and random numbers, are as in t
       StepVariables variables;
       variables.streams = random_state();
       executor.begin({{"x", x}});
-      executor.run("all", variables);
+      executor.run(SectionKind::step, variables);
       all.push_back(to_doubles(executor.output("y")));
       executor.end();
     }
@@ -207,8 +207,8 @@ TEST_CASE("a step that failed leaves nothing behind, and errors name the instruc
   });
   Planned planned(program);
   planned.begin({{"x", full({2}, 3)}});
-  CHECK_THROWS_WITH(planned.run("all", {}),
-                    Catch::Contains("replay: section 'all', instruction 3 (host.check(%2; 2)):"));
+  CHECK_THROWS_WITH(planned.run(SectionKind::step, {}),
+                    Catch::Contains("replay: section 'step', instruction 3 (host.check(%2; 2)):"));
   planned.abandon();
   CHECK_THROWS_WITH(planned.begin({{"x", full({3}, 1)}}),
                     Catch::Contains("input 'x' has another shape or type"));
@@ -243,8 +243,8 @@ TEST_CASE("what ranks reduce is in the block, and what is issued is kept until i
 TEST_CASE("what other ranks may read later is not in the block; alone, everything is") {
   const auto on_rank = [](collective::World& world) {
     const std::string inputs =
-        "tessera program 1\nrank " + std::to_string(world.rank()) +
-        "\ninput %0: f32[4096] = x\nsection all\n  %1: f32[4096] = exp(%0)\n";
+        "tessera program 2\nrank " + std::to_string(world.rank()) +
+        "\ninput %0: f32[4096] = x\nsection step\n  %1: f32[4096] = exp(%0)\n";
     const auto allocated = [&](const std::string& ranks, const std::string& body, int size) {
       const std::string shape = "f32[" + std::to_string(size) + "]";
       Planned planned(Program::parse(
@@ -264,8 +264,8 @@ TEST_CASE("what other ranks may read later is not in the block; alone, everythin
 
 TEST_CASE("what other ranks may read keeps its place until they have read it") {
   const auto on_rank = [](collective::World& world) {
-    const std::string head = "tessera program 1\nrank " + std::to_string(world.rank()) +
-                             "\ninput %0: f32[4096] = x\nsection all\n"
+    const std::string head = "tessera program 2\nrank " + std::to_string(world.rank()) +
+                             "\ninput %0: f32[4096] = x\nsection step\n"
                              "  %1: f32[4096] = exp(%0)\n  %2: f32[8192] = memory.empty()\n"
                              "  all_gather_into(%2, %1; group=ranks 0 1, identity=1)\n"
                              "  wait(%2)\n  %3: f32[] = sum(%2; dims=[], keepdim=false)\n";
@@ -346,7 +346,7 @@ TEST_CASE("planned steps on a device have one block in its memory") {
     run(planned, input);
     const std::int64_t before = memory_statistics(device).total;
     planned.begin({{"x", input}});
-    planned.run("all", {});
+    planned.run(SectionKind::step, {});
     CHECK(memory_statistics(device).total == before);
     planned.end();
   }

@@ -5,7 +5,7 @@
 
 namespace graph_test {
 
-inline const std::string program_head = "tessera program 1\nrank 0\n";
+inline const std::string program_head = "tessera program 2\nrank 0\n";
 
 inline tessera::Program program(const std::string& body) {
   return tessera::Program::parse(program_head + body + "end\n");

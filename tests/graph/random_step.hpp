@@ -27,7 +27,7 @@ inline void add_bits(Bits& bits, const std::string& name, const Tensor& x) {
 
 class RandomStep {
  public:
-  using Run = std::function<void(const std::string& section, const std::function<void()>& body)>;
+  using Run = std::function<void(SectionKind section, const std::function<void()>& body)>;
 
   /// `group`: ranks that all take a step of this seed.
   explicit RandomStep(unsigned seed, std::optional<ops::GroupArgument> group = {})
@@ -57,7 +57,7 @@ class RandomStep {
     return result;
   }
 
-  /// The step's calls, in sections "first" and "second". Returns the outputs.
+  /// The step's calls, in the sections `gradients` and `update`. Returns the outputs.
   std::map<std::string, Tensor> take(const std::map<std::string, Tensor>& inputs,
                                      const StepVariables& variables, const Run& run) {
     random_.seed(seed_);
@@ -70,9 +70,9 @@ class RandomStep {
     scratch_ =
         empty({12 * 8 + 24 * 4}, DType::u8);  // the step allocates its memory when it needs it
     scratch_.storage().release_memory();
-    run("first", [&] { calls(4 + below(24)); });
+    run(SectionKind::gradients, [&] { calls(4 + below(24)); });
     std::map<std::string, Tensor> outputs;
-    run("second", [&] {
+    run(SectionKind::update, [&] {
       calls(2 + below(16));
       complete();
       for (int i = 0; i < 3; ++i) {

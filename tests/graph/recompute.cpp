@@ -39,7 +39,7 @@ std::vector<std::string> made_again(const Program& program) {
   for (const Section& section : program.sections) {
     for (const Instruction& i : section.instructions) {
       if (i.op != nullptr &&
-          program.scopes[static_cast<std::size_t>(i.scope)].phase == "recomputation") {
+          program.scopes[static_cast<std::size_t>(i.scope)].phase == Phase::recomputation) {
         names.push_back(i.op->name);
       }
     }
@@ -82,7 +82,7 @@ const std::string peak =
 
 TEST_CASE("recompute: what is cheap is not kept over the peak of memory") {
   const Changed changed =
-      recomputed("input %0: f32[256] = x\nsection all\n  %2: f32[256] = exp(%0)\n" + peak);
+      recomputed("input %0: f32[256] = x\nsection step\n  %2: f32[256] = exp(%0)\n" + peak);
   CHECK(made_again(changed.program) == Names{"exp"});
   CHECK(changed.before >= 4 * 1024);
   CHECK(changed.after < changed.before - 1000);
@@ -90,7 +90,7 @@ TEST_CASE("recompute: what is cheap is not kept over the peak of memory") {
 
 TEST_CASE("recompute: operands that are gone are made again too, before what needs them") {
   const Changed changed = recomputed(
-      "input %0: f32[256] = x\nsection all\n  %1: f32[256] = exp(%0)\n"
+      "input %0: f32[256] = x\nsection step\n  %1: f32[256] = exp(%0)\n"
       "  %2: f32[256] = neg(%1)\n" +
       peak);
   CHECK(made_again(changed.program) == Names{"exp", "neg"});
@@ -99,7 +99,7 @@ TEST_CASE("recompute: operands that are gone are made again too, before what nee
 
 TEST_CASE("recompute: views are made of what was made again") {
   const Changed changed = recomputed(
-      "input %0: f32[16, 16] = x\nsection all\n  %1: f32[16, 16] = exp(%0)\n"
+      "input %0: f32[16, 16] = x\nsection step\n  %1: f32[16, 16] = exp(%0)\n"
       "  %2: f32[16, 16] = transpose(%1; dim0=0, dim1=1)\n"
       "  %9: f32[4] = memory.alias(%1; strides=[3], offset=7)\n"
       "  %3: f32[] = sum(%2; dims=[], keepdim=false)\n"
@@ -117,7 +117,7 @@ TEST_CASE("recompute: views are made of what was made again") {
 
 TEST_CASE("recompute: products are kept") {
   std::string body =
-      "input %0: f32[16, 16] = x\nsection all\n  %2: f32[16, 16] = mm(%0, %0)\n" + peak;
+      "input %0: f32[16, 16] = x\nsection step\n  %2: f32[16, 16] = mm(%0, %0)\n" + peak;
   for (std::size_t at = body.find("[256]"); at != std::string::npos; at = body.find("[256]")) {
     body.replace(at, 5, "[16, 16]");
   }
@@ -126,7 +126,7 @@ TEST_CASE("recompute: products are kept") {
 
 TEST_CASE("recompute: a value stays whose operand was written since") {
   const Changed changed = recomputed(
-      "input %0: f32[256] = x\ninput %1: f32[256] = w\nsection all\n  %2: f32[256] = exp(%1)\n"
+      "input %0: f32[256] = x\ninput %1: f32[256] = w\nsection step\n  %2: f32[256] = exp(%1)\n"
       "  %3: f32[] = sum(%2; dims=[], keepdim=false)\n"
       "  neg_(%1)\n"
       "  %4: f32[256] = sin(%0)\n"
@@ -142,7 +142,7 @@ TEST_CASE("recompute: a value stays whose operand was written since") {
 TEST_CASE("recompute: a value's operand may be in another memory by then") {
   // %2's operand is dropped, and its value is computed elsewhere before %2 is next used.
   const Changed changed = recomputed(
-      "input %0: f32[256] = x\nsection all\n"
+      "input %0: f32[256] = x\nsection step\n"
       "  %1: f32[256] = memory.empty()\n  copy_(%1, %0)\n  neg_(%1)\n  %2: f32[256] = exp(%1)\n"
       "  %3: f32[] = sum(%2; dims=[], keepdim=false)\n"
       "  %4: f32[256] = sin(%0)\n"
@@ -158,7 +158,7 @@ TEST_CASE("recompute: a value's operand may be in another memory by then") {
 
 TEST_CASE("a budget of memory is met, by products where nothing else suffices, or refused") {
   const std::string body =
-      "input %0: f32[16, 16] = x\nsection all\n  %1: f32[16, 16] = mm(%0, %0)\n"
+      "input %0: f32[16, 16] = x\nsection step\n  %1: f32[16, 16] = mm(%0, %0)\n"
       "  %2: f32[16, 16] = exp(%1)\n"
       "  %3: f32[] = sum(%2; dims=[], keepdim=false)\n"
       "  %4: f32[16, 16] = sin(%0)\n"

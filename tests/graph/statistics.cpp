@@ -41,11 +41,11 @@ TEST_CASE("calls, products and live bytes of a small program") {
   const ProgramStatistics s = statistics(
       "input %0: f32[4, 2] parameter = w\n"   // 32 bytes
       "input %1: f64[3] optimizer = state\n"  // 24 bytes
-      "section first\n"
+      "section gradients\n"
       "  %2: f32[2, 4] activation = transpose(%0; dim0=0, dim1=1)\n"  // a view: no memory
       "  %3: f32[4, 4] activation = mm(%0, %2)\n"                     // 64 bytes
       "  %4: f32[4, 4] gradient = exp(%3)\n"                          // 64 bytes
-      "section second\n"
+      "section update\n"
       "  %5: f32[4, 2] activation = mm(%4, %0)\n"  // 32 bytes; the last use of %4
       "  %6: f32[4, 2] = neg(%5)\n"                // 32 bytes
       "output %6 = y\n");
@@ -65,7 +65,7 @@ TEST_CASE("calls, products and live bytes of a small program") {
 TEST_CASE("memory that is released does not count until it is restored") {
   const ProgramStatistics s = statistics(
       "input %0: f32[8] = x\n"  // 32 bytes
-      "section all\n"
+      "section step\n"
       "  %1: f32[4] = memory.full(2)\n"  // 16 bytes
       "  memory.release(%1)\n"
       "  %2: f32[8] = neg(%0)\n"  // 32 bytes
@@ -81,7 +81,7 @@ TEST_CASE("memory that is released does not count until it is restored") {
 TEST_CASE("collectives are counted by operator, phase and group") {
   const ProgramStatistics s = statistics(
       "input %0: f32[4] = x\n"
-      "section all\n"
+      "section step\n"
       "  %1: f32[8] = all_gather_async(%0; dim=0, extent=8, group=ranks 0 1) @ forward\n"
       "  wait(%1) @ forward\n"
       "  %2: f32[8] = all_gather_async(%0; dim=0, extent=8, group=ranks 0 1) @ forward\n"
@@ -91,22 +91,22 @@ TEST_CASE("collectives are counted by operator, phase and group") {
       "  %4: f32[8] = all_gather_async(%0; dim=0, extent=8, group=ranks 0 1) @ backward\n"
       "  wait(%4) @ backward\n");
   REQUIRE(s.collectives.size() == 3);
-  const auto is = [&s](std::size_t at, const std::string& phase, const std::string& group,
+  const auto is = [&s](std::size_t at, Phase phase, const std::string& group,
                        int calls, std::int64_t bytes) {
     const graph::CollectiveCount& c = s.collectives[at];
     return c.op == "all_gather_async" && c.phase == phase && c.group == group && c.calls == calls &&
            c.bytes == bytes;
   };
-  CHECK(is(0, "backward", "ranks 0 1", 1, 32));
-  CHECK(is(1, "forward", "ranks 0 1", 2, 64));
-  CHECK(is(2, "forward", "ranks 0 2", 1, 32));
+  CHECK(is(0, Phase::forward, "ranks 0 1", 2, 64));
+  CHECK(is(1, Phase::forward, "ranks 0 2", 1, 32));
+  CHECK(is(2, Phase::backward, "ranks 0 1", 1, 32));
   CHECK(s.calls.at("wait") == 4);
 }
 
 TEST_CASE("a program that an operator refuses has no statistics") {
   CHECK(contains(error_of([] {
                    statistics(
-                       "input %0: f32[4, 2] = x\nsection all\n  %1: f32[4, 4] = mm(%0, %0)\n");
+                       "input %0: f32[4, 2] = x\nsection step\n  %1: f32[4, 4] = mm(%0, %0)\n");
                  }),
-                 "section 'all', instruction 1"));
+                 "section 'step', instruction 1"));
 }

@@ -28,7 +28,7 @@ namespace {
 
 const std::string step =
     "input %0: f32[2, 2] = x\n"
-    "section all\n"
+    "section step\n"
     "  %1: f32[2, 2] = exp(%0)\n"
     "  %2: f32[] = sum(%1; dims=[], keepdim=false)\n"
     "output %2 = loss\n";
@@ -66,7 +66,7 @@ TEST_CASE("a transformation adds calls and state, on every executor") {
     inputs["x"] = full({2, 2}, 0);
     for (const double factor : {1.0, 2.0, 3.0}) {
       executor->begin(inputs);
-      executor->run("all", {});
+      executor->run(SectionKind::step, {});
       CHECK(executor->output("loss").item() == 4 * factor);
       executor->end();
     }
@@ -98,7 +98,7 @@ TEST_CASE("calls are added where the editor is, with the scope of their place") 
   graph::AddedState added;
   Program changed = program(
       "input %0: f32[2, 2] = x\n"
-      "section all\n"
+      "section step\n"
       "  %1: f32[2, 2] = exp(%0) @ forward in a\n"
       "  %2: f32[2, 2] = neg(%1) @ forward in b\n"
       "output %2 = y\n");
@@ -114,7 +114,7 @@ TEST_CASE("calls are added where the editor is, with the scope of their place") 
                        changed, added);
   CHECK(body_of(changed) ==
         "input %0: f32[2, 2] = x\n"
-        "section all\n"
+        "section step\n"
         "  %1: f32[2, 2] = exp(%0) @ forward in a\n"
         "  %3: f32[2, 2] activation = neg(%1) @ forward in b\n"
         "  %4: f32[2, 1] activation, %5: i64[2, 1] activation = topk(%3; k=1, dim=1, largest=true) "
@@ -150,7 +150,7 @@ TEST_CASE("what a transformation does wrong is an error with its name") {
        "it has no output 'loss' any more");
   says(refused([](graph::Editor& edit) {
          edit.program().tensors.push_back(edit.program().tensors[0]);
-         edit.program().inputs["y"] = 3;
+         edit.program().inputs["y"] = {.number = 3};
        }),
        "nothing has its input 'y' (f32[2, 2])");
   says(refused([](graph::Editor& edit) {
@@ -163,14 +163,14 @@ TEST_CASE("what a transformation does wrong is an error with its name") {
 TEST_CASE("a program that has lost an input runs without it") {
   graph::AddedState added;
   Program changed = program(
-      "input %0: f32[2] = x\ninput %1: f32[2] = unused\nsection all\n  %2: f32[2] = exp(%0)\n"
+      "input %0: f32[2] = x\ninput %1: f32[2] = unused\nsection step\n  %2: f32[2] = exp(%0)\n"
       "output %2 = y\n");
   graph::run_transform(
       transform([](graph::Editor& edit) { edit.program().inputs.erase("unused"); }), changed,
       added);
   Replay replay(changed);
   replay.begin({{"x", zeros({2})}});
-  replay.run("all", {});
+  replay.run(SectionKind::step, {});
   CHECK(to_doubles(replay.output("y")) == std::vector<double>{1, 1});
   replay.end();
 }

@@ -31,7 +31,7 @@ std::string error_of_same(const std::string& before, const std::string& after) {
 
 const std::string good =
     "input %0: f32[4, 2] = x\n"
-    "section all\n"
+    "section step\n"
     "  %1: f32[4, 2] = exp(%0)\n"
     "  %2: f32[2, 4] = transpose(%1; dim0=0, dim1=1)\n"
     "  %3: f32[4] = memory.alias(%2; strides=[2], offset=1)\n"
@@ -52,7 +52,7 @@ TEST_CASE("numbers that are not defined, or twice, are refused") {
   Program wrong = program(good);
   wrong.sections[0].instructions[6].in = {4};
   CHECK(error_of([&] { graph::verify(wrong); }) ==
-        "program: section 'all', instruction 7 (%4: f32[4] = neg(%4)): %4 is used before it is "
+        "program: section 'step', instruction 7 (%4: f32[4] = neg(%4)): %4 is used before it is "
         "defined");
   wrong = program(good);
   wrong.sections[0].instructions[6].out = {1};
@@ -64,23 +64,50 @@ TEST_CASE("numbers that are not defined, or twice, are refused") {
   CHECK(
       contains(error_of([&] { graph::verify(wrong); }), "output 'y' is %9, which is not defined"));
   wrong = program(good);
-  wrong.inputs["again"] = 0;
+  wrong.inputs["again"] = {.number = 0};
   CHECK(contains(error_of([&] { graph::verify(wrong); }), "is %0, which is another input"));
 }
 
+TEST_CASE("roles and sections that do not fit are refused") {
+  const std::string head = "input %0: f32[4, 2] = x\ninput parameter %1: f32[2] = w\n";
+  const std::string updates = "optimizer 0 updates ";
+  CHECK(error_in(head + updates + "w\nsection update\n") == "no error");
+  CHECK(contains(error_in(head + updates + "x\nsection update\n"),
+                 "optimizer 0 updates 'x', which is not a parameter (expected an input with the role "
+                 "parameter, got the role other)"));
+  CHECK(error_in(head + "section gradients\nsection free\nsection update\n") == "no error");
+  CHECK(contains(error_in(head + "section update\nsection gradients\n"),
+                 "section 'gradients' is after section 'update'"));
+  CHECK(contains(error_in(head + "section step\nsection step\n"),
+                 "section 'step' is after section 'step'"));
+  Program wrong = program(head + "section step\n");
+  wrong.inputs.at("x").micro_batch = 1;
+  CHECK(contains(error_of([&] { graph::verify(wrong); }),
+                 "input 'x' is of micro-batch 1, and its role is other"));
+  wrong = program(head + "section step\noutput %0 = y\n");
+  wrong.gradients["y"] = "v";
+  CHECK(contains(error_of([&] { graph::verify(wrong); }), "'y' is the gradient of 'v'"));
+  // A pass keeps what inputs are for.
+  const Program before = program(head + "section step\n");
+  Program after = before;
+  after.inputs.at("x").role = Role::rows;
+  CHECK(contains(error_of([&] { graph::verify_same(before, after); }),
+                 "it has other inputs or outputs"));
+}
+
 TEST_CASE("shapes and types that differ from the operator's are refused") {
-  const std::string head = "input %0: f32[4, 2] = x\nsection all\n";
+  const std::string head = "input %0: f32[4, 2] = x\nsection step\n";
   CHECK(contains(error_in(head + "  %1: f32[2, 4] = exp(%0)\noutput %1 = y\n"),
                  "%1 has the wrong shape or type (expected f32[4, 2], got f32[2, 4])"));
   CHECK(contains(error_in(head + "  %1: f64[4, 2] = exp(%0)\noutput %1 = y\n"),
                  "(expected f32[4, 2], got f64[4, 2])"));
   CHECK(contains(error_in(head + "  %1: f32[4, 4] = mm(%0, %0)\noutput %1 = y\n"),
-                 "section 'all', instruction 1 (%1: f32[4, 4] = mm(%0, %0)): mm"));
+                 "section 'step', instruction 1 (%1: f32[4, 4] = mm(%0, %0)): mm"));
 }
 
 TEST_CASE("aliases that go beyond their memory are refused") {
   const auto alias = [](const std::string& type, const std::string& how) {
-    return error_in("input %0: f32[4, 2] = x\nsection all\n  %1: " + type + " = memory.alias(%0; " +
+    return error_in("input %0: f32[4, 2] = x\nsection step\n  %1: " + type + " = memory.alias(%0; " +
                     how + ")\n  %2: " + type + " = neg(%1)\noutput %2 = y\n");
   };
   CHECK(alias("f32[4]", "strides=[2], offset=1") == "no error");
@@ -96,7 +123,7 @@ TEST_CASE("aliases that go beyond their memory are refused") {
 
 TEST_CASE("memory is used only while it is there") {
   const std::string head =
-      "input %0: f32[2] = x\nsection all\n  %1: f32[2] = exp(%0)\n  %2: f32[1] = "
+      "input %0: f32[2] = x\nsection step\n  %1: f32[2] = exp(%0)\n  %2: f32[1] = "
       "memory.alias(%1; strides=[1], offset=0)\n";
   CHECK(contains(error_in(head + "  memory.release(%1)\n  %3: f32[1] = neg(%2)\n"),
                  "(%3: f32[1] = neg(%2)): %2 is used after its memory was released"));
@@ -110,12 +137,12 @@ TEST_CASE("memory is used only while it is there") {
 
 TEST_CASE("what an issued collective uses is left alone until the wait") {
   const std::string head =
-      "input %0: f32[2] = x\nsection all\n  %1: f32[2] = exp(%0)\n  %2: f32[4] = memory.empty()\n"
+      "input %0: f32[2] = x\nsection step\n  %1: f32[2] = exp(%0)\n  %2: f32[4] = memory.empty()\n"
       "  all_gather_into(%2, %1; group=ranks 0 1, identity=1)\n";
   const auto with = [&](const std::string& body) { return error_in(head + body); };
   CHECK(with("  %3: f32[2] = neg(%1)\n  wait(%2)\n  fill_(%1; value=1)\n") == "no error");
   CHECK(contains(with("  %3: f32[4] = neg(%2)\n  wait(%2)\n"),
-                 "it uses what a collective writes, before the wait; issued by section 'all', "
+                 "it uses what a collective writes, before the wait; issued by section 'step', "
                  "instruction 3 (all_gather_into("));
   CHECK(contains(with("  fill_(%2; value=1)\n  wait(%2)\n"),
                  "it uses what a collective writes, before the wait"));
@@ -129,15 +156,15 @@ TEST_CASE("what an issued collective uses is left alone until the wait") {
 }
 
 TEST_CASE("programs that leave other values, or communicate in another order, differ") {
-  const std::string head = "input %0: f32[2] = x\nsection all\n  %1: f32[2] = exp(%0)\n";
+  const std::string head = "input %0: f32[2] = x\nsection step\n  %1: f32[2] = exp(%0)\n";
   const std::string by_2 = head + "  mul_scalar_(%1; value=2)\n  add_(%1, %0; alpha=1)\n";
   const std::string swapped = head + "  add_(%1, %0; alpha=1)\n  mul_scalar_(%1; value=2)\n";
   const std::string out = "output %1 = y\n";
   CHECK(contains(error_of_same(by_2 + out, swapped + out),
-                 "output y has other values after section 'all'"));
+                 "output y has other values after section 'step'"));
   CHECK(error_of_same(by_2, swapped) == "no error");  // nothing reads it
   CHECK(contains(error_of_same(head + "  copy_(%0, %1)\n", head),
-                 "input x has other values after section 'all'"));
+                 "input x has other values after section 'step'"));
   CHECK(contains(error_of_same(head + out, head), "it has other inputs or outputs"));
   CHECK(contains(error_of_same(head, head + "section update\n"), "it has other sections"));
   CHECK(contains(error_of_same("number lr\n" + head, head), "it depends on other variables"));
@@ -149,9 +176,9 @@ TEST_CASE("programs that leave other values, or communicate in another order, di
   CHECK(
       contains(error_of_same(two + sums, two + other),
                "communication or a check of the host is missing, new or in another order: section "
-               "'all', instruction 3 (all_reduce_(%2"));
+               "'step', instruction 3 (all_reduce_(%2"));
   CHECK(contains(error_of_same(two + sums, two),
-                 "missing, new or in another order: section 'all', instruction 3 (all_reduce_(%1"));
+                 "missing, new or in another order: section 'step', instruction 3 (all_reduce_(%1"));
   CHECK(contains(error_of_same(two, two + "  host.check(%1; 1, 2)\n"),
-                 "in another order: section 'all', instruction 3 (host.check(%1; 1, 2))"));
+                 "in another order: section 'step', instruction 3 (host.check(%1; 1, 2))"));
 }

@@ -16,7 +16,7 @@ namespace {
 Recording recording_of(const Tensor& x, const std::string& name = "large") {
   Recorder recorder;
   recorder.input("x", x);
-  recorder.section("step", [&] {
+  recorder.section(SectionKind::step, [&] {
     const Tensor large = ops::gt(ops::amax(x), 1);
     const Tensor y = guard(name, large) > 0 ? ops::add(x, x) : ops::neg(x);
     recorder.output("y", y);
@@ -27,7 +27,7 @@ Recording recording_of(const Tensor& x, const std::string& name = "large") {
 Program program_of_step(const Tensor& x) { return program_of(recording_of(x), recording_of(x)); }
 
 std::string text_with(const std::string& instructions) {
-  return "tessera program 1\nrank 0\ninput %0: f32[2] = x\nsection step\n" + instructions + "end\n";
+  return "tessera program 2\nrank 0\ninput %0: f32[2] = x\nsection step\n" + instructions + "end\n";
 }
 
 const std::string decision =
@@ -58,7 +58,7 @@ TEST_CASE("a replay in which a guard differs is given up, with nothing changed")
        {static_cast<Executor*>(&planned), static_cast<Executor*>(&replay)}) {
     const auto take = [&](const Tensor& input) {
       executor->begin({{"x", input}});
-      executor->run("step", {});
+      executor->run(SectionKind::step, {});
       const std::vector<double> values = to_doubles(executor->output("y"));
       executor->end();
       return values;
@@ -130,7 +130,7 @@ TEST_CASE("a read that is no guard says which guard would make it legal") {
     Recorder recorder;
     recorder.input("x", x);
     const ModuleScope module(interned_name("net.block"));
-    recorder.section("step", [&] {
+    recorder.section(SectionKind::step, [&] {
       static_cast<void>(ops::sum(x).item());
       recorder.output("y", ops::neg(x));
     });
@@ -145,7 +145,7 @@ TEST_CASE("a read that is no guard says which guard would make it legal") {
                         Catch::Contains(legal));
   Replay replay(program_of(recorded(x), recorded(x)));
   replay.begin({{"x", full({2}, 4)}});
-  CHECK_THROWS_WITH(replay.run("step", {}),
+  CHECK_THROWS_WITH(replay.run(SectionKind::step, {}),
                     Catch::Contains("of a result of sum in module 'net.block': the host read other "
                                     "values") &&
                         Catch::Contains(legal));

@@ -32,7 +32,7 @@ Recording recorded(const Tensor& x, const StepVariables& variables,
                    const std::function<Tensor(Recorder&)>& body) {
   Recorder recorder;
   recorder.input("x", x);
-  recorder.section("all", [&] { recorder.output("y", body(recorder)); });
+  recorder.section(SectionKind::step, [&] { recorder.output("y", body(recorder)); });
   return recorder.finish(variables);
 }
 
@@ -45,7 +45,7 @@ std::vector<double> replayed(const Program& program, const Tensor& x,
                              const StepVariables& variables = {}) {
   Replay replay(Program::parse(program.to_text()));
   replay.begin({{"x", x}});
-  replay.run("all", variables);
+  replay.run(SectionKind::step, variables);
   std::vector<double> y = to_doubles(replay.output("y"));
   replay.end();
   return y;
@@ -64,10 +64,10 @@ TEST_CASE("a program is the calls below distribution, and its text has all of th
   const auto record = [&] { return recorded(x, [&] { return body(x); }); };
   const Program program = program_of(record(), record());
   CHECK(program.to_text() ==
-        "tessera program 1\n"
+        "tessera program 2\n"
         "rank 0\n"
         "input %0: f32[2, 2] = x\n"
-        "section all\n"
+        "section step\n"
         "  %1: f32[2, 2] = exp(%0)\n"
         "  %2: f32[2, 2] = memory.full(3)\n"
         "  %3: f32[2, 2] = mul(%1, %2)\n"
@@ -202,10 +202,10 @@ TEST_CASE("what differs without a variable is refused with the call, and so are 
   const Recording exp = recorded(x, [&] { return ops::exp(x); });
   CHECK_THROWS_WITH(
       program_of(exp, recorded(x, [&] { return ops::log(x); })),
-      Catch::Contains("instruction 1 of section 'all' was %1: f32[2] = exp(%0) and then %1: "
+      Catch::Contains("instruction 1 of section 'step' was %1: f32[2] = exp(%0) and then %1: "
                       "f32[2] = log(%0)"));
   CHECK_THROWS_WITH(program_of(exp, recorded(x, [&] { return ops::exp(ops::exp(x)); })),
-                    Catch::Contains("section 'all' has 1 and then 2 instructions"));
+                    Catch::Contains("section 'step' has 1 and then 2 instructions"));
   const auto constant = [&](float value) {
     return recorded(x, [&] { return ops::add(x, full({2}, value)); });
   };
@@ -233,7 +233,7 @@ TEST_CASE("one recording says what arguments follow from, and as what") {
         std::string::npos);
   CHECK(text.find("number lr\ncount step\n") != std::string::npos);
   CHECK(Program::parse(text).to_text() == text);
-  CHECK(program.required.empty());
+  CHECK(program.guards.empty());
   StepVariables now;
   now.numbers["lr"] = 0.125;
   now.counts["step"] = 4;
@@ -327,5 +327,6 @@ TEST_CASE("a replay is held to its inputs") {
                     "replay: the program has no input 'z'; record the step again");
   replay.begin({{"x", x}});
   CHECK_THROWS_WITH(replay.output("y"), "replay: there is no output 'y' yet");
-  CHECK_THROWS_WITH(replay.run("other", {}), "replay: the program has no section 'other'");
+  CHECK_THROWS_WITH(replay.run(SectionKind::update, {}),
+                    "replay: the program has no section 'update'");
 }

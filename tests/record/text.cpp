@@ -15,14 +15,14 @@ using namespace tessera;
 namespace {
 
 const std::string good =
-    "tessera program 1\n"
+    "tessera program 2\n"
     "rank 0\n"
     "number lr\n"
     "count step\n"
     "stream default draws 8\n"
-    "required loss_scale = 0.1\n"
+    "guard stage = 0.1\n"
     "input %0: f32[2, 3] = x\n"
-    "input %1: bf16[] = parameter.w\n"
+    "input parameter %1: bf16[] = parameter.w\n"
     "section gradients\n"
     "  %2: f32[2, 3] = exp(%0)\n"
     "  %3: f32[2] = memory.values(inf, -0.25)\n"
@@ -60,6 +60,8 @@ TEST_CASE("a text is read back exactly") {
   CHECK(Program::parse(good).to_text() == good);
   const std::string updates = replaced("section gr", "optimizer 1 updates parameter.w\nsection gr");
   CHECK(Program::parse(updates).to_text() == updates);
+  const std::string gradient = replaced("end\n", "gradient of parameter.w = y\nend\n");
+  CHECK(Program::parse(gradient).to_text() == gradient);
 }
 
 TEST_CASE("a text that is cut anywhere is refused with the line") {
@@ -75,7 +77,7 @@ TEST_CASE("a text that is cut anywhere is refused with the line") {
 namespace {
 
 std::string on_mesh(const std::string& layout) {
-  return "tessera program 1\nrank 0\nmesh(data=2)\ninput %0: f32[4, 2] " + layout + " = x\nend\n";
+  return "tessera program 2\nrank 0\nmesh(data=2)\ninput %0: f32[4, 2] " + layout + " = x\nend\n";
 }
 
 }  // namespace
@@ -83,10 +85,10 @@ std::string on_mesh(const std::string& layout) {
 TEST_CASE("damaged and foreign texts are refused: what is wrong, and where") {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {error_of("{\"a\": 1}\n"),
-       "step.txt, line 1: this is not a program (expected 'tessera program 1', got '{\"a\": 1}')"},
-      {error_of(replaced("program 1", "program 2")),
-       "step.txt, line 1: the program has another version of the format (expected version 1, got "
-       "version 2); record the step again with this Tessera"},
+       "step.txt, line 1: this is not a program (expected 'tessera program 2', got '{\"a\": 1}')"},
+      {error_of(replaced("program 2", "program 1")),
+       "step.txt, line 1: the program has another version of the format (expected version 2, got "
+       "version 1); record the step again with this Tessera"},
       {error_of(good.substr(0, good.size() - 1)),
        "step.txt, line 21: the line is cut (expected the end of a line, got the end of the text "
        "after 'end'); the file is not whole: write it again"},
@@ -101,7 +103,18 @@ TEST_CASE("damaged and foreign texts are refused: what is wrong, and where") {
       {error_of(good + "more\n"), "step.txt, line 22: there is text after 'end'"},
       {error_of(replaced("rank 0", "ramk 0")),
        "step.txt, line 2: the line is wrong (expected rank, level, mesh, number, count, stream, "
-       "required, input, optimizer, section, output or end, got 'ramk 0')"},
+       "guard, input, optimizer, section, output, gradient or end, got 'ramk 0')"},
+      {error_of(replaced("input parameter", "input weight")),
+       "step.txt, line 8: the line is wrong (expected '%', or a role such as parameter, buffer or "
+       "rows, got 'weight %1: bf16[] = parameter.w')"},
+      {error_of(replaced("input parameter", "input rows")),
+       "step.txt, line 8: the line is wrong (expected a number, got '%1: bf16[] = parameter.w')"},
+      {error_of(replaced("section update", "section last")),
+       "step.txt, line 18: the line is wrong (expected the section step, gradients, free, update or "
+       "evaluation, got 'last')"},
+      {error_of(replaced("exp(%0)", "exp(%0) @ foreward")),
+       "step.txt, line 10: there is no such phase (expected '-', or a phase such as forward, "
+       "backward or optimizer, got 'foreward')"},
       {error_of(replaced("section ", "optimizer 0 updates y\nsection ")),
        "step.txt, line 9: there is no such optimizer or input (expected 0 or more, and an input "
        "that "
@@ -122,7 +135,7 @@ TEST_CASE("damaged and foreign texts are refused: what is wrong, and where") {
       {error_of(on_mesh("[Shard(0)] on 1")), "step.txt, line 4: mesh 1 is not declared above"},
       {error_of(replaced("f32[2, 3] = x", "f31[2, 3] = x")),
        "step.txt, line 7: %0 has a type that does not exist"},
-      {error_of(replaced("input %1", "input %0")), "step.txt, line 8: %0 is defined above"},
+      {error_of(replaced("parameter %1", "parameter %0")), "step.txt, line 8: %0 is defined above"},
       {error_of(replaced("%2: f32", "%999999: f32")),
        "step.txt, line 10: %999999 is out of range (expected 0 to 66879 in a text of this length)"},
       {error_of(replaced("exp(%0)", "exp(%9)")), "step.txt, line 10: %9 is not defined above"},

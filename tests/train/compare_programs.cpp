@@ -17,7 +17,7 @@ using namespace tessera;
 namespace {
 
 Program program(int rank, const std::string& body) {
-  return Program::parse("tessera program 1\nrank " + std::to_string(rank) + "\n" + body + "end\n");
+  return Program::parse("tessera program 2\nrank " + std::to_string(rank) + "\n" + body + "end\n");
 }
 
 /// The error that all ranks throw; "": none.

@@ -261,7 +261,7 @@ TEST_CASE("state that a transformation removes stays with the training") {
   // The second shift is no longer updated, and its state is no input of the step.
   const auto freeze = [](graph::Editor& edit) {
     Program& program = edit.program();
-    const int shift = program.inputs.at("parameter.second.shift");
+    const int shift = program.inputs.at("parameter.second.shift").number;
     for (Instruction& i : program.sections.back().instructions) {
       if (i.op == nullptr || !i.op->in_place) {
         continue;

@@ -24,7 +24,7 @@ const std::string body =
     "output %4 = loss\n";
 
 std::string text(const std::string& of = body) {
-  return "tessera program 1\nrank 0\n" + of + "end\n";
+  return "tessera program 2\nrank 0\n" + of + "end\n";
 }
 
 bool has(const std::string& all, const std::string& part) {
@@ -154,7 +154,7 @@ TEST_CASE("graph capture: of any rank of the mesh, before anything is trained") 
   INFO(done.error);
   REQUIRE(done.code == 0);
   CHECK(has(done.out, "replayed from the first step on"));
-  CHECK(has(trainer_test::read_file(to), "tessera program 1\nrank 3\n"));
+  CHECK(has(trainer_test::read_file(to), "tessera program 2\nrank 3\n"));
   const Result refused = run_program("graph capture " + config + " --rank 4 --to " + to);
   CHECK(refused.code == 2);
   CHECK(has(refused.error, "--rank: the mesh has no such rank (expected 0 to 3, got 4)"));

@@ -48,10 +48,10 @@ std::vector<double> positions_of(const Program& program) {
   return positions;
 }
 
-std::string_view colour_of_phase(const std::string& phase) {
-  return phase.starts_with("forward")    ? colour::forward
-         : phase.starts_with("backward") ? colour::backward
-                                         : other_phase;
+std::string_view colour_of_phase(Phase phase) {
+  return phase == Phase::forward    ? colour::forward
+         : phase == Phase::backward ? colour::backward
+                                    : other_phase;
 }
 
 /// "model.layers.3.mlp.up_proj" -> "mlp".
@@ -102,7 +102,7 @@ class Picture {
       const double begin = positions_[place];
       const double end = positions_[place + 1];
       const std::string_view colour = colour_of_phase(scope.phase);
-      add_bar(phases, {begin, end, colour, scope.phase}, any);
+      add_bar(phases, {begin, end, colour, std::string(name_of(scope.phase))}, any);
       add_bar(units, {begin, end, colour, unit_of(scope.module)}, any);
       add_bar(parts, {begin, end, colour, part_of_unit(scope.module)}, any);
     });

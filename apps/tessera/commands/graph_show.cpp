@@ -5,6 +5,7 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 module tessera.app.commands;
@@ -29,8 +30,8 @@ void print_json(const Program& program, const std::vector<graph::Region>& region
   nlohmann::ordered_json all = {{"rank", program.rank},
                                 {"regions", nlohmann::ordered_json::array()}};
   for (const graph::Region& region : regions) {
-    all["regions"].push_back({{"section", region.section},
-                              {"phase", region.phase},
+    all["regions"].push_back({{"section", name_of(region.section)},
+                              {"phase", name_of(region.phase)},
                               {"module", region.module},
                               {"first", region.first},
                               {"instructions", region.count},
@@ -42,13 +43,14 @@ void print_json(const Program& program, const std::vector<graph::Region>& region
 
 void print_table(const std::vector<graph::Region>& regions) {
   TableRows rows = {{"section", "phase", "module", "from", "instructions", "peak", "collectives"}};
-  std::string section;
+  std::optional<SectionKind> section;
   for (const graph::Region& region : regions) {
     std::string collectives;
     for (const auto& [name, calls] : region.collectives) {
       collectives += fmt::format("{}{} {}", collectives.empty() ? "" : ", ", calls, name);
     }
-    rows.push_back({region.section == section ? "" : region.section, region.phase, region.module,
+    rows.push_back({region.section == section ? "" : std::string(name_of(region.section)),
+                    std::string(name_of(region.phase)), region.module,
                     std::to_string(region.first + 1), std::to_string(region.count),
                     format_bytes(static_cast<std::uint64_t>(region.peak)), collectives});
     section = region.section;
@@ -62,7 +64,7 @@ void print_instructions(const Program& program, const std::string& outer) {
     for (const Instruction& i : section.instructions) {
       const ProgramScope& scope = program.scopes[static_cast<std::size_t>(i.scope)];
       if (graph::is_within(scope.module, outer)) {
-        fmt::print("{}  {}\n", section.name, to_text(program, i));
+        fmt::print("{}  {}\n", name_of(section.kind), to_text(program, i));
       }
     }
   }

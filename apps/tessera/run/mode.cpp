@@ -52,7 +52,7 @@ class ModeStyle final : public parallel::ParallelStyle {
 
   void apply(const parallel::StyleTarget& target) override {
     for (const nn::ParameterPointer& parameter : nn::all_parameters(target.module)) {
-      const auto found = layouts_.find(graph::DataParallelOptions().parameters + parameter->name);
+      const auto found = layouts_.find(parameter_input(parameter->name));
       for (const int axis : target.axes) {
         if (found != layouts_.end() && found->second.placement(axis).is_shard()) {
           target.place(*parameter, axis, found->second.placement(axis));
@@ -152,7 +152,7 @@ Layouts state_layouts(optim::Optimizer& optimizer) {
   Layouts layouts;
   for (const auto& [name, value] : optimizer.state().tensors) {
     if (value.is_distributed()) {
-      layouts.emplace("optimizer." + name, value.layout());
+      layouts.emplace(state_input(name), value.layout());
     }
   }
   return layouts;

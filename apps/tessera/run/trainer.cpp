@@ -206,6 +206,8 @@ Trainer::Trainer(const Run& run, Device device, std::span<const Override> replac
   }
   graph::ExecutionOptions execution = execution_of(run.config.graph, run.rates);
   execution.kept_gathers = device_ == meta ? run.kept_gathers : kept_gathers(run);
+  execution.agree =
+      device_ == meta ? graph::suppose_agreement : agreement_of(collective::World::current());
   if (device_ == meta) {
     execution.keeps_anchors = true;
     execution.dump.clear();

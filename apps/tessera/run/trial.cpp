@@ -19,6 +19,7 @@ import tessera.ops;
 import tessera.dtensor;
 import tessera.program;
 import tessera.capture;
+import tessera.passes;
 import tessera.graph;
 import tessera.nn;
 import tessera.optim;
@@ -229,12 +230,12 @@ int gathers_in(const Program& program) {
 }
 
 bool keeps_gathers(const GraphConfig& graph) {
-  return std::ranges::find(graph.passes, "keep_gathers") != graph.passes.end();
+  return graph::without_keeping(graph.passes).size() < graph.passes.size();
 }
 
 int kept_gathers(const Run& run, const Program& program) {
   Run without = run;
-  std::erase(without.config.graph.passes, "keep_gathers");
+  without.config.graph.passes = graph::without_keeping(without.config.graph.passes);
   return gathers_in(capture_step(without)) - gathers_in(program);
 }
 
