@@ -247,13 +247,9 @@ class PartWriter {
 
 }  // namespace
 
-std::string pending_name(std::size_t crossing) {
-  return fmt::format("pending.{}", crossing);
-}
+std::string pending_name(std::size_t crossing) { return fmt::format("pending.{}", crossing); }
 
-std::string before_name(const std::string& variable) {
-  return "before." + variable;
-}
+std::string before_name(const std::string& variable) { return "before." + variable; }
 
 Parts parts_of(const SplitStep& step, const std::vector<UpdateCall>& calls) {
   PartWriter writer(step, calls);

@@ -54,9 +54,7 @@ class Placing {
         recorder_(ModeLevel::above_distribution),
         tensors_(from.tensors.size()),
         gathers_(from, uses_, sharded_, tensors_, options),
-        sums_(options.mesh, tensors_, group_bytes(from, uses_, options),
-              static_cast<std::size_t>(std::ranges::count_if(
-                  uses_.complete_at, [](int place) { return place >= 0; }))) {}
+        sums_(options.mesh, tensors_, group_bytes(from, uses_, options)) {}
 
   Program place() {
     make_inputs();
@@ -149,10 +147,7 @@ class Placing {
   void run(const Instruction& i, int place) {
     try {
       run_in_scope(from_, i, [&] {
-        gathers_.enter(from_.scopes[at(i.scope)].phase);
-        if (place == uses_.update) {
-          gathers_.wait_for_readers();
-        }
+        gathers_.enter(i, place);
         std::ranges::for_each(i.in, [&](int number) { sums_.complete(number); });
         recorder_.follow(&i);
         execute(i, place);
@@ -208,7 +203,7 @@ class Placing {
       fail("it communicates; record the step on a mesh of one rank");
     }
     const bool is_view = i.out.size() == 1 && i.out[0] >= 0 && uses_.view[at(i.out[0])] == &i;
-    if (is_view && place < uses_.update && sharded_[at(uses_.root[at(i.out[0])])]) {
+    if (is_view && uses_.computes[at(place)] && sharded_[at(uses_.root[at(i.out[0])])]) {
       return;  // made anew where it is used, so that nothing keeps what was gathered
     }
     std::vector<Tensor> in;
@@ -257,7 +252,7 @@ class Placing {
   Tensor operand(const Instruction& i, std::size_t k, int place) {
     const int number = i.in[k];
     const int root = uses_.root[at(number)];
-    if (root < 0 || !sharded_[at(root)] || place >= uses_.update || is_written(i, k)) {
+    if (root < 0 || !sharded_[at(root)] || !uses_.computes[at(place)] || is_written(i, k)) {
       return tensors_[at(number)];
     }
     return gathers_.whole(number);
@@ -278,6 +273,9 @@ class Placing {
     };
     std::ranges::for_each(i.in, complete);
     std::ranges::for_each(i.out, complete);
+    if (std::ranges::find(uses_.all_complete_at, place) != uses_.all_complete_at.end()) {
+      sums_.issue();
+    }
   }
 
   const Program& from_;
@@ -326,7 +324,7 @@ std::map<std::string, Layout> parameter_layouts(const Program& program,
   for (const auto& [name, input] : steps.inputs) {
     if (input.role == Role::parameter) {
       layouts.emplace(name, sharded[at(input.number)] ? sharded_layout(options.mesh)
-                                                : Layout::replicated(options.mesh));
+                                                      : Layout::replicated(options.mesh));
     }
   }
   return layouts;

@@ -41,8 +41,8 @@ ops::GroupArgument ranks_of(const DeviceMesh& mesh, int axis) {
 }  // namespace
 
 GradientSums::GradientSums(const DeviceMesh& mesh, std::vector<Tensor>& tensors,
-                           std::int64_t group_bytes, std::size_t expected)
-    : mesh_(mesh), tensors_(tensors), group_bytes_(group_bytes), expected_(expected) {}
+                           std::int64_t group_bytes)
+    : mesh_(mesh), tensors_(tensors), group_bytes_(group_bytes) {}
 
 void GradientSums::add(int number, const Layout& to, std::uint64_t identity, bool replaced) {
   if (is_open(number)) {
@@ -53,9 +53,6 @@ void GradientSums::add(int number, const Layout& to, std::uint64_t identity, boo
     collect(number, to, identity);
   } else {
     gradient = redistribute(gradient, to);
-  }
-  if (++added_ == expected_) {
-    issue();  // nothing more will join it
   }
 }
 

@@ -14,13 +14,14 @@ namespace tessera::graph {
 /// hides it.
 class GradientSums {
  public:
-  /// `tensors`: by number; gets the sums. `expected`: how many gradients there will be.
-  GradientSums(const DeviceMesh& mesh, std::vector<Tensor>& tensors, std::int64_t group_bytes,
-               std::size_t expected);
+  /// `tensors`: by number; gets the sums.
+  GradientSums(const DeviceMesh& mesh, std::vector<Tensor>& tensors, std::int64_t group_bytes);
 
   /// Adds a gradient, whose backward has completed it. `identity`: ranks compare it. `replaced`: a
   /// sum that is not sharded may take the place of the gradient's terms.
   void add(int number, const Layout& to, std::uint64_t identity, bool replaced);
+  /// Issues the sum of what was added; called where an update has all of its gradients.
+  void issue();
   /// Called before anything else uses what has this number: its sum is there then.
   void complete(int number);
   void complete_all();
@@ -41,15 +42,12 @@ class GradientSums {
 
   bool is_open(int number) const;
   void collect(int number, const Layout& to, std::uint64_t identity);
-  void issue();
   /// Waits for what is in progress, and issues the sums over the next axis.
   void advance();
 
   DeviceMesh mesh_;
   std::vector<Tensor>& tensors_;
   std::int64_t group_bytes_;
-  std::size_t expected_;
-  std::size_t added_ = 0;
   std::vector<Waiting> waiting_;
   std::int64_t waiting_bytes_ = 0;
   std::vector<Flight> flights_;

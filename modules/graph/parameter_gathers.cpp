@@ -36,18 +36,21 @@ std::int64_t padded(std::int64_t elements, DType dtype) {
   return (elements + line - 1) / line * line;
 }
 
-/// Calls `use` for each use of all of a parameter: with its number and the instruction.
+/// Calls `use` for each use of all of a parameter: with its number, the instruction and its place.
 void each_use(const Program& program, const ParameterUses& uses, const std::vector<bool>& sharded,
-              const std::function<void(int, const Instruction&)>& use) {
+              const std::function<void(int, const Instruction&, int)>& use) {
   const std::vector<const Instruction*> places = places_of(program);
-  for (int place = 0; place < uses.update; ++place) {
-    const Instruction& i = *places[at(place)];
+  for (std::size_t place = 0; place < places.size(); ++place) {
+    if (!uses.computes[place]) {
+      continue;
+    }
+    const Instruction& i = *places[place];
     const bool is_view = i.kind == Instruction::Kind::call && i.out.size() == 1 && i.out[0] >= 0 &&
                          uses.view[at(i.out[0])] == &i;
     for (std::size_t k = 0; k < i.in.size(); ++k) {
       const int root = i.in[k] < 0 ? -1 : uses.root[at(i.in[k])];
       if (root >= 0 && sharded[at(root)] && !is_view && !is_written(i, k)) {
-        use(root, i);
+        use(root, i, static_cast<int>(place));
       }
     }
   }
@@ -79,13 +82,16 @@ ParameterGathers::ParameterGathers(const Program& program, const ParameterUses& 
   find_order();
 }
 
-bool ParameterGathers::is_forward(Phase phase) const {
-  return !options_.gathers_again || phase == Phase::forward;
+ParameterGathers::Pass ParameterGathers::pass_of(const Instruction& i, int place) const {
+  const auto begun = std::ranges::partition_point(
+      uses_.updates, [&](const ParameterUpdate& update) { return update.first <= place; });
+  return {!options_.gathers_again || program_.scopes[at(i.scope)].phase == Phase::forward,
+          static_cast<std::size_t>(begun - uses_.updates.begin())};
 }
 
 void ParameterGathers::make_groups() {
   const std::int64_t limit = group_bytes(program_, uses_, options_);
-  each_use(program_, uses_, sharded_, [&](int number, const Instruction&) {
+  each_use(program_, uses_, sharded_, [&](int number, const Instruction&, int) {
     if (group_of_.contains(number)) {
       return;
     }
@@ -104,27 +110,48 @@ void ParameterGathers::make_groups() {
 
 void ParameterGathers::find_order() {
   std::set<std::size_t> in_pass;
-  std::optional<bool> forward;
-  each_use(program_, uses_, sharded_, [&](int number, const Instruction& i) {
-    const bool now = is_forward(program_.scopes[at(i.scope)].phase);
-    if (forward != now) {
+  std::optional<Pass> pass;
+  each_use(program_, uses_, sharded_, [&](int number, const Instruction& i, int place) {
+    const Pass now = pass_of(i, place);
+    if (pass != now) {
       in_pass.clear();
-      forward = now;
+      pass = now;
     }
-    if (in_pass.insert(group_of_.at(number)).second) {
-      order_.push_back({group_of_.at(number), &i});
+    const std::size_t group = group_of_.at(number);
+    if (in_pass.insert(group).second) {
+      order_.push_back({group, &i, last_write(group, place)});
     }
   });
 }
 
-void ParameterGathers::enter(Phase phase) {
-  const bool now = is_forward(phase);
-  if (forward_ == now) {
-    return;
+int ParameterGathers::last_write(std::size_t group, int place) const {
+  int last = -1;
+  for (const ParameterUpdate& update : uses_.updates) {
+    const bool writes = std::ranges::any_of(groups_[group].numbers,
+                                            [&](int number) { return update.writes(number); });
+    if (writes && update.last < place) {
+      last = update.last;
+    }
   }
-  forward_ = now;
-  now_.clear();  // what one pass has gathered is not kept for the next one
-  wholes_.clear();
+  return last;
+}
+
+void ParameterGathers::enter(const Instruction& i, int place) {
+  pass_ = pass_of(i, place);
+  place_ = place;
+  const auto update = std::ranges::find(uses_.updates, place, &ParameterUpdate::first);
+  if (update != uses_.updates.end()) {
+    wait_for_readers(*update);
+  }
+  const bool waited = issued_ == used_ && issued_ < order_.size();
+  if (waited && order_[issued_].written_at >= 0 && order_[issued_].written_at == place - 1) {
+    issue_next();
+  }
+}
+
+void ParameterGathers::issue_next() {
+  ahead_[issued_] = issued(order_[issued_]);
+  ++issued_;
 }
 
 ParameterGathers::Issued ParameterGathers::issued(const Use& use) const {
@@ -160,14 +187,13 @@ const Tensor& ParameterGathers::local_whole(int number) {
     while (order_[used_].group != group) {
       ++used_;
     }
-    for (; issued_ <= used_; ++issued_) {
-      ahead_[issued_] = issued(order_[issued_]);
+    while (issued_ <= used_) {
+      issue_next();
     }
     now_[group] = std::move(ahead_.at(used_));
     ahead_.erase(used_);
-    if (++used_ == issued_ && issued_ < order_.size()) {
-      ahead_[issued_] = issued(order_[issued_]);
-      ++issued_;
+    if (++used_ == issued_ && issued_ < order_.size() && order_[issued_].written_at < place_) {
+      issue_next();
     }
   }
   Issued& now = now_.at(group);
@@ -180,6 +206,11 @@ const Tensor& ParameterGathers::local_whole(int number) {
 }
 
 Tensor ParameterGathers::whole(int number) {
+  if (pass_of_use_ != pass_) {
+    pass_of_use_ = pass_;
+    now_.clear();  // what one pass has gathered is not kept for the next one
+    wholes_.clear();
+  }
   if (const auto kept = wholes_.find(number); kept != wholes_.end()) {
     return kept->second;
   }
@@ -194,11 +225,13 @@ Tensor ParameterGathers::whole(int number) {
   return wholes_[number] = made;
 }
 
-void ParameterGathers::wait_for_readers() {
+void ParameterGathers::wait_for_readers(const ParameterUpdate& update) {
   std::vector<Tensor> shards;
   for (const Group& group : groups_) {
     for (const int number : group.numbers) {
-      shards.push_back(to_local(tensors_[at(number)]));
+      if (update.writes(number)) {
+        shards.push_back(to_local(tensors_[at(number)]));
+      }
     }
   }
   if (!shards.empty()) {

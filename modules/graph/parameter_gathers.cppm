@@ -15,7 +15,7 @@ namespace tessera::graph {
 /// waited for. Sharded parameters that are used one after the other are gathered together, in
 /// groups of about `group_bytes`; the gather of the next group is issued before a group is used, so
 /// that the work on it hides the gather. Each pass over the model, forward or backward, gathers
-/// anew.
+/// anew, and so does what follows an update; a gather of what an update writes is issued after it.
 class ParameterGathers {
  public:
   /// `sharded`: by number. `tensors`: the distributed parameters, by number, of which the program's
@@ -24,35 +24,41 @@ class ParameterGathers {
                    const std::vector<bool>& sharded, const std::vector<Tensor>& tensors,
                    const DataParallelOptions& options);
 
-  /// Called before each instruction with its phase.
-  void enter(Phase phase);
+  /// Called before each instruction with its place. Before an update it waits for peers that may
+  /// still read what is written.
+  void enter(const Instruction& i, int place);
   /// All of a sharded parameter, or of a view of it.
   Tensor whole(int number);
-  /// Called before the first instruction that writes a parameter: peers may still read them.
-  void wait_for_readers();
 
  private:
   struct Group {
     std::vector<int> numbers = {};
     std::int64_t bytes = 0;
   };
+  /// Forward or backward, before or after an update.
+  struct Pass {
+    bool forward = false;
+    std::size_t updates = 0;  // that have begun
+    bool operator==(const Pass&) const = default;
+  };
   /// A use of a group by a pass.
   struct Use {
     std::size_t group = 0;
     const Instruction* first = nullptr;  // its phase and module are those of the gather
+    int written_at = -1;                 // the place of the last write before it; -1: none
   };
   struct Issued {
     std::vector<Tensor> wholes = {};  // local, in the order of the group
     bool complete = false;
   };
 
-  /// Whether a phase is of the pass forward, which gathers for itself.
-  bool is_forward(Phase phase) const;
-  /// The sharded parameters that the step uses, in the order of their first uses.
-  std::vector<int> used_parameters() const;
+  Pass pass_of(const Instruction& i, int place) const;
   void make_groups();
   void find_order();
+  int last_write(std::size_t group, int place) const;
+  void wait_for_readers(const ParameterUpdate& update);
   Issued issued(const Use& use) const;
+  void issue_next();
   const Tensor& local_whole(int number);
 
   const Program& program_;
@@ -68,7 +74,9 @@ class ParameterGathers {
   std::map<std::size_t, Issued> ahead_;  // by the place in order_
   std::map<std::size_t, Issued> now_;    // by group, in this pass
   std::map<int, Tensor> wholes_;         // by number, in this pass
-  std::optional<bool> forward_;          // of the pass; none before the first use
+  Pass pass_;                            // of the instruction at place_
+  int place_ = 0;
+  std::optional<Pass> pass_of_use_;  // of the last use; none before the first one
   ops::GroupArgument ranks_;
 };
 

@@ -38,7 +38,6 @@ class Finder {
     uses_.view.assign(count, nullptr);
     uses_.complete_at.assign(count, -1);
     uses_.alone.assign(count, true);
-    uses_.update = static_cast<int>(places_of(program).size());
   }
 
   ParameterUses find() {
@@ -48,8 +47,13 @@ class Finder {
     for (std::size_t place = 0; place < places.size(); ++place) {
       find_views(*places[place]);
       find_pairs(*places[place], static_cast<int>(place));
+      uses_.computes.push_back(uses_.updates.empty() || is_of_model(*places[place]));
     }
     find_completions(places);
+    for (const ParameterUpdate& update : uses_.updates) {
+      uses_.all_complete_at.push_back(last_completion(update.first));
+    }
+    uses_.all_complete_at.push_back(last_completion(static_cast<int>(places.size())));
     return std::move(uses_);
   }
 
@@ -71,6 +75,11 @@ class Finder {
         uses_.parameter_of[at(program_.outputs.at(output))] = input.number;
       }
     }
+  }
+
+  bool is_of_model(const Instruction& i) const {
+    const Phase phase = program_.scopes[at(i.scope)].phase;
+    return phase == Phase::forward || phase == Phase::backward || phase == Phase::recomputation;
   }
 
   void find_views(const Instruction& i) {
@@ -98,7 +107,7 @@ class Finder {
       if (i.in[k] < 0 || !is_written(i, k) || uses_.parameter_of[at(i.in[k])] != i.in[k]) {
         continue;
       }
-      uses_.update = std::min(uses_.update, place);
+      note_update(i.in[k], place);
       const std::ptrdiff_t in_list = i.op->place_of(k, i.in.size()).in_list;
       for (std::size_t other = 0; other < i.in.size(); ++other) {
         const int number = i.in[other];
@@ -109,6 +118,19 @@ class Finder {
         }
       }
     }
+  }
+
+  /// `place`: the first one of which computes does not say anything yet.
+  void note_update(int parameter, int place) {
+    std::vector<ParameterUpdate>& updates = uses_.updates;
+    const bool is_new = updates.empty() ||
+                        std::any_of(uses_.computes.begin() + updates.back().first,
+                                    uses_.computes.end(), [](bool computes) { return computes; });
+    if (is_new) {
+      updates.push_back({.first = place});
+    }
+    updates.back().last = place;
+    updates.back().parameters.push_back(parameter);
   }
 
   /// A gradient is complete after what last writes it before anything else reads it.
@@ -137,9 +159,18 @@ class Finder {
   void completes(int number, int place) {
     const bool is_input = std::ranges::any_of(
         program_.inputs, [&](const auto& input) { return input.second.number == number; });
-    if (uses_.parameter_of[at(number)] >= 0 && !is_input && place < uses_.update) {
+    if (uses_.parameter_of[at(number)] >= 0 && !is_input && uses_.computes[at(place)]) {
       uses_.complete_at[at(number)] = place;
     }
+  }
+
+  /// Before the place; -1: none.
+  int last_completion(int before) const {
+    int last = -1;
+    for (const int place : uses_.complete_at) {
+      last = place < before ? std::max(last, place) : last;
+    }
+    return last;
   }
 
   const Program& program_;
@@ -184,6 +215,10 @@ Attributes written_arguments(const Instruction& i) {
 }
 
 }  // namespace
+
+bool ParameterUpdate::writes(int number) const {
+  return std::ranges::find(parameters, number) != parameters.end();
+}
 
 std::int64_t bytes_of(const ProgramTensor& x) {
   return x.shape.product() * static_cast<std::int64_t>(size_of(x.dtype));
@@ -263,9 +298,7 @@ Program without_whole_views(Program program) {
   return program;
 }
 
-ParameterUses uses_of(const Program& program) {
-  return Finder(program).find();
-}
+ParameterUses uses_of(const Program& program) { return Finder(program).find(); }
 
 std::vector<bool> sharded_parameters(const Program& program, const ParameterUses& uses,
                                      const DataParallelOptions& options) {

@@ -6,6 +6,15 @@ import :data_parallel;
 
 namespace tessera::graph {
 
+/// Instructions that write parameters, between two places at which a model computes.
+struct ParameterUpdate {
+  int first = 0;  // place of the first one
+  int last = 0;
+  std::vector<int> parameters = {};  // numbers of those that are written
+
+  bool writes(int number) const;
+};
+
 /// How a step of plain tensors uses its parameters.
 struct ParameterUses {
   std::vector<int> parameters = {};  // numbers
@@ -18,10 +27,15 @@ struct ParameterUses {
   std::vector<const Instruction*> view = {};
   /// By number: the place (of all instructions) after which a gradient is complete; -1: it is none.
   std::vector<int> complete_at = {};
+  /// Places after which the gradients of an update, or of the step, are complete.
+  std::vector<int> all_complete_at = {};
   /// By number: nothing else is in its memory.
   std::vector<bool> alone = {};
-  /// The first place at which a parameter is written.
-  int update = 0;
+  /// By place: a model computes there, so a parameter that is read must be whole. At the other
+  /// places an optimizer works on parameters as they are kept.
+  std::vector<bool> computes = {};
+  /// In the order of the step, which may have several: of two models that train each other.
+  std::vector<ParameterUpdate> updates = {};
 };
 
 ParameterUses uses_of(const Program& program);

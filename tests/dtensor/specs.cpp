@@ -14,6 +14,7 @@ import tessera.autograd;
 import tessera.collective;
 import tessera.ops;
 import tessera.dtensor;
+import tessera.program;
 import tessera.capture;
 
 #include "../tensor/held_specs.hpp"

@@ -48,6 +48,9 @@ struct OneRankStep {
   std::function<Tensor(const Named&)> loss;
   /// Parameters are updated by AdamW, with the states "optimizer.m.NAME" and "optimizer.v.NAME".
   bool updates = false;
+  /// A second model's loss, after the update of the first one; its parameters are those whose names
+  /// begin with "parameter.second". Null: there is none.
+  std::function<Tensor(const Named&)> second = nullptr;
 };
 
 Tensor filled_with(const Dims& shape, double first, double scale) {
@@ -75,11 +78,14 @@ Role role_of(const std::string& name) {
                                           : Role::other;
 }
 
-void update(const Named& leaves, double lr, std::int64_t step) {
+bool is_second(const std::string& name) { return name.starts_with("parameter.second"); }
+
+/// Updates the parameters of one of the two models.
+void update(const Named& leaves, bool second, double lr, std::int64_t step) {
   std::vector<Tensor> operands;
   const auto add = [&](const std::string& prefix) {
     for (const auto& [name, leaf] : leaves) {
-      if (is_parameter(name)) {
+      if (is_parameter(name) && is_second(name) == second) {
         operands.push_back(prefix.empty()       ? detached(leaf)
                            : prefix == "grad"   ? leaf.grad()
                            : prefix == "absent" ? Tensor()
@@ -120,15 +126,29 @@ Recording recorded_once(const OneRankStep& step, double lr, std::int64_t count) 
     run_phase("forward", [&] { loss = step.loss(leaves); });
     backward(loss);
     recorder.output("loss", loss);
-    for (const auto& [name, leaf] : leaves) {
-      if (leaf.requires_grad()) {
-        recorder.gradient("gradient." + (is_parameter(name) ? name.substr(10) : name), leaf.grad(),
-                          name);
+    const auto give_gradients = [&](bool second) {
+      for (const auto& [name, leaf] : leaves) {
+        if (leaf.requires_grad() && is_second(name) == second) {
+          recorder.gradient("gradient." + (is_parameter(name) ? name.substr(10) : name),
+                            leaf.grad(), name);
+        }
       }
-    }
-    const NoGrad no_grad;
+    };
+    give_gradients(false);
+    const auto updates = [&](bool second) {
+      const NoGrad no_grad;
+      run_phase("optimizer", [&] { update(leaves, second, lr, count); });
+    };
     if (step.updates) {
-      run_phase("optimizer", [&] { update(leaves, lr, count); });
+      updates(false);
+    }
+    if (step.second) {
+      Tensor second;
+      run_phase("forward", [&] { second = step.second(leaves); });
+      backward(second);
+      recorder.output("second", second);
+      give_gradients(true);
+      updates(true);
     }
   });
   return recorder.finish(variables);
@@ -226,7 +246,8 @@ void same_steps(const OneRankStep& step, const Program& program, const Program& 
     const Named got = executed(mine, parts, variables);
     for (const auto& [name, x] : got) {
       const auto input = above.inputs.find(name);
-      const int number = input == above.inputs.end() ? above.outputs.at(name) : input->second.number;
+      const int number =
+          input == above.inputs.end() ? above.outputs.at(name) : input->second.number;
       const Spec& spec = *above.tensors[static_cast<std::size_t>(number)].spec;
       close(to_doubles(x), on_ranks::part_of(expected.at(name), spec.layout), name);
     }
@@ -325,7 +346,8 @@ TEST_CASE("the default mode replicates what is small beside the activations", "[
         {.mode = graph::data_parallel_mode("default"), .mesh = DeviceMesh::make({"data"}, {2})});
     std::string text;
     for (const auto& [name, input] : above.inputs) {
-      text += name + to_string(above.tensors[static_cast<std::size_t>(input.number)].spec->layout) + " ";
+      text += name + to_string(above.tensors[static_cast<std::size_t>(input.number)].spec->layout) +
+              " ";
     }
     return text;
   };
@@ -347,7 +369,8 @@ TEST_CASE("what no mode can place is refused", "[data_parallel]") {
         "3 rows, got [8, 4])");
   const auto program_of_text = [](const std::string& body) {
     return Program::parse(
-        "tessera program 2\nrank 0\ninput rows 0 %0: f32[4, 4] = rows.x\nsection step\n" + body + "end\n");
+        "tessera program 2\nrank 0\ninput rows 0 %0: f32[4, 4] = rows.x\nsection step\n" + body +
+        "end\n");
   };
   const std::string aliased =
       refused(program_of_text(
@@ -369,7 +392,8 @@ TEST_CASE("what no mode can place is refused", "[data_parallel]") {
                  "rows of one of several micro-batches"));
   Program gradient = program_of_text("output %0 = gradient.y\n");
   gradient.gradients["gradient.y"] = "y";
-  CHECK(contains(refused(gradient, 2), "'gradient.y' is the gradient of 'y' (expected an output of"));
+  CHECK(
+      contains(refused(gradient, 2), "'gradient.y' is the gradient of 'y' (expected an output of"));
   const Program above = placed(recorded(product), DataParallelMode::expand, 2);
   CHECK(contains(refused(above, 2), "the program has distributed tensors"));
   CHECK(contains(error_of([&] { graph::data_parallel(recorded(product), {}); }),
@@ -475,6 +499,52 @@ TEST_CASE("the gather of a group is issued before the group ahead of it is used"
   });
 }
 
+TEST_CASE("a model that is trained after another one's update is gathered and summed as that one",
+          "[data_parallel]") {
+  OneRankStep step = two_layers_step(false);
+  for (const char* name : {"up", "down"}) {
+    for (const char* prefix : {"parameter.second.", "optimizer.m.second.", "optimizer.v.second."}) {
+      step.inputs[prefix + std::string(name)] = {12, 4};
+    }
+  }
+  // The second model learns from the first one's updated weights.
+  step.second = [](const Named& leaves) {
+    const Tensor learnt = [&] {
+      const NoGrad no_grad;
+      return ops::mm(leaves.at("rows.x"), ops::transpose(leaves.at("parameter.up"), 0, 1));
+    }();
+    const Tensor inner = ops::silu(
+        ops::mm(leaves.at("rows.x"), ops::transpose(leaves.at("parameter.second.up"), 0, 1)));
+    const Tensor y = ops::sub(inner, learnt);
+    return ops::sum(ops::mul(ops::mm(y, leaves.at("parameter.second.down")), leaves.at("rows.x")));
+  };
+  const Program program = recorded(step);
+  for (const char* mode : {"expand", "replicate", "fully_shard", "default"}) {
+    for (const std::int64_t group_bytes : {0, 1}) {
+      INFO(mode << " " << group_bytes);
+      run(2, [&] {
+        const Program above =
+            graph::data_parallel(program, {.mode = graph::data_parallel_mode(mode),
+                                           .mesh = DeviceMesh::make({"data"}, {2}),
+                                           .group_bytes = group_bytes});
+        same_steps(step, program, above, 3);
+        Counts counts = collectives_of(lower(above));
+        if (mode == std::string("fully_shard")) {
+          check(counts["all_gather in forward"] + counts["all_gather in backward"] == 0 &&
+                    counts["all_reduce in forward"] + counts["all_reduce in backward"] +
+                            counts["reduce_scatter in backward"] ==
+                        0,
+                "nothing is moved where an operator needs it: " + in_words(counts));
+          // "up" is used in the second forward again, after it was written.
+          check(counts["all_gather_into in forward"] == (group_bytes == 0 ? 2 : 6) &&
+                    counts["reduce_scatter_into in backward"] == (group_bytes == 0 ? 2 : 5),
+                "each pass gathers, each backward reduces: " + in_words(counts));
+        }
+      });
+    }
+  }
+}
+
 TEST_CASE("layouts that are given decide, and constants keep their values", "[data_parallel]") {
   OneRankStep step = two_layers_step(false);
   const auto two_layers_loss = step.loss;
@@ -497,7 +567,8 @@ TEST_CASE("layouts that are given decide, and constants keep their values", "[da
         .mode = DataParallelMode::fully_shard, .mesh = mesh, .layouts = layouts};
     const Program above = graph::data_parallel(program, options);
     for (const auto& [name, layout] : layouts) {
-      check(above.tensors[static_cast<std::size_t>(above.inputs.at(name).number)].spec->layout == layout,
+      check(above.tensors[static_cast<std::size_t>(above.inputs.at(name).number)].spec->layout ==
+                layout,
             name);
     }
     same_steps(step, program, above, 3);
