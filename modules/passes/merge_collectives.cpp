@@ -42,7 +42,7 @@ class Finder {
         values_(values_of(program, known, names_)),
         live_(index(shadow_.places) + 1, 0) {
     for (const Memory& one : shadow_.memories) {
-      last_.push_back(one.last);
+      last_.add(one.last);
       if (!one.is_input && !one.elsewhere) {
         add_live(one.first, one.last, one.bytes);
       }
@@ -76,9 +76,7 @@ class Finder {
   }
 
  private:
-  std::size_t memory(int number) const {
-    return static_cast<std::size_t>(shadow_.memory_of[index(number)]);
-  }
+  MemoryIndex memory(int number) const { return shadow_.memory(number); }
 
   /// Whether the instruction makes all its results, and what it makes stays as it is.
   bool makes(const Instruction& i, const Collective& one) const {
@@ -134,7 +132,7 @@ class Finder {
   const std::vector<Access>& accesses_;
   ValueNames names_;
   Values values_;
-  std::vector<int> last_;           // by memory: the last place that needs it
+  ByMemory<int> last_;              // the last place that needs it
   std::vector<std::int64_t> live_;  // by place
   std::int64_t peak_ = 0;
 };

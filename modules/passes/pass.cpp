@@ -80,6 +80,11 @@ const std::vector<Pass>& built_in_passes() {
        .about = "Views of views become views of the memory's first tensor; equal views become one.",
        .is_default = true,
        .run = simplify_views},
+      {.name = "copies",
+       .about = "Copies of values that stay as they are (clone, contiguous) are not made, where the "
+                "original needs no more memory and all bits stay the same.",
+       .is_default = true,
+       .run = elide_copies},
       {.name = "merge_collectives",
        .about = "Collectives that all ranks make of the same values twice are made once, where that "
                 "does not raise the peak of memory.",

@@ -378,7 +378,7 @@ StepResult CapturedSteps::replay(const StepBatch& batch, const Rows& rows, Captu
   run_phase("replayed gradients", [&] { run_gradients(capture, executor, variables); });
   const StepResult result = steps_.checked(batch, executor.output("loss").item(),
                                            executor.output(steps_.norm_output()).item());
-  executor.run(SectionKind::free, variables);
+  run_section(executor, SectionKind::free, variables);
   if (result.skipped) {
     ended(true);
     return result;
@@ -387,7 +387,7 @@ StepResult CapturedSteps::replay(const StepBatch& batch, const Rows& rows, Captu
     set_update(*all, result.lr, steps_.grad_scale(result));
   }
   if (!leaves) {
-    run_phase("replayed update", [&] { executor.run(SectionKind::update, variables); });
+    run_phase("replayed update", [&] { run_section(executor, SectionKind::update, variables); });
   }
   ended(false);
   if (leaves) {
