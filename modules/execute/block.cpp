@@ -204,7 +204,7 @@ class BlockMaker {
   const Shadow& shadow_;
   std::span<const Chain> chains_;
   Block block_;
-  ByMemory<bool> fixed_;            // it has a piece of the block
+  ByMemory<bool> fixed_;  // it has a piece of the block
   ByMemory<std::size_t> piece_of_;
   std::vector<MemoryPiece> pieces_;
   ByMemory<std::optional<MemoryIndex>> in_chains_;

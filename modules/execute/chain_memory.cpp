@@ -34,7 +34,8 @@ Shadow shadow_of(const Program& program, std::span<const Chain> chains) {
   return shadow;
 }
 
-ByMemory<std::optional<MemoryIndex>> places_in_chains(std::span<const Chain> chains, const Shadow& shadow) {
+ByMemory<std::optional<MemoryIndex>> places_in_chains(std::span<const Chain> chains,
+                                                      const Shadow& shadow) {
   ByMemory<std::optional<MemoryIndex>> places(shadow.memories.size());
   const auto memory_of = [&](int number) { return shadow.memory(number); };
   for (const Chain& chain : chains) {

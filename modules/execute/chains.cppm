@@ -77,7 +77,7 @@ Shadow shadow_of(const Program& program, std::span<const Chain> chains);
 /// Of what chains make: the memory of an input, which ends with the chain, in whose place it may
 /// be, or none; of all other memories nothing. `shadow`: with these chains.
 ByMemory<std::optional<MemoryIndex>> places_in_chains(std::span<const Chain> chains,
-                                                     const Shadow& shadow);
+                                                      const Shadow& shadow);
 
 /// The numbers that a chain's function takes: the dynamic arguments of its calls in their order.
 std::vector<double> numbers_of(const Attributes& arguments);

@@ -103,7 +103,8 @@ void PlannedSteps::make_tensors() {
 void PlannedSteps::add_steps() {
   views_.resize(program_.tensors.size());
   int place = 0;
-  std::map<int, std::vector<MemoryIndex>> ends;  // memories that are not in the block, by their last place
+  std::map<int, std::vector<MemoryIndex>>
+      ends;  // memories that are not in the block, by their last place
   for (const MemoryIndex m : shadow_.memories.keys()) {
     const Memory& memory = shadow_.memories[m];
     if (block_.offsets[m] < 0 && !memory.is_input && !memory.is_output && !memory.inside) {

@@ -117,8 +117,8 @@ class Crossings {
         }
       }
     }
-    const bool writes_anew =
-        std::ranges::any_of(access.writes, [&](MemoryIndex written) { return anew_[written] >= 0; });
+    const bool writes_anew = std::ranges::any_of(
+        access.writes, [&](MemoryIndex written) { return anew_[written] >= 0; });
     return writes_anew ? where + " writes a tensor that is another one in the next step"
                        : std::string();
   }
@@ -336,14 +336,14 @@ class Order {
   const Shadow& shadow_;
   const std::vector<Access>& accesses_;
   int end_;
-  Key none_;                        // nothing limits it: the end of the section
-  ByMemory<Key> read_;              // in the next step
-  ByMemory<Key> written_;           // in the next step
-  std::vector<Key> number_used_;    // by number: later in the update
-  ByMemory<Key> read_later_;        // later in the update
-  ByMemory<Key> written_later_;     // later in the update
-  Key ordered_;                     // the first communication of the next step
-  Key ordered_later_;               // that of the update, later
+  Key none_;                      // nothing limits it: the end of the section
+  ByMemory<Key> read_;            // in the next step
+  ByMemory<Key> written_;         // in the next step
+  std::vector<Key> number_used_;  // by number: later in the update
+  ByMemory<Key> read_later_;      // later in the update
+  ByMemory<Key> written_later_;   // later in the update
+  Key ordered_;                   // the first communication of the next step
+  Key ordered_later_;             // that of the update, later
 };
 
 }  // namespace

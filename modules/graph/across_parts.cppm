@@ -17,8 +17,8 @@ struct Crossing {
 struct SplitStep {
   const Program& program;
   const Analysis& known;
-  int update = 0;                  // the first place of the last section
-  ByMemory<int> input_of = {};     // the input that is there in the next step too; -1
+  int update = 0;                         // the first place of the last section
+  ByMemory<int> input_of = {};            // the input that is there in the next step too; -1
   std::vector<bool> made_by_update = {};  // by number
   std::vector<Crossing> crossings = {};   // in the order of their first uses
   std::string refusal = {};               // why it cannot be split; "": it can

@@ -93,7 +93,7 @@ class UpdateWriter {
   const SplitStep& step_;
   const Shadow& shadow_;
   Program& program_;
-  std::vector<int> number_of_;  // in the next step, by number
+  std::vector<int> number_of_;          // in the next step, by number
   std::map<MemoryIndex, int> base_of_;  // by memory that crosses: the input
 };
 
@@ -245,13 +245,9 @@ class PartWriter {
 
 }  // namespace
 
-std::string pending_name(std::size_t crossing) {
-  return fmt::format("pending.{}", crossing);
-}
+std::string pending_name(std::size_t crossing) { return fmt::format("pending.{}", crossing); }
 
-std::string before_name(const std::string& variable) {
-  return "before." + variable;
-}
+std::string before_name(const std::string& variable) { return "before." + variable; }
 
 Parts parts_of(const SplitStep& step, const std::vector<UpdateCall>& calls) {
   PartWriter writer(step, calls);

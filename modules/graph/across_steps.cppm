@@ -9,8 +9,8 @@ export namespace tessera::graph {
 std::string before_name(const std::string& variable);
 
 /// A step whose update (its last section) is left to the next step, as programs of the same
-/// sections. What the update reads of its own step is in inputs with Role::pending, which the caller
-/// keeps from step to step; the update of the step before takes the variables "before.NAME".
+/// sections. What the update reads of its own step is in inputs with Role::pending, which the
+/// caller keeps from step to step; the update of the step before takes the variables "before.NAME".
 struct AcrossSteps {
   /// Why the update cannot be left; "": it can. Otherwise nothing else is set.
   std::string refusal = {};

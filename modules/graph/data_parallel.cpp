@@ -326,7 +326,7 @@ std::map<std::string, Layout> parameter_layouts(const Program& program,
   for (const auto& [name, input] : steps.inputs) {
     if (input.role == Role::parameter) {
       layouts.emplace(name, sharded[at(input.number)] ? sharded_layout(options.mesh)
-                                                : Layout::replicated(options.mesh));
+                                                      : Layout::replicated(options.mesh));
     }
   }
   return layouts;

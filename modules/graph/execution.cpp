@@ -85,8 +85,7 @@ void check_budget(const Program& program, const ExecutionOptions& options, const
 
 /// What a step keeps until the next one. Error (input): that alone is more than the budget.
 std::int64_t kept_bytes(const Program& program, const ExecutionOptions& options) {
-  const std::int64_t kept =
-      options.across_steps ? split_across_steps(program).pending_bytes : 0;
+  const std::int64_t kept = options.across_steps ? split_across_steps(program).pending_bytes : 0;
   if (kept >= options.memory_budget) {
     fail_input(
         {.thing = "graph.memory_budget",
@@ -117,8 +116,9 @@ void improve(Program& program, const ExecutionOptions& options) {
     }
     return;
   }
-  const auto last = std::ranges::find_if(
-      all.rbegin(), all.rend(), [](const std::string& name) { return find_pass(name).ends_lifetimes; });
+  const auto last = std::ranges::find_if(all.rbegin(), all.rend(), [](const std::string& name) {
+    return find_pass(name).ends_lifetimes;
+  });
   const auto before = static_cast<std::size_t>(all.rend() - last);
   run_checked(program, all.first(before), dump, options.agree);
   const std::int64_t kept = kept_bytes(program, options);
@@ -138,7 +138,8 @@ void improve(Program& program, const ExecutionOptions& options) {
                    "leave room for what ranks with larger shards need");
     }
   }
-  const std::vector<std::string> rest = within_budget(program, without_keeping(names), budget, options.agree);
+  const std::vector<std::string> rest =
+      within_budget(program, without_keeping(names), budget, options.agree);
   run_checked(program, rest, dump.empty() ? dump : dump + "/within-budget", options.agree);
 }
 
@@ -164,9 +165,8 @@ AcrossSteps across_steps(const Program& program, const ExecutionOptions& options
     return parts;
   }
   std::vector<std::string> names;  // of the options' passes, what only moves communication
-  std::ranges::copy_if(options.passes, std::back_inserter(names), [](const std::string& name) {
-    return find_pass(name).moves_communication;
-  });
+  std::ranges::copy_if(options.passes, std::back_inserter(names),
+                       [](const std::string& name) { return find_pass(name).moves_communication; });
   for (Program* const part : {&parts.first, &parts.middle, &parts.last}) {
     if (options.memory_budget == 0) {
       run_checked(*part, names, {});

@@ -17,9 +17,9 @@ struct ExecutionOptions {
   /// Bytes that a step may need at once; 0: any. After the passes that end lifetimes the program is
   /// fitted; see fit_memory.
   std::int64_t memory_budget = 0;
-  /// With a budget and a pass that keeps memory to spare communication (Pass::keeps): how many calls
-  /// it spares, the same number on all ranks; -1: as many as this rank's program has room for,
-  /// which a rank must not decide alone.
+  /// With a budget and a pass that keeps memory to spare communication (Pass::keeps): how many
+  /// calls it spares, the same number on all ranks; -1: as many as this rank's program has room
+  /// for, which a rank must not decide alone.
   int kept_gathers = -1;
   /// Where values may be kept between two uses to keep the budget, if that costs less than to
   /// compute them again; null: nowhere.

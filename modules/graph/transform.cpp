@@ -288,10 +288,11 @@ void run_transform(const Transform& transform, Program& program, AddedState& sta
       const ProgramTensor& input = program.tensors[index(of.number)];
       const auto own = state.find(name);
       const auto given = before.inputs.find(name);
-      const bool fits = own != state.end()
-                            ? same_form(input, own->second)
-                            : given != before.inputs.end() &&
-                                  same_form(input, described(before.tensors[index(given->second.number)]));
+      const bool fits =
+          own != state.end()
+              ? same_form(input, own->second)
+              : given != before.inputs.end() &&
+                    same_form(input, described(before.tensors[index(given->second.number)]));
       if (!fits) {
         fail({.thing = "program",
               .wrong = fmt::format("nothing has its input '{}' ({})", name,

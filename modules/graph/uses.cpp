@@ -241,8 +241,7 @@ Program without_whole_views(Program program) {
     }
   }
   const auto instead = [&](int number) {
-    const auto found =
-        number < 0 ? parameters.end() : parameters.find(shadow.memory(number));
+    const auto found = number < 0 ? parameters.end() : parameters.find(shadow.memory(number));
     if (found == parameters.end()) {
       return number;
     }
@@ -263,9 +262,7 @@ Program without_whole_views(Program program) {
   return program;
 }
 
-ParameterUses uses_of(const Program& program) {
-  return Finder(program).find();
-}
+ParameterUses uses_of(const Program& program) { return Finder(program).find(); }
 
 std::vector<bool> sharded_parameters(const Program& program, const ParameterUses& uses,
                                      const DataParallelOptions& options) {

@@ -67,9 +67,9 @@ class Copies {
     const Memory& made = shadow_.memories[to];
     const Memory& kept = shadow_.memories[from];
     const Tensor& x = shadow_.tensors[index(original)];
-    const bool stays = values_.changes[to].size() == 1 && !made.is_output &&
-                       (values_.changes[from].empty() ||
-                        values_.changes[from].back().place <= place);
+    const bool stays =
+        values_.changes[to].size() == 1 && !made.is_output &&
+        (values_.changes[from].empty() || values_.changes[from].back().place <= place);
     const bool fits = kept.is_input || kept.bytes <= made.bytes || last_[from] >= last_[to];
     // Elements that are far from each other are read faster from a copy, but for those of a few
     // that were expanded.

@@ -105,8 +105,7 @@ class Finder {
     };
     const auto& changes = values_.changes[again.memory];
     return first.memory != again.memory && a.op == b.op && a.in.size() == b.in.size() &&
-           shadow_.memories[first.memory].bytes ==
-               shadow_.memories[again.memory].bytes &&
+           shadow_.memories[first.memory].bytes == shadow_.memories[again.memory].bytes &&
            same_view(first.number, again.number) && std::ranges::equal(a.in, b.in, same_view) &&
            values_.contents_before(again.place, first.memory) ==
                values_.contents_before(again.wait + 1, again.memory) &&

@@ -83,11 +83,10 @@ class Finder {
     return !i.op->in_place && i.op->communicates != Communicates::waits && !i.out.empty() &&
            accesses_[index(one.place)].writes.size() == i.out.size() &&
            std::ranges::all_of(i.out, [&](int number) {
-             return number >= 0 && std::ranges::all_of(
-                                       values_.changes[memory(number)], [&](const auto& change) {
-                                         return change.place == one.place ||
-                                                change.place == one.complete;
-                                       });
+             return number >= 0 &&
+                    std::ranges::all_of(values_.changes[memory(number)], [&](const auto& change) {
+                      return change.place == one.place || change.place == one.complete;
+                    });
            });
   }
 
@@ -168,8 +167,7 @@ void merge_collectives(Program& program, const Analysis& known, const Agree& agr
     }
     removed[index(again.place)] = removed[index(again.complete)] = true;
     for (std::size_t out = 0; out < places[index(again.place)]->out.size(); ++out) {
-      number_of[index(places[index(again.place)]->out[out])] =
-          places[index(first.place)]->out[out];
+      number_of[index(places[index(again.place)]->out[out])] = places[index(first.place)]->out[out];
     }
   }
   int place = 0;

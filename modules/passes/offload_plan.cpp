@@ -51,9 +51,9 @@ void Offloads::find_movable(const Program& program) {
       seen[memory] = true;
       const Memory& one = shadow_.memories[memory];
       const Tensor& x = shadow_.tensors[index(number)];
-      movable_[memory] =
-          !one.is_input && !one.is_output && !one.elsewhere && one.bytes > 0 && x.is_contiguous() &&
-          x.offset() == 0 && x.numel() * static_cast<std::int64_t>(size_of(x.dtype())) == one.bytes;
+      movable_[memory] = !one.is_input && !one.is_output && !one.elsewhere && one.bytes > 0 &&
+                         x.is_contiguous() && x.offset() == 0 &&
+                         x.numel() * static_cast<std::int64_t>(size_of(x.dtype())) == one.bytes;
     }
   }
   for (const Instruction* i : places_of(program)) {
@@ -87,13 +87,11 @@ int Offloads::add(MemoryIndex memory, int after) {
 constexpr double seconds_of_call = 1e-5;
 
 double Offloads::store_seconds(MemoryIndex memory) const {
-  return seconds_of_call +
-         static_cast<double>(shadow_.memories[memory].bytes) / rates_->stored;
+  return seconds_of_call + static_cast<double>(shadow_.memories[memory].bytes) / rates_->stored;
 }
 
 double Offloads::fetch_seconds(MemoryIndex memory) const {
-  return seconds_of_call +
-         static_cast<double>(shadow_.memories[memory].bytes) / rates_->fetched;
+  return seconds_of_call + static_cast<double>(shadow_.memories[memory].bytes) / rates_->fetched;
 }
 
 }  // namespace tessera::graph

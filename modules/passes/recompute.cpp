@@ -149,8 +149,7 @@ class Recomputer {
     }
     const Instruction& call = instructions_[index(first.maker)];
     return std::ranges::any_of(call.out, [&](int number) {
-      return std::ranges::find(second.sources, numbers_.memory(number)) !=
-             second.sources.end();
+      return std::ranges::find(second.sources, numbers_.memory(number)) != second.sources.end();
     });
   }
 

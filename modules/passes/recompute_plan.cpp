@@ -183,9 +183,9 @@ class Planner {
     Recomputation again{.place = place, .maker = maker};
     for (const int number : i.in) {
       const MemoryIndex source = number < 0 ? MemoryIndex() : shadow_.memory(number);
-      const MemoryIndex found =
-          source.exists() ? holder(values_.contents_before(maker, source), source, place)
-                          : MemoryIndex();
+      const MemoryIndex found = source.exists()
+                                    ? holder(values_.contents_before(maker, source), source, place)
+                                    : MemoryIndex();
       if (source.exists() && !found.exists() && !add_source(chain, maker, source, place)) {
         return false;
       }
@@ -252,8 +252,7 @@ class Planner {
 
   /// The one of both that costs less.
   std::optional<Return> chain_of(MemoryIndex memory, const Gap& gap, int place) const {
-    std::optional<Return> made =
-        maker_[memory] < 0 ? std::nullopt : made_again(memory, gap, place);
+    std::optional<Return> made = maker_[memory] < 0 ? std::nullopt : made_again(memory, gap, place);
     std::optional<Return> copy = fetched(memory, gap);
     return made && (!copy || made->seconds <= copy->seconds) ? made : copy;
   }
@@ -262,9 +261,8 @@ class Planner {
     std::vector<Candidate> all;
     for (const MemoryIndex memory : maker_.keys()) {
       const std::int64_t bytes = shadow_.memories[memory].bytes;
-      const std::optional<Gap> gap = (maker_[memory] < 0 && !offered_) || bytes == 0
-                                         ? std::nullopt
-                                         : gap_at(memory, place);
+      const std::optional<Gap> gap =
+          (maker_[memory] < 0 && !offered_) || bytes == 0 ? std::nullopt : gap_at(memory, place);
       const std::optional<Return> chain = gap ? chain_of(memory, *gap, place) : std::nullopt;
       if (chain) {
         all.push_back({memory, *gap, static_cast<double>(bytes) / (chain->seconds + 1e-9)});
@@ -347,10 +345,10 @@ class Planner {
   Values values_;
   std::vector<const Instruction*> instructions_;
   std::map<int, std::vector<MemoryIndex>> holders_;  // memories, by what they hold at some time
-  ByMemory<int> maker_;                 // the place of the call that can be made again
-  ByMemory<std::vector<int>> uses_;     // places
-  ByMemory<std::vector<Gap>> gaps_;     // while it is dropped
-  std::vector<std::int64_t> bytes_;     // by place: that are needed at once
+  ByMemory<int> maker_;                              // the place of the call that can be made again
+  ByMemory<std::vector<int>> uses_;                  // places
+  ByMemory<std::vector<Gap>> gaps_;                  // while it is dropped
+  std::vector<std::int64_t> bytes_;                  // by place: that are needed at once
   std::vector<Recomputation> plan_;
   Offloads offloads_;
   double seconds_ = 0;

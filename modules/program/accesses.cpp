@@ -27,8 +27,8 @@ void add(std::vector<MemoryIndex>& memories, MemoryIndex memory) {
 }
 
 bool meet(const std::vector<MemoryIndex>& a, const std::vector<MemoryIndex>& b) {
-  return std::ranges::any_of(a,
-                             [&](MemoryIndex memory) { return std::ranges::find(b, memory) != b.end(); });
+  return std::ranges::any_of(
+      a, [&](MemoryIndex memory) { return std::ranges::find(b, memory) != b.end(); });
 }
 
 Access access_of(const Instruction& i, const Shadow& shadow) {
@@ -153,7 +153,8 @@ bool is_same_of_copy(const Instruction& i, const Tensor& original, const Shadow&
       i.op->completes || i.op->view != nullptr) {
     return false;
   }
-  const std::int64_t begin = original.offset() * static_cast<std::int64_t>(size_of(original.dtype()));
+  const std::int64_t begin =
+      original.offset() * static_cast<std::int64_t>(size_of(original.dtype()));
   return original.is_contiguous() ? i.op->flops == nullptr || begin % alignment == 0
                                   : is_pointwise(i, shadow);
 }

@@ -86,10 +86,10 @@ class Builder {
   void define(int number, const Tensor& x) {
     const auto [found, fresh] = numbers_.try_emplace(&x.storage());
     if (fresh) {
-      found->second = shadow_.memories.add(
-          {.bytes = x.numel() * static_cast<std::int64_t>(size_of(x.dtype())),
-           .first = shadow_.places,
-           .last = shadow_.places});
+      found->second =
+          shadow_.memories.add({.bytes = x.numel() * static_cast<std::int64_t>(size_of(x.dtype())),
+                                .first = shadow_.places,
+                                .last = shadow_.places});
     }
     shadow_.memory_of[index(number)] = found->second;
     shadow_.tensors[index(number)] = x;

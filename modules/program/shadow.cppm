@@ -35,7 +35,7 @@ struct Memory {
 /// A program's tensors on the meta device, which show what shares memory: exactly, because views
 /// that are sometimes copies follow from shapes and strides.
 struct Shadow {
-  std::vector<Tensor> tensors = {};  // by number
+  std::vector<Tensor> tensors = {};         // by number
   std::vector<MemoryIndex> memory_of = {};  // by number; none: the program does not make it
   ByMemory<Memory> memories = {};
   /// By place: of what issues a collective, the place of what waits for it, and the reverse; -1.

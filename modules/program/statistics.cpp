@@ -60,10 +60,8 @@ double flops_of(const Instruction& i, const Shadow& shadow) {
 ByMemory<std::size_t> categories_of(const Program& program, const Shadow& shadow) {
   ByMemory<std::size_t> categories(shadow.memories.size(), memory_category_count);
   for (std::size_t n = 0; n < program.tensors.size(); ++n) {
-    if (shadow.memory_of[n].exists() &&
-        categories[shadow.memory_of[n]] == memory_category_count) {
-      categories[shadow.memory_of[n]] =
-          static_cast<std::size_t>(program.tensors[n].category);
+    if (shadow.memory_of[n].exists() && categories[shadow.memory_of[n]] == memory_category_count) {
+      categories[shadow.memory_of[n]] = static_cast<std::size_t>(program.tensors[n].category);
     }
   }
   return categories;

@@ -172,12 +172,10 @@ class Describer {
     if (std::ranges::binary_search(carries_, static_cast<int>(values_.calls.size()))) {
       const MemoryIndex to = memory(i.in[0]);
       contents_[to] = contents_[memory(i.in[1])];
-      values_.changes[to].push_back(
-          {static_cast<int>(values_.calls.size()), contents_[to]});
+      values_.changes[to].push_back({static_cast<int>(values_.calls.size()), contents_[to]});
     } else if (i.kind == Kind::empty || i.kind == Kind::restore || i.kind == Kind::release) {
       const MemoryIndex changed = memory(i.kind == Kind::empty ? i.out[0] : i.in[0]);
-      set(changed, fmt::format("empty {}", shadow_.memories[changed].bytes),
-          i.kind == Kind::empty);
+      set(changed, fmt::format("empty {}", shadow_.memories[changed].bytes), i.kind == Kind::empty);
     } else if (i.kind == Kind::call && i.op->completes) {
       for (const MemoryIndex completed : access.writes) {
         set(completed, fmt::format("complete {}", contents_[completed]), false);

@@ -170,8 +170,9 @@ class MemoryStates {
   void check_in_flight(const Access& access, const Access& issued, int place) const {
     const auto uses = [](const std::vector<MemoryIndex>& memories,
                          const std::vector<MemoryIndex>& those) {
-      return std::ranges::any_of(
-          memories, [&](MemoryIndex memory) { return std::ranges::find(those, memory) != those.end(); });
+      return std::ranges::any_of(memories, [&](MemoryIndex memory) {
+        return std::ranges::find(those, memory) != those.end();
+      });
     };
     const auto what = [&] { return place_in_words(program_, place); };
     if (uses(access.reads, issued.writes) || uses(access.writes, issued.writes)) {
@@ -223,9 +224,8 @@ void check_interface(const Program& before, const Program& after) {
   if (!std::ranges::equal(before.sections, after.sections, {}, &Section::kind, &Section::kind)) {
     differ("it has other sections");
   }
-  if (before.rank != after.rank || before.draws != after.draws ||
-      before.guards != after.guards || before.numbers != after.numbers ||
-      before.counts != after.counts) {
+  if (before.rank != after.rank || before.draws != after.draws || before.guards != after.guards ||
+      before.numbers != after.numbers || before.counts != after.counts) {
     differ("it depends on other variables");
   }
   if (before.updates != after.updates) {
@@ -322,9 +322,8 @@ void compare(const Program& before, const Values& left, const Program& after, co
     for (const auto& [name, value] : left.left[s]) {
       const auto found = right.left[s].find(name);
       if (found == right.left[s].end() || found->second != value) {
-        differ(
-            fmt::format("{} has other values after section '{}'", name,
-                        name_of(before.sections[s].kind)));
+        differ(fmt::format("{} has other values after section '{}'", name,
+                           name_of(before.sections[s].kind)));
       }
     }
   }

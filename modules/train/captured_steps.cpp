@@ -219,16 +219,17 @@ void CapturedSteps::check_inputs(const Program& program) const {
     const bool is_own = input.role != Role::rows && input.role != Role::transform_state;
     if (is_own && (found == all.end() || !(found->second.value.shape() == x.shape) ||
                    found->second.value.dtype() != x.dtype)) {
-      fail_input(
-          {.thing = fmt::format("captured step: input '{}'", name),
-           .wrong = found == all.end() ? "the model as it is written has none of this name"
-                                       : "the model as it is written has another one",
-           .expected = found == all.end() ? std::string()
-                                          : fmt::format("{}{}", name_of(found->second.value.dtype()),
-                                                        to_string(found->second.value.shape())),
-           .got = fmt::format("{}{}", name_of(x.dtype), to_string(x.shape)),
-           .advice = "give what replaces a module parameters of the same names, shapes and types; "
-                     "a transformation may add state"});
+      fail_input({.thing = fmt::format("captured step: input '{}'", name),
+                  .wrong = found == all.end() ? "the model as it is written has none of this name"
+                                              : "the model as it is written has another one",
+                  .expected = found == all.end()
+                                  ? std::string()
+                                  : fmt::format("{}{}", name_of(found->second.value.dtype()),
+                                                to_string(found->second.value.shape())),
+                  .got = fmt::format("{}{}", name_of(x.dtype), to_string(x.shape)),
+                  .advice =
+                      "give what replaces a module parameters of the same names, shapes and types; "
+                      "a transformation may add state"});
     }
   }
 }

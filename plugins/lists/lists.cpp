@@ -165,8 +165,9 @@ class Joiner {
 
   static bool meet(std::span<const graph::MemoryIndex> some,
                    std::span<const graph::MemoryIndex> others) {
-    return std::ranges::any_of(
-        some, [&](graph::MemoryIndex memory) { return std::ranges::find(others, memory) != others.end(); });
+    return std::ranges::any_of(some, [&](graph::MemoryIndex memory) {
+      return std::ranges::find(others, memory) != others.end();
+    });
   }
 
   bool shares_memory(int place) const {

@@ -226,7 +226,8 @@ void same_steps(const OneRankStep& step, const Program& program, const Program& 
     const Named got = executed(mine, parts, variables);
     for (const auto& [name, x] : got) {
       const auto input = above.inputs.find(name);
-      const int number = input == above.inputs.end() ? above.outputs.at(name) : input->second.number;
+      const int number =
+          input == above.inputs.end() ? above.outputs.at(name) : input->second.number;
       const Spec& spec = *above.tensors[static_cast<std::size_t>(number)].spec;
       close(to_doubles(x), on_ranks::part_of(expected.at(name), spec.layout), name);
     }
@@ -325,7 +326,8 @@ TEST_CASE("the default mode replicates what is small beside the activations", "[
         {.mode = graph::data_parallel_mode("default"), .mesh = DeviceMesh::make({"data"}, {2})});
     std::string text;
     for (const auto& [name, input] : above.inputs) {
-      text += name + to_string(above.tensors[static_cast<std::size_t>(input.number)].spec->layout) + " ";
+      text += name + to_string(above.tensors[static_cast<std::size_t>(input.number)].spec->layout) +
+              " ";
     }
     return text;
   };
@@ -347,7 +349,8 @@ TEST_CASE("what no mode can place is refused", "[data_parallel]") {
         "3 rows, got [8, 4])");
   const auto program_of_text = [](const std::string& body) {
     return Program::parse(
-        "tessera program 2\nrank 0\ninput rows 0 %0: f32[4, 4] = rows.x\nsection step\n" + body + "end\n");
+        "tessera program 2\nrank 0\ninput rows 0 %0: f32[4, 4] = rows.x\nsection step\n" + body +
+        "end\n");
   };
   const std::string aliased =
       refused(program_of_text(
@@ -369,7 +372,8 @@ TEST_CASE("what no mode can place is refused", "[data_parallel]") {
                  "rows of one of several micro-batches"));
   Program gradient = program_of_text("output %0 = gradient.y\n");
   gradient.gradients["gradient.y"] = "y";
-  CHECK(contains(refused(gradient, 2), "'gradient.y' is the gradient of 'y' (expected an output of"));
+  CHECK(
+      contains(refused(gradient, 2), "'gradient.y' is the gradient of 'y' (expected an output of"));
   const Program above = placed(recorded(product), DataParallelMode::expand, 2);
   CHECK(contains(refused(above, 2), "the program has distributed tensors"));
   CHECK(contains(error_of([&] { graph::data_parallel(recorded(product), {}); }),
@@ -497,7 +501,8 @@ TEST_CASE("layouts that are given decide, and constants keep their values", "[da
         .mode = DataParallelMode::fully_shard, .mesh = mesh, .layouts = layouts};
     const Program above = graph::data_parallel(program, options);
     for (const auto& [name, layout] : layouts) {
-      check(above.tensors[static_cast<std::size_t>(above.inputs.at(name).number)].spec->layout == layout,
+      check(above.tensors[static_cast<std::size_t>(above.inputs.at(name).number)].spec->layout ==
+                layout,
             name);
     }
     same_steps(step, program, above, 3);

@@ -217,19 +217,20 @@ TEST_CASE("a weight that every rank has: its gradient is reduced once", "[golden
 
 TEST_CASE("columns, then rows: one reduction of the result, and one of the gradient", "[golden]") {
   for (const int ranks : {2, 4}) {
-    is_golden({.name = "columns-and-rows-" + std::to_string(ranks),
-               .axes = {"tensor"},
-               .shape = {ranks},
-               .leaves = {{"x", {{2, 4}, {Replicate()}}},
-                          {"up", {{4, 8}, {Shard(1)}}},
-                          {"down", {{8, 4}, {Shard(0)}}}},
-               .loss =
-                   [](const Named& leaves) {
-                     const Tensor inner = ops::silu(ops::mm(leaves.at("x"), leaves.at("up")));
-                     const Tensor y = ops::mm(inner, leaves.at("down"));
-                     return sum_of_squares(redistribute_axis(y, 0, Replicate()));
-                   },
-               .collectives = {{"all_reduce in forward", 1}, {"all_reduce in gradient reduction", 1}}});
+    is_golden(
+        {.name = "columns-and-rows-" + std::to_string(ranks),
+         .axes = {"tensor"},
+         .shape = {ranks},
+         .leaves = {{"x", {{2, 4}, {Replicate()}}},
+                    {"up", {{4, 8}, {Shard(1)}}},
+                    {"down", {{8, 4}, {Shard(0)}}}},
+         .loss =
+             [](const Named& leaves) {
+               const Tensor inner = ops::silu(ops::mm(leaves.at("x"), leaves.at("up")));
+               const Tensor y = ops::mm(inner, leaves.at("down"));
+               return sum_of_squares(redistribute_axis(y, 0, Replicate()));
+             },
+         .collectives = {{"all_reduce in forward", 1}, {"all_reduce in gradient reduction", 1}}});
   }
 }
 
