@@ -76,7 +76,8 @@ class Balance {
       for (const Instruction& i : section.instructions) {
         const ProgramScope& scope = scope_of(i);
         constexpr std::string_view experts = ".experts";
-        if (is(i, "scatter_add") && scope.phase == Phase::forward && scope.module.ends_with(experts)) {
+        if (is(i, "scatter_add") && scope.phase == Phase::forward &&
+            scope.module.ends_with(experts)) {
           counts_[scope.module.substr(0, scope.module.size() - experts.size())].push_back(i.out[0]);
         }
         const std::string arguments = i.op == nullptr ? "" : print_arguments(*i.op, i.attributes);

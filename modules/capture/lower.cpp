@@ -67,8 +67,8 @@ void trace_section(const Program& program, const Section& section, Recorder& rec
       }
       trace(program, i, recorder, tensors);
     } catch (const Error& error) {
-      throw Error(fmt::format("lower: section '{}', instruction {} ({}): {}", name_of(section.kind), n + 1,
-                              to_text(program, i), error.what()),
+      throw Error(fmt::format("lower: section '{}', instruction {} ({}): {}", name_of(section.kind),
+                              n + 1, to_text(program, i), error.what()),
                   error.kind());
     }
   }

@@ -19,9 +19,10 @@ class Recorder final : public Mode {
   ~Recorder() override;
 
   /// A tensor that exists before it is used. `role`: what it is for the owner of the step.
-  /// `micro_batch`: of rows, the number of theirs in the step. `category`: what its memory counts as where it is
-  /// booked on nothing, because it is a part of other memory or on the meta device. Errors: it is
-  /// not contiguous, or has a name already; below distribution, it is a distributed tensor.
+  /// `micro_batch`: of rows, the number of theirs in the step. `category`: what its memory counts
+  /// as where it is booked on nothing, because it is a part of other memory or on the meta device.
+  /// Errors: it is not contiguous, or has a name already; below distribution, it is a distributed
+  /// tensor.
   void input(const std::string& name, const Tensor& x, Role role = Role::other,
              MemoryCategory category = MemoryCategory::other, int micro_batch = 0);
   /// A tensor that is read after the step, or between two sections. Error: no section has made it.

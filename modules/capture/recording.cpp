@@ -123,8 +123,8 @@ void check_same(const Program& a, const Program& b) {
       }
     }
     if (left.size() != right.size()) {
-      differ(fmt::format("section '{}' has {} and then {} instructions", name_of(a.sections[s].kind),
-                         left.size(), right.size()));
+      differ(fmt::format("section '{}' has {} and then {} instructions",
+                         name_of(a.sections[s].kind), left.size(), right.size()));
     }
   }
   if (a.updates != b.updates) {

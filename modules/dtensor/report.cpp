@@ -104,10 +104,12 @@ void record_communication(Communication entry) {
   if (!communication_reported()) {
     return;
   }
-  if (const std::string* const module = current_module()) {
+  if (const std::string* const module = current_module();
+      module != nullptr && entry.module.empty()) {
     entry.module = *module;
   }
-  entry.backward = in_backward();
+  entry.backward =
+      entry.backward || in_backward();  // a replayed step goes backward without autograd
   if (entry.implicit && state().allowed != nullptr) {
     state().allowed->entries_.push_back(entry);
   }

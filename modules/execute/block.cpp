@@ -3,6 +3,7 @@ module;
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <span>
 #include <string_view>
@@ -38,16 +39,16 @@ const std::set<const Op*>& with_in_place_form() {
 }
 
 /// The memory that the result of an instruction takes over from an operand that ends there, as the
-/// in-place form of the operator would; -1: none.
-int taken_over(const Instruction& i, int place, const Shadow& shadow) {
+/// in-place form of the operator would, if there is one.
+MemoryIndex taken_over(const Instruction& i, int place, const Shadow& shadow) {
   if (i.kind != Kind::call || i.in.empty() || i.out.size() != 1 || i.in[0] < 0 || i.out[0] < 0 ||
       !with_in_place_form().contains(i.op)) {
-    return -1;
+    return {};
   }
-  const int from = shadow.memory_of[index(i.in[0])];
-  const int to = shadow.memory_of[index(i.out[0])];
-  const Memory& old = shadow.memories[index(from)];
-  const Memory& made = shadow.memories[index(to)];
+  const MemoryIndex from = shadow.memory(i.in[0]);
+  const MemoryIndex to = shadow.memory(i.out[0]);
+  const Memory& old = shadow.memories[from];
+  const Memory& made = shadow.memories[to];
   const Tensor& operand = shadow.tensors[index(i.in[0])];
   const Tensor& result = shadow.tensors[index(i.out[0])];
   const auto shared = std::ranges::count_if(
@@ -55,7 +56,7 @@ int taken_over(const Instruction& i, int place, const Shadow& shadow) {
   const bool fits = from != to && shared == 1 && old.last == place && made.first == place &&
                     old.bytes == made.bytes && operand.is_contiguous() && operand.offset() == 0 &&
                     operand.shape() == result.shape() && operand.dtype() == result.dtype();
-  return fits ? from : -1;
+  return fits ? from : MemoryIndex();
 }
 
 /// Operands of an instruction on the meta device; an absent one is undefined.
@@ -91,7 +92,7 @@ class BlockMaker {
         fixed_(shadow.memories.size()),
         piece_of_(shadow.memories.size(), none),
         in_chains_(places_in_chains(chains, shadow)) {
-    block_.offsets.assign(shadow.memories.size(), -1);
+    block_.offsets = ByMemory<std::int64_t>(shadow.memories.size(), -1);
     block_.workspaces.assign(index(shadow.places), -1);
     block_.workspace_bytes.assign(index(shadow.places), 0);
     for (const Chain& chain : chains) {
@@ -132,14 +133,14 @@ class BlockMaker {
 
   /// Memories that the program makes and nobody needs elsewhere or later.
   void find_fixed() {
-    for (std::size_t m = 0; m < fixed_.size(); ++m) {
+    for (const MemoryIndex m : fixed_.keys()) {
       const Memory& memory = shadow_.memories[m];
       fixed_[m] = !memory.is_input && !memory.read_later && !memory.inside && !memory.elsewhere;
     }
     each([&](const Instruction& i, int) {
       for (const int number : i.out) {
         if (number >= 0 && is_called(i, shadow_)) {
-          fixed_[index(shadow_.memory_of[index(number)])] = false;
+          fixed_[shadow_.memory_of[index(number)]] = false;
         }
       }
     });
@@ -147,20 +148,19 @@ class BlockMaker {
 
   /// A result that takes over an operand's memory has its piece.
   void add_results(const Instruction& i, int place) {
-    const int taken = taken_over(i, place, shadow_);
+    const MemoryIndex taken = taken_over(i, place, shadow_);
     for (const int number : i.out) {
-      const int memory = number < 0 ? -1 : shadow_.memory_of[index(number)];
-      if (memory < 0 || !fixed_[index(memory)] || piece_of_[index(memory)] != none) {
+      const MemoryIndex memory = number < 0 ? MemoryIndex() : shadow_.memory(number);
+      if (!memory.exists() || !fixed_[memory] || piece_of_[memory] != none) {
         continue;
       }
-      const Memory& made = shadow_.memories[index(memory)];
-      const int in_chain = in_chains_[index(memory)];
-      const int from = in_chain == not_of_chain ? taken : in_chain;
-      if (from >= 0 && fixed_[index(from)] && piece_of_[index(from)] != none) {
-        piece_of_[index(memory)] = piece_of_[index(from)];
-        pieces_[piece_of_[index(from)]].last = made.last;
+      const Memory& made = shadow_.memories[memory];
+      const MemoryIndex from = in_chains_[memory].value_or(taken);
+      if (from.exists() && fixed_[from] && piece_of_[from] != none) {
+        piece_of_[memory] = piece_of_[from];
+        pieces_[piece_of_[from]].last = made.last;
       } else {
-        piece_of_[index(memory)] = pieces_.size();
+        piece_of_[memory] = pieces_.size();
         pieces_.push_back({made.bytes, made.first, made.last});
       }
     }
@@ -176,7 +176,7 @@ class BlockMaker {
 
   void place_pieces() {
     const MemoryPlan plan = plan_memory(pieces_);
-    for (std::size_t m = 0; m < piece_of_.size(); ++m) {
+    for (const MemoryIndex m : piece_of_.keys()) {
       if (piece_of_[m] != none) {
         block_.offsets[m] = plan.offsets[piece_of_[m]];
         block_.for_peers = block_.for_peers || shadow_.memories[m].for_peers;
@@ -191,7 +191,7 @@ class BlockMaker {
 
   std::int64_t most_outside() const {
     std::vector<MemoryPiece> outside;
-    for (std::size_t m = 0; m < shadow_.memories.size(); ++m) {
+    for (const MemoryIndex m : shadow_.memories.keys()) {
       const Memory& memory = shadow_.memories[m];
       if (block_.offsets[m] < 0 && !memory.is_input && !memory.inside && !memory.elsewhere) {
         outside.push_back({memory.bytes, memory.first, memory.last});
@@ -204,10 +204,10 @@ class BlockMaker {
   const Shadow& shadow_;
   std::span<const Chain> chains_;
   Block block_;
-  std::vector<bool> fixed_;            // by memory: it has a piece of the block
-  std::vector<std::size_t> piece_of_;  // by memory
+  ByMemory<bool> fixed_;  // it has a piece of the block
+  ByMemory<std::size_t> piece_of_;
   std::vector<MemoryPiece> pieces_;
-  std::vector<int> in_chains_;  // by memory
+  ByMemory<std::optional<MemoryIndex>> in_chains_;
   std::set<int> made_by_chains_;
   std::vector<std::pair<std::size_t, int>> workspaces_;  // piece and place
 };

@@ -8,7 +8,7 @@ export namespace tessera::graph {
 
 /// The block of memory that a program's own memories and the workspaces of its kernels share.
 struct Block {
-  std::vector<std::int64_t> offsets = {};     // of each memory; -1: not in the block
+  ByMemory<std::int64_t> offsets = {};        // -1: not in the block
   std::vector<std::int64_t> workspaces = {};  // by place; -1: none
   std::vector<std::int64_t> workspace_bytes = {};
   std::int64_t bytes = 0;

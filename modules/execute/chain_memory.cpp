@@ -3,6 +3,7 @@ module;
 #include <algorithm>
 #include <cstddef>
 #include <map>
+#include <optional>
 #include <span>
 #include <vector>
 module tessera.execute;
@@ -18,28 +19,29 @@ Shadow shadow_of(const Program& program, std::span<const Chain> chains) {
   Shadow shadow = shadow_of(program);
   for (const Chain& chain : chains) {
     for (const Chain::Input& input : chain.inputs) {
-      Memory& memory = shadow.memories[index(shadow.memory_of[index(input.number)])];
+      Memory& memory = shadow.memories[shadow.memory_of[index(input.number)]];
       memory.last = std::max(memory.last, chain.last());
     }
     for (const Chain::Output& output : chain.outputs) {
-      Memory& memory = shadow.memories[index(shadow.memory_of[index(output.number)])];
+      Memory& memory = shadow.memories[shadow.memory_of[index(output.number)]];
       memory.first = output.is_made ? chain.last() : memory.first;
       memory.last = std::max(memory.last, chain.last());
     }
-    for (const int memory : chain.inside) {
-      shadow.memories[index(memory)].inside = true;
+    for (const MemoryIndex memory : chain.inside) {
+      shadow.memories[memory].inside = true;
     }
   }
   return shadow;
 }
 
-std::vector<int> places_in_chains(std::span<const Chain> chains, const Shadow& shadow) {
-  std::vector<int> places(shadow.memories.size(), not_of_chain);
-  const auto memory_of = [&](int number) { return shadow.memory_of[index(number)]; };
+ByMemory<std::optional<MemoryIndex>> places_in_chains(std::span<const Chain> chains,
+                                                      const Shadow& shadow) {
+  ByMemory<std::optional<MemoryIndex>> places(shadow.memories.size());
+  const auto memory_of = [&](int number) { return shadow.memory(number); };
   for (const Chain& chain : chains) {
     std::map<int, int> free;  // the last phase that reads it
     for (const Chain::Input& input : chain.inputs) {
-      const Memory& memory = shadow.memories[index(memory_of(input.number))];
+      const Memory& memory = shadow.memories[memory_of(input.number)];
       const bool once = std::ranges::count_if(chain.inputs, [&](const Chain::Input& other) {
                           return memory_of(other.number) == memory_of(input.number);
                         }) == 1;
@@ -50,11 +52,11 @@ std::vector<int> places_in_chains(std::span<const Chain> chains, const Shadow& s
     }
     for (const Chain::Output& output : chain.outputs) {
       const Tensor& made = shadow.tensors[index(output.number)];
-      const int to = memory_of(output.number);
+      const MemoryIndex to = memory_of(output.number);
       if (!output.is_made) {
         continue;
       }
-      places[index(to)] = -1;
+      places[to] = MemoryIndex();
       const Chain::Value& value = chain.values[index(output.value)];
       const bool by_elements = std::ranges::none_of(chain.calls, [&](const Chain::ChainCall& call) {
         return call.element.of_rows && call.phase == value.phase;
@@ -66,10 +68,10 @@ std::vector<int> places_in_chains(std::span<const Chain> chains, const Shadow& s
                (last_phase < value.phase || (last_phase == value.phase && by_elements)) &&
                memory_of(number) != to && old.dtype() == made.dtype() && old.offset() == 0 &&
                made.offset() == 0 &&
-               shadow.memories[index(memory_of(number))].bytes == shadow.memories[index(to)].bytes;
+               shadow.memories[memory_of(number)].bytes == shadow.memories[to].bytes;
       });
       if (found != free.end()) {
-        places[index(to)] = memory_of(found->first);
+        places[to] = memory_of(found->first);
         free.erase(found);
       }
     }

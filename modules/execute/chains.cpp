@@ -97,10 +97,10 @@ class Finder {
     adjacent_ = true;
   }
 
-  std::int64_t bytes_of(const std::vector<int>& memories) const {
+  std::int64_t bytes_of(const std::vector<MemoryIndex>& memories) const {
     std::int64_t bytes = 0;
-    for (const int one : memories) {
-      bytes += shadow_.memories[index(one)].bytes;
+    for (const MemoryIndex one : memories) {
+      bytes += shadow_.memories[one].bytes;
     }
     return bytes;
   }

@@ -54,7 +54,7 @@ struct Chain {
   std::vector<Value> values = {};
   std::vector<Input> inputs = {};
   std::vector<Output> outputs = {};
-  std::vector<int> inside = {};  // memories that nothing else uses: they are not needed
+  std::vector<MemoryIndex> inside = {};  // memories that nothing else uses: they are not needed
   std::int64_t rows = 1;
   std::int64_t columns = 1;
 
@@ -74,10 +74,10 @@ std::vector<Chain> chains_of(const Program& program, const Shadow& shadow);
 /// The program's shadow when each chain is one call at its last place: what is inside is not needed
 /// (Memory::inside).
 Shadow shadow_of(const Program& program, std::span<const Chain> chains);
-/// By memory, of what chains make: that of an input, which ends with the chain, in whose place it
-/// may be, or -1; of all others, not_of_chain. `shadow`: with these chains.
-std::vector<int> places_in_chains(std::span<const Chain> chains, const Shadow& shadow);
-inline constexpr int not_of_chain = -2;
+/// Of what chains make: the memory of an input, which ends with the chain, in whose place it may
+/// be, or none; of all other memories nothing. `shadow`: with these chains.
+ByMemory<std::optional<MemoryIndex>> places_in_chains(std::span<const Chain> chains,
+                                                      const Shadow& shadow);
 
 /// The numbers that a chain's function takes: the dynamic arguments of its calls in their order.
 std::vector<double> numbers_of(const Attributes& arguments);

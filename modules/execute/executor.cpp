@@ -138,7 +138,8 @@ std::size_t Executor::section_of(SectionKind kind) const {
   const std::vector<Section>& sections = program().sections;
   const auto found = std::ranges::find(sections, kind, &Section::kind);
   if (found == sections.end()) {
-    fail({.thing = "replay", .wrong = fmt::format("the program has no section '{}'", name_of(kind))});
+    fail({.thing = "replay",
+          .wrong = fmt::format("the program has no section '{}'", name_of(kind))});
   }
   return static_cast<std::size_t>(found - sections.begin());
 }

@@ -88,7 +88,7 @@ std::optional<Spread> marked(std::uint32_t bits, std::size_t k, Spread spread) {
 
 }  // namespace
 
-bool OpenChain::is_made(int memory) const {
+bool OpenChain::is_made(MemoryIndex memory) const {
   return std::ranges::find(made_, memory) != made_.end();
 }
 
@@ -97,12 +97,12 @@ bool OpenChain::leads_to(const Instruction& i) const {
 }
 
 bool OpenChain::conflicts(const Access& access) const {
-  const auto is_used = [&](int memory) {
+  const auto is_used = [&](MemoryIndex memory) {
     return is_made(memory) || std::ranges::any_of(read_, [&](const auto& read) {
              return read.first.first.memory == memory;
            });
   };
-  return std::ranges::any_of(access.reads, [&](int memory) { return is_made(memory); }) ||
+  return std::ranges::any_of(access.reads, [&](MemoryIndex memory) { return is_made(memory); }) ||
          std::ranges::any_of(access.writes, is_used);
 }
 
@@ -179,7 +179,7 @@ std::optional<Chain> OpenChain::closed() {
   chain_.columns = columns_ != 0 ? columns_ : count_;
   chain_.rows = count_ / chain_.columns;
   for (const auto& [at, made] : values_) {
-    const Memory& m = shadow_.memories[index(at.memory)];
+    const Memory& m = shadow_.memories[at.memory];
     if (m.is_input || m.is_output || m.read_later || m.last > chain_.last() ||
         chain_.values[index(made.value)].spread == Spread::sums) {
       chain_.outputs.push_back({.value = made.value,
@@ -212,7 +212,7 @@ int OpenChain::next_phase(bool of_rows) const {
 }
 
 bool OpenChain::may_write(int number) const {
-  const int written = memory(number);
+  const MemoryIndex written = memory(number);
   return std::ranges::all_of(
              read_,
              [&](const auto& read) {

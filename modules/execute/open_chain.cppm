@@ -21,10 +21,10 @@ inline std::vector<int> results_of(const Instruction& i) {
 
 /// Where a tensor is.
 struct Where {
-  int memory = 0;
+  MemoryIndex memory;
   std::int64_t first_byte = 0;
   DType dtype = DType::f32;
-  friend auto operator<=>(const Where&, const Where&) = default;
+  friend std::strong_ordering operator<=>(const Where&, const Where&) = default;
 };
 
 /// A chain that may go on.
@@ -54,8 +54,8 @@ class OpenChain {
   };
 
   const Tensor& at(int number) const { return shadow_.tensors[index(number)]; }
-  int memory(int number) const { return shadow_.memory_of[index(number)]; }
-  bool is_made(int memory) const;
+  MemoryIndex memory(int number) const { return shadow_.memory(number); }
+  bool is_made(MemoryIndex memory) const;
   Where where(int number) const {
     const Tensor& x = at(number);
     return {memory(number), x.offset() * static_cast<std::int64_t>(size_of(x.dtype())), x.dtype()};
@@ -80,7 +80,7 @@ class OpenChain {
   std::int64_t count_ = 0;
   std::map<Where, Value> values_;                 // what was computed last
   std::map<std::pair<Where, Spread>, int> read_;  // inputs
-  std::vector<int> made_;                         // memories that are written
+  std::vector<MemoryIndex> made_;                 // memories that are written
 };
 
 }  // namespace tessera::graph

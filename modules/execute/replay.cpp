@@ -88,8 +88,9 @@ struct Replay::State {
 
   Device device() const {
     const auto any = program.inputs.begin();
-    return any == program.inputs.end() ? cpu
-                                       : tensors[static_cast<std::size_t>(any->second.number)].device();
+    return any == program.inputs.end()
+               ? cpu
+               : tensors[static_cast<std::size_t>(any->second.number)].device();
   }
 
   void execute(const Instruction& i, const StepVariables& variables) {

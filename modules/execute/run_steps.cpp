@@ -179,8 +179,8 @@ void PlannedSteps::run(std::size_t section, std::size_t& instruction, const Boun
         elsewhere_->put_away(tensors_[index(number)]);
       }
     }
-    for (const int memory : step.dropped) {
-      for (const int number : numbers_[index(memory)]) {
+    for (const MemoryIndex memory : step.dropped) {
+      for (const int number : numbers_[memory]) {
         drop(number);
       }
     }
@@ -188,7 +188,7 @@ void PlannedSteps::run(std::size_t section, std::size_t& instruction, const Boun
 }
 
 void PlannedSteps::end(bool failed) noexcept {
-  for (std::size_t m = 0; m < numbers_.size(); ++m) {
+  for (const MemoryIndex m : numbers_.keys()) {
     for (const int number : numbers_[m]) {
       if (block_.offsets[m] < 0 && !shadow_.memories[m].is_input) {
         drop(number);

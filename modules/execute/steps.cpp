@@ -57,7 +57,7 @@ PlannedSteps::PlannedSteps(const Program& program, Device device, CompiledChains
   }
   memory_block_ = empty({block_.bytes}, DType::u8, device);
   scope.reset();
-  for (std::size_t m = 0; m < block_.offsets.size(); ++m) {
+  for (const MemoryIndex m : block_.offsets.keys()) {
     if (!shadow_.memories[m].inside) {
       ++(block_.offsets[m] >= 0 ? memory_.in_block : memory_.allocated);
     }
@@ -66,10 +66,10 @@ PlannedSteps::PlannedSteps(const Program& program, Device device, CompiledChains
   memory_.block_bytes = block_.bytes;
   memory_.least_bytes = block_.least;
 
-  numbers_.resize(shadow_.memories.size());
+  numbers_ = ByMemory<std::vector<int>>(shadow_.memories.size());
   for (std::size_t n = 0; n < program.tensors.size(); ++n) {
-    if (shadow_.memory_of[n] >= 0) {
-      numbers_[index(shadow_.memory_of[n])].push_back(static_cast<int>(n));
+    if (shadow_.memory_of[n].exists()) {
+      numbers_[shadow_.memory_of[n]].push_back(static_cast<int>(n));
     }
   }
   make_tensors();
@@ -78,13 +78,13 @@ PlannedSteps::PlannedSteps(const Program& program, Device device, CompiledChains
 }
 
 bool PlannedSteps::in_block(int number) const {
-  const int memory = shadow_.memory_of[index(number)];
-  return memory >= 0 && block_.offsets[index(memory)] >= 0;
+  const MemoryIndex memory = shadow_.memory(number);
+  return memory.exists() && block_.offsets[memory] >= 0;
 }
 
 void PlannedSteps::make_tensors() {
   tensors_.resize(program_.tensors.size());
-  for (std::size_t m = 0; m < block_.offsets.size(); ++m) {
+  for (const MemoryIndex m : block_.offsets.keys()) {
     if (block_.offsets[m] < 0) {
       continue;
     }
@@ -103,11 +103,12 @@ void PlannedSteps::make_tensors() {
 void PlannedSteps::add_steps() {
   views_.resize(program_.tensors.size());
   int place = 0;
-  std::map<int, std::vector<int>> ends;  // memories that are not in the block, by their last place
-  for (std::size_t m = 0; m < shadow_.memories.size(); ++m) {
+  std::map<int, std::vector<MemoryIndex>>
+      ends;  // memories that are not in the block, by their last place
+  for (const MemoryIndex m : shadow_.memories.keys()) {
     const Memory& memory = shadow_.memories[m];
     if (block_.offsets[m] < 0 && !memory.is_input && !memory.is_output && !memory.inside) {
-      ends[memory.last].push_back(static_cast<int>(m));
+      ends[memory.last].push_back(m);
     }
   }
   for (const Section& section : program_.sections) {
@@ -210,7 +211,7 @@ void PlannedSteps::add_operands(PlannedStep& step, std::span<const int> in,
     if (number >= 0 && !in_block(number)) {
       step.allocated.push_back(number);
       step.for_peers =
-          step.for_peers || shadow_.memories[index(shadow_.memory_of[index(number)])].for_peers;
+          step.for_peers || shadow_.memories[shadow_.memory_of[index(number)]].for_peers;
     }
   }
 }

@@ -39,7 +39,7 @@ struct PlannedStep {
   std::span<std::byte> workspace = {};
   Tensor constant = {};
   const OtherMemoryCalls* other_memory = nullptr;  // null: it is asked for nothing
-  std::vector<int> dropped = {};                   // memories that nothing needs any more
+  std::vector<MemoryIndex> dropped = {};           // memories that nothing needs any more
 };
 
 /// Whether the device has a kernel for each operator that the program calls.
@@ -105,7 +105,7 @@ class PlannedSteps {
   std::vector<std::map<std::size_t, OtherMemoryCalls>> other_memory_;
   std::vector<std::vector<Tensor*>> slots_;             // of steps, by number
   std::vector<std::vector<const Instruction*>> views_;  // by the number of their base
-  std::vector<std::vector<int>> numbers_;               // by memory
+  ByMemory<std::vector<int>> numbers_;
 };
 
 }  // namespace tessera::graph

@@ -41,7 +41,7 @@ class Crossings {
         written_at_(made_at_),
         changed_(made_at_.size(), false),
         anew_(made_at_) {
-    step_.input_of.assign(made_at_.size(), -1);
+    step_.input_of = ByMemory<int>(made_at_.size(), -1);
     for (const auto& [name, input] : step_.program.inputs) {
       (is_given_anew(input.role) ? anew_ : step_.input_of)[memory(input.number)] = input.number;
     }
@@ -72,9 +72,7 @@ class Crossings {
   }
 
  private:
-  std::size_t memory(int number) const {
-    return static_cast<std::size_t>(shadow_.memory_of[index(number)]);
-  }
+  MemoryIndex memory(int number) const { return shadow_.memory(number); }
 
   void look_at(int place) {
     const Instruction& i = *places_[index(place)];
@@ -89,9 +87,9 @@ class Crossings {
         made_at_[memory(number)] = place;
       }
     }
-    for (const int written : accesses_[index(place)].writes) {
+    for (const MemoryIndex written : accesses_[index(place)].writes) {
       if (place < step_.update) {
-        written_at_[index(written)] = place;
+        written_at_[written] = place;
       }
     }
   }
@@ -119,8 +117,8 @@ class Crossings {
         }
       }
     }
-    const bool writes_anew =
-        std::ranges::any_of(access.writes, [&](int written) { return anew_[index(written)] >= 0; });
+    const bool writes_anew = std::ranges::any_of(
+        access.writes, [&](MemoryIndex written) { return anew_[written] >= 0; });
     return writes_anew ? where + " writes a tensor that is another one in the next step"
                        : std::string();
   }
@@ -131,11 +129,11 @@ class Crossings {
   }
 
   std::string cross(int number) {
-    const std::size_t used = memory(number);
+    const MemoryIndex used = memory(number);
     if (step_.input_of[used] >= 0 || !crossed_.insert(used).second) {
       return "";
     }
-    Crossing crossing{.memory = static_cast<int>(used)};
+    Crossing crossing{.memory = used};
     const bool is_given = anew_[used] >= 0;
     const Instruction* const made = is_given ? nullptr : places_[index(made_at_[used])];
     if (is_given) {
@@ -165,11 +163,11 @@ class Crossings {
   const Shadow& shadow_;
   const std::vector<Access>& accesses_;
   std::vector<const Instruction*> places_;
-  std::vector<int> made_at_;     // by memory
-  std::vector<int> written_at_;  // by memory: the last place before the update
-  std::vector<bool> changed_;    // by memory: released or restored
-  std::vector<int> anew_;        // by memory: the input that is another one in each step
-  std::set<std::size_t> crossed_;
+  ByMemory<int> made_at_;
+  ByMemory<int> written_at_;  // the last place before the update
+  ByMemory<bool> changed_;    // released or restored
+  ByMemory<int> anew_;        // the input that is another one in each step
+  std::set<MemoryIndex> crossed_;
 };
 
 /// Before which place of the next step, and in which order. The smaller one is the earlier one.
@@ -217,27 +215,27 @@ class Order {
  private:
   /// What of the update may touch, by memory: where the next step first uses it.
   void look_at_next_step() {
-    std::vector<bool> kept(shadow_.memories.size());
-    for (std::size_t m = 0; m < kept.size(); ++m) {
+    ByMemory<bool> kept(shadow_.memories.size());
+    for (const MemoryIndex m : kept.keys()) {
       kept[m] = step_.input_of[m] >= 0;
     }
     for (const Crossing& crossing : step_.crossings) {
-      kept[index(crossing.memory)] = crossing.made_at >= 0;
+      kept[crossing.memory] = crossing.made_at >= 0;
     }
     for (int place = end_; place-- > 0;) {  // the first one remains
       const Access& access = accesses_[index(place)];
       const Key key{communicates(access) ? 0 : place, place};
-      for (const int memory : access.reads) {
-        read_[index(memory)] = kept[index(memory)] ? key : none_;
+      for (const MemoryIndex memory : access.reads) {
+        read_[memory] = kept[memory] ? key : none_;
       }
-      for (const int memory : access.writes) {
-        written_[index(memory)] = kept[index(memory)] ? key : none_;
+      for (const MemoryIndex memory : access.writes) {
+        written_[memory] = kept[memory] ? key : none_;
       }
       ordered_ = communicates(access) ? key : ordered_;
     }
     for (const Crossing& crossing : step_.crossings) {
       if (crossing.carry_at >= 0 && crossing.carry_at < end_) {
-        written_[index(crossing.memory)] = {crossing.carry_at, crossing.carry_at};
+        written_[crossing.memory] = {crossing.carry_at, crossing.carry_at};
       }
     }
   }
@@ -267,7 +265,9 @@ class Order {
   /// The places of lists that are made at one time remain one call.
   void add_places(const Instruction& i, std::size_t at, std::vector<UpdateCall>& all) {
     struct Place {
-      std::vector<int> in, reads, writes;
+      std::vector<int> in;
+      std::vector<MemoryIndex> reads;
+      std::vector<MemoryIndex> writes;
     };
     const std::size_t count = i.in.size() / i.op->counts.lists;
     std::vector<Place> places(count);
@@ -278,7 +278,7 @@ class Order {
         if (number >= 0) {
           places[k].in.push_back(number);
           (i.op->writes(list) ? places[k].writes : places[k].reads)
-              .push_back(shadow_.memory_of[index(number)]);
+              .push_back(shadow_.memory(number));
         }
       }
       limit(keys[k], i, places[k].reads, places[k].writes);
@@ -297,17 +297,17 @@ class Order {
     }
   }
 
-  void limit(Key& key, const Instruction& i, const std::vector<int>& reads,
-             const std::vector<int>& writes) const {
-    for (const int memory : reads) {
-      key.limit(written_[index(memory)]);
-      key.limit(written_later_[index(memory)]);
+  void limit(Key& key, const Instruction& i, const std::vector<MemoryIndex>& reads,
+             const std::vector<MemoryIndex>& writes) const {
+    for (const MemoryIndex memory : reads) {
+      key.limit(written_[memory]);
+      key.limit(written_later_[memory]);
     }
-    for (const int memory : writes) {
-      key.limit(written_[index(memory)]);
-      key.limit(read_[index(memory)]);
-      key.limit(written_later_[index(memory)]);
-      key.limit(read_later_[index(memory)]);
+    for (const MemoryIndex memory : writes) {
+      key.limit(written_[memory]);
+      key.limit(read_[memory]);
+      key.limit(written_later_[memory]);
+      key.limit(read_later_[memory]);
     }
     for (const int number : i.out) {
       if (number >= 0) {
@@ -317,18 +317,18 @@ class Order {
   }
 
   /// What comes before it in the update and meets it must not be made later.
-  void note(const Key& key, const std::vector<int>& in, const std::vector<int>& reads,
-            const std::vector<int>& writes) {
+  void note(const Key& key, const std::vector<int>& in, const std::vector<MemoryIndex>& reads,
+            const std::vector<MemoryIndex>& writes) {
     for (const int number : in) {
       if (number >= 0) {
         number_used_[index(number)].limit(key);
       }
     }
-    for (const int memory : reads) {
-      read_later_[index(memory)].limit(key);
+    for (const MemoryIndex memory : reads) {
+      read_later_[memory].limit(key);
     }
-    for (const int memory : writes) {
-      written_later_[index(memory)].limit(key);
+    for (const MemoryIndex memory : writes) {
+      written_later_[memory].limit(key);
     }
   }
 
@@ -336,14 +336,14 @@ class Order {
   const Shadow& shadow_;
   const std::vector<Access>& accesses_;
   int end_;
-  Key none_;                        // nothing limits it: the end of the section
-  std::vector<Key> read_;           // by memory: in the next step
-  std::vector<Key> written_;        // by memory: in the next step
-  std::vector<Key> number_used_;    // by number: later in the update
-  std::vector<Key> read_later_;     // by memory: later in the update
-  std::vector<Key> written_later_;  // by memory: later in the update
-  Key ordered_;                     // the first communication of the next step
-  Key ordered_later_;               // that of the update, later
+  Key none_;                      // nothing limits it: the end of the section
+  ByMemory<Key> read_;            // in the next step
+  ByMemory<Key> written_;         // in the next step
+  std::vector<Key> number_used_;  // by number: later in the update
+  ByMemory<Key> read_later_;      // later in the update
+  ByMemory<Key> written_later_;   // later in the update
+  Key ordered_;                   // the first communication of the next step
+  Key ordered_later_;             // that of the update, later
 };
 
 }  // namespace

@@ -7,7 +7,7 @@ namespace tessera::graph {
 
 /// A memory that the update uses, of before it: what is kept until the update is made.
 struct Crossing {
-  int memory = 0;
+  MemoryIndex memory;
   int base = 0;       // the number that is all of it
   int made_at = -1;   // the place of what makes it, where it may be the kept memory itself; else -1
   int carry_at = -1;  // otherwise it is copied after this place, the last one that writes it
@@ -17,8 +17,8 @@ struct Crossing {
 struct SplitStep {
   const Program& program;
   const Analysis& known;
-  int update = 0;                  // the first place of the last section
-  std::vector<int> input_of = {};  // by memory: the input that is there in the next step too; -1
+  int update = 0;                         // the first place of the last section
+  ByMemory<int> input_of = {};            // the input that is there in the next step too; -1
   std::vector<bool> made_by_update = {};  // by number
   std::vector<Crossing> crossings = {};   // in the order of their first uses
   std::string refusal = {};               // why it cannot be split; "": it can

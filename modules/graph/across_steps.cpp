@@ -79,8 +79,8 @@ class UpdateWriter {
     if (number_of_[index(number)] >= 0) {
       return number_of_[index(number)];
     }
-    const int memory = shadow_.memory_of[index(number)];
-    const int input = step_.input_of[index(memory)];
+    const MemoryIndex memory = shadow_.memory(number);
+    const int input = step_.input_of[memory];
     if (number == input) {
       return number;
     }
@@ -93,8 +93,8 @@ class UpdateWriter {
   const SplitStep& step_;
   const Shadow& shadow_;
   Program& program_;
-  std::vector<int> number_of_;  // in the next step, by number
-  std::map<int, int> base_of_;  // by memory that crosses: the input
+  std::vector<int> number_of_;          // in the next step, by number
+  std::map<MemoryIndex, int> base_of_;  // by memory that crosses: the input
 };
 
 /// Adds the inputs that are kept, and returns their numbers.
@@ -222,9 +222,7 @@ class PartWriter {
   }
 
  private:
-  std::size_t memory(int number) const {
-    return static_cast<std::size_t>(step_.known.memory_of(number));
-  }
+  MemoryIndex memory(int number) const { return step_.known.memory_of(number); }
 
   /// Copies what is complete at this place into what is kept.
   void carry(int place, const std::vector<int>& pending, std::vector<Instruction>& into,

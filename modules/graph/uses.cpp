@@ -269,15 +269,14 @@ bool is_written(const Instruction& i, std::size_t operand) {
 
 Program without_whole_views(Program program) {
   const Shadow shadow = shadow_of(program);
-  std::map<int, int> parameters;  // by memory
+  std::map<graph::MemoryIndex, int> parameters;  // by memory
   for (const auto& [name, input] : program.inputs) {
     if (input.role == Role::parameter) {
-      parameters[shadow.memory_of[at(input.number)]] = input.number;
+      parameters[shadow.memory(input.number)] = input.number;
     }
   }
   const auto instead = [&](int number) {
-    const auto found =
-        number < 0 ? parameters.end() : parameters.find(shadow.memory_of[at(number)]);
+    const auto found = number < 0 ? parameters.end() : parameters.find(shadow.memory(number));
     if (found == parameters.end()) {
       return number;
     }

@@ -10,6 +10,8 @@ namespace tessera::graph {
 
 void remove_dead(Program& program, const Analysis& known);
 void merge_common(Program& program, const Analysis& known);
+/// What a copy was made of is used instead of it, where nothing writes either of them.
+void elide_copies(Program& program, const Analysis& known);
 /// Communication of values that all ranks have exchanged before is not repeated.
 void merge_collectives(Program& program, const Analysis& known, const Agree& agree);
 void simplify_views(Program& program, const Analysis& known);

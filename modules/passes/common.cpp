@@ -42,12 +42,10 @@ void merge_common(Program& program, const Analysis& analysis) {
   const auto& [shadow, accesses] = analysis.state();
   ValueNames names;
   const Values values = values_of(program, analysis, names);
-  const auto memory = [&](int number) {
-    return static_cast<std::size_t>(shadow.memory_of[index(number)]);
-  };
-  std::vector<int> last;
+  const auto memory = [&](int number) { return shadow.memory(number); };
+  ByMemory<int> last;
   for (const Memory& one : shadow.memories) {
-    last.push_back(one.last);
+    last.add(one.last);
   }
   const auto is_constant = [&](int number) { return !values.is_written[memory(number)]; };
   std::vector<int> number_of(program.tensors.size());

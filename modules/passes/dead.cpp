@@ -43,9 +43,7 @@ class Needs {
   bool needed(std::size_t place) const { return needed_[place]; }
 
  private:
-  std::size_t memory(int number) const {
-    return static_cast<std::size_t>(shadow_.memory_of[index(number)]);
-  }
+  MemoryIndex memory(int number) const { return shadow_.memory(number); }
 
   void name_(int number) {
     named_[index(number)] = true;
@@ -68,8 +66,8 @@ class Needs {
       }
     }
     const bool writes = i.kind == Kind::call && i.op->in_place;
-    for (const int written : access.writes) {
-      if (writes && read_[index(written)]) {
+    for (const MemoryIndex written : access.writes) {
+      if (writes && read_[written]) {
         return true;
       }
     }
@@ -90,12 +88,12 @@ class Needs {
           name_(number);
         }
       }
-      for (const int memory : accesses_[place].reads) {
-        read_[index(memory)] = true;
+      for (const MemoryIndex memory : accesses_[place].reads) {
+        read_[memory] = true;
       }
       if (accesses_[place].ordered) {
-        for (const int memory : accesses_[place].writes) {
-          read_[index(memory)] = true;  // it is sent from where it is
+        for (const MemoryIndex memory : accesses_[place].writes) {
+          read_[memory] = true;  // it is sent from where it is
         }
       }
     }
@@ -107,8 +105,8 @@ class Needs {
   const std::vector<Access>& accesses_;
   std::vector<bool> needed_;  // by place
   std::vector<bool> named_;   // by number
-  std::vector<bool> read_;    // by memory
-  std::vector<bool> used_;    // by memory
+  ByMemory<bool> read_;
+  ByMemory<bool> used_;
 };
 
 }  // namespace

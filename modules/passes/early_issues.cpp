@@ -55,24 +55,28 @@ class Moving {
     const Access& access = accesses_[index(place)];
     return (ordered_ && access.ordered) || (issues_in_ >= 0 && issues_in_ == access.leaves_in) ||
            any(written_, access.writes) || any(read_, access.writes) ||
-           any(written_, access.reads) || any(operand_, i.out);
+           any(written_, access.reads) || is_operand(i.out);
   }
 
  private:
-  void mark(std::vector<int>& marks, const std::vector<int>& numbers) const {
-    for (const int number : numbers) {
-      marks[index(number)] = round_;
+  void mark(ByMemory<int>& marks, const std::vector<MemoryIndex>& memories) const {
+    for (const MemoryIndex memory : memories) {
+      marks[memory] = round_;
     }
   }
-  bool any(const std::vector<int>& marks, const std::vector<int>& numbers) const {
+  bool any(const ByMemory<int>& marks, const std::vector<MemoryIndex>& memories) const {
+    return std::ranges::any_of(memories,
+                               [&](MemoryIndex memory) { return marks[memory] == round_; });
+  }
+  bool is_operand(const std::vector<int>& numbers) const {
     return std::ranges::any_of(
-        numbers, [&](int number) { return number >= 0 && marks[index(number)] == round_; });
+        numbers, [&](int number) { return number >= 0 && operand_[index(number)] == round_; });
   }
 
   const std::vector<Access>& accesses_;
   std::vector<int> operand_;  // by number: the last round in which it is an operand
-  std::vector<int> read_;     // by memory
-  std::vector<int> written_;  // by memory
+  ByMemory<int> read_;
+  ByMemory<int> written_;
   int round_ = 0;
   bool ordered_ = false;
   int issues_in_ = -1;
@@ -97,12 +101,12 @@ class Profile {
         add_uses(*places[index(issue)], uses_[place]);
       }
     }
-    for (std::size_t m = 0; m < shadow.memories.size(); ++m) {
+    for (const MemoryIndex m : shadow.memories.keys()) {
       const Memory& memory = shadow.memories[m];
-      first_.push_back(memory.first);
-      last_.push_back(memory.last);
+      first_.add(memory.first);
+      last_.add(memory.last);
       if (!memory.is_input && memory.last < shadow.places) {
-        uses_[index(memory.last)].push_back(static_cast<int>(m));  // until other ranks have read it
+        uses_[index(memory.last)].push_back(m);  // until other ranks have read it
       }
     }
     fill_live();
@@ -112,19 +116,19 @@ class Profile {
   /// program did. They were there before, in another order.
   bool reorder(int begin, std::span<const int> order) {
     const int end = begin + static_cast<int>(order.size());
-    const std::vector<int> touched = lifetimes_in(begin, order);
+    const std::vector<MemoryIndex> touched = lifetimes_in(begin, order);
     std::vector<std::int64_t> change(order.size() + 1, 0);
     change[0] = live_[index(begin)];
-    for (const int memory : touched) {
-      const std::int64_t bytes = shadow_.memories[index(memory)].bytes;
-      if (first_[index(memory)] == begin) {
+    for (const MemoryIndex memory : touched) {
+      const std::int64_t bytes = shadow_.memories[memory].bytes;
+      if (first_[memory] == begin) {
         change[0] -= bytes;
       }
-      if (first_[index(memory)] >= begin) {
-        change[index(new_first_[index(memory)] - begin)] += bytes;
+      if (first_[memory] >= begin) {
+        change[index(new_first_[memory] - begin)] += bytes;
       }
-      if (last_[index(memory)] < end) {
-        change[index(new_last_[index(memory)] + 1 - begin)] -= bytes;
+      if (last_[memory] < end) {
+        change[index(new_last_[memory] + 1 - begin)] -= bytes;
       }
     }
     for (std::size_t k = 1; k < order.size(); ++k) {
@@ -135,22 +139,22 @@ class Profile {
     if (fits) {
       std::ranges::copy(change, live_.begin() + begin);
     }
-    for (const int memory : touched) {
-      int& first = first_[index(memory)];
-      int& last = last_[index(memory)];
-      first = fits && first >= begin ? new_first_[index(memory)] : first;
-      last = fits && last < end ? new_last_[index(memory)] : last;
-      new_first_[index(memory)] = -1;
+    for (const MemoryIndex memory : touched) {
+      int& first = first_[memory];
+      int& last = last_[memory];
+      first = fits && first >= begin ? new_first_[memory] : first;
+      last = fits && last < end ? new_last_[memory] : last;
+      new_first_[memory] = -1;
     }
     return fits;
   }
 
  private:
-  void add_uses(const Instruction& i, std::vector<int>& uses) const {
+  void add_uses(const Instruction& i, std::vector<MemoryIndex>& uses) const {
     for (const std::vector<int>* numbers : {&i.in, &i.out}) {
       for (const int number : *numbers) {
-        if (number >= 0 && !shadow_.memories[index(shadow_.memory_of[index(number)])].is_input) {
-          uses.push_back(shadow_.memory_of[index(number)]);
+        if (number >= 0 && !shadow_.memories[shadow_.memory_of[index(number)]].is_input) {
+          uses.push_back(shadow_.memory(number));
         }
       }
     }
@@ -172,16 +176,16 @@ class Profile {
   }
 
   /// Memories that these places use, with their new first and last positions.
-  std::vector<int> lifetimes_in(int begin, std::span<const int> order) {
-    std::vector<int> touched;
+  std::vector<MemoryIndex> lifetimes_in(int begin, std::span<const int> order) {
+    std::vector<MemoryIndex> touched;
     int position = begin;
     for (const int place : order) {
-      for (const int memory : uses_[index(place)]) {
-        if (new_first_[index(memory)] < 0) {
+      for (const MemoryIndex memory : uses_[index(place)]) {
+        if (new_first_[memory] < 0) {
           touched.push_back(memory);
-          new_first_[index(memory)] = position;
+          new_first_[memory] = position;
         }
-        new_last_[index(memory)] = position;
+        new_last_[memory] = position;
       }
       ++position;
     }
@@ -189,13 +193,13 @@ class Profile {
   }
 
   const Shadow& shadow_;
-  std::vector<std::vector<int>> uses_;  // by place: memories that are no inputs
-  std::vector<int> first_;              // by memory: positions
-  std::vector<int> last_;
+  std::vector<std::vector<MemoryIndex>> uses_;  // by place: memories that are no inputs
+  ByMemory<int> first_;                         // positions
+  ByMemory<int> last_;
   std::vector<std::int64_t> live_;  // by position
   std::int64_t most_;
-  std::vector<int> new_first_;  // by memory, within reorder(); else -1
-  std::vector<int> new_last_;
+  ByMemory<int> new_first_;  // within reorder(); else -1
+  ByMemory<int> new_last_;
 };
 
 class Issues {

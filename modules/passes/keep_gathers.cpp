@@ -29,7 +29,7 @@ struct Gather {
   int wait = 0;
   int made = 0;    // the place where the memory is made
   int number = 0;  // as which
-  int memory = 0;
+  MemoryIndex memory;
 };
 
 /// A gather, and an earlier one of the same values.
@@ -68,7 +68,7 @@ class Finder {
   }
 
  private:
-  int memory(int number) const { return shadow_.memory_of[index(number)]; }
+  MemoryIndex memory(int number) const { return shadow_.memory(number); }
 
   std::optional<Gather> gather_at(int place) const {
     const Instruction& i = *places_[index(place)];
@@ -84,7 +84,7 @@ class Finder {
         return std::nullopt;
       }
     }
-    const Memory& one = shadow_.memories[index(gather.memory)];
+    const Memory& one = shadow_.memories[gather.memory];
     const Instruction& made = *places_[index(one.first)];
     if (one.is_input || one.is_output || made.kind != Kind::empty ||
         memory(made.out[0]) != gather.memory) {
@@ -103,10 +103,9 @@ class Finder {
     const auto same_view = [&](int x, int y) {
       return view_in_words(shadow_.tensors[index(x)]) == view_in_words(shadow_.tensors[index(y)]);
     };
-    const auto& changes = values_.changes[index(again.memory)];
+    const auto& changes = values_.changes[again.memory];
     return first.memory != again.memory && a.op == b.op && a.in.size() == b.in.size() &&
-           shadow_.memories[index(first.memory)].bytes ==
-               shadow_.memories[index(again.memory)].bytes &&
+           shadow_.memories[first.memory].bytes == shadow_.memories[again.memory].bytes &&
            same_view(first.number, again.number) && std::ranges::equal(a.in, b.in, same_view) &&
            values_.contents_before(again.place, first.memory) ==
                values_.contents_before(again.wait + 1, again.memory) &&

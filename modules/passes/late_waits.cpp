@@ -34,8 +34,8 @@ void delay_waits(Program& program, const Analysis& known) {
         return next.ordered || next.issued >= 0 || conflict(wait, next);
       };
       const auto is_kept = [&](int place) {
-        const auto is_used_later = [&](int memory) {
-          const Memory& used = shadow.memories[index(memory)];
+        const auto is_used_later = [&](MemoryIndex memory) {
+          const Memory& used = shadow.memories[memory];
           return used.is_input || used.last > place;
         };
         return std::ranges::all_of(wait.reads, is_used_later) &&

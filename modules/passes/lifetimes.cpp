@@ -40,7 +40,7 @@ class Lifetimes {
     if (!changes || !is_own(i.in[0])) {
       numbers_.add(std::move(i), into);
     } else if (i.kind == Kind::restore) {
-      const std::size_t restored = numbers_.memory(i.in[0]);
+      const MemoryIndex restored = numbers_.memory(i.in[0]);
       const int fresh = numbers_.new_number(numbers_.first(restored));
       numbers_.renew(restored, fresh);
       into.push_back({.kind = Kind::empty, .out = {fresh}, .scope = i.scope});

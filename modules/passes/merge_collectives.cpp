@@ -42,7 +42,7 @@ class Finder {
         values_(values_of(program, known, names_)),
         live_(index(shadow_.places) + 1, 0) {
     for (const Memory& one : shadow_.memories) {
-      last_.push_back(one.last);
+      last_.add(one.last);
       if (!one.is_input && !one.elsewhere) {
         add_live(one.first, one.last, one.bytes);
       }
@@ -76,20 +76,17 @@ class Finder {
   }
 
  private:
-  std::size_t memory(int number) const {
-    return static_cast<std::size_t>(shadow_.memory_of[index(number)]);
-  }
+  MemoryIndex memory(int number) const { return shadow_.memory(number); }
 
   /// Whether the instruction makes all its results, and what it makes stays as it is.
   bool makes(const Instruction& i, const Collective& one) const {
     return !i.op->in_place && i.op->communicates != Communicates::waits && !i.out.empty() &&
            accesses_[index(one.place)].writes.size() == i.out.size() &&
            std::ranges::all_of(i.out, [&](int number) {
-             return number >= 0 && std::ranges::all_of(
-                                       values_.changes[memory(number)], [&](const auto& change) {
-                                         return change.place == one.place ||
-                                                change.place == one.complete;
-                                       });
+             return number >= 0 &&
+                    std::ranges::all_of(values_.changes[memory(number)], [&](const auto& change) {
+                      return change.place == one.place || change.place == one.complete;
+                    });
            });
   }
 
@@ -134,7 +131,7 @@ class Finder {
   const std::vector<Access>& accesses_;
   ValueNames names_;
   Values values_;
-  std::vector<int> last_;           // by memory: the last place that needs it
+  ByMemory<int> last_;              // the last place that needs it
   std::vector<std::int64_t> live_;  // by place
   std::int64_t peak_ = 0;
 };
@@ -170,8 +167,7 @@ void merge_collectives(Program& program, const Analysis& known, const Agree& agr
     }
     removed[index(again.place)] = removed[index(again.complete)] = true;
     for (std::size_t out = 0; out < places[index(again.place)]->out.size(); ++out) {
-      number_of[index(places[index(again.place)]->out[out])] =
-          places[index(first.place)]->out[out];
+      number_of[index(places[index(again.place)]->out[out])] = places[index(first.place)]->out[out];
     }
   }
   int place = 0;

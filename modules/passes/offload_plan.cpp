@@ -30,9 +30,9 @@ Offloads::Offloads(const Program& program, const Analysis& known, const Values& 
   const std::vector<Access>& accesses = known.state().accesses;
   for (int place = 0; place < shadow_.places; ++place) {
     const Access& access = accesses[index(place)];
-    for (const std::vector<int>* memories : {&access.reads, &access.writes}) {
+    for (const std::vector<MemoryIndex>* memories : {&access.reads, &access.writes}) {
       for (std::size_t k = 0; k < memories->size() && access.completed >= 0; ++k) {
-        flights_[index((*memories)[k])].push_back({place, access.completed});
+        flights_[(*memories)[k]].push_back({place, access.completed});
       }
     }
   }
@@ -41,29 +41,29 @@ Offloads::Offloads(const Program& program, const Analysis& known, const Values& 
 
 /// Memories that the step makes as a tensor that is all of them, and keeps until they end.
 void Offloads::find_movable(const Program& program) {
-  std::vector<bool> seen(shadow_.memories.size(), false);
+  ByMemory<bool> seen(shadow_.memories.size(), false);
   for (const Instruction* i : places_of(program)) {
     for (const int number : i->out) {
-      const int memory = number < 0 ? -1 : shadow_.memory_of[index(number)];
-      if (memory < 0 || seen[index(memory)]) {
+      const MemoryIndex memory = number < 0 ? MemoryIndex() : shadow_.memory(number);
+      if (!memory.exists() || seen[memory]) {
         continue;
       }
-      seen[index(memory)] = true;
-      const Memory& one = shadow_.memories[index(memory)];
+      seen[memory] = true;
+      const Memory& one = shadow_.memories[memory];
       const Tensor& x = shadow_.tensors[index(number)];
-      movable_[index(memory)] =
-          !one.is_input && !one.is_output && !one.elsewhere && one.bytes > 0 && x.is_contiguous() &&
-          x.offset() == 0 && x.numel() * static_cast<std::int64_t>(size_of(x.dtype())) == one.bytes;
+      movable_[memory] = !one.is_input && !one.is_output && !one.elsewhere && one.bytes > 0 &&
+                         x.is_contiguous() && x.offset() == 0 &&
+                         x.numel() * static_cast<std::int64_t>(size_of(x.dtype())) == one.bytes;
     }
   }
   for (const Instruction* i : places_of(program)) {
     if (i->kind == Kind::release || i->kind == Kind::restore) {
-      movable_[index(shadow_.memory_of[index(i->in[0])])] = false;
+      movable_[shadow_.memory_of[index(i->in[0])]] = false;
     }
   }
 }
 
-int Offloads::find(int memory, int place) const {
+int Offloads::find(MemoryIndex memory, int place) const {
   const auto found = std::ranges::find_if(all_, [&](const Offload& one) {
     return one.memory == memory && one.after < place &&
            one.contents == values_.contents_before(place, memory);
@@ -71,14 +71,14 @@ int Offloads::find(int memory, int place) const {
   return found == all_.end() ? -1 : static_cast<int>(found - all_.begin());
 }
 
-bool Offloads::is_possible(int memory, int after, int before) const {
-  return movable_[index(memory)] && values_.contents_before(after + 1, memory) >= 0 &&
-         std::ranges::none_of(flights_[index(memory)], [&](const Flight& flight) {
+bool Offloads::is_possible(MemoryIndex memory, int after, int before) const {
+  return movable_[memory] && values_.contents_before(after + 1, memory) >= 0 &&
+         std::ranges::none_of(flights_[memory], [&](const Flight& flight) {
            return flight.issued <= after && flight.completed >= before;
          });
 }
 
-int Offloads::add(int memory, int after) {
+int Offloads::add(MemoryIndex memory, int after) {
   all_.push_back({memory, after, values_.contents_before(after + 1, memory)});
   return static_cast<int>(all_.size()) - 1;
 }
@@ -86,14 +86,12 @@ int Offloads::add(int memory, int after) {
 // A copy of few bytes costs the call, and a page.
 constexpr double seconds_of_call = 1e-5;
 
-double Offloads::store_seconds(int memory) const {
-  return seconds_of_call +
-         static_cast<double>(shadow_.memories[index(memory)].bytes) / rates_->stored;
+double Offloads::store_seconds(MemoryIndex memory) const {
+  return seconds_of_call + static_cast<double>(shadow_.memories[memory].bytes) / rates_->stored;
 }
 
-double Offloads::fetch_seconds(int memory) const {
-  return seconds_of_call +
-         static_cast<double>(shadow_.memories[index(memory)].bytes) / rates_->fetched;
+double Offloads::fetch_seconds(MemoryIndex memory) const {
+  return seconds_of_call + static_cast<double>(shadow_.memories[memory].bytes) / rates_->fetched;
 }
 
 }  // namespace tessera::graph

@@ -8,7 +8,7 @@ namespace tessera::graph {
 
 /// A value that is copied into other memory after an instruction.
 struct Offload {
-  int memory = 0;
+  MemoryIndex memory;
   int after = 0;     // the place of the instruction
   int contents = 0;  // the description of the value
 };
@@ -21,14 +21,14 @@ class Offloads {
            const std::optional<OffloadRates>& rates);
 
   /// A copy of what the memory holds before the place; -1: there is none.
-  int find(int memory, int place) const;
+  int find(MemoryIndex memory, int place) const;
   /// Whether the memory's value can be kept in other memory from its use at `after` to its use at
   /// `before`: nothing of it is in flight between them, so the memory is free then.
-  bool is_possible(int memory, int after, int before) const;
-  int add(int memory, int after);
-  double store_seconds(int memory) const;
-  double fetch_seconds(int memory) const;
-  int memory(int offload) const { return all_[index(offload)].memory; }
+  bool is_possible(MemoryIndex memory, int after, int before) const;
+  int add(MemoryIndex memory, int after);
+  double store_seconds(MemoryIndex memory) const;
+  double fetch_seconds(MemoryIndex memory) const;
+  MemoryIndex memory(int offload) const { return all_[index(offload)].memory; }
   std::vector<Offload>& all() { return all_; }
 
  private:
@@ -42,8 +42,8 @@ class Offloads {
   const Shadow& shadow_;
   const Values& values_;
   std::optional<OffloadRates> rates_;
-  std::vector<bool> movable_;                 // by memory
-  std::vector<std::vector<Flight>> flights_;  // by memory
+  ByMemory<bool> movable_;
+  ByMemory<std::vector<Flight>> flights_;
   std::vector<Offload> all_;
 };
 

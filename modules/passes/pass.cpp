@@ -65,7 +65,7 @@ Pass from_plugin(const std::string& name) {
   if (pass.name != name || !runs) {
     fail({.thing = fmt::format("pass '{}'", name),
           .wrong = runs ? "its plugin returned a pass of another name"
-                            : "its plugin returned a pass without a function",
+                        : "its plugin returned a pass without a function",
           .expected = fmt::format("'{}'", name),
           .got = fmt::format("'{}'", pass.name)});
   }
@@ -80,9 +80,16 @@ const std::vector<Pass>& built_in_passes() {
        .about = "Views of views become views of the memory's first tensor; equal views become one.",
        .is_default = true,
        .run = simplify_views},
+      {.name = "copies",
+       .about =
+           "Copies of values that stay as they are (clone, contiguous) are not made, where the "
+           "original needs no more memory and all bits stay the same.",
+       .is_default = true,
+       .run = elide_copies},
       {.name = "merge_collectives",
-       .about = "Collectives that all ranks make of the same values twice are made once, where that "
-                "does not raise the peak of memory.",
+       .about =
+           "Collectives that all ranks make of the same values twice are made once, where that "
+           "does not raise the peak of memory.",
        .is_default = true,
        .run_agreed = merge_collectives},
       {.name = "common",

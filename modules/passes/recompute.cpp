@@ -68,7 +68,7 @@ class Recomputer {
 
  private:
   /// The results of a recomputation, by the memory that the first call made.
-  using Results = std::map<int, int>;
+  using Results = std::map<MemoryIndex, int>;
 
   /// What is made again before this place; places are asked for in their order.
   Plan next_at(int place) {
@@ -91,7 +91,7 @@ class Recomputer {
 
   void store(std::size_t offload, int scope, std::vector<Instruction>& into) {
     scope = program_.scope({Phase::offload, program_.scopes[index(scope)].module});
-    stored_[offload] = copy(numbers_.base(index(offloads_[offload].memory)), true, scope, into);
+    stored_[offload] = copy(numbers_.base(offloads_[offload].memory), true, scope, into);
   }
 
   void fetch(const Recomputation& again, std::vector<Instruction>& into) {
@@ -99,8 +99,8 @@ class Recomputer {
     const int scope = program_.scope({Phase::fetch, module_of(instructions_[index(again.place)])});
     const int made = copy(stored_[index(again.offload)], false, scope, into);
     made_[key_of(again)][offload.memory] = made;
-    for (const int revived : again.revived) {
-      numbers_.renew(index(revived), made);
+    for (const MemoryIndex revived : again.revived) {
+      numbers_.renew(revived, made);
     }
   }
 
@@ -128,16 +128,16 @@ class Recomputer {
     i.scope = scope_of(call);
     Results& results = made_[key_of(again)];
     for (std::size_t k = 0; k < i.in.size(); ++k) {
-      const int source = again.sources[k];
-      i.in[k] = source < 0 ? -1 : numbers_.view(call.in[k], found(source), i.scope, into);
+      const MemoryIndex source = again.sources[k];
+      i.in[k] = source.exists() ? numbers_.view(call.in[k], found(source), i.scope, into) : -1;
     }
     for (std::size_t k = 0; k < i.out.size(); ++k) {
       i.out[k] = numbers_.new_number(call.out[k]);
-      results[static_cast<int>(numbers_.memory(call.out[k]))] = i.out[k];
+      results[numbers_.memory(call.out[k])] = i.out[k];
     }
     into.push_back(std::move(i));
-    for (const int revived : again.revived) {
-      numbers_.renew(index(revived), results.at(revived));
+    for (const MemoryIndex revived : again.revived) {
+      numbers_.renew(revived, results.at(revived));
     }
   }
 
@@ -149,19 +149,18 @@ class Recomputer {
     }
     const Instruction& call = instructions_[index(first.maker)];
     return std::ranges::any_of(call.out, [&](int number) {
-      return std::ranges::find(second.sources, static_cast<int>(numbers_.memory(number))) !=
-             second.sources.end();
+      return std::ranges::find(second.sources, numbers_.memory(number)) != second.sources.end();
     });
   }
 
   /// The first tensor of what holds the value at present.
-  int found(int source) const {
+  int found(MemoryIndex source) const {
     for (const auto& [key, results] : made_) {
       if (const auto result = results.find(source); result != results.end()) {
         return result->second;
       }
     }
-    return numbers_.base(index(source));
+    return numbers_.base(source);
   }
 
   int scope_of(const Instruction& call) {

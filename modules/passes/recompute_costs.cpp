@@ -13,14 +13,14 @@ import :recompute_costs;
 
 namespace tessera::graph {
 
-std::vector<std::vector<int>> uses_of(const Program& program, const Analysis& known) {
+ByMemory<std::vector<int>> uses_of(const Program& program, const Analysis& known) {
   const Shadow& shadow = known.state().shadow;
   const std::vector<const Instruction*> instructions = places_of(program);
-  std::vector<std::vector<int>> all(shadow.memories.size());
+  ByMemory<std::vector<int>> all(shadow.memories.size());
   for (int place = 0; place < shadow.places; ++place) {
     const Access& access = known.state().accesses[index(place)];
-    const auto use = [&](int memory) {
-      std::vector<int>& uses = all[index(memory)];
+    const auto use = [&](MemoryIndex memory) {
+      std::vector<int>& uses = all[memory];
       if (uses.empty() || uses.back() != place) {
         uses.push_back(place);
       }
@@ -29,12 +29,12 @@ std::vector<std::vector<int>> uses_of(const Program& program, const Analysis& kn
          {&instructions[index(place)]->in, &instructions[index(place)]->out}) {
       for (const int number : *numbers) {
         if (number >= 0) {
-          use(shadow.memory_of[index(number)]);
+          use(shadow.memory(number));
         }
       }
     }
-    for (const std::vector<int>* memories : {&access.reads, &access.writes}) {
-      for (const int memory : *memories) {  // also of what is in flight
+    for (const std::vector<MemoryIndex>* memories : {&access.reads, &access.writes}) {
+      for (const MemoryIndex memory : *memories) {  // also of what is in flight
         use(memory);
       }
     }

@@ -6,8 +6,8 @@ import :recompute;
 
 namespace tessera::graph {
 
-/// By memory: the places that use it, as an operand or a result, or because it is in flight.
-std::vector<std::vector<int>> uses_of(const Program& program, const Analysis& known);
+/// The places that use each memory, as an operand or a result, or because it is in flight.
+ByMemory<std::vector<int>> uses_of(const Program& program, const Analysis& known);
 
 /// What it costs to make a call again.
 double seconds_of(const Instruction& call, const Shadow& shadow, const ComputeRates& rates);

@@ -94,11 +94,11 @@ class Planner {
   }
 
   void find_holders() {
-    for (int memory = 0; memory < static_cast<int>(shadow_.memories.size()); ++memory) {
-      if (shadow_.memories[index(memory)].elsewhere) {
+    for (const MemoryIndex memory : shadow_.memories.keys()) {
+      if (shadow_.memories[memory].elsewhere) {
         continue;
       }
-      for (const Values::Change& change : values_.changes[index(memory)]) {
+      for (const Values::Change& change : values_.changes[memory]) {
         if (change.contents >= 0) {
           holders_[change.contents].push_back(memory);
         }
@@ -111,27 +111,27 @@ class Planner {
       if (!is_pure(place)) {
         continue;
       }
-      for (const int memory : accesses_[index(place)].writes) {
-        const Memory& made = shadow_.memories[index(memory)];
-        if (!made.is_output && !values_.is_written[index(memory)]) {
-          maker_[index(memory)] = place;
+      for (const MemoryIndex memory : accesses_[index(place)].writes) {
+        const Memory& made = shadow_.memories[memory];
+        if (!made.is_output && !values_.is_written[memory]) {
+          maker_[memory] = place;
         }
       }
     }
   }
 
   /// Whether an instruction at the place finds the memory's first contents in it.
-  bool is_there(int memory, int place) const {
-    const Memory& one = shadow_.memories[index(memory)];
+  bool is_there(MemoryIndex memory, int place) const {
+    const Memory& one = shadow_.memories[memory];
     return (one.is_input || (one.first < place && one.last >= place)) &&
-           std::ranges::none_of(gaps_[index(memory)], [&](const Gap& gap) {
+           std::ranges::none_of(gaps_[memory], [&](const Gap& gap) {
              return gap.after < place && place < gap.before;
            });
   }
 
-  /// A memory that holds the description before the place; -1: none.
-  int holder(int contents, int liked, int place) const {
-    const auto holds = [&](int memory) {
+  /// A memory that holds the description before the place, if there is one.
+  MemoryIndex holder(int contents, MemoryIndex liked, int place) const {
+    const auto holds = [&](MemoryIndex memory) {
       return contents >= 0 && is_there(memory, place) &&
              values_.contents_before(place, memory) == contents;
     };
@@ -140,14 +140,14 @@ class Planner {
     }
     const auto others = holders_.find(contents);
     if (others == holders_.end()) {
-      return -1;
+      return {};
     }
     const auto found = std::ranges::find_if(others->second, holds);
-    return found == others->second.end() ? -1 : *found;
+    return found == others->second.end() ? MemoryIndex() : *found;
   }
 
   /// Adds what fetches the memory's value before the place. False: no copy of it was stored.
-  bool add_fetch(Return& chain, int memory, int place) const {
+  bool add_fetch(Return& chain, MemoryIndex memory, int place) const {
     const int stored = offloads_.find(memory, place);
     if (stored < 0) {
       return false;
@@ -156,20 +156,20 @@ class Planner {
     return true;
   }
 
-  void add_fetch_of(Return& chain, int memory, int place, int stored) const {
+  void add_fetch_of(Return& chain, MemoryIndex memory, int place, int stored) const {
     const auto same = [&](const Recomputation& other) {
       return other.place == place && other.offload == stored;
     };
     if (!std::ranges::any_of(chain.recomputations, same) && !std::ranges::any_of(plan_, same)) {
       chain.recomputations.push_back({.place = place, .offload = stored});
-      chain.bytes += shadow_.memories[index(memory)].bytes;
+      chain.bytes += shadow_.memories[memory].bytes;
       chain.seconds += offloads_.fetch_seconds(memory);
     }
   }
 
   /// Adds what makes the memory's value again before the place. False: it cannot be made.
-  bool add_to(Return& chain, int memory, int place) const {  // NOLINT(misc-no-recursion)
-    const int maker = maker_[index(memory)];
+  bool add_to(Return& chain, MemoryIndex memory, int place) const {  // NOLINT(misc-no-recursion)
+    const int maker = maker_[memory];
     if (maker < 0 || maker >= place || chain.recomputations.size() >= longest_chain) {
       return false;
     }
@@ -182,16 +182,17 @@ class Planner {
     const Instruction& i = *instructions_[index(maker)];
     Recomputation again{.place = place, .maker = maker};
     for (const int number : i.in) {
-      const int source = number < 0 ? -1 : shadow_.memory_of[index(number)];
-      const int found =
-          source < 0 ? -1 : holder(values_.contents_before(maker, source), source, place);
-      if (source >= 0 && found < 0 && !add_source(chain, maker, source, place)) {
+      const MemoryIndex source = number < 0 ? MemoryIndex() : shadow_.memory(number);
+      const MemoryIndex found = source.exists()
+                                    ? holder(values_.contents_before(maker, source), source, place)
+                                    : MemoryIndex();
+      if (source.exists() && !found.exists() && !add_source(chain, maker, source, place)) {
         return false;
       }
-      again.sources.push_back(found >= 0 ? found : source);
+      again.sources.push_back(found.exists() ? found : source);
     }
     for (const int number : i.out) {
-      chain.bytes += shadow_.memories[index(shadow_.memory_of[index(number)])].bytes;
+      chain.bytes += shadow_.memories[shadow_.memory_of[index(number)]].bytes;
     }
     chain.seconds += seconds_of(*instructions_[index(maker)], shadow_, rates_);
     chain.recomputations.push_back(std::move(again));
@@ -199,7 +200,7 @@ class Planner {
   }
 
   /// An operand of a repeated call: it was stored, or is computed again too.
-  bool add_source(Return& chain, int maker, int source,
+  bool add_source(Return& chain, int maker, MemoryIndex source,
                   int place) const {  // NOLINT(misc-no-recursion)
     const bool is_last =
         values_.contents_before(maker, source) == values_.contents_before(place, source);
@@ -207,8 +208,8 @@ class Planner {
   }
 
   /// The uses of a memory before and after the place, which is none.
-  std::optional<Gap> gap_at(int memory, int place) const {
-    const std::vector<int>& uses = uses_[index(memory)];
+  std::optional<Gap> gap_at(MemoryIndex memory, int place) const {
+    const std::vector<int>& uses = uses_[memory];
     const auto next = std::ranges::lower_bound(uses, place);
     if (next == uses.begin() || next == uses.end() || *next == place || !is_there(memory, place)) {
       return std::nullopt;
@@ -217,16 +218,16 @@ class Planner {
   }
 
   struct Candidate {
-    int memory = -1;
+    MemoryIndex memory;
     Gap gap;
     double freed_per_second = 0;
   };
 
   /// What lets a memory be dropped at the place by computing its value again, if less is needed at
   /// once then.
-  std::optional<Return> made_again(int memory, const Gap& gap, int place) const {
+  std::optional<Return> made_again(MemoryIndex memory, const Gap& gap, int place) const {
     Return chain;
-    const std::int64_t bytes = shadow_.memories[index(memory)].bytes;
+    const std::int64_t bytes = shadow_.memories[memory].bytes;
     if (!add_to(chain, memory, gap.before) ||
         bytes_[index(gap.before)] + chain.bytes - bytes >= bytes_[index(place)]) {
       return std::nullopt;
@@ -235,7 +236,7 @@ class Planner {
   }
 
   /// The same by a copy in other memory.
-  std::optional<Return> fetched(int memory, const Gap& gap) const {
+  std::optional<Return> fetched(MemoryIndex memory, const Gap& gap) const {
     // Memory that nothing was written into yet holds no value.
     const bool is_empty = instructions_[index(gap.after)]->kind == Instruction::Kind::empty;
     if (!offered_ || is_empty || !offloads_.is_possible(memory, gap.after, gap.before)) {
@@ -250,20 +251,18 @@ class Planner {
   }
 
   /// The one of both that costs less.
-  std::optional<Return> chain_of(int memory, const Gap& gap, int place) const {
-    std::optional<Return> made =
-        maker_[index(memory)] < 0 ? std::nullopt : made_again(memory, gap, place);
+  std::optional<Return> chain_of(MemoryIndex memory, const Gap& gap, int place) const {
+    std::optional<Return> made = maker_[memory] < 0 ? std::nullopt : made_again(memory, gap, place);
     std::optional<Return> copy = fetched(memory, gap);
     return made && (!copy || made->seconds <= copy->seconds) ? made : copy;
   }
 
   std::vector<Candidate> candidates_at(int place) const {
     std::vector<Candidate> all;
-    for (int memory = 0; memory < static_cast<int>(maker_.size()); ++memory) {
-      const std::int64_t bytes = shadow_.memories[index(memory)].bytes;
-      const std::optional<Gap> gap = (maker_[index(memory)] < 0 && !offered_) || bytes == 0
-                                         ? std::nullopt
-                                         : gap_at(memory, place);
+    for (const MemoryIndex memory : maker_.keys()) {
+      const std::int64_t bytes = shadow_.memories[memory].bytes;
+      const std::optional<Gap> gap =
+          (maker_[memory] < 0 && !offered_) || bytes == 0 ? std::nullopt : gap_at(memory, place);
       const std::optional<Return> chain = gap ? chain_of(memory, *gap, place) : std::nullopt;
       if (chain) {
         all.push_back({memory, *gap, static_cast<double>(bytes) / (chain->seconds + 1e-9)});
@@ -297,8 +296,8 @@ class Planner {
     return lowered;
   }
 
-  void drop(int memory, const Gap& gap, Return chain) {
-    const std::int64_t bytes = shadow_.memories[index(memory)].bytes;
+  void drop(MemoryIndex memory, const Gap& gap, Return chain) {
+    const std::int64_t bytes = shadow_.memories[memory].bytes;
     if (chain.stores) {
       add_fetch_of(chain, memory, gap.before, offloads_.add(memory, gap.after));
       chain.seconds = offloads_.store_seconds(memory) + offloads_.fetch_seconds(memory);
@@ -308,10 +307,10 @@ class Planner {
     if (!chain.recomputations.empty()) {
       bytes_[index(gap.before)] += chain.bytes - bytes;
     }
-    gaps_[index(memory)].push_back(gap);
+    gaps_[memory].push_back(gap);
     for (Recomputation& again : chain.recomputations) {
-      for (const int source : again.sources) {
-        if (source >= 0 && is_there(source, gap.before)) {
+      for (const MemoryIndex source : again.sources) {
+        if (source.exists() && is_there(source, gap.before)) {
           use_at(source, gap.before);
         }
       }
@@ -324,13 +323,13 @@ class Planner {
   }
 
   /// Whether the memory's value is in the results.
-  bool returns(const Recomputation& again, int memory) const {
+  bool returns(const Recomputation& again, MemoryIndex memory) const {
     return again.offload >= 0 ? offloads_.memory(again.offload) == memory
-                              : again.maker == maker_[index(memory)];
+                              : again.maker == maker_[memory];
   }
 
-  void use_at(int memory, int place) {
-    std::vector<int>& uses = uses_[index(memory)];
+  void use_at(MemoryIndex memory, int place) {
+    std::vector<int>& uses = uses_[memory];
     const auto at = std::ranges::lower_bound(uses, place);
     if (at == uses.end() || *at != place) {
       uses.insert(at, place);
@@ -345,11 +344,11 @@ class Planner {
   ValueNames names_;
   Values values_;
   std::vector<const Instruction*> instructions_;
-  std::map<int, std::vector<int>> holders_;  // memories, by what they hold at some time
-  std::vector<int> maker_;              // by memory: the place of the call that can be made again
-  std::vector<std::vector<int>> uses_;  // by memory: places
-  std::vector<std::vector<Gap>> gaps_;  // by memory: while it is dropped
-  std::vector<std::int64_t> bytes_;     // by place: that are needed at once
+  std::map<int, std::vector<MemoryIndex>> holders_;  // memories, by what they hold at some time
+  ByMemory<int> maker_;                              // the place of the call that can be made again
+  ByMemory<std::vector<int>> uses_;                  // places
+  ByMemory<std::vector<Gap>> gaps_;                  // while it is dropped
+  std::vector<std::int64_t> bytes_;                  // by place: that are needed at once
   std::vector<Recomputation> plan_;
   Offloads offloads_;
   double seconds_ = 0;

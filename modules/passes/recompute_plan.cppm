@@ -14,10 +14,10 @@ struct Recomputation {
   int maker = -1;    // the place of the call; -1: a value is fetched
   int offload = -1;  // of MemoryChoices; -1: a call is made again
   /// By operand of the call: the memory that holds its value then, or that another recomputation at
-  /// this place makes; -1: absent.
-  std::vector<int> sources = {};
+  /// this place makes; none: absent.
+  std::vector<MemoryIndex> sources = {};
   /// Memories that later instructions find in its results. None: other recomputations need it.
-  std::vector<int> revived = {};
+  std::vector<MemoryIndex> revived = {};
 };
 
 struct RecomputeLimits {

@@ -27,9 +27,7 @@ Renumbering::Renumbering(Program& program, const Shadow& shadow)
   }
 }
 
-std::size_t Renumbering::memory(int number) const {
-  return static_cast<std::size_t>(shadow_.memory_of[index(number)]);
-}
+MemoryIndex Renumbering::memory(int number) const { return shadow_.memory(number); }
 
 Instruction view_like(const Tensor& x, int base, int made, int scope) {
   return {.kind = Instruction::Kind::alias,
@@ -45,7 +43,7 @@ int Renumbering::new_number(int like) {
   return static_cast<int>(program_.tensors.size()) - 1;
 }
 
-void Renumbering::renew(std::size_t memory, int number) {
+void Renumbering::renew(MemoryIndex memory, int number) {
   base_[memory] = number_of_[index(first_[memory])] = number;
   time_of_[index(first_[memory])] = ++times_[memory];
 }
@@ -69,7 +67,7 @@ void Renumbering::add(Instruction instruction, Instructions& into) {
     if (number < 0) {
       continue;
     }
-    const std::size_t made = memory(number);
+    const MemoryIndex made = memory(number);
     if (first_[made] < 0) {
       first_[made] = base_[made] = number;
     }

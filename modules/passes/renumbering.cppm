@@ -18,14 +18,14 @@ class Renumbering {
   /// `shadow`: of the program as it comes in.
   Renumbering(Program& program, const Shadow& shadow);
 
-  std::size_t memory(int number) const;
+  MemoryIndex memory(int number) const;
   /// A tensor of the type and shape of another one.
   int new_number(int like);
   /// The tensor that a memory was made as, and the one that it begins with at present.
-  int first(std::size_t memory) const { return first_[memory]; }
-  int base(std::size_t memory) const { return base_[memory]; }
+  int first(MemoryIndex memory) const { return first_[memory]; }
+  int base(MemoryIndex memory) const { return base_[memory]; }
   /// What follows finds the memory where `number`, a tensor like the first one, begins.
-  void renew(std::size_t memory, int number);
+  void renew(MemoryIndex memory, int number);
   /// Adds a tensor as `number` is one, in the memory that `base` begins.
   int view(int number, int base, int scope, Instructions& into);
   /// Adds an instruction, with the present numbers of its operands; those that were views of a
@@ -36,9 +36,9 @@ class Renumbering {
  private:
   Program& program_;
   const Shadow& shadow_;
-  std::vector<int> first_;      // by memory
-  std::vector<int> base_;       // by memory, at present
-  std::vector<int> times_;      // by memory: how often it was renewed so far
+  ByMemory<int> first_;
+  ByMemory<int> base_;          // at present
+  ByMemory<int> times_;         // how often each was renewed so far
   std::vector<int> number_of_;  // by number, at present
   std::vector<int> time_of_;    // by number: of the memory when it was last made
 };

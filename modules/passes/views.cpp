@@ -46,9 +46,7 @@ class Views {
 
  private:
   const Tensor& at(int number) const { return shadow_.tensors[index(number)]; }
-  std::size_t memory(int number) const {
-    return static_cast<std::size_t>(shadow_.memory_of[index(number)]);
-  }
+  MemoryIndex memory(int number) const { return shadow_.memory(number); }
 
   /// Whether an earlier tensor is the same view; then that one takes its place.
   bool define(int number) {
@@ -98,9 +96,9 @@ class Views {
   Program& program_;
   const Shadow& shadow_;
   const std::vector<Access>& accesses_;
-  std::vector<int> first_;  // by memory
+  ByMemory<int> first_;
   std::vector<int> number_of_;
-  std::map<std::pair<std::size_t, std::string>, int> known_;
+  std::map<std::pair<MemoryIndex, std::string>, int> known_;
 };
 
 }  // namespace

@@ -2,6 +2,7 @@ module;
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -19,15 +20,15 @@ namespace {
 
 using Kind = Instruction::Kind;
 
-void add(std::vector<int>& memories, int memory) {
+void add(std::vector<MemoryIndex>& memories, MemoryIndex memory) {
   if (std::ranges::find(memories, memory) == memories.end()) {
     memories.push_back(memory);
   }
 }
 
-bool meet(const std::vector<int>& a, const std::vector<int>& b) {
-  return std::ranges::any_of(a,
-                             [&](int memory) { return std::ranges::find(b, memory) != b.end(); });
+bool meet(const std::vector<MemoryIndex>& a, const std::vector<MemoryIndex>& b) {
+  return std::ranges::any_of(
+      a, [&](MemoryIndex memory) { return std::ranges::find(b, memory) != b.end(); });
 }
 
 Access access_of(const Instruction& i, const Shadow& shadow) {
@@ -82,7 +83,7 @@ std::vector<Access> accesses_of(const Program& program, const Shadow& shadow) {
   const std::vector<const Instruction*> places = places_of(program);
   const auto leaves_memory = [&](const Instruction& issue) {
     return std::ranges::any_of(operands_left_to_readers(issue), [&](int number) {
-      return !shadow.memories[index(shadow.memory_of[index(number)])].is_input;
+      return !shadow.memories[shadow.memory_of[index(number)]].is_input;
     });
   };
   for (const Instruction* i : places) {
@@ -97,10 +98,10 @@ std::vector<Access> accesses_of(const Program& program, const Shadow& shadow) {
       access.issued = partner;
       const Access& issued = accesses[index(partner)];
       access.leaves_in = leaves_memory(*places[index(partner)]) ? issued.issues_in : -1;
-      for (const int memory : issued.reads) {
+      for (const MemoryIndex memory : issued.reads) {
         add(access.reads, memory);
       }
-      for (const int memory : issued.writes) {
+      for (const MemoryIndex memory : issued.writes) {
         add(access.writes, memory);
       }
     }
@@ -119,6 +120,43 @@ bool conflict(const Access& a, const Access& b) {
 bool is_pure_call(const Instruction& i, const Access& access) {
   return i.kind == Kind::call && !i.op->in_place && !access.ordered && !i.op->issues &&
          !i.out.empty() && std::ranges::none_of(i.out, [](int number) { return number < 0; });
+}
+
+bool copies_operand(const Instruction& i, const Access& access) {
+  static const std::array<const Op*, 2> copies = {&find_op("clone"), &find_op("contiguous")};
+  return i.kind == Kind::call && std::ranges::find(copies, i.op) != copies.end() &&
+         i.in.size() == 1 && i.in[0] >= 0 && i.out.size() == 1 && i.out[0] >= 0 &&
+         access.writes.size() == 1;
+}
+
+namespace {
+
+bool is_pointwise(const Instruction& i, const Shadow& shadow) {
+  if (i.op->element == nullptr) {
+    return false;
+  }
+  std::vector<Tensor> operands;
+  for (const int number : i.in) {
+    operands.push_back(number < 0 ? Tensor() : shadow.tensors[index(number)]);
+  }
+  const Element element = i.op->element({*i.op, operands, i.attributes});
+  return element && !element.of_rows;
+}
+
+/// Of the memory of tensors of their own.
+constexpr std::int64_t alignment = 64;
+
+}  // namespace
+
+bool is_same_of_copy(const Instruction& i, const Tensor& original, const Shadow& shadow) {
+  if (i.kind != Kind::call || i.op->communicates != Communicates::none || i.op->issues ||
+      i.op->completes || i.op->view != nullptr) {
+    return false;
+  }
+  const std::int64_t begin =
+      original.offset() * static_cast<std::int64_t>(size_of(original.dtype()));
+  return original.is_contiguous() ? i.op->flops == nullptr || begin % alignment == 0
+                                  : is_pointwise(i, shadow);
 }
 
 std::string place_in_words(const Program& program, int place) {

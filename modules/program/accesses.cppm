@@ -1,6 +1,8 @@
 export module tessera.program:accesses;
 
 import tessera.base;
+import tessera.tensor;
+import :index;
 import :instructions;
 import :shadow;
 
@@ -9,8 +11,8 @@ export namespace tessera::graph {
 /// What an instruction does to memories, from what its operator declares. Two instructions may
 /// change places where neither writes what the other one uses, and not both are ordered.
 struct Access {
-  std::vector<int> reads = {};
-  std::vector<int> writes = {};  // also what it makes, releases, restores or completes
+  std::vector<MemoryIndex> reads = {};
+  std::vector<MemoryIndex> writes = {};  // also what it makes, releases, restores or completes
   /// It takes part in communication, whose order all ranks must agree on, or the host reads values.
   bool ordered = false;
   /// Of a collective that is issued: the place of the instruction that waits for it, or -1.
@@ -33,6 +35,14 @@ bool conflict(const Access& a, const Access& b);
 /// Whether it is a call that only makes results, all of which are used, from its operands: the same
 /// ones whenever it is made with the same values.
 bool is_pure_call(const Instruction& i, const Access& access);
+
+/// Whether it is a call that copies its operand, and nothing else, into new memory in row-major
+/// order.
+bool copies_operand(const Instruction& i, const Access& access);
+/// Whether a call computes the same bits of a tensor as of a copy of it that `copies_operand` has
+/// made. Others than pointwise operators follow the order of elements in memory, and the products
+/// of a library may follow where the first one is.
+bool is_same_of_copy(const Instruction& i, const Tensor& original, const Shadow& shadow);
 
 /// "section 'update', instruction 3 (%4: f32[2] = neg(%2))".
 std::string place_in_words(const Program& program, int place);

@@ -62,22 +62,22 @@ int Analysis::places() const { return state_->shadow.places; }
 
 int Analysis::memories() const { return static_cast<int>(state_->shadow.memories.size()); }
 
-int Analysis::memory_of(int tensor) const { return state_->shadow.memory_of[index(tensor)]; }
+MemoryIndex Analysis::memory_of(int tensor) const { return state_->shadow.memory(tensor); }
 
-bool Analysis::is_shared(int memory) const {
-  const Memory& one = state_->shadow.memories[index(memory)];
+bool Analysis::is_shared(MemoryIndex memory) const {
+  const Memory& one = state_->shadow.memories[memory];
   return one.is_input || one.is_output;
 }
 
-std::int64_t Analysis::bytes_of(int memory) const {
-  return state_->shadow.memories[index(memory)].bytes;
+std::int64_t Analysis::bytes_of(MemoryIndex memory) const {
+  return state_->shadow.memories[memory].bytes;
 }
 
-std::span<const int> Analysis::reads(int place) const {
+std::span<const MemoryIndex> Analysis::reads(int place) const {
   return state_->accesses[index(place)].reads;
 }
 
-std::span<const int> Analysis::writes(int place) const {
+std::span<const MemoryIndex> Analysis::writes(int place) const {
   return state_->accesses[index(place)].writes;
 }
 

@@ -2,6 +2,7 @@ export module tessera.program:analysis;
 
 import tessera.base;
 import tessera.tensor;
+import :index;
 import :instructions;
 
 export namespace tessera::graph {
@@ -27,15 +28,15 @@ class Analysis {
 
   int places() const;
   int memories() const;
-  /// -1: the program does not make the tensor.
-  int memory_of(int tensor) const;
+  /// None: the program does not make the tensor.
+  MemoryIndex memory_of(int tensor) const;
   /// Whether the memory is an input's or an output's, which the caller sees.
-  bool is_shared(int memory) const;
-  std::int64_t bytes_of(int memory) const;
+  bool is_shared(MemoryIndex memory) const;
+  std::int64_t bytes_of(MemoryIndex memory) const;
 
   /// Memories that the instruction reads and writes; also what it releases, restores or completes.
-  std::span<const int> reads(int place) const;
-  std::span<const int> writes(int place) const;
+  std::span<const MemoryIndex> reads(int place) const;
+  std::span<const MemoryIndex> writes(int place) const;
   /// It takes part in communication, or the host reads values: such instructions keep their order.
   bool is_ordered(int place) const;
   /// Of what issues a collective, the place of its wait, and the reverse; else -1.

@@ -2,6 +2,7 @@
 // is known of a program.
 export module tessera.program;
 
+export import :index;           // Index, Table: numbers of things of one kind
 export import :roles;           // Role, SectionKind, Phase: what inputs and instructions are for
 export import :expression;      // how numbers follow from what differs between steps
 export import :instructions;    // Program: instructions, sections, inputs and outputs; its text

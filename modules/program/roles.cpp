@@ -18,9 +18,17 @@ constexpr std::array<std::string_view, role_count> role_names = {
     "rows",  "loss_scale", "transform_state", "pending"};
 constexpr std::array<std::string_view, section_kind_count> section_names = {
     "step", "gradients", "free", "update", "evaluation"};
-constexpr std::array<std::string_view, phase_count> phase_names = {
-    "",          "step",       "forward", "backward", "recomputation", "gradient norm",
-    "gradient reduction", "optimizer", "evaluation", "offload", "fetch"};
+constexpr std::array<std::string_view, phase_count> phase_names = {"",
+                                                                   "step",
+                                                                   "forward",
+                                                                   "backward",
+                                                                   "recomputation",
+                                                                   "gradient norm",
+                                                                   "gradient reduction",
+                                                                   "optimizer",
+                                                                   "evaluation",
+                                                                   "offload",
+                                                                   "fetch"};
 
 /// The value of an enumeration that has this name.
 template <class E>

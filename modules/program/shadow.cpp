@@ -25,7 +25,7 @@ class Builder {
  public:
   explicit Builder(const Program& program) : program_(program) {
     shadow_.tensors.resize(program.tensors.size());
-    shadow_.memory_of.assign(program.tensors.size(), -1);
+    shadow_.memory_of.assign(program.tensors.size(), MemoryIndex());
   }
 
   Shadow build() {
@@ -57,12 +57,12 @@ class Builder {
     }
     for (const auto& [group, reads] : read_) {
       for (const Read& read : reads) {
-        shadow_.memories[index(read.memory)].read_later = true;
+        shadow_.memories[read.memory].read_later = true;
       }
     }
     const std::vector<bool> for_peers = read_by_peers(program_);
     for (std::size_t n = 0; n < for_peers.size(); ++n) {
-      if (for_peers[n] && shadow_.memory_of[n] >= 0) {
+      if (for_peers[n] && shadow_.memory_of[n].exists()) {
         memory(static_cast<int>(n)).for_peers = true;
       }
     }
@@ -78,19 +78,18 @@ class Builder {
   const Tensor& at(int number) const { return shadow_.tensors[index(number)]; }
 
   Memory& memory(int number) {
-    const int found = shadow_.memory_of[index(number)];
-    require(found >= 0, "graph: a tensor of the program is used before it is defined");
-    return shadow_.memories[index(found)];
+    const MemoryIndex found = shadow_.memory(number);
+    require(found.exists(), "graph: a tensor of the program is used before it is defined");
+    return shadow_.memories[found];
   }
 
   void define(int number, const Tensor& x) {
-    const auto [found, fresh] =
-        numbers_.try_emplace(&x.storage(), static_cast<int>(shadow_.memories.size()));
+    const auto [found, fresh] = numbers_.try_emplace(&x.storage());
     if (fresh) {
-      shadow_.memories.push_back(
-          {.bytes = x.numel() * static_cast<std::int64_t>(size_of(x.dtype())),
-           .first = shadow_.places,
-           .last = shadow_.places});
+      found->second =
+          shadow_.memories.add({.bytes = x.numel() * static_cast<std::int64_t>(size_of(x.dtype())),
+                                .first = shadow_.places,
+                                .last = shadow_.places});
     }
     shadow_.memory_of[index(number)] = found->second;
     shadow_.tensors[index(number)] = x;
@@ -171,7 +170,7 @@ class Builder {
   /// its ranks: each completes its calls in their order.
   void release_read(const std::string& group, int place) {
     std::erase_if(read_[group], [&](const Read& read) {
-      Memory& memory = shadow_.memories[index(read.memory)];
+      Memory& memory = shadow_.memories[read.memory];
       memory.last = read.complete < place ? std::max(memory.last, shadow_.places) : memory.last;
       return read.complete < place;
     });
@@ -200,16 +199,16 @@ class Builder {
   }
 
   struct Read {
-    int memory = 0;
+    MemoryIndex memory;
     int complete = 0;  // the place at which this rank has completed the call
   };
 
   const Program& program_;
   Shadow shadow_;
-  std::map<const Storage*, int> numbers_;
+  std::map<const Storage*, MemoryIndex> numbers_;
   std::map<std::string, std::vector<Read>> read_;  // by group: what others may still read
   /// What was issued, with its place, by the memory that wait() names.
-  std::map<int, std::pair<int, const Instruction*>> in_flight_;
+  std::map<MemoryIndex, std::pair<int, const Instruction*>> in_flight_;
 };
 
 }  // namespace

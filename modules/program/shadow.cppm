@@ -2,6 +2,7 @@ export module tessera.program:shadow;
 
 import tessera.base;
 import tessera.tensor;
+import :index;
 import :instructions;
 
 export namespace tessera::graph {
@@ -34,12 +35,14 @@ struct Memory {
 /// A program's tensors on the meta device, which show what shares memory: exactly, because views
 /// that are sometimes copies follow from shapes and strides.
 struct Shadow {
-  std::vector<Tensor> tensors = {};  // by number
-  std::vector<int> memory_of = {};   // by number; -1: the program does not make it
-  std::vector<Memory> memories = {};
+  std::vector<Tensor> tensors = {};         // by number
+  std::vector<MemoryIndex> memory_of = {};  // by number; none: the program does not make it
+  ByMemory<Memory> memories = {};
   /// By place: of what issues a collective, the place of what waits for it, and the reverse; -1.
   std::vector<int> partners = {};
   int places = 0;
+
+  MemoryIndex memory(int number) const { return memory_of[index(number)]; }
 };
 Shadow shadow_of(const Program& program);
 /// Error: the program is above distribution.

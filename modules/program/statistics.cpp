@@ -57,22 +57,20 @@ double flops_of(const Instruction& i, const Shadow& shadow) {
 }
 
 /// Of each memory: what its first tensor is booked on.
-std::vector<std::size_t> categories_of(const Program& program, const Shadow& shadow) {
-  std::vector<std::size_t> categories(shadow.memories.size(), memory_category_count);
+ByMemory<std::size_t> categories_of(const Program& program, const Shadow& shadow) {
+  ByMemory<std::size_t> categories(shadow.memories.size(), memory_category_count);
   for (std::size_t n = 0; n < program.tensors.size(); ++n) {
-    if (shadow.memory_of[n] >= 0 &&
-        categories[index(shadow.memory_of[n])] == memory_category_count) {
-      categories[index(shadow.memory_of[n])] =
-          static_cast<std::size_t>(program.tensors[n].category);
+    if (shadow.memory_of[n].exists() && categories[shadow.memory_of[n]] == memory_category_count) {
+      categories[shadow.memory_of[n]] = static_cast<std::size_t>(program.tensors[n].category);
     }
   }
   return categories;
 }
 
 void add_live(const Program& program, const Shadow& shadow, ProgramStatistics& statistics) {
-  const std::vector<std::size_t> categories = categories_of(program, shadow);
+  const ByMemory<std::size_t> categories = categories_of(program, shadow);
   std::vector<CategoryBytes> change(index(shadow.places) + 2);
-  for (std::size_t m = 0; m < shadow.memories.size(); ++m) {
+  for (const MemoryIndex m : shadow.memories.keys()) {
     const Memory& memory = shadow.memories[m];
     if (memory.elsewhere) {
       continue;
@@ -84,9 +82,9 @@ void add_live(const Program& program, const Shadow& shadow, ProgramStatistics& s
       change[index(memory.last) + 1][categories[m]] -= memory.bytes;
     }
   }
-  std::vector<bool> released(shadow.memories.size(), false);
+  ByMemory<bool> released(shadow.memories.size(), false);
   const std::vector<const Instruction*> places = places_of(program);
-  const auto toggle = [&](std::size_t m, std::size_t place, bool release) {
+  const auto toggle = [&](MemoryIndex m, std::size_t place, bool release) {
     if (released[m] != release) {
       released[m] = release;
       change[place][categories[m]] +=
@@ -96,10 +94,10 @@ void add_live(const Program& program, const Shadow& shadow, ProgramStatistics& s
   for (std::size_t place = 0; place < places.size(); ++place) {
     const Kind kind = places[place]->kind;
     if (kind == Kind::release || kind == Kind::restore) {
-      toggle(index(shadow.memory_of[index(places[place]->in[0])]), place, kind == Kind::release);
+      toggle(shadow.memory(places[place]->in[0]), place, kind == Kind::release);
     }
   }
-  for (std::size_t m = 0; m < released.size(); ++m) {  // they leave once only
+  for (const MemoryIndex m : released.keys()) {  // they leave once only
     toggle(m, shadow.memories[m].is_input ? places.size() : index(shadow.memories[m].last) + 1,
            false);
   }

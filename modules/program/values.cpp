@@ -35,8 +35,8 @@ class Describer {
         carries_(carries),
         accesses_(known.state().accesses),
         contents_(shadow_.memories.size(), -1) {
-    values_.is_written.assign(shadow_.memories.size(), false);
-    values_.changes.resize(shadow_.memories.size());
+    values_.is_written = ByMemory<bool>(shadow_.memories.size(), false);
+    values_.changes = ByMemory<std::vector<Values::Change>>(shadow_.memories.size());
   }
 
   Values describe() {
@@ -62,9 +62,7 @@ class Describer {
   }
 
  private:
-  std::size_t memory(int number) const {
-    return static_cast<std::size_t>(shadow_.memory_of[index(number)]);
-  }
+  MemoryIndex memory(int number) const { return shadow_.memory(number); }
 
   /// Whether an instruction so far has made it: its memory alone says nothing of a view.
   bool is_defined(int number) const {
@@ -77,6 +75,32 @@ class Describer {
     return number < 0 ? "-"
                       : fmt::format("{}:{}", contents_[memory(number)],
                                     view_in_words(shadow_.tensors[index(number)]));
+  }
+
+  /// What a copy was made of.
+  struct Original {
+    std::string operand;
+    Tensor view;
+  };
+
+  /// The original of a tensor that is all of a copy; of any other, itself.
+  Original original_of(int number) const {
+    const auto found = originals_.find(contents_[memory(number)]);
+    const Tensor& x = at(number);
+    const bool is_copy = found != originals_.end() && x.is_contiguous() && x.offset() == 0 &&
+                         x.shape() == found->second.view.shape() &&
+                         x.dtype() == found->second.view.dtype();
+    return is_copy ? found->second : Original{operand(number), x};
+  }
+
+  /// The operand of a call, which is the original where a copy of it makes no difference.
+  std::string operand_of(const Instruction& i, int number) const {
+    if (number < 0) {
+      return operand(number);
+    }
+    Original original = original_of(number);
+    return is_same_of_copy(i, original.view, shadow_) ? std::move(original.operand)
+                                                      : operand(number);
   }
 
   /// Without the numbers of operands and results.
@@ -93,7 +117,7 @@ class Describer {
       }
     }
     for (const int number : i.in) {
-      text += fmt::format("; {}", operand(number));
+      text += fmt::format("; {}", operand_of(i, number));
     }
     for (const int number : i.out) {
       text += number < 0 ? "; -" : fmt::format("; {}", view_in_words(at(number)));
@@ -103,13 +127,13 @@ class Describer {
 
   const Tensor& at(int number) const { return shadow_.tensors[index(number)]; }
 
-  void set(int memory, std::string description, bool made) {
+  void set(MemoryIndex memory, std::string description, bool made) {
     const int place = static_cast<int>(values_.calls.size());
     const bool in_flight = accesses_[index(place)].completed >= 0;
-    contents_[index(memory)] = names_.of(std::move(description));
-    values_.changes[index(memory)].push_back({place, in_flight ? -1 : contents_[index(memory)]});
+    contents_[memory] = names_.of(std::move(description));
+    values_.changes[memory].push_back({place, in_flight ? -1 : contents_[memory]});
     if (!made) {
-      values_.is_written[index(memory)] = true;
+      values_.is_written[memory] = true;
     }
   }
 
@@ -131,11 +155,11 @@ class Describer {
            is_whole(i.in[1]);
   }
 
-  void set_contents(int memory, int contents) {
+  void set_contents(MemoryIndex memory, int contents) {
     const int place = static_cast<int>(values_.calls.size());
-    contents_[index(memory)] = contents;
-    values_.changes[index(memory)].push_back({place, contents});
-    values_.is_written[index(memory)] = true;
+    contents_[memory] = contents;
+    values_.changes[memory].push_back({place, contents});
+    values_.is_written[memory] = true;
   }
 
   /// What only waits for readers.
@@ -146,17 +170,15 @@ class Describer {
   void execute(const Instruction& i, const Access& access) {
     int call = -1;
     if (std::ranges::binary_search(carries_, static_cast<int>(values_.calls.size()))) {
-      const int to = static_cast<int>(memory(i.in[0]));
-      contents_[index(to)] = contents_[memory(i.in[1])];
-      values_.changes[index(to)].push_back(
-          {static_cast<int>(values_.calls.size()), contents_[index(to)]});
+      const MemoryIndex to = memory(i.in[0]);
+      contents_[to] = contents_[memory(i.in[1])];
+      values_.changes[to].push_back({static_cast<int>(values_.calls.size()), contents_[to]});
     } else if (i.kind == Kind::empty || i.kind == Kind::restore || i.kind == Kind::release) {
-      const std::size_t changed = memory(i.kind == Kind::empty ? i.out[0] : i.in[0]);
-      set(static_cast<int>(changed), fmt::format("empty {}", shadow_.memories[changed].bytes),
-          i.kind == Kind::empty);
+      const MemoryIndex changed = memory(i.kind == Kind::empty ? i.out[0] : i.in[0]);
+      set(changed, fmt::format("empty {}", shadow_.memories[changed].bytes), i.kind == Kind::empty);
     } else if (i.kind == Kind::call && i.op->completes) {
-      for (const int completed : access.writes) {
-        set(completed, fmt::format("complete {}", contents_[index(completed)]), false);
+      for (const MemoryIndex completed : access.writes) {
+        set(completed, fmt::format("complete {}", contents_[completed]), false);
       }
     } else if (copies_memory(i)) {
       set_contents(access.writes[0], contents_[memory(i.in[1])]);
@@ -169,6 +191,14 @@ class Describer {
         values_.ordered_places.push_back(static_cast<int>(values_.calls.size()));
       }
       const bool made = i.kind != Kind::call || !i.op->in_place;
+      if (copies_operand(i, access)) {
+        Original original = original_of(i.in[0]);
+        set(access.writes[0], fmt::format("0 of {}", call), made);
+        originals_.try_emplace(contents_[access.writes[0]], std::move(original));
+        values_.calls.push_back(call);
+        defined_.insert(i.out);
+        return;
+      }
       for (std::size_t k = 0; k < access.writes.size() && !leaves_bytes(i); ++k) {
         set(access.writes[k], fmt::format("{} of {}", k, call), made);
       }
@@ -193,7 +223,7 @@ class Describer {
       for (std::size_t list = 0; list < i.op->counts.lists; ++list) {
         const int number = i.in[list * count + k];
         if (number >= 0 && i.op->writes(list) && !leaves_bytes(i)) {
-          set(static_cast<int>(memory(number)), fmt::format("{} of {}", list, call), false);
+          set(memory(number), fmt::format("{} of {}", list, call), false);
         }
       }
     }
@@ -219,15 +249,16 @@ class Describer {
   std::span<const int> carries_;
   const std::vector<Access>& accesses_;
   const Op& copy_op_ = find_op("copy_");
-  std::vector<int> contents_;
+  ByMemory<int> contents_;
   Defined defined_;
+  std::map<int, Original> originals_;  // by the contents of copies
   Values values_;
 };
 
 }  // namespace
 
-int Values::contents_before(int place, int memory) const {
-  const std::vector<Change>& all = changes[index(memory)];
+int Values::contents_before(int place, MemoryIndex memory) const {
+  const std::vector<Change>& all = changes[memory];
   const auto after = std::ranges::lower_bound(all, place, {}, &Change::place);
   return after == all.begin() ? -1 : std::prev(after)->contents;
 }

@@ -3,6 +3,7 @@ export module tessera.program:values;
 import tessera.base;
 import tessera.tensor;
 import :analysis;
+import :index;
 import :instructions;
 
 export namespace tessera::graph {
@@ -21,7 +22,8 @@ class ValueNames {
 /// values are: a result is described by the operator, its arguments and the descriptions of the
 /// operands; a memory by what was written into it, in order. A call that works by place (see
 /// works_by_place) is described as one call for each place, so that lists may be cut and joined. A
-/// memory into which all of another one was copied has the other one's description.
+/// memory into which all of another one was copied has the other one's description, and what a call
+/// reads of a copy is described as what it was copied from (see is_same_of_copy).
 struct Values {
   /// By place: what it computes, or -1 (views, releases).
   std::vector<int> calls = {};
@@ -30,16 +32,16 @@ struct Values {
   /// Collectives and checks of the host, in their order.
   std::vector<int> ordered = {};
   std::vector<int> ordered_places = {};
-  std::vector<bool> is_written = {};  // by memory: after it was made
+  ByMemory<bool> is_written = {};  // after it was made
   /// What a memory holds from after `place` on: a description, or -1 while a collective writes it.
   struct Change {
     int place = 0;
     int contents = -1;
   };
-  std::vector<std::vector<Change>> changes = {};  // by memory, in their order
+  ByMemory<std::vector<Change>> changes = {};  // in their order
 
   /// Before the instruction at this place; -1: nothing, or what is not complete.
-  int contents_before(int place, int memory) const;
+  int contents_before(int place, MemoryIndex memory) const;
 };
 /// `carries`: places, in their order, of instructions that bring all values of their second
 /// operand's memory into that of the first one.

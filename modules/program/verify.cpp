@@ -82,7 +82,7 @@ void check_elsewhere(const Program& program, const Analysis& known) {
       const bool moves =
           i->kind == Kind::call && !i->op->issues && i->op->communicates == Communicates::none;
       if (number >= 0 && !moves && i->kind != Kind::alias &&
-          shadow.memories[index(shadow.memory_of[index(number)])].elsewhere) {
+          shadow.memories[shadow.memory_of[index(number)]].elsewhere) {
         wrong_at(program, place, fmt::format("%{} is elsewhere, where only calls use it", number));
       }
     }
@@ -134,7 +134,7 @@ class MemoryStates {
  private:
   void check_instruction(const Instruction& i, const Access& access) {
     for (const int number : i.in) {
-      const int memory = number < 0 ? -1 : shadow_.memory_of[index(number)];
+      const MemoryIndex memory = number < 0 ? MemoryIndex() : shadow_.memory(number);
       const bool uses = std::ranges::find(access.reads, memory) != access.reads.end() ||
                         std::ranges::find(access.writes, memory) != access.writes.end();
       if (uses && i.kind != Kind::restore && released_.contains(memory)) {
@@ -165,12 +165,14 @@ class MemoryStates {
     }
   }
 
-  int access_memory(const Instruction& i) const { return shadow_.memory_of[index(i.in[0])]; }
+  MemoryIndex access_memory(const Instruction& i) const { return shadow_.memory(i.in[0]); }
 
   void check_in_flight(const Access& access, const Access& issued, int place) const {
-    const auto uses = [](const std::vector<int>& memories, const std::vector<int>& those) {
-      return std::ranges::any_of(
-          memories, [&](int memory) { return std::ranges::find(those, memory) != those.end(); });
+    const auto uses = [](const std::vector<MemoryIndex>& memories,
+                         const std::vector<MemoryIndex>& those) {
+      return std::ranges::any_of(memories, [&](MemoryIndex memory) {
+        return std::ranges::find(those, memory) != those.end();
+      });
     };
     const auto what = [&] { return place_in_words(program_, place); };
     if (uses(access.reads, issued.writes) || uses(access.writes, issued.writes)) {
@@ -186,7 +188,7 @@ class MemoryStates {
   const Program& program_;
   const Shadow& shadow_;
   const std::vector<Access>& accesses_;
-  std::set<int> released_;
+  std::set<MemoryIndex> released_;
   std::set<int> in_flight_;  // places of what issued
   int place_ = 0;
 };
@@ -222,9 +224,8 @@ void check_interface(const Program& before, const Program& after) {
   if (!std::ranges::equal(before.sections, after.sections, {}, &Section::kind, &Section::kind)) {
     differ("it has other sections");
   }
-  if (before.rank != after.rank || before.draws != after.draws ||
-      before.guards != after.guards || before.numbers != after.numbers ||
-      before.counts != after.counts) {
+  if (before.rank != after.rank || before.draws != after.draws || before.guards != after.guards ||
+      before.numbers != after.numbers || before.counts != after.counts) {
     differ("it depends on other variables");
   }
   if (before.updates != after.updates) {
@@ -321,9 +322,8 @@ void compare(const Program& before, const Values& left, const Program& after, co
     for (const auto& [name, value] : left.left[s]) {
       const auto found = right.left[s].find(name);
       if (found == right.left[s].end() || found->second != value) {
-        differ(
-            fmt::format("{} has other values after section '{}'", name,
-                        name_of(before.sections[s].kind)));
+        differ(fmt::format("{} has other values after section '{}'", name,
+                           name_of(before.sections[s].kind)));
       }
     }
   }

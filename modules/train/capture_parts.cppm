@@ -54,6 +54,9 @@ void record_inputs(Recorder& recorder, const StepInputs& inputs);
 std::vector<Tensor> arranged_inputs(const Executor& executor, const StepInputs& all,
                                     bool transformed);
 
+/// Runs a section of a program; an open CommunicationReport gets what it communicates.
+void run_section(Executor& executor, SectionKind section, const StepVariables& variables);
+
 /// A program, and what its results are for the caller.
 struct CapturedStep::Capture final : CapturedFunction::Entry {
   std::string form = {};  // of the inputs

@@ -202,9 +202,8 @@ Tensors CapturedStep::replay(Capture& capture, const Tensors& inputs,
   Executor& executor = *capture.executor;
   Tensors results;
   try {
-    executor.begin_in_order(
-        arranged_inputs(executor, given, !execution_.transforms.empty()));
-    run_phase("replayed step", [&] { executor.run(SectionKind::step, variables); });
+    executor.begin_in_order(arranged_inputs(executor, given, !execution_.transforms.empty()));
+    run_phase("replayed step", [&] { run_section(executor, SectionKind::step, variables); });
     for (std::size_t i = 0; i < capture.layouts.size(); ++i) {
       Tensor own = ops::clone(executor.output(output_name(i)));
       results.push_back(capture.layouts[i] ? make_distributed(std::move(own), capture.layouts[i])

@@ -84,7 +84,7 @@ double CapturedEvaluation::evaluate(std::int64_t batches, const StepBatch& batch
       variables.streams = random_state();
       executor_->begin_in_order(arranged_inputs(*executor_, all, false));
       run_phase(name_of(Phase::evaluation),
-                [&] { executor_->run(SectionKind::evaluation, variables); });
+                [&] { run_section(*executor_, SectionKind::evaluation, variables); });
       loss += executor_->output("loss").item() / batch.weight;
       executor_->end();
     });

@@ -22,7 +22,8 @@ class CapturedEvaluation {
   /// read, so the model may be on the meta device.
   Program record(const StepBatch& batch, const StepFunctions& functions) const;
   /// Training::evaluate uses this program from now on. `execution`: that of the steps, of which the
-  /// evaluation has what graph::without_changes() leaves. The program's memory is free between evaluations.
+  /// evaluation has what graph::without_changes() leaves. The program's memory is free between
+  /// evaluations.
   void set_program(Program program, const graph::ExecutionOptions& execution);
   bool has_program() const { return static_cast<bool>(executor_); }
 

@@ -219,16 +219,17 @@ void CapturedSteps::check_inputs(const Program& program) const {
     const bool is_own = input.role != Role::rows && input.role != Role::transform_state;
     if (is_own && (found == all.end() || !(found->second.value.shape() == x.shape) ||
                    found->second.value.dtype() != x.dtype)) {
-      fail_input(
-          {.thing = fmt::format("captured step: input '{}'", name),
-           .wrong = found == all.end() ? "the model as it is written has none of this name"
-                                       : "the model as it is written has another one",
-           .expected = found == all.end() ? std::string()
-                                          : fmt::format("{}{}", name_of(found->second.value.dtype()),
-                                                        to_string(found->second.value.shape())),
-           .got = fmt::format("{}{}", name_of(x.dtype), to_string(x.shape)),
-           .advice = "give what replaces a module parameters of the same names, shapes and types; "
-                     "a transformation may add state"});
+      fail_input({.thing = fmt::format("captured step: input '{}'", name),
+                  .wrong = found == all.end() ? "the model as it is written has none of this name"
+                                              : "the model as it is written has another one",
+                  .expected = found == all.end()
+                                  ? std::string()
+                                  : fmt::format("{}{}", name_of(found->second.value.dtype()),
+                                                to_string(found->second.value.shape())),
+                  .got = fmt::format("{}{}", name_of(x.dtype), to_string(x.shape)),
+                  .advice =
+                      "give what replaces a module parameters of the same names, shapes and types; "
+                      "a transformation may add state"});
     }
   }
 }
@@ -378,7 +379,7 @@ StepResult CapturedSteps::replay(const StepBatch& batch, const Rows& rows, Captu
   run_phase("replayed gradients", [&] { run_gradients(capture, executor, variables); });
   const StepResult result = steps_.checked(batch, executor.output("loss").item(),
                                            executor.output(steps_.norm_output()).item());
-  executor.run(SectionKind::free, variables);
+  run_section(executor, SectionKind::free, variables);
   if (result.skipped) {
     ended(true);
     return result;
@@ -387,7 +388,7 @@ StepResult CapturedSteps::replay(const StepBatch& batch, const Rows& rows, Captu
     set_update(*all, result.lr, steps_.grad_scale(result));
   }
   if (!leaves) {
-    run_phase("replayed update", [&] { executor.run(SectionKind::update, variables); });
+    run_phase("replayed update", [&] { run_section(executor, SectionKind::update, variables); });
   }
   ended(false);
   if (leaves) {

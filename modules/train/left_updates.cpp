@@ -96,7 +96,7 @@ void CapturedSteps::run_gradients(Capture& capture, Executor& executor,
                                   const StepVariables& variables) {
   // Until the section has ended, nobody knows which parameters are updated.
   lost_ = std::exchange(capture.left, std::nullopt).has_value();
-  executor.run(SectionKind::gradients, variables);
+  run_section(executor, SectionKind::gradients, variables);
   lost_ = false;
 }
 
@@ -146,7 +146,7 @@ void CapturedSteps::finish_updates() {
   executor.begin_in_order(arranged_inputs(executor, all, true));
   lost_ = true;
   capture.left.reset();
-  run_phase("replayed update", [&] { executor.run(SectionKind::update, variables); });
+  run_phase("replayed update", [&] { run_section(executor, SectionKind::update, variables); });
   executor.end();
   executor.rest();
   lost_ = false;

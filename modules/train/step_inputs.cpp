@@ -30,14 +30,13 @@ void add_parameter(StepInputs& all, const std::string& name, nn::Parameter& para
                         .category = parameter.places.value ? MemoryCategory::other
                                                            : MemoryCategory::parameter});
   if (parameter.places.gradient && parameter.value.requires_grad()) {
-    all.emplace("gradient." + name, StepInput{.value = nn::gradient_memory_of(parameter),
-                                              .role = Role::gradient});
+    all.emplace("gradient." + name,
+                StepInput{.value = nn::gradient_memory_of(parameter), .role = Role::gradient});
   }
 }
 
 void add_buffer(StepInputs& all, const std::string& name, const nn::Buffer& buffer) {
-  all.emplace("buffer." + name,
-              StepInput{.value = local_of(buffer.value), .role = Role::buffer});
+  all.emplace("buffer." + name, StepInput{.value = local_of(buffer.value), .role = Role::buffer});
 }
 
 void add_state(StepInputs& all, const std::string& prefix, const optim::Optimizer& optimizer) {

@@ -22,7 +22,7 @@ namespace tessera {
 struct StepInput {
   Tensor value = {};  // local
   Role role = Role::other;
-  int micro_batch = 0;                               // of rows
+  int micro_batch = 0;                              // of rows
   MemoryCategory category = MemoryCategory::other;  // where its memory is booked on nothing
 };
 /// By the names that they have in programs.

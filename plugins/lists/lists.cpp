@@ -163,9 +163,11 @@ class Joiner {
     return std::ranges::any_of(open_, [&](int call) { return known_.conflict(call, place); });
   }
 
-  static bool meet(std::span<const int> some, std::span<const int> others) {
-    return std::ranges::any_of(
-        some, [&](int memory) { return std::ranges::find(others, memory) != others.end(); });
+  static bool meet(std::span<const graph::MemoryIndex> some,
+                   std::span<const graph::MemoryIndex> others) {
+    return std::ranges::any_of(some, [&](graph::MemoryIndex memory) {
+      return std::ranges::find(others, memory) != others.end();
+    });
   }
 
   bool shares_memory(int place) const {

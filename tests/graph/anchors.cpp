@@ -148,7 +148,7 @@ TEST_CASE("a transformation after the anchor is gone sees what passes have left"
                        changed, added);
   CHECK(body_of(changed) ==
         "input %0: f32[2] = x\n"
-        "input %3: f32[2] optimizer = transform.factor\n"
+        "input transform_state %3: f32[2] optimizer = transform.factor\n"
         "section step\n"
         "  %4: f32[2] activation = mul(%0, %3) @ forward in a.b\n"
         "  %2: f32[2] = neg(%4) @ forward\n"

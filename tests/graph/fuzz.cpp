@@ -91,10 +91,9 @@ Recording recorded(RandomStep& step, int number, Inputs& run, Bits& bits) {
     recorder.input(name, x);
   }
   const StepVariables variables = RandomStep::variables(number);
-  const auto outputs =
-      step.take(inputs, variables, [&](SectionKind kind, const std::function<void()>& body) {
-        recorder.section(kind, body);
-      });
+  const auto outputs = step.take(
+      inputs, variables,
+      [&](SectionKind kind, const std::function<void()>& body) { recorder.section(kind, body); });
   for (const auto& [name, x] : outputs) {
     recorder.output(name, x);
     testing::add_bits(bits, name, x);

@@ -104,8 +104,8 @@ TEST_CASE("the check after a pass permits to spare repeated collectives only") {
   CHECK(is_other_order(once, twice));
   CHECK(is_other_order(program(gathered(10, 12) + gathered(20, 100, "%2")), once));
   const std::string reduced = ": f32[32] = all_reduce(%1; op=sum, group=ranks 0 1)\n";
-  CHECK_NOTHROW(
-      graph::verify_same(program("  %50" + reduced + "  %51" + reduced), program("  %50" + reduced)));
+  CHECK_NOTHROW(graph::verify_same(program("  %50" + reduced + "  %51" + reduced),
+                                   program("  %50" + reduced)));
   CHECK(is_other_order(program("  %50" + reduced + "  add_(%1, %2; alpha=1)\n  %51" + reduced),
                        program("  %50" + reduced + "  add_(%1, %2; alpha=1)\n")));
   const std::string waits = "  wait_readers(%1; group=ranks 0 1)\n";

@@ -36,7 +36,8 @@ std::string reduced(const std::string& x, const std::string& more = "op=sum, gro
 
 /// How many collectives are issued after `buckets`.
 int issued(const std::string& body) {
-  return graph_test::count(after({"buckets"}, three_inputs + "section step\n" + body), "coalesced_");
+  return graph_test::count(after({"buckets"}, three_inputs + "section step\n" + body),
+                           "coalesced_");
 }
 
 }  // namespace

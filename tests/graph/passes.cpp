@@ -258,6 +258,61 @@ TEST_CASE("views: of another type than the memory's first tensor") {
         "output %4 = y\n");
 }
 
+TEST_CASE("copies: what is read in the same order is read where it is") {
+  const std::string head = "input %0: f32[8, 16] = x\nsection step\n";
+  const std::string cut = "  %1: f32[4, 16] = narrow(%0; dim=0, start=4, length=4)\n";
+  const auto text = [&](const std::string& copy, const std::string& used) {
+    return head + cut + copy + "  %3: f32[4, 16] = exp(%" + used + ")\n  %4: f32[] = sum(%" + used +
+           "; dims=[0, 1], keepdim=false)\n  %5: f32[16, 4] = transpose(%3; dim0=0, dim1=1)\n"
+           "  %6: f32[4, 4] = mm(%" +
+           used + ", %5)\noutput %4 = s\noutput %6 = y\n";
+  };
+  CHECK(after({"copies"}, text("  %2: f32[4, 16] = clone(%1)\n", "2")) == text("", "1"));
+  // Rows of 12 bytes begin where a tensor of its own does not.
+  const auto product = [&](const std::string& copy, const std::string& used) {
+    return "input %0: f32[8, 3] = x\nsection step\n"
+           "  %1: f32[3, 3] = narrow(%0; dim=0, start=1, length=3)\n" +
+           copy + "  %3: f32[3, 3] = mm(%" + used + ", %" + used + ")\noutput %3 = y\n";
+  };
+  const std::string kept = product("  %2: f32[3, 3] = clone(%1)\n", "2");
+  CHECK(after({"copies"}, kept) == kept);
+}
+
+TEST_CASE("copies: pointwise operators read what was expanded") {
+  const auto text = [](const std::string& copy, const std::string& used) {
+    return "input %0: f32[4, 6] = x\ninput %1: f32[1, 1] = g\nsection step\n"
+           "  %2: f32[8, 6] = expand(%1; shape=[8, 6])\n"
+           "  %3: f32[4, 6] = narrow(%2; dim=0, start=0, length=4)\n" +
+           copy + "  %5: f32[4, 6] = mul(%" + used + ", %0)\noutput %5 = y\n";
+  };
+  CHECK(after({"copies"}, text("  %4: f32[4, 6] = contiguous(%3)\n", "4")) == text("", "3"));
+}
+
+TEST_CASE("copies: those that somebody needs stay") {
+  const auto stays = [](const std::string& body) {
+    const std::string text =
+        "input %0: f32[4, 6] = x\ninput %1: f32[1, 6] = r\nsection step\n" + body;
+    CHECK(after({"copies"}, text) == text);
+  };
+  const std::string copy = "  %2: f32[4, 6] = clone(%0)\n";
+  stays(copy + "  exp_(%0)\n  %3: f32[4, 6] = neg(%2)\noutput %3 = y\n");  // the original changes
+  stays(copy + "  exp_(%2)\n  %3: f32[4, 6] = neg(%2)\noutput %3 = y\n");  // the copy does
+  stays(copy + "output %2 = y\n");                                         // it is the caller's
+  stays(copy + "  %3: f32[24] = view(%2; shape=[24])\n  %4: f32[24] = neg(%3)\noutput %4 = y\n");
+  // A sum follows the order of elements, and a small part keeps a large memory.
+  stays(
+      "  %2: f32[4, 6] = expand(%1; shape=[4, 6])\n  %3: f32[4, 6] = contiguous(%2)\n"
+      "  %4: f32[] = sum(%3; dims=[0, 1], keepdim=false)\noutput %4 = y\n");
+  stays(
+      "  %2: f32[4, 6] = exp(%0)\n  %3: f32[1, 6] = narrow(%2; dim=0, start=0, length=1)\n"
+      "  %4: f32[1, 6] = clone(%3)\n  %5: f32[4, 6] = neg(%0)\n  %6: f32[1, 6] = neg(%4)\n"
+      "output %6 = y\noutput %5 = z\n");
+  // Elements of a column are far from each other.
+  stays(
+      "  %2: f32[6, 4] = transpose(%0; dim0=0, dim1=1)\n  %3: f32[6, 4] = contiguous(%2)\n"
+      "  %4: f32[6, 4] = neg(%3)\noutput %4 = y\n");
+}
+
 TEST_CASE("lifetimes: each time between restore and release is a memory of its own") {
   CHECK(after({"lifetimes"},
               "input %0: f32[2] = x\n"
@@ -397,8 +452,8 @@ TEST_CASE("passes have names, an order, reports and files") {
   const std::string unknown =
       error_of([&] { graph::run_passes(one, std::vector<std::string>{"ded"}); });
   CHECK(unknown.starts_with(
-      "passes: there is no pass 'ded' (expected one of views, merge_collectives, common, dead, "
-      "lifetimes, keep_gathers, recompute, early_issues, late_waits"));
+      "passes: there is no pass 'ded' (expected one of views, copies, merge_collectives, common, "
+      "dead, lifetimes, keep_gathers, recompute, early_issues, late_waits"));
   CHECK(unknown.ends_with("did you mean 'dead'?"));
   CHECK(error_of([&] {
           graph::run_passes(one, std::vector<std::string>{"early_issues", "lifetimes"});

@@ -91,8 +91,8 @@ TEST_CASE("collectives are counted by operator, phase and group") {
       "  %4: f32[8] = all_gather_async(%0; dim=0, extent=8, group=ranks 0 1) @ backward\n"
       "  wait(%4) @ backward\n");
   REQUIRE(s.collectives.size() == 3);
-  const auto is = [&s](std::size_t at, Phase phase, const std::string& group,
-                       int calls, std::int64_t bytes) {
+  const auto is = [&s](std::size_t at, Phase phase, const std::string& group, int calls,
+                       std::int64_t bytes) {
     const graph::CollectiveCount& c = s.collectives[at];
     return c.op == "all_gather_async" && c.phase == phase && c.group == group && c.calls == calls &&
            c.bytes == bytes;

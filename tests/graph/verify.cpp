@@ -72,9 +72,10 @@ TEST_CASE("roles and sections that do not fit are refused") {
   const std::string head = "input %0: f32[4, 2] = x\ninput parameter %1: f32[2] = w\n";
   const std::string updates = "optimizer 0 updates ";
   CHECK(error_in(head + updates + "w\nsection update\n") == "no error");
-  CHECK(contains(error_in(head + updates + "x\nsection update\n"),
-                 "optimizer 0 updates 'x', which is not a parameter (expected an input with the role "
-                 "parameter, got the role other)"));
+  CHECK(
+      contains(error_in(head + updates + "x\nsection update\n"),
+               "optimizer 0 updates 'x', which is not a parameter (expected an input with the role "
+               "parameter, got the role other)"));
   CHECK(error_in(head + "section gradients\nsection free\nsection update\n") == "no error");
   CHECK(contains(error_in(head + "section update\nsection gradients\n"),
                  "section 'gradients' is after section 'update'"));
@@ -107,8 +108,9 @@ TEST_CASE("shapes and types that differ from the operator's are refused") {
 
 TEST_CASE("aliases that go beyond their memory are refused") {
   const auto alias = [](const std::string& type, const std::string& how) {
-    return error_in("input %0: f32[4, 2] = x\nsection step\n  %1: " + type + " = memory.alias(%0; " +
-                    how + ")\n  %2: " + type + " = neg(%1)\noutput %2 = y\n");
+    return error_in("input %0: f32[4, 2] = x\nsection step\n  %1: " + type +
+                    " = memory.alias(%0; " + how + ")\n  %2: " + type +
+                    " = neg(%1)\noutput %2 = y\n");
   };
   CHECK(alias("f32[4]", "strides=[2], offset=1") == "no error");
   CHECK(alias("f64[4]", "strides=[1], offset=0") == "no error");
@@ -177,8 +179,9 @@ TEST_CASE("programs that leave other values, or communicate in another order, di
       contains(error_of_same(two + sums, two + other),
                "communication or a check of the host is missing, new or in another order: section "
                "'step', instruction 3 (all_reduce_(%2"));
-  CHECK(contains(error_of_same(two + sums, two),
-                 "missing, new or in another order: section 'step', instruction 3 (all_reduce_(%1"));
+  CHECK(
+      contains(error_of_same(two + sums, two),
+               "missing, new or in another order: section 'step', instruction 3 (all_reduce_(%1"));
   CHECK(contains(error_of_same(two, two + "  host.check(%1; 1, 2)\n"),
                  "in another order: section 'step', instruction 3 (host.check(%1; 1, 2))"));
 }

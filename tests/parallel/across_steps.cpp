@@ -125,10 +125,10 @@ TEST_CASE("first gathers are under way while later layers are updated") {
     }
     std::size_t first_gather = all.size();
     std::size_t last_update = 0;
-    for (const auto& [name, input] : middle.inputs) {
+    for (const auto& [own, input] : middle.inputs) {
       const int number = input.number;
       if (input.role == Role::parameter && gathered.contains(number)) {
-        INFO(name);
+        INFO(own);
         REQUIRE(updated.contains(number));
         CHECK(updated[number] < gathered[number]);
         first_gather = std::min(first_gather, gathered[number]);

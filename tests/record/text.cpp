@@ -110,7 +110,8 @@ TEST_CASE("damaged and foreign texts are refused: what is wrong, and where") {
       {error_of(replaced("input parameter", "input rows")),
        "step.txt, line 8: the line is wrong (expected a number, got '%1: bf16[] = parameter.w')"},
       {error_of(replaced("section update", "section last")),
-       "step.txt, line 18: the line is wrong (expected the section step, gradients, free, update or "
+       "step.txt, line 18: the line is wrong (expected the section step, gradients, free, update "
+       "or "
        "evaluation, got 'last')"},
       {error_of(replaced("exp(%0)", "exp(%0) @ foreward")),
        "step.txt, line 10: there is no such phase (expected '-', or a phase such as forward, "

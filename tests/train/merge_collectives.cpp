@@ -137,15 +137,17 @@ TEST_CASE("two collectives of one value are one, whatever their kind") {
          return ops::reduce_scatter(x, 0, ReduceOp::sum, group);
        }},
       {"broadcast(%0; root=1, group=ranks R)", "[4, 8]",
-       [](const Tensor& x, const ops::GroupArgument& group) { return ops::broadcast(x, 1, group); }},
+       [](const Tensor& x, const ops::GroupArgument& group) {
+         return ops::broadcast(x, 1, group);
+       }},
       {"all_to_all(%0; from_dim=0, from_extent=N, to_dim=1, group=ranks R)", "[N, Q]",
        [](const Tensor& x, const ops::GroupArgument& group) {
          return ops::all_to_all(x, 0, 4 * group.size(), 1, group);
        }},
       {"all_gather(%0; dim=0, extent=N, group=ranks R)", "[N, 8]",
        [](const Tensor& x, const ops::GroupArgument& group) {
-         const Layout rows_of_all =
-             Layout::replicated(DeviceMesh::make({"data"}, {group.size()})).with_placement(0, Shard(0));
+         const Layout rows_of_all = Layout::replicated(DeviceMesh::make({"data"}, {group.size()}))
+                                        .with_placement(0, Shard(0));
          return full_tensor(from_local(x, rows_of_all));
        }}};
   for (const int ranks : {2, 4}) {
@@ -177,10 +179,10 @@ TEST_CASE("two collectives of one value are one, whatever their kind") {
         return made;
       };
       const std::string shape = "f32" + filled(kind.shape);
-      CHECK(text == "tessera program 2\nrank 0\ninput %0: f32[4, 8] = x\nsection step\n  %1: " +
-                        shape + " = " + filled(kind.call) + "\n  %2: " + shape +
-                        " = neg(%1)\n  %4: " + shape +
-                        " = sin(%1)\noutput %2 = y\noutput %4 = z\nend\n");
+      CHECK(text ==
+            "tessera program 2\nrank 0\ninput %0: f32[4, 8] = x\nsection step\n  %1: " + shape +
+                " = " + filled(kind.call) + "\n  %2: " + shape + " = neg(%1)\n  %4: " + shape +
+                " = sin(%1)\noutput %2 = y\noutput %4 = z\nend\n");
     }
   }
 }
@@ -253,7 +255,9 @@ TEST_CASE("a result is not kept where the peak of memory would rise") {
     return calls_in(program);
   };
   CHECK(left_of("") == 1);
-  CHECK(left_of("  %3: f32[32] = memory.full(2)\n  %4: f32[] = sum(%3; dims=[0], keepdim=false)\n") == 1);
+  CHECK(
+      left_of("  %3: f32[32] = memory.full(2)\n  %4: f32[] = sum(%3; dims=[0], keepdim=false)\n") ==
+      1);
   CHECK(left_of("  %3: f32[128] = memory.full(2)\n"
                 "  %4: f32[] = sum(%3; dims=[0], keepdim=false)\n") == 2);
 }

@@ -2,6 +2,7 @@
 // and with every option; and the text of programs.
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -400,6 +401,50 @@ TEST_CASE("every communication of a step is an operator, in every layout") {
         const ModeScope scope(ModeLevel::below_distribution, strict);
         run.step();
         check(strict.communicates, "operators communicate");
+      }
+    }));
+  }
+}
+
+TEST_CASE("a communication report has what replayed steps communicate") {
+  for (const char* name : {"replicated", "fully sharded", "hybrid"}) {
+    const Layouts layout = layout_named(name);
+    INFO(name);
+    REQUIRE_NOTHROW(on_layout(layout, [&](const DeviceMesh& mesh) {
+      struct Sum {
+        std::int64_t calls = 0;
+        std::int64_t bytes = 0;
+        std::int64_t backward = 0;
+      };
+      std::vector<std::map<std::string, Sum>> steps;
+      Run run(mesh, layout.styles);
+      run.training.captured().set_enabled(true, {.passes = graph::default_passes()});
+      for (int i = 0; i < 6; ++i) {
+        const CommunicationReport report;
+        run.step();
+        std::map<std::string, Sum>& sums = steps.emplace_back();
+        for (const Communication& one : report.entries()) {
+          Sum& sum = sums[one.operation];
+          ++sum.calls;
+          sum.bytes += one.bytes;
+          sum.backward += one.backward ? 1 : 0;
+        }
+      }
+      check(run.training.captured().counts().replayed == 4, "the last steps are replayed");
+      const std::map<std::string, Sum>& replayed = steps[5];
+      check(steps[1].size() == replayed.size(), "the same operations");
+      for (const auto& [operation, eager] : steps[1]) {
+        const auto found = replayed.find(operation);
+        check(found != replayed.end(), operation + " is reported");
+        const Sum& sum = found->second;
+        const std::string numbers = operation + ": " + std::to_string(eager.calls) + " calls, " +
+                                    std::to_string(eager.bytes) + " bytes, and replayed " +
+                                    std::to_string(sum.calls) + ", " + std::to_string(sum.bytes);
+        check(sum.calls == eager.calls, numbers);
+        // FSDP counts the room of shards, which those of odd sizes do not fill.
+        check(sum.bytes <= eager.bytes && 5 * sum.bytes >= 4 * eager.bytes, numbers);
+        check(operation == "all_gather" || operation == "all_reduce" || sum.backward > 0,
+              numbers + " in backward");
       }
     }));
   }

@@ -53,7 +53,8 @@ int run_graph_stats(const std::string& file) {
   fmt::print("\n{}", format_table(rows));
   rows = {{"collective", "phase", "group", "calls", "bytes"}};
   for (const graph::CollectiveCount& c : statistics.collectives) {
-    rows.push_back({c.op, std::string(name_of(c.phase)), c.group, std::to_string(c.calls), std::to_string(c.bytes)});
+    rows.push_back({c.op, std::string(name_of(c.phase)), c.group, std::to_string(c.calls),
+                    std::to_string(c.bytes)});
   }
   fmt::print("\n{}", format_table(rows));
   const auto peak_at = static_cast<std::size_t>(statistics.peak_at);
