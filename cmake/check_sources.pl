@@ -150,7 +150,7 @@ for my $file (grep { /\.cppm$/ } @files) {
   });
   each_match($file, qr/^#include <([a-z_]+)>/, sub {
     finding($file, $_[0], "#include <$1>: an interface must import the standard library from tessera.base:standard");
-  }) if $file =~ m{^(?:modules|apps/tessera)/} && $file !~ m{^(?:modules|apps/tessera)/base/standard\.cppm$};
+  }) if defined folder_of($file) && $file !~ m{^(?:modules|apps/tessera)/base/standard\.cppm$};
   if (defined folder_of($file)) {
     my $part = basename($file, '.cppm');
     my ($internal) = ($text{ folder_of($file) . '/CMakeLists.txt' } // '') =~ /\bINTERNAL\b([^A-Z)]*)/;
@@ -181,6 +181,13 @@ for my $file (grep { /\.(cpp|hpp|in)$/ && !m{^tests/support/(?:catch\.hpp|main\.
   });
   each_match($file, qr{#\s*include\s*<catch2/}, sub {
     finding($file, $_[0], 'include "catch.hpp" of tests/support instead, which has both versions of Catch2');
+  });
+}
+
+# The config of a run is constant after it was read: who wants another step passes options.
+for my $file (grep { m{^apps/tessera/(?!config/).*\.cppm?$} } @files) {
+  each_match($file, qr/\bconfig\.\w+\.[\w.]+?\s*(?:[-+*]?=(?!=)|\.(?:clear|erase|insert|emplace|push_back|emplace_back)\()/, sub {
+    finding($file, $_[0], 'a config is constant after it was read: pass options (StepSetup) instead');
   });
 }
 

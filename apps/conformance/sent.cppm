@@ -1,5 +1,3 @@
-module;
-#include <set>
 export module tessera.conformance:sent;
 
 import tessera.base;

@@ -1,5 +1,3 @@
-module;
-#include <set>
 export module tessera.hub:hub_weights;
 
 import tessera.base;

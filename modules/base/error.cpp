@@ -10,6 +10,10 @@ module tessera.base;
 
 namespace tessera {
 
+int exit_code_of(ErrorKind kind) {
+  return kind == ErrorKind::input ? 2 : kind == ErrorKind::run ? 1 : 130;
+}
+
 std::string to_string(const ErrorFields& fields) {
   std::string text;
   const auto lead = [&](const std::string& part) {

@@ -4,9 +4,11 @@ import :standard;
 
 export namespace tessera {
 
-/// Who has to act. The program's exit code follows from it: input -> 2, run -> 1, interrupted ->
-/// 130.
+/// Who has to act.
 enum class ErrorKind { input, run, interrupted };
+/// The exit code of a program that ends with such an error: input -> 2, run -> 1, interrupted ->
+/// 130.
+int exit_code_of(ErrorKind kind);
 
 /// An error's statements, in parts, for code that decides by one of them. An empty part is left out
 /// of the text.

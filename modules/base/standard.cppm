@@ -16,6 +16,7 @@ module;
 #include <mutex>
 #include <new>
 #include <optional>
+#include <set>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -59,6 +60,7 @@ using std::nullopt;
 using std::nullopt_t;
 using std::optional;
 using std::pair;
+using std::set;
 using std::span;
 using std::string;
 using std::string_view;

@@ -181,10 +181,6 @@ RankIdentity::RankIdentity(int rank) : before_(current_rank()) { set_current_ran
 
 RankIdentity::~RankIdentity() { set_current_rank(before_); }
 
-int exit_code_of(ErrorKind kind) {
-  return kind == ErrorKind::input ? 2 : kind == ErrorKind::run ? 1 : interrupted_code;
-}
-
 int run_rank(const std::shared_ptr<Region>& region, int rank, const LaunchOptions& options,
              Transport transport, const RankFunction& run, Bridge* bridge) {
   auto* control = reinterpret_cast<Control*>(region->base());
@@ -308,7 +304,7 @@ int launch(const LaunchOptions& options, const RankFunction& run) {
     }
   }
   if (forced) {
-    return interrupted_code;
+    return exit_code_of(ErrorKind::interrupted);
   }
   return finish(*control, *region, options, children.code());
 }

@@ -11,8 +11,6 @@ import :world;
 
 namespace tessera::collective {
 
-int exit_code_of(ErrorKind kind);
-
 /// Address space for the region: as requested, otherwise the size of the machine's memory.
 std::size_t arena_bytes(const LaunchOptions& options);
 

@@ -145,7 +145,7 @@ void answer(int signal) {
     // later, while the run may be saving: neither is impatience.
   } else if (std::ranges::find(requests, signal) != requests.end() && noted_requests.repeated()) {
     if (second_request_ends.load()) {
-      _exit(interrupted_code);
+      _exit(exit_code_of(ErrorKind::interrupted));
     }
     requested_again.store(true);
   }

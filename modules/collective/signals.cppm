@@ -5,8 +5,6 @@ import :control;
 
 namespace tessera::collective {
 
-constexpr int interrupted_code = 130;
-
 /// While it lives, this thread, and all that it starts meanwhile, have the signals blocked that a
 /// run answers: no handler interrupts what they compute. Who waits for the signals (SignalThread,
 /// SignalQueue) answers them: as ServedSignals says, or as without this object. Threads that the

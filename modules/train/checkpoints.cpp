@@ -114,4 +114,26 @@ void RunCheckpoints::say(const std::string& text) const {
   }
 }
 
+bool take_steps(collective::World& world, const Training& training, RunCheckpoints& checkpoints,
+                const RunSteps& run) {
+  try {
+    bool stop = false;
+    while (training.done() < run.steps && !stop) {
+      const std::int64_t next = training.done() + 1;
+      world.set_progress(next, "training");
+      run.step(next == run.steps || checkpoints.saves_after(next) ||
+               (run.is_evaluated && run.is_evaluated(next)));
+      stop = world.interrupt_agreed();
+      if (run.after_step) {
+        run.after_step(stop);
+      }
+      checkpoints.after_step(stop || training.done() == run.steps);
+    }
+    return stop;
+  } catch (...) {
+    checkpoints.after_error();
+    throw;
+  }
+}
+
 }  // namespace tessera

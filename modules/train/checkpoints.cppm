@@ -1,6 +1,7 @@
 export module tessera.train:checkpoints;
 
 import tessera.base;
+import tessera.collective;
 import :training;
 
 export namespace tessera {
@@ -55,5 +56,23 @@ class RunCheckpoints {
   std::shared_ptr<const HeldFolder> held_;
   double seconds_ = 0;
 };
+
+/// What a program does besides in the steps of a run, on every rank.
+struct RunSteps {
+  std::int64_t steps = 0;  // of all starts together
+  /// Takes the next step. `looked_at`: what it leaves is saved or evaluated before the next one;
+  /// see StepBatch::last_train_step.
+  std::function<void(bool looked_at)> step = {};
+  /// Whether step number `done` is evaluated. Null: none is.
+  std::function<bool(std::int64_t done)> is_evaluated = {};
+  /// After each step, before a save. `stop`: the run ends before all steps are done.
+  std::function<void(bool stop)> after_step = {};
+};
+
+/// Takes the steps of a run that are left, and saves. Returns whether it was interrupted: then the
+/// last step is saved too. Errors: those of the functions and of saves, after
+/// RunCheckpoints::after_error.
+bool take_steps(collective::World& world, const Training& training, RunCheckpoints& checkpoints,
+                const RunSteps& run);
 
 }  // namespace tessera

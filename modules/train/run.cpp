@@ -29,8 +29,6 @@ import tessera.checkpoint;
 namespace tessera {
 namespace {
 
-constexpr int interrupted = 130;
-
 void check(const TrainingRun& run) {
   const auto at_least = [](const char* what, std::int64_t least, std::int64_t got) {
     if (got < least) {
@@ -135,89 +133,67 @@ class RankTraining {
   std::optional<Training> training_;
 };
 
-/// One rank of the run.
-class RankRun {
- public:
-  RankRun(const TrainingRun& run, collective::World& world)
-      : run_(run), world_(world), mine_(run, world.size(), cpu) {
-    Training& training = mine_.training();
-    checkpoints_.emplace(training, SaveSchedule{.folder = run.folder,
-                                                .every = run.save_every,
-                                                .keep = run.keep,
-                                                .background = run.save_in_background});
-    if (!run.folder.empty() && training.checkpoints().resume(run.folder)) {
-      say(fmt::format("continues after step {}", training.done()));
-    }
-    if (run.replay && training.done() < run.steps) {
-      training.captured().capture_ahead([&] {
-        RankTraining ahead(run, world.size(), meta);
-        return ahead.training().captured().capture([&] { ahead.step(); });
-      });
-    }
-  }
-
-  int operator()() {
-    try {
-      return train();
-    } catch (...) {
-      checkpoints_->after_error();
-      throw;
-    }
-  }
-
- private:
-  int train() {
-    Training& training = mine_.training();
-    bool stop = world_.interrupt_agreed();
-    while (training.done() < run_.steps && !stop) {
-      world_.set_progress(training.done() + 1, "training");
-      const std::int64_t next = training.done() + 1;
-      const double loss = mine_.step(next == run_.steps || checkpoints_->saves_after(next)).loss;
-      stop = world_.interrupt_agreed();
-      const std::int64_t done = training.done();
-      if (run_.report_every > 0 && done % run_.report_every == 0) {
-        say(fmt::format("step {:4}  loss {:.6f}", done, loss));
+/// For people: a line of rank 0.
+void say(const collective::World& world, const std::string& line) {
+  if (world.rank() == 0) {
+    try_side_work(SideWork::output, "stdout", [&] {
+      errno = 0;
+      if ((std::fputs((line + "\n").c_str(), stdout) < 0 || std::fflush(stdout) != 0) &&
+          errno != EPIPE) {  // that is a request to stop
+        fail({.thing = "stdout", .wrong = "it cannot be written"});
       }
-      checkpoints_->after_step(stop || done == run_.steps);
-    }
-    if (training.captured().counts().captured > 1 && run_.report_every > 0) {
-      say("steps: " + to_string(training.captured().counts()));
-    }
-    return stop ? interrupted : incomplete_outputs().empty() ? 0 : 1;
+    });
   }
+}
 
-  void say(const std::string& line) const {
-    if (world_.rank() == 0) {
-      try_side_work(SideWork::output, "stdout", [&] {
-        errno = 0;
-        if ((std::fputs((line + "\n").c_str(), stdout) < 0 || std::fflush(stdout) != 0) &&
-            errno != EPIPE) {  // that is a request to stop
-          fail({.thing = "stdout", .wrong = "it cannot be written"});
-        }
-      });
-    }
+/// One rank of the run; its exit code.
+int train_rank(const TrainingRun& run, collective::World& world) {
+  RankTraining mine(run, world.size(), cpu);
+  Training& training = mine.training();
+  RunCheckpoints checkpoints(training, SaveSchedule{.folder = run.folder,
+                                                    .every = run.save_every,
+                                                    .keep = run.keep,
+                                                    .background = run.save_in_background});
+  if (!run.folder.empty() && training.checkpoints().resume(run.folder)) {
+    say(world, fmt::format("continues after step {}", training.done()));
   }
-
-  const TrainingRun& run_;
-  collective::World& world_;
-  RankTraining mine_;
-  std::optional<RunCheckpoints> checkpoints_;
-};
+  if (run.replay && training.done() < run.steps) {
+    training.captured().capture_ahead([&] {
+      RankTraining ahead(run, world.size(), meta);
+      return ahead.training().captured().capture([&] { ahead.step(); });
+    });
+  }
+  double loss = 0;
+  const bool stopped =
+      take_steps(world, training, checkpoints,
+                 {.steps = run.steps,
+                  .step = [&](bool looked_at) { loss = mine.step(looked_at).loss; },
+                  .after_step =
+                      [&](bool) {
+                        if (run.report_every > 0 && training.done() % run.report_every == 0) {
+                          say(world, fmt::format("step {:4}  loss {:.6f}", training.done(), loss));
+                        }
+                      }});
+  if (training.captured().counts().captured > 1 && run.report_every > 0) {
+    say(world, "steps: " + to_string(training.captured().counts()));
+  }
+  return stopped ? exit_code_of(ErrorKind::interrupted) : incomplete_outputs().empty() ? 0 : 1;
+}
 
 }  // namespace
 
 int run_training(const TrainingRun& run) {
   try {
     check(run);
-    const auto rank_run = [&](collective::World& world) { return RankRun(run, world)(); };
+    const auto rank_run = [&](collective::World& world) { return train_rank(run, world); };
     return collective::launched_by_other() ? collective::join_launch({.ranks = 0}, rank_run)
                                            : collective::launch({.ranks = run.ranks}, rank_run);
   } catch (const collective::PeerFailed& error) {
-    return error.kind() == ErrorKind::input ? 2 : 1;
+    return exit_code_of(error.kind());
   } catch (const Error& error) {
     collective::report_refusal(error.what(), error.kind(),
                                [&] { fmt::print(stderr, "error: {}\n", error.what()); });
-    return error.kind() == ErrorKind::input ? 2 : 1;
+    return exit_code_of(error.kind());
   }
 }
 

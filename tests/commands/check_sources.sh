@@ -75,6 +75,10 @@ mkdir apps/tessera/odd && echo 'export module tessera.app.odd;' >apps/tessera/od
 expect 'a module of the program that the build does not know' 'no add_subdirectory(odd)'
 echo 'import tessera.app.above;' >>plugins/style/style.cpp
 expect 'a plugin that imports the program' 'no such public module'
+echo 'void f() { run.config.graph.passes.clear(); }' >>apps/tessera/above/a.cpp
+expect 'a part of a config that is emptied' 'a config is constant'
+echo 'void f() { config.graph.executor = "planned"; }' >>apps/tessera/above/a.cpp
+expect 'a value of a config that is changed' 'a config is constant'
 echo 'import tessera.secret;' >>plugins/style/style.cpp
 expect 'a plugin that imports what is not public' 'no such public module'
 echo '#include "../../modules/high/b.hpp"' >plugins/style/style.cpp

@@ -2,7 +2,6 @@ module;
 #include <cstdio>
 #include <filesystem>
 #include <limits>
-#include <set>
 export module tessera.app.base:standard;
 
 export import tessera.base;
@@ -13,7 +12,6 @@ export namespace std {
 
 using std::FILE;
 using std::numeric_limits;
-using std::set;
 
 namespace filesystem {
 using std::filesystem::path;

@@ -186,8 +186,12 @@ double median_step(const Run& run, int before) {
 /// a step is the host's time.
 Json bench_step(const BenchArguments&) {
   constexpr int before = 5;  // a replayed step is recorded until then
-  Run run;
-  run.config = parse_config(R"(
+  const auto run_of = [](std::vector<std::string> overrides, const std::string& executor) {
+    if (!executor.empty()) {
+      overrides.insert(overrides.end(), {"graph.capture=true", "graph.executor=" + executor});
+    }
+    Run run;
+    run.config = parse_config(R"(
 [model]
 dim = 256
 layers = 8
@@ -208,29 +212,26 @@ style = "FSDP"
 axis = "shard"
 on = ["model.layers.*", "."]
 )",
-                            "bench");
-  run.shape = model_shape(run.config, 256);
-  run.data = std::make_shared<Dataset>(run.config, run.shape.vocab);
-  Run small = run;
-  small.config.model.sizes["dim"] = std::int64_t{64};
-  small.config.model.sizes["ffn_dim"] = std::int64_t{96};
-  small.config.data.seq_len = 8;
-  small.config.train.batch = 2;
-  small.shape = model_shape(small.config, 256);
-  small.data = std::make_shared<Dataset>(small.config, small.shape.vocab);
-  const double flops = check_plan(run).account.model_flops;  // and loads the plugins
+                              "bench", overrides);
+    run.shape = model_shape(run.config, 256);
+    run.data = std::make_shared<Dataset>(run.config, run.shape.vocab);
+    return run;
+  };
+  const std::vector<std::string> small = {"model.dim=64", "model.ffn_dim=96", "data.seq_len=8",
+                                          "train.batch=2"};
+  const double flops = check_plan(run_of({}, "")).account.model_flops;  // and loads the plugins
   return on_two_ranks([&](collective::World& world) {
     Json rows = Json::array();
-    const auto row = [&](Run& which, const std::string& name, const std::string& executor) {
-      which.config.graph.capture = !executor.empty();
-      which.config.graph.executor = executor.empty() ? "planned" : executor;
-      const double median = median_step(which, before);
-      const auto tokens = static_cast<double>(which.config.step_tokens());
+    const auto row = [&](const std::vector<std::string>& overrides, const std::string& name,
+                         const std::string& executor) {
+      const Run run = run_of(overrides, executor);
+      const double median = median_step(run, before);
+      const auto tokens = static_cast<double>(run.config.step_tokens());
       rows.push_back(
           {{"name", name}, {"tokens_per_second", tokens / median}, {"step_ms", median * 1e3}});
       return median;
     };
-    const double median = row(run, "llama 6 M, FSDP 2 ranks", "");
+    const double median = row({}, "llama 6 M, FSDP 2 ranks", "");
     rusage usage{};
     getrusage(RUSAGE_SELF, &usage);
     world.everyone().barrier();
@@ -241,9 +242,9 @@ on = ["model.layers.*", "."]
                         {"gemm_ceiling_gflops", ceiling / 1e9},
                         {"share_of_ceiling", share_cell(flops / median / ceiling)},
                         {"peak_memory_mib", static_cast<double>(usage.ru_maxrss) / 1024}});
-    row(run, "the same, interpreter", "interpreter");
-    row(run, "the same, planned", "planned");
-    row(run, "the same, compiled", "compiled");
+    row({}, "the same, interpreter", "interpreter");
+    row({}, "the same, planned", "planned");
+    row({}, "the same, compiled", "compiled");
     row(small, "tiny llama, FSDP 2 ranks", "");
     row(small, "the same tiny llama, interpreter", "interpreter");
     row(small, "the same tiny llama, planned", "planned");

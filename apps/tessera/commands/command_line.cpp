@@ -26,28 +26,12 @@ import :plugin;
 namespace tessera::app {
 namespace {
 
-constexpr int failed = 1;
-constexpr int wrong_input = 2;
-constexpr int interrupted = 130;
-
 void print_error(const std::string& text) {
   const bool colour = colour_on_stderr();
   // Not fmt::print, which throws when stderr is a terminal or a pipe that has gone.
   const std::string line =
       fmt::format("{}error:{} {}\n", colour ? "\x1b[1;31m" : "", colour ? "\x1b[0m" : "", text);
   std::fputs(line.c_str(), stderr);
-}
-
-int code_of(ErrorKind kind) {
-  switch (kind) {
-    case ErrorKind::input:
-      return wrong_input;
-    case ErrorKind::interrupted:
-      return interrupted;
-    case ErrorKind::run:
-      break;
-  }
-  return failed;
 }
 
 /// The sub-commands of the program; each sets `chosen` to what it does.
@@ -384,20 +368,20 @@ int run_program(int argc, char** argv) {
         return run_chosen([&] { return line.app().exit(error); });  // --help, --version
       }
       print_error(fmt::format("{} (see tessera --help)", shown(error.what(), 800)));
-      return wrong_input;
+      return exit_code_of(ErrorKind::input);
     }
     return run_chosen(line.chosen);
   } catch (const collective::PeerFailed& error) {
-    return code_of(error.kind());  // it has been printed, here or by another rank
+    return exit_code_of(error.kind());  // it has been printed, here or by another rank
   } catch (const Error& error) {
     print_error(error.what());
-    return code_of(error.kind());
+    return exit_code_of(error.kind());
   } catch (const std::bad_alloc&) {
     print_error("out of memory");
   } catch (const std::exception& error) {
     print_error(shown(error.what(), 800));
   }
-  return failed;
+  return exit_code_of(ErrorKind::run);
 }
 
 }  // namespace tessera::app

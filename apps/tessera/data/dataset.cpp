@@ -11,30 +11,17 @@ import tessera.base;
 import tessera.app.config;
 
 namespace tessera::app {
-namespace {
-
-Tokens open_tokens(const Config& config, std::int64_t vocab, std::string& left_out) {
-  if (!config.data.tokens.empty()) {
-    return Tokens::from_npy(config.data.tokens, vocab);
-  }
-  TextFiles found = find_text_files(config.data.text);
-  left_out = std::move(found.left_out);
-  return Tokens::from_bytes(
-      found.files);  // the only tokenizer, "bytes", needs no pass over the text
-}
-
-}  // namespace
 
 Dataset::Dataset(const Config& config, std::int64_t vocab)
-    : tokens_(open_tokens(config, vocab, left_out_)),
+    : source_(open_source(config.data, vocab)),
       seq_len_(config.data.seq_len),
       batch_(config.train.batch),
       seed_(static_cast<std::uint64_t>(config.train.seed)),
       shuffled_(config.data.order == "shuffled") {
   const double share = config.data.validation;
   const auto validation_tokens =
-      static_cast<std::int64_t>(std::floor(static_cast<double>(tokens_.size()) * share));
-  training_tokens_ = tokens_.size() - validation_tokens;
+      static_cast<std::int64_t>(std::floor(static_cast<double>(tokens()) * share));
+  training_tokens_ = tokens() - validation_tokens;
   windows_ = std::max<std::int64_t>(0, (training_tokens_ - 1) / seq_len_);
   if (windows_ < batch_) {
     fail_input({.thing = "data",
@@ -114,7 +101,7 @@ Batch Dataset::read_windows(std::int64_t base, const std::vector<std::int64_t>& 
   batch.targets.reserve(windows.size() * length);
   std::vector<std::int64_t> window(length + 1);
   for (const std::int64_t w : windows) {
-    tokens_.read(base + w * seq_len_, window);
+    source_.tokens->read(base + w * seq_len_, window);
     batch.inputs.insert(batch.inputs.end(), window.begin(), window.end() - 1);
     batch.targets.insert(batch.targets.end(), window.begin() + 1, window.end());
   }

@@ -2,8 +2,7 @@ export module tessera.app.data:dataset;
 
 import tessera.app.base;
 import tessera.app.config;
-import :tokenizer;
-import :tokens;
+import :token_source;
 
 // The batches of a run.
 
@@ -36,22 +35,21 @@ class Dataset {
 
   /// Reads all tokens once; Error (input) for an id that the model does not have. Reads whole
   /// files: call it once, before the ranks start.
-  void check_all() const { tokens_.check_all(); }
+  void check_all() const { source_.tokens->check_all(); }
 
-  std::int64_t tokens() const { return tokens_.size(); }
+  std::int64_t tokens() const { return source_.tokens->size(); }
   std::int64_t training_tokens() const { return training_tokens_; }
   std::int64_t windows() const { return windows_; }
   /// The hash of all tokens, validation included; a pass over the files.
-  std::string content_hash() const { return tokens_.content_hash(); }
-  std::size_t files() const { return tokens_.files(); }
+  std::string content_hash() const { return source_.tokens->content_hash(); }
+  std::size_t files() const { return source_.tokens->files(); }
   /// See TextFiles::left_out.
-  const std::string& left_out() const { return left_out_; }
+  const std::string& left_out() const { return source_.left_out; }
 
  private:
   Batch read_windows(std::int64_t base, const std::vector<std::int64_t>& windows) const;
 
-  std::string left_out_;
-  Tokens tokens_;
+  OpenedSource source_;
   std::int64_t seq_len_;
   std::int64_t batch_;
   std::uint64_t seed_;

@@ -3,27 +3,23 @@ export module tessera.app.data:tokens;
 import tessera.app.base;
 import :data_file;
 import :npy;
-
-// All tokens of a run, one after the other, read from their files when they are needed.
+import :token_source;
 
 export namespace tessera::app {
 
-class Tokens {
+/// Tokens that are read from their files when they are needed.
+class Tokens final : public TokenSource {
  public:
   /// Every byte of the files is a token.
   static Tokens from_bytes(std::span<const std::filesystem::path> files);
   /// Token ids; reading one that is not below `vocab` is an Error (input).
   static Tokens from_npy(std::span<const std::string> files, std::int64_t vocab);
 
-  std::int64_t size() const { return size_; }
-  std::size_t files() const { return segments_.size(); }
-  /// Writes tokens [begin, begin + out.size()) to `out`. Error (input) when a file has changed
-  /// since this object was made.
-  void read(std::int64_t begin, std::span<std::int64_t> out) const;
-  /// Reads every token once, so that a wrong id is found before the run starts.
-  void check_all() const;
-  /// The hash of all tokens as they are stored. How text is cut into files does not matter.
-  std::string content_hash() const;
+  std::int64_t size() const override { return size_; }
+  std::size_t files() const override { return segments_.size(); }
+  void read(std::int64_t begin, std::span<std::int64_t> out) const override;
+  void check_all() const override;
+  std::string content_hash() const override;
 
  private:
   struct Segment {

@@ -96,42 +96,19 @@ std::pair<std::string, std::int64_t> received(const graph::CollectiveCount& coun
 
 bool has_mode(const Config& config) { return !config.graph.mode.empty(); }
 
-Run one_rank_run(const Run& run) {
-  Run one = run;
-  Config& config = one.config;
-  config.train.threads = threads_of_rank(run.config);  // of the process, which has one value
-  if (config.train.micro_batch > 0) {
-    config.train.micro_batch *= run.config.ranks();
-  }
-  config.mesh.axes.clear();
-  config.mesh.shape.clear();
-  config.mesh.latency_us.clear();
-  config.mesh.bandwidth_gb.clear();
-  const std::vector<std::string> changes = config.graph.transforms;  // overrides are among them
-  config.graph = GraphConfig();
-  config.graph.transforms = changes;
-  config.graph.capture = true;
-  config.graph.passes.clear();
-  config.graph.executor = "interpreter";
-  one.batch_parts = run.config.ranks();
-  one.kept_gathers = -1;
-  one.one_rank = nullptr;
-  return one;
-}
-
 std::shared_ptr<const OneRank> capture_one_rank(const Run& run) {
   check_batch_division(run.config, run.config.ranks());
   try {
-    const Run one = one_rank_run(run);
+    const StepSetup one = one_rank_setup(run);
     auto captured = std::make_shared<OneRank>();
-    captured->step = recorded_step(one, 0);
+    captured->step = recorded_step(run, one, 0);
     if (const std::string reads = reads_values(captured->step); !reads.empty()) {
       fail_input({.thing = "mode",
                   .wrong = "the host reads values within the step, in " + reads,
                   .advice = "use styles ([[parallel]] entries) instead of a mode"});
     }
     if (run.data->validation_batches() > 0) {
-      capture_evaluation(one, *captured);
+      capture_evaluation(run, one, *captured);
     }
     return captured;
   } catch (const Error& error) {

@@ -16,22 +16,14 @@ import tessera.parallel;
 import tessera.checkpoint;
 import tessera.train;
 import tessera.app.base;
-import :trainer;
+import :training_run;
 
 // Modes of data parallelism: the step of one rank is captured, and placed on the mesh.
 
 export namespace tessera::app {
 
-/// The step of one rank for the whole batch, and its evaluation; or the same as placed by a mode.
-struct OneRank {
-  Program step;
-  std::optional<Program> evaluation = {};  // none: nothing is validated
-};
-
 bool has_mode(const Config& config);
 
-/// The run of one rank that does the whole batch of a run with graph.mode: as many micro-batches.
-Run one_rank_run(const Run& run);
 /// Captured on the meta device. Errors (input): see capture_step; the host reads values within the
 /// step.
 std::shared_ptr<const OneRank> capture_one_rank(const Run& run);

@@ -120,31 +120,6 @@ StartPoint check(const Run& run, const std::optional<std::string>& resume, bool 
 
 }  // namespace
 
-RunCheckpoints Trainer::checkpoints(std::function<void(const std::string&)> say) {
-  const CheckpointConfig& config = run_.config.checkpoint;
-  const auto meta_data = [&run = run_, updates = to_json(updates_of(*model_))] {
-    return fmt::format(
-        R"({{"config": {}, "model": {}, "generation": {}, "fingerprint": {}, "low_rank_updates": {}}})",
-        to_json(run.config), hub_config(run.shape), generation_config(run.shape),
-        to_json(run.fingerprint), updates);
-  };
-  return {*training_,
-          {.folder = config.folder,
-           .every = config.every,
-           .keep = static_cast<int>(config.keep),
-           .background = config.save == "async",
-           .skip_when_busy = config.when_busy == "skip"},
-          meta_data,
-          std::move(say)};
-}
-
-std::size_t Trainer::snapshot_bytes() const {
-  const CheckpointConfig& config = run_.config.checkpoint;
-  return config.folder.empty() || config.save != "async"
-             ? 0
-             : tessera::snapshot_bytes(training_->checkpoints().state());
-}
-
 StartPoint check_stored(const Run& run, const std::optional<std::string>& resume,
                         bool weight_values) {
   // On a thread of its own, as in try_step: what styles leave behind goes with it.

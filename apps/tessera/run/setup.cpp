@@ -127,11 +127,6 @@ optim::Clipping make_clipping(const TrainConfig& config) {
                                                             : optim::NonFinite::error};
 }
 
-BatchRows batch_rows(const TrainConfig& config, std::int64_t parts) {
-  const std::int64_t part = config.batch / parts;
-  return {part, config.micro_batch > 0 ? config.micro_batch : part};
-}
-
 int threads_of_rank(const Config& config) {
   const std::int64_t threads = config.train.threads;
   return static_cast<int>(

@@ -42,11 +42,4 @@ optim::Schedule make_schedule(const Config& config);
 /// How gradients are limited.
 optim::Clipping make_clipping(const TrainConfig& config);
 
-/// How a rank divides its part of a step's batch into micro-batches.
-struct BatchRows {
-  std::int64_t part = 0;   // rows of a rank's part
-  std::int64_t micro = 0;  // rows of a micro-batch
-};
-BatchRows batch_rows(const TrainConfig& config, std::int64_t parts);
-
 }  // namespace tessera::app

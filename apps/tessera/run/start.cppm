@@ -16,7 +16,7 @@ import tessera.checkpoint;
 import tessera.train;
 import tessera.app.base;
 import tessera.app.config;
-import :trainer;
+import :training_run;
 
 // What a run looks at before it starts: where it writes, and what it continues.
 

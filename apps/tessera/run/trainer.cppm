@@ -18,34 +18,12 @@ import tessera.app.base;
 import tessera.app.config;
 import tessera.app.data;
 import tessera.app.model;
-import :fingerprint;
-import :rates;
+import :training_run;
 import :setup;
 
 // One rank's part of a run.
 
 export namespace tessera::app {
-
-struct OneRank;  // see training/mode.hpp
-
-/// What all ranks agree on before they start.
-struct Run {
-  Config config;
-  ModelShape shape;
-  std::shared_ptr<const Dataset> data;
-  Fingerprint fingerprint = {};  // kept in checkpoints
-  int kept_gathers = -1;         // see graph::ExecutionOptions; -1: what rank 0 has room for
-  std::shared_ptr<const OneRank> one_rank = {};  // with graph.mode; null: a Trainer captures it
-  std::int64_t batch_parts = 0;                  // StepBatch::parts
-  StepRates rates = {};                          // measured once, for all ranks
-};
-
-/// Where a run begins.
-struct StartPoint {
-  std::optional<std::string> checkpoint = {};  // that it continues; none: a new run
-  std::int64_t step = 0;                       // steps that are done
-  std::vector<std::string> notes = {};         // what the user should know of it, a line each
-};
 
 /// The training that a config asks for, of one rank. All ranks call every method together.
 class Trainer {
@@ -54,8 +32,9 @@ class Trainer {
   /// them: from `model.from`, or with initial values. Errors (input): what the parallel plan
   /// refuses. On the meta device nothing is allocated or filled, steps use no data and nobody
   /// communicates; a mode must answer what the host reads (try_step).
-  /// `replaced`: on the meta device, what takes the place of modules.
-  explicit Trainer(const Run& run, Device device = cpu, std::span<const Override> replaced = {});
+  explicit Trainer(const Run& run, Device device = cpu);
+  /// The same on the meta device, with another step. `replaced`: what takes the place of modules.
+  Trainer(const Run& run, const StepSetup& setup, std::span<const Override> replaced = {});
 
   /// Restores everything that a step depends on. Errors (input): another model, damage.
   void resume(const std::string& checkpoint) { training_->checkpoints().load(checkpoint); }
@@ -65,12 +44,15 @@ class Trainer {
   /// Step number done() (counted from 0).
   /// `last`: see StepBatch::last_train_step.
   StepResult step(bool last = false);
+  /// With other rows than those of the setup, on the meta device.
+  StepResult step(const StepRows& rows, bool last = false);
   /// The mean loss over the validation batches; nothing when there are none. Error: it is not
   /// finite.
   std::optional<double> validate();
   /// The evaluation of a micro-batch; see CapturedEvaluation::record.
   void record_evaluation(OneRank& into);
 
+  const Training& training() const { return *training_; }
   std::int64_t done() const { return training_->done(); }
   /// How its steps were taken, and what they are replayed from.
   const ReplayCounts& replays() const { return training_->captured().counts(); }
@@ -92,6 +74,7 @@ class Trainer {
   void capture_ahead();
   /// Replays the program of this text from the next step on. Errors (input): see Program::parse.
   void set_program(const std::string& text, const std::string& where);
+  const DeviceMesh& mesh() const { return setup_.mesh; }
   const parallel::ParallelPlan& plan() const { return *plan_; }
   nn::LanguageModel& model() {
     training_->captured().finish_updates();
@@ -110,39 +93,16 @@ class Trainer {
   StepFunctions functions(std::function<Batch(const BatchPart&)> batch) const;
   StepBatch evaluation_batch(std::int64_t batches) const;
 
+  Trainer(const Run& run, const StepSetup& setup, Device device,
+          std::span<const Override> replaced);
+
   const Run& run_;
+  StepSetup setup_;
   Device device_;
-  DeviceMesh mesh_;
   std::shared_ptr<nn::LanguageModel> model_;
   std::unique_ptr<parallel::ParallelPlan> plan_;
   std::unique_ptr<Training> training_;
   std::shared_ptr<const OneRank> placed_;  // with graph.mode: above distribution
 };
-
-/// The peaks in all and by category: "1.3 MiB: parameter 0.2 MiB, ...".
-std::string memory_text(const MemoryStatistics& memory);
-
-/// What a plan says about the run before its ranks start.
-struct CheckedPlan {
-  std::vector<std::vector<std::string>> rows;    // for the table before the first step
-  std::size_t shared_bytes = 0;                  // memory that the ranks share, all ranks together
-  std::size_t rank_bytes = 0;                    // what each rank has besides, all the time
-  Account account;                               // of a step
-  int kept_gathers = -1;                         // Run::kept_gathers, for the ranks
-  std::shared_ptr<const OneRank> one_rank = {};  // Run::one_rank, for the ranks
-};
-
-/// Checks the whole plan without communication: styles, patterns, placements, the division of the
-/// batch, and the layouts of one step (try_step).
-CheckedPlan check_plan(const Run& run);
-
-/// Compares what the run begins with to its config and model, from headers alone: the weights of
-/// `model.from`, and the checkpoint `resume` if it is given. Errors (input): files that are cut or
-/// wrong, a checkpoint of a run with another fingerprint or with more steps than train.steps,
-/// tensors that are missing or of another shape, another optimizer's state. `weight_values` also
-/// reads all weights of `model.from` for values that are not finite, as a dry run does; in a run
-/// each rank looks at the weights that it loads, and no byte is read twice for it.
-StartPoint check_stored(const Run& run, const std::optional<std::string>& resume,
-                        bool weight_values);
 
 }  // namespace tessera::app

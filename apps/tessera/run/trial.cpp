@@ -48,7 +48,7 @@ void book_parameters(nn::LanguageModel& model) {
 /// A step that a mode has placed. What it computes is that of one rank.
 Trial try_placed(const Run& run, Trainer& trainer) {
   check_batch_division(run.config, trainer.plan().batch_parts());
-  Trial trial = try_step(one_rank_run(run));
+  Trial trial = try_step(run, one_rank_setup(run));
   const double model_flops = trial.account.model_flops;
   MetaReads reads;
   const ModeScope scope(ModeLevel::below_distribution, reads);
@@ -59,7 +59,7 @@ Trial try_placed(const Run& run, Trainer& trainer) {
     const AccountScope counted(trial.account);
     trainer.step();
   }
-  add_program(trial.account, *trainer.program(), make_mesh(run.config));
+  add_program(trial.account, *trainer.program(), trainer.mesh());
   const auto snapshot = static_cast<std::int64_t>(trainer.snapshot_bytes());
   trial.account.memory.peak[static_cast<std::size_t>(MemoryCategory::snapshot)] += snapshot;
   trial.account.memory.total_peak += snapshot;
@@ -70,28 +70,27 @@ Trial try_placed(const Run& run, Trainer& trainer) {
   return trial;
 }
 
-Trial try_steps(Run run) {
+Trial try_steps(const Run& run, StepSetup setup) {
   ops::set_threads(threads_of_rank(run.config));  // the workspace of kernels depends on them
-  if (has_mode(run.config)) {
-    run.config.graph.executor = "interpreter";  // modes see its calls
-    run.config.graph.transforms.clear();
+  if (setup.by_mode) {
+    setup.execution.executor = "interpreter";  // modes see its calls
+    setup.execution.transforms.clear();
   }
-  Trainer trainer(run, meta);
-  if (has_mode(run.config)) {
+  Trainer trainer(run, setup);
+  if (setup.by_mode) {
     return try_placed(run, trainer);
   }
   trainer.set_capture(false);  // it was only to be checked
   const std::int64_t parts = trainer.plan().batch_parts();
   check_batch_division(run.config, parts);
-  const BatchRows rows = batch_rows(run.config.train, parts);
-  const std::int64_t micro_batches = rows.part / rows.micro;
+  const std::int64_t rows = setup.rows.all / parts;  // of a rank
+  const std::int64_t micro = setup.rows.micro > 0 ? setup.rows.micro : rows;
+  const std::int64_t micro_batches = rows / micro;
   const auto step = [&](std::int64_t with) {
-    run.config.train.batch = parts * rows.micro * with;
-    run.config.train.micro_batch = rows.micro;
     Account account;
     try {
       const AccountScope scope(account);
-      trainer.step();
+      trainer.step({.all = parts * micro * with, .micro = micro});
     } catch (const Error& error) {
       throw trainer.plan().explained(error);
     }
@@ -135,16 +134,16 @@ Trial try_steps(Run run) {
 }
 
 /// The program of a step, without transformations, as overrides have it.
-Program record_steps(Run run) {
+Program record_steps(const Run& run, StepSetup setup) {
   ops::set_threads(threads_of_rank(run.config));
   const std::vector<Override> overrides = overrides_of(run.config.graph);
-  run.config.graph.capture = true;
-  run.config.graph.transforms.clear();        // they change the program, once it is there
-  run.config.graph.executor = "interpreter";  // nothing is executed, so nothing is compiled
-  if (run.config.graph.memory_budget.empty()) {
-    run.config.graph.across_steps = false;  // it is split where that is looked at
+  setup.captured = true;
+  setup.execution.transforms.clear();        // they change the program, once it is there
+  setup.execution.executor = "interpreter";  // nothing is executed, so nothing is compiled
+  if (setup.execution.memory_budget == 0) {
+    setup.execution.across_steps = false;  // it is split where that is looked at
   }
-  Trainer trainer(run, meta, overrides);
+  Trainer trainer(run, setup, overrides);
   check_batch_division(run.config, trainer.plan().batch_parts());
   Program program;
   try {
@@ -156,47 +155,48 @@ Program record_steps(Run run) {
                                                                : trainer.plan().explained(error);
   }
   if (!overrides.empty()) {
-    Trainer(run, meta).check_inputs(trainer);
+    Trainer(run, setup).check_inputs(trainer);
   }
-  return program;
-}
-
-Program capture_steps(const Run& run) {
-  Program program = record_steps(run);
-  graph::AddedState added;
-  graph::transform(program, execution_of(run.config.graph, run.rates), added);
   return program;
 }
 
 }  // namespace
 
-void capture_evaluation(const Run& run, OneRank& into) {
+void capture_evaluation(const Run& run, const StepSetup& setup, OneRank& into) {
   as_rank(0, [&] {
     ops::set_threads(threads_of_rank(run.config));
-    Trainer trainer(run, meta);
+    Trainer trainer(run, setup);
     const PlannedMemoryScope planned;
     trainer.record_evaluation(into);
   });
 }
 
-Program capture_step(const Run& wanted, int rank) {
-  Run run = wanted;
+Program capture_step(const Run& run, int rank) {
+  StepSetup setup = setup_of(run);
   if (rank != 0) {
-    run.kept_gathers = kept_gathers(run);
+    setup.execution.kept_gathers = kept_gathers(run);
   }
+  return capture_step(run, setup, rank);
+}
+
+Program capture_step(const Run& run, const StepSetup& setup, int rank) {
   Program program;
-  on_meta(rank, [&] { program = capture_steps(run); });
+  on_meta(rank, [&] {
+    program = record_steps(run, setup);
+    graph::AddedState added;
+    graph::transform(program, setup.execution, added);
+  });
   return program;
 }
 
-Program recorded_step(const Run& wanted, int rank) {
-  Run run = wanted;
-  run.config.graph.across_steps = false;
-  run.config.graph.passes = {};
-  run.config.graph.memory_budget = "";
-  run.config.graph.offload = "";
+Program recorded_step(const Run& run, const StepSetup& wanted, int rank) {
+  StepSetup setup = wanted;
+  setup.execution.across_steps = false;
+  setup.execution.passes = {};
+  setup.execution.memory_budget = 0;
+  setup.execution.elsewhere = nullptr;
   Program program;
-  on_meta(rank, [&] { program = record_steps(run); });
+  on_meta(rank, [&] { program = record_steps(run, setup); });
   return program;
 }
 
@@ -234,9 +234,9 @@ bool keeps_gathers(const GraphConfig& graph) {
 }
 
 int kept_gathers(const Run& run, const Program& program) {
-  Run without = run;
-  without.config.graph.passes = graph::without_keeping(without.config.graph.passes);
-  return gathers_in(capture_step(without)) - gathers_in(program);
+  StepSetup without = setup_of(run);
+  without.execution.passes = graph::without_keeping(without.execution.passes);
+  return gathers_in(capture_step(run, without)) - gathers_in(program);
 }
 
 int kept_gathers(const Run& run) {
@@ -245,10 +245,12 @@ int kept_gathers(const Run& run) {
   return !fits || run.kept_gathers >= 0 ? run.kept_gathers : kept_gathers(run, capture_step(run));
 }
 
-Trial try_step(const Run& run) {
+Trial try_step(const Run& run) { return try_step(run, setup_of(run)); }
+
+Trial try_step(const Run& run, const StepSetup& setup) {
   // The ranks that are forked afterwards would inherit what it leaves on this thread.
   Trial trial;
-  as_rank(0, [&] { trial = try_steps(run); });
+  as_rank(0, [&] { trial = try_steps(run, setup); });
   return trial;
 }
 

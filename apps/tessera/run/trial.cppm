@@ -15,7 +15,7 @@ import tessera.parallel;
 import tessera.checkpoint;
 import tessera.train;
 import tessera.app.base;
-import :trainer;
+import :training_run;
 
 // Training steps tried on the meta device, before ranks are started.
 
@@ -40,18 +40,20 @@ struct Trial {
 /// styles is found here. Errors (input): a batch that the plan does not divide; layouts that do not
 /// fit; module, operator and the entries at work are named.
 Trial try_step(const Run& run);
+Trial try_step(const Run& run, const StepSetup& setup);
 
 /// The program of a rank's step, recorded on the meta device: of the whole batch, in the state that
 /// training settles in. Values that the host reads within the step are 1 in it (reads_values).
 /// Errors: see try_step; what cannot be recorded.
 Program capture_step(const Run& run, int rank = 0);
+Program capture_step(const Run& run, const StepSetup& setup, int rank = 0);
 /// The same before passes, budget and transformations, with what overrides have replaced.
-Program recorded_step(const Run& run, int rank);
+Program recorded_step(const Run& run, const StepSetup& setup, int rank);
 /// The rank's program of one above distribution; what lowering books is in no account of the run.
 Program lowered(const Program& placed, int rank);
 
 /// The evaluation of one micro-batch, recorded in the same way. Errors: see capture_step.
-void capture_evaluation(const Run& run, OneRank& into);
+void capture_evaluation(const Run& run, const StepSetup& setup, OneRank& into);
 
 /// One of the programs that leave the step's update to the next one: "first", "middle", "last",
 /// "rest" (see graph::AcrossSteps); "": the whole step. Errors as above.

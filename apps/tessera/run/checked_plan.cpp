@@ -1,0 +1,217 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+module tessera.app.run;
+
+import tessera.base;
+import tessera.mesh;
+import tessera.tensor;
+import tessera.dtensor;
+import tessera.program;
+import tessera.execute;
+import tessera.passes;
+import tessera.graph;
+import tessera.parallel;
+import tessera.train;
+import tessera.app.base;
+import tessera.app.config;
+import tessera.app.data;
+
+namespace tessera::app {
+namespace {
+
+/// The communication of a step: a row for each mesh axis.
+std::vector<std::vector<std::string>> communication_rows(const Account& account) {
+  struct Sum {
+    std::vector<std::string> parts;
+    std::int64_t bytes = 0;
+  };
+  std::map<std::string, Sum> axes;
+  for (const auto& [key, work] : account.collectives) {
+    Sum& sum = axes[key.first];
+    sum.parts.push_back(fmt::format("{} {}", work.calls, key.second));
+    sum.bytes += work.bytes;
+  }
+  std::vector<std::vector<std::string>> rows;
+  for (const auto& [axis, sum] : axes) {
+    rows.push_back({"communication",
+                    fmt::format("on '{}': {}; {} per rank and step", axis, join_words(sum.parts),
+                                format_bytes(static_cast<std::uint64_t>(sum.bytes)))});
+  }
+  return rows;
+}
+
+std::string kernels_text(const graph::CompiledKernels& kernels) {
+  return kernels.missing.empty()
+             ? fmt::format("{} calls of {} compiled kernels for {} calls of operators",
+                           kernels.chains, kernels.kernels, kernels.replaced)
+             : "no kernels are compiled: " + kernels.missing;
+}
+
+/// Error (input): a validation would compute another model than steps that an override has changed.
+void check_validation(const Run& run) {
+  for (const Override& override : overrides_of(run.config.graph)) {
+    if (run.data->validation_batches() > 0 && !override.evaluates_as_written) {
+      fail_input({.where = run.config.place("data.validation"),
+                  .wrong = fmt::format("a validation computes the model as it is written, and "
+                                       "steps compute what override '{}' has replaced",
+                                       override.name),
+                  .advice = "set data.validation=0; an override that only training needs says so "
+                            "(evaluates_as_written)"});
+    }
+  }
+}
+
+/// Of a step that leaves its update: what it keeps, and `needed` by whichever of its programs needs
+/// most. Their kernels are compiled. Error (input): the update cannot be left.
+std::string left_text(const Run& run, const graph::ExecutionOptions& execution,
+                      const Program& program, std::int64_t& needed) {
+  if (!run.config.graph.across_steps) {
+    return "";
+  }
+  const graph::AcrossSteps parts = graph::across_steps(program, execution);
+  if (!parts.refusal.empty()) {
+    fail_input({.where = run.config.place("graph.across_steps"),
+                .wrong = "the update cannot be left to the next step: " + parts.refusal,
+                .advice = "set graph.across_steps=false"});
+  }
+  for (const Program* const part : {&parts.first, &parts.middle, &parts.last}) {
+    const std::optional<graph::CompiledKernels> kernels = graph::compile_kernels(*part, execution);
+    const bool compiled = kernels && kernels->missing.empty();
+    needed = std::max(needed, graph::planned_bytes(*part, compiled));
+  }
+  graph::compile_kernels(parts.rest, execution);
+  return fmt::format(", {} of it kept for the update, which the next step makes",
+                     format_bytes(static_cast<std::uint64_t>(parts.pending_bytes)));
+}
+
+std::string elsewhere_text(const Run& run, const Program& program) {
+  const auto values = std::ranges::count_if(program.tensors, &ProgramTensor::elsewhere);
+  return run.config.graph.offload.empty()
+             ? std::string()
+             : fmt::format(
+                   "; keeps {} values ({}) in {}", values,
+                   format_bytes(static_cast<std::uint64_t>(graph::bytes_elsewhere(program))),
+                   run.config.graph.offload);
+}
+
+/// What is known of a captured step before the ranks start. `program`: rank 0's. Errors: a step
+/// that transformations change must be replayed from the first one on; see graph::compile_kernels.
+std::string captured_text(const Run& run, const graph::ExecutionOptions& execution,
+                          const Program& program, int kept_gathers) {
+  std::size_t instructions = 0;
+  for (const Section& section : program.sections) {
+    instructions += section.instructions.size();
+  }
+  const std::string& budget = run.config.graph.memory_budget;
+  const std::string reads = reads_values(program);
+  if (!reads.empty() && !run.config.graph.transforms.empty()) {
+    fail_input({.where = run.config.place("graph.transforms"),
+                .wrong = "the step cannot be replayed from the first one on, because the host "
+                         "reads values in " +
+                         reads,
+                .advice = "leave the transformations out"});
+  }
+  check_validation(run);
+  const int made = gathers_in(program);
+  const std::string gathers =
+      !keeps_gathers(run.config.graph)
+          ? std::string()
+          : fmt::format("; {} of {} gathers are made", made, made + kept_gathers);
+  const std::optional<graph::CompiledKernels> kernels = graph::compile_kernels(program, execution);
+  const bool compiled = kernels && kernels->missing.empty();
+  std::int64_t needed = graph::planned_bytes(program, compiled);
+  check_space_elsewhere(run.config, graph::bytes_elsewhere(program));
+  const std::string left = left_text(run, execution, program, needed);
+  return fmt::format("{} instructions, needs {}{}{}{}{}{}; {}", instructions,
+                     format_bytes(static_cast<std::uint64_t>(needed)),
+                     budget.empty() ? "" : " of " + budget, left, elsewhere_text(run, program),
+                     gathers, kernels ? "; " + kernels_text(*kernels) : std::string(),
+                     reads.empty()
+                         ? "replayed from the first step on"
+                         : "recorded in steps 3 and 4, as the host reads values in " + reads);
+}
+
+}  // namespace
+
+std::string memory_text(const MemoryStatistics& memory) {
+  std::string text = format_bytes(static_cast<std::uint64_t>(memory.total_peak));
+  for (int i = 0; i < memory_category_count; ++i) {
+    const std::int64_t bytes = memory.peak[static_cast<std::size_t>(i)];
+    if (bytes > 0) {
+      text += fmt::format("{} {} {}", text.find(':') == std::string::npos ? ":" : ",",
+                          name_of(static_cast<MemoryCategory>(i)),
+                          format_bytes(static_cast<std::uint64_t>(bytes)));
+    }
+  }
+  return text;
+}
+
+CheckedPlan check_plan(const Run& run) {
+  device_of(run.config, 0);  // its plugin is loaded before the ranks start
+  StepSetup setup = setup_of(run);
+  if (setup.by_mode && !setup.one_rank) {
+    setup.one_rank = capture_one_rank(run);
+  }
+  set_configured_links(run.config, setup.mesh);
+  const Trial trial = try_step(run, setup);
+  const Account& account = trial.account;
+  std::vector<std::vector<std::string>> rows;
+  int kept = run.kept_gathers;
+  for (const parallel::StyleSummary& style : trial.styles) {
+    rows.push_back(
+        {"style", fmt::format("{}{}: {} modules, {} parameters", style.style,
+                              style.axis.empty() ? "" : fmt::format(" on '{}'", style.axis),
+                              style.modules, format_count(static_cast<double>(style.parameters)))});
+  }
+  if (setup.by_mode) {
+    rows.push_back({"mode", mode_text(run.config, parameter_layouts(run, *setup.one_rank))});
+  }
+  if (trial.frozen_parameters > 0) {
+    rows.push_back(
+        {"frozen", fmt::format("{} of {} parameters",
+                               format_count(static_cast<double>(trial.frozen_parameters)),
+                               format_count(static_cast<double>(trial.parameters)))});
+  }
+  if (const std::string links = links_text(run.config); !links.empty()) {
+    rows.push_back({"links", links});
+  }
+  rows.push_back({"memory", "per rank, estimated: " + memory_text(account.memory)});
+  if (run.config.graph.capture) {
+    const Program program = capture_step(run, setup);
+    kept = keeps_gathers(run.config.graph) ? kept_gathers(run, program) : run.kept_gathers;
+    rows.push_back({"captured step", captured_text(run, setup.execution, program, kept)});
+  }
+  if (trial.bytes_elsewhere > 0) {
+    rows.push_back({"kept elsewhere", fmt::format("{} per rank, in other places than the device's "
+                                                  "memory",
+                                                  format_bytes(trial.bytes_elsewhere))});
+  }
+  rows.push_back(
+      {"work", fmt::format("{} per step; per rank {}, {} moved", format_flops(account.model_flops),
+                           format_flops(account.flops()),
+                           format_bytes(static_cast<std::uint64_t>(account.bytes())))});
+  for (auto& row : communication_rows(account)) {
+    rows.push_back(std::move(row));
+  }
+  const auto peak = [&](MemoryCategory category) {
+    return static_cast<std::size_t>(account.memory.peak[static_cast<std::size_t>(category)]);
+  };
+  const std::size_t lasting = peak(MemoryCategory::parameter) + peak(MemoryCategory::optimizer);
+  return {std::move(rows),
+          trial.shared_bytes * static_cast<std::size_t>(setup.mesh.size()),
+          lasting - std::min(lasting, trial.shared_bytes),
+          account,
+          kept,
+          setup.one_rank};
+}
+
+}  // namespace tessera::app

@@ -1,0 +1,27 @@
+export module tessera.app.run:checked_plan;
+
+import tessera.tensor;
+import tessera.dtensor;
+import tessera.app.base;
+import :training_run;
+
+export namespace tessera::app {
+
+/// The peaks in all and by category: "1.3 MiB: parameter 0.2 MiB, ...".
+std::string memory_text(const MemoryStatistics& memory);
+
+/// What a plan says about the run before its ranks start.
+struct CheckedPlan {
+  std::vector<std::vector<std::string>> rows;    // for the table before the first step
+  std::size_t shared_bytes = 0;                  // memory that the ranks share, all ranks together
+  std::size_t rank_bytes = 0;                    // what each rank has besides, all the time
+  Account account;                               // of a step
+  int kept_gathers = -1;                         // Run::kept_gathers, for the ranks
+  std::shared_ptr<const OneRank> one_rank = {};  // Run::one_rank, for the ranks
+};
+
+/// Checks the whole plan without communication: styles, patterns, placements, the division of the
+/// batch, and the layouts of one step (try_step).
+CheckedPlan check_plan(const Run& run);
+
+}  // namespace tessera::app

@@ -1,0 +1,34 @@
+module;
+#include <cstdint>
+module tessera.app.run;
+
+import tessera.base;
+import tessera.mesh;
+import tessera.graph;
+import tessera.app.config;
+
+namespace tessera::app {
+
+StepSetup setup_of(const Run& run) {
+  const Config& config = run.config;
+  StepSetup setup{.mesh = make_mesh(config),
+                  .rows = {.all = config.train.batch, .micro = config.train.micro_batch},
+                  .by_mode = has_mode(config),
+                  .one_rank = run.one_rank,
+                  .captured = config.graph.capture,
+                  .execution = execution_of(config.graph, run.rates)};
+  setup.execution.kept_gathers = run.kept_gathers;
+  return setup;
+}
+
+StepSetup one_rank_setup(const Run& run) {
+  StepSetup one{.mesh = DeviceMesh::make({"rank"}, {1})};
+  const std::int64_t ranks = run.config.ranks();
+  one.rows = {.all = run.config.train.batch, .micro = run.config.train.micro_batch * ranks};
+  one.parts = ranks;
+  one.captured = true;
+  one.execution = {.executor = "interpreter"};
+  return one;
+}
+
+}  // namespace tessera::app
