@@ -277,11 +277,28 @@ class Bpe final : public WordModel {
   std::optional<std::int32_t> find(std::string_view token) const override {
     return vocabulary_.find(token);
   }
+  std::string_view divides_before() const override {
+    return divides_ ? space_mark : std::string_view();
+  }
 
  private:
+  /// U+2581, which SentencePiece writes for a space.
+  static constexpr std::string_view space_mark = "\xE2\x96\x81";
+
+  /// Whether no merge makes a token in which the mark follows another character.
+  static bool keeps_mark_first(std::string_view token) {
+    while (token.starts_with(space_mark)) {
+      token.remove_prefix(space_mark.size());
+    }
+    return token.find(space_mark) == std::string_view::npos;
+  }
+
   void read_merges(Fields& fields) {
     const Json& list = fields.list("merges");
     merges_.reserve(list.size());
+    // The mark itself must be a token, so that unknown characters do not join across it.
+    divides_ = !words_are_bytes_ && !ignore_merges_ && prefix_.empty() && suffix_.empty() &&
+               vocabulary_.find(space_mark).has_value();
     std::string whole;
     for (std::size_t i = 0; i < list.size(); ++i) {
       const auto place = [&] { return fmt::format("{}[{}]", fields.path("merges"), i); };
@@ -314,6 +331,7 @@ class Bpe final : public WordModel {
       whole = left;
       whole += right.substr(std::min(prefix_.size(), right.size()));
       merges_.add(left_id, right_id, {static_cast<std::uint32_t>(i), id_of(whole)});
+      divides_ = divides_ && keeps_mark_first(whole);
     }
   }
 
@@ -409,6 +427,7 @@ class Bpe final : public WordModel {
   bool fuse_unknown_ = false, byte_fallback_ = false, ignore_merges_ = false;
   std::int32_t bytes_[256] = {};
   bool all_bytes_ = false;
+  bool divides_ = false;
   Merges merges_;
 };
 

@@ -28,6 +28,15 @@ void repair(Text& text, std::size_t valid) {
   out.finish();
 }
 
+/// Where the first mark is that follows another character.
+std::uint32_t end_of_word(std::string_view text, std::string_view mark) {
+  std::size_t at = 0;
+  while (text.substr(at).starts_with(mark)) {
+    at += mark.size();
+  }
+  return static_cast<std::uint32_t>(std::min(text.find(mark, at), text.size()));
+}
+
 }  // namespace
 
 std::unique_ptr<Pipeline::Work> Pipeline::take() const {
@@ -116,20 +125,32 @@ void Pipeline::encode_words(const Text& text, Piece part, bool tracked, Work& wo
   for (const auto& step : pre_tokenizers) {
     step->apply(words, work.pieces, work.split);
   }
-  for (const Piece piece : work.pieces) {
-    const std::span<const Part> parts = work.cache.find(words.view(piece), *model);
-    if (sink.sources == nullptr) {
-      for (const Part& one : parts) {
-        sink.ids.push_back(one.id);
-      }
-      continue;
+  const std::string_view mark = model->divides_before();
+  for (Piece piece : work.pieces) {
+    while (!mark.empty() && piece.begin < piece.end) {
+      const std::uint32_t end = end_of_word(words.view(piece), mark) + piece.begin;
+      add_word(words, {piece.begin, end}, work, sink);
+      piece.begin = end;
     }
-    std::uint32_t at = piece.begin;
+    if (piece.begin < piece.end) {
+      add_word(words, piece, work, sink);
+    }
+  }
+}
+
+void Pipeline::add_word(const Text& words, Piece piece, Work& work, TokenSink& sink) const {
+  const std::span<const Part> parts = work.cache.find(words.view(piece), *model);
+  if (sink.sources == nullptr) {
     for (const Part& one : parts) {
-      const std::uint32_t end = std::min(at + one.bytes, piece.end);
-      sink.add(one.id, words.source(Piece{at, end}));
-      at = end;
+      sink.ids.push_back(one.id);
     }
+    return;
+  }
+  std::uint32_t at = piece.begin;
+  for (const Part& one : parts) {
+    const std::uint32_t end = std::min(at + one.bytes, piece.end);
+    sink.add(one.id, words.source(Piece{at, end}));
+    at = end;
   }
 }
 

@@ -52,6 +52,7 @@ class Pipeline {
   };
   std::unique_ptr<Work> take() const;
   void give(std::unique_ptr<Work> work) const;
+  void add_word(const Text& words, Piece piece, Work& work, TokenSink& sink) const;
   void encode_words(const Text& text, Piece part, bool tracked, Work& work, TokenSink& sink) const;
 
   mutable std::mutex mutex_;

@@ -25,6 +25,10 @@ class WordModel {
   /// The token of each id; empty where there is none.
   virtual const std::vector<std::optional<std::string>>& tokens() const = 0;
   virtual std::optional<std::int32_t> find(std::string_view token) const = 0;
+  /// A character before which a word may be divided, where another one is before it, without any
+  /// change of the tokens. Empty, the default: there is none. A file that does not divide a text
+  /// into words, as Llama 2's, has words after all in this way, and a cache helps.
+  virtual std::string_view divides_before() const { return {}; }
 };
 
 /// The "model" of a file. `words_are_bytes`: tokens are in GPT-2's alphabet, words are bytes.

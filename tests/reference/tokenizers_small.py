@@ -317,12 +317,14 @@ def byte_characters():
     return [chr(byte) if byte in shown else chr(next(rest)) for byte in range(256)]
 
 
-def write(results):
-    """Lists of ids as texts, one case in a line."""
-    def flat(values):
-        return [" ".join(map(str, value)) if isinstance(value, list) and all(isinstance(one, int) for one in value)
-                else " ".join(f"{a}-{b}" for a, b in value) if isinstance(value, list) else value for value in values]
+def flat(values):
+    """Lists of ids, and of ranges, as texts."""
+    return [" ".join(map(str, value)) if isinstance(value, list) and all(isinstance(one, int) for one in value)
+            else " ".join(f"{a}-{b}" for a, b in value) if isinstance(value, list) else value for value in values]
 
+
+def write(results):
+    """One case in a line."""
     lines = []
     for name, case in results.items():
         short = {key: flat(value) if isinstance(value, list) else value for key, value in case.items()}

@@ -22,7 +22,7 @@ using namespace tessera::tokenize;
 
 TEST_CASE("the ids and texts of every kind of file are those of the reference") {
   const Json expected = read_stored(tokenizer_data + "expected.json");
-  const std::vector<std::string> texts = stored_texts(tokenizer_data);
+  const StoredTexts texts(tokenizer_data);
   const Scratch scratch;
   CHECK(expected.size() > 60);
   for (const auto& [name, one] : expected.items()) {
@@ -60,7 +60,7 @@ TEST_CASE("the ids of real tokenizers are those of the reference", "[.long]") {
     const OpenedTokenizer opened =
         open_tokenizer(at + expected.at("file").get<std::string>(),
                        PluginOptions(expected.value("options", Json::object()).dump()));
-    CHECK(differences(*opened.tokenizer, expected, stored_texts(at)) == "");
+    CHECK(differences(*opened.tokenizer, expected, StoredTexts(at)) == "");
   }
   CHECK(count > 0);
 }
