@@ -350,11 +350,11 @@ class TiktokenTokenizer final : public Tokenizer {
       names = form->names();
     }
     const bool known = form != nullptr && given.empty();
-    build(std::move(ranks), 0, names, form == nullptr ? std::string_view(pattern) : form->pattern,
-          file);
     if (form != nullptr && form->composes) {
       pipeline_.normalizers = read_normalizers({{"type", "NFC"}}, file);
     }
+    build(std::move(ranks), 0, names, form == nullptr ? std::string_view(pattern) : form->pattern,
+          file);
     const std::string bos = options.text("bos", known ? std::string(form->bos) : "");
     const std::string eos = options.text("eos", known ? std::string(form->eos) : "");
     set_roles(bos, eos, options, defaults, file);
@@ -452,8 +452,9 @@ class TiktokenTokenizer final : public Tokenizer {
       }
       tokens_[at] = name;
       special_[at] = true;
-      pipeline_.added.add(
-          {.content = name, .id = shift > 0 ? id + special_base : id, .special = true}, name);
+      // Where a text is normalized, that is done before these tokens are looked for.
+      (pipeline_.normalizers.empty() ? pipeline_.added : pipeline_.normalized_added)
+          .add({.content = name, .id = shift > 0 ? id + special_base : id, .special = true}, name);
     }
   }
 
