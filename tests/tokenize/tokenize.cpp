@@ -32,37 +32,6 @@ std::shared_ptr<const Tokenizer> stored(const std::string& file) {
   return open_tokenizer(tokenizer_data + file).tokenizer;
 }
 
-/// Its own way to divide a text: a token for each letter, "?" for the rest.
-class Letters final : public Tokenizer {
- public:
-  std::int64_t vocab_size() const override { return 27; }
-  std::optional<TokenId> id(std::string_view token) const override {
-    return token.size() == 1 && token[0] >= 'a' && token[0] <= 'z'
-               ? std::optional<TokenId>(token[0] - 'a' + 1)
-               : std::nullopt;
-  }
-  std::optional<std::string> token(TokenId id) const override {
-    return id > 0 && id < 27 ? std::optional(std::string(1, static_cast<char>('a' + id - 1)))
-                             : std::nullopt;
-  }
-  void encode_to(std::string_view text, const EncodeOptions& /*options*/, std::vector<TokenId>& ids,
-                 std::vector<ByteRange>* offsets) const override {
-    for (std::size_t i = 0; i < text.size(); ++i) {
-      ids.push_back(id(text.substr(i, 1)).value_or(0));
-      if (offsets != nullptr) {
-        offsets->push_back({static_cast<std::int64_t>(i), static_cast<std::int64_t>(i) + 1});
-      }
-    }
-  }
-  std::string decode(std::span<const TokenId> ids, bool /*skip_special*/) const override {
-    std::string text;
-    for (const TokenId one : ids) {
-      text += token(one).value_or("?");
-    }
-    return text;
-  }
-};
-
 }  // namespace
 
 TEST_CASE("offsets are in order and cover what the tokens stand for") {
@@ -347,15 +316,12 @@ TEST_CASE("the beginning and the end of a text have tokens where the options say
 }
 
 TEST_CASE("a tokenizer of a plugin is made by its name") {
-  plugin::host().add<Tokenizer>("letters", [](const std::string& path, PluginOptions& options) {
-    CHECK(path == "/some/file");
-    CHECK(options.flag("loud", false));
-    return std::make_unique<Letters>();
-  });
-  const auto tokenizer =
-      make_tokenizer("letters", "/some/file", PluginOptions(R"({"loud": true})"));
+  plugin::host().load(TESSERA_LETTERS);
+  const auto tokenizer = make_tokenizer("letters", "", PluginOptions(R"({"other": "*"})"));
   CHECK(tokenizer->encode("ab!") == Ids{1, 2, 0});
-  CHECK(tokenizer->decode(Ids{1, 2, 0}) == "ab?");
+  CHECK(tokenizer->decode(Ids{1, 2, 0}) == "ab*");
   CHECK_FALSE(tokenizer->is_special(1));
   CHECK_THAT(error_of([&] { make_tokenizer("letter"); }), Contains("did you mean 'letters'"));
+  CHECK_THAT(error_of([&] { make_tokenizer("letters", "", PluginOptions(R"({"others": "*"})")); }),
+             Contains("did you mean 'other'"));
 }
