@@ -1,0 +1,289 @@
+module;
+#include <fmt/format.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tessera/shown.hpp>
+#include <utility>
+#include <vector>
+
+#include "decode.hpp"
+#include "fields.hpp"
+#include "pipeline.hpp"
+#include "utf8.hpp"
+module tessera.tokenize;
+
+import tessera.base;
+import :built_in;
+
+namespace tessera::tokenize {
+namespace {
+
+using Json = nlohmann::json;
+
+/// What a post-processor adds to every text.
+struct Surrounding {
+  std::vector<TokenId> before, after;
+};
+
+/// A tokenizer.json of Hugging Face's library `tokenizers`, with the same ids and texts.
+class HuggingFaceTokenizer final : public Tokenizer {
+ public:
+  explicit HuggingFaceTokenizer(const std::string& file) {
+    const ParsedJson parsed = read_json_object(file);
+    if (!parsed.problem.empty()) {
+      fail_input({.thing = file, .wrong = parsed.problem});
+    }
+    Fields fields(parsed.value, file + ": tokenizer");
+    // A program that trains cuts and pads its texts itself; transformers switches both off too.
+    fields.ignore({"version", "truncation", "padding"});
+    const auto part = [&](const char* name) -> const Json& {
+      static const Json none;
+      const Json* value = fields.find(name);
+      return value == nullptr ? none : *value;
+    };
+    const Json& model = fields.object("model");
+    PreTokenizers words = read_pre_tokenizers(part("pre_tokenizer"), fields.path("pre_tokenizer"),
+                                              takes_bytes(model));
+    pipeline_.normalizers = read_normalizers(part("normalizer"), fields.path("normalizer"));
+    pipeline_.model = read_word_model(model, fields.path("model"), words.words_are_bytes);
+    pipeline_.pre_tokenizers = std::move(words.steps);
+    decoders_ = read_decoders(part("decoder"), fields.path("decoder"));
+    tokens_ = pipeline_.model->tokens();
+    texts_ = tokens_;
+    special_.resize(tokens_.size());
+    if (fields.has("added_tokens")) {
+      const Json& list = fields.list("added_tokens");
+      for (std::size_t i = 0; i < list.size(); ++i) {
+        read_added(Fields(list[i], fmt::format("{}[{}]", fields.path("added_tokens"), i)));
+      }
+    }
+    read_surrounding(part("post_processor"), fields.path("post_processor"));
+    fields.finish();
+    if (decoders_.only_byte_level) {
+      for (auto& text : texts_) {
+        if (text) {
+          text = byte_level_decoded(*text);
+        }
+      }
+    }
+  }
+
+  std::int64_t vocab_size() const override { return static_cast<std::int64_t>(tokens_.size()); }
+
+  std::optional<TokenId> id(std::string_view token) const override {
+    const auto added = added_ids_.find(token);
+    return added == added_ids_.end() ? pipeline_.model->find(token) : std::optional(added->second);
+  }
+
+  std::optional<std::string> token(TokenId id) const override {
+    return id >= 0 && id < vocab_size() ? tokens_[static_cast<std::size_t>(id)] : std::nullopt;
+  }
+
+  bool is_special(TokenId id) const override {
+    return id >= 0 && id < vocab_size() && special_[static_cast<std::size_t>(id)];
+  }
+
+  void encode_to(std::string_view text, const EncodeOptions& options, std::vector<TokenId>& ids,
+                 std::vector<ByteRange>* offsets) const override {
+    std::vector<Source> sources;
+    TokenSink sink{ids, offsets == nullptr ? nullptr : &sources};
+    const auto size = static_cast<std::uint32_t>(text.size());
+    const auto add_special = [&](const std::vector<TokenId>& tokens, Source source) {
+      for (const TokenId token : tokens) {
+        sink.add(token, source);
+      }
+    };
+    if (options.add_special) {
+      add_special(surrounding_.before, {0, 0});
+    }
+    pipeline_.encode(text, options.parse_special, sink);
+    if (options.add_special) {
+      add_special(surrounding_.after, {size, size});
+    }
+    if (offsets != nullptr) {
+      offsets->reserve(offsets->size() + sources.size());
+      for (const Source& source : sources) {
+        offsets->push_back({source.begin, source.end});
+      }
+    }
+  }
+
+  std::string decode(std::span<const TokenId> ids, bool skip_special) const override {
+    std::vector<std::string> parts;
+    std::string bytes;
+    for (const TokenId id : ids) {
+      if (id < 0 || id >= vocab_size() || !texts_[static_cast<std::size_t>(id)]) {
+        fail_input({.thing = "tokenizer",
+                    .wrong = fmt::format("there is no token {}", id),
+                    .expected = fmt::format("ids of the vocabulary, below {}", vocab_size())});
+      }
+      if (skip_special && special_[static_cast<std::size_t>(id)]) {
+        continue;
+      }
+      const std::string& text = *texts_[static_cast<std::size_t>(id)];
+      if (decoders_.only_byte_level) {
+        bytes += text;
+      } else {
+        parts.push_back(text);
+      }
+    }
+    if (decoders_.only_byte_level) {
+      return valid_bytes(bytes) == bytes.size() ? bytes : repaired(bytes);
+    }
+    for (const auto& step : decoders_.steps) {
+      step->apply(parts);
+    }
+    std::string all;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      all += i > 0 && !decoders_.present ? " " : "";
+      all += parts[i];
+    }
+    return all;
+  }
+
+ private:
+  void read_added(Fields fields) {
+    AddedToken token;
+    token.content = fields.text("content");
+    token.id = static_cast<TokenId>(fields.integer("id", 0, most_ids - 1, -1));
+    if (token.id < 0) {
+      fields.wrong("id", "a token's id");
+    }
+    token.special = fields.flag("special", false);
+    token.normalized = fields.flag("normalized", !token.special);
+    token.single_word = fields.flag("single_word", false);
+    token.strip_left = fields.flag("lstrip", false);
+    token.strip_right = fields.flag("rstrip", false);
+    fields.finish();
+    const auto at = static_cast<std::size_t>(token.id);
+    if (at >= tokens_.size()) {
+      tokens_.resize(at + 1);
+      texts_.resize(at + 1);
+      special_.resize(at + 1);
+    }
+    const auto other = id(token.content);
+    if ((other && *other != token.id) || (tokens_[at] && *tokens_[at] != token.content)) {
+      fail_input({.thing = fields.where(),
+                  .wrong = other && *other != token.id
+                               ? fmt::format("the token '{}' has two ids, {} and {}",
+                                             shown(token.content), *other, token.id)
+                               : fmt::format("the tokens '{}' and '{}' have the same id, {}",
+                                             shown(*tokens_[at]), shown(token.content), token.id)});
+    }
+    if (!added_ids_.emplace(token.content, token.id).second) {
+      fail_input({.thing = fields.where(),
+                  .wrong = fmt::format("the token '{}' is there twice", shown(token.content))});
+    }
+    tokens_[at] = token.content;
+    texts_[at] = token.normalized ? pipeline_.normalized(token.content) : token.content;
+    special_[at] = token.special;
+    (token.normalized ? pipeline_.normalized_added : pipeline_.added).add(token, *texts_[at]);
+  }
+
+  void check_id(const Json& id, const std::string& where) const {
+    if (!id.is_number_integer() || id < 0 || id >= vocab_size() ||
+        !tokens_[id.get<std::size_t>()]) {
+      fail_input({.thing = where,
+                  .wrong = fmt::format("the id {} is not in the vocabulary", json_shown(id)),
+                  .expected = fmt::format("a token's id, below {}", vocab_size())});
+    }
+  }
+
+  void read_template(Fields& fields) {
+    const Json& tokens =
+        fields.has("special_tokens") ? fields.object("special_tokens") : Json::object();
+    fields.ignore({"pair"});
+    const Json& list = fields.list("single");
+    std::vector<TokenId> before;
+    std::vector<TokenId> after;
+    bool seen = false;
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      Fields item(list[i], fmt::format("{}[{}]", fields.path("single"), i));
+      if (item.has("Sequence")) {
+        Fields sequence(item.object("Sequence"), item.path("Sequence"));
+        sequence.choice("id", {"A"});
+        sequence.ignore({"type_id"});
+        sequence.finish();
+        if (std::exchange(seen, true)) {
+          fail_input(
+              {.thing = item.where(), .wrong = "the text is there twice, which is not supported"});
+        }
+      } else {
+        Fields special(item.object("SpecialToken"), item.path("SpecialToken"));
+        const std::string name = special.text("id");
+        special.ignore({"type_id"});
+        special.finish();
+        const std::string where =
+            fmt::format("{}.'{}'.ids", fields.path("special_tokens"), shown(name));
+        const auto token = tokens.find(name);
+        if (token == tokens.end() || !token->is_object() || !token->contains("ids") ||
+            !(*token)["ids"].is_array()) {
+          fail_input({.thing = where, .wrong = "is missing", .expected = "a list of ids"});
+        }
+        for (const Json& id : (*token)["ids"]) {
+          check_id(id, where);
+          (seen ? after : before).push_back(id.get<TokenId>());
+        }
+      }
+      item.finish();
+    }
+    surround(before, after);
+  }
+
+  void surround(std::vector<TokenId> before, const std::vector<TokenId>& after) {
+    before.insert(before.end(), surrounding_.before.begin(), surrounding_.before.end());
+    surrounding_.before = std::move(before);
+    surrounding_.after.insert(surrounding_.after.end(), after.begin(), after.end());
+  }
+
+  TokenId named_id(Fields& fields, const std::string& name) const {
+    const Json& pair = fields.list(name);
+    if (pair.size() != 2) {
+      fields.wrong(name, "a token and its id");
+    }
+    check_id(pair[1], fields.path(name));
+    return pair[1].get<TokenId>();
+  }
+
+  void read_surrounding(const Json& json, const std::string& where) {
+    if (json.is_null()) {
+      return;
+    }
+    Fields fields(json, where);
+    const std::string type = fields.choice(
+        "type",
+        {"TemplateProcessing", "ByteLevel", "BertProcessing", "RobertaProcessing", "Sequence"});
+    if (type == "TemplateProcessing") {
+      read_template(fields);
+    } else if (type == "Sequence") {
+      const Json& list = fields.list("processors");
+      for (std::size_t i = 0; i < list.size(); ++i) {
+        read_surrounding(list[i], fmt::format("{}.processors[{}]", where, i));
+      }
+    } else if (type != "ByteLevel") {
+      const TokenId first = named_id(fields, "cls");
+      surround({first}, {named_id(fields, "sep")});
+    }
+    fields.ignore({"add_prefix_space", "trim_offsets", "use_regex"});  // of offsets
+    fields.finish();
+  }
+
+  Pipeline pipeline_;
+  Decoders decoders_;
+  Surrounding surrounding_;
+  std::vector<std::optional<std::string>> tokens_;  // as the file writes them
+  std::vector<std::optional<std::string>> texts_;   // what is decoded
+  std::vector<bool> special_;
+  std::map<std::string, TokenId, std::less<>> added_ids_;
+};
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> hugging_face_tokenizer(const std::string& file) {
+  return std::make_unique<HuggingFaceTokenizer>(file);
+}
+
+}  // namespace tessera::tokenize

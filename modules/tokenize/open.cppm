@@ -1,0 +1,45 @@
+export module tessera.tokenize:open;
+
+import tessera.base;
+import tessera.options;
+import :tokenizer;
+
+export namespace tessera::tokenize {
+
+/// A tokenizer with what the files beside it say.
+struct OpenedTokenizer {
+  std::shared_ptr<const Tokenizer> tokenizer;
+  std::string kind;  // "tokenizer.json", "sentencepiece", "tiktoken"
+  std::string file;
+  /// From the tokenizer's own file, tokenizer_config.json, special_tokens_map.json and
+  /// generation_config.json; later ones decide.
+  SpecialTokens special;
+  /// A template in Jinja, from tokenizer_config.json or chat_template.jinja; empty where there is
+  /// none. `chat_templates` has those with a name besides "default".
+  std::string chat_template;
+  std::map<std::string, std::string> chat_templates;
+};
+
+/// Opens the tokenizer of a folder, or one file; the kind follows from the files: tokenizer.json
+/// first, then tokenizer.model, tekken.json, then the one file with the ending .model or .tiktoken.
+/// Options are those of the kind (make_tokenizer). Errors (input): there is none; a file is damaged
+/// or needs what is not supported, with the field and its value.
+OpenedTokenizer open_tokenizer(const std::string& path,
+                               const PluginOptions& options = PluginOptions());
+
+/// A tokenizer by its kind, built-in or from a plugin. Built-in kinds and their options:
+/// "bytes": every byte is a token; no path.
+/// "tokenizer.json": a file of Hugging Face's library.
+/// "sentencepiece": add_bos (true where the model has one), add_eos (false).
+/// "tiktoken": pattern ("gpt2", "cl100k", "o200k", "llama3", "llama4", "qwen", or a regular
+///   expression; by default the one that the file is known for), special_tokens (texts; their ids
+///   follow on the ranks), add_bos (false; a token among them, by name: bos). tekken.json too.
+/// Errors (input) that begin with `where`: there is no such kind.
+std::shared_ptr<const Tokenizer> make_tokenizer(std::string_view kind, const std::string& path = "",
+                                                const PluginOptions& options = PluginOptions(),
+                                                const std::string& where = "tokenizer");
+
+/// The names of all kinds, built-in or found as plugins, sorted.
+std::vector<std::string> tokenizer_kinds();
+
+}  // namespace tessera::tokenize

@@ -1,0 +1,327 @@
+// What a tokenizer owes its users, whatever its kind: offsets, parts of texts, threads, folders,
+// plugins.
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "catch.hpp"
+
+import tessera.base;
+import tessera.options;
+import tessera.plugin;
+import tessera.tokenize;
+
+#include "compare.hpp"
+#include "errors.hpp"
+
+using namespace tessera;
+using namespace tessera::testing;
+using namespace tessera::tokenize;
+using Catch::Contains;
+
+namespace {
+
+const std::vector<std::string> all_files = {
+    "byte_level.json",  "byte_fallback.json", "unigram.json",    "word_piece.json",
+    "end_of_word.json", "prefixed.json",      "word_level.json", "precompiled.json",
+    "unigram.model",    "bpe.model"};
+
+std::shared_ptr<const Tokenizer> stored(const std::string& file) {
+  return open_tokenizer(tokenizer_data + file).tokenizer;
+}
+
+}  // namespace
+
+TEST_CASE("offsets are in order and cover what the tokens stand for") {
+  const StoredTexts texts(tokenizer_data);
+  for (const std::string& file : all_files) {
+    INFO(file);
+    const auto tokenizer = stored(file);
+    bool ordered = true;
+    bool equal = true;
+    for (const std::string& text : texts.texts) {
+      const Encoding encoding = tokenizer->encode_with_offsets(text);
+      equal = equal && encoding.ids == tokenizer->encode(text) &&
+              encoding.ids.size() == encoding.offsets.size();
+      std::int64_t before = 0;
+      for (const ByteRange& range : encoding.offsets) {
+        ordered = ordered && range.begin <= range.end && range.begin >= before &&
+                  range.end <= static_cast<std::int64_t>(text.size());
+        before = range.begin;
+      }
+    }
+    CHECK(equal);
+    CHECK(ordered);
+  }
+}
+
+TEST_CASE("the tokens of bytes cover every byte of a text once") {
+  const StoredTexts texts(tokenizer_data);
+  const Scratch scratch;
+  const std::string file =
+      patched_file(scratch, tokenizer_data + "byte_level.json", {{"added_tokens", Json::array()}});
+  const auto tokenizer = open_tokenizer(file).tokenizer;
+  for (std::size_t i = 0; i < texts.valid; ++i) {
+    const std::string& text = texts.texts[i];
+    std::int64_t at = 0;
+    bool covers = true;
+    for (const ByteRange& range : tokenizer->encode_with_offsets(text).offsets) {
+      covers = covers && range.begin == at && range.end > at;
+      at = range.end;
+    }
+    INFO(text);
+    CHECK((covers && at == static_cast<std::int64_t>(text.size())));
+  }
+}
+
+TEST_CASE("the tokens of a changed text have the bytes that they come from") {
+  // NFC makes one character of three bytes of "e" and an accent; white space belongs to its word.
+  const Scratch scratch;
+  const auto composed = open_tokenizer(patched_file(scratch, tokenizer_data + "byte_level.json",
+                                                    {{"normalizer", {{"type", "NFC"}}}}))
+                            .tokenizer;
+  const std::string text = "xe\xCC\x81y";
+  const Encoding encoding =
+      composed->encode_with_offsets(text, {.add_special = false, .parse_special = false});
+  CHECK(composed->decode(encoding.ids) == "x\xC3\xA9y");
+  CHECK(encoding.offsets.front() == ByteRange{0, 1});
+  for (std::size_t i = 1; i + 1 < encoding.ids.size(); ++i) {
+    CHECK(encoding.offsets[i] == ByteRange{1, 4});
+  }
+  CHECK(encoding.offsets.back() == ByteRange{4, 5});
+}
+
+TEST_CASE("a text that comes token by token never ends within a character") {
+  const StoredTexts texts(tokenizer_data);
+  for (const std::string& file : all_files) {
+    INFO(file);
+    const auto tokenizer = stored(file);
+    for (const std::string& text : texts.texts) {
+      const Ids ids = tokenizer->encode(text);
+      for (const bool skip : {false, true}) {
+        StreamDecoder decoder(*tokenizer, skip);
+        std::string all;
+        bool whole = true;
+        for (const TokenId id : ids) {
+          const std::string part = decoder.add(id);
+          whole = whole && !part.ends_with("\xEF\xBF\xBD");
+          all += part;
+        }
+        all += decoder.finish();
+        if (!whole || all != tokenizer->decode(ids, skip)) {
+          FAIL_CHECK("'" << all << "' instead of '" << tokenizer->decode(ids, skip) << "'");
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("many texts by several threads have the same tokens") {
+  const StoredTexts texts(tokenizer_data);
+  std::vector<std::string_view> views(texts.texts.begin(), texts.texts.end());
+  for (const std::string& file : all_files) {
+    const auto tokenizer = stored(file);
+    const auto all = encode_all(*tokenizer, views, {}, 4);
+    bool equal = all.size() == views.size();
+    for (std::size_t i = 0; equal && i < views.size(); ++i) {
+      equal = all[i] == tokenizer->encode(views[i]);
+    }
+    INFO(file);
+    CHECK(equal);
+  }
+  // The first error stops all.
+  const Scratch scratch;
+  const auto without_unknown = open_tokenizer(
+      patched_file(scratch, tokenizer_data + "unigram.json", {{"model.unk_id", nullptr}}));
+  CHECK_THAT(error_of([&] { encode_all(*without_unknown.tokenizer, views, {}, 3); }),
+             Contains("the model has no unk_id"));
+}
+
+TEST_CASE("a long word has the tokens of byte pair encoding by its definition") {
+  // 200 words of 3 to 300 letters without a space; the definition: again and again the pair with
+  // the lowest rank, the leftmost of them.
+  const Json file = read_stored(tokenizer_data + "byte_level.json");
+  std::map<std::pair<std::string, std::string>, std::size_t> ranks;
+  for (const Json& merge : file.at("model").at("merges")) {
+    ranks.emplace(std::pair(merge.at(0).get<std::string>(), merge.at(1).get<std::string>()),
+                  ranks.size());
+  }
+  const auto tokenizer = stored("byte_level.json");
+  std::uint32_t state = 1;
+  const auto next = [&](std::uint32_t below) {
+    state = state * 1664525 + 1013904223;
+    return (state >> 8) % below;
+  };
+  for (int i = 0; i < 200; ++i) {
+    std::string word;
+    for (std::uint32_t letters = 3 + next(298); letters > 0; --letters) {
+      word += "etaoinshrdlu"[next(12)];
+    }
+    std::vector<std::string> parts;
+    for (const char c : word) {
+      parts.emplace_back(1, c);
+    }
+    for (;;) {
+      std::size_t best = ranks.size();
+      std::size_t at = 0;
+      for (std::size_t k = 0; k + 1 < parts.size(); ++k) {
+        const auto found = ranks.find({parts[k], parts[k + 1]});
+        if (found != ranks.end() && found->second < best) {
+          best = found->second;
+          at = k;
+        }
+      }
+      if (best == ranks.size()) {
+        break;
+      }
+      parts[at] += parts[at + 1];
+      parts.erase(parts.begin() + static_cast<std::ptrdiff_t>(at) + 1);
+    }
+    std::vector<std::string> got;
+    for (const TokenId id : tokenizer->encode(word)) {
+      got.push_back(*tokenizer->token(id));
+    }
+    CHECK(got == parts);
+  }
+}
+
+TEST_CASE("the word that replaced another one in the cache does not have its tokens") {
+  const auto tokenizer = stored("byte_level.json");
+  std::vector<Ids> first;
+  // More words, and more text, than the cache holds.
+  const auto word = [](int i) { return "w" + std::to_string(i) + std::string(i % 40, 'x'); };
+  for (int i = 0; i < 100'000; ++i) {
+    if (i % 500 == 0) {
+      first.push_back(tokenizer->encode(word(i)));
+    } else {
+      static_cast<void>(tokenizer->encode(word(i)));
+    }
+  }
+  bool equal = true;
+  for (int i = 0; i < 100'000; i += 500) {
+    const Ids ids = tokenizer->encode(word(i));
+    equal = equal && ids == first[static_cast<std::size_t>(i / 500)] &&
+            tokenizer->decode(ids) == word(i);
+  }
+  CHECK(equal);
+}
+
+TEST_CASE("special tokens in a text are found only where that is asked for") {
+  const auto tokenizer = stored("byte_level.json");
+  const TokenId special = *tokenizer->id("<|im_start|>");
+  CHECK(tokenizer->is_special(special));
+  CHECK_FALSE(tokenizer->is_special(*tokenizer->id("a")));
+  CHECK(tokenizer->encode("<|im_start|>") == Ids{special});
+  const Ids plain =
+      tokenizer->encode("<|im_start|>", {.add_special = true, .parse_special = false});
+  CHECK(plain.size() > 1);
+  CHECK(tokenizer->decode(plain) == "<|im_start|>");
+  CHECK(tokenizer->decode(Ids{special}, true) == "");
+  // SentencePiece's library itself finds none; they divide the text.
+  const auto pieces = stored("unigram.model");
+  const Ids ids = pieces->encode("<s>the", {.add_special = false});
+  CHECK(ids.front() == *pieces->id("<s>"));
+  CHECK(pieces->decode(ids) == "<s>the");
+  CHECK(pieces->decode(ids, true) == "the");
+  CHECK(pieces->encode("<s>", {.add_special = false, .parse_special = false}).size() > 1);
+}
+
+TEST_CASE("bytes are tokens") {
+  const auto tokenizer = make_tokenizer("bytes");
+  CHECK(tokenizer->vocab_size() == 256);
+  CHECK(tokenizer->encode("a\xFF") == Ids{97, 255});
+  CHECK(tokenizer->decode(Ids{97, 255}) == "a\xFF");
+  CHECK(error_of([&] { static_cast<void>(tokenizer->decode(Ids{256})); }) ==
+        "tokenizer 'bytes': there is no token 256 (expected 0 to 255)");
+}
+
+TEST_CASE("a folder's other files name the special tokens and the template") {
+  const Scratch folder;
+  std::filesystem::copy_file(tokenizer_data + "byte_level.json", folder.at("tokenizer.json"));
+  folder.write(
+      "tokenizer_config.json",
+      R"({"bos_token": "<s>", "eos_token": {"content": "</s>"}, "pad_token": null, "chat_template": "{{ messages }}"})");
+  folder.write("special_tokens_map.json", R"({"pad_token": "<pad>"})");
+  folder.write("generation_config.json", "{}");
+  OpenedTokenizer opened = open_tokenizer(folder.path());
+  const auto id = [&](const char* token) { return opened.tokenizer->id(token); };
+  CHECK(opened.kind == "tokenizer.json");
+  CHECK(opened.special.bos == id("<s>"));
+  CHECK(opened.special.eos == id("</s>"));
+  CHECK(opened.special.pad == id("<pad>"));
+  CHECK(opened.special.stop == Ids{*id("</s>")});
+  CHECK(opened.chat_template == "{{ messages }}");
+
+  const std::string end = std::to_string(*id("<|im_end|>"));
+  folder.write("generation_config.json", R"({"eos_token_id": [)" + end + "]}");
+  folder.write("chat_template.jinja", "{% for m in messages %}");
+  opened = open_tokenizer(folder.path());
+  CHECK(opened.special.stop == Ids{*id("</s>"), *id("<|im_end|>")});
+  CHECK(opened.chat_template == "{% for m in messages %}");
+
+  folder.write(
+      "tokenizer_config.json",
+      R"({"chat_template": [{"name": "default", "template": "a"}, {"name": "tools", "template": "b"}]})");
+  std::filesystem::remove(folder.at("chat_template.jinja"));
+  opened = open_tokenizer(folder.path());
+  CHECK(opened.chat_template == "a");
+  CHECK(opened.chat_templates == std::map<std::string, std::string>{{"tools", "b"}});
+
+  folder.write("tokenizer_config.json", R"({"eos_token": "<nowhere>"})");
+  CHECK_THAT(error_of([&] { open_tokenizer(folder.path()); }),
+             Contains("tokenizer_config.json: eos_token: the token \"<nowhere>\" is not in"));
+  folder.write("tokenizer_config.json", "{}");
+  folder.write("generation_config.json", R"({"eos_token_id": 100000})");
+  CHECK_THAT(error_of([&] { open_tokenizer(folder.path()); }),
+             Contains("generation_config.json: eos_token_id: the id 100000 is not in"));
+}
+
+TEST_CASE("the kind of a tokenizer follows from the files") {
+  const auto kind = [](const std::string& path) {
+    return open_tokenizer(path,
+                          PluginOptions(R"({"pattern": "gpt2", "special_tokens": ["<|a|>"]})"))
+        .kind;
+  };
+  const Scratch folder;
+  CHECK_THAT(error_of([&] { kind(folder.path()); }),
+             Contains("there is no tokenizer in the folder"));
+  std::filesystem::copy_file(tokenizer_data + "small.tiktoken", folder.at("x.tiktoken"));
+  CHECK(kind(folder.path()) == "tiktoken");
+  std::filesystem::copy_file(tokenizer_data + "small.tiktoken", folder.at("tokenizer.model"));
+  CHECK(kind(folder.path()) == "tiktoken");
+  std::filesystem::copy_file(tokenizer_data + "unigram.model", folder.at("tokenizer.model"),
+                             std::filesystem::copy_options::overwrite_existing);
+  CHECK(open_tokenizer(folder.path()).kind == "sentencepiece");
+  std::filesystem::remove(folder.at("tokenizer.model"));
+  std::filesystem::copy_file(tokenizer_data + "unigram.model", folder.at("y.model"));
+  CHECK_THAT(error_of([&] { kind(folder.path()); }),
+             Contains("there are several tokenizers, x.tiktoken and y.model"));
+}
+
+TEST_CASE("the beginning and the end of a text have tokens where the options say so") {
+  const std::string file = tokenizer_data + "unigram.model";
+  const auto ids = [&](const char* options, bool add) {
+    return open_tokenizer(file, PluginOptions(options))
+        .tokenizer->encode("the", {.add_special = add});
+  };
+  const Ids plain = ids("{}", false);
+  CHECK(ids("{}", true).size() == plain.size() + 1);
+  CHECK(ids("{}", true).front() == 1);
+  CHECK(ids(R"({"add_bos": false})", true) == plain);
+  CHECK(ids(R"({"add_bos": false, "add_eos": true})", true).back() == 2);
+  CHECK_THAT(error_of([&] { ids(R"({"add_boss": false})", true); }),
+             Contains("did you mean 'add_bos'"));
+}
+
+TEST_CASE("a tokenizer of a plugin is made by its name") {
+  plugin::host().load(TESSERA_LETTERS);
+  const auto tokenizer = make_tokenizer("letters", "", PluginOptions(R"({"other": "*"})"));
+  CHECK(tokenizer->encode("ab!") == Ids{1, 2, 0});
+  CHECK(tokenizer->decode(Ids{1, 2, 0}) == "ab*");
+  CHECK_FALSE(tokenizer->is_special(1));
+  CHECK_THAT(error_of([&] { make_tokenizer("letter"); }), Contains("did you mean 'letters'"));
+  CHECK_THAT(error_of([&] { make_tokenizer("letters", "", PluginOptions(R"({"others": "*"})")); }),
+             Contains("did you mean 'other'"));
+}
