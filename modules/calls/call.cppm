@@ -13,6 +13,7 @@ enum class CallKind : std::uint8_t {
   all_to_all_counts,
   broadcast,
   scatter,
+  scatter_counts,
   gather,
   reduce,
   shift,

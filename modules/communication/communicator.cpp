@@ -69,6 +69,29 @@ Operation make(const Call& call, const void* source, void* destination, int size
           .form = &form_of(call.kind)};
 }
 
+/// A call of which the counts are compared pair by pair: ranks may send different numbers of
+/// elements.
+Operation make_counted(const Call& call, const void* source,
+                       std::span<const std::int64_t> send_counts, void* destination,
+                       std::span<const std::int64_t> receive_counts, int size) {
+  const auto ranks = static_cast<std::size_t>(size);
+  if (send_counts.size() != ranks || receive_counts.size() != ranks) {
+    fail({.thing = std::string(name_of(call.kind)),
+          .wrong = fmt::format("expected {} counts to send and to receive, got {} and {}", ranks,
+                               send_counts.size(), receive_counts.size())});
+  }
+  if (std::any_of(send_counts.begin(), send_counts.end(), [](auto c) { return c < 0; }) ||
+      std::any_of(receive_counts.begin(), receive_counts.end(), [](auto c) { return c < 0; })) {
+    fail({.thing = std::string(name_of(call.kind)),
+          .wrong = "a count is negative",
+          .expected = "0 or more"});
+  }
+  Operation op = make(call, source, destination, size);
+  op.send_begins = begins_of(send_counts);
+  op.receive_begins = begins_of(receive_counts);
+  return op;
+}
+
 Operation make_segments(CallKind kind, std::span<const Segment> segments, DType dtype,
                         const ReduceSegmentsOptions& options, int size) {
   Call call{.kind = kind, .dtype = dtype, .reduce = options.reduce};
@@ -150,24 +173,20 @@ Work Communicator::all_to_all_async(const void* source, void* destination, std::
 Work Communicator::all_to_all_async(const void* source, std::span<const std::int64_t> send_counts,
                                     void* destination, std::span<const std::int64_t> receive_counts,
                                     DType dtype) {
+  return engine_->issue(make_counted({CallKind::all_to_all_counts, dtype, ReduceOp::sum, -1, 0, 0},
+                                     source, send_counts, destination, receive_counts, size()));
+}
+Work Communicator::scatter_async(const void* source, std::span<const std::int64_t> counts,
+                                 void* destination, std::int64_t count, DType dtype, int root) {
   const auto ranks = static_cast<std::size_t>(size());
-  if (send_counts.size() != ranks || receive_counts.size() != ranks) {
-    fail({.thing = "all_to_all with counts",
-          .wrong = fmt::format("expected {} counts to send and to receive, got {} and {}", ranks,
-                               send_counts.size(), receive_counts.size())});
-  }
-  if (std::any_of(send_counts.begin(), send_counts.end(), [](auto c) { return c < 0; }) ||
-      std::any_of(receive_counts.begin(), receive_counts.end(), [](auto c) { return c < 0; })) {
-    fail({.thing = "all_to_all with counts",
-          .wrong = "a count is negative",
-          .expected = "0 or more"});
-  }
-  // Ranks may send different numbers of elements: the counts are compared pair by pair.
-  Operation op = make({CallKind::all_to_all_counts, dtype, ReduceOp::sum, -1, 0, 0}, source,
-                      destination, size());
-  op.send_begins = begins_of(send_counts);
-  op.receive_begins = begins_of(receive_counts);
-  return engine_->issue(std::move(op));
+  const Call call{CallKind::scatter_counts, dtype, ReduceOp::sum, root, 0, 0};
+  check(call, size());
+  require(root >= 0, "scatter with counts: the root must be a rank of the group");
+  const std::vector<std::int64_t> none(ranks, 0);
+  std::vector<std::int64_t> received = none;
+  received[static_cast<std::size_t>(root)] = count;
+  return engine_->issue(
+      make_counted(call, source, root == rank() ? counts : none, destination, received, size()));
 }
 Work Communicator::broadcast_async(void* data, std::int64_t count, DType dtype, int root) {
   return engine_->issue(
@@ -269,6 +288,10 @@ void Communicator::shift(const void* source, void* destination, std::int64_t cou
 void Communicator::scatter(const void* source, void* destination, std::int64_t count, DType dtype,
                            int root) {
   scatter_async(source, destination, count, dtype, root).wait();
+}
+void Communicator::scatter(const void* source, std::span<const std::int64_t> counts,
+                           void* destination, std::int64_t count, DType dtype, int root) {
+  scatter_async(source, counts, destination, count, dtype, root).wait();
 }
 void Communicator::gather(const void* source, void* destination, std::int64_t count, DType dtype,
                           int root) {

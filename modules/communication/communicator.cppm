@@ -87,6 +87,14 @@ class Communicator {
   [[nodiscard]] Work scatter_async(const void* source, void* destination, std::int64_t count,
                                    DType dtype, int root);
 
+  /// Like scatter, with a count per rank: counts[r] elements go to rank r, from a source that is
+  /// packed in rank order. Source and counts are used on the root only; `count` is how many this
+  /// rank gets, and must be what the root sends.
+  void scatter(const void* source, std::span<const std::int64_t> counts, void* destination,
+               std::int64_t count, DType dtype, int root);
+  [[nodiscard]] Work scatter_async(const void* source, std::span<const std::int64_t> counts,
+                                   void* destination, std::int64_t count, DType dtype, int root);
+
   /// The root's destination [size x count] gets a row of each rank; used on the root only.
   void gather(const void* source, void* destination, std::int64_t count, DType dtype, int root);
   [[nodiscard]] Work gather_async(const void* source, void* destination, std::int64_t count,
