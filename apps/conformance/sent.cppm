@@ -35,6 +35,7 @@ class Sent final : public collective::Observer {
         return Communicates::reduce_scatter;
       case CallKind::all_to_all:
       case CallKind::all_to_all_counts:
+      case CallKind::shift:
       case CallKind::send:  // of messages that all ranks exchange
       case CallKind::receive:
         return Communicates::all_to_all;

@@ -10,9 +10,8 @@ module;
 module tessera.collective;
 
 import tessera.base;
+import tessera.communication;
 import :bench;
-import :buffer;
-import :communicator;
 
 namespace tessera::collective {
 namespace {

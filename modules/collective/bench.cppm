@@ -1,7 +1,7 @@
 export module tessera.collective:bench;
 
 import tessera.base;
-import :communicator;
+import tessera.communication;
 
 export namespace tessera::collective {
 

@@ -198,6 +198,27 @@ inline void check_moves(Communicator& c, std::int64_t count, DType dtype) {
   c.all_to_all(all_sent.data(), send_counts, all_received.data(), receive_counts, dtype);
   all_received.pop_back();
   expect(all_received == wanted, "all_to_all with counts " + what);
+
+  // Every rank in turn sends (itself + 2 r) mod 3 times `count` elements to rank r.
+  for (int from = 0; from < n; ++from) {
+    std::vector<std::int64_t> counts;
+    std::int64_t begin = 0;
+    for (int r = 0; r < n; ++r) {
+      begin += r < c.rank() ? share(from, r) : 0;
+      counts.push_back(share(from, r));
+    }
+    const std::int64_t mine = share(from, c.rank());
+    Bytes scattered = values(from, begin, mine, dtype);
+    const bool sends = c.rank() == from;
+    const Bytes packed =
+        values(from, 0, std::accumulate(counts.begin(), counts.end(), std::int64_t{0}), dtype);
+    Bytes got(scattered.size());
+    c.scatter(sends ? packed.data() : nullptr, sends ? counts : std::vector<std::int64_t>(),
+              got.data(), mine, dtype, from);
+    got.pop_back();
+    scattered.pop_back();
+    expect(got == scattered, "scatter with counts from " + std::to_string(from) + ", " + what);
+  }
 }
 
 /// Sums in place: tensors of many sizes, in shared memory, in private memory, or in turn.

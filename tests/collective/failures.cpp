@@ -73,6 +73,15 @@ TEST_CASE("calls that differ are an error that shows both sides") {
     world.everyone().all_to_all(x.data(), sends, x.data() + 8, receives, DType::f32);
   });
   CHECK(contains(unequal, "rank 1 sends 2 elements to rank 0, which expects 3"));
+
+  const std::string scattered = error_of(2, machines, [](World& world) {
+    std::vector<float> x(16);
+    const std::vector<std::int64_t> counts = {2, 5};
+    world.everyone().scatter(x.data(), counts, x.data() + 8, world.rank() == 0 ? 2 : 4, DType::f32,
+                             0);
+  });
+  CHECK(contains(scattered,
+                 "scatter with counts: rank 0 sends 5 elements to rank 1, which expects 4"));
 }
 
 TEST_CASE("a mismatch fails every rank") {

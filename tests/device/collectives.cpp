@@ -81,6 +81,7 @@ std::vector<Values> results(World& world, Device device) {
   found.push_back(ops::all_reduce(ops::transpose(x, 0, 1), ReduceOp::sum, all));
   found.push_back(ops::all_reduce_async(x, ReduceOp::min, all).wait());
   found.push_back(ops::broadcast(x, 1, all));
+  found.push_back(ops::shift(ops::transpose(x, 0, 1), 1, all));
   const Tensor sends = row_counts(world, true, device);
   const Tensor receives = row_counts(world, false, device);
   found.push_back(ops::all_to_all_rows(x, sends, receives, 7, ops::RowOrder::by_group, all));

@@ -205,6 +205,17 @@ TEST_CASE("a missing kernel is an error that names the operator and the device")
       "scope");
 }
 
+TEST_CASE("an error that a kernel finds in its place of the queue names the operator at the wait") {
+  const Device device = adversary();
+  const Tensor table = ops::to_device(zeros({3, 2}), device);
+  const Tensor rows = ops::to_device(from_values<std::int64_t>({0, 7}, {2}), device);
+  const Tensor late = ops::add_scalar(ops::index_select(table, rows, 0), 1);  // only queued
+  const std::string error = error_of([&] { to_doubles(late); });
+  INFO(error);
+  CHECK(error.starts_with("index_select: "));
+  CHECK(error_of([&] { synchronize(device); }) == "no error");
+}
+
 TEST_CASE("a fallback to the host happens in its scope only, and is counted and listed") {
   const Device device = adversary();
   const Tensor x = ops::to_device(from_values<float>({1, 2, 3, 4}, {2, 2}), device);

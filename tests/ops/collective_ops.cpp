@@ -14,6 +14,7 @@ import tessera.base;
 import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
+import tessera.autograd;
 import tessera.collective;
 import tessera.ops;
 
@@ -147,6 +148,52 @@ TEST_CASE("broadcast gives every rank the root's tensor, a strided one too") {
       check(equal(ops::broadcast(cut, root, world.everyone()), wanted), "broadcast");
     }
   });
+}
+
+TEST_CASE("shift gives every rank the tensor of the rank before it, and its gradient goes back") {
+  on_ranks([](World& world, int ranks) {
+    const int rank = world.rank();
+    const auto at = [&](std::int64_t places) {
+      return static_cast<int>(((rank + places) % ranks + ranks) % ranks);
+    };
+    for (const std::int64_t by : {-5, -1, 0, 1, 2, 7}) {
+      const std::string what = "shift by " + std::to_string(by);
+      for (const DType dtype : {DType::f32, DType::u8}) {
+        const Tensor x = part(numbered({4, 6}, dtype, rank), 1, 2, 1);
+        const Tensor wanted = part(numbered({4, 6}, dtype, at(-by)), 1, 2, 1);
+        check(equal(ops::shift(x, by, world.everyone()), wanted), what);
+      }
+      // y is multiplied by w, so x has the w of the rank that received it.
+      Tensor x = numbered({3, 2}, DType::f64, rank);
+      Tensor w = numbered({3, 2}, DType::f64, rank + 1);
+      x.set_requires_grad();
+      w.set_requires_grad();
+      const Tensor loss = ops::sum(ops::mul(ops::shift(x, by, world.everyone()), w));
+      const std::vector<Tensor> first = gradients(std::vector{loss}, std::vector{Tensor()},
+                                                  std::vector{x}, {.create_graph = true});
+      check(equal(detached(first[0]), numbered({3, 2}, DType::f64, at(by) + 1)),
+            what + ": gradient");
+      // The gradient of the sum of its squares: 2 w, on the rank whose w it was.
+      backward(ops::sum(ops::square(first[0])));
+      check(equal(w.grad(), ops::mul_scalar(numbered({3, 2}, DType::f64, rank + 1), 2)),
+            what + ": second gradient");
+    }
+    check(ops::shift(numbered({0, 4}, DType::f32), 1, world.everyone()).shape() == Dims{0, 4},
+          "no elements");
+  });
+}
+
+TEST_CASE("shift goes around each group of a mesh axis, and needs no other rank on meta") {
+  collective::run_threads(6, [](World& world) {
+    const DeviceMesh mesh = DeviceMesh::make({"a", "b"}, {2, 3});
+    const Tensor x = numbered({2, 2}, DType::f32, world.rank());
+    const auto group = ops::GroupArgument::of(mesh.group(mesh.axis_index("b"), world.rank()));
+    const int row = world.rank() / 3;
+    const int before = 3 * row + (world.rank() % 3 + 2) % 3;
+    check(equal(ops::shift(x, 1, group), numbered({2, 2}, DType::f32, before)), "along b");
+  });
+  const auto group = ops::GroupArgument::of(std::vector{0, 1, 2});
+  CHECK(ops::shift(empty({5, 3}, DType::f32, meta), 1, group).shape() == Dims{5, 3});
 }
 
 TEST_CASE("a shard of the wrong size is an error that says which one was expected") {

@@ -81,6 +81,10 @@ void all_reduce_(const Tensor& x, ReduceOp op, Ranks group);
 Tensor all_to_all(const Tensor& shard, std::int64_t from_dim, std::int64_t from_extent,
                   std::int64_t to_dim, Ranks group);
 Tensor broadcast(const Tensor& x, int root, Ranks group);
+/// Around the ring of the group's ranks, which all have one shape and type: the x of the rank `by`
+/// places before this one, where the last precedes the first; `by` may be negative. Has a gradient:
+/// the shift back.
+Tensor shift(const Tensor& x, std::int64_t by, Ranks group);
 
 /// The order of rows that belong to groups and come from, or go to, ranks: by rank and then by
 /// group, or by group and then by rank.

@@ -1,0 +1,50 @@
+export module tessera.calls:call;
+
+import tessera.base;
+
+export namespace tessera::collective {
+
+enum class CallKind : std::uint8_t {
+  barrier,
+  all_reduce,
+  all_gather,
+  reduce_scatter,
+  all_to_all,
+  all_to_all_counts,
+  broadcast,
+  scatter,
+  scatter_counts,
+  gather,
+  reduce,
+  shift,
+  all_gather_segments,
+  reduce_scatter_segments,
+  all_reduce_segments,
+  send,
+  receive,
+};
+
+std::string_view name_of(CallKind kind);
+
+/// What must agree among the ranks of a group for one call; compared at every call.
+struct Call {
+  CallKind kind = CallKind::barrier;
+  DType dtype = DType::u8;
+  ReduceOp reduce = ReduceOp::sum;
+  std::int32_t root = -1;   ///< rank within the group, for calls that have a root
+  std::int64_t count = 0;   ///< elements, as the call counts them
+  std::uint64_t shape = 0;  ///< hash of what else must agree (the extents of segments)
+  friend bool operator==(const Call&, const Call&) = default;
+};
+
+/// "all_reduce(f32, 128, sum)", "broadcast(f32, 7, root 2)", "barrier()"; with the name of what it
+/// moves, where that was noted.
+std::string to_string(const Call& call);
+
+/// A number for the name of what calls over segments move, such as a group of parameters. Errors
+/// about ranks whose calls differ show the name.
+std::int64_t identity_of(std::string_view name);
+/// Says that calls with this `shape` move what has this identity.
+void note_call(std::uint64_t shape, std::int64_t identity);
+
+}  // namespace tessera::collective

@@ -1,0 +1,69 @@
+export module tessera.calls:forms;
+
+import tessera.base;
+import :call;
+import :segments;
+
+export namespace tessera::collective {
+
+/// Elements of one member's source that one rank reads, and where they go in what that rank writes.
+struct Read {
+  std::int64_t from = 0;   ///< first element in the member's source
+  std::int64_t count = 0;  ///< 0: the rank reads nothing of this member
+  std::int64_t to = 0;     ///< first element in the reader's destination
+  friend bool operator==(const Read&, const Read&) = default;
+};
+
+/// Which read is asked for.
+struct Pair {
+  const Call& call;
+  const Segment& array;  ///< of lists: one of their tensors
+  int size;              ///< of the group
+  int reader;
+  int member;
+  /// With counts: where what the member sends to each rank begins in its source, and where what the
+  /// reader receives from each begins in its destination (one more than ranks). Each rank knows its
+  /// own only: null for others.
+  const std::int64_t* send_begins = nullptr;
+  const std::int64_t* receive_begins = nullptr;
+};
+
+/// What is done with the reads of all members.
+enum class Combine : std::uint8_t {
+  copy,    ///< each goes to its own place
+  reduce,  ///< all have one length and go to one place, reduced in the order of the members
+};
+
+/// A kind of call as data: who reads what of whom. What is published, pulled and sent to other
+/// machines, the bytes, the texts and the checks follow from it.
+struct CallForm {
+  CallKind kind;
+  std::string_view name;
+  /// Null: nothing moves.
+  Read (*read)(const Pair&) = nullptr;
+  Combine combine = Combine::copy;
+  /// What Call::root is: "root"; "": the kind has none.
+  std::string_view number = {};
+  /// A list of tensors, of which peers may continue to read the sources after the end of the call.
+  bool list = false;
+  /// How much a rank sends to another one differs from pair to pair, and is compared by pairs.
+  bool counts = false;
+  /// Of a reduction in two phases: what each rank reads, in the second one, of the parts that each
+  /// member has reduced in the first one.
+  Read (*gather)(const Pair&) = nullptr;
+  /// The reads of a reduction in one phase instead, where that is faster: of little data.
+  Read (*at_once)(const Pair&) = nullptr;
+};
+
+const CallForm& form_of(CallKind kind);
+
+/// First element of a rank's piece when `count` elements are cut for `size` ranks, at multiples of
+/// a cache line.
+std::int64_t piece_begin(std::int64_t count, std::size_t element, int size, int rank);
+
+/// Bytes that `rank` must receive in the call; of a reduction in two phases, as many as where its
+/// pieces are of equal length.
+std::int64_t received_bytes(const Call& call, std::span<const Segment> arrays, int rank, int size,
+                            const std::int64_t* receive_begins);
+
+}  // namespace tessera::collective

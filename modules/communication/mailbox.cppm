@@ -1,0 +1,60 @@
+module tessera.communication:mailbox;
+
+import tessera.base;
+import tessera.calls;
+import tessera.ranks;
+import :group_view;
+import :remote_sender;
+
+namespace tessera::collective {
+
+/// Messages between this rank and single members of its group.
+class Mailbox {
+ public:
+  /// Tickets of receives begin here: those of collectives are smaller.
+  static constexpr std::uint64_t first_ticket = std::uint64_t{1} << 63;
+
+  Mailbox(const GroupView& group, const RemoteSender& remote);
+
+  void send(const void* source, std::int64_t count, DType dtype, int to, int tag);
+  /// Returns the ticket of the receive.
+  std::uint64_t receive(void* destination, std::int64_t count, DType dtype, int from, int tag);
+  std::uint64_t next_ticket() const { return next_ticket_; }
+  /// Returns when the receive is complete; earlier ones with the same sender and tag are then too.
+  void wait(std::uint64_t ticket);
+  bool done(std::uint64_t ticket) const;
+  /// Completes the receives whose messages are here. Returns whether none remains.
+  bool progress();
+
+ private:
+  /// A receive that was issued and has not found its message.
+  struct Receive {
+    std::uint64_t ticket;
+    std::byte* destination;
+    Call call;
+    int from;
+    int tag;
+  };
+  /// Shared memory that belongs to one slot of one channel, grown as needed.
+  struct SlotMemory {
+    std::uint64_t offset = 0;
+    std::size_t bytes = 0;
+  };
+
+  Channel& channel(int from, int to);
+  MessageBlock* next_block(MessageBlock& block) const;
+  /// The first message of those that were sent that the receive waits for; null: not here yet.
+  Message* find(const Receive& receive, Channel& line, std::uint64_t sent) const;
+  void take(const Receive& receive, Message& message) const;
+  bool advance(const Receive& receive, bool block);
+
+  const GroupView& group_;
+  const RemoteSender& remote_;
+  std::vector<std::vector<SlotMemory>> slot_memory_;  // of the channel to each member
+  std::vector<Channel*> lines_to_;                    // by member; null: not used yet
+  std::vector<Channel*> lines_from_;
+  std::deque<Receive> receives_;
+  std::uint64_t next_ticket_ = first_ticket;
+};
+
+}  // namespace tessera::collective

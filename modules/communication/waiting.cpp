@@ -1,0 +1,176 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <string>
+module tessera.communication;
+
+import tessera.base;
+import tessera.device;
+import tessera.calls;
+import tessera.ranks;
+import :communicator;
+import :engine;
+import :state;
+
+namespace tessera::collective {
+namespace {
+
+inline void pause_briefly() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace
+
+/// A wait that has become a long one: finds out that the other rank is gone, reports the wait once
+/// on stderr, and ends it at the time limit. The same for calls and for the shared lock.
+class WorldState::LongWait {
+ public:
+  LongWait(WorldState& state, double report_after)
+      : state_(state), control_(*state.control), patience_(state.timeout, report_after) {}
+  LongWait(const LongWait&) = delete;
+  LongWait& operator=(const LongWait&) = delete;
+  ~LongWait() {
+    state_.own_record().waiting_for.store(-1, std::memory_order_relaxed);
+    if (reports_) {
+      control_.wait_reporter.store(-1);
+    }
+  }
+
+  /// Call it in every round of the wait for `peer`, at least every half second; `what` is evaluated
+  /// only for a message. Throws when the wait is in vain.
+  template <class What>
+  void look(int peer, const What& what) {
+    state_.own_record().waiting_for.store(peer, std::memory_order_relaxed);
+    const double waited = patience_.waited();
+    if (waited > next_check_) {
+      next_check_ = waited + 0.25;
+      check_alive(peer);
+    }
+    if (waited > patience_.limit()) {
+      state_.fail_published(describe(peer, waited, what()));
+    }
+    if (patience_.is_due(waited)) {
+      std::int32_t nobody = -1;  // one rank speaks for all
+      if (control_.wait_reporter.compare_exchange_strong(nobody, state_.rank)) {
+        patience_.reported();
+        reports_ = true;
+        log(LogLevel::warning,
+            fmt::format("{}; the run continues when rank {} does, or fails after {:.0f} s",
+                        describe(peer, waited, what()), culprit(peer), patience_.limit()));
+      }
+    }
+  }
+
+ private:
+  /// The rank at the end of the chain of those that wait for each other.
+  int culprit(int peer) const {
+    int last = peer;
+    for (int hops = 0; hops < state_.size; ++hops) {
+      const std::int32_t next = control_.ranks()[last].waiting_for.load(std::memory_order_relaxed);
+      if (next < 0) {
+        return last;
+      }
+      last = next;
+    }
+    return peer;  // they wait in a circle
+  }
+
+  Process process_of_rank(int number) const {
+    const RankRecord& record = control_.ranks()[number];
+    return {record.process.load(), record.process_start.load()};
+  }
+
+  std::string describe(int peer, double waited, const std::string& what) const {
+    const int last = culprit(peer);
+    std::string text =
+        fmt::format("{}: {} has waited {:.1f} s for {}", what, control_.describe_rank(state_.rank),
+                    waited, control_.describe_rank(peer));
+    if (last != peer) {
+      text += fmt::format(", and that one for {}", control_.describe_rank(last));
+    }
+    text += fmt::format("; the last call of rank {}: {}", last,
+                        control_.last_call(*state_.region, last));
+    const Process process = process_of_rank(last);
+    if (process.id > 0 && state_of(process) == ProcessState::stopped) {
+      text += fmt::format("; rank {} is stopped: `kill -CONT {}` lets it run", last, process.id);
+    }
+    return text;
+  }
+
+  /// A launcher that is not ours may not tell that a rank has died; our own does it better.
+  void check_alive(int peer) {
+    if (control_.joined == 0) {
+      return;
+    }
+    const Process process = process_of_rank(peer);
+    if (process.id > 0 && state_of(process) == ProcessState::gone &&
+        control_.ranks()[peer].ended.load() == 0) {
+      // In this rank's name: the dead one cannot print it.
+      state_.fail_published(fmt::format(
+          "rank {}, for which this rank waits, has died at step {}; its last call: {}", peer,
+          control_.ranks()[peer].step.load(), control_.last_call(*state_.region, peer)));
+    }
+  }
+
+  WorldState& state_;
+  Control& control_;
+  Patience patience_;
+  double next_check_ = 0.25;
+  bool reports_ = false;
+};
+
+void WorldState::lock() {
+  if (control->lock.try_lock(rank)) {
+    return;
+  }
+  LongWait wait(*this, std::min(report_after, Patience::reported_after));
+  control->lock.lock(rank, [&](int owner) {
+    throw_if_failed();
+    wait.look(owner, [] { return std::string("the lock of the shared memory"); });
+  });
+}
+
+void WorldState::wait_slow(Counter& counter, std::uint64_t target, const WaitReason& reason) {
+  if (spin_) {
+    for (int i = 0; i < 800; ++i) {  // some 40 microseconds
+      pause_briefly();
+      if (counter.load() >= target) {
+        return;
+      }
+    }
+  }
+  const auto what = [&] {
+    return fmt::format("{}, call {} of group {}", to_string(*reason.call), reason.sequence,
+                       describe_group(*reason.group));
+  };
+  LongWait wait(*this, report_after);
+  RankRecord& peer = control->ranks()[reason.peer];
+  while (true) {
+    throw_if_failed();
+    const bool ended = peer.ended.load(std::memory_order_acquire) != 0;
+    bool others = progress_others(reason.self);
+    others |= poll_devices();
+    if (reason.idle != nullptr) {
+      others |= reason.idle->progress_held();
+    }
+    const std::uint64_t seen = counter.load();
+    if (seen >= target) {
+      return;
+    }
+    if (ended && !reason.sent) {
+      fail_published(fmt::format(
+          "{}: rank {} waits for rank {}, which has ended; the last call of rank {}: "
+          "{}",
+          what(), rank, reason.peer, reason.peer, control->last_call(*region, reason.peer)));
+    }
+    wait.look(reason.peer, what);
+    counter.sleep(seen, others ? look_others_ : look_failed_);
+  }
+}
+
+}  // namespace tessera::collective

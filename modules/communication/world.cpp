@@ -1,0 +1,169 @@
+module;
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <numeric>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+module tessera.communication;
+
+import tessera.base;
+import tessera.mesh;
+import tessera.device;
+import tessera.ranks;
+import :buffer;
+import :communicator;
+import :state;
+import :world;
+
+namespace tessera::collective {
+namespace {
+
+// A thread of the thread transport has its own world, every other thread the process's.
+thread_local World* world_of_thread = nullptr;
+std::atomic<World*> world_of_process{nullptr};
+
+constexpr std::size_t lone_arena = std::size_t{1} << 36;  // address space, not memory
+
+std::unique_ptr<World> make_lone(int rank, int size, Transport transport) {
+  auto region = Region::create(lone_arena, false);
+  Control::create(*region, 1);
+  return std::make_unique<World>(
+      RankPlace{.region = std::move(region), .rank = rank, .size = size, .transport = transport});
+}
+
+}  // namespace
+
+World::World(const RankPlace& place) : state_(std::make_shared<WorldState>(place)) {
+  if (transport() == Transport::threads) {
+    world_of_thread = this;
+  } else if (transport() == Transport::fake && world_of_process.load() != nullptr) {
+    // A simulated world, which is for planning, does not replace the real one.
+  } else {
+    world_of_process.store(this);
+  }
+}
+
+World::~World() {
+  if (world_of_thread == this) {
+    world_of_thread = nullptr;
+  }
+  World* self = this;
+  world_of_process.compare_exchange_strong(self, nullptr);
+  state_->close();
+}
+
+std::unique_ptr<World> World::single() { return make_lone(0, 1, Transport::single); }
+
+std::unique_ptr<World> World::fake(int rank, int size) {
+  if (rank < 0 || rank >= size) {
+    fail_input({.thing = "world",
+                .wrong = "the simulated rank must be at least 0 and below the simulated size"});
+  }
+  return make_lone(rank, size, Transport::fake);
+}
+
+World& World::current() {
+  if (world_of_thread != nullptr) {
+    return *world_of_thread;
+  }
+  if (World* world = world_of_process.load()) {
+    return *world;
+  }
+  // Leaked: tensors may use it while statics are destroyed.
+  static World* const alone = single().release();
+  World* none = nullptr;
+  world_of_process.compare_exchange_strong(none, alone);
+  return *world_of_process.load();
+}
+
+RankContext::RankContext() : world_(&World::current()), rank_(current_rank()) {}
+
+RankContext::Scope::Scope(const RankContext& context)
+    : before_(std::exchange(world_of_thread, context.world_)), rank_before_(current_rank()) {
+  set_current_rank(context.rank_);
+}
+RankContext::Scope::~Scope() {
+  set_current_rank(rank_before_);
+  world_of_thread = before_;
+}
+
+int World::rank() const { return state_->rank; }
+int World::size() const { return state_->size; }
+int World::ranks_here() const { return state_->ranks_here; }
+int World::number_here() const { return state_->number_here; }
+Transport World::transport() const { return state_->transport; }
+
+Communicator& World::communicator(std::span<const int> ranks, std::string_view name) {
+  return state_->communicator(ranks, name);
+}
+
+Communicator& World::everyone() {
+  std::vector<int> all(static_cast<std::size_t>(size()));
+  std::iota(all.begin(), all.end(), 0);
+  return communicator(all);
+}
+
+SharedBuffer World::allocate(std::size_t bytes) { return state_->allocate_buffer(bytes); }
+
+std::shared_ptr<void> World::allocate_for_peers(std::size_t bytes) {
+  return state_->allocate_for_peers(bytes);
+}
+
+bool World::peers_reach(const void* data) const {
+  return size() > 1 && state_->region->contains(data);
+}
+
+namespace {
+
+[[maybe_unused]] const bool installed = [] {
+  set_memory_for_peers([](std::size_t bytes) -> std::shared_ptr<void> {
+    World* const world = world_of_thread != nullptr ? world_of_thread : world_of_process.load();
+    return world == nullptr ? nullptr : world->allocate_for_peers(bytes);
+  });
+  return true;
+}();
+
+}  // namespace
+
+void World::set_progress(std::int64_t step, std::string_view where) {
+  RankRecord& own = state_->own_record();
+  own.step.store(step, std::memory_order_relaxed);
+  own.where.store(where);
+}
+
+bool World::publish_error(std::string_view text, ErrorKind kind) {
+  return state_->control->publish_error(rank(), text, kind);
+}
+
+bool World::failed() const { return state_->control->failed.load() != 0; }
+void World::throw_if_failed() const { state_->throw_if_failed(); }
+FirstError World::first_error() const { return state_->control->first_error(); }
+
+bool World::interrupt_requested() const {
+  if (wrote_to_closed_pipe()) {
+    state_->control->interrupts.store(1);
+  }
+  return state_->control->interrupts.load(std::memory_order_relaxed) != 0;
+}
+bool World::interrupt_agreed() {
+  const std::int32_t mine = interrupt_requested() ? 1 : 0;
+  std::int32_t any = mine;
+  everyone().all_reduce(&mine, &any, 1, DType::i32, ReduceOp::max);
+  return any != 0;
+}
+void World::request_interrupt() { state_->control->interrupts.store(1); }
+
+bool World::background() const { return state_->background; }
+void World::set_background(bool background) { state_->background = background; }
+
+void World::set_timeout(double seconds) { state_->timeout = seconds; }
+
+std::string World::recent_calls(int calls_per_rank) const {
+  return state_->control->recent_calls(*state_->region, calls_per_rank);
+}
+
+}  // namespace tessera::collective

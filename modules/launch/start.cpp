@@ -1,0 +1,311 @@
+module;
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+module tessera.launch;
+
+import tessera.base;
+import tessera.calls;
+import tessera.mesh;
+import tessera.ranks;
+import tessera.machines;
+import tessera.communication;
+import :start;
+import :runner;
+
+namespace tessera::collective {
+namespace {
+
+/// The forked ranks, and what the parent knows about them.
+class Children {
+ public:
+  Children(Control& control, Region& region) : control_(control), region_(region) {}
+
+  void add(pid_t process) {
+    processes_.push_back(process);
+    stopped_.emplace_back();
+  }
+  bool any_alive() const {
+    return std::any_of(processes_.begin(), processes_.end(), [](pid_t p) { return p > 0; });
+  }
+  void kill_all() const {
+    for (const pid_t process : processes_) {
+      if (process > 0) {
+        kill(process, SIGKILL);
+      }
+    }
+  }
+  int code() const { return code_; }
+
+  /// Takes the children that have ended; one that died fails the run. Notes which are stopped.
+  void reap(bool killed_by_parent) {
+    for (std::size_t rank = 0; rank < processes_.size(); ++rank) {
+      for (int status = 0; processes_[rank] > 0;) {
+        const pid_t got = waitpid(processes_[rank], &status, WNOHANG | WUNTRACED | WCONTINUED);
+        if (got == 0 || (got < 0 && errno == EINTR)) {
+          break;
+        }
+        if (got > 0 && WIFSTOPPED(status)) {
+          stopped_[rank].emplace();
+        } else if (got > 0 && WIFCONTINUED(status)) {
+          stopped_[rank].reset();
+          auto reporter = static_cast<std::int32_t>(rank);
+          control_.wait_reporter.compare_exchange_strong(reporter, -1);
+        } else {
+          processes_[rank] = 0;
+          note_end(rank, got < 0 ? 0 : status, killed_by_parent);
+        }
+      }
+    }
+  }
+
+  /// A rank that is stopped while nobody waits for it is reported by this process.
+  void report_stopped(double after) {
+    for (std::size_t rank = 0; rank < processes_.size(); ++rank) {
+      std::optional<Stopwatch>& stopped = stopped_[rank];
+      std::int32_t nobody = -1;
+      // A rank that waits for it knows more: it is given time to report first.
+      if (processes_[rank] > 0 && stopped && stopped->waited() > after + 2 &&
+          control_.wait_reporter.compare_exchange_strong(nobody, static_cast<int>(rank))) {
+        log(LogLevel::warning,
+            fmt::format("{} has been stopped for {:.0f} s; `kill -CONT {}` lets it run",
+                        control_.describe_rank(static_cast<int>(rank)), stopped->waited(),
+                        processes_[rank]));
+      }
+    }
+  }
+
+ private:
+  Control& control_;
+  Region& region_;
+  void note_end(std::size_t rank, int status, bool killed_by_parent) {
+    if (WIFEXITED(status)) {
+      control_.ranks()[rank].ended.store(1);
+      code_ = code_ != 0 ? code_ : WEXITSTATUS(status);
+    } else if (WIFSIGNALED(status) && !killed_by_parent) {
+      const std::int64_t step = control_.ranks()[rank].step.load();
+      const std::string where = control_.ranks()[rank].where.load();
+      control_.publish_error(
+          -1,
+          fmt::format("rank {} was killed by signal {} ({}){}{}{}; its last call: {}", rank,
+                      WTERMSIG(status), strsignal(WTERMSIG(status)),
+                      step >= 0 ? fmt::format(" at step {}", step) : "",
+                      where.empty() ? "" : " in ", where,
+                      control_.last_call(region_, static_cast<int>(rank))),
+          ErrorKind::run, true);
+    }
+  }
+
+  std::vector<pid_t> processes_;  // 0 once it has ended
+  std::vector<std::optional<Stopwatch>> stopped_;
+  int code_ = 0;
+};
+
+[[noreturn]] void run_child(const std::shared_ptr<Region>& region, int rank,
+                            const LaunchOptions& options, const RankFunction& run, pid_t parent,
+                            SignalQueue& signals) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) {
+    _exit(1);  // the parent died before the line above
+  }
+  signals.leave();
+  // A terminal or `timeout` sends its signal to the whole group: in a rank it is a request too. The
+  // parent decides what a second one does.
+  std::optional<SignalThread> thread;
+  int code = 0;
+  try {
+    thread.emplace();
+    code = run_rank(region, rank, options, Transport::shm, run);
+  } catch (const Error& error) {
+    reinterpret_cast<Control*>(region->base())->publish_error(rank, error.what(), error.kind());
+    code = exit_code_of(error.kind());
+  }
+  std::fflush(nullptr);
+  _exit(code);
+}
+
+/// One rank runs in this process: easy to debug, and nothing to share.
+int launch_lone(const LaunchOptions& options, const RankFunction& run) {
+  const auto region = Region::create(arena_bytes(options), false);
+  Control* control = Control::create(*region, 1);
+  check_room(*region, options);
+  int code = 0;
+  {
+    const HeldSignals held;
+    const ServedSignals served(*control, true);
+    const SignalThread thread;
+    code = run_rank(region, 0, options, Transport::single, run);
+  }
+  return finish(*control, *region, options, code);
+}
+
+}  // namespace
+
+std::size_t arena_bytes(const LaunchOptions& options) {
+  if (options.arena_bytes != 0) {
+    return options.arena_bytes;
+  }
+  return static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) *
+         static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+}
+
+void check_room(const Region& region, const LaunchOptions& options) {
+  if (options.needed_bytes > region.bytes()) {
+    fail_input({.thing = "launch",
+                .wrong = fmt::format("{} ranks need {} of shared memory and there is room for {}",
+                                     options.ranks, format_bytes(options.needed_bytes),
+                                     format_bytes(region.bytes())),
+                .advice = "use fewer parameters, a machine with more memory, or raise `ulimit -v` "
+                          "and `ulimit -f`"});
+  }
+}
+
+RankIdentity::RankIdentity(int rank) : before_(current_rank()) { set_current_rank(rank); }
+
+RankIdentity::~RankIdentity() { set_current_rank(before_); }
+
+int run_rank(const std::shared_ptr<Region>& region, int rank, const LaunchOptions& options,
+             Transport transport, const RankFunction& run, Bridge* bridge) {
+  auto* control = reinterpret_cast<Control*>(region->base());
+  const RankIdentity identity(rank);
+  if (transport != Transport::threads) {
+    set_log_rank(rank);
+  }
+  ErrorKind kind = ErrorKind::run;
+  try {
+    World world({.region = region,
+                 .rank = rank,
+                 .size = static_cast<int>(control->size),
+                 .transport = transport,
+                 .bridge = bridge,
+                 .report_seconds = options.report_seconds});
+    if (options.timeout_seconds > 0) {
+      world.set_timeout(options.timeout_seconds);
+    }
+    // Published before the world ends: peers must not see an ended rank first.
+    try {
+      return run(world);
+    } catch (const Error& error) {
+      kind = error.kind();
+      world.publish_error(error.what(), kind);
+    } catch (const std::exception& error) {
+      world.publish_error(error.what(), kind);
+    } catch (...) {
+      world.publish_error("unknown exception", kind);
+    }
+  } catch (const Error& error) {
+    kind = error.kind();
+    control->publish_error(rank, error.what(), kind);
+  } catch (const std::exception& error) {
+    control->publish_error(rank, error.what(), kind);
+  }
+  return exit_code_of(kind);
+}
+
+int finish(Control& control, Region& region, const LaunchOptions& options, int code,
+           Bridge* bridge) {
+  const FirstError error = control.first_error();
+  if (error.text.empty()) {
+    return code;
+  }
+  if (options.print_error && error.kind != ErrorKind::interrupted &&
+      (bridge == nullptr || bridge->prints_error()) && control.printed.exchange(1) == 0) {
+    std::string text = fmt::format("error: {}\n", to_string(error));
+    const std::string calls = control.recent_calls(region, 4);
+    if (control.failed_in_calls.load() != 0 && !calls.empty()) {
+      text += fmt::format("last calls of each rank:\n{}", calls);
+    }
+    std::fputs(text.c_str(), stderr);
+  }
+  return exit_code_of(error.kind);
+}
+
+int launch(const LaunchOptions& options, const RankFunction& run) {
+  if (options.ranks < 1) {
+    fail_input({.thing = "launch",
+                .wrong = "needs at least one rank",
+                .got = fmt::format("{}", options.ranks)});
+  }
+  if (options.transport != "auto" && options.transport != "shm") {
+    fail_input({.thing = "launch",
+                .wrong = fmt::format("the transport '{}' connects ranks of another launcher, and "
+                                     "this program starts its own",
+                                     options.transport),
+                .advice = "start it with mpirun or srun, or set `mesh.transport` to \"auto\""});
+  }
+  if (options.ranks == 1) {
+    return launch_lone(options, run);
+  }
+  check_limits(options);
+  const auto region = Region::create(arena_bytes(options), true);
+  Control* control = Control::create(*region, options.ranks);
+  check_room(*region, options);
+  HeldSignals held;
+  const ServedSignals served(*control, false);
+  SignalQueue signals;
+  Children children(*control, *region);
+  std::fflush(nullptr);  // or every child would write what is in the buffers
+  const pid_t parent = getpid();
+  for (int rank = 0; rank < options.ranks; ++rank) {
+    const pid_t process = held.fork_rank();
+    if (process == 0) {
+      run_child(region, rank, options, run, parent, signals);
+    }
+    if (process < 0) {
+      const int error = errno;
+      const std::string reason = std::strerror(error);
+      children.kill_all();
+      while (children.any_alive()) {
+        signals.wait(0.05);
+        children.reap(true);
+      }
+      fail({.thing = "launch",
+            .wrong = fmt::format("cannot start rank {} of {} ({})", rank, options.ranks, reason),
+            .advice = error == ENOMEM ? "use fewer ranks, or free memory"
+                                      : "use fewer ranks, or raise the limit on processes "
+                                        "(`ulimit -u`, or that of the control group)"});
+    }
+    children.add(process);
+  }
+  bool killed = false;
+  bool forced = false;
+  auto failed_at = std::chrono::steady_clock::time_point::max();
+  while (children.any_alive()) {
+    signals.wait(0.1);
+    if (served.asked_again() && !forced) {
+      forced = killed = true;
+      children.kill_all();
+    }
+    children.reap(killed);
+    children.report_stopped(options.report_seconds);
+    const auto now = std::chrono::steady_clock::now();
+    if (control->failed.load() != 0 && failed_at > now) {
+      failed_at = now;
+    }
+    if (failed_at <= now && !killed &&
+        std::chrono::duration<double>(now - failed_at).count() > options.grace_seconds) {
+      killed = true;
+      children.kill_all();
+    }
+  }
+  if (forced) {
+    return exit_code_of(ErrorKind::interrupted);
+  }
+  return finish(*control, *region, options, children.code());
+}
+
+}  // namespace tessera::collective

@@ -1,0 +1,76 @@
+export module tessera.launch:start;
+
+import tessera.base;
+import tessera.communication;
+
+export namespace tessera::collective {
+
+struct LaunchOptions {
+  int ranks = 1;                 ///< join_launch: 0 for as many as the launcher has started
+  double timeout_seconds = 0;    ///< limit of every wait; 0: TESSERA_TIMEOUT, else 300
+  double report_seconds = 10;    ///< a wait that lasts longer is reported on stderr, once
+  std::size_t arena_bytes = 0;   ///< address space for shared buffers; 0: the machine's memory
+  std::size_t needed_bytes = 0;  ///< shared memory; an error (input) before any rank starts when
+                                 ///< there is less
+  std::size_t rank_bytes = 0;    ///< memory that each rank needs of its own at least, and
+  int rank_threads = 1;          ///< its threads: an error (input) before any rank starts when the
+                                 ///< machine cannot have so much
+  int machines = 1;              ///< run_threads: machines that the ranks play
+  /// How machines are connected: "auto", "shm" (all ranks are on one), or the name of a transport,
+  /// which needs ranks of another launcher (join_launch).
+  std::string transport = "auto";
+  bool print_error = true;   ///< write the first error to stderr
+  double grace_seconds = 4;  ///< from the first error to killing ranks that do not end
+};
+
+/// What a rank runs: the exit code it wants, or an exception.
+using RankFunction = std::function<int(World&)>;
+
+/// Forks one process for each rank and waits for all (one rank runs in this process). Call it
+/// before any thread exists. Returns the exit code: 0; 1 or 2 by the first error's kind; 130 when
+/// interrupted; else the first non-zero code of a rank. A rank that dies, or a parent that dies,
+/// takes the others along; no shared memory is left behind. In each rank, current_rank() and the
+/// log have its number.
+///
+/// SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU, or a write to a closed pipe in a rank's own
+/// thread sets World::interrupt_requested on all ranks; a second one of the first three, half a
+/// second later or more, ends them. Meanwhile the calling thread, and threads that it starts, have
+/// these signals blocked, and a thread of each process waits for them. Left alone are signals that
+/// this process was started to ignore (nohup), and SIGUSR1 and SIGUSR2 if the program handles them.
+/// A process that a rank forks has its signals as the program had them; one that it starts without
+/// a fork (posix_spawn, system, popen) has them blocked.
+int launch(const LaunchOptions& options, const RankFunction& run);
+
+/// Whether another launcher (mpirun, srun, torchrun) started this process as one of several ranks:
+/// RANK and WORLD_SIZE, or what Open MPI, PMI or Slurm set. One task of one is not: it may launch
+/// ranks itself.
+bool launched_by_other();
+
+/// Whether this process is the one that speaks for the run: rank 0 of another launcher, or any
+/// process that no other launcher started as a rank.
+bool is_first_process();
+
+/// Runs this rank of such a launch: meets the others through a socket named after the user and the
+/// job (TESSERA_JOB, or what the launcher set: several jobs and steps at a time are told apart) and
+/// shares memory with those of its machine as launch does; nothing is left behind. Ranks of other
+/// machines are reached through options.transport. One of the ranks prints the first error. Returns
+/// the exit code, as launch. The signals are as for launch.
+int join_launch(const LaunchOptions& options, const RankFunction& run);
+
+/// Error (input): `name` is not "auto", "shm" or the name of a transport that a plugin provides.
+void check_transport(std::string_view name);
+
+/// Call it when a process that another launcher started as a rank ends with an error before it has
+/// joined. The other ranks then end too, instead of waiting for this one, and the error is printed
+/// once: `print` is called in rank 0; in another rank only when rank 0 has not failed before it
+/// joined as well, or cannot be reached. Takes at most a few seconds. In any other process, and
+/// after a rank has met the others, it calls `print` and returns.
+void report_refusal(std::string_view text, ErrorKind kind, const std::function<void()>& print);
+
+/// Runs `ranks` ranks as threads of this process, each with its current_rank(), and rethrows the
+/// first error. With several `machines` the ranks share memory in as many groups of consecutive
+/// ranks, and everything else goes through the messages of a transport.
+void run_threads(int ranks, const std::function<void(World&)>& run,
+                 const LaunchOptions& options = {});
+
+}  // namespace tessera::collective

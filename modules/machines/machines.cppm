@@ -1,0 +1,7 @@
+// Several machines: what ranks of one tell those of the others, and how messages move.
+export module tessera.machines;
+
+export import :transport;  // MessageTransport: how messages move between machines; a kind of plugin
+export import :wire;       // what messages consist of
+export import :bridge;     // Bridge: connects the region of one machine with those of the others
+export import :loopback;   // a transport between threads that play machines, for tests

@@ -1,0 +1,75 @@
+export module tessera.machines:wire;
+
+import tessera.base;
+import tessera.ranks;
+import :transport;
+
+export namespace tessera::collective {
+
+/// Bytes of a head, written and read by one program on machines of one kind.
+class Writer {
+ public:
+  template <class T>
+  inline void put(const T& value) {
+    const auto* from = reinterpret_cast<const std::byte*>(&value);
+    bytes.insert(bytes.end(), from, from + sizeof(T));
+  }
+  void put(std::string_view text);
+  void append(const void* data, std::size_t size);
+  std::vector<std::byte> bytes;
+};
+class Reader {
+ public:
+  explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
+  template <class T>
+  inline T get() {
+    T value;
+    take(&value, sizeof(T));
+    return value;
+  }
+  std::string text();
+  /// The next bytes, in place.
+  std::span<const std::byte> take(std::size_t size);
+
+ private:
+  void take(void* to, std::size_t size);
+  std::span<const std::byte> bytes_;
+};
+
+/// What a message is about: the first byte of its head.
+enum class Topic : std::uint8_t {
+  call,       ///< a rank has issued a call: what it publishes, and the data that the machine reads
+  result,     ///< the second phase of a call: the reduced piece
+  message,    ///< from one rank of a group to another
+  state,      ///< what a rank does: progress, waits, the flight recorder
+  error,      ///< the first error of a machine
+  interrupt,  ///< a request to stop
+  printed,    ///< the error is on stderr
+  ended,      ///< a rank has ended
+};
+
+/// A message to be sent. `owned` lives until it has left.
+struct Outgoing {
+  int to = -1;
+  std::vector<std::byte> head{};
+  std::vector<MessageTransport::Part> parts{};
+  std::function<void()> left{};
+  std::shared_ptr<const void> owned{};
+};
+
+/// Writes the name of a group: its ranks and its own name.
+void put_group(Writer& writer, GroupBlock& group);
+
+/// Parts of at least this size are received where they belong; smaller ones travel in the head.
+inline constexpr std::size_t large_part = std::size_t{32} << 10;
+inline constexpr std::size_t largest_part = std::size_t{512} << 20;
+
+/// A range of bytes that a call publishes, relative to a base: the ranges of one base keep their
+/// distances on the other machine.
+struct PartRange {
+  std::uint32_t base = 0;
+  std::uint64_t begin = 0;
+  std::uint64_t bytes = 0;
+};
+
+}  // namespace tessera::collective
