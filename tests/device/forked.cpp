@@ -1,9 +1,17 @@
-// Devices that are counted before the ranks are forked. In a process of its own: in that of the
-// other tests devices are open already.
-#include <cstdint>
+// Devices of ranks that are processes: counted before the fork, and waited for when another rank
+// has died. In a process of its own: in that of the other tests devices are open already.
+#include <sys/mman.h>
+
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <exception>
 #include <fstream>
+#include <new>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "catch.hpp"
@@ -50,4 +58,35 @@ TEST_CASE("devices are counted before ranks are forked, and opened in each rank"
   });
   CHECK(code == 0);
   CHECK_FALSE(has_device_memory());
+}
+
+TEST_CASE("a wait for a device ends when another rank is killed, and names that rank",
+          "[.forked]") {
+  using Text = std::array<char, 1000>;
+  void* const shared =
+      mmap(nullptr, sizeof(Text), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  REQUIRE(shared != MAP_FAILED);
+  auto* const told = new (shared) Text{};
+  adversary();
+  const int code =
+      collective::launch({.ranks = 2, .print_error = false}, [&](collective::World& world) {
+        const Tensor x = full({5}, 1, DType::f32, adversary(world.number_here()));
+        if (world.rank() == 1) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(300));  // rank 0 waits by then
+          std::raise(SIGKILL);
+        }
+        const Tensor sum = ops::all_reduce(x, ReduceOp::sum, world.everyone());
+        try {
+          to_doubles(sum);  // the host waits for the device, which waits for rank 1
+        } catch (const std::exception& error) {
+          std::strncpy(told->data(), error.what(), told->size() - 1);
+          throw;
+        }
+        return 0;
+      });
+  CHECK(code == 1);
+  const std::string text = told->data();
+  INFO(text);
+  CHECK(text.find("rank 1") != std::string::npos);
+  munmap(shared, sizeof(Text));
 }

@@ -59,7 +59,8 @@ struct QueuedCall {
   collective::RankContext rank = {};
   std::vector<Tensor> in = {};
   std::vector<Tensor> out = {};
-  std::exception_ptr error = nullptr;  // written in the stream, read after its event
+  /// Written in the stream, read after its event.
+  std::shared_ptr<std::exception_ptr> error = std::make_shared<std::exception_ptr>();
   const bool observed = collective::is_observed();
   const std::int64_t queued = observed ? collective::steady_nanoseconds() : 0;
   std::vector<collective::StreamedActivity> record = {};  // likewise
@@ -73,7 +74,7 @@ struct QueuedCall {
       execute();
       record = scope.calls();
     } catch (...) {
-      error = std::current_exception();
+      *error = std::current_exception();
       publish();
       throw;
     }
@@ -93,7 +94,7 @@ struct QueuedCall {
   /// Stops the other ranks, which wait for this one, before anybody waits for the stream.
   void publish() const noexcept {
     try {
-      std::rethrow_exception(error);
+      std::rethrow_exception(*error);
     } catch (const Error& failure) {
       collective::World::current().publish_error(failure.what(), failure.kind());
     } catch (const std::exception& failure) {
@@ -208,7 +209,14 @@ class QueuedCollective final : public PendingCollective {
 
   void complete(const Tensor&) override {
     if (!(stream_.device() == cpu)) {
-      current_stream(stream_.device()).wait(done_);  // the stream itself raises errors
+      const Stream reader = current_stream(stream_.device());
+      reader.wait(done_);
+      // Whoever waits for what the reader computes from the result must see the error too.
+      reader.launch([error = call_->error] {
+        if (*error != nullptr) {
+          std::rethrow_exception(*error);
+        }
+      });
       return;
     }
     const std::int64_t from = call_->observed ? collective::steady_nanoseconds() : 0;
@@ -217,8 +225,8 @@ class QueuedCollective final : public PendingCollective {
       report(*call_, from, collective::steady_nanoseconds());
     }
     written_.clear();
-    if (call_->error != nullptr) {
-      std::rethrow_exception(call_->error);
+    if (*call_->error != nullptr) {
+      std::rethrow_exception(*call_->error);
     }
     if (!sources_.empty()) {
       keep_until_read(std::move(sources_), group_.stream_communicator());
