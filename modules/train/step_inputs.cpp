@@ -23,7 +23,7 @@ std::string input_of(const nn::ParameterPointer& parameter) {
 void add_parameter(std::map<std::string, Tensor>& all, const std::string& name,
                    nn::Parameter& parameter) {
   all.emplace(parameter_input(name), local_of(parameter.value));
-  if (parameter.places.gradient && parameter.value.requires_grad()) {
+  if (parameter.attached<nn::MemoryPlaces>().gradient && parameter.value.requires_grad()) {
     all.emplace("gradient." + name, nn::gradient_memory_of(parameter));
   }
 }
@@ -41,7 +41,8 @@ void add_state(std::map<std::string, Tensor>& all, const std::string& prefix,
 }
 
 MemoryCategory category_of_parameter(const nn::Parameter& parameter) {
-  return parameter.places.value ? MemoryCategory::other : MemoryCategory::parameter;
+  return parameter.attached<nn::MemoryPlaces>().value ? MemoryCategory::other
+                                                      : MemoryCategory::parameter;
 }
 
 }  // namespace tessera
