@@ -166,11 +166,12 @@ std::string declares_what_it_places(const std::string& style) {
       if (!p->value.is_meta()) {
         return fmt::format("apply() gave parameter '{}' memory; do it in materialize()", p->name);
       }
-      if (p->placed_by[0].style == style && !declares) {
+      if (parallel::placing_style(*p, 0) == style && !declares) {
         return fmt::format("it places parameter '{}', but facts() does not say places_parameters",
                            p->name);
       }
-      if (p->placed_by[0].style.empty() && !p->value.layout().placement(0).is_replicate()) {
+      if (parallel::placing_style(*p, 0).empty() &&
+          !p->value.layout().placement(0).is_replicate()) {
         return fmt::format("parameter '{}' is {} without StyleTarget::place", p->name,
                            to_string(p->value.layout()));
       }

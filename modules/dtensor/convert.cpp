@@ -86,8 +86,7 @@ void same_shape(const Call& call, ResultShapes& out) {
   out.push_back({call.in[0].shape(), call.in[0].dtype()});
 }
 
-/// Gradient of redistribute and of its asynchronous form: the second attribute is the gradient's
-/// layout.
+/// Gradient of a redistribution; the second attribute is the gradient's layout.
 void redistribute_backward(const BackwardContext& context, std::span<const Tensor> grads,
                            std::span<Tensor> out) {
   out[0] = redistribute(grads[0], context.args<RedistributeArgs>().gradient->layout);
@@ -104,31 +103,14 @@ const Op& redistribute_op = register_op<RedistributeArgs>({
         [](const Call& call, Tensors& out) {
           const Tensor& x = call.in[0];
           const SpecHandle to = call.args<RedistributeArgs>().to.spec;
+          if (finishing != nullptr && finishing->x.same_as(x) && finishing->to == to) {
+            out.push_back(finishing->finish());
+            return;
+          }
           out.push_back(own_memory(carry_out_redistribution(x, to, false, "redistribute"), x));
         },
     .about = "The same value in another layout: slices, all-gathers, reduce-scatters, all-to-alls "
              "as the planner finds.",
-});
-
-const Op& redistribute_async_op = register_op<RedistributeArgs>({
-    .schema = "redistribute_async(x)",
-    .infer = same_shape,
-    .backward = redistribute_backward,
-    .aliasing = Aliasing::sometimes,
-    .communicates = Communicates::planned,
-    .moves_elements = true,
-    .distributed =
-        [](const Call& call, Tensors& out) {
-          const Tensor& x = call.in[0];
-          if (finishing != nullptr && finishing->x.same_as(x)) {
-            out.push_back(finishing->finish());
-            return;
-          }
-          const SpecHandle to = call.args<RedistributeArgs>().to.spec;
-          out.push_back(
-              own_memory(carry_out_redistribution(x, to, false, "redistribute_async"), x));
-        },
-    .about = "The same value in another layout; completes what was issued for it before.",
 });
 
 const Op& redistribute_between_op = register_op<BetweenArgs>({
@@ -351,7 +333,7 @@ const Tensor& PendingRedistribution::wait() {
   RedistributionState& s = *state_;
   if (!s.result) {
     const FinishingScope scope(s);
-    s.result = call_one(redistribute_async_op, {s.x}, RedistributeArgs{{s.to}, {s.gradient}});
+    s.result = call_one(redistribute_op, {s.x}, RedistributeArgs{{s.to}, {s.gradient}});
   }
   return s.result;
 }

@@ -77,42 +77,35 @@ void GradientSums::issue() {
   advance();
   const MemoryScope booked(MemoryCategory::gradient);
   Flight flight{
-      .gradients = std::exchange(waiting_, {}), .sums = {}, .next_axis = 0, .identity = 0};
+      .gradients = std::exchange(waiting_, {}), .bucket = {}, .next_axis = 0, .identity = 0};
   waiting_bytes_ = 0;
-  std::vector<Tensor> terms;
   std::uint64_t identity = 0;
   for (const Waiting& one : flight.gradients) {
-    terms.push_back(to_local(tensors_[at(one.number)]));
+    const Tensor& gradient = tensors_[at(one.number)];
+    if (one.to.is_replicated()) {
+      flight.bucket.add(to_local(gradient));
+    } else {
+      const SpecHandle spec = Spec::make(one.to, gradient.shape(), gradient.dtype());
+      flight.bucket.add(to_local(gradient), empty(local_shape(*spec), gradient.dtype(), meta));
+    }
     identity = hash_combine(identity, one.identity);
   }
   flight.identity = static_cast<std::int64_t>(identity & 0x7fffffffU);
   const int last = mesh_.ndim() - 1;
   flight.next_axis = last - 1;
-  if (flight.gradients.front().to.is_replicated()) {
-    ops::all_reduce_coalesced_(terms, ReduceOp::sum, ranks_of(mesh_, last), flight.identity);
-    flight.sums = std::move(terms);
-  } else {
-    for (const Waiting& one : flight.gradients) {
-      const Tensor& gradient = tensors_[at(one.number)];
-      const SpecHandle spec = Spec::make(one.to, gradient.shape(), gradient.dtype());
-      flight.sums.push_back(empty(local_shape(*spec), gradient.dtype(), meta));
-    }
-    ops::reduce_scatter_into(flight.sums, terms, ReduceOp::sum, ranks_of(mesh_, last),
-                             flight.identity);
-  }
+  flight.bucket.issue(ranks_of(mesh_, last), flight.identity);
   flights_.push_back(std::move(flight));
 }
 
 void GradientSums::advance() {
   for (Flight& flight : flights_) {
-    ops::wait(flight.sums.front());
     if (flight.next_axis >= 0) {
-      ops::all_reduce_coalesced_(flight.sums, ReduceOp::sum, ranks_of(mesh_, flight.next_axis),
-                                 flight.identity);
-    } else {
-      for (std::size_t k = 0; k < flight.sums.size(); ++k) {
+      flight.bucket.issue_over(ranks_of(mesh_, flight.next_axis), flight.identity);
+    } else if (flight.next_axis == -1) {
+      flight.bucket.complete();
+      for (std::size_t k = 0; k < flight.gradients.size(); ++k) {
         Tensor& gradient = tensors_[at(flight.gradients[k].number)];
-        gradient = from_local(flight.sums[k], flight.gradients[k].to, gradient.shape());
+        gradient = from_local(flight.bucket.sums()[k], flight.gradients[k].to, gradient.shape());
       }
     }
     --flight.next_axis;

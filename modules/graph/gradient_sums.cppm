@@ -4,6 +4,7 @@ import tessera.base;
 import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
+import tessera.dtensor;
 
 namespace tessera::graph {
 
@@ -35,8 +36,8 @@ class GradientSums {
   /// A call in progress.
   struct Flight {
     std::vector<Waiting> gradients;
-    std::vector<Tensor> sums;  // local
-    int next_axis;             // to be summed over; -1: none
+    GradientBucket bucket;  // of their local parts
+    int next_axis;          // to be summed over; -1: none
     std::int64_t identity;
   };
 

@@ -1,6 +1,7 @@
 // Modules with qualified names, hooks and parameters; layers; the model families.
 export module tessera.nn;
 
+export import :attachments;     // Attachments: what others know of a parameter
 export import :parameter;       // Parameter, Buffer, LayerSplit
 export import :tree;            // Module, Child, hooks, EvaluationScope
 export import :layers;          // Linear, Embedding, norms, Dropout, the loss

@@ -45,7 +45,8 @@ Tensor allocate_in(MemoryPlace& place, const Dims& shape, DType dtype, Device de
 }
 
 const Tensor& gradient_memory_of(Parameter& parameter) {
-  Tensor& memory = parameter.places.gradient_memory;
+  MemoryPlaces& places = parameter.attach<MemoryPlaces>();
+  Tensor& memory = places.gradient_memory;
   const Tensor& gradient = parameter.value.grad();
   const auto holders = [&] { return memory.storage().references(); };
   const bool own = gradient && gradient.is_distributed() && memory &&
@@ -53,7 +54,7 @@ const Tensor& gradient_memory_of(Parameter& parameter) {
   if (!memory || holders() > (own ? 2 : 1) || memory.impl()->references > (own ? 2 : 1)) {
     const Tensor& value = parameter.value;
     const Tensor& local = local_of(value);
-    memory = allocate_in(*parameter.places.gradient, local.shape(), local.dtype(), local.device());
+    memory = allocate_in(*places.gradient, local.shape(), local.dtype(), local.device());
   }
   return memory;
 }

@@ -3,6 +3,7 @@ export module tessera.nn:parameter;
 import tessera.base;
 import tessera.placement;
 import tessera.tensor;
+import :attachments;
 
 export namespace tessera::nn {
 
@@ -12,12 +13,6 @@ struct Initialization {
   enum class Kind { zeros, ones, normal, uniform, packed } kind = Kind::zeros;
   double standard_deviation = 0;  // of the normal distribution; its mean is 0
   double bound = 0;               // of the uniform distribution: [-bound, bound)
-};
-
-/// For one mesh axis, who placed a parameter or a buffer on it.
-struct PlacedBy {
-  std::string style;  // "ColwiseParallel"; empty: no style
-  std::string entry;  // its name in errors: "run.toml:31: ColwiseParallel"
 };
 
 /// Where the memory of tensors is between uses, if it is not the device's: the host's memory, a
@@ -37,18 +32,19 @@ class MemoryPlace {
 /// A new tensor in the place; on the meta device, one that takes no memory.
 Tensor allocate_in(MemoryPlace& place, const Dims& shape, DType dtype, Device device);
 
-/// A parameter's places; null: the device's memory.
+/// A parameter's places, attached to it; null: the device's memory. A style that keeps parameters
+/// in memory of its own looks them up.
 struct MemoryPlaces {
   std::shared_ptr<MemoryPlace> value;
   std::shared_ptr<MemoryPlace> gradient;
   std::shared_ptr<MemoryPlace> state;  // of the optimizer
   Tensor gradient_memory = {};         // local; see gradient_memory_of
   std::string set_by;                  // the entry, for errors
-  bool taken = false;                  // some style keeps the value and the gradient there
 };
 
-/// A parameter's place in the model. Tied weights share one.
-class Parameter {
+/// A parameter's place in the model. Tied weights share one. What styles, precision, reductions and
+/// optimizers know of it is attached to it.
+class Parameter : public Attachments {
  public:
   /// On the meta device until it is materialised. value.set_requires_grad(false) freezes it; one of
   /// integers is frozen.
@@ -59,45 +55,25 @@ class Parameter {
   /// What forward computes with while a style provides another form (an unsharded one); otherwise
   /// undefined.
   Tensor computed;
-  /// The type of `computed`; none: the value's. See parallel::set_precision.
-  std::optional<DType> compute_dtype;
-  /// The style that provides `computed`; empty: none.
-  std::string computed_by;
-  /// What provides `computed` where no style does.
-  std::shared_ptr<void> provider;
-  /// In which form shards of it are gathered, and the entry that says so; see
-  /// parallel::set_extension.
-  std::shared_ptr<void> extension;
-  std::string extended_by;
-  bool extension_taken = false;  // some style gathers it so
-  /// What was gathered by an extension that leaves it to the layer to compute with it; otherwise
-  /// empty.
-  std::vector<Tensor> gathered;
-  /// Where it is kept between uses. A style that keeps parameters in memory of its own looks it up.
-  MemoryPlaces places;
   Initialization initialization;
   /// The qualified name under which the tree reaches it first; filled by Module::set_names.
   std::string name;
   /// Its other qualified names, if it is tied.
   std::vector<std::string> other_names;
-  std::vector<PlacedBy> placed_by;  // for each mesh axis
-  /// Set by what reduces gradients while backward still runs; see parallel::add_to_gradient.
-  std::function<void(Parameter&)> before_adding;
-  std::function<void(Parameter&)> gradient_complete;
 
   inline const Tensor& use() const { return computed ? computed : value; }
 };
 
-/// Where places.gradient keeps the parameter's gradient: the same memory in every step, so that
-/// captured steps have it as an input. Memory that something besides the parameter's gradient holds
-/// is left to its holder, and new memory is taken. Errors (run): there is no space.
+/// Where MemoryPlaces::gradient keeps the parameter's gradient: the same memory in every step, so
+/// that captured steps have it as an input. Memory that something besides the parameter's gradient
+/// holds is left to its holder, and new memory is taken. Errors (run): there is no space.
 const Tensor& gradient_memory_of(Parameter& parameter);
 using ParameterPointer = std::shared_ptr<Parameter>;
 
 /// A tensor of a module that no gradient trains: a table, a mask, a statistic. On the meta device
 /// until it is materialised, as a parameter is. A plan makes it a distributed tensor over the whole
 /// mesh, Replicate unless a style places it.
-class Buffer {
+class Buffer : public Attachments {
  public:
   /// `first`: the values that it gets when it is materialised, on the CPU. `is_saved`: a checkpoint
   /// stores it. Errors: the values are undefined, distributed, on another device, or require a
@@ -108,7 +84,6 @@ class Buffer {
   Tensor initial;
   bool saved;
   std::string name;  // the qualified name; filled by Module::set_names
-  std::vector<PlacedBy> placed_by;
 };
 using BufferPointer = std::shared_ptr<Buffer>;
 

@@ -102,13 +102,22 @@ std::unique_ptr<UpdateRule> adam_rule(const AdamWOptions& options) {
       {"exp_avg", "exp_avg_sq", options.amsgrad ? "max_exp_avg_sq" : nullptr});
 }
 
-AdamWOptions adam_options(PluginOptions& options, double beta2) {
+/// The settings that Adam and its relatives have in common.
+template <class Settings>
+Settings with_moments(PluginOptions& options, double beta2) {
   const std::vector<double> both = betas(options, {0.9, beta2});
-  return {.beta1 = both[0],
-          .beta2 = both[1],
-          .eps = above_zero(options, "eps", 1e-8),
-          .amsgrad = options.flag("amsgrad", false),
-          .maximize = maximize(options)};
+  Settings settings;
+  settings.beta1 = both[0];
+  settings.beta2 = both[1];
+  settings.eps = above_zero(options, "eps", 1e-8);
+  settings.maximize = maximize(options);
+  return settings;
+}
+
+AdamWOptions adam_options(PluginOptions& options, double beta2) {
+  auto settings = with_moments<AdamWOptions>(options, beta2);
+  settings.amsgrad = options.flag("amsgrad", false);
+  return settings;
 }
 
 /// Whether the moments are 8-bit codes.
@@ -161,35 +170,21 @@ std::unique_ptr<UpdateRule> read_adadelta(PluginOptions& options) {
 }
 
 std::unique_ptr<UpdateRule> read_adamax(PluginOptions& options) {
-  const std::vector<double> both = betas(options, {0.9, 0.999});
-  return list_rule<ops::adamax_>(ops::AdamaxStep{.beta1 = both[0],
-                                                 .beta2 = both[1],
-                                                 .eps = above_zero(options, "eps", 1e-8),
-                                                 .maximize = maximize(options)},
+  return list_rule<ops::adamax_>(with_moments<ops::AdamaxStep>(options, 0.999),
                                  {"exp_avg", "exp_inf"});
 }
 
 std::unique_ptr<UpdateRule> read_nadam(PluginOptions& options) {
-  const std::vector<double> both = betas(options, {0.9, 0.999});
-  return list_rule<ops::nadam_>(
-      ops::NAdamStep{.beta1 = both[0],
-                     .beta2 = both[1],
-                     .eps = above_zero(options, "eps", 1e-8),
-                     .momentum_decay = amount(options, "momentum_decay", 4e-3),
-                     .decoupled = options.flag("decoupled_weight_decay", false),
-                     .maximize = maximize(options)},
-      {"exp_avg", "exp_avg_sq"});
+  auto settings = with_moments<ops::NAdamStep>(options, 0.999);
+  settings.momentum_decay = amount(options, "momentum_decay", 4e-3);
+  settings.decoupled = options.flag("decoupled_weight_decay", false);
+  return list_rule<ops::nadam_>(settings, {"exp_avg", "exp_avg_sq"});
 }
 
 std::unique_ptr<UpdateRule> read_radam(PluginOptions& options) {
-  const std::vector<double> both = betas(options, {0.9, 0.999});
-  return list_rule<ops::radam_>(
-      ops::RAdamStep{.beta1 = both[0],
-                     .beta2 = both[1],
-                     .eps = above_zero(options, "eps", 1e-8),
-                     .decoupled = options.flag("decoupled_weight_decay", false),
-                     .maximize = maximize(options)},
-      {"exp_avg", "exp_avg_sq"});
+  auto settings = with_moments<ops::RAdamStep>(options, 0.999);
+  settings.decoupled = options.flag("decoupled_weight_decay", false);
+  return list_rule<ops::radam_>(settings, {"exp_avg", "exp_avg_sq"});
 }
 
 std::unique_ptr<UpdateRule> read_rmsprop(PluginOptions& options) {

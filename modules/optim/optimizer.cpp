@@ -107,7 +107,7 @@ Optimizer::Entry& Optimizer::prepared(std::size_t i) {
     const Tensor parameter = detached(parameters_[i]->value);
     for (std::size_t k = entry.tensors.size(); k < states.size(); ++k) {
       entry.tensors.push_back(make_state(states[k], parameter));
-      if (const auto& place = parameters_[i]->places.state) {
+      if (const auto& place = parameters_[i]->attached<nn::MemoryPlaces>().state) {
         put_into(*place, entry.tensors.back());
       }
     }
@@ -199,7 +199,7 @@ void Optimizer::each_kept_elsewhere(const Part& part, std::size_t first, std::si
     }
   };
   for (std::size_t k = first; k < last; ++k) {
-    const nn::MemoryPlaces& places = parameters_[part.members[k]]->places;
+    const auto& places = parameters_[part.members[k]]->attached<nn::MemoryPlaces>();
     apply(places.value, part.group.parameters[k]);
     apply(places.gradient, part.group.gradients[k]);
     for (const std::vector<Tensor>& states : part.group.states) {
@@ -212,7 +212,7 @@ void Optimizer::update(const Part& part) {
   const UpdateGroup& group = part.group;
   UpdateRule& rule = *rules_[part.rule].update;
   const bool elsewhere = std::ranges::any_of(part.members, [&](std::size_t i) {
-    const nn::MemoryPlaces& places = parameters_[i]->places;
+    const auto& places = parameters_[i]->attached<nn::MemoryPlaces>();
     return places.value || places.gradient || places.state;
   });
   if (!elsewhere) {

@@ -38,7 +38,7 @@ class ShardExtension {
   virtual void pack(const Gathered& gathered, const Tensor& shard,
                     std::span<const Tensor> parts) = 0;
   /// Whether forward computes with values that unpack() writes. If not, the payloads stay as long
-  /// as the parameter is in use, the layer reads them (nn::Parameter::gathered), and the tensor
+  /// as the parameter is in use, the layer reads them (GatheredPayloads), and the tensor
   /// that it computes with has a gradient, but no memory.
   virtual bool has_values() const { return true; }
   /// Writes the values, with the sharded dim first, from what was gathered.
@@ -51,7 +51,17 @@ class ShardExtension {
 /// style keeps it already.
 void set_extension(nn::Parameter& parameter, std::shared_ptr<ShardExtension> extension,
                    std::string_view entry);
-/// For a style that gathers the parameter: its extension, which is in use from here on. Null: none.
-std::shared_ptr<ShardExtension> take_extension(nn::Parameter& parameter);
+
+/// In which form shards of a parameter are gathered; attached to it.
+struct ShardForm {
+  std::shared_ptr<ShardExtension> extension;  // null: as they are
+  std::string entry;                          // that says so
+};
+
+/// What was gathered of a parameter by an extension that leaves it to the layer to compute with it,
+/// while the parameter is in use; attached to it.
+struct GatheredPayloads {
+  std::vector<Tensor> tensors;
+};
 
 }  // namespace tessera::parallel

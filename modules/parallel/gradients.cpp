@@ -41,20 +41,31 @@ bool gradient_sync_enabled() { return sync_flag(); }
 GradientSyncScope::GradientSyncScope(bool enabled) : before_(std::exchange(sync_flag(), enabled)) {}
 GradientSyncScope::~GradientSyncScope() { sync_flag() = before_; }
 
+/// Called about a parameter's gradient while backward runs; attached to the parameter by what
+/// reduces its gradient.
+struct GradientHooks {
+  std::function<void(nn::Parameter&)> before_adding;
+  std::function<void(nn::Parameter&)> complete;
+};
+
 namespace {
 
 void gradient_is_complete(nn::Parameter& parameter) {
-  if (parameter.gradient_complete) {
-    parameter.gradient_complete(parameter);
+  if (const auto& hook = parameter.attached<GradientHooks>().complete) {
+    hook(parameter);
+  }
+}
+
+void before_adding(nn::Parameter& parameter) {
+  if (const auto& hook = parameter.attached<GradientHooks>().before_adding) {
+    hook(parameter);
   }
 }
 
 }  // namespace
 
 void add_to_gradient(nn::Parameter& parameter, Tensor gradient, bool complete) {
-  if (parameter.before_adding) {
-    parameter.before_adding(parameter);
-  }
+  before_adding(parameter);
   Tensor& sum = parameter.value.grad();
   sum = sum ? add_gradients(sum, gradient) : std::move(gradient);
   if (complete) {
@@ -161,7 +172,7 @@ struct Bucket {
   DType dtype = DType::f32;
   Device device;
   std::vector<nn::Parameter*> members = {};
-  std::vector<Tensor> locals = {};
+  GradientBucket sums = {};  // of the members' local gradients, once it is issued
   std::int64_t bytes = 0;
 };
 
@@ -224,12 +235,13 @@ class GradientFinisher::Sums {
       return;
     }
     const std::weak_ptr<Sums> sums = self;
-    parameter->gradient_complete = [sums](nn::Parameter& complete) {
+    auto& hooks = parameter->attach<GradientHooks>();
+    hooks.complete = [sums](nn::Parameter& complete) {
       if (const auto own = sums.lock(); own && own->in_backward_) {
         own->arrived(complete);
       }
     };
-    parameter->before_adding = [sums](nn::Parameter& added_to) {
+    hooks.before_adding = [sums](nn::Parameter& added_to) {
       if (const auto own = sums.lock()) {
         own->complete_before_adding(added_to);
       }
@@ -241,8 +253,8 @@ class GradientFinisher::Sums {
     seen = leaf;
     const std::weak_ptr<nn::Parameter> watched = parameter;
     add_gradient_hook(leaf, [watched](const Tensor&) {
-      if (const auto again = watched.lock(); again && again->before_adding) {
-        again->before_adding(*again);
+      if (const auto again = watched.lock()) {
+        before_adding(*again);
       }
       return Tensor();
     });
@@ -291,12 +303,12 @@ class GradientFinisher::Sums {
     }
     std::string names;
     for (nn::Parameter* parameter : bucket.members) {
-      bucket.locals.push_back(summable(*parameter));
+      bucket.sums.add(summable(*parameter));
       names += parameter->name + ' ';
     }
     const auto identity =
         static_cast<std::int64_t>(std::hash<std::string>{}(names)&std::size_t{0x7fffffff});
-    ops::all_reduce_coalesced_(bucket.locals, ReduceOp::sum, group_of(bucket), identity, number_);
+    bucket.sums.issue(group_of(bucket), identity, number_);
     issued_.push_back(std::move(bucket));
   }
 
@@ -309,20 +321,21 @@ class GradientFinisher::Sums {
 
   void complete(const Bucket& bucket) {
     const CommunicationTimer timer;
-    ops::wait(bucket.locals.front());
+    bucket.sums.complete();
     report_sum(mesh_of(bucket), bucket.axes, bucket.bytes, timer.seconds());
     for (std::size_t i = 0; i < bucket.members.size(); ++i) {
       Tensor& gradient = bucket.members[i]->value.grad();
       placed_.erase(bucket.members[i]);
-      if (!gradient || !gradient.is_distributed() || !gradient.local().same_as(bucket.locals[i])) {
+      if (!gradient || !gradient.is_distributed() ||
+          !gradient.local().same_as(bucket.sums.sums()[i])) {
         continue;  // it was cleared or replaced meanwhile
       }
       Layout layout = gradient.layout();
       for (const int axis : bucket.axes) {
         layout = layout.with_placement(axis, Replicate());
       }
-      gradient =
-          make_distributed(bucket.locals[i], Spec::make(layout, gradient.shape(), bucket.dtype));
+      gradient = make_distributed(bucket.sums.sums()[i],
+                                  Spec::make(layout, gradient.shape(), bucket.dtype));
     }
   }
 

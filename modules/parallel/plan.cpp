@@ -50,16 +50,15 @@ void distribute_model(nn::Module& model, const DeviceMesh& mesh) {
     return make_distributed(value,
                             Spec::make(Layout::replicated(mesh), value.shape(), value.dtype()));
   };
-  const std::vector<nn::PlacedBy> nobody(static_cast<std::size_t>(mesh.ndim()));
   for (const nn::ParameterPointer& parameter : nn::all_parameters(model)) {
     const bool trained = parameter->value.requires_grad();
     parameter->value = replicated(parameter->value);
     parameter->value.set_requires_grad(trained);
-    parameter->placed_by = nobody;
+    parameter->attach<Placers>() = {};
   }
   for (const nn::BufferPointer& buffer : nn::all_buffers(model)) {
     buffer->value = replicated(empty(buffer->initial.shape(), buffer->initial.dtype(), meta));
-    buffer->placed_by = nobody;
+    buffer->attach<Placers>() = {};
   }
 }
 
@@ -126,8 +125,11 @@ void freeze_model(nn::Module& model, const std::vector<std::unique_ptr<ParallelS
 /// keeps one in the place that it was given.
 void check_extensions(nn::Module& model) {
   for (const nn::ParameterPointer& parameter : nn::all_parameters(model)) {
-    const nn::MemoryPlaces& places = parameter->places;
-    if ((places.value || places.gradient) && !places.taken) {
+    if (!parameter->attached<ComputedForm>().style.empty()) {
+      continue;  // it keeps and gathers the parameter as it was told
+    }
+    const auto& places = parameter->attached<nn::MemoryPlaces>();
+    if (places.value || places.gradient) {
       fail_input({.where = places.set_by,
                   .wrong = fmt::format("no style keeps parameter '{}' in memory of its own, which "
                                        "could be elsewhere",
@@ -135,9 +137,9 @@ void check_extensions(nn::Module& model) {
                   .advice = "let an entry of FSDP after it shard the parameter, or let this one "
                             "match fewer modules"});
     }
-    if (parameter->extension && !parameter->extension_taken) {
+    if (const auto& form = parameter->attached<ShardForm>(); form.extension) {
       fail_input(
-          {.where = parameter->extended_by,
+          {.where = form.entry,
            .wrong = fmt::format("no style gathers parameter '{}', so there is nothing to "
                                 "extend",
                                 parameter->name),
@@ -316,7 +318,7 @@ void ParallelPlan::materialize(Device device) {
   }
   for (const nn::ParameterPointer& parameter : nn::all_parameters(model_)) {
     const Tensor& value = parameter->value;
-    const bool elsewhere = parameter->places.value && value.device() == cpu;
+    const bool elsewhere = parameter->attached<nn::MemoryPlaces>().value && value.device() == cpu;
     if (!value.is_meta() && !elsewhere && !(value.device() == device)) {
       fail_input(
           {.thing = "parallel plan",

@@ -18,26 +18,26 @@ import tessera.ops;
 import tessera.nn;
 
 namespace tessera::parallel {
-namespace {
 
-/// What a parameter computes with: a leaf of the narrow type.
+/// What a parameter computes with where no style provides it: a leaf of the narrow type. Attached
+/// to the parameter.
 class NarrowCopy {
  public:
   /// Makes the copy, again when the parameter was written since: a graph of the values before
   /// keeps theirs.
-  void refresh(const nn::ParameterPointer& parameter) {
+  void refresh(const nn::ParameterPointer& parameter, DType dtype) {
     const Tensor& value = parameter->value;
     const Tensor& source = local_of(value);
     const bool trained = value.requires_grad();
     if (copy_ && copy_.device() == value.device() && version_ == source.storage().version() &&
         of_ == &source.storage() && recording_ == recordings() &&
-        copy_.requires_grad() == trained && copy_.dtype() == *parameter->compute_dtype) {
+        copy_.requires_grad() == trained && copy_.dtype() == dtype) {
       return;
     }
     const NoGrad no_grad;
     const MemoryScope scope(MemoryCategory::parameter);
     parameter->computed = copy_ = Tensor();
-    copy_ = ops::cast(value, *parameter->compute_dtype);
+    copy_ = ops::cast(value, dtype);
     if (trained) {
       copy_.set_requires_grad();
       add_final_accumulate_hook(copy_,
@@ -75,16 +75,15 @@ class NarrowCopy {
   const Storage* of_ = nullptr;
 };
 
+namespace {
+
 /// Before a module computes: what its own parameters compute with, unless a style provides it.
 void provide(const nn::Module& module) {
   for (const auto& [name, parameter] : module.parameters()) {
-    if (!parameter->compute_dtype || !parameter->computed_by.empty()) {
-      continue;
+    const auto& form = parameter->attached<ComputedForm>();
+    if (form.dtype && form.style.empty()) {
+      parameter->attach<NarrowCopy>().refresh(parameter, *form.dtype);
     }
-    if (!parameter->provider) {
-      parameter->provider = std::make_shared<NarrowCopy>();
-    }
-    std::static_pointer_cast<NarrowCopy>(parameter->provider)->refresh(parameter);
   }
 }
 
@@ -134,10 +133,8 @@ void set_precision(nn::Module& module, const Precision& precision,
     const bool packed = parameter->initialization.kind == nn::Initialization::Kind::packed;
     if (precision.parameters && is_floating(own) && !is_stored_only(own) && !packed) {
       check(*parameter, *precision.parameters);
-      parameter->compute_dtype.reset();
-      if (parameter->value.dtype() != *precision.parameters) {
-        parameter->compute_dtype = precision.parameters;
-      }
+      parameter->attach<ComputedForm>().dtype =
+          own != *precision.parameters ? precision.parameters : std::nullopt;
     }
   }
   if (precision.parameters) {

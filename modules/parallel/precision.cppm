@@ -17,6 +17,13 @@ struct Precision {
   std::optional<DType> outputs = std::nullopt;
 };
 
+/// In what form a parameter computes (nn::Parameter::computed); attached to it.
+struct ComputedForm {
+  std::optional<DType> dtype = std::nullopt;  // none: the value's
+  /// The style that keeps the parameter in memory of its own and provides the form; empty: none.
+  std::string style = {};
+};
+
 /// Sets the precision of a module and of all below it; a later call for a module inside replaces
 /// it there. Call it before parameters have memory; with or without a plan. Unless a style
 /// provides what the parameters compute with, each gets a copy in the narrow type, which is made

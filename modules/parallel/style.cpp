@@ -113,6 +113,12 @@ std::shared_ptr<nn::Module> ParallelStyle::replace(const std::shared_ptr<nn::Mod
 
 ShardedParameters::~ShardedParameters() = default;
 
+std::string_view placing_style(const nn::Attachments& placed, int axis) {
+  const std::vector<PlacedBy>& axes = placed.attached<Placers>().axes;
+  const auto i = static_cast<std::size_t>(axis);
+  return i < axes.size() ? std::string_view(axes[i].style) : std::string_view();
+}
+
 namespace {
 
 /// Whether `placed` is to be placed on the axis now; false where it already is, in the same way.
@@ -120,8 +126,9 @@ namespace {
 template <class Placed>
 bool begin_placing(const StyleTarget& target, Placed& placed, const char* what, int axis,
                    Placement wanted) {
-  placed.placed_by.resize(static_cast<std::size_t>(target.mesh.ndim()));
-  nn::PlacedBy& placed_by = placed.placed_by[static_cast<std::size_t>(axis)];
+  std::vector<PlacedBy>& axes = placed.template attach<Placers>().axes;
+  axes.resize(static_cast<std::size_t>(target.mesh.ndim()));
+  PlacedBy& placed_by = axes[static_cast<std::size_t>(axis)];
   const Placement now = placed.value.layout().placement(axis);
   if (placed_by.style.empty()) {
     placed_by = {target.style, target.entry};

@@ -10,6 +10,18 @@ import :options;
 
 export namespace tessera::parallel {
 
+/// Who placed a parameter or a buffer on a mesh axis.
+struct PlacedBy {
+  std::string style;  // "ColwiseParallel"; empty: no style
+  std::string entry;  // its name in errors: "run.toml:31: ColwiseParallel"
+};
+/// Attached to parameters and buffers; by mesh axis.
+struct Placers {
+  std::vector<PlacedBy> axes;
+};
+/// The name of the style that placed it on the axis; empty: none.
+std::string_view placing_style(const nn::Attachments& placed, int axis);
+
 /// A module that a style is applied to, with the mesh and the axes of the entry.
 struct StyleTarget {
   nn::Module& module;
@@ -139,6 +151,9 @@ class ParallelStyle {
   virtual void before_optimizer() {}
   /// Called when the optimizer has written them.
   virtual void after_optimizer() {}
+  /// Memory that is not the device's, of a style that keeps something there: a program may keep its
+  /// own values there too. Null: it has none.
+  virtual std::shared_ptr<nn::MemoryPlace> memory_place() { return nullptr; }
   /// Control by hand, of a style that offers it; it lives as long as the style.
   virtual ShardedParameters* sharded_parameters() { return nullptr; }
 };

@@ -310,8 +310,9 @@ void CapturedSteps::gather_inputs(const Rows& rows, Capture& capture, Part which
                                          return now->value.same_as(before);
                                        });
   if (!same || !only_rows) {
-    const bool kept = std::ranges::any_of(
-        parameters, [](const nn::ParameterPointer& p) { return p->places.gradient != nullptr; });
+    const bool kept = std::ranges::any_of(parameters, [](const nn::ParameterPointer& p) {
+      return p->attached<nn::MemoryPlaces>().gradient != nullptr;
+    });
     if (kept) {
       rest();  // what they hold of gradients is free to be given again
     }

@@ -27,9 +27,10 @@ void add_parameter(StepInputs& all, const std::string& name, nn::Parameter& para
   all.emplace(parameter_input(name),
               StepInput{.value = local_of(parameter.value),
                         .role = Role::parameter,
-                        .category = parameter.places.value ? MemoryCategory::other
-                                                           : MemoryCategory::parameter});
-  if (parameter.places.gradient && parameter.value.requires_grad()) {
+                        .category = parameter.attached<nn::MemoryPlaces>().value
+                                        ? MemoryCategory::other
+                                        : MemoryCategory::parameter});
+  if (parameter.attached<nn::MemoryPlaces>().gradient && parameter.value.requires_grad()) {
     all.emplace("gradient." + name,
                 StepInput{.value = nn::gradient_memory_of(parameter), .role = Role::gradient});
   }

@@ -137,7 +137,7 @@ std::size_t bytes_elsewhere(const optim::Optimizer& optimizer) {
   const StateDict state = optimizer.state();
   std::size_t bytes = 0;
   for (const nn::ParameterPointer& parameter : optimizer.parameters()) {
-    const nn::MemoryPlaces& places = parameter->places;
+    const auto& places = parameter->attached<nn::MemoryPlaces>();
     bytes += places.value ? bytes_of(parameter->value) : 0;
     bytes += places.gradient && parameter->value.requires_grad() ? bytes_of(parameter->value) : 0;
     for (const auto& [name, tensor] : state.tensors) {

@@ -30,7 +30,8 @@ namespace {
 int gathered_dim(const nn::Parameter& parameter) {
   const Layout layout = parameter.value.layout();
   for (int axis = 0; axis < layout.mesh().ndim(); ++axis) {
-    if (parameter.placed_by[static_cast<std::size_t>(axis)].style == parameter.computed_by &&
+    if (parallel::placing_style(parameter, axis) ==
+            parameter.attached<parallel::ComputedForm>().style &&
         layout.placement(axis).is_shard()) {
       return layout.placement(axis).dim();
     }
@@ -111,8 +112,9 @@ void Weights::ensure() {
 
 Tensor Weights::codes(Weight& weight, bool keep) {
   const nn::Parameter& parameter = *weight.parameter;
-  if (!parameter.gathered.empty()) {
-    const Tensor& gathered = parameter.gathered.front();
+  if (const auto& payloads = parameter.attached<parallel::GatheredPayloads>().tensors;
+      !payloads.empty()) {
+    const Tensor& gathered = payloads.front();
     return gathered_dim(parameter) == 0 ? gathered : ops::transpose(gathered, 0, 1);
   }
   const Tensor& values = local_of(parameter.use());
@@ -121,7 +123,7 @@ Tensor Weights::codes(Weight& weight, bool keep) {
     return weight.codes;
   }
   const Tensor codes = codes_of(values, local_of(weight.scale->value), DType::f8e4m3);
-  if (keep && parameter.computed_by.empty()) {
+  if (keep && parameter.attached<parallel::ComputedForm>().style.empty()) {
     weight.codes = codes;
     weight.coded_memory = &memory;
     weight.coded_version = memory.version();

@@ -25,6 +25,7 @@ import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
 import tessera.ops;
+import tessera.dtensor;
 import tessera.nn;
 import tessera.plugin;
 import tessera.parallel;
@@ -136,7 +137,7 @@ class Fsdp final : public ParallelStyle {
     nn::Module& module = target.module;
     std::vector<nn::ParameterPointer> own;
     for (const nn::ParameterPointer& parameter : nn::all_parameters(module)) {
-      if (parameter->placed_by[static_cast<std::size_t>(target.axis)].style != target.style) {
+      if (placing_style(*parameter, target.axis) != target.style) {
         own.push_back(parameter);  // else an inner module's group has it
       }
     }
@@ -146,8 +147,7 @@ class Fsdp final : public ParallelStyle {
     std::vector<nn::ParameterPointer> sharded;
     for (const nn::ParameterPointer& parameter : own) {
       if (place(*parameter, target)) {
-        parameter->computed_by = target.style;
-        parameter->places.taken = true;
+        parameter->attach<ComputedForm>().style = target.style;
         sharded.push_back(parameter);
       }
     }
@@ -156,7 +156,8 @@ class Fsdp final : public ParallelStyle {
     if (!nn::all_parameters(module).empty() || set != nullptr) {
       const std::size_t unit = unit_of(set);
       for (const nn::ParameterPointer& parameter : sharded) {
-        const auto extension = take_extension(*parameter);
+        const std::shared_ptr<ShardExtension>& extension =
+            parameter->attached<ShardForm>().extension;
         group_of(unit, *parameter, extension.get(), target)
             .add(parameter, dim_of(*parameter), extension);
       }

@@ -165,9 +165,10 @@ void Group::unshard(bool again) {
   for (Member& m : memory_.members()) {
     m.parameter->computed = m.unsharded;
     if (!memory_.has_values()) {
-      m.parameter->gathered.clear();
+      std::vector<Tensor>& gathered = m.parameter->attach<parallel::GatheredPayloads>().tensors;
+      gathered.clear();
       for (const Exchanged& x : m.exchanged) {
-        m.parameter->gathered.push_back(x.whole);
+        gathered.push_back(x.whole);
       }
     }
   }
@@ -184,7 +185,9 @@ void Group::reshard(bool between) {
   state_ = State::sharded;
   for (Member& m : memory_.members()) {
     m.parameter->computed = Tensor();
-    m.parameter->gathered.clear();
+    if (!memory_.has_values()) {
+      m.parameter->attach<parallel::GatheredPayloads>().tensors.clear();
+    }
   }
 }
 

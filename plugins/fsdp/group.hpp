@@ -12,18 +12,17 @@ class Group;
 /// A reduction of a group's gradients that was issued: it moves while backward goes on, and is
 /// finished before the next one is issued.
 struct Reduction {
-  Group* group = nullptr;                    // null: there is none
-  bool complete = true;                      // the step's gradients are, with it
-  std::int64_t bytes = 0;                    // that this rank receives
-  std::vector<tessera::Tensor> wholes = {};  // what is reduced
+  Group* group = nullptr;               // null: there is none
+  bool complete = true;                 // the step's gradients are, with it
+  std::int64_t bytes = 0;               // that this rank receives
+  tessera::GradientBucket bucket = {};  // whole gradients, and this rank's shards
   /// What the reduction before has reduced. Peers may read it until they issue this one; so it is
   /// held until this one ends, on every rank, and what a step needs is the same in every run.
   std::vector<tessera::Tensor> before = {};
-  /// This rank's shards as they were reduced, and the parameters to whose gradients they are added.
+  /// Of the bucket's shards, in order: the parameters to whose gradients they are added.
   struct Part {
     tessera::nn::ParameterPointer parameter;
     int dim = 0;
-    tessera::Tensor reduced = {};
     tessera::SpecHandle spec = {};  // of the gradient
   };
   std::vector<Part> parts = {};

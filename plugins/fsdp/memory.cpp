@@ -82,8 +82,17 @@ Tensor from_outermost(const Tensor& x, int dim) { return dim == 0 ? x : with_dim
 
 DType stored_type(const nn::Parameter& parameter) { return parameter.value.dtype(); }
 DType computed_type(const nn::Parameter& parameter) {
-  return parameter.compute_dtype.value_or(stored_type(parameter));
+  return parameter.attached<parallel::ComputedForm>().dtype.value_or(stored_type(parameter));
 }
+
+namespace {
+
+/// Where the member's shard is between uses; null: the device's memory.
+const std::shared_ptr<nn::MemoryPlace>& place_of(const Member& m) {
+  return m.parameter->attached<nn::MemoryPlaces>().value;
+}
+
+}  // namespace
 
 GroupMemory::GroupMemory(const std::string& name, DeviceMesh mesh, const GroupSettings& settings)
     : mesh_(mesh), settings_(settings), identity_(collective::identity_of(name)) {}
@@ -105,7 +114,7 @@ std::vector<Tensor> GroupMemory::all(Tensor Exchanged::* which) const {
 }
 
 bool GroupMemory::is_copied(const Member& m) {
-  return m.dim != 0 || m.extension || m.parameter->places.value ||
+  return m.dim != 0 || m.extension || place_of(m) ||
          computed_type(*m.parameter) != stored_type(*m.parameter);
 }
 
@@ -172,8 +181,8 @@ void GroupMemory::materialize(Device device) {
     const Dims shape = local_shape(*sharded);
     const DType dtype = stored_type(*m.parameter);
     // Each shard has a storage of its own, which counts its writes, over the memory of all.
-    if (m.parameter->places.value) {
-      m.shard = nn::allocate_in(*m.parameter->places.value, shape, dtype, device);
+    if (const auto& place = place_of(m)) {
+      m.shard = nn::allocate_in(*place, shape, dtype, device);
     } else if (shared && !is_copied(m)) {
       m.shard = from_memory(at(memory, m.slot, shape, dtype).raw_data(), shape, dtype,
                             std::make_shared<Tensor>(memory));
@@ -232,7 +241,7 @@ void GroupMemory::restore() {
 }
 
 void GroupMemory::copy_shard(Member& m) const {
-  const auto& place = m.parameter->places.value;
+  const auto& place = place_of(m);
   const MemoryScope scope(place ? MemoryCategory::communication : MemoryCategory::parameter);
   const PeersReadScope read;
   const Tensor shard = outermost(ops::to_device(m.shard, device_), m.dim);
@@ -259,9 +268,9 @@ void GroupMemory::copy_shard(Member& m) const {
 void GroupMemory::drop_copies() {
   std::vector<Tensor> copies;
   for (Member& m : members_) {
-    if (m.parameter->places.value) {
+    if (const auto& place = place_of(m)) {
       if (!m.shard.is_meta()) {
-        m.parameter->places.value->put_away(m.shard);
+        place->put_away(m.shard);
       }
       for (Exchanged& x : m.exchanged) {
         copies.push_back(std::exchange(x.source, Tensor()));
@@ -275,8 +284,8 @@ void GroupMemory::drop_copies() {
 
 void GroupMemory::fetch() const {
   for (const Member& m : members_) {
-    if (m.parameter->places.value && m.shard && !m.shard.is_meta()) {
-      m.parameter->places.value->prefetch(m.shard);
+    if (const auto& place = place_of(m); place && m.shard && !m.shard.is_meta()) {
+      place->prefetch(m.shard);
     }
   }
 }

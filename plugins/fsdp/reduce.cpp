@@ -138,7 +138,7 @@ namespace {
 /// The sum of the parameter's gradient, which is taken from it, and this one: where gradients are
 /// kept.
 Tensor kept_elsewhere(nn::Parameter& parameter, const Tensor& gradient) {
-  nn::MemoryPlace& place = *parameter.places.gradient;
+  nn::MemoryPlace& place = *parameter.attached<nn::MemoryPlaces>().gradient;
   Tensor sum = gradient;
   if (Tensor before = std::exchange(parameter.value.grad(), Tensor())) {
     const Storage* const place_of_before = &before.local().storage();
@@ -170,14 +170,16 @@ void Group::finish(Reduction& reduction) {
   const Group& group = *ended.group;
   const GroupSettings& settings = group.settings_;
   const CommunicationTimer timer;
-  ops::wait(ended.parts[0].reduced);
-  reduction.before = std::move(ended.wholes);
+  ended.bucket.complete();
+  reduction.before = ended.bucket.take_terms();
   group.report("reduce_scatter", ended.bytes, timer.seconds());
-  for (auto& [parameter, dim, reduced, spec] : ended.parts) {
+  std::vector<Tensor> shards = ended.bucket.take_sums();
+  for (std::size_t i = 0; i < shards.size(); ++i) {
+    const auto& [parameter, dim, spec] = ended.parts[i];
     const MemoryScope scope(MemoryCategory::gradient);
     const PeersReadScope read;  // in hybrid sharding, the other axis' ranks
-    Tensor local = ops::cast(from_outermost(reduced, dim), parameter->value.dtype());
-    reduced = Tensor();
+    Tensor local = ops::cast(from_outermost(shards[i], dim), parameter->value.dtype());
+    shards[i] = Tensor();
     Tensor gradient = make_distributed(ops::contiguous(local), spec);
     if (settings.gradient_factor != 1) {
       gradient = ops::mul_scalar(gradient, settings.gradient_factor);
@@ -187,7 +189,7 @@ void Group::finish(Reduction& reduction) {
       settings.reduction_hook(*parameter, changed);
       gradient = make_distributed(std::move(changed), spec);
     }
-    if (parameter->places.gradient) {
+    if (parameter->attached<nn::MemoryPlaces>().gradient) {
       gradient = kept_elsewhere(*parameter, gradient);
     }
     parallel::add_to_gradient(*parameter, std::move(gradient), ended.complete);
@@ -254,31 +256,29 @@ void Group::issue(const std::vector<const Member*>& trained, std::vector<Tensor>
           : computed_type(*trained[0]->parameter);
   const DType reduced_type = size_of(type) == 2 ? settings_.reduce_dtype : type;
   Reduction reduction{.group = this, .complete = gradient_sync_enabled()};
-  std::vector<Tensor> shards;
   for (std::size_t i = 0; i < wholes.size(); ++i) {
     Tensor& whole = wholes[i];
     const Member& m = *trained[i];
     const SpecHandle spec = Spec::make(memory_.along_axes(whole.layout(), Shard(m.dim)),
                                        whole.shape(), m.parameter->value.dtype());
+    const PeersReadScope read;  // the shard, too: in hybrid sharding by the other axis' ranks
+    Tensor shard;
     {
-      // Fresh memory: gradients of earlier backwards, wherever they are, stay and are added to. In
-      // hybrid sharding the other axis' ranks read it.
+      // Fresh memory: gradients of earlier backwards, wherever they are, stay and are added to.
       const MemoryScope scope(MemoryCategory::gradient);
-      const PeersReadScope read;
-      shards.push_back(empty(outermost(local_shape(*spec), m.dim), reduced_type, whole.device()));
+      shard = empty(outermost(local_shape(*spec), m.dim), reduced_type, whole.device());
     }
-    reduction.parts.push_back({m.parameter, m.dim, shards.back(), spec});
+    reduction.parts.push_back({m.parameter, m.dim, spec});
     const Dims part =
         part_shape(outermost(local_shape(*m.whole), m.dim), memory_.reducing_ranks().size(), 0);
     reduction.bytes += part.product() * static_cast<std::int64_t>(size_of(type)) *
                        (memory_.reducing_ranks().size() - 1);
-    const PeersReadScope read;
-    whole = ops::contiguous(outermost(ops::cast(whole, type).local(), m.dim));
+    reduction.bucket.add(
+        ops::contiguous(outermost(ops::cast(std::exchange(whole, Tensor()), type).local(), m.dim)),
+        std::move(shard));
   }
   finish(last);
-  ops::reduce_scatter_into(shards, wholes, ReduceOp::sum, memory_.reducing_ranks(),
-                           memory_.identity());
-  reduction.wholes = std::move(wholes);
+  reduction.bucket.issue(memory_.reducing_ranks(), memory_.identity());
   reduction.before = std::move(last.before);
   last = std::move(reduction);
 }

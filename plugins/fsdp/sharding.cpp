@@ -16,6 +16,7 @@ import tessera.placement;
 import tessera.tensor;
 import tessera.autograd;
 import tessera.ops;
+import tessera.dtensor;
 import tessera.nn;
 import tessera.parallel;
 

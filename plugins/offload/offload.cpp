@@ -62,7 +62,7 @@ class Offload final : public ParallelStyle {
 
   void apply(const StyleTarget& target) override {
     for (const nn::ParameterPointer& parameter : nn::all_parameters(target.module)) {
-      nn::MemoryPlaces& places = parameter->places;
+      auto& places = parameter->attach<nn::MemoryPlaces>();
       if (!places.set_by.empty()) {
         if (places.set_by == target.entry) {
           continue;  // of a module inside
@@ -81,6 +81,8 @@ class Offload final : public ParallelStyle {
                 static_cast<std::int64_t>(size_of(parameter->value.dtype()));
     }
   }
+
+  std::shared_ptr<nn::MemoryPlace> memory_place() override { return place_; }
 
   void applied() override {
     struct statvfs file_system = {};

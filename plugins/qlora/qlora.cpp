@@ -65,8 +65,8 @@ class QLoRA final : public ParallelStyle {
                   .advice = "let 'on' match other layers"});
     }
     const auto layer = std::make_shared<qlora::LoraLinear>(*module, update_);
-    if (weight.compute_dtype) {
-      set_precision(*layer, {.parameters = weight.compute_dtype, .cast_inputs = false});
+    if (const auto dtype = weight.attached<ComputedForm>().dtype) {
+      set_precision(*layer, {.parameters = dtype, .cast_inputs = false});
     }
     return layer;
   }

@@ -57,7 +57,6 @@ const std::map<std::string, std::string>& not_covered() {
       {"from_local", "makes a distributed tensor: its layout is an argument"},
       {"to_local", "leaves the distributed tensors: the gradient's layout is an argument"},
       {"redistribute", "is communication: its layouts are arguments"},
-      {"redistribute_async", "the end of a redistribution: tests/dtensor/redistribute.cpp"},
       {"redistribute_between", "is communication: tests/dtensor/redistribute.cpp"},
       {"exchange", "a collective of local tensors: tests/dtensor/redistribute.cpp"},
       {"exchange_messages", "a collective of local tensors: tests/dtensor/redistribute.cpp"},

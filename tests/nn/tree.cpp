@@ -245,7 +245,7 @@ TEST_CASE("a gradient that is kept elsewhere has one memory, which nobody else's
   };
   const auto place = std::make_shared<Place>();
   nn::Parameter parameter({3, 2}, DType::f32, {});
-  parameter.places.gradient = place;
+  parameter.attach<nn::MemoryPlaces>().gradient = place;
   parameter.value = full({3, 2}, 1);
   const Storage* const first = &nn::gradient_memory_of(parameter).storage();
   CHECK(&nn::gradient_memory_of(parameter).storage() == first);

@@ -228,7 +228,6 @@ const std::map<std::string, std::string> not_reached = {
     {"from_local", "of distributed tensors: tests/dtensor"},
     {"from_local_terms", "of distributed tensors: tests/dtensor"},
     {"redistribute", "of distributed tensors: tests/dtensor/redistribute.cpp"},
-    {"redistribute_async", "of distributed tensors: tests/dtensor/redistribute.cpp"},
     {"redistribute_between", "of distributed tensors: tests/dtensor/redistribute.cpp"},
     {"rotary_at", "without a stored sample: tests/dtensor/operators.cpp"},
     {"rotary_at_inverse", "without a stored sample: tests/dtensor/operators.cpp"},

@@ -108,7 +108,6 @@ const std::map<std::string, std::string>& compared_elsewhere() {
       {"randint_", "tests/ops/math_ops.cpp"},
       {"randperm_", "tests/ops/math_ops.cpp"},
       {"redistribute", "tests/dtensor/redistribute.cpp"},
-      {"redistribute_async", "tests/dtensor/redistribute.cpp"},
       {"redistribute_between", "tests/dtensor/redistribute.cpp"},
       {"reduce_scatter", "tests/ops/collective_ops.cpp"},
       {"reduce_scatter_async", "tests/ops/collective_async.cpp"},

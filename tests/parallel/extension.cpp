@@ -67,12 +67,13 @@ class HalvesLinear final : public nn::Module {
   std::string_view kind() const override { return "HalvesLinear"; }
   Tensors forward(const Tensors& inputs) override {
     const nn::Parameter& weight = *parameters()[0].second;
-    if (weight.gathered.empty()) {
+    const auto& gathered = weight.attached<parallel::GatheredPayloads>().tensors;
+    if (gathered.empty()) {
       return {ops::linear(inputs[0], weight.use())};
     }
-    counts = to_doubles(weight.gathered[1]);
+    counts = to_doubles(gathered[1]);
     has_memory = weight.use().local().storage().has_memory();
-    const Tensor halves = weight.gathered[0];
+    const Tensor halves = gathered[0];
     const LocalMapOptions options{
         .out = {inputs[0].layout()},
         .in_gradients = {inputs[0].layout(), weight.use().layout().with_placement(0, Partial())},
@@ -130,7 +131,8 @@ TEST_CASE("a layer computes with what was gathered, and its weight has a gradien
       backward(ops::sum(ops::square((*model)(x))));
       check(model->counts == std::vector<double>(3, packed), "packed once after each write");
       check(!model->has_memory, "the leaf has no memory");
-      check(model->parameter("weight")->gathered.empty(), "freed after backward");
+      check(model->parameter("weight")->attached<parallel::GatheredPayloads>().tensors.empty(),
+            "freed after backward");
       check(difference(gradients_of(*model), gradients_of(*expected)) < 1e-12, "gradients");
       clear_gradients(*model);
       run.plan.before_optimizer();

@@ -43,7 +43,8 @@ std::string weights_hash(const std::string& folder) {
     }
   }
   if (files.empty()) {  // another format
-    for (const std::string& name : open_tensors(folder).source->files()) {
+    const OpenedTensors opened = open_tensors(folder);
+    for (const std::string& name : opened.source->files()) {
       files.insert((std::filesystem::path(folder) / name).string());
     }
   }

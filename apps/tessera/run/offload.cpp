@@ -52,16 +52,7 @@ std::shared_ptr<OtherMemory> memory_elsewhere(const GraphConfig& graph) {
       "graph.offload");
   const auto style = plugin::host().find<parallel::ParallelStyle>("Offload")(options);
   options.finish();
-  // The style gives its place to parameters, so one asks for it.
-  nn::Linear layer(1, 1, false, 0);
-  const nn::ParameterPointer parameter = nn::all_parameters(layer).front();
-  style->apply({.module = layer,
-                .model = layer,
-                .mesh = DeviceMesh::make({"rank"}, {1}),
-                .axes = {},
-                .style = "Offload",
-                .entry = "graph.offload"});
-  return other_memory(parameter->places.value);
+  return other_memory(style->memory_place());
 }
 
 StepRates rates_of(const Config& config) {

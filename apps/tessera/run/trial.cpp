@@ -35,7 +35,7 @@ namespace {
 /// Parameters, which exist before the first step.
 void book_parameters(nn::LanguageModel& model) {
   for (const nn::ParameterPointer& parameter : nn::all_parameters(model)) {
-    if (parameter->places.value) {
+    if (parameter->attached<nn::MemoryPlaces>().value) {
       continue;
     }
     const Tensor& local = parameter->value.local();
