@@ -29,7 +29,8 @@ namespace {
 
 /// The weights that a run starts from: of each file the header and 4 KiB of every MiB, so that a
 /// large model does not have to be read twice. Weights that were trained differ nearly everywhere.
-std::string weights_hash(const std::string& folder) {
+/// `any_format`: they need not be in *.safetensors.
+std::string weights_hash(const std::string& folder, bool any_format) {
   std::error_code ignored;
   if (!std::filesystem::is_directory(folder, ignored)) {
     fail_input({.thing = folder,
@@ -42,7 +43,7 @@ std::string weights_hash(const std::string& folder) {
       files.insert(entry.path().string());
     }
   }
-  if (files.empty()) {  // another format
+  if (files.empty() && any_format) {
     const OpenedTensors opened = open_tensors(folder);
     for (const std::string& name : opened.source->files()) {
       files.insert((std::filesystem::path(folder) / name).string());
@@ -99,13 +100,14 @@ Fingerprint fingerprint_of(const Config& config, const ModelShape& shape, const 
     values["graph.transforms"] = json_text(nlohmann::json(config.graph.transforms));
   }
   if (!config.model.from.empty()) {
-    values["model.from"] = json_text(nlohmann::json("weights " + weights_hash(config.model.from)));
+    values["model.from"] =
+        json_text(nlohmann::json("weights " + weights_hash(config.model.from, true)));
   }
   // Runs without it have the fingerprint that they had before there was the key.
   values.erase("model.adapter");
   if (!config.model.adapter.empty()) {
     values["model.adapter"] =
-        json_text(nlohmann::json("weights " + weights_hash(config.model.adapter)));
+        json_text(nlohmann::json("weights " + weights_hash(config.model.adapter, false)));
   }
   values["data.content"] =
       json_text(nlohmann::json(fmt::format("{} tokens {}", data.tokens(), data.content_hash())));
