@@ -140,51 +140,95 @@ TEST_CASE("many texts by several threads have the same tokens") {
 }
 
 TEST_CASE("a long word has the tokens of byte pair encoding by its definition") {
-  // 200 words of 3 to 300 letters without a space; the definition: again and again the pair with
-  // the lowest rank, the leftmost of them.
-  const Json file = read_stored(tokenizer_data + "byte_level.json");
-  std::map<std::pair<std::string, std::string>, std::size_t> ranks;
-  for (const Json& merge : file.at("model").at("merges")) {
-    ranks.emplace(std::pair(merge.at(0).get<std::string>(), merge.at(1).get<std::string>()),
-                  ranks.size());
-  }
-  const auto tokenizer = stored("byte_level.json");
+  // Words of 3 to 300 letters without a space. The definition: again and again the pair with the
+  // lowest rank, the leftmost of them.
+  const Scratch scratch;
+  const Json repeated = {
+      {"model",
+       {{"type", "BPE"},
+        {"vocab", {{"a", 0}, {"b", 1}, {"aa", 2}, {"aaaa", 3}, {"ab", 4}, {"baa", 5}}},
+        {"merges", Json::array({"a a", "aa aa", "a b", "b aa"})}}}};
   std::uint32_t state = 1;
   const auto next = [&](std::uint32_t below) {
     state = state * 1664525 + 1013904223;
     return (state >> 8) % below;
   };
-  for (int i = 0; i < 200; ++i) {
-    std::string word;
-    for (std::uint32_t letters = 3 + next(298); letters > 0; --letters) {
-      word += "etaoinshrdlu"[next(12)];
+  for (const auto& [file, letters] :
+       {std::pair<std::string, std::string>(tokenizer_data + "byte_level.json", "etaoinshrdlu"),
+        std::pair<std::string, std::string>(scratch.write("repeated.json", repeated.dump()),
+                                            "aaab")}) {
+    std::map<std::pair<std::string, std::string>, std::size_t> ranks;
+    const Json read = read_stored(file);
+    for (const Json& merge : read.at("model").at("merges")) {
+      std::string left;
+      std::string right;
+      if (merge.is_string()) {
+        std::istringstream(merge.get<std::string>()) >> left >> right;
+      } else {
+        left = merge.at(0);
+        right = merge.at(1);
+      }
+      ranks.emplace(std::pair(left, right), ranks.size());
     }
-    std::vector<std::string> parts;
-    for (const char c : word) {
-      parts.emplace_back(1, c);
-    }
-    for (;;) {
-      std::size_t best = ranks.size();
-      std::size_t at = 0;
-      for (std::size_t k = 0; k + 1 < parts.size(); ++k) {
-        const auto found = ranks.find({parts[k], parts[k + 1]});
-        if (found != ranks.end() && found->second < best) {
-          best = found->second;
-          at = k;
+    const auto tokenizer = open_tokenizer(file).tokenizer;
+    for (int i = 0; i < 100; ++i) {
+      std::vector<std::string> parts;
+      std::string word;
+      for (std::uint32_t count = 3 + next(298); count > 0; --count) {
+        word += letters[next(static_cast<std::uint32_t>(letters.size()))];
+        parts.emplace_back(1, word.back());
+      }
+      for (;;) {
+        std::size_t best = ranks.size();
+        std::size_t at = 0;
+        for (std::size_t k = 0; k + 1 < parts.size(); ++k) {
+          const auto found = ranks.find({parts[k], parts[k + 1]});
+          if (found != ranks.end() && found->second < best) {
+            best = found->second;
+            at = k;
+          }
         }
+        if (best == ranks.size()) {
+          break;
+        }
+        parts[at] += parts[at + 1];
+        parts.erase(parts.begin() + static_cast<std::ptrdiff_t>(at) + 1);
       }
-      if (best == ranks.size()) {
-        break;
+      std::vector<std::string> got;
+      for (const TokenId id : tokenizer->encode(word)) {
+        got.push_back(*tokenizer->token(id));
       }
-      parts[at] += parts[at + 1];
-      parts.erase(parts.begin() + static_cast<std::ptrdiff_t>(at) + 1);
+      CHECK(got == parts);
     }
-    std::vector<std::string> got;
-    for (const TokenId id : tokenizer->encode(word)) {
-      got.push_back(*tokenizer->token(id));
-    }
-    CHECK(got == parts);
   }
+}
+
+TEST_CASE("a merge across the mark of a space keeps a text in one word") {
+  // "a" and the mark are one token: "a a" is that token and "a".
+  const Scratch scratch;
+  const Json file = {
+      {"normalizer",
+       {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "\xE2\x96\x81"}}},
+      {"model",
+       {{"type", "BPE"},
+        {"vocab", {{"a", 0}, {"\xE2\x96\x81", 1}, {"a\xE2\x96\x81", 2}}},
+        {"merges", Json::array({"a \xE2\x96\x81"})}}}};
+  const auto tokenizer = open_tokenizer(scratch.write("tokenizer.json", file.dump())).tokenizer;
+  CHECK(tokenizer->encode("a a") == Ids{2, 0});
+  CHECK(tokenizer->encode(" a  a") == Ids{1, 2, 1, 0});
+}
+
+TEST_CASE("Qwen's texts are composed before special tokens are found in them") {
+  // U+0338 makes one character of the ">" before it.
+  const auto tokenizer =
+      open_tokenizer(tokenizer_data + "small.tiktoken",
+                     PluginOptions(R"({"pattern": "qwen", "special_tokens": ["<|a|>"]})"))
+          .tokenizer;
+  const Ids special = {*tokenizer->id("<|a|>")};
+  CHECK(tokenizer->encode("<|a|>") == special);
+  const Ids composed = tokenizer->encode("<|a|>\xCC\xB8");
+  CHECK(tokenizer->decode(composed) == "<|a|\xE2\x89\xAF");
+  CHECK(composed == tokenizer->encode("<|a|\xE2\x89\xAF"));
 }
 
 TEST_CASE("the word that replaced another one in the cache does not have its tokens") {
@@ -276,6 +320,14 @@ TEST_CASE("a folder's other files name the special tokens and the template") {
   folder.write("generation_config.json", R"({"eos_token_id": 100000})");
   CHECK_THAT(error_of([&] { open_tokenizer(folder.path()); }),
              Contains("generation_config.json: eos_token_id: the id 100000 is not in"));
+}
+
+TEST_CASE("a text is encoded and decoded") {
+  const std::string folder = tokenizer_data + "byte_level.json";
+  const OpenedTokenizer opened = open_tokenizer(folder);
+  const Encoding encoding = opened.tokenizer->encode_with_offsets("It's a text.");
+  const std::string text = opened.tokenizer->decode(encoding.ids, true);
+  CHECK(text == "It's a text.");
 }
 
 TEST_CASE("the kind of a tokenizer follows from the files") {
