@@ -47,11 +47,11 @@ using Layouts = std::vector<Layout>;
 /// On one axis: a placement for each operand.
 using Placements = std::vector<Placement>;
 
-/// What the operator's rule says of the sample on one axis of two ranks.
+/// Strategies that the operator's rule has for the sample on one axis of two ranks.
 Strategies strategies_of(const CallSample& sample);
-/// What the rule accepts, and every combination of Shard of each dim, Replicate and Partial(sum):
-/// at most `most` of these (a fixed selection when there are more). And Replicate with each other
-/// Partial, at most a third of `most`.
+/// Placements that the rule accepts, and every combination of Shard of each dim, Replicate and
+/// Partial(sum): at most `most` of these (a fixed selection when there are more). And Replicate
+/// with each other Partial, at most a third of `most`.
 std::vector<Placements> axis_placements(const CallSample& sample, std::size_t most);
 /// Layouts on a mesh of several axes: `same_on_all_axes` of `likely` that cut, each on every axis;
 /// and `grid_cases` whose axes are drawn from `likely` three times in four, else from `all`; a dim
@@ -64,12 +64,12 @@ Layouts one_axis_layouts(const DeviceMesh& mesh, const CallSample& sample,
 /// This rank's operand of the value `whole`: its part, or a term of it where the layout is Partial.
 Tensor make_operand(const Tensor& whole, const Layout& layout);
 
-/// What a call gave: on one rank of a distributed call, or the plain call.
+/// Results of a call: on one rank of a distributed call, or of the plain call.
 struct CallResult {
   std::string error;           // empty: none
   bool refusal = false;        // the error is an Error
   std::string backward_error;  // empty: none
-  /// Of a backward that failed, once more in an AllowRedistribution scope: then `gradients` are
+  /// Error of a backward that succeeds in an AllowRedistribution scope: then `gradients` are
   /// those found there.
   std::string communicating_error;
   std::string communicated;  // what a report lists of forward and backward
@@ -106,10 +106,10 @@ std::vector<double> whole_value(std::span<const Tensor> parts);
 std::string right_as(const CallSample& sample, const Placements& placements,
                      const CallResult& plain, int size);
 
-/// What is wrong in one case; empty when nothing is. Counts refused and accepted ones.
+/// Verdict on one case; empty when nothing is wrong. Counts refused and accepted ones.
 struct Verdict {
   std::size_t accepted = 0;
-  /// Of these, with an operand that is not Replicate on an axis of several ranks: an operator
+  /// Accepted cases with an operand that is not Replicate on an axis of several ranks: an operator
   /// without any rule is accepted as Replicate.
   std::size_t placed = 0;
   std::size_t refused = 0;
@@ -121,7 +121,7 @@ struct Verdict {
 /// Checks the samples (of one operator) under all placements.
 Verdict check_operator(std::span<const CallSample> samples, const Extent& extent);
 
-/// What is wrong when tensors do not lie in order in memory, and how much was compared.
+/// Faults when tensors do not lie in order in memory, and how much was compared.
 struct StrideAccount {
   std::size_t calls = 0;
   std::size_t gradients = 0;  // calls whose gradients were compared
@@ -132,7 +132,7 @@ struct StrideAccount {
 /// (first and second derivatives), and with such operands where `operands_too`.
 StrideAccount check_strides(std::span<const CallSample> samples, bool operands_too);
 
-/// What an operator declares that it does besides computing its results, compared with what its
+/// Compares what an operator declares besides its results with what its
 /// calls do: memory, versions, addresses, repeated calls, other seeds, calls of communicators. The
 /// samples are of one operator.
 std::vector<std::string> check_effects(std::span<const CallSample> samples);
@@ -160,7 +160,7 @@ struct ElementAccount {
 /// The samples are of one operator. Error: the compiler refuses its element.
 ElementAccount check_elements(std::span<const CallSample> samples);
 
-/// What a sample is differentiated with respect to, as fresh leaves: its operands, and for second
+/// Tensors that a sample is differentiated by, as fresh leaves: its operands, and for second
 /// and further derivatives the gradients of its results too.
 std::vector<Tensor> fresh_variables(const CallSample& sample, int order);
 /// The sample's results (order 0), or their derivatives with respect to the variables, where there

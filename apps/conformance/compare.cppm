@@ -22,7 +22,7 @@ Tensor numbers(const Dims& shape, double shift = 0);
 /// x with other memory of the same form; an undefined tensor stays so.
 Tensor copy_of(const Tensor& x);
 std::vector<Tensor> copies_of(std::span<const Tensor> tensors);
-/// The same values in every second element of memory twice as wide, after an offset.
+/// The values in every second element of memory twice as wide, after an offset.
 Tensor spaced(const Tensor& x);
 
 }  // namespace tessera::conformance

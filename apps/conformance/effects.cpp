@@ -18,7 +18,7 @@ import tessera.autograd;
 import tessera.collective;
 import tessera.ops;
 
-// What operators do besides computing their results, against what they declare.
+// Effects of operators besides their results, against what they declare.
 namespace tessera::conformance {
 namespace {
 
@@ -55,7 +55,7 @@ std::vector<Bytes> results(const Op& op, const std::vector<Tensor>& inputs,
   return bytes_of(std::vector<Tensor>(out.begin(), out.end()));
 }
 
-/// The same arguments with another seed. Numbers that are 0 become a half: with a probability of 0
+/// The arguments with another seed. Numbers that are 0 become a half: with a probability of 0
 /// nothing is drawn.
 Attributes reseeded(const Op& op, const Attributes& attributes, std::uint64_t seed) {
   std::vector<ArgumentValue> values = op.arguments->values(attributes);
@@ -87,7 +87,7 @@ std::vector<Tensor> fresh_operands(const CallSample& sample, bool shifted) {
   return in;
 }
 
-/// What the calls of one operator did.
+/// Effects of the calls of one operator.
 struct Observed {
   std::set<std::size_t> written;  // operands of the schema
   std::set<std::size_t> versions;

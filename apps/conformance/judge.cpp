@@ -331,7 +331,7 @@ class OperatorCheck {
     }
   }
 
-  /// What is refused and would be right on every mesh.
+  /// Notes refusals that would be right on every mesh.
   void note_narrow_rules() {
     const std::ptrdiff_t times = std::count_if(extent_.sizes.begin(), extent_.sizes.end(),
                                                [](int size) { return size > 1; }) *

@@ -77,7 +77,7 @@ std::string right_as(const CallSample& sample, const Placements& placements,
     return {};
   }
   for (std::size_t i = 0; i < placements.size(); ++i) {
-    // What only some ranks have, of one element, tells nothing.
+    // An operand of one element that only some ranks have tells nothing.
     if (placements[i].is_partial() ||
         (placements[i].is_shard() && sample.inputs[i].shape()[placements[i].dim()] < 2)) {
       return {};

@@ -219,8 +219,8 @@ Layouts one_axis_layouts(const DeviceMesh& mesh, const CallSample& sample,
 std::vector<Layouts> grid_layouts(const DeviceMesh& mesh, std::span<const Placements> all,
                                   std::span<const Placements> likely, const Extent& extent) {
   std::vector<Layouts> result;
-  // What is right on one axis is tried on all of them at once: extents that divide by each axis
-  // need not divide by all.
+  // Placements that are right on one axis are tried on all of them at once: extents that divide by
+  // each axis need not divide by all.
   std::vector<Placements> same;
   for (const Placements& each : likely) {
     const bool cuts =

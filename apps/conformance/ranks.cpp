@@ -162,7 +162,7 @@ CallResult call_case(const Case& one) {
     return result;
   }
   for (const Communication& c : report.entries()) {
-    // What a strategy declares, dtensor holds it to.
+    // Declared reductions are not counted: dtensor holds a strategy to them.
     if (c.operation != "all_reduce" || find_op(c.where).composed == nullptr) {
       result.communicated += c.operation + " in " + c.where + "; ";
     }

@@ -4,7 +4,7 @@ import tessera.base;
 import tessera.tensor;
 import tessera.collective;
 
-// What communicators send.
+// Records the calls that communicators send.
 
 export namespace tessera::conformance {
 
@@ -20,7 +20,7 @@ class Sent final : public collective::Observer {
   std::set<Communicates> kinds;
 
  private:
-  /// What an operator that issues such a call must declare.
+  /// Declaration that an operator needs which issues such a call.
   static Communicates kind_of(collective::CallKind kind) {
     using collective::CallKind;
     switch (kind) {

@@ -20,7 +20,7 @@ import tessera.ops;
 namespace tessera::conformance {
 namespace {
 
-/// The same values in memory whose dims are in the opposite order.
+/// The values in memory whose dims are in the opposite order.
 Tensor transposed(const Tensor& x) {
   const NoGrad constant;
   Dims turned;

@@ -21,8 +21,8 @@ import tessera.ops;
 namespace tessera::conformance {
 namespace {
 
-/// Of how many numbers one number of the result may be made: what a reduction sums, or a product
-/// of two operands (m k and k n elements for m n results are k).
+/// Numbers of operands that one number of the result is made of: those that a reduction sums, or a
+/// product of two operands (m k and k n elements for m n results are k).
 double reduction_length(const CallSample& sample, std::int64_t count) {
   const double results = static_cast<double>(std::max<std::int64_t>(count, 1));
   double length = 1;

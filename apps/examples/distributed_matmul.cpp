@@ -44,7 +44,7 @@ int run() {
   const Tensor gradient_b = redistribute(b.grad(), b.layout());
   const std::string communicated = report.to_string();
 
-  // The same on one device. These gather, so they come after the report was read.
+  // The product on one device. These gather, so they come after the report was read.
   Tensor leaf_a = full_tensor(detached(a));
   Tensor leaf_b = full_tensor(detached(b));
   leaf_a.set_requires_grad();

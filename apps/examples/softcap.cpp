@@ -63,7 +63,7 @@ void softcap_cpu(const Call& call, std::span<Tensor> out) {
   }
 }
 
-/// The same for kernels that are compiled from several operators: the structure, and the text of
+/// Element for kernels that are compiled from several operators: the structure, and the text of
 /// its header.
 Element softcap_element(const Call&) {
   constexpr const char* header =

@@ -26,7 +26,7 @@ struct Mlp {
   Tensor down;  // [width, hidden]
 };
 
-/// What takes place between the two products is each rank's own matter.
+/// The forward. Between the two products, each rank computes for itself.
 Tensor forward(const Mlp& mlp, const Tensor& x) {
   return ops::linear(ops::gelu(ops::linear(x, mlp.up)), mlp.down);
 }

@@ -180,7 +180,8 @@ std::string declares_what_it_places(const std::string& style) {
   return "";
 }
 
-/// What rank 0 of so many sees when the style is on this module. Errors: its layouts do not fit.
+/// Losses that rank 0 of so many sees when the style is on this module. Errors: its layouts do not
+/// fit.
 std::vector<double> train_on(int size, const std::string& style, const std::string& on) {
   std::vector<double> seen;
   collective::run_threads(size, [&](collective::World& world) {

@@ -7,7 +7,7 @@ import tessera.base;
 
 export namespace tessera::plugin_suite {
 
-/// What one check found out.
+/// Finding of one check.
 struct SuiteResult {
   enum class State { passed, failed, not_tried } state = State::passed;
   std::string check;  // "two ranks compute what one does"

@@ -19,7 +19,7 @@ namespace tessera::collective {
 
 namespace {
 
-/// What this process knows of names. Bounded: what comes later has none.
+/// Names that this process knows. Bounded: later ones are not kept.
 class Noted {
  public:
   std::int64_t add(std::string_view name) {

@@ -26,7 +26,7 @@ enum class CallKind : std::uint8_t {
 
 std::string_view name_of(CallKind kind);
 
-/// What must agree among the ranks of a group for one call; compared at every call.
+/// A call as the ranks of a group must agree on it; compared at every call.
 struct Call {
   CallKind kind = CallKind::barrier;
   DType dtype = DType::u8;

@@ -1,4 +1,4 @@
-// What ranks say to each other: collective calls as data, and the error that ends a run.
+// Calls between ranks: collective calls as data, and the error that ends a run.
 export module tessera.calls;
 
 export import :call;      // what a call is: kind, type, count, its printed form

@@ -39,7 +39,8 @@ Read from_root(const Pair& p) {
   return p.member == p.call.root ? Of(p) : Read{};
 }
 
-/// Of the member that is `root` places before the reader, around the end of the group.
+/// Reads the row of the member that is `root` places before the reader, around the end of the
+/// group.
 Read row_of_predecessor(const Pair& p) {
   return (p.member + p.call.root) % p.size == p.reader ? whole_row(p) : Read{};
 }

@@ -28,7 +28,7 @@ struct Pair {
   const std::int64_t* receive_begins = nullptr;
 };
 
-/// What is done with the reads of all members.
+/// Combination of the reads of all members.
 enum class Combine : std::uint8_t {
   copy,    ///< each goes to its own place
   reduce,  ///< all have one length and go to one place, reduced in the order of the members
@@ -42,14 +42,14 @@ struct CallForm {
   /// Null: nothing moves.
   Read (*read)(const Pair&) = nullptr;
   Combine combine = Combine::copy;
-  /// What Call::root is: "root"; "": the kind has none.
+  /// Name of Call::root: "root"; "": the kind has none.
   std::string_view number = {};
   /// A list of tensors, of which peers may continue to read the sources after the end of the call.
   bool list = false;
   /// How much a rank sends to another one differs from pair to pair, and is compared by pairs.
   bool counts = false;
-  /// Of a reduction in two phases: what each rank reads, in the second one, of the parts that each
-  /// member has reduced in the first one.
+  /// For a reduction in two phases: the part that each rank reads, in the second one, of those that
+  /// each member has reduced in the first one.
   Read (*gather)(const Pair&) = nullptr;
   /// The reads of a reduction in one phase instead, where that is faster: of little data.
   Read (*at_once)(const Pair&) = nullptr;

@@ -176,7 +176,7 @@ void CapturedFunction::record(const Call& call, const std::string& kind) {
   }
   ++counts_.recorded;
   const bool compares = compares_ || always_compares_;
-  // What guards have read is part of the kind.
+  // Values that guards have read are part of the kind.
   const std::string whole_kind = kind + text_of(guards_of(recording->program));
   const auto same = recorded_.find(whole_kind);
   if (compares && same == recorded_.end()) {

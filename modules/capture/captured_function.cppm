@@ -49,7 +49,7 @@ class CapturedFunction {
   };
   using Make = std::function<std::unique_ptr<Entry>(Program program)>;
 
-  /// What is asked of one call.
+  /// Questions that one call asks and answers.
   struct Call {
     /// Why the entry's program is none of such calls; "": it is.
     std::function<std::string(const Entry& entry)> misfit = {};

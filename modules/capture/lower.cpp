@@ -26,7 +26,7 @@ Tensor meta_input(const ProgramTensor& x) {
                            : make_distributed(empty(local_shape(*x.spec), x.dtype, meta), x.spec);
 }
 
-/// What the memory of an instruction's results is booked on.
+/// Category that the memory of an instruction's results is booked on.
 std::optional<MemoryCategory> category_of(const Program& program, const Instruction& i) {
   for (const int number : i.out) {
     if (number >= 0) {

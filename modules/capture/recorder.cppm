@@ -27,7 +27,7 @@ class Recorder final : public Mode {
              MemoryCategory category = MemoryCategory::other, int micro_batch = 0);
   /// A tensor that is read after the step, or between two sections. Error: no section has made it.
   void output(const std::string& name, const Tensor& x);
-  /// The same of the gradient of an input. Error: there is no such input.
+  /// Names the gradient of an input as an output. Error: there is no such input.
   void gradient(const std::string& name, const Tensor& x, const std::string& input);
   /// Optimizer number `optimizer` of the step has updated the parameter that is this input, and
   /// counts a step of it. Errors: there is no such input; it is not a parameter.
@@ -44,7 +44,7 @@ class Recorder final : public Mode {
   /// Ends the recording. `variables`: of this step. Error: collectives that were issued and are not
   /// complete.
   Recording finish(const StepVariables& variables);
-  /// The same, of a recording whose instructions followed those of `other`: the program has its
+  /// Ends a recording whose instructions followed those of `other`: the program has its
   /// variables, random streams, guards, updates and gradients.
   Program finish_following(const Program& other);
 

@@ -1,4 +1,4 @@
-// What a recorder knows of the memory that a step uses.
+// The recorder's knowledge of the memory that a step uses.
 module;
 #include <fmt/format.h>
 
@@ -48,7 +48,7 @@ std::vector<double> exact(std::vector<double> values, const Tensor& x) {
 /// The tensor's values, exactly.
 std::vector<double> exact_values(const Tensor& x) { return exact(to_doubles(x), x); }
 
-/// What the memory is booked on at present; the last one is in the program.
+/// Notes the category that the memory is booked on at present; the last one is in the program.
 void note_category(RecordedMemory& memory, const Tensor& x) {
   if (local_of(x).storage().category() != MemoryCategory::other) {
     memory.category = local_of(x).storage().category();

@@ -1,4 +1,4 @@
-// What two recordings of a step have in common, and what of it follows from variables.
+// Compares two recordings of a step, and finds what of it follows from variables.
 module;
 #include <fmt/format.h>
 

@@ -15,7 +15,7 @@ struct Recording {
 /// The program of a recorded step. Errors: random numbers of no stream of the step; see
 /// check_guards.
 Program program_of(Recording recording);
-/// The same, where the step was recorded twice with other variables. Errors that name the
+/// Program of a step that was recorded twice with other variables. Errors that name the
 /// instruction: the steps differ; an argument differs that does not follow from the variables.
 Program program_of(const Recording& first, Recording second);
 

@@ -18,7 +18,7 @@ struct TensorDifference {
 };
 
 struct CompareOptions {
-  /// What the names of each source have before the names that are compared; other names are
+  /// Prefix, for each source, of the names that are compared; other names are
   /// ignored.
   std::string first_prefix = {};
   std::string second_prefix = {};

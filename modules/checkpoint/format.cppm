@@ -22,9 +22,10 @@ struct WrittenCounts {
 /// any format (`checkpoint info`, `diff`, `convert` and `export`, model.from) uses this interface.
 /// A built-in format is a folder of modules/checkpoint and a line in format.cpp; a plugin registers
 ///     registrar.add<CheckpointFormat>("numpy", [] { return std::make_unique<Numpy>(); });
-/// What it opens describes all tensors at once (TensorSource::tensors) and reads any box of one
-/// when asked, so that a rank touches its own bytes only; stored types that are no DType
-/// (quantised ones) are decoded while reading. Its methods are called from several threads.
+/// A format of checkpoints. An opened source describes all tensors at once (TensorSource::tensors)
+/// and reads any box of one when asked, so that a rank touches its own bytes only; stored types
+/// that are no DType (quantised ones) are decoded while reading. Its methods are called from
+/// several threads.
 class CheckpointFormat {
  public:
   static constexpr plugin::Kind plugin_kind{"format"};
@@ -37,7 +38,7 @@ class CheckpointFormat {
   virtual bool recognises(const std::string& path) const = 0;
   /// Error (input) that names the file and the tensor: it is missing, cut or damaged.
   virtual std::unique_ptr<TensorSource> open(const std::string& path) const = 0;
-  /// What the names of a model's weights begin with; nothing: other programs choose the names.
+  /// Prefix of the names of a model's weights; nothing: other programs choose the names.
   virtual std::optional<std::string> weights_prefix() const;
   /// Whether `write` works; false: the format can only be read (the default).
   virtual bool can_write() const;

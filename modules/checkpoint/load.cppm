@@ -11,7 +11,7 @@ struct LoadOptions {
   bool strict = true;
   /// Floating tensors of another type are cast; otherwise they are an error.
   bool cast = false;
-  /// What the stored names have before the state's names; other stored names are ignored.
+  /// Prefix of the stored names before the state's names; other stored names are ignored.
   std::string prefix = {};
   /// Patterns of stored names that are ignored.
   std::vector<std::string> ignore = {};

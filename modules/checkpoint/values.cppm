@@ -1,4 +1,4 @@
-// What stored values must be, besides their names and shapes.
+// Checks of stored values, besides their names and shapes.
 module tessera.checkpoint:values;
 
 import tessera.base;

@@ -116,7 +116,7 @@ void Engine::verify(const Operation& op) const {
 
 void Engine::finish_reading(Operation& op) {
   view_.own().done.raise(op.sequence + 1);
-  // Of a list that is reduced in two phases, and so in place, peers read the destinations.
+  // Peers read the destinations of a list that is reduced in two phases, and so in place.
   const bool peers_read_memory =
       op.two_phase ? op.form->list || op.result == op.array.destination : op.direct;
   op.phase = peers_read_memory ? Operation::Phase::held : Operation::Phase::complete;

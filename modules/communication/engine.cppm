@@ -44,7 +44,7 @@ class Engine {
   bool peers_done(std::uint64_t calls) const { return view_.peers_done(calls); }
   /// Moves calls forward without waiting. Returns whether calls remain. Skips when in use.
   bool try_progress();
-  /// The same for collectives, when the caller holds the lock.
+  /// Makes progress of collectives, when the caller holds the lock.
   bool progress_held() { return !progress(issued(), false); }
 
   void send(const void* source, std::int64_t count, DType dtype, int to, int tag);
@@ -89,7 +89,8 @@ class Engine {
   RemoteSender remote_;
   Mailbox mailbox_;
   std::mutex kept_mutex_;
-  /// What peers may still read, and how many calls they must be done with before it goes away.
+  /// Memory that peers may still read, and how many calls they must be done with before it goes
+  /// away.
   std::deque<std::pair<std::uint64_t, std::shared_ptr<void>>> kept_;
 };
 

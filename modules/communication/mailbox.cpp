@@ -124,7 +124,7 @@ void Mailbox::take(const Receive& receive, Message& message) const {
 bool Mailbox::advance(const Receive& receive, bool block) {
   Channel& line = channel(receive.from, group_.rank());
   while (true) {
-    // Of the messages up to here the first is found; later ones may come into slots that were
+    // The first message is found among those up to here; later ones may come into slots that were
     // looked at already, before others in slots that were not.
     const std::uint64_t sent = line.sent.load();
     if (Message* const message = find(receive, line, sent)) {

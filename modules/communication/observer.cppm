@@ -5,7 +5,7 @@ import tessera.calls;
 
 export namespace tessera::collective {
 
-/// What a rank does with a communicator.
+/// Activity of a rank with a communicator.
 struct Activity {
   enum class Kind : std::uint8_t {
     issue,         // a call is issued, and its source published

@@ -5,7 +5,7 @@ import :observer;
 
 namespace tessera::collective {
 
-/// What engines and scopes do with the chain of observers of the calling thread.
+/// The chain of observers of the calling thread, for engines and scopes.
 struct Observers {
   /// Carries the activity out, through the observers.
   static void perform(const Activity& activity, const std::function<void()>& run);
@@ -13,7 +13,7 @@ struct Observers {
   static void issued(const Engine* engine, std::uint64_t ticket, Activity activity, bool pending);
   static void completed(const Engine* engine, std::uint64_t ticket);
   static void streamed(const StreamedActivity& activity);
-  /// What was issued with this ticket under an observer; `otherwise` if nothing was.
+  /// The call that was issued with this ticket under an observer; `otherwise` if none was.
   static Activity waited(const Engine* engine, std::uint64_t ticket, Activity otherwise);
 
  private:

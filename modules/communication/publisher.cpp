@@ -126,8 +126,8 @@ void Publisher::stage(const Operation& op, const Segment& array, std::uint64_t t
                   static_cast<std::size_t>(span.end - span.begin) * element);
     }
   };
-  // What several peers read is copied once, and neighbours in one piece. Nobody but this rank reads
-  // its own part, and it reads the source.
+  // Ranges that several peers read are copied once, and neighbours in one piece. Nobody but this
+  // rank reads its own part, and it reads the source.
   for (int reader = 0; reader < group_.size(); ++reader) {
     const Read read = reader == group_.rank() ? Read{} : op.read(group_.read_by(op, array, reader));
     const std::int64_t end = read.from + read.count;

@@ -1,4 +1,4 @@
-// What a rank sends to the machines of its group's other members.
+// Messages of a rank to the machines of its group's other members.
 module;
 #include <algorithm>
 #include <atomic>
@@ -23,7 +23,7 @@ import :state;
 
 namespace tessera::collective {
 
-/// What a message carries: ranges of some bases, in the order in which they are sent.
+/// Body of a message: ranges of some bases, in the order in which they are sent.
 class RemoteSender::Body {
  public:
   /// `table`: the reader finds the bases through a table, which `extra` follows.

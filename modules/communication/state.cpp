@@ -35,8 +35,8 @@ namespace tessera::collective {
 namespace {
 
 #if __has_feature(address_sanitizer)
-// What is freed to the cache of allocate_for_peers is forbidden until it is allocated again: a rank
-// that still reads it is found where ranks are threads.
+// Memory that is freed to the cache of allocate_for_peers is forbidden until it is allocated again:
+// a rank that still reads it is found where ranks are threads.
 void allow(const void* data, std::size_t bytes) { __asan_unpoison_memory_region(data, bytes); }
 void forbid(const void* data, std::size_t bytes) { __asan_poison_memory_region(data, bytes); }
 #else

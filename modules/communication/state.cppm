@@ -64,7 +64,7 @@ class WorldState : public std::enable_shared_from_this<WorldState> {
 
   /// Allocates shared memory for this rank; throws when the region is full.
   std::uint64_t allocate(std::size_t bytes);
-  /// The same, or 0.
+  /// Allocates, or returns 0 where there is no room.
   std::uint64_t try_allocate(std::size_t bytes);
   SharedBuffer allocate_buffer(std::size_t bytes) {
     return {shared_from_this(), allocate(bytes), bytes};

@@ -67,14 +67,14 @@ class World {
 
   /// Memory of this rank that every rank can reach. Local: no other rank takes part.
   SharedBuffer allocate(std::size_t bytes);
-  /// The same from a cache, for memory that is needed often and for a short time; null: there are
+  /// Allocates from a cache, for memory that is needed often and for a short time; null: there are
   /// no other ranks, or there is none left. It must not be freed while peers may read it.
   std::shared_ptr<void> allocate_for_peers(std::size_t bytes);
   /// Whether the other ranks can read this address of the calling rank.
   bool peers_reach(const void* data) const;
 
-  /// What this rank is doing, for the error message if it fails or dies. Cheap; `where` is cut at
-  /// 95 bytes. Step -1 is before the first.
+  /// Sets what this rank is doing, for the error message if it fails or dies. Cheap; `where` is cut
+  /// at 95 bytes. Step -1 is before the first.
   void set_progress(std::int64_t step, std::string_view where);
 
   /// Makes this error the run's, unless there is one: every rank that waits anywhere then throws
@@ -89,7 +89,7 @@ class World {
   /// Whether the user asked to stop (a signal, or a reader of stdout that has gone). Ranks may see
   /// it at different steps: agree on it by a collective before acting.
   bool interrupt_requested() const;
-  /// The same answer on all ranks: whether any of them has seen the request. All ranks call it.
+  /// Whether any rank has seen the request: one answer on all ranks. All ranks call it.
   bool interrupt_agreed();
   void request_interrupt();
 

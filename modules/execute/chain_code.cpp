@@ -98,7 +98,7 @@ class Writer {
     return text_ + (chain_.has_rows() ? "  }\n" : "");
   }
 
-  /// Of the function that completes sums; "": there are none.
+  /// Name of the function that completes sums; "": there are none.
   std::string end() const {
     std::string text;
     int sum = 0;

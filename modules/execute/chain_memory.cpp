@@ -1,4 +1,4 @@
-// What memory a program needs when chains are one call each.
+// Memory of a program when chains are one call each.
 module;
 #include <algorithm>
 #include <cstddef>

@@ -51,7 +51,7 @@ class Finder {
  private:
   const Tensor& at(int number) const { return shadow_.tensors[index(number)]; }
 
-  /// What nothing executes: other views of a memory, and memory that is there anyway.
+  /// Whether nothing is executed for it: other views of a memory, and memory that is there anyway.
   bool is_nothing(const Instruction& i) const {
     return i.kind == Kind::alias || i.kind == Kind::empty ||
            (i.kind == Kind::call && i.op->view != nullptr && i.out[0] >= 0 && !is_copy(i, shadow_));

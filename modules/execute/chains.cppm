@@ -65,7 +65,7 @@ struct Chain {
   bool in_double() const;
   /// Where an output's rows are summed, in bytes; 0: it is no sum.
   std::int64_t bytes_of_sums(const Output& output) const;
-  /// Of all of them, one after the other.
+  /// Workspace of all of them, one after the other.
   std::int64_t workspace() const;
 };
 
@@ -74,8 +74,8 @@ std::vector<Chain> chains_of(const Program& program, const Shadow& shadow);
 /// The program's shadow when each chain is one call at its last place: what is inside is not needed
 /// (Memory::inside).
 Shadow shadow_of(const Program& program, std::span<const Chain> chains);
-/// Of what chains make: the memory of an input, which ends with the chain, in whose place it may
-/// be, or none; of all other memories nothing. `shadow`: with these chains.
+/// For memories that chains make: the memory of an input, which ends with the chain, in whose place
+/// it may be, or none; of all other memories nothing. `shadow`: with these chains.
 ByMemory<std::optional<MemoryIndex>> places_in_chains(std::span<const Chain> chains,
                                                       const Shadow& shadow);
 

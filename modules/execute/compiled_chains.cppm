@@ -27,7 +27,7 @@ class CompiledChains {
            std::span<std::byte> workspace, const Bound& bound);
 
  private:
-  /// What a call of a chain needs, so that a step allocates nothing for it.
+  /// Needs of a chain's call, so that a step allocates nothing for it.
   struct Ready {
     ChainFunction function = nullptr;
     ChainEnd end = nullptr;  // of a chain with sums

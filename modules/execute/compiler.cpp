@@ -57,7 +57,7 @@ constexpr std::size_t most_kept = 200;
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
-/// What is wrong with a compiler; "": nothing.
+/// Fault of a compiler; "": none.
 std::string unfit(const ProgramResult& version) {
   if (version.late) {
     return "does not say its version";
@@ -170,7 +170,7 @@ std::string hash_of(std::string_view text) {
   return content_hash(std::as_bytes(std::span(text.data(), text.size())));
 }
 
-/// Of several processes that need a library, one compiles it, and the others wait.
+/// Locks a library: of several processes that need it, one compiles it, and the others wait.
 void lock(FileLock& file) {
   Patience patience;
   const FileLock::State state = file.take(patience, "compiled kernels", "the executor is planned");

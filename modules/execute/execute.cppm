@@ -1,4 +1,4 @@
-// What executes a program: through its operators' calls, or as a list of kernel calls in one block
+// Executors of programs: through the operators' calls, or as a list of kernel calls in one block
 // of memory.
 export module tessera.execute;
 

@@ -1,4 +1,4 @@
-// What all executors of programs share.
+// Shared parts of all executors of programs.
 module;
 #include <fmt/format.h>
 
@@ -218,7 +218,7 @@ void set_result(const Program& program, int number, Tensor x, std::span<Tensor> 
   tensors[static_cast<std::size_t>(number)] = std::move(x);
 }
 
-/// What makes a tensor of memory: this rank's part of it, which is distributed then.
+/// Makes a tensor of memory: this rank's part of it, which is distributed then.
 template <class Make>
 void set_memory(const Program& program, int number, std::span<Tensor> tensors, const Make& make) {
   const ProgramTensor& x = program.tensors[static_cast<std::size_t>(number)];
@@ -281,7 +281,7 @@ void execute(const Program& program, const Instruction& i, const Attributes& arg
 
 namespace {
 
-/// What from_values() makes tensors of.
+/// Elements that from_values() makes tensors of.
 template <class T>
 constexpr bool is_made_of_values =
     std::is_same_v<T, float> || std::is_same_v<T, double> || std::is_same_v<T, std::int64_t> ||

@@ -19,7 +19,7 @@ class OtherMemory {
   virtual void put_away(const Tensor& x);
 };
 
-/// What an executor asks an OtherMemory for at an instruction.
+/// Requests of an executor to an OtherMemory at an instruction.
 struct OtherMemoryCalls {
   std::vector<int> requested = {};  // before it: tensors that an instruction after it reads
   std::vector<int> put_away = {};   // after it: tensors that it has used
@@ -46,7 +46,7 @@ class Executor {
   /// Begins a step: every input by its name. Errors: an input is missing, is unknown, or has
   /// another shape or type than the recorded one (both are named).
   void begin(const std::map<std::string, Tensor>& inputs) { begin_in_order(arranged(inputs)); }
-  /// The same; inputs in the order of Program::inputs, as arranged() returns them.
+  /// Begins with inputs in the order of Program::inputs, as arranged() returns them.
   virtual void begin_in_order(std::span<const Tensor> inputs) = 0;
   std::vector<Tensor> arranged(const std::map<std::string, Tensor>& inputs) const;
   /// Executes a section. Errors: a variable that the section needs is missing; a value that the
@@ -88,7 +88,7 @@ void run_in_scope(const Program& program, const Instruction& instruction,
                   const std::function<void()>& body);
 /// A tensor of Instruction::Kind::empty, full or values.
 Tensor filled(const Instruction& instruction, const ResultShape& shape, Device device);
-/// Of an Instruction::Kind::check. Error: x has other values than those that the host read;
+/// Checks an Instruction::Kind::check. Error: x has other values than those that the host read;
 /// GuardFailed, without a place, where it is a guard.
 void check_recorded_values(const Instruction& instruction, const Tensor& x);
 

@@ -8,7 +8,7 @@ import :memory_plan;
 
 export namespace tessera::graph {
 
-/// What a planned program needs besides its inputs.
+/// Memory of a planned program besides its inputs.
 struct PlannedMemory {
   std::int64_t block_bytes = 0;  // one block, in which memories take turns
   std::int64_t least_bytes = 0;  // the most that is needed in it at once
@@ -18,7 +18,7 @@ struct PlannedMemory {
   int allocated = 0;
 };
 
-/// What became of the chains of a program (see docs/graph.md, "Compiled kernels").
+/// Result of compiling the chains of a program (see docs/graph.md, "Compiled kernels").
 struct CompiledKernels {
   int kernels = 0;           // different functions
   int chains = 0;            // calls of them in a step

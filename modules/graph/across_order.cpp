@@ -1,4 +1,4 @@
-// What the update of a step uses, and where the next step makes it.
+// Uses of a step's update, and where the next step makes it.
 module;
 #include <fmt/format.h>
 
@@ -94,7 +94,7 @@ class Crossings {
     }
   }
 
-  /// What cannot be made in another step.
+  /// Reason why a place cannot be made in another step.
   std::string why_not(int place) const {
     const Instruction& i = *places_[index(place)];
     const Access& access = accesses_[index(place)];
@@ -213,7 +213,7 @@ class Order {
   }
 
  private:
-  /// What of the update may touch, by memory: where the next step first uses it.
+  /// Finds, by memory that the update may touch, where the next step first uses it.
   void look_at_next_step() {
     ByMemory<bool> kept(shadow_.memories.size());
     for (const MemoryIndex m : kept.keys()) {
@@ -316,7 +316,8 @@ class Order {
     }
   }
 
-  /// What comes before it in the update and meets it must not be made later.
+  /// Notes an instruction that comes before it in the update and meets it: it must not be made
+  /// later.
   void note(const Key& key, const std::vector<int>& in, const std::vector<MemoryIndex>& reads,
             const std::vector<MemoryIndex>& writes) {
     for (const int number : in) {

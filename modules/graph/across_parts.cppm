@@ -13,7 +13,7 @@ struct Crossing {
   int carry_at = -1;  // otherwise it is copied after this place, the last one that writes it
 };
 
-/// What is known of a step that is to be split.
+/// Facts of a step that is to be split.
 struct SplitStep {
   const Program& program;
   const Analysis& known;
@@ -57,7 +57,7 @@ Parts parts_of(const SplitStep& step, const std::vector<UpdateCall>& calls);
 /// Errors: some steps do not leave the same as the programs that they were split into.
 void check_parts(const Program& step, const Parts& parts);
 
-/// Of an input of programs that were split.
+/// Name of an input of programs that were split.
 std::string pending_name(std::size_t crossing);
 
 }  // namespace tessera::graph

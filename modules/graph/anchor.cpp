@@ -17,7 +17,7 @@ import :anchor;
 namespace tessera::graph {
 namespace {
 
-/// What makes an operator an anchor. Error: it is called where something is computed.
+/// Kernel that makes an operator an anchor. Error: it is called where something is computed.
 void compute_nothing(const Call& call, std::span<Tensor> /*out*/) {
   fail({.thing = std::string(call.op.name),
         .wrong = "it marks a place in captured steps and computes nothing",

@@ -37,7 +37,7 @@ using Kind = Instruction::Kind;
 
 std::size_t at(int number) { return static_cast<std::size_t>(number); }
 
-/// Of a parameter that is sharded.
+/// Layout of a parameter that is sharded.
 Layout sharded_layout(const DeviceMesh& mesh) {
   return Layout::replicated(mesh).with_placement(mesh.ndim() - 1, Shard(0));
 }
@@ -125,7 +125,8 @@ class Placing {
     }
   }
 
-  /// What the host or a later section reads: whole, or as the parameter whose gradient it is.
+  /// Makes the outputs that the host or a later section reads: whole, or as the parameter whose
+  /// gradient it is.
   void make_outputs(const Section& section, bool last) {
     for (const auto& [name, number] : from_.outputs) {
       const bool made_here = std::ranges::any_of(section.instructions, [&](const Instruction& i) {

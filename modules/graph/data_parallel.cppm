@@ -55,7 +55,7 @@ struct DataParallelOptions {
 /// computed: the instructions run on the meta device, as distributed tensors of the options'
 /// layouts, and each redistribution is an instruction of the result; lower() makes the program of
 /// a rank from it.
-/// What an instruction that writes a parameter has at the parameter's place (the optimizer's
+/// Operands at a parameter's place in an instruction that writes it (the optimizer's
 /// state, the gradient) has the parameter's layout. Other inputs are Replicate: they must be equal
 /// on all ranks. Gradients have the layouts of their parameters.
 /// The sums of losses and gradients are formed over ranks, so they differ from one rank's by

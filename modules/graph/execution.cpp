@@ -83,7 +83,7 @@ void check_budget(const Program& program, const ExecutionOptions& options, const
   }
 }
 
-/// What a step keeps until the next one. Error (input): that alone is more than the budget.
+/// Bytes that a step keeps until the next one. Error (input): that alone is more than the budget.
 std::int64_t kept_bytes(const Program& program, const ExecutionOptions& options) {
   const std::int64_t kept = options.across_steps ? split_across_steps(program).pending_bytes : 0;
   if (kept >= options.memory_budget) {

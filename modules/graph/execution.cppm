@@ -12,7 +12,7 @@ export namespace tessera::graph {
 /// How programs are executed.
 struct ExecutionOptions {
   std::string executor = "planned";
-  /// What the program is improved by before it is executed, in this order; see run_passes.
+  /// Passes that improve the program before it is executed, in this order; see run_passes.
   std::vector<std::string> passes = {};
   /// Bytes that a step may need at once; 0: any. After the passes that end lifetimes the program is
   /// fitted; see fit_memory.
@@ -24,11 +24,11 @@ struct ExecutionOptions {
   /// Where values may be kept between two uses to keep the budget, if that costs less than to
   /// compute them again; null: nowhere.
   std::shared_ptr<OtherMemory> elsewhere = nullptr;
-  /// What it costs, where `elsewhere` is given. All ranks must have the same numbers with a pass
-  /// that keeps memory to spare communication.
+  /// Costs of computing, where `elsewhere` is given. All ranks must have the same numbers with a
+  /// pass that keeps memory to spare communication.
   ComputeRates computing = {};
   OffloadRates offloading = {};
-  /// What changes the step, after all of this.
+  /// Changes of the step, after all of this.
   std::vector<Transform> transforms = {};
   /// Steps that are recorded as they are taken are recorded twice and compared, so a number that
   /// the host computes anew in each step and that is no Number is an error, not a constant.
@@ -44,7 +44,7 @@ struct ExecutionOptions {
   bool across_steps = false;
 };
 
-/// The same for a program that changes nothing, such as an evaluation: without transformations,
+/// The options for a program that changes nothing, such as an evaluation: without transformations,
 /// which change steps, and without what belongs to a budget of memory.
 ExecutionOptions without_changes(ExecutionOptions options);
 
@@ -59,7 +59,7 @@ void transform(Program& program, const ExecutionOptions& options, AddedState& ad
 /// the options' passes do. Errors: see split_across_steps; one of them needs more than the budget
 /// of memory.
 AcrossSteps across_steps(const Program& program, const ExecutionOptions& options);
-/// What the executor that the options name compiles of the improved program, which ranks then find
+/// Kernels that the executor of the options compiles of the improved program, which ranks then find
 /// in the cache; nothing where it compiles nothing. Kernels with which the step would need more
 /// than the budget of memory are missing. Error: the compiler refuses an operator's Op::element.
 std::optional<CompiledKernels> compile_kernels(const Program& program,
@@ -68,7 +68,7 @@ std::optional<CompiledKernels> compile_kernels(const Program& program,
 /// add. Error (input): see check(). Errors: the program is another rank's; see run_transform.
 std::unique_ptr<Executor> make_executor(Program program, const ExecutionOptions& options = {},
                                         AddedState* added = nullptr);
-/// The same of a program that is to be executed as it is.
+/// The executor of a program that is to be executed as it is.
 std::unique_ptr<Executor> executor_of(Program program, const ExecutionOptions& options);
 
 }  // namespace tessera::graph

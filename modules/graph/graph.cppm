@@ -1,4 +1,4 @@
-// What is built on captured steps: changes of a step, steps of several ranks, updates across steps,
+// Extensions of captured steps: changes of a step, steps of several ranks, updates across steps,
 // and the executor of a program by its name.
 export module tessera.graph;
 

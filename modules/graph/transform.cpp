@@ -27,7 +27,7 @@ namespace {
 
 [[maybe_unused]] const bool declared = plugin::declare_kind<Transform>();
 
-/// What operators see of a tensor before there are values.
+/// A tensor as operators see it before there are values.
 Tensor described(const ProgramTensor& tensor) { return empty(tensor.shape, tensor.dtype, meta); }
 
 bool same_form(const ProgramTensor& a, const Tensor& b) {

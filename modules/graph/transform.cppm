@@ -36,8 +36,8 @@ class Editor {
   /// Errors: there is no such input; an instruction or an output uses it.
   void remove_input(const std::string& name);
 
-  /// What is added next comes before instruction `at` of a section; at its end where `at` is the
-  /// number of its instructions.
+  /// Sets where instructions are added next: before instruction `at` of a section; at its end where
+  /// `at` is the number of its instructions.
   void move_to(std::size_t section, std::size_t at);
   /// The instruction that comes after what was added last.
   std::size_t at() const { return at_; }
@@ -47,7 +47,7 @@ class Editor {
   /// Errors: there is no such operator; operands or arguments that it refuses.
   std::vector<int> call(std::string_view op, const std::vector<int>& in,
                         std::string_view arguments = {});
-  /// The same for an operator with one result.
+  /// Adds a call of an operator with one result.
   int value(std::string_view op, const std::vector<int>& in, std::string_view arguments = {});
 
   /// The first call of this operator; none: nothing.

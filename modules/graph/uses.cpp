@@ -1,4 +1,4 @@
-// What the program of one rank says of its parameters.
+// Parameters in the program of one rank: where each is used, written and differentiated.
 module;
 #include <fmt/format.h>
 
@@ -101,7 +101,7 @@ class Finder {
     }
   }
 
-  /// What has the place of a parameter that the instruction writes.
+  /// Finds the operands that have the place of a parameter which the instruction writes.
   void find_pairs(const Instruction& i, int place) {
     for (std::size_t k = 0; k < i.in.size(); ++k) {
       if (i.in[k] < 0 || !is_written(i, k) || uses_.parameter_of[at(i.in[k])] != i.in[k]) {

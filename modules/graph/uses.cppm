@@ -53,7 +53,7 @@ std::int64_t group_bytes(const Program& program, const ParameterUses& uses,
 
 std::int64_t bytes_of(const ProgramTensor& x);
 std::string name_of_input(const Program& program, int number);
-/// The same in every process.
+/// Hash of a name, equal in every process.
 std::uint64_t hash_of_name(const std::string& name);
 
 /// Which rows a micro-batch has depends on the number of parts of the batch. The numbers say it:

@@ -19,7 +19,7 @@ import :start;
 namespace tessera::collective {
 namespace {
 
-/// What a launcher sets for each process that it starts; null: nothing.
+/// Variables that a launcher sets for each process that it starts; null: none.
 struct Launcher {
   const char* name;
   const char* rank;
@@ -96,7 +96,8 @@ bool is_task_step(const char* variable) {
          step < first_special_step;
 }
 
-/// The same for all ranks of a job, and different for the jobs and steps of one user at a time.
+/// Name of a job: equal for all its ranks, and different for the jobs and steps of one user at a
+/// time.
 std::string job_name(const Launcher& launcher) {
   if (const auto job = environment_variable("TESSERA_JOB")) {
     return *job;

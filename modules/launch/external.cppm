@@ -10,7 +10,7 @@ struct ExternalRank {
   int size;
   std::string job;       ///< the same for all ranks, different for other jobs of this user
   bool several = false;  ///< the ranks may be on several machines: they meet through a transport
-  /// Of the ranks of one machine of several: their numbers in the world, which has `world` ranks.
+  /// Ranks of one machine of several: their numbers in the world, which has `world` ranks.
   std::vector<int> mates{};
   int world = 0;
   inline int number(int other) const {
@@ -27,8 +27,8 @@ ExternalRank external_rank(int expected_ranks, std::string_view transport);
 /// name.
 std::string machine_name();
 
-/// The same without errors, for a process that has failed already: nothing when it could not meet
-/// the other ranks anyway.
+/// Finds the rank without errors, for a process that has failed already: nothing when it could not
+/// meet the other ranks anyway.
 std::optional<ExternalRank> reachable_rank();
 
 /// Whether this process prints an error that every rank of this machine has: rank 0, or the first

@@ -1,4 +1,4 @@
-// What a machine has room for, found out before any rank is started.
+// Limits of a machine, found out before any rank is started.
 module;
 #include <dirent.h>
 #include <fmt/format.h>
@@ -27,8 +27,8 @@ import :runner;
 namespace tessera::collective {
 namespace {
 
-/// What a rank's process has of its own at least besides its tensors: page tables, stack, heap, and
-/// what the products' library generates. Measured: 6 MiB.
+/// Bytes that a rank's process has of its own at least besides its tensors: page tables, stack,
+/// heap, and what the products' library generates. Measured: 6 MiB.
 constexpr std::uint64_t process_bytes = std::uint64_t{4} << 20;
 
 struct Limit {

@@ -1,4 +1,4 @@
-// What ranks that another program started say to each other before they share memory.
+// Messages between ranks that another program started, before they share memory.
 module tessera.launch:messages;
 
 import tessera.base;
@@ -7,7 +7,7 @@ import :external;
 
 namespace tessera::collective {
 
-/// What a rank says about itself.
+/// Introduction of a rank.
 struct Hello {
   std::uint64_t protocol;
   std::uint64_t pid_namespace;
@@ -18,7 +18,7 @@ struct Hello {
   std::int32_t refused;  ///< 1: this rank ends before it joins
 };
 
-/// What rank 0 answers. With `memory`, a descriptor comes beside it.
+/// Answer of rank 0. With `memory`, a descriptor comes beside it.
 struct Answer {
   enum class State : std::uint32_t {
     memory,   ///< the rank has joined

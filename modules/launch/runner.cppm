@@ -22,7 +22,7 @@ void check_limits(const LaunchOptions& options);
 /// Makes room for so many more open files. Error (input): the limit is too low.
 void allow_open_files(int needed);
 
-/// What the code of a rank sees of its number: current_rank() and the log's lines.
+/// Number of a rank as its code sees it: current_rank() and the log's lines.
 class RankIdentity {
  public:
   explicit RankIdentity(int rank);

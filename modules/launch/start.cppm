@@ -23,7 +23,7 @@ struct LaunchOptions {
   double grace_seconds = 4;  ///< from the first error to killing ranks that do not end
 };
 
-/// What a rank runs: the exit code it wants, or an exception.
+/// The function of a rank: the exit code it wants, or an exception.
 using RankFunction = std::function<int(World&)>;
 
 /// Forks one process for each rank and waits for all (one rank runs in this process). Call it

@@ -1,4 +1,4 @@
-// What the machines of a world tell each other besides calls.
+// Messages of the machines of a world to each other besides calls.
 module;
 #include <fmt/format.h>
 

@@ -37,7 +37,7 @@ struct Mirror::Arrival {
   bool here = false;
 };
 
-/// What one member of a group on another machine publishes.
+/// Publications of one member of a group on another machine.
 struct Mirror::Sender {
   GroupBlock* group = nullptr;
   Member* member = nullptr;
@@ -304,7 +304,7 @@ bool Mirror::apply_messages(Sender& sender) {
       const Arrival& arrival = *waiting.front();
       Message* const slot =
           free_slot(*region_, line, [&](std::size_t bytes) { return allocate(bytes); }).first;
-      // What the slot had before was read.
+      // Earlier content of the slot was read.
       std::erase_if(sender.delivered, [&](const auto& old) {
         if (old.first == slot && old.second.bytes != 0) {
           give_back(old.second);

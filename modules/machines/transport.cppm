@@ -18,7 +18,7 @@ class MessageTransport {
     std::size_t bytes = 0;
   };
 
-  /// What the transport reports, in calls from `progress`.
+  /// Receives the reports of the transport, in calls from `progress`.
   class Receiver {
    public:
     Receiver() = default;

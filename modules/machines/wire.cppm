@@ -36,7 +36,7 @@ class Reader {
   std::span<const std::byte> bytes_;
 };
 
-/// What a message is about: the first byte of its head.
+/// Topic of a message: the first byte of its head.
 enum class Topic : std::uint8_t {
   call,       ///< a rank has issued a call: what it publishes, and the data that the machine reads
   result,     ///< the second phase of a call: the reduced piece

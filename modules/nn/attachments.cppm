@@ -25,9 +25,9 @@ inline constexpr std::string_view type_name() {
 
 export namespace tessera::nn {
 
-/// What others than the tree know of a parameter or a buffer: for each type one object, which
-/// belongs to whoever declares the type (a plan, a style, an optimizer) and lives as long as this.
-/// Types have external linkage, as they are told apart by their names. One thread writes.
+/// Objects that others than the tree attach to a parameter or a buffer: for each type one object,
+/// which belongs to whoever declares the type (a plan, a style, an optimizer) and lives as long as
+/// this. Types have external linkage, as they are told apart by their names. One thread writes.
 class Attachments {
  public:
   /// The attached object; a default one where there is none.

@@ -50,10 +50,11 @@ class Parameter : public Attachments {
   /// integers is frozen.
   Parameter(const Dims& shape, DType dtype, Initialization initialization);
 
-  /// What the optimizer updates and a checkpoint stores; between two steps the only form.
+  /// The tensor that the optimizer updates and a checkpoint stores; between two steps the only
+  /// form.
   Tensor value;
-  /// What forward computes with while a style provides another form (an unsharded one); otherwise
-  /// undefined.
+  /// The tensor that forward computes with while a style provides another form (an unsharded one);
+  /// otherwise undefined.
   Tensor computed;
   Initialization initialization;
   /// The qualified name under which the tree reaches it first; filled by Module::set_names.
@@ -87,7 +88,7 @@ class Buffer : public Attachments {
 };
 using BufferPointer = std::shared_ptr<Buffer>;
 
-/// What a layer trains beside a weight W [out, in] (LoRA, https://arxiv.org/abs/2106.09685): it
+/// Trained addition of a layer to a weight W [out, in] (LoRA, https://arxiv.org/abs/2106.09685): it
 /// computes with W + scale() B A; with `dora` (https://arxiv.org/abs/2402.09353) each row of that
 /// is scaled to the length that `magnitude` has for it. The layer has the parameters lora_A [rank,
 /// in], lora_B [out, rank] and, with dora, magnitude [out]. W is its parameter "weight".
@@ -110,7 +111,7 @@ struct PackedWeight {
   std::string name;  // of the weight within the module, as files have it
   Dims shape;
   Initialization initialization;
-  /// What the tensor of first values must be: f32, in this layout; plain where it is undefined.
+  /// Layout of the tensor of first values, which is f32; plain where it is undefined.
   std::function<Layout()> layout;
   /// Writes the layer's parameters. All ranks call it together.
   std::function<void(const Tensor& values)> pack;
@@ -123,17 +124,19 @@ struct LayerSplit {
     ParameterPointer parameter;
     Placement placement;
   };
-  /// What is split; styles request it by this name. Tessera's own:
+  /// Name of the split; styles request it by this name. Tessera's own:
   /// "columns": each rank computes some features of the output;
   /// "rows": each rank computes one term of the output, which is their sum;
   /// "classes": a loss whose logits are split by class.
   /// A layer and a style outside of Tessera may agree on others.
   std::string name;
-  /// Of this layer and of the layers inside. One that is not listed stays as it is (Replicate).
+  /// Parameters of this layer and of the layers inside. One that is not listed stays as it is
+  /// (Replicate).
   std::vector<Placed> parameters = {};
-  /// What forward needs of its inputs, by position. An input that is not listed is not changed.
+  /// Placements that forward needs of its inputs, by position. An input that is not listed is not
+  /// changed.
   std::vector<Placement> inputs = {};
-  /// Of the first output, as forward then returns it; Shard(-1) is the last dim.
+  /// Placement of the first output, as forward then returns it; Shard(-1) is the last dim.
   Placement output = {};
 };
 

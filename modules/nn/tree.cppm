@@ -56,7 +56,7 @@ class Child {
   std::size_t index_ = 0;
 };
 
-/// What add_child returns: a pointer to the new module, and its place as a Child.
+/// Result of add_child: a pointer to the new module, and its place as a Child.
 template <class M>
 class AddedChild {
  public:

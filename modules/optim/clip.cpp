@@ -20,7 +20,7 @@ import :total;
 namespace tessera::optim {
 namespace {
 
-/// What a gradient adds to the norm: a scalar in f64, Partial where the gradient is sharded.
+/// A gradient's term of the norm: a scalar in f64, Partial where the gradient is sharded.
 Tensor term_of(const Tensor& gradient, double p) {
   if (p == 2) {
     return ops::squared_norm(gradient);

@@ -6,7 +6,7 @@ import tessera.nn;
 
 export namespace tessera::optim {
 
-/// What happens at a step whose gradients are not finite: an error, or the step is skipped.
+/// Treatment of a step whose gradients are not finite: an error, or the step is skipped.
 enum class NonFinite : std::uint8_t { error, skip };
 
 /// How gradients are limited. One of the two maxima at most.
@@ -31,7 +31,7 @@ double global_gradient_norm(std::span<const nn::ParameterPointer> parameters, do
 Tensor gradient_norm_power(std::span<const nn::ParameterPointer> parameters, double p = 2);
 double norm_of_power(double power, double p);
 
-/// What gradients must be multiplied by: min(1, max_norm / (norm + 1e-6)); 1 when max_norm is 0 (no
+/// Factor of the gradients: min(1, max_norm / (norm + 1e-6)); 1 when max_norm is 0 (no
 /// clipping).
 double clip_factor(double norm, double max_norm);
 

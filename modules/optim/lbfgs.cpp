@@ -80,7 +80,7 @@ struct Lbfgs::State {
   LbfgsOptions options;
   std::int64_t evaluations = 0;
   std::int64_t iterations = 0;
-  // Of the last iteration.
+  // State of the last iteration.
   Point direction = {};
   Point gradient = {};
   double t = 0;

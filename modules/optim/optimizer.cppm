@@ -26,7 +26,8 @@ struct ParameterGroup {
 struct OptimizerOptions {
   double weight_decay = 0;
   Decay decay = Decay::matrices;
-  /// Of several groups that match a parameter, the last one that has a setting decides it.
+  /// Groups of parameters. Where several match a parameter, the last one that has a setting decides
+  /// it.
   std::vector<ParameterGroup> groups = {};
 };
 
@@ -83,7 +84,7 @@ class Optimizer {
     std::shared_ptr<UpdateRule> update;
     std::vector<StateTensor> states;
   };
-  /// What one call of a rule updates.
+  /// Tensors that one call of a rule updates.
   struct Part {
     std::size_t rule = 0;
     UpdateGroup group;
@@ -95,7 +96,7 @@ class Optimizer {
   static UpdateGroup settings(const Entry& entry, const Number& lr, const Number& grad_scale,
                               const Count& count);
   Entry& prepared(std::size_t i);
-  /// What one step updates by one call of a rule each.
+  /// Parts of one step, each updated by one call of a rule.
   std::vector<Part> parts(const Number& lr, const Number& grad_scale, const Count& count);
   /// Calls the rule. Where some of the part's tensors are kept elsewhere, it is called for one
   /// piece after the other, while the next one is fetched.

@@ -40,7 +40,7 @@ class UpdateRule {
   using Factory = std::function<std::unique_ptr<UpdateRule>(PluginOptions& options)>;
 
   virtual ~UpdateRule();
-  /// What is kept for each parameter.
+  /// Tensors that are kept for each parameter.
   virtual std::vector<StateTensor> states() const = 0;
   /// Writes parameters and states in place, with operators; runs without a gradient. What it
   /// computes from the group's step, lr and grad_scale must stay a Number until an operator takes
@@ -81,7 +81,7 @@ std::unique_ptr<UpdateRule> sgd_rule(const SgdOptions& options = {});
 /// name); options that it does not have.
 std::unique_ptr<UpdateRule> load_rule(std::string_view name, std::string_view options = "{}",
                                       const std::string& where = "options");
-/// The same with options that are read from a table of other options: finish() of those covers
+/// Loads a rule with options that are read from a table of other options: finish() of those covers
 /// them.
 std::unique_ptr<UpdateRule> load_rule(std::string_view name, PluginOptions& options);
 

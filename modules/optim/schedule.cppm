@@ -14,7 +14,7 @@ enum class ScheduleKind : std::uint8_t {
 /// "constant", "cosine", "linear", "wsd", "inverse_sqrt".
 std::optional<ScheduleKind> schedule_from_name(std::string_view name);
 
-/// What a schedule counts.
+/// Unit that a schedule counts.
 enum class ScheduleUnit : std::uint8_t { steps, tokens };
 /// "steps", "tokens".
 std::optional<ScheduleUnit> schedule_unit_from_name(std::string_view name);

@@ -8,8 +8,8 @@ export namespace tessera::parallel {
 
 /// A tensor that is gathered instead of a parameter's values.
 struct Payload {
-  /// Of what is gathered. Each rank contributes its part of dim 0, which is split as Shard(0)
-  /// splits it: of `ranks` equal entries, one.
+  /// Shape of the gathered tensor. Each rank contributes its part of dim 0, which is split as
+  /// Shard(0) splits it: of `ranks` equal entries, one.
   Dims shape;
   DType dtype = DType::u8;
 };
@@ -17,7 +17,8 @@ struct Payload {
 /// A parameter that is gathered.
 struct Gathered {
   const nn::Parameter& parameter;
-  /// Of the gathered values, with the sharded dim first: along other axes they may be a shard too.
+  /// Shape of the gathered values, with the sharded dim first: along other axes they may be a shard
+  /// too.
   Dims shape;
   /// The ranks that each have a shard of dim 0.
   int ranks = 1;
@@ -30,8 +31,8 @@ struct Gathered {
 class ShardExtension {
  public:
   virtual ~ShardExtension();
-  /// What is gathered: it follows from the shape and the number of ranks alone. Errors (input): a
-  /// parameter that cannot be gathered in this form.
+  /// Tensors that are gathered: they follow from the shape and the number of ranks alone. Errors
+  /// (input): a parameter that cannot be gathered in this form.
   virtual std::vector<Payload> payloads(const Gathered& gathered) const = 0;
   /// Writes this rank's part of each payload from its shard (the sharded dim first; rows may be
   /// missing on the last ranks). Called again when the shard was written since.
@@ -58,7 +59,7 @@ struct ShardForm {
   std::string entry;                          // that says so
 };
 
-/// What was gathered of a parameter by an extension that leaves it to the layer to compute with it,
+/// Tensors that were gathered by an extension that leaves it to the layer to compute with them,
 /// while the parameter is in use; attached to it.
 struct GatheredPayloads {
   std::vector<Tensor> tensors;

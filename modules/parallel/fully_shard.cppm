@@ -45,9 +45,10 @@ struct FullyShardOptions {
   std::int64_t replicate_below = 0;
   /// Patterns over the names of parameters that are Replicate too.
   std::vector<std::string> ignore = {};
-  /// Of several entries that match a parameter, the last one decides; without one, dim 0.
+  /// Dims that are sharded. Where several entries match a parameter, the last one decides; without
+  /// one, dim 0.
   std::vector<ShardDim> shard_dims = {};
-  /// What modules compute with: whole values are gathered in this type.
+  /// Precision of modules: whole values are gathered in this type.
   Precision precision = {};
   /// The type of reduced gradients of 16-bit ones: f32, or theirs. The sums themselves are in f32.
   DType reduce_dtype = DType::f32;

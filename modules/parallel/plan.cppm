@@ -37,7 +37,7 @@ struct StyleEntry {
   ParallelStyle::Factory make = {};
 };
 
-/// What a style was applied to, for the table before the first step.
+/// Modules that a style was applied to, for the table before the first step.
 struct StyleSummary {
   std::string style;
   std::string axis;  // "shard", or "replicate, shard"

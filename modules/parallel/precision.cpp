@@ -19,8 +19,8 @@ import tessera.nn;
 
 namespace tessera::parallel {
 
-/// What a parameter computes with where no style provides it: a leaf of the narrow type. Attached
-/// to the parameter.
+/// Copy that a parameter computes with where no style provides it: a leaf of the narrow type.
+/// Attached to the parameter.
 class NarrowCopy {
  public:
   /// Makes the copy, again when the parameter was written since: a graph of the values before

@@ -40,7 +40,7 @@ struct StyleTarget {
     place(parameter, axis, placement);
   }
   void place(nn::Parameter& parameter, int on_axis, Placement placement) const;
-  /// The same for a buffer.
+  /// Places a buffer.
   void place(nn::Buffer& buffer, Placement placement) const;
   /// Places all parameters of a split that the layer declares, and tells the layer. Returns the
   /// split: what forward now needs of its inputs, and how its output comes. Error (input): the
@@ -48,9 +48,9 @@ struct StyleTarget {
   nn::LayerSplit split(std::string_view name) const;
 };
 
-/// What a style does to the modules that it is applied to, on how many axes, and what it needs of
-/// them. The plan derives from this alone which entries can be combined and in which order, so no
-/// style has to know another.
+/// Facts of a style: what it does to the modules that it is applied to, on how many axes, and what
+/// it needs of them. The plan derives from this alone which entries can be combined and in which
+/// order, so no style has to know another.
 struct StyleFacts {
   /// Every rank of the axes works on its own part of the batch. Two styles that share an axis must
   /// agree in this, and of those that split it, only one style can be on the axis.
@@ -165,7 +165,7 @@ class ParallelStyle {
 /// Inputs that are absent or not distributed are not changed. Errors (input): the module has no
 /// such input; the placement is Partial.
 void redistribute_inputs(nn::Module& module, const ValuePlacements& values, int axis);
-/// The same for outputs, after forward.
+/// Redistributes outputs, after forward.
 void redistribute_outputs(nn::Module& module, const ValuePlacements& values, int axis);
 /// One input or output, by position.
 void redistribute_input(nn::Module& module, std::size_t position, int axis, Placement placement);

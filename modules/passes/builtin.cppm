@@ -10,7 +10,7 @@ namespace tessera::graph {
 
 void remove_dead(Program& program, const Analysis& known);
 void merge_common(Program& program, const Analysis& known);
-/// What a copy was made of is used instead of it, where nothing writes either of them.
+/// Uses the original in place of a copy, where nothing writes either of them.
 void elide_copies(Program& program, const Analysis& known);
 /// Communication of values that all ranks have exchanged before is not repeated.
 void merge_collectives(Program& program, const Analysis& known, const Agree& agree);
@@ -20,7 +20,7 @@ void advance_issues(Program& program, const Analysis& known);
 void delay_waits(Program& program, const Analysis& known);
 /// Gathers of what is still known are not made again.
 void keep_all_gathers(Program& program, const Analysis& known);
-/// What is cheap to compute again is not kept, where that lowers the peak of memory.
+/// Computes cheap values again instead of keeping them, where that lowers the peak of memory.
 void recompute_cheap(Program& program, const Analysis& known);
 
 /// Tensors of a program take other numbers: `number_of[n]` instead of n.

@@ -15,7 +15,7 @@ namespace {
 
 using Kind = Instruction::Kind;
 
-/// What is needed: tensors, because what remains names them, and the contents of memories.
+/// Needs of what remains: tensors, because it names them, and the contents of memories.
 class Needs {
  public:
   Needs(const Program& program, const Analysis& known)

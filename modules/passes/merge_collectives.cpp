@@ -136,7 +136,7 @@ class Finder {
   std::int64_t peak_ = 0;
 };
 
-/// Of calls by their numbers in the group, which are the same on all ranks of it.
+/// Proposal to merge calls, by their numbers in the group, which are the same on all ranks of it.
 Proposal proposal_of(const Merge& merge, const std::string& group) {
   return {.group = group,
           .change = hash_combine(static_cast<std::uint64_t>(merge.first.in_group),

@@ -13,7 +13,7 @@ struct Offload {
   int contents = 0;  // the description of the value
 };
 
-/// What may be kept in other memory, and what is.
+/// Values that may be kept in other memory, and those that are.
 class Offloads {
  public:
   /// All of it outlives this.

@@ -1,4 +1,4 @@
-// What it costs here to compute and to copy into other memory.
+// Costs here of computing and of copying into other memory.
 module;
 #include <algorithm>
 #include <array>
@@ -18,7 +18,7 @@ import :recompute;
 namespace tessera::graph {
 namespace {
 
-/// Of the fastest of three, because others use the machine too.
+/// Seconds of the fastest of three, because others use the machine too.
 double seconds_of(const std::function<void()>& body) {
   double least = 1e9;
   for (int i = 0; i < 3; ++i) {
@@ -33,8 +33,8 @@ double seconds_of(const std::function<void()>& body) {
 /// So that small differences between two runs decide nothing.
 double rounded(double rate) { return std::exp2(std::round(std::log2(rate))); }
 
-/// Of copies of x. Each is written twice, as in every step: what is written while the first values
-/// are still on their way to a disk waits for them, and that is what a step would do.
+/// Rates of copies of x. Each is written twice, as in every step: what is written while the first
+/// values are still on their way to a disk waits for them, and that is what a step would do.
 OffloadRates rates_of(OtherMemory& memory, const Tensor& x) {
   std::array<Tensor, 4> copies;
   for (Tensor& copy : copies) {

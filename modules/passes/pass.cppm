@@ -17,7 +17,7 @@ using Agree = std::function<std::vector<bool>(std::span<const Proposal> proposal
 /// For programs that are only looked at: supposes that the other ranks are like this one.
 std::vector<bool> suppose_agreement(std::span<const Proposal> proposals);
 
-/// What keeps memory to spare communication, where there is not memory for all of it.
+/// A pass that keeps memory to spare communication, where there is not memory for all of it.
 struct PartialPass {
   /// Spares at most so many calls; all of them where `most` is negative. Returns how many.
   std::function<int(Program& program, int most)> spare = {};
@@ -37,7 +37,7 @@ struct Pass {
   std::string name = {};
   std::string about = {};               // one sentence
   std::vector<std::string> after = {};  // passes that must have run before
-  /// Of a built-in pass: it runs where nothing else is said. Those of plugins run where they are
+  /// For a built-in pass: it runs where nothing else is said. Those of plugins run where they are
   /// named.
   bool is_default = false;
   /// After it memories end as early as they can. A program is fitted into a budget of memory after
@@ -46,7 +46,7 @@ struct Pass {
   /// It only moves communication to other places, so it also runs on the programs that a step was
   /// split into (AcrossSteps).
   bool moves_communication = false;
-  /// Of a pass that keeps memory to spare communication, which it can do in part.
+  /// For a pass that keeps memory to spare communication, which it can do in part.
   std::optional<PartialPass> keeps = {};
   /// Changes the program; `known` describes it before. All ranks run the same passes on their own
   /// programs, so what changes the order of communication must follow from what all of them have in
@@ -74,7 +74,7 @@ std::vector<std::string> without_keeping(std::span<const std::string> names);
 /// Errors (input): an unknown name; a pass that another one must precede.
 void check_passes(std::span<const std::string> names);
 
-/// What a pass has changed. Bytes: the most that are needed at once, inputs excepted.
+/// Changes that a pass has made. Bytes: the most that are needed at once, inputs excepted.
 struct PassReport {
   std::string name = {};
   int instructions_before = 0;
@@ -91,7 +91,7 @@ struct PassReport {
 /// `agree`: null: passes that need it change nothing.
 std::vector<PassReport> run_passes(Program& program, std::span<const std::string> names,
                                    const std::string& dump = {}, const Agree& agree = {});
-/// The same, of names that were checked.
+/// Runs passes whose names were checked.
 std::vector<PassReport> run_checked(Program& program, std::span<const std::string> names,
                                     const std::string& dump = {}, const Agree& agree = {});
 

@@ -1,4 +1,4 @@
-// What improves a program and leaves its bits.
+// Passes: they improve a program and leave its bits.
 export module tessera.passes;
 
 export import :pass;          // Pass, run_passes: improves a program and verifies each change

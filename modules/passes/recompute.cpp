@@ -70,7 +70,7 @@ class Recomputer {
   /// The results of a recomputation, by the memory that the first call made.
   using Results = std::map<MemoryIndex, int>;
 
-  /// What is made again before this place; places are asked for in their order.
+  /// Values to make again before this place; places are asked for in their order.
   Plan next_at(int place) {
     const auto end = std::ranges::find_if(
         plan_, [&](const Recomputation& again) { return again.place != place; });
@@ -104,7 +104,7 @@ class Recomputer {
     }
   }
 
-  /// Of what a recomputation makes at its place.
+  /// Key of what a recomputation makes at its place.
   static std::pair<int, int> key_of(const Recomputation& again) {
     return {again.maker, again.offload};
   }
@@ -179,7 +179,7 @@ class Recomputer {
   std::map<std::pair<int, int>, Results> made_;  // before the instruction, by key_of
 };
 
-/// What a planned step needs.
+/// Memory that a planned step needs.
 struct Needs {
   std::int64_t inputs = 0;
   std::int64_t peak = 0;  // of what is alive, inputs excepted
@@ -264,7 +264,7 @@ class Fitter {
     }
   }
 
-  /// Of many plans, the one that needs least. They do not depend on the budget, nor on measured
+  /// The plan, of many, that needs least. They do not depend on the budget, nor on measured
   /// rates: what a refusal names is met in another run.
   Fitted least(bool offered) const {
     FitOptions options;

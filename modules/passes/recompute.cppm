@@ -6,11 +6,11 @@ import tessera.execute;
 
 export namespace tessera::graph {
 
-/// What a planned step of the program needs of the device's memory at once, inputs included.
+/// Bytes of the device's memory that a planned step of the program needs at once, inputs included.
 /// `compiled`: with compiled kernels, where a compiler is there.
 std::int64_t planned_bytes(const Program& program, bool compiled = false);
-/// What a step of the program needs of other memory: its parts are used again for values of equal
-/// size.
+/// Bytes of other memory that a step of the program needs: its parts are used again for values of
+/// equal size.
 std::int64_t bytes_elsewhere(const Program& program);
 
 /// Bytes a second that are copied into other memory and back.
@@ -19,7 +19,7 @@ struct OffloadRates {
   double fetched = 1e9;
 };
 
-/// What a value costs that is not kept, roughly: only which one it is depends on it.
+/// Costs of a value that is not kept, roughly: only which one it is depends on them.
 struct ComputeRates {
   double flops = 5e10;  // of products, a second
   double bytes = 5e9;   // that other calls read and write, a second

@@ -9,7 +9,7 @@ namespace tessera::graph {
 /// The places that use each memory, as an operand or a result, or because it is in flight.
 ByMemory<std::vector<int>> uses_of(const Program& program, const Analysis& known);
 
-/// What it costs to make a call again.
+/// Seconds of making a call again.
 double seconds_of(const Instruction& call, const Shadow& shadow, const ComputeRates& rates);
 
 }  // namespace tessera::graph

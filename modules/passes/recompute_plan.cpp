@@ -24,7 +24,7 @@ namespace {
 /// Values that are made for a value at most.
 constexpr int longest_chain = 16;
 
-/// What brings a value back at a place, and what it costs.
+/// Way to bring a value back at a place, and what it costs.
 struct Return {
   std::vector<Recomputation> recomputations = {};
   bool stores = false;  // the value must be copied into other memory first
@@ -223,7 +223,7 @@ class Planner {
     double freed_per_second = 0;
   };
 
-  /// What lets a memory be dropped at the place by computing its value again, if less is needed at
+  /// Way to let a memory be dropped at the place by computing its value again, if less is needed at
   /// once then.
   std::optional<Return> made_again(MemoryIndex memory, const Gap& gap, int place) const {
     Return chain;
@@ -235,7 +235,7 @@ class Planner {
     return chain;
   }
 
-  /// The same by a copy in other memory.
+  /// Way by a copy in other memory.
   std::optional<Return> fetched(MemoryIndex memory, const Gap& gap) const {
     // Memory that nothing was written into yet holds no value.
     const bool is_empty = instructions_[index(gap.after)]->kind == Instruction::Kind::empty;

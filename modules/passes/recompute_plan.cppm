@@ -7,7 +7,7 @@ import :recompute;
 
 namespace tessera::graph {
 
-/// What is done before an instruction, because values were dropped meanwhile: a call is made again,
+/// Action before an instruction, because values were dropped meanwhile: a call is made again,
 /// or a value is fetched from other memory.
 struct Recomputation {
   int place = 0;     // of the instruction
@@ -31,9 +31,9 @@ struct MemoryChoices {
   double seconds = 0;  // that all of it takes
 };
 
-/// What to make again or to keep in other memory, so that fewer bytes are needed at once: at each
-/// peak, the value for which a second frees most. A value can be made again where its operands'
-/// values are there, or can be made again or fetched themselves. `known`: of the program.
+/// Chooses what to make again or to keep in other memory, so that fewer bytes are needed at once:
+/// at each peak, the value for which a second frees most. A value can be made again where its
+/// operands' values are there, or can be made again or fetched themselves. `known`: of the program.
 MemoryChoices plan_recompute(const Program& program, const Analysis& known,
                              const RecomputeLimits& limits, const FitOptions& options = {});
 

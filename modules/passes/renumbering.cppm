@@ -24,7 +24,8 @@ class Renumbering {
   /// The tensor that a memory was made as, and the one that it begins with at present.
   int first(MemoryIndex memory) const { return first_[memory]; }
   int base(MemoryIndex memory) const { return base_[memory]; }
-  /// What follows finds the memory where `number`, a tensor like the first one, begins.
+  /// Lets instructions that follow find the memory where `number`, a tensor like the first one,
+  /// begins.
   void renew(MemoryIndex memory, int number);
   /// Adds a tensor as `number` is one, in the memory that `base` begins.
   int view(int number, int base, int scope, Instructions& into);

@@ -143,7 +143,7 @@ bool is_pointwise(const Instruction& i, const Shadow& shadow) {
   return element && !element.of_rows;
 }
 
-/// Of the memory of tensors of their own.
+/// Alignment of the memory of tensors of their own.
 constexpr std::int64_t alignment = 64;
 
 }  // namespace

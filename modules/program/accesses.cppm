@@ -8,18 +8,18 @@ import :shadow;
 
 export namespace tessera::graph {
 
-/// What an instruction does to memories, from what its operator declares. Two instructions may
+/// Effects of an instruction on memories, from what its operator declares. Two instructions may
 /// change places where neither writes what the other one uses, and not both are ordered.
 struct Access {
   std::vector<MemoryIndex> reads = {};
   std::vector<MemoryIndex> writes = {};  // also what it makes, releases, restores or completes
   /// It takes part in communication, whose order all ranks must agree on, or the host reads values.
   bool ordered = false;
-  /// Of a collective that is issued: the place of the instruction that waits for it, or -1.
+  /// For a collective that is issued: the place of the instruction that waits for it, or -1.
   int completed = -1;
-  /// Of what waits for a collective: the place of the instruction that issues it, or -1.
+  /// For a wait for a collective: the place of the instruction that issues it, or -1.
   int issued = -1;
-  /// Of what issues a collective: its group, counted; and of what waits for one that leaves memory
+  /// For an issue of a collective: its group, counted; and for a wait for one that leaves memory
   /// of the program to readers. That memory is free where a later issue of the group is complete,
   /// so one does not pass the other. Else -1.
   int issues_in = -1;

@@ -15,7 +15,7 @@ bool works_by_place(const Op& op);
 /// same to the same operands. Without the `identity` of a collective, which ranks only compare.
 std::string call_in_words(const Instruction& i);
 
-/// What is known of a program, from what its operators declare. A place counts the instructions of
+/// Facts of a program, from what its operators declare. A place counts the instructions of
 /// all sections; a memory is what tensors share. It describes the program as it was analysed:
 /// changes do not reach it.
 class Analysis {
@@ -39,7 +39,7 @@ class Analysis {
   std::span<const MemoryIndex> writes(int place) const;
   /// It takes part in communication, or the host reads values: such instructions keep their order.
   bool is_ordered(int place) const;
-  /// Of what issues a collective, the place of its wait, and the reverse; else -1.
+  /// For an issue of a collective, the place of its wait, and the reverse; else -1.
   int partner(int place) const;
   /// Whether two instructions must keep their order, as one writes what the other one uses, or both
   /// are ordered. That one makes a view that the other one uses is not a conflict.

@@ -7,7 +7,7 @@ export namespace tessera::graph {
 
 /// A call in which other ranks take part.
 struct CommunicationCall {
-  /// What all ranks of its group must have alike: operator, arguments, and type and number of
+  /// Text that all ranks of its group must have alike: operator, arguments, and type and number of
   /// elements of whole tensors. A rank's own shards, memory and numbers of tensors are not in it.
   std::string agreed = {};
   int place = 0;  // of its instruction, counted over all sections

@@ -300,7 +300,7 @@ class ExpressionParser {
     op(function->op);
   }
 
-  /// Of letters, digits and points, with the sign of an exponent.
+  /// A word of letters, digits and points, with the sign of an exponent.
   static std::string_view word(std::string_view text) {
     std::size_t size = 0;
     while (size < text.size()) {

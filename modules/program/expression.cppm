@@ -5,7 +5,7 @@ import tessera.tensor;
 
 export namespace tessera {
 
-/// What may differ between two executions of a program: numbers that dynamic arguments take from
+/// Variables between two executions of a program: numbers that dynamic arguments take from
 /// the step.
 struct StepVariables {
   std::map<std::string, double> numbers = {};        // "lr"
@@ -20,7 +20,8 @@ struct StepVariables {
 class Expression {
  public:
   Expression() = default;
-  /// What the calling thread has recorded of this source. Error: it has no such source.
+  /// The expression that the calling thread has recorded of this source. Error: it has no such
+  /// source.
   explicit Expression(SourceId source);
   /// Error (input): the text is not an expression.
   static Expression parse(std::string_view text);

@@ -25,7 +25,7 @@ struct GuardRead {
 };
 const GuardRead* current_guard();
 
-/// What a guard had when its step was recorded.
+/// Value of a guard when its step was recorded.
 struct GuardValue {
   std::string name;
   std::string module = {};
@@ -39,7 +39,7 @@ std::string guard_in_words(const GuardValue& recorded, double now);
 /// Error that names the guard: something that outlives the step (an input) is changed before it.
 void check_guards(const Program& program);
 
-/// What makes it legal that a value that the host reads differs from step to step.
+/// Advice that makes it legal that a value that the host reads differs from step to step.
 constexpr const char* legal_read =
     "a value that decides how the step goes on is read by guard(\"name\", x), with which another "
     "value selects another program; any other value is read after the step";

@@ -1,4 +1,4 @@
-// What a program consists of, and its text.
+// Parts of a program, and its text.
 module;
 #include <fmt/format.h>
 

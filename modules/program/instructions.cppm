@@ -128,7 +128,7 @@ Tensor aliased(const Instruction& instruction, const ResultShape& shape, const T
 /// By number of a program's tensors: whether other ranks read its memory, because they reduce it.
 std::vector<bool> read_by_peers(const Program& program);
 
-/// What the host reads in a check, by operator and module: for errors.
+/// The value that the host reads in a check, by operator and module: for errors.
 std::string read_in_words(const Program& program, const Instruction& check);
 
 }  // namespace tessera

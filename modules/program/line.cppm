@@ -4,7 +4,7 @@ import tessera.base;
 
 namespace tessera {
 
-/// What is left of a line of a program's text. Errors (input) say what is expected and what is
+/// Rest of a line of a program's text. Errors (input) say what is expected and what is
 /// there.
 class Line {
  public:
@@ -23,7 +23,7 @@ class Line {
   /// Error: something is left.
   void end() const;
   [[noreturn]] void refuse(std::string expected) const;
-  /// Of the first line. Error: it is not a program's, or one of another version of the format.
+  /// Checks the first line. Error: it is not a program's, or one of another version of the format.
   void check_version();
 
  private:

@@ -260,7 +260,7 @@ class Parser {
     return Spec::make(layout, x.shape, x.dtype);
   }
 
-  /// What memory is booked on, where the line says it.
+  /// Category that memory is booked on, where the line says it.
   static MemoryCategory category(Line& line) {
     for (int i = 0; i < memory_category_count; ++i) {
       const auto one = static_cast<MemoryCategory>(i);

@@ -1,4 +1,4 @@
-// What is in the parentheses of an instruction's text.
+// Reads the parentheses of an instruction's text.
 module;
 #include <cstdint>
 #include <string>

@@ -4,7 +4,7 @@ import tessera.base;
 
 export namespace tessera {
 
-/// What an input of a program is for the owner of the step.
+/// Purpose of a program's input for the owner of the step.
 enum class Role : std::uint8_t {
   other,            // nobody but the step needs to know
   parameter,        //

@@ -176,7 +176,7 @@ class Builder {
     });
   }
 
-  /// What a collective reads and writes is needed until it is complete.
+  /// Keeps what a collective reads and writes until it is complete.
   void keep_until_complete(const Instruction& i) {
     if (i.op->communicates == Communicates::waits && !i.op->completes) {  // for the readers
       release_read(group_of(i), shadow_.places);
@@ -207,7 +207,7 @@ class Builder {
   Shadow shadow_;
   std::map<const Storage*, MemoryIndex> numbers_;
   std::map<std::string, std::vector<Read>> read_;  // by group: what others may still read
-  /// What was issued, with its place, by the memory that wait() names.
+  /// Issued calls, with their places, by the memory that wait() names.
   std::map<MemoryIndex, std::pair<int, const Instruction*>> in_flight_;
 };
 

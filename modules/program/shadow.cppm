@@ -7,7 +7,7 @@ import :instructions;
 
 export namespace tessera::graph {
 
-/// Of a number or a place, in a vector.
+/// Index of a number or a place in a vector.
 inline std::size_t index(int number) { return static_cast<std::size_t>(number); }
 
 /// Memory that tensors of a program share, with the places (instructions, counted through all

@@ -26,7 +26,7 @@ std::int64_t bytes_of(const Tensor& x) {
   return x.numel() * static_cast<std::int64_t>(size_of(x.dtype()));
 }
 
-/// Of what a call makes or writes.
+/// Bytes that a call makes or writes.
 std::int64_t result_bytes(const Instruction& i, const Shadow& shadow) {
   std::int64_t bytes = 0;
   for (const int number : i.out) {
@@ -56,7 +56,7 @@ double flops_of(const Instruction& i, const Shadow& shadow) {
   return i.op->flops(Call{.op = *i.op, .in = in, .attributes = i.attributes}, out);
 }
 
-/// Of each memory: what its first tensor is booked on.
+/// Category of each memory: that of its first tensor.
 ByMemory<std::size_t> categories_of(const Program& program, const Shadow& shadow) {
   ByMemory<std::size_t> categories(shadow.memories.size(), memory_category_count);
   for (std::size_t n = 0; n < program.tensors.size(); ++n) {
@@ -121,6 +121,46 @@ bool is_collective(const Instruction& i) {
          i.op->communicates != Communicates::waits;
 }
 
+std::string ranks_of(const Instruction& collective) {
+  const std::string group = group_of(collective);
+  return group.substr(0, group.find(" named "));
+}
+
+std::int64_t received_bytes(const Program& program, const Instruction& i) {
+  const std::string group = ranks_of(i);
+  const std::int64_t ranks = std::ranges::count(group, ' ');
+  if (ranks == 0) {
+    return 0;
+  }
+  std::int64_t read = 0;
+  std::int64_t made = 0;
+  const auto add = [&](int number, std::int64_t& bytes) {
+    if (number >= 0) {
+      const ProgramTensor& x = program.tensors[index(number)];
+      bytes += x.shape.product() * static_cast<std::int64_t>(size_of(x.dtype));
+    }
+  };
+  for (const int number : i.out) {
+    add(number, made);
+  }
+  for (std::size_t k = 0; k < i.in.size(); ++k) {
+    const bool written = i.op->in_place && i.op->writes(i.op->place_of(k, i.in.size()).operand);
+    add(i.in[k], written ? made : read);
+  }
+  switch (i.op->communicates) {
+    case Communicates::all_gather:
+      return made - read;
+    case Communicates::all_to_all:
+      return made * (ranks - 1) / ranks;
+    case Communicates::reduce_scatter:
+      return made * (ranks - 1);
+    case Communicates::all_reduce:  // a part of the sums, and the sums of the others
+      return 2 * made * (ranks - 1) / ranks;
+    default:
+      return made;
+  }
+}
+
 std::int64_t total_of(const CategoryBytes& bytes) {
   return std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
 }
@@ -144,6 +184,7 @@ ProgramStatistics statistics_of(const Program& program) {
       count.group = group;
       ++count.calls;
       count.bytes += result_bytes(*i, shadow);
+      count.received += received_bytes(program, *i);
     }
   }
   for (auto& [key, count] : collectives) {

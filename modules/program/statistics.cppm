@@ -16,22 +16,28 @@ struct CollectiveCount {
   Phase phase = Phase::none;
   std::string group = {};  // "ranks 0 1"; empty: the operator has no argument of type group
   int calls = 0;
-  std::int64_t bytes = 0;  // of results, and of operands that are written
+  std::int64_t bytes = 0;     // of results, and of operands that are written
+  std::int64_t received = 0;  // that this rank receives
 };
+
+/// Bytes that this rank receives in a collective, by what it has and what it gets.
+std::int64_t received_bytes(const Program& program, const Instruction& collective);
+/// Name of its group without its own name: "ranks 0 1".
+std::string ranks_of(const Instruction& collective);
 
 /// Bytes of memory, by MemoryCategory.
 using CategoryBytes = std::array<std::int64_t, memory_category_count>;
 std::int64_t total_of(const CategoryBytes& bytes);
 
-/// What a program costs.
+/// Costs of a program.
 struct ProgramStatistics {
   std::map<std::string, int> calls = {};          // by operator
   double flops = 0;                               // of products, as Op::flops counts them
   std::vector<CollectiveCount> collectives = {};  // by operator, phase and group
   CategoryBytes inputs = {};
-  /// What is needed of the device's memory at each instruction, counted through all sections.
-  /// Inputs are always there; other memory is there from the instruction that makes it to the last
-  /// one that needs it, but not between its release and its restoration.
+  /// Bytes of the device's memory that are needed at each instruction, counted through all
+  /// sections. Inputs are always there; other memory is there from the instruction that makes it to
+  /// the last one that needs it, but not between its release and its restoration.
   std::vector<CategoryBytes> live = {};
   std::int64_t peak = 0;  // the most at one instruction
   int peak_at = 0;        // the first such instruction

@@ -77,7 +77,7 @@ class Describer {
                                     view_in_words(shadow_.tensors[index(number)]));
   }
 
-  /// What a copy was made of.
+  /// The original of a copy.
   struct Original {
     std::string operand;
     Tensor view;
@@ -162,7 +162,7 @@ class Describer {
     values_.is_written[memory] = true;
   }
 
-  /// What only waits for readers.
+  /// Whether it only waits for readers.
   static bool leaves_bytes(const Instruction& i) {
     return i.kind == Kind::call && i.op->communicates == Communicates::waits;
   }

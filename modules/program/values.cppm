@@ -27,13 +27,13 @@ class ValueNames {
 struct Values {
   /// By place: what it computes, or -1 (views, releases).
   std::vector<int> calls = {};
-  /// What each section leaves in inputs and outputs, by their names.
+  /// Values that each section leaves in inputs and outputs, by their names.
   std::vector<std::map<std::string, int>> left = {};
   /// Collectives and checks of the host, in their order.
   std::vector<int> ordered = {};
   std::vector<int> ordered_places = {};
   ByMemory<bool> is_written = {};  // after it was made
-  /// What a memory holds from after `place` on: a description, or -1 while a collective writes it.
+  /// Content of a memory from after `place` on: a description, or -1 while a collective writes it.
   struct Change {
     int place = 0;
     int contents = -1;

@@ -68,7 +68,7 @@ void check_numbers(const Program& program) {
   }
 }
 
-/// What is kept in other memory is only there between copies.
+/// Checks that values which are kept in other memory are only there between copies.
 void check_elsewhere(const Program& program, const Analysis& known) {
   const Shadow& shadow = known.state().shadow;
   int place = 0;
@@ -115,7 +115,7 @@ void check_shapes(const Program& program, const Shadow& shadow) {
   }
 }
 
-/// What holds of memories while a program runs.
+/// States of memories while a program runs.
 class MemoryStates {
  public:
   MemoryStates(const Program& program, const Analysis& known)

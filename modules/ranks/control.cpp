@@ -149,7 +149,7 @@ std::string Control::recent_calls(const Region& region, int calls_per_rank) {
       alike.emplace_back(calls, std::vector{static_cast<std::int32_t>(r)});
     }
   }
-  // Of many ranks, those with the same calls are shown once.
+  // Ranks with the same calls are shown once, of many.
   for (const auto& [calls, of] : alike) {
     text += fmt::format("rank{} {}:\n{}", of.size() == 1 ? "" : "s", list_ranks(of), calls);
   }

@@ -163,8 +163,8 @@ struct GroupBlock {
 
 /// The group of these ranks and this name in the region; null: nobody has made it yet.
 GroupBlock* find_group(Region& region, std::span<const int> ranks, std::string_view name);
-/// The same, made where there is none: `fake` without members. Null: no room. The caller holds the
-/// lock of extents and groups.
+/// Finds the block, or makes it where there is none: `fake` without members. Null: no room. The
+/// caller holds the lock of extents and groups.
 GroupBlock* find_or_make_group(Region& region, std::span<const int> ranks, std::string_view name,
                                bool fake);
 

@@ -5,7 +5,7 @@ import :control;
 
 export namespace tessera::collective {
 
-/// What a rank publishes to its peers when it issues a call. Entry n % ring is rewritten only when
+/// Publication of a rank to its peers when it issues a call. Entry n % ring is rewritten only when
 /// every peer is done with call n.
 struct alignas(64) Publication {
   PackedCall call;

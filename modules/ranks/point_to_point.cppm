@@ -34,8 +34,8 @@ struct Channel {
 
 /// The channel between two members of a group; null: nothing was sent or awaited yet.
 Channel* find_channel(Region& region, GroupBlock& group, int from, int to);
-/// The same, made where there is none: most pairs of a large group never talk. The caller holds the
-/// lock of extents and groups. Null: no room.
+/// Finds the channel, or makes it where there is none: most pairs of a large group never talk. The
+/// caller holds the lock of extents and groups. Null: no room.
 Channel* find_or_make_channel(Region& region, GroupBlock& group, int from, int to);
 
 /// A slot that the receiver has emptied, or one of a new block for which `allocate` returns the

@@ -11,8 +11,8 @@ class Region {
   /// Anonymous pages, shared with processes forked later; private ones for a single rank. Address
   /// space only: memory is used as pages are touched. Requests less when the machine refuses.
   static std::shared_ptr<Region> create(std::size_t bytes, bool shared);
-  /// The same pages in a file without a name, whose descriptor can be sent to other processes; they
-  /// are not in /dev/shm and not limited by its size. The descriptor closes with the region.
+  /// Makes a region in a file without a name, whose descriptor can be sent to other processes; its
+  /// pages are not in /dev/shm and not limited by its size. The descriptor closes with the region.
   static std::shared_ptr<Region> create_shareable(std::size_t bytes);
   /// Maps what another process made by create_shareable.
   static std::shared_ptr<Region> map(int descriptor, std::size_t bytes);

@@ -92,7 +92,7 @@ class Requests {
 
 using Actions = std::vector<std::pair<int, struct sigaction>>;
 
-// What a handler, a forked process and the thread of signals need: none of them has arguments.
+// State of a handler, a forked process and the thread of signals: none of them has arguments.
 std::atomic<Control*> served{nullptr};
 std::atomic<int> answering{0};          // how many threads may be using it
 std::atomic<bool> has_answered{false};  // a signal has set its interrupts

@@ -94,7 +94,7 @@ class Merges {
     return count;
   }
 
-  /// The same in time that grows as n log n.
+  /// Applies merges in time that grows as n log n.
   void apply_large(std::vector<Part>& parts, std::size_t first) const {
     struct Link {
       std::size_t before, after;
@@ -335,7 +335,7 @@ class Bpe final : public WordModel {
     }
   }
 
-  /// What each byte begins as, by its name in GPT-2's alphabet or as a fallback.
+  /// Reads the token that each byte begins as, by its name in GPT-2's alphabet or as a fallback.
   void read_bytes() {
     all_bytes_ = words_are_bytes_ && prefix_.empty() && suffix_.empty();
     for (unsigned byte = 0; byte < 256; ++byte) {

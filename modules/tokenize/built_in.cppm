@@ -7,7 +7,7 @@ import :tokenizer;
 
 namespace tessera::tokenize {
 
-/// What a folder's tokenizer_config.json says, where the options do not.
+/// Settings of a folder's tokenizer_config.json, where the options have none.
 struct FolderDefaults {
   std::optional<bool> add_bos = std::nullopt;
   std::optional<bool> add_eos = std::nullopt;

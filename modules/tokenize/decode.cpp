@@ -66,7 +66,7 @@ class ByteFallback final : public Decoder {
   }
 
  private:
-  /// Of "<0x41>"; -1 of another token.
+  /// Byte of "<0x41>"; -1 of another token.
   static int byte_of(const std::string& token) {
     if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') {
       return -1;

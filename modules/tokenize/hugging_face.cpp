@@ -23,7 +23,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// What a post-processor adds to every text.
+/// Tokens that a post-processor adds to every text.
 struct Surrounding {
   std::vector<TokenId> before, after;
 };

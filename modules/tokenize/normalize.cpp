@@ -207,7 +207,7 @@ class Blank final : public Normalizer {
   bool (*blank_)(char32_t);
 };
 
-// What "Nmt" drops and blanks.
+// Characters that "Nmt" drops and blanks.
 bool nmt_dropped(char32_t c) {
   return (c >= 1 && c <= 8) || c == 0xB || (c >= 0xE && c <= 0x1F) || c == 0x7F || c == 0x8F ||
          c == 0x9F;
@@ -294,7 +294,7 @@ class Replace final : public Normalizer {
   std::string content_;
 };
 
-/// The same for a text that is replaced, which most files do with a space.
+/// Replaces a text, which most files do with a space.
 class ReplaceText final : public Normalizer {
  public:
   ReplaceText(std::string from, std::string to) : from_(std::move(from)), to_(std::move(to)) {}

@@ -42,7 +42,7 @@ class Pipeline {
   std::string normalized(std::string_view text) const;
 
  private:
-  /// What one thread works with, kept for the next text.
+  /// Memory that one thread works with, kept for the next text.
   struct Work {
     Text whole, normal, words;
     std::vector<Section> sections, inner;

@@ -18,7 +18,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// What becomes of the matches.
+/// Treatment of the matches.
 enum class Behavior { removed, isolated, merged_with_previous, merged_with_next, contiguous };
 
 Piece piece_of(const Match& match) { return {match.begin, match.end}; }

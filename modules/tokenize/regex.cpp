@@ -19,7 +19,7 @@ namespace {
 constexpr std::string_view space_members = R"(\x{9}-\x{d}\x{20}\x{85}\p{Z})";
 constexpr std::string_view word_members =
     R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{24B6}-\x{24E9}\x{1F130}-\x{1F149}\x{1F150}-\x{1F169}\x{1F170}-\x{1F189})";
-// Of these the two engines have one group each, beside what both have.
+// Members of which the two engines have one group each, beside what both have.
 constexpr std::string_view ruby_members = R"(\x{B2}\x{B3}\x{B9}\x{BC}-\x{BE})";
 constexpr std::string_view rust_members = R"(\x{200C}\x{200D})";
 constexpr std::string_view hex_members = "0-9A-Fa-f";
@@ -205,7 +205,7 @@ std::string pcre2_pattern(std::string_view pattern, Dialect dialect, const std::
 }
 
 struct Regex::State {
-  /// What one thread matches with.
+  /// Memory that one thread matches with.
   struct Work {
     std::unique_ptr<pcre2_match_data, FreeMatch> data;
     std::unique_ptr<pcre2_match_context, FreeContext> context;

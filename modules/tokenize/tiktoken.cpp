@@ -148,7 +148,7 @@ Names qwen35_names() {
                   248044);
 }
 
-/// What goes with a file of ranks, which has no word about it.
+/// Settings that go with a file of ranks, which has no word about them.
 struct Form {
   std::string_view name;
   std::size_t ranks;  // by which the file is known
@@ -316,7 +316,7 @@ class TiktokenTokenizer final : public Tokenizer {
   }
 
  private:
-  /// Of a special token's id within the pipeline, where ranks do not begin at id 0.
+  /// Base of a special token's id within the pipeline, where ranks do not begin at id 0.
   static constexpr TokenId special_base = 1 << 30;
 
   void read_ranks_file(const std::string& file, PluginOptions& options,

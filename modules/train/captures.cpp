@@ -165,41 +165,6 @@ std::vector<Tensor> arranged_inputs(const Executor& executor, const StepInputs& 
   return executor.arranged(given);
 }
 
-namespace {
-
-/// What this rank receives in a call, by what it has and what it gets.
-std::int64_t received_bytes(const Program& program, const Instruction& i, std::int64_t ranks) {
-  std::int64_t read = 0;
-  std::int64_t made = 0;
-  const auto add = [&](int number, std::int64_t& bytes) {
-    if (number >= 0) {
-      const ProgramTensor& x = program.tensors[static_cast<std::size_t>(number)];
-      bytes += x.shape.product() * static_cast<std::int64_t>(size_of(x.dtype));
-    }
-  };
-  for (const int number : i.out) {
-    add(number, made);
-  }
-  for (std::size_t k = 0; k < i.in.size(); ++k) {
-    const bool written = i.op->in_place && i.op->writes(i.op->place_of(k, i.in.size()).operand);
-    add(i.in[k], written ? made : read);
-  }
-  switch (i.op->communicates) {
-    case Communicates::all_gather:
-      return made - read;
-    case Communicates::all_to_all:
-      return made * (ranks - 1) / ranks;
-    case Communicates::reduce_scatter:
-      return made * (ranks - 1);
-    case Communicates::all_reduce:  // a part of the sums, and the sums of the others
-      return 2 * made * (ranks - 1) / ranks;
-    default:
-      return made;
-  }
-}
-
-}  // namespace
-
 void run_section(Executor& executor, SectionKind section, const StepVariables& variables) {
   executor.run(section, variables);
   if (!communication_reported()) {
@@ -212,12 +177,10 @@ void run_section(Executor& executor, SectionKind section, const StepVariables& v
         graph::is_alone(i)) {
       continue;
     }
-    std::string ranks = graph::group_of(i);
-    ranks = ranks.substr(0, ranks.find(" named "));
     const ProgramScope& scope = program.scopes[static_cast<std::size_t>(i.scope)];
     record_communication({.operation = std::string(name_of(i.op->communicates)),
-                          .axis = ranks,
-                          .bytes = received_bytes(program, i, std::ranges::count(ranks, ' ')),
+                          .axis = graph::ranks_of(i),
+                          .bytes = graph::received_bytes(program, i),
                           .where = "a captured step",
                           .module = scope.module,
                           .backward = scope.phase == Phase::backward});

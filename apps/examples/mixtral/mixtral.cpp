@@ -41,7 +41,7 @@ Tensor feed_forward(const Tensor& rows, std::span<const Tensor> weights, const T
   return ops::grouped_mm(ops::swiglu(gate, up), transposed(weights[2]), counts, expected);
 }
 
-/// The same where the rows and the experts are on different ranks: counts [experts] says how many
+/// Routing where the rows and the experts are on different ranks: counts [experts] says how many
 /// of this rank's rows, which are in the order of the experts, each expert gets.
 Tensor exchanged(const Tensor& rows, std::span<const Tensor> weights, const Tensor& counts,
                  std::int64_t per_token, const Owners& owners) {

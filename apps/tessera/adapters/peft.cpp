@@ -47,7 +47,7 @@ std::string peft_name(const std::string& module, const Part& part) {
   return fmt::format("{}{}.{}", peft_root, module, part.peft);
 }
 
-/// What is wrong, each text with the modules that it is true of.
+/// Differences, each with the modules that it is true of.
 class Differences {
  public:
   void add(const std::string& text, const std::string& module) { all_[text].push_back(module); }
@@ -121,7 +121,7 @@ struct Found {
   std::map<std::string, std::string> copies;  // tensor -> the weight of the model
 };
 
-/// What the file has. Names that are no part of an update and no weight of the model are
+/// Content of the file. Names that are no part of an update and no weight of the model are
 /// differences.
 Found find(const SafetensorsFile& file, nn::Module& model, Differences& differences) {
   Found found;

@@ -22,11 +22,11 @@ struct PeftTargets {
   bool contains(const std::string& module) const;
 };
 
-/// What the file says of the updates. Values that are wrong, or that nothing here computes, are
+/// Updates as the file describes them. Values that are wrong, or that nothing here computes, are
 /// noted in `problems`.
 struct PeftConfig {
-  /// Of modules that have another value, by pattern. The first one in the file's order that matches
-  /// a module decides.
+  /// Values of modules that differ from the default, by pattern. The first one in the file's order
+  /// that matches a module decides.
   template <class T>
   using Patterns = std::vector<std::pair<std::string, T>>;
 

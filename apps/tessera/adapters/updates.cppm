@@ -14,10 +14,10 @@ export namespace tessera::app {
 
 using Updates = std::map<std::string, nn::LowRankUpdate>;
 
-/// Of all layers that declare one.
+/// Updates of all layers that declare one.
 Updates updates_of(nn::Module& model);
 
-/// What a folder of the model's weights has, by name: all parameters but those of low-rank updates,
+/// Weights that a folder of the model has, by name: all parameters but those of low-rank updates,
 /// and the weights that layers keep in another form, on the meta device.
 StateDict model_weights(nn::Module& model);
 /// Fills these from the folder, in whatever layout they are; a weight that is kept in another form

@@ -2,7 +2,7 @@ export module tessera.app.base:machine;
 
 import :standard;
 
-// What this machine has, as far as a program may use it.
+// Resources of this machine, as far as a program may use them.
 
 export namespace tessera::app {
 

@@ -2,7 +2,7 @@ export module tessera.app.base:process;
 
 import :standard;
 
-// What the program settles about its own process before it does anything.
+// Settings of the program's own process, made before it does anything.
 
 export namespace tessera::app {
 

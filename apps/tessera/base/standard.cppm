@@ -6,7 +6,7 @@ export module tessera.app.base:standard;
 
 export import tessera.base;
 
-// What interfaces of the program name of the standard library, besides what those of the library
+// Names of the standard library that interfaces of the program use, besides those of the library:
 // do: see modules/base/standard.cppm.
 export namespace std {
 

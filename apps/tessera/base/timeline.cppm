@@ -6,7 +6,7 @@ import :standard;
 
 export namespace tessera::app {
 
-/// What pictures have in common, so that one can be read beside another.
+/// Shared parts of pictures, so that one can be read beside another.
 namespace colour {
 constexpr std::string_view forward = "#c9d7ea";
 constexpr std::string_view backward = "#e6d3b8";
@@ -15,7 +15,7 @@ constexpr std::string_view reduction = "#e08a1e";
 constexpr std::string_view other_collective = "#8a63b0";
 }  // namespace colour
 
-/// Of a collective, from its name.
+/// Colour of a collective, from its name.
 std::string_view colour_of_collective(std::string_view name);
 
 /// "model.layers.3.mlp.up_proj" -> "layers.3": what is gathered together is usually no smaller.
@@ -44,7 +44,7 @@ class Timeline {
   Timeline(double begin, double end) : begin_(begin), end_(end) {}
 
   double x(double at) const { return left + (at - begin_) / (end_ - begin_) * width; }
-  /// What a pixel's width stands for.
+  /// Time that a pixel's width stands for.
   double pixel() const { return (end_ - begin_) / width; }
 
   /// `anchor`: "start", "middle" or "end".

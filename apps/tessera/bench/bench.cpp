@@ -72,11 +72,11 @@ Json bench_gemm(const BenchArguments&) {
   return rows;
 }
 
-/// What an operator costs on small tensors, plain and distributed: the difference is the price of a
+/// Costs of an operator on small tensors, plain and distributed: the difference is the price of a
 /// layout.
 Json on_two_ranks(const std::function<Json(collective::World&)>& run);
 
-/// What a small redistribution (of 16 x 8 elements) costs beside the collective that it consists
+/// Costs of a small redistribution (of 16 x 8 elements) beside the collective that it consists
 /// of, called with pointers.
 Json redistributions(collective::World& world) {
   constexpr int calls = 2000;

@@ -14,8 +14,8 @@ struct DispatchRow {
   std::function<void()> distributed;
 };
 
-/// What `tessera bench dispatch` times, and what the instruction counts of docs/performance.md are
-/// of.
+/// Rows that `tessera bench dispatch` times, and that docs/performance.md has the instruction
+/// counts of.
 std::vector<DispatchRow> dispatch_rows();
 
 }  // namespace tessera::app

@@ -4,7 +4,7 @@ import tessera.app.base;
 
 namespace tessera::app {
 
-/// What the machine can do at best for a kernel; `tessera bench kernels` measures it beside the
+/// The best that the machine can do for a kernel; `tessera bench kernels` measures it beside the
 /// kernel, with the same number of threads.
 enum class KernelBound : std::uint8_t {
   stream,    // reading and writing as many bytes, in adjacent order, or computing as much
@@ -13,7 +13,7 @@ enum class KernelBound : std::uint8_t {
   partial,   // std::partial_sort of the same values, the lines shared out
 };
 
-/// What a bound takes, and which it is.
+/// Time of a bound, and which it is.
 struct BoundTime {
   double seconds;
   const char* name;
@@ -26,10 +26,10 @@ struct KernelRow {
   double read = 0;     // bytes
   double written = 0;  // bytes
   double flops = 0;    // of a kernel that computes
-  // What else a kernel with the bound stream computes. The bound is the longer of the two times.
+  // Further work of a kernel with the bound stream. The bound is the longer of the two times.
   double exponentials = 0;  // and logarithms, which are polynomials of the same length
   double random_words = 0;
-  // Of a sort: the values as lines, and how many of each are wanted.
+  // For a sort: the values as lines, and how many of each are wanted.
   std::vector<float> values = {};
   std::int64_t line = 0;
   std::int64_t wanted = 0;

@@ -27,7 +27,7 @@ import tessera.checkpoint;
 import tessera.app.base;
 import tessera.app.model;
 
-// What is in checkpoints and model folders: shown, compared, and written in other formats.
+// Content of checkpoints and model folders: shown, compared, and written in other formats.
 namespace tessera::app {
 namespace {
 
@@ -41,7 +41,7 @@ std::uint64_t bytes_of(const TensorSource& source) {
   return bytes;
 }
 
-/// What a checkpoint of a run says about it; null members where there is none.
+/// Statements of a run's checkpoint about its run; null members where there is none.
 struct About {
   nlohmann::json fingerprint;
   std::string model;
@@ -108,8 +108,8 @@ std::string types_of(const TensorSource& source) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-/// What to compare of `one` with another format: a run's weights are under "model." beside its
-/// optimizer's state; in a model folder they are all.
+/// Prefix of the tensors of `one` to compare with another format: a run's weights are under
+/// "model." beside its optimizer's state; in a model folder they are all.
 std::string weights_prefix(const OpenedTensors& one, const OpenedTensors& other) {
   const auto prefix = checkpoint_format(one.format).weights_prefix();
   const auto others = checkpoint_format(other.format).weights_prefix();

@@ -88,7 +88,8 @@ class Picture {
     return format_bytes(static_cast<std::uint64_t>(bytes));
   }
 
-  /// Of what computes: what is issued early for other modules is in the rows below.
+  /// Draws what computes, by modules: calls that are issued early for other modules are in the rows
+  /// below.
   double draw_modules(double y) {
     std::vector<Bar> phases;
     std::vector<Bar> units;
@@ -145,8 +146,8 @@ class Picture {
     return y;
   }
 
-  /// What is needed at each position; where several instructions share a pixel, at the one that
-  /// needs most.
+  /// Memory that is needed at each position; where several instructions share a pixel, at the one
+  /// that needs most.
   std::vector<Column> columns() const {
     std::vector<Column> columns;
     for (std::size_t place = 0; place < statistics_.live.size(); ++place) {

@@ -85,7 +85,7 @@ void print_ending(const Run& run, const std::vector<std::string>& named) {
   fmt::print("            tessera checkpoint export {} --to FOLDER\n", what);
 }
 
-/// What is known of a run before its ranks start, checked.
+/// Facts of a run before its ranks start, checked.
 struct Prepared {
   Run run = {};
   TableRows rows = {};
@@ -136,7 +136,7 @@ Prepared prepared(const TrainArguments& arguments, bool locked) {
   return all;
 }
 
-/// Of the run that a config asks for, whatever it has saved.
+/// Captures the step of the run that a config asks for, whatever it has saved.
 int capture(TrainArguments arguments, const CaptureArguments& captured) {
   arguments.overrides.emplace_back("graph.capture=true");
   if (!captured.part.empty()) {

@@ -47,7 +47,7 @@ std::vector<std::string> config_sections();
 /// that is new in [model], [data], [train] or [optimizer] is, until influence.cpp excludes it.
 bool has_influence(const Key& key);
 
-/// What `checkpoint.allow` may name: those keys, their sections, and `data.content`.
+/// Names that `checkpoint.allow` takes: those keys, their sections, and `data.content`.
 std::vector<std::string> allowable_names(const std::string& family);
 
 /// The value of a key outside of lists, as a JSON text.

@@ -178,7 +178,7 @@ class Loader {
                               : place_of(node, config_.file.string());
   }
 
-  /// The same or a near name in another section.
+  /// Advice where the key, or a near name, is in another section.
   std::string elsewhere(const std::string& leaf) const {
     std::vector<std::string> leaves;
     for (const Key& key : keys_) {
@@ -222,7 +222,7 @@ Place Config::place_of_key(const std::string& key) const {
       return found->second;
     }
   }
-  // Of dotted keys, which have no line for the section: another key of it.
+  // Dotted keys have no line for the section: another key of it has its place.
   const std::string section = key.substr(0, key.find_first_of(".["));
   if (const auto next = given.lower_bound(section + ".");
       next != given.end() && next->first.starts_with(section + ".")) {

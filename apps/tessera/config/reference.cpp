@@ -9,7 +9,8 @@ import tessera.base;
 import tessera.models;
 import :values;
 
-// What the keys' table says to people: names of types, ranges, and the tables of docs/config.md.
+// Descriptions of the keys' table for people: names of types, ranges, and the tables of
+// docs/config.md.
 namespace tessera::app {
 namespace {
 

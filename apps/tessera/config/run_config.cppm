@@ -52,7 +52,7 @@ struct TrainConfig {
 struct JsonText {
   std::string text = "{}";
 };
-/// The same for a list of tables.
+/// A list of tables, as JSON.
 struct JsonList {
   std::string text = "[]";
 };
@@ -177,7 +177,7 @@ using PluginSetup = std::function<void(const Config&)>;
 Config load_config(const std::filesystem::path& file, std::span<const std::string> overrides = {},
                    const PluginSetup& plugins = {});
 
-/// The same from a text; `file` is for error texts and relative paths.
+/// Reads a config from a text; `file` is for error texts and relative paths.
 Config parse_config(std::string_view text, const std::filesystem::path& file,
                     std::span<const std::string> overrides = {}, const PluginSetup& plugins = {});
 

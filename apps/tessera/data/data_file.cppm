@@ -40,7 +40,7 @@ class DataFile {
 
   std::filesystem::path path_;
   std::size_t size_ = 0;
-  // What tells the file apart from a later version of it.
+  // Tell the file apart from a later version of it.
   dev_t device_ = 0;
   ino_t inode_ = 0;
   timespec modified_{};

@@ -8,7 +8,7 @@ export namespace tessera::app {
 
 struct TextFiles {
   std::vector<std::filesystem::path> files;
-  /// What is below the named folders and is not read: "2 hidden, 1 pipe (texts/p)". "": nothing.
+  /// Entries below the named folders that are not read: "2 hidden, 1 pipe (texts/p)". "": none.
   std::string left_out;
 };
 

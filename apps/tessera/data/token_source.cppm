@@ -26,8 +26,8 @@ struct OpenedSource {
   std::unique_ptr<const TokenSource> tokens;
   std::string left_out = {};
 };
-/// What the section [data] names. `vocab`: the model's number of token ids (ready-made tokens
-/// only). Error (input): a file is missing, unreadable or of another kind.
+/// Opens the source that the section [data] names. `vocab`: the model's number of token ids
+/// (ready-made tokens only). Error (input): a file is missing, unreadable or of another kind.
 OpenedSource open_source(const DataConfig& data, std::int64_t vocab);
 
 /// The tokenizer's number of symbols; 0 for ready-made tokens.

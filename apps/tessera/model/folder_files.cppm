@@ -2,7 +2,7 @@ export module tessera.app.model:folder_files;
 
 import tessera.app.base;
 
-// What transformers and PEFT would read besides in a folder of a model or of an adapter.
+// Further files that transformers and PEFT would read in a folder of a model or of an adapter.
 
 export namespace tessera::app {
 

@@ -13,7 +13,7 @@ struct ModelShape {
   std::int64_t vocab = 0;
   ModelNumbers values = {};  // of the family's keys, complete
 
-  // What does not change the computation, and goes out again with an export.
+  // Values that do not change the computation, and go out again with an export.
   std::int64_t max_positions = 2048;   // the longest sequence that the model is meant for
   std::string dtype = "float32";       // of an exported file; "" where config.json does not say
   std::vector<std::int64_t> eos = {};  // generation stops at each of these tokens
@@ -44,7 +44,7 @@ ModelShape model_shape(const Config& config, std::int64_t tokenizer_vocab);
 ModelShape read_model_folder(const std::filesystem::path& folder,
                              std::vector<std::string>* unknown = nullptr);
 
-/// The same from a text; `name` begins the errors.
+/// Reads the shape from a text; `name` begins the errors.
 ModelShape parse_hub_config(std::string_view text, const std::string& name);
 
 /// The model of a checkpoint of 'tessera train', from its meta data. Throws Error (input).

@@ -2,8 +2,8 @@ export module tessera.app.plugin_template:template_files;
 
 import tessera.app.base;
 
-// What `tessera plugin new` writes. The texts lie beside this file, one folder for each kind, and
-// are a part of the program.
+// Files that `tessera plugin new` writes. The texts lie beside this file, one folder for each kind,
+// and are a part of the program.
 
 export namespace tessera::app {
 

@@ -70,8 +70,8 @@ void check_validation(const Run& run) {
   }
 }
 
-/// Of a step that leaves its update: what it keeps, and `needed` by whichever of its programs needs
-/// most. Their kernels are compiled. Error (input): the update cannot be left.
+/// Text about a step that leaves its update: what it keeps, and `needed` by whichever of its
+/// programs needs most. Their kernels are compiled. Error (input): the update cannot be left.
 std::string left_text(const Run& run, const graph::ExecutionOptions& execution,
                       const Program& program, std::int64_t& needed) {
   if (!run.config.graph.across_steps) {
@@ -103,7 +103,7 @@ std::string elsewhere_text(const Run& run, const Program& program) {
                    run.config.graph.offload);
 }
 
-/// What is known of a captured step before the ranks start. `program`: rank 0's. Errors: a step
+/// Text about a captured step before the ranks start. `program`: rank 0's. Errors: a step
 /// that transformations change must be replayed from the first one on; see graph::compile_kernels.
 std::string captured_text(const Run& run, const graph::ExecutionOptions& execution,
                           const Program& program, int kept_gathers) {

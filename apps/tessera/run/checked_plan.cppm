@@ -10,7 +10,7 @@ export namespace tessera::app {
 /// The peaks in all and by category: "1.3 MiB: parameter 0.2 MiB, ...".
 std::string memory_text(const MemoryStatistics& memory);
 
-/// What a plan says about the run before its ranks start.
+/// Plan of the run before its ranks start.
 struct CheckedPlan {
   std::vector<std::vector<std::string>> rows;    // for the table before the first step
   std::size_t shared_bytes = 0;                  // memory that the ranks share, all ranks together

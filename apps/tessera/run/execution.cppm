@@ -11,7 +11,7 @@ import :rates;
 
 export namespace tessera::app {
 
-/// Of graph.transforms, those that replace modules.
+/// Entries of graph.transforms that replace modules.
 std::vector<Override> overrides_of(const GraphConfig& graph);
 
 /// With the transformations, those of overrides too. `rates`: what a step with a budget costs; see

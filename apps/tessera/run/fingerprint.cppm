@@ -5,7 +5,7 @@ import tessera.app.config;
 import tessera.app.data;
 import tessera.app.model;
 
-// What determines a run's loss curve, as named values: a checkpoint keeps them, so that a run does
+// Values that determine a run's loss curve, by name: a checkpoint keeps them, so that a run does
 // not silently continue another one.
 
 export namespace tessera::app {

@@ -6,7 +6,7 @@ import tessera.collective;
 import tessera.app.base;
 import tessera.app.config;
 
-// What communication costs, for the planner of redistributions.
+// Costs of communication, for the planner of redistributions.
 
 export namespace tessera::app {
 
@@ -21,7 +21,7 @@ void measure_links(const Config& config, const DeviceMesh& mesh, collective::Wor
 /// "data 2 us, 8 GB/s" for each axis that the config gives, or when they are measured; empty where
 /// the config says nothing of links.
 std::string links_text(const Config& config);
-/// The same as they are set now.
+/// The costs as they are set now.
 std::string links_text(const DeviceMesh& mesh);
 
 }  // namespace tessera::app

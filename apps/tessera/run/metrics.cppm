@@ -27,8 +27,9 @@ struct StepMetrics {
 /// The line's text, without the end of line. Numbers round-trip; NaN and infinities are null.
 std::string to_json(const StepMetrics& metrics);
 
-/// What tells the runs apart that could write one metrics file: the folder of their checkpoints,
-/// relative to the file's, so that both may be moved together. "": a run without checkpoints.
+/// Identity of a run among those that could write one metrics file: the folder of their
+/// checkpoints, relative to the file's, so that both may be moved together. "": a run without
+/// checkpoints.
 std::string metrics_owner(const std::filesystem::path& file, const std::string& checkpoints);
 
 /// Error (input) that begins with `where`: the file is of another run than `owner`'s, or not a

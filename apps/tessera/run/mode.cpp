@@ -77,21 +77,6 @@ std::string axis_of(const std::string& group, const DeviceMesh& mesh) {
   return fmt::format("{}", fmt::join(names, "+"));
 }
 
-/// A collective as the account names it, and what a rank receives of one with these results.
-std::pair<std::string, std::int64_t> received(const graph::CollectiveCount& count,
-                                              std::int64_t ranks) {
-  switch (find_op(count.op).communicates) {
-    case Communicates::all_gather:
-      return {"all_gather", count.bytes * (ranks - 1) / ranks};
-    case Communicates::reduce_scatter:
-      return {"reduce_scatter", count.bytes * (ranks - 1)};
-    case Communicates::all_reduce:
-      return {"all_reduce", 2 * count.bytes * (ranks - 1) / ranks};
-    default:
-      return {count.op, count.bytes};
-  }
-}
-
 }  // namespace
 
 bool has_mode(const Config& config) { return !config.graph.mode.empty(); }
@@ -172,16 +157,16 @@ std::vector<parallel::StyleEntry> plan_entries(const Config& config, const Layou
 
 void add_program(Account& account, const Program& program, const DeviceMesh& mesh) {
   const graph::ProgramStatistics statistics = graph::statistics_of(program);
+  account.collectives = {};  // those of the replayed step, which do not know the mesh
   for (const graph::CollectiveCount& count : statistics.collectives) {
-    const std::string group = count.group.substr(0, count.group.find(" named "));
-    const auto ranks = static_cast<std::int64_t>(std::ranges::count(group, ' '));
-    if (ranks < 1) {
-      continue;  // it moves no data: a wait for readers
+    const Communicates kind = find_op(count.op).communicates;
+    if (kind == Communicates::waits) {
+      continue;  // it moves no data
     }
-    const auto [operation, bytes] = received(count, ranks);
-    CollectiveWork& work = account.collectives[{axis_of(group, mesh), operation}];
+    const std::string group = count.group.substr(0, count.group.find(" named "));
+    CollectiveWork& work = account.collectives[{axis_of(group, mesh), std::string(name_of(kind))}];
     work.calls += count.calls;
-    work.bytes += bytes;
+    work.bytes += count.received;
   }
   account.memory = {};
   account.memory.total_peak = statistics.peak;

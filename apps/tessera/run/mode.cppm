@@ -34,7 +34,7 @@ using Layouts = std::map<std::string, Layout>;
 /// (input): see graph::data_parallel.
 Layouts parameter_layouts(const Run& run, const OneRank& one_rank);
 
-/// What the optimizer has made of its state, by the names of the program's inputs.
+/// Layouts of the optimizer's state, by the names of the program's inputs.
 Layouts state_layouts(optim::Optimizer& optimizer);
 
 /// Placed on the run's mesh by its mode, above distribution, as the calling rank. `layouts`: of
@@ -42,8 +42,8 @@ Layouts state_layouts(optim::Optimizer& optimizer);
 /// graph::data_parallel.
 OneRank placed_on_mesh(const Run& run, const OneRank& one_rank, const Layouts& layouts);
 
-/// What the plan of a run applies: the entries of the config, or, with graph.mode, one that splits
-/// the batch along all axes and gives the parameters these layouts.
+/// Entries that the plan of a run applies: those of the config, or, with graph.mode, one that
+/// splits the batch along all axes and gives the parameters these layouts.
 std::vector<parallel::StyleEntry> plan_entries(const Config& config, const Layouts& layouts);
 
 /// Adds to the account of a step, of which modes below distribution have seen the calls, what its

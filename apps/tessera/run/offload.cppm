@@ -15,7 +15,7 @@ export namespace tessera::app {
 /// the folder cannot be written in; the plugin is missing.
 std::shared_ptr<OtherMemory> memory_elsewhere(const GraphConfig& graph);
 
-/// What a fitted step costs on this machine, for the plan of all ranks; the defaults where nothing
+/// Costs of a fitted step on this machine, for the plan of all ranks; the defaults where nothing
 /// is offloaded, or where another launcher's processes would each measure something else. Before
 /// the ranks start. Errors: those of the folder.
 StepRates rates_of(const Config& config);

@@ -6,10 +6,10 @@ import :training_run;
 
 export namespace tessera::app {
 
-/// What train_rank returns where all steps are done, and not all other outputs could be written.
+/// Result of train_rank where all steps are done, and not all other outputs could be written.
 constexpr int incomplete_code = 3;
 
-/// What one rank does: trains from `start` on, and writes checkpoints, metrics, progress and trace.
+/// Runs one rank: trains from `start` on, and writes checkpoints, metrics, progress and trace.
 /// Returns its exit code: 0, incomplete_code, or that of an interrupt. `step_flops`: of the whole
 /// model and batch.
 int train_rank(const Run& run, double step_flops, const StartPoint& start,

@@ -2,7 +2,7 @@ export module tessera.app.run:rates;
 
 import tessera.app.base;
 
-// What a captured step costs that keeps a budget of memory.
+// Costs of a captured step that keeps a budget of memory.
 
 export namespace tessera::app {
 

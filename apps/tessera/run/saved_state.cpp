@@ -40,7 +40,7 @@ import tessera.app.data;
 import tessera.app.model;
 import tessera.app.adapters;
 
-// What a trainer saves and what a run continues from.
+// State that a trainer saves and that a run continues from.
 namespace tessera::app {
 namespace {
 

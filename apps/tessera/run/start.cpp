@@ -57,7 +57,7 @@ void check_can_write(const char* key, const std::filesystem::path& folder) {
 /// Pipes are written without waiting for their readers, or are not for this key.
 enum class Streams { written, refused };
 
-/// The same of a file: empty means that none is written.
+/// Checks a file that is to be written: empty means that none is.
 void check_can_write_file(const char* key, const std::string& file, Streams streams) {
   if (file.empty()) {
     return;

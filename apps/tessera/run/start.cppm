@@ -18,7 +18,7 @@ import tessera.app.base;
 import tessera.app.config;
 import :training_run;
 
-// What a run looks at before it starts: where it writes, and what it continues.
+// Checks of a run before it starts: where it writes, and what it continues.
 
 export namespace tessera::app {
 

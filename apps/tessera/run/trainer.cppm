@@ -33,7 +33,7 @@ class Trainer {
   /// refuses. On the meta device nothing is allocated or filled, steps use no data and nobody
   /// communicates; a mode must answer what the host reads (try_step).
   explicit Trainer(const Run& run, Device device = cpu);
-  /// The same on the meta device, with another step. `replaced`: what takes the place of modules.
+  /// A trainer on the meta device, with another step. `replaced`: what takes the place of modules.
   Trainer(const Run& run, const StepSetup& setup, std::span<const Override> replaced = {});
 
   /// Restores everything that a step depends on. Errors (input): another model, damage.
@@ -56,7 +56,7 @@ class Trainer {
   std::int64_t done() const { return training_->done(); }
   /// How its steps were taken, and what they are replayed from.
   const ReplayCounts& replays() const { return training_->captured().counts(); }
-  /// What they are replayed from; null: nothing yet.
+  /// The program that steps are replayed from; null: none yet.
   const auto* program() const { return training_->captured().program(); }
   /// Its text; empty: nothing yet.
   std::string program_text() const;
@@ -64,7 +64,7 @@ class Trainer {
   /// Error (input): the program of `captured`, whose modules were replaced, needs what this one's
   /// model does not have (see Training::check_inputs).
   void check_inputs(const Trainer& captured);
-  /// Of a trainer on the meta device: takes steps until program() is one.
+  /// Takes steps until program() is one; for a trainer on the meta device.
   void capture();
   /// Replays from the next step on, by a program that is captured on the meta device now. Where a
   /// step reads values on the host, which the meta device does not have, nothing changes: a step
@@ -82,14 +82,14 @@ class Trainer {
   }
   std::size_t shared_bytes() const { return tessera::shared_bytes(*plan_, training_->optimizer()); }
   std::size_t bytes_elsewhere() const { return tessera::bytes_elsewhere(training_->optimizer()); }
-  /// What a save in the background keeps in memory, besides the state itself.
+  /// Memory that a save in the background keeps, besides the state itself.
   std::size_t snapshot_bytes() const;
 
  private:
   /// Rows of the data as local tensors, inputs and targets; or as many on the meta device.
   Tensors rows_of(const Batch& batch) const;
   Batch no_data(std::int64_t rows) const;
-  /// Of rows that `batch` reads.
+  /// Functions of a step whose rows `batch` reads.
   StepFunctions functions(std::function<Batch(const BatchPart&)> batch) const;
   StepBatch evaluation_batch(std::int64_t batches) const;
 

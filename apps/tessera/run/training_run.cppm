@@ -19,7 +19,7 @@ struct OneRank {
   std::optional<Program> evaluation = {};  // none: nothing is validated
 };
 
-/// What all ranks agree on before they start. The config is constant after it was read.
+/// Agreement of all ranks before they start. The config is constant after it was read.
 struct Run {
   Config config;
   ModelShape shape;

@@ -26,9 +26,9 @@ struct Trial {
   /// gradient reduction, norm and optimizer. `memory` has what this rank will hold at the peak of
   /// each category and in all; temporary memory inside of operators is not in it.
   Account account;
-  /// What of it is memory that the ranks share.
+  /// The part of it that is memory which the ranks share.
   std::size_t shared_bytes = 0;
-  /// What this rank keeps in other places than the device's memory.
+  /// Bytes that this rank keeps in other places than the device's memory.
   std::size_t bytes_elsewhere = 0;
   std::vector<parallel::StyleSummary> styles = {};
   std::int64_t parameters = 0;         // elements of the whole model
@@ -47,7 +47,7 @@ Trial try_step(const Run& run, const StepSetup& setup);
 /// Errors: see try_step; what cannot be recorded.
 Program capture_step(const Run& run, int rank = 0);
 Program capture_step(const Run& run, const StepSetup& setup, int rank = 0);
-/// The same before passes, budget and transformations, with what overrides have replaced.
+/// The step before passes, budget and transformations, with what overrides have replaced.
 Program recorded_step(const Run& run, const StepSetup& setup, int rank);
 /// The rank's program of one above distribution; what lowering books is in no account of the run.
 Program lowered(const Program& placed, int rank);

@@ -21,7 +21,7 @@ constexpr double top = 52;
 constexpr std::string_view operator_colour = "#4a78b5";
 constexpr std::string_view wait_colour = "#d0342c";
 
-/// Of all ranks; some time where there is none.
+/// Begin and end over all ranks; some time where there is none.
 std::pair<double, double> extent_of(const TraceData& trace) {
   double begin = std::numeric_limits<double>::infinity();
   double end = 0;

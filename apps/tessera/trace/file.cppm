@@ -12,7 +12,7 @@ import :recorder;
 
 export namespace tessera::app {
 
-/// What a trace file says of its run.
+/// Statements of a trace file about its run.
 struct TraceRun {
   std::int64_t first_step = 0;
   std::int64_t last_step = 0;

@@ -16,7 +16,7 @@ struct FileSlice {
   bool within = false;      // the local operator that carries out an operator of the same name
   std::string module = {};  // empty: outside of modules
   bool backward = false;
-  // Of the communicators' calls.
+  // For the communicators' calls.
   bool collective = false;
   std::int64_t bytes = 0;
   std::string group = {};  // the ranks, and the group's name

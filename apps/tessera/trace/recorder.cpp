@@ -157,7 +157,7 @@ class TraceRecorder::Implementation {
     Implementation& owner_;
   };
 
-  /// What is executed: local operators of distributed ones.
+  /// Records the calls that are executed: local operators of distributed ones.
   class Below final : public Mode {
    public:
     explicit Below(Implementation& owner) : owner_(owner) {}

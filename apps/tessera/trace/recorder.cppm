@@ -7,7 +7,7 @@ import tessera.tensor;
 import tessera.collective;
 import tessera.app.base;
 
-// What one rank does during some steps, with times.
+// Records the calls of one rank during some steps, with times.
 
 export namespace tessera::app {
 
@@ -29,7 +29,7 @@ struct TraceSlice {
   bool backward = false;
   std::vector<TracedTensor> in = {};
   std::vector<TracedTensor> out = {};
-  // Of the communicators' calls.
+  // For the communicators' calls.
   bool collective = false;
   std::int64_t bytes = 0;
   std::vector<int> ranks = {};

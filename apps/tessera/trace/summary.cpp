@@ -19,7 +19,7 @@ using ranges::views::enumerate;
 
 constexpr std::size_t most_rows = 20;
 
-/// What the ranks of a group did in one call.
+/// Times of one rank of a group in one call.
 struct Member {
   const FileSlice* issue = nullptr;
   const FileSlice* wait = nullptr;
@@ -207,7 +207,7 @@ class Summary {
     const auto ranks = static_cast<double>(trace_.ranks.size());
     TableRows waited{{"waited", "calls", "ms"}};
     for (const auto& [name, sum] : waits.sorted()) {
-      // Of one rank: not the mean of all.
+      // The longest of one rank, not the mean of all.
       waited.push_back({name,
                         fmt::format("{:.1f}", static_cast<double>(sum.calls) * ranks / parts_),
                         time(sum.first * ranks)});

@@ -7,7 +7,7 @@ import :read;
 
 export namespace tessera::app {
 
-/// What one rank spent in one call of a communicator, in microseconds. A call cannot complete
+/// Times of one rank in one call of a communicator, in microseconds. A call cannot complete
 /// before the last rank of its group has issued it. From a rank's own issue until then the call is
 /// in flight; what of that time the rank does not wait is hidden. The data itself is copied while a
 /// rank waits, so that time is always exposed. A call in a stream is in flight from when it was

@@ -6,7 +6,7 @@ import :source;
 
 namespace tessera::checkpoint_detail {
 
-/// What the format's own library allows, in bytes.
+/// Limit of the format's own library, in bytes.
 inline constexpr std::uint64_t longest_header = 100'000'000;
 
 struct HeaderEntry {

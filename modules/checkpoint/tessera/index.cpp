@@ -123,7 +123,7 @@ std::string hash_after_line(std::string_view text) {
   return content_hash(std::as_bytes(std::span(text.substr(std::min(line, text.size())))));
 }
 
-/// What layout_text wrote, for a tensor of this shape. `known`: those of other tensors.
+/// Reads what layout_text wrote, for a tensor of this shape. `known`: those of other tensors.
 Layout layout_of(std::map<std::string, Layout>& known, const std::string& text, const Dims& shape,
                  const std::string& where, const std::string& path) {
   if (text == "plain") {

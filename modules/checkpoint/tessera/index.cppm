@@ -16,7 +16,7 @@ struct IndexedTensor {
 };
 using IndexedTensors = std::map<std::string, IndexedTensor>;
 
-/// What the index knows of a file. What is in it says its own header.
+/// A file of a checkpoint, as the index lists it; its content is in its own header.
 struct StoredFile {
   std::uint64_t bytes = 0;
   std::string header;      // hash of the header: its length and its JSON
@@ -43,11 +43,11 @@ std::string to_json(const CheckpointIndex& index);
 /// Error (input) that begins with `path` and names the field: wrong JSON, another version, a text
 /// that does not have its hash, values of a wrong type or out of range.
 CheckpointIndex index_from_json(const std::string& text, const std::string& path);
-/// The same for a file; Error (input), too, when it cannot be read or is too large.
+/// Reads the index from a file; Error (input), too, when it cannot be read or is too large.
 CheckpointIndex read_index(const std::string& path);
 
-/// What all ranks save: the tensors of each of them, by rank. Error: they disagree about a tensor,
-/// or a rank lacks one that its layout cuts over this rank.
+/// Tensors that all ranks save, from those of each of them, by rank. Error: they disagree about a
+/// tensor, or a rank lacks one that its layout cuts over this rank.
 IndexedTensors merged(const std::vector<IndexedTensors>& of_ranks, const std::string& path);
 
 }  // namespace tessera::checkpoint_detail

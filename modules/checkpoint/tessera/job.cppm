@@ -1,4 +1,4 @@
-// What one save writes, apart from when and in which thread it does.
+// The files of one save, apart from when and in which thread they are written.
 module tessera.checkpoint:job;
 
 import tessera.base;
@@ -16,7 +16,7 @@ struct SaveJob {
   IndexedTensors tensors;  // of all ranks
   std::vector<std::vector<int>> groups;
   PlannedFile file;  // of this rank's group
-  /// Of each part of the file that this rank writes: its place in file.parts, and its values, on
+  /// For each part of the file that this rank writes: its place in file.parts, and its values, on
   /// any device and with any strides.
   std::map<std::size_t, Tensor> values;
   std::map<std::string, StateDict::Scalar> scalars;

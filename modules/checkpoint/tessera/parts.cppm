@@ -29,7 +29,7 @@ struct PartFile {
   std::unique_ptr<std::atomic<bool>[]> compared;  // which chunks had their hash
   std::atomic<std::uint64_t> bytes_read{0};
 
-  /// What is after the header.
+  /// The bytes after the header.
   std::span<const std::byte> data() const { return file.bytes().subspan(header.size()); }
   std::span<const StoredPart> of(std::size_t tensor) const;
 };

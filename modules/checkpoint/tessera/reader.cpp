@@ -34,7 +34,7 @@ namespace tessera {
 
 namespace checkpoint_detail {
 
-/// What the ranks of a layout hold of a shape, each box once.
+/// Boxes of a shape that the ranks of a layout hold, each once.
 using HeldBoxes = std::vector<std::pair<LocalPart, int>>;
 
 /// A part of a file that has something of a box: `both` is what they share.

@@ -42,7 +42,7 @@ class CheckpointSaver {
   /// is running. Never blocks. Error: what save_checkpoint would have thrown; other ranks throw it
   /// when they call this.
   std::optional<std::string> finished();
-  /// The same, after waiting for it.
+  /// Waits for the save, and returns what finished() does.
   std::optional<std::string> wait();
 
  private:

@@ -28,7 +28,8 @@ namespace {
 
 constexpr std::size_t most_values = 50'000'000;
 
-/// What the pickles of torch.distributed.checkpoint and of torch.save(tensor) name.
+/// Whether a name is one of those in the pickles of torch.distributed.checkpoint and of
+/// torch.save(tensor).
 bool is_known(std::string_view name) {
   constexpr std::string_view metadata = "torch.distributed.checkpoint.metadata ";
   if (name.starts_with(metadata)) {

@@ -59,10 +59,10 @@ class PickleWriter {
   void text(std::string_view value);
   /// "module name".
   void global(std::string_view name);
-  /// What follows, up to `end_tuple`, is a tuple.
+  /// Begins a tuple, which goes up to `end_tuple`.
   void begin_tuple() { bytes_ += '('; }
   void end_tuple() { bytes_ += 't'; }
-  /// What follows, up to `end_dict`, are keys and values.
+  /// Begins keys and values, which go up to `end_dict`.
   void begin_dict() { bytes_ += "}("; }
   void end_dict() { bytes_ += 'u'; }
   void begin_list() { bytes_ += "]("; }

@@ -11,8 +11,8 @@ struct TorchType {
   DType type;
 };
 
-/// Of types that are newer than typed storages: _rebuild_tensor_v3 then has the type, after the
-/// hooks.
+/// Storage of types that are newer than typed storages: _rebuild_tensor_v3 then has the type, after
+/// the hooks.
 inline constexpr std::string_view untyped_storage = "torch.storage UntypedStorage";
 
 /// All types, in the order of DType.

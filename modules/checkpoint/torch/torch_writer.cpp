@@ -51,7 +51,7 @@ void write_size(PickleWriter& out, const Dims& dims) {
   out.call();
 }
 
-/// What torch.save writes of a value: its pickle, and the bytes of a tensor.
+/// Bytes of a value as torch.save writes it: its pickle, and the bytes of a tensor.
 std::string saved_value(const std::string& pickle, std::span<const std::byte> data, bool is_tensor,
                         const std::string& where) {
   const auto bytes = [](std::string_view text) { return std::as_bytes(std::span(text)); };
