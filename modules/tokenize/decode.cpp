@@ -93,7 +93,7 @@ class Fuse final : public Decoder {
     for (const std::string& token : tokens) {
       all += token;
     }
-    tokens.assign(1, std::move(all));
+    tokens.assign(1, all);
   }
 };
 

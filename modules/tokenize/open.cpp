@@ -4,10 +4,10 @@ module;
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -80,12 +80,8 @@ bool is_file(const fs::path& path) {
 /// The kind of a file, by its name and its beginning.
 std::string kind_of(const fs::path& file) {
   const std::string name = file.filename().string();
-  if (name.ends_with("tekken.json")) {
-    return "tiktoken";
-  }
   if (name.ends_with(".json")) {
-    std::ifstream stream(file, std::ios::binary);
-    // tekken_240911.json and its like
+    // Mistral's files have a date in their names: tekken_240911.json.
     return name.starts_with("tekken") ? "tiktoken" : "tokenizer.json";
   }
   return is_tiktoken(file.string()) ? "tiktoken" : "sentencepiece";
@@ -155,7 +151,9 @@ class Beside {
     }
     if (is_file(folder_ / "chat_template.jinja")) {
       std::ifstream stream(folder_ / "chat_template.jinja", std::ios::binary);
-      opened_.chat_template.assign(std::istreambuf_iterator<char>(stream), {});
+      std::ostringstream text;
+      text << stream.rdbuf();
+      opened_.chat_template = text.str();
     }
     if (const auto generation = read(folder_ / "generation_config.json")) {
       ids(*generation);

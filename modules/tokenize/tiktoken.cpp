@@ -4,9 +4,9 @@ module;
 #include <algorithm>
 #include <charconv>
 #include <fstream>
-#include <iterator>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <tessera/json.hpp>
@@ -181,11 +181,12 @@ const Form forms[] = {
 
 std::string read_file(const std::string& file) {
   std::ifstream stream(file, std::ios::binary);
-  std::string text((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
+  std::ostringstream text;
+  text << stream.rdbuf();
   if (!stream) {
     fail_input({.thing = file, .wrong = "it cannot be read"});
   }
-  return text;
+  return text.str();
 }
 
 /// The bytes of a line and their rank; nothing where it is not such a line.

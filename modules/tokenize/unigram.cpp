@@ -127,12 +127,11 @@ class Unigram final : public WordModel {
       const Part part = parts[i];
       const std::string_view text = word.substr(at, part.bytes);
       at += part.bytes;
-      if (part.id != unknown_) {
-        named.push_back(part);
-      } else if (const auto whole = vocabulary_.find(text)) {
+      const auto whole = part.id == unknown_ ? vocabulary_.find(text) : std::nullopt;
+      if (whole) {
         changed = changed || *whole != part.id;
         named.push_back({*whole, part.bytes});
-      } else if (byte_fallback_ && std::ranges::all_of(text, [&](char c) {
+      } else if (part.id == unknown_ && byte_fallback_ && std::ranges::all_of(text, [&](char c) {
                    return bytes_[static_cast<unsigned char>(c)] >= 0;
                  })) {
         changed = true;
