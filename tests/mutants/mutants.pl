@@ -8,18 +8,26 @@
 #
 # An entry of a list:
 #   [name]
-#   file: the source (a .cpp: an interface would rebuild hundreds of files)
+#   in: the function that has the fault ("Engine::publish"), or a variable with its value. Its source's name stands
+#       before it where several have such a text ("softmax.cpp rule"). Only bodies (.cpp) are searched: an interface
+#       would rebuild hundreds of files
 #   run: the test's program and its arguments; environment variables may stand before it
 #   missed: REASON                             only of a fault that no test catches, or that was not run yet
-#   - text that occurs exactly once in the file
+#   - text that occurs exactly once in the functions of this name, however lines are broken
 #   + what replaces it
-# Several lines that begin with `- ` (or `+ `) are one text; several pairs are replaced one after the other.
+# Several lines that begin with `- ` (or `+ `) are one text; several pairs are replaced one after the other, in one
+# source. A line `in:` between them is for those that follow. So a fault moves with its function, and formatting does not
+# concern it.
 use strict;
 use warnings;
 use Cwd qw(abs_path);
 use Digest::MD5 qw(md5_hex);
-use File::Basename qw(dirname);
+use File::Basename qw(basename dirname);
+use File::Find qw(find);
 use File::Path qw(make_path remove_tree);
+use FindBin;
+use lib $FindBin::Bin;
+use Functions qw(functions_in);
 
 my $usage = "usage: mutants.pl check REPOSITORY BUILD | run REPOSITORY BUILD NINJA [NAME...]\n";
 my ($mode, $repository, $build, $ninja, @names) = @ARGV;
@@ -48,14 +56,17 @@ sub write_file {
 sub read_lists {
   my @faults;
   for my $list (sort glob "$lists/*.faults") {
-    my ($fault, $sign) = (undef, '');
+    my ($fault, $sign, $function) = (undef, '', undef);
     my $number = 0;
     for my $line (split /\n/, text_of($list)) {
       my $place = "$list:" . ++$number;
       if ($line =~ /^\[(\w+)\]$/) {
         $fault = { name => $1, place => $place, pairs => [] };
         push @faults, $fault;
-      } elsif ($fault && $line =~ /^(file|run|missed): (.*\S)$/) {
+        undef $function;
+      } elsif ($fault && $line =~ /^in: (?:(\S+) )?(\S+)$/) {
+        $function = { source => $1, name => $2 };
+      } elsif ($fault && $line =~ /^(run|missed): (.*\S)$/) {
         die "$place: '$1' is given twice\n" if exists $fault->{$1};
         $fault->{$1} = $2;
       } elsif ($fault && $line =~ /^([-+])(?: (.*))?$/) {
@@ -63,7 +74,8 @@ sub read_lists {
         my $pairs = $fault->{pairs};
         die "$place: '+' before '-'\n" if $now eq '+' && !@$pairs;
         if ($now eq '-' && $sign ne '-') {
-          push @$pairs, { old => $text };
+          die "$place: 'in' is missing\n" unless defined $function;
+          push @$pairs, { %$function, old => $text };
         } elsif ($now eq '-') {
           $pairs->[-1]{old} .= "\n$text";
         } else {
@@ -80,19 +92,52 @@ sub read_lists {
   return @faults;
 }
 
-# The source with the fault in it.
-sub planted {
-  my ($fault, $text) = @_;
+# function -> the places where it is defined: [file, first offset, offset behind it].
+sub read_functions {
+  my %places;
+  find({ no_chdir => 1, wanted => sub {
+    return unless /\.cpp$/;
+    my $path = $_;
+    push @{ $places{ $_->[0] } }, [$path, @$_[1, 2]] for functions_in(text_of($path));
+  } }, grep { -d } map { "$repository/$_" } qw(modules plugins apps));
+  return %places;
+}
+
+# What matches the text, with any white space between its words and signs.
+sub pattern_of {
+  my ($text) = @_;
+  return join '\s*', map { quotemeta } $text =~ /\w+|[^\w\s]/g;
+}
+
+# Where the fault's function has the texts: sets `file`, and `planted`, the source with the fault in it.
+sub plant {
+  my ($fault, $functions) = @_;
+  my $name = "$fault->{place}: $fault->{name}";
+  my $text;
   for my $pair (@{ $fault->{pairs} }) {
-    my $count = () = $text =~ /\Q$pair->{old}\E/g;
-    die "$fault->{place}: $fault->{name}: the text is in $fault->{file} $count times (expected once); adapt the list\n"
-      unless $count == 1;
-    die "$fault->{place}: $fault->{name}: the replacement is missing or changes nothing\n"
-      if !defined $pair->{new} || $pair->{new} eq $pair->{old};
-    my $at = index $text, $pair->{old};
-    substr $text, $at, length $pair->{old}, $pair->{new};
+    die "$name: the replacement is missing or changes nothing\n" if !defined $pair->{new} || $pair->{new} eq $pair->{old};
+    my @places = @{ $functions->{ $pair->{name} } // [] };
+    @places = grep { basename($_->[0]) eq $pair->{source} } @places if defined $pair->{source};
+    # A second text is in the source of the first, which has changed.
+    @places = map { [$fault->{file}, @$_[1, 2]] } grep { $_->[0] eq $pair->{name} } functions_in($text) if defined $text;
+    die "$name: no source defines $pair->{name}; adapt the list\n" unless @places;
+    my $pattern = pattern_of($pair->{old});
+    my @found;
+    for my $place (@places) {
+      my ($file, $begin, $end) = @$place;
+      my $source = $text // text_of($file);
+      my $code = substr $source, $begin, $end - $begin;
+      while ($code =~ /$pattern/g) {
+        push @found, [$file, $source, $begin + $-[0], $+[0] - $-[0]];
+      }
+    }
+    die "$name: the text is in $pair->{name} " . scalar(@found) . " times (expected once); adapt the list\n" unless @found == 1;
+    my ($at, $length);
+    ($fault->{file}, $text, $at, $length) = @{ $found[0] };
+    substr $text, $at, $length, $pair->{new};
   }
-  return $text;
+  $fault->{file} =~ s{^\Q$repository/\E}{};
+  $fault->{planted} = $text;
 }
 
 # The program of a test: the first word that sets no variable.
@@ -111,14 +156,12 @@ sub in_build {
 sub check_entries {
   my @faults = @_;
   my %seen;
+  my %functions = read_functions();
   for my $fault (@faults) {
-    for my $field (qw(file run)) {
-      die "$fault->{place}: $fault->{name}: '$field' is missing\n" unless defined $fault->{$field};
-    }
+    die "$fault->{place}: $fault->{name}: 'run' is missing\n" unless defined $fault->{run};
     die "$fault->{place}: '$fault->{name}' is the name of two faults\n" if $seen{ $fault->{name} }++;
-    die "$fault->{place}: $fault->{name}: $fault->{file} is not a .cpp file\n" unless $fault->{file} =~ /\.cpp$/;
     die "$fault->{place}: $fault->{name}: nothing is replaced\n" unless @{ $fault->{pairs} };
-    planted($fault, text_of("$repository/$fault->{file}"));
+    plant($fault, \%functions);
     program_of($fault);
   }
 }
@@ -219,7 +262,7 @@ sub read_results {
 
 sub digest_of {
   my ($fault) = @_;
-  return md5_hex(join "\0", $fault->{run}, planted($fault, text_of("$base/$fault->{file}")));
+  return md5_hex(join "\0", $fault->{run}, $fault->{planted});
 }
 
 sub note {
@@ -268,7 +311,7 @@ for my $fault (@faults) {
       $passes{$command} = 1;
     }
     begin_changes();
-    write_file("$work/$fault->{file}", planted($fault, text_of("$base/$fault->{file}")));
+    write_file("$work/$fault->{file}", $fault->{planted});
     if (in_copy(1200, "'$ninja' -C build/release $program", $log) != 0) {
       $outcome = 'does not build';
       print last_lines($log);
