@@ -99,7 +99,7 @@ sub read_functions {
     return unless /\.cpp$/;
     my $path = $_;
     push @{ $places{ $_->[0] } }, [$path, @$_[1, 2]] for functions_in(text_of($path));
-  } }, grep { -d } map { "$repository/$_" } qw(modules plugins apps));
+  } }, grep { -d } map { "$repository/$_" } qw(modules plugins apps tests));
   return %places;
 }
 
