@@ -1,6 +1,6 @@
 module;
-#include <toml++/toml.h>
 #include <fmt/format.h>
+#include <toml++/toml.h>
 
 #include <cctype>
 #include <charconv>
