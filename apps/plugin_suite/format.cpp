@@ -5,11 +5,12 @@ module;
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <memory>
+#include <map>
 #include <optional>
 #include <string>
 #include <system_error>
 #include <utility>
+#include <variant>
 #include <vector>
 module tessera.plugin_suite;
 
