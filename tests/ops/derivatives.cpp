@@ -231,6 +231,7 @@ const std::map<std::string, std::string> not_reached = {
     {"redistribute_between", "of distributed tensors: tests/dtensor/redistribute.cpp"},
     {"rotary_at", "without a stored sample: tests/dtensor/operators.cpp"},
     {"rotary_at_inverse", "without a stored sample: tests/dtensor/operators.cpp"},
+    {"shift", "of several ranks: tests/ops/collective_ops.cpp"},
     {"to_device", "between devices: tests/device/tensors.cpp"},
     {"to_local", "of distributed tensors: tests/dtensor"},
     {"whole_norm", "of distributed tensors: tests/dtensor/operators.cpp"},

@@ -114,6 +114,7 @@ const std::map<std::string, std::string>& compared_elsewhere() {
       {"reduce_scatter_into", "tests/ops/collective_async.cpp"},
       {"rotary_at", "tests/dtensor/operators.cpp"},
       {"rotary_at_inverse", "tests/dtensor/operators.cpp"},
+      {"shift", "tests/ops/collective_ops.cpp"},
       {"softmax_statistics", "tests/parallel/loss.cpp"},
       {"squared_norm", "tests/ops/math_ops.cpp"},
       {"to_device", "tests/device/tensors.cpp"},

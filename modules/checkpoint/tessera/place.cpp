@@ -62,7 +62,12 @@ std::string make_temporary(const std::string& folder) {
   const fs::path clean =
       fs::path(folder).has_filename() ? fs::path(folder) : fs::path(folder).parent_path();
   std::string name = fmt::format("{}.tmp-{:x}-{:x}-{}", clean.string(), ::getpid(), now, ++count);
-  fs::create_directory(name);
+  std::error_code error;
+  if (!fs::create_directory(name, error)) {
+    fail({.thing = "checkpoint",
+          .wrong = fmt::format("the folder '{}' cannot be made: {}", name,
+                               error ? error.message() : "it is there already")});
+  }
   return name;
 }
 
