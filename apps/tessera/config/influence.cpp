@@ -1,7 +1,9 @@
 module;
 #include <algorithm>
 #include <array>
+#include <string>
 #include <string_view>
+#include <vector>
 module tessera.app.config;
 
 // Which keys determine a run's loss curve.

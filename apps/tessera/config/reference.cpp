@@ -3,6 +3,7 @@ module;
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <variant>
 module tessera.app.config;
 
 import tessera.base;

@@ -9,6 +9,7 @@ module;
 #include <tessera/json.hpp>
 #include <tessera/printable.hpp>
 #include <tessera/shown.hpp>
+#include <variant>
 module tessera.app.config;
 
 import tessera.base;

@@ -5,6 +5,7 @@ module;
 #include <unistd.h>
 
 #include <cerrno>
+#include <filesystem>
 #include <system_error>
 #include <utility>
 module tessera.app.data;

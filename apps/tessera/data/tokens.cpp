@@ -3,6 +3,7 @@ module;
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
 #include "tessera/content_hash.hpp"

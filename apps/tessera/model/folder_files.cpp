@@ -4,6 +4,7 @@ module;
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <filesystem>
 #include <system_error>
 #include <tessera/shown.hpp>
 module tessera.app.model;

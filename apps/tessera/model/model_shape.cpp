@@ -3,7 +3,10 @@ module;
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
+#include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 module tessera.app.model;
 
