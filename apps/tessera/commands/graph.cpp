@@ -5,9 +5,10 @@ module;
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
+#include <sstream>
 #include <string>
 #include <system_error>
+#include <utility>
 module tessera.app.commands;
 
 import tessera.base;
@@ -29,8 +30,9 @@ Program read_program(const std::string& file) {
                 .expected = "a file",
                 .advice = "write one with tessera graph capture, or with graph.program=FILE"});
   }
-  const std::string text{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-  return Program::parse(text, file);
+  std::ostringstream content;
+  content << stream.rdbuf();
+  return Program::parse(std::move(content).str(), file);
 }
 
 namespace {

@@ -5,9 +5,9 @@ module;
 #include <cstddef>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <range/v3/view/enumerate.hpp>
 #include <range/v3/view/zip.hpp>
+#include <sstream>
 #include <string_view>
 #include <system_error>
 #include <tessera/json.hpp>
@@ -78,7 +78,9 @@ class Reader {
       refuse("cannot be read (it is a folder)");
     }
     std::ifstream stream(file_, std::ios::binary);
-    std::string bytes{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+    std::ostringstream content;
+    content << stream.rdbuf();
+    const std::string bytes = std::move(content).str();
     if (!stream) {
       refuse("cannot be read (no such file, or no permission)");
     }
