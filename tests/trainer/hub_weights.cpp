@@ -2,6 +2,7 @@
 // tensor, as a rank or a writer of large tensors asks for it.
 #include <cmath>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
