@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -166,7 +167,7 @@ TEST_CASE("two collectives of one value are one, whatever their kind") {
           text = after.to_text();
         }
       });
-      const auto filled = [&](std::string pattern) {
+      const auto filled = [&](std::string_view pattern) {
         const std::map<char, std::string> by = {{'R', ranks == 2 ? "0 1" : "0 1 2 3"},
                                                 {'N', std::to_string(4 * ranks)},
                                                 {'P', std::to_string(4 / ranks)},
