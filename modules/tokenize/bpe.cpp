@@ -11,7 +11,6 @@
 #include "fields.hpp"
 #include "flat_map.hpp"
 #include "utf8.hpp"
-#include "vocabulary.hpp"
 #include "word_model.hpp"
 
 import tessera.base;
@@ -230,7 +229,7 @@ class RankedBytes final : public WordModel {
 };
 
 /// The model "BPE" of tokenizer.json.
-class Bpe final : public WordModel {
+class Bpe final : public VocabularyModel {
  public:
   Bpe(const Json& json, const std::string& where, bool words_are_bytes)
       : words_are_bytes_(words_are_bytes) {
@@ -271,12 +270,6 @@ class Bpe final : public WordModel {
     merges_.apply(parts, first);
   }
 
-  const std::vector<std::optional<std::string>>& tokens() const override {
-    return vocabulary_.tokens();
-  }
-  std::optional<std::int32_t> find(std::string_view token) const override {
-    return vocabulary_.find(token);
-  }
   std::string_view divides_before() const override {
     return divides_ ? space_mark : std::string_view();
   }
@@ -421,7 +414,6 @@ class Bpe final : public WordModel {
   }
 
   bool words_are_bytes_;
-  Vocabulary vocabulary_;
   std::string prefix_, suffix_;
   std::int32_t unknown_ = -1;
   bool fuse_unknown_ = false, byte_fallback_ = false, ignore_merges_ = false;

@@ -18,7 +18,7 @@ using Json = nlohmann::json;
 
 /// SentencePiece's unigram model: the tokens of a word whose scores have the largest sum (Viterbi).
 /// What no token covers is unknown; unknown characters that follow each other are one token.
-class Unigram final : public WordModel {
+class Unigram final : public VocabularyModel {
  public:
   Unigram(const Json& json, const std::string& where) {
     Fields fields(json, where);
@@ -108,13 +108,6 @@ class Unigram final : public WordModel {
     name_unknown(word, parts, first);
   }
 
-  const std::vector<std::optional<std::string>>& tokens() const override {
-    return vocabulary_.tokens();
-  }
-  std::optional<std::int32_t> find(std::string_view token) const override {
-    return vocabulary_.find(token);
-  }
-
  private:
   static constexpr std::uint32_t none = std::numeric_limits<std::uint32_t>::max();
 
@@ -148,7 +141,6 @@ class Unigram final : public WordModel {
     }
   }
 
-  Vocabulary vocabulary_;
   std::vector<double> scores_;
   double lowest_ = std::numeric_limits<double>::infinity();
   Trie trie_;

@@ -8,6 +8,8 @@
 #include <tessera/json.hpp>
 #include <vector>
 
+#include "vocabulary.hpp"
+
 namespace tessera::tokenize {
 
 /// A token of a word, and how many of the word's bytes it stands for.
@@ -29,6 +31,20 @@ class WordModel {
   /// change of the tokens. Empty, the default: there is none. A file that does not divide a text
   /// into words, as Llama 2's, has words after all in this way, and a cache helps.
   virtual std::string_view divides_before() const { return {}; }
+};
+
+/// A model whose tokens are those of a vocabulary.
+class VocabularyModel : public WordModel {
+ public:
+  const std::vector<std::optional<std::string>>& tokens() const final {
+    return vocabulary_.tokens();
+  }
+  std::optional<std::int32_t> find(std::string_view token) const final {
+    return vocabulary_.find(token);
+  }
+
+ protected:
+  Vocabulary vocabulary_;
 };
 
 /// The "model" of a file. `words_are_bytes`: tokens are in GPT-2's alphabet, words are bytes.

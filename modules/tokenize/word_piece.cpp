@@ -16,7 +16,7 @@ using Json = nlohmann::json;
 
 /// BERT's: from the beginning of a word the longest token each time; a word for which that fails is
 /// unknown as a whole.
-class WordPiece final : public WordModel {
+class WordPiece final : public VocabularyModel {
  public:
   WordPiece(const Json& json, const std::string& where) {
     Fields fields(json, where);
@@ -70,15 +70,7 @@ class WordPiece final : public WordModel {
     }
   }
 
-  const std::vector<std::optional<std::string>>& tokens() const override {
-    return vocabulary_.tokens();
-  }
-  std::optional<std::int32_t> find(std::string_view token) const override {
-    return vocabulary_.find(token);
-  }
-
  private:
-  Vocabulary vocabulary_;
   Trie first_, later_;
   std::int32_t unknown_ = 0;
   std::string prefix_;
@@ -86,7 +78,7 @@ class WordPiece final : public WordModel {
 };
 
 /// Words are tokens, or unknown.
-class WordLevel final : public WordModel {
+class WordLevel final : public VocabularyModel {
  public:
   WordLevel(const Json& json, const std::string& where) {
     Fields fields(json, where);
@@ -99,15 +91,8 @@ class WordLevel final : public WordModel {
     parts.push_back(
         {vocabulary_.find(word).value_or(unknown_), static_cast<std::uint32_t>(word.size())});
   }
-  const std::vector<std::optional<std::string>>& tokens() const override {
-    return vocabulary_.tokens();
-  }
-  std::optional<std::int32_t> find(std::string_view token) const override {
-    return vocabulary_.find(token);
-  }
 
  private:
-  Vocabulary vocabulary_;
   std::int32_t unknown_ = 0;
 };
 
