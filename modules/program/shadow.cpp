@@ -15,6 +15,7 @@ import tessera.base;
 import tessera.tensor;
 import :accesses;
 import :shadow;
+import :statistics;
 
 namespace tessera::graph {
 namespace {
@@ -240,9 +241,7 @@ std::vector<int> operands_left_to_readers(const Instruction& instruction) {
 }
 
 bool is_alone(const Instruction& instruction) {
-  const std::string group = group_of(instruction);
-  const std::string ranks = group.substr(0, group.find(" named "));
-  return std::ranges::count(ranks, ' ') <= 1;  // "ranks 0"
+  return std::ranges::count(ranks_of(instruction), ' ') <= 1;  // "ranks 0"
 }
 
 std::string group_of(const Instruction& instruction) {
