@@ -9,6 +9,8 @@ use strict;
 use warnings;
 use File::Basename qw(dirname);
 use File::Find;
+use lib dirname(__FILE__);
+use Functions qw(functions_in);
 
 my $root = $ARGV[0] // dirname(__FILE__) . '/..';
 chdir $root or die "sizes: no folder $root\n";
@@ -25,14 +27,13 @@ for my $area (grep { -d } qw(modules plugins apps tests)) {
   } }, $area);
 }
 
-# A function begins with its name and "(" in the first column, and ends with "}" there; a table of data or a class has no "(".
-# A class is everything between "class NAME ... {" and "};", and its methods are the lines with "(" below "public:".
+# A class is everything between "class NAME ... {" and "};" in the first column, and its methods are the lines with "("
+# below "public:".
 sub read_file {
   my ($file, $text) = @_;
-  my ($function, $class, $public, $methods);
+  my ($class, $public, $methods);
   my ($folder) = $file =~ m{^(\w+/[^/]+)};
-  for my $i (0 .. $#$text) {
-    my $line = $text->[$i];
+  for my $line (@$text) {
     if ($line =~ /^(?:class|struct) (?:\w+\(\w*\) )?(\w+)\b[^;]*\{\s*$/) {
       ($class, $public, $methods) = ($1, scalar($line =~ /^struct/), 0);
     } elsif ($class) {
@@ -42,16 +43,16 @@ sub read_file {
         push @classes, [$methods, $class, $file];
         undef $class;
       }
-    } elsif ($line =~ /^(?![\s#\/}])(?:[\w:<>,*&\[\] ]*[ *&>])?((?:\w+::)*)(~?\w+|operator\S+)\(/) {
-      my ($class_name, $name) = ($1, $2);
-      $function = [$i, "$class_name$name"];
-      $bodies{"$folder $class_name"}{$file} = 1 if $class_name && $file =~ /\.cpp$/;
-    } elsif ($line =~ /^\}/ && $function) {
-      push @functions, [$i - $function->[0] + 1, $function->[1], "$file:" . ($function->[0] + 1)];
-      undef $function;
     }
-    # A declaration ends with ";" before any body begins.
-    undef $function if $function && $line =~ /[;}]\s*$/ && !grep { /\{\s*$/ } @$text[$function->[0] .. $i];
+  }
+  my $whole = join '', @$text;
+  for (functions_in($whole)) {
+    my ($name, $from, $to, $declared) = @$_;
+    next unless defined $declared;
+    my $first = 1 + (substr($whole, 0, $from) =~ tr/\n//);
+    push @functions, [1 + (substr($whole, $from, $to - $from) =~ tr/\n//), $name, "$file:$first"];
+    my ($owner) = $declared =~ /^(.*::)/;
+    $bodies{"$folder $owner"}{$file} = 1 if $owner && $file =~ /\.cpp$/;
   }
 }
 

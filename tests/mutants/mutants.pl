@@ -26,7 +26,7 @@ use File::Basename qw(basename dirname);
 use File::Find qw(find);
 use File::Path qw(make_path remove_tree);
 use FindBin;
-use lib $FindBin::Bin;
+use lib "$FindBin::Bin/../../cmake";
 use Functions qw(functions_in);
 
 my $usage = "usage: mutants.pl check REPOSITORY BUILD | run REPOSITORY BUILD NINJA [NAME...]\n";

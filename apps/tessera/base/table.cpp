@@ -5,6 +5,8 @@ module;
 #include <cmath>
 #include <range/v3/view/drop_last.hpp>
 #include <range/v3/view/zip.hpp>
+#include <sstream>
+#include <string>
 #include <tessera/printable.hpp>
 module tessera.app.base;
 
@@ -44,6 +46,26 @@ std::string format_table(const TableRows& rows, const std::string& indent) {
     text += line + "\n";
   }
   return text;
+}
+
+std::string wrap_text(const std::string& text, const std::string& first,
+                      const std::string& indent) {
+  constexpr std::size_t most = 100;
+  std::istringstream words(text);
+  std::string lines = first;
+  std::size_t width = width_of(first);
+  bool begins = true;
+  for (std::string word; words >> word; begins = false) {
+    const std::size_t wide = width_of(word);
+    if (!begins && width + 1 + wide > most) {
+      lines += '\n' + indent + word;
+      width = width_of(indent) + wide;
+    } else {
+      lines += (begins ? "" : " ") + word;
+      width += (begins ? 0 : 1) + wide;
+    }
+  }
+  return lines;
 }
 
 std::string format_count(double count) {

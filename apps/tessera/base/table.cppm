@@ -12,6 +12,10 @@ using TableRows = std::vector<std::vector<std::string>>;
 /// Widths count UTF-8 characters, not bytes. The last column is not padded.
 std::string format_table(const TableRows& rows, const std::string& indent = "  ");
 
+/// The text in lines of at most 100 characters, where its words allow that: `first` begins the
+/// first one, `indent` the others.
+std::string wrap_text(const std::string& text, const std::string& first, const std::string& indent);
+
 /// 803 k, 6.1 M, 1.24 B.
 std::string format_count(double count);
 

@@ -24,15 +24,15 @@ import tessera.collective;
 import tessera.passes;
 import tessera.models;
 import tessera.train;
-import :blame;
+import :key_problems;
 
 namespace tessera::app {
 namespace {
 
-class Checks : private Blame {
+class Checks : private KeyProblems {
  public:
   Checks(const Config& config, const std::set<std::string>& unread, Problems& problems)
-      : Blame(config, unread, problems), c_(config) {}
+      : KeyProblems(config, unread, problems), c_(config) {}
 
   void all() {
     model();
@@ -52,7 +52,7 @@ class Checks : private Blame {
       for (const auto& [key, place] : c_.given) {
         if (key.starts_with("model.") && key != "model.from" && key != "model.family" &&
             key != "model.dropout" && key != "model.adapter") {
-          blame({key}, "the folder of model.from determines this; remove one of the two");
+          add({key}, "the folder of model.from determines this; remove one of the two");
         }
       }
       return;
@@ -73,7 +73,7 @@ class Checks : private Blame {
       for (const std::string& key : problem.keys) {
         paths.push_back("model." + key);
       }
-      blame(paths, problem.text);
+      add(paths, problem.text);
     }
     if (problems.empty()) {
       total(keys, sizes);
@@ -90,9 +90,9 @@ class Checks : private Blame {
         paths.push_back("model." + key.name);
       }
       paths.emplace_back("model.vocab");
-      blame(paths, fmt::format("the sizes of the model make up to {:.1e} parameters (expected at "
-                               "most {:.0e})",
-                               all, most));
+      add(paths, fmt::format("the sizes of the model make up to {:.1e} parameters (expected at "
+                             "most {:.0e})",
+                             all, most));
     }
   }
 
@@ -101,64 +101,64 @@ class Checks : private Blame {
       return;
     }
     if (!c_.data.text.empty() && !c_.data.tokens.empty()) {
-      blame({"data.tokens"}, "data.text is set too; remove one of the two");
+      add({"data.tokens"}, "data.text is set too; remove one of the two");
     } else if (c_.data.text.empty() && c_.data.tokens.empty()) {
-      blame({"data.text", "data.tokens"},
-            "there is nothing to train on; set text = [\"FILE or FOLDER\"] or tokens = "
-            "[\"FILE.npy\"]");
+      add({"data.text", "data.tokens"},
+          "there is nothing to train on; set text = [\"FILE or FOLDER\"] or tokens = "
+          "[\"FILE.npy\"]");
     }
     const bool from_text = c_.data.tokens.empty();
     if (from_text && c_.given.contains("model.vocab") && c_.model.vocab != 0) {
-      blame({"model.vocab"}, "the tokenizer determines this; only data.tokens needs it");
+      add({"model.vocab"}, "the tokenizer determines this; only data.tokens needs it");
     }
     if (!from_text && c_.given.contains("data.tokenizer")) {
-      blame({"data.tokenizer"}, "data.tokens are token ids already; remove the tokenizer");
+      add({"data.tokenizer"}, "data.tokens are token ids already; remove the tokenizer");
     }
     if (!from_text && c_.model.vocab == 0 && c_.model.from.empty() && known({"model.vocab"})) {
-      blame({"data.tokens"}, "token ids need model.vocab, the number of different ids");
+      add({"data.tokens"}, "token ids need model.vocab, the number of different ids");
     }
   }
 
   void training() {
     if (known({"train.batch", "train.micro_batch"}) && c_.train.micro_batch > c_.train.batch) {
-      blame({"train.micro_batch", "train.batch"},
-            fmt::format("is larger than train.batch (batch {}, micro_batch {})", c_.train.batch,
-                        c_.train.micro_batch));
+      add({"train.micro_batch", "train.batch"},
+          fmt::format("is larger than train.batch (batch {}, micro_batch {})", c_.train.batch,
+                      c_.train.micro_batch));
     }
     check_graph(c_, *this);
     if (known({"train.precision", "train.loss_scaling"}) && c_.train.precision == "f16" &&
         c_.train.loss_scaling == "none") {
-      blame({"train.precision"},
-            "gradients in f16 leave the range of the type; set train.loss_scaling=dynamic, or "
-            "train.precision=bf16");
+      add({"train.precision"},
+          "gradients in f16 leave the range of the type; set train.loss_scaling=dynamic, or "
+          "train.precision=bf16");
     }
     clipping();
     schedule();
     const std::vector<std::string> names = allowable_names(c_.model.family);
     for (const std::string& name : c_.checkpoint.allow) {
       if (std::ranges::find(names, name) == names.end()) {
-        blame({"checkpoint.allow"},
-              fmt::format("'{}' is not a key or a section that a checkpoint is compared by{}",
-                          shown(name), did_you_mean(name, names)));
+        add({"checkpoint.allow"},
+            fmt::format("'{}' is not a key or a section that a checkpoint is compared by{}",
+                        shown(name), did_you_mean(name, names)));
       }
     }
     if (c_.checkpoint.folder.empty() && known({"checkpoint.folder"}) &&
         c_.given.contains("checkpoint.every") && c_.checkpoint.every > 0) {
-      blame({"checkpoint.every"}, "checkpoint.folder is empty, so none can be written");
+      add({"checkpoint.every"}, "checkpoint.folder is empty, so none can be written");
     }
   }
 
   void clipping() {
     if (known({"train.clip_norm_type"}) && !norm_order(c_.train.clip_norm_type)) {
-      blame({"train.clip_norm_type"},
-            fmt::format("expected \"inf\" or a number more than 0 as a text, got \"{}\"",
-                        shown(c_.train.clip_norm_type)));
+      add({"train.clip_norm_type"},
+          fmt::format("expected \"inf\" or a number more than 0 as a text, got \"{}\"",
+                      shown(c_.train.clip_norm_type)));
     }
     if (known({"train.clip_grad_norm", "train.clip_grad_value"}) && c_.train.clip_grad_value > 0 &&
         c_.train.clip_grad_norm > 0) {
-      blame({"train.clip_grad_value"},
-            fmt::format("train.clip_grad_norm limits the gradients too ({}); set one of them to 0",
-                        c_.train.clip_grad_norm));
+      add({"train.clip_grad_value"},
+          fmt::format("train.clip_grad_norm limits the gradients too ({}); set one of them to 0",
+                      c_.train.clip_grad_norm));
     }
   }
 
@@ -171,24 +171,24 @@ class Checks : private Blame {
     }
     const bool has_end = o.schedule != "constant" && o.schedule != "inverse_sqrt";
     if (!has_end && o.schedule_end != 0) {
-      blame({"optimizer.schedule_end"},
-            fmt::format("the schedule {} has no end; remove one of the two", o.schedule));
+      add({"optimizer.schedule_end"},
+          fmt::format("the schedule {} has no end; remove one of the two", o.schedule));
       return;
     }
     const std::int64_t end = c_.schedule_end();
     const std::string at = fmt::format("{} {}", end, o.schedule_unit);
     if (o.warmup > end) {
-      blame({"optimizer.warmup", "optimizer.schedule_end", "train.steps"},
-            fmt::format("is longer than the {} (expected at most {}, got {})",
-                        o.schedule_end > 0 ? "schedule" : "run", at, o.warmup));
+      add({"optimizer.warmup", "optimizer.schedule_end", "train.steps"},
+          fmt::format("is longer than the {} (expected at most {}, got {})",
+                      o.schedule_end > 0 ? "schedule" : "run", at, o.warmup));
     } else if (o.schedule == "wsd" && (o.cooldown < 1 || o.cooldown > end - o.warmup)) {
-      blame({"optimizer.cooldown", "optimizer.schedule"},
-            fmt::format("wsd lowers the learning rate in the last cooldown {0} (expected 1 to {1}, "
-                        "the {0} between warm-up and end, got {2})",
-                        o.schedule_unit, end - o.warmup, o.cooldown));
+      add({"optimizer.cooldown", "optimizer.schedule"},
+          fmt::format("wsd lowers the learning rate in the last cooldown {0} (expected 1 to {1}, "
+                      "the {0} between warm-up and end, got {2})",
+                      o.schedule_unit, end - o.warmup, o.cooldown));
     } else if (o.schedule != "wsd" && o.cooldown != 0) {
-      blame({"optimizer.cooldown"},
-            fmt::format("only the schedule wsd has it; the schedule is {}", o.schedule));
+      add({"optimizer.cooldown"},
+          fmt::format("only the schedule wsd has it; the schedule is {}", o.schedule));
     }
   }
 
@@ -198,60 +198,59 @@ class Checks : private Blame {
       return;
     }
     if (c_.trace.file.empty()) {
-      blame({"trace.steps"}, "needs trace.file, the file to write");
+      add({"trace.steps"}, "needs trace.file, the file to write");
     }
     if (steps.size() != 2) {
-      blame({"trace.steps"},
-            fmt::format("expected two numbers, the first and the last step, got {}", steps.size()));
+      add({"trace.steps"},
+          fmt::format("expected two numbers, the first and the last step, got {}", steps.size()));
     } else if (steps[0] > steps[1]) {
-      blame({"trace.steps"},
-            fmt::format("the first step is after the last one (got [{}, {}])", steps[0], steps[1]));
+      add({"trace.steps"},
+          fmt::format("the first step is after the last one (got [{}, {}])", steps[0], steps[1]));
     } else if (known({"train.steps"}) && steps[1] > c_.train.steps) {
-      blame({"trace.steps", "train.steps"},
-            fmt::format("the run ends before the last step to trace (steps {}, got [{}, {}])",
-                        c_.train.steps, steps[0], steps[1]));
+      add({"trace.steps", "train.steps"},
+          fmt::format("the run ends before the last step to trace (steps {}, got [{}, {}])",
+                      c_.train.steps, steps[0], steps[1]));
     }
   }
 
   void mesh() {
-    blame_errors("mesh.transport",
-                 "launch: ", [&] { collective::check_transport(c_.mesh.transport); });
+    add_errors("mesh.transport",
+               "launch: ", [&] { collective::check_transport(c_.mesh.transport); });
     if (!known({"mesh.axes", "mesh.shape"})) {
       return;
     }
     const auto& axes = c_.mesh.axes;
     if (axes.size() != c_.mesh.shape.size()) {
-      blame({"mesh.shape", "mesh.axes"},
-            fmt::format("needs one extent for each of mesh.axes ({} axes, {} extents)", axes.size(),
-                        c_.mesh.shape.size()));
+      add({"mesh.shape", "mesh.axes"},
+          fmt::format("needs one extent for each of mesh.axes ({} axes, {} extents)", axes.size(),
+                      c_.mesh.shape.size()));
     }
     const std::size_t latencies = c_.mesh.latency_us.size();
     const std::size_t bandwidths = c_.mesh.bandwidth_gb.size();
     if (known({"mesh.latency_us", "mesh.bandwidth_gb"}) && latencies + bandwidths > 0 &&
         (latencies != axes.size() || bandwidths != axes.size())) {
-      blame({"mesh.latency_us", "mesh.bandwidth_gb"},
-            fmt::format("mesh.latency_us and mesh.bandwidth_gb need one number each for each of "
-                        "mesh.axes ({} axes, {} and {} numbers)",
-                        axes.size(), latencies, bandwidths));
+      add({"mesh.latency_us", "mesh.bandwidth_gb"},
+          fmt::format("mesh.latency_us and mesh.bandwidth_gb need one number each for each of "
+                      "mesh.axes ({} axes, {} and {} numbers)",
+                      axes.size(), latencies, bandwidths));
     }
     if (known({"mesh.measure_links", "mesh.latency_us"}) && c_.mesh.measure_links &&
         latencies > 0) {
-      blame({"mesh.measure_links"},
-            "the links are given by mesh.latency_us; remove one of the two");
+      add({"mesh.measure_links"}, "the links are given by mesh.latency_us; remove one of the two");
     }
     if (axes.size() > 8) {
-      blame({"mesh.axes"}, fmt::format("at most 8 axes, got {}", axes.size()));
+      add({"mesh.axes"}, fmt::format("at most 8 axes, got {}", axes.size()));
     }
     for (std::size_t i = 0; i < axes.size(); ++i) {
       constexpr std::size_t longest = 64;  // of a group of ranks
       if (axes[i].size() > longest) {
-        blame({"mesh.axes"}, fmt::format("the name of axis {} is too long (expected at most {} "
-                                         "bytes, got {})",
-                                         i, longest, axes[i].size()));
+        add({"mesh.axes"}, fmt::format("the name of axis {} is too long (expected at most {} "
+                                       "bytes, got {})",
+                                       i, longest, axes[i].size()));
       }
       if (std::find(axes.begin(), axes.begin() + static_cast<std::ptrdiff_t>(i), axes[i]) !=
           axes.begin() + static_cast<std::ptrdiff_t>(i)) {
-        blame({"mesh.axes"}, fmt::format("the axis '{}' is named twice", shown(axes[i])));
+        add({"mesh.axes"}, fmt::format("the axis '{}' is named twice", shown(axes[i])));
       }
     }
     double product = 1;
@@ -259,7 +258,7 @@ class Checks : private Blame {
       product *= static_cast<double>(extent);
     }
     if (product > 65536) {
-      blame({"mesh.shape"}, fmt::format("at most 65536 ranks, got {}", product));
+      add({"mesh.shape"}, fmt::format("at most 65536 ranks, got {}", product));
     }
   }
 
@@ -271,25 +270,25 @@ class Checks : private Blame {
           std::ranges::find(c_.mesh.axes, axis) != c_.mesh.axes.end()) {
         continue;
       }
-      blame({name + ".axis"},
-            fmt::format("the mesh has no axis '{}'{}", shown(axis),
-                        c_.mesh.axes.empty()
-                            ? "; it has no axes: set mesh.axes and mesh.shape"
-                            : fmt::format(" (it has {}){}", shown(join_words(c_.mesh.axes)),
-                                          did_you_mean(axis, c_.mesh.axes))));
+      add({name + ".axis"},
+          fmt::format("the mesh has no axis '{}'{}", shown(axis),
+                      c_.mesh.axes.empty()
+                          ? "; it has no axes: set mesh.axes and mesh.shape"
+                          : fmt::format(" (it has {}){}", shown(join_words(c_.mesh.axes)),
+                                        did_you_mean(axis, c_.mesh.axes))));
     }
     if (unread_.contains(name + ".on")) {
       return;
     }
     if (s.on.empty()) {
-      blame({name + ".on"},
-            "is empty; name modules: on = [\"model.layers.*\"], or [\".\"] for the whole model");
+      add({name + ".on"},
+          "is empty; name modules: on = [\"model.layers.*\"], or [\".\"] for the whole model");
     }
     for (const std::string& pattern : s.on) {
       try {
         expand_braces(pattern);
       } catch (const Error& error) {
-        blame({name + ".on"}, error.what());
+        add({name + ".on"}, error.what());
       }
     }
   }

@@ -14,7 +14,7 @@ import tessera.base;
 import tessera.passes;
 import tessera.graph;
 import tessera.train;
-import :blame;
+import :key_problems;
 
 // Checks of the section [graph].
 namespace tessera::app {
@@ -42,78 +42,49 @@ void check_changes(const std::vector<std::string>& names) {
 
 }  // namespace
 
-bool Blame::known(std::initializer_list<const char*> keys) const {
-  return std::ranges::none_of(keys, [&](const char* key) { return unread_.contains(key); });
-}
-
-void Blame::blame(const std::vector<std::string>& keys, const std::string& text) {
-  for (const std::string& key : keys) {
-    const auto found = config_.given.find(key);
-    if (found != config_.given.end()) {
-      problems_.add(found->second, fmt::format("{}: {}", key, text));
-      return;
-    }
-  }
-  problems_.add(config_.place_of_key(keys.front()), fmt::format("{}: {}", keys.front(), text));
-}
-
-void Blame::blame_errors(const char* key, std::string_view thing,
-                         const std::function<void()>& check) {
-  if (!known({key})) {
-    return;
-  }
-  try {
-    check();
-  } catch (const Error& error) {
-    std::string_view text = error.what();
-    text.remove_prefix(text.starts_with(thing) ? thing.size() : 0);
-    blame({key}, std::string(text));
-  }
-}
-
-void check_graph(const Config& config, Blame& problems) {
-  problems.blame_errors("graph.passes",
-                        "passes: ", [&] { graph::check_passes(config.graph.passes); });
-  problems.blame_errors("graph.transforms",
-                        "transforms: ", [&] { check_changes(config.graph.transforms); });
+void check_graph(const Config& config, KeyProblems& problems) {
+  problems.add_errors("graph.passes",
+                      "passes: ", [&] { graph::check_passes(config.graph.passes); });
+  problems.add_errors("graph.transforms",
+                      "transforms: ", [&] { check_changes(config.graph.transforms); });
   const GraphConfig& graph = config.graph;
   const auto only_captured = [&](const char* key, bool is_set, const char* what) {
     if (problems.known({key, "graph.capture"}) && is_set && !graph.capture) {
-      problems.blame({key}, fmt::format("only captured steps {}; set graph.capture=true", what));
+      problems.add({key}, fmt::format("only captured steps {}; set graph.capture=true", what));
     }
   };
   only_captured("graph.transforms", !graph.transforms.empty(), "can be changed");
   only_captured("graph.mode", !graph.mode.empty(), "are placed by a mode");
   if (problems.known({"graph.mode"}) && !graph.mode.empty()) {
-    problems.blame_errors("graph.mode", "", [&] { graph::data_parallel_mode(graph.mode); });
+    problems.add_errors("graph.mode", "", [&] { graph::data_parallel_mode(graph.mode); });
   }
   if (problems.known({"graph.mode"}) && !graph.mode.empty() && !config.parallel.empty()) {
-    problems.blame({"graph.mode"},
-                   fmt::format("the mode '{}' places the whole step, and so would {} "
-                               "([[parallel]] in {}); remove one of the two",
-                               shown(graph.mode), shown(config.parallel.front().style),
-                               config.parallel.front().where));
+    problems.add({"graph.mode"},
+                 fmt::format("the mode '{}' places the whole step, and so would {} "
+                             "([[parallel]] in {}); remove one of the two",
+                             shown(graph.mode), shown(config.parallel.front().style),
+                             config.parallel.front().where));
   }
   only_captured("graph.program", !graph.program.empty(), "have a program");
   only_captured("graph.executor", graph.executor != GraphConfig().executor, "have an executor");
   if (problems.known({"graph.executor", "train.device"}) && graph.executor == "compiled" &&
       graph.capture && config.train.device != "cpu") {
-    problems.blame({"graph.executor", "train.device"},
-                   fmt::format("kernels are compiled for the CPU only (got train.device = '{}'); "
-                               "use 'planned'",
-                               shown(config.train.device)));
+    problems.add({"graph.executor", "train.device"},
+                 fmt::format("kernels are compiled for the CPU only (got train.device = '{}'); "
+                             "use 'planned'",
+                             shown(config.train.device)));
   }
   only_captured("graph.across_steps", graph.across_steps, "can leave their updates");
   only_captured("graph.memory_budget", !graph.memory_budget.empty(), "have a budget of memory");
   if (problems.known({"graph.offload", "graph.memory_budget"}) && !graph.offload.empty() &&
       graph.memory_budget.empty()) {
-    problems.blame(
+    problems.add(
         {"graph.offload"},
         "only steps with a budget of memory keep values elsewhere; set graph.memory_budget");
   }
   if (problems.known({"graph.offload", "train.device"}) && !graph.offload.empty() &&
       config.train.device != "cpu") {
-    problems.blame(
+    problems.add(
         {"graph.offload", "train.device"},
         fmt::format("values of '{}' cannot be kept in a file yet; leave graph.offload out, or "
                     "set train.device=cpu",
@@ -122,15 +93,14 @@ void check_graph(const Config& config, Blame& problems) {
   only_captured("graph.dump", !graph.dump.empty(), "have passes");
   if (problems.known({"graph.dump", "graph.program"}) && !graph.dump.empty() &&
       graph.dump == graph.program) {
-    problems.blame({"graph.program", "graph.dump"}, "a file and a folder cannot have one name");
+    problems.add({"graph.program", "graph.dump"}, "a file and a folder cannot have one name");
   }
   if (problems.known({"graph.memory_budget"}) && !graph.memory_budget.empty() && graph.capture &&
       !bytes_of_text(graph.memory_budget)) {
-    problems.blame(
-        {"graph.memory_budget"},
-        fmt::format("'{}' is no amount of memory (expected a number and KiB, MiB, GiB or "
-                    "TiB: 4GiB, 1.5GiB)",
-                    shown(graph.memory_budget)));
+    problems.add({"graph.memory_budget"},
+                 fmt::format("'{}' is no amount of memory (expected a number and KiB, MiB, GiB or "
+                             "TiB: 4GiB, 1.5GiB)",
+                             shown(graph.memory_budget)));
   }
 }
 

@@ -59,8 +59,8 @@ std::string type_name(const Slot& slot);
 /// "between 0 and 1 (1 excluded)", "at least 1" or "" where every number is allowed.
 std::string describe(const Range& range);
 
-/// The Markdown tables of docs/config.md: one heading for each section and each family of models,
-/// one row for each key.
+/// The Markdown lists of docs/config.md: one heading for each section and each family of models,
+/// one item for each key.
 std::string config_reference();
 
 }  // namespace tessera::app

@@ -8,9 +8,10 @@ module tessera.app.config;
 
 import tessera.base;
 import tessera.models;
+import tessera.app.base;
 import :values;
 
-// Descriptions of the keys' table for people: names of types, ranges, and the tables of
+// Descriptions of the keys' table for people: names of types, ranges, and the lists of
 // docs/config.md.
 namespace tessera::app {
 namespace {
@@ -83,13 +84,15 @@ std::string config_reference() {
   std::string text;
   const auto row = [&](const Key& key) {
     const Slot slot = key.slot(defaults, 0);
+    const std::string given =
+        key.required ? "must be given" : fmt::format("default `{}`", slot_text(slot));
     text +=
-        fmt::format("| `{}` | {} | {} | {} |\n", key.path, allowed(key, slot),
-                    key.required ? "must be given" : fmt::format("`{}`", slot_text(slot)), key.doc);
+        wrap_text(fmt::format("`{}` ({}; {}): {}", key.path, allowed(key, slot), given, key.doc),
+                  "- ", "  ") +
+        "\n";
   };
   const auto heading = [&](const std::string& title) {
-    text += fmt::format("{}## {}\n\n| key | value | default | meaning |\n|---|---|---|---|\n",
-                        text.empty() ? "" : "\n", title);
+    text += fmt::format("{}## {}\n\n", text.empty() ? "" : "\n", title);
   };
   const auto families = [&] {
     for (const std::string& family : models::model_families()) {

@@ -1,26 +1,26 @@
-module tessera.app.config:blame;
+module tessera.app.config:key_problems;
 
 import tessera.base;
 import tessera.app.base;
 import :problems;
 import :run_config;
 
-// How checks of a config name the key that is wrong.
+// Problems of keys: how checks of a config name the key that is wrong.
 
 namespace tessera::app {
 
 /// Adds problems of a config's keys.
-class Blame {
+class KeyProblems {
  public:
   /// `unread`: keys whose values could not be read, so that nothing is known of them.
-  Blame(const Config& config, const std::set<std::string>& unread, Problems& problems)
+  KeyProblems(const Config& config, const std::set<std::string>& unread, Problems& problems)
       : unread_(unread), config_(config), problems_(problems) {}
 
   bool known(std::initializer_list<const char*> keys) const;
   /// Adds a problem at the first of `keys` that was given.
-  void blame(const std::vector<std::string>& keys, const std::string& text);
-  /// Blames the key for an error of `check`, whose text begins with `thing`.
-  void blame_errors(const char* key, std::string_view thing, const std::function<void()>& check);
+  void add(const std::vector<std::string>& keys, const std::string& text);
+  /// KeyProblemss the key for an error of `check`, whose text begins with `thing`.
+  void add_errors(const char* key, std::string_view thing, const std::function<void()>& check);
 
  protected:
   const std::set<std::string>& unread_;
@@ -31,6 +31,6 @@ class Blame {
 };
 
 /// Checks the section [graph].
-void check_graph(const Config& config, Blame& problems);
+void check_graph(const Config& config, KeyProblems& problems);
 
 }  // namespace tessera::app

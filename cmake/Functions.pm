@@ -31,16 +31,17 @@ sub is_value {
   return $head =~ /(?<!operator)= ?$/ || ($head =~ tr/(//) > ($head =~ tr/)//) || $head =~ /\) ?(?:noexcept )?: .*[\w>]$/;
 }
 
-# [name, first offset, offset behind it] of each function that the text defines, and of each variable at the level of a
-# namespace or class that has a value. A name has the classes around it: "Engine::publish".
+# [name, first offset, offset behind it, body] of each function that the text defines, and of each variable at the level of
+# a namespace or class that has a value. A name has the classes around it: "Engine::publish". Of a function, `body` is the name
+# as it is declared there ("Engine::publish" outside of its class, "publish" within it); of a variable it is undefined.
 sub functions_in {
   my ($text) = @_;
   my $code = code_of($text);
   my (@scopes, @found);
   my ($begin, $inside, $values, $function) = (0, 0, 0, undef);
   my $found = sub {
-    my ($name, $from, $to) = @_;
-    push @found, [join('::', grep({ length } @scopes), $name), $from, $to];
+    my ($name, $from, $to, $declared) = @_;
+    push @found, [join('::', grep({ length } @scopes), $name), $from, $to, $declared];
   };
   while ($code =~ /([{};])/g) {
     my ($sign, $at) = ($1, pos($code) - 1);
@@ -49,7 +50,7 @@ sub functions_in {
       if ($values) {
         $values += $change;
       } elsif (!($inside += $change)) {
-        $found->(@$function, $at + 1);
+        $found->(@$function, $at + 1, $function->[0]);
         $begin = $at + 1;
       }
       next;
