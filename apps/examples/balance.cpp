@@ -43,7 +43,7 @@ class Balance {
                   .advice = "use it with the family mixtral"});
     }
     for (const auto& [module, counts] : counts_) {
-      const Dims experts = program().tensors.at(number(counts[0])).shape;
+      const Dims experts = program().tensors[counts[0]].shape;
       bias_[module] = edit_.state(module + ".bias", zeros(experts));
       tokens_[module] = edit_.state(module + ".tokens", zeros(experts));
     }
@@ -58,7 +58,6 @@ class Balance {
   }
 
  private:
-  static std::size_t number(int tensor) { return static_cast<std::size_t>(tensor); }
   static bool is(const Instruction& i, std::string_view op) {
     return i.kind == Instruction::Kind::call && i.op->name == op;
   }
@@ -66,9 +65,7 @@ class Balance {
   Instruction& instruction(Place place) {
     return program().sections[place.section].instructions[place.at];
   }
-  const ProgramScope& scope_of(const Instruction& i) {
-    return program().scopes[static_cast<std::size_t>(i.scope)];
-  }
+  const ProgramScope& scope_of(const Instruction& i) { return program().scopes[i.scope]; }
 
   /// The numbers of tokens of each expert, by the module of the mixture: of each micro-batch.
   void find_counts() {
@@ -96,17 +93,15 @@ class Balance {
     if (bias == bias_.end()) {
       return place.at;  // of something else
     }
-    const int scores = instruction(place).in[0];
-    const Dims shape = program().tensors.at(number(scores)).shape;
+    const TensorIndex scores = instruction(place).in[0];
+    const Dims shape = program().tensors[scores].shape;
     edit_.move_to(place.section, place.at);
-    const int biased = edit_.value("add", {scores, bias->second}, "alpha=1");
+    const TensorIndex biased = edit_.value("add", {scores, bias->second}, "alpha=1");
     Instruction& topk = instruction({place.section, edit_.at()});
     topk.in[0] = biased;
-    const int weights = topk.out[0];
-    const int chosen = topk.out[1];
-    const ProgramTensor weights_form = program().tensors.at(number(weights));
-    program().tensors.push_back(weights_form);
-    topk.out[0] = static_cast<int>(program().tensors.size()) - 1;  // nothing needs it
+    const TensorIndex weights = topk.out[0];
+    const TensorIndex chosen = topk.out[1];
+    topk.out[0] = program().tensors.add(program().tensors[weights]);  // nothing needs it
     edit_.move_to(place.section, edit_.at() + 1);
     edit_.value("gather", {scores, chosen}, "dim=" + std::to_string(shape.size() - 1));
     instruction({place.section, edit_.at() - 1}).out[0] = weights;
@@ -118,7 +113,7 @@ class Balance {
     const std::size_t last = program().sections.size() - 1;
     edit_.move_to(last, program().sections[last].instructions.size());
     for (const auto& [module, counts] : counts_) {
-      int sum = counts[0];
+      TensorIndex sum = counts[0];
       for (std::size_t i = 1; i < counts.size(); ++i) {
         sum = edit_.value("add", {sum, counts[i]}, "alpha=1");
       }
@@ -127,17 +122,17 @@ class Balance {
         sum = edit_.value("all_reduce", {sum}, "op=sum, " + all_ranks_);
       }
       edit_.call("copy_", {tokens_.at(module), sum});
-      const int mean = edit_.value("mean", {sum}, "dims=[], keepdim=false");
-      const int missing = edit_.value("sign", {edit_.value("sub", {mean, sum}, "alpha=1")});
+      const TensorIndex mean = edit_.value("mean", {sum}, "dims=[], keepdim=false");
+      const TensorIndex missing = edit_.value("sign", {edit_.value("sub", {mean, sum}, "alpha=1")});
       edit_.call("add_", {bias_.at(module), missing}, "alpha=" + std::to_string(rate));
     }
   }
 
   graph::Editor& edit_;
-  std::map<std::string, std::vector<int>> counts_;
-  std::map<std::string, int> bias_;
-  std::map<std::string, int> tokens_;  // of each expert in the last step: to look at
-  std::string all_ranks_;              // "group=ranks 0 1"
+  std::map<std::string, std::vector<TensorIndex>> counts_;
+  std::map<std::string, TensorIndex> bias_;
+  std::map<std::string, TensorIndex> tokens_;  // of each expert in the last step: to look at
+  std::string all_ranks_;                      // "group=ranks 0 1"
 };
 
 }  // namespace

@@ -139,8 +139,8 @@ Bits bits_of(const Program& program) {
   Executes executor(program);
   std::map<std::string, Tensor> inputs;
   for (const auto& [name, input] : program.inputs) {
-    const int number = input.number;
-    const Dims& shape = program.tensors[static_cast<std::size_t>(number)].shape;
+    const int number = input.tensor.number;
+    const Dims& shape = program.tensors[input.tensor].shape;
     std::vector<float> values;
     for (std::int64_t i = 0; i < shape.product(); ++i) {
       values.push_back(0.125F * static_cast<float>((i * 7 + number * 3 + program.rank * 5) % 13) -

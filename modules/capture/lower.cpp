@@ -28,9 +28,9 @@ Tensor meta_input(const ProgramTensor& x) {
 
 /// Category that the memory of an instruction's results is booked on.
 std::optional<MemoryCategory> category_of(const Program& program, const Instruction& i) {
-  for (const int number : i.out) {
-    if (number >= 0) {
-      return program.tensors[static_cast<std::size_t>(number)].category;
+  for (const TensorIndex number : i.out) {
+    if (number.exists()) {
+      return program.tensors[number].category;
     }
   }
   return std::nullopt;
@@ -38,7 +38,7 @@ std::optional<MemoryCategory> category_of(const Program& program, const Instruct
 
 /// Executes an instruction on the meta device where it is written: in its phase and module.
 void trace(const Program& program, const Instruction& i, Recorder& recorder,
-           std::vector<Tensor>& tensors) {
+           ByTensor<Tensor>& tensors) {
   std::optional<MemoryScope> booked;
   if (const auto category = category_of(program, i)) {
     booked.emplace(*category);
@@ -51,15 +51,13 @@ void trace(const Program& program, const Instruction& i, Recorder& recorder,
 }
 
 void trace_section(const Program& program, const Section& section, Recorder& recorder,
-                   std::vector<Tensor>& tensors) {
+                   ByTensor<Tensor>& tensors) {
   const NoGrad no_grad;
   for (std::size_t n = 0; n < section.instructions.size(); ++n) {
     const Instruction& i = section.instructions[n];
     try {
       if (i.is_guard()) {  // all ranks read the same
-        run_in_scope(program, i, [&] {
-          guard(i.guard, local_of(tensors[static_cast<std::size_t>(i.in[0])]), i.values[0]);
-        });
+        run_in_scope(program, i, [&] { guard(i.guard, local_of(tensors[i.in[0]]), i.values[0]); });
         continue;
       }
       if (i.kind == Instruction::Kind::check) {
@@ -84,11 +82,11 @@ Program lower(const Program& program) {
   }
   const PlannedMemoryScope planned;  // memory without bytes has categories too
   Recorder recorder;
-  std::vector<Tensor> tensors(program.tensors.size());
+  ByTensor<Tensor> tensors(program.tensors.size());
   for (const auto& [number, name] : program.inputs_in_order()) {
     const ProgramInput& of = program.inputs.at(name);
-    const ProgramTensor& x = program.tensors[static_cast<std::size_t>(number)];
-    Tensor& input = tensors[static_cast<std::size_t>(number)];
+    const ProgramTensor& x = program.tensors[number];
+    Tensor& input = tensors[number];
     input = meta_input(x);
     recorder.input(name, local_of(input), of.role, x.category, of.micro_batch);
   }
@@ -96,7 +94,7 @@ Program lower(const Program& program) {
     recorder.section(section.kind, [&] { trace_section(program, section, recorder, tensors); });
   }
   for (const auto& [name, number] : program.outputs) {
-    recorder.output(name, local_of(tensors[static_cast<std::size_t>(number)]));
+    recorder.output(name, local_of(tensors[number]));
   }
   return recorder.finish_following(program);
 }

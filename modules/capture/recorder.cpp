@@ -73,12 +73,12 @@ void Recorder::input(const std::string& name, const Tensor& x, Role role, Memory
           .advice = "pass contiguous(x)"});
   }
   s.program().inputs[name] = {
-      .number = s.define(x, category), .role = role, .micro_batch = micro_batch};
+      .tensor = s.define(x, category), .role = role, .micro_batch = micro_batch};
 }
 
 void Recorder::output(const std::string& name, const Tensor& x) {
   State& s = *state_;
-  s.program().outputs[name] = s.number_of(x, fmt::format("output '{}'", name));
+  s.program().outputs[name] = s.index_of(x, fmt::format("output '{}'", name));
 }
 
 void Recorder::gradient(const std::string& name, const Tensor& x, const std::string& input) {
@@ -148,15 +148,15 @@ Recording Recorder::finish(const StepVariables& variables) {
   State& s = *state_;
   for (const RecordedMemory& memory : s.memories) {
     for (const RecordedView& v : memory.views) {
-      s.program().tensors[static_cast<std::size_t>(v.number)].category = memory.category;
+      s.program().tensors[v.tensor].category = memory.category;
     }
     if (memory.pending) {
-      const ResultShape& x =
-          s.program().tensors[static_cast<std::size_t>(memory.views.front().number)];
+      const ResultShape& x = s.program().tensors[memory.views.front().tensor];
       fail({.thing = "record",
-            .wrong = fmt::format("a collective was issued for %{} ({}{}) and nothing waits for it "
+            .wrong = fmt::format("a collective was issued for {} ({}{}) and nothing waits for it "
                                  "within the step",
-                                 memory.views.front().number, name_of(x.dtype), to_string(x.shape)),
+                                 to_text(memory.views.front().tensor), name_of(x.dtype),
+                                 to_string(x.shape)),
             .advice = "call wait()"});
     }
   }

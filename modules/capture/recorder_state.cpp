@@ -61,9 +61,9 @@ bool is(const RecordedView& v, const Tensor& x) {
          v.dtype == part.dtype() && v.spec == x.spec();
 }
 
-RecordedView view_of(int number, const Tensor& x) {
+RecordedView view_of(TensorIndex tensor, const Tensor& x) {
   const Tensor& part = local_of(x);
-  return {number, part.offset(), part.shape(), part.strides(), part.dtype(), x.spec()};
+  return {tensor, part.offset(), part.shape(), part.strides(), part.dtype(), x.spec()};
 }
 
 }  // namespace
@@ -88,26 +88,25 @@ RecordedMemory& Recorder::State::new_memory(Storage& storage) {
   return memories.back();
 }
 
-int Recorder::State::new_number(const ResultShape& shape, const SpecHandle& spec) {
+TensorIndex Recorder::State::new_tensor(const ResultShape& shape, const SpecHandle& spec) {
   if (spec != nullptr) {
     program().mesh(spec->layout.mesh());
   }
-  program().tensors.push_back({shape, spec});
-  return static_cast<int>(program().tensors.size()) - 1;
+  return program().tensors.add({shape, spec});
 }
 
-int Recorder::State::define(const Tensor& x, MemoryCategory category) {
+TensorIndex Recorder::State::define(const Tensor& x, MemoryCategory category) {
   RecordedMemory* memory = memory_of(local_of(x).storage());
   if (memory == nullptr) {
     memory = &new_memory(local_of(x).storage());
     memory->category = category;
   }
-  const int number = new_number({.shape = x.shape(), .dtype = x.dtype()}, x.spec());
+  const TensorIndex tensor = new_tensor({.shape = x.shape(), .dtype = x.dtype()}, x.spec());
   const auto replaced = [&](const RecordedView& v) { return memory->views.size() > 1 && is(v, x); };
   std::erase_if(memory->views, replaced);
-  memory->views.push_back(view_of(number, x));
+  memory->views.push_back(view_of(tensor, x));
   note_category(*memory, x);
-  return number;
+  return tensor;
 }
 
 void Recorder::State::declare(RecordedMemory& memory, const Tensor& x) {
@@ -117,16 +116,16 @@ void Recorder::State::declare(RecordedMemory& memory, const Tensor& x) {
   const auto size = static_cast<std::int64_t>(size_of(x.dtype()));
   const DType dtype = memory.bytes % size == 0 ? x.dtype() : DType::u8;
   const std::int64_t count = memory.bytes / static_cast<std::int64_t>(size_of(dtype));
-  const int number = new_number(ResultShape{.shape = {count}, .dtype = dtype});
+  const TensorIndex tensor = new_tensor(ResultShape{.shape = {count}, .dtype = dtype});
   Instruction& made = program()
                           .sections[memory.undeclared_section]
                           .instructions[static_cast<std::size_t>(memory.undeclared)];
-  made.out = {number};
-  memory.views.push_back({number, 0, {count}, {1}, dtype});
+  made.out = {tensor};
+  memory.views.push_back({tensor, 0, {count}, {1}, dtype});
   memory.undeclared = -1;
 }
 
-int Recorder::State::number_of(const Tensor& x, const std::string& what) {
+TensorIndex Recorder::State::index_of(const Tensor& x, const std::string& what) {
   RecordedMemory* const memory = memory_of(local_of(x).storage());
   if (memory == nullptr) {
     fail({.thing = "record",
@@ -139,13 +138,14 @@ int Recorder::State::number_of(const Tensor& x, const std::string& what) {
   note_category(*memory, x);
   for (const RecordedView& v : memory->views) {
     if (is(v, x)) {
-      return v.number;
+      return v.tensor;
     }
   }
   return add_alias(*memory, x, what);
 }
 
-int Recorder::State::add_alias(RecordedMemory& memory, const Tensor& x, const std::string& what) {
+TensorIndex Recorder::State::add_alias(RecordedMemory& memory, const Tensor& x,
+                                       const std::string& what) {
   const Tensor& part = local_of(x);
   const auto same_type = std::ranges::find_if(
       memory.views, [&](const RecordedView& v) { return v.dtype == x.dtype(); });
@@ -159,14 +159,14 @@ int Recorder::State::add_alias(RecordedMemory& memory, const Tensor& x, const st
                                recorded_place(), described(x))});
   }
   Instruction alias{.kind = Instruction::Kind::alias,
-                    .in = {base.number},
+                    .in = {base.tensor},
                     .strides = part.strides(),
                     .offset = bytes / size};
-  const int number = new_number({.shape = x.shape(), .dtype = x.dtype()}, x.spec());
-  alias.out = {number};
-  memory.views.push_back(view_of(number, x));
+  const TensorIndex tensor = new_tensor({.shape = x.shape(), .dtype = x.dtype()}, x.spec());
+  alias.out = {tensor};
+  memory.views.push_back(view_of(tensor, x));
   add(std::move(alias));
-  return number;
+  return tensor;
 }
 
 void Recorder::State::bind(Instruction& made) {
@@ -239,15 +239,15 @@ Tensors Recorder::State::record(const Call& call, NextCall& next) {
   Instruction made{.op = &call.op, .attributes = call.attributes};
   for (std::size_t i = 0; i < call.in.size(); ++i) {
     made.in.push_back(
-        call.in[i] ? number_of(call.in[i],
-                               fmt::format("operand '{}' of {}",
-                                           call.op.operand_name(i, call.in.size()), call.op.name))
-                   : -1);
+        call.in[i] ? index_of(call.in[i],
+                              fmt::format("operand '{}' of {}",
+                                          call.op.operand_name(i, call.in.size()), call.op.name))
+                   : TensorIndex());
   }
   Tensors out = next(call);
   if (!call.op.in_place) {
     for (const Tensor& result : out) {
-      made.out.push_back(result ? define(result) : -1);
+      made.out.push_back(result ? define(result) : TensorIndex());
     }
   }
   note_pending(call.in);
@@ -303,7 +303,7 @@ void Recorder::State::change_memory(const Action& action) {
     memory->undeclared_section = program().sections.size() - 1;
     add({.kind = Kind::empty});
   } else if (memory != nullptr && !memory->views.empty() && restores != storage.has_memory()) {
-    add({.kind = restores ? Kind::restore : Kind::release, .in = {memory->views.front().number}});
+    add({.kind = restores ? Kind::restore : Kind::release, .in = {memory->views.front().tensor}});
   }
   // Memory that the step has not used is released: nothing that it needs.
 }
@@ -314,7 +314,7 @@ void Recorder::State::read(Action& action, NextAction& next) {
   if (const GuardRead* const guard = current_guard()) {
     check.guard = std::string(guard->name);
   }
-  check.in = {number_of(action.in[0], fmt::format("what the host reads by {}", action.name))};
+  check.in = {index_of(action.in[0], fmt::format("what the host reads by {}", action.name))};
   add(std::move(check));
 }
 

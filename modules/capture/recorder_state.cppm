@@ -11,7 +11,7 @@ namespace tessera {
 
 /// A tensor, or this rank's part of a distributed one, within its storage.
 struct RecordedView {
-  int number;
+  TensorIndex tensor;
   std::int64_t offset;
   Dims shape;
   Dims strides;
@@ -48,9 +48,9 @@ struct Recorder::State {
   /// Appends an instruction of the phase and module that are running.
   void add(Instruction made);
   /// A tensor that an instruction has made.
-  int define(const Tensor& x, MemoryCategory category = MemoryCategory::other);
-  /// The number of an operand; an alias of its memory where it is another view of it.
-  int number_of(const Tensor& x, const std::string& what);
+  TensorIndex define(const Tensor& x, MemoryCategory category = MemoryCategory::other);
+  /// An operand; an alias of its memory where it is another view of it.
+  TensorIndex index_of(const Tensor& x, const std::string& what);
 
   /// The sources of a call's arguments, which the instruction then has as expressions.
   static void bind(Instruction& made);
@@ -66,11 +66,11 @@ struct Recorder::State {
  private:
   RecordedMemory* memory_of(const Storage& storage);
   RecordedMemory& new_memory(Storage& storage);
-  int new_number(const ResultShape& shape, const SpecHandle& spec = {});
+  TensorIndex new_tensor(const ResultShape& shape, const SpecHandle& spec = {});
   /// A storage that was restored before it was used becomes a tensor of the type of its first use.
   void declare(RecordedMemory& memory, const Tensor& x);
   /// Adds an alias of memory that the step has seen.
-  int add_alias(RecordedMemory& memory, const Tensor& x, const std::string& what);
+  TensorIndex add_alias(RecordedMemory& memory, const Tensor& x, const std::string& what);
   void note_pending(std::span<const Tensor> tensors);
 };
 

@@ -40,32 +40,23 @@ const std::set<const Op*>& with_in_place_form() {
 
 /// The memory that the result of an instruction takes over from an operand that ends there, as the
 /// in-place form of the operator would, if there is one.
-MemoryIndex taken_over(const Instruction& i, int place, const Shadow& shadow) {
-  if (i.kind != Kind::call || i.in.empty() || i.out.size() != 1 || i.in[0] < 0 || i.out[0] < 0 ||
-      !with_in_place_form().contains(i.op)) {
+MemoryIndex taken_over(const Instruction& i, PlaceIndex place, const Shadow& shadow) {
+  if (i.kind != Kind::call || i.in.empty() || i.out.size() != 1 || !i.in[0].exists() ||
+      !i.out[0].exists() || !with_in_place_form().contains(i.op)) {
     return {};
   }
   const MemoryIndex from = shadow.memory(i.in[0]);
   const MemoryIndex to = shadow.memory(i.out[0]);
   const Memory& old = shadow.memories[from];
   const Memory& made = shadow.memories[to];
-  const Tensor& operand = shadow.tensors[index(i.in[0])];
-  const Tensor& result = shadow.tensors[index(i.out[0])];
+  const Tensor& operand = shadow.at(i.in[0]);
+  const Tensor& result = shadow.at(i.out[0]);
   const auto shared = std::ranges::count_if(
-      i.in, [&](int number) { return number >= 0 && shadow.memory_of[index(number)] == from; });
+      i.in, [&](TensorIndex number) { return shadow.memory(number) == from; });
   const bool fits = from != to && shared == 1 && old.last == place && made.first == place &&
                     old.bytes == made.bytes && operand.is_contiguous() && operand.offset() == 0 &&
                     operand.shape() == result.shape() && operand.dtype() == result.dtype();
   return fits ? from : MemoryIndex();
-}
-
-/// Operands of an instruction on the meta device; an absent one is undefined.
-std::vector<Tensor> tensors_of(std::span<const int> numbers, const Shadow& shadow) {
-  std::vector<Tensor> tensors;
-  for (const int number : numbers) {
-    tensors.push_back(number < 0 ? Tensor() : shadow.tensors[index(number)]);
-  }
-  return tensors;
 }
 
 /// The bytes that the kernel of a call needs besides its operands.
@@ -73,8 +64,8 @@ std::int64_t workspace_of(const Instruction& i, const Shadow& shadow) {
   if (i.kind != Kind::call || i.op->view != nullptr || i.op->workspace == nullptr) {
     return 0;
   }
-  const std::vector<Tensor> in = tensors_of(i.in, shadow);
-  std::vector<Tensor> out = tensors_of(i.out, shadow);
+  const std::vector<Tensor> in = shadow.at(i.in);
+  std::vector<Tensor> out = shadow.at(i.out);
   if (i.op->in_place) {
     out.push_back(in[0]);
   }
@@ -93,8 +84,8 @@ class BlockMaker {
         piece_of_(shadow.memories.size(), none),
         in_chains_(places_in_chains(chains, shadow)) {
     block_.offsets = ByMemory<std::int64_t>(shadow.memories.size(), -1);
-    block_.workspaces.assign(index(shadow.places), -1);
-    block_.workspace_bytes.assign(index(shadow.places), 0);
+    block_.workspaces = ByPlace<std::int64_t>(shadow.partners.size(), -1);
+    block_.workspace_bytes = ByPlace<std::int64_t>(shadow.partners.size(), 0);
     for (const Chain& chain : chains) {
       for (const Chain::ChainCall& call : chain.calls) {
         made_by_chains_.insert(call.place);
@@ -104,7 +95,7 @@ class BlockMaker {
 
   Block operator()() {
     find_fixed();
-    each([&](const Instruction& i, int place) {
+    each([&](const Instruction& i, PlaceIndex place) {
       add_results(i, place);
       if (!made_by_chains_.contains(place)) {
         add_workspace(place, workspace_of(i, shadow_));
@@ -123,11 +114,10 @@ class BlockMaker {
 
   template <class Body>
   void each(const Body& body) {
-    int place = 0;
-    for (const Section& section : program_.sections) {
-      for (const Instruction& i : section.instructions) {
-        body(i, place++);
-      }
+    PlaceIndex place(0);
+    for (const Instruction* const i : places_of(program_)) {
+      body(*i, place);
+      ++place;
     }
   }
 
@@ -137,20 +127,20 @@ class BlockMaker {
       const Memory& memory = shadow_.memories[m];
       fixed_[m] = !memory.is_input && !memory.read_later && !memory.inside && !memory.elsewhere;
     }
-    each([&](const Instruction& i, int) {
-      for (const int number : i.out) {
-        if (number >= 0 && is_called(i, shadow_)) {
-          fixed_[shadow_.memory_of[index(number)]] = false;
+    each([&](const Instruction& i, PlaceIndex) {
+      for (const TensorIndex number : i.out) {
+        if (number.exists() && is_called(i, shadow_)) {
+          fixed_[shadow_.memory(number)] = false;
         }
       }
     });
   }
 
   /// A result that takes over an operand's memory has its piece.
-  void add_results(const Instruction& i, int place) {
+  void add_results(const Instruction& i, PlaceIndex place) {
     const MemoryIndex taken = taken_over(i, place, shadow_);
-    for (const int number : i.out) {
-      const MemoryIndex memory = number < 0 ? MemoryIndex() : shadow_.memory(number);
+    for (const TensorIndex number : i.out) {
+      const MemoryIndex memory = shadow_.memory(number);
       if (!memory.exists() || !fixed_[memory] || piece_of_[memory] != none) {
         continue;
       }
@@ -166,9 +156,9 @@ class BlockMaker {
     }
   }
 
-  void add_workspace(int place, std::int64_t bytes) {
+  void add_workspace(PlaceIndex place, std::int64_t bytes) {
     if (bytes > 0) {
-      block_.workspace_bytes[index(place)] = bytes;
+      block_.workspace_bytes[place] = bytes;
       workspaces_.emplace_back(pieces_.size(), place);
       pieces_.push_back({bytes, place, place});
     }
@@ -183,7 +173,7 @@ class BlockMaker {
       }
     }
     for (const auto& [piece, place] : workspaces_) {
-      block_.workspaces[index(place)] = plan.offsets[piece];
+      block_.workspaces[place] = plan.offsets[piece];
     }
     block_.bytes = plan.bytes;
     block_.least = plan.least;
@@ -208,21 +198,21 @@ class BlockMaker {
   ByMemory<std::size_t> piece_of_;
   std::vector<MemoryPiece> pieces_;
   ByMemory<std::optional<MemoryIndex>> in_chains_;
-  std::set<int> made_by_chains_;
-  std::vector<std::pair<std::size_t, int>> workspaces_;  // piece and place
+  std::set<PlaceIndex> made_by_chains_;
+  std::vector<std::pair<std::size_t, PlaceIndex>> workspaces_;  // piece and place
 };
 
 }  // namespace
 
 bool is_copy(const Instruction& i, const Shadow& shadow) {
-  return i.kind == Kind::call && i.op->view != nullptr && i.out[0] >= 0 &&
-         shadow.memory_of[index(i.out[0])] != shadow.memory_of[index(i.in[0])];
+  return i.kind == Kind::call && i.op->view != nullptr && i.out[0].exists() &&
+         shadow.memory(i.out[0]) != shadow.memory(i.in[0]);
 }
 
 bool is_called(const Instruction& i, const Shadow& shadow) {
   // Their copies have the operand's elements in row-major order.
   static const std::set<std::string_view> keep_order = {"contiguous", "reshape"};
-  const bool unused = std::ranges::find(i.out, -1) != i.out.end();
+  const bool unused = std::ranges::find(i.out, TensorIndex()) != i.out.end();
   return i.kind == Kind::call &&
          (unused || (is_copy(i, shadow) && !keep_order.contains(i.op->name)));
 }

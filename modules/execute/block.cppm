@@ -8,9 +8,9 @@ export namespace tessera::graph {
 
 /// The block of memory that a program's own memories and the workspaces of its kernels share.
 struct Block {
-  ByMemory<std::int64_t> offsets = {};        // -1: not in the block
-  std::vector<std::int64_t> workspaces = {};  // by place; -1: none
-  std::vector<std::int64_t> workspace_bytes = {};
+  ByMemory<std::int64_t> offsets = {};    // -1: not in the block
+  ByPlace<std::int64_t> workspaces = {};  // -1: none
+  ByPlace<std::int64_t> workspace_bytes = {};
   std::int64_t bytes = 0;
   std::int64_t least = 0;  // the most that is needed at once
   std::int64_t outside =

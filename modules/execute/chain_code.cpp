@@ -60,21 +60,23 @@ std::string loaded(std::string_view pointer, Spread spread, std::string_view at,
 /// array of one row.
 class Writer {
  public:
-  Writer(const Program& program, const Chain& chain) : program_(program), chain_(chain) {
-    output_of_.assign(chain.values.size(), -1);
-    for (std::size_t k = 0; k < chain.outputs.size(); ++k) {
-      output_of_[index(chain.outputs[k].value)] = static_cast<int>(k);
+  Writer(const Program& program, const Chain& chain)
+      : program_(program),
+        chain_(chain),
+        output_of_(chain.values.size()),
+        in_row_(chain.values.size(), false) {
+    for (const Chain::OutputIndex k : chain.outputs.keys()) {
+      output_of_[chain.outputs[k].value] = k;
     }
-    in_row_.assign(chain.values.size(), false);
     for (const Chain::ChainCall& call : chain.calls) {
       first_number_.push_back(numbers_);
       numbers_ += call.instruction->attributes.dynamic().size();
-      for (std::size_t k = 0; call.element.of_rows && k < call.instruction->out.size(); ++k) {
-        in_row_[index(call.first_value) + k] = true;
+      for (const Chain::ValueIndex result : call.results) {
+        in_row_[result] = in_row_[result] || call.element.of_rows;
       }
       for (const Chain::Operand& operand : call.operands) {
-        if (operand.is_value && chain.values[index(operand.index)].phase < call.phase) {
-          in_row_[index(operand.index)] = true;
+        if (operand.value.exists() && value(operand.value).phase < call.phase) {
+          in_row_[operand.value] = true;
         }
       }
     }
@@ -120,20 +122,20 @@ class Writer {
   }
 
  private:
-  const Chain::Value& value(int number) const { return chain_.values[index(number)]; }
-  std::string_view type(int number) const { return type_of(value(number).dtype); }
+  const Chain::Value& value(Chain::ValueIndex one) const { return chain_.values[one]; }
+  std::string_view type(Chain::ValueIndex one) const { return type_of(value(one).dtype); }
   std::string_view computed() const { return chain_.in_double() ? "double" : "float"; }
 
   void declare() {
     text_ = fmt::format("  using V = simd::Vector<{}>;\n", computed());
-    for (std::size_t k = 0; k < chain_.inputs.size(); ++k) {
-      const DType dtype = program_.tensors[index(chain_.inputs[k].number)].dtype;
-      text_ += fmt::format("  const auto* const x{0} = static_cast<const {1}*>(in[{0}]);\n", k,
-                           type_of(dtype));
+    for (const Chain::InputIndex k : chain_.inputs.keys()) {
+      const DType dtype = program_.tensors[chain_.inputs[k].tensor].dtype;
+      text_ += fmt::format("  const auto* const x{0} = static_cast<const {1}*>(in[{0}]);\n",
+                           k.number, type_of(dtype));
     }
-    for (std::size_t k = 0; k < chain_.outputs.size(); ++k) {
-      const int of = chain_.outputs[k].value;
-      text_ += fmt::format("  auto* const y{0} = static_cast<{1}*>(out[{0}]);\n", k,
+    for (const Chain::OutputIndex k : chain_.outputs.keys()) {
+      const Chain::ValueIndex of = chain_.outputs[k].value;
+      text_ += fmt::format("  auto* const y{0} = static_cast<{1}*>(out[{0}]);\n", k.number,
                            value(of).spread == Spread::sums ? computed() : type(of));
     }
     for (std::size_t k = 0; k < numbers_; ++k) {
@@ -144,39 +146,39 @@ class Writer {
     }
     text_ += fmt::format("  constexpr std::int64_t n = {};\n  alignas(64) {} scratch[n];\n",
                          chain_.columns, computed());
-    for (std::size_t k = 0; k < chain_.values.size(); ++k) {
-      if (in_row_[k] && output_of_[k] < 0) {
-        text_ += fmt::format("  alignas(64) {} t{}[{}];\n", type(static_cast<int>(k)), k,
+    for (const Chain::ValueIndex k : chain_.values.keys()) {
+      if (in_row_[k] && !output_of_[k].exists()) {
+        text_ += fmt::format("  alignas(64) {} t{}[{}];\n", type(k), k.number,
                              chain_.values[k].spread == Spread::rows ? "1" : "n");
       }
     }
     text_ +=
         "  for (std::int64_t row = range.first_row; row < range.last_row; ++row) {\n"
         "  const ElementRange columns{row, row + 1, 0, n, n};\n";
-    for (std::size_t k = 0; k < chain_.outputs.size(); ++k) {
+    for (const Chain::OutputIndex k : chain_.outputs.keys()) {
       if (value(chain_.outputs[k].value).spread == Spread::sums) {
         text_ += fmt::format(
             "  auto* const s{0} = y{0} + row / {1} * n;\n"
             "  if (row % {1} == 0) for (std::int64_t i = 0; i < n; ++i) s{0}[i] = 0;\n",
-            k, Chain::row_block);
+            k.number, Chain::row_block);
       }
     }
   }
 
   /// A row of an input or of a value.
-  std::string row_of(std::string_view array, std::size_t k, Spread spread) const {
+  static std::string row_of(std::string_view array, int k, Spread spread) {
     return fmt::format("{}{}{}", array, k,
                        spread == Spread::all    ? " + row * n"
                        : spread == Spread::rows ? " + row"
                                                 : "");
   }
-  std::string row_of_value(int number) const {
-    const int output = output_of_[index(number)];
-    if (output < 0) {
-      return fmt::format("t{}", number);
+  std::string row_of_value(Chain::ValueIndex one) const {
+    const Chain::OutputIndex output = output_of_[one];
+    if (!output.exists()) {
+      return fmt::format("t{}", one.number);
     }
-    const Spread spread = value(number).spread;
-    return row_of(spread == Spread::sums ? "s" : "y", index(output), spread);
+    const Spread spread = value(one).spread;
+    return row_of(spread == Spread::sums ? "s" : "y", output.number, spread);
   }
 
   /// "n, operand..., number..., result..." of an operator of rows.
@@ -184,18 +186,18 @@ class Writer {
     const Chain::ChainCall& call = chain_.calls[at];
     std::string arguments = "n";
     for (const Chain::Operand& operand : call.operands) {
-      const DType first = program_.tensors[index(call.instruction->in[0])].dtype;
+      const DType first = program_.tensors[call.instruction->in[0]].dtype;
       arguments += fmt::format(
-          ", {}", operand.index < 0 ? fmt::format("static_cast<const {}*>(nullptr)", type_of(first))
-                  : operand.is_value ? row_of_value(operand.index)
-                                     : row_of("x", index(operand.index),
-                                              chain_.inputs[index(operand.index)].spread));
+          ", {}", operand.value.exists() ? row_of_value(operand.value)
+                  : operand.input.exists()
+                      ? row_of("x", operand.input.number, chain_.inputs[operand.input].spread)
+                      : fmt::format("static_cast<const {}*>(nullptr)", type_of(first)));
     }
     for (std::size_t k = 0; k < call.instruction->attributes.dynamic().size(); ++k) {
       arguments += fmt::format(", numbers[{}]", first_number_[at] + k);
     }
-    for (std::size_t k = 0; k < call.instruction->out.size(); ++k) {
-      arguments += ", " + row_of_value(call.first_value + static_cast<int>(k));
+    for (const Chain::ValueIndex result : call.results) {
+      arguments += ", " + row_of_value(result);
     }
     text_ += fmt::format("  {}::row({}{});\n", call.element.function, arguments,
                          call.element.scratch ? ", scratch" : "");
@@ -210,7 +212,7 @@ class Writer {
     for (const std::size_t k : calls) {
       for (const Chain::Operand& operand : chain_.calls[k].operands) {
         const std::string name = name_of(operand);
-        const bool is_here = operand.is_value && value(operand.index).phase == phase;
+        const bool is_here = operand.value.exists() && value(operand.value).phase == phase;
         if (!is_here && names.insert(name).second) {
           text_ += fmt::format("    const V {} = {};\n", name, read(operand));
         }
@@ -220,32 +222,34 @@ class Writer {
       add_element(k);
     }
     for (const std::size_t k : calls) {
-      const int made = chain_.calls[k].first_value;
-      if (const int output = output_of_[index(made)]; output >= 0) {
-        text_ += fmt::format("    put(whole, y{}, place, v{});\n", output, made);
-      } else if (in_row_[index(made)]) {
+      const Chain::ValueIndex made = chain_.calls[k].results.front();
+      if (const Chain::OutputIndex output = output_of_[made]; output.exists()) {
+        text_ += fmt::format("    put(whole, y{}, place, v{});\n", output.number, made.number);
+      } else if (in_row_[made]) {
         text_ += fmt::format(
             "    put(whole, t{0}, ElementPlace{{place.column, place.row, place.column, "
             "place.count}}, v{0});\n",
-            made);
+            made.number);
       }
     }
     text_ += "  });\n";
   }
 
   static std::string name_of(const Chain::Operand& operand) {
-    return fmt::format("{}{}", operand.is_value ? "v" : "i", operand.index);
+    return operand.value.exists() ? fmt::format("v{}", operand.value.number)
+                                  : fmt::format("i{}", operand.input.number);
   }
 
   std::string read(const Chain::Operand& operand) const {
-    if (!operand.is_value) {
-      return loaded(fmt::format("x{}", operand.index), chain_.inputs[index(operand.index)].spread,
+    if (!operand.value.exists()) {
+      return loaded(fmt::format("x{}", operand.input.number), chain_.inputs[operand.input].spread,
                     "place.at", "place.row");
     }
-    const int output = output_of_[index(operand.index)];
-    const Spread spread = value(operand.index).spread;
-    return output >= 0 ? loaded(fmt::format("y{}", output), spread, "place.at", "place.row")
-                       : loaded(fmt::format("t{}", operand.index), spread, "place.column", "0");
+    const Chain::OutputIndex output = output_of_[operand.value];
+    const Spread spread = value(operand.value).spread;
+    return output.exists()
+               ? loaded(fmt::format("y{}", output.number), spread, "place.at", "place.row")
+               : loaded(fmt::format("t{}", operand.value.number), spread, "place.column", "0");
   }
 
   void add_element(std::size_t at) {
@@ -257,14 +261,15 @@ class Writer {
     for (std::size_t k = 0; k < call.instruction->attributes.dynamic().size(); ++k) {
       arguments += fmt::format(", n{}", first_number_[at] + k);
     }
-    text_ += fmt::format("    const V v{} = rounded<{}>({}::value({}));\n", call.first_value,
-                         type(call.first_value), call.element.function, arguments);
+    text_ +=
+        fmt::format("    const V v{} = rounded<{}>({}::value({}));\n", call.results.front().number,
+                    type(call.results.front()), call.element.function, arguments);
   }
 
   const Program& program_;
   const Chain& chain_;
-  std::vector<int> output_of_;             // by value; -1: it is none
-  std::vector<bool> in_row_;               // by value: it is in memory while its row is computed
+  Table<Chain::ValueIndex, Chain::OutputIndex> output_of_;  // none: it is no output
+  Table<Chain::ValueIndex, bool> in_row_;  // it is in memory while its row is computed
   std::vector<std::size_t> first_number_;  // by call
   std::size_t numbers_ = 0;
   std::string text_;

@@ -49,16 +49,15 @@ class Finder {
   }
 
  private:
-  const Tensor& at(int number) const { return shadow_.tensors[index(number)]; }
-
   /// Whether nothing is executed for it: other views of a memory, and memory that is there anyway.
   bool is_nothing(const Instruction& i) const {
     return i.kind == Kind::alias || i.kind == Kind::empty ||
-           (i.kind == Kind::call && i.op->view != nullptr && i.out[0] >= 0 && !is_copy(i, shadow_));
+           (i.kind == Kind::call && i.op->view != nullptr && i.out[0].exists() &&
+            !is_copy(i, shadow_));
   }
 
   void visit(const Instruction& i) {
-    const Access& access = accesses_[index(place_)];
+    const Access& access = accesses_[place_];
     const Element element = element_of(i);
     if (!element) {
       const bool is_light = bytes_of(access.writes) <= small_count;
@@ -127,24 +126,19 @@ class Finder {
     if (i.kind != Kind::call || i.op->element == nullptr || i.in.size() > 5 || i.in.empty()) {
       return {};
     }
-    const std::vector<int> results = results_of(i);
-    const bool complete = std::ranges::all_of(results, [&](int number) {
-      return number >= 0 && is_computed(at(number)) && at(number).is_contiguous();
-    });
-    if (!complete || results.empty() || results.size() > 3 || at(results[0]).numel() == 0) {
+    const std::vector<Tensor> results = shadow_.at(results_of(i));
+    const bool complete = std::ranges::all_of(
+        results, [](const Tensor& x) { return x && is_computed(x) && x.is_contiguous(); });
+    if (!complete || results.empty() || results.size() > 3 || results[0].numel() == 0) {
       return {};
     }
-    bool has_floating = is_floating(at(results[0]).dtype());
-    std::vector<Tensor> operands;
-    for (const int number : i.in) {
-      operands.push_back(number < 0 ? Tensor() : at(number));
-      if (number >= 0) {
-        has_floating = has_floating || is_floating(at(number).dtype());
-        if (!is_computed(at(number)) ||
-            !compute_alike(at(number).dtype(), at(results[0]).dtype())) {
-          return {};
-        }
+    bool has_floating = is_floating(results[0].dtype());
+    const std::vector<Tensor> operands = shadow_.at(i.in);
+    for (const Tensor& x : operands) {
+      if (x && (!is_computed(x) || !compute_alike(x.dtype(), results[0].dtype()))) {
+        return {};
       }
+      has_floating = has_floating || (x && is_floating(x.dtype()));
     }
     const bool numbers =
         i.attributes.dynamic().size() <= 3 &&
@@ -155,9 +149,9 @@ class Finder {
       return {};
     }
     const Element element = i.op->element({*i.op, operands, i.attributes});
-    const bool fits = element.of_rows ? !i.op->in_place && is_row_of(at(results[0]))
+    const bool fits = element.of_rows ? !i.op->in_place && is_row_of(results[0])
                                       : results.size() == 1 && i.in.size() <= 3 &&
-                                            std::ranges::find(i.in, -1) == i.in.end();
+                                            std::ranges::find(i.in, TensorIndex()) == i.in.end();
     return fits ? element : Element{};
   }
 
@@ -171,10 +165,10 @@ class Finder {
 
   const Program& program_;
   const Shadow& shadow_;
-  std::vector<Access> accesses_;
+  ByPlace<Access> accesses_;
   std::vector<Chain> chains_;
   std::list<OpenChain> open_;  // the one that was added to last is the first
-  int place_ = 0;
+  PlaceIndex place_ = PlaceIndex(0);
   bool adjacent_ = false;  // nothing is between the first open chain's last call and this place
 };
 

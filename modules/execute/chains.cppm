@@ -22,16 +22,24 @@ struct Chain {
   /// Sums over rows are formed in blocks of so many, as the library's kernels form them.
   static constexpr std::int64_t row_block = 64;
 
+  struct Value;
+  struct Input;
+  struct Output;
+  using ValueIndex = Index<Value>;
+  using InputIndex = Index<Input>;
+  using OutputIndex = Index<Output>;
+
+  /// One of the chain's values, or one of its inputs; neither: it is absent.
   struct Operand {
-    bool is_value = false;  // one of `values`; else one of `inputs`
-    int index = 0;          // -1: it is absent
+    ValueIndex value = {};
+    InputIndex input = {};
   };
   struct ChainCall {
     const Instruction* instruction = nullptr;
-    int place = 0;
+    PlaceIndex place;
     Element element = {};
     int phase = 0;  // of a row: what an operator of rows reads is there before it begins
-    int first_value = 0;
+    std::vector<ValueIndex> results = {};
     std::vector<Operand> operands = {};
   };
   struct Value {
@@ -40,26 +48,26 @@ struct Chain {
     int phase = 0;
   };
   struct Input {
-    int number = 0;  // of the program's tensors
+    TensorIndex tensor;
     Spread spread = Spread::all;
     int last_phase = 0;  // that reads it
   };
   struct Output {
-    int value = 0;
-    int number = 0;
+    ValueIndex value;
+    TensorIndex tensor;
     bool is_made = false;     // by the chain, as an operator's new result
     bool is_written = false;  // by an operator that writes an operand: its version moves on
   };
   std::vector<ChainCall> calls = {};
-  std::vector<Value> values = {};
-  std::vector<Input> inputs = {};
-  std::vector<Output> outputs = {};
+  Table<ValueIndex, Value> values = {};
+  Table<InputIndex, Input> inputs = {};
+  Table<OutputIndex, Output> outputs = {};
   std::vector<MemoryIndex> inside = {};  // memories that nothing else uses: they are not needed
   std::int64_t rows = 1;
   std::int64_t columns = 1;
 
-  int first() const { return calls.front().place; }
-  int last() const { return calls.back().place; }
+  PlaceIndex first() const { return calls.front().place; }
+  PlaceIndex last() const { return calls.back().place; }
   int phases() const { return calls.back().phase + 1; }
   bool has_rows() const;
   bool in_double() const;
@@ -68,6 +76,10 @@ struct Chain {
   /// Workspace of all of them, one after the other.
   std::int64_t workspace() const;
 };
+
+using ChainIndex = Index<Chain>;
+template <class T>
+using ByChain = Table<ChainIndex, T>;
 
 /// All chains of at least two calls, in their order. They are computed where their last call is.
 std::vector<Chain> chains_of(const Program& program, const Shadow& shadow);

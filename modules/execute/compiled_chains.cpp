@@ -30,13 +30,13 @@ constexpr std::int64_t grain = 1 << 14;
 
 CompiledChains::CompiledChains(const Program& program) {
   const Shadow shadow = shadow_of(program);
-  at_.assign(index(shadow.places), -1);
-  chains_ = chains_of(program, shadow);
+  at_ = ByPlace<ChainIndex>(shadow.partners.size());
+  chains_ = ByChain<Chain>(chains_of(program, shadow));
   if (chains_.empty()) {
     missing_ = find_compiler().missing;
     return;
   }
-  const ChainCode code = code_of(program, chains_);
+  const ChainCode code = code_of(program, chains());
   GeneratedLibrary generated = generated_library(code.source);
   if (!generated.library) {
     missing_ = std::move(generated.missing);
@@ -44,17 +44,19 @@ CompiledChains::CompiledChains(const Program& program) {
     return;
   }
   library_ = std::move(generated.library);
-  for (std::size_t k = 0; k < chains_.size(); ++k) {
-    Ready& ready = ready_.emplace_back();
-    ready.function = reinterpret_cast<ChainFunction>(library_->find(code.names[k]));
-    ready.from.resize(chains_[k].inputs.size());
-    ready.to.resize(chains_[k].outputs.size());
-    if (chains_[k].workspace() > 0) {
-      ready.end = reinterpret_cast<ChainEnd>(library_->find(code.names[k] + "_end"));
+  for (const Chain& chain : chains_) {
+    const ChainIndex added = ready_.add({});
+    Ready& ready = ready_[added];
+    const std::string& name = code.names[static_cast<std::size_t>(added.number)];
+    ready.function = reinterpret_cast<ChainFunction>(library_->find(name));
+    ready.from.resize(chain.inputs.size());
+    ready.to.resize(chain.outputs.size());
+    if (chain.workspace() > 0) {
+      ready.end = reinterpret_cast<ChainEnd>(library_->find(name + "_end"));
     }
-    for (const Chain::ChainCall& call : chains_[k].calls) {
+    for (const Chain::ChainCall& call : chain.calls) {
       const Instruction& i = *call.instruction;
-      at_[index(call.place)] = static_cast<int>(k);
+      at_[call.place] = added;
       if (!i.bindings.empty()) {
         ready.bound.emplace_back(ready.numbers.size(), &i);
       }
@@ -77,10 +79,10 @@ CompiledKernels CompiledChains::summary() const {
   return all;
 }
 
-void CompiledChains::run(int chain, std::span<const Tensor> in, std::span<Tensor> out,
+void CompiledChains::run(ChainIndex chain, std::span<const Tensor> in, std::span<Tensor> out,
                          std::span<std::byte> workspace, const Bound& bound) {
-  const Chain& one = chains_[index(chain)];
-  Ready& ready = ready_[index(chain)];
+  const Chain& one = chains_[chain];
+  Ready& ready = ready_[chain];
   for (const auto& [at, instruction] : ready.bound) {
     std::ranges::copy(numbers_of(bound(*instruction)),
                       ready.numbers.begin() + static_cast<std::ptrdiff_t>(at));
@@ -92,12 +94,14 @@ void CompiledChains::run(int chain, std::span<const Tensor> in, std::span<Tensor
     ready.sums.clear();
     ready.ends.clear();
     std::byte* next = workspace.data();
-    for (std::size_t k = 0; k < out.size(); ++k) {
-      if (const std::int64_t bytes = one.bytes_of_sums(one.outputs[k]); bytes > 0) {
+    auto to = ready.to.begin();
+    for (const Chain::Output& output : one.outputs) {
+      if (const std::int64_t bytes = one.bytes_of_sums(output); bytes > 0) {
         ready.sums.push_back(next);
-        ready.ends.push_back(std::exchange(ready.to[k], next));
+        ready.ends.push_back(std::exchange(*to, next));
         next += bytes;
       }
+      ++to;
     }
   }
   const bool by_rows = one.rows > 1 || one.has_rows();
@@ -115,10 +119,12 @@ void CompiledChains::run(int chain, std::span<const Tensor> in, std::span<Tensor
     ready.end((one.rows + Chain::row_block - 1) / Chain::row_block, ready.sums.data(),
               ready.ends.data());
   }
-  for (std::size_t k = 0; k < out.size(); ++k) {
-    if (one.outputs[k].is_written) {
-      out[k].storage().bump_version();
+  auto to = out.begin();
+  for (const Chain::Output& output : one.outputs) {
+    if (output.is_written) {
+      to->storage().bump_version();
     }
+    ++to;
   }
 }
 

@@ -14,16 +14,17 @@ class CompiledChains {
  public:
   explicit CompiledChains(const Program& program);
 
-  std::span<const Chain> chains() const { return chains_; }
+  std::span<const Chain> chains() const { return {chains_.begin(), chains_.end()}; }
   /// Where nothing could be compiled, there are no chains.
   CompiledKernels summary() const;
-  /// The chain that the instruction at this place belongs to, or -1.
-  int at(int place) const { return at_[index(place)]; }
+  /// The chain that the instruction at this place belongs to; none: to no chain.
+  ChainIndex at(PlaceIndex place) const { return at_[place]; }
+  const Chain& chain(ChainIndex chain) const { return chains_[chain]; }
 
   using Bound = std::function<Attributes(const Instruction&)>;
   /// Computes a chain. `in`, `out`: its inputs and outputs in their order, on the CPU. `workspace`:
   /// Chain::workspace() bytes.
-  void run(int chain, std::span<const Tensor> in, std::span<Tensor> out,
+  void run(ChainIndex chain, std::span<const Tensor> in, std::span<Tensor> out,
            std::span<std::byte> workspace, const Bound& bound);
 
  private:
@@ -40,11 +41,11 @@ class CompiledChains {
     std::vector<void*> ends = {};
   };
 
-  std::vector<Chain> chains_;
-  std::vector<int> at_;
+  ByChain<Chain> chains_;
+  ByPlace<ChainIndex> at_;
   std::string missing_;
   std::shared_ptr<const plugin::FunctionLibrary> library_;
-  std::vector<Ready> ready_;  // by chain
+  ByChain<Ready> ready_;
 };
 
 }  // namespace tessera::graph

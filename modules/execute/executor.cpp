@@ -42,16 +42,16 @@ std::vector<std::map<std::size_t, OtherMemoryCalls>> other_memory_calls(const Pr
   std::vector<std::map<std::size_t, OtherMemoryCalls>> calls(program.sections.size());
   for (std::size_t s = 0; s < program.sections.size(); ++s) {
     const std::vector<Instruction>& instructions = program.sections[s].instructions;
-    std::map<int, std::size_t> known;  // after which instruction of the section, by number
+    std::map<TensorIndex, std::size_t> known;  // after which instruction of the section
     for (std::size_t at = 0; at < instructions.size(); ++at) {
       const Instruction& i = instructions[at];
       for (std::size_t k = 0; k < i.in.size() && i.kind == Kind::call; ++k) {
-        const int number = i.in[k];
-        if (number < 0 || !program.tensors[static_cast<std::size_t>(number)].elsewhere) {
+        const TensorIndex number = i.in[k];
+        if (!number.exists() || !program.tensors[number].elsewhere) {
           continue;
         }
         calls[s][at].put_away.push_back(number);
-        if (!i.op->in_place || !i.op->writes(i.op->place_of(k, i.in.size()).operand)) {
+        if (!i.writes(k)) {
           const auto after = known.find(number);
           const std::size_t first = after == known.end() ? 0 : after->second + 1;
           calls[s][std::max(first, at < ahead ? 0 : at - ahead)].requested.push_back(number);
@@ -110,14 +110,14 @@ std::vector<Tensor> Executor::arranged(const std::map<std::string, Tensor>& inpu
   return all;
 }
 
-void Executor::check_input(const std::string& name, int number, const Tensor& x) const {
+void Executor::check_input(const std::string& name, TensorIndex number, const Tensor& x) const {
   const bool distributed = x.is_distributed();
   if (!(distributed ? x.local() : x).is_contiguous()) {
     fail({.thing = "replay",
           .wrong = fmt::format("input '{}' is not contiguous", name),
           .advice = "pass contiguous(x)"});
   }
-  const ProgramTensor& expected = program().tensors[static_cast<std::size_t>(number)];
+  const ProgramTensor& expected = program().tensors[number];
   if (!(x.shape() == expected.shape) || x.dtype() != expected.dtype) {
     fail({.thing = "replay",
           .wrong = fmt::format("input '{}' has another shape or type", name),
@@ -170,15 +170,15 @@ Attributes Executor::bound(const Instruction& i, const StepVariables& variables)
   return i.op->arguments->from_values(values);
 }
 
-void Executor::rethrow(const Error& error, std::size_t section, std::size_t instruction,
-                       std::span<const Tensor> tensors) const {
+void Executor::rethrow(const Error& error, ProgramPlace place,
+                       const ByTensor<Tensor>& tensors) const {
   if (const auto* const failed = dynamic_cast<const GuardFailed*>(&error)) {
-    complete_communication(program(), section, instruction, tensors);
+    complete_communication(program(), place, tensors);
     std::size_t number = 0;
-    for (std::size_t s = 0; s <= section; ++s) {
+    for (std::size_t s = 0; s <= place.section; ++s) {
       const std::vector<Instruction>& all = program().sections[s].instructions;
       const auto end =
-          s == section ? all.begin() + static_cast<std::ptrdiff_t>(instruction) : all.end();
+          s == place.section ? all.begin() + static_cast<std::ptrdiff_t>(place.at) : all.end();
       number += static_cast<std::size_t>(
           std::count_if(all.begin(), end, std::mem_fn(&Instruction::is_guard)));
     }
@@ -187,12 +187,12 @@ void Executor::rethrow(const Error& error, std::size_t section, std::size_t inst
   if (typeid(error) != typeid(Error)) {
     throw;  // another rank's
   }
-  const Section& one = program().sections[section];
-  const Instruction& i = one.instructions[instruction];
+  const Section& one = program().sections[place.section];
+  const Instruction& i = one.instructions[place.at];
   const std::string read =
       i.kind == Kind::check ? fmt::format("of {}: ", read_in_words(program(), i)) : std::string();
   throw Error(fmt::format("replay: section '{}', instruction {} ({}): {}{}", name_of(one.kind),
-                          instruction + 1, to_text(program(), i), read, error.what()),
+                          place.at + 1, to_text(program(), i), read, error.what()),
               error.kind());
 }
 
@@ -209,19 +209,21 @@ std::string described(const ResultShape& x, const SpecHandle& spec) {
                          : fmt::format("{}{}", name_of(x.dtype), to_string(x.shape));
 }
 
-void set_result(const Program& program, int number, Tensor x, std::span<Tensor> tensors) {
-  const ProgramTensor& expected = program.tensors[static_cast<std::size_t>(number)];
+void set_result(const Program& program, TensorIndex number, Tensor x, ByTensor<Tensor>& tensors) {
+  const ProgramTensor& expected = program.tensors[number];
   if (!(x.shape() == expected.shape) || x.dtype() != expected.dtype || x.spec() != expected.spec) {
-    fail(fmt::format("%{} is {} (expected {})", number, described({x.shape(), x.dtype()}, x.spec()),
+    fail(fmt::format("{} is {} (expected {})", to_text(number),
+                     described({x.shape(), x.dtype()}, x.spec()),
                      described(expected, expected.spec)));
   }
-  tensors[static_cast<std::size_t>(number)] = std::move(x);
+  tensors[number] = std::move(x);
 }
 
 /// Makes a tensor of memory: this rank's part of it, which is distributed then.
 template <class Make>
-void set_memory(const Program& program, int number, std::span<Tensor> tensors, const Make& make) {
-  const ProgramTensor& x = program.tensors[static_cast<std::size_t>(number)];
+void set_memory(const Program& program, TensorIndex number, ByTensor<Tensor>& tensors,
+                const Make& make) {
+  const ProgramTensor& x = program.tensors[number];
   const Tensor part = make(x.spec == nullptr ? static_cast<const ResultShape&>(x)
                                              : ResultShape{local_shape(*x.spec), x.dtype});
   set_result(program, number, x.spec == nullptr ? part : make_distributed(part, x.spec), tensors);
@@ -231,28 +233,26 @@ void set_memory(const Program& program, int number, std::span<Tensor> tensors, c
 
 void run_in_scope(const Program& program, const Instruction& instruction,
                   const std::function<void()>& body) {
-  const ProgramScope& from = program.scopes[static_cast<std::size_t>(instruction.scope)];
+  const ProgramScope& from = program.scopes[instruction.scope];
   const ModuleScope module(from.module.empty() ? nullptr : interned_name(from.module));
   from.phase == Phase::none ? body() : run_phase(name_of(from.phase), body);
 }
 
 void execute(const Program& program, const Instruction& i, const Attributes& arguments,
-             std::span<Tensor> tensors, Device device) {
-  const auto part = [&]() -> const Tensor& {
-    return local_of(tensors[static_cast<std::size_t>(i.in[0])]);
-  };
+             ByTensor<Tensor>& tensors, Device device) {
+  const auto part = [&]() -> const Tensor& { return local_of(tensors[i.in[0]]); };
   switch (i.kind) {
     case Kind::call: {
       InlineVector<Tensor, 8> operands;
-      for (const int number : i.in) {
-        operands.push_back(number < 0 ? Tensor() : tensors[static_cast<std::size_t>(number)]);
+      for (const TensorIndex number : i.in) {
+        operands.push_back(number.exists() ? tensors[number] : Tensor());
       }
       const std::span<const Tensor> in(operands.begin(), operands.size());
       Tensors out = program.level == ModeLevel::below_distribution
                         ? call_kernel(*i.op, in, arguments)
                         : call(*i.op, in, arguments);
       for (std::size_t k = 0; k < i.out.size(); ++k) {
-        if (i.out[k] >= 0) {
+        if (i.out[k].exists()) {
           set_result(program, i.out[k], std::move(out[k]), tensors);
         }
       }

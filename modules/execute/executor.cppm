@@ -21,8 +21,8 @@ class OtherMemory {
 
 /// Requests of an executor to an OtherMemory at an instruction.
 struct OtherMemoryCalls {
-  std::vector<int> requested = {};  // before it: tensors that an instruction after it reads
-  std::vector<int> put_away = {};   // after it: tensors that it has used
+  std::vector<TensorIndex> requested = {};  // before it: what an instruction after it reads
+  std::vector<TensorIndex> put_away = {};   // after it: what it has used
 };
 /// By section and instruction. Values are requested some instructions before they are read.
 std::vector<std::map<std::size_t, OtherMemoryCalls>> other_memory_calls(const Program& program);
@@ -64,25 +64,25 @@ class Executor {
 
  protected:
   /// Errors: x does not fit an input of the program.
-  void check_input(const std::string& name, int number, const Tensor& x) const;
+  void check_input(const std::string& name, TensorIndex number, const Tensor& x) const;
   /// Error: the program has none of this kind.
   std::size_t section_of(SectionKind kind) const;
   /// The arguments of a call in this step. Error: a variable has no value.
   static Attributes bound(const Instruction& instruction, const StepVariables& variables);
   /// An error of an instruction, with its place in the program.
-  /// `tensors`: what the step has made, by number. A guard that has failed is thrown on as such,
+  /// `tensors`: what the step has made. A guard that has failed is thrown on as such,
   /// after what was issued is complete.
-  [[noreturn]] void rethrow(const Error& error, std::size_t section, std::size_t instruction,
-                            std::span<const Tensor> tensors) const;
+  [[noreturn]] void rethrow(const Error& error, ProgramPlace place,
+                            const ByTensor<Tensor>& tensors) const;
   void move_streams() const;
 };
 
-/// Executes an instruction on `tensors` (by number) and adds its results to them: through the
+/// Executes an instruction on `tensors` and adds its results to them: through the
 /// dispatcher in a program above distribution, by kernels below it. `arguments`: of its operator.
 /// `device`: of tensors that it makes. Errors: those of the operator; a result has another shape,
 /// type or layout than the program says.
 void execute(const Program& program, const Instruction& instruction, const Attributes& arguments,
-             std::span<Tensor> tensors, Device device);
+             ByTensor<Tensor>& tensors, Device device);
 /// Runs `body` in the phase and module of an instruction.
 void run_in_scope(const Program& program, const Instruction& instruction,
                   const std::function<void()>& body);

@@ -27,8 +27,8 @@ GuardFailed::GuardFailed(const GuardValue& recorded, std::size_t number, double 
       number_(number),
       now_(now) {}
 
-void complete_communication(const Program& program, std::size_t section, std::size_t instruction,
-                            std::span<const Tensor> tensors) {
+void complete_communication(const Program& program, ProgramPlace until,
+                            const ByTensor<Tensor>& tensors) {
   const Op& wait = find_op("wait");
   for (const Tensor& x : tensors) {
     if (x && x.storage().pending() != nullptr) {
@@ -39,9 +39,9 @@ void complete_communication(const Program& program, std::size_t section, std::si
   const Op& readers = find_op("wait_readers");
   const ArgumentField& group = readers.arguments->fields[0];
   std::set<std::string> done;
-  for (std::size_t s = 0; s <= section; ++s) {
+  for (std::size_t s = 0; s <= until.section; ++s) {
     const std::vector<Instruction>& instructions = program.sections[s].instructions;
-    const std::size_t end = s == section ? instruction : instructions.size();
+    const std::size_t end = s == until.section ? until.at : instructions.size();
     for (std::size_t n = 0; n < end; ++n) {
       const Instruction& i = instructions[n];
       if (i.kind != Kind::call || i.op->communicates == Communicates::none ||
@@ -50,9 +50,8 @@ void complete_communication(const Program& program, std::size_t section, std::si
       }
       const auto& fields = i.op->arguments->fields;
       const auto field = std::ranges::find(fields, group.type, &ArgumentField::type);
-      const auto held = std::ranges::find_if(i.in, [&](int number) {
-        return number >= 0 && tensors[static_cast<std::size_t>(number)].defined();
-      });
+      const auto held = std::ranges::find_if(
+          i.in, [&](TensorIndex number) { return number.exists() && tensors[number].defined(); });
       if (field == fields.end() || held == i.in.end()) {
         continue;
       }
@@ -60,7 +59,7 @@ void complete_communication(const Program& program, std::size_t section, std::si
       const Attributes arguments = readers.arguments->from_values(
           std::vector{given[static_cast<std::size_t>(field - fields.begin())]});
       if (done.insert(print_arguments(readers, arguments)).second) {
-        call_kernel(readers, {&tensors[static_cast<std::size_t>(*held)], 1}, arguments);
+        call_kernel(readers, {&tensors[*held], 1}, arguments);
       }
     }
   }

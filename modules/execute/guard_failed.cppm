@@ -23,7 +23,7 @@ class GuardFailed : public Error {
 
 /// Completes what a step that is given up has issued: all ranks do so at the same guard. Memory of
 /// `tensors` is free for others then.
-void complete_communication(const Program& program, std::size_t section, std::size_t instruction,
-                            std::span<const Tensor> tensors);
+void complete_communication(const Program& program, ProgramPlace until,
+                            const ByTensor<Tensor>& tensors);
 
 }  // namespace tessera

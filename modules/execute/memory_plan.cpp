@@ -13,6 +13,7 @@ module;
 module tessera.execute;
 
 import tessera.base;
+import tessera.program;
 
 namespace tessera::graph {
 namespace {
@@ -26,7 +27,7 @@ bool overlap(const MemoryPiece& a, const MemoryPiece& b) {
 }
 
 std::int64_t most_at_once(std::span<const MemoryPiece> pieces, std::int64_t alignment) {
-  std::map<int, std::int64_t> changes;
+  std::map<PlaceIndex, std::int64_t> changes;
   for (const MemoryPiece& piece : pieces) {
     changes[piece.first] += aligned(piece.bytes, alignment);
     changes[piece.last + 1] -= aligned(piece.bytes, alignment);
@@ -47,7 +48,7 @@ MemoryPlan plan_memory(std::span<const MemoryPiece> pieces, std::int64_t alignme
     if (piece.bytes < 0 || piece.last < piece.first) {
       fail({.thing = "memory plan",
             .wrong = fmt::format("a piece of {} bytes is needed from place {} to {}", piece.bytes,
-                                 piece.first, piece.last),
+                                 piece.first.number, piece.last.number),
             .expected = "at least 0 bytes, and an end that is not before the beginning"});
     }
   }

@@ -1,14 +1,15 @@
 export module tessera.execute:memory_plan;
 
 import tessera.base;
+import tessera.program;
 
 export namespace tessera::graph {
 
 /// Memory that is needed from one place of a program to another one, both included.
 struct MemoryPiece {
   std::int64_t bytes = 0;
-  int first = 0;
-  int last = 0;
+  PlaceIndex first;
+  PlaceIndex last;
 };
 
 /// Where each piece is in one block of memory. Pieces that are needed at the same place of the

@@ -93,7 +93,7 @@ bool OpenChain::is_made(MemoryIndex memory) const {
 }
 
 bool OpenChain::leads_to(const Instruction& i) const {
-  return std::ranges::any_of(i.in, [&](int number) { return is_made(memory(number)); });
+  return std::ranges::any_of(i.in, [&](TensorIndex number) { return is_made(memory(number)); });
 }
 
 bool OpenChain::conflicts(const Access& access) const {
@@ -106,13 +106,13 @@ bool OpenChain::conflicts(const Access& access) const {
          std::ranges::any_of(access.writes, is_used);
 }
 
-bool OpenChain::add(const Instruction& i, int place, const Element& element) {
+bool OpenChain::add(const Instruction& i, PlaceIndex place, const Element& element) {
   const bool of_rows = element.of_rows;
-  const std::vector<int> results = results_of(i);
-  const Tensor& result = at(results[0]);
+  const std::vector<TensorIndex> results = results_of(i);
+  const Tensor& result = shadow_.at(results[0]);
   if (!chain_.calls.empty() && (result.numel() != count_ || chain_.calls.size() == most_calls ||
                                 chain_.inputs.size() + i.in.size() > most_inputs ||
-                                !compute_alike(result.dtype(), chain_.values.front().dtype))) {
+                                !compute_alike(result.dtype(), chain_.values.begin()->dtype))) {
     return false;
   }
   std::int64_t columns = of_rows ? result.shape().back() : columns_;
@@ -121,14 +121,14 @@ bool OpenChain::add(const Instruction& i, int place, const Element& element) {
   }
   std::vector<Spread> spreads;
   for (std::size_t k = 0; k < i.in.size(); ++k) {
-    const int number = i.in[k];
-    if (number < 0) {
+    const TensorIndex number = i.in[k];
+    if (!number.exists()) {
       spreads.push_back(Spread::one);
       continue;
     }
-    const auto spreading =
-        of_rows ? spreading_in_rows(at(number), result, marked(element.whole, k, Spread::columns))
-                : spreading_of(at(number), result.shape());
+    const auto spreading = of_rows ? spreading_in_rows(shadow_.at(number), result,
+                                                       marked(element.whole, k, Spread::columns))
+                                   : spreading_of(shadow_.at(number), result.shape());
     if (!spreading || (spreading->columns != 0 && columns != 0 && spreading->columns != columns) ||
         // Other elements of what the chain computes.
         (is_made(memory(number)) && !is_value_at(number, spreading->spread))) {
@@ -139,9 +139,9 @@ bool OpenChain::add(const Instruction& i, int place, const Element& element) {
   }
   std::vector<Spread> made(results.size(), Spread::all);
   for (std::size_t k = 0; k < results.size(); ++k) {
-    const auto spreading =
-        of_rows ? spreading_in_rows(at(results[k]), result, marked(element.sums, k, Spread::sums))
-                : std::optional(Spreading{});
+    const auto spreading = of_rows ? spreading_in_rows(shadow_.at(results[k]), result,
+                                                       marked(element.sums, k, Spread::sums))
+                                   : std::optional(Spreading{});
     if (!spreading || !may_write(results[k])) {
       return false;
     }
@@ -149,24 +149,21 @@ bool OpenChain::add(const Instruction& i, int place, const Element& element) {
   }
   columns_ = columns;
   count_ = result.numel();
-  Chain::ChainCall call{.instruction = &i,
-                        .place = place,
-                        .element = element,
-                        .phase = next_phase(of_rows),
-                        .first_value = static_cast<int>(chain_.values.size())};
+  Chain::ChainCall call{
+      .instruction = &i, .place = place, .element = element, .phase = next_phase(of_rows)};
   for (std::size_t k = 0; k < i.in.size(); ++k) {
     call.operands.push_back(operand(i.in[k], spreads[k], call.phase));
   }
   for (std::size_t k = 0; k < results.size(); ++k) {
     Value& value =
         values_
-            .try_emplace(where(results[k]), Value{.number = results[k], .is_made = !i.op->in_place})
+            .try_emplace(where(results[k]), Value{.tensor = results[k], .is_made = !i.op->in_place})
             .first->second;
-    value.value = static_cast<int>(chain_.values.size());
+    value.value = chain_.values.add(
+        {.dtype = shadow_.at(results[k]).dtype(), .spread = made[k], .phase = call.phase});
+    call.results.push_back(value.value);
     value.is_written = value.is_written || (i.op->in_place && !i.op->keeps_versions);
     made_.push_back(memory(results[k]));
-    chain_.values.push_back(
-        {.dtype = at(results[k]).dtype(), .spread = made[k], .phase = call.phase});
   }
   chain_.calls.push_back(std::move(call));
   return true;
@@ -181,11 +178,11 @@ std::optional<Chain> OpenChain::closed() {
   for (const auto& [at, made] : values_) {
     const Memory& m = shadow_.memories[at.memory];
     if (m.is_input || m.is_output || m.read_later || m.last > chain_.last() ||
-        chain_.values[index(made.value)].spread == Spread::sums) {
-      chain_.outputs.push_back({.value = made.value,
-                                .number = made.number,
-                                .is_made = made.is_made,
-                                .is_written = made.is_written});
+        chain_.values[made.value].spread == Spread::sums) {
+      chain_.outputs.add({.value = made.value,
+                          .tensor = made.tensor,
+                          .is_made = made.is_made,
+                          .is_written = made.is_written});
     } else if (made.is_made) {
       chain_.inside.push_back(at.memory);
     }
@@ -194,12 +191,12 @@ std::optional<Chain> OpenChain::closed() {
   return std::move(chain_);
 }
 
-bool OpenChain::is_value_at(int number, Spread spread) const {
+bool OpenChain::is_value_at(TensorIndex number, Spread spread) const {
   const auto found = values_.find(where(number));
   if (found == values_.end()) {
     return false;
   }
-  const Spread made = chain_.values[index(found->second.value)].spread;
+  const Spread made = chain_.values[found->second.value].spread;
   return made == Spread::all ? is_whole(spread) : made == Spread::rows && spread == made;
 }
 
@@ -211,7 +208,7 @@ int OpenChain::next_phase(bool of_rows) const {
   return before.phase + (of_rows || before.element.of_rows ? 1 : 0);
 }
 
-bool OpenChain::may_write(int number) const {
+bool OpenChain::may_write(TensorIndex number) const {
   const MemoryIndex written = memory(number);
   return std::ranges::all_of(
              read_,
@@ -224,30 +221,29 @@ bool OpenChain::may_write(int number) const {
          });
 }
 
-Chain::Operand OpenChain::operand(int number, Spread spread, int phase) {
-  if (number < 0) {
-    return {.index = -1};
+Chain::Operand OpenChain::operand(TensorIndex number, Spread spread, int phase) {
+  if (!number.exists()) {
+    return {};
   }
   if (is_value_at(number, spread)) {
-    return {.is_value = true, .index = values_.at(where(number)).value};
+    return {.value = values_.at(where(number)).value};
   }
-  const auto [found, fresh] =
-      read_.try_emplace({where(number), spread}, static_cast<int>(chain_.inputs.size()));
+  const auto [found, fresh] = read_.try_emplace({where(number), spread}, chain_.inputs.next());
   if (fresh) {
-    chain_.inputs.push_back({.number = number, .spread = spread});
+    chain_.inputs.add({.tensor = number, .spread = spread});
   }
-  chain_.inputs[index(found->second)].last_phase = phase;
-  return {.is_value = false, .index = found->second};
+  chain_.inputs[found->second].last_phase = phase;
+  return {.input = found->second};
 }
 
 bool Chain::has_rows() const {
   return std::ranges::any_of(calls, [](const ChainCall& call) { return call.element.of_rows; });
 }
 
-bool Chain::in_double() const { return values.front().dtype == DType::f64; }
+bool Chain::in_double() const { return values.begin()->dtype == DType::f64; }
 
 std::int64_t Chain::bytes_of_sums(const Output& output) const {
-  if (values[index(output.value)].spread != Spread::sums) {
+  if (values[output.value].spread != Spread::sums) {
     return 0;
   }
   const std::int64_t blocks = (rows + row_block - 1) / row_block;

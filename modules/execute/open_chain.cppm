@@ -15,8 +15,8 @@ inline constexpr std::int64_t small_count = 4096;
 inline bool compute_alike(DType a, DType b) { return (a == DType::f64) == (b == DType::f64); }
 
 /// The tensors that a call writes or makes.
-inline std::vector<int> results_of(const Instruction& i) {
-  return i.op->in_place ? std::vector<int>{i.in[0]} : i.out;
+inline std::vector<TensorIndex> results_of(const Instruction& i) {
+  return i.op->in_place ? std::vector<TensorIndex>{i.in[0]} : i.out;
 }
 
 /// Where a tensor is.
@@ -40,47 +40,46 @@ class OpenChain {
   bool conflicts(const Access& access) const;
 
   /// False: the call does not fit what is there.
-  bool add(const Instruction& i, int place, const Element& element);
+  bool add(const Instruction& i, PlaceIndex place, const Element& element);
 
   /// The chain, if it is one.
   std::optional<Chain> closed();
 
  private:
   struct Value {
-    int value = 0;
-    int number = 0;
+    Chain::ValueIndex value = {};
+    TensorIndex tensor;
     bool is_made = false;
     bool is_written = false;
   };
 
-  const Tensor& at(int number) const { return shadow_.tensors[index(number)]; }
-  MemoryIndex memory(int number) const { return shadow_.memory(number); }
+  MemoryIndex memory(TensorIndex number) const { return shadow_.memory(number); }
   bool is_made(MemoryIndex memory) const;
-  Where where(int number) const {
-    const Tensor& x = at(number);
+  Where where(TensorIndex number) const {
+    const Tensor& x = shadow_.at(number);
     return {memory(number), x.offset() * static_cast<std::int64_t>(size_of(x.dtype())), x.dtype()};
   }
   bool is_whole(Spread spread) const {
     return spread == Spread::all || (spread == Spread::one && count_ == 1);
   }
   /// Whether a value is at each element of an operand that is spread so.
-  bool is_value_at(int number, Spread spread) const;
+  bool is_value_at(TensorIndex number, Spread spread) const;
 
   /// An operator of rows has a phase of its own.
   int next_phase(bool of_rows) const;
 
   /// Whether writing the tensor changes no other elements that the chain has read or written.
-  bool may_write(int number) const;
+  bool may_write(TensorIndex number) const;
 
-  Chain::Operand operand(int number, Spread spread, int phase);
+  Chain::Operand operand(TensorIndex number, Spread spread, int phase);
 
   const Shadow& shadow_;
   Chain chain_;
   std::int64_t columns_ = 0;  // 0: any
   std::int64_t count_ = 0;
-  std::map<Where, Value> values_;                 // what was computed last
-  std::map<std::pair<Where, Spread>, int> read_;  // inputs
-  std::vector<MemoryIndex> made_;                 // memories that are written
+  std::map<Where, Value> values_;  // what was computed last
+  std::map<std::pair<Where, Spread>, Chain::InputIndex> read_;
+  std::vector<MemoryIndex> made_;  // memories that are written
 };
 
 }  // namespace tessera::graph

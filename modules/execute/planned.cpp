@@ -69,7 +69,7 @@ void Planned::begin_in_order(std::span<const Tensor> inputs) {
     s.steps = std::make_unique<PlannedSteps>(
         s.program, device, device == cpu ? s.compiled.get() : nullptr, s.elsewhere.get());
   }
-  s.steps->begin(inputs, [&](const std::string& name, int number, const Tensor& x) {
+  s.steps->begin(inputs, [&](const std::string& name, TensorIndex number, const Tensor& x) {
     check_input(name, number, x);
   });
 }
@@ -81,12 +81,11 @@ void Planned::run(SectionKind section, const StepVariables& variables) {
     return;
   }
   const NoGrad no_grad;
-  const std::size_t at = section_of(section);
-  std::size_t instruction = 0;
+  ProgramPlace place{.section = section_of(section)};
   try {
-    s.steps->run(at, instruction, [&](const Instruction& i) { return bound(i, variables); });
+    s.steps->run(place, [&](const Instruction& i) { return bound(i, variables); });
   } catch (const Error& error) {
-    rethrow(error, at, instruction, s.steps->tensors());
+    rethrow(error, place, s.steps->tensors());
   }
 }
 

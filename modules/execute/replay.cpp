@@ -24,30 +24,31 @@ import tessera.program;
 namespace tessera {
 struct Replay::State {
   Program program;
-  /// By section and instruction: the numbers that nothing later uses.
-  std::vector<std::vector<std::vector<int>>> last_uses;
-  /// By number: whether other ranks read the tensor, because ranks reduce it.
-  std::vector<bool> peers_read;
-  std::vector<Tensor> tensors;
+  /// By section and instruction: the tensors that nothing later uses.
+  std::vector<std::vector<std::vector<TensorIndex>>> last_uses;
+  /// Whether other ranks read the tensor, because ranks reduce it.
+  ByTensor<bool> peers_read;
+  ByTensor<Tensor> tensors;
   std::shared_ptr<OtherMemory> elsewhere;
   std::vector<std::map<std::size_t, OtherMemoryCalls>> other_memory;
 
   void find_last_uses() {
-    std::set<int> used;
+    std::set<TensorIndex> used;
     for (const auto& [name, number] : program.outputs) {
       used.insert(number);
     }
     for (const auto& [name, input] : program.inputs) {
-      used.insert(input.number);  // they go at the end
+      used.insert(input.tensor);  // they go at the end
     }
     last_uses.resize(program.sections.size());
     for (std::size_t s = program.sections.size(); s-- > 0;) {
       const std::vector<Instruction>& instructions = program.sections[s].instructions;
       last_uses[s].resize(instructions.size());
       for (std::size_t i = instructions.size(); i-- > 0;) {
-        for (const std::vector<int>* numbers : {&instructions[i].in, &instructions[i].out}) {
-          for (const int number : *numbers) {
-            if (number >= 0 && used.insert(number).second) {
+        for (const std::vector<TensorIndex>* numbers :
+             {&instructions[i].in, &instructions[i].out}) {
+          for (const TensorIndex number : *numbers) {
+            if (number.exists() && used.insert(number).second) {
               last_uses[s][i].push_back(number);
             }
           }
@@ -58,16 +59,11 @@ struct Replay::State {
 
   /// Whether a result of the instruction is read by other ranks.
   bool is_for_peers(const Instruction& i) const {
-    return std::ranges::any_of(i.out, [&](int number) {
-      return number >= 0 && peers_read[static_cast<std::size_t>(number)];
-    });
+    return std::ranges::any_of(
+        i.out, [&](TensorIndex number) { return number.exists() && peers_read[number]; });
   }
 
-  Tensor& at(int number) { return tensors[static_cast<std::size_t>(number)]; }
-
-  bool is_elsewhere(int number) const {
-    return program.tensors[static_cast<std::size_t>(number)].elsewhere;
-  }
+  bool is_elsewhere(TensorIndex number) const { return program.tensors[number].elsewhere; }
 
   /// Executes an instruction of a section, and what the other memory is asked for around it.
   void execute(std::size_t section, std::size_t i, const StepVariables& variables) {
@@ -77,20 +73,18 @@ struct Replay::State {
       execute(instruction, variables);
       return;
     }
-    for (const int number : asked->second.requested) {
-      elsewhere->request(at(number));
+    for (const TensorIndex number : asked->second.requested) {
+      elsewhere->request(tensors[number]);
     }
     execute(instruction, variables);
-    for (const int number : asked->second.put_away) {
-      elsewhere->put_away(at(number));
+    for (const TensorIndex number : asked->second.put_away) {
+      elsewhere->put_away(tensors[number]);
     }
   }
 
   Device device() const {
     const auto any = program.inputs.begin();
-    return any == program.inputs.end()
-               ? cpu
-               : tensors[static_cast<std::size_t>(any->second.number)].device();
+    return any == program.inputs.end() ? cpu : tensors[any->second.tensor].device();
   }
 
   void execute(const Instruction& i, const StepVariables& variables) {
@@ -99,8 +93,8 @@ struct Replay::State {
       scope.emplace();
     }
     if (i.kind == Instruction::Kind::empty && is_elsewhere(i.out[0])) {
-      const ProgramTensor& x = program.tensors[static_cast<std::size_t>(i.out[0])];
-      at(i.out[0]) = allocate_elsewhere(elsewhere.get(), x, device());
+      const ProgramTensor& x = program.tensors[i.out[0]];
+      tensors[i.out[0]] = allocate_elsewhere(elsewhere.get(), x, device());
     } else if (i.bindings.empty()) {
       tessera::execute(program, i, i.attributes, tensors, device());
     } else {
@@ -128,11 +122,11 @@ Replay::~Replay() = default;
 const Program& Replay::program() const { return state_->program; }
 
 void Replay::begin_in_order(std::span<const Tensor> inputs) {
-  std::vector<Tensor> tensors(state_->program.tensors.size());
+  ByTensor<Tensor> tensors(state_->program.tensors.size());
   std::size_t at = 0;
   for (const auto& [name, input] : state_->program.inputs) {
-    check_input(name, input.number, inputs[at]);
-    tensors[static_cast<std::size_t>(input.number)] = inputs[at++];
+    check_input(name, input.tensor, inputs[at]);
+    tensors[input.tensor] = inputs[at++];
   }
   state_->tensors = std::move(tensors);
 }
@@ -146,20 +140,20 @@ void Replay::run(SectionKind section, const StepVariables& variables) {
     try {
       s.execute(at, i, variables);
     } catch (const Error& error) {
-      rethrow(error, at, i, s.tensors);
+      rethrow(error, {at, i}, s.tensors);
     }
-    for (const int number : s.last_uses[at][i]) {
-      s.at(number) = Tensor();
+    for (const TensorIndex number : s.last_uses[at][i]) {
+      s.tensors[number] = Tensor();
     }
   }
 }
 
 const Tensor& Replay::output(const std::string& name) const {
   const auto found = state_->program.outputs.find(name);
-  if (found == state_->program.outputs.end() || !state_->at(found->second)) {
+  if (found == state_->program.outputs.end() || !state_->tensors[found->second]) {
     fail({.thing = "replay", .wrong = fmt::format("there is no output '{}' yet", name)});
   }
-  return state_->at(found->second);
+  return state_->tensors[found->second];
 }
 
 void Replay::end() {

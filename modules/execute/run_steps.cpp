@@ -35,24 +35,23 @@ Tensors views_of(const Instruction& i, const ProgramTensor& shape, const Tensor&
 
 }  // namespace
 
-void PlannedSteps::set(int number, Tensor x) {
-  Tensor& own = tensors_[index(number)];
+void PlannedSteps::set(TensorIndex number, Tensor x) {
+  Tensor& own = tensors_[number];
   own = std::move(x);
-  for (Tensor* const slot : slots_[index(number)]) {
+  for (Tensor* const slot : slots_[number]) {
     *slot = own;
   }
-  for (const Instruction* const view : views_[index(number)]) {
-    const Tensors made =
-        own ? views_of(*view, program_.tensors[index(view->out[0])], own) : Tensors();
+  for (const Instruction* const view : views_[number]) {
+    const Tensors made = own ? views_of(*view, program_.tensors[view->out[0]], own) : Tensors();
     for (std::size_t k = 0; k < view->out.size(); ++k) {
       set(view->out[k], own ? made[k] : Tensor());
     }
   }
 }
 
-void PlannedSteps::drop(int number) noexcept {
-  tensors_[index(number)] = Tensor();
-  for (Tensor* const slot : slots_[index(number)]) {
+void PlannedSteps::drop(TensorIndex number) noexcept {
+  tensors_[number] = Tensor();
+  for (Tensor* const slot : slots_[number]) {
     *slot = Tensor();
   }
 }
@@ -60,9 +59,9 @@ void PlannedSteps::drop(int number) noexcept {
 void PlannedSteps::begin(std::span<const Tensor> given, const CheckInput& check) {
   std::size_t at = 0;
   for (const auto& [name, input] : program_.inputs) {
-    const int number = input.number;
+    const TensorIndex number = input.tensor;
     const Tensor& x = given[at++];
-    const Tensor& before = tensors_[index(number)];
+    const Tensor& before = tensors_[number];
     const bool same = before && &before.storage() == &x.storage() &&
                       before.offset() == x.offset() && before.shape() == x.shape() &&
                       before.dtype() == x.dtype() && x.is_contiguous();
@@ -110,8 +109,8 @@ void PlannedSteps::run_kernel(PlannedStep& step, const Attributes& attributes) {
   }
 }
 
-Tensor PlannedSteps::allocated(int number) const {
-  const ProgramTensor& x = program_.tensors[index(number)];
+Tensor PlannedSteps::allocated(TensorIndex number) const {
+  const ProgramTensor& x = program_.tensors[number];
   return x.elsewhere ? allocate_elsewhere(elsewhere_, x, device_)
                      : empty(x.shape, x.dtype, device_);
 }
@@ -126,7 +125,7 @@ void PlannedSteps::execute(PlannedStep& step, const Bound& bound) {
       const Instruction& i = *step.source;
       const Tensors out = call_kernel(*i.op, step.in, i.bindings.empty() ? i.attributes : bound(i));
       for (std::size_t k = 0; k < i.out.size(); ++k) {
-        if (i.out[k] >= 0) {
+        if (i.out[k].exists()) {
           set(i.out[k], out[k]);
         }
       }
@@ -139,7 +138,7 @@ void PlannedSteps::execute(PlannedStep& step, const Bound& bound) {
     case StepKind::fill:
     case StepKind::kernel:
     case StepKind::chain:
-      for (const int number : step.allocated) {
+      for (const TensorIndex number : step.allocated) {
         set(number, allocated(number));
       }
       if (step.kind == StepKind::fill) {
@@ -165,22 +164,22 @@ void PlannedSteps::execute(PlannedStep& step, const Bound& bound) {
   }
 }
 
-void PlannedSteps::run(std::size_t section, std::size_t& instruction, const Bound& bound) {
-  for (PlannedStep& step : sections_[section]) {
-    instruction = step.instruction;
+void PlannedSteps::run(ProgramPlace& place, const Bound& bound) {
+  for (PlannedStep& step : sections_[place.section]) {
+    place.at = step.instruction;
     if (step.other_memory == nullptr) {
       execute(step, bound);
     } else {
-      for (const int number : step.other_memory->requested) {
-        elsewhere_->request(tensors_[index(number)]);
+      for (const TensorIndex number : step.other_memory->requested) {
+        elsewhere_->request(tensors_[number]);
       }
       execute(step, bound);
-      for (const int number : step.other_memory->put_away) {
-        elsewhere_->put_away(tensors_[index(number)]);
+      for (const TensorIndex number : step.other_memory->put_away) {
+        elsewhere_->put_away(tensors_[number]);
       }
     }
     for (const MemoryIndex memory : step.dropped) {
-      for (const int number : numbers_[memory]) {
+      for (const TensorIndex number : numbers_[memory]) {
         drop(number);
       }
     }
@@ -189,11 +188,11 @@ void PlannedSteps::run(std::size_t section, std::size_t& instruction, const Boun
 
 void PlannedSteps::end(bool failed) noexcept {
   for (const MemoryIndex m : numbers_.keys()) {
-    for (const int number : numbers_[m]) {
+    for (const TensorIndex number : numbers_[m]) {
       if (block_.offsets[m] < 0 && !shadow_.memories[m].is_input) {
         drop(number);
-      } else if (failed && tensors_[index(number)]) {
-        tensors_[index(number)].storage().take_pending();
+      } else if (failed && tensors_[number]) {
+        tensors_[number].storage().take_pending();
       }
     }
   }

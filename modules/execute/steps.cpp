@@ -66,10 +66,10 @@ PlannedSteps::PlannedSteps(const Program& program, Device device, CompiledChains
   memory_.block_bytes = block_.bytes;
   memory_.least_bytes = block_.least;
 
-  numbers_ = ByMemory<std::vector<int>>(shadow_.memories.size());
-  for (std::size_t n = 0; n < program.tensors.size(); ++n) {
-    if (shadow_.memory_of[n].exists()) {
-      numbers_[shadow_.memory_of[n]].push_back(static_cast<int>(n));
+  numbers_ = ByMemory<std::vector<TensorIndex>>(shadow_.memories.size());
+  for (const TensorIndex number : program.tensors.keys()) {
+    if (const MemoryIndex memory = shadow_.memory(number); memory.exists()) {
+      numbers_[memory].push_back(number);
     }
   }
   make_tensors();
@@ -77,7 +77,7 @@ PlannedSteps::PlannedSteps(const Program& program, Device device, CompiledChains
   find_slots();
 }
 
-bool PlannedSteps::in_block(int number) const {
+bool PlannedSteps::in_block(TensorIndex number) const {
   const MemoryIndex memory = shadow_.memory(number);
   return memory.exists() && block_.offsets[memory] >= 0;
 }
@@ -92,9 +92,9 @@ void PlannedSteps::make_tensors() {
     const Counted<Storage> storage =
         Storage::part_of(memory_block_.storage(), block_.offsets[m],
                          static_cast<std::size_t>(shadow_.memories[m].bytes));
-    for (const int number : numbers_[m]) {
-      const Tensor& like = shadow_.tensors[index(number)];
-      tensors_[index(number)] =
+    for (const TensorIndex number : numbers_[m]) {
+      const Tensor& like = shadow_.at(number);
+      tensors_[number] =
           from_storage(storage, like.shape(), like.strides(), like.offset(), like.dtype(), device_);
     }
   }
@@ -102,9 +102,8 @@ void PlannedSteps::make_tensors() {
 
 void PlannedSteps::add_steps() {
   views_.resize(program_.tensors.size());
-  int place = 0;
-  std::map<int, std::vector<MemoryIndex>>
-      ends;  // memories that are not in the block, by their last place
+  PlaceIndex place(0);
+  ByPlace<std::vector<MemoryIndex>> ends(shadow_.partners.size() + 1);  // not in the block
   for (const MemoryIndex m : shadow_.memories.keys()) {
     const Memory& memory = shadow_.memories[m];
     if (block_.offsets[m] < 0 && !memory.is_input && !memory.is_output && !memory.inside) {
@@ -125,19 +124,19 @@ void PlannedSteps::add_steps() {
       if (const auto calls = asked.find(i); calls != asked.end()) {
         step().other_memory = &calls->second;
       }
-      if (const auto dropped = ends.find(place); dropped != ends.end()) {
-        step().dropped = dropped->second;
+      if (!ends[place].empty()) {
+        step().dropped = ends[place];
       }
     }
   }
 }
 
-void PlannedSteps::add_step(const Instruction& i, std::size_t at, int place) {
+void PlannedSteps::add_step(const Instruction& i, std::size_t at, PlaceIndex place) {
   PlannedStep step{.instruction = at, .source = &i};
   switch (i.kind) {
     case Kind::alias:
       if (!in_block(i.out[0])) {
-        views_[index(i.in[0])].push_back(&i);
+        views_[i.in[0]].push_back(&i);
       }
       return;
     case Kind::empty:
@@ -149,7 +148,7 @@ void PlannedSteps::add_step(const Instruction& i, std::size_t at, int place) {
     case Kind::full:
     case Kind::values: {
       step.kind = StepKind::fill;
-      const ProgramTensor& x = program_.tensors[index(i.out[0])];
+      const ProgramTensor& x = program_.tensors[i.out[0]];
       step.constant = i.kind == Kind::full ? full({1}, i.values[0], x.dtype) : filled(i, x, cpu);
       break;
     }
@@ -164,7 +163,7 @@ void PlannedSteps::add_step(const Instruction& i, std::size_t at, int place) {
       step.kind = StepKind::check;
       break;
     case Kind::call:
-      if (compiled_ != nullptr && compiled_->at(place) >= 0) {
+      if (compiled_ != nullptr && compiled_->at(place).exists()) {
         add_chain(std::move(step), place);
         return;
       }
@@ -174,13 +173,13 @@ void PlannedSteps::add_step(const Instruction& i, std::size_t at, int place) {
         step.kind = in_block(i.out[0]) ? StepKind::copy : StepKind::call;
       } else if (i.op->view != nullptr) {
         if (!in_block(i.out[0])) {
-          views_[index(i.in[0])].push_back(&i);
+          views_[i.in[0]].push_back(&i);
         }
         return;
       } else {
         step.kernel = kernel_of(*i.op, device_.type);
         step.bumps = i.op->in_place && !i.op->keeps_versions;
-        if (block_.workspaces[index(place)] >= 0) {
+        if (block_.workspaces[place] >= 0) {
           step.workspace = workspace_at(place);
         }
       }
@@ -191,70 +190,70 @@ void PlannedSteps::add_step(const Instruction& i, std::size_t at, int place) {
     step.out = {step.in[0]};
   }
   if (step.kind == StepKind::copy) {
-    const Dims& shape = shadow_.tensors[index(i.in[0])].shape();
+    const Dims& shape = shadow_.at(i.in[0]).shape();
     step.out[0] = alias(step.out[0], shape, contiguous_strides(shape), step.out[0].offset());
   }
   sections_.back().push_back(std::move(step));
 }
 
-void PlannedSteps::add_operands(PlannedStep& step, std::span<const int> in,
-                                std::span<const int> out, std::span<const int> made) {
+void PlannedSteps::add_operands(PlannedStep& step, std::span<const TensorIndex> in,
+                                std::span<const TensorIndex> out,
+                                std::span<const TensorIndex> made) {
   step.in_numbers.assign(in.begin(), in.end());
   step.out_numbers.assign(out.begin(), out.end());
-  for (const int number : in) {
-    step.in.push_back(number < 0 ? Tensor() : tensors_[index(number)]);
+  for (const TensorIndex number : in) {
+    step.in.push_back(number.exists() ? tensors_[number] : Tensor());
   }
-  for (const int number : out) {
-    step.out.push_back(number < 0 ? Tensor() : tensors_[index(number)]);
+  for (const TensorIndex number : out) {
+    step.out.push_back(number.exists() ? tensors_[number] : Tensor());
   }
-  for (const int number : made) {
-    if (number >= 0 && !in_block(number)) {
+  for (const TensorIndex number : made) {
+    if (number.exists() && !in_block(number)) {
       step.allocated.push_back(number);
-      step.for_peers =
-          step.for_peers || shadow_.memories[shadow_.memory_of[index(number)]].for_peers;
+      step.for_peers = step.for_peers || shadow_.memories[shadow_.memory(number)].for_peers;
     }
   }
 }
 
 /// The chain is one step, in the place of its last call.
-void PlannedSteps::add_chain(PlannedStep step, int place) {
+void PlannedSteps::add_chain(PlannedStep step, PlaceIndex place) {
   step.kind = StepKind::chain;
   step.chain = compiled_->at(place);
-  const Chain& chain = compiled_->chains()[index(step.chain)];
+  const Chain& chain = compiled_->chain(step.chain);
   if (place != chain.last()) {
     return;
   }
-  std::vector<int> in;
-  std::vector<int> out;
-  std::vector<int> made;
+  std::vector<TensorIndex> in;
+  std::vector<TensorIndex> out;
+  std::vector<TensorIndex> made;
   for (const Chain::Input& input : chain.inputs) {
-    in.push_back(input.number);
+    in.push_back(input.tensor);
   }
   for (const Chain::Output& output : chain.outputs) {
-    out.push_back(output.number);
+    out.push_back(output.tensor);
     if (output.is_made) {
-      made.push_back(output.number);
+      made.push_back(output.tensor);
     }
   }
-  if (block_.workspaces[index(place)] >= 0) {
+  if (block_.workspaces[place] >= 0) {
     step.workspace = workspace_at(place);
   }
   add_operands(step, in, out, made);
   sections_.back().push_back(std::move(step));
 }
 
-std::span<std::byte> PlannedSteps::workspace_at(int place) const {
-  return {static_cast<std::byte*>(memory_block_.device_address()) + block_.workspaces[index(place)],
-          static_cast<std::size_t>(block_.workspace_bytes[index(place)])};
+std::span<std::byte> PlannedSteps::workspace_at(PlaceIndex place) const {
+  return {static_cast<std::byte*>(memory_block_.device_address()) + block_.workspaces[place],
+          static_cast<std::size_t>(block_.workspace_bytes[place])};
 }
 
 void PlannedSteps::find_slots() {
   slots_.resize(program_.tensors.size());
   for (std::vector<PlannedStep>& section : sections_) {
     for (PlannedStep& step : section) {
-      const auto add = [&](int number, Tensor& slot) {
-        if (number >= 0 && !in_block(number)) {
-          slots_[index(number)].push_back(&slot);
+      const auto add = [&](TensorIndex number, Tensor& slot) {
+        if (number.exists() && !in_block(number)) {
+          slots_[number].push_back(&slot);
         }
       };
       for (std::size_t k = 0; k < step.in_numbers.size(); ++k) {

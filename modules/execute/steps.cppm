@@ -4,6 +4,7 @@ import tessera.base;
 import tessera.tensor;
 import tessera.program;
 import :block;
+import :chains;
 import :compiled_chains;
 import :executor;
 import :planned;
@@ -28,14 +29,14 @@ struct PlannedStep {
   std::size_t instruction = 0;  // of its section
   const Instruction* source = nullptr;
   Kernel kernel = nullptr;
-  int chain = -1;
+  ChainIndex chain = {};
   bool bumps = false;      // the version of operand 0
   bool for_peers = false;  // other ranks read what it allocates
-  std::vector<int> in_numbers = {};
-  std::vector<int> out_numbers = {};
+  std::vector<TensorIndex> in_numbers = {};
+  std::vector<TensorIndex> out_numbers = {};
   std::vector<Tensor> in = {};
   std::vector<Tensor> out = {};
-  std::vector<int> allocated = {};  // results that get memory for this step only
+  std::vector<TensorIndex> allocated = {};  // results that get memory for this step only
   std::span<std::byte> workspace = {};
   Tensor constant = {};
   const OtherMemoryCalls* other_memory = nullptr;  // null: it is asked for nothing
@@ -55,41 +56,41 @@ class PlannedSteps {
   PlannedSteps(const Program& program, Device device, CompiledChains* compiled,
                OtherMemory* elsewhere);
 
-  using CheckInput = std::function<void(const std::string& name, int number, const Tensor& x)>;
+  using CheckInput =
+      std::function<void(const std::string& name, TensorIndex number, const Tensor& x)>;
   /// `given`: in the order of Program::inputs. `check`: of those that are not the last step's.
   void begin(std::span<const Tensor> given, const CheckInput& check);
-  /// `instruction`: the one that is running, for errors.
-  void run(std::size_t section, std::size_t& instruction,
-           const std::function<Attributes(const Instruction&)>& bound);
+  /// Runs the section of `place`, which then says the instruction that is running, for errors.
+  void run(ProgramPlace& place, const std::function<Attributes(const Instruction&)>& bound);
   /// Drops what is not in the block; after an error also what is in progress.
   void end(bool failed) noexcept;
-  const Tensor& tensor(int number) const { return tensors_[static_cast<std::size_t>(number)]; }
-  std::span<const Tensor> tensors() const { return tensors_; }
+  const Tensor& tensor(TensorIndex number) const { return tensors_[number]; }
+  const ByTensor<Tensor>& tensors() const { return tensors_; }
   const PlannedMemory& memory() const { return memory_; }
   Device device() const { return device_; }
 
  private:
   using Bound = std::function<Attributes(const Instruction&)>;
 
-  bool in_block(int number) const;
+  bool in_block(TensorIndex number) const;
   void make_tensors();
   void add_steps();
-  void add_step(const Instruction& i, std::size_t at, int place);
+  void add_step(const Instruction& i, std::size_t at, PlaceIndex place);
   /// `made`: those of `out` that the step makes.
-  void add_operands(PlannedStep& step, std::span<const int> in, std::span<const int> out,
-                    std::span<const int> made);
-  void add_chain(PlannedStep step, int place);
-  std::span<std::byte> workspace_at(int place) const;
+  void add_operands(PlannedStep& step, std::span<const TensorIndex> in,
+                    std::span<const TensorIndex> out, std::span<const TensorIndex> made);
+  void add_chain(PlannedStep step, PlaceIndex place);
+  std::span<std::byte> workspace_at(PlaceIndex place) const;
   void find_slots();
 
   /// Gives a number its tensor, and the numbers that are views of it theirs.
-  void set(int number, Tensor x);
-  void drop(int number) noexcept;
+  void set(TensorIndex number, Tensor x);
+  void drop(TensorIndex number) noexcept;
   void fill(const PlannedStep& step) const;
   void run_kernel(PlannedStep& step, const Attributes& attributes);
   void execute(PlannedStep& step, const Bound& bound);
   /// Memory of a result that is not in the block.
-  Tensor allocated(int number) const;
+  Tensor allocated(TensorIndex number) const;
 
   const Program& program_;
   Device device_;
@@ -100,12 +101,12 @@ class PlannedSteps {
   Block block_;
   Tensor memory_block_;
   PlannedMemory memory_;
-  std::vector<Tensor> tensors_;
+  ByTensor<Tensor> tensors_;
   std::vector<std::vector<PlannedStep>> sections_;
   std::vector<std::map<std::size_t, OtherMemoryCalls>> other_memory_;
-  std::vector<std::vector<Tensor*>> slots_;             // of steps, by number
-  std::vector<std::vector<const Instruction*>> views_;  // by the number of their base
-  ByMemory<std::vector<int>> numbers_;
+  ByTensor<std::vector<Tensor*>> slots_;             // of steps
+  ByTensor<std::vector<const Instruction*>> views_;  // by their base
+  ByMemory<std::vector<TensorIndex>> numbers_;
 };
 
 }  // namespace tessera::graph

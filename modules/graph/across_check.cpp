@@ -35,20 +35,20 @@ class Sequence {
   void add(const Part& part) {
     ++step_;
     const Program& added = part.program;
-    number_of_.assign(added.tensors.size(), -1);
+    number_of_ = ByTensor<TensorIndex>(added.tensors.size());
     for (const auto& [name, input] : added.inputs) {
       const std::string own = is_given_anew(input.role) ? of_step(name, step_) : name;
       if (!program_.inputs.contains(own)) {
         program_.inputs[own] = input;
-        program_.inputs[own].number = number_like(added, input.number);
+        program_.inputs[own].tensor = number_like(added, input.tensor);
       }
-      number_of_[index(input.number)] = program_.inputs[own].number;
+      number_of_[input.tensor] = program_.inputs[own].tensor;
     }
     for (std::size_t s = 0; s < added.sections.size(); ++s) {
       add_section(part, s);
     }
     for (const auto& [name, number] : added.outputs) {
-      program_.outputs[of_step(name, step_)] = number_of_[index(number)];
+      program_.outputs[of_step(name, step_)] = number_of_[number];
     }
   }
 
@@ -63,9 +63,8 @@ class Sequence {
     return fmt::format("{}.{}", step, name);
   }
 
-  int number_like(const Program& added, int number) {
-    program_.tensors.push_back(added.tensors[index(number)]);
-    return static_cast<int>(program_.tensors.size()) - 1;
+  TensorIndex number_like(const Program& added, TensorIndex number) {
+    return program_.tensors.add(added.tensors[number]);
   }
 
   void add_section(const Part& part, std::size_t s) {
@@ -77,13 +76,13 @@ class Sequence {
     const auto renew = [&](std::size_t at) {
       const auto renewed = s < part.renewals.size()
                                ? part.renewals[s].find(at)
-                               : std::map<std::size_t, std::vector<int>>::const_iterator();
+                               : std::map<std::size_t, std::vector<TensorIndex>>::const_iterator();
       if (s >= part.renewals.size() || renewed == part.renewals[s].end()) {
         return;
       }
-      for (const int number : renewed->second) {
-        push({.kind = Kind::release, .in = {number_of_[index(number)]}});
-        push({.kind = Kind::restore, .in = {number_of_[index(number)]}});
+      for (const TensorIndex number : renewed->second) {
+        push({.kind = Kind::release, .in = {number_of_[number]}});
+        push({.kind = Kind::restore, .in = {number_of_[number]}});
       }
     };
     const std::vector<Instruction>& all = part.program.sections[s].instructions;
@@ -98,12 +97,12 @@ class Sequence {
   }
 
   Instruction of_this_step(const Part& part, Instruction i) {
-    for (int& number : i.in) {
-      number = number < 0 ? number : number_of_[index(number)];
+    for (TensorIndex& number : i.in) {
+      number = number.exists() ? number_of_[number] : number;
     }
-    for (int& number : i.out) {
-      if (number >= 0) {
-        number = number_of_[index(number)] = number_like(part.program, number);
+    for (TensorIndex& number : i.out) {
+      if (number.exists()) {
+        number = number_of_[number] = number_like(part.program, number);
       }
     }
     for (Binding& binding : i.bindings) {
@@ -113,15 +112,15 @@ class Sequence {
                                            : of_step(before->second, step_ - 1);
       });
     }
-    i.scope = 0;
+    i.scope = ScopeIndex(0);
     return i;
   }
 
   Program program_;
-  std::vector<int> carries_;
-  std::vector<int> number_of_;
+  std::vector<PlaceIndex> carries_;
+  ByTensor<TensorIndex> number_of_;
   int step_ = 0;
-  int places_ = 0;
+  PlaceIndex places_ = PlaceIndex(0);
 };
 
 [[noreturn]] void differ(const std::string& wrong) {
@@ -133,11 +132,11 @@ void compare_steps(const Sequence& steps, const Sequence& parts) {
   const Values expected = steps.values(names);
   const Values got = parts.values(names);
   if (expected.ordered != got.ordered) {
-    const auto at = std::ranges::mismatch(expected.ordered, got.ordered).in2 - got.ordered.begin();
+    const auto at = static_cast<std::size_t>(
+        std::ranges::mismatch(expected.ordered, got.ordered).in2 - got.ordered.begin());
     differ("communication or a check of the host is missing, new or in another order: " +
-           (index(static_cast<int>(at)) < got.ordered.size()
-                ? place_in_words(parts.program(), got.ordered_places[index(static_cast<int>(at))])
-                : std::string("at the end")));
+           (at < got.ordered.size() ? place_in_words(parts.program(), got.ordered_places[at])
+                                    : std::string("at the end")));
   }
   for (const auto& [name, value] : expected.left.back()) {
     const auto found = got.left.back().find(name);

@@ -37,33 +37,33 @@ class Crossings {
         shadow_(step.known.state().shadow),
         accesses_(step.known.state().accesses),
         places_(places_of(step.program)),
-        made_at_(shadow_.memories.size(), -1),
+        made_at_(shadow_.memories.size()),
         written_at_(made_at_),
         changed_(made_at_.size(), false),
-        anew_(made_at_) {
-    step_.input_of = ByMemory<int>(made_at_.size(), -1);
+        anew_(made_at_.size()) {
+    step_.input_of = ByMemory<TensorIndex>(made_at_.size());
     for (const auto& [name, input] : step_.program.inputs) {
-      (is_given_anew(input.role) ? anew_ : step_.input_of)[memory(input.number)] = input.number;
+      (is_given_anew(input.role) ? anew_ : step_.input_of)[memory(input.tensor)] = input.tensor;
     }
-    step_.made_by_update.assign(step_.program.tensors.size(), false);
-    for (int place = 0; place < static_cast<int>(places_.size()); ++place) {
+    step_.made_by_update = ByTensor<bool>(step_.program.tensors.size(), false);
+    for (const PlaceIndex place : places_.keys()) {
       look_at(place);
     }
   }
 
   std::string find() {
     for (const auto& [name, number] : step_.program.outputs) {
-      if (step_.made_by_update[index(number)]) {
+      if (step_.made_by_update[number]) {
         return fmt::format("it computes the output '{}'", name);
       }
     }
     std::string why;
-    for (int place = step_.update; place < shadow_.places && why.empty(); ++place) {
+    for (PlaceIndex place = step_.update; place < shadow_.end() && why.empty(); ++place) {
       why = why_not(place);
     }
-    for (int place = step_.update; place < shadow_.places && why.empty(); ++place) {
-      for (const int number : places_[index(place)]->in) {
-        if (number >= 0 && !step_.made_by_update[index(number)] && why.empty()) {
+    for (PlaceIndex place = step_.update; place < shadow_.end() && why.empty(); ++place) {
+      for (const TensorIndex number : places_[place]->in) {
+        if (number.exists() && !step_.made_by_update[number] && why.empty()) {
           why = cross(number);
         }
       }
@@ -72,22 +72,22 @@ class Crossings {
   }
 
  private:
-  MemoryIndex memory(int number) const { return shadow_.memory(number); }
+  MemoryIndex memory(TensorIndex number) const { return shadow_.memory(number); }
 
-  void look_at(int place) {
-    const Instruction& i = *places_[index(place)];
+  void look_at(PlaceIndex place) {
+    const Instruction& i = *places_[place];
     if (changes_memory(i)) {
       changed_[memory(i.in[0])] = true;
     }
-    for (const int number : i.out) {
-      if (number >= 0 && place >= step_.update) {
-        step_.made_by_update[index(number)] = true;
+    for (const TensorIndex number : i.out) {
+      if (number.exists() && place >= step_.update) {
+        step_.made_by_update[number] = true;
       }
-      if (number >= 0 && made_at_[memory(number)] < 0) {
+      if (number.exists() && !made_at_[memory(number)].exists()) {
         made_at_[memory(number)] = place;
       }
     }
-    for (const MemoryIndex written : accesses_[index(place)].writes) {
+    for (const MemoryIndex written : accesses_[place].writes) {
       if (place < step_.update) {
         written_at_[written] = place;
       }
@@ -95,11 +95,11 @@ class Crossings {
   }
 
   /// Reason why a place cannot be made in another step.
-  std::string why_not(int place) const {
-    const Instruction& i = *places_[index(place)];
-    const Access& access = accesses_[index(place)];
+  std::string why_not(PlaceIndex place) const {
+    const Instruction& i = *places_[place];
+    const Access& access = accesses_[place];
     const std::string where = place_in_words(step_.program, place);
-    if (access.issued >= 0 && access.issued < step_.update) {
+    if (access.issued.exists() && access.issued < step_.update) {
       return where + " waits for what was issued before";
     }
     for (const Binding& b : i.bindings) {
@@ -111,49 +111,45 @@ class Crossings {
       return where + " frees memory that was made before";
     }
     if (i.kind == Kind::call && i.op->communicates != Communicates::none) {
-      for (const int number : operands_left_to_readers(i)) {
+      for (const TensorIndex number : operands_left_to_readers(i)) {
         if (!lasts(number)) {
           return where + " leaves memory to other ranks that was made before";
         }
       }
     }
     const bool writes_anew = std::ranges::any_of(
-        access.writes, [&](MemoryIndex written) { return anew_[written] >= 0; });
+        access.writes, [&](MemoryIndex written) { return anew_[written].exists(); });
     return writes_anew ? where + " writes a tensor that is another one in the next step"
                        : std::string();
   }
 
   /// Whether its memory is made by the update, or is there in each step.
-  bool lasts(int number) const {
-    return step_.input_of[memory(number)] >= 0 || made_at_[memory(number)] >= step_.update;
+  bool lasts(TensorIndex number) const {
+    return step_.input_of[memory(number)].exists() || made_at_[memory(number)] >= step_.update;
   }
 
-  std::string cross(int number) {
+  std::string cross(TensorIndex number) {
     const MemoryIndex used = memory(number);
-    if (step_.input_of[used] >= 0 || !crossed_.insert(used).second) {
+    if (step_.input_of[used].exists() || !crossed_.insert(used).second) {
       return "";
     }
     Crossing crossing{.memory = used};
-    const bool is_given = anew_[used] >= 0;
-    const Instruction* const made = is_given ? nullptr : places_[index(made_at_[used])];
+    const bool is_given = anew_[used].exists();
+    const Instruction* const made = is_given ? nullptr : places_[made_at_[used]];
     if (is_given) {
       crossing.base = anew_[used];
     } else {
-      crossing.base = *std::ranges::find_if(
-          made->out, [&](int out) { return out >= 0 && memory(out) == used; });
+      crossing.base =
+          *std::ranges::find_if(made->out, [&](TensorIndex out) { return memory(out) == used; });
     }
     if (!is_given && made->kind == Kind::empty && !changed_[used] &&
         !step_.known.is_shared(crossing.memory)) {
       crossing.made_at = made_at_[used];
     } else {
-      const Tensor& base = shadow_.tensors[index(crossing.base)];
-      const bool is_all = base.is_contiguous() && base.offset() == 0 &&
-                          base.numel() * static_cast<std::int64_t>(size_of(base.dtype())) ==
-                              step_.known.bytes_of(crossing.memory);
-      if (!is_all) {
-        return fmt::format("%{} does not have all of its memory", crossing.base);
+      if (!shadow_.is_all_of_memory(crossing.base)) {
+        return to_text(crossing.base) + " does not have all of its memory";
       }
-      crossing.carry_at = std::max(0, written_at_[used]);
+      crossing.carry_at = std::max(PlaceIndex(0), written_at_[used]);
     }
     step_.crossings.push_back(crossing);
     return "";
@@ -161,19 +157,19 @@ class Crossings {
 
   SplitStep& step_;
   const Shadow& shadow_;
-  const std::vector<Access>& accesses_;
-  std::vector<const Instruction*> places_;
-  ByMemory<int> made_at_;
-  ByMemory<int> written_at_;  // the last place before the update
-  ByMemory<bool> changed_;    // released or restored
-  ByMemory<int> anew_;        // the input that is another one in each step
+  const ByPlace<Access>& accesses_;
+  ByPlace<const Instruction*> places_;
+  ByMemory<PlaceIndex> made_at_;
+  ByMemory<PlaceIndex> written_at_;  // the last place before the update
+  ByMemory<bool> changed_;           // released or restored
+  ByMemory<TensorIndex> anew_;       // the input that is another one in each step
   std::set<MemoryIndex> crossed_;
 };
 
 /// Before which place of the next step, and in which order. The smaller one is the earlier one.
 struct Key {
-  int position = 0;
-  int first_use = 0;
+  PlaceIndex position;
+  PlaceIndex first_use;
 
   void limit(const Key& other) {
     position = std::min(position, other.position);
@@ -217,14 +213,14 @@ class Order {
   void look_at_next_step() {
     ByMemory<bool> kept(shadow_.memories.size());
     for (const MemoryIndex m : kept.keys()) {
-      kept[m] = step_.input_of[m] >= 0;
+      kept[m] = step_.input_of[m].exists();
     }
     for (const Crossing& crossing : step_.crossings) {
-      kept[crossing.memory] = crossing.made_at >= 0;
+      kept[crossing.memory] = crossing.made_at.exists();
     }
-    for (int place = end_; place-- > 0;) {  // the first one remains
-      const Access& access = accesses_[index(place)];
-      const Key key{communicates(access) ? 0 : place, place};
+    for (PlaceIndex place = end_ - 1; place.exists(); --place) {  // the first one remains
+      const Access& access = accesses_[place];
+      const Key key{communicates(access) ? PlaceIndex(0) : place, place};
       for (const MemoryIndex memory : access.reads) {
         read_[memory] = kept[memory] ? key : none_;
       }
@@ -234,19 +230,19 @@ class Order {
       ordered_ = communicates(access) ? key : ordered_;
     }
     for (const Crossing& crossing : step_.crossings) {
-      if (crossing.carry_at >= 0 && crossing.carry_at < end_) {
+      if (crossing.carry_at.exists() && crossing.carry_at < end_) {
         written_[crossing.memory] = {crossing.carry_at, crossing.carry_at};
       }
     }
   }
 
   static bool communicates(const Access& access) {
-    return access.ordered || access.issued >= 0 || access.completed >= 0;
+    return access.ordered || access.issued.exists() || access.completed.exists();
   }
 
   /// Adds an instruction, after all that come later in the update.
   void add(const Instruction& i, std::size_t at, std::vector<UpdateCall>& all) {
-    const Access& access = accesses_[index(step_.update) + at];
+    const Access& access = accesses_[step_.update + static_cast<int>(at)];
     if (i.kind == Kind::call && works_by_place(*i.op) && !communicates(access)) {
       add_places(i, at, all);
       return;
@@ -265,7 +261,7 @@ class Order {
   /// The places of lists that are made at one time remain one call.
   void add_places(const Instruction& i, std::size_t at, std::vector<UpdateCall>& all) {
     struct Place {
-      std::vector<int> in;
+      std::vector<TensorIndex> in;
       std::vector<MemoryIndex> reads;
       std::vector<MemoryIndex> writes;
     };
@@ -274,8 +270,8 @@ class Order {
     std::vector<Key> keys(count, none_);
     for (std::size_t k = 0; k < count; ++k) {
       for (std::size_t list = 0; list < i.op->counts.lists; ++list) {
-        const int number = i.in[list * count + k];
-        if (number >= 0) {
+        const TensorIndex number = i.in[list * count + k];
+        if (number.exists()) {
           places[k].in.push_back(number);
           (i.op->writes(list) ? places[k].writes : places[k].reads)
               .push_back(shadow_.memory(number));
@@ -283,7 +279,7 @@ class Order {
       }
       limit(keys[k], i, places[k].reads, places[k].writes);
     }
-    std::map<std::pair<int, int>, UpdateCall> made;
+    std::map<std::pair<PlaceIndex, PlaceIndex>, UpdateCall> made;
     for (std::size_t k = 0; k < count; ++k) {
       note(keys[k], places[k].in, places[k].reads, places[k].writes);
       UpdateCall& call = made[{keys[k].position, keys[k].first_use}];
@@ -309,20 +305,20 @@ class Order {
       key.limit(written_later_[memory]);
       key.limit(read_later_[memory]);
     }
-    for (const int number : i.out) {
-      if (number >= 0) {
-        key.limit(number_used_[index(number)]);
+    for (const TensorIndex number : i.out) {
+      if (number.exists()) {
+        key.limit(number_used_[number]);
       }
     }
   }
 
   /// Notes an instruction that comes before it in the update and meets it: it must not be made
   /// later.
-  void note(const Key& key, const std::vector<int>& in, const std::vector<MemoryIndex>& reads,
-            const std::vector<MemoryIndex>& writes) {
-    for (const int number : in) {
-      if (number >= 0) {
-        number_used_[index(number)].limit(key);
+  void note(const Key& key, const std::vector<TensorIndex>& in,
+            const std::vector<MemoryIndex>& reads, const std::vector<MemoryIndex>& writes) {
+    for (const TensorIndex number : in) {
+      if (number.exists()) {
+        number_used_[number].limit(key);
       }
     }
     for (const MemoryIndex memory : reads) {
@@ -335,16 +331,16 @@ class Order {
 
   const SplitStep& step_;
   const Shadow& shadow_;
-  const std::vector<Access>& accesses_;
-  int end_;
-  Key none_;                      // nothing limits it: the end of the section
-  ByMemory<Key> read_;            // in the next step
-  ByMemory<Key> written_;         // in the next step
-  std::vector<Key> number_used_;  // by number: later in the update
-  ByMemory<Key> read_later_;      // later in the update
-  ByMemory<Key> written_later_;   // later in the update
-  Key ordered_;                   // the first communication of the next step
-  Key ordered_later_;             // that of the update, later
+  const ByPlace<Access>& accesses_;
+  PlaceIndex end_;
+  Key none_;                     // nothing limits it: the end of the section
+  ByMemory<Key> read_;           // in the next step
+  ByMemory<Key> written_;        // in the next step
+  ByTensor<Key> number_used_;    // later in the update
+  ByMemory<Key> read_later_;     // later in the update
+  ByMemory<Key> written_later_;  // later in the update
+  Key ordered_;                  // the first communication of the next step
+  Key ordered_later_;            // that of the update, later
 };
 
 }  // namespace
@@ -362,7 +358,8 @@ SplitStep split_step_of(const Program& program, const Analysis& known) {
       return step;
     }
   }
-  step.update = known.places() - static_cast<int>(program.sections.back().instructions.size());
+  step.update =
+      known.state().shadow.end() - static_cast<int>(program.sections.back().instructions.size());
   step.refusal = Crossings(step).find();
   return step;
 }

@@ -8,20 +8,20 @@ namespace tessera::graph {
 /// A memory that the update uses, of before it: what is kept until the update is made.
 struct Crossing {
   MemoryIndex memory;
-  int base = 0;       // the number that is all of it
-  int made_at = -1;   // the place of what makes it, where it may be the kept memory itself; else -1
-  int carry_at = -1;  // otherwise it is copied after this place, the last one that writes it
+  TensorIndex base = {};     // all of it
+  PlaceIndex made_at = {};   // of what makes it, where it may be the kept memory itself; else none
+  PlaceIndex carry_at = {};  // otherwise it is copied after this place, the last one that writes it
 };
 
 /// Facts of a step that is to be split.
 struct SplitStep {
   const Program& program;
   const Analysis& known;
-  int update = 0;                         // the first place of the last section
-  ByMemory<int> input_of = {};            // the input that is there in the next step too; -1
-  std::vector<bool> made_by_update = {};  // by number
-  std::vector<Crossing> crossings = {};   // in the order of their first uses
-  std::string refusal = {};               // why it cannot be split; "": it can
+  PlaceIndex update = PlaceIndex(0);     // the first place of the last section
+  ByMemory<TensorIndex> input_of = {};   // the input that is there in the next step too, or none
+  ByTensor<bool> made_by_update = {};
+  std::vector<Crossing> crossings = {};  // in the order of their first uses
+  std::string refusal = {};              // why it cannot be split; "": it can
 };
 SplitStep split_step_of(const Program& program, const Analysis& known);
 
@@ -29,8 +29,8 @@ SplitStep split_step_of(const Program& program, const Analysis& known);
 struct UpdateCall {
   std::size_t instruction = 0;           // of the update
   std::vector<std::size_t> places = {};  // of its lists; empty: all
-  int position = 0;   // in the next step it is made before the instruction of this place ...
-  int first_use = 0;  // ... in the order of these places
+  PlaceIndex position = {};   // in the next step it is made before the instruction there ...
+  PlaceIndex first_use = {};  // ... in the order of these places
 };
 /// The update in the order in which the next step makes it.
 std::vector<UpdateCall> update_calls(const SplitStep& step);
@@ -41,7 +41,7 @@ struct Part {
   /// By section: instructions that bring all values of a memory into another one, which is kept.
   std::vector<std::vector<std::size_t>> carries = {};
   /// By section: before an instruction, inputs whose values are not needed any more.
-  std::vector<std::map<std::size_t, std::vector<int>>> renewals = {};
+  std::vector<std::map<std::size_t, std::vector<TensorIndex>>> renewals = {};
   /// Variables of the step before, and what they are called in that step.
   std::map<std::string, std::string> before = {};
 };

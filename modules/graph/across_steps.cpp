@@ -29,15 +29,15 @@ using Kind = Instruction::Kind;
 /// Writes the update into a program of the next step.
 class UpdateWriter {
  public:
-  /// `pending`: the numbers of the inputs that are kept, in the order of the crossings.
-  UpdateWriter(const SplitStep& step, Program& program, const std::vector<int>& pending)
+  /// `pending`: the inputs that are kept, in the order of the crossings.
+  UpdateWriter(const SplitStep& step, Program& program, const std::vector<TensorIndex>& pending)
       : step_(step),
         shadow_(step.known.state().shadow),
         program_(program),
-        number_of_(step.program.tensors.size(), -1) {
+        number_of_(step.program.tensors.size()) {
     for (std::size_t k = 0; k < pending.size(); ++k) {
       base_of_[step.crossings[k].memory] = pending[k];
-      number_of_[index(step.crossings[k].base)] = pending[k];
+      number_of_[step.crossings[k].base] = pending[k];
     }
   }
 
@@ -46,11 +46,11 @@ class UpdateWriter {
     if (!call.places.empty()) {
       cut(made, call.places);
     }
-    for (int& number : made.in) {
-      number = number < 0 ? number : operand(number, made.scope, into);
+    for (TensorIndex& number : made.in) {
+      number = number.exists() ? operand(number, made.scope, into) : number;
     }
-    for (int& number : made.out) {
-      number = number < 0 ? number : fresh(number);
+    for (TensorIndex& number : made.out) {
+      number = number.exists() ? fresh(number) : number;
     }
     for (Binding& binding : made.bindings) {
       binding.value.rename(before_name);
@@ -61,7 +61,7 @@ class UpdateWriter {
  private:
   static void cut(Instruction& made, const std::vector<std::size_t>& places) {
     const std::size_t count = made.in.size() / made.op->counts.lists;
-    const std::vector<int> in = std::exchange(made.in, {});
+    const std::vector<TensorIndex> in = std::exchange(made.in, {});
     for (std::size_t list = 0; list < made.op->counts.lists; ++list) {
       for (const std::size_t place : places) {
         made.in.push_back(in[list * count + place]);
@@ -69,45 +69,42 @@ class UpdateWriter {
     }
   }
 
-  int fresh(int number) {
-    program_.tensors.push_back(step_.program.tensors[index(number)]);
-    return number_of_[index(number)] = static_cast<int>(program_.tensors.size()) - 1;
+  TensorIndex fresh(TensorIndex number) {
+    return number_of_[number] = program_.tensors.add(step_.program.tensors[number]);
   }
 
   /// A tensor of before the update is another view of what is there in this step.
-  int operand(int number, int scope, std::vector<Instruction>& into) {
-    if (number_of_[index(number)] >= 0) {
-      return number_of_[index(number)];
+  TensorIndex operand(TensorIndex number, ScopeIndex scope, std::vector<Instruction>& into) {
+    if (number_of_[number].exists()) {
+      return number_of_[number];
     }
     const MemoryIndex memory = shadow_.memory(number);
-    const int input = step_.input_of[memory];
+    const TensorIndex input = step_.input_of[memory];
     if (number == input) {
       return number;
     }
-    const int base = input >= 0 ? input : base_of_.at(memory);
-    const int made = fresh(number);
-    into.push_back(view_like(shadow_.tensors[index(number)], base, made, scope));
+    const TensorIndex base = input.exists() ? input : base_of_.at(memory);
+    const TensorIndex made = fresh(number);
+    into.push_back(view_like(shadow_.at(number), base, made, scope));
     return made;
   }
 
   const SplitStep& step_;
   const Shadow& shadow_;
   Program& program_;
-  std::vector<int> number_of_;          // in the next step, by number
-  std::map<MemoryIndex, int> base_of_;  // by memory that crosses: the input
+  ByTensor<TensorIndex> number_of_;             // in the next step
+  std::map<MemoryIndex, TensorIndex> base_of_;  // by memory that crosses: the input
 };
 
-/// Adds the inputs that are kept, and returns their numbers.
-std::vector<int> add_pending(const SplitStep& step, Program& program) {
-  std::vector<int> pending;
+/// Adds the inputs that are kept, and returns them.
+std::vector<TensorIndex> add_pending(const SplitStep& step, Program& program) {
+  std::vector<TensorIndex> pending;
   for (const Crossing& crossing : step.crossings) {
-    int number = crossing.base;
-    if (crossing.made_at < 0) {
-      program.tensors.push_back(step.program.tensors[index(crossing.base)]);
-      number = static_cast<int>(program.tensors.size()) - 1;
-    }
-    program.inputs[pending_name(pending.size())] = {.number = number, .role = Role::pending};
-    pending.push_back(number);
+    const TensorIndex tensor = crossing.made_at.exists()
+                                   ? crossing.base
+                                   : program.tensors.add(step.program.tensors[crossing.base]);
+    program.inputs[pending_name(pending.size())] = {.tensor = tensor, .role = Role::pending};
+    pending.push_back(tensor);
   }
   return pending;
 }
@@ -148,7 +145,7 @@ class PartWriter {
   PartWriter(const SplitStep& step, const std::vector<UpdateCall>& calls)
       : step_(step), calls_(calls) {
     for (const Crossing& crossing : step.crossings) {
-      if (crossing.made_at >= 0) {
+      if (crossing.made_at.exists()) {
         made_at_[crossing.made_at] = crossing.base;
       }
     }
@@ -158,10 +155,10 @@ class PartWriter {
   Part write(bool before, bool own) {
     Part part{.program = step_.program};
     Program& program = part.program;
-    const std::vector<int> pending = add_pending(step_, program);
+    const std::vector<TensorIndex> pending = add_pending(step_, program);
     UpdateWriter update(step_, program, pending);
     auto call = before ? calls_.begin() : calls_.end();
-    int place = 0;
+    PlaceIndex place(0);
     for (std::size_t s = 0; s < program.sections.size(); ++s) {
       std::vector<Instruction>& into = program.sections[s].instructions;
       const bool is_left = s + 1 == program.sections.size() && !own;
@@ -200,18 +197,18 @@ class PartWriter {
     program.guards.clear();
     program.updates.clear();
     program.sections = {{.kind = step_.program.sections.back().kind}};
-    const std::vector<int> pending = add_pending(step_, program);
+    const std::vector<TensorIndex> pending = add_pending(step_, program);
     UpdateWriter update(step_, program, pending);
     std::vector<Instruction>& into = program.sections[0].instructions;
     for (std::size_t at = 0; at < step_.program.sections.back().instructions.size(); ++at) {
       update.write({.instruction = at}, into);
     }
-    std::set<int> used;
+    std::set<TensorIndex> used;
     for (const Instruction& i : into) {
       used.insert(i.in.begin(), i.in.end());
     }
     for (const auto& [name, input] : step_.program.inputs) {
-      if (used.contains(input.number) && step_.input_of[memory(input.number)] == input.number) {
+      if (used.contains(input.tensor) && step_.input_of[memory(input.tensor)] == input.tensor) {
         program.inputs.emplace(name, input);
       }
     }
@@ -222,16 +219,16 @@ class PartWriter {
   }
 
  private:
-  MemoryIndex memory(int number) const { return step_.known.memory_of(number); }
+  MemoryIndex memory(TensorIndex number) const { return step_.known.memory_of(number); }
 
   /// Copies what is complete at this place into what is kept.
-  void carry(int place, const std::vector<int>& pending, std::vector<Instruction>& into,
-             std::vector<std::size_t>& carries) const {
+  void carry(PlaceIndex place, const std::vector<TensorIndex>& pending,
+             std::vector<Instruction>& into, std::vector<std::size_t>& carries) const {
     for (std::size_t k = 0; k < pending.size(); ++k) {
       const Crossing& crossing = step_.crossings[k];
       if (crossing.carry_at == place) {
         carries.push_back(into.size());
-        const int scope = into.empty() ? 0 : into.back().scope;
+        const ScopeIndex scope = into.empty() ? ScopeIndex(0) : into.back().scope;
         into.push_back(
             {.op = &find_op("copy_"), .in = {pending[k], crossing.base}, .scope = scope});
       }
@@ -240,7 +237,7 @@ class PartWriter {
 
   const SplitStep& step_;
   const std::vector<UpdateCall>& calls_;
-  std::map<int, int> made_at_;  // places of what makes kept memory, with its number
+  std::map<PlaceIndex, TensorIndex> made_at_;  // what makes kept memory, and its tensor
 };
 
 }  // namespace

@@ -85,7 +85,7 @@ const Op& register_anchor(const Anchor& anchor) {
 bool is_anchor(const Op& op) { return op.cpu == compute_nothing; }
 
 void check_no_anchors(const Program& program) {
-  int place = 0;
+  PlaceIndex place(0);
   for (const Instruction* i : places_of(program)) {
     if (i->kind == Instruction::Kind::call && is_anchor(*i->op)) {
       fail_input({.thing = fmt::format("anchor '{}'", i->op->name),

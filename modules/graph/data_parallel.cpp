@@ -35,8 +35,6 @@ namespace {
 
 using Kind = Instruction::Kind;
 
-std::size_t at(int number) { return static_cast<std::size_t>(number); }
-
 /// Layout of a parameter that is sharded.
 Layout sharded_layout(const DeviceMesh& mesh) {
   return Layout::replicated(mesh).with_placement(mesh.ndim() - 1, Shard(0));
@@ -47,7 +45,7 @@ class Placing {
   Placing(const Program& from, const DataParallelOptions& options)
       : from_(from),
         options_(options),
-        uses_(uses_of(from)),
+        uses_(parameter_uses_of(from)),
         sharded_(sharded_by(options, sharded_parameters(from, uses_, options))),
         whole_(Layout::replicated(options.mesh)),
         batch_(batch_layout(options.mesh)),
@@ -58,7 +56,7 @@ class Placing {
 
   Program place() {
     make_inputs();
-    int place = 0;
+    PlaceIndex place(0);
     for (const Section& section : from_.sections) {
       recorder_.section(section.kind, [&] {
         const NoGrad no_grad;
@@ -75,11 +73,11 @@ class Placing {
 
  private:
   /// Layouts that are given decide, whatever the mode would.
-  std::vector<bool> sharded_by(const DataParallelOptions& options, std::vector<bool> mode) const {
+  ByTensor<bool> sharded_by(const DataParallelOptions& options, ByTensor<bool> mode) const {
     for (const auto& [name, layout] : options.layouts) {
-      const auto number = from_.inputs.find(name);
-      if (number != from_.inputs.end() && number->second.role == Role::parameter) {
-        mode[at(number->second.number)] = !layout.is_replicated();
+      const auto input = from_.inputs.find(name);
+      if (input != from_.inputs.end() && input->second.role == Role::parameter) {
+        mode[input->second.tensor] = !layout.is_replicated();
       }
     }
     return mode;
@@ -94,13 +92,12 @@ class Placing {
   }
 
   Layout layout_of_input(const std::string& name, const ProgramInput& input) const {
-    const int number = input.number;
-    const ProgramTensor& x = from_.tensors[at(number)];
+    const ProgramTensor& x = from_.tensors[input.tensor];
     if (const auto given = options_.layouts.find(name); given != options_.layouts.end()) {
       return given->second;
     }
-    if (const int parameter = uses_.parameter_of[at(number)]; parameter >= 0) {
-      return sharded_[at(parameter)] ? sharded_layout(options_.mesh) : whole_;
+    if (const TensorIndex parameter = uses_.parameter_of[input.tensor]; parameter.exists()) {
+      return sharded_[parameter] ? sharded_layout(options_.mesh) : whole_;
     }
     if (input.role != Role::rows) {
       return whole_;
@@ -117,11 +114,11 @@ class Placing {
 
   void make_inputs() {
     for (const auto& [number, name] : from_.inputs_in_order()) {
-      const ProgramTensor& x = from_.tensors[at(number)];
+      const ProgramTensor& x = from_.tensors[number];
       const ProgramInput& input = from_.inputs.at(name);
       const SpecHandle spec = Spec::make(layout_of_input(name, input), x.shape, x.dtype);
-      tensors_[at(number)] = make_distributed(empty(local_shape(*spec), x.dtype, meta), spec);
-      recorder_.input(name, tensors_[at(number)], input.role, x.category, input.micro_batch);
+      tensors_[number] = make_distributed(empty(local_shape(*spec), x.dtype, meta), spec);
+      recorder_.input(name, tensors_[number], input.role, x.category, input.micro_batch);
     }
   }
 
@@ -135,9 +132,9 @@ class Placing {
       if (!made_here && !(last && !outputs_.contains(name))) {
         continue;
       }
-      Tensor& x = tensors_[at(number)];
+      Tensor& x = tensors_[number];
       if (x.layout().has_partial() && options_.reduces_outputs) {
-        const MemoryScope booked(from_.tensors[at(number)].category);
+        const MemoryScope booked(from_.tensors[number].category);
         x = redistribute(x, whole_);
       }
       recorder_.output(name, x);
@@ -145,11 +142,11 @@ class Placing {
     }
   }
 
-  void run(const Instruction& i, int place) {
+  void run(const Instruction& i, PlaceIndex place) {
     try {
       run_in_scope(from_, i, [&] {
         gathers_.enter(i, place);
-        std::ranges::for_each(i.in, [&](int number) { sums_.complete(number); });
+        std::ranges::for_each(i.in, [&](TensorIndex number) { sums_.complete(number); });
         recorder_.follow(&i);
         execute(i, place);
         recorder_.follow(nullptr);
@@ -161,7 +158,7 @@ class Placing {
     }
   }
 
-  void execute(const Instruction& i, int place) {
+  void execute(const Instruction& i, PlaceIndex place) {
     switch (i.kind) {
       case Kind::call:
         call_operator(i, place);
@@ -169,9 +166,9 @@ class Placing {
       case Kind::empty:
       case Kind::full:
       case Kind::values: {
-        const ProgramTensor& x = from_.tensors[at(i.out[0])];
+        const ProgramTensor& x = from_.tensors[i.out[0]];
         const MemoryScope booked(x.category);
-        tensors_[at(i.out[0])] =
+        tensors_[i.out[0]] =
             make_distributed(filled(i, x, meta), Spec::make(whole_, x.shape, x.dtype));
         return;
       }
@@ -187,33 +184,33 @@ class Placing {
   }
 
   void make_alias(const Instruction& i) {
-    const Tensor& base = tensors_[at(i.in[0])];
-    const ProgramTensor& x = from_.tensors[at(i.out[0])];
+    const Tensor& base = tensors_[i.in[0]];
+    const ProgramTensor& x = from_.tensors[i.out[0]];
     if (!base.layout().is_replicated()) {
       fail(fmt::format("its memory is addressed without an operator, and is {}",
                        to_string(base.layout())));
     }
-    tensors_[at(i.out[0])] =
+    tensors_[i.out[0]] =
         make_distributed(aliased(i, x, base.local()), Spec::make(whole_, x.shape, x.dtype));
   }
 
-  void call_operator(const Instruction& i, int place) {
-    const int first = i.out.empty() || i.out[0] < 0 ? i.in[0] : i.out[0];
-    check_random_numbers(i, from_.tensors[at(first)].shape.product(), options_.mesh.size());
+  void call_operator(const Instruction& i, PlaceIndex place) {
+    const TensorIndex first = i.out.empty() || !i.out[0].exists() ? i.in[0] : i.out[0];
+    check_random_numbers(i, from_.tensors[first].shape.product(), options_.mesh.size());
     if (i.op->communicates != Communicates::none || i.op->distributed != nullptr) {
       fail("it communicates; record the step on a mesh of one rank");
     }
-    const bool is_view = i.out.size() == 1 && i.out[0] >= 0 && uses_.view[at(i.out[0])] == &i;
-    if (is_view && uses_.computes[at(place)] && sharded_[at(uses_.root[at(i.out[0])])]) {
+    const bool is_view = i.out.size() == 1 && i.out[0].exists() && uses_.view[i.out[0]] == &i;
+    if (is_view && uses_.computes[place] && sharded_[uses_.root[i.out[0]]]) {
       return;  // made anew where it is used, so that nothing keeps what was gathered
     }
     std::vector<Tensor> in;
     for (std::size_t k = 0; k < i.in.size(); ++k) {
-      in.push_back(i.in[k] < 0 ? Tensor() : operand(i, k, place));
+      in.push_back(i.in[k].exists() ? operand(i, k, place) : Tensor());
     }
     make_results(i, in);
     for (std::size_t k = 0; k < i.in.size(); ++k) {
-      if (i.in[k] >= 0 && is_written(i, k)) {
+      if (i.in[k].exists() && i.writes(k)) {
         std::erase_if(converted_, [&](const auto& one) { return one.first.first == i.in[k]; });
       }
     }
@@ -227,49 +224,49 @@ class Placing {
       }
     }
     std::optional<MemoryScope> booked;
-    if (!i.out.empty() && i.out[0] >= 0) {
-      booked.emplace(from_.tensors[at(i.out[0])].category);
+    if (!i.out.empty() && i.out[0].exists()) {
+      booked.emplace(from_.tensors[i.out[0]].category);
     }
     Tensors out = call(*i.op, in, i.attributes);
     for (std::size_t k = 0; k < i.out.size(); ++k) {
-      if (i.out[k] >= 0) {
-        tensors_[at(i.out[k])] = std::move(out[k]);
+      if (i.out[k].exists()) {
+        tensors_[i.out[k]] = std::move(out[k]);
       }
     }
   }
 
   /// Another layout, which takes communication. Terms are reduced once for all that follows.
-  Tensor converted(int number, const Tensor& x, const SpecHandle& to) {
+  Tensor converted(TensorIndex number, const Tensor& x, const SpecHandle& to) {
     Tensor& kept = converted_[{number, to.get()}];
     if (!kept) {
       kept = redistribute(x, to->layout);
     }
-    if (x.layout().has_partial() && uses_.root[at(number)] < 0) {
-      tensors_[at(number)] = kept;
+    if (x.layout().has_partial() && !uses_.root[number].exists()) {
+      tensors_[number] = kept;
     }
     return kept;
   }
 
-  Tensor operand(const Instruction& i, std::size_t k, int place) {
-    const int number = i.in[k];
-    const int root = uses_.root[at(number)];
-    if (root < 0 || !sharded_[at(root)] || !uses_.computes[at(place)] || is_written(i, k)) {
-      return tensors_[at(number)];
+  Tensor operand(const Instruction& i, std::size_t k, PlaceIndex place) {
+    const TensorIndex number = i.in[k];
+    const TensorIndex root = uses_.root[number];
+    if (!root.exists() || !sharded_[root] || !uses_.computes[place] || i.writes(k)) {
+      return tensors_[number];
     }
     return gathers_.whole(number);
   }
 
-  void complete_gradients(const Instruction& i, int place) {
+  void complete_gradients(const Instruction& i, PlaceIndex place) {
     if (options_.mode == DataParallelMode::expand) {
       return;
     }
-    const auto complete = [&](int number) {
-      if (number >= 0 && uses_.complete_at[at(number)] == place &&
-          tensors_[at(number)].layout().has_partial()) {
+    const auto complete = [&](TensorIndex number) {
+      if (number.exists() && uses_.complete_at[number] == place &&
+          tensors_[number].layout().has_partial()) {
         const MemoryScope booked(MemoryCategory::gradient);
-        const int parameter = uses_.parameter_of[at(number)];
-        sums_.add(number, tensors_[at(parameter)].layout(),
-                  hash_of_name(name_of_input(from_, parameter)), uses_.alone[at(number)]);
+        const TensorIndex parameter = uses_.parameter_of[number];
+        sums_.add(number, tensors_[parameter].layout(),
+                  hash_of_name(name_of_input(from_, parameter)), uses_.alone[number]);
       }
     };
     std::ranges::for_each(i.in, complete);
@@ -282,16 +279,16 @@ class Placing {
   const Program& from_;
   const DataParallelOptions& options_;
   const ParameterUses uses_;
-  const std::vector<bool> sharded_;
+  const ByTensor<bool> sharded_;
   const Layout whole_;
   const Layout batch_;
   Recorder recorder_;
-  std::vector<Tensor> tensors_;  // by number of from_
-  /// By number and layout: what was redistributed because an operator needs it.
-  std::map<std::pair<int, const Spec*>, Tensor> converted_;
+  ByTensor<Tensor> tensors_;  // of from_
+  /// By tensor and layout: what was redistributed because an operator needs it.
+  std::map<std::pair<TensorIndex, const Spec*>, Tensor> converted_;
   ParameterGathers gathers_;
   GradientSums sums_;
-  std::map<std::string, int> outputs_;  // that are named
+  std::map<std::string, TensorIndex> outputs_;  // that are named
 };
 
 }  // namespace
@@ -320,12 +317,12 @@ std::map<std::string, Layout> parameter_layouts(const Program& program,
   check_step(program, options);
   const PlannedMemoryScope planned;
   const Program steps = without_whole_views(as_written(program));
-  const std::vector<bool> sharded = sharded_parameters(steps, uses_of(steps), options);
+  const ByTensor<bool> sharded = sharded_parameters(steps, parameter_uses_of(steps), options);
   std::map<std::string, Layout> layouts;
   for (const auto& [name, input] : steps.inputs) {
     if (input.role == Role::parameter) {
-      layouts.emplace(name, sharded[at(input.number)] ? sharded_layout(options.mesh)
-                                                      : Layout::replicated(options.mesh));
+      layouts.emplace(name, sharded[input.tensor] ? sharded_layout(options.mesh)
+                                                  : Layout::replicated(options.mesh));
     }
   }
   return layouts;

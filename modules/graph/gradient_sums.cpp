@@ -16,12 +16,11 @@ import tessera.device;
 import tessera.tensor;
 import tessera.ops;
 import tessera.dtensor;
+import tessera.program;
 import :gradient_sums;
 
 namespace tessera::graph {
 namespace {
-
-std::size_t at(int number) { return static_cast<std::size_t>(number); }
 
 /// Terms of a sum on every axis, in memory that a call on local tensors can read.
 bool can_issue(const Tensor& gradient) {
@@ -40,15 +39,16 @@ ops::GroupArgument ranks_of(const DeviceMesh& mesh, int axis) {
 
 }  // namespace
 
-GradientSums::GradientSums(const DeviceMesh& mesh, std::vector<Tensor>& tensors,
+GradientSums::GradientSums(const DeviceMesh& mesh, ByTensor<Tensor>& tensors,
                            std::int64_t group_bytes)
     : mesh_(mesh), tensors_(tensors), group_bytes_(group_bytes) {}
 
-void GradientSums::add(int number, const Layout& to, std::uint64_t identity, bool replaced) {
+void GradientSums::add(TensorIndex number, const Layout& to, std::uint64_t identity,
+                       bool replaced) {
   if (is_open(number)) {
     return;
   }
-  Tensor& gradient = tensors_[at(number)];
+  Tensor& gradient = tensors_[number];
   if (can_issue(gradient) && (!to.is_replicated() || replaced)) {
     collect(number, to, identity);
   } else {
@@ -56,13 +56,13 @@ void GradientSums::add(int number, const Layout& to, std::uint64_t identity, boo
   }
 }
 
-void GradientSums::collect(int number, const Layout& to, std::uint64_t identity) {
-  const Tensor& gradient = tensors_[at(number)];
+void GradientSums::collect(TensorIndex number, const Layout& to, std::uint64_t identity) {
+  const Tensor& gradient = tensors_[number];
   const auto bytes =
       gradient.local().numel() * static_cast<std::int64_t>(size_of(gradient.dtype()));
   const bool alike =
-      waiting_.empty() || (waiting_.front().to == to &&
-                           tensors_[at(waiting_.front().number)].dtype() == gradient.dtype());
+      waiting_.empty() ||
+      (waiting_.front().to == to && tensors_[waiting_.front().number].dtype() == gradient.dtype());
   if (!alike || (!waiting_.empty() && waiting_bytes_ + bytes > group_bytes_)) {
     issue();
   }
@@ -81,7 +81,7 @@ void GradientSums::issue() {
   waiting_bytes_ = 0;
   std::uint64_t identity = 0;
   for (const Waiting& one : flight.gradients) {
-    const Tensor& gradient = tensors_[at(one.number)];
+    const Tensor& gradient = tensors_[one.number];
     if (one.to.is_replicated()) {
       flight.bucket.add(to_local(gradient));
     } else {
@@ -104,7 +104,7 @@ void GradientSums::advance() {
     } else if (flight.next_axis == -1) {
       flight.bucket.complete();
       for (std::size_t k = 0; k < flight.gradients.size(); ++k) {
-        Tensor& gradient = tensors_[at(flight.gradients[k].number)];
+        Tensor& gradient = tensors_[flight.gradients[k].number];
         gradient = from_local(flight.bucket.sums()[k], flight.gradients[k].to, gradient.shape());
       }
     }
@@ -113,7 +113,7 @@ void GradientSums::advance() {
   std::erase_if(flights_, [](const Flight& flight) { return flight.next_axis < -1; });
 }
 
-bool GradientSums::is_open(int number) const {
+bool GradientSums::is_open(TensorIndex number) const {
   const auto has = [&](const std::vector<Waiting>& some) {
     return std::ranges::find(some, number, &Waiting::number) != some.end();
   };
@@ -121,7 +121,7 @@ bool GradientSums::is_open(int number) const {
          std::ranges::any_of(flights_, [&](const Flight& flight) { return has(flight.gradients); });
 }
 
-void GradientSums::complete(int number) {
+void GradientSums::complete(TensorIndex number) {
   if (is_open(number)) {
     complete_all();
   }

@@ -5,6 +5,7 @@ import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
 import tessera.dtensor;
+import tessera.program;
 
 namespace tessera::graph {
 
@@ -15,21 +16,21 @@ namespace tessera::graph {
 /// hides it.
 class GradientSums {
  public:
-  /// `tensors`: by number; gets the sums.
-  GradientSums(const DeviceMesh& mesh, std::vector<Tensor>& tensors, std::int64_t group_bytes);
+  /// `tensors`: gets the sums.
+  GradientSums(const DeviceMesh& mesh, ByTensor<Tensor>& tensors, std::int64_t group_bytes);
 
   /// Adds a gradient, whose backward has completed it. `identity`: ranks compare it. `replaced`: a
   /// sum that is not sharded may take the place of the gradient's terms.
-  void add(int number, const Layout& to, std::uint64_t identity, bool replaced);
+  void add(TensorIndex number, const Layout& to, std::uint64_t identity, bool replaced);
   /// Issues the sum of what was added; called where an update has all of its gradients.
   void issue();
-  /// Called before anything else uses what has this number: its sum is there then.
-  void complete(int number);
+  /// Called before anything else uses the tensor: its sum is there then.
+  void complete(TensorIndex number);
   void complete_all();
 
  private:
   struct Waiting {
-    int number;
+    TensorIndex number;
     Layout to;
     std::uint64_t identity;
   };
@@ -41,13 +42,13 @@ class GradientSums {
     std::int64_t identity;
   };
 
-  bool is_open(int number) const;
-  void collect(int number, const Layout& to, std::uint64_t identity);
+  bool is_open(TensorIndex number) const;
+  void collect(TensorIndex number, const Layout& to, std::uint64_t identity);
   /// Waits for what is in progress, and issues the sums over the next axis.
   void advance();
 
   DeviceMesh mesh_;
-  std::vector<Tensor>& tensors_;
+  ByTensor<Tensor>& tensors_;
   std::int64_t group_bytes_;
   std::vector<Waiting> waiting_;
   std::int64_t waiting_bytes_ = 0;

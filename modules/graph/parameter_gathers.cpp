@@ -28,29 +28,27 @@ import :uses;
 namespace tessera::graph {
 namespace {
 
-std::size_t at(int number) { return static_cast<std::size_t>(number); }
-
 /// Elements from one whole to the next, so that each begins with a line of the cache.
 std::int64_t padded(std::int64_t elements, DType dtype) {
   const auto line = static_cast<std::int64_t>(64 / size_of(dtype));
   return (elements + line - 1) / line * line;
 }
 
-/// Calls `use` for each use of all of a parameter: with its number, the instruction and its place.
-void each_use(const Program& program, const ParameterUses& uses, const std::vector<bool>& sharded,
-              const std::function<void(int, const Instruction&, int)>& use) {
-  const std::vector<const Instruction*> places = places_of(program);
-  for (std::size_t place = 0; place < places.size(); ++place) {
+/// Calls `use` for each use of all of a parameter: with it, the instruction and its place.
+void each_use(const Program& program, const ParameterUses& uses, const ByTensor<bool>& sharded,
+              const std::function<void(TensorIndex, const Instruction&, PlaceIndex)>& use) {
+  const ByPlace<const Instruction*> places = places_of(program);
+  for (const PlaceIndex place : places.keys()) {
     if (!uses.computes[place]) {
       continue;
     }
     const Instruction& i = *places[place];
-    const bool is_view = i.kind == Instruction::Kind::call && i.out.size() == 1 && i.out[0] >= 0 &&
-                         uses.view[at(i.out[0])] == &i;
+    const bool is_view = i.kind == Instruction::Kind::call && i.out.size() == 1 &&
+                         i.out[0].exists() && uses.view[i.out[0]] == &i;
     for (std::size_t k = 0; k < i.in.size(); ++k) {
-      const int root = i.in[k] < 0 ? -1 : uses.root[at(i.in[k])];
-      if (root >= 0 && sharded[at(root)] && !is_view && !is_written(i, k)) {
-        use(root, i, static_cast<int>(place));
+      const TensorIndex root = i.in[k].exists() ? uses.root[i.in[k]] : TensorIndex();
+      if (root.exists() && sharded[root] && !is_view && !i.writes(k)) {
+        use(root, i, place);
       }
     }
   }
@@ -64,16 +62,15 @@ std::int64_t group_bytes(const Program& program, const ParameterUses& uses,
     return options.group_bytes;
   }
   std::int64_t all = 0;
-  for (const int number : uses.parameters) {
-    all += bytes_of(program.tensors[at(number)]);
+  for (const TensorIndex number : uses.parameters) {
+    all += bytes_of(program.tensors[number]);
   }
   constexpr std::int64_t share = 16;
   return std::clamp(all / share, std::int64_t{64} << 10, std::int64_t{16} << 20);
 }
 
 ParameterGathers::ParameterGathers(const Program& program, const ParameterUses& uses,
-                                   const std::vector<bool>& sharded,
-                                   const std::vector<Tensor>& tensors,
+                                   const ByTensor<bool>& sharded, const ByTensor<Tensor>& tensors,
                                    const DataParallelOptions& options)
     : program_(program), uses_(uses), sharded_(sharded), tensors_(tensors), options_(options) {
   const DeviceMesh& mesh = options.mesh;
@@ -82,22 +79,22 @@ ParameterGathers::ParameterGathers(const Program& program, const ParameterUses& 
   find_order();
 }
 
-ParameterGathers::Pass ParameterGathers::pass_of(const Instruction& i, int place) const {
+ParameterGathers::Pass ParameterGathers::pass_of(const Instruction& i, PlaceIndex place) const {
   const auto begun = std::ranges::partition_point(
       uses_.updates, [&](const ParameterUpdate& update) { return update.first <= place; });
-  return {!options_.gathers_again || program_.scopes[at(i.scope)].phase == Phase::forward,
+  return {!options_.gathers_again || program_.scopes[i.scope].phase == Phase::forward,
           static_cast<std::size_t>(begun - uses_.updates.begin())};
 }
 
 void ParameterGathers::make_groups() {
   const std::int64_t limit = group_bytes(program_, uses_, options_);
-  each_use(program_, uses_, sharded_, [&](int number, const Instruction&, int) {
+  each_use(program_, uses_, sharded_, [&](TensorIndex number, const Instruction&, PlaceIndex) {
     if (group_of_.contains(number)) {
       return;
     }
-    const ProgramTensor& x = program_.tensors[at(number)];
+    const ProgramTensor& x = program_.tensors[number];
     const bool fits = !groups_.empty() &&
-                      program_.tensors[at(groups_.back().numbers.front())].dtype == x.dtype &&
+                      program_.tensors[groups_.back().numbers.front()].dtype == x.dtype &&
                       groups_.back().bytes + bytes_of(x) <= limit;
     if (!fits) {
       groups_.emplace_back();
@@ -111,24 +108,25 @@ void ParameterGathers::make_groups() {
 void ParameterGathers::find_order() {
   std::set<std::size_t> in_pass;
   std::optional<Pass> pass;
-  each_use(program_, uses_, sharded_, [&](int number, const Instruction& i, int place) {
-    const Pass now = pass_of(i, place);
-    if (pass != now) {
-      in_pass.clear();
-      pass = now;
-    }
-    const std::size_t group = group_of_.at(number);
-    if (in_pass.insert(group).second) {
-      order_.push_back({group, &i, last_write(group, place)});
-    }
-  });
+  each_use(program_, uses_, sharded_,
+           [&](TensorIndex number, const Instruction& i, PlaceIndex place) {
+             const Pass now = pass_of(i, place);
+             if (pass != now) {
+               in_pass.clear();
+               pass = now;
+             }
+             const std::size_t group = group_of_.at(number);
+             if (in_pass.insert(group).second) {
+               order_.push_back({group, &i, last_write(group, place)});
+             }
+           });
 }
 
-int ParameterGathers::last_write(std::size_t group, int place) const {
-  int last = -1;
+PlaceIndex ParameterGathers::last_write(std::size_t group, PlaceIndex place) const {
+  PlaceIndex last;
   for (const ParameterUpdate& update : uses_.updates) {
-    const bool writes = std::ranges::any_of(groups_[group].numbers,
-                                            [&](int number) { return update.writes(number); });
+    const bool writes = std::ranges::any_of(
+        groups_[group].numbers, [&](TensorIndex number) { return update.writes(number); });
     if (writes && update.last < place) {
       last = update.last;
     }
@@ -136,7 +134,7 @@ int ParameterGathers::last_write(std::size_t group, int place) const {
   return last;
 }
 
-void ParameterGathers::enter(const Instruction& i, int place) {
+void ParameterGathers::enter(const Instruction& i, PlaceIndex place) {
   pass_ = pass_of(i, place);
   place_ = place;
   const auto update = std::ranges::find(uses_.updates, place, &ParameterUpdate::first);
@@ -144,7 +142,7 @@ void ParameterGathers::enter(const Instruction& i, int place) {
     wait_for_readers(*update);
   }
   const bool waited = issued_ == used_ && issued_ < order_.size();
-  if (waited && order_[issued_].written_at >= 0 && order_[issued_].written_at == place - 1) {
+  if (waited && order_[issued_].written_at.exists() && order_[issued_].written_at + 1 == place) {
     issue_next();
   }
 }
@@ -156,14 +154,14 @@ void ParameterGathers::issue_next() {
 
 ParameterGathers::Issued ParameterGathers::issued(const Use& use) const {
   const MemoryScope booked(MemoryCategory::communication);
-  const std::vector<int>& numbers = groups_[use.group].numbers;
-  const DType dtype = program_.tensors[at(numbers.front())].dtype;
+  const std::vector<TensorIndex>& numbers = groups_[use.group].numbers;
+  const DType dtype = program_.tensors[numbers.front()].dtype;
   std::int64_t elements = 0;
   std::vector<std::int64_t> begins;
   std::uint64_t identity = 0;
-  for (const int number : numbers) {
+  for (const TensorIndex number : numbers) {
     begins.push_back(elements);
-    elements += padded(program_.tensors[at(number)].shape.product(), dtype);
+    elements += padded(program_.tensors[number].shape.product(), dtype);
     identity = hash_combine(identity, hash_of_name(name_of_input(program_, number)));
   }
   Issued made;
@@ -171,9 +169,9 @@ ParameterGathers::Issued ParameterGathers::issued(const Use& use) const {
   run_in_scope(program_, *use.first, [&] {
     const Tensor memory = empty({elements}, dtype, meta);
     for (std::size_t k = 0; k < numbers.size(); ++k) {
-      const Dims& shape = program_.tensors[at(numbers[k])].shape;
+      const Dims& shape = program_.tensors[numbers[k]].shape;
       made.wholes.push_back(alias(memory, shape, contiguous_strides(shape), begins[k]));
-      shards.push_back(to_local(tensors_[at(numbers[k])]));
+      shards.push_back(to_local(tensors_[numbers[k]]));
     }
     ops::all_gather_into(made.wholes, shards, ranks_,
                          static_cast<std::int64_t>(identity & 0x7fffffffU));
@@ -181,7 +179,7 @@ ParameterGathers::Issued ParameterGathers::issued(const Use& use) const {
   return made;
 }
 
-const Tensor& ParameterGathers::local_whole(int number) {
+const Tensor& ParameterGathers::local_whole(TensorIndex number) {
   const std::size_t group = group_of_.at(number);
   if (!now_.contains(group)) {
     while (order_[used_].group != group) {
@@ -200,12 +198,12 @@ const Tensor& ParameterGathers::local_whole(int number) {
   if (!std::exchange(now.complete, true)) {
     ops::wait(now.wholes.front());
   }
-  const std::vector<int>& numbers = groups_[group].numbers;
+  const std::vector<TensorIndex>& numbers = groups_[group].numbers;
   const auto place = std::ranges::find(numbers, number) - numbers.begin();
   return now.wholes[static_cast<std::size_t>(place)];
 }
 
-Tensor ParameterGathers::whole(int number) {
+Tensor ParameterGathers::whole(TensorIndex number) {
   if (pass_of_use_ != pass_) {
     pass_of_use_ = pass_;
     now_.clear();  // what one pass has gathered is not kept for the next one
@@ -215,11 +213,11 @@ Tensor ParameterGathers::whole(int number) {
     return kept->second;
   }
   Tensor made;
-  if (number == uses_.root[at(number)]) {
+  if (number == uses_.root[number]) {
     made = from_local(local_whole(number), Layout::replicated(options_.mesh),
-                      program_.tensors[at(number)].shape);
+                      program_.tensors[number].shape);
   } else {
-    const Instruction& view = *uses_.view[at(number)];
+    const Instruction& view = *uses_.view[number];
     made = call(*view.op, {whole(view.in[0])}, view.attributes)[0];
   }
   return wholes_[number] = made;
@@ -228,9 +226,9 @@ Tensor ParameterGathers::whole(int number) {
 void ParameterGathers::wait_for_readers(const ParameterUpdate& update) {
   std::vector<Tensor> shards;
   for (const Group& group : groups_) {
-    for (const int number : group.numbers) {
+    for (const TensorIndex number : group.numbers) {
       if (update.writes(number)) {
-        shards.push_back(to_local(tensors_[at(number)]));
+        shards.push_back(to_local(tensors_[number]));
       }
     }
   }

@@ -18,21 +18,20 @@ namespace tessera::graph {
 /// anew, and so does what follows an update; a gather of what an update writes is issued after it.
 class ParameterGathers {
  public:
-  /// `sharded`: by number. `tensors`: the distributed parameters, by number, of which the program's
+  /// `tensors`: the distributed parameters, of which the program's
   /// inputs are there before the first call. All of them live as long.
-  ParameterGathers(const Program& program, const ParameterUses& uses,
-                   const std::vector<bool>& sharded, const std::vector<Tensor>& tensors,
-                   const DataParallelOptions& options);
+  ParameterGathers(const Program& program, const ParameterUses& uses, const ByTensor<bool>& sharded,
+                   const ByTensor<Tensor>& tensors, const DataParallelOptions& options);
 
   /// Called before each instruction with its place. Before an update it waits for peers that may
   /// still read what is written.
-  void enter(const Instruction& i, int place);
+  void enter(const Instruction& i, PlaceIndex place);
   /// All of a sharded parameter, or of a view of it.
-  Tensor whole(int number);
+  Tensor whole(TensorIndex number);
 
  private:
   struct Group {
-    std::vector<int> numbers = {};
+    std::vector<TensorIndex> numbers = {};
     std::int64_t bytes = 0;
   };
   /// Forward or backward, before or after an update.
@@ -45,37 +44,37 @@ class ParameterGathers {
   struct Use {
     std::size_t group = 0;
     const Instruction* first = nullptr;  // its phase and module are those of the gather
-    int written_at = -1;                 // the place of the last write before it; -1: none
+    PlaceIndex written_at = {};          // of the last write before it
   };
   struct Issued {
     std::vector<Tensor> wholes = {};  // local, in the order of the group
     bool complete = false;
   };
 
-  Pass pass_of(const Instruction& i, int place) const;
+  Pass pass_of(const Instruction& i, PlaceIndex place) const;
   void make_groups();
   void find_order();
-  int last_write(std::size_t group, int place) const;
+  PlaceIndex last_write(std::size_t group, PlaceIndex place) const;
   void wait_for_readers(const ParameterUpdate& update);
   Issued issued(const Use& use) const;
   void issue_next();
-  const Tensor& local_whole(int number);
+  const Tensor& local_whole(TensorIndex number);
 
   const Program& program_;
   const ParameterUses& uses_;
-  const std::vector<bool>& sharded_;
-  const std::vector<Tensor>& tensors_;
+  const ByTensor<bool>& sharded_;
+  const ByTensor<Tensor>& tensors_;
   const DataParallelOptions& options_;
   std::vector<Group> groups_;
-  std::map<int, std::size_t> group_of_;  // by the parameter's number
-  std::vector<Use> order_;               // groups as the passes use them, each one once in a pass
-  std::size_t issued_ = 0;               // of order_
-  std::size_t used_ = 0;                 // of order_
-  std::map<std::size_t, Issued> ahead_;  // by the place in order_
-  std::map<std::size_t, Issued> now_;    // by group, in this pass
-  std::map<int, Tensor> wholes_;         // by number, in this pass
-  Pass pass_;                            // of the instruction at place_
-  int place_ = 0;
+  std::map<TensorIndex, std::size_t> group_of_;  // by the parameter
+  std::vector<Use> order_;                // groups as the passes use them, each one once in a pass
+  std::size_t issued_ = 0;                // of order_
+  std::size_t used_ = 0;                  // of order_
+  std::map<std::size_t, Issued> ahead_;   // by the place in order_
+  std::map<std::size_t, Issued> now_;     // by group, in this pass
+  std::map<TensorIndex, Tensor> wholes_;  // in this pass
+  Pass pass_;                             // of the instruction at place_
+  PlaceIndex place_ = PlaceIndex(0);
   std::optional<Pass> pass_of_use_;  // of the last use; none before the first one
   ops::GroupArgument ranks_;
 };

@@ -42,7 +42,7 @@ std::string form_of(const Dims& shape, DType dtype) {
 
 Editor::Editor(Program& program, AddedState& state) : program_(program), state_(state) {}
 
-int Editor::state(const std::string& name, const Tensor& initial) {
+TensorIndex Editor::state(const std::string& name, const Tensor& initial) {
   const std::string input = "transform." + name;
   if (program_.inputs.contains(input)) {
     fail(
@@ -59,10 +59,10 @@ int Editor::state(const std::string& name, const Tensor& initial) {
           .expected = form_of(found->second.shape(), found->second.dtype()),
           .got = form_of(initial.shape(), initial.dtype())});
   }
-  program_.tensors.push_back({{initial.shape(), initial.dtype()}, {}, MemoryCategory::optimizer});
-  const int number = static_cast<int>(program_.tensors.size()) - 1;
-  program_.inputs[input] = {.number = number, .role = Role::transform_state};
-  return number;
+  const TensorIndex tensor =
+      program_.tensors.add({{initial.shape(), initial.dtype()}, {}, MemoryCategory::optimizer});
+  program_.inputs[input] = {.tensor = tensor, .role = Role::transform_state};
+  return tensor;
 }
 
 void Editor::move_to(std::size_t section, std::size_t at) {
@@ -74,16 +74,16 @@ void Editor::move_to(std::size_t section, std::size_t at) {
   at_ = at;
 }
 
-std::vector<int> Editor::call(std::string_view op, const std::vector<int>& in,
-                              std::string_view arguments) {
+std::vector<TensorIndex> Editor::call(std::string_view op, const std::vector<TensorIndex>& in,
+                                      std::string_view arguments) {
   Instruction made{.op = &find_op(op), .in = in};
   made.attributes = parse_arguments(*made.op, arguments);
   std::vector<Tensor> operands;
-  for (const int number : in) {
-    if (number >= static_cast<int>(program_.tensors.size())) {
-      fail({.thing = std::string(op), .wrong = fmt::format("there is no %{}", number)});
+  for (const TensorIndex number : in) {
+    if (number.exists() && !program_.tensors.contains(number)) {
+      fail({.thing = std::string(op), .wrong = "there is no " + to_text(number)});
     }
-    operands.push_back(number < 0 ? Tensor() : described(program_.tensors[index(number)]));
+    operands.push_back(number.exists() ? described(program_.tensors[number]) : Tensor());
   }
   check_call(*made.op, operands, made.attributes);
   if (made.op->view != nullptr) {
@@ -96,23 +96,23 @@ std::vector<int> Editor::call(std::string_view op, const std::vector<int>& in,
     ResultShapes shapes;
     made.op->infer(call, shapes);
     for (const ResultShape& shape : shapes) {
-      program_.tensors.push_back({shape, {}, MemoryCategory::activation});
-      made.out.push_back(static_cast<int>(program_.tensors.size()) - 1);
+      made.out.push_back(program_.tensors.add({shape, {}, MemoryCategory::activation}));
     }
   }
   std::vector<Instruction>& instructions = program_.sections.at(section_).instructions;
   if (!instructions.empty()) {
     made.scope = instructions[std::min(at_, instructions.size() - 1)].scope;
   }
-  const std::vector<int> results = made.out;
+  const std::vector<TensorIndex> results = made.out;
   instructions.insert(std::next(instructions.begin(), static_cast<std::ptrdiff_t>(at_)),
                       std::move(made));
   ++at_;
   return results;
 }
 
-int Editor::value(std::string_view op, const std::vector<int>& in, std::string_view arguments) {
-  const std::vector<int> results = call(op, in, arguments);
+TensorIndex Editor::value(std::string_view op, const std::vector<TensorIndex>& in,
+                          std::string_view arguments) {
+  const std::vector<TensorIndex> results = call(op, in, arguments);
   if (results.size() != 1) {
     fail({.thing = std::string(op),
           .wrong = "it does not have one result",
@@ -128,10 +128,10 @@ void Editor::remove_input(const std::string& name) {
     fail({.thing = "Editor::remove_input",
           .wrong = fmt::format("the step has no input '{}'", name)});
   }
-  const auto used = [&](const std::vector<int>& numbers) {
-    return std::ranges::find(numbers, found->second.number) != numbers.end();
+  const auto used = [&](const std::vector<TensorIndex>& tensors) {
+    return std::ranges::find(tensors, found->second.tensor) != tensors.end();
   };
-  int place = 0;
+  PlaceIndex place(0);
   for (const Instruction* i : places_of(program_)) {
     if (used(i->in)) {
       fail({.thing = "Editor::remove_input",
@@ -141,7 +141,7 @@ void Editor::remove_input(const std::string& name) {
     ++place;
   }
   for (const auto& [output, number] : program_.outputs) {
-    if (number == found->second.number) {
+    if (number == found->second.tensor) {
       fail({.thing = "Editor::remove_input",
             .wrong = fmt::format("'{}' is the output '{}'", name, output)});
     }
@@ -163,11 +163,11 @@ std::optional<ProgramPlace> Editor::find(std::string_view op) const {
   return std::nullopt;
 }
 
-void Editor::use_instead(int before, int after, std::string_view op) {
+void Editor::use_instead(TensorIndex before, TensorIndex after, std::string_view op) {
   bool used = false;
-  const auto rename = [&](int& number) {
+  const auto rename = [&](TensorIndex& number) {
     used = used || number == before;
-    number = number == before && after >= 0 ? after : number;
+    number = number == before && after.exists() ? after : number;
   };
   for (Section& section : program_.sections) {
     for (Instruction& i : section.instructions) {
@@ -177,14 +177,16 @@ void Editor::use_instead(int before, int after, std::string_view op) {
   for (auto& [name, number] : program_.outputs) {
     rename(number);
   }
-  if (used && after < 0) {
+  if (used && !after.exists()) {
     fail({.thing = std::string(op),
-          .wrong = fmt::format("nothing was made for its result %{}, which is used", before)});
+          .wrong =
+              fmt::format("nothing was made for its result {}, which is used", to_text(before))});
   }
 }
 
-void Editor::replace(ProgramPlace place,
-                     const std::function<std::vector<int>(const std::vector<int>& in)>& make) {
+void Editor::replace(
+    ProgramPlace place,
+    const std::function<std::vector<TensorIndex>(const std::vector<TensorIndex>& in)>& make) {
   move_to(place.section, place.at);
   std::vector<Instruction>& instructions = program_.sections[section_].instructions;
   if (place.at == instructions.size() || instructions[place.at].out.empty() ||
@@ -194,7 +196,8 @@ void Editor::replace(ProgramPlace place,
                                place.at, place.section)});
   }
   const Instruction before = instructions[place.at];
-  const std::vector<int> made = make(before.in);  // in the scope of the call, which is still there
+  const std::vector<TensorIndex> made =
+      make(before.in);  // in the scope of the call, which is still there
   const auto old = std::ranges::find_if(
       instructions, [&](const Instruction& i) { return i.op == before.op && i.out == before.out; });
   if (old != instructions.end()) {
@@ -208,19 +211,19 @@ void Editor::replace(ProgramPlace place,
           .got = fmt::format("{}", made.size())});
   }
   for (std::size_t k = 0; k < made.size(); ++k) {
-    if (before.out[k] < 0) {
+    if (!before.out[k].exists()) {
       continue;
     }
-    const ProgramTensor& expected = program_.tensors[index(before.out[k])];
-    if (made[k] >= static_cast<int>(program_.tensors.size()) ||
-        (made[k] >= 0 && !same_form(program_.tensors[index(made[k])], described(expected)))) {
+    const ProgramTensor& expected = program_.tensors[before.out[k]];
+    const bool is_missing = made[k].exists() && !program_.tensors.contains(made[k]);
+    if (is_missing ||
+        (made[k].exists() && !same_form(program_.tensors[made[k]], described(expected)))) {
       fail({.thing = std::string(before.op->name),
             .wrong = fmt::format("what takes the place of result {} does not fit", k),
             .expected = form_of(expected.shape, expected.dtype),
-            .got = made[k] >= static_cast<int>(program_.tensors.size())
-                       ? fmt::format("%{}, which does not exist", made[k])
-                       : form_of(program_.tensors[index(made[k])].shape,
-                                 program_.tensors[index(made[k])].dtype)});
+            .got = is_missing ? to_text(made[k]) + ", which does not exist"
+                              : form_of(program_.tensors[made[k]].shape,
+                                        program_.tensors[made[k]].dtype)});
     }
     use_instead(before.out[k], made[k], before.op->name);
   }
@@ -285,14 +288,13 @@ void run_transform(const Transform& transform, Program& program, AddedState& sta
       }
     }
     for (const auto& [name, of] : program.inputs) {
-      const ProgramTensor& input = program.tensors[index(of.number)];
+      const ProgramTensor& input = program.tensors[of.tensor];
       const auto own = state.find(name);
       const auto given = before.inputs.find(name);
-      const bool fits =
-          own != state.end()
-              ? same_form(input, own->second)
-              : given != before.inputs.end() &&
-                    same_form(input, described(before.tensors[index(given->second.number)]));
+      const bool fits = own != state.end()
+                            ? same_form(input, own->second)
+                            : given != before.inputs.end() &&
+                                  same_form(input, described(before.tensors[given->second.tensor]));
       if (!fits) {
         fail({.thing = "program",
               .wrong = fmt::format("nothing has its input '{}' ({})", name,

@@ -12,14 +12,7 @@ export namespace tessera::graph {
 /// values.
 using AddedState = std::map<std::string, Tensor>;
 
-/// Where an instruction is.
-struct ProgramPlace {
-  std::size_t section = 0;
-  std::size_t at = 0;
-};
-
-/// A program while it is changed: instructions and state are added to it. Tensors are the numbers
-/// that they have in the program.
+/// A program while it is changed: instructions and state are added to it.
 class Editor {
  public:
   /// `state`: what is there already, of programs of other steps; gets what is added.
@@ -30,7 +23,7 @@ class Editor {
   /// An input "transform.NAME", which has the values of `initial` in the first step and afterwards
   /// those that the step has left in it. Contiguous, on the CPU, equal on all ranks.
   /// Errors: the name is taken; another program of this run has it with another shape or type.
-  int state(const std::string& name, const Tensor& initial);
+  TensorIndex state(const std::string& name, const Tensor& initial);
   /// The step has this input no more: a parameter or state of the optimizer that is no longer used,
   /// or state of a transformation. The training keeps it as it is, and its checkpoints have it.
   /// Errors: there is no such input; an instruction or an output uses it.
@@ -45,22 +38,24 @@ class Editor {
   /// `arguments`: as in the text of a program ("dim=1"). The scope is that of the instruction after
   /// it, or before it at the end of a section.
   /// Errors: there is no such operator; operands or arguments that it refuses.
-  std::vector<int> call(std::string_view op, const std::vector<int>& in,
-                        std::string_view arguments = {});
+  std::vector<TensorIndex> call(std::string_view op, const std::vector<TensorIndex>& in,
+                                std::string_view arguments = {});
   /// Adds a call of an operator with one result.
-  int value(std::string_view op, const std::vector<int>& in, std::string_view arguments = {});
+  TensorIndex value(std::string_view op, const std::vector<TensorIndex>& in,
+                    std::string_view arguments = {});
 
   /// The first call of this operator; none: nothing.
   std::optional<ProgramPlace> find(std::string_view op) const;
   /// Takes the call at `place` away (an anchor, for example) and puts there what `make` adds: it
-  /// gets the call's operands (-1: absent) and returns tensors for its results, of their shapes and
-  /// types, which all that follows uses instead. -1: for a result that nothing uses.
+  /// gets the call's operands and returns tensors for its results, of their shapes and types, which
+  /// all that follows uses instead; none (TensorIndex()) for a result that nothing uses.
   /// Errors: it is no call of an operator that makes results; a result is missing or does not fit.
-  void replace(ProgramPlace place,
-               const std::function<std::vector<int>(const std::vector<int>& in)>& make);
+  void replace(
+      ProgramPlace place,
+      const std::function<std::vector<TensorIndex>(const std::vector<TensorIndex>& in)>& make);
 
  private:
-  void use_instead(int before, int after, std::string_view op);
+  void use_instead(TensorIndex before, TensorIndex after, std::string_view op);
 
   Program& program_;
   AddedState& state_;

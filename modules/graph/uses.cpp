@@ -18,7 +18,7 @@ import tessera.base;
 import tessera.mesh;
 import tessera.tensor;
 import tessera.program;
-import tessera.execute;
+import tessera.passes;
 import :data_parallel;
 import :uses;
 
@@ -27,33 +27,31 @@ namespace {
 
 using Kind = Instruction::Kind;
 
-std::size_t at(int number) { return static_cast<std::size_t>(number); }
-
 class Finder {
  public:
   explicit Finder(const Program& program) : program_(program) {
     const std::size_t count = program.tensors.size();
-    uses_.parameter_of.assign(count, -1);
-    uses_.root.assign(count, -1);
-    uses_.view.assign(count, nullptr);
-    uses_.complete_at.assign(count, -1);
-    uses_.alone.assign(count, true);
+    uses_.parameter_of.resize(count);
+    uses_.root.resize(count);
+    uses_.view.resize(count);
+    uses_.complete_at.resize(count);
+    uses_.alone = ByTensor<bool>(count, true);
   }
 
   ParameterUses find() {
     find_parameters();
     find_gradient_outputs();
-    const std::vector<const Instruction*> places = places_of(program_);
-    for (std::size_t place = 0; place < places.size(); ++place) {
+    const ByPlace<const Instruction*> places = places_of(program_);
+    for (const PlaceIndex place : places.keys()) {
       find_views(*places[place]);
-      find_pairs(*places[place], static_cast<int>(place));
-      uses_.computes.push_back(uses_.updates.empty() || is_of_model(*places[place]));
+      find_pairs(*places[place], place);
+      uses_.computes.add(uses_.updates.empty() || is_of_model(*places[place]));
     }
     find_completions(places);
     for (const ParameterUpdate& update : uses_.updates) {
       uses_.all_complete_at.push_back(last_completion(update.first));
     }
-    uses_.all_complete_at.push_back(last_completion(static_cast<int>(places.size())));
+    uses_.all_complete_at.push_back(last_completion(places.next()));
     return std::move(uses_);
   }
 
@@ -61,9 +59,9 @@ class Finder {
   void find_parameters() {
     for (const auto& [name, input] : program_.inputs) {
       if (input.role == Role::parameter) {
-        uses_.parameters.push_back(input.number);
-        uses_.parameter_of[at(input.number)] = input.number;
-        uses_.root[at(input.number)] = input.number;
+        uses_.parameters.push_back(input.tensor);
+        uses_.parameter_of[input.tensor] = input.tensor;
+        uses_.root[input.tensor] = input.tensor;
       }
     }
   }
@@ -72,60 +70,60 @@ class Finder {
     for (const auto& [output, name] : program_.gradients) {
       const ProgramInput& input = program_.inputs.at(name);
       if (input.role == Role::parameter) {
-        uses_.parameter_of[at(program_.outputs.at(output))] = input.number;
+        uses_.parameter_of[program_.outputs.at(output)] = input.tensor;
       }
     }
   }
 
   bool is_of_model(const Instruction& i) const {
-    const Phase phase = program_.scopes[at(i.scope)].phase;
+    const Phase phase = program_.scopes[i.scope].phase;
     return phase == Phase::forward || phase == Phase::backward || phase == Phase::recomputation;
   }
 
   void find_views(const Instruction& i) {
     const bool aliases = i.kind == Kind::alias || (i.kind == Kind::call && !i.op->in_place &&
                                                    effects_of(*i.op).aliasing != Aliasing::none);
-    if (!aliases || i.in.empty() || i.in[0] < 0) {
+    if (!aliases || i.in.empty() || !i.in[0].exists()) {
       return;
     }
-    uses_.alone[at(i.in[0])] = false;
-    for (const int out : i.out) {
-      if (out >= 0) {
-        uses_.alone[at(out)] = false;
+    uses_.alone[i.in[0]] = false;
+    for (const TensorIndex out : i.out) {
+      if (out.exists()) {
+        uses_.alone[out] = false;
       }
     }
     if (i.kind == Kind::call && i.op->view != nullptr && i.out.size() == 1 &&
-        uses_.root[at(i.in[0])] >= 0) {
-      uses_.root[at(i.out[0])] = uses_.root[at(i.in[0])];
-      uses_.view[at(i.out[0])] = &i;
+        uses_.root[i.in[0]].exists()) {
+      uses_.root[i.out[0]] = uses_.root[i.in[0]];
+      uses_.view[i.out[0]] = &i;
     }
   }
 
   /// Finds the operands that have the place of a parameter which the instruction writes.
-  void find_pairs(const Instruction& i, int place) {
+  void find_pairs(const Instruction& i, PlaceIndex place) {
     for (std::size_t k = 0; k < i.in.size(); ++k) {
-      if (i.in[k] < 0 || !is_written(i, k) || uses_.parameter_of[at(i.in[k])] != i.in[k]) {
+      if (!i.in[k].exists() || !i.writes(k) || uses_.parameter_of[i.in[k]] != i.in[k]) {
         continue;
       }
       note_update(i.in[k], place);
       const std::ptrdiff_t in_list = i.op->place_of(k, i.in.size()).in_list;
       for (std::size_t other = 0; other < i.in.size(); ++other) {
-        const int number = i.in[other];
-        if (number >= 0 && i.op->place_of(other, i.in.size()).in_list == in_list &&
-            program_.tensors[at(number)].shape == program_.tensors[at(i.in[k])].shape &&
-            uses_.root[at(number)] < 0) {
-          uses_.parameter_of[at(number)] = i.in[k];
+        const TensorIndex number = i.in[other];
+        if (number.exists() && i.op->place_of(other, i.in.size()).in_list == in_list &&
+            program_.tensors[number].shape == program_.tensors[i.in[k]].shape &&
+            !uses_.root[number].exists()) {
+          uses_.parameter_of[number] = i.in[k];
         }
       }
     }
   }
 
   /// `place`: the first one of which computes does not say anything yet.
-  void note_update(int parameter, int place) {
+  void note_update(TensorIndex parameter, PlaceIndex place) {
     std::vector<ParameterUpdate>& updates = uses_.updates;
-    const bool is_new = updates.empty() ||
-                        std::any_of(uses_.computes.begin() + updates.back().first,
-                                    uses_.computes.end(), [](bool computes) { return computes; });
+    const auto computes = [&](PlaceIndex between) { return uses_.computes[between]; };
+    const bool is_new =
+        updates.empty() || std::ranges::any_of(Indices(updates.back().first, place), computes);
     if (is_new) {
       updates.push_back({.first = place});
     }
@@ -134,40 +132,40 @@ class Finder {
   }
 
   /// A gradient is complete after what last writes it before anything else reads it.
-  void find_completions(const std::vector<const Instruction*>& places) {
-    std::vector<bool> read(program_.tensors.size(), false);
-    for (std::size_t place = 0; place < places.size(); ++place) {
+  void find_completions(const ByPlace<const Instruction*>& places) {
+    ByTensor<bool> read(program_.tensors.size(), false);
+    for (const PlaceIndex place : places.keys()) {
       const Instruction& i = *places[place];
       for (std::size_t k = 0; k < i.in.size(); ++k) {
-        if (i.in[k] < 0) {
+        if (!i.in[k].exists()) {
           continue;
         }
-        if (!is_written(i, k)) {
-          read[at(i.in[k])] = true;
-        } else if (!read[at(i.in[k])]) {
-          completes(i.in[k], static_cast<int>(place));
+        if (!i.writes(k)) {
+          read[i.in[k]] = true;
+        } else if (!read[i.in[k]]) {
+          completes(i.in[k], place);
         }
       }
-      for (const int number : i.out) {
-        if (number >= 0) {
-          completes(number, static_cast<int>(place));
+      for (const TensorIndex number : i.out) {
+        if (number.exists()) {
+          completes(number, place);
         }
       }
     }
   }
 
-  void completes(int number, int place) {
+  void completes(TensorIndex number, PlaceIndex place) {
     const bool is_input = std::ranges::any_of(
-        program_.inputs, [&](const auto& input) { return input.second.number == number; });
-    if (uses_.parameter_of[at(number)] >= 0 && !is_input && uses_.computes[at(place)]) {
-      uses_.complete_at[at(number)] = place;
+        program_.inputs, [&](const auto& input) { return input.second.tensor == number; });
+    if (uses_.parameter_of[number].exists() && !is_input && uses_.computes[place]) {
+      uses_.complete_at[number] = place;
     }
   }
 
-  /// Before the place; -1: none.
-  int last_completion(int before) const {
-    int last = -1;
-    for (const int place : uses_.complete_at) {
+  /// Before the place, or none.
+  PlaceIndex last_completion(PlaceIndex before) const {
+    PlaceIndex last;
+    for (const PlaceIndex place : uses_.complete_at) {
       last = place < before ? std::max(last, place) : last;
     }
     return last;
@@ -179,21 +177,21 @@ class Finder {
 
 /// Bytes of what forward makes and backward uses.
 std::int64_t kept_activations(const Program& program) {
-  std::map<int, std::int64_t> made;
+  std::map<TensorIndex, std::int64_t> made;
   std::int64_t bytes = 0;
   for (const Instruction* i : places_of(program)) {
-    const Phase phase = program.scopes[at(i->scope)].phase;
+    const Phase phase = program.scopes[i->scope].phase;
     if (phase == Phase::backward) {
-      for (const int number : i->in) {
+      for (const TensorIndex number : i->in) {
         const auto found = made.find(number);
         bytes += found == made.end() ? 0 : found->second;
         made.erase(number);  // counted once
       }
     }
     const bool fresh = i->kind == Kind::call && effects_of(*i->op).aliasing == Aliasing::none;
-    for (const int number : i->out) {
-      if (phase == Phase::forward && fresh && number >= 0) {
-        made[number] = bytes_of(program.tensors[at(number)]);
+    for (const TensorIndex number : i->out) {
+      if (phase == Phase::forward && fresh && number.exists()) {
+        made[number] = bytes_of(program.tensors[number]);
       }
     }
   }
@@ -216,7 +214,7 @@ Attributes written_arguments(const Instruction& i) {
 
 }  // namespace
 
-bool ParameterUpdate::writes(int number) const {
+bool ParameterUpdate::writes(TensorIndex number) const {
   return std::ranges::find(parameters, number) != parameters.end();
 }
 
@@ -224,9 +222,9 @@ std::int64_t bytes_of(const ProgramTensor& x) {
   return x.shape.product() * static_cast<std::int64_t>(size_of(x.dtype));
 }
 
-std::string name_of_input(const Program& program, int number) {
+std::string name_of_input(const Program& program, TensorIndex number) {
   return std::ranges::find_if(program.inputs,
-                              [&](const auto& input) { return input.second.number == number; })
+                              [&](const auto& input) { return input.second.tensor == number; })
       ->first;
 }
 
@@ -263,65 +261,57 @@ Program as_written(Program program) {
   return program;
 }
 
-bool is_written(const Instruction& i, std::size_t operand) {
-  return i.kind == Kind::call && i.op->writes(i.op->place_of(operand, i.in.size()).operand);
-}
-
 Program without_whole_views(Program program) {
   const Shadow shadow = shadow_of(program);
-  std::map<graph::MemoryIndex, int> parameters;  // by memory
+  std::map<MemoryIndex, TensorIndex> parameters;
   for (const auto& [name, input] : program.inputs) {
     if (input.role == Role::parameter) {
-      parameters[shadow.memory(input.number)] = input.number;
+      parameters[shadow.memory(input.tensor)] = input.tensor;
     }
   }
-  const auto instead = [&](int number) {
-    const auto found = number < 0 ? parameters.end() : parameters.find(shadow.memory(number));
+  Replacement replacement(program);
+  for (const TensorIndex number : program.tensors.keys()) {
+    const auto found = parameters.find(shadow.memory(number));
     if (found == parameters.end()) {
-      return number;
+      continue;
     }
-    const Tensor& x = shadow.tensors[at(number)];
-    const Tensor& whole = shadow.tensors[at(found->second)];
-    const bool same =
-        x.shape() == whole.shape() && x.strides() == whole.strides() && x.dtype() == whole.dtype();
-    return same ? found->second : number;
-  };
-  for (Section& section : program.sections) {
-    for (Instruction& i : section.instructions) {
-      std::ranges::transform(i.in, i.in.begin(), instead);
+    const Tensor& x = shadow.at(number);
+    const Tensor& whole = shadow.at(found->second);
+    if (x.shape() == whole.shape() && x.strides() == whole.strides() &&
+        x.dtype() == whole.dtype()) {
+      replacement.replace(number, found->second);
     }
   }
-  for (auto& [name, number] : program.outputs) {
-    number = instead(number);
-  }
+  replacement.apply(program);
   return program;
 }
 
-ParameterUses uses_of(const Program& program) { return Finder(program).find(); }
+ParameterUses parameter_uses_of(const Program& program) { return Finder(program).find(); }
 
-std::vector<bool> sharded_parameters(const Program& program, const ParameterUses& uses,
-                                     const DataParallelOptions& options) {
-  std::vector<bool> sharded(program.tensors.size(), false);
+ByTensor<bool> sharded_parameters(const Program& program, const ParameterUses& uses,
+                                  const DataParallelOptions& options) {
+  ByTensor<bool> sharded(program.tensors.size(), false);
   const int ranks = options.mesh.size();
   const int shards = options.mesh.axis_size(options.mesh.ndim() - 1);
   if (options.mode == DataParallelMode::expand || options.mode == DataParallelMode::replicate) {
     return sharded;
   }
-  std::vector<std::int64_t> bytes(program.tensors.size(), 0);  // with gradient and state
-  for (std::size_t n = 0; n < program.tensors.size(); ++n) {
-    if (uses.parameter_of[n] >= 0) {
-      bytes[at(uses.parameter_of[n])] += bytes_of(program.tensors[n]);
+  ByTensor<std::int64_t> bytes(program.tensors.size(), 0);  // with gradient and state
+  for (const TensorIndex number : program.tensors.keys()) {
+    if (const TensorIndex parameter = uses.parameter_of[number]; parameter.exists()) {
+      bytes[parameter] += bytes_of(program.tensors[number]);
     }
   }
-  std::vector<int> by_size = uses.parameters;
-  std::ranges::sort(by_size, {}, [&](int number) { return std::pair(bytes[at(number)], number); });
+  std::vector<TensorIndex> by_size = uses.parameters;
+  std::ranges::sort(by_size, {},
+                    [&](TensorIndex number) { return std::pair(bytes[number], number); });
   constexpr int share = 16;
   std::int64_t left =
       options.mode == DataParallelMode::mixed ? kept_activations(program) / ranks / share : 0;
-  for (const int number : by_size) {
-    left -= bytes[at(number)];
-    const Dims& shape = program.tensors[at(number)].shape;
-    sharded[at(number)] = left < 0 && shape.size() > 0 && shape[0] >= shards;
+  for (const TensorIndex number : by_size) {
+    left -= bytes[number];
+    const Dims& shape = program.tensors[number].shape;
+    sharded[number] = left < 0 && shape.size() > 0 && shape[0] >= shards;
   }
   return sharded;
 }

@@ -23,7 +23,4 @@ void keep_all_gathers(Program& program, const Analysis& known);
 /// Computes cheap values again instead of keeping them, where that lowers the peak of memory.
 void recompute_cheap(Program& program, const Analysis& known);
 
-/// Tensors of a program take other numbers: `number_of[n]` instead of n.
-void renumber(Instruction& instruction, std::span<const int> number_of);
-
 }  // namespace tessera::graph

@@ -4,9 +4,6 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <numeric>
-#include <span>
-#include <utility>
 #include <vector>
 module tessera.passes;
 
@@ -14,6 +11,8 @@ import tessera.base;
 import tessera.tensor;
 import tessera.program;
 import :builtin;
+import :facts;
+import :renumbering;
 
 namespace tessera::graph {
 namespace {
@@ -29,59 +28,43 @@ bool computes(const Instruction& i, const Access& access) {
 
 }  // namespace
 
-void renumber(Instruction& instruction, std::span<const int> number_of) {
-  for (int& number : instruction.in) {
-    number = number < 0 ? number : number_of[index(number)];
-  }
-}
-
 /// The earlier results stay where they are needed until the later call anyway, or are as small as a
 /// scale. So nothing else is kept longer than the later results would be: an activation that is
 /// computed again in backward is not kept from forward instead.
 void merge_common(Program& program, const Analysis& analysis) {
-  const auto& [shadow, accesses] = analysis.state();
-  ValueNames names;
-  const Values values = values_of(program, analysis, names);
-  const auto memory = [&](int number) { return shadow.memory(number); };
-  ByMemory<int> last;
-  for (const Memory& one : shadow.memories) {
-    last.add(one.last);
-  }
-  const auto is_constant = [&](int number) { return !values.is_written[memory(number)]; };
-  std::vector<int> number_of(program.tensors.size());
-  std::iota(number_of.begin(), number_of.end(), 0);
-  std::map<int, std::vector<int>> known;  // results, by what computes them
-  int place = -1;
-  for (Section& section : program.sections) {
-    std::erase_if(section.instructions, [&](Instruction& i) {
-      ++place;
-      renumber(i, number_of);
-      const auto at = index(place);
-      // Results in new memory only: merging views is the pass `views`.
-      if (!computes(i, accesses[at]) || values.calls[at] < 0 ||
-          accesses[at].writes.size() != i.out.size() || !std::ranges::all_of(i.out, is_constant)) {
-        return false;
-      }
-      const auto found = known.find(values.calls[at]);
-      const bool same = found != known.end() && std::ranges::all_of(found->second, [&](int number) {
-                          return last[memory(number)] >= place ||
-                                 shadow.memories[memory(number)].bytes <= small_bytes;
-                        });
-      if (!same) {
-        known[values.calls[at]] = i.out;
-        return false;
-      }
-      for (std::size_t k = 0; k < i.out.size(); ++k) {
-        number_of[index(i.out[k])] = found->second[k];
-        int& end = last[memory(found->second[k])];
-        end = std::max(end, last[memory(i.out[k])]);
-      }
-      return true;
+  Facts facts(program, analysis);
+  const auto memory = [&](TensorIndex number) { return facts.shadow.memory(number); };
+  const auto is_constant = [&](TensorIndex number) {
+    return !facts.values.is_written[memory(number)];
+  };
+  Replacement replacement(program);
+  std::map<ValueIndex, std::vector<TensorIndex>> known;  // results, by what computes them
+  for (const PlaceIndex place : facts.places.keys()) {
+    const Instruction& i = facts.at(place);
+    const ValueIndex call = facts.values.calls[place];
+    // Results in new memory only: merging views is the pass `views`.
+    if (!computes(i, facts.accesses[place]) || !call.exists() ||
+        facts.accesses[place].writes.size() != i.out.size() ||
+        !std::ranges::all_of(i.out, is_constant)) {
+      continue;
+    }
+    std::vector<TensorIndex>& first = known[call];
+    const bool is_there = !first.empty() && std::ranges::all_of(first, [&](TensorIndex number) {
+      return facts.last[memory(number)] >= place ||
+             facts.shadow.memories[memory(number)].bytes <= small_bytes;
     });
+    if (!is_there) {
+      first = i.out;
+      continue;
+    }
+    for (std::size_t k = 0; k < i.out.size(); ++k) {
+      replacement.replace(i.out[k], first[k]);
+      PlaceIndex& end = facts.last[memory(first[k])];
+      end = std::max(end, facts.last[memory(i.out[k])]);
+    }
+    replacement.remove(place);
   }
-  for (auto& [name, number] : program.outputs) {
-    number = number_of[index(number)];
-  }
+  replacement.apply(program);
 }
 
 }  // namespace tessera::graph

@@ -1,7 +1,6 @@
 // Removes instructions whose results nothing needs.
 module;
 #include <cstddef>
-#include <utility>
 #include <vector>
 module tessera.passes;
 
@@ -9,6 +8,7 @@ import tessera.base;
 import tessera.tensor;
 import tessera.program;
 import :builtin;
+import :renumbering;
 
 namespace tessera::graph {
 namespace {
@@ -26,12 +26,12 @@ class Needs {
         named_(program.tensors.size(), false),
         read_(shadow_.memories.size(), false),
         used_(shadow_.memories.size(), false) {
-    const auto add = [&](int number) {
+    const auto add = [&](TensorIndex number) {
       name_(number);
       read_[memory(number)] = true;
     };
     for (const auto& [name, input] : program.inputs) {
-      add(input.number);  // what the step leaves in it is seen
+      add(input.tensor);  // what the step leaves in it is seen
     }
     for (const auto& [name, number] : program.outputs) {
       add(number);
@@ -40,28 +40,28 @@ class Needs {
     }
   }
 
-  bool needed(std::size_t place) const { return needed_[place]; }
+  bool needed(PlaceIndex place) const { return needed_[place]; }
 
  private:
-  MemoryIndex memory(int number) const { return shadow_.memory(number); }
+  MemoryIndex memory(TensorIndex number) const { return shadow_.memory(number); }
 
-  void name_(int number) {
-    named_[index(number)] = true;
+  void name_(TensorIndex number) {
+    named_[number] = true;
     used_[memory(number)] = true;
   }
 
   /// Whether the instruction matters, as far as is known.
-  bool matters(std::size_t place) const {
+  bool matters(PlaceIndex place) const {
     const Instruction& i = *places_[place];
     const Access& access = accesses_[place];
-    if (access.ordered || access.issued >= 0) {
+    if (access.ordered || access.issued.exists()) {
       return true;  // other ranks take part
     }
     if (i.kind == Kind::release || i.kind == Kind::restore) {
       return used_[memory(i.in[0])];
     }
-    for (const int number : i.out) {
-      if (number >= 0 && named_[index(number)]) {
+    for (const TensorIndex number : i.out) {
+      if (number.exists() && named_[number]) {
         return true;
       }
     }
@@ -77,14 +77,14 @@ class Needs {
   /// Backwards, so that most programs need one round; false when nothing was new.
   bool mark() {
     bool more = false;
-    for (std::size_t place = places_.size(); place-- > 0;) {
+    for (PlaceIndex place = places_.last(); place.exists(); --place) {
       if (needed_[place] || !matters(place)) {
         continue;
       }
       needed_[place] = true;
       more = true;
-      for (const int number : places_[place]->in) {
-        if (number >= 0) {
+      for (const TensorIndex number : places_[place]->in) {
+        if (number.exists()) {
           name_(number);
         }
       }
@@ -100,11 +100,11 @@ class Needs {
     return more;
   }
 
-  std::vector<const Instruction*> places_;
+  ByPlace<const Instruction*> places_;
   const Shadow& shadow_;
-  const std::vector<Access>& accesses_;
-  std::vector<bool> needed_;  // by place
-  std::vector<bool> named_;   // by number
+  const ByPlace<Access>& accesses_;
+  ByPlace<bool> needed_;
+  ByTensor<bool> named_;
   ByMemory<bool> read_;
   ByMemory<bool> used_;
 };
@@ -113,10 +113,13 @@ class Needs {
 
 void remove_dead(Program& program, const Analysis& known) {
   const Needs needs(program, known);
-  std::size_t place = 0;
-  for (Section& section : program.sections) {
-    std::erase_if(section.instructions, [&](const Instruction&) { return !needs.needed(place++); });
+  Replacement removal(program);
+  for (const PlaceIndex place : known.state().accesses.keys()) {
+    if (!needs.needed(place)) {
+      removal.remove(place);
+    }
   }
+  removal.apply(program);
 }
 
 }  // namespace tessera::graph

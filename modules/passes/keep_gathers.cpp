@@ -3,7 +3,6 @@ module;
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -16,7 +15,9 @@ import tessera.tensor;
 import tessera.program;
 import :keep_gathers;
 import :builtin;
+import :facts;
 import :recompute;
+import :renumbering;
 
 namespace tessera::graph {
 namespace {
@@ -25,10 +26,10 @@ using Kind = Instruction::Kind;
 
 /// A gather into one memory that the program makes for it.
 struct Gather {
-  int place = 0;
-  int wait = 0;
-  int made = 0;    // the place where the memory is made
-  int number = 0;  // as which
+  PlaceIndex place;
+  PlaceIndex wait;
+  PlaceIndex made = {};     // where the memory is made
+  TensorIndex number = {};  // as which
   MemoryIndex memory;
 };
 
@@ -40,16 +41,13 @@ struct Repeated {
 
 class Finder {
  public:
-  Finder(const Program& program, const Analysis& known)
-      : places_(places_of(program)),
-        shadow_(known.state().shadow),
-        values_(values_of(program, known, names_)) {}
+  Finder(const Program& program, const Analysis& known) : facts_(program, known) {}
 
   /// Those that backward needs soonest after forward come first.
   std::vector<Repeated> find() const {
     std::vector<Gather> all;
     std::vector<Repeated> repeated;
-    for (int place = 0; place < static_cast<int>(places_.size()); ++place) {
+    for (const PlaceIndex place : facts_.places.keys()) {
       const std::optional<Gather> again = gather_at(place);
       if (!again) {
         continue;
@@ -68,24 +66,23 @@ class Finder {
   }
 
  private:
-  MemoryIndex memory(int number) const { return shadow_.memory(number); }
+  MemoryIndex memory(TensorIndex number) const { return facts_.shadow.memory(number); }
 
-  std::optional<Gather> gather_at(int place) const {
-    const Instruction& i = *places_[index(place)];
-    const int wait = shadow_.partners[index(place)];
+  std::optional<Gather> gather_at(PlaceIndex place) const {
+    const Instruction& i = facts_.at(place);
+    const PlaceIndex wait = facts_.shadow.partners[place];
     if (i.kind != Kind::call || !i.op->issues || !i.op->in_place || wait < place ||
         i.op->communicates != Communicates::all_gather) {
       return std::nullopt;
     }
     Gather gather{.place = place, .wait = wait, .memory = memory(i.in[0])};
     for (std::size_t k = 0; k < i.in.size(); ++k) {
-      const bool is_written = i.op->writes(i.op->place_of(k, i.in.size()).operand);
-      if (is_written && memory(i.in[k]) != gather.memory) {
+      if (i.writes(k) && memory(i.in[k]) != gather.memory) {
         return std::nullopt;
       }
     }
-    const Memory& one = shadow_.memories[gather.memory];
-    const Instruction& made = *places_[index(one.first)];
+    const Memory& one = facts_.shadow.memories[gather.memory];
+    const Instruction& made = facts_.at(one.first);
     if (one.is_input || one.is_output || made.kind != Kind::empty ||
         memory(made.out[0]) != gather.memory) {
       return std::nullopt;
@@ -98,25 +95,21 @@ class Finder {
   /// Whether the first one's memory holds, when the other one is issued, what the other one brings:
   /// in the same places, and to stay.
   bool is_same(const Gather& first, const Gather& again) const {
-    const Instruction& a = *places_[index(first.place)];
-    const Instruction& b = *places_[index(again.place)];
-    const auto same_view = [&](int x, int y) {
-      return view_in_words(shadow_.tensors[index(x)]) == view_in_words(shadow_.tensors[index(y)]);
+    const Instruction& a = facts_.at(first.place);
+    const Instruction& b = facts_.at(again.place);
+    const auto same_view = [&](TensorIndex x, TensorIndex y) {
+      return view_in_words(facts_.shadow.at(x)) == view_in_words(facts_.shadow.at(y));
     };
-    const auto& changes = values_.changes[again.memory];
+    const ValueIndex contents = facts_.values.contents_before(again.place, first.memory);
     return first.memory != again.memory && a.op == b.op && a.in.size() == b.in.size() &&
-           shadow_.memories[first.memory].bytes == shadow_.memories[again.memory].bytes &&
+           facts_.shadow.memories[first.memory].bytes ==
+               facts_.shadow.memories[again.memory].bytes &&
            same_view(first.number, again.number) && std::ranges::equal(a.in, b.in, same_view) &&
-           values_.contents_before(again.place, first.memory) ==
-               values_.contents_before(again.wait + 1, again.memory) &&
-           values_.contents_before(again.place, first.memory) >= 0 &&
-           changes.back().place <= again.wait;
+           contents == facts_.values.contents_before(again.wait + 1, again.memory) &&
+           contents.exists() && facts_.values.changes[again.memory].back().place <= again.wait;
   }
 
-  std::vector<const Instruction*> places_;
-  const Shadow& shadow_;
-  ValueNames names_;
-  Values values_;
+  Facts facts_;
 };
 
 /// The program without the later gathers.
@@ -124,22 +117,14 @@ Program without(const Program& program, std::span<const Repeated> repeated) {
   Program changed = program;
   std::vector<Repeated> in_order(repeated.begin(), repeated.end());
   std::ranges::sort(in_order, {}, [](const Repeated& pair) { return pair.again.place; });
-  std::vector<int> number_of(program.tensors.size());
-  std::iota(number_of.begin(), number_of.end(), 0);
-  std::vector<bool> removed(places_of(program).size());
+  Replacement replacement(program);
   for (const auto& [first, again] : in_order) {
-    number_of[index(again.number)] = number_of[index(first.number)];
-    for (const int place : {again.made, again.place, again.wait}) {
-      removed[index(place)] = true;
+    replacement.replace(again.number, first.number);
+    for (const PlaceIndex place : {again.made, again.place, again.wait}) {
+      replacement.remove(place);
     }
   }
-  int place = 0;
-  for (Section& section : changed.sections) {
-    std::erase_if(section.instructions, [&](Instruction& i) {
-      renumber(i, number_of);
-      return removed[index(place++)];
-    });
-  }
+  replacement.apply(changed);
   return changed;
 }
 
@@ -157,8 +142,8 @@ void keep_all_gathers(Program& program, const Analysis& known) {
 
 int keep_gathers(Program& program, int most) {
   std::vector<Repeated> repeated = Finder(program, Analysis(program)).find();
-  if (most >= 0 && repeated.size() > index(most)) {
-    repeated.resize(index(most));
+  if (most >= 0 && repeated.size() > static_cast<std::size_t>(most)) {
+    repeated.resize(static_cast<std::size_t>(most));
   }
   replace(program, without(program, repeated));
   return static_cast<int>(repeated.size());

@@ -16,24 +16,21 @@ namespace tessera::graph {
 /// whatever their programs are, nor the last use of what the collective reads or writes, so that
 /// nothing is kept longer.
 void delay_waits(Program& program, const Analysis& known) {
-  const Shadow& shadow = known.state().shadow;
-  std::vector<Access> accesses = known.state().accesses;
-  std::size_t begin = 0;
+  const auto& [shadow, accesses] = known.state();
+  PlaceIndex begin(0);
   for (Section& section : program.sections) {
     std::vector<Instruction>& all = section.instructions;
-    std::vector<int> places;  // the original ones, in the present order
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      places.push_back(static_cast<int>(begin + i));
-    }
+    const Indices here(begin, begin + static_cast<int>(all.size()));
+    std::vector<PlaceIndex> places(here.begin(), here.end());  // in the present order
     for (std::size_t i = all.size(); i-- > 0;) {
-      const Access wait = accesses[begin + i];
-      if (wait.issued < 0) {
+      const Access& wait = accesses[places[i]];
+      if (!wait.issued.exists()) {
         continue;
       }
       const auto stays = [&](const Access& next) {
-        return next.ordered || next.issued >= 0 || conflict(wait, next);
+        return next.ordered || next.issued.exists() || conflict(wait, next);
       };
-      const auto is_kept = [&](int place) {
+      const auto is_kept = [&](PlaceIndex place) {
         const auto is_used_later = [&](MemoryIndex memory) {
           const Memory& used = shadow.memories[memory];
           return used.is_input || used.last > place;
@@ -42,18 +39,15 @@ void delay_waits(Program& program, const Analysis& known) {
                std::ranges::all_of(wait.writes, is_used_later);
       };
       std::size_t to = i;
-      while (to + 1 < all.size() && !stays(accesses[begin + to + 1]) && is_kept(places[to + 1])) {
+      while (to + 1 < all.size() && !stays(accesses[places[to + 1]]) && is_kept(places[to + 1])) {
         ++to;
       }
       const auto from = static_cast<std::ptrdiff_t>(i);
       const auto end = static_cast<std::ptrdiff_t>(to + 1);
-      const auto offset = static_cast<std::ptrdiff_t>(begin);
       std::rotate(all.begin() + from, all.begin() + from + 1, all.begin() + end);
       std::rotate(places.begin() + from, places.begin() + from + 1, places.begin() + end);
-      std::rotate(accesses.begin() + offset + from, accesses.begin() + offset + from + 1,
-                  accesses.begin() + offset + end);
     }
-    begin += all.size();
+    begin = begin + static_cast<int>(all.size());
   }
 }
 

@@ -30,7 +30,7 @@ class Lifetimes {
 
  private:
   /// Inputs and outputs are the caller's: they keep their memory.
-  bool is_own(int number) const {
+  bool is_own(TensorIndex number) const {
     const Memory& one = shadow_.memories[numbers_.memory(number)];
     return !one.is_input && !one.is_output;
   }
@@ -41,7 +41,7 @@ class Lifetimes {
       numbers_.add(std::move(i), into);
     } else if (i.kind == Kind::restore) {
       const MemoryIndex restored = numbers_.memory(i.in[0]);
-      const int fresh = numbers_.new_number(numbers_.first(restored));
+      const TensorIndex fresh = numbers_.new_number(numbers_.first(restored));
       numbers_.renew(restored, fresh);
       into.push_back({.kind = Kind::empty, .out = {fresh}, .scope = i.scope});
     }

@@ -4,7 +4,6 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,7 +13,9 @@ import tessera.base;
 import tessera.tensor;
 import tessera.program;
 import :builtin;
+import :facts;
 import :pass;
+import :renumbering;
 
 namespace tessera::graph {
 namespace {
@@ -23,9 +24,9 @@ using Kind = Instruction::Kind;
 
 /// A collective that makes its results in new memory, which nothing writes afterwards.
 struct Collective {
-  int place = 0;
-  int complete = 0;  // the place after which its results are there
-  int in_group = 0;  // its number among the calls of its group
+  PlaceIndex place;
+  PlaceIndex complete;  // after which its results are there
+  int in_group = 0;     // its number among the calls of its group
 };
 
 struct Merge {
@@ -36,36 +37,26 @@ struct Merge {
 class Finder {
  public:
   Finder(const Program& program, const Analysis& known)
-      : places_(places_of(program)),
-        shadow_(known.state().shadow),
-        accesses_(known.state().accesses),
-        values_(values_of(program, known, names_)),
-        live_(index(shadow_.places) + 1, 0) {
-    for (const Memory& one : shadow_.memories) {
-      last_.add(one.last);
-      if (!one.is_input && !one.elsewhere) {
-        add_live(one.first, one.last, one.bytes);
-      }
-    }
-    peak_ = *std::ranges::max_element(live_);
-  }
+      : facts_(program, known),
+        live_(needed_bytes(facts_.shadow)),
+        peak_(std::ranges::max(live_)) {}
 
   std::vector<Merge> find() {
     std::vector<Merge> merges;
-    std::map<int, Collective> known;      // by what they compute
-    std::map<std::string, int> in_group;  // calls so far
-    for (int place = 0; place < shadow_.places; ++place) {
-      const Instruction& i = *places_[index(place)];
+    std::map<ValueIndex, Collective> known;  // by what they compute
+    std::map<std::string, int> in_group;     // calls so far
+    for (const PlaceIndex place : facts_.places.keys()) {
+      const Instruction& i = facts_.at(place);
       if (i.kind != Kind::call || i.op->communicates == Communicates::none || group_of(i).empty()) {
         continue;
       }
       const int number = in_group[group_of(i)]++;
-      const int partner = shadow_.partners[index(place)];
-      const Collective again{place, std::max(place, partner), number};
+      const PlaceIndex complete = std::max(place, facts_.shadow.partners[place]);
+      const Collective again{place, complete, number};
       if (!makes(i, again)) {
         continue;
       }
-      const auto [first, is_new] = known.try_emplace(values_.calls[index(place)], again);
+      const auto [first, is_new] = known.try_emplace(facts_.values.calls[place], again);
       if (!is_new && first->second.complete < again.complete && keep(first->second, again)) {
         merges.push_back({first->second, again});
       } else if (!is_new) {
@@ -76,49 +67,50 @@ class Finder {
   }
 
  private:
-  MemoryIndex memory(int number) const { return shadow_.memory(number); }
+  MemoryIndex memory(TensorIndex number) const { return facts_.shadow.memory(number); }
 
   /// Whether the instruction makes all its results, and what it makes stays as it is.
   bool makes(const Instruction& i, const Collective& one) const {
     return !i.op->in_place && i.op->communicates != Communicates::waits && !i.out.empty() &&
-           accesses_[index(one.place)].writes.size() == i.out.size() &&
-           std::ranges::all_of(i.out, [&](int number) {
-             return number >= 0 &&
-                    std::ranges::all_of(values_.changes[memory(number)], [&](const auto& change) {
-                      return change.place == one.place || change.place == one.complete;
-                    });
+           facts_.accesses[one.place].writes.size() == i.out.size() &&
+           std::ranges::all_of(i.out, [&](TensorIndex number) {
+             const auto stays = [&](const Values::Change& change) {
+               return change.place == one.place || change.place == one.complete;
+             };
+             return number.exists() &&
+                    std::ranges::all_of(facts_.values.changes[memory(number)], stays);
            });
   }
 
-  void add_live(int first, int last, std::int64_t bytes) {
-    for (int place = first; place <= last; ++place) {
-      live_[index(place)] += bytes;
+  void add_live(PlaceIndex first, PlaceIndex last, std::int64_t bytes) {
+    for (const PlaceIndex place : Indices(first, last + 1)) {
+      live_[place] += bytes;
     }
   }
 
   /// Whether there is memory for the first results until the later ones are not needed any more,
   /// which take nothing then.
   bool keep(const Collective& first, const Collective& again) {
-    const std::vector<int>& kept = places_[index(first.place)]->out;
-    const std::vector<int>& spared = places_[index(again.place)]->out;
-    std::vector<std::int64_t> more(index(again.place), 0);
-    for (const int number : kept) {
-      const Memory& one = shadow_.memories[memory(number)];
-      for (int place = last_[memory(number)] + 1; place < again.place; ++place) {
-        more[index(place)] += one.bytes;
+    const std::vector<TensorIndex>& kept = facts_.at(first.place).out;
+    const std::vector<TensorIndex>& spared = facts_.at(again.place).out;
+    ByPlace<std::int64_t> more(live_.size(), 0);
+    for (const TensorIndex number : kept) {
+      const Memory& one = facts_.shadow.memories[memory(number)];
+      for (const PlaceIndex place : Indices(facts_.last[memory(number)] + 1, again.place)) {
+        more[place] += one.bytes;
       }
     }
-    for (std::size_t place = 0; place < more.size(); ++place) {
+    for (const PlaceIndex place : more.keys()) {
       if (more[place] > 0 && live_[place] + more[place] > peak_) {
         return false;
       }
     }
-    for (std::size_t place = 0; place < more.size(); ++place) {
+    for (const PlaceIndex place : more.keys()) {
       live_[place] += more[place];
     }
     for (std::size_t k = 0; k < kept.size(); ++k) {
-      int& end = last_[memory(kept[k])];
-      const Memory& one = shadow_.memories[memory(spared[k])];
+      PlaceIndex& end = facts_.last[memory(kept[k])];
+      const Memory& one = facts_.shadow.memories[memory(spared[k])];
       add_live(one.first, one.last, -one.bytes);
       add_live(std::max(end + 1, again.place), one.last, one.bytes);
       end = std::max(end, one.last);
@@ -126,14 +118,9 @@ class Finder {
     return true;
   }
 
-  std::vector<const Instruction*> places_;
-  const Shadow& shadow_;
-  const std::vector<Access>& accesses_;
-  ValueNames names_;
-  Values values_;
-  ByMemory<int> last_;              // the last place that needs it
-  std::vector<std::int64_t> live_;  // by place
-  std::int64_t peak_ = 0;
+  Facts facts_;
+  ByPlace<std::int64_t> live_;
+  std::int64_t peak_;
 };
 
 /// Proposal to merge calls, by their numbers in the group, which are the same on all ranks of it.
@@ -151,35 +138,25 @@ Proposal proposal_of(const Merge& merge, const std::string& group) {
 /// results.
 void merge_collectives(Program& program, const Analysis& known, const Agree& agree) {
   const std::vector<Merge> merges = Finder(program, known).find();
-  const std::vector<const Instruction*> places = places_of(program);
+  const ByPlace<const Instruction*> places = places_of(program);
   std::vector<Proposal> proposals;
   for (const Merge& merge : merges) {
-    proposals.push_back(proposal_of(merge, group_of(*places[index(merge.again.place)])));
+    proposals.push_back(proposal_of(merge, group_of(*places[merge.again.place])));
   }
   const std::vector<bool> agreed = agree(proposals);  // also where this rank proposes nothing
-  std::vector<int> number_of(program.tensors.size());
-  std::iota(number_of.begin(), number_of.end(), 0);
-  std::vector<bool> removed(places.size(), false);
+  Replacement replacement(program);
   for (std::size_t k = 0; k < merges.size(); ++k) {
     const auto& [first, again] = merges[k];
     if (!agreed[k]) {
       continue;
     }
-    removed[index(again.place)] = removed[index(again.complete)] = true;
-    for (std::size_t out = 0; out < places[index(again.place)]->out.size(); ++out) {
-      number_of[index(places[index(again.place)]->out[out])] = places[index(first.place)]->out[out];
+    replacement.remove(again.place);
+    replacement.remove(again.complete);
+    for (std::size_t out = 0; out < places[again.place]->out.size(); ++out) {
+      replacement.replace(places[again.place]->out[out], places[first.place]->out[out]);
     }
   }
-  int place = 0;
-  for (Section& section : program.sections) {
-    std::erase_if(section.instructions, [&](Instruction& i) {
-      renumber(i, number_of);
-      return removed[index(place++)];
-    });
-  }
-  for (auto& [name, number] : program.outputs) {
-    number = number_of[index(number)];
-  }
+  replacement.apply(program);
 }
 
 }  // namespace tessera::graph

@@ -27,11 +27,11 @@ Offloads::Offloads(const Program& program, const Analysis& known, const Values& 
   if (!rates_) {
     return;
   }
-  const std::vector<Access>& accesses = known.state().accesses;
-  for (int place = 0; place < shadow_.places; ++place) {
-    const Access& access = accesses[index(place)];
+  const ByPlace<Access>& accesses = known.state().accesses;
+  for (const PlaceIndex place : accesses.keys()) {
+    const Access& access = accesses[place];
     for (const std::vector<MemoryIndex>* memories : {&access.reads, &access.writes}) {
-      for (std::size_t k = 0; k < memories->size() && access.completed >= 0; ++k) {
+      for (std::size_t k = 0; k < memories->size() && access.completed.exists(); ++k) {
         flights_[(*memories)[k]].push_back({place, access.completed});
       }
     }
@@ -43,44 +43,41 @@ Offloads::Offloads(const Program& program, const Analysis& known, const Values& 
 void Offloads::find_movable(const Program& program) {
   ByMemory<bool> seen(shadow_.memories.size(), false);
   for (const Instruction* i : places_of(program)) {
-    for (const int number : i->out) {
-      const MemoryIndex memory = number < 0 ? MemoryIndex() : shadow_.memory(number);
+    for (const TensorIndex number : i->out) {
+      const MemoryIndex memory = shadow_.memory(number);
       if (!memory.exists() || seen[memory]) {
         continue;
       }
       seen[memory] = true;
       const Memory& one = shadow_.memories[memory];
-      const Tensor& x = shadow_.tensors[index(number)];
       movable_[memory] = !one.is_input && !one.is_output && !one.elsewhere && one.bytes > 0 &&
-                         x.is_contiguous() && x.offset() == 0 &&
-                         x.numel() * static_cast<std::int64_t>(size_of(x.dtype())) == one.bytes;
+                         shadow_.is_all_of_memory(number);
     }
   }
   for (const Instruction* i : places_of(program)) {
     if (i->kind == Kind::release || i->kind == Kind::restore) {
-      movable_[shadow_.memory_of[index(i->in[0])]] = false;
+      movable_[shadow_.memory(i->in[0])] = false;
     }
   }
 }
 
-int Offloads::find(MemoryIndex memory, int place) const {
+OffloadIndex Offloads::find(MemoryIndex memory, PlaceIndex place) const {
   const auto found = std::ranges::find_if(all_, [&](const Offload& one) {
     return one.memory == memory && one.after < place &&
            one.contents == values_.contents_before(place, memory);
   });
-  return found == all_.end() ? -1 : static_cast<int>(found - all_.begin());
+  return found == all_.end() ? OffloadIndex() : all_.key_of(found);
 }
 
-bool Offloads::is_possible(MemoryIndex memory, int after, int before) const {
-  return movable_[memory] && values_.contents_before(after + 1, memory) >= 0 &&
+bool Offloads::is_possible(MemoryIndex memory, PlaceIndex after, PlaceIndex before) const {
+  return movable_[memory] && values_.contents_before(after + 1, memory).exists() &&
          std::ranges::none_of(flights_[memory], [&](const Flight& flight) {
            return flight.issued <= after && flight.completed >= before;
          });
 }
 
-int Offloads::add(MemoryIndex memory, int after) {
-  all_.push_back({memory, after, values_.contents_before(after + 1, memory)});
-  return static_cast<int>(all_.size()) - 1;
+OffloadIndex Offloads::add(MemoryIndex memory, PlaceIndex after) {
+  return all_.add({memory, after, values_.contents_before(after + 1, memory)});
 }
 
 // A copy of few bytes costs the call, and a page.

@@ -9,9 +9,12 @@ namespace tessera::graph {
 /// A value that is copied into other memory after an instruction.
 struct Offload {
   MemoryIndex memory;
-  int after = 0;     // the place of the instruction
-  int contents = 0;  // the description of the value
+  PlaceIndex after;
+  ValueIndex contents;
 };
+using OffloadIndex = Index<Offload>;
+template <class T>
+using ByOffload = Table<OffloadIndex, T>;
 
 /// Values that may be kept in other memory, and those that are.
 class Offloads {
@@ -20,21 +23,21 @@ class Offloads {
   Offloads(const Program& program, const Analysis& known, const Values& values,
            const std::optional<OffloadRates>& rates);
 
-  /// A copy of what the memory holds before the place; -1: there is none.
-  int find(MemoryIndex memory, int place) const;
+  /// A copy of what the memory holds before the place, if there is one.
+  OffloadIndex find(MemoryIndex memory, PlaceIndex place) const;
   /// Whether the memory's value can be kept in other memory from its use at `after` to its use at
   /// `before`: nothing of it is in flight between them, so the memory is free then.
-  bool is_possible(MemoryIndex memory, int after, int before) const;
-  int add(MemoryIndex memory, int after);
+  bool is_possible(MemoryIndex memory, PlaceIndex after, PlaceIndex before) const;
+  OffloadIndex add(MemoryIndex memory, PlaceIndex after);
   double store_seconds(MemoryIndex memory) const;
   double fetch_seconds(MemoryIndex memory) const;
-  MemoryIndex memory(int offload) const { return all_[index(offload)].memory; }
-  std::vector<Offload>& all() { return all_; }
+  MemoryIndex memory(OffloadIndex offload) const { return all_[offload].memory; }
+  ByOffload<Offload>& all() { return all_; }
 
  private:
   struct Flight {
-    int issued = 0;
-    int completed = 0;
+    PlaceIndex issued;
+    PlaceIndex completed;
   };
 
   void find_movable(const Program& program);
@@ -44,7 +47,7 @@ class Offloads {
   std::optional<OffloadRates> rates_;
   ByMemory<bool> movable_;
   ByMemory<std::vector<Flight>> flights_;
-  std::vector<Offload> all_;
+  ByOffload<Offload> all_;
 };
 
 }  // namespace tessera::graph

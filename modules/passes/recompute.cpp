@@ -35,15 +35,15 @@ class Recomputer {
       : program_(program),
         plan_(choices.again),
         offloads_(choices.offloads),
-        stored_(choices.offloads.size(), -1),
+        stored_(choices.offloads.size()),
         numbers_(program, shadow) {
     for (const Instruction* i : places_of(program)) {
-      instructions_.push_back(*i);
+      instructions_.add(*i);
     }
   }
 
   void recompute() {
-    int place = 0;
+    PlaceIndex place(0);
     for (Section& section : program_.sections) {
       for (Instruction& i : std::exchange(section.instructions, {})) {
         const Plan here = next_at(place);
@@ -51,11 +51,11 @@ class Recomputer {
           make(again, here, section.instructions);
         }
         made_.clear();
-        const int scope = i.scope;
+        const ScopeIndex scope = i.scope;
         numbers_.add(std::move(i), section.instructions);
-        for (std::size_t k = 0; k < offloads_.size(); ++k) {
-          if (offloads_[k].after == place) {
-            store(k, scope, section.instructions);
+        for (const OffloadIndex offload : offloads_.keys()) {
+          if (offloads_[offload].after == place) {
+            store(offload, scope, section.instructions);
           }
         }
         ++place;
@@ -68,10 +68,10 @@ class Recomputer {
 
  private:
   /// The results of a recomputation, by the memory that the first call made.
-  using Results = std::map<MemoryIndex, int>;
+  using Results = std::map<MemoryIndex, TensorIndex>;
 
   /// Values to make again before this place; places are asked for in their order.
-  Plan next_at(int place) {
+  Plan next_at(PlaceIndex place) {
     const auto end = std::ranges::find_if(
         plan_, [&](const Recomputation& again) { return again.place != place; });
     const auto count = static_cast<std::size_t>(end - plan_.begin());
@@ -81,23 +81,24 @@ class Recomputer {
   }
 
   /// Copies all of a memory into a new one.
-  int copy(int from, bool elsewhere, int scope, std::vector<Instruction>& into) {
-    const int made = numbers_.new_number(from);
-    program_.tensors[index(made)].elsewhere = elsewhere;
+  TensorIndex copy(TensorIndex from, bool elsewhere, ScopeIndex scope,
+                   std::vector<Instruction>& into) {
+    const TensorIndex made = numbers_.new_number(from);
+    program_.tensors[made].elsewhere = elsewhere;
     into.push_back({.kind = Instruction::Kind::empty, .out = {made}, .scope = scope});
     into.push_back({.op = &find_op("copy_"), .in = {made, from}, .scope = scope});
     return made;
   }
 
-  void store(std::size_t offload, int scope, std::vector<Instruction>& into) {
-    scope = program_.scope({Phase::offload, program_.scopes[index(scope)].module});
+  void store(OffloadIndex offload, ScopeIndex scope, std::vector<Instruction>& into) {
+    scope = program_.scope({Phase::offload, program_.scopes[scope].module});
     stored_[offload] = copy(numbers_.base(offloads_[offload].memory), true, scope, into);
   }
 
   void fetch(const Recomputation& again, std::vector<Instruction>& into) {
-    const Offload& offload = offloads_[index(again.offload)];
-    const int scope = program_.scope({Phase::fetch, module_of(instructions_[index(again.place)])});
-    const int made = copy(stored_[index(again.offload)], false, scope, into);
+    const Offload& offload = offloads_[again.offload];
+    const ScopeIndex scope = program_.scope({Phase::fetch, module_of(instructions_[again.place])});
+    const TensorIndex made = copy(stored_[again.offload], false, scope, into);
     made_[key_of(again)][offload.memory] = made;
     for (const MemoryIndex revived : again.revived) {
       numbers_.renew(revived, made);
@@ -105,7 +106,7 @@ class Recomputer {
   }
 
   /// Key of what a recomputation makes at its place.
-  static std::pair<int, int> key_of(const Recomputation& again) {
+  static std::pair<PlaceIndex, OffloadIndex> key_of(const Recomputation& again) {
     return {again.maker, again.offload};
   }
 
@@ -114,7 +115,7 @@ class Recomputer {
     if (made_.contains(key_of(again))) {
       return;
     }
-    if (again.offload >= 0) {
+    if (again.offload.exists()) {
       fetch(again, into);
       return;
     }
@@ -123,13 +124,14 @@ class Recomputer {
         make(other, here, into);
       }
     }
-    const Instruction& call = instructions_[index(again.maker)];
+    const Instruction& call = instructions_[again.maker];
     Instruction i = call;
     i.scope = scope_of(call);
     Results& results = made_[key_of(again)];
     for (std::size_t k = 0; k < i.in.size(); ++k) {
       const MemoryIndex source = again.sources[k];
-      i.in[k] = source.exists() ? numbers_.view(call.in[k], found(source), i.scope, into) : -1;
+      i.in[k] =
+          source.exists() ? numbers_.view(call.in[k], found(source), i.scope, into) : TensorIndex();
     }
     for (std::size_t k = 0; k < i.out.size(); ++k) {
       i.out[k] = numbers_.new_number(call.out[k]);
@@ -143,18 +145,18 @@ class Recomputer {
 
   /// Whether `first` makes an operand of `second` at the same place.
   bool makes_for(const Recomputation& first, const Recomputation& second) const {
-    if (first.offload >= 0) {
-      return std::ranges::find(second.sources, offloads_[index(first.offload)].memory) !=
+    if (first.offload.exists()) {
+      return std::ranges::find(second.sources, offloads_[first.offload].memory) !=
              second.sources.end();
     }
-    const Instruction& call = instructions_[index(first.maker)];
-    return std::ranges::any_of(call.out, [&](int number) {
+    const Instruction& call = instructions_[first.maker];
+    return std::ranges::any_of(call.out, [&](TensorIndex number) {
       return std::ranges::find(second.sources, numbers_.memory(number)) != second.sources.end();
     });
   }
 
   /// The first tensor of what holds the value at present.
-  int found(MemoryIndex source) const {
+  TensorIndex found(MemoryIndex source) const {
     for (const auto& [key, results] : made_) {
       if (const auto result = results.find(source); result != results.end()) {
         return result->second;
@@ -163,20 +165,21 @@ class Recomputer {
     return numbers_.base(source);
   }
 
-  int scope_of(const Instruction& call) {
+  ScopeIndex scope_of(const Instruction& call) {
     return program_.scope({Phase::recomputation, module_of(call)});
   }
   std::string module_of(const Instruction& call) const {
-    return program_.scopes[index(call.scope)].module;
+    return program_.scopes[call.scope].module;
   }
 
   Program& program_;
   Plan plan_;  // of the places that follow
-  std::span<const Offload> offloads_;
-  std::vector<int> stored_;  // by offload: the tensor that is elsewhere
+  const ByOffload<Offload>& offloads_;
+  ByOffload<TensorIndex> stored_;  // the tensor that is elsewhere
   Renumbering numbers_;
-  std::vector<Instruction> instructions_;        // of the program as it was
-  std::map<std::pair<int, int>, Results> made_;  // before the instruction, by key_of
+  ByPlace<Instruction> instructions_;  // of the program as it was
+  /// Before the instruction, by key_of.
+  std::map<std::pair<PlaceIndex, OffloadIndex>, Results> made_;
 };
 
 /// Memory that a planned step needs.
@@ -290,7 +293,7 @@ class Fitter {
     Program changed = program_;
     Recomputer(changed, known_.state().shadow, choices).recompute();
     const auto fetched = static_cast<int>(std::ranges::count_if(
-        choices.again, [](const Recomputation& again) { return again.offload >= 0; }));
+        choices.again, [](const Recomputation& again) { return again.offload.exists(); }));
     const MemoryFit fit{.bytes = planned_bytes(changed),
                         .calls = static_cast<int>(choices.again.size()) - fetched,
                         .stored = static_cast<int>(choices.offloads.size()),

@@ -13,8 +13,8 @@ module tessera.passes;
 import tessera.base;
 import tessera.tensor;
 import tessera.program;
+import :facts;
 import :offload_plan;
-import :recompute_costs;
 import :recompute;
 import :recompute_plan;
 
@@ -32,6 +32,20 @@ struct Return {
   std::int64_t bytes = 0;  // of results that are needed only there
 };
 
+/// Seconds of making a call again.
+double seconds_of(const Instruction& i, const Shadow& shadow, const ComputeRates& rates) {
+  const std::vector<Tensor> in = shadow.at(i.in);
+  const std::vector<Tensor> out = shadow.at(i.out);
+  double moved = 0;
+  for (const auto* tensors : {&in, &out}) {
+    for (const Tensor& x : *tensors) {
+      moved += x ? static_cast<double>(x.numel()) * static_cast<double>(size_of(x.dtype())) : 0;
+    }
+  }
+  const double flops = i.op->flops == nullptr ? 0 : i.op->flops({*i.op, in, i.attributes}, out);
+  return flops / rates.flops + moved / rates.bytes;
+}
+
 class Planner {
  public:
   Planner(const Program& program, const Analysis& known, const RecomputeLimits& limits,
@@ -39,16 +53,14 @@ class Planner {
       : limits_(limits),
         rates_(options.computing),
         offered_(options.offloading.has_value()),
-        shadow_(known.state().shadow),
-        accesses_(known.state().accesses),
-        values_(values_of(program, known, names_)),
-        instructions_(places_of(program)),
-        maker_(shadow_.memories.size(), -1),
+        facts_(program, known),
+        shadow_(facts_.shadow),
+        values_(facts_.values),
+        maker_(shadow_.memories.size()),
         uses_(uses_of(program, known)),
         gaps_(shadow_.memories.size()),
-        bytes_(index(shadow_.places) + 1, 0),
+        bytes_(needed_bytes(shadow_)),
         offloads_(program, known, values_, options.offloading) {
-    find_bytes();
     find_makers();
     find_holders();
   }
@@ -56,7 +68,7 @@ class Planner {
   MemoryChoices plan() {
     while (true) {
       const auto most = std::ranges::max_element(bytes_);
-      if (*most <= limits_.bytes || !lower(static_cast<int>(most - bytes_.begin()))) {
+      if (*most <= limits_.bytes || !lower(bytes_.key_of(most))) {
         std::ranges::sort(plan_, [](const Recomputation& a, const Recomputation& b) {
           return std::tuple(a.place, a.maker, a.offload) < std::tuple(b.place, b.maker, b.offload);
         });
@@ -67,28 +79,20 @@ class Planner {
 
  private:
   struct Gap {
-    int after = 0;   // the last use before it
-    int before = 0;  // the next use
+    PlaceIndex after;   // the last use before it
+    PlaceIndex before;  // the next use
   };
 
-  void find_bytes() {
-    for (const Memory& memory : shadow_.memories) {
-      if (!memory.is_input && !memory.elsewhere) {
-        add_bytes(memory.first, memory.last, memory.bytes);
-      }
-    }
-  }
-
-  void add_bytes(int first, int last, std::int64_t bytes) {
-    for (int place = first; place <= last; ++place) {
-      bytes_[index(place)] += bytes;
+  void add_bytes(PlaceIndex first, PlaceIndex last, std::int64_t bytes) {
+    for (const PlaceIndex place : Indices(first, last + 1)) {
+      bytes_[place] += bytes;
     }
   }
 
   /// Whether the call can be made again, with the same results.
-  bool is_pure(int place) const {
-    const Instruction& i = *instructions_[index(place)];
-    const Access& access = accesses_[index(place)];
+  bool is_pure(PlaceIndex place) const {
+    const Instruction& i = facts_.at(place);
+    const Access& access = facts_.accesses[place];
     return is_pure_call(i, access) && i.op->view == nullptr &&
            access.writes.size() == i.out.size() && (limits_.products || i.op->flops == nullptr);
   }
@@ -99,7 +103,7 @@ class Planner {
         continue;
       }
       for (const Values::Change& change : values_.changes[memory]) {
-        if (change.contents >= 0) {
+        if (change.contents.exists()) {
           holders_[change.contents].push_back(memory);
         }
       }
@@ -107,11 +111,11 @@ class Planner {
   }
 
   void find_makers() {
-    for (int place = 0; place < shadow_.places; ++place) {
+    for (const PlaceIndex place : facts_.places.keys()) {
       if (!is_pure(place)) {
         continue;
       }
-      for (const MemoryIndex memory : accesses_[index(place)].writes) {
+      for (const MemoryIndex memory : facts_.accesses[place].writes) {
         const Memory& made = shadow_.memories[memory];
         if (!made.is_output && !values_.is_written[memory]) {
           maker_[memory] = place;
@@ -121,7 +125,7 @@ class Planner {
   }
 
   /// Whether an instruction at the place finds the memory's first contents in it.
-  bool is_there(MemoryIndex memory, int place) const {
+  bool is_there(MemoryIndex memory, PlaceIndex place) const {
     const Memory& one = shadow_.memories[memory];
     return (one.is_input || (one.first < place && one.last >= place)) &&
            std::ranges::none_of(gaps_[memory], [&](const Gap& gap) {
@@ -130,9 +134,9 @@ class Planner {
   }
 
   /// A memory that holds the description before the place, if there is one.
-  MemoryIndex holder(int contents, MemoryIndex liked, int place) const {
+  MemoryIndex holder(ValueIndex contents, MemoryIndex liked, PlaceIndex place) const {
     const auto holds = [&](MemoryIndex memory) {
-      return contents >= 0 && is_there(memory, place) &&
+      return contents.exists() && is_there(memory, place) &&
              values_.contents_before(place, memory) == contents;
     };
     if (holds(liked)) {
@@ -147,16 +151,17 @@ class Planner {
   }
 
   /// Adds what fetches the memory's value before the place. False: no copy of it was stored.
-  bool add_fetch(Return& chain, MemoryIndex memory, int place) const {
-    const int stored = offloads_.find(memory, place);
-    if (stored < 0) {
+  bool add_fetch(Return& chain, MemoryIndex memory, PlaceIndex place) const {
+    const OffloadIndex stored = offloads_.find(memory, place);
+    if (!stored.exists()) {
       return false;
     }
     add_fetch_of(chain, memory, place, stored);
     return true;
   }
 
-  void add_fetch_of(Return& chain, MemoryIndex memory, int place, int stored) const {
+  void add_fetch_of(Return& chain, MemoryIndex memory, PlaceIndex place,
+                    OffloadIndex stored) const {
     const auto same = [&](const Recomputation& other) {
       return other.place == place && other.offload == stored;
     };
@@ -168,9 +173,10 @@ class Planner {
   }
 
   /// Adds what makes the memory's value again before the place. False: it cannot be made.
-  bool add_to(Return& chain, MemoryIndex memory, int place) const {  // NOLINT(misc-no-recursion)
-    const int maker = maker_[memory];
-    if (maker < 0 || maker >= place || chain.recomputations.size() >= longest_chain) {
+  bool add_to(Return& chain, MemoryIndex memory,
+              PlaceIndex place) const {  // NOLINT(misc-no-recursion)
+    const PlaceIndex maker = maker_[memory];
+    if (!maker.exists() || maker >= place || chain.recomputations.size() >= longest_chain) {
       return false;
     }
     const auto same = [&](const Recomputation& other) {
@@ -179,10 +185,10 @@ class Planner {
     if (std::ranges::any_of(chain.recomputations, same) || std::ranges::any_of(plan_, same)) {
       return true;
     }
-    const Instruction& i = *instructions_[index(maker)];
+    const Instruction& i = facts_.at(maker);
     Recomputation again{.place = place, .maker = maker};
-    for (const int number : i.in) {
-      const MemoryIndex source = number < 0 ? MemoryIndex() : shadow_.memory(number);
+    for (const TensorIndex number : i.in) {
+      const MemoryIndex source = shadow_.memory(number);
       const MemoryIndex found = source.exists()
                                     ? holder(values_.contents_before(maker, source), source, place)
                                     : MemoryIndex();
@@ -191,25 +197,25 @@ class Planner {
       }
       again.sources.push_back(found.exists() ? found : source);
     }
-    for (const int number : i.out) {
-      chain.bytes += shadow_.memories[shadow_.memory_of[index(number)]].bytes;
+    for (const TensorIndex number : i.out) {
+      chain.bytes += shadow_.memories[shadow_.memory(number)].bytes;
     }
-    chain.seconds += seconds_of(*instructions_[index(maker)], shadow_, rates_);
+    chain.seconds += seconds_of(i, shadow_, rates_);
     chain.recomputations.push_back(std::move(again));
     return true;
   }
 
   /// An operand of a repeated call: it was stored, or is computed again too.
-  bool add_source(Return& chain, int maker, MemoryIndex source,
-                  int place) const {  // NOLINT(misc-no-recursion)
+  bool add_source(Return& chain, PlaceIndex maker, MemoryIndex source,
+                  PlaceIndex place) const {  // NOLINT(misc-no-recursion)
     const bool is_last =
         values_.contents_before(maker, source) == values_.contents_before(place, source);
     return (is_last && add_fetch(chain, source, place)) || add_to(chain, source, place);
   }
 
   /// The uses of a memory before and after the place, which is none.
-  std::optional<Gap> gap_at(MemoryIndex memory, int place) const {
-    const std::vector<int>& uses = uses_[memory];
+  std::optional<Gap> gap_at(MemoryIndex memory, PlaceIndex place) const {
+    const std::vector<PlaceIndex>& uses = uses_[memory];
     const auto next = std::ranges::lower_bound(uses, place);
     if (next == uses.begin() || next == uses.end() || *next == place || !is_there(memory, place)) {
       return std::nullopt;
@@ -225,11 +231,11 @@ class Planner {
 
   /// Way to let a memory be dropped at the place by computing its value again, if less is needed at
   /// once then.
-  std::optional<Return> made_again(MemoryIndex memory, const Gap& gap, int place) const {
+  std::optional<Return> made_again(MemoryIndex memory, const Gap& gap, PlaceIndex place) const {
     Return chain;
     const std::int64_t bytes = shadow_.memories[memory].bytes;
     if (!add_to(chain, memory, gap.before) ||
-        bytes_[index(gap.before)] + chain.bytes - bytes >= bytes_[index(place)]) {
+        bytes_[gap.before] + chain.bytes - bytes >= bytes_[place]) {
       return std::nullopt;
     }
     return chain;
@@ -238,7 +244,7 @@ class Planner {
   /// Way by a copy in other memory.
   std::optional<Return> fetched(MemoryIndex memory, const Gap& gap) const {
     // Memory that nothing was written into yet holds no value.
-    const bool is_empty = instructions_[index(gap.after)]->kind == Instruction::Kind::empty;
+    const bool is_empty = facts_.at(gap.after).kind == Instruction::Kind::empty;
     if (!offered_ || is_empty || !offloads_.is_possible(memory, gap.after, gap.before)) {
       return std::nullopt;
     }
@@ -251,18 +257,20 @@ class Planner {
   }
 
   /// The one of both that costs less.
-  std::optional<Return> chain_of(MemoryIndex memory, const Gap& gap, int place) const {
-    std::optional<Return> made = maker_[memory] < 0 ? std::nullopt : made_again(memory, gap, place);
+  std::optional<Return> chain_of(MemoryIndex memory, const Gap& gap, PlaceIndex place) const {
+    std::optional<Return> made =
+        maker_[memory].exists() ? made_again(memory, gap, place) : std::nullopt;
     std::optional<Return> copy = fetched(memory, gap);
     return made && (!copy || made->seconds <= copy->seconds) ? made : copy;
   }
 
-  std::vector<Candidate> candidates_at(int place) const {
+  std::vector<Candidate> candidates_at(PlaceIndex place) const {
     std::vector<Candidate> all;
     for (const MemoryIndex memory : maker_.keys()) {
       const std::int64_t bytes = shadow_.memories[memory].bytes;
-      const std::optional<Gap> gap =
-          (maker_[memory] < 0 && !offered_) || bytes == 0 ? std::nullopt : gap_at(memory, place);
+      const std::optional<Gap> gap = (!maker_[memory].exists() && !offered_) || bytes == 0
+                                         ? std::nullopt
+                                         : gap_at(memory, place);
       const std::optional<Return> chain = gap ? chain_of(memory, *gap, place) : std::nullopt;
       if (chain) {
         all.push_back({memory, *gap, static_cast<double>(bytes) / (chain->seconds + 1e-9)});
@@ -279,11 +287,11 @@ class Planner {
 
   /// Drops values, those first for which a second of computing frees most, until the place needs
   /// less than another one. False: none helps.
-  bool lower(int place) {
+  bool lower(PlaceIndex place) {
     bool lowered = false;
     for (const Candidate& candidate : candidates_at(place)) {
       const std::int64_t most = peak();
-      if (most <= limits_.bytes || bytes_[index(place)] < most) {
+      if (most <= limits_.bytes || bytes_[place] < most) {
         break;
       }
       const std::optional<Gap> gap = gap_at(candidate.memory, place);
@@ -305,7 +313,7 @@ class Planner {
     seconds_ += chain.seconds;
     add_bytes(gap.after + 1, gap.before - 1, -bytes);
     if (!chain.recomputations.empty()) {
-      bytes_[index(gap.before)] += chain.bytes - bytes;
+      bytes_[gap.before] += chain.bytes - bytes;
     }
     gaps_[memory].push_back(gap);
     for (Recomputation& again : chain.recomputations) {
@@ -324,12 +332,12 @@ class Planner {
 
   /// Whether the memory's value is in the results.
   bool returns(const Recomputation& again, MemoryIndex memory) const {
-    return again.offload >= 0 ? offloads_.memory(again.offload) == memory
-                              : again.maker == maker_[memory];
+    return again.offload.exists() ? offloads_.memory(again.offload) == memory
+                                  : again.maker == maker_[memory];
   }
 
-  void use_at(MemoryIndex memory, int place) {
-    std::vector<int>& uses = uses_[memory];
+  void use_at(MemoryIndex memory, PlaceIndex place) {
+    std::vector<PlaceIndex>& uses = uses_[memory];
     const auto at = std::ranges::lower_bound(uses, place);
     if (at == uses.end() || *at != place) {
       uses.insert(at, place);
@@ -339,16 +347,14 @@ class Planner {
   RecomputeLimits limits_;
   ComputeRates rates_;
   bool offered_ = false;  // other memory
+  Facts facts_;
   const Shadow& shadow_;
-  const std::vector<Access>& accesses_;
-  ValueNames names_;
-  Values values_;
-  std::vector<const Instruction*> instructions_;
-  std::map<int, std::vector<MemoryIndex>> holders_;  // memories, by what they hold at some time
-  ByMemory<int> maker_;                              // the place of the call that can be made again
-  ByMemory<std::vector<int>> uses_;                  // places
-  ByMemory<std::vector<Gap>> gaps_;                  // while it is dropped
-  std::vector<std::int64_t> bytes_;                  // by place: that are needed at once
+  const Values& values_;
+  std::map<ValueIndex, std::vector<MemoryIndex>> holders_;  // by what they hold at some time
+  ByMemory<PlaceIndex> maker_;                              // of the call that can be made again
+  ByMemory<std::vector<PlaceIndex>> uses_;
+  ByMemory<std::vector<Gap>> gaps_;  // while it is dropped
+  ByPlace<std::int64_t> bytes_;      // that are needed at once
   std::vector<Recomputation> plan_;
   Offloads offloads_;
   double seconds_ = 0;

@@ -10,9 +10,9 @@ namespace tessera::graph {
 /// Action before an instruction, because values were dropped meanwhile: a call is made again,
 /// or a value is fetched from other memory.
 struct Recomputation {
-  int place = 0;     // of the instruction
-  int maker = -1;    // the place of the call; -1: a value is fetched
-  int offload = -1;  // of MemoryChoices; -1: a call is made again
+  PlaceIndex place;
+  PlaceIndex maker = {};      // the place of the call; none: a value is fetched
+  OffloadIndex offload = {};  // of MemoryChoices; none: a call is made again
   /// By operand of the call: the memory that holds its value then, or that another recomputation at
   /// this place makes; none: absent.
   std::vector<MemoryIndex> sources = {};
@@ -27,7 +27,7 @@ struct RecomputeLimits {
 
 struct MemoryChoices {
   std::vector<Recomputation> again = {};  // by place
-  std::vector<Offload> offloads = {};
+  ByOffload<Offload> offloads = {};
   double seconds = 0;  // that all of it takes
 };
 

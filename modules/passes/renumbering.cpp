@@ -1,6 +1,6 @@
 module;
+#include <algorithm>
 #include <cstddef>
-#include <numeric>
 #include <utility>
 #include <vector>
 module tessera.passes;
@@ -8,28 +8,62 @@ module tessera.passes;
 import tessera.base;
 import tessera.tensor;
 import tessera.program;
-import :builtin;
 import :renumbering;
 
 namespace tessera::graph {
+namespace {
+
+/// Each tensor itself.
+ByTensor<TensorIndex> all_of(const Program& program) {
+  ByTensor<TensorIndex> all;
+  std::ranges::for_each(program.tensors.keys(), [&](TensorIndex number) { all.add(number); });
+  return all;
+}
+
+void renumber(Instruction& instruction, const ByTensor<TensorIndex>& number_of) {
+  for (TensorIndex& number : instruction.in) {
+    number = number.exists() ? number_of[number] : number;
+  }
+}
+
+}  // namespace
+
+Replacement::Replacement(const Program& program)
+    : instead_(all_of(program)), removed_(places_of(program).size(), false) {}
+
+void Replacement::apply(Program& program) const {
+  PlaceIndex place(0);
+  for (Section& section : program.sections) {
+    for (Instruction& i : section.instructions) {
+      renumber(i, instead_);
+    }
+    std::erase_if(section.instructions, [&](const Instruction&) {
+      const bool removed = removed_[place];
+      ++place;
+      return removed;
+    });
+  }
+  for (auto& [name, number] : program.outputs) {
+    number = instead_[number];
+  }
+}
 
 Renumbering::Renumbering(Program& program, const Shadow& shadow)
     : program_(program),
       shadow_(shadow),
-      first_(shadow.memories.size(), -1),
-      base_(shadow.memories.size(), -1),
+      first_(shadow.memories.size()),
+      base_(shadow.memories.size()),
       times_(shadow.memories.size(), 0),
-      number_of_(program.tensors.size()),
+      number_of_(all_of(program)),
       time_of_(program.tensors.size(), 0) {
-  std::iota(number_of_.begin(), number_of_.end(), 0);
   for (const auto& [name, input] : program.inputs) {
-    first_[memory(input.number)] = base_[memory(input.number)] = input.number;
+    first_[memory(input.tensor)] = base_[memory(input.tensor)] = input.tensor;
   }
 }
 
-MemoryIndex Renumbering::memory(int number) const { return shadow_.memory(number); }
+MemoryIndex Renumbering::memory(TensorIndex number) const { return shadow_.memory(number); }
 
-Instruction view_like(const Tensor& x, int base, int made, int scope) {
+Instruction view_like(const Tensor& x, TensorIndex base, TensorIndex made, ScopeIndex scope) {
   return {.kind = Instruction::Kind::alias,
           .in = {base},
           .out = {made},
@@ -38,40 +72,40 @@ Instruction view_like(const Tensor& x, int base, int made, int scope) {
           .scope = scope};
 }
 
-int Renumbering::new_number(int like) {
-  program_.tensors.push_back(program_.tensors[index(like)]);
-  return static_cast<int>(program_.tensors.size()) - 1;
+TensorIndex Renumbering::new_number(TensorIndex like) {
+  return program_.tensors.add(program_.tensors[like]);
 }
 
-void Renumbering::renew(MemoryIndex memory, int number) {
-  base_[memory] = number_of_[index(first_[memory])] = number;
-  time_of_[index(first_[memory])] = ++times_[memory];
+void Renumbering::renew(MemoryIndex memory, TensorIndex number) {
+  base_[memory] = number_of_[first_[memory]] = number;
+  time_of_[first_[memory]] = ++times_[memory];
 }
 
-int Renumbering::view(int number, int base, int scope, Instructions& into) {
+TensorIndex Renumbering::view(TensorIndex number, TensorIndex base, ScopeIndex scope,
+                              Instructions& into) {
   // The first tensor begins where its memory does.
-  const int made = new_number(number);
-  into.push_back(view_like(shadow_.tensors[index(number)], base, made, scope));
+  const TensorIndex made = new_number(number);
+  into.push_back(view_like(shadow_.at(number), base, made, scope));
   return made;
 }
 
 void Renumbering::add(Instruction instruction, Instructions& into) {
-  for (const int number : instruction.in) {
-    if (number >= 0 && time_of_[index(number)] != times_[memory(number)]) {
-      time_of_[index(number)] = times_[memory(number)];
-      number_of_[index(number)] = view(number, base_[memory(number)], instruction.scope, into);
+  for (const TensorIndex number : instruction.in) {
+    if (number.exists() && time_of_[number] != times_[memory(number)]) {
+      time_of_[number] = times_[memory(number)];
+      number_of_[number] = view(number, base_[memory(number)], instruction.scope, into);
     }
   }
   renumber(instruction, number_of_);
-  for (const int number : instruction.out) {
-    if (number < 0) {
+  for (const TensorIndex number : instruction.out) {
+    if (!number.exists()) {
       continue;
     }
     const MemoryIndex made = memory(number);
-    if (first_[made] < 0) {
+    if (!first_[made].exists()) {
       first_[made] = base_[made] = number;
     }
-    time_of_[index(number)] = times_[made];
+    time_of_[number] = times_[made];
   }
   into.push_back(std::move(instruction));
 }

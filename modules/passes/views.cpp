@@ -3,7 +3,6 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +12,7 @@ import tessera.base;
 import tessera.tensor;
 import tessera.program;
 import :builtin;
+import :renumbering;
 
 namespace tessera::graph {
 namespace {
@@ -25,66 +25,63 @@ class Views {
       : program_(program),
         shadow_(known.state().shadow),
         accesses_(known.state().accesses),
-        first_(shadow_.memories.size(), -1),
-        number_of_(program.tensors.size()) {
-    std::iota(number_of_.begin(), number_of_.end(), 0);
-  }
+        first_(shadow_.memories.size()),
+        replacement_(program) {}
 
   void simplify() {
     for (const auto& [name, input] : program_.inputs) {
-      define(input.number);
+      define(input.tensor);
     }
-    std::size_t place = 0;
+    PlaceIndex place(0);
     for (Section& section : program_.sections) {
-      std::erase_if(section.instructions,
-                    [&](Instruction& i) { return is_known(i, accesses_[place++]); });
+      for (Instruction& i : section.instructions) {
+        look_at(i, place);
+        ++place;
+      }
     }
-    for (auto& [name, number] : program_.outputs) {
-      number = number_of_[index(number)];
-    }
+    replacement_.apply(program_);
   }
 
  private:
-  const Tensor& at(int number) const { return shadow_.tensors[index(number)]; }
-  MemoryIndex memory(int number) const { return shadow_.memory(number); }
+  MemoryIndex memory(TensorIndex number) const { return shadow_.memory(number); }
 
   /// Whether an earlier tensor is the same view; then that one takes its place.
-  bool define(int number) {
-    int& first = first_[memory(number)];
-    first = first < 0 ? number : first;
+  bool define(TensorIndex number) {
+    TensorIndex& first = first_[memory(number)];
+    first = first.exists() ? first : number;
     const auto [same, is_new] =
-        known_.try_emplace({memory(number), view_in_words(at(number))}, number);
-    number_of_[index(number)] = same->second;
+        known_.try_emplace({memory(number), view_in_words(shadow_.at(number))}, number);
+    replacement_.replace(number, same->second);
     return !is_new;
   }
 
-  /// Whether the instruction is not needed, as its results are known.
-  bool is_known(Instruction& i, const Access& access) {
-    renumber(i, number_of_);
+  /// An instruction is not needed where its results are known.
+  void look_at(Instruction& i, PlaceIndex place) {
     const bool is_view =
         (i.kind == Kind::alias || (i.kind == Kind::call && i.op->view != nullptr)) &&
-        access.writes.empty();
+        accesses_[place].writes.empty();
     bool all = is_view;
-    for (const int number : i.out) {
-      if (number >= 0 && !define(number)) {
+    for (const TensorIndex number : i.out) {
+      if (number.exists() && !define(number)) {
         all = false;
       }
     }
-    if (is_view && !all) {
+    if (all) {
+      replacement_.remove(place);
+    } else if (is_view) {
       rebase(i);
     }
-    return all;
   }
 
   void rebase(Instruction& i) {
-    const int first = first_[memory(i.in[0])];
-    if (i.out.size() != 1 || i.in[0] == first) {
+    const TensorIndex first = first_[memory(i.in[0])];
+    if (i.out.size() != 1 || replacement_.instead_of(i.in[0]) == first) {
       return;
     }
-    const Tensor& x = at(i.out[0]);
+    const Tensor& x = shadow_.at(i.out[0]);
+    const Tensor& base = shadow_.at(first);
     const auto size = static_cast<std::int64_t>(size_of(x.dtype()));
-    const std::int64_t begin =
-        at(first).offset() * static_cast<std::int64_t>(size_of(at(first).dtype()));
+    const std::int64_t begin = base.offset() * static_cast<std::int64_t>(size_of(base.dtype()));
     i = {.kind = Kind::alias,
          .in = {first},
          .out = i.out,
@@ -95,10 +92,10 @@ class Views {
 
   Program& program_;
   const Shadow& shadow_;
-  const std::vector<Access>& accesses_;
-  ByMemory<int> first_;
-  std::vector<int> number_of_;
-  std::map<std::pair<MemoryIndex, std::string>, int> known_;
+  const ByPlace<Access>& accesses_;
+  ByMemory<TensorIndex> first_;
+  Replacement replacement_;
+  std::map<std::pair<MemoryIndex, std::string>, TensorIndex> known_;
 };
 
 }  // namespace

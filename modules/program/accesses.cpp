@@ -6,6 +6,7 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <numeric>
 #include <string>
 #include <vector>
 module tessera.program;
@@ -33,26 +34,23 @@ bool meet(const std::vector<MemoryIndex>& a, const std::vector<MemoryIndex>& b) 
 
 Access access_of(const Instruction& i, const Shadow& shadow) {
   Access access;
-  const auto memory = [&](int number) { return shadow.memory_of[index(number)]; };
+  const auto memory = [&](TensorIndex number) { return shadow.memory(number); };
   for (std::size_t k = 0; k < i.in.size(); ++k) {
-    if (i.in[k] < 0) {
+    if (!i.in[k].exists()) {
       continue;
     }
-    const bool writes = i.kind == Kind::release || i.kind == Kind::restore ||
-                        (i.kind == Kind::call && i.op->in_place &&
-                         i.op->writes(i.op->place_of(k, i.in.size()).operand));
-    if (writes) {
+    if (i.kind == Kind::release || i.kind == Kind::restore || i.writes(k)) {
       add(access.writes, memory(i.in[k]));
     } else if (i.kind != Kind::alias && !(i.kind == Kind::call && i.op->view != nullptr)) {
       add(access.reads, memory(i.in[k]));
     }
   }
-  for (const int number : i.out) {
-    if (number < 0) {
+  for (const TensorIndex number : i.out) {
+    if (!number.exists()) {
       continue;
     }
     const bool is_view = std::ranges::any_of(
-        i.in, [&](int operand) { return operand >= 0 && memory(operand) == memory(number); });
+        i.in, [&](TensorIndex operand) { return memory(operand) == memory(number); });
     if (!is_view) {
       add(access.writes, memory(number));
     }
@@ -67,37 +65,37 @@ Access access_of(const Instruction& i, const Shadow& shadow) {
 
 }  // namespace
 
-std::vector<const Instruction*> places_of(const Program& program) {
-  std::vector<const Instruction*> all;
+ByPlace<const Instruction*> places_of(const Program& program) {
+  ByPlace<const Instruction*> all;
   for (const Section& section : program.sections) {
     for (const Instruction& i : section.instructions) {
-      all.push_back(&i);
+      all.add(&i);
     }
   }
   return all;
 }
 
-std::vector<Access> accesses_of(const Program& program, const Shadow& shadow) {
-  std::vector<Access> accesses;
-  std::map<std::string, int> groups;
-  const std::vector<const Instruction*> places = places_of(program);
+ByPlace<Access> accesses_of(const Program& program, const Shadow& shadow) {
+  ByPlace<Access> accesses;
+  std::map<std::string, GroupIndex> groups;
+  const ByPlace<const Instruction*> places = places_of(program);
   const auto leaves_memory = [&](const Instruction& issue) {
-    return std::ranges::any_of(operands_left_to_readers(issue), [&](int number) {
-      return !shadow.memories[shadow.memory_of[index(number)]].is_input;
+    return std::ranges::any_of(operands_left_to_readers(issue), [&](TensorIndex number) {
+      return !shadow.memories[shadow.memory(number)].is_input;
     });
   };
   for (const Instruction* i : places) {
     Access access = access_of(*i, shadow);
-    const int place = static_cast<int>(accesses.size());
-    const int partner = shadow.partners[index(place)];
+    const PlaceIndex place = accesses.next();
+    const PlaceIndex partner = shadow.partners[place];
     if (partner > place) {
       access.completed = partner;
       access.issues_in =
           groups.try_emplace(group_of(*i), static_cast<int>(groups.size())).first->second;
-    } else if (partner >= 0) {
+    } else if (partner.exists()) {
       access.issued = partner;
-      const Access& issued = accesses[index(partner)];
-      access.leaves_in = leaves_memory(*places[index(partner)]) ? issued.issues_in : -1;
+      const Access& issued = accesses[partner];
+      access.leaves_in = leaves_memory(*places[partner]) ? issued.issues_in : GroupIndex();
       for (const MemoryIndex memory : issued.reads) {
         add(access.reads, memory);
       }
@@ -105,27 +103,28 @@ std::vector<Access> accesses_of(const Program& program, const Shadow& shadow) {
         add(access.writes, memory);
       }
     }
-    accesses.push_back(std::move(access));
+    accesses.add(std::move(access));
   }
   return accesses;
 }
 
 bool conflict(const Access& a, const Access& b) {
-  const bool frees = (a.issues_in >= 0 && a.issues_in == b.leaves_in) ||
-                     (b.issues_in >= 0 && b.issues_in == a.leaves_in);
+  const bool frees = (a.issues_in.exists() && a.issues_in == b.leaves_in) ||
+                     (b.issues_in.exists() && b.issues_in == a.leaves_in);
   return frees || (a.ordered && b.ordered) || meet(a.writes, b.writes) || meet(a.writes, b.reads) ||
          meet(a.reads, b.writes);
 }
 
 bool is_pure_call(const Instruction& i, const Access& access) {
   return i.kind == Kind::call && !i.op->in_place && !access.ordered && !i.op->issues &&
-         !i.out.empty() && std::ranges::none_of(i.out, [](int number) { return number < 0; });
+         !i.out.empty() &&
+         std::ranges::none_of(i.out, [](TensorIndex number) { return !number.exists(); });
 }
 
 bool copies_operand(const Instruction& i, const Access& access) {
   static const std::array<const Op*, 2> copies = {&find_op("clone"), &find_op("contiguous")};
   return i.kind == Kind::call && std::ranges::find(copies, i.op) != copies.end() &&
-         i.in.size() == 1 && i.in[0] >= 0 && i.out.size() == 1 && i.out[0] >= 0 &&
+         i.in.size() == 1 && i.in[0].exists() && i.out.size() == 1 && i.out[0].exists() &&
          access.writes.size() == 1;
 }
 
@@ -135,11 +134,7 @@ bool is_pointwise(const Instruction& i, const Shadow& shadow) {
   if (i.op->element == nullptr) {
     return false;
   }
-  std::vector<Tensor> operands;
-  for (const int number : i.in) {
-    operands.push_back(number < 0 ? Tensor() : shadow.tensors[index(number)]);
-  }
-  const Element element = i.op->element({*i.op, operands, i.attributes});
+  const Element element = i.op->element({*i.op, shadow.at(i.in), i.attributes});
   return element && !element.of_rows;
 }
 
@@ -159,33 +154,31 @@ bool is_same_of_copy(const Instruction& i, const Tensor& original, const Shadow&
                                   : is_pointwise(i, shadow);
 }
 
-std::string place_in_words(const Program& program, int place) {
+std::string place_in_words(const Program& program, PlaceIndex place) {
+  auto at = static_cast<std::size_t>(place.number);
   for (const Section& section : program.sections) {
-    const auto count = static_cast<int>(section.instructions.size());
-    if (place < count) {
-      return fmt::format("section '{}', instruction {} ({})", name_of(section.kind), place + 1,
-                         tessera::to_text(program, section.instructions[index(place)]));
+    if (at < section.instructions.size()) {
+      return fmt::format("section '{}', instruction {} ({})", name_of(section.kind), at + 1,
+                         tessera::to_text(program, section.instructions[at]));
     }
-    place -= count;
+    at -= section.instructions.size();
   }
   return "the end";
 }
 
-std::int64_t peak_bytes(const Shadow& shadow) {
-  std::vector<std::int64_t> change(index(shadow.places) + 2);
+ByPlace<std::int64_t> needed_bytes(const Shadow& shadow) {
+  ByPlace<std::int64_t> bytes(shadow.partners.size() + 2, 0);  // at first: how they change
   for (const Memory& memory : shadow.memories) {
     if (!memory.is_input && !memory.elsewhere) {
-      change[index(memory.first)] += memory.bytes;
-      change[index(memory.last) + 1] -= memory.bytes;
+      bytes[memory.first] += memory.bytes;
+      bytes[memory.last + 1] -= memory.bytes;
     }
   }
-  std::int64_t bytes = 0;
-  std::int64_t most = 0;
-  for (const std::int64_t more : change) {
-    bytes += more;
-    most = std::max(most, bytes);
-  }
-  return most;
+  std::partial_sum(bytes.begin(), bytes.end(), bytes.begin());
+  bytes.resize(shadow.partners.size() + 1);
+  return bytes;
 }
+
+std::int64_t peak_bytes(const Shadow& shadow) { return std::ranges::max(needed_bytes(shadow)); }
 
 }  // namespace tessera::graph

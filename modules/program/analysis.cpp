@@ -58,11 +58,11 @@ Analysis::Analysis(const Program& program) : state_(std::make_unique<State>()) {
 
 Analysis::~Analysis() = default;
 
-int Analysis::places() const { return state_->shadow.places; }
+int Analysis::places() const { return state_->shadow.end().number; }
 
 int Analysis::memories() const { return static_cast<int>(state_->shadow.memories.size()); }
 
-MemoryIndex Analysis::memory_of(int tensor) const { return state_->shadow.memory(tensor); }
+MemoryIndex Analysis::memory_of(TensorIndex tensor) const { return state_->shadow.memory(tensor); }
 
 bool Analysis::is_shared(MemoryIndex memory) const {
   const Memory& one = state_->shadow.memories[memory];
@@ -73,20 +73,39 @@ std::int64_t Analysis::bytes_of(MemoryIndex memory) const {
   return state_->shadow.memories[memory].bytes;
 }
 
-std::span<const MemoryIndex> Analysis::reads(int place) const {
-  return state_->accesses[index(place)].reads;
+std::span<const MemoryIndex> Analysis::reads(PlaceIndex place) const {
+  return state_->accesses[place].reads;
 }
 
-std::span<const MemoryIndex> Analysis::writes(int place) const {
-  return state_->accesses[index(place)].writes;
+std::span<const MemoryIndex> Analysis::writes(PlaceIndex place) const {
+  return state_->accesses[place].writes;
 }
 
-bool Analysis::is_ordered(int place) const { return state_->accesses[index(place)].ordered; }
+bool Analysis::is_ordered(PlaceIndex place) const { return state_->accesses[place].ordered; }
 
-int Analysis::partner(int place) const { return state_->shadow.partners[index(place)]; }
+PlaceIndex Analysis::partner(PlaceIndex place) const { return state_->shadow.partners[place]; }
 
-bool Analysis::conflict(int place, int other) const {
-  return graph::conflict(state_->accesses[index(place)], state_->accesses[index(other)]);
+bool Analysis::conflict(PlaceIndex place, PlaceIndex other) const {
+  return graph::conflict(state_->accesses[place], state_->accesses[other]);
+}
+
+ByMemory<std::vector<PlaceIndex>> uses_of(const Program& program, const Analysis& known) {
+  const auto& [shadow, accesses] = known.state();
+  const ByPlace<const Instruction*> instructions = places_of(program);
+  ByMemory<std::vector<PlaceIndex>> all(shadow.memories.size());
+  for (const PlaceIndex place : instructions.keys()) {
+    const auto use = [&](MemoryIndex memory) {
+      if (memory.exists() && (all[memory].empty() || all[memory].back() != place)) {
+        all[memory].push_back(place);
+      }
+    };
+    for (const auto* numbers : {&instructions[place]->in, &instructions[place]->out}) {
+      std::ranges::for_each(*numbers, [&](TensorIndex number) { use(shadow.memory(number)); });
+    }
+    std::ranges::for_each(accesses[place].reads, use);  // also of what is in flight
+    std::ranges::for_each(accesses[place].writes, use);
+  }
+  return all;
 }
 
 std::int64_t Analysis::peak_bytes() const { return graph::peak_bytes(state_->shadow); }

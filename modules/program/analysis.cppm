@@ -29,21 +29,21 @@ class Analysis {
   int places() const;
   int memories() const;
   /// None: the program does not make the tensor.
-  MemoryIndex memory_of(int tensor) const;
+  MemoryIndex memory_of(TensorIndex tensor) const;
   /// Whether the memory is an input's or an output's, which the caller sees.
   bool is_shared(MemoryIndex memory) const;
   std::int64_t bytes_of(MemoryIndex memory) const;
 
   /// Memories that the instruction reads and writes; also what it releases, restores or completes.
-  std::span<const MemoryIndex> reads(int place) const;
-  std::span<const MemoryIndex> writes(int place) const;
+  std::span<const MemoryIndex> reads(PlaceIndex place) const;
+  std::span<const MemoryIndex> writes(PlaceIndex place) const;
   /// It takes part in communication, or the host reads values: such instructions keep their order.
-  bool is_ordered(int place) const;
-  /// For an issue of a collective, the place of its wait, and the reverse; else -1.
-  int partner(int place) const;
+  bool is_ordered(PlaceIndex place) const;
+  /// For an issue of a collective, the place of its wait, and the reverse; else none.
+  PlaceIndex partner(PlaceIndex place) const;
   /// Whether two instructions must keep their order, as one writes what the other one uses, or both
   /// are ordered. That one makes a view that the other one uses is not a conflict.
-  bool conflict(int place, int other) const;
+  bool conflict(PlaceIndex place, PlaceIndex other) const;
 
   /// The most bytes that are needed at once, without those of inputs.
   std::int64_t peak_bytes() const;
@@ -54,5 +54,8 @@ class Analysis {
  private:
   std::unique_ptr<State> state_;
 };
+
+/// The places that use each memory: as that of an operand or a result, or because it is in flight.
+ByMemory<std::vector<PlaceIndex>> uses_of(const Program& program, const Analysis& known);
 
 }  // namespace tessera::graph

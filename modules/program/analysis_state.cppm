@@ -3,13 +3,14 @@ export module tessera.program:analysis_state;
 import tessera.base;
 import :accesses;
 import :analysis;
+import :index;
 import :shadow;
 
 export namespace tessera::graph {
 
 struct Analysis::State {
   Shadow shadow;
-  std::vector<Access> accesses;
+  ByPlace<Access> accesses;
 };
 
 }  // namespace tessera::graph

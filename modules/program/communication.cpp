@@ -21,15 +21,13 @@ namespace {
 
 /// Tensors that every rank of the group has whole: what a gather makes, what a reduction reads, and
 /// both sides of what keeps the shape. Those of an exchange are each rank's own.
-std::vector<int> wholes_of(const Instruction& i) {
-  const Op& op = *i.op;
-  std::vector<int> read;
-  std::vector<int> made = i.out;
+std::vector<TensorIndex> wholes_of(const Instruction& i) {
+  std::vector<TensorIndex> read;
+  std::vector<TensorIndex> made = i.out;
   for (std::size_t k = 0; k < i.in.size(); ++k) {
-    const bool written = op.in_place && op.writes(op.place_of(k, i.in.size()).operand);
-    (written ? made : read).push_back(i.in[k]);
+    (i.writes(k) ? made : read).push_back(i.in[k]);
   }
-  switch (op.communicates) {
+  switch (i.op->communicates) {
     case Communicates::all_gather:
       return made;
     case Communicates::reduce_scatter:
@@ -43,9 +41,9 @@ std::vector<int> wholes_of(const Instruction& i) {
 
 std::string agreed_of(const Program& program, const Instruction& i) {
   std::string wholes;
-  for (const int number : wholes_of(i)) {
-    if (number >= 0) {
-      const ProgramTensor& x = program.tensors[index(number)];
+  for (const TensorIndex number : wholes_of(i)) {
+    if (number.exists()) {
+      const ProgramTensor& x = program.tensors[number];
       wholes += fmt::format(" {} x {}", name_of(x.dtype), x.shape.product());
     }
   }
@@ -60,12 +58,12 @@ std::string agreed_of(const Program& program, const Instruction& i) {
 std::map<std::string, std::vector<CommunicationCall>> communication_of(const Program& program) {
   require_lowered(program);
   std::map<std::string, std::vector<CommunicationCall>> groups;
-  int place = 0;
-  for (const Instruction* i : places_of(program)) {
-    if (i->kind == Instruction::Kind::call && is_collective(*i) && !is_alone(*i)) {
-      groups[group_of(*i)].push_back({agreed_of(program, *i), place});
+  const ByPlace<const Instruction*> places = places_of(program);
+  for (const PlaceIndex place : places.keys()) {
+    const Instruction& i = *places[place];
+    if (i.kind == Instruction::Kind::call && is_collective(i) && !is_alone(i)) {
+      groups[group_of(i)].push_back({agreed_of(program, i), place});
     }
-    ++place;
   }
   return groups;
 }

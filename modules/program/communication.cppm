@@ -1,6 +1,7 @@
 export module tessera.program:communication;
 
 import tessera.base;
+import :index;
 import :instructions;
 
 export namespace tessera::graph {
@@ -10,7 +11,7 @@ struct CommunicationCall {
   /// Text that all ranks of its group must have alike: operator, arguments, and type and number of
   /// elements of whole tensors. A rank's own shards, memory and numbers of tensors are not in it.
   std::string agreed = {};
-  int place = 0;  // of its instruction, counted over all sections
+  PlaceIndex place;
 };
 
 /// The calls of a program by their group ("ranks 0 1 named data"), in their order. Groups of one

@@ -104,9 +104,8 @@ std::vector<GuardValue> guards_of(const Program& program) {
   for (const Section& section : program.sections) {
     for (const Instruction& i : section.instructions) {
       if (i.is_guard()) {
-        all.push_back({.name = i.guard,
-                       .module = program.scopes[static_cast<std::size_t>(i.scope)].module,
-                       .value = i.values[0]});
+        all.push_back(
+            {.name = i.guard, .module = program.scopes[i.scope].module, .value = i.values[0]});
       }
     }
   }
@@ -119,17 +118,17 @@ std::string guard_in_words(const GuardValue& recorded, double now) {
 }
 
 void check_guards(const Program& program) {
-  // By number: the input whose memory it is in; empty: none.
-  std::vector<std::string> outlives(program.tensors.size());
+  // The input whose memory a tensor is in; empty: none.
+  ByTensor<std::string> outlives(program.tensors.size());
   for (const auto& [name, input] : program.inputs) {
-    outlives[static_cast<std::size_t>(input.number)] = name;
+    outlives[input.tensor] = name;
   }
-  const auto of = [&](int number) {
-    return number < 0 ? std::string() : outlives[static_cast<std::size_t>(number)];
+  const auto of = [&](TensorIndex number) {
+    return number.exists() ? outlives[number] : std::string();
   };
   const Instruction* changed = nullptr;
   std::string input;
-  const auto change = [&](const Instruction& i, int number) {
+  const auto change = [&](const Instruction& i, TensorIndex number) {
     if (changed == nullptr && !of(number).empty()) {
       changed = &i;
       input = of(number);
@@ -138,7 +137,7 @@ void check_guards(const Program& program) {
   for (const Section& section : program.sections) {
     for (const Instruction& i : section.instructions) {
       if (i.is_guard() && changed != nullptr) {
-        const std::string& module = program.scopes[static_cast<std::size_t>(i.scope)].module;
+        const std::string& module = program.scopes[i.scope].module;
         fail(
             {.thing = titled(i.guard) + in_module(module),
              .wrong = fmt::format("the step has changed '{}' before it ({}), so a replay could not "
@@ -149,16 +148,16 @@ void check_guards(const Program& program) {
       if (i.kind == Kind::release || i.kind == Kind::restore) {
         change(i, i.in[0]);
       } else if (i.kind == Kind::alias || (i.op != nullptr && i.op->view != nullptr)) {
-        for (const int out : i.out) {
-          if (out >= 0) {
-            outlives[static_cast<std::size_t>(out)] = of(i.in[0]);
+        for (const TensorIndex out : i.out) {
+          if (out.exists()) {
+            outlives[out] = of(i.in[0]);
           }
         }
       }
       const bool waits =  // it leaves the bytes as they are
           i.op != nullptr && (i.op->completes || i.op->communicates == Communicates::waits);
-      for (std::size_t k = 0; i.op != nullptr && !waits && k < i.in.size(); ++k) {
-        if (i.op->writes(i.op->place_of(k, i.in.size()).operand)) {
+      for (std::size_t k = 0; !waits && k < i.in.size(); ++k) {
+        if (i.writes(k)) {
           change(i, i.in[k]);
         }
       }

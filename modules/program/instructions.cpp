@@ -20,8 +20,6 @@ import tessera.tensor;
 namespace tessera {
 namespace {
 
-std::string operand(int number) { return number < 0 ? "-" : fmt::format("%{}", number); }
-
 /// " [Shard(0)]", with the mesh's number where it is not the first one.
 std::string layout_of(const Program& program, const ProgramTensor& x) {
   if (x.spec == nullptr) {
@@ -33,13 +31,13 @@ std::string layout_of(const Program& program, const ProgramTensor& x) {
       mesh == program.meshes.begin() ? "" : fmt::format(" on {}", mesh - program.meshes.begin()));
 }
 
-std::string typed(const Program& program, int number) {
-  if (number < 0) {
-    return "-";
+std::string typed(const Program& program, TensorIndex number) {
+  if (!number.exists()) {
+    return to_text(number);
   }
-  const ProgramTensor& x = program.tensors[static_cast<std::size_t>(number)];
+  const ProgramTensor& x = program.tensors[number];
   const bool booked = x.category != MemoryCategory::other;
-  return fmt::format("%{}: {}{}{}{}{}{}", number, name_of(x.dtype), to_string(x.shape),
+  return fmt::format("{}: {}{}{}{}{}{}", to_text(number), name_of(x.dtype), to_string(x.shape),
                      layout_of(program, x), booked ? " " : "", booked ? name_of(x.category) : "",
                      x.elsewhere ? " elsewhere" : "");
 }
@@ -60,7 +58,7 @@ std::string numbers(const std::vector<double>& values) {
 /// "mul(%3, %4; alpha=1)".
 std::string called(const Instruction& i) {
   using Kind = Instruction::Kind;
-  const std::string operands = listed(i.in, operand);
+  const std::string operands = listed(i.in, [](TensorIndex one) { return to_text(one); });
   switch (i.kind) {
     case Kind::alias:
       return fmt::format("memory.alias({}; strides={}, offset={})", operands, to_string(i.strides),
@@ -89,8 +87,16 @@ std::string called(const Instruction& i) {
 
 }  // namespace
 
+std::string to_text(TensorIndex tensor) {
+  return tensor.exists() ? fmt::format("%{}", tensor.number) : "-";
+}
+
+bool Instruction::writes(std::size_t operand) const {
+  return kind == Kind::call && op->writes(op->place_of(operand, in.size()).operand);
+}
+
 std::string to_text(const Program& program, const Instruction& i) {
-  std::string text = listed(i.out, [&](int number) { return typed(program, number); });
+  std::string text = listed(i.out, [&](TensorIndex one) { return typed(program, one); });
   text += fmt::format("{}{}", text.empty() ? "" : " = ", called(i));
   if (!i.bindings.empty()) {
     text +=
@@ -100,8 +106,8 @@ std::string to_text(const Program& program, const Instruction& i) {
                           tessera::to_text(b));
                     }));
   }
-  const ProgramScope& scope = program.scopes[static_cast<std::size_t>(i.scope)];
-  if (i.scope != 0) {
+  const ProgramScope& scope = program.scopes[i.scope];
+  if (i.scope != ScopeIndex(0)) {
     text += fmt::format(" @ {}{}{}", scope.phase == Phase::none ? "-" : name_of(scope.phase),
                         scope.module.empty() ? "" : " in ", scope.module);
   }
@@ -145,7 +151,7 @@ std::string Program::to_text() const {
     }
   }
   for (const auto& [name, number] : outputs) {
-    text += fmt::format("output %{} = {}\n", number, name);
+    text += fmt::format("output {} = {}\n", tessera::to_text(number), name);
   }
   for (const auto& [output, input] : gradients) {
     text += fmt::format("gradient of {} = {}\n", input, output);
@@ -161,7 +167,7 @@ std::string to_text(const Binding& binding) {
 }
 
 std::string read_in_words(const Program& program, const Instruction& check) {
-  const ProgramScope& scope = program.scopes[static_cast<std::size_t>(check.scope)];
+  const ProgramScope& scope = program.scopes[check.scope];
   std::string what = "an input";
   for (const Section& section : program.sections) {
     for (const Instruction& i : section.instructions) {
@@ -178,13 +184,13 @@ std::string read_in_words(const Program& program, const Instruction& check) {
 }
 
 bool operator==(const ProgramInput& a, const ProgramInput& b) {
-  return a.number == b.number && a.role == b.role && a.micro_batch == b.micro_batch;
+  return a.tensor == b.tensor && a.role == b.role && a.micro_batch == b.micro_batch;
 }
 
-std::map<int, std::string> Program::inputs_in_order() const {
-  std::map<int, std::string> in_order;
+std::map<TensorIndex, std::string> Program::inputs_in_order() const {
+  std::map<TensorIndex, std::string> in_order;
   for (const auto& [name, input] : inputs) {
-    in_order[input.number] = name;
+    in_order[input.tensor] = name;
   }
   return in_order;
 }
@@ -202,32 +208,28 @@ std::size_t Program::mesh(const DeviceMesh& mesh) {
   return number;
 }
 
-int Program::scope(const ProgramScope& scope) {
+ScopeIndex Program::scope(const ProgramScope& scope) {
   const auto same = std::ranges::find_if(scopes, [&](const ProgramScope& other) {
     return other.phase == scope.phase && other.module == scope.module;
   });
-  if (same == scopes.end()) {
-    scopes.push_back(scope);
-    return static_cast<int>(scopes.size()) - 1;
-  }
-  return static_cast<int>(same - scopes.begin());
+  return same == scopes.end() ? scopes.add(scope) : scopes.key_of(same);
 }
 
 std::vector<std::string> Program::written() const {
-  std::map<int, std::string> names = inputs_in_order();  // of a number, or of a view of it
+  std::map<TensorIndex, std::string> names = inputs_in_order();  // of a tensor, or of a view of it
   std::set<std::string> all;
   for (const Section& section : sections) {
     for (const Instruction& i : section.instructions) {
       const bool view =
           i.kind == Instruction::Kind::alias || (i.op != nullptr && i.op->view != nullptr);
       if (view && names.contains(i.in[0])) {
-        for (const int out : i.out) {
+        for (const TensorIndex out : i.out) {
           names[out] = names[i.in[0]];
         }
       }
-      const bool writes = i.op != nullptr && i.op->communicates != Communicates::waits;
-      for (std::size_t k = 0; writes && k < i.in.size(); ++k) {
-        if (names.contains(i.in[k]) && i.op->writes(i.op->place_of(k, i.in.size()).operand)) {
+      const bool waits = i.op != nullptr && i.op->communicates == Communicates::waits;
+      for (std::size_t k = 0; !waits && k < i.in.size(); ++k) {
+        if (names.contains(i.in[k]) && i.writes(k)) {
           all.insert(names[i.in[k]]);
         }
       }
@@ -243,27 +245,24 @@ Tensor aliased(const Instruction& i, const ResultShape& shape, const Tensor& bas
                       base.device());
 }
 
-std::vector<bool> read_by_peers(const Program& program) {
-  std::vector<bool> peers_read;
-  peers_read.assign(program.tensors.size(), false);
-  const auto is_source = [&](int number) {
-    return number >= 0 && peers_read[static_cast<std::size_t>(number)];
-  };
+ByTensor<bool> read_by_peers(const Program& program) {
+  ByTensor<bool> peers_read(program.tensors.size(), false);
+  const auto is_source = [&](TensorIndex number) { return number.exists() && peers_read[number]; };
   for (auto section = program.sections.rbegin(); section != program.sections.rend(); ++section) {
     for (auto i = section->instructions.rbegin(); i != section->instructions.rend(); ++i) {
       const bool reduces = i->kind == Instruction::Kind::call &&
                            (i->op->communicates == Communicates::all_reduce ||
                             i->op->communicates == Communicates::reduce_scatter);
       const bool aliases = i->kind == Instruction::Kind::alias && is_source(i->out[0]);
-      for (const int number : i->in) {
-        if (number >= 0 && (reduces || aliases)) {
-          peers_read[static_cast<std::size_t>(number)] = true;
+      for (const TensorIndex number : i->in) {
+        if (number.exists() && (reduces || aliases)) {
+          peers_read[number] = true;
         }
       }
       if (reduces && i->op->communicates == Communicates::all_reduce) {
-        for (const int number : i->out) {
-          if (number >= 0) {
-            peers_read[static_cast<std::size_t>(number)] = true;  // a piece of the result
+        for (const TensorIndex number : i->out) {
+          if (number.exists()) {
+            peers_read[number] = true;  // a piece of the result
           }
         }
       }

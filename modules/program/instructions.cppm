@@ -5,6 +5,7 @@ import tessera.mesh;
 import tessera.device;
 import tessera.tensor;
 import :expression;
+import :index;
 import :roles;
 
 export namespace tessera {
@@ -34,7 +35,7 @@ struct ProgramScope {
   std::string module = {};  // the innermost one, by its qualified name
 };
 
-/// One line of a program. Tensors have numbers; -1 is an absent operand.
+/// One line of a program.
 struct Instruction {
   enum class Kind : std::uint8_t {
     call,     // an operator: in -> out; operators that write return no new tensors
@@ -48,17 +49,19 @@ struct Instruction {
   };
   Kind kind = Kind::call;
   const Op* op = nullptr;
-  std::vector<int> in = {};
-  std::vector<int> out = {};
+  std::vector<TensorIndex> in = {};  // one that does not exist: an absent operand
+  std::vector<TensorIndex> out = {};
   Attributes attributes = {};
   std::vector<Binding> bindings = {};
   Dims strides = {};
   std::int64_t offset = 0;  // elements of out[0]'s type from in[0]'s first one
   std::vector<double> values = {};
-  int scope = 0;           // of Program::scopes
+  ScopeIndex scope = ScopeIndex(0);
   std::string guard = {};  // of a check: the name of the guard (see guard()); empty: none
 
   inline bool is_guard() const { return kind == Kind::check && !guard.empty(); }
+  /// Whether it is a call that writes its operand number `operand`.
+  bool writes(std::size_t operand) const;
 };
 
 /// Instructions that are executed together; between two sections the host may read outputs and set
@@ -68,9 +71,15 @@ struct Section {
   std::vector<Instruction> instructions = {};
 };
 
+/// Where an instruction is.
+struct ProgramPlace {
+  std::size_t section = 0;
+  std::size_t at = 0;  // of the section's instructions
+};
+
 /// A tensor that exists before the step.
 struct ProgramInput {
-  int number = -1;
+  TensorIndex tensor = {};
   Role role = Role::other;
   int micro_batch = 0;  // of rows: which micro-batch of the step they are
 };
@@ -90,14 +99,14 @@ bool operator==(const ProgramUpdate& a, const ProgramUpdate& b);
 struct Program {
   ModeLevel level = ModeLevel::below_distribution;
   int rank = 0;
-  std::vector<DeviceMesh> meshes = {};      // of the layouts, in the order of their first tensors
-  std::vector<ProgramTensor> tensors = {};  // by number
+  std::vector<DeviceMesh> meshes = {};  // of the layouts, in the order of their first tensors
+  ByTensor<ProgramTensor> tensors = {};
   std::map<std::string, ProgramInput> inputs = {};
-  std::map<std::string, int> outputs = {};
+  std::map<std::string, TensorIndex> outputs = {};
   std::map<std::string, std::string> gradients = {};  // outputs that are gradients of inputs
   std::vector<Section> sections = {};
-  std::vector<ProgramScope> scopes = {ProgramScope()};  // the first one says nothing
-  std::vector<std::string> numbers = {};                // that bindings use, in their order
+  ByScope<ProgramScope> scopes = ByScope<ProgramScope>(1);  // the first one says nothing
+  std::vector<std::string> numbers = {};                    // that bindings use, in their order
   std::vector<std::string> counts = {};
   /// How many numbers the step takes of each stream.
   std::map<std::string, std::uint64_t> draws = {};
@@ -107,10 +116,10 @@ struct Program {
 
   /// The number of a mesh; added where it is new.
   std::size_t mesh(const DeviceMesh& mesh);
-  /// The number of a scope; added where it is new.
-  int scope(const ProgramScope& scope);
-  /// Names of the inputs by their numbers.
-  std::map<int, std::string> inputs_in_order() const;
+  /// The index of a scope; added where it is new.
+  ScopeIndex scope(const ProgramScope& scope);
+  /// Names of the inputs by their tensors.
+  std::map<TensorIndex, std::string> inputs_in_order() const;
   /// Inputs whose values operators write; what only waits for their memory does not.
   std::vector<std::string> written() const;
   /// One instruction a line; the same in every process. See docs/graph.md.
@@ -120,13 +129,15 @@ struct Program {
   static Program parse(std::string_view text, const std::string& where = "program");
 };
 
+/// "%12"; "-": none.
+std::string to_text(TensorIndex tensor);
 /// "%12: f32[2, 4] = mul(%3, %4)": for errors and text.
 std::string to_text(const Program& program, const Instruction& instruction);
 
 /// The tensor of an Instruction::Kind::alias, in the memory of `base`.
 Tensor aliased(const Instruction& instruction, const ResultShape& shape, const Tensor& base);
-/// By number of a program's tensors: whether other ranks read its memory, because they reduce it.
-std::vector<bool> read_by_peers(const Program& program);
+/// Whether other ranks read a tensor's memory, because they reduce it.
+ByTensor<bool> read_by_peers(const Program& program);
 
 /// The value that the host reads in a check, by operator and module: for errors.
 std::string read_in_words(const Program& program, const Instruction& check);

@@ -58,7 +58,7 @@ class Parser {
       program.guards[name] = line.number<double>();
     } else if (line.take("input ")) {
       ProgramInput input = role(line);
-      input.number = definition(line);
+      input.tensor = definition(line);
       line.expect(" = ");
       if (!program.inputs.emplace(std::string(line.all()), input).second) {
         fail_input("an input of this name is above");
@@ -81,9 +81,9 @@ class Parser {
       program.sections.push_back({.kind = *kind});
       line.all();
     } else if (line.take("output ")) {
-      const int number = use(line);
+      const TensorIndex tensor = use(line);
       line.expect(" = ");
-      program.outputs[std::string(line.all())] = number;
+      program.outputs[std::string(line.all())] = tensor;
     } else if (line.take("gradient of ")) {
       const std::string input(line.until(" = "));
       program.gradients[std::string(line.all())] = input;
@@ -135,7 +135,7 @@ class Parser {
       const std::size_t semicolon = body.find("; ");
       Line operands(body.substr(0, semicolon));
       while (!operands.ended()) {
-        made.in.push_back(operands.take("-") ? -1 : use(operands));
+        made.in.push_back(operands.take("-") ? TensorIndex() : use(operands));
         if (!operands.ended()) {
           operands.expect(", ");
         }
@@ -147,7 +147,7 @@ class Parser {
     check_operands(made);
     bind(made, bound);
     while (!results.ended()) {
-      made.out.push_back(results.take("-") ? -1 : definition(results));
+      made.out.push_back(results.take("-") ? TensorIndex() : definition(results));
       if (!results.ended()) {
         results.expect(", ");
       }
@@ -160,12 +160,12 @@ class Parser {
 
  private:
   /// The scope at the line's end, which is taken away.
-  int scope(std::string_view& body) {
+  ScopeIndex scope(std::string_view& body) {
     constexpr std::string_view mark = " @ ";
     constexpr std::string_view in = " in ";
     const std::size_t at = body.rfind(mark);
     if (at == std::string_view::npos) {
-      return 0;
+      return ScopeIndex(0);
     }
     const std::string_view text = body.substr(at + mark.size());
     body = body.substr(0, at);
@@ -204,16 +204,16 @@ class Parser {
     return input;
   }
 
-  int use(Line& line) {
+  TensorIndex use(Line& line) {
     line.expect("%");
     const int number = line.number<int>();
-    if (!defined_.contains(number)) {
+    if (!defined_.contains(TensorIndex(number))) {
       fail_input(fmt::format("%{} is not defined above", number));
     }
-    return number;
+    return TensorIndex(number);
   }
 
-  int definition(Line& line) {
+  TensorIndex definition(Line& line) {
     line.expect("%");
     const int number = line.number<int>();
     line.expect(": ");
@@ -235,14 +235,15 @@ class Parser {
       fail_input({.wrong = fmt::format("%{} is out of range", number),
                   .expected = fmt::format("0 to {} in a text of this length", most_ - 1)});
     }
-    if (!defined_.insert(number).second) {
+    const TensorIndex tensor(number);
+    if (!defined_.insert(tensor).second) {
       fail_input(fmt::format("%{} is defined above", number));
     }
-    if (program.tensors.size() <= static_cast<std::size_t>(number)) {
+    if (!program.tensors.contains(tensor)) {
       program.tensors.resize(static_cast<std::size_t>(number) + 1);
     }
-    program.tensors[static_cast<std::size_t>(number)] = shape;
-    return number;
+    program.tensors[tensor] = shape;
+    return tensor;
   }
 
   /// The layout of a tensor, where the line says it.
@@ -336,24 +337,22 @@ class Parser {
     if (made.kind == Kind::call) {
       const Tensor any = empty({}, DType::f32, meta);
       std::vector<Tensor> operands;
-      for (const int number : made.in) {
-        operands.push_back(number < 0 ? Tensor() : any);
+      for (const TensorIndex number : made.in) {
+        operands.push_back(number.exists() ? any : Tensor());
       }
       check_call(*made.op, operands, made.attributes);
     }
   }
 
   void check_count(const Instruction& made, std::string_view name) const {
-    const auto shape = [&](int number) {
-      return program.tensors[static_cast<std::size_t>(number)].shape;
-    };
+    const auto shape = [&](TensorIndex tensor) { return program.tensors[tensor].shape; };
     const bool makes =
         made.kind != Kind::release && made.kind != Kind::restore && made.kind != Kind::check;
     const bool takes =
         made.kind != Kind::empty && made.kind != Kind::full && made.kind != Kind::values;
     if (made.kind != Kind::call &&
         (made.out.size() != (makes ? 1 : 0) || made.in.size() != (takes ? 1 : 0) ||
-         std::ranges::find(made.in, -1) != made.in.end())) {
+         std::ranges::find(made.in, TensorIndex()) != made.in.end())) {
       fail_input(
           {.wrong = fmt::format("{} has the wrong number of tensors", name),
            .expected = fmt::format("{} operands and {} results", takes ? 1 : 0, makes ? 1 : 0)});
@@ -374,8 +373,8 @@ class Parser {
     return std::ranges::find(names, name) != names.end();
   }
 
-  std::set<int> defined_;
-  int most_;  // numbers of tensors: each has an entry, so a damaged one must not need much memory
+  std::set<TensorIndex> defined_;
+  int most_;  // tensors: each number has an entry, so a damaged one must not need much memory
 };
 
 }  // namespace

@@ -33,11 +33,11 @@ bool is_within(const std::string& module, const std::string& outer) {
 std::vector<Region> regions_of(const Program& program, const ProgramStatistics& statistics,
                                int depth, const std::string& within) {
   std::vector<Region> regions;
-  int place = -1;
+  PlaceIndex place;
   for (const Section& section : program.sections) {
     for (const Instruction& i : section.instructions) {
       ++place;
-      const ProgramScope& scope = program.scopes[static_cast<std::size_t>(i.scope)];
+      const ProgramScope& scope = program.scopes[i.scope];
       if (!is_within(scope.module, within)) {
         continue;
       }
@@ -50,8 +50,7 @@ std::vector<Region> regions_of(const Program& program, const ProgramStatistics& 
       }
       Region& region = regions.back();
       ++region.count;
-      region.peak =
-          std::max(region.peak, total_of(statistics.live[static_cast<std::size_t>(place)]));
+      region.peak = std::max(region.peak, total_of(statistics.live[place]));
       if (is_collective(i)) {
         ++region.collectives[i.op->name];
       }

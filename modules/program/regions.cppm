@@ -1,6 +1,7 @@
 export module tessera.program:regions;
 
 import tessera.base;
+import :index;
 import :instructions;
 import :roles;
 import :statistics;
@@ -12,7 +13,7 @@ struct Region {
   SectionKind section = SectionKind::step;
   Phase phase = Phase::none;
   std::string module = {};
-  int first = 0;  // instructions, counted through all sections
+  PlaceIndex first;
   int count = 0;
   std::map<std::string, int> collectives = {};  // by operator: calls
   std::int64_t peak = 0;                        // bytes that are needed at once, inputs included

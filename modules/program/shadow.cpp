@@ -5,6 +5,7 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <utility>
 #include <variant>
@@ -26,79 +27,76 @@ class Builder {
  public:
   explicit Builder(const Program& program) : program_(program) {
     shadow_.tensors.resize(program.tensors.size());
-    shadow_.memory_of.assign(program.tensors.size(), MemoryIndex());
+    shadow_.memory_of.resize(program.tensors.size());
   }
 
   Shadow build() {
     const NoGrad no_grad;
     for (const auto& [name, input] : program_.inputs) {
       try {
-        define(input.number, made(input.number));
+        define(input.tensor, made(input.tensor));
       } catch (const Error& error) {
         fail({.thing = "program", .wrong = fmt::format("input '{}': {}", name, error.what())});
       }
-      memory(input.number).is_input = true;
+      memory(input.tensor).is_input = true;
     }
     for (const Section& section : program_.sections) {
       for (const Instruction& instruction : section.instructions) {
-        shadow_.partners.push_back(-1);
+        shadow_.partners.add({});
         try {
           execute(instruction);
         } catch (const Error& error) {
           fail({.thing = "program",
-                .wrong =
-                    fmt::format("{}: {}", place_in_words(program_, shadow_.places), error.what())});
+                .wrong = fmt::format("{}: {}", place_in_words(program_, place_), error.what())});
         }
-        ++shadow_.places;
+        ++place_;
       }
     }
     for (const auto& [name, number] : program_.outputs) {
       memory(number).is_output = true;
-      memory(number).last = shadow_.places;
+      memory(number).last = place_;
     }
     for (const auto& [group, reads] : read_) {
       for (const Read& read : reads) {
         shadow_.memories[read.memory].read_later = true;
       }
     }
-    const std::vector<bool> for_peers = read_by_peers(program_);
-    for (std::size_t n = 0; n < for_peers.size(); ++n) {
-      if (for_peers[n] && shadow_.memory_of[n].exists()) {
-        memory(static_cast<int>(n)).for_peers = true;
+    const ByTensor<bool> for_peers = read_by_peers(program_);
+    for (const TensorIndex number : for_peers.keys()) {
+      if (for_peers[number] && shadow_.memory(number).exists()) {
+        memory(number).for_peers = true;
       }
     }
     return std::move(shadow_);
   }
 
  private:
-  Tensor made(int number) const {
-    const ProgramTensor& x = program_.tensors[index(number)];
+  Tensor made(TensorIndex number) const {
+    const ProgramTensor& x = program_.tensors[number];
     return empty(x.shape, x.dtype, meta);
   }
 
-  const Tensor& at(int number) const { return shadow_.tensors[index(number)]; }
-
-  Memory& memory(int number) {
+  Memory& memory(TensorIndex number) {
     const MemoryIndex found = shadow_.memory(number);
     require(found.exists(), "graph: a tensor of the program is used before it is defined");
     return shadow_.memories[found];
   }
 
-  void define(int number, const Tensor& x) {
+  void define(TensorIndex number, const Tensor& x) {
     const auto [found, fresh] = numbers_.try_emplace(&x.storage());
     if (fresh) {
       found->second =
           shadow_.memories.add({.bytes = x.numel() * static_cast<std::int64_t>(size_of(x.dtype())),
-                                .first = shadow_.places,
-                                .last = shadow_.places});
+                                .first = place_,
+                                .last = place_});
     }
-    shadow_.memory_of[index(number)] = found->second;
-    shadow_.tensors[index(number)] = x;
+    shadow_.memory_of[number] = found->second;
+    shadow_.tensors[number] = x;
   }
 
-  void use(int number) {
-    if (number >= 0) {
-      memory(number).last = shadow_.places;
+  void use(TensorIndex number) {
+    if (number.exists()) {
+      memory(number).last = place_;
     }
   }
 
@@ -125,35 +123,34 @@ class Builder {
   }
 
   void execute(const Instruction& i) {
-    std::vector<Tensor> operands;
-    for (const int number : i.in) {
+    for (const TensorIndex number : i.in) {
       use(number);
-      operands.push_back(number < 0 ? Tensor() : at(number));
     }
+    const std::vector<Tensor> operands = shadow_.at(i.in);
     if (i.kind == Kind::alias) {
       const Tensor& base = operands[0];
-      const ProgramTensor& x = program_.tensors[index(i.out[0])];
+      const ProgramTensor& x = program_.tensors[i.out[0]];
       check_bounds(i, base, x);
       define(i.out[0], aliased(i, x, base));
     } else if (i.kind == Kind::call) {
       const Tensors out = call_kernel(*i.op, operands, i.attributes);
       for (std::size_t k = 0; k < i.out.size(); ++k) {
-        if (i.out[k] >= 0) {
+        if (i.out[k].exists()) {
           define(i.out[k], out[k]);
         }
       }
       keep_until_complete(i);
     } else {
-      for (const int number : i.out) {
+      for (const TensorIndex number : i.out) {
         define(number, made(number));
-        memory(number).elsewhere = program_.tensors[index(number)].elsewhere;
+        memory(number).elsewhere = program_.tensors[number].elsewhere;
       }
     }
   }
 
   void use_all(const Instruction& i) {
-    for (const std::vector<int>* numbers : {&i.in, &i.out}) {
-      for (const int number : *numbers) {
+    for (const std::vector<TensorIndex>* numbers : {&i.in, &i.out}) {
+      for (const TensorIndex number : *numbers) {
         use(number);
       }
     }
@@ -162,17 +159,17 @@ class Builder {
   /// Operands of a call that is complete here, while other ranks may still read them.
   void keep_until_read(const Instruction& i) {
     std::vector<Read>& all = read_[group_of(i)];
-    for (const int number : operands_left_to_readers(i)) {
-      all.push_back({shadow_.memory_of[index(number)], shadow_.places});
+    for (const TensorIndex number : operands_left_to_readers(i)) {
+      all.push_back({shadow_.memory(number), place_});
     }
   }
 
   /// Here the calls of the group that were complete before `place` have been completed by all of
   /// its ranks: each completes its calls in their order.
-  void release_read(const std::string& group, int place) {
+  void release_read(const std::string& group, PlaceIndex place) {
     std::erase_if(read_[group], [&](const Read& read) {
       Memory& memory = shadow_.memories[read.memory];
-      memory.last = read.complete < place ? std::max(memory.last, shadow_.places) : memory.last;
+      memory.last = read.complete < place ? std::max(memory.last, place_) : memory.last;
       return read.complete < place;
     });
   }
@@ -180,12 +177,11 @@ class Builder {
   /// Keeps what a collective reads and writes until it is complete.
   void keep_until_complete(const Instruction& i) {
     if (i.op->communicates == Communicates::waits && !i.op->completes) {  // for the readers
-      release_read(group_of(i), shadow_.places);
+      release_read(group_of(i), place_);
     } else if (i.op->issues) {
-      const int key = !i.out.empty() ? i.out[0] : i.in[0];
-      in_flight_[shadow_.memory_of[index(key)]] = {shadow_.places, &i};
+      in_flight_[shadow_.memory(!i.out.empty() ? i.out[0] : i.in[0])] = {place_, &i};
     } else if (i.op->completes) {
-      const auto pending = in_flight_.find(shadow_.memory_of[index(i.in[0])]);
+      const auto pending = in_flight_.find(shadow_.memory(i.in[0]));
       if (pending == in_flight_.end()) {
         fail("no collective was issued for it");
       }
@@ -193,23 +189,24 @@ class Builder {
       use_all(*issue);
       release_read(group_of(*issue), place);
       keep_until_read(*issue);
-      shadow_.partners[index(place)] = shadow_.places;
-      shadow_.partners[index(shadow_.places)] = place;
+      shadow_.partners[place] = place_;
+      shadow_.partners[place_] = place;
       in_flight_.erase(pending);
     }
   }
 
   struct Read {
     MemoryIndex memory;
-    int complete = 0;  // the place at which this rank has completed the call
+    PlaceIndex complete;  // at which this rank has completed the call
   };
 
   const Program& program_;
   Shadow shadow_;
+  PlaceIndex place_ = PlaceIndex(0);
   std::map<const Storage*, MemoryIndex> numbers_;
   std::map<std::string, std::vector<Read>> read_;  // by group: what others may still read
   /// Issued calls, with their places, by the memory that wait() names.
-  std::map<MemoryIndex, std::pair<int, const Instruction*>> in_flight_;
+  std::map<MemoryIndex, std::pair<PlaceIndex, const Instruction*>> in_flight_;
 };
 
 }  // namespace
@@ -228,12 +225,26 @@ Shadow shadow_of(const Program& program) {
   return Builder(program).build();
 }
 
-std::vector<int> operands_left_to_readers(const Instruction& instruction) {
-  std::vector<int> left;
-  const Op& op = *instruction.op;
-  const std::size_t count = instruction.in.size();
-  for (std::size_t k = 0; k < count && op.in_place && !is_alone(instruction); ++k) {
-    if (instruction.in[k] >= 0 && !op.writes(op.place_of(k, count).operand)) {
+std::vector<Tensor> Shadow::at(std::span<const TensorIndex> some) const {
+  std::vector<Tensor> all;
+  for (const TensorIndex tensor : some) {
+    all.push_back(tensor.exists() ? at(tensor) : Tensor());
+  }
+  return all;
+}
+
+bool Shadow::is_all_of_memory(TensorIndex tensor) const {
+  const Tensor& x = at(tensor);
+  return x.is_contiguous() && x.offset() == 0 &&
+         x.numel() * static_cast<std::int64_t>(size_of(x.dtype())) ==
+             memories[memory(tensor)].bytes;
+}
+
+std::vector<TensorIndex> operands_left_to_readers(const Instruction& instruction) {
+  std::vector<TensorIndex> left;
+  const bool is_read = instruction.op->in_place && !is_alone(instruction);
+  for (std::size_t k = 0; k < instruction.in.size() && is_read; ++k) {
+    if (instruction.in[k].exists() && !instruction.writes(k)) {
       left.push_back(instruction.in[k]);
     }
   }

@@ -7,9 +7,6 @@ import :instructions;
 
 export namespace tessera::graph {
 
-/// Index of a number or a place in a vector.
-inline std::size_t index(int number) { return static_cast<std::size_t>(number); }
-
 /// Memory that tensors of a program share, with the places (instructions, counted through all
 /// sections) between which it is needed. What an issued collective reads or writes is needed until
 /// something waits for it. Other ranks may read the operands that a collective of several tensors
@@ -18,8 +15,8 @@ inline std::size_t index(int number) { return static_cast<std::size_t>(number); 
 /// until the end.
 struct Memory {
   std::int64_t bytes = 0;
-  int first = 0;
-  int last = 0;
+  PlaceIndex first;
+  PlaceIndex last;
   bool is_input = false;
   bool is_output = false;
   /// Ranks reduce it: it is best where they can read it.
@@ -35,21 +32,29 @@ struct Memory {
 /// A program's tensors on the meta device, which show what shares memory: exactly, because views
 /// that are sometimes copies follow from shapes and strides.
 struct Shadow {
-  std::vector<Tensor> tensors = {};         // by number
-  std::vector<MemoryIndex> memory_of = {};  // by number; none: the program does not make it
+  ByTensor<Tensor> tensors = {};
+  ByTensor<MemoryIndex> memory_of = {};
   ByMemory<Memory> memories = {};
-  /// By place: of what issues a collective, the place of what waits for it, and the reverse; -1.
-  std::vector<int> partners = {};
-  int places = 0;
+  /// Of what issues a collective, the place of what waits for it, and the reverse; else none.
+  ByPlace<PlaceIndex> partners = {};
 
-  MemoryIndex memory(int number) const { return memory_of[index(number)]; }
+  const Tensor& at(TensorIndex tensor) const { return tensors[tensor]; }
+  /// Operands or results of an instruction; absent ones are undefined.
+  std::vector<Tensor> at(std::span<const TensorIndex> some) const;
+  /// None: the tensor is absent, or the program does not make it.
+  MemoryIndex memory(TensorIndex tensor) const {
+    return tensor.exists() ? memory_of[tensor] : MemoryIndex();
+  }
+  /// Whether it is all of its memory, in row-major order.
+  bool is_all_of_memory(TensorIndex tensor) const;
+  PlaceIndex end() const { return partners.next(); }
 };
 Shadow shadow_of(const Program& program);
 /// Error: the program is above distribution.
 void require_lowered(const Program& program);
 
 /// Operands that other ranks may read although this rank has completed the call.
-std::vector<int> operands_left_to_readers(const Instruction& instruction);
+std::vector<TensorIndex> operands_left_to_readers(const Instruction& instruction);
 
 /// The ranks that a call communicates with, as text: "ranks 0 1 named reductions"; "": none.
 std::string group_of(const Instruction& instruction);

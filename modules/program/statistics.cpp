@@ -30,12 +30,12 @@ std::int64_t bytes_of(const Tensor& x) {
 /// Bytes that a call makes or writes.
 std::int64_t result_bytes(const Instruction& i, const Shadow& shadow) {
   std::int64_t bytes = 0;
-  for (const int number : i.out) {
-    bytes += number < 0 ? 0 : bytes_of(shadow.tensors[index(number)]);
+  for (const TensorIndex number : i.out) {
+    bytes += number.exists() ? bytes_of(shadow.at(number)) : 0;
   }
   for (std::size_t k = 0; k < i.in.size(); ++k) {
-    if (i.in[k] >= 0 && i.op->in_place && i.op->writes(i.op->place_of(k, i.in.size()).operand)) {
-      bytes += bytes_of(shadow.tensors[index(i.in[k])]);
+    if (i.in[k].exists() && i.writes(k)) {
+      bytes += bytes_of(shadow.at(i.in[k]));
     }
   }
   return bytes;
@@ -45,24 +45,17 @@ double flops_of(const Instruction& i, const Shadow& shadow) {
   if (i.op->flops == nullptr) {
     return 0;
   }
-  const auto tensors_of = [&shadow](const std::vector<int>& numbers) {
-    std::vector<Tensor> tensors;
-    for (const int number : numbers) {
-      tensors.push_back(number < 0 ? Tensor() : shadow.tensors[index(number)]);
-    }
-    return tensors;
-  };
-  const std::vector<Tensor> in = tensors_of(i.in);
-  const std::vector<Tensor> out = tensors_of(i.out);
-  return i.op->flops(Call{.op = *i.op, .in = in, .attributes = i.attributes}, out);
+  const std::vector<Tensor> in = shadow.at(i.in);
+  return i.op->flops(Call{.op = *i.op, .in = in, .attributes = i.attributes}, shadow.at(i.out));
 }
 
 /// Category of each memory: that of its first tensor.
 ByMemory<std::size_t> categories_of(const Program& program, const Shadow& shadow) {
   ByMemory<std::size_t> categories(shadow.memories.size(), memory_category_count);
-  for (std::size_t n = 0; n < program.tensors.size(); ++n) {
-    if (shadow.memory_of[n].exists() && categories[shadow.memory_of[n]] == memory_category_count) {
-      categories[shadow.memory_of[n]] = static_cast<std::size_t>(program.tensors[n].category);
+  for (const TensorIndex x : program.tensors.keys()) {
+    const MemoryIndex memory = shadow.memory(x);
+    if (memory.exists() && categories[memory] == memory_category_count) {
+      categories[memory] = static_cast<std::size_t>(program.tensors[x].category);
     }
   }
   return categories;
@@ -70,7 +63,7 @@ ByMemory<std::size_t> categories_of(const Program& program, const Shadow& shadow
 
 void add_live(const Program& program, const Shadow& shadow, ProgramStatistics& statistics) {
   const ByMemory<std::size_t> categories = categories_of(program, shadow);
-  std::vector<CategoryBytes> change(index(shadow.places) + 2);
+  ByPlace<CategoryBytes> change(shadow.partners.size() + 2);
   for (const MemoryIndex m : shadow.memories.keys()) {
     const Memory& memory = shadow.memories[m];
     if (memory.elsewhere) {
@@ -79,38 +72,37 @@ void add_live(const Program& program, const Shadow& shadow, ProgramStatistics& s
     if (memory.is_input) {
       statistics.inputs[categories[m]] += memory.bytes;
     } else {
-      change[index(memory.first)][categories[m]] += memory.bytes;
-      change[index(memory.last) + 1][categories[m]] -= memory.bytes;
+      change[memory.first][categories[m]] += memory.bytes;
+      change[memory.last + 1][categories[m]] -= memory.bytes;
     }
   }
   ByMemory<bool> released(shadow.memories.size(), false);
-  const std::vector<const Instruction*> places = places_of(program);
-  const auto toggle = [&](MemoryIndex m, std::size_t place, bool release) {
+  const ByPlace<const Instruction*> places = places_of(program);
+  const auto toggle = [&](MemoryIndex m, PlaceIndex place, bool release) {
     if (released[m] != release) {
       released[m] = release;
       change[place][categories[m]] +=
           release ? -shadow.memories[m].bytes : shadow.memories[m].bytes;
     }
   };
-  for (std::size_t place = 0; place < places.size(); ++place) {
+  for (const PlaceIndex place : places.keys()) {
     const Kind kind = places[place]->kind;
     if (kind == Kind::release || kind == Kind::restore) {
       toggle(shadow.memory(places[place]->in[0]), place, kind == Kind::release);
     }
   }
   for (const MemoryIndex m : released.keys()) {  // they leave once only
-    toggle(m, shadow.memories[m].is_input ? places.size() : index(shadow.memories[m].last) + 1,
-           false);
+    toggle(m, shadow.memories[m].is_input ? shadow.end() : shadow.memories[m].last + 1, false);
   }
   CategoryBytes now = statistics.inputs;
-  for (std::size_t place = 0; place < places.size(); ++place) {
+  for (const PlaceIndex place : places.keys()) {
     for (std::size_t c = 0; c < now.size(); ++c) {
       now[c] += change[place][c];
     }
-    statistics.live.push_back(now);
+    statistics.live.add(now);
     if (total_of(now) > statistics.peak) {
       statistics.peak = total_of(now);
-      statistics.peak_at = static_cast<int>(place);
+      statistics.peak_at = place;
     }
   }
 }
@@ -135,18 +127,17 @@ std::int64_t received_bytes(const Program& program, const Instruction& i) {
   }
   std::int64_t read = 0;
   std::int64_t made = 0;
-  const auto add = [&](int number, std::int64_t& bytes) {
-    if (number >= 0) {
-      const ProgramTensor& x = program.tensors[index(number)];
+  const auto add = [&](TensorIndex number, std::int64_t& bytes) {
+    if (number.exists()) {
+      const ProgramTensor& x = program.tensors[number];
       bytes += x.shape.product() * static_cast<std::int64_t>(size_of(x.dtype));
     }
   };
-  for (const int number : i.out) {
+  for (const TensorIndex number : i.out) {
     add(number, made);
   }
   for (std::size_t k = 0; k < i.in.size(); ++k) {
-    const bool written = i.op->in_place && i.op->writes(i.op->place_of(k, i.in.size()).operand);
-    add(i.in[k], written ? made : read);
+    add(i.in[k], i.writes(k) ? made : read);
   }
   switch (i.op->communicates) {
     case Communicates::all_gather:
@@ -177,7 +168,7 @@ ProgramStatistics statistics_of(const Program& program) {
     ++statistics.calls[i->op->name];
     statistics.flops += flops_of(*i, shadow);
     if (is_collective(*i)) {
-      const Phase phase = program.scopes[index(i->scope)].phase;
+      const Phase phase = program.scopes[i->scope].phase;
       const std::string group = group_of(*i);
       CollectiveCount& count = collectives[{i->op->name, phase, group}];
       count.op = i->op->name;
@@ -193,10 +184,6 @@ ProgramStatistics statistics_of(const Program& program) {
   }
   add_live(program, shadow, statistics);
   return statistics;
-}
-
-std::string instruction_in_words(const Program& program, int place) {
-  return place_in_words(program, place);
 }
 
 }  // namespace tessera::graph

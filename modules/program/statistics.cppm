@@ -2,6 +2,7 @@ export module tessera.program:statistics;
 
 import tessera.base;
 import tessera.device;
+import :index;
 import :instructions;
 import :roles;
 
@@ -35,18 +36,15 @@ struct ProgramStatistics {
   double flops = 0;                               // of products, as Op::flops counts them
   std::vector<CollectiveCount> collectives = {};  // by operator, phase and group
   CategoryBytes inputs = {};
-  /// Bytes of the device's memory that are needed at each instruction, counted through all
-  /// sections. Inputs are always there; other memory is there from the instruction that makes it to
-  /// the last one that needs it, but not between its release and its restoration.
-  std::vector<CategoryBytes> live = {};
-  std::int64_t peak = 0;  // the most at one instruction
-  int peak_at = 0;        // the first such instruction
+  /// Bytes of the device's memory that are needed at each instruction. Inputs are always there;
+  /// other memory is there from the instruction that makes it to the last one that needs it, but
+  /// not between its release and its restoration.
+  ByPlace<CategoryBytes> live = {};
+  std::int64_t peak = 0;               // the most at one instruction
+  PlaceIndex peak_at = PlaceIndex(0);  // the first such instruction
 };
 
 /// Errors that name the instruction: an operator refuses its operands.
 ProgramStatistics statistics_of(const Program& program);
-
-/// "section 'update', instruction 3 (%4: f32[2] = neg(%2))".
-std::string instruction_in_words(const Program& program, int place);
 
 }  // namespace tessera::graph

@@ -28,32 +28,36 @@ using Kind = Instruction::Kind;
 class Describer {
  public:
   Describer(const Program& program, const Analysis& known, ValueNames& names,
-            std::span<const int> carries)
+            std::span<const PlaceIndex> carries)
       : program_(program),
         shadow_(known.state().shadow),
         names_(names),
         carries_(carries),
         accesses_(known.state().accesses),
-        contents_(shadow_.memories.size(), -1) {
+        contents_(shadow_.memories.size()),
+        defined_(program.tensors.size(), false) {
     values_.is_written = ByMemory<bool>(shadow_.memories.size(), false);
     values_.changes = ByMemory<std::vector<Values::Change>>(shadow_.memories.size());
   }
 
   Values describe() {
     for (const auto& [name, input] : program_.inputs) {
-      contents_[memory(input.number)] = names_.of("input " + name);
-      values_.changes[memory(input.number)].push_back({-1, contents_[memory(input.number)]});
+      const MemoryIndex given = memory(input.tensor);
+      contents_[given] = names_.of("input " + name);
+      values_.changes[given].push_back({PlaceIndex(), contents_[given]});
+      defined_[input.tensor] = true;
     }
     for (const Section& section : program_.sections) {
       for (const Instruction& i : section.instructions) {
-        execute(i, accesses_[values_.calls.size()]);
+        execute(i, accesses_[values_.calls.next()]);
+        note_results(i);
       }
-      std::map<std::string, int>& left = values_.left.emplace_back();
+      std::map<std::string, ValueIndex>& left = values_.left.emplace_back();
       for (const auto& [name, input] : program_.inputs) {
-        left["input " + name] = contents_[memory(input.number)];
+        left["input " + name] = contents_[memory(input.tensor)];
       }
       for (const auto& [name, number] : program_.outputs) {
-        if (is_defined(number)) {
+        if (defined_[number]) {  // its memory alone says nothing of a view
           left["output " + name] = names_.of(operand(number));
         }
       }
@@ -62,19 +66,12 @@ class Describer {
   }
 
  private:
-  MemoryIndex memory(int number) const { return shadow_.memory(number); }
+  MemoryIndex memory(TensorIndex number) const { return shadow_.memory(number); }
 
-  /// Whether an instruction so far has made it: its memory alone says nothing of a view.
-  bool is_defined(int number) const {
-    return defined_.contains(number) ||
-           std::ranges::any_of(program_.inputs,
-                               [&](const auto& input) { return input.second.number == number; });
-  }
-
-  std::string operand(int number) const {
-    return number < 0 ? "-"
-                      : fmt::format("{}:{}", contents_[memory(number)],
-                                    view_in_words(shadow_.tensors[index(number)]));
+  std::string operand(TensorIndex number) const {
+    return number.exists() ? fmt::format("{}:{}", contents_[memory(number)].number,
+                                         view_in_words(shadow_.at(number)))
+                           : "-";
   }
 
   /// The original of a copy.
@@ -84,9 +81,9 @@ class Describer {
   };
 
   /// The original of a tensor that is all of a copy; of any other, itself.
-  Original original_of(int number) const {
+  Original original_of(TensorIndex number) const {
     const auto found = originals_.find(contents_[memory(number)]);
-    const Tensor& x = at(number);
+    const Tensor& x = shadow_.at(number);
     const bool is_copy = found != originals_.end() && x.is_contiguous() && x.offset() == 0 &&
                          x.shape() == found->second.view.shape() &&
                          x.dtype() == found->second.view.dtype();
@@ -94,8 +91,8 @@ class Describer {
   }
 
   /// The operand of a call, which is the original where a copy of it makes no difference.
-  std::string operand_of(const Instruction& i, int number) const {
-    if (number < 0) {
+  std::string operand_of(const Instruction& i, TensorIndex number) const {
+    if (!number.exists()) {
       return operand(number);
     }
     Original original = original_of(number);
@@ -116,22 +113,20 @@ class Describer {
         text += fmt::format(" {}", value);
       }
     }
-    for (const int number : i.in) {
+    for (const TensorIndex number : i.in) {
       text += fmt::format("; {}", operand_of(i, number));
     }
-    for (const int number : i.out) {
-      text += number < 0 ? "; -" : fmt::format("; {}", view_in_words(at(number)));
+    for (const TensorIndex number : i.out) {
+      text += "; " + (number.exists() ? view_in_words(shadow_.at(number)) : "-");
     }
     return text + ")";
   }
 
-  const Tensor& at(int number) const { return shadow_.tensors[index(number)]; }
-
   void set(MemoryIndex memory, std::string description, bool made) {
-    const int place = static_cast<int>(values_.calls.size());
-    const bool in_flight = accesses_[index(place)].completed >= 0;
+    const PlaceIndex place = values_.calls.next();
+    const bool in_flight = accesses_[place].completed.exists();
     contents_[memory] = names_.of(std::move(description));
-    values_.changes[memory].push_back({place, in_flight ? -1 : contents_[memory]});
+    values_.changes[memory].push_back({place, in_flight ? ValueIndex() : contents_[memory]});
     if (!made) {
       values_.is_written[memory] = true;
     }
@@ -143,23 +138,23 @@ class Describer {
     if (i.kind != Kind::call || i.op != &copy_op_) {
       return false;
     }
-    const auto is_whole = [&](int number) {
-      const Tensor& x = at(number);
-      return x.is_contiguous() && x.offset() == 0 &&
-             x.numel() * static_cast<std::int64_t>(size_of(x.dtype())) ==
-                 shadow_.memories[memory(number)].bytes;
-    };
-    const Tensor& into = at(i.in[0]);
-    const Tensor& from = at(i.in[1]);
-    return into.dtype() == from.dtype() && into.shape() == from.shape() && is_whole(i.in[0]) &&
-           is_whole(i.in[1]);
+    const Tensor& into = shadow_.at(i.in[0]);
+    const Tensor& from = shadow_.at(i.in[1]);
+    return into.dtype() == from.dtype() && into.shape() == from.shape() &&
+           shadow_.is_all_of_memory(i.in[0]) && shadow_.is_all_of_memory(i.in[1]);
   }
 
-  void set_contents(MemoryIndex memory, int contents) {
-    const int place = static_cast<int>(values_.calls.size());
+  void set_contents(MemoryIndex memory, ValueIndex contents) {
     contents_[memory] = contents;
-    values_.changes[memory].push_back({place, contents});
-    values_.is_written[memory] = true;
+    values_.changes[memory].push_back({values_.calls.next(), contents});
+  }
+
+  void note_results(const Instruction& i) {
+    for (const TensorIndex number : i.out) {
+      if (number.exists()) {
+        defined_[number] = true;
+      }
+    }
   }
 
   /// Whether it only waits for readers.
@@ -168,43 +163,39 @@ class Describer {
   }
 
   void execute(const Instruction& i, const Access& access) {
-    int call = -1;
-    if (std::ranges::binary_search(carries_, static_cast<int>(values_.calls.size()))) {
-      const MemoryIndex to = memory(i.in[0]);
-      contents_[to] = contents_[memory(i.in[1])];
-      values_.changes[to].push_back({static_cast<int>(values_.calls.size()), contents_[to]});
+    ValueIndex call;
+    if (std::ranges::binary_search(carries_, values_.calls.next())) {
+      set_contents(memory(i.in[0]), contents_[memory(i.in[1])]);
     } else if (i.kind == Kind::empty || i.kind == Kind::restore || i.kind == Kind::release) {
       const MemoryIndex changed = memory(i.kind == Kind::empty ? i.out[0] : i.in[0]);
       set(changed, fmt::format("empty {}", shadow_.memories[changed].bytes), i.kind == Kind::empty);
     } else if (i.kind == Kind::call && i.op->completes) {
       for (const MemoryIndex completed : access.writes) {
-        set(completed, fmt::format("complete {}", contents_[completed]), false);
+        set(completed, fmt::format("complete {}", contents_[completed].number), false);
       }
     } else if (copies_memory(i)) {
       set_contents(access.writes[0], contents_[memory(i.in[1])]);
+      values_.is_written[access.writes[0]] = true;
     } else if (i.kind == Kind::call && works_by_place(*i.op)) {
       execute_by_place(i, access);
     } else if (!access.writes.empty() || access.ordered) {
       call = names_.of(what(i));
       if (access.ordered) {
         values_.ordered.push_back(call);
-        values_.ordered_places.push_back(static_cast<int>(values_.calls.size()));
+        values_.ordered_places.push_back(values_.calls.next());
       }
       const bool made = i.kind != Kind::call || !i.op->in_place;
       if (copies_operand(i, access)) {
         Original original = original_of(i.in[0]);
-        set(access.writes[0], fmt::format("0 of {}", call), made);
+        set(access.writes[0], fmt::format("0 of {}", call.number), made);
         originals_.try_emplace(contents_[access.writes[0]], std::move(original));
-        values_.calls.push_back(call);
-        defined_.insert(i.out);
-        return;
-      }
-      for (std::size_t k = 0; k < access.writes.size() && !leaves_bytes(i); ++k) {
-        set(access.writes[k], fmt::format("{} of {}", k, call), made);
+      } else {
+        for (std::size_t k = 0; k < access.writes.size() && !leaves_bytes(i); ++k) {
+          set(access.writes[k], fmt::format("{} of {}", k, call.number), made);
+        }
       }
     }
-    values_.calls.push_back(call);
-    defined_.insert(i.out);
+    values_.calls.add(call);
   }
 
   void execute_by_place(const Instruction& i, const Access& access) {
@@ -215,55 +206,41 @@ class Describer {
       for (std::size_t at = k; at < i.in.size(); at += count) {
         text += fmt::format("; {}", operand(i.in[at]));
       }
-      const int call = names_.of(text + ")");
+      const ValueIndex call = names_.of(text + ")");
       if (access.ordered) {
         values_.ordered.push_back(call);
-        values_.ordered_places.push_back(static_cast<int>(values_.calls.size()));
+        values_.ordered_places.push_back(values_.calls.next());
       }
       for (std::size_t list = 0; list < i.op->counts.lists; ++list) {
-        const int number = i.in[list * count + k];
-        if (number >= 0 && i.op->writes(list) && !leaves_bytes(i)) {
-          set(memory(number), fmt::format("{} of {}", list, call), false);
+        const TensorIndex number = i.in[list * count + k];
+        if (number.exists() && i.op->writes(list) && !leaves_bytes(i)) {
+          set(memory(number), fmt::format("{} of {}", list, call.number), false);
         }
       }
     }
   }
 
-  /// Numbers, in the order of a program's definitions.
-  struct Defined {
-    std::vector<bool> is;
-    void insert(const std::vector<int>& numbers) {
-      for (const int number : numbers) {
-        if (number >= 0) {
-          is.resize(std::max(is.size(), index(number) + 1));
-          is[index(number)] = true;
-        }
-      }
-    }
-    bool contains(int number) const { return index(number) < is.size() && is[index(number)]; }
-  };
-
   const Program& program_;
   const Shadow& shadow_;
   ValueNames& names_;
-  std::span<const int> carries_;
-  const std::vector<Access>& accesses_;
+  std::span<const PlaceIndex> carries_;
+  const ByPlace<Access>& accesses_;
   const Op& copy_op_ = find_op("copy_");
-  ByMemory<int> contents_;
-  Defined defined_;
-  std::map<int, Original> originals_;  // by the contents of copies
+  ByMemory<ValueIndex> contents_;
+  ByTensor<bool> defined_;                    // inputs, and what instructions so far have made
+  std::map<ValueIndex, Original> originals_;  // by the contents of copies
   Values values_;
 };
 
 }  // namespace
 
-int Values::contents_before(int place, MemoryIndex memory) const {
+ValueIndex Values::contents_before(PlaceIndex place, MemoryIndex memory) const {
   const std::vector<Change>& all = changes[memory];
   const auto after = std::ranges::lower_bound(all, place, {}, &Change::place);
-  return after == all.begin() ? -1 : std::prev(after)->contents;
+  return after == all.begin() ? ValueIndex() : std::prev(after)->contents;
 }
 
-int ValueNames::of(std::string text) {
+ValueIndex ValueNames::of(std::string text) {
   return names_.try_emplace(std::move(text), static_cast<int>(names_.size())).first->second;
 }
 
@@ -273,7 +250,7 @@ std::string view_in_words(const Tensor& x) {
 }
 
 Values values_of(const Program& program, const Analysis& known, ValueNames& names,
-                 std::span<const int> carries) {
+                 std::span<const PlaceIndex> carries) {
   return Describer(program, known, names, carries).describe();
 }
 

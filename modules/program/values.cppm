@@ -8,13 +8,17 @@ import :instructions;
 
 export namespace tessera::graph {
 
-/// Numbers for texts: equal ones for equal texts.
+/// The description of a value.
+struct ValueKind;
+using ValueIndex = Index<ValueKind>;
+
+/// Indices of descriptions: equal ones for equal texts.
 class ValueNames {
  public:
-  int of(std::string text);
+  ValueIndex of(std::string text);
 
  private:
-  std::map<std::string, int> names_;
+  std::map<std::string, ValueIndex> names_;
 };
 
 /// A program executed on descriptions instead of numbers. Equal descriptions (of programs that
@@ -25,28 +29,28 @@ class ValueNames {
 /// memory into which all of another one was copied has the other one's description, and what a call
 /// reads of a copy is described as what it was copied from (see is_same_of_copy).
 struct Values {
-  /// By place: what it computes, or -1 (views, releases).
-  std::vector<int> calls = {};
+  /// Results of each place; none of views and releases.
+  ByPlace<ValueIndex> calls = {};
   /// Values that each section leaves in inputs and outputs, by their names.
-  std::vector<std::map<std::string, int>> left = {};
+  std::vector<std::map<std::string, ValueIndex>> left = {};
   /// Collectives and checks of the host, in their order.
-  std::vector<int> ordered = {};
-  std::vector<int> ordered_places = {};
+  std::vector<ValueIndex> ordered = {};
+  std::vector<PlaceIndex> ordered_places = {};
   ByMemory<bool> is_written = {};  // after it was made
-  /// Content of a memory from after `place` on: a description, or -1 while a collective writes it.
+  /// Contents of a memory from after `place` on; none while a collective writes it.
   struct Change {
-    int place = 0;
-    int contents = -1;
+    PlaceIndex place;  // none: before the first one
+    ValueIndex contents;
   };
   ByMemory<std::vector<Change>> changes = {};  // in their order
 
-  /// Before the instruction at this place; -1: nothing, or what is not complete.
-  int contents_before(int place, MemoryIndex memory) const;
+  /// Before the instruction at this place; none: nothing, or what is not complete.
+  ValueIndex contents_before(PlaceIndex place, MemoryIndex memory) const;
 };
 /// `carries`: places, in their order, of instructions that bring all values of their second
 /// operand's memory into that of the first one.
 Values values_of(const Program& program, const Analysis& known, ValueNames& names,
-                 std::span<const int> carries = {});
+                 std::span<const PlaceIndex> carries = {});
 
 /// Where a tensor is in its memory: type, shape, strides and place.
 std::string view_in_words(const Tensor& x);

@@ -26,44 +26,42 @@ namespace {
 
 using Kind = Instruction::Kind;
 
-[[noreturn]] void wrong_at(const Program& program, int place, const std::string& wrong) {
+[[noreturn]] void wrong_at(const Program& program, PlaceIndex place, const std::string& wrong) {
   fail({.thing = "program", .wrong = fmt::format("{}: {}", place_in_words(program, place), wrong)});
 }
 
 void check_numbers(const Program& program) {
-  std::set<int> defined;
-  const auto known = [&](int number) {
-    return number >= 0 && index(number) < program.tensors.size();
-  };
+  std::set<TensorIndex> defined;
   for (const auto& [name, input] : program.inputs) {
-    const int number = input.number;
-    if (!known(number) || !defined.insert(number).second) {
+    const bool known = program.tensors.contains(input.tensor);
+    if (!known || !defined.insert(input.tensor).second) {
       fail({.thing = "program",
-            .wrong = fmt::format("input '{}' is %{}, which is {}", name, number,
-                                 known(number) ? "another input" : "not a tensor of it")});
+            .wrong = fmt::format("input '{}' is {}, which is {}", name, to_text(input.tensor),
+                                 known ? "another input" : "not a tensor of it")});
     }
   }
-  int place = 0;
+  PlaceIndex place(0);
   for (const Instruction* i : places_of(program)) {
-    for (const int number : i->in) {
-      if (number >= 0 && !defined.contains(number)) {
-        wrong_at(program, place, fmt::format("%{} is used before it is defined", number));
+    for (const TensorIndex number : i->in) {
+      if (number.exists() && !defined.contains(number)) {
+        wrong_at(program, place, to_text(number) + " is used before it is defined");
       }
     }
-    for (const int number : i->out) {
-      if (number >= 0 && !known(number)) {
-        fail({.thing = "program", .wrong = fmt::format("%{} has no shape", number)});
+    for (const TensorIndex number : i->out) {
+      if (number.exists() && !program.tensors.contains(number)) {
+        fail({.thing = "program", .wrong = to_text(number) + " has no shape"});
       }
-      if (number >= 0 && !defined.insert(number).second) {
-        wrong_at(program, place, fmt::format("%{} is defined twice", number));
+      if (number.exists() && !defined.insert(number).second) {
+        wrong_at(program, place, to_text(number) + " is defined twice");
       }
     }
     ++place;
   }
   for (const auto& [name, number] : program.outputs) {
     if (!defined.contains(number)) {
-      fail({.thing = "program",
-            .wrong = fmt::format("output '{}' is %{}, which is not defined", name, number)});
+      fail(
+          {.thing = "program",
+           .wrong = fmt::format("output '{}' is {}, which is not defined", name, to_text(number))});
     }
   }
 }
@@ -71,19 +69,19 @@ void check_numbers(const Program& program) {
 /// Checks that values which are kept in other memory are only there between copies.
 void check_elsewhere(const Program& program, const Analysis& known) {
   const Shadow& shadow = known.state().shadow;
-  int place = 0;
+  PlaceIndex place(0);
   for (const Instruction* i : places_of(program)) {
-    for (const int number : i->out) {
-      if (number >= 0 && program.tensors[index(number)].elsewhere && i->kind != Kind::empty) {
-        wrong_at(program, place, fmt::format("%{} is elsewhere, and no memory.empty()", number));
+    for (const TensorIndex number : i->out) {
+      if (number.exists() && program.tensors[number].elsewhere && i->kind != Kind::empty) {
+        wrong_at(program, place, to_text(number) + " is elsewhere, and no memory.empty()");
       }
     }
-    for (const int number : i->in) {
+    for (const TensorIndex number : i->in) {
       const bool moves =
           i->kind == Kind::call && !i->op->issues && i->op->communicates == Communicates::none;
-      if (number >= 0 && !moves && i->kind != Kind::alias &&
-          shadow.memories[shadow.memory_of[index(number)]].elsewhere) {
-        wrong_at(program, place, fmt::format("%{} is elsewhere, where only calls use it", number));
+      if (number.exists() && !moves && i->kind != Kind::alias &&
+          shadow.memories[shadow.memory(number)].elsewhere) {
+        wrong_at(program, place, to_text(number) + " is elsewhere, where only calls use it");
       }
     }
     ++place;
@@ -96,19 +94,19 @@ void check_elsewhere(const Program& program, const Analysis& known) {
 }
 
 void check_shapes(const Program& program, const Shadow& shadow) {
-  int place = 0;
+  PlaceIndex place(0);
   for (const Instruction* i : places_of(program)) {
-    for (const int number : i->out) {
-      if (number < 0) {
+    for (const TensorIndex number : i->out) {
+      if (!number.exists()) {
         continue;
       }
-      const ProgramTensor& said = program.tensors[index(number)];
-      const Tensor& x = shadow.tensors[index(number)];
+      const ProgramTensor& said = program.tensors[number];
+      const Tensor& x = shadow.at(number);
       if (!(said.shape == x.shape()) || said.dtype != x.dtype()) {
         wrong_at(program, place,
-                 fmt::format("%{} has the wrong shape or type (expected {}{}, got {}{})", number,
-                             name_of(x.dtype()), to_string(x.shape()), name_of(said.dtype),
-                             to_string(said.shape)));
+                 fmt::format("{} has the wrong shape or type (expected {}{}, got {}{})",
+                             to_text(number), name_of(x.dtype()), to_string(x.shape()),
+                             name_of(said.dtype), to_string(said.shape)));
       }
     }
     ++place;
@@ -123,7 +121,7 @@ class MemoryStates {
 
   void check() {
     for (const Instruction* i : places_of(program_)) {
-      check_instruction(*i, accesses_[index(place_)]);
+      check_instruction(*i, accesses_[place_]);
       ++place_;
     }
     if (!in_flight_.empty()) {
@@ -133,22 +131,22 @@ class MemoryStates {
 
  private:
   void check_instruction(const Instruction& i, const Access& access) {
-    for (const int number : i.in) {
-      const MemoryIndex memory = number < 0 ? MemoryIndex() : shadow_.memory(number);
+    for (const TensorIndex number : i.in) {
+      const MemoryIndex memory = shadow_.memory(number);
       const bool uses = std::ranges::find(access.reads, memory) != access.reads.end() ||
                         std::ranges::find(access.writes, memory) != access.writes.end();
       if (uses && i.kind != Kind::restore && released_.contains(memory)) {
         wrong_at(program_, place_,
                  i.kind == Kind::release
-                     ? fmt::format("the memory of %{} is released twice", number)
-                     : fmt::format("%{} is used after its memory was released", number));
+                     ? fmt::format("the memory of {} is released twice", to_text(number))
+                     : to_text(number) + " is used after its memory was released");
       }
     }
-    if (access.issued >= 0) {
+    if (access.issued.exists()) {
       in_flight_.erase(access.issued);
     }
-    for (const int place : in_flight_) {
-      check_in_flight(access, accesses_[index(place)], place);
+    for (const PlaceIndex place : in_flight_) {
+      check_in_flight(access, accesses_[place], place);
     }
     if (i.kind == Kind::call && i.op->issues) {
       in_flight_.insert(place_);
@@ -161,13 +159,13 @@ class MemoryStates {
       released_.insert(access_memory(i));
     } else if (i.kind == Kind::restore && released_.erase(access_memory(i)) == 0) {
       wrong_at(program_, place_,
-               fmt::format("the memory of %{} is restored and was not released", i.in[0]));
+               fmt::format("the memory of {} is restored and was not released", to_text(i.in[0])));
     }
   }
 
   MemoryIndex access_memory(const Instruction& i) const { return shadow_.memory(i.in[0]); }
 
-  void check_in_flight(const Access& access, const Access& issued, int place) const {
+  void check_in_flight(const Access& access, const Access& issued, PlaceIndex place) const {
     const auto uses = [](const std::vector<MemoryIndex>& memories,
                          const std::vector<MemoryIndex>& those) {
       return std::ranges::any_of(memories, [&](MemoryIndex memory) {
@@ -187,10 +185,10 @@ class MemoryStates {
 
   const Program& program_;
   const Shadow& shadow_;
-  const std::vector<Access>& accesses_;
+  const ByPlace<Access>& accesses_;
   std::set<MemoryIndex> released_;
-  std::set<int> in_flight_;  // places of what issued
-  int place_ = 0;
+  std::set<PlaceIndex> in_flight_;  // what has issued
+  PlaceIndex place_ = PlaceIndex(0);
 };
 
 [[noreturn]] void differ(const std::string& wrong) {
@@ -204,13 +202,13 @@ class MemoryStates {
 void check_interface(const Program& before, const Program& after) {
   const auto described = [](const Program& program) {
     std::string text;
-    const auto add = [&](const std::string& name, int number, Role role, int micro_batch) {
-      const ProgramTensor& x = program.tensors[index(number)];
+    const auto add = [&](const std::string& name, TensorIndex number, Role role, int micro_batch) {
+      const ProgramTensor& x = program.tensors[number];
       text += fmt::format("{} {}{} {} {}\n", name, name_of(x.dtype), to_string(x.shape),
                           name_of(role), micro_batch);
     };
     for (const auto& [name, input] : program.inputs) {
-      add(name, input.number, input.role, input.micro_batch);
+      add(name, input.tensor, input.role, input.micro_batch);
     }
     text += '\n';
     for (const auto& [name, number] : program.outputs) {
@@ -237,11 +235,11 @@ void check_interface(const Program& before, const Program& after) {
 /// missing that was made before with the same values: whoever needed its result has the first one.
 void compare_order(const Program& before, const Values& left, const Program& after,
                    const Values& right) {
-  const std::vector<const Instruction*> places = places_of(before);
-  std::set<int> made;
+  const ByPlace<const Instruction*> places = places_of(before);
+  std::set<ValueIndex> made;
   std::size_t k = 0;
   for (std::size_t at = 0; at < left.ordered.size(); ++at) {
-    const Instruction& i = *places[index(left.ordered_places[at])];
+    const Instruction& i = *places[left.ordered_places[at]];
     const bool is_collective = i.kind == Kind::call && i.op->communicates != Communicates::waits;
     const bool is_repeated = is_collective && !made.insert(left.ordered[at]).second;
     if (k < right.ordered.size() && left.ordered[at] == right.ordered[k]) {

@@ -44,11 +44,11 @@ void on_meta(int rank, const std::function<void()>& body) {
 }
 
 std::string reads_values(const Program& program) {
-  int place = 0;
+  PlaceIndex place(0);
   for (const Section& section : program.sections) {
     for (const Instruction& i : section.instructions) {
       if (i.kind == Instruction::Kind::check && !i.is_guard()) {
-        return graph::instruction_in_words(program, place);
+        return graph::place_in_words(program, place);
       }
       ++place;
     }

@@ -214,7 +214,7 @@ StepInputs CapturedSteps::inputs() const {
 void CapturedSteps::check_inputs(const Program& program) const {
   const StepInputs all = inputs();
   for (const auto& [name, input] : program.inputs) {
-    const ProgramTensor& x = program.tensors[static_cast<std::size_t>(input.number)];
+    const ProgramTensor& x = program.tensors[input.tensor];
     const auto found = all.find(name);
     const bool is_own = input.role != Role::rows && input.role != Role::transform_state;
     if (is_own && (found == all.end() || !(found->second.value.shape() == x.shape) ||
@@ -272,7 +272,7 @@ std::string CapturedSteps::misfit(const Capture& capture, const Rows& rows,
     }
     recorded.insert(input.micro_batch);
     const auto found = rows.tensors.find(name);
-    const ProgramTensor& expected = program.tensors[static_cast<std::size_t>(input.number)];
+    const ProgramTensor& expected = program.tensors[input.tensor];
     if (found != rows.tensors.end() && (!(expected.shape == found->second.value.shape()) ||
                                         expected.dtype != found->second.value.dtype())) {
       return fmt::format("the rows have another shape ({}) than the recorded ones",

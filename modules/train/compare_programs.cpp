@@ -82,8 +82,8 @@ std::string broadcast(collective::World& world, std::string text, int root) {
 }
 
 /// What a rank's own group has on another rank: nothing where that has no program.
-struct Table {
-  explicit Table(std::vector<std::vector<std::int64_t>> all) : rows(std::move(all)) {}
+struct RankTable {
+  explicit RankTable(std::vector<std::vector<std::int64_t>> all) : rows(std::move(all)) {}
 
   bool has_program(int rank) const { return !rows[static_cast<std::size_t>(rank)].empty(); }
   /// 0: the rank makes no call in the group.
@@ -101,7 +101,7 @@ struct Table {
 };
 
 /// This rank's first member that has other calls in a group of both: {rank, hash of the group}.
-std::vector<std::int64_t> first_difference(const Groups& groups, const Table& table, int rank) {
+std::vector<std::int64_t> first_difference(const Groups& groups, const RankTable& table, int rank) {
   for (const auto& [group, calls] : groups) {
     for (const int other : members(group)) {
       if (other != rank && static_cast<std::size_t>(other) < table.rows.size() &&
@@ -120,8 +120,7 @@ std::string listed(const Groups& groups, const Program* program, std::int64_t ha
   for (const auto& [group, calls] : groups) {
     if (hash_of(group) == hash) {
       for (const graph::CommunicationCall& call : calls) {
-        text +=
-            fmt::format("{}\t{}\n", call.agreed, graph::instruction_in_words(*program, call.place));
+        text += fmt::format("{}\t{}\n", call.agreed, graph::place_in_words(*program, call.place));
       }
     }
   }
@@ -176,7 +175,7 @@ void compare_programs(collective::World& world, const Program* program) {
       mine.push_back(hash_of(calls));
     }
   }
-  const Table table(gathered(world, mine));
+  const RankTable table(gathered(world, mine));
   const auto differences = gathered(world, first_difference(groups, table, world.rank()));
   const auto found =
       std::ranges::find_if(differences, [](const auto& one) { return !one.empty(); });

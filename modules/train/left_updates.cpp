@@ -77,18 +77,18 @@ void CapturedSteps::add_before(StepVariables& variables, const StepVariables& be
 void CapturedSteps::take_pending(Capture& capture) {
   const MemoryScope scope(MemoryCategory::gradient);
   const Program& program = capture.part(Part::first).executor->program();
-  const std::vector<bool> peers_read = read_by_peers(program);
+  const ByTensor<bool> peers_read = read_by_peers(program);
   const Device device = steps_.optimizer->parameters().front()->value.device();
   for (const auto& [name, input] : program.inputs) {
     if (input.role != Role::pending || capture.pending.contains(name)) {
       continue;
     }
-    const auto at = static_cast<std::size_t>(input.number);
     std::optional<PeersReadScope> peers;
-    if (peers_read[at]) {
+    if (peers_read[input.tensor]) {
       peers.emplace();
     }
-    capture.pending[name] = empty(program.tensors[at].shape, program.tensors[at].dtype, device);
+    const ProgramTensor& x = program.tensors[input.tensor];
+    capture.pending[name] = empty(x.shape, x.dtype, device);
   }
 }
 

@@ -81,37 +81,36 @@ Attributes with_identities(const Attributes& all, const Instruction& more) {
 struct Policy {
   std::function<bool(const Instruction& i)> takes;
   /// Whether calls stay where they are because of what is between them.
-  std::function<bool(const Analysis& known, int place)> ends;
+  std::function<bool(const Analysis& known, PlaceIndex place)> ends;
   std::int64_t most_bytes = 0;
 };
 
 class Joiner {
  public:
   Joiner(Program& program, const Analysis& known, Policy policy)
-      : program_(program), known_(known), policy_(std::move(policy)) {
+      : program_(program), known_(known), policy_(std::move(policy)), replacement_(program) {
     for (Section& section : program.sections) {
       for (Instruction& i : section.instructions) {
-        places_.push_back(&i);
+        places_.add(&i);
       }
     }
-    removed_.assign(places_.size(), false);
   }
 
   void join() {
-    int place = 0;
+    PlaceIndex place(0);
     for (const Section& section : program_.sections) {
-      for (std::size_t k = 0; k < section.instructions.size(); ++k) {
-        visit(place++);
+      for (std::size_t k = 0; k < section.instructions.size(); ++k, ++place) {
+        visit(place);
       }
       close();
     }
-    remove();
+    replacement_.apply(program_);
   }
 
  private:
-  Instruction& at(int place) const { return *places_[static_cast<std::size_t>(place)]; }
+  Instruction& at(PlaceIndex place) const { return *places_[place]; }
 
-  void visit(int place) {
+  void visit(PlaceIndex place) {
     const Instruction& i = at(place);
     if (!is_list_call(i) || !policy_.takes(i)) {
       if (!open_.empty() && (policy_.ends(known_, place) || must_follow(place))) {
@@ -132,14 +131,12 @@ class Joiner {
   std::string key_of(const Instruction& i) const {
     std::string key = graph::call_in_words(i);
     for (std::size_t at = 0; at < i.in.size(); at += places_in(i)) {
-      key += i.in[at] < 0 ? " -" : " " + std::string(name_of(tensor(i.in[at]).dtype));
+      key += i.in[at].exists() ? " " + std::string(name_of(tensor(i.in[at]).dtype)) : " -";
     }
     return key;
   }
 
-  const ProgramTensor& tensor(int number) const {
-    return program_.tensors[static_cast<std::size_t>(number)];
-  }
+  const ProgramTensor& tensor(TensorIndex operand) const { return program_.tensors[operand]; }
 
   /// Of the larger operand at each place: the whole and not the shard, which may differ by rank.
   std::int64_t bytes_of(const Instruction& i) const {
@@ -147,10 +144,10 @@ class Joiner {
     for (std::size_t place = 0; place < places_in(i); ++place) {
       std::int64_t elements = -1;
       std::int64_t largest = 0;
-      for (const int number : part_of(i, place).in) {
-        if (number >= 0 && tensor(number).shape.product() > elements) {
-          elements = tensor(number).shape.product();
-          largest = elements * static_cast<std::int64_t>(size_of(tensor(number).dtype));
+      for (const TensorIndex operand : part_of(i, place).in) {
+        if (operand.exists() && tensor(operand).shape.product() > elements) {
+          elements = tensor(operand).shape.product();
+          largest = elements * static_cast<std::int64_t>(size_of(tensor(operand).dtype));
         }
       }
       bytes += largest;
@@ -159,19 +156,19 @@ class Joiner {
   }
 
   /// Whether an instruction must stay between the open calls and what follows it.
-  bool must_follow(int place) const {
-    return std::ranges::any_of(open_, [&](int call) { return known_.conflict(call, place); });
+  bool must_follow(PlaceIndex place) const {
+    return std::ranges::any_of(open_,
+                               [&](PlaceIndex call) { return known_.conflict(call, place); });
   }
 
-  static bool meet(std::span<const graph::MemoryIndex> some,
-                   std::span<const graph::MemoryIndex> others) {
-    return std::ranges::any_of(some, [&](graph::MemoryIndex memory) {
+  static bool meet(std::span<const MemoryIndex> some, std::span<const MemoryIndex> others) {
+    return std::ranges::any_of(some, [&](MemoryIndex memory) {
       return std::ranges::find(others, memory) != others.end();
     });
   }
 
-  bool shares_memory(int place) const {
-    return std::ranges::any_of(open_, [&](int call) {
+  bool shares_memory(PlaceIndex place) const {
+    return std::ranges::any_of(open_, [&](PlaceIndex call) {
       return meet(known_.writes(call), known_.writes(place)) ||
              meet(known_.writes(call), known_.reads(place)) ||
              meet(known_.reads(call), known_.writes(place));
@@ -185,19 +182,19 @@ class Joiner {
       joined.attributes = at(open_.front()).attributes;
       joined.in.clear();
       for (std::size_t list = 0; list < joined.op->counts.lists; ++list) {
-        for (const int place : open_) {
-          const std::vector<int>& in = at(place).in;
+        for (const PlaceIndex place : open_) {
+          const std::vector<TensorIndex>& in = at(place).in;
           const auto count = static_cast<std::ptrdiff_t>(places_in(at(place)));
           const auto begin = in.begin() + static_cast<std::ptrdiff_t>(list) * count;
           joined.in.insert(joined.in.end(), begin, begin + count);
         }
       }
-      for (const int place : std::span(open_).subspan(1)) {
+      for (const PlaceIndex place : std::span(open_).subspan(1)) {
         joined.attributes = with_identities(joined.attributes, at(place));
       }
       join_waits(joined.in[0]);
-      for (const int place : open_) {
-        removed_[static_cast<std::size_t>(place)] = place != open_.back();
+      for (const PlaceIndex place : std::span(open_).first(open_.size() - 1)) {
+        replacement_.remove(place);
       }
       at(open_.back()) = std::move(joined);
     }
@@ -207,35 +204,29 @@ class Joiner {
   }
 
   /// The first of the waits completes all.
-  void join_waits(int first) {
-    std::vector<int> waits;
-    for (const int place : open_) {
-      if (known_.partner(place) >= 0) {
+  void join_waits(TensorIndex first) {
+    std::vector<PlaceIndex> waits;
+    for (const PlaceIndex place : open_) {
+      if (known_.partner(place).exists()) {
         waits.push_back(known_.partner(place));
       }
     }
     std::ranges::sort(waits);
-    for (const int wait : waits) {
-      removed_[static_cast<std::size_t>(wait)] = wait != waits.front();
-    }
-    if (!waits.empty()) {
-      at(waits.front()).in = {first};
-    }
-  }
-
-  void remove() {
-    std::size_t place = 0;
-    for (Section& section : program_.sections) {
-      std::erase_if(section.instructions, [&](const Instruction&) { return removed_[place++]; });
+    for (std::size_t k = 0; k < waits.size(); ++k) {
+      if (k > 0) {
+        replacement_.remove(waits[k]);
+      } else {
+        at(waits[k]).in = {first};
+      }
     }
   }
 
   Program& program_;
   const Analysis& known_;
   Policy policy_;
-  std::vector<Instruction*> places_;
-  std::vector<bool> removed_;  // by place
-  std::vector<int> open_;      // places of calls that become one, at the last of them
+  ByPlace<Instruction*> places_;
+  graph::Replacement replacement_;
+  std::vector<PlaceIndex> open_;  // calls that become one, at the last of them
   std::string key_;
   std::int64_t bytes_ = 0;
 };
@@ -247,7 +238,7 @@ void make_buckets(Program& program, const Analysis& known) {
     return i.op->issues && (i.op->communicates == Communicates::all_reduce ||
                             i.op->communicates == Communicates::reduce_scatter);
   };
-  const auto ends = [](const Analysis&, int) { return false; };
+  const auto ends = [](const Analysis&, PlaceIndex) { return false; };
   Joiner(program, known, {takes, ends, bucket_bytes}).join();
 }
 
@@ -256,7 +247,9 @@ void join_lists(Program& program, const Analysis& known) {
   const auto takes = [](const Instruction& i) {
     return i.op->communicates == Communicates::none && !i.op->issues && !i.op->completes;
   };
-  const auto ends = [](const Analysis& known, int place) { return !known.writes(place).empty(); };
+  const auto ends = [](const Analysis& known, PlaceIndex place) {
+    return !known.writes(place).empty();
+  };
   Joiner(program, known, {takes, ends, std::numeric_limits<std::int64_t>::max()}).join();
 }
 

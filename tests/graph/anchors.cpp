@@ -43,13 +43,14 @@ graph::Transform transform(std::function<void(graph::Editor&)> run) {
 /// x * w, with its gradient.
 void put_products(graph::Editor& edit) {
   while (const auto place = edit.find("test_block")) {
-    edit.replace(*place, [&](const std::vector<int>& in) {
-      return std::vector<int>{edit.value("mul", in)};
+    edit.replace(*place, [&](const std::vector<TensorIndex>& in) {
+      return std::vector<TensorIndex>{edit.value("mul", in)};
     });
   }
   while (const auto place = edit.find("test_block_backward")) {
-    edit.replace(*place, [&](const std::vector<int>& in) {
-      return std::vector<int>{edit.value("mul", {in[2], in[1]}), edit.value("mul", {in[2], in[0]})};
+    edit.replace(*place, [&](const std::vector<TensorIndex>& in) {
+      return std::vector<TensorIndex>{edit.value("mul", {in[2], in[1]}),
+                                      edit.value("mul", {in[2], in[0]})};
     });
   }
 }
@@ -139,9 +140,9 @@ TEST_CASE("a transformation after the anchor is gone sees what passes have left"
       "input %0: f32[2] = x\nsection step\n  %1: f32[2] = test_block(%0, %0) @ forward in a.b\n"
       "  %2: f32[2] = neg(%1) @ forward\noutput %2 = y\noutput %1 = z\n");
   graph::run_transform(transform([](graph::Editor& edit) {
-                         edit.replace({0, 0}, [&](const std::vector<int>& in) {
-                           const int factor = edit.state("factor", full({2}, 3));
-                           return std::vector<int>{edit.value("mul", {in[0], factor})};
+                         edit.replace({0, 0}, [&](const std::vector<TensorIndex>& in) {
+                           const TensorIndex factor = edit.state("factor", full({2}, 3));
+                           return std::vector<TensorIndex>{edit.value("mul", {in[0], factor})};
                          });
                          CHECK(edit.at() == 1);
                        }),
@@ -180,29 +181,32 @@ TEST_CASE("what does not fit in the place of an anchor is refused") {
         "test_block(%0, %0)\n  wait(%1)\n  %2: f32[2] = neg(%1)\noutput %2 = y\n");
     return error_of([&] { graph::run_transform(transform(run), changed, added); });
   };
-  const auto replaced = [&](const std::vector<int>& by) {
+  const auto replaced = [&](const std::vector<TensorIndex>& by) {
     return refused([&](graph::Editor& edit) {
-      edit.replace({0, 0}, [&](const std::vector<int>&) { return by; });
+      edit.replace({0, 0}, [&](const std::vector<TensorIndex>&) { return by; });
     });
   };
   const std::string name = "transformation 'Test': ";
   CHECK(replaced({}) ==
         name +
             "test_block: what takes its place has another number of results (expected 1, got 0)");
-  CHECK(replaced({9}) == name +
-                             "test_block: what takes the place of result 0 does not fit (expected "
-                             "f32[2], got %9, which does not exist)");
-  CHECK(replaced({-1}) == name + "test_block: nothing was made for its result %1, which is used");
+  CHECK(replaced({TensorIndex(9)}) ==
+        name +
+            "test_block: what takes the place of result 0 does not fit (expected "
+            "f32[2], got %9, which does not exist)");
+  CHECK(replaced({TensorIndex()}) ==
+        name + "test_block: nothing was made for its result %1, which is used");
   CHECK(
       refused([](graph::Editor& edit) {
-        edit.replace({0, 0}, [&](const std::vector<int>& in) {
-          return std::vector<int>{edit.value("sum", {in[0]}, "dims=[], keepdim=false")};
+        edit.replace({0, 0}, [&](const std::vector<TensorIndex>& in) {
+          return std::vector<TensorIndex>{edit.value("sum", {in[0]}, "dims=[], keepdim=false")};
         });
       }) ==
       name +
           "test_block: what takes the place of result 0 does not fit (expected f32[2], got f32[])");
   CHECK(refused([](graph::Editor& edit) {
-          edit.replace({0, 1}, [](const std::vector<int>&) { return std::vector<int>(); });
+          edit.replace({0, 1},
+                       [](const std::vector<TensorIndex>&) { return std::vector<TensorIndex>(); });
         }) == name + "Editor::replace: instruction 1 of section 0 is no call that makes results");
   CHECK(refused([](graph::Editor& edit) { edit.remove_input("w"); }) ==
         name + "Editor::remove_input: the step has no input 'w'");

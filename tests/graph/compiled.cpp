@@ -49,8 +49,7 @@ Tensor values(const Dims& shape, DType dtype, unsigned seed) {
 std::map<std::string, Tensor> inputs_of(const Program& program, unsigned seed) {
   std::map<std::string, Tensor> inputs;
   for (const auto& [name, input] : program.inputs) {
-    const int number = input.number;
-    const ProgramTensor& x = program.tensors[static_cast<std::size_t>(number)];
+    const ProgramTensor& x = program.tensors[input.tensor];
     inputs[name] = values(x.shape, x.dtype, ++seed);
   }
   return inputs;

@@ -205,8 +205,7 @@ bool run_step(Executor& executor) {
   const Program& program = executor.program();
   std::map<std::string, Tensor> inputs;
   for (const auto& [name, input] : program.inputs) {
-    const int number = input.number;
-    const ProgramTensor& x = program.tensors[static_cast<std::size_t>(number)];
+    const ProgramTensor& x = program.tensors[input.tensor];
     for (const std::int64_t size : x.shape) {
       if (size < 0 || size > most_elements) {
         return false;

@@ -213,7 +213,7 @@ Named executed(const Program& program, Named inputs, const StepVariables& variab
 Named parts_of(const Program& above, const Named& whole) {
   Named parts;
   for (const auto& [name, input] : above.inputs) {
-    const Spec& spec = *above.tensors[static_cast<std::size_t>(input.number)].spec;
+    const Spec& spec = *above.tensors[input.tensor].spec;
     parts[name] = deep_copy(distribute(whole.at(name), spec.layout).local());
   }
   return parts;
@@ -246,9 +246,9 @@ void same_steps(const OneRankStep& step, const Program& program, const Program& 
     const Named got = executed(mine, parts, variables);
     for (const auto& [name, x] : got) {
       const auto input = above.inputs.find(name);
-      const int number =
-          input == above.inputs.end() ? above.outputs.at(name) : input->second.number;
-      const Spec& spec = *above.tensors[static_cast<std::size_t>(number)].spec;
+      const TensorIndex tensor =
+          input == above.inputs.end() ? above.outputs.at(name) : input->second.tensor;
+      const Spec& spec = *above.tensors[tensor].spec;
       close(to_doubles(x), on_ranks::part_of(expected.at(name), spec.layout), name);
     }
   }
@@ -346,8 +346,7 @@ TEST_CASE("the default mode replicates what is small beside the activations", "[
         {.mode = graph::data_parallel_mode("default"), .mesh = DeviceMesh::make({"data"}, {2})});
     std::string text;
     for (const auto& [name, input] : above.inputs) {
-      text += name + to_string(above.tensors[static_cast<std::size_t>(input.number)].spec->layout) +
-              " ";
+      text += name + to_string(above.tensors[input.tensor].spec->layout) + " ";
     }
     return text;
   };
@@ -470,8 +469,8 @@ TEST_CASE("the gather of a group is issued before the group ahead of it is used"
                                              .group_bytes = 1}));
     // Per pass over the model: issue 1, issue 2, wait 1, work, issue 3, wait 2, work, wait 3. A sum
     // is waited for only when the next one is issued.
-    std::set<int> gathers;  // in progress, by the tensors that are waited for
-    std::set<int> sums;
+    std::set<TensorIndex> gathers;  // in progress, by the tensors that are waited for
+    std::set<TensorIndex> sums;
     std::size_t most = 0;
     int during_gathers = 0;
     int during_sums = 0;
@@ -567,9 +566,7 @@ TEST_CASE("layouts that are given decide, and constants keep their values", "[da
         .mode = DataParallelMode::fully_shard, .mesh = mesh, .layouts = layouts};
     const Program above = graph::data_parallel(program, options);
     for (const auto& [name, layout] : layouts) {
-      check(above.tensors[static_cast<std::size_t>(above.inputs.at(name).number)].spec->layout ==
-                layout,
-            name);
+      check(above.tensors[above.inputs.at(name).tensor].spec->layout == layout, name);
     }
     same_steps(step, program, above, 3);
     check(!(graph::parameter_layouts(program, {.mode = DataParallelMode::fully_shard, .mesh = mesh})

@@ -13,8 +13,8 @@ inline std::vector<double> result_of(tessera::Executor& executor) {
   const tessera::Program& program = executor.program();
   std::map<std::string, tessera::Tensor> inputs;
   for (const auto& [name, input] : program.inputs) {
-    const int number = input.number;
-    const tessera::ProgramTensor& x = program.tensors[static_cast<std::size_t>(number)];
+    const int number = input.tensor.number;
+    const tessera::ProgramTensor& x = program.tensors[input.tensor];
     std::vector<float> values;
     for (int i = 0; i < x.shape.product(); ++i) {
       values.push_back(0.125F * static_cast<float>((i * 5 + number) % 13) - 0.75F);

@@ -31,8 +31,8 @@ std::map<std::string, std::vector<double>> bits(const Program& program) {
   Executes executor(program);
   std::map<std::string, Tensor> inputs;
   for (const auto& [name, input] : program.inputs) {
-    const int number = input.number;
-    const ProgramTensor& x = program.tensors[static_cast<std::size_t>(number)];
+    const int number = input.tensor.number;
+    const ProgramTensor& x = program.tensors[input.tensor];
     std::vector<float> values;
     for (int i = 0; i < x.shape.product(); ++i) {
       values.push_back(0.25F * static_cast<float>((i * 7 + number * 3) % 11) - 1);

@@ -38,8 +38,7 @@ std::vector<std::string> made_again(const Program& program) {
   std::vector<std::string> names;
   for (const Section& section : program.sections) {
     for (const Instruction& i : section.instructions) {
-      if (i.op != nullptr &&
-          program.scopes[static_cast<std::size_t>(i.scope)].phase == Phase::recomputation) {
+      if (i.op != nullptr && program.scopes[i.scope].phase == Phase::recomputation) {
         names.push_back(i.op->name);
       }
     }

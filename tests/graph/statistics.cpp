@@ -56,10 +56,10 @@ TEST_CASE("calls, products and live bytes of a small program") {
   CHECK(s.inputs[static_cast<std::size_t>(MemoryCategory::optimizer)] == 24);
   CHECK(graph::total_of(s.inputs) == 56);
   CHECK(totals(s) == std::vector<std::int64_t>{56, 120, 184, 152, 120});
-  CHECK(s.live[2][static_cast<std::size_t>(MemoryCategory::gradient)] == 64);
-  CHECK(s.live[4][static_cast<std::size_t>(MemoryCategory::gradient)] == 0);
+  CHECK(s.live[PlaceIndex(2)][static_cast<std::size_t>(MemoryCategory::gradient)] == 64);
+  CHECK(s.live[PlaceIndex(4)][static_cast<std::size_t>(MemoryCategory::gradient)] == 0);
   CHECK(s.peak == 184);
-  CHECK(s.peak_at == 2);
+  CHECK(s.peak_at == PlaceIndex(2));
 }
 
 TEST_CASE("memory that is released does not count until it is restored") {
@@ -75,7 +75,7 @@ TEST_CASE("memory that is released does not count until it is restored") {
       "output %2 = y\n");
   CHECK(totals(s) == std::vector<std::int64_t>{48, 32, 64, 80, 96, 64});
   CHECK(s.peak == 96);
-  CHECK(s.peak_at == 4);
+  CHECK(s.peak_at == PlaceIndex(4));
 }
 
 TEST_CASE("collectives are counted by operator, phase and group") {

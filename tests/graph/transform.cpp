@@ -39,10 +39,10 @@ graph::Transform transform(std::function<void(graph::Editor&)> run) {
 
 /// The step's loss is multiplied by a state that grows by 1 in each step.
 void count(graph::Editor& edit) {
-  const int steps = edit.state("steps", full({}, 1));
+  const TensorIndex steps = edit.state("steps", full({}, 1));
   edit.move_to(0, 2);
-  const int loss = edit.value("mul", {edit.program().outputs.at("loss"), steps});
-  const int one = edit.value("ones_like", {steps});
+  const TensorIndex loss = edit.value("mul", {edit.program().outputs.at("loss"), steps});
+  const TensorIndex one = edit.value("ones_like", {steps});
   CHECK(edit.call("add_", {steps, one}, "alpha=1").empty());
   edit.program().outputs["loss"] = loss;
 }
@@ -104,10 +104,10 @@ TEST_CASE("calls are added where the editor is, with the scope of their place") 
       "output %2 = y\n");
   graph::run_transform(transform([](graph::Editor& edit) {
                          edit.move_to(0, 1);
-                         const int y = edit.value("neg", {1});
+                         const TensorIndex y = edit.value("neg", {TensorIndex(1)});
                          CHECK(edit.at() == 2);
                          edit.program().sections[0].instructions[edit.at()].in[0] = y;
-                         const std::vector<int> two =
+                         const std::vector<TensorIndex> two =
                              edit.call("topk", {y}, "k=1, dim=1, largest=true");
                          CHECK(two.size() == 2);
                        }),
@@ -124,18 +124,20 @@ TEST_CASE("calls are added where the editor is, with the scope of their place") 
 }
 
 TEST_CASE("what a transformation does wrong is an error with its name") {
+  const TensorIndex x(0);
   const auto says = [](const std::string& error, const std::string& words) {
     INFO(error);
     CHECK(error.starts_with("transformation 'Test': "));
     CHECK(error.find(words) != std::string::npos);
   };
-  says(refused([](graph::Editor& edit) { edit.value("expp", {0}); }), "did you mean 'exp'");
-  says(refused([](graph::Editor& edit) { edit.value("exp", {9}); }), "there is no %9");
-  says(refused([](graph::Editor& edit) { edit.value("mul", {0}); }), "wrong number of operands");
-  says(refused([](graph::Editor& edit) { edit.call("sum", {0}, "dim=1"); }), "sum");
-  says(refused([](graph::Editor& edit) { edit.call("transpose", {0}, "dim0=0, dim1=1"); }),
+  says(refused([&](graph::Editor& edit) { edit.value("expp", {x}); }), "did you mean 'exp'");
+  says(refused([&](graph::Editor& edit) { edit.value("exp", {TensorIndex(9)}); }),
+       "there is no %9");
+  says(refused([&](graph::Editor& edit) { edit.value("mul", {x}); }), "wrong number of operands");
+  says(refused([&](graph::Editor& edit) { edit.call("sum", {x}, "dim=1"); }), "sum");
+  says(refused([&](graph::Editor& edit) { edit.call("transpose", {x}, "dim0=0, dim1=1"); }),
        "memory.alias");
-  says(refused([](graph::Editor& edit) { edit.value("topk", {0}, "k=1, dim=1, largest=true"); }),
+  says(refused([&](graph::Editor& edit) { edit.value("topk", {x}, "k=1, dim=1, largest=true"); }),
        "use Editor::call");
   says(refused([](graph::Editor& edit) { edit.move_to(0, 3); }), "no instruction 3 in section 0");
   says(refused([](graph::Editor& edit) { edit.move_to(1, 0); }), "section 1");
@@ -146,11 +148,11 @@ TEST_CASE("what a transformation does wrong is an error with its name") {
          edit.state("s", zeros({}));
        }),
        "use another name");
-  says(refused([](graph::Editor& edit) { edit.program().outputs.clear(); }),
+  says(refused([&](graph::Editor& edit) { edit.program().outputs.clear(); }),
        "it has no output 'loss' any more");
   says(refused([](graph::Editor& edit) {
-         edit.program().tensors.push_back(edit.program().tensors[0]);
-         edit.program().inputs["y"] = {.number = 3};
+         const ProgramTensor like = edit.program().tensors[TensorIndex(0)];
+         edit.program().inputs["y"] = {.tensor = edit.program().tensors.add(like)};
        }),
        "nothing has its input 'y' (f32[2, 2])");
   says(refused([](graph::Editor& edit) {

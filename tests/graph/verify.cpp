@@ -50,21 +50,21 @@ TEST_CASE("a right program passes") {
 
 TEST_CASE("numbers that are not defined, or twice, are refused") {
   Program wrong = program(good);
-  wrong.sections[0].instructions[6].in = {4};
+  wrong.sections[0].instructions[6].in = {TensorIndex(4)};
   CHECK(error_of([&] { graph::verify(wrong); }) ==
         "program: section 'step', instruction 7 (%4: f32[4] = neg(%4)): %4 is used before it is "
         "defined");
   wrong = program(good);
-  wrong.sections[0].instructions[6].out = {1};
+  wrong.sections[0].instructions[6].out = {TensorIndex(1)};
   CHECK(contains(error_of([&] { graph::verify(wrong); }),
                  "instruction 7 (%1: f32[4, 2] = neg(%3)"
                  "): %1 is defined twice"));
   wrong = program(good);
-  wrong.outputs["y"] = 9;
+  wrong.outputs["y"] = TensorIndex(9);
   CHECK(
       contains(error_of([&] { graph::verify(wrong); }), "output 'y' is %9, which is not defined"));
   wrong = program(good);
-  wrong.inputs["again"] = {.number = 0};
+  wrong.inputs["again"] = {.tensor = TensorIndex(0)};
   CHECK(contains(error_of([&] { graph::verify(wrong); }), "is %0, which is another input"));
 }
 

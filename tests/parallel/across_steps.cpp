@@ -110,12 +110,12 @@ TEST_CASE("first gathers are under way while later layers are updated") {
     const Program middle =
         capture_part(run_of(name, {"graph.capture=true", "graph.across_steps=true"}), 0, "middle");
     const std::vector<Instruction>& all = middle.sections[0].instructions;
-    std::map<int, std::size_t> updated;  // parameters, by number
-    std::map<int, std::size_t> gathered;
+    std::map<TensorIndex, std::size_t> updated;  // parameters
+    std::map<TensorIndex, std::size_t> gathered;
     for (std::size_t at = 0; at < all.size(); ++at) {
       const Instruction& i = all[at];
       for (std::size_t k = 0; i.op != nullptr && k < i.in.size(); ++k) {
-        const bool writes = i.op->in_place && i.op->writes(i.op->place_of(k, i.in.size()).operand);
+        const bool writes = i.writes(k);
         if (i.op->communicates == Communicates::all_gather && !writes) {
           gathered.try_emplace(i.in[k], at);
         } else if (i.op->communicates == Communicates::none && writes) {
@@ -126,13 +126,12 @@ TEST_CASE("first gathers are under way while later layers are updated") {
     std::size_t first_gather = all.size();
     std::size_t last_update = 0;
     for (const auto& [own, input] : middle.inputs) {
-      const int number = input.number;
-      if (input.role == Role::parameter && gathered.contains(number)) {
+      if (input.role == Role::parameter && gathered.contains(input.tensor)) {
         INFO(own);
-        REQUIRE(updated.contains(number));
-        CHECK(updated[number] < gathered[number]);
-        first_gather = std::min(first_gather, gathered[number]);
-        last_update = std::max(last_update, updated[number]);
+        REQUIRE(updated.contains(input.tensor));
+        CHECK(updated[input.tensor] < gathered[input.tensor]);
+        first_gather = std::min(first_gather, gathered[input.tensor]);
+        last_update = std::max(last_update, updated[input.tensor]);
       }
     }
     CHECK(first_gather < last_update);

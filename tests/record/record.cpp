@@ -154,8 +154,8 @@ TEST_CASE("instructions say their phase and module, and tensors what their memor
   const Program parsed = Program::parse(text);
   CHECK(parsed.to_text() == text);
   const Instruction& first = parsed.sections[0].instructions[0];
-  CHECK(parsed.scopes[static_cast<std::size_t>(first.scope)].module == "blocks.0");
-  CHECK(parsed.tensors[1].category == MemoryCategory::activation);
+  CHECK(parsed.scopes[first.scope].module == "blocks.0");
+  CHECK(parsed.tensors[TensorIndex(1)].category == MemoryCategory::activation);
 }
 
 TEST_CASE("dynamic arguments follow variables: numbers, counts and random streams") {

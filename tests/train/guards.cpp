@@ -354,7 +354,7 @@ TEST_CASE("a step of a program's own is captured before its first call") {
 TEST_CASE("transformations change every call of a step that is captured ahead") {
   const Layouts layout = layout_named("one rank");
   const auto counts = [](graph::Editor& edit) {
-    const int calls = edit.state("calls", zeros({}));
+    const TensorIndex calls = edit.state("calls", zeros({}));
     edit.move_to(0, edit.program().sections[0].instructions.size());
     edit.call("add_", {calls, edit.value("ones_like", {calls})}, "alpha=1");
   };

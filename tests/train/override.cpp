@@ -94,15 +94,15 @@ class Model final : public nn::Module {
 /// Puts the products in the place of the anchors; the gradient of the weight is a sum of rows.
 void put_products(graph::Editor& edit) {
   while (const auto place = edit.find("test_scaled")) {
-    edit.replace(*place, [&](const std::vector<int>& in) {
-      return std::vector<int>{edit.value("mul", in)};
+    edit.replace(*place, [&](const std::vector<TensorIndex>& in) {
+      return std::vector<TensorIndex>{edit.value("mul", in)};
     });
   }
   while (const auto place = edit.find("test_scaled_backward")) {
-    edit.replace(*place, [&](const std::vector<int>& in) {
-      const int terms = edit.value("mul", {in[2], in[0]});
-      return std::vector<int>{edit.value("mul", {in[2], in[1]}),
-                              edit.value("sum", {terms}, "dims=[0], keepdim=false")};
+    edit.replace(*place, [&](const std::vector<TensorIndex>& in) {
+      const TensorIndex terms = edit.value("mul", {in[2], in[0]});
+      return std::vector<TensorIndex>{edit.value("mul", {in[2], in[1]}),
+                                      edit.value("sum", {terms}, "dims=[0], keepdim=false")};
     });
   }
 }
@@ -261,7 +261,7 @@ TEST_CASE("state that a transformation removes stays with the training") {
   // The second shift is no longer updated, and its state is no input of the step.
   const auto freeze = [](graph::Editor& edit) {
     Program& program = edit.program();
-    const int shift = program.inputs.at("parameter.second.shift").number;
+    const TensorIndex shift = program.inputs.at("parameter.second.shift").tensor;
     for (Instruction& i : program.sections.back().instructions) {
       if (i.op == nullptr || !i.op->in_place) {
         continue;

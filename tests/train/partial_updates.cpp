@@ -323,7 +323,7 @@ TEST_CASE("state that a transformation removes stays as it is in a step of a pro
   // The head is no longer updated.
   const auto freeze = [](graph::Editor& edit) {
     Program& program = edit.program();
-    const int head = program.inputs.at("parameter.head.weight").number;
+    const TensorIndex head = program.inputs.at("parameter.head.weight").tensor;
     for (Instruction& i : program.sections.back().instructions) {
       const auto found = std::ranges::find(i.in, head);
       if (i.op == nullptr || i.op->name != "adamw_" || found == i.in.end()) {

@@ -328,7 +328,7 @@ TEST_CASE("a program is not used for the late first update of a parameter") {
 
 TEST_CASE("what a transformation adds to steps is the training's state, on all ranks") {
   const auto counts = [](graph::Editor& edit) {
-    const int steps = edit.state("steps", zeros({2}));
+    const TensorIndex steps = edit.state("steps", zeros({2}));
     edit.move_to(edit.program().sections.size() - 1, 0);
     edit.call("add_", {steps, edit.value("ones_like", {steps})}, "alpha=1");
   };

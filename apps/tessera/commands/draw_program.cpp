@@ -38,12 +38,10 @@ using Column = std::pair<double, graph::CategoryBytes>;  // from a position on
 bool takes_room(const Instruction& i) { return i.op != nullptr && i.op->view == nullptr; }
 
 /// Where each instruction begins on the axis, and where the last one ends.
-std::vector<double> positions_of(const Program& program) {
-  std::vector<double> positions = {0};
-  for (const Section& section : program.sections) {
-    for (const Instruction& i : section.instructions) {
-      positions.push_back(positions.back() + (takes_room(i) ? 1 : 0));
-    }
+ByPlace<double> positions_of(const Program& program) {
+  ByPlace<double> positions(1, 0);
+  for (const Instruction* const i : graph::places_of(program)) {
+    positions.add(positions[positions.last()] + (takes_room(*i) ? 1 : 0));
   }
   return positions;
 }
@@ -68,7 +66,7 @@ class Picture {
         known_(program),
         statistics_(graph::statistics_of(program)),
         positions_(positions_of(program)),
-        out_(0, std::max(1.0, positions_.back())) {}
+        out_(0, std::max(1.0, end())) {}
 
   std::string svg() {
     out_.text(12, 20, "start",
@@ -95,11 +93,11 @@ class Picture {
     std::vector<Bar> units;
     std::vector<Bar> parts;
     const double any = std::numeric_limits<double>::infinity();
-    each([&](const Instruction& i, std::size_t place) {
+    each([&](const Instruction& i, PlaceIndex place) {
       if (!takes_room(i) || i.op->communicates != Communicates::none) {
         return;
       }
-      const ProgramScope& scope = program_.scopes[static_cast<std::size_t>(i.scope)];
+      const ProgramScope& scope = program_.scopes[i.scope];
       const double begin = positions_[place];
       const double end = positions_[place + 1];
       const std::string_view colour = colour_of_phase(scope.phase);
@@ -115,25 +113,23 @@ class Picture {
     return y + 8;
   }
 
-  void each(const std::function<void(const Instruction&, std::size_t)>& body) const {
-    std::size_t place = 0;
-    for (const Section& section : program_.sections) {
-      for (const Instruction& i : section.instructions) {
-        body(i, place++);
-      }
+  void each(const std::function<void(const Instruction&, PlaceIndex)>& body) const {
+    PlaceIndex place(0);
+    for (const Instruction* const i : graph::places_of(program_)) {
+      body(*i, place);
+      ++place;
     }
   }
 
   /// Each from its issue to its wait, in the first row that is free.
   double draw_collectives(double y) {
     std::vector<std::vector<Bar>> rows(1);
-    each([&](const Instruction& i, std::size_t place) {
+    each([&](const Instruction& i, PlaceIndex place) {
       if (!graph::is_collective(i)) {
         return;
       }
-      const int wait = known_.partner(static_cast<int>(place));
-      const Bar bar = {positions_[place],
-                       positions_[wait < 0 ? place + 1 : static_cast<std::size_t>(wait) + 1],
+      const PlaceIndex wait = known_.partner(place);
+      const Bar bar = {positions_[place], positions_[(wait.exists() ? wait : place) + 1],
                        colour_of_collective(i.op->name), i.op->name};
       const auto free = std::ranges::find_if(
           rows, [&](const auto& row) { return row.empty() || row.back().end <= bar.begin; });
@@ -150,7 +146,7 @@ class Picture {
   /// that needs most.
   std::vector<Column> columns() const {
     std::vector<Column> columns;
-    for (std::size_t place = 0; place < statistics_.live.size(); ++place) {
+    for (const PlaceIndex place : statistics_.live.keys()) {
       const graph::CategoryBytes& now = statistics_.live[place];
       if (columns.empty() || positions_[place] >= columns.back().first + out_.pixel()) {
         columns.emplace_back(positions_[place], now);
@@ -195,15 +191,16 @@ class Picture {
     }
     out_.text(Timeline::left - 10, y + 10, "end", in_words(statistics_.peak));
     out_.text(Timeline::left - 10, bottom, "end", "memory");
-    const double at = out_.x(positions_[static_cast<std::size_t>(statistics_.peak_at)]);
+    const double at = out_.x(positions_[statistics_.peak_at]);
     out_.line(at, y - 4, at, bottom, axis_colour);
     const bool at_right = at > Timeline::left + Timeline::width / 2;
     out_.text(at, y - 8, at_right ? "end" : "start",
-              fmt::format("peak at instruction {}", statistics_.peak_at + 1));
+              fmt::format("peak at instruction {}", statistics_.peak_at.number + 1));
   }
 
+  double end() const { return positions_[positions_.last()]; }
   double end_of(const std::vector<Column>& all, std::size_t at) const {
-    return at + 1 < all.size() ? all[at + 1].first : positions_.back();
+    return at + 1 < all.size() ? all[at + 1].first : end();
   }
 
   void draw_legends(double y) {
@@ -227,7 +224,7 @@ class Picture {
   const Program& program_;
   graph::Analysis known_;
   graph::ProgramStatistics statistics_;
-  std::vector<double> positions_;
+  ByPlace<double> positions_;
   Timeline out_;
 };
 

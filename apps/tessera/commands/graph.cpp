@@ -59,11 +59,10 @@ int run_graph_stats(const std::string& file) {
                     std::to_string(c.bytes)});
   }
   fmt::print("\n{}", format_table(rows));
-  const auto peak_at = static_cast<std::size_t>(statistics.peak_at);
   rows = {{"memory", "inputs", "at the peak"}};
   for (int c = 0; c < memory_category_count; ++c) {
     const auto at = static_cast<std::size_t>(c);
-    const std::int64_t peak = statistics.live.empty() ? 0 : statistics.live[peak_at][at];
+    const std::int64_t peak = statistics.live.empty() ? 0 : statistics.live[statistics.peak_at][at];
     if (statistics.inputs[at] != 0 || peak != 0) {
       rows.push_back({std::string(name_of(static_cast<MemoryCategory>(c))),
                       bytes_in_words(statistics.inputs[at]), bytes_in_words(peak)});
@@ -72,7 +71,7 @@ int run_graph_stats(const std::string& file) {
   rows.push_back(
       {"all", bytes_in_words(graph::total_of(statistics.inputs)), bytes_in_words(statistics.peak)});
   fmt::print("\n{}\npeak at {}\n", format_table(rows),
-             graph::instruction_in_words(program, statistics.peak_at));
+             graph::place_in_words(program, statistics.peak_at));
   return 0;
 }
 

@@ -33,7 +33,7 @@ void print_json(const Program& program, const std::vector<graph::Region>& region
     all["regions"].push_back({{"section", name_of(region.section)},
                               {"phase", name_of(region.phase)},
                               {"module", region.module},
-                              {"first", region.first},
+                              {"first", region.first.number},
                               {"instructions", region.count},
                               {"collectives", region.collectives},
                               {"peak_bytes", region.peak}});
@@ -51,7 +51,7 @@ void print_table(const std::vector<graph::Region>& regions) {
     }
     rows.push_back({region.section == section ? "" : std::string(name_of(region.section)),
                     std::string(name_of(region.phase)), region.module,
-                    std::to_string(region.first + 1), std::to_string(region.count),
+                    std::to_string(region.first.number + 1), std::to_string(region.count),
                     format_bytes(static_cast<std::uint64_t>(region.peak)), collectives});
     section = region.section;
   }
@@ -62,7 +62,7 @@ void print_table(const std::vector<graph::Region>& regions) {
 void print_instructions(const Program& program, const std::string& outer) {
   for (const Section& section : program.sections) {
     for (const Instruction& i : section.instructions) {
-      const ProgramScope& scope = program.scopes[static_cast<std::size_t>(i.scope)];
+      const ProgramScope& scope = program.scopes[i.scope];
       if (graph::is_within(scope.module, outer)) {
         fmt::print("{}  {}\n", name_of(section.kind), to_text(program, i));
       }

@@ -28,10 +28,10 @@ void remove_writes(Program& program, const graph::Analysis& /*known*/) {
 /// Its tensors have other numbers on the second rank.
 void depend_on_rank(Program& program, const graph::Analysis& /*known*/) {
   if (program.rank == 1) {
-    program.sections[0].instructions.push_back({.kind = Instruction::Kind::full,
-                                                .out = {static_cast<int>(program.tensors.size())},
-                                                .values = {1}});
-    program.tensors.push_back(program.tensors[0]);
+    program.sections[0].instructions.push_back(
+        {.kind = Instruction::Kind::full,
+         .out = {program.tensors.add(program.tensors[TensorIndex(0)])},
+         .values = {1}});
   }
 }
 
