@@ -108,15 +108,15 @@ std::string in_words(const Passes& passes) {
 }
 
 /// A section's instructions with the places that they had.
-using Order = std::vector<std::pair<int, Instruction>>;
+using Order = std::vector<std::pair<PlaceIndex, Instruction>>;
 
 /// Where instruction `at` and what prepares its operands go: before all that they do not need.
 Order moved_up(const Order& order, std::size_t at, const graph::Analysis& known) {
   const auto needs = [&](const auto& later, const auto& earlier) {
     return known.conflict(earlier.first, later.first) ||
-           std::ranges::any_of(earlier.second.out, [&](int number) {
-             return number >= 0 &&
-                    std::ranges::find(later.second.in, number) != later.second.in.end();
+           std::ranges::any_of(earlier.second.out, [&](TensorIndex tensor) {
+             return tensor.exists() &&
+                    std::ranges::find(later.second.in, tensor) != later.second.in.end();
            });
   };
   Order moved = {order[at]};
@@ -143,11 +143,12 @@ Order moved_up(const Order& order, std::size_t at, const graph::Analysis& known)
 std::pair<Program, int> early_issues_by_trial(Program program) {
   const graph::Analysis known(program);
   int refused = 0;
-  int place = 0;
+  PlaceIndex place(0);
   for (Section& section : program.sections) {
     Order order;
     for (const Instruction& i : section.instructions) {
-      order.emplace_back(place++, i);
+      order.emplace_back(place, i);
+      ++place;
     }
     for (std::size_t at = 0; at < order.size(); ++at) {
       if (order[at].second.op == nullptr || !order[at].second.op->issues) {
