@@ -17,8 +17,8 @@ struct Crossing {
 struct SplitStep {
   const Program& program;
   const Analysis& known;
-  PlaceIndex update = PlaceIndex(0);     // the first place of the last section
-  ByMemory<TensorIndex> input_of = {};   // the input that is there in the next step too, or none
+  PlaceIndex update = PlaceIndex(0);    // the first place of the last section
+  ByMemory<TensorIndex> input_of = {};  // the input that is there in the next step too, or none
   ByTensor<bool> made_by_update = {};
   std::vector<Crossing> crossings = {};  // in the order of their first uses
   std::string refusal = {};              // why it cannot be split; "": it can
