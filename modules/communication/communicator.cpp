@@ -2,6 +2,7 @@ module;
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -63,6 +64,24 @@ void check(const Call& call, int size) {
           .wrong = "avg needs a floating type",
           .got = fmt::format("{}", tessera::name_of(call.dtype)),
           .advice = "use sum and divide"});
+  }
+}
+
+/// Waits for what is queued in a stream of a run that has failed: functions of the host end, as
+/// they see the failure, and they use the world. Work that does not end is left behind.
+void leave(const Stream& stream) noexcept {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+  const WaitCheck check = [until] {
+    if (std::chrono::steady_clock::now() > until) {
+      fail("stream: its work does not end");
+    }
+  };
+  for (int errors = 0; errors < 100 && std::chrono::steady_clock::now() < until; ++errors) {
+    try {
+      driver_of(stream.device()).synchronize(stream.native(), check);
+      return;
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): a consequence of the first
+    }
   }
 }
 
@@ -153,7 +172,8 @@ void Communicator::finish_streams() noexcept {
   for (const Stream& stream : streams_) {
     try {
       stream.synchronize();
-    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): published to the world
+    } catch (const std::exception&) {  // published to the world
+      leave(stream);
     }
   }
   if (mover_ != nullptr) {

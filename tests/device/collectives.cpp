@@ -29,6 +29,7 @@ using tessera::testing::adversary;
 using tessera::testing::contains;
 using tessera::testing::error_of;
 using tessera::testing::expect;
+using tessera::testing::settle;
 
 namespace {
 
@@ -265,6 +266,8 @@ TEST_CASE("an error of a collective in a stream stops every rank, and is raised"
     });
     INFO(text);
     CHECK(contains(text, "the ranks' calls differ"));
+    settle(adversary(0));
+    settle(adversary(1));
   }
 }
 
