@@ -244,6 +244,7 @@ class RankRun {
   double step_flops_;
   collective::World& world_;
   Device device_ = cpu;
+  std::optional<PlannedDeviceScope> planned_device_;
   std::unique_ptr<Trainer> trainer_;
   std::optional<RunCheckpoints> checkpoints_;
   std::unique_ptr<MetricsWriter> metrics_;
