@@ -73,15 +73,15 @@ std::vector<conformance::CallSample> calls_for(DeviceType type) {
   recorder.trying = trying;
   conformance::hear_training(recorder);
   for (const Op* op : all_ops()) {
-    if (kernel_of(*op, type) != nullptr) {
+    if (kernel_of(*op, type)) {
       conformance::make_samples(*op, recorder);
     }
   }
   std::vector<conformance::CallSample> calls;
   for (const auto& [name, samples] : recorder.by_op) {
     const Op& op = find_op(name);
-    if (kernel_of(op, type) != nullptr && op.communicates == Communicates::none &&
-        op.distributed == nullptr && name != "to_device") {
+    if (kernel_of(op, type) && op.communicates == Communicates::none && op.distributed == nullptr &&
+        name != "to_device") {
       calls.insert(calls.end(), samples.begin(), samples.end());
     }
   }

@@ -27,6 +27,9 @@ std::vector<SuiteCheck> suite_of(const SuiteSubject& subject) {
   if (subject.kind == "device") {
     return device_suite(subject.name);
   }
+  if (subject.kind == "collectives") {
+    return collectives_suite(subject.name);
+  }
   if (subject.kind == "pass") {
     return pass_suite(subject.name);
   }

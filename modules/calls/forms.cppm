@@ -44,12 +44,14 @@ struct CallForm {
   Combine combine = Combine::copy;
   /// Name of Call::root: "root"; "": the kind has none.
   std::string_view number = {};
+  /// What is read of a member is the same for all readers.
+  bool for_all = false;
   /// A list of tensors, of which peers may continue to read the sources after the end of the call.
   bool list = false;
   /// How much a rank sends to another one differs from pair to pair, and is compared by pairs.
   bool counts = false;
   /// For a reduction in two phases: the part that each rank reads, in the second one, of those that
-  /// each member has reduced in the first one.
+  /// each member has reduced in the first one. All readers read the same.
   Read (*gather)(const Pair&) = nullptr;
   /// The reads of a reduction in one phase instead, where that is faster: of little data.
   Read (*at_once)(const Pair&) = nullptr;

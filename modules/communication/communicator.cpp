@@ -2,6 +2,7 @@ module;
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -20,6 +21,7 @@ import tessera.calls;
 import tessera.ranks;
 import :buffer;
 import :communicator;
+import :device_mover;
 import :engine;
 import :group_view;
 import :operation;
@@ -28,6 +30,9 @@ import :work;
 
 namespace tessera::collective {
 namespace {
+
+constexpr const char* no_messages =
+    "message: the communicator of a device has none; send memory of the host";
 
 /// Where parts of these lengths begin, and where the last one ends.
 std::vector<std::int64_t> begins_of(std::span<const std::int64_t> counts) {
@@ -59,6 +64,24 @@ void check(const Call& call, int size) {
           .wrong = "avg needs a floating type",
           .got = fmt::format("{}", tessera::name_of(call.dtype)),
           .advice = "use sum and divide"});
+  }
+}
+
+/// Waits for what is queued in a stream of a run that has failed: functions of the host end, as
+/// they see the failure, and they use the world. Work that does not end is left behind.
+void leave(const Stream& stream) noexcept {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+  const WaitCheck check = [until] {
+    if (std::chrono::steady_clock::now() > until) {
+      fail("stream: its work does not end");
+    }
+  };
+  for (int errors = 0; errors < 100 && std::chrono::steady_clock::now() < until; ++errors) {
+    try {
+      driver_of(stream.device()).synchronize(stream.native(), check);
+      return;
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): a consequence of the first
+    }
   }
 }
 
@@ -126,6 +149,19 @@ Operation make_segments(CallKind kind, std::span<const Segment> segments, DType 
 Communicator::Communicator(std::unique_ptr<Engine> engine) : engine_(std::move(engine)) {}
 Communicator::~Communicator() = default;
 
+Work Communicator::issue(Operation&& operation) {
+  if (mover_ != nullptr) {
+    mover_->issue(operation);
+    return {};
+  }
+  return engine_->issue(std::move(operation));
+}
+
+void Communicator::attach(std::unique_ptr<DeviceMover> mover) {
+  streams_.push_back(mover->stream());
+  mover_ = std::move(mover);
+}
+
 Stream Communicator::stream(Device device) {
   const auto found =
       std::ranges::find_if(streams_, [&](const Stream& s) { return s.device() == device; });
@@ -136,7 +172,14 @@ void Communicator::finish_streams() noexcept {
   for (const Stream& stream : streams_) {
     try {
       stream.synchronize();
-    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): published to the world
+    } catch (const std::exception&) {  // published to the world
+      leave(stream);
+    }
+  }
+  if (mover_ != nullptr) {
+    try {
+      engine_->finish_announced();
+    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): likewise
     }
   }
 }
@@ -152,29 +195,29 @@ SharedBuffer Communicator::allocate(std::size_t size_in_bytes) {
 
 Work Communicator::all_reduce_async(const void* source, void* destination, std::int64_t count,
                                     DType dtype, ReduceOp reduce) {
-  return engine_->issue(
+  return issue(
       make({CallKind::all_reduce, dtype, reduce, -1, count, 0}, source, destination, size()));
 }
 Work Communicator::all_gather_async(const void* source, void* destination, std::int64_t count,
                                     DType dtype) {
-  return engine_->issue(make({CallKind::all_gather, dtype, ReduceOp::sum, -1, count, 0}, source,
-                             destination, size()));
+  return issue(make({CallKind::all_gather, dtype, ReduceOp::sum, -1, count, 0}, source, destination,
+                    size()));
 }
 Work Communicator::reduce_scatter_async(const void* source, void* destination, std::int64_t count,
                                         DType dtype, ReduceOp reduce) {
-  return engine_->issue(
+  return issue(
       make({CallKind::reduce_scatter, dtype, reduce, -1, count, 0}, source, destination, size()));
 }
 Work Communicator::all_to_all_async(const void* source, void* destination, std::int64_t count,
                                     DType dtype) {
-  return engine_->issue(make({CallKind::all_to_all, dtype, ReduceOp::sum, -1, count, 0}, source,
-                             destination, size()));
+  return issue(make({CallKind::all_to_all, dtype, ReduceOp::sum, -1, count, 0}, source, destination,
+                    size()));
 }
 Work Communicator::all_to_all_async(const void* source, std::span<const std::int64_t> send_counts,
                                     void* destination, std::span<const std::int64_t> receive_counts,
                                     DType dtype) {
-  return engine_->issue(make_counted({CallKind::all_to_all_counts, dtype, ReduceOp::sum, -1, 0, 0},
-                                     source, send_counts, destination, receive_counts, size()));
+  return issue(make_counted({CallKind::all_to_all_counts, dtype, ReduceOp::sum, -1, 0, 0}, source,
+                            send_counts, destination, receive_counts, size()));
 }
 Work Communicator::scatter_async(const void* source, std::span<const std::int64_t> counts,
                                  void* destination, std::int64_t count, DType dtype, int root) {
@@ -185,43 +228,42 @@ Work Communicator::scatter_async(const void* source, std::span<const std::int64_
   const std::vector<std::int64_t> none(ranks, 0);
   std::vector<std::int64_t> received = none;
   received[static_cast<std::size_t>(root)] = count;
-  return engine_->issue(
+  return issue(
       make_counted(call, source, root == rank() ? counts : none, destination, received, size()));
 }
 Work Communicator::broadcast_async(void* data, std::int64_t count, DType dtype, int root) {
-  return engine_->issue(
+  return issue(
       make({CallKind::broadcast, dtype, ReduceOp::sum, root, count, 0}, data, data, size()));
 }
 Work Communicator::scatter_async(const void* source, void* destination, std::int64_t count,
                                  DType dtype, int root) {
-  return engine_->issue(
+  return issue(
       make({CallKind::scatter, dtype, ReduceOp::sum, root, count, 0}, source, destination, size()));
 }
 Work Communicator::gather_async(const void* source, void* destination, std::int64_t count,
                                 DType dtype, int root) {
-  return engine_->issue(
+  return issue(
       make({CallKind::gather, dtype, ReduceOp::sum, root, count, 0}, source, destination, size()));
 }
 Work Communicator::reduce_async(const void* source, void* destination, std::int64_t count,
                                 DType dtype, ReduceOp reduce, int root) {
-  return engine_->issue(
+  return issue(
       make({CallKind::reduce, dtype, reduce, root, count, 0}, source, destination, size()));
 }
 Work Communicator::shift_async(const void* source, void* destination, std::int64_t count,
                                DType dtype, int by) {
   const int places = (by % size() + size()) % size();
-  return engine_->issue(
+  return issue(
       make({CallKind::shift, dtype, ReduceOp::sum, places, count, 0}, source, destination, size()));
 }
-Work Communicator::barrier_async() { return engine_->issue({}); }
+Work Communicator::barrier_async() { return issue({}); }
 
 Work Communicator::all_gather_async(std::span<const Segment> segments, DType dtype) {
-  return engine_->issue(make_segments(CallKind::all_gather_segments, segments, dtype, {}, size()));
+  return issue(make_segments(CallKind::all_gather_segments, segments, dtype, {}, size()));
 }
 Work Communicator::reduce_scatter_async(std::span<const Segment> segments, DType dtype,
                                         const ReduceSegmentsOptions& options) {
-  return engine_->issue(
-      make_segments(CallKind::reduce_scatter_segments, segments, dtype, options, size()));
+  return issue(make_segments(CallKind::reduce_scatter_segments, segments, dtype, options, size()));
 }
 
 Work Communicator::all_reduce_async(std::span<const Segment> segments, DType dtype,
@@ -233,7 +275,7 @@ Work Communicator::all_reduce_async(std::span<const Segment> segments, DType dty
             "as source and destination");
     s.chunk = s.total;
   }
-  return engine_->issue(
+  return issue(
       make_segments(CallKind::all_reduce_segments, whole, dtype, {.reduce = reduce}, size()));
 }
 
@@ -246,11 +288,13 @@ Work Communicator::receive_async(void* destination, std::int64_t count, DType dt
                                  int tag) {
   check({CallKind::receive, dtype, ReduceOp::sum, from, count, 0}, size());
   require(from >= 0, "receive: the sender must be a rank of the group");
+  require(mover_ == nullptr, no_messages);
   return engine_->receive(destination, count, dtype, from, tag);
 }
 void Communicator::send(const void* source, std::int64_t count, DType dtype, int to, int tag) {
   check({CallKind::send, dtype, ReduceOp::sum, to, count, 0}, size());
   require(to >= 0, "send: the receiver must be a rank of the group");
+  require(mover_ == nullptr, no_messages);
   engine_->send(source, count, dtype, to, tag);
 }
 void Communicator::receive(void* destination, std::int64_t count, DType dtype, int from, int tag) {
@@ -310,11 +354,22 @@ void Communicator::reduce_scatter(std::span<const Segment> segments, DType dtype
   reduce_scatter_async(segments, dtype, options).wait();
 }
 
-void Communicator::wait_sources_free() { engine_->wait_sources_free(); }
-bool Communicator::sources_free() { return engine_->sources_free(); }
-void Communicator::keep_until_read(std::shared_ptr<void> sources) {
-  engine_->keep_until_read(std::move(sources));
+// The sources of a device's calls are free in the order of its stream.
+void Communicator::wait_sources_free() {
+  if (mover_ == nullptr) {
+    engine_->wait_sources_free();
+  }
 }
-void Communicator::drop_read() { engine_->drop_read(); }
+bool Communicator::sources_free() { return mover_ != nullptr || engine_->sources_free(); }
+void Communicator::keep_until_read(std::shared_ptr<void> sources) {
+  if (mover_ == nullptr) {
+    engine_->keep_until_read(std::move(sources));
+  }
+}
+void Communicator::drop_read() {
+  if (mover_ == nullptr) {
+    engine_->drop_read();
+  }
+}
 
 }  // namespace tessera::collective

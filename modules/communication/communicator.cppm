@@ -6,6 +6,13 @@ import tessera.calls;
 import :buffer;
 import :work;
 
+namespace tessera::collective {
+
+class DeviceMover;
+struct Operation;
+
+}  // namespace tessera::collective
+
 export namespace tessera::collective {
 
 /// The collectives of one ordered group of ranks. Made by World::communicator and alive as long as
@@ -23,6 +30,10 @@ export namespace tessera::collective {
 ///
 /// When a source may be overwritten: as soon as wait() has returned; only after calls over
 /// segments may peers continue to read, until wait_sources_free() returns.
+///
+/// The communicator of a device (World::communicator_on) takes memory of the device. Its calls are
+/// queued in stream(device), and the host does not wait: a Work is complete at once, and what is
+/// queued there later finds the result. It has no barrier and no messages between two ranks.
 class Communicator {
  public:
   Communicator(std::unique_ptr<Engine> engine);
@@ -159,8 +170,14 @@ class Communicator {
   void finish_streams() noexcept;
 
  private:
+  friend class DeviceCommunicators;
+  Work issue(Operation&& operation);
+  /// From now on the data of calls is in a device's memory.
+  void attach(std::unique_ptr<DeviceMover> mover);
+
   std::unique_ptr<Engine> engine_;
-  std::vector<Stream> streams_;  // one for each device that has used it
+  std::unique_ptr<DeviceMover> mover_;  // null: the host moves the data
+  std::vector<Stream> streams_;         // one for each device that has used it
 };
 
 }  // namespace tessera::collective

@@ -49,6 +49,11 @@ Work Engine::issue_now(Operation&& operation) {
     return {};
   }
   const std::lock_guard guard(mutex_);
+  const std::uint64_t sequence = enter(std::move(operation));
+  return view_.size() == 1 ? Work() : Work(this, sequence);
+}
+
+std::uint64_t Engine::enter(Operation&& operation) {
   view_.state().throw_if_failed();
   const std::uint64_t sequence = issued();
   if (view_.size() > 1 && sequence >= Member::ring && !peers_done(sequence + 1 - Member::ring)) {
@@ -59,23 +64,53 @@ Work Engine::issue_now(Operation&& operation) {
   }
   Operation& op = queue_.emplace_back(std::move(operation));
   op.sequence = sequence;
-  op.form = &form_of(op.call.kind);
+  prepare(op, view_.size());
+  if (op.announced) {
+    op.read = nullptr;
+    op.two_phase = false;
+  }
   op.complete_before = completed_.load(std::memory_order_relaxed);
   op.record = &view_.state().record(view_.group_offset(), sequence, pack(op.call));
   issued_.store(sequence + 1, std::memory_order_relaxed);
-  const std::size_t bytes = static_cast<std::size_t>(op.call.count) * size_of(op.call.dtype);
-  op.two_phase = view_.size() > 1 && op.form->gather != nullptr &&
-                 (op.form->at_once == nullptr || bytes > symmetric_bytes);
-  op.read = op.two_phase || op.form->at_once == nullptr ? op.form->read : op.form->at_once;
   if (view_.size() == 1) {
     progress(issued(), true);
-    return {};
+    return sequence;
   }
   publisher_.publish(op);
   if (!view_.other_machines().empty()) {
     remote_.send_call(op);
   }
-  return {this, sequence};
+  return sequence;
+}
+
+Announced Engine::announce_now(Operation&& operation) {
+  if (view_.is_fake()) {
+    return {};
+  }
+  const std::lock_guard guard(mutex_);
+  operation.announced = true;
+  const std::uint64_t sequence = enter(std::move(operation));
+  RecordedCall* const record = queue_.empty() ? nullptr : queue_.back().record;
+  progress(issued(), false);
+  return {true, sequence, view_.group_offset(), record};
+}
+
+Announced Engine::announce(Operation&& operation) {
+  if (!is_observed()) [[likely]] {
+    return announce_now(std::move(operation));
+  }
+  Activity issue = activity(Activity::Kind::issue, operation.call, issued());
+  issue.bytes = received_bytes(operation.call, operation.arrays(), view_.rank(), view_.size(),
+                               operation.receive_begins.data());
+  Announced announced;
+  Observers::perform(issue, [&] { announced = announce_now(std::move(operation)); });
+  Observers::issued(this, issue.sequence, issue, false);
+  return announced;
+}
+
+void Engine::finish_announced() {
+  const std::lock_guard guard(mutex_);
+  progress(issued(), true);
 }
 
 bool Engine::arrived(Operation& op, bool block) const {
@@ -127,7 +162,7 @@ bool Engine::advance(Operation& op, bool block) {
     if (!view_.all_reached(&Member::published, op, block)) {
       return false;
     }
-    if (view_.state().slow_link != nullptr && !arrived(op, block)) {
+    if (view_.state().slow_link != nullptr && !op.announced && !arrived(op, block)) {
       return false;
     }
     verify(op);
@@ -158,7 +193,9 @@ bool Engine::advance(Operation& op, bool block) {
   if (!read_before(op, block)) {
     return false;
   }
-  op.record->done.store(1, std::memory_order_relaxed);
+  if (!op.announced) {
+    op.record->done.store(1, std::memory_order_relaxed);
+  }
   return true;
 }
 

@@ -21,9 +21,6 @@ namespace tessera::collective {
 /// receivers.
 class Engine {
  public:
-  /// Larger reductions are cut into one piece per rank; for smaller ones every rank reduces all.
-  static constexpr std::size_t symmetric_bytes = std::size_t{256} << 10;
-
   Engine(WorldState& state, GroupBlock* group);
   ~Engine();
   Engine(const Engine&) = delete;
@@ -35,6 +32,11 @@ class Engine {
   inline void wait(std::uint64_t ticket) {
     is_observed() ? wait_observed(ticket) : wait_now(ticket);
   }
+  /// Issues a call whose data others move: the members are told of it, and compare it with theirs
+  /// while they wait for anything or issue the next one.
+  Announced announce(Operation&& operation);
+  /// Returns when all members have issued the calls that were announced, and they are the same.
+  void finish_announced();
   bool done(std::uint64_t ticket);
   void wait_sources_free();
   bool sources_free();
@@ -61,6 +63,9 @@ class Engine {
   Activity activity(Activity::Kind kind, const Call& call, std::uint64_t sequence) const;
 
   Work issue_now(Operation&& operation);
+  Announced announce_now(Operation&& operation);
+  /// The number of the call. The lock is held.
+  std::uint64_t enter(Operation&& operation);
   void wait_now(std::uint64_t ticket);
   void wait_sources_free_now();
   void send_now(const void* source, std::int64_t count, DType dtype, int to, int tag);

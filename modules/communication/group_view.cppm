@@ -95,6 +95,16 @@ class GroupView {
     }
     return true;
   }
+  /// A member that has not issued the call, or else the next member.
+  int missing(std::uint64_t sequence) const {
+    for (int i = 1; i < size_; ++i) {
+      const int member = (rank_ + i) % size_;
+      if (members_[member].published.load() <= sequence) {
+        return member;
+      }
+    }
+    return (rank_ + 1) % size_;
+  }
   /// Waits until all peers are done with the first `calls` calls; `call` and `sequence`: in which
   /// call this rank waits, for the texts of long waits.
   void wait_until_done(std::uint64_t calls, const Call& call, std::uint64_t sequence) const;

@@ -102,6 +102,10 @@ void StreamRecord::completed(const Activity& activity) {
   }
 }
 
+LoneObserverScope::LoneObserverScope(Observer& observer)
+    : before_(std::exchange(innermost, &observer)) {}
+LoneObserverScope::~LoneObserverScope() { innermost = before_; }
+
 ObserverScope::ObserverScope(Observer& observer) : observer_(observer) {
   observer.outer_ = std::exchange(innermost, &observer);
 }

@@ -76,6 +76,18 @@ class ObserverScope {
   Observer& observer_;
 };
 
+/// Within the scope `observer` is the calling thread's only one.
+class LoneObserverScope {
+ public:
+  explicit LoneObserverScope(Observer& observer);
+  ~LoneObserverScope();
+  LoneObserverScope(const LoneObserverScope&) = delete;
+  LoneObserverScope& operator=(const LoneObserverScope&) = delete;
+
+ private:
+  Observer* before_;
+};
+
 /// Whether the calling thread has an observer.
 bool is_observed();
 /// Tells the calling thread's observers.

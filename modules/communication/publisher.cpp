@@ -227,11 +227,13 @@ std::uint64_t Publisher::publish_counts(Operation& op) {
   const auto ranks = static_cast<std::size_t>(group_.size());
   // The table: the offset of the elements for each peer, then their number.
   const std::uint64_t offset = take(2 * ranks * sizeof(std::uint64_t), op);
-  const std::uint64_t base = publish_array(op);
+  const std::uint64_t base = op.announced ? 0 : publish_array(op);
   auto* table = reinterpret_cast<std::uint64_t*>(group_.region().at(offset));
   for (std::size_t r = 0; r < ranks; ++r) {
-    const Read read = op.read(group_.read_by(op, op.array, static_cast<int>(r)));
-    table[r] = read.count == 0 ? 0 : base + static_cast<std::uint64_t>(read.from) * element;
+    const Read read = op.form->read(group_.read_by(op, op.array, static_cast<int>(r)));
+    table[r] = op.announced || read.count == 0
+                   ? 0
+                   : base + static_cast<std::uint64_t>(read.from) * element;
     table[ranks + r] = static_cast<std::uint64_t>(read.count);
   }
   return offset;
@@ -239,10 +241,10 @@ std::uint64_t Publisher::publish_counts(Operation& op) {
 
 void Publisher::publish(Operation& op) {
   Publication& publication = group_.own_publication(op.sequence);
-  if (op.read != nullptr) {
-    publication.source = op.form->list     ? publish_list(op)
-                         : op.form->counts ? publish_counts(op)
-                                           : publish_array(op);
+  if (op.form->counts) {
+    publication.source = publish_counts(op);
+  } else if (op.read != nullptr) {
+    publication.source = op.form->list ? publish_list(op) : publish_array(op);
     if (op.two_phase) {
       publication.result =
           op.form->list ? publication.source : publish_result(op, publication.source);

@@ -50,11 +50,11 @@ void Puller::reduce_sources(void* destination, std::int64_t count, const Operati
 }
 
 void Puller::pull(const Operation& op) {
-  if (op.read == nullptr) {
-    return;
-  }
   if (op.form->counts) {
     check_counts(op);
+  }
+  if (op.read == nullptr) {
+    return;
   }
   op.form->combine == Combine::reduce ? reduce_reads(op) : copy_reads(op);
 }

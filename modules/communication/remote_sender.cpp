@@ -85,7 +85,9 @@ void RemoteSender::send_call(const Operation& op) const {
   const Region& region = group_.region();
   std::vector<std::byte*> bases;
   std::vector<std::uint64_t> extra;
-  if (op.form->list) {
+  if (op.announced && !op.form->counts) {
+    bases.push_back(region.at(0));  // nobody reads it
+  } else if (op.form->list) {
     for (std::size_t a = 0; a < arrays.size(); ++a) {
       bases.push_back(region.at(group_.table_of(group_.rank(), op)[a]));
     }
@@ -98,7 +100,8 @@ void RemoteSender::send_call(const Operation& op) const {
   } else {
     bases.push_back(region.at(group_.own_publication(op.sequence).source));
   }
-  Body body(std::move(bases), op.form->list || op.form->counts, std::move(extra));
+  const bool table = op.form->counts || (op.form->list && !op.announced);
+  Body body(std::move(bases), table, std::move(extra));
   for (const GroupView::Machine& machine : group_.other_machines()) {
     body.clear();
     for (std::size_t a = 0; op.read != nullptr && a < arrays.size(); ++a) {

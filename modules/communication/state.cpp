@@ -27,6 +27,7 @@ import tessera.ranks;
 import tessera.machines;
 import :buffer;
 import :communicator;
+import :device_communicators;
 import :engine;
 import :state;
 import :world;
@@ -61,6 +62,7 @@ WorldState::WorldState(const RankPlace& place)
                                                        bridge->mates().begin())),
       timeout(wait_limit()),
       report_after(place.report_seconds),
+      devices(std::make_unique<DeviceCommunicators>(*this)),
       // With other machines each rank has a second thread.
       spin_((bridge == nullptr ? ranks_here : 2 * ranks_here) <= available_cores()),
       look_others_(std::clamp(0.0005 * ranks_here / available_cores(), 0.0005, 0.1)),
@@ -285,7 +287,7 @@ bool WorldState::progress_others(const Engine* self) {
   std::vector<Engine*> engines;
   {
     const std::lock_guard guard(mutex_);
-    if (engines_.size() < 2) {
+    if (engines_.size() < 2 && self != nullptr) {
       return false;
     }
     engines = engines_;
@@ -362,9 +364,13 @@ void WorldState::close() {
       open.push_back(communicator.get());
     }
   }
+  if (control->failed.load(std::memory_order_acquire) != 0) {
+    devices->abort();
+  }
   for (Communicator* communicator : open) {
     communicator->finish_streams();  // what is queued there looks communicators up
   }
+  devices->close();
   if (bridge != nullptr) {
     bridge->flush();  // it sends from memory that is freed with the communicators
   }

@@ -7,6 +7,7 @@ import tessera.ranks;
 import tessera.machines;
 import :buffer;
 import :communicator;
+import :device_communicators;
 import :world;
 
 namespace tessera::collective {
@@ -61,6 +62,8 @@ class WorldState : public std::enable_shared_from_this<WorldState> {
   const double report_after;  ///< seconds after which a wait is reported
   bool background = false;    ///< see World; the rank's own thread uses it
   const std::unique_ptr<SlowLink> slow_link = SlowLink::from_environment();
+  /// The communicators of devices.
+  const std::unique_ptr<DeviceCommunicators> devices;
 
   /// Allocates shared memory for this rank; throws when the region is full.
   std::uint64_t allocate(std::size_t bytes);
@@ -105,11 +108,14 @@ class WorldState : public std::enable_shared_from_this<WorldState> {
   /// Takes the lock of extents and groups (unlock by control->lock). Throws as a wait does.
   void lock();
 
+  std::unique_ptr<DeviceWait> watch_device_wait();
+
   /// Enters a call into the flight recorder. Any thread may call it.
   RecordedCall& record(std::uint64_t group, std::uint64_t sequence, const PackedCall& call);
 
  private:
   class LongWait;
+  class WatchedWait;
   void wait_slow(Counter& counter, std::uint64_t target, const WaitReason& reason);
   /// Whether other communicators have calls in flight.
   bool progress_others(const Engine* self);

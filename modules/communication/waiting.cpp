@@ -4,6 +4,8 @@ module;
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 module tessera.communication;
 
@@ -12,6 +14,7 @@ import tessera.device;
 import tessera.calls;
 import tessera.ranks;
 import :communicator;
+import :device_communicators;
 import :engine;
 import :state;
 
@@ -123,6 +126,43 @@ class WorldState::LongWait {
   double next_check_ = 0.25;
   bool reports_ = false;
 };
+
+/// A wait of the host for a device: what ends a wait for a rank ends it too.
+class WorldState::WatchedWait final : public DeviceWait {
+ public:
+  explicit WatchedWait(WorldState& state) : state_(state) {}
+
+  void look() override {
+    if (state_.control->failed.load(std::memory_order_acquire) != 0) {
+      state_.devices->abort();
+      state_.throw_peer_failed();
+    }
+    if (const std::string failure = state_.devices->failure(); !failure.empty()) {
+      state_.fail_published(failure);
+    }
+    state_.progress_others(nullptr);  // compares calls that devices carry out
+    const std::optional<DeviceCommunicators::Pending> pending = state_.devices->oldest();
+    if (!pending) {
+      long_.reset();
+      return;
+    }
+    if (!long_) {
+      long_.emplace(state_, state_.report_after);
+    }
+    long_->look(pending->peer, [&] {
+      return fmt::format("{} on a device, call {} of group {}", to_string(pending->call),
+                         pending->sequence, pending->group);
+    });
+  }
+
+ private:
+  WorldState& state_;
+  std::optional<LongWait> long_;
+};
+
+std::unique_ptr<DeviceWait> WorldState::watch_device_wait() {
+  return std::make_unique<WatchedWait>(*this);
+}
 
 void WorldState::lock() {
   if (control->lock.try_lock(rank)) {

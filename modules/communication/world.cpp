@@ -16,6 +16,7 @@ import tessera.device;
 import tessera.ranks;
 import :buffer;
 import :communicator;
+import :device_communicators;
 import :state;
 import :world;
 
@@ -101,6 +102,11 @@ Communicator& World::communicator(std::span<const int> ranks, std::string_view n
   return state_->communicator(ranks, name);
 }
 
+Communicator* World::communicator_on(Device device, std::span<const int> ranks,
+                                     std::string_view name) {
+  return state_->devices->find(device, ranks, name);
+}
+
 Communicator& World::everyone() {
   std::vector<int> all(static_cast<std::size_t>(size()));
   std::iota(all.begin(), all.end(), 0);
@@ -123,6 +129,11 @@ namespace {
   set_memory_for_peers([](std::size_t bytes) -> std::shared_ptr<void> {
     World* const world = world_of_thread != nullptr ? world_of_thread : world_of_process.load();
     return world == nullptr ? nullptr : world->allocate_for_peers(bytes);
+  });
+  set_device_wait([]() -> std::unique_ptr<DeviceWait> {
+    const World* const world =
+        world_of_thread != nullptr ? world_of_thread : world_of_process.load();
+    return world == nullptr || world->size() == 1 ? nullptr : world->watch_device_wait();
   });
   return true;
 }();
@@ -156,6 +167,8 @@ bool World::interrupt_agreed() {
   return any != 0;
 }
 void World::request_interrupt() { state_->control->interrupts.store(1); }
+
+std::unique_ptr<DeviceWait> World::watch_device_wait() const { return state_->watch_device_wait(); }
 
 bool World::background() const { return state_->background; }
 void World::set_background(bool background) { state_->background = background; }

@@ -1,6 +1,7 @@
 export module tessera.communication:world;
 
 import tessera.base;
+import tessera.device;
 import tessera.calls;
 import tessera.ranks;
 import tessera.machines;
@@ -62,6 +63,13 @@ class World {
   /// first use, without communication, and the same object ever after. Another `name` gives one
   /// with its own state, for another thread or purpose (checkpoints).
   Communicator& communicator(std::span<const int> ranks, std::string_view name = "");
+  /// The communicator of these ranks whose data moves between their devices, by the plugin of the
+  /// kind "collectives" with the name of the device's kind; null: there is none, on any of them.
+  /// The first call for a group and a kind of device is a collective one: where there is a plugin,
+  /// it waits for all members. Errors: some members have a plugin and some do not; this rank has
+  /// used another device of the kind in the group.
+  Communicator* communicator_on(Device device, std::span<const int> ranks,
+                                std::string_view name = "");
   /// The communicator of all ranks.
   Communicator& everyone();
 
@@ -98,6 +106,10 @@ class World {
   /// where the ranks have no cores to spare.
   bool background() const;
   void set_background(bool background);
+
+  /// Watches a wait of the calling thread for a device: it ends when another rank has failed or
+  /// died, when the calls of the group whose data is awaited differ, and at the time limit.
+  std::unique_ptr<DeviceWait> watch_device_wait() const;
 
   /// How long a wait may last before it is an error. Default 300, or TESSERA_TIMEOUT.
   void set_timeout(double seconds);

@@ -32,7 +32,7 @@ struct Kinds {
   std::array<std::array<std::atomic<DeviceDriver*>, most_devices>, device_type_count> open{};
 
   Kinds() {
-    all.push_back({"cpu", 1, [](int) { return make_cpu_driver(); }});
+    all.push_back({"cpu", 1, [](int) { return make_cpu_driver(); }, true});
   }
 };
 
@@ -142,6 +142,28 @@ int device_count(DeviceType type) {
   const std::lock_guard lock(k.mutex);
   const auto place = static_cast<std::size_t>(type);
   return type == DeviceType::meta ? 1 : place < k.all.size() ? k.all[place].count : 0;
+}
+
+Device device_for_rank(DeviceType type, int number, int ranks) {
+  const int count = device_count(type);
+  bool shared = type == DeviceType::meta;
+  {
+    Kinds& k = kinds();
+    const std::lock_guard lock(k.mutex);
+    const auto place = static_cast<std::size_t>(type);
+    shared = shared || (place < k.all.size() && k.all[place].shared);
+  }
+  if (ranks > count && !shared) {
+    const std::string name = device_type_names()[static_cast<std::size_t>(type) + 1];
+    fail_input({.thing = fmt::format("device '{}'", name),
+                .wrong = "there are more ranks than devices on this machine",
+                .expected = fmt::format("at most {} ranks", count),
+                .got = fmt::format("{}", ranks),
+                .advice = fmt::format("start fewer ranks, or write '{}:0' for all to share one "
+                                      "device",
+                                      name)});
+  }
+  return {type, static_cast<std::int8_t>(number % count)};
 }
 
 void check_device(Device device) {

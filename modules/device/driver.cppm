@@ -16,6 +16,9 @@ struct DeviceProperties {
 /// `from_pinned`: to the device, from memory of allocate_pinned().
 enum class CopyKind : std::uint8_t { to_device, to_host, on_device, from_pinned };
 
+/// A look at whether a wait of the host is in vain, which then raises an error.
+using WaitCheck = std::function<void()>;
+
 /// One device, as its kind implements it: memory, queues of work, marks in queues, copies. Stream
 /// order is the only order: what is queued runs after what was queued before in the same queue, and
 /// after the marks that the queue waits for; nothing else is promised. Every function may be called
@@ -48,8 +51,10 @@ class DeviceDriver {
   virtual Queue make_queue() = 0;
   /// Frees a queue. Calls that are queued there still run.
   virtual void free_queue(Queue queue) noexcept = 0;
-  /// Returns when all work of the queue is done.
-  virtual void synchronize(Queue queue) = 0;
+  /// Returns when all work of the queue is done. While it waits it calls `check`, on the calling
+  /// thread and at least ten times a second, and ends with the error that `check` raises: what is
+  /// queued stays queued, also behind work that never ends.
+  virtual void synchronize(Queue queue, const WaitCheck& check) = 0;
 
   virtual Mark make_mark() = 0;
   virtual void free_mark(Mark mark) noexcept = 0;
@@ -60,7 +65,8 @@ class DeviceDriver {
   virtual void wait(Queue queue, Mark mark) = 0;
   /// Whether the mark's place is reached. Never blocks.
   virtual bool reached(Mark mark) = 0;
-  virtual void await(Mark mark) = 0;
+  /// Returns when the mark's place is reached. Calls `check` as synchronize() does.
+  virtual void await(Mark mark, const WaitCheck& check) = 0;
 
   /// Queues a copy. `to_device`: the host's memory is read before the function returns. The other
   /// kinds read and write when the queue has reached the copy.
@@ -82,6 +88,8 @@ struct DeviceKind {
   std::string name;
   int count = 1;
   std::function<std::unique_ptr<DeviceDriver>(int index)> open;
+  /// Several ranks may use one device without being told to.
+  bool shared = false;
 };
 
 /// Adds a kind for the life of the process. Errors: the name exists or is not a word; there are
@@ -93,6 +101,9 @@ std::optional<DeviceType> device_type(std::string_view name);
 std::vector<std::string> device_type_names();
 /// How many devices of the kind there are.
 int device_count(DeviceType type);
+/// The device of the kind for the rank with this number among `ranks` ranks of its machine. Error
+/// (input): there are more ranks than devices, which are not shared.
+Device device_for_rank(DeviceType type, int number, int ranks);
 /// "cpu", "meta", "adversary:0".
 std::string to_string(Device device);
 /// Errors: the meta device, which has no memory; a device that does not exist.

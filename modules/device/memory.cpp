@@ -130,13 +130,49 @@ BlockAllocator& large_blocks() {
 class DriverMemory final : public MemorySource {
  public:
   explicit DriverMemory(Device device) : device_(device), driver_(driver_of(device)) {}
-  void* take(std::size_t bytes) override { return driver_.allocate(bytes); }
-  void give_back(void* data, std::size_t bytes) noexcept override { driver_.free(data, bytes); }
+  void* take(std::size_t bytes) override {
+    void* const data = driver_.allocate(bytes);
+    if (data != nullptr) {
+      const std::lock_guard lock(mutex_);
+      segments_.emplace_back(data, bytes);
+      for_each_observer([&](SegmentObserver& observer) { observer.taken(data, bytes); });
+    }
+    return data;
+  }
+  void give_back(void* data, std::size_t bytes) noexcept override {
+    {
+      const std::lock_guard lock(mutex_);
+      std::erase_if(segments_, [&](const auto& segment) { return segment.first == data; });
+      for_each_observer([&](SegmentObserver& observer) { observer.given_back(data, bytes); });
+    }
+    driver_.free(data, bytes);
+  }
   void finish() override { synchronize(device_); }
 
+  void observe(const std::shared_ptr<SegmentObserver>& observer) {
+    const std::lock_guard lock(mutex_);
+    observers_.push_back(observer);
+    for (const auto& [data, bytes] : segments_) {
+      observer->taken(data, bytes);
+    }
+  }
+
  private:
+  template <class Tell>
+  void for_each_observer(const Tell& tell) {
+    std::erase_if(observers_, [](const auto& observer) { return observer.expired(); });
+    for (const std::weak_ptr<SegmentObserver>& entry : observers_) {
+      if (const std::shared_ptr<SegmentObserver> observer = entry.lock()) {
+        tell(*observer);
+      }
+    }
+  }
+
   Device device_;
   DeviceDriver& driver_;
+  std::mutex mutex_;
+  std::vector<std::pair<void*, std::size_t>> segments_;
+  std::vector<std::weak_ptr<SegmentObserver>> observers_;
 };
 
 /// Memory of the host that a device's driver provides.
@@ -202,6 +238,13 @@ void account_memory(MemoryCategory category, std::int64_t bytes) {
 
 BlockAllocator& allocator_of(Device device) {
   return device == cpu ? large_blocks() : memory_of(device).allocator;
+}
+
+SegmentObserver::~SegmentObserver() = default;
+
+void observe_segments(Device device, const std::shared_ptr<SegmentObserver>& observer) {
+  require(!(device == cpu), "observe_segments: the CPU's memory has no segments of a driver");
+  memory_of(device).source.observe(observer);
 }
 
 BlockAllocator& pinned_allocator_of(Device device) {

@@ -19,6 +19,22 @@ void reset_memory_peaks(Device device);
 /// Error: the meta device.
 BlockAllocator& allocator_of(Device device);
 
+/// Hears of the segments that a device's allocator has, on the threads that allocate. Must not
+/// allocate memory of the device.
+class SegmentObserver {
+ public:
+  SegmentObserver() = default;
+  SegmentObserver(const SegmentObserver&) = delete;
+  SegmentObserver& operator=(const SegmentObserver&) = delete;
+  virtual ~SegmentObserver();
+  virtual void taken(void* data, std::size_t bytes) = 0;
+  /// The segment is about to go back to the driver.
+  virtual void given_back(void* data, std::size_t bytes) noexcept = 0;
+};
+/// From now on `observer` hears of the device's segments, first of those that there are. It is
+/// dropped when nobody else holds it. Not of the CPU.
+void observe_segments(Device device, const std::shared_ptr<SegmentObserver>& observer);
+
 /// Memory of a device, freed in the order of the stream for which it was allocated.
 class DeviceMemory {
  public:

@@ -33,7 +33,32 @@ std::vector<Stream>& scopes() {
   return instance;
 }
 
+std::unique_ptr<DeviceWait> (*make_device_wait)() = nullptr;
+
+/// Calls wait(check) for a wait of the calling thread for the device. An error of the world comes
+/// before one of the device, which may be its consequence.
+template <class Wait>
+void watched(Device device, const Wait& wait) {
+  const std::unique_ptr<DeviceWait> watch =
+      device == cpu || make_device_wait == nullptr ? nullptr : make_device_wait();
+  if (watch == nullptr) {
+    wait([] {});
+    return;
+  }
+  try {
+    wait([&] { watch->look(); });
+  } catch (...) {
+    watch->look();
+    throw;
+  }
+  watch->look();
+}
+
 }  // namespace
+
+DeviceWait::~DeviceWait() = default;
+
+void set_device_wait(std::unique_ptr<DeviceWait> (*make)()) { make_device_wait = make; }
 
 Stream::State::~State() {
   if (queue != nullptr) {
@@ -86,7 +111,17 @@ void Stream::wait(const Event& event) const {
   driver_of(device()).wait(native(), event.state_->mark);
 }
 
-void Stream::synchronize() const { driver_of(device()).synchronize(native()); }
+void Stream::synchronize() const {
+  watched(device(),
+          [this](const WaitCheck& check) { driver_of(device()).synchronize(native(), check); });
+}
+
+void Stream::keep_forever(std::shared_ptr<void> memory) {
+  static std::mutex mutex;
+  static auto* kept = new std::vector<std::shared_ptr<void>>;
+  const std::lock_guard lock(mutex);
+  kept->push_back(std::move(memory));
+}
 
 void Stream::copy(void* to, const void* from, std::size_t bytes, CopyKind kind) const {
   if (bytes > 0) {
@@ -120,7 +155,9 @@ bool Event::reached() const { return !state_ || driver_of(state_->device).reache
 
 void Event::synchronize() const {
   if (state_) {
-    driver_of(state_->device).await(state_->mark);
+    watched(state_->device, [this](const WaitCheck& check) {
+      driver_of(state_->device).await(state_->mark, check);
+    });
   }
 }
 
@@ -150,7 +187,10 @@ StreamScope::~StreamScope() { scopes().pop_back(); }
 
 void synchronize(Device device) {
   DeviceDriver& driver = driver_of(device);
-  driver.synchronize(nullptr);
+  const auto finish = [&](DeviceDriver::Queue queue) {
+    watched(device, [&](const WaitCheck& check) { driver.synchronize(queue, check); });
+  };
+  finish(nullptr);
   std::vector<std::shared_ptr<const void>> held;
   {
     Streams& all = streams();
@@ -163,7 +203,7 @@ void synchronize(Device device) {
   }
   for (const std::shared_ptr<const void>& stream : held) {
     if (stream) {
-      driver.synchronize(static_cast<const Stream::State*>(stream.get())->queue);
+      finish(static_cast<const Stream::State*>(stream.get())->queue);
     }
   }
 }

@@ -5,6 +5,21 @@ import :driver;
 
 export namespace tessera {
 
+/// Watches a wait of the host for a device other than the CPU.
+class DeviceWait {
+ public:
+  DeviceWait() = default;
+  DeviceWait(const DeviceWait&) = delete;
+  DeviceWait& operator=(const DeviceWait&) = delete;
+  virtual ~DeviceWait();
+  /// Called again and again until the wait ends, and once more then. Raises an error where the
+  /// wait was in vain.
+  virtual void look() = 0;
+};
+/// Set by the module that connects the ranks, when the library is loaded. `make` returns what
+/// watches a wait of the calling thread that begins now; null: nobody does.
+void set_device_wait(std::unique_ptr<DeviceWait> (*make)());
+
 class Event;
 /// Blocks the host until all streams of the device have done what was queued.
 void synchronize(Device device);
@@ -30,8 +45,20 @@ class Stream {
   /// Calls that are queued from now on run after the event. Error: the event is of another kind of
   /// device.
   void wait(const Event& event) const;
-  /// Blocks the host until all is done that was queued. Raises the first error of it.
+  /// Blocks the host until all is done that was queued. Raises the first error of it, and that of
+  /// the world where another rank has failed meanwhile (DeviceWait).
   void synchronize() const;
+  /// Likewise, of a stream that writes memory of the host: where it fails, `written` is kept for
+  /// the life of the process, as the device may write there later.
+  template <class T>
+  void synchronize_into(const T& written) const {
+    try {
+      synchronize();
+    } catch (...) {
+      keep_forever(std::make_shared<T>(written));
+      throw;
+    }
+  }
 
   /// Queues a copy of bytes; see DeviceDriver::copy.
   void copy(void* to, const void* from, std::size_t bytes, CopyKind kind) const;
@@ -43,6 +70,7 @@ class Stream {
 
  private:
   friend void synchronize(Device device);
+  static void keep_forever(std::shared_ptr<void> memory);
   struct State {
     State(Device on, DeviceDriver::Queue native) : device(on), queue(native) {}
     State(const State&) = delete;

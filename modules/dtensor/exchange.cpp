@@ -35,12 +35,12 @@ struct Packed {
   std::vector<std::int64_t> counts;
   Tensor memory;
 
-  Packed(std::span<const Tensor> boxes, DType dtype) {
+  Packed(std::span<const Tensor> boxes, DType dtype, Device device) {
     counts.reserve(boxes.size());
     for (const Tensor& box : boxes) {
       counts.push_back(box ? box.numel() : 0);
     }
-    memory = empty({std::accumulate(counts.begin(), counts.end(), std::int64_t{0})}, dtype);
+    memory = empty({std::accumulate(counts.begin(), counts.end(), std::int64_t{0})}, dtype, device);
   }
 
   /// Calls f(box, its place in the memory) for all that are there.
@@ -153,12 +153,12 @@ std::unique_ptr<ops::IssuedCollective> start_exchange(const Call& call, const Te
     operands::copy_elements(box_of(local, share.held, box), box_of(out, share.wanted, box));
   }
   const std::vector<Tensor> sent = boxes_of(local, share.held, share.sent, args.group.size());
-  const Packed away(sent, dtype);
+  const Packed away(sent, dtype, out.device());
   away.for_each(
       sent, [](const Tensor& box, const Tensor& place) { operands::copy_elements(box, place); });
-  Packed here(boxes_of(out, share.wanted, share.received, args.group.size()), dtype);
+  Packed here(boxes_of(out, share.wanted, share.received, args.group.size()), dtype, out.device());
   Work work = args.group.communicator().all_to_all_async(
-      away.memory.raw_data(), away.counts, here.memory.raw_data(), here.counts, dtype);
+      ops::data_of(away.memory), away.counts, ops::data_of(here.memory), here.counts, dtype);
   return std::make_unique<ops::IssuedCollective>(
       std::move(work), std::vector{away.memory},
       [args, here = std::move(here)](const Tensor& result) {

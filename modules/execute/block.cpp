@@ -59,9 +59,13 @@ MemoryIndex taken_over(const Instruction& i, PlaceIndex place, const Shadow& sha
   return fits ? from : MemoryIndex();
 }
 
-/// The bytes that the kernel of a call needs besides its operands.
-std::int64_t workspace_of(const Instruction& i, const Shadow& shadow) {
-  if (i.kind != Kind::call || i.op->view != nullptr || i.op->workspace == nullptr) {
+/// The bytes that the device's kernel of a call needs besides its operands.
+std::int64_t workspace_of(const Instruction& i, const Shadow& shadow, DeviceType device) {
+  if (i.kind != Kind::call || i.op->view != nullptr) {
+    return 0;
+  }
+  const DeviceKernel kernel = kernel_of(*i.op, device);
+  if (kernel.workspace == nullptr) {
     return 0;
   }
   const std::vector<Tensor> in = shadow.at(i.in);
@@ -70,15 +74,17 @@ std::int64_t workspace_of(const Instruction& i, const Shadow& shadow) {
     out.push_back(in[0]);
   }
   const bool complete = std::ranges::all_of(out, [](const Tensor& x) { return x.defined(); });
-  return complete ? static_cast<std::int64_t>(i.op->workspace({*i.op, in, i.attributes}, out)) : 0;
+  return complete ? static_cast<std::int64_t>(kernel.workspace({*i.op, in, i.attributes}, out)) : 0;
 }
 
 /// Finds the pieces of the block, one after the other, and then their places.
 class BlockMaker {
  public:
-  BlockMaker(const Program& program, const Shadow& shadow, std::span<const Chain> chains)
+  BlockMaker(const Program& program, const Shadow& shadow, DeviceType device,
+             std::span<const Chain> chains)
       : program_(program),
         shadow_(shadow),
+        device_(device),
         chains_(chains),
         fixed_(shadow.memories.size()),
         piece_of_(shadow.memories.size(), none),
@@ -98,7 +104,7 @@ class BlockMaker {
     each([&](const Instruction& i, PlaceIndex place) {
       add_results(i, place);
       if (!made_by_chains_.contains(place)) {
-        add_workspace(place, workspace_of(i, shadow_));
+        add_workspace(place, workspace_of(i, shadow_, device_));
       }
     });
     for (const Chain& chain : chains_) {
@@ -192,6 +198,7 @@ class BlockMaker {
 
   const Program& program_;
   const Shadow& shadow_;
+  DeviceType device_;
   std::span<const Chain> chains_;
   Block block_;
   ByMemory<bool> fixed_;  // it has a piece of the block
@@ -217,8 +224,9 @@ bool is_called(const Instruction& i, const Shadow& shadow) {
          (unused || (is_copy(i, shadow) && !keep_order.contains(i.op->name)));
 }
 
-Block block_of(const Program& program, const Shadow& shadow, std::span<const Chain> chains) {
-  return BlockMaker(program, shadow, chains)();
+Block block_of(const Program& program, const Shadow& shadow, DeviceType device,
+               std::span<const Chain> chains) {
+  return BlockMaker(program, shadow, device, chains)();
 }
 
 }  // namespace tessera::graph

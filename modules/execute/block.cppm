@@ -1,6 +1,7 @@
 export module tessera.execute:block;
 
 import tessera.base;
+import tessera.tensor;
 import tessera.program;
 import :chains;
 
@@ -18,8 +19,10 @@ struct Block {
   bool for_peers = false;  // ranks reduce something in it
 };
 /// Not in the block: inputs, what is kept in other memory, what other ranks may read later, what
-/// the dispatcher makes, and what stays in registers. `chains`: those of the shadow.
-Block block_of(const Program& program, const Shadow& shadow, std::span<const Chain> chains = {});
+/// the dispatcher makes, and what stays in registers. `device`: whose kernels run. `chains`: those
+/// of the shadow.
+Block block_of(const Program& program, const Shadow& shadow, DeviceType device,
+               std::span<const Chain> chains = {});
 
 /// Whether the result is a copy where the operator would make a view if it could.
 bool is_copy(const Instruction& i, const Shadow& shadow);

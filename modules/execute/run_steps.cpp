@@ -88,15 +88,15 @@ void PlannedSteps::run_kernel(PlannedStep& step, const Attributes& attributes) {
   const Op& op = *step.source->op;
   const Call call{op, step.in, attributes, step.workspace};
   // The number of threads may have grown since the block was planned.
-  const std::size_t bytes = op.workspace == nullptr ? 0 : op.workspace(call, step.out);
+  const std::size_t bytes = step.kernel.workspace_bytes(call, step.out);
   if (bytes > step.workspace.size()) {
     const MemoryScope scope(MemoryCategory::workspace);
     const Counted<Storage> memory =
         device_ == cpu ? Storage::allocate(bytes) : Storage::allocate_on(device_, bytes);
-    step.kernel({op, step.in, attributes, {static_cast<std::byte*>(memory->data()), bytes}},
-                step.out);
+    step.kernel.run({op, step.in, attributes, {static_cast<std::byte*>(memory->data()), bytes}},
+                    step.out);
   } else {
-    step.kernel(call, step.out);
+    step.kernel.run(call, step.out);
   }
   if (step.bumps && device_ == cpu) {  // a kernel of the CPU moves the further ones itself
     step.in[0].storage().bump_version();

@@ -35,8 +35,7 @@ std::span<const Chain> chains_in(const CompiledChains* compiled) {
 bool can_be_planned(const Program& program, Device device) {
   return std::ranges::all_of(program.sections, [&](const Section& section) {
     return std::ranges::all_of(section.instructions, [&](const Instruction& i) {
-      return i.kind != Kind::call || i.op->view != nullptr ||
-             kernel_of(*i.op, device.type) != nullptr;
+      return i.kind != Kind::call || i.op->view != nullptr || kernel_of(*i.op, device.type);
     });
   });
 }
@@ -49,7 +48,7 @@ PlannedSteps::PlannedSteps(const Program& program, Device device, CompiledChains
       elsewhere_(elsewhere),
       copy_op_(&find_op("copy_")),
       shadow_(shadow_of(program, chains_in(compiled))),
-      block_(block_of(program, shadow_, chains_in(compiled))),
+      block_(block_of(program, shadow_, device.type, chains_in(compiled))),
       other_memory_(other_memory_calls(program)) {
   std::optional<PeersReadScope> scope;
   if (block_.for_peers) {

@@ -28,7 +28,7 @@ struct PlannedStep {
   Kind kind = Kind::kernel;
   std::size_t instruction = 0;  // of its section
   const Instruction* source = nullptr;
-  Kernel kernel = nullptr;
+  DeviceKernel kernel = {};
   ChainIndex chain = {};
   bool bumps = false;      // the version of operand 0
   bool for_peers = false;  // other ranks read what it allocates

@@ -59,8 +59,8 @@ Device device_of(const Call& call) {
 }
 
 void run_on_device(const Call& call, Device device, std::span<Tensor> out) {
-  const Kernel kernel = kernel_of(call.op, device.type);
-  if (kernel == nullptr) {
+  const DeviceKernel kernel = kernel_of(call.op, device.type);
+  if (!kernel) {
     HostFallback* fallback = path_state().fallback;
     if (fallback == nullptr || call.op.cpu == nullptr) {
       no_kernel(call.op, device);
@@ -79,7 +79,10 @@ void run_on_device(const Call& call, Device device, std::span<Tensor> out) {
 
 /// On the meta device: no kernel runs, but its workspace is booked where memory is planned.
 void plan_kernel(const Call& call, std::span<Tensor> out) {
-  run_kernel_of(call, meta, [](const Call&, std::span<Tensor>) {}, out);
+  run_kernel_of(call, meta,
+                {.run = [](const Call&, std::span<Tensor>) {},
+                 .workspace = kernel_of(call.op, planned_device()).workspace},
+                out);
 }
 
 }  // namespace
@@ -180,7 +183,7 @@ class HostCopies {
       copy = Storage::allocate(from.bytes());
       const Stream stream = current_stream(x.device());
       stream.copy(copy->data(), from.data(), from.bytes(), CopyKind::to_host);
-      stream.synchronize();
+      stream.synchronize_into(copy);
       held_.push_back({&x.storage(), copy});
       bytes_ += static_cast<std::int64_t>(from.bytes());
     }
@@ -220,7 +223,7 @@ std::int64_t compute_on_host(const Call& call, std::span<Tensor> out) {
     results.push_back(call.op.in_place ? in[0]
                                        : allocate_result(x.shape(), x.dtype(), cpu, call.op.name));
   }
-  run_kernel_of({call.op, in, call.attributes}, cpu, call.op.cpu,
+  run_kernel_of({call.op, in, call.attributes}, cpu, kernel_of(call.op, DeviceType::cpu),
                 {results.begin(), results.size()});
   for (const Tensor& result : results) {
     require(

@@ -34,8 +34,10 @@ DeviceType load_kind(std::string_view name) {
           .wrong = "its plugin offers no kernels",
           .advice = "set DeviceOffer::kernel_of"});
   }
-  const DeviceType type =
-      register_device_kind({.name = std::string(name), .count = offer.count, .open = offer.open});
+  const DeviceType type = register_device_kind({.name = std::string(name),
+                                                .count = offer.count,
+                                                .open = offer.open,
+                                                .shared = offer.shared});
   register_kernels(type, offer.kernel_of);
   return type;
 }

@@ -12,9 +12,12 @@ struct DeviceOffer {
   int count = 1;  // of devices
   /// Opens one of them, at its first use.
   std::function<std::unique_ptr<DeviceDriver>(int index)> open;
-  /// The operator's kernel; null: it has none, and a call of it is an error. Must not call the
-  /// registry of operators.
-  Kernel (*kernel_of)(const Op& op) = nullptr;
+  /// The operator's kernel and the workspace that it needs; without one, a call of it is an error.
+  /// Must not call the registry of operators.
+  DeviceKernel (*kernel_of)(const Op& op) = nullptr;
+  /// Several ranks of a machine may use one device without being told to. Otherwise a run with more
+  /// ranks than devices is an error, unless it names one device for all.
+  bool shared = false;
 };
 
 /// The plugin kind "device". In its register_plugin:

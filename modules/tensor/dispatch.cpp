@@ -153,7 +153,7 @@ inline std::uint8_t checked_keys(const Op& op, std::span<const Tensor> in,
   } else if (op.in_place) {
     check_writes(c, keys);
     out.push_back(in[0]);
-    run_kernel_of(c, cpu, op.cpu, out);
+    run_kernel_of(c, cpu, {op.cpu, op.workspace}, out);
     if (!op.keeps_versions) [[likely]] {
       in[0].storage().bump_version();
     }
@@ -166,7 +166,7 @@ inline std::uint8_t checked_keys(const Op& op, std::span<const Tensor> in,
       }
       out.push_back(allocate_result(r.shape, r.dtype, cpu, op.name));
     }
-    run_kernel_of(c, cpu, op.cpu, out);
+    run_kernel_of(c, cpu, {op.cpu, op.workspace}, out);
   }
   return out;
 }

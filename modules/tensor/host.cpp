@@ -62,7 +62,7 @@ Tensor on_host(const Tensor& x) {
   x.storage().used_on(stream);
   stream.copy(copy.raw_data(), base + span.first * static_cast<std::int64_t>(size_of(x.dtype())),
               bytes_of(copy), CopyKind::to_host);
-  stream.synchronize();
+  stream.synchronize_into(copy);
   return alias(copy, x.shape(), x.strides(), x.offset() - span.first);
 }
 

@@ -31,7 +31,7 @@ struct Registry {
   std::mutex mutex;
   std::deque<Op> ops;  // addresses stay
   std::map<std::string, const Op*, std::less<>> by_name;
-  std::array<Kernel (*)(const Op& op), device_type_count> choices{};  // of kinds of devices
+  std::array<DeviceKernel (*)(const Op& op), device_type_count> choices{};  // of kinds of devices
 };
 
 Registry& registry() {
@@ -57,10 +57,15 @@ std::vector<std::string_view> split(std::string_view text) {
   return parts;
 }
 
-/// The operator's kernel on a kind of device.
-Kernel chosen(Kernel (*choose)(const Op& op), const Op& op) {
-  const Kernel own = choose(op);
-  return own != nullptr ? own : op.any_device;
+/// The operator's kernel on a kind of device, kept for the life of the process: calls of other
+/// threads may have found it. Null: there is none.
+const DeviceKernel* chosen(DeviceKernel (*choose)(const Op& op), const Op& op) {
+  static auto* const kept = new std::deque<DeviceKernel>;  // with the registry's lock
+  const DeviceKernel own = choose(op);
+  if (!own && op.any_device == nullptr) {
+    return nullptr;
+  }
+  return &kept->emplace_back(own ? own : DeviceKernel{op.any_device, nullptr});
 }
 
 void read_schema(Op& op) {
@@ -184,7 +189,6 @@ const Op& register_op(Op op) {
   }
   read_schema(op);
   count_parameters(op);
-  op.kernels = {op.cpu};
   Registry& r = registry();
   const std::lock_guard lock(r.mutex);
   if (r.by_name.contains(op.name)) {
@@ -202,7 +206,7 @@ const Op& register_op(Op op) {
   return kept;
 }
 
-void register_kernels(DeviceType type, Kernel (*choose)(const Op& op)) {
+void register_kernels(DeviceType type, DeviceKernel (*choose)(const Op& op)) {
   Registry& r = registry();
   const std::lock_guard lock(r.mutex);
   const auto place = static_cast<std::size_t>(type);
@@ -213,6 +217,16 @@ void register_kernels(DeviceType type, Kernel (*choose)(const Op& op)) {
     }
   }
 }
+
+namespace {
+
+thread_local DeviceType planned = DeviceType::cpu;
+
+}  // namespace
+
+DeviceType planned_device() { return planned; }
+PlannedDeviceScope::PlannedDeviceScope(DeviceType type) : before_(std::exchange(planned, type)) {}
+PlannedDeviceScope::~PlannedDeviceScope() { planned = before_; }
 
 Attributes parse_arguments(const Op& op, std::string_view text) {
   if (op.arguments != nullptr) {

@@ -17,7 +17,8 @@ struct Call {
   const Op& op;
   std::span<const Tensor> in;
   const Attributes& attributes;
-  /// For a kernel: memory of the size that Op::workspace said, aligned to 64, not initialised.
+  /// For a kernel: memory of the size that DeviceKernel::workspace said, aligned to 64, not
+  /// initialised.
   std::span<std::byte> workspace = {};
 
   /// The operator's arguments: call.args<SoftmaxArgs>().dim.
@@ -162,6 +163,21 @@ std::string_view name_of(Communicates kind);
 /// Computes a call into `out`: on the device of its operands, for that device's current stream. The
 /// results are fresh and contiguous; in-place operators find operand 0 there.
 using Kernel = void (*)(const Call& call, std::span<Tensor> out);
+/// The bytes that a kernel needs for intermediate values, from the shapes of operands and results
+/// (of any device); 0: none in this call.
+using WorkspaceBytes = std::size_t (*)(const Call& call, std::span<const Tensor> out);
+
+/// How a kind of device computes an operator.
+struct DeviceKernel {
+  Kernel run = nullptr;  // null: it has no kernel
+  /// Null: it needs none in any call.
+  WorkspaceBytes workspace = nullptr;
+
+  inline explicit operator bool() const { return run != nullptr; }
+  inline std::size_t workspace_bytes(const Call& call, std::span<const Tensor> out) const {
+    return workspace == nullptr ? 0 : workspace(call, out);
+  }
+};
 
 /// A call of an operator on plain tensors that is right.
 struct OpExample {
@@ -190,10 +206,9 @@ struct Op {
   /// The kernel of devices whose plugin has none: it queues its work in their streams, and uses
   /// their memory by copies only.
   Kernel any_device = nullptr;
-  /// Bytes that a kernel needs for intermediate values, from the shapes of operands and results (of
-  /// any device) and the number of threads; 0: none in this call. Kernels have no other memory that
-  /// grows with their operands. Null: none in any call.
-  std::size_t (*workspace)(const Call& call, std::span<const Tensor> out) = nullptr;
+  /// The workspace of `cpu`, which the number of threads decides too. The CPU's kernels have no
+  /// other memory that grows with their operands. Ask kernel_of() for the one of a kind of device.
+  WorkspaceBytes workspace = nullptr;
   /// Code of each element, or of each row of the last dim: so neighbouring
   /// operators become one loop (see docs/graph.md, "Compiled kernels"). It has the bits of the
   /// kernel. Null: nothing in any call.
@@ -272,9 +287,9 @@ struct Op {
   std::vector<Parameter> parameters = {};
   int id = 0;
   ArgumentsType arguments_type = 0;
-  /// For each kind of device; null: none. Filled by register_op and register_kernels; read by
-  /// kernel_of.
-  std::array<Kernel, device_type_count> kernels = {};
+  /// For each kind of device but the CPU; null: none. Filled by register_op and register_kernels;
+  /// read by kernel_of.
+  std::array<const DeviceKernel*, device_type_count> kernels = {};
   /// How many of what each call must have, so that checking a call is a few comparisons.
   struct Counts {
     std::size_t single = 0;      // operands that are not lists
@@ -331,14 +346,34 @@ Attributes parse_arguments(const Op& op, std::string_view text);
 std::string print_arguments(const Op& op, const Attributes& attributes);
 /// The operator of this name. Errors: unknown; the nearest name is offered.
 const Op& find_op(std::string_view name);
-/// The operator's kernel on that kind of device; null: it has none.
-inline Kernel kernel_of(const Op& op, DeviceType type) {
-  return __atomic_load_n(&op.kernels[static_cast<std::size_t>(type)], __ATOMIC_ACQUIRE);
+/// The operator's kernel on that kind of device, if it has one.
+inline DeviceKernel kernel_of(const Op& op, DeviceType type) {
+  if (type == DeviceType::cpu) [[likely]] {
+    return {op.cpu, op.workspace};
+  }
+  const DeviceKernel* const kernel =
+      __atomic_load_n(&op.kernels[static_cast<std::size_t>(type)], __ATOMIC_ACQUIRE);
+  return kernel == nullptr ? DeviceKernel() : *kernel;
 }
 /// Gives all operators, also those that are registered later, their kernels on a kind of device:
-/// what `choose` returns for each, which must not call the registry; for null, Op::any_device.
-/// Operators that make views need none.
-void register_kernels(DeviceType type, Kernel (*choose)(const Op& op));
+/// what `choose` returns for each, which must not call the registry; where it has none,
+/// Op::any_device. Operators that make views need none.
+void register_kernels(DeviceType type, DeviceKernel (*choose)(const Op& op));
+/// The kind of device for which the calling thread plans: calls on the meta device book the
+/// workspaces of its kernels, and programs are planned with them. The CPU, where no scope says
+/// otherwise.
+DeviceType planned_device();
+/// Sets planned_device() of the calling thread within the scope.
+class PlannedDeviceScope {
+ public:
+  explicit PlannedDeviceScope(DeviceType type);
+  ~PlannedDeviceScope();
+  PlannedDeviceScope(const PlannedDeviceScope&) = delete;
+  PlannedDeviceScope& operator=(const PlannedDeviceScope&) = delete;
+
+ private:
+  DeviceType before_;
+};
 /// All operators by name.
 std::vector<const Op*> all_ops();
 

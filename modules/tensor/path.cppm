@@ -55,14 +55,15 @@ Tensors call_elsewhere(const Call& call, std::uint8_t keys);
 /// Calls the kernel with a workspace of this size, from the device's memory.
 void run_in_workspace(const Call& call, Device device, Kernel kernel, std::span<Tensor> out,
                       std::size_t bytes);
-/// Calls the kernel with the workspace that the operator declares.
-inline void run_kernel_of(const Call& call, Device device, Kernel kernel, std::span<Tensor> out) {
-  if (call.op.workspace != nullptr) {
-    if (const std::size_t bytes = call.op.workspace(call, out); bytes > 0) {
-      return run_in_workspace(call, device, kernel, out, bytes);
+/// Calls the kernel with the workspace that it needs.
+inline void run_kernel_of(const Call& call, Device device, const DeviceKernel& kernel,
+                          std::span<Tensor> out) {
+  if (kernel.workspace != nullptr) {
+    if (const std::size_t bytes = kernel.workspace(call, out); bytes > 0) {
+      return run_in_workspace(call, device, kernel.run, out, bytes);
     }
   }
-  kernel(call, out);
+  kernel.run(call, out);
 }
 /// For a result whose type is only stored: errors if the operator computes it.
 void check_stored_result(const Op& op, DType dtype);

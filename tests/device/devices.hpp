@@ -17,4 +17,15 @@ inline Device adversary(int index = 0) {
   return find_device("adversary:" + std::to_string(index));
 }
 
+/// After a run that has failed: waits for what its ranks have left in the device's streams.
+inline void settle(Device device) {
+  for (int errors = 0; errors < 100; ++errors) {
+    try {
+      synchronize(device);
+      return;
+    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): of the run
+    }
+  }
+}
+
 }  // namespace tessera::testing

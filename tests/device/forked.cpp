@@ -75,8 +75,8 @@ TEST_CASE("a wait for a device ends when another rank is killed, and names that 
           std::this_thread::sleep_for(std::chrono::milliseconds(300));  // rank 0 waits by then
           std::raise(SIGKILL);
         }
-        const Tensor sum = ops::all_reduce(x, ReduceOp::sum, world.everyone());
         try {
+          const Tensor sum = ops::all_reduce(x, ReduceOp::sum, world.everyone());
           to_doubles(sum);  // the host waits for the device, which waits for rank 1
         } catch (const std::exception& error) {
           std::strncpy(told->data(), error.what(), told->size() - 1);

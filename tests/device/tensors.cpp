@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -56,6 +57,20 @@ const Op& uncomputed_in_place() {
             }
           },
       .in_place = true,
+  });
+  return op;
+}
+
+/// The size of the kernel's workspace: 64 bytes on the CPU; the adversary's kernel takes 4096.
+const Op& workspace_size() {
+  static const Op& op = register_op({
+      .schema = "own_workspace_size(x)",
+      .infer = [](const Call&, ResultShapes& out) { out.push_back({{}, DType::f32}); },
+      .cpu =
+          [](const Call& call, std::span<Tensor> out) {
+            out[0].data<float>()[0] = static_cast<float>(call.workspace.size());
+          },
+      .workspace = [](const Call&, std::span<const Tensor>) { return std::size_t{64}; },
   });
   return op;
 }
@@ -194,10 +209,42 @@ TEST_CASE("writes on a device move the version, so autograd sees them") {
   CHECK(gradients[0].storage().version() == 0);
 }
 
+TEST_CASE("a kernel gets the workspace that its device says, and plans count it") {
+  const Device device = adversary();
+  const Tensor x = full({2}, 1);
+  CHECK(call_one(workspace_size(), {x}).item() == 64);
+  CHECK(call_one(workspace_size(), {ops::to_device(x, device)}).item() == 4096);
+  const auto planned_on = [&](DeviceType type) {
+    const PlannedMemoryScope memory;
+    const PlannedDeviceScope kernels(type);
+    reset_memory_peaks();
+    const auto place = static_cast<std::size_t>(MemoryCategory::workspace);
+    const std::int64_t before = memory_statistics().bytes[place];
+    call_one(workspace_size(), {empty({2}, DType::f32, meta)});
+    return memory_statistics().peak[place] - before;
+  };
+  CHECK(planned_on(DeviceType::cpu) == 64);
+  CHECK(planned_on(device.type) == 4096);
+  CHECK(planned_device() == DeviceType::cpu);
+}
+
+TEST_CASE("ranks of a machine have the devices of their numbers, and no more ranks than devices") {
+  const DeviceType type = register_device_kind(
+      {.name = "few", .count = 2, .open = [](int) { return std::unique_ptr<DeviceDriver>(); }});
+  CHECK(device_for_rank(type, 0, 2) == Device{type, 0});
+  CHECK(device_for_rank(type, 1, 2) == Device{type, 1});
+  CHECK(
+      error_of([&] { device_for_rank(type, 0, 3); }) ==
+      "device 'few': there are more ranks than devices on this machine (expected at most 2 ranks, "
+      "got 3); start fewer ranks, or write 'few:0' for all to share one device");
+  CHECK(device_for_rank(adversary().type, 65, 70) == adversary(1));  // it says that they may share
+  CHECK(device_for_rank(DeviceType::cpu, 3, 8) == cpu);
+}
+
 TEST_CASE("a missing kernel is an error that names the operator and the device") {
   const Tensor x = full({2}, 1, DType::f32, adversary());
-  CHECK(kernel_of(uncomputed(), DeviceType::cpu) == add_one);
-  CHECK(kernel_of(uncomputed(), x.device().type) == nullptr);
+  CHECK(kernel_of(uncomputed(), DeviceType::cpu).run == add_one);
+  CHECK_FALSE(kernel_of(uncomputed(), x.device().type));
   CHECK(
       error_of([&] { call_one(uncomputed(), {x}); }) ==
       "no_kernel_add_one: the operator has no kernel on adversary:0; use others, copy the operands "

@@ -38,6 +38,8 @@ schedule = "constant"
 )";
 
 const std::string kOnDevice = "--plugin " ADVERSARY " train.device=adversary";
+/// With collectives of its own.
+const std::string kConnected = "--plugin " ADVERSARY_CONNECTED " train.device=adversary";
 
 }  // namespace
 
@@ -55,11 +57,15 @@ TEST_CASE("a run on a device has the CPU's bits, in each layout", "[device]") {
           train(folder, "device", kConfig, where, overrides + " " + kOnDevice);
       CHECK(on_cpu.size() == 6);
       CHECK(same_bits(on_device, on_cpu));
+      CHECK(same_bits(train(folder, "connected", kConfig, where, overrides + " " + kConnected),
+                      on_cpu));
       for (const std::string executor : {"planned", "interpreter"}) {
-        CHECK(same_bits(
-            train(folder, "captured", kConfig, where,
-                  overrides + " graph.capture=true graph.executor=" + executor + " " + kOnDevice),
-            on_cpu));
+        for (const std::string& device : {kOnDevice, kConnected}) {
+          CHECK(same_bits(
+              train(folder, "captured", kConfig, where,
+                    overrides + " graph.capture=true graph.executor=" + executor + " " + device),
+              on_cpu));
+        }
       }
     }
   }

@@ -352,6 +352,30 @@ TEST_CASE("planned steps on a device have one block in its memory") {
   }
 }
 
+TEST_CASE("planned steps on a device have the workspaces of its kernels") {
+  const Op& op = register_op({
+      .schema =
+          "own_workspace_of_step(x)",  // the adversary's kernel of such a name takes 4096 bytes
+      .infer = [](const Call&, ResultShapes& out) { out.push_back({{}, DType::f32}); },
+      .cpu =
+          [](const Call& call, std::span<Tensor> out) {
+            out[0].data<float>()[0] = static_cast<float>(call.workspace.size());
+          },
+      .workspace = [](const Call&, std::span<const Tensor>) { return std::size_t{64}; },
+  });
+  const Tensor x = random({16});
+  const Program program = program_of_step(x, [&] { return ops::neg(call_one(op, {x})); });
+  const Device device = testing::adversary();
+  Planned on_cpu(program);
+  Planned there(program);
+  CHECK(run(on_cpu, x) == std::vector<double>{-64});
+  CHECK(run(there, ops::to_device(x, device)) == std::vector<double>{-4096});
+  CHECK(there.memory()->block_bytes >= on_cpu.memory()->block_bytes + 4096 - 64);
+  const std::int64_t bytes = planned_bytes(program);
+  const PlannedDeviceScope kernels(device.type);
+  CHECK(planned_bytes(program) >= bytes + 4096 - 64);
+}
+
 TEST_CASE("where a device lacks a kernel, steps are the interpreter's") {
   const Op& op = register_op(
       {.schema = "no_kernel_twice(x)",  // the adversary has none for such names

@@ -169,7 +169,8 @@ Json bench_collectives(const BenchArguments&) {
 
 /// The median seconds of a step, after `before` steps.
 double median_step(const Run& run, int before) {
-  Trainer trainer(run, device_of(run.config, current_rank()));
+  const collective::World& world = collective::World::current();
+  Trainer trainer(run, device_of(run.config, world.number_here(), world.ranks_here()));
   for (int i = 0; i < before; ++i) {
     trainer.step();
   }

@@ -193,7 +193,8 @@ std::vector<Key> train_keys() {
        from(0, 65536)},
       {"train.device", field<s, &T::device>,
        "The device that each rank computes on: `cpu`, or the name of a device plugin. `NAME` gives "
-       "rank r device r of the plugin (modulo their number), `NAME:2` gives every rank device 2."},
+       "each rank of a machine the device of its number there, `NAME:2` gives every rank device "
+       "2."},
   };
 }
 

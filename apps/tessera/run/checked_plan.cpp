@@ -156,7 +156,8 @@ std::string memory_text(const MemoryStatistics& memory) {
 }
 
 CheckedPlan check_plan(const Run& run) {
-  device_of(run.config, 0);  // its plugin is loaded before the ranks start
+  // Its plugin is loaded before the ranks start.
+  const PlannedDeviceScope kernels(device_of(run.config, 0, 1).type);
   StepSetup setup = setup_of(run);
   if (setup.by_mode && !setup.one_rank) {
     setup.one_rank = capture_one_rank(run);

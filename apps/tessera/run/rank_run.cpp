@@ -99,7 +99,8 @@ class RankRun {
     const DeviceMesh mesh = make_mesh(run.config);
     set_configured_links(run.config, mesh);
     measure_links(run.config, mesh, world);
-    device_ = device_of(run.config, world.rank());
+    device_ = device_of(run.config, world.number_here(), world.ranks_here());
+    planned_device_.emplace(device_.type);
     trainer_ = std::make_unique<Trainer>(run, device_);
     if (start.checkpoint) {
       trainer_->resume(*start.checkpoint);
@@ -243,6 +244,7 @@ class RankRun {
   double step_flops_;
   collective::World& world_;
   Device device_ = cpu;
+  std::optional<PlannedDeviceScope> planned_device_;
   std::unique_ptr<Trainer> trainer_;
   std::optional<RunCheckpoints> checkpoints_;
   std::unique_ptr<MetricsWriter> metrics_;

@@ -48,12 +48,12 @@ DeviceMesh make_mesh(const Config& config) {
   return DeviceMesh::make(config.mesh.axes, Dims(config.mesh.shape));
 }
 
-Device device_of(const Config& config, int rank) {
+Device device_of(const Config& config, int number, int ranks) {
   const std::string& name = config.train.device;
   try {
     Device device = find_device(name);
     if (name.find(':') == std::string::npos) {
-      device.index = static_cast<std::int8_t>(rank % device_count(device.type));
+      device = device_for_rank(device.type, number, ranks);
     }
     if (device == meta) {
       fail_input("device 'meta': it has no memory and runs nothing; use a device that does");

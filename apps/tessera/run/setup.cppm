@@ -24,8 +24,9 @@ std::shared_ptr<nn::LanguageModel> make_model(
 /// The config's mesh; one axis "rank" of size 1 where it has none.
 DeviceMesh make_mesh(const Config& config);
 
-/// The device of a rank. Errors (input): there is no such device.
-Device device_of(const Config& config, int rank);
+/// The device of the rank with this number among the ranks of its machine. Errors (input): there is
+/// no such device; there are more ranks than devices.
+Device device_of(const Config& config, int number, int ranks);
 std::vector<parallel::StyleEntry> style_entries(const Config& config);
 
 /// Errors (input), with the place in the config: no such optimizer, options that it does not have,

@@ -71,6 +71,7 @@ Trial try_placed(const Run& run, Trainer& trainer) {
 }
 
 Trial try_steps(const Run& run, StepSetup setup) {
+  const PlannedDeviceScope kernels(device_of(run.config, 0, 1).type);
   ops::set_threads(threads_of_rank(run.config));  // the workspace of kernels depends on them
   if (setup.by_mode) {
     setup.execution.executor = "interpreter";  // modes see its calls

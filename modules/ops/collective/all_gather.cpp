@@ -44,17 +44,18 @@ std::unique_ptr<IssuedCollective> start_all_gather(const Call& call, const Tenso
   const Tensor shard = contiguous_operand(call.in[0]);
   if (in_rank_order(whole.shape(), dim, args.group)) {
     return std::make_unique<IssuedCollective>(
-        group.all_gather_async(shard.raw_data(), whole.raw_data(), shard.numel(), shard.dtype()),
+        group.all_gather_async(data_of(shard), data_of(whole), shard.numel(), shard.dtype()),
         std::vector{shard});
   }
   const bool direct = is_outermost(whole.shape(), dim);
-  const Parts parts{whole.shape(), dim, direct ? Tensor() : empty({whole.numel()}, whole.dtype()),
+  const Parts parts{whole.shape(), dim,
+                    direct ? Tensor() : empty({whole.numel()}, whole.dtype(), whole.device()),
                     args.group};
   const Tensor& memory = direct ? whole : parts.memory;
   // Peers may read a segment's source after wait(), if they can reach it: this copy they cannot.
-  const Tensor own = empty(shard.shape(), shard.dtype());
+  const Tensor own = empty(shard.shape(), shard.dtype(), shard.device());
   copy_into(own, shard);
-  const Segment segment{own.raw_data(), memory.raw_data(), parts.chunk(), whole.numel()};
+  const Segment segment{data_of(own), data_of(memory), parts.chunk(), whole.numel()};
   Work work = group.all_gather_async(std::span(&segment, 1), shard.dtype());
   return std::make_unique<IssuedCollective>(
       std::move(work), std::vector{own}, [parts](const Tensor& result) {
@@ -70,7 +71,7 @@ void all_gather_cpu(const Call& call, std::span<Tensor> out) {
   if (shard.is_contiguous() &&
       in_rank_order(out[0].shape(), checked_dim(call, args.dim), args.group)) {
     // Without what a collective in progress needs.
-    args.group.communicator().all_gather(shard.raw_data(), out[0].raw_data(), shard.numel(),
+    args.group.communicator().all_gather(data_of(shard), data_of(out[0]), shard.numel(),
                                          shard.dtype());
     return;
   }

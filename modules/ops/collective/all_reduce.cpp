@@ -35,7 +35,7 @@ std::unique_ptr<IssuedCollective> start_all_reduce(const Call& call, const Tenso
     return std::make_unique<IssuedCollective>();
   }
   return std::make_unique<IssuedCollective>(
-      args.group.communicator().all_reduce_async(x.raw_data(), out.raw_data(), x.numel(), x.dtype(),
+      args.group.communicator().all_reduce_async(data_of(x), data_of(out), x.numel(), x.dtype(),
                                                  args.op),
       std::vector{x});
 }
@@ -44,7 +44,7 @@ void all_reduce_cpu(const Call& call, std::span<Tensor> out) {
   const Tensor& x = call.in[0];
   if (x.is_contiguous() && x.numel() > 0) {
     const auto args = call.args<AllReduceArgs>();
-    args.group.communicator().all_reduce(x.raw_data(), out[0].raw_data(), x.numel(), x.dtype(),
+    args.group.communicator().all_reduce(data_of(x), data_of(out[0]), x.numel(), x.dtype(),
                                          args.op);
     return;
   }
@@ -102,7 +102,7 @@ std::unique_ptr<IssuedCollective> start_coalesced(const Call& call, const Tensor
     if (!x.is_contiguous() || x.dtype() != call.in[0].dtype()) {
       refuse(call, {.wrong = "the tensors are not contiguous tensors of one type"});
     }
-    void* const data = x.numel() > 0 ? x.raw_data() : nullptr;
+    void* const data = x.numel() > 0 ? data_of(x) : nullptr;
     segments.push_back({data, data, 0, x.numel()});
     if (&x.storage() != &first.storage()) {
       kept.push_back(x);

@@ -55,7 +55,8 @@ struct Boxes {
       tensors.push_back(narrowed_operand(whole, dim, range.begin, range.length));
       counts.push_back(tensors.back().numel());
     }
-    packed = empty({std::accumulate(counts.begin(), counts.end(), std::int64_t{0})}, whole.dtype());
+    packed = empty({std::accumulate(counts.begin(), counts.end(), std::int64_t{0})}, whole.dtype(),
+                   whole.device());
   }
   /// Box `rank` within `packed`.
   Tensor at(std::size_t rank) const { return at(rank, tensors[rank].shape()); }
@@ -78,9 +79,8 @@ std::unique_ptr<IssuedCollective> start_all_to_all(const Call& call, const Tenso
   for (std::size_t rank = 0; rank < sent.tensors.size(); ++rank) {
     copy_into(sent.at(rank), sent.tensors[rank]);
   }
-  Work work = args.group.communicator().all_to_all_async(sent.packed.raw_data(), sent.counts,
-                                                         received.packed.raw_data(),
-                                                         received.counts, out.dtype());
+  Work work = args.group.communicator().all_to_all_async(
+      data_of(sent.packed), sent.counts, data_of(received.packed), received.counts, out.dtype());
   received.tensors.clear();  // views of the result
   return std::make_unique<IssuedCollective>(
       std::move(work), std::vector{sent.packed},

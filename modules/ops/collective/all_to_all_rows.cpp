@@ -11,6 +11,7 @@ module;
 module tessera.ops;
 
 import tessera.base;
+import tessera.device;
 import tessera.tensor;
 import tessera.collective;
 import :kernel_call;
@@ -47,7 +48,8 @@ class Blocks {
  public:
   /// Errors: there is no room for them in `rows` rows.
   Blocks(const Call& call, std::size_t operand, std::int64_t rows) {
-    const Tensor counts = contiguous_operand(call.in[operand]);
+    // Of a device: the host waits for them, as it has to know what it exchanges.
+    const Tensor counts = contiguous_operand(on_host(call.in[operand]));
     ranks_ = static_cast<std::size_t>(counts.shape()[0]);
     groups_ = static_cast<std::size_t>(counts.shape()[1]);
     const auto* const values = pointer<const std::int64_t>(counts);
@@ -100,17 +102,32 @@ class Blocks {
   std::int64_t used_ = 0;
 };
 
-/// The bytes of rows, wherever they are.
+/// The bytes of rows, in the memory of the host or of a device.
 struct Rows {
   std::byte* data;
   std::size_t bytes;  // of one
+  Device device;
 
   Rows(const Tensor& x, std::int64_t width)
-      : data(pointer<std::byte>(x)), bytes(static_cast<std::size_t>(width) * size_of(x.dtype())) {}
+      : data(static_cast<std::byte*>(data_of(x))),
+        bytes(static_cast<std::size_t>(width) * size_of(x.dtype())),
+        device(x.device()) {}
   std::byte* at(std::int64_t row) const { return data + static_cast<std::size_t>(row) * bytes; }
   void copy(std::int64_t to, const Rows& from, std::int64_t first, std::int64_t count) const {
-    if (count > 0 && bytes > 0) {
-      std::memcpy(at(to), from.at(first), static_cast<std::size_t>(count) * bytes);
+    const std::size_t size = static_cast<std::size_t>(count) * bytes;
+    if (size > 0 && device == cpu) {
+      std::memcpy(at(to), from.at(first), size);
+    } else if (size > 0) {
+      current_stream(device).copy(at(to), from.at(first), size, CopyKind::on_device);
+    }
+  }
+  void clear(std::int64_t first, std::int64_t count) const {
+    const std::size_t size = static_cast<std::size_t>(count) * bytes;
+    if (size > 0 && device == cpu) {
+      std::memset(at(first), 0, size);
+    } else if (size > 0) {
+      const std::byte zero{0};
+      current_stream(device).fill(at(first), &zero, 1, static_cast<std::int64_t>(size));
     }
   }
 };
@@ -125,15 +142,15 @@ void cpu(const Call& call, std::span<Tensor> out) {
   Tensor from = x;
   Tensor into = out[0];
   if (!args.to_groups && !sent.one_order()) {
-    from = empty({sent.used() * width}, x.dtype());
+    from = empty({sent.used() * width}, x.dtype(), x.device());
     sent.for_each([&, packed = Rows(from, width), rows = Rows(x, width)](
                       std::int64_t by_rank, std::int64_t by_group, std::int64_t count) {
       packed.copy(by_rank, rows, by_group, count);
     });
   } else if (args.to_groups && !received.one_order()) {
-    into = empty({received.used() * width}, x.dtype());
+    into = empty({received.used() * width}, x.dtype(), x.device());
   }
-  args.group.communicator().all_to_all(from.raw_data(), sent.per_rank(width), into.raw_data(),
+  args.group.communicator().all_to_all(data_of(from), sent.per_rank(width), data_of(into),
                                        received.per_rank(width), x.dtype());
   const Rows result(out[0], width);
   if (!into.same_as(out[0])) {
@@ -142,10 +159,7 @@ void cpu(const Call& call, std::span<Tensor> out) {
       result.copy(by_group, packed, by_rank, count);
     });
   }
-  const std::int64_t unused = args.rows - received.used();
-  if (unused > 0 && result.bytes > 0) {
-    std::memset(result.at(received.used()), 0, static_cast<std::size_t>(unused) * result.bytes);
-  }
+  result.clear(received.used(), args.rows - received.used());
 }
 
 void backward(const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out);

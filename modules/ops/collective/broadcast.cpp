@@ -38,7 +38,7 @@ void broadcast_cpu(const Call& call, std::span<Tensor> out) {
   if (me == root) {
     copy_into(out[0], call.in[0]);
   }
-  group.communicator().broadcast(out[0].raw_data(), out[0].numel(), out[0].dtype(), root);
+  group.communicator().broadcast(data_of(out[0]), out[0].numel(), out[0].dtype(), root);
 }
 
 const Op& broadcast_op = register_op<BroadcastArgs>({

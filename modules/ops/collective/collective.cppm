@@ -25,8 +25,8 @@ struct GroupArgument {
   inline int size() const { return static_cast<int>(group->ranks.size()); }
   /// The calling rank's position. Error: it is not in the group.
   int rank() const;
-  /// Within a call that runs in a stream: that of stream_communicator(). Error: the current world
-  /// does not have these ranks.
+  /// Within a call that runs in a stream: that of stream_communicator(), or the one of the device
+  /// whose tensors the call has. Error: the current world does not have these ranks.
   collective::Communicator& communicator() const;
   /// The communicator that only the streams use that it has.
   collective::Communicator& stream_communicator() const;
@@ -136,10 +136,16 @@ class IssuedCollective final : public PendingCollective {
   collective::Work work_;  // the last member: its destructor waits before the others are destroyed
 };
 
-// A collective in a stream: the operands of the call travel to the host's memory, the CPU's kernel
-// runs on a thread of the stream, and the results travel back, all in the order of the group's own
-// stream, which is ordered with the current one by events. The host does not wait. On the CPU
-// nothing travels: the kernel runs on another thread, on the tensors themselves.
+// A collective in a stream, which is the group's own and is ordered with the current one by events.
+// Where the group has a communicator of the device, the CPU's kernel of the operator only queues
+// work there: it sees tensors of the device, data_of() is their memory, copies are the device's,
+// and GroupArgument::communicator() is the device's. Otherwise the operands travel to the host's
+// memory, the CPU's kernel runs on a thread of the stream, and the results travel back. The host
+// does not wait. On the CPU nothing travels: the kernel runs on another thread, on the tensors
+// themselves.
+
+/// The memory of a tensor, as the communicator of its device takes it.
+inline void* data_of(const Tensor& x) { return is_on_host(x) ? x.raw_data() : x.device_address(); }
 
 /// Whether an in-place operator also reads what it writes.
 enum class Written : std::uint8_t { and_read, only };

@@ -19,7 +19,9 @@ inline collective::Segment named(std::int64_t identity) {
 /// a list but its first tensor.
 inline void bump_further_versions(std::span<const Tensor> written) {
   for (std::size_t i = 1; i < written.size(); ++i) {
-    written[i].storage().bump_version();
+    if (written[i].device() == cpu) {  // of others it moves all
+      written[i].storage().bump_version();
+    }
   }
 }
 

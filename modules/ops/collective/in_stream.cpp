@@ -28,6 +28,8 @@ namespace tessera::ops {
 namespace {
 
 thread_local bool within_stream = false;
+/// The communicator of the device for which the thread queues the work of a collective.
+thread_local collective::Communicator* of_device = nullptr;
 
 /// Within it the stream's thread makes a call of the rank that has queued it.
 class InStream {
@@ -52,8 +54,25 @@ class InStream {
   std::optional<collective::ObserverScope> observing_;
 };
 
+/// Completes what a kernel has only issued.
+void complete_issued(std::span<Tensor> out) {
+  for (const Tensor& x : out) {
+    const std::unique_ptr<PendingWork> pending = x.storage().take_pending();
+    if (auto* const issued = dynamic_cast<PendingCollective*>(pending.get())) {
+      issued->complete(x);
+    }
+  }
+}
+
+/// What a call in a stream tells the observers of the thread that has queued it.
+struct Observed {
+  const bool observed = collective::is_observed();
+  const std::int64_t queued = observed ? collective::steady_nanoseconds() : 0;
+  std::vector<collective::StreamedActivity> record = {};  // complete after the call's event
+};
+
 /// A call that waits in a stream: its operands and results as the CPU's kernel sees them.
-struct QueuedCall {
+struct QueuedCall : Observed {
   const Op& op;
   Attributes attributes;
   collective::RankContext rank = {};
@@ -61,9 +80,6 @@ struct QueuedCall {
   std::vector<Tensor> out = {};
   /// Written in the stream, read after its event.
   std::shared_ptr<std::exception_ptr> error = std::make_shared<std::exception_ptr>();
-  const bool observed = collective::is_observed();
-  const std::int64_t queued = observed ? collective::steady_nanoseconds() : 0;
-  std::vector<collective::StreamedActivity> record = {};  // likewise
 
   QueuedCall(const Op& of, const Attributes& arguments) : op(of), attributes(arguments) {}
 
@@ -83,12 +99,7 @@ struct QueuedCall {
  private:
   void execute() {
     op.cpu({op, in, attributes}, out);
-    for (const Tensor& x : out) {  // what the kernel has only issued
-      const std::unique_ptr<PendingWork> pending = x.storage().take_pending();
-      if (auto* const issued = dynamic_cast<PendingCollective*>(pending.get())) {
-        issued->complete(x);
-      }
-    }
+    complete_issued(out);
   }
 
   /// Stops the other ranks, which wait for this one, before anybody waits for the stream.
@@ -107,12 +118,12 @@ struct QueuedCall {
 
 /// Calls on devices that the thread has queued under an observer, for which it does not wait.
 struct Unreported {
-  std::shared_ptr<QueuedCall> call;
+  std::shared_ptr<const Observed> call;
   Event done;
 };
 thread_local std::vector<Unreported> unreported;
 
-void report(const QueuedCall& call, std::int64_t waited_from, std::int64_t waited_until) {
+void report(const Observed& call, std::int64_t waited_from, std::int64_t waited_until) {
   for (collective::StreamedActivity activity : call.record) {
     activity.queued = call.queued;
     activity.waited_from = waited_from;
@@ -247,10 +258,82 @@ bool is_written(const Call& call, std::size_t operand) {
   return call.op.in_place && call.op.writes(call.op.place_of(operand, call.in.size()).operand);
 }
 
+/// A collective whose data a device moves.
+class DeviceCollective final : public PendingCollective {
+ public:
+  explicit DeviceCollective(Stream stream)
+      : stream_(std::move(stream)), done_(record_event(stream_)) {}
+  void complete(const Tensor&) override { current_stream(stream_.device()).wait(done_); }
+  bool done() override { return done_.reached(); }
+  const Event& event() const { return done_; }
+
+ private:
+  Stream stream_;
+  Event done_;
+};
+
+/// Within it the thread queues the work of a collective in the communicator's stream.
+class OnDevice {
+ public:
+  OnDevice(collective::Communicator& communicator, const Stream& stream)
+      : before_(std::exchange(of_device, &communicator)), scope_(stream) {}
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+  ~OnDevice() { of_device = before_; }
+
+ private:
+  collective::Communicator* before_;
+  StreamScope scope_;
+  NoGrad constant_;
+};
+
+/// The CPU's kernel queues the call's work: see collective.cppm.
+std::unique_ptr<DeviceCollective> queue_on_device(const Call& call, std::span<Tensor> out,
+                                                  collective::Communicator& communicator) {
+  const Device device = out[0].device();
+  const Stream stream = communicator.stream(device);
+  stream.wait(record_event(current_stream(device)));
+  for (const std::span<const Tensor> tensors : {call.in, std::span<const Tensor>(out)}) {
+    for (const Tensor& x : tensors) {
+      if (x) {
+        x.storage().used_on(stream);
+      }
+    }
+  }
+  const auto run = [&] {
+    const OnDevice scope(communicator, stream);
+    call.op.cpu({call.op, call.in, call.attributes}, out);
+    complete_issued(out);
+  };
+  if (!collective::is_observed()) {
+    run();
+    return std::make_unique<DeviceCollective>(stream);
+  }
+  const auto told = std::make_shared<Observed>();
+  collective::StreamRecord record;
+  const auto began = std::make_shared<std::int64_t>(0);
+  stream.launch([began] { *began = collective::steady_nanoseconds(); });
+  {
+    const collective::LoneObserverScope alone(record);
+    run();
+  }
+  told->record = record.calls();
+  stream.launch([began, told] {
+    for (collective::StreamedActivity& activity : told->record) {
+      activity.began = *began;
+      activity.ended = collective::steady_nanoseconds();
+    }
+  });
+  auto queued = std::make_unique<DeviceCollective>(stream);
+  report_streams();
+  unreported.push_back({told, queued->event()});
+  return queued;
+}
+
 /// `carrier`: the storage that will hold the result of this function, and is not kept by it.
-std::unique_ptr<QueuedCollective> queue(const Call& call, std::span<Tensor> out,
-                                        const GroupArgument& group, Written written,
-                                        const Storage* carrier) {
+std::unique_ptr<QueuedCollective> queue_on_host(const Call& call, std::span<Tensor> out,
+                                                const GroupArgument& group, Written written,
+                                                const Storage* carrier) {
   const Device device = out[0].device();
   const Stream stream = group.stream_communicator().stream(device);
   if (!(device == cpu)) {
@@ -300,6 +383,19 @@ std::unique_ptr<QueuedCollective> queue(const Call& call, std::span<Tensor> out,
                                             std::move(sources), group, stream);
 }
 
+std::unique_ptr<PendingCollective> queue(const Call& call, std::span<Tensor> out,
+                                         const GroupArgument& group, Written written,
+                                         const Storage* carrier) {
+  collective::Communicator* const communicator =
+      group.group == nullptr ? nullptr
+                             : collective::World::current().communicator_on(
+                                   out[0].device(), group.group->ranks, group.group->name);
+  if (communicator != nullptr) {
+    return queue_on_device(call, out, *communicator);
+  }
+  return queue_on_host(call, out, group, written, carrier);
+}
+
 }  // namespace
 
 void report_streams() {
@@ -312,7 +408,9 @@ void report_streams() {
   });
 }
 
-bool in_background() { return !within_stream && collective::World::current().background(); }
+bool in_background() {
+  return !within_stream && of_device == nullptr && collective::World::current().background();
+}
 
 void communicate_in_stream(const Call& call, std::span<Tensor> out, GroupArgument group) {
   queue(call, out, group, Written::and_read, nullptr)->complete(out[0]);
@@ -331,6 +429,9 @@ collective::Communicator& GroupArgument::stream_communicator() const {
 
 collective::Communicator& GroupArgument::communicator() const {
   check_given(*this);
+  if (of_device != nullptr) {
+    return *of_device;
+  }
   return collective::World::current().communicator(
       group->ranks, within_stream ? group->stream_name : group->name);
 }

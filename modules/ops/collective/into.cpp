@@ -96,9 +96,8 @@ std::unique_ptr<IssuedCollective> start_all_gather_into(const Call& call, const 
   for (std::size_t i = 0; i < wholes.size(); ++i) {
     check_pair(call, wholes[i], shards[i], group);
     const auto unit = one_type ? 1 : static_cast<std::int64_t>(size_of(wholes[i].dtype()));
-    segments.push_back({shards[i].numel() > 0 ? shards[i].raw_data() : nullptr,
-                        wholes[i].raw_data(), chunk_of_whole(wholes[i], group) * unit,
-                        wholes[i].numel() * unit});
+    segments.push_back({shards[i].numel() > 0 ? data_of(shards[i]) : nullptr, data_of(wholes[i]),
+                        chunk_of_whole(wholes[i], group) * unit, wholes[i].numel() * unit});
   }
   segments.push_back(named(identity));
   return std::make_unique<IssuedCollective>(
@@ -128,8 +127,8 @@ std::unique_ptr<IssuedCollective> start_reduce_scatter_into(const Call& call, co
   segments.reserve(wholes.size() + 1);
   for (std::size_t i = 0; i < wholes.size(); ++i) {
     check_pair(call, wholes[i], shards[i], group);
-    segments.push_back({wholes[i].raw_data(), shards[i].raw_data(),
-                        chunk_of_whole(wholes[i], group), wholes[i].numel()});
+    segments.push_back({data_of(wholes[i]), data_of(shards[i]), chunk_of_whole(wholes[i], group),
+                        wholes[i].numel()});
     if (&shards[i].storage() != &first.storage()) {
       kept.push_back(shards[i]);
     }

@@ -44,16 +44,15 @@ std::unique_ptr<IssuedCollective> start_reduce_scatter(const Call& call, const T
   if (in_rank_order(x.shape(), dim, args.group)) {
     const Tensor source = contiguous_operand(x);
     return std::make_unique<IssuedCollective>(
-        group.reduce_scatter_async(source.raw_data(), out.raw_data(), out.numel(), x.dtype(),
-                                   args.op),
+        group.reduce_scatter_async(data_of(source), data_of(out), out.numel(), x.dtype(), args.op),
         std::vector{source});
   }
   // A copy in either case: see all_gather.
-  const Parts parts{x.shape(), dim, empty({x.numel()}, x.dtype()), args.group};
+  const Parts parts{x.shape(), dim, empty({x.numel()}, x.dtype(), x.device()), args.group};
   for (int rank = 0; rank < args.group.size(); ++rank) {
     copy_into(parts.at(rank), parts.of(x, rank));
   }
-  const Segment segment{parts.memory.raw_data(), out.raw_data(), parts.chunk(), x.numel()};
+  const Segment segment{data_of(parts.memory), data_of(out), parts.chunk(), x.numel()};
   ReduceSegmentsOptions options;
   options.reduce = args.op;
   return std::make_unique<IssuedCollective>(
@@ -65,8 +64,8 @@ void reduce_scatter_cpu(const Call& call, std::span<Tensor> out) {
   const auto args = call.args<ReduceScatterArgs>();
   const Tensor& x = call.in[0];
   if (x.is_contiguous() && in_rank_order(x.shape(), checked_dim(call, args.dim), args.group)) {
-    args.group.communicator().reduce_scatter(x.raw_data(), out[0].raw_data(), out[0].numel(),
-                                             x.dtype(), args.op);
+    args.group.communicator().reduce_scatter(data_of(x), data_of(out[0]), out[0].numel(), x.dtype(),
+                                             args.op);
     return;
   }
   start_reduce_scatter(call, out[0])->complete(out[0]);

@@ -27,7 +27,7 @@ void cpu(const Call& call, std::span<Tensor> out) {
   const auto args = call.args<ShiftArgs>();
   const Tensor x = contiguous_operand(call.in[0]);
   if (x.numel() != 0) {
-    args.group.communicator().shift(x.raw_data(), out[0].raw_data(), x.numel(), x.dtype(),
+    args.group.communicator().shift(data_of(x), data_of(out[0]), x.numel(), x.dtype(),
                                     static_cast<int>(args.by % args.group.size()));
   }
 }

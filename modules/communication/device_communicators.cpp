@@ -1,0 +1,184 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+module tessera.communication;
+
+import tessera.base;
+import tessera.plugin;
+import tessera.device;
+import tessera.calls;
+import tessera.ranks;
+import :communicator;
+import :device_communicators;
+import :device_group;
+import :device_mover;
+import :engine;
+import :group_view;
+import :state;
+import :work;
+import :world;
+
+namespace tessera::collective {
+namespace {
+
+std::optional<CollectivesOffer> offer_for(const std::string& kind) {
+  const std::vector<std::string> names = plugin::host().names(CollectivesPlugin::plugin_kind.name);
+  if (std::ranges::find(names, kind) == names.end()) {
+    return std::nullopt;
+  }
+  CollectivesOffer offer = plugin::host().find<CollectivesPlugin>(kind)();
+  if (!offer.make_id || !offer.join) {
+    fail({.thing = fmt::format("collectives '{}'", kind),
+          .wrong = "its plugin offers no groups",
+          .advice = "set CollectivesOffer::make_id and join"});
+  }
+  return offer;
+}
+
+/// The bytes that member 0 has made, on all members.
+std::vector<std::byte> shared_id(Communicator& host, const CollectivesOffer& offer) {
+  std::vector<std::byte> id;
+  if (host.rank() == 0) {
+    id = offer.make_id();
+  }
+  auto bytes = static_cast<std::int64_t>(id.size());
+  host.broadcast(&bytes, 1, DType::i64, 0);
+  id.resize(static_cast<std::size_t>(bytes));
+  if (bytes > 0) {
+    host.broadcast(id.data(), bytes, DType::u8, 0);
+  }
+  return id;
+}
+
+}  // namespace
+
+struct DeviceCommunicators::Entry {
+  Device device;
+  std::vector<int> ranks;
+  std::string name;
+  std::uint8_t offered = 0;         // by this rank
+  std::vector<std::uint8_t> all{};  // by each member
+  Work agreement{};                 // of a rank that offers nothing, and does not wait
+  Communicator* communicator = nullptr;
+};
+
+DeviceCommunicators::DeviceCommunicators(WorldState& state) : state_(state) {}
+DeviceCommunicators::~DeviceCommunicators() = default;
+
+Communicator* DeviceCommunicators::find(Device device, std::span<const int> ranks,
+                                        std::string_view name) {
+  if (device == cpu || state_.transport == Transport::fake) {
+    return nullptr;
+  }
+  const std::lock_guard guard(mutex_);
+  const auto known = std::ranges::find_if(entries_, [&](const auto& entry) {
+    return entry->device.type == device.type && std::ranges::equal(entry->ranks, ranks) &&
+           entry->name == name;
+  });
+  if (known == entries_.end()) {
+    auto made = std::make_unique<Entry>(
+        Entry{.device = device, .ranks = {ranks.begin(), ranks.end()}, .name = std::string(name)});
+    agree(*made, device_type_names()[static_cast<std::size_t>(device.type) + 1]);
+    return entries_.emplace_back(std::move(made))->communicator;
+  }
+  const Entry& entry = **known;
+  if (entry.communicator != nullptr && !(entry.device == device)) {
+    fail({.thing = "collective",
+          .wrong = fmt::format("this rank uses {} in a group in which it has used {}",
+                               to_string(device), to_string(entry.device)),
+          .advice = "use one device of a kind in a group, or a communicator of another name"});
+  }
+  return entry.communicator;
+}
+
+void DeviceCommunicators::agree(Entry& entry, const std::string& kind) {
+  const std::optional<CollectivesOffer> offer = offer_for(kind);
+  Communicator& host = state_.communicator(entry.ranks, fmt::format("{} on {}", entry.name, kind));
+  entry.offered = offer ? 1 : 0;
+  entry.all.resize(entry.ranks.size());
+  if (!offer) {
+    // Others may have a plugin: they wait for this answer, and this rank for nobody.
+    entry.agreement = host.all_gather_async(&entry.offered, entry.all.data(), 1, DType::u8);
+    return;
+  }
+  host.all_gather(&entry.offered, entry.all.data(), 1, DType::u8);
+  const auto without = std::ranges::find(entry.all, std::uint8_t{0});
+  if (without != entry.all.end()) {
+    state_.fail_published(
+        fmt::format("collectives of '{}': rank {} has no plugin for them, while rank {} has one; "
+                    "install it for all ranks, or for none",
+                    kind, entry.ranks[static_cast<std::size_t>(without - entry.all.begin())],
+                    state_.rank),
+        ErrorKind::input);
+  }
+  const std::vector<std::byte> id = shared_id(host, *offer);
+  const std::shared_ptr<DeviceWait> watch = state_.watch_device_wait();
+  std::unique_ptr<DeviceGroup> group = offer->join({.device = entry.device,
+                                                    .rank = host.rank(),
+                                                    .size = host.size(),
+                                                    .id = id,
+                                                    .check = [watch] { watch->look(); }});
+  if (group == nullptr) {
+    fail({.thing = fmt::format("collectives '{}'", kind), .wrong = "join() returned no group"});
+  }
+  auto mover =
+      std::make_unique<DeviceMover>(*host.engine_, Stream::make(entry.device), std::move(group));
+  {
+    const std::lock_guard guard(movers_mutex_);
+    movers_.push_back(mover.get());
+  }
+  host.attach(std::move(mover));
+  entry.communicator = &host;
+}
+
+std::optional<DeviceCommunicators::Pending> DeviceCommunicators::oldest() {
+  const std::lock_guard guard(movers_mutex_);
+  for (DeviceMover* const mover : movers_) {
+    if (const std::optional<DeviceMover::Pending> pending = mover->oldest()) {
+      return Pending{pending->call, pending->sequence, pending->peer,
+                     describe_group(mover->engine().view().group())};
+    }
+  }
+  return std::nullopt;
+}
+
+std::string DeviceCommunicators::failure() {
+  const std::lock_guard guard(movers_mutex_);
+  for (DeviceMover* const mover : movers_) {
+    if (std::string text = mover->failure(); !text.empty()) {
+      return text;
+    }
+  }
+  return {};
+}
+
+void DeviceCommunicators::abort() noexcept {
+  const std::lock_guard guard(movers_mutex_);
+  for (DeviceMover* const mover : movers_) {
+    mover->abort();
+  }
+}
+
+void DeviceCommunicators::close() {
+  {
+    const std::lock_guard guard(movers_mutex_);
+    movers_.clear();
+  }
+  const std::lock_guard guard(mutex_);
+  entries_.clear();  // waits for the answers of others
+}
+
+}  // namespace tessera::collective

@@ -1,0 +1,306 @@
+module;
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <iterator>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+module tessera.communication;
+
+import tessera.base;
+import tessera.device;
+import tessera.calls;
+import tessera.ranks;
+import :communicator;
+import :device_group;
+import :device_mover;
+import :engine;
+import :group_view;
+import :operation;
+
+namespace tessera::collective {
+namespace {
+
+/// Pieces of memory for messages begin at multiples of this.
+constexpr std::size_t alignment = 512;
+std::size_t aligned(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
+
+std::byte* place(const void* base, std::int64_t elements, std::size_t element) {
+  return static_cast<std::byte*>(const_cast<void*>(base)) +
+         elements * static_cast<std::int64_t>(element);
+}
+
+bool overlap(const DeviceMessage& a, const DeviceMessage& b) {
+  const auto* const first = static_cast<const std::byte*>(a.data);
+  const auto* const second = static_cast<const std::byte*>(b.data);
+  return first < second + b.bytes && second < first + a.bytes;
+}
+
+}  // namespace
+
+class DeviceMover::Registration final : public SegmentObserver {
+ public:
+  explicit Registration(DeviceGroup& group) : group_(&group) {}
+  void taken(void* data, std::size_t bytes) override {
+    const std::lock_guard lock(mutex_);
+    if (group_ != nullptr) {
+      group_->register_memory(data, bytes);
+    }
+  }
+  void given_back(void* data, std::size_t bytes) noexcept override {
+    const std::lock_guard lock(mutex_);
+    if (group_ != nullptr) {
+      group_->unregister_memory(data, bytes);
+    }
+  }
+  void end() {
+    const std::lock_guard lock(mutex_);
+    group_ = nullptr;
+  }
+
+ private:
+  std::mutex mutex_;
+  DeviceGroup* group_;
+};
+
+DeviceMover::DeviceMover(Engine& engine, Stream stream, std::unique_ptr<DeviceGroup> group)
+    : engine_(engine),
+      view_(engine.view()),
+      stream_(std::move(stream)),
+      group_(std::move(group)),
+      registration_(std::make_shared<Registration>(*group_)) {
+  observe_segments(stream_.device(), registration_);
+}
+
+DeviceMover::~DeviceMover() { registration_->end(); }
+
+void DeviceMover::abort() noexcept {
+  if (!aborted_.exchange(true)) {
+    group_->abort();
+  }
+}
+
+std::string DeviceMover::failure() { return aborted_ ? std::string() : group_->failure(); }
+
+void DeviceMover::forget_completed() {
+  while (!in_flight_.empty() && in_flight_.front().done && in_flight_.front().done->reached()) {
+    in_flight_.front().announced.complete();
+    in_flight_.pop_front();
+  }
+}
+
+std::optional<DeviceMover::Pending> DeviceMover::oldest() {
+  const std::lock_guard lock(mutex_);
+  forget_completed();
+  if (in_flight_.empty() || view_.size() == 1) {
+    return std::nullopt;
+  }
+  const InFlight& first = in_flight_.front();
+  return Pending{first.call, first.announced.sequence,
+                 view_.global_rank(view_.missing(first.announced.sequence))};
+}
+
+void DeviceMover::issue(const Operation& operation) {
+  Operation op = operation;
+  prepare(op, view_.size());
+  require(op.form->read != nullptr,
+          "barrier: the communicator of a device has none; use one of the host");
+  const Announced announced = engine_.announce(Operation(op));
+  if (!announced.issued) {
+    return;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    forget_completed();
+    in_flight_.push_back({op.call, announced, std::nullopt});
+  }
+  const StreamScope scope(stream_);
+  if (op.form->combine == Combine::reduce) {
+    reduce(op);
+  } else {
+    copy(op, op.read, op.form->for_all, false);
+  }
+  if (op.two_phase) {
+    copy(op, op.form->gather, true, true);
+  }
+  Event done = record_event(stream_);
+  const std::lock_guard lock(mutex_);
+  in_flight_.back().done = std::move(done);
+}
+
+bool DeviceMover::copy_whole(const Operation& op, const Segment& array, Read (*read)(const Pair&),
+                             bool results) {
+  const std::size_t element = size_of(op.call.dtype);
+  const void* const from = results ? array.destination : array.source;
+  std::int64_t count = 0;
+  int sources = 0;
+  int root = 0;
+  bool rows = true;
+  for (int member = 0; member < view_.size(); ++member) {
+    const Read part = read(view_.reads_of(op, array, member));
+    if (part.count > 0) {
+      rows = rows && sources == member && (member == 0 || part.count == count) &&
+             part.to == part.count * member;
+      count = part.count;
+      root = member;
+      ++sources;
+    }
+  }
+  const auto bytes = static_cast<std::size_t>(count) * element;
+  const Read own = read(view_.reads_of(op, array, view_.rank()));
+  if (rows && sources == view_.size() && sources > 0) {
+    return group_->all_gather(stream_.native(), place(from, own.from, element), array.destination,
+                              bytes);
+  }
+  if (sources == 1) {
+    const Read part = read(view_.reads_of(op, array, root));
+    return group_->broadcast(stream_.native(),
+                             root == view_.rank() ? place(from, part.from, element) : nullptr,
+                             place(array.destination, part.to, element), bytes, root);
+  }
+  return sources == 0;
+}
+
+std::unique_ptr<DeviceMemory> DeviceMover::stage_overwritten(std::vector<DeviceMessage> written) {
+  // Nothing is written twice: of what begins before the end of a message, only the last can reach
+  // into it.
+  std::ranges::sort(written, std::less<>(), &DeviceMessage::data);
+  const auto is_overwritten = [&](const DeviceMessage& sent) {
+    const void* const end = static_cast<const std::byte*>(sent.data) + sent.bytes;
+    const auto after = std::ranges::lower_bound(written, end, std::less<>(), &DeviceMessage::data);
+    return after != written.begin() && overlap(sent, *std::prev(after));
+  };
+  std::vector<DeviceMessage*> staged;
+  std::size_t bytes = 0;
+  for (DeviceMessage& sent : sends_) {
+    if (is_overwritten(sent)) {
+      staged.push_back(&sent);
+      bytes += aligned(sent.bytes);
+    }
+  }
+  if (staged.empty()) {
+    return nullptr;
+  }
+  auto memory = std::make_unique<DeviceMemory>(
+      stream_.device(), bytes, MemoryOwner{.category = MemoryCategory::communication});
+  auto* next = static_cast<std::byte*>(memory->data());
+  for (DeviceMessage* sent : staged) {
+    stream_.copy(next, sent->data, sent->bytes, CopyKind::on_device);
+    sent->data = next;
+    next += aligned(sent->bytes);
+  }
+  return memory;
+}
+
+void DeviceMover::copy(const Operation& op, Read (*read)(const Pair&), bool for_all, bool results) {
+  const std::size_t element = size_of(op.call.dtype);
+  sends_.clear();
+  receives_.clear();
+  own_.clear();
+  own_sources_.clear();
+  for (const Segment& array : op.arrays()) {
+    if (for_all && copy_whole(op, array, read, results)) {
+      continue;
+    }
+    const void* const from = results ? array.destination : array.source;
+    for (int i = 0; i < view_.size(); ++i) {
+      const int member = (view_.rank() + i) % view_.size();
+      const Read in = read(view_.reads_of(op, array, member));
+      std::byte* const to = place(array.destination, in.to, element);
+      const auto bytes = static_cast<std::size_t>(in.count) * element;
+      if (member == view_.rank()) {
+        if (in.count > 0 && to != place(from, in.from, element)) {
+          own_.push_back({member, to, bytes});
+          own_sources_.push_back(place(from, in.from, element));
+        }
+        continue;
+      }
+      if (in.count > 0) {
+        receives_.push_back({member, to, bytes});
+      }
+      const Read out = read(view_.read_by(op, array, member));
+      if (out.count > 0) {
+        sends_.push_back({member, place(from, out.from, element),
+                          static_cast<std::size_t>(out.count) * element});
+      }
+    }
+  }
+  std::vector<DeviceMessage> written = receives_;
+  written.insert(written.end(), own_.begin(), own_.end());
+  const std::unique_ptr<DeviceMemory> staged = stage_overwritten(std::move(written));
+  for (std::size_t i = 0; i < own_.size(); ++i) {
+    stream_.copy(own_[i].data, own_sources_[i], own_[i].bytes, CopyKind::on_device);
+  }
+  if (!sends_.empty() || !receives_.empty()) {
+    group_->exchange(stream_.native(), sends_, receives_);
+  }
+}
+
+void DeviceMover::reduce(const Operation& op) {
+  const std::size_t element = size_of(op.call.dtype);
+  const std::size_t written = op.options.destination_f32 ? sizeof(float) : element;
+  const std::span<const Segment> arrays = op.arrays();
+  const auto received = [&](const Segment& array) {
+    return op.read(view_.reads_of(op, array, view_.rank())).count;
+  };
+  std::size_t bytes = 0;
+  for (const Segment& array : arrays) {
+    bytes += aligned(static_cast<std::size_t>(received(array)) * element) *
+             static_cast<std::size_t>(view_.size() - 1);
+  }
+  std::optional<DeviceMemory> memory;
+  if (bytes > 0) {
+    memory.emplace(stream_.device(), bytes, MemoryOwner{.category = MemoryCategory::communication});
+  }
+  sends_.clear();
+  receives_.clear();
+  std::byte* next = memory ? static_cast<std::byte*>(memory->data()) : nullptr;
+  std::vector<const void*> sources;  // of each array by member
+  for (const Segment& array : arrays) {
+    const std::int64_t count = received(array);
+    for (int member = 0; member < view_.size(); ++member) {
+      const Read in = op.read(view_.reads_of(op, array, member));
+      if (member == view_.rank()) {
+        sources.push_back(place(array.source, in.from, element));
+        continue;
+      }
+      const Read out = op.read(view_.read_by(op, array, member));
+      if (out.count > 0) {
+        sends_.push_back({member, place(array.source, out.from, element),
+                          static_cast<std::size_t>(out.count) * element});
+      }
+      sources.push_back(next);
+      if (count > 0) {
+        receives_.push_back({member, next, static_cast<std::size_t>(count) * element});
+        next += aligned(static_cast<std::size_t>(count) * element);
+      }
+    }
+  }
+  if (!sends_.empty() || !receives_.empty()) {
+    group_->exchange(stream_.native(), sends_, receives_);
+  }
+  const auto ranks = static_cast<std::size_t>(view_.size());
+  for (std::size_t a = 0; a < arrays.size(); ++a) {
+    const Read own = op.read(view_.reads_of(op, arrays[a], view_.rank()));
+    if (own.count > 0 && (ranks > 1 || arrays[a].source != arrays[a].destination)) {
+      group_->combine(stream_.native(),
+                      {.destination = place(arrays[a].destination, own.to, written),
+                       .sources = std::span(sources).subspan(a * ranks, ranks),
+                       .count = own.count,
+                       .type = op.call.dtype,
+                       .reduce = op.call.reduce,
+                       .destination_f32 = op.options.destination_f32,
+                       .accumulate = op.options.accumulate});
+    }
+  }
+}
+
+}  // namespace tessera::collective

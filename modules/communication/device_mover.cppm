@@ -1,0 +1,76 @@
+module tessera.communication:device_mover;
+
+import tessera.base;
+import tessera.device;
+import tessera.calls;
+import tessera.ranks;
+import :communicator;
+import :device_group;
+import :engine;
+import :group_view;
+import :operation;
+
+namespace tessera::collective {
+
+/// Moves the calls of a group between the memories of its ranks' devices, in one stream. What moves
+/// follows from the call's form. The engine of the group announces each call to the other members,
+/// without data, so that calls are compared, recorded and observed as those of the host.
+class DeviceMover {
+ public:
+  DeviceMover(Engine& engine, Stream stream, std::unique_ptr<DeviceGroup> group);
+  /// What is queued is done, or the group was aborted.
+  ~DeviceMover();
+  DeviceMover(const DeviceMover&) = delete;
+  DeviceMover& operator=(const DeviceMover&) = delete;
+
+  /// Queues the call. Its memory is the device's.
+  void issue(const Operation& operation);
+
+  const Stream& stream() const { return stream_; }
+  /// The first call that the device has not completed. Any thread may call it.
+  struct Pending {
+    Call call;
+    std::uint64_t sequence = 0;
+    int peer = 0;  // global: a member that has not issued it, or else the next one
+  };
+  std::optional<Pending> oldest();
+  /// See DeviceGroup. Any thread may call them.
+  void abort() noexcept;
+  std::string failure();
+  const Engine& engine() const { return engine_; }
+
+ private:
+  struct InFlight {
+    Call call;
+    Announced announced;
+    std::optional<Event> done;  // none: its work is being queued
+  };
+  /// Tells the group of the segments of its device.
+  class Registration;
+
+  void copy(const Operation& op, Read (*read)(const Pair&), bool for_all, bool results);
+  /// Where what all ranks read alike is a whole form of the group's, in one array. Whether it was
+  /// queued.
+  bool copy_whole(const Operation& op, const Segment& array, Read (*read)(const Pair&),
+                  bool results);
+  void reduce(const Operation& op);
+  /// Copies what is sent where something is received, or copied, in its place. The memory stays
+  /// until the messages are queued.
+  std::unique_ptr<DeviceMemory> stage_overwritten(std::vector<DeviceMessage> written);
+  void forget_completed();
+
+  Engine& engine_;
+  const GroupView& view_;
+  Stream stream_;
+  std::unique_ptr<DeviceGroup> group_;
+  std::shared_ptr<Registration> registration_;
+  std::atomic<bool> aborted_{false};
+  std::mutex mutex_;
+  std::deque<InFlight> in_flight_;
+  std::vector<DeviceMessage> sends_;  // scratch
+  std::vector<DeviceMessage> receives_;
+  std::vector<DeviceMessage> own_;  // copies within this rank, by destination
+  std::vector<const void*> own_sources_;
+};
+
+}  // namespace tessera::collective
