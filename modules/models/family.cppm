@@ -101,6 +101,6 @@ std::vector<std::string> built_in_families();
 
 /// The shape that the sizes of a Llama, complete, stand for: for families that reuse its modules
 /// and its keys (model_family("llama")). `dropout` is not among the sizes.
-nn::LlamaShape llama_shape(const ModelSizes& sizes);
+nn::DecoderShape decoder_shape(const ModelSizes& sizes);
 
 }  // namespace tessera::models

@@ -14,7 +14,7 @@ import :llama;
 
 namespace tessera::models {
 
-nn::LlamaShape llama_shape(const ModelSizes& sizes) {
+nn::DecoderShape decoder_shape(const ModelSizes& sizes) {
   const ModelValues& values = sizes.values;
   return {.vocab = sizes.vocab,
           .dim = values.integer("dim"),
@@ -57,7 +57,7 @@ class Llama final : public ModelFamily {
   }
 
   std::vector<ModelProblem> complete(ModelSizes& sizes) const override {
-    const nn::LlamaShape shape = llama_shape(sizes);
+    const nn::DecoderShape shape = decoder_shape(sizes);
     std::vector<ModelProblem> problems;
     if (shape.kv_heads > 0 && shape.heads % shape.kv_heads != 0) {
       problems.push_back({{"kv_heads", "heads"},
@@ -83,13 +83,13 @@ class Llama final : public ModelFamily {
   }
 
   std::string describe(const ModelSizes& sizes) const override {
-    const nn::LlamaShape shape = llama_shape(sizes);
+    const nn::DecoderShape shape = decoder_shape(sizes);
     return fmt::format("dim {}, {} layers, {} heads ({} of keys and values), ffn {}", shape.dim,
                        shape.layers, shape.heads, shape.kv_heads, shape.ffn_dim);
   }
 
   double parameters(const ModelSizes& sizes) const override {
-    const nn::LlamaShape shape = llama_shape(sizes);
+    const nn::DecoderShape shape = decoder_shape(sizes);
     const auto number = [](std::int64_t value) { return static_cast<double>(value); };
     const double dim = number(shape.dim);
     const double attention =
@@ -100,9 +100,9 @@ class Llama final : public ModelFamily {
   }
 
   std::shared_ptr<nn::LanguageModel> build(const ModelSizes& sizes, double dropout) const override {
-    nn::LlamaShape shape = llama_shape(sizes);
+    nn::DecoderShape shape = decoder_shape(sizes);
     shape.dropout = dropout;
-    return std::make_shared<nn::LlamaForCausalLM>(shape);
+    return std::make_shared<nn::DecoderLM>(shape);
   }
 
   std::string architecture() const override { return "LlamaForCausalLM"; }
@@ -127,13 +127,13 @@ class Llama final : public ModelFamily {
     sizes.values.set("norm_eps", config.positive("rms_norm_eps", 1e-6));
     sizes.values.set("tie_embeddings", config.flag("tie_word_embeddings", false));
     if (config.sound()) {
-      check_heads(config, llama_shape(sizes), given_head);
+      check_heads(config, decoder_shape(sizes), given_head);
     }
     return sizes;
   }
 
   std::vector<HubKey> write(const ModelSizes& sizes) const override {
-    const nn::LlamaShape shape = llama_shape(sizes);
+    const nn::DecoderShape shape = decoder_shape(sizes);
     const HubKey theta("rope_theta", shape.rope_theta);
     return {{"vocab_size", shape.vocab},
             {"hidden_size", shape.dim},
@@ -160,7 +160,7 @@ class Llama final : public ModelFamily {
   }
 
   std::vector<SizedTensor> sized_tensors(const ModelSizes& sizes) const override {
-    const nn::LlamaShape shape = llama_shape(sizes);
+    const nn::DecoderShape shape = decoder_shape(sizes);
     return {{"model.embed_tokens.weight", {"vocab_size", "hidden_size"}, {shape.vocab, shape.dim}},
             {"model.layers.0.self_attn.q_proj.weight",
              {"num_attention_heads times head_dim", "hidden_size"},
@@ -187,7 +187,7 @@ class Llama final : public ModelFamily {
     config.only_entries("mlp_layer_types", "\"dense\"", "every feed-forward part is dense");
   }
 
-  static void check_heads(HubConfig& config, const nn::LlamaShape& shape, std::int64_t given_head) {
+  static void check_heads(HubConfig& config, const nn::DecoderShape& shape, std::int64_t given_head) {
     if (given_head == 0 && shape.dim % shape.heads != 0) {
       config.problem(fmt::format("num_attention_heads {} does not divide hidden_size {}",
                                  shape.heads, shape.dim));

@@ -23,8 +23,8 @@ namespace {
 
 using Values = std::vector<double>;
 
-nn::LlamaShape small_shape() {
-  nn::LlamaShape shape;
+nn::DecoderShape small_shape() {
+  nn::DecoderShape shape;
   shape.vocab = 13;
   shape.dim = 8;
   shape.layers = 2;
@@ -108,7 +108,7 @@ void rotate(Values& x, std::size_t heads, std::size_t d, double theta) {
 }
 
 /// One sequence [T, dim].
-Values attention(const Values& x, nn::Module& module, const nn::LlamaShape& shape) {
+Values attention(const Values& x, nn::Module& module, const nn::DecoderShape& shape) {
   const auto heads = static_cast<std::size_t>(shape.heads);
   const auto kv_heads = static_cast<std::size_t>(shape.kv_heads);
   const auto dim = static_cast<std::size_t>(shape.dim);
@@ -160,8 +160,8 @@ Values plus(Values a, const Values& b) {
 }
 
 /// The logits of one sequence.
-Values logits(nn::LlamaForCausalLM& model, const std::vector<std::int64_t>& tokens) {
-  const nn::LlamaShape& shape = model.shape();
+Values logits(nn::DecoderLM& model, const std::vector<std::int64_t>& tokens) {
+  const nn::DecoderShape& shape = model.shape();
   const auto dim = static_cast<std::size_t>(shape.dim);
   nn::Module& body = child(model, "model");
   const Values table = to_doubles(child(body, "embed_tokens").parameter("weight")->value);
@@ -181,8 +181,8 @@ Values logits(nn::LlamaForCausalLM& model, const std::vector<std::int64_t>& toke
   return product(normed(x, child(body, "norm"), shape.norm_eps), child(model, "lm_head"), dim);
 }
 
-std::shared_ptr<nn::LlamaForCausalLM> filled(const nn::LlamaShape& shape) {
-  auto model = std::make_shared<nn::LlamaForCausalLM>(shape);
+std::shared_ptr<nn::DecoderLM> filled(const nn::DecoderShape& shape) {
+  auto model = std::make_shared<nn::DecoderLM>(shape);
   set_seed(11);
   nn::materialize(*model);
   nn::initialize(*model);
@@ -200,7 +200,7 @@ const std::vector<std::int64_t> sequence = {3, 12, 0, 7, 7, 1};
 
 TEST_CASE("a Llama computes its formulas") {
   for (const bool tied : {false, true}) {
-    nn::LlamaShape shape = small_shape();
+    nn::DecoderShape shape = small_shape();
     shape.tie_embeddings = tied;
     const auto model = filled(shape);
     const Tensor out = (*model)(batch(sequence));
@@ -210,7 +210,7 @@ TEST_CASE("a Llama computes its formulas") {
 }
 
 TEST_CASE("a head_dim that is not dim / heads is used as it is given") {
-  nn::LlamaShape shape = small_shape();
+  nn::DecoderShape shape = small_shape();
   shape.head_dim = 6;
   const auto model = filled(shape);
   CHECK(largest(to_doubles((*model)(batch(sequence))), logits(*model, sequence)) < 1e-12);
@@ -242,7 +242,7 @@ TEST_CASE("with a cache, tokens that come in parts have the logits of the whole 
 }
 
 TEST_CASE("activation checkpointing changes no gradient") {
-  nn::LlamaShape shape = small_shape();
+  nn::DecoderShape shape = small_shape();
   shape.dropout = 0.2;
   std::map<std::string, Values> expected;
   for (const bool checkpointing : {false, true}) {
@@ -263,10 +263,10 @@ TEST_CASE("activation checkpointing changes no gradient") {
 }
 
 TEST_CASE("a Llama has Hugging Face's names, and a tied head is the embedding") {
-  nn::LlamaShape shape = small_shape();
+  nn::DecoderShape shape = small_shape();
   shape.layers = 1;
   std::vector<std::string> names;
-  nn::LlamaForCausalLM model(shape);
+  nn::DecoderLM model(shape);
   for (const nn::ParameterPointer& p : nn::all_parameters(model)) {
     names.push_back(p->name);
   }
@@ -280,7 +280,7 @@ TEST_CASE("a Llama has Hugging Face's names, and a tied head is the embedding") 
                      "model.layers.0.post_attention_layernorm.weight", "model.norm.weight",
                      "lm_head.weight"});
   shape.tie_embeddings = true;
-  nn::LlamaForCausalLM tied(shape);
+  nn::DecoderLM tied(shape);
   CHECK(nn::all_parameters(tied).size() == names.size() - 1);
   CHECK(child(tied, "lm_head").parameter("weight") ==
         child(child(tied, "model"), "embed_tokens").parameter("weight"));

@@ -21,7 +21,7 @@ namespace nn = tessera::nn;
 constexpr std::int64_t most_experts = 1 << 16;
 
 mixtral::Shape shape_of(const ModelSizes& sizes) {
-  return {.llama = llama_shape(sizes),
+  return {.llama = decoder_shape(sizes),
           .experts = sizes.values.integer("experts"),
           .experts_per_token = sizes.values.integer("experts_per_token")};
 }
