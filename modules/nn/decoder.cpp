@@ -77,7 +77,7 @@ AttentionOptions attention_of(const DecoderShape& shape, std::int64_t layer) {
           .norm_offset = shape.norm_offset,
           .rope_theta = own_theta ? shape.local_rope_theta : shape.rope_theta,
           .rope_scaling = own_theta ? ops::RotaryScaling() : shape.rope_scaling,
-          .scale = shape.attention_scale,
+          .scale = shape.score_dim > 0 ? 1 / std::sqrt(shape.score_dim) : 0,
           .window = local ? shape.window : 0,
           .softcap = shape.attention_softcap,
           .standard_deviation = shape.standard_deviation,

@@ -34,7 +34,7 @@ struct DecoderShape {
   bool bias = false;            // of the projections of queries, keys and values
   bool output_bias = false;     // of the projection of the result
   bool query_key_norm = false;  // see AttentionOptions
-  double attention_scale = 0;   // 0: 1/sqrt(head_dim)
+  double score_dim = 0;         // scores are divided by its square root; 0: head_dim
   double attention_softcap = 0;
   std::int64_t window = 0;        // of layers that do not see all earlier tokens; 0: all do
   std::int64_t global_every = 0;  // with a window, each so many-th layer sees all; 0: none
