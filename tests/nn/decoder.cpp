@@ -1,4 +1,4 @@
-// The Llama family against loops over its formulas.
+// Decoders against loops over their formulas.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -239,6 +239,54 @@ TEST_CASE("with a cache, tokens that come in parts have the logits of the whole 
   REQUIRE(begin == tokens.size());
   CHECK(cache.length() == 600);
   CHECK(largest(parts, whole) < 1e-11);
+}
+
+TEST_CASE("windows, caps and norms of heads are the same with a cache") {
+  nn::DecoderShape shape{.vocab = 23,
+                         .dim = 16,
+                         .layers = 3,
+                         .heads = 4,
+                         .kv_heads = 2,
+                         .ffn_dim = 12,
+                         .rope_scaling = {.kind = ops::RotaryScaling::Kind::llama3,
+                                          .factor = 4,
+                                          .original_positions = 16},
+                         .local_rope_theta = 100,
+                         .query_key_norm = true,
+                         .score_dim = 3,
+                         .attention_softcap = 0.5,
+                         .window = 7,
+                         .global_every = 2,
+                         .activation = nn::DecoderShape::Activation::gelu_tanh,
+                         .norm_results = true,
+                         .norm_offset = true,
+                         .scale_embeddings = true,
+                         .logit_softcap = 0.8,
+                         .standard_deviation = 0.3,
+                         .dtype = DType::f64};
+  CHECK(shape.has_window(0));
+  CHECK(!shape.has_window(1));
+  CHECK(shape.has_window(2));
+  const auto model = filled(shape);
+  std::vector<std::int64_t> tokens(40);
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    tokens[i] = static_cast<std::int64_t>(i * i % 23);
+  }
+  const Values whole = to_doubles((*model)(batch(tokens)));
+  nn::KeyValueCache cache;
+  model->set_cache(&cache);
+  const NoGrad no_grad;
+  Values parts;
+  std::size_t begin = 0;
+  for (const std::size_t count : std::vector<std::size_t>{5, 1, 1, 8, 1, 20, 4}) {
+    const auto first = tokens.begin() + static_cast<std::ptrdiff_t>(begin);
+    const Values out = to_doubles((*model)(
+        batch(std::vector<std::int64_t>(first, first + static_cast<std::ptrdiff_t>(count)))));
+    parts.insert(parts.end(), out.begin(), out.end());
+    begin += count;
+  }
+  REQUIRE(begin == tokens.size());
+  CHECK(largest(parts, whole) < 1e-12);
 }
 
 TEST_CASE("activation checkpointing changes no gradient") {
