@@ -113,7 +113,7 @@ def main():
     curve("gemma3", 36, Gemma3TextConfig, Gemma3ForCausalLM, sliding_window=6, query_pre_attn_scalar=14,
           layer_types=["sliding_attention", "full_attention", "sliding_attention"],
           rope_parameters={"full_attention": LINEAR | {"rope_theta": 1000000.0}, "sliding_attention": PLAIN})
-    curve("phi3", 37, Phi3Config, Phi3ForCausalLM, rope_parameters=PLAIN, sliding_window=7, pad_token_id=0)
+    curve("phi3", 37, Phi3Config, Phi3ForCausalLM, rope_parameters=PLAIN, sliding_window=7, pad_token_id=0, eos_token_id=2)
 
 
 main()

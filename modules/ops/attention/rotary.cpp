@@ -26,25 +26,25 @@ using Kind = RotaryScaling::Kind;
 struct RotaryArgs {
   Dynamic<double> theta;
   Dynamic<std::int64_t> offset;
-  Kind scaling;
-  double factor;
-  double original_positions;
-  double low;
-  double high;
-  double amplitude;
-  bool whole_dims;
+  Kind scaling{};
+  double factor{};
+  double original_positions{};
+  double low{};
+  double high{};
+  double amplitude{};
+  bool whole_dims{};
   SpecArgument whole{};  // of a local call: the Spec of the tensor that it is part of
 };
 
 struct RotaryAtArgs {
   Dynamic<double> theta;
-  Kind scaling;
-  double factor;
-  double original_positions;
-  double low;
-  double high;
-  double amplitude;
-  bool whole_dims;
+  Kind scaling{};
+  double factor{};
+  double original_positions{};
+  double low{};
+  double high{};
+  double amplitude{};
+  bool whole_dims{};
 };
 
 template <class A>
@@ -63,7 +63,8 @@ A with_scaling(A arguments, const RotaryScaling& scaling) {
 template <class A>
 void check_frequencies(const Call& call, const A& arguments) {
   if (!(arguments.theta > 0)) {
-    refuse(call, {.wrong = "theta must be positive", .got = printable(arguments.theta)});
+    refuse(call, {.wrong = "theta must be positive",
+                  .got = fmt::format("{}", printable(arguments.theta))});
   }
   if (arguments.scaling == Kind::none) {
     return;
