@@ -10,6 +10,7 @@
 
 #include "shared/kernels/parallel.hpp"
 #include "shared/kernels/simd.hpp"
+#include "shared/kernels/simd_math.hpp"
 
 namespace tessera::kernels {
 namespace {
