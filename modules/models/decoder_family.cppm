@@ -93,6 +93,6 @@ DecoderTraits llama_traits();
 namespace tessera::models {
 
 /// The built-in families by their names (model_type in config.json).
-const std::map<std::string, DecoderTraits (*)(), std::less<>>& built_in_decoders();
+const std::map<std::string, DecoderTraits (*)()>& built_in_decoders();
 
 }  // namespace tessera::models

@@ -175,8 +175,8 @@ DecoderTraits llama_traits() {
                      {"attention_chunk_size", "null", all_earlier, false}}};
 }
 
-const std::map<std::string, DecoderTraits (*)(), std::less<>>& built_in_decoders() {
-  static const std::map<std::string, DecoderTraits (*)(), std::less<>> families = {
+const std::map<std::string, DecoderTraits (*)()>& built_in_decoders() {
+  static const std::map<std::string, DecoderTraits (*)()> families = {
       {"gemma2", gemma2}, {"gemma3_text", gemma3}, {"llama", llama_traits}, {"mistral", mistral},
       {"phi3", phi3},     {"qwen2", qwen2},        {"qwen3", qwen3}};
   return families;

@@ -55,7 +55,7 @@ const ModelFamily& model_family(std::string_view name, const std::string& where)
     return *found->second;
   }
   std::unique_ptr<ModelFamily> family;
-  const auto built_in = built_in_decoders().find(name);
+  const auto built_in = built_in_decoders().find(std::string(name));
   if (built_in != built_in_decoders().end()) {  // a program without plugins has no host
     family = std::make_unique<DecoderFamily>(built_in->second());
   } else {
