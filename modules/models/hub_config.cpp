@@ -139,11 +139,11 @@ struct HubConfig::State {
 
   /// The numbers of a rotary embedding of this kind.
   void read_scaling(const std::string& key, const Json& rope, HubRope& to) {
-    const auto number = [&](const char* name, double otherwise) {
-      if (otherwise <= 0 && !present(rope, name)) {
-        problems.push_back(fmt::format("{}.{} is missing", key, name));
+    const auto number = [&](const char* part, double otherwise) {
+      if (otherwise <= 0 && !present(rope, part)) {
+        problems.push_back(fmt::format("{}.{} is missing", key, part));
       }
-      return positive(rope, name, otherwise);
+      return positive(rope, part, otherwise);
     };
     to.factor = number("factor", 0);
     if (to.kind == "llama3") {
