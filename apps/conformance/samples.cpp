@@ -224,7 +224,7 @@ void make_samples(const Op& op, Recorder& recorder) {
 
 void hear_training(Recorder& recorder) {
   set_seed(1);
-  nn::LlamaForCausalLM model({.vocab = 6,
+  nn::DecoderLM model({.vocab = 6,
                               .dim = 4,
                               .layers = 1,
                               .heads = 2,

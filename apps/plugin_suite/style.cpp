@@ -32,8 +32,8 @@ constexpr int steps = 2;
 constexpr double tolerance = 1e-9;
 constexpr double rounding_tolerance = 0.1;  // of a style that rounds to 8 bits
 
-std::shared_ptr<nn::LlamaForCausalLM> new_model() {
-  return std::make_shared<nn::LlamaForCausalLM>(nn::LlamaShape{.vocab = 12,
+std::shared_ptr<nn::DecoderLM> new_model() {
+  return std::make_shared<nn::DecoderLM>(nn::DecoderShape{.vocab = 12,
                                                                .dim = 16,
                                                                .layers = 2,
                                                                .heads = 4,
@@ -74,7 +74,7 @@ Tensor tokens(int step) {
 }
 
 /// The losses and the parameters of some steps of gradient descent, whole.
-std::vector<double> train(nn::LlamaForCausalLM& model, parallel::ParallelPlan* plan) {
+std::vector<double> train(nn::DecoderLM& model, parallel::ParallelPlan* plan) {
   set_seed(3);
   nn::initialize(model);
   const auto parameters = nn::all_parameters(model);

@@ -161,7 +161,7 @@ bool CapturedFunction::replayed(const Call& call, GuardPath& known) {
       given_up = guard_in_words(kept->guards[failed.number()], failed.now());
       ++counts_.given_up;
       kept->program->abandon();
-      rest();
+      release_memory();
     }
   }
   counts_.refusal = given_up.empty() ? counts_.refusal : given_up;
@@ -202,7 +202,7 @@ void CapturedFunction::call(const Call& call) {
     return;
   }
   call.before_taking(counts_.refusal.empty() ? "none was set" : counts_.refusal);
-  rest();
+  release_memory();
   const std::string kind = call.kind();
   const std::string kind_with_guards = kind + text_of(known);
   if (call.refused.empty() && taken_of(kinds_, kind_with_guards) >= calls_before) {
@@ -242,9 +242,9 @@ void CapturedFunction::clear() {
   recorded_ = {};
 }
 
-void CapturedFunction::rest() noexcept {
+void CapturedFunction::release_memory() noexcept {
   for (const Kept& kept : entries_) {
-    kept.program->rest();
+    kept.program->release_memory();
   }
 }
 

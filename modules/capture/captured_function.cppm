@@ -45,7 +45,7 @@ class CapturedFunction {
     /// Drops what a replay has computed, after an error.
     virtual void abandon() noexcept = 0;
     /// Gives back the memory that is kept between calls.
-    virtual void rest() noexcept = 0;
+    virtual void release_memory() noexcept = 0;
   };
   using Make = std::function<std::unique_ptr<Entry>(Program program)>;
 
@@ -88,7 +88,7 @@ class CapturedFunction {
   /// That of the last call that was replayed or recorded; null: there was none.
   Entry* last() const { return entries_.empty() ? nullptr : entries_.back().program.get(); }
   /// Gives back the memory that programs keep between calls.
-  void rest() noexcept;
+  void release_memory() noexcept;
   ReplayCounts& counts() { return counts_; }
   const ReplayCounts& counts() const { return counts_; }
 

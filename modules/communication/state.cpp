@@ -93,16 +93,16 @@ class WorldState::SmallExtents {
       offset = free.back();
       free.pop_back();
     } else {
-      if (left_ < room) {
+      if (left_in_chunk_ < room) {
         next_ = state_.take_extent(chunk);
-        left_ = next_ == 0 ? 0 : chunk;
+        left_in_chunk_ = next_ == 0 ? 0 : chunk;
       }
-      if (left_ < room) {
+      if (left_in_chunk_ < room) {
         return 0;
       }
       offset = next_;
       next_ += room;
-      left_ -= room;
+      left_in_chunk_ -= room;
     }
     sizes_.emplace(offset, room);
     return offset;
@@ -130,7 +130,7 @@ class WorldState::SmallExtents {
   std::map<std::size_t, std::vector<std::uint64_t>> free_;  // by size
   std::unordered_map<std::uint64_t, std::size_t> sizes_;    // of those in use
   std::uint64_t next_ = 0;
-  std::size_t left_ = 0;
+  std::size_t left_in_chunk_ = 0;
 };
 
 std::uint64_t WorldState::take_extent(std::size_t bytes) {

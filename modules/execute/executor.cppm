@@ -58,7 +58,7 @@ class Executor {
   /// Ends the step: the random streams move on as in the recorded step, and tensors are dropped.
   virtual void end() = 0;
   /// Gives back the memory that is kept from step to step; the next step takes it again.
-  virtual void rest() noexcept {}
+  virtual void release_memory() noexcept {}
   /// Drops what the step has computed, after an error.
   virtual void abandon() noexcept = 0;
 

@@ -110,7 +110,7 @@ void Planned::end() {
   state_->steps->end(false);
 }
 
-void Planned::rest() noexcept { state_->steps.reset(); }
+void Planned::release_memory() noexcept { state_->steps.reset(); }
 
 void Planned::abandon() noexcept {
   state_->replay.abandon();

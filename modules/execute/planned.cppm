@@ -46,7 +46,7 @@ class Planned final : public Executor {
   void run(SectionKind section, const StepVariables& variables) override;
   const Tensor& output(const std::string& name) const override;
   void end() override;
-  void rest() noexcept override;
+  void release_memory() noexcept override;
   void abandon() noexcept override;
 
   /// Nothing until a step has begun that was planned.

@@ -157,10 +157,10 @@ void check_parts(const Program& step, const Parts& parts) {
     return made;
   };
   const Part whole{.program = step};
-  compare_steps(sequence({&whole}), sequence({&parts.first, &parts.rest}));
+  compare_steps(sequence({&whole}), sequence({&parts.first, &parts.update}));
   const Sequence twice = sequence({&whole, &whole});
   compare_steps(twice, sequence({&parts.first, &parts.last}));
-  compare_steps(twice, sequence({&parts.first, &parts.middle, &parts.rest}));
+  compare_steps(twice, sequence({&parts.first, &parts.middle, &parts.update}));
 }
 
 }  // namespace tessera::graph

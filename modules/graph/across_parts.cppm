@@ -50,7 +50,7 @@ struct Parts {
   Part first;
   Part middle;
   Part last;
-  Part rest;
+  Part update;
 };
 Parts parts_of(const SplitStep& step, const std::vector<UpdateCall>& calls);
 

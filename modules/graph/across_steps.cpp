@@ -187,7 +187,7 @@ class PartWriter {
   }
 
   /// The update of the step before alone.
-  Part rest() {
+  Part update() {
     Part part{.program = step_.program};
     Program& program = part.program;
     program.inputs.clear();
@@ -251,7 +251,7 @@ Parts parts_of(const SplitStep& step, const std::vector<UpdateCall>& calls) {
   return {.first = writer.write(false, false),
           .middle = writer.write(true, false),
           .last = writer.write(true, true),
-          .rest = writer.rest()};
+          .update = writer.update()};
 }
 
 AcrossSteps split_across_steps(const Program& program) {
@@ -265,7 +265,7 @@ AcrossSteps split_across_steps(const Program& program) {
   AcrossSteps all{.first = std::move(parts.first.program),
                   .middle = std::move(parts.middle.program),
                   .last = std::move(parts.last.program),
-                  .rest = std::move(parts.rest.program)};
+                  .update = std::move(parts.update.program)};
   for (const Crossing& crossing : step.crossings) {
     all.pending_bytes += known->bytes_of(crossing.memory);
   }

@@ -17,7 +17,7 @@ struct AcrossSteps {
   Program first = {};   // leaves its update
   Program middle = {};  // makes the update of the step before, and leaves its own
   Program last = {};    // makes both
-  Program rest = {};    // one section, the update of the step before
+  Program update = {};  // one section, the update of the step before
   std::int64_t pending_bytes = 0;
 };
 
@@ -26,7 +26,7 @@ struct AcrossSteps {
 /// what is updated later is so while the first collectives are in flight. Decided by what operators
 /// declare, alike on all ranks that have the same order of communication, which stays as it is.
 /// The programs were compared with the step: two steps leave the same as its first and last
-/// program, and as first, middle and rest. Errors: see verify.
+/// program, and as first, middle and update. Errors: see verify.
 AcrossSteps split_across_steps(const Program& step);
 
 }  // namespace tessera::graph

@@ -182,7 +182,7 @@ void Bridge::serve() {
     forward();
     if (finishing) {
       const bool quiet = !moved && shared_->posted.load() == shared_->left.load();
-      if (quiet && told_.ended && all_ended()) {
+      if (quiet && sent_.ended && all_ended()) {
         return;
       }
       if (control_->failed.load() != 0) {
@@ -285,11 +285,11 @@ std::vector<MessageTransport::Part> Bridge::arrive(int from, std::span<const std
       break;
     }
     case Topic::interrupt:
-      told_.interrupted = true;
+      sent_.interrupted = true;
       control_->interrupts.store(1);
       break;
     case Topic::printed:
-      told_.printed = true;
+      sent_.printed = true;
       control_->printed.store(1);
       break;
     case Topic::ended:

@@ -111,7 +111,7 @@ class Bridge final : public MessageTransport::Receiver {
   std::map<std::uint64_t, Outgoing> leaving_;
   std::uint64_t next_token_ = 1;
   bool watch_ = false;
-  struct Told {
+  struct Sent {
     bool failed = false;
     bool interrupted = false;
     bool printed = false;
@@ -119,7 +119,7 @@ class Bridge final : public MessageTransport::Receiver {
     std::uint64_t state = 0;
     std::int64_t at = 0;
   };
-  Told told_;
+  Sent sent_;
   std::int64_t moved_at_ = 0;
 };
 

@@ -44,16 +44,16 @@ void Bridge::to_everyone(const std::vector<std::byte>& head) {
 
 void Bridge::forward() {
   const std::int64_t now = steady_nanoseconds();
-  const bool failed = control_->failed.load(std::memory_order_acquire) == 2 && !told_.failed;
+  const bool failed = control_->failed.load(std::memory_order_acquire) == 2 && !sent_.failed;
   const bool ends =
-      control_->ranks()[rank_].ended.load(std::memory_order_acquire) != 0 && !told_.ended;
-  if (failed || ends || now - told_.at > state_interval) {
-    told_.at = now;
+      control_->ranks()[rank_].ended.load(std::memory_order_acquire) != 0 && !sent_.ended;
+  if (failed || ends || now - sent_.at > state_interval) {
+    sent_.at = now;
     forward_state();
     watch_mates();
   }
   if (failed) {
-    told_.failed = true;
+    sent_.failed = true;
     if (control_->failed_elsewhere.load() == 0) {
       const FirstError error = control_->first_error();
       Writer writer;
@@ -68,16 +68,16 @@ void Bridge::forward() {
       to_everyone(writer.bytes);
     }
   }
-  if (control_->interrupts.load() != 0 && !told_.interrupted) {
-    told_.interrupted = true;
+  if (control_->interrupts.load() != 0 && !sent_.interrupted) {
+    sent_.interrupted = true;
     to_everyone({static_cast<std::byte>(Topic::interrupt)});
   }
-  if (control_->printed.load() != 0 && !told_.printed) {
-    told_.printed = true;
+  if (control_->printed.load() != 0 && !sent_.printed) {
+    sent_.printed = true;
     to_everyone({static_cast<std::byte>(Topic::printed)});
   }
   if (ends) {
-    told_.ended = true;
+    sent_.ended = true;
     to_gateways({static_cast<std::byte>(Topic::ended)});
   }
 }
@@ -104,8 +104,8 @@ void Bridge::forward_state() {
   }
   const std::uint64_t hash = std::hash<std::string_view>{}(
       {reinterpret_cast<const char*>(writer.bytes.data()), writer.bytes.size()});
-  if (hash != told_.state) {
-    told_.state = hash;
+  if (hash != sent_.state) {
+    sent_.state = hash;
     to_gateways(writer.bytes);
   }
 }

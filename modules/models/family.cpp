@@ -2,6 +2,7 @@ module;
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -14,14 +15,12 @@ module tessera.models;
 
 import tessera.base;
 import tessera.plugin;
-import :llama;
+import :decoder_family;
 
 namespace tessera::models {
 namespace {
 
 [[maybe_unused]] const bool declared = plugin::declare_kind<ModelFamily>();
-
-constexpr std::string_view llama = "llama";
 
 }  // namespace
 
@@ -33,11 +32,17 @@ std::vector<HubTensor> ModelFamily::tensors(const ModelSizes& /*sizes*/) const {
 std::string ModelFamily::base_prefix() const { return ""; }
 std::vector<std::string> ModelFamily::ignored_tensors() const { return {}; }
 
-std::vector<std::string> built_in_families() { return {std::string(llama)}; }
+std::vector<std::string> built_in_families() {
+  std::vector<std::string> names;
+  for (const auto& [name, traits] : built_in_decoders()) {
+    names.push_back(name);
+  }
+  return names;
+}
 
 std::vector<std::string> model_families() {
   std::vector<std::string> names = plugin::host().names(ModelFamily::plugin_kind.name);
-  names.emplace_back(llama);
+  std::ranges::copy(built_in_families(), std::back_inserter(names));
   std::ranges::sort(names);
   return names;
 }
@@ -50,8 +55,9 @@ const ModelFamily& model_family(std::string_view name, const std::string& where)
     return *found->second;
   }
   std::unique_ptr<ModelFamily> family;
-  if (name == llama) {
-    family = llama_family();  // a program without plugins has no host
+  const auto built_in = built_in_decoders().find(std::string(name));
+  if (built_in != built_in_decoders().end()) {  // a program without plugins has no host
+    family = std::make_unique<DecoderFamily>(built_in->second());
   } else {
     const std::vector<std::string> known = model_families();
     if (std::ranges::find(known, name) == known.end()) {

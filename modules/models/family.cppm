@@ -15,8 +15,9 @@ struct HubTensor {
   std::string parameter;    // its qualified name in the model
   std::string tensor;       // its name in the folder
   bool transposed = false;  // the folder's is [in, out], as of transformers' Conv1D
-  int part = 0;   // this part of `parts` equal ones along dim 0 of the parameter's layout,
-  int parts = 1;  // which is the folder's last dim where it is transposed
+  int part = 0;   // the first of its parts, of `parts` equal ones along dim 0 of the parameter's
+  int parts = 1;  // layout, which is the folder's last dim where it is transposed
+  int taken = 1;  // how many of them it has
   /// The parameter's dim 0 counts tensors of the folder, which lack that dim: their names have the
   /// number, from 0, in the place of `*`. Neither transposed nor a part.
   bool stacked = false;
@@ -98,9 +99,5 @@ const ModelFamily& model_family(std::string_view name, const std::string& where 
 std::vector<std::string> model_families();
 /// The names of those that need no plugin.
 std::vector<std::string> built_in_families();
-
-/// The shape that the sizes of a Llama, complete, stand for: for families that reuse its modules
-/// and its keys (model_family("llama")). `dropout` is not among the sizes.
-nn::LlamaShape llama_shape(const ModelSizes& sizes);
 
 }  // namespace tessera::models

@@ -6,6 +6,7 @@ module;
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <set>
@@ -42,6 +43,14 @@ bool present(const Json& object, const std::string& key) {
 /// A value as an error shows it.
 std::string json_shown(const Json& value) { return shown(json_text(value), 60); }
 
+/// "a", "b" and so on, each in quotes.
+std::string quoted_words(std::vector<std::string> words) {
+  for (std::string& word : words) {
+    word = fmt::format("\"{}\"", word);
+  }
+  return join_words(words);
+}
+
 std::string lower(std::string text) {
   std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
   return text;
@@ -77,32 +86,77 @@ struct HubConfig::State {
     return value.get<double>();
   }
 
-  /// Only the default embedding is computed; what else is set there would be ignored in silence.
-  void check_rope(const std::string& key, const Json& rope) {
-    const std::vector<std::string> known = {"rope_theta", "rope_type", "type",
-                                            "partial_rotary_factor"};
+  /// The kind of rotary embedding that `rope` describes; what else is set there would be ignored in
+  /// silence. Empty: there is a problem.
+  std::string kind_of_rope(const std::string& key, const Json& rope,
+                           std::span<const std::string> kinds) {
+    const std::vector<std::string> supported(kinds.begin(), kinds.end());
+    std::string kind = "default";
     for (const char* type : {"rope_type", "type"}) {
-      if (present(rope, type) && rope[type] != "default") {
-        problems.push_back(fmt::format("{}.{} {} is not supported (only \"default\")", key, type,
-                                       json_shown(rope[type])));
-        return;
+      if (!present(rope, type)) {
+        continue;
       }
+      const auto found =
+          std::ranges::find_if(kinds, [&](const std::string& one) { return rope[type] == one; });
+      if (found == kinds.end()) {
+        problems.push_back(fmt::format("{}.{} {} is not supported (only {})", key, type,
+                                       json_shown(rope[type]), quoted_words(supported)));
+        return "";
+      }
+      kind = *found;
     }
     if (present(rope, "factor") && !present(rope, "rope_type") && !present(rope, "type")) {
-      problems.push_back(
-          fmt::format("{}: has a factor but no type; only \"default\" is supported", key));
-      return;
+      problems.push_back(fmt::format("{}: has a factor but no type; only {} is supported", key,
+                                     quoted_words(supported)));
+      return "";
     }
     if (present(rope, "partial_rotary_factor") && rope["partial_rotary_factor"] != 1.0) {
       problems.push_back(fmt::format("{}.partial_rotary_factor {} is not supported (only 1)", key,
                                      json_shown(rope["partial_rotary_factor"])));
     }
+    std::vector<std::string> known = {"rope_theta", "rope_type", "type", "partial_rotary_factor"};
+    const auto also = [&](std::initializer_list<const char*> more) {
+      known.insert(known.end(), more.begin(), more.end());
+    };
+    if (kind != "default") {
+      also({"factor"});
+    }
+    if (kind == "llama3") {
+      also({"low_freq_factor", "high_freq_factor", "original_max_position_embeddings"});
+    } else if (kind == "yarn") {
+      also({"beta_slow", "beta_fast", "original_max_position_embeddings", "attention_factor",
+            "truncate"});
+    }
     for (const auto& [part, value] : rope.items()) {
       if (!value.is_null() && std::ranges::find(known, part) == known.end()) {
         problems.push_back(
-            fmt::format("{}.{}: the default rotary embedding has no such setting{}; remove it", key,
-                        shown(part), did_you_mean(part, known)));
+            fmt::format("{}.{}: the {} rotary embedding has no such setting{}; remove it", key,
+                        shown(part), kind, did_you_mean(part, known)));
       }
+    }
+    return kind;
+  }
+
+  /// The numbers of a rotary embedding of this kind.
+  void read_scaling(const std::string& key, const Json& rope, HubRope& to) {
+    const auto number = [&](const char* part, double otherwise) {
+      if (otherwise <= 0 && !present(rope, part)) {
+        problems.push_back(fmt::format("{}.{} is missing", key, part));
+      }
+      return positive(rope, part, otherwise);
+    };
+    to.factor = number("factor", 0);
+    if (to.kind == "llama3") {
+      to.low = number("low_freq_factor", 0);
+      to.high = number("high_freq_factor", 0);
+    } else if (to.kind == "yarn") {
+      to.low = number("beta_slow", 1);
+      to.high = number("beta_fast", 32);
+      to.amplitude = number("attention_factor", to.factor > 1 ? 0.1 * std::log(to.factor) + 1 : 1);
+      to.whole_dims = !present(rope, "truncate") || rope["truncate"] != false;
+    }
+    if (to.kind != "linear") {
+      to.original_positions = number("original_max_position_embeddings", 0);
     }
   }
 
@@ -192,35 +246,80 @@ bool HubConfig::flag(const std::string& key, bool otherwise) {
   return state_->json[key].get<bool>();
 }
 
-double HubConfig::rope_theta() {
-  std::optional<double> theta;
+bool HubConfig::is_null(const std::string& key) const {
+  return state_->json.contains(key) && state_->json[key].is_null();
+}
+
+std::vector<std::string> HubConfig::texts(const std::string& key) {
+  state_->read.insert(key);
+  std::vector<std::string> all;
+  if (!present(state_->json, key)) {
+    return all;
+  }
+  const Json& list = state_->json[key];
+  if (!list.is_array() ||
+      std::ranges::any_of(list, [](const Json& one) { return !one.is_string(); })) {
+    problem(fmt::format("{}: expected a list of texts, got {}", key, json_shown(list)));
+    return all;
+  }
+  for (const Json& one : list) {
+    all.push_back(one.get<std::string>());
+  }
+  return all;
+}
+
+double HubConfig::rope_theta_of(const std::string& layers, double otherwise) {
+  const Json& config = state_->json;
+  if (!present(config, "rope_parameters") || !config["rope_parameters"].is_object() ||
+      !present(config["rope_parameters"], layers)) {
+    return otherwise;
+  }
+  const std::vector<std::string> kinds = {"default"};
+  return rope(kinds, otherwise, layers).theta;
+}
+
+HubRope HubConfig::rope(std::span<const std::string> kinds, double theta,
+                        const std::string& layers) {
+  HubRope rope;
+  std::optional<double> given;
   const auto take = [&](const Json& object) {
     if (!present(object, "rope_theta")) {
       return;
     }
     const double value = state_->positive(object, "rope_theta", 1);
-    if (theta && *theta != value) {
+    if (given && *given != value) {
       problem(fmt::format("rope_theta is given twice, as {} and as {}; remove one of the two",
-                          *theta, value));
+                          *given, value));
     }
-    theta = value;
+    given = value;
   };
   state_->read.insert("rope_theta");
-  take(state_->json);
+  const Json& config = state_->json;
+  const bool by_layers = !layers.empty() && present(config, "rope_parameters") &&
+                         config["rope_parameters"].is_object() &&
+                         present(config["rope_parameters"], layers);
+  if (!by_layers) {
+    take(config);
+  }
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     state_->read.insert(key);
-    if (!present(state_->json, key)) {
+    if (!present(config, key) || (by_layers && std::string_view(key) == "rope_scaling")) {
       continue;
     }
-    const Json& rope = state_->json[key];
-    if (!rope.is_object()) {
-      problem(fmt::format("{}: expected an object, got {}", key, json_shown(rope)));
+    const Json& object = by_layers ? config[key][layers] : config[key];
+    if (!object.is_object()) {
+      problem(fmt::format("{}: expected an object, got {}", key, json_shown(object)));
       continue;
     }
-    take(rope);
-    state_->check_rope(key, rope);
+    take(object);
+    const std::string kind = state_->kind_of_rope(key, object, kinds);
+    if (!kind.empty() && kind != "default") {
+      rope.kind = kind;
+      state_->read_scaling(key, object, rope);
+    }
   }
-  return theta.value_or(10000.0);
+  rope.theta = given.value_or(theta);
+  return rope;
 }
 
 void HubConfig::only(const std::string& key, const std::string& json, const std::string& reason) {

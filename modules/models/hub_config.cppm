@@ -4,6 +4,19 @@ import tessera.base;
 
 export namespace tessera::models {
 
+/// The rotary embedding of a config.json. Kinds are those of transformers: "default", "linear",
+/// "llama3", "yarn"; a number that its kind does not have keeps the value here.
+struct HubRope {
+  double theta = 10000;
+  std::string kind = "default";
+  double factor = 1;
+  double original_positions = 0;
+  double low = 1;   // llama3: low_freq_factor, yarn: beta_slow
+  double high = 4;  // llama3: high_freq_factor, yarn: beta_fast
+  double amplitude = 1;
+  bool whole_dims = true;  // yarn: truncate
+};
+
 /// A config.json in Hugging Face's format, read key by key. Everything that is wrong with it is
 /// collected, and a key that is null is treated as absent. A key that no read asked for and that
 /// nobody knows is ignored, unless it is nearly the name of one that was asked for.
@@ -19,9 +32,18 @@ class HubConfig {
   std::int64_t size(const std::string& key, std::int64_t limit, std::int64_t otherwise);
   double positive(const std::string& key, double otherwise);
   bool flag(const std::string& key, bool otherwise);
-  /// The base of the rotary embedding, from the top, rope_scaling (older writers) or
-  /// rope_parameters. Any other rotary embedding is a problem.
-  double rope_theta();
+  /// Whether the key is there and null, which the reads above treat as absent.
+  bool is_null(const std::string& key) const;
+  /// Reads a list of texts; empty where it is absent.
+  std::vector<std::string> texts(const std::string& key);
+  /// The rotary embedding, from the top, rope_scaling (older writers) or rope_parameters; `layers`:
+  /// of layers of this type, where they differ. `theta`: its base where none is given. Any other
+  /// kind than these is a problem.
+  HubRope rope(std::span<const std::string> kinds, double theta = 10000,
+               const std::string& layers = "");
+  /// The base of the rotary embedding in layers of this type; `otherwise` where rope_parameters
+  /// does not tell them apart. Any scaling of it is a problem.
+  double rope_theta_of(const std::string& layers, double otherwise);
 
   /// The key must be absent, null or have this value (JSON); `reason` follows in the error.
   void only(const std::string& key, const std::string& json, const std::string& reason);

@@ -2,6 +2,7 @@
 // Hugging Face's format.
 export module tessera.models;
 
-export import :values;      // ModelKey, ModelValues, ModelSizes: a model's sizes by name
-export import :hub_config;  // HubConfig: a config.json, read key by key
-export import :family;      // ModelFamily, and the families by name
+export import :values;          // ModelKey, ModelValues, ModelSizes: a model's sizes by name
+export import :hub_config;      // HubConfig: a config.json, read key by key
+export import :family;          // ModelFamily, and the families by name
+export import :decoder_family;  // DecoderFamily: families of decoders by a table

@@ -6,6 +6,7 @@ module;
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 module tessera.models;
 
@@ -15,7 +16,7 @@ namespace tessera::models {
 namespace {
 
 template <class T>
-T typed(const std::map<std::string, ModelValue>& values, std::string_view name) {
+const T& typed(const std::map<std::string, ModelValue>& values, std::string_view name) {
   const auto found = values.find(std::string(name));
   if (found == values.end() || !std::holds_alternative<T>(found->second)) {
     fail({.thing = fmt::format("model value '{}'", name),
@@ -37,6 +38,9 @@ std::int64_t ModelValues::integer(std::string_view name) const {
 }
 double ModelValues::number(std::string_view name) const { return typed<double>(values_, name); }
 bool ModelValues::flag(std::string_view name) const { return typed<bool>(values_, name); }
+const std::string& ModelValues::text(std::string_view name) const {
+  return typed<std::string>(values_, name);
+}
 
 ModelValue& ModelValues::at(std::string_view name) {
   const auto found = values_.find(std::string(name));
@@ -47,7 +51,7 @@ ModelValue& ModelValues::at(std::string_view name) {
 }
 
 void ModelValues::set(const std::string& name, ModelValue value) {
-  values_.insert_or_assign(name, value);
+  values_.insert_or_assign(name, std::move(value));
 }
 
 bool ModelValues::operator==(const ModelValues& other) const { return values_ == other.values_; }

@@ -5,7 +5,7 @@ import tessera.base;
 export namespace tessera::models {
 
 /// Value of a key of [model].
-using ModelValue = std::variant<bool, std::int64_t, double>;
+using ModelValue = std::variant<bool, std::int64_t, double, std::string>;
 
 /// Allowed numbers of a key.
 struct ModelRange {
@@ -19,7 +19,8 @@ struct ModelKey {
   std::string name;    // "dim": model.dim in a config
   ModelValue initial;  // what it is where the config does not give it; its type is the key's
   std::string doc;
-  ModelRange range = {};
+  ModelRange range = {};                  // of a number
+  std::vector<std::string> choices = {};  // of a text
 };
 
 /// The values of a family's keys, by name.
@@ -33,6 +34,7 @@ class ModelValues {
   std::int64_t integer(std::string_view name) const;
   double number(std::string_view name) const;
   bool flag(std::string_view name) const;
+  const std::string& text(std::string_view name) const;
   /// Errors: there is no such value.
   ModelValue& at(std::string_view name);
 

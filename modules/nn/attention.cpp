@@ -102,19 +102,31 @@ void AttentionOptions::check() const {
                 .wrong = "the rotary embedding needs an even head_dim",
                 .got = fmt::format("{}", head_extent())});
   }
+  if ((window != 0 || softcap != 0) && (!causal || dropout > 0)) {
+    fail_input({.thing = "attention",
+                .wrong =
+                    "a window or a softcap goes neither with dropout of probabilities nor with "
+                    "attention that is not causal"});
+  }
 }
 
 Attention::Attention(const AttentionOptions& options) : options_(options) {
   options.check();
   const std::int64_t d = options.head_extent();
-  const auto projection = [&](const char* name, std::int64_t in, std::int64_t out) {
-    return add_child<Linear>(name, in, out, options.bias, options.standard_deviation,
-                             options.dtype);
+  const auto projection = [&](const char* name, std::int64_t in, std::int64_t out, bool bias) {
+    return add_child<Linear>(name, in, out, bias, options.standard_deviation, options.dtype);
   };
-  q_ = projection("q_proj", options.dim, options.heads * d);
-  k_ = projection("k_proj", options.dim, options.key_heads() * d);
-  v_ = projection("v_proj", options.dim, options.key_heads() * d);
-  o_ = projection("o_proj", options.heads * d, options.dim);
+  q_ = projection("q_proj", options.dim, options.heads * d, options.bias);
+  k_ = projection("k_proj", options.dim, options.key_heads() * d, options.bias);
+  v_ = projection("v_proj", options.dim, options.key_heads() * d, options.bias);
+  o_ = projection("o_proj", options.heads * d, options.dim, options.output_bias);
+  if (options.query_key_norm) {
+    const auto norm = [&](const char* name) {
+      return add_child<RMSNorm>(name, d, options.norm_eps, options.dtype, options.norm_offset);
+    };
+    q_norm_ = norm("q_norm");
+    k_norm_ = norm("k_norm");
+  }
 }
 
 std::string_view Attention::kind() const { return "Attention"; }
@@ -135,11 +147,14 @@ Tensors Attention::forward(const Tensors& inputs) {
     if (options_.rope_theta == 0) {
       return heads;
     }
-    return positions ? ops::rotary(heads, positions, options_.rope_theta)
-                     : ops::rotary(heads, options_.rope_theta, before);
+    return positions ? ops::rotary(heads, positions, options_.rope_theta, options_.rope_scaling)
+                     : ops::rotary(heads, options_.rope_theta, before, options_.rope_scaling);
   };
-  const Tensor q = rotated(heads_of((*q_)(x)));
-  Tensor k = rotated(heads_of((*k_)(x)));
+  const auto normalized = [](const Child& norm, const Tensor& heads) {
+    return norm ? (*norm)(heads) : heads;
+  };
+  const Tensor q = rotated(normalized(q_norm_, heads_of((*q_)(x))));
+  Tensor k = rotated(normalized(k_norm_, heads_of((*k_)(x))));
   Tensor v = heads_of((*v_)(x));
   if (cache_ != nullptr) {
     cache_->append(k, v);
@@ -147,11 +162,16 @@ Tensors Attention::forward(const Tensors& inputs) {
   const double dropout = is_training() ? options_.dropout : 0;
   Tensor attended;
   if (!mask && dropout == 0 && options_.causal) {
-    attended = ops::causal_attention(q, k, v);
+    attended = ops::causal_attention(
+        q, k, v, {.scale = options_.scale, .window = options_.window, .softcap = options_.softcap});
   } else {
+    if (options_.window != 0 || options_.softcap != 0) {
+      fail_input({.thing = fmt::format("module '{}'", name()),
+                  .wrong = "an attention with a window or a softcap takes no mask"});
+    }
     const Tensor by_head = ops::scaled_dot_product_attention(
         ops::transpose(q, 1, 2), ops::transpose(k, 1, 2), ops::transpose(v, 1, 2), mask, dropout,
-        options_.causal ? ops::Causal::lower_right : ops::Causal::none);
+        options_.causal ? ops::Causal::lower_right : ops::Causal::none, options_.scale);
     attended = ops::contiguous(ops::transpose(by_head, 1, 2));
   }
   return {(*o_)(ops::view(attended, {attended.size(0), attended.size(1), attended.size(2) * d}))};

@@ -2,6 +2,7 @@ export module tessera.nn:attention;
 
 import tessera.base;
 import tessera.tensor;
+import tessera.ops;
 import :parameter;
 import :tree;
 import :layers;
@@ -31,15 +32,26 @@ struct AttentionOptions {
   std::int64_t heads = 0;
   std::int64_t kv_heads = 0;  // 0: as many as heads; query head h uses kv head h * kv_heads / heads
   std::int64_t head_dim = 0;  // 0: dim / heads
-  bool bias = false;          // of the four projections
-  bool causal = true;         // a query sees no later key
-  double rope_theta = 0;      // the base of the rotary embedding; 0: none
-  double dropout = 0;         // of the probabilities, while training
+  bool bias = false;          // of the projections of queries, keys and values
+  bool output_bias = false;   // of the last projection
+  /// Queries and keys of each head are normalized (RMSNorm, with weights that all heads share)
+  /// before they are rotated: children q_norm and k_norm.
+  bool query_key_norm = false;
+  double norm_eps = 1e-6;    // of these norms
+  bool norm_offset = false;  // see RMSNorm
+  bool causal = true;        // a query sees no later key
+  double rope_theta = 0;     // the base of the rotary embedding; 0: none
+  ops::RotaryScaling rope_scaling = {};
+  // Of a causal one without a mask and dropout: see ops::CausalOptions.
+  double scale = 0;
+  std::int64_t window = 0;
+  double softcap = 0;
+  double dropout = 0;                // of the probabilities, while training
   double standard_deviation = 0.02;  // of the initial weights
   DType dtype = DType::f32;
 
   /// Errors (input): extents that are not positive, heads that kv_heads does not divide, an odd
-  /// head_dim with a rotary embedding.
+  /// head_dim with a rotary embedding, a window or a softcap with dropout or without causality.
   void check() const;
   std::int64_t key_heads() const { return kv_heads > 0 ? kv_heads : heads; }
   std::int64_t head_extent() const { return head_dim > 0 ? head_dim : dim / heads; }
@@ -47,8 +59,8 @@ struct AttentionOptions {
 
 /// Self-attention: hidden_states [B, T, dim] -> [B, T, dim]. Children q_proj, k_proj, v_proj and
 /// o_proj. Optional inputs: mask, bool (true: the query sees the key) or added to the scores,
-/// broadcast to [B, heads, T, keys]; positions, i64 [T] or [B, T], for the rotary embedding
-/// (default: counted from the tokens in the cache).
+/// broadcast to [B, heads, T, keys], of an attention without window and softcap; positions, i64 [T]
+/// or [B, T], for the rotary embedding (default: counted from the tokens in the cache).
 class Attention : public Module {
  public:
   explicit Attention(const AttentionOptions& options);
@@ -65,7 +77,7 @@ class Attention : public Module {
  private:
   AttentionOptions options_;
   AttentionCache* cache_ = nullptr;
-  Child q_, k_, v_, o_;
+  Child q_, k_, v_, o_, q_norm_, k_norm_;
 };
 
 /// Adds an embedding of each position: hidden_states [B, T, dim] -> the same. Optional input:

@@ -78,16 +78,19 @@ std::vector<LayerSplit> Embedding::splits() const {
            .output = Partial()}};
 }
 
-RMSNorm::RMSNorm(std::int64_t dim, double eps, DType dtype) : eps_(eps) {
-  add_parameter("weight", std::make_shared<Parameter>(
-                              Dims{dim}, dtype, Initialization{Initialization::Kind::ones, 0}));
+RMSNorm::RMSNorm(std::int64_t dim, double eps, DType dtype, bool offset)
+    : eps_(eps), offset_(offset) {
+  const Initialization ones{Initialization::Kind::ones, 0};
+  add_parameter("weight",
+                std::make_shared<Parameter>(Dims{dim}, dtype, offset ? Initialization{} : ones));
 }
 
 std::string_view RMSNorm::kind() const { return "RMSNorm"; }
 std::vector<std::string> RMSNorm::input_names() const { return {"hidden_states"}; }
 
 Tensors RMSNorm::forward(const Tensors& inputs) {
-  return {ops::rms_norm(input(inputs, 0), parameters()[0].second->use(), eps_)};
+  const Tensor& weight = parameters()[0].second->use();
+  return {ops::rms_norm(input(inputs, 0), offset_ ? ops::add_scalar(weight, 1) : weight, eps_)};
 }
 
 LayerNorm::LayerNorm(std::int64_t dim, double eps, bool bias, DType dtype) : eps_(eps) {

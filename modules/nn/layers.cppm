@@ -34,13 +34,15 @@ class Embedding : public Module {
 /// x / rms(x) * weight over the last dim.
 class RMSNorm : public Module {
  public:
-  RMSNorm(std::int64_t dim, double eps, DType dtype = DType::f32);
+  /// With `offset`, the factor is 1 + weight, and weights begin with 0 (Gemma).
+  RMSNorm(std::int64_t dim, double eps, DType dtype = DType::f32, bool offset = false);
   std::string_view kind() const override;
   Tensors forward(const Tensors& inputs) override;
   std::vector<std::string> input_names() const override;
 
  private:
   double eps_;
+  bool offset_;
 };
 
 /// (x - mean) / sqrt(var + eps) * weight (+ bias) over the last dim.

@@ -7,5 +7,5 @@ export import :tree;            // Module, Child, hooks, EvaluationScope
 export import :layers;          // Linear, Embedding, norms, Dropout, the loss
 export import :attention;       // Attention with masks and a cache, PositionEmbedding
 export import :language_model;  // LanguageModel: loss, cache, recomputed blocks
-export import :llama;           // the Llama family, with Hugging Face's names
+export import :decoder;         // decoders as Llama, Qwen and Gemma, with Hugging Face's names
 export import :nf4;             // weights as 4-bit codes

@@ -41,7 +41,7 @@ Optimizer::Optimizer(std::vector<nn::ParameterPointer> parameters, std::unique_p
       }
     }
   }
-  assign_rest();
+  assign_fallbacks();
 }
 
 std::size_t Optimizer::add_rule(std::shared_ptr<UpdateRule> rule) {
@@ -50,7 +50,7 @@ std::size_t Optimizer::add_rule(std::shared_ptr<UpdateRule> rule) {
   return rules_.size() - 1;
 }
 
-void Optimizer::assign_rest() {
+void Optimizer::assign_fallbacks() {
   std::vector<std::pair<std::size_t, double>> rests(rules_.size());  // 0: not made
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     Entry& entry = entries_[i];
@@ -60,9 +60,9 @@ void Optimizer::assign_rest() {
     }
     auto& [number, lr_scale] = rests[entry.rule];
     if (number == 0) {
-      if (UpdateRule::Rest rest = rules_[entry.rule].update->rest(); rest.rule) {
-        number = add_rule(std::move(rest.rule));
-        lr_scale = rest.lr_scale;
+      if (UpdateRule::Fallback fallback = rules_[entry.rule].update->fallback(); fallback.rule) {
+        number = add_rule(std::move(fallback.rule));
+        lr_scale = fallback.lr_scale;
       }
     }
     if (number == 0 || !rules_[number].update->takes(shape)) {

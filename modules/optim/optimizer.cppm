@@ -91,8 +91,8 @@ class Optimizer {
     std::vector<std::size_t> members = {};  // the numbers of the parameters
   };
   std::size_t add_rule(std::shared_ptr<UpdateRule> rule);
-  /// Gives parameters that a rule does not take to its rest().
-  void assign_rest();
+  /// Gives parameters that a rule does not take to its fallback().
+  void assign_fallbacks();
   static UpdateGroup settings(const Entry& entry, const Number& lr, const Number& grad_scale,
                               const Count& count);
   Entry& prepared(std::size_t i);

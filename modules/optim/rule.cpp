@@ -37,7 +37,7 @@ Tensor make_state(const StateTensor& state, const Tensor& parameter) {
 
 bool UpdateRule::takes(const Dims& /*shape*/) const { return true; }
 
-UpdateRule::Rest UpdateRule::rest() const { return {}; }
+UpdateRule::Fallback UpdateRule::fallback() const { return {}; }
 
 std::vector<std::string> built_in_rules() { return elementwise_rules(); }
 

@@ -46,15 +46,15 @@ class UpdateRule {
   /// computes from the group's step, lr and grad_scale must stay a Number until an operator takes
   /// it, so that a captured step computes it again; a plain number is the same in every step.
   virtual void update(const UpdateGroup& group) = 0;
-  /// Whether it updates parameters of this shape. Others are updated by rest().
+  /// Whether it updates parameters of this shape. Others are updated by fallback().
   virtual bool takes(const Dims& shape) const;
   /// The rule of parameters that this one does not take, and what their learning rate is multiplied
   /// by. Null: such parameters are an error.
-  struct Rest {
+  struct Fallback {
     std::shared_ptr<UpdateRule> rule;
     double lr_scale = 1;
   };
-  virtual Rest rest() const;
+  virtual Fallback fallback() const;
 };
 
 struct AdamWOptions {

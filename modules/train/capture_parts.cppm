@@ -68,7 +68,7 @@ struct CapturedStep::Capture final : CapturedFunction::Entry {
 
   const Program& program() const override { return executor->program(); }
   void abandon() noexcept override { executor->abandon(); }
-  void rest() noexcept override { executor->rest(); }
+  void release_memory() noexcept override { executor->release_memory(); }
 };
 
 /// What results are called in a program.

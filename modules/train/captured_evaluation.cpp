@@ -67,7 +67,7 @@ Program CapturedEvaluation::record(const StepBatch& batch, const StepFunctions& 
 
 void CapturedEvaluation::set_program(Program program, const graph::ExecutionOptions& execution) {
   executor_ = graph::make_executor(std::move(program), graph::without_changes(execution));
-  executor_->rest();
+  executor_->release_memory();
 }
 
 double CapturedEvaluation::evaluate(std::int64_t batches, const StepBatch& batch,
@@ -89,7 +89,7 @@ double CapturedEvaluation::evaluate(std::int64_t batches, const StepBatch& batch
       executor_->end();
     });
   }
-  executor_->rest();
+  executor_->release_memory();
   return steps_.checked_evaluation(loss);
 }
 

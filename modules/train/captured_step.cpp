@@ -82,8 +82,8 @@ const Program* CapturedStep::program() const {
   return calls_of_.last() == nullptr ? nullptr : &calls_of_.last()->program();
 }
 
-void CapturedStep::rest() noexcept {
-  calls_of_.rest();
+void CapturedStep::release_memory() noexcept {
+  calls_of_.release_memory();
   replayed_last_ = false;
 }
 

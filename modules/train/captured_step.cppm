@@ -109,7 +109,7 @@ class CapturedStep {
   graph::AddedState& added() { return added_; }
 
   /// Gives back the memory that programs keep between calls; the next call takes it again.
-  void rest() noexcept;
+  void release_memory() noexcept;
   const ReplayCounts& counts() const { return calls_of_.counts(); }
   /// That of the last call that was recorded or replayed; null: there was none.
   const Program* program() const;

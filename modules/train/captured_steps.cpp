@@ -314,7 +314,7 @@ void CapturedSteps::gather_inputs(const Rows& rows, Capture& capture, Part which
       return p->attached<nn::MemoryPlaces>().gradient != nullptr;
     });
     if (kept) {
-      rest();  // what they hold of gradients is free to be given again
+      release_memory();  // what they hold of gradients is free to be given again
     }
     capture.parameters.clear();
     for (const nn::ParameterPointer& parameter : parameters) {
@@ -327,7 +327,7 @@ void CapturedSteps::gather_inputs(const Rows& rows, Capture& capture, Part which
   }
   Capture::PartProgram& part = capture.part(which);
   if (which != capture.running) {
-    capture.part(capture.running).executor->rest();  // their memory would be there twice
+    capture.part(capture.running).executor->release_memory();  // their memory would be there twice
     capture.running = which;
   }
   if (part.given.empty()) {
@@ -414,13 +414,13 @@ void CapturedSteps::abandon() noexcept {
   }
 }
 
-void CapturedSteps::rest() noexcept {
-  programs_.rest();
+void CapturedSteps::release_memory() noexcept {
+  programs_.release_memory();
   replayed_last_ = false;
 }
 
 void CapturedSteps::before_load() {
-  if (!lost_) {
+  if (!interrupted_) {
     finish_updates();  // where the load is refused, the training is as it was
   }
 }
@@ -432,7 +432,7 @@ void CapturedSteps::expect_added(const std::string& name, const Dims& shape, DTy
 
 void CapturedSteps::after_load() {
   replayed_last_ = false;
-  lost_ = false;
+  interrupted_ = false;
 }
 
 }  // namespace tessera

@@ -87,7 +87,7 @@ class CapturedSteps {
   /// After an error in a step.
   void abandon() noexcept;
   /// Gives back the memory that programs keep, for what is computed without them.
-  void rest() noexcept;
+  void release_memory() noexcept;
 
   // TrainingCheckpoints'.
   const graph::AddedState& added() const { return added_; }
@@ -143,7 +143,7 @@ class CapturedSteps {
   CapturedFunction programs_;
   StepGuards guards_;           // of the step
   bool replayed_last_ = false;  // by the last capture, and nothing else has written since
-  bool lost_ = false;           // an error interrupted the update of the step before
+  bool interrupted_ = false;    // an error interrupted the update of the step before
   std::string needs_program_;   // see require_program; empty: steps may be taken as written
 };
 

@@ -49,13 +49,13 @@ void CapturedSteps::add_parts(Capture& capture) {
   set(Part::first, all.first);
   set(Part::middle, all.middle);
   set(Part::last, all.last);
-  set(Part::rest, all.rest);
+  set(Part::update, all.update);
 }
 
-void CapturedSteps::Capture::rest() noexcept {
+void CapturedSteps::Capture::release_memory() noexcept {
   for (PartProgram& part : parts) {
     if (part.executor) {
-      part.executor->rest();
+      part.executor->release_memory();
     }
     part.given.clear();
   }
@@ -95,9 +95,9 @@ void CapturedSteps::take_pending(Capture& capture) {
 void CapturedSteps::run_gradients(Capture& capture, Executor& executor,
                                   const StepVariables& variables) {
   // Until the section has ended, nobody knows which parameters are updated.
-  lost_ = std::exchange(capture.left, std::nullopt).has_value();
+  interrupted_ = std::exchange(capture.left, std::nullopt).has_value();
   run_section(executor, SectionKind::gradients, variables);
-  lost_ = false;
+  interrupted_ = false;
 }
 
 void CapturedSteps::leave_update(Capture& capture, StepVariables variables) {
@@ -126,7 +126,7 @@ void CapturedSteps::check_untouched(const Capture& capture) const {
 bool CapturedSteps::has_left_updates() const { return last() != nullptr && last()->left; }
 
 void CapturedSteps::finish_updates() {
-  if (lost_) {
+  if (interrupted_) {
     fail({.thing = "training",
           .wrong = "an error interrupted the update that a step had left to the next one",
           .advice = "load a checkpoint; " + steps_.last_checkpoint()});
@@ -140,16 +140,16 @@ void CapturedSteps::finish_updates() {
   add_before(variables, *capture.left);
   StepInputs all = capture.inputs;
   add_values(all, capture.pending, Role::pending);
-  Executor& executor = *capture.part(Part::rest).executor;
+  Executor& executor = *capture.part(Part::update).executor;
   const MemoryScope scope(MemoryCategory::activation);
-  capture.part(capture.running).executor->rest();  // there is no memory for both
+  capture.part(capture.running).executor->release_memory();  // there is no memory for both
   executor.begin_in_order(arranged_inputs(executor, all, true));
-  lost_ = true;
+  interrupted_ = true;
   capture.left.reset();
   run_phase("replayed update", [&] { run_section(executor, SectionKind::update, variables); });
   executor.end();
-  executor.rest();
-  lost_ = false;
+  executor.release_memory();
+  interrupted_ = false;
 }
 
 }  // namespace tessera

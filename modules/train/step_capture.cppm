@@ -13,7 +13,7 @@ namespace tessera {
 
 /// The programs that one capture has: the whole step, and those that leave its update to the next
 /// step or make that of the step before (graph::AcrossSteps).
-enum class CapturedSteps::Part : std::uint8_t { whole_step, first, middle, last, rest };
+enum class CapturedSteps::Part : std::uint8_t { whole_step, first, middle, last, update };
 
 /// A program that steps are replayed from, and its parts. Only one of them has memory at a time.
 struct CapturedSteps::Capture final : CapturedFunction::Entry {
@@ -39,7 +39,7 @@ struct CapturedSteps::Capture final : CapturedFunction::Entry {
   bool leaves() const { return static_cast<bool>(part(Part::first).executor); }
   const Program& program() const override { return part(Part::whole_step).executor->program(); }
   void abandon() noexcept override { part(running).executor->abandon(); }
-  void rest() noexcept override;
+  void release_memory() noexcept override;
 };
 
 }  // namespace tessera

@@ -83,7 +83,7 @@ StepResult Training::step(const StepBatch& batch, const StepFunctions& functions
 
 double Training::evaluate(std::int64_t batches, const StepBatch& batch, const LossSum& loss_sum) {
   captured_->finish_updates();
-  captured_->rest();
+  captured_->release_memory();
   return steps_->evaluate(batches, batch, loss_sum);
 }
 
@@ -95,7 +95,7 @@ double Training::evaluate(std::int64_t batches, const StepBatch& batch,
                     }));
   }
   captured_->finish_updates();
-  captured_->rest();
+  captured_->release_memory();
   return evaluation_->evaluate(batches, batch, functions);
 }
 

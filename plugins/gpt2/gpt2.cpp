@@ -64,6 +64,7 @@ Block::Block(const Shape& shape) {
       "attn", nn::AttentionOptions{.dim = shape.dim,
                                    .heads = shape.heads,
                                    .bias = true,
+                                   .output_bias = true,
                                    .dropout = shape.dropout,
                                    .standard_deviation = initial_deviation});
   for (const auto& [name, child] : attention->children()) {

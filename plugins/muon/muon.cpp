@@ -7,15 +7,15 @@
 // `ratio` follows from the shape [rows, columns]: adjust_lr = "original": sqrt(max(1, rows /
 // columns)); "match_rms_adamw": 0.2 sqrt(max(rows, columns)), for learning rates of AdamW;
 // "spectral_unclamped": sqrt(rows / columns).
-// Parameters that are not matrices are updated by `rest`, with its own options:
-//     rest = { name = "adamw", lr_scale = 1.0, betas = [0.9, 0.95] }
+// Parameters that are not matrices are updated by `fallback`, with its own options:
+//     fallback = { name = "adamw", lr_scale = 1.0, betas = [0.9, 0.95] }
 // Distributed over ranks: matrices of one shape and layout are stacked, and the stack is split over
 // the ranks by an all-to-all (where all ranks have the matrices, without communication), so each
 // rank iterates on whole matrices of its own. Then the results come back by an all-to-all (or an
 // all-gather). So there are at most two collectives along each axis for each shape, whatever the
 // number of matrices.
 // Options: momentum = 0.95, nesterov = true, ns_coefficients = [3.4445, -4.775, 2.0315], eps =
-// 1e-7, ns_steps = 5, adjust_lr = "original", compute = "f32" (or "bf16", as torch), rest.
+// 1e-7, ns_steps = 5, adjust_lr = "original", compute = "f32" (or "bf16", as torch), fallback.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -54,16 +54,16 @@ class Muon final : public optim::UpdateRule {
     if (iterations_ < 1 || iterations_ > 99) {
       options.refuse("ns_steps must be 1 to 99");
     }
-    PluginOptions rest = options.table("rest");
-    const std::string name = rest.text("name", "adamw");
-    rest_.lr_scale =
-        rest.number("lr_scale", 1, "a number more than 0", [](double x) { return x > 0; });
-    rest_.rule = optim::load_rule(name, rest);
+    PluginOptions fallback = options.table("fallback");
+    const std::string name = fallback.text("name", "adamw");
+    fallback_.lr_scale =
+        fallback.number("lr_scale", 1, "a number more than 0", [](double x) { return x > 0; });
+    fallback_.rule = optim::load_rule(name, fallback);
   }
 
   std::vector<optim::StateTensor> states() const override { return {{.name = "momentum_buffer"}}; }
   bool takes(const Dims& shape) const override { return shape.size() == 2; }
-  Rest rest() const override { return rest_; }
+  Fallback fallback() const override { return fallback_; }
 
   void update(const optim::UpdateGroup& group) override {
     std::vector<Tensor> updates;
@@ -162,7 +162,7 @@ class Muon final : public optim::UpdateRule {
   std::int64_t iterations_;
   std::string adjust_;
   std::string compute_;
-  Rest rest_;
+  Fallback fallback_;
 };
 
 }  // namespace

@@ -35,13 +35,13 @@ class Copies final : public Mode {
 };
 
 struct Step {
-  std::shared_ptr<nn::LlamaForCausalLM> model;
+  std::shared_ptr<nn::DecoderLM> model;
   int copies = 0;
   std::vector<std::vector<double>> gradients;
 
   Step(bool checkpointed, bool tied) {
     set_seed(5);
-    model = std::make_shared<nn::LlamaForCausalLM>(nn::LlamaShape{.vocab = 11,
+    model = std::make_shared<nn::DecoderLM>(nn::DecoderShape{.vocab = 11,
                                                                   .dim = 8,
                                                                   .layers = 3,
                                                                   .heads = 4,

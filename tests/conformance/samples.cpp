@@ -366,7 +366,10 @@ void call_the_rest(Recorder& recorder) {
     repeated.set_requires_grad();
     backward(ops::sum(ops::as_strided(repeated, {5, 3}, {0, 2}, 1)));  // rows on one memory
     const auto theta = [](const char* op) {
-      return attributes_from_text(*find_op(op).arguments, "theta=100", op);
+      return attributes_from_text(*find_op(op).arguments,
+                                  "theta=100, scaling=yarn, factor=4, original_positions=64, "
+                                  "low=1, high=32, amplitude=1.5, whole_dims=true",
+                                  op);
     };
     for (const Dims& shape : {Dims{5}, Dims{2, 5}}) {
       const Tensor turned = numbers({2, 5, 2, 4});

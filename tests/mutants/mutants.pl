@@ -96,7 +96,7 @@ sub read_lists {
 sub read_functions {
   my %places;
   find({ no_chdir => 1, wanted => sub {
-    return unless /\.cpp$/;
+    return unless /\.[ch]pp$/;
     my $path = $_;
     push @{ $places{ $_->[0] } }, [$path, @$_[1, 2]] for functions_in(text_of($path));
   } }, grep { -d } map { "$repository/$_" } qw(modules plugins apps tests));

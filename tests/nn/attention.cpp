@@ -59,7 +59,12 @@ double largest(const Values& a, const Values& b) {
 constexpr std::int64_t batches = 2, tokens = 5, width = 8, heads = 4, kv_heads = 2, extent = 2;
 
 nn::AttentionOptions options() {
-  return {.dim = width, .heads = heads, .kv_heads = kv_heads, .bias = true, .dtype = DType::f64};
+  return {.dim = width,
+          .heads = heads,
+          .kv_heads = kv_heads,
+          .bias = true,
+          .output_bias = true,
+          .dtype = DType::f64};
 }
 
 /// y[o] = sum_i w[o, i] x[i] + b[o].

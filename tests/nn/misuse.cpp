@@ -44,7 +44,7 @@ std::string build(const std::function<void(Builder&)>& f) {
 }  // namespace
 
 TEST_CASE("a module without its input says which one is missing") {
-  nn::LlamaShape shape;
+  nn::DecoderShape shape;
   shape.vocab = shape.dim = shape.heads = shape.kv_heads = shape.ffn_dim = 4;
   shape.head_dim = 2;
   shape.layers = 1;
@@ -56,10 +56,10 @@ TEST_CASE("a module without its input says which one is missing") {
       {"input", std::make_shared<nn::CrossEntropyLoss>()},
       {"hidden_states",
        std::make_shared<nn::Attention>(nn::AttentionOptions{.dim = 4, .heads = 2})},
-      {"hidden_states", std::make_shared<nn::LlamaMLP>(shape)},
-      {"hidden_states", std::make_shared<nn::LlamaBlock>(shape)},
-      {"input_ids", std::make_shared<nn::LlamaModel>(shape)},
-      {"input_ids", std::make_shared<nn::LlamaForCausalLM>(shape)}};
+      {"hidden_states", std::make_shared<nn::GatedMLP>(shape)},
+      {"hidden_states", std::make_shared<nn::DecoderBlock>(shape)},
+      {"input_ids", std::make_shared<nn::Decoder>(shape)},
+      {"input_ids", std::make_shared<nn::DecoderLM>(shape)}};
   for (const auto& [input, layer] : layers) {
     layer->set_names("net");
     nn::materialize(*layer);
@@ -152,21 +152,21 @@ TEST_CASE("a parameter is shared only with one of the same shape and type") {
 }
 
 TEST_CASE("a Llama's shape is checked before anything is built") {
-  const auto refused = [](const std::function<void(nn::LlamaShape&)>& change) {
-    nn::LlamaShape shape;
+  const auto refused = [](const std::function<void(nn::DecoderShape&)>& change) {
+    nn::DecoderShape shape;
     shape.vocab = shape.dim = 8;
     shape.heads = shape.kv_heads = shape.ffn_dim = 4;
     shape.layers = 1;
     change(shape);
-    return error_of([&] { const nn::LlamaForCausalLM model(shape); });
+    return error_of([&] { const nn::DecoderLM model(shape); });
   };
-  CHECK(refused([](nn::LlamaShape&) {}) == "no error");
-  CHECK(refused([](nn::LlamaShape& s) { s.layers = 0; }) ==
+  CHECK(refused([](nn::DecoderShape&) {}) == "no error");
+  CHECK(refused([](nn::DecoderShape& s) { s.layers = 0; }) ==
         "model.layers: must be at least 1 (got 0)");
-  CHECK(refused([](nn::LlamaShape& s) { s.vocab = -1; }) ==
+  CHECK(refused([](nn::DecoderShape& s) { s.vocab = -1; }) ==
         "model.vocab: must be at least 1 (got -1)");
-  CHECK(refused([](nn::LlamaShape& s) { s.kv_heads = 3; }).starts_with("model.kv_heads: "));
-  CHECK(refused([](nn::LlamaShape& s) { s.dim = 10; }).starts_with("model.heads: "));
-  CHECK(refused([](nn::LlamaShape& s) { s.head_dim = 3; }).find("even head_dim") !=
+  CHECK(refused([](nn::DecoderShape& s) { s.kv_heads = 3; }).starts_with("model.kv_heads: "));
+  CHECK(refused([](nn::DecoderShape& s) { s.dim = 10; }).starts_with("model.heads: "));
+  CHECK(refused([](nn::DecoderShape& s) { s.head_dim = 3; }).find("even head_dim") !=
         std::string::npos);
 }

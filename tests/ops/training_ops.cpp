@@ -141,7 +141,8 @@ TEST_CASE("the gradient of attention agrees with finite differences") {
   const Tensor weights = numbers({1, 4, 4, 2}, DType::f64, 5);
   const auto value = [&] {
     const NoGrad constant;
-    const std::vector<double> y = to_doubles(ops::causal_attention(in[0], in[1], in[2], 0.4));
+    const std::vector<double> y =
+        to_doubles(ops::causal_attention(in[0], in[1], in[2], {.scale = 0.4}));
     const std::vector<double> w = to_doubles(weights);
     double total = 0;
     for (std::size_t i = 0; i < y.size(); ++i) {
@@ -152,7 +153,7 @@ TEST_CASE("the gradient of attention agrees with finite differences") {
   for (Tensor& x : in) {
     x.set_requires_grad();
   }
-  const Tensor y = ops::causal_attention(in[0], in[1], in[2], 0.4);
+  const Tensor y = ops::causal_attention(in[0], in[1], in[2], {.scale = 0.4});
   backward(std::span(&y, 1), std::span(&weights, 1));
   for (const Tensor& x : in) {
     for (std::int64_t i = 0; i < x.numel(); ++i) {
@@ -175,7 +176,10 @@ TEST_CASE("rotary continues where its offset says, and turning back gives x") {
   CHECK(difference(ops::rotary(tail, 1000, 4), expected) == 0);
   const Op& inverse = find_op("rotary_inverse");
   const Attributes back = attributes_from_text(
-      *inverse.arguments, "theta=1000, offset=0, whole=none", "rotary_inverse");
+      *inverse.arguments,
+      "theta=1000, offset=0, scaling=none, factor=1, original_positions=0, low=1, high=4, "
+      "amplitude=1, whole_dims=true, whole=none",
+      "rotary_inverse");
   CHECK(difference(call_one(inverse, {whole}, back), x) < 1e-15);
 }
 

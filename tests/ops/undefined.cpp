@@ -305,8 +305,12 @@ const std::vector<Function>& functions() {
       of("interpolate", ops::interpolate),
       of("causal_attention", ops::causal_attention),
       of("scaled_dot_product_attention", ops::scaled_dot_product_attention),
-      of("rotary", static_cast<Tensor (*)(const Tensor&, double, std::int64_t)>(ops::rotary)),
-      of("rotary", static_cast<Tensor (*)(const Tensor&, const Tensor&, double)>(ops::rotary)),
+      of("rotary",
+         static_cast<Tensor (*)(const Tensor&, double, std::int64_t, const ops::RotaryScaling&)>(
+             ops::rotary)),
+      of("rotary",
+         static_cast<Tensor (*)(const Tensor&, const Tensor&, double, const ops::RotaryScaling&)>(
+             ops::rotary)),
       of("swiglu", ops::swiglu),
       of("counted_rows", ops::counted_rows),
       of("cross_entropy", ops::cross_entropy),

@@ -162,7 +162,7 @@ TEST_CASE("a layer of a program's own is split by columns and by rows as it decl
 
 TEST_CASE("Llama with replaced projections is split as with its own, and its heads are checked") {
   const auto llama = [] {
-    const auto model = std::make_shared<nn::LlamaForCausalLM>(nn::LlamaShape{.vocab = 11,
+    const auto model = std::make_shared<nn::DecoderLM>(nn::DecoderShape{.vocab = 11,
                                                                              .dim = 8,
                                                                              .layers = 1,
                                                                              .heads = 4,

@@ -73,21 +73,18 @@ def main():
     folder(5, "tied", tie_word_embeddings=True)
     folder(6, "first_config", change=to_first_form, num_key_value_heads=4)
 
-    llama3 = dict(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16)
-    yarn = dict(factor=4.0, original_max_position_embeddings=16)
-    rope = "other rotary embeddings than the default change every position's angles"
-    refused("rope_llama3", "rope", "llama3", rope, dict(rope_scaling=llama3 | dict(rope_type="llama3")))
-    refused("rope_yarn", "rope", "yarn", rope, dict(rope_scaling=yarn | dict(type="yarn")))
-    refused("rope_llama3_new", "rope", "llama3", rope,
-            dict(rope_parameters=llama3 | dict(rope_type="llama3", rope_theta=10000.0)))
-    refused("rope_yarn_new", "rope", "yarn", rope,
-            dict(rope_parameters=yarn | dict(rope_type="yarn", rope_theta=10000.0)))
-    refused("attention_bias", "attention_bias", "true", "the attention's projections would have biases",
-            dict(attention_bias=True))
-    refused("mlp_bias", "mlp_bias", "true", "the feed-forward's projections would have biases", dict(mlp_bias=True))
+    dynamic = dict(factor=4.0, original_max_position_embeddings=16)
+    longrope = dict(factor=4.0, short_factor=[1.0] * 4, long_factor=[2.0] * 4, original_max_position_embeddings=16)
+    rope = "other rotary embeddings change every position's angles"
+    refused("rope_dynamic", "rope", "dynamic", rope, dict(rope_scaling=dynamic | dict(type="dynamic")))
+    refused("rope_longrope", "rope", "longrope", rope, dict(rope_scaling=longrope | dict(rope_type="longrope")))
+    refused("rope_dynamic_new", "rope", "dynamic", rope,
+            dict(rope_parameters=dynamic | dict(rope_type="dynamic", rope_theta=10000.0)))
+    refused("rope_longrope_new", "rope", "longrope", rope,
+            dict(rope_parameters=longrope | dict(rope_type="longrope", rope_theta=10000.0)))
     refused("hidden_act", "hidden_act", "gelu", "the feed-forward is silu(gate) * up", dict(hidden_act="gelu"))
-    refused("model_type", "model_type", "mistral", "a model of another kind",
-            dict(model_type="mistral", architectures=["MistralForCausalLM"], sliding_window=8))
+    refused("model_type", "model_type", "falcon", "a model of another kind",
+            dict(model_type="falcon", architectures=["FalconForCausalLM"]))
 
 
 main()

@@ -155,7 +155,7 @@ TEST_CASE("a step with two models and two optimizers is captured, in every layou
         for (int call = 10; call < 14; ++call) {
           const std::vector<double> losses = plain(expected, call);
           const bool plainly = call % 2 == 0;
-          step.rest();
+          step.release_memory();
           const double loss = plainly ? plain(pair, call)[1]
                                       : step({local_rows(pair, call)}, numbers_of(call))[1].item();
           check(loss == losses[1], "mixed call " + std::to_string(call));

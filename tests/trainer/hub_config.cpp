@@ -57,7 +57,16 @@ TEST_CASE("config.json of a Llama is read") {
                                    {"ffn_dim", whole(72)},
                                    {"rope_theta", 5000.0},
                                    {"norm_eps", 1e-5},
-                                   {"tie_embeddings", true}},
+                                   {"tie_embeddings", true},
+                                   {"rope_scaling", std::string("none")},
+                                   {"rope_factor", 1.0},
+                                   {"rope_original_positions", 0.0},
+                                   {"rope_low", 1.0},
+                                   {"rope_high", 4.0},
+                                   {"rope_amplitude", 1.0},
+                                   {"rope_whole_dims", true},
+                                   {"attention_bias", false},
+                                   {"ffn_bias", false}},
                         // The defaults of transformers for keys that are absent.
                         .max_positions = 2048,
                         .dtype = "",
@@ -86,12 +95,30 @@ TEST_CASE("newer writers' rotary settings, a given head_dim and absent keys are 
 TEST_CASE("what the program does not compute is refused by name") {
   refused("model_type", "mistral", "model_type \"mistral\" is not supported");
   refused("hidden_act", "gelu", "hidden_act \"gelu\" is not supported");
-  refused("attention_bias", true, "attention_bias true is not supported");
-  refused("mlp_bias", true, "mlp_bias true is not supported");
-  refused("rope_scaling", {{"type", "linear"}, {"factor", 2.0}},
-          "rope_scaling.type \"linear\" is not supported");
-  refused("rope_parameters", {{"rope_type", "llama3"}, {"rope_theta", 1e4}},
-          "rope_parameters.rope_type \"llama3\" is not supported");
+  refused("attention_bias", 1, "attention_bias: expected true or false, got 1");
+  refused(
+      "rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}},
+      "rope_scaling.type \"dynamic\" is not supported (only \"default\", \"linear\", \"llama3\" "
+      "and \"yarn\")");
+  refused("rope_parameters", {{"rope_type", "longrope"}, {"rope_theta", 5000.0}},
+          "rope_parameters.rope_type \"longrope\" is not supported");
+  refused("rope_scaling", {{"type", "linear"}}, "rope_scaling.factor is missing");
+  refused("rope_parameters",
+          {{"rope_type", "llama3"},
+           {"rope_theta", 5000.0},
+           {"factor", 8.0},
+           {"low_freq_factor", 1.0},
+           {"high_freq_factor", 4.0}},
+          "rope_parameters.original_max_position_embeddings is missing");
+  refused("rope_scaling",
+          {{"type", "yarn"},
+           {"factor", 4.0},
+           {"original_max_position_embeddings", 32},
+           {"beta_fast", 1.0},
+           {"beta_slow", 2.0}},
+          "the low bound below the high one (got 32 positions, 2 and 1)");
+  refused("rope_scaling", {{"type", "linear"}, {"factor", 2.0}, {"beta_fast", 1.0}},
+          "rope_scaling.beta_fast: the linear rotary embedding has no such setting");
   refused("rope_scaling", {{"factor", 2.0}}, "has a factor but no type");
   refused("rope_parameters", {{"rope_theta", 5000.0}, {"factor", 2.0}}, "has a factor but no type");
   refused("rope_parameters", {{"full_attention", {{"rope_theta", 1e4}}}},

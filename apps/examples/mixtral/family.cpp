@@ -20,18 +20,22 @@ namespace nn = tessera::nn;
 
 constexpr std::int64_t most_experts = 1 << 16;
 
-mixtral::Shape shape_of(const ModelSizes& sizes) {
-  return {.llama = llama_shape(sizes),
-          .experts = sizes.values.integer("experts"),
-          .experts_per_token = sizes.values.integer("experts_per_token")};
+/// What is a Llama's, with Mixtral's class.
+DecoderTraits traits() {
+  DecoderTraits all = llama_traits();
+  all.architecture = "MixtralForCausalLM";
+  all.properties.clear();  // a Mixtral has no biases
+  return all;
 }
 
 std::string layer_name(std::int64_t layer) { return "model.layers." + std::to_string(layer) + "."; }
 
-class Mixtral final : public ModelFamily {
+class Mixtral final : public DecoderFamily {
  public:
+  Mixtral() : DecoderFamily(traits()) {}
+
   std::vector<ModelKey> keys() const override {
-    std::vector<ModelKey> all = llama_.keys();
+    std::vector<ModelKey> all = DecoderFamily::keys();
     all.push_back({"experts",
                    std::int64_t{8},
                    "Experts of each layer.",
@@ -44,8 +48,8 @@ class Mixtral final : public ModelFamily {
   }
 
   std::vector<ModelProblem> complete(ModelSizes& sizes) const override {
-    std::vector<ModelProblem> problems = llama_.complete(sizes);
-    const mixtral::Shape shape = shape_of(sizes);
+    std::vector<ModelProblem> problems = DecoderFamily::complete(sizes);
+    const mixtral::Shape shape = mixture_of(sizes);
     if (shape.experts_per_token > shape.experts) {
       problems.push_back({{"experts_per_token", "experts"}, too_many(shape)});
     }
@@ -53,38 +57,35 @@ class Mixtral final : public ModelFamily {
   }
 
   std::string describe(const ModelSizes& sizes) const override {
-    const mixtral::Shape shape = shape_of(sizes);
-    return llama_.describe(sizes) + ", " + std::to_string(shape.experts_per_token) + " of " +
-           std::to_string(shape.experts) + " experts";
+    const mixtral::Shape shape = mixture_of(sizes);
+    return DecoderFamily::describe(sizes) + ", " + std::to_string(shape.experts_per_token) +
+           " of " + std::to_string(shape.experts) + " experts";
   }
 
   double parameters(const ModelSizes& sizes) const override {
-    const mixtral::Shape shape = shape_of(sizes);
+    const mixtral::Shape shape = mixture_of(sizes);
     const auto number = [](std::int64_t value) { return static_cast<double>(value); };
     const double dense = 3 * number(shape.llama.dim) * number(shape.llama.ffn_dim);
     const double router = number(shape.experts) * number(shape.llama.dim);
-    return llama_.parameters(sizes) +
+    return DecoderFamily::parameters(sizes) +
            number(shape.llama.layers) * ((number(shape.experts) - 1) * dense + router);
   }
 
   std::shared_ptr<nn::LanguageModel> build(const ModelSizes& sizes, double dropout) const override {
-    mixtral::Shape shape = shape_of(sizes);
+    mixtral::Shape shape = mixture_of(sizes);
     shape.llama.dropout = dropout;
     return std::make_shared<mixtral::LanguageModel>(shape);
   }
 
-  std::string architecture() const override { return "MixtralForCausalLM"; }
-  SpecialTokens special_tokens() const override { return {.bos = 1, .eos = 2}; }
-
   ModelSizes read(HubConfig& config) const override {
-    ModelSizes sizes = llama_.read(config);
+    ModelSizes sizes = DecoderFamily::read(config);
     sizes.values.set("experts", config.size("num_local_experts", most_experts, 8));
     sizes.values.set("experts_per_token", config.size("num_experts_per_tok", most_experts, 2));
     config.only("router_jitter_noise", "0.0", "the router adds no noise");
     config.only("output_router_logits", "false", "the loss has no term that balances experts");
     config.ignore(std::vector<std::string>{"router_aux_loss_coef"});
     if (config.sound()) {
-      const mixtral::Shape shape = shape_of(sizes);
+      const mixtral::Shape shape = mixture_of(sizes);
       if (shape.experts_per_token > shape.experts) {
         config.problem("num_experts_per_tok: " + too_many(shape));
       }
@@ -93,11 +94,8 @@ class Mixtral final : public ModelFamily {
   }
 
   std::vector<HubKey> write(const ModelSizes& sizes) const override {
-    const mixtral::Shape shape = shape_of(sizes);
-    std::vector<HubKey> all = llama_.write(sizes);
-    std::erase_if(all, [](const HubKey& key) {
-      return key.key == "attention_bias" || key.key == "mlp_bias";  // a Mixtral has no such keys
-    });
+    const mixtral::Shape shape = mixture_of(sizes);
+    std::vector<HubKey> all = DecoderFamily::write(sizes);
     all.emplace_back("num_local_experts", shape.experts);
     all.emplace_back("num_experts_per_tok", shape.experts_per_token);
     all.emplace_back("router_jitter_noise", 0.0);
@@ -107,7 +105,7 @@ class Mixtral final : public ModelFamily {
 
   // A folder has the experts one by one.
   std::vector<HubTensor> tensors(const ModelSizes& sizes) const override {
-    const mixtral::Shape shape = shape_of(sizes);
+    const mixtral::Shape shape = mixture_of(sizes);
     std::vector<HubTensor> all;
     for (std::int64_t number = 0; number < shape.llama.layers; ++number) {
       const std::string layer = layer_name(number);
@@ -122,11 +120,9 @@ class Mixtral final : public ModelFamily {
     return all;
   }
 
-  Layers layers(const ModelSizes& sizes) const override { return llama_.layers(sizes); }
-
   std::vector<SizedTensor> sized_tensors(const ModelSizes& sizes) const override {
-    const mixtral::Shape shape = shape_of(sizes);
-    std::vector<SizedTensor> all = llama_.sized_tensors(sizes);
+    const mixtral::Shape shape = mixture_of(sizes);
+    std::vector<SizedTensor> all = DecoderFamily::sized_tensors(sizes);
     std::erase_if(all, [](const SizedTensor& tensor) {
       return tensor.parameter == "model.layers.0.mlp.gate_proj.weight";
     });
@@ -141,12 +137,16 @@ class Mixtral final : public ModelFamily {
   }
 
  private:
+  mixtral::Shape mixture_of(const ModelSizes& sizes) const {
+    return {.llama = shape_of(sizes),
+            .experts = sizes.values.integer("experts"),
+            .experts_per_token = sizes.values.integer("experts_per_token")};
+  }
+
   static std::string too_many(const mixtral::Shape& shape) {
     return "a token cannot have more experts than there are (" + std::to_string(shape.experts) +
            " experts, " + std::to_string(shape.experts_per_token) + " per token)";
   }
-
-  const ModelFamily& llama_ = model_family("llama");
 };
 
 }  // namespace

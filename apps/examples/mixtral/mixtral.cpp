@@ -122,7 +122,7 @@ Layout gradient_of(const Layout& weights, const Layout& tokens) {
 }  // namespace
 
 Experts::Experts(const Shape& shape) {
-  const nn::LlamaShape& llama = shape.llama;
+  const nn::DecoderShape& llama = shape.llama;
   const auto add = [&](const char* name, std::int64_t out, std::int64_t in) {
     const nn::Initialization normal{nn::Initialization::Kind::normal, llama.standard_deviation};
     add_parameter(
@@ -198,7 +198,7 @@ Tensors SparseMixture::forward(const Tensors& inputs) {
   return {(*experts_)({hidden, scaled, chosen})[0]};
 }
 
-LanguageModel::LanguageModel(const Shape& shape) : nn::LlamaForCausalLM(shape.llama) {
+LanguageModel::LanguageModel(const Shape& shape) : nn::DecoderLM(shape.llama) {
   nn::replace_modules(*this, "model.layers.*.mlp", [&](const std::shared_ptr<nn::Module>&) {
     return std::make_shared<SparseMixture>(shape);
   });

@@ -9,7 +9,7 @@
 namespace mixtral {
 
 struct Shape {
-  tessera::nn::LlamaShape llama;
+  tessera::nn::DecoderShape llama;
   std::int64_t experts = 0;
   std::int64_t experts_per_token = 0;
 };
@@ -44,7 +44,7 @@ class SparseMixture : public tessera::nn::Module {
 };
 
 /// Tessera's Llama with each `mlp` replaced by a SparseMixture.
-class LanguageModel : public tessera::nn::LlamaForCausalLM {
+class LanguageModel : public tessera::nn::DecoderLM {
  public:
   explicit LanguageModel(const Shape& shape);
   std::string_view kind() const override;

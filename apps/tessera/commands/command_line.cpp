@@ -140,8 +140,8 @@ class CommandLine {
     capture
         ->add_option("--part", capture_.part,
                      "Of a step that leaves its update to the next one: the first step, one in the "
-                     "middle, the last one, or the rest that the last one has left")
-        ->check(CLI::IsMember({"first", "middle", "last", "rest"}));
+                     "middle, the last one, or the update that the last one has left")
+        ->check(CLI::IsMember({"first", "middle", "last", "update"}));
     capture->callback(
         [this] { chosen = [this] { return run_graph_capture(train_, capture_, &print_error); }; });
     CLI::App* show = command->add_subcommand(

@@ -22,7 +22,7 @@ int run_train(const TrainArguments& arguments, const ErrorPrinter& print);
 struct CaptureArguments {
   std::string to;  // the file to write
   int rank = 0;
-  std::string part;  // "first", "middle", "last", "rest" (see graph::AcrossSteps); empty: whole
+  std::string part;  // "first", "middle", "last", "update" (see graph::AcrossSteps); empty: whole
 };
 /// `tessera graph capture`: the program of a step of such a run, without ranks. Errors as above; a
 /// rank that the mesh does not have.

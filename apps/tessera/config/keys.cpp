@@ -81,6 +81,7 @@ std::vector<Key> family_keys(const std::string& family) {
                 },
             .doc = own.doc,
             .range = range_of(own.range),
+            .choices = own.choices,
             .of_family = true};
     keys.push_back(std::move(key));
   }

@@ -9,7 +9,7 @@ import :problems;
 export namespace tessera::app {
 
 /// The values of the keys that belong to a family of models.
-using ModelNumbers = std::map<std::string, std::variant<bool, std::int64_t, double>>;
+using ModelNumbers = std::map<std::string, std::variant<bool, std::int64_t, double, std::string>>;
 
 struct ModelConfig {
   std::string family = "llama";

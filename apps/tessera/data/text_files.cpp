@@ -149,15 +149,15 @@ class Finder {
         is_link ? below.links.push_back(path) : walk(path, below);
         break;
       case fs::file_type::fifo:
-        left_[{"pipe", "pipes"}].push_back(path);
+        skipped_[{"pipe", "pipes"}].push_back(path);
         break;
       case fs::file_type::socket:
-        left_[{"socket", "sockets"}].push_back(path);
+        skipped_[{"socket", "sockets"}].push_back(path);
         break;
       default:
-        left_[is_link && !fs::exists(path, error)
-                  ? Kind("link that leads nowhere", "links that lead nowhere")
-                  : Kind("device", "devices")]
+        skipped_[is_link && !fs::exists(path, error)
+                     ? Kind("link that leads nowhere", "links that lead nowhere")
+                     : Kind("device", "devices")]
             .push_back(path);
     }
   }
@@ -170,7 +170,7 @@ class Finder {
         parts.push_back(fmt::format("{} {}", count, what));
       }
     }
-    for (const auto& [kind, paths] : left_) {
+    for (const auto& [kind, paths] : skipped_) {
       std::string names;
       for (std::size_t i = 0; i < std::min(most_named, paths.size()); ++i) {
         names += fmt::format("{}{}", i == 0 ? "" : ", ", paths[i].string());
@@ -219,7 +219,7 @@ class Finder {
   std::vector<std::string> problems_;
   std::size_t hidden_ = 0;
   std::size_t empty_ = 0;
-  std::map<Kind, std::vector<fs::path>> left_;
+  std::map<Kind, std::vector<fs::path>> skipped_;
 };
 
 }  // namespace

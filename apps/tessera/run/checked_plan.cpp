@@ -88,7 +88,7 @@ std::string left_text(const Run& run, const graph::ExecutionOptions& execution,
     const bool compiled = kernels && kernels->missing.empty();
     needed = std::max(needed, graph::planned_bytes(*part, compiled));
   }
-  graph::compile_kernels(parts.rest, execution);
+  graph::compile_kernels(parts.update, execution);
   return fmt::format(", {} of it kept for the update, which the next step makes",
                      format_bytes(static_cast<std::uint64_t>(parts.pending_bytes)));
 }

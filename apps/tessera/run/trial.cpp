@@ -217,7 +217,7 @@ Program capture_part(const Run& run, int rank, const std::string& part) {
   return std::move(part == "first"    ? parts.first
                    : part == "middle" ? parts.middle
                    : part == "last"   ? parts.last
-                                      : parts.rest);
+                                      : parts.update);
 }
 
 int gathers_in(const Program& program) {

@@ -56,7 +56,7 @@ Program lowered(const Program& placed, int rank);
 void capture_evaluation(const Run& run, const StepSetup& setup, OneRank& into);
 
 /// One of the programs that leave the step's update to the next one: "first", "middle", "last",
-/// "rest" (see graph::AcrossSteps); "": the whole step. Errors as above.
+/// "update" (see graph::AcrossSteps); "": the whole step. Errors as above.
 Program capture_part(const Run& run, int rank, const std::string& part);
 
 /// Gathers that a step makes.

@@ -12,11 +12,25 @@ enum class Causal {
   lower_right  // query i sees keys 0 to i + Tk - Tq: the last query sees all keys
 };
 
+struct CausalOptions {
+  double scale = 0;  // of q . k; 0: 1/sqrt(D)
+  /// A query sees at most so many keys, of which its own is the last; 0: any number. Source:
+  /// Beltagy et al., Longformer (2020), as a sliding window.
+  std::int64_t window = 0;
+  /// A scaled score s becomes softcap tanh(s / softcap); 0: it stays. Source: Gemma 2 (2024).
+  double softcap = 0;
+  /// Several documents in one row: for each token [B, T] (i64) the number of the first token of its
+  /// document. A query sees no other document, and its result is, bit by bit, what it is where the
+  /// document stands alone. Tk = Tq then. Undefined: a row is one document.
+  Tensor documents = {};
+};
 /// Causal grouped-query attention. q [B, Tq, H, D]; k [B, Tk, KV, D]; v [B, Tk, KV, Dv]; query head
 /// h uses kv head h * KV / H; query i sees keys <= i + Tk - Tq (Causal::lower_right), so the first
-/// keys and values may come from a cache; Tk >= Tq. scale 0: 1/sqrt(D). -> [B, Tq, H, Dv]. Never
-/// stores Tq x Tk scores. Sharded by batch (dim 0) or by heads (dim 2, if H and KV are divisible).
-Tensor causal_attention(const Tensor& q, const Tensor& k, const Tensor& v, double scale = 0);
+/// keys and values may come from a cache; Tk >= Tq. -> [B, Tq, H, Dv]. Never stores Tq x Tk scores.
+/// Sharded by batch (dim 0) or by heads (dim 2, if H and KV are divisible). Errors: documents that
+/// do not follow one after the other.
+Tensor causal_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                        const CausalOptions& options = {});
 /// softmax(scale q k^T + mask) v for q [B, H, Tq, D], k [B, KV, Tk, D] and v [B, KV, Tk, Dv]; query
 /// head h uses key/value head h * KV / H. -> [B, H, Tq, Dv]. `mask` broadcasts to [B, H, Tq, Tk]:
 /// bool (true: the query sees the key), or of q's type and added to the scores, with a gradient. A
@@ -29,14 +43,39 @@ Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tens
                                     const Tensor& mask = {}, double dropout_p = 0,
                                     Causal causal = Causal::none, double scale = 0,
                                     const RandomSource& source = by_batch_row("dropout"));
+/// Changes of a rotary embedding's frequencies theta^(-2i / D), i < D / 2, for sequences that are
+/// longer than those of pretraining.
+struct RotaryScaling {
+  enum class Kind {
+    none,
+    linear,  // all are divided by `factor`: Chen et al., Position Interpolation (2023)
+    llama3,  // the low ones are: Llama 3.1 (2024)
+    yarn     // the low ones are: Peng et al., YaRN (2023)
+  };
+  Kind kind = Kind::none;
+  double factor = 1;
+  double original_positions = 0;  // llama3 and yarn: the longest sequence of pretraining
+  /// With a wavelength of original_positions / low or more a frequency is divided, with one of
+  /// original_positions / high or less it stays (llama3); or with `low` or fewer turns within
+  /// original_positions it is divided, with `high` or more it stays (yarn). In between it changes
+  /// gradually.
+  double low = 1;
+  double high = 4;
+  double amplitude = 1;    // cosines and sines are multiplied by it (yarn: 0.1 ln(factor) + 1)
+  bool whole_dims = true;  // yarn: the bounds are rounded outwards to whole dims
+
+  friend bool operator==(const RotaryScaling&, const RotaryScaling&) = default;
+};
 /// Rotary embedding of x [B, T, H, D] in the halves form (first half with second half, as
 /// transformers' Llama), for positions offset .. offset + T - 1. Sharded by batch, by heads, or by
 /// time (dim 1): each rank uses the positions of its shard.
-Tensor rotary(const Tensor& x, double theta, std::int64_t offset = 0);
+Tensor rotary(const Tensor& x, double theta, std::int64_t offset = 0,
+              const RotaryScaling& scaling = {});
 /// Rotary embedding with explicit positions, i64 [T] or [B, T], 0 or more: for packed sequences, or
 /// for a time dim that is distributed in another order. If x is sharded by time, so are the
 /// positions.
-Tensor rotary(const Tensor& x, const Tensor& positions, double theta);
+Tensor rotary(const Tensor& x, const Tensor& positions, double theta,
+              const RotaryScaling& scaling = {});
 /// silu(gate) * up.
 Tensor swiglu(const Tensor& gate, const Tensor& up);
 

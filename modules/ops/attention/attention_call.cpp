@@ -47,7 +47,7 @@ void check(const Call& call, const Form& form, const Tensor& q, const Tensor& k,
 }
 
 kernels::AttentionShape shape_of(const Form& form, const Tensor& q, const Tensor& k,
-                                 const Tensor& v, double scale, Causal causal) {
+                                 const Tensor& v, const Scores& scores) {
   kernels::AttentionShape shape;
   shape.batch = q.shape()[0];
   shape.queries = q.shape()[form.time];
@@ -56,9 +56,47 @@ kernels::AttentionShape shape_of(const Form& form, const Tensor& q, const Tensor
   shape.group = shape.kv_heads == 0 ? 1 : q.shape()[form.heads] / shape.kv_heads;
   shape.head_dim = q.shape()[3];
   shape.value_dim = v.shape()[3];
-  shape.scale = scale != 0 ? scale : 1.0 / std::sqrt(static_cast<double>(shape.head_dim));
-  shape.causal = causal != Causal::none;
-  shape.upper_left = causal == Causal::upper_left;
+  shape.scale =
+      scores.scale != 0 ? scores.scale : 1.0 / std::sqrt(static_cast<double>(shape.head_dim));
+  shape.causal = scores.causal != Causal::none;
+  shape.upper_left = scores.causal == Causal::upper_left;
+  shape.window = scores.window;
+  shape.softcap = scores.softcap;
+  shape.has_documents = scores.documents.defined();
+  return shape;
+}
+
+namespace {
+
+/// Errors: a token is neither the first one of its document nor in that of the token before it.
+void check_documents(const Call& call, const Tensor& documents) {
+  const std::int64_t length = documents.shape()[1];
+  for (std::int64_t row = 0; row < documents.shape()[0]; ++row) {
+    const std::int64_t* const first = pointer<std::int64_t>(documents) + row * length;
+    for (std::int64_t i = 0; i < length; ++i) {
+      if (first[i] != i && (i == 0 || first[i] != first[i - 1])) {
+        refuse(call,
+               {.wrong = fmt::format("documents: token {} of row {} cannot be in the document "
+                                     "that begins with token {}",
+                                     i, row, first[i]),
+                .expected = i == 0 ? "0" : fmt::format("{} or {}", first[i - 1], i)});
+      }
+    }
+  }
+}
+
+}  // namespace
+
+kernels::AttentionShape shape_of(Workspace& w, const Call& call, const Form& form, const Tensor& q,
+                                 const Tensor& k, const Tensor& v, const Scores& scores) {
+  kernels::AttentionShape shape = shape_of(form, q, k, v, scores);
+  if (scores.documents) {
+    const Tensor documents = contiguous_operand(w, scores.documents);
+    if (!w.counts()) {
+      check_documents(call, documents);
+      shape.documents = pointer<std::int64_t>(documents);
+    }
+  }
   return shape;
 }
 
@@ -71,18 +109,26 @@ AttentionStrides strides_of(const Form& form, const Tensor& x) {
 }
 
 double pair_flops(const Form& form, const Tensor& q, const Tensor& k, const Tensor& v,
-                  Causal causal, int products) {
+                  const Scores& scores, int products) {
   const std::int64_t queries = q.shape()[form.time];
   const std::int64_t keys = k.shape()[form.time];
   auto pairs = static_cast<double>(queries) * static_cast<double>(keys);
-  if (causal != Causal::none) {
+  if (scores.causal != Causal::none) {
     // Query i sees i + 1 + offset keys: those before `first` see none, those from `last` on all.
-    const std::int64_t offset = causal == Causal::upper_left ? 0 : keys - queries;
+    const std::int64_t offset = scores.causal == Causal::upper_left ? 0 : keys - queries;
     const std::int64_t first = std::clamp<std::int64_t>(-offset, 0, queries);
     const std::int64_t last = std::clamp(keys - offset, first, queries);
     pairs =
         static_cast<double>(last - first) * static_cast<double>(first + last + 1 + 2 * offset) / 2 +
         static_cast<double>(queries - last) * static_cast<double>(keys);
+    if (scores.window > 0) {  // queries from `cut` on do not see their first keys
+      const std::int64_t cut = std::clamp<std::int64_t>(scores.window - offset, 0, queries);
+      const std::int64_t hidden = queries + offset - scores.window;  // by the last query
+      pairs -= static_cast<double>(queries - cut) *
+               static_cast<double>(hidden +
+                                   std::max<std::int64_t>(cut + 1 + offset - scores.window, 0)) /
+               2;
+    }
   }
   const auto terms = static_cast<double>(q.shape().back() + v.shape().back());
   return pairs * static_cast<double>(q.shape()[0] * q.shape()[form.heads]) * products * terms;
@@ -108,10 +154,19 @@ Tensor transposed(const Tensor& x) { return transpose(x, -2, -1); }
 /// Which scores do not count, as bool; undefined for none.
 Tensor hidden_scores(const GradientCall& call, const Tensor& scores) {
   Tensor hidden;
-  if (call.causal != Causal::none) {
+  if (call.scores.causal != Causal::none) {
     const std::int64_t cached =
-        call.causal == Causal::upper_left ? 0 : scores.size(3) - scores.size(2);
-    hidden = cast(triu(ones_like(scores), cached + 1), DType::boolean);
+        call.scores.causal == Causal::upper_left ? 0 : scores.size(3) - scores.size(2);
+    Tensor unseen = triu(ones_like(scores), cached + 1);
+    if (call.scores.window > 0) {
+      unseen = add(unseen, tril(ones_like(scores), cached - call.scores.window));
+    }
+    hidden = cast(unseen, DType::boolean);
+  }
+  if (const Tensor& documents = call.scores.documents) {
+    const Tensor number = cumsum(ones_like(scores), 3);  // of a key, from 1
+    const Tensor first = view(documents, {documents.size(0), 1, documents.size(1), 1});
+    hidden = logical_or(hidden, le(number, cast(first, number.dtype())));
   }
   if (call.mask) {
     const Tensor& mask = call.mask;
@@ -139,14 +194,17 @@ Tensor probabilities(const GradientCall& call, Tensor scores) {
 
 // With S = scale q k^T + mask, P = softmax(S), dP = dy v^T and dS = softmax_backward(dP, P):
 //   dq = scale dS k,  dk = scale dS^T q,  dv = P^T dy,
-// where dropout follows P and dP. Below, of_x is the gradient of x.
+// where dropout follows P and dP, and a cap stands between the scaled scores and the mask. Below,
+// of_x is the gradient of x.
 GradientsAgain differentiate_again(const GradientCall& call, std::span<const Tensor> grads) {
   static const Op& dropout = find_op("dropout");
   const DType wide = statistics_type(call.q.dtype());
   const std::int64_t kv_heads = call.k.size(1);
   const std::int64_t group = kv_heads == 0 ? 1 : call.q.size(1) / kv_heads;
-  const double scale =
-      call.scale != 0 ? call.scale : 1.0 / std::sqrt(static_cast<double>(call.q.size(3)));
+  const double scale = call.scores.scale != 0
+                           ? call.scores.scale
+                           : 1.0 / std::sqrt(static_cast<double>(call.q.size(3)));
+  const double softcap = call.scores.softcap;
 
   const auto widened = [&](const Tensor& x) { return x ? cast(x, wide) : x; };
   /// Keys and values repeated for each query head, and back.
@@ -167,9 +225,19 @@ GradientsAgain differentiate_again(const GradientCall& call, std::span<const Ten
   const Tensor k = repeated(call.k);
   const Tensor v = repeated(call.v);
   const Tensor dy = widened(call.dy);
-  const Tensor p = probabilities(call, mul_scalar(matmul(q, transposed(k)), scale));
+  Tensor scores = mul_scalar(matmul(q, transposed(k)), scale);
+  Tensor share;  // tanh of what is capped: the score in units of the cap
+  Tensor slope;  // of the cap
+  if (softcap != 0) {
+    share = tanh(mul_scalar(scores, 1 / softcap));
+    slope = sub(ones_like(share), mul(share, share));
+    scores = mul_scalar(share, softcap);
+  }
+  const auto through_cap = [&](const Tensor& x) { return slope && x ? mul(x, slope) : x; };
+  const Tensor p = probabilities(call, scores);
   const Tensor dp = dropped(matmul(dy, transposed(v)));
-  const Tensor ds = softmax_backward(dp, p, 3);
+  const Tensor of_capped = softmax_backward(dp, p, 3);
+  const Tensor ds = through_cap(of_capped);
 
   GradientsAgain of;
   Tensor of_ds;
@@ -196,6 +264,11 @@ GradientsAgain differentiate_again(const GradientCall& call, std::span<const Ten
     of_p = dropped(matmul(dy, transposed(u)));
     put(of.dy, dropped(p), u, 1);
   }
+  Tensor of_scores;
+  if (of_ds && slope) {  // ds is a product with the slope, 1 - share^2
+    of_scores = mul(mul_scalar(mul(share, slope), -2 / softcap), mul(of_ds, of_capped));
+    of_ds = through_cap(of_ds);
+  }
   if (of_ds) {
     const Tensor of_dp = dropped(softmax_backward(of_ds, p, 3));
     put(of.dy, of_dp, v, 1);
@@ -204,10 +277,12 @@ GradientsAgain differentiate_again(const GradientCall& call, std::span<const Ten
     add_to(of_p, sub(sub(mul(of_ds, dp), along), mul(dp, sum(mul(of_ds, p), {3}, true))));
   }
   if (of_p) {
-    const Tensor of_scores = softmax_backward(of_p, p, 3);
+    of.mask = softmax_backward(of_p, p, 3);
+    add_to(of_scores, through_cap(of.mask));
+  }
+  if (of_scores) {
     put(of.q, of_scores, k, scale);
     put(of.k, transposed(of_scores), q, scale);
-    of.mask = of_scores;
   }
   of.k = gathered(of.k);
   of.v = gathered(of.v);

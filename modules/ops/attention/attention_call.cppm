@@ -26,8 +26,21 @@ inline constexpr Form heads_first{2, 1, "q [B, H, Tq, D], k [B, KV, Tk, D] and v
 
 void check(const Call& call, const Form& form, const Tensor& q, const Tensor& k, const Tensor& v);
 
+/// Which keys a query sees, and what becomes of its scores.
+struct Scores {
+  double scale = 0;  // 0: 1/sqrt(D)
+  Causal causal = Causal::none;
+  std::int64_t window = 0;  // see CausalOptions
+  double softcap = 0;
+  Tensor documents = {};
+};
+
+/// Without the documents, which are memory of a call.
 kernels::AttentionShape shape_of(const Form& form, const Tensor& q, const Tensor& k,
-                                 const Tensor& v, double scale, Causal causal);
+                                 const Tensor& v, const Scores& scores);
+/// The shape with a contiguous operand for the documents. Errors: they do not follow one another.
+kernels::AttentionShape shape_of(Workspace& w, const Call& call, const Form& form, const Tensor& q,
+                                 const Tensor& k, const Tensor& v, const Scores& scores);
 
 /// The operand as the kernel takes it: any strides, but the last dim in one piece.
 Tensor rows_of_heads(Workspace& w, const Tensor& x);
@@ -39,13 +52,14 @@ Dims result_shape(const Tensor& q, const Tensor& v);
 void push_results(const Form& form, const Tensor& q, const Tensor& v, ResultShapes& out);
 
 /// Op::flops of attention: `products` of them, half over the head dim of q and k and half over that
-/// of v, for each query and key that it sees. Masks are not looked at.
+/// of v, for each query and key that it sees. Masks and
+/// documents are not looked at.
 double pair_flops(const Form& form, const Tensor& q, const Tensor& k, const Tensor& v,
-                  Causal causal, int products);
+                  const Scores& scores, int products);
 
 /// `mask_of(w, T)` gives the masks for elements of type T.
 template <class MaskOf>
-inline void forward(const Call& call, const Form& form, double scale, Causal causal,
+inline void forward(const Call& call, const Form& form, const Scores& scores,
                     std::span<const Tensor> out, Workspace& w, MaskOf mask_of) {
   if (out[0].numel() == 0) {
     return;
@@ -53,18 +67,18 @@ inline void forward(const Call& call, const Form& form, double scale, Causal cau
   const Tensor q = rows_of_heads(w, call.in[0]);
   const Tensor k = rows_of_heads(w, call.in[1]);
   const Tensor v = rows_of_heads(w, call.in[2]);
+  const kernels::AttentionShape shape = shape_of(w, call, form, q, k, v, scores);
   visit_floating(q.dtype(), call.op.name, [&]<class T>(T zero) {
-    kernels::attention_forward(w, shape_of(form, q, k, v, scale, causal), pointer<T>(w, q),
-                               strides_of(form, q), pointer<T>(w, k), strides_of(form, k),
-                               pointer<T>(w, v), strides_of(form, v), pointer<T>(w, out[0]),
-                               strides_of(form, out[0]), pointer<kernels::Compute<T>>(w, out[1]),
-                               mask_of(w, zero));
+    kernels::attention_forward(w, shape, pointer<T>(w, q), strides_of(form, q), pointer<T>(w, k),
+                               strides_of(form, k), pointer<T>(w, v), strides_of(form, v),
+                               pointer<T>(w, out[0]), strides_of(form, out[0]),
+                               pointer<kernels::Compute<T>>(w, out[1]), mask_of(w, zero));
   });
 }
 
 /// Operands dy, q, k, v, y, lse; results the gradients of q, k, v.
 template <class MaskOf>
-inline void gradient(const Call& call, const Form& form, double scale, Causal causal,
+inline void gradient(const Call& call, const Form& form, const Scores& scores,
                      std::span<const Tensor> out, Workspace& w, MaskOf mask_of) {
   const Tensor dy = rows_of_heads(w, call.in[0]);
   const Tensor q = rows_of_heads(w, call.in[1]);
@@ -72,6 +86,7 @@ inline void gradient(const Call& call, const Form& form, double scale, Causal ca
   const Tensor v = rows_of_heads(w, call.in[3]);
   const Tensor y = rows_of_heads(w, call.in[4]);
   const Tensor lse = contiguous_operand(w, call.in[5]);
+  const kernels::AttentionShape shape = shape_of(w, call, form, q, k, v, scores);
   visit_floating(q.dtype(), call.op.name, [&]<class T>(T zero) {
     using C = kernels::Compute<T>;
     const kernels::AttentionGradient<T, C> arguments{
@@ -84,6 +99,7 @@ inline void gradient(const Call& call, const Form& form, double scale, Causal ca
         .out = pointer<T>(w, y),
         .out_strides = strides_of(form, y),
         .log_sum_exp = pointer<C>(w, lse),
+        .log_sum_exp_stride = lse.shape()[2],
         .dout = pointer<T>(w, dy),
         .dout_strides = strides_of(form, dy),
         .dq = pointer<T>(w, out[0]),
@@ -94,7 +110,7 @@ inline void gradient(const Call& call, const Form& form, double scale, Causal ca
         .dv_strides = strides_of(form, out[2]),
         .mask = mask_of(w, zero),
     };
-    kernels::attention_backward(w, shape_of(form, q, k, v, scale, causal), arguments);
+    kernels::attention_backward(w, shape, arguments);
   });
 }
 
@@ -133,8 +149,7 @@ struct GradientCall {
   Tensor k;          // [B, KV, Tk, D]
   Tensor v;          // [B, KV, Tk, Dv]
   Tensor mask = {};  // bool or added, or none
-  Causal causal = Causal::none;
-  double scale = 0;  // 0: 1/sqrt(D)
+  Scores scores = {};
   double dropout_p = 0;
   RandomNumbers numbers = {};
 };

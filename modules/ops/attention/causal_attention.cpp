@@ -5,6 +5,7 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <tessera/printable.hpp>
 
 #include "attention/kernels/attention.hpp"
 module tessera.ops;
@@ -23,31 +24,59 @@ using rules::strategy;
 
 struct CausalArgs {
   Dynamic<double> scale;
+  std::int64_t window;
+  Dynamic<double> softcap;
 };
+
+Scores scores_of(const CausalArgs& arguments, const Tensor& documents = {}) {
+  return {.scale = arguments.scale,
+          .causal = Causal::lower_right,
+          .window = arguments.window,
+          .softcap = arguments.softcap,
+          .documents = documents};
+}
 
 constexpr auto no_mask = []<class T>(const Workspace&, T) { return kernels::AttentionMask<T>{}; };
 
-void check_causal(const Call& call, const Tensor& q, const Tensor& k, const Tensor& v) {
-  check(call, time_first, q, k, v);
-  if (k.shape()[1] < q.shape()[1]) {
+/// `q` and `documents`: the places of these operands.
+void check_causal(const Call& call, std::size_t q, std::size_t documents) {
+  const Dims& queries = call.in[q].shape();
+  check(call, time_first, call.in[q], call.in[q + 1], call.in[q + 2]);
+  const Dims& keys = call.in[q + 1].shape();
+  const auto arguments = call.args<CausalArgs>();
+  if (keys[1] < queries[1]) {
     refuse(call, {.wrong = "there are fewer keys than queries",
-                  .got = fmt::format("q {}, k {}", to_string(q.shape()), to_string(k.shape()))});
+                  .got = fmt::format("q {}, k {}", to_string(queries), to_string(keys))});
+  }
+  if (arguments.window < 0 || !(arguments.softcap >= 0)) {
+    refuse(call, {.wrong = "window and softcap must be at least 0",
+                  .got = fmt::format("{}, {}", arguments.window, printable(arguments.softcap))});
+  }
+  if (call.in[documents]) {
+    check_shape(call, documents, {queries[0], queries[1]});
+    check_type(call, documents, DType::i64);
+    if (keys[1] != queries[1]) {
+      refuse(call, {.wrong = "documents need as many keys as queries",
+                    .got = fmt::format("q {}, k {}", to_string(queries), to_string(keys)),
+                    .advice = "keys of a cache belong to the only document of a row"});
+    }
   }
 }
 
 void causal_infer(const Call& call, ResultShapes& out) {
-  check_causal(call, call.in[0], call.in[1], call.in[2]);
+  check_causal(call, 0, 3);
   push_results(time_first, call.in[0], call.in[2], out);
 }
 
 void causal_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
-  forward(call, time_first, call.args<CausalArgs>().scale, Causal::lower_right, out, w, no_mask);
+  forward(call, time_first, scores_of(call.args<CausalArgs>(), call.in[3]), out, w, no_mask);
 }
 
 void causal_rule(const RuleContext& context, Strategies& strategies) {
-  strategies.push_back(strategy({Shard(0), Shard(0), Shard(0)}, {Shard(0), Shard(0)}));
+  strategies.push_back(strategy({Shard(0), Shard(0), Shard(0), Shard(0)}, {Shard(0), Shard(0)}));
   if (heads_divide(context, time_first, 0)) {
-    strategies.push_back(strategy({Shard(2), Shard(2), Shard(2)}, {Shard(2), Shard(1)}));
+    strategies.push_back(
+        strategy({Shard(2), Shard(2), Shard(2), Replicate()}, {Shard(2), Shard(1)}));
   }
 }
 
@@ -55,14 +84,15 @@ void causal_backward(const BackwardContext& context, std::span<const Tensor> gra
                      std::span<Tensor> out);
 
 const Op& causal_op = register_op<CausalArgs>({
-    .schema = "causal_attention(q, k, v)",
+    .schema = "causal_attention(q, k, v, documents?)",
     .infer = causal_infer,
     .cpu = in_workspace<causal_cpu>,
     .workspace = workspace_of<causal_cpu>,
     .rule = causal_rule,
     .flops =
         [](const Call& call, std::span<const Tensor>) {
-          return pair_flops(time_first, call.in[0], call.in[1], call.in[2], Causal::lower_right, 2);
+          return pair_flops(time_first, call.in[0], call.in[1], call.in[2],
+                            scores_of(call.args<CausalArgs>()), 2);
         },
     .backward = causal_backward,
     .saves_inputs = saves_all,
@@ -72,7 +102,7 @@ const Op& causal_op = register_op<CausalArgs>({
 });
 
 void causal_grad_infer(const Call& call, ResultShapes& out) {
-  check_causal(call, call.in[1], call.in[2], call.in[3]);
+  check_causal(call, 1, 6);
   check_gradient(call, time_first);
   for (std::size_t i = 1; i <= 3; ++i) {
     out.push_back({call.in[i].shape(), call.in[i].dtype()});
@@ -80,17 +110,17 @@ void causal_grad_infer(const Call& call, ResultShapes& out) {
 }
 
 void causal_grad_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
-  gradient(call, time_first, call.args<CausalArgs>().scale, Causal::lower_right, out, w, no_mask);
+  gradient(call, time_first, scores_of(call.args<CausalArgs>(), call.in[6]), out, w, no_mask);
 }
 
 void causal_grad_rule(const RuleContext& context, Strategies& strategies) {
-  const auto all = [&](Placement heads, Placement of_lse) {
+  const auto all = [&](Placement heads, Placement of_lse, Placement documents) {
     strategies.push_back(
-        strategy({heads, heads, heads, heads, heads, of_lse}, {heads, heads, heads}));
+        strategy({heads, heads, heads, heads, heads, of_lse, documents}, {heads, heads, heads}));
   };
-  all(Shard(0), Shard(0));
+  all(Shard(0), Shard(0), Shard(0));
   if (heads_divide(context, time_first, 1)) {
-    all(Shard(2), Shard(1));
+    all(Shard(2), Shard(1), Replicate());
   }
   pass_partial(context, strategies, 0b1);
 }
@@ -100,13 +130,13 @@ void causal_second(const BackwardContext& context, std::span<const Tensor> grads
   // Exchanges the two dims, there and back.
   const auto heads_in_front = [](const Tensor& x) { return x ? transpose(x, 1, 2) : x; };
   const Tensor u[] = {heads_in_front(grads[0]), heads_in_front(grads[1]), heads_in_front(grads[2])};
-  const GradientsAgain of = differentiate_again({.dy = heads_in_front(context.in[0]),
-                                                 .q = heads_in_front(context.in[1]),
-                                                 .k = heads_in_front(context.in[2]),
-                                                 .v = heads_in_front(context.in[3]),
-                                                 .causal = Causal::lower_right,
-                                                 .scale = context.args<CausalArgs>().scale},
-                                                u);
+  const GradientsAgain of =
+      differentiate_again({.dy = heads_in_front(context.in[0]),
+                           .q = heads_in_front(context.in[1]),
+                           .k = heads_in_front(context.in[2]),
+                           .v = heads_in_front(context.in[3]),
+                           .scores = scores_of(context.args<CausalArgs>(), context.in[6])},
+                          u);
   const Tensor found[] = {of.dy, of.q, of.k, of.v};
   for (std::size_t i = 0; i < 4; ++i) {
     if (context.needs(i) && found[i]) {
@@ -116,26 +146,27 @@ void causal_second(const BackwardContext& context, std::span<const Tensor> grads
 }
 
 const Op& causal_backward_op = register_op<CausalArgs>({
-    .schema = "causal_attention_backward(dy, q, k, v, y, lse)",
+    .schema = "causal_attention_backward(dy, q, k, v, y, lse, documents?)",
     .infer = causal_grad_infer,
     .cpu = in_workspace<causal_grad_cpu>,
     .workspace = workspace_of<causal_grad_cpu>,
     .rule = causal_grad_rule,
     .flops =
         [](const Call& call, std::span<const Tensor>) {
-          return pair_flops(time_first, call.in[1], call.in[2], call.in[3], Causal::lower_right, 4);
+          return pair_flops(time_first, call.in[1], call.in[2], call.in[3],
+                            scores_of(call.args<CausalArgs>()), 4);
         },
     .backward = causal_second,
-    .saves_inputs = 0b001111,
+    .saves_inputs = 0b1001111,
     .about = "The gradients of causal_attention with respect to q, k and v.",
 });
 
 void causal_backward(const BackwardContext& context, std::span<const Tensor> grads,
                      std::span<Tensor> out) {
-  const Tensors d =
-      call(causal_backward_op,
-           {grads[0], context.in[0], context.in[1], context.in[2], context.out[0], context.out[1]},
-           context.attributes);
+  const Tensors d = call(causal_backward_op,
+                         {grads[0], context.in[0], context.in[1], context.in[2], context.out[0],
+                          context.out[1], context.in[3]},
+                         context.attributes);
   for (std::size_t i = 0; i < 3; ++i) {
     if (context.needs(i)) {
       out[i] = d[i];
@@ -145,8 +176,11 @@ void causal_backward(const BackwardContext& context, std::span<const Tensor> gra
 
 }  // namespace
 
-Tensor causal_attention(const Tensor& q, const Tensor& k, const Tensor& v, double scale) {
-  return call_one(causal_op, {q, k, v}, CausalArgs{.scale = scale});
+Tensor causal_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                        const CausalOptions& options) {
+  return call_one(
+      causal_op, {q, k, v, options.documents},
+      CausalArgs{.scale = options.scale, .window = options.window, .softcap = options.softcap});
 }
 
 }  // namespace tessera::ops

@@ -21,28 +21,100 @@ namespace {
 
 using rules::strategy;
 
+using Kind = RotaryScaling::Kind;
+
 struct RotaryArgs {
   Dynamic<double> theta;
   Dynamic<std::int64_t> offset;
+  Kind scaling{};
+  double factor{};
+  double original_positions{};
+  double low{};
+  double high{};
+  double amplitude{};
+  bool whole_dims{};
   SpecArgument whole{};  // of a local call: the Spec of the tensor that it is part of
 };
 
 struct RotaryAtArgs {
   Dynamic<double> theta;
+  Kind scaling{};
+  double factor{};
+  double original_positions{};
+  double low{};
+  double high{};
+  double amplitude{};
+  bool whole_dims{};
 };
+
+template <class A>
+A with_scaling(A arguments, const RotaryScaling& scaling) {
+  arguments.scaling = scaling.kind;
+  arguments.factor = scaling.factor;
+  arguments.original_positions = scaling.original_positions;
+  arguments.low = scaling.low;
+  arguments.high = scaling.high;
+  arguments.amplitude = scaling.amplitude;
+  arguments.whole_dims = scaling.whole_dims;
+  return arguments;
+}
+
+/// Errors: theta or a number of the scaling that is out of its range.
+template <class A>
+void check_frequencies(const Call& call, const A& arguments) {
+  if (!(arguments.theta > 0)) {
+    refuse(call, {.wrong = "theta must be positive",
+                  .got = fmt::format("{}", printable(arguments.theta))});
+  }
+  if (arguments.scaling == Kind::none) {
+    return;
+  }
+  const bool by_length = arguments.scaling != Kind::linear;
+  if (!(arguments.factor > 0) || !(arguments.amplitude > 0) ||
+      (by_length && !(arguments.original_positions > 0 && arguments.low > 0 &&
+                      arguments.high > arguments.low))) {
+    refuse(call, {.wrong = "the scaling of the frequencies is not right",
+                  .expected = "factor and amplitude above 0; with llama3 and yarn also "
+                              "original_positions and low above 0, and high above low",
+                  .got = fmt::format("factor {}, amplitude {}, original_positions {}, low {}, "
+                                     "high {}",
+                                     printable(arguments.factor), printable(arguments.amplitude),
+                                     printable(arguments.original_positions),
+                                     printable(arguments.low), printable(arguments.high))});
+  }
+}
+
+template <class A>
+kernels::RotaryFrequencies frequencies_of(const A& arguments) {
+  using To = kernels::RotaryFrequencies;
+  To to{.theta = arguments.theta};
+  switch (arguments.scaling) {
+    case Kind::none:
+      return to;
+    case Kind::linear:
+      to.scaling = To::Scaling::linear;
+      break;
+    case Kind::llama3:
+      to.scaling = To::Scaling::llama3;
+      break;
+    case Kind::yarn:
+      to.scaling = To::Scaling::yarn;
+      break;
+  }
+  to.factor = arguments.factor;
+  to.original_positions = arguments.original_positions;
+  to.low = arguments.low;
+  to.high = arguments.high;
+  to.amplitude = arguments.amplitude;
+  to.whole_dims = arguments.whole_dims;
+  return to;
+}
 
 void check_even(const Call& call) {
   check_dims(call, 0, 4);
   if (call.in[0].shape()[3] % 2 != 0) {
     refuse(call, {.wrong = "the last dim must be even because its two halves are rotated together",
                   .got = to_string(call.in[0].shape())});
-  }
-}
-
-void check_theta(const Call& call, double theta, std::int64_t offset = 0) {
-  if (!(theta > 0) || offset < 0) {
-    refuse(call, {.wrong = "theta must be positive and offset at least 0",
-                  .got = fmt::format("{}, {}", printable(theta), offset)});
   }
 }
 
@@ -59,7 +131,11 @@ void infer(const Call& call, ResultShapes& out) {
   const Tensor& x = call.in[0];
   check_even(call);
   const auto arguments = call.args<RotaryArgs>();
-  check_theta(call, arguments.theta, arguments.offset);
+  check_frequencies(call, arguments);
+  if (arguments.offset < 0) {
+    refuse(call, {.wrong = "offset must be at least 0",
+                  .got = fmt::format("{}", static_cast<std::int64_t>(arguments.offset))});
+  }
   check_last_position(call, checked_add(arguments.offset, x.shape()[1], call.op.name));
   out.push_back({x.shape(), x.dtype()});
 }
@@ -69,7 +145,8 @@ Attributes localize(const LocalContext& context) {
   return with_whole<RotaryArgs>(context, context.in[0]);
 }
 
-kernels::RotaryShape shape_of(const Tensor& x, double theta, bool inverse) {
+kernels::RotaryShape shape_of(const Tensor& x, const kernels::RotaryFrequencies& frequencies,
+                              bool inverse) {
   kernels::RotaryShape shape;
   shape.batch = x.shape()[0];
   shape.time = x.shape()[1];
@@ -78,7 +155,7 @@ kernels::RotaryShape shape_of(const Tensor& x, double theta, bool inverse) {
   shape.stride_batch = x.strides()[0];
   shape.stride_time = x.strides()[1];
   shape.stride_head = x.strides()[2];
-  shape.theta = theta;
+  shape.frequencies = frequencies;
   shape.inverse = inverse;
   return shape;
 }
@@ -101,7 +178,7 @@ void cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
     return;
   }
   const auto arguments = call.args<RotaryArgs>();
-  kernels::RotaryShape shape = shape_of(x, arguments.theta, inverse);
+  kernels::RotaryShape shape = shape_of(x, frequencies_of(arguments), inverse);
   shape.position_offset =
       arguments.offset + (arguments.whole ? local_offset(*arguments.whole)[1] : 0);
   turn(call, shape, x, out[0]);
@@ -162,7 +239,7 @@ void at_infer(const Call& call, ResultShapes& out) {
                              x.size(0), x.size(1), to_string(positions)));
   }
   check_type(call, 1, DType::i64);
-  check_theta(call, call.args<RotaryAtArgs>().theta);
+  check_frequencies(call, call.args<RotaryAtArgs>());
   out.push_back({x.shape(), x.dtype()});
 }
 
@@ -173,7 +250,7 @@ void at_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   if (w.counts()) {
     return;
   }
-  kernels::RotaryShape shape = shape_of(x, call.args<RotaryAtArgs>().theta, inverse);
+  kernels::RotaryShape shape = shape_of(x, frequencies_of(call.args<RotaryAtArgs>()), inverse);
   shape.positions = pointer<std::int64_t>(positions);
   shape.stride_positions = positions.dims() == 2 ? x.size(1) : 0;
   for (std::int64_t i = 0; i < positions.numel(); ++i) {
@@ -234,12 +311,14 @@ void at_inverse_backward(const BackwardContext& context, std::span<const Tensor>
 
 }  // namespace
 
-Tensor rotary(const Tensor& x, const Tensor& positions, double theta) {
-  return call_one(at_op, {x, positions}, RotaryAtArgs{.theta = theta});
+Tensor rotary(const Tensor& x, const Tensor& positions, double theta,
+              const RotaryScaling& scaling) {
+  return call_one(at_op, {x, positions}, with_scaling(RotaryAtArgs{.theta = theta}, scaling));
 }
 
-Tensor rotary(const Tensor& x, double theta, std::int64_t offset) {
-  return call_one(rotary_op, {x}, RotaryArgs{.theta = theta, .offset = offset});
+Tensor rotary(const Tensor& x, double theta, std::int64_t offset, const RotaryScaling& scaling) {
+  return call_one(rotary_op, {x},
+                  with_scaling(RotaryArgs{.theta = theta, .offset = offset}, scaling));
 }
 
 }  // namespace tessera::ops

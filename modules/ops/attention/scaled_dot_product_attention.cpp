@@ -67,11 +67,9 @@ void check_masked(const Call& call, std::size_t q, const Tensor& mask, double p)
 }
 
 template <class A>
-Causal causal_of(const A& arguments) {
-  if (!arguments.is_causal) {
-    return Causal::none;
-  }
-  return arguments.lower_right ? Causal::lower_right : Causal::upper_left;
+Scores scores_of(const A& arguments) {
+  const Causal causal = arguments.lower_right ? Causal::lower_right : Causal::upper_left;
+  return {.scale = arguments.scale, .causal = arguments.is_causal ? causal : Causal::none};
 }
 
 /// Gives the masks of a call in the kernel's terms; `scores`: the shape of all that are here. The
@@ -117,7 +115,7 @@ void masked_infer(const Call& call, ResultShapes& out) {
 
 void masked_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const auto arguments = call.args<MaskedArgs>();
-  forward(call, heads_first, arguments.scale, causal_of(arguments), out, w,
+  forward(call, heads_first, scores_of(arguments), out, w,
           masks(arguments, call.in[3], scores_shape(call.in[0], call.in[1]), {}));
 }
 
@@ -162,7 +160,7 @@ const Op& masked_op = register_op<MaskedArgs>({
     .flops =
         [](const Call& call, std::span<const Tensor>) {
           return pair_flops(heads_first, call.in[0], call.in[1], call.in[2],
-                            causal_of(call.args<MaskedArgs>()), 2);
+                            scores_of(call.args<MaskedArgs>()), 2);
         },
     .backward = masked_backward,
     .saves_inputs = saves_all,
@@ -188,7 +186,7 @@ void masked_grad_cpu(const Call& call, std::span<const Tensor> out, Workspace& w
   if (arguments.mask_gradient && !w.counts()) {
     clear(out[3]);
   }
-  gradient(call, heads_first, arguments.scale, causal_of(arguments), out, w,
+  gradient(call, heads_first, scores_of(arguments), out, w,
            masks(arguments, call.in[6], scores_shape(call.in[1], call.in[2]),
                  arguments.mask_gradient ? out[3] : Tensor()));
 }
@@ -230,8 +228,7 @@ void masked_second(const BackwardContext& context, std::span<const Tensor> grads
                                                  .k = context.in[2],
                                                  .v = context.in[3],
                                                  .mask = context.in[6],
-                                                 .causal = causal_of(arguments),
-                                                 .scale = arguments.scale,
+                                                 .scores = scores_of(arguments),
                                                  .dropout_p = arguments.dropout_p,
                                                  .numbers = arguments.numbers},
                                                 grads);
@@ -259,7 +256,7 @@ const Op& masked_backward_op = register_op<MaskedBackwardArgs>({
     .flops =
         [](const Call& call, std::span<const Tensor>) {
           return pair_flops(heads_first, call.in[1], call.in[2], call.in[3],
-                            causal_of(call.args<MaskedBackwardArgs>()), 4);
+                            scores_of(call.args<MaskedBackwardArgs>()), 4);
         },
     .backward = masked_second,
     .saves_inputs = 0b1001111,

@@ -46,8 +46,10 @@ template <class C>
     if (!pair.full()) {
       seen = std::clamp<std::int64_t>(pair.last_key_of_first + column + kLanes - pair.key, 0,
                                       pair.keys);
-      whole =
-          std::clamp<std::int64_t>(pair.last_key_of_first + column + 1 - pair.key, 0, pair.keys);
+      whole = pair.cut_in_front()
+                  ? 0
+                  : std::clamp<std::int64_t>(pair.last_key_of_first + column + 1 - pair.key, 0,
+                                             pair.keys);
     }
     if (seen == 0) {
       for (std::int64_t j = 0; j < pair.keys; ++j) simd::store(scores + j * kQueryTile, V{});
@@ -103,6 +105,21 @@ template <class Isa, class C>
   }
 }
 
+/// The tiles of all documents, in their order; how many there are.
+std::int64_t find_tiles(const AttentionShape& shape, QueryTile* tiles) {
+  std::int64_t count = 0;
+  for (std::int64_t entry = 0; entry < shape.batch; ++entry) {
+    for (std::int64_t first = 0; first < shape.queries;) {
+      const std::int64_t end = end_of_document(shape, entry, first);
+      for (std::int64_t query = first; query < end; query += kQueryTile) {
+        tiles[count++] = {entry, query, std::min(kQueryTile, end - query), first};
+      }
+      first = end;
+    }
+  }
+  return count;
+}
+
 }  // namespace
 
 template <class T, class Lse>
@@ -114,26 +131,37 @@ void attention_forward(Workspace& workspace, const AttentionShape& shape, const 
   if (shape.queries == 1 && !mask.changes_scores() && mask.dropout == 0) {
     AttentionShape row = shape;
     row.keys = std::clamp<std::int64_t>(last_key_of_query_0(shape) + 1, 0, shape.keys);
-    attention_row(workspace, row, q, q_strides, k, k_strides, v, v_strides, out, out_strides,
-                  log_sum_exp);
+    const std::int64_t hidden =
+        shape.window == 0 ? 0 : std::max<std::int64_t>(row.keys - shape.window, 0);
+    row.keys -= hidden;
+    attention_row(workspace, row, q, q_strides, k + hidden * k_strides.time, k_strides,
+                  v + hidden * v_strides.time, v_strides, out, out_strides, log_sum_exp);
     return;
   }
   const Workspace::Parts parts =
       workspace.per_thread([&](Workspace& part) { Forward<C>(part, shape, T{}); });
+  QueryTile* const tiles =
+      workspace.take<QueryTile>(shape.has_documents ? shape.batch * shape.queries : 0);
   if (workspace.counts()) return;
   const std::int64_t heads = shape.kv_heads * shape.group;
-  const std::int64_t query_tiles = (shape.queries + kQueryTile - 1) / kQueryTile;
+  const std::int64_t tiles_of_entry = (shape.queries + kQueryTile - 1) / kQueryTile;
+  const std::int64_t tile_count =
+      shape.has_documents ? find_tiles(shape, tiles) : shape.batch * tiles_of_entry;
   const std::int64_t head_dim = shape.head_dim;
   // A task is one tile of queries of one head; what is copied of keys is copied for each of them.
-  parallel_for(0, shape.batch * heads * query_tiles, 1, [&](std::int64_t begin, std::int64_t end) {
+  parallel_for(0, tile_count * heads, 1, [&](std::int64_t begin, std::int64_t end) {
     Workspace part = parts.mine();
     Forward<C> work(part, shape, T{});
     simd::dispatch([&](auto isa) __attribute__((always_inline)) {
       for (std::int64_t task = begin; task < end; ++task) {
-        const std::int64_t query = task % query_tiles * kQueryTile;
-        const std::int64_t head = task / query_tiles % heads;
-        const std::int64_t entry = task / query_tiles / heads;
-        const std::int64_t queries = std::min(kQueryTile, shape.queries - query);
+        const std::int64_t head =
+            shape.has_documents ? task % heads : task / tiles_of_entry % heads;
+        const std::int64_t first_of_task = task % tiles_of_entry * kQueryTile;
+        const QueryTile tile =
+            shape.has_documents ? tiles[task / heads]
+                                : QueryTile{task / tiles_of_entry / heads, first_of_task,
+                                            std::min(kQueryTile, shape.queries - first_of_task), 0};
+        const auto& [entry, query, queries, first_key] = tile;
         const std::int64_t last_key = last_key_of_query_0(shape) + query;
         const std::int64_t keys_end = std::clamp<std::int64_t>(last_key + queries, 0, shape.keys);
         const std::int64_t kv_head = head / shape.group;
@@ -143,8 +171,13 @@ void attention_forward(Workspace& workspace, const AttentionShape& shape, const 
         std::fill_n(work.out, kQueryTile * work.width, C{0});
         std::fill(work.maximum, work.maximum + kQueryTile, -std::numeric_limits<C>::infinity());
         std::fill(work.sum, work.sum + kQueryTile, C{0});
-        for (std::int64_t key = 0; key < keys_end; key += kKeyTile) {
-          const TilePair pair{query, queries, key, std::min(kKeyTile, keys_end - key), last_key};
+        const std::int64_t hidden =
+            shape.window == 0 ? 0
+                              : std::max<std::int64_t>(last_key + 1 - shape.window - first_key, 0);
+        for (std::int64_t key = first_key + hidden / kKeyTile * kKeyTile; key < keys_end;
+             key += kKeyTile) {
+          const TilePair pair{query,    queries,     key, std::min(kKeyTile, keys_end - key),
+                              last_key, shape.window};
           const T* k_tile =
               k + entry * k_strides.batch + key * k_strides.time + kv_head * k_strides.head;
           const T* v_tile =
@@ -155,8 +188,11 @@ void attention_forward(Workspace& workspace, const AttentionShape& shape, const 
           dots(isa, pair, head_dim, keys, work.queries, work.scores);
           const TilePlace place{entry, head, heads};
           const auto scale = static_cast<C>(shape.scale);
-          if (mask.changes_scores()) mask_scores(mask, place, pair, scale, work.scores);
-          online_softmax<C>(pair, mask.changes_scores() ? C{1} : scale, work);
+          const auto softcap = static_cast<C>(shape.softcap);
+          const C left = softcap != 0 ? C{1} : scale;  // of the scale, to be applied
+          if (softcap != 0) cap_scores(pair, scale, softcap, work.scores);
+          if (mask.changes_scores()) mask_scores(mask, place, pair, left, work.scores);
+          online_softmax<C>(pair, mask.changes_scores() ? C{1} : left, work);
           if (mask.dropout > 0) drop(shape, mask, place, pair, work.scores);
           add_values(isa, pair, values, work);
         }

@@ -39,6 +39,16 @@ struct AttentionShape {
   bool causal = true;
   bool upper_left = false;     // of a causal one
   std::int64_t value_dim = 0;  // 0: head_dim
+  /// Of a causal one: a query sees at most so many keys, of which its own is the last; 0: any
+  /// number.
+  std::int64_t window = 0;
+  /// A scaled score s becomes softcap tanh(s / softcap); 0: it stays.
+  double softcap = 0;
+  /// Of a causal one with as many queries as keys: the rows are documents one after the other, and
+  /// a query sees keys of its own only. `documents` [batch, queries] has the number of the first
+  /// token of each token's document; it is null while the workspace is counted.
+  bool has_documents = false;
+  const std::int64_t* documents = nullptr;
 
   [[nodiscard]] std::int64_t values() const { return value_dim == 0 ? head_dim : value_dim; }
 };
@@ -88,7 +98,8 @@ struct AttentionGradient {
   AttentionStrides v_strides;
   const T* out;  // of the forward
   AttentionStrides out_strides;
-  const Lse* log_sum_exp;  // of the forward, [batch, heads, queries]
+  const Lse* log_sum_exp;           // of the forward, [batch, heads, queries]
+  std::int64_t log_sum_exp_stride;  // from one head to the next: queries
   const T* dout;
   AttentionStrides dout_strides;
   T* dq;

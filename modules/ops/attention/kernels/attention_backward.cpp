@@ -50,10 +50,13 @@ struct Backward {
   C* ds;
 };
 
-/// p = exp(scale scores - lse) and ds = p (dp - delta) factor, in place of scores and dp.
+/// p = exp(scale scores - lse) and ds = p (dp - delta) factor, in place of scores and dp. With a
+/// softcap the scores are capped, and ds is also multiplied by their slope, 1 - (score /
+/// softcap)^2.
 template <class C>
 [[gnu::always_inline]] inline void score_gradients(const TilePair& pair, C scale, C factor,
-                                                   const C* lse, const C* delta, C* p, C* ds) {
+                                                   C softcap, const C* lse, const C* delta, C* p,
+                                                   C* ds) {
   using V = simd::Vector<C>;
   constexpr std::int64_t kLanes = simd::kLanes<C>;
   for (std::int64_t column = 0; column < padded<C>(pair.queries); column += kLanes) {
@@ -68,10 +71,18 @@ template <class C>
         simd::store(ds_here, V{});
         continue;
       }
-      V probability = simd::exp_nonpositive(simd::load(p_here) * scale - lse_here);
-      if (first_seen > 0) probability = simd::select<V>(sees<V>(pair, j, column), probability, V{});
+      const V score = simd::load(p_here);
+      V probability = simd::exp_nonpositive(score * scale - lse_here);
+      if (first_seen > 0 || pair.cut_in_front()) {
+        probability = simd::select<V>(sees<V>(pair, j, column), probability, V{});
+      }
       simd::store(p_here, probability);
-      simd::store(ds_here, probability * (simd::load(ds_here) - delta_here) * factor);
+      V gradient = probability * (simd::load(ds_here) - delta_here) * factor;
+      if (softcap != 0) {
+        const V share = score / softcap;
+        gradient = gradient * (simd::splat<V>(C{1}) - share * share);
+      }
+      simd::store(ds_here, gradient);
     }
   }
 }
@@ -170,7 +181,8 @@ template <class T, class C>
         C lse = std::numeric_limits<C>::infinity();  // a query that sees nothing: probability 0
         C delta = C{0};
         if (i < count) {
-          const C stored = x.log_sum_exp[(place.entry * heads + head) * shape.queries + query + i];
+          const C stored =
+              x.log_sum_exp[(place.entry * heads + head) * x.log_sum_exp_stride + query + i];
           if (stored > -std::numeric_limits<C>::infinity()) lse = stored;
           const T* out = place.at(x.out, x.out_strides, query + i, head);
           const T* dout = place.at(x.dout, x.dout_strides, query + i, head);
@@ -203,9 +215,10 @@ template <class Isa, class T, class C>
   for (std::int64_t member = 0; member < shape.group; ++member) {
     const std::int64_t head = place.kv_head * shape.group + member;
     for (std::int64_t query = 0; query < shape.queries; query += kQueryTile) {
-      const TilePair pair{query, std::min(kQueryTile, shape.queries - query), key, key_count,
-                          last_key_of_query_0(shape) + query};
+      const TilePair pair{query,     std::min(kQueryTile, shape.queries - query), key,
+                          key_count, last_key_of_query_0(shape) + query,          shape.window};
       if (pair.last_key_of_first + pair.queries <= key) continue;  // all of it is in the future
+      if (pair.in_front()) continue;
       const std::int64_t at_row = member * work.length + query;
       const Rows<C> queries = as_rows<C>(place.at(x.q, x.q_strides, query, head), x.q_strides.time,
                                          pair.queries, head_dim, work.queries);
@@ -217,10 +230,13 @@ template <class Isa, class T, class C>
       dots(isa, pair, value_dim, values, work.dout_transposed + at_row * value_dim, ds);
       const TilePlace tile{place.entry, head, shape.kv_heads * shape.group};
       const auto scale = static_cast<C>(shape.scale);
-      if (x.mask.changes_scores()) mask_scores(x.mask, tile, pair, scale, p);
+      const auto softcap = static_cast<C>(shape.softcap);
+      const C left = softcap != 0 ? C{1} : scale;  // of the scale, to be applied
+      if (softcap != 0) cap_scores(pair, scale, softcap, p);
+      if (x.mask.changes_scores()) mask_scores(x.mask, tile, pair, left, p);
       if (x.mask.dropout > 0) drop(shape, x.mask, tile, pair, ds);
-      score_gradients<C>(pair, x.mask.changes_scores() ? C{1} : scale, scale, work.lse + at_row,
-                         work.delta + at_row, p, ds);
+      score_gradients<C>(pair, x.mask.changes_scores() ? C{1} : left, scale, softcap,
+                         work.lse + at_row, work.delta + at_row, p, ds);
       if (x.mask.dropout > 0) drop(shape, x.mask, tile, pair, p);
       if (x.mask.gradient != nullptr) write_score_gradients(shape, tile, pair, ds, x.mask.gradient);
       add_to_keys(isa, pair, work.value_width, p, douts, work.dv);
@@ -250,6 +266,31 @@ template <class Isa, class T, class C>
   }
 }
 
+/// All gradients of one key/value head of one batch entry, document by document: a document's are
+/// those that it has alone.
+template <class Isa, class T, class C>
+[[gnu::always_inline]] inline void document_gradients(Isa isa, const AttentionShape& shape,
+                                                      const AttentionGradient<T, C>& x,
+                                                      const HeadPlace& place, Backward<C>& work) {
+  for (std::int64_t first = 0; first < shape.queries;) {
+    const std::int64_t end = end_of_document(shape, place.entry, first);
+    AttentionShape document = shape;
+    document.queries = document.keys = end - first;
+    AttentionGradient<T, C> part = x;
+    part.q += first * x.q_strides.time;
+    part.k += first * x.k_strides.time;
+    part.v += first * x.v_strides.time;
+    part.out += first * x.out_strides.time;
+    part.dout += first * x.dout_strides.time;
+    part.log_sum_exp += first;
+    part.dq += first * x.dq_strides.time;
+    part.dk += first * x.dk_strides.time;
+    part.dv += first * x.dv_strides.time;
+    head_gradients(isa, document, part, place, work);
+    first = end;
+  }
+}
+
 }  // namespace
 
 template <class T, class Lse>
@@ -263,7 +304,12 @@ void attention_backward(Workspace& workspace, const AttentionShape& shape,
     Backward<Lse> work(part, shape, T{});
     simd::dispatch([&](auto isa) __attribute__((always_inline)) {
       for (std::int64_t task = begin; task < end; ++task) {
-        head_gradients(isa, shape, arguments, {task / shape.kv_heads, task % shape.kv_heads}, work);
+        const HeadPlace place{task / shape.kv_heads, task % shape.kv_heads};
+        if (shape.has_documents) {
+          document_gradients(isa, shape, arguments, place, work);
+        } else {
+          head_gradients(isa, shape, arguments, place, work);
+        }
       }
     });
   });

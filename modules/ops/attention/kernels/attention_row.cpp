@@ -10,6 +10,7 @@
 
 #include "shared/kernels/parallel.hpp"
 #include "shared/kernels/simd.hpp"
+#include "shared/kernels/simd_math.hpp"
 
 namespace tessera::kernels {
 namespace {
@@ -88,6 +89,14 @@ template <int N, class T>
   }
 }
 
+/// Scores become softcap tanh(score / softcap). `scores` has room for whole vectors.
+template <class C>
+[[gnu::always_inline]] inline void cap(C* scores, std::int64_t keys, C softcap) {
+  for (std::int64_t j = 0; j < keys; j += simd::kLanes<C>) {
+    simd::store(scores + j, simd::tanh(simd::load(scores + j) / softcap) * softcap);
+  }
+}
+
 /// Scores become exp(scores - maximum). `scores` has room for whole vectors.
 template <class C>
 struct Softmax {
@@ -160,6 +169,7 @@ void attention_row(Workspace& workspace, const AttentionShape& shape, const T* q
         for (std::int64_t j = 0; j < shape.keys; ++j) {
           scores[j] = dot<kWidest>(query, keys + j * k_strides.time, 0, head_dim);
         }
+        if (shape.softcap != 0) cap(scores, shape.keys, static_cast<C>(shape.softcap));
         const Softmax<C> seen = softmax(scores, shape.keys);
         const C factor = seen.sum > C{0} ? C{1} / seen.sum : C{0};
         combine<kWidest>(scores, values, v_strides.time, shape.keys, factor, 0, shape.values(),

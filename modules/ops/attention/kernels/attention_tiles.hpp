@@ -10,6 +10,7 @@
 
 #include "attention.hpp"
 #include "shared/kernels/simd.hpp"
+#include "shared/kernels/simd_math.hpp"
 #include "shared/kernels/tile.hpp"
 
 namespace tessera::kernels::attention_detail {
@@ -78,6 +79,7 @@ struct TilePair {
   std::int64_t key;
   std::int64_t keys;
   std::int64_t last_key_of_first;  // the last key that the first query sees
+  std::int64_t window = 0;         // of the keys that a query sees; 0: no limit
 
   /// The first column (a multiple of the lanes) that sees the tile's key number j.
   template <class C>
@@ -87,8 +89,16 @@ struct TilePair {
     return std::min(kQueryTile, unseen / simd::kLanes<C> * simd::kLanes<C>);
   }
 
+  /// Is there a key in the tile that lies in front of the window of some query?
+  [[nodiscard]] bool cut_in_front() const {
+    return window != 0 && key <= last_key_of_first + queries - 1 - window;
+  }
+  /// Do all keys lie in front of the window of every query?
+  [[nodiscard]] bool in_front() const {
+    return window != 0 && key + keys - 1 <= last_key_of_first - window;
+  }
   /// Does every query of the tile see every key of it?
-  [[nodiscard]] bool full() const { return key + keys - 1 <= last_key_of_first; }
+  [[nodiscard]] bool full() const { return key + keys - 1 <= last_key_of_first && !cut_in_front(); }
 };
 
 /// result[j, query] = k[j] . q[query] for the columns that see key j (rounded down to full
@@ -117,7 +127,25 @@ template <class V>
   using S = std::remove_cvref_t<decltype(V{}[0])>;
   V lane;
   for (int i = 0; i < static_cast<int>(sizeof(V) / sizeof(S)); ++i) lane[i] = static_cast<S>(i);
-  return lane >= simd::splat<V>(static_cast<S>(pair.key + j - pair.last_key_of_first - column));
+  const std::int64_t first = pair.key + j - pair.last_key_of_first - column;
+  const std::int64_t end = pair.window == 0 ? kQueryTile : first + pair.window;
+  return (lane >= simd::splat<V>(static_cast<S>(first))) &
+         (lane < simd::splat<V>(static_cast<S>(end)));
+}
+
+/// s = softcap tanh(scale s / softcap) for the scores of columns that see keys.
+template <class C>
+[[gnu::always_inline]] inline void cap_scores(const TilePair& pair, C scale, C softcap, C* scores) {
+  using V = simd::Vector<C>;
+  constexpr std::int64_t kLanes = simd::kLanes<C>;
+  for (std::int64_t j = 0; j < pair.keys; ++j) {
+    for (std::int64_t column = pair.first_column<C>(j); column < padded<C>(pair.queries);
+         column += kLanes) {
+      C* const score = scores + j * kQueryTile + column;
+      const V scaled = simd::load(score) * (scale / softcap);
+      simd::store(score, simd::tanh(scaled) * softcap);
+    }
+  }
 }
 
 /// A tile of one head of one batch entry, for the masks.
@@ -166,6 +194,24 @@ void drop(const AttentionShape& shape, const AttentionMask<T>& mask, const TileP
     for (std::int64_t j = 0; j < pair.keys; ++j)
       x[j * kQueryTile + i] *= dropped[j] != 0 ? C{0} : factor;
   }
+}
+
+/// Queries of one document and one batch entry. A document's tiles begin with its first token, so
+/// its results are those that it has alone.
+struct QueryTile {
+  std::int64_t entry;
+  std::int64_t query;    // first query
+  std::int64_t queries;  // in the tile
+  std::int64_t first_key;
+};
+
+/// One past the last token of the document that begins with token `first` of an entry.
+inline std::int64_t end_of_document(const AttentionShape& shape, std::int64_t entry,
+                                    std::int64_t first) {
+  const std::int64_t* const row = shape.documents + entry * shape.queries;
+  return std::find_if(row + first, row + shape.queries,
+                      [&](std::int64_t i) { return i != first; }) -
+         row;
 }
 
 /// The last key that a causal query 0 sees, or an index beyond all keys.

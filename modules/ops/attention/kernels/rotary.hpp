@@ -2,11 +2,31 @@
 // Rotary position embedding in the halves form (transformers' Llama): i pairs with i + head_dim
 // / 2.
 
+#include <compare>
 #include <cstdint>
 
 #include "shared/kernels/types.hpp"
 
 namespace tessera::kernels {
+
+/// Angle per position of each pair of elements: theta^(-i / h) for pair i of h, and how that
+/// changes for long sequences (see ops::RotaryScaling).
+struct RotaryFrequencies {
+  enum class Scaling : std::uint8_t { none, linear, llama3, yarn };
+  double theta = 10000.0;
+  Scaling scaling = Scaling::none;
+  double factor = 1;
+  double original_positions = 0;
+  double low = 1;
+  double high = 4;
+  double amplitude = 1;  // of cosines and sines
+  bool whole_dims = true;
+
+  auto operator<=>(const RotaryFrequencies&) const = default;
+};
+
+/// Frequency of pair i of `half`. Sources: transformers' modeling_rope_utils for llama3 and yarn.
+double rotary_frequency(const RotaryFrequencies& of, std::int64_t half, std::int64_t i);
 
 /// Strides of x: [batch, time, heads, head_dim], last dim contiguous. y is contiguous.
 struct RotaryShape {
@@ -23,14 +43,14 @@ struct RotaryShape {
   const std::int64_t* positions = nullptr;
   std::int64_t stride_positions = 0;
   std::int64_t positions_end = 0;
-  double theta = 10000.0;
+  RotaryFrequencies frequencies;
   bool inverse = false;  // turns back: the gradient of the rotation
 };
 
-/// With h = head_dim / 2, angle = position * theta^(-i / h), i < h:
+/// With h = head_dim / 2, angle = position * frequency(i), i < h:
 ///   y[i] = x[i] cos - x[i + h] sin,  y[i + h] = x[i + h] cos + x[i] sin
 /// (sin negated when inverse). Angles, sines and cosines are computed in double and kept in a table
-/// for each (theta, head_dim), which grows with the positions asked for. y may be x when x is
+/// for each (frequencies, head_dim), which grows with the positions asked for. y may be x when x is
 /// contiguous. Source: Su et al., RoFormer (2021). Instantiated for float, double, BFloat16, Half.
 template <class T>
 void rotary(const RotaryShape& shape, const T* x, T* y);

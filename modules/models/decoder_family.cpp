@@ -1,0 +1,479 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <tessera/shown.hpp>
+#include <utility>
+#include <variant>
+#include <vector>
+module tessera.models;
+
+import tessera.base;
+import tessera.tensor;
+import tessera.ops;
+import tessera.nn;
+import :decoder_family;
+
+namespace tessera::models {
+namespace {
+
+// The largest sizes of a config and of a config.json.
+constexpr std::int64_t widest = std::int64_t{1} << 24;
+constexpr std::int64_t most = 100000;
+constexpr std::int64_t most_positions = std::int64_t{1} << 40;
+
+constexpr std::string_view full = "full_attention";
+constexpr std::string_view sliding = "sliding_attention";
+
+ModelRange from(double low, double high) { return {.low = low, .high = high}; }
+constexpr ModelRange positive{.low = 0, .low_open = true};
+
+using Kind = ops::RotaryScaling::Kind;
+struct RopeKind {
+  Kind kind;
+  const char* hub;
+  const char* key;
+};
+constexpr RopeKind rope_kinds[] = {{Kind::none, "default", "none"},
+                                   {Kind::linear, "linear", "linear"},
+                                   {Kind::llama3, "llama3", "llama3"},
+                                   {Kind::yarn, "yarn", "yarn"}};
+
+double number(std::int64_t value) { return static_cast<double>(value); }
+
+/// The keys of a scaled rotary embedding, by the numbers of a RotaryScaling.
+std::vector<ModelKey> rope_keys() {
+  ModelKey kind{"rope_scaling", std::string("none"),
+                "How the rotary embedding is changed for sequences that are longer than those of "
+                "pretraining."};
+  for (const RopeKind& known : rope_kinds) {
+    kind.choices.emplace_back(known.key);
+  }
+  return {kind,
+          {"rope_factor", 1.0, "By which low frequencies are divided.", positive},
+          {"rope_original_positions", 0.0,
+           "With `llama3` and `yarn`: the longest sequence of pretraining.", from(0, 0x1p40)},
+          {"rope_low", 1.0,
+           "A frequency that turns at most so often within those positions is divided.", positive},
+          {"rope_high", 4.0, "One that turns at least so often stays.", positive},
+          {"rope_amplitude", 1.0, "Factor of cosines and sines; `yarn` has one above 1.", positive},
+          {"rope_whole_dims", true, "With `yarn`: bounds between dims are rounded outwards."}};
+}
+
+ops::RotaryScaling scaling_of(const ModelValues& values) {
+  ops::RotaryScaling scaling;
+  for (const RopeKind& known : rope_kinds) {
+    if (values.text("rope_scaling") == known.key) {
+      scaling.kind = known.kind;
+    }
+  }
+  scaling.factor = values.number("rope_factor");
+  scaling.original_positions = values.number("rope_original_positions");
+  scaling.low = values.number("rope_low");
+  scaling.high = values.number("rope_high");
+  scaling.amplitude = values.number("rope_amplitude");
+  scaling.whole_dims = values.flag("rope_whole_dims");
+  return scaling;
+}
+
+/// rope_parameters of config.json.
+std::string rope_json(double theta, const ops::RotaryScaling& scaling) {
+  const auto text = [](const char* key, double value) {
+    return fmt::format(R"(, "{}": {})", key, HubKey(key, value).json);
+  };
+  std::string json = fmt::format(R"({{"rope_theta": {})", HubKey("rope_theta", theta).json);
+  for (const RopeKind& known : rope_kinds) {
+    if (known.kind == scaling.kind) {
+      json += fmt::format(R"(, "rope_type": "{}")", known.hub);
+    }
+  }
+  if (scaling.kind != Kind::none) {
+    json += text("factor", scaling.factor);
+  }
+  if (scaling.kind == Kind::llama3) {
+    json += text("low_freq_factor", scaling.low) + text("high_freq_factor", scaling.high);
+  } else if (scaling.kind == Kind::yarn) {
+    json += text("beta_slow", scaling.low) + text("beta_fast", scaling.high) +
+            text("attention_factor", scaling.amplitude) +
+            fmt::format(R"(, "truncate": {})", scaling.whole_dims);
+  }
+  if (scaling.kind == Kind::llama3 || scaling.kind == Kind::yarn) {
+    json += fmt::format(R"(, "original_max_position_embeddings": {})",
+                        static_cast<std::int64_t>(scaling.original_positions));
+  }
+  return json + "}";
+}
+
+/// Values that do not fit together, with the names of [model] and those of config.json.
+struct Misfit {
+  std::vector<std::string> keys;
+  std::string text;
+  std::string hub;
+};
+
+std::vector<Misfit> misfits_of(const nn::DecoderShape& shape) {
+  std::vector<Misfit> found;
+  if (shape.kv_heads > 0 && shape.heads % shape.kv_heads != 0) {
+    found.push_back({{"kv_heads", "heads"},
+                     fmt::format("must divide model.heads ({} heads, {} kv_heads)", shape.heads,
+                                 shape.kv_heads),
+                     fmt::format("num_key_value_heads {} does not divide num_attention_heads {}",
+                                 shape.kv_heads, shape.heads)});
+  }
+  if (shape.head_dim == 0 && shape.dim % shape.heads != 0) {
+    found.push_back({{"heads", "dim"},
+                     fmt::format("must divide model.dim (dim {}, {} heads); or set model.head_dim",
+                                 shape.dim, shape.heads),
+                     fmt::format("num_attention_heads {} does not divide hidden_size {}",
+                                 shape.heads, shape.dim)});
+  } else if (shape.head_extent() % 2 != 0) {
+    found.push_back(
+        {{"head_dim", "heads", "dim"},
+         fmt::format("the width of a head must be even for the rotary embedding (got {})",
+                     shape.head_extent()),
+         fmt::format("head_dim {} is odd; the rotary embedding needs pairs", shape.head_extent())});
+  }
+  const ops::RotaryScaling& rope = shape.rope_scaling;
+  if ((rope.kind == Kind::llama3 || rope.kind == Kind::yarn) &&
+      !(rope.original_positions > 0 && rope.high > rope.low)) {
+    const std::string got =
+        fmt::format("got {} positions, {} and {}", rope.original_positions, rope.low, rope.high);
+    found.push_back({{"rope_original_positions", "rope_low", "rope_high", "rope_scaling"},
+                     fmt::format("{} needs rope_original_positions, and rope_low below rope_high "
+                                 "({})",
+                                 rope.kind == Kind::yarn ? "yarn" : "llama3", got),
+                     fmt::format("the rotary embedding is not right: it needs the positions of "
+                                 "pretraining, and the low bound below the high one ({})",
+                                 got)});
+  }
+  return found;
+}
+
+/// A list of words without quotes in them as JSON.
+std::string json_list(const std::vector<std::string>& words) {
+  std::string json;
+  for (const std::string& word : words) {
+    json += fmt::format(R"({}"{}")", json.empty() ? "" : ",", word);
+  }
+  return "[" + json + "]";
+}
+
+std::string layer_name(std::int64_t layer) { return fmt::format("model.layers.{}.", layer); }
+
+}  // namespace
+
+nn::DecoderShape DecoderFamily::shape_of(const ModelSizes& sizes) const {
+  const ModelValues& values = sizes.values;
+  nn::DecoderShape shape = traits_.shape;
+  shape.vocab = sizes.vocab;
+  shape.dim = values.integer("dim");
+  shape.layers = values.integer("layers");
+  shape.heads = values.integer("heads");
+  shape.kv_heads = values.integer("kv_heads");
+  shape.head_dim = values.integer("head_dim");
+  shape.ffn_dim = values.integer("ffn_dim");
+  shape.rope_theta = values.number("rope_theta");
+  shape.norm_eps = values.number("norm_eps");
+  shape.tie_embeddings = values.flag("tie_embeddings");
+  if (traits_.scaled_rope) {
+    shape.rope_scaling = scaling_of(values);
+  }
+  for (const DecoderProperty& property : traits_.properties) {
+    for (const DecoderProperty::Member& member : property.members) {
+      if (const auto* const flag = std::get_if<bool nn::DecoderShape::*>(&member)) {
+        shape.*(*flag) = values.flag(property.key);
+      } else if (const auto* const size = std::get_if<std::int64_t nn::DecoderShape::*>(&member)) {
+        shape.*(*size) = values.integer(property.key);
+      } else {
+        shape.*std::get<double nn::DecoderShape::*>(member) = values.number(property.key);
+      }
+    }
+  }
+  return shape;
+}
+
+std::vector<ModelKey> DecoderFamily::keys() const {
+  const auto size = [](std::int64_t value) { return ModelValue(value); };
+  constexpr auto wide = static_cast<double>(widest);
+  const nn::DecoderShape& initial = traits_.shape;
+  std::vector<ModelKey> all = {
+      {"dim", size(256), "Width of the hidden state.", from(1, wide)},
+      {"layers", size(8), "Number of transformer layers.", from(1, 10000)},
+      {"heads", size(8), "Query heads of the attention.", from(1, most)},
+      {"kv_heads", size(0), "Key and value heads; must divide `heads`. 0: as many as `heads`.",
+       from(0, most)},
+      {"head_dim", size(0), "Width of a head, even. 0: `dim / heads`.", from(0, wide)},
+      {"ffn_dim", size(0),
+       "Width of the feed-forward part. 0: 8/3 of `dim`, rounded up to a multiple of 64.",
+       from(0, wide)},
+      {"rope_theta", initial.rope_theta, "Base of the rotary embedding's wavelengths.", positive},
+      {"norm_eps", initial.norm_eps, "The epsilon of RMSNorm.", positive},
+      {"tie_embeddings", initial.tie_embeddings,
+       "Use the token embedding as the output matrix too."}};
+  if (traits_.scaled_rope) {
+    std::ranges::copy(rope_keys(), std::back_inserter(all));
+  }
+  for (const DecoderProperty& property : traits_.properties) {
+    all.push_back({property.key, property.initial, property.doc, property.range});
+  }
+  return all;
+}
+
+std::vector<ModelProblem> DecoderFamily::complete(ModelSizes& sizes) const {
+  const nn::DecoderShape shape = shape_of(sizes);
+  std::vector<ModelProblem> problems;
+  for (const Misfit& misfit : misfits_of(shape)) {
+    problems.push_back({misfit.keys, misfit.text});
+  }
+  const std::int64_t ffn = (8 * shape.dim / 3 + 63) / 64 * 64;
+  sizes.values.set("kv_heads", shape.kv_heads > 0 ? shape.kv_heads : shape.heads);
+  sizes.values.set("head_dim", shape.head_extent());
+  sizes.values.set("ffn_dim", shape.ffn_dim > 0 ? shape.ffn_dim : ffn);
+  return problems;
+}
+
+std::string DecoderFamily::describe(const ModelSizes& sizes) const {
+  const nn::DecoderShape shape = shape_of(sizes);
+  std::string text =
+      fmt::format("dim {}, {} layers, {} heads ({} of keys and values), ffn {}", shape.dim,
+                  shape.layers, shape.heads, shape.kv_heads, shape.ffn_dim);
+  if (shape.window > 0) {
+    std::int64_t local = 0;
+    for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
+      local += shape.has_window(layer) ? 1 : 0;
+    }
+    text += fmt::format(", window {} in {} layers", shape.window, local);
+  }
+  return text;
+}
+
+double DecoderFamily::parameters(const ModelSizes& sizes) const {
+  const nn::DecoderShape shape = shape_of(sizes);
+  const double dim = number(shape.dim);
+  const double queries = number(shape.heads) * number(shape.head_dim);
+  const double keys = number(shape.kv_heads) * number(shape.head_dim);
+  const double ffn = number(shape.ffn_dim);
+  double layer = dim * 2 * (queries + keys) + 3 * dim * ffn;
+  layer += shape.bias ? queries + 2 * keys : 0;
+  layer += shape.output_bias ? dim : 0;
+  layer += shape.ffn_bias ? 2 * ffn + dim : 0;
+  layer += shape.query_key_norm ? 2 * number(shape.head_dim) : 0;
+  layer += (shape.norm_results ? 4 : 2) * dim;
+  return number(shape.vocab) * dim * (shape.tie_embeddings ? 1 : 2) + number(shape.layers) * layer +
+         dim;
+}
+
+std::shared_ptr<nn::LanguageModel> DecoderFamily::build(const ModelSizes& sizes,
+                                                        double dropout) const {
+  nn::DecoderShape shape = shape_of(sizes);
+  shape.dropout = dropout;
+  return std::make_shared<nn::DecoderLM>(shape);
+}
+
+ModelSizes DecoderFamily::read(HubConfig& config) const {
+  for (const FixedHubKey& fixed : traits_.fixed_keys) {
+    config.only(fixed.key, fixed.json, fixed.reason);
+  }
+  config.only_entries("mlp_layer_types", "\"dense\"", "every feed-forward part is dense");
+  config.ignore(traits_.ignored_keys);
+  ModelSizes sizes;
+  sizes.vocab = config.size("vocab_size", widest);
+  const std::int64_t dim = config.size("hidden_size", widest);
+  const std::int64_t heads = config.size("num_attention_heads", most);
+  const std::int64_t given_head = config.size("head_dim", widest, traits_.absent.head_dim);
+  sizes.max_positions =
+      config.size("max_position_embeddings", most_positions, traits_.absent.max_positions);
+  sizes.values.set("dim", dim);
+  sizes.values.set("layers", config.size("num_hidden_layers", most));
+  sizes.values.set("heads", heads);
+  sizes.values.set("kv_heads", config.size("num_key_value_heads", most, heads));
+  sizes.values.set("head_dim", given_head);
+  sizes.values.set("ffn_dim", config.size("intermediate_size", widest));
+  sizes.values.set("norm_eps", config.positive("rms_norm_eps", traits_.absent.norm_eps));
+  sizes.values.set("tie_embeddings",
+                   config.flag("tie_word_embeddings", traits_.absent.tie_embeddings));
+  read_properties(config, sizes);
+  read_rope(config, sizes);
+  check_layer_types(config, sizes);
+  if (config.sound()) {
+    for (const Misfit& misfit : misfits_of(shape_of(sizes))) {
+      config.problem(misfit.hub);
+    }
+  }
+  sizes.values.set("head_dim", given_head > 0 ? given_head : dim / heads);
+  return sizes;
+}
+
+void DecoderFamily::read_rope(HubConfig& config, ModelSizes& sizes) const {
+  std::vector<std::string> kinds = {"default"};
+  if (traits_.scaled_rope) {
+    kinds.clear();
+    for (const RopeKind& known : rope_kinds) {
+      kinds.emplace_back(known.hub);
+    }
+  }
+  const HubRope rope = config.rope(kinds, traits_.absent.rope_theta,
+                                   traits_.shape.local_rope_theta > 0 ? std::string(full) : "");
+  sizes.values.set("rope_theta", rope.theta);
+  if (traits_.shape.local_rope_theta > 0) {
+    const double given = sizes.values.number("local_rope_theta");
+    sizes.values.set("local_rope_theta", config.rope_theta_of(std::string(sliding), given));
+  }
+  if (!traits_.scaled_rope) {
+    return;
+  }
+  for (const RopeKind& known : rope_kinds) {
+    if (rope.kind == known.hub) {
+      sizes.values.set("rope_scaling", std::string(known.key));
+    }
+  }
+  sizes.values.set("rope_factor", rope.factor);
+  sizes.values.set("rope_original_positions", rope.original_positions);
+  sizes.values.set("rope_low", rope.low);
+  sizes.values.set("rope_high", rope.high);
+  sizes.values.set("rope_amplitude", rope.amplitude);
+  sizes.values.set("rope_whole_dims", rope.whole_dims);
+}
+
+void DecoderFamily::read_properties(HubConfig& config, ModelSizes& sizes) const {
+  for (const DecoderProperty& property : traits_.properties) {
+    const bool null = config.is_null(property.hub);
+    if (const bool* const flag = std::get_if<bool>(&property.absent)) {
+      sizes.values.set(property.key, config.flag(property.hub, !null && *flag));
+    } else if (const auto* const size = std::get_if<std::int64_t>(&property.absent)) {
+      sizes.values.set(property.key,
+                       config.size(property.hub, most_positions, null ? std::int64_t{0} : *size));
+    } else {
+      const double absent = null ? 0 : std::get<double>(property.absent);
+      sizes.values.set(property.key, config.positive(property.hub, absent));
+    }
+  }
+}
+
+void DecoderFamily::check_layer_types(HubConfig& config, ModelSizes& sizes) const {
+  const std::vector<std::string> types = config.texts("layer_types");
+  if (types.empty()) {
+    return;
+  }
+  const auto period = std::ranges::find(traits_.properties, "global_every", &DecoderProperty::key);
+  if (period != traits_.properties.end()) {
+    const auto first = std::ranges::find(types, full);
+    sizes.values.set("global_every",
+                     first == types.end() ? std::int64_t{0} : first - types.begin() + 1);
+  }
+  const nn::DecoderShape shape = shape_of(sizes);
+  if (std::ssize(types) != shape.layers) {
+    config.problem(fmt::format("layer_types: expected one type for each of {} layers, got {}",
+                               shape.layers, types.size()));
+    return;
+  }
+  for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
+    const std::string_view expected = shape.has_window(layer) ? sliding : full;
+    const std::string& type = types[static_cast<std::size_t>(layer)];
+    if (type != expected) {
+      config.problem(fmt::format("layer_types {} is not supported: layer {} must have \"{}\"",
+                                 shown(json_list(types), 60), layer, expected));
+      return;
+    }
+  }
+}
+
+std::vector<HubKey> DecoderFamily::write(const ModelSizes& sizes) const {
+  const nn::DecoderShape shape = shape_of(sizes);
+  const bool local = traits_.shape.local_rope_theta > 0;
+  const std::string rope = rope_json(shape.rope_theta, shape.rope_scaling);
+  std::vector<HubKey> all = {
+      {"vocab_size", shape.vocab},
+      {"hidden_size", shape.dim},
+      {"intermediate_size", shape.ffn_dim},
+      {"num_hidden_layers", shape.layers},
+      {"num_attention_heads", shape.heads},
+      {"num_key_value_heads", shape.kv_heads},
+      {"head_dim", shape.head_dim},
+      {"rms_norm_eps", shape.norm_eps},
+      // transformers 4 reads the first, transformers 5 the second.
+      {"rope_theta", shape.rope_theta},
+      HubKey::raw("rope_parameters",
+                  local ? fmt::format(R"({{"{}": {}, "{}": {}}})", full, rope, sliding,
+                                      rope_json(shape.local_rope_theta, {}))
+                        : rope),
+      {"tie_word_embeddings", shape.tie_embeddings},
+      {"max_position_embeddings", sizes.max_positions}};
+  for (const DecoderProperty& property : traits_.properties) {
+    const ModelValues& values = sizes.values;
+    if (std::holds_alternative<bool>(property.initial)) {
+      all.emplace_back(property.hub, values.flag(property.key));
+    } else if (std::holds_alternative<std::int64_t>(property.initial)) {
+      const std::int64_t value = values.integer(property.key);
+      all.push_back(value == 0 ? HubKey::raw(property.hub, "null") : HubKey(property.hub, value));
+    } else {
+      const double value = values.number(property.key);
+      all.push_back(value == 0 ? HubKey::raw(property.hub, "null") : HubKey(property.hub, value));
+    }
+  }
+  for (const FixedHubKey& fixed : traits_.fixed_keys) {
+    if (fixed.written) {
+      all.push_back(HubKey::raw(fixed.key, fixed.json));
+    }
+  }
+  if (traits_.layer_types) {
+    std::vector<std::string> types;
+    for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
+      types.emplace_back(shape.has_window(layer) ? sliding : full);
+    }
+    all.push_back(HubKey::raw("layer_types", json_list(types)));
+  }
+  return all;
+}
+
+std::vector<HubTensor> DecoderFamily::tensors(const ModelSizes& sizes) const {
+  std::vector<HubTensor> all;
+  if (!traits_.fused) {
+    return all;
+  }
+  const nn::DecoderShape shape = shape_of(sizes);
+  const auto heads = static_cast<int>(shape.heads);
+  const auto keys = static_cast<int>(shape.kv_heads);
+  for (std::int64_t number = 0; number < shape.layers; ++number) {
+    const auto add = [&](const std::string& own, const std::string& stored, int part, int parts,
+                         int taken) {
+      all.push_back({.parameter = layer_name(number) + own + ".weight",
+                     .tensor = layer_name(number) + stored + ".weight",
+                     .part = part,
+                     .parts = parts,
+                     .taken = taken});
+    };
+    const std::string attention = "self_attn.";
+    add(attention + "q_proj", attention + "qkv_proj", 0, heads + 2 * keys, heads);
+    add(attention + "k_proj", attention + "qkv_proj", heads, heads + 2 * keys, keys);
+    add(attention + "v_proj", attention + "qkv_proj", heads + keys, heads + 2 * keys, keys);
+    add("mlp.gate_proj", "mlp.gate_up_proj", 0, 2, 1);
+    add("mlp.up_proj", "mlp.gate_up_proj", 1, 2, 1);
+  }
+  return all;
+}
+
+ModelFamily::Layers DecoderFamily::layers(const ModelSizes& sizes) const {
+  return {"model.layers.", "num_hidden_layers", sizes.values.integer("layers")};
+}
+
+std::vector<SizedTensor> DecoderFamily::sized_tensors(const ModelSizes& sizes) const {
+  const nn::DecoderShape shape = shape_of(sizes);
+  return {{"model.embed_tokens.weight", {"vocab_size", "hidden_size"}, {shape.vocab, shape.dim}},
+          {"model.layers.0.self_attn.q_proj.weight",
+           {"num_attention_heads times head_dim", "hidden_size"},
+           {shape.heads * shape.head_dim, shape.dim}},
+          {"model.layers.0.self_attn.k_proj.weight",
+           {"num_key_value_heads times head_dim", "hidden_size"},
+           {shape.kv_heads * shape.head_dim, shape.dim}},
+          {"model.layers.0.mlp.gate_proj.weight",
+           {"intermediate_size", "hidden_size"},
+           {shape.ffn_dim, shape.dim}}};
+}
+
+}  // namespace tessera::models

@@ -1,0 +1,172 @@
+module;
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+module tessera.nn;
+
+import tessera.base;
+import tessera.tensor;
+import tessera.ops;
+
+namespace tessera::nn {
+
+void DecoderShape::check() const {
+  const std::pair<const char*, std::int64_t> extents[] = {
+      {"vocab", vocab}, {"dim", dim},           {"layers", layers},
+      {"heads", heads}, {"kv_heads", kv_heads}, {"ffn_dim", ffn_dim}};
+  for (const auto& [key, value] : extents) {
+    if (value < 1) {
+      fail_input(fmt::format("model.{}: must be at least 1 (got {})", key, value));
+    }
+  }
+  if (heads % kv_heads != 0) {
+    fail_input(
+        fmt::format("model.kv_heads: must divide heads ({} heads, {} kv_heads)", heads, kv_heads));
+  }
+  if (head_dim <= 0 && dim % heads != 0) {
+    fail_input(fmt::format(
+        "model.heads: must divide dim ({} heads, dim {}), unless head_dim is given", heads, dim));
+  }
+  if (head_extent() % 2 != 0) {
+    fail_input(fmt::format(
+        "model.heads: the rotary embedding needs an even head_dim (got {} = dim / heads)",
+        head_extent()));
+  }
+}
+
+GatedMLP::GatedMLP(const DecoderShape& shape) : activation_(shape.activation) {
+  const auto projection = [&](const char* name, std::int64_t in, std::int64_t out) {
+    return add_child<Linear>(name, in, out, shape.ffn_bias, shape.standard_deviation, shape.dtype);
+  };
+  gate_ = projection("gate_proj", shape.dim, shape.ffn_dim);
+  up_ = projection("up_proj", shape.dim, shape.ffn_dim);
+  down_ = projection("down_proj", shape.ffn_dim, shape.dim);
+}
+
+std::string_view GatedMLP::kind() const { return "GatedMLP"; }
+std::vector<std::string> GatedMLP::input_names() const { return {"hidden_states"}; }
+
+Tensors GatedMLP::forward(const Tensors& inputs) {
+  const Tensor& x = input(inputs, 0);
+  const Tensor gate = (*gate_)(x);
+  const Tensor up = (*up_)(x);
+  return {(*down_)(activation_ == DecoderShape::Activation::silu
+                       ? ops::swiglu(gate, up)
+                       : ops::mul(ops::gelu(gate, true), up))};
+}
+
+namespace {
+
+AttentionOptions attention_of(const DecoderShape& shape, std::int64_t layer) {
+  const bool local = shape.has_window(layer);
+  const bool own_theta = local && shape.local_rope_theta > 0;
+  return {.dim = shape.dim,
+          .heads = shape.heads,
+          .kv_heads = shape.kv_heads,
+          .head_dim = shape.head_dim,
+          .bias = shape.bias,
+          .output_bias = shape.output_bias,
+          .query_key_norm = shape.query_key_norm,
+          .norm_eps = shape.norm_eps,
+          .norm_offset = shape.norm_offset,
+          .rope_theta = own_theta ? shape.local_rope_theta : shape.rope_theta,
+          .rope_scaling = own_theta ? ops::RotaryScaling() : shape.rope_scaling,
+          .scale = shape.score_dim > 0 ? 1 / std::sqrt(shape.score_dim) : 0,
+          .window = local ? shape.window : 0,
+          .softcap = shape.attention_softcap,
+          .standard_deviation = shape.standard_deviation,
+          .dtype = shape.dtype};
+}
+
+/// The module's result; x itself where there is none.
+Tensor through(const Child& module, Tensor x) { return module ? (*module)(x) : std::move(x); }
+
+}  // namespace
+
+DecoderBlock::DecoderBlock(const DecoderShape& shape, std::int64_t layer) {
+  const auto norm = [&](const char* name) {
+    return add_child<RMSNorm>(name, shape.dim, shape.norm_eps, shape.dtype, shape.norm_offset);
+  };
+  attention_ = add_child<Attention>("self_attn", attention_of(shape, layer));
+  mlp_ = add_child<GatedMLP>("mlp", shape);
+  attention_norm_ = norm("input_layernorm");
+  if (shape.norm_results) {
+    attended_norm_ = norm("post_attention_layernorm");
+    mlp_norm_ = norm("pre_feedforward_layernorm");
+    computed_norm_ = norm("post_feedforward_layernorm");
+  } else {
+    mlp_norm_ = norm("post_attention_layernorm");
+  }
+  if (shape.dropout > 0) {
+    attention_dropout_ = add_child<Dropout>("attention_dropout", shape.dropout);
+    mlp_dropout_ = add_child<Dropout>("mlp_dropout", shape.dropout);
+  }
+}
+
+std::string_view DecoderBlock::kind() const { return "DecoderBlock"; }
+std::vector<std::string> DecoderBlock::input_names() const { return {"hidden_states"}; }
+
+Tensors DecoderBlock::forward(const Tensors& inputs) {
+  const Tensor& x = input(inputs, 0);
+  const Tensor attended = through(attended_norm_, (*attention_)((*attention_norm_)(x)));
+  const Tensor middle = ops::add(x, through(attention_dropout_, attended));
+  const Tensor computed = through(computed_norm_, (*mlp_)((*mlp_norm_)(middle)));
+  return {ops::add(middle, through(mlp_dropout_, computed))};
+}
+
+Decoder::Decoder(const DecoderShape& shape) {
+  embedding_ = add_child<Embedding>("embed_tokens", shape.vocab, shape.dim,
+                                    shape.standard_deviation, shape.dtype);
+  if (shape.scale_embeddings) {
+    embedding_scale_ = std::sqrt(static_cast<double>(shape.dim));
+  }
+  // "layers.0": the dot is part of the path, as in a list of modules.
+  for (std::int64_t i = 0; i < shape.layers; ++i) {
+    blocks_.push_back(add_child<DecoderBlock>(fmt::format("layers.{}", i), shape, i));
+  }
+  norm_ = add_child<RMSNorm>("norm", shape.dim, shape.norm_eps, shape.dtype, shape.norm_offset);
+}
+
+std::string_view Decoder::kind() const { return "Decoder"; }
+std::vector<std::string> Decoder::input_names() const { return {"input_ids"}; }
+
+Tensors Decoder::forward(const Tensors& inputs) {
+  Tensor hidden = (*embedding_)(input(inputs, 0));
+  if (embedding_scale_ != 1) {
+    hidden = ops::mul_scalar(hidden, embedding_scale_);
+  }
+  return {(*norm_)(run_blocks(blocks_, std::move(hidden), activation_checkpointing))};
+}
+
+DecoderLM::DecoderLM(const DecoderShape& shape) : LanguageModel(shape.layers), shape_(shape) {
+  shape.check();
+  model_ = add_child<Decoder>("model", shape);
+  const AddedChild<Linear> head = add_child<Linear>("lm_head", shape.dim, shape.vocab, false,
+                                                    shape.standard_deviation, shape.dtype);
+  if (shape.tie_embeddings) {
+    head->set_parameter("weight", model_->embedding().parameter("weight"));
+  }
+  head_ = head;
+  complete();
+}
+
+std::string_view DecoderLM::kind() const { return "DecoderLM"; }
+
+Tensors DecoderLM::forward(const Tensors& inputs) {
+  const Tensor logits = (*head_)((*model_)(input(inputs, 0)));
+  const double softcap = shape_.logit_softcap;
+  return {softcap == 0 ? logits
+                       : ops::mul_scalar(ops::tanh(ops::mul_scalar(logits, 1 / softcap)), softcap)};
+}
+
+void DecoderLM::set_activation_checkpointing(bool enabled) {
+  model_->activation_checkpointing = enabled;
+}
+
+}  // namespace tessera::nn

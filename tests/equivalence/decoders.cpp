@@ -1,0 +1,119 @@
+// The built-in families of decoders against transformers: curves in layouts with split heads,
+// folders in and out, windows with a cache.
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "catch.hpp"
+#include "curve.hpp"
+#include "hub_folder.hpp"
+#include "support.hpp"
+
+using equivalence::Curve;
+using equivalence::Folder;
+using equivalence::follows;
+using equivalence::Layout;
+using equivalence::one_step;
+using equivalence::reference;
+using equivalence::same_bits;
+
+namespace {
+
+const std::vector<std::string> kFamilies = {"llama3", "mistral", "qwen2", "qwen3",
+                                            "gemma2", "gemma3",  "phi3"};
+
+/// FSDP 2 x TP 2. Norms of heads, where the family has them, see the heads of their rank.
+Layout split_heads(const std::string& name) {
+  std::string config = R"([mesh]
+axes = ["shard", "tensor"]
+shape = [2, 2]
+[[parallel]]
+style = "ColwiseParallel"
+axis = "tensor"
+on = ["**.{q,k,v,gate,up}_proj"]
+[[parallel]]
+style = "RowwiseParallel"
+axis = "tensor"
+on = ["**.{o,down}_proj"]
+[[parallel]]
+style = "FSDP"
+axis = "shard"
+on = ["model.layers.*", "."]
+)";
+  if (name == "qwen3" || name == "gemma3") {
+    config += R"([[parallel]]
+style = "SequenceParallel"
+axis = "tensor"
+on = ["**.{q,k}_norm"]
+options = { desired = "Shard(2)" }
+)";
+  }
+  return {"FSDP 2 x TP 2", config, 2};
+}
+
+const Layout kOneRank = {"one rank", "", 4};
+const Layout kSharded = {"FSDP 2",
+                         R"([mesh]
+axes = ["shard"]
+shape = [2]
+[[parallel]]
+style = "FSDP"
+axis = "shard"
+on = ["model.layers.*", "."]
+)",
+                         3};
+
+}  // namespace
+
+TEST_CASE("decoders of every family follow PyTorch's curves", "[decoders]") {
+  for (const std::string& name : kFamilies) {
+    const Curve curve("decoders", name);
+    for (const Layout& where : {kOneRank, kSharded, split_heads(name)}) {
+      follows(curve, where, "");
+      follows(curve, where,
+              "train.micro_batch=" + std::to_string(where.micro_batch) +
+                  " train.activation_checkpointing=true");
+    }
+  }
+}
+
+TEST_CASE("captured steps of decoders have the bits of eager ones", "[decoders]") {
+  for (const std::string& name : kFamilies) {
+    INFO(name);
+    const Curve curve("decoders", name);
+    const Folder folder;
+    const Layout where = split_heads(name);
+    const auto eager =
+        equivalence::train(folder, "eager", curve.config, where, "checkpoint.every=0");
+    for (const char* executor : {"planned", "compiled"}) {
+      CHECK(same_bits(equivalence::train(folder, "captured", curve.config, where,
+                                         std::string("checkpoint.every=0 graph.capture=true "
+                                                     "graph.executor=") +
+                                             executor),
+                      eager));
+    }
+  }
+}
+
+TEST_CASE("exported decoders hold the tensors and words that were read", "[decoders]") {
+  for (const std::string& name : kFamilies) {
+    for (const Layout& where : {kOneRank, split_heads(name)}) {
+      INFO(name << " on " << where.name);
+      const Folder own;
+      std::vector<std::int32_t> ids(12 * 8 + 1);
+      for (std::size_t i = 0; i < ids.size(); ++i) {
+        ids[i] = static_cast<std::int32_t>(i * 7 % 101);
+      }
+      const std::string tokens = equivalence::write_tokens(own, "ids.npy", ids);
+      const std::string source = reference("decoders/" + name);
+      const auto first = equivalence::train(own, "run", one_step(source, tokens, 8, 12), where, "");
+      const std::string exported = own / "export";
+      equivalence::succeed("checkpoint export " + equivalence::checkpoint(own, "run", 1) +
+                           " --to " + exported);
+      equivalence::holds_the_same(exported, source);
+      equivalence::has_the_same_words(exported, source);
+      CHECK(same_bits(
+          equivalence::train(own, "again", one_step(exported, tokens, 8, 12), where, ""), first));
+    }
+  }
+}

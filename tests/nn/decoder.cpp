@@ -1,0 +1,335 @@
+// Decoders against loops over their formulas.
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "catch.hpp"
+
+import tessera.base;
+import tessera.tensor;
+import tessera.autograd;
+import tessera.ops;
+import tessera.nn;
+
+using namespace tessera;
+
+namespace {
+
+using Values = std::vector<double>;
+
+nn::DecoderShape small_shape() {
+  nn::DecoderShape shape;
+  shape.vocab = 13;
+  shape.dim = 8;
+  shape.layers = 2;
+  shape.heads = 4;
+  shape.kv_heads = 2;
+  shape.ffn_dim = 6;
+  shape.standard_deviation = 0.4;
+  shape.dtype = DType::f64;
+  return shape;
+}
+
+double largest(const Values& a, const Values& b) {
+  REQUIRE(a.size() == b.size());
+  double difference = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    difference = std::max(difference, std::abs(a[i] - b[i]));
+  }
+  return difference;
+}
+
+/// rows x in, times weight [out, in] transposed.
+Values product(const Values& x, const nn::Module& module, std::size_t in) {
+  const Values w = to_doubles(module.parameter("weight")->value);
+  const std::size_t out = w.size() / in;
+  Values y;
+  for (std::size_t row = 0; row < x.size() / in; ++row) {
+    for (std::size_t o = 0; o < out; ++o) {
+      double sum = 0;
+      for (std::size_t i = 0; i < in; ++i) {
+        sum += x[row * in + i] * w[o * in + i];
+      }
+      y.push_back(sum);
+    }
+  }
+  return y;
+}
+
+nn::Module& child(nn::Module& module, const std::string& name) {
+  for (const auto& [key, below] : module.children()) {
+    if (key == name) {
+      return *below;
+    }
+  }
+  FAIL("no child " << name);
+  return module;
+}
+
+Values normed(const Values& x, const nn::Module& norm, double eps) {
+  const Values weight = to_doubles(norm.parameter("weight")->value);
+  const std::size_t dim = weight.size();
+  Values y;
+  for (std::size_t row = 0; row < x.size() / dim; ++row) {
+    double squares = 0;
+    for (std::size_t i = 0; i < dim; ++i) {
+      squares += x[row * dim + i] * x[row * dim + i];
+    }
+    for (std::size_t i = 0; i < dim; ++i) {
+      y.push_back(x[row * dim + i] / std::sqrt(squares / static_cast<double>(dim) + eps) *
+                  weight[i]);
+    }
+  }
+  return y;
+}
+
+/// Rotates the first half of each head with its second half, by the position.
+void rotate(Values& x, std::size_t heads, std::size_t d, double theta) {
+  const std::size_t positions = x.size() / (heads * d);
+  for (std::size_t t = 0; t < positions; ++t) {
+    for (std::size_t h = 0; h < heads; ++h) {
+      for (std::size_t i = 0; i < d / 2; ++i) {
+        const double angle = static_cast<double>(t) *
+                             std::pow(theta, -2 * static_cast<double>(i) / static_cast<double>(d));
+        double& a = x[(t * heads + h) * d + i];
+        double& b = x[(t * heads + h) * d + i + d / 2];
+        const double first = a * std::cos(angle) - b * std::sin(angle);
+        b = a * std::sin(angle) + b * std::cos(angle);
+        a = first;
+      }
+    }
+  }
+}
+
+/// One sequence [T, dim].
+Values attention(const Values& x, nn::Module& module, const nn::DecoderShape& shape) {
+  const auto heads = static_cast<std::size_t>(shape.heads);
+  const auto kv_heads = static_cast<std::size_t>(shape.kv_heads);
+  const auto dim = static_cast<std::size_t>(shape.dim);
+  const auto d = static_cast<std::size_t>(shape.head_extent());
+  Values q = product(x, child(module, "q_proj"), dim);
+  Values k = product(x, child(module, "k_proj"), dim);
+  const Values v = product(x, child(module, "v_proj"), dim);
+  rotate(q, heads, d, shape.rope_theta);
+  rotate(k, kv_heads, d, shape.rope_theta);
+  const std::size_t positions = x.size() / dim;
+  Values attended(positions * heads * d, 0.0);
+  for (std::size_t t = 0; t < positions; ++t) {
+    for (std::size_t h = 0; h < heads; ++h) {
+      const std::size_t group = h * kv_heads / heads;
+      Values weights;
+      double sum = 0;
+      for (std::size_t s = 0; s <= t; ++s) {
+        double score = 0;
+        for (std::size_t i = 0; i < d; ++i) {
+          score += q[(t * heads + h) * d + i] * k[(s * kv_heads + group) * d + i];
+        }
+        weights.push_back(std::exp(score / std::sqrt(static_cast<double>(d))));
+        sum += weights.back();
+      }
+      for (std::size_t s = 0; s <= t; ++s) {
+        for (std::size_t i = 0; i < d; ++i) {
+          attended[(t * heads + h) * d + i] += weights[s] / sum * v[(s * kv_heads + group) * d + i];
+        }
+      }
+    }
+  }
+  return product(attended, child(module, "o_proj"), heads * d);
+}
+
+Values mlp(const Values& x, nn::Module& module, std::size_t dim, std::size_t ffn) {
+  Values gate = product(x, child(module, "gate_proj"), dim);
+  const Values up = product(x, child(module, "up_proj"), dim);
+  for (std::size_t i = 0; i < gate.size(); ++i) {
+    gate[i] = gate[i] / (1 + std::exp(-gate[i])) * up[i];
+  }
+  return product(gate, child(module, "down_proj"), ffn);
+}
+
+Values plus(Values a, const Values& b) {
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    a[i] += b[i];
+  }
+  return a;
+}
+
+/// The logits of one sequence.
+Values logits(nn::DecoderLM& model, const std::vector<std::int64_t>& tokens) {
+  const nn::DecoderShape& shape = model.shape();
+  const auto dim = static_cast<std::size_t>(shape.dim);
+  nn::Module& body = child(model, "model");
+  const Values table = to_doubles(child(body, "embed_tokens").parameter("weight")->value);
+  Values x;
+  for (const std::int64_t token : tokens) {
+    for (std::size_t i = 0; i < dim; ++i) {
+      x.push_back(table[static_cast<std::size_t>(token) * dim + i]);
+    }
+  }
+  for (int layer = 0; layer < shape.layers; ++layer) {
+    nn::Module& block = child(body, "layers." + std::to_string(layer));
+    x = plus(x, attention(normed(x, child(block, "input_layernorm"), shape.norm_eps),
+                          child(block, "self_attn"), shape));
+    x = plus(x, mlp(normed(x, child(block, "post_attention_layernorm"), shape.norm_eps),
+                    child(block, "mlp"), dim, static_cast<std::size_t>(shape.ffn_dim)));
+  }
+  return product(normed(x, child(body, "norm"), shape.norm_eps), child(model, "lm_head"), dim);
+}
+
+std::shared_ptr<nn::DecoderLM> filled(const nn::DecoderShape& shape) {
+  auto model = std::make_shared<nn::DecoderLM>(shape);
+  set_seed(11);
+  nn::materialize(*model);
+  nn::initialize(*model);
+  return model;
+}
+
+Tensor batch(const std::vector<std::int64_t>& tokens) {
+  return from_values(std::span<const std::int64_t>(tokens),
+                     {1, static_cast<std::int64_t>(tokens.size())});
+}
+
+const std::vector<std::int64_t> sequence = {3, 12, 0, 7, 7, 1};
+
+}  // namespace
+
+TEST_CASE("a Llama computes its formulas") {
+  for (const bool tied : {false, true}) {
+    nn::DecoderShape shape = small_shape();
+    shape.tie_embeddings = tied;
+    const auto model = filled(shape);
+    const Tensor out = (*model)(batch(sequence));
+    CHECK(out.shape() == Dims{1, 6, 13});
+    CHECK(largest(to_doubles(out), logits(*model, sequence)) < 1e-12);
+  }
+}
+
+TEST_CASE("a head_dim that is not dim / heads is used as it is given") {
+  nn::DecoderShape shape = small_shape();
+  shape.head_dim = 6;
+  const auto model = filled(shape);
+  CHECK(largest(to_doubles((*model)(batch(sequence))), logits(*model, sequence)) < 1e-12);
+}
+
+TEST_CASE("with a cache, tokens that come in parts have the logits of the whole sequence") {
+  const auto model = filled(small_shape());
+  std::vector<std::int64_t> tokens(600);
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    tokens[i] = static_cast<std::int64_t>(i * i % 13);
+  }
+  const Values whole = to_doubles((*model)(batch(tokens)));
+  nn::KeyValueCache cache;
+  model->set_cache(&cache);
+  const NoGrad no_grad;
+  Values parts;
+  std::size_t begin = 0;
+  // The cache grows within a part, exactly at its end, and by one token.
+  for (const std::size_t count : std::vector<std::size_t>{3, 1, 252, 1, 255, 1, 1, 86}) {
+    const auto first = tokens.begin() + static_cast<std::ptrdiff_t>(begin);
+    const Values out = to_doubles((*model)(
+        batch(std::vector<std::int64_t>(first, first + static_cast<std::ptrdiff_t>(count)))));
+    parts.insert(parts.end(), out.begin(), out.end());
+    begin += count;
+  }
+  REQUIRE(begin == tokens.size());
+  CHECK(cache.length() == 600);
+  CHECK(largest(parts, whole) < 1e-11);
+}
+
+TEST_CASE("windows, caps and norms of heads are the same with a cache") {
+  nn::DecoderShape shape{.vocab = 23,
+                         .dim = 16,
+                         .layers = 3,
+                         .heads = 4,
+                         .kv_heads = 2,
+                         .ffn_dim = 12,
+                         .rope_scaling = {.kind = ops::RotaryScaling::Kind::llama3,
+                                          .factor = 4,
+                                          .original_positions = 16},
+                         .local_rope_theta = 100,
+                         .query_key_norm = true,
+                         .score_dim = 3,
+                         .attention_softcap = 0.5,
+                         .window = 7,
+                         .global_every = 2,
+                         .activation = nn::DecoderShape::Activation::gelu_tanh,
+                         .norm_results = true,
+                         .norm_offset = true,
+                         .scale_embeddings = true,
+                         .logit_softcap = 0.8,
+                         .standard_deviation = 0.3,
+                         .dtype = DType::f64};
+  CHECK(shape.has_window(0));
+  CHECK(!shape.has_window(1));
+  CHECK(shape.has_window(2));
+  const auto model = filled(shape);
+  std::vector<std::int64_t> tokens(40);
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    tokens[i] = static_cast<std::int64_t>(i * i % 23);
+  }
+  const Values whole = to_doubles((*model)(batch(tokens)));
+  nn::KeyValueCache cache;
+  model->set_cache(&cache);
+  const NoGrad no_grad;
+  Values parts;
+  std::size_t begin = 0;
+  for (const std::size_t count : std::vector<std::size_t>{5, 1, 1, 8, 1, 20, 4}) {
+    const auto first = tokens.begin() + static_cast<std::ptrdiff_t>(begin);
+    const Values out = to_doubles((*model)(
+        batch(std::vector<std::int64_t>(first, first + static_cast<std::ptrdiff_t>(count)))));
+    parts.insert(parts.end(), out.begin(), out.end());
+    begin += count;
+  }
+  REQUIRE(begin == tokens.size());
+  CHECK(largest(parts, whole) < 1e-12);
+}
+
+TEST_CASE("activation checkpointing changes no gradient") {
+  nn::DecoderShape shape = small_shape();
+  shape.dropout = 0.2;
+  std::map<std::string, Values> expected;
+  for (const bool checkpointing : {false, true}) {
+    const auto model = filled(shape);
+    model->set_activation_checkpointing(checkpointing);
+    const Tensor targets = batch({12, 0, 7, 7, 1, 3});
+    backward(model->loss()({(*model)(batch(sequence)), targets})[0]);
+    for (const nn::ParameterPointer& p : nn::all_parameters(*model)) {
+      REQUIRE(p->value.grad().defined());
+      const Values gradient = to_doubles(p->value.grad());
+      if (checkpointing) {
+        CHECK(largest(gradient, expected.at(p->name)) < 1e-13);
+      } else {
+        expected[p->name] = gradient;
+      }
+    }
+  }
+}
+
+TEST_CASE("a Llama has Hugging Face's names, and a tied head is the embedding") {
+  nn::DecoderShape shape = small_shape();
+  shape.layers = 1;
+  std::vector<std::string> names;
+  nn::DecoderLM model(shape);
+  for (const nn::ParameterPointer& p : nn::all_parameters(model)) {
+    names.push_back(p->name);
+  }
+  CHECK(names == std::vector<std::string>{
+                     "model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight",
+                     "model.layers.0.self_attn.k_proj.weight",
+                     "model.layers.0.self_attn.v_proj.weight",
+                     "model.layers.0.self_attn.o_proj.weight",
+                     "model.layers.0.mlp.gate_proj.weight", "model.layers.0.mlp.up_proj.weight",
+                     "model.layers.0.mlp.down_proj.weight", "model.layers.0.input_layernorm.weight",
+                     "model.layers.0.post_attention_layernorm.weight", "model.norm.weight",
+                     "lm_head.weight"});
+  shape.tie_embeddings = true;
+  nn::DecoderLM tied(shape);
+  CHECK(nn::all_parameters(tied).size() == names.size() - 1);
+  CHECK(child(tied, "lm_head").parameter("weight") ==
+        child(child(tied, "model"), "embed_tokens").parameter("weight"));
+}
