@@ -1,0 +1,50 @@
+// The structures that kernels get. One is filled by the host and read by the kernel of the same
+// source, so it has fixed types only; addresses are of the device's memory.
+#pragma once
+#include <cstdint>
+#include <tessera/dtype.hpp>
+
+namespace tessera::cuda {
+
+inline constexpr int most_dims = 8;
+inline constexpr int most_operands = 3;
+inline constexpr int most_numbers = 4;
+inline constexpr unsigned threads_per_block = 256;
+/// Elements that one thread of an elementwise kernel computes.
+inline constexpr unsigned elements_per_thread = 4;
+
+/// Blocks of a kernel in which each thread computes some of `count` elements, at least one.
+inline unsigned blocks_for(std::int64_t count) {
+  constexpr std::int64_t each = threads_per_block * elements_per_thread;
+  constexpr std::int64_t most = 1 << 16;
+  const std::int64_t blocks = (count + each - 1) / each;
+  return static_cast<unsigned>(blocks < 1 ? 1 : blocks < most ? blocks : most);
+}
+
+/// One word of 8 bytes, `count` times.
+struct FillArguments {
+  void* to;
+  std::uint64_t word;
+  std::int64_t count;
+};
+
+/// A strided array: strides in elements, of the shape that the whole call has.
+struct Strided {
+  void* data;
+  std::int64_t strides[most_dims];
+  DType type;
+  bool contiguous;
+};
+
+/// y = f(operands; numbers) at each place of a shape.
+struct ElementArguments {
+  std::int64_t count;
+  std::int64_t extents[most_dims];
+  int dims;
+  Strided operands[most_operands];
+  Strided result;
+  double numbers[most_numbers];
+  DType computed;  // the type that is computed in; f32 for 16 bits
+};
+
+}  // namespace tessera::cuda
