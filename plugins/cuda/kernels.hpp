@@ -14,8 +14,10 @@ namespace tessera::cuda {
 
 /// Kernels by the operator's name. Each family has a source here and one in the folder kernels.
 using KernelTable = std::map<std::string, Kernel, std::less<>>;
-void add_copies(KernelTable& table);     // copies.cpp
-void add_functions(KernelTable& table);  // elements.cpp: operators that do not say their function
+void add_copies(KernelTable& table);      // copies.cpp
+void add_functions(KernelTable& table);   // elements.cpp: operators that do not say their function
+void add_norms(KernelTable& table);       // norm.cpp
+void add_reductions(KernelTable& table);  // reduce.cpp
 /// The kernel of an operator that says the function of its elements; null: it does not.
 Kernel kernel_of_elements(const Op& op);
 

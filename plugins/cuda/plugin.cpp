@@ -4,7 +4,6 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "library.hpp"
@@ -21,24 +20,20 @@ namespace {
 
 using namespace tessera;
 
-/// Operators whose element function is one of rows, which need kernels of their own.
-bool is_of_rows(std::string_view name) {
-  return name.starts_with("softmax") || name.starts_with("log_softmax") ||
-         name.starts_with("rms_norm") || name.starts_with("layer_norm");
-}
-
 Kernel kernel_for(const Op& op) {
   static const cuda::KernelTable table = [] {
     cuda::KernelTable all;
     cuda::add_copies(all);
     cuda::add_functions(all);
+    cuda::add_norms(all);
+    cuda::add_reductions(all);
     return all;
   }();
   const auto found = table.find(op.name);
   if (found != table.end()) {
     return found->second;
   }
-  return is_of_rows(op.name) ? nullptr : cuda::kernel_of_elements(op);
+  return cuda::kernel_of_elements(op);
 }
 
 DeviceOffer offer() {

@@ -47,4 +47,26 @@ struct ElementArguments {
   DType computed;  // the type that is computed in; f32 for 16 bits
 };
 
+/// An array as rows: strides in elements along the dims that count rows, and along those that a row
+/// has. Strides are 0 where all rows share it, and where a row has one element of it.
+struct RowArray {
+  void* data;  // null: the operand is absent
+  std::int64_t kept[most_dims];
+  std::int64_t along[most_dims];
+  DType type;
+};
+
+inline constexpr int most_row_arrays = 7;
+/// A kernel of rows: each is computed alone. The meaning of arrays and numbers is the kernel's.
+struct RowArguments {
+  std::int64_t rows;
+  std::int64_t length;
+  std::int64_t kept_extents[most_dims];
+  std::int64_t along_extents[most_dims];
+  int kept_dims;
+  int along_dims;
+  RowArray arrays[most_row_arrays];
+  double numbers[2];
+};
+
 }  // namespace tessera::cuda

@@ -217,7 +217,7 @@ class Checker {
                : text("device memory at offset ", Memory::instance().offset_of(at) - begin_,
                       " of its allocation");
     const bool other_block = earlier.block != running_thread().block % any_block;
-    fault_in_kernel(text("race: it ", verb(kind), " ", bytes, " bytes of ", where, ", which ", who,
+    fault_in_kernel(text("race: it ", verb(kind), " ", bytes, " bytes at ", where, ", which ", who,
                          other_block ? " of the same launch has " : " has ", done,
                          other_block ? "; blocks have no order: look at the indices of blocks"
                                      : " since the last barrier; look for a missing barrier"));
