@@ -18,6 +18,8 @@ void add_copies(KernelTable& table);      // copies.cpp
 void add_functions(KernelTable& table);   // elements.cpp: operators that do not say their function
 void add_norms(KernelTable& table);       // norm.cpp
 void add_reductions(KernelTable& table);  // reduce.cpp
+void add_products(KernelTable& table);    // product.cpp
+void add_attention(KernelTable& table);   // attention.cpp
 /// The kernel of an operator that says the function of its elements; null: it does not.
 Kernel kernel_of_elements(const Op& op);
 

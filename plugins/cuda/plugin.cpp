@@ -27,6 +27,8 @@ Kernel kernel_for(const Op& op) {
     cuda::add_functions(all);
     cuda::add_norms(all);
     cuda::add_reductions(all);
+    cuda::add_products(all);
+    cuda::add_attention(all);
     return all;
   }();
   const auto found = table.find(op.name);

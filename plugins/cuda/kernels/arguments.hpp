@@ -69,4 +69,43 @@ struct RowArguments {
   double numbers[2];
 };
 
+/// An index of a product, perhaps of several dims.
+struct Axis {
+  std::int64_t size;
+  std::int64_t extents[most_dims];
+  int dims;
+};
+
+/// A matrix of a product: strides along the batch and along its own two axes.
+struct Matrix {
+  void* data;  // null: absent
+  std::int64_t batch[most_dims];
+  std::int64_t rows[most_dims];
+  std::int64_t columns[most_dims];
+  DType type;
+};
+
+/// y [m, n] = a [m, k] times b [k, n], plus bias, for each entry of a batch.
+struct ProductArguments {
+  Axis batch, m, n, k;
+  Matrix a, b, bias, y;
+};
+
+/// Rows of the heads of attention: [batch, time, head, dim], by strides.
+struct HeadArray {
+  void* data;
+  std::int64_t batch, time, head, dim;
+  DType type;
+};
+
+/// Attention in which query i sees the keys up to i + keys - queries. Query head h reads the key
+/// head h / group.
+struct AttentionArguments {
+  std::int64_t batches, queries, keys, key_heads, group, head_dim, value_dim;
+  HeadArray q, k, v, y;
+  HeadArray log_sums;  // [batch, time, head] with dim 1
+  HeadArray dy, dq, dk, dv;
+  double scale;
+};
+
 }  // namespace tessera::cuda
