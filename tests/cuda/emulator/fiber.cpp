@@ -46,7 +46,6 @@ emulator_after_entry:
 namespace emulator {
 namespace {
 
-constexpr std::size_t most_fibers = 1024;
 /// What emulator_switch restores, the entry to which it returns, and what the entry returns to.
 struct Frame {
   std::uint64_t r15, r14, r13, r12, rbx, rbp;
@@ -56,24 +55,20 @@ struct Frame {
 
 }  // namespace
 
-Fibers::~Fibers() {
-  if (memory_ != nullptr) {
-    munmap(memory_, most_fibers * stack_bytes);
+Fibers::Fibers() {
+  void* memory = mmap(nullptr, most_fibers * stack_bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) {
+    throw Fault("the emulator has no memory for the threads of a block");
   }
+  memory_ = static_cast<std::byte*>(memory);
+  saved_.resize(most_fibers);
 }
+
+Fibers::~Fibers() { munmap(memory_, most_fibers * stack_bytes); }
 
 void Fibers::begin(std::size_t index, Entry entry, const void* structure, std::size_t bytes,
                    void (*end)()) {
-  if (memory_ == nullptr) {
-    void* memory = mmap(nullptr, most_fibers * stack_bytes, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) {
-      throw Fault("the emulator has no memory for the threads of a block");
-    }
-    memory_ = static_cast<std::byte*>(memory);
-    count_ = most_fibers;
-    saved_.resize(most_fibers);
-  }
   // The structure is aligned to 16 behind the return address.
   std::byte* top = memory_ + (index + 1) * stack_bytes - (bytes + 15) / 16 * 16;
   std::memcpy(top, structure, bytes);

@@ -1,6 +1,7 @@
 // Stacks on which a kernel's threads run, one at a time, and the switch between them.
 #pragma once
 #include <cstddef>
+#include <span>
 #include <vector>
 
 namespace emulator {
@@ -8,12 +9,14 @@ namespace emulator {
 /// A kernel's entry. Its one parameter, a structure, is on the stack (see Fibers::begin).
 using Entry = void (*)();
 
-/// The stacks of the threads of one block. Memory is taken as stacks are used.
+/// The stacks of the threads of one block. Memory is used as stacks are. Error (Fault): there are
+/// no addresses left.
 class Fibers {
  public:
+  static constexpr std::size_t most_fibers = 1024;
   static constexpr std::size_t stack_bytes = std::size_t{1} << 17;
 
-  Fibers() = default;
+  Fibers();
   ~Fibers();
   Fibers(const Fibers&) = delete;
   Fibers& operator=(const Fibers&) = delete;
@@ -27,14 +30,11 @@ class Fibers {
   void run(std::size_t index);
   /// Called on stack `index`: continues what called run().
   void leave(std::size_t index);
-  /// Whether the address is in one of the stacks.
-  bool holds(const void* address) const {
-    return address >= memory_ && address < memory_ + count_ * stack_bytes;
-  }
+  /// The memory of all stacks.
+  std::span<const std::byte> stacks() const { return {memory_, most_fibers * stack_bytes}; }
 
  private:
   std::byte* memory_ = nullptr;
-  std::size_t count_ = 0;
   std::vector<void*> saved_;
   void* host_ = nullptr;
 };

@@ -43,7 +43,6 @@ struct Grid {
   std::vector<Thread> threads;
   std::vector<std::uint32_t> warp_barriers;
   Fibers* fibers = nullptr;
-  RunningThread running;
   std::optional<std::string> fault;
 };
 
@@ -52,7 +51,7 @@ Fibers& fibers() {
   return *all;
 }
 
-thread_local Grid* current = nullptr;
+Grid* current = nullptr;
 
 std::string place(const Extent& all, std::size_t index) {
   const std::size_t x = index % all.x, y = index / all.x % all.y, z = index / all.x / all.y;
@@ -84,17 +83,17 @@ void show_place(const Launch& launch, std::uint32_t thread) {
 }
 
 /// Gives control back to the host until the thread may continue.
-void leave() { current->fibers->leave(current->running.thread); }
+void leave() { current->fibers->leave(running.thread); }
 
 void thread_ended() {
-  current->threads[current->running.thread].state = State::ended;
+  current->threads[running.thread].state = State::ended;
   leave();
 }
 
 /// Lets a thread run until it waits or ends.
 void continue_thread(Grid& grid, std::uint32_t thread) {
-  grid.running.thread = thread;
-  grid.running.warp_barriers = grid.warp_barriers[thread / warp_size];
+  running.thread = thread;
+  running.warp_barriers = grid.warp_barriers[thread / warp_size];
   show_place(*grid.launch, thread);
   grid.fibers->run(thread);
   if (grid.fault) {
@@ -108,7 +107,7 @@ std::string stuck(const Grid& grid) {
   const std::string ended = threads_that(grid, at(State::ended));
   const std::string waiting = threads_that(grid, at(State::at_barrier));
   const std::string in_warp = threads_that(grid, at(State::in_warp));
-  std::string what = describe(*grid.launch, grid.running.block) + ": ";
+  std::string what = describe(*grid.launch, running.block) + ": ";
   if (!in_warp.empty()) {
     what += text("threads ", in_warp,
                  " wait in an operation of their warp that others of its mask never reach");
@@ -129,14 +128,14 @@ void pass_barrier(Grid& grid) {
       throw Fault(stuck(grid));
     }
     if (thread.site != site) {
-      throw Fault(describe(*grid.launch, grid.running.block) + ": threads " +
+      throw Fault(describe(*grid.launch, running.block) + ": threads " +
                   threads_that(grid, [&](const Thread& t) { return t.site == site; }) +
                   " are at another barrier than threads " +
                   threads_that(grid, [&](const Thread& t) { return t.site != site; }) +
                   "; look for barriers in different branches of a condition");
     }
   }
-  ++grid.running.barriers;
+  ++running.barriers;
   for (Thread& thread : grid.threads) {
     thread.state = State::ready;
   }
@@ -146,8 +145,8 @@ void run_block(Grid& grid, std::uint32_t block) {
   const Launch& launch = *grid.launch;
   const Extent& g = launch.grid;
   blockIdx = {block % g.x, block / g.x % g.y, block / g.x / g.y};
-  grid.running.block = block;
-  grid.running.barriers = 0;
+  running.block = block;
+  running.barriers = 0;
   std::ranges::fill(grid.warp_barriers, 0U);
   const std::span<std::byte> shared = launch.kernel->library->shared;
   std::memset(shared.data(), 0xff, shared.size());  // NaN, where it is read before it is written
@@ -180,8 +179,8 @@ void run_block(Grid& grid, std::uint32_t block) {
 }
 
 [[noreturn]] void fail_here(const std::string& what) {
-  current->fault = describe(*current->launch, current->running.block) + ", thread " +
-                   place(current->launch->block, current->running.thread) + ": " + what;
+  current->fault = describe(*current->launch, running.block) + ", thread " +
+                   place(current->launch->block, running.thread) + ": " + what;
   leave();
   __builtin_unreachable();
 }
@@ -227,7 +226,7 @@ bool warp_is_complete(const Grid& grid, std::size_t first, const Thread& own) {
 std::uint64_t meet_in_warp(WarpOperation operation, unsigned mask, std::uint64_t value,
                            unsigned from_lane) {
   Grid& grid = *current;
-  const std::size_t index = grid.running.thread;
+  const std::size_t index = running.thread;
   const std::size_t first = index / warp_size * warp_size;
   const auto lane = static_cast<unsigned>(index - first);
   if (((mask >> lane) & 1U) == 0) {
@@ -256,7 +255,7 @@ std::uint64_t meet_in_warp(WarpOperation operation, unsigned mask, std::uint64_t
     return own.result;
   }
   ++grid.warp_barriers[first / warp_size];
-  grid.running.warp_barriers = grid.warp_barriers[first / warp_size];
+  running.warp_barriers = grid.warp_barriers[first / warp_size];
   for (unsigned other = 0; other < warp_size; ++other) {
     if (((mask >> other) & 1U) != 0) {
       grid.threads[first + other].result = lane_result(grid, first, other);
@@ -293,12 +292,15 @@ void run_launch(const Launch& launch, std::uint64_t seed) {
   grid.threads.resize(launch.block.count());
   grid.warp_barriers.resize(launch.block.count() / warp_size + 1);
   grid.fibers = &fibers();
-  grid.running.launch = &launch;
+  running.launch = &launch;
   blockDim = {launch.block.x, launch.block.y, launch.block.z};
   gridDim = {launch.grid.x, launch.grid.y, launch.grid.z};
   current = &grid;
   struct Reset {
-    ~Reset() { current = nullptr; }
+    ~Reset() {
+      current = nullptr;
+      running = {};
+    }
   } reset;
   begin_race_check(launch);
   // All blocks, by steps that have no common divisor with their number.
@@ -311,23 +313,19 @@ void run_launch(const Launch& launch, std::uint64_t seed) {
   }
 }
 
-const RunningThread& running_thread() {
-  static const RunningThread none;
-  return current == nullptr ? none : current->running;
-}
-
-bool on_fiber_stack(const void* address) { return fibers().holds(address); }
+std::span<const std::byte> fiber_stacks() { return fibers().stacks(); }
 
 void fault_in_kernel(const std::string& what) { fail_here(what); }
 
 }  // namespace emulator
 
 using emulator::current;
+using emulator::running;
 
 extern "C" {
 
 [[gnu::noinline]] void emulator_barrier() {
-  emulator::Thread& thread = current->threads[current->running.thread];
+  emulator::Thread& thread = current->threads[running.thread];
   thread.state = emulator::State::at_barrier;
   thread.site = __builtin_return_address(0);
   emulator::leave();
@@ -346,6 +344,6 @@ unsigned emulator_ballot(unsigned mask, int truth) {
       emulator::meet_in_warp(emulator::WarpOperation::ballot, mask, truth != 0 ? 1 : 0, 0));
 }
 
-unsigned emulator_lane() { return current->running.thread % 32; }
+unsigned emulator_lane() { return running.thread % 32; }
 
 }  // extern "C"

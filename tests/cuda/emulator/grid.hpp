@@ -49,8 +49,10 @@ struct RunningThread {
   std::uint32_t barriers = 0;       // that the block has passed
   std::uint32_t warp_barriers = 0;  // that its warp has
 };
-const RunningThread& running_thread();
-bool on_fiber_stack(const void* address);
+/// Kernels run on one thread of the host only.
+inline constinit RunningThread running;
+/// The stacks of the running block's threads.
+std::span<const std::byte> fiber_stacks();
 
 /// Called by a thread of a kernel: ends the kernel with a fault. Does not return.
 [[noreturn]] void fault_in_kernel(const std::string& what);

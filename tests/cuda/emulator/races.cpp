@@ -44,31 +44,29 @@ enum class Kind : bool { load, store };
 
 class Checker {
  public:
-  static Checker& instance() {
-    static auto* checker = new Checker;
-    return *checker;
-  }
+  Checker();
 
   void begin(const Launch& launch) {
     if (++launch_ == 1U << 13) {
       madvise(of_devices_, shadow_bytes, MADV_DONTNEED);
+      of_shared_.clear();
       launch_ = 1;
     }
+    stacks_ = fiber_stacks();
     shared_ = launch.kernel->library->shared;
     if (!shared_.empty()) {
       records_of_shared_ = &of_shared_[shared_.data()];
-      records_of_shared_->assign(shared_.size(), {});
+      records_of_shared_->resize(shared_.size());
     }
   }
 
   void access(const std::byte* at, std::size_t bytes, Kind kind) {
-    if (on_fiber_stack(at)) {
+    if (at >= stacks_.data() && at < stacks_.data() + stacks_.size()) {
       return;
     }
-    Memory& memory = Memory::instance();
-    if (memory.is_open(at)) {
-      const std::size_t offset = memory.offset_of(at);
-      if (offset < begin_ || offset + bytes > end_ || frees_ != memory.frees()) {
+    if (memory_.is_open(at)) {
+      const std::size_t offset = memory_.offset_of(at);
+      if (offset < begin_ || offset + bytes > end_ || frees_ != memory_.frees()) {
         check_allocation(at, bytes, kind);
       }
       record(of_devices_ + offset, at, bytes, kind, false);
@@ -81,7 +79,7 @@ class Checker {
 
   /// For atomic operations, which race with nothing here.
   void allow(const std::byte* at, std::size_t bytes) {
-    if (Memory::instance().is_open(at)) {
+    if (memory_.is_open(at)) {
       check_allocation(at, bytes, Kind::store);
     } else if (!(at >= shared_.data() && at < shared_.data() + shared_.size())) {
       check_elsewhere(at, bytes, Kind::store);
@@ -91,45 +89,31 @@ class Checker {
  private:
   static constexpr std::size_t shadow_bytes = Memory::range * sizeof(Records);
 
-  Checker() {
-    void* shadow = mmap(nullptr, shadow_bytes, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (shadow == MAP_FAILED) {
-      throw Fault(
-          "the emulator cannot reserve addresses for its check of races; check the process's "
-          "limits");
-    }
-    of_devices_ = static_cast<Records*>(shadow);
-  }
-
   static const char* verb(Kind kind) { return kind == Kind::store ? "writes" : "reads"; }
 
   void check_allocation(const std::byte* at, std::size_t bytes, Kind kind) {
-    Memory& memory = Memory::instance();
-    const std::string wrong = memory.check_open(at, bytes);
+    const std::string wrong = memory_.check_open(at, bytes);
     if (!wrong.empty()) {
       fault_in_kernel(text("it ", verb(kind), " ", bytes, " bytes at an address that ", wrong));
     }
-    frees_ = memory.frees();
-    const auto piece = memory.live_piece(at);
+    frees_ = memory_.frees();
+    const auto piece = memory_.live_piece(at);
     begin_ = piece.first;
     end_ = piece.second;
   }
 
   void check_elsewhere(const std::byte* at, std::size_t bytes, Kind kind) {
-    Memory& memory = Memory::instance();
-    if (memory.is_device(at)) {
+    if (memory_.is_device(at)) {
       fault_in_kernel(text("it ", verb(kind), " at ", address(at),
                            ", an address of the device that it has from memory; kernels get "
                            "addresses in their structure only"));
     }
-    if (memory.is_pinned(at, bytes)) {
+    if (memory_.is_pinned(at, bytes)) {
       return;
     }
     // Indices and constants.
     if (kind == Kind::load) {
-      for (const std::span<const std::byte> image :
-           running_thread().launch->kernel->library->images) {
+      for (const std::span<const std::byte> image : running.launch->kernel->library->images) {
         if (at >= image.data() && at < image.data() + image.size()) {
           return;
         }
@@ -163,7 +147,6 @@ class Checker {
   }
 
   void record(Records* records, const std::byte* at, std::size_t bytes, Kind kind, bool shared) {
-    const RunningThread& running = running_thread();
     Access now;
     now.launch = launch_;
     now.block = running.block % any_block;
@@ -218,38 +201,57 @@ class Checker {
     std::string who = earlier.block == any_block ? "several blocks"
                       : earlier.many == 1        ? "several threads"
                                                  : text("thread ", earlier.thread);
-    if (earlier.block != any_block && earlier.block != running_thread().block) {
+    if (earlier.block != any_block && earlier.block != running.block) {
       who += text(" of block ", earlier.block);
     }
-    const std::string where =
-        shared ? text("byte ", at - shared_.data(), " of shared memory")
-               : text("device memory at offset ", Memory::instance().offset_of(at) - begin_,
-                      " of its allocation");
-    const bool other_block = earlier.block != running_thread().block % any_block;
+    const std::string where = shared ? text("byte ", at - shared_.data(), " of shared memory")
+                                     : text("device memory at offset ",
+                                            memory_.offset_of(at) - begin_, " of its allocation");
+    const bool other_block = earlier.block != running.block % any_block;
     fault_in_kernel(text("race: it ", verb(kind), " ", bytes, " bytes at ", where, ", which ", who,
                          other_block ? " of the same launch has " : " has ", done,
                          other_block ? "; blocks have no order: look at the indices of blocks"
                                      : " since the last barrier; look for a missing barrier"));
   }
 
+  Memory& memory_ = Memory::instance();
   std::uint32_t launch_ = 0;
   std::size_t begin_ = 0, end_ = 0;  // of the allocation that was used last
   std::uint64_t frees_ = 0;
   Records* of_devices_ = nullptr;
+  std::span<const std::byte> stacks_;
   std::span<std::byte> shared_;
   std::map<const std::byte*, std::vector<Records>> of_shared_;  // by library
   std::vector<Records>* records_of_shared_ = nullptr;
 };
 
+Checker::Checker() {
+  void* shadow = mmap(nullptr, shadow_bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (shadow == MAP_FAILED) {
+    throw Fault(
+        "the emulator cannot reserve addresses for its check of races; check the process's "
+        "limits");
+  }
+  of_devices_ = static_cast<Records*>(shadow);
+}
+
+Checker* checker = nullptr;
+
 void check(const void* at, std::size_t bytes, Kind kind) {
-  if (running_thread().launch != nullptr) {
-    Checker::instance().access(static_cast<const std::byte*>(at), bytes, kind);
+  if (running.launch != nullptr) {
+    checker->access(static_cast<const std::byte*>(at), bytes, kind);
   }
 }
 
 }  // namespace
 
-void begin_race_check(const Launch& launch) { Checker::instance().begin(launch); }
+void begin_race_check(const Launch& launch) {
+  if (checker == nullptr) {
+    checker = new Checker;
+  }
+  checker->begin(launch);
+}
 
 }  // namespace emulator
 
@@ -259,7 +261,7 @@ using emulator::Kind;
 extern "C" {
 
 void emulator_atomic(const void* at, unsigned bytes) {
-  emulator::Checker::instance().allow(static_cast<const std::byte*>(at), bytes);
+  emulator::checker->allow(static_cast<const std::byte*>(at), bytes);
 }
 
 // What the compiler calls.
