@@ -1,4 +1,4 @@
-// Causal attention.
+// Causal attention, and rotary positions.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -26,6 +26,11 @@ constexpr unsigned threads = 128;  // of attention.cu
 constexpr std::int64_t most_dim = 512;
 constexpr std::int64_t most_blocks = 65535;
 
+struct RotaryArgs {
+  Dynamic<double> theta;
+  Dynamic<std::int64_t> offset;
+  SpecArgument whole{};
+};
 struct CausalArgs {
   Dynamic<double> scale;
 };
@@ -87,10 +92,31 @@ void causal_attention_backward(const Call& call, std::span<Tensor> out) {
   launch_blocks(a, "attention_keys", a.batches * a.key_heads * a.keys, out[0]);
 }
 
+template <int direction>
+void rotary(const Call& call, std::span<Tensor> out) {
+  const Tensor& x = call.in[0];
+  const auto arguments = call.args<RotaryArgs>();
+  RotaryArguments a = {};
+  a.batches = x.shape()[0];
+  a.times = x.shape()[1];
+  a.heads = x.shape()[2];
+  a.half = x.shape()[3] / 2;
+  a.x = heads_of(x);
+  a.y = heads_of(out[0]);
+  a.offset = arguments.offset + (arguments.whole ? local_offset(*arguments.whole)[1] : 0);
+  a.theta = arguments.theta;
+  a.direction = direction;
+  if (x.numel() != 0) {
+    launch(out[0], with_type("rotary", x.dtype()), blocks_for(x.numel() / 2), threads_per_block, a);
+  }
+}
+
 }  // namespace
 
 void add_attention(KernelTable& table) {
   table["causal_attention"] = causal_attention;
+  table["rotary"] = rotary<1>;
+  table["rotary_inverse"] = rotary<-1>;
   table["causal_attention_backward"] = causal_attention_backward;
 }
 

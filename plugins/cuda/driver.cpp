@@ -4,17 +4,18 @@
 #include <cstring>
 #include <exception>
 #include <iterator>
+#include <new>
 #include <utility>
 
 #include "host_functions.hpp"
 #include "image.hpp"
-#include "kernels/arguments.hpp"
 #include "library.hpp"
 
 import tessera.base;
 import tessera.device;
 
 #include "driver.hpp"
+#include "problem.hpp"
 
 namespace tessera::cuda {
 
@@ -63,6 +64,10 @@ CudaDriver::CudaDriver(int index) {
     modules_.push_back(module);
   }
   usual_ = open_stream();
+  void* pinned = nullptr;
+  check(api.mem_host_alloc(&pinned, sizeof(Problem), host_alloc_portable | host_alloc_device_map),
+        "cuMemHostAlloc");
+  problem_ = new (pinned) Problem{};
 }
 
 const DriverApi& CudaDriver::enter() const {
@@ -160,10 +165,24 @@ void CudaDriver::raise_error(Stream& stream) {
   }
 }
 
+/// Raises the error of an index that a kernel has noted; its text is that of the CPU's kernel.
+void CudaDriver::raise_problem() {
+  Problem found;
+  {
+    const std::lock_guard lock(mutex_);
+    if (static_cast<volatile Problem*>(problem_)->kind == ProblemKind::none) [[likely]] {
+      return;
+    }
+    found = std::exchange(*problem_, Problem{});
+  }
+  throw Error(problem_fields(found));
+}
+
 void CudaDriver::synchronize(Queue queue) {
   Stream& stream = of(queue);
   check(enter().stream_synchronize(stream.handle), "cuStreamSynchronize");
   raise_error(stream);
+  raise_problem();
 }
 
 // ---- marks ----
@@ -212,6 +231,7 @@ void CudaDriver::await(Mark mark) {
   if (stream != nullptr) {
     raise_error(*stream);
   }
+  raise_problem();
 }
 
 // ---- work ----

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "driver_api.hpp"
+#include "kernels/arguments.hpp"
 
 namespace tessera::cuda {
 
@@ -44,6 +45,9 @@ class CudaDriver final : public DeviceDriver {
   void launch_kernel(Queue queue, const std::string& name, unsigned blocks, unsigned threads,
                      const void* structure, std::size_t bytes);
 
+  /// Where kernels note an index that is out of its range; the next wait raises the error.
+  Problem* problem() const { return problem_; }
+
  private:
   struct Stream;
   struct Event;
@@ -53,10 +57,12 @@ class CudaDriver final : public DeviceDriver {
   Stream& of(Queue queue) const;
   std::shared_ptr<Stream> open_stream();
   void raise_error(Stream& stream);
+  void raise_problem();
   void free_retired();
   Function function(const std::string& name);
 
   Context context_ = nullptr;
+  Problem* problem_ = nullptr;  // pinned
   DeviceProperties properties_;
   std::shared_ptr<Stream> usual_;
   std::mutex mutex_;

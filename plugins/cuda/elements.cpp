@@ -161,6 +161,14 @@ void bitwise_not(const Call& call, std::span<Tensor> out) {
   apply("BitwiseXor", call.in.subspan(has_out(call.op) ? 1 : 0), {&ones, 1}, out[0]);
 }
 
+void swiglu(const Call& call, std::span<Tensor> out) { apply("Swiglu", call.in, {}, out[0]); }
+
+/// Operands dy, gate, up.
+void swiglu_backward(const Call& call, std::span<Tensor> out) {
+  apply("SwigluGate", call.in, {}, out[0]);
+  apply("SwigluUp", call.in.first(2), {}, out[1]);
+}
+
 }  // namespace
 
 void add_functions(KernelTable& table) {
@@ -173,6 +181,8 @@ void add_functions(KernelTable& table) {
     with_forms(std::string(entry.name), entry.kernel);
   }
   with_forms("bitwise_not", bitwise_not);
+  table["swiglu"] = swiglu;
+  table["swiglu_backward"] = swiglu_backward;
 }
 
 Kernel kernel_of_elements(const Op& op) {

@@ -20,6 +20,8 @@ void add_norms(KernelTable& table);       // norm.cpp
 void add_reductions(KernelTable& table);  // reduce.cpp
 void add_products(KernelTable& table);    // product.cpp
 void add_attention(KernelTable& table);   // attention.cpp
+void add_indexing(KernelTable& table);    // index.cpp
+void add_updates(KernelTable& table);     // update.cpp
 /// The kernel of an operator that says the function of its elements; null: it does not.
 Kernel kernel_of_elements(const Op& op);
 

@@ -29,6 +29,8 @@ Kernel kernel_for(const Op& op) {
     cuda::add_reductions(all);
     cuda::add_products(all);
     cuda::add_attention(all);
+    cuda::add_indexing(all);
+    cuda::add_updates(all);
     return all;
   }();
   const auto found = table.find(op.name);

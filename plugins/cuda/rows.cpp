@@ -72,9 +72,9 @@ Rows& Rows::whole(const Tensor& x) {
 
 Rows& Rows::per_row(const Tensor& x) {
   RowArray& array = add(x);
-  const bool all_dims = x.dims() == shape_.size();
+  const bool all_dims = x && x.dims() == shape_.size();
   int kept = 0;
-  for (int dim = 0; dim < shape_.size(); ++dim) {
+  for (int dim = 0; x && dim < shape_.size(); ++dim) {
     if (!along_.contains(dim)) {
       array.kept[kept] = x.strides()[all_dims ? dim : kept];
       ++kept;
@@ -122,25 +122,36 @@ void Rows::join(int& dims, std::int64_t* extents, std::int64_t* (*strides)(RowAr
   dims = joined;
 }
 
-void Rows::launch_rows(const Tensor& on, const std::string& kernel) {
-  RowArguments& a = arguments_;
-  if (a.rows == 0) {
+Rows& Rows::integer(std::int64_t value) {
+  arguments_.integers[integers_++] = value;
+  return *this;
+}
+
+const RowArguments& Rows::finish() {
+  join(arguments_.kept_dims, arguments_.kept_extents, kept_of);
+  join(arguments_.along_dims, arguments_.along_extents, along_of);
+  return arguments_;
+}
+
+void Rows::launch_blocks(const Tensor& on, const std::string& kernel, std::int64_t blocks) {
+  if (blocks == 0) {
     return;
   }
-  join(a.kept_dims, a.kept_extents, kept_of);
-  join(a.along_dims, a.along_extents, along_of);
+  const RowArguments& a = finish();
   const auto needed = static_cast<unsigned>(std::min<std::int64_t>(a.length, threads_per_block));
   const unsigned threads = std::max(warp, (needed + warp - 1) / warp * warp);
-  launch(on, kernel, blocks_of(a.rows), threads, a);
+  launch(on, kernel, blocks_of(blocks), threads, a);
+}
+
+void Rows::launch_rows(const Tensor& on, const std::string& kernel) {
+  launch_blocks(on, kernel, arguments_.rows);
 }
 
 void Rows::launch_columns(const Tensor& on, const std::string& kernel) {
-  RowArguments& a = arguments_;
-  if (a.length == 0) {
+  if (arguments_.length == 0) {
     return;
   }
-  join(a.kept_dims, a.kept_extents, kept_of);
-  join(a.along_dims, a.along_extents, along_of);
+  const RowArguments& a = finish();
   launch(on, kernel, blocks_of((a.length + warp - 1) / warp), threads_per_block, a);
 }
 

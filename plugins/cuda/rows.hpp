@@ -15,15 +15,23 @@ class Rows {
 
   /// An array of the whole shape.
   Rows& whole(const Tensor& x);
-  /// One element for each row; with or without dims of 1 in the place of a row's.
+  /// One element for each row; undefined: absent. With or without dims of 1 in the place of a
+  /// row's.
   Rows& per_row(const Tensor& x);
   /// One row, which all share; undefined: absent. With or without dims of 1 in the place of the
   /// others.
   Rows& shared(const Tensor& x);
   Rows& number(double value);
 
+  /// For kernels that know more of the array than its strides.
+  Rows& integer(std::int64_t value);
+
+  /// The structure, for kernels with one of their own around it.
+  const RowArguments& finish();
   /// A block for each row.
   void launch_rows(const Tensor& on, const std::string& kernel);
+  /// So many blocks.
+  void launch_blocks(const Tensor& on, const std::string& kernel, std::int64_t blocks);
   /// A block for 32 elements of a row; the kernel sums over the rows.
   void launch_columns(const Tensor& on, const std::string& kernel);
 
@@ -37,6 +45,7 @@ class Rows {
   Dims along_;
   std::size_t arrays_ = 0;
   std::size_t numbers_ = 0;
+  std::size_t integers_ = 0;
 };
 
 /// "softmax" -> "softmax_f32", for types that are computed in float, or "softmax_f64".

@@ -3,7 +3,7 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -249,6 +249,56 @@ TEST_CASE("kernels of a GPU compute what the CPU does in each floating type") {
   }
   check(count);
   CHECK(count.operators.size() > 100);
+}
+
+TEST_CASE("an index that is out of range is an error in the CPU's words, where the host waits") {
+  emulator_set_seed(2);
+  const Tensor table = ops::to_device(full({5, 3}, 1), cuda());
+  const std::vector<std::int64_t> values = {4, 7, -1};
+  const Tensor wrong = from_values(std::span<const std::int64_t>(values), {3});
+  const Tensor indices = ops::to_device(wrong, cuda());
+  const Tensor rows = ops::embedding(table, indices);
+  CHECK_THROWS_WITH(to_doubles(rows),
+                    Catch::Contains("embedding: index 7 is out of range (expected 0 to 4)"));
+  CHECK(to_doubles(table) == std::vector<double>(15, 1));  // it is raised once
+  const Tensor loss = ops::cross_entropy(ops::to_device(full({3, 5}, 1), cuda()), indices);
+  CHECK_THROWS_WITH(loss.item(), Catch::Contains("target 7 of row 1 is out of range"));
+}
+
+TEST_CASE("a step of AdamW has the CPU's numbers for many parameters of odd lengths") {
+  const auto step = [](Device device) {
+    std::vector<Tensor> lists[4];
+    for (std::int64_t i = 0; i < 40; ++i) {
+      const Tensor p = counted(1 + 37 * i);
+      lists[0].push_back(copied_to(p, device));
+      lists[1].push_back(copied_to(ops::sin(p), device));
+      lists[2].push_back(copied_to(ops::mul_scalar(p, 0.01), device));
+      lists[3].push_back(copied_to(ops::mul_scalar(p, 0.02), device));
+    }
+    const std::vector<Tensor> none(40);
+    ops::adamw_(lists[0], lists[1], lists[2], lists[3], none,
+                {.lr = 0.1,
+                 .beta1 = 0.9,
+                 .beta2 = 0.99,
+                 .eps = 1e-8,
+                 .weight_decay = 0.1,
+                 .grad_scale = 0.5,
+                 .step = 3});
+    std::vector<double> all;
+    for (const auto& list : lists) {
+      for (const Tensor& x : list) {
+        for (const double value : to_doubles(x)) all.push_back(value);
+      }
+    }
+    return all;
+  };
+  emulator_set_seed(3);
+  const std::vector<double> wanted = step(cpu);
+  const std::vector<double> found = step(cuda());
+  REQUIRE(wanted.size() == found.size());
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    REQUIRE(std::abs(found[i] - wanted[i]) <= 2e-6 * (1 + std::abs(wanted[i])));
+  }
 }
 
 TEST_CASE("casts of a GPU have the CPU's bits between all types") {

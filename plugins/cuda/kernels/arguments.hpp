@@ -67,6 +67,29 @@ struct RowArguments {
   int along_dims;
   RowArray arrays[most_row_arrays];
   double numbers[2];
+  std::int64_t integers[3];
+};
+
+/// The first index of a call that is out of its range, in pinned memory, for the host. `kind` is
+/// written last.
+enum class ProblemKind : std::uint32_t { none, index, target };
+struct Problem {
+  ProblemKind kind;
+  std::int32_t op;  // Op::id
+  std::int64_t value;
+  std::int64_t place;    // among the call's indices
+  std::int64_t limit;    // the range is [0, limit)
+  std::int64_t ignored;  // of a target: a value that is no error
+};
+
+/// Indices that are looked at before a kernel uses them.
+struct IndexArguments {
+  RowArguments indices;  // array 0, a row for each
+  std::int64_t limit;
+  std::int64_t ignored;
+  Problem* problem;
+  std::int32_t op;
+  ProblemKind kind;
 };
 
 /// An index of a product, perhaps of several dims.
@@ -96,6 +119,15 @@ struct HeadArray {
   void* data;
   std::int64_t batch, time, head, dim;
   DType type;
+};
+
+/// Rotary positions: the two halves of each head's dims are turned by an angle.
+struct RotaryArguments {
+  std::int64_t batches, times, heads, half;
+  HeadArray x, y;
+  std::int64_t offset;  // of the first time
+  double theta;
+  double direction;  // -1: the inverse
 };
 
 /// Attention in which query i sees the keys up to i + keys - queries. Query head h reads the key

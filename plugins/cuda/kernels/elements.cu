@@ -10,6 +10,30 @@
 using namespace tessera::cuda;
 using namespace tessera::functions;
 
+namespace {
+
+/// silu(gate) up, and its two gradients.
+struct Swiglu : Function {
+  template <class T>
+  static constexpr T value(T gate, T up) {
+    return Silu::value(gate) * up;
+  }
+};
+struct SwigluGate : Function {
+  template <class T>
+  static constexpr T value(T dy, T gate, T up) {
+    return dy * up * Silu::slope(gate);
+  }
+};
+struct SwigluUp : Function {
+  template <class T>
+  static constexpr T value(T dy, T gate) {
+    return dy * Silu::value(gate);
+  }
+};
+
+}  // namespace
+
 // Kernels NAME_OPERANDS_NUMBERS_f32 and ..._others: a kernel's name must be a word of the source.
 #define ELEMENTS(NAME, OPERANDS, NUMBERS, ...)                                                  \
   extern "C" __global__ void NAME##_##OPERANDS##_##NUMBERS##_f32(const ElementArguments a) {    \
@@ -111,6 +135,10 @@ WITH_GRADIENT(Elu, 1, 1)
 WITH_GRADIENT(Softplus, 1, 2)
 WITH_GRADIENT(Hardtanh, 1, 2)
 FUNCTION(NanToNum, 1, 3)
+
+FUNCTION(Swiglu, 2, 0)
+FUNCTION(SwigluGate, 3, 0)
+FUNCTION(SwigluUp, 2, 0)
 
 FUNCTION(SmoothL1, 2, 1)
 FUNCTION(LogisticLoss, 2, 0)
