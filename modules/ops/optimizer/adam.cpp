@@ -1,8 +1,6 @@
 // One step of Adam and of AdamW.
 module;
 #include "optimizer/functions/adam.hpp"
-
-#include <cmath>
 module tessera.ops;
 
 import tessera.base;
@@ -28,15 +26,14 @@ const Op& adamw_op = updates::register_update<AdamStep, numbers_of<true>>(
 }  // namespace
 
 functions::Adam updates::adam_of(const AdamStep& s, bool decoupled) {
-  const auto step = static_cast<double>(s.step.value);
-  return {.gradient = own_gradient(s, decoupled),
-          .shrink = shrink(s, decoupled),
-          .beta1 = s.beta1,
-          .beta2 = s.beta2,
-          .eps = s.eps,
-          .step_size = s.lr / (1.0 - std::pow(s.beta1.value, step)),
-          .root_factor = 1.0 / std::sqrt(1.0 - std::pow(s.beta2.value, step)),
-          .amsgrad = s.amsgrad};
+  functions::Adam rule = {.gradient = own_gradient(s, decoupled),
+                          .shrink = shrink(s, decoupled),
+                          .beta1 = s.beta1,
+                          .beta2 = s.beta2,
+                          .eps = s.eps,
+                          .amsgrad = s.amsgrad};
+  rule.set_step(s.lr, static_cast<double>(s.step.value));
+  return rule;
 }
 
 void adam_(TensorList parameters, TensorList gradients, TensorList exp_avgs, TensorList exp_avg_sqs,

@@ -1,6 +1,7 @@
 #pragma once
 // See update.hpp.
 
+#include <cmath>
 #include <cstddef>
 
 #include "update.hpp"
@@ -23,12 +24,17 @@ struct Adam {
   double root_factor = 1;   // 1 / sqrt(1 - beta2^t)
   bool amsgrad = false;
 
+  /// Sets what depends on the number of the step, from 1 on.
+  void set_step(double lr, double step) {
+    step_size = lr / (1.0 - std::pow(beta1, step));
+    root_factor = 1.0 / std::sqrt(1.0 - std::pow(beta2, step));
+  }
   bool needs(std::size_t state) const { return state < 2 || amsgrad; }
 
   /// The settings as numbers of C, and what they do with the lanes of vectors of C.
   template <class C>
   struct Lanes {
-    explicit Lanes(const Adam& rule)
+    constexpr explicit Lanes(const Adam& rule)
         : shrink(static_cast<C>(rule.shrink)),
           rest1(static_cast<C>(1.0 - rule.beta1)),
           beta2(static_cast<C>(rule.beta2)),
@@ -39,7 +45,7 @@ struct Adam {
           amsgrad(rule.amsgrad) {}
 
     template <class V>
-    void operator()(V& p, V g, V* s) const {
+    constexpr void operator()(V& p, V g, V* s) const {
       const V m = average(s[0], g, rest1);
       const V v = s[1] * beta2 + g * g * rest2;
       s[0] = m;

@@ -19,7 +19,7 @@ struct OwnGradient {
 
 /// m + (x - m) (1 - beta): a moving average, as torch computes it.
 template <class V, class C>
-inline V average(V m, V x, C rest) {
+constexpr V average(V m, V x, C rest) {
   return m + (x - m) * rest;
 }
 

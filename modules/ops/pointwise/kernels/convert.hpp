@@ -1,7 +1,7 @@
 #pragma once
 // One number in another type, as casts have it: floating types round to nearest even; to integers
 // towards 0, NaN gives 0, and what is out of range the nearest value of the range; to bool it is
-// whether the number is not 0.
+// whether the number is not 0. For devices, too.
 
 #include <limits>
 #include <type_traits>
@@ -11,7 +11,7 @@
 namespace tessera::kernels {
 
 template <class To, class From>
-To to_integer(From value) {
+constexpr To to_integer(From value) {
   if (value != value) return To{0};
   // The upper limit may round up to one past the range, which >= then catches.
   if (value >= static_cast<From>(std::numeric_limits<To>::max()))
@@ -26,7 +26,7 @@ inline constexpr bool kNarrow =
     std::is_same_v<T, BFloat16> || std::is_same_v<T, Half> || kFloat8<T>;
 
 template <class To, class From>
-To convert(From value) {
+constexpr To convert(From value) {
   if constexpr (kNarrow<From>) {
     return convert<To>(static_cast<float>(value));
   } else if constexpr (std::is_same_v<To, bool>) {

@@ -1,0 +1,332 @@
+#include <fmt/format.h>
+
+#include <array>
+#include <cstring>
+#include <exception>
+#include <iterator>
+#include <new>
+#include <utility>
+
+#include "host_functions.hpp"
+#include "image.hpp"
+#include "library.hpp"
+
+import tessera.base;
+import tessera.device;
+
+#include "driver.hpp"
+#include "problem.hpp"
+
+namespace tessera::cuda {
+
+struct CudaDriver::Stream {
+  StreamHandle handle = nullptr;
+  std::unique_ptr<HostFunctions> functions;  // null: none was queued yet
+  std::mutex mutex;                          // of the line above
+};
+
+struct CudaDriver::Event {
+  EventHandle handle = nullptr;
+  std::mutex mutex;
+  std::shared_ptr<Stream> recorded_in;  // whose errors an await raises; null: nowhere yet
+};
+
+namespace {
+
+constexpr int name_length = 256;
+/// Results of functions and sums are this near to the CPU's (DeviceProperties::tolerance).
+constexpr double tolerance = 1e-5;
+
+DevicePointer address(const void* data) { return reinterpret_cast<DevicePointer>(data); }
+
+}  // namespace
+
+CudaDriver::CudaDriver(int index) {
+  const DriverApi& api = driver_api();
+  DeviceNumber device = 0;
+  check(api.device_get(&device, index), "cuDeviceGet");
+  std::array<char, name_length> name{};
+  check(api.device_get_name(name.data(), name_length - 1, device), "cuDeviceGetName");
+  properties_.description = name.data();
+  properties_.tolerance = tolerance;
+  check(api.device_total_mem(&properties_.memory, device), "cuDeviceTotalMem");
+  check(api.device_primary_ctx_retain(&context_, device), "cuDevicePrimaryCtxRetain");
+  enter();
+  for (const void* image : kernel_images()) {
+    Module module = nullptr;
+    const Result loaded = api.module_load_data(&module, image);
+    if (loaded == Result::invalid_image || loaded == Result::no_binary_for_gpu) {
+      fail_input({.thing = fmt::format("device 'cuda:{}'", index),
+                  .wrong = fmt::format("its plugin has no kernels for {}", properties_.description),
+                  .advice = "build Tessera where nvcc 12.8 or later is found (./dev setup cuda)"});
+    }
+    check(loaded, "cuModuleLoadData");
+    modules_.push_back(module);
+  }
+  usual_ = open_stream();
+  void* pinned = nullptr;
+  check(api.mem_host_alloc(&pinned, sizeof(Problem), host_alloc_portable | host_alloc_device_map),
+        "cuMemHostAlloc");
+  problem_ = new (pinned) Problem{};
+}
+
+const DriverApi& CudaDriver::enter() const {
+  const DriverApi& api = driver_api();
+  check(api.ctx_set_current(context_), "cuCtxSetCurrent");
+  return api;
+}
+
+DeviceProperties CudaDriver::properties() const { return properties_; }
+
+// ---- memory ----
+
+void* CudaDriver::allocate(std::size_t bytes) {
+  DevicePointer data = 0;
+  const Result result = enter().mem_alloc(&data, bytes);
+  if (result == Result::out_of_memory) {
+    return nullptr;
+  }
+  check(result, "cuMemAlloc");
+  return reinterpret_cast<void*>(data);
+}
+
+void CudaDriver::free(void* data, std::size_t) noexcept {
+  // After an error of the device everything fails; the error itself is raised where work waits.
+  driver_api().ctx_set_current(context_);
+  driver_api().mem_free(address(data));
+}
+
+void* CudaDriver::allocate_pinned(std::size_t bytes) {
+  void* data = nullptr;
+  const Result result =
+      enter().mem_host_alloc(&data, bytes, host_alloc_portable | host_alloc_device_map);
+  if (result == Result::out_of_memory) {
+    return nullptr;
+  }
+  check(result, "cuMemHostAlloc");
+  const std::lock_guard lock(mutex_);
+  pinned_[data] = bytes;
+  return data;
+}
+
+void CudaDriver::free_pinned(void* data, std::size_t) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    pinned_.erase(data);
+  }
+  driver_api().ctx_set_current(context_);
+  driver_api().mem_free_host(data);
+}
+
+// ---- queues ----
+
+std::shared_ptr<CudaDriver::Stream> CudaDriver::open_stream() {
+  auto stream = std::make_shared<Stream>();
+  check(enter().stream_create(&stream->handle, stream_non_blocking), "cuStreamCreate");
+  return stream;
+}
+
+CudaDriver::Stream& CudaDriver::of(Queue queue) const {
+  return queue == nullptr ? *usual_ : **static_cast<std::shared_ptr<Stream>*>(queue);
+}
+
+DeviceDriver::Queue CudaDriver::make_queue() {
+  free_retired();
+  return new std::shared_ptr<Stream>(open_stream());
+}
+
+void CudaDriver::free_queue(Queue queue) noexcept {
+  auto* held = static_cast<std::shared_ptr<Stream>*>(queue);
+  const std::lock_guard lock(mutex_);
+  retired_.push_back(std::move(*held));
+  delete held;
+}
+
+/// Frees queues that their users have freed and whose work is done.
+void CudaDriver::free_retired() {
+  const DriverApi& api = enter();
+  const std::lock_guard lock(mutex_);
+  std::erase_if(retired_, [&](const std::shared_ptr<Stream>& stream) {
+    if (api.stream_query(stream->handle) != Result::success) {
+      return false;
+    }
+    stream->functions.reset();
+    api.stream_destroy(stream->handle);
+    return true;
+  });
+}
+
+void CudaDriver::raise_error(Stream& stream) {
+  const std::lock_guard lock(stream.mutex);
+  if (stream.functions != nullptr) {
+    if (const std::exception_ptr error = stream.functions->take_error()) {
+      std::rethrow_exception(error);
+    }
+  }
+}
+
+/// Raises the error of an index that a kernel has noted; its text is that of the CPU's kernel.
+void CudaDriver::raise_problem() {
+  Problem found;
+  {
+    const std::lock_guard lock(mutex_);
+    if (static_cast<volatile Problem*>(problem_)->kind == ProblemKind::none) [[likely]] {
+      return;
+    }
+    found = std::exchange(*problem_, Problem{});
+  }
+  throw Error(problem_fields(found));
+}
+
+void CudaDriver::synchronize(Queue queue) {
+  Stream& stream = of(queue);
+  check(enter().stream_synchronize(stream.handle), "cuStreamSynchronize");
+  raise_error(stream);
+  raise_problem();
+}
+
+// ---- marks ----
+
+DeviceDriver::Mark CudaDriver::make_mark() {
+  auto event = std::make_unique<Event>();
+  check(enter().event_create(&event->handle, event_disable_timing), "cuEventCreate");
+  return event.release();
+}
+
+void CudaDriver::free_mark(Mark mark) noexcept {
+  auto* event = static_cast<Event*>(mark);
+  driver_api().ctx_set_current(context_);
+  driver_api().event_destroy(event->handle);
+  delete event;
+}
+
+void CudaDriver::record(Mark mark, Queue queue) {
+  auto& event = *static_cast<Event*>(mark);
+  const std::lock_guard lock(event.mutex);
+  event.recorded_in = queue == nullptr ? usual_ : *static_cast<std::shared_ptr<Stream>*>(queue);
+  check(enter().event_record(event.handle, of(queue).handle), "cuEventRecord");
+}
+
+void CudaDriver::wait(Queue queue, Mark mark) {
+  check(enter().stream_wait_event(of(queue).handle, static_cast<Event*>(mark)->handle, 0),
+        "cuStreamWaitEvent");
+}
+
+bool CudaDriver::reached(Mark mark) {
+  const Result result = enter().event_query(static_cast<Event*>(mark)->handle);
+  if (result != Result::not_ready) {
+    check(result, "cuEventQuery");
+  }
+  return result == Result::success;
+}
+
+void CudaDriver::await(Mark mark) {
+  auto& event = *static_cast<Event*>(mark);
+  check(enter().event_synchronize(event.handle), "cuEventSynchronize");
+  std::shared_ptr<Stream> stream;
+  {
+    const std::lock_guard lock(event.mutex);
+    stream = event.recorded_in;
+  }
+  if (stream != nullptr) {
+    raise_error(*stream);
+  }
+  raise_problem();
+}
+
+// ---- work ----
+
+void CudaDriver::copy(Queue queue, void* to, const void* from, std::size_t bytes, CopyKind kind) {
+  const DriverApi& api = enter();
+  const StreamHandle stream = of(queue).handle;
+  switch (kind) {
+    case CopyKind::from_pinned:
+      check(api.memcpy_htod_async(address(to), from, bytes, stream), "cuMemcpyHtoDAsync");
+      break;
+    case CopyKind::to_device: {
+      // From ordinary memory the driver takes the bytes before it returns, from pinned memory not.
+      check(api.memcpy_htod_async(address(to), from, bytes, stream), "cuMemcpyHtoDAsync");
+      const std::lock_guard lock(mutex_);
+      const auto after = pinned_.upper_bound(const_cast<void*>(from));
+      if (after != pinned_.begin() &&
+          from < static_cast<std::byte*>(std::prev(after)->first) + std::prev(after)->second) {
+        check(api.stream_synchronize(stream), "cuStreamSynchronize");
+      }
+      break;
+    }
+    case CopyKind::to_host:
+      check(api.memcpy_dtoh_async(to, address(from), bytes, stream), "cuMemcpyDtoHAsync");
+      break;
+    case CopyKind::on_device:
+      check(api.memcpy_async(address(to), address(from), bytes, stream), "cuMemcpyAsync");
+      break;
+  }
+}
+
+void CudaDriver::fill(Queue queue, void* to, const void* element, std::size_t width,
+                      std::int64_t count) {
+  const DriverApi& api = enter();
+  const StreamHandle stream = of(queue).handle;
+  const auto elements = static_cast<std::size_t>(count);
+  std::array<std::uint32_t, 2> words{};
+  std::memcpy(words.data(), element, width);
+  if (width == 1) {
+    check(api.memset_d8_async(address(to), static_cast<unsigned char>(words[0]), elements, stream),
+          "cuMemsetD8Async");
+  } else if (width == 2) {
+    check(
+        api.memset_d16_async(address(to), static_cast<unsigned short>(words[0]), elements, stream),
+        "cuMemsetD16Async");
+  } else if (width == 4 || words[0] == words[1]) {
+    check(api.memset_d32_async(address(to), words[0], elements * width / 4, stream),
+          "cuMemsetD32Async");
+  } else {
+    const FillArguments arguments = {to, std::uint64_t{words[1]} << 32 | words[0], count};
+    launch_kernel(queue, "fill_words", blocks_for(count), threads_per_block, &arguments,
+                  sizeof(arguments));
+  }
+}
+
+void CudaDriver::launch(Queue queue, std::function<void()> function) {
+  Stream& stream = of(queue);
+  enter();
+  const std::lock_guard lock(stream.mutex);
+  if (stream.functions == nullptr) {
+    stream.functions = std::make_unique<HostFunctions>(stream.handle);
+  }
+  stream.functions->launch(std::move(function));
+}
+
+Function CudaDriver::function(const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  const auto found = functions_.find(name);
+  if (found != functions_.end()) {
+    return found->second;
+  }
+  for (const Module module : modules_) {
+    Function function = nullptr;
+    const Result result = driver_api().module_get_function(&function, module, name.c_str());
+    if (result == Result::success) {
+      functions_[name] = function;
+      return function;
+    }
+    if (result != Result::not_found) {
+      check(result, "cuModuleGetFunction");
+    }
+  }
+  fail({.thing = "cuda",
+        .wrong = fmt::format("there is no kernel '{}'", name),
+        .advice = "add it to plugins/cuda/kernels"});
+}
+
+void CudaDriver::launch_kernel(Queue queue, const std::string& name, unsigned blocks,
+                               unsigned threads, const void* structure, std::size_t bytes) {
+  const DriverApi& api = enter();
+  std::array<void*, 5> extra = {launch_buffer_pointer, const_cast<void*>(structure),
+                                launch_buffer_size, &bytes, nullptr};
+  check(api.launch_kernel(function(name), blocks, 1, 1, threads, 1, 1, 0, of(queue).handle, nullptr,
+                          extra.data()),
+        "cuLaunchKernel");
+}
+
+}  // namespace tessera::cuda

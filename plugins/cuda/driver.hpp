@@ -1,0 +1,75 @@
+// A GPU as Tessera's devices are used: the only place that knows both interfaces. Include it after
+// the imports of tessera.base and tessera.device.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "driver_api.hpp"
+#include "kernels/arguments.hpp"
+
+namespace tessera::cuda {
+
+class CudaDriver final : public DeviceDriver {
+ public:
+  explicit CudaDriver(int index);
+  DeviceProperties properties() const override;
+
+  void* allocate(std::size_t bytes) override;
+  void free(void* data, std::size_t bytes) noexcept override;
+  void* allocate_pinned(std::size_t bytes) override;
+  void free_pinned(void* data, std::size_t bytes) noexcept override;
+
+  Queue make_queue() override;
+  void free_queue(Queue queue) noexcept override;
+  void synchronize(Queue queue) override;
+
+  Mark make_mark() override;
+  void free_mark(Mark mark) noexcept override;
+  void record(Mark mark, Queue queue) override;
+  void wait(Queue queue, Mark mark) override;
+  bool reached(Mark mark) override;
+  void await(Mark mark) override;
+
+  void copy(Queue queue, void* to, const void* from, std::size_t bytes, CopyKind kind) override;
+  void fill(Queue queue, void* to, const void* element, std::size_t width,
+            std::int64_t count) override;
+  void launch(Queue queue, std::function<void()> function) override;
+
+  /// Queues a kernel of the plugin's. `structure`: its one parameter. Errors: no such kernel.
+  void launch_kernel(Queue queue, const std::string& name, unsigned blocks, unsigned threads,
+                     const void* structure, std::size_t bytes);
+
+  /// Where kernels note an index that is out of its range; the next wait raises the error.
+  Problem* problem() const { return problem_; }
+
+ private:
+  struct Stream;
+  struct Event;
+
+  /// Makes the device's context that of the calling thread, as every function does first.
+  const DriverApi& enter() const;
+  Stream& of(Queue queue) const;
+  std::shared_ptr<Stream> open_stream();
+  void raise_error(Stream& stream);
+  void raise_problem();
+  void free_retired();
+  Function function(const std::string& name);
+
+  Context context_ = nullptr;
+  Problem* problem_ = nullptr;  // pinned
+  DeviceProperties properties_;
+  std::shared_ptr<Stream> usual_;
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<Stream>> retired_;  // freed by their users, with work left
+  std::map<void*, std::size_t> pinned_;
+  std::vector<Module> modules_;
+  std::map<std::string, Function> functions_;
+};
+
+}  // namespace tessera::cuda

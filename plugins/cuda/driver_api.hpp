@@ -1,0 +1,146 @@
+// The part of CUDA's driver interface that the plugin uses, declared here so that nothing of a
+// toolkit is needed to build it. Names, values and types are those of cuda.h (12.8 and later) on
+// Linux, where the enumerations are ints and the handles pointers; tests/cuda/cuda_header.cpp
+// compares them where a toolkit is. The library is opened when the plugin first needs it.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace tessera::cuda {
+
+enum class Result : int {
+  success = 0,
+  invalid_value = 1,
+  out_of_memory = 2,
+  not_initialized = 3,
+  no_device = 100,
+  invalid_device = 101,
+  invalid_image = 200,
+  invalid_context = 201,
+  no_binary_for_gpu = 209,
+  not_found = 500,
+  not_ready = 600,
+  illegal_address = 700,
+  launch_failed = 719,
+};
+
+using DeviceNumber = int;
+using DevicePointer = std::uint64_t;
+struct ContextData;
+struct ModuleData;
+struct FunctionData;
+struct StreamData;
+struct EventData;
+using Context = ContextData*;
+using Module = ModuleData*;
+using Function = FunctionData*;
+using StreamHandle = StreamData*;
+using EventHandle = EventData*;
+using HostFunction = void (*)(void*);
+
+inline constexpr int compute_capability_major = 75;  // attributes of devices
+inline constexpr int compute_capability_minor = 76;
+inline constexpr unsigned stream_non_blocking = 1;
+inline constexpr unsigned event_disable_timing = 2;
+inline constexpr unsigned host_alloc_portable = 1;
+inline constexpr unsigned host_alloc_device_map = 2;
+inline constexpr unsigned wait_value_geq = 0;
+// The list that cuLaunchKernel takes as `extra` names its entries by these and ends with a null.
+inline void* const launch_buffer_pointer = reinterpret_cast<void*>(1);
+inline void* const launch_buffer_size = reinterpret_cast<void*>(2);
+
+/// The driver's functions, without "cu".
+struct DriverApi {
+  Result (*init)(unsigned flags);
+  Result (*driver_get_version)(int* version);
+  Result (*get_error_name)(Result error, const char** text);
+  Result (*get_error_string)(Result error, const char** text);
+
+  Result (*device_get_count)(int* count);
+  Result (*device_get)(DeviceNumber* device, int ordinal);
+  Result (*device_get_name)(char* name, int length, DeviceNumber device);
+  Result (*device_total_mem)(std::size_t* bytes, DeviceNumber device);
+  Result (*device_get_attribute)(int* value, int attribute, DeviceNumber device);
+  Result (*device_primary_ctx_retain)(Context* context, DeviceNumber device);
+  Result (*ctx_set_current)(Context context);
+
+  Result (*mem_alloc)(DevicePointer* data, std::size_t bytes);
+  Result (*mem_free)(DevicePointer data);
+  Result (*mem_host_alloc)(void** data, std::size_t bytes, unsigned flags);
+  Result (*mem_free_host)(void* data);
+  Result (*memcpy_async)(DevicePointer to, DevicePointer from, std::size_t bytes,
+                         StreamHandle stream);
+  Result (*memcpy_htod_async)(DevicePointer to, const void* from, std::size_t bytes,
+                              StreamHandle stream);
+  Result (*memcpy_dtoh_async)(void* to, DevicePointer from, std::size_t bytes, StreamHandle stream);
+  Result (*memset_d8_async)(DevicePointer to, unsigned char value, std::size_t count,
+                            StreamHandle stream);
+  Result (*memset_d16_async)(DevicePointer to, unsigned short value, std::size_t count,
+                             StreamHandle stream);
+  Result (*memset_d32_async)(DevicePointer to, unsigned value, std::size_t count,
+                             StreamHandle stream);
+
+  Result (*stream_create)(StreamHandle* stream, unsigned flags);
+  Result (*stream_destroy)(StreamHandle stream);
+  Result (*stream_query)(StreamHandle stream);
+  Result (*stream_synchronize)(StreamHandle stream);
+  Result (*stream_wait_event)(StreamHandle stream, EventHandle event, unsigned flags);
+  Result (*stream_wait_value)(StreamHandle stream, DevicePointer at, std::uint32_t value,
+                              unsigned flags);
+  Result (*event_create)(EventHandle* event, unsigned flags);
+  Result (*event_destroy)(EventHandle event);
+  Result (*event_record)(EventHandle event, StreamHandle stream);
+  Result (*event_query)(EventHandle event);
+  Result (*event_synchronize)(EventHandle event);
+
+  Result (*module_load_data)(Module* module, const void* image);
+  Result (*module_get_function)(Function* function, Module module, const char* name);
+  Result (*launch_kernel)(Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                          unsigned block_x, unsigned block_y, unsigned block_z,
+                          unsigned shared_bytes, StreamHandle stream, void** parameters,
+                          void** extra);
+  Result (*launch_host_func)(StreamHandle stream, HostFunction function, void* data);
+};
+
+/// Calls use(the place of a function's pointer, its name in the library) for each function.
+template <class Use>
+void each_function(DriverApi& api, Use use) {
+  use(api.init, "cuInit");
+  use(api.driver_get_version, "cuDriverGetVersion");
+  use(api.get_error_name, "cuGetErrorName");
+  use(api.get_error_string, "cuGetErrorString");
+  use(api.device_get_count, "cuDeviceGetCount");
+  use(api.device_get, "cuDeviceGet");
+  use(api.device_get_name, "cuDeviceGetName");
+  use(api.device_total_mem, "cuDeviceTotalMem_v2");
+  use(api.device_get_attribute, "cuDeviceGetAttribute");
+  use(api.device_primary_ctx_retain, "cuDevicePrimaryCtxRetain");
+  use(api.ctx_set_current, "cuCtxSetCurrent");
+  use(api.mem_alloc, "cuMemAlloc_v2");
+  use(api.mem_free, "cuMemFree_v2");
+  use(api.mem_host_alloc, "cuMemHostAlloc");
+  use(api.mem_free_host, "cuMemFreeHost");
+  use(api.memcpy_async, "cuMemcpyAsync");
+  use(api.memcpy_htod_async, "cuMemcpyHtoDAsync_v2");
+  use(api.memcpy_dtoh_async, "cuMemcpyDtoHAsync_v2");
+  use(api.memset_d8_async, "cuMemsetD8Async");
+  use(api.memset_d16_async, "cuMemsetD16Async");
+  use(api.memset_d32_async, "cuMemsetD32Async");
+  use(api.stream_create, "cuStreamCreate");
+  use(api.stream_destroy, "cuStreamDestroy_v2");
+  use(api.stream_query, "cuStreamQuery");
+  use(api.stream_synchronize, "cuStreamSynchronize");
+  use(api.stream_wait_event, "cuStreamWaitEvent");
+  use(api.stream_wait_value, "cuStreamWaitValue32_v2");
+  use(api.event_create, "cuEventCreate");
+  use(api.event_destroy, "cuEventDestroy_v2");
+  use(api.event_record, "cuEventRecord");
+  use(api.event_query, "cuEventQuery");
+  use(api.event_synchronize, "cuEventSynchronize");
+  use(api.module_load_data, "cuModuleLoadData");
+  use(api.module_get_function, "cuModuleGetFunction");
+  use(api.launch_kernel, "cuLaunchKernel");
+  use(api.launch_host_func, "cuLaunchHostFunc");
+}
+
+}  // namespace tessera::cuda

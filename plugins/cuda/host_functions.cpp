@@ -1,0 +1,83 @@
+#include "host_functions.hpp"
+
+#include <cstddef>
+#include <new>
+#include <tessera/signals.hpp>
+#include <utility>
+
+#include "library.hpp"
+
+import tessera.base;
+
+namespace tessera::cuda {
+
+HostFunctions::HostFunctions(StreamHandle stream) : stream_(stream) {
+  void* memory = nullptr;
+  check(driver_api().mem_host_alloc(&memory, sizeof(std::uint32_t),
+                                    host_alloc_portable | host_alloc_device_map),
+        "cuMemHostAlloc");
+  done_ = new (memory) std::atomic<std::uint32_t>(0);
+  const ThreadsWithoutSignals quiet;
+  thread_ = std::thread([this] { run(); });
+}
+
+HostFunctions::~HostFunctions() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+  driver_api().mem_free_host(done_);
+}
+
+void HostFunctions::launch(std::function<void()> function) {
+  const std::lock_guard lock(mutex_);  // so that numbers are in the stream's order
+  functions_.push_back(std::move(function));
+  ++queued_;
+  check(driver_api().launch_host_func(stream_, started, this), "cuLaunchHostFunc");
+  // The comparison is of the difference's sign, so numbers may begin again at 0.
+  check(driver_api().stream_wait_value(stream_, reinterpret_cast<DevicePointer>(done_), queued_,
+                                       wait_value_geq),
+        "cuStreamWaitValue32");
+}
+
+std::exception_ptr HostFunctions::take_error() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(error_, nullptr);
+}
+
+void HostFunctions::started(void* self) {
+  auto& functions = *static_cast<HostFunctions*>(self);
+  const std::lock_guard lock(functions.mutex_);
+  ++functions.may_run_;
+  functions.changed_.notify_all();
+}
+
+void HostFunctions::run() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return may_run_ > 0 || ending_; });
+    if (may_run_ == 0) {
+      return;
+    }
+    --may_run_;
+    std::function<void()> function = std::move(functions_.front());
+    functions_.pop_front();
+    lock.unlock();
+    std::exception_ptr error;
+    try {
+      function();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    function = nullptr;  // what it holds goes away before the function counts as done
+    lock.lock();
+    if (error_ == nullptr) {
+      error_ = error;
+    }
+    done_->fetch_add(1);
+  }
+}
+
+}  // namespace tessera::cuda

@@ -1,0 +1,143 @@
+// The structures that kernels get. One is filled by the host and read by the kernel of the same
+// source, so it has fixed types only; addresses are of the device's memory.
+#pragma once
+#include <cstdint>
+#include <tessera/dtype.hpp>
+
+namespace tessera::cuda {
+
+inline constexpr int most_dims = 8;
+inline constexpr int most_operands = 3;
+inline constexpr int most_numbers = 4;
+inline constexpr unsigned threads_per_block = 256;
+/// Elements that one thread of an elementwise kernel computes.
+inline constexpr unsigned elements_per_thread = 4;
+
+/// Blocks of a kernel in which each thread computes some of `count` elements, at least one.
+inline unsigned blocks_for(std::int64_t count) {
+  constexpr std::int64_t each = threads_per_block * elements_per_thread;
+  constexpr std::int64_t most = 1 << 16;
+  const std::int64_t blocks = (count + each - 1) / each;
+  return static_cast<unsigned>(blocks < 1 ? 1 : blocks < most ? blocks : most);
+}
+
+/// One word of 8 bytes, `count` times.
+struct FillArguments {
+  void* to;
+  std::uint64_t word;
+  std::int64_t count;
+};
+
+/// A strided array: strides in elements, of the shape that the whole call has.
+struct Strided {
+  void* data;
+  std::int64_t strides[most_dims];
+  DType type;
+  bool contiguous;
+};
+
+/// y = f(operands; numbers) at each place of a shape.
+struct ElementArguments {
+  std::int64_t count;
+  std::int64_t extents[most_dims];
+  int dims;
+  Strided operands[most_operands];
+  Strided result;
+  double numbers[most_numbers];
+  DType computed;  // the type that is computed in; f32 for 16 bits
+};
+
+/// An array as rows: strides in elements along the dims that count rows, and along those that a row
+/// has. Strides are 0 where all rows share it, and where a row has one element of it.
+struct RowArray {
+  void* data;  // null: the operand is absent
+  std::int64_t kept[most_dims];
+  std::int64_t along[most_dims];
+  DType type;
+};
+
+inline constexpr int most_row_arrays = 7;
+/// A kernel of rows: each is computed alone. The meaning of arrays and numbers is the kernel's.
+struct RowArguments {
+  std::int64_t rows;
+  std::int64_t length;
+  std::int64_t kept_extents[most_dims];
+  std::int64_t along_extents[most_dims];
+  int kept_dims;
+  int along_dims;
+  RowArray arrays[most_row_arrays];
+  double numbers[2];
+  std::int64_t integers[3];
+};
+
+/// The first index of a call that is out of its range, in pinned memory, for the host. `kind` is
+/// written last.
+enum class ProblemKind : std::uint32_t { none, index, target };
+struct Problem {
+  ProblemKind kind;
+  std::int32_t op;  // Op::id
+  std::int64_t value;
+  std::int64_t place;    // among the call's indices
+  std::int64_t limit;    // the range is [0, limit)
+  std::int64_t ignored;  // of a target: a value that is no error
+};
+
+/// Indices that are looked at before a kernel uses them.
+struct IndexArguments {
+  RowArguments indices;  // array 0, a row for each
+  std::int64_t limit;
+  std::int64_t ignored;
+  Problem* problem;
+  std::int32_t op;
+  ProblemKind kind;
+};
+
+/// An index of a product, perhaps of several dims.
+struct Axis {
+  std::int64_t size;
+  std::int64_t extents[most_dims];
+  int dims;
+};
+
+/// A matrix of a product: strides along the batch and along its own two axes.
+struct Matrix {
+  void* data;  // null: absent
+  std::int64_t batch[most_dims];
+  std::int64_t rows[most_dims];
+  std::int64_t columns[most_dims];
+  DType type;
+};
+
+/// y [m, n] = a [m, k] times b [k, n], plus bias, for each entry of a batch.
+struct ProductArguments {
+  Axis batch, m, n, k;
+  Matrix a, b, bias, y;
+};
+
+/// Rows of the heads of attention: [batch, time, head, dim], by strides.
+struct HeadArray {
+  void* data;
+  std::int64_t batch, time, head, dim;
+  DType type;
+};
+
+/// Rotary positions: the two halves of each head's dims are turned by an angle.
+struct RotaryArguments {
+  std::int64_t batches, times, heads, half;
+  HeadArray x, y;
+  std::int64_t offset;  // of the first time
+  double theta;
+  double direction;  // -1: the inverse
+};
+
+/// Attention in which query i sees the keys up to i + keys - queries. Query head h reads the key
+/// head h / group.
+struct AttentionArguments {
+  std::int64_t batches, queries, keys, key_heads, group, head_dim, value_dim;
+  HeadArray q, k, v, y;
+  HeadArray log_sums;  // [batch, time, head] with dim 1
+  HeadArray dy, dq, dk, dv;
+  double scale;
+};
+
+}  // namespace tessera::cuda

@@ -1,0 +1,206 @@
+// Causal attention with grouped queries, scores of one tile of keys at a time. Simple: no tensor
+// cores; a block has one query, or, for the gradients of keys and values, one key.
+#include "kernels/rows.hpp"
+
+using namespace tessera;
+using namespace tessera::cuda;
+
+namespace {
+
+constexpr int threads = 128;
+constexpr int tile = 64;  // keys (queries) whose scores are held
+constexpr int most_dim = 512;
+constexpr int each = most_dim / threads;
+
+/// One row of heads.
+template <class C>
+struct HeadRow {
+  const HeadArray& x;
+  std::int64_t begin;
+  __device__ HeadRow(const HeadArray& array, std::int64_t batch, std::int64_t time,
+                     std::int64_t head)
+      : x(array), begin(batch * x.batch + time * x.time + head * x.head) {}
+  __device__ C get(std::int64_t d) const { return load<C>(x.data, x.type, begin + d * x.dim); }
+  __device__ void set(std::int64_t d, C value) const {
+    store(x.data, x.type, begin + d * x.dim, value);
+  }
+};
+
+template <class C>
+__device__ C dot(std::int64_t n, const C* shared, const HeadRow<C>& row) {
+  C sum = {};
+  for (std::int64_t d = 0; d < n; ++d) sum += shared[d] * row.get(d);
+  return sum;
+}
+
+template <class C>
+__device__ void copy_row(C* shared, std::int64_t n, const HeadRow<C>& row) {
+  for (std::int64_t d = threadIdx.x; d < n; d += threads) shared[d] = row.get(d);
+}
+
+/// The place of a block: which query (or key) of which head of which batch.
+struct Place {
+  std::int64_t batch, time, head;
+  __device__ Place(std::int64_t work, std::int64_t times, std::int64_t heads)
+      : batch(work / times / heads), time(work % times), head(work / times % heads) {}
+};
+
+template <class C>
+__device__ void attention(const AttentionArguments& a) {
+  __shared__ C query[most_dim];
+  __shared__ C shares[tile];
+  const std::int64_t heads = a.key_heads * a.group;
+  for (std::int64_t work = blockIdx.x; work < a.batches * heads * a.queries; work += gridDim.x) {
+    const Place p(work, a.queries, heads);
+    const std::int64_t key_head = p.head / a.group;
+    const std::int64_t visible = p.time + a.keys - a.queries + 1;
+    copy_row(query, a.head_dim, HeadRow<C>(a.q, p.batch, p.time, p.head));
+    __syncthreads();
+    C top = -static_cast<C>(INFINITY), total = {};
+    C sums[each] = {};
+    for (std::int64_t first = 0; first < visible; first += tile) {
+      const std::int64_t key = first + threadIdx.x;
+      const bool has_key = threadIdx.x < tile && key < visible;
+      const C score = has_key ? static_cast<C>(a.scale) *
+                                    dot(a.head_dim, query, HeadRow<C>(a.k, p.batch, key, key_head))
+                              : -static_cast<C>(INFINITY);
+      const C now = Larger{}(top, join_block(score, -static_cast<C>(INFINITY), Larger{}));
+      const C share = has_key ? math::exp(score - now) : C{};
+      if (threadIdx.x < tile) shares[threadIdx.x] = share;
+      const C factor = math::exp(top - now);  // 0 at first
+      total = total * factor + sum_block(share);
+      const std::int64_t count = visible - first < tile ? visible - first : tile;
+      for (int i = 0; i < each; ++i) {
+        const std::int64_t d = threadIdx.x + i * threads;
+        if (d >= a.value_dim) break;
+        sums[i] *= factor;
+        for (std::int64_t j = 0; j < count; ++j) {
+          sums[i] += shares[j] * HeadRow<C>(a.v, p.batch, first + j, key_head).get(d);
+        }
+      }
+      top = now;
+      __syncthreads();
+    }
+    const HeadRow<C> y(a.y, p.batch, p.time, p.head);
+    for (int i = 0; i < each; ++i) {
+      const std::int64_t d = threadIdx.x + i * threads;
+      if (d < a.value_dim) y.set(d, sums[i] / total);
+    }
+    if (threadIdx.x == 0) {
+      HeadRow<C>(a.log_sums, p.batch, p.time, p.head).set(0, top + math::log(total));
+    }
+    __syncthreads();
+  }
+}
+
+/// dq of one query in each block.
+template <class C>
+__device__ void attention_queries(const AttentionArguments& a) {
+  __shared__ C query[most_dim];
+  __shared__ C gradient[most_dim];
+  __shared__ C slopes[tile];
+  const std::int64_t heads = a.key_heads * a.group;
+  for (std::int64_t work = blockIdx.x; work < a.batches * heads * a.queries; work += gridDim.x) {
+    const Place p(work, a.queries, heads);
+    const std::int64_t key_head = p.head / a.group;
+    const std::int64_t visible = p.time + a.keys - a.queries + 1;
+    const HeadRow<C> dy(a.dy, p.batch, p.time, p.head), y(a.y, p.batch, p.time, p.head);
+    copy_row(query, a.head_dim, HeadRow<C>(a.q, p.batch, p.time, p.head));
+    copy_row(gradient, a.value_dim, dy);
+    C part = {};
+    for (std::int64_t d = threadIdx.x; d < a.value_dim; d += threads) part += dy.get(d) * y.get(d);
+    const C mean = sum_block(part);  // of the gradients of the row's probabilities
+    const C log_sum = HeadRow<C>(a.log_sums, p.batch, p.time, p.head).get(0);
+    const C scale = static_cast<C>(a.scale);
+    C sums[each] = {};
+    for (std::int64_t first = 0; first < visible; first += tile) {
+      const std::int64_t key = first + threadIdx.x;
+      if (threadIdx.x < tile && key < visible) {
+        const C score = scale * dot(a.head_dim, query, HeadRow<C>(a.k, p.batch, key, key_head));
+        const C of_share = dot(a.value_dim, gradient, HeadRow<C>(a.v, p.batch, key, key_head));
+        slopes[threadIdx.x] = math::exp(score - log_sum) * (of_share - mean) * scale;
+      }
+      __syncthreads();
+      const std::int64_t count = visible - first < tile ? visible - first : tile;
+      for (int i = 0; i < each; ++i) {
+        const std::int64_t d = threadIdx.x + i * threads;
+        if (d >= a.head_dim) break;
+        for (std::int64_t j = 0; j < count; ++j) {
+          sums[i] += slopes[j] * HeadRow<C>(a.k, p.batch, first + j, key_head).get(d);
+        }
+      }
+      __syncthreads();
+    }
+    const HeadRow<C> dq(a.dq, p.batch, p.time, p.head);
+    for (int i = 0; i < each; ++i) {
+      const std::int64_t d = threadIdx.x + i * threads;
+      if (d < a.head_dim) dq.set(d, sums[i]);
+    }
+  }
+}
+
+/// dk and dv of one key in each block; sums over the heads of its group, in order.
+template <class C>
+__device__ void attention_keys(const AttentionArguments& a) {
+  __shared__ C key_row[most_dim];
+  __shared__ C value_row[most_dim];
+  __shared__ C slopes[tile];
+  __shared__ C shares[tile];
+  const C scale = static_cast<C>(a.scale);
+  for (std::int64_t work = blockIdx.x; work < a.batches * a.key_heads * a.keys; work += gridDim.x) {
+    const Place p(work, a.keys, a.key_heads);
+    copy_row(key_row, a.head_dim, HeadRow<C>(a.k, p.batch, p.time, p.head));
+    copy_row(value_row, a.value_dim, HeadRow<C>(a.v, p.batch, p.time, p.head));
+    __syncthreads();
+    C key_sums[each] = {}, value_sums[each] = {};
+    const std::int64_t before = p.time - (a.keys - a.queries);
+    const std::int64_t first_query = before > 0 ? before : 0;  // that sees the key
+    for (std::int64_t head = p.head * a.group; head < (p.head + 1) * a.group; ++head) {
+      for (std::int64_t first = first_query; first < a.queries; first += tile) {
+        const std::int64_t query = first + threadIdx.x;
+        if (threadIdx.x < tile && query < a.queries) {
+          const HeadRow<C> dy(a.dy, p.batch, query, head), y(a.y, p.batch, query, head);
+          C mean = {};
+          for (std::int64_t d = 0; d < a.value_dim; ++d) mean += dy.get(d) * y.get(d);
+          const C score = scale * dot(a.head_dim, key_row, HeadRow<C>(a.q, p.batch, query, head));
+          const C share = math::exp(score - HeadRow<C>(a.log_sums, p.batch, query, head).get(0));
+          shares[threadIdx.x] = share;
+          slopes[threadIdx.x] = share * (dot(a.value_dim, value_row, dy) - mean) * scale;
+        }
+        __syncthreads();
+        const std::int64_t count = a.queries - first < tile ? a.queries - first : tile;
+        for (int i = 0; i < each; ++i) {
+          const std::int64_t d = threadIdx.x + i * threads;
+          for (std::int64_t j = 0; j < count; ++j) {
+            if (d < a.head_dim) {
+              key_sums[i] += slopes[j] * HeadRow<C>(a.q, p.batch, first + j, head).get(d);
+            }
+            if (d < a.value_dim) {
+              value_sums[i] += shares[j] * HeadRow<C>(a.dy, p.batch, first + j, head).get(d);
+            }
+          }
+        }
+        __syncthreads();
+      }
+    }
+    const HeadRow<C> dk(a.dk, p.batch, p.time, p.head), dv(a.dv, p.batch, p.time, p.head);
+    for (int i = 0; i < each; ++i) {
+      const std::int64_t d = threadIdx.x + i * threads;
+      if (d < a.head_dim) dk.set(d, key_sums[i]);
+      if (d < a.value_dim) dv.set(d, value_sums[i]);
+    }
+  }
+}
+
+}  // namespace
+
+extern "C" {
+
+__global__ void attention_f32(const AttentionArguments a) { attention<float>(a); }
+__global__ void attention_f64(const AttentionArguments a) { attention<double>(a); }
+__global__ void attention_queries_f32(const AttentionArguments a) { attention_queries<float>(a); }
+__global__ void attention_queries_f64(const AttentionArguments a) { attention_queries<double>(a); }
+__global__ void attention_keys_f32(const AttentionArguments a) { attention_keys<float>(a); }
+__global__ void attention_keys_f64(const AttentionArguments a) { attention_keys<double>(a); }
+
+}  // extern "C"

@@ -1,0 +1,59 @@
+// The device "cuda": GPUs of NVIDIA.
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "library.hpp"
+
+import tessera.base;
+import tessera.plugin;
+import tessera.device;
+import tessera.placement;
+import tessera.tensor;
+
+#include "kernels.hpp"
+
+namespace {
+
+using namespace tessera;
+
+Kernel kernel_for(const Op& op) {
+  static const cuda::KernelTable table = [] {
+    cuda::KernelTable all;
+    cuda::add_copies(all);
+    cuda::add_functions(all);
+    cuda::add_norms(all);
+    cuda::add_reductions(all);
+    cuda::add_products(all);
+    cuda::add_attention(all);
+    cuda::add_indexing(all);
+    cuda::add_updates(all);
+    return all;
+  }();
+  const auto found = table.find(op.name);
+  if (found != table.end()) {
+    return found->second;
+  }
+  return cuda::kernel_of_elements(op);
+}
+
+DeviceOffer offer() {
+  const int count = cuda::count_devices();
+  if (count == 0) {
+    fail_input({.thing = "device 'cuda'",
+                .wrong = "there is no GPU",
+                .advice = "check nvidia-smi and CUDA_VISIBLE_DEVICES, or use the device 'cpu'"});
+  }
+  return {.count = count,
+          .open = [](int index) { return std::make_unique<cuda::CudaDriver>(index); },
+          .kernel_of = kernel_for};
+}
+
+}  // namespace
+
+void register_plugin(tessera::plugin::Registrar& registrar) {
+  registrar.add<DevicePlugin>("cuda", offer);
+}

@@ -1,0 +1,92 @@
+// Sums and means over dims.
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+import tessera.base;
+import tessera.device;
+import tessera.placement;
+import tessera.tensor;
+
+#include "kernels.hpp"
+#include "rows.hpp"
+
+namespace tessera::cuda {
+namespace {
+
+struct ReducedDims {  // the arguments; no dims: all
+  Dims dims;
+  bool keepdim;
+};
+
+std::string with_summed_type(const std::string& kernel, DType type) {
+  return is_floating(type) ? with_type(kernel, type) : kernel + "_i64";
+}
+
+/// The dims that are summed over, counted from the first one, and the others.
+struct SplitDims {
+  Dims summed, kept;
+};
+SplitDims split(const Tensor& x, const Dims& named) {
+  SplitDims all;
+  for (int dim = 0; dim < x.dims(); ++dim) {
+    const bool summed = named.empty() || named.contains(dim) || named.contains(dim - x.dims());
+    (summed ? all.summed : all.kept).push_back(dim);
+  }
+  return all;
+}
+
+void reduce(const Call& call, const Tensor& y, bool mean) {
+  const Tensor& x = call.in[0];
+  const SplitDims dims = split(x, call.args<ReducedDims>().dims);
+  double divisor = 1;
+  for (const std::int64_t dim : dims.summed) {
+    divisor *= mean ? static_cast<double>(x.shape()[static_cast<int>(dim)]) : 1;
+  }
+  // Neighbouring threads should read neighbouring elements: of a row, or of several columns.
+  const bool columns = !dims.kept.empty() && !dims.summed.empty() && x.numel() > 0 &&
+                       x.strides()[static_cast<int>(dims.kept.back())] <
+                           x.strides()[static_cast<int>(dims.summed.back())];
+  if (columns) {
+    Rows(x.shape(), dims.kept)
+        .whole(x)
+        .shared(y)
+        .number(divisor)
+        .launch_columns(y, with_summed_type("sum_columns", x.dtype()));
+  } else {
+    Rows(x.shape(), dims.summed)
+        .whole(x)
+        .per_row(y)
+        .number(divisor)
+        .launch_rows(y, with_summed_type("sum_rows", x.dtype()));
+  }
+}
+
+void sum(const Call& call, std::span<Tensor> out) { reduce(call, out[0], false); }
+void mean(const Call& call, std::span<Tensor> out) { reduce(call, out[0], true); }
+
+/// In f64, by one block.
+void squared_norm(const Call& call, std::span<Tensor> out) {
+  const Tensor& x = call.in[0];
+  Rows(x.shape(), split(x, {}).summed)
+      .whole(x)
+      .per_row(out[0])
+      .number(1)
+      .launch_rows(out[0], "sum_squares_f64");
+}
+
+}  // namespace
+
+void add_reductions(KernelTable& table) {
+  table["sum"] = sum;
+  table["mean"] = mean;
+  table["squared_norm"] = squared_norm;
+}
+
+}  // namespace tessera::cuda

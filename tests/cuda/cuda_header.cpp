@@ -1,0 +1,93 @@
+// plugins/cuda/driver_api.hpp against cuda.h, by the compiler, where a toolkit is.
+#include <cuda.h>
+
+#include <type_traits>
+
+#include "driver_api.hpp"
+
+namespace {
+
+using namespace tessera::cuda;
+
+/// Whether calls pass them alike: two addresses, or two integers (enumerations) of one size.
+template <class A, class B>
+constexpr bool alike = sizeof(A) == sizeof(B) && std::is_pointer_v<A> == std::is_pointer_v<B>;
+
+template <class Ours, class Theirs>
+constexpr bool same = false;
+template <class A, class... As, class B, class... Bs>
+constexpr bool same<A (*)(As...), B (*)(Bs...)> = [] {
+  if constexpr (sizeof...(As) == sizeof...(Bs)) {
+    return alike<A, B> && (alike<As, Bs> && ...);
+  } else {
+    return false;
+  }
+}();
+
+// cuda.h's names are macros for the newest versions of the functions.
+static_assert(same<decltype(DriverApi::init), decltype(&cuInit)>);
+static_assert(same<decltype(DriverApi::driver_get_version), decltype(&cuDriverGetVersion)>);
+static_assert(same<decltype(DriverApi::get_error_name), decltype(&cuGetErrorName)>);
+static_assert(same<decltype(DriverApi::get_error_string), decltype(&cuGetErrorString)>);
+static_assert(same<decltype(DriverApi::device_get_count), decltype(&cuDeviceGetCount)>);
+static_assert(same<decltype(DriverApi::device_get), decltype(&cuDeviceGet)>);
+static_assert(same<decltype(DriverApi::device_get_name), decltype(&cuDeviceGetName)>);
+static_assert(same<decltype(DriverApi::device_total_mem), decltype(&cuDeviceTotalMem)>);
+static_assert(same<decltype(DriverApi::device_get_attribute), decltype(&cuDeviceGetAttribute)>);
+static_assert(
+    same<decltype(DriverApi::device_primary_ctx_retain), decltype(&cuDevicePrimaryCtxRetain)>);
+static_assert(same<decltype(DriverApi::ctx_set_current), decltype(&cuCtxSetCurrent)>);
+static_assert(same<decltype(DriverApi::mem_alloc), decltype(&cuMemAlloc)>);
+static_assert(same<decltype(DriverApi::mem_free), decltype(&cuMemFree)>);
+static_assert(same<decltype(DriverApi::mem_host_alloc), decltype(&cuMemHostAlloc)>);
+static_assert(same<decltype(DriverApi::mem_free_host), decltype(&cuMemFreeHost)>);
+static_assert(same<decltype(DriverApi::memcpy_async), decltype(&cuMemcpyAsync)>);
+static_assert(same<decltype(DriverApi::memcpy_htod_async), decltype(&cuMemcpyHtoDAsync)>);
+static_assert(same<decltype(DriverApi::memcpy_dtoh_async), decltype(&cuMemcpyDtoHAsync)>);
+static_assert(same<decltype(DriverApi::memset_d8_async), decltype(&cuMemsetD8Async)>);
+static_assert(same<decltype(DriverApi::memset_d16_async), decltype(&cuMemsetD16Async)>);
+static_assert(same<decltype(DriverApi::memset_d32_async), decltype(&cuMemsetD32Async)>);
+static_assert(same<decltype(DriverApi::stream_create), decltype(&cuStreamCreate)>);
+static_assert(same<decltype(DriverApi::stream_destroy), decltype(&cuStreamDestroy)>);
+static_assert(same<decltype(DriverApi::stream_query), decltype(&cuStreamQuery)>);
+static_assert(same<decltype(DriverApi::stream_synchronize), decltype(&cuStreamSynchronize)>);
+static_assert(same<decltype(DriverApi::stream_wait_event), decltype(&cuStreamWaitEvent)>);
+static_assert(same<decltype(DriverApi::stream_wait_value), decltype(&cuStreamWaitValue32)>);
+static_assert(same<decltype(DriverApi::event_create), decltype(&cuEventCreate)>);
+static_assert(same<decltype(DriverApi::event_destroy), decltype(&cuEventDestroy)>);
+static_assert(same<decltype(DriverApi::event_record), decltype(&cuEventRecord)>);
+static_assert(same<decltype(DriverApi::event_query), decltype(&cuEventQuery)>);
+static_assert(same<decltype(DriverApi::event_synchronize), decltype(&cuEventSynchronize)>);
+static_assert(same<decltype(DriverApi::module_load_data), decltype(&cuModuleLoadData)>);
+static_assert(same<decltype(DriverApi::module_get_function), decltype(&cuModuleGetFunction)>);
+static_assert(same<decltype(DriverApi::launch_kernel), decltype(&cuLaunchKernel)>);
+static_assert(same<decltype(DriverApi::launch_host_func), decltype(&cuLaunchHostFunc)>);
+
+constexpr bool is(Result ours, CUresult theirs) {
+  return static_cast<int>(ours) == static_cast<int>(theirs);
+}
+static_assert(is(Result::success, CUDA_SUCCESS));
+static_assert(is(Result::invalid_value, CUDA_ERROR_INVALID_VALUE));
+static_assert(is(Result::out_of_memory, CUDA_ERROR_OUT_OF_MEMORY));
+static_assert(is(Result::not_initialized, CUDA_ERROR_NOT_INITIALIZED));
+static_assert(is(Result::no_device, CUDA_ERROR_NO_DEVICE));
+static_assert(is(Result::invalid_device, CUDA_ERROR_INVALID_DEVICE));
+static_assert(is(Result::invalid_image, CUDA_ERROR_INVALID_IMAGE));
+static_assert(is(Result::invalid_context, CUDA_ERROR_INVALID_CONTEXT));
+static_assert(is(Result::no_binary_for_gpu, CUDA_ERROR_NO_BINARY_FOR_GPU));
+static_assert(is(Result::not_found, CUDA_ERROR_NOT_FOUND));
+static_assert(is(Result::not_ready, CUDA_ERROR_NOT_READY));
+static_assert(is(Result::illegal_address, CUDA_ERROR_ILLEGAL_ADDRESS));
+static_assert(is(Result::launch_failed, CUDA_ERROR_LAUNCH_FAILED));
+
+static_assert(compute_capability_major == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
+static_assert(compute_capability_minor == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+static_assert(stream_non_blocking == CU_STREAM_NON_BLOCKING);
+static_assert(event_disable_timing == CU_EVENT_DISABLE_TIMING);
+static_assert(host_alloc_portable == CU_MEMHOSTALLOC_PORTABLE);
+static_assert(host_alloc_device_map == CU_MEMHOSTALLOC_DEVICEMAP);
+static_assert(wait_value_geq == CU_STREAM_WAIT_VALUE_GEQ);
+static_assert(CU_LAUNCH_PARAM_BUFFER_POINTER_AS_INT == 1 &&
+              CU_LAUNCH_PARAM_BUFFER_SIZE_AS_INT == 2 && CU_LAUNCH_PARAM_END_AS_INT == 0);
+
+}  // namespace

@@ -1,0 +1,365 @@
+// The emulator itself: that right programs get right results, in every order, and that each kind of
+// fault is found, with an error that says where.
+#include <dlfcn.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "catch.hpp"
+#include "control.hpp"
+#include "driver_api.hpp"
+#include "probe.hpp"
+
+using namespace tessera::cuda;
+
+namespace {
+
+const DriverApi& api() {
+  static const DriverApi all = [] {
+    setenv("TESSERA_EMULATOR_KERNELS", PROBE_KERNELS, 1);
+    DriverApi found = {};
+    each_function(found, [](auto& function, const char* name) {
+      function =
+          reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(RTLD_DEFAULT, name));
+      REQUIRE(function != nullptr);
+    });
+    return found;
+  }();
+  return all;
+}
+
+#define OK(call) REQUIRE((call) == Result::success)
+
+/// Device 0, as it is after an error was forgotten; work runs only where somebody waits for it.
+class Emulated {
+ public:
+  explicit Emulated(std::uint64_t seed = 0) {
+    OK(api().init(0));
+    OK(api().device_primary_ctx_retain(&context_, 0));
+    OK(api().ctx_set_current(context_));
+    emulator_restart();
+    emulator_set_seed(seed);
+    emulator_set_idle(0);
+    OK(api().module_load_data(&module_, "by name"));
+  }
+  ~Emulated() { emulator_restart(); }
+  Emulated(const Emulated&) = delete;
+  Emulated& operator=(const Emulated&) = delete;
+
+  StreamHandle stream() {
+    StreamHandle made = nullptr;
+    OK(api().stream_create(&made, stream_non_blocking));
+    return made;
+  }
+  EventHandle event() {
+    EventHandle made = nullptr;
+    OK(api().event_create(&made, event_disable_timing));
+    return made;
+  }
+  float* memory(std::size_t count) {
+    DevicePointer made = 0;
+    OK(api().mem_alloc(&made, count * sizeof(float)));
+    return reinterpret_cast<float*>(made);
+  }
+  float* memory(const std::vector<float>& values, StreamHandle in) {
+    float* made = memory(values.size());
+    OK(api().memcpy_htod_async(at(made), values.data(), values.size() * sizeof(float), in));
+    return made;
+  }
+  static DevicePointer at(const void* data) { return reinterpret_cast<DevicePointer>(data); }
+
+  template <class Structure>
+  void launch(const char* kernel, unsigned blocks, unsigned threads, Structure structure,
+              StreamHandle in) {
+    Function function = nullptr;
+    OK(api().module_get_function(&function, module_, kernel));
+    std::size_t bytes = sizeof(structure);
+    void* extra[] = {launch_buffer_pointer, &structure, launch_buffer_size, &bytes, nullptr};
+    OK(api().launch_kernel(function, blocks, 1, 1, threads, 1, 1, 0, in, nullptr, extra));
+  }
+  std::vector<float> read(const float* data, std::size_t count, StreamHandle in) {
+    std::vector<float> values(count);
+    OK(api().memcpy_dtoh_async(values.data(), at(data), count * sizeof(float), in));
+    OK(api().stream_synchronize(in));
+    return values;
+  }
+  /// The error that the stream's work has; empty: none.
+  std::string error(StreamHandle in) {
+    const Result result = api().stream_synchronize(in);
+    if (result == Result::success) return "";
+    const char* text = nullptr;
+    OK(api().get_error_string(result, &text));
+    return text;
+  }
+
+ private:
+  Context context_ = nullptr;
+  Module module_ = nullptr;
+};
+
+std::vector<float> numbers(std::size_t count) {
+  std::vector<float> all(count);
+  for (std::size_t i = 0; i < count; ++i) all[i] = static_cast<float>(i) - 40;
+  return all;
+}
+
+/// The error of one launch on 128 elements.
+std::string error_of(const char* kernel, unsigned blocks, unsigned threads) {
+  Emulated device(2);
+  StreamHandle stream = device.stream();
+  const float* from = device.memory(numbers(128), stream);
+  device.launch(kernel, blocks, threads, Probe{from, device.memory(128), 128}, stream);
+  return device.error(stream);
+}
+
+}  // namespace
+
+TEST_CASE("kernels compute each thread of each block, in any order") {
+  for (const std::uint64_t seed : {0U, 1U, 2U, 3U}) {
+    Emulated device(seed);
+    StreamHandle stream = device.stream();
+    const std::vector<float> values = numbers(1000);
+    const float* from = device.memory(values, stream);
+    float* to = device.memory(1000);
+    device.launch("probe_double", 8, 128, Probe{from, to, 1000}, stream);
+    const std::vector<float> found = device.read(to, 1000, stream);
+    for (std::size_t i = 0; i < 1000; ++i) REQUIRE(found[i] == 2 * values[i]);
+  }
+}
+
+TEST_CASE("barriers, shuffles and ballots pass values between threads") {
+  for (const std::uint64_t seed : {0U, 1U, 2U, 3U}) {
+    Emulated device(seed);
+    StreamHandle stream = device.stream();
+    const std::vector<float> values = numbers(128);
+    const float* from = device.memory(values, stream);
+    float* to = device.memory(128);
+    device.launch("probe_reverse", 2, 64, Probe{from, to, 128}, stream);
+    const std::vector<float> reversed = device.read(to, 128, stream);
+    for (std::size_t i = 0; i < 128; ++i) {
+      REQUIRE(reversed[i] == values[i / 64 * 64 + 63 - i % 64]);
+    }
+    device.launch("probe_warp_sum", 2, 64, Probe{from, to, 128}, stream);
+    const std::vector<float> sums = device.read(to, 8, stream);
+    for (std::size_t warp = 0; warp < 4; ++warp) {
+      float sum = 0;
+      unsigned positive = 0;
+      for (std::size_t i = 0; i < 32; ++i) {
+        sum += values[warp * 32 + i];
+        if (values[warp * 32 + i] > 0) positive |= 1U << i;
+      }
+      CHECK(sums[2 * warp] == sum);
+      CHECK(sums[2 * warp + 1] == static_cast<float>(positive >> 16));
+    }
+    device.launch("probe_warp_order", 1, 32, Probe{from, to, 32}, stream);
+    const std::vector<float> shifted = device.read(to, 32, stream);
+    for (std::size_t i = 0; i < 32; ++i) REQUIRE(shifted[i] == values[(i + 1) % 32]);
+  }
+}
+
+TEST_CASE("atomic operations are no races") {
+  Emulated device;
+  StreamHandle stream = device.stream();
+  float* to = device.memory({0.0F}, stream);
+  device.launch("probe_count", 4, 64, Probe{to, to, 1}, stream);
+  CHECK(device.read(to, 1, stream) == std::vector<float>{256});
+}
+
+TEST_CASE("addresses in a list in the structure reach their arrays") {
+  Emulated device;
+  StreamHandle stream = device.stream();
+  ProbeList list = {};
+  list.arrays = 64;
+  list.count = 10;
+  for (auto& from : list.from) from = device.memory(numbers(10), stream);
+  list.to = device.memory(10);
+  device.launch("probe_list", 1, 32, list, stream);
+  const std::vector<float> found = device.read(list.to, 10, stream);
+  for (std::size_t i = 0; i < 10; ++i) CHECK(found[i] == 64 * (static_cast<float>(i) - 40));
+}
+
+TEST_CASE("nothing runs before somebody waits, and events order streams") {
+  for (const std::uint64_t seed : {0U, 1U, 2U, 3U, 4U, 5U}) {
+    Emulated device(seed);
+    StreamHandle first = device.stream();
+    StreamHandle second = device.stream();
+    EventHandle done = device.event();
+    CHECK(api().event_query(done) == Result::success);  // never recorded
+    float* data = device.memory(numbers(64), first);
+    float* doubled = device.memory(64);
+    device.launch("probe_increment", 1, 64, Probe{data, data, 64}, first);
+    OK(api().event_record(done, first));
+    CHECK(api().event_query(done) == Result::not_ready);
+    CHECK(api().stream_query(first) == Result::not_ready);
+    OK(api().stream_wait_event(second, done, 0));
+    device.launch("probe_double", 1, 64, Probe{data, doubled, 64}, second);
+    const std::vector<float> found = device.read(doubled, 64, second);
+    for (std::size_t i = 0; i < 64; ++i) REQUIRE(found[i] == 2 * (static_cast<float>(i) - 39));
+    CHECK(api().event_query(done) == Result::success);
+  }
+}
+
+TEST_CASE("a missing event gives another result in some order") {
+  std::size_t wrong = 0;
+  for (const std::uint64_t seed : {0U, 1U}) {
+    Emulated device(seed);
+    StreamHandle first = device.stream();
+    StreamHandle second = device.stream();
+    float* data = device.memory(numbers(64), first);
+    float* doubled = device.memory(64);
+    device.launch("probe_double", 1, 64, Probe{data, doubled, 64}, second);
+    wrong += device.read(doubled, 64, second)[1] == -78 ? 0 : 1;
+  }
+  CHECK(wrong >= 1);
+}
+
+TEST_CASE("a copy from pinned memory reads it late, another copy at once") {
+  Emulated device;
+  StreamHandle stream = device.stream();
+  void* pinned = nullptr;
+  OK(api().mem_host_alloc(&pinned, sizeof(float), host_alloc_portable));
+  float pageable = 1;
+  std::memcpy(pinned, &pageable, sizeof(float));
+  float* a = device.memory(1);
+  float* b = device.memory(1);
+  OK(api().memcpy_htod_async(Emulated::at(a), pinned, sizeof(float), stream));
+  OK(api().memcpy_htod_async(Emulated::at(b), &pageable, sizeof(float), stream));
+  pageable = 2;
+  std::memcpy(pinned, &pageable, sizeof(float));
+  CHECK(device.read(a, 1, stream) == std::vector<float>{2});
+  CHECK(device.read(b, 1, stream) == std::vector<float>{1});
+  OK(api().mem_free_host(pinned));
+}
+
+TEST_CASE("a stream waits for a number in memory, and other streams run meanwhile") {
+  Emulated device;
+  StreamHandle waiting = device.stream();
+  StreamHandle other = device.stream();
+  void* pinned = nullptr;
+  OK(api().mem_host_alloc(&pinned, 4, host_alloc_portable | host_alloc_device_map));
+  auto* flag = new (pinned) std::atomic<std::uint32_t>(0);
+  float* data = device.memory(numbers(64), waiting);
+  OK(api().stream_wait_value(waiting, Emulated::at(flag), 1, wait_value_geq));
+  device.launch("probe_increment", 1, 64, Probe{data, data, 64}, waiting);
+  CHECK(device.read(device.memory(numbers(4), other), 4, other)[0] == -40);
+  CHECK(api().stream_query(waiting) == Result::not_ready);
+  OK(api().launch_host_func(
+      other, [](void* at) { static_cast<std::atomic<std::uint32_t>*>(at)->store(1); }, flag));
+  CHECK(device.read(data, 64, waiting)[0] == -39);
+  OK(api().mem_free_host(pinned));
+}
+
+TEST_CASE("the host cannot touch a device's memory") {
+  Emulated device;
+  const volatile float* data = device.memory(4);
+  const pid_t child = fork();
+  if (child == 0) {
+    signal(SIGSEGV, SIG_DFL);
+    _exit(data[0] == 0 ? 1 : 0);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(WIFSIGNALED(status));
+}
+
+TEST_CASE("a driver that was initialised refuses its use after a fork") {
+  Emulated device;
+  const pid_t child = fork();
+  if (child == 0) {
+    DevicePointer data = 0;
+    const Result result = api().mem_alloc(&data, 4);
+    const char* text = nullptr;
+    api().get_error_string(result, &text);
+    const bool named =
+        std::string(text).find("before this process was forked") != std::string::npos;
+    _exit(result == Result::not_initialized && api().init(0) == result && named ? 0 : 1);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+}
+
+TEST_CASE("faults of kernels are found and say where") {
+  using Catch::Contains;
+  CHECK(error_of("probe_double", 1, 128).empty());
+  CHECK_THAT(error_of("probe_missing_barrier", 2, 64),
+             Contains("kernel probe_missing_barrier, block ") && Contains("of device 0") &&
+                 Contains("shared memory") && Contains("missing barrier"));
+  CHECK_THAT(error_of("probe_second_missing_barrier", 2, 64), Contains("missing barrier"));
+  CHECK_THAT(error_of("probe_missing_warp_barrier", 1, 32), Contains("missing barrier"));
+  CHECK_THAT(error_of("probe_divergent_barrier", 2, 64),
+             Contains("threads 0-31 wait at a barrier") && Contains("threads 32-63 have ended"));
+  CHECK_THAT(error_of("probe_two_barriers", 2, 64),
+             Contains("threads 0-31 are at another barrier than threads 32-63"));
+  CHECK_THAT(error_of("probe_missing_limit", 3, 64),
+             Contains("past the end of the allocation of 512 bytes"));
+  CHECK_THAT(error_of("probe_wrong_stride", 2, 64),
+             Contains("race") && Contains("of the same launch has written"));
+  CHECK_THAT(error_of("probe_wrong_mask", 1, 32), Contains("the mask ffffffff"));
+  CHECK_THAT(error_of("probe_foreign_mask", 1, 32), Contains("is not in the mask ffff"));
+  CHECK_THAT(error_of("probe_unordered_sum", 1, 64), Contains("race"));
+  CHECK_THAT(error_of("probe_unordered_sum", 4, 1), Contains("race"));
+}
+
+TEST_CASE("memory that another stream still uses is not freed unnoticed") {
+  using Catch::Contains;
+  Emulated device;
+  StreamHandle stream = device.stream();
+  float* data = device.memory(numbers(64), stream);
+  OK(api().stream_synchronize(stream));
+  float* to = device.memory(64);
+  device.launch("probe_double", 1, 64, Probe{data, to, 64}, stream);
+  OK(api().mem_free(Emulated::at(data)));
+  CHECK_THAT(device.error(stream), Contains("kernel probe_double") && Contains("was freed"));
+  // Until then nothing else works, as with a GPU.
+  DevicePointer more = 0;
+  CHECK(api().mem_alloc(&more, 4) == Result::launch_failed);
+}
+
+TEST_CASE("kernels get addresses in their structure only, and of memory of devices") {
+  using Catch::Contains;
+  {
+    Emulated device;
+    StreamHandle stream = device.stream();
+    float* data = device.memory(numbers(4), stream);
+    const float* list[] = {data};
+    float* addresses = device.memory(2);
+    OK(api().memcpy_htod_async(Emulated::at(addresses), list, sizeof(list), stream));
+    device.launch("probe_address_in_memory", 1, 1, Probe{addresses, data, 1}, stream);
+    CHECK_THAT(device.error(stream), Contains("from memory"));
+  }
+  Emulated device;
+  StreamHandle stream = device.stream();
+  const std::vector<float> of_host(64);
+  device.launch("probe_double", 1, 64, Probe{of_host.data(), device.memory(64), 64}, stream);
+  CHECK_THAT(device.error(stream), Contains("neither memory of a device nor pinned"));
+}
+
+TEST_CASE("copies and fills stay within allocations") {
+  using Catch::Contains;
+  Emulated device;
+  StreamHandle stream = device.stream();
+  float* data = device.memory(4);
+  OK(api().memset_d32_async(Emulated::at(data), 0, 5, stream));
+  CHECK_THAT(device.error(stream),
+             Contains("a fill in stream") && Contains("4 bytes past the end"));
+}
+
+TEST_CASE("a thread that has set no context is refused") {
+  Emulated device;
+  OK(api().ctx_set_current(nullptr));
+  DevicePointer data = 0;
+  CHECK(api().mem_alloc(&data, 4) == Result::invalid_context);
+}
+
+TEST_CASE("what a kernel did not write is not a number") {
+  Emulated device;
+  StreamHandle stream = device.stream();
+  const float* data = device.memory(4);
+  for (const float value : device.read(data, 4, stream)) CHECK(value != value);
+}

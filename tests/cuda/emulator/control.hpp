@@ -1,0 +1,16 @@
+// How tests set up the emulator within their process. A program that runs on it sees only CUDA's
+// own functions and the variables of the environment in docs/emulator.md.
+#pragma once
+#include <cstdint>
+
+extern "C" {
+
+/// Drops all queued work and forgets the error that was found. Memory and streams stay.
+void emulator_restart(void);
+/// The order of streams, blocks and threads from now on.
+void emulator_set_seed(std::uint64_t seed);
+/// How long queued work waits where nobody needs it; 0: for ever.
+void emulator_set_idle(std::int64_t microseconds);
+/// Kernels launched since the process began.
+std::uint64_t emulator_launches(void);
+}

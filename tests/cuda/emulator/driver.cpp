@@ -1,0 +1,529 @@
+// libcuda.so.1: CUDA's driver functions, as far as the plugin uses them.
+#include <dlfcn.h>
+#include <link.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "control.hpp"
+#include "driver_api.hpp"
+#include "fault.hpp"
+#include "grid.hpp"
+#include "memory.hpp"
+#include "streams.hpp"
+#include "text.hpp"
+
+namespace tessera::cuda {
+
+struct ContextData {
+  int device = 0;
+};
+struct ModuleData {};
+struct FunctionData {
+  emulator::Kernel kernel;
+};
+struct StreamData {
+  std::shared_ptr<emulator::Stream> stream;
+};
+struct EventData {
+  std::shared_ptr<emulator::Event> event = std::make_shared<emulator::Event>();
+};
+
+}  // namespace tessera::cuda
+
+namespace {
+
+using namespace tessera::cuda;
+using emulator::Executor;
+using emulator::Fault;
+using emulator::Memory;
+using emulator::text;
+
+constexpr int most_devices = 64;
+
+std::atomic<pid_t> owner = 0;  // the process that called cuInit
+std::atomic<std::uint64_t> launches = 0;
+thread_local Context current = nullptr;
+ContextData contexts[most_devices];
+
+int device_count() {
+  const char* value = std::getenv("TESSERA_EMULATOR_DEVICES");
+  return value == nullptr ? 2 : std::atoi(value);
+}
+
+/// What every function checks first.
+Result usable() {
+  if (owner == 0) {
+    return Result::not_initialized;
+  }
+  if (owner != getpid()) {
+    return Result::not_initialized;
+  }
+  return Executor::instance().fault() ? Result::launch_failed : Result::success;
+}
+
+Result in_context() {
+  const Result result = usable();
+  return result != Result::success ? result
+         : current == nullptr      ? Result::invalid_context
+                                   : Result::success;
+}
+
+std::string name_of(const emulator::Stream& stream) {
+  return text("stream ", stream.number, " of device ", stream.device);
+}
+
+const void* pointer(DevicePointer data) { return reinterpret_cast<const void*>(data); }
+
+/// Raises a Fault unless a copy or fill may use the memory; where it is for the emulator.
+std::byte* usable_memory(const char* what, const emulator::Stream& stream, const void* data,
+                         std::size_t bytes) {
+  Memory& memory = Memory::instance();
+  if (!memory.is_device(data)) {
+    return static_cast<std::byte*>(const_cast<void*>(data));  // of the host
+  }
+  const std::string wrong = memory.check(data, bytes);
+  if (!wrong.empty()) {
+    throw Fault(
+        text(what, " in ", name_of(stream), ": ", bytes, " bytes at an address that ", wrong));
+  }
+  return memory.opened(data);
+}
+
+Result queue_copy(const void* to, const void* from, std::size_t bytes, StreamHandle stream) {
+  const Result result = in_context();
+  if (result != Result::success) {
+    return result;
+  }
+  if (stream == nullptr) {
+    return Result::invalid_value;  // the legacy stream, which nothing here may use
+  }
+  Memory& memory = Memory::instance();
+  std::shared_ptr<std::vector<std::byte>> held;
+  if (!memory.is_device(from) && !memory.is_pinned(from, bytes)) {
+    const auto* first = static_cast<const std::byte*>(from);
+    held = std::make_shared<std::vector<std::byte>>(first, first + bytes);
+  }
+  Executor::instance().push(*stream->stream, {.work = [=, on = stream->stream] {
+    const std::byte* source = held ? held->data() : usable_memory("a copy", *on, from, bytes);
+    std::memmove(usable_memory("a copy", *on, to, bytes), source, bytes);
+  }});
+  return Result::success;
+}
+
+template <class T>
+Result queue_fill(DevicePointer to, T value, std::size_t count, StreamHandle stream) {
+  const Result result = in_context();
+  if (result != Result::success) {
+    return result;
+  }
+  if (stream == nullptr || to % sizeof(T) != 0) {
+    return Result::invalid_value;
+  }
+  Executor::instance().push(*stream->stream, {.work = [=, on = stream->stream] {
+    std::byte* data = usable_memory("a fill", *on, pointer(to), count * sizeof(T));
+    for (std::size_t i = 0; i < count; ++i) {
+      std::memcpy(data + i * sizeof(T), &value, sizeof(T));
+    }
+  }});
+  return Result::success;
+}
+
+/// The parts of a loaded library that its kernels may read.
+std::vector<std::span<const std::byte>> images_of(const std::string& path) {
+  struct Found {
+    std::string path;
+    std::vector<std::span<const std::byte>> parts;
+  } found{path, {}};
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, std::size_t, void* data) {
+        auto& all = *static_cast<Found*>(data);
+        // The emulator itself has threadIdx and its like.
+        const bool own = std::strstr(info->dlpi_name, "libcuda.so") != nullptr;
+        if (own || info->dlpi_name == all.path) {
+          for (int i = 0; i < info->dlpi_phnum; ++i) {
+            if (info->dlpi_phdr[i].p_type == PT_LOAD) {
+              all.parts.emplace_back(
+                  reinterpret_cast<const std::byte*>(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr),
+                  info->dlpi_phdr[i].p_memsz);
+            }
+          }
+        }
+        return 0;
+      },
+      &found);
+  return found.parts;
+}
+
+/// The libraries of TESSERA_EMULATOR_KERNELS, loaded at the first call.
+const std::vector<emulator::KernelLibrary>& kernel_libraries() {
+  static const auto* all = [] {
+    auto* libraries = new std::vector<emulator::KernelLibrary>;
+    const char* paths = std::getenv("TESSERA_EMULATOR_KERNELS");
+    std::string rest = paths == nullptr ? "" : paths;
+    while (!rest.empty()) {
+      const std::size_t colon = rest.find(':');
+      const std::string path = rest.substr(0, colon);
+      rest = colon == std::string::npos ? "" : rest.substr(colon + 1);
+      void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+      if (handle == nullptr) {
+        throw Fault(text("TESSERA_EMULATOR_KERNELS: ", dlerror()));
+      }
+      using Shared = std::byte* (*)(std::size_t*);
+      const auto shared = reinterpret_cast<Shared>(dlsym(handle, "emulated_shared_memory"));
+      std::size_t bytes = 0;
+      std::byte* begin = shared == nullptr ? nullptr : shared(&bytes);
+      libraries->push_back({path, handle, {begin, bytes}, images_of(path)});
+    }
+    return libraries;
+  }();
+  return *all;
+}
+
+}  // namespace
+
+extern "C" {
+
+Result cuInit(unsigned) {
+  pid_t none = 0;
+  if (device_count() == 0) {
+    return Result::no_device;
+  }
+  if (!owner.compare_exchange_strong(none, getpid())) {
+    return owner == getpid() ? Result::success : Result::not_initialized;
+  }
+  for (int i = 0; i < most_devices; ++i) {
+    contexts[i].device = i;
+  }
+  return Result::success;
+}
+
+Result cuDriverGetVersion(int* version) {
+  const char* value = std::getenv("TESSERA_EMULATOR_DRIVER");
+  *version = value == nullptr ? 13000 : std::atoi(value);
+  return Result::success;
+}
+
+Result cuGetErrorName(Result error, const char** name) {
+  static const std::map<Result, const char*> names = {
+      {Result::success, "CUDA_SUCCESS"},
+      {Result::invalid_value, "CUDA_ERROR_INVALID_VALUE"},
+      {Result::out_of_memory, "CUDA_ERROR_OUT_OF_MEMORY"},
+      {Result::not_initialized, "CUDA_ERROR_NOT_INITIALIZED"},
+      {Result::no_device, "CUDA_ERROR_NO_DEVICE"},
+      {Result::invalid_device, "CUDA_ERROR_INVALID_DEVICE"},
+      {Result::invalid_image, "CUDA_ERROR_INVALID_IMAGE"},
+      {Result::invalid_context, "CUDA_ERROR_INVALID_CONTEXT"},
+      {Result::not_found, "CUDA_ERROR_NOT_FOUND"},
+      {Result::not_ready, "CUDA_ERROR_NOT_READY"},
+      {Result::launch_failed, "CUDA_ERROR_LAUNCH_FAILED"}};
+  const auto found = names.find(error);
+  *name = found == names.end() ? nullptr : found->second;
+  return found == names.end() ? Result::invalid_value : Result::success;
+}
+
+/// Of a failed launch: what the emulator found.
+Result cuGetErrorString(Result error, const char** string) {
+  static thread_local std::string kept;
+  if (error == Result::launch_failed && owner == getpid()) {
+    kept = Executor::instance().fault().value_or("no kernel has failed");
+  } else if (error == Result::not_initialized && owner != 0) {
+    kept = "the driver was initialised before this process was forked; count devices without it";
+  } else if (error == Result::invalid_context) {
+    kept = "no context is set in this thread";
+  } else {
+    const char* name = nullptr;
+    cuGetErrorName(error, &name);
+    kept = name == nullptr ? "unknown error" : name;
+  }
+  *string = kept.c_str();
+  return Result::success;
+}
+
+Result cuDeviceGetCount(int* count) {
+  *count = device_count();
+  return usable();
+}
+
+Result cuDeviceGet(DeviceNumber* device, int ordinal) {
+  *device = ordinal;
+  return ordinal < 0 || ordinal >= device_count() ? Result::invalid_device : usable();
+}
+
+Result cuDeviceGetName(char* name, int length, DeviceNumber) {
+  std::strncpy(name, "emulated device", static_cast<std::size_t>(length));
+  return usable();
+}
+
+Result cuDeviceTotalMem_v2(std::size_t* bytes, DeviceNumber) {
+  *bytes = Memory::device_bytes;
+  return usable();
+}
+
+Result cuDeviceGetAttribute(int* value, int attribute, DeviceNumber) {
+  if (attribute != compute_capability_major && attribute != compute_capability_minor) {
+    return Result::invalid_value;
+  }
+  *value = attribute == compute_capability_major ? 9 : 0;
+  return usable();
+}
+
+Result cuDevicePrimaryCtxRetain(Context* context, DeviceNumber device) {
+  if (device < 0 || device >= device_count()) {
+    return Result::invalid_device;
+  }
+  *context = &contexts[device];
+  return usable();
+}
+
+Result cuCtxSetCurrent(Context context) {
+  current = context;
+  return usable();
+}
+
+Result cuMemAlloc_v2(DevicePointer* data, std::size_t bytes) {
+  const Result result = in_context();
+  if (result != Result::success) {
+    return result;
+  }
+  if (bytes == 0) {
+    return Result::invalid_value;
+  }
+  void* memory = Memory::instance().allocate(current->device, bytes);
+  *data = reinterpret_cast<DevicePointer>(memory);
+  return memory == nullptr ? Result::out_of_memory : Result::success;
+}
+
+Result cuMemFree_v2(DevicePointer data) {
+  const Result result = in_context();
+  if (result != Result::success) {
+    return result;
+  }
+  return Memory::instance().free(reinterpret_cast<void*>(data)) ? Result::success
+                                                                : Result::invalid_value;
+}
+
+Result cuMemHostAlloc(void** data, std::size_t bytes, unsigned) {
+  const Result result = in_context();
+  if (result != Result::success) {
+    return result;
+  }
+  *data = Memory::instance().allocate_pinned(bytes);
+  return *data == nullptr ? Result::out_of_memory : Result::success;
+}
+
+Result cuMemFreeHost(void* data) {
+  const Result result = in_context();
+  if (result != Result::success) {
+    return result;
+  }
+  return Memory::instance().free_pinned(data) ? Result::success : Result::invalid_value;
+}
+
+Result cuMemcpyAsync(DevicePointer to, DevicePointer from, std::size_t bytes, StreamHandle stream) {
+  return queue_copy(pointer(to), pointer(from), bytes, stream);
+}
+
+Result cuMemcpyHtoDAsync_v2(DevicePointer to, const void* from, std::size_t bytes,
+                            StreamHandle stream) {
+  return Memory::instance().is_device(pointer(to)) ? queue_copy(pointer(to), from, bytes, stream)
+                                                   : Result::invalid_value;
+}
+
+Result cuMemcpyDtoHAsync_v2(void* to, DevicePointer from, std::size_t bytes, StreamHandle stream) {
+  return Memory::instance().is_device(pointer(from)) ? queue_copy(to, pointer(from), bytes, stream)
+                                                     : Result::invalid_value;
+}
+
+Result cuMemsetD8Async(DevicePointer to, unsigned char value, std::size_t count,
+                       StreamHandle stream) {
+  return queue_fill(to, value, count, stream);
+}
+
+Result cuMemsetD16Async(DevicePointer to, unsigned short value, std::size_t count,
+                        StreamHandle stream) {
+  return queue_fill(to, value, count, stream);
+}
+
+Result cuMemsetD32Async(DevicePointer to, unsigned value, std::size_t count, StreamHandle stream) {
+  return queue_fill(to, value, count, stream);
+}
+
+Result cuStreamCreate(StreamHandle* stream, unsigned) {
+  const Result result = in_context();
+  if (result == Result::success) {
+    *stream = new StreamData{Executor::instance().make(current->device)};
+  }
+  return result;
+}
+
+Result cuStreamDestroy_v2(StreamHandle stream) {
+  const Result result = in_context();
+  if (result == Result::success) {
+    Executor::instance().destroy(*stream->stream);
+    delete stream;
+  }
+  return result;
+}
+
+Result cuStreamQuery(StreamHandle stream) {
+  const Result result = in_context();
+  return result != Result::success                    ? result
+         : Executor::instance().idle(*stream->stream) ? Result::success
+                                                      : Result::not_ready;
+}
+
+Result cuStreamSynchronize(StreamHandle stream) {
+  const Result result = in_context();
+  if (result != Result::success) {
+    return result;
+  }
+  Executor::instance().synchronize(stream->stream);
+  return usable();
+}
+
+Result cuStreamWaitEvent(StreamHandle stream, EventHandle event, unsigned) {
+  const Result result = in_context();
+  if (result == Result::success) {
+    Executor::instance().wait(*stream->stream, event->event);
+  }
+  return result;
+}
+
+Result cuStreamWaitValue32_v2(StreamHandle stream, DevicePointer at, std::uint32_t value,
+                              unsigned flags) {
+  const Result result = in_context();
+  if (result != Result::success) {
+    return result;
+  }
+  const auto* number = reinterpret_cast<const std::atomic<std::uint32_t>*>(at);
+  if (flags != wait_value_geq || !Memory::instance().is_pinned(number, sizeof(value))) {
+    return Result::invalid_value;
+  }
+  Executor::instance().push(*stream->stream, {.ready = [number, value] {
+    return static_cast<std::int32_t>(number->load() - value) >= 0;
+  }});
+  return Result::success;
+}
+
+Result cuEventCreate(EventHandle* event, unsigned) {
+  const Result result = in_context();
+  if (result == Result::success) {
+    *event = new EventData;
+  }
+  return result;
+}
+
+Result cuEventDestroy_v2(EventHandle event) {
+  const Result result = in_context();
+  if (result == Result::success) {
+    delete event;
+  }
+  return result;
+}
+
+Result cuEventRecord(EventHandle event, StreamHandle stream) {
+  const Result result = in_context();
+  if (result == Result::success) {
+    Executor::instance().record(*stream->stream, event->event);
+  }
+  return result;
+}
+
+Result cuEventQuery(EventHandle event) {
+  const Result result = in_context();
+  return result != Result::success                     ? result
+         : Executor::instance().reached(*event->event) ? Result::success
+                                                       : Result::not_ready;
+}
+
+Result cuEventSynchronize(EventHandle event) {
+  const Result result = in_context();
+  if (result != Result::success) {
+    return result;
+  }
+  Executor::instance().synchronize(event->event);
+  return usable();
+}
+
+/// Kernels are found by name, in the libraries of TESSERA_EMULATOR_KERNELS; the image is not read.
+Result cuModuleLoadData(Module* module, const void* image) {
+  const Result result = in_context();
+  if (result != Result::success) {
+    return result;
+  }
+  *module = new ModuleData;
+  return image == nullptr ? Result::invalid_value : Result::success;
+}
+
+Result cuModuleGetFunction(Function* function, Module, const char* name) {
+  const Result result = in_context();
+  if (result != Result::success) {
+    return result;
+  }
+  try {
+    for (const emulator::KernelLibrary& library : kernel_libraries()) {
+      if (void* entry = dlsym(library.handle, name)) {
+        *function = new FunctionData{{name, reinterpret_cast<emulator::Entry>(entry), &library}};
+        return Result::success;
+      }
+    }
+  } catch (const Fault& fault) {
+    Executor::instance().set_fault(fault.what());
+    return Result::launch_failed;
+  }
+  return Result::not_found;
+}
+
+Result cuLaunchKernel(Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                      unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
+                      StreamHandle stream, void** parameters, void** extra) {
+  const Result result = in_context();
+  if (result != Result::success) {
+    return result;
+  }
+  // Of the two ways to give parameters this has the one that says how long they are.
+  if (parameters != nullptr || extra == nullptr || extra[0] != launch_buffer_pointer ||
+      extra[2] != launch_buffer_size || extra[4] != nullptr || shared_bytes != 0 ||
+      stream == nullptr) {
+    return Result::invalid_value;
+  }
+  auto launch = std::make_shared<emulator::Launch>();
+  launch->kernel = &function->kernel;
+  launch->grid = {grid_x, grid_y, grid_z};
+  launch->block = {block_x, block_y, block_z};
+  const auto* structure = static_cast<const std::byte*>(extra[1]);
+  launch->structure.assign(structure, structure + *static_cast<std::size_t*>(extra[3]));
+  Memory::instance().open_addresses(launch->structure.data(), launch->structure.size());
+  launch->stream = name_of(*stream->stream);
+  const std::uint64_t number = ++launches;
+  Executor::instance().push(*stream->stream, {.work = [launch, number] {
+    emulator::run_launch(*launch, Executor::instance().seed() * 1000003 + number);
+  }});
+  return Result::success;
+}
+
+Result cuLaunchHostFunc(StreamHandle stream, HostFunction function, void* data) {
+  const Result result = in_context();
+  if (result == Result::success) {
+    Executor::instance().push(*stream->stream, {.work = [=] { function(data); }});
+  }
+  return result;
+}
+
+void emulator_restart() { Executor::instance().restart(); }
+void emulator_set_seed(std::uint64_t seed) { Executor::instance().set_seed(seed); }
+void emulator_set_idle(std::int64_t microseconds) {
+  Executor::instance().set_idle_microseconds(microseconds);
+}
+std::uint64_t emulator_launches() { return launches; }
+
+}  // extern "C"

@@ -1,0 +1,12 @@
+// The check of every load and store of a kernel: whether the address may be used, and whether
+// another thread uses it without an order between the two.
+#pragma once
+
+namespace emulator {
+
+struct Launch;
+
+/// Begins a launch: what earlier ones did is in order before it.
+void begin_race_check(const Launch& launch);
+
+}  // namespace emulator

@@ -1,0 +1,232 @@
+#include "streams.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <thread>
+#include <utility>
+
+#include "fault.hpp"
+
+namespace emulator {
+namespace {
+
+std::uint64_t number_of(const char* variable, std::uint64_t otherwise) {
+  const char* value = std::getenv(variable);
+  return value == nullptr ? otherwise : std::strtoull(value, nullptr, 10);
+}
+
+}  // namespace
+
+Executor& Executor::instance() {
+  static auto* executor = new Executor;
+  return *executor;
+}
+
+Executor::Executor() {
+  set_seed(number_of("TESSERA_EMULATOR_SEED", 2));
+  idle_microseconds_ = static_cast<std::int64_t>(number_of("TESSERA_EMULATOR_IDLE", 2000));
+  std::thread([this] { run(); }).detach();
+}
+
+void Executor::set_seed(std::uint64_t seed) {
+  const std::lock_guard lock(mutex_);
+  seed_ = seed;
+  numbers_.seed(seed);
+}
+
+void Executor::set_idle_microseconds(std::int64_t time) {
+  const std::lock_guard lock(mutex_);
+  idle_microseconds_ = time;
+}
+
+std::shared_ptr<Stream> Executor::make(int device) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(streams_, [](const auto& s) { return s->destroyed && s->tasks.empty(); });
+  auto stream = std::make_shared<Stream>();
+  stream->device = device;
+  stream->number = ++made_;
+  streams_.push_back(stream);
+  return stream;
+}
+
+void Executor::destroy(Stream& stream) {
+  const std::lock_guard lock(mutex_);
+  stream.destroyed = true;
+}
+
+void Executor::push(Stream& stream, Task task) {
+  const std::lock_guard lock(mutex_);
+  stream.tasks.push_back(std::move(task));
+  wanted_.notify_all();
+}
+
+void Executor::record(Stream& stream, const std::shared_ptr<Event>& event) {
+  const std::lock_guard lock(mutex_);
+  stream.tasks.push_back({.reaches = event, .place = ++event->placed});
+  wanted_.notify_all();
+}
+
+void Executor::wait(Stream& stream, const std::shared_ptr<Event>& event) {
+  const std::lock_guard lock(mutex_);
+  stream.tasks.push_back({.awaits = event, .place = event->placed});
+  wanted_.notify_all();
+}
+
+bool Executor::idle(Stream& stream) {
+  const std::lock_guard lock(mutex_);
+  return stream.tasks.empty();
+}
+
+bool Executor::reached(const Event& event) {
+  const std::lock_guard lock(mutex_);
+  return event.reached >= event.placed;
+}
+
+void Executor::synchronize(const std::shared_ptr<Stream>& stream) {
+  await({.stream = stream, .event = {}});
+}
+
+void Executor::synchronize(const std::shared_ptr<Event>& event) {
+  std::uint64_t place = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    place = event->placed;
+  }
+  await({.stream = {}, .event = event, .place = place});
+}
+
+void Executor::await(const Demand& demand) {
+  std::unique_lock lock(mutex_);
+  demands_.push_back(&demand);
+  wanted_.notify_all();
+  changed_.wait(lock, [&] { return demand.met() || fault_.has_value(); });
+  std::erase(demands_, &demand);
+}
+
+std::optional<std::string> Executor::fault() {
+  const std::lock_guard lock(mutex_);
+  return fault_;
+}
+
+void Executor::set_fault(const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  if (!fault_) {
+    fault_ = text;
+  }
+  changed_.notify_all();
+}
+
+void Executor::restart() {
+  const std::lock_guard lock(mutex_);
+  for (const std::shared_ptr<Stream>& stream : streams_) {
+    for (const Task& task : stream->tasks) {
+      if (task.reaches) task.reaches->reached = std::max(task.reaches->reached, task.place);
+    }
+    stream->tasks.clear();
+  }
+  fault_.reset();
+}
+
+/// The stream whose first task must run so that the demand is met; null: none of them can run.
+std::shared_ptr<Stream> Executor::needed(const Demand& demand) {
+  const auto holder = [&](const Event& event, std::uint64_t place) -> std::shared_ptr<Stream> {
+    for (const std::shared_ptr<Stream>& stream : streams_) {
+      if (std::ranges::any_of(stream->tasks, [&](const Task& task) {
+            return task.reaches.get() == &event && task.place >= place;
+          })) {
+        return stream;
+      }
+    }
+    return nullptr;
+  };
+  std::shared_ptr<Stream> stream =
+      demand.stream ? demand.stream : holder(*demand.event, demand.place);
+  // A cycle of waits ends in a stream that was seen before.
+  for (std::size_t steps = 0; stream && steps <= streams_.size(); ++steps) {
+    if (stream->can_run()) {
+      return stream;
+    }
+    if (stream->tasks.empty() || !stream->tasks.front().awaits) {
+      return nullptr;
+    }
+    const Task& waiting = stream->tasks.front();
+    stream = holder(*waiting.awaits, waiting.place);
+  }
+  return nullptr;
+}
+
+std::shared_ptr<Stream> Executor::any_other_than(const std::shared_ptr<Stream>& stream) {
+  std::vector<std::shared_ptr<Stream>> ready;
+  for (const std::shared_ptr<Stream>& other : streams_) {
+    if (other != stream && other->can_run()) ready.push_back(other);
+  }
+  return ready.empty() ? nullptr : ready[numbers_() % ready.size()];
+}
+
+/// The stream whose first task runs next; null: nothing that somebody waits for can run.
+std::shared_ptr<Stream> Executor::choose() {
+  if (demands_.empty()) {
+    return nullptr;
+  }
+  const Demand& demand = *demands_[numbers_() % demands_.size()];
+  const bool others_first = seed_ == 1 || (seed_ > 1 && numbers_() % 2 == 0);
+  const std::shared_ptr<Stream> wanted = needed(demand);
+  const std::shared_ptr<Stream> other = others_first || !wanted ? any_other_than(wanted) : nullptr;
+  return other ? other : wanted;
+}
+
+void Executor::run_first(const std::shared_ptr<Stream>& stream,
+                         std::unique_lock<std::mutex>& lock) {
+  Task task = std::move(stream->tasks.front());
+  // The task stays in the queue, so that the stream is not idle while it runs.
+  stream->tasks.front() = {};
+  if (task.work && !fault_) {
+    lock.unlock();
+    std::optional<std::string> found;
+    try {
+      task.work();
+    } catch (const Fault& fault) {
+      found = fault.what();
+    }
+    task.work = {};
+    lock.lock();
+    if (found && !fault_) {
+      fault_ = found;
+    }
+  }
+  if (task.reaches) {
+    task.reaches->reached = std::max(task.reaches->reached, task.place);
+  }
+  if (!stream->tasks.empty()) {  // restart() may have emptied it
+    stream->tasks.pop_front();
+  }
+  changed_.notify_all();
+}
+
+void Executor::run() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    if (const std::shared_ptr<Stream> stream = choose()) {
+      run_first(stream, lock);
+      continue;
+    }
+    // A number in memory changes without a notice.
+    const bool work =
+        std::ranges::any_of(streams_, [](const auto& s) { return !s->tasks.empty(); });
+    if (!work) {
+      wanted_.wait(lock);
+      continue;
+    }
+    const bool demanded = !demands_.empty();
+    const std::int64_t idle = idle_microseconds_;
+    wanted_.wait_for(lock, std::chrono::microseconds(demanded || idle == 0 ? 200 : idle));
+    if (demands_.empty() && idle != 0) {
+      if (const std::shared_ptr<Stream> stream = any_other_than(nullptr)) {
+        run_first(stream, lock);
+      }
+    }
+  }
+}
+
+}  // namespace emulator

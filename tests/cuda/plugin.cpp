@@ -1,0 +1,325 @@
+// The plugin on the emulator: its driver, and that each kernel computes what the CPU does.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <map>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "catch.hpp"
+#include "control.hpp"
+
+import tessera.base;
+import tessera.device;
+import tessera.plugin;
+import tessera.mesh;
+import tessera.placement;
+import tessera.tensor;
+import tessera.ops;
+import tessera.conformance;
+
+#include "conformance.hpp"
+
+using namespace tessera;
+using namespace tessera::testing;
+
+namespace {
+
+Device cuda(int index = 0) {
+  static const bool loaded = [] {
+    setenv("TESSERA_EMULATOR_KERNELS", CUDA_KERNELS, 1);
+    plugin::host().load(CUDA_PLUGIN);
+    return true;
+  }();
+  (void)loaded;
+  return find_device("cuda:" + std::to_string(index));
+}
+
+/// Runs a check in a child process, in which no device is open yet. Its error; empty: none.
+std::string in_child(const std::function<void()>& check) {
+  int ends[2] = {};
+  REQUIRE(pipe(ends) == 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    std::string text;
+    try {
+      check();
+    } catch (const std::exception& error) {
+      text = error.what();
+    }
+    const auto written = write(ends[1], text.data(), text.size());
+    _exit(written == static_cast<ssize_t>(text.size()) ? 0 : 1);
+  }
+  close(ends[1]);
+  std::string text;
+  char part[256];
+  for (ssize_t n = 0; (n = read(ends[0], part, sizeof(part))) > 0;) {
+    text.append(part, static_cast<std::size_t>(n));
+  }
+  close(ends[0]);
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  REQUIRE(status == 0);
+  return text;
+}
+
+Tensor counted(std::int64_t count) {
+  const Tensor x = empty({count});
+  for (std::int64_t i = 0; i < count; ++i) x.data<float>()[i] = static_cast<float>(i);
+  return x;
+}
+
+void check(const DeviceAccount& count) {
+  std::string text;
+  for (std::size_t i = 0; i < count.findings.size() && i < 12; ++i) {
+    text += "\n  " + count.findings[i];
+  }
+  INFO(count.findings.size() << " findings:" << text);
+  CHECK(count.findings.empty());
+}
+
+/// Samples of the operators that have a kernel.
+const std::vector<CallSample>& samples() {
+  static const std::vector<CallSample> all = [] {
+    std::vector<CallSample> kept = call_samples(4);
+    std::erase_if(kept, [](const CallSample& s) {
+      return kernel_of(*s.op, cuda().type) == nullptr || s.op->name.starts_with("wrong_");
+    });
+    return kept;
+  }();
+  return all;
+}
+
+/// Another order of streams, blocks and threads for each call.
+void next_order() {
+  static std::uint64_t seed = 0;
+  emulator_set_seed(seed++ % 16);
+}
+
+}  // namespace
+
+// These come first: no device is open yet.
+
+TEST_CASE("GPUs are counted without the driver, so that each rank can open its own") {
+  CHECK(device_count(cuda().type) == 2);
+  CHECK(in_child([] {
+          const Tensor x = ops::to_device(counted(4), cuda(1));
+          require(to_doubles(ops::mul_scalar(x, 2))[3] == 6, "the result is wrong");
+        }).empty());
+}
+
+TEST_CASE("a driver that is too old or missing, and a device that does not exist, are refused") {
+  const auto opened = [] { driver_of(cuda()); };
+  CHECK_THAT(in_child([&] {
+               setenv("TESSERA_EMULATOR_DRIVER", "12020", 1);
+               opened();
+             }),
+             Catch::Contains("the driver is too old (expected CUDA 12.8 or later, got 12.2)"));
+  CHECK_THAT(in_child([&] {
+               setenv("TESSERA_EMULATOR_DEVICES", "0", 1);
+               opened();
+             }),
+             Catch::Contains("there is no GPU"));
+  CHECK_THAT(in_child([] { cuda(2); }), Catch::Contains("there is no such device (there are 2"));
+}
+
+TEST_CASE("a GPU that was used before a fork is refused after it") {
+  REQUIRE(to_doubles(ops::to_device(counted(2), cuda()))[1] == 1);
+  CHECK_THAT(in_child([] { ops::to_device(counted(2), cuda()); }),
+             Catch::Contains("initialised before this process was forked"));
+}
+
+TEST_CASE("streams of a GPU are ordered by events only") {
+  for (const std::uint64_t seed : {0U, 1U, 2U, 3U, 4U, 5U}) {
+    emulator_set_seed(seed);
+    const Stream side = Stream::make(cuda());
+    Tensor x = ops::to_device(counted(100), cuda());
+    Tensor y;
+    side.wait(record_event(current_stream(cuda())));
+    {
+      const StreamScope scope(side);
+      y = ops::mul_scalar(x, 3);
+    }
+    current_stream(cuda()).wait(record_event(side));
+    CHECK(to_doubles(ops::add(x, y))[99] == 4 * 99);
+  }
+}
+
+TEST_CASE("functions of the host run in a stream's order, and may wait for those of another") {
+  for (const std::uint64_t seed : {0U, 1U, 2U, 3U}) {
+    emulator_set_seed(seed);
+    const Stream first = Stream::make(cuda());
+    const Stream second = Stream::make(cuda());
+    std::atomic<bool> reached = false;
+    std::vector<int> order;
+    first.launch([&] {
+      order.push_back(1);
+      while (!reached) std::this_thread::yield();
+    });
+    first.launch([&] { order.push_back(2); });
+    second.launch([&] { reached = true; });
+    const Event done = record_event(first);
+    done.synchronize();
+    CHECK(order == std::vector<int>{1, 2});
+    second.synchronize();
+  }
+}
+
+TEST_CASE("an error of a function of the host is raised by the next wait") {
+  const Stream stream = Stream::make(cuda());
+  stream.launch([] { fail("no luck"); });
+  CHECK_THROWS_WITH(stream.synchronize(), Catch::Contains("no luck"));
+  stream.synchronize();
+  stream.launch([] { fail("again"); });
+  const Event event = record_event(stream);
+  CHECK_THROWS_WITH(event.synchronize(), Catch::Contains("again"));
+}
+
+TEST_CASE("what is copied to a GPU has been read when the copy returns") {
+  emulator_set_seed(0);
+  DeviceDriver& driver = driver_of(cuda());
+  auto* pinned = static_cast<float*>(driver.allocate_pinned(sizeof(float)));
+  void* there = driver.allocate(sizeof(float));
+  float back = 0;
+  *pinned = 1;
+  driver.copy(nullptr, there, pinned, sizeof(float), CopyKind::to_device);
+  *pinned = 2;
+  driver.copy(nullptr, &back, there, sizeof(float), CopyKind::to_host);
+  driver.synchronize(nullptr);
+  CHECK(back == 1);
+  driver.free(there, sizeof(float));
+  driver.free_pinned(pinned, sizeof(float));
+}
+
+TEST_CASE("memory is filled with elements of each width") {
+  for (const DType type : {DType::u8, DType::bf16, DType::f32, DType::f64, DType::i64}) {
+    CHECK(to_doubles(full({1025}, 3, type, cuda())) == std::vector<double>(1025, 3));
+  }
+}
+
+TEST_CASE("each function of elements has its kernel") {
+  std::size_t with_kernel = 0;
+  std::string missing;
+  for (const Op* op : all_ops()) {
+    const bool of_elements = op->element != nullptr && op->cpu != nullptr;
+    const bool has = kernel_of(*op, cuda().type) != nullptr;
+    with_kernel += of_elements && has ? 1 : 0;
+    missing += of_elements && !has ? " " + op->name : "";
+  }
+  INFO("without:" << missing);
+  CHECK(with_kernel > 150);
+}
+
+TEST_CASE("kernels of a GPU compute what the CPU does, in any order") {
+  DeviceAccount count;
+  for (const CallSample& sample : samples()) {
+    next_order();
+    const HostFallback gradients;  // may call operators that have no kernel yet
+    compare_on_device(sample, "", copies_of(sample.inputs), 1, cuda(), count);
+    std::vector<Tensor> gaps;
+    for (const Tensor& x : sample.inputs) gaps.push_back(x ? spaced(x) : x);
+    compare_on_device(sample, "(spaced)", gaps, 1, cuda(), count);
+  }
+  check(count);
+  CHECK(count.operators.size() > 150);
+}
+
+TEST_CASE("kernels of a GPU compute what the CPU does in each floating type") {
+  DeviceAccount count;
+  std::map<const Op*, std::vector<CallSample>> by_op;
+  for (const CallSample& sample : samples()) by_op[sample.op].push_back(sample);
+  for (const auto& [op, of_op] : by_op) {
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+      const std::vector<CallSample> in = in_type(of_op, dtype);
+      for (std::size_t i = 0; i < in.size() && i < 2; ++i) {
+        next_order();
+        const HostFallback gradients;
+        compare_on_device(in[i], "in " + std::string(name_of(dtype)), copies_of(in[i].inputs), 1,
+                          cuda(), count);
+      }
+    }
+  }
+  check(count);
+  CHECK(count.operators.size() > 100);
+}
+
+TEST_CASE("an index that is out of range is an error in the CPU's words, where the host waits") {
+  emulator_set_seed(2);
+  const Tensor table = ops::to_device(full({5, 3}, 1), cuda());
+  const std::vector<std::int64_t> values = {4, 7, -1};
+  const Tensor wrong = from_values(std::span<const std::int64_t>(values), {3});
+  const Tensor indices = ops::to_device(wrong, cuda());
+  const Tensor rows = ops::embedding(table, indices);
+  CHECK_THROWS_WITH(to_doubles(rows),
+                    Catch::Contains("embedding: index 7 is out of range (expected 0 to 4)"));
+  CHECK(to_doubles(table) == std::vector<double>(15, 1));  // it is raised once
+  const Tensor loss = ops::cross_entropy(ops::to_device(full({3, 5}, 1), cuda()), indices);
+  CHECK_THROWS_WITH(loss.item(), Catch::Contains("target 7 of row 1 is out of range"));
+}
+
+TEST_CASE("a step of AdamW has the CPU's numbers for many parameters of odd lengths") {
+  const auto step = [](Device device) {
+    std::vector<Tensor> lists[4];
+    for (std::int64_t i = 0; i < 40; ++i) {
+      const Tensor p = counted(1 + 37 * i);
+      lists[0].push_back(copied_to(p, device));
+      lists[1].push_back(copied_to(ops::sin(p), device));
+      lists[2].push_back(copied_to(ops::mul_scalar(p, 0.01), device));
+      lists[3].push_back(copied_to(ops::mul_scalar(p, 0.02), device));
+    }
+    const std::vector<Tensor> none(40);
+    ops::adamw_(lists[0], lists[1], lists[2], lists[3], none,
+                {.lr = 0.1,
+                 .beta1 = 0.9,
+                 .beta2 = 0.99,
+                 .eps = 1e-8,
+                 .weight_decay = 0.1,
+                 .grad_scale = 0.5,
+                 .step = 3});
+    std::vector<double> all;
+    for (const auto& list : lists) {
+      for (const Tensor& x : list) {
+        for (const double value : to_doubles(x)) all.push_back(value);
+      }
+    }
+    return all;
+  };
+  emulator_set_seed(3);
+  const std::vector<double> wanted = step(cpu);
+  const std::vector<double> found = step(cuda());
+  REQUIRE(wanted.size() == found.size());
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    REQUIRE(std::abs(found[i] - wanted[i]) <= 2e-6 * (1 + std::abs(wanted[i])));
+  }
+}
+
+TEST_CASE("casts of a GPU have the CPU's bits between all types") {
+  const NoGrad constant;
+  std::vector<float> values = {0,     -0.0F, 1,   -1,  0.5F,  2.5F,   -3.5F,
+                               1e-3F, 255,   256, 300, 1e10F, -1e10F, 1e-40F,
+                               65504, 65520, 448, 465, 57344, 61440};
+  values.push_back(std::numeric_limits<float>::infinity());
+  values.push_back(std::numeric_limits<float>::quiet_NaN());
+  const Tensor x =
+      from_values(std::span<const float>(values), {static_cast<std::int64_t>(values.size())});
+  for (int from = 0; from < dtype_count; ++from) {
+    const Tensor a = ops::cast(x, static_cast<DType>(from));
+    const Tensor there = ops::to_device(a, cuda());
+    for (int to = 0; to < dtype_count; ++to) {
+      const auto type = static_cast<DType>(to);
+      const Tensor wanted = ops::cast(a, type);
+      const Tensor found = ops::to_device(ops::cast(there, type), cpu);
+      INFO(name_of(a.dtype()) << " to " << name_of(type));
+      CHECK(std::memcmp(wanted.raw_data(), found.raw_data(),
+                        static_cast<std::size_t>(wanted.numel()) * size_of(type)) == 0);
+    }
+  }
+}
