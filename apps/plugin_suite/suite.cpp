@@ -36,6 +36,9 @@ std::vector<SuiteCheck> suite_of(const SuiteSubject& subject) {
   if (subject.kind == "format") {
     return format_suite(subject.name);
   }
+  if (subject.kind == "tokenizer") {
+    return tokenizer_suite(subject.name);
+  }
   return subject.kind == "operator" ? operator_suite(subject.name) : std::vector<SuiteCheck>{};
 }
 

@@ -5,6 +5,7 @@ export import tessera.base;        // errors, small containers, data types, log,
 export import tessera.options;     // typed reads of a plugin object's options
 export import tessera.plugin;      // finding, checking and loading shared libraries
 export import tessera.tokenize;    // from texts to token ids and back
+export import tessera.data;        // documents, what of them is trained, and the rows of steps
 export import tessera.mesh;        // DeviceMesh
 export import tessera.placement;   // Shard, Replicate, Partial; layouts; the redistribution planner
 export import tessera.device;      // devices, their streams and events, allocators

@@ -21,6 +21,7 @@ import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
 import tessera.app.config;
+import tessera.app.data;
 import tessera.app.model;
 import tessera.app.run;
 
@@ -73,7 +74,7 @@ Counts counts_in(const Phases& phases, const std::string& module, bool backward)
 struct Planned {
   explicit Planned(const Config& config)
       : mesh(make_mesh(config)),
-        model(make_model(model_shape(config, 256), config.model.dropout)),
+        model(make_model(model_shape(config, open_run_tokenizer(config)), config.model.dropout)),
         plan(*model, mesh, style_entries(config), shipped_styles()) {}
 
   DeviceMesh mesh;

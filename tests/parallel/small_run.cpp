@@ -36,7 +36,7 @@ Run small_run(const std::string& name, std::vector<std::string> overrides,
   }
   Run run;
   run.config = load_config(std::string(TESSERA_SOURCE_FOLDER "/configs/") + name, overrides);
-  run.shape = model_shape(run.config, 256);
+  run.shape = model_shape(run.config, open_run_tokenizer(run.config));
   run.data = std::make_shared<const Dataset>(run.config, run.shape.vocab);
   return run;
 }

@@ -48,7 +48,10 @@ class Letters final : public Tokenizer {
   std::string decode(std::span<const TokenId> ids, bool /*skip_special*/) const override {
     std::string text;
     for (const TokenId one : ids) {
-      text += token(one).value();
+      if (!token(one)) {
+        fail_input("tokenizer 'letters': there is no token " + std::to_string(one));
+      }
+      text += *token(one);
     }
     return text;
   }

@@ -16,6 +16,7 @@ import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
 import tessera.app.config;
+import tessera.app.data;
 import tessera.app.model;
 import tessera.app.run;
 
@@ -322,16 +323,17 @@ TEST_CASE("every config of configs/ is right") {
 }
 
 TEST_CASE("a model's sizes follow from the config") {
-  const ModelShape shape = model_shape(
-      parse(minimal, {"model.dim=128", "model.layers=2", "model.heads=4", "model.kv_heads=2"}),
-      256);
+  const Config config =
+      parse(minimal, {"model.dim=128", "model.layers=2", "model.heads=4", "model.kv_heads=2"});
+  const auto bytes = open_run_tokenizer(config);
+  const ModelShape shape = model_shape(config, bytes);
   CHECK(shape.vocab == 256);
   CHECK(std::get<std::int64_t>(shape.values.at("head_dim")) == 32);
   CHECK(std::get<std::int64_t>(shape.values.at("ffn_dim")) == 384);
   // Two embeddings, the last norm; a layer: q and o, k and v, three of the feed-forward, two norms.
   CHECK(shape.parameters() ==
         2 * 256 * 128 + 128 + 2 * (2 * 128 * 128 + 2 * 128 * 64 + 3 * 128 * 384 + 2 * 128));
-  CHECK(std::get<std::int64_t>(model_shape(parse(minimal), 256).values.at("kv_heads")) == 8);
+  CHECK(std::get<std::int64_t>(model_shape(parse(minimal), bytes).values.at("kv_heads")) == 8);
 }
 
 TEST_CASE("the learning rate warms up and then follows its schedule") {

@@ -187,9 +187,9 @@ TEST_CASE("a word that is not among a key's words is refused") {
     }
     CHECK(refused(key, "\"\""));
   }
-  // data.tokenizer and order, two of train's clipping, train.precision,
+  // data.train_on, too_long and order, two of train's clipping, train.precision,
   // optimizer.decay, schedule and its unit, two of checkpoint
-  CHECK(checked == 11);
+  CHECK(checked == 12);
 }
 
 TEST_CASE("entries of lists, required texts and texts with zero bytes are refused when empty") {

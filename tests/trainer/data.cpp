@@ -15,10 +15,12 @@
 #include "support.hpp"
 
 import tessera.base;
+import tessera.data;
 import tessera.app.config;
 import tessera.app.data;
 
 using namespace tessera::app;
+using tessera::data::Tokens;
 using trainer_test::Folder;
 using trainer_test::has;
 using trainer_test::Ids;
@@ -71,18 +73,6 @@ std::string counting_config(const Folder& folder, int tokens, const std::string&
 }
 
 }  // namespace
-
-TEST_CASE("the bytes tokenizer gives every byte back") {
-  const auto tokenizer = make_tokenizer("bytes");
-  std::string text(256, '\0');
-  std::iota(text.begin(), text.end(), '\0');
-  const Ids ids = tokenizer->encode(text);
-  CHECK(tokenizer->vocab() == 256);
-  CHECK(ids[255] == 255);
-  CHECK(tokenizer->decode(ids) == text);
-  has(input_error([&] { tokenizer->decode(Ids{256}); }), "no token 256");
-  has(input_error([] { make_tokenizer("gpt2"); }), "tokenizer 'gpt2' is unknown");
-}
 
 TEST_CASE("text is found in files, folders and patterns, in order and once") {
   const Folder folder;
@@ -175,7 +165,7 @@ TEST_CASE("text that is missing, empty or no text is refused, all at once") {
   const auto error_of = [](std::vector<std::string> names) {
     return input_error([&] { find_text_files(names); });
   };
-  has(error_of({"/nowhere.txt"}), "data.text: /nowhere.txt: no such file or folder");
+  has(error_of({"/nowhere.txt"}), "/nowhere.txt: no such file or folder");
   has(error_of({"/nowhere*.txt"}), "the pattern matches no file");
   has(error_of({empty}), "empty.txt: is empty");
   has(error_of({(folder.path() / "hollow").string()}), "the folder holds no text");

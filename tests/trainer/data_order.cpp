@@ -14,10 +14,12 @@
 #include "support.hpp"
 
 import tessera.base;
+import tessera.data;
 import tessera.app.config;
 import tessera.app.data;
 
 using namespace tessera::app;
+using tessera::data::Permutation;
 using trainer_test::Folder;
 
 namespace {

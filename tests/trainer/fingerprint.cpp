@@ -38,7 +38,7 @@ class Texts : public Folder {
 
   Fingerprint fingerprint(const Words& overrides) const {
     const Config c = config(overrides);
-    return fingerprint_of(c, model_shape(c, 256), Dataset(c, 256));
+    return fingerprint_of(c, model_shape(c, open_run_tokenizer(c)), Dataset(c, 256));
   }
 
   /// The error of continuing a run of `stored` with `own`.
@@ -76,7 +76,12 @@ const std::map<std::string, std::pair<Words, Words>>& changes() {
       {"model.norm_eps", {{"model.norm_eps=1e-6"}, {"model.norm_eps"}}},
       {"model.tie_embeddings", {{"model.tie_embeddings=true"}, {"model.tie_embeddings"}}},
       {"model.dropout", {{"model.dropout=0.1"}, {"model.dropout"}}},
-      {"data.tokenizer", {{}, {}}},  // there is one
+      {"data.tokenizer", {{}, {}}},          // of files: run_data.cpp
+      {"data.tokenizer_options", {{}, {}}},  // bytes have none
+      {"data.chat_template", {{}, {}}},      // a file
+      {"data.template_options", {{"data.template_options.a=1"}, {"data.template_options"}}},
+      {"data.train_on", {{"data.train_on=all"}, {"data.train_on"}}},
+      {"data.too_long", {{"data.too_long=cut"}, {"data.too_long"}}},
       {"data.seq_len", {{"data.seq_len=17"}, {"data.seq_len"}}},
       {"data.order", {{"data.order=sequential"}, {"data.order"}}},
       {"data.validation", {{"data.validation=0.1"}, {"data.validation"}}},
@@ -117,6 +122,9 @@ const std::map<std::string, Words>& harmless() {
       {"model.family", {}},
       {"data.text", {"data.text=[start.txt, end.txt]"}},  // the same bytes from two files
       {"data.tokens", {}},
+      {"data.jsonl", {}},
+      {"data.sources", {}},
+      {"data.validation_files", {}},
       {"data.validation_windows", {"data.validation_windows=8"}},
       {"data.validate_every", {"data.validate_every=7"}},
       {"train.steps", {"train.steps=1000"}},

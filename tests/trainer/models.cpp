@@ -95,8 +95,7 @@ TEST_CASE("a checkpoint of a family from a plugin needs the plugin, and says so"
   }
   has(trainer_test::read_file(out + "/exported/config.json"), "\"model_type\": \"Chain\"");
   has(run_program("keys" + named, no_others).out,
-      "| `model.layers` | integer, at least 1 and at most "
-      "10000 | `4` | Number of blocks. |");
+      "- `model.layers` (integer, at least 1 and at most 10000; default `4`): Number of blocks.");
 }
 
 TEST_CASE("info lists the keys of a family") {

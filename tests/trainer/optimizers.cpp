@@ -16,6 +16,7 @@ import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
 import tessera.app.config;
+import tessera.app.data;
 import tessera.app.model;
 import tessera.app.run;
 
@@ -38,7 +39,7 @@ Config example() {
 
 TEST_CASE("the page's groups of parameters have the settings that it says") {
   const Config config = example();
-  const auto model = make_model(model_shape(config, 256), 0);
+  const auto model = make_model(model_shape(config, open_run_tokenizer(config)), 0);
   std::vector<nn::ParameterPointer> parameters;
   for (const nn::ParameterPointer& p : nn::all_parameters(*model)) {
     p->value = full(p->value.shape(), 1, DType::f64);

@@ -256,6 +256,22 @@ TEST_CASE("check finds what is wrong with a format of checkpoints") {
   contains(wrong.out, "failed: a cut file is an error: tensors.bin, cut to half, is read without");
 }
 
+TEST_CASE("check finds what is wrong with a tokenizer") {
+  const std::string at = TESSERA_TOKENIZERS "/";
+  const Result good = plugin("check " + at + "Pieces.so");
+  INFO(good.out << good.error);
+  CHECK(good.code == 0);
+  contains(good.out, "tokenizer Pieces: 6 of 6 checks passed");
+  const Result wrong =
+      plugin("check " + at + "Narrow.so " + at + "Slipped.so " + at + "Lenient.so");
+  INFO(wrong.out);
+  CHECK(wrong.code == 2);
+  contains(wrong.out, "failed: tokens have their ids: token() has something for an id outside");
+  contains(wrong.out, "failed: offsets are in order and within the text: offsets [1, 2) after 0");
+  contains(wrong.out,
+           "failed: an id without a token is an error: the id -1, which no token has, is decoded");
+}
+
 TEST_CASE("check compares each kernel of a device with the CPU's, within what it declares") {
   const Result nearly = plugin("check " TESSERA_NEARLY);
   INFO(nearly.out);

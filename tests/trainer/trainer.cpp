@@ -53,7 +53,7 @@ std::string write_text(const Folder& folder) {
 Run make_run(const std::string& text) {
   Run run;
   run.config = parse_config(text, "run.toml");
-  run.shape = model_shape(run.config, 256);
+  run.shape = model_shape(run.config, open_run_tokenizer(run.config));
   run.data = std::make_shared<const Dataset>(run.config, run.shape.vocab);
   return run;
 }

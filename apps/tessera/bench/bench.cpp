@@ -214,7 +214,7 @@ axis = "shard"
 on = ["model.layers.*", "."]
 )",
                               "bench", overrides);
-    run.shape = model_shape(run.config, 256);
+    run.shape = model_shape(run.config, open_run_tokenizer(run.config));
     run.data = std::make_shared<Dataset>(run.config, run.shape.vocab);
     return run;
   };
@@ -288,7 +288,8 @@ int run_bench(const BenchArguments& arguments) {
       {"gemm", &bench_gemm},
       {"kernels", &bench_kernels},
       {"dispatch", &bench_dispatch},
-      {"checkpoint", &bench_checkpoint}};
+      {"checkpoint", &bench_checkpoint},
+      {"tokenizer", &bench_tokenizer}};
   Json everything = Json::array();
   for (const auto& [name, run] : all) {
     if (!arguments.what.empty() && arguments.what != name) {

@@ -21,4 +21,10 @@ nlohmann::ordered_json bench_kernels(const BenchArguments& arguments);
 /// peak_memory_mib, shares of what they may be}. It needs no disk for values.
 nlohmann::ordered_json bench_checkpoint(const BenchArguments& arguments);
 
+/// Encoding and decoding of a text, at one thread and at all: {name, threads, mb_per_second,
+/// ceiling_mb_per_second, share_of_ceiling}. The ceiling of a tokenizer with words is one pass
+/// that finds the text's words and looks each up in a table; of bytes and of decoding, one that
+/// copies the text as ids; at as many threads.
+nlohmann::ordered_json bench_tokenizer(const BenchArguments& arguments);
+
 }  // namespace tessera::app

@@ -6,10 +6,12 @@ export namespace tessera::app {
 
 /// `tessera bench`.
 struct BenchArguments {
-  std::string what;  // gemm, kernels, dispatch, collectives, step or checkpoint; empty: all
+  std::string what;  // gemm, kernels, dispatch, collectives, step, checkpoint or tokenizer;
+                     // empty: all
   bool json = false;
   int elements = 1 << 24;  // of a kernel's operand: 64 MiB, more than caches hold
   std::string only;        // kernels with this in their name
+  std::string tokenizer;   // a folder or file; empty: "bytes"
 };
 int run_bench(const BenchArguments& arguments);
 

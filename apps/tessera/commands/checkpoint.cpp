@@ -27,6 +27,7 @@ import tessera.checkpoint;
 import tessera.hub;
 import tessera.app.base;
 import tessera.app.config;
+import tessera.app.data;
 import tessera.app.model;
 import tessera.app.adapters;
 
@@ -49,14 +50,15 @@ std::string start_folder(const CheckpointReader& reader) {
   return meta.value(nlohmann::json::json_pointer("/config/model/from"), std::string());
 }
 
-/// Copies what transformers needs besides from the folder that the run started from, if it is still
-/// there. Returns what to say of it.
+/// Copies the tokenizer's files, as transformers needs them, from the tokenizer's folder or from
+/// the one that the run started from, if it is still there. Returns what to say of it.
 std::string carry_tokenizer(const CheckpointReader& reader, const fs::path& to) {
-  const std::string from = start_folder(reader);
+  const std::string own = stored_tokenizer_folder(reader.meta());
+  const std::string from = own.empty() ? start_folder(reader) : own;
   std::string said;
-  for (const char* name :
-       {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-        "tokenizer.model", "vocab.json", "vocab.txt", "merges.txt", "chat_template.jinja"}) {
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+                           "added_tokens.json", "tokenizer.model", "tekken.json", "vocab.json",
+                           "vocab.txt", "merges.txt", "chat_template.jinja"}) {
     std::error_code error;
     if (!from.empty() && fs::is_regular_file(fs::path(from) / name, error)) {
       fs::copy_file(fs::path(from) / name, to / name);

@@ -43,6 +43,7 @@ class CommandLine {
     app_.set_help_flag("--help,-h", "Print this help and exit");
     add_train();
     add_generate();
+    add_data();
     add_checkpoint();
     add_bench();
     add_layout();
@@ -189,6 +190,26 @@ class CommandLine {
         ->check(CLI::NonNegativeNumber)
         ->capture_default_str();
     command->add_option("--seed", o.seed, "The seed of the sampling")->capture_default_str();
+    command->add_option("--tokenizer", o.tokenizer,
+                        "A folder or file with the tokenizer; default: the one that the model was "
+                        "trained with");
+  }
+
+  void add_data() {
+    CLI::App* command = app_.add_subcommand("data", "Look at the data of a run");
+    command->require_subcommand(1);
+    CLI::App* show = command->add_subcommand(
+        "show", "Print rows of the training as tokens with their ids, and what of them is trained");
+    add_run(*show);
+    show->add_option("--rows", show_data_.rows, "How many rows, from the first one on")
+        ->check(CLI::Range(1, 10000))
+        ->capture_default_str();
+    show->add_option("--html", show_data_.html, "Write an HTML page to this file instead");
+    show->callback([this] { chosen = [this] { return run_data_show(train_, show_data_); }; });
+    CLI::App* check = command->add_subcommand(
+        "check", "Read all data as a run does, and print what is in them or every fault");
+    add_run(*check);
+    check->callback([this] { chosen = [this] { return run_data_check(train_); }; });
   }
 
   void add_ops() {
@@ -219,16 +240,19 @@ class CommandLine {
         "Measure this machine and this program, as ratios to a ceiling measured in the same run",
         [this] { return run_bench(bench_); });
     command
-        ->add_option("WHAT", bench_.what,
-                     "gemm, kernels, dispatch, collectives, step or checkpoint; default: all")
-        ->check(
-            CLI::IsMember({"gemm", "kernels", "dispatch", "collectives", "step", "checkpoint"}));
+        ->add_option(
+            "WHAT", bench_.what,
+            "gemm, kernels, dispatch, collectives, step, checkpoint or tokenizer; default: all")
+        ->check(CLI::IsMember(
+            {"gemm", "kernels", "dispatch", "collectives", "step", "checkpoint", "tokenizer"}));
     command
         ->add_option("--elements", bench_.elements,
                      "Elements of each operand of bench kernels; sorts and sampling use a quarter")
         ->check(CLI::Range(1 << 14, 1 << 28))
         ->capture_default_str();
     command->add_option("--only", bench_.only, "bench kernels: only those with this in their name");
+    command->add_option("--tokenizer", bench_.tokenizer,
+                        "bench tokenizer: a folder or file of one; default: bytes");
     command->add_flag("--json", bench_.json, "Print a JSON array of objects");
   }
 
@@ -323,6 +347,7 @@ class CommandLine {
   CLI::App app_{"Tessera trains models that are distributed over a mesh of ranks.", "tessera"};
   TrainArguments train_;
   GenerateArguments generate_;
+  DataShowArguments show_data_;
   OpsArguments ops_;
   BenchArguments bench_;
   LayoutArguments layout_;

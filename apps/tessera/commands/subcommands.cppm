@@ -36,6 +36,16 @@ struct GenerateArguments {
 };
 int run_generate(const GenerateArguments& arguments);
 
+struct DataShowArguments {
+  int rows = 3;      // of the training, in its order
+  std::string html;  // a file to write; empty: text on stdout
+};
+/// `tessera data show`: rows as tokens with ids; those whose loss counts are in {braces}, and green
+/// in a terminal. Errors (input): those of a run's data.
+int run_data_show(const TrainArguments& arguments, const DataShowArguments& shown);
+/// `tessera data check`: reads all data, and prints counts. Errors (input): the same.
+int run_data_check(const TrainArguments& arguments);
+
 int run_checkpoint_info(const std::string& path, bool json);
 /// Compares all bytes of a checkpoint, or of every checkpoint in a folder of them, with their
 /// hashes. Error (input) that lists all damage.
@@ -48,7 +58,7 @@ struct ExportArguments {
   std::uint64_t max_file_bytes = 5'000'000'000;  // 0: one file
   bool adapter = false;                          // only the low-rank updates, in PEFT's format
 };
-/// Writes config.json, generation_config.json, the weights and the tokenizer files of model.from as
+/// Writes config.json, generation_config.json, the weights and the files of the tokenizer as
 /// transformers reads them: all of them or none. Low-rank updates are merged with the weights; or,
 /// with `adapter`, they alone are written as PEFT reads them.
 int run_checkpoint_export(const ExportArguments& arguments);

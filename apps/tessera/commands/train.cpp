@@ -28,27 +28,10 @@ import tessera.app.model;
 import tessera.app.generation;
 import tessera.app.trace;
 import tessera.app.run;
-import :named_plugins;
+import :run_data;
 
 namespace tessera::app {
 namespace {
-
-void configure_plugins(const Config& config, const TrainArguments& arguments) {
-  std::vector<std::string> paths = arguments.plugins;
-  paths.insert(paths.end(), config.plugins.paths.begin(), config.plugins.paths.end());
-  try {
-    use_plugins(std::move(paths));
-  } catch (const Error& error) {
-    const bool from_config =
-        std::ranges::any_of(config.plugins.paths, [&](const std::string& path) {
-          return error.fields().thing.find(path) != std::string::npos;
-        });
-    if (!from_config) {
-      throw;
-    }
-    at_key(config, "plugins.paths", [&] { throw Error(error); });
-  }
-}
 
 /// `named`: plugins of the command line.
 void print_ending(const Run& run, const std::vector<std::string>& named) {
@@ -57,13 +40,14 @@ void print_ending(const Run& run, const std::vector<std::string>& named) {
     return;
   }
   const std::string checkpoint = checkpoint_folder(config.checkpoint.folder, config.train.steps);
-  if (config.log.sample > 0 && config.data.tokens.empty()) {
+  const auto& tokenizer = run.data->tokenizer();
+  if (config.log.sample > 0 && tokenizer) {
     const GenerationOptions options{
         .tokens = config.log.sample, .temperature = 0.7, .top_k = 20, .seed = 1};
     try_side_work(SideWork::output, "log.sample", [&] {
       const std::string text = generate_text(checkpoint, config.log.sample_prompt, options);
-      fmt::print("\nA sample of {} bytes:\n\n{}{}\n", config.log.sample, config.log.sample_prompt,
-                 text);
+      fmt::print("\nA sample of {} {}:\n\n{}{}\n", config.log.sample,
+                 tokenizer->kind == "bytes" ? "bytes" : "tokens", config.log.sample_prompt, text);
     });
   }
   fmt::print("\ncheckpoint  {}\n", checkpoint);
@@ -79,7 +63,7 @@ void print_ending(const Run& run, const std::vector<std::string>& named) {
       }
     }
   }
-  if (config.data.tokens.empty()) {
+  if (tokenizer) {
     fmt::print("try next    tessera generate {} --prompt \"The \"\n", what);
   }
   fmt::print("            tessera checkpoint export {} --to FOLDER\n", what);
@@ -111,21 +95,15 @@ CheckedPlan planned(const Run& run) {
 Prepared prepared(const TrainArguments& arguments, bool locked) {
   Prepared all;
   Run& run = all.run;
-  run.config = load_config(arguments.config, arguments.overrides,
-                           [&](const Config& config) { configure_plugins(config, arguments); });
+  run.config = load_run_config(arguments);
   check_outputs(run.config);
   all.first = collective::is_first_process();
   if (all.first && locked) {
     all.lock = std::make_unique<RunLock>(run.config);
   }
-  const std::int64_t vocab = tokenizer_vocab(run.config.data);
-  run.shape = at_key(run.config, run.config.model.from.empty() ? "model" : "model.from",
-                     [&] { return model_shape(run.config, vocab); });
-  at_key(run.config, source_key(run.config.data), [&] {
-    const auto data = std::make_shared<Dataset>(run.config, run.shape.vocab);
-    data->check_all();
-    run.data = data;
-  });
+  RunData data = open_run_data(run.config);
+  run.shape = std::move(data.shape);
+  run.data = std::move(data.dataset);
   all.rows = at_key(run.config, "model.adapter",
                     [&] { return plan_rows(run.config, run.shape, *run.data); });
   run.rates = rates_of(run.config);

@@ -97,17 +97,42 @@ class Checks : private KeyProblems {
   }
 
   void data() {
-    if (!known({"data.text", "data.tokens"})) {
+    if (!known({"data.text", "data.jsonl", "data.tokens", "data.sources"})) {
       return;
     }
-    if (!c_.data.text.empty() && !c_.data.tokens.empty()) {
-      add({"data.tokens"}, "data.text is set too; remove one of the two");
-    } else if (c_.data.text.empty() && c_.data.tokens.empty()) {
-      add({"data.text", "data.tokens"},
-          "there is nothing to train on; set text = [\"FILE or FOLDER\"] or tokens = "
-          "[\"FILE.npy\"]");
+    std::vector<std::string> named;
+    for (const auto& [key, given] : {std::pair("data.text", !c_.data.text.empty()),
+                                     std::pair("data.jsonl", !c_.data.jsonl.empty()),
+                                     std::pair("data.tokens", !c_.data.tokens.empty()),
+                                     std::pair("data.sources", c_.data.sources.text != "[]")}) {
+      if (given) {
+        named.emplace_back(key);
+      }
     }
-    const bool from_text = c_.data.tokens.empty();
+    if (named.size() > 1) {
+      add({named.back()}, named.front() + " is set too; remove one of the two");
+      return;
+    }
+    if (named.empty()) {
+      add({"data.text", "data.tokens"},
+          "there is nothing to train on; set text = [\"FILE or FOLDER\"], jsonl = "
+          "[\"FILE.jsonl\"] or tokens = [\"FILE.npy\"]");
+      return;
+    }
+    std::vector<SourceConfig> sources;
+    try {
+      sources = data_sources(c_);
+    } catch (const Error& error) {
+      add({"data.sources"}, error.fields().wrong);
+      return;
+    }
+    const bool from_text = std::ranges::any_of(sources, [](const SourceConfig& source) {
+      return source.kind != SourceConfig::Kind::tokens;
+    });
+    if (!c_.data.validation_files.empty() && c_.given.contains("data.validation") &&
+        c_.data.validation > 0) {
+      add({"data.validation"}, "data.validation_files is set too; remove one of the two");
+    }
     if (from_text && c_.given.contains("model.vocab") && c_.model.vocab != 0) {
       add({"model.vocab"}, "the tokenizer determines this; only data.tokens needs it");
     }

@@ -11,8 +11,11 @@ namespace tessera::app {
 namespace {
 
 /// Keys that may change while the curve stays what it is.
-constexpr std::array<std::string_view, 11> without_influence = {"model.family",
+constexpr std::array<std::string_view, 14> without_influence = {"model.family",
                                                                 "data.text",
+                                                                "data.jsonl",
+                                                                "data.sources",
+                                                                "data.validation_files",
                                                                 "data.tokens",
                                                                 "train.steps",
                                                                 "train.micro_batch",

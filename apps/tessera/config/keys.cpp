@@ -104,18 +104,48 @@ std::vector<Key> data_keys() {
               "files and what is not a file are left out, and the table before the run names them) "
               "or shell patterns such as `/usr/share/perl/5*/pod`. They are read one after the "
               "other; a "
-              "file that is reached twice is taken once.",
+              "file that is reached twice is taken once. Each is one text.",
        .is_path = true},
-      {"data.tokenizer",
-       field<s, &D::tokenizer>,
-       "How text becomes tokens. `bytes`: every byte is a token, 256 symbols.",
-       {},
-       {"bytes"}},
+      {.path = "data.jsonl",
+       .slot = field<s, &D::jsonl>,
+       .doc = "Instead of `text`: files of records, a JSON object in each line, or folders and "
+              "patterns of them ([data.md](data.md)): conversations (`messages`), `prompt` and "
+              "`completion`, or `text`.",
+       .is_path = true},
       {.path = "data.tokens",
        .slot = field<s, &D::tokens>,
        .doc = "Instead of `text`: NumPy files (`.npy`) of ready token ids, one dimension, "
               "little-endian u16, u32 or i32. Needs `model.vocab` or `model.from`.",
        .is_path = true},
+      {"data.sources", field<s, &D::sources>,
+       "Instead of the three: several sources, tables with one of `text`, `jsonl` and `tokens` and "
+       "a `weight` (default 1): the share of a step's rows that are of the source."},
+      {"data.tokenizer", field<s, &D::tokenizer>,
+       "How text becomes tokens ([tokenizers.md](tokenizers.md)): a folder or file of a tokenizer, "
+       "`bytes` (every byte is a token, 256 symbols), or the name of a plugin. `auto`: the "
+       "tokenizer in the folder of `model.from`, or `bytes` where it has none."},
+      {"data.tokenizer_options", field<s, &D::tokenizer_options>,
+       "Options of the tokenizer's kind, such as `{ add_bos = false }` of SentencePiece."},
+      {.path = "data.chat_template",
+       .slot = field<s, &D::chat_template>,
+       .doc = "A file with the template that makes a text of a conversation. Empty: that of the "
+              "tokenizer's folder.",
+       .is_path = true},
+      {"data.template_options", field<s, &D::template_options>,
+       "Variables of the template, such as `{ enable_thinking = false }`."},
+      {"data.train_on",
+       field<s, &D::train_on>,
+       "Whose loss counts. `answers`: of conversations the assistant's answers, of prompts the "
+       "completion, of texts everything. `all`: every token.",
+       {},
+       {"answers", "all"}},
+      {"data.too_long",
+       field<s, &D::too_long>,
+       "What is done with a conversation or completion of more than `seq_len` + 1 tokens: it is an "
+       "`error`, it is left out (`skip`), or its end is (`cut`). The table before the run says how "
+       "many.",
+       {},
+       {"error", "skip", "cut"}},
       {"data.seq_len", field<s, &D::seq_len>,
        "Tokens in a sequence. Window `w` is tokens `[w*seq_len, (w+1)*seq_len + 1)`: inputs are "
        "all but the last, targets all but the first.",
@@ -127,7 +157,14 @@ std::vector<Key> data_keys() {
        {},
        {"shuffled", "sequential"}},
       {"data.validation", field<s, &D::validation>,
-       "Share of the tokens, at their end, that is never trained on. 0: no validation.", below_one},
+       "Share of the tokens or documents, at their end, that is never trained on. 0: no "
+       "validation.",
+       below_one},
+      {.path = "data.validation_files",
+       .slot = field<s, &D::validation_files>,
+       .doc = "Files to validate with, instead of a share of the data: by their names `.npy`, "
+              "`.jsonl`, or text.",
+       .is_path = true},
       {"data.validation_windows", field<s, &D::validation_windows>,
        "Windows of a validation, spread evenly over that part and rounded down to whole "
        "batches. 0: all.",

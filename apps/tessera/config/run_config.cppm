@@ -20,17 +20,6 @@ struct ModelConfig {
   ModelNumbers sizes;  // of the family's own keys
 };
 
-struct DataConfig {
-  std::vector<std::string> text;
-  std::string tokenizer = "bytes";
-  std::vector<std::string> tokens;
-  std::int64_t seq_len = 256;
-  std::string order = "shuffled";
-  double validation = 0.05;
-  std::int64_t validation_windows = 0;  // 0 = all
-  std::int64_t validate_every = 100;
-};
-
 struct TrainConfig {
   std::int64_t steps = 300;
   std::int64_t batch = 16;
@@ -55,6 +44,25 @@ struct JsonText {
 /// A list of tables, as JSON.
 struct JsonList {
   std::string text = "[]";
+};
+
+struct DataConfig {
+  std::vector<std::string> text;
+  std::vector<std::string> jsonl;
+  std::vector<std::string> tokens;
+  JsonList sources;
+  std::string tokenizer = "auto";  // or "bytes", a plugin's kind, or a path
+  JsonText tokenizer_options;
+  std::string chat_template;  // a file; empty: the tokenizer's
+  JsonText template_options;
+  std::string train_on = "answers";
+  std::string too_long = "error";
+  std::int64_t seq_len = 256;
+  std::string order = "shuffled";
+  double validation = 0.05;
+  std::vector<std::string> validation_files;
+  std::int64_t validation_windows = 0;  // 0 = all
+  std::int64_t validate_every = 100;
 };
 
 struct OptimizerConfig {

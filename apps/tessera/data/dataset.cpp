@@ -3,63 +3,219 @@ module;
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
+#include <span>
 #include <string>
 #include <utility>
+#include <vector>
 module tessera.app.data;
 
 import tessera.base;
+import tessera.tokenize;
+import tessera.data;
 import tessera.app.config;
 
 namespace tessera::app {
+namespace {
+
+using Rows = std::shared_ptr<const data::RowSource>;
+
+/// The rows of a source: those that are trained, and what is set aside at its end.
+struct Divided {
+  Rows training;
+  Rows validation;
+  std::int64_t tokens = 0;  // to train on
+  std::int64_t validation_tokens = 0;
+};
+
+/// The token of positions behind a document: it is read by nobody.
+std::int64_t padding_of(const RunTokenizer& tokenizer) {
+  const tokenize::SpecialTokens& special = tokenizer.opened.special;
+  return special.pad ? *special.pad : special.eos ? *special.eos : 0;
+}
+
+/// Sets the last `share` of a source aside.
+Divided divided(const OpenedSource& source, double share, std::int64_t length,
+                const std::shared_ptr<const RunTokenizer>& tokenizer) {
+  const std::int64_t all = source.tokens ? source.tokens->size() : source.documents->size();
+  const std::int64_t first =
+      all - static_cast<std::int64_t>(std::floor(static_cast<double>(all) * share));
+  if (source.tokens) {
+    return {std::make_shared<data::Windows>(source.tokens, 0, first, length),
+            std::make_shared<data::Windows>(source.tokens, first, all, length), first, all - first};
+  }
+  const std::int64_t padding = padding_of(*tokenizer);
+  const auto rows = [&](std::int64_t begin, std::int64_t end) {
+    return std::make_shared<data::DocumentRows>(source.documents, begin, end, length, padding);
+  };
+  const auto tokens_of = [&](std::int64_t begin, std::int64_t end) {
+    std::int64_t sum = 0;
+    for (std::int64_t i = begin; i < end; ++i) {
+      sum += source.documents->tokens(i);
+    }
+    return sum;
+  };
+  return {rows(0, first), rows(first, all), tokens_of(0, first), tokens_of(first, all)};
+}
+
+/// What to do about too few rows.
+std::string shorter_advice(const DataConfig& data, bool batch_is_one) {
+  const bool has_share = data.validation != 0 && data.validation_files.empty();
+  return fmt::format("add {}, or lower {}{}data.seq_len{}", data.tokens.empty() ? "text" : "tokens",
+                     batch_is_one ? "" : "train.batch",
+                     batch_is_one ? ""
+                     : has_share  ? ", "
+                                  : " or ",
+                     has_share ? " or data.validation" : "");
+}
+
+}  // namespace
 
 Dataset::Dataset(const Config& config, std::int64_t vocab)
-    : source_(open_source(config.data, vocab)),
+    : Dataset(config, vocab, open_run_tokenizer(config)) {}
+
+Dataset::Dataset(const Config& config, std::int64_t vocab,
+                 std::shared_ptr<const RunTokenizer> tokenizer)
+    : tokenizer_(std::move(tokenizer)),
+      sources_(open_sources(config, vocab, tokenizer_)),
+      validation_sources_(open_validation(config, vocab, tokenizer_)),
       seq_len_(config.data.seq_len),
-      batch_(config.train.batch),
-      seed_(static_cast<std::uint64_t>(config.train.seed)),
-      shuffled_(config.data.order == "shuffled") {
-  const double share = config.data.validation;
-  const auto validation_tokens =
-      static_cast<std::int64_t>(std::floor(static_cast<double>(tokens()) * share));
-  training_tokens_ = tokens() - validation_tokens;
-  windows_ = std::max<std::int64_t>(0, (training_tokens_ - 1) / seq_len_);
-  if (windows_ < batch_) {
-    fail_input({.thing = "data",
-                .wrong = fmt::format("too short: {} training tokens make {} windows of {}",
-                                     training_tokens_, windows_, seq_len_),
-                .expected =
-                    fmt::format("at least {}, one batch: {} tokens", batch_, batch_ * seq_len_ + 1),
-                .advice = fmt::format("add {}, or lower {}{}data.seq_len{}",
-                                      config.data.tokens.empty() ? "text" : "tokens",
-                                      batch_ > 1 ? "train.batch" : "",
-                                      batch_ == 1  ? ""
-                                      : share == 0 ? " or "
-                                                   : ", ",
-                                      share == 0 ? "" : " or data.validation")});
+      batch_(config.train.batch) {
+  divide(config);
+  measure();
+}
+
+void Dataset::divide(const Config& config) {
+  const bool own_validation = !validation_sources_.empty();
+  const double share = own_validation ? 0 : config.data.validation;
+  std::vector<data::WeightedRows> training;
+  RowSources validation;
+  std::int64_t validation_tokens = 0;
+  std::int64_t rows = 0;
+  for (const OpenedSource& source : sources_) {
+    const Divided parts = divided(source, share, seq_len_, tokenizer_);
+    training_tokens_ += parts.tokens;
+    validation_tokens += parts.validation_tokens;
+    rows += parts.training->rows();
+    training.push_back({parts.training, source.weight});
+    validation.push_back(parts.validation);
   }
-  if (share == 0) {
-    return;
+  if (rows < batch_) {
+    const bool documents = std::ranges::any_of(
+        sources_, [](const OpenedSource& source) { return source.documents != nullptr; });
+    fail_input(
+        {.thing = "data",
+         .wrong = fmt::format("too short: {} training tokens make {} {} of {}", training_tokens_,
+                              rows, documents ? "rows" : "windows", seq_len_),
+         .expected = documents ? fmt::format("at least {}, one batch", batch_)
+                               : fmt::format("at least {}, one batch: {} tokens", batch_,
+                                             batch_ * seq_len_ + 1),
+         .advice = shorter_advice(config.data, batch_ == 1)});
   }
-  validation_windows_ = std::max<std::int64_t>(0, (validation_tokens - 1) / seq_len_);
+  training_ = std::make_unique<data::Mixture>(std::move(training),
+                                              static_cast<std::uint64_t>(config.train.seed),
+                                              config.data.order == "shuffled");
+  if (own_validation) {
+    validation.clear();
+    validation_tokens = 0;
+    for (const OpenedSource& source : validation_sources_) {
+      const Divided parts = divided(source, 0, seq_len_, tokenizer_);
+      validation_tokens += parts.tokens;
+      validation.push_back(parts.training);
+    }
+  }
+  if (share > 0 || own_validation) {
+    set_validation(config, std::move(validation), validation_tokens);
+  }
+}
+
+void Dataset::set_validation(const Config& config, RowSources rows, std::int64_t tokens) {
+  validation_ = std::move(rows);
+  for (const Rows& source : validation_) {
+    validation_windows_ += source->rows();
+  }
   const std::int64_t wanted = config.data.validation_windows > 0
                                   ? std::min(config.data.validation_windows, validation_windows_)
                                   : validation_windows_;
   validation_batches_ = wanted / batch_;
   if (validation_batches_ == 0) {
-    fail_input(fmt::format(
-        "data.validation: too short: {} tokens make {} windows of {}, of which {} are used "
-        "(expected at least {}, one batch); raise {}, or set data.validation = 0",
-        validation_tokens, validation_windows_, seq_len_, wanted, batch_,
-        validation_windows_ < batch_ ? "data.validation" : "data.validation_windows"));
+    const bool own = !validation_sources_.empty();
+    fail_input(
+        fmt::format("{}: too short: {} tokens make {} windows of {}, of which {} are used "
+                    "(expected at least {}, one batch); raise {}{}",
+                    own ? "data.validation_files" : "data.validation", tokens, validation_windows_,
+                    seq_len_, wanted, batch_,
+                    validation_windows_ >= batch_ ? "data.validation_windows"
+                    : own                         ? "the number of their texts"
+                                                  : "data.validation",
+                    own ? "" : ", or set data.validation = 0"));
+  }
+  for (std::int64_t i = 0; i < validation_batches_ * batch_; ++i) {
+    std::int64_t row = validation_row(i);
+    std::size_t source = 0;
+    while (row >= validation_[source]->rows()) {
+      row -= validation_[source++]->rows();
+    }
+    validation_trained_ += validation_[source]->trained(row);
   }
 }
 
-std::int64_t Dataset::window_of(std::int64_t step, std::int64_t row) const {
-  const std::int64_t position = step * batch_ + row;
-  const std::int64_t epoch = position / windows_;
-  const std::int64_t place = position % windows_;
-  return shuffled_ ? Permutation(windows_, seed_, static_cast<std::uint64_t>(epoch))[place] : place;
+/// Spread evenly: the k-th of those that are used among all.
+std::int64_t Dataset::validation_row(std::int64_t number) const {
+  return number * validation_windows_ / (validation_batches_ * batch_);
 }
+
+void Dataset::measure() {
+  double used = 0;
+  double trained = 0;
+  for (std::size_t i = 0; i < training_->sources(); ++i) {
+    const data::RowSource& source = training_->source(i);
+    double of_used = 0;
+    double of_trained = 0;
+    for (std::int64_t row = 0; sources_[i].documents && row < source.rows(); ++row) {
+      of_used += static_cast<double>(source.used(row));
+      of_trained += static_cast<double>(source.trained(row));
+    }
+    const double positions = static_cast<double>(source.rows()) * static_cast<double>(seq_len_);
+    const double share = static_cast<double>(training_->quota(i)) / 1000.0;
+    used += share * (sources_[i].documents ? of_used / positions : 1);
+    trained += share * (sources_[i].documents ? of_trained / positions : 1);
+  }
+  used_share_ = used;
+  trained_share_ = trained;
+}
+
+data::Mixture::Place Dataset::place_of(std::int64_t step, std::int64_t row) const {
+  return training_->at(step * batch_ + row);
+}
+
+std::int64_t Dataset::trained(std::int64_t step) const {
+  std::int64_t sum = 0;
+  for (std::int64_t row = 0; row < batch_; ++row) {
+    const data::Mixture::Place place = place_of(step, row);
+    sum += training_->source(place.source).trained(place.row);
+  }
+  return sum;
+}
+
+Batch Dataset::empty_batch(std::int64_t rows) const {
+  Batch batch{.rows = rows, .seq_len = seq_len_};
+  batch.inputs.resize(static_cast<std::size_t>(rows * seq_len_));
+  batch.targets.resize(batch.inputs.size());
+  return batch;
+}
+
+namespace {
+
+/// Fills row `at` of a batch.
+void fill(Batch& batch, std::int64_t at, const data::RowSource& source, std::int64_t row) {
+  const auto length = static_cast<std::size_t>(batch.seq_len);
+  const std::size_t begin = static_cast<std::size_t>(at) * length;
+  source.read(row, std::span(batch.inputs).subspan(begin, length),
+              std::span(batch.targets).subspan(begin, length));
+}
+
+}  // namespace
 
 Batch Dataset::rows(std::int64_t step, std::int64_t first_row, std::int64_t count) const {
   if (step < 0 || first_row < 0 || count < 0 || first_row + count > batch_) {
@@ -67,11 +223,12 @@ Batch Dataset::rows(std::int64_t step, std::int64_t first_row, std::int64_t coun
           .wrong = fmt::format("no rows [{}, {}) of step {} in a batch of {}", first_row,
                                first_row + count, step, batch_)});
   }
-  std::vector<std::int64_t> windows(static_cast<std::size_t>(count));
+  Batch batch = empty_batch(count);
   for (std::int64_t i = 0; i < count; ++i) {
-    windows[static_cast<std::size_t>(i)] = window_of(step, first_row + i);
+    const data::Mixture::Place place = place_of(step, first_row + i);
+    fill(batch, i, training_->source(place.source), place.row);
   }
-  return read_windows(0, windows);
+  return batch;
 }
 
 Batch Dataset::validation_rows(std::int64_t batch, std::int64_t first_row,
@@ -82,30 +239,64 @@ Batch Dataset::validation_rows(std::int64_t batch, std::int64_t first_row,
           .wrong = fmt::format("no rows [{}, {}) of validation batch {} of {}", first_row,
                                first_row + count, batch, validation_batches_)});
   }
-  const std::int64_t used = validation_batches_ * batch_;
-  std::vector<std::int64_t> windows(static_cast<std::size_t>(count));
+  Batch out = empty_batch(count);
   for (std::int64_t i = 0; i < count; ++i) {
-    // Spread evenly: the k-th of `used` among all.
-    windows[static_cast<std::size_t>(i)] =
-        (batch * batch_ + first_row + i) * validation_windows_ / used;
+    std::int64_t row = validation_row(batch * batch_ + first_row + i);
+    std::size_t source = 0;
+    while (row >= validation_[source]->rows()) {
+      row -= validation_[source++]->rows();
+    }
+    fill(out, i, *validation_[source], row);
   }
-  return read_windows(training_tokens_, windows);
+  return out;
 }
 
-Batch Dataset::read_windows(std::int64_t base, const std::vector<std::int64_t>& windows) const {
-  Batch batch;
-  batch.rows = std::ssize(windows);
-  batch.seq_len = seq_len_;
-  const auto length = static_cast<std::size_t>(seq_len_);
-  batch.inputs.reserve(windows.size() * length);
-  batch.targets.reserve(windows.size() * length);
-  std::vector<std::int64_t> window(length + 1);
-  for (const std::int64_t w : windows) {
-    source_.tokens->read(base + w * seq_len_, window);
-    batch.inputs.insert(batch.inputs.end(), window.begin(), window.end() - 1);
-    batch.targets.insert(batch.targets.end(), window.begin() + 1, window.end());
+void Dataset::check_all() const {
+  for (const auto* const sources : {&sources_, &validation_sources_}) {
+    for (const OpenedSource& source : *sources) {
+      if (source.tokens) {
+        source.tokens->check_all();
+      }
+    }
   }
-  return batch;
+}
+
+std::int64_t Dataset::tokens() const {
+  std::int64_t sum = 0;
+  for (const OpenedSource& source : sources_) {
+    sum += source.tokens ? source.tokens->size() : source.documents->counts().tokens;
+  }
+  return sum;
+}
+
+std::string Dataset::content_hash() const {
+  std::string all;
+  for (const auto* const sources : {&sources_, &validation_sources_}) {
+    for (const OpenedSource& source : *sources) {
+      all += (all.empty() ? "" : " ") + source.content_hash();
+    }
+  }
+  return all;
+}
+
+std::size_t Dataset::files() const {
+  std::size_t sum = 0;
+  for (const OpenedSource& source : sources_) {
+    sum += source.files();
+  }
+  return sum;
+}
+
+std::string Dataset::left_out() const {
+  std::string all;
+  for (const auto* const sources : {&sources_, &validation_sources_}) {
+    for (const OpenedSource& source : *sources) {
+      if (!source.left_out.empty()) {
+        all += (all.empty() ? "" : ", ") + source.left_out;
+      }
+    }
+  }
+  return all;
 }
 
 void check_batch_division(const Config& config, std::int64_t parts) {

@@ -1,63 +1,93 @@
 export module tessera.app.data:dataset;
 
+import tessera.data;
 import tessera.app.base;
 import tessera.app.config;
-import :token_source;
+import :run_tokenizer;
+import :sources;
 
 // The batches of a run.
 
 export namespace tessera::app {
 
-/// Rows of a batch, row-major [rows, seq_len]: the targets are the inputs shifted by one token.
+/// Rows of a batch, row-major [rows, seq_len]: the targets are the inputs shifted by one token;
+/// data::ignored_target where the loss does not count.
 struct Batch {
   std::int64_t rows = 0;
   std::int64_t seq_len = 0;
-  std::vector<std::int64_t> inputs;
-  std::vector<std::int64_t> targets;
+  std::vector<std::int64_t> inputs = {};
+  std::vector<std::int64_t> targets = {};
 };
 
-/// The tokens of a run, divided into windows. Which windows a step takes depends only on the config
-/// and the step, not on the mesh: each rank reads its own rows.
+/// The data of a run as rows: windows over tokens, or documents. Which rows a step takes depends
+/// only on the config and the step, not on the mesh: each rank reads its own rows.
 class Dataset {
  public:
-  /// Opens the files. `vocab` is the model's number of token ids (ready-made tokens only).
-  /// Throws Error (input) when a file is missing, unreadable or not text, or the data are too
-  /// short.
+  /// Opens the files, and finds what is wrong in them. `vocab` is the model's number of token ids
+  /// (ready-made tokens only). Throws Error (input) when a file is missing, unreadable or not text,
+  /// has a wrong record, or the data are too short.
   Dataset(const Config& config, std::int64_t vocab);
+  /// With the run's tokenizer, which is open already.
+  Dataset(const Config& config, std::int64_t vocab, std::shared_ptr<const RunTokenizer> tokenizer);
 
   /// Rows [first_row, first_row + count) of step `step` (counted from 0).
   Batch rows(std::int64_t step, std::int64_t first_row, std::int64_t count) const;
-  /// The number of the window that is row `row` of step `step` (docs/random-numbers.md).
-  std::int64_t window_of(std::int64_t step, std::int64_t row) const;
+  /// Which row of which source is row `row` of step `step` (docs/random-numbers.md).
+  data::Mixture::Place place_of(std::int64_t step, std::int64_t row) const;
+  /// Its number in its source.
+  std::int64_t window_of(std::int64_t step, std::int64_t row) const {
+    return place_of(step, row).row;
+  }
+  /// Positions of a step, of all rows, whose loss counts.
+  std::int64_t trained(std::int64_t step) const;
+
   /// Whole batches in a validation; 0 when there is none.
   std::int64_t validation_batches() const { return validation_batches_; }
   Batch validation_rows(std::int64_t batch, std::int64_t first_row, std::int64_t count) const;
+  /// Positions of a whole validation whose loss counts.
+  std::int64_t validation_trained() const { return validation_trained_; }
 
-  /// Reads all tokens once; Error (input) for an id that the model does not have. Reads whole
-  /// files: call it once, before the ranks start.
-  void check_all() const { source_.tokens->check_all(); }
+  /// Reads all ready-made tokens once; Error (input) for an id that the model does not have. Reads
+  /// whole files: call it once, before the ranks start.
+  void check_all() const;
 
-  std::int64_t tokens() const { return source_.tokens->size(); }
+  std::int64_t tokens() const;  // of all files
   std::int64_t training_tokens() const { return training_tokens_; }
-  std::int64_t windows() const { return windows_; }
-  /// The hash of all tokens, validation included; a pass over the files.
-  std::string content_hash() const { return source_.tokens->content_hash(); }
-  std::size_t files() const { return source_.tokens->files(); }
-  /// See TextFiles::left_out.
-  const std::string& left_out() const { return source_.left_out; }
+  /// Rows of all sources.
+  std::int64_t windows() const { return training_->rows(); }
+  const data::Mixture& training() const { return *training_; }
+  const std::vector<OpenedSource>& sources() const { return sources_; }
+  /// Of the positions of all rows, those that are no padding, and those whose loss counts.
+  double used_share() const { return used_share_; }
+  double trained_share() const { return trained_share_; }
+  /// The hash of all data, validation included; a pass over the files.
+  std::string content_hash() const;
+  std::size_t files() const;
+  /// What is in files or below named folders and is not used.
+  std::string left_out() const;
+  const std::shared_ptr<const RunTokenizer>& tokenizer() const { return tokenizer_; }
 
  private:
-  Batch read_windows(std::int64_t base, const std::vector<std::int64_t>& windows) const;
+  using RowSources = std::vector<std::shared_ptr<const data::RowSource>>;
+  void divide(const Config& config);
+  void set_validation(const Config& config, RowSources rows, std::int64_t tokens);
+  std::int64_t validation_row(std::int64_t number) const;
+  Batch empty_batch(std::int64_t rows) const;
+  void measure();
 
-  OpenedSource source_;
+  std::shared_ptr<const RunTokenizer> tokenizer_;
+  std::vector<OpenedSource> sources_;
+  std::vector<OpenedSource> validation_sources_;  // of data.validation_files
   std::int64_t seq_len_;
   std::int64_t batch_;
-  std::uint64_t seed_;
-  bool shuffled_;
+  std::unique_ptr<const data::Mixture> training_;
+  RowSources validation_;
   std::int64_t training_tokens_ = 0;
-  std::int64_t windows_ = 0;
   std::int64_t validation_windows_ = 0;
   std::int64_t validation_batches_ = 0;
+  std::int64_t validation_trained_ = 0;
+  double used_share_ = 1;
+  double trained_share_ = 1;
 };
 
 /// Throws Error (input) unless the batch divides over `parts` (the product of the axes that split

@@ -62,10 +62,10 @@ class Finder {
 
   TextFiles finish() {
     if (problems_.size() == 1) {
-      fail_input("data.text: " + problems_[0]);
+      fail_input(problems_[0]);
     }
     if (!problems_.empty()) {
-      std::string text = fmt::format("data.text: {} problems", problems_.size());
+      std::string text = fmt::format("{} problems", problems_.size());
       for (const std::string& problem : problems_) {
         text += "\n  " + problem;
       }

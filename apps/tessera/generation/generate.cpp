@@ -17,6 +17,7 @@ module;
 module tessera.app.generation;
 
 import tessera.base;
+import tessera.tokenize;
 import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
@@ -74,23 +75,18 @@ std::int64_t pick(const std::vector<double>& logits, const GenerationOptions& op
   return candidates.back();
 }
 
-/// The tokenizer of the run that saved this meta data.
-std::unique_ptr<Tokenizer> tokenizer_of(const std::string& meta, const std::string& checkpoint) {
-  const ParsedJson json = parse_json_object(meta);
-  const auto at = [](const nlohmann::json& object, const char* key) {
-    return object.is_object() && object.contains(key) ? object[key] : nlohmann::json();
-  };
-  const nlohmann::json data = at(at(json.value, "config"), "data");
-  const nlohmann::json name = at(data, "tokenizer");
-  if (!name.is_string()) {
-    fail_input({.thing = checkpoint, .wrong = "is not a checkpoint of 'tessera train'"});
-  }
-  if (!at(data, "tokens").empty()) {
+/// The tokenizer with which the model was trained, or the one that is named.
+std::shared_ptr<const RunTokenizer> tokenizer_of(const std::string& meta,
+                                                 const std::string& checkpoint,
+                                                 const std::string& named) {
+  auto tokenizer = stored_tokenizer(meta, checkpoint, named);
+  if (!tokenizer) {
     fail_input({.thing = checkpoint,
                 .wrong = "the model was trained on token ids (data.tokens), so there is no "
-                         "tokenizer for text"});
+                         "tokenizer for text",
+                .advice = "name one with --tokenizer"});
   }
-  return make_tokenizer(name.get<std::string>());
+  return tokenizer;
 }
 
 /// A thread for each 4 million parameters: a token's products are one pass over the weights, and
@@ -104,16 +100,17 @@ void choose_threads(const ModelShape& shape) {
 /// The model of a checkpoint on this process alone.
 class Generator {
  public:
-  explicit Generator(const std::string& checkpoint) {
+  Generator(const std::string& checkpoint, const std::string& named) {
     const CheckpointReader reader(checkpoint);
     shape_ = stored_model(reader.meta(), checkpoint);
-    tokenizer_ = tokenizer_of(reader.meta(), checkpoint);
-    if (shape_.vocab != tokenizer_->vocab()) {
-      fail_input({.thing = checkpoint,
-                  .wrong = fmt::format("the model's vocabulary is not that of tokenizer '{}'",
-                                       tokenizer_->name()),
-                  .expected = fmt::format("{} tokens", tokenizer_->vocab()),
-                  .got = fmt::format("{}", shape_.vocab)});
+    tokenizer_ = tokenizer_of(reader.meta(), checkpoint, named);
+    if (shape_.vocab < tokenizer_->vocab()) {
+      fail_input(
+          {.thing = checkpoint,
+           .wrong = fmt::format("the model's vocabulary is smaller than that of tokenizer '{}'",
+                                tokenizer_->text()),
+           .expected = fmt::format("at least {} tokens", tokenizer_->vocab()),
+           .got = fmt::format("{}", shape_.vocab)});
     }
     const MergedWeights stored(reader, stored_updates(reader.meta(), checkpoint), "model.");
     check_stored_sizes(shape_, stored, "model.", checkpoint);
@@ -131,9 +128,12 @@ class Generator {
     model_->set_cache(&cache_);
   }
 
-  const Tokenizer& tokenizer() const { return *tokenizer_; }
+  const tokenize::Tokenizer& tokenizer() const { return *tokenizer_->opened.tokenizer; }
+  /// Whether a text ends at this token, by the model or by its tokenizer.
   bool ends_at(std::int64_t token) const {
-    return std::ranges::find(shape_.eos, token) != shape_.eos.end();
+    const auto& stop = tokenizer_->opened.special.stop;
+    return std::ranges::find(shape_.eos, token) != shape_.eos.end() ||
+           std::ranges::find(stop, token) != stop.end();
   }
 
   /// The logits after these further tokens (at least one).
@@ -151,7 +151,7 @@ class Generator {
 
  private:
   ModelShape shape_;
-  std::unique_ptr<Tokenizer> tokenizer_;
+  std::shared_ptr<const RunTokenizer> tokenizer_;
   std::shared_ptr<nn::LanguageModel> model_;
   nn::KeyValueCache cache_;
 };
@@ -166,10 +166,22 @@ std::string generate_text(const std::string& checkpoint, const std::string& prom
         {.thing = "generate", .wrong = "the prompt is empty", .advice = "give --prompt TEXT"});
   }
   const NoGrad no_grad;
-  Generator generator(checkpoint);
+  Generator generator(checkpoint, options.tokenizer);
   std::mt19937_64 random(options.seed);
-  std::vector<std::int64_t> fresh = generator.tokenizer().encode(prompt);
+  const tokenize::Tokenizer& tokenizer = generator.tokenizer();
+  tokenize::StreamDecoder decoder(tokenizer);
+  std::vector<std::int64_t> fresh;
+  for (const tokenize::TokenId id : tokenizer.encode(prompt)) {
+    fresh.push_back(id);
+    decoder.add(id);  // how a token is written may depend on those before it
+  }
   std::string text;
+  const auto give = [&](const std::string& piece) {
+    text += piece;
+    if (each && !piece.empty()) {
+      each(piece);
+    }
+  };
   for (std::int64_t i = 0; i < options.tokens; ++i) {
     const double noise = static_cast<double>(random() >> 11) * 0x1p-53;
     const std::int64_t token = pick(generator.next(fresh), options, noise);
@@ -177,12 +189,12 @@ std::string generate_text(const std::string& checkpoint, const std::string& prom
       break;
     }
     fresh = {token};
-    const std::string piece = generator.tokenizer().decode(fresh);
-    text += piece;
-    if (each) {
-      each(piece);
+    if (!tokenizer.token(static_cast<tokenize::TokenId>(token))) {
+      continue;  // a row of the model that no token has
     }
+    give(decoder.add(static_cast<tokenize::TokenId>(token)));
   }
+  give(decoder.finish());
   return text;
 }
 

@@ -62,7 +62,8 @@ void check_longest(const Config& config, const ModelShape& shape) {
   }
 }
 
-ModelShape folder_shape(const Config& config, std::int64_t tokenizer_vocab) {
+ModelShape folder_shape(const Config& config,
+                        const std::shared_ptr<const RunTokenizer>& tokenizer) {
   const std::filesystem::path folder = config.model.from;
   std::vector<std::string> unknown;
   ModelShape shape = read_model_folder(folder, &unknown);
@@ -72,9 +73,8 @@ ModelShape folder_shape(const Config& config, std::int64_t tokenizer_vocab) {
     log(LogLevel::warning, fmt::format("{}: ignored keys that are unknown: {}",
                                        (folder / "config.json").string(), join_words(unknown)));
   }
-  if (tokenizer_vocab > 0) {
-    check_tokenizer_fits(config.data.tokenizer, tokenizer_vocab, shape.vocab, folder,
-                         config.place("model.from"));
+  if (tokenizer) {
+    check_tokenizer_fits(*tokenizer, shape.vocab, folder.string(), config.place("model.from"));
   }
   const OpenedTensors files = open_tensors(folder.string());
   const HubWeights weights(*files.source, family_of(shape), sizes_of(shape));
@@ -126,17 +126,16 @@ std::string ModelShape::text() const {
   return fmt::format("{}, vocabulary {}", family_of(*this).describe(sizes_of(*this)), vocab);
 }
 
-ModelShape model_shape(const Config& config, std::int64_t tokenizer_vocab) {
+ModelShape model_shape(const Config& config, const std::shared_ptr<const RunTokenizer>& tokenizer) {
   const ModelConfig& model = config.model;
   ModelShape shape;
   if (!model.from.empty()) {
-    shape = folder_shape(config, tokenizer_vocab);
+    shape = folder_shape(config, tokenizer);
   } else {
-    models::ModelSizes sizes =
-        sizes_of({.family = model.family,
-                  .vocab = tokenizer_vocab > 0 ? tokenizer_vocab : model.vocab,
-                  .values = model.sizes,
-                  .max_positions = config.data.seq_len});
+    models::ModelSizes sizes = sizes_of({.family = model.family,
+                                         .vocab = tokenizer ? tokenizer->vocab() : model.vocab,
+                                         .values = model.sizes,
+                                         .max_positions = config.data.seq_len});
     models::model_family(model.family).complete(sizes);  // its problems: check_config
     shape = shape_of(model.family, sizes, config.place("model.dim"));
   }

@@ -2,6 +2,7 @@ export module tessera.app.model:model_shape;
 
 import tessera.app.base;
 import tessera.app.config;
+import tessera.app.data;
 
 // Which model a config, a folder in Hugging Face's format or a checkpoint describes.
 
@@ -30,11 +31,11 @@ struct ModelShape {
 };
 
 /// The model's sizes: those of the config, with values that stand for a default replaced by it, or
-/// those of model.from's config.json, compared with the weights in that folder. `tokenizer_vocab`
-/// is the tokenizer's number of symbols, 0 for ready-made tokens. Throws Error (input), for
+/// those of model.from's config.json, compared with the weights in that folder. `tokenizer`: null
+/// for ready-made tokens. Throws Error (input), for
 /// instance when the tokenizer is not the one that the folder's model was trained with, or a
 /// sequence of the data is longer than the model can compute.
-ModelShape model_shape(const Config& config, std::int64_t tokenizer_vocab);
+ModelShape model_shape(const Config& config, const std::shared_ptr<const RunTokenizer>& tokenizer);
 
 /// Reads FOLDER/config.json in Hugging Face's form, and generation_config.json if there is one;
 /// model_type names the family. Keys that are absent have the defaults of transformers. What the

@@ -8,6 +8,7 @@ module;
 #include <nlohmann/json.hpp>
 #include <set>
 #include <span>
+#include <string_view>
 #include <system_error>
 #include <tessera/shown.hpp>
 #include <variant>
@@ -20,6 +21,7 @@ module tessera.app.run;
 import tessera.base;
 import tessera.tensor;
 import tessera.checkpoint;
+import tessera.data;
 import tessera.app.config;
 import tessera.app.data;
 import tessera.app.model;
@@ -51,8 +53,8 @@ std::string weights_hash(const std::string& folder, bool any_format) {
   }
   ContentHash hash;
   for (const std::string& file : files) {
-    const DataFile data(file);
-    const DataFile::Handle handle(data);
+    const data::DataFile data(file);
+    const data::DataFile::Handle handle(data);
     constexpr std::size_t step = std::size_t{1} << 20;
     constexpr std::size_t sample = 4096;
     std::vector<std::byte> bytes;
@@ -65,6 +67,24 @@ std::string weights_hash(const std::string& folder, bool any_format) {
     hash.add(std::as_bytes(std::span(size)));
   }
   return hash.hex();
+}
+
+/// Keys of [data] that runs of earlier versions did not have.
+constexpr std::string_view later_keys[] = {"data.tokenizer_options", "data.chat_template",
+                                           "data.template_options", "data.train_on",
+                                           "data.too_long"};
+/// What earlier versions wrote for token ids too.
+constexpr const char* no_tokenizer = "bytes";
+
+/// Of the text that makes texts of conversations.
+std::string template_hash(const Config& config, const Dataset& dataset) {
+  std::string text = dataset.tokenizer()->opened.chat_template;
+  if (!config.data.chat_template.empty()) {
+    const data::DataFile file(config.data.chat_template);
+    text.resize(file.size());
+    data::DataFile::Handle(file).read(file, 0, std::as_writable_bytes(std::span(text)));
+  }
+  return content_hash(std::as_bytes(std::span(text)));
 }
 
 /// A JSON text as people write it: without the quotes of a text.
@@ -103,8 +123,29 @@ Fingerprint fingerprint_of(const Config& config, const ModelShape& shape, const 
     values["model.from"] =
         json_text(nlohmann::json("weights " + weights_hash(config.model.from, true)));
   }
-  // Runs without it have the fingerprint that they had before there was the key.
+  // Runs without them have the fingerprint that they had before there were the keys.
   values.erase("model.adapter");
+  const Config initial;
+  for (const Key& key : config_keys(config.model.family)) {
+    if (std::ranges::find(later_keys, key.path) != std::end(later_keys) &&
+        json_of(key, config) == json_of(key, initial)) {
+      values.erase(key.path);
+    }
+  }
+  values["data.tokenizer"] =
+      json_text(nlohmann::json(data.tokenizer() ? data.tokenizer()->identity() : no_tokenizer));
+  const bool has_documents = std::ranges::any_of(
+      data.sources(), [](const OpenedSource& source) { return source.documents != nullptr; });
+  if (has_documents) {
+    values["data.chat_template"] = json_text(nlohmann::json(template_hash(config, data)));
+  }
+  if (data.sources().size() > 1) {
+    nlohmann::json weights = nlohmann::json::array();
+    for (const OpenedSource& source : data.sources()) {
+      weights.push_back(source.weight);
+    }
+    values["data.sources"] = json_text(weights);
+  }
   if (!config.model.adapter.empty()) {
     values["model.adapter"] =
         json_text(nlohmann::json("weights " + weights_hash(config.model.adapter, false)));

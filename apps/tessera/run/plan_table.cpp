@@ -1,6 +1,8 @@
 module;
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <range/v3/view/zip.hpp>
@@ -107,7 +109,51 @@ std::string optimizer_text(const Config& config) {
   return text;
 }
 
+bool has_documents(const Dataset& data) {
+  return std::ranges::any_of(
+      data.sources(), [](const OpenedSource& source) { return source.documents != nullptr; });
+}
+
+std::string data_text(const Config& config, const Dataset& data) {
+  std::string text =
+      fmt::format("{} file{}, {} tokens to train on, {} {} of {}, {}", data.files(),
+                  data.files() == 1 ? "" : "s",
+                  format_count(static_cast<double>(data.training_tokens())), data.windows(),
+                  has_documents(data) ? "rows" : "windows", config.data.seq_len, config.data.order);
+  for (std::size_t i = 0; data.sources().size() > 1 && i < data.sources().size(); ++i) {
+    text += fmt::format("{}source {}: {} rows, {:.1f}%", i == 0 ? "; " : ", ", i + 1,
+                        data.training().source(i).rows(),
+                        static_cast<double>(data.training().quota(i)) / 10);
+  }
+  return text;
+}
+
 }  // namespace
+
+TableRows data_rows(const Config& config, const Dataset& data) {
+  const auto step_tokens = static_cast<double>(config.step_tokens());
+  TableRows rows;
+  rows.push_back({"data", data_text(config, data)});
+  if (data.tokenizer() && !data.tokenizer()->path.empty()) {
+    rows.push_back({"tokenizer", fmt::format("{}, {} tokens", data.tokenizer()->text(),
+                                             data.tokenizer()->vocab())});
+  }
+  if (has_documents(data)) {
+    rows.push_back({"useful", fmt::format("{:.1f}% of the positions hold tokens, the loss is over "
+                                          "{:.1f}% of them",
+                                          100 * data.used_share(), 100 * data.trained_share())});
+  }
+  if (!data.left_out().empty()) {
+    rows.push_back({"left out", data.left_out()});
+  }
+  rows.push_back(
+      {"validation",
+       data.validation_batches() == 0
+           ? "none"
+           : fmt::format("{} tokens", format_count(static_cast<double>(data.validation_batches()) *
+                                                   step_tokens))});
+  return rows;
+}
 
 TableRows plan_rows(const Config& config, const ModelShape& shape, const Dataset& data) {
   const auto step_tokens = static_cast<double>(config.step_tokens());
@@ -122,19 +168,9 @@ TableRows plan_rows(const Config& config, const ModelShape& shape, const Dataset
   if (config.train.device != "cpu") {
     rows.push_back({"device", config.train.device});
   }
-  rows.push_back({"data", fmt::format("{} file{}, {} tokens to train on, {} windows of {}, {}",
-                                      data.files(), data.files() == 1 ? "" : "s",
-                                      format_count(static_cast<double>(data.training_tokens())),
-                                      data.windows(), config.data.seq_len, config.data.order)});
-  if (!data.left_out().empty()) {
-    rows.push_back({"left out", data.left_out()});
+  for (auto& row : data_rows(config, data)) {
+    rows.push_back(std::move(row));
   }
-  rows.push_back(
-      {"validation",
-       data.validation_batches() == 0
-           ? "none"
-           : fmt::format("{} tokens", format_count(static_cast<double>(data.validation_batches()) *
-                                                   step_tokens))});
   rows.push_back(
       {"steps", fmt::format("{} of {} tokens: {} tokens, {:.2f} epochs", config.train.steps,
                             format_count(step_tokens), format_count(total),

@@ -130,9 +130,10 @@ StepResult Trainer::step(const StepRows& rows, bool last) {
     capture_ahead();
   }
   const std::int64_t tokens = rows.all * run_.config.data.seq_len;
+  const std::int64_t trained = device_ == meta ? tokens : run_.data->trained(done());
   return training_->step({.rows = rows.all,
                           .micro_rows = rows.micro,
-                          .weight = static_cast<double>(tokens),
+                          .weight = static_cast<double>(trained),
                           .tokens = tokens,
                           .parts = setup_.parts,
                           .last_train_step = last},
@@ -197,10 +198,11 @@ std::optional<double> Trainer::validate() {
 }
 
 StepBatch Trainer::evaluation_batch(std::int64_t batches) const {
-  const std::int64_t tokens = batches * run_.config.step_tokens();
+  const std::int64_t trained =
+      device_ == meta ? batches * run_.config.step_tokens() : run_.data->validation_trained();
   return {.rows = setup_.rows.all,
           .micro_rows = setup_.rows.micro,
-          .weight = static_cast<double>(tokens)};
+          .weight = static_cast<double>(trained)};
 }
 
 void Trainer::record_evaluation(OneRank& into) {
@@ -212,9 +214,9 @@ RunCheckpoints Trainer::checkpoints(std::function<void(const std::string&)> say)
   const CheckpointConfig& config = run_.config.checkpoint;
   const auto meta_data = [&run = run_, updates = to_json(updates_of(*model_))] {
     return fmt::format(
-        R"({{"config": {}, "model": {}, "generation": {}, "fingerprint": {}, "low_rank_updates": {}}})",
+        R"({{"config": {}, "model": {}, "generation": {}, "fingerprint": {}, "low_rank_updates": {}, "tokenizer": {}}})",
         to_json(run.config), hub_config(run.shape), generation_config(run.shape),
-        to_json(run.fingerprint), updates);
+        to_json(run.fingerprint), updates, to_json(run.data->tokenizer()));
   };
   return {*training_,
           {.folder = config.folder,

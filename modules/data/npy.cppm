@@ -1,10 +1,10 @@
-export module tessera.app.data:npy;
+export module tessera.data:npy;
 
-import tessera.app.base;
+import tessera.base;
 
 // NumPy's .npy files of token ids.
 
-export namespace tessera::app {
+export namespace tessera::data {
 
 enum class TokenType : std::uint8_t { u8, u16, u32, i32 };
 
@@ -28,4 +28,4 @@ inline constexpr std::size_t npy_header_limit = 1 << 17;
 NpyLayout read_npy_header(std::span<const std::byte> start, std::size_t size,
                           const std::string& name);
 
-}  // namespace tessera::app
+}  // namespace tessera::data

@@ -3,15 +3,15 @@ module;
 
 #include <algorithm>
 #include <cstring>
-#include <filesystem>
+#include <string>
 #include <utility>
 
 #include "tessera/content_hash.hpp"
-module tessera.app.data;
+module tessera.data;
 
 import tessera.base;
 
-namespace tessera::app {
+namespace tessera::data {
 namespace {
 
 template <class T>
@@ -30,9 +30,9 @@ void Tokens::append(DataFile file, TokenType type, std::size_t offset, std::int6
   size_ += count;
 }
 
-Tokens Tokens::from_bytes(std::span<const std::filesystem::path> files) {
+Tokens Tokens::from_bytes(std::span<const std::string> files) {
   Tokens tokens;
-  for (const std::filesystem::path& path : files) {
+  for (const std::string& path : files) {
     DataFile file(path);
     const auto count = static_cast<std::int64_t>(file.size());
     tokens.append(std::move(file), TokenType::u8, 0, count);
@@ -99,7 +99,7 @@ void Tokens::read(std::int64_t begin, std::span<std::int64_t> out) const {
     const auto bad =
         std::ranges::find_if(part, [&](std::int64_t id) { return id < 0 || id >= vocab_; });
     if (bad != part.end()) {
-      fail_input({.thing = segment->file.path().string(),
+      fail_input({.thing = segment->file.path(),
                   .wrong = fmt::format("token {} is {}", skip + (bad - part.begin()), *bad),
                   .expected = fmt::format("0 to {}, model.vocab is {}", vocab_ - 1, vocab_)});
     }
@@ -141,4 +141,4 @@ std::string Tokens::content_hash() const {
   return hash.hex();
 }
 
-}  // namespace tessera::app
+}  // namespace tessera::data

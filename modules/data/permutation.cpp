@@ -1,10 +1,10 @@
 module;
 #include <bit>
-module tessera.app.data;
+module tessera.data;
 
 import tessera.base;
 
-namespace tessera::app {
+namespace tessera::data {
 
 Permutation::Permutation(std::int64_t size, std::uint64_t seed, std::uint64_t epoch)
     : size_(static_cast<std::uint64_t>(size)) {
@@ -33,4 +33,4 @@ std::int64_t Permutation::operator[](std::int64_t index) const {
   return static_cast<std::int64_t>(value);
 }
 
-}  // namespace tessera::app
+}  // namespace tessera::data

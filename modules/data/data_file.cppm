@@ -1,13 +1,10 @@
-module;
-#include <sys/types.h>
-#include <time.h>
-export module tessera.app.data:data_file;
+export module tessera.data:data_file;
 
-import tessera.app.base;
+import tessera.base;
 
 // A file that a run reads from its start to its end, and that must not change meanwhile.
 
-export namespace tessera::app {
+export namespace tessera::data {
 
 /// Reads by position, without a mapping: a mapped file that another program truncates kills the
 /// reader (SIGBUS). The file is open only while `Handle`s of it exist, so that a run can read more
@@ -15,9 +12,9 @@ export namespace tessera::app {
 class DataFile {
  public:
   /// Throws Error (input) when the file is missing, cannot be read or is not a regular file.
-  explicit DataFile(std::filesystem::path path);
+  explicit DataFile(std::string path);
 
-  const std::filesystem::path& path() const { return path_; }
+  const std::string& path() const { return path_; }
   std::size_t size() const { return size_; }
 
   /// The file, open.
@@ -38,12 +35,13 @@ class DataFile {
  private:
   void check_unchanged(int descriptor) const;
 
-  std::filesystem::path path_;
+  std::string path_;
   std::size_t size_ = 0;
   // Tell the file apart from a later version of it.
-  dev_t device_ = 0;
-  ino_t inode_ = 0;
-  timespec modified_{};
+  std::uint64_t device_ = 0;
+  std::uint64_t inode_ = 0;
+  std::int64_t modified_seconds_ = 0;
+  std::int64_t modified_nanoseconds_ = 0;
 };
 
-}  // namespace tessera::app
+}  // namespace tessera::data

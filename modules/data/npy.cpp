@@ -7,11 +7,11 @@ module;
 #include <optional>
 #include <string_view>
 #include <tessera/shown.hpp>
-module tessera.app.data;
+module tessera.data;
 
 import tessera.base;
 
-namespace tessera::app {
+namespace tessera::data {
 namespace {
 
 /// Reads the Python dictionary of the header, and only what NumPy itself writes there:
@@ -214,4 +214,4 @@ NpyLayout read_npy_header(std::span<const std::byte> start, std::size_t size,
   return layout;
 }
 
-}  // namespace tessera::app
+}  // namespace tessera::data

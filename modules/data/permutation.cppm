@@ -1,10 +1,10 @@
-export module tessera.app.data:permutation;
+export module tessera.data:permutation;
 
-import tessera.app.base;
+import tessera.base;
 
 // A random order with random access.
 
-export namespace tessera::app {
+export namespace tessera::data {
 
 /// A permutation of [0, size), a function of (seed, epoch) alone. An entry is computed without the
 /// others, so every rank and every resumed run has the same order without storing it.
@@ -23,4 +23,4 @@ class Permutation {
   std::uint64_t keys_[rounds];
 };
 
-}  // namespace tessera::app
+}  // namespace tessera::data

@@ -5,23 +5,23 @@ module;
 #include <unistd.h>
 
 #include <cerrno>
-#include <filesystem>
+#include <string>
 #include <system_error>
 #include <utility>
-module tessera.app.data;
+module tessera.data;
 
 import tessera.base;
 
-namespace tessera::app {
+namespace tessera::data {
 namespace {
 
-[[noreturn]] void cannot_read(const std::filesystem::path& path, int code) {
-  fail_input({.thing = path.string(),
+[[noreturn]] void cannot_read(const std::string& path, int code) {
+  fail_input({.thing = path,
               .wrong = fmt::format("cannot be read: {}",
                                    std::error_code(code, std::generic_category()).message())});
 }
 
-int open_file(const std::filesystem::path& path) {
+int open_file(const std::string& path) {
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file < 0) {
     cannot_read(path, errno);
@@ -29,26 +29,27 @@ int open_file(const std::filesystem::path& path) {
   return file;
 }
 
-[[noreturn]] void changed(const std::filesystem::path& path, const std::string& how) {
-  fail_input({.thing = path.string(),
+[[noreturn]] void changed(const std::string& path, const std::string& how) {
+  fail_input({.thing = path,
               .wrong = fmt::format("the file was {} while the run read it", how),
               .advice = "restore it, and resume from the last checkpoint"});
 }
 
 }  // namespace
 
-DataFile::DataFile(std::filesystem::path path) : path_(std::move(path)) {
+DataFile::DataFile(std::string path) : path_(std::move(path)) {
   const int file = open_file(path_);
   struct stat status{};
   const bool regular = ::fstat(file, &status) == 0 && S_ISREG(status.st_mode);
   ::close(file);
   if (!regular) {
-    fail_input({.thing = path_.string(), .wrong = "is not a regular file"});
+    fail_input({.thing = path_, .wrong = "is not a regular file"});
   }
   size_ = static_cast<std::size_t>(status.st_size);
   device_ = status.st_dev;
   inode_ = status.st_ino;
-  modified_ = status.st_mtim;
+  modified_seconds_ = status.st_mtim.tv_sec;
+  modified_nanoseconds_ = status.st_mtim.tv_nsec;
 }
 
 void DataFile::check_unchanged(int descriptor) const {
@@ -63,8 +64,8 @@ void DataFile::check_unchanged(int descriptor) const {
   if (status.st_dev != device_ || status.st_ino != inode_) {
     changed(path_, "replaced");
   }
-  if (size != size_ || status.st_mtim.tv_sec != modified_.tv_sec ||
-      status.st_mtim.tv_nsec != modified_.tv_nsec) {
+  if (size != size_ || status.st_mtim.tv_sec != modified_seconds_ ||
+      status.st_mtim.tv_nsec != modified_nanoseconds_) {
     changed(path_, "modified");
   }
 }
@@ -103,4 +104,4 @@ void DataFile::Handle::read(const DataFile& file, std::size_t offset,
   }
 }
 
-}  // namespace tessera::app
+}  // namespace tessera::data

@@ -1,17 +1,17 @@
-export module tessera.app.data:tokens;
+export module tessera.data:tokens;
 
-import tessera.app.base;
+import tessera.base;
 import :data_file;
 import :npy;
 import :token_source;
 
-export namespace tessera::app {
+export namespace tessera::data {
 
 /// Tokens that are read from their files when they are needed.
 class Tokens final : public TokenSource {
  public:
   /// Every byte of the files is a token.
-  static Tokens from_bytes(std::span<const std::filesystem::path> files);
+  static Tokens from_bytes(std::span<const std::string> files);
   /// Token ids; reading one that is not below `vocab` is an Error (input).
   static Tokens from_npy(std::span<const std::string> files, std::int64_t vocab);
 
@@ -47,4 +47,4 @@ class Tokens final : public TokenSource {
   std::int64_t vocab_ = 256;
 };
 
-}  // namespace tessera::app
+}  // namespace tessera::data

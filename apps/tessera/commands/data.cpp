@@ -1,0 +1,191 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <tessera/shown.hpp>
+#include <vector>
+module tessera.app.commands;
+
+import tessera.base;
+import tessera.tokenize;
+import tessera.data;
+import tessera.app.base;
+import tessera.app.config;
+import tessera.app.data;
+import tessera.app.model;
+import tessera.app.run;
+import :run_data;
+
+namespace tessera::app {
+namespace {
+
+/// The data of a run, as it opens them.
+struct Opened {
+  Config config;
+  std::shared_ptr<const Dataset> data;
+};
+
+Opened opened(const TrainArguments& arguments) {
+  Opened all;
+  all.config = load_run_config(arguments);
+  const RunData data = open_run_data(all.config);
+  all.data = data.dataset;
+  return all;
+}
+
+/// A token as the vocabulary has it, or its number where there is no tokenizer.
+std::string token_text(const Dataset& data, std::int64_t id) {
+  std::string text;
+  if (data.tokenizer()) {
+    const auto token =
+        data.tokenizer()->opened.tokenizer->token(static_cast<tokenize::TokenId>(id));
+    for (const char c : token.value_or("")) {
+      const auto byte = static_cast<unsigned char>(c);
+      const bool alone = token->size() == 1 && byte >= 0x80;  // a byte that is no character
+      text +=
+          byte < 0x20 || byte == 0x7F || alone ? fmt::format("\\x{:02X}", byte) : std::string(1, c);
+    }
+  }
+  return text;
+}
+
+/// A token of a row: the first one is read only; the others are predicted too.
+struct ShownToken {
+  std::int64_t id = 0;
+  bool trained = false;
+};
+
+/// The tokens of a row, without the padding behind it.
+std::vector<ShownToken> tokens_of(const Dataset& data, std::int64_t step, std::int64_t row) {
+  const Batch batch = data.rows(step, row, 1);
+  const data::Mixture::Place place = data.place_of(step, row);
+  const auto used = static_cast<std::size_t>(data.training().source(place.source).used(place.row));
+  std::vector<ShownToken> tokens = {{batch.inputs.at(0), false}};
+  for (std::size_t i = 0; i < used; ++i) {
+    const bool trained = batch.targets[i] != data::ignored_target;
+    const std::int64_t next = i + 1 < batch.inputs.size() ? batch.inputs[i + 1] : -1;
+    if (trained || i + 1 < used) {
+      tokens.push_back({trained ? batch.targets[i] : next, trained});
+    }
+  }
+  return tokens;
+}
+
+std::string title_of(const Dataset& data, std::int64_t step, std::int64_t row,
+                     const std::vector<ShownToken>& tokens) {
+  const data::Mixture::Place place = data.place_of(step, row);
+  const OpenedSource& source = data.sources()[place.source];
+  const std::string from = source.documents ? source.documents->where(place.row)
+                                            : fmt::format("{}, window {}", source.key, place.row);
+  return fmt::format("step {}, row {}: {}: {} tokens, {} trained", step + 1, row, from,
+                     tokens.size(), std::ranges::count_if(tokens, &ShownToken::trained));
+}
+
+std::string as_text(const Dataset& data, const std::vector<ShownToken>& tokens, bool colour) {
+  std::string text;
+  for (const ShownToken& token : tokens) {
+    const std::string shown = fmt::format("{}|{}", token_text(data, token.id), token.id);
+    text += token.trained ? fmt::format("{}{{{}}}{} ", colour ? "\x1b[32m" : "", shown,
+                                        colour ? "\x1b[0m" : "")
+                          : shown + " ";
+  }
+  return text + "\n";
+}
+
+std::string escaped(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    switch (c) {
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '&':
+        out += "&amp;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      default:
+        out += c;
+    }
+  }
+  return out;
+}
+
+constexpr std::string_view page_head = R"(<!doctype html>
+<meta charset="utf-8">
+<title>Rows of a training</title>
+<style>
+body { font-family: monospace; line-height: 1.9; max-width: 70em; margin: 2em auto; }
+span { border: 1px solid #ccc; border-radius: 3px; padding: 0 2px; margin: 1px; }
+.trained { background: #b7ebc0; }
+sub { color: #888; }
+</style>
+<p>A token with its id; the loss is over the <span class="trained">green</span> ones.</p>
+)";
+
+std::string as_html(const Dataset& data, const std::vector<ShownToken>& tokens) {
+  std::string text;
+  for (const ShownToken& token : tokens) {
+    text +=
+        fmt::format("<span{}>{}<sub>{}</sub></span>\n", token.trained ? " class=\"trained\"" : "",
+                    escaped(token_text(data, token.id)), token.id);
+  }
+  return "<p>\n" + text + "</p>\n";
+}
+
+}  // namespace
+
+int run_data_show(const TrainArguments& arguments, const DataShowArguments& shown) {
+  const Opened run = opened(arguments);
+  const std::int64_t batch = run.config.train.batch;
+  std::string page(shown.html.empty() ? "" : page_head);
+  for (std::int64_t i = 0; i < shown.rows; ++i) {
+    const std::vector<ShownToken> tokens = tokens_of(*run.data, i / batch, i % batch);
+    const std::string title = title_of(*run.data, i / batch, i % batch, tokens);
+    if (shown.html.empty()) {
+      fmt::print("{}\n{}\n", title, as_text(*run.data, tokens, colour_on_stdout()));
+    } else {
+      page += fmt::format("<h3>{}</h3>\n{}", escaped(title), as_html(*run.data, tokens));
+    }
+  }
+  if (!shown.html.empty()) {
+    write_output("data show", shown.html, page);
+    fmt::print("page written: {}\n", shown.html);
+  }
+  return 0;
+}
+
+int run_data_check(const TrainArguments& arguments) {
+  const Opened run = opened(arguments);
+  const Dataset& data = *run.data;
+  TableRows rows = data_rows(run.config, data);
+  for (const OpenedSource& source : data.sources()) {
+    if (!source.documents) {
+      continue;
+    }
+    const data::DocumentCounts& counts = source.documents->counts();
+    rows.push_back({source.key, fmt::format("{} documents, {} tokens, {} trained, the longest has "
+                                            "{} tokens",
+                                            source.documents->size(), counts.tokens, counts.trained,
+                                            counts.longest)});
+    if (counts.joined > 0) {
+      rows.push_back(
+          {"joined", fmt::format("{} answers begin within a token, which is not trained; "
+                                 "end prompts before a blank",
+                                 counts.joined)});
+    }
+  }
+  fmt::print("{}no fault was found\n", format_table(rows));
+  return 0;
+}
+
+}  // namespace tessera::app

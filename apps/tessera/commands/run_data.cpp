@@ -1,0 +1,56 @@
+module;
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+module tessera.app.commands;
+
+import tessera.base;
+import tessera.app.config;
+import tessera.app.data;
+import tessera.app.model;
+import :named_plugins;
+import :run_data;
+
+namespace tessera::app {
+namespace {
+
+void configure_plugins(const Config& config, const TrainArguments& arguments) {
+  std::vector<std::string> paths = arguments.plugins;
+  paths.insert(paths.end(), config.plugins.paths.begin(), config.plugins.paths.end());
+  try {
+    use_plugins(std::move(paths));
+  } catch (const Error& error) {
+    const bool from_config =
+        std::ranges::any_of(config.plugins.paths, [&](const std::string& path) {
+          return error.fields().thing.find(path) != std::string::npos;
+        });
+    if (!from_config) {
+      throw;
+    }
+    at_key(config, "plugins.paths", [&] { throw Error(error); });
+  }
+}
+
+}  // namespace
+
+Config load_run_config(const TrainArguments& arguments) {
+  return load_config(arguments.config, arguments.overrides,
+                     [&](const Config& config) { configure_plugins(config, arguments); });
+}
+
+RunData open_run_data(const Config& config) {
+  RunData all;
+  const auto tokenizer = open_run_tokenizer(config);
+  all.shape = at_key(config, config.model.from.empty() ? "model" : "model.from",
+                     [&] { return model_shape(config, tokenizer); });
+  at_key(config, "data", [&] {
+    const auto data = std::make_shared<Dataset>(config, all.shape.vocab, tokenizer);
+    data->check_all();
+    all.dataset = data;
+  });
+  return all;
+}
+
+}  // namespace tessera::app

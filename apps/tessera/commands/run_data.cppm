@@ -1,0 +1,23 @@
+module tessera.app.commands:run_data;
+
+import tessera.app.base;
+import tessera.app.config;
+import tessera.app.data;
+import tessera.app.model;
+import :subcommands;
+
+// What commands about a run begin with: its config, its model's sizes and its data.
+
+namespace tessera::app {
+
+/// The config that a command line names, with its plugins. Errors (input): see load_config.
+Config load_run_config(const TrainArguments& arguments);
+
+struct RunData {
+  ModelShape shape;
+  std::shared_ptr<const Dataset> dataset;
+};
+/// Opens and checks them. Errors (input), each with the config's key: see model_shape and Dataset.
+RunData open_run_data(const Config& config);
+
+}  // namespace tessera::app

@@ -1,0 +1,258 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <tessera/json.hpp>
+#include <tessera/shown.hpp>
+#include <utility>
+#include <vector>
+
+#include "tessera/content_hash.hpp"
+module tessera.app.data;
+
+import tessera.base;
+import tessera.options;
+import tessera.tokenize;
+import tessera.data;
+import tessera.app.config;
+
+namespace tessera::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* bytes_kind = "bytes";
+
+std::string file_hash(const std::string& path) {
+  constexpr std::size_t block = std::size_t{1} << 20;
+  const data::DataFile file(path);
+  const data::DataFile::Handle handle(file);
+  ContentHash hash;
+  std::vector<std::byte> bytes;
+  for (std::size_t at = 0; at < file.size(); at += bytes.size()) {
+    bytes.resize(std::min(block, file.size() - at));
+    handle.read(file, at, bytes);
+    hash.add(bytes);
+  }
+  return hash.hex();
+}
+
+/// Of a kind that needs no file.
+std::shared_ptr<const RunTokenizer> of_kind(const std::string& kind, const std::string& options,
+                                            const std::string& where) {
+  RunTokenizer made{.kind = kind, .options = options};
+  made.opened.kind = kind;
+  made.opened.tokenizer = tokenize::make_tokenizer(kind, "", PluginOptions(options, where), where);
+  made.opened.special = made.opened.tokenizer->special_tokens();
+  return std::make_shared<const RunTokenizer>(std::move(made));
+}
+
+std::shared_ptr<const RunTokenizer> of_path(const std::string& path, const std::string& options,
+                                            const std::string& where) {
+  RunTokenizer made{.options = options,
+                    .opened = tokenize::open_tokenizer(path, PluginOptions(options, where))};
+  made.kind = made.opened.kind;
+  made.path = fs::absolute(made.opened.file).lexically_normal().string();
+  made.hash = file_hash(made.path);
+  return std::make_shared<const RunTokenizer>(std::move(made));
+}
+
+/// Of a model's folder, in which `own` shows that there is one.
+std::shared_ptr<const RunTokenizer> of_folder(const std::string& folder, const std::string& own,
+                                              const std::string& options,
+                                              const std::string& where) {
+  try {
+    return of_path(folder, options, where);
+  } catch (const Error& error) {
+    fail_input(
+        {.thing = folder,
+         .wrong = fmt::format("its own tokenizer ({}) cannot be used: {}", own, error.what()),
+         .advice = "name another with data.tokenizer, or use data.tokens"});
+  }
+}
+
+/// Kinds that need no file: built in, or of plugins.
+bool needs_no_file(const std::string& name) {
+  constexpr std::array<std::string_view, 3> of_files = {"sentencepiece", "tiktoken",
+                                                        "tokenizer.json"};
+  const std::vector<std::string> kinds = tokenize::tokenizer_kinds();
+  return std::ranges::find(kinds, name) != kinds.end() &&
+         std::ranges::find(of_files, name) == of_files.end();
+}
+
+nlohmann::json member(const nlohmann::json& object, const char* name) {
+  return object.is_object() && object.contains(name) ? object[name] : nlohmann::json();
+}
+
+std::string text_member(const nlohmann::json& object, const char* name) {
+  const nlohmann::json value = member(object, name);
+  return value.is_string() ? value.get<std::string>() : std::string();
+}
+
+}  // namespace
+
+std::string RunTokenizer::text() const {
+  return path.empty() ? kind : fmt::format("{} of {}", kind, fs::path(path).parent_path().string());
+}
+
+std::string RunTokenizer::identity() const {
+  if (path.empty() && options == JsonText().text) {
+    return kind;
+  }
+  return fmt::format("{} {}{}", kind, hash, options == JsonText().text ? "" : " " + options);
+}
+
+std::shared_ptr<const RunTokenizer> open_run_tokenizer(const Config& config) {
+  const std::vector<SourceConfig> sources = data_sources(config);
+  if (std::ranges::all_of(sources, [](const SourceConfig& source) {
+        return source.kind == SourceConfig::Kind::tokens;
+      })) {
+    return nullptr;
+  }
+  const std::string where = config.place("data.tokenizer_options");
+  const std::string& options = config.data.tokenizer_options.text;
+  std::string name = config.data.tokenizer;
+  if (name == DataConfig().tokenizer) {
+    return at_key(config, "model.from", [&] {
+      const std::string& folder = config.model.from;
+      std::error_code ignored;  // a folder that is not there: who reads the model says so
+      const std::string own =
+          fs::is_directory(folder, ignored) ? own_tokenizer_file(folder) : std::string();
+      return own.empty() ? of_kind(bytes_kind, options, where)
+                         : of_folder(folder, own, options, where);
+    });
+  }
+  return at_key(config, "data.tokenizer", [&] {
+    const fs::path path = config.file.parent_path() / name;
+    std::error_code ignored;
+    if (!fs::exists(path, ignored) && !needs_no_file(name)) {
+      const std::vector<std::string> kinds = tokenize::tokenizer_kinds();
+      fail_input(
+          {.wrong = fmt::format("there is no file or folder {}, and no kind of tokenizer "
+                                "'{}'{}",
+                                shown(path.string()), shown(name), did_you_mean(name, kinds))});
+    }
+    return needs_no_file(name) ? of_kind(name, options, where)
+                               : of_path(path.lexically_normal().string(), options, where);
+  });
+}
+
+std::string to_json(const std::shared_ptr<const RunTokenizer>& tokenizer) {
+  return tokenizer ? json_text(nlohmann::ordered_json{{"kind", tokenizer->kind},
+                                                      {"path", tokenizer->path},
+                                                      {"hash", tokenizer->hash},
+                                                      {"options", tokenizer->options}})
+                   : "null";
+}
+
+std::string stored_tokenizer_folder(std::string_view meta) {
+  const std::string path = text_member(member(parse_json_object(meta).value, "tokenizer"), "path");
+  return path.empty() ? "" : fs::path(path).parent_path().string();
+}
+
+std::shared_ptr<const RunTokenizer> stored_tokenizer(std::string_view meta,
+                                                     const std::string& checkpoint,
+                                                     const std::string& named) {
+  const nlohmann::json all = parse_json_object(meta).value;
+  const nlohmann::json config = member(member(all, "config"), "data");
+  if (!config.is_object()) {
+    fail_input({.thing = checkpoint, .wrong = "is not a checkpoint of 'tessera train'"});
+  }
+  const nlohmann::json stored = member(all, "tokenizer");
+  if (!named.empty()) {
+    const std::string options = text_member(stored, "options");
+    return of_path(named, options.empty() ? JsonText().text : options, "--tokenizer");
+  }
+  if (stored.is_null()) {  // before tokenizers had an entry of their own, there was one
+    return all.contains("tokenizer") || !member(config, "tokens").empty()
+               ? nullptr
+               : of_kind(bytes_kind, JsonText().text, checkpoint);
+  }
+  const std::string path = text_member(stored, "path");
+  const std::string options = text_member(stored, "options");
+  if (path.empty()) {
+    return of_kind(text_member(stored, "kind"), options, checkpoint);
+  }
+  std::error_code ignored;
+  if (!fs::exists(path, ignored)) {
+    fail_input({.thing = checkpoint,
+                .wrong = fmt::format("the tokenizer of its model, {}, is not there", path),
+                .advice = "name it with --tokenizer"});
+  }
+  auto opened = of_path(path, options, checkpoint);
+  if (opened->hash != text_member(stored, "hash")) {
+    fail_input(
+        {.thing = checkpoint,
+         .wrong = fmt::format("the tokenizer {} has changed since the model was trained", path),
+         .expected = "hash " + text_member(stored, "hash"),
+         .got = opened->hash,
+         .advice = "restore it, or name another with --tokenizer"});
+  }
+  return opened;
+}
+
+std::string own_tokenizer_file(const std::string& folder) {
+  constexpr std::array<std::string_view, 8> names = {"vocab.json",
+                                                     "vocab.txt",
+                                                     "merges.txt",
+                                                     "added_tokens.json",
+                                                     "spiece.model",
+                                                     "tekken.json",
+                                                     "special_tokens_map.json",
+                                                     "sentencepiece.bpe.model"};
+  std::string first;
+  std::error_code error;
+  for (fs::directory_iterator next(folder, error), end; !error && next != end;
+       next.increment(error)) {
+    const std::string name = next->path().filename().string();
+    if ((name.starts_with("tokenizer") || name.ends_with(".tiktoken") ||
+         std::ranges::find(names, name) != names.end()) &&
+        (first.empty() || name < first)) {
+      first = name;
+    }
+  }
+  if (error && !folder.empty()) {
+    fail_input({.thing = folder,
+                .wrong = fmt::format("the folder cannot be read ({})", error.message()),
+                .advice = "check its permissions"});
+  }
+  return first;
+}
+
+void check_tokenizer_fits(const RunTokenizer& tokenizer, std::int64_t vocab,
+                          const std::string& folder, const std::string& place) {
+  const std::string own = own_tokenizer_file(folder);
+  std::error_code ignored;
+  const bool is_own =
+      !own.empty() && !tokenizer.path.empty() &&
+      (fs::equivalent(fs::path(tokenizer.path).parent_path(), folder, ignored) ||
+       (fs::exists(fs::path(folder) / fs::path(tokenizer.path).filename(), ignored) &&
+        file_hash((fs::path(folder) / fs::path(tokenizer.path).filename()).string()) ==
+            tokenizer.hash));
+  // A model may have more rows in its embedding than its own tokenizer has tokens.
+  const bool fits =
+      tokenizer.path.empty() ? tokenizer.vocab() == vocab : tokenizer.vocab() <= vocab;
+  if (fits && (own.empty() || is_own)) {
+    return;
+  }
+  const std::string why =
+      !fits ? fmt::format("the folder's model has a vocabulary of {} tokens (expected {}{})", vocab,
+                          tokenizer.path.empty() ? "" : "at least ", tokenizer.vocab())
+            : fmt::format("the folder has its own tokenizer ({})", own);
+  fail_input({.thing = place,
+              .wrong = fmt::format("{}, so the model cannot use the ids of tokenizer '{}'", why,
+                                   tokenizer.text()),
+              .advice =
+                  "set data.tokenizer to the model's own tokenizer, or data.tokens to files of "
+                  "its ids"});
+}
+
+}  // namespace tessera::app

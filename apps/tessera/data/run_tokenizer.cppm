@@ -1,0 +1,51 @@
+export module tessera.app.data:run_tokenizer;
+
+import tessera.tokenize;
+import tessera.app.base;
+import tessera.app.config;
+
+// The tokenizer of a run.
+
+export namespace tessera::app {
+
+/// A tokenizer, and what a checkpoint remembers of it.
+struct RunTokenizer {
+  std::string kind = {};     // "bytes", "tokenizer.json"..., or a plugin's
+  std::string path = {};     // its file, absolute; empty where it has none
+  std::string hash = {};     // of the file's content
+  std::string options = {};  // a JSON object
+  tokenize::OpenedTokenizer opened = {};
+
+  std::int64_t vocab() const { return opened.tokenizer->vocab_size(); }
+  /// "tokenizer.json of models/llama", for people.
+  std::string text() const;
+  /// What makes its ids other ones, for a run's fingerprint.
+  std::string identity() const;
+};
+
+/// That of data.tokenizer; null where all data are token ids. Errors (input): there is none of that
+/// name, or it cannot be read.
+std::shared_ptr<const RunTokenizer> open_run_tokenizer(const Config& config);
+
+/// For a checkpoint's meta data, as a JSON object; "null" where there is none.
+std::string to_json(const std::shared_ptr<const RunTokenizer>& tokenizer);
+
+/// The tokenizer with which a checkpoint's model was trained; null: none, it was trained on ids.
+/// `named`: a file or folder with it, instead of the one that the checkpoint names; empty: that
+/// one. Errors (input): the checkpoint is of another program; the file is gone, or has another
+/// content than when the model was trained.
+std::shared_ptr<const RunTokenizer> stored_tokenizer(std::string_view meta,
+                                                     const std::string& checkpoint,
+                                                     const std::string& named = "");
+/// The folder of the tokenizer's files that a checkpoint names; empty: it has none.
+std::string stored_tokenizer_folder(std::string_view meta);
+
+/// The first file, by name, that shows that a folder has its own tokenizer; "" if there is none.
+std::string own_tokenizer_file(const std::string& folder);
+
+/// Throws Error (input), which `place` begins, unless the model in `folder` with `vocab` tokens
+/// takes this tokenizer's ids: it has tokens for all of them, and no other tokenizer of its own.
+void check_tokenizer_fits(const RunTokenizer& tokenizer, std::int64_t vocab,
+                          const std::string& folder, const std::string& place);
+
+}  // namespace tessera::app

@@ -1,0 +1,187 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+module tessera.app.data;
+
+import tessera.base;
+import tessera.tokenize;
+import tessera.data;
+import tessera.app.config;
+
+namespace tessera::app {
+namespace {
+
+std::vector<std::string> names_of(const std::vector<std::filesystem::path>& paths) {
+  std::vector<std::string> names;
+  names.reserve(paths.size());
+  for (const std::filesystem::path& path : paths) {
+    names.push_back(path.string());
+  }
+  return names;
+}
+
+/// The kind of the first record.
+data::RecordKind first_kind(const std::vector<std::string>& files) {
+  constexpr std::size_t longest = std::size_t{32} << 20;
+  for (const std::string& file : files) {
+    std::ifstream stream(file, std::ios::binary);
+    std::string line;
+    for (std::int64_t number = 1; std::getline(stream, line) && line.size() <= longest; ++number) {
+      if (line.find_first_not_of(" \t\r") == std::string::npos) {
+        continue;
+      }
+      try {
+        return data::ExampleMaker::kind_of(line);
+      } catch (const Error& error) {
+        fail_input({.thing = fmt::format("{}:{}", file, number), .wrong = error.what()});
+      }
+    }
+  }
+  return data::RecordKind::conversation;  // there is no record, as who reads them will find
+}
+
+data::DocumentOptions options_of(const Config& config) {
+  const std::string& too_long = config.data.too_long;
+  return {.longest = config.data.seq_len + 1,
+          .too_long = too_long == "cut"    ? data::TooLong::cut
+                      : too_long == "skip" ? data::TooLong::skip
+                                           : data::TooLong::error};
+}
+
+std::string left_out_text(const data::DocumentCounts& counts) {
+  std::string text;
+  const auto add = [&](std::int64_t count, const char* what) {
+    if (count > 0) {
+      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, what);
+    }
+  };
+  add(counts.left_out, "documents that are too long");
+  add(counts.cut, "ends of documents that are too long");
+  add(counts.blank_lines, "blank lines");
+  return text;
+}
+
+/// The template that makes texts of conversations: of data.chat_template, else the tokenizer's.
+struct ChatTemplateText {
+  std::string name;  // for errors
+  std::string text;  // empty: there is none
+};
+
+/// Error (input): the file cannot be read, or is empty.
+ChatTemplateText chat_template_text(const Config& config, const RunTokenizer& tokenizer) {
+  const std::string& file = config.data.chat_template;
+  if (file.empty()) {
+    return {fmt::format("chat template of {}", tokenizer.text()), tokenizer.opened.chat_template};
+  }
+  std::ifstream stream(file, std::ios::binary);
+  std::ostringstream all;
+  if (!stream || !(all << stream.rdbuf())) {
+    fail_input({.thing = config.place("data.chat_template"),
+                .wrong = fmt::format("{} cannot be read, or is empty", file)});
+  }
+  return {file, all.str()};
+}
+
+class Opener {
+ public:
+  Opener(const Config& config, std::int64_t vocab,
+         const std::shared_ptr<const RunTokenizer>& tokenizer)
+      : config_(config), vocab_(vocab), tokenizer_(tokenizer) {}
+
+  std::vector<OpenedSource> all(const std::vector<SourceConfig>& sources) {
+    std::vector<OpenedSource> opened;
+    for (const SourceConfig& source : sources) {
+      opened.push_back(at_key(config_, source.key, [&] { return open(source); }));
+      opened.back().weight = source.weight;
+      opened.back().key = source.key;
+    }
+    return opened;
+  }
+
+ private:
+  OpenedSource open(const SourceConfig& source) {
+    switch (source.kind) {
+      case SourceConfig::Kind::tokens:
+        return {.tokens =
+                    std::make_shared<data::Tokens>(data::Tokens::from_npy(source.paths, vocab_))};
+      case SourceConfig::Kind::text:
+        return text(source);
+      case SourceConfig::Kind::jsonl:
+        break;
+    }
+    const std::vector<std::string> files = names_of(find_text_files(source.paths).files);
+    if (first_kind(files) == data::RecordKind::text) {
+      auto tokens =
+          std::make_shared<data::EncodedText>(data::EncodedText::from_records(files, maker()));
+      const std::string blank = left_out_text({.blank_lines = tokens->blank_lines()});
+      return {.tokens = std::move(tokens), .left_out = blank};
+    }
+    auto documents = std::make_shared<data::Documents>(files, maker(), options_of(config_));
+    const std::string left_out = left_out_text(documents->counts());
+    return {.documents = std::move(documents), .left_out = left_out};
+  }
+
+  OpenedSource text(const SourceConfig& source) {
+    TextFiles found = find_text_files(source.paths);
+    const std::vector<std::string> files = names_of(found.files);
+    if (tokenizer_->path.empty() && tokenizer_->kind == "bytes") {  // needs no pass over the text
+      return {.tokens = std::make_shared<data::Tokens>(data::Tokens::from_bytes(files)),
+              .left_out = std::move(found.left_out)};
+    }
+    return {.tokens =
+                std::make_shared<data::EncodedText>(data::EncodedText::from_files(files, maker())),
+            .left_out = std::move(found.left_out)};
+  }
+
+  const std::shared_ptr<const data::ExampleMaker>& maker() {
+    if (!maker_) {
+      maker_ = example_maker(config_, tokenizer_);
+    }
+    return maker_;
+  }
+
+  const Config& config_;
+  std::int64_t vocab_;
+  const std::shared_ptr<const RunTokenizer>& tokenizer_;
+  std::shared_ptr<const data::ExampleMaker> maker_;
+};
+
+}  // namespace
+
+std::size_t OpenedSource::files() const { return tokens ? tokens->files() : documents->files(); }
+std::string OpenedSource::content_hash() const {
+  return tokens ? tokens->content_hash() : documents->content_hash();
+}
+
+std::shared_ptr<const data::ExampleMaker> example_maker(
+    const Config& config, const std::shared_ptr<const RunTokenizer>& tokenizer) {
+  const auto [name, text] = chat_template_text(config, *tokenizer);
+  std::shared_ptr<const data::ChatTemplate> chat;
+  if (!text.empty()) {
+    chat = std::make_shared<const data::ChatTemplate>(
+        text, name, data::template_variables(tokenizer->opened, config.data.template_options.text));
+  }
+  return std::make_shared<const data::ExampleMaker>(
+      tokenizer->opened, std::move(chat),
+      config.data.train_on == "all" ? data::TrainOn::all : data::TrainOn::answers);
+}
+
+std::vector<OpenedSource> open_sources(const Config& config, std::int64_t vocab,
+                                       const std::shared_ptr<const RunTokenizer>& tokenizer) {
+  return Opener(config, vocab, tokenizer).all(data_sources(config));
+}
+
+std::vector<OpenedSource> open_validation(const Config& config, std::int64_t vocab,
+                                          const std::shared_ptr<const RunTokenizer>& tokenizer) {
+  return Opener(config, vocab, tokenizer).all(validation_sources(config));
+}
+
+}  // namespace tessera::app

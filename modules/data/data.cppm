@@ -1,0 +1,15 @@
+// The data of a training: documents of files as tokens, what of them is trained, and the rows of
+// each step.
+export module tessera.data;
+
+export import :data_file;      // a file that must not change during a run
+export import :npy;            // NumPy's files of token ids
+export import :token_source;   // tokens one after the other: an interface
+export import :tokens;         // those that are stored in files
+export import :chat_template;  // from a conversation to a text, and where its answers are
+export import :examples;       // from a record of JSONL to tokens, and which of them are trained
+export import :encoded_text;   // the tokens of texts, made when they are read
+export import :documents;      // the records of JSONL files as documents
+export import :rows;           // windows and documents as the rows of batches
+export import :permutation;    // a random order with random access
+export import :mixture;        // which row of which source each place takes

@@ -1,0 +1,193 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+module tessera.data;
+
+import tessera.base;
+import tessera.tokenize;
+import :lines;
+
+namespace tessera::data {
+namespace {
+
+struct Entry {
+  std::uint64_t offset = 0;
+  std::uint32_t bytes = 0;
+  std::uint32_t line = 0;
+  std::uint32_t tokens = 0;
+  std::uint32_t trained = 0;
+};
+
+/// What became of a line.
+struct Outcome {
+  Entry entry;
+  std::int64_t whole = 0;  // tokens before it was cut
+  std::int64_t joined = 0;
+  bool blank = false;
+  std::string fault;
+};
+
+bool is_blank(std::string_view line) {
+  return line.find_first_not_of(" \t") == std::string_view::npos;
+}
+
+std::uint32_t trained_of(const Example& example) {
+  // The first token is never predicted.
+  return example.trained.empty() ? 0
+                                 : static_cast<std::uint32_t>(std::count(
+                                       example.trained.begin() + 1, example.trained.end(), 1));
+}
+
+void cut(Example& example, std::int64_t longest) {
+  if (std::ssize(example.ids) > longest) {
+    example.ids.resize(static_cast<std::size_t>(longest));
+    example.trained.resize(static_cast<std::size_t>(longest));
+  }
+}
+
+}  // namespace
+
+struct Documents::State {
+  std::shared_ptr<const ExampleMaker> maker;
+  DocumentOptions options;
+  std::vector<DataFile> files;
+  std::vector<std::int64_t> first;  // document of each file
+  std::vector<Entry> entries;
+  DocumentCounts counts;
+
+  Outcome outcome_of(const Line& line) const;
+  void add(const Outcome& outcome, const std::string& file, Faults& faults);
+  void scan(const DataFile& file, Faults& faults);
+  std::size_t file_of(std::int64_t document) const {
+    return static_cast<std::size_t>(std::ranges::upper_bound(first, document) - first.begin()) - 1;
+  }
+};
+
+Outcome Documents::State::outcome_of(const Line& line) const {
+  Outcome out;
+  if (is_blank(line.text)) {
+    out.blank = true;
+    return out;
+  }
+  try {
+    Example example = maker->make(line.text);
+    out.whole = std::ssize(example.ids);
+    out.joined = example.joined;
+    cut(example, options.longest);
+    out.entry = {.offset = line.offset,
+                 .bytes = static_cast<std::uint32_t>(line.text.size()),
+                 .line = static_cast<std::uint32_t>(line.number),
+                 .tokens = static_cast<std::uint32_t>(example.ids.size()),
+                 .trained = trained_of(example)};
+    if (out.whole > options.longest && options.too_long == TooLong::error) {
+      out.fault = fmt::format(
+          "the document is longer than a row (expected at most {} tokens, got "
+          "{}); raise data.seq_len, or set data.too_long to \"cut\" or \"skip\"",
+          options.longest, out.whole);
+    } else if (out.entry.trained == 0 && out.whole <= options.longest) {
+      out.fault = "the document has no token that is trained";
+    }
+  } catch (const Error& error) {
+    out.fault = error.what();
+  }
+  return out;
+}
+
+void Documents::State::add(const Outcome& outcome, const std::string& file, Faults& faults) {
+  if (outcome.blank) {
+    ++counts.blank_lines;
+    return;
+  }
+  if (!outcome.fault.empty()) {
+    faults.add(file, outcome.entry.line, outcome.fault);
+    return;
+  }
+  counts.longest = std::max(counts.longest, outcome.whole);
+  const bool is_long = outcome.whole > options.longest;
+  if (is_long && (options.too_long == TooLong::skip || outcome.entry.trained == 0)) {
+    ++counts.left_out;
+    return;
+  }
+  counts.cut += is_long ? 1 : 0;
+  counts.joined += outcome.joined;
+  counts.tokens += outcome.entry.tokens;
+  counts.trained += outcome.entry.trained;
+  entries.push_back(outcome.entry);
+}
+
+void Documents::State::scan(const DataFile& file, Faults& faults) {
+  LineReader reader(file, longest_line);
+  std::vector<Line> lines;
+  std::vector<std::pair<std::int64_t, std::size_t>> too_long;
+  while (reader.next(lines, too_long)) {
+    std::vector<Outcome> outcomes(lines.size());
+    in_parallel(lines.size(), [&](std::size_t i) { outcomes[i] = outcome_of(lines[i]); });
+    for (std::size_t i = 0; i < lines.size(); ++i) {
+      outcomes[i].entry.line = static_cast<std::uint32_t>(lines[i].number);
+      add(outcomes[i], file.path(), faults);
+    }
+  }
+  for (const auto& [number, bytes] : too_long) {
+    faults.add(file.path(), number,
+               fmt::format("the line is too long (expected at most {}, got {})",
+                           format_bytes(longest_line), format_bytes(bytes)));
+  }
+}
+
+Documents::Documents(std::span<const std::string> files, std::shared_ptr<const ExampleMaker> maker,
+                     const DocumentOptions& options) {
+  auto state = std::make_unique<State>();
+  state->maker = std::move(maker);
+  state->options = options;
+  Faults faults;
+  for (const std::string& path : files) {
+    state->files.emplace_back(path);
+    state->first.push_back(std::ssize(state->entries));
+    state->scan(state->files.back(), faults);
+  }
+  faults.throw_if_any();
+  if (state->entries.empty()) {
+    fail_input({.thing = files.empty() ? "documents" : files[0],
+                .wrong = fmt::format("there is no document ({} blank lines, {} left out)",
+                                     state->counts.blank_lines, state->counts.left_out)});
+  }
+  state_ = std::move(state);
+}
+
+Documents::~Documents() = default;
+
+std::int64_t Documents::size() const { return std::ssize(state_->entries); }
+std::size_t Documents::files() const { return state_->files.size(); }
+std::int64_t Documents::tokens(std::int64_t document) const {
+  return state_->entries.at(static_cast<std::size_t>(document)).tokens;
+}
+std::int64_t Documents::trained(std::int64_t document) const {
+  return state_->entries.at(static_cast<std::size_t>(document)).trained;
+}
+std::string Documents::where(std::int64_t document) const {
+  return fmt::format("{}:{}", state_->files[state_->file_of(document)].path(),
+                     state_->entries.at(static_cast<std::size_t>(document)).line);
+}
+const DocumentCounts& Documents::counts() const { return state_->counts; }
+const ExampleMaker& Documents::maker() const { return *state_->maker; }
+
+Example Documents::read(std::int64_t document) const {
+  const Entry& entry = state_->entries.at(static_cast<std::size_t>(document));
+  const DataFile& file = state_->files[state_->file_of(document)];
+  std::string line(entry.bytes, '\0');
+  DataFile::Handle(file).read(file, entry.offset, std::as_writable_bytes(std::span(line)));
+  Example example = state_->maker->make(line);
+  cut(example, state_->options.longest);
+  return example;
+}
+
+std::string Documents::content_hash() const { return hash_of(state_->files, ""); }
+
+}  // namespace tessera::data

@@ -1,0 +1,63 @@
+export module tessera.data:documents;
+
+import tessera.base;
+import :data_file;
+import :examples;
+
+export namespace tessera::data {
+
+/// What is done with a document that has more tokens than a row holds.
+enum class TooLong : std::uint8_t {
+  error,
+  skip,  // it is left out, and counted
+  cut,   // its end is left out, and counted; a document of which nothing is trained is left out
+};
+
+struct DocumentOptions {
+  std::int64_t longest = 0;  // tokens of a document
+  TooLong too_long = TooLong::error;
+};
+
+/// Sums over documents, for people.
+struct DocumentCounts {
+  std::int64_t tokens = 0;
+  std::int64_t trained = 0;
+  std::int64_t longest = 0;      // tokens of the longest one, before it was cut
+  std::int64_t cut = 0;          // documents
+  std::int64_t left_out = 0;     // documents: too long, or nothing trained is left
+  std::int64_t blank_lines = 0;  // which are no documents
+  std::int64_t joined = 0;       // see Example::joined
+};
+
+/// The records of JSONL files as documents. They are read once when the object is made, to find
+/// every fault and every length; later each is read and encoded when it is needed, so files need
+/// not fit in memory: a document takes 24 bytes.
+class Documents {
+ public:
+  /// Errors (input) with file and line, all at once: what is wrong with records (ExampleMaker), a
+  /// line of more than 32 MiB, a document that is too long; there is no document; the file cannot
+  /// be read.
+  Documents(std::span<const std::string> files, std::shared_ptr<const ExampleMaker> maker,
+            const DocumentOptions& options);
+  ~Documents();
+
+  std::int64_t size() const;
+  std::size_t files() const;
+  /// Tokens of a document, and those of them that are trained.
+  std::int64_t tokens(std::int64_t document) const;
+  std::int64_t trained(std::int64_t document) const;
+  /// "chats.jsonl:17".
+  std::string where(std::int64_t document) const;
+  /// Error (input): the file has changed since the object was made.
+  Example read(std::int64_t document) const;
+  const DocumentCounts& counts() const;
+  const ExampleMaker& maker() const;
+  /// The hash of the files.
+  std::string content_hash() const;
+
+ private:
+  struct State;
+  std::unique_ptr<const State> state_;
+};
+
+}  // namespace tessera::data

@@ -1,0 +1,286 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "text_checks.hpp"
+module tessera.data;
+
+import tessera.base;
+import tessera.tokenize;
+import :lines;
+
+namespace tessera::data {
+namespace {
+
+using tokenize::TokenId;
+
+struct Piece {
+  std::uint64_t offset = 0;
+  std::uint32_t bytes = 0;
+  std::uint32_t file : 30 = 0;
+  std::uint32_t begins : 1 = 0;  // a text
+  std::uint32_t ends : 1 = 0;
+};
+
+constexpr std::size_t piece_bytes = std::size_t{64} << 10;
+
+bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
+
+/// Where a piece of the text ends: behind the end of a line that is followed by a word, else
+/// behind a blank, else between characters.
+std::size_t cut_of(std::string_view text) {
+  std::size_t line = 0;
+  for (std::size_t at = text.size() - 1; at > text.size() / 2; --at) {
+    if (text[at - 1] == '\n') {
+      if (!is_blank(text[at])) {
+        return at;
+      }
+      line = line == 0 ? at : line;
+    }
+  }
+  if (line > 0) {
+    return line;
+  }
+  for (std::size_t at = text.size() - 1; at > text.size() / 2; --at) {
+    if (text[at] == ' ' && !is_blank(text[at - 1])) {
+      return at;
+    }
+  }
+  std::size_t at = text.size() - 1;
+  while (at > 1 && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) {
+    --at;
+  }
+  return at;
+}
+
+}  // namespace
+
+struct EncodedText::State {
+  std::shared_ptr<const ExampleMaker> maker;
+  bool records = false;
+  std::vector<DataFile> files;
+  std::vector<Piece> pieces;
+  std::vector<std::int64_t> begin;  // token of each piece, and the end
+  std::int64_t blank_lines = 0;
+
+  // Pieces that were read last: windows follow each other within one.
+  std::mutex mutex;
+  std::deque<std::pair<std::size_t, std::shared_ptr<const std::vector<TokenId>>>> kept;
+
+  std::vector<TokenId> encode(const Piece& piece, std::string_view bytes) const;
+  void count(std::span<const Piece> fresh, std::span<const std::string_view> texts, Faults& faults,
+             std::span<const std::int64_t> lines);
+  void scan_text(Faults& faults);
+  void scan_records(Faults& faults);
+  std::shared_ptr<const std::vector<TokenId>> tokens_of(std::size_t piece);
+};
+
+std::vector<TokenId> EncodedText::State::encode(const Piece& piece, std::string_view bytes) const {
+  const std::string record = records ? ExampleMaker::text_of(bytes) : std::string();
+  std::vector<TokenId> ids;
+  if (piece.begins != 0) {
+    ids.assign(maker->prefix().begin(), maker->prefix().end());
+  }
+  maker->tokenizer().tokenizer->encode_to(records ? std::string_view(record) : bytes,
+                                          {.add_special = false, .parse_special = false}, ids,
+                                          nullptr);
+  if (piece.ends != 0) {
+    ids.insert(ids.end(), maker->suffix().begin(), maker->suffix().end());
+  }
+  return ids;
+}
+
+/// Encodes pieces to count their tokens.
+void EncodedText::State::count(std::span<const Piece> fresh,
+                               std::span<const std::string_view> texts, Faults& faults,
+                               std::span<const std::int64_t> lines) {
+  std::vector<std::int64_t> counts(fresh.size());
+  std::vector<std::string> problems(fresh.size());
+  in_parallel(fresh.size(), [&](std::size_t i) {
+    try {
+      counts[i] = std::ssize(encode(fresh[i], texts[i]));
+    } catch (const Error& error) {
+      problems[i] = error.what();
+    }
+  });
+  for (std::size_t i = 0; i < fresh.size(); ++i) {
+    if (!problems[i].empty()) {
+      faults.add(files[fresh[i].file].path(), lines[i], problems[i]);
+      continue;
+    }
+    pieces.push_back(fresh[i]);
+    begin.push_back(begin.back() + counts[i]);
+  }
+}
+
+void EncodedText::State::scan_text(Faults& faults) {
+  const DataFile& file = files.back();
+  const DataFile::Handle handle(file);
+  std::string block;
+  std::int64_t line = 1;
+  for (std::size_t at = 0; at < file.size();) {
+    constexpr std::size_t at_once = piece_bytes * 64;
+    block.resize(std::min(at_once, file.size() - at));
+    handle.read(file, at, std::as_writable_bytes(std::span(block)));
+    std::vector<Piece> fresh;
+    std::vector<std::string_view> texts;
+    std::vector<std::int64_t> lines;
+    std::size_t used = 0;
+    while (used < block.size()) {
+      std::string_view rest = std::string_view(block).substr(used);
+      const bool last = at + block.size() == file.size() && rest.size() <= piece_bytes;
+      if (!last && rest.size() < piece_bytes) {
+        break;  // complete it from the file
+      }
+      rest = rest.substr(0, last ? rest.size() : cut_of(rest.substr(0, piece_bytes)));
+      if (const std::size_t bad = invalid_utf8(rest); bad != std::string_view::npos) {
+        faults.add(
+            file.path(),
+            line + std::count(rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(bad), '\n'),
+            fmt::format("byte 0x{:02X} is not UTF-8; convert the file, or use "
+                        "data.tokenizer = \"bytes\"",
+                        static_cast<unsigned char>(rest[bad])));
+      }
+      fresh.push_back({.offset = at + used,
+                       .bytes = static_cast<std::uint32_t>(rest.size()),
+                       .file = static_cast<std::uint32_t>(files.size() - 1) & 0x3FFFFFFFU,
+                       .begins = at + used == 0,
+                       .ends = last});
+      texts.push_back(rest);
+      lines.push_back(line);
+      line += std::count(rest.begin(), rest.end(), '\n');
+      used += rest.size();
+    }
+    count(fresh, texts, faults, lines);
+    at += used;
+  }
+}
+
+void EncodedText::State::scan_records(Faults& faults) {
+  const DataFile& file = files.back();
+  LineReader reader(file, longest_line);
+  std::vector<Line> lines;
+  std::vector<std::pair<std::int64_t, std::size_t>> too_long;
+  while (reader.next(lines, too_long)) {
+    std::vector<Piece> fresh;
+    std::vector<std::string_view> texts;
+    std::vector<std::int64_t> numbers;
+    for (const Line& line : lines) {
+      if (std::ranges::all_of(line.text, is_blank)) {
+        ++blank_lines;
+        continue;
+      }
+      fresh.push_back({.offset = line.offset,
+                       .bytes = static_cast<std::uint32_t>(line.text.size()),
+                       .file = static_cast<std::uint32_t>(files.size() - 1) & 0x3FFFFFFFU,
+                       .begins = 1,
+                       .ends = 1});
+      texts.push_back(line.text);
+      numbers.push_back(line.number);
+    }
+    count(fresh, texts, faults, numbers);
+  }
+  for (const auto& [number, bytes] : too_long) {
+    faults.add(file.path(), number,
+               fmt::format("the line is too long (expected at most {}, got {})",
+                           format_bytes(longest_line), format_bytes(bytes)));
+  }
+}
+
+std::shared_ptr<const std::vector<TokenId>> EncodedText::State::tokens_of(std::size_t which) {
+  constexpr std::size_t most_kept = 16;
+  const std::lock_guard lock(mutex);
+  const auto found =
+      std::ranges::find_if(kept, [&](const auto& one) { return one.first == which; });
+  if (found != kept.end()) {
+    return found->second;
+  }
+  const Piece& piece = pieces[which];
+  const DataFile& file = files[piece.file];
+  std::string bytes(piece.bytes, '\0');
+  DataFile::Handle(file).read(file, piece.offset, std::as_writable_bytes(std::span(bytes)));
+  auto tokens = std::make_shared<const std::vector<TokenId>>(encode(piece, bytes));
+  kept.emplace_front(which, tokens);
+  if (kept.size() > most_kept) {
+    kept.pop_back();
+  }
+  return tokens;
+}
+
+EncodedText::EncodedText(std::unique_ptr<State> state) : state_(std::move(state)) {}
+EncodedText::EncodedText(EncodedText&&) noexcept = default;
+EncodedText::~EncodedText() = default;
+
+EncodedText EncodedText::from_files(std::span<const std::string> files,
+                                    std::shared_ptr<const ExampleMaker> maker) {
+  auto state = std::make_unique<State>();
+  state->maker = std::move(maker);
+  state->begin.push_back(0);
+  Faults faults;
+  for (const std::string& path : files) {
+    state->files.emplace_back(path);
+    state->scan_text(faults);
+  }
+  faults.throw_if_any();
+  return EncodedText(std::move(state));
+}
+
+EncodedText EncodedText::from_records(std::span<const std::string> files,
+                                      std::shared_ptr<const ExampleMaker> maker) {
+  auto state = std::make_unique<State>();
+  state->maker = std::move(maker);
+  state->records = true;
+  state->begin.push_back(0);
+  Faults faults;
+  for (const std::string& path : files) {
+    state->files.emplace_back(path);
+    state->scan_records(faults);
+  }
+  faults.throw_if_any();
+  return EncodedText(std::move(state));
+}
+
+std::int64_t EncodedText::size() const { return state_->begin.back(); }
+std::size_t EncodedText::files() const { return state_->files.size(); }
+std::int64_t EncodedText::blank_lines() const { return state_->blank_lines; }
+
+void EncodedText::read(std::int64_t begin, std::span<std::int64_t> out) const {
+  if (begin < 0 || begin > size() || std::ssize(out) > size() - begin) {
+    fail({.thing = "tokens",
+          .wrong =
+              fmt::format("no tokens [{}, {}) among {}", begin, begin + std::ssize(out), size())});
+  }
+  auto which = static_cast<std::size_t>(std::ranges::upper_bound(state_->begin, begin) -
+                                        state_->begin.begin()) -
+               1;
+  while (!out.empty()) {
+    const auto tokens = state_->tokens_of(which);
+    const auto skip = static_cast<std::size_t>(begin - state_->begin[which]);
+    const std::size_t count = std::min(tokens->size() - skip, out.size());
+    std::copy_n(tokens->begin() + static_cast<std::ptrdiff_t>(skip), count, out.begin());
+    out = out.subspan(count);
+    begin += static_cast<std::int64_t>(count);
+    ++which;
+  }
+}
+
+std::string EncodedText::content_hash() const {
+  std::string added;
+  for (const auto ids : {state_->maker->prefix(), state_->maker->suffix()}) {
+    for (const TokenId id : ids) {
+      added += fmt::format("{},", id);
+    }
+    added += ";";
+  }
+  return hash_of(state_->files, added);
+}
+
+}  // namespace tessera::data

@@ -1,0 +1,43 @@
+// The tokens of a chat template.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "jinja/value.hpp"
+
+namespace tessera::data::jinja {
+
+enum class TokenKind : std::uint8_t {
+  data,         // text outside of {{ }} and {% %}
+  begin_block,  // {%
+  end_block,    // %}
+  begin_output,
+  end_output,
+  name,
+  text,    // a literal
+  number,  // likewise
+  sign,    // of one or two characters
+  end,
+};
+
+struct Token {
+  TokenKind kind = TokenKind::end;
+  int line = 1;
+  std::string text = {};  // of a name or a sign; data
+  Value literal = {};
+};
+
+/// Where a template is: for errors.
+struct Place {
+  const std::string& name;
+  int line = 1;
+  /// Error (input) "NAME: line N: WRONG".
+  [[noreturn]] void refuse(const std::string& wrong) const;
+};
+
+/// Error (input): what is no token, a tag that does not end.
+std::vector<Token> tokens_of(std::string_view text, const std::string& name);
+
+}  // namespace tessera::data::jinja

@@ -1,0 +1,141 @@
+module;
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tessera/content_hash.hpp"
+module tessera.data;
+
+import tessera.base;
+import :lines;
+
+namespace tessera::data {
+
+LineReader::LineReader(const DataFile& file, std::size_t longest)
+    : file_(file), handle_(file), longest_(longest) {}
+
+bool LineReader::next(std::vector<Line>& lines,
+                      std::vector<std::pair<std::int64_t, std::size_t>>& too_long) {
+  constexpr std::size_t block = std::size_t{4} << 20;
+  lines.clear();
+  block_.erase(0, used_);
+  used_ = 0;
+  std::size_t searched = 0;
+  std::size_t dropped = 0;  // bytes of a line that is too long
+  while (block_.find('\n', searched) == std::string::npos && position_ < file_.size()) {
+    searched = block_.size();
+    if (searched > longest_) {
+      dropped += searched;
+      block_.clear();
+      searched = 0;
+    }
+    const std::size_t count = std::min(block, file_.size() - position_);
+    block_.resize(searched + count);
+    handle_.read(file_, position_, std::as_writable_bytes(std::span(block_).subspan(searched)));
+    position_ += count;
+  }
+  const std::size_t begin = position_ - block_.size();
+  const bool ends = position_ == file_.size();
+  while (used_ < block_.size()) {
+    const std::size_t end = block_.find('\n', used_);
+    if (end == std::string::npos && !ends) {
+      break;
+    }
+    const std::size_t stop = std::min(end, block_.size());
+    std::string_view text = std::string_view(block_).substr(used_, stop - used_);
+    text.remove_suffix(text.ends_with('\r') ? 1 : 0);
+    ++number_;
+    if (text.size() + dropped > longest_) {
+      too_long.emplace_back(number_, text.size() + dropped);
+    } else {
+      lines.push_back({number_, begin + used_, text});
+    }
+    dropped = 0;
+    used_ = std::min(stop + 1, block_.size());
+  }
+  if (dropped > 0) {
+    too_long.emplace_back(++number_, dropped);
+  }
+  return !lines.empty() || position_ < file_.size() || used_ < block_.size();
+}
+
+void Faults::add(const std::string& file, std::int64_t line, const std::string& text) {
+  constexpr std::size_t most = 10;
+  if (first_.size() < most) {
+    first_.push_back(line > 0 ? fmt::format("{}:{}: {}", file, line, text)
+                              : fmt::format("{}: {}", file, text));
+  }
+  ++count_;
+}
+
+void Faults::throw_if_any() const {
+  if (count_ == 1) {
+    fail_input(first_[0]);
+  }
+  if (count_ > 1) {
+    const std::int64_t more = count_ - std::ssize(first_);
+    fail_input(fmt::format("{} faults:\n  {}{}", count_, fmt::join(first_, "\n  "),
+                           more > 0 ? fmt::format("\n  and {} more", more) : ""));
+  }
+}
+
+void in_parallel(std::size_t count, const std::function<void(std::size_t)>& f) {
+  std::atomic<std::size_t> next = 0;
+  std::mutex mutex;
+  std::exception_ptr error;
+  const auto work = [&] {
+    try {
+      for (std::size_t i = next++; i < count; i = next++) {
+        f(i);
+      }
+    } catch (...) {
+      next = count;
+      const std::scoped_lock lock(mutex);
+      if (!error) {
+        error = std::current_exception();
+      }
+    }
+  };
+  const std::size_t threads = std::min(static_cast<std::size_t>(available_cores()), count);
+  std::vector<std::thread> others;
+  for (std::size_t i = 1; i < threads; ++i) {
+    others.emplace_back(work);
+  }
+  work();
+  for (std::thread& other : others) {
+    other.join();
+  }
+  if (error) {
+    std::rethrow_exception(error);
+  }
+}
+
+std::string hash_of(std::span<const DataFile> files, const std::string& more) {
+  constexpr std::size_t block = std::size_t{1} << 20;
+  ContentHash hash;
+  std::vector<std::byte> bytes;
+  for (const DataFile& file : files) {
+    const DataFile::Handle handle(file);
+    for (std::size_t at = 0; at < file.size(); at += bytes.size()) {
+      bytes.resize(std::min(block, file.size() - at));
+      handle.read(file, at, bytes);
+      hash.add(bytes);
+    }
+    const std::string size = fmt::format(";{};", file.size());
+    hash.add(std::as_bytes(std::span(size)));
+  }
+  hash.add(std::as_bytes(std::span(more)));
+  return hash.hex();
+}
+
+}  // namespace tessera::data

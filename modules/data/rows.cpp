@@ -1,0 +1,62 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+module tessera.data;
+
+import tessera.base;
+import tessera.tokenize;
+
+namespace tessera::data {
+
+Windows::Windows(std::shared_ptr<const TokenSource> tokens, std::int64_t begin, std::int64_t end,
+                 std::int64_t length)
+    : tokens_(std::move(tokens)), begin_(begin), end_(end), length_(length) {}
+
+std::int64_t Windows::rows() const {
+  return std::max<std::int64_t>(0, (end_ - begin_ - 1) / length_);
+}
+std::int64_t Windows::trained(std::int64_t /*row*/) const { return length_; }
+std::int64_t Windows::used(std::int64_t /*row*/) const { return length_; }
+
+void Windows::read(std::int64_t row, std::span<std::int64_t> inputs,
+                   std::span<std::int64_t> targets) const {
+  std::vector<std::int64_t> window(static_cast<std::size_t>(length_) + 1);
+  tokens_->read(begin_ + row * length_, window);
+  std::copy_n(window.begin(), length_, inputs.begin());
+  std::copy_n(window.begin() + 1, length_, targets.begin());
+}
+
+DocumentRows::DocumentRows(std::shared_ptr<const Documents> documents, std::int64_t begin,
+                           std::int64_t end, std::int64_t length, std::int64_t padding)
+    : documents_(std::move(documents)),
+      begin_(begin),
+      end_(end),
+      length_(length),
+      padding_(padding) {}
+
+std::int64_t DocumentRows::rows() const { return end_ - begin_; }
+std::int64_t DocumentRows::trained(std::int64_t row) const {
+  return documents_->trained(begin_ + row);
+}
+std::int64_t DocumentRows::used(std::int64_t row) const {
+  return std::min(documents_->tokens(begin_ + row) - 1, length_);
+}
+
+void DocumentRows::read(std::int64_t row, std::span<std::int64_t> inputs,
+                        std::span<std::int64_t> targets) const {
+  const Example document = documents_->read(begin_ + row);
+  std::ranges::fill(inputs, padding_);
+  std::ranges::fill(targets, ignored_target);
+  for (std::size_t i = 0; i + 1 < document.ids.size(); ++i) {
+    inputs[i] = document.ids[i];
+    if (document.trained[i + 1] != 0) {
+      targets[i] = document.ids[i + 1];
+    }
+  }
+}
+
+}  // namespace tessera::data

@@ -1,0 +1,66 @@
+export module tessera.data:rows;
+
+import tessera.base;
+import :documents;
+import :token_source;
+
+export namespace tessera::data {
+
+/// The target of a position whose loss does not count: padding, or a token that is not trained.
+inline constexpr std::int64_t ignored_target = -100;
+
+/// Rows of batches, all of one length: inputs, and the token that follows on each as its target.
+class RowSource {
+ public:
+  virtual ~RowSource() = default;
+  virtual std::int64_t rows() const = 0;
+  /// Positions of a row whose loss counts.
+  virtual std::int64_t trained(std::int64_t row) const = 0;
+  /// Positions of a row that are no padding.
+  virtual std::int64_t used(std::int64_t row) const = 0;
+  /// Fills both, which have the rows' length. Error (input): a file has changed.
+  virtual void read(std::int64_t row, std::span<std::int64_t> inputs,
+                    std::span<std::int64_t> targets) const = 0;
+};
+
+/// Windows over tokens [begin, end): row w has the inputs [begin + w * length, ... + length), and
+/// its targets are one token further.
+class Windows final : public RowSource {
+ public:
+  Windows(std::shared_ptr<const TokenSource> tokens, std::int64_t begin, std::int64_t end,
+          std::int64_t length);
+  std::int64_t rows() const override;
+  std::int64_t trained(std::int64_t row) const override;
+  std::int64_t used(std::int64_t row) const override;
+  void read(std::int64_t row, std::span<std::int64_t> inputs,
+            std::span<std::int64_t> targets) const override;
+
+ private:
+  std::shared_ptr<const TokenSource> tokens_;
+  std::int64_t begin_;
+  std::int64_t end_;
+  std::int64_t length_;
+};
+
+/// A document in each row, with padding behind it: documents [begin, end). Attention is causal, so
+/// nothing of a document reads what is behind it.
+class DocumentRows final : public RowSource {
+ public:
+  /// `padding`: the token of inputs behind a document.
+  DocumentRows(std::shared_ptr<const Documents> documents, std::int64_t begin, std::int64_t end,
+               std::int64_t length, std::int64_t padding);
+  std::int64_t rows() const override;
+  std::int64_t trained(std::int64_t row) const override;
+  std::int64_t used(std::int64_t row) const override;
+  void read(std::int64_t row, std::span<std::int64_t> inputs,
+            std::span<std::int64_t> targets) const override;
+
+ private:
+  std::shared_ptr<const Documents> documents_;
+  std::int64_t begin_;
+  std::int64_t end_;
+  std::int64_t length_;
+  std::int64_t padding_;
+};
+
+}  // namespace tessera::data

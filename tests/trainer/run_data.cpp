@@ -1,0 +1,233 @@
+// Runs on texts and records with a tokenizer: what is trained, where a run continues, what a
+// checkpoint remembers.
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "catch.hpp"
+#include "support.hpp"
+
+using nlohmann::json;
+using trainer_test::Folder;
+using trainer_test::has;
+using trainer_test::read_file;
+using trainer_test::Result;
+using trainer_test::run_program;
+
+namespace {
+
+const std::string reference = std::string(TESSERA_SOURCE_FOLDER) + "/tests/reference/data/";
+
+/// A folder with a small tokenizer, and a template for conversations.
+void write_tokenizer(const Folder& folder, const std::string& name = "tokenizer") {
+  folder.write(name + "/tokenizer.json", read_file(reference + "tokenizers/byte_level.json"));
+  folder.write(name + "/tokenizer_config.json",
+               json{{"eos_token", "<|im_end|>"},
+                    {"bos_token", "<s>"},
+                    {"chat_template", read_file(reference + "chat/chatml.jinja")}}
+                   .dump());
+}
+
+/// Answers of different lengths, so that rows have different numbers of trained tokens.
+std::string chats(int count) {
+  std::string text;
+  for (int i = 0; i < count; ++i) {
+    std::string answer;
+    for (int k = 0; k <= i % 7; ++k) {
+      answer += (k == 0 ? "" : " ") + std::to_string(i + k);
+    }
+    text += json{{"messages",
+                  {{{"role", "user"}, {"content", "Count from " + std::to_string(i)}},
+                   {{"role", "assistant"}, {"content", answer}}}}}
+                .dump() +
+            "\n";
+  }
+  return text;
+}
+
+std::string config(const std::string& data, const std::string& more = "") {
+  return "[model]\ndim = 16\nlayers = 1\nheads = 2\n[data]\ntokenizer = \"tokenizer\"\n" + data +
+         "\nseq_len = 64\nvalidation = 0.2\n[train]\nsteps = 4\nbatch = 8\n[optimizer]\nlr = "
+         "1e-2\n[log]\nmetrics = \"metrics.jsonl\"\n[checkpoint]\nevery = 2\nkeep = 0\n" +
+         more;
+}
+
+const std::string replicated =
+    "[mesh]\naxes = [\"data\"]\nshape = [2]\n[[parallel]]\nstyle = \"Replicate\"\naxis = "
+    "\"data\"\non = [\".\"]\n";
+
+/// The losses of a run's steps, and of its validations.
+struct Losses {
+  std::vector<double> steps;
+  std::vector<double> validations;
+};
+
+Losses losses(const Folder& folder) {
+  Losses all;
+  std::istringstream lines(read_file(folder.path() / "metrics.jsonl"));
+  for (std::string line; std::getline(lines, line);) {
+    const json one = json::parse(line);
+    all.steps.push_back(one.at("loss"));
+    if (one.contains("validation_loss")) {
+      all.validations.push_back(one.at("validation_loss"));
+    }
+  }
+  return all;
+}
+
+Result train(const Folder& folder, const std::string& text, const std::string& more = "") {
+  folder.write("run.toml", text);
+  return run_program("train " + (folder.path() / "run.toml").string() + " " + more);
+}
+
+Losses trained(const Folder& folder, const std::string& text, const std::string& more = "") {
+  const Result result = train(folder, text, more);
+  INFO(result.error);
+  REQUIRE(result.code == 0);
+  return losses(folder);
+}
+
+void compare(const Losses& a, const Losses& b) {
+  REQUIRE(a.steps.size() == b.steps.size());
+  for (std::size_t i = 0; i < a.steps.size(); ++i) {
+    CHECK(std::abs(a.steps[i] - b.steps[i]) < 2e-5);
+  }
+  CHECK(std::abs(a.validations.back() - b.validations.back()) < 2e-5);
+}
+
+}  // namespace
+
+TEST_CASE("the loss of a step is over its trained tokens, on any mesh and in any micro-batches") {
+  const std::string data = "jsonl = [\"chats.jsonl\"]";
+  const auto run = [&](const std::string& more, const std::string& overrides) {
+    const Folder folder;
+    write_tokenizer(folder);
+    folder.write("chats.jsonl", chats(60));
+    return trained(folder, config(data, more), overrides);
+  };
+  const Losses whole = run("", "");
+  // Before anything is learned, each token has the loss of a guess, whatever is masked.
+  CHECK(std::abs(whole.steps[0] - std::log(660.0)) < 0.5);
+  compare(run("", "train.micro_batch=1"), whole);
+  compare(run(replicated, ""), whole);
+  compare(run(replicated, "graph.capture=true"), whole);
+}
+
+TEST_CASE("a run on records continues on another mesh with the rows that come next") {
+  const std::string data =
+      "sources = [{ jsonl = [\"chats.jsonl\"], weight = 3 }, { text = [\"book.txt\"] }]";
+  const auto write = [&](const Folder& folder) {
+    write_tokenizer(folder);
+    folder.write("chats.jsonl", chats(60));
+    std::string book;
+    for (int i = 0; i < 300; ++i) {
+      book += "Line " + std::to_string(i) + " of a book.\n";
+    }
+    folder.write("book.txt", book);
+  };
+  const Folder whole;
+  write(whole);
+  const Losses expected = trained(whole, config(data));
+  const Folder folder;
+  write(folder);
+  trained(folder, config(data), "train.steps=2");
+  compare(trained(folder, config(data, replicated)), expected);
+  const Result other = train(folder, config(data), "data.sources=[{text=[book.txt]}]");
+  CHECK(other.code == 2);
+  has(other.error, "data.content");
+}
+
+TEST_CASE("a checkpoint remembers its tokenizer, and an export has its files") {
+  const Folder folder;
+  write_tokenizer(folder);
+  folder.write("chats.jsonl", chats(60));
+  trained(folder, config("jsonl = [\"chats.jsonl\"]"));
+  const std::string checkpoint = (folder.path() / "checkpoints/step-00000004").string();
+  const std::string generate = "generate " + checkpoint + " --prompt Count --tokens 5 ";
+  const Result text = run_program(generate);
+  INFO(text.error);
+  CHECK(text.code == 0);
+  CHECK(text.out.starts_with("Count"));
+  const std::string to = (folder.path() / "export").string();
+  REQUIRE(run_program("checkpoint export " + checkpoint + " --to " + to).code == 0);
+  for (const char* const file : {"tokenizer.json", "tokenizer_config.json"}) {
+    CHECK(read_file(to + "/" + file) == read_file(folder.path() / "tokenizer" / file));
+  }
+  // The exported folder is a model with its own tokenizer.
+  folder.write("next.toml",
+               "[model]\nfrom = \"export\"\n[data]\njsonl = [\"chats.jsonl\"]\nseq_len = 64\n"
+               "validation = 0\n[train]\nsteps = 1\nbatch = 8\n[log]\nmetrics = "
+               "\"\"\n[checkpoint]\nfolder = \"\"\n");
+  const Result next = run_program("train " + (folder.path() / "next.toml").string());
+  INFO(next.error);
+  CHECK(next.code == 0);
+  has(next.out, "tokenizer.json of " + to);
+  // Another content is refused, and so is a continued run; a copy elsewhere can be named.
+  std::filesystem::copy(folder.path() / "tokenizer", folder.path() / "copy");
+  const std::string file = read_file(folder.path() / "tokenizer/tokenizer.json");
+  folder.write("tokenizer/tokenizer.json", file + "\n");
+  has(run_program(generate).error, "has changed since the model was trained");
+  has(train(folder, config("jsonl = [\"chats.jsonl\"]"), "train.steps=5").error, "data.tokenizer");
+  std::filesystem::remove_all(folder.path() / "tokenizer");
+  has(run_program(generate).error, "is not there; name it with --tokenizer");
+  CHECK(run_program(generate + "--tokenizer " + (folder.path() / "copy").string()).out == text.out);
+}
+
+TEST_CASE("a tokenizer that does not fit the model is refused before the run") {
+  const Folder folder;
+  write_tokenizer(folder);
+  folder.write("text.txt", std::string(5000, 'a'));
+  const std::string from = "[model]\nfrom = \"" + reference + "folders/plain\"\n";
+  const Result larger =
+      train(folder, from + "[data]\ntext = [\"text.txt\"]\ntokenizer = \"tokenizer\"\n");
+  CHECK(larger.code == 2);
+  has(larger.error, "vocabulary of 64 tokens (expected at least");
+  has(train(folder, config("text = [\"text.txt\"]"), "data.tokenizer=nothing").error,
+      "no kind of tokenizer 'nothing'");
+  has(train(folder, config("text = [\"text.txt\"]"), "data.tokenizer_options.add=1").error, "add");
+}
+
+TEST_CASE("faults of records stop a run before it starts, with file and line") {
+  const Folder folder;
+  write_tokenizer(folder);
+  const auto error = [&](const std::string& text, const std::string& more = "") {
+    folder.write("chats.jsonl", text);
+    const Result result = train(folder, config("jsonl = [\"chats.jsonl\"]"), more);
+    CHECK(result.code == 2);
+    return result.error;
+  };
+  has(error(chats(60) + "{broken\n" + chats(60)), "chats.jsonl:61: it is not JSON");
+  has(error(chats(60), "data.seq_len=8"), "chats.jsonl:1: the document is longer than a row");
+  has(error(chats(60), "data.chat_template=none.jinja"), "none.jinja cannot be read");
+  folder.write("other.jinja", "{% for m in messages %}\n{% include 'x' %}{% endfor %}");
+  has(error(chats(60), "data.chat_template=other.jinja"),
+      "other.jinja: line 2: the tag {% include");
+  has(error(chats(3)), "too short");
+}
+
+TEST_CASE("data show and data check print what is trained") {
+  const Folder folder;
+  write_tokenizer(folder);
+  folder.write("chats.jsonl", chats(60) + "\n");
+  folder.write("run.toml", config("jsonl = [\"chats.jsonl\"]", ""));
+  const std::string run = (folder.path() / "run.toml").string();
+  const Result check = run_program("data check " + run);
+  INFO(check.error);
+  CHECK(check.code == 0);
+  has(check.out, "60 documents");
+  has(check.out, "1 blank lines");
+  has(check.out, "% of the positions hold tokens");
+  const Result show = run_program("data show " + run + " --rows 1 data.order=sequential");
+  CHECK(show.code == 0);
+  has(show.out, "chats.jsonl:1: ");
+  has(show.out, "<|im_start|>|");
+  has(show.out, "{0|");  // the answer of the first record
+  has(show.out, "{<|im_end|>|");
+  const std::string page = (folder.path() / "page.html").string();
+  REQUIRE(run_program("data show " + run + " --html " + page).code == 0);
+  has(read_file(page), "<span class=\"trained\">&lt;|im_end|&gt;<sub>");
+}
