@@ -25,11 +25,11 @@ import :steps;
 namespace tessera::graph {
 
 struct Planned::State {
-  State(Program p, std::shared_ptr<OtherMemory> other)
+  State(Program p, std::shared_ptr<MemoryPlace> other)
       : program(std::move(p)), elsewhere(std::move(other)), replay(program, elsewhere) {}
 
   Program program;
-  std::shared_ptr<OtherMemory> elsewhere;
+  std::shared_ptr<MemoryPlace> elsewhere;
   Replay replay;                             // of steps that are not planned
   std::unique_ptr<CompiledChains> compiled;  // null: not asked for
   std::unique_ptr<PlannedSteps> steps;
@@ -45,7 +45,7 @@ struct Planned::State {
   }
 };
 
-Planned::Planned(Program program, bool compiled, std::shared_ptr<OtherMemory> elsewhere) {
+Planned::Planned(Program program, bool compiled, std::shared_ptr<MemoryPlace> elsewhere) {
   require_lowered(program);
   state_ = std::make_unique<State>(std::move(program), std::move(elsewhere));
   if (compiled) {
@@ -83,6 +83,7 @@ void Planned::run(SectionKind section, const StepVariables& variables) {
   const NoGrad no_grad;
   const std::size_t at = section_of(section);
   std::size_t instruction = 0;
+  const WorkScope work([&] { return in_words(at, instruction); });
   try {
     s.steps->run(at, instruction, [&](const Instruction& i) { return bound(i, variables); });
   } catch (const Error& error) {

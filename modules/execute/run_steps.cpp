@@ -168,14 +168,14 @@ void PlannedSteps::execute(PlannedStep& step, const Bound& bound) {
 void PlannedSteps::run(std::size_t section, std::size_t& instruction, const Bound& bound) {
   for (PlannedStep& step : sections_[section]) {
     instruction = step.instruction;
-    if (step.other_memory == nullptr) {
+    if (step.place_calls == nullptr) {
       execute(step, bound);
     } else {
-      for (const int number : step.other_memory->requested) {
-        elsewhere_->request(tensors_[index(number)]);
+      for (const int number : step.place_calls->fetched) {
+        elsewhere_->fetch(tensors_[index(number)]);
       }
       execute(step, bound);
-      for (const int number : step.other_memory->put_away) {
+      for (const int number : step.place_calls->put_away) {
         elsewhere_->put_away(tensors_[index(number)]);
       }
     }

@@ -38,8 +38,8 @@ struct PlannedStep {
   std::vector<int> allocated = {};  // results that get memory for this step only
   std::span<std::byte> workspace = {};
   Tensor constant = {};
-  const OtherMemoryCalls* other_memory = nullptr;  // null: it is asked for nothing
-  std::vector<MemoryIndex> dropped = {};           // memories that nothing needs any more
+  const MemoryPlaceCalls* place_calls = nullptr;  // null: it is asked for nothing
+  std::vector<MemoryIndex> dropped = {};          // memories that nothing needs any more
 };
 
 /// Whether the device has a kernel for each operator that the program calls.
@@ -53,7 +53,7 @@ class PlannedSteps {
   /// `compiled`: of the same program, on the CPU; null: none. `elsewhere`: null where the program
   /// keeps nothing in other memory.
   PlannedSteps(const Program& program, Device device, CompiledChains* compiled,
-               OtherMemory* elsewhere);
+               MemoryPlace* elsewhere);
 
   using CheckInput = std::function<void(const std::string& name, int number, const Tensor& x)>;
   /// `given`: in the order of Program::inputs. `check`: of those that are not the last step's.
@@ -94,7 +94,7 @@ class PlannedSteps {
   const Program& program_;
   Device device_;
   CompiledChains* compiled_;
-  OtherMemory* elsewhere_;
+  MemoryPlace* elsewhere_;
   const Op* copy_op_ = nullptr;
   Shadow shadow_;
   Block block_;
@@ -102,7 +102,7 @@ class PlannedSteps {
   PlannedMemory memory_;
   std::vector<Tensor> tensors_;
   std::vector<std::vector<PlannedStep>> sections_;
-  std::vector<std::map<std::size_t, OtherMemoryCalls>> other_memory_;
+  std::vector<std::map<std::size_t, MemoryPlaceCalls>> place_calls_;
   std::vector<std::vector<Tensor*>> slots_;             // of steps, by number
   std::vector<std::vector<const Instruction*>> views_;  // by the number of their base
   ByMemory<std::vector<int>> numbers_;

@@ -79,7 +79,7 @@ std::vector<const Instruction*> places_of(const Program& program) {
 
 std::vector<Access> accesses_of(const Program& program, const Shadow& shadow) {
   std::vector<Access> accesses;
-  std::map<std::string, int> groups;
+  std::map<const CallGroup*, int> groups;
   const std::vector<const Instruction*> places = places_of(program);
   const auto leaves_memory = [&](const Instruction& issue) {
     return std::ranges::any_of(operands_left_to_readers(issue), [&](int number) {
