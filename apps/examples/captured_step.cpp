@@ -1,6 +1,6 @@
-// captured_step RANKS STEPS: a step of a program's own that is captured before its first call. Two
-// guards select its program: the stage of the training, which the host knows before a step, and
-// whether the loss is far too large, which the step computes: such a batch updates nothing.
+// captured_step RANKS STEPS: a sharded step that is captured before its first call. Two guards
+// select its program: the stage of the training, which the host knows before a step, and whether
+// the loss is far too large, which the step computes: such a batch updates nothing.
 // docs/graph.md explains it.
 #include <cstdint>
 #include <cstdio>
@@ -39,10 +39,6 @@ struct Trained {
     optimizer = optim::adamw(nn::all_parameters(model));
   }
 
-  StepParts parts() {
-    return {.modules = {&model}, .optimizers = {optimizer.get()}, .plans = {&sharded.plan()}};
-  }
-
   /// Returns the loss, on all ranks.
   Tensors step(StepCall& call) {
     const Tensor x = from_local(call.inputs()[0], sharded.batch_layout());
@@ -58,7 +54,7 @@ struct Trained {
     }
     if (guard("spike", ops::gt(loss, 1000)) == 0) {
       backward(sum);
-      call.update();
+      call.update(*optimizer, call.number("lr"));
     }
     return {loss};
   }
@@ -72,21 +68,17 @@ int train(int ranks, int steps) {
   set_seed(1);
   const DeviceMesh mesh = DeviceMesh::make({"shard"}, {ranks});
   const std::int64_t part = rows / ranks;
-  Trained trained(mesh, cpu);
-  CapturedStep step(trained.parts(), [&](StepCall& call) { return trained.step(call); },
-                    {.passes = graph::default_passes()});
-  step.capture_ahead([&] {
-    Trained other(mesh, meta);
-    CapturedStep same(other.parts(), [&](StepCall& call) { return other.step(call); });
-    return same.capture({empty({part, 16}, DType::f32, meta)},
-                        {.lr = {0.01}, .guards = {{"stage", 0}}});
+  CompiledStep step = compile([&](Device device) -> StepBody {
+    const auto trained = std::make_shared<Trained>(mesh, device);
+    return [trained](StepCall& call) { return trained->step(call); };
   });
 
   RandomStream numbers{.seed = 1, .stream = static_cast<std::uint64_t>(current_rank())};
   for (int i = 0; i < steps; ++i) {
     const double size = i % 8 == 5 ? 1000 : 1;  // a damaged batch
     const Tensor x = ops::normal_(zeros({part, 16}), 0, size, numbers);
-    const Tensors losses = step({x}, {.lr = {0.01}, .guards = {{"stage", i < steps / 2 ? 0 : 1}}});
+    const Tensors losses =
+        step({x}, {.numbers = {{"lr", 0.01}}, .guards = {{"stage", i < steps / 2 ? 0 : 1}}});
     if (current_rank() == 0 && (i + 1) % 8 == 0) {
       std::printf("step %3d  loss %.4f\n", i + 1, losses[0].item());
     }

@@ -67,6 +67,15 @@ void note_call(std::uint64_t shape, std::int64_t identity) {
   }
 }
 
+namespace {
+
+std::string (*say_work)() = nullptr;
+
+}  // namespace
+
+std::string work_in_words() { return say_work == nullptr ? std::string() : say_work(); }
+void set_work_in_words(std::string (*say)()) { say_work = say; }
+
 std::string to_string(const Call& call) {
   if (call.kind == CallKind::barrier) {
     return "barrier()";

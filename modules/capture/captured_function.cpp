@@ -209,9 +209,9 @@ void CapturedFunction::call(const Call& call) {
     record(call, kind);
     return;
   }
-  call.take();
+  const std::string shown = call.take();
   ++counts_.eager;
-  ++taken_of(kinds_, kind_with_guards);
+  ++taken_of(kinds_, shown.empty() ? kind_with_guards : shown + text_of(known));
 }
 
 void CapturedFunction::add(Program program, const Make& make, const std::string& reason) {

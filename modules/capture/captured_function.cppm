@@ -59,7 +59,8 @@ class CapturedFunction {
     std::function<void(Entry& entry)> replay = {};
     /// It will not be replayed, because there is no program of it: `why`. May refuse that.
     std::function<void(const std::string& why)> before_taking = {};
-    std::function<void()> take = {};
+    /// Takes it. Returns what kind() is now, where taking it has shown that; "": as before.
+    std::function<std::string()> take = {};
     /// Takes it under a recorder; nothing where it has no program (it was skipped).
     std::function<std::optional<Recording>()> record = {};
     Make make = {};

@@ -66,13 +66,26 @@ RecordedView view_of(TensorIndex tensor, const Tensor& x) {
   return {tensor, part.offset(), part.shape(), part.strides(), part.dtype(), x.spec()};
 }
 
+/// Whether the result is the first operand as it is, so that the call has made nothing.
+bool gives_back_operand(const Call& call, const Tensors& out) {
+  return !call.op.in_place && out.size() == 1 && !call.in.empty() && out[0] && call.in[0] &&
+         &local_of(out[0]).storage() == &local_of(call.in[0]).storage() &&
+         is(view_of(-1, call.in[0]), out[0]);
+}
+
 }  // namespace
 
 Recorder::State::State(ModeLevel level) : serial(next_serial() << 32U) { program().level = level; }
 
 void Recorder::State::add(Instruction made) {
   const std::string* const module = current_module();
-  made.scope = program().scope({.phase = phase, .module = module == nullptr ? "" : *module});
+  const std::string* const written = current_operation();
+  const bool is_part = made.op != nullptr && written != nullptr && *written != made.op->name &&
+                       (program().level == ModeLevel::above_distribution ||
+                        made.op->communicates != Communicates::none);
+  made.scope = program().scope({.phase = phase,
+                                .module = module == nullptr ? "" : *module,
+                                .operation = is_part ? *written : ""});
   instructions().push_back(std::move(made));
 }
 
@@ -245,6 +258,9 @@ Tensors Recorder::State::record(const Call& call, NextCall& next) {
                    : TensorIndex());
   }
   Tensors out = next(call);
+  if (program().level == ModeLevel::above_distribution && gives_back_operand(call, out)) {
+    return out;  // a redistribution to the layout that there is, for example
+  }
   if (!call.op.in_place) {
     for (const Tensor& result : out) {
       made.out.push_back(result ? define(result) : TensorIndex());

@@ -261,8 +261,11 @@ void WorldState::throw_peer_failed() const {
 }
 
 void WorldState::fail_published(const std::string& text, ErrorKind kind) {
-  if (control->publish_error(rank, text, kind, true)) {
-    throw Error(text, kind);
+  const std::string work = work_in_words();
+  const std::string said =
+      work.empty() ? text : fmt::format("{}\n  rank {} was {}", text, rank, work);
+  if (control->publish_error(rank, said, kind, true)) {
+    throw Error(said, kind);
   }
   throw_peer_failed();
 }

@@ -284,6 +284,7 @@ Tensors run(const Op& op, std::span<const Tensor> in, const Attributes& attribut
 }
 
 Tensors distributed_call(const Op& op, std::span<const Tensor> in, const Attributes& attributes) {
+  const OperationScope operation(op.name);
   if (op.distributed != nullptr) {
     Tensors out;
     op.distributed({op, in, attributes}, out);
@@ -310,6 +311,7 @@ Tensors distributed_call(const Op& op, std::span<const Tensor> in, const Attribu
 
 [[maybe_unused]] const bool installed = [] {
   set_distribution_slot(&distributed_call);
+  collective::set_work_in_words(&work_in_words);
   return true;
 }();
 

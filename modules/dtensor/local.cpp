@@ -264,6 +264,8 @@ Tensor to_local(const Tensor& x, std::optional<Layout> gradient) {
 
 Tensor full_tensor(const Tensor& x, std::optional<Layout> gradient) {
   require_distributed(x, "full_tensor");
+  static const std::string name = "full_tensor";
+  const OperationScope operation(name);
   const Layout whole = Layout::replicated(x.layout().mesh());
   return to_local(redistribute(x, whole), gradient ? *gradient : whole);
 }

@@ -8,6 +8,7 @@ module;
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -32,14 +33,10 @@ using Kind = Instruction::Kind;
 
 Executor::~Executor() = default;
 
-OtherMemory::~OtherMemory() = default;
-void OtherMemory::request(const Tensor& x) { static_cast<void>(x); }
-void OtherMemory::put_away(const Tensor& x) { static_cast<void>(x); }
-
-std::vector<std::map<std::size_t, OtherMemoryCalls>> other_memory_calls(const Program& program) {
+std::vector<std::map<std::size_t, MemoryPlaceCalls>> memory_place_calls(const Program& program) {
   // About one layer: enough work to hide a read, and few values that are near too early.
   constexpr std::size_t ahead = 64;
-  std::vector<std::map<std::size_t, OtherMemoryCalls>> calls(program.sections.size());
+  std::vector<std::map<std::size_t, MemoryPlaceCalls>> calls(program.sections.size());
   for (std::size_t s = 0; s < program.sections.size(); ++s) {
     const std::vector<Instruction>& instructions = program.sections[s].instructions;
     std::map<TensorIndex, std::size_t> known;  // after which instruction of the section
@@ -54,7 +51,7 @@ std::vector<std::map<std::size_t, OtherMemoryCalls>> other_memory_calls(const Pr
         if (!i.writes(k)) {
           const auto after = known.find(number);
           const std::size_t first = after == known.end() ? 0 : after->second + 1;
-          calls[s][std::max(first, at < ahead ? 0 : at - ahead)].requested.push_back(number);
+          calls[s][std::max(first, at < ahead ? 0 : at - ahead)].fetched.push_back(number);
         }
         known[number] = at;
       }
@@ -63,29 +60,34 @@ std::vector<std::map<std::size_t, OtherMemoryCalls>> other_memory_calls(const Pr
   return calls;
 }
 
-Tensor allocate_elsewhere(OtherMemory* memory, const ResultShape& shape, Device device) {
-  if (device == meta) {
-    return empty(shape.shape, shape.dtype, meta);
-  }
-  if (memory == nullptr || device != cpu) {
+Tensor allocate_elsewhere(MemoryPlace* place, const ResultShape& shape, Device device) {
+  if (device != meta && (place == nullptr || device != cpu)) {
     fail({.thing = "replay",
-          .wrong = memory == nullptr ? "the program keeps values in other memory, and there is none"
-                                     : fmt::format("values of {} cannot be kept in other memory",
-                                                   to_string(device)),
-          .advice = memory == nullptr ? "pass an OtherMemory to the executor"
-                                      : "leave offloading out, or train on the CPU"});
+          .wrong = place == nullptr
+                       ? "the program keeps values elsewhere, and there is no place"
+                       : fmt::format("values of {} cannot be kept elsewhere", to_string(device)),
+          .advice = place == nullptr ? "pass a MemoryPlace to the executor"
+                                     : "leave offloading out, or train on the CPU"});
   }
-  return memory->allocate(shape.shape, shape.dtype);
+  return device == meta ? empty(shape.shape, shape.dtype, meta)
+                        : place->allocate(shape.shape, shape.dtype);
 }
 
-std::string Executor::refusal(const StepVariables& variables) const {
-  for (const auto& [name, value] : program().guards) {
-    const auto found = variables.guards.find(name);
-    if (found == variables.guards.end()) {
-      return fmt::format("guard '{}' is missing, and was {}", name, printable(value));
+std::string Executor::refusal(const std::map<std::string, double>& guards) const {
+  const std::map<std::string, double>& recorded = program().guards;
+  for (const auto& [name, value] : guards) {
+    const auto was = recorded.find(name);
+    if (was == recorded.end()) {
+      return fmt::format("guard '{}' is {}, and the program has none of this name", name,
+                         printable(value));
     }
-    if (found->second != value) {
-      return guard_in_words({.name = name, .value = value}, found->second);
+    if (was->second != value) {
+      return guard_in_words({.name = name, .value = was->second}, value);
+    }
+  }
+  for (const auto& [name, value] : recorded) {
+    if (!guards.contains(name)) {
+      return fmt::format("guard '{}' is missing, and was {}", name, printable(value));
     }
   }
   return {};
@@ -196,6 +198,14 @@ void Executor::rethrow(const Error& error, ProgramPlace place,
               error.kind());
 }
 
+std::string Executor::in_words(std::size_t section, std::size_t instruction) const {
+  std::size_t place = instruction;
+  for (std::size_t s = 0; s < section; ++s) {
+    place += program().sections[s].instructions.size();
+  }
+  return graph::call_in_words(program(), static_cast<int>(place));
+}
+
 void Executor::move_streams() const {
   for (const auto& [name, drawn] : program().draws) {
     random_stream(name).offset += drawn;
@@ -235,6 +245,10 @@ void run_in_scope(const Program& program, const Instruction& instruction,
                   const std::function<void()>& body) {
   const ProgramScope& from = program.scopes[instruction.scope];
   const ModuleScope module(from.module.empty() ? nullptr : interned_name(from.module));
+  std::optional<OperationScope> operation;
+  if (!from.operation.empty()) {
+    operation.emplace(from.operation);
+  }
   from.phase == Phase::none ? body() : run_phase(name_of(from.phase), body);
 }
 
@@ -328,6 +342,9 @@ void check_recorded_values(const Instruction& instruction, const Tensor& x) {
   }
   const std::vector<double> now = to_doubles(x);
   if (now == instruction.values) {
+    if (instruction.is_guard()) {
+      note_decision(fmt::format("guard '{}' is {}", instruction.guard, printable(now[0])));
+    }
     return;
   }
   if (instruction.is_guard()) {

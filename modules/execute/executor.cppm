@@ -6,29 +6,17 @@ import tessera.program;
 
 export namespace tessera {
 
-/// Memory that is not the device's, in which values of a step are kept between two uses
-/// (ProgramTensor::elsewhere): the host's, a file. Tensors outlive it. One thread uses it.
-class OtherMemory {
- public:
-  virtual ~OtherMemory();
-  /// A new contiguous tensor of the CPU, not initialised. Errors (run): there is no space.
-  virtual Tensor allocate(const Dims& shape, DType dtype) = 0;
-  /// Begins to bring the values near: they are used soon. Does not wait.
-  virtual void request(const Tensor& x);
-  /// The values were written or read, and are not used for a while. Does not wait.
-  virtual void put_away(const Tensor& x);
+/// By section and instruction. Values are fetched some instructions before they are read.
+std::vector<std::map<std::size_t, MemoryPlaceCalls>> memory_place_calls(const Program& program);
+/// Memory for a tensor that is kept elsewhere (ProgramTensor::elsewhere). Errors: there is no place
+/// for it; the device has memory of its own, which copies do not reach.
+Tensor allocate_elsewhere(MemoryPlace* place, const ResultShape& shape, Device device);
 };
-
-/// Requests of an executor to an OtherMemory at an instruction.
-struct OtherMemoryCalls {
-  std::vector<TensorIndex> requested = {};  // before it: what an instruction after it reads
-  std::vector<TensorIndex> put_away = {};   // after it: what it has used
-};
-/// By section and instruction. Values are requested some instructions before they are read.
-std::vector<std::map<std::size_t, OtherMemoryCalls>> other_memory_calls(const Program& program);
-/// Memory for a tensor that is kept elsewhere. Errors: there is no other memory; the device has
-/// memory of its own, which copies do not reach.
-Tensor allocate_elsewhere(OtherMemory* memory, const ResultShape& shape, Device device);
+/// By section and instruction. Values are fetched some instructions before they are read.
+std::vector<std::map<std::size_t, MemoryPlaceCalls>> memory_place_calls(const Program& program);
+/// Memory for a tensor that is kept elsewhere (ProgramTensor::elsewhere). Errors: there is no place
+/// for it; the device has memory of its own, which copies do not reach.
+Tensor allocate_elsewhere(MemoryPlace* place, const ResultShape& shape, Device device);
 
 /// Executes a program step by step: begin, the sections in their order, end. One thread uses it.
 class Executor {
@@ -39,9 +27,9 @@ class Executor {
   virtual ~Executor();
 
   virtual const Program& program() const = 0;
-  /// "" where the program is right for these variables; otherwise which of them differs from the
-  /// recorded value that it requires.
-  std::string refusal(const StepVariables& variables) const;
+  /// Why the program is not that of steps with these values of the host (Program::guards): which
+  /// one differs. "": it is.
+  std::string refusal(const std::map<std::string, double>& guards) const;
 
   /// Begins a step: every input by its name. Errors: an input is missing, is unknown, or has
   /// another shape or type than the recorded one (both are named).
@@ -74,6 +62,8 @@ class Executor {
   /// after what was issued is complete.
   [[noreturn]] void rethrow(const Error& error, ProgramPlace place,
                             const ByTensor<Tensor>& tensors) const;
+  /// The instruction at a place, for errors of others: see graph::call_in_words.
+  std::string in_words(ProgramPlace place) const;
   void move_streams() const;
 };
 

@@ -25,11 +25,11 @@ import :steps;
 namespace tessera::graph {
 
 struct Planned::State {
-  State(Program p, std::shared_ptr<OtherMemory> other)
+  State(Program p, std::shared_ptr<MemoryPlace> other)
       : program(std::move(p)), elsewhere(std::move(other)), replay(program, elsewhere) {}
 
   Program program;
-  std::shared_ptr<OtherMemory> elsewhere;
+  std::shared_ptr<MemoryPlace> elsewhere;
   Replay replay;                             // of steps that are not planned
   std::unique_ptr<CompiledChains> compiled;  // null: not asked for
   std::unique_ptr<PlannedSteps> steps;
@@ -45,7 +45,7 @@ struct Planned::State {
   }
 };
 
-Planned::Planned(Program program, bool compiled, std::shared_ptr<OtherMemory> elsewhere) {
+Planned::Planned(Program program, bool compiled, std::shared_ptr<MemoryPlace> elsewhere) {
   require_lowered(program);
   state_ = std::make_unique<State>(std::move(program), std::move(elsewhere));
   if (compiled) {
@@ -82,6 +82,7 @@ void Planned::run(SectionKind section, const StepVariables& variables) {
   }
   const NoGrad no_grad;
   ProgramPlace place{.section = section_of(section)};
+  const WorkScope work([&] { return in_words(place); });
   try {
     s.steps->run(place, [&](const Instruction& i) { return bound(i, variables); });
   } catch (const Error& error) {

@@ -38,7 +38,7 @@ class Planned final : public Executor {
   /// `elsewhere`: for values that the program keeps in other memory. Errors: the program is another
   /// rank's; the compiler refuses an operator's Op::element.
   explicit Planned(Program program, bool compiled = false,
-                   std::shared_ptr<OtherMemory> elsewhere = nullptr);
+                   std::shared_ptr<MemoryPlace> elsewhere = nullptr);
   ~Planned() override;
 
   const Program& program() const override;

@@ -29,8 +29,8 @@ struct Replay::State {
   /// Whether other ranks read the tensor, because ranks reduce it.
   ByTensor<bool> peers_read;
   ByTensor<Tensor> tensors;
-  std::shared_ptr<OtherMemory> elsewhere;
-  std::vector<std::map<std::size_t, OtherMemoryCalls>> other_memory;
+  std::shared_ptr<MemoryPlace> elsewhere;
+  std::vector<std::map<std::size_t, MemoryPlaceCalls>> place_calls;
 
   void find_last_uses() {
     std::set<TensorIndex> used;
@@ -68,13 +68,13 @@ struct Replay::State {
   /// Executes an instruction of a section, and what the other memory is asked for around it.
   void execute(std::size_t section, std::size_t i, const StepVariables& variables) {
     const Instruction& instruction = program.sections[section].instructions[i];
-    const auto asked = other_memory[section].find(i);
-    if (asked == other_memory[section].end() || elsewhere == nullptr || device() == meta) {
+    const auto asked = place_calls[section].find(i);
+    if (asked == place_calls[section].end() || elsewhere == nullptr || device() == meta) {
       execute(instruction, variables);
       return;
     }
-    for (const TensorIndex number : asked->second.requested) {
-      elsewhere->request(tensors[number]);
+    for (const TensorIndex number : asked->second.fetched) {
+      elsewhere->fetch(tensors[number]);
     }
     execute(instruction, variables);
     for (const TensorIndex number : asked->second.put_away) {
@@ -103,7 +103,7 @@ struct Replay::State {
   }
 };
 
-Replay::Replay(Program program, std::shared_ptr<OtherMemory> elsewhere)
+Replay::Replay(Program program, std::shared_ptr<MemoryPlace> elsewhere)
     : state_(std::make_unique<State>()) {
   if (program.rank != current_rank()) {
     fail({.thing = "replay",
@@ -115,7 +115,7 @@ Replay::Replay(Program program, std::shared_ptr<OtherMemory> elsewhere)
   state_->find_last_uses();
   state_->peers_read = read_by_peers(state_->program);
   state_->elsewhere = std::move(elsewhere);
-  state_->other_memory = other_memory_calls(state_->program);
+  state_->place_calls = memory_place_calls(state_->program);
 }
 Replay::~Replay() = default;
 
@@ -136,7 +136,9 @@ void Replay::run(SectionKind section, const StepVariables& variables) {
   const std::size_t at = section_of(section);
   const std::vector<Instruction>& instructions = s.program.sections[at].instructions;
   const NoGrad no_grad;
-  for (std::size_t i = 0; i < instructions.size(); ++i) {
+  std::size_t i = 0;
+  const WorkScope work([&] { return in_words(at, i); });
+  for (; i < instructions.size(); ++i) {
     try {
       s.execute(at, i, variables);
     } catch (const Error& error) {

@@ -13,7 +13,7 @@ class Replay final : public Executor {
  public:
   /// `elsewhere`: for values that the program keeps in other memory. Error: the program is another
   /// rank's.
-  explicit Replay(Program program, std::shared_ptr<OtherMemory> elsewhere = nullptr);
+  explicit Replay(Program program, std::shared_ptr<MemoryPlace> elsewhere = nullptr);
   ~Replay() override;
 
   const Program& program() const override;

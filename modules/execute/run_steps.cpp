@@ -167,14 +167,14 @@ void PlannedSteps::execute(PlannedStep& step, const Bound& bound) {
 void PlannedSteps::run(ProgramPlace& place, const Bound& bound) {
   for (PlannedStep& step : sections_[place.section]) {
     place.at = step.instruction;
-    if (step.other_memory == nullptr) {
+    if (step.place_calls == nullptr) {
       execute(step, bound);
     } else {
-      for (const TensorIndex number : step.other_memory->requested) {
-        elsewhere_->request(tensors_[number]);
+      for (const TensorIndex number : step.place_calls->fetched) {
+        elsewhere_->fetch(tensors_[number]);
       }
       execute(step, bound);
-      for (const TensorIndex number : step.other_memory->put_away) {
+      for (const TensorIndex number : step.place_calls->put_away) {
         elsewhere_->put_away(tensors_[number]);
       }
     }

@@ -41,7 +41,7 @@ bool can_be_planned(const Program& program, Device device) {
 }
 
 PlannedSteps::PlannedSteps(const Program& program, Device device, CompiledChains* compiled,
-                           OtherMemory* elsewhere)
+                           MemoryPlace* elsewhere)
     : program_(program),
       device_(device),
       compiled_(compiled),
@@ -49,7 +49,7 @@ PlannedSteps::PlannedSteps(const Program& program, Device device, CompiledChains
       copy_op_(&find_op("copy_")),
       shadow_(shadow_of(program, chains_in(compiled))),
       block_(block_of(program, shadow_, device.type, chains_in(compiled))),
-      other_memory_(other_memory_calls(program)) {
+      place_calls_(memory_place_calls(program)) {
   std::optional<PeersReadScope> scope;
   if (block_.for_peers) {
     scope.emplace();
@@ -119,9 +119,9 @@ void PlannedSteps::add_steps() {
         }
         return sections_.back().back();
       };
-      const auto& asked = other_memory_[sections_.size() - 1];
+      const auto& asked = place_calls_[sections_.size() - 1];
       if (const auto calls = asked.find(i); calls != asked.end()) {
-        step().other_memory = &calls->second;
+        step().place_calls = &calls->second;
       }
       if (!ends[place].empty()) {
         step().dropped = ends[place];

@@ -39,8 +39,8 @@ struct PlannedStep {
   std::vector<TensorIndex> allocated = {};  // results that get memory for this step only
   std::span<std::byte> workspace = {};
   Tensor constant = {};
-  const OtherMemoryCalls* other_memory = nullptr;  // null: it is asked for nothing
-  std::vector<MemoryIndex> dropped = {};           // memories that nothing needs any more
+  const MemoryPlaceCalls* place_calls = nullptr;  // null: it is asked for nothing
+  std::vector<MemoryIndex> dropped = {};          // memories that nothing needs any more
 };
 
 /// Whether the device has a kernel for each operator that the program calls.
@@ -54,7 +54,7 @@ class PlannedSteps {
   /// `compiled`: of the same program, on the CPU; null: none. `elsewhere`: null where the program
   /// keeps nothing in other memory.
   PlannedSteps(const Program& program, Device device, CompiledChains* compiled,
-               OtherMemory* elsewhere);
+               MemoryPlace* elsewhere);
 
   using CheckInput =
       std::function<void(const std::string& name, TensorIndex number, const Tensor& x)>;
@@ -95,7 +95,7 @@ class PlannedSteps {
   const Program& program_;
   Device device_;
   CompiledChains* compiled_;
-  OtherMemory* elsewhere_;
+  MemoryPlace* elsewhere_;
   const Op* copy_op_ = nullptr;
   Shadow shadow_;
   Block block_;
@@ -103,7 +103,7 @@ class PlannedSteps {
   PlannedMemory memory_;
   ByTensor<Tensor> tensors_;
   std::vector<std::vector<PlannedStep>> sections_;
-  std::vector<std::map<std::size_t, OtherMemoryCalls>> other_memory_;
+  std::vector<std::map<std::size_t, MemoryPlaceCalls>> place_calls_;
   ByTensor<std::vector<Tensor*>> slots_;             // of steps
   ByTensor<std::vector<const Instruction*>> views_;  // by their base
   ByMemory<std::vector<TensorIndex>> numbers_;

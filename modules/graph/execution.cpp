@@ -25,6 +25,43 @@ import :transform;
 
 namespace tessera::graph {
 
+std::vector<Transform> default_changes() {
+  std::vector<Transform> changes;
+  for (const std::string& name : default_passes()) {
+    changes.push_back({.name = name});
+  }
+  return changes;
+}
+
+void add_changes(ExecutionOptions& options, std::span<const Transform> changes) {
+  std::vector<std::string> passes;
+  std::vector<Transform> transforms;
+  const auto is_pass = [](const std::string& name) {
+    return std::ranges::find(built_in_passes(), name, &Pass::name) != built_in_passes().end() ||
+           std::ranges::count(transform_names(), name) == 0;
+  };
+  for (const Transform& change : changes) {
+    if (change.run) {
+      transforms.push_back(change);
+    } else if (!is_pass(change.name)) {
+      transforms.push_back(find_transform(change.name));
+    } else if (transforms.empty()) {
+      passes.push_back(change.name);
+    } else {
+      fail_input({.thing = fmt::format("pass '{}'", shown(change.name)),
+                  .wrong = fmt::format("it comes after '{}'", transforms.back().name),
+                  .advice = "put passes first"});
+    }
+  }
+  options.passes.insert(options.passes.begin(), passes.begin(), passes.end());
+  options.transforms.insert(options.transforms.begin(), transforms.begin(), transforms.end());
+}
+
+const Transform* changes_bits(const ExecutionOptions& options) {
+  const auto found = std::ranges::find(options.transforms, false, &Transform::keeps_bits);
+  return found == options.transforms.end() ? nullptr : &*found;
+}
+
 ExecutionOptions without_changes(ExecutionOptions options) {
   options.transforms.clear();
   options.dump.clear();

@@ -1,6 +1,7 @@
 export module tessera.graph:execution;
 
 import tessera.base;
+import tessera.tensor;
 import tessera.program;
 import tessera.execute;
 import tessera.passes;
@@ -23,7 +24,7 @@ struct ExecutionOptions {
   int kept_gathers = -1;
   /// Where values may be kept between two uses to keep the budget, if that costs less than to
   /// compute them again; null: nowhere.
-  std::shared_ptr<OtherMemory> elsewhere = nullptr;
+  std::shared_ptr<MemoryPlace> elsewhere = nullptr;
   /// Costs of computing, where `elsewhere` is given. All ranks must have the same numbers with a
   /// pass that keeps memory to spare communication.
   ComputeRates computing = {};
@@ -43,6 +44,15 @@ struct ExecutionOptions {
   /// The update of a step may be left to the next one; see AcrossSteps.
   bool across_steps = false;
 };
+
+/// Puts changes before those of the options, in their order. One without a function is the pass or
+/// the transformation of its name. Errors (input): there is none; a pass comes after another
+/// change.
+void add_changes(ExecutionOptions& options, std::span<const Transform> changes);
+/// The passes that run where nothing else is said.
+std::vector<Transform> default_changes();
+/// The first change of what steps compute, for which each of them must be replayed; null: none.
+const Transform* changes_bits(const ExecutionOptions& options);
 
 /// The options for a program that changes nothing, such as an evaluation: without transformations,
 /// which change steps, and without what belongs to a budget of memory.

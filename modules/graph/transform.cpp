@@ -281,6 +281,9 @@ void run_transform(const Transform& transform, Program& program, AddedState& sta
     Editor editor(program, state);
     transform.run(editor);
     verify(program);
+    if (transform.keeps_bits) {
+      verify_same(before, program);
+    }
     drop_lost_updates(before, program);
     for (const auto& [name, number] : before.outputs) {
       if (!program.outputs.contains(name)) {

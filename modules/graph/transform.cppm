@@ -63,9 +63,9 @@ class Editor {
   std::size_t at_ = 0;
 };
 
-/// A change of what a step computes, and the plugin kind "transform". It runs on the program of
-/// each rank after all passes. All ranks must communicate in the same order afterwards. In a
-/// plugin's register_plugin:
+/// A change of a program, mostly of what a step computes, and the plugin kind "transform". It runs
+/// on the program of each rank after all passes. All ranks must communicate in the same order
+/// afterwards. In a plugin's register_plugin:
 ///     registrar.add<graph::Transform>("Balance", [] {
 ///       return graph::Transform{.name = "Balance", .about = "...", .run = balance}; });
 struct Transform {
@@ -75,6 +75,8 @@ struct Transform {
   std::string name = {};
   std::string about = {};  // one sentence
   std::function<void(Editor& editor)> run = {};
+  /// It leaves the bits of inputs and outputs, as a pass does, and is checked as one.
+  bool keeps_bits = false;
 };
 
 /// That of the plugin that offers it, which is found and loaded. Errors (input): there is none

@@ -139,6 +139,9 @@ Tensors Module::with_hooks(const Tensors& inputs, const Method& method) {
 
 template <class Method>
 Tensors Module::in_scope(const Tensors& inputs, const Method& method) {
+  if (ModuleWatch* const watch = ModuleWatch::watching()) [[unlikely]] {
+    watch->note_call(*this);
+  }
   const ModuleScope scope(scope_);
   try {
     if (!modes_installed()) [[likely]] {

@@ -34,16 +34,6 @@ double LowRankUpdate::scale() const {
   return alpha / (rank_stabilized ? std::sqrt(r) : r);
 }
 
-MemoryPlace::~MemoryPlace() = default;
-void MemoryPlace::prefetch(const Tensor&) {}
-void MemoryPlace::put_away(const Tensor&) {}
-
-Tensor allocate_in(MemoryPlace& place, const Dims& shape, DType dtype, Device device) {
-  return device == meta
-             ? from_storage(Storage::none(), shape, contiguous_strides(shape), 0, dtype, meta)
-             : place.allocate(shape, dtype);
-}
-
 const Tensor& gradient_memory_of(Parameter& parameter) {
   MemoryPlaces& places = parameter.attach<MemoryPlaces>();
   Tensor& memory = places.gradient_memory;

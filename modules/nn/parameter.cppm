@@ -15,23 +15,6 @@ struct Initialization {
   double bound = 0;               // of the uniform distribution: [-bound, bound)
 };
 
-/// Where the memory of tensors is between uses, if it is not the device's: the host's memory, a
-/// file. Their tensors are of the CPU.
-class MemoryPlace {
- public:
-  virtual ~MemoryPlace();
-  /// A new contiguous tensor in this place; not initialised. Errors (run): there is no space.
-  virtual Tensor allocate(const Dims& shape, DType dtype) = 0;
-  /// Begins to bring the tensor's values near: they are used soon. Does not wait.
-  virtual void prefetch(const Tensor& x);
-  /// The values are not used for a while: begins to store what was written, and lets go of memory
-  /// that has copies of them. Does not wait.
-  virtual void put_away(const Tensor& x);
-};
-
-/// A new tensor in the place; on the meta device, one that takes no memory.
-Tensor allocate_in(MemoryPlace& place, const Dims& shape, DType dtype, Device device);
-
 /// A parameter's places, attached to it; null: the device's memory. A style that keeps parameters
 /// in memory of its own looks them up.
 struct MemoryPlaces {

@@ -19,8 +19,30 @@ import tessera.tensor;
 
 namespace tessera::nn {
 
-Module::Module() = default;
-Module::~Module() = default;
+Module::Module() {
+  if (ModuleWatch* const watch = ModuleWatch::watching()) {
+    watch->made_.push_back(this);
+  }
+}
+Module::~Module() {
+  if (ModuleWatch* const watch = ModuleWatch::watching()) {
+    std::erase(watch->made_, this);
+    std::erase(watch->called_, this);
+  }
+}
+
+ModuleWatch*& ModuleWatch::watching() {
+  thread_local ModuleWatch* watch = nullptr;
+  return watch;
+}
+ModuleWatch::ModuleWatch() : before_(std::exchange(watching(), this)) {}
+ModuleWatch::~ModuleWatch() { watching() = before_; }
+
+void ModuleWatch::note_call(Module& module) {
+  if (current_module() == nullptr && std::ranges::find(called_, &module) == called_.end()) {
+    called_.push_back(&module);
+  }
+}
 
 Module& Child::operator*() const {
   if (parent_ == nullptr) {

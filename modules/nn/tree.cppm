@@ -2,6 +2,7 @@ export module tessera.nn:tree;
 
 import tessera.base;
 import tessera.tensor;
+import :attachments;
 import :parameter;
 
 export namespace tessera::nn {
@@ -153,6 +154,9 @@ class Module {
 
   /// Keeps `owner` alive as long as the module. For code whose hooks refer to an object of its own.
   void keep_alive(std::shared_ptr<const void> owner);
+  /// Objects that others attach to this module.
+  Attachments& attachments() { return attachments_; }
+  const Attachments& attachments() const { return attachments_; }
   /// Whether a parallel plan was applied to this module; set by the plan.
   bool is_planned() const { return planned_; }
   void set_planned() { planned_ = true; }
@@ -195,6 +199,7 @@ class Module {
   std::optional<std::size_t> named_inputs_;
   bool training_ = true;
   bool planned_ = false;
+  Attachments attachments_;
   std::vector<std::shared_ptr<const void>> kept_alive_;
   std::vector<std::pair<std::string, ParameterPointer>> parameters_;
   std::vector<std::pair<std::string, std::shared_ptr<Module>>> children_;
@@ -213,6 +218,30 @@ class EvaluationScope {
 
  private:
   std::vector<std::pair<Module*, bool>> before_;
+};
+
+/// Notes modules of this thread within its scope, for who captures what a function computes.
+class ModuleWatch {
+ public:
+  ModuleWatch();
+  ~ModuleWatch();
+  ModuleWatch(const ModuleWatch&) = delete;
+  ModuleWatch& operator=(const ModuleWatch&) = delete;
+
+  /// Those that were made and are not destroyed, in the order in which they were made.
+  const std::vector<Module*>& made() const { return made_; }
+  /// Those that were called by no other module, such as models: each once, in the order of their
+  /// first calls.
+  const std::vector<Module*>& called() const { return called_; }
+
+ private:
+  friend class Module;
+  static ModuleWatch*& watching();
+  void note_call(Module& module);
+
+  ModuleWatch* before_;
+  std::vector<Module*> made_;
+  std::vector<Module*> called_;
 };
 
 /// This module and all below it, each once, parents first, in the order in which they were added.

@@ -42,7 +42,17 @@ Optimizer::Optimizer(std::vector<nn::ParameterPointer> parameters, std::unique_p
     }
   }
   assign_fallbacks();
+  if (OptimizerWatch* const watch = OptimizerWatch::watching()) {
+    watch->made_.push_back(this);
+  }
 }
+
+OptimizerWatch*& OptimizerWatch::watching() {
+  thread_local OptimizerWatch* watch = nullptr;
+  return watch;
+}
+OptimizerWatch::OptimizerWatch() : before_(std::exchange(watching(), this)) {}
+OptimizerWatch::~OptimizerWatch() { watching() = before_; }
 
 std::size_t Optimizer::add_rule(std::shared_ptr<UpdateRule> rule) {
   std::vector<StateTensor> states = rule->states();
@@ -76,19 +86,23 @@ void Optimizer::assign_fallbacks() {
   }
 }
 
-Optimizer::~Optimizer() = default;
+Optimizer::~Optimizer() {
+  if (OptimizerWatch* const watch = OptimizerWatch::watching()) {
+    std::erase(watch->made_, this);
+  }
+}
 
 bool Optimizer::is_trained(std::size_t i) const { return parameters_[i]->value.requires_grad(); }
 
 namespace {
 
 /// Moves a new state to the place where it is kept.
-void put_into(nn::MemoryPlace& place, Tensor& state) {
+void put_into(MemoryPlace& place, Tensor& state) {
   if (!state) {
     return;
   }
   const Tensor local = local_of(state);
-  Tensor kept = nn::allocate_in(place, local.shape(), local.dtype(), local.device());
+  Tensor kept = allocate_in(place, local.shape(), local.dtype(), local.device());
   if (!kept.is_meta()) {
     ops::copy_(kept, ops::to_device(local, cpu));
     place.put_away(kept);
@@ -192,8 +206,8 @@ std::vector<std::size_t> Optimizer::step(const Number& lr, const Number& grad_sc
 }
 
 void Optimizer::each_kept_elsewhere(const Part& part, std::size_t first, std::size_t last,
-                                    void (nn::MemoryPlace::*call)(const Tensor&)) const {
-  const auto apply = [&](const std::shared_ptr<nn::MemoryPlace>& place, const Tensor& x) {
+                                    void (MemoryPlace::*call)(const Tensor&)) const {
+  const auto apply = [&](const std::shared_ptr<MemoryPlace>& place, const Tensor& x) {
     if (place && x && !x.is_meta()) {
       ((*place).*call)(local_of(x));
     }
@@ -235,7 +249,7 @@ void Optimizer::update(const Part& part) {
   };
   for (std::size_t first = 0, last = end_of_piece(0); first < count;) {
     const std::size_t next = end_of_piece(last);
-    each_kept_elsewhere(part, last, next, &nn::MemoryPlace::prefetch);
+    each_kept_elsewhere(part, last, next, &MemoryPlace::fetch);
     UpdateGroup piece{.step = group.step,
                       .lr = group.lr,
                       .weight_decay = group.weight_decay,
@@ -246,7 +260,7 @@ void Optimizer::update(const Part& part) {
       piece.states.push_back(range(states, first, last));
     }
     rule.update(piece);
-    each_kept_elsewhere(part, first, last, &nn::MemoryPlace::put_away);
+    each_kept_elsewhere(part, first, last, &MemoryPlace::put_away);
     first = last;
     last = next;
   }

@@ -103,12 +103,31 @@ class Optimizer {
   void update(const Part& part);
   /// For parameters `first` to `last` - 1 of the part.
   void each_kept_elsewhere(const Part& part, std::size_t first, std::size_t last,
-                           void (nn::MemoryPlace::*call)(const Tensor&)) const;
+                           void (MemoryPlace::*call)(const Tensor&)) const;
   bool is_trained(std::size_t i) const;
 
   std::vector<nn::ParameterPointer> parameters_;
   std::vector<Rule> rules_;
   std::vector<Entry> entries_;
+};
+
+/// Notes the optimizers that this thread makes within its scope.
+class OptimizerWatch {
+ public:
+  OptimizerWatch();
+  ~OptimizerWatch();
+  OptimizerWatch(const OptimizerWatch&) = delete;
+  OptimizerWatch& operator=(const OptimizerWatch&) = delete;
+
+  /// Those that are not destroyed, in the order in which they were made.
+  const std::vector<Optimizer*>& made() const { return made_; }
+
+ private:
+  friend class Optimizer;
+  static OptimizerWatch*& watching();
+
+  OptimizerWatch* before_;
+  std::vector<Optimizer*> made_;
 };
 
 std::unique_ptr<Optimizer> adamw(std::vector<nn::ParameterPointer> parameters,

@@ -25,10 +25,17 @@ import tessera.plugin;
 import :entries;
 
 namespace tessera::parallel {
+
+/// Attached to each module of a model that has a plan.
+struct AppliedPlan {
+  std::shared_ptr<ParallelPlan*> plan = nullptr;
+};
+
 namespace {
 
 /// Marks the model as planned and lets it keep what the plan's hooks refer to.
-void take_model(nn::Module& model, const std::shared_ptr<const void>& styles) {
+void take_model(nn::Module& model, const std::shared_ptr<const void>& styles,
+                const std::shared_ptr<ParallelPlan*>& plan) {
   const std::vector<nn::Module*> modules = nn::all_modules(model);
   for (const nn::Module* module : modules) {
     if (module->is_planned()) {
@@ -41,6 +48,7 @@ void take_model(nn::Module& model, const std::shared_ptr<const void>& styles) {
   for (nn::Module* module : modules) {
     module->set_planned();
     module->keep_alive(styles);
+    module->attachments().attach<AppliedPlan>().plan = plan;
   }
 }
 
@@ -152,7 +160,10 @@ void check_extensions(nn::Module& model) {
 
 ParallelPlan::ParallelPlan(nn::Module& model, const DeviceMesh& mesh,
                            const std::vector<StyleEntry>& entries, plugin::Host& host)
-    : model_(model), mesh_(mesh), styles_(std::make_shared<Styles>()) {
+    : self_(std::make_shared<ParallelPlan*>(this)),
+      model_(model),
+      mesh_(mesh),
+      styles_(std::make_shared<Styles>()) {
   model.set_names(model.name());  // patterns, groups and errors refer to names
   for (const StyleEntry& entry : entries) {
     styles_->push_back(make_style(entry, host));
@@ -186,7 +197,7 @@ ParallelPlan::ParallelPlan(nn::Module& model, const DeviceMesh& mesh,
     }
   }
 
-  take_model(model, styles_);
+  take_model(model, styles_, self_);
   distribute_model(model, mesh);
   apply(resolved);
   check_extensions(model);
@@ -254,7 +265,12 @@ void ParallelPlan::apply(const std::vector<ResolvedEntry>& entries) {
   }
 }
 
-ParallelPlan::~ParallelPlan() = default;
+ParallelPlan::~ParallelPlan() { *self_ = nullptr; }
+
+ParallelPlan* plan_of(const nn::Module& module) {
+  const std::shared_ptr<ParallelPlan*>& plan = module.attachments().attached<AppliedPlan>().plan;
+  return plan == nullptr ? nullptr : *plan;
+}
 
 Error ParallelPlan::explained(const Error& error) const {
   std::string scope = error.fields().module.value_or("");

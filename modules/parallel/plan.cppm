@@ -65,6 +65,7 @@ class ParallelPlan {
   ParallelPlan(const ParallelPlan&) = delete;
   ParallelPlan& operator=(const ParallelPlan&) = delete;
 
+  nn::Module& model() const { return model_; }
   const DeviceMesh& mesh() const { return mesh_; }
   /// The axes along which the batch is split.
   const std::vector<int>& batch_axes() const { return batch_axes_; }
@@ -96,6 +97,8 @@ class ParallelPlan {
  private:
   void apply(const std::vector<ResolvedEntry>& entries);
 
+  /// What plan_of() finds; the plan is there as long as this is.
+  std::shared_ptr<ParallelPlan*> self_;
   nn::Module& model_;
   DeviceMesh mesh_;
   using Styles = std::vector<std::unique_ptr<ParallelStyle>>;
@@ -106,6 +109,9 @@ class ParallelPlan {
   /// The entries in the order in which they were applied: the module's name and the entry.
   std::vector<std::pair<std::string, std::string>> applied_;
 };
+
+/// The plan that was applied to the model of which this is a module; null: none, or it is gone.
+ParallelPlan* plan_of(const nn::Module& module);
 
 /// Applies styles to a model, with the plugins of this process (plugin::host()): a ParallelPlan.
 ///   auto plan = parallel::apply(model, mesh, {{"ColwiseParallel", "tensor", {"up"}},

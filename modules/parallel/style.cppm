@@ -153,7 +153,7 @@ class ParallelStyle {
   virtual void after_optimizer() {}
   /// Memory that is not the device's, of a style that keeps something there: a program may keep its
   /// own values there too. Null: it has none.
-  virtual std::shared_ptr<nn::MemoryPlace> memory_place() { return nullptr; }
+  virtual std::shared_ptr<MemoryPlace> memory_place() { return nullptr; }
   /// Control by hand, of a style that offers it; it lives as long as the style.
   virtual ShardedParameters* sharded_parameters() { return nullptr; }
 };

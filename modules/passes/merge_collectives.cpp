@@ -43,11 +43,12 @@ class Finder {
 
   std::vector<Merge> find() {
     std::vector<Merge> merges;
-    std::map<ValueIndex, Collective> known;  // by what they compute
-    std::map<std::string, int> in_group;     // calls so far
+    std::map<ValueIndex, Collective> known;    // by what they compute
+    std::map<const CallGroup*, int> in_group;  // calls so far
     for (const PlaceIndex place : facts_.places.keys()) {
       const Instruction& i = facts_.at(place);
-      if (i.kind != Kind::call || i.op->communicates == Communicates::none || group_of(i).empty()) {
+      if (i.kind != Kind::call || i.op->communicates == Communicates::none ||
+          group_of(i) == nullptr) {
         continue;
       }
       const int number = in_group[group_of(i)]++;
@@ -124,7 +125,7 @@ class Finder {
 };
 
 /// Proposal to merge calls, by their numbers in the group, which are the same on all ranks of it.
-Proposal proposal_of(const Merge& merge, const std::string& group) {
+Proposal proposal_of(const Merge& merge, const CallGroup& group) {
   return {.group = group,
           .change = hash_combine(static_cast<std::uint64_t>(merge.first.in_group),
                                  static_cast<std::uint64_t>(merge.again.in_group))};
@@ -141,7 +142,7 @@ void merge_collectives(Program& program, const Analysis& known, const Agree& agr
   const ByPlace<const Instruction*> places = places_of(program);
   std::vector<Proposal> proposals;
   for (const Merge& merge : merges) {
-    proposals.push_back(proposal_of(merge, group_of(*places[merge.again.place])));
+    proposals.push_back(proposal_of(merge, *group_of(*places[merge.again.place])));
   }
   const std::vector<bool> agreed = agree(proposals);  // also where this rank proposes nothing
   Replacement replacement(program);

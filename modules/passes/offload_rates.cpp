@@ -35,7 +35,7 @@ double rounded(double rate) { return std::exp2(std::round(std::log2(rate))); }
 
 /// Rates of copies of x. Each is written twice, as in every step: what is written while the first
 /// values are still on their way to a disk waits for them, and that is what a step would do.
-OffloadRates rates_of(OtherMemory& memory, const Tensor& x) {
+OffloadRates rates_of(MemoryPlace& memory, const Tensor& x) {
   std::array<Tensor, 4> copies;
   for (Tensor& copy : copies) {
     copy = memory.allocate(x.shape(), x.dtype());
@@ -54,7 +54,7 @@ OffloadRates rates_of(OtherMemory& memory, const Tensor& x) {
   each(store);
   const double stored = each(store);
   const double fetched = each([&](const Tensor& copy) {
-    memory.request(copy);
+    memory.fetch(copy);
     ops::copy_(x, copy);
   });
   return {.stored = rounded(stored), .fetched = rounded(fetched)};
@@ -62,7 +62,7 @@ OffloadRates rates_of(OtherMemory& memory, const Tensor& x) {
 
 }  // namespace
 
-FitOptions measured_rates(OtherMemory* memory) {
+FitOptions measured_rates(MemoryPlace* memory) {
   const NoGrad no_grad;
   constexpr std::int64_t side = 384;
   constexpr std::int64_t count = std::int64_t{1} << 20;

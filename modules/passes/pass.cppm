@@ -2,13 +2,14 @@ export module tessera.passes:pass;
 
 import tessera.base;
 import tessera.plugin;
+import tessera.tensor;
 import tessera.program;
 
 export namespace tessera::graph {
 
 /// A change of communication that a rank would make.
 struct Proposal {
-  std::string group = {};    // whose calls it changes: see group_of
+  CallGroup group = {};      // whose calls it changes
   std::uint64_t change = 0;  // equal on ranks that propose the same
 };
 /// Which of this rank's proposals all other ranks of their groups propose too. All ranks of a run

@@ -1,6 +1,7 @@
 export module tessera.passes:recompute;
 
 import tessera.base;
+import tessera.tensor;
 import tessera.program;
 import tessera.execute;
 
@@ -34,7 +35,7 @@ struct FitOptions {
 
 /// Measures them in some hundredths of a second, rounded to powers of two. `memory`: null: none.
 /// Errors: those of the other memory.
-FitOptions measured_rates(OtherMemory* memory);
+FitOptions measured_rates(MemoryPlace* memory);
 
 /// How a program keeps within a budget of memory.
 struct MemoryFit {

@@ -77,7 +77,7 @@ ByPlace<const Instruction*> places_of(const Program& program) {
 
 ByPlace<Access> accesses_of(const Program& program, const Shadow& shadow) {
   ByPlace<Access> accesses;
-  std::map<std::string, GroupIndex> groups;
+  std::map<const CallGroup*, GroupIndex> groups;
   const ByPlace<const Instruction*> places = places_of(program);
   const auto leaves_memory = [&](const Instruction& issue) {
     return std::ranges::any_of(operands_left_to_readers(issue), [&](TensorIndex number) {

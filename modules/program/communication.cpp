@@ -3,6 +3,7 @@ module;
 
 #include <algorithm>
 #include <cstddef>
+#include <iterator>
 #include <map>
 #include <string>
 #include <utility>
@@ -13,6 +14,7 @@ import tessera.base;
 import tessera.tensor;
 import :accesses;
 import :communication;
+import :guard;
 import :shadow;
 import :statistics;
 
@@ -55,17 +57,27 @@ std::string agreed_of(const Program& program, const Instruction& i) {
 
 }  // namespace
 
-std::map<std::string, std::vector<CommunicationCall>> communication_of(const Program& program) {
+std::map<CallGroup, std::vector<CommunicationCall>> communication_of(const Program& program) {
   require_lowered(program);
-  std::map<std::string, std::vector<CommunicationCall>> groups;
+  std::map<CallGroup, std::vector<CommunicationCall>> groups;
   const ByPlace<const Instruction*> places = places_of(program);
   for (const PlaceIndex place : places.keys()) {
     const Instruction& i = *places[place];
     if (i.kind == Instruction::Kind::call && is_collective(i) && !is_alone(i)) {
-      groups[group_of(i)].push_back({agreed_of(program, i), place});
+      groups[*group_of(i)].push_back({agreed_of(program, i), place});
     }
   }
   return groups;
+}
+
+std::string call_in_words(const Program& program, int place) {
+  const std::vector<const Instruction*> places = places_of(program);
+  const auto end = places.begin() + place;
+  const auto guard = std::find_if(std::make_reverse_iterator(end), places.rend(),
+                                  [](const Instruction* i) { return i->is_guard(); });
+  return place_in_words(program, place) +
+         (guard == places.rend() ? std::string()
+                                 : fmt::format(", after {}", guard_in_words(program, **guard)));
 }
 
 }  // namespace tessera::graph

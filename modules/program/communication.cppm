@@ -1,6 +1,7 @@
 export module tessera.program:communication;
 
 import tessera.base;
+import tessera.tensor;
 import :index;
 import :instructions;
 
@@ -14,8 +15,12 @@ struct CommunicationCall {
   PlaceIndex place;
 };
 
-/// The calls of a program by their group ("ranks 0 1 named data"), in their order. Groups of one
-/// rank are left out, and waits: ranks may wait at different places. Error: see require_lowered.
-std::map<std::string, std::vector<CommunicationCall>> communication_of(const Program& program);
+/// The calls of a program by their group, in their order. Groups of one rank are left out, and
+/// waits: ranks may wait at different places. Error: see require_lowered.
+std::map<CallGroup, std::vector<CommunicationCall>> communication_of(const Program& program);
+/// The call at this place, what the program has written for it, and what decides that it is made:
+/// "section 'update', instruction 3 (%4: f32[2] = all_reduce(%2; ...) @ forward in a.b by
+/// full_tensor), after guard 'skip' in module 'a' was 0".
+std::string call_in_words(const Program& program, PlaceIndex place);
 
 }  // namespace tessera::graph

@@ -96,6 +96,7 @@ double guard(std::string_view name, const Tensor& decision, double usual) {
           .wrong = fmt::format("the decision is NaN{}, which equals nothing", recorded_place()),
           .advice = "decide by ops::isnan or ops::isfinite"});
   }
+  note_decision(fmt::format("{}{} is {}", titled(name), recorded_place(), printable(value)));
   return value;
 }
 
@@ -110,6 +111,12 @@ std::vector<GuardValue> guards_of(const Program& program) {
     }
   }
   return all;
+}
+
+std::string guard_in_words(const Program& program, const Instruction& read) {
+  return fmt::format("{}{} was {}", titled(read.guard),
+                     in_module(program.scopes[static_cast<std::size_t>(read.scope)].module),
+                     printable(read.values[0]));
 }
 
 std::string guard_in_words(const GuardValue& recorded, double now) {

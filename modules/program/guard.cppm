@@ -33,6 +33,8 @@ struct GuardValue {
 };
 /// Those of a program, in the order in which they are read.
 std::vector<GuardValue> guards_of(const Program& program);
+/// "guard 'skip' in module 'blocks.1' was 0", of an instruction that reads one.
+std::string guard_in_words(const Program& program, const Instruction& read);
 /// "guard 'skip' in module 'blocks.1' is 1, was 0".
 std::string guard_in_words(const GuardValue& recorded, double now);
 

@@ -108,8 +108,9 @@ std::string to_text(const Program& program, const Instruction& i) {
   }
   const ProgramScope& scope = program.scopes[i.scope];
   if (i.scope != ScopeIndex(0)) {
-    text += fmt::format(" @ {}{}{}", scope.phase == Phase::none ? "-" : name_of(scope.phase),
-                        scope.module.empty() ? "" : " in ", scope.module);
+    text += fmt::format(" @ {}{}{}{}{}", scope.phase == Phase::none ? "-" : name_of(scope.phase),
+                        scope.module.empty() ? "" : " in ", scope.module,
+                        scope.operation.empty() ? "" : " by ", scope.operation);
   }
   return text;
 }
@@ -176,7 +177,8 @@ std::string read_in_words(const Program& program, const Instruction& check) {
                                             : fmt::format(" in module '{}'", scope.module));
       }
       if (i.op != nullptr && std::ranges::find(i.out, check.in[0]) != i.out.end()) {
-        what = fmt::format("a result of {}", i.op->name);
+        const std::string& written = program.scopes[static_cast<std::size_t>(i.scope)].operation;
+        what = fmt::format("a result of {}", written.empty() ? i.op->name : written);
       }
     }
   }
@@ -210,7 +212,8 @@ std::size_t Program::mesh(const DeviceMesh& mesh) {
 
 ScopeIndex Program::scope(const ProgramScope& scope) {
   const auto same = std::ranges::find_if(scopes, [&](const ProgramScope& other) {
-    return other.phase == scope.phase && other.module == scope.module;
+    return other.phase == scope.phase && other.module == scope.module &&
+           other.operation == scope.operation;
   });
   return same == scopes.end() ? scopes.add(scope) : scopes.key_of(same);
 }

@@ -24,7 +24,7 @@ std::string to_text(const Binding& binding);
 struct ProgramTensor : ResultShape {
   SpecHandle spec = {};  // of a distributed tensor, whose shape is the global one; null: plain
   MemoryCategory category = MemoryCategory::other;
-  /// Its memory is not the device's, but an OtherMemory's: that of a value that is offloaded. Only
+  /// Its memory is not the device's, but a MemoryPlace's: that of a value that is offloaded. Only
   /// of what Instruction::Kind::empty makes.
   bool elsewhere = false;
 };
@@ -33,6 +33,9 @@ struct ProgramTensor : ResultShape {
 struct ProgramScope {
   Phase phase = Phase::none;
   std::string module = {};  // the innermost one, by its qualified name
+  /// Of what communicates: the operation on distributed tensors that the program has written for
+  /// it ("redistribute", "full_tensor"), where it is another one.
+  std::string operation = {};
 };
 
 /// One line of a program.

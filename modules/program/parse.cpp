@@ -161,15 +161,17 @@ class Parser {
  private:
   /// The scope at the line's end, which is taken away.
   ScopeIndex scope(std::string_view& body) {
-    constexpr std::string_view mark = " @ ";
+    constexpr std::string_view at_scope = " @ ";
     constexpr std::string_view in = " in ";
-    const std::size_t at = body.rfind(mark);
+    constexpr std::string_view by = " by ";
+    const std::size_t at = body.rfind(at_scope);
     if (at == std::string_view::npos) {
       return ScopeIndex(0);
     }
-    const std::string_view text = body.substr(at + mark.size());
+    const std::string_view text = body.substr(at + at_scope.size());
     body = body.substr(0, at);
-    const std::size_t module = text.find(in);
+    const std::size_t written = std::min(text.find(by), text.size());
+    const std::size_t module = std::min(text.find(in), written);
     const std::string_view phase = text.substr(0, module);
     const auto known = phase == "-" ? Phase::none : phase_named(phase);
     if (!known || (phase.empty())) {
@@ -177,10 +179,13 @@ class Parser {
                   .expected = "'-', or a phase such as forward, backward or optimizer",
                   .got = fmt::format("'{}'", phase.substr(0, 40))});
     }
+    const auto between = [&](std::size_t begin, std::string_view mark, std::size_t end) {
+      const std::size_t first = begin + mark.size();
+      return first < end ? std::string(text.substr(first, end - first)) : std::string();
+    };
     return program.scope({.phase = *known,
-                          .module = module == std::string_view::npos
-                                        ? std::string()
-                                        : std::string(text.substr(module + in.size()))});
+                          .module = between(module, in, written),
+                          .operation = between(written, by, text.size())});
   }
 
   /// The role of an input, before its number; none: other.

@@ -166,7 +166,7 @@ class Builder {
 
   /// Here the calls of the group that were complete before `place` have been completed by all of
   /// its ranks: each completes its calls in their order.
-  void release_read(const std::string& group, PlaceIndex place) {
+  void release_read(const CallGroup* group, PlaceIndex place) {
     std::erase_if(read_[group], [&](const Read& read) {
       Memory& memory = shadow_.memories[read.memory];
       memory.last = read.complete < place ? std::max(memory.last, place_) : memory.last;
@@ -204,7 +204,7 @@ class Builder {
   Shadow shadow_;
   PlaceIndex place_ = PlaceIndex(0);
   std::map<const Storage*, MemoryIndex> numbers_;
-  std::map<std::string, std::vector<Read>> read_;  // by group: what others may still read
+  std::map<const CallGroup*, std::vector<Read>> read_;  // what others may still read
   /// Issued calls, with their places, by the memory that wait() names.
   std::map<MemoryIndex, std::pair<PlaceIndex, const Instruction*>> in_flight_;
 };
@@ -252,17 +252,13 @@ std::vector<TensorIndex> operands_left_to_readers(const Instruction& instruction
 }
 
 bool is_alone(const Instruction& instruction) {
-  return std::ranges::count(ranks_of(instruction), ' ') <= 1;  // "ranks 0"
+  const CallGroup* const group = group_of(instruction);
+  return group == nullptr || group->is_alone();
 }
 
-std::string group_of(const Instruction& instruction) {
-  const Op& op = *instruction.op;
-  for (std::size_t k = 0; k < op.parameters.size(); ++k) {
-    if (op.parameters[k].type == "group") {
-      return std::get<std::string>(op.arguments->values(instruction.attributes)[k]);
-    }
-  }
-  return "";
+const CallGroup* group_of(const Instruction& instruction) {
+  const ArgumentsInfo* const info = instruction.op->arguments;
+  return info == nullptr || info->group == nullptr ? nullptr : info->group(instruction.attributes);
 }
 
 }  // namespace tessera::graph

@@ -23,7 +23,7 @@ struct Memory {
   bool for_peers = false;
   /// Other ranks may read it where it is even after the program. Nothing else may take its place.
   bool read_later = false;
-  /// It is an OtherMemory's, and takes nothing of the device's (see ProgramTensor::elsewhere).
+  /// It is a MemoryPlace's, and takes nothing of the device's (see ProgramTensor::elsewhere).
   bool elsewhere = false;
   /// Its values stay in the registers of a chain (see chains_of): it is no memory.
   bool inside = false;
@@ -56,8 +56,8 @@ void require_lowered(const Program& program);
 /// Operands that other ranks may read although this rank has completed the call.
 std::vector<TensorIndex> operands_left_to_readers(const Instruction& instruction);
 
-/// The ranks that a call communicates with, as text: "ranks 0 1 named reductions"; "": none.
-std::string group_of(const Instruction& instruction);
+/// The ranks that a call communicates with; null: none.
+const CallGroup* group_of(const Instruction& instruction);
 /// Whether a call communicates with no other rank.
 bool is_alone(const Instruction& instruction);
 

@@ -114,17 +114,12 @@ bool is_collective(const Instruction& i) {
          i.op->communicates != Communicates::waits;
 }
 
-std::string ranks_of(const Instruction& collective) {
-  const std::string group = group_of(collective);
-  return group.substr(0, group.find(" named "));
-}
-
 std::int64_t received_bytes(const Program& program, const Instruction& i) {
-  const std::string group = ranks_of(i);
-  const std::int64_t ranks = std::ranges::count(group, ' ');
-  if (ranks == 0) {
+  const CallGroup* const group = group_of(i);
+  if (group == nullptr) {
     return 0;
   }
+  const auto ranks = static_cast<std::int64_t>(group->ranks.size());
   std::int64_t read = 0;
   std::int64_t made = 0;
   const auto add = [&](TensorIndex number, std::int64_t& bytes) {
@@ -160,7 +155,7 @@ std::int64_t total_of(const CategoryBytes& bytes) {
 ProgramStatistics statistics_of(const Program& program) {
   const Shadow shadow = shadow_of(program);
   ProgramStatistics statistics;
-  std::map<std::tuple<std::string, Phase, std::string>, CollectiveCount> collectives;
+  std::map<std::tuple<std::string, Phase, CallGroup>, CollectiveCount> collectives;
   for (const Instruction* i : places_of(program)) {
     if (i->kind != Kind::call) {
       continue;
@@ -169,7 +164,7 @@ ProgramStatistics statistics_of(const Program& program) {
     statistics.flops += flops_of(*i, shadow);
     if (is_collective(*i)) {
       const Phase phase = program.scopes[i->scope].phase;
-      const std::string group = group_of(*i);
+      const CallGroup group = group_of(*i) == nullptr ? CallGroup() : *group_of(*i);
       CollectiveCount& count = collectives[{i->op->name, phase, group}];
       count.op = i->op->name;
       count.phase = phase;

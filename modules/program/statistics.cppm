@@ -2,6 +2,7 @@ export module tessera.program:statistics;
 
 import tessera.base;
 import tessera.device;
+import tessera.tensor;
 import :index;
 import :instructions;
 import :roles;
@@ -15,7 +16,7 @@ bool is_collective(const Instruction& i);
 struct CollectiveCount {
   std::string op = {};
   Phase phase = Phase::none;
-  std::string group = {};  // "ranks 0 1"; empty: the operator has no argument of type group
+  CallGroup group = {};  // without ranks: the operator has no group
   int calls = 0;
   std::int64_t bytes = 0;     // of results, and of operands that are written
   std::int64_t received = 0;  // that this rank receives
@@ -23,8 +24,6 @@ struct CollectiveCount {
 
 /// Bytes that this rank receives in a collective, by what it has and what it gets.
 std::int64_t received_bytes(const Program& program, const Instruction& collective);
-/// Name of its group without its own name: "ranks 0 1".
-std::string ranks_of(const Instruction& collective);
 
 /// Bytes of memory, by MemoryCategory.
 using CategoryBytes = std::array<std::int64_t, memory_category_count>;

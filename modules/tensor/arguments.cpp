@@ -16,6 +16,7 @@ module;
 #include <system_error>
 #include <tessera/json.hpp>
 #include <tessera/shown.hpp>
+#include <tuple>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -187,6 +188,17 @@ const T& value_as(const ArgumentValue& value, std::string_view type) {
 }
 
 }  // namespace
+
+bool operator==(const CallGroup& a, const CallGroup& b) {
+  return a.ranks == b.ranks && a.name == b.name;
+}
+bool operator<(const CallGroup& a, const CallGroup& b) {
+  return std::tie(a.ranks, a.name) < std::tie(b.ranks, b.name);
+}
+std::string to_string(const CallGroup& group) {
+  return fmt::format("ranks {}{}{}", fmt::join(group.ranks, " "),
+                     group.name.empty() ? "" : " named ", group.name);
+}
 
 void Attributes::overflow() {
   fail({.thing = "operator", .wrong = "too many arguments for one call"});

@@ -51,6 +51,20 @@ struct Dynamic {
   }
 };
 
+/// Ranks that a call communicates with, in the order of their communicator, and the name of that:
+/// ranks may have several communicators.
+struct CallGroup {
+  std::vector<int> ranks = {};
+  std::string name = {};
+
+  /// Whether there is nobody else to communicate with.
+  bool is_alone() const { return ranks.size() < 2; }
+};
+bool operator==(const CallGroup& a, const CallGroup& b);
+bool operator<(const CallGroup& a, const CallGroup& b);
+/// "ranks 0 1", "ranks 0 1 named data".
+std::string to_string(const CallGroup& group);
+
 /// A Spec as an argument; null where the operator allows it ("none").
 struct SpecArgument {
   SpecHandle spec;
@@ -289,6 +303,9 @@ struct ArgumentsInfo {
   Attributes (*from_values)(std::span<const ArgumentValue> values) = nullptr;
   /// Zeros, false, no dims, the first dtype.
   Attributes (*blank)() = nullptr;
+  /// The group of ranks among the arguments, which lives until the process ends; null: there is
+  /// none, or it is not given. Null for arguments among which no group can be.
+  const CallGroup* (*group)(const Attributes& attributes) = nullptr;
 };
 
 template <class A>
@@ -350,7 +367,30 @@ struct ArgumentsOf {
 
   static Attributes blank() { return A{}; }
 
-  static constexpr ArgumentsInfo info{fields, type, &values, &from_values, &blank};
+  /// Whether a field of this type names ranks.
+  template <class T>
+  static constexpr bool names_ranks =
+      requires(const T& field) { ArgumentStorage<T>::Type::group(field); };
+  template <class... T>
+  static consteval bool any_names_ranks(reflect::Types<T...>) {
+    return (names_ranks<T> || ...);
+  }
+  static const CallGroup* group(const Attributes& attributes) {
+    A a = read(attributes, Types{});
+    const CallGroup* found = nullptr;
+    reflect::visit(a, [&found](const auto&... field) {
+      const auto find = [&found]<class T>(const T& one) {
+        if constexpr (names_ranks<T>) {
+          found = ArgumentStorage<T>::Type::group(one);
+        }
+      };
+      (find(field), ...);
+    });
+    return found;
+  }
+
+  static constexpr ArgumentsInfo info{
+      fields, type, &values, &from_values, &blank, any_names_ranks(Types{}) ? &group : nullptr};
 };
 
 template <class A>

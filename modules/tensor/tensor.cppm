@@ -12,8 +12,10 @@ export import :op;               // Op: one operator's description; the registry
 export import :overlap;          // which memory tensors have in common
 export import :mode;             // modes: receive calls and actions before they happen
 export import :dispatch;         // call(): autograd -> distribution -> kernel
+export import :work;             // what a thread is at, for errors
 export import :host;             // tensors between devices and the host; what has no kernel
 export import :device_plugin;    // the plugin kind "device"
 export import :operator_plugin;  // the plugin kind "operator"
 export import :random;           // named random streams, their seeds and offsets
+export import :memory_place;     // places for values that are not the device's memory
 export import :state;            // StateDict: names -> tensors and scalars

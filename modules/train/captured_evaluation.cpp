@@ -24,21 +24,17 @@ import :capture_parts;
 import :captured_evaluation;
 import :eager_steps;
 import :step_inputs;
+import :step_objects;
 
 namespace tessera {
 namespace {
 
 /// What is there before an evaluation.
-StepInputs model_inputs(nn::Module& model, const optim::Optimizer& optimizer) {
-  StepInputs all;
-  for (const nn::ParameterPointer& parameter : optimizer.parameters()) {
-    all.emplace(input_of(parameter), StepInput{.value = local_of(parameter->value),
-                                               .role = Role::parameter,
-                                               .category = MemoryCategory::parameter});
-  }
-  for (const nn::BufferPointer& buffer : nn::all_buffers(model)) {
-    add_buffer(all, buffer->name, *buffer);
-  }
+StepInputs inputs_of(const StepObjects& objects) {
+  StepInputs all = objects.inputs({});
+  std::erase_if(all, [](const auto& input) {
+    return input.second.role != Role::parameter && input.second.role != Role::buffer;
+  });
   return all;
 }
 
@@ -53,7 +49,7 @@ Program CapturedEvaluation::record(const StepBatch& batch, const StepFunctions& 
   variables.streams = random_state();
   Recorder recorder;
   const Tensors given = functions.rows({.first = rows.first, .rows = rows.micro});
-  StepInputs all = model_inputs(steps_.model, *steps_.optimizer);
+  StepInputs all = inputs_of(steps_.objects);
   add_rows(all, 0, given);
   record_inputs(recorder, all);
   recorder.section(SectionKind::evaluation, [&] {
@@ -75,7 +71,7 @@ double CapturedEvaluation::evaluate(std::int64_t batches, const StepBatch& batch
   const NoGrad no_grad;
   const MemoryScope scope(MemoryCategory::activation);
   const EagerSteps::Rows rows = steps_.rows_of(batch);
-  StepInputs all = model_inputs(steps_.model, *steps_.optimizer);
+  StepInputs all = inputs_of(steps_.objects);
   double loss = 0;
   for (std::int64_t b = 0; b < batches; ++b) {
     rows.each(b, [&](const EagerSteps::MicroPart& part) {

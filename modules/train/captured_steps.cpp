@@ -35,6 +35,7 @@ import :captured_steps;
 import :eager_steps;
 import :step_capture;
 import :step_inputs;
+import :step_objects;
 
 namespace tessera {
 
@@ -63,10 +64,7 @@ void CapturedSteps::set_program(Program program) {
   added_ = std::move(kept);
   programs_.add(
       std::move(program),
-      [&](Program whole) {
-        return capture_of(std::move(whole),
-                          std::vector<std::int64_t>(steps_.optimizer->parameters().size(), 0));
-      },
+      [&](Program whole) { return capture_of(std::move(whole), state().before_updates()); },
       "before the first step");
 }
 
@@ -85,16 +83,14 @@ Program CapturedSteps::capture(const std::function<void()>& step) {
   return programs_.capture(step);
 }
 
-std::unique_ptr<CapturedSteps::Capture> CapturedSteps::capture_of(
-    Program program, std::vector<std::int64_t> missed) {
+std::unique_ptr<CapturedSteps::Capture> CapturedSteps::capture_of(Program program,
+                                                                  StepState state) {
   auto capture = std::make_unique<Capture>();
-  capture->trained = trained();
-  capture->modules = module_forms();
-  capture->missed = std::move(missed);
+  capture->state = std::move(state);
   capture->part(Part::whole_step).executor =
       graph::make_executor(std::move(program), execution_, &added_);
   add_parts(*capture);
-  capture->updated = updated_by(capture->program(), 0, steps_.optimizer->parameters(), input_of);
+  capture->updated = steps_.objects.updated_by(capture->program());
   const Device device = steps_.optimizer->parameters().front()->value.device();
   for (auto& [name, value] : added_) {
     value = ops::to_device(value, device);
@@ -105,18 +101,14 @@ std::unique_ptr<CapturedSteps::Capture> CapturedSteps::capture_of(
 StepResult CapturedSteps::step(const StepBatch& batch, const StepFunctions& functions) {
   guards_ = functions.guards;
   const Rows rows = load_rows(batch, functions);
-  const ModuleForms modules = module_forms();
-  std::string held;
-  for (const nn::ParameterPointer& parameter : steps_.optimizer->parameters()) {
-    held = held.empty() ? held_gradient(*parameter) : held;
-  }
+  const StepState before = state();
   StepResult result;
   const CapturedFunction::Call call{
       .misfit =
           [&](const CapturedFunction::Entry& entry) {
-            return misfit(static_cast<const Capture&>(entry), rows, modules);
+            return misfit(static_cast<const Capture&>(entry), rows, before);
           },
-      .kind = [&] { return kind_of(rows, modules); },
+      .kind = [&] { return kind_of(rows, before); },
       .replay =
           [&](CapturedFunction::Entry& entry) {
             result = replay(batch, rows, static_cast<Capture&>(entry));
@@ -132,15 +124,19 @@ StepResult CapturedSteps::step(const StepBatch& batch, const StepFunctions& func
             finish_updates();
             replayed_last_ = false;
           },
-      .take = [&] { result = steps_.take(batch, functions, nullptr); },
+      .take =
+          [&] {
+            result = steps_.take(batch, functions, nullptr);
+            return std::string();
+          },
       .record =
           [&] {
             std::optional<Recording> recording;
             result = record(batch, functions, recording);
             return recording;
           },
-      .make = [&](Program program) { return capture_of(std::move(program), missed_updates()); },
-      .refused = std::move(held)};
+      .make = [&](Program program) { return capture_of(std::move(program), before); },
+      .refused = steps_.objects.held_gradient()};
   programs_.call(call);
   return result;
 }
@@ -161,21 +157,9 @@ StepResult CapturedSteps::record(const StepBatch& batch, const StepFunctions& fu
   return result;
 }
 
-std::vector<bool> CapturedSteps::trained() const {
-  std::vector<bool> all;
-  for (const nn::ParameterPointer& parameter : steps_.optimizer->parameters()) {
-    all.push_back(parameter->value.requires_grad());
-  }
-  return all;
-}
-
-std::vector<std::int64_t> CapturedSteps::missed_updates() const {
-  std::vector<std::int64_t> missed = steps_.optimizer->steps();
-  const std::vector<bool> is_trained = trained();
-  for (std::size_t i = 0; i < missed.size(); ++i) {
-    missed[i] = is_trained[i] && missed[i] > 0 ? steps_.done - steps_.skipped - missed[i] : 0;
-  }
-  return missed;
+StepState CapturedSteps::state() const {
+  return StepState(steps_.objects.models(), steps_.objects.optimizers(),
+                   steps_.done - steps_.skipped);
 }
 
 StepVariables CapturedSteps::variables_of(const StepBatch& batch) const {
@@ -196,18 +180,10 @@ void CapturedSteps::set_update(StepVariables& variables, double lr, double grad_
 }
 
 StepInputs CapturedSteps::inputs() const {
-  StepInputs all;
-  for (const nn::ParameterPointer& parameter : steps_.optimizer->parameters()) {
-    add_parameter(all, parameter->name, *parameter);
-  }
-  for (const nn::BufferPointer& buffer : nn::all_buffers(steps_.model)) {
-    add_buffer(all, buffer->name, *buffer);
-  }
-  add_state(all, "", *steps_.optimizer);
+  StepInputs all = steps_.objects.inputs(added_);
   if (steps_.scaler) {
     all.emplace("scaler.scale", StepInput{.value = steps_.scale_input, .role = Role::loss_scale});
   }
-  add_values(all, added_, Role::transform_state);
   return all;
 }
 
@@ -245,24 +221,13 @@ CapturedSteps::Rows CapturedSteps::load_rows(const StepBatch& batch,
 }
 
 std::string CapturedSteps::misfit(const Capture& capture, const Rows& rows,
-                                  const ModuleForms& modules) const {
-  if (trained() != capture.trained) {
-    return "other parameters are frozen than when the step was recorded";
-  }
-  if (std::string other = other_modules(capture.modules, modules); !other.empty()) {
+                                  const StepState& state) const {
+  if (std::string other = state.misfit(capture.state, capture.updated); !other.empty()) {
     return other;
   }
-  if (std::string other = other_guard(capture.program(), guards_); !other.empty()) {
+  if (std::string other = capture.part(Part::whole_step).executor->refusal(guards_);
+      !other.empty()) {
     return other;
-  }
-  const std::vector<std::int64_t> steps = steps_.optimizer->steps();
-  for (const std::size_t i : capture.updated) {
-    const std::int64_t missed =
-        steps_.done - steps_.skipped - steps[i];  // also of one that had no update yet
-    if (missed != capture.missed[i]) {
-      return fmt::format("'{}' has missed {} updates, and {} when the step was recorded",
-                         steps_.optimizer->parameters()[i]->name, missed, capture.missed[i]);
-    }
   }
   const Program& program = capture.program();
   std::set<int> recorded;  // micro-batches
@@ -286,21 +251,12 @@ std::string CapturedSteps::misfit(const Capture& capture, const Rows& rows,
   return "";
 }
 
-std::string CapturedSteps::kind_of(const Rows& rows, const ModuleForms& modules) const {
+std::string CapturedSteps::kind_of(const Rows& rows, const StepState& state) const {
   std::string text = fmt::format("{}", rows.micro_batches);
   for (const auto& [name, x] : rows.tensors) {
     text += fmt::format(" {}{}", name_of(x.value.dtype()), to_string(x.value.shape()));
   }
-  for (const bool is_trained : trained()) {
-    text += is_trained ? '1' : '0';
-  }
-  text += fmt::format(" {}", fmt::join(missed_updates(), " "));
-  return text + text_of(guards_) + text_of(modules);
-}
-
-ModuleForms CapturedSteps::module_forms() const {
-  nn::Module* const root = &steps_.model;
-  return forms_of({&root, 1});
+  return text + text_of(guards_) + state.text();
 }
 
 void CapturedSteps::gather_inputs(const Rows& rows, Capture& capture, Part which, bool only_rows) {
@@ -395,7 +351,7 @@ StepResult CapturedSteps::replay(const StepBatch& batch, const Rows& rows, Captu
   if (leaves) {
     leave_update(capture, std::move(own));
   }
-  steps_.optimizer->count_step(capture.updated);
+  steps_.optimizer->count_step(capture.updated[0]);
   return result;
 }
 

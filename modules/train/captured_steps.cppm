@@ -8,13 +8,13 @@ import tessera.capture;
 import tessera.graph;
 import tessera.nn;
 import tessera.optim;
-import :captures;
 import :step;
 import :step_inputs;
 
 namespace tessera {
 class EagerSteps;
-}
+class StepState;
+}  // namespace tessera
 
 export namespace tessera {
 
@@ -102,9 +102,9 @@ class CapturedSteps {
   Capture* last() const;
   Rows load_rows(const StepBatch& batch, const StepFunctions& functions);
   /// Why the program is none of such steps; "": it is.
-  std::string misfit(const Capture& capture, const Rows& rows, const ModuleForms& modules) const;
+  std::string misfit(const Capture& capture, const Rows& rows, const StepState& state) const;
   /// Equal for steps that one program can be right for.
-  std::string kind_of(const Rows& rows, const ModuleForms& modules) const;
+  std::string kind_of(const Rows& rows, const StepState& state) const;
   /// A step that is recorded; no recording where it was skipped.
   StepResult record(const StepBatch& batch, const StepFunctions& functions,
                     std::optional<Recording>& recording);
@@ -114,15 +114,11 @@ class CapturedSteps {
   void set_update(StepVariables& variables, double lr, double grad_scale) const;
   /// Tensors that exist before a step.
   StepInputs inputs() const;
-  /// `missed`: the updates that each parameter had missed when the program was recorded.
-  std::unique_ptr<Capture> capture_of(Program program, std::vector<std::int64_t> missed);
+  /// `state`: in which the program was recorded.
+  std::unique_ptr<Capture> capture_of(Program program, StepState state);
   /// `only_rows`: nothing else has changed since the last replay of this program.
   void gather_inputs(const Rows& rows, Capture& capture, Part which, bool only_rows);
-  std::vector<bool> trained() const;
-  ModuleForms module_forms() const;
-  /// How many of the training's updates each parameter that is trained has not taken, because it
-  /// was frozen: its step count is the training's less that. 0 for those that have taken none.
-  std::vector<std::int64_t> missed_updates() const;
+  StepState state() const;
 
   // Updates that are left to the next step: left_updates.cpp.
   void add_parts(Capture& capture);

@@ -6,7 +6,6 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <iterator>
 #include <map>
 #include <span>
 #include <string>
@@ -15,6 +14,7 @@ module;
 module tessera.train;
 
 import tessera.base;
+import tessera.tensor;
 import tessera.collective;
 import tessera.program;
 import tessera.passes;
@@ -24,7 +24,7 @@ namespace tessera {
 namespace {
 
 using Calls = std::vector<graph::CommunicationCall>;
-using Groups = std::map<std::string, Calls>;
+using Groups = std::map<CallGroup, Calls>;
 
 std::int64_t hash_of(const std::string& text) {
   return static_cast<std::int64_t>(std::hash<std::string>{}(text));
@@ -38,13 +38,7 @@ std::int64_t hash_of(const Calls& calls) {
   return hash_of(all);
 }
 
-/// "ranks 0 1 named data" -> 0, 1.
-std::vector<int> members(const std::string& group) {
-  std::istringstream words(group.substr(0, group.find(" named ")));
-  std::string ranks;
-  words >> ranks;
-  return {std::istream_iterator<int>(words), {}};
-}
+std::int64_t hash_of(const CallGroup& group) { return hash_of(to_string(group)); }
 
 /// Each rank's values, of which ranks have different numbers. `none`: this rank says nothing.
 std::vector<std::vector<std::int64_t>> gathered(collective::World& world,
@@ -103,7 +97,7 @@ struct RankTable {
 /// This rank's first member that has other calls in a group of both: {rank, hash of the group}.
 std::vector<std::int64_t> first_difference(const Groups& groups, const RankTable& table, int rank) {
   for (const auto& [group, calls] : groups) {
-    for (const int other : members(group)) {
+    for (const int other : group.ranks) {
       if (other != rank && static_cast<std::size_t>(other) < table.rows.size() &&
           table.has_program(other) &&
           table.of(other, hash_of(group)) != table.of(rank, hash_of(group))) {
@@ -120,7 +114,7 @@ std::string listed(const Groups& groups, const Program* program, std::int64_t ha
   for (const auto& [group, calls] : groups) {
     if (hash_of(group) == hash) {
       for (const graph::CommunicationCall& call : calls) {
-        text += fmt::format("{}\t{}\n", call.agreed, graph::place_in_words(*program, call.place));
+        text += fmt::format("{}\t{}\n", call.agreed, graph::call_in_words(*program, call.place));
       }
     }
   }
@@ -155,8 +149,7 @@ graph::Agree agreement_of(collective::World& world) {
     }
     std::vector<bool> agreed;
     for (std::size_t k = 0; k < proposals.size(); ++k) {
-      const std::vector<int> group = members(proposals[k].group);
-      agreed.push_back(std::ranges::all_of(group, [&](int rank) {
+      agreed.push_back(std::ranges::all_of(proposals[k].group.ranks, [&](int rank) {
         return static_cast<std::size_t>(rank) < all.size() &&
                std::ranges::binary_search(all[static_cast<std::size_t>(rank)], mine[k]);
       }));
@@ -194,8 +187,8 @@ void compare_programs(collective::World& world, const Program* program) {
   const auto differs = std::ranges::mismatch(left, right, {}, agreed, agreed);
   const auto at = static_cast<std::size_t>(differs.in1 - left.begin());
   std::string name;
-  for (const auto& [text, calls] : groups) {
-    name = hash_of(text) == group ? text : name;
+  for (const auto& [one, calls] : groups) {
+    name = hash_of(one) == group ? to_string(one) : name;
   }
   name = broadcast(world, name, first);
   fail_input({.thing = "captured step",

@@ -70,6 +70,8 @@ EagerSteps::EagerSteps(nn::Module& trained, parallel::ParallelPlan& applied,
       schedule(lr_schedule),
       last_checkpoint_(std::move(last_checkpoint)) {
   schedule.check();
+  objects.add(model);
+  objects.add(*optimizer);
 }
 
 void EagerSteps::set_scale() {
@@ -270,7 +272,7 @@ void EagerSteps::update(const StepResult& result, Recorder* recorder) {
       recorded.number("lr", result.lr), recorded.number("grad_scale", grad_scale(result)),
       recorded.count("step", done - skipped + 1));
   if (recorder != nullptr) {
-    record_updates(*recorder, 0, updated, parameters, input_of);
+    objects.record_updates(*recorder, 0, updated);
   }
   plan.after_optimizer();
 }

@@ -7,6 +7,7 @@ import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
 import :step;
+import :step_objects;
 
 namespace tessera {
 
@@ -25,7 +26,8 @@ class EagerSteps {
   optim::Schedule schedule;
   optim::Clipping clipping;
   std::optional<optim::GradScaler> scaler;
-  Tensor scale_input;  // the scaler's factor: an input of recorded steps
+  Tensor scale_input;   // the scaler's factor: an input of recorded steps
+  StepObjects objects;  // model and optimizer, as programs name them
   parallel::GradientFinisher finisher;
   std::int64_t done = 0;
   std::int64_t tokens = 0;

@@ -6,7 +6,7 @@ import tessera.graph;
 import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
-import :captures;
+import :step;
 import :checkpoints;
 import :training;
 

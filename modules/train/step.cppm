@@ -2,9 +2,13 @@ export module tessera.train:step;
 
 import tessera.base;
 import tessera.tensor;
-import :captures;
 
 export namespace tessera {
+
+/// Values of the host that decide how a step goes and are known before it: a flag, a stage, a
+/// temperature that the body uses as a constant. Steps with other values get programs of their
+/// own. The same on all ranks. (A value that is computed within the step: see guard().)
+using StepGuards = std::map<std::string, double>;
 
 /// The rows of a step, and what its losses are divided by.
 struct StepBatch {

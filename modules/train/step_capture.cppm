@@ -6,8 +6,9 @@ import tessera.program;
 import tessera.capture;
 import tessera.execute;
 import :captured_steps;
-import :captures;
+import :step;
 import :step_inputs;
+import :step_objects;
 
 namespace tessera {
 
@@ -23,11 +24,9 @@ struct CapturedSteps::Capture final : CapturedFunction::Entry {
   };
   std::array<PartProgram, 5> parts = {};
   Part running = Part::whole_step;
-  std::vector<bool> trained = {};  // by parameter
-  ModuleForms modules = {};
-  std::vector<std::int64_t> missed = {};  // by parameter: see missed_updates
-  std::vector<std::size_t> updated = {};  // the optimizer's parameters that it updates, in order
-  std::vector<Tensor> parameters = {};    // that `inputs` has the local tensors of
+  StepState state = {};                 // in which it was recorded
+  StepState::Updated updated = {};      // the optimizer's parameters that it updates
+  std::vector<Tensor> parameters = {};  // that `inputs` has the local tensors of
   /// Of all parts, without rows: gradients that are kept elsewhere are the same ones in each.
   StepInputs inputs = {};
   std::map<std::string, Tensor> pending = {};  // what is kept until the update is made

@@ -31,13 +31,6 @@ using StepInputs = std::map<std::string, StepInput>;
 /// State that transformations add (graph::Editor::state) has such names in checkpoints.
 inline constexpr const char* added_prefix = "transform.";
 
-std::string input_of(const nn::ParameterPointer& parameter);
-/// The parameter, and the memory of its gradient where gradients are kept in another place.
-/// `name`: see parameter_input.
-void add_parameter(StepInputs& all, const std::string& name, nn::Parameter& parameter);
-void add_buffer(StepInputs& all, const std::string& name, const nn::Buffer& buffer);
-/// `prefix`: before the names of its state.
-void add_state(StepInputs& all, const std::string& prefix, const optim::Optimizer& optimizer);
 /// Tensors by the names that they have in programs.
 void add_values(StepInputs& all, const std::map<std::string, Tensor>& values, Role role);
 /// The rows of a micro-batch.

@@ -2,7 +2,6 @@
 export module tessera.train;
 
 export import :step_inputs;           // the names of inputs of programs
-export import :captures;              // guards and modules that captured steps depend on
 export import :ahead;                 // on_meta: steps that are captured before the first one
 export import :step;                  // what a training step is given and returns
 export import :captured_steps;        // CapturedSteps: a training's, replayed from programs
@@ -10,8 +9,7 @@ export import :captured_evaluation;   // its evaluation as a program
 export import :training_checkpoints;  // its state, saved and loaded
 export import :training;              // Training: forward and backward, clipping, update
 export import :checkpoints;           // RunCheckpoints: when a run saves, in the background or not
-export import :captured_step;         // CapturedStep: a step of a program's own, captured
+export import :compile;               // compile: any step, captured at its calls
 export import :compare_programs;      // compare_programs: whether ranks communicate alike
 export import :override;              // Override: modules of which captured steps have others
-export import :other_memory;          // places of parameters, for values of captured steps
 export import :run;                   // run_training: a program's whole training of its own model

@@ -91,7 +91,7 @@ class Training {
 /// The bytes that this rank keeps in memory that all ranks can reach: shards along an axis that
 /// splits the batch, which are gathered before they are used.
 std::size_t shared_bytes(const parallel::ParallelPlan& plan, const optim::Optimizer& optimizer);
-/// The bytes that this rank keeps in other places than the device's memory (nn::MemoryPlace).
+/// The bytes that this rank keeps in other places than the device's memory (MemoryPlace).
 std::size_t bytes_elsewhere(const optim::Optimizer& optimizer);
 
 }  // namespace tessera

@@ -64,7 +64,7 @@ class Group {
   void reshard(bool between = false);
   /// Drops a prefetched gather that nothing has used.
   void drop_prefetch();
-  /// Begins to bring shards near that are kept elsewhere (nn::MemoryPlace).
+  /// Begins to bring shards near that are kept elsewhere (MemoryPlace).
   void fetch() const;
 
   /// A backward begins.

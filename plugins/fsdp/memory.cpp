@@ -88,7 +88,7 @@ DType computed_type(const nn::Parameter& parameter) {
 namespace {
 
 /// Where the member's shard is between uses; null: the device's memory.
-const std::shared_ptr<nn::MemoryPlace>& place_of(const Member& m) {
+const std::shared_ptr<MemoryPlace>& place_of(const Member& m) {
   return m.parameter->attached<nn::MemoryPlaces>().value;
 }
 
@@ -182,7 +182,7 @@ void GroupMemory::materialize(Device device) {
     const DType dtype = stored_type(*m.parameter);
     // Each shard has a storage of its own, which counts its writes, over the memory of all.
     if (const auto& place = place_of(m)) {
-      m.shard = nn::allocate_in(*place, shape, dtype, device);
+      m.shard = allocate_in(*place, shape, dtype, device);
     } else if (shared && !is_copied(m)) {
       m.shard = from_memory(at(memory, m.slot, shape, dtype).raw_data(), shape, dtype,
                             std::make_shared<Tensor>(memory));
@@ -285,7 +285,7 @@ void GroupMemory::drop_copies() {
 void GroupMemory::fetch() const {
   for (const Member& m : members_) {
     if (const auto& place = place_of(m); place && m.shard && !m.shard.is_meta()) {
-      place->prefetch(m.shard);
+      place->fetch(m.shard);
     }
   }
 }

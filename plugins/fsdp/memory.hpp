@@ -87,7 +87,7 @@ class GroupMemory {
   void copy_shard(Member& m) const;
   /// Drops what copy_shard() wrote of shards that are kept elsewhere. Peers may still read it.
   void drop_copies();
-  /// Begins to bring shards near that are kept elsewhere (nn::MemoryPlace).
+  /// Begins to bring shards near that are kept elsewhere (MemoryPlace).
   void fetch() const;
 
   /// Keeps this rank's part of the whole values, for the next gather.

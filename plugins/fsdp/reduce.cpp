@@ -138,7 +138,7 @@ namespace {
 /// The sum of the parameter's gradient, which is taken from it, and this one: where gradients are
 /// kept.
 Tensor kept_elsewhere(nn::Parameter& parameter, const Tensor& gradient) {
-  nn::MemoryPlace& place = *parameter.attached<nn::MemoryPlaces>().gradient;
+  MemoryPlace& place = *parameter.attached<nn::MemoryPlaces>().gradient;
   Tensor sum = gradient;
   if (Tensor before = std::exchange(parameter.value.grad(), Tensor())) {
     const Storage* const place_of_before = &before.local().storage();

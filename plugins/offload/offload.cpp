@@ -82,7 +82,7 @@ class Offload final : public ParallelStyle {
     }
   }
 
-  std::shared_ptr<nn::MemoryPlace> memory_place() override { return place_; }
+  std::shared_ptr<MemoryPlace> memory_place() override { return place_; }
 
   void applied() override {
     struct statvfs file_system = {};
@@ -129,7 +129,7 @@ class Offload final : public ParallelStyle {
   bool gradients_ = false;
   bool state_ = false;
   std::int64_t bytes_ = 0;  // of all ranks, at least
-  std::shared_ptr<nn::MemoryPlace> place_;
+  std::shared_ptr<MemoryPlace> place_;
 };
 
 }  // namespace

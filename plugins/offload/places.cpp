@@ -42,7 +42,7 @@ std::size_t in_pages(std::size_t bytes) {
   return (pages == 0 ? 1 : pages) * page_size();
 }
 
-class HostMemory final : public nn::MemoryPlace {
+class HostMemory final : public MemoryPlace {
  public:
   Tensor allocate(const Dims& shape, DType dtype) override {
     const std::size_t bytes = in_pages(bytes_of(shape, dtype));
@@ -146,7 +146,7 @@ class Extents {
   std::map<std::size_t, std::vector<Extent>> free_;  // by bytes
 };
 
-class File final : public nn::MemoryPlace {
+class File final : public MemoryPlace {
  public:
   explicit File(std::string folder) : extents_(std::make_shared<Extents>(std::move(folder))) {}
 
@@ -161,7 +161,7 @@ class File final : public nn::MemoryPlace {
     return from_memory(extent.data, shape, dtype, std::move(hold));
   }
 
-  void prefetch(const Tensor& x) override {
+  void fetch(const Tensor& x) override {
     if (x.numel() > 0) {
       ::madvise(x.raw_data(), bytes_of(x.shape(), x.dtype()), MADV_WILLNEED);
     }
@@ -182,8 +182,8 @@ class File final : public nn::MemoryPlace {
 
 }  // namespace
 
-std::shared_ptr<nn::MemoryPlace> host_memory() { return std::make_shared<HostMemory>(); }
-std::shared_ptr<nn::MemoryPlace> file(std::string folder) {
+std::shared_ptr<MemoryPlace> host_memory() { return std::make_shared<HostMemory>(); }
+std::shared_ptr<MemoryPlace> file(std::string folder) {
   return std::make_shared<File>(std::move(folder));
 }
 

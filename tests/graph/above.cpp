@@ -191,6 +191,38 @@ TEST_CASE("views, writes, constants and random numbers above distribution", "[ab
   }
 }
 
+TEST_CASE("an operation that communicates is named in the program of a rank", "[above]") {
+  run(2, [&] {
+    const DeviceMesh mesh = DeviceMesh::make({"shard"}, {2});
+    const Body body = [](const Named& given) {
+      const NoGrad no_grad;
+      const Tensor whole = full_tensor(ops::exp(given.at("x")));
+      return Named{{"y", from_local(whole, Layout::replicated(given.at("x").layout().mesh()))}};
+    };
+    const std::string text = checked(mesh, {{"x", {{4, 2}, {Shard(0)}}}}, body);
+    check(contains(text, "redistribute(") && contains(text, ") @ - by full_tensor\n"), text);
+    const std::string below = lower(Program::parse(text)).to_text();
+    check(
+        contains(below, "all_gather(%") && contains(below, "group=ranks 0 1) @ - by full_tensor\n"),
+        below);
+    // What the host reads is that of the operation too.
+    const Program program =
+        recorded(ModeLevel::below_distribution, leaves_of({{"x", {{4, 2}, {Shard(0)}}}}, mesh, 1),
+                 [](const Named& given) {
+                   const NoGrad no_grad;
+                   const double sum = full_tensor(ops::sum(given.at("x"))).item();
+                   return Named{{"y", ops::mul_scalar(given.at("x"), sum)}};
+                 })
+            .program;
+    for (const Instruction& i : program.sections[0].instructions) {
+      check(i.kind != Instruction::Kind::check ||
+                read_in_words(program, i) == "a result of full_tensor",
+            i.kind != Instruction::Kind::check ? "" : read_in_words(program, i));
+    }
+    check(contains(program.to_text(), "host.check("), program.to_text());
+  });
+}
+
 namespace {
 
 /// An update by a learning rate, of a gradient that every rank has a part of.

@@ -1,13 +1,16 @@
 // What small distributed steps are captured as: whole programs, which are stored in golden/, and
 // the communication that each layout needs, counted by hand. After a change that they should
 // follow: TESSERA_WRITE_GOLDEN_GRAPHS=1 build/release/bin/test_graph '[golden]'
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>
 #include <functional>
 #include <map>
+#include <set>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "catch.hpp"
@@ -74,18 +77,45 @@ Named results_of(const Step& step, const Named& leaves) {
   return results;
 }
 
-Recording recorded(const Step& step, const DeviceMesh& mesh) {
+Recording recorded(const Step& step, const DeviceMesh& mesh,
+                   ModeLevel level = ModeLevel::below_distribution) {
   const Named leaves = leaves_of(step, mesh);
-  Recorder recorder;
+  const auto part = [&](const Tensor& x) {
+    return level == ModeLevel::above_distribution ? x : x.local();
+  };
+  Recorder recorder(level);
   for (const auto& [name, leaf] : leaves) {
-    recorder.input(name, leaf.local());
+    recorder.input(name, part(leaf));
   }
   recorder.section(SectionKind::step, [&] {
     for (const auto& [name, result] : results_of(step, leaves)) {
-      recorder.output(name, result.local());
+      recorder.output(name, part(result));
     }
   });
   return recorder.finish({});
+}
+
+/// Instructions whose results nothing uses.
+std::string unused_in(const Program& program) {
+  std::set<int> used;
+  for (const auto& [name, number] : program.outputs) {
+    used.insert(number);
+  }
+  for (const Section& section : program.sections) {
+    for (const Instruction& i : section.instructions) {
+      used.insert(i.in.begin(), i.in.end());
+    }
+  }
+  std::string text;
+  for (const Section& section : program.sections) {
+    for (const Instruction& i : section.instructions) {
+      const bool makes = !i.out.empty();
+      if (makes && std::ranges::none_of(i.out, [&](int number) { return used.contains(number); })) {
+        text += to_text(program, i) + "\n";
+      }
+    }
+  }
+  return text;
 }
 
 /// What the eager step executes.
@@ -128,6 +158,7 @@ void same(const Counts& got, const Counts& expected) {
 }
 
 struct Captured {
+  std::string above;     // as it was written, above distribution
   std::string text;      // of rank 0
   std::string improved;  // by the default passes
 };
@@ -154,8 +185,13 @@ Captured captured(const Step& step) {
     check(left.calls.contains("contiguous") == cut_twice, "copies after the passes");
     check(!left.calls.contains("clone"), "no clone after the passes");
     same(collectives_of(left), step.collectives);
+    const Recording written = recorded(step, mesh, ModeLevel::above_distribution);
+    const Program above = program_of(written, recorded(step, mesh, ModeLevel::above_distribution));
+    for (const Program* const one : {&above, &program, &std::as_const(improved)}) {
+      check(unused_in(*one).empty(), "nothing uses\n" + unused_in(*one));
+    }
     if (current_rank() == 0) {
-      text = {program.to_text(), improved.to_text()};
+      text = {above.to_text(), program.to_text(), improved.to_text()};
     }
   });
   return text;
@@ -176,6 +212,7 @@ void is_stored(const std::string& name, const std::string& now) {
 
 void is_golden(const Step& step) {
   const Captured now = captured(step);
+  is_stored(step.name + "-above", now.above);
   is_stored(step.name, now.text);
   is_stored(step.name + "-improved", now.improved);
 }

@@ -113,7 +113,7 @@ TEST_CASE("other memory: the text says which tensors are there, and is read back
 
 TEST_CASE("other memory: without it, and where it has no space, a step is an error") {
   graph::Planned planned(offloaded);
-  CHECK(error_of([&] { result_of(planned); }).find("there is none; pass an OtherMemory") !=
+  CHECK(error_of([&] { result_of(planned); }).find("there is no place; pass a MemoryPlace") !=
         std::string::npos);
   const auto full = std::make_shared<CountedMemory>();
   full->space = 100;

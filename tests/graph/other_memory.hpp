@@ -11,7 +11,7 @@ namespace tessera::testing {
 
 /// What is put away may only be read again after it was requested, and what was never put away
 /// never; both are errors. A new tensor is full of ones, bit by bit.
-class CountedMemory final : public OtherMemory {
+class CountedMemory final : public MemoryPlace {
  public:
   Tensor allocate(const Dims& shape, DType dtype) override {
     const auto bytes =
@@ -30,7 +30,7 @@ class CountedMemory final : public OtherMemory {
                          delete[] data;
                        }));
   }
-  void request(const Tensor& x) override {
+  void fetch(const Tensor& x) override {
     ++requested;
     if (!away_.contains(x.raw_data())) {
       fail({.thing = "test memory", .wrong = "a value is requested that was not put away"});

@@ -91,15 +91,15 @@ TEST_CASE("collectives are counted by operator, phase and group") {
       "  %4: f32[8] = all_gather_async(%0; dim=0, extent=8, group=ranks 0 1) @ backward\n"
       "  wait(%4) @ backward\n");
   REQUIRE(s.collectives.size() == 3);
-  const auto is = [&s](std::size_t at, Phase phase, const std::string& group, int calls,
+  const auto is = [&s](std::size_t at, Phase phase, const std::vector<int>& ranks, int calls,
                        std::int64_t bytes) {
     const graph::CollectiveCount& c = s.collectives[at];
-    return c.op == "all_gather_async" && c.phase == phase && c.group == group && c.calls == calls &&
-           c.bytes == bytes;
+    return c.op == "all_gather_async" && c.phase == phase && c.group == CallGroup{.ranks = ranks} &&
+           c.calls == calls && c.bytes == bytes;
   };
-  CHECK(is(0, Phase::forward, "ranks 0 1", 2, 64));
-  CHECK(is(1, Phase::forward, "ranks 0 2", 1, 32));
-  CHECK(is(2, Phase::backward, "ranks 0 1", 1, 32));
+  CHECK(is(0, Phase::forward, {0, 1}, 2, 64));
+  CHECK(is(1, Phase::forward, {0, 2}, 1, 32));
+  CHECK(is(2, Phase::backward, {0, 1}, 1, 32));
   CHECK(s.calls.at("wait") == 4);
 }
 

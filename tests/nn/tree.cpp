@@ -236,7 +236,7 @@ TEST_CASE("a module holds what it was given to keep") {
 }
 
 TEST_CASE("a gradient that is kept elsewhere has one memory, which nobody else's tensor shares") {
-  struct Place final : nn::MemoryPlace {
+  struct Place final : MemoryPlace {
     int taken = 0;
     Tensor allocate(const Dims& shape, DType dtype) override {
       ++taken;

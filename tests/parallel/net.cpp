@@ -148,11 +148,13 @@ double difference(const Named& a, const Named& b) {
 }
 
 Planned::Planned(std::shared_ptr<nn::Module> net, const DeviceMesh& mesh,
-                 const std::vector<parallel::StyleEntry>& entries)
+                 const std::vector<parallel::StyleEntry>& entries, Device device)
     : model(std::move(net)), plan(*model, mesh, entries, shipped_styles()) {
   set_seed(5);  // as plain() does
-  plan.materialize();
-  nn::initialize(*model);
+  if (!(device == meta)) {
+    plan.materialize(device);
+    nn::initialize(*model);
+  }
 }
 
 Tensor Planned::loss(const Tensor& tokens) {

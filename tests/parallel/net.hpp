@@ -66,8 +66,10 @@ double difference(const Named& a, const Named& b);
 
 /// A Net (or another model) under a plan on this rank, with its memory.
 struct Planned {
+  /// On the meta device it has no values.
   Planned(std::shared_ptr<tessera::nn::Module> net, const tessera::DeviceMesh& mesh,
-          const std::vector<tessera::parallel::StyleEntry>& entries);
+          const std::vector<tessera::parallel::StyleEntry>& entries,
+          tessera::Device device = tessera::cpu);
 
   /// The loss (a scalar, Partial) of these tokens, of which every rank has a copy.
   tessera::Tensor loss(const tessera::Tensor& tokens);

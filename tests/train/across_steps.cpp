@@ -252,6 +252,6 @@ TEST_CASE("an error before, after and in the update of the step before") {
 
 TEST_CASE("a captured step of its own cannot leave its update") {
   const std::string why = error_of(
-      [] { CapturedStep step({}, [](StepCall&) { return Tensors(); }, {.across_steps = true}); });
-  CHECK(why.find("its update cannot be left to the next call") != std::string::npos);
+      [] { compile([](StepCall&) { return Tensors(); }, {.execution = {.across_steps = true}}); });
+  CHECK(why.find("the update of a step cannot be left to the next call") != std::string::npos);
 }

@@ -83,6 +83,24 @@ TEST_CASE("the first call that differs is named, with both instructions and thei
         "group=ranks 0 1) @ forward in a.b)");
 }
 
+TEST_CASE("the guard and the operation that led to a call that differs are named") {
+  const auto body = [](const std::string& call) {
+    return "input %0: f32[4] = x\ninput %2: f32[1] = g\nsection step\n"
+           "  host.guard(%2; skip, 0) @ forward in a\n"
+           "  %1: f32[4] = " +
+           call + "\noutput %1 = y\n";
+  };
+  const std::string error =
+      compared({body("all_reduce(%0; op=sum, group=ranks 0 1) @ forward in a.b by full_tensor"),
+                body("all_reduce(%0; op=max, group=ranks 0 1) @ forward in a.b by redistribute")});
+  INFO(error);
+  CHECK(
+      error.find("group=ranks 0 1) @ forward in a.b by full_tensor), after guard 'skip' in module "
+                 "'a' was 0\n") != std::string::npos);
+  CHECK(error.find("group=ranks 0 1) @ forward in a.b by redistribute), after guard 'skip'") !=
+        std::string::npos);
+}
+
 TEST_CASE("kinds, types, arguments, order and number of calls are compared in each group") {
   const auto differs = [](const std::string& one, const std::string& other, int call,
                           const std::string& group = "ranks 1 2 named b") {

@@ -231,6 +231,8 @@ TEST_CASE("ranks that read different numbers at a guard get the error of differe
   INFO(error);
 
   CHECK(error.find("calls differ") != std::string::npos);
+  // What has led to it, on the rank that has found it.
+  CHECK(error.find("the last decision: guard 'mine' is ") != std::string::npos);
 }
 
 TEST_CASE("programs are evicted, and counted") {
@@ -238,19 +240,17 @@ TEST_CASE("programs are evicted, and counted") {
   REQUIRE_NOTHROW(on_layout(layout, [&](const DeviceMesh& mesh) {
     Planned net(std::make_shared<Net>(), mesh, layout.styles);
     auto adamw = optim::adamw(nn::all_parameters(*net.model));
-    CapturedStep step(
-        {.modules = {net.model.get()}, .optimizers = {adamw.get()}, .plans = {&net.plan}},
-        [&](StepCall& call) -> Tensors {
-          const Tensor tokens = from_local(call.inputs()[0], net.plan.batch_layout());
-          const Tensor loss =
-              ops::mul_scalar(ops::sum(ops::square((*net.model)(tokens))), call.guard("scale"));
-          backward(loss);
-          call.update();
-          return {loss};
-        });
+    CompiledStep step = compile([&](StepCall& call) -> Tensors {
+      const Tensor tokens = from_local(call.inputs()[0], net.plan.batch_layout());
+      const Tensor loss =
+          ops::mul_scalar(ops::sum(ops::square((*net.model)(tokens))), call.guard("scale"));
+      backward(loss);
+      call.update(*adamw, call.number("lr"));
+      return {loss};
+    });
     for (int scale = 1; scale <= 6; ++scale) {
       for (int i = 0; i < 5; ++i) {
-        step({net_tokens(rows, i)}, {.lr = {0.01}, .guards = {{"scale", scale}}});
+        step({net_tokens(rows, i)}, {.numbers = {{"lr", 0.01}}, .guards = {{"scale", scale}}});
       }
     }
     const ReplayCounts& counts = step.counts();
@@ -259,7 +259,8 @@ TEST_CASE("programs are evicted, and counted") {
     check(to_string(counts).find("6 programs, 2 of them dropped for newer ones: ") !=
               std::string::npos,
           to_string(counts));
-    const std::string missing = error_of([&] { step({net_tokens(rows, 0)}, {.lr = {0.01}}); });
+    const std::string missing =
+        error_of([&] { step({net_tokens(rows, 0)}, {.numbers = {{"lr", 0.01}}}); });
     check(missing.find("the call has no guard 'scale'") != std::string::npos, missing);
   }));
 }
@@ -279,10 +280,7 @@ struct Own {
     adamw = optim::adamw(nn::all_parameters(*net));
   }
 
-  StepParts parts() {
-    return {.modules = {net.get()}, .optimizers = {adamw.get()}, .plans = {&plan}};
-  }
-  CapturedStep::Body body() {
+  StepBody body() {
     return [this](StepCall& call) -> Tensors {
       const Tensor& given = call.inputs()[0];
       const Tensor tokens =
@@ -290,7 +288,7 @@ struct Own {
       const Tensor loss =
           ops::mul_scalar(ops::sum(ops::square((*net)(tokens))), call.number("weight"));
       backward(loss);
-      call.update();
+      call.update(*adamw, call.number("lr"));
       const NoGrad no_grad;
       return {redistribute(loss, Layout::replicated(plan.mesh())).local(), loss};
     };
@@ -299,7 +297,7 @@ struct Own {
     return ops::contiguous(distribute(net_tokens(rows, call), plan.batch_layout()).local());
   }
   static StepNumbers numbers(int call) {
-    return {.lr = {0.01 / (call % 3 + 1)}, .others = {{"weight", 1.0 / (call + 2)}}};
+    return {.numbers = {{"lr", 0.01 / (call % 3 + 1)}, {"weight", 1.0 / (call + 2)}}};
   }
 
   std::shared_ptr<nn::Module> net;
@@ -307,12 +305,13 @@ struct Own {
   std::unique_ptr<optim::Optimizer> adamw;
 };
 
-/// The program of an equal step on the meta device.
-CapturedProgram ahead(const DeviceMesh& mesh, const Layouts& layout) {
-  Own own(mesh, layout, meta);
-  CapturedStep step(own.parts(), own.body());
-  const std::int64_t part = rows / own.plan.batch_parts();
-  return step.capture({empty({part, 3}, DType::i64, meta)}, Own::numbers(0));
+/// Makes the step on a device; `made` gets the first of those that it trains.
+StepFactory factory_of(const DeviceMesh& mesh, const Layouts& layout, std::shared_ptr<Own>& made) {
+  return [&](Device device) -> StepBody {
+    const auto own = std::make_shared<Own>(mesh, layout, device);
+    made = made == nullptr ? own : made;
+    return [own](StepCall& call) { return own->body()(call); };
+  };
 }
 
 }  // namespace
@@ -325,23 +324,21 @@ TEST_CASE("a step of a program's own is captured before its first call") {
         Own expected(mesh, layout, cpu);
         std::vector<double> losses;
         for (int call = 0; call < 16; ++call) {  // none is called often enough to be recorded
-          CapturedStep fresh(expected.parts(), expected.body());
+          CompiledStep fresh = compile(expected.body());
           losses.push_back(fresh({expected.local_rows(call)}, Own::numbers(call))[0].item());
         }
-        Own own(mesh, layout, cpu);
-        CapturedStep step(own.parts(), own.body(),
-                          {.executor = executor,
-                           .passes = graph::default_passes(),
-                           .memory_budget = std::int64_t{1} << 20});
-        const std::string reads = step.capture_ahead([&] { return ahead(mesh, layout); });
-        check(reads.empty(), "nothing but guards is read: " + reads);
+        std::shared_ptr<Own> own;
+        CompiledStep step =
+            compile(factory_of(mesh, layout, own),
+                    {.execution = {.executor = executor, .memory_budget = std::int64_t{1} << 20}});
         for (int call = 0; call < 16; ++call) {
-          const Tensors results = step({own.local_rows(call)}, Own::numbers(call));
+          const Tensors results = step({own->local_rows(call)}, Own::numbers(call));
           const double loss = losses[static_cast<std::size_t>(call)];
           check(results[0].item() == loss && full_tensor(results[1]).item() == loss,
                 "call " + std::to_string(call) + ": " + to_string(step.counts()));
         }
-        check(values_of(*own.net) == values_of(*expected.net), "the same parameters");
+        check(step.reads().empty(), "nothing but guards is read: " + step.reads());
+        check(values_of(*own->net) == values_of(*expected.net), "the same parameters");
         check(step.counts().reasons.at("before the first step") == 1 &&
                   step.counts().captured == 2 && step.counts().replayed >= 8 &&
                   step.counts().reasons.at("guard 'large' is 1, was 0") == 1,
@@ -359,14 +356,14 @@ TEST_CASE("transformations change every call of a step that is captured ahead") 
     edit.call("add_", {calls, edit.value("ones_like", {calls})}, "alpha=1");
   };
   REQUIRE_NOTHROW(on_layout(layout, [&](const DeviceMesh& mesh) {
-    Own own(mesh, layout, cpu);
-    CapturedStep step(own.parts(), own.body(), {.transforms = {{.name = "Count", .run = counts}}});
-    step.capture_ahead([&] { return ahead(mesh, layout); });
+    std::shared_ptr<Own> own;
+    CompiledStep step = compile(factory_of(mesh, layout, own),
+                                {.changes = {{.name = "dead"}, {.name = "Count", .run = counts}}});
     std::string refused;
     int taken = 0;
     for (int call = 0; call < 16 && refused.empty(); ++call) {
       refused = error_of([&] {
-        step({own.local_rows(call)}, Own::numbers(call));
+        step({own->local_rows(call)}, Own::numbers(call));
         ++taken;
       });
       refused = refused == "no error" ? "" : refused;
@@ -382,11 +379,11 @@ TEST_CASE("a guard after a change is an error that names it; so is a value that 
   const Layouts layout = layout_named("one rank");
   REQUIRE_NOTHROW(on_layout(layout, [&](const DeviceMesh& mesh) {
     Own own(mesh, layout, cpu);
-    const auto error_after = [&](const CapturedStep::Body& body) {
-      CapturedStep step(own.parts(), body, {.compares_recordings = true});
+    const auto error_after = [&](const StepBody& body) {
+      CompiledStep step = compile(body, train_test::compiled_with({.compares_recordings = true}));
       std::string error;
       for (int call = 0; call < 5 && error.empty(); ++call) {
-        error = error_of([&] { step({own.local_rows(call)}, {.lr = {0.01}}); });
+        error = error_of([&] { step({own.local_rows(call)}, {.numbers = {{"lr", 0.01}}}); });
         error = error == "no error" ? "" : error;
       }
       return error;
@@ -396,7 +393,7 @@ TEST_CASE("a guard after a change is an error that names it; so is a value that 
     };
     const std::string late = error_after([&](StepCall& call) -> Tensors {
       backward(loss_of(call));
-      call.update();
+      call.update(*own.adamw, call.number("lr"));
       return {full({}, guard("late", full({}, 1)))};
     });
     check(late.find("guard 'late': the step has changed 'parameter.") == 0, late);

@@ -21,6 +21,11 @@ std::vector<Layouts> layouts();
 /// One of these by its name.
 Layouts layout_named(const std::string& name);
 
+/// A step that is executed so, without other changes.
+inline tessera::CompileOptions compiled_with(const tessera::graph::ExecutionOptions& execution) {
+  return {.changes = {}, .execution = execution};
+}
+
 /// Runs `f` on every rank of the layout.
 void on_layout(const Layouts& layout, const std::function<void(const tessera::DeviceMesh&)>& f);
 

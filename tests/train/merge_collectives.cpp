@@ -145,7 +145,7 @@ TEST_CASE("two collectives of one value are one, whatever their kind") {
        [](const Tensor& x, const ops::GroupArgument& group) {
          return ops::all_to_all(x, 0, 4 * group.size(), 1, group);
        }},
-      {"all_gather(%0; dim=0, extent=N, group=ranks R)", "[N, 8]",
+      {"all_gather(%0; dim=0, extent=N, group=ranks R) @ - by full_tensor", "[N, 8]",
        [](const Tensor& x, const ops::GroupArgument& group) {
          const Layout rows_of_all = Layout::replicated(DeviceMesh::make({"data"}, {group.size()}))
                                         .with_placement(0, Shard(0));

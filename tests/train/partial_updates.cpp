@@ -35,16 +35,8 @@ struct Parts {
   std::vector<std::unique_ptr<Planned>> models = {};
   std::vector<std::unique_ptr<optim::Optimizer>> optimizers = {};
 
-  StepParts all() const {
-    StepParts parts;
-    for (const auto& model : models) {
-      parts.modules.push_back(model->model.get());
-      parts.plans.push_back(&model->plan);
-    }
-    for (const auto& optimizer : optimizers) {
-      parts.optimizers.push_back(optimizer.get());
-    }
-    return parts;
+  void update(StepCall& call, std::size_t optimizer = 0) const {
+    call.update(*optimizers[optimizer], call.number("lr" + std::to_string(optimizer)));
   }
   Tensor out(std::size_t model, StepCall& call) const {
     const Tensor& local = call.inputs()[0];
@@ -82,16 +74,17 @@ class WithUnused final : public nn::Module {
 
 struct Case {
   std::function<void(Parts&, const DeviceMesh&, const Layouts&)> make;
-  CapturedStep::Body (*body)(Parts&);
+  StepBody (*body)(Parts&);
   std::function<StepNumbers(int call)> numbers;
   std::function<void(Parts&, int call)> before = [](Parts&, int) {};
   int calls = 24;
   std::int64_t least_replayed = 4;
 };
 
-void add_model(Parts& parts, const DeviceMesh& mesh, const Layouts& layout) {
+void add_model(Parts& parts, const DeviceMesh& mesh, const Layouts& layout, Device device = cpu) {
   set_seed(5);
-  parts.models.push_back(std::make_unique<Planned>(std::make_shared<Net>(), mesh, layout.styles));
+  parts.models.push_back(
+      std::make_unique<Planned>(std::make_shared<Net>(), mesh, layout.styles, device));
 }
 
 /// Losses, parameters, state and counts, after each call.
@@ -108,11 +101,11 @@ Seen seen_of(const Case& one, const DeviceMesh& mesh, const Layouts& layout,
   if (!executor.empty()) {
     execution = {.executor = executor, .passes = graph::default_passes()};
   }
-  auto step = std::make_unique<CapturedStep>(parts.all(), one.body(parts), execution);
+  auto step = std::make_unique<CompiledStep>(one.body(parts), train_test::compiled_with(execution));
   Seen seen;
   for (int call = 0; call < one.calls; ++call) {
     if (executor.empty()) {  // never called often enough to be recorded
-      step = std::make_unique<CapturedStep>(parts.all(), one.body(parts));
+      step = std::make_unique<CompiledStep>(one.body(parts), CompileOptions());
     }
     one.before(parts, call);
     const Tensor tokens = distribute(net_tokens(rows, call), parts.models[0]->plan.batch_layout());
@@ -166,9 +159,13 @@ void make_two(Parts& parts, const DeviceMesh& mesh, const Layouts& layout) {
   }
 }
 
-void make_one(Parts& parts, const DeviceMesh& mesh, const Layouts& layout) {
-  add_model(parts, mesh, layout);
+void make_one(Parts& parts, const DeviceMesh& mesh, const Layouts& layout, Device device) {
+  add_model(parts, mesh, layout, device);
   parts.optimizers.push_back(optim::adamw(nn::all_parameters(*parts.models[0]->model)));
+}
+
+void make_one_here(Parts& parts, const DeviceMesh& mesh, const Layouts& layout) {
+  make_one(parts, mesh, layout, cpu);
 }
 
 Tensor loss_of(const Parts& parts, StepCall& call) {
@@ -181,22 +178,23 @@ Tensor loss_of(const Parts& parts, StepCall& call) {
 
 TEST_CASE("an optimizer that updates in every third call only is captured") {
   captured_as_eager({.make = make_two,
-                     .body = [](Parts& parts) -> CapturedStep::Body {
+                     .body = [](Parts& parts) -> StepBody {
                        return [&parts](StepCall& call) -> Tensors {
                          const Tensor x = parts.out(0, call);
                          const Tensor y = parts.out(1, call);
                          const Tensor loss = ops::sum(ops::square(ops::sub(x, y)));
                          backward(loss);
-                         call.update(0);
+                         parts.update(call);
                          if (call.guard("turn") == 1) {
-                           call.update(1);
+                           parts.update(call, 1);
                          }
                          return {parts.whole(loss)};
                        };
                      },
                      .numbers =
                          [](int call) {
-                           return StepNumbers{.lr = {0.01 / (1 + call % 5), 0.02 / (1 + call % 7)},
+                           return StepNumbers{.numbers = {{"lr0", 0.01 / (1 + call % 5)},
+                                                          {"lr1", 0.02 / (1 + call % 7)}},
                                               .guards = {{"turn", call % 3 == 2 ? 1 : 0}}};
                          }});
 }
@@ -213,54 +211,56 @@ TEST_CASE("one model with two optimizers that take turns is captured") {
                            parts.optimizers.push_back(optim::adamw(blocks));
                            parts.optimizers.push_back(optim::sgd(others, {.momentum = 0.9}));
                          },
-                     .body = [](Parts& parts) -> CapturedStep::Body {
+                     .body = [](Parts& parts) -> StepBody {
                        return [&parts](StepCall& call) -> Tensors {
                          const Tensor loss = loss_of(parts, call);
-                         call.update(call.guard("turn") == 1 ? 1 : 0);
+                         parts.update(call, call.guard("turn") == 1 ? 1 : 0);
                          return {parts.whole(loss)};
                        };
                      },
                      .numbers =
                          [](int call) {
-                           return StepNumbers{.lr = {0.01 / (1 + call % 5), 0.002 / (1 + call % 7)},
+                           return StepNumbers{.numbers = {{"lr0", 0.01 / (1 + call % 5)},
+                                                          {"lr1", 0.002 / (1 + call % 7)}},
                                               .guards = {{"turn", call % 3 == 2 ? 1 : 0}}};
                          }});
 }
 
 TEST_CASE("a parameter that is frozen at first, and then again, is captured") {
-  captured_as_eager({.make = make_one,
-                     .body = [](Parts& parts) -> CapturedStep::Body {
-                       return [&parts](StepCall& call) -> Tensors {
-                         const Tensor loss = loss_of(parts, call);
-                         call.update();
-                         return {parts.whole(loss)};
-                       };
-                     },
-                     .numbers = [](int call) { return StepNumbers{.lr = {0.01 / (1 + call % 5)}}; },
-                     .before =
-                         [](Parts& parts, int call) {
-                           const bool trained = call >= 12 && call < 20;
-                           parts.parameter("head.weight")->value.set_requires_grad(trained);
-                         },
-                     .calls = 26,
-                     .least_replayed = 10});
+  captured_as_eager(
+      {.make = make_one_here,
+       .body = [](Parts& parts) -> StepBody {
+         return [&parts](StepCall& call) -> Tensors {
+           const Tensor loss = loss_of(parts, call);
+           parts.update(call);
+           return {parts.whole(loss)};
+         };
+       },
+       .numbers = [](int call) { return StepNumbers{.numbers = {{"lr0", 0.01 / (1 + call % 5)}}}; },
+       .before =
+           [](Parts& parts, int call) {
+             const bool trained = call >= 12 && call < 20;
+             parts.parameter("head.weight")->value.set_requires_grad(trained);
+           },
+       .calls = 26,
+       .least_replayed = 10});
 }
 
 TEST_CASE("a gradient that the step clears updates nothing") {
-  captured_as_eager({.make = make_one,
-                     .body = [](Parts& parts) -> CapturedStep::Body {
+  captured_as_eager({.make = make_one_here,
+                     .body = [](Parts& parts) -> StepBody {
                        return [&parts](StepCall& call) -> Tensors {
                          const Tensor loss = loss_of(parts, call);
                          if (call.guard("clears") == 1) {
                            parts.parameter("blocks.0.up.weight")->value.grad() = Tensor();
                          }
-                         call.update();
+                         parts.update(call);
                          return {parts.whole(loss)};
                        };
                      },
                      .numbers =
                          [](int call) {
-                           return StepNumbers{.lr = {0.01 / (1 + call % 5)},
+                           return StepNumbers{.numbers = {{"lr0", 0.01 / (1 + call % 5)}},
                                               .guards = {{"clears", call < 12 ? 1 : 0}}};
                          },
                      .least_replayed = 8});
@@ -280,46 +280,41 @@ TEST_CASE("a parameter that the step does not use is captured") {
              }
              parts.optimizers[0] = optim::adamw(both);
            },
-       .body = [](Parts& parts) -> CapturedStep::Body {
+       .body = [](Parts& parts) -> StepBody {
          return [&parts](StepCall& call) -> Tensors {
            const Tensor loss = loss_of(parts, call);
-           call.update();
+           parts.update(call);
            return {parts.whole(loss)};
          };
        },
-       .numbers = [](int call) { return StepNumbers{.lr = {0.01 / (1 + call % 5)}}; }});
+       .numbers =
+           [](int call) { return StepNumbers{.numbers = {{"lr0", 0.01 / (1 + call % 5)}}}; }});
 }
 
 TEST_CASE("a gradient that is there before a call takes part in it") {
-  captured_as_eager({.make = make_one,
-                     .body = [](Parts& parts) -> CapturedStep::Body {
-                       return [&parts](StepCall& call) -> Tensors {
-                         const Tensor loss = loss_of(parts, call);
-                         call.update();
-                         return {parts.whole(loss)};
-                       };
-                     },
-                     .numbers = [](int call) { return StepNumbers{.lr = {0.01 / (1 + call % 5)}}; },
-                     .before =
-                         [](Parts& parts, int call) {
-                           const Tensor& head = parts.parameter("head.weight")->value;
-                           if (call % 6 == 2) {
-                             const NoGrad no_grad;
-                             Tensor writable = head;
-                             writable.grad() = ops::mul_scalar(detached(head), 3);
-                           }
-                         },
-                     .least_replayed = 12});
+  captured_as_eager(
+      {.make = make_one_here,
+       .body = [](Parts& parts) -> StepBody {
+         return [&parts](StepCall& call) -> Tensors {
+           const Tensor loss = loss_of(parts, call);
+           parts.update(call);
+           return {parts.whole(loss)};
+         };
+       },
+       .numbers = [](int call) { return StepNumbers{.numbers = {{"lr0", 0.01 / (1 + call % 5)}}}; },
+       .before =
+           [](Parts& parts, int call) {
+             const Tensor& head = parts.parameter("head.weight")->value;
+             if (call % 6 == 2) {
+               const NoGrad no_grad;
+               Tensor writable = head;
+               writable.grad() = ops::mul_scalar(detached(head), 3);
+             }
+           },
+       .least_replayed = 12});
 }
 
-TEST_CASE("state that a transformation removes stays as it is in a step of a program's own") {
-  const auto body = [](Parts& parts) -> CapturedStep::Body {
-    return [&parts](StepCall& call) -> Tensors {
-      const Tensor loss = loss_of(parts, call);
-      call.update();
-      return {parts.whole(loss)};
-    };
-  };
+TEST_CASE("state that a transformation removes stays as it is in a compiled step") {
   // The head is no longer updated.
   const auto freeze = [](graph::Editor& edit) {
     Program& program = edit.program();
@@ -342,16 +337,20 @@ TEST_CASE("state that a transformation removes stays as it is in a step of a pro
   const Layouts layout = layout_named("one rank");
   REQUIRE_NOTHROW(on_layout(layout, [&](const DeviceMesh& mesh) {
     const Tensor tokens = net_tokens(rows, 1);
-    const StepNumbers numbers{.lr = {0.01}};
-    Parts early;
-    make_one(early, mesh, layout);
-    CapturedStep first(early.all(), body(early));
-    const CapturedProgram program = first.capture({tokens}, numbers);
-    check(!program.program.updates.empty(), "updates are recorded");
-    Parts parts;
-    make_one(parts, mesh, layout);
-    CapturedStep step(parts.all(), body(parts), {.transforms = {{.name = "F", .run = freeze}}});
-    step.set_program(program);
+    const StepNumbers numbers{.numbers = {{"lr0", 0.01}}};
+    std::vector<std::shared_ptr<Parts>> made;
+    const auto make = [&](Device device) -> StepBody {
+      const auto parts = std::make_shared<Parts>();
+      made.push_back(parts);
+      make_one(*parts, mesh, layout, device);
+      return [parts](StepCall& call) -> Tensors {
+        const Tensor loss = loss_of(*parts, call);
+        parts->update(call);
+        return {parts->whole(loss)};
+      };
+    };
+    CompiledStep step = compile(make, {.changes = {{.name = "F", .run = freeze}}});
+    const Parts& parts = *made.front();
     const Named before = values_of(*parts.models[0]->model);
     for (int i = 0; i < 3; ++i) {
       step({tokens}, numbers);
@@ -422,12 +421,12 @@ TEST_CASE("changes of modules between calls get programs of their own, and are n
       parts.models.push_back(std::make_unique<Planned>(
           std::make_shared<Net>(NetOptions{.dropout = 0.3}), mesh, layout.styles));
       parts.optimizers.push_back(optim::adamw(nn::all_parameters(*parts.models[0]->model)));
-      const CapturedStep::Body body = [&parts](StepCall& call) -> Tensors {
+      const StepBody body = [&parts](StepCall& call) -> Tensors {
         const Tensor loss = loss_of(parts, call);
-        call.update();
+        parts.update(call);
         return {parts.whole(loss)};
       };
-      auto step = std::make_unique<CapturedStep>(parts.all(), body);
+      auto step = std::make_unique<CompiledStep>(body, CompileOptions());
       nn::Module& model = *parts.models[0]->model;
       nn::HookHandle hook;
       std::vector<double> losses;
@@ -440,11 +439,12 @@ TEST_CASE("changes of modules between calls get programs of their own, and are n
           hook.remove();
         }
         if (!captured) {
-          step = std::make_unique<CapturedStep>(parts.all(), body);
+          step = std::make_unique<CompiledStep>(body, CompileOptions());
         }
         const Tensor tokens =
             distribute(net_tokens(rows, call), parts.models[0]->plan.batch_layout());
-        losses.push_back((*step)({ops::contiguous(tokens.local())}, {.lr = {0.01}})[0].item());
+        losses.push_back(
+            (*step)({ops::contiguous(tokens.local())}, {.numbers = {{"lr0", 0.01}}})[0].item());
       }
       if (captured) {
         const ReplayCounts& counts = step->counts();

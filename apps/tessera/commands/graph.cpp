@@ -13,6 +13,7 @@ module tessera.app.commands;
 
 import tessera.base;
 import tessera.device;
+import tessera.tensor;
 import tessera.program;
 import tessera.app.base;
 import :draw_program;
@@ -55,8 +56,9 @@ int run_graph_stats(const std::string& file) {
   fmt::print("\n{}", format_table(rows));
   rows = {{"collective", "phase", "group", "calls", "bytes"}};
   for (const graph::CollectiveCount& c : statistics.collectives) {
-    rows.push_back({c.op, std::string(name_of(c.phase)), c.group, std::to_string(c.calls),
-                    std::to_string(c.bytes)});
+    rows.push_back({c.op, std::string(name_of(c.phase)),
+                    c.group.ranks.empty() ? std::string() : to_string(c.group),
+                    std::to_string(c.calls), std::to_string(c.bytes)});
   }
   fmt::print("\n{}", format_table(rows));
   rows = {{"memory", "inputs", "at the peak"}};

@@ -65,12 +65,12 @@ class ModeStyle final : public parallel::ParallelStyle {
   Layouts layouts_;
 };
 
-/// "data", or "replicate+shard", of the group "ranks 0 1".
-std::string axis_of(const std::string& group, const DeviceMesh& mesh) {
+/// "data", or "replicate+shard", of a group of ranks.
+std::string axis_of(const CallGroup& group, const DeviceMesh& mesh) {
   std::vector<std::string> names;
   for (int axis = 0; axis < mesh.ndim(); ++axis) {
     names.push_back(mesh.axis_name(axis));
-    if (group == fmt::format("ranks {}", fmt::join(mesh.group(axis, current_rank()), " "))) {
+    if (std::ranges::equal(group.ranks, mesh.group(axis, current_rank()))) {
       return names.back();
     }
   }
@@ -163,8 +163,8 @@ void add_program(Account& account, const Program& program, const DeviceMesh& mes
     if (kind == Communicates::waits) {
       continue;  // it moves no data
     }
-    const std::string group = count.group.substr(0, count.group.find(" named "));
-    CollectiveWork& work = account.collectives[{axis_of(group, mesh), std::string(name_of(kind))}];
+    CollectiveWork& work =
+        account.collectives[{axis_of(count.group, mesh), std::string(name_of(kind))}];
     work.calls += count.calls;
     work.bytes += count.received;
   }

@@ -43,7 +43,7 @@ std::string json_string(const std::string& text) {
 
 }  // namespace
 
-std::shared_ptr<OtherMemory> memory_elsewhere(const GraphConfig& graph) {
+std::shared_ptr<MemoryPlace> memory_elsewhere(const GraphConfig& graph) {
   if (!is_offloaded(graph)) {
     return nullptr;
   }
@@ -52,7 +52,7 @@ std::shared_ptr<OtherMemory> memory_elsewhere(const GraphConfig& graph) {
       "graph.offload");
   const auto style = plugin::host().find<parallel::ParallelStyle>("Offload")(options);
   options.finish();
-  return other_memory(style->memory_place());
+  return style->memory_place();
 }
 
 StepRates rates_of(const Config& config) {

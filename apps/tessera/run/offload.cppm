@@ -1,7 +1,7 @@
 export module tessera.app.run:offload;
 
 import tessera.base;
-import tessera.execute;
+import tessera.tensor;
 import tessera.app.base;
 import tessera.app.config;
 import :rates;
@@ -13,7 +13,7 @@ export namespace tessera::app {
 /// Where a step's values may be kept: a file of this process in the folder, as the style Offload
 /// has one; null where none is asked for. The file is made when it is first used. Errors (input):
 /// the folder cannot be written in; the plugin is missing.
-std::shared_ptr<OtherMemory> memory_elsewhere(const GraphConfig& graph);
+std::shared_ptr<MemoryPlace> memory_elsewhere(const GraphConfig& graph);
 
 /// Costs of a fitted step on this machine, for the plan of all ranks; the defaults where nothing
 /// is offloaded, or where another launcher's processes would each measure something else. Before

@@ -6,11 +6,8 @@ import tessera.collective;
 
 export namespace tessera::ops {
 
-/// Ranks that communicate, in the order of their communicator, and its name. Interned for the life
-/// of the process.
-struct RankGroup {
-  std::vector<int> ranks;
-  std::string name;
+/// Ranks that communicate. Interned for the life of the process.
+struct RankGroup : CallGroup {
   std::string stream_name;  // of the communicator for calls that wait in a stream
 };
 
@@ -58,6 +55,7 @@ struct ArgumentType<ops::GroupArgument> {
     return {reinterpret_cast<const ops::RankGroup*>(w)};
   }
   static ArgumentValue value(ops::GroupArgument v);
+  static inline const CallGroup* group(ops::GroupArgument v) { return v.group; }
   /// Errors (input): another form.
   static ops::GroupArgument from_value(const ArgumentValue& v);
 };

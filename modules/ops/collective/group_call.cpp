@@ -1,6 +1,5 @@
 module;
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -76,12 +75,7 @@ int checked_part(const Call& call, std::int64_t wanted, std::int64_t extent,
 namespace tessera {
 
 ArgumentValue ArgumentType<ops::GroupArgument>::value(ops::GroupArgument v) {
-  if (v.group == nullptr) {
-    return std::string("none");
-  }
-  const std::string& own_name = v.group->name;
-  return fmt::format("ranks {}{}{}", fmt::join(v.group->ranks, " "),
-                     own_name.empty() ? "" : " named ", own_name);
+  return v.group == nullptr ? std::string("none") : to_string(*v.group);
 }
 
 ops::GroupArgument ArgumentType<ops::GroupArgument>::from_value(const ArgumentValue& v) {
@@ -123,10 +117,11 @@ GroupArgument GroupArgument::of(std::span<const int> ranks, std::string_view nam
   const auto found = std::ranges::find_if(groups, [&](const RankGroup& g) {
     return std::ranges::equal(g.ranks, ranks) && g.name == name;
   });
-  return {found != groups.end() ? &*found
-                                : &groups.emplace_back(RankGroup{
-                                      std::vector<int>(ranks.begin(), ranks.end()),
-                                      std::string(name), fmt::format("{} in a stream", name)})};
+  return {found != groups.end()
+              ? &*found
+              : &groups.emplace_back(
+                    RankGroup{{.ranks = {ranks.begin(), ranks.end()}, .name = std::string(name)},
+                              fmt::format("{} in a stream", name)})};
 }
 
 GroupArgument GroupArgument::of(const collective::Communicator& communicator) {

@@ -1,4 +1,4 @@
-// Calls of a captured step against the same calls that are taken as they are. Include it after
+// Calls of a compiled step against the same calls that are taken as they are. Include it after
 // `import tessera`.
 #pragma once
 #include <cstdint>
@@ -43,7 +43,7 @@ class Observed final : public nn::Module {
   nn::Child net_;
 };
 
-/// One model with its optimizer; `Step` is the body of its captured step.
+/// One model with its optimizer, which a step trains.
 struct Subject {
   Subject(const DeviceMesh& mesh, const Layouts& layout, const NetOptions& options, Device on)
       : device(on),
@@ -72,9 +72,7 @@ struct Subject {
     }
     return styles;
   }
-  StepParts parts() {
-    return {.modules = {net.model.get()}, .optimizers = {adamw.get()}, .plans = {&net.plan}};
-  }
+  void update(StepCall& call) const { call.update(*adamw, call.number("lr")); }
   nn::Module& model() { return *net.model; }
   nn::Module& child(const std::string& name) {
     for (nn::Module* const module : nn::all_modules(*net.model)) {
@@ -122,7 +120,7 @@ struct Subject {
 };
 
 using Prepare = std::function<void(Subject&)>;
-using Step = std::function<Tensors(Subject&, StepCall&)>;
+using SubjectStep = std::function<Tensors(Subject&, StepCall&)>;
 
 inline Tensor rows_of(const Subject& subject, int call) {
   const Tensor tokens = distribute(net_tokens(rows, call), subject.net.plan.batch_layout());
@@ -136,22 +134,23 @@ struct Outcome {
 };
 
 inline Outcome outcome_of(const DeviceMesh& mesh, const Layouts& layout, const NetOptions& options,
-                          const Prepare& prepare, const Step& body, const std::string& executor,
-                          Device device) {
+                          const Prepare& prepare, const SubjectStep& body,
+                          const std::string& executor, Device device) {
   Subject subject(mesh, layout, options, device);
   prepare(subject);
-  const CapturedStep::Body one = [&](StepCall& call) { return body(subject, call); };
+  const StepBody one = [&](StepCall& call) { return body(subject, call); };
   graph::ExecutionOptions execution;
   if (!executor.empty()) {
     execution = {.executor = executor, .passes = graph::default_passes()};
   }
-  auto step = std::make_unique<CapturedStep>(subject.parts(), one, execution);
+  auto step = std::make_unique<CompiledStep>(one, train_test::compiled_with(execution));
   Outcome outcome;
   for (int call = 0; call < calls; ++call) {
     if (executor.empty()) {  // never called often enough to be recorded
-      step = std::make_unique<CapturedStep>(subject.parts(), one);
+      step = std::make_unique<CompiledStep>(one, CompileOptions());
     }
-    const Tensors results = (*step)({rows_of(subject, call)}, {.lr = {0.01 / (1 + call % 3)}});
+    const Tensors results =
+        (*step)({rows_of(subject, call)}, {.numbers = {{"lr", 0.01 / (1 + call % 3)}}});
     for (const Tensor& x : results) {
       outcome.results.push_back(to_doubles(local_of(x)));
     }
@@ -162,7 +161,8 @@ inline Outcome outcome_of(const DeviceMesh& mesh, const Layouts& layout, const N
 }
 
 inline void captured_as_eager(
-    const Step& body, const Prepare& prepare = [](Subject&) {}, const NetOptions& options = {},
+    const SubjectStep& body, const Prepare& prepare = [](Subject&) {},
+    const NetOptions& options = {},
     const std::vector<std::string>& names = {"one rank", "fully sharded", "replicated", "hybrid"},
     const std::function<Device()>& device_of = [] { return cpu; }) {
   for (const std::string& name : names) {

@@ -15,7 +15,7 @@
 
 import tessera;
 
-#include "captured_as_eager.hpp"
+#include "compiled_as_eager.hpp"
 #include "support.hpp"
 
 using namespace tessera;
@@ -29,7 +29,7 @@ namespace {
 Tensors plain_step(Subject& subject, StepCall& call) {
   const Tensor loss = ops::sum(ops::square(subject.out(call)));
   backward(loss);
-  call.update();
+  subject.update(call);
   return {subject.whole(loss)};
 }
 
@@ -69,7 +69,7 @@ TEST_CASE("captured: hooks on the gradients of inputs, intermediates and leaves"
         const Tensor loss = ops::sum(ops::square(ops::mul(out, input)));
         backward(loss);
         const Tensor of_input = subject.whole(ops::sum(ops::square(input.grad())));
-        call.update();
+        subject.update(call);
         return {subject.whole(loss), seen, seen_of_input, of_input};
       },
       [](Subject& subject) {
@@ -95,7 +95,7 @@ TEST_CASE("captured: hooks after accumulation, and callbacks at the end of backw
         });
         const Tensor loss = ops::sum(ops::square(out));
         backward(loss);
-        call.update();
+        subject.update(call);
         return {subject.whole(loss), at_end};
       },
       [](Subject& subject) {
@@ -121,7 +121,7 @@ TEST_CASE("captured: requires_grad changes within a step", "[features]") {
         head->value.set_requires_grad(true);
         const Tensor second = ops::sum(ops::exp(subject.out(call)));
         backward(second);
-        call.update();
+        subject.update(call);
         return {subject.whole(first), subject.whole(second)};
       },
       [](Subject&) {}, {}, {"one rank", "replicated"});
@@ -142,7 +142,7 @@ TEST_CASE("captured: gradients are read, set and cleared by the step", "[feature
         }
         const Tensor second = ops::sum(ops::square(subject.out(call)));
         backward(second);
-        call.update();
+        subject.update(call);
         return {subject.whole(second), subject.whole(read)};
       },
       [](Subject&) {}, {}, {"one rank", "replicated"});
@@ -160,7 +160,7 @@ TEST_CASE("captured: parameters are replaced within a step", "[features]") {
         second.set_parameter("weight", own);
         const Tensor apart = ops::sum(ops::square(subject.out(call)));
         backward(apart);
-        call.update();
+        subject.update(call);
         return {subject.whole(loss), subject.whole(apart)};
       },
       [](Subject&) {}, {}, {"replicated"});
@@ -186,7 +186,7 @@ TEST_CASE("captured: memory is released and restored, and values change through 
       ops::mul_(table, x);
       sum = ops::add(sum, ops::sum(table));
     }
-    call.update();
+    subject.update(call);
     return {subject.whole(loss), sum};
   });
 }
@@ -205,7 +205,7 @@ TEST_CASE("captured: buffers are written: running statistics, a slow copy of a w
       loss = ops::add(loss, ops::sum(ops::square(out)));
       backward(loss);
     }
-    call.update();
+    subject.update(call);
     {
       const NoGrad no_grad;
       const Tensor head = subject.whole(subject.parameter("head.weight")->value);
@@ -225,7 +225,7 @@ TEST_CASE("captured: recomputation with random numbers, and numbers that the ste
             ops::mul(out, ops::dropout(ops::ones_like(out), 0.5, by_batch_row("noise")));
         const Tensor loss = ops::sum(ops::square(noisy));
         backward(loss);
-        call.update();
+        subject.update(call);
         return {subject.whole(loss)};
       },
       [](Subject&) {}, {.checkpointing = true, .dropout = 0.3});
@@ -252,7 +252,7 @@ TEST_CASE("captured: collectives of a part of the mesh, and a broadcast of param
             sums = ops::add(sums, ops::sum(ops::broadcast(all, 0, ranks)));
           }
         }
-        call.update();
+        subject.update(call);
         return {subject.whole(loss), sums};
       },
       [](Subject&) {}, {}, {"fully sharded", "replicated", "hybrid"});
@@ -289,7 +289,7 @@ TEST_CASE("captured: operators of the program's own", "[features]") {
   captured_as_eager([](Subject& subject, StepCall& call) -> Tensors {
     const Tensor loss = ops::sum(ops::square(subject.out(call)));
     backward(loss);
-    call.update();
+    subject.update(call);
     const NoGrad no_grad;
     const Tensor local = ops::clone(subject.parameter("head.weight")->value.local());
     const Tensor made = tessera::call(own_operator(false), std::vector{local}, {})[0];
@@ -328,7 +328,7 @@ TEST_CASE("captured: streams and events of the CPU", "[features]") {
     const Tensor loss = ops::sum(ops::square(out));
     current_stream(cpu).wait(record_event(side));
     backward(loss);
-    call.update();
+    subject.update(call);
     return {subject.whole(loss)};
   });
 }
@@ -348,7 +348,7 @@ TEST_CASE("captured: a device whose streams are ordered by events only", "[featu
         }
         current_stream(device).wait(record_event(side));
         backward(loss);
-        call.update();
+        subject.update(call);
         return {subject.whole(loss)};
       },
       [](Subject&) {}, {.dropout = 0.2}, {"one rank", "fully sharded"},

@@ -1,9 +1,12 @@
-// Steps of a program's own, captured: two models that train each other, each with an optimizer,
-// against a plain loop, in every layout; and what such steps refuse.
+// Compiled steps: two models that train each other, each with an optimizer, against a plain loop,
+// in every layout; models and optimizers that are found; steps of one rank that are placed on a
+// mesh; changes by functions; and what such steps refuse.
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,11 +38,6 @@ struct Pair {
     change_values(*second.model, 0.5, 0.01);
   }
 
-  StepParts parts() {
-    return {.modules = {first.model.get(), second.model.get()},
-            .optimizers = {adamw.get(), sgd.get()},
-            .plans = {&first.plan, &second.plan}};
-  }
   Tensor tokens(const Tensor& local) const {
     return from_local(local, first.plan.batch_layout(),
                       Dims{local.size(0) * first.plan.batch_parts(), 3});
@@ -93,21 +91,23 @@ std::vector<double> plain(Pair& pair, int call, std::int64_t of = rows) {
   return {pair.whole(second).item(), pair.whole(first).item()};
 }
 
-CapturedStep::Body body_of(Pair& pair) {
+StepBody body_of(Pair& pair) {
   return [&pair](StepCall& call) -> Tensors {
     const Tensor x = pair.tokens(call.inputs()[0]);
     const Tensor second = pair.loss_of_second(x);
     backward(second);
-    call.update(1);
+    call.update(*pair.sgd, call.number("second"));
     const Tensor first = pair.loss_of_first(x);
     backward(first);
-    call.update(0);
+    call.update(*pair.adamw, call.number("first"));
     const NoGrad no_grad;
     return {pair.whole(second), pair.whole(first), first};
   };
 }
 
-StepNumbers numbers_of(int call) { return {.lr = {lr_of(call), 0.5 * lr_of(call)}}; }
+StepNumbers numbers_of(int call) {
+  return {.numbers = {{"first", lr_of(call)}, {"second", 0.5 * lr_of(call)}}};
+}
 
 void same_values(Pair& a, Pair& b, const std::string& when) {
   check(values_of(*a.first.model) == values_of(*b.first.model), when + ": the first model");
@@ -127,8 +127,7 @@ TEST_CASE("a step with two models and two optimizers is captured, in every layou
         Pair expected(layout, mesh);
         set_seed(5);
         Pair pair(layout, mesh);
-        CapturedStep step(pair.parts(), body_of(pair),
-                          {.executor = executor, .passes = graph::default_passes()});
+        CompiledStep step = compile(body_of(pair), {.execution = {.executor = executor}});
         Tensor kept;
         double value = 0;
         for (int call = 0; call < 10; ++call) {
@@ -173,7 +172,7 @@ TEST_CASE("calls of another form have a program of their own, and few are kept")
     Pair expected(layout, mesh);
     set_seed(5);
     Pair pair(layout, mesh);
-    CapturedStep step(pair.parts(), body_of(pair));
+    CompiledStep step = compile(body_of(pair), {.changes = {}});
     int call = 0;
     for (const std::int64_t of : {8, 4, 8, 4, 12, 16, 20, 24, 8}) {
       for (int i = 0; i < 5; ++i, ++call) {
@@ -206,32 +205,23 @@ TEST_CASE("a captured step takes numbers, draws random ones, and recomputes") {
     const auto run = [&](bool captured) {
       set_seed(5);
       auto pair = std::make_unique<Pair>(layout, mesh, options);
-      const CapturedStep::Body body = [&](StepCall& call) -> Tensors {
+      const StepBody body = [&](StepCall& call) -> Tensors {
         const Tensor x = pair->tokens(call.inputs()[0]);
         const Tensor loss =
             ops::mul_scalar(ops::sum(ops::square((*pair->first.model)(x))), call.number("weight"));
         backward(loss);
-        call.update();
+        call.update(*pair->adamw, call.number("lr"));
         const NoGrad no_grad;
         return {pair->whole(loss)};
       };
-      CapturedStep step({.modules = {pair->first.model.get()},
-                         .optimizers = {pair->adamw.get()},
-                         .plans = {&pair->first.plan}},
-                        body, {.passes = graph::default_passes()});
+      CompiledStep step = compile(body);
       std::vector<double> losses;
       for (int call = 0; call < 8; ++call) {
-        std::unique_ptr<CapturedStep> fresh;  // never called often enough to be recorded
-        if (!captured) {
-          fresh = std::make_unique<CapturedStep>(StepParts{.modules = {pair->first.model.get()},
-                                                           .optimizers = {pair->adamw.get()},
-                                                           .plans = {&pair->first.plan}},
-                                                 body);
-        }
+        const Tensors inputs = {local_rows(*pair, call)};
+        const StepNumbers numbers{.numbers = {{"lr", 0.01}, {"weight", 1.0 / (call + 2)}}};
+        // One that is new is never called often enough to be recorded.
         losses.push_back(
-            (captured ? step : *fresh)({local_rows(*pair, call)},
-                                       {.lr = {0.01}, .others = {{"weight", 1.0 / (call + 2)}}})[0]
-                .item());
+            (captured ? step(inputs, numbers) : compile(body)(inputs, numbers))[0].item());
       }
       check(step.counts().replayed == (captured ? 6 : 0), "replayed: " + step.counts().refusal);
       return losses;
@@ -245,15 +235,15 @@ TEST_CASE("a number that did not differ before the recording may differ later") 
   const Layouts layout = layout_named("one rank");
   REQUIRE_NOTHROW(on_layout(layout, [&](const DeviceMesh& mesh) {
     Pair pair(layout, mesh);
-    CapturedStep step(
-        {.modules = {pair.first.model.get()}, .plans = {&pair.first.plan}},
+    CompiledStep step = compile(
         [&](StepCall& call) -> Tensors {
           return {ops::mul_scalar(
               pair.whole(ops::sum((*pair.first.model)(pair.tokens(call.inputs()[0])))),
               call.number("weight"))};
-        });
+        },
+        {.changes = {}});
     const auto loss = [&](double weight) {
-      return step({local_rows(pair, 0)}, {.others = {{"weight", weight}}})[0].item();
+      return step({local_rows(pair, 0)}, {.numbers = {{"weight", weight}}})[0].item();
     };
     const double one = loss(1);
     for (int i = 0; i < 5; ++i) {
@@ -268,7 +258,7 @@ TEST_CASE("a number that did not differ before the recording may differ later") 
   }));
 }
 
-TEST_CASE("what a captured step cannot be is an error, and the next call is right") {
+TEST_CASE("what a compiled step cannot be is an error, and the next call is right") {
   const Layouts layout = layout_named("one rank");
   REQUIRE_NOTHROW(on_layout(layout, [&](const DeviceMesh& mesh) {
     Pair pair(layout, mesh);
@@ -276,54 +266,191 @@ TEST_CASE("what a captured step cannot be is an error, and the next call is righ
     const auto says = [](const std::string& error, const std::string& words) {
       check(error.find(words) != std::string::npos, error);
     };
-    CapturedStep good(pair.parts(), body_of(pair));
-    says(error_of([&] { good(inputs, {.lr = {0.1}}); }),
-         "each optimizer needs a learning rate (expected 2, got 1)");
-    CapturedStep twice(pair.parts(), [&](StepCall& call) -> Tensors {
-      backward(pair.loss_of_second(pair.tokens(call.inputs()[0])));
-      call.update(1);
-      call.update(1);
-      return {};
-    });
-    says(error_of([&] { twice(inputs, numbers_of(0)); }), "optimizer 1 was updated before");
-    CapturedStep none(pair.parts(), [&](StepCall& call) -> Tensors {
-      call.update(2);
-      return {};
-    });
-    says(error_of([&] { none(inputs, numbers_of(0)); }), "expected a number below 2, got 2");
-    CapturedStep unknown(pair.parts(), [&](StepCall& call) -> Tensors {
-      return {full({}, call.number("x").value())};
-    });
-    says(error_of([&] { unknown(inputs, numbers_of(0)); }), "the call has no number 'x'");
+    const auto error_in_calls = [&](CompiledStep step) {
+      std::string error;
+      for (int i = 0; i < 4 && (error.empty() || error == "no error"); ++i) {
+        error = error_of([&] { step(inputs, numbers_of(0)); });
+      }
+      return error;
+    };
+    CompiledStep good = compile(body_of(pair));
+    says(error_of([&] { good(inputs, {.numbers = {{"first", 0.1}}}); }),
+         "the call has no number 'second'; pass it in StepNumbers::numbers");
+    says(error_in_calls(compile([&](StepCall& call) -> Tensors {
+           backward(pair.loss_of_second(pair.tokens(call.inputs()[0])));
+           call.update(*pair.sgd, 0.1);
+           call.update(*pair.sgd, 0.1);
+           return {};
+         })),
+         "the optimizer was updated before in this call");
     int calls = 0;
-    CapturedStep reads(pair.parts(),
-                       [&](StepCall& call) -> Tensors {
-                         const Tensor loss = pair.loss_of_second(pair.tokens(call.inputs()[0]));
-                         return {ops::mul_scalar(loss, pair.whole(loss).item() > 0 ? ++calls : 0)};
-                       },
-                       {.compares_recordings = true});
-    std::string error;
-    for (int i = 0; i < 4 && (error.empty() || error == "no error"); ++i) {
-      error = error_of([&] { reads(inputs, numbers_of(0)); });
-    }
-    says(error, "mul_scalar(");
+    says(error_in_calls(compile(
+             [&](StepCall& call) -> Tensors {
+               const Tensor loss = pair.loss_of_second(pair.tokens(call.inputs()[0]));
+               return {ops::mul_scalar(loss, pair.whole(loss).item() > 0 ? ++calls : 0)};
+             },
+             {.execution = {.compares_recordings = true}})),
+         "mul_scalar(");
     const Tensor outside = full({}, 2, DType::f64);
-    CapturedStep table(pair.parts(), [&](StepCall& call) -> Tensors {
-      return {ops::mul(pair.whole(pair.loss_of_second(pair.tokens(call.inputs()[0]))), outside)};
-    });
-    error.clear();
-    for (int i = 0; i < 4 && (error.empty() || error == "no error"); ++i) {
-      error = error_of([&] { table(inputs, numbers_of(0)); });
-    }
-    says(error, "mul");
-    const double first = good(inputs, numbers_of(0))[0].item();
-    check(first > 0, "a call after errors");
-    CapturedStep changed(pair.parts(), body_of(pair),
-                         {.transforms = {{.name = "T", .run = [](graph::Editor&) {}}}});
-    says(error_of([&] { changed(inputs, numbers_of(0)); }),
+    says(error_in_calls(compile([&](StepCall& call) -> Tensors {
+           return {
+               ops::mul(pair.whole(pair.loss_of_second(pair.tokens(call.inputs()[0]))), outside)};
+         })),
+         "mul");
+    check(good(inputs, numbers_of(0))[0].item() > 0, "a call after errors");
+    const graph::Transform nothing{.name = "T", .run = [](graph::Editor&) {}};
+    says(error_in_calls(compile(body_of(pair), {.changes = {nothing}})),
          "transformation 'T': this call has no program that it could change (none was set); "
          "capture the step ahead");
-    says(error_of([&] { CapturedStep(pair.parts(), body_of(pair), {.executor = "fast"}); }),
+    says(error_of([&] { compile(body_of(pair), {.changes = {nothing, {.name = "dead"}}}); }),
+         "pass 'dead': it comes after 'T'; put passes first");
+    says(error_of([&] { compile(body_of(pair), {.changes = {{.name = "no such"}}}); }),
+         "'no such'");
+    says(error_of([&] { compile(body_of(pair), {.execution = {.executor = "fast"}}); }),
          "there is no executor 'fast'");
+    says(error_of([&] {
+           compile(body_of(pair), {.mode = graph::DataParallelMode::expand, .mesh = mesh});
+         }),
+         "a mode places a step that is captured before its first call");
+    Net used_outside;
+    says(error_in_calls(compile(StepFactory([&](Device) {
+           return [&](StepCall& call) -> Tensors {
+             return {used_outside({ops::cast(call.inputs()[0], DType::i64)})};
+           };
+         }))),
+         "the step uses a module or an optimizer that its factory has not made");
   }));
+}
+
+TEST_CASE("a function that keeps bits is checked as a pass, and needs no capture before") {
+  const Layouts layout = layout_named("one rank");
+  REQUIRE_NOTHROW(on_layout(layout, [&](const DeviceMesh& mesh) {
+    Pair pair(layout, mesh);
+    const Tensors inputs = {local_rows(pair, 0)};
+    int runs = 0;
+    const graph::Transform counts{
+        .name = "counts", .run = [&](graph::Editor&) { ++runs; }, .keeps_bits = true};
+    CompiledStep step = compile(body_of(pair), {.changes = {{.name = "dead"}, counts}});
+    for (int call = 0; call < 4; ++call) {
+      step(inputs, numbers_of(call));
+    }
+    check(runs == 1 && step.counts().replayed == 2, to_string(step.counts()));
+    const graph::Transform doubles{.name = "doubles",
+                                   .run =
+                                       [](graph::Editor& edit) {
+                                         int& loss = edit.program().outputs.at("output.0");
+                                         edit.move_to(
+                                             0, edit.program().sections[0].instructions.size());
+                                         loss = edit.value("add", {loss, loss}, "alpha=1");
+                                       },
+                                   .keeps_bits = true};
+    CompiledStep wrong = compile(body_of(pair), {.changes = {doubles}});
+    std::string error;
+    for (int call = 0; call < 4 && (error.empty() || error == "no error"); ++call) {
+      error = error_of([&] { wrong(inputs, numbers_of(call)); });
+    }
+    check(error.find("transformation 'doubles'") == 0, error);
+  }));
+}
+
+TEST_CASE("a branch whose model and optimizer were not seen before is captured when it was") {
+  const Layouts layout = layout_named("fully sharded");
+  REQUIRE_NOTHROW(on_layout(layout, [&](const DeviceMesh& mesh) {
+    const auto run = [&](bool captured) {
+      set_seed(5);
+      auto pair = std::make_unique<Pair>(layout, mesh);
+      const StepBody body = [&](StepCall& call) -> Tensors {
+        const Tensor x = pair->tokens(call.inputs()[0]);
+        if (call.guard("second") == 1) {
+          const Tensor loss = pair->loss_of_second(x);
+          backward(loss);
+          call.update(*pair->sgd, call.number("second"));
+          return {loss};
+        }
+        const Tensor loss = ops::sum(ops::square((*pair->first.model)(x)));
+        backward(loss);
+        call.update(*pair->adamw, call.number("first"));
+        return {loss};
+      };
+      CompiledStep step = compile(body);
+      std::vector<double> losses;
+      for (int call = 0; call < 16; ++call) {
+        StepNumbers numbers = numbers_of(call);
+        numbers.guards = {{"second", call % 4 == 3 ? 1 : 0}};
+        const Tensors inputs = {local_rows(*pair, call)};
+        const Tensors results = captured ? step(inputs, numbers) : compile(body)(inputs, numbers);
+        losses.push_back(full_tensor(results[0]).item());
+      }
+      check(!captured || (step.counts().captured >= 2 && step.counts().replayed >= 8),
+            to_string(step.counts()));
+      return losses;
+    };
+    check(run(true) == run(false), "the same losses");
+  }));
+}
+
+namespace {
+
+/// A step of one rank: a model without a plan, on plain tensors.
+struct OneRank {
+  explicit OneRank(Device device) : net(std::make_shared<Net>()) {
+    set_seed(5);
+    if (!(device == meta)) {
+      nn::materialize(*net, device);
+      nn::initialize(*net);
+    }
+    adamw = optim::adamw(nn::all_parameters(*net));
+  }
+  Tensors operator()(StepCall& call) {
+    const Tensor loss = ops::sum(ops::square((*net)(call.inputs()[0])));
+    backward(loss);
+    call.update(*adamw, call.number("lr"));
+    return {loss};
+  }
+
+  std::shared_ptr<Net> net;
+  std::unique_ptr<optim::Optimizer> adamw;
+};
+
+}  // namespace
+
+TEST_CASE("a step of one rank is placed on a mesh by a mode") {
+  const auto losses_of = [](const DeviceMesh& mesh, std::optional<graph::DataParallelMode> mode,
+                            std::shared_ptr<OneRank>& first) {
+    CompiledStep step = compile(
+        [&](Device device) -> StepBody {
+          const auto made = std::make_shared<OneRank>(device);
+          first = first == nullptr ? made : first;
+          return [made](StepCall& call) { return (*made)(call); };
+        },
+        {.mode = mode, .mesh = mode ? mesh : DeviceMesh()});
+    const Layout batch = Layout::replicated(mesh).with_placement(0, Shard(0));
+    std::vector<double> losses;
+    for (int call = 0; call < 6; ++call) {
+      const Tensor all = net_tokens(rows, 0);
+      const Tensor mine = mode ? ops::contiguous(distribute(all, batch).local()) : all;
+      losses.push_back(step({mine}, {.numbers = {{"lr", 0.01 / (1 + call)}}})[0].item());
+    }
+    check(step.counts().replayed == 6, to_string(step.counts()));
+    return losses;
+  };
+  for (const auto mode : {graph::DataParallelMode::expand, graph::DataParallelMode::replicate,
+                          graph::DataParallelMode::fully_shard}) {
+    collective::run_threads(2, [&](collective::World&) {
+      const DeviceMesh mesh = DeviceMesh::make({"data"}, {2});
+      std::shared_ptr<OneRank> alone;
+      std::shared_ptr<OneRank> placed;
+      const std::vector<double> expected = losses_of(mesh, std::nullopt, alone);
+      const std::vector<double> losses = losses_of(mesh, mode, placed);
+      for (std::size_t i = 0; i < losses.size(); ++i) {  // sums of ranks differ by rounding
+        check(std::abs(losses[i] - expected[i]) <= 1e-9 * std::abs(expected[i]),
+              "call " + std::to_string(i));
+      }
+      const Tensor& embed = nn::all_parameters(*placed->net)[0]->value;
+      check(embed.is_distributed(), "parameters are placed");
+      check(embed.layout().is_replicated() != (mode == graph::DataParallelMode::fully_shard),
+            to_string(*embed.spec()));
+      check(expected.back() < expected.front(), "the step trains");
+    });
+  }
 }

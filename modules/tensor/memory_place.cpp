@@ -1,0 +1,18 @@
+module tessera.tensor;
+
+import tessera.base;
+import :memory_place;
+
+namespace tessera {
+
+MemoryPlace::~MemoryPlace() = default;
+void MemoryPlace::fetch(const Tensor& /*x*/) {}
+void MemoryPlace::put_away(const Tensor& /*x*/) {}
+
+Tensor allocate_in(MemoryPlace& place, const Dims& shape, DType dtype, Device device) {
+  return device == meta
+             ? from_storage(Storage::none(), shape, contiguous_strides(shape), 0, dtype, meta)
+             : place.allocate(shape, dtype);
+}
+
+}  // namespace tessera

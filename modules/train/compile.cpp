@@ -1,0 +1,462 @@
+// Compiled steps: which program a call has, and how it is taken, recorded and replayed.
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+module tessera.train;
+
+import tessera.base;
+import tessera.device;
+import tessera.mesh;
+import tessera.placement;
+import tessera.tensor;
+import tessera.ops;
+import tessera.dtensor;
+import tessera.program;
+import tessera.execute;
+import tessera.capture;
+import tessera.graph;
+import tessera.nn;
+import tessera.optim;
+import :ahead;
+import :capture_parts;
+import :compile;
+import :step_inputs;
+import :step_objects;
+
+namespace tessera {
+namespace {
+
+double given(const std::map<std::string, double>& numbers, const std::string& name,
+             const char* what) {
+  const auto found = numbers.find(name);
+  if (found == numbers.end()) {
+    fail({.thing = "compiled step",
+          .wrong = fmt::format("the call has no {} '{}'", what, name),
+          .advice = fmt::format("pass it in StepNumbers::{}s", what)});
+  }
+  return found->second;
+}
+
+std::string number_name(const std::string& name) { return "number." + name; }
+std::string output_name(std::size_t i) { return fmt::format("output.{}", i); }
+
+/// The options with the passes and transformations of `changes`.
+CompileOptions checked(CompileOptions options) {
+  graph::add_changes(options.execution, options.changes);
+  graph::check(options.execution);
+  if (options.execution.across_steps) {
+    fail_input({.thing = "compile",
+                .wrong = "the update of a step cannot be left to the next call, as callers see "
+                         "parameters between two calls",
+                .advice = "use Training"});
+  }
+  return options;
+}
+
+/// What a call was given, which may be split as a batch is.
+void add_inputs(StepInputs& all, const Tensors& inputs) {
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    all.emplace(fmt::format("input.{}", i),
+                StepInput{.value = local_of(inputs[i]), .role = Role::rows});
+  }
+}
+
+/// What calls that one program is right for have in common: types, shapes, layouts.
+std::string form_of(const Tensors& inputs) {
+  std::string text;
+  for (const Tensor& x : inputs) {
+    text += text.empty() ? "" : ", ";
+    text += x.is_distributed() ? to_string(*x.spec())
+                               : fmt::format("{}{}", name_of(x.dtype()), to_string(x.shape()));
+  }
+  return text;
+}
+
+std::vector<SpecHandle> layouts_of(const Tensors& results) {
+  std::vector<SpecHandle> layouts;
+  for (const Tensor& x : results) {
+    layouts.push_back(x.is_distributed() ? x.spec() : SpecHandle());
+  }
+  return layouts;
+}
+
+/// The same inputs without values; those of `parts` ranks together.
+Tensors on_meta_device(const Tensors& inputs, std::int64_t parts) {
+  Tensors all;
+  for (const Tensor& x : inputs) {
+    Dims shape = local_of(x).shape();
+    if (!shape.empty()) {
+      shape[0] *= parts;
+    }
+    const Tensor made = empty(shape, x.dtype(), meta);
+    all.push_back(x.is_distributed() ? make_distributed(made, x.spec()) : made);
+  }
+  return all;
+}
+
+/// The places of some objects among all. Error (input): one is not there.
+template <class T>
+std::vector<std::size_t> places_of(const std::vector<T*>& some, const std::vector<T*>& all) {
+  std::vector<std::size_t> places;
+  for (T* const one : some) {
+    const auto found = std::ranges::find(all, one);
+    if (found == all.end()) {
+      fail_input({.thing = "compile",
+                  .wrong = "the step uses a module or an optimizer that its factory has not made",
+                  .advice = "make it in the factory, on the device that this is given"});
+    }
+    places.push_back(static_cast<std::size_t>(found - all.begin()));
+  }
+  return places;
+}
+
+/// A program, and what its results are for the caller.
+struct Capture final : CapturedFunction::Entry {
+  std::string form = {};                 // of the inputs
+  std::vector<SpecHandle> layouts = {};  // of the results; null: not distributed
+  StepState state = {};
+  std::unique_ptr<Executor> executor = nullptr;
+  StepState::Updated updated = {};
+
+  const Program& program() const override { return executor->program(); }
+  void abandon() noexcept override { executor->abandon(); }
+  void rest() noexcept override { executor->rest(); }
+};
+
+}  // namespace
+
+StepCall::StepCall(StepObjects& objects, const Tensors& inputs, const StepNumbers& numbers,
+                   Recorder* recorder)
+    : objects_(objects), inputs_(&inputs), numbers_(numbers), recorder_(recorder) {}
+
+Number StepCall::number(const std::string& name) const {
+  const double value = given(numbers_.numbers, name, "number");
+  return recorder_ == nullptr ? Number(value) : Number::variable(number_name(name), value);
+}
+
+double StepCall::guard(const std::string& name) const {
+  return given(numbers_.guards, name, "guard");
+}
+
+void StepCall::note_models() {
+  for (nn::Module* const module : watch_.called()) {
+    objects_.add(*module);
+  }
+}
+
+void StepCall::update(optim::Optimizer& optimizer, const Number& lr) {
+  note_models();  // which have the names of the optimizer's parameters
+  const std::size_t number = objects_.add(optimizer);
+  if (!updated_.insert(number).second) {
+    fail({.thing = "compiled step",
+          .wrong = "the optimizer was updated before in this call",
+          .advice = "make two calls"});
+  }
+  objects_.update(number, lr, recorder_);
+}
+
+struct CompiledStep::State {
+  CompileOptions options;
+  StepBody body = nullptr;
+  StepFactory make = nullptr;             // null: there is none, or it was used
+  std::vector<nn::Module*> modules = {};  // made by the factory, in its order
+  std::vector<optim::Optimizer*> optimizers = {};
+  StepObjects objects = {};
+  graph::AddedState added = {};  // by transformations of programs
+  std::string reads = {};
+  std::int64_t calls = 0;
+  bool replayed_last = false;
+  CapturedFunction function = CapturedFunction([this] { replayed_last = false; });
+
+  explicit State(const CompileOptions& o) : options(checked(o)) {
+    function.set_comparing(options.execution.compares_recordings);
+  }
+
+  StepVariables variables_of(const StepNumbers& numbers) const {
+    StepVariables variables;
+    for (const auto& [name, value] : numbers.numbers) {
+      variables.numbers[number_name(name)] = value;
+    }
+    variables.guards = numbers.guards;
+    variables.counts["begun"] = calls + 1;
+    objects.add_counts(variables);
+    variables.streams = random_state();
+    return variables;
+  }
+
+  Tensors take(const Tensors& inputs, const StepNumbers& numbers, Recorder* recorder) {
+    const MemoryScope scope(MemoryCategory::activation);
+    StepCall call(objects, inputs, numbers, recorder);
+    Tensors results;
+    const auto in_phase = [&] {
+      run_phase(name_of(Phase::step), [&] {
+        objects.begin_sums(recorder == nullptr ? Count(calls + 1)
+                                               : Count::variable("begun", calls + 1));
+        results = body(call);
+        call.note_models();                  // whose plans end the call too
+        objects.finish_sums(call.updated_);  // that are under way
+        for (Tensor& x : results) {
+          x = detached(x);
+        }
+        objects.before_optimizer();
+      });
+    };
+    try {
+      if (recorder == nullptr) {
+        in_phase();
+      } else {
+        recorder->section(SectionKind::step, [&] {
+          in_phase();
+          for (std::size_t i = 0; i < results.size(); ++i) {
+            recorder->output(output_name(i), local_of(results[i]));
+          }
+        });
+      }
+    } catch (...) {
+      call.note_models();
+      throw;
+    }
+    objects.drop_gradients();
+    ++calls;
+    replayed_last = false;
+    return results;
+  }
+
+  Tensors record(const Tensors& inputs, const StepNumbers& numbers,
+                 std::optional<Recording>& recording) {
+    objects.prepare_state();  // what the call makes does not outlive it
+    const StepVariables variables = variables_of(numbers);
+    Recorder recorder;
+    StepInputs all = objects.inputs(added);
+    add_inputs(all, inputs);
+    record_inputs(recorder, all);
+    const std::size_t known = objects.count();
+    Tensors results = take(inputs, numbers, &recorder);
+    if (objects.count() == known) {  // otherwise what was found in it was no input
+      recording = recorder.finish(variables);
+    }
+    return results;
+  }
+
+  Tensors replay(Capture& capture, const Tensors& inputs, const StepVariables& variables) {
+    if (!std::exchange(replayed_last, false)) {
+      objects.after_optimizer();  // what styles derive from parameters is an input of the program
+    }
+    const MemoryScope scope(MemoryCategory::activation);
+    StepInputs all = objects.inputs(added);
+    add_inputs(all, inputs);
+    Executor& executor = *capture.executor;
+    Tensors results;
+    try {
+      executor.begin_in_order(arranged_inputs(executor, all, true));
+      run_phase("replayed step", [&] { run_section(executor, SectionKind::step, variables); });
+      for (std::size_t i = 0; i < capture.layouts.size(); ++i) {
+        Tensor own = ops::clone(executor.output(output_name(i)));
+        results.push_back(capture.layouts[i] ? make_distributed(std::move(own), capture.layouts[i])
+                                             : std::move(own));
+      }
+      executor.end();
+    } catch (...) {
+      executor.abandon();
+      throw;
+    }
+    objects.count_step(capture.updated);
+    ++calls;
+    replayed_last = true;
+    return results;
+  }
+
+  std::unique_ptr<Capture> capture_of(Program program, std::string form,
+                                      std::vector<SpecHandle> layouts, StepState state) {
+    auto capture = std::make_unique<Capture>();
+    capture->form = std::move(form);
+    capture->layouts = std::move(layouts);
+    capture->state = std::move(state);
+    capture->executor = graph::make_executor(std::move(program), options.execution, &added);
+    capture->updated = objects.updated_by(capture->program());
+    for (auto& [name, value] : added) {
+      value = ops::to_device(value, objects.device());
+    }
+    return capture;
+  }
+
+  /// The rank's program of a step of one rank. The mode places the parameters.
+  Program placed(const Program& one_rank) {
+    graph::DataParallelOptions placing{.mode = *options.mode, .mesh = options.mesh};
+    objects.distribute(graph::parameter_layouts(one_rank, placing));
+    objects.prepare_state();
+    placing.layouts = objects.layouts();  // an optimizer may choose those of its state
+    Program program;
+    as_rank(current_rank(), [&] { program = lower(graph::data_parallel(one_rank, placing)); });
+    return program;
+  }
+
+  /// Captures such calls of a step that the factory makes on the meta device. What that uses is at
+  /// the same places among what the factory has made.
+  void capture_ahead(const Tensors& inputs, const StepNumbers& numbers) {
+    const std::int64_t parts = options.mode ? options.mesh.size() : 1;
+    Program program;
+    std::vector<SpecHandle> layouts;
+    std::vector<std::size_t> models;
+    std::vector<std::size_t> updated;
+    on_meta(current_rank(), [&] {
+      const nn::ModuleWatch made;
+      const optim::OptimizerWatch made_optimizers;
+      State twin(CompileOptions{.changes = {}});
+      twin.body = make(meta);
+      StepNumbers now = numbers;
+      program = twin.function.capture([&] {
+        // What is computed from a number's value() is a constant, which other values show.
+        for (auto& [name, value] : now.numbers) {
+          value = value * 1.0002441406 + 1e-6;
+        }
+        layouts = layouts_of(twin.call(on_meta_device(inputs, parts), now));
+      });
+      models = places_of(twin.objects.models(), made.made());
+      updated = places_of(twin.objects.optimizers(), made_optimizers.made());
+    });
+    for (const std::size_t place : models) {
+      objects.add(*modules.at(place));
+    }
+    for (const std::size_t place : updated) {
+      objects.add(*optimizers.at(place));
+    }
+    reads = reads_values(program);
+    if (reads.empty()) {
+      function.add(
+          options.mode ? placed(program) : std::move(program),
+          [&](Program whole) {
+            objects.prepare_state();
+            return capture_of(std::move(whole), form_of(inputs), std::move(layouts),
+                              objects.state().before_updates());
+          },
+          "before the first step");
+    }
+  }
+
+  void check_taken(const std::string& why) const {
+    refuse_untransformed(options.execution, "call", why);
+    if (options.mode) {
+      fail({.thing = "compiled step with a mode",
+            .wrong = fmt::format("this call has no program ({})", why),
+            .advice = "make calls of one kind, or use a plan instead of a mode"});
+    }
+  }
+
+  Tensors call(const Tensors& inputs, const StepNumbers& numbers) {
+    const std::string form = form_of(inputs);
+    const StepState state = objects.state();
+    const auto kind_in = [&](const StepState& at) {
+      return form + text_of(numbers.guards) + at.text();
+    };
+    Tensors results;
+    const CapturedFunction::Call call{
+        .misfit =
+            [&](const CapturedFunction::Entry& entry) {
+              const auto& capture = static_cast<const Capture&>(entry);
+              if (form != capture.form) {
+                return fmt::format("the inputs have another form ({})", form);
+              }
+              std::string why = state.misfit(capture.state, capture.updated);
+              return why.empty() ? capture.executor->refusal(numbers.guards) : why;
+            },
+        .kind = [&] { return kind_in(state); },
+        .replay =
+            [&](CapturedFunction::Entry& entry) {
+              results = replay(static_cast<Capture&>(entry), inputs, variables_of(numbers));
+            },
+        .before_taking =
+            [&](const std::string& why) {
+              check_taken(why);
+              replayed_last = false;
+            },
+        .take =
+            [&] {
+              const std::size_t known = objects.count();
+              results = take(inputs, numbers, nullptr);
+              return objects.count() == known ? std::string() : kind_in(objects.state());
+            },
+        .record =
+            [&] {
+              std::optional<Recording> recording;
+              results = record(inputs, numbers, recording);
+              return recording;
+            },
+        .make =
+            [&](Program program) {
+              return capture_of(std::move(program), form, layouts_of(results), state);
+            },
+        .refused = objects.held_gradient()};
+    function.call(call);
+    return results;
+  }
+};
+
+CompiledStep::CompiledStep(StepBody step, const CompileOptions& options)
+    : state_(std::make_unique<State>(options)) {
+  state_->body = std::move(step);
+  if (options.mode) {
+    fail_input({.thing = "compile",
+                .wrong = "a mode places a step that is captured before its first call",
+                .advice = "pass a function that makes the step on a device"});
+  }
+}
+
+CompiledStep::CompiledStep(StepFactory make, const CompileOptions& options)
+    : state_(std::make_unique<State>(options)) {
+  const nn::ModuleWatch modules;
+  const optim::OptimizerWatch optimizers;
+  state_->make = std::move(make);
+  state_->body = state_->make(options.device);
+  state_->modules = modules.made();
+  state_->optimizers = optimizers.made();
+}
+
+CompiledStep::~CompiledStep() = default;
+
+Tensors CompiledStep::operator()(const Tensors& inputs, const StepNumbers& numbers) {
+  State& s = *state_;
+  try {
+    if (s.make) {
+      s.capture_ahead(inputs, numbers);
+      s.make = nullptr;
+    }
+    return s.call(inputs, numbers);
+  } catch (...) {
+    s.replayed_last = false;
+    s.objects.drop_gradients();
+    throw;
+  }
+}
+
+graph::AddedState& CompiledStep::added() { return state_->added; }
+const ReplayCounts& CompiledStep::counts() const { return state_->function.counts(); }
+const std::string& CompiledStep::reads() const { return state_->reads; }
+
+const Program* CompiledStep::program() const {
+  const CapturedFunction::Entry* const last = state_->function.last();
+  return last == nullptr ? nullptr : &last->program();
+}
+
+void CompiledStep::rest() noexcept {
+  state_->function.rest();
+  state_->replayed_last = false;
+}
+
+CompiledStep compile(StepBody step, const CompileOptions& options) {
+  return CompiledStep(std::move(step), options);
+}
+CompiledStep compile(StepFactory make, const CompileOptions& options) {
+  return CompiledStep(std::move(make), options);
+}
+
+}  // namespace tessera

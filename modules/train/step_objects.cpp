@@ -1,0 +1,358 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+module tessera.train;
+
+import tessera.base;
+import tessera.device;
+import tessera.placement;
+import tessera.tensor;
+import tessera.dtensor;
+import tessera.program;
+import tessera.capture;
+import tessera.graph;
+import tessera.nn;
+import tessera.optim;
+import tessera.parallel;
+import :step_inputs;
+import :step_objects;
+
+namespace tessera {
+
+StepState::StepState(std::span<nn::Module* const> models,
+                     std::span<optim::Optimizer* const> optimizers,
+                     std::optional<std::int64_t> updates) {
+  for (nn::Module* const model : models) {
+    for (const nn::Module* const module : nn::all_modules(*model)) {
+      std::uint64_t held = 0;
+      const auto hold = [&](const auto& list) {
+        for (const auto& [name, pointer] : list) {
+          held = hash_combine(held, reinterpret_cast<std::uintptr_t>(pointer.get()));
+        }
+      };
+      hold(module->parameters());
+      hold(module->buffers());
+      modules_.push_back({.module = module,
+                          .training = module->is_training(),
+                          .hooks = module->hook_count(),
+                          .held = held});
+    }
+  }
+  for (const optim::Optimizer* const optimizer : optimizers) {
+    Taken taken{.optimizer = optimizer, .steps = optimizer->steps()};
+    for (const std::int64_t steps : taken.steps) {
+      taken.most = updates.value_or(std::max(taken.most, steps));
+    }
+    for (std::size_t i = 0; i < taken.steps.size(); ++i) {
+      if (!optimizer->parameters()[i]->value.requires_grad()) {
+        taken.steps[i] = -1;
+      }
+    }
+    taken_.push_back(std::move(taken));
+  }
+}
+
+StepState StepState::before_updates() const {
+  StepState none = *this;
+  for (Taken& taken : none.taken_) {
+    taken.most = 0;
+    for (std::int64_t& steps : taken.steps) {
+      steps = std::min<std::int64_t>(steps, 0);
+    }
+  }
+  return none;
+}
+
+std::string StepState::text() const {
+  std::uint64_t hash = 0;
+  for (const Form& form : modules_) {
+    hash = hash_combine(hash, reinterpret_cast<std::uintptr_t>(form.module));
+    hash = hash_combine(hash, 2 * form.hooks + (form.training ? 1 : 0));
+    hash = hash_combine(hash, form.held);
+  }
+  std::string text = fmt::format(" modules {:x}", hash);
+  for (const Taken& taken : taken_) {
+    text += ' ';
+    for (const std::int64_t steps : taken.steps) {
+      // One that nothing has updated yet may be one that nothing updates.
+      text += steps < 0 ? "-," : fmt::format("{},", steps == 0 ? 0 : taken.most - steps);
+    }
+  }
+  return text;
+}
+
+std::string StepState::misfit(const StepState& recorded, const Updated& updated) const {
+  for (std::size_t i = 0; i < std::min(recorded.modules_.size(), modules_.size()); ++i) {
+    const Form& was = recorded.modules_[i];
+    const Form& is = modules_[i];
+    const char* const what = was.module != is.module       ? "is another one"
+                             : was.training != is.training ? "has another training mode"
+                             : was.hooks != is.hooks       ? "has other hooks"
+                             : was.held != is.held         ? "has other parameters or buffers"
+                                                           : nullptr;
+    if (what != nullptr) {
+      return fmt::format("module '{}' {} than when the step was recorded", is.module->name(), what);
+    }
+  }
+  if (recorded.modules_.size() != modules_.size()) {
+    return "there are other modules than when the step was recorded";
+  }
+  for (std::size_t o = 0; o < recorded.taken_.size(); ++o) {
+    const Taken& was = recorded.taken_[o];
+    const Taken& is = taken_[o];
+    for (std::size_t i = 0; i < is.steps.size(); ++i) {
+      if ((was.steps[i] < 0) != (is.steps[i] < 0)) {
+        return "other parameters are frozen than when the step was recorded";
+      }
+    }
+    for (const std::size_t i : updated[o]) {
+      if (is.most - is.steps[i] != was.most - was.steps[i]) {
+        return fmt::format("'{}' has missed {} updates, and {} when the step was recorded",
+                           is.optimizer->parameters()[i]->name, is.most - is.steps[i],
+                           was.most - was.steps[i]);
+      }
+    }
+  }
+  return {};
+}
+
+std::string StepObjects::unique(std::string name) {
+  while (!names_.insert(name).second) {
+    name = "other." + name;
+  }
+  return name;
+}
+
+std::string StepObjects::prefix(std::size_t optimizer) {
+  return optimizer == 0 ? std::string() : fmt::format("{}.", optimizer + 1);
+}
+
+void StepObjects::add(const nn::ParameterPointer& parameter) {
+  if (!names_of_.contains(parameter.get())) {
+    const std::string name = unique(parameter->name);
+    names_of_[parameter.get()] = name;
+    parameters_.emplace_back(name, parameter);
+  }
+}
+
+void StepObjects::add(nn::Module& module) {
+  parallel::ParallelPlan* const plan = parallel::plan_of(module);
+  nn::Module& model = plan == nullptr ? module : plan->model();
+  if (std::ranges::find(models_, &model) != models_.end()) {
+    return;
+  }
+  models_.push_back(&model);
+  if (plan != nullptr) {
+    plans_.push_back(plan);
+  }
+  const std::vector<nn::ParameterPointer> parameters = nn::all_parameters(model);
+  if (std::ranges::any_of(parameters, [](const auto& p) { return p->name.empty(); })) {
+    model.set_names();
+  }
+  for (const nn::ParameterPointer& parameter : parameters) {
+    add(parameter);
+  }
+  for (const nn::BufferPointer& buffer : nn::all_buffers(model)) {
+    if (std::ranges::find(buffers_, buffer, [](const auto& one) { return one.second; }) ==
+        buffers_.end()) {
+      buffers_.emplace_back(unique(buffer->name), buffer);
+    }
+  }
+}
+
+std::size_t StepObjects::add(optim::Optimizer& optimizer) {
+  const auto found = std::ranges::find(optimizers_, &optimizer);
+  const auto number = static_cast<std::size_t>(found - optimizers_.begin());
+  if (found == optimizers_.end()) {
+    optimizers_.push_back(&optimizer);
+    finishers_.push_back(std::make_unique<parallel::GradientFinisher>());
+    for (const nn::ParameterPointer& parameter : optimizer.parameters()) {
+      add(parameter);  // of no model that was called
+    }
+  }
+  return number;
+}
+
+std::string StepObjects::input_of(const nn::ParameterPointer& parameter) const {
+  return parameter_input(names_of_.at(parameter.get()));
+}
+
+StepInputs StepObjects::inputs(const graph::AddedState& added) const {
+  StepInputs all;
+  for (const auto& [name, parameter] : parameters_) {
+    const auto& places = parameter->attached<nn::MemoryPlaces>();
+    all.emplace(
+        parameter_input(name),
+        StepInput{.value = local_of(parameter->value),
+                  .role = Role::parameter,
+                  .category = places.value ? MemoryCategory::other : MemoryCategory::parameter});
+    if (places.gradient && parameter->value.requires_grad()) {
+      all.emplace("gradient." + name,
+                  StepInput{.value = nn::gradient_memory_of(*parameter), .role = Role::gradient});
+    }
+  }
+  for (const auto& [name, buffer] : buffers_) {
+    all.emplace("buffer." + name,
+                StepInput{.value = local_of(buffer->value), .role = Role::buffer});
+  }
+  for (std::size_t i = 0; i < optimizers_.size(); ++i) {
+    for (const auto& [name, value] : optimizers_[i]->state().tensors) {
+      all.emplace(state_input(prefix(i) + name),
+                  StepInput{.value = local_of(value), .role = Role::optimizer_state});
+    }
+  }
+  add_values(all, added, Role::transform_state);
+  return all;
+}
+
+StepState::Updated StepObjects::updated_by(const Program& program) const {
+  StepState::Updated all(optimizers_.size());
+  std::set<std::pair<int, std::string>> updates;
+  for (const ProgramUpdate& update : program.updates) {
+    updates.emplace(update.optimizer, update.input);
+  }
+  for (std::size_t o = 0; o < optimizers_.size(); ++o) {
+    const std::vector<nn::ParameterPointer>& parameters = optimizers_[o]->parameters();
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      if (updates.contains({static_cast<int>(o), input_of(parameters[i])})) {
+        all[o].push_back(i);
+      }
+    }
+  }
+  return all;
+}
+
+void StepObjects::record_updates(Recorder& recorder, std::size_t optimizer,
+                                 std::span<const std::size_t> updated) const {
+  for (const std::size_t i : updated) {
+    recorder.update(static_cast<int>(optimizer), input_of(optimizers_[optimizer]->parameters()[i]));
+  }
+}
+
+Device StepObjects::device() const {
+  return parameters_.empty() ? cpu : parameters_.front().second->value.device();
+}
+
+std::string StepObjects::held_gradient() const {
+  const auto held = std::ranges::find_if(
+      parameters_, [](const auto& one) { return static_cast<bool>(one.second->value.grad()); });
+  return held == parameters_.end()
+             ? std::string()
+             : fmt::format("'{}' has a gradient before the step", held->second->name);
+}
+
+Count StepObjects::count_of(std::size_t optimizer, bool recorded) const {
+  const std::vector<std::int64_t> steps = optimizers_[optimizer]->steps();
+  const std::int64_t next = (steps.empty() ? 0 : *std::ranges::max_element(steps)) + 1;
+  return recorded ? Count::variable(prefix(optimizer) + "step", next) : Count(next);
+}
+
+void StepObjects::add_counts(StepVariables& variables) const {
+  for (std::size_t i = 0; i < optimizers_.size(); ++i) {
+    variables.counts[prefix(i) + "step"] = count_of(i, false).value();
+  }
+}
+
+void StepObjects::prepare_state() {
+  for (optim::Optimizer* const optimizer : optimizers_) {
+    optimizer->prepare_state();
+  }
+}
+
+void StepObjects::begin_sums(const Count& begun) {
+  for (std::size_t i = 0; i < optimizers_.size(); ++i) {
+    finishers_[i]->begin(optimizers_[i]->parameters(), begun);
+  }
+}
+
+void StepObjects::finish_sums(const std::set<std::size_t>& updated) {
+  for (std::size_t i = 0; i < optimizers_.size(); ++i) {
+    if (!updated.contains(i)) {
+      finishers_[i]->finish(optimizers_[i]->parameters());
+    }
+  }
+}
+
+void StepObjects::update(std::size_t optimizer, const Number& lr, Recorder* recorder) {
+  optim::Optimizer& one = *optimizers_[optimizer];
+  finishers_[optimizer]->finish(one.parameters());
+  before_optimizer();
+  const std::vector<std::size_t> updated =
+      one.step(lr, 1, count_of(optimizer, recorder != nullptr));
+  if (recorder != nullptr) {
+    record_updates(*recorder, optimizer, updated);
+  }
+  after_optimizer();
+  one.zero_grad();
+}
+
+void StepObjects::count_step(const StepState::Updated& updated) {
+  for (std::size_t i = 0; i < optimizers_.size(); ++i) {
+    if (i < updated.size()) {
+      optimizers_[i]->count_step(updated[i]);
+    }
+    finishers_[i]->count_step();
+  }
+}
+
+void StepObjects::before_optimizer() {
+  for (parallel::ParallelPlan* const plan : plans_) {
+    plan->before_optimizer();
+  }
+}
+
+void StepObjects::after_optimizer() {
+  for (parallel::ParallelPlan* const plan : plans_) {
+    plan->after_optimizer();
+  }
+}
+
+void StepObjects::drop_gradients() noexcept {
+  for (const auto& [name, parameter] : parameters_) {
+    parameter->value.grad() = Tensor();
+  }
+}
+
+void StepObjects::distribute(const std::map<std::string, Layout>& layouts) {
+  for (const auto& [name, parameter] : parameters_) {
+    Tensor& value = parameter->value;
+    if (value.is_distributed() || value.is_meta()) {
+      fail_input({.thing = "compile",
+                  .wrong = fmt::format("parameter '{}' cannot be placed by a mode", name),
+                  .expected = "a plain tensor with values, equal on all ranks",
+                  .got = value.is_meta() ? "one without memory" : to_string(*value.spec()),
+                  .advice = "build the model without a plan, and give it memory"});
+    }
+    const bool trained = value.requires_grad();
+    value = tessera::distribute(detached(value), layouts.at(input_of(parameter)));
+    value.set_requires_grad(trained);
+  }
+}
+
+std::map<std::string, Layout> StepObjects::layouts() const {
+  std::map<std::string, Layout> all;
+  for (const auto& [name, parameter] : parameters_) {
+    all.emplace(parameter_input(name), parameter->value.layout());
+  }
+  for (std::size_t i = 0; i < optimizers_.size(); ++i) {
+    for (const auto& [name, value] : optimizers_[i]->state().tensors) {
+      if (value.is_distributed()) {
+        all.emplace(state_input(prefix(i) + name), value.layout());
+      }
+    }
+  }
+  return all;
+}
+
+}  // namespace tessera

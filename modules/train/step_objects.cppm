@@ -1,0 +1,116 @@
+module tessera.train:step_objects;
+
+import tessera.base;
+import tessera.device;
+import tessera.placement;
+import tessera.tensor;
+import tessera.program;
+import tessera.capture;
+import tessera.graph;
+import tessera.nn;
+import tessera.optim;
+import tessera.parallel;
+import :step_inputs;
+
+namespace tessera {
+
+/// What the program of a step depends on besides what the caller gives, values and guards: a change
+/// of it needs another program.
+class StepState {
+ public:
+  /// Places of parameters, in order, by optimizer.
+  using Updated = std::vector<std::vector<std::size_t>>;
+
+  StepState() = default;
+  /// Of these models and all modules below them. `updates`: those that each optimizer could have
+  /// made; none: as many as the most that one of its parameters has taken.
+  StepState(std::span<nn::Module* const> models, std::span<optim::Optimizer* const> optimizers,
+            std::optional<std::int64_t> updates = {});
+
+  /// The same before any update.
+  StepState before_updates() const;
+  /// Equal for states that one program can be right for.
+  std::string text() const;
+  /// Why a program that was recorded in another state, and updates these parameters, is none of
+  /// this one; "": it is.
+  std::string misfit(const StepState& recorded, const Updated& updated) const;
+
+ private:
+  /// What a program has in it of a module, besides values.
+  struct Form {
+    const nn::Module* module = nullptr;
+    bool training = true;
+    std::size_t hooks = 0;
+    std::uint64_t held = 0;  // which parameters and buffers
+  };
+  struct Taken {
+    const optim::Optimizer* optimizer = nullptr;
+    std::int64_t most = 0;
+    std::vector<std::int64_t> steps = {};  // of each parameter; -1: it is frozen
+  };
+
+  std::vector<Form> modules_;
+  std::vector<Taken> taken_;
+};
+
+/// Models, plans and optimizers of a step, as they are found: what exists before it. As inputs of
+/// programs they have names that follow from the order in which they were found.
+class StepObjects {
+ public:
+  /// The model of which this is a module, if it is new, with its plan.
+  void add(nn::Module& module);
+  /// The optimizer's number.
+  std::size_t add(optim::Optimizer& optimizer);
+  const std::vector<nn::Module*>& models() const { return models_; }
+  const std::vector<optim::Optimizer*>& optimizers() const { return optimizers_; }
+  /// How many models and optimizers were found.
+  std::size_t count() const { return models_.size() + optimizers_.size(); }
+
+  StepState state() const { return StepState(models_, optimizers_); }
+  /// Everything but what the caller gives.
+  StepInputs inputs(const graph::AddedState& added) const;
+  StepState::Updated updated_by(const Program& program) const;
+  /// Tells the recorder what an optimizer has updated: parameters of these numbers.
+  void record_updates(Recorder& recorder, std::size_t optimizer,
+                      std::span<const std::size_t> updated) const;
+  /// Where parameters are; the CPU where there are none.
+  Device device() const;
+  /// Why no program can be that of the next call: a parameter has a gradient. "": none has.
+  std::string held_gradient() const;
+  void add_counts(StepVariables& variables) const;
+
+  void prepare_state();
+  /// Sums of gradients are issued in backward from here on.
+  void begin_sums(const Count& begun);
+  /// Completes those of optimizers that were not updated.
+  void finish_sums(const std::set<std::size_t>& updated);
+  void update(std::size_t optimizer, const Number& lr, Recorder* recorder);
+  /// A replayed call has updated these.
+  void count_step(const StepState::Updated& updated);
+  void before_optimizer();
+  void after_optimizer();
+  void drop_gradients() noexcept;
+  /// Parameters, on which all ranks have equal values, become distributed ones.
+  void distribute(const std::map<std::string, Layout>& layouts);
+  /// Those of distributed parameters and state, by the names of inputs.
+  std::map<std::string, Layout> layouts() const;
+
+ private:
+  void add(const nn::ParameterPointer& parameter);
+  std::string unique(std::string name);
+  /// What the names of an optimizer's state and count begin with.
+  static std::string prefix(std::size_t optimizer);
+  Count count_of(std::size_t optimizer, bool recorded) const;
+  std::string input_of(const nn::ParameterPointer& parameter) const;
+
+  std::vector<nn::Module*> models_;
+  std::vector<parallel::ParallelPlan*> plans_;
+  std::vector<optim::Optimizer*> optimizers_;
+  std::vector<std::unique_ptr<parallel::GradientFinisher>> finishers_;  // of each optimizer
+  std::set<std::string> names_;
+  std::vector<std::pair<std::string, nn::ParameterPointer>> parameters_;  // each once
+  std::map<const nn::Parameter*, std::string> names_of_;
+  std::vector<std::pair<std::string, nn::BufferPointer>> buffers_;
+};
+
+}  // namespace tessera
