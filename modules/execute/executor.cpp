@@ -198,12 +198,12 @@ void Executor::rethrow(const Error& error, ProgramPlace place,
               error.kind());
 }
 
-std::string Executor::in_words(std::size_t section, std::size_t instruction) const {
-  std::size_t place = instruction;
-  for (std::size_t s = 0; s < section; ++s) {
-    place += program().sections[s].instructions.size();
+std::string Executor::in_words(ProgramPlace place) const {
+  std::size_t before = place.at;
+  for (std::size_t s = 0; s < place.section; ++s) {
+    before += program().sections[s].instructions.size();
   }
-  return graph::call_in_words(program(), static_cast<int>(place));
+  return graph::call_in_words(program(), PlaceIndex(static_cast<int>(before)));
 }
 
 void Executor::move_streams() const {

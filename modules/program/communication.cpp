@@ -70,14 +70,16 @@ std::map<CallGroup, std::vector<CommunicationCall>> communication_of(const Progr
   return groups;
 }
 
-std::string call_in_words(const Program& program, int place) {
-  const std::vector<const Instruction*> places = places_of(program);
-  const auto end = places.begin() + place;
-  const auto guard = std::find_if(std::make_reverse_iterator(end), places.rend(),
-                                  [](const Instruction* i) { return i->is_guard(); });
+std::string call_in_words(const Program& program, PlaceIndex place) {
+  const ByPlace<const Instruction*> places = places_of(program);
+  const auto end = places.begin() + place.number;
+  const auto guard =
+      std::find_if(std::make_reverse_iterator(end), std::make_reverse_iterator(places.begin()),
+                   [](const Instruction* i) { return i->is_guard(); });
   return place_in_words(program, place) +
-         (guard == places.rend() ? std::string()
-                                 : fmt::format(", after {}", guard_in_words(program, **guard)));
+         (guard.base() == places.begin()
+              ? std::string()
+              : fmt::format(", after {}", guard_in_words(program, **guard)));
 }
 
 }  // namespace tessera::graph

@@ -78,7 +78,7 @@ void run_section(Executor& executor, SectionKind section, const StepVariables& v
         graph::is_alone(i)) {
       continue;
     }
-    const ProgramScope& scope = program.scopes[static_cast<std::size_t>(i.scope)];
+    const ProgramScope& scope = program.scopes[i.scope];
     record_communication({.operation = std::string(name_of(i.op->communicates)),
                           .axis = to_string(CallGroup{.ranks = graph::group_of(i)->ranks}),
                           .bytes = graph::received_bytes(program, i),

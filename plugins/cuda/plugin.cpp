@@ -20,6 +20,13 @@ namespace {
 
 using namespace tessera;
 
+/// Operators that begin a run, whose bits should be those of the CPU. The host waits for them.
+void add_random(cuda::KernelTable& table) {
+  for (const char* name : {"normal_", "uniform_", "randint_", "randperm_", "bernoulli_"}) {
+    table[name] = kernel_on_host;
+  }
+}
+
 Kernel kernel_for(const Op& op) {
   static const cuda::KernelTable table = [] {
     cuda::KernelTable all;
@@ -31,6 +38,7 @@ Kernel kernel_for(const Op& op) {
     cuda::add_attention(all);
     cuda::add_indexing(all);
     cuda::add_updates(all);
+    add_random(all);
     return all;
   }();
   const auto found = table.find(op.name);

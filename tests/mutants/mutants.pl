@@ -9,7 +9,7 @@
 # An entry of a list:
 #   [name]
 #   in: the function that has the fault ("Engine::publish"), or a variable with its value. Its source's name stands
-#       before it where several have such a text ("softmax.cpp rule"). Only bodies (.cpp) are searched: an interface
+#       before it where several have such a text ("softmax.cpp rule"). Only bodies (.cpp, .cu) are searched: an interface
 #       would rebuild hundreds of files
 #   run: the test's program and its arguments; environment variables may stand before it
 #   missed: REASON                             only of a fault that no test catches, or that was not run yet
@@ -96,7 +96,7 @@ sub read_lists {
 sub read_functions {
   my %places;
   find({ no_chdir => 1, wanted => sub {
-    return unless /\.[ch]pp$/;
+    return unless /\.(?:[ch]pp|cu)$/;
     my $path = $_;
     push @{ $places{ $_->[0] } }, [$path, @$_[1, 2]] for functions_in(text_of($path));
   } }, grep { -d } map { "$repository/$_" } qw(modules plugins apps tests));
