@@ -70,7 +70,7 @@ RecordedView view_of(TensorIndex tensor, const Tensor& x) {
 bool gives_back_operand(const Call& call, const Tensors& out) {
   return !call.op.in_place && out.size() == 1 && !call.in.empty() && out[0] && call.in[0] &&
          &local_of(out[0]).storage() == &local_of(call.in[0]).storage() &&
-         is(view_of(-1, call.in[0]), out[0]);
+         is(view_of(TensorIndex(), call.in[0]), out[0]);
 }
 
 }  // namespace

@@ -6,11 +6,10 @@ import tessera.program;
 
 export namespace tessera {
 
-/// By section and instruction. Values are fetched some instructions before they are read.
-std::vector<std::map<std::size_t, MemoryPlaceCalls>> memory_place_calls(const Program& program);
-/// Memory for a tensor that is kept elsewhere (ProgramTensor::elsewhere). Errors: there is no place
-/// for it; the device has memory of its own, which copies do not reach.
-Tensor allocate_elsewhere(MemoryPlace* place, const ResultShape& shape, Device device);
+/// Requests of an executor to a MemoryPlace at an instruction.
+struct MemoryPlaceCalls {
+  std::vector<TensorIndex> fetched = {};   // before it: those that an instruction after it reads
+  std::vector<TensorIndex> put_away = {};  // after it: those that it has used
 };
 /// By section and instruction. Values are fetched some instructions before they are read.
 std::vector<std::map<std::size_t, MemoryPlaceCalls>> memory_place_calls(const Program& program);

@@ -137,7 +137,7 @@ void Replay::run(SectionKind section, const StepVariables& variables) {
   const std::vector<Instruction>& instructions = s.program.sections[at].instructions;
   const NoGrad no_grad;
   std::size_t i = 0;
-  const WorkScope work([&] { return in_words(at, i); });
+  const WorkScope work([&] { return in_words({at, i}); });
   for (; i < instructions.size(); ++i) {
     try {
       s.execute(at, i, variables);

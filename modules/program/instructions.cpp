@@ -177,7 +177,7 @@ std::string read_in_words(const Program& program, const Instruction& check) {
                                             : fmt::format(" in module '{}'", scope.module));
       }
       if (i.op != nullptr && std::ranges::find(i.out, check.in[0]) != i.out.end()) {
-        const std::string& written = program.scopes[static_cast<std::size_t>(i.scope)].operation;
+        const std::string& written = program.scopes[i.scope].operation;
         what = fmt::format("a result of {}", written.empty() ? i.op->name : written);
       }
     }

@@ -129,7 +129,7 @@ struct Capture final : CapturedFunction::Entry {
 
   const Program& program() const override { return executor->program(); }
   void abandon() noexcept override { executor->abandon(); }
-  void rest() noexcept override { executor->rest(); }
+  void release_memory() noexcept override { executor->release_memory(); }
 };
 
 }  // namespace
@@ -447,8 +447,8 @@ const Program* CompiledStep::program() const {
   return last == nullptr ? nullptr : &last->program();
 }
 
-void CompiledStep::rest() noexcept {
-  state_->function.rest();
+void CompiledStep::release_memory() noexcept {
+  state_->function.release_memory();
   state_->replayed_last = false;
 }
 

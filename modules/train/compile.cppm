@@ -101,7 +101,7 @@ class CompiledStep {
   /// of a run that goes on with it; a checkpoint of the caller's saves it.
   graph::AddedState& added();
   /// Gives back the memory that programs keep between calls; the next call takes it again.
-  void rest() noexcept;
+  void release_memory() noexcept;
   const ReplayCounts& counts() const;
   /// That of the last call that was recorded or replayed; null: there was none.
   const Program* program() const;

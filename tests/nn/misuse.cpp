@@ -57,7 +57,7 @@ TEST_CASE("a module without its input says which one is missing") {
       {"hidden_states",
        std::make_shared<nn::Attention>(nn::AttentionOptions{.dim = 4, .heads = 2})},
       {"hidden_states", std::make_shared<nn::GatedMLP>(shape)},
-      {"hidden_states", std::make_shared<nn::DecoderBlock>(shape)},
+      {"hidden_states", std::make_shared<nn::DecoderBlock>(shape, 0)},
       {"input_ids", std::make_shared<nn::Decoder>(shape)},
       {"input_ids", std::make_shared<nn::DecoderLM>(shape)}};
   for (const auto& [input, layer] : layers) {

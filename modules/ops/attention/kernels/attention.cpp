@@ -128,7 +128,7 @@ void attention_forward(Workspace& workspace, const AttentionShape& shape, const 
                        const T* v, AttentionStrides v_strides, T* out, AttentionStrides out_strides,
                        Lse* log_sum_exp, const AttentionMask<T>& mask) {
   using C = Lse;
-  if (shape.queries == 1 && !mask.changes_scores() && mask.dropout == 0) {
+  if (shape.queries == 1 && shape.keys > 1 && !mask.changes_scores() && mask.dropout == 0) {
     AttentionShape row = shape;
     row.keys = std::clamp<std::int64_t>(last_key_of_query_0(shape) + 1, 0, shape.keys);
     const std::int64_t hidden =
