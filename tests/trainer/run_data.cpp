@@ -231,3 +231,25 @@ TEST_CASE("data show and data check print what is trained") {
   REQUIRE(run_program("data show " + run + " --html " + page).code == 0);
   has(read_file(page), "<span class=\"trained\">&lt;|im_end|&gt;<sub>");
 }
+
+TEST_CASE("files to validate with are used instead of a share of the data") {
+  const Folder folder;
+  write_tokenizer(folder);
+  folder.write("chats.jsonl", chats(60));
+  folder.write("own.jsonl", chats(17));
+  const std::string data = "jsonl = [\"chats.jsonl\"]\nvalidation_files = [\"own.jsonl\"]";
+  std::string text = config(data);
+  has(train(folder, text).error, "data.validation: data.validation_files is set too");
+  text.erase(text.find("validation = 0.2\n"), 17);
+  const Result result = train(folder, text);
+  INFO(result.error);
+  CHECK(result.code == 0);
+  has(result.out, "60 rows of 64");
+  has(result.out, "validation   1.02 k tokens");  // two batches of the 17 rows
+  const Result tokens =
+      train(folder, "[model]\nvocab = 101\ndim = 16\nlayers = 1\nheads = 2\n[data]\ntokens = [\"" +
+                        reference +
+                        "curves/tokens.npy\"]\nseq_len = 8\nvalidation_files = [\"own.jsonl\"]\n");
+  CHECK(tokens.code == 2);
+  has(tokens.error, "the run has token ids only");
+}

@@ -108,6 +108,10 @@ class Opener {
 
  private:
   OpenedSource open(const SourceConfig& source) {
+    if (source.kind != SourceConfig::Kind::tokens && !tokenizer_) {
+      fail_input({.wrong = "the run has token ids only, so there is no tokenizer for texts",
+                  .expected = "*.npy"});
+    }
     switch (source.kind) {
       case SourceConfig::Kind::tokens:
         return {.tokens =
