@@ -26,13 +26,23 @@ constexpr unsigned threads = 128;  // of attention.cu
 constexpr std::int64_t most_dim = 512;
 constexpr std::int64_t most_blocks = 65535;
 
+enum class RotaryScalingKind { none, linear, llama3, yarn };
 struct RotaryArgs {
   Dynamic<double> theta;
   Dynamic<std::int64_t> offset;
+  RotaryScalingKind scaling;
+  double factor;
+  double original_positions;
+  double low;
+  double high;
+  double amplitude;
+  bool whole_dims;
   SpecArgument whole{};
 };
 struct CausalArgs {
   Dynamic<double> scale;
+  std::int64_t window;
+  Dynamic<double> softcap;
 };
 
 /// Of [batch, time, head, dim].
@@ -45,8 +55,11 @@ HeadArray log_sums_of(const Tensor& x) {
   return {x.device_address(), x.strides()[0], x.strides()[2], x.strides()[1], 0, x.dtype()};
 }
 
-AttentionArguments arguments_of(const Call& call, const Tensor& q, const Tensor& k,
-                                const Tensor& v) {
+AttentionArguments arguments_of(const Call& call, const Tensor& q, const Tensor& k, const Tensor& v,
+                                const Tensor& documents) {
+  const auto arguments = call.args<CausalArgs>();
+  require(arguments.window == 0 && arguments.softcap == 0 && !documents,
+          "cuda: attention has no windows, caps of scores and documents yet");
   AttentionArguments a = {};
   a.batches = q.shape()[0];
   a.queries = q.shape()[1];
@@ -58,7 +71,7 @@ AttentionArguments arguments_of(const Call& call, const Tensor& q, const Tensor&
   a.q = heads_of(q);
   a.k = heads_of(k);
   a.v = heads_of(v);
-  const double scale = call.args<CausalArgs>().scale;
+  const double scale = arguments.scale;
   a.scale = scale == 0 ? 1 / std::sqrt(static_cast<double>(a.head_dim)) : scale;
   require(a.head_dim <= most_dim && a.value_dim <= most_dim,
           "cuda: attention has heads of at most 512 dims");
@@ -74,14 +87,14 @@ void launch_blocks(const AttentionArguments& a, const char* kernel, std::int64_t
 }
 
 void causal_attention(const Call& call, std::span<Tensor> out) {
-  AttentionArguments a = arguments_of(call, call.in[0], call.in[1], call.in[2]);
+  AttentionArguments a = arguments_of(call, call.in[0], call.in[1], call.in[2], call.in[3]);
   a.y = heads_of(out[0]);
   a.log_sums = log_sums_of(out[1]);
   launch_blocks(a, "attention", a.batches * a.key_heads * a.group * a.queries, out[0]);
 }
 
 void causal_attention_backward(const Call& call, std::span<Tensor> out) {
-  AttentionArguments a = arguments_of(call, call.in[1], call.in[2], call.in[3]);
+  AttentionArguments a = arguments_of(call, call.in[1], call.in[2], call.in[3], call.in[6]);
   a.dy = heads_of(call.in[0]);
   a.y = heads_of(call.in[4]);
   a.log_sums = log_sums_of(call.in[5]);
@@ -96,6 +109,8 @@ template <int direction>
 void rotary(const Call& call, std::span<Tensor> out) {
   const Tensor& x = call.in[0];
   const auto arguments = call.args<RotaryArgs>();
+  require(arguments.scaling == RotaryScalingKind::none,
+          "cuda: rotary positions are not scaled yet");
   RotaryArguments a = {};
   a.batches = x.shape()[0];
   a.times = x.shape()[1];

@@ -1,10 +1,13 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <chrono>
 #include <cstring>
 #include <exception>
 #include <iterator>
+#include <memory>
 #include <new>
+#include <thread>
 #include <utility>
 
 #include "host_functions.hpp"
@@ -178,9 +181,29 @@ void CudaDriver::raise_problem() {
   throw Error(problem_fields(found));
 }
 
-void CudaDriver::synchronize(Queue queue) {
+void CudaDriver::wait_for(EventHandle event, const WaitCheck& still_runs) {
+  constexpr int spins = 1000;
+  for (int i = 0;; ++i) {
+    const Result result = enter().event_query(event);
+    if (result != Result::not_ready) {
+      return check(result, "cuEventQuery");
+    }
+    if (i >= spins) {
+      still_runs();
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+  }
+}
+
+void CudaDriver::synchronize(Queue queue, const WaitCheck& still_runs) {
   Stream& stream = of(queue);
-  check(enter().stream_synchronize(stream.handle), "cuStreamSynchronize");
+  const std::unique_ptr<Event, void (*)(Event*)> end(static_cast<Event*>(make_mark()),
+                                                     [](Event* event) {
+                                                       driver_api().event_destroy(event->handle);
+                                                       delete event;
+                                                     });
+  check(enter().event_record(end->handle, stream.handle), "cuEventRecord");
+  wait_for(end->handle, still_runs);
   raise_error(stream);
   raise_problem();
 }
@@ -220,9 +243,9 @@ bool CudaDriver::reached(Mark mark) {
   return result == Result::success;
 }
 
-void CudaDriver::await(Mark mark) {
+void CudaDriver::await(Mark mark, const WaitCheck& still_runs) {
   auto& event = *static_cast<Event*>(mark);
-  check(enter().event_synchronize(event.handle), "cuEventSynchronize");
+  wait_for(event.handle, still_runs);
   std::shared_ptr<Stream> stream;
   {
     const std::lock_guard lock(event.mutex);

@@ -27,14 +27,14 @@ class CudaDriver final : public DeviceDriver {
 
   Queue make_queue() override;
   void free_queue(Queue queue) noexcept override;
-  void synchronize(Queue queue) override;
+  void synchronize(Queue queue, const WaitCheck& check) override;
 
   Mark make_mark() override;
   void free_mark(Mark mark) noexcept override;
   void record(Mark mark, Queue queue) override;
   void wait(Queue queue, Mark mark) override;
   bool reached(Mark mark) override;
-  void await(Mark mark) override;
+  void await(Mark mark, const WaitCheck& check) override;
 
   void copy(Queue queue, void* to, const void* from, std::size_t bytes, CopyKind kind) override;
   void fill(Queue queue, void* to, const void* element, std::size_t width,
@@ -56,6 +56,8 @@ class CudaDriver final : public DeviceDriver {
   const DriverApi& enter() const;
   Stream& of(Queue queue) const;
   std::shared_ptr<Stream> open_stream();
+  /// Returns when the event is reached; calls the check meanwhile.
+  void wait_for(EventHandle event, const WaitCheck& still_runs);
   void raise_error(Stream& stream);
   void raise_problem();
   void free_retired();

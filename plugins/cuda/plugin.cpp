@@ -27,7 +27,8 @@ void add_random(cuda::KernelTable& table) {
   }
 }
 
-Kernel kernel_for(const Op& op) {
+/// Its kernels take no workspace.
+DeviceKernel kernel_for(const Op& op) {
   static const cuda::KernelTable table = [] {
     cuda::KernelTable all;
     cuda::add_copies(all);
@@ -43,9 +44,9 @@ Kernel kernel_for(const Op& op) {
   }();
   const auto found = table.find(op.name);
   if (found != table.end()) {
-    return found->second;
+    return {.run = found->second};
   }
-  return cuda::kernel_of_elements(op);
+  return {.run = cuda::kernel_of_elements(op)};
 }
 
 DeviceOffer offer() {
