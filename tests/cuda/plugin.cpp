@@ -210,7 +210,7 @@ TEST_CASE("each function of elements has its kernel") {
   std::string missing;
   for (const Op* op : all_ops()) {
     const bool of_elements = op->element != nullptr && op->cpu != nullptr;
-    const bool has = kernel_of(*op, cuda().type) != nullptr;
+    const bool has = static_cast<bool>(kernel_of(*op, cuda().type));
     with_kernel += of_elements && has ? 1 : 0;
     missing += of_elements && !has ? " " + op->name : "";
   }

@@ -105,7 +105,7 @@ TEST_CASE("across steps: what is kept is memory that the step fills, or a copy")
   CHECK(graph_test::count(body_of(all.last), "copy_(") == 2);
   CHECK(graph_test::count(body_of(all.last), "{alpha=$lr}") == 1);
   CHECK(graph_test::count(body_of(all.last), "{alpha=$before.lr}") == 2);
-  CHECK(body_of(all.rest) ==
+  CHECK(body_of(all.update) ==
         "number before.lr\n"
         "input %0: f32[4] = a\n"
         "input %1: f32[4] = b\n"
@@ -163,7 +163,7 @@ TEST_CASE("across steps: any number of steps leaves the bits of steps that are w
       if (steps != 4) {
         CHECK(to_doubles(got["a"]) != to_doubles(expected["a"]));
         variables.numbers["before.lr"] = variables.numbers["lr"];
-        run(parts.rest, executor, got, variables);
+        run(parts.update, executor, got, variables);
       }
       CHECK(to_doubles(got["a"]) == to_doubles(expected["a"]));
       CHECK(to_doubles(got["b"]) == to_doubles(expected["b"]));

@@ -97,7 +97,7 @@ Recording recorded(const Step& step, const DeviceMesh& mesh,
 
 /// Instructions whose results nothing uses.
 std::string unused_in(const Program& program) {
-  std::set<int> used;
+  std::set<TensorIndex> used;
   for (const auto& [name, number] : program.outputs) {
     used.insert(number);
   }
@@ -110,7 +110,8 @@ std::string unused_in(const Program& program) {
   for (const Section& section : program.sections) {
     for (const Instruction& i : section.instructions) {
       const bool makes = !i.out.empty();
-      if (makes && std::ranges::none_of(i.out, [&](int number) { return used.contains(number); })) {
+      if (makes &&
+          std::ranges::none_of(i.out, [&](TensorIndex number) { return used.contains(number); })) {
         text += to_text(program, i) + "\n";
       }
     }

@@ -371,9 +371,9 @@ TEST_CASE("planned steps on a device have the workspaces of its kernels") {
   CHECK(run(on_cpu, x) == std::vector<double>{-64});
   CHECK(run(there, ops::to_device(x, device)) == std::vector<double>{-4096});
   CHECK(there.memory()->block_bytes >= on_cpu.memory()->block_bytes + 4096 - 64);
-  const std::int64_t bytes = planned_bytes(program);
+  const std::int64_t bytes = graph::planned_bytes(program);
   const PlannedDeviceScope kernels(device.type);
-  CHECK(planned_bytes(program) >= bytes + 4096 - 64);
+  CHECK(graph::planned_bytes(program) >= bytes + 4096 - 64);
 }
 
 TEST_CASE("where a device lacks a kernel, steps are the interpreter's") {

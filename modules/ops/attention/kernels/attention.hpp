@@ -98,8 +98,7 @@ struct AttentionGradient {
   AttentionStrides v_strides;
   const T* out;  // of the forward
   AttentionStrides out_strides;
-  const Lse* log_sum_exp;           // of the forward, [batch, heads, queries]
-  std::int64_t log_sum_exp_stride;  // from one head to the next: queries
+  const Lse* log_sum_exp;  // of the forward, [batch, heads, queries]
   const T* dout;
   AttentionStrides dout_strides;
   T* dq;
@@ -108,7 +107,8 @@ struct AttentionGradient {
   AttentionStrides dk_strides;
   T* dv;
   AttentionStrides dv_strides;
-  AttentionMask<T> mask{};  // of the forward
+  AttentionMask<T> mask{};              // of the forward
+  std::int64_t log_sum_exp_stride = 0;  // from one head to the next; 0: queries
 };
 
 /// Gradients of attention_forward, from probabilities recomputed in tiles; sums over the query

@@ -168,6 +168,7 @@ template <class T, class C>
                                                 const HeadPlace& place, Backward<C>& work) {
   const std::int64_t heads = shape.kv_heads * shape.group;
   const std::int64_t value_dim = shape.values();
+  const std::int64_t lse_stride = x.log_sum_exp_stride == 0 ? shape.queries : x.log_sum_exp_stride;
   for (std::int64_t member = 0; member < shape.group; ++member) {
     const std::int64_t head = place.kv_head * shape.group + member;
     for (std::int64_t query = 0; query < shape.queries; query += kQueryTile) {
@@ -181,8 +182,7 @@ template <class T, class C>
         C lse = std::numeric_limits<C>::infinity();  // a query that sees nothing: probability 0
         C delta = C{0};
         if (i < count) {
-          const C stored =
-              x.log_sum_exp[(place.entry * heads + head) * x.log_sum_exp_stride + query + i];
+          const C stored = x.log_sum_exp[(place.entry * heads + head) * lse_stride + query + i];
           if (stored > -std::numeric_limits<C>::infinity()) lse = stored;
           const T* out = place.at(x.out, x.out_strides, query + i, head);
           const T* dout = place.at(x.dout, x.dout_strides, query + i, head);
@@ -283,6 +283,7 @@ template <class Isa, class T, class C>
     part.out += first * x.out_strides.time;
     part.dout += first * x.dout_strides.time;
     part.log_sum_exp += first;
+    part.log_sum_exp_stride = shape.queries;
     part.dq += first * x.dq_strides.time;
     part.dk += first * x.dk_strides.time;
     part.dv += first * x.dv_strides.time;

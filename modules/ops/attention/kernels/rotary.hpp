@@ -43,7 +43,7 @@ struct RotaryShape {
   const std::int64_t* positions = nullptr;
   std::int64_t stride_positions = 0;
   std::int64_t positions_end = 0;
-  RotaryFrequencies frequencies;
+  RotaryFrequencies frequencies = {};
   bool inverse = false;  // turns back: the gradient of the rotation
 };
 
