@@ -41,12 +41,12 @@ axis = "shard"
 on = ["model.layers.*", "."]
 )";
   if (name == "qwen3" || name == "gemma3") {
-    config += R"([[parallel]]
+    config += R"toml([[parallel]]
 style = "SequenceParallel"
 axis = "tensor"
 on = ["**.{q,k}_norm"]
 options = { desired = "Shard(2)" }
-)";
+)toml";
   }
   return {"FSDP 2 x TP 2", config, 2};
 }

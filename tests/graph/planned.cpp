@@ -19,6 +19,7 @@ import tessera.collective;
 import tessera.ops;
 import tessera.program;
 import tessera.execute;
+import tessera.passes;
 import tessera.capture;
 import tessera.graph;
 

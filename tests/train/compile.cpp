@@ -338,7 +338,7 @@ TEST_CASE("a function that keeps bits is checked as a pass, and needs no capture
     const graph::Transform doubles{.name = "doubles",
                                    .run =
                                        [](graph::Editor& edit) {
-                                         int& loss = edit.program().outputs.at("output.0");
+                                         TensorIndex& loss = edit.program().outputs.at("output.0");
                                          edit.move_to(
                                              0, edit.program().sections[0].instructions.size());
                                          loss = edit.value("add", {loss, loss}, "alpha=1");
