@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -137,7 +138,9 @@ void adam(const Call& call, std::span<Tensor>) {
       .beta2 = settings.beta2,
       .eps = settings.eps,
       .amsgrad = settings.amsgrad};
-  a.rule.set_step(settings.lr, static_cast<double>(settings.step.value));
+  const auto step = static_cast<double>(settings.step.value);
+  a.rule.set_step(settings.lr, 1.0 - std::pow(a.rule.beta1, step),
+                  std::sqrt(1.0 - std::pow(a.rule.beta2, step)));
   unsigned blocks = 0;
   for (std::size_t i = 0; i < all.count; ++i) {
     check_row(all, i, a.rule);

@@ -1,6 +1,8 @@
 // One step of Adam and of AdamW.
 module;
 #include "optimizer/functions/adam.hpp"
+
+#include <cmath>
 module tessera.ops;
 
 import tessera.base;
@@ -32,7 +34,9 @@ functions::Adam updates::adam_of(const AdamStep& s, bool decoupled) {
                           .beta2 = s.beta2,
                           .eps = s.eps,
                           .amsgrad = s.amsgrad};
-  rule.set_step(s.lr, static_cast<double>(s.step.value));
+  const auto step = static_cast<double>(s.step.value);
+  rule.set_step(s.lr, 1.0 - std::pow(rule.beta1, step),
+                std::sqrt(1.0 - std::pow(rule.beta2, step)));
   return rule;
 }
 

@@ -1,7 +1,6 @@
 #pragma once
 // See update.hpp.
 
-#include <cmath>
 #include <cstddef>
 
 #include "update.hpp"
@@ -24,10 +23,11 @@ struct Adam {
   double root_factor = 1;   // 1 / sqrt(1 - beta2^t)
   bool amsgrad = false;
 
-  /// Sets what depends on the number of the step, from 1 on.
-  void set_step(double lr, double step) {
-    step_size = lr / (1.0 - std::pow(beta1, step));
-    root_factor = 1.0 / std::sqrt(1.0 - std::pow(beta2, step));
+  /// Sets what depends on the number t of the step: `rest1` is 1 - beta1^t, and `root2` the square
+  /// root of 1 - beta2^t.
+  constexpr void set_step(double lr, double rest1, double root2) {
+    step_size = lr / rest1;
+    root_factor = 1.0 / root2;
   }
   bool needs(std::size_t state) const { return state < 2 || amsgrad; }
 
