@@ -18,6 +18,7 @@
 use strict;
 use warnings;
 use Cwd qw(abs_path);
+use File::Path qw(remove_tree);
 use File::Temp qw(tempdir);
 
 die "usage: pages.pl REPOSITORY PROGRAM BUILD [long]\n" unless @ARGV >= 3;
@@ -156,6 +157,8 @@ for my $page (@pages) {
   write_file("$scratch/script", "set -euo pipefail\n"
     . "trap 'cat \"$scratch/printed\"; echo \"failed: the block at \$place: \$BASH_COMMAND\" >&2' ERR\n$script");
   write_file("$scratch/printed", '');
+  # What an earlier run has left under the names that the page uses.
+  remove_tree($_) for grep { index($_, $scratch) != 0 } $script =~ m{/tmp/[\w.-]+}g;
   local $ENV{PATH} = "$scratch/bin:$ENV{PATH}";
   local $ENV{REPOSITORY} = $repository;
   local $ENV{XDG_DATA_HOME} = "$home/share"; # no plugin of the user's own
