@@ -22,7 +22,7 @@ struct Classifier : nn::Module {
 };
 
 /// Points of the square from -1 to 1, and their classes: 1 below the parabola y = x^2, else 0.
-Tensors data(const BatchPart& part) {
+Tensors points_of(const BatchPart& part) {
   RandomStream numbers{.seed = 1, .offset = std::uint64_t(2 * (part.step * batch + part.first))};
   const Tensor points = ops::uniform_(empty({part.rows, 2}), -1, 1, numbers);
   const Tensor below = ops::lt(ops::select(points, 1, 1), ops::square(ops::select(points, 1, 0)));
@@ -39,6 +39,6 @@ int main(int argc, char** argv) {
                        .rows = batch,
                        .schedule = {.lr = 0.01, .warmup = 5},
                        .model = [] { return std::make_shared<Classifier>(); },
-                       .data = data,
+                       .data = points_of,
                        .loss_sum = loss_sum});
 }

@@ -424,7 +424,10 @@ def indexing():
                num_classes=classes)
 
 
-def rotary(x, theta, offset):
+PLAIN_ROTARY = dict(scaling="none", factor=1.0, original_positions=0.0, low=1.0, high=4.0, amplitude=1.0, whole_dims=True)
+
+
+def rotary(x, theta, offset, **scaling):
     """x [B, T, H, D]; the first half of D is turned with the second, at positions offset, offset + 1, ..."""
     half = x.shape[-1] // 2
     inverse = 1.0 / theta ** (torch.arange(0, half, dtype=x.dtype) / half)
@@ -434,7 +437,7 @@ def rotary(x, theta, offset):
     return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
 
 
-def causal_attention(q, k, v, scale):
+def causal_attention(q, k, v, scale, window=0, softcap=0.0):
     """q [B, Tq, H, D], k and v [B, Tk, KV, D]: head h uses head h // (H / KV), query i sees keys <= i + Tk - Tq.
     bf16 operands are computed with in f32."""
     if q.dtype == BF16:
@@ -475,7 +478,8 @@ def network():
                                         ((2, 1, 1, 2), 10000.0, 9, F64), ((1, 5, 2, 6), 500.0, 0, F64),
                                         ((2, 0, 3, 4), 10000.0, 0, F64), ((1, 3, 2, 8), 10000.0, 100, F64),
                                         ((2, 9, 3, 10), 10000.0, 2, F32)):
-        sample("rotary", rotary, t(*shape, dtype=dtype), theta=theta, offset=offset)
+        sample("rotary", rotary, t(*shape, dtype=dtype), theta=theta, offset=offset,
+               **PLAIN_ROTARY)
     for batch, tq, tk, heads, kv, width, scale, dtype, *value in (
             (2, 5, 5, 4, 4, 3, 0.0, F64), (1, 7, 7, 4, 2, 5, 0.0, F64), (2, 5, 5, 6, 2, 3, 0.25, F64),
             (1, 1, 6, 3, 1, 4, 0.0, F64), (2, 3, 8, 4, 2, 3, 0.0, F64), (1, 1, 1, 1, 1, 1, 1.0, F64),
@@ -483,7 +487,8 @@ def network():
             (1, 5, 5, 2, 1, 4, 0.0, BF16), (2, 3, 4, 2, 1, 3, 0.0, F64, 2), (1, 2, 2, 2, 2, 1, 0.0, F64, 4),
             (1, 1, 5, 4, 2, 3, 0.0, F64, 5), (1, 66, 70, 2, 1, 4, 0.0, F32, 6)):
         sample("causal_attention", causal_attention, t(batch, tq, heads, width, dtype=dtype),
-               t(batch, tk, kv, width, dtype=dtype), t(batch, tk, kv, *(value or [width]), dtype=dtype), scale=scale)
+               t(batch, tk, kv, width, dtype=dtype), t(batch, tk, kv, *(value or [width]), dtype=dtype), scale=scale,
+               window=0, softcap=0.0)
     for op, reduction in dict(cross_entropy="sum", cross_entropy_rows="none").items():
         f = lambda x, y, ignore_index, r=reduction: F.cross_entropy(x, y, ignore_index=ignore_index, reduction=r)
         sample(op, f, t(5, 7), ints(0, 7, 5), ignore_index=-100)

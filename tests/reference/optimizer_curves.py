@@ -115,7 +115,7 @@ MUON = [
     muon(" heavy ball", 0.05, 0.1, dict(nesterov=False, momentum=0.8, ns_steps=3), nesterov=False, momentum=0.8, ns_steps=3),
     muon(" match", 0.05, 0.1, dict(adjust_lr="match_rms_adamw", ns_coefficients=[2.0, -1.5, 0.5]),
          adjust_lr_fn="match_rms_adamw", ns_coefficients=(2.0, -1.5, 0.5)),
-    muon(" unclamped", 0.05, 0.0, dict(adjust_lr="spectral_unclamped", rest=dict(lr_scale=0.5)),
+    muon(" unclamped", 0.05, 0.0, dict(adjust_lr="spectral_unclamped", fallback=dict(lr_scale=0.5)),
          adjust_lr_fn="spectral_unclamped", rest_scale=0.5),
     muon(" bf16", 0.02, 0.1, dict(compute="bf16"), exact=False),
 ]

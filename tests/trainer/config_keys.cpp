@@ -70,6 +70,11 @@ const std::map<std::string, Numbers>& numbers() {
       {"model.ffn_dim", {{"-1", "16777217"}, {"0", "16777216"}}},
       {"model.vocab", {{"-1", "16777217"}, {"0", "16777216"}}},
       {"model.rope_theta", {{"0", "-0.5"}, {"1e-300", "1e300"}}},
+      {"model.rope_factor", {{"0", "-2"}, {"0.5", "32"}}},
+      {"model.rope_original_positions", {{"-1"}, {"0", "131072"}}},
+      {"model.rope_low", {{"0", "-1"}, {"0.5", "1"}}},
+      {"model.rope_high", {{"0", "-1"}, {"4", "32"}}},
+      {"model.rope_amplitude", {{"0", "-1"}, {"1", "1.4"}}},
       {"model.norm_eps", {{"0", "-1e-5"}, {"1e-300", "1"}}},
       {"model.dropout", {{"-0.001", "1", "1.5"}, {"0", "0.999"}}},
       {"data.seq_len", {{"0", "-1", "16777217"}, {"1", "16777216"}}},
@@ -187,9 +192,9 @@ TEST_CASE("a word that is not among a key's words is refused") {
     }
     CHECK(refused(key, "\"\""));
   }
-  // data.train_on, too_long and order, two of train's clipping, train.precision,
-  // optimizer.decay, schedule and its unit, two of checkpoint
-  CHECK(checked == 12);
+  // model.rope_scaling, data.train_on, too_long and order, two of train's clipping,
+  // train.precision, optimizer.decay, schedule and its unit, two of checkpoint
+  CHECK(checked == 13);
 }
 
 TEST_CASE("entries of lists, required texts and texts with zero bytes are refused when empty") {

@@ -93,7 +93,7 @@ TEST_CASE("newer writers' rotary settings, a given head_dim and absent keys are 
 }
 
 TEST_CASE("what the program does not compute is refused by name") {
-  refused("model_type", "mistral", "model_type \"mistral\" is not supported");
+  refused("model_type", "falcon", "model_type \"falcon\" is not supported");
   refused("hidden_act", "gelu", "hidden_act \"gelu\" is not supported");
   refused("attention_bias", 1, "attention_bias: expected true or false, got 1");
   refused(
