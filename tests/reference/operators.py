@@ -437,11 +437,11 @@ def rotary(x, theta, offset, **scaling):
     return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
 
 
-def causal_attention(q, k, v, scale, window=0, softcap=0.0):
+def causal_attention(q, k, v, documents, scale, window, softcap):
     """q [B, Tq, H, D], k and v [B, Tk, KV, D]: head h uses head h // (H / KV), query i sees keys <= i + Tk - Tq.
     bf16 operands are computed with in f32."""
     if q.dtype == BF16:
-        return causal_attention(q.float(), k.float(), v.float(), scale).to(BF16)
+        return causal_attention(q.float(), k.float(), v.float(), documents, scale, window, softcap).to(BF16)
     group = q.shape[2] // k.shape[2]
     k, v = k.repeat_interleave(group, 2), v.repeat_interleave(group, 2)
     scores = torch.einsum("bihd,bjhd->bhij", q, k) * (scale or 1 / math.sqrt(q.shape[-1]))
@@ -487,7 +487,7 @@ def network():
             (1, 5, 5, 2, 1, 4, 0.0, BF16), (2, 3, 4, 2, 1, 3, 0.0, F64, 2), (1, 2, 2, 2, 2, 1, 0.0, F64, 4),
             (1, 1, 5, 4, 2, 3, 0.0, F64, 5), (1, 66, 70, 2, 1, 4, 0.0, F32, 6)):
         sample("causal_attention", causal_attention, t(batch, tq, heads, width, dtype=dtype),
-               t(batch, tk, kv, width, dtype=dtype), t(batch, tk, kv, *(value or [width]), dtype=dtype), scale=scale,
+               t(batch, tk, kv, width, dtype=dtype), t(batch, tk, kv, *(value or [width]), dtype=dtype), None, scale=scale,
                window=0, softcap=0.0)
     for op, reduction in dict(cross_entropy="sum", cross_entropy_rows="none").items():
         f = lambda x, y, ignore_index, r=reduction: F.cross_entropy(x, y, ignore_index=ignore_index, reduction=r)
