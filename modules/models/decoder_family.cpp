@@ -81,6 +81,9 @@ ops::RotaryScaling scaling_of(const ModelValues& values) {
   return scaling;
 }
 
+/// The amplitude that transformers assumes, as HubConfig::rope reads it.
+double yarn_amplitude(double factor) { return factor > 1 ? 0.1 * std::log(factor) + 1 : 1; }
+
 /// rope_parameters of config.json.
 std::string rope_json(double theta, const ops::RotaryScaling& scaling) {
   const auto text = [](const char* key, double value) {
@@ -98,9 +101,13 @@ std::string rope_json(double theta, const ops::RotaryScaling& scaling) {
   if (scaling.kind == Kind::llama3) {
     json += text("low_freq_factor", scaling.low) + text("high_freq_factor", scaling.high);
   } else if (scaling.kind == Kind::yarn) {
-    json += text("beta_slow", scaling.low) + text("beta_fast", scaling.high) +
-            text("attention_factor", scaling.amplitude) +
-            fmt::format(R"(, "truncate": {})", scaling.whole_dims);
+    // What transformers assumes is left out, as it does.
+    json += scaling.low == 1 ? "" : text("beta_slow", scaling.low);
+    json += scaling.high == 32 ? "" : text("beta_fast", scaling.high);
+    json += scaling.amplitude == yarn_amplitude(scaling.factor)
+                ? ""
+                : text("attention_factor", scaling.amplitude);
+    json += scaling.whole_dims ? "" : R"(, "truncate": false)";
   }
   if (scaling.kind == Kind::llama3 || scaling.kind == Kind::yarn) {
     json += fmt::format(R"(, "original_max_position_embeddings": {})",

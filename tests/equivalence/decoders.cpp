@@ -35,10 +35,6 @@ on = ["**.{q,k,v,gate,up}_proj"]
 style = "RowwiseParallel"
 axis = "tensor"
 on = ["**.{o,down}_proj"]
-[[parallel]]
-style = "FSDP"
-axis = "shard"
-on = ["model.layers.*", "."]
 )";
   if (name == "qwen3" || name == "gemma3") {
     config += R"toml([[parallel]]
@@ -48,6 +44,11 @@ on = ["**.{q,k}_norm"]
 options = { desired = "Shard(2)" }
 )toml";
   }
+  config += R"([[parallel]]
+style = "FSDP"
+axis = "shard"
+on = ["model.layers.*", "."]
+)";
   return {"FSDP 2 x TP 2", config, 2};
 }
 
