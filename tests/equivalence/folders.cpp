@@ -258,5 +258,5 @@ TEST_CASE("folders whose model would be computed wrongly are refused by key and 
     CHECK(result.error.find(value) != std::string::npos);
     ++count;
   }
-  CHECK(count == 8);
+  CHECK(count == 6);
 }

@@ -109,11 +109,11 @@ def main():
     curve("qwen2", 33, Qwen2Config, Qwen2ForCausalLM, rope_parameters=YARN, tie_word_embeddings=True)
     curve("qwen3", 34, Qwen3Config, Qwen3ForCausalLM, rope_parameters=PLAIN, head_dim=12)
     curve("gemma2", 35, Gemma2Config, Gemma2ForCausalLM, rope_parameters=PLAIN, sliding_window=6,
-          query_pre_attn_scalar=20, attn_logit_softcapping=2.0, final_logit_softcapping=3.0)
-    curve("gemma3", 36, Gemma3TextConfig, Gemma3ForCausalLM, sliding_window=6, query_pre_attn_scalar=14,
+          query_pre_attn_scalar=20, attn_logit_softcapping=2.0, final_logit_softcapping=3.0, pad_token_id=None)
+    curve("gemma3", 36, Gemma3TextConfig, Gemma3ForCausalLM, sliding_window=6, query_pre_attn_scalar=14, pad_token_id=None,
           layer_types=["sliding_attention", "full_attention", "sliding_attention"],
           rope_parameters={"full_attention": LINEAR | {"rope_theta": 1000000.0}, "sliding_attention": PLAIN})
-    curve("phi3", 37, Phi3Config, Phi3ForCausalLM, rope_parameters=PLAIN, sliding_window=7, pad_token_id=0, eos_token_id=2)
+    curve("phi3", 37, Phi3Config, Phi3ForCausalLM, rope_parameters=PLAIN, sliding_window=7, pad_token_id=None, eos_token_id=2)
 
 
 main()
