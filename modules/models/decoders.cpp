@@ -99,7 +99,7 @@ DecoderTraits gemma() {
   traits.fixed_keys = {{"hidden_activation", "\"gelu_pytorch_tanh\"", "the gate is a GELU"},
                        {"attention_bias", "false", no_bias},
                        {"attention_dropout", "0.0", "attention probabilities are not dropped"},
-                       {"use_bidirectional_attention", "false", "attention is causal"}};
+                       {"use_bidirectional_attention", "false", "attention is causal", false}};
   // What transformers computes with is hidden_activation.
   traits.ignored_keys = {"hidden_act", "cache_implementation"};
   traits.absent = {.head_dim = 256, .tie_embeddings = true};
