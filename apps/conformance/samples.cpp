@@ -225,13 +225,13 @@ void make_samples(const Op& op, Recorder& recorder) {
 void hear_training(Recorder& recorder) {
   set_seed(1);
   nn::DecoderLM model({.vocab = 6,
-                              .dim = 4,
-                              .layers = 1,
-                              .heads = 2,
-                              .kv_heads = 1,
-                              .ffn_dim = 6,
-                              .dropout = 0.2,
-                              .standard_deviation = 0.3});
+                       .dim = 4,
+                       .layers = 1,
+                       .heads = 2,
+                       .kv_heads = 1,
+                       .ffn_dim = 6,
+                       .dropout = 0.2,
+                       .standard_deviation = 0.3});
   model.set_names();
   nn::materialize(model);
   nn::initialize(model);

@@ -34,13 +34,13 @@ constexpr double rounding_tolerance = 0.1;  // of a style that rounds to 8 bits
 
 std::shared_ptr<nn::DecoderLM> new_model() {
   return std::make_shared<nn::DecoderLM>(nn::DecoderShape{.vocab = 12,
-                                                               .dim = 16,
-                                                               .layers = 2,
-                                                               .heads = 4,
-                                                               .kv_heads = 2,
-                                                               .ffn_dim = 32,
-                                                               .standard_deviation = 0.3,
-                                                               .dtype = DType::f64});
+                                                          .dim = 16,
+                                                          .layers = 2,
+                                                          .heads = 4,
+                                                          .kv_heads = 2,
+                                                          .ffn_dim = 32,
+                                                          .standard_deviation = 0.3,
+                                                          .dtype = DType::f64});
 }
 
 DeviceMesh mesh_of(int size = ranks) { return DeviceMesh::make({"ranks"}, {size}); }

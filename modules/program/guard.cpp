@@ -115,8 +115,7 @@ std::vector<GuardValue> guards_of(const Program& program) {
 
 std::string guard_in_words(const Program& program, const Instruction& read) {
   return fmt::format("{}{} was {}", titled(read.guard),
-                     in_module(program.scopes[read.scope].module),
-                     printable(read.values[0]));
+                     in_module(program.scopes[read.scope].module), printable(read.values[0]));
 }
 
 std::string guard_in_words(const GuardValue& recorded, double now) {

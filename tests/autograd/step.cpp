@@ -42,14 +42,14 @@ struct Step {
   Step(bool checkpointed, bool tied) {
     set_seed(5);
     model = std::make_shared<nn::DecoderLM>(nn::DecoderShape{.vocab = 11,
-                                                                  .dim = 8,
-                                                                  .layers = 3,
-                                                                  .heads = 4,
-                                                                  .kv_heads = 2,
-                                                                  .ffn_dim = 12,
-                                                                  .tie_embeddings = tied,
-                                                                  .dropout = 0.1,
-                                                                  .dtype = DType::f64});
+                                                             .dim = 8,
+                                                             .layers = 3,
+                                                             .heads = 4,
+                                                             .kv_heads = 2,
+                                                             .ffn_dim = 12,
+                                                             .tie_embeddings = tied,
+                                                             .dropout = 0.1,
+                                                             .dtype = DType::f64});
     nn::materialize(*model);
     nn::initialize(*model);
     model->set_activation_checkpointing(checkpointed);

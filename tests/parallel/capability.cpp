@@ -163,12 +163,12 @@ TEST_CASE("a layer of a program's own is split by columns and by rows as it decl
 TEST_CASE("Llama with replaced projections is split as with its own, and its heads are checked") {
   const auto llama = [] {
     const auto model = std::make_shared<nn::DecoderLM>(nn::DecoderShape{.vocab = 11,
-                                                                             .dim = 8,
-                                                                             .layers = 1,
-                                                                             .heads = 4,
-                                                                             .kv_heads = 2,
-                                                                             .ffn_dim = 12,
-                                                                             .dtype = DType::f64});
+                                                                        .dim = 8,
+                                                                        .layers = 1,
+                                                                        .heads = 4,
+                                                                        .kv_heads = 2,
+                                                                        .ffn_dim = 12,
+                                                                        .dtype = DType::f64});
     CHECK(nn::replace_modules(*model, "model.layers.*.{self_attn,mlp}.*",
                               [](const std::shared_ptr<nn::Module>& before) {
                                 return std::make_shared<LowRank>(before);
