@@ -190,6 +190,26 @@ Tensor probabilities(const GradientCall& call, Tensor scores) {
   return hidden ? call_one(masked, {p, hidden}) : p;
 }
 
+double scale_of(const GradientCall& call) {
+  return call.scores.scale != 0 ? call.scores.scale
+                                : 1.0 / std::sqrt(static_cast<double>(call.q.size(3)));
+}
+
+/// Scores with a cap, tanh of what is capped (the score in units of the cap), and the cap's slope;
+/// without one, the scores alone.
+struct CappedScores {
+  Tensor scores;
+  Tensor share;
+  Tensor slope;
+};
+CappedScores capped(const Tensor& scores, double softcap) {
+  if (softcap == 0) {
+    return {scores, {}, {}};
+  }
+  const Tensor share = tanh(mul_scalar(scores, 1 / softcap));
+  return {mul_scalar(share, softcap), share, sub(ones_like(share), mul(share, share))};
+}
+
 }  // namespace
 
 // With S = scale q k^T + mask, P = softmax(S), dP = dy v^T and dS = softmax_backward(dP, P):
@@ -201,11 +221,7 @@ GradientsAgain differentiate_again(const GradientCall& call, std::span<const Ten
   const DType wide = statistics_type(call.q.dtype());
   const std::int64_t kv_heads = call.k.size(1);
   const std::int64_t group = kv_heads == 0 ? 1 : call.q.size(1) / kv_heads;
-  const double scale = call.scores.scale != 0
-                           ? call.scores.scale
-                           : 1.0 / std::sqrt(static_cast<double>(call.q.size(3)));
-  const double softcap = call.scores.softcap;
-
+  const double scale = scale_of(call);
   const auto widened = [&](const Tensor& x) { return x ? cast(x, wide) : x; };
   /// Keys and values repeated for each query head, and back.
   const auto repeated = [&](const Tensor& x) {
@@ -225,23 +241,16 @@ GradientsAgain differentiate_again(const GradientCall& call, std::span<const Ten
   const Tensor k = repeated(call.k);
   const Tensor v = repeated(call.v);
   const Tensor dy = widened(call.dy);
-  Tensor scores = mul_scalar(matmul(q, transposed(k)), scale);
-  Tensor share;  // tanh of what is capped: the score in units of the cap
-  Tensor slope;  // of the cap
-  if (softcap != 0) {
-    share = tanh(mul_scalar(scores, 1 / softcap));
-    slope = sub(ones_like(share), mul(share, share));
-    scores = mul_scalar(share, softcap);
-  }
-  const auto through_cap = [&](const Tensor& x) { return slope && x ? mul(x, slope) : x; };
+  const auto [scores, share, slope] =
+      capped(mul_scalar(matmul(q, transposed(k)), scale), call.scores.softcap);
+  const auto through_cap = [&by = slope](const Tensor& x) { return by && x ? mul(x, by) : x; };
   const Tensor p = probabilities(call, scores);
   const Tensor dp = dropped(matmul(dy, transposed(v)));
   const Tensor of_capped = softmax_backward(dp, p, 3);
   const Tensor ds = through_cap(of_capped);
 
   GradientsAgain of;
-  Tensor of_ds;
-  Tensor of_p;
+  Tensor of_ds, of_p, of_scores;
   const auto put = [&](Tensor& into, const Tensor& a, const Tensor& b, double by) {
     const Tensor product = matmul(a, b);
     add_to(into, by == 1 ? product : mul_scalar(product, by));
@@ -264,9 +273,8 @@ GradientsAgain differentiate_again(const GradientCall& call, std::span<const Ten
     of_p = dropped(matmul(dy, transposed(u)));
     put(of.dy, dropped(p), u, 1);
   }
-  Tensor of_scores;
   if (of_ds && slope) {  // ds is a product with the slope, 1 - share^2
-    of_scores = mul(mul_scalar(mul(share, slope), -2 / softcap), mul(of_ds, of_capped));
+    of_scores = mul(mul_scalar(mul(share, slope), -2 / call.scores.softcap), mul(of_ds, of_capped));
     of_ds = through_cap(of_ds);
   }
   if (of_ds) {

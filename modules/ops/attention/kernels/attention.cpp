@@ -120,6 +120,26 @@ std::int64_t find_tiles(const AttentionShape& shape, QueryTile* tiles) {
   return count;
 }
 
+/// The results of a tile of queries of one head, and their log-sum-exps.
+template <class T, class C>
+[[gnu::always_inline]] inline void write_results(const Forward<C>& work,
+                                                 const AttentionShape& shape, const QueryTile& tile,
+                                                 std::int64_t head, T* out,
+                                                 AttentionStrides strides, C* log_sum_exp) {
+  const std::int64_t heads = shape.kv_heads * shape.group;
+  for (std::int64_t i = 0; i < tile.queries; ++i) {
+    const C sum = work.sum[i];
+    const C factor = sum > C{0} ? C{1} / sum : C{0};
+    T* row =
+        out + tile.entry * strides.batch + (tile.query + i) * strides.time + head * strides.head;
+    for (std::int64_t d = 0; d < shape.values(); ++d) {
+      row[d] = static_cast<T>(work.out[i * work.width + d] * factor);
+    }
+    log_sum_exp[(tile.entry * heads + head) * shape.queries + tile.query + i] =
+        work.maximum[i] + std::log(sum);
+  }
+}
+
 }  // namespace
 
 template <class T, class Lse>
@@ -196,17 +216,7 @@ void attention_forward(Workspace& workspace, const AttentionShape& shape, const 
           if (mask.dropout > 0) drop(shape, mask, place, pair, work.scores);
           add_values(isa, pair, values, work);
         }
-        for (std::int64_t i = 0; i < queries; ++i) {
-          const C sum = work.sum[i];
-          const C factor = sum > C{0} ? C{1} / sum : C{0};
-          T* row = out + entry * out_strides.batch + (query + i) * out_strides.time +
-                   head * out_strides.head;
-          for (std::int64_t d = 0; d < shape.values(); ++d) {
-            row[d] = static_cast<T>(work.out[i * work.width + d] * factor);
-          }
-          log_sum_exp[(entry * heads + head) * shape.queries + query + i] =
-              work.maximum[i] + std::log(sum);
-        }
+        write_results(work, shape, tile, head, out, out_strides, log_sum_exp);
       }
     });
   });
