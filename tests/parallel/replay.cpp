@@ -80,10 +80,8 @@ std::string without_values(Program program) {
 }
 
 /// `budget`: of the captured steps' memory. `offload`: a folder for what does not fit.
-/// `needs_other`: something must be there.
 void replays(const std::string& name, const std::vector<std::string>& overrides,
-             const std::string& budget = "", const std::string& offload = "",
-             bool needs_other = false) {
+             const std::string& budget = "", const std::string& offload = "") {
   std::string what = name;
   for (const std::string& one : overrides) {
     what += " " + one;
@@ -140,7 +138,7 @@ void replays(const std::string& name, const std::vector<std::string>& overrides,
     check(parameters_of(trainer) == eager.at_ten, "parameters of steps captured ahead");
   }));
   if (!offload.empty()) {  // the text alone has no other memory
-    CHECK((!needs_other || all[0].text.find(" elsewhere = memory.empty()") != std::string::npos));
+    CHECK(all[0].text.find(" elsewhere = memory.empty()") != std::string::npos);
     return;
   }
   run.config.graph.passes = {};  // they were run
@@ -199,49 +197,46 @@ TEST_CASE(
 
 namespace {
 
-/// Whether the program keeps within the budget by computing values again alone.
-bool fits_without_other_memory(Program program, std::int64_t bytes) {
+/// Whether the program can be kept within the budget: with other memory, or by computing values
+/// again alone.
+bool fits(Program program, std::int64_t kib, bool other_memory) {
+  graph::FitOptions options;
+  if (other_memory) {
+    options.offloading = graph::OffloadRates();
+  }
   try {
-    graph::fit_memory(program, bytes, {});
+    graph::fit_memory(program, kib * 1024, options);
     return true;
   } catch (const Error&) {
     return false;
   }
 }
 
-/// A small budget of memory. `needs_other`: steps of the config keep it only with values elsewhere;
-/// otherwise the speed of the disk decides.
-struct TightBudget {
-  std::string text = {};
-  bool needs_other = false;
-};
-TightBudget tight_budget(const std::string& name, const std::vector<std::string>& overrides) {
+/// A budget of memory that steps of the config keep only with values elsewhere, whatever computing
+/// and the disk cost here.
+std::string tight_budget(const std::string& name, const std::vector<std::string>& overrides) {
   Run run = run_of(name, overrides);
   run.config.graph.capture = true;
   std::erase(run.config.graph.passes, "keep_gathers");
-  run.config.graph.passes.resize(4);  // to lifetimes
+  std::vector<std::string>& passes = run.config.graph.passes;
+  const auto last = std::ranges::find(passes, "lifetimes");
+  REQUIRE(last != passes.end());
+  passes.erase(last + 1, passes.end());  // what a budget begins with
   const Program whole = capture_step(run);
-  const std::int64_t all = graph::planned_bytes(whole);
-  TightBudget found;
-  for (std::int64_t kib = all * 95 / 100 / 1024;; kib = kib * 95 / 100) {
-    Program changed = whole;
-    try {
-      graph::fit_memory(changed, kib * 1024, {.offloading = graph::OffloadRates()});
-    } catch (const Error&) {
-      return found;
-    }
-    const std::int64_t with_room = kib + kib / 50;
-    found = {std::to_string(with_room) + "KiB",
-             !fits_without_other_memory(whole, with_room * 1024)};
+  std::int64_t kib = graph::planned_bytes(whole) / 1024;
+  while (fits(whole, kib, false)) {
+    kib = kib * 99 / 100;
   }
+  REQUIRE(fits(whole, kib, true));
+  return std::to_string(kib) + "KiB";
 }
 
 void replays_offloaded(const std::string& name, const std::vector<std::string>& overrides) {
-  const TightBudget budget = tight_budget(name, overrides);
-  INFO(name << " within " << budget.text);
+  const std::string budget = tight_budget(name, overrides);
+  INFO(name << " within " << budget);
   const std::filesystem::path folder =
       std::filesystem::temp_directory_path() / "tessera-test-values";
-  replays(name, overrides, budget.text, folder.string(), budget.needs_other);
+  replays(name, overrides, budget, folder.string());
   CHECK(std::filesystem::is_empty(folder));
 }
 
