@@ -393,7 +393,10 @@ void DecoderFamily::check_layer_types(HubConfig& config, ModelSizes& sizes) cons
 std::vector<HubKey> DecoderFamily::write(const ModelSizes& sizes) const {
   const nn::DecoderShape shape = shape_of(sizes);
   const bool local = traits_.shape.local_rope_theta > 0;
-  const std::string rope = rope_json(shape.rope_theta, shape.rope_scaling);
+  std::string rope = rope_json(shape.rope_theta, shape.rope_scaling);
+  if (traits_.partial_rope) {
+    rope.insert(1, R"("partial_rotary_factor": 1.0, )");
+  }
   std::vector<HubKey> all = {
       {"vocab_size", shape.vocab},
       {"hidden_size", shape.dim},

@@ -39,7 +39,8 @@ struct DecoderTraits {
   /// are what a config without these keys has.
   nn::DecoderShape shape = {};
   std::vector<DecoderProperty> properties = {};
-  bool scaled_rope = false;  // long sequences may scale the rotary embedding
+  bool scaled_rope = false;   // long sequences may scale the rotary embedding
+  bool partial_rope = false;  // rope_parameters says which part of a head is rotated: all of it
   /// Which layers have a window is written as layer_types.
   bool layer_types = false;
   /// Projections of queries, keys and values are one tensor of a folder, and gate_proj and up_proj.

@@ -149,6 +149,7 @@ DecoderTraits phi3() {
   return {.architecture = "Phi3ForCausalLM",
           .special_tokens = {.bos = 1, .eos = 32000},
           .properties = {window(0)},
+          .partial_rope = true,
           .fused = true,
           .fixed_keys = {{"hidden_act", "\"silu\"", gated_by_silu},
                          {"attention_bias", "false", no_bias},

@@ -111,7 +111,7 @@ Fingerprint fingerprint_of(const Config& config, const ModelShape& shape, const 
   values["model.vocab"] = json_text(nlohmann::json(shape.vocab));
   for (const auto& [name, value] : shape.values) {
     values["model." + name] =
-        json_text(std::visit([](auto number) { return nlohmann::json(number); }, value));
+        json_text(std::visit([](const auto& number) { return nlohmann::json(number); }, value));
   }
   if (shape.family != ModelConfig().family) {
     values["model.family"] = json_text(nlohmann::json(shape.family));
