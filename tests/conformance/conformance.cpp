@@ -247,8 +247,8 @@ TEST_CASE("operators keep what their placement rules promise", "[record]") {
 }
 
 TEST_CASE("operators keep what their placement rules promise in every floating type", "[record]") {
-  compare_with_record(check_types({.one_axis_cases = 9,
-                                   .grid_cases = 2,
+  compare_with_record(check_types({.one_axis_cases = 18,
+                                   .grid_cases = 3,
                                    .same_on_all_axes = 2,
                                    .sizes = {3},
                                    .grids = {Dims{2, 2}}}),
