@@ -1,6 +1,7 @@
 // What is done with a trained model: generate, chat, evaluate, serve. One small model has learned
 // a few conversations and facts by heart, so that what it must say is known.
 #include <httplib.h>
+#include <pty.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -143,6 +144,7 @@ Result chat(const std::string& lines, const std::string& more = "",
 class Server {
  public:
   explicit Server(const std::vector<std::string>& more) {
+    const std::string model = trained().model;  // not in the child
     std::array<int, 2> ends{};
     REQUIRE(pipe(ends.data()) == 0);
     process_ = fork();
@@ -151,7 +153,7 @@ class Server {
       dup2(ends[1], STDOUT_FILENO);
       close(ends[0]);
       close(ends[1]);
-      std::vector<std::string> words = {TESSERA_PROGRAM, "serve", trained().model, "--port", "0",
+      std::vector<std::string> words = {TESSERA_PROGRAM, "serve", model, "--port", "0",
                                         "--temperature", "0"};
       words.insert(words.end(), more.begin(), more.end());
       std::vector<char*> arguments;
@@ -243,6 +245,51 @@ TEST_CASE("chat refuses what it cannot do") {
   refused(chat("a\n", "--chat-template " + wrong), "include");
   refused(run_program("chat " + trained().model + " </dev/null", "RANK=0 WORLD_SIZE=2 "),
           "a launcher has started several ranks");
+}
+
+TEST_CASE("chat in a terminal asks again after an error") {
+  const std::string model = trained().model;  // not in the child
+  int terminal = -1;
+  const pid_t child = forkpty(&terminal, nullptr, nullptr, nullptr);
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    std::vector<std::string> words = {TESSERA_PROGRAM, "chat", model, "--temperature", "0"};
+    std::vector<char*> arguments;
+    for (std::string& word : words) {
+      arguments.push_back(word.data());
+    }
+    arguments.push_back(nullptr);
+    execv(arguments[0], arguments.data());
+    _exit(127);
+  }
+  std::string text;
+  const auto read_to = [&](const std::string& end) {
+    std::array<char, 4096> bytes{};
+    while (!text.ends_with(end)) {
+      const ssize_t got = read(terminal, bytes.data(), bytes.size());
+      if (got <= 0) {
+        break;  // the program has ended
+      }
+      text.append(bytes.data(), static_cast<std::size_t>(got));
+    }
+  };
+  const auto type = [&](const std::string& line) {
+    read_to("> ");
+    REQUIRE(write(terminal, line.data(), line.size()) == std::ssize(line));
+    read_to("\n");  // its echo
+  };
+  type("/rest\n");
+  type("Say two\n");
+  type("/exit\n");
+  read_to("nothing");
+  close(terminal);
+  int status = 0;
+  waitpid(child, &status, 0);
+  CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 0));
+  INFO(text);
+  CHECK(text.starts_with("/help lists the commands.\r\n> "));
+  has(text, "error: /rest: there is no such command");
+  has(text, "two 😀2\r\n> ");
 }
 
 TEST_CASE("a file of prompts has a text for each, whatever the batch is") {
