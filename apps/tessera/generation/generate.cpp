@@ -158,7 +158,7 @@ std::vector<GeneratedText> generate(const TextModel& model, Decoding& decoding,
   // Prompts of similar lengths are continued together.
   std::vector<std::size_t> order(prompts.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::ranges::stable_sort(order, {}, [&](std::size_t i) { return prompts[i].size(); });
+  std::ranges::sort(order, {}, [&](std::size_t i) { return std::pair(prompts[i].size(), i); });
   std::vector<GeneratedText> texts(prompts.size());
   const auto batch = static_cast<std::size_t>(options.batch);
   for (std::size_t begin = 0; begin < order.size(); begin += batch) {
