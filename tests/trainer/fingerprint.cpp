@@ -36,14 +36,24 @@ class Texts : public Folder {
     return parse_config("[data]\ntext = [\"a.txt\"]\n", path() / "run.toml", overrides);
   }
 
+  static ModelShape shape(const Config& config) {
+    return model_shape(config, open_run_tokenizer(config));
+  }
+
   Fingerprint fingerprint(const Words& overrides) const {
     const Config c = config(overrides);
-    return fingerprint_of(c, model_shape(c, open_run_tokenizer(c)), Dataset(c, 256));
+    return fingerprint_of(c, shape(c), Dataset(c, 256));
+  }
+
+  /// The allowed differences of continuing a run of `stored` with `own`.
+  Words compared(const Fingerprint& stored, const Words& own) const {
+    const Config c = config(own);
+    return compare(stored, fingerprint(own), shape(c), c, "C");
   }
 
   /// The error of continuing a run of `stored` with `own`.
   std::string error(const Words& stored, const Words& own) const {
-    return input_error([&] { compare(fingerprint(stored), fingerprint(own), config(own), "C"); });
+    return input_error([&] { compared(fingerprint(stored), own); });
   }
 };
 
@@ -217,8 +227,7 @@ TEST_CASE("what is allowed may differ, by key or by section, and nothing else") 
   CHECK(texts.error({}, with("[optimizer, train]")).empty());
   CHECK(listed(texts.error({}, with("[optimizer]"))) == Words{"train.seed"});
   CHECK(listed(texts.error({}, with("[train.seed]"))) == Words{"optimizer.lr"});
-  const Words allowed = compare(texts.fingerprint({}), texts.fingerprint(own),
-                                texts.config(with("[optimizer, train]")), "C");
+  const Words allowed = texts.compared(texts.fingerprint({}), with("[optimizer, train]"));
   CHECK(allowed == Words{"optimizer.lr: 0.0003 in the checkpoint, 0.5 in the config",
                          "train.seed: 1 in the checkpoint, 9 in the config"});
 }
@@ -236,8 +245,22 @@ TEST_CASE("a fingerprint survives the checkpoint's meta data") {
   Fingerprint fewer = own;
   fewer.erase("optimizer.options");
   const Config config = texts.config({});
-  CHECK(listed(input_error([&] { compare(fewer, own, config, "C"); })) ==
+  const ModelShape shape = Texts::shape(config);
+  CHECK(listed(input_error([&] { compare(fewer, own, shape, config, "C"); })) ==
         Words{"optimizer.options"});
-  CHECK(listed(input_error([&] { compare(own, fewer, config, "C"); })) ==
+  CHECK(listed(input_error([&] { compare(own, fewer, shape, config, "C"); })) ==
         Words{"optimizer.options"});
+}
+
+TEST_CASE("a key of the family that came after a checkpoint has its initial value there") {
+  const Texts texts;
+  Fingerprint earlier = texts.fingerprint({});
+  REQUIRE(earlier.erase("model.rope_scaling") == 1);
+  REQUIRE(earlier.erase("model.rope_factor") == 1);
+  CHECK(texts.compared(earlier, {}).empty());
+  const std::string error = input_error(
+      [&] { texts.compared(earlier, {"model.rope_scaling=linear", "model.rope_factor=2"}); });
+  CHECK(listed(error) == Words{"model.rope_factor", "model.rope_scaling"});
+  CHECK(error.find("model.rope_factor: 1.0 in the checkpoint, 2.0 in the config") !=
+        std::string::npos);
 }

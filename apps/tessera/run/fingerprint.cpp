@@ -22,6 +22,7 @@ import tessera.base;
 import tessera.tensor;
 import tessera.checkpoint;
 import tessera.data;
+import tessera.models;
 import tessera.app.config;
 import tessera.app.data;
 import tessera.app.model;
@@ -87,6 +88,19 @@ std::string template_hash(const Config& config, const Dataset& dataset) {
   return content_hash(std::as_bytes(std::span(text)));
 }
 
+std::string text_of(const models::ModelValue& value) {
+  return json_text(std::visit([](const auto& number) { return nlohmann::json(number); }, value));
+}
+
+/// With the keys of the model's family that the version which wrote the checkpoint did not have:
+/// what it computed is what their initial values say.
+Fingerprint with_later_keys(Fingerprint stored, const ModelShape& shape) {
+  for (const models::ModelKey& key : family_of(shape).keys()) {
+    stored.try_emplace("model." + key.name, text_of(key.initial));
+  }
+  return stored;
+}
+
 /// A JSON text as people write it: without the quotes of a text.
 std::string shown(const Fingerprint& values, const std::string& name) {
   const auto found = values.find(name);
@@ -110,8 +124,7 @@ Fingerprint fingerprint_of(const Config& config, const ModelShape& shape, const 
   }
   values["model.vocab"] = json_text(nlohmann::json(shape.vocab));
   for (const auto& [name, value] : shape.values) {
-    values["model." + name] =
-        json_text(std::visit([](const auto& number) { return nlohmann::json(number); }, value));
+    values["model." + name] = text_of(value);
   }
   if (shape.family != ModelConfig().family) {
     values["model.family"] = json_text(nlohmann::json(shape.family));
@@ -179,8 +192,10 @@ Fingerprint stored_fingerprint(const std::string& meta, const std::string& check
   return values;
 }
 
-std::vector<std::string> compare(const Fingerprint& stored, const Fingerprint& own,
-                                 const Config& config, const std::string& checkpoint) {
+std::vector<std::string> compare(const Fingerprint& written, const Fingerprint& own,
+                                 const ModelShape& shape, const Config& config,
+                                 const std::string& checkpoint) {
+  const Fingerprint stored = with_later_keys(written, shape);
   std::set<std::string> names;
   for (const Fingerprint* values : {&stored, &own}) {
     for (const auto& [name, value] : *values) {

@@ -25,9 +25,11 @@ std::string to_json(const Fingerprint& fingerprint);
 Fingerprint stored_fingerprint(const std::string& meta, const std::string& checkpoint);
 
 /// The differences, "optimizer.lr: 0.001 in the checkpoint, 0.0003 in the config", that
-/// `checkpoint.allow` permits: by name or by section. Error (input) that lists the others and says
-/// how to restart and how to permit them.
-std::vector<std::string> compare(const Fingerprint& stored, const Fingerprint& own,
-                                 const Config& config, const std::string& checkpoint);
+/// `checkpoint.allow` permits: by name or by section. A key of the model's family that is absent in
+/// `written` came later than the checkpoint and has its initial value there. Error (input) that
+/// lists the others and says how to restart and how to permit them.
+std::vector<std::string> compare(const Fingerprint& written, const Fingerprint& own,
+                                 const ModelShape& shape, const Config& config,
+                                 const std::string& checkpoint);
 
 }  // namespace tessera::app

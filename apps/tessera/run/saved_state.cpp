@@ -88,8 +88,8 @@ StartPoint check(const Run& run, const std::optional<std::string>& resume, bool 
   }
   const CheckpointReader reader(*resume);
   start.checkpoint = resume;
-  start.notes =
-      compare(stored_fingerprint(reader.meta(), *resume), run.fingerprint, run.config, *resume);
+  start.notes = compare(stored_fingerprint(reader.meta(), *resume), run.fingerprint, run.shape,
+                        run.config, *resume);
   for (std::string& note : start.notes) {
     note = "allowed difference: " + note;
   }

@@ -440,9 +440,9 @@ Result cuEventRecord(EventHandle event, StreamHandle stream) {
 
 Result cuEventQuery(EventHandle event) {
   const Result result = in_context();
-  return result != Result::success                     ? result
-         : Executor::instance().reached(*event->event) ? Result::success
-                                                       : Result::not_ready;
+  return result != Result::success                    ? result
+         : Executor::instance().reached(event->event) ? Result::success
+                                                      : Result::not_ready;
 }
 
 Result cuEventSynchronize(EventHandle event) {

@@ -63,6 +63,7 @@ void Executor::push(Stream& stream, Task task) {
 
 void Executor::record(Stream& stream, const std::shared_ptr<Event>& event) {
   const std::lock_guard lock(mutex_);
+  event->queries = 0;
   stream.tasks.push_back({.reaches = event, .place = ++event->placed});
   wanted_.notify_all();
 }
@@ -78,9 +79,17 @@ bool Executor::idle(Stream& stream) {
   return stream.tasks.empty();
 }
 
-bool Executor::reached(const Event& event) {
+bool Executor::reached(const std::shared_ptr<Event>& event) {
   const std::lock_guard lock(mutex_);
-  return event.reached >= event.placed;
+  if (event->reached >= event->placed) {
+    return true;
+  }
+  constexpr int queries_of_a_wait = 64;
+  if (++event->queries == queries_of_a_wait) {
+    polled_.push_back({.stream = {}, .event = event, .place = event->placed});
+    wanted_.notify_all();
+  }
+  return false;
 }
 
 void Executor::synchronize(const std::shared_ptr<Stream>& stream) {
@@ -125,6 +134,7 @@ void Executor::restart() {
     }
     stream->tasks.clear();
   }
+  polled_.clear();
   fault_.reset();
 }
 
@@ -164,12 +174,24 @@ std::shared_ptr<Stream> Executor::any_other_than(const std::shared_ptr<Stream>& 
   return ready.empty() ? nullptr : ready[numbers_() % ready.size()];
 }
 
-/// The stream whose first task runs next; null: nothing that somebody waits for can run.
-std::shared_ptr<Stream> Executor::choose() {
-  if (demands_.empty()) {
+/// One of those that are waited for; null: there is none.
+const Executor::Demand* Executor::draw_demand() {
+  std::erase_if(polled_, [](const Demand& demand) { return demand.met(); });
+  const std::size_t all = demands_.size() + polled_.size();
+  if (all == 0) {
     return nullptr;
   }
-  const Demand& demand = *demands_[numbers_() % demands_.size()];
+  const std::size_t drawn = numbers_() % all;
+  return drawn < demands_.size() ? demands_[drawn] : &polled_[drawn - demands_.size()];
+}
+
+/// The stream whose first task runs next; null: nothing that somebody waits for can run.
+std::shared_ptr<Stream> Executor::choose() {
+  const Demand* const drawn = draw_demand();
+  if (drawn == nullptr) {
+    return nullptr;
+  }
+  const Demand& demand = *drawn;
   const bool others_first = seed_ == 1 || (seed_ > 1 && numbers_() % 2 == 0);
   const std::shared_ptr<Stream> wanted = needed(demand);
   const std::shared_ptr<Stream> other = others_first || !wanted ? any_other_than(wanted) : nullptr;
@@ -218,10 +240,10 @@ void Executor::run() {
       wanted_.wait(lock);
       continue;
     }
-    const bool demanded = !demands_.empty();
+    const bool demanded = !demands_.empty() || !polled_.empty();
     const std::int64_t idle = idle_microseconds_;
     wanted_.wait_for(lock, std::chrono::microseconds(demanded || idle == 0 ? 200 : idle));
-    if (demands_.empty() && idle != 0) {
+    if (!demanded && idle != 0) {
       if (const std::shared_ptr<Stream> stream = any_other_than(nullptr)) {
         run_first(stream, lock);
       }

@@ -17,6 +17,7 @@ namespace emulator {
 struct Event {
   std::uint64_t placed = 0;
   std::uint64_t reached = 0;
+  int queries = 0;  // that did not find it reached, since it was last placed
 };
 
 /// One of: work, an event that is reached, an event that is waited for, a number in memory that is
@@ -41,7 +42,8 @@ struct Stream {
 };
 
 /// Runs the tasks of all streams, on one thread. While nobody waits, a task begins only after
-/// TESSERA_EMULATOR_IDLE microseconds (2000; 0: never). Where somebody waits, the seed
+/// TESSERA_EMULATOR_IDLE microseconds (2000; 0: never). Who asks for an event again and again waits
+/// for it too. Where somebody waits, the seed
 /// (TESSERA_EMULATOR_SEED) says which stream is next: 0: the one that is needed, 1: any other one
 /// first, else drawn.
 class Executor {
@@ -56,7 +58,7 @@ class Executor {
 
   /// Whether all tasks of the stream are done.
   bool idle(Stream& stream);
-  bool reached(const Event& event);
+  bool reached(const std::shared_ptr<Event>& event);
   /// Blocks until they are done, or a fault was found.
   void synchronize(const std::shared_ptr<Stream>& stream);
   void synchronize(const std::shared_ptr<Event>& event);
@@ -82,6 +84,7 @@ class Executor {
   Executor();
   void run();
   void await(const Demand& demand);
+  const Demand* draw_demand();
   std::shared_ptr<Stream> choose();
   std::shared_ptr<Stream> needed(const Demand& demand);
   std::shared_ptr<Stream> any_other_than(const std::shared_ptr<Stream>& stream);
@@ -91,6 +94,7 @@ class Executor {
   std::condition_variable changed_, wanted_;
   std::vector<std::shared_ptr<Stream>> streams_;
   std::vector<const Demand*> demands_;
+  std::vector<Demand> polled_;  // by queries
   std::optional<std::string> fault_;
   std::mt19937_64 numbers_;
   std::uint64_t seed_ = 2;
