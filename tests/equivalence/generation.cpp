@@ -2,7 +2,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
+#include <vector>
 
 #include "catch.hpp"
 #include "support.hpp"
@@ -56,6 +58,81 @@ TEST_CASE("greedy text is the same again, and goes on from any of its beginnings
             text);
     }
     CHECK(generate(from, prompt, 24, "--temperature 1 --top-k 1") == text);
+  }
+}
+
+namespace {
+
+/// A tokenizer with the words t0, t1... for a model of token ids.
+std::string words_tokenizer(const Folder& folder, int vocab) {
+  nlohmann::json words;
+  for (int id = 0; id < vocab; ++id) {
+    words["t" + std::to_string(id)] = id;
+  }
+  const nlohmann::json tokenizer = {
+      {"version", "1.0"},
+      {"truncation", nullptr},
+      {"padding", nullptr},
+      {"added_tokens", nlohmann::json::array()},
+      {"normalizer", nullptr},
+      {"pre_tokenizer", {{"type", "WhitespaceSplit"}}},
+      {"post_processor", nullptr},
+      {"decoder", nullptr},
+      {"model", {{"type", "WordLevel"}, {"vocab", words}, {"unk_token", "t0"}}}};
+  return folder.write("tokenizer.json", tokenizer.dump());
+}
+
+using Ids = std::vector<int>;
+
+/// The tokens that follow each prompt.
+std::vector<Ids> continued(const std::string& model, const std::string& prompts,
+                           const std::string& more) {
+  std::istringstream lines(
+      succeed("generate '" + model + "' --prompts '" + prompts + "' --json " + more));
+  std::vector<Ids> all;
+  for (std::string line; std::getline(lines, line);) {
+    all.push_back(nlohmann::json::parse(line)["tokens"].get<Ids>());
+  }
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("folders of every family continue prompts as transformers does", "[generation]") {
+  const auto stored = nlohmann::json::parse(
+      equivalence::read_file(equivalence::reference("generation/greedy.json")));
+  REQUIRE(stored.size() == 10);
+  for (const auto& one : stored) {
+    const std::string name = one["folder"];
+    const std::string model = equivalence::reference(name);
+    const auto config = nlohmann::json::parse(equivalence::read_file(model + "/config.json"));
+    const Folder folder;
+    std::string prompts;
+    std::vector<Ids> expected;
+    for (const auto& text : one["texts"]) {
+      std::string prompt;
+      for (const int id : text["prompt"]) {
+        prompt += "t" + std::to_string(id) + " ";
+      }
+      prompts += prompt + "\n";
+      expected.push_back(text["tokens"].get<Ids>());
+    }
+    const std::string file = folder.write("prompts.txt", prompts);
+    const std::string more = "--temperature 0 --repetition-penalty 1.5 --tokens 24 --tokenizer '" +
+                             words_tokenizer(folder, config["vocab_size"]) +
+                             "' --plugin '" MIXTRAL "'";
+    // One prompt at a time, all together, and groups of different lengths.
+    for (const int batch : {1, 8, 3}) {
+      INFO(name << " with batch " << batch);
+      std::vector<Ids> got = continued(model, file, more + " --batch " + std::to_string(batch));
+      REQUIRE(got.size() == expected.size());
+      for (std::size_t i = 0; i < got.size(); ++i) {
+        INFO("prompt " << i);
+        REQUIRE(got[i].size() >= expected[i].size());
+        got[i].resize(expected[i].size());  // a GPT-2 has one more: its position is the last one
+        CHECK(got[i] == expected[i]);
+      }
+    }
   }
 }
 

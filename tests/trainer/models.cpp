@@ -99,6 +99,33 @@ TEST_CASE("a checkpoint of a family from a plugin needs the plugin, and says so"
       "- `model.layers` (integer, at least 1 and at most 10000; default `4`): Number of blocks.");
 }
 
+TEST_CASE("a model whose layers take no cache writes the text of one that has it, and says so") {
+  const Folder folder;
+  folder.write("text.txt", std::string(4000, 'a'));
+  const auto generated = [&](const std::string& family) {
+    const std::string config = folder.write(
+        family + ".toml", "[model]\nfamily = \"" + family +
+                              "\"\ndim = 16\nlayers = 2\nheads = 2\n[data]\ntext = "
+                              "[\"text.txt\"]\nseq_len = 16\n[train]\nsteps = 1\nbatch = 2\n"
+                              "[log]\nmetrics = \"\"\n[checkpoint]\nfolder = \"" +
+                              family + "\"\n");
+    const std::string named = " --plugin '" + models + "/" + family + ".so'";
+    REQUIRE(run_program("train '" + config + "'" + named, no_others).code == 0);
+    const std::string checkpoint = (folder.path() / family / "step-00000001").string();
+    return run_program("generate '" + checkpoint + "' --prompt abcd --tokens 20 --seed 3" + named,
+                       no_others);
+  };
+  const Result cached = generated("Chain");
+  const Result slow = generated("Uncached");
+  CHECK(cached.code == 0);
+  CHECK(slow.code == 0);
+  CHECK(slow.out == cached.out);
+  CHECK(cached.error.find("no cache") == std::string::npos);
+  has(slow.error, "note: no cache, each token computes the whole text again: ");
+  has(slow.error, "its layers keep no keys");
+  has(check("Uncached").out, "model Uncached: 5 of 5 checks passed\n");
+}
+
 TEST_CASE("info lists the keys of a family") {
   const Result info = run_program("plugin info '" + models + "/Chain.so'", no_others);
   CHECK(info.code == 0);

@@ -289,7 +289,8 @@ int run_bench(const BenchArguments& arguments) {
       {"kernels", &bench_kernels},
       {"dispatch", &bench_dispatch},
       {"checkpoint", &bench_checkpoint},
-      {"tokenizer", &bench_tokenizer}};
+      {"tokenizer", &bench_tokenizer},
+      {"generate", &bench_generate}};
   Json everything = Json::array();
   for (const auto& [name, run] : all) {
     if (!arguments.what.empty() && arguments.what != name) {

@@ -27,4 +27,9 @@ nlohmann::ordered_json bench_checkpoint(const BenchArguments& arguments);
 /// copies the text as ids; at as many threads.
 nlohmann::ordered_json bench_tokenizer(const BenchArguments& arguments);
 
+/// Greedy continuation of one sequence and of eight, at one thread and at all: {name, threads,
+/// tokens_per_second, bound_tokens_per_second, share_of_bound}. The bound is the time in which as
+/// many threads read all weights once, for all sequences together.
+nlohmann::ordered_json bench_generate(const BenchArguments& arguments);
+
 }  // namespace tessera::app

@@ -18,10 +18,10 @@ module tessera.app.commands;
 import tessera.base;
 import tessera.collective;
 import tessera.app.base;
-import tessera.app.generation;
 import tessera.app.bench;
 import :named_plugins;
 import :plugin;
+import :text_commands;
 
 namespace tessera::app {
 namespace {
@@ -42,7 +42,7 @@ class CommandLine {
     app_.require_subcommand(1);
     app_.set_help_flag("--help,-h", "Print this help and exit");
     add_train();
-    add_generate();
+    add_text_commands(app_, chosen);
     add_data();
     add_checkpoint();
     add_bench();
@@ -172,29 +172,6 @@ class CommandLine {
     stats->callback([this] { chosen = [this] { return run_graph_stats(recorded_); }; });
   }
 
-  void add_generate() {
-    CLI::App* command = add("generate", "Continue a text with a trained model",
-                            with_plugins([this] { return run_generate(generate_); }));
-    add_plugins(*command, plugins_);
-    command->add_option("CHECKPOINT", generate_.checkpoint, "The folder of the checkpoint")
-        ->required();
-    command->add_option("--prompt", generate_.prompt, "The text to continue")->required();
-    GenerationOptions& o = generate_.options;
-    command->add_option("--tokens", o.tokens, "The number of tokens to generate")
-        ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24))
-        ->capture_default_str();
-    command->add_option("--temperature", o.temperature, "0 always selects the most likely token")
-        ->check(CLI::Range(0.0, 100.0))
-        ->capture_default_str();
-    command->add_option("--top-k", o.top_k, "Sample from the K most likely tokens; 0: from all")
-        ->check(CLI::NonNegativeNumber)
-        ->capture_default_str();
-    command->add_option("--seed", o.seed, "The seed of the sampling")->capture_default_str();
-    command->add_option("--tokenizer", o.tokenizer,
-                        "A folder or file with the tokenizer; default: the one that the model was "
-                        "trained with");
-  }
-
   void add_data() {
     CLI::App* command = app_.add_subcommand("data", "Look at the data of a run");
     command->require_subcommand(1);
@@ -242,9 +219,10 @@ class CommandLine {
     command
         ->add_option(
             "WHAT", bench_.what,
-            "gemm, kernels, dispatch, collectives, step, checkpoint or tokenizer; default: all")
-        ->check(CLI::IsMember(
-            {"gemm", "kernels", "dispatch", "collectives", "step", "checkpoint", "tokenizer"}));
+            "gemm, kernels, dispatch, collectives, step, checkpoint, tokenizer or generate; "
+            "default: all")
+        ->check(CLI::IsMember({"gemm", "kernels", "dispatch", "collectives", "step", "checkpoint",
+                               "tokenizer", "generate"}));
     command
         ->add_option("--elements", bench_.elements,
                      "Elements of each operand of bench kernels; sorts and sampling use a quarter")
@@ -253,6 +231,8 @@ class CommandLine {
     command->add_option("--only", bench_.only, "bench kernels: only those with this in their name");
     command->add_option("--tokenizer", bench_.tokenizer,
                         "bench tokenizer: a folder or file of one; default: bytes");
+    command->add_option("--model", bench_.model,
+                        "bench generate: a checkpoint or model folder; default: a Llama of 100 M");
     command->add_flag("--json", bench_.json, "Print a JSON array of objects");
   }
 
@@ -346,7 +326,6 @@ class CommandLine {
 
   CLI::App app_{"Tessera trains models that are distributed over a mesh of ranks.", "tessera"};
   TrainArguments train_;
-  GenerateArguments generate_;
   DataShowArguments show_data_;
   OpsArguments ops_;
   BenchArguments bench_;

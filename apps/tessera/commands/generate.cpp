@@ -1,28 +1,106 @@
 module;
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <cstdint>
 #include <cstdio>
+#include <fstream>
 #include <string>
+#include <string_view>
+#include <tessera/json.hpp>
+#include <vector>
 module tessera.app.commands;
 
+import tessera.base;
 import tessera.app.generation;
+import :subcommands;
+import :text_commands;
 
 namespace tessera::app {
+namespace {
+
+void write(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+std::string_view name_of(TextEnd end) {
+  return end == TextEnd::token ? "token" : end == TextEnd::stop ? "stop" : "length";
+}
+
+/// The prompt of a line of a JSONL file.
+std::string prompt_of(const std::string& line, const std::string& where) {
+  const ParsedJson json = parse_json_object(line);
+  if (!json.problem.empty() || !json.value.contains("prompt") ||
+      !json.value["prompt"].is_string()) {
+    fail_input({.thing = where,
+                .wrong = json.problem.empty() ? "the line has no text 'prompt'" : json.problem});
+  }
+  return json.value["prompt"].get<std::string>();
+}
+
+/// One in each line; empty lines are none.
+std::vector<std::string> read_prompts(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) {
+    fail_input({.thing = path, .wrong = "the file of prompts cannot be read"});
+  }
+  std::vector<std::string> prompts;
+  std::string line;
+  for (std::int64_t number = 1; std::getline(file, line); ++number) {
+    if (line.ends_with('\r')) {
+      line.pop_back();
+    }
+    if (!line.empty()) {
+      prompts.push_back(
+          path.ends_with(".jsonl") ? prompt_of(line, fmt::format("{}:{}", path, number)) : line);
+    }
+  }
+  if (prompts.empty()) {
+    fail_input({.thing = path, .wrong = "there is no prompt in it"});
+  }
+  return prompts;
+}
+
+}  // namespace
 
 int run_generate(const GenerateArguments& arguments) {
-  const auto write = [](const std::string& text) {
-    std::fwrite(text.data(), 1, text.size(), stdout);
-    std::fflush(stdout);
-  };
-  const auto first = [&, begun = false](const std::string& text) mutable {
-    if (!begun) {
-      write(arguments.prompt);  // only once the checkpoint has proved readable
-      begun = true;
-    }
-    write(text);
-  };
-  if (generate_text(arguments.checkpoint, arguments.prompt, arguments.options, first).empty()) {
-    write(arguments.prompt);  // the first token was an eos
+  if (arguments.prompt.empty() && arguments.prompts.empty()) {
+    fail_input({.thing = "generate",
+                .wrong = "there is no prompt",
+                .advice = "give --prompt TEXT, or --prompts FILE"});
   }
-  write("\n");
+  const bool one = arguments.prompts.empty();
+  const std::vector<std::string> prompts =
+      one ? std::vector<std::string>{arguments.prompt} : read_prompts(arguments.prompts);
+  const TextModel model(arguments.model, arguments.tokenizer);
+  Decoding decoding(model.model(), model.shape().vocab);
+  note_slow(decoding.slow_because());
+  std::vector<std::vector<std::int64_t>> tokens;
+  tokens.reserve(prompts.size());
+  for (const std::string& prompt : prompts) {
+    tokens.push_back(prompt_tokens(model, prompt));
+  }
+  const bool streams = one && !arguments.json;
+  const TextReceiver receive = [&](std::size_t, const std::string& part) {
+    write(part);
+    return true;
+  };
+  if (streams) {
+    write(arguments.prompt);
+  }
+  const std::vector<GeneratedText> texts =
+      generate(model, decoding, tokens, arguments.options, streams ? receive : nullptr);
+  for (std::size_t i = 0; i < texts.size() && !streams; ++i) {
+    const GeneratedText& text = texts[i];
+    write(arguments.json ? json_text(nlohmann::ordered_json{{"prompt", prompts[i]},
+                                                            {"text", text.text},
+                                                            {"end", name_of(text.end)},
+                                                            {"tokens", text.tokens}}) +
+                               "\n"
+                         : prompts[i] + text.text + "\n");
+  }
+  write(streams ? "\n" : "");
   return 0;
 }
 

@@ -2,6 +2,8 @@ export module tessera.app.commands:subcommands;
 
 import tessera.app.base;
 import tessera.app.generation;
+import tessera.app.evaluation;
+import tessera.app.server;
 
 // One function for each sub-command; each lives in the file of its name. They throw Error.
 
@@ -29,12 +31,52 @@ struct CaptureArguments {
 int run_graph_capture(const TrainArguments& arguments, const CaptureArguments& captured,
                       const ErrorPrinter& print);
 
-struct GenerateArguments {
-  std::string checkpoint;
-  std::string prompt;
-  GenerationOptions options;
+/// The model that a command about texts reads and writes them with.
+struct ModelArguments {
+  std::string model;      // a checkpoint, or a folder in Hugging Face's format
+  std::string tokenizer;  // a folder or file; empty: the model's own
 };
+
+struct GenerateArguments : ModelArguments {
+  std::string prompt;
+  std::string prompts;  // a file of prompts, instead
+  bool json = false;
+  GenerationOptions options = {};
+};
+/// `tessera generate`: the prompt and the text as it comes; or for a file of prompts, each with its
+/// text. Errors (input): no prompt, or two kinds of them; those of TextModel and generate.
 int run_generate(const GenerateArguments& arguments);
+
+struct ChatArguments : ModelArguments {
+  std::string chat_template;  // a file; empty: the tokenizer's
+  std::string system;         // the message of the system; empty: none
+  GenerationOptions options = {};
+};
+/// `tessera chat`: a question in each line of stdin, and its answer on stdout. Errors (input):
+/// those of Chat; where stdin is a terminal they are printed, and the next line is read.
+int run_chat(const ChatArguments& arguments);
+
+struct EvaluateArguments : ModelArguments {
+  std::vector<std::string> text = {};       // files, for perplexity
+  std::vector<std::string> jsonl = {};      // files of records, for perplexity
+  std::vector<std::string> questions = {};  // files of questions
+  std::string chat_template;                // of records; a file; empty: the tokenizer's
+  PerplexityOptions perplexity = {};
+  QuestionOptions asked = {};
+  bool json = false;
+  std::string to;  // a file for the JSON
+};
+/// `tessera evaluate`: a table, or JSON. Errors (input): no file; those of text_perplexity,
+/// record_perplexity, read_questions and ask.
+int run_evaluate(const EvaluateArguments& arguments);
+
+struct ServeArguments : ModelArguments {
+  ServeOptions options = {};
+  std::string token_file;  // its first line is the token; empty: none
+};
+/// `tessera serve`: prints the address, and answers until it is interrupted. Errors (input): those
+/// of TextModel and serve; the file of the token cannot be read, or is empty.
+int run_serve(const ServeArguments& arguments);
 
 struct DataShowArguments {
   int rows = 3;      // of the training, in its order

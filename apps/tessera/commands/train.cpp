@@ -42,8 +42,8 @@ void print_ending(const Run& run, const std::vector<std::string>& named) {
   const std::string checkpoint = checkpoint_folder(config.checkpoint.folder, config.train.steps);
   const auto& tokenizer = run.data->tokenizer();
   if (config.log.sample > 0 && tokenizer) {
-    const GenerationOptions options{
-        .tokens = config.log.sample, .temperature = 0.7, .top_k = 20, .seed = 1};
+    const GenerationOptions options{.tokens = config.log.sample,
+                                    .sampling = {.temperature = 0.7, .top_k = 20}};
     try_side_work(SideWork::output, "log.sample", [&] {
       const std::string text = generate_text(checkpoint, config.log.sample_prompt, options);
       fmt::print("\nA sample of {} {}:\n\n{}{}\n", config.log.sample,

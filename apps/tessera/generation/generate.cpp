@@ -2,200 +2,195 @@ module;
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
+#include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <memory>
-#include <nlohmann/json.hpp>
 #include <numeric>
 #include <random>
-#include <range/v3/view/zip.hpp>
 #include <span>
 #include <string>
-#include <tessera/json.hpp>
+#include <string_view>
+#include <tessera/shown.hpp>
+#include <utility>
 #include <vector>
 module tessera.app.generation;
 
 import tessera.base;
 import tessera.tokenize;
-import tessera.mesh;
-import tessera.placement;
-import tessera.tensor;
-import tessera.ops;
-import tessera.nn;
-import tessera.optim;
-import tessera.parallel;
-import tessera.checkpoint;
-import tessera.app.config;
-import tessera.app.data;
-import tessera.app.model;
-import tessera.app.adapters;
 
 namespace tessera::app {
 namespace {
 
-/// A token by its logits; `noise` is uniform in [0, 1).
-std::int64_t pick(const std::vector<double>& logits, const GenerationOptions& options,
-                  double noise) {
-  if (!std::ranges::all_of(logits, [](double logit) { return std::isfinite(logit); })) {
-    fail({.thing = "generate",
-          .wrong = "the model's logits are not finite",
-          .advice = "its weights are too large, or not finite"});
-  }
-  const auto logit_of = [&](std::int64_t token) { return logits[static_cast<std::size_t>(token)]; };
-  const auto likelier = [&](std::int64_t a, std::int64_t b) {
-    return logit_of(a) != logit_of(b) ? logit_of(a) > logit_of(b) : a < b;
-  };
-  const std::int64_t best = std::ranges::max_element(logits) - logits.begin();
-  if (options.temperature == 0) {
-    return best;
-  }
-  std::vector<std::int64_t> candidates(logits.size());
-  std::iota(candidates.begin(), candidates.end(), std::int64_t{0});
-  if (options.top_k > 0 && options.top_k < std::ssize(candidates)) {
-    const auto end = candidates.begin() + options.top_k;
-    std::nth_element(candidates.begin(), end, candidates.end(), likelier);
-    candidates.erase(end, candidates.end());
-    std::ranges::sort(candidates, likelier);
-  }
-  std::vector<double> weights;
-  weights.reserve(candidates.size());
-  double sum = 0;
-  for (const std::int64_t token : candidates) {
-    weights.push_back(std::exp((logit_of(token) - logit_of(best)) / options.temperature));
-    sum += weights.back();
-  }
-  double rest = noise * sum;
-  for (const auto [candidate, weight] : ranges::views::zip(candidates, weights)) {
-    rest -= weight;
-    if (rest < 0) {
-      return candidate;
-    }
-  }
-  return candidates.back();
-}
-
-/// The tokenizer with which the model was trained, or the one that is named.
-std::shared_ptr<const RunTokenizer> tokenizer_of(const std::string& meta,
-                                                 const std::string& checkpoint,
-                                                 const std::string& named) {
-  auto tokenizer = stored_tokenizer(meta, checkpoint, named);
-  if (!tokenizer) {
-    fail_input({.thing = checkpoint,
-                .wrong = "the model was trained on token ids (data.tokens), so there is no "
-                         "tokenizer for text",
-                .advice = "name one with --tokenizer"});
-  }
-  return tokenizer;
-}
-
-/// A thread for each 4 million parameters: a token's products are one pass over the weights, and
-/// waking a thread for a small part of it costs more than the part.
-void choose_threads(const ModelShape& shape) {
-  constexpr std::int64_t parameters_of_thread = std::int64_t{1} << 22;
-  ops::set_threads(static_cast<int>(
-      std::clamp<std::int64_t>(shape.parameters() / parameters_of_thread, 1, available_cores())));
-}
-
-/// The model of a checkpoint on this process alone.
-class Generator {
+/// A prompt and the text that follows it.
+class Continuation {
  public:
-  Generator(const std::string& checkpoint, const std::string& named) {
-    const CheckpointReader reader(checkpoint);
-    shape_ = stored_model(reader.meta(), checkpoint);
-    tokenizer_ = tokenizer_of(reader.meta(), checkpoint, named);
-    if (shape_.vocab < tokenizer_->vocab()) {
-      fail_input(
-          {.thing = checkpoint,
-           .wrong = fmt::format("the model's vocabulary is smaller than that of tokenizer '{}'",
-                                tokenizer_->text()),
-           .expected = fmt::format("at least {} tokens", tokenizer_->vocab()),
-           .got = fmt::format("{}", shape_.vocab)});
+  Continuation(const TextModel& model, std::span<const std::int64_t> prompt, std::size_t number,
+               const GenerationOptions& options, const TextReceiver& receive)
+      : model_(model),
+        options_(options),
+        receive_(receive),
+        number_(number),
+        random_(options.seed + number * 0x9E3779B97F4A7C15U),
+        tokens_(prompt.begin(), prompt.end()),
+        decoder_(*model.tokenizer().tokenizer, true),
+        shown_(options.stop) {
+    for (const std::int64_t id : prompt) {
+      decode(id);  // how a token is written may depend on those before it
     }
-    const MergedWeights stored(reader, stored_updates(reader.meta(), checkpoint), "model.");
-    check_stored_sizes(shape_, stored, "model.", checkpoint);
-    choose_threads(shape_);
-    model_ = make_model(shape_, 0);
-    nn::materialize(*model_);
-    StateDict weights;
-    for (const nn::ParameterPointer& parameter : nn::all_parameters(*model_)) {
-      weights.tensors.emplace(parameter->name, parameter->value);
-    }
-    LoadOptions options;
-    options.prefix = "model.";
-    load_state(stored, weights, options);
-    model_->train(false);
-    model_->set_cache(&cache_);
   }
 
-  const tokenize::Tokenizer& tokenizer() const { return *tokenizer_->opened.tokenizer; }
-  /// Whether a text ends at this token, by the model or by its tokenizer.
-  bool ends_at(std::int64_t token) const {
-    const auto& stop = tokenizer_->opened.special.stop;
-    return std::ranges::find(shape_.eos, token) != shape_.eos.end() ||
-           std::ranges::find(stop, token) != stop.end();
+  bool ended() const { return ended_; }
+  std::size_t size() const { return tokens_.size(); }
+  /// The token after the first `length` of them, or where it has none yet, one by these logits.
+  std::int64_t after(std::size_t length, const std::vector<double>& logits) {
+    if (length == tokens_.size() && !ended_) {
+      add(logits);
+    }
+    return length < tokens_.size() ? tokens_[length] : tokens_.back();
   }
 
-  /// The logits after these further tokens (at least one).
-  std::vector<double> next(std::span<const std::int64_t> tokens) {
-    constexpr std::size_t at_once = 512;  // a long prompt's logits need not be in memory together
-    Tensor last;
-    for (; !tokens.empty(); tokens = tokens.subspan(std::min(at_once, tokens.size()))) {
-      const auto part = tokens.first(std::min(at_once, tokens.size()));
-      const std::int64_t count = std::ssize(part);
-      const Tensor logits = (*model_)(from_values(part, {1, count}));
-      last = ops::select(ops::select(logits, 0, 0), 0, count - 1);
+  void end(TextEnd how) {
+    if (std::exchange(ended_, true)) {
+      return;
     }
-    return to_doubles(last);
+    text_.end = how;
+    if (how != TextEnd::stop && how != TextEnd::cancelled) {
+      const std::string last = shown_.add(decoder_.finish());
+      give(last + shown_.finish());
+      text_.end = shown_.stopped() ? TextEnd::stop : how;
+    }
   }
+
+  GeneratedText take() { return std::move(text_); }
 
  private:
-  ModelShape shape_;
-  std::shared_ptr<const RunTokenizer> tokenizer_;
-  std::shared_ptr<nn::LanguageModel> model_;
-  nn::KeyValueCache cache_;
+  std::string decode(std::int64_t id) {
+    const auto token = static_cast<tokenize::TokenId>(id);
+    const bool known = model_.tokenizer().tokenizer->token(token).has_value();
+    return known ? decoder_.add(token) : std::string();  // else a row of the model without a token
+  }
+
+  void add(const std::vector<double>& logits) {
+    const double noise = static_cast<double>(random_() >> 11) * 0x1p-53;
+    const std::int64_t token = choose(candidates(logits, tokens_, options_.sampling), noise);
+    tokens_.push_back(token);
+    text_.tokens.push_back(token);
+    if (model_.ends_at(token) ||
+        std::ranges::find(options_.end_tokens, token) != options_.end_tokens.end()) {
+      end(TextEnd::token);
+      return;
+    }
+    const bool wanted = give(shown_.add(decode(token)));
+    const std::int64_t longest = model_.longest();
+    if (!wanted) {
+      end(TextEnd::cancelled);
+    } else if (shown_.stopped()) {
+      end(TextEnd::stop);
+    } else if (std::ssize(text_.tokens) == options_.tokens ||
+               (longest > 0 && std::ssize(tokens_) > longest)) {
+      end(TextEnd::length);
+    }
+  }
+
+  bool give(const std::string& part) {
+    text_.text += part;
+    return !receive_ || receive_(number_, part);
+  }
+
+  const TextModel& model_;
+  const GenerationOptions& options_;
+  const TextReceiver& receive_;
+  std::size_t number_;
+  std::mt19937_64 random_;
+  std::vector<std::int64_t> tokens_;
+  tokenize::StreamDecoder decoder_;
+  StreamedText shown_;
+  GeneratedText text_;
+  bool ended_ = false;
 };
+
+/// Continues all of them at the same time. The rows have one length: that of the shortest prompt at
+/// first, and a row's next token is one of its prompt until there is none.
+void continue_all(Decoding& decoding, std::span<Continuation> all) {
+  std::size_t length = all[0].size();
+  for (const Continuation& one : all) {
+    length = std::min(length, one.size());
+  }
+  TokenRows rows(all.size());
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    for (std::size_t at = 0; at < length; ++at) {
+      rows[i].push_back(all[i].after(at, {}));
+    }
+  }
+  while (!std::ranges::all_of(all, &Continuation::ended)) {
+    const std::vector<std::vector<double>> logits = decoding.next(rows);
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      rows[i].push_back(all[i].after(rows[i].size(), logits[i]));
+    }
+  }
+}
+
+void check(const TextModel& model, std::span<const std::vector<std::int64_t>> prompts,
+           const GenerationOptions& options) {
+  options.sampling.check("generate");
+  if (options.tokens < 1 || options.batch < 1) {
+    fail_input({.thing = "generate", .wrong = "tokens and batch must be at least 1"});
+  }
+  const std::int64_t longest = model.longest();
+  for (const std::vector<std::int64_t>& prompt : prompts) {
+    if (prompt.empty()) {
+      fail_input({.thing = "generate", .wrong = "a prompt has no tokens"});
+    }
+    if (longest > 0 && std::ssize(prompt) > longest) {
+      fail_input({.thing = "generate",
+                  .wrong = "the prompt is longer than the model computes",
+                  .expected = fmt::format("at most {} tokens", longest),
+                  .got = fmt::format("{}", prompt.size())});
+    }
+  }
+}
 
 }  // namespace
 
-std::string generate_text(const std::string& checkpoint, const std::string& prompt,
-                          const GenerationOptions& options,
-                          const std::function<void(const std::string&)>& each) {
-  if (prompt.empty()) {
+std::vector<GeneratedText> generate(const TextModel& model, Decoding& decoding,
+                                    std::span<const std::vector<std::int64_t>> prompts,
+                                    const GenerationOptions& options, const TextReceiver& receive) {
+  check(model, prompts, options);
+  // Prompts of similar lengths are continued together.
+  std::vector<std::size_t> order(prompts.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::sort(order, {}, [&](std::size_t i) { return std::pair(prompts[i].size(), i); });
+  std::vector<GeneratedText> texts(prompts.size());
+  const auto batch = static_cast<std::size_t>(options.batch);
+  for (std::size_t begin = 0; begin < order.size(); begin += batch) {
+    const auto numbers = std::span(order).subspan(begin, std::min(batch, order.size() - begin));
+    std::vector<Continuation> together;
+    together.reserve(numbers.size());
+    for (const std::size_t number : numbers) {
+      together.emplace_back(model, prompts[number], number, options, receive);
+    }
+    continue_all(decoding, together);
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      texts[numbers[i]] = together[i].take();
+    }
+  }
+  return texts;
+}
+
+std::vector<std::int64_t> prompt_tokens(const TextModel& model, std::string_view text) {
+  if (text.empty()) {
     fail_input(
         {.thing = "generate", .wrong = "the prompt is empty", .advice = "give --prompt TEXT"});
   }
-  const NoGrad no_grad;
-  Generator generator(checkpoint, options.tokenizer);
-  std::mt19937_64 random(options.seed);
-  const tokenize::Tokenizer& tokenizer = generator.tokenizer();
-  tokenize::StreamDecoder decoder(tokenizer);
-  std::vector<std::int64_t> fresh;
-  for (const tokenize::TokenId id : tokenizer.encode(prompt)) {
-    fresh.push_back(id);
-    decoder.add(id);  // how a token is written may depend on those before it
-  }
-  std::string text;
-  const auto give = [&](const std::string& piece) {
-    text += piece;
-    if (each && !piece.empty()) {
-      each(piece);
-    }
-  };
-  for (std::int64_t i = 0; i < options.tokens; ++i) {
-    const double noise = static_cast<double>(random() >> 11) * 0x1p-53;
-    const std::int64_t token = pick(generator.next(fresh), options, noise);
-    if (generator.ends_at(token)) {
-      break;
-    }
-    fresh = {token};
-    if (!tokenizer.token(static_cast<tokenize::TokenId>(token))) {
-      continue;  // a row of the model that no token has
-    }
-    give(decoder.add(static_cast<tokenize::TokenId>(token)));
-  }
-  give(decoder.finish());
-  return text;
+  const auto ids = model.tokenizer().tokenizer->encode(text);
+  return {ids.begin(), ids.end()};
+}
+
+std::string generate_text(const std::string& path, const std::string& prompt,
+                          const GenerationOptions& options) {
+  const TextModel model(path);
+  Decoding decoding(model.model(), model.shape().vocab);
+  const std::vector<std::int64_t> tokens = prompt_tokens(model, prompt);
+  return generate(model, decoding, std::span(&tokens, 1), options).at(0).text;
 }
 
 }  // namespace tessera::app

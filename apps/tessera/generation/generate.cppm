@@ -1,28 +1,57 @@
 export module tessera.app.generation:generate;
 
+import tessera.tokenize;
 import tessera.app.base;
+import :sampling;
+import :text_model;
+import :decoding;
 
-// Text from a trained model, token by token, with a cache of keys and values.
+// Text from a trained model, token by token.
 
 export namespace tessera::app {
 
 struct GenerationOptions {
-  std::int64_t tokens = 200;
-  double temperature = 0.8;  // 0: always the likeliest token
-  std::int64_t top_k = 0;    // sample among the k likeliest; 0: among all
+  std::int64_t tokens = 200;  // at most so many are generated
+  SamplingOptions sampling = {};
   std::uint64_t seed = 1;
-  std::string tokenizer = {};  // a folder or file; empty: the one that the checkpoint names
+  std::vector<std::string> stop = {};         // the text ends before the first of these
+  std::vector<std::int64_t> end_tokens = {};  // besides those of the model (TextModel::ends_at)
+  std::int64_t batch = 8;                     // prompts that are continued at the same time
 };
 
-/// Continues `prompt` by at most options.tokens tokens of the checkpoint's model; each piece of
-/// text is passed to `each`, if given, as it comes. Ends before a token that the model's eos names
-/// (config.json's eos_token_id, a token or a list) or that its tokenizer's files name, which is not
-/// part of the text; a model without eos never ends early. The work per token is linear in the
-/// number of tokens so far. Errors (input): the checkpoint cannot be read; it was trained on
-/// ready-made tokens, or has a smaller vocabulary than the tokenizer, whose file is not there or
-/// has changed; an empty prompt.
-std::string generate_text(const std::string& checkpoint, const std::string& prompt,
-                          const GenerationOptions& options,
-                          const std::function<void(const std::string&)>& each = nullptr);
+/// Why a text ends.
+enum class TextEnd : std::uint8_t {
+  token,      // a token that ends texts, which is not part of it
+  stop,       // a stop string, which is not part of it
+  length,     // it has options.tokens tokens, or the model computes no longer sequence
+  cancelled,  // who receives it wanted no more
+};
+
+struct GeneratedText {
+  std::string text;
+  std::vector<std::int64_t> tokens;  // the one that ended it included
+  TextEnd end = TextEnd::length;
+};
+
+/// Receives a part of the text of a prompt, by its number, with each token; it is empty where the
+/// token completes no text that can be shown (StreamedText). False: this text needs no more.
+using TextReceiver = std::function<bool(std::size_t prompt, const std::string& part)>;
+
+/// Continues prompts of tokens. Special tokens are not part of the texts. What is drawn for a
+/// prompt is a function of the seed and the prompt's number, whatever the batch is. The work per
+/// token is linear in the number of tokens so far. Prompts of different lengths share a batch: the
+/// longer ones are read while the shorter ones are continued. Errors (input): an option out of
+/// range; a prompt without tokens, or longer than the model computes.
+std::vector<GeneratedText> generate(const TextModel& model, Decoding& decoding,
+                                    std::span<const std::vector<std::int64_t>> prompts,
+                                    const GenerationOptions& options,
+                                    const TextReceiver& receive = nullptr);
+
+/// The tokens of a text as a prompt. Error (input): it is empty.
+std::vector<std::int64_t> prompt_tokens(const TextModel& model, std::string_view text);
+
+/// Continues a text with a model that is opened for it.
+std::string generate_text(const std::string& model, const std::string& prompt,
+                          const GenerationOptions& options);
 
 }  // namespace tessera::app

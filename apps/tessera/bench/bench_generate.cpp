@@ -1,0 +1,144 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tessera/json.hpp>
+#include <thread>
+#include <vector>
+module tessera.app.bench;
+
+import tessera.base;
+import tessera.tensor;
+import tessera.ops;
+import tessera.nn;
+import tessera.app.generation;
+import :bench_rows;
+
+namespace tessera::app {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+double seconds_of(const std::function<void()>& run) {
+  const auto start = std::chrono::steady_clock::now();
+  run();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// A Llama of 100 M parameters: 400 MB, more than caches hold.
+std::shared_ptr<nn::LanguageModel> random_llama() {
+  nn::DecoderShape shape;
+  shape.vocab = 32000;
+  shape.dim = 768;
+  shape.layers = 12;
+  shape.heads = 12;
+  shape.kv_heads = 4;
+  shape.ffn_dim = 2048;
+  shape.tie_embeddings = true;  // a table of its own would be read by rows
+  auto model = std::make_shared<nn::DecoderLM>(shape);
+  nn::materialize(*model);
+  nn::initialize(*model);
+  model->train(false);
+  return model;
+}
+
+/// The best time in which threads read as many bytes as the weights have. The C library looks for a
+/// byte that is not there, with the machine's widest loads.
+double reading_seconds(nn::Module& model, int threads) {
+  std::size_t size = 0;
+  for (const nn::ParameterPointer& parameter : nn::all_parameters(model)) {
+    size += static_cast<std::size_t>(parameter->value.numel()) * size_of(parameter->value.dtype());
+  }
+  const std::vector<unsigned char> bytes(size, 2);
+  std::atomic<bool> found = false;
+  const auto read = [&](std::size_t number) {
+    const auto count = static_cast<std::size_t>(threads);
+    const std::size_t begin = size * number / count;
+    if (std::memchr(bytes.data() + begin, 1, size * (number + 1) / count - begin) != nullptr) {
+      found = true;
+    }
+  };
+  double best = 1e9;
+  for (int i = 0; i < 5; ++i) {
+    best = std::min(best, seconds_of([&] {
+                      std::vector<std::thread> others;
+                      for (int t = 1; t < threads; ++t) {
+                        others.emplace_back(read, static_cast<std::size_t>(t));
+                      }
+                      read(0);
+                      for (std::thread& other : others) {
+                        other.join();
+                      }
+                    }));
+  }
+  require(!found, "bench generate: a byte that was not written");
+  return best;
+}
+
+/// The best time of a token, of several sequences together, after a short prompt.
+double token_seconds(nn::LanguageModel& model, std::int64_t vocab, std::int64_t sequences) {
+  constexpr int tokens = 24;
+  Decoding decoding(model, vocab);
+  TokenRows rows;
+  for (std::int64_t row = 0; row < sequences; ++row) {
+    rows.push_back({1 + row % (vocab - 1), 2 % vocab, 3 % vocab});
+  }
+  double best = 1e9;
+  for (int i = 0; i < tokens; ++i) {
+    const double seconds = seconds_of([&] {
+      const std::vector<std::vector<double>> logits = decoding.next(rows);
+      for (std::size_t row = 0; row < rows.size(); ++row) {
+        rows[row].push_back(candidates(logits[row], rows[row], {.temperature = 0}).at(0).token);
+      }
+    });
+    best = i == 0 ? best : std::min(best, seconds);  // the first one reads the prompt
+  }
+  return best;
+}
+
+}  // namespace
+
+Json bench_generate(const BenchArguments& arguments) {
+  std::optional<TextModel> named;
+  std::shared_ptr<nn::LanguageModel> random;
+  if (arguments.model.empty()) {
+    random = random_llama();
+  } else {
+    named.emplace(arguments.model);
+  }
+  nn::LanguageModel& model = named ? named->model() : *random;
+  const std::int64_t vocab = named ? named->shape().vocab : 32000;
+  const std::string name = named ? arguments.model : "llama 100 M";
+  Json rows = Json::array();
+  std::vector<int> counts = {1};
+  if (available_cores() > 1) {
+    counts.push_back(available_cores());
+  }
+  for (const int threads : counts) {
+    ops::set_threads(threads);
+    for (const std::int64_t sequences : {1, 8}) {
+      const double before = reading_seconds(model, threads);
+      const double seconds = token_seconds(model, vocab, sequences);
+      const double bound = std::min(before, reading_seconds(model, threads));
+      const auto together = static_cast<double>(sequences);
+      rows.push_back({{"name", fmt::format("{}, {} at a time", name, sequences)},
+                      {"threads", threads},
+                      {"tokens_per_second", together / seconds},
+                      {"bound_tokens_per_second", together / bound},
+                      {"share_of_bound", share_cell(bound / seconds)}});
+    }
+  }
+  ops::set_threads(1);
+  return rows;
+}
+
+}  // namespace tessera::app

@@ -1,0 +1,209 @@
+module;
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+module tessera.app.commands;
+
+import tessera.base;
+import tessera.collective;
+import tessera.app.generation;
+import tessera.app.evaluation;
+import tessera.app.server;
+import :named_plugins;
+import :subcommands;
+import :text_commands;
+
+namespace tessera::app {
+namespace {
+
+/// A command whose model may be in a plugin.
+template <class Arguments>
+CLI::App* add(CLI::App& program, std::function<int()>& chosen, const char* name, const char* help,
+              const std::shared_ptr<Arguments>& arguments, int (*run)(const Arguments&)) {
+  CLI::App* command = program.add_subcommand(name, help);
+  const auto plugins = std::make_shared<std::vector<std::string>>();
+  command->callback([&chosen, arguments, plugins, run, name] {
+    chosen = [=] {
+      if (collective::launched_by_other()) {
+        fail_input({.thing = name,
+                    .wrong = "a launcher has started several ranks, and texts are made by one "
+                             "process",
+                    .advice = "start the program by itself"});
+      }
+      use_plugins(*plugins);
+      return run(*arguments);
+    };
+  });
+  command
+      ->add_option("MODEL", arguments->model,
+                   "The folder of a checkpoint, or a model folder in Hugging Face's format")
+      ->required();
+  command->add_option("--tokenizer", arguments->tokenizer,
+                      "A folder or file with the tokenizer; default: the model's own");
+  command
+      ->add_option("--plugin", *plugins,
+                   "Load this plugin (a file or a folder of them); may be repeated")
+      ->type_name("PATH")
+      ->expected(1)
+      ->take_all()
+      ->allow_extra_args(false);
+  return command;
+}
+
+void add_length(CLI::App& command, GenerationOptions& options) {
+  command.add_option("--tokens", options.tokens, "The number of tokens to generate, at most")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24))
+      ->capture_default_str();
+  command.add_option("--stop", options.stop, "End the text before this string; may be repeated")
+      ->expected(1)
+      ->take_all()
+      ->allow_extra_args(false);
+}
+
+void add_sampling(CLI::App& command, GenerationOptions& options) {
+  SamplingOptions& sampling = options.sampling;
+  command
+      .add_option("--temperature", sampling.temperature, "0 always selects the most likely token")
+      ->check(CLI::Range(0.0, 100.0))
+      ->capture_default_str();
+  command
+      .add_option("--top-k", sampling.top_k, "Sample from the K most likely tokens; 0: from all")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command
+      .add_option("--top-p", sampling.top_p,
+                  "Sample from the most likely tokens whose probabilities reach this sum")
+      ->capture_default_str();
+  command
+      .add_option("--repetition-penalty", sampling.repetition_penalty,
+                  "Above 1: tokens that are there already become less likely")
+      ->capture_default_str();
+  command.add_option("--seed", options.seed, "The seed of the sampling")->capture_default_str();
+}
+
+void add_generate(CLI::App& program, std::function<int()>& chosen) {
+  const auto arguments = std::make_shared<GenerateArguments>();
+  CLI::App* command = add(program, chosen, "generate", "Continue texts with a trained model",
+                          arguments, &run_generate);
+  CLI::Option* prompt = command->add_option("--prompt", arguments->prompt, "The text to continue");
+  command
+      ->add_option("--prompts", arguments->prompts,
+                   "A file with a prompt in each line: its text, or of a file *.jsonl an object "
+                   "with the member prompt")
+      ->excludes(prompt);
+  command
+      ->add_option("--batch", arguments->options.batch,
+                   "How many prompts of a file are continued at the same time")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  command->add_flag("--json", arguments->json, "Print a JSON object for each prompt");
+  add_length(*command, arguments->options);
+  add_sampling(*command, arguments->options);
+}
+
+void add_chat(CLI::App& program, std::function<int()>& chosen) {
+  const auto arguments = std::make_shared<ChatArguments>();
+  arguments->options.tokens = 1024;
+  CLI::App* command =
+      add(program, chosen, "chat", "Talk to a model: a question in each line of the input",
+          arguments, &run_chat);
+  command->add_option("--system", arguments->system, "The message of the system");
+  command->add_option("--chat-template", arguments->chat_template,
+                      "A file with a template in Jinja; default: the tokenizer's");
+  add_length(*command, arguments->options);
+  add_sampling(*command, arguments->options);
+}
+
+void add_evaluate(CLI::App& program, std::function<int()>& chosen) {
+  const auto arguments = std::make_shared<EvaluateArguments>();
+  CLI::App* command =
+      add(program, chosen, "evaluate", "Measure a model: perplexity of texts, answers to questions",
+          arguments, &run_evaluate);
+  command->add_option("--text", arguments->text, "Text files: their perplexity");
+  command->add_option("--jsonl", arguments->jsonl,
+                      "JSONL files of records, as a run trains on: the perplexity of answers");
+  command->add_option("--questions", arguments->questions,
+                      "JSONL files of questions: multiple choice, or answers that must match");
+  command
+      ->add_option("--length", arguments->perplexity.length,
+                   "Tokens of a window, or of a record at most; 0: at most 2048")
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 24))
+      ->capture_default_str();
+  command
+      ->add_option("--stride", arguments->perplexity.stride,
+                   "Tokens from a window of a text to the next one; 0: its length")
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 24))
+      ->capture_default_str();
+  command->add_flag("--all-tokens", arguments->perplexity.all_tokens,
+                    "Of records, score all tokens and not only answers");
+  command->add_option("--chat-template", arguments->chat_template,
+                      "A file with a template in Jinja; default: the tokenizer's");
+  command
+      ->add_option("--format", arguments->asked.format,
+                   "What the model reads of a question; {question} stands for it")
+      ->capture_default_str();
+  command
+      ->add_option("--batch", arguments->asked.generation.batch,
+                   "How many answers are generated at the same time")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  add_length(*command, arguments->asked.generation);
+  command->add_flag("--json", arguments->json, "Print JSON");
+  command->add_option("--to", arguments->to, "Write the JSON to this file too");
+}
+
+void add_serve(CLI::App& program, std::function<int()>& chosen) {
+  const auto arguments = std::make_shared<ServeArguments>();
+  ServeOptions& options = arguments->options;
+  options.defaults.tokens = 1024;
+  options.defaults.sampling.temperature = 1;
+  CLI::App* command =
+      add(program, chosen, "serve", "Answer chat completions over HTTP, as OpenAI's interface",
+          arguments, &run_serve);
+  command->add_option("--host", options.host, "The address to listen at; others need a token")
+      ->capture_default_str();
+  command->add_option("--port", options.port, "The port; 0: any that is free")
+      ->check(CLI::Range(0, 65535))
+      ->capture_default_str();
+  command->add_option("--token-file", arguments->token_file,
+                      "A file whose first line is the token that clients must send");
+  command->add_option("--chat-template", options.chat_template,
+                      "A file with a template in Jinja; default: the tokenizer's");
+  command->add_option("--seconds", options.seconds, "The time of an answer, at most")
+      ->check(CLI::Range(1, 86400))
+      ->capture_default_str();
+  command->add_option("--waiting", options.waiting, "Requests that wait, at most")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  command
+      ->add_option("--request-size", options.request_bytes,
+                   "Bytes of a request, at most, such as 1MB")
+      ->transform(CLI::AsSizeValue(true))
+      ->default_str("1MiB");
+  add_length(*command, options.defaults);
+  add_sampling(*command, options.defaults);
+}
+
+}  // namespace
+
+void add_text_commands(CLI::App& program, std::function<int()>& chosen) {
+  add_generate(program, chosen);
+  add_chat(program, chosen);
+  add_evaluate(program, chosen);
+  add_serve(program, chosen);
+}
+
+void note_slow(const std::string& because) {
+  if (!because.empty()) {
+    fmt::print(stderr, "note: no cache, each token computes the whole text again: {}\n", because);
+  }
+}
+
+}  // namespace tessera::app

@@ -1,0 +1,5 @@
+export module tessera.app.evaluation;
+
+export import :likelihood;  // how likely a model finds tokens
+export import :perplexity;  // of texts and records
+export import :questions;   // multiple choice, and answers that must match

@@ -1,0 +1,43 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+module tessera.app.evaluation;
+
+import tessera.base;
+import tessera.data;
+import tessera.tensor;
+import tessera.nn;
+import tessera.app.generation;
+
+namespace tessera::app {
+
+double log_likelihood(const TextModel& model, std::span<const std::int64_t> tokens,
+                      std::span<const std::uint8_t> scored) {
+  const std::int64_t longest = model.longest();
+  const std::int64_t count = std::ssize(tokens) - 1;
+  if (longest > 0 && count > longest) {
+    fail_input({.thing = "evaluate",
+                .wrong = "a text is longer than the model computes",
+                .expected = fmt::format("at most {} tokens", longest + 1),
+                .got = fmt::format("{}", tokens.size())});
+  }
+  if (count < 1 || std::ranges::count(scored.subspan(1), 0) == count) {
+    return 0;
+  }
+  std::vector<std::int64_t> targets;
+  for (std::size_t i = 1; i < tokens.size(); ++i) {
+    targets.push_back(scored[i] != 0 ? tokens[i] : data::ignored_target);
+  }
+  const NoGrad no_grad;
+  const Tensor loss =
+      model.model().loss_sum(from_values(tokens.first(tokens.size() - 1), {1, count}),
+                             from_values(std::span<const std::int64_t>(targets), {1, count}));
+  return -to_doubles(loss).at(0);
+}
+
+}  // namespace tessera::app

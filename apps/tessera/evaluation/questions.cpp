@@ -1,0 +1,222 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <fstream>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <tessera/json.hpp>
+#include <tessera/shown.hpp>
+#include <utility>
+#include <vector>
+module tessera.app.evaluation;
+
+import tessera.base;
+import tessera.tokenize;
+import tessera.app.generation;
+
+namespace tessera::app {
+namespace {
+
+using Json = nlohmann::json;
+using Tokens = std::vector<std::int64_t>;
+
+/// The first of these members that there is.
+const Json* member(const Json& record, std::initializer_list<const char*> names) {
+  for (const char* const name : names) {
+    if (const auto found = record.find(name); found != record.end()) {
+      return &*found;
+    }
+  }
+  return nullptr;
+}
+
+std::vector<std::string> texts_of(const Json& list, const char* what) {
+  std::vector<std::string> texts;
+  for (const Json& text : list.is_array() ? list : Json::array({nullptr})) {
+    if (!text.is_string()) {
+      fail_input({.wrong = fmt::format("'{}' must be a list of texts", what)});
+    }
+    texts.push_back(text.get<std::string>());
+  }
+  return texts;
+}
+
+/// A choice by its place, from 0, or by its label, its text or a letter.
+std::size_t right_choice(const Json& answer, const std::vector<std::string>& choices,
+                         const std::vector<std::string>& labels) {
+  std::optional<std::size_t> place;
+  if (answer.is_number_unsigned()) {
+    place = answer.get<std::size_t>();
+  } else if (answer.is_string()) {
+    const std::string& text = answer.get_ref<const std::string&>();
+    for (const auto* names : {&labels, &choices}) {
+      const auto found = std::ranges::find(*names, text);
+      if (found != names->end() && !place) {
+        place = static_cast<std::size_t>(found - names->begin());
+      }
+    }
+    if (!place && text.size() == 1 && text[0] >= 'A' && text[0] <= 'Z') {
+      place = static_cast<std::size_t>(text[0] - 'A');
+    } else if (!place && text.size() == 1 && text[0] >= '0' && text[0] <= '9') {
+      place = static_cast<std::size_t>(text[0] - '0');
+    }
+  }
+  if (!place || *place >= choices.size()) {
+    fail_input({.wrong = "the answer is none of the choices",
+                .expected = fmt::format("0 to {}, a letter, or the text of one",
+                                        static_cast<std::int64_t>(choices.size()) - 1),
+                .got = shown(json_text(answer), 60)});
+  }
+  return *place;
+}
+
+Question question_of(const std::string& line) {
+  const ParsedJson parsed = parse_json_object(line);
+  if (!parsed.problem.empty()) {
+    fail_input({.wrong = parsed.problem});
+  }
+  const Json& record = parsed.value;
+  const Json* const text = member(record, {"question", "prompt", "query", "ctx"});
+  if (text == nullptr || !text->is_string()) {
+    fail_input({.wrong = "there is no text 'question', 'prompt', 'query' or 'ctx'"});
+  }
+  const Json* const answer = member(record, {"answer", "answerKey", "label", "gold"});
+  if (answer == nullptr) {
+    fail_input({.wrong = "there is no 'answer', 'answerKey', 'label' or 'gold'"});
+  }
+  Question question{.text = text->get<std::string>()};
+  const Json* choices = member(record, {"choices", "endings"});
+  if (choices == nullptr) {
+    question.answers =
+        answer->is_string() ? std::vector{answer->get<std::string>()} : texts_of(*answer, "answer");
+    return question;
+  }
+  std::vector<std::string> labels;
+  if (choices->is_object()) {
+    if (!choices->contains("text") || !choices->contains("label")) {
+      fail_input({.wrong = "'choices' must be a list, or have 'text' and 'label'"});
+    }
+    labels = texts_of((*choices)["label"], "label");
+    choices = &(*choices)["text"];
+  }
+  question.choices = texts_of(*choices, "choices");
+  question.right = right_choice(*answer, question.choices, labels);
+  return question;
+}
+
+std::string prompt_of(const Question& question, const QuestionOptions& options) {
+  constexpr std::string_view place = "{question}";
+  std::string text = options.format;
+  if (const std::size_t at = text.find(place); at != std::string::npos) {
+    text.replace(at, place.size(), question.text);
+  }
+  return text;
+}
+
+std::int64_t characters(std::string_view text) {
+  return std::ranges::count_if(
+      text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80; });
+}
+
+std::string without_blanks(std::string_view text) {
+  constexpr const char* blanks = " \t\r\n";
+  const std::size_t begin = text.find_first_not_of(blanks);
+  return begin == std::string_view::npos
+             ? std::string()
+             : std::string(text.substr(begin, text.find_last_not_of(blanks) - begin + 1));
+}
+
+Share share_of(const std::vector<bool>& right) {
+  const auto count = static_cast<double>(right.size());
+  if (right.empty()) {
+    return {};
+  }
+  const double mean = static_cast<double>(std::ranges::count(right, true)) / count;
+  return {mean, right.size() < 2 ? 0 : std::sqrt(mean * (1 - mean) / (count - 1))};
+}
+
+/// The choice with the highest value; the first of equal ones.
+std::size_t best(const std::vector<double>& values) {
+  return static_cast<std::size_t>(std::ranges::max_element(values) - values.begin());
+}
+
+}  // namespace
+
+std::vector<Question> read_questions(const std::string& file) {
+  std::ifstream stream(file, std::ios::binary);
+  if (!stream) {
+    fail_input({.thing = file, .wrong = "the file cannot be read"});
+  }
+  std::vector<Question> questions;
+  std::string line;
+  for (std::int64_t number = 1; std::getline(stream, line); ++number) {
+    if (line.find_first_not_of(" \t\r") == std::string::npos) {
+      continue;
+    }
+    try {
+      questions.push_back(question_of(line));
+    } catch (const Error& error) {
+      fail_at(fmt::format("{}:{}", file, number), error);
+    }
+  }
+  if (questions.empty()) {
+    fail_input({.thing = file, .wrong = "there is no question in it"});
+  }
+  return questions;
+}
+
+QuestionScores ask(const TextModel& model, std::span<const Question> questions,
+                   const QuestionOptions& options) {
+  std::vector<bool> right;
+  std::vector<bool> right_normalized;
+  std::vector<Tokens> prompts;
+  std::vector<const Question*> open;
+  for (const Question& question : questions) {
+    const std::string prompt = prompt_of(question, options);
+    const Tokens before = prompt_tokens(model, prompt);
+    if (question.choices.empty()) {
+      prompts.push_back(before);
+      open.push_back(&question);
+      continue;
+    }
+    std::vector<double> sums;
+    std::vector<double> means;
+    for (const std::string& choice : question.choices) {
+      const Tokens tokens = prompt_tokens(model, prompt + " " + choice);
+      std::vector<std::uint8_t> scored(tokens.size(), 1);
+      std::fill_n(scored.begin(), std::min(before.size(), tokens.size()), std::uint8_t{0});
+      sums.push_back(log_likelihood(model, tokens, scored));
+      means.push_back(sums.back() /
+                      static_cast<double>(std::max<std::int64_t>(characters(choice), 1)));
+    }
+    right.push_back(best(sums) == question.right);
+    right_normalized.push_back(best(means) == question.right);
+  }
+  QuestionScores scores{.choices = std::ssize(right),
+                        .accuracy = share_of(right),
+                        .normalized = share_of(right_normalized),
+                        .generated = std::ssize(open),
+                        .exact_match = {}};
+  if (open.empty()) {
+    return scores;
+  }
+  Decoding decoding(model.model(), model.shape().vocab);
+  const std::vector<GeneratedText> texts = generate(model, decoding, prompts, options.generation);
+  std::vector<bool> matches;
+  for (std::size_t i = 0; i < open.size(); ++i) {
+    const std::string text = without_blanks(texts[i].text);
+    matches.push_back(std::ranges::any_of(open[i]->answers, [&](const std::string& answer) {
+      return without_blanks(answer) == text;
+    }));
+  }
+  scores.exact_match = share_of(matches);
+  return scores;
+}
+
+}  // namespace tessera::app

@@ -1,0 +1,25 @@
+export module tessera.app.server:serve;
+
+import tessera.app.base;
+import tessera.app.generation;
+
+export namespace tessera::app {
+
+struct ServeOptions {
+  std::string host = "127.0.0.1";
+  int port = 8080;                  // 0: any that is free
+  std::string token = {};           // that clients send as "Authorization: Bearer TOKEN"
+  std::string chat_template = {};   // a file; empty: the tokenizer's
+  GenerationOptions defaults = {};  // of requests; its tokens are the most of an answer
+  std::int64_t seconds = 300;       // an answer ends then
+  std::int64_t waiting = 16;        // requests that wait for the model; more are refused
+  std::uint64_t request_bytes = std::uint64_t{1} << 20;  // of a body
+};
+
+/// Answers chat completions over HTTP until the process receives SIGINT or SIGTERM. `started`
+/// receives the port. Errors (input): the model has no chat template; an address of other machines
+/// without a token; the address cannot be used.
+void serve(const TextModel& model, const ServeOptions& options,
+           const std::function<void(int port)>& started);
+
+}  // namespace tessera::app

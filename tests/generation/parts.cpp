@@ -1,0 +1,218 @@
+// The parts of generation: what is drawn against transformers' probabilities, text that is shown
+// while it is made, caches against whole passes.
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "catch.hpp"
+#include "support.hpp"
+
+import tessera.base;
+import tessera.tensor;
+import tessera.nn;
+import tessera.app.generation;
+import tessera.app.evaluation;
+
+using namespace tessera;
+using namespace tessera::app;
+using trainer_test::has;
+using trainer_test::input_error;
+
+namespace {
+
+/// The parts that a text is shown in, with a bar between them.
+std::string shown_in_parts(const std::vector<std::string>& parts,
+                           const std::vector<std::string>& stop = {}) {
+  StreamedText text(stop);
+  std::string all;
+  for (const std::string& part : parts) {
+    all += text.add(part) + "|";
+  }
+  return all + text.finish();
+}
+
+nn::DecoderShape small_shape() {
+  nn::DecoderShape shape;
+  shape.vocab = 50;
+  shape.dim = 16;
+  shape.layers = 2;
+  shape.heads = 4;
+  shape.kv_heads = 2;
+  shape.ffn_dim = 24;
+  shape.window = 3;
+  shape.global_every = 2;
+  shape.standard_deviation = 0.3;
+  return shape;
+}
+
+template <class Model>
+std::shared_ptr<Model> small_model() {
+  auto model = std::make_shared<Model>(small_shape());
+  nn::materialize(*model);
+  set_seed(5);
+  nn::initialize(*model);
+  model->train(false);
+  return model;
+}
+
+/// A model of a plugin whose layers take no cache.
+class WithoutCache final : public nn::DecoderLM {
+ public:
+  using nn::DecoderLM::DecoderLM;
+  void set_cache(nn::KeyValueCache*) override { fail("its layers take no cache"); }
+};
+
+void same_logits(const std::vector<std::vector<double>>& a,
+                 const std::vector<std::vector<double>>& b) {
+  REQUIRE(a.size() == b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    REQUIRE(a[i].size() == b[i].size());
+    for (std::size_t j = 0; j < a[i].size(); ++j) {
+      CHECK(a[i][j] == Approx(b[i][j]).margin(2e-5));
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("candidates have the probabilities of transformers") {
+  const auto stored = nlohmann::json::parse(trainer_test::read_file(
+      TESSERA_SOURCE_FOLDER "/tests/reference/data/generation/sampling.json"));
+  const auto logits = stored["logits"].get<std::vector<double>>();
+  const auto before = stored["before"].get<std::vector<std::int64_t>>();
+  REQUIRE(stored["cases"].size() == 9);
+  for (const auto& one : stored["cases"]) {
+    const SamplingOptions options{.temperature = one["temperature"],
+                                  .top_k = one["top_k"],
+                                  .top_p = one["top_p"],
+                                  .repetition_penalty = one["repetition_penalty"]};
+    const auto expected = one["probabilities"].get<std::vector<double>>();
+    std::map<std::int64_t, double> got;
+    for (const Candidate& candidate : candidates(logits, before, options)) {
+      got[candidate.token] = candidate.probability;
+    }
+    INFO("temperature " << options.temperature << ", top_k " << options.top_k << ", top_p "
+                        << options.top_p << ", penalty " << options.repetition_penalty);
+    for (std::size_t token = 0; token < expected.size(); ++token) {
+      const auto id = static_cast<std::int64_t>(token);
+      CHECK((got.contains(id) ? got[id] : 0.0) == Approx(expected[token]).margin(1e-9));
+      CHECK(got.contains(id) == (expected[token] > 0));
+    }
+  }
+}
+
+TEST_CASE("a choice follows the noise, and its rounding leaves no gap") {
+  const std::vector<Candidate> three = {{4, 0.5}, {9, 0.25}, {2, 0.25}};
+  CHECK(choose(three, 0) == 4);
+  CHECK(choose(three, 0.49) == 4);
+  CHECK(choose(three, 0.5) == 9);
+  CHECK(choose(three, 0.76) == 2);
+  CHECK(choose(three, 1) == 2);
+  const SamplingOptions greedy{.temperature = 0};
+  CHECK(candidates({1, 3, 2}, {}, greedy).at(0).token == 1);
+  // The penalty counts for the likeliest token too.
+  const std::vector<std::int64_t> before = {1};
+  CHECK(candidates({1, 3, 2}, before, {.temperature = 0, .repetition_penalty = 2}).at(0).token ==
+        2);
+  CHECK(candidates({-1, -0.6}, before, {.temperature = 0, .repetition_penalty = 2}).at(0).token ==
+        0);
+  CHECK_THROWS_AS(candidates({1, 1e308 * 10}, {}, greedy), Error);
+}
+
+TEST_CASE("values of sampling outside their ranges are refused") {
+  const auto error = [](const SamplingOptions& options) {
+    return input_error([&] { options.check("x"); });
+  };
+  CHECK(error({}).empty());
+  has(error({.temperature = -1}), "x: temperature is out of range (expected 0 to 100, got -1)");
+  has(error({.top_k = -1}), "top_k");
+  has(error({.top_p = 0}), "top_p is out of range (expected above 0, at most 1, got 0)");
+  has(error({.top_p = 1.5}), "top_p");
+  has(error({.repetition_penalty = 0}), "repetition_penalty");
+}
+
+TEST_CASE("shown text has whole characters and ends before a stop string") {
+  CHECK(shown_in_parts({"a", "b"}) == "a|b|");
+  CHECK(shown_in_parts({"h\xC3", "\xBC", "\xF0\x9F", "\x98\x80!"}) == "h|ü||😀!|");
+  // What is not UTF-8, by maximal subparts, as Python's errors="replace" does.
+  CHECK(shown_in_parts({"a\xFF"
+                        "b"}) == "a�b|");
+  CHECK(shown_in_parts({"\xE2\x82", "x"}) == "|�x|");
+  CHECK(shown_in_parts({"\xE0\x80\xED\xA0\x80"}) == "�����|");
+  CHECK(shown_in_parts({"\xF0\x9F\x98"}) == "|�");
+  CHECK(shown_in_parts({"\xC0\x80\xF5"}) == "���|");
+  // A stop string may begin anywhere, and in several parts.
+  const std::vector<std::string> stop = {"\n\n", "END"};
+  CHECK(shown_in_parts({"a\n", "b"}, stop) == "a|\nb|");
+  CHECK(shown_in_parts({"a\n", "\nb", "c"}, stop) == "a|||");
+  CHECK(shown_in_parts({"aE", "N", "Db", "c"}, stop) == "a||||");
+  CHECK(shown_in_parts({"aEN", "E"}, stop) == "a|EN|E");
+  CHECK(shown_in_parts({"aE", "EN", "D"}, stop) == "a|E||");
+  CHECK(shown_in_parts({"aENDb\n\n"}, stop) == "a|");
+  CHECK(shown_in_parts({"EN"}, stop) == "|EN");
+  CHECK(shown_in_parts({"x\xC3", "\xBC"}, {"ü"}) == "x||");
+  has(input_error([] { StreamedText({"a", ""}); }), "stop string: it is empty");
+}
+
+TEST_CASE("the likelihood of tokens is that of transformers") {
+  const std::string folders = TESSERA_SOURCE_FOLDER "/tests/reference/data/folders/";
+  for (const std::string name : {"plain", "tied", "head_dim"}) {
+    INFO(name);
+    const auto stored =
+        nlohmann::json::parse(trainer_test::read_file(folders + name + "/expected.json"));
+    const TextModel model(folders + name);
+    double sum = 0;
+    std::int64_t count = 0;
+    for (const auto& row : stored["input_ids"]) {
+      const auto ids = row.get<std::vector<std::int64_t>>();
+      const std::vector<std::uint8_t> all(ids.size(), 1);
+      const double whole = log_likelihood(model, ids, all);
+      sum += whole;
+      count += std::ssize(ids) - 1;
+      // The parts of the sum, each after all tokens before it.
+      double parts = 0;
+      for (std::size_t i = 0; i < ids.size(); ++i) {
+        std::vector<std::uint8_t> one(ids.size(), 0);
+        one[i] = 1;
+        parts += log_likelihood(model, ids, one);
+      }
+      CHECK(parts == Approx(whole).epsilon(1e-5));
+    }
+    CHECK(-sum / static_cast<double>(count) == Approx(stored["loss"].get<double>()).epsilon(1e-5));
+  }
+}
+
+TEST_CASE("a cache gives the logits of whole rows, whatever came before") {
+  const auto model = small_model<nn::DecoderLM>();
+  const auto whole = small_model<WithoutCache>();
+  Decoding cached(*model, 50);
+  Decoding slow(*whole, 50);
+  CHECK(cached.slow_because().empty());
+  has(slow.slow_because(), "its layers take no cache");
+  TokenRows rows = {{3, 1, 4}, {15, 9, 2}};
+  for (int i = 0; i < 6; ++i) {
+    same_logits(cached.next(rows), slow.next(rows));
+    rows[0].push_back(5 + i);
+    rows[1].push_back(35 - i);
+  }
+  // Several tokens at once, the same rows again, other rows, fewer and shorter ones.
+  rows[0].insert(rows[0].end(), {7, 8});
+  rows[1].insert(rows[1].end(), {9, 10});
+  same_logits(cached.next(rows), slow.next(rows));
+  same_logits(cached.next(rows), slow.next(rows));
+  rows[1][2] = 44;
+  rows[0].push_back(1);
+  rows[1].push_back(1);
+  same_logits(cached.next(rows), slow.next(rows));
+  same_logits(cached.next({rows[1]}), slow.next({rows[1]}));
+  same_logits(cached.next({{6}}), slow.next({{6}}));
+  CHECK_THROWS_AS(cached.next({}), Error);
+  CHECK_THROWS_AS(cached.next({{1, 2}, {1}}), Error);
+  CHECK_THROWS_AS(cached.next({{1, 99}}), Error);
+  same_logits(cached.next({{1, 2}}), slow.next({{1, 2}}));
+}

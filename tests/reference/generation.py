@@ -1,0 +1,80 @@
+"""What transformers generates: greedy texts of the small models of data/decoders, data/gpt2 and data/mixtral, and the
+probabilities that its settings of sampling give: data/generation/."""
+
+import torch
+from transformers import AutoModelForCausalLM
+from transformers.generation.logits_process import (RepetitionPenaltyLogitsProcessor, TemperatureLogitsWarper,
+                                                    TopKLogitsWarper, TopPLogitsWarper)
+
+from common import DATA, VERSIONS, fresh, write_json
+
+OUT = DATA / "generation"
+FOLDERS = ["decoders/llama3", "decoders/mistral", "decoders/qwen2", "decoders/qwen3", "decoders/gemma2", "decoders/gemma3",
+           "decoders/phi3", "gpt2/tied", "gpt2/untied", "mixtral/four"]
+TOKENS = 24
+PENALTY = 1.5  # small models would repeat one token
+LENGTHS = [1, 3, 9, 14]  # shorter and longer than the windows, which have 5 to 7 tokens
+
+
+def continued(model, prompt):
+    """The likeliest tokens after the penalty by whole passes, and the smallest distance of the two likeliest."""
+    ids, margin = prompt, 1e9
+    for _ in range(min(TOKENS, model.config.max_position_embeddings - prompt.shape[1])):
+        with torch.no_grad():
+            logits = model(input_ids=ids, use_cache=False).logits[:, -1]
+        best = RepetitionPenaltyLogitsProcessor(PENALTY)(ids, logits)[0].topk(2)
+        margin = min(margin, (best.values[0] - best.values[1]).item())
+        ids = torch.cat([ids, best.indices[:1, None]], 1)
+    return ids, margin
+
+
+def greedy(folder):
+    """Texts without a token that ends them and without near ties; transformers' cache gives them too."""
+    model = AutoModelForCausalLM.from_pretrained(DATA / folder, dtype=torch.float32, attn_implementation="eager").eval()
+    stop = model.generation_config.eos_token_id
+    stop = {stop} if isinstance(stop, int) else set(stop or [])
+    generator = torch.Generator().manual_seed(len(folder))
+    texts = []
+    for length in LENGTHS:
+        while True:
+            prompt = torch.randint(3, model.config.vocab_size, (1, length), generator=generator)
+            ids, margin = continued(model, prompt)
+            tokens = ids[0, length:].tolist()
+            if margin > 1e-4 and not stop & set(tokens):
+                break
+        cached = model.generate(prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=len(tokens),
+                                use_cache=True, repetition_penalty=PENALTY, eos_token_id=None, pad_token_id=0)
+        assert cached[0].tolist() == ids[0].tolist(), (folder, length)
+        texts.append({"prompt": prompt[0].tolist(), "tokens": tokens, "smallest_margin": margin})
+    print(folder, min(t["smallest_margin"] for t in texts), [len(set(t["tokens"])) for t in texts])
+    return {"folder": folder, "texts": texts}
+
+
+def sampling():
+    generator = torch.Generator().manual_seed(4)
+    logits = 3 * torch.randn(40, generator=generator, dtype=torch.float64)
+    before = [3, 7, 7, 21, 39]
+    cases = []
+    for temperature, top_k, top_p, penalty in [(1, 0, 1, 1), (0.7, 0, 1, 1), (1.3, 5, 1, 1), (1, 0, 0.8, 1), (0.9, 12, 0.5, 1),
+                                               (1, 0, 0.05, 1), (1, 0, 1, 1.4), (0.8, 10, 0.9, 1.2), (1, 0, 0.99, 0.7)]:
+        scores = logits[None].clone()
+        ids = torch.tensor([before])
+        if penalty != 1:
+            scores = RepetitionPenaltyLogitsProcessor(float(penalty))(ids, scores)
+        scores = TemperatureLogitsWarper(float(temperature))(ids, scores)
+        if top_k:
+            scores = TopKLogitsWarper(top_k)(ids, scores)
+        if top_p < 1:
+            scores = TopPLogitsWarper(top_p)(ids, scores)
+        cases.append({"temperature": temperature, "top_k": top_k, "top_p": top_p, "repetition_penalty": penalty,
+                      "probabilities": scores.softmax(-1)[0].tolist()})
+    return {"logits": logits.tolist(), "before": before, "cases": cases, "made_with": VERSIONS}
+
+
+def main():
+    fresh(OUT)
+    write_json(OUT / "greedy.json", [greedy(folder) for folder in FOLDERS])
+    write_json(OUT / "sampling.json", sampling())
+
+
+main()
