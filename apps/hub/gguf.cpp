@@ -184,8 +184,8 @@ class Converted final : public TensorSource {
     files_ = from_->files();
   }
 
-  void add(const std::string& name, TensorInfo info, Entry entry) {
-    tensors_.emplace(name, std::move(info));
+  void add(const std::string& name, const TensorInfo& info, Entry entry) {
+    tensors_.emplace(name, info);
     entries_.emplace(name, std::move(entry));
   }
 
@@ -433,8 +433,9 @@ class ConfigReader {
     if (heads <= 0) {
       fields_.wrong(own("attention.head_count"), "is not positive");
     }
-    const auto width = static_cast<double>(dim / heads);
-    const double keys = fields_.number(own("attention.key_length")).value_or(width);
+    const std::int64_t width = dim / heads;
+    const double keys =
+        fields_.number(own("attention.key_length")).value_or(static_cast<double>(width));
     for (const char* name : {"attention.value_length", "rope.dimension_count"}) {
       if (const double other = fields_.number(own(name)).value_or(keys); other != keys) {
         fields_.wrong(
