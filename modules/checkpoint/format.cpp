@@ -19,6 +19,7 @@ module tessera.checkpoint;
 import tessera.base;
 import tessera.plugin;
 import :format;
+import :gguf;
 
 namespace tessera {
 namespace {
@@ -30,10 +31,11 @@ struct BuiltIn {
   std::unique_ptr<CheckpointFormat> (*make)();
 };
 /// In the order in which they are tried.
-constexpr std::array<BuiltIn, 3> built_in = {
+constexpr std::array<BuiltIn, 4> built_in = {
     {{"tessera", checkpoint_detail::tessera_format},
      {"torch", checkpoint_detail::torch_format},
-     {"safetensors", checkpoint_detail::safetensors_format}}};
+     {"safetensors", checkpoint_detail::safetensors_format},
+     {"gguf", checkpoint_detail::gguf_format}}};
 
 bool is_built_in(std::string_view name) {
   return std::ranges::find(built_in, name, &BuiltIn::name) != built_in.end();

@@ -31,8 +31,7 @@ struct Surrounding {
 /// A tokenizer.json of Hugging Face's library `tokenizers`, with the same ids and texts.
 class HuggingFaceTokenizer final : public Tokenizer {
  public:
-  explicit HuggingFaceTokenizer(const std::string& file) {
-    const ParsedJson parsed = read_json_object(file);
+  HuggingFaceTokenizer(const ParsedJson& parsed, const std::string& file) {
     if (!parsed.problem.empty()) {
       fail_input({.thing = file, .wrong = parsed.problem});
     }
@@ -283,7 +282,12 @@ class HuggingFaceTokenizer final : public Tokenizer {
 }  // namespace
 
 std::unique_ptr<Tokenizer> hugging_face_tokenizer(const std::string& file) {
-  return std::make_unique<HuggingFaceTokenizer>(file);
+  return std::make_unique<HuggingFaceTokenizer>(read_json_object(file), file);
+}
+
+std::unique_ptr<Tokenizer> hugging_face_tokenizer_of(std::string_view json,
+                                                     const std::string& where) {
+  return std::make_unique<HuggingFaceTokenizer>(parse_json_object(json), where);
 }
 
 }  // namespace tessera::tokenize

@@ -11,6 +11,7 @@ module;
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <tessera/gguf.hpp>
 #include <tessera/json.hpp>
 #include <tessera/shown.hpp>
 #include <utility>
@@ -30,7 +31,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-constexpr std::string_view built_in_kinds[] = {"bytes", "sentencepiece", "tiktoken",
+constexpr std::string_view built_in_kinds[] = {"bytes", "gguf", "sentencepiece", "tiktoken",
                                                "tokenizer.json"};
 
 std::unique_ptr<Tokenizer> make(std::string_view kind, const std::string& path,
@@ -41,6 +42,9 @@ std::unique_ptr<Tokenizer> make(std::string_view kind, const std::string& path,
   }
   if (kind == "tokenizer.json") {
     return hugging_face_tokenizer(path);
+  }
+  if (kind == "gguf") {
+    return gguf_tokenizer(path, options);
   }
   if (kind == "sentencepiece") {
     return sentence_piece_tokenizer(path, options, defaults);
@@ -84,6 +88,9 @@ std::string kind_of(const fs::path& file) {
     // Mistral's files have a date in their names: tekken_240911.json.
     return name.starts_with("tekken") ? "tiktoken" : "tokenizer.json";
   }
+  if (is_gguf(file.string())) {
+    return "gguf";
+  }
   return is_tiktoken(file.string()) ? "tiktoken" : "sentencepiece";
 }
 
@@ -114,13 +121,16 @@ fs::path tokenizer_file(const std::string& path) {
   if (found.size() == 1) {
     return folder / found[0];
   }
-  fail_input(
-      {.thing = path,
-       .wrong = found.empty() ? "there is no tokenizer in the folder"
-                              : fmt::format("there are several tokenizers, {}", join_words(found)),
-       .expected = "tokenizer.json, tokenizer.model, tekken.json, or one file with the ending "
-                   ".model or .tiktoken",
-       .advice = "name a file"});
+  if (found.empty() && is_file(folder / "model.gguf")) {
+    return folder / "model.gguf";
+  }
+  fail_input({.thing = path,
+              .wrong = found.empty()
+                           ? "there is no tokenizer in the folder"
+                           : fmt::format("there are several tokenizers, {}", join_words(found)),
+              .expected = "tokenizer.json, tokenizer.model, tekken.json, one file with the ending "
+                          ".model or .tiktoken, or model.gguf",
+              .advice = "name a file"});
 }
 
 /// The files beside a tokenizer.
@@ -284,6 +294,10 @@ OpenedTokenizer open_tokenizer(const std::string& path, const PluginOptions& opt
   opened.file = file.string();
   opened.tokenizer =
       make_complete(opened.kind, opened.file, options, Beside::defaults(folder), path);
+  if (is_gguf(opened.file)) {
+    describe_gguf(opened);
+    return opened;
+  }
   opened.special = opened.tokenizer->special_tokens();
   Beside(folder, opened).read_all();
   return opened;

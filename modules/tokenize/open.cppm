@@ -9,7 +9,7 @@ export namespace tessera::tokenize {
 /// A tokenizer with what the files beside it say.
 struct OpenedTokenizer {
   std::shared_ptr<const Tokenizer> tokenizer;
-  std::string kind;  // "tokenizer.json", "sentencepiece", "tiktoken"
+  std::string kind;  // "tokenizer.json", "sentencepiece", "tiktoken", "gguf"
   std::string file;
   /// From the tokenizer's own file, tokenizer_config.json, special_tokens_map.json and
   /// generation_config.json; later ones decide.
@@ -21,7 +21,8 @@ struct OpenedTokenizer {
 };
 
 /// Opens the tokenizer of a folder, or one file; the kind follows from the files: tokenizer.json
-/// first, then tokenizer.model, tekken.json, then the one file with the ending .model or .tiktoken.
+/// first, then tokenizer.model, tekken.json, then the one file with the ending .model or .tiktoken,
+/// then model.gguf.
 /// Options are those of the kind (make_tokenizer). Errors (input): there is none; a file is damaged
 /// or needs what is not supported, with the field and its value.
 OpenedTokenizer open_tokenizer(const std::string& path,
@@ -34,10 +35,16 @@ OpenedTokenizer open_tokenizer(const std::string& path,
 /// "tiktoken": pattern ("gpt2", "cl100k", "o200k", "llama3", "llama4", "qwen", or a regular
 ///   expression; by default the one that the file is known for), special_tokens (texts; their ids
 ///   follow on the ranks), add_bos (false; a token among them, by name: bos). tekken.json too.
+/// "gguf": a GGUF file; the options are those of "sentencepiece" where it is one.
 /// Errors (input) that begin with `where`: there is no such kind.
 std::shared_ptr<const Tokenizer> make_tokenizer(std::string_view kind, const std::string& path = "",
                                                 const PluginOptions& options = PluginOptions(),
                                                 const std::string& where = "tokenizer");
+
+/// A tokenizer, with its templates, as fields of a GGUF file ("tokenizer.ggml.tokens"...): a JSON
+/// object as tessera/gguf.hpp has it. There are at least `vocab` tokens. Error (input): GGUF cannot
+/// express it.
+std::string gguf_fields(const OpenedTokenizer& opened, std::int64_t vocab);
 
 /// The names of all kinds, built-in or found as plugins, sorted.
 std::vector<std::string> tokenizer_kinds();

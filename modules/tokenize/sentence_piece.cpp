@@ -3,6 +3,7 @@ module;
 #include <sentencepiece_processor.h>
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -25,16 +26,13 @@ namespace {
 /// A model of SentencePiece, by its library.
 class SentencePieceTokenizer final : public Tokenizer {
  public:
-  SentencePieceTokenizer(const std::string& file, PluginOptions& options,
+  using Load = std::function<sentencepiece::util::Status(sentencepiece::SentencePieceProcessor&)>;
+
+  SentencePieceTokenizer(const Load& load, const std::string& where, PluginOptions& options,
                          const FolderDefaults& defaults) {
-    // Read here: the library says only that it cannot parse a file that is not there.
-    if (!std::filesystem::is_regular_file(file)) {
-      fail_input({.thing = file, .wrong = "it is not a regular file that can be read"});
-    }
-    const auto status = processor_.Load(file);
-    if (!status.ok()) {
+    if (const auto status = load(processor_); !status.ok()) {
       fail_input(
-          {.thing = file,
+          {.thing = where,
            .wrong = fmt::format("it is not a SentencePiece model ({})", shown(status.message()))});
     }
     add_bos_ = options.flag("add_bos", defaults.add_bos.value_or(processor_.bos_id() >= 0));
@@ -161,7 +159,24 @@ class SentencePieceTokenizer final : public Tokenizer {
 
 std::unique_ptr<Tokenizer> sentence_piece_tokenizer(const std::string& file, PluginOptions& options,
                                                     const FolderDefaults& defaults) {
-  return std::make_unique<SentencePieceTokenizer>(file, options, defaults);
+  // Looked at here: the library says only that it cannot parse a file that is not there.
+  if (!std::filesystem::is_regular_file(file)) {
+    fail_input({.thing = file, .wrong = "it is not a regular file that can be read"});
+  }
+  return std::make_unique<SentencePieceTokenizer>(
+      [&](sentencepiece::SentencePieceProcessor& processor) { return processor.Load(file); }, file,
+      options, defaults);
+}
+
+std::unique_ptr<Tokenizer> sentence_piece_tokenizer_of(const std::string& bytes,
+                                                       const std::string& where,
+                                                       PluginOptions& options,
+                                                       const FolderDefaults& defaults) {
+  return std::make_unique<SentencePieceTokenizer>(
+      [&](sentencepiece::SentencePieceProcessor& processor) {
+        return processor.LoadFromSerializedProto(bytes);
+      },
+      where, options, defaults);
 }
 
 }  // namespace tessera::tokenize

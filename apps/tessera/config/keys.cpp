@@ -41,10 +41,10 @@ std::vector<Key> model_keys() {
        "determines the further keys of this section."},
       {.path = "model.from",
        .slot = field<s, &M::from>,
-       .doc =
-           "A folder in Hugging Face's format (`config.json`, `*.safetensors`) to start from. It "
-           "determines every size, so the other keys of this section except `dropout` and "
-           "`adapter` must be absent.",
+       .doc = "A folder in Hugging Face's format (`config.json`, `*.safetensors`), or a GGUF "
+              "file, to start from. It "
+              "determines every size, so the other keys of this section except `dropout` and "
+              "`adapter` must be absent.",
        .is_path = true},
       {.path = "model.adapter",
        .slot = field<s, &M::adapter>,
@@ -123,7 +123,7 @@ std::vector<Key> data_keys() {
       {"data.tokenizer", field<s, &D::tokenizer>,
        "How text becomes tokens ([tokenizers.md](tokenizers.md)): a folder or file of a tokenizer, "
        "`bytes` (every byte is a token, 256 symbols), or the name of a plugin. `auto`: the "
-       "tokenizer in the folder of `model.from`, or `bytes` where it has none."},
+       "tokenizer in the folder or file of `model.from`, or `bytes` where it has none."},
       {"data.tokenizer_options", field<s, &D::tokenizer_options>,
        "Options of the tokenizer's kind, such as `{ add_bos = false }` of SentencePiece."},
       {.path = "data.chat_template",
@@ -341,6 +341,9 @@ std::vector<Key> run_keys() {
        "Steps between two lines where the output is not a terminal.", from(1)},
       path_key("log.metrics", field<l, &L::metrics>,
                "File of the metrics, one JSON object per step. Empty: none."),
+      path_key(
+          "log.tensorboard", field<l, &L::tensorboard>,
+          "Folder for TensorBoard's event files, with what the metrics file has. Empty: none."),
       {"log.sample", field<l, &L::sample>,
        "Tokens of text to generate with the trained model at the end (text data only). 0: none.",
        from(0, largest_size)},

@@ -111,6 +111,7 @@ struct StyleConfig {
 struct LogConfig {
   std::int64_t every = 10;
   std::string metrics = "metrics.jsonl";
+  std::string tensorboard;  // folder of event files; empty: none
   std::int64_t sample = 0;  // tokens of text that are generated at the end; 0 = none
   std::string sample_prompt = "The ";
 };

@@ -10,6 +10,7 @@ module;
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <tessera/gguf.hpp>
 #include <tessera/json.hpp>
 #include <tessera/shown.hpp>
 #include <utility>
@@ -31,14 +32,17 @@ namespace fs = std::filesystem;
 
 constexpr const char* bytes_kind = "bytes";
 
+/// Of the file's content; where a model is in the same file, of what precedes its weights.
 std::string file_hash(const std::string& path) {
   constexpr std::size_t block = std::size_t{1} << 20;
   const data::DataFile file(path);
+  const std::size_t size =
+      is_gguf(path) ? std::min<std::size_t>(file.size(), read_gguf(path).bytes) : file.size();
   const data::DataFile::Handle handle(file);
   ContentHash hash;
   std::vector<std::byte> bytes;
-  for (std::size_t at = 0; at < file.size(); at += bytes.size()) {
-    bytes.resize(std::min(block, file.size() - at));
+  for (std::size_t at = 0; at < size; at += bytes.size()) {
+    bytes.resize(std::min(block, size - at));
     handle.read(file, at, bytes);
     hash.add(bytes);
   }
@@ -81,7 +85,7 @@ std::shared_ptr<const RunTokenizer> of_folder(const std::string& folder, const s
 
 /// Kinds that need no file: built in, or of plugins.
 bool needs_no_file(const std::string& name) {
-  constexpr std::array<std::string_view, 3> of_files = {"sentencepiece", "tiktoken",
+  constexpr std::array<std::string_view, 4> of_files = {"gguf", "sentencepiece", "tiktoken",
                                                         "tokenizer.json"};
   const std::vector<std::string> kinds = tokenize::tokenizer_kinds();
   return std::ranges::find(kinds, name) != kinds.end() &&
@@ -124,8 +128,9 @@ std::shared_ptr<const RunTokenizer> open_run_tokenizer(const Config& config) {
     return at_key(config, "model.from", [&] {
       const std::string& folder = config.model.from;
       std::error_code ignored;  // a folder that is not there: who reads the model says so
-      const std::string own =
-          fs::is_directory(folder, ignored) ? own_tokenizer_file(folder) : std::string();
+      const std::string own = fs::is_directory(folder, ignored) || is_gguf(folder)
+                                  ? own_tokenizer_file(folder)
+                                  : std::string();
       return own.empty() ? of_kind(bytes_kind, options, where)
                          : of_folder(folder, own, options, where);
     });
@@ -155,7 +160,7 @@ std::string to_json(const std::shared_ptr<const RunTokenizer>& tokenizer) {
 
 std::string stored_tokenizer_folder(std::string_view meta) {
   const std::string path = text_member(member(parse_json_object(meta).value, "tokenizer"), "path");
-  return path.empty() ? "" : fs::path(path).parent_path().string();
+  return path.empty() || is_gguf(path) ? path : fs::path(path).parent_path().string();
 }
 
 std::shared_ptr<const RunTokenizer> stored_tokenizer(std::string_view meta,
@@ -208,6 +213,11 @@ std::string own_tokenizer_file(const std::string& folder) {
                                                      "tekken.json",
                                                      "special_tokens_map.json",
                                                      "sentencepiece.bpe.model"};
+  if (is_gguf(folder)) {
+    return read_gguf(folder).fields.contains("tokenizer.ggml.model")
+               ? fs::path(folder).filename().string()
+               : "";
+  }
   std::string first;
   std::error_code error;
   for (fs::directory_iterator next(folder, error), end; !error && next != end;
@@ -224,6 +234,11 @@ std::string own_tokenizer_file(const std::string& folder) {
                 .wrong = fmt::format("the folder cannot be read ({})", error.message()),
                 .advice = "check its permissions"});
   }
+  // Of a model in a folder with another form, a GGUF file beside it is no part.
+  if (const fs::path gguf = fs::path(folder) / "model.gguf";
+      first.empty() && !fs::exists(fs::path(folder) / "config.json", error) && is_gguf(gguf)) {
+    return own_tokenizer_file(gguf);
+  }
   return first;
 }
 
@@ -231,12 +246,11 @@ void check_tokenizer_fits(const RunTokenizer& tokenizer, std::int64_t vocab,
                           const std::string& folder, const std::string& place) {
   const std::string own = own_tokenizer_file(folder);
   std::error_code ignored;
-  const bool is_own =
-      !own.empty() && !tokenizer.path.empty() &&
-      (fs::equivalent(fs::path(tokenizer.path).parent_path(), folder, ignored) ||
-       (fs::exists(fs::path(folder) / fs::path(tokenizer.path).filename(), ignored) &&
-        file_hash((fs::path(folder) / fs::path(tokenizer.path).filename()).string()) ==
-            tokenizer.hash));
+  const fs::path file =
+      is_gguf(folder) ? fs::path(folder) : fs::path(folder) / fs::path(tokenizer.path).filename();
+  const bool is_own = !own.empty() && !tokenizer.path.empty() &&
+                      (fs::equivalent(fs::path(tokenizer.path).parent_path(), folder, ignored) ||
+                       (fs::exists(file, ignored) && file_hash(file.string()) == tokenizer.hash));
   // A model may have more rows in its embedding than its own tokenizer has tokens.
   const bool fits =
       tokenizer.path.empty() ? tokenizer.vocab() == vocab : tokenizer.vocab() <= vocab;

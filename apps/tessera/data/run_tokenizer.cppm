@@ -37,7 +37,8 @@ std::string to_json(const std::shared_ptr<const RunTokenizer>& tokenizer);
 std::shared_ptr<const RunTokenizer> stored_tokenizer(std::string_view meta,
                                                      const std::string& checkpoint,
                                                      const std::string& named = "");
-/// The folder of the tokenizer's files that a checkpoint names; empty: it has none.
+/// The folder of the tokenizer's files that a checkpoint names, or the GGUF file that it is in;
+/// empty: it has none.
 std::string stored_tokenizer_folder(std::string_view meta);
 
 /// The first file, by name, that shows that a folder has its own tokenizer; "" if there is none.

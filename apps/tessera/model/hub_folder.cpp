@@ -12,6 +12,8 @@ module tessera.app.model;
 import tessera.base;
 import tessera.nn;
 import tessera.models;
+import tessera.checkpoint;
+import tessera.hub;
 
 // A model's config.json and generation_config.json, read and written.
 namespace tessera::app {
@@ -113,10 +115,13 @@ ModelShape parse_hub_config(std::string_view text, const std::string& name) {
 ModelShape read_model_folder(const std::filesystem::path& folder,
                              std::vector<std::string>* unknown) {
   std::error_code ignored;
+  if (const std::string gguf = gguf_file(folder.string()); !gguf.empty()) {
+    return parse_hub_config(gguf_config(*open_tensors(gguf).source), gguf);
+  }
   if (!std::filesystem::is_directory(folder, ignored)) {
     fail_input({.thing = folder.string(),
                 .wrong = "there is no such folder",
-                .expected = "one with config.json and *.safetensors"});
+                .expected = "one with config.json and *.safetensors, or a GGUF file"});
   }
   const std::string file = (folder / "config.json").string();
   ModelShape shape = shape_of_json(parsed(read_json_object(file, limits), file), file, unknown);

@@ -76,9 +76,11 @@ ModelShape folder_shape(const Config& config,
   if (tokenizer) {
     check_tokenizer_fits(*tokenizer, shape.vocab, folder.string(), config.place("model.from"));
   }
-  const OpenedTensors files = open_tensors(folder.string());
+  const OpenedTensors files = open_hub_tensors(folder.string());
   const HubWeights weights(*files.source, family_of(shape), sizes_of(shape));
-  check_stored_sizes(shape, weights, "", (folder / "config.json").string());
+  check_stored_sizes(shape, weights, "",
+                     gguf_file(folder.string()).empty() ? (folder / "config.json").string()
+                                                        : files.source->path());
   if (shape.dtype.empty()) {
     const std::string first = family_of(shape).sized_tensors(sizes_of(shape)).front().parameter;
     shape.dtype = torch_name(weights.info(first).dtype);

@@ -37,11 +37,11 @@ struct ModelShape {
 /// sequence of the data is longer than the model can compute.
 ModelShape model_shape(const Config& config, const std::shared_ptr<const RunTokenizer>& tokenizer);
 
-/// Reads FOLDER/config.json in Hugging Face's form, and generation_config.json if there is one;
-/// model_type names the family. Keys that are absent have the defaults of transformers. What the
-/// family does not compute is refused by name, and so are misspelt keys. `unknown` gets the keys of
-/// config.json that are ignored because nobody knows them. Throws Error (input) that lists
-/// everything wrong with the file.
+/// Reads FOLDER/config.json in Hugging Face's form, and generation_config.json if there is one; or
+/// the fields of a GGUF file (gguf_file). model_type names the family. Keys that are absent have
+/// the defaults of transformers. What the family does not compute is refused by name, and so are
+/// misspelt keys. `unknown` gets the keys of config.json that are ignored because nobody knows
+/// them. Throws Error (input) that lists everything wrong with the file.
 ModelShape read_model_folder(const std::filesystem::path& folder,
                              std::vector<std::string>* unknown = nullptr);
 

@@ -15,6 +15,7 @@ module;
 #include <vector>
 
 #include "tessera/content_hash.hpp"
+#include "tessera/gguf.hpp"
 #include "tessera/json.hpp"
 module tessera.app.run;
 
@@ -35,15 +36,18 @@ namespace {
 /// `any_format`: they need not be in *.safetensors.
 std::string weights_hash(const std::string& folder, bool any_format) {
   std::error_code ignored;
-  if (!std::filesystem::is_directory(folder, ignored)) {
+  std::set<std::string> files;
+  if (is_gguf(folder)) {
+    files = {folder};
+  } else if (!std::filesystem::is_directory(folder, ignored)) {
     fail_input({.thing = folder,
                 .wrong = "there is no such folder",
                 .expected = "one with *.safetensors"});
-  }
-  std::set<std::string> files;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    if (entry.path().extension() == ".safetensors") {
-      files.insert(entry.path().string());
+  } else {
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+      if (entry.path().extension() == ".safetensors") {
+        files.insert(entry.path().string());
+      }
     }
   }
   if (files.empty() && any_format) {

@@ -13,11 +13,13 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <ctime>
+#include <limits>
 #include <optional>
 #include <string_view>
 #include <system_error>
 #include <tessera/json.hpp>
 #include <utility>
+#include <vector>
 module tessera.app.run;
 
 import tessera.base;
@@ -137,6 +139,47 @@ std::string to_json(const StepMetrics& m) {
     json[owner_key] = *m.checkpoints;
   }
   return json_text(json);
+}
+
+std::vector<StepMetrics> read_metrics(const std::filesystem::path& file) {
+  const int opened = ::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (opened < 0) {
+    fail_input({.thing = file.string(), .wrong = fmt::format("it cannot be read: {}", reason())});
+  }
+  const std::string text = text_of(opened);
+  ::close(opened);
+  std::vector<StepMetrics> all;
+  std::size_t lines = 0;
+  for_lines(text, [&](const std::string&, const nlohmann::json& json) {
+    ++lines;
+    const std::optional<std::int64_t> step = step_of(json);
+    if (!step) {
+      fail_input({.thing = fmt::format("{}:{}", file.string(), lines),
+                  .wrong = "it is not a line of a metrics file",
+                  .expected = "a JSON object with step"});
+    }
+    const auto number = [&](const char* key) {
+      const auto found = json.find(key);
+      return found != json.end() && found->is_number() ? found->get<double>()
+                                                       : std::numeric_limits<double>::quiet_NaN();
+    };
+    StepMetrics one;
+    one.step = *step;
+    one.loss = number("loss");
+    one.grad_norm = number("grad_norm");
+    one.lr = number("lr");
+    one.tokens_per_second = number("tokens_per_second");
+    one.seconds = number("seconds");
+    one.save_seconds = json.contains("save_seconds") ? number("save_seconds") : 0;
+    if (json.contains("validation_loss")) {
+      one.validation_loss = number("validation_loss");
+    }
+    if (json.contains(owner_key) && json[owner_key].is_string()) {
+      one.checkpoints = json[owner_key].get<std::string>();
+    }
+    all.push_back(std::move(one));
+  });
+  return all;
 }
 
 std::string metrics_owner(const std::filesystem::path& file, const std::string& checkpoints) {

@@ -27,6 +27,10 @@ struct StepMetrics {
 /// The line's text, without the end of line. Numbers round-trip; NaN and infinities are null.
 std::string to_json(const StepMetrics& metrics);
 
+/// The lines of a metrics file, as to_json writes them; NaN for null. A last line that is not
+/// complete is left out. Error (input): there is no such file, or it is not a metrics file.
+std::vector<StepMetrics> read_metrics(const std::filesystem::path& file);
+
 /// Identity of a run among those that could write one metrics file: the folder of their
 /// checkpoints, relative to the file's, so that both may be moved together. "": a run without
 /// checkpoints.

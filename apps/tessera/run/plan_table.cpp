@@ -20,6 +20,7 @@ import tessera.placement;
 import tessera.tensor;
 import tessera.nn;
 import tessera.checkpoint;
+import tessera.hub;
 import tessera.app.base;
 import tessera.app.config;
 import tessera.app.data;
@@ -59,7 +60,7 @@ TableRows folder_rows(const ModelConfig& model) {
       !model.adapter.empty() && std::filesystem::equivalent(model.from, model.adapter, ignored);
   std::set<std::string> of_adapter = {"adapter_model.safetensors"};
   if (!model.from.empty()) {
-    const std::vector<std::string> files = open_tensors(model.from).source->files();
+    const std::vector<std::string> files = open_hub_tensors(model.from).source->files();
     std::set<std::string> used(files.begin(), files.end());
     if (!used.contains("model.safetensors")) {
       used.insert("model.safetensors.index.json");

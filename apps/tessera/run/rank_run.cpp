@@ -114,6 +114,9 @@ class RankRun {
         metrics_ = std::make_unique<MetricsWriter>(run.config.log.metrics, trainer_->done());
         owner_ = metrics_owner(run.config.log.metrics, run.config.checkpoint.folder);
       }
+      if (!run.config.log.tensorboard.empty()) {
+        events_ = std::make_unique<EventFile>(run.config.log.tensorboard, trainer_->done());
+      }
       progress_ = std::make_unique<Progress>(trainer_->done(), run.config.train.steps,
                                              run.config.log.every);
       if (start.checkpoint) {
@@ -205,6 +208,9 @@ class RankRun {
       metrics.checkpoints = owner_;
       try_side_work(SideWork::output, "metrics", [&] { metrics_->write(metrics); });
     }
+    if (events_) {
+      try_side_work(SideWork::output, "log.tensorboard", [&] { events_->write(metrics); });
+    }
     if (progress_) {
       progress_->step(metrics, step_flops_ / metrics.seconds / ceiling_);
     }
@@ -249,6 +255,7 @@ class RankRun {
   std::optional<RunCheckpoints> checkpoints_;
   std::unique_ptr<MetricsWriter> metrics_;
   std::string owner_;  // of the metrics
+  std::unique_ptr<EventFile> events_;
   std::unique_ptr<Progress> progress_;
   TraceSteps trace_;
   double ceiling_ = 1;

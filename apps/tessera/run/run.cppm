@@ -17,5 +17,6 @@ export import :saved_state;   // what a run begins with, compared with its confi
 export import :start;         // what a run looks at before it starts
 export import :run_lock;      // one run at a time writes a folder
 export import :metrics;       // the metrics file
+export import :event_file;    // TensorBoard's event files
 export import :progress;      // the progress lines
 export import :plan_table;    // the table before the first step

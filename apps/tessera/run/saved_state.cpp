@@ -67,7 +67,7 @@ StartPoint check(const Run& run, const std::optional<std::string>& resume, bool 
   if (!run.config.model.from.empty()) {
     const StateDict named = model_weights(*model);
     at_key(run.config, "model.from", [&] {
-      folder = open_tensors(run.config.model.from);
+      folder = open_hub_tensors(run.config.model.from);
       weights.emplace(*folder.source, family_of(run.shape), sizes_of(run.shape));
       check_weights(*weights, named);
       if (weight_values) {

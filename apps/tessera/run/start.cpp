@@ -104,6 +104,7 @@ void check_outputs(const Config& config) {
   folder("checkpoint.folder", config.checkpoint.folder);
   folder("graph.offload", config.graph.offload);
   folder("graph.dump", config.graph.dump);
+  folder("log.tensorboard", config.log.tensorboard);
   file("log.metrics", config.log.metrics, Streams::written);
   file("graph.program", config.graph.program, Streams::refused);
   file("trace.file", config.trace.file, Streams::refused);

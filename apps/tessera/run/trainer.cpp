@@ -69,7 +69,7 @@ Trainer::Trainer(const Run& run, const StepSetup& setup, Device device,
     nn::initialize(*model_);
   } else {
     plan_->materialize(device_);
-    const OpenedTensors folder = open_tensors(run.config.model.from);
+    const OpenedTensors folder = open_hub_tensors(run.config.model.from);
     load_model_weights(HubWeights(*folder.source, family_of(run.shape), sizes_of(run.shape)),
                        *model_);
     nn::initialize(nn::update_parameters(*model_));

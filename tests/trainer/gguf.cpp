@@ -1,0 +1,215 @@
+// Models in GGUF files: what ggml's package wrote from folders of transformers is those folders,
+// a run starts from one, and an export is one.
+#include <algorithm>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "catch.hpp"
+#include "support.hpp"
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import tessera.ops;
+import tessera.nn;
+import tessera.models;
+import tessera.checkpoint;
+import tessera.hub;
+import tessera.app.model;
+
+using namespace tessera;
+using namespace tessera::app;
+using namespace trainer_test;
+
+namespace {
+
+const std::string data = TESSERA_SOURCE_FOLDER "/tests/reference/data/";
+
+std::string folder_of(const std::string& name) { return data + "decoders/" + name; }
+std::string file_of(const std::string& name) { return data + "gguf/" + name + ".gguf"; }
+
+/// Largest difference of all tensors, and 1000 where names or shapes differ.
+double difference(const TensorSource& a, const TensorSource& b) {
+  double largest = 0;
+  for (const TensorDifference& d : compare_tensors(a, b)) {
+    INFO(d.name << " " << d.problem);
+    largest = std::max(largest, d.problem.empty() ? d.max_absolute : 1000.0);
+  }
+  return largest;
+}
+
+/// Some rows and columns of a tensor, as a rank asks for them.
+void has_boxes(const TensorSource& source, const std::string& name) {
+  const Tensor whole = source.read(name);
+  for (int dim = 0; dim < whole.dims(); ++dim) {
+    for (const std::int64_t begin : {std::int64_t{1}, whole.size(dim) / 2}) {
+      LocalPart box{Dims::filled(whole.dims(), 0), whole.shape()};
+      box.offset[dim] = begin;
+      box.shape[dim] = (whole.size(dim) - begin) / 2 + 1;
+      const Tensor part = empty(box.shape);
+      source.read(name, box, part);
+      INFO(name << " from " << to_string(box.offset) << ", " << to_string(box.shape));
+      CHECK(to_doubles(part) ==
+            to_doubles(ops::narrow(whole, dim, box.offset[dim], box.shape[dim])));
+    }
+  }
+}
+
+/// Token ids below 101 as numpy.save writes them.
+std::string npy_file(int count) {
+  std::string header =
+      "{'descr': '<u2', 'fortran_order': False, 'shape': (" + std::to_string(count) + ",), }";
+  header.resize(117, ' ');
+  std::string bytes = "\x93NUMPY" + std::string("\x01\x00\x76\x00", 4) + header + "\n";
+  for (int i = 0; i < count; ++i) {
+    const auto id = static_cast<std::uint16_t>(i * 7 % 101);
+    bytes.append(reinterpret_cast<const char*>(&id), sizeof id);
+  }
+  return bytes;
+}
+
+/// The file with other fields.
+class WithFields : public TensorSource {
+ public:
+  WithFields(const TensorSource& from, const nlohmann::json& changes)
+      : TensorSource(from.path()), from_(from) {
+    tensors_ = from.tensors();
+    nlohmann::json meta = nlohmann::json::parse(from.meta());
+    for (const auto& [name, field] : changes.items()) {
+      if (field.is_null()) {
+        meta["gguf"].erase(name);
+      } else {
+        meta["gguf"][name] = field;
+      }
+    }
+    meta_ = meta.dump();
+  }
+  std::uint64_t bytes_read() const override { return 0; }
+  std::string stored_type(const std::string& name) const override {
+    return from_.stored_type(name);
+  }
+
+ private:
+  void copy_box(const std::string& name, const LocalPart& box, const Tensor& into) const override {
+    from_.read(name, box, into);
+  }
+  const TensorSource& from_;
+};
+
+}  // namespace
+
+TEST_CASE("a GGUF file is the model of the folder that it was made of") {
+  const NoGrad no_grad;
+  for (const std::string name : {"llama3", "qwen3", "phi3", "gemma2"}) {
+    INFO(name);
+    ModelShape expected = read_model_folder(folder_of(name));
+    const ModelShape shape = read_model_folder(file_of(name));
+    CHECK(shape.eos == expected.eos);
+    CHECK(shape.family == expected.family);
+    CHECK(shape.max_positions == expected.max_positions);
+    if (name == "gemma2") {
+      expected.values["score_dim"] = 10.0;  // ggml's programs divide by the width of a head
+    }
+    CHECK(shape.values == expected.values);
+    const OpenedTensors folder = open_hub_tensors(folder_of(name));
+    const OpenedTensors file = open_hub_tensors(file_of(name));
+    CHECK(folder.format == "safetensors");
+    // Gemma's norms are stored with 1 added, which rounds them.
+    CHECK(difference(*file.source, *folder.source) <= (name == "gemma2" ? 1e-7 : 0));
+    for (const auto& [tensor, info] : file.source->tensors()) {
+      has_boxes(*file.source, tensor);
+    }
+  }
+}
+
+TEST_CASE("a folder goes out as the GGUF file that ggml's package writes of it") {
+  const NoGrad no_grad;
+  const Folder out;
+  for (const std::string name : {"llama3", "qwen3", "phi3", "gemma2"}) {
+    INFO(name);
+    const OpenedTensors folder = open_hub_tensors(folder_of(name));
+    const std::string config = hub_config(read_model_folder(folder_of(name)));
+    const auto tensors = gguf_tensors(*folder.source, {.config = config});
+    const std::string to = (out.path() / name).string();
+    checkpoint_format("gguf").write(*tensors, to, {});
+    const OpenedTensors written = open_tensors(to);
+    const OpenedTensors expected = open_tensors(file_of(name));
+    CHECK(difference(*written.source, *expected.source) == 0);
+    // In fewer bits, only matrices; rows of 40 are no whole blocks of 32.
+    const auto quantized = gguf_tensors(*folder.source, {.config = config, .type = "Q8_0"});
+    CHECK(quantized->stored_type("output_norm.weight") == "F32");
+    CHECK(quantized->stored_type("token_embd.weight") == "F16");
+  }
+}
+
+TEST_CASE("a model that GGUF cannot describe is refused, and so is a file that is not supported") {
+  const OpenedTensors file = open_tensors(file_of("llama3"));
+  const auto problem = [&](const std::string& text) {
+    return input_error([&] { read_model_folder(text); });
+  };
+  has(problem(data + "gguf/types.gguf"), "field 'general.architecture': 'none' is not supported");
+  has(problem(data + "gguf/sentencepiece.gguf"), "field 'llama.context_length': is missing");
+  const auto changed = [&](const std::string& name, const nlohmann::json& field) {
+    const WithFields source(*file.source, {{name, field}});
+    return input_error([&] { gguf_config(source); });
+  };
+  const auto number = [](double value) {
+    return nlohmann::json{{"type", "f32"}, {"value", value}};
+  };
+  CHECK(changed("llama.vocab_size", number(101)).empty());
+  has(changed("llama.expert_count", number(8)),
+      "its fields llama.expert_count are not supported: this program would compute another model");
+  has(changed("llama.block_count", nullptr), "field 'llama.block_count': is missing");
+  has(changed("llama.block_count", number(1.5)), "it is not a size (got 1.5)");
+  has(changed("llama.attention.head_count", number(0)), "is not positive");
+  has(changed("llama.attention.head_count", {{"type", "u32"}, {"values", {4, 4, 2}}}), "a list");
+  has(changed("llama.rope.dimension_count", number(6)), "differs from the width of a head");
+  has(changed("llama.rope.scaling.original_context_length", number(64)),
+      "that are not those of Llama 3");
+  const OpenedTensors folder = open_hub_tensors(folder_of("llama3"));
+  has(input_error([&] { gguf_tensors(*folder.source, {.config = R"({"model_type": "gpt2"})"}); }),
+      "models of the family gpt2 cannot be written as GGUF");
+}
+
+TEST_CASE("a run starts from a GGUF file, and its export is the same model") {
+  const Folder folder;
+  folder.write("ids.npy", npy_file(2000));
+  const auto train = [&](const std::string& from, const std::string& out) {
+    folder.write(out + ".toml",
+                 "[model]\nfrom = \"" + from +
+                     "\"\n[data]\ntokens = [\"ids.npy\"]\nseq_len = 16\n[train]\nsteps = "
+                     "2\nbatch = 2\n[log]\nmetrics = \"" +
+                     out + ".jsonl\"\n[checkpoint]\nfolder = \"" + out + "\"\n");
+    const Result run = run_program("train '" + (folder.path() / (out + ".toml")).string() + "'");
+    INFO(run.error << run.out);
+    REQUIRE(run.code == 0);
+    return "'" + (folder.path() / out / "step-00000002").string() + "'";
+  };
+  const std::string by_folder = train(folder_of("llama3"), "a");
+  const std::string by_file = train(file_of("llama3"), "b");
+  CHECK(run_program("checkpoint diff " + by_folder + " " + by_file).code == 0);
+
+  const std::string out = (folder.path() / "out").string();
+  const auto written = [&](const std::string& options, const std::string& to) {
+    return run_program("checkpoint export " + by_file + " --to '" + out + to + "' " + options);
+  };
+  Result exported = written("--format gguf --dtype float32", "1");
+  INFO(exported.error);
+  REQUIRE(exported.code == 0);
+  has(exported.out,
+      "52 tensors as float32 without a tokenizer (the model was trained on token ids)");
+  REQUIRE(written("", "2").code == 0);
+  const NoGrad no_grad;
+  CHECK(difference(*open_hub_tensors(out + "1").source, *open_hub_tensors(out + "2").source) == 0);
+  CHECK(read_model_folder(out + "1").values == read_model_folder(out + "2").values);
+
+  has(written("--format gguf --dtype float64", "3").error,
+      "float64 is not written into GGUF files");
+  has(written("--dtype q8_0", "3").error, "q8_0 is a type of GGUF files");
+  has(written("--format gguf --adapter", "3").error, "--adapter writes PEFT's format");
+  const std::string windows = train(folder_of("mistral"), "c");
+  has(run_program("checkpoint export " + windows + " --to '" + out + "3' --format gguf").error,
+      "GGUF has no fields for what this model has in model.window");
+}
