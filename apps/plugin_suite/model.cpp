@@ -32,7 +32,8 @@ import tessera.hub;
 import :split_batch;
 
 // A family of models against what every family promises: sizes and the built model agree, the loss
-// has the gradient of differences, generation and layouts compute the same, folders come back.
+// has the gradient of differences, generation, layouts and packed rows compute the same, folders
+// come back.
 namespace tessera::plugin_suite {
 namespace {
 
@@ -291,6 +292,43 @@ std::string cache_changes_nothing(const Family& family) {
                    difference);
 }
 
+/// The numbers of the first tokens, and positions, of documents that begin at 0 and `second`.
+nn::RowDocuments two_documents(std::int64_t second) {
+  std::vector<std::int64_t> first;
+  std::vector<std::int64_t> positions;
+  for (std::int64_t i = 0; i < rows * length; ++i) {
+    first.push_back(i % length < second ? 0 : second);
+    positions.push_back(i % length - first.back());
+  }
+  return {.first = from_values(std::span<const std::int64_t>(first), {rows, length}),
+          .positions = from_values(std::span<const std::int64_t>(positions), {rows, length})};
+}
+
+std::string documents_are_alone(const Family& family) {
+  const auto model = build_with_values(family);
+  if (!model->takes_documents()) {
+    return "";
+  }
+  const NoGrad no_grad;
+  model->train(false);
+  constexpr std::int64_t second = 2;
+  const nn::RowDocuments documents = two_documents(second);
+  const std::vector<double> packed =
+      to_doubles((*model)({tokens(0), documents.first, documents.positions})[0]);
+  std::vector<Tensor> alone;
+  for (const auto& [begin, count] :
+       {std::pair{std::int64_t{0}, second}, {second, length - second}}) {
+    alone.push_back((*model)(ops::contiguous(ops::narrow(tokens(0), 1, begin, count))));
+  }
+  const double difference = largest_difference(packed, to_doubles(ops::cat(alone, 1)));
+  return difference <= tolerance
+             ? ""
+             : fmt::format(
+                   "logits of documents in one row differ from those of each alone (by "
+                   "{:.1e})",
+                   difference);
+}
+
 /// Tensors in memory as a source.
 class InMemory : public TensorSource {
  public:
@@ -352,6 +390,7 @@ std::vector<SuiteCheck> model_suite(const std::string& name) {
           {"the loss is finite and its gradient is that of differences",
            with(gradient_is_that_of_differences)},
           {"a cache changes no logit", with(cache_changes_nothing)},
+          {"documents of a row are computed alone, where it takes them", with(documents_are_alone)},
           {"two ranks compute what one does", with(layouts_agree)},
           {"a folder in Hugging Face's format comes back",
            [name] { return folder_comes_back(models::model_family(name), name); }}};

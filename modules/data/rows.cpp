@@ -2,7 +2,11 @@ module;
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <span>
+#include <string>
 #include <utility>
 #include <vector>
 module tessera.data;
@@ -11,6 +15,16 @@ import tessera.base;
 import tessera.tokenize;
 
 namespace tessera::data {
+
+void write_document(const Example& document, std::span<std::int64_t> inputs,
+                    std::span<std::int64_t> targets) {
+  for (std::size_t i = 0; i + 1 < document.ids.size(); ++i) {
+    inputs[i] = document.ids[i];
+    if (document.trained[i + 1] != 0) {
+      targets[i] = document.ids[i + 1];
+    }
+  }
+}
 
 Windows::Windows(std::shared_ptr<const TokenSource> tokens, std::int64_t begin, std::int64_t end,
                  std::int64_t length)
@@ -21,6 +35,7 @@ std::int64_t Windows::rows() const {
 }
 std::int64_t Windows::trained(std::int64_t /*row*/) const { return length_; }
 std::int64_t Windows::used(std::int64_t /*row*/) const { return length_; }
+std::string Windows::where(std::int64_t row) const { return fmt::format("window {}", row); }
 
 void Windows::read(std::int64_t row, std::span<std::int64_t> inputs,
                    std::span<std::int64_t> targets) const {
@@ -45,18 +60,13 @@ std::int64_t DocumentRows::trained(std::int64_t row) const {
 std::int64_t DocumentRows::used(std::int64_t row) const {
   return std::min(documents_->tokens(begin_ + row) - 1, length_);
 }
+std::string DocumentRows::where(std::int64_t row) const { return documents_->where(begin_ + row); }
 
 void DocumentRows::read(std::int64_t row, std::span<std::int64_t> inputs,
                         std::span<std::int64_t> targets) const {
-  const Example document = documents_->read(begin_ + row);
   std::ranges::fill(inputs, padding_);
   std::ranges::fill(targets, ignored_target);
-  for (std::size_t i = 0; i + 1 < document.ids.size(); ++i) {
-    inputs[i] = document.ids[i];
-    if (document.trained[i + 1] != 0) {
-      targets[i] = document.ids[i + 1];
-    }
-  }
+  write_document(documents_->read(begin_ + row), inputs, targets);
 }
 
 }  // namespace tessera::data

@@ -2,6 +2,7 @@ export module tessera.data:rows;
 
 import tessera.base;
 import :documents;
+import :examples;
 import :token_source;
 
 export namespace tessera::data {
@@ -18,10 +19,19 @@ class RowSource {
   virtual std::int64_t trained(std::int64_t row) const = 0;
   /// Positions of a row that are no padding.
   virtual std::int64_t used(std::int64_t row) const = 0;
+  /// Where a row comes from, for people: "chats.jsonl:17".
+  virtual std::string where(std::int64_t row) const = 0;
+  /// Positions at which the documents of a row begin, of which none reads another; the first is 0.
+  /// Padding behind several documents is one too.
+  virtual std::vector<std::int64_t> document_begins(std::int64_t /*row*/) const { return {0}; }
   /// Fills both, which have the rows' length. Error (input): a file has changed.
   virtual void read(std::int64_t row, std::span<std::int64_t> inputs,
                     std::span<std::int64_t> targets) const = 0;
 };
+
+/// Writes a document at the beginning of a row's inputs and targets, which have room for all of it.
+void write_document(const Example& document, std::span<std::int64_t> inputs,
+                    std::span<std::int64_t> targets);
 
 /// Windows over tokens [begin, end): row w has the inputs [begin + w * length, ... + length), and
 /// its targets are one token further.
@@ -32,6 +42,7 @@ class Windows final : public RowSource {
   std::int64_t rows() const override;
   std::int64_t trained(std::int64_t row) const override;
   std::int64_t used(std::int64_t row) const override;
+  std::string where(std::int64_t row) const override;
   void read(std::int64_t row, std::span<std::int64_t> inputs,
             std::span<std::int64_t> targets) const override;
 
@@ -52,6 +63,7 @@ class DocumentRows final : public RowSource {
   std::int64_t rows() const override;
   std::int64_t trained(std::int64_t row) const override;
   std::int64_t used(std::int64_t row) const override;
+  std::string where(std::int64_t row) const override;
   void read(std::int64_t row, std::span<std::int64_t> inputs,
             std::span<std::int64_t> targets) const override;
 

@@ -51,6 +51,14 @@ void check_fits(const Tensor& kept, const Tensor& x, const char* what) {
   }
 }
 
+/// Which keys are in the document of a query, bool [B, 1, T, T].
+Tensor same_document(const Tensor& documents) {
+  const std::int64_t rows = documents.size(0);
+  const std::int64_t tokens = documents.size(1);
+  return ops::eq(ops::view(documents, {rows, 1, tokens, 1}),
+                 ops::view(documents, {rows, 1, 1, tokens}));
+}
+
 Tensor sinusoids(std::int64_t count, std::int64_t dim, DType dtype) {
   std::vector<double> values;
   for (std::int64_t p = 0; p < count; ++p) {
@@ -131,13 +139,14 @@ Attention::Attention(const AttentionOptions& options) : options_(options) {
 
 std::string_view Attention::kind() const { return "Attention"; }
 std::vector<std::string> Attention::input_names() const {
-  return {"hidden_states", "mask", "positions"};
+  return {"hidden_states", "mask", "positions", "documents"};
 }
 
 Tensors Attention::forward(const Tensors& inputs) {
   const Tensor& x = input(inputs, 0);
   const Tensor& mask = inputs[1];
   const Tensor& positions = inputs[2];
+  const Tensor& documents = inputs[3];
   const std::int64_t d = options_.head_extent();
   const auto heads_of = [&](const Tensor& projected) {
     return ops::view(projected, {projected.size(0), projected.size(1), projected.size(2) / d, d});
@@ -162,15 +171,24 @@ Tensors Attention::forward(const Tensors& inputs) {
   const double dropout = is_training() ? options_.dropout : 0;
   Tensor attended;
   if (!mask && dropout == 0 && options_.causal) {
-    attended = ops::causal_attention(
-        q, k, v, {.scale = options_.scale, .window = options_.window, .softcap = options_.softcap});
+    attended = ops::causal_attention(q, k, v,
+                                     {.scale = options_.scale,
+                                      .window = options_.window,
+                                      .softcap = options_.softcap,
+                                      .documents = documents});
   } else {
+    if (mask && documents) {
+      fail_input({.thing = fmt::format("module '{}'", name()),
+                  .wrong = "an attention with documents takes no mask",
+                  .advice = "let the mask hide other documents"});
+    }
     if (options_.window != 0 || options_.softcap != 0) {
       fail_input({.thing = fmt::format("module '{}'", name()),
                   .wrong = "an attention with a window or a softcap takes no mask"});
     }
     const Tensor by_head = ops::scaled_dot_product_attention(
-        ops::transpose(q, 1, 2), ops::transpose(k, 1, 2), ops::transpose(v, 1, 2), mask, dropout,
+        ops::transpose(q, 1, 2), ops::transpose(k, 1, 2), ops::transpose(v, 1, 2),
+        documents ? same_document(documents) : mask, dropout,
         options_.causal ? ops::Causal::lower_right : ops::Causal::none, options_.scale);
     attended = ops::contiguous(ops::transpose(by_head, 1, 2));
   }

@@ -57,10 +57,19 @@ struct AttentionOptions {
   std::int64_t head_extent() const { return head_dim > 0 ? head_dim : dim / heads; }
 };
 
+/// Several documents in the rows of a batch of tokens [B, T]. Undefined: a row is one document.
+struct RowDocuments {
+  Tensor first;      // i64 [B, T]: the number of the first token of a token's document in its row
+  Tensor positions;  // i64 [B, T]: of a token in its document
+};
+
 /// Self-attention: hidden_states [B, T, dim] -> [B, T, dim]. Children q_proj, k_proj, v_proj and
 /// o_proj. Optional inputs: mask, bool (true: the query sees the key) or added to the scores,
 /// broadcast to [B, heads, T, keys], of an attention without window and softcap; positions, i64 [T]
-/// or [B, T], for the rotary embedding (default: counted from the tokens in the cache).
+/// or [B, T], for the rotary embedding (default: counted from the tokens in the cache); documents,
+/// i64 [B, T] (RowDocuments::first): no query sees another document than its own; with the
+/// documents' positions, a causal one without mask and dropout has, bit by bit, the result of each
+/// document alone.
 class Attention : public Module {
  public:
   explicit Attention(const AttentionOptions& options);

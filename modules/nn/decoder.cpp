@@ -110,11 +110,19 @@ DecoderBlock::DecoderBlock(const DecoderShape& shape, std::int64_t layer) {
 }
 
 std::string_view DecoderBlock::kind() const { return "DecoderBlock"; }
-std::vector<std::string> DecoderBlock::input_names() const { return {"hidden_states"}; }
+std::vector<std::string> DecoderBlock::input_names() const {
+  return {"hidden_states", "documents", "positions"};
+}
 
 Tensors DecoderBlock::forward(const Tensors& inputs) {
   const Tensor& x = input(inputs, 0);
-  const Tensor attended = through(attended_norm_, (*attention_)((*attention_norm_)(x)));
+  const Tensor& documents = inputs[1];
+  const Tensor normed = (*attention_norm_)(x);
+  const Tensor attended =
+      through(attended_norm_, documents ? attention_->by_name({{"hidden_states", normed},
+                                                               {"documents", documents},
+                                                               {"positions", inputs[2]}})[0]
+                                        : (*attention_)(normed));
   const Tensor middle = ops::add(x, through(attention_dropout_, attended));
   const Tensor computed = through(computed_norm_, (*mlp_)((*mlp_norm_)(middle)));
   return {ops::add(middle, through(mlp_dropout_, computed))};
@@ -134,14 +142,17 @@ Decoder::Decoder(const DecoderShape& shape) {
 }
 
 std::string_view Decoder::kind() const { return "Decoder"; }
-std::vector<std::string> Decoder::input_names() const { return {"input_ids"}; }
+std::vector<std::string> Decoder::input_names() const {
+  return {"input_ids", "documents", "positions"};
+}
 
 Tensors Decoder::forward(const Tensors& inputs) {
   Tensor hidden = (*embedding_)(input(inputs, 0));
   if (embedding_scale_ != 1) {
     hidden = ops::mul_scalar(hidden, embedding_scale_);
   }
-  return {(*norm_)(run_blocks(blocks_, std::move(hidden), activation_checkpointing))};
+  const Tensors others = inputs[1] ? Tensors{inputs[1], inputs[2]} : Tensors{};
+  return {(*norm_)(run_blocks(blocks_, std::move(hidden), activation_checkpointing, others))};
 }
 
 DecoderLM::DecoderLM(const DecoderShape& shape) : LanguageModel(shape.layers), shape_(shape) {
@@ -159,7 +170,7 @@ DecoderLM::DecoderLM(const DecoderShape& shape) : LanguageModel(shape.layers), s
 std::string_view DecoderLM::kind() const { return "DecoderLM"; }
 
 Tensors DecoderLM::forward(const Tensors& inputs) {
-  const Tensor logits = (*head_)((*model_)(input(inputs, 0)));
+  const Tensor logits = (*head_)((*model_)(Tensors{input(inputs, 0), inputs[1], inputs[2]})[0]);
   const double softcap = shape_.logit_softcap;
   return {softcap == 0 ? logits
                        : ops::mul_scalar(ops::tanh(ops::mul_scalar(logits, 1 / softcap)), softcap)};

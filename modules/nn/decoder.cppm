@@ -75,8 +75,9 @@ class GatedMLP : public Module {
 };
 
 /// x + attention(norm(x)), then x + mlp(norm(x)); with norm_results, what is added is normalized
-/// too. Names of norms are those of transformers: what follows attention is
-/// post_attention_layernorm, whether it normalizes the result or the sum.
+/// too. Optional inputs: documents and positions, of attention. Names of norms are those of
+/// transformers: what follows attention is post_attention_layernorm, whether it normalizes the
+/// result or the sum.
 class DecoderBlock : public Module {
  public:
   DecoderBlock(const DecoderShape& shape, std::int64_t layer);
@@ -89,7 +90,7 @@ class DecoderBlock : public Module {
   Child attended_norm_, computed_norm_;  // of the results
 };
 
-/// tokens [B, T] (i64) -> hidden states [B, T, dim].
+/// tokens [B, T] (i64) -> hidden states [B, T, dim]. Optional inputs: those of RowDocuments.
 class Decoder : public Module {
  public:
   explicit Decoder(const DecoderShape& shape);
@@ -113,6 +114,7 @@ class DecoderLM : public LanguageModel {
   explicit DecoderLM(const DecoderShape& shape);
   std::string_view kind() const override;
   Tensors forward(const Tensors& inputs) override;
+  bool takes_documents() const override { return true; }
 
   const DecoderShape& shape() const { return shape_; }
   void set_activation_checkpointing(bool enabled) override;

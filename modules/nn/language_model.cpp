@@ -16,15 +16,26 @@ import tessera.autograd;
 
 namespace tessera::nn {
 
-std::vector<std::string> LanguageModel::input_names() const { return {"input_ids"}; }
+std::vector<std::string> LanguageModel::input_names() const {
+  return takes_documents() ? std::vector<std::string>{"input_ids", "documents", "positions"}
+                           : std::vector<std::string>{"input_ids"};
+}
 
 void LanguageModel::complete() {
   loss_ = add_child<CrossEntropyLoss>("loss");
   set_names();
 }
 
-Tensor LanguageModel::loss_sum(const Tensor& tokens, const Tensor& targets) {
-  return (*loss_)({(*this)(tokens), targets})[0];
+Tensor LanguageModel::loss_sum(const Tensor& tokens, const Tensor& targets,
+                               const RowDocuments& documents) {
+  if (!documents.first) {
+    return (*loss_)({(*this)(tokens), targets})[0];
+  }
+  if (!takes_documents()) {
+    fail_input({.thing = std::string(kind()), .wrong = "the model takes no documents"});
+  }
+  const Tensors logits = (*this)(Tensors{tokens, documents.first, documents.positions});
+  return (*loss_)({logits[0], targets})[0];
 }
 
 void LanguageModel::set_cache(KeyValueCache* cache) {
@@ -49,15 +60,24 @@ void LanguageModel::set_cache(KeyValueCache* cache) {
   }
 }
 
-Tensor run_blocks(std::span<const Child> blocks, Tensor hidden, bool recompute) {
+Tensor run_blocks(std::span<const Child> blocks, Tensor hidden, bool recompute,
+                  const Tensors& others) {
+  const auto with_others = [others](const Tensor& first) {
+    Tensors inputs{first};
+    for (const Tensor& other : others) {
+      inputs.push_back(other);
+    }
+    return inputs;
+  };
   for (const Child& block : blocks) {
     if (recompute && grad_enabled()) {
       const Tensors in{hidden};
-      hidden = checkpoint([kept = block.pointer()](
-                              std::span<const Tensor> again) { return (*kept)(Tensors{again[0]}); },
-                          in)[0];
+      hidden =
+          checkpoint([kept = block.pointer(), with_others](
+                         std::span<const Tensor> again) { return (*kept)(with_others(again[0])); },
+                     in)[0];
     } else {
-      hidden = (*block)(hidden);
+      hidden = (*block)(with_others(hidden))[0];
     }
   }
   return hidden;

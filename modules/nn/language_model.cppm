@@ -20,10 +20,19 @@ struct KeyValueCache {
 /// applied to it.
 class LanguageModel : public Module {
  public:
+  /// "input_ids"; of a model that takes documents also "documents" and "positions", the tensors of
+  /// RowDocuments.
   std::vector<std::string> input_names() const override;
+  /// Whether forward takes documents: each one then has the logits that it has alone.
+  virtual bool takes_documents() const { return false; }
 
   /// tokens [B, T], targets [B, T] -> the sum of the tokens' losses.
-  virtual Tensor loss_sum(const Tensor& tokens, const Tensor& targets);
+  Tensor loss_sum(const Tensor& tokens, const Tensor& targets) {
+    return loss_sum(tokens, targets, {});
+  }
+  /// With several documents in each row. Error (input): the model takes no documents.
+  virtual Tensor loss_sum(const Tensor& tokens, const Tensor& targets,
+                          const RowDocuments& documents);
   /// With a cache, forward takes the tokens that follow those in the cache and appends them; null
   /// for none. The cache must live as long as it is set. Error: a layer's attention was replaced by
   /// a module that is not an Attention.
@@ -45,6 +54,8 @@ class LanguageModel : public Module {
 };
 
 /// The blocks one after the other; with `recompute`, each recomputes its activations in backward.
-Tensor run_blocks(std::span<const Child> blocks, Tensor hidden, bool recompute);
+/// `others`: inputs of each block besides the hidden states, that need no gradient.
+Tensor run_blocks(std::span<const Child> blocks, Tensor hidden, bool recompute,
+                  const Tensors& others = {});
 
 }  // namespace tessera::nn

@@ -82,15 +82,19 @@ Block::Block(const Shape& shape) {
 }
 
 std::string_view Block::kind() const { return "GPT2Block"; }
-std::vector<std::string> Block::input_names() const { return {"hidden_states"}; }
+std::vector<std::string> Block::input_names() const { return {"hidden_states", "documents"}; }
 
 Tensors Block::forward(const Tensors& inputs) {
   const auto dropped = [](const nn::Child& dropout, Tensor hidden) {
     return dropout ? (*dropout)(hidden) : std::move(hidden);
   };
   const Tensor& hidden = input(inputs, 0);
-  const Tensor middle =
-      ops::add(hidden, dropped(attention_dropout_, (*attention_)((*attention_norm_)(hidden))));
+  const Tensor& documents = inputs[1];
+  const Tensor normed = (*attention_norm_)(hidden);
+  const Tensor attended =
+      documents ? attention_->by_name({{"hidden_states", normed}, {"documents", documents}})[0]
+                : (*attention_)(normed);
+  const Tensor middle = ops::add(hidden, dropped(attention_dropout_, attended));
   return {ops::add(middle, dropped(mlp_dropout_, (*mlp_)((*mlp_norm_)(middle))))};
 }
 
@@ -108,17 +112,19 @@ Model::Model(const Shape& shape) {
 }
 
 std::string_view Model::kind() const { return "GPT2Model"; }
-std::vector<std::string> Model::input_names() const { return {"input_ids"}; }
+std::vector<std::string> Model::input_names() const {
+  return {"input_ids", "documents", "positions"};
+}
 
 Tensors Model::forward(const Tensors& inputs) {
   const Tensor& tokens = input(inputs, 0);
   const Tensor embedded = (*embedding_)(tokens);
-  const Tensor placed =
-      cache == nullptr ? (*positions_)(embedded)
-                       : positions_->by_name(
-                             {{"hidden_states", embedded},
-                              {"positions", positions_after(cache->length(), tokens.size(1))}})[0];
-  return {(*norm_)(nn::run_blocks(blocks_, dropout_ ? (*dropout_)(placed) : placed, recompute))};
+  const Tensor positions =
+      cache == nullptr ? inputs[2] : positions_after(cache->length(), tokens.size(1));
+  const Tensor placed = (*positions_)(Tensors{embedded, positions})[0];
+  const Tensors others = inputs[1] ? Tensors{inputs[1]} : Tensors{};
+  return {(*norm_)(
+      nn::run_blocks(blocks_, dropout_ ? (*dropout_)(placed) : placed, recompute, others))};
 }
 
 LanguageModel::LanguageModel(const Shape& shape) : nn::LanguageModel(shape.layers) {
@@ -135,7 +141,7 @@ LanguageModel::LanguageModel(const Shape& shape) : nn::LanguageModel(shape.layer
 std::string_view LanguageModel::kind() const { return "GPT2LMHeadModel"; }
 
 Tensors LanguageModel::forward(const Tensors& inputs) {
-  return {(*head_)((*model_)(input(inputs, 0)))};
+  return {(*head_)((*model_)(Tensors{input(inputs, 0), inputs[1], inputs[2]})[0])};
 }
 
 void LanguageModel::set_activation_checkpointing(bool enabled) { model_->recompute = enabled; }

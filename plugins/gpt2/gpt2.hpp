@@ -33,7 +33,7 @@ class Mlp : public tessera::nn::Module {
   tessera::nn::Child wide_, gelu_, narrow_;
 };
 
-/// x + attention(norm(x)), then x + mlp(norm(x)).
+/// x + attention(norm(x)), then x + mlp(norm(x)). Optional input: documents, of attention.
 class Block : public tessera::nn::Module {
  public:
   explicit Block(const Shape& shape);
@@ -45,7 +45,7 @@ class Block : public tessera::nn::Module {
   tessera::nn::Child attention_norm_, attention_, mlp_norm_, mlp_, attention_dropout_, mlp_dropout_;
 };
 
-/// tokens [B, T] (i64) -> hidden states [B, T, dim].
+/// tokens [B, T] (i64) -> hidden states [B, T, dim]. Optional inputs: those of RowDocuments.
 class Model : public tessera::nn::Module {
  public:
   explicit Model(const Shape& shape);
@@ -68,6 +68,7 @@ class LanguageModel : public tessera::nn::LanguageModel {
   explicit LanguageModel(const Shape& shape);
   std::string_view kind() const override;
   tessera::Tensors forward(const tessera::Tensors& inputs) override;
+  bool takes_documents() const override { return true; }
   void set_activation_checkpointing(bool enabled) override;
   void set_cache(tessera::nn::KeyValueCache* cache) override;
 

@@ -1,11 +1,12 @@
-// QLoRA: the model is frozen; linear layers get low-rank updates, which are trained, and their own
-// weights are packed to 4 bits. Options: rank = 8, alpha = 16, dropout = 0, base = "nf4" | "none"
-// (plain LoRA), rslora = false, dora = false.
+// LoRA: the model is frozen; linear layers get low-rank updates, which are trained. Options: rank =
+// 8, alpha = 16, dropout = 0, rslora = false, dora = false. QLoRA: the layers' own weights are
+// packed to 4 bits, too. It has one option more: base = "nf4" | "none" (as LoRA).
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 import tessera.base;
@@ -34,15 +35,20 @@ nn::LowRankUpdate read_update(Options& options) {
                                   [](double value) { return value >= 0 && value < 1; });
   update.rank_stabilized = options.flag("rslora", false);
   update.dora = options.flag("dora", false);
+  return update;
+}
+
+nn::LowRankUpdate read_packed_update(Options& options) {
+  nn::LowRankUpdate update = read_update(options);
   if (options.choice("base", "nf4", {"nf4", "none"}) == "nf4") {
     update.packing = "nf4";
   }
   return update;
 }
 
-class QLoRA final : public ParallelStyle {
+class LowRankUpdates final : public ParallelStyle {
  public:
-  explicit QLoRA(Options& options) : update_(read_update(options)) {}
+  explicit LowRankUpdates(nn::LowRankUpdate update) : update_(std::move(update)) {}
 
   StyleFacts facts() const override {
     return {.replaces_modules = true, .freezes_model = true, .most_axes = 0};
@@ -102,7 +108,11 @@ class QLoRA final : public ParallelStyle {
 }  // namespace
 
 void register_plugin(plugin::Registrar& registrar) {
-  registrar.add<ParallelStyle>("QLoRA",
-                               [](Options& options) { return std::make_unique<QLoRA>(options); });
+  registrar.add<ParallelStyle>("LoRA", [](Options& options) {
+    return std::make_unique<LowRankUpdates>(read_update(options));
+  });
+  registrar.add<ParallelStyle>("QLoRA", [](Options& options) {
+    return std::make_unique<LowRankUpdates>(read_packed_update(options));
+  });
   registrar.add<OperatorPlugin>("nf4_dequantize", qlora::dequantize_op);
 }

@@ -204,6 +204,39 @@ TEST_CASE("attention rotates by positions that are counted or given") {
                 expected(attention, x, causal, 50, positions)) < 1e-12);
 }
 
+TEST_CASE("no query sees another document, in each form of attention") {
+  for (const bool is_causal : {true, false}) {
+    nn::AttentionOptions chosen = options();
+    chosen.causal = is_causal;
+    chosen.dropout = 1e-9;  // the form with dropout, of which nothing falls
+    for (const bool training : {false, true}) {
+      nn::Attention attention(chosen);
+      fill(attention);
+      attention.train(training);
+      const Tensor x = input();
+      std::vector<std::int64_t> first;
+      for (std::int64_t row = 0; row < x.size(0); ++row) {
+        for (std::int64_t t = 0; t < tokens; ++t) {
+          first.push_back(t < 2 ? 0 : 2);
+        }
+      }
+      const Tensor documents =
+          from_values(std::span<const std::int64_t>(first), {x.size(0), tokens});
+      const Tensor y = attention.by_name({{"hidden_states", x}, {"documents", documents}})[0];
+      for (const auto& [begin, count] :
+           {std::pair<std::int64_t, std::int64_t>{0, 2}, {2, tokens - 2}}) {
+        const auto part = [&, from = begin, length = count](const Tensor& of) {
+          return ops::contiguous(ops::narrow(of, 1, from, length));
+        };
+        CHECK(largest(to_doubles(part(y)), to_doubles(attention(part(x)))) < 1e-12);
+      }
+      const Tensor mask = full({tokens, tokens}, 1, DType::boolean);
+      CHECK_THAT(error_of([&] { attention({x, mask, Tensor(), documents}); }),
+                 Catch::Contains("takes no mask"));
+    }
+  }
+}
+
 TEST_CASE("attention with a cache continues a sequence, causal or with a mask") {
   nn::AttentionOptions chosen = options();
   chosen.rope_theta = 50;

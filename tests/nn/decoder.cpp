@@ -333,3 +333,94 @@ TEST_CASE("a Llama has Hugging Face's names, and a tied head is the embedding") 
   CHECK(child(tied, "lm_head").parameter("weight") ==
         child(child(tied, "model"), "embed_tokens").parameter("weight"));
 }
+
+namespace {
+
+/// Two documents in one row.
+struct Row {
+  Tensor tokens;
+  nn::RowDocuments documents;
+};
+
+Row row_of(const std::vector<std::int64_t>& first, const std::vector<std::int64_t>& second) {
+  std::vector<std::int64_t> tokens = first;
+  tokens.insert(tokens.end(), second.begin(), second.end());
+  std::vector<std::int64_t> begins(first.size(), 0);
+  begins.insert(begins.end(), second.size(), std::ssize(first));
+  std::vector<std::int64_t> positions;
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    positions.push_back(static_cast<std::int64_t>(i) - begins[i]);
+  }
+  return {batch(tokens), {.first = batch(begins), .positions = batch(positions)}};
+}
+
+/// The loss of the second document, and the gradients of all parameters.
+struct Trained {
+  Values loss;
+  std::map<std::string, Values> gradients;
+};
+
+Trained trained(const nn::DecoderShape& shape, const Row& row, std::size_t from,
+                bool checkpointing = false) {
+  const auto model = filled(shape);
+  model->set_activation_checkpointing(checkpointing);
+  std::vector<std::int64_t> targets(static_cast<std::size_t>(row.tokens.numel()), -100);
+  for (std::size_t i = from; i < targets.size(); ++i) {
+    targets[i] = static_cast<std::int64_t>(i * 5 % 13);
+  }
+  const Tensor loss = model->loss_sum(row.tokens, batch(targets), row.documents);
+  backward(loss);
+  Trained all{to_doubles(loss), {}};
+  for (const nn::ParameterPointer& p : nn::all_parameters(*model)) {
+    all.gradients[p->name] = to_doubles(p->value.grad());
+  }
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("the loss of a document is bit-identical whatever document is beside it") {
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
+    nn::DecoderShape shape = small_shape();
+    shape.query_key_norm = true;
+    shape.dtype = dtype;
+    const std::vector<std::int64_t> second = {3, 12, 0, 7, 7, 1, 9, 2, 4};
+    Row row = row_of({5, 6, 1, 1, 10}, second);
+    const Trained one = trained(shape, row, 5);
+    const Trained other = trained(shape, row_of({0, 2, 11, 8, 3}, second), 5);
+    CHECK(one.loss == other.loss);
+    for (const auto& [name, gradient] : one.gradients) {
+      INFO(name);
+      CHECK(gradient == other.gradients.at(name));
+    }
+    row.documents = {};
+    CHECK(one.loss != trained(shape, row, 5).loss);
+  }
+}
+
+TEST_CASE("a packed document has the logits that it has alone") {
+  nn::DecoderShape shape = small_shape();
+  shape.window = 3;
+  shape.global_every = 2;
+  shape.attention_softcap = 2;
+  shape.local_rope_theta = 100;
+  const auto model = filled(shape);
+  const std::vector<std::int64_t> second = {3, 12, 0, 7, 7, 1, 9};
+  const Row row = row_of({5, 6, 1, 1, 10}, second);
+  const Values packed =
+      to_doubles((*model)({row.tokens, row.documents.first, row.documents.positions})[0]);
+  const Values alone = to_doubles((*model)(batch(second)));
+  CHECK(largest({packed.begin() + 5 * 13, packed.end()}, alone) < 1e-13);
+  CHECK(largest({packed.begin(), packed.begin() + 5 * 13},
+                to_doubles((*model)(batch({5, 6, 1, 1, 10})))) < 1e-13);
+}
+
+TEST_CASE("packed documents are recomputed with their documents") {
+  const Row row = row_of({5, 6, 1, 1, 10}, {3, 12, 0, 7, 7, 1, 9});
+  const Trained plain = trained(small_shape(), row, 0);
+  const Trained again = trained(small_shape(), row, 0, true);
+  CHECK(plain.loss == again.loss);
+  for (const auto& [name, gradient] : plain.gradients) {
+    CHECK(largest(gradient, again.gradients.at(name)) < 1e-13);
+  }
+}

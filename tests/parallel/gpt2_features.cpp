@@ -93,7 +93,7 @@ TEST_CASE("GPT-2 trains with every extension of fully sharded training, captured
       {"recomputed, in micro-batches", checkpointed, 1e-5},
       {"offload", sharded(R"({style="Offload",on=["."],options={to="memory"}},)"), 0},
       {"float8", sharded("{style=\"Float8\"," + linear + ",options={all_gather=true}},"), 5e-2},
-      {"LoRA", sharded("{style=\"QLoRA\"," + linear + ",options={rank=4,base=\"none\"}},"), -1e-6},
+      {"LoRA", sharded("{style=\"LoRA\"," + linear + ",options={rank=4}},"), -1e-6},
       {"QLoRA", sharded("{style=\"QLoRA\"," + linear + ",options={rank=4,base=\"nf4\"}},"), -5e-2}};
   for (const Case& one : cases) {
     INFO(one.name);

@@ -73,7 +73,8 @@ const std::map<std::string, std::pair<Words, Words>>& changes() {
   static const std::map<std::string, std::pair<Words, Words>> all = {
       {"model.from", {{}, {}}},     // folders: in the faults' tests
       {"model.adapter", {{}, {}}},  // the same
-      {"model.vocab", {{}, {}}},    // the tokenizer's
+      {"model.new_tokens", {{}, {}}},
+      {"model.vocab", {{}, {}}},  // the tokenizer's
       {"model.dim", {{"model.dim=128"}, {"model.dim", "model.ffn_dim", "model.head_dim"}}},
       {"model.layers", {{"model.layers=3"}, {"model.layers"}}},
       {"model.heads",
@@ -104,6 +105,7 @@ const std::map<std::string, std::pair<Words, Words>>& changes() {
       {"data.template_options", {{"data.template_options.a=1"}, {"data.template_options"}}},
       {"data.train_on", {{"data.train_on=all"}, {"data.train_on"}}},
       {"data.too_long", {{"data.too_long=cut"}, {"data.too_long"}}},
+      {"data.packing", {{}, {}}},  // of documents: run_data.cpp
       {"data.seq_len", {{"data.seq_len=17"}, {"data.seq_len"}}},
       {"data.order", {{"data.order=sequential"}, {"data.order"}}},
       {"data.validation", {{"data.validation=0.1"}, {"data.validation"}}},

@@ -93,8 +93,8 @@ TEST_CASE("an adapter beside a model's weights is refused, or is the run's adapt
   has(refused.error, "set model.adapter to the same folder");
   // What the error advises.
   const std::string layers =
-      "'parallel=[{style=QLoRA,on=[\"**.{q_proj,k_proj,v_proj,o_proj}\"],"
-      "options={rank=4,alpha=8,base=none}}]' ";
+      "'parallel=[{style=LoRA,on=[\"**.{q_proj,k_proj,v_proj,o_proj}\"],"
+      "options={rank=4,alpha=8}}]' ";
   const Result applied = run(layers + "model.adapter=hf");
   INFO(applied.error);
   CHECK(applied.code == 0);

@@ -137,7 +137,7 @@ TEST_CASE("check holds a family to its promises") {
   const Result good = check("Chain");
   INFO(good.out);
   CHECK(good.code == 0);
-  has(good.out, "model Chain: 5 of 5 checks passed\n");
+  has(good.out, "model Chain: 6 of 6 checks passed\n");
   const std::vector<std::pair<const char*, const char*>> faults = {
       {"Miscounted", "failed: its sizes describe the model that it builds: parameters() is "},
       {"Detached",
@@ -150,4 +150,9 @@ TEST_CASE("check holds a family to its promises") {
     CHECK(result.code == 2);
     has(result.out, part);
   }
+  // GPT-2 whose blocks are not told of documents; another plugin of its name is shipped.
+  const Result leaking = run_program("plugin check '" TESSERA_LEAKING "'", no_others);
+  CHECK(leaking.code == 2);
+  has(leaking.out,
+      "failed: documents of a row are computed alone, where it takes them: logits of documents");
 }

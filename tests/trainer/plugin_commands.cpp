@@ -147,7 +147,7 @@ TEST_CASE("check tests what a usable plugin provides") {
   contains(good.out, "  style FSDP: 3 of 3 checks passed\n");
   contains(good.out, "  style Replicate: 3 of 3 checks passed\n");
   contains(good.out, "  style ColwiseParallel: 3 of 3 checks passed\n");
-  contains(good.out, "  model gpt2: 5 of 5 checks passed\n");
+  contains(good.out, "  model gpt2: 6 of 6 checks passed\n");
   contains(good.out, "  pass buckets: 5 of 5 checks passed\n");
   contains(good.out, "  pass split_lists: 5 of 5 checks passed\n");
   CHECK(good.out.find("failed:") == std::string::npos);

@@ -1,6 +1,8 @@
 // Runs on texts and records with a tokenizer: what is trained, where a run continues, what a
 // checkpoint remembers.
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -252,4 +254,180 @@ TEST_CASE("files to validate with are used instead of a share of the data") {
                         "curves/tokens.npy\"]\nseq_len = 8\nvalidation_files = [\"own.jsonl\"]\n");
   CHECK(tokens.code == 2);
   has(tokens.error, "the run has token ids only");
+}
+
+namespace {
+
+/// 36 completions that fill 12 rows of 64 positions: 36, 16 and 12 in each, the token at their end
+/// included.
+std::string triples() {
+  std::string text;
+  for (int i = 0; i < 36; ++i) {
+    const int positions = i % 3 == 0 ? 36 : i % 3 == 1 ? 16 : 12;
+    // One position for each byte.
+    const std::string prompt = "Say " + std::to_string(10 + i) + ":";
+    std::string completion;
+    while (std::ssize(prompt) + std::ssize(completion) < positions + 1) {
+      completion += static_cast<char>('a' + (static_cast<int>(completion.size()) * i + i) % 26);
+    }
+    text += json{{"prompt", prompt}, {"completion", completion}}.dump() + "\n";
+  }
+  return text;
+}
+
+std::string packed_config(const std::string& model, const std::string& mesh = "") {
+  return model +
+         "[data]\njsonl = [\"triples.jsonl\"]\nseq_len = 64\nvalidation_files = "
+         "[\"triples.jsonl\"]\n[train]\nsteps = 4\n[optimizer]\nlr = 1e-3\n[log]\nmetrics = "
+         "\"metrics.jsonl\"\n[checkpoint]\nfolder = \"\"\n" +
+         mesh;
+}
+
+const std::string small_llama = "[model]\ndim = 32\nlayers = 2\nheads = 4\nkv_heads = 2\n";
+const std::string small_gpt2 = "[model]\nfamily = \"gpt2\"\ndim = 32\nlayers = 2\nheads = 4\n";
+const std::string packed = " data.packing=documents train.batch=12";
+
+const std::string split_in_sequence = R"~([mesh]
+axes = ["shard", "tensor"]
+shape = [2, 2]
+[[parallel]]
+style = "RowwiseParallel"
+axis = "tensor"
+on = ["model.embed_tokens"]
+options = { input = "Replicate", output = "Shard(1)" }
+[[parallel]]
+style = "SequenceParallel"
+axis = "tensor"
+on = ["model.layers.*.{input,post_attention}_layernorm", "model.norm"]
+[[parallel]]
+style = "PrepareModuleInput"
+axis = "tensor"
+on = ["model.layers.*.{self_attn,mlp}"]
+options = { input = "Shard(1)", desired = "Replicate" }
+[[parallel]]
+style = "ColwiseParallel"
+axis = "tensor"
+on = ["model.layers.*.self_attn.{q,k,v}_proj", "model.layers.*.mlp.{gate,up}_proj"]
+[[parallel]]
+style = "RowwiseParallel"
+axis = "tensor"
+on = ["model.layers.*.self_attn.o_proj", "model.layers.*.mlp.down_proj"]
+options = { output = "Shard(1)" }
+[[parallel]]
+style = "ColwiseParallel"
+axis = "tensor"
+on = ["lm_head"]
+options = { input = "Shard(1)", output = "Shard(-1)" }
+[[parallel]]
+style = "LossParallel"
+axis = "tensor"
+on = ["loss"]
+[[parallel]]
+style = "FSDP"
+axis = "shard"
+on = ["model.layers.*", "."]
+)~";
+
+/// The largest difference of the losses of steps and validations.
+double difference(const Losses& a, const Losses& b) {
+  REQUIRE(a.steps.size() == b.steps.size());
+  REQUIRE(a.validations.size() == b.validations.size());
+  double largest = 0;
+  for (std::size_t i = 0; i < a.steps.size(); ++i) {
+    largest = std::max(largest, std::abs(a.steps[i] - b.steps[i]));
+  }
+  for (std::size_t i = 0; i < a.validations.size(); ++i) {
+    largest = std::max(largest, std::abs(a.validations[i] - b.validations[i]));
+  }
+  return largest;
+}
+
+}  // namespace
+
+TEST_CASE("packed rows give the losses of documents that are rows of their own") {
+  const Folder folder;
+  folder.write("triples.jsonl", triples());
+  const std::string gpt2_shards =
+      "[mesh]\naxes = [\"shard\"]\nshape = [2]\n[[parallel]]\nstyle = \"FSDP\"\naxis = "
+      "\"shard\"\non = [\"transformer.h.*\", \".\"]\n";
+  const std::string mode = "[mesh]\naxes = [\"data\"]\nshape = [2]\n";
+  struct Case {
+    std::string model;
+    std::string mesh;
+    std::string overrides;
+  };
+  const std::vector<Case> cases = {
+      {small_llama, "", ""},
+      {small_llama, "", " train.micro_batch=4 train.activation_checkpointing=true"},
+      {small_llama, "", " graph.capture=true graph.executor=compiled"},
+      {small_llama, replicated, " train.micro_batch=3"},
+      {small_llama, split_in_sequence, ""},
+      {small_llama, split_in_sequence, " graph.capture=true train.micro_batch=2"},
+      {small_llama, mode, " graph.capture=true graph.mode=fully_shard"},
+      {small_gpt2, "", ""},
+      {small_gpt2, gpt2_shards, " graph.capture=true"}};
+  Losses alone;
+  std::string model;
+  for (const Case& one : cases) {
+    INFO(one.model << one.mesh << one.overrides);
+    if (model != one.model) {
+      model = one.model;
+      alone = trained(folder, packed_config(model), "train.batch=36");
+    }
+    const Losses together = trained(folder, packed_config(model, one.mesh), packed + one.overrides);
+    CHECK(difference(together, alone) <= 1e-6 * alone.steps[0]);
+  }
+}
+
+TEST_CASE("a packed run continues on another mesh, and not with rows of another kind") {
+  const std::string data = "jsonl = [\"chats.jsonl\"]\npacking = \"documents\"";
+  const auto write = [](const Folder& folder) {
+    write_tokenizer(folder);
+    folder.write("chats.jsonl", chats(200));
+  };
+  const Folder at_once;
+  write(at_once);
+  const Losses whole = trained(at_once, config(data));
+  const Folder folder;
+  write(folder);
+  trained(folder, config(data), "train.steps=2");
+  compare(trained(folder, config(data, split_in_sequence)), whole);
+  const Result other = train(folder, config(data), "data.packing=none train.steps=5");
+  CHECK(other.code == 2);
+  has(other.error, "data.packing: \"documents\" in the checkpoint, absent in the config");
+}
+
+TEST_CASE("the share of useful tokens is printed, and data show divides rows by documents") {
+  const Folder folder;
+  folder.write("triples.jsonl", triples());
+  folder.write("run.toml", packed_config(small_llama));
+  const std::string run = (folder.path() / "run.toml").string();
+  has(run_program("data check " + run).out, "33.3% of the positions hold tokens, the loss is");
+  has(run_program("data check " + run + packed).out,
+      "100.0% of the positions hold tokens (36 documents are packed), the loss is");
+  const std::string shown = run_program("data show " + run + packed + " --rows 1").out;
+  int documents = 0;
+  for (std::size_t at = shown.find("S|83 a|97 y|121"); at != std::string::npos;
+       at = shown.find("S|83 a|97 y|121", at + 1)) {
+    CHECK((at == 0 || shown[at - 1] == '\n'));
+    ++documents;
+  }
+  CHECK(documents == 3);
+  // Three lines of the file are named, between the row and its numbers.
+  CHECK(std::ranges::count(shown.substr(0, shown.find('\n')), ',') == 4);
+}
+
+TEST_CASE("what cannot be packed is refused before the run") {
+  const Folder folder;
+  folder.write("triples.jsonl", triples());
+  folder.write("text.txt", std::string(5000, 'a'));
+  const Result family =
+      train(folder, packed_config("[model]\nfamily = \"Chain\"\ndim = 16\nlayers = 1\nheads = 2\n"),
+            "--plugin " TESSERA_MODELS "/Chain.so" + packed);
+  CHECK(family.code == 2);
+  has(family.error, "data.packing: models of the family 'Chain' read a row as one document");
+  const Result text =
+      train(folder, small_llama + "[data]\ntext = [\"text.txt\"]\npacking = \"documents\"\n");
+  CHECK(text.code == 2);
+  has(text.error, "data.packing: there are no conversations and no completions");
 }

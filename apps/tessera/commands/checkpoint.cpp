@@ -56,6 +56,23 @@ std::string start_folder(const CheckpointReader& reader) {
   return meta.value(nlohmann::json::json_pointer("/config/model/from"), std::string());
 }
 
+/// Error (input): the model has rows for tokens that the one it started from, of which an adapter
+/// is, does not have.
+void check_no_new_tokens(const ModelShape& model, const std::string& from,
+                         const std::string& checkpoint) {
+  std::error_code error;
+  if (from.empty() || !fs::exists(fs::path(from) / "config.json", error)) {
+    return;
+  }
+  if (const std::int64_t before = read_model_folder(from).vocab; before < model.vocab) {
+    fail_input({.thing = checkpoint,
+                .wrong = fmt::format("its model has {} tokens, and that of {}, which the adapter "
+                                     "is for, has {}",
+                                     model.vocab, from, before),
+                .advice = "export the whole model, without --adapter"});
+  }
+}
+
 /// Copies the tokenizer's files, as transformers needs them, from the tokenizer's folder or from
 /// the one that the run started from, if it is still there. Returns what to say of it.
 std::string carry_tokenizer(const CheckpointReader& reader, const fs::path& to) {
@@ -111,6 +128,7 @@ void export_adapter(const ExportArguments& arguments, const CheckpointReader& re
                 .advice = "export the whole model, without --adapter"});
   }
   check_takes_adapters(family_of(model), sizes_of(model), arguments.checkpoint);
+  check_no_new_tokens(model, start_folder(reader), arguments.checkpoint);
   const std::string dtype = arguments.dtype.empty() ? "float32" : arguments.dtype;
   std::size_t tensors = 0;
   write_folder(arguments.folder, [&](const fs::path& folder) {

@@ -4,6 +4,7 @@ module;
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -54,23 +55,31 @@ std::string token_text(const Dataset& data, std::int64_t id) {
   return text;
 }
 
-/// A token of a row: the first one is read only; the others are predicted too.
+/// A token of a row: the first one of a document is read only; the others are predicted too.
 struct ShownToken {
   std::int64_t id = 0;
   bool trained = false;
+  bool begins = false;  // another document than that of the token before
 };
 
 /// The tokens of a row, without the padding behind it.
 std::vector<ShownToken> tokens_of(const Dataset& data, std::int64_t step, std::int64_t row) {
   const Batch batch = data.rows(step, row, 1);
   const data::Mixture::Place place = data.place_of(step, row);
-  const auto used = static_cast<std::size_t>(data.training().source(place.source).used(place.row));
-  std::vector<ShownToken> tokens = {{batch.inputs.at(0), false}};
-  for (std::size_t i = 0; i < used; ++i) {
-    const bool trained = batch.targets[i] != data::ignored_target;
-    const std::int64_t next = i + 1 < batch.inputs.size() ? batch.inputs[i + 1] : -1;
-    if (trained || i + 1 < used) {
-      tokens.push_back({trained ? batch.targets[i] : next, trained});
+  const data::RowSource& source = data.training().source(place.source);
+  const auto used = static_cast<std::size_t>(source.used(place.row));
+  std::vector<ShownToken> tokens;
+  std::size_t at = 0;
+  std::vector<std::int64_t> begins = source.document_begins(place.row);
+  begins.push_back(std::ssize(batch.inputs));
+  for (std::size_t document = 0; document + 1 < begins.size() && at < used; ++document) {
+    tokens.push_back({batch.inputs[at], false, at > 0});
+    const std::size_t end = std::min(static_cast<std::size_t>(begins[document + 1]), used);
+    for (; at < end; ++at) {
+      const bool trained = batch.targets[at] != data::ignored_target;
+      if (trained || at + 1 < end) {
+        tokens.push_back({trained ? batch.targets[at] : batch.inputs[at + 1], trained});
+      }
     }
   }
   return tokens;
@@ -80,8 +89,8 @@ std::string title_of(const Dataset& data, std::int64_t step, std::int64_t row,
                      const std::vector<ShownToken>& tokens) {
   const data::Mixture::Place place = data.place_of(step, row);
   const OpenedSource& source = data.sources()[place.source];
-  const std::string from = source.documents ? source.documents->where(place.row)
-                                            : fmt::format("{}, window {}", source.key, place.row);
+  const std::string where = data.training().source(place.source).where(place.row);
+  const std::string from = source.documents ? where : fmt::format("{}, {}", source.key, where);
   return fmt::format("step {}, row {}: {}: {} tokens, {} trained", step + 1, row, from,
                      tokens.size(), std::ranges::count_if(tokens, &ShownToken::trained));
 }
@@ -90,6 +99,7 @@ std::string as_text(const Dataset& data, const std::vector<ShownToken>& tokens, 
   std::string text;
   for (const ShownToken& token : tokens) {
     const std::string shown = fmt::format("{}|{}", token_text(data, token.id), token.id);
+    text += token.begins ? "\n" : "";
     text += token.trained ? fmt::format("{}{{{}}}{} ", colour ? "\x1b[32m" : "", shown,
                                         colour ? "\x1b[0m" : "")
                           : shown + " ";
@@ -135,9 +145,9 @@ sub { color: #888; }
 std::string as_html(const Dataset& data, const std::vector<ShownToken>& tokens) {
   std::string text;
   for (const ShownToken& token : tokens) {
-    text +=
-        fmt::format("<span{}>{}<sub>{}</sub></span>\n", token.trained ? " class=\"trained\"" : "",
-                    escaped(token_text(data, token.id)), token.id);
+    text += fmt::format("{}<span{}>{}<sub>{}</sub></span>\n", token.begins ? "<br>\n" : "",
+                        token.trained ? " class=\"trained\"" : "",
+                        escaped(token_text(data, token.id)), token.id);
   }
   return "<p>\n" + text + "</p>\n";
 }

@@ -51,11 +51,14 @@ class Checks : private KeyProblems {
     if (!m.from.empty()) {
       for (const auto& [key, place] : c_.given) {
         if (key.starts_with("model.") && key != "model.from" && key != "model.family" &&
-            key != "model.dropout" && key != "model.adapter") {
+            key != "model.dropout" && key != "model.adapter" && key != "model.new_tokens") {
           add({key}, "the folder of model.from determines this; remove one of the two");
         }
       }
       return;
+    }
+    if (m.adds_tokens()) {
+      add({"model.new_tokens"}, "only the model of a folder gets new tokens; set model.from");
     }
     const std::vector<models::ModelKey> keys = models::model_family(c_.model.family).keys();
     if (!known({"model.vocab", "data.seq_len"}) || std::ranges::any_of(keys, [&](const auto& key) {

@@ -52,6 +52,13 @@ std::vector<Key> model_keys() {
               "the low-rank updates to start from. Ranks, scales and layers must be those that the "
               "styles make.",
        .is_path = true},
+      {"model.new_tokens",
+       field<s, &M::new_tokens>,
+       "What happens to tokens that `data.tokenizer` has and the model in `model.from` has not "
+       "([data.md](data.md#new-tokens)). `error`: the run is refused. `mean`: embedding and head "
+       "get a row for each, the mean of the folder's rows.",
+       {},
+       {"error", "mean"}},
       {"model.vocab", field<s, &M::vocab>,
        "Number of token ids; only with `data.tokens`, otherwise the tokenizer determines it.",
        from(0, largest_size)},
@@ -94,7 +101,8 @@ Key path_key(const std::string& path, Field field, const std::string& doc) {
   return {.path = path, .slot = field, .doc = doc, .is_path = true};
 }
 
-std::vector<Key> data_keys() {
+/// Where data come from and how they become tokens.
+std::vector<Key> source_keys() {
   using D = DataConfig;
   constexpr auto s = &Config::data;
   return {
@@ -133,6 +141,14 @@ std::vector<Key> data_keys() {
        .is_path = true},
       {"data.template_options", field<s, &D::template_options>,
        "Variables of the template, such as `{ enable_thinking = false }`."},
+  };
+}
+
+/// What of the data is trained, and in which rows.
+std::vector<Key> row_keys() {
+  using D = DataConfig;
+  constexpr auto s = &Config::data;
+  return {
       {"data.train_on",
        field<s, &D::train_on>,
        "Whose loss counts. `answers`: of conversations the assistant's answers, of prompts the "
@@ -146,6 +162,13 @@ std::vector<Key> data_keys() {
        "many.",
        {},
        {"error", "skip", "cut"}},
+      {"data.packing",
+       field<s, &D::packing>,
+       "What a row holds of conversations and completions ([data.md](data.md#packing)). `none`: "
+       "one of them, and padding. `documents`: as many whole ones as fit; each is computed as if "
+       "it were alone.",
+       {},
+       {"none", "documents"}},
       {"data.seq_len", field<s, &D::seq_len>,
        "Tokens in a sequence. Window `w` is tokens `[w*seq_len, (w+1)*seq_len + 1)`: inputs are "
        "all but the last, targets all but the first.",
@@ -445,7 +468,7 @@ std::vector<Key> config_keys(const std::string& family) {
   std::vector<Key> all = model_keys();
   std::ranges::move(family_keys(family), std::back_inserter(all));
   for (const auto part :
-       {data_keys, train_keys, optimizer_keys, run_keys, graph_keys, checkpoint_keys}) {
+       {source_keys, row_keys, train_keys, optimizer_keys, run_keys, graph_keys, checkpoint_keys}) {
     std::ranges::move(part(), std::back_inserter(all));
   }
   return all;

@@ -199,6 +199,9 @@ class Loader {
 
 }  // namespace
 
+bool ModelConfig::adds_tokens() const { return new_tokens == "mean"; }
+bool DataConfig::packs() const { return packing == "documents"; }
+
 std::int64_t Config::schedule_end() const {
   if (optimizer.schedule_end > 0 || optimizer.schedule_unit == "steps") {
     return optimizer.schedule_end > 0 ? optimizer.schedule_end : train.steps;

@@ -15,8 +15,12 @@ struct ModelConfig {
   std::string family = "llama";
   std::string from;     // a folder with config.json and *.safetensors, which determines all sizes
   std::string adapter;  // a folder of PEFT with the low-rank updates to start from
+  std::string new_tokens = "error";
   std::int64_t vocab = 0;  // 0 = the tokenizer's
   double dropout = 0.0;
+
+  /// Whether the folder's model gets rows for tokens that it does not have.
+  bool adds_tokens() const;
   ModelNumbers sizes;  // of the family's own keys
 };
 
@@ -57,12 +61,16 @@ struct DataConfig {
   JsonText template_options;
   std::string train_on = "answers";
   std::string too_long = "error";
+  std::string packing = "none";
   std::int64_t seq_len = 256;
   std::string order = "shuffled";
   double validation = 0.05;
   std::vector<std::string> validation_files;
   std::int64_t validation_windows = 0;  // 0 = all
   std::int64_t validate_every = 100;
+
+  /// Whether rows hold several documents.
+  bool packs() const;
 };
 
 struct OptimizerConfig {

@@ -4,6 +4,7 @@ module;
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -20,12 +21,15 @@ namespace {
 
 using Rows = std::shared_ptr<const data::RowSource>;
 
+constexpr std::uint64_t packing = 0x7061636b696e67ULL;  // the seed's second part
+
 /// The rows of a source: those that are trained, and what is set aside at its end.
 struct Divided {
   Rows training;
   Rows validation;
   std::int64_t tokens = 0;  // to train on
   std::int64_t validation_tokens = 0;
+  std::int64_t documents = 0;  // to train on
 };
 
 /// The token of positions behind a document: it is read by nobody.
@@ -34,20 +38,42 @@ std::int64_t padding_of(const RunTokenizer& tokenizer) {
   return special.pad ? *special.pad : special.eos ? *special.eos : 0;
 }
 
-/// Sets the last `share` of a source aside.
-Divided divided(const OpenedSource& source, double share, std::int64_t length,
-                const std::shared_ptr<const RunTokenizer>& tokenizer) {
+/// How the sources of a run become rows.
+struct Division {
+  double share = 0;  // of each source, at its end, that is set aside
+  std::int64_t length = 0;
+  bool packs = false;
+  std::optional<std::uint64_t> order = {};  // in which documents are packed
+  std::int64_t padding = 0;
+};
+
+Division division_of(const Config& config, const std::shared_ptr<const RunTokenizer>& tokenizer) {
+  Division by{.length = config.data.seq_len, .packs = config.data.packs()};
+  if (config.data.order == "shuffled") {
+    by.order = hash_combine(static_cast<std::uint64_t>(config.train.seed), packing);
+  }
+  by.padding = tokenizer ? padding_of(*tokenizer) : 0;
+  return by;
+}
+
+Rows document_rows(const std::shared_ptr<const data::Documents>& documents, std::int64_t begin,
+                   std::int64_t end, const Division& by) {
+  if (by.packs) {
+    return std::make_shared<data::PackedRows>(documents, begin, end, by.length, by.padding,
+                                              by.order);
+  }
+  return std::make_shared<data::DocumentRows>(documents, begin, end, by.length, by.padding);
+}
+
+Divided divided(const OpenedSource& source, const Division& by) {
   const std::int64_t all = source.tokens ? source.tokens->size() : source.documents->size();
   const std::int64_t first =
-      all - static_cast<std::int64_t>(std::floor(static_cast<double>(all) * share));
+      all - static_cast<std::int64_t>(std::floor(static_cast<double>(all) * by.share));
   if (source.tokens) {
-    return {std::make_shared<data::Windows>(source.tokens, 0, first, length),
-            std::make_shared<data::Windows>(source.tokens, first, all, length), first, all - first};
+    return {std::make_shared<data::Windows>(source.tokens, 0, first, by.length),
+            std::make_shared<data::Windows>(source.tokens, first, all, by.length), first,
+            all - first};
   }
-  const std::int64_t padding = padding_of(*tokenizer);
-  const auto rows = [&](std::int64_t begin, std::int64_t end) {
-    return std::make_shared<data::DocumentRows>(source.documents, begin, end, length, padding);
-  };
   const auto tokens_of = [&](std::int64_t begin, std::int64_t end) {
     std::int64_t sum = 0;
     for (std::int64_t i = begin; i < end; ++i) {
@@ -55,7 +81,9 @@ Divided divided(const OpenedSource& source, double share, std::int64_t length,
     }
     return sum;
   };
-  return {rows(0, first), rows(first, all), tokens_of(0, first), tokens_of(first, all)};
+  return {document_rows(source.documents, 0, first, by),
+          document_rows(source.documents, first, all, by), tokens_of(0, first),
+          tokens_of(first, all), first};
 }
 
 /// What to do about too few rows.
@@ -80,7 +108,16 @@ Dataset::Dataset(const Config& config, std::int64_t vocab,
       sources_(open_sources(config, vocab, tokenizer_)),
       validation_sources_(open_validation(config, vocab, tokenizer_)),
       seq_len_(config.data.seq_len),
-      batch_(config.train.batch) {
+      batch_(config.train.batch),
+      packs_(config.data.packs()) {
+  const auto has_documents = [](const OpenedSource& source) { return source.documents != nullptr; };
+  if (packs_ && std::ranges::none_of(sources_, has_documents) &&
+      std::ranges::none_of(validation_sources_, has_documents)) {
+    fail_input({.where = config.place("data.packing"),
+                .wrong = "there are no conversations and no completions; rows of texts are full "
+                         "already",
+                .advice = "set data.packing=none"});
+  }
   divide(config);
   measure();
 }
@@ -88,13 +125,16 @@ Dataset::Dataset(const Config& config, std::int64_t vocab,
 void Dataset::divide(const Config& config) {
   const bool own_validation = !validation_sources_.empty();
   const double share = own_validation ? 0 : config.data.validation;
+  Division by = division_of(config, tokenizer_);
   std::vector<data::WeightedRows> training;
   RowSources validation;
   std::int64_t validation_tokens = 0;
   std::int64_t rows = 0;
+  by.share = share;
   for (const OpenedSource& source : sources_) {
-    const Divided parts = divided(source, share, seq_len_, tokenizer_);
+    const Divided parts = divided(source, by);
     training_tokens_ += parts.tokens;
+    documents_ += parts.documents;
     validation_tokens += parts.validation_tokens;
     rows += parts.training->rows();
     training.push_back({parts.training, source.weight});
@@ -119,7 +159,7 @@ void Dataset::divide(const Config& config) {
     validation.clear();
     validation_tokens = 0;
     for (const OpenedSource& source : validation_sources_) {
-      const Divided parts = divided(source, 0, seq_len_, tokenizer_);
+      const Divided parts = divided(source, by);
       validation_tokens += parts.tokens;
       validation.push_back(parts.training);
     }
@@ -202,20 +242,32 @@ Batch Dataset::empty_batch(std::int64_t rows) const {
   Batch batch{.rows = rows, .seq_len = seq_len_};
   batch.inputs.resize(static_cast<std::size_t>(rows * seq_len_));
   batch.targets.resize(batch.inputs.size());
+  if (packs_) {
+    batch.documents.resize(batch.inputs.size());
+    batch.positions.resize(batch.inputs.size());
+  }
   return batch;
 }
 
-namespace {
-
 /// Fills row `at` of a batch.
-void fill(Batch& batch, std::int64_t at, const data::RowSource& source, std::int64_t row) {
+void Dataset::fill(Batch& batch, std::int64_t at, const data::RowSource& source,
+                   std::int64_t row) const {
   const auto length = static_cast<std::size_t>(batch.seq_len);
   const std::size_t begin = static_cast<std::size_t>(at) * length;
   source.read(row, std::span(batch.inputs).subspan(begin, length),
               std::span(batch.targets).subspan(begin, length));
+  if (!packs_) {
+    return;
+  }
+  std::vector<std::int64_t> begins = source.document_begins(row);
+  begins.push_back(batch.seq_len);
+  for (std::size_t document = 0; document + 1 < begins.size(); ++document) {
+    for (std::int64_t i = begins[document]; i < begins[document + 1]; ++i) {
+      batch.documents[begin + static_cast<std::size_t>(i)] = begins[document];
+      batch.positions[begin + static_cast<std::size_t>(i)] = i - begins[document];
+    }
+  }
 }
-
-}  // namespace
 
 Batch Dataset::rows(std::int64_t step, std::int64_t first_row, std::int64_t count) const {
   if (step < 0 || first_row < 0 || count < 0 || first_row + count > batch_) {

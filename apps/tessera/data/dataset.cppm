@@ -11,12 +11,15 @@ import :sources;
 export namespace tessera::app {
 
 /// Rows of a batch, row-major [rows, seq_len]: the targets are the inputs shifted by one token;
-/// data::ignored_target where the loss does not count.
+/// data::ignored_target where the loss does not count. With data.packing there is also, of each
+/// token, the number of the first token of its document in the row, and its position in it.
 struct Batch {
   std::int64_t rows = 0;
   std::int64_t seq_len = 0;
   std::vector<std::int64_t> inputs = {};
   std::vector<std::int64_t> targets = {};
+  std::vector<std::int64_t> documents = {};
+  std::vector<std::int64_t> positions = {};
 };
 
 /// The data of a run as rows: windows over tokens, or documents. Which rows a step takes depends
@@ -59,6 +62,8 @@ class Dataset {
   const std::vector<OpenedSource>& sources() const { return sources_; }
   /// Of the positions of all rows, those that are no padding, and those whose loss counts.
   double used_share() const { return used_share_; }
+  /// Documents to train on; texts are none.
+  std::int64_t documents() const { return documents_; }
   double trained_share() const { return trained_share_; }
   /// The hash of all data, validation included; a pass over the files.
   std::string content_hash() const;
@@ -73,6 +78,7 @@ class Dataset {
   void set_validation(const Config& config, RowSources rows, std::int64_t tokens);
   std::int64_t validation_row(std::int64_t number) const;
   Batch empty_batch(std::int64_t rows) const;
+  void fill(Batch& batch, std::int64_t at, const data::RowSource& source, std::int64_t row) const;
   void measure();
 
   std::shared_ptr<const RunTokenizer> tokenizer_;
@@ -80,12 +86,14 @@ class Dataset {
   std::vector<OpenedSource> validation_sources_;  // of data.validation_files
   std::int64_t seq_len_;
   std::int64_t batch_;
+  bool packs_;
   std::unique_ptr<const data::Mixture> training_;
   RowSources validation_;
   std::int64_t training_tokens_ = 0;
   std::int64_t validation_windows_ = 0;
   std::int64_t validation_batches_ = 0;
   std::int64_t validation_trained_ = 0;
+  std::int64_t documents_ = 0;
   double used_share_ = 1;
   double trained_share_ = 1;
 };

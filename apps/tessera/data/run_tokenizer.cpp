@@ -242,8 +242,33 @@ std::string own_tokenizer_file(const std::string& folder) {
   return first;
 }
 
+namespace {
+
+/// Error (input), which `place` begins, unless the first tokens are those of the folder's own
+/// tokenizer, with the same ids.
+void check_extends(const RunTokenizer& tokenizer, const std::string& folder,
+                   const std::string& place) {
+  const std::shared_ptr<const RunTokenizer> own = of_path(folder, "{}", place);
+  for (std::int64_t id = 0; id < own->vocab(); ++id) {
+    const auto number = static_cast<tokenize::TokenId>(id);
+    const auto before = own->opened.tokenizer->token(number);
+    const auto now = id < tokenizer.vocab() ? tokenizer.opened.tokenizer->token(number)
+                                            : std::optional<std::string>();
+    if (before != now) {
+      fail_input({.thing = place,
+                  .wrong = fmt::format("tokenizer '{}' does not extend that of {}: token {} is "
+                                       "another one",
+                                       tokenizer.text(), folder, id),
+                  .expected = shown(before.value_or("none")),
+                  .got = shown(now.value_or("none"))});
+    }
+  }
+}
+
+}  // namespace
+
 void check_tokenizer_fits(const RunTokenizer& tokenizer, std::int64_t vocab,
-                          const std::string& folder, const std::string& place) {
+                          const std::string& folder, const std::string& place, bool adds_tokens) {
   const std::string own = own_tokenizer_file(folder);
   std::error_code ignored;
   const fs::path file =
@@ -252,8 +277,13 @@ void check_tokenizer_fits(const RunTokenizer& tokenizer, std::int64_t vocab,
                       (fs::equivalent(fs::path(tokenizer.path).parent_path(), folder, ignored) ||
                        (fs::exists(file, ignored) && file_hash(file.string()) == tokenizer.hash));
   // A model may have more rows in its embedding than its own tokenizer has tokens.
+  const bool has_file = !tokenizer.path.empty();
   const bool fits =
-      tokenizer.path.empty() ? tokenizer.vocab() == vocab : tokenizer.vocab() <= vocab;
+      has_file ? adds_tokens || tokenizer.vocab() <= vocab : tokenizer.vocab() == vocab;
+  if (fits && has_file && adds_tokens && !own.empty() && !is_own) {
+    check_extends(tokenizer, folder, place);
+    return;
+  }
   if (fits && (own.empty() || is_own)) {
     return;
   }
@@ -264,9 +294,10 @@ void check_tokenizer_fits(const RunTokenizer& tokenizer, std::int64_t vocab,
   fail_input({.thing = place,
               .wrong = fmt::format("{}, so the model cannot use the ids of tokenizer '{}'", why,
                                    tokenizer.text()),
-              .advice =
+              .advice = fmt::format(
                   "set data.tokenizer to the model's own tokenizer, or data.tokens to files of "
-                  "its ids"});
+                  "its ids{}",
+                  has_file ? "; model.new_tokens=mean adds tokens to the model" : "")});
 }
 
 }  // namespace tessera::app

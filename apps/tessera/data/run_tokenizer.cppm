@@ -46,7 +46,10 @@ std::string own_tokenizer_file(const std::string& folder);
 
 /// Throws Error (input), which `place` begins, unless the model in `folder` with `vocab` tokens
 /// takes this tokenizer's ids: it has tokens for all of them, and no other tokenizer of its own.
+/// With `adds_tokens` the tokenizer may have more tokens, and may be another one whose first tokens
+/// are those of the folder's own.
 void check_tokenizer_fits(const RunTokenizer& tokenizer, std::int64_t vocab,
-                          const std::string& folder, const std::string& place);
+                          const std::string& folder, const std::string& place,
+                          bool adds_tokens = false);
 
 }  // namespace tessera::app

@@ -41,7 +41,7 @@ void check_model_files(const fs::path& folder, const std::string& adapter,
                        "not",
               .advice = fmt::format(
                   "set model.adapter to the same folder, with [[parallel]] entries that make its "
-                  "layers (QLoRA), or to train the model without it, move {} elsewhere",
+                  "layers (LoRA), or to train the model without it, move {} elsewhere",
                   config.filename().string())});
 }
 

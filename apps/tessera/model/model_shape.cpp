@@ -74,7 +74,8 @@ ModelShape folder_shape(const Config& config,
                                        (folder / "config.json").string(), join_words(unknown)));
   }
   if (tokenizer) {
-    check_tokenizer_fits(*tokenizer, shape.vocab, folder.string(), config.place("model.from"));
+    check_tokenizer_fits(*tokenizer, shape.vocab, folder.string(), config.place("model.from"),
+                         config.model.adds_tokens());
   }
   const OpenedTensors files = open_hub_tensors(folder.string());
   const HubWeights weights(*files.source, family_of(shape), sizes_of(shape));
@@ -84,6 +85,9 @@ ModelShape folder_shape(const Config& config,
   if (shape.dtype.empty()) {
     const std::string first = family_of(shape).sized_tensors(sizes_of(shape)).front().parameter;
     shape.dtype = torch_name(weights.info(first).dtype);
+  }
+  if (tokenizer && config.model.adds_tokens()) {
+    shape.vocab = std::max(shape.vocab, tokenizer->vocab());
   }
   // Trained on longer sequences, the model is meant for them too.
   shape.max_positions = std::max(shape.max_positions, config.data.seq_len);

@@ -11,10 +11,14 @@ import tessera.parallel;
 namespace tessera::app {
 
 Tensor loss_sum(nn::LanguageModel& model, const parallel::ParallelPlan& plan, const Tensor& inputs,
-                const Tensor& targets) {
-  const Layout layout = plan.batch_layout();
+                const Tensor& targets, const nn::RowDocuments& documents) {
   const Dims shape = {inputs.size(0) * plan.batch_parts(), inputs.size(1)};
-  return model.loss_sum(from_local(inputs, layout, shape), from_local(targets, layout, shape));
+  const auto distributed = [&, layout = plan.batch_layout()](const Tensor& rows) {
+    return rows ? from_local(rows, layout, shape) : rows;
+  };
+  return model.loss_sum(
+      distributed(inputs), distributed(targets),
+      {.first = distributed(documents.first), .positions = distributed(documents.positions)});
 }
 
 }  // namespace tessera::app

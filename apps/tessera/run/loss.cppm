@@ -9,9 +9,9 @@ import tessera.app.base;
 
 export namespace tessera::app {
 
-/// The SUM of the losses of this rank's rows: Partial along the axes that split the batch. inputs
-/// and targets are local [rows, seq_len] (i64).
+/// The SUM of the losses of this rank's rows: Partial along the axes that split the batch. inputs,
+/// targets and the tensors of documents are local [rows, seq_len] (i64).
 Tensor loss_sum(nn::LanguageModel& model, const parallel::ParallelPlan& plan, const Tensor& inputs,
-                const Tensor& targets);
+                const Tensor& targets, const nn::RowDocuments& documents = {});
 
 }  // namespace tessera::app

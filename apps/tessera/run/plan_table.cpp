@@ -52,8 +52,9 @@ std::string span_text(const Config& config, std::int64_t count) {
                      static_cast<double>(count) / static_cast<double>(config.step_tokens()));
 }
 
-/// Where the first weights are, and what of these folders has no part in the run.
-TableRows folder_rows(const ModelConfig& model) {
+/// Where the first weights are, and what of these folders has no part in the run; `vocab`: the
+/// model's tokens.
+TableRows folder_rows(const ModelConfig& model, std::int64_t vocab) {
   TableRows rows;
   std::error_code ignored;
   const bool one_folder =
@@ -73,6 +74,12 @@ TableRows folder_rows(const ModelConfig& model) {
         files.size() == 1 ? files.front() : fmt::format("{} files", files.size());
     rows.push_back({"weights", fmt::format("{} of {}{}", what, model.from,
                                            left_out_text(files_left_out(model.from, used)))});
+    const std::int64_t stored = read_model_folder(model.from).vocab;
+    if (vocab > stored) {
+      rows.push_back({"new tokens", fmt::format("{}, from {} on; each row is the mean of the "
+                                                "folder's",
+                                                vocab - stored, stored)});
+    }
   }
   if (!model.adapter.empty()) {
     const std::filesystem::path folder = model.adapter;
@@ -140,9 +147,12 @@ TableRows data_rows(const Config& config, const Dataset& data) {
                                              data.tokenizer()->vocab())});
   }
   if (has_documents(data)) {
-    rows.push_back({"useful", fmt::format("{:.1f}% of the positions hold tokens, the loss is over "
-                                          "{:.1f}% of them",
-                                          100 * data.used_share(), 100 * data.trained_share())});
+    const std::string packed =
+        config.data.packs() ? fmt::format(" ({} documents are packed)", data.documents()) : "";
+    rows.push_back(
+        {"useful", fmt::format("{:.1f}% of the positions hold tokens{}, the loss is "
+                               "over {:.1f}% of them",
+                               100 * data.used_share(), packed, 100 * data.trained_share())});
   }
   if (!data.left_out().empty()) {
     rows.push_back({"left out", data.left_out()});
@@ -163,7 +173,7 @@ TableRows plan_rows(const Config& config, const ModelShape& shape, const Dataset
       {"model", fmt::format("{}: {} parameters, {}", shape.family,
                             format_count(static_cast<double>(shape.parameters())), shape.text())},
       {"mesh", mesh_text(config.mesh)}};
-  for (auto& row : folder_rows(config.model)) {
+  for (auto& row : folder_rows(config.model, shape.vocab)) {
     rows.insert(rows.end() - 1, std::move(row));
   }
   if (config.train.device != "cpu") {

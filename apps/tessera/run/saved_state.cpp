@@ -62,16 +62,14 @@ StartPoint check(const Run& run, const std::optional<std::string>& resume, bool 
   const auto model = make_model(run.shape, run.config);
   const parallel::ParallelPlan plan(*model, make_mesh(run.config), plan_entries(run.config, {}),
                                     plugin::host());  // styles replace modules
-  OpenedTensors folder;
-  std::optional<HubWeights> weights;
+  std::optional<FolderWeights> weights;
   if (!run.config.model.from.empty()) {
     const StateDict named = model_weights(*model);
     at_key(run.config, "model.from", [&] {
-      folder = open_hub_tensors(run.config.model.from);
-      weights.emplace(*folder.source, family_of(run.shape), sizes_of(run.shape));
-      check_weights(*weights, named);
+      weights.emplace(run.config.model, run.shape);
+      check_weights(weights->source(), named);
       if (weight_values) {
-        check_weight_values(*weights, named);
+        check_weight_values(weights->source(), named);
       }
     });
   }
@@ -79,7 +77,8 @@ StartPoint check(const Run& run, const std::optional<std::string>& resume, bool 
     check_takes_adapters(family_of(run.shape), sizes_of(run.shape),
                          run.config.place("model.adapter"));
     at_key(run.config, "model.adapter", [&] {
-      check_peft(run.config.model.adapter, *model, weights ? &*weights : nullptr, weight_values);
+      check_peft(run.config.model.adapter, *model, weights ? &weights->source() : nullptr,
+                 weight_values);
     });
   }
   StartPoint start;

@@ -27,6 +27,12 @@ std::shared_ptr<nn::LanguageModel> make_model(
     const ModelShape& shape, const Config& config,
     const std::function<void(nn::Module& model)>& change) {
   auto model = make_model(shape, config.model.dropout);
+  if (config.data.packs() && !model->takes_documents()) {
+    fail_input(
+        {.where = config.place("data.packing"),
+         .wrong = fmt::format("models of the family '{}' read a row as one document", shape.family),
+         .advice = "set data.packing=none"});
+  }
   if (change) {
     change(*model);
   }

@@ -28,7 +28,6 @@ import tessera.optim;
 import tessera.parallel;
 import tessera.checkpoint;
 import tessera.train;
-import tessera.hub;
 import tessera.app.base;
 import tessera.app.config;
 import tessera.app.data;
@@ -69,9 +68,7 @@ Trainer::Trainer(const Run& run, const StepSetup& setup, Device device,
     nn::initialize(*model_);
   } else {
     plan_->materialize(device_);
-    const OpenedTensors folder = open_hub_tensors(run.config.model.from);
-    load_model_weights(HubWeights(*folder.source, family_of(run.shape), sizes_of(run.shape)),
-                       *model_);
+    load_model_weights(FolderWeights(run.config.model, run.shape).source(), *model_);
     nn::initialize(nn::update_parameters(*model_));
   }
   if (device_ != meta) {
@@ -120,7 +117,12 @@ Tensors Trainer::rows_of(const Batch& batch) const {
                ? empty(shape, DType::i64, meta)
                : ops::to_device(from_values(std::span<const std::int64_t>(values), shape), device_);
   };
-  return {rows_of(batch.inputs), rows_of(batch.targets)};
+  Tensors rows = {rows_of(batch.inputs), rows_of(batch.targets)};
+  if (run_.config.data.packs()) {
+    rows.push_back(rows_of(batch.documents));
+    rows.push_back(rows_of(batch.positions));
+  }
+  return rows;
 }
 
 StepResult Trainer::step(bool last) { return step(setup_.rows, last); }
@@ -147,7 +149,11 @@ StepFunctions Trainer::functions(std::function<Batch(const BatchPart&)> batch) c
   return {.rows = [this, batch = std::move(batch)](
                       const BatchPart& part) { return rows_of(batch(part)); },
           .loss_sum =
-              [this](const Tensors& rows) { return loss_sum(*model_, *plan_, rows[0], rows[1]); }};
+              [this](const Tensors& rows) {
+                const nn::RowDocuments documents =
+                    rows.size() > 2 ? nn::RowDocuments{rows[2], rows[3]} : nn::RowDocuments();
+                return loss_sum(*model_, *plan_, rows[0], rows[1], documents);
+              }};
 }
 
 std::string Trainer::program_text() const {

@@ -86,7 +86,8 @@ class Trainer {
   std::size_t snapshot_bytes() const;
 
  private:
-  /// Rows of the data as local tensors, inputs and targets; or as many on the meta device.
+  /// Rows of the data as local tensors: inputs, targets and, packed, the two of RowDocuments; or as
+  /// many on the meta device.
   Tensors rows_of(const Batch& batch) const;
   Batch no_data(std::int64_t rows) const;
   /// Functions of a step whose rows `batch` reads.

@@ -1,0 +1,108 @@
+module;
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+module tessera.app.model;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import tessera.ops;
+import tessera.nn;
+import tessera.models;
+import tessera.checkpoint;
+import tessera.hub;
+import tessera.app.config;
+
+namespace tessera::app {
+namespace {
+
+/// The shapes of all parameters, by each of their names.
+std::map<std::string, Dims> shapes_of(const ModelShape& shape) {
+  const auto model = family_of(shape).build(sizes_of(shape), 0);
+  std::map<std::string, Dims> shapes;
+  for (const auto& [name, parameter] : nn::named_parameters(*model)) {
+    shapes.emplace(name, parameter->value.shape());
+  }
+  return shapes;
+}
+
+}  // namespace
+
+WithNewTokens::WithNewTokens(const TensorSource& weights, const ModelShape& shape)
+    : TensorSource(weights.path()), weights_(weights) {
+  tensors_ = weights.tensors();
+  meta_ = weights.meta();
+  files_ = weights.files();
+  left_out_ = weights.left_out();
+  ModelShape other = shape;
+  ++other.vocab;
+  const std::map<std::string, Dims> more = shapes_of(other);
+  for (const auto& [name, dims] : shapes_of(shape)) {
+    const auto found = tensors_.find(name);
+    if (found == tensors_.end() || dims == more.at(name)) {
+      continue;  // it has no row for each token
+    }
+    Dims stored = found->second.shape;
+    if (stored.size() == dims.size() && stored[0] > 0 && stored[0] < dims[0]) {
+      found->second.shape[0] = dims[0];
+    }
+  }
+}
+
+std::uint64_t WithNewTokens::bytes_read() const { return weights_.bytes_read(); }
+
+Tensor WithNewTokens::mean_row(const std::string& name, const LocalPart& box) const {
+  constexpr std::int64_t elements = std::int64_t{1} << 20;  // of a part
+  LocalPart part = box;
+  part.shape[0] = 1;
+  const std::int64_t rows = weights_.info(name).shape[0];
+  const std::int64_t at_once = std::max<std::int64_t>(1, elements / part.shape.product());
+  Tensor sum = zeros(part.shape, DType::f64);
+  for (part.offset[0] = 0; part.offset[0] < rows; part.offset[0] += part.shape[0]) {
+    part.shape[0] = std::min(at_once, rows - part.offset[0]);
+    const Tensor values = empty(part.shape, DType::f64);
+    weights_.read(name, part, values);
+    sum = ops::add(sum, ops::sum(values, {0}, true));
+  }
+  return ops::mul_scalar(sum, 1 / static_cast<double>(rows));
+}
+
+void WithNewTokens::copy_box(const std::string& name, const LocalPart& box,
+                             const Tensor& into) const {
+  const std::int64_t stored = weights_.info(name).shape[0];
+  const std::int64_t own = box.shape.size() == 0 || stored == info(name).shape[0]
+                               ? -1
+                               : std::clamp<std::int64_t>(stored - box.offset[0], 0, box.shape[0]);
+  if (own < 0) {
+    weights_.read(name, box, into);
+    return;
+  }
+  if (own > 0) {
+    LocalPart part = box;
+    part.shape[0] = own;
+    weights_.read(name, part, ops::narrow(into, 0, 0, own));
+  }
+  if (own < box.shape[0]) {
+    ops::copy_(ops::narrow(into, 0, own, box.shape[0] - own),
+               ops::to_device(mean_row(name, box), into.device()));
+  }
+}
+
+FolderWeights::FolderWeights(const ModelConfig& config, const ModelShape& shape)
+    : folder_(open_hub_tensors(config.from)), own_(*folder_.source, family_of(shape), sizes_of(shape)) {
+  if (config.adds_tokens()) {
+    more_.emplace(own_, shape);
+  }
+}
+
+const TensorSource& FolderWeights::source() const {
+  if (more_) {
+    return *more_;
+  }
+  return own_;
+}
+
+}  // namespace tessera::app

@@ -1,0 +1,47 @@
+export module tessera.app.model:new_tokens;
+
+import tessera.placement;
+import tessera.tensor;
+import tessera.checkpoint;
+import tessera.hub;
+import tessera.app.base;
+import tessera.app.config;
+import :model_shape;
+
+// Rows of a model for tokens that its folder does not have.
+
+export namespace tessera::app {
+
+/// Weights of a folder for a model of the same sizes with more tokens: parameters that have a row
+/// for each token get more rows, each the mean of the folder's rows. Of a box, only the rows that
+/// are in it are made, and the folder's are read in parts of a few MiB.
+class WithNewTokens final : public TensorSource {
+ public:
+  /// `weights` must outlive this; `shape` is the model's, with all tokens.
+  WithNewTokens(const TensorSource& weights, const ModelShape& shape);
+  std::uint64_t bytes_read() const override;
+
+ private:
+  void copy_box(const std::string& name, const LocalPart& box, const Tensor& into) const override;
+  /// The mean of the stored rows, in the box's other dims, as a row of f64.
+  Tensor mean_row(const std::string& name, const LocalPart& box) const;
+
+  const TensorSource& weights_;
+};
+
+/// The weights of model.from as the parameters of a config's model, with rows for the tokens that
+/// model.new_tokens adds.
+class FolderWeights {
+ public:
+  /// Errors (input): the folder's files cannot be read.
+  FolderWeights(const ModelConfig& config, const ModelShape& shape);
+  FolderWeights(const FolderWeights&) = delete;
+  const TensorSource& source() const;
+
+ private:
+  OpenedTensors folder_;
+  HubWeights own_;
+  std::optional<WithNewTokens> more_;
+};
+
+}  // namespace tessera::app
