@@ -92,7 +92,8 @@ void WithNewTokens::copy_box(const std::string& name, const LocalPart& box,
 }
 
 FolderWeights::FolderWeights(const ModelConfig& config, const ModelShape& shape)
-    : folder_(open_hub_tensors(config.from)), own_(*folder_.source, family_of(shape), sizes_of(shape)) {
+    : folder_(open_hub_tensors(config.from)),
+      own_(*folder_.source, family_of(shape), sizes_of(shape)) {
   if (config.adds_tokens()) {
     more_.emplace(own_, shape);
   }
