@@ -2,8 +2,10 @@
 // a run starts from one, and an export is one.
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "catch.hpp"
