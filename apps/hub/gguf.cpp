@@ -321,6 +321,11 @@ class FileFields {
 };
 
 const Architecture& architecture_of(FileFields& fields) {
+  if (const double parts = fields.number("split.count").value_or(1); parts > 1) {
+    fields.wrong("split.count", fmt::format("it is one of {} parts of a model; merge them with "
+                                            "llama.cpp's gguf-split",
+                                            parts));
+  }
   const std::string name = fields.text("general.architecture", "");
   const auto found = std::ranges::find(architectures(), name, &Architecture::name);
   if (found == architectures().end()) {

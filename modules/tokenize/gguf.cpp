@@ -241,6 +241,9 @@ std::string tokenizer_json(const GgufFields& fields) {
     }
     fields.wrong(name, "one of " + join_words(known));
   }
+  if (fields.flag(prefix + "add_space_prefix", false)) {
+    fields.wrong(prefix + "add_space_prefix", "false for byte-level pairs");
+  }
   const Tokens tokens = tokens_of(fields);
   Json vocabulary = Json::object();
   Json added = Json::array();

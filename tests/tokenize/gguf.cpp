@@ -136,6 +136,7 @@ TEST_CASE("a tokenizer that GGUF cannot express is refused, and so are wrong fie
   CHECK(contains(problem("model", nullptr), "'tokenizer.ggml.model': is missing"));
   CHECK(contains(problem("model", single("text", "bert")), "is not supported"));
   CHECK(contains(problem("pre", single("text", "falcon")), "expected one of gpt-2"));
+  CHECK(contains(problem("add_space_prefix", single("bool", true)), "expected false"));
   CHECK(contains(problem("tokens", single("u32", 3)), "expected a list"));
   CHECK(contains(problem("tokens", {{"type", "text"}, {"values", {"a", "a"}}}),
                  "token_type': is not supported"));

@@ -2,8 +2,10 @@
 // a run starts from one, and an export is one.
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "catch.hpp"
@@ -161,6 +163,7 @@ TEST_CASE("a model that GGUF cannot describe is refused, and so is a file that i
   CHECK(changed("llama.vocab_size", number(101)).empty());
   has(changed("llama.expert_count", number(8)),
       "its fields llama.expert_count are not supported: this program would compute another model");
+  has(changed("split.count", number(3)), "it is one of 3 parts of a model");
   has(changed("llama.block_count", nullptr), "field 'llama.block_count': is missing");
   has(changed("llama.block_count", number(1.5)), "it is not a size (got 1.5)");
   has(changed("llama.attention.head_count", number(0)), "is not positive");

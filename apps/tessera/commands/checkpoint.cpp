@@ -173,7 +173,7 @@ TokenizerFields tokenizer_fields(const CheckpointReader& reader, const ModelShap
     }
     return {.json = tokenize::gguf_fields(tokenizer->opened, model.vocab)};
   } catch (const Error& error) {
-    return {.why_none = error.what()};
+    return {.why_none = error.fields().wrong};
   }
 }
 
