@@ -1,4 +1,5 @@
 // A folder's model with rows for tokens that only the run's tokenizer has.
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -70,15 +71,17 @@ void check_rows(const std::vector<double>& rows, const std::vector<double>& befo
   REQUIRE(before.size() == stored * dim);
   REQUIRE(rows.size() > before.size());
   CHECK(std::vector<double>(rows.begin(), rows.begin() + stored * dim) == before);
+  double largest = 0;
   for (std::size_t column = 0; column < dim; ++column) {
     double mean = 0;
     for (std::size_t row = 0; row < stored; ++row) {
       mean += before[row * dim + column] / stored;
     }
     for (std::size_t row = stored; row < rows.size() / dim; ++row) {
-      CHECK(std::abs(rows[row * dim + column] - mean) < 1e-7);
+      largest = std::max(largest, std::abs(rows[row * dim + column] - mean));
     }
   }
+  CHECK(largest < 1e-7);
 }
 
 }  // namespace
