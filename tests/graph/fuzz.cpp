@@ -310,8 +310,7 @@ TEST_CASE("random steps are executed with the bits of the step: many", "[.long]"
   check_seeds(251, 5749);
 }
 
-TEST_CASE("random steps of several ranks are executed with the bits of the step: many",
-          "[.long]") {
+TEST_CASE("random steps of several ranks are executed with the bits of the step: many", "[.long]") {
   check_seeds_of_ranks(101, 2899, 2);
   check_seeds_of_ranks(1000, 1000, 3);
 }
