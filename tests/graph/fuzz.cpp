@@ -300,17 +300,17 @@ void check_seeds_of_ranks(unsigned first, unsigned count, int ranks) {
 }  // namespace
 
 // Most of the time goes into compiling their chains: a clean checkout has none of them.
-TEST_CASE("random steps are executed with the bits of the step") { check_seeds(1, 250); }
+TEST_CASE("random steps are executed with the bits of the step") { check_seeds(1, 100); }
 
 TEST_CASE("random steps of several ranks are executed with the bits of the step") {
-  check_seeds_of_ranks(1, 100, 2);
+  check_seeds_of_ranks(1, 50, 2);
 }
 
 TEST_CASE("random steps are executed with the bits of the step: many", "[.long]") {
-  check_seeds(251, 5749);
+  check_seeds(101, 5899);
 }
 
 TEST_CASE("random steps of several ranks are executed with the bits of the step: many", "[.long]") {
-  check_seeds_of_ranks(101, 2899, 2);
+  check_seeds_of_ranks(51, 2949, 2);
   check_seeds_of_ranks(1000, 1000, 3);
 }
