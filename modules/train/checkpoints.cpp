@@ -102,7 +102,9 @@ void RunCheckpoints::ended(const std::string& folder) {
   if (schedule_.keep > 0 && collective::World::current().rank() == 0) {
     try_side_work(SideWork::upkeep, "checkpoint.keep", [&] {
       check_folder();
-      prune_checkpoints(schedule_.folder, schedule_.keep);
+      if (held_) {
+        prune_checkpoints(*held_, schedule_.keep);
+      }
     });
   }
   say("checkpoint saved: " + folder);

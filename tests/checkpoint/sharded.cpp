@@ -345,14 +345,30 @@ TEST_CASE("the latest checkpoint is found, older ones are removed") {
   folder.write("step-00000300.tmp-1/checkpoint.json", "{");
   folder.write("notes/step-00000400", "");
   REQUIRE(latest_checkpoint(folder.at("")) == checkpoint_folder(folder.at(""), 100));
-  prune_checkpoints(folder.at(""), 2);
+  prune_checkpoints(HeldFolder(folder.at("")), 2);
   CHECK(folder.names() ==
         std::vector<std::string>{"notes", "step-00000020", "step-00000100", "step-00000300.tmp-1"});
   folder.write("step-00000100/checkpoint.json", "{}");
   const std::string error = input_error([&] { latest_checkpoint(folder.at("")); });
   CHECK(contains(error, "step-00000100', cannot be used"));
   CHECK(contains(error, "step-00000020', the newest good one"));
-  CHECK_FALSE(input_error([&] { prune_checkpoints(folder.at(""), 0); }).empty());
+  CHECK_FALSE(input_error([&] { prune_checkpoints(HeldFolder(folder.at("")), 0); }).empty());
+}
+
+TEST_CASE("checkpoints are removed in the folder that is held, not in one that has its name") {
+  const Folder folder;
+  for (const std::int64_t step : {1, 2}) {
+    save_true(arrangements()[0], checkpoint_folder(folder.at("run"), step));
+  }
+  const HeldFolder held(folder.at("run"));
+  std::filesystem::rename(folder.at("run"), folder.at("moved"));
+  for (const std::int64_t step : {1, 2}) {
+    save_true(arrangements()[0], checkpoint_folder(folder.at("run"), step));
+  }
+  prune_checkpoints(held, 1);
+  CHECK(checkpoints_in(folder.at("run")).size() == 2);
+  CHECK(checkpoints_in(folder.at("moved")) ==
+        std::vector<std::string>{folder.at("moved/step-00000002")});
 }
 
 TEST_CASE("a newest checkpoint on a disk that is not there is an error, and not passed over") {
@@ -373,7 +389,7 @@ TEST_CASE("a checkpoint whose index is damaged is not removed: which files are i
     save_true(plain, checkpoint_folder(folder.at(""), step));
   }
   folder.write("step-00000001/checkpoint.json", "{}");
-  const std::string error = run_error([&] { prune_checkpoints(folder.at(""), 1); });
+  const std::string error = run_error([&] { prune_checkpoints(HeldFolder(folder.at("")), 1); });
   CHECK(contains(error, "old ones cannot be removed: '" + folder.at("step-00000001") + "'"));
   CHECK(folder.names() == std::vector<std::string>{"step-00000001", "step-00000003"});
   CHECK(std::filesystem::exists(folder.at("step-00000001/rank-0.safetensors")));
@@ -384,7 +400,7 @@ TEST_CASE("a removal that was interrupted is completed by the next one") {
   save_true(arrangements()[0], checkpoint_folder(folder.at(""), 5));
   folder.write("step-00000003.tmp-removed/rank-7.safetensors", "half");
   folder.write("step-00000004.tmp-removed/notes.txt", "mine");
-  const std::string error = run_error([&] { prune_checkpoints(folder.at(""), 1); });
+  const std::string error = run_error([&] { prune_checkpoints(HeldFolder(folder.at("")), 1); });
   CHECK(contains(error, "step-00000004.tmp-removed' (notes.txt is in it"));
   CHECK(folder.names() == std::vector<std::string>{"step-00000004.tmp-removed", "step-00000005"});
 }

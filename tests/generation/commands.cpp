@@ -229,6 +229,15 @@ TEST_CASE("chat answers with the conversation before, from a folder or a checkpo
   CHECK(chat("Say two\n", "--stop ' 😀'").out == "two\n");
 }
 
+TEST_CASE("a GGUF file is a model to talk to") {
+  const std::string file = trained().path("model.gguf");
+  Trained::succeed("checkpoint export " + trained().checkpoint + " --to " + file +
+                   " --format gguf --dtype float32");
+  const Result result = chat("Say two\nAgain\n", "", file);
+  INFO(result.error);
+  CHECK(result.out == "two 😀2\ntwo 😀2\n");
+}
+
 TEST_CASE("chat refuses what it cannot do") {
   const auto refused = [](const Result& result, const std::string& part) {
     CHECK(result.code == 2);
@@ -238,6 +247,7 @@ TEST_CASE("chat refuses what it cannot do") {
   refused(chat("a <|im_end|> b\n"), "contains the special token '<|im_end|>'");
   refused(chat("a \xFF b\n"), "the message of the user is not UTF-8");
   refused(chat("a\n", "", reference + "folders/plain"), "there is no tokenizer");
+  refused(chat("a\n", "", "/nowhere"), "/nowhere: there is no such file or folder");
   refused(chat("a\n", "--chat-template /nowhere"), "the chat template cannot be read");
   refused(chat("a\n", "--tokenizer " + reference + "tokenizers/byte_level.json"),
           "has no chat template");

@@ -123,7 +123,7 @@ TEST_CASE("a model whose layers take no cache writes the text of one that has it
   CHECK(cached.error.find("no cache") == std::string::npos);
   has(slow.error, "note: no cache, each token computes the whole text again: ");
   has(slow.error, "its layers keep no keys");
-  has(check("Uncached").out, "model Uncached: 5 of 5 checks passed\n");
+  has(check("Uncached").out, "model Uncached: 6 of 6 checks passed\n");
 }
 
 TEST_CASE("info lists the keys of a family") {

@@ -42,8 +42,9 @@ CLI::App* add(CLI::App& program, std::function<int()>& chosen, const char* name,
     };
   });
   command
-      ->add_option("MODEL", arguments->model,
-                   "The folder of a checkpoint, or a model folder in Hugging Face's format")
+      ->add_option(
+          "MODEL", arguments->model,
+          "The folder of a checkpoint, a model folder in Hugging Face's format, or a GGUF file")
       ->required();
   command->add_option("--tokenizer", arguments->tokenizer,
                       "A folder or file with the tokenizer; default: the model's own");

@@ -34,7 +34,7 @@ void choose_threads(const ModelShape& shape) {
       std::clamp<std::int64_t>(shape.parameters() / parameters_of_thread, 1, available_cores())));
 }
 
-/// The tokenizer of a folder in Hugging Face's format; without one, bytes are tokens if the model
+/// The tokenizer of a model folder or a GGUF file; without one, bytes are tokens if the model
 /// has as many.
 tokenize::OpenedTokenizer folder_tokenizer(const std::string& folder, std::int64_t vocab) {
   constexpr std::int64_t bytes = 256;
@@ -53,7 +53,12 @@ tokenize::OpenedTokenizer folder_tokenizer(const std::string& folder, std::int64
 
 TextModel::TextModel(const std::string& path, const std::string& tokenizer) : path_(path) {
   std::error_code ignored;
-  if (fs::exists(fs::path(path) / "config.json", ignored)) {
+  if (!fs::exists(path, ignored)) {
+    fail_input({.thing = path,
+                .wrong = "there is no such file or folder",
+                .advice = "name a checkpoint of 'tessera train', a model folder or a GGUF file"});
+  }
+  if (fs::exists(fs::path(path) / "config.json", ignored) || !gguf_file(path).empty()) {
     open_folder(tokenizer);
   } else {
     open_checkpoint(tokenizer);
@@ -95,7 +100,7 @@ void TextModel::open_folder(const std::string& tokenizer) {
   shape_ = read_model_folder(path_);
   tokenizer_ = tokenizer.empty() ? folder_tokenizer(path_, shape_.vocab)
                                  : tokenize::open_tokenizer(tokenizer);
-  const OpenedTensors files = open_tensors(path_);
+  const OpenedTensors files = open_hub_tensors(path_);
   const HubWeights stored(*files.source, family_of(shape_), sizes_of(shape_));
   check_stored_sizes(shape_, stored, "", path_);
   make();

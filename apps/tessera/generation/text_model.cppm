@@ -9,11 +9,11 @@ import tessera.app.model;
 
 export namespace tessera::app {
 
-/// The model of a checkpoint of 'tessera train' or of a folder in Hugging Face's format, in this
-/// process alone, with its tokenizer. Weights of other types are computed with in float32.
+/// The model of a checkpoint of 'tessera train', of a folder in Hugging Face's format or of a GGUF
+/// file, in this process alone, with its tokenizer. Weights of other types are computed with in float32.
 class TextModel {
  public:
-  /// `tokenizer`: a folder or file with it; empty: the one that the checkpoint or the folder names.
+  /// `tokenizer`: a folder or file with it; empty: the one that the model has.
   /// Errors (input): there is no such model; its weights do not fit its sizes; its tokenizer is not
   /// there, has changed, or has more tokens than the model.
   explicit TextModel(const std::string& path, const std::string& tokenizer = "");

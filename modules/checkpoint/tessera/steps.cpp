@@ -98,14 +98,16 @@ std::optional<std::string> latest_checkpoint(const std::string& folder) {
                      : std::string("there is no good one: remove it to start a new run")});
 }
 
-void prune_checkpoints(const std::string& folder, int keep) {
+void prune_checkpoints(const HeldFolder& folder, int keep) {
   if (keep < 1) {
     fail_input({.thing = "checkpoint",
                 .wrong = "at least one must be kept",
                 .got = fmt::format("{}", keep)});
   }
-  std::vector<std::string> remaining = checkpoint_detail::complete_removals(folder);
-  const std::vector<std::string> steps = checkpoints_in(folder);
+  // By the descriptor: another folder may have the name at any moment.
+  const std::string place = fmt::format("/proc/self/fd/{}", folder.descriptor());
+  std::vector<std::string> remaining = checkpoint_detail::complete_removals(place);
+  const std::vector<std::string> steps = checkpoints_in(place);
   for (std::size_t i = static_cast<std::size_t>(keep); i < steps.size(); ++i) {
     std::string problem = checkpoint_detail::remove_checkpoint(steps[i]);
     if (!problem.empty()) {
@@ -114,8 +116,13 @@ void prune_checkpoints(const std::string& folder, int keep) {
   }
   if (!remaining.empty()) {
     std::ranges::sort(remaining);
+    std::string text = fmt::format("{}", fmt::join(remaining, ", "));
+    const std::string name = (fs::path(folder.path()) / ".").lexically_normal().parent_path();
+    for (std::size_t at = 0; (at = text.find(place, at)) != std::string::npos; at += name.size()) {
+      text.replace(at, place.size(), name);
+    }
     fail({.thing = "checkpoint",
-          .wrong = fmt::format("old ones cannot be removed: {}", fmt::join(remaining, ", ")),
+          .wrong = "old ones cannot be removed: " + text,
           .advice = "remove what is in the way, or remove them by hand"});
   }
 }
