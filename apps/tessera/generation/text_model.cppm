@@ -10,7 +10,8 @@ import tessera.app.model;
 export namespace tessera::app {
 
 /// The model of a checkpoint of 'tessera train', of a folder in Hugging Face's format or of a GGUF
-/// file, in this process alone, with its tokenizer. Weights of other types are computed with in float32.
+/// file, in this process alone, with its tokenizer. Weights of other types are computed with in
+/// float32.
 class TextModel {
  public:
   /// `tokenizer`: a folder or file with it; empty: the one that the model has.

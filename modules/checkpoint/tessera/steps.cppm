@@ -22,7 +22,8 @@ std::optional<std::string> latest_checkpoint(const std::string& folder);
 
 /// Removes all but the `keep` newest checkpoints in `folder`, wherever it has been moved to; for
 /// one rank. Of each, only the files that its index names: what else is in it stays, and no link is
-/// followed and no other file system entered. A checkpoint that is being removed is never seen as one. Error (input): keep is below
+/// followed and no other file system entered. A checkpoint that is being removed is never seen as
+/// one. Error (input): keep is below
 /// 1. Error, after all others are removed: some cannot be; each is whole, or goes with a later
 /// call.
 void prune_checkpoints(const HeldFolder& folder, int keep);
