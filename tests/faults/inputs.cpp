@@ -213,7 +213,9 @@ TEST_CASE("commands refuse what is no checkpoint") {
   const RunFolder folder;
   is_refused(folder, {"train", "run.toml", "checkpoint.resume=nowhere"},
              {"nowhere", "not a checkpoint"});
-  is_refused(folder, {"generate", "nowhere", "--prompt", "x"}, {"nowhere", "not a checkpoint"});
+  is_refused(folder, {"generate", "nowhere", "--prompt", "x"},
+             {"nowhere", "there is no such file or folder"});
+  is_refused(folder, {"generate", "text.txt", "--prompt", "x"}, {"text.txt", "not a checkpoint"});
   is_refused(folder, {"generate", "nowhere"}, {"--prompt"});
   is_refused(folder, {"checkpoint", "info", "text.txt"}, {"text.txt", "not a checkpoint"});
   is_refused(folder, {"checkpoint", "export", "nowhere", "--to", "x"},

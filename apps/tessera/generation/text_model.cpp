@@ -110,8 +110,8 @@ void TextModel::open_folder(const std::string& tokenizer) {
 const tokenize::OpenedTokenizer& TextModel::tokenizer() const {
   if (!tokenizer_.tokenizer) {
     fail_input({.thing = path_,
-                .wrong = "the model was trained on token ids (data.tokens), so there is no "
-                         "tokenizer for text",
+                .wrong = "there is no tokenizer for text: the model was trained on token ids, or "
+                         "came without one",
                 .advice = "name one with --tokenizer"});
   }
   return tokenizer_;
