@@ -145,7 +145,7 @@ sub check_tokens {
     . ("@got" eq "@want" ? '' : "; the one at $first is " . ($got[$first] // 'missing') . ", expected " . ($want[$first] // 'none')));
 }
 
-# The commands of the model take checkpoints: this one has the weights of a file, as a step with the rate 0 leaves them.
+# The commands take checkpoints and folders: this one has the weights of a file, which so small a rate leaves as they are.
 sub checkpoint_of {
   my ($file, $name) = @_;
   write_file("$name.toml", <<"END");
@@ -159,7 +159,7 @@ validation = 0
 steps = 1
 batch = 1
 [optimizer]
-lr = 0
+lr = 1e-30
 warmup = 0
 [[parallel]]
 style = "LoRA"
