@@ -165,6 +165,8 @@ warmup = 0
 style = "LoRA"
 on = ["model.layers.0.self_attn.q_proj"]
 options = { rank = 1 }
+[log]
+metrics = ""
 [checkpoint]
 folder = "$name"
 END
