@@ -74,30 +74,39 @@ class Describer {
                            : "-";
   }
 
-  /// The original of a copy.
+  /// What a copy was copied from.
   struct Original {
     std::string operand;
     Tensor view;
   };
+  /// The original of a copy, then that one's own, and so on.
+  using Originals = std::vector<Original>;
 
-  /// The original of a tensor that is all of a copy; of any other, itself.
-  Original original_of(TensorIndex number) const {
+  /// Those of a tensor that is all of a copy; of any other, none.
+  const Originals& originals_of(TensorIndex number) const {
+    static const Originals none;
     const auto found = originals_.find(contents_[memory(number)]);
     const Tensor& x = shadow_.at(number);
     const bool is_copy = found != originals_.end() && x.is_contiguous() && x.offset() == 0 &&
-                         x.shape() == found->second.view.shape() &&
-                         x.dtype() == found->second.view.dtype();
-    return is_copy ? found->second : Original{operand(number), x};
+                         x.shape() == found->second.front().view.shape() &&
+                         x.dtype() == found->second.front().view.dtype();
+    return is_copy ? found->second : none;
   }
 
-  /// The operand of a call, which is the original where a copy of it makes no difference.
+  /// The operand of a call, which is the first of the originals from which on copies make no
+  /// difference.
   std::string operand_of(const Instruction& i, TensorIndex number) const {
     if (!number.exists()) {
       return operand(number);
     }
-    Original original = original_of(number);
-    return is_same_of_copy(i, original.view, shadow_) ? std::move(original.operand)
-                                                      : operand(number);
+    const Original* first = nullptr;
+    for (const Original& original : originals_of(number)) {
+      if (!is_same_of_copy(i, original.view, shadow_)) {
+        break;
+      }
+      first = &original;
+    }
+    return first != nullptr ? first->operand : operand(number);
   }
 
   /// Without the numbers of operands and results.
@@ -186,9 +195,10 @@ class Describer {
       }
       const bool made = i.kind != Kind::call || !i.op->in_place;
       if (copies_operand(i, access)) {
-        Original original = original_of(i.in[0]);
+        Originals originals{{operand(i.in[0]), shadow_.at(i.in[0])}};
+        std::ranges::copy(originals_of(i.in[0]), std::back_inserter(originals));
         set(access.writes[0], fmt::format("0 of {}", call.number), made);
-        originals_.try_emplace(contents_[access.writes[0]], std::move(original));
+        originals_.try_emplace(contents_[access.writes[0]], std::move(originals));
       } else {
         for (std::size_t k = 0; k < access.writes.size() && !leaves_bytes(i); ++k) {
           set(access.writes[k], fmt::format("{} of {}", k, call.number), made);
@@ -227,8 +237,8 @@ class Describer {
   const ByPlace<Access>& accesses_;
   const Op& copy_op_ = find_op("copy_");
   ByMemory<ValueIndex> contents_;
-  ByTensor<bool> defined_;                    // inputs, and what instructions so far have made
-  std::map<ValueIndex, Original> originals_;  // by the contents of copies
+  ByTensor<bool> defined_;                     // inputs, and what instructions so far have made
+  std::map<ValueIndex, Originals> originals_;  // by the contents of copies
   Values values_;
 };
 
