@@ -20,6 +20,9 @@ use warnings;
 use Cwd qw(abs_path);
 use File::Path qw(remove_tree);
 use File::Temp qw(tempdir);
+use FindBin;
+use lib "$FindBin::RealBin/../support";
+use Files qw(text_of write_file);
 
 die "usage: pages.pl REPOSITORY PROGRAM BUILD [long]\n" unless @ARGV >= 3;
 my ($repository, $program, $build) = map { abs_path($_) // die "$_: no such file\n" } @ARGV[0 .. 2];
@@ -112,20 +115,6 @@ sub check_modules {
       . ($listed{$module} // 'nothing of it') . "'"
       unless ($listed{$module} // '-') eq $stated{$module};
   }
-}
-
-sub text_of {
-  my ($path) = @_;
-  open my $file, '<', $path or die "$path: $!\n";
-  local $/;
-  return scalar <$file>;
-}
-
-sub write_file {
-  my ($path, $text) = @_;
-  open my $file, '>', $path or die "$path: $!\n";
-  print {$file} $text;
-  close $file or die "$path: $!\n";
 }
 
 my $home = "$scratch/home";

@@ -16,11 +16,20 @@ use Cwd qw(abs_path);
 use File::Basename qw(dirname);
 use File::Path qw(make_path);
 use File::Temp qw(tempdir);
+use FindBin;
+use lib "$FindBin::RealBin/../support";
+use Files qw(text_of);
 
 die "usage: adding_an_operator.pl REPOSITORY BUILD CMAKE CXX NINJA\n" unless @ARGV == 5;
 my ($repository, $build, $cmake, $compiler, $ninja) = @ARGV;
 $_ = abs_path($_) // die "no such folder\n" for $repository, $build;
 my $copy = tempdir(CLEANUP => 1);
+
+sub write_file {
+  my ($path, $text) = @_;
+  make_path(dirname($path));
+  Files::write_file($path, $text);
+}
 
 sub run {
   my ($what, @command) = @_;
@@ -31,21 +40,6 @@ sub run {
   die "$what failed:\n$output\n" if $?;
   printf "%-28s %4d s\n", $what, time - $begin;
   return $output;
-}
-
-sub text_of {
-  my ($path) = @_;
-  open my $file, '<', $path or die "$path: $!\n";
-  local $/;
-  return scalar <$file>;
-}
-
-sub write_file {
-  my ($path, $text) = @_;
-  make_path(dirname($path));
-  open my $file, '>', $path or die "$path: $!\n";
-  print $file $text;
-  close $file or die "$path: $!\n";
 }
 
 run('copy the repository', "cd '$repository' && tar -cf - --exclude=./build --exclude=./.git . | tar -xf - -C '$copy'");

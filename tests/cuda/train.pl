@@ -4,19 +4,15 @@
 use strict;
 use warnings;
 use File::Temp qw(tempdir);
+use FindBin;
+use lib "$FindBin::RealBin/../support";
+use Files qw(write_file);
 
 my ($program, $plugin, $emulator, $kernels) = @ARGV;
 die "usage: train.pl PROGRAM PLUGIN EMULATOR KERNELS\n" unless defined $kernels;
 my $folder = tempdir(CLEANUP => 1);
 $ENV{LD_LIBRARY_PATH} = join ':', $emulator, grep { defined && length } $ENV{LD_LIBRARY_PATH};
 $ENV{TESSERA_EMULATOR_KERNELS} = $kernels;
-
-sub write_file {
-  my ($path, $text) = @_;
-  open my $file, '>', $path or die "$path: $!\n";
-  print $file $text;
-  close $file or die "$path: $!\n";
-}
 
 write_file("$folder/text", join ' ', map { "the number " . $_ * $_ . " is the square of $_;" } 1 .. 400);
 write_file("$folder/run.toml", <<"TOML");

@@ -28,6 +28,8 @@ use File::Path qw(make_path remove_tree);
 use FindBin;
 use lib "$FindBin::Bin/../../cmake";
 use Functions qw(functions_in);
+use lib "$FindBin::RealBin/../support";
+use Files qw(text_of write_file);
 
 my $usage = "usage: mutants.pl check REPOSITORY BUILD | run REPOSITORY BUILD NINJA [NAME...]\n";
 my ($mode, $repository, $build, $ninja, @names) = @ARGV;
@@ -37,20 +39,6 @@ my $lists = "$repository/tests/mutants";
 my $seconds_for_a_test = 300;
 my $skipped = 77;  # ctest shows it as skipped
 $| = 1;
-
-sub text_of {
-  my ($path) = @_;
-  open my $file, '<', $path or die "$path: $!\n";
-  local $/;
-  return scalar <$file>;
-}
-
-sub write_file {
-  my ($path, $text) = @_;
-  open my $file, '>', $path or die "$path: $!\n";
-  print $file $text;
-  close $file or die "$path: $!\n";
-}
 
 # All entries, in the order of the files and lines.
 sub read_lists {

@@ -12,6 +12,9 @@ use Cwd qw(abs_path);
 use File::Path qw(make_path remove_tree);
 use File::Temp qw(tempdir);
 use JSON::PP;
+use FindBin;
+use lib "$FindBin::RealBin/../support";
+use Files qw(text_of write_file);
 
 die "usage: real.pl REPOSITORY PROGRAM\n" unless @ARGV == 2;
 my ($repository, $program) = map { abs_path($_) // die "$_: no such file\n" } @ARGV;
@@ -20,20 +23,6 @@ my $expected;  # the stored results
 my $cache = ($ENV{XDG_CACHE_HOME} // "$ENV{HOME}/.cache") . '/tessera/models';
 my $scratch = tempdir(CLEANUP => 1);
 my $failures = 0;
-
-sub text_of {
-  my ($path) = @_;
-  open my $file, '<:raw', $path or die "$path: $!\n";
-  local $/;
-  return scalar <$file>;
-}
-
-sub write_file {
-  my ($path, $bytes) = @_;
-  open my $file, '>:raw', $path or die "$path: $!\n";
-  print {$file} $bytes;
-  close $file or die "$path: $!\n";
-}
 
 sub lines_of_json { return join '', map { encode_json($_) . "\n" } @_; }
 

@@ -70,6 +70,24 @@ def permute(weights, heads):
     return weights.reshape(heads, 2, weights.shape[0] // heads // 2, *weights.shape[1:]).swapaxes(1, 2).reshape(weights.shape)
 
 
+def tensors_of(folder, config, arch):
+    """The tensors of a folder by their names in a GGUF file, in the form that they have there."""
+    gemma = arch.startswith("gemma")
+    names = {**LAYER, **(SANDWICH if gemma else {})}
+    tensors = {}
+    for full, values in load_file(folder / "model.safetensors").items():
+        stem, kind = full.rsplit(".", 1)
+        if stem in OUTER:
+            own = OUTER[stem]
+        else:
+            _, _, layer, part = stem.split(".", 3)
+            own = f"blk.{layer}.{names[part]}"
+            if arch == "llama" and part in ("self_attn.q_proj", "self_attn.k_proj"):
+                values = permute(values, config["num_attention_heads" if "q_proj" in part else "num_key_value_heads"])
+        tensors[f"{own}.{kind}"] = values + 1 if gemma and full.endswith("norm.weight") else values
+    return tensors
+
+
 def model(name, arch):
     config = json.loads((DATA / "decoders" / name / "config.json").read_text())
     gemma = arch == "gemma2"
@@ -116,19 +134,8 @@ def model(name, arch):
         writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
         writer.add_rope_scaling_factor(rope["factor"])
         writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
-    names = {**LAYER, **(SANDWICH if gemma else {})}
-    for full, values in load_file(DATA / "decoders" / name / "model.safetensors").items():
-        stem, kind = full.rsplit(".", 1)
-        if stem in OUTER:
-            own = OUTER[stem]
-        else:
-            _, _, layer, part = stem.split(".", 3)
-            own = f"blk.{layer}.{names[part]}"
-            if arch == "llama" and part in ("self_attn.q_proj", "self_attn.k_proj"):
-                values = permute(values, config["num_attention_heads" if "q_proj" in part else "num_key_value_heads"])
-        if gemma and full.endswith("norm.weight"):
-            values = values + 1
-        writer.add_tensor(f"{own}.{kind}", np.ascontiguousarray(values))
+    for own, values in tensors_of(DATA / "decoders" / name, config, arch).items():
+        writer.add_tensor(own, np.ascontiguousarray(values))
     write(writer)
 
 
