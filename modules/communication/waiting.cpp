@@ -3,10 +3,12 @@ module;
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 module tessera.communication;
 
 import tessera.base;
@@ -133,11 +135,13 @@ class WorldState::WatchedWait final : public DeviceWait {
   explicit WatchedWait(WorldState& state) : state_(state) {}
 
   void look() override {
-    if (state_.control->failed.load(std::memory_order_acquire) != 0) {
-      state_.devices->abort();
-      state_.throw_peer_failed();
-    }
+    look_for_failures();
     if (const std::string failure = state_.devices->failure(); !failure.empty()) {
+      // Calls that differ say more than what a device makes of them, but may be known later.
+      for (int ms = 0; ms < 1000 && state_.progress_others(nullptr); ++ms) {
+        look_for_failures();
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
       state_.fail_published(failure);
     }
     state_.progress_others(nullptr);  // compares calls that devices carry out
@@ -156,6 +160,13 @@ class WorldState::WatchedWait final : public DeviceWait {
   }
 
  private:
+  void look_for_failures() {
+    if (state_.control->failed.load(std::memory_order_acquire) != 0) {
+      state_.devices->abort();
+      state_.throw_peer_failed();
+    }
+  }
+
   WorldState& state_;
   std::optional<LongWait> long_;
 };

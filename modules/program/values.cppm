@@ -12,13 +12,13 @@ export namespace tessera::graph {
 struct ValueKind;
 using ValueIndex = Index<ValueKind>;
 
-/// Indices of descriptions: equal ones for equal texts.
+/// Indices of descriptions: equal ones for equal bytes.
 class ValueNames {
  public:
-  ValueIndex of(std::string text);
+  ValueIndex of(std::string description);
 
  private:
-  std::map<std::string, ValueIndex> names_;
+  std::map<std::pair<std::uint64_t, std::string>, ValueIndex> names_;  // by hash, then by bytes
 };
 
 /// A program executed on descriptions instead of numbers. Equal descriptions (of programs that

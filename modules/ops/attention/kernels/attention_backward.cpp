@@ -168,7 +168,6 @@ template <class T, class C>
                                                 const HeadPlace& place, Backward<C>& work) {
   const std::int64_t heads = shape.kv_heads * shape.group;
   const std::int64_t value_dim = shape.values();
-  const std::int64_t lse_stride = x.log_sum_exp_stride == 0 ? shape.queries : x.log_sum_exp_stride;
   for (std::int64_t member = 0; member < shape.group; ++member) {
     const std::int64_t head = place.kv_head * shape.group + member;
     for (std::int64_t query = 0; query < shape.queries; query += kQueryTile) {
@@ -182,7 +181,8 @@ template <class T, class C>
         C lse = std::numeric_limits<C>::infinity();  // a query that sees nothing: probability 0
         C delta = C{0};
         if (i < count) {
-          const C stored = x.log_sum_exp[(place.entry * heads + head) * lse_stride + query + i];
+          const C stored =
+              x.log_sum_exp[(place.entry * heads + head) * x.log_sum_exp_stride + query + i];
           if (stored > -std::numeric_limits<C>::infinity()) lse = stored;
           const T* out = place.at(x.out, x.out_strides, query + i, head);
           const T* dout = place.at(x.dout, x.dout_strides, query + i, head);
@@ -266,30 +266,37 @@ template <class Isa, class T, class C>
   }
 }
 
+/// The arrays from a query and the key of its place on.
+template <class T, class C>
+AttentionGradient<T, C> part_of(const AttentionGradient<T, C>& x, std::int64_t first) {
+  AttentionGradient<T, C> part = x;
+  part.q += first * x.q_strides.time;
+  part.k += first * x.k_strides.time;
+  part.v += first * x.v_strides.time;
+  part.out += first * x.out_strides.time;
+  part.dout += first * x.dout_strides.time;
+  part.log_sum_exp += first;
+  part.dq += first * x.dq_strides.time;
+  part.dk += first * x.dk_strides.time;
+  part.dv += first * x.dv_strides.time;
+  return part;
+}
+
 /// All gradients of one key/value head of one batch entry, document by document: a document's are
-/// those that it has alone.
+/// those that it has alone. Without documents, all is one.
 template <class Isa, class T, class C>
-[[gnu::always_inline]] inline void document_gradients(Isa isa, const AttentionShape& shape,
-                                                      const AttentionGradient<T, C>& x,
-                                                      const HeadPlace& place, Backward<C>& work) {
-  for (std::int64_t first = 0; first < shape.queries;) {
-    const std::int64_t end = end_of_document(shape, place.entry, first);
+[[gnu::always_inline]] inline void all_gradients(Isa isa, const AttentionShape& shape,
+                                                 const AttentionGradient<T, C>& x,
+                                                 const HeadPlace& place, Backward<C>& work) {
+  std::int64_t first = 0;
+  do {
     AttentionShape document = shape;
-    document.queries = document.keys = end - first;
-    AttentionGradient<T, C> part = x;
-    part.q += first * x.q_strides.time;
-    part.k += first * x.k_strides.time;
-    part.v += first * x.v_strides.time;
-    part.out += first * x.out_strides.time;
-    part.dout += first * x.dout_strides.time;
-    part.log_sum_exp += first;
-    part.log_sum_exp_stride = shape.queries;
-    part.dq += first * x.dq_strides.time;
-    part.dk += first * x.dk_strides.time;
-    part.dv += first * x.dv_strides.time;
-    head_gradients(isa, document, part, place, work);
-    first = end;
-  }
+    if (shape.has_documents && shape.queries > 0) {
+      document.queries = document.keys = end_of_document(shape, place.entry, first) - first;
+    }
+    head_gradients(isa, document, part_of(x, first), place, work);
+    first += document.queries;
+  } while (first < shape.queries);  // once without queries too: keys have gradients
 }
 
 }  // namespace
@@ -300,17 +307,14 @@ void attention_backward(Workspace& workspace, const AttentionShape& shape,
   const Workspace::Parts parts =
       workspace.per_thread([&](Workspace& part) { Backward<Lse>(part, shape, T{}); });
   if (workspace.counts()) return;
+  AttentionGradient<T, Lse> whole = arguments;
+  if (whole.log_sum_exp_stride == 0) whole.log_sum_exp_stride = shape.queries;
   parallel_for(0, shape.batch * shape.kv_heads, 1, [&](std::int64_t begin, std::int64_t end) {
     Workspace part = parts.mine();
     Backward<Lse> work(part, shape, T{});
     simd::dispatch([&](auto isa) __attribute__((always_inline)) {
       for (std::int64_t task = begin; task < end; ++task) {
-        const HeadPlace place{task / shape.kv_heads, task % shape.kv_heads};
-        if (shape.has_documents) {
-          document_gradients(isa, shape, arguments, place, work);
-        } else {
-          head_gradients(isa, shape, arguments, place, work);
-        }
+        all_gradients(isa, shape, whole, {task / shape.kv_heads, task % shape.kv_heads}, work);
       }
     });
   });
