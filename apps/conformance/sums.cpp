@@ -23,7 +23,7 @@ namespace tessera::conformance {
 namespace {
 
 constexpr std::int64_t terms = 4096;
-constexpr std::int64_t most_elements = std::int64_t{1} << 18;  // of an operand or a result
+constexpr std::int64_t most_elements = std::int64_t{1} << 17;  // of an operand or a result
 
 /// Which extents of a call become long.
 struct Longer {

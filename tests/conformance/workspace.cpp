@@ -192,13 +192,16 @@ Use use(const CallSample& sample, const std::vector<Tensor>& operands, std::byte
   }
   watching = false;
   seen.unplanned = static_cast<std::size_t>(most_held + memory_statistics().total_peak - before);
-  for (const std::byte& at : memory) {
-    const bool its = &at >= start && &at < start + seen.declared;
-    if (at != filling) {
-      seen.touched += its ? 1 : 0;
-      seen.inside = seen.inside && its;
+  const auto changed = [&](const std::byte* begin, const std::byte* end) {
+    std::size_t count = 0;
+    for (; begin != end; ++begin) {
+      count += *begin != filling ? 1 : 0;
     }
-  }
+    return count;
+  };
+  std::byte* const after = start + seen.declared;
+  seen.touched = changed(start, after);
+  seen.inside = changed(memory.data(), start) + changed(after, memory.data() + memory.size()) == 0;
   for (const Tensor& x : op.in_place ? in : out) {
     seen.results.push_back(x ? values_of(x) : Bytes());
   }

@@ -41,31 +41,61 @@ const std::string kOnDevice = "--plugin " ADVERSARY " train.device=adversary";
 /// With collectives of its own.
 const std::string kConnected = "--plugin " ADVERSARY_CONNECTED " train.device=adversary";
 
+/// The CPU's run in a layout, whole or in parts, against runs on devices.
+class OnDevices {
+ public:
+  OnDevices(const equivalence::Layout& where, bool in_parts)
+      : where_(where),
+        overrides_(in_parts ? "checkpoint.every=0 train.activation_checkpointing=true "
+                              "train.micro_batch=" +
+                                  std::to_string(where.micro_batch)
+                            : "checkpoint.every=0"),
+        on_cpu_(train(folder_, "cpu", kConfig, where, overrides_)) {
+    CHECK(on_cpu_.size() == 6);
+  }
+
+  void eager(const std::string& device) const { check(device); }
+  void captured(const std::string& device, const std::string& executor) const {
+    check("graph.capture=true graph.executor=" + executor + " " + device);
+  }
+
+ private:
+  void check(const std::string& more) const {
+    INFO(where_.name << " " << overrides_ << " " << more);
+    CHECK(same_bits(train(folder_, "device", kConfig, where_, overrides_ + " " + more), on_cpu_));
+  }
+
+  Folder folder_;
+  const equivalence::Layout& where_;
+  std::string overrides_;
+  std::vector<Step> on_cpu_;
+};
+
 }  // namespace
 
 TEST_CASE("a run on a device has the CPU's bits, in each layout", "[device]") {
-  const Folder folder;
+  const std::string devices[] = {kOnDevice, kConnected};
+  const std::string executors[] = {"planned", "interpreter"};
+  std::size_t turn = 0;  // each of four forms in turn
   for (const equivalence::Layout& where : equivalence::layouts()) {
     for (const bool in_parts : {false, true}) {
-      const std::string overrides =
-          in_parts ? "checkpoint.every=0 train.activation_checkpointing=true train.micro_batch=" +
-                         std::to_string(where.micro_batch)
-                   : "checkpoint.every=0";
-      INFO(where.name << " " << overrides);
-      const std::vector<Step> on_cpu = train(folder, "cpu", kConfig, where, overrides);
-      const std::vector<Step> on_device =
-          train(folder, "device", kConfig, where, overrides + " " + kOnDevice);
-      CHECK(on_cpu.size() == 6);
-      CHECK(same_bits(on_device, on_cpu));
-      CHECK(same_bits(train(folder, "connected", kConfig, where, overrides + " " + kConnected),
-                      on_cpu));
-      for (const std::string executor : {"planned", "interpreter"}) {
-        for (const std::string& device : {kOnDevice, kConnected}) {
-          CHECK(same_bits(
-              train(folder, "captured", kConfig, where,
-                    overrides + " graph.capture=true graph.executor=" + executor + " " + device),
-              on_cpu));
-        }
+      const OnDevices runs(where, in_parts);
+      runs.eager(devices[turn % 2]);
+      runs.captured(devices[1 - turn % 2], executors[turn / 2 % 2]);
+      ++turn;
+    }
+    ++turn;
+  }
+}
+
+TEST_CASE("a run on a device has the CPU's bits, in each layout and in every form", "[.long]") {
+  for (const equivalence::Layout& where : equivalence::layouts()) {
+    for (const bool in_parts : {false, true}) {
+      const OnDevices runs(where, in_parts);
+      for (const std::string& device : {kOnDevice, kConnected}) {
+        runs.eager(device);
+        runs.captured(device, "planned");
+        runs.captured(device, "interpreter");
       }
     }
   }
