@@ -178,7 +178,7 @@ TEST_CASE("a sum in 16 bits that is rounded after each term is found") {
       return finding.find(what) != std::string::npos;
     });
   };
-  CHECK(finds_in("in bf16 of [4096], [4096]: result 0 has 256.0"));
+  CHECK(finds_in("in bf16 of [1024], [1024]: result 0 has 256.0"));
   CHECK(finds_in("in f16 of [4096], [4096]: result 0 has 2048.0"));
   CHECK(account_for(find_op("dot")).findings.empty());
 }
