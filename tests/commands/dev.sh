@@ -103,6 +103,26 @@ stand_in cmake <<<'echo "cmake version 4.4.0"'
 TESSERA_SETUP=0 dev setup
 expect 'nor one that is too new' is "$status:$output" '1:*< 4.4*'
 
+# A stand-in of Python makes an environment whose pip brings, or does not bring, a compiler for GPUs.
+python_with() {  # FILE: what pip makes, below the environment
+  stand_in python3 <<<"mkdir -p \"\$4/bin\"; echo 'mkdir -p \$(dirname '\$4'/$1); cp /bin/echo '\$4'/$1' >\"\$4/bin/pip\"
+    chmod 755 \"\$4/bin/pip\""
+}
+new_machine installed
+python_with lib/python3.11/site-packages/nvidia/cu13/bin/nvcc
+dev setup cuda
+expect 'nvcc is taken from PyPI' is "$status:$(ls "$machine"/cache/tessera-tools-cuda/toolkit/bin)" '0:nvcc'
+stand_in cmake <<<"echo \"\$CUDA_HOME\" >>$machine/calls; echo 'cmake version 3.31.6'"
+TESSERA_SETUP=0 dev build
+expect 'and used by builds' is "$status:$calls" "0:*$machine/cache/tessera-tools-cuda/toolkit*"
+rm -r "$machine/cache/tessera-tools-cuda"
+python_with something/else
+dev setup cuda
+expect 'packages without nvcc are an error' is "$status:$output" '1:*the packages from PyPI have no nvcc in *'
+dev setup cude
+expect 'setup takes only cuda' is "$status:$output" "1:*'cude' is unknown (expected cuda, or nothing)*"
+
+new_machine installed
 dev bild
 expect 'an unknown command' is "$status:$output" "1:*unknown command 'bild'*"
 dev help

@@ -210,5 +210,8 @@ TEST_CASE("doctor tells what the machine has") {
   const Result result = run("doctor");
   CHECK(result.code == 0);
   CHECK(result.out.find("Limits") != std::string::npos);
+  // A build has the plugin for GPUs, or a reason.
+  CHECK((result.out.find("cuda (by cuda.so)") != std::string::npos) !=
+        (result.out.find("GPUs of NVIDIA are not supported by this build: ") != std::string::npos));
   CHECK(result.out.find("/lib/tessera/plugins") != std::string::npos);
 }

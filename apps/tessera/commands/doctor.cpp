@@ -3,16 +3,22 @@ module;
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 module tessera.app.commands;
 
 import tessera.base;
 import tessera.plugin;
+import tessera.tensor;
 import tessera.app.base;
 
 namespace tessera::app {
 namespace {
+
+/// Why the plugin for GPUs of NVIDIA was not built with the program; empty if it was.
+constexpr std::string_view cuda_problem = TESSERA_CUDA_PROBLEM;
 
 /// Where plugins come from and how many: "6 usable, 1 refused".
 std::string plugin_count(const std::vector<plugin::Found>& all) {
@@ -20,6 +26,23 @@ std::string plugin_count(const std::vector<plugin::Found>& all) {
       std::ranges::count_if(all, [](const auto& found) { return !found.refusals.empty(); });
   return fmt::format("{} usable{}", all.size() - static_cast<std::size_t>(refused),
                      refused > 0 ? fmt::format(", {} refused", refused) : "");
+}
+
+/// Kinds of devices that usable plugins provide, each with its plugin.
+std::string devices_in_words(const std::vector<plugin::Found>& all) {
+  std::string text = "cpu";
+  for (const plugin::Found& found : all) {
+    if (!found.refusals.empty() || !found.stamp) {
+      continue;
+    }
+    for (const plugin::Offer& offer : found.stamp->provides) {
+      if (offer.kind == DevicePlugin::plugin_kind.name) {
+        text += fmt::format(", {} (by {})", offer.name,
+                            std::filesystem::path(found.file).filename().string());
+      }
+    }
+  }
+  return text;
 }
 
 std::string or_none(const std::string& text) { return text.empty() ? "none" : text; }
@@ -39,12 +62,17 @@ int run_doctor() {
                     {"SIMD", m.simd.empty() ? "none" : join_words(m.simd)},
                     {"memory", fmt::format("{} available of {}{}", format_bytes(m.memory_available),
                                            format_bytes(m.memory), limit)},
+                    {"devices", devices_in_words(plugins)},
                     {"plugins", plugin_count(plugins)},
                     {"", "installed in " + or_none(plugin::installed_plugin_folder())},
                     {"", "yours in " + or_none(plugin::user_plugin_folder())}});
   text += "\nLimits\n";
   for (const std::string& line : advice(m)) {
     text += "  " + line + "\n";
+  }
+  if (!cuda_problem.empty()) {
+    text += fmt::format("  GPUs of NVIDIA are not supported by this build: {}; see docs/cuda.md.\n",
+                        cuda_problem);
   }
   for (const plugin::Found& found : plugins) {
     if (!found.refusals.empty()) {

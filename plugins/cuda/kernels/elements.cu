@@ -35,12 +35,14 @@ struct SwigluUp : Function {
 }  // namespace
 
 // Kernels NAME_OPERANDS_NUMBERS_f32 and ..._others: a kernel's name must be a word of the source.
-#define ELEMENTS(NAME, OPERANDS, NUMBERS, ...)                                                  \
-  extern "C" __global__ void NAME##_##OPERANDS##_##NUMBERS##_f32(const ElementArguments a) {    \
-    compute_f32<__VA_ARGS__, OPERANDS, NUMBERS>(a);                                             \
-  }                                                                                             \
-  extern "C" __global__ void NAME##_##OPERANDS##_##NUMBERS##_others(const ElementArguments a) { \
-    compute_others<__VA_ARGS__, OPERANDS, NUMBERS>(a);                                          \
+#define ELEMENTS(NAME, OPERANDS, NUMBERS, ...)                       \
+  extern "C" __global__ void NAME##_##OPERANDS##_##NUMBERS##_f32(    \
+      const __grid_constant__ ElementArguments a) {                  \
+    compute_f32<__VA_ARGS__, OPERANDS, NUMBERS>(a);                  \
+  }                                                                  \
+  extern "C" __global__ void NAME##_##OPERANDS##_##NUMBERS##_others( \
+      const __grid_constant__ ElementArguments a) {                  \
+    compute_others<__VA_ARGS__, OPERANDS, NUMBERS>(a);               \
   }
 #define FUNCTION(NAME, OPERANDS, NUMBERS) ELEMENTS(NAME, OPERANDS, NUMBERS, NAME)
 /// A function of one element with its gradient.

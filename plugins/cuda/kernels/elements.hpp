@@ -39,23 +39,56 @@ __device__ auto value_of(T... arguments) {
   }
 }
 
+/// Element number `i` of an operand of any type and layout. It is a call: as a part of each kernel
+/// it would make compiling them ten times as long.
+template <class C>
+__device__ __noinline__ C operand_at(const ElementArguments& a, const Strided& x, std::int64_t i) {
+  return load<C>(x.data, x.type, offset_of(a, x, i));
+}
+
+/// Writes element number `i` of the result, of any type and layout.
+template <class C>
+__device__ __noinline__ void write_result(const ElementArguments& a, std::int64_t i, C value) {
+  store(a.result.data, a.result.type, offset_of(a, a.result, i), value);
+}
+
 /// With elements computed as C.
 template <class F, class C, std::size_t... n, std::size_t... m>
 __device__ void compute(const ElementArguments& a, std::index_sequence<n...>,
                         std::index_sequence<m...>) {
   each_element(a.count, [&](std::int64_t i) {
-    const auto value = value_of<F>(
-        load<C>(a.operands[n].data, a.operands[n].type, offset_of(a, a.operands[n], i))...,
-        convert<C>(a.numbers[m])...);
-    store(a.result.data, a.result.type, offset_of(a, a.result, i), value);
+    write_result(a, i,
+                 value_of<F>(operand_at<C>(a, a.operands[n], i)..., convert<C>(a.numbers[m])...));
   });
+}
+
+/// Elements of T that lie side by side in all operands and in the result, computed as float. False
+/// if it is not so.
+template <class F, class T, std::size_t... n, std::size_t... m>
+__device__ bool compute_dense(const ElementArguments& a, DType type, std::index_sequence<n...>,
+                              std::index_sequence<m...>) {
+  const auto fits = [&](const Strided& x) { return x.contiguous && x.type == type; };
+  if (!(fits(a.result) && ... && fits(a.operands[n]))) {
+    return false;
+  }
+  T* const result = static_cast<T*>(a.result.data);
+  each_element(a.count, [&](std::int64_t i) {
+    result[i] = convert<T>(
+        value_of<F>(element<float, T>(a.operands[n].data, i)..., convert<float>(a.numbers[m])...));
+  });
+  return true;
 }
 
 /// For floating types that are computed in float.
 template <class F, int operands, int numbers>
 __device__ void compute_f32(const ElementArguments& a) {
   if constexpr (F::takes != functions::Takes::bits) {
-    compute<F, float>(a, std::make_index_sequence<operands>{}, std::make_index_sequence<numbers>{});
+    constexpr std::make_index_sequence<operands> n;
+    constexpr std::make_index_sequence<numbers> m;
+    if (!compute_dense<F, float>(a, DType::f32, n, m) &&
+        !compute_dense<F, BFloat16>(a, DType::bf16, n, m)) {
+      compute<F, float>(a, n, m);
+    }
   }
 }
 

@@ -11,6 +11,8 @@
 #define __host__
 #define __device__
 #define __constant__ static const
+#define __noinline__ __attribute__((noinline))
+#define __grid_constant__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
 #define __global__ __attribute__((visibility("default")))
