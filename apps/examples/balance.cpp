@@ -40,7 +40,7 @@ class Balance {
     if (counts_.empty()) {
       fail_input({.thing = "Balance",
                   .wrong = "the step has no mixture of experts",
-                  .advice = "use it with the family mixtral"});
+                  .advice = "use it with a family that has experts, such as mixtral"});
     }
     for (const auto& [module, counts] : counts_) {
       const Dims experts = program().tensors[counts[0]].shape;

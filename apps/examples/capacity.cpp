@@ -64,7 +64,7 @@ class LimitedExperts : public nn::Module {
 
 std::shared_ptr<nn::Module> replacement(const std::string& /*name*/,
                                         const std::shared_ptr<nn::Module>& module) {
-  return module->kind() == "MixtralExperts" ? std::make_shared<LimitedExperts>(module) : nullptr;
+  return module->kind() == "Experts" ? std::make_shared<LimitedExperts>(module) : nullptr;
 }
 
 }  // namespace

@@ -4,6 +4,7 @@ module;
 #include <cstdint>
 #include <map>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,7 +24,7 @@ namespace {
 using models::HubTensor;
 
 /// The dim of the folder's tensor along which parts follow each other.
-int parts_dim(const HubTensor& entry) { return entry.transposed ? 1 : 0; }
+int parts_dim(const HubTensor& entry) { return entry.transposed ? 1 : entry.dim; }
 
 /// The shape of the other side: of a parameter's matrix, the folder's, and back.
 Dims turned(const Dims& shape, const HubTensor& entry) {
@@ -41,6 +42,22 @@ std::string numbered(const HubTensor& entry, std::int64_t number) {
   std::string name = entry.tensor;
   const std::size_t star = name.find('*');
   return star == std::string::npos ? name : name.replace(star, 1, std::to_string(number));
+}
+
+/// How many tensors the folder has of a stacked parameter, whatever their numbers.
+std::size_t numbered_in(const std::map<std::string, std::string>& stored, const HubTensor& entry) {
+  const std::size_t star = entry.tensor.find('*');
+  const std::string before = entry.tensor.substr(0, star);
+  const std::string after = entry.tensor.substr(star + 1);
+  std::size_t count = 0;
+  for (auto found = stored.lower_bound(before);
+       found != stored.end() && found->first.starts_with(before); ++found) {
+    const std::string& name = found->first;
+    const bool longer = name.size() > before.size() + after.size() && name.ends_with(after);
+    const auto digits = name.find_first_not_of("0123456789", before.size());
+    count += longer && digits == name.size() - after.size() ? 1 : 0;
+  }
+  return count;
 }
 
 /// The dims after the first one.
@@ -115,10 +132,19 @@ void HubWeights::stack(const HubTensor& entry, const std::map<std::string, std::
   std::vector<std::string> names;
   for (auto found = stored.find(numbered(entry, 0)); found != stored.end();
        found = stored.find(numbered(entry, std::ssize(names)))) {
-    if (!(folder_.info(found->second) == folder_.info(names.empty() ? found->second : names[0]))) {
-      return;  // a later comparison finds that the parameter is missing
+    const TensorInfo& info = folder_.info(found->second);
+    const TensorInfo& first = folder_.info(names.empty() ? found->second : names[0]);
+    if (!(info == first)) {
+      fail_input({.thing = path() + ": tensor '" + found->second + "'",
+                  .wrong = "it has not the shape and type of '" + names[0] + "'",
+                  .expected = to_string(first.shape),
+                  .got = to_string(info.shape)});
     }
     names.push_back(found->second);
+  }
+  if (names.size() < numbered_in(stored, entry)) {
+    fail_input({.thing = path() + ": tensor '" + numbered(entry, std::ssize(names)) + "'",
+                .wrong = "it is missing, while others of its layer are there"});
   }
   if (names.empty()) {
     return;
@@ -179,11 +205,20 @@ HubExport::HubExport(const TensorSource& model, const std::string& prefix,
 }
 
 void check_takes_adapters(const models::ModelFamily& family, const models::ModelSizes& sizes,
-                          const std::string& where) {
-  if (!family.tensors(sizes).empty()) {
-    fail_input({.where = where,
-                .wrong = "adapters need a model whose parameters have Hugging Face's names",
-                .advice = "export the whole model instead, with the updates merged"});
+                          std::span<const std::string> layers, const std::string& where) {
+  std::set<std::string> other;
+  for (const HubTensor& entry : family.tensors(sizes)) {
+    if (entry.tensor != entry.parameter || entry.transposed || entry.parts > 1) {
+      other.insert(entry.parameter);
+    }
+  }
+  for (const std::string& layer : layers) {
+    if (other.contains(layer + ".weight")) {
+      fail_input({.where = where,
+                  .wrong = "adapters need a model whose parameters have Hugging Face's names",
+                  .got = layer + ", which a folder has in another form",
+                  .advice = "export the whole model instead, with the updates merged"});
+    }
   }
 }
 

@@ -50,9 +50,10 @@ class HubExport : public TensorSource {
   std::map<std::string, std::pair<std::string, std::int64_t>> stacked_;  // parameter, and entry
 };
 
-/// Error (input) that begins with `where`: parameters have other names or forms in a folder, so the
-/// names in an adapter of PEFT are not those of the model's layers.
+/// Error (input) that begins with `where`: the weight of one of these layers (qualified names) has
+/// another name or form in a folder, so the names in an adapter of PEFT are not those of the
+/// layers.
 void check_takes_adapters(const models::ModelFamily& family, const models::ModelSizes& sizes,
-                          const std::string& where);
+                          std::span<const std::string> layers, const std::string& where);
 
 }  // namespace tessera

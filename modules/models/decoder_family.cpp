@@ -1,9 +1,11 @@
 module;
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -45,6 +47,8 @@ constexpr RopeKind rope_kinds[] = {{Kind::none, "default", "none"},
                                    {Kind::yarn, "yarn", "yarn"}};
 
 double number(std::int64_t value) { return static_cast<double>(value); }
+
+std::string layer_name(std::int64_t layer) { return fmt::format("model.layers.{}.", layer); }
 
 /// The keys of a scaled rotary embedding, by the numbers of a RotaryScaling.
 std::vector<ModelKey> rope_keys() {
@@ -123,6 +127,24 @@ struct Misfit {
   std::string hub;
 };
 
+std::vector<Misfit> expert_misfits(const nn::DecoderShape& shape) {
+  std::vector<Misfit> found;
+  if (shape.experts_per_token > shape.experts) {
+    const std::string text =
+        fmt::format("a token cannot have more experts than there are ({} experts, {} per token)",
+                    shape.experts, shape.experts_per_token);
+    found.push_back({{"experts_per_token", "experts"}, text, "num_experts_per_tok: " + text});
+  }
+  const auto beyond = std::ranges::find_if(
+      shape.dense_layers, [&](std::int64_t layer) { return layer >= shape.layers; });
+  if (beyond != shape.dense_layers.end()) {
+    const std::string text =
+        fmt::format("there is no layer {} ({} layers, from 0)", *beyond, shape.layers);
+    found.push_back({{"dense_layers", "layers"}, text, "mlp_only_layers: " + text});
+  }
+  return found;
+}
+
 std::vector<Misfit> misfits_of(const nn::DecoderShape& shape) {
   std::vector<Misfit> found;
   if (shape.kv_heads > 0 && shape.heads % shape.kv_heads != 0) {
@@ -158,7 +180,51 @@ std::vector<Misfit> misfits_of(const nn::DecoderShape& shape) {
                                  "pretraining, and the low bound below the high one ({})",
                                  got)});
   }
+  std::ranges::copy(expert_misfits(shape), std::back_inserter(found));
   return found;
+}
+
+/// A size that config.json has under one of the property's names.
+std::int64_t read_size(HubConfig& config, const DecoderProperty& property, std::int64_t absent) {
+  const auto limit = static_cast<std::int64_t>(property.range.high.value_or(0x1p40));
+  constexpr std::int64_t none = -1;
+  const std::int64_t other = property.also.empty() ? none : config.size(property.also, limit, none);
+  const std::int64_t value = config.size(property.hub, limit, other == none ? absent : other);
+  if (other != none && value != other) {
+    config.problem(fmt::format("{} {} and {} {} are not one number", property.hub, value,
+                               property.also, other));
+  }
+  return value;
+}
+
+std::int64_t layers_with_experts(const nn::DecoderShape& shape) {
+  std::int64_t count = 0;
+  for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
+    count += shape.has_experts(layer) ? 1 : 0;
+  }
+  return count;
+}
+
+/// The first layer that has experts, or that has none; -1: there is none.
+std::int64_t first_layer(const nn::DecoderShape& shape, bool with_experts) {
+  std::int64_t layer = 0;
+  while (layer < shape.layers && shape.has_experts(layer) != with_experts) {
+    ++layer;
+  }
+  return layer < shape.layers ? layer : -1;
+}
+
+/// Where a folder has the experts of a layer: one by one, or as transformers 5 has them in memory.
+void add_experts(std::vector<HubTensor>& all, const std::string& layer, const HubExperts& names) {
+  const std::string own = layer + "mlp.experts.";
+  all.push_back({.parameter = layer + "mlp.gate.weight", .tensor = layer + names.router});
+  for (const auto& [matrix, stored] :
+       {std::pair{"gate_proj", &names.gate}, {"up_proj", &names.up}, {"down_proj", &names.down}}) {
+    all.push_back({.parameter = own + matrix, .tensor = layer + *stored, .stacked = true});
+  }
+  const std::string both = own + "gate_up_proj";
+  all.push_back({.parameter = own + "gate_proj", .tensor = both, .part = 0, .parts = 2, .dim = 1});
+  all.push_back({.parameter = own + "up_proj", .tensor = both, .part = 1, .parts = 2, .dim = 1});
 }
 
 /// A list of words without quotes in them as JSON.
@@ -169,8 +235,6 @@ std::string json_list(const std::vector<std::string>& words) {
   }
   return "[" + json + "]";
 }
-
-std::string layer_name(std::int64_t layer) { return fmt::format("model.layers.{}.", layer); }
 
 }  // namespace
 
@@ -196,6 +260,9 @@ nn::DecoderShape DecoderFamily::shape_of(const ModelSizes& sizes) const {
         shape.*(*flag) = values.flag(property.key);
       } else if (const auto* const size = std::get_if<std::int64_t nn::DecoderShape::*>(&member)) {
         shape.*(*size) = values.integer(property.key);
+      } else if (const auto* const list =
+                     std::get_if<std::vector<std::int64_t> nn::DecoderShape::*>(&member)) {
+        shape.*(*list) = values.integers(property.key);
       } else {
         shape.*std::get<double nn::DecoderShape::*>(member) = values.number(property.key);
       }
@@ -241,6 +308,10 @@ std::vector<ModelProblem> DecoderFamily::complete(ModelSizes& sizes) const {
   sizes.values.set("kv_heads", shape.kv_heads > 0 ? shape.kv_heads : shape.heads);
   sizes.values.set("head_dim", shape.head_extent());
   sizes.values.set("ffn_dim", shape.ffn_dim > 0 ? shape.ffn_dim : ffn);
+  if (!hub_key("expert_dim", "").empty()) {
+    sizes.values.set("expert_dim",
+                     shape.expert_dim > 0 ? shape.expert_dim : sizes.values.integer("ffn_dim"));
+  }
   return problems;
 }
 
@@ -256,6 +327,10 @@ std::string DecoderFamily::describe(const ModelSizes& sizes) const {
     }
     text += fmt::format(", window {} in {} layers", shape.window, local);
   }
+  if (shape.experts > 0) {
+    text += fmt::format(", {} of {} experts ({} wide) in {} layers", shape.experts_per_token,
+                        shape.experts, shape.expert_extent(), layers_with_experts(shape));
+  }
   return text;
 }
 
@@ -265,14 +340,16 @@ double DecoderFamily::parameters(const ModelSizes& sizes) const {
   const double queries = number(shape.heads) * number(shape.head_dim);
   const double keys = number(shape.kv_heads) * number(shape.head_dim);
   const double ffn = number(shape.ffn_dim);
-  double layer = dim * 2 * (queries + keys) + 3 * dim * ffn;
+  const double sparse = number(layers_with_experts(shape));
+  double layer = dim * 2 * (queries + keys);
   layer += shape.bias ? queries + 2 * keys : 0;
   layer += shape.output_bias ? dim : 0;
-  layer += shape.ffn_bias ? 2 * ffn + dim : 0;
   layer += shape.query_key_norm ? 2 * number(shape.head_dim) : 0;
   layer += (shape.norm_results ? 4 : 2) * dim;
+  const double dense = 3 * dim * ffn + (shape.ffn_bias ? 2 * ffn + dim : 0);
+  const double mixture = number(shape.experts) * dim * (3 * number(shape.expert_extent()) + 1);
   return number(shape.vocab) * dim * (shape.tie_embeddings ? 1 : 2) + number(shape.layers) * layer +
-         dim;
+         (number(shape.layers) - sparse) * dense + sparse * mixture + dim;
 }
 
 std::shared_ptr<nn::LanguageModel> DecoderFamily::build(const ModelSizes& sizes,
@@ -286,7 +363,11 @@ ModelSizes DecoderFamily::read(HubConfig& config) const {
   for (const FixedHubKey& fixed : traits_.fixed_keys) {
     config.only(fixed.key, fixed.json, fixed.reason);
   }
-  config.only_entries("mlp_layer_types", "\"dense\"", "every feed-forward part is dense");
+  if (traits_.experts) {
+    config.only("mlp_layer_types", "null", "other keys say which layers have experts");
+  } else {
+    config.only_entries("mlp_layer_types", "\"dense\"", "every feed-forward part is dense");
+  }
   config.ignore(traits_.ignored_keys);
   ModelSizes sizes;
   sizes.vocab = config.size("vocab_size", widest);
@@ -353,8 +434,9 @@ void DecoderFamily::read_properties(HubConfig& config, ModelSizes& sizes) const 
     if (const bool* const flag = std::get_if<bool>(&property.absent)) {
       sizes.values.set(property.key, config.flag(property.hub, !null && *flag));
     } else if (const auto* const size = std::get_if<std::int64_t>(&property.absent)) {
-      sizes.values.set(property.key,
-                       config.size(property.hub, most_positions, null ? std::int64_t{0} : *size));
+      sizes.values.set(property.key, read_size(config, property, null ? std::int64_t{0} : *size));
+    } else if (std::holds_alternative<std::vector<std::int64_t>>(property.absent)) {
+      sizes.values.set(property.key, config.numbers(property.hub, most_positions));
     } else {
       const double absent = null ? 0 : std::get<double>(property.absent);
       sizes.values.set(property.key, config.positive(property.hub, absent));
@@ -421,6 +503,12 @@ std::vector<HubKey> DecoderFamily::write(const ModelSizes& sizes) const {
     } else if (std::holds_alternative<std::int64_t>(property.initial)) {
       const std::int64_t value = values.integer(property.key);
       all.push_back(value == 0 ? HubKey::raw(property.hub, "null") : HubKey(property.hub, value));
+      if (!property.also.empty()) {
+        all.emplace_back(property.also, value);
+      }
+    } else if (std::holds_alternative<std::vector<std::int64_t>>(property.initial)) {
+      all.push_back(HubKey::raw(
+          property.hub, fmt::format("[{}]", fmt::join(values.integers(property.key), ", "))));
     } else {
       const double value = values.number(property.key);
       all.push_back(value == 0 ? HubKey::raw(property.hub, "null") : HubKey(property.hub, value));
@@ -443,10 +531,15 @@ std::vector<HubKey> DecoderFamily::write(const ModelSizes& sizes) const {
 
 std::vector<HubTensor> DecoderFamily::tensors(const ModelSizes& sizes) const {
   std::vector<HubTensor> all;
+  const nn::DecoderShape shape = shape_of(sizes);
+  for (std::int64_t layer = 0; traits_.experts && layer < shape.layers; ++layer) {
+    if (shape.has_experts(layer)) {
+      add_experts(all, layer_name(layer), *traits_.experts);
+    }
+  }
   if (!traits_.fused) {
     return all;
   }
-  const nn::DecoderShape shape = shape_of(sizes);
   const auto heads = static_cast<int>(shape.heads);
   const auto keys = static_cast<int>(shape.kv_heads);
   for (std::int64_t number = 0; number < shape.layers; ++number) {
@@ -474,16 +567,35 @@ ModelFamily::Layers DecoderFamily::layers(const ModelSizes& sizes) const {
 
 std::vector<SizedTensor> DecoderFamily::sized_tensors(const ModelSizes& sizes) const {
   const nn::DecoderShape shape = shape_of(sizes);
-  return {{"model.embed_tokens.weight", {"vocab_size", "hidden_size"}, {shape.vocab, shape.dim}},
-          {"model.layers.0.self_attn.q_proj.weight",
-           {"num_attention_heads times head_dim", "hidden_size"},
-           {shape.heads * shape.head_dim, shape.dim}},
-          {"model.layers.0.self_attn.k_proj.weight",
-           {"num_key_value_heads times head_dim", "hidden_size"},
-           {shape.kv_heads * shape.head_dim, shape.dim}},
-          {"model.layers.0.mlp.gate_proj.weight",
-           {"intermediate_size", "hidden_size"},
-           {shape.ffn_dim, shape.dim}}};
+  std::vector<SizedTensor> all = {
+      {"model.embed_tokens.weight", {"vocab_size", "hidden_size"}, {shape.vocab, shape.dim}},
+      {"model.layers.0.self_attn.q_proj.weight",
+       {"num_attention_heads times head_dim", "hidden_size"},
+       {shape.heads * shape.head_dim, shape.dim}},
+      {"model.layers.0.self_attn.k_proj.weight",
+       {"num_key_value_heads times head_dim", "hidden_size"},
+       {shape.kv_heads * shape.head_dim, shape.dim}}};
+  if (const std::int64_t dense = first_layer(shape, false); dense >= 0) {
+    all.push_back({layer_name(dense) + "mlp.gate_proj.weight",
+                   {"intermediate_size", "hidden_size"},
+                   {shape.ffn_dim, shape.dim}});
+  }
+  if (const std::int64_t sparse = first_layer(shape, true); sparse >= 0) {
+    const std::string count = hub_key("experts", "num_local_experts");
+    const std::string width = hub_key("expert_dim", "intermediate_size");
+    all.push_back({layer_name(sparse) + "mlp.gate.weight",
+                   {count, "hidden_size"},
+                   {shape.experts, shape.dim}});
+    all.push_back({layer_name(sparse) + "mlp.experts.gate_proj",
+                   {count, width, "hidden_size"},
+                   {shape.experts, shape.expert_extent(), shape.dim}});
+  }
+  return all;
+}
+
+std::string DecoderFamily::hub_key(std::string_view key, const std::string& otherwise) const {
+  const auto found = std::ranges::find(traits_.properties, key, &DecoderProperty::key);
+  return found == traits_.properties.end() ? otherwise : found->hub;
 }
 
 }  // namespace tessera::models

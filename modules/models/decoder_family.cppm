@@ -12,15 +12,17 @@ export namespace tessera::models {
 
 /// A property in which the models of a family differ, besides the sizes that all decoders have.
 struct DecoderProperty {
-  using Member = std::variant<bool nn::DecoderShape::*, std::int64_t nn::DecoderShape::*,
-                              double nn::DecoderShape::*>;
+  using Member =
+      std::variant<bool nn::DecoderShape::*, std::int64_t nn::DecoderShape::*,
+                   double nn::DecoderShape::*, std::vector<std::int64_t> nn::DecoderShape::*>;
   std::string key;              // of [model]
-  std::string hub;              // of config.json; null there means false or 0
+  std::string hub;              // of config.json; null there means false, 0 or nothing
   std::vector<Member> members;  // which it sets, of one type
   ModelValue initial;           // where a config does not give it
   ModelValue absent;            // where config.json lacks it
   std::string doc;
   ModelRange range = {};
+  std::string also = "";  // another key of config.json for it: read where `hub` is absent, written
 };
 
 /// A key of config.json that must be absent, null or have one value.
@@ -29,6 +31,15 @@ struct FixedHubKey {
   std::string json;
   std::string reason;
   bool written = true;  // by exports: a key of this class in transformers
+};
+
+/// The names that a folder has for a layer with experts, after "model.layers.N."; `*` is the number
+/// of an expert.
+struct HubExperts {
+  std::string router = "mlp.gate.weight";
+  std::string gate = "mlp.experts.*.gate_proj.weight";
+  std::string up = "mlp.experts.*.up_proj.weight";
+  std::string down = "mlp.experts.*.down_proj.weight";
 };
 
 /// What distinguishes a family of decoders.
@@ -45,6 +56,8 @@ struct DecoderTraits {
   bool layer_types = false;
   /// Projections of queries, keys and values are one tensor of a folder, and gate_proj and up_proj.
   bool fused = false;
+  /// Layers may have experts; the shape and the properties say which.
+  std::optional<HubExperts> experts = std::nullopt;
   std::vector<FixedHubKey> fixed_keys = {};
   std::vector<std::string> ignored_keys = {};  // without influence on what is computed
   /// What transformers assumes where config.json lacks a key.
@@ -82,12 +95,17 @@ class DecoderFamily : public ModelFamily {
   void read_properties(HubConfig& config, ModelSizes& sizes) const;
   void read_rope(HubConfig& config, ModelSizes& sizes) const;
   void check_layer_types(HubConfig& config, ModelSizes& sizes) const;
+  /// The key of config.json for a key of [model]; `otherwise` where the family has no such key.
+  std::string hub_key(std::string_view key, const std::string& otherwise) const;
 
   DecoderTraits traits_;
 };
 
 /// The traits of Llama 2 and 3, for families that are a Llama with something else in its place.
 DecoderTraits llama_traits();
+/// The traits of Mixtral and of Qwen 3 MoE, for other families whose layers have experts.
+DecoderTraits mixtral_traits();
+DecoderTraits qwen3_moe_traits();
 
 }  // namespace tessera::models
 

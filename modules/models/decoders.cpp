@@ -23,6 +23,11 @@ const char* const gated_by_silu = "the feed-forward part is SwiGLU";
 const char* const no_bias = "the linear layers have no bias";
 const char* const all_earlier = "a token attends to all earlier tokens";
 
+constexpr ModelRange expert_range{.low = 1, .high = 0x1p16};
+FixedHubKey no_balance() {
+  return {"output_router_logits", "false", "the loss has no term that balances experts"};
+}
+
 DecoderProperty flag(std::string key, std::string hub, std::vector<DecoderProperty::Member> members,
                      std::string doc) {
   return {std::move(key), std::move(hub), std::move(members), false, false, std::move(doc)};
@@ -81,13 +86,35 @@ DecoderTraits qwen3() {
           .absent = {.max_positions = 32768, .head_dim = 128}};
 }
 
+/// How many experts layers have, and a token; what transformers assumes where a folder does not
+/// say.
+std::vector<DecoderProperty> expert_properties(std::string hub, std::string also,
+                                               std::int64_t absent, std::int64_t absent_per_token) {
+  DecoderProperty experts{"experts",
+                          std::move(hub),
+                          {&Shape::experts},
+                          std::int64_t{8},
+                          absent,
+                          "Experts of a layer: feed-forward parts, of which each token has a few.",
+                          expert_range};
+  experts.also = std::move(also);
+  return {experts,
+          {"experts_per_token",
+           "num_experts_per_tok",
+           {&Shape::experts_per_token},
+           std::int64_t{2},
+           absent_per_token,
+           "How many of them compute a token.",
+           expert_range}};
+}
+
 /// What Gemma 2 and 3 have in common.
 DecoderTraits gemma() {
   DecoderTraits traits;
   traits.special_tokens = {.bos = 2, .eos = 1};
   traits.shape = {.norm_eps = 1e-6,
                   .tie_embeddings = true,
-                  .activation = Shape::Activation::gelu_tanh,
+                  .activation = nn::Activation::gelu_tanh,
                   .norm_results = true,
                   .norm_offset = true,
                   .scale_embeddings = true};
@@ -178,10 +205,71 @@ DecoderTraits llama_traits() {
                      {"attention_chunk_size", "null", all_earlier, false}}};
 }
 
+DecoderTraits mixtral_traits() {
+  DecoderTraits traits = mistral();
+  traits.architecture = "MixtralForCausalLM";
+  traits.experts = HubExperts{.router = "block_sparse_moe.gate.weight",
+                              .gate = "block_sparse_moe.experts.*.w1.weight",
+                              .up = "block_sparse_moe.experts.*.w3.weight",
+                              .down = "block_sparse_moe.experts.*.w2.weight"};
+  traits.properties = expert_properties("num_local_experts", "", 8, 2);
+  traits.properties.push_back(window(0));
+  traits.fixed_keys.push_back(no_balance());
+  traits.fixed_keys.push_back({"router_jitter_noise", "0.0", "the router adds no noise"});
+  traits.ignored_keys.emplace_back("router_aux_loss_coef");
+  traits.absent.rope_theta = 1e6;
+  traits.absent.norm_eps = 1e-5;
+  return traits;
+}
+
+DecoderTraits qwen3_moe_traits() {
+  DecoderTraits traits = qwen3();
+  traits.architecture = "Qwen3MoeForCausalLM";
+  traits.layer_types = false;
+  traits.experts.emplace();
+  // transformers 4 has the first name, transformers 5 the second.
+  traits.properties = expert_properties("num_experts", "num_local_experts", 128, 8);
+  traits.properties.push_back({"expert_dim",
+                               "moe_intermediate_size",
+                               {&Shape::expert_dim},
+                               std::int64_t{0},
+                               std::int64_t{768},
+                               "Width of an expert. 0: `ffn_dim`, that of layers without experts.",
+                               {.low = 0, .high = 0x1p24}});
+  traits.properties.push_back(flag("normalize_experts", "norm_topk_prob",
+                                   {&Shape::normalize_experts},
+                                   "The weights of a token's experts are scaled to sum to 1."));
+  traits.properties.push_back({"experts_every",
+                               "decoder_sparse_step",
+                               {&Shape::experts_every},
+                               std::int64_t{1},
+                               std::int64_t{1},
+                               "Each so many-th layer has experts.",
+                               {.low = 1, .high = 10000}});
+  traits.properties.push_back({"dense_layers",
+                               "mlp_only_layers",
+                               {&Shape::dense_layers},
+                               std::vector<std::int64_t>{},
+                               std::vector<std::int64_t>{},
+                               "Layers, from 0, that have no experts in any case.",
+                               {.low = 0, .high = 10000}});
+  traits.fixed_keys.push_back(no_balance());
+  traits.ignored_keys.emplace_back("router_aux_loss_coef");
+  traits.absent.head_dim = 0;
+  return traits;
+}
+
 const std::map<std::string, DecoderTraits (*)()>& built_in_decoders() {
   static const std::map<std::string, DecoderTraits (*)()> families = {
-      {"gemma2", gemma2}, {"gemma3_text", gemma3}, {"llama", llama_traits}, {"mistral", mistral},
-      {"phi3", phi3},     {"qwen2", qwen2},        {"qwen3", qwen3}};
+      {"gemma2", gemma2},
+      {"gemma3_text", gemma3},
+      {"llama", llama_traits},
+      {"mistral", mistral},
+      {"mixtral", mixtral_traits},
+      {"phi3", phi3},
+      {"qwen2", qwen2},
+      {"qwen3", qwen3},
+      {"qwen3_moe", qwen3_moe_traits}};
   return families;
 }
 

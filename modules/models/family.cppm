@@ -18,6 +18,7 @@ struct HubTensor {
   int part = 0;   // the first of its parts, of `parts` equal ones along dim 0 of the parameter's
   int parts = 1;  // layout, which is the folder's last dim where it is transposed
   int taken = 1;  // how many of them it has
+  int dim = 0;    // of the folder's tensor, along which the parts are where it is not transposed
   /// The parameter's dim 0 counts tensors of the folder, which lack that dim: their names have the
   /// number, from 0, in the place of `*`. Neither transposed nor a part.
   bool stacked = false;
@@ -72,7 +73,8 @@ class ModelFamily {
   virtual ModelSizes read(HubConfig& config) const = 0;
   /// The keys of config.json that read() reads, and those that it requires to have one value.
   virtual std::vector<HubKey> write(const ModelSizes& sizes) const = 0;
-  /// Parameters that have another name or form there. The default: none.
+  /// Parameters that have another name or form there; a parameter may have several entries, of
+  /// which an export uses the first, and a folder has any one. The default: none.
   virtual std::vector<HubTensor> tensors(const ModelSizes& sizes) const;
   /// Prefix that names of a folder may lack ("transformer."), as transformers' base
   /// model writes them. The default: nothing.

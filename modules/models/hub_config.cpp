@@ -268,6 +268,27 @@ std::vector<std::string> HubConfig::texts(const std::string& key) {
   return all;
 }
 
+std::vector<std::int64_t> HubConfig::numbers(const std::string& key, std::int64_t limit) {
+  state_->read.insert(key);
+  std::vector<std::int64_t> all;
+  if (!present(state_->json, key)) {
+    return all;
+  }
+  const Json& list = state_->json[key];
+  const auto wrong = [&](const Json& one) {
+    return !one.is_number_integer() || one < 0 || one > limit;
+  };
+  if (!list.is_array() || std::ranges::any_of(list, wrong)) {
+    problem(fmt::format("{}: expected a list of integers from 0 to {}, got {}", key, limit,
+                        json_shown(list)));
+    return all;
+  }
+  for (const Json& one : list) {
+    all.push_back(one.get<std::int64_t>());
+  }
+  return all;
+}
+
 double HubConfig::rope_theta_of(const std::string& layers, double otherwise) {
   const Json& config = state_->json;
   if (!present(config, "rope_parameters") || !config["rope_parameters"].is_object() ||

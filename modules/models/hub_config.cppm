@@ -36,6 +36,8 @@ class HubConfig {
   bool is_null(const std::string& key) const;
   /// Reads a list of texts; empty where it is absent.
   std::vector<std::string> texts(const std::string& key);
+  /// Reads a list of numbers from 0 to `limit`; empty where it is absent.
+  std::vector<std::int64_t> numbers(const std::string& key, std::int64_t limit);
   /// The rotary embedding, from the top, rope_scaling (older writers) or rope_parameters; `layers`:
   /// of layers of this type, where they differ. `theta`: its base where none is given. Any other
   /// kind than these is a problem.

@@ -8,6 +8,7 @@ module;
 #include <string_view>
 #include <utility>
 #include <variant>
+#include <vector>
 module tessera.models;
 
 import tessera.base;
@@ -40,6 +41,9 @@ double ModelValues::number(std::string_view name) const { return typed<double>(v
 bool ModelValues::flag(std::string_view name) const { return typed<bool>(values_, name); }
 const std::string& ModelValues::text(std::string_view name) const {
   return typed<std::string>(values_, name);
+}
+const std::vector<std::int64_t>& ModelValues::integers(std::string_view name) const {
+  return typed<std::vector<std::int64_t>>(values_, name);
 }
 
 ModelValue& ModelValues::at(std::string_view name) {

@@ -5,7 +5,7 @@ import tessera.base;
 export namespace tessera::models {
 
 /// Value of a key of [model].
-using ModelValue = std::variant<bool, std::int64_t, double, std::string>;
+using ModelValue = std::variant<bool, std::int64_t, double, std::string, std::vector<std::int64_t>>;
 
 /// Allowed numbers of a key.
 struct ModelRange {
@@ -19,7 +19,7 @@ struct ModelKey {
   std::string name;    // "dim": model.dim in a config
   ModelValue initial;  // what it is where the config does not give it; its type is the key's
   std::string doc;
-  ModelRange range = {};                  // of a number
+  ModelRange range = {};                  // of a number, or of each of a list
   std::vector<std::string> choices = {};  // of a text
 };
 
@@ -35,6 +35,7 @@ class ModelValues {
   double number(std::string_view name) const;
   bool flag(std::string_view name) const;
   const std::string& text(std::string_view name) const;
+  const std::vector<std::int64_t>& integers(std::string_view name) const;
   /// Errors: there is no such value.
   ModelValue& at(std::string_view name);
 

@@ -1,6 +1,7 @@
 module;
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <memory>
@@ -15,6 +16,24 @@ import tessera.tensor;
 import tessera.ops;
 
 namespace tessera::nn {
+
+FeedForwardOptions DecoderShape::feed_forward() const {
+  return {.dim = dim,
+          .width = ffn_dim,
+          .activation = activation,
+          .bias = ffn_bias,
+          .standard_deviation = standard_deviation,
+          .dtype = dtype};
+}
+
+MixtureOptions DecoderShape::mixture() const {
+  FeedForwardOptions expert = feed_forward();
+  expert.width = expert_extent();
+  return {.expert = expert,
+          .experts = experts,
+          .experts_per_token = experts_per_token,
+          .normalize = normalize_experts};
+}
 
 void DecoderShape::check() const {
   const std::pair<const char*, std::int64_t> extents[] = {
@@ -38,27 +57,17 @@ void DecoderShape::check() const {
         "model.heads: the rotary embedding needs an even head_dim (got {} = dim / heads)",
         head_extent()));
   }
+  if (experts > 0) {
+    if (experts_every < 1) {
+      fail_input(fmt::format("model.experts_every: must be at least 1 (got {})", experts_every));
+    }
+    mixture().check();
+  }
 }
 
-GatedMLP::GatedMLP(const DecoderShape& shape) : activation_(shape.activation) {
-  const auto projection = [&](const char* name, std::int64_t in, std::int64_t out) {
-    return add_child<Linear>(name, in, out, shape.ffn_bias, shape.standard_deviation, shape.dtype);
-  };
-  gate_ = projection("gate_proj", shape.dim, shape.ffn_dim);
-  up_ = projection("up_proj", shape.dim, shape.ffn_dim);
-  down_ = projection("down_proj", shape.ffn_dim, shape.dim);
-}
-
-std::string_view GatedMLP::kind() const { return "GatedMLP"; }
-std::vector<std::string> GatedMLP::input_names() const { return {"hidden_states"}; }
-
-Tensors GatedMLP::forward(const Tensors& inputs) {
-  const Tensor& x = input(inputs, 0);
-  const Tensor gate = (*gate_)(x);
-  const Tensor up = (*up_)(x);
-  return {(*down_)(activation_ == DecoderShape::Activation::silu
-                       ? ops::swiglu(gate, up)
-                       : ops::mul(ops::gelu(gate, true), up))};
+bool DecoderShape::has_experts(std::int64_t layer) const {
+  return experts > 0 && (layer + 1) % experts_every == 0 &&
+         std::ranges::find(dense_layers, layer) == dense_layers.end();
 }
 
 namespace {
@@ -94,7 +103,11 @@ DecoderBlock::DecoderBlock(const DecoderShape& shape, std::int64_t layer) {
     return add_child<RMSNorm>(name, shape.dim, shape.norm_eps, shape.dtype, shape.norm_offset);
   };
   attention_ = add_child<Attention>("self_attn", attention_of(shape, layer));
-  mlp_ = add_child<GatedMLP>("mlp", shape);
+  if (shape.has_experts(layer)) {
+    mlp_ = add_child<SparseMixture>("mlp", shape.mixture());
+  } else {
+    mlp_ = add_child<GatedMLP>("mlp", shape.feed_forward());
+  }
   attention_norm_ = norm("input_layernorm");
   if (shape.norm_results) {
     attended_norm_ = norm("post_attention_layernorm");

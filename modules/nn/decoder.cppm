@@ -5,16 +5,15 @@ import tessera.tensor;
 import tessera.ops;
 import :tree;
 import :attention;
+import :feed_forward;
 import :layers;
 import :language_model;
 
 export namespace tessera::nn {
 
-/// A decoder: blocks of causal attention and a gated feed-forward part, as the families Llama,
-/// Mistral, Qwen and Gemma have them. The defaults are a Llama's.
+/// A decoder: blocks of causal attention and a gated feed-forward part or a mixture of them, as the
+/// families Llama, Mistral, Qwen and Gemma have them. The defaults are a Llama's.
 struct DecoderShape {
-  enum class Activation { silu, gelu_tanh };
-
   std::int64_t vocab = 0;
   std::int64_t dim = 0;
   std::int64_t layers = 0;
@@ -47,31 +46,33 @@ struct DecoderShape {
   bool scale_embeddings = false;  // by sqrt(dim)
   double logit_softcap = 0;       // logits become softcap tanh(logits / softcap); 0: they stay
 
+  // Layers whose feed-forward part is a mixture of experts (see MixtureOptions).
+  std::int64_t experts = 0;  // of each such layer; 0: there are none
+  std::int64_t experts_per_token = 0;
+  std::int64_t expert_dim = 0;  // features of one; 0: ffn_dim
+  bool normalize_experts = true;
+  std::int64_t experts_every = 1;               // each so many-th layer is one
+  std::vector<std::int64_t> dense_layers = {};  // but not these, from 0
+
   double dropout = 0;
   double standard_deviation = 0.02;  // of the initial weights
   DType dtype = DType::f32;
 
   /// Errors (input): extents that are not positive, heads that kv_heads does not divide, an odd
-  /// head_dim.
+  /// head_dim; those of MixtureOptions.
   void check() const;
   std::int64_t head_extent() const { return head_dim > 0 ? head_dim : dim / heads; }
   /// Whether a layer, from 0, has the window.
   bool has_window(std::int64_t layer) const {
     return window > 0 && (global_every == 0 || (layer + 1) % global_every != 0);
   }
-};
-
-/// down(activation(gate(x)) * up(x)).
-class GatedMLP : public Module {
- public:
-  explicit GatedMLP(const DecoderShape& shape);
-  std::string_view kind() const override;
-  Tensors forward(const Tensors& inputs) override;
-  std::vector<std::string> input_names() const override;
-
- private:
-  DecoderShape::Activation activation_;
-  Child gate_, up_, down_;
+  /// Whether a layer, from 0, has experts.
+  bool has_experts(std::int64_t layer) const;
+  /// The width of one expert.
+  std::int64_t expert_extent() const { return expert_dim > 0 ? expert_dim : ffn_dim; }
+  /// The feed-forward part of a layer that has experts, and of one that has none.
+  MixtureOptions mixture() const;
+  FeedForwardOptions feed_forward() const;
 };
 
 /// x + attention(norm(x)), then x + mlp(norm(x)); with norm_results, what is added is normalized

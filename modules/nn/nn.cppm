@@ -6,6 +6,7 @@ export import :parameter;       // Parameter, Buffer, LayerSplit
 export import :tree;            // Module, Child, hooks, EvaluationScope
 export import :layers;          // Linear, Embedding, norms, Dropout, the loss
 export import :attention;       // Attention with masks and a cache, PositionEmbedding
+export import :feed_forward;    // gated feed-forward parts, mixtures of experts
 export import :language_model;  // LanguageModel: loss, cache, recomputed blocks
 export import :decoder;         // decoders as Llama, Qwen and Gemma, with Hugging Face's names
 export import :nf4;             // weights as 4-bit codes

@@ -110,7 +110,8 @@ struct LayerSplit {
   /// Name of the split; styles request it by this name. Tessera's own:
   /// "columns": each rank computes some features of the output;
   /// "rows": each rank computes one term of the output, which is their sum;
-  /// "classes": a loss whose logits are split by class.
+  /// "classes": a loss whose logits are split by class;
+  /// "experts": each rank has some experts of a mixture, which dim 0 counts.
   /// A layer and a style outside of Tessera may agree on others.
   std::string name;
   /// Parameters of this layer and of the layers inside. One that is not listed stays as it is

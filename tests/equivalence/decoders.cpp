@@ -19,32 +19,50 @@ using equivalence::same_bits;
 
 namespace {
 
-const std::vector<std::string> kFamilies = {"llama3", "mistral", "qwen2", "qwen3",
-                                            "gemma2", "gemma3",  "phi3"};
+/// A family's stored model: data/FOLDER/NAME, and what runs of it need besides.
+struct Family {
+  std::string folder;
+  std::string name;
+  std::string plugin = "";
+};
 
-/// FSDP 2 x TP 2. Norms of heads, where the family has them, see the heads of their rank.
+const std::vector<Family> kFamilies = {
+    {"decoders", "llama3"},    {"decoders", "mistral"},
+    {"decoders", "qwen2"},     {"decoders", "qwen3"},
+    {"decoders", "gemma2"},    {"decoders", "gemma3"},
+    {"decoders", "phi3"},      {"mixtral", "four"},
+    {"decoders", "qwen3_moe"}, {"decoders", "qwen2_moe", "--plugin " QWEN2_MOE " "}};
+
+/// FSDP 2 x TP 2. Norms of heads, where the family has them, see the heads of their rank; each
+/// expert is split as other feed-forward parts are.
 Layout split_heads(const std::string& name) {
+  const bool experts = name == "four" || name.ends_with("_moe");
+  const bool dense = name != "four";
   std::string config = R"([mesh]
 axes = ["shard", "tensor"]
 shape = [2, 2]
 [[parallel]]
 style = "ColwiseParallel"
 axis = "tensor"
-on = ["**.{q,k,v,gate,up}_proj"]
+on = ["**.{q,k,v}_proj")";
+  config += dense ? R"(, "**.{gate,up}_proj"])" : "]";
+  config += R"(
 [[parallel]]
 style = "RowwiseParallel"
 axis = "tensor"
-on = ["**.{o,down}_proj"]
-)";
-  if (name == "qwen3" || name == "gemma3") {
-    config += R"toml([[parallel]]
+on = ["**.o_proj")";
+  config += dense ? R"(, "**.down_proj")" : "";
+  config += experts ? R"(, "**.experts"])" : "]";
+  if (name.starts_with("qwen3") || name == "gemma3") {
+    config += R"toml(
+[[parallel]]
 style = "SequenceParallel"
 axis = "tensor"
 on = ["**.{q,k}_norm"]
-options = { desired = "Shard(2)" }
-)toml";
+options = { desired = "Shard(2)" })toml";
   }
-  config += R"([[parallel]]
+  config += R"(
+[[parallel]]
 style = "FSDP"
 axis = "shard"
 on = ["model.layers.*", "."]
@@ -67,29 +85,31 @@ on = ["model.layers.*", "."]
 }  // namespace
 
 TEST_CASE("decoders of every family follow PyTorch's curves", "[decoders]") {
-  for (const std::string& name : kFamilies) {
-    const Curve curve("decoders", name);
-    for (const Layout& where : {kOneRank, kSharded, split_heads(name)}) {
-      follows(curve, where, "");
+  for (const auto& [folder, name, plugin] : kFamilies) {
+    const Curve curve(folder, name);
+    follows(curve, kOneRank, plugin);
+    follows(curve, split_heads(name), plugin);
+    for (const Layout& where : {kSharded, split_heads(name)}) {
       follows(curve, where,
-              "train.micro_batch=" + std::to_string(where.micro_batch) +
+              plugin + "train.micro_batch=" + std::to_string(where.micro_batch) +
                   " train.activation_checkpointing=true");
     }
   }
 }
 
 TEST_CASE("captured steps of decoders have the bits of eager ones", "[decoders]") {
-  for (const std::string& name : kFamilies) {
+  for (const auto& [data, name, plugin] : kFamilies) {
     INFO(name);
-    const Curve curve("decoders", name);
+    const Curve curve(data, name);
     const Folder folder;
     const Layout where = split_heads(name);
     const auto eager =
-        equivalence::train(folder, "eager", curve.config, where, "checkpoint.every=0");
+        equivalence::train(folder, "eager", curve.config, where, plugin + "checkpoint.every=0");
     for (const char* executor : {"planned", "compiled"}) {
       CHECK(same_bits(equivalence::train(folder, "captured", curve.config, where,
-                                         std::string("checkpoint.every=0 graph.capture=true "
-                                                     "graph.executor=") +
+                                         plugin +
+                                             "checkpoint.every=0 graph.capture=true "
+                                             "graph.executor=" +
                                              executor),
                       eager));
     }
@@ -97,7 +117,7 @@ TEST_CASE("captured steps of decoders have the bits of eager ones", "[decoders]"
 }
 
 TEST_CASE("exported decoders hold the tensors and words that were read", "[decoders]") {
-  for (const std::string& name : kFamilies) {
+  for (const auto& [folder, name, plugin] : kFamilies) {
     for (const Layout& where : {kOneRank, split_heads(name)}) {
       INFO(name << " on " << where.name);
       const Folder own;
@@ -106,15 +126,17 @@ TEST_CASE("exported decoders hold the tensors and words that were read", "[decod
         ids[i] = static_cast<std::int32_t>(i * 7 % 101);
       }
       const std::string tokens = equivalence::write_tokens(own, "ids.npy", ids);
-      const std::string source = reference("decoders/" + name);
-      const auto first = equivalence::train(own, "run", one_step(source, tokens, 8, 12), where, "");
+      const std::string source = reference(folder + "/" + name);
+      const auto first =
+          equivalence::train(own, "run", one_step(source, tokens, 8, 12), where, plugin);
       const std::string exported = own / "export";
       equivalence::succeed("checkpoint export " + equivalence::checkpoint(own, "run", 1) +
-                           " --to " + exported);
+                           " --to " + exported + " " + plugin);
       equivalence::holds_the_same(exported, source);
       equivalence::has_the_same_words(exported, source);
       CHECK(same_bits(
-          equivalence::train(own, "again", one_step(exported, tokens, 8, 12), where, ""), first));
+          equivalence::train(own, "again", one_step(exported, tokens, 8, 12), where, plugin),
+          first));
     }
   }
 }

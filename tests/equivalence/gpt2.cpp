@@ -211,6 +211,7 @@ TEST_CASE("what a GPT-2's folder does not allow is refused", "[gpt2]") {
           "most 32, got 33)");
   refused("model.family=llama", "is of another family (expected \"gpt2\", got \"llama\")");
   refused("model.dim=8", "model.dim: the folder of model.from determines this");
-  refused("model.adapter=" + reference("adapters/lora"),
+  refused("model.adapter=" + reference("adapters/lora") +
+              " 'parallel=[{style=LoRA,on=[\"**.attn.q_proj\"]}]'",
           "adapters need a model whose parameters have Hugging Face's names");
 }

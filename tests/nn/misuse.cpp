@@ -56,7 +56,7 @@ TEST_CASE("a module without its input says which one is missing") {
       {"input", std::make_shared<nn::CrossEntropyLoss>()},
       {"hidden_states",
        std::make_shared<nn::Attention>(nn::AttentionOptions{.dim = 4, .heads = 2})},
-      {"hidden_states", std::make_shared<nn::GatedMLP>(shape)},
+      {"hidden_states", std::make_shared<nn::GatedMLP>(shape.feed_forward())},
       {"hidden_states", std::make_shared<nn::DecoderBlock>(shape, 0)},
       {"input_ids", std::make_shared<nn::Decoder>(shape)},
       {"input_ids", std::make_shared<nn::DecoderLM>(shape)}};
@@ -169,4 +169,15 @@ TEST_CASE("a Llama's shape is checked before anything is built") {
   CHECK(refused([](nn::DecoderShape& s) { s.dim = 10; }).starts_with("model.heads: "));
   CHECK(refused([](nn::DecoderShape& s) { s.head_dim = 3; }).find("even head_dim") !=
         std::string::npos);
+  const auto experts = [&](std::int64_t all, std::int64_t per_token, std::int64_t every) {
+    return refused([&](nn::DecoderShape& s) {
+      s.experts = all;
+      s.experts_per_token = per_token;
+      s.experts_every = every;
+    });
+  };
+  CHECK(experts(4, 4, 1) == "no error");
+  CHECK(experts(4, 5, 1).starts_with("mixture of experts: a token has at least one expert"));
+  CHECK(experts(4, 0, 1).ends_with("(got 4 experts, 0 per token)"));
+  CHECK(experts(4, 2, 0) == "model.experts_every: must be at least 1 (got 0)");
 }

@@ -101,6 +101,29 @@ def to_double(model):
     return copy
 
 
+class Choices:
+    """How far the last chosen expert of any token is before the first one that was not chosen, in probability: where
+    that is near, rounding could change the choice."""
+
+    def __init__(self, model):
+        self.nearest = 1.0
+        self.handles = [layer.mlp.gate.register_forward_hook(self.note) for layer in model.model.layers
+                        if hasattr(layer.mlp, "gate")]
+
+    def note(self, module, inputs, outputs):
+        probabilities = torch.softmax(outputs[0].float(), -1).sort(-1, descending=True).values
+        k = module.top_k
+        if k < probabilities.shape[-1]:
+            self.nearest = min(self.nearest, (probabilities[:, k - 1] - probabilities[:, k]).min().item())
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        for handle in self.handles:
+            handle.remove()
+
+
 def evaluate(model, ids):
     """Logits [B, T, V] and the mean cross entropy of predicting ids[:, 1:] from logits[:, :-1]."""
     with torch.no_grad():

@@ -6,9 +6,10 @@ import numpy
 import torch
 from transformers import (Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig,
                           LlamaForCausalLM, MistralConfig, MistralForCausalLM, Phi3Config, Phi3ForCausalLM,
-                          Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
+                          Qwen2Config, Qwen2ForCausalLM, Qwen2MoeConfig, Qwen2MoeForCausalLM, Qwen3Config,
+                          Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM)
 
-from common import DATA, VERSIONS, evaluate, fresh, save_llama, write_json
+from common import DATA, VERSIONS, Choices, evaluate, fresh, save_llama, write_json
 from llama_curves import BATCH, SEQ, STEPS, train
 
 OUT = DATA / "decoders"
@@ -80,7 +81,8 @@ def curve(name, seed, config_class, model_class, **changes):
     save_llama(model, fresh(OUT / name))
     double = to_double(model)
     tokens = numpy.load(DATA / "curves" / "tokens.npy")
-    losses, norms, first, final = train(model, tokens, VARIANT)
+    with Choices(model) as choices:
+        losses, norms, first, final = train(model, tokens, VARIANT)
     losses64, norms64, _, _ = train(double, tokens, VARIANT)
     write_json(OUT / f"{name}.json", {
         "name": name, "initial_model": name, "tokens": "tokens.npy", "model": SIZES,
@@ -89,7 +91,8 @@ def curve(name, seed, config_class, model_class, **changes):
                           clip_grad_norm=1.0),
         "schedule": dict(name="constant"), "steps": STEPS, "lr": [1e-3] * STEPS,
         "losses": losses, "grad_norms": norms, "losses_f64": losses64, "grad_norms_f64": norms64,
-        "first_grad_norms": first, "final_norms": final, "made_with": VERSIONS})
+        "first_grad_norms": first, "final_norms": final,
+        **({"smallest_gap_between_chosen_and_not": choices.nearest} if choices.handles else {}), "made_with": VERSIONS})
     ids = torch.tensor(tokens[:20].astype(numpy.int64)).reshape(2, 10)
     logits, loss = evaluate(model.eval(), ids)
     wide, _ = evaluate(to_double(model), ids)
@@ -98,7 +101,31 @@ def curve(name, seed, config_class, model_class, **changes):
         "largest_f32_error": (logits - wide).abs().max().item(), "made_with": VERSIONS})
     print(name, losses[0], "->", losses[-1], "f32 against f64: loss",
           max(abs(a - b) for a, b in zip(losses, losses64)), "norm",
-          max(abs(a - b) / b for a, b in zip(norms, norms64)))
+          max(abs(a - b) / b for a, b in zip(norms, norms64)), "nearest experts", choices.nearest)
+
+
+def stacked_folder(name, seed, config_class, model_class, **changes):
+    """A folder in bf16, in several files, with the experts as transformers 5 has them in memory; what it computes in
+    float64."""
+    path = fresh(OUT / name)
+    make(config_class, model_class, seed, **changes).to(torch.bfloat16).save_pretrained(
+        path, save_original_format=False, max_shard_size="40KB")
+    for file in path.iterdir():
+        file.chmod(0o644)
+    model = model_class.from_pretrained(path, dtype=torch.float32, attn_implementation="eager",
+                                        experts_implementation="eager", use_cache=False).eval()
+    ids = torch.randint(0, SIZES["vocab_size"], (4 * 9 + 1,), generator=torch.Generator().manual_seed(seed))
+
+    def loss(of):
+        with torch.no_grad():
+            logits = of(input_ids=ids[:-1].reshape(4, 9)).logits
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[1:]).item()
+
+    with Choices(model) as choices:
+        expected = {"tokens": ids.tolist(), "rows": 4, "loss": loss(model)}
+    write_json(path / "expected.json", {**expected, "loss_f64": loss(to_double(model)),
+                                        "smallest_gap_between_chosen_and_not": choices.nearest, "made_with": VERSIONS})
+    print(name, expected["loss"], "nearest experts", choices.nearest)
 
 
 def main():
@@ -113,6 +140,16 @@ def main():
     curve("gemma3", 36, Gemma3TextConfig, Gemma3ForCausalLM, sliding_window=6, query_pre_attn_scalar=14, pad_token_id=None,
           layer_types=["sliding_attention", "full_attention", "sliding_attention"],
           rope_parameters={"full_attention": LINEAR | {"rope_theta": 1000000.0}, "sliding_attention": PLAIN})
+    # A seed with which no choice of experts is so near that rounding (1e-6) could change it.
+    curve("qwen3_moe", 38, Qwen3MoeConfig, Qwen3MoeForCausalLM, rope_parameters=PLAIN, head_dim=12, num_hidden_layers=4,
+          num_experts=6, num_experts_per_tok=3, experts_implementation="eager", moe_intermediate_size=20, norm_topk_prob=False, decoder_sparse_step=2,
+          mlp_only_layers=[1])
+    stacked_folder("qwen3_moe_stacked", 39, Qwen3MoeConfig, Qwen3MoeForCausalLM, rope_parameters=PLAIN, head_dim=12,
+                   num_experts=4, num_experts_per_tok=2, experts_implementation="eager", moe_intermediate_size=12, norm_topk_prob=True,
+                   mlp_only_layers=[0])
+    curve("qwen2_moe", 40, Qwen2MoeConfig, Qwen2MoeForCausalLM, rope_parameters=PLAIN, num_experts=5, num_experts_per_tok=2,
+          experts_implementation="eager", moe_intermediate_size=16, shared_expert_intermediate_size=24, norm_topk_prob=False,
+          mlp_only_layers=[2])
     curve("phi3", 37, Phi3Config, Phi3ForCausalLM, rope_parameters=PLAIN, sliding_window=7, pad_token_id=None, eos_token_id=2)
 
 

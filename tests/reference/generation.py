@@ -10,7 +10,7 @@ from common import DATA, VERSIONS, fresh, write_json
 
 OUT = DATA / "generation"
 FOLDERS = ["decoders/llama3", "decoders/mistral", "decoders/qwen2", "decoders/qwen3", "decoders/gemma2", "decoders/gemma3",
-           "decoders/phi3", "gpt2/tied", "gpt2/untied", "mixtral/four"]
+           "decoders/phi3", "gpt2/tied", "gpt2/untied", "mixtral/four", "decoders/qwen3_moe"]
 TOKENS = 24
 PENALTY = 1.5  # small models would repeat one token
 LENGTHS = [1, 3, 9, 14]  # shorter and longer than the windows, which have 5 to 7 tokens

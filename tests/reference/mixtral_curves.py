@@ -7,7 +7,7 @@ import torch
 from transformers import MixtralConfig, MixtralForCausalLM
 from transformers.models.mixtral.modeling_mixtral import MixtralRMSNorm
 
-from common import DATA, VERSIONS, Norm64, Rotary64, evaluate, fresh, save_llama, write_json
+from common import DATA, VERSIONS, Choices, Norm64, Rotary64, evaluate, fresh, save_llama, write_json
 from llama_curves import BATCH, SEQ, STEPS, train
 
 OUT = DATA / "mixtral"
@@ -41,29 +41,13 @@ def to_double(model):
     return double
 
 
-def nearest_choices(model, tokens):
-    """How far the last chosen expert of any token is before the first one that was not chosen, in probability."""
-    gaps = []
-
-    def hook(module, inputs, outputs):
-        probabilities = torch.softmax(outputs[0].float(), -1).sort(-1, descending=True).values
-        k = module.top_k
-        if k < probabilities.shape[-1]:
-            gaps.append((probabilities[:, k - 1] - probabilities[:, k]).min().item())
-
-    handles = [layer.mlp.gate.register_forward_hook(hook) for layer in model.model.layers]
-    result = train(model, tokens, VARIANT)
-    for handle in handles:
-        handle.remove()
-    return result, min(gaps)
-
-
 def curve(name, seed, **changes):
     model = make(seed, **changes).train()
     save_llama(model, fresh(OUT / name))
     double = to_double(model)
     tokens = numpy.load(DATA / "curves" / "tokens.npy")
-    (losses, norms, first, final), gap = nearest_choices(model, tokens)
+    with Choices(model) as choices:
+        losses, norms, first, final = train(model, tokens, VARIANT)
     losses64, norms64, _, _ = train(double, tokens, VARIANT)
     write_json(OUT / f"{name}.json", {
         "name": name, "initial_model": name, "tokens": "tokens.npy", "model": SIZES | changes,
@@ -72,7 +56,7 @@ def curve(name, seed, **changes):
                           clip_grad_norm=1.0),
         "schedule": dict(name="constant"), "steps": STEPS, "lr": [1e-3] * STEPS,
         "losses": losses, "grad_norms": norms, "losses_f64": losses64, "grad_norms_f64": norms64,
-        "smallest_gap_between_chosen_and_not": gap, "first_grad_norms": first, "final_norms": final,
+        "smallest_gap_between_chosen_and_not": choices.nearest, "first_grad_norms": first, "final_norms": final,
         "made_with": VERSIONS})
     ids = torch.tensor(tokens[:20].astype(numpy.int64)).reshape(2, 10)
     logits, loss = evaluate(model.eval(), ids)
@@ -82,7 +66,7 @@ def curve(name, seed, **changes):
         "largest_f32_error": (logits - wide).abs().max().item(), "made_with": VERSIONS})
     print(name, losses[0], "->", losses[-1], "f32 against f64: loss",
           max(abs(a - b) for a, b in zip(losses, losses64)), "norm",
-          max(abs(a - b) / b for a, b in zip(norms, norms64)), "smallest gap", gap)
+          max(abs(a - b) / b for a, b in zip(norms, norms64)), "smallest gap", choices.nearest)
 
 
 def main():

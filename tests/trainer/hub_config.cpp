@@ -150,6 +150,69 @@ TEST_CASE("what the program does not compute is refused by name") {
   CHECK(input_error([&] { parse(both); }).find("remove one of the two") != std::string::npos);
 }
 
+namespace {
+
+Json with_experts() {
+  Json json = plain();
+  json.update({{"model_type", "qwen3_moe"},
+               {"num_experts", 6},
+               {"num_experts_per_tok", 3},
+               {"moe_intermediate_size", 20},
+               {"decoder_sparse_step", 2},
+               {"mlp_only_layers", {1}},
+               {"norm_topk_prob", true}});
+  return json;
+}
+
+}  // namespace
+
+TEST_CASE("config.json says which layers have experts, and how many") {
+  const ModelShape c = parse(with_experts());
+  CHECK(size_of(c, "experts") == 6);
+  CHECK(size_of(c, "experts_per_token") == 3);
+  CHECK(size_of(c, "expert_dim") == 20);
+  CHECK(size_of(c, "experts_every") == 2);
+  CHECK(std::get<bool>(c.values.at("normalize_experts")));
+  CHECK(std::get<std::vector<std::int64_t>>(c.values.at("dense_layers")) == std::vector{whole(1)});
+  CHECK(parse(Json::parse(hub_config(c))) == c);
+  Json newer = with_experts();
+  newer["num_local_experts"] = newer["num_experts"];
+  newer.erase("num_experts");
+  CHECK(parse(newer) == c);
+  // What transformers assumes where the keys are missing.
+  Json absent = with_experts();
+  for (const char* key : {"num_experts", "num_experts_per_tok", "moe_intermediate_size",
+                          "decoder_sparse_step", "mlp_only_layers", "norm_topk_prob"}) {
+    absent.erase(key);
+  }
+  const ModelShape assumed = parse(absent);
+  CHECK(size_of(assumed, "experts") == 128);
+  CHECK(size_of(assumed, "experts_per_token") == 8);
+  CHECK(size_of(assumed, "expert_dim") == 768);
+  CHECK(size_of(assumed, "experts_every") == 1);
+  CHECK(!std::get<bool>(assumed.values.at("normalize_experts")));
+}
+
+TEST_CASE("experts that cannot be are refused") {
+  const auto wrong = [](const char* key, const Json& value, const char* part) {
+    Json json = with_experts();
+    json[key] = value;
+    const std::string error = input_error([&] { parse(json); });
+    INFO(error);
+    CHECK(error.find(part) != std::string::npos);
+  };
+  wrong("num_experts_per_tok", 7,
+        "num_experts_per_tok: a token cannot have more experts than there are (6 experts, 7 per");
+  wrong("num_local_experts", 5, "num_experts 6 and num_local_experts 5 are not one number");
+  wrong("num_experts", 0, "num_experts: expected a positive integer");
+  wrong("mlp_only_layers", {0, 2}, "mlp_only_layers: there is no layer 2 (2 layers, from 0)");
+  wrong("mlp_only_layers", {-1}, "mlp_only_layers: expected a list of integers from 0 to");
+  wrong("mlp_only_layers", 1, "mlp_only_layers: expected a list of integers from 0 to");
+  wrong("decoder_sparse_step", 0, "decoder_sparse_step: expected a positive integer");
+  wrong("output_router_logits", true, "the loss has no term that balances experts");
+  wrong("num_expert", 6, "did you mean");
+}
+
 TEST_CASE("what transformers sets without effect on the model is accepted") {
   Json json = plain();
   const Json accepted = {{"attention_dropout", 0.0},

@@ -84,6 +84,14 @@ Updates updates_of(nn::Module& model) {
   return updates;
 }
 
+std::vector<std::string> names_of(const Updates& updates) {
+  std::vector<std::string> names;
+  for (const auto& [name, update] : updates) {
+    names.push_back(name);
+  }
+  return names;
+}
+
 StateDict model_weights(nn::Module& model) {
   StateDict weights;
   for_each_packed(model, [&](const std::string& name, const nn::PackedWeight& packed) {

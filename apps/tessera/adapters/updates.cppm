@@ -16,6 +16,8 @@ using Updates = std::map<std::string, nn::LowRankUpdate>;
 
 /// Updates of all layers that declare one.
 Updates updates_of(nn::Module& model);
+/// The names of the modules.
+std::vector<std::string> names_of(const Updates& updates);
 
 /// Weights that a folder of the model has, by name: all parameters but those of low-rank updates,
 /// and the weights that layers keep in another form, on the meta device.

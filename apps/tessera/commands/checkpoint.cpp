@@ -127,7 +127,7 @@ void export_adapter(const ExportArguments& arguments, const CheckpointReader& re
                 .wrong = "its model has no low-rank updates (LoRA)",
                 .advice = "export the whole model, without --adapter"});
   }
-  check_takes_adapters(family_of(model), sizes_of(model), arguments.checkpoint);
+  check_takes_adapters(family_of(model), sizes_of(model), names_of(updates), arguments.checkpoint);
   check_no_new_tokens(model, start_folder(reader), arguments.checkpoint);
   const std::string dtype = arguments.dtype.empty() ? "float32" : arguments.dtype;
   std::size_t tensors = 0;

@@ -1,5 +1,6 @@
 export module tessera.app.config:run_config;
 
+import tessera.models;
 import tessera.app.base;
 import :problems;
 
@@ -9,7 +10,7 @@ import :problems;
 export namespace tessera::app {
 
 /// The values of the keys that belong to a family of models.
-using ModelNumbers = std::map<std::string, std::variant<bool, std::int64_t, double, std::string>>;
+using ModelNumbers = std::map<std::string, models::ModelValue>;
 
 struct ModelConfig {
   std::string family = "llama";

@@ -74,7 +74,7 @@ StartPoint check(const Run& run, const std::optional<std::string>& resume, bool 
     });
   }
   if (!run.config.model.adapter.empty()) {
-    check_takes_adapters(family_of(run.shape), sizes_of(run.shape),
+    check_takes_adapters(family_of(run.shape), sizes_of(run.shape), names_of(updates_of(*model)),
                          run.config.place("model.adapter"));
     at_key(run.config, "model.adapter", [&] {
       check_peft(run.config.model.adapter, *model, weights ? &weights->source() : nullptr,

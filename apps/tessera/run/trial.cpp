@@ -4,6 +4,7 @@ module;
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -45,6 +46,32 @@ void book_parameters(nn::LanguageModel& model) {
   }
 }
 
+/// Notes whether there are products of local parts, of which no call has global shapes.
+class LocalProducts final : public Mode {
+ public:
+  Tensors call(const Call& call, NextCall& next) override {
+    Tensors out = next(call);
+    found_ =
+        found_ || (call.op.flops != nullptr && std::ranges::none_of(call.in, [](const Tensor& x) {
+                     return x && x.is_distributed();
+                   }));
+    return out;
+  }
+  bool found() const { return found_; }
+
+ private:
+  bool found_ = false;
+};
+
+/// The step with all of its styles on one rank: what is local there is global.
+StepSetup shrunk(const StepSetup& setup) {
+  StepSetup one = setup;
+  const std::span<const std::string> axes = setup.mesh.axis_names();
+  one.mesh = DeviceMesh::make({axes.begin(), axes.end()}, Dims::filled(setup.mesh.ndim(), 1));
+  one.rows.micro = 0;
+  return one;
+}
+
 /// A step that a mode has placed. What it computes is that of one rank.
 Trial try_placed(const Run& run, Trainer& trainer) {
   check_batch_division(run.config, trainer.plan().batch_parts());
@@ -70,7 +97,8 @@ Trial try_placed(const Run& run, Trainer& trainer) {
   return trial;
 }
 
-Trial try_steps(const Run& run, StepSetup setup) {
+/// `local_products`: whether products of local parts were found.
+Trial try_steps(const Run& run, StepSetup setup, bool& local_products) {
   const PlannedDeviceScope kernels(device_of(run.config, 0, 1).type);
   ops::set_threads(threads_of_rank(run.config));  // the workspace of kernels depends on them
   if (setup.by_mode) {
@@ -107,7 +135,12 @@ Trial try_steps(const Run& run, StepSetup setup) {
   static_cast<void>(step(few));
   account_memory(MemoryCategory::snapshot, static_cast<std::int64_t>(trainer.snapshot_bytes()));
   Trial trial;
-  trial.account = step(few);
+  LocalProducts local;
+  {
+    const ModeScope watched(ModeLevel::above_distribution, local);
+    trial.account = step(few);
+  }
+  local_products = local.found();
   if (micro_batches > few) {
     const Account more = step(few + 1);
     const Account less = trial.account;
@@ -251,7 +284,11 @@ Trial try_step(const Run& run) { return try_step(run, setup_of(run)); }
 Trial try_step(const Run& run, const StepSetup& setup) {
   // The ranks that are forked afterwards would inherit what it leaves on this thread.
   Trial trial;
-  as_rank(0, [&] { trial = try_steps(run, setup); });
+  bool local_products = false;
+  as_rank(0, [&] { trial = try_steps(run, setup, local_products); });
+  if (local_products && setup.mesh.size() > 1) {
+    trial.account.model_flops = try_step(run, shrunk(setup)).account.model_flops;
+  }
   return trial;
 }
 

@@ -1,0 +1,248 @@
+// The experts of a mixture: rows in the order of their experts, and the exchange of rows between
+// ranks that have different ones.
+module;
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+module tessera.nn;
+
+import tessera.base;
+import tessera.mesh;
+import tessera.placement;
+import tessera.tensor;
+import tessera.ops;
+import tessera.dtensor;
+
+namespace tessera::nn {
+namespace {
+
+/// The ranks that share the experts, and how many there are.
+struct Owners {
+  std::optional<ops::GroupArgument> group = std::nullopt;
+  std::int64_t count = 1;
+};
+
+/// The inputs of a layer's experts: three of forward, and the three matrices.
+struct ExpertInputs {
+  Tensor hidden, weights, chosen;
+  std::span<const Tensor> matrices;
+};
+
+/// An expert's matrix by the place of its dims: [experts, out, in] as grouped_mm takes it.
+Tensor transposed(const Tensor& weights) { return ops::transpose(weights, 1, 2); }
+
+/// Experts on this rank's tensors.
+class LocalExperts {
+ public:
+  /// `experts`: of all owners.
+  LocalExperts(const ExpertInputs& in, Activation activation, std::int64_t experts, Owners owners)
+      : in_(in), activation_(activation), experts_(experts), owners_(std::move(owners)) {}
+
+  Tensor result() const {
+    const Tensor& hidden = in_.hidden;
+    const std::int64_t dim = hidden.size(-1);
+    const std::int64_t per_token = in_.chosen.size(-1);
+    const std::int64_t tokens = hidden.numel() / dim;
+    const Tensor chosen = ops::reshape(in_.chosen, {tokens * per_token});
+    const Tensor order = ops::argsort(chosen);  // stable: an expert's tokens stay in their order
+    const Tensor place = ops::argsort(order);
+    const Tensor counts = ops::scatter_add(zeros({experts_}, DType::i64, hidden.device()), chosen,
+                                           ops::ones_like(chosen), 0);
+    const Tensor token = ops::floor_divide(
+        order, full({}, static_cast<double>(per_token), DType::i64, hidden.device()));
+    const Tensor rows = ops::index_select(ops::reshape(hidden, {tokens, dim}), token, 0);
+    const Tensor computed = exchanged(rows, counts, per_token);
+    const Tensor by_token =
+        ops::view(ops::index_select(computed, place, 0), {tokens, per_token, dim});
+    const Tensor weights =
+        ops::cast(ops::reshape(in_.weights, {tokens, per_token, 1}), hidden.dtype());
+    return ops::reshape(ops::sum(ops::mul(by_token, weights), {1}), hidden.shape());
+  }
+
+ private:
+  /// Rows of each expert, [rows, dim]; `expected` rows have one.
+  Tensor feed_forward(const Tensor& rows, const Tensor& counts, std::int64_t expected) const {
+    const auto product = [&](const Tensor& x, std::size_t matrix) {
+      return ops::grouped_mm(x, transposed(in_.matrices[matrix]), counts, expected);
+    };
+    const Tensor gate = product(rows, 0);
+    const Tensor up = product(rows, 1);
+    return product(gated(activation_, gate, up), 2);
+  }
+
+  /// Where the rows and the experts are on different ranks: counts [experts] says how many of this
+  /// rank's rows, which are in the order of the experts, each expert gets.
+  Tensor exchanged(const Tensor& rows, const Tensor& counts, std::int64_t per_token) const {
+    const std::int64_t sent = rows.size(0);
+    if (!owners_.group) {
+      return feed_forward(rows, counts, sent);
+    }
+    const std::int64_t own = experts_ / owners_.count;
+    const Tensor sends = ops::view(counts, {owners_.count, own});
+    const Tensor receives =
+        ops::all_to_all(ops::view(counts, {1, experts_}), 0, owners_.count, 1, *owners_.group);
+    // A token has at most one row for each of a rank's experts.
+    const std::int64_t most = sent / per_token * std::min(per_token, own) * owners_.count;
+    const Tensor arrived =
+        ops::all_to_all_rows(rows, sends, receives, most, ops::RowOrder::by_group, *owners_.group);
+    const Tensor computed = feed_forward(arrived, ops::sum(receives, {0}), sent);
+    return ops::all_to_all_rows(computed, receives, sends, sent, ops::RowOrder::by_rank,
+                                *owners_.group);
+  }
+
+  ExpertInputs in_;
+  Activation activation_;
+  std::int64_t experts_;
+  Owners owners_;
+};
+
+/// How experts are distributed: along which axis of several ranks they are split (-1: none), and
+/// along which ones their features are.
+struct ExpertLayout {
+  int experts = -1;
+  std::vector<int> features = {};
+};
+
+[[noreturn]] void refuse_layout(const Experts& layer, std::string wrong, std::string got,
+                                std::string advice) {
+  fail_input({.thing = "module '" + layer.name() + "'",
+              .wrong = std::move(wrong),
+              .got = std::move(got),
+              .advice = std::move(advice)});
+}
+
+/// Errors: layouts of tokens and matrices that do not go together.
+ExpertLayout layout_of(const Experts& layer, const ExpertInputs& in) {
+  const Layout tokens = in.hidden.layout();
+  const auto placement = [&](std::size_t matrix, int axis) {
+    return in.matrices[matrix].layout().placement(axis);
+  };
+  if (tokens.has_partial() || tokens.shards(in.hidden.dims() - 1)) {
+    refuse_layout(layer, "each rank needs whole hidden states", to_string(*in.hidden.spec()),
+                  "use PrepareModuleInput");
+  }
+  ExpertLayout found;
+  for (int axis = 0; axis < tokens.ndim(); ++axis) {
+    const Placement gate = placement(0, axis);
+    const Placement down = placement(2, axis);
+    const bool same = gate == placement(1, axis);
+    const bool whole = gate.is_replicate() && down.is_replicate();
+    if (tokens.mesh().axis_size(axis) == 1 || (same && whole)) {
+      continue;
+    }
+    const bool split = tokens.placement(axis).is_shard();
+    if (same && gate.is_shard(0) && down.is_shard(0) && split && found.experts < 0) {
+      found.experts = axis;
+    } else if (same && gate.is_shard(1) && down.is_shard(2) && !split) {
+      found.features.push_back(axis);
+    } else {
+      refuse_layout(layer, "its experts are split in a way that it cannot compute",
+                    "gate_proj " + to_string(in.matrices[0].layout()) + ", down_proj " +
+                        to_string(in.matrices[2].layout()) + ", tokens " + to_string(tokens),
+                    "use ExpertParallel on one axis, along which the batch is split, "
+                    "RowwiseParallel on others");
+    }
+  }
+  return found;
+}
+
+/// The layout with Partial on these axes.
+Layout with_partial(Layout layout, std::span<const int> axes) {
+  for (const int axis : axes) {
+    layout = layout.with_placement(axis, Partial());
+  }
+  return layout;
+}
+
+/// The layout of a matrix's gradient: ranks with other tokens have other terms of it.
+Layout gradient_of(const Layout& weights, const Layout& tokens) {
+  Layout gradient = weights;
+  for (int axis = 0; axis < weights.ndim(); ++axis) {
+    if (weights.placement(axis).is_replicate() && tokens.placement(axis).is_shard()) {
+      gradient = gradient.with_placement(axis, Partial());
+    }
+  }
+  return gradient;
+}
+
+ExpertInputs inputs_of(std::span<const Tensor> all) {
+  return {.hidden = all[0], .weights = all[1], .chosen = all[2], .matrices = all.subspan(3)};
+}
+
+}  // namespace
+
+Experts::Experts(const MixtureOptions& options) : activation_(options.expert.activation) {
+  options.check();
+  const auto add = [&](const char* name, std::int64_t out, std::int64_t in) {
+    const Initialization normal{Initialization::Kind::normal, options.expert.standard_deviation};
+    add_parameter(name, std::make_shared<Parameter>(Dims{options.experts, out, in},
+                                                    options.expert.dtype, normal));
+  };
+  add("gate_proj", options.expert.width, options.expert.dim);
+  add("up_proj", options.expert.width, options.expert.dim);
+  add("down_proj", options.expert.dim, options.expert.width);
+}
+
+std::string_view Experts::kind() const { return "Experts"; }
+std::vector<std::string> Experts::input_names() const {
+  return {"hidden_states", "weights", "experts"};
+}
+
+std::vector<LayerSplit> Experts::splits() const {
+  LayerSplit experts{.name = "experts"};
+  LayerSplit rows{
+      .name = "rows", .inputs = {Replicate(), Replicate(), Replicate()}, .output = Partial()};
+  for (const auto& [name, parameter] : parameters()) {
+    experts.parameters.push_back({parameter, Shard(0)});
+    rows.parameters.push_back({parameter, Shard(name == "down_proj" ? 2 : 1)});
+  }
+  return {std::move(experts), std::move(rows)};
+}
+
+Tensors Experts::forward(const Tensors& inputs) {
+  std::vector<Tensor> all = {input(inputs, 0), input(inputs, 1), input(inputs, 2)};
+  for (const auto& [name, parameter] : parameters()) {
+    all.push_back(parameter->use());
+  }
+  const std::int64_t experts = all[3].size(0);
+  const Tensor& hidden = all[0];
+  if (!hidden.is_distributed()) {
+    return {LocalExperts(inputs_of(all), activation_, experts, {}).result()};
+  }
+  const Layout tokens = hidden.layout();
+  const DeviceMesh& mesh = tokens.mesh();
+  const ExpertLayout split = layout_of(*this, inputs_of(all));
+  Owners owners;
+  if (split.experts >= 0) {
+    if (!shards_evenly(hidden.shape(), tokens)) {
+      refuse_layout(*this, "the ranks have different numbers of tokens", to_string(*hidden.spec()),
+                    "use a batch that the axes divide");
+    }
+    owners = {ops::GroupArgument::of(mesh.group(split.experts, current_rank())),
+              mesh.axis_size(split.experts)};
+  }
+  // Each rank has some features, so a term of the result and of its inputs' gradients.
+  const Layout terms = with_partial(tokens, split.features);
+  LocalMapOptions options{.in = {tokens, tokens, tokens},
+                          .out = {terms},
+                          .in_gradients = {terms, terms, tokens},
+                          .out_shapes = {hidden.shape()}};
+  for (std::size_t matrix = 3; matrix < all.size(); ++matrix) {
+    options.in.push_back(all[matrix].layout());
+    options.in_gradients.push_back(gradient_of(all[matrix].layout(), tokens));
+  }
+  return local_map(
+      [&](std::span<const Tensor> locals) {
+        return Tensors{LocalExperts(inputs_of(locals), activation_, experts, owners).result()};
+      },
+      all, options);
+}
+
+}  // namespace tessera::nn
