@@ -468,6 +468,13 @@ std::vector<HubTensor> DecoderFamily::tensors(const ModelSizes& sizes) const {
   return all;
 }
 
+TensorSplit DecoderFamily::tensor_split() const {
+  return {.columns = {"model.layers.*.self_attn.{q,k,v}_proj", "model.layers.*.mlp.{gate,up}_proj"},
+          .rows = {"model.embed_tokens", "model.layers.*.self_attn.o_proj",
+                   "model.layers.*.mlp.down_proj"},
+          .logits = "lm_head"};
+}
+
 ModelFamily::Layers DecoderFamily::layers(const ModelSizes& sizes) const {
   return {"model.layers.", "num_hidden_layers", sizes.values.integer("layers")};
 }

@@ -56,6 +56,13 @@ class Mixtral final : public DecoderFamily {
     return problems;
   }
 
+  // Every rank has all experts: it is attention that is split.
+  TensorSplit tensor_split() const override {
+    return {.columns = {"model.layers.*.self_attn.{q,k,v}_proj"},
+            .rows = {"model.embed_tokens", "model.layers.*.self_attn.o_proj"},
+            .logits = "lm_head"};
+  }
+
   std::string describe(const ModelSizes& sizes) const override {
     const mixtral::Shape shape = mixture_of(sizes);
     return DecoderFamily::describe(sizes) + ", " + std::to_string(shape.experts_per_token) +
