@@ -18,6 +18,7 @@
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -592,6 +593,14 @@ TEST_CASE("shots and the likelihoods after them are those of transformers") {
     CHECK(prompts[i].find("<" + asked[i].text + "> ") == std::string::npos);
     CHECK(std::ranges::count(prompts[i], '<') == 3);
   }
+  // Without choices, the first answer is shown.
+  const std::vector<tessera::app::Question> open = {{.text = "q", .answers = {"first", "second"}},
+                                                    {.text = "r"}};
+  drawn.shots = 1;
+  CHECK(tessera::app::question_prompts(std::span(open).last(1), std::span(open).first(1), drawn) ==
+        std::vector<std::string>{"<q> first\n\n<r>"});
+  CHECK_THROWS_WITH(tessera::app::question_prompts(open, std::span(open).last(1), drawn),
+                    "--shots: an example has no answer: 'r'");
   const auto refused = [&](const std::string& words, const std::string& part) {
     const Result result =
         run_program("evaluate " + trained().model + " --questions " + questions + " " + words);
