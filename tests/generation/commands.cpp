@@ -1,6 +1,7 @@
 // What is done with a trained model: generate, chat, evaluate, serve. One small model has learned
 // a few conversations and facts by heart, so that what it must say is known.
 #include <httplib.h>
+#include <poll.h>
 #include <pty.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -293,7 +294,7 @@ class TerminalChat {
     REQUIRE(write(terminal_, keys.data(), keys.size()) == std::ssize(keys));
     read_until([&] { return text.size() > before; });
   }
-  /// The exit code, when it has ended.
+  /// The exit code, when it has ended; -1 where it does not.
   int end() {
     read_until([] { return false; });
     int status = 0;
@@ -308,6 +309,12 @@ class TerminalChat {
   void read_until(const Enough& enough) {
     std::array<char, 4096> bytes{};
     while (!enough()) {
+      pollfd waiting{.fd = terminal_, .events = POLLIN, .revents = 0};
+      constexpr int milliseconds = 60000;
+      if (poll(&waiting, 1, milliseconds) == 0) {
+        kill(child_, SIGKILL);
+        break;
+      }
       const ssize_t got = read(terminal_, bytes.data(), bytes.size());
       if (got <= 0) {
         break;  // the program has ended

@@ -189,12 +189,13 @@ TEST_CASE("the likelihood of tokens is that of transformers") {
 }
 
 TEST_CASE("ranks that have parts of a model compute its logits and losses together") {
-  const std::string decoders = TESSERA_SOURCE_FOLDER "/tests/reference/data/decoders/";
-  for (const std::string name : {"qwen3", "gemma3"}) {
+  const std::string data = TESSERA_SOURCE_FOLDER "/tests/reference/data/";
+  // Two heads of keys and values, and four.
+  for (const std::string name : {"decoders/qwen3", "decoders/gemma3", "folders/head_dim"}) {
     INFO(name);
-    const TextModel whole(decoders + name);
+    const TextModel whole(data + name);
     const std::int64_t vocab = whole.shape().vocab;
-    const std::vector<std::int64_t> ids = {3, 1, 4, 15, 9, 2, 6, 5, 35, 8, 9, 79};
+    const std::vector<std::int64_t> ids = {3, 1, 4, 15, 9, 2, 6, 5, 35, 8, 9, 63};
     const auto computed = [&](ModelRanks& ranks) {
       std::vector<std::vector<double>> all;
       Decoding decoding(ranks, vocab);
@@ -209,7 +210,7 @@ TEST_CASE("ranks that have parts of a model compute its logits and losses togeth
     std::array<std::int64_t, 4> bytes{};
     std::array<std::vector<std::vector<double>>, 2> got;
     collective::run_threads(4, [&](collective::World& world) {
-      const TextModel part(decoders + name, "", {.copies = 2, .split = 2}, world);
+      const TextModel part(data + name, "", {.copies = 2, .split = 2}, world);
       bytes.at(static_cast<std::size_t>(world.rank())) = part.parameter_bytes();
       if (!part.ranks().leads()) {
         part.ranks().follow();
@@ -225,7 +226,7 @@ TEST_CASE("ranks that have parts of a model compute its logits and losses togeth
     CHECK(bytes[0] + bytes[1] < whole.parameter_bytes() * 21 / 20);
     CHECK(bytes[2] == bytes[0]);
     CHECK(bytes[3] == bytes[1]);
-    CHECK(check_split(decoders + name, "", {.copies = 2, .split = 2}) == bytes[0]);
+    CHECK(check_split(data + name, "", {.copies = 2, .split = 2}) == bytes[0]);
   }
 }
 
