@@ -561,6 +561,21 @@ std::vector<HubTensor> DecoderFamily::tensors(const ModelSizes& sizes) const {
   return all;
 }
 
+TensorSplit DecoderFamily::tensor_split(const ModelSizes& sizes) const {
+  const nn::DecoderShape shape = shape_of(sizes);
+  TensorSplit split{.columns = {"model.layers.*.self_attn.{q,k,v}_proj"},
+                    .rows = {"model.embed_tokens", "model.layers.*.self_attn.o_proj"},
+                    .logits = "lm_head"};
+  if (first_layer(shape, false) >= 0) {
+    split.columns.emplace_back("model.layers.*.mlp.{gate,up}_proj");
+    split.rows.emplace_back("model.layers.*.mlp.down_proj");
+  }
+  if (first_layer(shape, true) >= 0) {
+    split.rows.emplace_back("model.layers.*.mlp.experts");
+  }
+  return split;
+}
+
 ModelFamily::Layers DecoderFamily::layers(const ModelSizes& sizes) const {
   return {"model.layers.", "num_hidden_layers", sizes.values.integer("layers")};
 }

@@ -79,6 +79,7 @@ class DecoderFamily : public ModelFamily {
   std::vector<ModelProblem> complete(ModelSizes& sizes) const override;
   std::string describe(const ModelSizes& sizes) const override;
   double parameters(const ModelSizes& sizes) const override;
+  TensorSplit tensor_split(const ModelSizes& sizes) const override;
   std::shared_ptr<nn::LanguageModel> build(const ModelSizes& sizes, double dropout) const override;
   std::string architecture() const override { return traits_.architecture; }
   SpecialTokens special_tokens() const override { return traits_.special_tokens; }

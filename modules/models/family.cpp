@@ -29,6 +29,7 @@ ModelFamily::~ModelFamily() = default;
 std::int64_t ModelFamily::longest_sequence(const ModelSizes& /*sizes*/) const { return 0; }
 SpecialTokens ModelFamily::special_tokens() const { return {}; }
 std::vector<HubTensor> ModelFamily::tensors(const ModelSizes& /*sizes*/) const { return {}; }
+TensorSplit ModelFamily::tensor_split(const ModelSizes&) const { return {}; }
 std::string ModelFamily::base_prefix() const { return ""; }
 std::vector<std::string> ModelFamily::ignored_tensors() const { return {}; }
 

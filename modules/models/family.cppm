@@ -37,6 +37,13 @@ struct SpecialTokens {
   std::int64_t eos = -1;
 };
 
+/// Layers that tensor parallelism splits, by patterns over qualified names (docs/styles.md).
+struct TensorSplit {
+  std::vector<std::string> columns = {};  // what each rank computes of the result stays there
+  std::vector<std::string> rows = {};     // the ranks' terms are summed; the result is whole
+  std::string logits = {};                // the layer of the logits, by columns; empty: none
+};
+
 /// The plugin kind "model": a family of models of the next token. Its name is model.family in a
 /// config and model_type in config.json. It has no state: everything about one model is in its
 /// sizes. It need not know the keys that all families have: from, adapter, vocab, dropout.
@@ -61,6 +68,8 @@ class ModelFamily {
   virtual double parameters(const ModelSizes& sizes) const = 0;
   /// The longest sequence that can be computed; 0: any. 0 is the default.
   virtual std::int64_t longest_sequence(const ModelSizes& sizes) const;
+  /// How several ranks hold one model together. The default: they cannot.
+  virtual TensorSplit tensor_split(const ModelSizes& sizes) const;
   /// On the meta device. `dropout` is model.dropout.
   virtual std::shared_ptr<nn::LanguageModel> build(const ModelSizes& sizes,
                                                    double dropout) const = 0;

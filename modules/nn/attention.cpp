@@ -40,6 +40,27 @@ Tensor append_to(Tensor& kept, const Tensor& x, std::int64_t length) {
   return ops::transpose(ops::narrow(kept, 2, 0, needed), 1, 2);
 }
 
+/// append_to() of this rank's part: a rank keeps the heads that it computes.
+Tensor append_own(Tensor& kept, const Tensor& x, std::int64_t length) {
+  if (!x.is_distributed()) {
+    return append_to(kept, x, length);
+  }
+  const Layout& layout = x.layout();
+  for (int axis = 0; axis < layout.ndim(); ++axis) {
+    const Placement placement = layout.placement(axis);
+    if (placement.is_shard(1) || placement.is_partial()) {
+      fail({.thing = "attention cache",
+            .wrong = fmt::format("tokens are split along axis '{}'", layout.mesh().axis_name(axis)),
+            .expected = "whole sequences of some or all heads",
+            .got = to_string(placement),
+            .advice = "generate without sequence parallelism"});
+    }
+  }
+  Dims shape = x.shape();
+  shape[1] += length;
+  return make_distributed(append_to(kept, x.local(), length), Spec::make(layout, shape, x.dtype()));
+}
+
 void check_fits(const Tensor& kept, const Tensor& x, const char* what) {
   if (kept &&
       (kept.size(0) != x.size(0) || kept.size(1) != x.size(2) || kept.size(3) != x.size(3))) {
@@ -75,11 +96,11 @@ Tensor sinusoids(std::int64_t count, std::int64_t dim, DType dtype) {
 }  // namespace
 
 void AttentionCache::append(Tensor& keys, Tensor& values) {
-  check_fits(keys_, keys, "keys");
-  check_fits(values_, values, "values");
+  check_fits(keys_, local_of(keys), "keys");
+  check_fits(values_, local_of(values), "values");
   const std::int64_t added = keys.size(1);
-  keys = append_to(keys_, keys, length_);
-  values = append_to(values_, values, length_);
+  keys = append_own(keys_, keys, length_);
+  values = append_own(values_, values, length_);
   length_ += added;
 }
 

@@ -156,6 +156,13 @@ class Gpt2 final : public ModelFamily {
     return all;
   }
 
+  TensorSplit tensor_split(const ModelSizes&) const override {
+    return {
+        .columns = {"transformer.h.*.attn.{q,k,v}_proj", "transformer.h.*.mlp.c_fc"},
+        .rows = {"transformer.wte", "transformer.h.*.attn.o_proj", "transformer.h.*.mlp.c_proj"},
+        .logits = "lm_head"};
+  }
+
   std::string base_prefix() const override { return "transformer."; }
 
   // Masks that old folders hold.

@@ -85,10 +85,8 @@ std::string words_tokenizer(const Folder& folder, int vocab) {
 using Ids = std::vector<int>;
 
 /// The tokens that follow each prompt.
-std::vector<Ids> continued(const std::string& model, const std::string& prompts,
-                           const std::string& more) {
-  std::istringstream lines(
-      succeed("generate '" + model + "' --prompts '" + prompts + "' --json " + more));
+std::vector<Ids> continued(const std::string& command) {
+  std::istringstream lines(succeed(command));
   std::vector<Ids> all;
   for (std::string line; std::getline(lines, line);) {
     all.push_back(nlohmann::json::parse(line)["tokens"].get<Ids>());
@@ -96,41 +94,80 @@ std::vector<Ids> continued(const std::string& model, const std::string& prompts,
   return all;
 }
 
-}  // namespace
-
-TEST_CASE("folders of every family continue prompts as transformers does", "[generation]") {
-  const auto stored = nlohmann::json::parse(
-      equivalence::read_file(equivalence::reference("generation/greedy.json")));
-  REQUIRE(stored.size() == 11);
-  for (const auto& one : stored) {
-    const std::string name = one["folder"];
+/// A stored folder with transformers' greedy texts.
+class StoredTexts {
+ public:
+  explicit StoredTexts(const nlohmann::json& stored) : name(stored["folder"].get<std::string>()) {
     const std::string model = equivalence::reference(name);
     const auto config = nlohmann::json::parse(equivalence::read_file(model + "/config.json"));
-    const Folder folder;
     std::string prompts;
-    std::vector<Ids> expected;
-    for (const auto& text : one["texts"]) {
+    for (const auto& text : stored["texts"]) {
       std::string prompt;
       for (const int id : text["prompt"]) {
         prompt += "t" + std::to_string(id) + " ";
       }
       prompts += prompt + "\n";
-      expected.push_back(text["tokens"].get<Ids>());
+      expected_.push_back(text["tokens"].get<Ids>());
     }
-    const std::string file = folder.write("prompts.txt", prompts);
-    const std::string more = "--temperature 0 --repetition-penalty 1.5 --tokens 24 --tokenizer '" +
-                             words_tokenizer(folder, config["vocab_size"]) + "'";
+    command = "generate '" + model + "' --prompts '" + folder_.write("prompts.txt", prompts) +
+              "' --json --temperature 0 --repetition-penalty 1.5 --tokens 24 --tokenizer '" +
+              words_tokenizer(folder_, config["vocab_size"]) + "' ";
+  }
+
+  void check(const std::string& more) const {
+    INFO(name << " " << more);
+    const std::vector<Ids> got = continued(command + more);
+    REQUIRE(got.size() == expected_.size());
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      INFO("prompt " << i);
+      REQUIRE(got[i].size() >= expected_[i].size());
+      // A GPT-2 has one more: its position is the last one.
+      const auto length = static_cast<Ids::difference_type>(expected_[i].size());
+      CHECK(Ids(got[i].begin(), got[i].begin() + length) == expected_[i]);
+    }
+  }
+
+  std::string name;
+  std::string command;
+
+ private:
+  Folder folder_;
+  std::vector<Ids> expected_;
+};
+
+nlohmann::json stored_texts() {
+  auto stored = nlohmann::json::parse(
+      equivalence::read_file(equivalence::reference("generation/greedy.json")));
+  REQUIRE(stored.size() == 11);
+  return stored;
+}
+
+}  // namespace
+
+TEST_CASE("folders of every family continue prompts as transformers does", "[generation]") {
+  for (const auto& stored : stored_texts()) {
+    const StoredTexts texts(stored);
     // One prompt at a time, all together, and groups of different lengths.
-    for (const int batch : {1, 8, 3}) {
-      INFO(name << " with batch " << batch);
-      std::vector<Ids> got = continued(model, file, more + " --batch " + std::to_string(batch));
-      REQUIRE(got.size() == expected.size());
-      for (std::size_t i = 0; i < got.size(); ++i) {
-        INFO("prompt " << i);
-        REQUIRE(got[i].size() >= expected[i].size());
-        got[i].resize(expected[i].size());  // a GPT-2 has one more: its position is the last one
-        CHECK(got[i] == expected[i]);
-      }
+    for (const char* batch : {"--batch 1", "--batch 8", "--batch 3"}) {
+      texts.check(batch);
+    }
+  }
+}
+
+TEST_CASE("several ranks continue prompts as transformers does", "[generation]") {
+  for (const auto& stored : stored_texts()) {
+    const StoredTexts texts(stored);
+    texts.check("--ranks 2 --batch 3");
+    if (texts.name.starts_with("gpt2")) {
+      texts.check("--ranks 4");
+      continue;
+    }
+    const auto refused = equivalence::run(texts.command + "--ranks 4");
+    CHECK(refused.code == 2);
+    CHECK(refused.error.find("its 2 heads cannot be split over 4 ranks") != std::string::npos);
+    if (texts.name == "decoders/llama3") {
+      texts.check("--ranks 4 --split 2");
+      texts.check("--ranks 3 --split 1");  // four prompts
     }
   }
 }

@@ -124,6 +124,36 @@ TEST_CASE("a joined rank is killed at any moment") {
   kill_a_joined_rank(0.8, 1);
 }
 
+TEST_CASE("a killed rank ends the others that have a model with it") {
+  const auto shared_before = shared_memory();
+  const RunFolder folder;
+  REQUIRE(run(folder, {"train", "run.toml"}).code == 0);
+  for (std::size_t rank = 0; rank < 4; ++rank) {
+    Program program(folder, {"generate", "checkpoints/step-00000003", "--prompt", "a", "--tokens",
+                             "10000000", "--temperature", "2", "--ranks", "4", "--split", "2"});
+    REQUIRE(within(20, [&] { return program.out().size() > 20; }));
+    const std::vector<pid_t> ranks = program.ranks();
+    REQUIRE(ranks.size() == 4);
+    kill(ranks[rank], SIGKILL);
+    const Result result = program.wait(10);
+    INFO("rank " << rank << ": " << result.error);
+    CHECK(result.code == 1);
+    CHECK(count(result.error, "error:") == 1);
+    CHECK(result.error.starts_with("error: rank " + std::to_string(rank) +
+                                   " was killed by signal 9"));
+    CHECK(result.left_running == 0);
+  }
+  Program program(folder, {"generate", "checkpoints/step-00000003", "--prompt", "a", "--tokens",
+                           "10000000", "--ranks", "2"});
+  REQUIRE(within(20, [&] { return program.out().size() > 20; }));
+  program.signal(SIGINT);
+  const Result result = program.wait(10);
+  CHECK(result.code == 130);
+  CHECK(result.error.empty());
+  CHECK(result.left_running == 0);
+  CHECK(within(2, [&] { return std::ranges::includes(shared_before, shared_memory()); }));
+}
+
 TEST_CASE("ranks are killed at many moments", "[.long]") {
   const auto begin = std::chrono::steady_clock::now();
   REQUIRE(run(RunFolder(), {"train", "run.toml", "train.steps=12", "checkpoint.every=2"}).code ==

@@ -1,11 +1,13 @@
 // What is done with a trained model: generate, chat, evaluate, serve. One small model has learned
 // a few conversations and facts by heart, so that what it must say is known.
 #include <httplib.h>
+#include <poll.h>
 #include <pty.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -17,6 +19,7 @@
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -259,50 +262,96 @@ TEST_CASE("chat refuses what it cannot do") {
           "a launcher has started several ranks");
 }
 
-TEST_CASE("chat in a terminal asks again after an error") {
-  const std::string model = trained().model;  // not in the child
-  int terminal = -1;
-  const pid_t child = forkpty(&terminal, nullptr, nullptr, nullptr);
-  REQUIRE(child >= 0);
-  if (child == 0) {
-    std::vector<std::string> words = {TESSERA_PROGRAM, "chat", model, "--temperature", "0"};
-    std::vector<char*> arguments;
-    for (std::string& word : words) {
-      arguments.push_back(word.data());
+namespace {
+
+/// `tessera chat` in a terminal of its own.
+class TerminalChat {
+ public:
+  explicit TerminalChat(const std::vector<std::string>& more) {
+    const std::string model = trained().model;  // not in the child
+    child_ = forkpty(&terminal_, nullptr, nullptr, nullptr);
+    REQUIRE(child_ >= 0);
+    if (child_ == 0) {
+      std::vector<std::string> words = {TESSERA_PROGRAM, "chat", model, "--temperature", "0"};
+      words.insert(words.end(), more.begin(), more.end());
+      std::vector<char*> arguments;
+      for (std::string& word : words) {
+        arguments.push_back(word.data());
+      }
+      arguments.push_back(nullptr);
+      execv(arguments[0], arguments.data());
+      _exit(127);
     }
-    arguments.push_back(nullptr);
-    execv(arguments[0], arguments.data());
-    _exit(127);
   }
+  ~TerminalChat() { close(terminal_); }
+  TerminalChat(const TerminalChat&) = delete;
+  TerminalChat& operator=(const TerminalChat&) = delete;
+
+  /// At the next prompt; waits for the echo.
+  void type(const std::string& keys) {
+    read_until([&] { return text.ends_with("> "); });
+    const std::size_t before = text.size();
+    REQUIRE(write(terminal_, keys.data(), keys.size()) == std::ssize(keys));
+    read_until([&] { return text.size() > before; });
+  }
+  /// The exit code, when it has ended; -1 where it does not.
+  int end() {
+    read_until([] { return false; });
+    int status = 0;
+    waitpid(child_, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+
   std::string text;
-  const auto read_until = [&](const auto& enough) {
+
+ private:
+  template <class Enough>
+  void read_until(const Enough& enough) {
     std::array<char, 4096> bytes{};
     while (!enough()) {
-      const ssize_t got = read(terminal, bytes.data(), bytes.size());
+      pollfd waiting{.fd = terminal_, .events = POLLIN, .revents = 0};
+      constexpr int milliseconds = 60000;
+      if (poll(&waiting, 1, milliseconds) == 0) {
+        kill(child_, SIGKILL);
+        break;
+      }
+      const ssize_t got = read(terminal_, bytes.data(), bytes.size());
       if (got <= 0) {
         break;  // the program has ended
       }
       text.append(bytes.data(), static_cast<std::size_t>(got));
     }
-  };
-  const auto type = [&](const std::string& line) {
-    read_until([&] { return text.ends_with("> "); });
-    const std::size_t before = text.size();
-    REQUIRE(write(terminal, line.data(), line.size()) == std::ssize(line));
-    read_until([&] { return text.find('\n', before) != std::string::npos; });  // its echo
-  };
-  type("/rest\n");
-  type("Say two\n");
-  type("/exit\n");
-  read_until([] { return false; });
-  close(terminal);
-  int status = 0;
-  waitpid(child, &status, 0);
-  CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 0));
-  INFO(text);
-  CHECK(text.starts_with("/help lists the commands.\r\n> "));
-  has(text, "error: /rest: there is no such command");
-  has(text, "two 😀2\r\n> ");
+  }
+
+  int terminal_ = -1;
+  pid_t child_ = -1;
+};
+
+}  // namespace
+
+TEST_CASE("chat in a terminal asks again after an error") {
+  for (const std::vector<std::string>& ranks :
+       std::vector<std::vector<std::string>>{{}, {"--ranks", "2"}}) {
+    TerminalChat chat(ranks);
+    chat.type("/rest\n");
+    chat.type("Say two\n");
+    chat.type("/exit\n");
+    CHECK(chat.end() == 0);
+    INFO(chat.text);
+    CHECK(chat.text.starts_with("/help lists the commands.\r\n> "));
+    has(chat.text, "error: /rest: there is no such command");
+    has(chat.text, "two 😀2\r\n> ");
+  }
+}
+
+TEST_CASE("Ctrl-C at the prompt ends all ranks of a chat") {
+  TerminalChat chat({"--ranks", "2"});
+  chat.type("Say two\n");
+  chat.type("\x03");
+  CHECK(chat.end() == 130);
+  INFO(chat.text);
+  has(chat.text, "two 😀2\r\n> ");
+  CHECK(chat.text.find("error") == std::string::npos);
 }
 
 TEST_CASE("a file of prompts has a text for each, whatever the batch is") {
@@ -405,6 +454,173 @@ TEST_CASE("evaluate measures perplexity, choices and answers") {
   refused("--jsonl " + trained().write("bad.jsonl", "{\"x\": 1}\n"), "bad.jsonl:1");
 }
 
+TEST_CASE("evaluate has the same bits on any number of copies, and nearly so on any ranks") {
+  std::string text;
+  std::string records;
+  std::string questions;
+  for (int i = 0; i < 5; ++i) {  // which no number of copies below divides
+    text += "Question: colour of grass " + std::to_string(i) + "\nAnswer: green\n";
+    records += conversation({"Say " + std::string(static_cast<std::size_t>(i), 'x'), "one"}).dump();
+    records += "\n";
+    questions +=
+        json{{"question", "colour of " + std::to_string(i)},
+             {"choices", {"red", "green", "black"}},
+             {"answer", i % 3}}
+            .dump() +
+        "\n" +
+        json{{"question", "colour of grass" + std::string(static_cast<std::size_t>(i), ' ')},
+             {"answer", "green"}}
+            .dump() +
+        "\n";
+  }
+  const std::string command =
+      "evaluate " + trained().model + " --json --text " + trained().write("several.txt", text) +
+      " --length 60 --stride 20 --jsonl " + trained().write("several.jsonl", records) +
+      " --questions " + trained().write("asked.jsonl", questions) + " --tokens 4 ";
+  const std::string alone = Trained::succeed(command);
+  CHECK(Trained::succeed(command + "--ranks 2 --split 1") == alone);
+  CHECK(Trained::succeed(command + "--ranks 3 --split 1") == alone);
+  const std::string together = Trained::succeed(command + "--ranks 2");
+  CHECK(Trained::succeed(command + "--ranks 4 --split 2") == together);
+  const json expected = json::parse(alone)["results"];
+  for (const std::string& got : {together, Trained::succeed(command + "--ranks 4")}) {
+    const json results = json::parse(got)["results"];
+    REQUIRE(results.size() == expected.size());
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      REQUIRE(results[i].size() == expected[i].size());
+      for (const auto& [name, value] : expected[i].items()) {
+        INFO(name);
+        if (value.is_number_float()) {
+          CHECK(results[i][name].get<double>() == Approx(value.get<double>()).epsilon(1e-6));
+        } else {
+          CHECK(results[i][name] == value);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("texts are those of one rank on several, whatever is drawn") {
+  const std::string prompts = trained().write(
+      "prompts.txt", "Question: colour of grass\nSay\nQuestion: colour\na\nQuestion:\n");
+  const std::string command = "generate " + trained().model + " --prompts " + prompts + " --json ";
+  for (const std::string& options : {std::string("--temperature 0 --tokens 8 "),
+                                     std::string("--temperature 1.5 --seed 7 --tokens 8 ")}) {
+    const std::string alone = Trained::succeed(command + options);
+    CHECK(Trained::succeed(command + options + "--ranks 3 --split 1") == alone);
+    CHECK(Trained::succeed(command + options + "--ranks 2") == alone);
+    CHECK(Trained::succeed(command + options + "--ranks 4 --split 2") == alone);
+  }
+  const std::string lines = "Say one\n/reset\nSay two\nAgain\n/history\n";
+  const Result one = chat(lines);
+  CHECK(one.code == 0);
+  CHECK(chat(lines, "--ranks 2").out == one.out);
+  CHECK(chat(lines, "--ranks 4", trained().checkpoint).out == one.out);
+  Server server({"--ranks", "2"});
+  auto client = server.client();
+  const auto answer = client.Post(
+      completions, json{{"messages", {{{"role", "user"}, {"content", "Say two"}}}}}.dump(),
+      json_type);
+  REQUIRE(answer);
+  CHECK(json::parse(answer->body)["choices"][0]["message"]["content"] == "two 😀2");
+  CHECK(server.stop() == 0);
+}
+
+TEST_CASE("ranks that cannot have the model are refused before they start") {
+  const auto refused = [](const std::string& words, const std::string& part) {
+    const Result result = run_program("generate " + trained().model + " --prompt a " + words);
+    CHECK(result.code == 2);
+    CHECK(result.out.empty());
+    has(result.error, part);
+    CHECK(result.error.find("error:") == result.error.rfind("error:"));
+  };
+  refused("--ranks 8",
+          "8 ranks for a copy of the model: module 'model.layers.0.self_attn.q_proj': its 4 heads "
+          "cannot be split over 8 ranks");
+  refused("--ranks 3", "its 4 heads cannot be split over 3 ranks");
+  refused("--ranks 4 --split 3", "4 ranks do not make copies of the model with 3 ranks each");
+  refused("--ranks 2 --split 4", "2 ranks do not make copies of the model with 4 ranks each");
+  refused("--ranks 0", "--ranks");
+  const Result launched =
+      run_program("generate " + trained().model + " --prompt a", "RANK=0 WORLD_SIZE=2 ");
+  CHECK(launched.code == 2);
+  has(launched.error, "start the program by itself, with --ranks N");
+}
+
+TEST_CASE("shots and the likelihoods after them are those of transformers") {
+  const json stored = json::parse(read_file(reference + "generation/shots.json"));
+  const std::string tokenizer = reference + "generation/characters.json";
+  const std::string folder = reference + stored["folder"].get<std::string>();
+  const auto lines = [](const json& questions) {
+    std::string all;
+    for (const json& question : questions) {
+      all += question.dump() + "\n";
+    }
+    return all;
+  };
+  const std::string questions = trained().write("shots.jsonl", lines(stored["questions"]));
+  const std::string examples = trained().write("examples.jsonl", lines(stored["examples"]));
+  const auto asked = tessera::app::read_questions(questions);
+  const auto shown = tessera::app::read_questions(examples);
+  const tessera::app::TextModel model(folder, tokenizer);
+  REQUIRE(stored["cases"].size() == 4);
+  for (const json& one : stored["cases"]) {
+    const bool own = one["own"].get<bool>();
+    tessera::app::QuestionOptions options;
+    options.shots = one["shots"].get<std::int64_t>();
+    const std::vector<std::string> prompts = tessera::app::question_prompts(
+        asked, own ? std::vector<tessera::app::Question>() : shown, options);
+    REQUIRE(prompts.size() == one["answers"].size());
+    for (std::size_t i = 0; i < prompts.size(); ++i) {
+      CHECK(prompts[i] == one["answers"][i]["prompt"].get<std::string>());
+      const auto expected = one["answers"][i]["likelihoods"].get<std::vector<double>>();
+      const auto got = tessera::app::choice_likelihoods(model, prompts[i], asked[i].choices);
+      REQUIRE(got.size() == expected.size());
+      for (std::size_t choice = 0; choice < got.size(); ++choice) {
+        CHECK(got[choice] == Approx(expected[choice]).epsilon(1e-5));
+      }
+    }
+    const json results = json::parse(Trained::succeed(
+        "evaluate " + folder + " --tokenizer " + tokenizer + " --json --questions " + questions +
+        " --shots " + std::to_string(options.shots) +
+        (own ? std::string() : " --shots-from " + examples) + " --ranks 2"));
+    CHECK(results["results"][0]["accuracy"] == one["accuracy"]);
+  }
+  // Drawn shots: others for each question, never the question itself, the same for a seed.
+  tessera::app::QuestionOptions drawn;
+  drawn.shots = 2;
+  drawn.shots_seed = 1;
+  drawn.format = "<{question}>";
+  const auto prompts = tessera::app::question_prompts(asked, {}, drawn);
+  CHECK(prompts == tessera::app::question_prompts(asked, {}, drawn));
+  drawn.shots_seed = 2;
+  CHECK(prompts != tessera::app::question_prompts(asked, {}, drawn));
+  for (std::size_t i = 0; i < asked.size(); ++i) {
+    CHECK(prompts[i].ends_with("\n\n<" + asked[i].text + ">"));
+    CHECK(prompts[i].find("<" + asked[i].text + "> ") == std::string::npos);
+    CHECK(std::ranges::count(prompts[i], '<') == 3);
+  }
+  // Without choices, the first answer is shown.
+  const std::vector<tessera::app::Question> open = {{.text = "q", .answers = {"first", "second"}},
+                                                    {.text = "r"}};
+  drawn.shots = 1;
+  CHECK(tessera::app::question_prompts(std::span(open).last(1), std::span(open).first(1), drawn) ==
+        std::vector<std::string>{"<q> first\n\n<r>"});
+  CHECK_THROWS_WITH(tessera::app::question_prompts(open, std::span(open).last(1), drawn),
+                    "--shots: an example has no answer: 'r'");
+  const auto refused = [&](const std::string& words, const std::string& part) {
+    const Result result =
+        run_program("evaluate " + trained().model + " --questions " + questions + " " + words);
+    CHECK(result.code == 2);
+    has(result.error, part);
+  };
+  refused("--shots 5", "--shots: there are fewer examples (expected at most 4, got 5)");
+  refused("--shots 4 --shots-from " + examples, "expected at most 3, got 4");
+  refused("--shots-from " + examples, "--shots");
+  refused("--shots 1 --shots-from " + trained().write("none.jsonl", "\n"),
+          "there is no question in it");
+}
+
 TEST_CASE("windows score each token once, with as much text before it as they have") {
   std::string lines;
   for (int i = 0; i < 6; ++i) {
@@ -440,7 +656,7 @@ TEST_CASE("answers end at their time, or where nobody wants them, and few may wa
   using tessera::app::AnswerJob;
   using tessera::app::TextEnd;
   const tessera::app::TextModel model(trained().model);
-  tessera::app::Decoding decoding(model.model(), model.shape().vocab);
+  tessera::app::Decoding decoding(model.ranks(), model.shape().vocab);
   const std::vector<std::int64_t> prompt = tessera::app::prompt_tokens(model, "Question:");
   tessera::app::GenerationOptions options;
   options.tokens = 30;
@@ -486,7 +702,7 @@ TEST_CASE("answers end at their time, or where nobody wants them, and few may wa
 
 TEST_CASE("an answer can be read while it is made") {
   const tessera::app::TextModel model(trained().model);
-  tessera::app::Decoding decoding(model.model(), model.shape().vocab);
+  tessera::app::Decoding decoding(model.ranks(), model.shape().vocab);
   tessera::app::GenerationOptions options;
   options.sampling.temperature = 0;
   tessera::app::AnswerJob job(

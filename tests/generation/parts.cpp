@@ -1,10 +1,12 @@
 // The parts of generation: what is drawn against transformers' probabilities, text that is shown
 // while it is made, caches against whole passes.
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,6 +16,7 @@
 
 import tessera.base;
 import tessera.tensor;
+import tessera.collective;
 import tessera.nn;
 import tessera.app.generation;
 import tessera.app.evaluation;
@@ -37,17 +40,15 @@ std::string shown_in_parts(const std::vector<std::string>& parts,
 }
 
 nn::DecoderShape small_shape() {
-  nn::DecoderShape shape;
-  shape.vocab = 50;
-  shape.dim = 16;
-  shape.layers = 2;
-  shape.heads = 4;
-  shape.kv_heads = 2;
-  shape.ffn_dim = 24;
-  shape.window = 3;
-  shape.global_every = 2;
-  shape.standard_deviation = 0.3;
-  return shape;
+  return {.vocab = 50,
+          .dim = 16,
+          .layers = 2,
+          .heads = 4,
+          .kv_heads = 2,
+          .ffn_dim = 24,
+          .window = 3,
+          .global_every = 2,
+          .standard_deviation = 0.3};
 }
 
 template <class Model>
@@ -187,11 +188,93 @@ TEST_CASE("the likelihood of tokens is that of transformers") {
   }
 }
 
+TEST_CASE("ranks that have parts of a model compute its logits and losses together") {
+  const std::string data = TESSERA_SOURCE_FOLDER "/tests/reference/data/";
+  // Two heads of keys and values, and four.
+  for (const std::string name : {"decoders/qwen3", "decoders/gemma3", "folders/head_dim"}) {
+    INFO(name);
+    const TextModel whole(data + name);
+    const std::int64_t vocab = whole.shape().vocab;
+    const std::vector<std::int64_t> ids = {3, 1, 4, 15, 9, 2, 6, 5, 35, 8, 9, 63};
+    const auto computed = [&](ModelRanks& ranks) {
+      std::vector<std::vector<double>> all;
+      Decoding decoding(ranks, vocab);
+      for (const std::size_t length : {5, 6, 7, 12}) {  // the cache grows
+        all.push_back(decoding.next({{ids.begin(), ids.begin() + length}}).at(0));
+      }
+      all.push_back({ranks.loss_sum(std::span(ids).first(11), std::span(ids).subspan(1))});
+      all.push_back(decoding.next({{7, 8}}).at(0));  // another text
+      return all;
+    };
+    const std::vector<std::vector<double>> expected = computed(whole.ranks());
+    std::array<std::int64_t, 4> bytes{};
+    std::array<std::vector<std::vector<double>>, 2> got;
+    collective::run_threads(4, [&](collective::World& world) {
+      const TextModel part(data + name, "", {.copies = 2, .split = 2}, world);
+      bytes.at(static_cast<std::size_t>(world.rank())) = part.parameter_bytes();
+      if (!part.ranks().leads()) {
+        part.ranks().follow();
+        return;
+      }
+      got.at(static_cast<std::size_t>(world.rank() / 2)) = computed(part.ranks());
+      part.ranks().dismiss();
+    });
+    same_logits(got[0], expected);
+    CHECK(got[1] == got[0]);
+    // Norms are on both ranks, all else on one.
+    CHECK(bytes[0] + bytes[1] > whole.parameter_bytes());
+    CHECK(bytes[0] + bytes[1] < whole.parameter_bytes() * 21 / 20);
+    CHECK(bytes[2] == bytes[0]);
+    CHECK(bytes[3] == bytes[1]);
+    CHECK(check_split(data + name, "", {.copies = 2, .split = 2}) == bytes[0]);
+  }
+}
+
+TEST_CASE("copies join what each of them has computed") {
+  for (std::int64_t count = 0; count < 8; ++count) {
+    INFO(count << " items");
+    std::vector<double> values;
+    std::vector<std::string> texts;
+    for (std::int64_t i = 0; i < count; ++i) {
+      values.push_back(0.1 * static_cast<double>(i + 1));
+      texts.push_back(std::string(static_cast<std::size_t>(7 - i), 'x') + "ü\n");
+    }
+    std::array<std::vector<double>, 3> got;
+    std::array<std::vector<std::string>, 3> got_texts;
+    std::array<int, 3> first{};
+    collective::run_threads(6, [&](collective::World& world) {
+      const Copies copies({.copies = 3, .split = 2}, world);
+      if (world.rank() % 2 != 0) {
+        return;  // another rank of a copy
+      }
+      const auto copy = static_cast<std::size_t>(world.rank() / 2);
+      first.at(copy) = copies.is_first() ? 1 : 0;
+      std::vector<double> own = values;
+      std::vector<std::string> own_texts = texts;
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        if (i % 3 != copy) {
+          own[i] = 99;
+          own_texts[i] = "of another copy";
+        }
+      }
+      got.at(copy) = copies.joined(own);
+      got_texts.at(copy) = copies.joined(own_texts);
+    });
+    CHECK(first == std::array<int, 3>{1, 0, 0});
+    for (std::size_t copy = 0; copy < 3; ++copy) {
+      CHECK(got.at(copy) == values);
+      CHECK(got_texts.at(copy) == texts);
+    }
+  }
+}
+
 TEST_CASE("a cache gives the logits of whole rows, whatever came before") {
   const auto model = small_model<nn::DecoderLM>();
   const auto whole = small_model<WithoutCache>();
-  Decoding cached(*model, 50);
-  Decoding slow(*whole, 50);
+  ModelRanks model_ranks(*model);
+  ModelRanks whole_ranks(*whole);
+  Decoding cached(model_ranks, 50);
+  Decoding slow(whole_ranks, 50);
   CHECK(cached.slow_because().empty());
   has(slow.slow_because(), "its layers take no cache");
   TokenRows rows = {{3, 1, 4}, {15, 9, 2}};

@@ -25,16 +25,14 @@ namespace {
 using Values = std::vector<double>;
 
 nn::DecoderShape small_shape() {
-  nn::DecoderShape shape;
-  shape.vocab = 13;
-  shape.dim = 8;
-  shape.layers = 2;
-  shape.heads = 4;
-  shape.kv_heads = 2;
-  shape.ffn_dim = 6;
-  shape.standard_deviation = 0.4;
-  shape.dtype = DType::f64;
-  return shape;
+  return {.vocab = 13,
+          .dim = 8,
+          .layers = 2,
+          .heads = 4,
+          .kv_heads = 2,
+          .ffn_dim = 6,
+          .standard_deviation = 0.4,
+          .dtype = DType::f64};
 }
 
 double largest(const Values& a, const Values& b) {

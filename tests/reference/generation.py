@@ -71,10 +71,56 @@ def sampling():
     return {"logits": logits.tolist(), "before": before, "cases": cases, "made_with": VERSIONS}
 
 
+SHOTS_MODEL = "decoders/llama3"
+QUESTIONS = [
+    {"question": "Which is a colour?", "choices": ["red", "seven", "to run"], "answer": 0},
+    {"question": "What is 2 + 2?", "choices": ["3", "4"], "answer": 1},
+    {"question": "A cat is", "choices": ["an animal", "a tool", "a day", "a town"], "answer": 0},
+    {"question": "The last month?", "choices": ["May", "December"], "answer": 1},
+    {"question": "Is ice cold?", "choices": ["yes", "no"], "answer": 0},
+]
+EXAMPLES = [
+    {"question": "Is fire cold?", "choices": ["yes", "no"], "answer": 1},
+    {"question": "The first letter?", "choices": ["b", "a", "z"], "answer": 1},
+    {"question": "What comes after 3?", "choices": ["4", "2"], "answer": 0},
+]
+
+
+def shots():
+    """Few-shot prompts as lm-evaluation-harness joins them (doc_to_text, target_delimiter " ", fewshot_delimiter "\n\n";
+    sampler first_n), and log-likelihoods of " " and each choice after them, with each printable character as a token."""
+    from tokenizers import Tokenizer, models
+    characters = ["\n"] + [chr(c) for c in range(32, 127)]
+    tokenizer = Tokenizer(models.BPE({c: i for i, c in enumerate(characters)}, []))
+    tokenizer.save(str(OUT / "characters.json"))
+    model = AutoModelForCausalLM.from_pretrained(DATA / SHOTS_MODEL, dtype=torch.float32, attn_implementation="eager").eval()
+    text = "Question: {}\nAnswer:".format
+    target = lambda question: " " + question["choices"][question["answer"]]
+    cases = []
+    for count, own in [(0, False), (2, False), (3, False), (2, True)]:
+        answers = []
+        for i, question in enumerate(QUESTIONS):
+            pool = QUESTIONS[:i] + QUESTIONS[i + 1:] if own else EXAMPLES
+            prompt = "".join(text(e["question"]) + target(e) + "\n\n" for e in pool[:count]) + text(question["question"])
+            start = len(tokenizer.encode(prompt).ids)
+            likelihoods = []
+            for choice in question["choices"]:
+                ids = torch.tensor([tokenizer.encode(prompt + " " + choice).ids])
+                with torch.no_grad():
+                    logs = model(input_ids=ids).logits[0].double().log_softmax(-1)
+                likelihoods.append(sum(logs[t - 1, ids[0, t]].item() for t in range(start, ids.shape[1])))
+            answers.append({"prompt": prompt, "likelihoods": likelihoods})
+        right = [max(range(len(a["likelihoods"])), key=a["likelihoods"].__getitem__) == q["answer"]
+                 for a, q in zip(answers, QUESTIONS)]
+        cases.append({"shots": count, "own": own, "accuracy": sum(right) / len(right), "answers": answers})
+    return {"folder": SHOTS_MODEL, "questions": QUESTIONS, "examples": EXAMPLES, "cases": cases, "made_with": VERSIONS}
+
+
 def main():
     fresh(OUT)
     write_json(OUT / "greedy.json", [greedy(folder) for folder in FOLDERS])
     write_json(OUT / "sampling.json", sampling())
+    write_json(OUT / "shots.json", shots())
 
 
 main()

@@ -94,6 +94,12 @@ TEST_CASE("a checkpoint of a family from a plugin needs the plugin, and says so"
             "mistral, mixtral, phi3, qwen2, qwen3 and qwen3_moe)");
     CHECK(run_program(command + named, no_others).code == 0);
   }
+  // It does not say how its layers are split: ranks can have copies of it.
+  const std::string ranks = commands[0] + named + " --ranks 2";
+  refused(run_program(ranks, no_others),
+          "2 ranks for a copy of the model: the family 'Chain' does not say how its layers are "
+          "split; use one rank for each copy");
+  CHECK(run_program(ranks + " --split 1", no_others).code == 0);
   has(trainer_test::read_file(out + "/exported/config.json"), "\"model_type\": \"Chain\"");
   has(run_program("keys" + named, no_others).out,
       "- `model.layers` (integer, at least 1 and at most 10000; default `4`): Number of blocks.");

@@ -36,15 +36,14 @@ double seconds_of(const std::function<void()>& run) {
 
 /// A Llama of 100 M parameters: 400 MB, more than caches hold.
 std::shared_ptr<nn::LanguageModel> random_llama() {
-  nn::DecoderShape shape;
-  shape.vocab = 32000;
-  shape.dim = 768;
-  shape.layers = 12;
-  shape.heads = 12;
-  shape.kv_heads = 4;
-  shape.ffn_dim = 2048;
-  shape.tie_embeddings = true;  // a table of its own would be read by rows
-  auto model = std::make_shared<nn::DecoderLM>(shape);
+  // A table of its own would be read by rows.
+  auto model = std::make_shared<nn::DecoderLM>(nn::DecoderShape{.vocab = 32000,
+                                                                .dim = 768,
+                                                                .layers = 12,
+                                                                .heads = 12,
+                                                                .kv_heads = 4,
+                                                                .ffn_dim = 2048,
+                                                                .tie_embeddings = true});
   nn::materialize(*model);
   nn::initialize(*model);
   model->train(false);
@@ -53,11 +52,8 @@ std::shared_ptr<nn::LanguageModel> random_llama() {
 
 /// The best time in which threads read as many bytes as the weights have. The C library looks for a
 /// byte that is not there, with the machine's widest loads.
-double reading_seconds(nn::Module& model, int threads) {
-  std::size_t size = 0;
-  for (const nn::ParameterPointer& parameter : nn::all_parameters(model)) {
-    size += static_cast<std::size_t>(parameter->value.numel()) * size_of(parameter->value.dtype());
-  }
+double reading_seconds(std::int64_t weights, int threads) {
+  const auto size = static_cast<std::size_t>(weights);
   const std::vector<unsigned char> bytes(size, 2);
   std::atomic<bool> found = false;
   const auto read = [&](std::size_t number) {
@@ -85,9 +81,9 @@ double reading_seconds(nn::Module& model, int threads) {
 }
 
 /// The best time of a token, of several sequences together, after a short prompt.
-double token_seconds(nn::LanguageModel& model, std::int64_t vocab, std::int64_t sequences) {
+double token_seconds(ModelRanks& ranks, std::int64_t vocab, std::int64_t sequences) {
   constexpr int tokens = 24;
-  Decoding decoding(model, vocab);
+  Decoding decoding(ranks, vocab);
   TokenRows rows;
   for (std::int64_t row = 0; row < sequences; ++row) {
     rows.push_back({1 + row % (vocab - 1), 2 % vocab, 3 % vocab});
@@ -110,12 +106,15 @@ double token_seconds(nn::LanguageModel& model, std::int64_t vocab, std::int64_t 
 Json bench_generate(const BenchArguments& arguments) {
   std::optional<TextModel> named;
   std::shared_ptr<nn::LanguageModel> random;
+  std::optional<ModelRanks> alone;
   if (arguments.model.empty()) {
     random = random_llama();
+    alone.emplace(*random);
   } else {
     named.emplace(arguments.model);
   }
-  nn::LanguageModel& model = named ? named->model() : *random;
+  ModelRanks& ranks = named ? named->ranks() : *alone;
+  const std::int64_t bytes = named ? named->parameter_bytes() : parameter_bytes(*random);
   const std::int64_t vocab = named ? named->shape().vocab : 32000;
   const std::string name = named ? arguments.model : "llama 100 M";
   Json rows = Json::array();
@@ -126,9 +125,9 @@ Json bench_generate(const BenchArguments& arguments) {
   for (const int threads : counts) {
     ops::set_threads(threads);
     for (const std::int64_t sequences : {1, 8}) {
-      const double before = reading_seconds(model, threads);
-      const double seconds = token_seconds(model, vocab, sequences);
-      const double bound = std::min(before, reading_seconds(model, threads));
+      const double before = reading_seconds(bytes, threads);
+      const double seconds = token_seconds(ranks, vocab, sequences);
+      const double bound = std::min(before, reading_seconds(bytes, threads));
       const auto together = static_cast<double>(sequences);
       rows.push_back({{"name", fmt::format("{}, {} at a time", name, sequences)},
                       {"threads", threads},

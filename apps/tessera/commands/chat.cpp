@@ -1,13 +1,15 @@
 module;
 #include <fmt/format.h>
+#include <poll.h>
 #include <signal.h>
+#include <sys/types.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <csignal>
 #include <cstddef>
 #include <cstdio>
-#include <iostream>
 #include <string>
 #include <string_view>
 module tessera.app.commands;
@@ -40,6 +42,35 @@ class Interruptible {
   struct sigaction before_ = {};
 };
 
+/// The lines of stdin. Waiting for one ends when the ranks are to stop: their signals do not
+/// interrupt the wait.
+class InputLines {
+ public:
+  /// False: there is none any more. Error: an interrupt, or a rank that has failed.
+  bool next(std::string& line, const ModelRanks& ranks) {
+    std::size_t end = 0;
+    while ((end = read_.find('\n')) == std::string::npos && !ended_) {
+      ranks.check_others();
+      ranks.check_interrupt();
+      pollfd input{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
+      constexpr int milliseconds = 100;
+      if (poll(&input, 1, milliseconds) > 0) {
+        std::array<char, 4096> part{};
+        const ssize_t count = ::read(STDIN_FILENO, part.data(), part.size());
+        ended_ = count <= 0;
+        read_.append(part.data(), static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
+      }
+    }
+    line = read_.substr(0, end);
+    read_.erase(0, end == std::string::npos ? end : end + 1);
+    return !ended_ || end != std::string::npos || !line.empty();
+  }
+
+ private:
+  std::string read_;
+  bool ended_ = false;
+};
+
 constexpr std::string_view help =
     "/reset        forget the conversation\n"
     "/system TEXT  set the message of the system, and forget the conversation\n"
@@ -51,7 +82,8 @@ constexpr std::string_view help =
 class Conversation {
  public:
   Conversation(const TextModel& model, const ChatArguments& arguments)
-      : terminal_(isatty(STDIN_FILENO) == 1),
+      : ranks_(model.ranks()),
+        terminal_(isatty(STDIN_FILENO) == 1),
         chat_(model, arguments.chat_template, arguments.options) {
     chat_.set_system(arguments.system);
     note_slow(chat_.slow_because());
@@ -66,6 +98,7 @@ class Conversation {
       try {
         take(line);
       } catch (const Error& error) {
+        ranks_.check_others();
         if (!terminal_ || error.kind() != ErrorKind::input) {
           throw;
         }
@@ -76,12 +109,12 @@ class Conversation {
   }
 
  private:
-  bool next_line(std::string& line) const {
+  bool next_line(std::string& line) {
     if (terminal_) {
       fmt::print("> ");
       std::fflush(stdout);
     }
-    return static_cast<bool>(std::getline(std::cin, line));
+    return input_.next(line, ranks_);
   }
 
   void take(std::string_view line) {
@@ -120,7 +153,9 @@ class Conversation {
     fmt::print("\n");
   }
 
+  const ModelRanks& ranks_;
   bool terminal_;
+  InputLines input_;
   bool ended_ = false;
   Chat chat_;
 };
@@ -128,9 +163,10 @@ class Conversation {
 }  // namespace
 
 int run_chat(const ChatArguments& arguments) {
-  const TextModel model(arguments.model, arguments.tokenizer);
-  Conversation(model, arguments).run();
-  return 0;
+  return use_model(arguments, [&](const TextModel& model) {
+    Conversation(model, arguments).run();
+    return 0;
+  });
 }
 
 }  // namespace tessera::app

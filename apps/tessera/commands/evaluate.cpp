@@ -11,6 +11,7 @@ import tessera.app.base;
 import tessera.app.generation;
 import tessera.app.evaluation;
 import :subcommands;
+import :text_commands;
 
 namespace tessera::app {
 namespace {
@@ -67,15 +68,7 @@ std::string name_of(const std::vector<std::string>& files) {
   return files.size() == 1 ? files[0] : fmt::format("{} files", files.size());
 }
 
-}  // namespace
-
-int run_evaluate(const EvaluateArguments& arguments) {
-  if (arguments.text.empty() && arguments.jsonl.empty() && arguments.questions.empty()) {
-    fail_input({.thing = "evaluate",
-                .wrong = "there is nothing to evaluate with",
-                .advice = "give --text, --jsonl or --questions"});
-  }
-  const TextModel model(arguments.model, arguments.tokenizer);
+int evaluate(const TextModel& model, const EvaluateArguments& arguments) {
   Json results = Json::array();
   if (!arguments.text.empty()) {
     results.push_back(result_of("perplexity", name_of(arguments.text),
@@ -86,8 +79,13 @@ int run_evaluate(const EvaluateArguments& arguments) {
         "perplexity of records", name_of(arguments.jsonl),
         record_perplexity(model, arguments.jsonl, arguments.chat_template, arguments.perplexity)));
   }
+  const std::vector<Question> examples =
+      arguments.shots_from.empty() ? std::vector<Question>() : read_questions(arguments.shots_from);
   for (const std::string& file : arguments.questions) {
-    add_results(results, file, ask(model, read_questions(file), arguments.asked));
+    add_results(results, file, ask(model, read_questions(file), examples, arguments.asked));
+  }
+  if (!model.copies().is_first()) {
+    return 0;
   }
   const std::string text =
       json_text(Json{{"model", arguments.model}, {"results", results}}, 2) + "\n";
@@ -96,6 +94,17 @@ int run_evaluate(const EvaluateArguments& arguments) {
     write_output("evaluate", arguments.to, text);
   }
   return 0;
+}
+
+}  // namespace
+
+int run_evaluate(const EvaluateArguments& arguments) {
+  if (arguments.text.empty() && arguments.jsonl.empty() && arguments.questions.empty()) {
+    fail_input({.thing = "evaluate",
+                .wrong = "there is nothing to evaluate with",
+                .advice = "give --text, --jsonl or --questions"});
+  }
+  return use_model(arguments, [&](const TextModel& model) { return evaluate(model, arguments); });
 }
 
 }  // namespace tessera::app

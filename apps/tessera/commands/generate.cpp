@@ -62,20 +62,15 @@ std::vector<std::string> read_prompts(const std::string& path) {
   return prompts;
 }
 
-}  // namespace
-
-int run_generate(const GenerateArguments& arguments) {
-  if (arguments.prompt.empty() && arguments.prompts.empty()) {
-    fail_input({.thing = "generate",
-                .wrong = "there is no prompt",
-                .advice = "give --prompt TEXT, or --prompts FILE"});
-  }
+int generate_texts(const TextModel& model, const GenerateArguments& arguments) {
   const bool one = arguments.prompts.empty();
   const std::vector<std::string> prompts =
       one ? std::vector<std::string>{arguments.prompt} : read_prompts(arguments.prompts);
-  const TextModel model(arguments.model, arguments.tokenizer);
-  Decoding decoding(model.model(), model.shape().vocab);
-  note_slow(decoding.slow_because());
+  const bool prints = model.copies().is_first();
+  Decoding decoding(model.ranks(), model.shape().vocab);
+  if (prints) {
+    note_slow(decoding.slow_because());
+  }
   std::vector<std::vector<std::int64_t>> tokens;
   tokens.reserve(prompts.size());
   for (const std::string& prompt : prompts) {
@@ -86,11 +81,14 @@ int run_generate(const GenerateArguments& arguments) {
     write(part);
     return true;
   };
-  if (streams) {
+  if (streams && prints) {
     write(arguments.prompt);
   }
   const std::vector<GeneratedText> texts =
       generate(model, decoding, tokens, arguments.options, streams ? receive : nullptr);
+  if (!prints) {
+    return 0;
+  }
   for (std::size_t i = 0; i < texts.size() && !streams; ++i) {
     const GeneratedText& text = texts[i];
     write(arguments.json ? json_text(nlohmann::ordered_json{{"prompt", prompts[i]},
@@ -102,6 +100,18 @@ int run_generate(const GenerateArguments& arguments) {
   }
   write(streams ? "\n" : "");
   return 0;
+}
+
+}  // namespace
+
+int run_generate(const GenerateArguments& arguments) {
+  if (arguments.prompt.empty() && arguments.prompts.empty()) {
+    fail_input({.thing = "generate",
+                .wrong = "there is no prompt",
+                .advice = "give --prompt TEXT, or --prompts FILE"});
+  }
+  return use_model(arguments,
+                   [&](const TextModel& model) { return generate_texts(model, arguments); });
 }
 
 }  // namespace tessera::app

@@ -32,12 +32,13 @@ int run_serve(const ServeArguments& arguments) {
   if (!arguments.token_file.empty()) {
     options.token = token_of(arguments.token_file);
   }
-  const TextModel model(arguments.model, arguments.tokenizer);
-  serve(model, options, [&](int port) {
-    fmt::print("listening at http://{}:{}/v1\n", options.host, port);
-    std::fflush(stdout);
+  return use_model(arguments, [&](const TextModel& model) {
+    serve(model, options, [&](int port) {
+      fmt::print("listening at http://{}:{}/v1\n", options.host, port);
+      std::fflush(stdout);
+    });
+    return 0;
   });
-  return 0;
 }
 
 }  // namespace tessera::app

@@ -35,6 +35,8 @@ int run_graph_capture(const TrainArguments& arguments, const CaptureArguments& c
 struct ModelArguments {
   std::string model;      // a checkpoint, or a folder in Hugging Face's format
   std::string tokenizer;  // a folder or file; empty: the model's own
+  int ranks = 1;
+  int split = 0;  // ranks that have a copy of it together; 0: all
 };
 
 struct GenerateArguments : ModelArguments {
@@ -44,7 +46,7 @@ struct GenerateArguments : ModelArguments {
   GenerationOptions options = {};
 };
 /// `tessera generate`: the prompt and the text as it comes; or for a file of prompts, each with its
-/// text. Errors (input): no prompt, or two kinds of them; those of TextModel and generate.
+/// text. Errors (input): no prompt, or two kinds of them; those of use_model and generate.
 int run_generate(const GenerateArguments& arguments);
 
 struct ChatArguments : ModelArguments {
@@ -53,7 +55,8 @@ struct ChatArguments : ModelArguments {
   GenerationOptions options = {};
 };
 /// `tessera chat`: a question in each line of stdin, and its answer on stdout. Errors (input):
-/// those of Chat; where stdin is a terminal they are printed, and the next line is read.
+/// those of use_model and Chat; where stdin is a terminal those of Chat are printed, and the next
+/// line is read.
 int run_chat(const ChatArguments& arguments);
 
 struct EvaluateArguments : ModelArguments {
@@ -62,12 +65,13 @@ struct EvaluateArguments : ModelArguments {
   std::vector<std::string> questions = {};  // files of questions
   std::string chat_template;                // of records; a file; empty: the tokenizer's
   PerplexityOptions perplexity = {};
+  std::string shots_from;  // a file of questions; empty: the other questions
   QuestionOptions asked = {};
   bool json = false;
   std::string to;  // a file for the JSON
 };
-/// `tessera evaluate`: a table, or JSON. Errors (input): no file; those of text_perplexity,
-/// record_perplexity, read_questions and ask.
+/// `tessera evaluate`: a table, or JSON. Errors (input): no file; those of use_model,
+/// text_perplexity, record_perplexity, read_questions and ask.
 int run_evaluate(const EvaluateArguments& arguments);
 
 struct ServeArguments : ModelArguments {
@@ -75,7 +79,7 @@ struct ServeArguments : ModelArguments {
   std::string token_file;  // its first line is the token; empty: none
 };
 /// `tessera serve`: prints the address, and answers until it is interrupted. Errors (input): those
-/// of TextModel and serve; the file of the token cannot be read, or is empty.
+/// of use_model and serve; the file of the token cannot be read, or is empty.
 int run_serve(const ServeArguments& arguments);
 
 struct DataShowArguments {

@@ -13,6 +13,7 @@ module tessera.app.commands;
 
 import tessera.base;
 import tessera.collective;
+import tessera.app.base;
 import tessera.app.generation;
 import tessera.app.evaluation;
 import tessera.app.server;
@@ -32,10 +33,10 @@ CLI::App* add(CLI::App& program, std::function<int()>& chosen, const char* name,
   command->callback([&chosen, arguments, plugins, run, name] {
     chosen = [=] {
       if (collective::launched_by_other()) {
-        fail_input({.thing = name,
-                    .wrong = "a launcher has started several ranks, and texts are made by one "
-                             "process",
-                    .advice = "start the program by itself"});
+        fail_input(
+            {.thing = name,
+             .wrong = "a launcher has started several ranks, and this command starts its own",
+             .advice = "start the program by itself, with --ranks N"});
       }
       use_plugins(*plugins);
       return run(*arguments);
@@ -49,6 +50,11 @@ CLI::App* add(CLI::App& program, std::function<int()>& chosen, const char* name,
   command->add_option("--tokenizer", arguments->tokenizer,
                       "A folder or file with the tokenizer; default: the model's own");
   command
+      ->add_option("--ranks", arguments->ranks,
+                   "The number of processes that compute with the model")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  command
       ->add_option("--plugin", *plugins,
                    "Load this plugin (a file or a folder of them); may be repeated")
       ->type_name("PATH")
@@ -56,6 +62,20 @@ CLI::App* add(CLI::App& program, std::function<int()>& chosen, const char* name,
       ->take_all()
       ->allow_extra_args(false);
   return command;
+}
+
+/// For commands whose work can be divided.
+void add_copies(CLI::App& command, ModelArguments& arguments) {
+  command
+      .add_option("--split", arguments.split,
+                  "Ranks that have a copy of the model together, each a part of its layers; other "
+                  "ranks have further copies, with a share of the work; default: all ranks")
+      ->check(CLI::Range(1, 4096));
+}
+
+void add_chat_template(CLI::App& command, std::string& file) {
+  command.add_option("--chat-template", file,
+                     "A file with a template in Jinja; default: the tokenizer's");
 }
 
 void add_length(CLI::App& command, GenerationOptions& options) {
@@ -105,6 +125,7 @@ void add_generate(CLI::App& program, std::function<int()>& chosen) {
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
   command->add_flag("--json", arguments->json, "Print a JSON object for each prompt");
+  add_copies(*command, *arguments);
   add_length(*command, arguments->options);
   add_sampling(*command, arguments->options);
 }
@@ -116,8 +137,7 @@ void add_chat(CLI::App& program, std::function<int()>& chosen) {
       add(program, chosen, "chat", "Talk to a model: a question in each line of the input",
           arguments, &run_chat);
   command->add_option("--system", arguments->system, "The message of the system");
-  command->add_option("--chat-template", arguments->chat_template,
-                      "A file with a template in Jinja; default: the tokenizer's");
+  add_chat_template(*command, arguments->chat_template);
   add_length(*command, arguments->options);
   add_sampling(*command, arguments->options);
 }
@@ -144,18 +164,33 @@ void add_evaluate(CLI::App& program, std::function<int()>& chosen) {
       ->capture_default_str();
   command->add_flag("--all-tokens", arguments->perplexity.all_tokens,
                     "Of records, score all tokens and not only answers");
-  command->add_option("--chat-template", arguments->chat_template,
-                      "A file with a template in Jinja; default: the tokenizer's");
+  add_chat_template(*command, arguments->chat_template);
   command
       ->add_option("--format", arguments->asked.format,
                    "What the model reads of a question; {question} stands for it")
       ->capture_default_str();
+  CLI::Option* shots =
+      command
+          ->add_option("--shots", arguments->asked.shots,
+                       "Questions with their answers that the model reads before each question")
+          ->check(CLI::Range(0, 1000))
+          ->capture_default_str();
+  command
+      ->add_option("--shots-from", arguments->shots_from,
+                   "A JSONL file with the questions of --shots, from its beginning; default: the "
+                   "other questions of the file")
+      ->needs(shots);
+  command
+      ->add_option("--shots-seed", arguments->asked.shots_seed,
+                   "Draw the questions of --shots, others for each question; default: the first")
+      ->needs(shots);
   command
       ->add_option("--batch", arguments->asked.generation.batch,
                    "How many answers are generated at the same time")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
   add_length(*command, arguments->asked.generation);
+  add_copies(*command, *arguments);
   command->add_flag("--json", arguments->json, "Print JSON");
   command->add_option("--to", arguments->to, "Write the JSON to this file too");
 }
@@ -175,8 +210,7 @@ void add_serve(CLI::App& program, std::function<int()>& chosen) {
       ->capture_default_str();
   command->add_option("--token-file", arguments->token_file,
                       "A file whose first line is the token that clients must send");
-  command->add_option("--chat-template", options.chat_template,
-                      "A file with a template in Jinja; default: the tokenizer's");
+  add_chat_template(*command, options.chat_template);
   command->add_option("--seconds", options.seconds, "The time of an answer, at most")
       ->check(CLI::Range(1, 86400))
       ->capture_default_str();
@@ -199,6 +233,23 @@ void add_text_commands(CLI::App& program, std::function<int()>& chosen) {
   add_chat(program, chosen);
   add_evaluate(program, chosen);
   add_serve(program, chosen);
+}
+
+int use_model(const ModelArguments& arguments, const std::function<int(const TextModel&)>& act) {
+  const int split = arguments.split > 0 ? arguments.split : arguments.ranks;
+  if (arguments.ranks % split != 0) {
+    fail_input({.thing = "--split",
+                .wrong = fmt::format("{} ranks do not make copies of the model with {} ranks each",
+                                     arguments.ranks, split),
+                .advice = "choose a divisor of --ranks"});
+  }
+  return with_text_model(arguments.model, arguments.tokenizer,
+                         {.copies = arguments.ranks / split, .split = split},
+                         [&](const TextModel& model) {
+                           const int code = act(model);
+                           check_stdout();  // of this rank
+                           return code;
+                         });
 }
 
 void note_slow(const std::string& because) {

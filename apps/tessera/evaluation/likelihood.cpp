@@ -10,8 +10,6 @@ module tessera.app.evaluation;
 
 import tessera.base;
 import tessera.data;
-import tessera.tensor;
-import tessera.nn;
 import tessera.app.generation;
 
 namespace tessera::app {
@@ -33,11 +31,7 @@ double log_likelihood(const TextModel& model, std::span<const std::int64_t> toke
   for (std::size_t i = 1; i < tokens.size(); ++i) {
     targets.push_back(scored[i] != 0 ? tokens[i] : data::ignored_target);
   }
-  const NoGrad no_grad;
-  const Tensor loss =
-      model.model().loss_sum(from_values(tokens.first(tokens.size() - 1), {1, count}),
-                             from_values(std::span<const std::int64_t>(targets), {1, count}));
-  return -to_doubles(loss).at(0);
+  return -model.ranks().loss_sum(tokens.first(tokens.size() - 1), targets);
 }
 
 }  // namespace tessera::app

@@ -7,6 +7,7 @@ module;
 #include <numbers>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 module tessera.app.evaluation;
 
@@ -23,10 +24,15 @@ std::int64_t length_of(const TextModel& model, const PerplexityOptions& options)
   return options.length > 0 ? options.length : std::min(model.usual_length(), most);
 }
 
-/// With the mean of the sum.
-Perplexity finished(Perplexity result, double sum) {
+/// With the mean loss, of the likelihoods of all windows or documents in their order: the same sum
+/// on any number of copies of the model.
+Perplexity finished(Perplexity result, const TextModel& model, std::vector<double> likelihoods) {
   if (result.tokens == 0) {
     fail_input({.thing = "evaluate", .wrong = "there is no token to score"});
+  }
+  double sum = 0;
+  for (const double likelihood : model.copies().joined(std::move(likelihoods))) {
+    sum -= likelihood;
   }
   result.loss = sum / static_cast<double>(result.tokens);
   return result;
@@ -59,19 +65,23 @@ Perplexity text_perplexity(const TextModel& model, std::span<const std::string> 
   for (const std::string& file : files) {
     result.bytes += static_cast<std::int64_t>(data::DataFile(file).size());
   }
-  double sum = 0;
+  std::vector<double> windows;
   std::int64_t scored_to = 1;  // the first token has none before it
   for (std::int64_t begin = 0; scored_to < text.size(); begin += stride) {
     const std::int64_t end = std::min(begin + length + 1, text.size());
-    std::vector<std::int64_t> tokens(static_cast<std::size_t>(end - begin));
-    text.read(begin, tokens);
-    std::vector<std::uint8_t> scored(tokens.size(), 1);
-    std::fill_n(scored.begin(), scored_to - begin, std::uint8_t{0});
-    sum -= log_likelihood(model, tokens, scored);
+    const std::int64_t window = std::ssize(windows);
+    windows.push_back(0);
+    if (model.copies().owns(window)) {
+      std::vector<std::int64_t> tokens(static_cast<std::size_t>(end - begin));
+      text.read(begin, tokens);
+      std::vector<std::uint8_t> scored(tokens.size(), 1);
+      std::fill_n(scored.begin(), scored_to - begin, std::uint8_t{0});
+      windows.back() = log_likelihood(model, tokens, scored);
+    }
     result.tokens += end - scored_to;
     scored_to = end;
   }
-  return finished(result, sum);
+  return finished(result, model, std::move(windows));
 }
 
 Perplexity record_perplexity(const TextModel& model, std::span<const std::string> files,
@@ -81,14 +91,17 @@ Perplexity record_perplexity(const TextModel& model, std::span<const std::string
                                   maker_of(model, chat_template_of(model, chat_template), options),
                                   {.longest = length + 1, .too_long = data::TooLong::skip});
   Perplexity result{.texts = documents.size(), .left_out = documents.counts().left_out};
-  double sum = 0;
+  std::vector<double> likelihoods;
   for (std::int64_t i = 0; i < documents.size(); ++i) {
-    const data::Example document = documents.read(i);
-    const std::vector<std::int64_t> tokens(document.ids.begin(), document.ids.end());
-    sum -= log_likelihood(model, tokens, document.trained);
+    likelihoods.push_back(0);
+    if (model.copies().owns(i)) {
+      const data::Example document = documents.read(i);
+      const std::vector<std::int64_t> tokens(document.ids.begin(), document.ids.end());
+      likelihoods.back() = log_likelihood(model, tokens, document.trained);
+    }
     result.tokens += documents.trained(i);
   }
-  return finished(result, sum);
+  return finished(result, model, std::move(likelihoods));
 }
 
 }  // namespace tessera::app

@@ -7,6 +7,7 @@ module;
 #include <cstdint>
 #include <fstream>
 #include <optional>
+#include <random>
 #include <span>
 #include <string>
 #include <string_view>
@@ -110,13 +111,49 @@ Question question_of(const std::string& line) {
   return question;
 }
 
-std::string prompt_of(const Question& question, const QuestionOptions& options) {
+std::string in_format(const Question& question, const QuestionOptions& options) {
   constexpr std::string_view place = "{question}";
   std::string text = options.format;
   if (const std::size_t at = text.find(place); at != std::string::npos) {
     text.replace(at, place.size(), question.text);
   }
   return text;
+}
+
+std::string with_answer(const Question& example, const QuestionOptions& options) {
+  if (example.choices.empty() && example.answers.empty()) {
+    fail_input({.thing = "--shots",
+                .wrong = fmt::format("an example has no answer: '{}'", shown(example.text, 60))});
+  }
+  return in_format(example, options) + " " +
+         (example.choices.empty() ? example.answers[0] : example.choices[example.right]) + "\n\n";
+}
+
+/// The numbers of a question's shots among `count` examples; `left_out` is none of them.
+std::vector<std::size_t> shots_of(std::size_t question, std::size_t count,
+                                  std::optional<std::size_t> left_out,
+                                  const QuestionOptions& options) {
+  std::vector<std::size_t> all;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (i != left_out) {
+      all.push_back(i);
+    }
+  }
+  const auto shots = static_cast<std::size_t>(options.shots);
+  if (all.size() < shots) {
+    fail_input({.thing = "--shots",
+                .wrong = "there are fewer examples",
+                .expected = fmt::format("at most {}", all.size()),
+                .got = fmt::format("{}", shots)});
+  }
+  if (options.shots_seed) {
+    std::mt19937_64 random(*options.shots_seed + question * 0x9E3779B97F4A7C15U);
+    for (std::size_t i = 0; i < shots; ++i) {
+      std::swap(all[i], all[i + random() % (all.size() - i)]);
+    }
+  }
+  all.resize(shots);
+  return all;
 }
 
 std::int64_t characters(std::string_view text) {
@@ -132,12 +169,13 @@ std::string without_blanks(std::string_view text) {
              : std::string(text.substr(begin, text.find_last_not_of(blanks) - begin + 1));
 }
 
-Share share_of(const std::vector<bool>& right) {
+/// Of the values 1 among 1 and 0.
+Share share_of(const std::vector<double>& right) {
   const auto count = static_cast<double>(right.size());
   if (right.empty()) {
     return {};
   }
-  const double mean = static_cast<double>(std::ranges::count(right, true)) / count;
+  const double mean = static_cast<double>(std::ranges::count(right, 1.0)) / count;
   return {mean, right.size() < 2 ? 0 : std::sqrt(mean * (1 - mean) / (count - 1))};
 }
 
@@ -171,49 +209,82 @@ std::vector<Question> read_questions(const std::string& file) {
   return questions;
 }
 
+std::vector<std::string> question_prompts(std::span<const Question> questions,
+                                          std::span<const Question> examples,
+                                          const QuestionOptions& options) {
+  const bool own = examples.empty();
+  const std::span<const Question> from = own ? questions : examples;
+  std::vector<std::string> prompts;
+  for (std::size_t i = 0; i < questions.size(); ++i) {
+    std::string prompt;
+    if (options.shots > 0) {
+      const auto left_out = own ? std::optional(i) : std::nullopt;
+      for (const std::size_t shot : shots_of(i, from.size(), left_out, options)) {
+        prompt += with_answer(from[shot], options);
+      }
+    }
+    prompts.push_back(prompt + in_format(questions[i], options));
+  }
+  return prompts;
+}
+
+std::vector<double> choice_likelihoods(const TextModel& model, const std::string& prompt,
+                                       std::span<const std::string> choices) {
+  const std::size_t before = prompt_tokens(model, prompt).size();
+  std::vector<double> likelihoods;
+  for (const std::string& choice : choices) {
+    const Tokens tokens = prompt_tokens(model, prompt + " " + choice);
+    std::vector<std::uint8_t> scored(tokens.size(), 1);
+    std::fill_n(scored.begin(), std::min(before, tokens.size()), std::uint8_t{0});
+    likelihoods.push_back(log_likelihood(model, tokens, scored));
+  }
+  return likelihoods;
+}
+
 QuestionScores ask(const TextModel& model, std::span<const Question> questions,
-                   const QuestionOptions& options) {
-  std::vector<bool> right;
-  std::vector<bool> right_normalized;
-  std::vector<Tokens> prompts;
+                   std::span<const Question> examples, const QuestionOptions& options) {
+  const std::vector<std::string> texts = question_prompts(questions, examples, options);
+  std::vector<double> right;  // of the questions with choices: 1 or 0
+  std::vector<double> right_normalized;
+  std::vector<Tokens> prompts;  // of the others
   std::vector<const Question*> open;
-  for (const Question& question : questions) {
-    const std::string prompt = prompt_of(question, options);
-    const Tokens before = prompt_tokens(model, prompt);
+  for (std::size_t i = 0; i < questions.size(); ++i) {
+    const Question& question = questions[i];
     if (question.choices.empty()) {
-      prompts.push_back(before);
+      prompts.push_back(prompt_tokens(model, texts[i]));
       open.push_back(&question);
       continue;
     }
-    std::vector<double> sums;
-    std::vector<double> means;
-    for (const std::string& choice : question.choices) {
-      const Tokens tokens = prompt_tokens(model, prompt + " " + choice);
-      std::vector<std::uint8_t> scored(tokens.size(), 1);
-      std::fill_n(scored.begin(), std::min(before.size(), tokens.size()), std::uint8_t{0});
-      sums.push_back(log_likelihood(model, tokens, scored));
-      means.push_back(sums.back() /
-                      static_cast<double>(std::max<std::int64_t>(characters(choice), 1)));
+    const bool own = model.copies().owns(std::ssize(right));
+    right.push_back(0);
+    right_normalized.push_back(0);
+    if (own) {
+      std::vector<double> values = choice_likelihoods(model, texts[i], question.choices);
+      right.back() = best(values) == question.right ? 1 : 0;
+      for (std::size_t choice = 0; choice < values.size(); ++choice) {
+        const std::int64_t length = characters(question.choices[choice]);
+        values[choice] /= static_cast<double>(std::max<std::int64_t>(length, 1));
+      }
+      right_normalized.back() = best(values) == question.right ? 1 : 0;
     }
-    right.push_back(best(sums) == question.right);
-    right_normalized.push_back(best(means) == question.right);
   }
   QuestionScores scores{.choices = std::ssize(right),
-                        .accuracy = share_of(right),
-                        .normalized = share_of(right_normalized),
+                        .accuracy = share_of(model.copies().joined(std::move(right))),
+                        .normalized = share_of(model.copies().joined(std::move(right_normalized))),
                         .generated = std::ssize(open),
                         .exact_match = {}};
   if (open.empty()) {
     return scores;
   }
-  Decoding decoding(model.model(), model.shape().vocab);
-  const std::vector<GeneratedText> texts = generate(model, decoding, prompts, options.generation);
-  std::vector<bool> matches;
+  Decoding decoding(model.ranks(), model.shape().vocab);
+  const std::vector<GeneratedText> answers = generate(model, decoding, prompts, options.generation);
+  std::vector<double> matches;
   for (std::size_t i = 0; i < open.size(); ++i) {
-    const std::string text = without_blanks(texts[i].text);
-    matches.push_back(std::ranges::any_of(open[i]->answers, [&](const std::string& answer) {
+    const std::string text = without_blanks(answers[i].text);
+    const bool match = std::ranges::any_of(open[i]->answers, [&](const std::string& answer) {
       return without_blanks(answer) == text;
-    }));
+    });
+    matches.push_back(match ? 1 : 0);
   }
   scores.exact_match = share_of(matches);
   return scores;

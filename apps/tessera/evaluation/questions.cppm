@@ -19,8 +19,11 @@ struct Question {
 std::vector<Question> read_questions(const std::string& file);
 
 struct QuestionOptions {
-  /// What the model reads: {question} stands for the question.
+  /// What the model reads of a question: {question} stands for it.
   std::string format = "Question: {question}\nAnswer:";
+  std::int64_t shots = 0;  // questions with their answers that the model reads before each one
+  /// The shots of each question are drawn with this seed; none: they are the first examples.
+  std::optional<std::uint64_t> shots_seed = {};
   GenerationOptions generation = {.tokens = 64, .sampling = {.temperature = 0}, .stop = {"\n"}};
 };
 
@@ -38,9 +41,22 @@ struct QuestionScores {
   Share exact_match;           // the generated text is a right one, without blanks around
 };
 
-/// Asks the model: a choice's likelihood is that of " " and the choice after the question. Errors
-/// (input): those of generate; a question without tokens, or longer than the model computes.
+/// What the model reads of each question: the shots, each with " ", its right answer (the first of
+/// several) and an empty line after it, and the question. `examples`: where the shots are from;
+/// none: the other questions. Errors (input): there are fewer examples than shots; one has no
+/// answer.
+std::vector<std::string> question_prompts(std::span<const Question> questions,
+                                          std::span<const Question> examples,
+                                          const QuestionOptions& options);
+
+/// The logarithms of the likelihoods of " " and each choice after the prompt. Errors (input): no
+/// tokens, or more than the model computes.
+std::vector<double> choice_likelihoods(const TextModel& model, const std::string& prompt,
+                                       std::span<const std::string> choices);
+
+/// Asks the model: its answer is the likeliest choice, or the text that it generates. Errors
+/// (input): those of the two above, and of generate.
 QuestionScores ask(const TextModel& model, std::span<const Question> questions,
-                   const QuestionOptions& options);
+                   std::span<const Question> examples, const QuestionOptions& options);
 
 }  // namespace tessera::app

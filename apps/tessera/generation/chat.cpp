@@ -136,7 +136,7 @@ std::vector<std::int64_t> ChatFormat::prompt(std::span<const ChatMessage> messag
 Chat::Chat(const TextModel& model, const std::string& template_file, GenerationOptions options)
     : model_(model),
       format_(model, template_file),
-      decoding_(model.model(), model.shape().vocab),
+      decoding_(model.ranks(), model.shape().vocab),
       options_(std::move(options)) {
   options_.end_tokens = format_.end_tokens();
 }

@@ -9,6 +9,7 @@ module;
 #include <span>
 #include <string>
 #include <string_view>
+#include <tessera/json.hpp>
 #include <tessera/shown.hpp>
 #include <utility>
 #include <vector>
@@ -149,6 +150,26 @@ void check(const TextModel& model, std::span<const std::vector<std::int64_t>> pr
   }
 }
 
+/// The texts of all copies of the model.
+std::vector<GeneratedText> joined(const Copies& copies, std::vector<GeneratedText> texts) {
+  if (copies.count() == 1) {
+    return texts;
+  }
+  std::vector<std::string> written;
+  for (const GeneratedText& text : texts) {
+    written.push_back(json_text(nlohmann::json{
+        {"text", text.text}, {"tokens", text.tokens}, {"end", static_cast<int>(text.end)}}));
+  }
+  const std::vector<std::string> all = copies.joined(std::move(written));
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    const nlohmann::json json = nlohmann::json::parse(all[i]);
+    texts[i] = {.text = json["text"].get<std::string>(),
+                .tokens = json["tokens"].get<std::vector<std::int64_t>>(),
+                .end = static_cast<TextEnd>(json["end"].get<int>())};
+  }
+  return texts;
+}
+
 }  // namespace
 
 std::vector<GeneratedText> generate(const TextModel& model, Decoding& decoding,
@@ -161,6 +182,8 @@ std::vector<GeneratedText> generate(const TextModel& model, Decoding& decoding,
   std::ranges::sort(order, {}, [&](std::size_t i) { return std::pair(prompts[i].size(), i); });
   std::vector<GeneratedText> texts(prompts.size());
   const auto batch = static_cast<std::size_t>(options.batch);
+  std::erase_if(order,
+                [&](std::size_t i) { return !model.copies().owns(static_cast<std::int64_t>(i)); });
   for (std::size_t begin = 0; begin < order.size(); begin += batch) {
     const auto numbers = std::span(order).subspan(begin, std::min(batch, order.size() - begin));
     std::vector<Continuation> together;
@@ -173,7 +196,7 @@ std::vector<GeneratedText> generate(const TextModel& model, Decoding& decoding,
       texts[numbers[i]] = together[i].take();
     }
   }
-  return texts;
+  return joined(model.copies(), std::move(texts));
 }
 
 std::vector<std::int64_t> prompt_tokens(const TextModel& model, std::string_view text) {
@@ -188,7 +211,7 @@ std::vector<std::int64_t> prompt_tokens(const TextModel& model, std::string_view
 std::string generate_text(const std::string& path, const std::string& prompt,
                           const GenerationOptions& options) {
   const TextModel model(path);
-  Decoding decoding(model.model(), model.shape().vocab);
+  Decoding decoding(model.ranks(), model.shape().vocab);
   const std::vector<std::int64_t> tokens = prompt_tokens(model, prompt);
   return generate(model, decoding, std::span(&tokens, 1), options).at(0).text;
 }

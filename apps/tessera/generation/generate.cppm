@@ -40,7 +40,8 @@ using TextReceiver = std::function<bool(std::size_t prompt, const std::string& p
 /// Continues prompts of tokens. Special tokens are not part of the texts. What is drawn for a
 /// prompt is a function of the seed and the prompt's number, whatever the batch is. The work per
 /// token is linear in the number of tokens so far. Prompts of different lengths share a batch: the
-/// longer ones are read while the shorter ones are continued. Errors (input): an option out of
+/// longer ones are read while the shorter ones are continued. Of several copies of the model, each
+/// continues its own prompts, and has all texts in the end. Errors (input): an option out of
 /// range; a prompt without tokens, or longer than the model computes.
 std::vector<GeneratedText> generate(const TextModel& model, Decoding& decoding,
                                     std::span<const std::vector<std::int64_t>> prompts,

@@ -2,19 +2,28 @@ module;
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <system_error>
+#include <utility>
+#include <vector>
 module tessera.app.generation;
 
 import tessera.base;
+import tessera.plugin;
 import tessera.tokenize;
+import tessera.mesh;
 import tessera.tensor;
+import tessera.collective;
 import tessera.ops;
 import tessera.nn;
 import tessera.models;
+import tessera.parallel;
 import tessera.checkpoint;
 import tessera.hub;
 import tessera.app.data;
@@ -28,10 +37,11 @@ namespace fs = std::filesystem;
 
 /// A thread for each 4 million parameters: a token's products are one pass over the weights, and
 /// waking a thread for a small part of it costs more than the part.
-void choose_threads(const ModelShape& shape) {
+int threads_of(const ModelShape& shape, const RankGrid& grid) {
   constexpr std::int64_t parameters_of_thread = std::int64_t{1} << 22;
-  ops::set_threads(static_cast<int>(
-      std::clamp<std::int64_t>(shape.parameters() / parameters_of_thread, 1, available_cores())));
+  const std::int64_t cores = std::max(1, available_cores() / grid.ranks());
+  return static_cast<int>(
+      std::clamp<std::int64_t>(shape.parameters() / grid.split / parameters_of_thread, 1, cores));
 }
 
 /// The tokenizer of a model folder or a GGUF file; without one, bytes are tokens if the model
@@ -49,62 +59,177 @@ tokenize::OpenedTokenizer folder_tokenizer(const std::string& folder, std::int64
   return opened;
 }
 
-}  // namespace
+/// What is stored of a model, with its headers compared.
+struct StoredModel {
+  ModelShape shape;
+  tokenize::OpenedTokenizer tokenizer = {};  // without one: null
+  std::function<void(nn::LanguageModel& model)> load = {};
+};
 
-TextModel::TextModel(const std::string& path, const std::string& tokenizer) : path_(path) {
+StoredModel stored_in_checkpoint(const std::string& path, const std::string& tokenizer) {
+  struct Files {
+    explicit Files(const std::string& path)
+        : reader(path), weights(reader, stored_updates(reader.meta(), path), "model.") {}
+    CheckpointReader reader;
+    MergedWeights weights;
+  };
+  const auto files = std::make_shared<const Files>(path);
+  StoredModel stored{.shape = stored_model(files->reader.meta(), path)};
+  if (const auto opened = stored_tokenizer(files->reader.meta(), path, tokenizer)) {
+    stored.tokenizer = opened->opened;
+  }
+  check_stored_sizes(stored.shape, files->weights, "model.", path);
+  stored.load = [files](nn::LanguageModel& model) {
+    StateDict weights;
+    for (const nn::ParameterPointer& parameter : nn::all_parameters(model)) {
+      weights.tensors.emplace(parameter->name, parameter->value);
+    }
+    LoadOptions options;
+    options.prefix = "model.";
+    load_state(files->weights, weights, options);
+  };
+  return stored;
+}
+
+StoredModel stored_in_folder(const std::string& path, const std::string& tokenizer) {
+  struct Files {
+    Files(const std::string& path, const ModelShape& shape)
+        : tensors(open_hub_tensors(path)),
+          weights(*tensors.source, family_of(shape), sizes_of(shape)) {}
+    OpenedTensors tensors;
+    HubWeights weights;
+  };
+  StoredModel stored{.shape = read_model_folder(path)};
+  stored.tokenizer = tokenizer.empty() ? folder_tokenizer(path, stored.shape.vocab)
+                                       : tokenize::open_tokenizer(tokenizer);
+  const auto files = std::make_shared<const Files>(path, stored.shape);
+  check_stored_sizes(stored.shape, files->weights, "", path);
+  stored.load = [files](nn::LanguageModel& model) { load_model_weights(files->weights, model); };
+  return stored;
+}
+
+StoredModel stored_at(const std::string& path, const std::string& tokenizer) {
   std::error_code ignored;
   if (!fs::exists(path, ignored)) {
     fail_input({.thing = path,
                 .wrong = "there is no such file or folder",
                 .advice = "name a checkpoint of 'tessera train', a model folder or a GGUF file"});
   }
-  if (fs::exists(fs::path(path) / "config.json", ignored) || !gguf_file(path).empty()) {
-    open_folder(tokenizer);
+  const bool folder =
+      fs::exists(fs::path(path) / "config.json", ignored) || !gguf_file(path).empty();
+  StoredModel stored =
+      folder ? stored_in_folder(path, tokenizer) : stored_in_checkpoint(path, tokenizer);
+  const auto& own = stored.tokenizer.tokenizer;
+  if (own && stored.shape.vocab < own->vocab_size()) {
+    fail_input({.thing = path,
+                .wrong = "the model's vocabulary is smaller than that of its tokenizer",
+                .expected = fmt::format("at least {} tokens", own->vocab_size()),
+                .got = fmt::format("{}", stored.shape.vocab)});
+  }
+  return stored;
+}
+
+/// The ranks of a copy.
+DeviceMesh mesh_of(const RankGrid& grid, int copy) {
+  std::vector<int> ranks(static_cast<std::size_t>(grid.split));
+  std::iota(ranks.begin(), ranks.end(), copy * grid.split);
+  return DeviceMesh::make({"tensor"}, {grid.split}, std::move(ranks));
+}
+
+/// The styles of training, as the family says which layers are split.
+std::unique_ptr<parallel::ParallelPlan> split(nn::LanguageModel& model, const ModelShape& shape,
+                                              const DeviceMesh& mesh) {
+  const models::TensorSplit layers = family_of(shape).tensor_split(sizes_of(shape));
+  const std::string where = fmt::format("{} ranks for a copy of the model", mesh.size());
+  if (layers.columns.empty() && layers.rows.empty()) {
+    fail_input({.thing = where,
+                .wrong = fmt::format("the family '{}' does not say how its layers are split",
+                                     shape.family),
+                .advice = "use one rank for each copy"});
+  }
+  std::vector<parallel::StyleEntry> entries = {{"ColwiseParallel", "tensor", layers.columns},
+                                               {"RowwiseParallel", "tensor", layers.rows}};
+  if (!layers.logits.empty()) {
+    entries.push_back({"ColwiseParallel", "tensor", {layers.logits}});
+    entries.push_back({"LossParallel", "tensor", {"loss"}});
+  }
+  try {
+    return std::make_unique<parallel::ParallelPlan>(model, mesh, entries, plugin::host());
+  } catch (const Error& error) {
+    fail_at(where, error);
+  }
+}
+
+}  // namespace
+
+std::int64_t parameter_bytes(nn::LanguageModel& model) {
+  std::int64_t bytes = 0;
+  for (const nn::ParameterPointer& parameter : nn::all_parameters(model)) {
+    const Tensor& own = local_of(parameter->value);
+    bytes += own.numel() * static_cast<std::int64_t>(size_of(own.dtype()));
+  }
+  return bytes;
+}
+
+TextModel::TextModel(const std::string& path, const std::string& tokenizer) : path_(path) {
+  open(tokenizer, {}, nullptr);
+}
+
+TextModel::TextModel(const std::string& path, const std::string& tokenizer, const RankGrid& grid,
+                     collective::World& world)
+    : path_(path), copies_(grid, world) {
+  open(tokenizer, grid, &world);
+}
+
+void TextModel::open(const std::string& tokenizer, const RankGrid& grid, collective::World* world) {
+  StoredModel stored = stored_at(path_, tokenizer);
+  shape_ = std::move(stored.shape);
+  tokenizer_ = std::move(stored.tokenizer);
+  ops::set_threads(threads_of(shape_, grid));
+  model_ = make_model(shape_, 0);
+  DeviceMesh mesh;
+  if (grid.split == 1) {
+    nn::materialize(*model_);
+    stored.load(*model_);
   } else {
-    open_checkpoint(tokenizer);
+    mesh = mesh_of(grid, world->rank() / grid.split);
+    plan_ = split(*model_, shape_, mesh);
+    plan_->materialize();
+    stored.load(*model_);
+    plan_->initialized();
   }
   model_->train(false);
+  ranks_ = std::make_unique<ModelRanks>(*model_, world, mesh);
 }
 
-void TextModel::make() {
-  if (tokenizer_.tokenizer && shape_.vocab < tokenizer_.tokenizer->vocab_size()) {
-    fail_input({.thing = path_,
-                .wrong = "the model's vocabulary is smaller than that of its tokenizer",
-                .expected = fmt::format("at least {} tokens", tokenizer_.tokenizer->vocab_size()),
-                .got = fmt::format("{}", shape_.vocab)});
-  }
-  choose_threads(shape_);
-  model_ = make_model(shape_, 0);
-  nn::materialize(*model_);
+std::int64_t check_split(const std::string& path, const std::string& tokenizer,
+                         const RankGrid& grid) {
+  const StoredModel stored = stored_at(path, tokenizer);
+  const auto model = make_model(stored.shape, 0);
+  const auto plan = grid.split == 1 ? nullptr : split(*model, stored.shape, mesh_of(grid, 0));
+  return parameter_bytes(*model);
 }
 
-void TextModel::open_checkpoint(const std::string& tokenizer) {
-  const CheckpointReader reader(path_);
-  shape_ = stored_model(reader.meta(), path_);
-  if (const auto stored = stored_tokenizer(reader.meta(), path_, tokenizer)) {
-    tokenizer_ = stored->opened;
+int with_text_model(const std::string& path, const std::string& tokenizer, const RankGrid& grid,
+                    const std::function<int(const TextModel&)>& lead) {
+  if (grid.ranks() == 1) {
+    return lead(TextModel(path, tokenizer));
   }
-  const MergedWeights stored(reader, stored_updates(reader.meta(), path_), "model.");
-  check_stored_sizes(shape_, stored, "model.", path_);
-  make();
-  StateDict weights;
-  for (const nn::ParameterPointer& parameter : nn::all_parameters(*model_)) {
-    weights.tensors.emplace(parameter->name, parameter->value);
-  }
-  LoadOptions options;
-  options.prefix = "model.";
-  load_state(stored, weights, options);
-}
-
-void TextModel::open_folder(const std::string& tokenizer) {
-  shape_ = read_model_folder(path_);
-  tokenizer_ = tokenizer.empty() ? folder_tokenizer(path_, shape_.vocab)
-                                 : tokenize::open_tokenizer(tokenizer);
-  const OpenedTensors files = open_hub_tensors(path_);
-  const HubWeights stored(*files.source, family_of(shape_), sizes_of(shape_));
-  check_stored_sizes(shape_, stored, "", path_);
-  make();
-  load_model_weights(stored, *model_);
+  collective::LaunchOptions options;
+  options.ranks = grid.ranks();
+  options.rank_bytes = static_cast<std::size_t>(check_split(path, tokenizer, grid));
+  // Ranks wait for whoever types, for requests, and for copies with longer documents.
+  options.timeout_seconds = options.report_seconds = 1e9;
+  return collective::launch(options, [&](collective::World& world) {
+    const TextModel model(path, tokenizer, grid, world);
+    if (!model.ranks().leads()) {
+      model.ranks().follow();
+      return 0;
+    }
+    const int code = lead(model);
+    model.ranks().dismiss();
+    return code;
+  });
 }
 
 const tokenize::OpenedTokenizer& TextModel::tokenizer() const {
@@ -132,13 +257,6 @@ std::int64_t TextModel::usual_length() const {
   return longest() > 0 ? std::min(meant, longest()) : meant;
 }
 
-std::int64_t TextModel::parameter_bytes() const {
-  std::int64_t bytes = 0;
-  for (const nn::ParameterPointer& parameter : nn::all_parameters(*model_)) {
-    bytes +=
-        parameter->value.numel() * static_cast<std::int64_t>(size_of(parameter->value.dtype()));
-  }
-  return bytes;
-}
+std::int64_t TextModel::parameter_bytes() const { return tessera::app::parameter_bytes(*model_); }
 
 }  // namespace tessera::app

@@ -118,7 +118,7 @@ class ChatServer {
       : model_(model),
         options_(options),
         format_(model, options.chat_template),
-        decoding_(model.model(), model.shape().vocab),
+        decoding_(model.ranks(), model.shape().vocab),
         jobs_(static_cast<std::size_t>(options.waiting)),
         name_(name_of(model.path())) {
     options_.defaults.end_tokens = format_.end_tokens();
@@ -131,10 +131,11 @@ class ChatServer {
     const Listener listener(http_);
     try {
       started(port);
-      while (stop_requested == 0 && listener.runs()) {
+      while (!stops() && listener.runs()) {
         if (const auto job = jobs_.take(std::chrono::milliseconds(100))) {
-          job->run(model_, decoding_, [] { return stop_requested == 0; });
+          job->run(model_, decoding_, [this] { return !stops(); });
         }
+        model_.ranks().check_others();
       }
     } catch (...) {
       jobs_.close();
@@ -144,6 +145,8 @@ class ChatServer {
   }
 
  private:
+  bool stops() const { return stop_requested != 0 || model_.ranks().interrupted(); }
+
   int bound() {
     const int port = options_.port == 0 ? http_.bind_to_any_port(options_.host)
                      : http_.bind_to_port(options_.host, options_.port) ? options_.port
