@@ -10,7 +10,7 @@ export import :chat_template;  // from a conversation to a text, and where its a
 export import :examples;       // from a record of JSONL to tokens, and which of them are trained
 export import :encoded_text;   // the tokens of texts, made when they are read
 export import :documents;      // the records of JSONL files as documents
-export import :rows;           // windows and documents as the rows of batches
+export import :rows;           // windows, documents and preferences as the rows of batches
 export import :packing;        // several documents in each row
 export import :permutation;    // a random order with random access
 export import :mixture;        // which row of which source each place takes

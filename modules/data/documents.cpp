@@ -27,11 +27,17 @@ struct Entry {
 
 /// What became of a line.
 struct Outcome {
-  Entry entry;
-  std::int64_t whole = 0;  // tokens before it was cut
+  std::vector<Entry> entries = {};  // of its documents
+  std::int64_t line = 0;
+  std::int64_t whole = 0;  // tokens of the longest document before it was cut
   std::int64_t joined = 0;
   bool blank = false;
-  std::string fault;
+  std::string fault = {};
+
+  /// Of one of its documents.
+  bool trains_nothing() const {
+    return std::ranges::any_of(entries, [](const Entry& entry) { return entry.trained == 0; });
+  }
 };
 
 bool is_blank(std::string_view line) {
@@ -62,6 +68,7 @@ struct Documents::State {
   std::vector<Entry> entries;
   DocumentCounts counts;
 
+  std::vector<Example> examples_of(std::string_view record) const;
   Outcome outcome_of(const Line& line) const;
   void add(const Outcome& outcome, const std::string& file, Faults& faults);
   void scan(const DataFile& file, Faults& faults);
@@ -70,28 +77,37 @@ struct Documents::State {
   }
 };
 
+std::vector<Example> Documents::State::examples_of(std::string_view record) const {
+  if (options.form == RecordForm::document) {
+    return {maker->make(record)};
+  }
+  Preference both = maker->make_preference(record);
+  return {std::move(both.chosen), std::move(both.rejected)};
+}
+
 Outcome Documents::State::outcome_of(const Line& line) const {
-  Outcome out;
+  Outcome out{.line = line.number};
   if (is_blank(line.text)) {
     out.blank = true;
     return out;
   }
   try {
-    Example example = maker->make(line.text);
-    out.whole = std::ssize(example.ids);
-    out.joined = example.joined;
-    cut(example, options.longest);
-    out.entry = {.offset = line.offset,
-                 .bytes = static_cast<std::uint32_t>(line.text.size()),
-                 .line = static_cast<std::uint32_t>(line.number),
-                 .tokens = static_cast<std::uint32_t>(example.ids.size()),
-                 .trained = trained_of(example)};
+    for (Example& example : examples_of(line.text)) {
+      out.whole = std::max(out.whole, std::ssize(example.ids));
+      out.joined += example.joined;
+      cut(example, options.longest);
+      out.entries.push_back({.offset = line.offset,
+                             .bytes = static_cast<std::uint32_t>(line.text.size()),
+                             .line = static_cast<std::uint32_t>(line.number),
+                             .tokens = static_cast<std::uint32_t>(example.ids.size()),
+                             .trained = trained_of(example)});
+    }
     if (out.whole > options.longest && options.too_long == TooLong::error) {
       out.fault = fmt::format(
           "the document is longer than a row (expected at most {} tokens, got "
           "{}); raise data.seq_len, or set data.too_long to \"cut\" or \"skip\"",
           options.longest, out.whole);
-    } else if (out.entry.trained == 0 && out.whole <= options.longest) {
+    } else if (out.trains_nothing() && out.whole <= options.longest) {
       out.fault = "the document has no token that is trained";
     }
   } catch (const Error& error) {
@@ -106,20 +122,22 @@ void Documents::State::add(const Outcome& outcome, const std::string& file, Faul
     return;
   }
   if (!outcome.fault.empty()) {
-    faults.add(file, outcome.entry.line, outcome.fault);
+    faults.add(file, outcome.line, outcome.fault);
     return;
   }
   counts.longest = std::max(counts.longest, outcome.whole);
   const bool is_long = outcome.whole > options.longest;
-  if (is_long && (options.too_long == TooLong::skip || outcome.entry.trained == 0)) {
+  if (is_long && (options.too_long == TooLong::skip || outcome.trains_nothing())) {
     ++counts.left_out;
     return;
   }
   counts.cut += is_long ? 1 : 0;
   counts.joined += outcome.joined;
-  counts.tokens += outcome.entry.tokens;
-  counts.trained += outcome.entry.trained;
-  entries.push_back(outcome.entry);
+  for (const Entry& entry : outcome.entries) {
+    counts.tokens += entry.tokens;
+    counts.trained += entry.trained;
+    entries.push_back(entry);
+  }
 }
 
 void Documents::State::scan(const DataFile& file, Faults& faults) {
@@ -130,7 +148,6 @@ void Documents::State::scan(const DataFile& file, Faults& faults) {
     std::vector<Outcome> outcomes(lines.size());
     in_parallel(lines.size(), [&](std::size_t i) { outcomes[i] = outcome_of(lines[i]); });
     for (std::size_t i = 0; i < lines.size(); ++i) {
-      outcomes[i].entry.line = static_cast<std::uint32_t>(lines[i].number);
       add(outcomes[i], file.path(), faults);
     }
   }
@@ -175,6 +192,7 @@ std::string Documents::where(std::int64_t document) const {
   return fmt::format("{}:{}", state_->files[state_->file_of(document)].path(),
                      state_->entries.at(static_cast<std::size_t>(document)).line);
 }
+std::int64_t Documents::of_record() const { return state_->options.of_record(); }
 const DocumentCounts& Documents::counts() const { return state_->counts; }
 const ExampleMaker& Documents::maker() const { return *state_->maker; }
 
@@ -183,7 +201,8 @@ Example Documents::read(std::int64_t document) const {
   const DataFile& file = state_->files[state_->file_of(document)];
   std::string line(entry.bytes, '\0');
   DataFile::Handle(file).read(file, entry.offset, std::as_writable_bytes(std::span(line)));
-  Example example = state_->maker->make(line);
+  Example example = std::move(
+      state_->examples_of(line)[static_cast<std::size_t>(document % state_->options.of_record())]);
   cut(example, state_->options.longest);
   return example;
 }

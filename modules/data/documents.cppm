@@ -13,9 +13,19 @@ enum class TooLong : std::uint8_t {
   cut,   // its end is left out, and counted; a document of which nothing is trained is left out
 };
 
+/// What the records of a file are.
+enum class RecordForm : std::uint8_t {
+  document,    // a document each
+  preference,  // two documents each, see ExampleMaker::make_preference
+};
+
 struct DocumentOptions {
   std::int64_t longest = 0;  // tokens of a document
   TooLong too_long = TooLong::error;
+  RecordForm form = RecordForm::document;
+
+  /// Documents of a record.
+  std::int64_t of_record() const { return form == RecordForm::preference ? 2 : 1; }
 };
 
 /// Sums over documents, for people.
@@ -23,15 +33,16 @@ struct DocumentCounts {
   std::int64_t tokens = 0;
   std::int64_t trained = 0;
   std::int64_t longest = 0;      // tokens of the longest one, before it was cut
-  std::int64_t cut = 0;          // documents
-  std::int64_t left_out = 0;     // documents: too long, or nothing trained is left
+  std::int64_t cut = 0;          // records
+  std::int64_t left_out = 0;     // records: too long, or nothing trained is left of a document
   std::int64_t blank_lines = 0;  // which are no documents
   std::int64_t joined = 0;       // see Example::joined
 };
 
 /// The records of JSONL files as documents. They are read once when the object is made, to find
 /// every fault and every length; later each is read and encoded when it is needed, so files need
-/// not fit in memory: a document takes 24 bytes.
+/// not fit in memory: a document takes 24 bytes. Of preferences, documents 2 i and 2 i + 1 are the
+/// chosen and the rejected answer of record i.
 class Documents {
  public:
   /// Errors (input) with file and line, all at once: what is wrong with records (ExampleMaker), a
@@ -48,6 +59,8 @@ class Documents {
   std::int64_t trained(std::int64_t document) const;
   /// "chats.jsonl:17".
   std::string where(std::int64_t document) const;
+  /// Documents of a record; see DocumentOptions::of_record.
+  std::int64_t of_record() const;
   /// Error (input): the file has changed since the object was made.
   Example read(std::int64_t document) const;
   const DocumentCounts& counts() const;

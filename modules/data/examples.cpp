@@ -2,6 +2,10 @@ module;
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,6 +26,7 @@ namespace {
 
 using tokenize::TokenId;
 using Json = nlohmann::json;
+using Messages = nlohmann::ordered_json;
 
 constexpr JsonLimits record_limits{.bytes = std::size_t{1} << 26, .values = 1'000'000, .depth = 64};
 
@@ -41,7 +46,11 @@ RecordKind kind(const Json& record) {
   const bool messages = record.contains("messages");
   const bool completion = record.contains("prompt") || record.contains("completion");
   const bool text = record.contains("text");
-  if (messages + completion + text != 1) {
+  const bool preference = record.contains("chosen") || record.contains("rejected");
+  if (preference && !messages && !text && !record.contains("completion")) {
+    return RecordKind::preference;
+  }
+  if (preference || messages + completion + text != 1) {
     std::vector<std::string> names;
     for (const auto& [name, value] : record.items()) {
       names.push_back("'" + shown(name, 30) + "'");
@@ -49,7 +58,8 @@ RecordKind kind(const Json& record) {
     constexpr std::size_t most = 8;
     names.resize(std::min(names.size(), most));
     fail_input({.wrong = "the record is of no kind",
-                .expected = "'messages', 'prompt' and 'completion', or 'text'",
+                .expected = "'messages', 'prompt' and 'completion', 'text', or 'chosen' and "
+                            "'rejected'",
                 .got = names.empty() ? "no members" : join_words(names)});
   }
   if (messages) {
@@ -142,6 +152,7 @@ bool may_follow(std::optional<Role> before, Role role) {
 std::string_view name_of(RecordKind kind) {
   return kind == RecordKind::conversation ? "messages"
          : kind == RecordKind::completion ? "prompt and completion"
+         : kind == RecordKind::preference ? "chosen and rejected"
                                           : "text";
 }
 
@@ -191,9 +202,13 @@ Example ExampleMaker::make(std::string_view record) const {
     case RecordKind::conversation:
       break;
     case RecordKind::completion:
-      return completion(text_member(json, "prompt"), text_member(json, "completion"));
+      return completion(text_member(json, "prompt"), text_member(json, "completion"), "completion");
     case RecordKind::text:
       return whole(text_of(record));
+    case RecordKind::preference:
+      fail_input({.wrong = "the record compares answers ('chosen' and 'rejected')",
+                  .expected = "an answer to learn",
+                  .advice = "set train.objective=dpo, or remove it"});
   }
   if (json.contains("messages")) {
     return conversation(record, 0);
@@ -210,6 +225,118 @@ Example ExampleMaker::make(std::string_view record) const {
   joined.erase("completion");
   joined["messages"] = std::move(messages);
   return conversation(json_text(joined), count);
+}
+
+namespace {
+
+/// A list of messages, which is not empty.
+const Messages& messages_member(const Messages& record, const char* name) {
+  const Messages& list = record.at(name);
+  if (!list.is_array() || list.empty()) {
+    fail_input({.wrong = fmt::format("'{}' must be a list of messages that is not empty", name)});
+  }
+  return list;
+}
+
+/// A preference as two conversations with the same beginning, of `prompt` messages.
+struct Conversations {
+  std::string chosen;
+  std::string rejected;
+  std::int64_t prompt = 0;
+};
+
+/// Of lists of messages: with `prompt`, or with the prompt in both.
+Conversations conversations_of(std::string_view record) {
+  Messages rest = parse_ordered_json(record);
+  Messages chosen = messages_member(rest, "chosen");
+  Messages rejected = messages_member(rest, "rejected");
+  if (chosen == rejected) {
+    fail_input({.wrong = "'chosen' and 'rejected' are the same"});
+  }
+  Conversations all;
+  if (rest.contains("prompt")) {
+    const Messages& prompt = messages_member(rest, "prompt");
+    all.prompt = std::ssize(prompt);
+    chosen.insert(chosen.begin(), prompt.begin(), prompt.end());
+    rejected.insert(rejected.begin(), prompt.begin(), prompt.end());
+  } else {
+    const std::size_t most = std::min(chosen.size(), rejected.size());
+    while (all.prompt < static_cast<std::int64_t>(most) &&
+           chosen[static_cast<std::size_t>(all.prompt)] ==
+               rejected[static_cast<std::size_t>(all.prompt)]) {
+      ++all.prompt;
+    }
+    if (all.prompt == 0) {
+      fail_input({.wrong = "'chosen' and 'rejected' do not begin with the same messages, so they "
+                           "are not answers to one prompt",
+                  .advice = "give both the prompt's messages, or write them as 'prompt'"});
+    }
+  }
+  for (const auto& [name, messages] :
+       {std::pair("chosen", &chosen), std::pair("rejected", &rejected)}) {
+    const std::size_t at = static_cast<std::size_t>(all.prompt);
+    if (at >= messages->size() || role_of((*messages)[at], at + 1) != Role::assistant) {
+      fail_input({.wrong = fmt::format("'{}' does not go on with an answer of the assistant where "
+                                       "the two differ",
+                                       name),
+                  .got = at >= messages->size() ? "its end"
+                                                : name_of_role(role_of((*messages)[at], at + 1))});
+    }
+  }
+  for (const char* const name : {"chosen", "rejected", "prompt"}) {
+    rest.erase(name);
+  }
+  rest["messages"] = std::move(chosen);
+  all.chosen = json_text(rest);
+  rest["messages"] = std::move(rejected);
+  all.rejected = json_text(rest);
+  return all;
+}
+
+/// An error about one of the two answers names it.
+Example named(const char* name, const std::function<Example()>& make) {
+  try {
+    return make();
+  } catch (const Error& error) {
+    ErrorFields fields = error.fields();
+    fields.wrong = fmt::format("'{}': {}", name, fields.wrong);
+    throw Error(std::move(fields), error.kind());
+  }
+}
+
+}  // namespace
+
+Preference ExampleMaker::make_preference(std::string_view record) const {
+  const Json json = parsed(record);
+  if (const RecordKind own = kind(json); own != RecordKind::preference) {
+    fail_input({.wrong = "the record does not compare answers",
+                .expected = "'prompt', 'chosen' and 'rejected'",
+                .got = fmt::format("'{}'", name_of(own)),
+                .advice = "set train.objective=next_token, or give two answers"});
+  }
+  for (const char* const name : {"chosen", "rejected"}) {
+    if (!json.contains(name)) {
+      fail_input({.wrong = fmt::format("'{}' is missing", name)});
+    }
+  }
+  if (json["chosen"].is_array()) {
+    const Conversations both = conversations_of(record);
+    return {
+        .chosen = named("chosen", [&] { return conversation(both.chosen, both.prompt); }),
+        .rejected = named("rejected", [&] { return conversation(both.rejected, both.prompt); })};
+  }
+  if (!json.contains("prompt")) {
+    fail_input({.wrong = "'prompt' is missing",
+                .advice = "only conversations have their prompt in 'chosen' and 'rejected'"});
+  }
+  const std::string& prompt = text_member(json, "prompt");
+  const std::string& chosen = text_member(json, "chosen");
+  const std::string& rejected = text_member(json, "rejected");
+  if (chosen == rejected) {
+    fail_input({.wrong = "'chosen' and 'rejected' are the same"});
+  }
+  return {.chosen = completion(prompt, chosen, "chosen"),
+          .rejected = completion(prompt, rejected, "rejected")};
 }
 
 void ExampleMaker::check_plain(std::string_view text, const std::string& what) const {
@@ -339,9 +466,10 @@ void ExampleMaker::check_special(const std::string& text, std::span<const TokenI
   }
 }
 
-Example ExampleMaker::completion(const std::string& prompt, const std::string& answer) const {
+Example ExampleMaker::completion(const std::string& prompt, const std::string& answer,
+                                 const char* name) const {
   if (is_blank(answer)) {
-    fail_input({.wrong = "'completion' is empty"});
+    fail_input({.wrong = fmt::format("'{}' is empty", name)});
   }
   if (prompt.empty()) {
     fail_input({.wrong = "'prompt' is empty", .advice = "use 'text' for texts without a prompt"});

@@ -17,8 +17,9 @@ enum class RecordKind : std::uint8_t {
   conversation,  // messages, or prompt and completion as lists of messages
   completion,    // prompt and completion as texts
   text,          // text
+  preference,    // chosen and rejected, with prompt: as texts, or as lists of messages
 };
-/// "messages", "prompt and completion", "text".
+/// "messages", "prompt and completion", "text", "chosen and rejected".
 std::string_view name_of(RecordKind kind);
 
 /// A document as tokens.
@@ -27,6 +28,12 @@ struct Example {
   std::vector<std::uint8_t> trained;  // as many: 1 where the loss of predicting it is trained
   /// Answers or completions whose first token begins in the prompt; that token is not trained.
   std::int64_t joined = 0;
+};
+
+/// Two answers to one prompt, each with the prompt before it.
+struct Preference {
+  Example chosen;
+  Example rejected;
 };
 
 /// Makes documents of the records of JSONL files. Constant, and several threads may use one.
@@ -40,11 +47,18 @@ class ExampleMaker {
   /// the members of no kind or of several.
   static RecordKind kind_of(std::string_view record);
 
-  /// The tokens of a record. Errors (input), without a place: the record is not of a kind; its
+  /// The tokens of a record. Errors (input), without a place: the record is not of a kind, or is a
+  /// preference; its
   /// messages do not alternate, or end with a question; an answer is empty; a message writes a
   /// special token; the template writes no token that ends an answer, or special tokens that the
   /// tokenizer does not have; and those of ChatTemplate.
   Example make(std::string_view record) const;
+
+  /// The tokens of a preference. Only its answers are trained. A record without `prompt` has
+  /// conversations, whose prompt is the messages with which both begin. Errors (input): as above;
+  /// the record is of another kind; both answers are the same; the conversations have no common
+  /// beginning, or go on with something else than an answer.
+  Preference make_preference(std::string_view record) const;
 
   /// The text of a record of kind text. Error (input): it is empty, or not of that kind.
   static std::string text_of(std::string_view record);
@@ -57,7 +71,7 @@ class ExampleMaker {
 
  private:
   Example conversation(std::string_view record, std::int64_t first_trained) const;
-  Example completion(const std::string& prompt, const std::string& answer) const;
+  Example completion(const std::string& prompt, const std::string& answer, const char* name) const;
   Example whole(const std::string& text) const;
   void train_answers(const RenderedChat& chat, std::int64_t first_trained,
                      const tokenize::Encoding& tokens, Example& out) const;

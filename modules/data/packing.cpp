@@ -142,15 +142,25 @@ std::string PackedRows::where(std::int64_t row) const {
   return text;
 }
 
-std::vector<std::int64_t> PackedRows::document_begins(std::int64_t row) const {
-  std::vector<std::int64_t> begins;
+std::vector<DocumentPlace> PackedRows::documents(std::int64_t row) const {
+  std::vector<DocumentPlace> places;
   std::int64_t at = 0;
   for (const std::int64_t document : packing_.row(row)) {
-    begins.push_back(at);
-    at += documents_->tokens(document) - 1;
+    const std::int64_t end = at + documents_->tokens(document) - 1;
+    places.push_back({at, end});
+    at = end;
   }
-  if (at < length_) {
-    begins.push_back(at);  // padding
+  return places;
+}
+
+std::vector<std::int64_t> PackedRows::document_begins(std::int64_t row) const {
+  std::vector<std::int64_t> begins;
+  const std::vector<DocumentPlace> places = documents(row);
+  for (const DocumentPlace& place : places) {
+    begins.push_back(place.begin);
+  }
+  if (places.back().end < length_) {
+    begins.push_back(places.back().end);  // padding
   }
   return begins;
 }

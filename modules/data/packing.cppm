@@ -37,6 +37,7 @@ class PackedRows final : public RowSource {
   std::int64_t used(std::int64_t row) const override;
   std::string where(std::int64_t row) const override;
   std::vector<std::int64_t> document_begins(std::int64_t row) const override;
+  std::vector<DocumentPlace> documents(std::int64_t row) const override;
   void read(std::int64_t row, std::span<std::int64_t> inputs,
             std::span<std::int64_t> targets) const override;
 

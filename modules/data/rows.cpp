@@ -69,4 +69,28 @@ void DocumentRows::read(std::int64_t row, std::span<std::int64_t> inputs,
   write_document(documents_->read(begin_ + row), inputs, targets);
 }
 
+PreferenceRows::PreferenceRows(std::shared_ptr<const Documents> documents, std::int64_t begin,
+                               std::int64_t end, std::int64_t length, std::int64_t padding)
+    : documents_(std::move(documents), 2 * begin, 2 * end, length, padding), length_(length) {}
+
+std::int64_t PreferenceRows::rows() const { return documents_.rows() / 2; }
+std::int64_t PreferenceRows::trained(std::int64_t row) const {
+  return documents_.trained(2 * row) + documents_.trained(2 * row + 1);
+}
+std::int64_t PreferenceRows::used(std::int64_t row) const {
+  return documents_.used(2 * row) + documents_.used(2 * row + 1);
+}
+std::string PreferenceRows::where(std::int64_t row) const { return documents_.where(2 * row); }
+
+std::vector<DocumentPlace> PreferenceRows::documents(std::int64_t row) const {
+  return {{0, documents_.used(2 * row)}, {length_, length_ + documents_.used(2 * row + 1)}};
+}
+
+void PreferenceRows::read(std::int64_t row, std::span<std::int64_t> inputs,
+                          std::span<std::int64_t> targets) const {
+  const auto length = static_cast<std::size_t>(length_);
+  documents_.read(2 * row, inputs.first(length), targets.first(length));
+  documents_.read(2 * row + 1, inputs.subspan(length), targets.subspan(length));
+}
+
 }  // namespace tessera::data

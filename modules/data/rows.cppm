@@ -10,7 +10,14 @@ export namespace tessera::data {
 /// The target of a position whose loss does not count: padding, or a token that is not trained.
 inline constexpr std::int64_t ignored_target = -100;
 
-/// Rows of batches, all of one length: inputs, and the token that follows on each as its target.
+/// Positions of a row that a document takes: [begin, end).
+struct DocumentPlace {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
+/// Rows of batches, all of one length: inputs, and the token that follows on each as its target. A
+/// row is one sequence, or several of that length, one after the other.
 class RowSource {
  public:
   virtual ~RowSource() = default;
@@ -24,6 +31,8 @@ class RowSource {
   /// Positions at which the documents of a row begin, of which none reads another; the first is 0.
   /// Padding behind several documents is one too.
   virtual std::vector<std::int64_t> document_begins(std::int64_t /*row*/) const { return {0}; }
+  /// Where the documents of a row are, without padding. Of windows, the whole row.
+  virtual std::vector<DocumentPlace> documents(std::int64_t row) const { return {{0, used(row)}}; }
   /// Fills both, which have the rows' length. Error (input): a file has changed.
   virtual void read(std::int64_t row, std::span<std::int64_t> inputs,
                     std::span<std::int64_t> targets) const = 0;
@@ -73,6 +82,25 @@ class DocumentRows final : public RowSource {
   std::int64_t end_;
   std::int64_t length_;
   std::int64_t padding_;
+};
+
+/// The two documents of a preference in each row, the chosen one first: two sequences of `length`,
+/// with padding behind each document. Preferences [begin, end).
+class PreferenceRows final : public RowSource {
+ public:
+  PreferenceRows(std::shared_ptr<const Documents> documents, std::int64_t begin, std::int64_t end,
+                 std::int64_t length, std::int64_t padding);
+  std::int64_t rows() const override;
+  std::int64_t trained(std::int64_t row) const override;
+  std::int64_t used(std::int64_t row) const override;
+  std::string where(std::int64_t row) const override;
+  std::vector<DocumentPlace> documents(std::int64_t row) const override;
+  void read(std::int64_t row, std::span<std::int64_t> inputs,
+            std::span<std::int64_t> targets) const override;
+
+ private:
+  DocumentRows documents_;  // two for a row
+  std::int64_t length_;
 };
 
 }  // namespace tessera::data

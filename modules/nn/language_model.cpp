@@ -26,16 +26,24 @@ void LanguageModel::complete() {
   set_names();
 }
 
-Tensor LanguageModel::loss_sum(const Tensor& tokens, const Tensor& targets,
-                               const RowDocuments& documents) {
+Tensor LanguageModel::logits(const Tensor& tokens, const RowDocuments& documents) {
   if (!documents.first) {
-    return (*loss_)({(*this)(tokens), targets})[0];
+    return (*this)(tokens);
   }
   if (!takes_documents()) {
     fail_input({.thing = std::string(kind()), .wrong = "the model takes no documents"});
   }
-  const Tensors logits = (*this)(Tensors{tokens, documents.first, documents.positions});
-  return (*loss_)({logits[0], targets})[0];
+  return (*this)(Tensors{tokens, documents.first, documents.positions})[0];
+}
+
+Tensor LanguageModel::loss_sum(const Tensor& tokens, const Tensor& targets,
+                               const RowDocuments& documents) {
+  return (*loss_)({logits(tokens, documents), targets})[0];
+}
+
+Tensor LanguageModel::token_losses(const Tensor& tokens, const Tensor& targets,
+                                   const RowDocuments& documents) {
+  return loss_->rows(logits(tokens, documents), targets);
 }
 
 void LanguageModel::set_cache(KeyValueCache* cache) {

@@ -33,6 +33,10 @@ class LanguageModel : public Module {
   /// With several documents in each row. Error (input): the model takes no documents.
   virtual Tensor loss_sum(const Tensor& tokens, const Tensor& targets,
                           const RowDocuments& documents);
+  /// tokens [B, T], targets [B, T] -> the loss of each token [B, T], f32; 0 where the target is
+  /// ignored. Error (input): as above.
+  Tensor token_losses(const Tensor& tokens, const Tensor& targets,
+                      const RowDocuments& documents = {});
   /// With a cache, forward takes the tokens that follow those in the cache and appends them; null
   /// for none. The cache must live as long as it is set. Error: a layer's attention was replaced by
   /// a module that is not an Attention.
@@ -49,6 +53,8 @@ class LanguageModel : public Module {
   void complete();
 
  private:
+  Tensor logits(const Tensor& tokens, const RowDocuments& documents);
+
   std::int64_t layers_;
   std::shared_ptr<CrossEntropyLoss> loss_;
 };

@@ -176,6 +176,12 @@ Tensors CrossEntropyLoss::forward(const Tensors& inputs) {
                               .loss_parallel = loss_parallel_})};
 }
 
+Tensor CrossEntropyLoss::rows(const Tensor& input, const Tensor& target) {
+  return call({input, target}, [this](const Tensors& inputs) {
+    return Tensors{ops::cross_entropy_rows(inputs[0], inputs[1], ignore_index_, loss_parallel_)};
+  })[0];
+}
+
 std::vector<LayerSplit> CrossEntropyLoss::splits() const {
   return {{.name = "classes", .inputs = {Shard(-1), Replicate()}, .output = Replicate()}};
 }

@@ -109,6 +109,9 @@ class CrossEntropyLoss : public Module {
   Tensors forward(const Tensors& inputs) override;
   std::vector<std::string> input_names() const override;
   std::vector<LayerSplit> splits() const override;
+  /// The loss of each token, [...], f32; 0 where the target is ignore_index. Called with the hooks
+  /// around it, as forward.
+  Tensor rows(const Tensor& input, const Tensor& target);
   /// "classes": the vocabulary may be sharded. The ranks then all-reduce a few numbers per token,
   /// and the logits are not moved (see ops::cross_entropy).
   void use_split(std::string_view name) override;

@@ -324,4 +324,18 @@ EvaluationScope::~EvaluationScope() {
   }
 }
 
+WithoutUpdatesScope::WithoutUpdatesScope(Module& root) {
+  for (Module* const module : all_modules(root)) {
+    if (std::exchange(module->uses_update_, false)) {
+      off_.push_back(module);
+    }
+  }
+}
+
+WithoutUpdatesScope::~WithoutUpdatesScope() {
+  for (Module* const module : off_) {
+    module->uses_update_ = true;
+  }
+}
+
 }  // namespace tessera::nn

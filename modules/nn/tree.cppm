@@ -142,8 +142,11 @@ class Module {
   /// Weights that this layer keeps in another form. None by default.
   virtual std::vector<PackedWeight> packed_weights() const;
   /// The update that this layer trains beside its weight, for who writes or reads it alone, or
-  /// merges it with the weight. None by default.
+  /// merges it with the weight. None by default. A layer that has one computes without it while
+  /// !uses_update().
   virtual std::optional<LowRankUpdate> low_rank_update() const;
+  /// False within a WithoutUpdatesScope.
+  bool uses_update() const { return uses_update_; }
 
   HookHandle add_pre_hook(ForwardPreHook hook);
   HookHandle add_hook(ForwardHook hook);
@@ -186,6 +189,7 @@ class Module {
  private:
   friend class Child;
   friend class EvaluationScope;
+  friend class WithoutUpdatesScope;
   template <class Method>
   Tensors in_scope(const Tensors& inputs, const Method& method);
   template <class Method>
@@ -198,6 +202,7 @@ class Module {
   const std::string* scope_ = interned_name("");  // the name, for ModuleScope
   std::optional<std::size_t> named_inputs_;
   bool training_ = true;
+  bool uses_update_ = true;
   bool planned_ = false;
   Attachments attachments_;
   std::vector<std::shared_ptr<const void>> kept_alive_;
@@ -218,6 +223,19 @@ class EvaluationScope {
 
  private:
   std::vector<std::pair<Module*, bool>> before_;
+};
+
+/// Within the scope the low-rank updates of a module and all below it are switched off: the model
+/// computes as if it had none.
+class WithoutUpdatesScope {
+ public:
+  explicit WithoutUpdatesScope(Module& root);
+  ~WithoutUpdatesScope();
+  WithoutUpdatesScope(const WithoutUpdatesScope&) = delete;
+  WithoutUpdatesScope& operator=(const WithoutUpdatesScope&) = delete;
+
+ private:
+  std::vector<Module*> off_;
 };
 
 /// Notes modules of this thread within its scope, for who captures what a function computes.

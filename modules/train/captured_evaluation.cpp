@@ -53,10 +53,9 @@ Program CapturedEvaluation::record(const StepBatch& batch, const StepFunctions& 
   add_rows(all, 0, given);
   record_inputs(recorder, all);
   recorder.section(SectionKind::evaluation, [&] {
-    Tensor loss;
-    run_phase(name_of(Phase::evaluation),
-              [&] { loss = steps_.whole(EagerSteps::checked(functions.loss_sum(given))); });
-    recorder.output("loss", loss);
+    run_phase(name_of(Phase::evaluation), [&] {
+      steps_.whole(EagerSteps::checked(functions.loss_sum(given))).record(recorder);
+    });
   });
   return program_of(recorder.finish(variables));
 }
@@ -66,13 +65,13 @@ void CapturedEvaluation::set_program(Program program, const graph::ExecutionOpti
   executor_->release_memory();
 }
 
-double CapturedEvaluation::evaluate(std::int64_t batches, const StepBatch& batch,
-                                    const StepFunctions& functions) {
+Evaluation CapturedEvaluation::evaluate(std::int64_t batches, const StepBatch& batch,
+                                        const StepFunctions& functions) {
   const NoGrad no_grad;
   const MemoryScope scope(MemoryCategory::activation);
   const EagerSteps::Rows rows = steps_.rows_of(batch);
   StepInputs all = inputs_of(steps_.objects);
-  double loss = 0;
+  Evaluation sum;
   for (std::int64_t b = 0; b < batches; ++b) {
     rows.each(b, [&](const EagerSteps::MicroPart& part) {
       add_rows(all, 0, functions.rows(part.batch));
@@ -81,12 +80,17 @@ double CapturedEvaluation::evaluate(std::int64_t batches, const StepBatch& batch
       executor_->begin_in_order(arranged_inputs(*executor_, all, false));
       run_phase(name_of(Phase::evaluation),
                 [&] { run_section(*executor_, SectionKind::evaluation, variables); });
-      loss += executor_->output("loss").item() / batch.weight;
+      sum.loss += executor_->output("loss").item() / batch.weight;
+      const std::vector<double> measured = WholeSums::measured_in(*executor_);
+      sum.measured.resize(measured.size());
+      for (std::size_t i = 0; i < measured.size(); ++i) {
+        sum.measured[i] += measured[i] / batch.weight;
+      }
       executor_->end();
     });
   }
   executor_->release_memory();
-  return steps_.checked_evaluation(loss);
+  return steps_.checked(sum);
 }
 
 }  // namespace tessera

@@ -18,8 +18,8 @@ class CapturedEvaluation {
   explicit CapturedEvaluation(EagerSteps& steps) : steps_(steps) {}
 
   /// The evaluation of one micro-batch of such batches as a program, recorded: its section
-  /// "evaluation" computes the output "loss", the sum of the losses of the rows. No values are
-  /// read, so the model may be on the meta device.
+  /// "evaluation" computes the output "loss", the sum of the losses of the rows, and those of
+  /// StepSums::measured. No values are read, so the model may be on the meta device.
   Program record(const StepBatch& batch, const StepFunctions& functions) const;
   /// Training::evaluate uses this program from now on. `execution`: that of the steps, of which the
   /// evaluation has what graph::without_changes() leaves. The program's memory is free between
@@ -29,7 +29,7 @@ class CapturedEvaluation {
 
  private:
   friend class Training;
-  double evaluate(std::int64_t batches, const StepBatch& batch, const StepFunctions& functions);
+  Evaluation evaluate(std::int64_t batches, const StepBatch& batch, const StepFunctions& functions);
 
   EagerSteps& steps_;
   std::unique_ptr<Executor> executor_;

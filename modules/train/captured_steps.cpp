@@ -335,7 +335,8 @@ StepResult CapturedSteps::replay(const StepBatch& batch, const Rows& rows, Captu
   };
   run_phase("replayed gradients", [&] { run_gradients(capture, executor, variables); });
   const StepResult result = steps_.checked(batch, executor.output("loss").item(),
-                                           executor.output(steps_.norm_output()).item());
+                                           executor.output(steps_.norm_output()).item(),
+                                           WholeSums::measured_in(executor));
   run_section(executor, SectionKind::free, variables);
   if (result.skipped) {
     ended(true);

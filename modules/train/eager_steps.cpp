@@ -130,7 +130,32 @@ EagerSteps::Rows EagerSteps::rows_of(const StepBatch& batch) const {
   return rows;
 }
 
-Tensor EagerSteps::checked(Tensor loss) {
+namespace {
+
+std::string measured_output(std::size_t number) { return fmt::format("measured.{}", number); }
+
+/// Without a gradient.
+Tensors scaled_sums(const Tensors& sums, const Number& factor) {
+  const NoGrad no_grad;
+  Tensors all;
+  for (const Tensor& sum : sums) {
+    all.push_back(ops::mul_scalar(sum, factor));
+  }
+  return all;
+}
+
+/// Adds the sums of a micro-batch to those of the ones before.
+void add_sums(StepSums& all, const StepSums& part) {
+  const NoGrad no_grad;
+  all.loss = all.loss ? ops::add(all.loss, part.loss) : part.loss;
+  all.measured.resize(part.measured.size());
+  for (std::size_t i = 0; i < part.measured.size(); ++i) {
+    Tensor& sum = all.measured[i];
+    sum = sum ? ops::add(sum, part.measured[i]) : part.measured[i];
+  }
+}
+
+void check_scalar(const Tensor& loss) {
   if (!loss || loss.numel() != 1 || !loss.is_distributed()) {
     fail({.thing = "training",
           .wrong = "the loss is not a distributed scalar",
@@ -140,12 +165,51 @@ Tensor EagerSteps::checked(Tensor loss) {
                                          : "a plain tensor of shape " + to_string(loss.shape()),
           .advice = "make the batch with from_local(rows, plan.batch_layout())"});
   }
-  return loss;
 }
 
-Tensor EagerSteps::whole(const Tensor& loss) const {
+}  // namespace
+
+void WholeSums::record(Recorder& recorder) const {
+  recorder.output("loss", loss);
+  for (std::size_t i = 0; i < measured.size(); ++i) {
+    recorder.output(measured_output(i), measured[i]);
+  }
+}
+
+std::vector<double> WholeSums::measured_values() const {
+  std::vector<double> values;
+  for (const Tensor& sum : measured) {
+    values.push_back(sum.item());
+  }
+  return values;
+}
+
+std::vector<double> WholeSums::measured_in(Executor& executor) {
+  std::vector<double> values;
+  while (executor.program().outputs.contains(measured_output(values.size()))) {
+    values.push_back(executor.output(measured_output(values.size())).item());
+  }
+  return values;
+}
+
+StepSums EagerSteps::checked(StepSums sums) {
+  check_scalar(sums.loss);
+  for (const Tensor& sum : sums.measured) {
+    check_scalar(sum);
+  }
+  return sums;
+}
+
+WholeSums EagerSteps::whole(const StepSums& sums) const {
   const NoGrad no_grad;
-  return redistribute(loss, Layout::replicated(plan.mesh())).local();
+  const auto over_all = [&](const Tensor& sum) {
+    return redistribute(sum, Layout::replicated(plan.mesh())).local();
+  };
+  WholeSums all{.loss = over_all(sums.loss)};
+  for (const Tensor& sum : sums.measured) {
+    all.measured.push_back(over_all(sum));
+  }
+  return all;
 }
 
 double EagerSteps::total(double mine) const {
@@ -154,7 +218,7 @@ double EagerSteps::total(double mine) const {
   for (const int axis : plan.batch_axes()) {
     layout = layout.with_placement(axis, Partial());
   }
-  return whole(from_local(full({}, mine, DType::f64), layout)).item();
+  return whole(from_local(full({}, mine, DType::f64), layout)).loss.item();
 }
 
 double EagerSteps::lr_of(const StepBatch& batch) const {
@@ -170,10 +234,12 @@ const char* EagerSteps::norm_output() const {
   return clipping.norm == 2 ? "squared_norm" : "norm_power";
 }
 
-StepResult EagerSteps::checked(const StepBatch& batch, double loss, double power) {
+StepResult EagerSteps::checked(const StepBatch& batch, double loss, double power,
+                               std::vector<double> measured) {
   StepResult result{.loss = loss,
                     .grad_norm = optim::norm_of_power(power, clipping.norm) / scale(),
-                    .lr = lr_of(batch)};
+                    .lr = lr_of(batch),
+                    .measured = std::move(measured)};
   const bool skips = scaler || clipping.nonfinite == optim::NonFinite::skip;
   result.skipped = skips && std::isfinite(result.loss) && !std::isfinite(result.grad_norm);
   if (!result.skipped && (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm))) {
@@ -203,19 +269,19 @@ StepResult EagerSteps::take(const StepBatch& batch, const StepFunctions& functio
   const Recorded recorded{recorder};
   const Rows rows = rows_of(batch);
   const MemoryScope scope(MemoryCategory::activation);
-  Tensor loss;
+  WholeSums sums;
   Tensor power;
   finisher.begin(optimizer->parameters(), recorded.count("begun", done + 1));
   recorded.section(SectionKind::gradients, [&] {
-    loss = gradients(batch, rows, functions, recorder);
+    sums = gradients(batch, rows, functions, recorder);
     finisher.finish(optimizer->parameters());
     power = optim::gradient_norm_power(optimizer->parameters(), clipping.norm);
     if (recorder != nullptr) {
-      recorder->output("loss", loss);
+      sums.record(*recorder);
       recorder->output(norm_output(), power);
     }
   });
-  const StepResult result = checked(batch, loss.item(), power.item());
+  const StepResult result = checked(batch, sums.loss.item(), power.item(), sums.measured_values());
   // Apart from the update, as a skipped step frees what was gathered too.
   recorded.section(SectionKind::free, [&] { plan.before_optimizer(); });
   if (!result.skipped) {
@@ -226,11 +292,11 @@ StepResult EagerSteps::take(const StepBatch& batch, const StepFunctions& functio
   return result;
 }
 
-Tensor EagerSteps::gradients(const StepBatch& batch, const Rows& rows,
-                             const StepFunctions& functions, Recorder* recorder) {
+WholeSums EagerSteps::gradients(const StepBatch& batch, const Rows& rows,
+                                const StepFunctions& functions, Recorder* recorder) {
   const Recorded recorded{recorder};
   const RandomPosition start = random_position();
-  Tensor loss;
+  StepSums sums;
   rows.each(done, [&](const MicroPart& part) {
     const parallel::GradientSyncScope sync(part.last);
     std::optional<MicroBatchScope> scope_of_rows;  // rows in unequal parts are the whole step's
@@ -245,9 +311,12 @@ Tensor EagerSteps::gradients(const StepBatch& batch, const Rows& rows,
     const Tensors given = recorded.rows(part, functions);
     Tensor share;
     Tensor scaled;
+    StepSums part_sums;
     run_phase(name_of(Phase::forward), [&] {
-      share = ops::mul_scalar(checked(functions.loss_sum(given)),
-                              recorded.number("loss_scale", 1.0 / batch.weight));
+      const Number loss_scale = recorded.number("loss_scale", 1.0 / batch.weight);
+      part_sums = checked(functions.loss_sum(given));
+      share = ops::mul_scalar(part_sums.loss, loss_scale);
+      part_sums.measured = scaled_sums(part_sums.measured, loss_scale);
       scaled = share;
       if (scaler) {
         scaled = ops::mul(share, from_local(ops::cast(scale_input, share.dtype()),
@@ -256,10 +325,10 @@ Tensor EagerSteps::gradients(const StepBatch& batch, const Rows& rows,
     });
     backward(scaled);
     const NoGrad no_grad;
-    const Tensor value = detached(share);
-    loss = loss ? ops::add(loss, value) : value;
+    part_sums.loss = detached(share);
+    add_sums(sums, part_sums);
   });
-  return whole(loss);
+  return whole(sums);
 }
 
 void EagerSteps::update(const StepResult& result, Recorder* recorder) {
@@ -277,27 +346,35 @@ void EagerSteps::update(const StepResult& result, Recorder* recorder) {
   plan.after_optimizer();
 }
 
-double EagerSteps::evaluate(std::int64_t batches, const StepBatch& batch, const LossSum& loss_sum) {
+Evaluation EagerSteps::evaluate(std::int64_t batches, const StepBatch& batch,
+                                const std::function<StepSums(const BatchPart&)>& sums) {
   const NoGrad no_grad;
   const Rows rows = rows_of(batch);
   const nn::EvaluationScope evaluation(model);
-  Tensor loss;
+  StepSums all;
   for (std::int64_t b = 0; b < batches; ++b) {
     rows.each(b, [&](const MicroPart& m) {
-      const Tensor part = ops::mul_scalar(checked(loss_sum(m.batch)), 1.0 / batch.weight);
-      loss = loss ? ops::add(loss, part) : part;
+      StepSums part = checked(sums(m.batch));
+      part.loss = ops::mul_scalar(part.loss, 1.0 / batch.weight);
+      part.measured = scaled_sums(part.measured, 1.0 / batch.weight);
+      add_sums(all, part);
     });
   }
-  return checked_evaluation(loss ? whole(loss).item() : 0);
+  if (!all.loss) {
+    return {};
+  }
+  const WholeSums summed = whole(all);
+  return checked(Evaluation{.loss = summed.loss.item(), .measured = summed.measured_values()});
 }
 
-double EagerSteps::checked_evaluation(double loss) {
-  if (!std::isfinite(loss)) {
+Evaluation EagerSteps::checked(Evaluation evaluation) {
+  if (!std::isfinite(evaluation.loss)) {
     fail({.thing = "training",
-          .wrong = fmt::format("after step {} the validation loss is {}", done, printable(loss)),
+          .wrong = fmt::format("after step {} the validation loss is {}", done,
+                               printable(evaluation.loss)),
           .advice = last_checkpoint_()});
   }
-  return loss;
+  return evaluation;
 }
 
 }  // namespace tessera

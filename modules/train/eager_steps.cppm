@@ -2,6 +2,7 @@ module tessera.train:eager_steps;
 
 import tessera.base;
 import tessera.tensor;
+import tessera.execute;
 import tessera.capture;
 import tessera.nn;
 import tessera.optim;
@@ -10,6 +11,18 @@ import :step;
 import :step_objects;
 
 namespace tessera {
+
+/// Sums over all ranks, as local tensors.
+struct WholeSums {
+  Tensor loss = {};
+  Tensors measured = {};
+
+  /// As outputs of a program: "loss", "measured.0" and so on.
+  void record(Recorder& recorder) const;
+  std::vector<double> measured_values() const;
+  /// The values that a program has computed.
+  static std::vector<double> measured_in(Executor& executor);
+};
 
 /// Takes the steps of a training as they are written, and evaluates. It has what the parts of a
 /// training share: model, optimizer, and how far the training is.
@@ -55,19 +68,21 @@ class EagerSteps {
 
   /// `recorder`: null for a step that is not recorded. Errors: see Training::step.
   StepResult take(const StepBatch& batch, const StepFunctions& functions, Recorder* recorder);
-  double evaluate(std::int64_t batches, const StepBatch& batch, const LossSum& loss_sum);
+  Evaluation evaluate(std::int64_t batches, const StepBatch& batch,
+                      const std::function<StepSums(const BatchPart&)>& sums);
 
-  /// Error: it is not a distributed scalar.
-  static Tensor checked(Tensor loss);
-  /// The loss on all ranks, as a local tensor.
-  Tensor whole(const Tensor& loss) const;
+  /// Error: one of them is not a distributed scalar.
+  static StepSums checked(StepSums sums);
+  /// The sums over all ranks.
+  WholeSums whole(const StepSums& sums) const;
   double total(double mine) const;
   /// Loss and norm, of a loss and gradients that are scaled. Errors: the loss is not finite; the
   /// norm is not, and such steps are not skipped.
-  StepResult checked(const StepBatch& batch, double loss, double power);
+  StepResult checked(const StepBatch& batch, double loss, double power,
+                     std::vector<double> measured);
   std::string last_checkpoint() const { return last_checkpoint_(); }
-  /// An evaluation's. Error: it is not finite.
-  double checked_evaluation(double loss);
+  /// Error: the loss is not finite.
+  Evaluation checked(Evaluation evaluation);
 
   /// The factor that the optimizer multiplies gradients by.
   double grad_scale(const StepResult& result) const;
@@ -80,9 +95,9 @@ class EagerSteps {
 
  private:
   double lr_of(const StepBatch& batch) const;
-  /// The gradients of all micro-batches, and the loss on all ranks.
-  Tensor gradients(const StepBatch& batch, const Rows& rows, const StepFunctions& functions,
-                   Recorder* recorder);
+  /// The gradients of all micro-batches, and the sums over all ranks, divided by the weight.
+  WholeSums gradients(const StepBatch& batch, const Rows& rows, const StepFunctions& functions,
+                      Recorder* recorder);
   void update(const StepResult& result, Recorder* recorder);
 
   std::function<std::string()> last_checkpoint_;

@@ -41,12 +41,23 @@ struct BatchPart {
 /// batch; no number of ranks occurs anywhere.
 using LossSum = std::function<Tensor(const BatchPart&)>;
 
+/// Sums over the rows of a micro-batch: of their losses, and of what is measured besides. All are
+/// scalars of one kind; see LossSum.
+struct StepSums {
+  StepSums() = default;
+  StepSums(Tensor loss_sum, Tensors measured_sums = {})
+      : loss(std::move(loss_sum)), measured(std::move(measured_sums)) {}
+
+  Tensor loss;
+  Tensors measured;  // as many in each step; they get no gradient
+};
+
 /// The same in two functions, so that a step can be replayed: all that differs from step to step
 /// must be in the rows.
 struct StepFunctions {
   /// This rank's rows of the micro-batch as local tensors: tokens, targets, masks.
   std::function<Tensors(const BatchPart&)> rows;
-  std::function<Tensor(const Tensors& rows)> loss_sum;
+  std::function<StepSums(const Tensors& rows)> loss_sum;
   StepGuards guards = {};  // other values than before: another program
 };
 
@@ -56,6 +67,14 @@ struct StepResult {
   double lr = 0;
   /// The gradients were not finite: parameters and optimizer are as before.
   bool skipped = false;
+  /// StepSums::measured of the step, divided by its weight.
+  std::vector<double> measured = {};
+};
+
+/// An evaluation: the sums over all rows of its batches, divided by its weight.
+struct Evaluation {
+  double loss = 0;
+  std::vector<double> measured = {};
 };
 
 }  // namespace tessera

@@ -6,6 +6,7 @@ module;
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 module tessera.train;
@@ -81,22 +82,24 @@ StepResult Training::step(const StepBatch& batch, const StepFunctions& functions
   }
 }
 
+void Training::add_model(nn::Module& model) { steps_->objects.add(model); }
+
 double Training::evaluate(std::int64_t batches, const StepBatch& batch, const LossSum& loss_sum) {
   captured_->finish_updates();
   captured_->release_memory();
-  return steps_->evaluate(batches, batch, loss_sum);
+  return steps_->evaluate(batches, batch, loss_sum).loss;
 }
 
-double Training::evaluate(std::int64_t batches, const StepBatch& batch,
-                          const StepFunctions& functions) {
-  if (!evaluation_->has_program()) {
-    return evaluate(batches, batch, LossSum([&](const BatchPart& part) {
-                      return functions.loss_sum(functions.rows(part));
-                    }));
-  }
+Evaluation Training::evaluate(std::int64_t batches, const StepBatch& batch,
+                              const StepFunctions& functions) {
   captured_->finish_updates();
   captured_->release_memory();
-  return evaluation_->evaluate(batches, batch, functions);
+  if (evaluation_->has_program()) {
+    return evaluation_->evaluate(batches, batch, functions);
+  }
+  return steps_->evaluate(batches, batch, [&](const BatchPart& part) {
+    return functions.loss_sum(functions.rows(part));
+  });
 }
 
 double Training::total(double mine) const { return steps_->total(mine); }
@@ -117,9 +120,10 @@ nn::Module& Training::model() {
 
 const parallel::ParallelPlan& Training::plan() const { return steps_->plan; }
 
-std::size_t shared_bytes(const parallel::ParallelPlan& plan, const optim::Optimizer& optimizer) {
+std::size_t shared_bytes(const parallel::ParallelPlan& plan,
+                         std::span<const nn::ParameterPointer> parameters) {
   std::size_t bytes = 0;
-  for (const nn::ParameterPointer& parameter : optimizer.parameters()) {
+  for (const nn::ParameterPointer& parameter : parameters) {
     const Layout& layout = parameter->value.layout();
     const bool gathered = std::ranges::any_of(
         plan.batch_axes(), [&](int axis) { return layout.placement(axis).is_shard(); });

@@ -54,13 +54,17 @@ class Training {
   /// The same, and captured where captured().set_enabled(true) was called: numbers that the host
   /// computes and that are no Number are constants of the program then. Errors: see program_of.
   StepResult step(const StepBatch& batch, const StepFunctions& functions);
+  /// Another model that the losses read and that is not trained, such as a frozen copy, with the
+  /// plan that was applied to it: what it has is an input of captured steps, and is not saved. It
+  /// must live as long. Before the first step.
+  void add_model(nn::Module& model);
   /// The sum of all losses of `batches` batches divided by `batch.weight`, which is that of all of
   /// them, in evaluation mode and without gradients. The model has its training mode again
   /// afterwards, also when it throws. Error: the loss is not finite.
   double evaluate(std::int64_t batches, const StepBatch& batch, const LossSum& loss_sum);
   /// The same, by the program of captured_evaluation() if there is one: its rows are
   /// `functions.rows`.
-  double evaluate(std::int64_t batches, const StepBatch& batch, const StepFunctions& functions);
+  Evaluation evaluate(std::int64_t batches, const StepBatch& batch, const StepFunctions& functions);
   /// The sum of `mine` over the parts of the batch: of tokens that are not masked, for example.
   /// One small all-reduce along each axis that splits the batch.
   double total(double mine) const;
@@ -88,9 +92,10 @@ class Training {
   std::unique_ptr<TrainingCheckpoints> checkpoints_;
 };
 
-/// The bytes that this rank keeps in memory that all ranks can reach: shards along an axis that
-/// splits the batch, which are gathered before they are used.
-std::size_t shared_bytes(const parallel::ParallelPlan& plan, const optim::Optimizer& optimizer);
+/// The bytes of a plan's parameters that this rank keeps in memory that all ranks can reach: shards
+/// along an axis that splits the batch, which are gathered before they are used.
+std::size_t shared_bytes(const parallel::ParallelPlan& plan,
+                         std::span<const nn::ParameterPointer> parameters);
 /// The bytes that this rank keeps in other places than the device's memory (MemoryPlace).
 std::size_t bytes_elsewhere(const optim::Optimizer& optimizer);
 

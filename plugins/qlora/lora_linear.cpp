@@ -132,6 +132,11 @@ Tensor LoraLinear::product(const Tensor& x, const Tensor& weight) const {
 
 Tensors LoraLinear::forward(const Tensors& inputs) {
   const Tensor& x = input(inputs, 0);
+  if (!uses_update()) {
+    const Tensor plain = product(x, weight());
+    const Tensor own_bias = bias();
+    return {own_bias ? ops::add(plain, own_bias) : plain};
+  }
   const Tensor& a = parameter("lora_A")->use();
   const Tensor& b = parameter("lora_B")->use();
   const double scale = update_.scale();

@@ -91,6 +91,64 @@ TEST_CASE("of a prompt and a completion of messages, the completion's answers ar
   CHECK(trained(*maker(), record) == Texts{"four<|im_end|>"});
 }
 
+TEST_CASE("a preference is two answers to one prompt, and nothing else of it is trained") {
+  const std::string text = R"({"prompt": "What is it?", "chosen": " A house.", "rejected": " I"})";
+  const std::string prompt =
+      said("user", "one") + "," + said("assistant", "two") + "," + said("user", "three");
+  const std::string chosen = said("assistant", "four");
+  const std::string rejected = said("assistant", "five");
+  const std::string given = "{\"prompt\": [" + prompt + "], \"chosen\": [" + chosen +
+                            "], \"rejected\": [" + rejected + "]}";
+  const std::string implied = "{\"chosen\": [" + prompt + "," + chosen + "], \"rejected\": [" +
+                              prompt + "," + rejected + "]}";
+  const auto made = maker();
+  const auto& tokenizer = *made->tokenizer().tokenizer;
+  const data::Preference of_text = made->make_preference(text);
+  CHECK(trained_parts(of_text.chosen, tokenizer) == Texts{" A house.<|im_end|>"});
+  CHECK(trained_parts(of_text.rejected, tokenizer) == Texts{" I<|im_end|>"});
+  for (const std::string& record : {given, implied}) {
+    CHECK(ExampleMaker::kind_of(record) == data::RecordKind::preference);
+    const data::Preference both = made->make_preference(record);
+    CHECK(trained_parts(both.chosen, tokenizer) == Texts{"four<|im_end|>"});
+    CHECK(trained_parts(both.rejected, tokenizer) == Texts{"five<|im_end|>"});
+    CHECK(both.chosen.ids == made->make(chat(prompt + "," + chosen)).ids);
+    CHECK(both.rejected.ids == made->make(chat(prompt + "," + rejected)).ids);
+  }
+}
+
+TEST_CASE("a preference whose answers cannot be compared is refused") {
+  const auto refused = [](const std::string& record) {
+    return error_of([&] { maker()->make_preference(record); });
+  };
+  const auto both = [](const std::string& chosen, const std::string& rejected) {
+    return "{\"chosen\": [" + chosen + "], \"rejected\": [" + rejected + "]}";
+  };
+  const std::string user = said("user", "one");
+  const std::string answer = said("assistant", "two");
+  CHECK_THAT(refused(R"({"prompt": "a", "chosen": "b", "rejected": "b"})"),
+             Contains("'chosen' and 'rejected' are the same"));
+  CHECK_THAT(refused(both(user + "," + answer, user + "," + answer)),
+             Contains("'chosen' and 'rejected' are the same"));
+  CHECK_THAT(refused(R"({"prompt": "a", "chosen": "b", "rejected": " "})"),
+             Contains("'rejected' is empty"));
+  CHECK_THAT(refused(both(user + "," + answer, user + "," + said("assistant", ""))),
+             Contains("'rejected': the answer of message 2 is empty"));
+  CHECK_THAT(refused(both(user + "," + answer, said("user", "other") + "," + answer)),
+             Contains("do not begin with the same messages"));
+  CHECK_THAT(refused(both(user + "," + answer + "," + user, user + "," + answer)),
+             Contains("'chosen' does not go on with an answer"));
+  CHECK_THAT(refused(both(user + "," + answer, user)), Contains("'rejected' does not go on"));
+  CHECK_THAT(refused(R"({"prompt": "a", "chosen": "b"})"), Contains("'rejected' is missing"));
+  CHECK_THAT(refused(R"({"chosen": "b", "rejected": "c"})"), Contains("'prompt' is missing"));
+  CHECK_THAT(refused(R"({"prompt": "a", "chosen": "b", "rejected": ["c"]})"),
+             Contains("'rejected' must be a text"));
+  CHECK_THAT(refused(R"({"prompt": "a", "chosen": [], "rejected": ["c"]})"),
+             Contains("'chosen' must be a list of messages that is not empty"));
+  CHECK_THAT(refused(two_turns), Contains("the record does not compare answers"));
+  CHECK_THAT(refusal(R"({"prompt": "a", "chosen": "b", "rejected": "c"})"),
+             Contains("set train.objective=dpo"));
+}
+
 TEST_CASE("the tokens of a conversation are those of its text") {
   const auto made = maker();
   const auto& tokenizer = *made->tokenizer().tokenizer;

@@ -112,6 +112,52 @@ TEST_CASE("every fault of a file is found, with its line") {
   CHECK_THAT(documents_error(folder, "\n\n"), Contains("there is no document (2 blank lines"));
 }
 
+TEST_CASE("a pair of answers is a row of two sequences") {
+  const Folder folder;
+  const auto record = [](const std::string& prompt, const std::string& chosen,
+                         const std::string& rejected) {
+    return Json{{"prompt", prompt}, {"chosen", chosen}, {"rejected", rejected}}.dump() + "\n";
+  };
+  const std::vector<std::string> files = {
+      folder.write("a.jsonl", record("one", " two", " three four") + record("a", " b", " c"))};
+  const auto documents = std::make_shared<const Documents>(
+      files, maker(), DocumentOptions{.longest = 30, .form = RecordForm::preference});
+  REQUIRE(documents->size() == 4);
+  CHECK(documents->where(1) == files[0] + ":1");
+  CHECK(documents->where(2) == files[0] + ":2");
+  constexpr std::int64_t length = 29;
+  const PreferenceRows rows(documents, 0, 2, length, 7);
+  REQUIRE(rows.rows() == 2);
+  Ids inputs(2 * length);
+  Ids targets(2 * length);
+  rows.read(0, inputs, targets);
+  for (const std::int64_t answer : {0, 1}) {
+    const Example example = documents->read(answer);
+    Ids own_inputs(length, 7);
+    Ids own_targets(length, ignored_target);
+    write_document(example, own_inputs, own_targets);
+    const auto begin = answer * length;
+    CHECK(Ids(inputs.begin() + begin, inputs.begin() + begin + length) == own_inputs);
+    CHECK(Ids(targets.begin() + begin, targets.begin() + begin + length) == own_targets);
+  }
+  CHECK(rows.trained(0) == documents->trained(0) + documents->trained(1));
+  CHECK(rows.documents(0)[1].begin == length);
+  CHECK(rows.documents(0)[1].end == length + documents->tokens(1) - 1);
+
+  // Cut so that one answer is gone: the pair is left out, and counted.
+  const std::vector<std::string> long_files = {folder.write(
+      "b.jsonl", record("one two three", " four", " four five six seven eight nine ten") +
+                     record("a", " b", " c d e f g h i j k l m n o") +
+                     record("one two three four five six seven eight nine", " a", " b"))};
+  const auto prompt = std::ssize(maker()->tokenizer().tokenizer->encode("one two three"));
+  const Documents cut(
+      long_files, maker(),
+      {.longest = prompt + 2, .too_long = TooLong::cut, .form = RecordForm::preference});
+  CHECK(cut.counts().left_out == 1);
+  CHECK(cut.size() == 4);
+  CHECK(cut.counts().cut == 2);
+}
+
 TEST_CASE("a line that is too long is a fault, and those after it are read") {
   const Folder folder;
   const std::string error =

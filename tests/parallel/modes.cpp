@@ -90,7 +90,7 @@ Taken taken(const Run& wanted, int steps, const std::string& from = "",
       mine.losses.push_back(result.loss);
       mine.norms.push_back(result.grad_norm);
     }
-    mine.validation = trainer.validate().value_or(0);
+    mine.validation = trainer.validate().value_or(Validation()).loss;
     mine.replayed = trainer.replays().replayed;
     if (!to.empty()) {
       trainer.checkpoints([](const std::string&) {}).after_step(true);

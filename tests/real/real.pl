@@ -134,35 +134,6 @@ sub check_tokens {
     . ("@got" eq "@want" ? '' : "; the one at $first is " . ($got[$first] // 'missing') . ", expected " . ($want[$first] // 'none')));
 }
 
-# The commands take checkpoints and folders: this one has the weights of a file, which so small a rate leaves as they are.
-sub checkpoint_of {
-  my ($file, $name) = @_;
-  write_file("$name.toml", <<"END");
-[model]
-from = "$file"
-[data]
-text = ["text.txt"]
-seq_len = 8
-validation = 0
-[train]
-steps = 1
-batch = 1
-[optimizer]
-lr = 1e-30
-warmup = 0
-[[parallel]]
-style = "LoRA"
-on = ["model.layers.0.self_attn.q_proj"]
-options = { rank = 1 }
-[log]
-metrics = ""
-[checkpoint]
-folder = "$name"
-END
-  output_of("tessera train $name.toml");
-  return "$name/step-00000001";
-}
-
 sub check_before {
   my ($model) = @_;
   my ($text, $records) = evaluated($model, '--text text.txt --jsonl conversations.jsonl');
@@ -183,14 +154,14 @@ sub check_gguf {
   my @asked = ('What is the capital of Norway?', 'What is the capital of Nepal?', 'Name three colors.');
   my $folder = "out-$dtype";
   output_of("tessera checkpoint export $tuned --to $folder --format gguf --dtype $dtype");
-  my $back = checkpoint_of("$folder/model.gguf", "back-$dtype");
+  my $back = "$folder/model.gguf";
   my ($held_out) = evaluated($back, '--jsonl held-out.jsonl');
   near($held_out->{loss}, $loss, $tolerance, "loss after GGUF in $dtype");
   if ($dtype ne 'q8_0') {
     my ($before, $after) = (answers_of($tuned, @asked), answers_of($back, @asked));
     check($before eq $after, "answers after GGUF in $dtype" . ($before eq $after ? '' : ":\n$after\nbefore:\n$before"));
   }
-  remove_tree($folder, "back-$dtype");
+  remove_tree($folder);
 }
 
 make_stand_ins();
@@ -206,13 +177,11 @@ my $text = $expected->{text};
 utf8::encode($text);
 write_file('text.txt', $text);
 write_file('conversations.jsonl', lines_of_json(@{$expected->{conversations}}));
-my $before = checkpoint_of($file, 'before');
-check_before($before);
+check_before($file);
 
 my $tuned = 'pirate/step-00000030';
-my ($held_out_before) = evaluated($before, '--jsonl held-out.jsonl');
+my ($held_out_before) = evaluated($file, '--jsonl held-out.jsonl');
 my ($held_out) = evaluated($tuned, '--jsonl held-out.jsonl');
-remove_tree('before');
 check($held_out->{loss} < $held_out_before->{loss} / 2,
   sprintf 'loss of the held-out answers: %.4f before, %.4f after', $held_out_before->{loss}, $held_out->{loss});
 my $last = decode_json((split /\n/, text_of('pirate.jsonl'))[-1]);

@@ -34,8 +34,11 @@ std::string name_of(const Key& key) {
 }
 
 std::string error_of(const std::string& override_text) {
-  return input_error(
-      [&] { parse_config(base, "run.toml", std::vector<std::string>{override_text}); });
+  std::vector<std::string> overrides = {override_text};
+  if (override_text.starts_with("dpo.")) {
+    overrides.emplace_back("train.objective=dpo");  // others have no such keys
+  }
+  return input_error([&] { parse_config(base, "run.toml", overrides); });
 }
 
 /// Refused as a value of this key; a check that compares keys with each other is not what is meant.
@@ -88,6 +91,8 @@ const std::map<std::string, Numbers>& numbers() {
       {"train.clip_grad_norm", {{"-0.001"}, {"0", "1e300"}}},
       {"train.clip_grad_value", {{"-0.001"}, {"0"}}},
       {"train.threads", {{"-1", "65537"}, {"0", "65536"}}},
+      {"dpo.beta", {{"0", "-0.1"}, {"1e-300", "1e300"}}},
+      {"dpo.label_smoothing", {{"-0.001", "0.5"}, {"0", "0.499"}}},
       {"optimizer.lr", {{"0", "-0.001"}, {"1e-300", "1e300"}}},
       {"optimizer.weight_decay", {{"-0.001", "-1"}, {"0", "1e300"}}},
       {"optimizer.warmup", {{"-1"}, {"0", "300"}}},
@@ -192,9 +197,10 @@ TEST_CASE("a word that is not among a key's words is refused") {
     }
     CHECK(refused(key, "\"\""));
   }
-  // model.new_tokens and rope_scaling, data.train_on, too_long, packing and order, two of train's
-  // clipping, train.precision, optimizer.decay, schedule and its unit, two of checkpoint
-  CHECK(checked == 15);
+  // model.new_tokens and rope_scaling, data.train_on, too_long, packing and order, train.objective,
+  // two of train's clipping, train.precision, dpo.reference, optimizer.decay, schedule and its unit,
+  // two of checkpoint
+  CHECK(checked == 17);
 }
 
 TEST_CASE("entries of lists, required texts and texts with zero bytes are refused when empty") {

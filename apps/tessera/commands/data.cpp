@@ -67,14 +67,11 @@ std::vector<ShownToken> tokens_of(const Dataset& data, std::int64_t step, std::i
   const Batch batch = data.rows(step, row, 1);
   const data::Mixture::Place place = data.place_of(step, row);
   const data::RowSource& source = data.training().source(place.source);
-  const auto used = static_cast<std::size_t>(source.used(place.row));
   std::vector<ShownToken> tokens;
-  std::size_t at = 0;
-  std::vector<std::int64_t> begins = source.document_begins(place.row);
-  begins.push_back(std::ssize(batch.inputs));
-  for (std::size_t document = 0; document + 1 < begins.size() && at < used; ++document) {
+  for (const data::DocumentPlace& document : source.documents(place.row)) {
+    auto at = static_cast<std::size_t>(document.begin);
+    const auto end = static_cast<std::size_t>(document.end);
     tokens.push_back({batch.inputs[at], false, at > 0});
-    const std::size_t end = std::min(static_cast<std::size_t>(begins[document + 1]), used);
     for (; at < end; ++at) {
       const bool trained = batch.targets[at] != data::ignored_target;
       if (trained || at + 1 < end) {
@@ -183,10 +180,12 @@ int run_data_check(const TrainArguments& arguments) {
       continue;
     }
     const data::DocumentCounts& counts = source.documents->counts();
-    rows.push_back({source.key, fmt::format("{} documents, {} tokens, {} trained, the longest has "
-                                            "{} tokens",
-                                            source.documents->size(), counts.tokens, counts.trained,
-                                            counts.longest)});
+    const std::int64_t of_record = source.documents->of_record();
+    rows.push_back({source.key, fmt::format("{} {}, {} tokens, {} trained, the longest has {} "
+                                            "tokens",
+                                            source.documents->size() / of_record,
+                                            of_record == 1 ? "documents" : "pairs of answers",
+                                            counts.tokens, counts.trained, counts.longest)});
     if (counts.joined > 0) {
       rows.push_back(
           {"joined", fmt::format("{} answers begin within a token, which is not trained; "

@@ -160,6 +160,7 @@ class Checks : private KeyProblems {
           "gradients in f16 leave the range of the type; set train.loss_scaling=dynamic, or "
           "train.precision=bf16");
     }
+    objective();
     clipping();
     schedule();
     const std::vector<std::string> names = allowable_names(c_.model.family);
@@ -174,6 +175,34 @@ class Checks : private KeyProblems {
         c_.given.contains("checkpoint.every") && c_.checkpoint.every > 0) {
       add({"checkpoint.every"}, "checkpoint.folder is empty, so none can be written");
     }
+  }
+
+  void objective() {
+    if (!known({"train.objective"})) {
+      return;
+    }
+    if (c_.train.kind() != ObjectiveKind::dpo) {
+      for (const auto& [key, place] : c_.given) {
+        if (key.starts_with("dpo.")) {
+          add({key}, "only train.objective=dpo has it");
+        }
+      }
+      return;
+    }
+    const auto refuse = [&](const char* key, bool wrong, const char* text) {
+      if (known({key}) && wrong) {
+        add({key, "train.objective"}, text);
+      }
+    };
+    refuse("data.packing", c_.data.packs(),
+           "the answers that train.objective=dpo compares have rows of their own; set "
+           "data.packing=none");
+    refuse("data.train_on", c_.data.train_on == "all",
+           "train.objective=dpo compares answers, without their prompts; set "
+           "data.train_on=answers");
+    refuse("graph.mode", !c_.graph.mode.empty(),
+           "a mode places steps that read one model's next tokens, and train.objective=dpo has a "
+           "reference too; use [[parallel]] entries");
   }
 
   void clipping() {

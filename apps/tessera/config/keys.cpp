@@ -118,7 +118,7 @@ std::vector<Key> source_keys() {
        .slot = field<s, &D::jsonl>,
        .doc = "Instead of `text`: files of records, a JSON object in each line, or folders and "
               "patterns of them ([data.md](data.md)): conversations (`messages`), `prompt` and "
-              "`completion`, or `text`.",
+              "`completion`, `text`, or `prompt`, `chosen` and `rejected`.",
        .is_path = true},
       {.path = "data.tokens",
        .slot = field<s, &D::tokens>,
@@ -202,12 +202,20 @@ std::vector<Key> train_keys() {
   using T = TrainConfig;
   constexpr auto s = &Config::train;
   return {
+      {"train.objective",
+       field<s, &T::objective>,
+       "What is minimised. `next_token`: the mean loss of the tokens. `dpo`: preferences between "
+       "two answers are learned ([preferences.md](preferences.md)).",
+       {},
+       {"next_token", "dpo"}},
       {"train.steps", field<s, &T::steps>, "Steps of the optimizer.", from(1)},
       {"train.batch", field<s, &T::batch>,
-       "Sequences in a step over the whole mesh: the work does not depend on the layout.",
+       "Sequences in a step over the whole mesh, or pairs of them (`dpo`): the work does not "
+       "depend on the layout.",
        from(1, largest_size)},
       {"train.micro_batch", field<s, &T::micro_batch>,
-       "Sequences that a rank computes at once; gradients are accumulated over the rest. 0: all at "
+       "Sequences or pairs that a rank computes at once; gradients are accumulated over the rest. "
+       "0: all at "
        "once.",
        from(0, largest_size)},
       {"train.seed", field<s, &T::seed>, "Seed of initialisation, data order and dropout.",
@@ -256,6 +264,29 @@ std::vector<Key> train_keys() {
        "The device that each rank computes on: `cpu`, or the name of a device plugin. `NAME` gives "
        "each rank of a machine the device of its number there, `NAME:2` gives every rank device "
        "2."},
+  };
+}
+
+std::vector<Key> dpo_keys() {
+  using D = DpoConfig;
+  constexpr auto s = &Config::dpo;
+  return {
+      {"dpo.beta", field<s, &D::beta>,
+       "What log-ratios to the reference are multiplied by: the larger, the nearer the model stays "
+       "to it.",
+       positive},
+      {"dpo.label_smoothing",
+       field<s, &D::label_smoothing>,
+       "The share of the preferences that are taken to be the wrong way round.",
+       {0, 0.5, false, true}},
+      {"dpo.reference",
+       field<s, &D::reference>,
+       "What gives the reference's log-probabilities. `copy`: a frozen copy of the starting "
+       "weights, sharded like the model. `adapter_off`: the model with its low-rank updates "
+       "switched off, which needs no memory. `auto`: `adapter_off` with the styles LoRA and QLoRA, "
+       "unless they start from `model.adapter`; else `copy`.",
+       {},
+       {"auto", "copy", "adapter_off"}},
   };
 }
 
@@ -467,8 +498,8 @@ std::vector<Key> checkpoint_keys() {
 std::vector<Key> config_keys(const std::string& family) {
   std::vector<Key> all = model_keys();
   std::ranges::move(family_keys(family), std::back_inserter(all));
-  for (const auto part :
-       {source_keys, row_keys, train_keys, optimizer_keys, run_keys, graph_keys, checkpoint_keys}) {
+  for (const auto part : {source_keys, row_keys, train_keys, dpo_keys, optimizer_keys, run_keys,
+                          graph_keys, checkpoint_keys}) {
     std::ranges::move(part(), std::back_inserter(all));
   }
   return all;

@@ -44,7 +44,8 @@ std::vector<Key> config_keys(const std::string& family = ModelConfig().family);
 std::vector<std::string> config_sections();
 
 /// Whether a key determines the loss curve, and so is a part of a checkpoint's fingerprint. A key
-/// that is new in [model], [data], [train] or [optimizer] is, until influence.cpp excludes it.
+/// that is new in [model], [data], [train], [dpo] or [optimizer] is, until influence.cpp excludes
+/// it.
 bool has_influence(const Key& key);
 
 /// Names that `checkpoint.allow` takes: those keys, their sections, and `data.content`.

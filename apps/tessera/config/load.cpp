@@ -200,6 +200,14 @@ class Loader {
 
 bool ModelConfig::adds_tokens() const { return new_tokens == "mean"; }
 bool DataConfig::packs() const { return packing == "documents"; }
+ObjectiveKind TrainConfig::kind() const {
+  return objective == "dpo" ? ObjectiveKind::dpo : ObjectiveKind::next_token;
+}
+ReferenceKind DpoConfig::kind() const {
+  return reference == "copy"          ? ReferenceKind::copy
+         : reference == "adapter_off" ? ReferenceKind::adapter_off
+                                      : ReferenceKind::automatic;
+}
 
 std::int64_t Config::schedule_end() const {
   if (optimizer.schedule_end > 0 || optimizer.schedule_unit == "steps") {

@@ -25,7 +25,29 @@ struct ModelConfig {
   ModelNumbers sizes;  // of the family's own keys
 };
 
+/// What a run minimises.
+enum class ObjectiveKind : std::uint8_t {
+  next_token,
+  dpo,  // direct preference optimisation
+};
+
+/// What preferences are compared with: the log-probabilities of the starting weights.
+enum class ReferenceKind : std::uint8_t {
+  automatic,    // adapter_off where low-rank updates start at 0, else copy
+  copy,         // a frozen copy of the starting weights
+  adapter_off,  // the model with its low-rank updates switched off
+};
+
+struct DpoConfig {
+  double beta = 0.1;
+  double label_smoothing = 0.0;
+  std::string reference = "auto";
+
+  ReferenceKind kind() const;
+};
+
 struct TrainConfig {
+  std::string objective = "next_token";
   std::int64_t steps = 300;
   std::int64_t batch = 16;
   std::int64_t micro_batch = 0;  // 0 = all of a rank's sequences at once
@@ -40,6 +62,8 @@ struct TrainConfig {
   bool activation_checkpointing = false;
   std::int64_t threads = 0;  // per rank; 0 = cores / ranks
   std::string device = "cpu";
+
+  ObjectiveKind kind() const;
 };
 
 /// Options of a style or an optimizer as the text of a JSON object; who reads them checks them.
@@ -160,6 +184,7 @@ struct Config {
   ModelConfig model;
   DataConfig data;
   TrainConfig train;
+  DpoConfig dpo;
   OptimizerConfig optimizer;
   MeshConfig mesh;
   PluginsConfig plugins;
@@ -174,8 +199,10 @@ struct Config {
 
   /// The number of ranks: the product of mesh.shape, 1 without a mesh.
   std::int64_t ranks() const;
+  /// Sequences of a row of the batch: of preferences, the two answers.
+  std::int64_t row_sequences() const { return train.kind() == ObjectiveKind::dpo ? 2 : 1; }
   /// Tokens of a step, on all ranks together.
-  std::int64_t step_tokens() const { return train.batch * data.seq_len; }
+  std::int64_t step_tokens() const { return train.batch * row_sequences() * data.seq_len; }
   /// Where the schedule of the learning rate ends, in its unit.
   std::int64_t schedule_end() const;
   /// "run.toml:12: mesh.shape": the beginning of an error's text about this key. Where it was not

@@ -58,6 +58,9 @@ Division division_of(const Config& config, const std::shared_ptr<const RunTokeni
 
 Rows document_rows(const std::shared_ptr<const data::Documents>& documents, std::int64_t begin,
                    std::int64_t end, const Division& by) {
+  if (documents->of_record() == 2) {
+    return std::make_shared<data::PreferenceRows>(documents, begin, end, by.length, by.padding);
+  }
   if (by.packs) {
     return std::make_shared<data::PackedRows>(documents, begin, end, by.length, by.padding,
                                               by.order);
@@ -66,7 +69,9 @@ Rows document_rows(const std::shared_ptr<const data::Documents>& documents, std:
 }
 
 Divided divided(const OpenedSource& source, const Division& by) {
-  const std::int64_t all = source.tokens ? source.tokens->size() : source.documents->size();
+  const std::int64_t of_record = source.tokens ? 1 : source.documents->of_record();
+  const std::int64_t all =
+      source.tokens ? source.tokens->size() : source.documents->size() / of_record;
   const std::int64_t first =
       all - static_cast<std::int64_t>(std::floor(static_cast<double>(all) * by.share));
   if (source.tokens) {
@@ -76,14 +81,14 @@ Divided divided(const OpenedSource& source, const Division& by) {
   }
   const auto tokens_of = [&](std::int64_t begin, std::int64_t end) {
     std::int64_t sum = 0;
-    for (std::int64_t i = begin; i < end; ++i) {
+    for (std::int64_t i = begin * of_record; i < end * of_record; ++i) {
       sum += source.documents->tokens(i);
     }
     return sum;
   };
   return {document_rows(source.documents, 0, first, by),
           document_rows(source.documents, first, all, by), tokens_of(0, first),
-          tokens_of(first, all), first};
+          tokens_of(first, all), first * of_record};
 }
 
 /// What to do about too few rows.
@@ -108,6 +113,7 @@ Dataset::Dataset(const Config& config, std::int64_t vocab,
       sources_(open_sources(config, vocab, tokenizer_)),
       validation_sources_(open_validation(config, vocab, tokenizer_)),
       seq_len_(config.data.seq_len),
+      row_sequences_(config.row_sequences()),
       batch_(config.train.batch),
       packs_(config.data.packs()) {
   const auto has_documents = [](const OpenedSource& source) { return source.documents != nullptr; };
@@ -216,7 +222,8 @@ void Dataset::measure() {
       of_used += static_cast<double>(source.used(row));
       of_trained += static_cast<double>(source.trained(row));
     }
-    const double positions = static_cast<double>(source.rows()) * static_cast<double>(seq_len_);
+    const double positions =
+        static_cast<double>(source.rows()) * static_cast<double>(row_sequences_ * seq_len_);
     const double share = static_cast<double>(training_->quota(i)) / 1000.0;
     used += share * (sources_[i].documents ? of_used / positions : 1);
     trained += share * (sources_[i].documents ? of_trained / positions : 1);
@@ -239,8 +246,8 @@ std::int64_t Dataset::trained(std::int64_t step) const {
 }
 
 Batch Dataset::empty_batch(std::int64_t rows) const {
-  Batch batch{.rows = rows, .seq_len = seq_len_};
-  batch.inputs.resize(static_cast<std::size_t>(rows * seq_len_));
+  Batch batch{.rows = rows * row_sequences_, .seq_len = seq_len_};
+  batch.inputs.resize(static_cast<std::size_t>(batch.rows * seq_len_));
   batch.targets.resize(batch.inputs.size());
   if (packs_) {
     batch.documents.resize(batch.inputs.size());
@@ -252,7 +259,7 @@ Batch Dataset::empty_batch(std::int64_t rows) const {
 /// Fills row `at` of a batch.
 void Dataset::fill(Batch& batch, std::int64_t at, const data::RowSource& source,
                    std::int64_t row) const {
-  const auto length = static_cast<std::size_t>(batch.seq_len);
+  const auto length = static_cast<std::size_t>(row_sequences_ * batch.seq_len);
   const std::size_t begin = static_cast<std::size_t>(at) * length;
   source.read(row, std::span(batch.inputs).subspan(begin, length),
               std::span(batch.targets).subspan(begin, length));

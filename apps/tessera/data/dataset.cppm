@@ -10,8 +10,9 @@ import :sources;
 
 export namespace tessera::app {
 
-/// Rows of a batch, row-major [rows, seq_len]: the targets are the inputs shifted by one token;
-/// data::ignored_target where the loss does not count. With data.packing there is also, of each
+/// Sequences of a batch, row-major [rows, seq_len]: the targets are the inputs shifted by one
+/// token; data::ignored_target where the loss does not count. Of preferences, rows 2 i and 2 i + 1
+/// are the chosen and the rejected answer of pair i. With data.packing there is also, of each
 /// token, the number of the first token of its document in the row, and its position in it.
 struct Batch {
   std::int64_t rows = 0;
@@ -22,8 +23,9 @@ struct Batch {
   std::vector<std::int64_t> positions = {};
 };
 
-/// The data of a run as rows: windows over tokens, or documents. Which rows a step takes depends
-/// only on the config and the step, not on the mesh: each rank reads its own rows.
+/// The data of a run as rows: windows over tokens, documents, or pairs of answers. Which rows a
+/// step takes depends only on the config and the step, not on the mesh: each rank reads its own
+/// rows.
 class Dataset {
  public:
   /// Opens the files, and finds what is wrong in them. `vocab` is the model's number of token ids
@@ -33,6 +35,8 @@ class Dataset {
   /// With the run's tokenizer, which is open already.
   Dataset(const Config& config, std::int64_t vocab, std::shared_ptr<const RunTokenizer> tokenizer);
 
+  /// Sequences of a row; see Config::row_sequences.
+  std::int64_t row_sequences() const { return row_sequences_; }
   /// Rows [first_row, first_row + count) of step `step` (counted from 0).
   Batch rows(std::int64_t step, std::int64_t first_row, std::int64_t count) const;
   /// Which row of which source is row `row` of step `step` (docs/random-numbers.md).
@@ -85,6 +89,7 @@ class Dataset {
   std::vector<OpenedSource> sources_;
   std::vector<OpenedSource> validation_sources_;  // of data.validation_files
   std::int64_t seq_len_;
+  std::int64_t row_sequences_;
   std::int64_t batch_;
   bool packs_;
   std::unique_ptr<const data::Mixture> training_;

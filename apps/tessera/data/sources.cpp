@@ -53,18 +53,21 @@ data::DocumentOptions options_of(const Config& config) {
   return {.longest = config.data.seq_len + 1,
           .too_long = too_long == "cut"    ? data::TooLong::cut
                       : too_long == "skip" ? data::TooLong::skip
-                                           : data::TooLong::error};
+                                           : data::TooLong::error,
+          .form = config.train.kind() == ObjectiveKind::dpo ? data::RecordForm::preference
+                                                            : data::RecordForm::document};
 }
 
-std::string left_out_text(const data::DocumentCounts& counts) {
+/// `what`: a record, in the plural.
+std::string left_out_text(const data::DocumentCounts& counts, const std::string& what) {
   std::string text;
-  const auto add = [&](std::int64_t count, const char* what) {
+  const auto add = [&](std::int64_t count, const std::string& part) {
     if (count > 0) {
-      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, what);
+      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, part);
     }
   };
-  add(counts.left_out, "documents that are too long");
-  add(counts.cut, "ends of documents that are too long");
+  add(counts.left_out, what + " that are too long");
+  add(counts.cut, fmt::format("ends of {} that are too long", what));
   add(counts.blank_lines, "blank lines");
   return text;
 }
@@ -112,6 +115,12 @@ class Opener {
       fail_input({.wrong = "the run has token ids only, so there is no tokenizer for texts",
                   .expected = "*.npy"});
     }
+    if (source.kind != SourceConfig::Kind::jsonl && config_.train.kind() == ObjectiveKind::dpo) {
+      fail_input({.wrong = "train.objective=dpo compares answers, and these are plain texts",
+                  .expected = "records with 'prompt', 'chosen' and 'rejected'",
+                  .got = source.paths.front(),
+                  .advice = "name *.jsonl files, or set train.objective=next_token"});
+    }
     switch (source.kind) {
       case SourceConfig::Kind::tokens:
         return {.tokens =
@@ -122,14 +131,16 @@ class Opener {
         break;
     }
     const std::vector<std::string> files = names_of(find_text_files(source.paths).files);
-    if (first_kind(files) == data::RecordKind::text) {
+    const data::DocumentOptions options = options_of(config_);
+    if (options.form == data::RecordForm::document && first_kind(files) == data::RecordKind::text) {
       auto tokens =
           std::make_shared<data::EncodedText>(data::EncodedText::from_records(files, maker()));
-      const std::string blank = left_out_text({.blank_lines = tokens->blank_lines()});
+      const std::string blank = left_out_text({.blank_lines = tokens->blank_lines()}, "");
       return {.tokens = std::move(tokens), .left_out = blank};
     }
-    auto documents = std::make_shared<data::Documents>(files, maker(), options_of(config_));
-    const std::string left_out = left_out_text(documents->counts());
+    auto documents = std::make_shared<data::Documents>(files, maker(), options);
+    const std::string left_out =
+        left_out_text(documents->counts(), options.of_record() == 1 ? "documents" : "pairs");
     return {.documents = std::move(documents), .left_out = left_out};
   }
 

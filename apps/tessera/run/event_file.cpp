@@ -140,13 +140,8 @@ void EventFile::flush() {
 
 void EventFile::write(const StepMetrics& m) {
   std::string summary;
-  add_scalar(summary, "loss", m.loss);
-  add_scalar(summary, "grad_norm", m.grad_norm);
-  add_scalar(summary, "lr", m.lr);
-  add_scalar(summary, "tokens_per_second", m.tokens_per_second);
-  add_scalar(summary, "memory_bytes", static_cast<double>(m.memory_bytes));
-  if (m.validation_loss) {
-    add_scalar(summary, "validation_loss", *m.validation_loss);
+  for (const auto& [name, value] : scalars_of(m)) {
+    add_scalar(summary, name, value);
   }
   std::string event = event_of(m.step);
   protobuf::add_bytes(event, event_proto::summary, summary);

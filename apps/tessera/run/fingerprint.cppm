@@ -10,10 +10,10 @@ import tessera.app.model;
 
 export namespace tessera::app {
 
-/// The config's words -> JSON texts. Every key of [model], [data], [train] and [optimizer] is among
-/// them, except those that do not change the curve: steps, accumulation, recomputation, threads and
-/// how often a validation looks at how much. Sizes are the resolved ones; `data.content` and
-/// `model.from` are hashes of what is read, not paths.
+/// The config's words -> JSON texts. Every key of [model], [data], [train], [dpo] and [optimizer]
+/// is among them, except those that do not change the curve: steps, accumulation, recomputation,
+/// threads and how often a validation looks at how much. Sizes are the resolved ones;
+/// `data.content` and `model.from` are hashes of what is read, not paths.
 using Fingerprint = std::map<std::string, std::string>;
 
 Fingerprint fingerprint_of(const Config& config, const ModelShape& shape, const Dataset& data);

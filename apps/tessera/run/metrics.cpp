@@ -28,6 +28,7 @@ namespace tessera::app {
 namespace {
 
 constexpr const char* owner_key = "checkpoints";
+const std::string validation_prefix = "validation_";
 constexpr std::size_t most_pending = std::size_t{64} << 20;
 constexpr int seconds_for_reader = 5;
 
@@ -132,13 +133,35 @@ std::string to_json(const StepMetrics& m) {
   if (m.save_seconds > 0) {
     json["save_seconds"] = m.save_seconds;
   }
+  for (const auto& [name, value] : m.measures) {
+    json[name] = value;
+  }
   if (m.validation_loss) {
     json["validation_loss"] = *m.validation_loss;
+  }
+  for (const auto& [name, value] : m.validation_measures) {
+    json[validation_prefix + name] = value;
   }
   if (m.checkpoints) {
     json[owner_key] = *m.checkpoints;
   }
   return json_text(json);
+}
+
+Measures scalars_of(const StepMetrics& m) {
+  Measures all = {{"loss", m.loss},
+                  {"grad_norm", m.grad_norm},
+                  {"lr", m.lr},
+                  {"tokens_per_second", m.tokens_per_second},
+                  {"memory_bytes", static_cast<double>(m.memory_bytes)}};
+  all.insert(all.end(), m.measures.begin(), m.measures.end());
+  if (m.validation_loss) {
+    all.emplace_back("validation_loss", *m.validation_loss);
+  }
+  for (const auto& [name, value] : m.validation_measures) {
+    all.emplace_back(validation_prefix + name, value);
+  }
+  return all;
 }
 
 std::vector<StepMetrics> read_metrics(const std::filesystem::path& file) {

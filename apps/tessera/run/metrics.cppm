@@ -6,6 +6,15 @@ import tessera.app.base;
 
 export namespace tessera::app {
 
+/// What an objective measures besides its loss, by name, in the order of reports.
+using Measures = std::vector<std::pair<std::string, double>>;
+
+/// A validation.
+struct Validation {
+  double loss = 0;
+  Measures measures = {};
+};
+
 /// The metrics of one step. Steps are counted from 1 here: the number of updates made.
 struct StepMetrics {
   std::int64_t step = 0;
@@ -19,7 +28,9 @@ struct StepMetrics {
   std::uint64_t memory_bytes = 0;  // of the rank that writes
   /// Peaks of what its tensors hold, since the first step: by category, and "total".
   std::vector<std::pair<std::string, std::int64_t>> memory_peaks = {};
+  Measures measures = {};
   std::optional<double> validation_loss;
+  Measures validation_measures = {};
   /// Whose step it is: see metrics_owner.
   std::optional<std::string> checkpoints;
 };
@@ -27,8 +38,12 @@ struct StepMetrics {
 /// The line's text, without the end of line. Numbers round-trip; NaN and infinities are null.
 std::string to_json(const StepMetrics& metrics);
 
-/// The lines of a metrics file, as to_json writes them; NaN for null. A last line that is not
-/// complete is left out. Error (input): there is no such file, or it is not a metrics file.
+/// The scalars that are told to people and TensorBoard, by the names that the line has for them.
+Measures scalars_of(const StepMetrics& metrics);
+
+/// The lines of a metrics file, as to_json writes them, without measures; NaN for null. A last line
+/// that is not complete is left out. Error (input): there is no such file, or it is not a metrics
+/// file.
 std::vector<StepMetrics> read_metrics(const std::filesystem::path& file);
 
 /// Identity of a run among those that could write one metrics file: the folder of their

@@ -192,9 +192,13 @@ class RankRun {
     metrics.save_seconds = checkpoints_->seconds();
     metrics.memory_bytes = process_memory().resident;
     metrics.memory_peaks = memory_peaks();
+    metrics.measures = trainer_->objective().measures(result.measured);
     try {
       if (validates_after(trainer_->done())) {
-        metrics.validation_loss = trainer_->validate();
+        if (std::optional<Validation> validation = trainer_->validate()) {
+          metrics.validation_loss = validation->loss;
+          metrics.validation_measures = std::move(validation->measures);
+        }
       }
     } catch (...) {
       tell(metrics);  // the step itself was taken

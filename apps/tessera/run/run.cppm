@@ -2,6 +2,8 @@ export module tessera.app.run;
 
 export import :setup;         // from a config to the library's objects
 export import :loss;          // the losses of a batch
+export import :objective;     // what a run minimises, and what is measured besides
+export import :reference;     // the frozen copy that preferences are compared with
 export import :rates;         // what a captured step costs
 export import :links;         // what communication costs
 export import :fingerprint;   // what determines the loss curve

@@ -61,26 +61,20 @@ Trainer::Trainer(const Run& run, const StepSetup& setup, Device device,
       *model_, setup_.mesh,
       setup_.by_mode ? plan_entries(run.config, layouts) : style_entries(run.config),
       plugin::host());
-  if (device_ == meta) {
-    // Shapes and layouts are all that there is.
-  } else if (run.config.model.from.empty()) {
-    plan_->materialize(device_);
-    nn::initialize(*model_);
-  } else {
-    plan_->materialize(device_);
-    load_model_weights(FolderWeights(run.config.model, run.shape).source(), *model_);
-    nn::initialize(nn::update_parameters(*model_));
+  if (needs_copy(run.config, *model_)) {
+    copy_ = std::make_unique<FrozenCopy>(run, setup_.mesh);
   }
-  if (device_ != meta) {
-    plan_->initialized();
-    if (!run.config.model.adapter.empty()) {
-      load_peft(run.config.model.adapter, *model_);
-    }
+  if (device_ != meta) {  // where shapes and layouts are all that there is
+    set_first_values();
   }
+  objective_ = make_objective(run.config, *model_, *plan_, copy_.get());
   model_->set_activation_checkpointing(run.config.train.activation_checkpointing);
   training_ = std::make_unique<Training>(*model_, *plan_,
                                          make_optimizer(run.config, nn::all_parameters(*model_)),
                                          make_schedule(run.config));
+  if (copy_) {
+    training_->add_model(copy_->model());
+  }
   training_->set_clipping(make_clipping(run.config.train));
   if (run.config.train.loss_scaling == "dynamic") {
     training_->set_loss_scaling({});
@@ -103,9 +97,33 @@ Trainer::Trainer(const Run& run, const StepSetup& setup, Device device,
   }
 }
 
+void Trainer::set_first_values() {
+  const ModelConfig& config = run_.config.model;
+  plan_->materialize(device_);
+  if (config.from.empty()) {
+    nn::initialize(*model_);
+  } else {
+    load_model_weights(FolderWeights(config, run_.shape).source(), *model_);
+    nn::initialize(nn::update_parameters(*model_));
+  }
+  plan_->initialized();
+  if (!config.adapter.empty()) {
+    load_peft(config.adapter, *model_);
+  }
+  if (copy_) {
+    copy_->fill(*model_, device_);
+  }
+}
+
+std::size_t Trainer::shared_bytes() const {
+  const std::size_t own = tessera::shared_bytes(*plan_, nn::all_parameters(*model_));
+  return copy_ ? own + tessera::shared_bytes(copy_->plan(), nn::all_parameters(copy_->model()))
+               : own;
+}
+
 Batch Trainer::no_data(std::int64_t rows) const {
   Batch batch;
-  batch.rows = rows;
+  batch.rows = rows * run_.config.row_sequences();
   batch.seq_len = run_.config.data.seq_len;
   return batch;
 }
@@ -131,11 +149,11 @@ StepResult Trainer::step(const StepRows& rows, bool last) {
   if (placed_ && training_->captured().program() == nullptr) {
     capture_ahead();
   }
-  const std::int64_t tokens = rows.all * run_.config.data.seq_len;
+  const std::int64_t tokens = rows.all * run_.config.row_sequences() * run_.config.data.seq_len;
   const std::int64_t trained = device_ == meta ? tokens : run_.data->trained(done());
   return training_->step({.rows = rows.all,
                           .micro_rows = rows.micro,
-                          .weight = static_cast<double>(trained),
+                          .weight = objective_->weight(rows.all, trained),
                           .tokens = tokens,
                           .parts = setup_.parts,
                           .last_train_step = last},
@@ -148,12 +166,7 @@ StepResult Trainer::step(const StepRows& rows, bool last) {
 StepFunctions Trainer::functions(std::function<Batch(const BatchPart&)> batch) const {
   return {.rows = [this, batch = std::move(batch)](
                       const BatchPart& part) { return rows_of(batch(part)); },
-          .loss_sum =
-              [this](const Tensors& rows) {
-                const nn::RowDocuments documents =
-                    rows.size() > 2 ? nn::RowDocuments{rows[2], rows[3]} : nn::RowDocuments();
-                return loss_sum(*model_, *plan_, rows[0], rows[1], documents);
-              }};
+          .loss_sum = [this](const Tensors& rows) { return objective_->sums(rows); }};
 }
 
 std::string Trainer::program_text() const {
@@ -190,7 +203,7 @@ void Trainer::set_program(const std::string& text, const std::string& where) {
   training_->captured().set_program(Program::parse(text, where));
 }
 
-std::optional<double> Trainer::validate() {
+std::optional<Validation> Trainer::validate() {
   const std::int64_t batches = run_.data->validation_batches();
   if (batches == 0) {
     return std::nullopt;
@@ -198,9 +211,11 @@ std::optional<double> Trainer::validate() {
   if (placed_ && training_->captured().program() == nullptr) {
     capture_ahead();
   }
-  return training_->evaluate(batches, evaluation_batch(batches), functions([&](const BatchPart& m) {
-                               return run_.data->validation_rows(m.step, m.first, m.rows);
-                             }));
+  const Evaluation evaluation =
+      training_->evaluate(batches, evaluation_batch(batches), functions([&](const BatchPart& m) {
+                            return run_.data->validation_rows(m.step, m.first, m.rows);
+                          }));
+  return Validation{evaluation.loss, objective_->measures(evaluation.measured)};
 }
 
 StepBatch Trainer::evaluation_batch(std::int64_t batches) const {
@@ -208,7 +223,7 @@ StepBatch Trainer::evaluation_batch(std::int64_t batches) const {
       device_ == meta ? batches * run_.config.step_tokens() : run_.data->validation_trained();
   return {.rows = setup_.rows.all,
           .micro_rows = setup_.rows.micro,
-          .weight = static_cast<double>(trained)};
+          .weight = objective_->weight(batches * setup_.rows.all, trained)};
 }
 
 void Trainer::record_evaluation(OneRank& into) {

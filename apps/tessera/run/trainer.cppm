@@ -18,6 +18,9 @@ import tessera.app.base;
 import tessera.app.config;
 import tessera.app.data;
 import tessera.app.model;
+import :metrics;
+import :objective;
+import :reference;
 import :training_run;
 import :setup;
 
@@ -46,9 +49,9 @@ class Trainer {
   StepResult step(bool last = false);
   /// With other rows than those of the setup, on the meta device.
   StepResult step(const StepRows& rows, bool last = false);
-  /// The mean loss over the validation batches; nothing when there are none. Error: it is not
+  /// The means over the validation batches; nothing when there are none. Error: the loss is not
   /// finite.
-  std::optional<double> validate();
+  std::optional<Validation> validate();
   /// The evaluation of a micro-batch; see CapturedEvaluation::record.
   void record_evaluation(OneRank& into);
 
@@ -76,16 +79,22 @@ class Trainer {
   void set_program(const std::string& text, const std::string& where);
   const DeviceMesh& mesh() const { return setup_.mesh; }
   const parallel::ParallelPlan& plan() const { return *plan_; }
+  const Objective& objective() const { return *objective_; }
+  /// What preferences are compared with; null: there is no copy.
+  const FrozenCopy* frozen_copy() const { return copy_.get(); }
   nn::LanguageModel& model() {
     training_->captured().finish_updates();
     return *model_;
   }
-  std::size_t shared_bytes() const { return tessera::shared_bytes(*plan_, training_->optimizer()); }
+  std::size_t shared_bytes() const;
   std::size_t bytes_elsewhere() const { return tessera::bytes_elsewhere(training_->optimizer()); }
   /// Memory that a save in the background keeps, besides the state itself.
   std::size_t snapshot_bytes() const;
 
  private:
+  /// Memory and first values of the model, of `model.from` or initial ones, and of what it is
+  /// compared with.
+  void set_first_values();
   /// Rows of the data as local tensors: inputs, targets and, packed, the two of RowDocuments; or as
   /// many on the meta device.
   Tensors rows_of(const Batch& batch) const;
@@ -102,6 +111,8 @@ class Trainer {
   Device device_;
   std::shared_ptr<nn::LanguageModel> model_;
   std::unique_ptr<parallel::ParallelPlan> plan_;
+  std::unique_ptr<FrozenCopy> copy_;
+  std::unique_ptr<Objective> objective_;
   std::unique_ptr<Training> training_;
   std::shared_ptr<const OneRank> placed_;  // with graph.mode: above distribution
 };

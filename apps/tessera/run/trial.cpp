@@ -129,6 +129,9 @@ Trial try_steps(const Run& run, StepSetup setup, bool& local_products) {
   const ModeScope scope(ModeLevel::below_distribution, reads);
   const PlannedMemoryScope planned;
   book_parameters(trainer.model());
+  if (trainer.frozen_copy() != nullptr) {
+    book_parameters(trainer.frozen_copy()->model());
+  }
   // The first step makes what stays: the optimizer's state and buffers. Each micro-batch between
   // the first and the last does what any other does.
   const std::int64_t few = std::min<std::int64_t>(micro_batches, 2);

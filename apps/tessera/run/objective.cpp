@@ -1,0 +1,123 @@
+module;
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+module tessera.app.run;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import tessera.autograd;
+import tessera.ops;
+import tessera.dtensor;
+import tessera.nn;
+import tessera.parallel;
+import tessera.train;
+import tessera.app.config;
+import tessera.app.adapters;
+
+namespace tessera::app {
+namespace {
+
+/// The log-probability of each sequence's trained tokens, [sequences], from local inputs and
+/// targets.
+Tensor log_probabilities(nn::LanguageModel& model, const parallel::ParallelPlan& plan,
+                         const Tensors& rows) {
+  const Dims shape = {rows[0].size(0) * plan.batch_parts(), rows[0].size(1)};
+  const Layout layout = plan.batch_layout();
+  const Tensor losses =
+      model.token_losses(from_local(rows[0], layout, shape), from_local(rows[1], layout, shape));
+  return ops::mul_scalar(ops::sum(losses, {-1}), -1.0);
+}
+
+/// The sums of both rewards, and the number of pairs in which the chosen one is greater.
+Tensors measured_sums(const Tensor& chosen, const Tensor& rejected) {
+  const NoGrad constant;
+  const Tensor right = ops::cast(ops::gt(chosen, rejected), chosen.dtype());
+  return {ops::sum(chosen), ops::sum(rejected), ops::sum(right)};
+}
+
+}  // namespace
+
+StepSums NextToken::sums(const Tensors& rows) {
+  const nn::RowDocuments documents =
+      rows.size() > 2 ? nn::RowDocuments{rows[2], rows[3]} : nn::RowDocuments();
+  return loss_sum(model_, plan_, rows[0], rows[1], documents);
+}
+
+double NextToken::weight(std::int64_t /*rows*/, std::int64_t tokens) const {
+  return static_cast<double>(tokens);
+}
+
+Measures NextToken::measures(std::span<const double> /*measured*/) const { return {}; }
+
+Tensor Preferences::reference_log_probabilities(const Tensors& rows) {
+  const NoGrad constant;
+  if (reference_ != nullptr) {
+    return log_probabilities(reference_->model(), reference_->plan(), rows);
+  }
+  const nn::EvaluationScope evaluation(model_);
+  const nn::WithoutUpdatesScope without(model_);
+  return log_probabilities(model_, plan_, rows);
+}
+
+StepSums Preferences::sums(const Tensors& rows) {
+  const Tensor reference = reference_log_probabilities(rows);
+  const Tensor ratios = ops::sub(log_probabilities(model_, plan_, rows), reference);
+  const Tensor rewards =
+      ops::unflatten(ops::mul_scalar(ratios, config_.beta), 0, {ratios.size(0) / 2, 2});
+  const Tensor chosen = ops::select(rewards, 1, 0);
+  const Tensor rejected = ops::select(rewards, 1, 1);
+  const Tensor margins = ops::sub(chosen, rejected);
+  const double smoothing = config_.label_smoothing;
+  Tensor losses = ops::mul_scalar(ops::log_sigmoid(margins), smoothing - 1);
+  if (smoothing > 0) {
+    losses = ops::add(losses, ops::log_sigmoid(ops::mul_scalar(margins, -1.0)), -smoothing);
+  }
+  return {ops::sum(losses), measured_sums(chosen, rejected)};
+}
+
+double Preferences::weight(std::int64_t rows, std::int64_t /*tokens*/) const {
+  return static_cast<double>(rows);
+}
+
+Measures Preferences::measures(std::span<const double> measured) const {
+  return {{"rewards/chosen", measured[0]},
+          {"rewards/rejected", measured[1]},
+          {"rewards/margins", measured[0] - measured[1]},
+          {"rewards/accuracies", measured[2]}};
+}
+
+bool needs_copy(const Config& config, nn::LanguageModel& model) {
+  if (config.train.kind() != ObjectiveKind::dpo) {
+    return false;
+  }
+  const bool has_updates = !updates_of(model).empty();
+  switch (config.dpo.kind()) {
+    case ReferenceKind::automatic:
+      return !has_updates || !config.model.adapter.empty();
+    case ReferenceKind::copy:
+      return true;
+    case ReferenceKind::adapter_off:
+      break;
+  }
+  if (!has_updates) {
+    fail_input({.where = config.place("dpo.reference"),
+                .wrong = "the model has no low-rank updates that could be switched off",
+                .expected = "an entry of [[parallel]] with the style LoRA or QLoRA",
+                .advice = "set dpo.reference=copy"});
+  }
+  return false;
+}
+
+std::unique_ptr<Objective> make_objective(const Config& config, nn::LanguageModel& model,
+                                          const parallel::ParallelPlan& plan,
+                                          FrozenCopy* reference) {
+  if (config.train.kind() == ObjectiveKind::dpo) {
+    return std::make_unique<Preferences>(model, plan, config.dpo, reference);
+  }
+  return std::make_unique<NextToken>(model, plan);
+}
+
+}  // namespace tessera::app
