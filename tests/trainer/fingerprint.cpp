@@ -105,7 +105,11 @@ const std::map<std::string, std::pair<Words, Words>>& changes() {
       {"data.template_options", {{"data.template_options.a=1"}, {"data.template_options"}}},
       {"data.train_on", {{"data.train_on=all"}, {"data.train_on"}}},
       {"data.too_long", {{"data.too_long=cut"}, {"data.too_long"}}},
-      {"data.packing", {{}, {}}},  // of documents: run_data.cpp
+      {"data.packing", {{}, {}}},     // of documents: run_data.cpp
+      {"train.objective", {{}, {}}},  // of pairs of answers: below
+      {"dpo.beta", {{}, {}}},
+      {"dpo.label_smoothing", {{}, {}}},
+      {"dpo.reference", {{}, {}}},
       {"data.seq_len", {{"data.seq_len=17"}, {"data.seq_len"}}},
       {"data.order", {{"data.order=sequential"}, {"data.order"}}},
       {"data.validation", {{"data.validation=0.1"}, {"data.validation"}}},
@@ -180,6 +184,29 @@ TEST_CASE("each key that changes the loss curve is compared, and only those") {
       CHECK(std::ranges::find(others, key.section()) != others.end());
     }
   }
+}
+
+TEST_CASE("the keys of preferences are compared, where preferences are learned") {
+  const Texts texts;
+  std::string pairs;
+  for (int i = 0; i < 8; ++i) {
+    pairs += R"({"prompt": "a", "chosen": " b", "rejected": " c"})"
+             "\n";
+  }
+  texts.write("pairs.jsonl", pairs);
+  const Words run = {"data.text=[]", "data.jsonl=[pairs.jsonl]", "data.validation=0",
+                     "train.objective=dpo"};
+  const Fingerprint stored = texts.fingerprint(run);
+  CHECK(texts.compared(stored, run).empty());
+  for (const char* const change :
+       {"dpo.beta=0.2", "dpo.label_smoothing=0.1", "dpo.reference=copy"}) {
+    Words own = run;
+    own.emplace_back(change);
+    const std::string key = std::string(change).substr(0, std::string(change).find('='));
+    CHECK(listed(input_error([&] { texts.compared(stored, own); })) == Words{key});
+  }
+  CHECK_FALSE(texts.fingerprint({}).contains("dpo.beta"));
+  CHECK(stored.contains("train.objective"));
 }
 
 TEST_CASE("what the error says to allow keeps what is allowed already") {

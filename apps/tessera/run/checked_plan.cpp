@@ -173,6 +173,9 @@ CheckedPlan check_plan(const Run& run) {
                               style.axis.empty() ? "" : fmt::format(" on '{}'", style.axis),
                               style.modules, format_count(static_cast<double>(style.parameters)))});
   }
+  if (!trial.objective.empty()) {
+    rows.push_back({"objective", trial.objective});
+  }
   if (setup.by_mode) {
     rows.push_back({"mode", mode_text(run.config, parameter_layouts(run, *setup.one_rank))});
   }

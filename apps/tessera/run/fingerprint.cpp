@@ -145,9 +145,10 @@ Fingerprint fingerprint_of(const Config& config, const ModelShape& shape, const 
   // Runs without them have the fingerprint that they had before there were the keys.
   values.erase("model.adapter");
   const Config initial;
+  const bool compares = config.train.kind() == ObjectiveKind::dpo;
   for (const Key& key : config_keys(config.model.family)) {
     if (std::ranges::find(later_keys, key.path) != std::end(later_keys) &&
-        json_of(key, config) == json_of(key, initial)) {
+        !(compares && key.section() == "dpo") && json_of(key, config) == json_of(key, initial)) {
       values.erase(key.path);
     }
   }

@@ -1,8 +1,11 @@
 module;
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 module tessera.app.run;
 
 import tessera.base;
@@ -87,6 +90,17 @@ Measures Preferences::measures(std::span<const double> measured) const {
           {"rewards/rejected", measured[1]},
           {"rewards/margins", measured[0] - measured[1]},
           {"rewards/accuracies", measured[2]}};
+}
+
+std::string NextToken::text() const { return ""; }
+
+std::string Preferences::text() const {
+  return fmt::format("preferences (DPO), beta {}{}; compared with {}", config_.beta,
+                     config_.label_smoothing > 0
+                         ? fmt::format(", label smoothing {}", config_.label_smoothing)
+                         : std::string(),
+                     reference_ != nullptr ? "a frozen copy of the first weights"
+                                           : "the model without its low-rank updates");
 }
 
 bool needs_copy(const Config& config, nn::LanguageModel& model) {

@@ -24,6 +24,8 @@ class Objective {
   virtual double weight(std::int64_t rows, std::int64_t tokens) const = 0;
   /// Values of StepResult::measured, for reports.
   virtual Measures measures(std::span<const double> measured) const = 0;
+  /// For the table before the first step; empty: nothing that is not in it anyway.
+  virtual std::string text() const = 0;
 };
 
 /// The mean of the trained tokens' losses.
@@ -35,6 +37,7 @@ class NextToken final : public Objective {
   StepSums sums(const Tensors& rows) override;
   double weight(std::int64_t rows, std::int64_t tokens) const override;
   Measures measures(std::span<const double> measured) const override;
+  std::string text() const override;
 
  private:
   nn::LanguageModel& model_;
@@ -56,6 +59,7 @@ class Preferences final : public Objective {
   double weight(std::int64_t rows, std::int64_t tokens) const override;
   /// The means of both rewards, of their difference, and of how often the chosen one is greater.
   Measures measures(std::span<const double> measured) const override;
+  std::string text() const override;
 
  private:
   Tensor reference_log_probabilities(const Tensors& rows);

@@ -154,6 +154,7 @@ Trial try_steps(const Run& run, StepSetup setup, bool& local_products) {
   trial.shared_bytes = trainer.shared_bytes();
   trial.bytes_elsewhere = trainer.bytes_elsewhere();
   trial.styles = trainer.plan().summary();
+  trial.objective = trainer.objective().text();
   for (const nn::ParameterPointer& parameter : nn::all_parameters(trainer.model())) {
     // Codes and scales are counted as the weights that they are.
     const bool packed = parameter->initialization.kind == nn::Initialization::Kind::packed;

@@ -31,6 +31,7 @@ struct Trial {
   /// Bytes that this rank keeps in other places than the device's memory.
   std::size_t bytes_elsewhere = 0;
   std::vector<parallel::StyleSummary> styles = {};
+  std::string objective = {};          // Objective::text
   std::int64_t parameters = 0;         // elements of the whole model
   std::int64_t frozen_parameters = 0;  // of them
 };
