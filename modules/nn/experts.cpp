@@ -23,11 +23,32 @@ import tessera.dtensor;
 namespace tessera::nn {
 namespace {
 
-/// The ranks that share the experts, and how many there are.
+/// The ranks that share the experts, how many there are, and the name of their mesh axis.
 struct Owners {
   std::optional<ops::GroupArgument> group = std::nullopt;
   std::int64_t count = 1;
+  std::string_view axis = {};  // the mesh's
 };
+
+/// Reports an exchange between the owners of experts of which this rank gets `result`, as if all
+/// experts had as many tokens. Its gradient, if there will be one, is exchanged too.
+void report_exchange(const Owners& owners, const Tensor& result, std::int64_t rows) {
+  if (!communication_reported()) {
+    return;
+  }
+  const std::int64_t bytes = rows * (result.numel() / std::max<std::int64_t>(result.size(0), 1)) *
+                             static_cast<std::int64_t>(size_of(result.dtype())) *
+                             (owners.count - 1) / owners.count;
+  Communication exchange{.operation = std::string(name_of(Communicates::all_to_all)),
+                         .axis = std::string(owners.axis),
+                         .bytes = bytes,
+                         .where = "experts"};
+  record_communication(exchange);
+  if (result.requires_grad()) {
+    exchange.backward = true;
+    record_communication(exchange);
+  }
+}
 
 /// The inputs of a layer's experts: three of forward, and the three matrices.
 struct ExpertInputs {
@@ -43,7 +64,7 @@ class LocalExperts {
  public:
   /// `experts`: of all owners.
   LocalExperts(const ExpertInputs& in, Activation activation, std::int64_t experts, Owners owners)
-      : in_(in), activation_(activation), experts_(experts), owners_(std::move(owners)) {}
+      : in_(in), activation_(activation), experts_(experts), owners_(owners) {}
 
   Tensor result() const {
     const Tensor& hidden = in_.hidden;
@@ -88,13 +109,17 @@ class LocalExperts {
     const Tensor sends = ops::view(counts, {owners_.count, own});
     const Tensor receives =
         ops::all_to_all(ops::view(counts, {1, experts_}), 0, owners_.count, 1, *owners_.group);
+    report_exchange(owners_, receives, receives.size(0));
     // A token has at most one row for each of a rank's experts.
     const std::int64_t most = sent / per_token * std::min(per_token, own) * owners_.count;
     const Tensor arrived =
         ops::all_to_all_rows(rows, sends, receives, most, ops::RowOrder::by_group, *owners_.group);
+    report_exchange(owners_, arrived, sent);
     const Tensor computed = feed_forward(arrived, ops::sum(receives, {0}), sent);
-    return ops::all_to_all_rows(computed, receives, sends, sent, ops::RowOrder::by_rank,
-                                *owners_.group);
+    const Tensor returned = ops::all_to_all_rows(computed, receives, sends, sent,
+                                                 ops::RowOrder::by_rank, *owners_.group);
+    report_exchange(owners_, returned, sent);
+    return returned;
   }
 
   ExpertInputs in_;
@@ -226,7 +251,7 @@ Tensors Experts::forward(const Tensors& inputs) {
                     "use a batch that the axes divide");
     }
     owners = {ops::GroupArgument::of(mesh.group(split.experts, current_rank())),
-              mesh.axis_size(split.experts)};
+              mesh.axis_size(split.experts), mesh.axis_name(split.experts)};
   }
   // Each rank has some features, so a term of the result and of its inputs' gradients.
   const Layout terms = with_partial(tokens, split.features);
