@@ -135,8 +135,12 @@ run_inside() {
   mkdir -p "$system/dev/shm" "$system/root/tessera"
   mount -t tmpfs -o mode=1777 tmpfs "$system/dev/shm"
   say "copying what git tracks"
-  git -c safe.directory='*' -C "$repository" ls-files -z |
-    tar -C "$repository" --null --files-from=- --create | tar -C "$system/root/tessera" --extract --no-same-owner
+  local file target
+  git -c safe.directory='*' -C "$repository" ls-files -z | while IFS= read -r -d '' file; do
+    target=$system/root/tessera/$file
+    # What differs is new, whatever its time is: a kept build may be younger than the change.
+    cmp -s "$repository/$file" "$target" || { mkdir -p "${target%/*}" && cp -P --preserve=mode "$repository/$file" "$target"; }
+  done
   [[ ${TESSERA_DISTRIBUTIONS_KEEP:-0} != 1 ]] || : >"$work/kept"
   read -r -a arguments <<<"${TESSERA_DISTRIBUTIONS_TRAIN-train.steps=20}"
   [[ ${arguments[*]} == no ]] || readme_command 'checkpoint saved: ' ./dev train "${arguments[@]}"
