@@ -122,7 +122,6 @@ run_inside() {
   local keys=/usr/share/keyrings/debian-archive-keyring.gpg arguments
   if [[ -e $work/kept ]]; then
     say "continuing with the system that was kept"
-    find "$system/root/tessera" -mindepth 1 -maxdepth 1 ! -name build -exec rm -r {} +
   else
     [[ $archive == debian ]] || ubuntu_keys
     say "making the base system from $mirror"
@@ -136,6 +135,10 @@ run_inside() {
   mount -t tmpfs -o mode=1777 tmpfs "$system/dev/shm"
   say "copying what git tracks"
   local file target
+  (cd "$system/root/tessera" && find . -path ./build -prune -o ! -type d -printf '%P\n' | sort) |
+    comm -23 - <(git -c safe.directory='*' -C "$repository" ls-files | sort) | while IFS= read -r file; do
+    rm "$system/root/tessera/$file"
+  done
   git -c safe.directory='*' -C "$repository" ls-files -z | while IFS= read -r -d '' file; do
     target=$system/root/tessera/$file
     # What differs is new, whatever its time is: a kept build may be younger than the change.
