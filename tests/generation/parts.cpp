@@ -125,6 +125,17 @@ TEST_CASE("a choice follows the noise, and its rounding leaves no gap") {
   CHECK_THROWS_AS(candidates({1, 1e308 * 10}, {}, greedy), Error);
 }
 
+TEST_CASE("what is drawn does not depend on the roundings of equal logits") {
+  const SamplingOptions options{.top_k = 3, .top_p = 0.99};
+  const double rounding = 1e-7;
+  for (const double noise : {0.1, 0.5, 0.9}) {
+    const auto drawn = [&](const std::vector<double>& logits) {
+      return choose(candidates(logits, {}, options), noise);
+    };
+    CHECK(drawn({2, 2 + rounding, -1, 2 - rounding}) == drawn({2, 2 - rounding, -1, 2 + rounding}));
+  }
+}
+
 TEST_CASE("values of sampling outside their ranges are refused") {
   const auto error = [](const SamplingOptions& options) {
     return input_error([&] { options.check("x"); });

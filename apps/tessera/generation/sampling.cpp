@@ -105,6 +105,9 @@ std::vector<Candidate> candidates(std::vector<double> logits, std::span<const st
     keep_sum(all, options.top_p);
     normalize(all);
   }
+  // In the order of tokens, a rounding moves the bounds between them by as little as itself. In the
+  // order of probabilities it exchanges two nearly equal tokens, and another one is drawn.
+  std::ranges::sort(all, {}, &Candidate::token);
   return all;
 }
 

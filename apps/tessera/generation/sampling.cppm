@@ -23,9 +23,8 @@ struct Candidate {
   double probability = 0;
 };
 
-/// The tokens that may follow; their probabilities have the sum 1. In the order of their ids, or
-/// where top_k or top_p leave some out, from the likeliest to the least likely. `before`: the
-/// tokens so far. Error: a logit is not finite.
+/// The tokens that may follow, in the order of their ids; their probabilities have the sum 1.
+/// `before`: the tokens so far. Error: a logit is not finite.
 std::vector<Candidate> candidates(std::vector<double> logits, std::span<const std::int64_t> before,
                                   const SamplingOptions& options);
 
