@@ -74,7 +74,7 @@ void same_logits(const std::vector<std::vector<double>>& a,
   for (std::size_t i = 0; i < a.size(); ++i) {
     REQUIRE(a[i].size() == b[i].size());
     for (std::size_t j = 0; j < a[i].size(); ++j) {
-      CHECK(a[i][j] == Approx(b[i][j]).margin(2e-5));
+      CHECK(a[i][j] == Approx(b[i][j]).margin(1e-5));
     }
   }
 }
@@ -196,6 +196,31 @@ TEST_CASE("the likelihood of tokens is that of transformers") {
       CHECK(parts == Approx(whole).epsilon(1e-5));
     }
     CHECK(-sum / static_cast<double>(count) == Approx(stored["loss"].get<double>()).epsilon(1e-5));
+  }
+}
+
+TEST_CASE("the logits of every family are those of transformers, with a cache and without") {
+  const std::string data = TESSERA_SOURCE_FOLDER "/tests/reference/data/";
+  const auto stored =
+      nlohmann::json::parse(trainer_test::read_file(data + "generation/logits.json"));
+  REQUIRE(stored.size() == 11);
+  for (const auto& family : stored) {
+    const auto folder = family["folder"].get<std::string>();
+    INFO(folder);
+    const TextModel model(data + folder);
+    const auto tokens = family["tokens"].get<std::vector<std::int64_t>>();
+    Decoding cached(model.ranks(), model.shape().vocab);
+    std::vector<std::vector<double>> whole;
+    std::vector<std::vector<double>> grown;
+    for (std::size_t length = 1; length <= tokens.size(); ++length) {
+      const TokenRows rows = {
+          {tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(length)}};
+      grown.push_back(cached.next(rows).at(0));
+      whole.push_back(Decoding(model.ranks(), model.shape().vocab).next(rows).at(0));
+    }
+    const auto expected = family["logits"].get<std::vector<std::vector<double>>>();
+    same_logits(whole, expected);
+    same_logits(grown, expected);
   }
 }
 

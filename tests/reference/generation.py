@@ -1,4 +1,4 @@
-"""What transformers generates: greedy texts of the small models of data/decoders, data/gpt2 and data/mixtral, and the
+"""What transformers generates: logits and greedy texts of the small models of data/decoders, data/gpt2 and data/mixtral, and the
 probabilities that its settings of sampling give: data/generation/."""
 
 import torch
@@ -48,6 +48,15 @@ def greedy(folder):
         texts.append({"prompt": prompt[0].tolist(), "tokens": tokens, "smallest_margin": margin})
     print(folder, min(t["smallest_margin"] for t in texts), [len(set(t["tokens"])) for t in texts])
     return {"folder": folder, "texts": texts}
+
+
+def logits(folder):
+    """The logits of each token of a text that is longer than the windows."""
+    model = AutoModelForCausalLM.from_pretrained(DATA / folder, dtype=torch.float32, attn_implementation="eager").eval()
+    ids = torch.randint(3, model.config.vocab_size, (1, 12), generator=torch.Generator().manual_seed(len(folder)))
+    with torch.no_grad():
+        found = model(input_ids=ids, use_cache=False).logits[0]
+    return {"folder": folder, "tokens": ids[0].tolist(), "logits": [[round(value, 7) for value in row] for row in found.tolist()]}
 
 
 def sampling():
@@ -119,6 +128,7 @@ def shots():
 def main():
     fresh(OUT)
     write_json(OUT / "greedy.json", [greedy(folder) for folder in FOLDERS])
+    write_json(OUT / "logits.json", [logits(folder) for folder in FOLDERS])
     write_json(OUT / "sampling.json", sampling())
     write_json(OUT / "shots.json", shots())
 
