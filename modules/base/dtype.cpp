@@ -1,23 +1,18 @@
 module;
 #include <fmt/format.h>
 
-#include <array>
 #include <optional>
 #include <string_view>
 module tessera.base;
 
 namespace tessera {
-namespace {
-constexpr std::array<std::string_view, dtype_count> names = {
-    "f32", "f64", "bf16", "f16", "i64", "i32", "u8", "bool", "i8", "f8e4m3", "f8e5m2"};
-}
 
-std::string_view name_of(DType dtype) { return names[static_cast<std::size_t>(dtype)]; }
+std::string_view name_of(DType dtype) { return facts_of(dtype).name; }
 
 std::optional<DType> dtype_from_name(std::string_view name) {
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    if (names[i] == name) {
-      return static_cast<DType>(i);
+  for (int i = 0; i < dtype_count; ++i) {
+    if (const auto dtype = static_cast<DType>(i); name_of(dtype) == name) {
+      return dtype;
     }
   }
   return std::nullopt;
@@ -43,19 +38,8 @@ DType promote(DType a, DType b) {
     }
     return DType::f32;  // f32 with a half, or bf16 with f16
   }
-  const auto rank = [](DType dtype) {
-    switch (dtype) {
-      case DType::boolean:
-        return 0;
-      case DType::u8:
-        return 1;
-      case DType::i32:
-        return 2;
-      default:
-        return 3;
-    }
-  };
-  return rank(a) > rank(b) ? a : b;
+  const auto width = [](DType dtype) { return dtype == DType::boolean ? 0 : size_of(dtype); };
+  return width(a) > width(b) ? a : b;
 }
 
 }  // namespace tessera

@@ -9,11 +9,13 @@ export namespace tessera {
 // Declared in tessera/dtype.hpp, which the kernels include too.
 using tessera::DType;
 using tessera::dtype_count;
+using tessera::dtype_facts;
+using tessera::DTypeFacts;
+using tessera::facts_of;
 using tessera::is_floating;
 using tessera::is_stored_only;
 using tessera::size_of;
 
-/// "f32", "f64", "bf16", "f16", "i64", "i32", "u8", "bool", "i8", "f8e4m3", "f8e5m2".
 std::string_view name_of(DType dtype);
 std::optional<DType> dtype_from_name(std::string_view name);
 

@@ -21,24 +21,7 @@ import :chains;
 namespace tessera::graph {
 namespace {
 
-std::string_view type_of(DType dtype) {
-  switch (dtype) {
-    case DType::f64:
-      return "double";
-    case DType::bf16:
-      return "BFloat16";
-    case DType::boolean:
-      return "bool";
-    case DType::f16:
-      return "Half";
-    case DType::f8e4m3:
-      return "Float8E4M3";
-    case DType::f8e5m2:
-      return "Float8E5M2";
-    default:
-      return "float";
-  }
-}
+std::string_view type_of(DType dtype) { return facts_of(dtype).element; }
 
 /// Where a piece of a value or an input is: `at` of elements, `row` of what each row has once.
 std::string loaded(std::string_view pointer, Spread spread, std::string_view at,

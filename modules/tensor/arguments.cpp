@@ -10,6 +10,7 @@ module;
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <ranges>
 #include <span>
 #include <string>
 #include <string_view>
@@ -260,8 +261,8 @@ DType ArgumentType<DType>::from_value(const ArgumentValue& v) {
     return *dtype;
   }
   wrong_argument(
-      "dtype (f32, f64, bf16, f16, i64, i32, u8, bool, i8, f8e4m3 or "
-      "f8e5m2)",
+      fmt::format("dtype (one of {})",
+                  fmt::join(dtype_facts | std::views::transform(&DTypeFacts::name), ", ")),
       v);
 }
 

@@ -1,10 +1,12 @@
 module;
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <ranges>
 #include <set>
 #include <span>
 #include <string>
@@ -38,6 +40,9 @@ inline std::uint8_t keys_of(std::span<const Tensor> in) {
 
 /// The bit that the numbers of all types that are only stored have, and no others.
 constexpr auto stored_only_bit = static_cast<DType>(8);
+static_assert(std::ranges::all_of(std::views::iota(0, dtype_count), [](int i) {
+  return ((i & static_cast<int>(stored_only_bit)) != 0) == is_stored_only(static_cast<DType>(i));
+}));
 
 [[noreturn]] void wrong_operands(const Op& op, std::size_t count) {
   fail({.thing = op.name,
@@ -110,7 +115,6 @@ inline std::uint8_t checked_keys(const Op& op, std::span<const Tensor> in,
   if (attributes.type() != op.arguments_type) [[unlikely]] {
     wrong_arguments(op, attributes);
   }
-  static_assert(is_stored_only(stored_only_bit) && dtype_count <= 16);
   std::uint8_t keys = 0;
   std::uint8_t types = 0;
   for (std::size_t i = 0; i < in.size(); ++i) {

@@ -122,10 +122,10 @@ TEST_CASE("arguments: a text that does not fit is an error that names the argume
         "dtype");
   CHECK(error("dim=x, dtype=f32") == "softmax: a value of type int is expected (got 'x')");
   CHECK(error("dim=1, dim=2, dtype=f32") == "softmax: argument 'dim' is given twice; remove one");
-  CHECK(error("dim=1, dtype=f8") ==
-        "softmax: a value of type dtype (f32, f64, bf16, f16, i64, i32, u8, bool, i8, f8e4m3 or "
-        "f8e5m2) is expected "
-        "(got 'f8')");
+  CHECK(
+      error("dim=1, dtype=f8") ==
+      "softmax: a value of type dtype (one of f32, f64, bf16, f16, i64, i32, u8, bool, i8, f8e4m3, "
+      "f8e5m2) is expected (got 'f8')");
 }
 
 TEST_CASE("arguments: an enumerator is stored by its name, and a number is refused") {

@@ -1,8 +1,8 @@
 module;
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -11,7 +11,7 @@ module;
 #include <map>
 #include <memory>
 #include <optional>
-#include <range/v3/view/enumerate.hpp>
+#include <ranges>
 #include <span>
 #include <string>
 #include <string_view>
@@ -41,9 +41,6 @@ struct SafetensorsContent {
 };
 
 namespace {
-
-constexpr std::array<std::string_view, dtype_count> names = {
-    "F32", "F64", "BF16", "F16", "I64", "I32", "U8", "BOOL", "I8", "F8_E4M3", "F8_E5M2"};
 
 namespace fs = std::filesystem;
 
@@ -134,8 +131,10 @@ class HeaderReader {
     const auto dtype =
         type.is_string() ? dtype_from_safetensors(type.get<std::string>()) : std::nullopt;
     if (!dtype) {
-      wrong(name, fmt::format("unknown type {} (expected one of {})", json_text(type).substr(0, 40),
-                              fmt::join(names, ", ")));
+      wrong(name,
+            fmt::format(
+                "unknown type {} (expected one of {})", json_text(type).substr(0, 40),
+                fmt::join(dtype_facts | std::views::transform(&DTypeFacts::safetensors), ", ")));
     }
     const auto shape = naturals(entry["shape"], max_dims);
     if (!shape) {
@@ -248,14 +247,12 @@ void check_no_parts(const std::string& folder) {
 
 }  // namespace checkpoint_detail
 
-std::string_view safetensors_name(DType dtype) {
-  return checkpoint_detail::names[static_cast<std::size_t>(dtype)];
-}
+std::string_view safetensors_name(DType dtype) { return facts_of(dtype).safetensors; }
 
 std::optional<DType> dtype_from_safetensors(std::string_view name) {
-  for (const auto& [i, known] : ranges::views::enumerate(checkpoint_detail::names)) {
-    if (known == name) {
-      return static_cast<DType>(i);
+  for (int i = 0; i < dtype_count; ++i) {
+    if (const auto dtype = static_cast<DType>(i); safetensors_name(dtype) == name) {
+      return dtype;
     }
   }
   return std::nullopt;

@@ -16,8 +16,8 @@ void check_no_parts(const std::string& folder);
 
 export namespace tessera {
 
-/// A safetensors file (a u64 length, a JSON header, the bytes), mapped into memory. Types: F32 F64
-/// BF16 F16 I64 I32 U8 BOOL I8 F8_E4M3 F8_E5M2. The file must stay as it is while the object lives;
+/// A safetensors file (a u64 length, a JSON header, the bytes), mapped into memory. Types:
+/// DTypeFacts::safetensors. The file must stay as it is while the object lives;
 /// reading a part that another program has truncated meanwhile is an Error (input).
 class SafetensorsFile : public TensorSource {
  public:

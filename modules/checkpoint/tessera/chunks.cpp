@@ -16,14 +16,14 @@ import :chunks;
 namespace tessera::checkpoint_detail {
 namespace {
 
-/// A value is infinite or NaN when all bits of its exponent are set.
 template <class Bits>
-bool no_full_exponent(std::span<const std::byte> bytes, Bits exponent) {
+bool are_finite(std::span<const std::byte> bytes, std::uint64_t mask) {
+  const auto not_finite = static_cast<Bits>(mask);
   bool finite = true;
   for (std::size_t at = 0; at < bytes.size(); at += sizeof(Bits)) {
     Bits value;
     std::memcpy(&value, bytes.data() + at, sizeof value);
-    finite &= static_cast<Bits>(value & exponent) != exponent;
+    finite &= static_cast<Bits>(value & not_finite) != not_finite;
   }
   return finite;
 }
@@ -44,21 +44,19 @@ std::vector<std::string> hashes_of(std::span<const std::byte> bytes) {
 }
 
 bool all_finite(std::span<const std::byte> bytes, DType dtype) {
-  switch (dtype) {
-    case DType::f64:
-      return no_full_exponent<std::uint64_t>(bytes, 0x7ff0'0000'0000'0000U);
-    case DType::f32:
-      return no_full_exponent<std::uint32_t>(bytes, 0x7f80'0000U);
-    case DType::bf16:
-      return no_full_exponent<std::uint16_t>(bytes, 0x7f80U);
-    case DType::f16:
-      return no_full_exponent<std::uint16_t>(bytes, 0x7c00U);
-    case DType::f8e5m2:
-      return no_full_exponent<std::uint8_t>(bytes, 0x7cU);
-    case DType::f8e4m3:  // no infinities; NaN is all ones
-      return no_full_exponent<std::uint8_t>(bytes, 0x7fU);
+  const std::uint64_t mask = facts_of(dtype).not_finite;
+  if (mask == 0) {
+    return true;
+  }
+  switch (size_of(dtype)) {
+    case 8:
+      return are_finite<std::uint64_t>(bytes, mask);
+    case 4:
+      return are_finite<std::uint32_t>(bytes, mask);
+    case 2:
+      return are_finite<std::uint16_t>(bytes, mask);
     default:
-      return true;
+      return are_finite<std::uint8_t>(bytes, mask);
   }
 }
 

@@ -29,6 +29,15 @@ inline constexpr std::array<TorchType, dtype_count> torch_types = {
      {"torch float8_e4m3fn", untyped_storage, DType::f8e4m3},
      {"torch float8_e5m2", untyped_storage, DType::f8e5m2}}};
 
+static_assert([] {
+  for (std::size_t i = 0; i < torch_types.size(); ++i) {
+    if (torch_types[i].dtype.empty() || static_cast<std::size_t>(torch_types[i].type) != i) {
+      return false;
+    }
+  }
+  return true;
+}());
+
 inline constexpr const TorchType& torch_type(DType type) {
   return torch_types[static_cast<std::size_t>(type)];
 }
