@@ -129,10 +129,10 @@ void rotary(const Call& call, std::span<Tensor> out) {
 }  // namespace
 
 void add_attention(KernelTable& table) {
-  table["causal_attention"] = causal_attention;
-  table["rotary"] = rotary<1>;
-  table["rotary_inverse"] = rotary<-1>;
-  table["causal_attention_backward"] = causal_attention_backward;
+  table["causal_attention"] = {causal_attention};
+  table["rotary"] = {rotary<1>};
+  table["rotary_inverse"] = {rotary<-1>};
+  table["causal_attention_backward"] = {causal_attention_backward};
 }
 
 }  // namespace tessera::cuda

@@ -63,12 +63,12 @@ void zeros(const Call&, std::span<Tensor> out) { fill(out[0], 0); }
 }  // namespace
 
 void add_copies(KernelTable& table) {
-  table["clone"] = copy_first;
-  table["cast"] = copy_first;
-  table["copy_"] = copy_into;
-  table["fill_"] = fill_with_number;
-  table["ones_like"] = ones;
-  table["zeros_like"] = zeros;
+  table["clone"] = {copy_first};
+  table["cast"] = {copy_first};
+  table["copy_"] = {copy_into};
+  table["fill_"] = {fill_with_number};
+  table["ones_like"] = {ones};
+  table["zeros_like"] = {zeros};
 }
 
 }  // namespace tessera::cuda

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "blas.hpp"
 #include "driver_api.hpp"
 #include "kernels/arguments.hpp"
 
@@ -45,6 +46,11 @@ class CudaDriver final : public DeviceDriver {
   void launch_kernel(Queue queue, const std::string& name, unsigned blocks, unsigned threads,
                      const void* structure, std::size_t bytes);
 
+  /// The device's products by cuBLASLt; null: there is no library. The caller's thread is made one
+  /// of the device.
+  Blas* blas();
+  StreamHandle stream(Queue queue) const;
+
   /// Where kernels note an index that is out of its range; the next wait raises the error.
   Problem* problem() const { return problem_; }
 
@@ -72,6 +78,8 @@ class CudaDriver final : public DeviceDriver {
   std::map<void*, std::size_t> pinned_;
   std::vector<Module> modules_;
   std::map<std::string, Function> functions_;
+  std::once_flag blas_opened_;
+  std::unique_ptr<Blas> blas_;
 };
 
 }  // namespace tessera::cuda

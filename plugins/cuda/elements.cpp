@@ -174,15 +174,15 @@ void swiglu_backward(const Call& call, std::span<Tensor> out) {
 void add_functions(KernelTable& table) {
   const auto with_forms = [&](const std::string& name, Kernel kernel) {
     for (const char* form : {"", "_", "_out"}) {
-      table[name + form] = kernel;
+      table[name + form] = {kernel};
     }
   };
   for (const Named& entry : named) {
     with_forms(std::string(entry.name), entry.kernel);
   }
   with_forms("bitwise_not", bitwise_not);
-  table["swiglu"] = swiglu;
-  table["swiglu_backward"] = swiglu_backward;
+  table["swiglu"] = {swiglu};
+  table["swiglu_backward"] = {swiglu_backward};
 }
 
 Kernel kernel_of_elements(const Op& op) {

@@ -187,13 +187,13 @@ void cross_entropy_backward(const Call& call, std::span<Tensor> out) {
 }  // namespace
 
 void add_indexing(KernelTable& table) {
-  table["embedding"] = embedding;
-  table["embedding_backward"] = embedding_backward;
-  table["counted_rows"] = counted_rows;
-  table["cross_entropy"] = cross_entropy;
-  table["cross_entropy_rows"] = cross_entropy_rows;
-  table["logits_statistics"] = logits_statistics;
-  table["cross_entropy_backward"] = cross_entropy_backward;
+  table["embedding"] = {embedding};
+  table["embedding_backward"] = {embedding_backward};
+  table["counted_rows"] = {counted_rows};
+  table["cross_entropy"] = {cross_entropy};
+  table["cross_entropy_rows"] = {cross_entropy_rows};
+  table["logits_statistics"] = {logits_statistics};
+  table["cross_entropy_backward"] = {cross_entropy_backward};
 }
 
 }  // namespace tessera::cuda

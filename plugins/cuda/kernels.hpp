@@ -13,7 +13,7 @@
 namespace tessera::cuda {
 
 /// Kernels by the operator's name. Each family has a source here and one in the folder kernels.
-using KernelTable = std::map<std::string, Kernel, std::less<>>;
+using KernelTable = std::map<std::string, DeviceKernel, std::less<>>;
 void add_copies(KernelTable& table);      // copies.cpp
 void add_functions(KernelTable& table);   // elements.cpp: operators that do not say their function
 void add_norms(KernelTable& table);       // norm.cpp

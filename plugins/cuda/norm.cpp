@@ -119,14 +119,14 @@ void layer_norm_backward(const Call& call, std::span<Tensor> out) {
 }  // namespace
 
 void add_norms(KernelTable& table) {
-  table["softmax"] = along_dim<SoftmaxArgs>;
-  table["softmax_backward"] = along_dim<SoftmaxArgs>;
-  table["log_softmax"] = along_dim<LogSoftmaxArgs>;
-  table["log_softmax_backward"] = along_dim<LogSoftmaxArgs>;
-  table["rms_norm"] = rms_norm;
-  table["rms_norm_backward"] = rms_norm_backward;
-  table["layer_norm"] = layer_norm;
-  table["layer_norm_backward"] = layer_norm_backward;
+  table["softmax"] = {along_dim<SoftmaxArgs>};
+  table["softmax_backward"] = {along_dim<SoftmaxArgs>};
+  table["log_softmax"] = {along_dim<LogSoftmaxArgs>};
+  table["log_softmax_backward"] = {along_dim<LogSoftmaxArgs>};
+  table["rms_norm"] = {rms_norm};
+  table["rms_norm_backward"] = {rms_norm_backward};
+  table["layer_norm"] = {layer_norm};
+  table["layer_norm_backward"] = {layer_norm_backward};
 }
 
 }  // namespace tessera::cuda

@@ -23,11 +23,10 @@ using namespace tessera;
 /// Operators that begin a run, whose bits should be those of the CPU. The host waits for them.
 void add_random(cuda::KernelTable& table) {
   for (const char* name : {"normal_", "uniform_", "randint_", "randperm_", "bernoulli_"}) {
-    table[name] = kernel_on_host;
+    table[name] = {kernel_on_host};
   }
 }
 
-/// Its kernels take no workspace.
 DeviceKernel kernel_for(const Op& op) {
   static const cuda::KernelTable table = [] {
     cuda::KernelTable all;
@@ -44,7 +43,7 @@ DeviceKernel kernel_for(const Op& op) {
   }();
   const auto found = table.find(op.name);
   if (found != table.end()) {
-    return {.run = found->second};
+    return found->second;
   }
   return {.run = cuda::kernel_of_elements(op)};
 }

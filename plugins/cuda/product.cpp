@@ -64,23 +64,51 @@ void set_axis(Axis& axis, std::span<const Part> parts, std::span<std::int64_t* c
   }
 }
 
-void set(Matrix& matrix, const Tensor& x) {
-  matrix.data = x.device_address();
-  matrix.type = x.dtype();
-}
+/// The call's product, without the matrices' addresses.
+using ArgumentsOf = ProductArguments (*)(const Call& call, const Tensor& y);
 
-/// Queues the product after its axes are set.
-void multiply(ProductArguments& p, const Tensor& a, const Tensor& b, const Tensor& y) {
-  set(p.a, a);
-  set(p.b, b);
-  set(p.y, y);
+/// cuBLASLt's, where it can be asked; else our own kernel's.
+template <ArgumentsOf arguments_of>
+void multiply(const Call& call, std::span<Tensor> out) {
+  const Tensor& y = out[0];
   if (y.numel() == 0) {
     return;
+  }
+  ProductArguments p = arguments_of(call, y);
+  p.a.data = call.in[0].device_address();
+  p.b.data = call.in[1].device_address();
+  p.y.data = y.device_address();
+  if (call.in.size() > 2 && call.in[2]) {
+    p.bias.data = call.in[2].device_address();
+  }
+  auto& driver = static_cast<CudaDriver&>(driver_of(y.device()));
+  if (Blas* blas = Blas::takes(p) ? driver.blas() : nullptr) {
+    const StreamHandle stream = driver.stream(current_stream(y.device()).native());
+    if (blas->multiply(stream, p, call.workspace.data(), call.workspace.size())) {
+      return;
+    }
   }
   const std::int64_t tiles =
       p.batch.size * ((p.m.size + tile - 1) / tile) * ((p.n.size + tile - 1) / tile);
   launch(y, is_floating(y.dtype()) ? with_type("product", y.dtype()) : "product_i64",
          static_cast<unsigned>(std::min(tiles, most_blocks)), threads_per_block, p);
+}
+
+template <ArgumentsOf arguments_of>
+std::size_t workspace_of(const Call& call, std::span<const Tensor> out) {
+  return Blas::takes(arguments_of(call, out[0])) ? Blas::workspace_bytes : 0;
+}
+
+template <ArgumentsOf arguments_of>
+constexpr DeviceKernel product = {.run = multiply<arguments_of>,
+                                  .workspace = workspace_of<arguments_of>};
+
+ProductArguments with_types(const Tensor& a, const Tensor& b, const Tensor& y) {
+  ProductArguments p = {};
+  p.a.type = a.dtype();
+  p.b.type = b.dtype();
+  p.y.type = y.dtype();
+  return p;
 }
 
 void set_axis_of(Axis& axis, const Part& one, std::int64_t* of_one, const Part& other,
@@ -90,71 +118,70 @@ void set_axis_of(Axis& axis, const Part& one, std::int64_t* of_one, const Part& 
 
 /// a [batch..., m, k] times b [batch..., k, n]; a vector is a row on the left, a column on the
 /// right.
-void matmul(const Call& call, std::span<Tensor> out) {
+ProductArguments matmul(const Call& call, const Tensor& y) {
   const Tensor& a = call.in[0];
   const Tensor& b = call.in[1];
-  const Tensor& y = out[0];
   const int rows = a.dims() >= 2 ? 1 : 0;
   const int columns = b.dims() >= 2 ? 1 : 0;
   const int last_a = a.dims() - 1;
   const int row_b = b.dims() - 1 - columns;  // the dim of b that is summed over
   const int batch_y = y.dims() - rows - columns;
-  ProductArguments p = {};
+  ProductArguments p = with_types(a, b, y);
   set_axis(p.batch, std::array{Part{a, 0, last_a - rows}, Part{b, 0, row_b}, Part{y, 0, batch_y}},
            std::array<std::int64_t*, 3>{p.a.batch, p.b.batch, p.y.batch});
   set_axis_of(p.m, {a, last_a - rows, last_a}, p.a.rows, {y, batch_y, batch_y + rows}, p.y.rows);
   set_axis_of(p.n, {b, row_b + 1, row_b + 1 + columns}, p.b.columns, {y, batch_y + rows, y.dims()},
               p.y.columns);
   set_axis_of(p.k, {a, last_a, last_a + 1}, p.a.columns, {b, row_b, row_b + 1}, p.b.rows);
-  multiply(p, a, b, y);
+  return p;
 }
 
 /// x [..., k] times weight, whose dim `summed` is summed over; plus bias [n].
-void rows_times(const Tensor& x, const Tensor& weight, int summed, const Tensor& bias,
-                const Tensor& y) {
+ProductArguments rows_times(const Tensor& x, const Tensor& weight, int summed, const Tensor& bias,
+                            const Tensor& y) {
   const int last = x.dims() - 1;
-  ProductArguments p = {};
+  ProductArguments p = with_types(x, weight, y);
   p.batch.size = 1;
   set_axis_of(p.m, {x, 0, last}, p.a.rows, {y, 0, last}, p.y.rows);
   set_axis_of(p.n, {weight, 1 - summed, 2 - summed}, p.b.columns, {y, last, last + 1}, p.y.columns);
   set_axis_of(p.k, {x, last, last + 1}, p.a.columns, {weight, summed, summed + 1}, p.b.rows);
   if (bias) {
-    set(p.bias, bias);
+    p.bias.type = bias.dtype();
     p.bias.columns[0] = bias.strides()[0];
   }
-  multiply(p, x, weight, y);
+  return p;
 }
 
-void linear(const Call& call, std::span<Tensor> out) {
-  rows_times(call.in[0], call.in[1], 1, call.in[2], out[0]);
+ProductArguments linear(const Call& call, const Tensor& y) {
+  return rows_times(call.in[0], call.in[1], 1, call.in[2], y);
 }
 
-void linear_grad_input(const Call& call, std::span<Tensor> out) {
-  rows_times(call.in[0], call.in[1], 0, {}, out[0]);
+ProductArguments linear_grad_input(const Call& call, const Tensor& y) {
+  return rows_times(call.in[0], call.in[1], 0, {}, y);
 }
 
 /// dy [..., m] transposed times x [..., n].
-void linear_grad_weight(const Call& call, std::span<Tensor> out) {
+ProductArguments linear_grad_weight(const Call& call, const Tensor& y) {
   const Tensor& dy = call.in[0];
   const Tensor& x = call.in[1];
   const int last = x.dims() - 1;
-  ProductArguments p = {};
+  ProductArguments p = with_types(dy, x, y);
   p.batch.size = 1;
-  set_axis_of(p.m, {dy, last, last + 1}, p.a.rows, {out[0], 0, 1}, p.y.rows);
-  set_axis_of(p.n, {x, last, last + 1}, p.b.columns, {out[0], 1, 2}, p.y.columns);
+  set_axis_of(p.m, {dy, last, last + 1}, p.a.rows, {y, 0, 1}, p.y.rows);
+  set_axis_of(p.n, {x, last, last + 1}, p.b.columns, {y, 1, 2}, p.y.columns);
   set_axis_of(p.k, {dy, 0, last}, p.a.columns, {x, 0, last}, p.b.rows);
-  multiply(p, dy, x, out[0]);
+  return p;
 }
 
 }  // namespace
 
 void add_products(KernelTable& table) {
-  table["mm"] = matmul;
-  table["bmm"] = matmul;
-  table["matmul"] = matmul;
-  table["linear"] = linear;
-  table["linear_grad_input"] = linear_grad_input;
-  table["linear_grad_weight"] = linear_grad_weight;
+  table["mm"] = product<matmul>;
+  table["bmm"] = product<matmul>;
+  table["matmul"] = product<matmul>;
+  table["linear"] = product<linear>;
+  table["linear_grad_input"] = product<linear_grad_input>;
+  table["linear_grad_weight"] = product<linear_grad_weight>;
 }
 
 }  // namespace tessera::cuda

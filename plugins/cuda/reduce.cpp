@@ -84,9 +84,9 @@ void squared_norm(const Call& call, std::span<Tensor> out) {
 }  // namespace
 
 void add_reductions(KernelTable& table) {
-  table["sum"] = sum;
-  table["mean"] = mean;
-  table["squared_norm"] = squared_norm;
+  table["sum"] = {sum};
+  table["mean"] = {mean};
+  table["squared_norm"] = {squared_norm};
 }
 
 }  // namespace tessera::cuda

@@ -162,8 +162,8 @@ void adam(const Call& call, std::span<Tensor>) {
 }  // namespace
 
 void add_updates(KernelTable& table) {
-  table["adam_"] = adam<false>;
-  table["adamw_"] = adam<true>;
+  table["adam_"] = {adam<false>};
+  table["adamw_"] = {adam<true>};
 }
 
 }  // namespace tessera::cuda

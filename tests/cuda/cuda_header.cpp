@@ -1,8 +1,13 @@
-// plugins/cuda/driver_api.hpp against cuda.h, by the compiler, where a toolkit is.
+// plugins/cuda/driver_api.hpp against cuda.h, and blas_api.hpp against cublasLt.h, by the compiler,
+// where a toolkit is.
 #include <cuda.h>
+#if __has_include(<cublasLt.h>)
+#include <cublasLt.h>
+#endif
 
 #include <type_traits>
 
+#include "blas_api.hpp"
 #include "driver_api.hpp"
 
 namespace {
@@ -89,5 +94,63 @@ static_assert(host_alloc_device_map == CU_MEMHOSTALLOC_DEVICEMAP);
 static_assert(wait_value_geq == CU_STREAM_WAIT_VALUE_GEQ);
 static_assert(CU_LAUNCH_PARAM_BUFFER_POINTER_AS_INT == 1 &&
               CU_LAUNCH_PARAM_BUFFER_SIZE_AS_INT == 2 && CU_LAUNCH_PARAM_END_AS_INT == 0);
+
+#if __has_include(<cublasLt.h>)
+
+static_assert(same<decltype(BlasApi::create), decltype(&cublasLtCreate)>);
+static_assert(same<decltype(BlasApi::status_string), decltype(&cublasLtGetStatusString)>);
+static_assert(same<decltype(BlasApi::version), decltype(&cublasLtGetVersion)>);
+static_assert(same<decltype(BlasApi::product_create), decltype(&cublasLtMatmulDescCreate)>);
+static_assert(same<decltype(BlasApi::product_set), decltype(&cublasLtMatmulDescSetAttribute)>);
+static_assert(same<decltype(BlasApi::product_destroy), decltype(&cublasLtMatmulDescDestroy)>);
+static_assert(same<decltype(BlasApi::layout_create), decltype(&cublasLtMatrixLayoutCreate)>);
+static_assert(same<decltype(BlasApi::layout_set), decltype(&cublasLtMatrixLayoutSetAttribute)>);
+static_assert(same<decltype(BlasApi::layout_destroy), decltype(&cublasLtMatrixLayoutDestroy)>);
+static_assert(
+    same<decltype(BlasApi::preference_create), decltype(&cublasLtMatmulPreferenceCreate)>);
+static_assert(
+    same<decltype(BlasApi::preference_set), decltype(&cublasLtMatmulPreferenceSetAttribute)>);
+static_assert(
+    same<decltype(BlasApi::preference_destroy), decltype(&cublasLtMatmulPreferenceDestroy)>);
+static_assert(same<decltype(BlasApi::choose), decltype(&cublasLtMatmulAlgoGetHeuristic)>);
+static_assert(same<decltype(BlasApi::multiply), decltype(&cublasLtMatmul)>);
+
+template <class Ours, class Theirs>
+constexpr bool is(Ours ours, Theirs theirs) {
+  return sizeof(Ours) == sizeof(Theirs) && static_cast<int>(ours) == static_cast<int>(theirs);
+}
+static_assert(is(BlasStatus::success, CUBLAS_STATUS_SUCCESS));
+static_assert(is(BlasStatus::not_initialized, CUBLAS_STATUS_NOT_INITIALIZED));
+static_assert(is(BlasStatus::invalid_value, CUBLAS_STATUS_INVALID_VALUE));
+static_assert(is(BlasStatus::execution_failed, CUBLAS_STATUS_EXECUTION_FAILED));
+static_assert(is(BlasStatus::not_supported, CUBLAS_STATUS_NOT_SUPPORTED));
+static_assert(is(BlasType::f32, CUDA_R_32F) && is(BlasType::f64, CUDA_R_64F));
+static_assert(is(BlasType::f16, CUDA_R_16F) && is(BlasType::bf16, CUDA_R_16BF));
+static_assert(is(BlasCompute::f32, CUBLAS_COMPUTE_32F));
+static_assert(is(BlasCompute::f64, CUBLAS_COMPUTE_64F));
+static_assert(is(BlasOperation::none, CUBLAS_OP_N) && is(BlasOperation::transpose, CUBLAS_OP_T));
+static_assert(is(BlasEpilogue::none, CUBLASLT_EPILOGUE_DEFAULT));
+static_assert(is(BlasEpilogue::bias, CUBLASLT_EPILOGUE_BIAS));
+static_assert(is(BlasProductAttribute::transpose_a, CUBLASLT_MATMUL_DESC_TRANSA));
+static_assert(is(BlasProductAttribute::transpose_b, CUBLASLT_MATMUL_DESC_TRANSB));
+static_assert(is(BlasProductAttribute::epilogue, CUBLASLT_MATMUL_DESC_EPILOGUE));
+static_assert(is(BlasProductAttribute::bias, CUBLASLT_MATMUL_DESC_BIAS_POINTER));
+static_assert(is(BlasLayoutAttribute::batch_count, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT));
+static_assert(is(BlasLayoutAttribute::batch_offset, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET));
+static_assert(is(BlasPreferenceAttribute::most_workspace,
+                 CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES));
+static_assert(is(BlasPreferenceAttribute::reduction_schemes,
+                 CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK));
+static_assert(is(BlasPreferenceAttribute::alignment_a, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES));
+static_assert(is(BlasPreferenceAttribute::alignment_b, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES));
+static_assert(is(BlasPreferenceAttribute::alignment_c, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES));
+static_assert(is(BlasPreferenceAttribute::alignment_d, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES));
+static_assert(reduction_in_workspace == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+static_assert(sizeof(BlasChoice) == sizeof(cublasLtMatmulHeuristicResult_t));
+static_assert(offsetof(BlasChoice, workspace) ==
+              offsetof(cublasLtMatmulHeuristicResult_t, workspaceSize));
+static_assert(offsetof(BlasChoice, state) == offsetof(cublasLtMatmulHeuristicResult_t, state));
+
+#endif
 
 }  // namespace

@@ -251,6 +251,88 @@ TEST_CASE("kernels of a GPU compute what the CPU does in each floating type") {
   CHECK(count.operators.size() > 100);
 }
 
+TEST_CASE("products are cuBLASLt's where each matrix has a contiguous axis") {
+  const auto numbers = [](const Dims& shape, DType type) {
+    const Tensor counts = counted(empty(shape).numel());
+    return ops::cast(ops::reshape(ops::sin(counts), shape), type);
+  };
+  /// How many of the library's products there are; the result is the CPU's.
+  const auto queued = [](const std::function<Tensor(const std::function<Tensor(Tensor)>&)>& call) {
+    const std::uint64_t before = emulator_products();
+    next_order();
+    const Tensor found = call([](const Tensor& x) { return copied_to(x, cuda()); });
+    const Tensor wanted = call([](const Tensor& x) { return x; });
+    const std::vector<double> a = to_doubles(found), b = to_doubles(wanted);
+    REQUIRE(a.size() == b.size());
+    const double tolerance = found.dtype() == DType::f64    ? 1e-12
+                             : found.dtype() == DType::f32  ? 1e-5
+                             : found.dtype() == DType::bf16 ? 8e-3
+                                                            : 1e-3;
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      REQUIRE(std::abs(a[i] - b[i]) <= tolerance * (1 + std::abs(b[i])));
+    }
+    return emulator_products() - before;
+  };
+  for (const DType type : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
+    const Tensor x = numbers({2, 3, 5}, type), w = numbers({7, 5}, type), bias = numbers({7}, type);
+    const Tensor dy = numbers({2, 3, 7}, type);
+    CHECK(queued([&](auto on) { return ops::linear(on(x), on(w), on(bias)); }) == 1);
+    CHECK(queued([&](auto on) { return ops::linear(on(x), on(w)); }) == 1);
+    CHECK(queued([&](auto on) { return call(find_op("linear_grad_input"), {on(dy), on(w)})[0]; }) ==
+          1);
+    CHECK(queued([&](auto on) {
+            return call(find_op("linear_grad_weight"), {on(dy), on(x)})[0];
+          }) == 1);
+    const Tensor a = numbers({4, 3, 5}, type), b = numbers({4, 5, 2}, type);
+    CHECK(queued([&](auto on) { return ops::matmul(on(a), on(b)); }) == 1);
+    CHECK(queued([&](auto on) { return ops::matmul(on(a), on(numbers({5, 2}, type))); }) == 1);
+    const auto turned = [](const Tensor& y) { return ops::transpose(y, 0, 1); };
+    CHECK(queued([&](auto on) {
+            return ops::matmul(turned(on(numbers({5, 3}, type))),
+                               turned(on(numbers({2, 5}, type))));
+          }) == 1);
+    // The same sizes with other strides are another product to the library.
+    const auto part = [&](auto on, std::int64_t width) {
+      return ops::matmul(ops::narrow(on(numbers({3, width}, type)), 1, 0, 5),
+                         on(numbers({5, 2}, type)));
+    };
+    CHECK(queued([&](auto on) { return part(on, 6); }) == 1);
+    CHECK(queued([&](auto on) { return part(on, 9); }) == 1);
+  }
+  // No library's: integers, and rows and columns with gaps.
+  CHECK(queued([&](auto on) {
+          return ops::matmul(on(numbers({3, 5}, DType::i64)), on(numbers({5, 2}, DType::i64)));
+        }) == 0);
+  CHECK(queued([&](auto on) {
+          return ops::matmul(ops::select(on(numbers({3, 5, 2}, DType::f32)), 2, 0),
+                             on(numbers({5, 2}, DType::f32)));
+        }) == 0);
+  emulator_refuse_products(true);
+  CHECK(queued([&](auto on) {
+          return ops::linear(on(numbers({11, 5}, DType::f32)), on(numbers({3, 5}, DType::f32)));
+        }) == 0);
+  emulator_refuse_products(false);
+}
+
+TEST_CASE("products in two streams do not share a workspace") {
+  for (const std::uint64_t seed : {0U, 1U, 2U, 3U, 4U, 5U, 6U, 7U}) {
+    emulator_set_seed(seed);
+    const Tensor ones = ops::to_device(full({8, 8}, 1), cuda());
+    const Tensor twos = ops::to_device(full({8, 8}, 2), cuda());
+    const Stream side = Stream::make(cuda());
+    side.wait(record_event(current_stream(cuda())));
+    Tensor there;
+    {
+      const StreamScope scope(side);
+      there = ops::matmul(twos, twos);
+    }
+    const Tensor here = ops::matmul(ones, ones);
+    current_stream(cuda()).wait(record_event(side));
+    CHECK(to_doubles(here) == std::vector<double>(64, 8));
+    CHECK(to_doubles(there) == std::vector<double>(64, 32));
+  }
+}
+
 TEST_CASE("an index that is out of range is an error in the CPU's words, where the host waits") {
   emulator_set_seed(2);
   const Tensor table = ops::to_device(full({5, 3}, 1), cuda());

@@ -17,6 +17,7 @@
 #include "driver_api.hpp"
 #include "fault.hpp"
 #include "grid.hpp"
+#include "handles.hpp"
 #include "memory.hpp"
 #include "streams.hpp"
 #include "text.hpp"
@@ -29,9 +30,6 @@ struct ContextData {
 struct ModuleData {};
 struct FunctionData {
   emulator::Kernel kernel;
-};
-struct StreamData {
-  std::shared_ptr<emulator::Stream> stream;
 };
 struct EventData {
   std::shared_ptr<emulator::Event> event = std::make_shared<emulator::Event>();

@@ -1,0 +1,259 @@
+#include "blas.hpp"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <optional>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+#include "library.hpp"
+
+import tessera.base;
+
+namespace tessera::cuda {
+namespace {
+
+/// The library's functions; the first one is null where it is not found.
+const BlasApi& blas_api() {
+  static const BlasApi api = [] {
+    BlasApi opened = {};
+    void* library = nullptr;
+    for (const char* name : {"libcublasLt.so.13", "libcublasLt.so.12"}) {
+      library = library != nullptr ? library : dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    }
+    if (library == nullptr) {
+      return opened;
+    }
+    each_function(opened, [&](auto& function, const char* name) {
+      void* found = dlsym(library, name);
+      if (found == nullptr) {
+        fail_input({.thing = "device 'cuda'",
+                    .wrong = fmt::format("libcublasLt has no function {}", name),
+                    .advice = "install cuBLAS of CUDA 12.8 or later"});
+      }
+      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(found);
+    });
+    return opened;
+  }();
+  return api;
+}
+
+void check(BlasStatus status, std::string_view call) {
+  if (status != BlasStatus::success) [[unlikely]] {
+    fail({.thing = "cuda",
+          .wrong = fmt::format("{} fails: {}", call, blas_api().status_string(status))});
+  }
+}
+
+/// A matrix of a product as its rows form in memory: [rows, columns] with contiguous columns, or
+/// transposed.
+struct Form {
+  bool transposed = false;
+  std::int64_t leading = 0;  // from a row (transposed: a column) to the next
+  std::int64_t batch = 0;    // from a matrix to the next
+};
+
+std::optional<Form> form_of(const Matrix& x, const Axis& batch, const Axis& rows,
+                            const Axis& columns) {
+  if (batch.dims > 1 || rows.dims > 1 || columns.dims > 1) {
+    return std::nullopt;
+  }
+  Form form = {.batch = batch.dims == 1 ? x.batch[0] : 0};
+  const bool contiguous = columns.dims == 0 || x.columns[0] == 1;
+  if (!contiguous && rows.dims == 1 && x.rows[0] != 1) {
+    return std::nullopt;
+  }
+  form.transposed = !contiguous;
+  const Axis& long_axis = form.transposed ? columns : rows;
+  const Axis& short_axis = form.transposed ? rows : columns;
+  const std::int64_t* strides = form.transposed ? x.columns : x.rows;
+  form.leading = long_axis.dims == 0 ? short_axis.size : strides[0];
+  if (form.leading < short_axis.size || form.batch < 0) {
+    return std::nullopt;  // rows that overlap, such as repeated ones
+  }
+  return form;
+}
+
+std::optional<BlasType> type_of(DType type) {
+  switch (type) {
+    case DType::f32:
+      return BlasType::f32;
+    case DType::f64:
+      return BlasType::f64;
+    case DType::bf16:
+      return BlasType::bf16;
+    case DType::f16:
+      return BlasType::f16;
+    default:
+      return std::nullopt;
+  }
+}
+
+/// The largest power of two, up to 256, that divides an address.
+std::uint32_t alignment_of(const void* data) {
+  const auto address = reinterpret_cast<std::uintptr_t>(data);
+  return 1U << std::min(std::countr_zero(address | 256U), 8);
+}
+
+/// The three matrices, if the library can be asked for their product.
+std::optional<std::array<Form, 3>> forms_of(const ProductArguments& p) {
+  const bool has_bias = p.bias.data != nullptr;
+  const bool same_types = p.a.type == p.b.type && p.a.type == p.y.type;
+  if (!same_types || !type_of(p.a.type) || p.m.size * p.n.size * p.k.size * p.batch.size == 0 ||
+      (has_bias && (p.bias.type != p.y.type || (p.n.size > 1 && p.bias.columns[0] != 1)))) {
+    return std::nullopt;
+  }
+  const auto a = form_of(p.a, p.batch, p.m, p.k);
+  const auto b = form_of(p.b, p.batch, p.k, p.n);
+  const auto y = form_of(p.y, p.batch, p.m, p.n);
+  if (!a || !b || !y || y->transposed || (p.batch.size > 1 && y->batch < p.m.size * y->leading)) {
+    return std::nullopt;
+  }
+  return {{*a, *b, *y}};
+}
+
+struct Layout {
+  BlasLayout handle = nullptr;
+
+  /// The rows of memory are the library's columns.
+  void make(BlasType type, const Form& form, std::int64_t rows, std::int64_t columns,
+            std::int64_t count) {
+    const BlasApi& api = blas_api();
+    if (form.transposed) {
+      std::swap(rows, columns);
+    }
+    check(api.layout_create(&handle, type, static_cast<std::uint64_t>(columns),
+                            static_cast<std::uint64_t>(rows), form.leading),
+          "cublasLtMatrixLayoutCreate");
+    const auto entries = static_cast<std::int32_t>(count);
+    set(BlasLayoutAttribute::batch_count, entries);
+    set(BlasLayoutAttribute::batch_offset, form.batch);
+  }
+  template <class T>
+  void set(BlasLayoutAttribute attribute, const T& value) {
+    check(blas_api().layout_set(handle, attribute, &value, sizeof(value)),
+          "cublasLtMatrixLayoutSetAttribute");
+  }
+};
+
+}  // namespace
+
+/// What the library needs to know of products of one form. It lives as long as the program.
+struct Blas::Prepared {
+  BlasProduct product = nullptr;
+  Layout a, b, y;
+  BlasAlgorithm algorithm = {};
+  std::size_t workspace = 0;
+  bool found = false;  // the library has an algorithm
+
+  template <class T>
+  void set(BlasProductAttribute attribute, const T& value) {
+    check(blas_api().product_set(product, attribute, &value, sizeof(value)),
+          "cublasLtMatmulDescSetAttribute");
+  }
+};
+
+std::unique_ptr<Blas> Blas::open() {
+  const BlasApi& api = blas_api();
+  if (api.create == nullptr) {
+    return nullptr;
+  }
+  BlasHandle handle = nullptr;
+  check(api.create(&handle), "cublasLtCreate");
+  return std::unique_ptr<Blas>(new Blas(handle));
+}
+
+std::string Blas::description() {
+  if (blas_api().create == nullptr) {
+    return "libcublasLt.so.13 is not found";
+  }
+  const std::size_t version = blas_api().version();
+  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
+
+bool Blas::takes(const ProductArguments& product) { return forms_of(product).has_value(); }
+
+Blas::Prepared& Blas::prepared(const ProductArguments& p) {
+  const auto [a, b, y] = *forms_of(p);
+  const std::array<std::uint32_t, 3> alignments = {alignment_of(p.a.data), alignment_of(p.b.data),
+                                                   alignment_of(p.y.data)};
+  const bool has_bias = p.bias.data != nullptr;
+  std::shared_ptr<Prepared>& kept =
+      prepared_[{static_cast<std::int64_t>(p.y.type), p.batch.size, p.m.size, p.n.size, p.k.size,
+                 a.transposed, a.leading, a.batch, b.transposed, b.leading, b.batch, y.leading,
+                 y.batch, alignments[0], alignments[1], alignments[2], has_bias}];
+  if (kept != nullptr) [[likely]] {
+    return *kept;
+  }
+  const BlasApi& api = blas_api();
+  auto made = std::make_shared<Prepared>();
+  const BlasType type = *type_of(p.y.type);
+  const bool is_double = type == BlasType::f64;
+  check(api.product_create(&made->product, is_double ? BlasCompute::f64 : BlasCompute::f32,
+                           is_double ? BlasType::f64 : BlasType::f32),
+        "cublasLtMatmulDescCreate");
+  // The library reads memory by columns: what it multiplies is b transposed by a transposed.
+  const auto operation = [](const Form& form) {
+    return form.transposed ? BlasOperation::transpose : BlasOperation::none;
+  };
+  made->set(BlasProductAttribute::transpose_a, operation(b));
+  made->set(BlasProductAttribute::transpose_b, operation(a));
+  made->set(BlasProductAttribute::epilogue, has_bias ? BlasEpilogue::bias : BlasEpilogue::none);
+  made->a.make(type, b, p.k.size, p.n.size, p.batch.size);
+  made->b.make(type, a, p.m.size, p.k.size, p.batch.size);
+  made->y.make(type, y, p.m.size, p.n.size, p.batch.size);
+  BlasPreference preference = nullptr;
+  check(api.preference_create(&preference), "cublasLtMatmulPreferenceCreate");
+  const auto prefer = [&](BlasPreferenceAttribute attribute, const auto& value) {
+    check(api.preference_set(preference, attribute, &value, sizeof(value)),
+          "cublasLtMatmulPreferenceSetAttribute");
+  };
+  prefer(BlasPreferenceAttribute::most_workspace, std::uint64_t{workspace_bytes});
+  prefer(BlasPreferenceAttribute::reduction_schemes, reduction_in_workspace);
+  prefer(BlasPreferenceAttribute::alignment_a, alignments[1]);
+  prefer(BlasPreferenceAttribute::alignment_b, alignments[0]);
+  prefer(BlasPreferenceAttribute::alignment_c, alignments[2]);
+  prefer(BlasPreferenceAttribute::alignment_d, alignments[2]);
+  BlasChoice choice = {};
+  int found = 0;
+  const BlasStatus status =
+      api.choose(handle_, made->product, made->a.handle, made->b.handle, made->y.handle,
+                 made->y.handle, preference, 1, &choice, &found);
+  api.preference_destroy(preference);
+  if (status != BlasStatus::not_supported) {
+    check(status, "cublasLtMatmulAlgoGetHeuristic");
+    made->found = found > 0 && choice.state == BlasStatus::success;
+    made->algorithm = choice.algorithm;
+    made->workspace = choice.workspace;
+  }
+  kept = std::move(made);
+  return *kept;
+}
+
+bool Blas::multiply(StreamHandle stream, const ProductArguments& p, void* workspace,
+                    std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  Prepared& made = prepared(p);
+  if (!made.found || made.workspace > bytes) {
+    return false;
+  }
+  if (p.bias.data != nullptr) {
+    made.set(BlasProductAttribute::bias, p.bias.data);
+  }
+  const bool is_double = p.y.type == DType::f64;
+  constexpr double one = 1, zero = 0;
+  constexpr float one_f32 = 1, zero_f32 = 0;
+  const void* alpha = is_double ? static_cast<const void*>(&one) : &one_f32;
+  const void* beta = is_double ? static_cast<const void*>(&zero) : &zero_f32;
+  check(blas_api().multiply(handle_, made.product, alpha, p.b.data, made.a.handle, p.a.data,
+                            made.b.handle, beta, p.y.data, made.y.handle, p.y.data, made.y.handle,
+                            &made.algorithm, workspace, made.workspace, stream),
+        "cublasLtMatmul");
+  return true;
+}
+
+}  // namespace tessera::cuda
