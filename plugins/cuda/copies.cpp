@@ -57,6 +57,59 @@ void fill_with_number(const Call& call, std::span<Tensor> out) {
   fill(out[0], ArgumentType<double>::from_word(call.attributes.dynamic()[0]));
 }
 
+struct JoinedDim {  // the arguments
+  std::int64_t dim;
+};
+
+/// The tensors one after the other along a dim.
+void cat(const Call& call, std::span<Tensor> out) {
+  const Tensor& y = out[0];
+  const auto named = static_cast<int>(call.args<JoinedDim>().dim);
+  const int dim = named < 0 ? named + y.dims() : named;
+  std::int64_t offset = y.offset();
+  for (const Tensor& x : call.in) {
+    copy(x, alias(y, x.shape(), y.strides(), offset));
+    offset += x.shape()[dim] * y.strides()[dim];
+  }
+}
+
+/// The tensors one after the other along a new dim.
+void stack(const Call& call, std::span<Tensor> out) {
+  const Tensor& y = out[0];
+  const auto named = static_cast<int>(call.args<JoinedDim>().dim);
+  const int dim = named < 0 ? named + y.dims() : named;
+  Dims strides = y.strides();
+  const std::int64_t step = strides[dim];
+  strides.erase(dim);
+  std::int64_t offset = y.offset();
+  for (const Tensor& x : call.in) {
+    copy(x, alias(y, x.shape(), strides, offset));
+    offset += step;
+  }
+}
+
+struct SliceOfDim {  // the arguments
+  std::int64_t dim;
+  std::int64_t extent;
+  std::int64_t start;
+  std::int64_t step;
+};
+
+/// Zeros, and the operand at a slice of them.
+void slice_backward(const Call& call, std::span<Tensor> out) {
+  const Tensor& x = call.in[0];
+  const Tensor& y = out[0];
+  const auto args = call.args<SliceOfDim>();
+  const int dim = static_cast<int>(args.dim) + (args.dim < 0 ? y.dims() : 0);
+  fill(y, 0);
+  if (x.numel() > 0) {
+    Dims strides = y.strides();
+    const std::int64_t offset = y.offset() + args.start * strides[dim];
+    strides[dim] *= args.step;
+    copy(x, alias(y, x.shape(), strides, offset));
+  }
+}
+
 void ones(const Call&, std::span<Tensor> out) { fill(out[0], 1); }
 void zeros(const Call&, std::span<Tensor> out) { fill(out[0], 0); }
 
@@ -69,6 +122,9 @@ void add_copies(KernelTable& table) {
   table["fill_"] = {fill_with_number};
   table["ones_like"] = {ones};
   table["zeros_like"] = {zeros};
+  table["cat"] = {cat};
+  table["stack"] = {stack};
+  table["slice_backward"] = {slice_backward};
 }
 
 }  // namespace tessera::cuda

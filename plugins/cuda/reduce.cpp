@@ -25,6 +25,13 @@ struct ReducedDims {  // the arguments; no dims: all
   bool keepdim;
 };
 
+struct Extremum {  // the arguments of amax and amin
+  Dims dims;
+  bool keepdim;
+  bool across_ranks;
+  SpecArgument whole{};
+};
+
 std::string with_summed_type(const std::string& kernel, DType type) {
   return is_floating(type) ? with_type(kernel, type) : kernel + "_i64";
 }
@@ -68,6 +75,17 @@ void reduce(const Call& call, const Tensor& y, bool mean) {
   }
 }
 
+/// amax, amin.
+template <bool largest>
+void extremum(const Call& call, std::span<Tensor> out) {
+  const Tensor& x = call.in[0];
+  Rows(x.shape(), split(x, call.args<Extremum>().dims).summed)
+      .whole(x)
+      .per_row(out[0])
+      .launch_rows(out[0],
+                   with_summed_type(largest ? "largest_of_rows" : "smallest_of_rows", x.dtype()));
+}
+
 void sum(const Call& call, std::span<Tensor> out) { reduce(call, out[0], false); }
 void mean(const Call& call, std::span<Tensor> out) { reduce(call, out[0], true); }
 
@@ -86,6 +104,8 @@ void squared_norm(const Call& call, std::span<Tensor> out) {
 void add_reductions(KernelTable& table) {
   table["sum"] = {sum};
   table["mean"] = {mean};
+  table["amax"] = {extremum<true>};
+  table["amin"] = {extremum<false>};
   table["squared_norm"] = {squared_norm};
 }
 

@@ -20,6 +20,12 @@ struct Larger {
     return a != a ? a : (b > a || b != b ? b : a);
   }
 };
+struct Smaller {
+  template <class C>
+  __device__ C operator()(C a, C b) const {
+    return a != a ? a : (b < a || b != b ? b : a);
+  }
+};
 
 /// `value` of all threads of the block, joined; all threads get it. The block has a multiple of 32
 /// threads, all of which call it. `none`: what changes nothing.

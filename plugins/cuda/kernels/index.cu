@@ -7,13 +7,6 @@ using namespace tessera::cuda;
 
 namespace {
 
-struct Smaller {
-  template <class C>
-  __device__ C operator()(C a, C b) const {
-    return b < a ? b : a;
-  }
-};
-
 /// Arrays: table (its columns), indices, y. integers: the table's first row in the whole, its rows,
 /// the stride of a row. Rows that are in other parts of the table are 0.
 template <class C>
