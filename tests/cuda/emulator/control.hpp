@@ -13,4 +13,6 @@ void emulator_set_seed(std::uint64_t seed);
 void emulator_set_idle(std::int64_t microseconds);
 /// Kernels launched since the process began.
 std::uint64_t emulator_launches(void);
+/// The device of the calling thread's context; -1: there is none, or the driver cannot be used.
+int emulator_current_device(void);
 }
