@@ -12,6 +12,7 @@ use Files qw(write_file);
 my ($program, $emulator, $kernels, $mesh, @plugins) = @ARGV;
 my $fsdp = qq([[parallel]]\nstyle = "FSDP"\naxis = "shard"\non = ["model.layers.*", "."]\n);
 my %styles = (
+
   one_rank => '',
   fsdp => qq([mesh]\naxes = ["shard"]\nshape = [2]\n$fsdp),
   tensor => <<"TOML",
@@ -48,6 +49,7 @@ ffn_dim = 24
 text = ["$folder/text"]
 tokenizer = "bytes"
 seq_len = 12
+validation = 0
 [train]
 steps = 3
 batch = 2
