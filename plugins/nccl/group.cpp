@@ -115,6 +115,13 @@ Group::Group(const collective::DeviceGroupRequest& request, cuda::Interop& devic
              std::shared_ptr<Communicator> first)
     : device_(device), first_(std::move(first)), own_(*first_, request.check) {}
 
+/// NCCL wants no memory to be registered at the communicator's end.
+Group::~Group() {
+  for (const auto& [data, handle] : registered_) {
+    deregister(handle);
+  }
+}
+
 void Group::exchange(Queue queue, std::span<const DeviceMessage> sends,
                      std::span<const DeviceMessage> receives) {
   const cuda::StreamHandle stream = device_.handle_of(queue);
@@ -206,6 +213,10 @@ void Group::unregister_memory(void* data, std::size_t) noexcept {
     handle = found->second;
     registered_.erase(found);
   }
+  deregister(handle);
+}
+
+void Group::deregister(void* handle) noexcept {
   try {
     own_.call("ncclCommDeregister", [&](Comm comm) { return api().comm_deregister(comm, handle); });
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the group was aborted

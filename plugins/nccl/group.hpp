@@ -19,6 +19,7 @@ class Group final : public collective::DeviceGroup {
   /// split from it.
   Group(const collective::DeviceGroupRequest& request, cuda::Interop& device,
         std::shared_ptr<Communicator> first);
+  ~Group() override;
 
   void exchange(Queue queue, std::span<const collective::DeviceMessage> sends,
                 std::span<const collective::DeviceMessage> receives) override;
@@ -34,6 +35,8 @@ class Group final : public collective::DeviceGroup {
   std::string failure() override;
 
  private:
+  void deregister(void* handle) noexcept;
+
   cuda::Interop& device_;
   std::shared_ptr<Communicator> first_;
   Communicator own_;

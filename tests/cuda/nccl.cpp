@@ -6,6 +6,7 @@
 #include <array>
 #include <chrono>
 #include <cmath>
+#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -96,11 +97,12 @@ Outcome launched(int ranks, const std::function<void(World&)>& rank,
                  double timeout_seconds = 60) {
   return as_program(
       [&] {
-        return collective::launch({.ranks = ranks, .timeout_seconds = timeout_seconds},
-                                  [&](World& world) {
-                                    rank(world);
-                                    return 0;
-                                  });
+        return collective::launch(
+            {.ranks = ranks, .timeout_seconds = timeout_seconds, .grace_seconds = 0.5},
+            [&](World& world) {
+              rank(world);
+              return 0;
+            });
       },
       variables);
 }
@@ -383,6 +385,16 @@ TEST_CASE("a collective over NCCL that a rank does not call ends at the time lim
   CHECK(outcome.code == 1);
   CHECK(contains(outcome.errors, "all_reduce(f32, 3, sum) on a device, call"));
   CHECK(contains(outcome.errors, "rank 1"));
+}
+
+TEST_CASE("a rank that does not join a group over NCCL is named at the time limit") {
+  const Outcome outcome = launched(
+      2, [](World& world) { over_nccl(world, gpu(world.rank())); },
+      {{"TESSERA_EMULATOR_KILL", "1 ncclCommInitRankConfig 1 " + std::to_string(SIGSTOP)}}, 1);
+  INFO(outcome.errors);
+  CHECK(outcome.code == 1);
+  CHECK(contains(outcome.errors, "joining a group on 'cuda' by its plugin of collectives"));
+  CHECK(contains(outcome.errors, "rank 1 is stopped"));
 }
 
 TEST_CASE("NCCL's refusals are errors that say what to do") {

@@ -145,10 +145,12 @@ void die_where_asked(int rank, const char* place) {
   const char* const asked = std::getenv("TESSERA_EMULATOR_KILL");
   int whom = -1;
   int number = 0;
+  int signal = SIGKILL;
   char where[64] = {};
-  if (asked != nullptr && std::sscanf(asked, "%d %63s %d", &whom, where, &number) == 3 &&
-      whom == rank && std::strcmp(where, place) == 0 && ++times == number) {
-    kill(getpid(), SIGKILL);
+  if (asked != nullptr &&
+      std::sscanf(asked, "%d %63s %d %d", &whom, where, &number, &signal) >= 3 && whom == rank &&
+      std::strcmp(where, place) == 0 && ++times == number) {
+    kill(getpid(), signal);
   }
 }
 
