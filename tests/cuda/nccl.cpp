@@ -69,6 +69,7 @@ Outcome as_program(const std::function<int()>& body,
     dup2(ends[1], STDERR_FILENO);
     close(ends[0]);
     close(ends[1]);
+    alarm(60);  // ends what would hang
     for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
     int code = 99;
     try {
