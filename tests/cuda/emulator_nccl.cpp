@@ -1,5 +1,7 @@
 // The emulator's NCCL itself: right programs of two ranks, and each mistake with its text. The
 // ranks are threads.
+#include <unistd.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -77,6 +79,7 @@ struct Rank {
 
 /// Runs both ranks. The emulator's error; empty: none.
 std::string run_ranks(const std::function<void(Rank&)>& rank, std::uint64_t seed = 2) {
+  alarm(30);  // ends what would hang
   cuInit(0);
   emulator_restart();
   emulator_set_seed(seed);
@@ -104,6 +107,7 @@ std::string run_ranks(const std::function<void(Rank&)>& rank, std::uint64_t seed
   cuGetErrorString(Done::launch_failed, &text);
   const std::string found = failed ? text : "";
   emulator_restart();
+  alarm(0);
   return found;
 }
 
