@@ -113,8 +113,8 @@ std::size_t bytes_of(Type type);
 /// "ncclAllGather of 12 float32, call 3".
 std::string describe(const NcclCall& call);
 
-/// TESSERA_EMULATOR_KILL="RANK PLACE NUMBER [SIGNAL]" sends the signal (9) to the process whose rank
-/// reaches a place (a function's name, or "transfer") for this time.
+/// TESSERA_EMULATOR_KILL="RANK PLACE NUMBER [SIGNAL]" sends the signal (9) to the process whose
+/// rank reaches a place (a function's name, or "transfer") for this time.
 void die_where_asked(int rank, const char* place);
 
 }  // namespace emulator
