@@ -96,7 +96,7 @@ Device device_of(const std::string& name, int rank, int ranks) {
   try {
     return device_for_rank(find_device(name).type, rank, ranks);
   } catch (const Error& error) {
-    throw NotTried{fmt::format("there are not enough devices for {} ranks", ranks)};
+    throw NotTried{fmt::format("there are no devices for {} ranks: {}", ranks, error.what())};
   }
 }
 

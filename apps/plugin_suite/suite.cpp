@@ -4,8 +4,11 @@ module;
 #include <algorithm>
 #include <cmath>
 #include <exception>
+#include <filesystem>
 #include <limits>
+#include <string>
 #include <string_view>
+#include <vector>
 module tessera.plugin_suite;
 
 import tessera.base;
@@ -87,8 +90,11 @@ std::vector<SuiteResult> results_of(std::string_view report, const std::string& 
 
 std::vector<SuiteResult> run_suite(const SuiteSubject& subject, std::chrono::milliseconds limit) {
   const ChildResult child = run_in_child("plugin check", limit, [&](const SendReport& send) {
-    plugin::configure_host(
-        {.paths = {subject.file}, .environment = false, .standard_places = false});
+    std::vector<std::string> paths = {subject.file};
+    if (subject.kind == "collectives") {  // the plugin of their device may be beside them
+      paths.push_back(std::filesystem::path(subject.file).parent_path().string());
+    }
+    plugin::configure_host({.paths = paths, .environment = false, .standard_places = false});
     to_parent = &send;
     for (const SuiteCheck& check : suite_of(subject)) {
       send(fmt::format("begin {}\n", check.name));

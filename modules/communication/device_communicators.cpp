@@ -49,10 +49,11 @@ std::optional<CollectivesOffer> offer_for(const std::string& kind) {
 }
 
 /// The bytes that member 0 has made, on all members.
-std::vector<std::byte> shared_id(Communicator& host, const CollectivesOffer& offer) {
+std::vector<std::byte> shared_id(Communicator& host, const CollectivesOffer& offer,
+                                 const DeviceGroupRequest& request) {
   std::vector<std::byte> id;
   if (host.rank() == 0) {
-    id = offer.make_id();
+    id = offer.make_id(request);
   }
   auto bytes = static_cast<std::int64_t>(id.size());
   host.broadcast(&bytes, 1, DType::i64, 0);
@@ -63,13 +64,31 @@ std::vector<std::byte> shared_id(Communicator& host, const CollectivesOffer& off
   return id;
 }
 
+/// The waits of the host within a plugin: for those who join, then for calls. Several threads may
+/// wait.
+class WaitsOfGroup {
+ public:
+  void change(std::unique_ptr<DeviceWait> wait) {
+    const std::lock_guard lock(mutex_);
+    wait_ = std::move(wait);
+  }
+  void look() {
+    const std::lock_guard lock(mutex_);
+    wait_->look();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unique_ptr<DeviceWait> wait_;
+};
+
 }  // namespace
 
 struct DeviceCommunicators::Entry {
   Device device;
   std::vector<int> ranks;
   std::string name;
-  std::uint8_t offered = 0;         // by this rank
+  std::uint8_t offered = 0;         // by this rank: 0, or 1 + its DeviceCollectives
   std::vector<std::uint8_t> all{};  // by each member
   Work agreement{};                 // of a rank that offers nothing, and does not wait
   Communicator* communicator = nullptr;
@@ -105,9 +124,11 @@ Communicator* DeviceCommunicators::find(Device device, std::span<const int> rank
 }
 
 void DeviceCommunicators::agree(Entry& entry, const std::string& kind) {
-  const std::optional<CollectivesOffer> offer = offer_for(kind);
+  const DeviceCollectives chosen = device_collectives();
+  const std::optional<CollectivesOffer> offer =
+      chosen == DeviceCollectives::host ? std::nullopt : offer_for(kind);
   Communicator& host = state_.communicator(entry.ranks, fmt::format("{} on {}", entry.name, kind));
-  entry.offered = offer ? 1 : 0;
+  entry.offered = offer ? static_cast<std::uint8_t>(1 + static_cast<int>(chosen)) : 0;
   entry.all.resize(entry.ranks.size());
   if (!offer) {
     // Others may have a plugin: they wait for this answer, and this rank for nobody.
@@ -119,23 +140,40 @@ void DeviceCommunicators::agree(Entry& entry, const std::string& kind) {
   if (without != entry.all.end()) {
     state_.fail_published(
         fmt::format("collectives of '{}': rank {} has no plugin for them, while rank {} has one; "
-                    "install it for all ranks, or for none",
+                    "install it for all ranks, or for none, and give all one "
+                    "TESSERA_DEVICE_COLLECTIVES",
                     kind, entry.ranks[static_cast<std::size_t>(without - entry.all.begin())],
                     state_.rank),
         ErrorKind::input);
   }
-  const std::vector<std::byte> id = shared_id(host, *offer);
-  const std::shared_ptr<DeviceWait> watch = state_.watch_device_wait();
-  std::unique_ptr<DeviceGroup> group = offer->join({.device = entry.device,
-                                                    .rank = host.rank(),
-                                                    .size = host.size(),
-                                                    .id = id,
-                                                    .check = [watch] { watch->look(); }});
+  const auto other = std::ranges::find_if(entry.all, [&](auto o) { return o != entry.offered; });
+  if (other != entry.all.end()) {
+    state_.fail_published(
+        fmt::format("collectives of '{}': ranks {} and {} reduce in different orders; give all "
+                    "ranks one TESSERA_DEVICE_COLLECTIVES",
+                    kind, entry.ranks[static_cast<std::size_t>(other - entry.all.begin())],
+                    state_.rank),
+        ErrorKind::input);
+  }
+  const auto waits = std::make_shared<WaitsOfGroup>();
+  waits->change(state_.watch_device_join(
+      entry.ranks, fmt::format("joining a group on '{}' by its plugin of collectives, group {}",
+                               kind, describe_group(host.engine_->view().group()))));
+  DeviceGroupRequest request = {.device = entry.device,
+                                .rank = host.rank(),
+                                .size = host.size(),
+                                .ranks = entry.ranks,
+                                .check = [waits] { waits->look(); }};
+  const std::vector<std::byte> id = shared_id(host, *offer, request);
+  request.id = id;
+  std::unique_ptr<DeviceGroup> group = offer->join(request);
   if (group == nullptr) {
     fail({.thing = fmt::format("collectives '{}'", kind), .wrong = "join() returned no group"});
   }
+  waits->change(state_.watch_device_wait());
   auto mover =
-      std::make_unique<DeviceMover>(*host.engine_, Stream::make(entry.device), std::move(group));
+      std::make_unique<DeviceMover>(*host.engine_, Stream::make(entry.device), std::move(group),
+                                    chosen == DeviceCollectives::own_order);
   {
     const std::lock_guard guard(movers_mutex_);
     movers_.push_back(mover.get());

@@ -6,6 +6,15 @@ import tessera.device;
 
 export namespace tessera::collective {
 
+/// How collectives of tensors on devices move: TESSERA_DEVICE_COLLECTIVES, the same on all ranks.
+enum class DeviceCollectives : std::uint8_t {
+  ordered,    ///< by the plugin of the kind "collectives"; reductions in the order of the ranks
+  own_order,  ///< likewise, with reductions of the plugin's where it has them: other bits
+  host,       ///< through the host's memory, also where there is a plugin
+};
+/// Error (input): the variable is neither "ordered" (the default) nor "own_order" nor "host".
+DeviceCollectives device_collectives();
+
 /// Bytes in the device's memory that go to another member of a group, or come from it.
 struct DeviceMessage {
   int member = 0;
@@ -27,6 +36,17 @@ struct Combination {
 };
 /// Computes it in the host's memory: with the bits that every device must have.
 void combine_on_host(const Combination& c);
+
+/// A reduction over a group in an order of the group's own. `count` elements of each member's
+/// source are reduced to the destination of all, or, if it is scattered, row r of them to that of
+/// member r: its source has as many rows as there are members. The destination may be the source,
+/// or this rank's row of it.
+struct GroupReduction {
+  const void* source = nullptr;
+  void* destination = nullptr;
+  std::int64_t count = 0;  // elements
+  bool scattered = false;
+};
 
 /// The ranks of a group on their devices, as one of them uses them: what a plugin of the kind
 /// "collectives" implements. It moves bytes between members and reduces elements in the device's
@@ -62,6 +82,13 @@ class DeviceGroup {
   virtual bool broadcast(Queue queue, const void* source, void* destination, std::size_t bytes,
                          int root);
 
+  /// Queues reductions of elements of the type, whose bits need not be those of combine(). Called
+  /// only where the run has chosen them (DeviceCollectives::own_order). Returns whether they were
+  /// queued: the same on all members, always. Without a body of the plugin's, exchange() and
+  /// combine() do it.
+  virtual bool reduce_in_own_order(Queue queue, std::span<const GroupReduction> reductions,
+                                   DType type, ReduceOp reduce);
+
   /// A segment of the device's memory that messages may come from and go to, and its end. Called
   /// for each that there is when the group is made, and by threads that allocate later.
   virtual void register_memory(void* data, std::size_t bytes);
@@ -80,6 +107,9 @@ struct DeviceGroupRequest {
   Device device = {};
   int rank = 0;  // in the group
   int size = 1;
+  /// The members' global ranks, in the group's order. A group is another one of the same members if
+  /// this rank has been in one before.
+  std::span<const int> ranks = {};
   /// What make_id of member 0 has returned, on all members.
   std::span<const std::byte> id = {};
   /// To be called at least ten times a second while `join`, or a function of the group, lets the
@@ -91,15 +121,18 @@ struct DeviceGroupRequest {
 /// Collectives between the devices of one kind, as a plugin offers them.
 struct CollectivesOffer {
   /// Bytes by which the members of a new group find each other, on any machines. Called by member
-  /// 0.
-  std::function<std::vector<std::byte>()> make_id;
+  /// 0, with its request, which has no id yet.
+  std::function<std::vector<std::byte>(const DeviceGroupRequest& request)> make_id;
   /// Returns when all members have called it, or earlier. Errors end the run.
   std::function<std::unique_ptr<DeviceGroup>(const DeviceGroupRequest& request)> join;
+  /// Of the library that moves the data, for people: "NCCL 2.28.9". May be empty.
+  std::string library = {};
 };
 
 /// The plugin kind "collectives", whose name is that of the kind of device:
 ///     registrar.add<CollectivesPlugin>("cuda", [] { return CollectivesOffer{...}; });
 /// Collectives of tensors on such devices use it where it is found, otherwise the host's memory.
+/// The factory does not open a device; its errors end the run (a library that is missing).
 class CollectivesPlugin {
  public:
   static constexpr plugin::Kind plugin_kind{"collectives"};

@@ -71,11 +71,13 @@ class DeviceMover::Registration final : public SegmentObserver {
   DeviceGroup* group_;
 };
 
-DeviceMover::DeviceMover(Engine& engine, Stream stream, std::unique_ptr<DeviceGroup> group)
+DeviceMover::DeviceMover(Engine& engine, Stream stream, std::unique_ptr<DeviceGroup> group,
+                         bool own_order)
     : engine_(engine),
       view_(engine.view()),
       stream_(std::move(stream)),
       group_(std::move(group)),
+      own_order_(own_order),
       registration_(std::make_shared<Registration>(*group_)) {
   observe_segments(stream_.device(), registration_);
 }
@@ -123,13 +125,13 @@ void DeviceMover::issue(const Operation& operation) {
     in_flight_.push_back({op.call, announced, std::nullopt});
   }
   const StreamScope scope(stream_);
-  if (op.form->combine == Combine::reduce) {
-    reduce(op);
-  } else {
+  if (op.form->combine != Combine::reduce) {
     copy(op, op.read, op.form->for_all, false);
-  }
-  if (op.two_phase) {
-    copy(op, op.form->gather, true, true);
+  } else if (!own_order_ || !reduce_in_own_order(op)) {
+    reduce(op);
+    if (op.two_phase) {
+      copy(op, op.form->gather, true, true);
+    }
   }
   Event done = record_event(stream_);
   const std::lock_guard lock(mutex_);
@@ -242,6 +244,31 @@ void DeviceMover::copy(const Operation& op, Read (*read)(const Pair&), bool for_
   if (!sends_.empty() || !receives_.empty()) {
     group_->exchange(stream_.native(), sends_, receives_);
   }
+}
+
+bool DeviceMover::reduce_in_own_order(const Operation& op) {
+  if (op.options.destination_f32 || op.options.accumulate) {
+    return false;
+  }
+  std::vector<GroupReduction> reductions;
+  for (const Segment& array : op.arrays()) {
+    const Read first = op.read(view_.read_by(op, array, 0));
+    bool whole = true;
+    bool rows = true;
+    for (int reader = 0; reader < view_.size(); ++reader) {
+      const Read part = op.read(view_.read_by(op, array, reader));
+      whole = whole && part.count == first.count && part.from == 0 && part.to == 0;
+      rows = rows && part.count == first.count && part.from == first.count * reader && part.to == 0;
+    }
+    if (!op.two_phase && !whole && !rows) {
+      return false;
+    }
+    const std::int64_t count = op.two_phase ? array.total : first.count;
+    if (count > 0) {
+      reductions.push_back({array.source, array.destination, count, !op.two_phase && !whole});
+    }
+  }
+  return group_->reduce_in_own_order(stream_.native(), reductions, op.call.dtype, op.call.reduce);
 }
 
 void DeviceMover::reduce(const Operation& op) {

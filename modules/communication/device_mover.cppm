@@ -17,7 +17,8 @@ namespace tessera::collective {
 /// without data, so that calls are compared, recorded and observed as those of the host.
 class DeviceMover {
  public:
-  DeviceMover(Engine& engine, Stream stream, std::unique_ptr<DeviceGroup> group);
+  /// `own_order`: whether reductions may be the group's own.
+  DeviceMover(Engine& engine, Stream stream, std::unique_ptr<DeviceGroup> group, bool own_order);
   /// What is queued is done, or the group was aborted.
   ~DeviceMover();
   DeviceMover(const DeviceMover&) = delete;
@@ -54,6 +55,8 @@ class DeviceMover {
   bool copy_whole(const Operation& op, const Segment& array, Read (*read)(const Pair&),
                   bool results);
   void reduce(const Operation& op);
+  /// Where all arrays are reduced whole, or in rows of one length. Whether it was queued.
+  bool reduce_in_own_order(const Operation& op);
   /// Copies what is sent where something is received, or copied, in its place. The memory stays
   /// until the messages are queued.
   std::unique_ptr<DeviceMemory> stage_overwritten(std::vector<DeviceMessage> written);
@@ -63,6 +66,7 @@ class DeviceMover {
   const GroupView& view_;
   Stream stream_;
   std::unique_ptr<DeviceGroup> group_;
+  const bool own_order_;
   std::shared_ptr<Registration> registration_;
   std::atomic<bool> aborted_{false};
   std::mutex mutex_;

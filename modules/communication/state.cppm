@@ -109,6 +109,8 @@ class WorldState : public std::enable_shared_from_this<WorldState> {
   void lock();
 
   std::unique_ptr<DeviceWait> watch_device_wait();
+  /// The same while this rank waits for the members of a group, which are joining it: global ranks.
+  std::unique_ptr<DeviceWait> watch_device_join(std::vector<int> members, std::string what);
 
   /// Enters a call into the flight recorder. Any thread may call it.
   RecordedCall& record(std::uint64_t group, std::uint64_t sequence, const PackedCall& call);
@@ -116,6 +118,7 @@ class WorldState : public std::enable_shared_from_this<WorldState> {
  private:
   class LongWait;
   class WatchedWait;
+  class WatchedJoin;
   void wait_slow(Counter& counter, std::uint64_t target, const WaitReason& reason);
   /// Whether other communicators have calls in flight.
   bool progress_others(const Engine* self);

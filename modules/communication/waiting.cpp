@@ -4,11 +4,15 @@ module;
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 module tessera.communication;
 
 import tessera.base;
@@ -135,6 +139,12 @@ class WorldState::WatchedWait final : public DeviceWait {
   explicit WatchedWait(WorldState& state) : state_(state) {}
 
   void look() override {
+    // Looks of one wait are near together: a later one is of another wait.
+    const auto now = std::chrono::steady_clock::now();
+    if (now - last_look_ > std::chrono::seconds(5)) {
+      long_.reset();
+    }
+    last_look_ = now;
     look_for_failures();
     if (const std::string failure = state_.devices->failure(); !failure.empty()) {
       // Calls that differ say more than what a device makes of them, but may be known later.
@@ -169,10 +179,42 @@ class WorldState::WatchedWait final : public DeviceWait {
 
   WorldState& state_;
   std::optional<LongWait> long_;
+  std::chrono::steady_clock::time_point last_look_ = {};
+};
+
+/// A wait for members of a group of devices that have not joined it. Which ones is not known, so
+/// one after the other is looked at.
+class WorldState::WatchedJoin final : public DeviceWait {
+ public:
+  WatchedJoin(WorldState& state, std::vector<int> members, std::string what)
+      : usual_(state), long_(state, state.report_after), what_(std::move(what)) {
+    std::ranges::copy_if(members, std::back_inserter(others_),
+                         [&](int member) { return member != state.rank; });
+  }
+
+  void look() override {
+    usual_.look();
+    if (!others_.empty()) {
+      next_ = (next_ + 1) % others_.size();
+      long_.look(others_[next_], [&] { return what_; });
+    }
+  }
+
+ private:
+  WatchedWait usual_;
+  LongWait long_;
+  std::string what_;
+  std::vector<int> others_;
+  std::size_t next_ = 0;
 };
 
 std::unique_ptr<DeviceWait> WorldState::watch_device_wait() {
   return std::make_unique<WatchedWait>(*this);
+}
+
+std::unique_ptr<DeviceWait> WorldState::watch_device_join(std::vector<int> members,
+                                                          std::string what) {
+  return std::make_unique<WatchedJoin>(*this, std::move(members), std::move(what));
 }
 
 void WorldState::lock() {

@@ -342,6 +342,10 @@ Function CudaDriver::function(const std::string& name) {
         .advice = "add it to plugins/cuda/kernels"});
 }
 
+void CudaDriver::make_current() const { enter(); }
+
+StreamHandle CudaDriver::handle_of(Queue queue) const { return of(queue).handle; }
+
 void CudaDriver::launch_kernel(Queue queue, const std::string& name, unsigned blocks,
                                unsigned threads, const void* structure, std::size_t bytes) {
   const DriverApi& api = enter();

@@ -12,11 +12,12 @@
 
 #include "blas.hpp"
 #include "driver_api.hpp"
+#include "interop.hpp"
 #include "kernels/arguments.hpp"
 
 namespace tessera::cuda {
 
-class CudaDriver final : public DeviceDriver {
+class CudaDriver final : public DeviceDriver, public Interop {
  public:
   explicit CudaDriver(int index);
   DeviceProperties properties() const override;
@@ -42,9 +43,10 @@ class CudaDriver final : public DeviceDriver {
             std::int64_t count) override;
   void launch(Queue queue, std::function<void()> function) override;
 
-  /// Queues a kernel of the plugin's. `structure`: its one parameter. Errors: no such kernel.
+  void make_current() const override;
+  StreamHandle handle_of(Queue queue) const override;
   void launch_kernel(Queue queue, const std::string& name, unsigned blocks, unsigned threads,
-                     const void* structure, std::size_t bytes);
+                     const void* structure, std::size_t bytes) override;
 
   /// The device's products by cuBLASLt; null: there is no library. The caller's thread is made one
   /// of the device.

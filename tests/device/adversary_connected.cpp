@@ -328,7 +328,7 @@ class AdversaryGroup final : public DeviceGroup {
   int size_;
 };
 
-std::vector<std::byte> make_id() {
+std::vector<std::byte> make_id(const DeviceGroupRequest&) {
   const int file = memfd_create("adversary-group", MFD_CLOEXEC);
   if (file < 0) {
     fail("adversary: there is no memory for the group");

@@ -12,6 +12,7 @@ module tessera.app.commands;
 import tessera.base;
 import tessera.plugin;
 import tessera.tensor;
+import tessera.collective;
 import tessera.app.base;
 
 namespace tessera::app {
@@ -47,6 +48,32 @@ std::string devices_in_words(const std::vector<plugin::Found>& all) {
 
 std::string or_none(const std::string& text) { return text.empty() ? "none" : text; }
 
+/// What moves data between the devices of each kind, with its library or why there is none.
+TableRows collectives_in_words(const std::vector<plugin::Found>& all) {
+  TableRows rows;
+  for (const plugin::Found& found : all) {
+    if (!found.refusals.empty() || !found.stamp) {
+      continue;
+    }
+    for (const plugin::Offer& offer : found.stamp->provides) {
+      using collective::CollectivesPlugin;
+      if (offer.kind != CollectivesPlugin::plugin_kind.name) {
+        continue;
+      }
+      std::string text;
+      try {
+        text = plugin::host().find<CollectivesPlugin>(offer.name)().library;
+      } catch (const Error& error) {
+        text = error.what();
+      }
+      rows.push_back({rows.empty() ? "collectives" : "",
+                      fmt::format("{}: {} (by {})", offer.name, or_none(text),
+                                  std::filesystem::path(found.file).filename().string())});
+    }
+  }
+  return rows;
+}
+
 }  // namespace
 
 int run_doctor() {
@@ -56,8 +83,7 @@ int run_doctor() {
       m.core_quota > 0 ? fmt::format(", {:.1f} cores' time allowed", m.core_quota) : "";
   const std::string limit =
       m.memory_limit > 0 ? fmt::format(", limited to {}", format_bytes(m.memory_limit)) : "";
-  std::string text =
-      format_table({{"processor", m.cpu.empty() ? "unknown" : m.cpu},
+  TableRows rows = {{"processor", m.cpu.empty() ? "unknown" : m.cpu},
                     {"cores", fmt::format("{} usable of {}{}", m.usable_cores, m.cores, quota)},
                     {"SIMD", m.simd.empty() ? "none" : join_words(m.simd)},
                     {"memory", fmt::format("{} available of {}{}", format_bytes(m.memory_available),
@@ -65,7 +91,10 @@ int run_doctor() {
                     {"devices", devices_in_words(plugins)},
                     {"plugins", plugin_count(plugins)},
                     {"", "installed in " + or_none(plugin::installed_plugin_folder())},
-                    {"", "yours in " + or_none(plugin::user_plugin_folder())}});
+                    {"", "yours in " + or_none(plugin::user_plugin_folder())}};
+  const TableRows collectives = collectives_in_words(plugins);
+  rows.insert(rows.end() - 3, collectives.begin(), collectives.end());
+  std::string text = format_table(rows);
   text += "\nLimits\n";
   for (const std::string& line : advice(m)) {
     text += "  " + line + "\n";

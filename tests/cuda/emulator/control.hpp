@@ -17,4 +17,6 @@ std::uint64_t emulator_launches(void);
 std::uint64_t emulator_products(void);
 /// Whether the library finds no algorithm from now on, for products that it has not seen.
 void emulator_refuse_products(bool refuse);
+/// The device of the calling thread's context; -1: there is none, or the driver cannot be used.
+int emulator_current_device(void);
 }

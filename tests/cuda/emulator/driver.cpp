@@ -43,6 +43,7 @@ using namespace tessera::cuda;
 using emulator::Executor;
 using emulator::Fault;
 using emulator::Memory;
+using emulator::name_of;
 using emulator::text;
 
 constexpr int most_devices = 64;
@@ -73,10 +74,6 @@ Result in_context() {
   return result != Result::success ? result
          : current == nullptr      ? Result::invalid_context
                                    : Result::success;
-}
-
-std::string name_of(const emulator::Stream& stream) {
-  return text("stream ", stream.number, " of device ", stream.device);
 }
 
 const void* pointer(DevicePointer data) { return reinterpret_cast<const void*>(data); }
@@ -523,5 +520,8 @@ void emulator_set_idle(std::int64_t microseconds) {
   Executor::instance().set_idle_microseconds(microseconds);
 }
 std::uint64_t emulator_launches() { return launches; }
+int emulator_current_device() {
+  return usable() == Result::success && current != nullptr ? current->device : -1;
+}
 
 }  // extern "C"

@@ -1,9 +1,11 @@
-// What the driver's handles stand for, for the other emulated libraries.
+// A stream as programs hold it, for the libraries that queue work: libcuda and libnccl.
 #pragma once
 #include <memory>
+#include <string>
 
 #include "driver_api.hpp"
 #include "streams.hpp"
+#include "text.hpp"
 
 namespace tessera::cuda {
 
@@ -12,3 +14,11 @@ struct StreamData {
 };
 
 }  // namespace tessera::cuda
+
+namespace emulator {
+
+inline std::string name_of(const Stream& stream) {
+  return text("stream ", stream.number, " of device ", stream.device);
+}
+
+}  // namespace emulator

@@ -43,6 +43,9 @@ unsigned emulator_lane(void);
 void emulator_atomic(const void* address, unsigned bytes);
 }
 
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline double __dmul_rn(double a, double b) { return a * b; }
+
 inline constexpr int warpSize = 32;
 
 __forceinline__ void __syncthreads() { emulator_barrier(); }

@@ -1,0 +1,233 @@
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "kernels/arguments.hpp"
+#include "kernels/combine.hpp"
+#include "library.hpp"
+
+import tessera.base;
+import tessera.plugin;
+import tessera.device;
+import tessera.collective;
+
+#include "group.hpp"
+
+namespace tessera::nccl {
+namespace {
+
+using collective::Combination;
+using collective::DeviceMessage;
+using collective::GroupReduction;
+
+/// Calls of NCCL's that begin together. Its end has the first error.
+template <class Calls>
+Result grouped(const Calls& calls) {
+  Result result = api().group_start();
+  if (result != Result::success) {
+    return result;
+  }
+  result = calls();
+  const Result ended = api().group_end();
+  return result == Result::success ? ended : result;
+}
+
+/// In which type a kernel computes.
+const char* computed_name(DType type) {
+  switch (type) {
+    case DType::f64:
+      return "f64";
+    case DType::i64:
+    case DType::i32:
+    case DType::u8:
+      return "i64";
+    case DType::boolean:
+      return "bool";
+    default:
+      return "f32";
+  }
+}
+
+template <class Arguments>
+void launch_combine(cuda::Interop& device, DeviceDriver::Queue queue, const Combination& c,
+                    const char* size) {
+  Arguments a = {};
+  a.destination = c.destination;
+  std::ranges::copy(c.sources, a.sources);
+  a.count = c.count;
+  a.ranks = static_cast<int>(c.sources.size());
+  a.type = c.type;
+  a.destination_type = c.destination_f32 ? DType::f32 : c.type;
+  a.reduce = static_cast<cuda::RankReduce>(c.reduce);
+  a.accumulate = c.accumulate;
+  device.launch_kernel(queue, std::string("combine_") + computed_name(c.type) + size,
+                       cuda::blocks_for(c.count), cuda::threads_per_block, &a, sizeof(a));
+}
+
+/// None: NCCL has no such elements.
+std::optional<Type> type_of(DType type) {
+  switch (type) {
+    case DType::f32:
+      return Type::float32;
+    case DType::f64:
+      return Type::float64;
+    case DType::bf16:
+      return Type::bfloat16;
+    case DType::f16:
+      return Type::float16;
+    case DType::i64:
+      return Type::int64;
+    case DType::i32:
+      return Type::int32;
+    case DType::u8:
+      return Type::uint8;
+    default:
+      return std::nullopt;
+  }
+}
+
+Reduce reduce_of(ReduceOp reduce) {
+  switch (reduce) {
+    case ReduceOp::avg:
+      return Reduce::avg;
+    case ReduceOp::max:
+      return Reduce::max;
+    case ReduceOp::min:
+      return Reduce::min;
+    case ReduceOp::product:
+      return Reduce::product;
+    default:
+      return Reduce::sum;
+  }
+}
+
+}  // namespace
+
+Group::Group(const collective::DeviceGroupRequest& request, cuda::Interop& device,
+             std::shared_ptr<Communicator> first)
+    : device_(device), first_(std::move(first)), own_(*first_, request.check) {}
+
+/// NCCL wants no memory to be registered at the communicator's end.
+Group::~Group() {
+  for (const auto& [data, handle] : registered_) {
+    deregister(handle);
+  }
+}
+
+void Group::exchange(Queue queue, std::span<const DeviceMessage> sends,
+                     std::span<const DeviceMessage> receives) {
+  const cuda::StreamHandle stream = device_.handle_of(queue);
+  own_.call("ncclSend and ncclRecv", [&](Comm comm) {
+    return grouped([&] {
+      Result result = Result::success;
+      for (const DeviceMessage& m : sends) {
+        result = result == Result::success
+                     ? api().send(m.data, m.bytes, Type::uint8, m.member, comm, stream)
+                     : result;
+      }
+      for (const DeviceMessage& m : receives) {
+        result = result == Result::success
+                     ? api().recv(m.data, m.bytes, Type::uint8, m.member, comm, stream)
+                     : result;
+      }
+      return result;
+    });
+  });
+}
+
+void Group::combine(Queue queue, const Combination& c) {
+  if (c.sources.size() <= cuda::CombineFew::most_sources) {
+    launch_combine<cuda::CombineFew>(device_, queue, c, "_few");
+  } else {
+    launch_combine<cuda::CombineMany>(device_, queue, c, "_many");
+  }
+}
+
+bool Group::all_gather(Queue queue, const void* source, void* destination, std::size_t bytes) {
+  own_.call("ncclAllGather", [&](Comm comm) {
+    return api().all_gather(source, destination, bytes, Type::uint8, comm,
+                            device_.handle_of(queue));
+  });
+  return true;
+}
+
+bool Group::broadcast(Queue queue, const void* source, void* destination, std::size_t bytes,
+                      int root) {
+  own_.call("ncclBroadcast", [&](Comm comm) {
+    return api().broadcast(source, destination, bytes, Type::uint8, root, comm,
+                           device_.handle_of(queue));
+  });
+  return true;
+}
+
+bool Group::reduce_in_own_order(Queue queue, std::span<const GroupReduction> reductions, DType type,
+                                ReduceOp reduce) {
+  const std::optional<Type> elements = type_of(type);
+  if (!elements) {
+    return false;
+  }
+  const cuda::StreamHandle stream = device_.handle_of(queue);
+  own_.call("ncclAllReduce and ncclReduceScatter", [&](Comm comm) {
+    return grouped([&] {
+      Result result = Result::success;
+      for (const GroupReduction& r : reductions) {
+        const auto count = static_cast<std::size_t>(r.count);
+        const auto of = r.scattered ? api().reduce_scatter : api().all_reduce;
+        result = result == Result::success ? of(r.source, r.destination, count, *elements,
+                                                reduce_of(reduce), comm, stream)
+                                           : result;
+      }
+      return result;
+    });
+  });
+  return true;
+}
+
+void Group::register_memory(void* data, std::size_t bytes) {
+  if (api().comm_register == nullptr || api().comm_deregister == nullptr) {
+    return;
+  }
+  void* handle = nullptr;
+  own_.call("ncclCommRegister",
+            [&](Comm comm) { return api().comm_register(comm, data, bytes, &handle); });
+  const std::lock_guard lock(mutex_);
+  registered_[data] = handle;
+}
+
+void Group::unregister_memory(void* data, std::size_t) noexcept {
+  void* handle = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = registered_.find(data);
+    if (found == registered_.end()) {
+      return;
+    }
+    handle = found->second;
+    registered_.erase(found);
+  }
+  deregister(handle);
+}
+
+void Group::deregister(void* handle) noexcept {
+  try {
+    own_.call("ncclCommDeregister", [&](Comm comm) { return api().comm_deregister(comm, handle); });
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the group was aborted
+  }
+}
+
+void Group::abort() noexcept {
+  own_.abort();
+  first_->abort();
+}
+
+std::string Group::failure() { return own_.failure(); }
+
+}  // namespace tessera::nccl

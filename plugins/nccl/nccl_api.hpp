@@ -1,0 +1,116 @@
+// The part of NCCL's interface that the plugin uses, declared here so that nothing of it is needed
+// to build the plugin. Names, values and types are those of nccl.h (2.18 and later);
+// tests/cuda/nccl_header.cpp compares them where NCCL is. The library is opened when it is first
+// needed.
+#pragma once
+#include <climits>
+#include <cstddef>
+
+#include "driver_api.hpp"
+
+namespace tessera::nccl {
+
+using cuda::StreamHandle;
+
+enum class Result : int {
+  success = 0,
+  unhandled_cuda_error = 1,
+  system_error = 2,
+  internal_error = 3,
+  invalid_argument = 4,
+  invalid_usage = 5,
+  remote_error = 6,
+  in_progress = 7,
+};
+enum class Type : int {
+  int8 = 0,
+  uint8 = 1,
+  int32 = 2,
+  int64 = 4,
+  float16 = 6,
+  float32 = 7,
+  float64 = 8,
+  bfloat16 = 9,
+};
+enum class Reduce : int { sum = 0, product = 1, max = 2, min = 3, avg = 4 };
+
+struct CommData;
+using Comm = CommData*;
+struct UniqueId {
+  char bytes[128];
+};
+
+inline constexpr int undefined = INT_MIN;
+/// NCCL takes the members that it knows by `size` and `version`.
+struct Config {
+  std::size_t size = sizeof(Config);
+  unsigned magic = 0xcafebeef;
+  unsigned version = 21800;
+  int blocking = undefined;
+  int cga_cluster_size = undefined;
+  int min_ctas = undefined;
+  int max_ctas = undefined;
+  const char* net_name = nullptr;
+  int split_share = undefined;
+  int traffic_class = undefined;  // 2.25 and later; here to fill the structure's last word
+};
+
+/// The library's functions, without "nccl". The last two may be missing (null).
+struct Api {
+  Result (*get_version)(int* version);
+  Result (*get_unique_id)(UniqueId* id);
+  const char* (*get_error_string)(Result result);
+  const char* (*get_last_error)(Comm comm);
+
+  Result (*comm_init_rank_config)(Comm* comm, int ranks, UniqueId id, int rank, Config* config);
+  Result (*comm_split)(Comm comm, int color, int key, Comm* made, Config* config);
+  Result (*comm_get_async_error)(Comm comm, Result* error);
+  Result (*comm_finalize)(Comm comm);
+  Result (*comm_destroy)(Comm comm);
+  Result (*comm_abort)(Comm comm);
+
+  Result (*group_start)();
+  Result (*group_end)();
+  Result (*send)(const void* from, std::size_t count, Type type, int peer, Comm comm,
+                 StreamHandle stream);
+  Result (*recv)(void* to, std::size_t count, Type type, int peer, Comm comm, StreamHandle stream);
+  Result (*all_gather)(const void* from, void* to, std::size_t count, Type type, Comm comm,
+                       StreamHandle stream);
+  Result (*broadcast)(const void* from, void* to, std::size_t count, Type type, int root, Comm comm,
+                      StreamHandle stream);
+  Result (*all_reduce)(const void* from, void* to, std::size_t count, Type type, Reduce reduce,
+                       Comm comm, StreamHandle stream);
+  Result (*reduce_scatter)(const void* from, void* to, std::size_t count, Type type, Reduce reduce,
+                           Comm comm, StreamHandle stream);
+
+  Result (*comm_register)(Comm comm, void* data, std::size_t bytes, void** handle);
+  Result (*comm_deregister)(Comm comm, void* handle);
+};
+
+/// Calls use(the place of a function's pointer, its name in the library, whether it must be there)
+/// for each function.
+template <class Use>
+void each_function(Api& api, Use use) {
+  use(api.get_version, "ncclGetVersion", true);
+  use(api.get_unique_id, "ncclGetUniqueId", true);
+  use(api.get_error_string, "ncclGetErrorString", true);
+  use(api.get_last_error, "ncclGetLastError", true);
+  use(api.comm_init_rank_config, "ncclCommInitRankConfig", true);
+  use(api.comm_split, "ncclCommSplit", true);
+  use(api.comm_get_async_error, "ncclCommGetAsyncError", true);
+  use(api.comm_finalize, "ncclCommFinalize", true);
+  use(api.comm_destroy, "ncclCommDestroy", true);
+  use(api.comm_abort, "ncclCommAbort", true);
+  use(api.group_start, "ncclGroupStart", true);
+  use(api.group_end, "ncclGroupEnd", true);
+  use(api.send, "ncclSend", true);
+  use(api.recv, "ncclRecv", true);
+  use(api.all_gather, "ncclAllGather", true);
+  use(api.broadcast, "ncclBroadcast", true);
+  use(api.all_reduce, "ncclAllReduce", true);
+  use(api.reduce_scatter, "ncclReduceScatter", true);
+  use(api.comm_register, "ncclCommRegister", false);
+  use(api.comm_deregister, "ncclCommDeregister", false);
+}
+
+}  // namespace tessera::nccl

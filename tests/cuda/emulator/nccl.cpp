@@ -1,0 +1,539 @@
+// libnccl.so.2: NCCL's functions, as far as the plugin uses them, between processes or threads.
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "control.hpp"
+#include "fault.hpp"
+#include "handles.hpp"
+#include "memory.hpp"
+#include "nccl_api.hpp"
+#include "nccl_region.hpp"
+#include "nccl_work.hpp"
+#include "streams.hpp"
+#include "text.hpp"
+
+namespace tessera::nccl {
+
+/// One rank's part. It is never freed, so that a call after its end is found.
+struct CommData {
+  std::shared_ptr<emulator::NcclTraffic> traffic;  // null: it could not be made
+  int rank = 0;
+  int size = 1;
+  int device = 0;
+  bool blocking = true;
+  /// What was called and is not accepted: called again until it is. Null: nothing.
+  std::function<Result()> pending;
+  Result failed = Result::success;
+  const char* ended_by = nullptr;  // the function after which the communicator is no more
+  bool finalized = false;
+  std::uint64_t collectives = 0;
+  std::uint64_t splits = 0;
+  std::map<void*, std::size_t> registered;
+  std::mutex mutex;  // of the members above
+};
+
+}  // namespace tessera::nccl
+
+namespace {
+
+using namespace tessera::nccl;
+using emulator::CallKind;
+using emulator::Executor;
+using emulator::Fault;
+using emulator::Memory;
+using emulator::NcclCall;
+using emulator::NcclOperation;
+using emulator::NcclTraffic;
+using emulator::NcclWork;
+using emulator::Region;
+using emulator::text;
+
+std::mutex last_error_mutex;
+std::string last_error;
+
+/// A mistake of the program. It ends the devices, so that no test can overlook it.
+Result mistake(const std::string& what) {
+  {
+    const std::lock_guard lock(last_error_mutex);
+    last_error = what;
+  }
+  Executor::instance().set_fault(what);
+  return Result::invalid_argument;
+}
+
+/// An error that NCCL reports, too.
+Result refusal(Result result, const std::string& what) {
+  const std::lock_guard lock(last_error_mutex);
+  last_error = what;
+  return result;
+}
+
+/// Waits for others, as a blocking communicator does.
+Result complete(CommData& comm) {
+  while (true) {
+    {
+      const std::lock_guard lock(comm.mutex);
+      if (const Result result = comm.pending(); result != Result::in_progress) {
+        comm.pending = nullptr;
+        return comm.failed = result;
+      }
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+}
+
+/// Makes it what the communicator does now, and is asked for by ncclCommGetAsyncError.
+Result start(CommData& comm, std::function<Result()> pending) {
+  {
+    const std::lock_guard lock(comm.mutex);
+    comm.pending = std::move(pending);
+  }
+  return comm.blocking ? complete(comm) : Result::in_progress;
+}
+
+/// The mistake of a call of a function with the communicator; success: none.
+Result usable(const char* function, Comm comm) {
+  if (comm == nullptr) {
+    return mistake(text(function, ": the communicator is null"));
+  }
+  emulator::die_where_asked(comm->rank, function);
+  const std::lock_guard lock(comm->mutex);
+  if (comm->ended_by != nullptr) {
+    return mistake(text(function, " of a communicator after ", comm->ended_by));
+  }
+  if (comm->pending) {
+    return mistake(text(function,
+                        " of a communicator that has not accepted the call before; wait "
+                        "until ncclCommGetAsyncError does not say ncclInProgress"));
+  }
+  if (comm->failed != Result::success) {
+    return comm->failed;
+  }
+  if (comm->finalized) {
+    return mistake(text(function, " of a communicator after ncclCommFinalize"));
+  }
+  return Result::success;
+}
+
+// ---- groups of calls ----
+
+struct GroupedCalls {
+  Comm comm;
+  StreamHandle stream;
+  std::vector<NcclOperation> operations;
+};
+thread_local int group_depth = 0;
+thread_local std::vector<GroupedCalls> grouped;
+
+/// Queues calls in their stream, when they are accepted.
+void queue(CommData& comm, StreamHandle stream, std::vector<NcclOperation> operations) {
+  std::string what;
+  for (const NcclOperation& operation : operations) {
+    what += (what.empty() ? "" : ", ") + emulator::describe(operation.call);
+    if (operations.size() > 1) {
+      what += ", ...";
+      break;
+    }
+  }
+  auto work = std::make_shared<NcclWork>(
+      comm.traffic, std::move(operations),
+      text(what, " of rank ", comm.rank, " in ", emulator::name_of(*stream->stream)));
+  {
+    const std::lock_guard lock(comm.traffic->mutex);
+    comm.traffic->queued.push_back(work.get());
+  }
+  Executor::instance().push(*stream->stream, {.work = [work] { work->finish(); },
+                                              .ready = [work] { return work->advance(); }});
+}
+
+/// A call of NCCL's is accepted after some looks: what the program queues before, is queued before.
+Result accept_later(CommData& comm, StreamHandle stream, std::vector<NcclOperation> operations) {
+  std::uint64_t looks = 0;
+  {
+    const std::lock_guard lock(comm.traffic->mutex);
+    looks = comm.traffic->numbers() % 3;
+  }
+  return start(comm, [&comm, stream, operations = std::move(operations), looks]() mutable {
+    if (looks-- > 0) {
+      return Result::in_progress;
+    }
+    queue(comm, stream, std::move(operations));
+    return Result::success;
+  });
+}
+
+Result end_group() {
+  Result result = Result::success;
+  for (GroupedCalls& calls : std::exchange(grouped, {})) {
+    const Result one = accept_later(*calls.comm, calls.stream, std::move(calls.operations));
+    result = one == Result::success ? result : one;
+  }
+  return result;
+}
+
+/// Adds a call to the group, or makes it a group of its own.
+Result add(const char* function, Comm comm, StreamHandle stream, NcclOperation operation) {
+  if (const Result wrong = usable(function, comm); wrong != Result::success) {
+    return wrong;
+  }
+  if (stream == nullptr) {
+    return mistake(text(function, ": the legacy stream, which nothing here may use"));
+  }
+  const bool reads = operation.to >= 0 || operation.call.kind != CallKind::message;
+  const bool writes = operation.to < 0;
+  const bool broadcast = operation.call.kind == CallKind::broadcast;
+  const Memory& memory = Memory::instance();
+  if ((reads && (!broadcast || operation.call.root == comm->rank) &&
+       !memory.is_device(operation.source)) ||
+      (writes && !memory.is_device(operation.destination))) {
+    return mistake(text(function, ": an address that is not memory of a device"));
+  }
+  const int other = std::max({operation.to, operation.from, operation.call.root});
+  if (other >= comm->size || (operation.call.kind == CallKind::message && other == comm->rank)) {
+    return mistake(text(function, ": rank ", other, " in a communicator of ", comm->size,
+                        ", of rank ", comm->rank));
+  }
+  if (operation.call.kind != CallKind::message) {
+    const std::lock_guard lock(comm->mutex);
+    operation.call.number = ++comm->collectives;
+  }
+  const auto same = std::ranges::find(grouped, comm, &GroupedCalls::comm);
+  if (same == grouped.end()) {
+    grouped.push_back({comm, stream, {operation}});
+  } else if (same->stream == stream) {
+    same->operations.push_back(operation);
+  } else {
+    return mistake(text(function, ": one group of calls of a communicator is in two streams"));
+  }
+  return group_depth == 0 ? end_group() : Result::success;
+}
+
+// ---- communicators ----
+
+/// Joins the ranks that share the path: a step of it.
+Result joined_step(CommData& comm) {
+  Region& region = comm.traffic->region;
+  for (int rank = 0; rank < comm.size; ++rank) {
+    if (region.member(rank).joined == 0) {
+      return Result::in_progress;
+    }
+  }
+  for (int rank = 0; rank < comm.size; ++rank) {
+    for (int other = rank + 1; other < comm.size; ++other) {
+      if (region.member(rank).joined == region.member(other).joined) {
+        return refusal(Result::invalid_usage,
+                       text("Duplicate GPU detected : rank ", rank, " and rank ", other,
+                            " both on CUDA device ", region.member(rank).joined - 1));
+      }
+    }
+  }
+  return Result::success;
+}
+
+Result open_region(CommData& comm, const std::string& path) {
+  try {
+    comm.traffic = std::make_shared<NcclTraffic>(
+        path, comm.rank, comm.size,
+        Executor::instance().seed() * 7919 + static_cast<std::uint64_t>(comm.rank));
+  } catch (const Fault& fault) {
+    return refusal(Result::system_error, fault.what());
+  }
+  comm.traffic->region.member(comm.rank).joined = 1 + comm.device;
+  return Result::in_progress;
+}
+
+/// The members of a split with this rank's colour, by their keys; empty: not all ranks have called.
+std::vector<int> split_members(const CommData& parent, std::uint64_t number) {
+  const auto split_of = [&](int rank) -> Region::Split& {
+    return parent.traffic->region.member(rank).splits[number % Region::most_splits];
+  };
+  std::vector<int> members;
+  for (int rank = 0; rank < parent.size; ++rank) {
+    if (split_of(rank).state == Region::Split::none) {
+      return {};
+    }
+    if (split_of(rank).color == split_of(parent.rank).color) {
+      members.push_back(rank);
+    }
+  }
+  std::ranges::sort(members, {}, [&](int rank) { return std::pair(split_of(rank).key, rank); });
+  return members;
+}
+
+/// Makes the communicator of a split: a step of it.
+Result split_step(CommData& parent, CommData& made, std::uint64_t number) {
+  if (made.traffic != nullptr) {
+    return joined_step(made);
+  }
+  const std::vector<int> members = split_members(parent, number);
+  if (members.empty()) {
+    return Result::in_progress;
+  }
+  Region::Split& first =
+      parent.traffic->region.member(members[0]).splits[number % Region::most_splits];
+  if (members[0] == parent.rank && first.state == Region::Split::called) {
+    const std::string path = Region::create();
+    std::strncpy(first.path, path.c_str(), Region::path_bytes - 1);
+    first.state = Region::Split::has_region;
+  }
+  if (first.state != Region::Split::has_region) {
+    return Result::in_progress;
+  }
+  made.size = static_cast<int>(members.size());
+  made.rank = static_cast<int>(std::ranges::find(members, parent.rank) - members.begin());
+  return open_region(made, first.path);
+}
+
+bool idle(const CommData& comm) {
+  if (comm.traffic == nullptr) {
+    return true;
+  }
+  const std::lock_guard lock(comm.traffic->mutex);
+  return comm.traffic->queued.empty();
+}
+
+}  // namespace
+
+extern "C" {
+
+Result ncclGetVersion(int* version) {
+  const char* value = std::getenv("TESSERA_EMULATOR_NCCL");
+  *version = value == nullptr ? 22809 : std::atoi(value);
+  return Result::success;
+}
+
+Result ncclGetUniqueId(UniqueId* id) {
+  emulator::die_where_asked(0, "ncclGetUniqueId");
+  const std::string path = Region::create();
+  *id = {};
+  std::strncpy(id->bytes, path.c_str(), sizeof(id->bytes) - 1);
+  return path.empty() ? Result::system_error : Result::success;
+}
+
+const char* ncclGetErrorString(Result result) {
+  constexpr const char* texts[] = {"no error",
+                                   "unhandled cuda error",
+                                   "unhandled system error",
+                                   "internal error",
+                                   "invalid argument",
+                                   "invalid usage",
+                                   "remote process exited or there was a network error",
+                                   "NCCL operation in progress"};
+  return texts[static_cast<int>(result)];
+}
+
+const char* ncclGetLastError(Comm) {
+  static thread_local std::string kept;
+  const std::lock_guard lock(last_error_mutex);
+  kept = last_error;
+  return kept.c_str();
+}
+
+Result ncclCommInitRankConfig(Comm* made, int ranks, UniqueId id, int rank, Config* config) {
+  emulator::die_where_asked(rank, "ncclCommInitRankConfig");
+  const int device = emulator_current_device();
+  if (device < 0) {
+    return refusal(Result::unhandled_cuda_error, "no context is set in this thread");
+  }
+  if (config == nullptr || config->magic != Config{}.magic || config->size < sizeof(Config) ||
+      rank < 0 || rank >= ranks) {
+    return mistake("ncclCommInitRankConfig: the rank or the configuration is wrong");
+  }
+  auto* comm = new CommData;
+  comm->rank = rank;
+  comm->size = ranks;
+  comm->device = device;
+  comm->blocking = config->blocking != 0;
+  *made = comm;
+  id.bytes[sizeof(id.bytes) - 1] = '\0';
+  const Result opened = open_region(*comm, id.bytes);
+  return opened != Result::in_progress ? comm->failed = opened
+                                       : start(*comm, [comm] { return joined_step(*comm); });
+}
+
+Result ncclCommSplit(Comm comm, int color, int key, Comm* made, Config* config) {
+  if (const Result wrong = usable("ncclCommSplit", comm); wrong != Result::success) {
+    return wrong;
+  }
+  if (!idle(*comm)) {
+    return mistake("ncclCommSplit of a communicator that has work");
+  }
+  const std::uint64_t number = comm->splits++;
+  auto& split = comm->traffic->region.member(comm->rank).splits[number % Region::most_splits];
+  if (number >= Region::most_splits) {
+    return mistake("ncclCommSplit: the emulator has no room for so many splits");
+  }
+  split.color = color;
+  split.key = key;
+  split.state = Region::Split::called;
+  if (color < 0) {
+    *made = nullptr;
+    return Result::success;
+  }
+  auto* child = new CommData;
+  child->rank = comm->rank;
+  child->device = comm->device;
+  child->blocking = config == nullptr ? comm->blocking : config->blocking != 0;
+  *made = child;
+  return start(*child, [comm, child, number] { return split_step(*comm, *child, number); });
+}
+
+Result ncclCommGetAsyncError(Comm comm, Result* error) {
+  if (comm == nullptr || comm->ended_by != nullptr) {
+    return mistake("ncclCommGetAsyncError of a communicator that is no more");
+  }
+  emulator::die_where_asked(comm->rank, "ncclCommGetAsyncError");
+  const std::lock_guard lock(comm->mutex);
+  if (comm->pending) {
+    const Result result = comm->pending();
+    if (result != Result::in_progress) {
+      comm->pending = nullptr;
+      comm->failed = result;
+    }
+    *error = result;
+  } else {
+    *error = comm->failed;
+  }
+  return Result::success;
+}
+
+Result ncclCommFinalize(Comm comm) {
+  if (const Result wrong = usable("ncclCommFinalize", comm); wrong != Result::success) {
+    return wrong;
+  }
+  return start(*comm, [comm] {
+    comm->finalized = idle(*comm);
+    return comm->finalized ? Result::success : Result::in_progress;
+  });
+}
+
+Result ncclCommDestroy(Comm comm) {
+  if (comm == nullptr || comm->ended_by != nullptr) {
+    return mistake("ncclCommDestroy of a communicator that is no more");
+  }
+  if (!idle(*comm)) {
+    return mistake(
+        "ncclCommDestroy of a communicator that has work; call ncclCommFinalize and wait");
+  }
+  if (!comm->registered.empty()) {
+    return mistake("ncclCommDestroy of a communicator that still has registered memory");
+  }
+  comm->ended_by = "ncclCommDestroy";
+  return Result::success;
+}
+
+Result ncclCommAbort(Comm comm) {
+  if (comm == nullptr || comm->ended_by != nullptr) {
+    return mistake("ncclCommAbort of a communicator that is no more");
+  }
+  emulator::die_where_asked(comm->rank, "ncclCommAbort");
+  const std::lock_guard lock(comm->mutex);
+  if (comm->traffic != nullptr) {
+    comm->traffic->aborted = true;
+  }
+  comm->pending = nullptr;
+  comm->ended_by = "ncclCommAbort";
+  return Result::success;
+}
+
+Result ncclGroupStart() {
+  ++group_depth;
+  return Result::success;
+}
+
+Result ncclGroupEnd() {
+  if (group_depth == 0) {
+    return mistake("ncclGroupEnd without ncclGroupStart");
+  }
+  if (--group_depth > 0 || grouped.empty()) {
+    return Result::success;
+  }
+  emulator::die_where_asked(grouped[0].comm->rank, "ncclGroupEnd");
+  return end_group();
+}
+
+Result ncclSend(const void* from, std::size_t count, Type type, int peer, Comm comm,
+                StreamHandle stream) {
+  return add("ncclSend", comm, stream,
+             {.call = {.type = type, .count = count}, .source = from, .to = peer});
+}
+
+Result ncclRecv(void* to, std::size_t count, Type type, int peer, Comm comm, StreamHandle stream) {
+  return add("ncclRecv", comm, stream,
+             {.call = {.type = type, .count = count}, .destination = to, .from = peer});
+}
+
+Result ncclAllGather(const void* from, void* to, std::size_t count, Type type, Comm comm,
+                     StreamHandle stream) {
+  return add("ncclAllGather", comm, stream,
+             {.call = {.kind = CallKind::all_gather, .type = type, .count = count},
+              .source = from,
+              .destination = to});
+}
+
+Result ncclBroadcast(const void* from, void* to, std::size_t count, Type type, int root, Comm comm,
+                     StreamHandle stream) {
+  return add("ncclBroadcast", comm, stream,
+             {.call = {.kind = CallKind::broadcast, .type = type, .root = root, .count = count},
+              .source = from,
+              .destination = to});
+}
+
+Result ncclAllReduce(const void* from, void* to, std::size_t count, Type type, Reduce reduce,
+                     Comm comm, StreamHandle stream) {
+  return add(
+      "ncclAllReduce", comm, stream,
+      {.call = {.kind = CallKind::all_reduce, .type = type, .reduce = reduce, .count = count},
+       .source = from,
+       .destination = to});
+}
+
+Result ncclReduceScatter(const void* from, void* to, std::size_t count, Type type, Reduce reduce,
+                         Comm comm, StreamHandle stream) {
+  return add(
+      "ncclReduceScatter", comm, stream,
+      {.call = {.kind = CallKind::reduce_scatter, .type = type, .reduce = reduce, .count = count},
+       .source = from,
+       .destination = to});
+}
+
+Result ncclCommRegister(Comm comm, void* data, std::size_t bytes, void** handle) {
+  if (const Result wrong = usable("ncclCommRegister", comm); wrong != Result::success) {
+    return wrong;
+  }
+  const std::string wrong = Memory::instance().is_device(data)
+                                ? Memory::instance().check(data, bytes)
+                                : "is not memory of a device";
+  if (!wrong.empty()) {
+    return mistake(text("ncclCommRegister: ", bytes, " bytes at an address that ", wrong));
+  }
+  comm->registered[data] = bytes;
+  *handle = data;
+  return Result::success;
+}
+
+Result ncclCommDeregister(Comm comm, void* handle) {
+  if (const Result wrong = usable("ncclCommDeregister", comm); wrong != Result::success) {
+    return wrong;
+  }
+  const auto found = comm->registered.find(handle);
+  if (found == comm->registered.end()) {
+    return mistake("ncclCommDeregister: it was not registered");
+  }
+  const std::string wrong = Memory::instance().check(found->first, found->second);
+  comm->registered.erase(found);
+  return wrong.empty() ? Result::success : mistake(text("ncclCommDeregister: the memory ", wrong));
+}
+
+}  // extern "C"

@@ -1,0 +1,449 @@
+// The plugin nccl on the emulator: ranks that are processes, each with its GPU.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "catch.hpp"
+
+import tessera.base;
+import tessera.device;
+import tessera.plugin;
+import tessera.mesh;
+import tessera.tensor;
+import tessera.collective;
+import tessera.ops;
+
+#include "call_forms.hpp"
+#include "errors.hpp"
+
+using namespace tessera;
+using namespace tessera::testing;
+using collective::Communicator;
+using collective::DeviceGroupRequest;
+using collective::World;
+
+namespace {
+
+using Values = std::vector<double>;
+
+Device gpu(int number) { return find_device("cuda:" + std::to_string(number)); }
+
+struct Outcome {
+  int code = 0;
+  std::string errors;  // of all ranks
+};
+
+/// Runs `body` in a process of its own, whose devices nobody has opened, with variables of the
+/// environment.
+Outcome as_program(const std::function<int()>& body,
+                   const std::map<std::string, std::string>& variables = {}) {
+  static const bool loaded = [] {
+    setenv("TESSERA_EMULATOR_KERNELS", CUDA_KERNELS, 1);
+    setenv("TESSERA_EMULATOR_DEVICES", "4", 1);
+    plugin::host().load(CUDA_PLUGIN);
+    plugin::host().load(NCCL_PLUGIN);
+    return true;
+  }();
+  (void)loaded;
+  int ends[2] = {};
+  REQUIRE(pipe(ends) == 0);
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    dup2(ends[1], STDERR_FILENO);
+    close(ends[0]);
+    close(ends[1]);
+    alarm(60);  // ends what would hang
+    for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
+    int code = 99;
+    try {
+      code = body();
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "thrown: %s\n", error.what());
+    }
+    _exit(code);
+  }
+  close(ends[1]);
+  Outcome outcome;
+  char part[4096];
+  for (ssize_t n = 0; (n = read(ends[0], part, sizeof(part))) > 0;) {
+    outcome.errors.append(part, static_cast<std::size_t>(n));
+  }
+  close(ends[0]);
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+  return outcome;
+}
+
+/// Runs ranks that are processes.
+Outcome launched(int ranks, const std::function<void(World&)>& rank,
+                 const std::map<std::string, std::string>& variables = {},
+                 double timeout_seconds = 60) {
+  return as_program(
+      [&] {
+        return collective::launch(
+            {.ranks = ranks, .timeout_seconds = timeout_seconds, .grace_seconds = 0.5},
+            [&](World& world) {
+              rank(world);
+              return 0;
+            });
+      },
+      variables);
+}
+
+std::vector<int> all_ranks(const World& world) {
+  std::vector<int> ranks;
+  for (int r = 0; r < world.size(); ++r) ranks.push_back(r);
+  return ranks;
+}
+
+Communicator& over_nccl(World& world, Device device) {
+  Communicator* const found = world.communicator_on(device, all_ranks(world));
+  expect(found != nullptr, "NCCL is used");
+  return *found;
+}
+
+void compare(World& world, Communicator& there, Device device, const Form& form, DType dtype,
+             std::int64_t count) {
+  const std::int64_t all = count * std::max(2, world.size());
+  const Tensor source = filled(world, all, dtype);
+  const Tensor destination = filled(world, all, dtype);
+  const Tensor source_there = ops::to_device(source, device);
+  const Tensor destination_there = ops::to_device(destination, device);
+  const Values expected = after(world.everyone(), form, source, destination, count);
+  expect(after(there, form, source_there, destination_there, count) == expected,
+         std::string(form.name) + " of " + std::to_string(count) + " " +
+             std::string(name_of(dtype)) + " has the host's bits");
+}
+
+/// A reduction whose elements stay in f32 and are added to what is there.
+Values averaged(Communicator& c, const Tensor& from, const Tensor& to) {
+  const std::int64_t chunk = to.numel();
+  const collective::Segment segment{ops::data_of(from), ops::data_of(to), chunk, from.numel()};
+  c.reduce_scatter({&segment, 1}, DType::bf16,
+                   {.reduce = ReduceOp::avg, .destination_f32 = true, .accumulate = true});
+  return to_doubles(to);
+}
+
+bool same_number(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
+
+}  // namespace
+
+TEST_CASE("collectives over NCCL have the CPU's bits") {
+  const int ranks = GENERATE(2, 4);
+  const std::string seed = GENERATE("0", "1", "5");
+  const Outcome outcome = launched(ranks,
+                                   [](World& world) {
+                                     const Device device = gpu(world.rank());
+                                     Communicator& there = over_nccl(world, device);
+                                     const StreamScope scope(there.stream(device));
+                                     for (const Form& form : forms()) {
+                                       compare(world, there, device, form, DType::f32, 5);
+                                       compare(world, there, device, form, DType::bf16, 700);
+                                       if (form.reduces)
+                                         compare(world, there, device, form, DType::i64, 33);
+                                     }
+                                   },
+                                   {{"TESSERA_EMULATOR_SEED", seed}});
+  INFO(outcome.errors);
+  CHECK(outcome.code == 0);
+}
+
+TEST_CASE("large and averaged reductions over NCCL have the CPU's bits") {
+  const Outcome outcome = launched(4, [](World& world) {
+    const Device device = gpu(world.rank());
+    Communicator& there = over_nccl(world, device);
+    const StreamScope scope(there.stream(device));
+    compare(world, there, device, forms()[0], DType::f32, 70000);  // in two phases
+    const Tensor source = filled(world, 33, DType::bf16);
+    const Tensor destination = filled(world, 9, DType::f32);
+    const Tensor copy = ops::to_device(destination, device);
+    const Values expected = averaged(world.everyone(), source, destination);
+    expect(averaged(there, ops::to_device(source, device), copy) == expected, "the same bits");
+  });
+  INFO(outcome.errors);
+  CHECK(outcome.code == 0);
+}
+
+TEST_CASE("reductions of any type, over few and many ranks, have the CPU's bits on a GPU") {
+  const Outcome outcome = as_program([] {
+    const Device device = gpu(0);
+    const auto offer = plugin::host().find<collective::CollectivesPlugin>("cuda")();
+    const std::array<int, 1> self = {0};
+    DeviceGroupRequest request = {.device = device, .ranks = self, .check = [] {}};
+    const std::vector<std::byte> id = offer.make_id(request);
+    request.id = id;
+    const auto group = offer.join(request);
+    const World& world = World::current();
+    constexpr std::int64_t count = 300;
+    for (const DType type : {DType::f32, DType::f64, DType::bf16, DType::f16, DType::i64,
+                             DType::i32, DType::u8, DType::boolean}) {
+      for (const ReduceOp reduce :
+           {ReduceOp::sum, ReduceOp::avg, ReduceOp::max, ReduceOp::min, ReduceOp::product}) {
+        for (const int mode : {0, 1, 2, 3}) {
+          const bool f32 = (mode & 1) != 0 && (type == DType::bf16 || type == DType::f16);
+          const bool accumulate = (mode & 2) != 0 && type != DType::boolean;
+          if (reduce == ReduceOp::avg && !is_floating(type)) continue;
+          for (const int sources : {3, 20}) {
+            std::vector<Tensor> here;
+            std::vector<Tensor> there;
+            std::vector<const void*> from_here;
+            std::vector<const void*> from_there;
+            for (int i = 0; i < sources; ++i) {
+              here.push_back(
+                  ops::cast(ops::mul_scalar(filled(world, count, DType::f32), 1 + 0.1 * i), type));
+              there.push_back(ops::to_device(here.back(), device));
+              from_here.push_back(here.back().device_address());
+              from_there.push_back(there.back().device_address());
+            }
+            const Tensor to = filled(world, count, f32 ? DType::f32 : type);
+            const Tensor to_there = ops::to_device(to, device);
+            collective::Combination c = {.destination = to.device_address(),
+                                         .sources = from_here,
+                                         .count = count,
+                                         .type = type,
+                                         .reduce = reduce,
+                                         .destination_f32 = f32,
+                                         .accumulate = accumulate};
+            collective::combine_on_host(c);
+            c.destination = to_there.device_address();
+            c.sources = from_there;
+            group->combine(current_stream(device).native(), c);
+            expect(std::ranges::equal(to_doubles(to_there), to_doubles(to), same_number),
+                   std::to_string(sources) + " sources of " + std::string(name_of(type)));
+          }
+        }
+      }
+    }
+    return 0;
+  });
+  INFO(outcome.errors);
+  CHECK(outcome.code == 0);
+}
+
+TEST_CASE("a group over NCCL gives back the memory that it has registered") {
+  const Outcome outcome = as_program([] {
+    collective::run_threads(2, [](World& world) {
+      const Device device = gpu(world.rank());
+      Communicator& there = over_nccl(world, device);
+      const Tensor x = full({9}, 1 + world.rank(), DType::f32, device);
+      const StreamScope scope(there.stream(device));
+      there.all_reduce(x.device_address(), x.device_address(), 9, DType::f32);
+      synchronize(device);
+    });
+    synchronize(gpu(0));  // raises what the emulator has found at the end of the groups
+    return 0;
+  });
+  INFO(outcome.errors);
+  CHECK(outcome.code == 0);
+}
+
+TEST_CASE("sums of NCCL's own order are near to those in the order of the ranks, with other bits") {
+  const Outcome outcome = launched(
+      4,
+      [](World& world) {
+        const Device device = gpu(world.rank());
+        Communicator& there = over_nccl(world, device);
+        const StreamScope scope(there.stream(device));
+        constexpr std::int64_t count = 400;
+        bool others = false;
+        for (const Form& form : forms()) {
+          if (!form.reduces) continue;
+          const Tensor source = filled(world, 4 * count, DType::bf16);
+          const Tensor destination = filled(world, 4 * count, DType::bf16);
+          const Tensor source_there = ops::to_device(source, device);
+          const Tensor destination_there = ops::to_device(destination, device);
+          const Values expected = after(world.everyone(), form, source, destination, count);
+          const Values found = after(there, form, source_there, destination_there, count);
+          others = others || found != expected;
+          for (std::size_t i = 0; i < found.size(); ++i) {
+            expect(std::abs(found[i] - expected[i]) <= 0.04 * (4 + std::abs(expected[i])),
+                   form.name);
+          }
+          compare(world, there, device, form, DType::i64, 33);  // exact in any order
+        }
+        expect(others, "bf16 is rounded at every rank of a ring");
+        const Tensor source = filled(world, 36, DType::bf16);
+        const Tensor destination = filled(world, 9, DType::f32);
+        const Tensor copy = ops::to_device(destination, device);
+        const Values expected = averaged(world.everyone(), source, destination);
+        expect(averaged(there, ops::to_device(source, device), copy) == expected,
+               "NCCL cannot add to f32, so these keep their order");
+      },
+      {{"TESSERA_DEVICE_COLLECTIVES", "own_order"}});
+  INFO(outcome.errors);
+  CHECK(outcome.code == 0);
+}
+
+TEST_CASE("collectives of GPUs go through the host's memory where that is asked for") {
+  const Outcome outcome = launched(
+      2,
+      [](World& world) {
+        const Device device = gpu(world.rank());
+        expect(world.communicator_on(device, all_ranks(world)) == nullptr, "no NCCL");
+        const Tensor x = full({5}, 1 + world.rank(), DType::f32, device);
+        expect(to_doubles(ops::all_reduce(x, ReduceOp::sum, world.everyone())) == Values(5, 3),
+               "the sum");
+      },
+      {{"TESSERA_DEVICE_COLLECTIVES", "host"}, {"TESSERA_EMULATOR_NCCL", "10000"}});
+  INFO(outcome.errors);
+  CHECK(outcome.code == 0);
+}
+
+TEST_CASE("groups of the same members are split from one communicator, and others have their own") {
+  const Outcome outcome = launched(4, [](World& world) {
+    const Device device = gpu(world.rank());
+    const Tensor x = full({3}, 1 + world.rank(), DType::f32, device);
+    for (const auto& [name, distance] : {std::pair("gathers", 1), {"reductions", 1}, {"", 2}}) {
+      const int other = world.rank() ^ distance;
+      const std::vector<int> members = {std::min(world.rank(), other),
+                                        std::max(world.rank(), other)};
+      Communicator* const there = world.communicator_on(device, members, name);
+      const Stream stream = there->stream(device);
+      stream.wait(record_event(current_stream(device)));
+      const StreamScope scope(stream);
+      const Tensor sum = full({3}, 0, DType::f32, device);
+      there->all_reduce(x.device_address(), sum.device_address(), 3, DType::f32);
+      expect(to_doubles(sum) == Values(3, 2 + world.rank() + other), "of both members");
+    }
+  });
+  INFO(outcome.errors);
+  CHECK(outcome.code == 0);
+}
+
+TEST_CASE("a rank that is killed within a function of NCCL's ends the others, which name it") {
+  const std::string place =
+      GENERATE("ncclCommInitRankConfig 1", "ncclCommSplit 1", "ncclCommRegister 1",
+               "ncclCommGetAsyncError 2", "ncclGroupEnd 1", "ncclSend 2", "ncclRecv 1",
+               "ncclAllGather 1", "ncclBroadcast 1", "transfer 1", "transfer 9");
+  constexpr std::int64_t count = 30000;  // travels in several parts
+  const auto begin = std::chrono::steady_clock::now();
+  const Outcome outcome =
+      launched(2,
+               [](World& world) {
+                 const Device device = gpu(world.rank());
+                 Communicator& there = over_nccl(world, device);
+                 const StreamScope scope(there.stream(device));
+                 const Tensor x = full({count}, 1, DType::f32, device);
+                 const Tensor all = full({2 * count}, 1, DType::f32, device);
+                 for (int i = 0; i < 20; ++i) {
+                   there.all_gather(x.device_address(), all.device_address(), count, DType::f32);
+                   there.broadcast(x.device_address(), count, DType::f32, 1);
+                   there.all_reduce(x.device_address(), x.device_address(), count, DType::f32);
+                   to_doubles(x);
+                 }
+               },
+               {{"TESSERA_EMULATOR_KILL", "1 " + place}});
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  INFO(place << ": " << outcome.errors);
+  CHECK(outcome.code == 1);
+  CHECK(contains(outcome.errors, "rank 1"));
+  CHECK(took.count() < 40);  // far below the limit of waits
+}
+
+TEST_CASE("what is queued over NCCL ends when the run fails, and its stream goes on") {
+  const Outcome outcome = as_program([] {
+    const std::string text = error_of([] {
+      collective::run_threads(2, [](World& world) {
+        const Device device = gpu(world.rank());
+        Communicator& there = over_nccl(world, device);
+        const StreamScope scope(there.stream(device));
+        const Tensor x = full({400}, 1, DType::f32, device);
+        if (world.rank() == 1) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(100));
+          fail("planted: rank 1 fails");
+        }
+        there.all_reduce(x.device_address(), x.device_address(), 400, DType::f32);
+        current_stream(device).launch([] { std::fprintf(stderr, "the stream goes on\n"); });
+        to_doubles(x);
+      });
+    });
+    expect(contains(text, "planted: rank 1 fails"), text);
+    synchronize(gpu(0));
+    for (int i = 0; i < 100; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    return 0;
+  });
+  INFO(outcome.errors);
+  CHECK(outcome.code == 0);
+  CHECK(contains(outcome.errors, "the stream goes on"));
+}
+
+TEST_CASE("a collective over NCCL that a rank does not call ends at the time limit with its name") {
+  const Outcome outcome = launched(
+      2,
+      [](World& world) {
+        const Device device = gpu(world.rank());
+        Communicator& there = over_nccl(world, device);
+        const StreamScope scope(there.stream(device));
+        const Tensor x = full({3}, 1, DType::f32, device);
+        if (world.rank() == 0) {
+          there.all_reduce(x.device_address(), x.device_address(), 3, DType::f32);
+          to_doubles(x);
+        }
+        while (!world.failed()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      },
+      {}, 1);
+  INFO(outcome.errors);
+  CHECK(outcome.code == 1);
+  CHECK(contains(outcome.errors, "all_reduce(f32, 3, sum) on a device, call"));
+  CHECK(contains(outcome.errors, "rank 1"));
+}
+
+TEST_CASE("a rank that does not join a group over NCCL is named at the time limit") {
+  const Outcome outcome = launched(
+      2, [](World& world) { over_nccl(world, gpu(world.rank())); },
+      {{"TESSERA_EMULATOR_KILL", "1 ncclCommInitRankConfig 1 " + std::to_string(SIGSTOP)}}, 1);
+  INFO(outcome.errors);
+  CHECK(outcome.code == 1);
+  CHECK(contains(outcome.errors, "joining a group on 'cuda' by its plugin of collectives"));
+  CHECK(contains(outcome.errors, "rank 1 is stopped"));
+}
+
+TEST_CASE("NCCL's refusals are errors that say what to do") {
+  const auto use = [](World& world) { over_nccl(world, gpu(0)); };
+  const Outcome one_gpu = launched(2, use);
+  INFO(one_gpu.errors);
+  CHECK(one_gpu.code == 2);
+  CHECK(contains(one_gpu.errors,
+                 "ncclCommInitRankConfig of ranks 0, 1 fails: invalid usage: "
+                 "Duplicate GPU detected : rank 0 and rank 1"));
+  CHECK(contains(one_gpu.errors, "give each rank a GPU of its own"));
+
+  const Outcome old = launched(2, use, {{"TESSERA_EMULATOR_NCCL", "21000"}});
+  INFO(old.errors);
+  CHECK(old.code == 2);
+  CHECK(contains(old.errors, "NCCL is too old (expected 2.18.0 or later, got 2.10.0)"));
+  CHECK(contains(old.errors, "pip install nvidia-nccl"));
+
+  const Outcome word = launched(2, use, {{"TESSERA_DEVICE_COLLECTIVES", "fast"}});
+  INFO(word.errors);
+  CHECK(contains(word.errors, "expected ordered, own_order or host, got fast"));
+}
+
+TEST_CASE("ranks that reduce in different orders are an error that names two") {
+  const Outcome outcome = launched(2, [](World& world) {
+    if (world.rank() == 1) setenv("TESSERA_DEVICE_COLLECTIVES", "own_order", 1);
+    over_nccl(world, gpu(world.rank()));
+  });
+  INFO(outcome.errors);
+  CHECK(outcome.code == 2);
+  CHECK(contains(outcome.errors, "reduce in different orders"));
+}
