@@ -109,9 +109,17 @@ void matmul(const Call& call, std::span<Tensor> out) {
   multiply(p, a, b, y);
 }
 
-/// x [..., k] times weight, whose dim `summed` is summed over; plus bias [n].
+/// Lets the product add to what y holds.
+void add_to_result(ProductArguments& p, const Tensor& y) {
+  set(p.bias, y);
+  std::ranges::copy(p.y.rows, p.bias.rows);
+  std::ranges::copy(p.y.columns, p.bias.columns);
+}
+
+/// x [..., k] times weight, whose dim `summed` is summed over; plus bias [n], or plus y's own
+/// content when `accumulate`.
 void rows_times(const Tensor& x, const Tensor& weight, int summed, const Tensor& bias,
-                const Tensor& y) {
+                const Tensor& y, bool accumulate = false) {
   const int last = x.dims() - 1;
   ProductArguments p = {};
   p.batch.size = 1;
@@ -121,6 +129,9 @@ void rows_times(const Tensor& x, const Tensor& weight, int summed, const Tensor&
   if (bias) {
     set(p.bias, bias);
     p.bias.columns[0] = bias.strides()[0];
+  }
+  if (accumulate) {
+    add_to_result(p, y);
   }
   multiply(p, x, weight, y);
 }
@@ -133,17 +144,30 @@ void linear_grad_input(const Call& call, std::span<Tensor> out) {
   rows_times(call.in[0], call.in[1], 0, {}, out[0]);
 }
 
-/// dy [..., m] transposed times x [..., n].
-void linear_grad_weight(const Call& call, std::span<Tensor> out) {
-  const Tensor& dy = call.in[0];
-  const Tensor& x = call.in[1];
+/// dy [..., m] transposed times x [..., n], plus y's own content when `accumulate`.
+void columns_times(const Tensor& dy, const Tensor& x, const Tensor& y, bool accumulate) {
   const int last = x.dims() - 1;
   ProductArguments p = {};
   p.batch.size = 1;
-  set_axis_of(p.m, {dy, last, last + 1}, p.a.rows, {out[0], 0, 1}, p.y.rows);
-  set_axis_of(p.n, {x, last, last + 1}, p.b.columns, {out[0], 1, 2}, p.y.columns);
+  set_axis_of(p.m, {dy, last, last + 1}, p.a.rows, {y, 0, 1}, p.y.rows);
+  set_axis_of(p.n, {x, last, last + 1}, p.b.columns, {y, 1, 2}, p.y.columns);
   set_axis_of(p.k, {dy, 0, last}, p.a.columns, {x, 0, last}, p.b.rows);
-  multiply(p, dy, x, out[0]);
+  if (accumulate) {
+    add_to_result(p, y);
+  }
+  multiply(p, dy, x, y);
+}
+
+void linear_grad_weight(const Call& call, std::span<Tensor> out) {
+  columns_times(call.in[0], call.in[1], out[0], false);
+}
+
+void linear_grad_input_sum(const Call& call, std::span<Tensor> out) {
+  rows_times(call.in[1], call.in[2], 0, {}, out[0], true);
+}
+
+void linear_grad_weight_sum(const Call& call, std::span<Tensor> out) {
+  columns_times(call.in[1], call.in[2], out[0], true);
 }
 
 }  // namespace
@@ -155,6 +179,8 @@ void add_products(KernelTable& table) {
   table["linear"] = linear;
   table["linear_grad_input"] = linear_grad_input;
   table["linear_grad_weight"] = linear_grad_weight;
+  table["linear_grad_input_"] = linear_grad_input_sum;
+  table["linear_grad_weight_"] = linear_grad_weight_sum;
 }
 
 }  // namespace tessera::cuda
