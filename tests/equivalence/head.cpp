@@ -80,7 +80,7 @@ TEST_CASE("logits in parts give the losses of whole logits in bf16", "[head]") {
 
 TEST_CASE("preferences take logits in parts too", "[head]") {
   const Folder folder;
-  const std::string records = reference("dpo/records");
+  const std::string records = reference("dpo/texts");
   const std::string text =
       "[model]\nfrom = \"" + reference("sft/initial") + "\"\n[data]\njsonl = [\"" + records +
       ".jsonl\"]\nvalidation_files = [\"" + records +
