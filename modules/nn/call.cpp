@@ -27,14 +27,15 @@ class HookList {
   struct Hook {
     std::uint64_t number;
     F call;
+    bool converts;  // outputs, and nothing else
   };
   using Hooks = std::vector<Hook>;
 
   std::shared_ptr<const Hooks> now() const { return hooks_; }
 
-  void add(std::uint64_t number, F call, bool first) {
+  void add(Hook hook, bool first) {
     Hooks hooks = hooks_ ? *hooks_ : Hooks{};
-    hooks.insert(first ? hooks.begin() : hooks.end(), {number, std::move(call)});
+    hooks.insert(first ? hooks.begin() : hooks.end(), std::move(hook));
     hooks_ = std::make_shared<const Hooks>(std::move(hooks));
   }
 
@@ -81,19 +82,25 @@ std::size_t Module::hook_count() const {
 
 HookHandle Module::add_pre_hook(ForwardPreHook hook) {
   const std::uint64_t number = ++hooks().added;
-  hooks_->before.add(number, std::move(hook), false);
+  hooks_->before.add({number, std::move(hook), false}, false);
   return {hooks_, number};
 }
 
 HookHandle Module::add_outer_pre_hook(ForwardPreHook hook) {
   const std::uint64_t number = ++hooks().added;
-  hooks_->before.add(number, std::move(hook), true);
+  hooks_->before.add({number, std::move(hook), false}, true);
   return {hooks_, number};
 }
 
 HookHandle Module::add_hook(ForwardHook hook) {
   const std::uint64_t number = ++hooks().added;
-  hooks_->after.add(number, std::move(hook), false);
+  hooks_->after.add({number, std::move(hook), false}, false);
+  return {hooks_, number};
+}
+
+HookHandle Module::add_conversion(ForwardHook hook) {
+  const std::uint64_t number = ++hooks().added;
+  hooks_->after.add({number, std::move(hook), true}, false);
   return {hooks_, number};
 }
 
@@ -105,7 +112,7 @@ std::size_t Module::named_inputs() {
 }
 
 template <class Method>
-Tensors Module::with_hooks(const Tensors& inputs, const Method& method) {
+Tensors Module::with_hooks(const Tensors& inputs, const Method& method, bool converts) {
   const std::size_t named = named_inputs();
   if (named > 0 && inputs.size() > named) {
     fail({.thing = std::string(kind()),
@@ -131,24 +138,26 @@ Tensors Module::with_hooks(const Tensors& inputs, const Method& method) {
   Tensors outputs = method(seen);
   if (after) {
     for (const auto& hook : *after) {
-      hook.call(*this, seen, outputs);
+      if (converts || !hook.converts) {
+        hook.call(*this, seen, outputs);
+      }
     }
   }
   return outputs;
 }
 
 template <class Method>
-Tensors Module::in_scope(const Tensors& inputs, const Method& method) {
+Tensors Module::in_scope(const Tensors& inputs, const Method& method, bool converts) {
   if (ModuleWatch* const watch = ModuleWatch::watching()) [[unlikely]] {
     watch->note_call(*this);
   }
   const ModuleScope scope(scope_);
   try {
     if (!modes_installed()) [[likely]] {
-      return with_hooks(inputs, method);
+      return with_hooks(inputs, method, converts);
     }
     Action action{.kind = ActionKind::module, .name = *scope_, .in = inputs};
-    perform(action, [&] { action.out = with_hooks(action.in, method); });
+    perform(action, [&] { action.out = with_hooks(action.in, method, converts); });
     return std::move(action.out);
   } catch (const Error& error) {
     rethrow_in_module(error, scope_, false);
@@ -156,11 +165,27 @@ Tensors Module::in_scope(const Tensors& inputs, const Method& method) {
 }
 
 Tensors Module::operator()(const Tensors& inputs) {
-  return in_scope(inputs, [this](const Tensors& seen) { return forward(seen); });
+  return in_scope(inputs, [this](const Tensors& seen) { return forward(seen); }, true);
 }
 
 Tensors Module::call(const Tensors& inputs, const std::function<Tensors(const Tensors&)>& method) {
-  return in_scope(inputs, method);
+  return in_scope(inputs, method, true);
+}
+
+Tensors Module::call_beyond(const Tensors& inputs,
+                            const std::function<Tensors(const Tensors&)>& method) {
+  return in_scope(inputs, method, false);
+}
+
+Tensors Module::convert_outputs(const Tensors& inputs, Tensors outputs) {
+  if (const auto after = hooks_ ? hooks_->after.now() : nullptr) {
+    for (const auto& hook : *after) {
+      if (hook.converts) {
+        hook.call(*this, inputs, outputs);
+      }
+    }
+  }
+  return outputs;
 }
 
 Tensor Module::operator()(const Tensor& input) {

@@ -176,17 +176,13 @@ DecoderLM::DecoderLM(const DecoderShape& shape) : LanguageModel(shape.layers), s
   if (shape.tie_embeddings) {
     head->set_parameter("weight", model_->embedding().parameter("weight"));
   }
-  head_ = head;
-  complete();
+  complete(head, shape.logit_softcap);
 }
 
 std::string_view DecoderLM::kind() const { return "DecoderLM"; }
 
-Tensors DecoderLM::forward(const Tensors& inputs) {
-  const Tensor logits = (*head_)((*model_)(Tensors{input(inputs, 0), inputs[1], inputs[2]})[0]);
-  const double softcap = shape_.logit_softcap;
-  return {softcap == 0 ? logits
-                       : ops::mul_scalar(ops::tanh(ops::mul_scalar(logits, 1 / softcap)), softcap)};
+Tensor DecoderLM::hidden_states(const Tensors& inputs) {
+  return (*model_)(Tensors{input(inputs, 0), inputs[1], inputs[2]})[0];
 }
 
 void DecoderLM::set_activation_checkpointing(bool enabled) {

@@ -114,16 +114,17 @@ class DecoderLM : public LanguageModel {
  public:
   explicit DecoderLM(const DecoderShape& shape);
   std::string_view kind() const override;
-  Tensors forward(const Tensors& inputs) override;
   bool takes_documents() const override { return true; }
 
   const DecoderShape& shape() const { return shape_; }
   void set_activation_checkpointing(bool enabled) override;
 
+ protected:
+  Tensor hidden_states(const Tensors& inputs) override;
+
  private:
   DecoderShape shape_;
   std::shared_ptr<Decoder> model_;
-  Child head_;
 };
 
 }  // namespace tessera::nn

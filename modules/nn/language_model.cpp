@@ -11,8 +11,10 @@ module;
 module tessera.nn;
 
 import tessera.base;
+import tessera.placement;
 import tessera.tensor;
 import tessera.autograd;
+import tessera.ops;
 
 namespace tessera::nn {
 
@@ -21,29 +23,104 @@ std::vector<std::string> LanguageModel::input_names() const {
                            : std::vector<std::string>{"input_ids"};
 }
 
-void LanguageModel::complete() {
+void LanguageModel::complete(Child head, double softcap) {
+  head_ = head;
+  softcap_ = softcap;
   loss_ = add_child<CrossEntropyLoss>("loss");
   set_names();
 }
 
-Tensor LanguageModel::logits(const Tensor& tokens, const RowDocuments& documents) {
+Tensors LanguageModel::forward(const Tensors& inputs) {
+  return {soft_capped((*head_)(hidden_states(inputs)), softcap_)};
+}
+
+Tensor LanguageModel::hidden_states(const Tensors& /*inputs*/) {
+  fail({.thing = std::string(kind()),
+        .wrong = "the family has neither hidden_states nor forward",
+        .advice = "override one of them"});
+}
+
+void LanguageModel::set_head_rows(std::int64_t rows) {
+  if (rows < 0) {
+    fail_input({.thing = "head_rows",
+                .wrong = "it is negative",
+                .expected = "at least 0",
+                .got = fmt::format("{}", rows)});
+  }
+  if (rows > 0 && !head_) {
+    fail_input({.thing = "head_rows",
+                .wrong = fmt::format("the family of {} does not say which layer is its head, so "
+                                     "its logits cannot be computed in parts",
+                                     kind()),
+                .advice = "set it to 0"});
+  }
+  head_rows_ = rows;
+}
+
+Tensors LanguageModel::inputs_of(const Tensor& tokens, const RowDocuments& documents) const {
   if (!documents.first) {
-    return (*this)(tokens);
+    return {tokens};
   }
   if (!takes_documents()) {
     fail_input({.thing = std::string(kind()), .wrong = "the model takes no documents"});
   }
-  return (*this)(Tensors{tokens, documents.first, documents.positions})[0];
+  return {tokens, documents.first, documents.positions};
+}
+
+Tensor LanguageModel::logits(const Tensor& tokens, const RowDocuments& documents) {
+  return (*this)(inputs_of(tokens, documents))[0];
 }
 
 Tensor LanguageModel::loss_sum(const Tensor& tokens, const Tensor& targets,
                                const RowDocuments& documents) {
-  return (*loss_)({logits(tokens, documents), targets})[0];
+  return head_rows_ == 0 ? (*loss_)({logits(tokens, documents), targets})[0]
+                         : ops::sum(losses_by_parts(inputs_of(tokens, documents), targets));
 }
 
 Tensor LanguageModel::token_losses(const Tensor& tokens, const Tensor& targets,
                                    const RowDocuments& documents) {
-  return loss_->rows(logits(tokens, documents), targets);
+  return head_rows_ == 0 ? loss_->rows(logits(tokens, documents), targets)
+                         : losses_by_parts(inputs_of(tokens, documents), targets);
+}
+
+Tensor LanguageModel::losses_by_parts(const Tensors& inputs, const Tensor& targets) {
+  Module& head = *head_;
+  if (dynamic_cast<const Linear*>(&head) == nullptr) {
+    fail_input({.thing = fmt::format("module '{}'", head.name()),
+                .wrong = "its logits cannot be computed in parts",
+                .expected = "a Linear",
+                .got = std::string(head.kind()),
+                .advice = "set head_rows = 0, or leave it out of the style that replaced it"});
+  }
+  const auto of_losses = [&](const Tensor& hidden, const Tensors& given) {
+    const auto& own = head.parameters();
+    return Tensors{linear_cross_entropy(
+        hidden, own[0].second->use(), own.size() > 1 ? own[1].second->use() : Tensor(), given[1],
+        {.rows = head_rows_,
+         .ignore_index = loss_->ignore_index(),
+         .loss_parallel = loss_->takes_classes_of_ranks(),
+         .softcap = softcap_,
+         .check = [this](const Tensor& part) { check_part(part); }})};
+  };
+  return call_beyond(inputs, [&](const Tensors& seen) {
+    return head.call_beyond({hidden_states(seen)}, [&](const Tensors& hidden) {
+      return loss_->call({Tensor(), targets},
+                         [&](const Tensors& given) { return of_losses(hidden[0], given); });
+    });
+  })[0];
+}
+
+void LanguageModel::check_part(const Tensor& part) {
+  const Tensor converted = convert_outputs({}, head_->convert_outputs({}, Tensors{part}))[0];
+  if (part.is_distributed() && converted.layout() != part.layout()) {
+    fail_input({.thing = fmt::format("module '{}'", head_->name()),
+                .wrong = "its logits are brought into another layout before the loss, so they "
+                         "cannot be computed in parts",
+                .expected = to_string(part.layout()),
+                .got = to_string(converted.layout()),
+                .advice = "leave them as the layer computes them and apply LossParallel to "
+                          "'loss', or set head_rows = 0"});
+  }
 }
 
 void LanguageModel::set_cache(KeyValueCache* cache) {

@@ -18,8 +18,12 @@ struct KeyValueCache {
 /// A model of the next token: tokens [B, T] (i64) -> logits [B, T, vocab]. Its child "loss" is a
 /// module beside the model: loss_sum calls it with logits and targets, so that styles can be
 /// applied to it.
+/// A family says how it computes hidden states, and which child makes logits of them, its head;
+/// then losses need not have all logits in memory (set_head_rows). Or it overrides forward, and has
+/// no head.
 class LanguageModel : public Module {
  public:
+  Tensors forward(const Tensors& inputs) override;
   /// "input_ids"; of a model that takes documents also "documents" and "positions", the tensors of
   /// RowDocuments.
   std::vector<std::string> input_names() const override;
@@ -37,6 +41,12 @@ class LanguageModel : public Module {
   /// ignored. Error (input): as above.
   Tensor token_losses(const Tensor& tokens, const Tensor& targets,
                       const RowDocuments& documents = {});
+  /// For losses, logits are in memory for at most so many tokens of this rank at a time, and
+  /// backward computes them again (see linear_cross_entropy); 0: for all at once. Forward makes
+  /// whole logits. Hooks on the head that are no conversions get losses instead of logits then.
+  /// Errors (input): a negative number; the family has no head. In the calls that follow: the head
+  /// is no Linear, or its logits are converted to another layout before the loss.
+  void set_head_rows(std::int64_t rows);
   /// With a cache, forward takes the tokens that follow those in the cache and appends them; null
   /// for none. The cache must live as long as it is set. Error: a layer's attention was replaced by
   /// a module that is not an Attention.
@@ -49,13 +59,25 @@ class LanguageModel : public Module {
  protected:
   /// `layers`: how many modules in it are an Attention.
   explicit LanguageModel(std::int64_t layers) : layers_(layers) {}
-  /// Adds the child "loss" and names everything: the last call of a constructor.
-  void complete();
+  /// Adds the child "loss" and names everything: the last call of a constructor. `head`: what
+  /// makes logits of hidden_states(); none for a family that overrides forward. `softcap`: logits
+  /// become softcap tanh(logits / softcap); 0: they stay.
+  void complete(Child head = {}, double softcap = 0);
+  /// Inputs of forward -> hidden states [B, T, dim], for a family with a head.
+  virtual Tensor hidden_states(const Tensors& inputs);
 
  private:
+  /// Inputs of forward. Error (input): the model takes no documents.
+  Tensors inputs_of(const Tensor& tokens, const RowDocuments& documents) const;
   Tensor logits(const Tensor& tokens, const RowDocuments& documents);
+  Tensor losses_by_parts(const Tensors& inputs, const Tensor& targets);
+  /// Errors (input): the loss would get these logits of a part in another form.
+  void check_part(const Tensor& part);
 
   std::int64_t layers_;
+  Child head_;
+  double softcap_ = 0;
+  std::int64_t head_rows_ = 0;
   std::shared_ptr<CrossEntropyLoss> loss_;
 };
 

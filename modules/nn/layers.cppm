@@ -115,6 +115,8 @@ class CrossEntropyLoss : public Module {
   /// "classes": the vocabulary may be sharded. The ranks then all-reduce a few numbers per token,
   /// and the logits are not moved (see ops::cross_entropy).
   void use_split(std::string_view name) override;
+  bool takes_classes_of_ranks() const { return loss_parallel_; }
+  std::int64_t ignore_index() const { return ignore_index_; }
 
  private:
   std::int64_t ignore_index_;

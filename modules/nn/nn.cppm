@@ -1,12 +1,13 @@
 // Modules with qualified names, hooks and parameters; layers; the model families.
 export module tessera.nn;
 
-export import :attachments;     // Attachments: what others know of a parameter
-export import :parameter;       // Parameter, Buffer, LayerSplit
-export import :tree;            // Module, Child, hooks, EvaluationScope
-export import :layers;          // Linear, Embedding, norms, Dropout, the loss
-export import :attention;       // Attention with masks and a cache, PositionEmbedding
-export import :feed_forward;    // gated feed-forward parts, mixtures of experts
-export import :language_model;  // LanguageModel: loss, cache, recomputed blocks
-export import :decoder;         // decoders as Llama, Qwen and Gemma, with Hugging Face's names
-export import :nf4;             // weights as 4-bit codes
+export import :attachments;           // Attachments: what others know of a parameter
+export import :parameter;             // Parameter, Buffer, LayerSplit
+export import :tree;                  // Module, Child, hooks, EvaluationScope
+export import :layers;                // Linear, Embedding, norms, Dropout, the loss
+export import :attention;             // Attention with masks and a cache, PositionEmbedding
+export import :feed_forward;          // gated feed-forward parts, mixtures of experts
+export import :linear_cross_entropy;  // a product and its loss, in parts
+export import :language_model;        // LanguageModel: loss, cache, recomputed blocks
+export import :decoder;  // decoders as Llama, Qwen and Gemma, with Hugging Face's names
+export import :nf4;      // weights as 4-bit codes

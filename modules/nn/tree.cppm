@@ -96,6 +96,12 @@ class Module {
   /// the module's parameters and convert `inputs` and outputs, which are those of forward, too.
   ///   Tensors codes = encoder.call({x}, [&](const Tensors& in) { return encoder.encode(in); });
   Tensors call(const Tensors& inputs, const std::function<Tensors(const Tensors&)>& method);
+  /// Calls a method whose outputs are not those of forward, as it computes on with them: the hooks
+  /// are called around it, so styles provide the parameters, convert `inputs` and see what
+  /// backward begins with; conversions of outputs are not.
+  Tensors call_beyond(const Tensors& inputs, const std::function<Tensors(const Tensors&)>& method);
+  /// The outputs of forward as conversions of outputs make them.
+  Tensors convert_outputs(const Tensors& inputs, Tensors outputs);
   /// Calls the module with inputs by name, in any order; inputs that are not given are absent
   /// (undefined). Errors: a name that is not in input_names().
   Tensors by_name(std::initializer_list<NamedTensor> inputs);
@@ -150,6 +156,9 @@ class Module {
 
   HookHandle add_pre_hook(ForwardPreHook hook);
   HookHandle add_hook(ForwardHook hook);
+  /// A hook that does nothing but replace outputs of forward by the same values in another layout
+  /// or type; it runs with the others, in the order in which all were added.
+  HookHandle add_conversion(ForwardHook hook);
   /// The hook runs before the existing ones (an outer style around inner ones).
   HookHandle add_outer_pre_hook(ForwardPreHook hook);
   /// How many hooks a call runs now.
@@ -191,9 +200,9 @@ class Module {
   friend class EvaluationScope;
   friend class WithoutUpdatesScope;
   template <class Method>
-  Tensors in_scope(const Tensors& inputs, const Method& method);
+  Tensors in_scope(const Tensors& inputs, const Method& method, bool converts);
   template <class Method>
-  Tensors with_hooks(const Tensors& inputs, const Method& method);
+  Tensors with_hooks(const Tensors& inputs, const Method& method, bool converts);
   ModuleHooks& hooks();
   /// How many inputs have names; counted at the first call.
   std::size_t named_inputs();

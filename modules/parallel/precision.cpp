@@ -153,9 +153,10 @@ void set_precision(nn::Module& module, const Precision& precision,
     });
   }
   if (precision.outputs) {
-    module.add_hook([type = *precision.outputs](nn::Module&, const Tensors&, Tensors& outputs) {
-      cast_floating(outputs, type);
-    });
+    module.add_conversion(
+        [type = *precision.outputs](nn::Module&, const Tensors&, Tensors& outputs) {
+          cast_floating(outputs, type);
+        });
   }
 }
 

@@ -194,9 +194,9 @@ void redistribute_inputs(nn::Module& module, const ValuePlacements& values, int 
 void redistribute_outputs(nn::Module& module, const ValuePlacements& values, int axis) {
   const std::vector<std::string> names = module.output_names();
   for (const auto& target : by_position(module, values, names, "output")) {
-    module.add_hook([axis, position = target.first, placement = target.second,
-                     what = call_it("output", target.first, names)](nn::Module&, const Tensors&,
-                                                                    Tensors& outputs) {
+    module.add_conversion([axis, position = target.first, placement = target.second,
+                           what = call_it("output", target.first, names)](
+                              nn::Module&, const Tensors&, Tensors& outputs) {
       if (position < outputs.size()) {
         bring(outputs[position], axis, placement, what.c_str());
       }

@@ -101,7 +101,7 @@ std::uint32_t alignment_of(const void* data) {
 
 /// The three matrices, if the library can be asked for their product.
 std::optional<std::array<Form, 3>> forms_of(const ProductArguments& p) {
-  const bool has_bias = p.bias.data != nullptr;
+  const bool has_bias = p.bias.data != nullptr && !p.accumulate;
   const bool same_types = p.a.type == p.b.type && p.a.type == p.y.type;
   if (!same_types || !type_of(p.a.type) || p.m.size * p.n.size * p.k.size * p.batch.size == 0 ||
       (has_bias && (p.bias.type != p.y.type || (p.n.size > 1 && p.bias.columns[0] != 1)))) {
@@ -181,7 +181,7 @@ Blas::Prepared& Blas::prepared(const ProductArguments& p) {
   const auto [a, b, y] = *forms_of(p);
   const std::array<std::uint32_t, 3> alignments = {alignment_of(p.a.data), alignment_of(p.b.data),
                                                    alignment_of(p.y.data)};
-  const bool has_bias = p.bias.data != nullptr;
+  const bool has_bias = p.bias.data != nullptr && !p.accumulate;
   std::shared_ptr<Prepared>& kept =
       prepared_[{static_cast<std::int64_t>(p.y.type), p.batch.size, p.m.size, p.n.size, p.k.size,
                  a.transposed, a.leading, a.batch, b.transposed, b.leading, b.batch, y.leading,
@@ -241,14 +241,15 @@ bool Blas::multiply(StreamHandle stream, const ProductArguments& p, void* worksp
   if (!made.found || made.workspace > bytes) {
     return false;
   }
-  if (p.bias.data != nullptr) {
+  if (p.bias.data != nullptr && !p.accumulate) {
     made.set(BlasProductAttribute::bias, p.bias.data);
   }
   const bool is_double = p.y.type == DType::f64;
   constexpr double one = 1, zero = 0;
   constexpr float one_f32 = 1, zero_f32 = 0;
   const void* alpha = is_double ? static_cast<const void*>(&one) : &one_f32;
-  const void* beta = is_double ? static_cast<const void*>(&zero) : &zero_f32;
+  const void* none = is_double ? static_cast<const void*>(&zero) : &zero_f32;
+  const void* beta = p.accumulate ? alpha : none;
   check(blas_api().multiply(handle_, made.product, alpha, p.b.data, made.a.handle, p.a.data,
                             made.b.handle, beta, p.y.data, made.y.handle, p.y.data, made.y.handle,
                             &made.algorithm, workspace, made.workspace, stream),

@@ -28,8 +28,9 @@ class Blas {
   /// with one contiguous axis, at most one dim of a batch. Data may be absent.
   static bool takes(const ProductArguments& product);
 
-  /// Queues the product, which must be one that it takes. False: the library has no algorithm for
-  /// it. Results have the same bits each time: parts of sums are added in a fixed order.
+  /// Queues the product, which must be one that it takes; it adds to y where it accumulates. False:
+  /// the library has no algorithm for it. Results have the same bits each time: parts of sums are
+  /// added in a fixed order.
   bool multiply(StreamHandle stream, const ProductArguments& product, void* workspace,
                 std::size_t bytes);
 

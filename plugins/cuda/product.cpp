@@ -75,10 +75,13 @@ void multiply(const Call& call, std::span<Tensor> out) {
     return;
   }
   ProductArguments p = arguments_of(call, y);
-  p.a.data = call.in[0].device_address();
-  p.b.data = call.in[1].device_address();
+  const std::size_t first = p.accumulate ? 1 : 0;  // the operand after y itself
+  p.a.data = call.in[first].device_address();
+  p.b.data = call.in[first + 1].device_address();
   p.y.data = y.device_address();
-  if (call.in.size() > 2 && call.in[2]) {
+  if (p.accumulate) {
+    p.bias.data = p.y.data;
+  } else if (call.in.size() > 2 && call.in[2]) {
     p.bias.data = call.in[2].device_address();
   }
   auto& driver = static_cast<CudaDriver&>(driver_of(y.device()));
@@ -136,6 +139,14 @@ ProductArguments matmul(const Call& call, const Tensor& y) {
   return p;
 }
 
+/// Lets the product add to what y holds.
+void add_to_result(ProductArguments& p, const Tensor& y) {
+  p.accumulate = true;
+  p.bias.type = y.dtype();
+  std::ranges::copy(p.y.rows, p.bias.rows);
+  std::ranges::copy(p.y.columns, p.bias.columns);
+}
+
 /// x [..., k] times weight, whose dim `summed` is summed over; plus bias [n].
 ProductArguments rows_times(const Tensor& x, const Tensor& weight, int summed, const Tensor& bias,
                             const Tensor& y) {
@@ -161,15 +172,29 @@ ProductArguments linear_grad_input(const Call& call, const Tensor& y) {
 }
 
 /// dy [..., m] transposed times x [..., n].
-ProductArguments linear_grad_weight(const Call& call, const Tensor& y) {
-  const Tensor& dy = call.in[0];
-  const Tensor& x = call.in[1];
+ProductArguments columns_times(const Tensor& dy, const Tensor& x, const Tensor& y) {
   const int last = x.dims() - 1;
   ProductArguments p = with_types(dy, x, y);
   p.batch.size = 1;
   set_axis_of(p.m, {dy, last, last + 1}, p.a.rows, {y, 0, 1}, p.y.rows);
   set_axis_of(p.n, {x, last, last + 1}, p.b.columns, {y, 1, 2}, p.y.columns);
   set_axis_of(p.k, {dy, 0, last}, p.a.columns, {x, 0, last}, p.b.rows);
+  return p;
+}
+
+ProductArguments linear_grad_weight(const Call& call, const Tensor& y) {
+  return columns_times(call.in[0], call.in[1], y);
+}
+
+ProductArguments linear_grad_input_sum(const Call& call, const Tensor& y) {
+  ProductArguments p = rows_times(call.in[1], call.in[2], 0, {}, y);
+  add_to_result(p, y);
+  return p;
+}
+
+ProductArguments linear_grad_weight_sum(const Call& call, const Tensor& y) {
+  ProductArguments p = columns_times(call.in[1], call.in[2], y);
+  add_to_result(p, y);
   return p;
 }
 
@@ -182,6 +207,8 @@ void add_products(KernelTable& table) {
   table["linear"] = product<linear>;
   table["linear_grad_input"] = product<linear_grad_input>;
   table["linear_grad_weight"] = product<linear_grad_weight>;
+  table["linear_grad_input_"] = product<linear_grad_input_sum>;
+  table["linear_grad_weight_"] = product<linear_grad_weight_sum>;
 }
 
 }  // namespace tessera::cuda

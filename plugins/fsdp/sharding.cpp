@@ -63,6 +63,9 @@ void Sharding::add(std::size_t index, nn::Module& module) {
   outermost_ = outermost ? std::optional(index) : std::nullopt;
   const auto self = shared_from_this();
   module.add_outer_pre_hook([self, index](nn::Module&, Tensors&) { self->before_forward(index); });
+  module.add_conversion([self, index](nn::Module&, const Tensors&, Tensors& outputs) {
+    self->cast_outputs(index, outputs);
+  });
   module.add_hook([self, index](nn::Module&, const Tensors&, Tensors& outputs) {
     self->after_forward(index, outputs);
   });
@@ -176,7 +179,7 @@ void Sharding::before_forward(std::size_t index) {
   }
 }
 
-void Sharding::after_forward(std::size_t index, Tensors& outputs) {
+void Sharding::cast_outputs(std::size_t index, Tensors& outputs) const {
   if (running_ == index && settings_.output_dtype) {
     for (Tensor& output : outputs) {
       if (output && is_floating(output.dtype())) {
@@ -184,6 +187,9 @@ void Sharding::after_forward(std::size_t index, Tensors& outputs) {
       }
     }
   }
+}
+
+void Sharding::after_forward(std::size_t index, const Tensors& outputs) {
   if (!in_backward()) {
     Unit& unit = units_[index];
     if (++unit.ran >= unit.modules.size()) {

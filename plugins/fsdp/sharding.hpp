@@ -85,7 +85,8 @@ class Sharding : public tessera::parallel::ShardedParameters,
   void fetch(const Unit& unit);
 
   void before_forward(std::size_t index);
-  void after_forward(std::size_t index, tessera::Tensors& outputs);
+  void cast_outputs(std::size_t index, tessera::Tensors& outputs) const;
+  void after_forward(std::size_t index, const tessera::Tensors& outputs);
   /// Whether backward begins with the unit, whose forward ends now: the outermost one, and the one
   /// that ended before it in the last pass. Freeing their values would only gather them again.
   bool begins_backward(std::size_t index) const;

@@ -134,14 +134,13 @@ LanguageModel::LanguageModel(const Shape& shape) : nn::LanguageModel(shape.layer
   if (shape.tie_embeddings) {
     head->set_parameter("weight", model_->embedding().parameter("weight"));
   }
-  head_ = head;
-  complete();
+  complete(head);
 }
 
 std::string_view LanguageModel::kind() const { return "GPT2LMHeadModel"; }
 
-Tensors LanguageModel::forward(const Tensors& inputs) {
-  return {(*head_)((*model_)(Tensors{input(inputs, 0), inputs[1], inputs[2]})[0])};
+Tensor LanguageModel::hidden_states(const Tensors& inputs) {
+  return (*model_)(Tensors{input(inputs, 0), inputs[1], inputs[2]})[0];
 }
 
 void LanguageModel::set_activation_checkpointing(bool enabled) { model_->recompute = enabled; }

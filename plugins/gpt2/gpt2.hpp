@@ -67,14 +67,15 @@ class LanguageModel : public tessera::nn::LanguageModel {
  public:
   explicit LanguageModel(const Shape& shape);
   std::string_view kind() const override;
-  tessera::Tensors forward(const tessera::Tensors& inputs) override;
   bool takes_documents() const override { return true; }
   void set_activation_checkpointing(bool enabled) override;
   void set_cache(tessera::nn::KeyValueCache* cache) override;
 
+ protected:
+  tessera::Tensor hidden_states(const tessera::Tensors& inputs) override;
+
  private:
   std::shared_ptr<Model> model_;
-  tessera::nn::Child head_;
 };
 
 }  // namespace gpt2

@@ -359,6 +359,15 @@ void call_the_rest(Recorder& recorder) {
       };
       call_updates(list);
     }
+    for (const Dims& rows : {Dims{5}, Dims{2, 3}}) {
+      const auto of_rows = [&](std::int64_t last, int seed) {
+        Dims shape = rows;
+        shape.push_back(last);
+        return numbers(shape, seed);
+      };
+      ops::linear_grad_weight_(numbers({4, 7}), of_rows(4, 1), of_rows(7, 2));
+      call_one(find_op("linear_grad_input_"), {of_rows(7, 0), of_rows(4, 1), numbers({4, 7}, 2)});
+    }
     for (const char* scan : {"linear_recurrence", "linear_recurrence_from_end"}) {
       call_one(find_op(scan), {numbers({3, 4, 2}), numbers({3, 4, 2}, 1)}, DimArgs{1});
     }

@@ -61,6 +61,8 @@ const std::map<std::string, std::string>& compared_elsewhere() {
       {"adamax_", "tests/optim/curves.cpp, with torch.optim"},
       {"adamw_", "tests/optim/curves.cpp, with torch.optim"},
       {"asgd_", "tests/optim/curves.cpp, with torch.optim"},
+      {"linear_grad_input_", "tests/ops/training_ops.cpp"},
+      {"linear_grad_weight_", "tests/ops/training_ops.cpp"},
       {"lion_", "tests/optim/curves.cpp, with torch.optim"},
       {"nadam_", "tests/optim/curves.cpp, with torch.optim"},
       {"radam_", "tests/optim/curves.cpp, with torch.optim"},

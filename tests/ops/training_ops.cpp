@@ -95,6 +95,51 @@ Tensor stored(const std::map<std::string, StoredTensor>& tensors, const std::str
 
 }  // namespace
 
+TEST_CASE("gradients of linear are added to a tensor as a sum after the product would") {
+  const Op& add_input = find_op("linear_grad_input_");
+  const Op& add_weight = find_op("linear_grad_weight_");
+  const auto added = [](const Op& op, const Tensor& sum, const Tensor& a, const Tensor& b) {
+    call(op, std::vector<Tensor>{sum, a, b}, {});
+    return sum;
+  };
+  const Tensor dy = numbers({3, 5, 4});
+  const Tensor x = numbers({3, 5, 6}, DType::f64, 0.2);
+  const Tensor weight = numbers({4, 6}, DType::f64, 0.4);
+  const Tensor of_weight = ops::linear_grad_weight(dy, x);
+  const Tensor of_x = ops::linear_grad_input(dy, weight);
+  // Whole tensors, and those with gaps between their elements.
+  const auto sums = [](const Dims& shape, bool gaps) {
+    Dims larger = shape;
+    larger.back() *= 2;
+    const Tensor whole = numbers(gaps ? larger : shape, DType::f64, 0.9);
+    return gaps ? ops::slice(whole, shape.size() - 1, 0, larger.back(), 2) : whole;
+  };
+  for (const bool gaps : {false, true}) {
+    INFO((gaps ? "with gaps" : "without gaps"));
+    CHECK(difference(added(add_weight, sums({4, 6}, gaps), dy, x),
+                     ops::add(sums({4, 6}, gaps), of_weight)) < 1e-14);
+    CHECK(difference(added(add_input, sums({3, 5, 6}, gaps), dy, weight),
+                     ops::add(sums({3, 5, 6}, gaps), of_x)) < 1e-14);
+  }
+  // Products of 16 bits are not rounded before they are added to f32: 256 + 1 / 256.
+  const auto narrow = [](double value, const Dims& shape) {
+    return ops::cast(full(shape, value), DType::bf16);
+  };
+  const Tensor sum = full({1, 1}, 0);
+  for (int i = 0; i < 2; ++i) {
+    added(add_weight, sum, narrow(i == 0 ? 16 : 0.0625, {1, 1}),
+          narrow(i == 0 ? 16 : 0.0625, {1, 1}));
+  }
+  CHECK(sum.item() == 256 + 1.0 / 256);
+  CHECK(error_of([&] { added(add_weight, full({4, 5}, 0, DType::f64), dy, x); }) ==
+        "linear_grad_weight_: sum has the wrong shape (expected [4, 6], got [4, 5])");
+  CHECK(error_of([&] { added(add_weight, full({4, 6}, 0), dy, x); }) ==
+        "linear_grad_weight_: sum has the wrong type (expected f64, got f32); cast it");
+  CHECK(error_of([&] { added(add_input, full({3, 5, 6}, 0, DType::f64), x, weight); }) ==
+        "linear_grad_input_: the last dim of dy does not match weight (expected 4, got [3, 5, 6] x "
+        "[4, 6])");
+}
+
 TEST_CASE("products of transposed and cut matrices are those of their copies") {
   const Tensor a = numbers({5, 7});
   const Tensor b = numbers({7, 3}, DType::f64, 0.2);

@@ -157,6 +157,7 @@ const std::map<std::string, Words>& harmless() {
       {"data.validate_every", {"data.validate_every=7"}},
       {"train.steps", {"train.steps=1000"}},
       {"train.micro_batch", {"train.micro_batch=2"}},
+      {"train.head_rows", {"train.head_rows=16"}},
       {"train.precision", {"train.precision=bf16"}},
       {"train.activation_checkpointing", {"train.activation_checkpointing=true"}},
       {"train.threads", {"train.threads=3"}},

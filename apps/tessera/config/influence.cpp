@@ -11,7 +11,7 @@ namespace tessera::app {
 namespace {
 
 /// Keys that may change while the curve stays what it is.
-constexpr std::array<std::string_view, 14> without_influence = {"model.family",
+constexpr std::array<std::string_view, 15> without_influence = {"model.family",
                                                                 "data.text",
                                                                 "data.jsonl",
                                                                 "data.sources",
@@ -19,6 +19,7 @@ constexpr std::array<std::string_view, 14> without_influence = {"model.family",
                                                                 "data.tokens",
                                                                 "train.steps",
                                                                 "train.micro_batch",
+                                                                "train.head_rows",
                                                                 "train.activation_checkpointing",
                                                                 "train.threads",
                                                                 "train.device",

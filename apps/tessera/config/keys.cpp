@@ -218,6 +218,11 @@ std::vector<Key> train_keys() {
        "0: all at "
        "once.",
        from(0, largest_size)},
+      {"train.head_rows", field<s, &T::head_rows>,
+       "For how many tokens of a rank logits are in memory at once: the head and the loss go "
+       "through a micro-batch part by part, and backward computes the logits again "
+       "([performance.md](performance.md#logits-in-parts)). 0: for all.",
+       from(0, largest_size)},
       {"train.seed", field<s, &T::seed>, "Seed of initialisation, data order and dropout.",
        from(0, 9e18)},
       {"train.clip_grad_norm", field<s, &T::clip_grad_norm>,

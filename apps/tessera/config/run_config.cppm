@@ -50,6 +50,7 @@ struct TrainConfig {
   std::string objective = "next_token";
   std::int64_t steps = 300;
   std::int64_t batch = 16;
+  std::int64_t head_rows = 0;    // 0 = the logits of all tokens at once
   std::int64_t micro_batch = 0;  // 0 = all of a rank's sequences at once
   std::int64_t seed = 1;
   double clip_grad_norm = 1.0;  // 0 = no clipping

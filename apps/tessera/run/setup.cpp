@@ -37,6 +37,11 @@ std::shared_ptr<nn::LanguageModel> make_model(
     change(*model);
   }
   try {
+    model->set_head_rows(config.train.head_rows);
+  } catch (const Error& error) {
+    fail_at(config.place("train.head_rows"), error);
+  }
+  try {
     nn::freeze(*model, config.train.freeze);
   } catch (const Error& error) {
     fail_at(config.place("train.freeze"), error);

@@ -367,15 +367,23 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
              : div(sum, cast(counted_rows(targets, options.ignore_index), sum.dtype()));
 }
 
-Tensors losses::cross_entropy_with_sums(const Tensor& logits, const Tensor& targets,
-                                        std::int64_t ignore_index, bool loss_parallel) {
-  return call(rows_op, {logits, targets},
-              CrossEntropyArgs{.ignore_index = ignore_index, .loss_parallel = loss_parallel});
+RowLosses cross_entropy_with_sums(const Tensor& logits, const Tensor& targets,
+                                  std::int64_t ignore_index, bool loss_parallel) {
+  const Tensors results =
+      call(rows_op, {logits, targets},
+           CrossEntropyArgs{.ignore_index = ignore_index, .loss_parallel = loss_parallel});
+  return {.losses = results[0], .log_sums = results[1]};
+}
+
+Tensor cross_entropy_grad(const Tensor& dlosses, const Tensor& logits, const Tensor& targets,
+                          const Tensor& log_sums, std::int64_t ignore_index, bool loss_parallel) {
+  return call_one(cross_entropy_backward_op, {dlosses, logits, targets, log_sums},
+                  CrossEntropyArgs{.ignore_index = ignore_index, .loss_parallel = loss_parallel});
 }
 
 Tensor cross_entropy_rows(const Tensor& logits, const Tensor& targets, std::int64_t ignore_index,
                           bool loss_parallel) {
-  return cross_entropy_with_sums(logits, targets, ignore_index, loss_parallel)[0];
+  return cross_entropy_with_sums(logits, targets, ignore_index, loss_parallel).losses;
 }
 
 }  // namespace tessera::ops

@@ -44,6 +44,19 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
 Tensor cross_entropy_rows(const Tensor& logits, const Tensor& targets,
                           std::int64_t ignore_index = -100, bool loss_parallel = false);
 
+/// The losses of rows, and what their gradient begins with: both [...].
+struct RowLosses {
+  Tensor losses;
+  Tensor log_sums;  // the logarithms of the sums of exponentials over all classes
+};
+/// cross_entropy_rows() and its gradient, for who computes it by hand. `dlosses`: [...], of the
+/// type of the losses. The result has the shape and type of the logits.
+RowLosses cross_entropy_with_sums(const Tensor& logits, const Tensor& targets,
+                                  std::int64_t ignore_index = -100, bool loss_parallel = false);
+Tensor cross_entropy_grad(const Tensor& dlosses, const Tensor& logits, const Tensor& targets,
+                          const Tensor& log_sums, std::int64_t ignore_index = -100,
+                          bool loss_parallel = false);
+
 // Losses of all elements; the mean divides by their global number, so shards give a Partial(sum).
 /// -log_probs[row, target]; log_probs [..., classes], targets [...] (i64). Rows whose target is
 /// ignore_index are ignored; the mean divides by counted_rows(), the number of the other rows.

@@ -12,10 +12,6 @@ void check_same_shape(const char* op, const Tensor& a, const Tensor& b);
 /// The losses of all elements, reduced.
 Tensor reduced(const Tensor& each, Reduction reduction);
 
-/// The loss of each row of cross_entropy_rows(), and the logarithms of the sums of exponentials
-/// over all classes.
-Tensors cross_entropy_with_sums(const Tensor& logits, const Tensor& targets,
-                                std::int64_t ignore_index, bool loss_parallel);
 /// cross_entropy() with class weights or label smoothing.
 Tensor weighted_cross_entropy(const Tensor& logits, const Tensor& targets,
                               const CrossEntropyOptions& options);

@@ -52,20 +52,20 @@ Tensor losses::weighted_cross_entropy(const Tensor& logits, const Tensor& target
   operands::given("cross_entropy", "logits", logits);
   operands::given("cross_entropy", "targets", targets);
   check(logits, options);
-  const Tensors rows =
+  const RowLosses rows =
       cross_entropy_with_sums(logits, targets, options.ignore_index, options.loss_parallel);
   const Tensor ignored = eq(targets, static_cast<double>(options.ignore_index));
   const Tensor weight =
-      options.weight ? cast(detach(options.weight), rows[0].dtype()) : options.weight;
+      options.weight ? cast(detach(options.weight), rows.losses.dtype()) : options.weight;
   Tensor of_targets;
-  Tensor each = rows[0];
+  Tensor each = rows.losses;
   if (weight) {
     const std::vector<Tensor> classes{masked_fill(targets, ignored, 0)};
     of_targets = masked_fill(index(weight, classes), ignored, 0);
     each = mul(each, of_targets);
   }
   if (const double s = options.label_smoothing; s != 0) {
-    const Tensor spread = masked_fill(over_all_classes(logits, weight, rows[1]), ignored, 0);
+    const Tensor spread = masked_fill(over_all_classes(logits, weight, rows.log_sums), ignored, 0);
     const auto classes = static_cast<double>(logits.shape().back());
     each = add(mul_scalar(each, 1 - s), spread, s / classes);
   }

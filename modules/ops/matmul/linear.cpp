@@ -169,18 +169,25 @@ void grad_weight_infer(const Call& call, ResultShapes& out) {
   out.push_back({Dims{dy.back(), x.back()}, call.in[0].dtype()});
 }
 
-void grad_weight_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
-  const Matrix dy = rows_operand(w, call.in[0]);
-  const Matrix x = rows_operand(w, call.in[1]);
+/// contiguous y [out, in] = dy transposed times x, plus y's own content when `accumulate`.
+void columns_times(Workspace& w, const Call& call, const Tensor& dy, const Tensor& x,
+                   const Tensor& y, bool accumulate) {
+  const Matrix left = rows_operand(w, dy);
+  const Matrix right = rows_operand(w, x);
   kernels::Gemm shape;
   shape.trans_a = true;
-  shape.m = out[0].shape()[0];
-  shape.n = out[0].shape()[1];
-  shape.k = without_last(call.in[0].shape()).product();
-  shape.lda = dy.stride;
-  shape.ldb = x.stride;
+  shape.m = y.shape()[0];
+  shape.n = y.shape()[1];
+  shape.k = without_last(dy.shape()).product();
+  shape.lda = left.stride;
+  shape.ldb = right.stride;
   shape.ldc = shape.n;
-  multiply(w, call, shape, dy.tensor, x.tensor, out[0]);
+  shape.accumulate = accumulate;
+  multiply(w, call, shape, left.tensor, right.tensor, y);
+}
+
+void grad_weight_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  columns_times(w, call, call.in[0], call.in[1], out[0], false);
 }
 
 void grad_weight_rule(const RuleContext& context, Strategies& strategies) {
@@ -211,6 +218,122 @@ const Op& grad_weight_op = register_op({
     .backward = grad_weight_backward,
     .saves_inputs = saves_all,
     .about = "The gradient of linear with respect to weight.",
+});
+
+// Both, added to a tensor that is there: sum [..., in] += dy times weight, and sum [out, in] += dy
+// transposed times x. The written tensor has the placement that the product has.
+
+/// Adds the product to `sum`, which need not be contiguous.
+template <class Product>
+void add_product(Workspace& w, const Tensor& sum, Product product) {
+  const Tensor whole = contiguous_operand(w, sum);
+  product(whole);
+  if (!w.counts() && !whole.same_as(sum)) {
+    copy_into(sum, whole);
+  }
+}
+
+/// Errors: the factors have different types, or the sum has another type than they and their sums.
+void check_sum_types(const Call& call) {
+  check_type(call, 2, call.in[1].dtype());
+  if (call.in[0].dtype() != call.in[1].dtype()) {
+    check_type(call, 0, summed_type(call.in[1].dtype()));
+  }
+}
+
+void grad_input_sum_infer(const Call& call, ResultShapes& out) {
+  check_dims(call, 2, 2);
+  const Dims& dy = call.in[1].shape();
+  const Dims& weight = call.in[2].shape();
+  if (dy.empty() || dy.back() != weight[0]) {
+    refuse(call, {.wrong = "the last dim of dy does not match weight",
+                  .expected = fmt::format("{}", weight[0]),
+                  .got = fmt::format("{} x {}", to_string(dy), to_string(weight))});
+  }
+  Dims shape = dy;
+  shape.back() = weight[1];
+  check_shape(call, 0, shape);
+  check_sum_types(call);
+  out.push_back({call.in[0].shape(), call.in[0].dtype()});
+}
+
+void grad_input_sum_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  ResultShapes checked;
+  grad_input_sum_infer(call, checked);
+  add_product(w, out[0], [&](const Tensor& sum) {
+    rows_times(w, call, call.in[1], call.in[2], false, sum, true);
+  });
+}
+
+void grad_input_sum_rule(const RuleContext& context, Strategies& strategies) {
+  const int last = context.call.in[1].dims() - 1;
+  for (int d = 0; d < last; ++d) {
+    strategies.push_back(strategy({Shard(d), Shard(d), Replicate()}, {Shard(d)}));
+  }
+  strategies.push_back(strategy({Shard(last), Replicate(), Shard(1)}, {Shard(last)}));
+  strategies.push_back(strategy({Partial(), Shard(last), Shard(0)}, {Partial()}));
+  pass_partial(context, strategies, 0b011);
+  pass_partial(context, strategies, 0b101);
+}
+
+const Op& grad_input_sum_op = register_op({
+    .schema = "linear_grad_input_(sum, dy, weight)",
+    .infer = grad_input_sum_infer,
+    .cpu = in_workspace<grad_input_sum_cpu>,
+    .workspace = workspace_of<grad_input_sum_cpu>,
+    .rule = grad_input_sum_rule,
+    .flops = last_dim_flops<1>,
+    .in_place = true,
+    .about = "Adds the gradient of linear with respect to x to a tensor, in the product itself.",
+});
+
+void grad_weight_sum_infer(const Call& call, ResultShapes& out) {
+  const Tensor& sum = call.in[0];
+  const Tensor& dy = call.in[1];
+  const Tensor& x = call.in[2];
+  check_dims(call, 0, 2);
+  if (dy.dims() == 0 || x.dims() == 0 || without_last(dy.shape()) != without_last(x.shape())) {
+    refuse(call, {.wrong = "dy and x have different rows",
+                  .got = fmt::format("{} and {}", to_string(dy.shape()), to_string(x.shape()))});
+  }
+  check_shape(call, 0, Dims{dy.shape().back(), x.shape().back()});
+  check_sum_types(call);
+  out.push_back({sum.shape(), sum.dtype()});
+}
+
+void grad_weight_sum_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  ResultShapes checked;
+  grad_weight_sum_infer(call, checked);
+  add_product(w, out[0], [&](const Tensor& sum) {
+    columns_times(w, call, call.in[1], call.in[2], sum, true);
+  });
+}
+
+void grad_weight_sum_rule(const RuleContext& context, Strategies& strategies) {
+  const int last = context.call.in[1].dims() - 1;
+  for (int d = 0; d < last; ++d) {
+    strategies.push_back(strategy({Partial(), Shard(d), Shard(d)}, {Partial()}));
+  }
+  strategies.push_back(strategy({Shard(0), Shard(last), Replicate()}, {Shard(0)}));
+  strategies.push_back(strategy({Shard(1), Replicate(), Shard(last)}, {Shard(1)}));
+  pass_partial(context, strategies, 0b011);
+  pass_partial(context, strategies, 0b101);
+}
+
+double grad_weight_sum_flops(const Call& call, std::span<const Tensor> out) {
+  return product_flops(out[0].numel(), without_last(call.in[1].shape()).product());
+}
+
+const Op& grad_weight_sum_op = register_op({
+    .schema = "linear_grad_weight_(sum, dy, x)",
+    .infer = grad_weight_sum_infer,
+    .cpu = in_workspace<grad_weight_sum_cpu>,
+    .workspace = workspace_of<grad_weight_sum_cpu>,
+    .rule = grad_weight_sum_rule,
+    .flops = grad_weight_sum_flops,
+    .in_place = true,
+    .about =
+        "Adds the gradient of linear with respect to weight to a tensor, in the product itself.",
 });
 
 // The three are one trilinear form: each is the gradient of the others.
@@ -257,6 +380,18 @@ void grad_weight_backward(const BackwardContext& context, std::span<const Tensor
 
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   return call_one(linear_op, {x, weight, bias});
+}
+
+Tensor linear_grad_input(const Tensor& dy, const Tensor& weight) {
+  return call_one(grad_input_op, {dy, weight});
+}
+
+Tensor linear_grad_weight(const Tensor& dy, const Tensor& x) {
+  return call_one(grad_weight_op, {dy, x});
+}
+
+void linear_grad_weight_(const Tensor& sum, const Tensor& dy, const Tensor& x) {
+  call_one(grad_weight_sum_op, {sum, dy, x});
 }
 
 }  // namespace tessera::ops

@@ -16,6 +16,14 @@ Tensor bmm(const Tensor& a, const Tensor& b);
 Tensor matmul(const Tensor& a, const Tensor& b);
 /// x [..., in] times weight [out, in] transposed, plus bias [out] (may be undefined).
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
+/// The gradients of linear with respect to x and weight, for who computes them by hand: dy [...,
+/// out] times weight [out, in]; dy transposed times x [..., in] over all rows, [out, in].
+Tensor linear_grad_input(const Tensor& dy, const Tensor& weight);
+Tensor linear_grad_weight(const Tensor& dy, const Tensor& x);
+/// Adds linear_grad_weight(dy, x) to `sum` [out, in] in the product itself, without a tensor for
+/// it. `sum` has the type of dy and x, or f32 for 16 bits: each product then is added before it is
+/// rounded. Errors: another shape or type; a placement of `sum` that the product does not have.
+void linear_grad_weight_(const Tensor& sum, const Tensor& dy, const Tensor& x);
 /// beta bias + alpha a x b, bias broadcast to the product; bias is not read if beta is 0.
 Tensor addmm(const Tensor& bias, const Tensor& a, const Tensor& b, double beta = 1,
              double alpha = 1);

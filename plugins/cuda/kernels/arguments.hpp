@@ -112,6 +112,7 @@ struct Matrix {
 struct ProductArguments {
   Axis batch, m, n, k;
   Matrix a, b, bias, y;
+  bool accumulate;  // the bias is what y holds
 };
 
 /// Rows of the heads of attention: [batch, time, head, dim], by strides.

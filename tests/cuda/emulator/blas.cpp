@@ -127,6 +127,7 @@ struct Work {
   Operand a, b, d;
   BlasProductData product;
   std::byte* workspace = nullptr;  // opened
+  bool accumulate = false;
 };
 
 /// Sums in the order of k, in the type of the product.
@@ -168,7 +169,11 @@ void round_sums(const Work& work) {
         if (bias != nullptr) {
           sum += static_cast<C>(load(type, bias + row * size_of(type)));
         }
-        store(type, d + work.d.at(entry, row, column) * size_of(type), sum);
+        std::byte* const element = d + work.d.at(entry, row, column) * size_of(type);
+        if (work.accumulate) {
+          sum += static_cast<C>(load(type, element));
+        }
+        store(type, element, sum);
       }
     }
   }
@@ -355,11 +360,11 @@ BlasStatus cublasLtMatmul(BlasHandle handle, BlasProduct product, const void* al
   };
   const BlasAlgorithm wanted =
       algorithm_for(*product, *layout_a, *layout_b, *layout_d, algorithm->data[7]);
-  bool right = stream != nullptr && number(alpha) == 1 && number(beta) == 0 && c == d &&
-               std::memcmp(&wanted, algorithm, sizeof(wanted)) == 0 &&
-               bytes >= workspace_for(*product, *layout_d) &&
-               Memory::instance().is_device(workspace) &&
-               Memory::instance().check(workspace, bytes).empty();
+  bool right =
+      stream != nullptr && number(alpha) == 1 && (number(beta) == 0 || number(beta) == 1) &&
+      c == d && std::memcmp(&wanted, algorithm, sizeof(wanted)) == 0 &&
+      bytes >= workspace_for(*product, *layout_d) && Memory::instance().is_device(workspace) &&
+      Memory::instance().check(workspace, bytes).empty();
   const void* const matrices[] = {a, b, c, d};
   for (int i = 0; i < 4; ++i) {
     const auto address = reinterpret_cast<std::uint64_t>(matrices[i]);
@@ -372,7 +377,8 @@ BlasStatus cublasLtMatmul(BlasHandle handle, BlasProduct product, const void* al
                      {"b", b, *layout_b, product->of_b == BlasOperation::transpose},
                      {"d", d, *layout_d},
                      *product,
-                     Memory::instance().opened(workspace)};
+                     Memory::instance().opened(workspace),
+                     number(beta) == 1};
   ++products;
   Executor::instance().push(*stream->stream, {.work = [=] {
     is_double ? multiply<double>(work) : multiply<float>(work);
