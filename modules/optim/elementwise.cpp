@@ -22,7 +22,7 @@ namespace {
 /// A rule that is one operator over lists: its settings, and the names of the operator's states,
 /// null for those that the settings do not need.
 template <auto update_lists, class Settings, std::size_t count>
-class ListRule final : public UpdateRule {
+class ListRule : public UpdateRule {
  public:
   ListRule(const Settings& settings, const char* const (&names)[count]) : settings_(settings) {
     for (std::size_t k = 0; k < count; ++k) {
@@ -41,13 +41,6 @@ class ListRule final : public UpdateRule {
   }
 
   void update(const UpdateGroup& group) override {
-    Settings settings = settings_;
-    settings.lr = group.lr;
-    settings.weight_decay = group.weight_decay;
-    settings.grad_scale = group.grad_scale;
-    if constexpr (requires { settings.step; }) {
-      settings.step = group.step;
-    }
     const std::vector<Tensor> none(group.parameters.size());
     ops::TensorList lists[count];
     std::size_t given = 0;
@@ -55,13 +48,44 @@ class ListRule final : public UpdateRule {
       lists[k] = names_[k] != nullptr ? ops::TensorList(group.states[given++]) : none;
     }
     [&]<std::size_t... k>(std::index_sequence<k...>) {
-      update_lists(group.parameters, group.gradients, lists[k]..., settings);
+      update_lists(group.parameters, group.gradients, lists[k]..., of(group));
     }(std::make_index_sequence<count>());
+  }
+
+ protected:
+  /// The settings of a group's step.
+  Settings of(const UpdateGroup& group) const {
+    Settings settings = settings_;
+    settings.lr = group.lr;
+    settings.weight_decay = group.weight_decay;
+    settings.grad_scale = group.grad_scale;
+    if constexpr (requires { settings.step; }) {
+      settings.step = group.step;
+    }
+    return settings;
   }
 
  private:
   Settings settings_;
   const char* names_[count];
+};
+
+/// Also updates parameters in bf16.
+class AdamW final : public ListRule<ops::adamw_, ops::AdamStep, 3> {
+ public:
+  using ListRule::ListRule;
+
+  bool takes_type(DType dtype) const override {
+    return dtype == DType::bf16 || ListRule::takes_type(dtype);
+  }
+
+  void update(const UpdateGroup& group) override {
+    if (group.parameters[0].dtype() == DType::bf16) {
+      update_rounded(of(group), group);
+    } else {
+      ListRule::update(group);
+    }
+  }
 };
 
 template <auto update_lists, class Settings, std::size_t count>
@@ -91,15 +115,16 @@ std::vector<double> betas(PluginOptions& options, const std::vector<double>& oth
 }
 bool maximize(PluginOptions& options) { return options.flag("maximize", false); }
 
-template <auto update_lists>
+template <class Rule>
 std::unique_ptr<UpdateRule> adam_rule(const AdamWOptions& options) {
-  return list_rule<update_lists>(
-      ops::AdamStep{.beta1 = options.beta1,
-                    .beta2 = options.beta2,
-                    .eps = options.eps,
-                    .amsgrad = options.amsgrad,
-                    .maximize = options.maximize},
-      {"exp_avg", "exp_avg_sq", options.amsgrad ? "max_exp_avg_sq" : nullptr});
+  const char* const states[] = {"exp_avg", "exp_avg_sq",
+                                options.amsgrad ? "max_exp_avg_sq" : nullptr};
+  return std::make_unique<Rule>(ops::AdamStep{.beta1 = options.beta1,
+                                              .beta2 = options.beta2,
+                                              .eps = options.eps,
+                                              .amsgrad = options.amsgrad,
+                                              .maximize = options.maximize},
+                                states);
 }
 
 /// The settings that Adam and its relatives have in common.
@@ -134,7 +159,8 @@ bool quantized(PluginOptions& options, const AdamWOptions& read) {
 
 std::unique_ptr<UpdateRule> read_adam(PluginOptions& options) {
   const AdamWOptions read = adam_options(options, 0.999);
-  return quantized(options, read) ? adam_8bit_rule(read, false) : adam_rule<ops::adam_>(read);
+  return quantized(options, read) ? adam_8bit_rule(read, false)
+                                  : adam_rule<ListRule<ops::adam_, ops::AdamStep, 3>>(read);
 }
 
 std::unique_ptr<UpdateRule> read_adamw(PluginOptions& options) {
@@ -244,7 +270,7 @@ const std::map<std::string, UpdateRule::Factory, std::less<>>& factories() {
 }  // namespace
 
 std::unique_ptr<UpdateRule> adamw_rule(const AdamWOptions& options) {
-  return adam_rule<ops::adamw_>(options);
+  return adam_rule<AdamW>(options);
 }
 
 std::unique_ptr<UpdateRule> sgd_rule(const SgdOptions& options) {

@@ -42,6 +42,7 @@ Optimizer::Optimizer(std::vector<nn::ParameterPointer> parameters, std::unique_p
     }
   }
   assign_fallbacks();
+  check_types();
   if (OptimizerWatch* const watch = OptimizerWatch::watching()) {
     watch->made_.push_back(this);
   }
@@ -83,6 +84,19 @@ void Optimizer::assign_fallbacks() {
     }
     entry.rule = number;
     entry.lr_scale *= lr_scale;
+  }
+}
+
+void Optimizer::check_types() const {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const DType dtype = parameters_[i]->value.dtype();
+    if (is_trained(i) && !rules_[entries_[i].rule].update->takes_type(dtype)) {
+      fail_input({.thing = "optimizer",
+                  .wrong = fmt::format("its rule does not update '{}', which is stored in {}",
+                                       parameters_[i]->name, name_of(dtype)),
+                  .advice = "keep such parameters in f32, or give them a group with an optimizer "
+                            "that does (adamw updates bf16)"});
+    }
   }
 }
 
@@ -174,6 +188,7 @@ std::vector<Optimizer::Part> Optimizer::parts(const Number& lr, const Number& gr
     part->group.parameters.push_back(parameter.value);
     part->group.gradients.push_back(gradient);
     part->members.push_back(i);
+    part->group.numbers.push_back(i);
     for (std::size_t k = 0; k < entry.tensors.size(); ++k) {
       part->group.states[k].push_back(entry.tensors[k]);
     }
@@ -243,9 +258,9 @@ void Optimizer::update(const Part& part) {
     }
     return last;
   };
-  const auto range = [](const std::vector<Tensor>& all, std::size_t first, std::size_t last) {
-    return std::vector<Tensor>(all.begin() + static_cast<std::ptrdiff_t>(first),
-                               all.begin() + static_cast<std::ptrdiff_t>(last));
+  const auto range = []<class T>(const std::vector<T>& all, std::size_t first, std::size_t last) {
+    return std::vector<T>(all.begin() + static_cast<std::ptrdiff_t>(first),
+                          all.begin() + static_cast<std::ptrdiff_t>(last));
   };
   for (std::size_t first = 0, last = end_of_piece(0); first < count;) {
     const std::size_t next = end_of_piece(last);
@@ -254,6 +269,7 @@ void Optimizer::update(const Part& part) {
                       .lr = group.lr,
                       .weight_decay = group.weight_decay,
                       .grad_scale = group.grad_scale,
+                      .numbers = range(group.numbers, first, last),
                       .parameters = range(group.parameters, first, last),
                       .gradients = range(group.gradients, first, last)};
     for (const std::vector<Tensor>& states : group.states) {

@@ -36,8 +36,8 @@ struct OptimizerOptions {
 /// none.
 class Optimizer {
  public:
-  /// Errors (input): a pattern of a group that matches no parameter; a parameter that its rule does
-  /// not take.
+  /// Errors (input): a pattern of a group that matches no parameter; a parameter whose shape or
+  /// type its rule does not take.
   Optimizer(std::vector<nn::ParameterPointer> parameters, std::unique_ptr<UpdateRule> rule,
             const OptimizerOptions& options = {});
   ~Optimizer();
@@ -93,6 +93,8 @@ class Optimizer {
   std::size_t add_rule(std::shared_ptr<UpdateRule> rule);
   /// Gives parameters that a rule does not take to its fallback().
   void assign_fallbacks();
+  /// Error (input): a parameter of a type that its rule does not update.
+  void check_types() const;
   static UpdateGroup settings(const Entry& entry, const Number& lr, const Number& grad_scale,
                               const Count& count);
   Entry& prepared(std::size_t i);

@@ -37,6 +37,10 @@ Tensor make_state(const StateTensor& state, const Tensor& parameter) {
 
 bool UpdateRule::takes(const Dims& /*shape*/) const { return true; }
 
+bool UpdateRule::takes_type(DType dtype) const {
+  return dtype == DType::f32 || dtype == DType::f64;
+}
+
 UpdateRule::Fallback UpdateRule::fallback() const { return {}; }
 
 std::vector<std::string> built_in_rules() { return elementwise_rules(); }

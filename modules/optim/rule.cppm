@@ -27,6 +27,8 @@ struct UpdateGroup {
   Number lr = 0;            // of this step
   double weight_decay = 0;  // 0 for parameters that do not decay
   Number grad_scale = 1;    // gradients are multiplied by it first (clipping)
+  /// The numbers of the parameters among the optimizer's, which no layout changes.
+  std::vector<std::size_t> numbers = {};
   std::vector<Tensor> parameters = {};
   std::vector<Tensor> gradients = {};
   std::vector<std::vector<Tensor>> states = {};  // a list for each of states(); see StateTensor
@@ -48,6 +50,9 @@ class UpdateRule {
   virtual void update(const UpdateGroup& group) = 0;
   /// Whether it updates parameters of this shape. Others are updated by fallback().
   virtual bool takes(const Dims& shape) const;
+  /// Whether it updates parameters that are stored in this type: f32 and f64, unless it says
+  /// otherwise. Another rule than it does not help: such parameters are an error.
+  virtual bool takes_type(DType dtype) const;
   /// The rule of parameters that this one does not take, and what their learning rate is multiplied
   /// by. Null: such parameters are an error.
   struct Fallback {
@@ -64,7 +69,9 @@ struct AdamWOptions {
   bool amsgrad = false;
   bool maximize = false;
 };
-/// Decoupled weight decay, bias correction. Source: Loshchilov and Hutter, 2019.
+/// Decoupled weight decay, bias correction. Source: Loshchilov and Hutter, 2019. Parameters in bf16
+/// have their state in bf16; both are rounded with the random numbers of the stream "rounding"
+/// (docs/random-numbers.md).
 std::unique_ptr<UpdateRule> adamw_rule(const AdamWOptions& options = {});
 
 struct SgdOptions {

@@ -95,6 +95,23 @@ void cast_floating(Tensors& values, DType dtype) {
   }
 }
 
+void check_memory(const nn::Parameter& parameter) {
+  if (!parameter.value.is_meta()) {
+    fail_input({.thing = "precision",
+                .wrong = fmt::format("parameter '{}' has memory already", parameter.name),
+                .advice = "call set_precision before materialize()"});
+  }
+}
+
+/// Makes the parameter one that is stored in this type.
+void store(nn::Parameter& parameter, DType type) {
+  check_memory(parameter);
+  const NoGrad no_grad;
+  const bool trained = parameter.value.requires_grad();
+  parameter.value = ops::cast(detached(parameter.value), type);
+  parameter.value.set_requires_grad(trained);
+}
+
 /// Errors (input): what the parameter cannot compute with.
 void check(const nn::Parameter& parameter, DType narrow) {
   const DType own = parameter.value.dtype();
@@ -105,11 +122,7 @@ void check(const nn::Parameter& parameter, DType narrow) {
                 .expected = fmt::format("a narrower type than {}", name_of(own)),
                 .advice = "leave it out to compute with the type in which parameters are stored"});
   }
-  if (!parameter.value.is_meta()) {
-    fail_input({.thing = "precision",
-                .wrong = fmt::format("parameter '{}' has memory already", parameter.name),
-                .advice = "call set_precision before materialize()"});
-  }
+  check_memory(parameter);
 }
 
 }  // namespace
@@ -128,10 +141,26 @@ void set_precision(nn::Module& module, const Precision& precision,
                   .got = std::string(name_of(*type))});
     }
   }
+  if (precision.stored && *precision.stored != DType::bf16 && *precision.stored != DType::f32) {
+    fail_input({.thing = "precision",
+                .wrong = "parameters cannot be stored in this type",
+                .expected = "bf16 or f32",
+                .got = std::string(name_of(*precision.stored)),
+                .advice = *precision.stored == DType::f16
+                              ? "the range of f16 is too small for updates and moments; use bf16"
+                              : "use bf16"});
+  }
   for (const nn::ParameterPointer& parameter : parameters) {
-    const DType own = parameter->value.dtype();
+    const DType made = parameter->value.dtype();
     const bool packed = parameter->initialization.kind == nn::Initialization::Kind::packed;
-    if (precision.parameters && is_floating(own) && !is_stored_only(own) && !packed) {
+    if (!is_floating(made) || is_stored_only(made) || packed) {
+      continue;
+    }
+    if (precision.stored && made != *precision.stored) {
+      store(*parameter, *precision.stored);
+    }
+    const DType own = parameter->value.dtype();
+    if (precision.parameters) {
       check(*parameter, *precision.parameters);
       parameter->attach<ComputedForm>().dtype =
           own != *precision.parameters ? precision.parameters : std::nullopt;

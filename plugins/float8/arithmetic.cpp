@@ -1,4 +1,8 @@
+#include <array>
 #include <optional>
+#include <span>
+#include <string>
+#include <vector>
 
 import tessera.base;
 import tessera.placement;
@@ -19,51 +23,97 @@ double most(DType type) { return type == DType::f8e4m3 ? 448 : 57344; }
 
 constexpr double least_amax = 1e-12;  // torchao's EPS, against a division by 0
 
+/// The arguments of quantize_f8, one object for each combination.
+const Attributes& quantize_arguments(const Op& op, DType type, Scales scales) {
+  const auto make = [&](const char* dtype, const char* shared, const char* powers_of_two) {
+    return attributes_from_json(*op.arguments,
+                                std::string(R"({"dtype": ")") + dtype + R"(", "scales": ")" +
+                                    shared + R"(", "powers_of_two": )" + powers_of_two + "}",
+                                "Float8");
+  };
+  static const std::array<std::array<Attributes, 3>, 2> all = {
+      {{make("f8e4m3", "whole", "false"), make("f8e4m3", "rows", "true"),
+        make("f8e4m3", "columns", "true")},
+       {make("f8e5m2", "whole", "false"), make("f8e5m2", "rows", "true"),
+        make("f8e5m2", "columns", "true")}}};
+  return all[type == DType::f8e4m3 ? 0 : 1][static_cast<std::size_t>(scales)];
+}
+
+Quantized quantized(const Tensor& x, const Tensor& scale, DType type, Scales scales) {
+  static const Op& op = find_op("quantize_f8");
+  const Tensors made = call(op, {x, scale}, quantize_arguments(op, type, scales));
+  return {made[0], made[1]};
+}
+
+Tensor product(const Op& op, const Operand& a, const Operand& b, DType type) {
+  const Attributes arguments = attributes_from_json(
+      *op.arguments, R"({"dtype": ")" + std::string(name_of(type)) + "\"}", "Float8");
+  return call_one(op, {a.codes, a.factor, b.codes, b.factor}, arguments);
+}
+
 }  // namespace
 
 DType gradient_type(Scaling scaling) {
   return scaling == Scaling::tensorwise ? DType::f8e5m2 : DType::f8e4m3;
 }
 
-Tensor largest(const Tensor& x, const Dims& dims) {
+Tensor largest(const Tensor& x) {
   if (x.numel() == 0) {
-    Dims shape = dims.empty() ? Dims{} : x.shape();
-    for (const std::int64_t dim : dims) {
-      shape[static_cast<int>(dim)] = 1;
-    }
-    return zeros(shape, DType::f32, x.device());
+    return zeros({}, DType::f32, x.device());
   }
-  const bool keep = !dims.empty();
-  const Tensor above = ops::amax(x, dims, keep);
-  const Tensor below = ops::neg(ops::amin(x, dims, keep));
+  const Tensor above = ops::amax(x);
+  const Tensor below = ops::neg(ops::amin(x));
   return ops::cast(ops::maximum(above, below), DType::f32);
 }
 
-Tensor scale_of(const Tensor& amax, DType type, Scaling scaling) {
+Tensor scale_of(const Tensor& amax, DType type) {
   const Tensor divisor =
       ops::maximum(ops::cast(amax, DType::f64), full({}, least_amax, DType::f64, amax.device()));
-  const Tensor scale =
-      ops::cast(ops::div(full({}, most(type), DType::f64, amax.device()), divisor), DType::f32);
-  return scaling == Scaling::tensorwise ? scale : ops::exp2(ops::floor(ops::log2(scale)));
+  return ops::cast(ops::div(full({}, most(type), DType::f64, amax.device()), divisor), DType::f32);
 }
 
-Tensor codes_of(const Tensor& x, const Tensor& scale, DType type) {
-  const Tensor values = ops::mul(ops::cast(x, DType::f32), scale);
-  return ops::cast(ops::clamp(values, -most(type), most(type)), type);
+Quantized quantize(const Tensor& x, DType type, Scales scales) {
+  return quantized(x, Tensor(), type, scales);
 }
 
-Quantized quantize(const Tensor& x, DType type, Scaling scaling, const Dims& dims) {
-  const Tensor scale = scale_of(largest(x, dims), type, scaling);
-  return {codes_of(x, scale, type), ops::reciprocal(scale)};
+Quantized quantize(const Tensor& x, DType type, const Tensor& scale) {
+  return quantized(x, scale, type, Scales::whole);
 }
 
-Tensor widened(const Tensor& codes, const Layout& layout, const Dims& shape) {
-  return from_local(ops::cast(codes, DType::f32), layout, shape);
+Operand operand(const Quantized& local, const Layout& layout, const Dims& shape) {
+  if (local.factor.dims() == 0) {
+    return {from_local(local.codes, layout, shape),
+            from_local(local.factor, Layout::replicated(layout.mesh()), Dims{})};
+  }
+  // Where ranks share no scale, there are as many factors as ranks along the dim.
+  Dims factors = Dims::filled(shape.size(), 1);
+  for (int d = 0; d < shape.size(); ++d) {
+    if (local.factor.shape()[d] == local.codes.shape()[d] && local.codes.shape()[d] != 1) {
+      factors[d] = shape[d];
+      continue;
+    }
+    for (int axis = 0; axis < layout.ndim(); ++axis) {
+      const Placement placement = layout.placement(axis);
+      factors[d] *=
+          placement.is_shard() && placement.dim() == d ? layout.mesh().axis_size(axis) : 1;
+    }
+  }
+  return {from_local(local.codes, layout, shape), from_local(local.factor, layout, factors)};
 }
 
-Tensor scaled(const Tensor& product, const Tensor& first, const Tensor& second, DType type) {
-  const Tensor local = ops::mul(product.local(), ops::mul(first, second));
-  return from_local(ops::cast(local, type), product.layout(), product.shape());
+Tensor linear(const Operand& x, const Operand& weight, DType type) {
+  static const Op& op = find_op("scaled_linear");
+  return product(op, x, weight, type);
+}
+
+Tensor gradient_of_input(const Operand& dy, const Operand& weight, DType type) {
+  static const Op& op = find_op("scaled_linear_grad_input");
+  return product(op, dy, weight, type);
+}
+
+Tensor gradient_of_weight(const Operand& dy, const Operand& x, DType type) {
+  static const Op& op = find_op("scaled_linear_grad_weight");
+  return product(op, dy, x, type);
 }
 
 }  // namespace float8

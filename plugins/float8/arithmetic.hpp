@@ -1,5 +1,5 @@
 // Scales and codes, as torchao 0.18 computes them (torchao/float8/float8_utils.py), and products of
-// codes. Everything is composed of operators on plain tensors, so that a step can be recorded.
+// codes, by operators, so that a step can be recorded.
 #pragma once
 
 // Included after the imports of tessera's modules.
@@ -11,36 +11,38 @@ enum class Scaling { tensorwise, rowwise };
 /// The type of the codes of output gradients: inputs and weights are always f8e4m3.
 tessera::DType gradient_type(Scaling scaling);
 
-/// max |x| in f32, of all elements (no dims), or over `dims`, which stay with extent 1. Of no
-/// elements: 0.
-tessera::Tensor largest(const tessera::Tensor& x, const tessera::Dims& dims = {});
+/// max |x| in f32; of no elements: 0.
+tessera::Tensor largest(const tessera::Tensor& x);
 
-/// The type's largest number / max(amax, 1e-12), computed in f64 and stored in f32. Row-wise scales
-/// are rounded down to powers of two.
-tessera::Tensor scale_of(const tessera::Tensor& amax, tessera::DType type, Scaling scaling);
+/// The type's largest number / max(amax, 1e-12), computed in f64 and stored in f32: the scales of
+/// wholes.
+tessera::Tensor scale_of(const tessera::Tensor& amax, tessera::DType type);
 
-/// x * scale in f32, cut off at the type's largest numbers and rounded to the type.
-tessera::Tensor codes_of(const tessera::Tensor& x, const tessera::Tensor& scale,
-                         tessera::DType type);
+/// Which elements of a tensor share a scale: all, those of a row of the last dim, or of a column.
+enum class Scales { whole, rows, columns };
 
-/// Codes with the factor that turns them back into values, 1 / scale: in f32, with one element, or
-/// with extent 1 in the dims that share a scale.
+/// Codes with the factor that turns them back into values, 1 / scale: in f32, with extent 1 in the
+/// dims that share a scale.
 struct Quantized {
   tessera::Tensor codes;
   tessera::Tensor factor;
 };
-/// Scaled by the largest of all elements, or of those along `dims`.
-Quantized quantize(const tessera::Tensor& x, tessera::DType type, Scaling scaling,
-                   const tessera::Dims& dims = {});
+/// Scaled by the largest of the elements that share a scale; row-wise scales are powers of two.
+Quantized quantize(const tessera::Tensor& x, tessera::DType type, Scales scales);
+/// x * scale in f32, cut off at the type's largest numbers and rounded to the type.
+Quantized quantize(const tessera::Tensor& x, tessera::DType type, const tessera::Tensor& scale);
 
-/// The distributed tensor in f32 whose local part has these codes as values. Exact.
-tessera::Tensor widened(const tessera::Tensor& codes, const tessera::Layout& layout,
-                        const tessera::Dims& shape);
+/// Codes of this rank's part of a tensor, as operands of products.
+struct Operand {
+  tessera::Tensor codes;   // distributed
+  tessera::Tensor factor;  // each rank's own for what it has
+};
+Operand operand(const Quantized& local, const tessera::Layout& layout, const tessera::Dims& shape);
 
-/// A product of codes on this rank, times both factors (which broadcast), in `type`. The product is
-/// a sum in f32; only then it is scaled and rounded. In the layout of `product`: on a Partial axis
-/// each rank scales its own term.
-tessera::Tensor scaled(const tessera::Tensor& product, const tessera::Tensor& first,
-                       const tessera::Tensor& second, tessera::DType type);
+/// y, the gradient of x, and the gradient of the weight, in `type`. The products are sums in f32;
+/// only then they are scaled and rounded: on a Partial axis each rank's own term.
+tessera::Tensor linear(const Operand& x, const Operand& weight, tessera::DType type);
+tessera::Tensor gradient_of_input(const Operand& dy, const Operand& weight, tessera::DType type);
+tessera::Tensor gradient_of_weight(const Operand& dy, const Operand& x, tessera::DType type);
 
 }  // namespace float8

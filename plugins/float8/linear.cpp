@@ -29,74 +29,49 @@ namespace {
 
 constexpr std::int64_t alignment = 16;  // of the extents of scaled products, as torchao has it
 
-/// All dims but the last.
-Dims row_dims(const Tensor& x) {
-  Dims dims;
-  for (int dim = 0; dim + 1 < x.dims(); ++dim) {
-    dims.push_back(dim);
-  }
-  return dims;
-}
-
 /// What backward needs of a forward.
 struct Saved {
   std::shared_ptr<Weights> weights;
   std::shared_ptr<Weight> weight;
   SavedTensor values;  // what the weight's layer computed with: to see that it stays
   SavedTensor x;       // row-wise: its columns get scales of their own
-  Quantized codes;     // of x; tensor-wise
-  Layout x_layout;
-  Dims x_shape;
+  Operand codes;       // of x; tensor-wise
   DType x_type = DType::f32;
   bool needs_x = false;
   bool needs_weight = false;
 };
 
-/// The weight's codes with scales over `dim` (row-wise) or of the whole (tensor-wise).
-Quantized weight_codes(const Weights& weights, Weight& weight, int dim, bool keep) {
-  if (weights.scaling() == Scaling::tensorwise) {
-    return {Weights::codes(weight, keep), ops::reciprocal(weight.scale->value.local())};
-  }
-  return quantize(weight.parameter->use().local(), DType::f8e4m3, Scaling::rowwise, {dim});
+/// The weight's codes: with scales of rows or columns (row-wise), or of the whole (tensor-wise).
+Operand weight_operand(const Weights& weights, Weight& weight, Scales scales, bool keep) {
+  const Tensor& whole = weight.parameter->use();
+  const Quantized codes = weights.scaling() == Scaling::tensorwise
+                              ? Weights::codes(weight, keep)
+                              : quantize(whole.local(), DType::f8e4m3, scales);
+  return operand(codes, whole.layout(), whole.shape());
 }
 
-/// [rows, 1] or [1, columns] as a factor of the columns of a result: without dims of extent 1.
-Tensor as_columns(const Tensor& factor) {
-  return factor.dims() == 0 ? factor : ops::view(factor, {factor.numel()});
-}
-/// The same for the rows of a result with two dims.
-Tensor as_rows(const Tensor& factor) {
-  return factor.dims() == 0 ? factor : ops::view(factor, {factor.numel(), 1});
+/// Codes of activations or of their gradient: row-wise with these scales.
+Operand quantized_operand(const Tensor& x, DType type, Scaling scaling, Scales scales) {
+  const Quantized codes =
+      quantize(x.local(), type, scaling == Scaling::tensorwise ? Scales::whole : scales);
+  return operand(codes, x.layout(), x.shape());
 }
 
 Tensor gradient_of_x(const Saved& saved, const Tensor& dy) {
   const Scaling scaling = saved.weights->scaling();
-  const Tensor& whole = saved.weight->parameter->use();
-  const Dims last = scaling == Scaling::rowwise ? Dims{dy.dims() - 1} : Dims{};
-  const Quantized g = quantize(dy.local(), gradient_type(scaling), scaling, last);
-  const Quantized w = weight_codes(*saved.weights, *saved.weight, 0, true);
-  const Tensor product =
-      ops::linear(widened(g.codes, dy.layout(), dy.shape()),
-                  ops::transpose(widened(w.codes, whole.layout(), whole.shape()), 0, 1));
-  return scaled(product, g.factor, as_columns(w.factor), saved.x_type);
+  return gradient_of_input(quantized_operand(dy, gradient_type(scaling), scaling, Scales::rows),
+                           weight_operand(*saved.weights, *saved.weight, Scales::columns, true),
+                           saved.x_type);
 }
 
 Tensor gradient_of_weight(const Saved& saved, const Tensor& dy) {
   const Scaling scaling = saved.weights->scaling();
-  const Tensor& whole = saved.weight->parameter->use();
-  const bool rowwise = scaling == Scaling::rowwise;
-  const Quantized g =
-      quantize(dy.local(), gradient_type(scaling), scaling, rowwise ? row_dims(dy) : Dims{});
-  Quantized x = saved.codes;
-  if (rowwise) {
-    const Tensor& values = saved.x.get("Float8Linear");
-    x = quantize(values.local(), DType::f8e4m3, scaling, row_dims(values));
+  Operand x = saved.codes;
+  if (scaling == Scaling::rowwise) {
+    x = quantized_operand(saved.x.get("Float8Linear"), DType::f8e4m3, scaling, Scales::columns);
   }
-  static const Op& grad_weight = find_op("linear_grad_weight");
-  const std::vector<Tensor> operands = {widened(g.codes, dy.layout(), dy.shape()),
-                                        widened(x.codes, saved.x_layout, saved.x_shape)};
-  const Tensor product = call(grad_weight, operands, {})[0];
-  return scaled(product, as_rows(g.factor), as_columns(x.factor), whole.dtype());
+  return gradient_of_weight(quantized_operand(dy, gradient_type(scaling), scaling, Scales::columns),
+                            x, saved.weight->parameter->use().dtype());
 }
 
 void backward_of(const Saved& saved, std::span<const Tensor> grads, std::span<Tensor> out) {
@@ -194,8 +169,6 @@ Tensor Float8Linear::product(const Tensor& x) {
                                              .values = SavedTensor(w),
                                              .x = {},
                                              .codes = {},
-                                             .x_layout = x.layout(),
-                                             .x_shape = x.shape(),
                                              .x_type = x.dtype(),
                                              .needs_x = x.requires_grad(),
                                              .needs_weight = w.requires_grad()});
@@ -205,12 +178,8 @@ Tensor Float8Linear::product(const Tensor& x) {
     if (!rowwise) {
       weights_->ensure();
     }
-    const Quantized codes =
-        quantize(x.local(), DType::f8e4m3, scaling, rowwise ? Dims{x.dims() - 1} : Dims{});
-    const Quantized weight = weight_codes(*weights_, *weight_, 1, is_training());
-    const Tensor sum = ops::linear(widened(codes.codes, x.layout(), x.shape()),
-                                   widened(weight.codes, w.layout(), w.shape()));
-    y = scaled(sum, codes.factor, as_columns(weight.factor), x.dtype());
+    const Operand codes = quantized_operand(x, DType::f8e4m3, scaling, Scales::rows);
+    y = linear(codes, weight_operand(*weights_, *weight_, Scales::rows, is_training()), x.dtype());
     if (rowwise) {
       saved->x = SavedTensor(x);
     } else {

@@ -93,7 +93,7 @@ void Weights::refresh() {
                             "Float8 scales", false, timer.seconds()});
     }
   }
-  const Tensor scales = scale_of(amax, DType::f8e4m3, scaling_);
+  const Tensor scales = scale_of(amax, DType::f8e4m3);
   for (std::size_t i = 0; i < all_.size(); ++i) {
     ops::copy_(local_of(all_[i]->scale->value),
                ops::select(scales, 0, static_cast<std::int64_t>(i)));
@@ -110,19 +110,21 @@ void Weights::ensure() {
   }
 }
 
-Tensor Weights::codes(Weight& weight, bool keep) {
+Quantized Weights::codes(Weight& weight, bool keep) {
   const nn::Parameter& parameter = *weight.parameter;
   if (const auto& payloads = parameter.attached<parallel::GatheredPayloads>().tensors;
       !payloads.empty()) {
     const Tensor& gathered = payloads.front();
-    return gathered_dim(parameter) == 0 ? gathered : ops::transpose(gathered, 0, 1);
+    return {gathered_dim(parameter) == 0 ? gathered : ops::transpose(gathered, 0, 1),
+            ops::reciprocal(local_of(weight.scale->value))};
   }
   const Tensor& values = local_of(parameter.use());
   const Storage& memory = values.storage();
-  if (weight.codes && &memory == weight.coded_memory && memory.version() == weight.coded_version) {
+  if (weight.codes.codes && &memory == weight.coded_memory &&
+      memory.version() == weight.coded_version) {
     return weight.codes;
   }
-  const Tensor codes = codes_of(values, local_of(weight.scale->value), DType::f8e4m3);
+  const Quantized codes = quantize(values, DType::f8e4m3, local_of(weight.scale->value));
   if (keep && parameter.attached<parallel::ComputedForm>().style.empty()) {
     weight.codes = codes;
     weight.coded_memory = &memory;
@@ -133,7 +135,7 @@ Tensor Weights::codes(Weight& weight, bool keep) {
 
 void Weights::drop_codes() {
   for (const auto& weight : all_) {
-    weight->codes = Tensor();
+    weight->codes = {};
   }
 }
 
@@ -147,7 +149,7 @@ void CodesExtension::pack(const parallel::Gathered&, const Tensor& shard,
   const std::shared_ptr<Weight> weight = weight_.lock();
   require(weights && weight, "Float8: a weight is gathered whose layer is gone");
   weights->ensure();
-  ops::copy_(parts[0], codes_of(shard, local_of(weight->scale->value), DType::f8e4m3));
+  ops::copy_(parts[0], quantize(shard, DType::f8e4m3, local_of(weight->scale->value)).codes);
 }
 
 void CodesExtension::unpack(const parallel::Gathered&, std::span<const Tensor>, const Tensor&) {

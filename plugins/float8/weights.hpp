@@ -16,7 +16,7 @@ struct Weight {
   const tessera::Storage* scaled_memory = nullptr;
   std::uint64_t scaled_version = 0;
   /// The codes of the values that forward computes with, while those stay; see Weights::codes.
-  tessera::Tensor codes = {};
+  Quantized codes = {};
   const tessera::Storage* coded_memory = nullptr;
   std::uint64_t coded_version = 0;
 };
@@ -35,10 +35,11 @@ class Weights {
   /// The same if a weight was written since, by somebody who did not tell (loading, a program).
   void ensure();
 
-  /// This rank's codes of what forward computes with (local, f8e4m3): what an extension has
-  /// gathered, or of the parameter's values. With `keep` they are kept until drop_codes(), unless
-  /// another style provides the values, which then come and go. Tensor-wise scaling only.
-  static tessera::Tensor codes(Weight& weight, bool keep);
+  /// This rank's codes of what forward computes with (local, f8e4m3), and the factor of the whole
+  /// weight: what an extension has gathered, or of the parameter's values. With `keep` they are
+  /// kept until drop_codes(), unless another style provides the values, which then come and go.
+  /// Tensor-wise scaling only.
+  static Quantized codes(Weight& weight, bool keep);
   void drop_codes();
 
  private:

@@ -33,6 +33,7 @@ namespace tessera::testing {
 
 const std::map<std::string, std::string>& not_covered() {
   static const std::map<std::string, std::string> reasons = {
+      {"adamw_rounded_", "where its parameter is: tests/optim/rounded.cpp"},
       {"all_gather", "a collective of local tensors: tests/ops/collective_ops.cpp"},
       {"all_gather_async", "a collective of local tensors: tests/ops/collective_async.cpp"},
       {"all_gather_into", "a collective of local tensors: tests/ops/collective_async.cpp"},
@@ -50,6 +51,9 @@ const std::map<std::string, std::string>& not_covered() {
       {"reduce_scatter", "a collective of local tensors: tests/ops/collective_ops.cpp"},
       {"reduce_scatter_async", "a collective of local tensors: tests/ops/collective_async.cpp"},
       {"reduce_scatter_into", "a collective of local tensors: tests/ops/collective_async.cpp"},
+      {"scaled_linear", "of 8-bit codes: tests/ops/float8.cpp"},
+      {"scaled_linear_grad_input", "of 8-bit codes: tests/ops/float8.cpp"},
+      {"scaled_linear_grad_weight", "of 8-bit codes: tests/ops/float8.cpp"},
       {"wait", "the end of a collective: tests/ops/collective_async.cpp"},
       {"wait_readers", "the end of a collective: tests/ops/collective_async.cpp"},
       {"as_strided", "plain tensors only: strides mean nothing for distributed ones"},
@@ -214,6 +218,7 @@ const std::map<std::string, std::string>& of_order() {
       {"adam_", "writes parameters, which are contiguous"},
       {"adamax_", "writes parameters, which are contiguous"},
       {"adamw_", "writes parameters, which are contiguous"},
+      {"adamw_rounded_", "writes parameters, which are contiguous"},
       {"asgd_", "writes parameters, which are contiguous"},
       {"flatten", "a view, which not all strides have"},
       {"lion_", "writes parameters, which are contiguous"},

@@ -247,6 +247,17 @@ void call_updates(const std::function<std::vector<Tensor>(int seed)>& list) {
   ops::adam_(list(2), list(3), list(4), squares(5), squares(6), amsgrad);
   ops::adamw_(list(2), list(3), list(4), squares(5), none, adam);
   ops::adamw_(list(2), list(3), list(4), squares(5), squares(6), amsgrad);
+  for (const char* const maximum : {"false", "true"}) {
+    const Op& rounded = find_op("adamw_rounded_");
+    const std::string step =
+        R"({"lr": 0.1, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1, )"
+        R"("grad_scale": 0.5, "step": 3, "maximize": false, "seed": 5, "stream": 8, )"
+        R"("whole": "none", "amsgrad": )";
+    call(rounded,
+         {numbers({3, 5}, 2), numbers({3, 5}, 3), numbers({3, 5}, 4),
+          ops::square(numbers({3, 5}, 5)), ops::square(numbers({3, 5}, 6))},
+         attributes_from_json(*rounded.arguments, step + maximum + "}", "adamw_rounded_"));
+  }
   // Vectors are sharded by whole blocks only.
   const auto matrices = [](int seed) {
     return std::vector<Tensor>{numbers({3, 5}, seed), numbers({5, 2, 2}, seed + 1)};
@@ -345,6 +356,13 @@ void call_the_rest(Recorder& recorder) {
          {"k=2, dim=1, largest=true, whole=none", "k=3, dim=2, largest=false, whole=none"}) {
       const Op& topk = find_op("topk_across_ranks");  // of distributed tensors only
       call(topk, {parts}, parse_arguments(topk, arguments));
+    }
+    for (const char* arguments : {"dtype=f8e4m3, scales=rows, powers_of_two=true",
+                                  "dtype=f8e5m2, scales=columns, powers_of_two=false",
+                                  "dtype=f8e5m2, scales=whole, powers_of_two=false"}) {
+      const Op& quantize = find_op("quantize_f8");
+      call(quantize, {parts, Tensor()},
+           attributes_from_text(*quantize.arguments, arguments, "quantize_f8"));
     }
     RandomStream stream{.seed = 7, .stream = 3, .offset = 8};
     call_random(stream);

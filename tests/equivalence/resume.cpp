@@ -80,6 +80,12 @@ TEST_CASE("a resumed run gives the same bits with frozen parameters", "[resume]"
   }
 }
 
+TEST_CASE("a resumed run gives the same bits with parameters in bf16", "[resume]") {
+  for (const char* name : {"FSDP 3", "FSDP 2 x TP 2"}) {
+    resumes_exactly(config(false), layout(name), "train.parameters=bf16 train.precision=bf16");
+  }
+}
+
 TEST_CASE("a resumed run gives the same bits with SGD", "[resume]") {
   const std::string sgd = "optimizer.name=sgd optimizer.lr=0.1 ";
   resumes_exactly(config(false), layout("FSDP 2 x TP 2"), sgd);

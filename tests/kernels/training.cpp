@@ -4,6 +4,7 @@
 #include "in_workspace.hpp"
 #include "index/kernels/indexing.hpp"
 #include "optimizer/functions/adam.hpp"
+#include "optimizer/functions/rounding.hpp"
 #include "optimizer/functions/sgd.hpp"
 #include "optimizer/kernels/update.hpp"
 #include "reduce/kernels/reduce.hpp"
@@ -344,4 +345,36 @@ TEST_CASE("random values have the moments they should", "[philox]") {
         Approx(0.25).margin(0.002));
   fill_bernoulli(RandomRange{5, 0, 0, 0}, n, 1.0, mask.data());
   CHECK(std::count(mask.begin(), mask.end(), 1) == n);
+}
+
+TEST_CASE("rounding with random bits gives one of the two neighbours, and the value as the mean",
+          "[optimizer]") {
+  const float values[] = {1.0F,  1.00390625F, -1.2345678F, 3.1e-40F,  0x1.fffffep7F,
+                          -0.0F, 1e-38F,      5.5e37F,     0x1.01p0F, -0x1.0000fep-3F};
+  for (const float value : values) {
+    INFO(value);
+    const auto bits = std::bit_cast<std::uint32_t>(value);
+    const auto below = BFloat16::from_bits(static_cast<std::uint16_t>(bits >> 16));
+    const auto above = BFloat16::from_bits(static_cast<std::uint16_t>((bits >> 16) + 1));
+    double sum = 0;
+    int others = 0;
+    for (std::uint32_t noise = 0; noise < 0x10000U; ++noise) {
+      const auto rounded = BFloat16::from_bits(
+          static_cast<std::uint16_t>(tessera::functions::stochastic_bf16(bits, noise)));
+      others += rounded == below || (rounded == above && (bits & 0xffffU) != 0) ? 0 : 1;
+      sum += static_cast<double>(rounded);
+    }
+    CHECK(others == 0);
+    CHECK(sum / 0x10000 == static_cast<double>(value));  // exactly: each noise occurs once
+  }
+  for (const std::uint32_t noise : {0U, 0xffffU}) {
+    const auto of = [&](float value) {
+      return static_cast<float>(BFloat16::from_bits(static_cast<std::uint16_t>(
+          tessera::functions::stochastic_bf16(std::bit_cast<std::uint32_t>(value), noise))));
+    };
+    CHECK(of(HUGE_VALF) == HUGE_VALF);
+    CHECK(of(-HUGE_VALF) == -HUGE_VALF);
+    CHECK(std::isnan(of(std::bit_cast<float>(0x7fffffffU))));
+    CHECK(std::isnan(of(std::bit_cast<float>(0xff800001U))));
+  }
 }

@@ -163,3 +163,229 @@ TEST_CASE("ranks move elements of the 8-bit types and refuse to reduce them") {
     }
   });
 }
+
+namespace {
+
+/// quantize_f8's codes and factors, `scales` "whole", "rows" or "columns".
+Tensors quantized(const Tensor& x, DType type, const std::string& scales, bool powers_of_two,
+                  const Tensor& scale = {}) {
+  const Op& op = find_op("quantize_f8");
+  return call(op, {x, scale},
+              attributes_from_json(*op.arguments,
+                                   R"({"dtype": ")" + std::string(name_of(type)) +
+                                       R"(", "scales": ")" + scales + R"(", "powers_of_two": )" +
+                                       (powers_of_two ? "true}" : "false}"),
+                                   "test"));
+}
+
+Tensor scaled(const char* name, const Tensors& a, const Tensors& b, DType type) {
+  const Op& op = find_op(name);
+  return call_one(
+      op, {a[0], a[1], b[0], b[1]},
+      attributes_from_json(*op.arguments, R"({"dtype": ")" + std::string(name_of(type)) + "\"}",
+                           "test"));
+}
+
+/// Numbers of many magnitudes, and zeros.
+Tensor spread(const Dims& shape, DType type, double shift) {
+  const Tensor x = empty(shape, DType::f32);
+  for (std::int64_t i = 0; i < x.numel(); ++i) {
+    const auto at = static_cast<double>(i);
+    x.data<float>()[i] =
+        i % 11 == 3 ? 0
+                    : static_cast<float>(std::exp(3 * std::sin(0.37 * at)) * std::cos(at + shift));
+  }
+  return ops::cast(x, type);
+}
+
+/// The scale by operators: the largest code / max(amax, 1e-12) in f64, as f32.
+Tensor composed_scale(const Tensor& x, DType type, const Dims& dims, bool powers_of_two) {
+  const Tensor amax = ops::cast(
+      ops::maximum(ops::amax(x, dims, true), ops::neg(ops::amin(x, dims, true))), DType::f64);
+  const double most = type == DType::f8e4m3 ? 448 : 57344;
+  const Tensor scale = ops::cast(
+      ops::div(full({}, most, DType::f64), ops::maximum(amax, full({}, 1e-12, DType::f64))),
+      DType::f32);
+  return powers_of_two ? ops::exp2(ops::floor(ops::log2(scale))) : scale;
+}
+
+Tensor composed_codes(const Tensor& x, const Tensor& scale, DType type) {
+  const double most = type == DType::f8e4m3 ? 448 : 57344;
+  return ops::cast(ops::clamp(ops::mul(ops::cast(x, DType::f32), scale), -most, most), type);
+}
+
+}  // namespace
+
+TEST_CASE("quantize_f8 is the scale, the product, the limits and the rounding, bit for bit") {
+  for (const DType type : {DType::f8e4m3, DType::f8e5m2}) {
+    for (const DType of : {DType::f32, DType::bf16}) {
+      for (const auto& [scales, dims] : std::vector<std::pair<std::string, Dims>>{
+               {"whole", {0, 1, 2}}, {"rows", {2}}, {"columns", {0, 1}}}) {
+        INFO(name_of(type) << " of " << name_of(of) << ", " << scales);
+        const Tensor x = spread({3, 5, 70}, of, 1);
+        for (const bool powers_of_two : {false, true}) {
+          const Tensor scale = composed_scale(x, type, dims, powers_of_two);
+          const Tensors found = quantized(x, type, scales, powers_of_two);
+          CHECK(same_bytes(found[0], composed_codes(x, scale, type)));
+          CHECK(same_bytes(found[1], ops::reciprocal(scale)));
+        }
+      }
+      const Tensor x = spread({4, 6}, of, 2);
+      const Tensor given = full({}, 300);
+      const Tensors found = quantized(x, type, "whole", false, given);
+      CHECK(same_bytes(found[0], composed_codes(x, given, type)));
+      CHECK(to_doubles(found[1]) == to_doubles(ops::reciprocal(given)));
+      CHECK(same_bytes(quantized(ops::transpose(x, 0, 1), type, "rows", true)[0],
+                       ops::transpose(quantized(x, type, "columns", true)[0], 0, 1)));
+    }
+  }
+  const Tensor zero = quantized(zeros({2, 3}), DType::f8e4m3, "whole", false)[0];
+  CHECK(to_doubles(zero) == std::vector<double>(6, 0));
+  CHECK(quantized(zeros({0, 3}), DType::f8e4m3, "rows", true)[1].shape() == Dims{0, 1});
+  const Tensors none = quantized(from_values({1.0F, std::nanf(""), 2.0F, 3.0F}, {2, 2}),
+                                 DType::f8e5m2, "rows", false);
+  CHECK(std::isnan(to_doubles(none[1])[0]));  // a run notices that its gradients are not finite
+  CHECK(std::isnan(to_doubles(none[0])[0]));
+  CHECK(to_doubles(none[0])[3] == 57344);
+}
+
+TEST_CASE("scaled products are those of widened codes, scaled in f32 and rounded, bit for bit") {
+  for (const bool rowwise : {false, true}) {
+    for (const DType type : {DType::f32, DType::bf16}) {
+      const auto quantize = [&](const Tensor& x, const char* scales) {
+        return quantized(x, DType::f8e4m3, rowwise ? scales : "whole", rowwise);
+      };
+      const Tensor x = spread({2, 9, 32}, type, 1);
+      const Tensor w = spread({48, 32}, type, 2);
+      const Tensor dy = spread({2, 9, 48}, type, 3);
+      const auto widened = [](const Tensors& operand) { return ops::cast(operand[0], DType::f32); };
+      const auto expected = [&](const Tensor& product, const Tensor& first, const Tensor& second) {
+        return ops::cast(ops::mul(product, ops::mul(first, second)), type);
+      };
+      const auto vector = [](const Tensor& factor) { return ops::view(factor, {factor.numel()}); };
+      const Tensors xr = quantize(x, "rows"), wr = quantize(w, "rows");
+      CHECK(same_bytes(scaled("scaled_linear", xr, wr, type),
+                       expected(ops::linear(widened(xr), widened(wr)), xr[1], vector(wr[1]))));
+      const Tensors gr = quantize(dy, "rows"), wc = quantize(w, "columns");
+      CHECK(same_bytes(
+          scaled("scaled_linear_grad_input", gr, wc, type),
+          expected(ops::linear(widened(gr), ops::transpose(widened(wc), 0, 1)), gr[1], wc[1])));
+      const Tensors gc = quantize(dy, "columns"), xc = quantize(x, "columns");
+      const Tensor product = call_one(find_op("linear_grad_weight"), {widened(gc), widened(xc)});
+      CHECK(same_bytes(scaled("scaled_linear_grad_weight", gc, xc, type),
+                       expected(product, ops::view(gc[1], {gc[1].numel(), 1}), vector(xc[1]))));
+    }
+  }
+}
+
+TEST_CASE("factors of blocks along the dim that is summed over belong to their terms") {
+  const Tensors x = {ops::cast(spread({3, 8}, DType::f32, 1), DType::f8e4m3),
+                     from_values({0.5F, 2.0F, 1.0F, 4.0F, 8.0F, 0.25F}, {3, 2})};
+  const Tensors w = {ops::cast(spread({5, 8}, DType::f32, 2), DType::f8e5m2), full({}, 0.125)};
+  const std::vector<double> a = to_doubles(x[0]), fa = to_doubles(x[1]), b = to_doubles(w[0]);
+  const std::vector<double> y = to_doubles(scaled("scaled_linear", x, w, DType::f32));
+  for (std::size_t row = 0; row < 3; ++row) {
+    for (std::size_t column = 0; column < 5; ++column) {
+      double sum = 0;
+      for (std::size_t k = 0; k < 8; ++k) {
+        sum += a[row * 8 + k] * fa[row * 2 + k / 4] * b[column * 8 + k] * 0.125;
+      }
+      CHECK(y[row * 5 + column] == Approx(sum).margin(1e-5));
+    }
+  }
+  CHECK_THROWS_WITH(scaled("scaled_linear", {x[0], full({3}, 1)}, w, DType::f32),
+                    Catch::Contains("scaled_linear: x and its factors do not fit"));
+}
+
+namespace {
+
+/// The codes and factors as this rank has them: each rank's own scale for its part.
+Tensors placed(const Tensor& x, const DeviceMesh& mesh, Placement placement, const char* scales,
+               DType type) {
+  const Layout layout = Layout::make(mesh, {placement});
+  const Tensors own =
+      quantized(distribute(x, layout).local(), type, scales, std::string_view(scales) != "whole");
+  Dims factors = own[1].shape();
+  for (int d = 0; d < x.dims(); ++d) {
+    const bool each = factors[d] != 1;
+    factors[d] = each ? x.shape()[d] : placement == Shard(d) ? mesh.axis_size(0) : 1;
+  }
+  return {from_local(own[0], layout, x.shape()), from_local(own[1], layout, factors)};
+}
+
+/// The product of the values that the operands have, by the operator without scales.
+Tensor of_values(const char* name, const Tensors& a, const Tensors& b) {
+  const auto values = [](const Tensors& operand) {
+    const Tensor local = ops::mul(ops::cast(operand[0].local(), DType::f32), operand[1].local());
+    return from_local(local, operand[0].layout(), operand[0].shape());
+  };
+  if (std::string_view(name) == "linear") {
+    return ops::linear(values(a), values(b));
+  }
+  return call_one(find_op(name), {values(a), values(b)});
+}
+
+}  // namespace
+
+TEST_CASE("scaled products of parts have the layouts and values of products of their values") {
+  collective::LaunchOptions launch;
+  launch.print_error = false;
+  collective::run_threads(
+      2,
+      [](collective::World&) {
+        const DeviceMesh mesh = DeviceMesh::make({"axis"}, {2});
+        const Tensor x = spread({5, 4, 6}, DType::f32, 1);
+        const Tensor w = spread({10, 6}, DType::f32, 2);
+        const Tensor dy = spread({5, 4, 10}, DType::f32, 3);
+        const auto compare = [](const char* name, const char* plain, const Tensors& a,
+                                const Tensors& b, Placement result) {
+          const Tensor found = scaled(name, a, b, DType::f32);
+          expect(found.layout().placement(0) == result, std::string(name) + ": the layout");
+          const std::vector<double> values = to_doubles(full_tensor(found));
+          const std::vector<double> wanted = to_doubles(full_tensor(of_values(plain, a, b)));
+          for (std::size_t i = 0; i < values.size(); ++i) {
+            expect(std::abs(values[i] - wanted[i]) < 1e-4 * (1 + std::abs(wanted[i])),
+                   std::string(name) + ": the values");
+          }
+        };
+        for (const auto& [rows, columns] :
+             {std::pair("whole", "whole"), std::pair("rows", "columns")}) {
+          const auto place = [&](const Tensor& of, Placement p, const char* scales) {
+            return placed(of, mesh, p, scales, DType::f8e4m3);
+          };
+          const Placement all = Replicate();
+          for (const int d : {0, 1}) {
+            compare("scaled_linear", "linear", place(x, Shard(d), rows), place(w, all, rows),
+                    Shard(d));
+            compare("scaled_linear_grad_input", "linear_grad_input", place(dy, Shard(d), rows),
+                    place(w, all, columns), Shard(d));
+            compare("scaled_linear_grad_weight", "linear_grad_weight", place(dy, Shard(d), columns),
+                    place(x, Shard(d), columns), Partial());
+          }
+          compare("scaled_linear", "linear", place(x, all, rows), place(w, Shard(0), rows),
+                  Shard(2));
+          compare("scaled_linear", "linear", place(x, Shard(2), rows), place(w, Shard(1), rows),
+                  Partial());
+          compare("scaled_linear_grad_input", "linear_grad_input", place(dy, all, rows),
+                  place(w, Shard(1), columns), Shard(2));
+          compare("scaled_linear_grad_input", "linear_grad_input", place(dy, Shard(2), rows),
+                  place(w, Shard(0), columns), Partial());
+          compare("scaled_linear_grad_weight", "linear_grad_weight", place(dy, Shard(2), columns),
+                  place(x, all, columns), Shard(0));
+          compare("scaled_linear_grad_weight", "linear_grad_weight", place(dy, all, columns),
+                  place(x, Shard(2), columns), Shard(1));
+        }
+        const Tensors three = {distribute(quantized(x, DType::f8e4m3, "whole", false)[0],
+                                          Layout::make(mesh, {Shard(2)})),
+                               distribute(full({1, 1, 3}, 1), Layout::replicated(mesh))};
+        expect(!error_of([&] {
+                  scaled("scaled_linear", three,
+                         {distribute(quantized(w, DType::f8e4m3, "whole", false)[0],
+                                     Layout::make(mesh, {Shard(1)})),
+                          distribute(full({}, 1), Layout::replicated(mesh))},
+                         DType::f32);
+                }).starts_with("no error"),
+               "blocks that parts would cut are refused");
+      },
+      launch);
+}

@@ -1,4 +1,5 @@
-// The curve of a run with Float8 layers against that of its config without them.
+// The curves of runs with Float8 layers, and of runs with parameters in bf16, against those of
+// their configs without them.
 #include <cmath>
 #include <cstddef>
 #include <memory>
@@ -73,4 +74,44 @@ TEST_CASE("Float8: a curve stays within 1% of that of bf16") {
   const std::vector<double> again =
       curve("float8.toml", {"train.activation_checkpointing=true", "train.micro_batch=2"});
   CHECK(std::abs(end_of(again) / end_of(expected) - 1) < 0.01);
+}
+
+TEST_CASE("parameters in bf16: a curve stays within 1% of that of f32") {
+  const std::vector<double> expected = curve("fully_sharded.toml", {});
+  const std::vector<std::string> stored = {"train.parameters=bf16", "train.precision=bf16"};
+  const std::vector<double> found = curve("fully_sharded.toml", stored);
+  REQUIRE(found.size() == steps);
+  CHECK(expected[0] - end_of(expected) > 2);  // it learns
+  CHECK(std::abs(end_of(found) / end_of(expected) - 1) < 0.01);
+}
+
+TEST_CASE(
+    "parameters in bf16: the plan says what a parameter takes, and refuses other optimizers") {
+  use_shipped_plugins();
+  const auto planned = [](const std::vector<std::string>& overrides) {
+    const Run run = small_run("fsdp_tensor.toml", overrides, {"model.dim=64", "model.ffn_dim=96"});
+    for (const auto& row : check_plan(run).rows) {
+      if (row[0] == "stored") {
+        return row[1];
+      }
+    }
+    return std::string("not said");
+  };
+  CHECK(planned({}) ==
+        "16 bytes for each trained parameter: itself 4, its gradient 4, the "
+        "optimizer's state 8");
+  const std::string stored = "train.parameters=bf16";
+  const std::string narrow = "train.precision=bf16";
+  CHECK(planned({stored, narrow}) ==
+        "8 bytes for each trained parameter: itself 2, its gradient 2, the optimizer's state 4");
+  const auto refused = [&](const std::string& override) {
+    return error_of([&] { planned({stored, narrow, override}); });
+  };
+  for (const std::string name : {"lion", "sgd", "muon"}) {
+    CHECK(has(refused("optimizer.name=" + name),
+              name + " does not update parameters that are stored in bf16 (expected adamw"));
+  }
+  CHECK(has(refused("optimizer.options={state_bits=8}"), "adamw does not update parameters"));
+  CHECK(has(refused("optimizer.groups=[{on=['**.norm.weight'],name='adam'}]"),
+            "adam does not update parameters that are stored in bf16"));
 }

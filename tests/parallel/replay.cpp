@@ -184,6 +184,7 @@ TEST_CASE(
   // What frozen parameters compute with is kept from step to step, and must be in the recorded
   // ones.
   replays("lora.toml", {"train.precision=bf16"});
+  replays("fsdp_tensor.toml", {"train.parameters=bf16", "train.precision=bf16"});
   replays("tensor_parallel.toml", {"train.precision=bf16", "train.freeze=[model.embed_tokens.*]"});
   replays("fsdp_tensor.toml", {"train.activation_checkpointing=true", "model.dropout=0.1"});
   replays("fully_sharded.toml",

@@ -185,6 +185,8 @@ TEST_CASE("wrong types and impossible values are errors with their line") {
       {"model.dropout = 1.0", "model.dropout"},
       {"train.micro_batch = 17", "is larger than train.batch"},
       {"train.precision = \"f16\"", "set train.loss_scaling=dynamic"},
+      {"train.parameters = \"bf16\"", "do not compute in f32; set train.precision=bf16"},
+      {"train.parameters = \"f16\"", "train.parameters"},
       {"graph.across_steps = true", "only captured steps can leave their updates"},
       {"graph.memory_budget = \"4GiB\"", "only captured steps have a budget of memory"},
       {"graph.capture = true\ngraph.offload = \"/tmp\"",

@@ -124,6 +124,8 @@ const std::map<std::string, std::pair<Words, Words>>& changes() {
       {"train.nonfinite_gradients",
        {{"train.nonfinite_gradients=skip"}, {"train.nonfinite_gradients"}}},
       {"train.loss_scaling", {{"train.loss_scaling=dynamic"}, {"train.loss_scaling"}}},
+      {"train.parameters",
+       {{"train.parameters=bf16", "train.precision=bf16"}, {"train.parameters"}}},
       {"optimizer.name", {{"optimizer.name=sgd"}, {"optimizer.name"}}},
       {"optimizer.lr", {{"optimizer.lr=0.0004"}, {"optimizer.lr"}}},
       {"optimizer.options", {{"optimizer.options.eps=1e-9"}, {"optimizer.options"}}},

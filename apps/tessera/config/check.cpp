@@ -160,6 +160,13 @@ class Checks : private KeyProblems {
           "gradients in f16 leave the range of the type; set train.loss_scaling=dynamic, or "
           "train.precision=bf16");
     }
+    if (known({"train.precision", "train.parameters"}) && c_.train.parameters == "bf16" &&
+        c_.train.precision != "bf16") {
+      add({"train.parameters"},
+          fmt::format("parameters that are stored in bf16 do not compute in {}; set "
+                      "train.precision=bf16",
+                      c_.train.precision));
+    }
     objective();
     clipping();
     schedule();

@@ -260,6 +260,13 @@ std::vector<Key> train_keys() {
        "`train.loss_scaling=dynamic`.",
        {},
        {"f32", "bf16", "f16"}},
+      {"train.parameters",
+       field<s, &T::parameters>,
+       "What parameters, gradients and the optimizer's state are stored in. `bf16`: 8 bytes for "
+       "each parameter instead of 16, without a copy in f32; AdamW rounds with random bits. It "
+       "needs `train.precision=bf16` ([optimizers.md](optimizers.md#parameters-in-bf16)).",
+       {},
+       {"f32", "bf16"}},
       {"train.activation_checkpointing", field<s, &T::activation_checkpointing>,
        "Keep only each layer's input and compute the rest again in the backward pass: less memory, "
        "about a third more work."},

@@ -59,7 +59,8 @@ struct TrainConfig {
   std::string nonfinite_gradients = "error";
   std::string loss_scaling = "none";
   std::vector<std::string> freeze;
-  std::string precision = "f32";  // what the model computes with
+  std::string precision = "f32";   // what the model computes with
+  std::string parameters = "f32";  // what parameters are stored in
   bool activation_checkpointing = false;
   std::int64_t threads = 0;  // per rank; 0 = cores / ranks
   std::string device = "cpu";

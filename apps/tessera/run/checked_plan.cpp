@@ -140,6 +140,22 @@ std::string captured_text(const Run& run, const graph::ExecutionOptions& executi
                          : "recorded in steps 3 and 4, as the host reads values in " + reads);
 }
 
+/// "8 bytes of each trained parameter: 2 of itself, ..."; empty: nothing is trained, or this rank
+/// has none of it.
+std::string stored_text(const Trial::Stored& stored) {
+  if (stored.elements == 0) {
+    return "";
+  }
+  const auto each = [&](std::int64_t bytes) {
+    return static_cast<double>(bytes) / static_cast<double>(stored.elements);
+  };
+  return fmt::format(
+      "{:.3g} bytes for each trained parameter: itself {:.3g}, its gradient {:.3g}, the "
+      "optimizer's state {:.3g}",
+      each(stored.values + stored.gradients + stored.state), each(stored.values),
+      each(stored.gradients), each(stored.state));
+}
+
 }  // namespace
 
 std::string memory_text(const MemoryStatistics& memory) {
@@ -189,6 +205,9 @@ CheckedPlan check_plan(const Run& run) {
     rows.push_back({"links", links});
   }
   rows.push_back({"memory", "per rank, estimated: " + memory_text(account.memory)});
+  if (const std::string stored = stored_text(trial.stored); !stored.empty()) {
+    rows.push_back({"stored", stored});
+  }
   if (run.config.graph.capture) {
     const Program program = capture_step(run, setup);
     kept = keeps_gathers(run.config.graph) ? kept_gathers(run, program) : run.kept_gathers;

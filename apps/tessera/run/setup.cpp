@@ -6,6 +6,7 @@ module;
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 module tessera.app.run;
@@ -46,9 +47,14 @@ std::shared_ptr<nn::LanguageModel> make_model(
   } catch (const Error& error) {
     fail_at(config.place("train.freeze"), error);
   }
-  if (config.train.precision != "f32") {
-    parallel::set_precision(*model, {.parameters = dtype_from_name(config.train.precision)});
+  parallel::Precision precision;
+  if (config.train.parameters != "f32") {
+    precision.stored = dtype_from_name(config.train.parameters);
   }
+  if (config.train.precision != "f32") {
+    precision.parameters = dtype_from_name(config.train.precision);
+  }
+  parallel::set_precision(*model, precision);
   return model;
 }
 
@@ -84,6 +90,23 @@ std::vector<parallel::StyleEntry> style_entries(const Config& config) {
   return entries;
 }
 
+namespace {
+
+/// Error (input): the optimizer of this name does not update what the run stores.
+void check_stored(const Config& config, std::string_view name, const optim::UpdateRule& rule,
+                  const std::string& place) {
+  const DType stored = dtype_from_name(config.train.parameters).value();
+  if (!rule.takes_type(stored)) {
+    fail_input({.where = place,
+                .wrong = fmt::format("{} does not update parameters that are stored in {}", name,
+                                     config.train.parameters),
+                .expected = "adamw, without state_bits",
+                .advice = "set train.parameters=f32, or use adamw"});
+  }
+}
+
+}  // namespace
+
 std::unique_ptr<optim::Optimizer> make_optimizer(const Config& config,
                                                  std::vector<nn::ParameterPointer> parameters) {
   const OptimizerConfig& o = config.optimizer;
@@ -106,12 +129,14 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const Config& config,
       PluginOptions own = table.table("options");
       optim::check_rule_name(name, place);
       group.rule = optim::load_rule(name, own);
+      check_stored(config, name, *group.rule, place);
     }
     options.groups.push_back(std::move(group));
   }
   section.finish();
   optim::check_rule_name(o.name, config.place("optimizer.name"));
   auto rule = optim::load_rule(o.name, o.options.text, config.place("optimizer.options"));
+  check_stored(config, o.name, *rule, config.place("optimizer.name"));
   try {
     return std::make_unique<optim::Optimizer>(std::move(parameters), std::move(rule), options);
   } catch (const Error& error) {

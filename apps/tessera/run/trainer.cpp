@@ -249,6 +249,15 @@ RunCheckpoints Trainer::checkpoints(std::function<void(const std::string&)> say)
           std::move(say)};
 }
 
+std::size_t Trainer::state_bytes() const {
+  std::size_t bytes = 0;
+  for (const auto& [name, state] : training_->optimizer().state().tensors) {
+    const Tensor& local = local_of(state);
+    bytes += static_cast<std::size_t>(local.numel()) * size_of(local.dtype());
+  }
+  return bytes;
+}
+
 std::size_t Trainer::snapshot_bytes() const {
   const CheckpointConfig& config = run_.config.checkpoint;
   return config.folder.empty() || config.save != "async"

@@ -88,6 +88,8 @@ class Trainer {
   }
   std::size_t shared_bytes() const;
   std::size_t bytes_elsewhere() const { return tessera::bytes_elsewhere(training_->optimizer()); }
+  /// Bytes of this rank's part of the optimizer's state.
+  std::size_t state_bytes() const;
   /// Memory that a save in the background keeps, besides the state itself.
   std::size_t snapshot_bytes() const;
 

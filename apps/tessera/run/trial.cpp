@@ -161,7 +161,15 @@ Trial try_steps(const Run& run, StepSetup setup, bool& local_products) {
     const std::int64_t elements = packed ? 0 : parameter->value.numel();
     trial.parameters += elements;
     trial.frozen_parameters += parameter->value.requires_grad() ? 0 : elements;
+    if (parameter->value.requires_grad()) {
+      const Tensor& part = local_of(parameter->value);
+      const auto bytes = part.numel() * static_cast<std::int64_t>(size_of(part.dtype()));
+      trial.stored.elements += part.numel();
+      trial.stored.values += bytes;
+      trial.stored.gradients += bytes;  // of the parameter's type
+    }
   }
+  trial.stored.state = static_cast<std::int64_t>(trainer.state_bytes());
   for (const nn::Module* module : nn::all_modules(trainer.model())) {
     for (const nn::PackedWeight& weight : module->packed_weights()) {
       trial.parameters += weight.shape.product();

@@ -30,6 +30,14 @@ struct Trial {
   std::size_t shared_bytes = 0;
   /// Bytes that this rank keeps in other places than the device's memory.
   std::size_t bytes_elsewhere = 0;
+  /// What the training stores of this rank's part of the trained parameters.
+  struct Stored {
+    std::int64_t elements = 0;
+    std::int64_t values = 0;     // bytes
+    std::int64_t gradients = 0;  // bytes
+    std::int64_t state = 0;      // bytes, the optimizer's
+  };
+  Stored stored = {};
   std::vector<parallel::StyleSummary> styles = {};
   std::string objective = {};          // Objective::text
   std::int64_t parameters = 0;         // elements of the whole model

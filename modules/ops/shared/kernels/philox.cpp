@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "parallel.hpp"
+#include "shared/functions/philox.hpp"
 #include "simd.hpp"
 
 // The bits are part of the interface: a product and a sum are fused where, and only where, the code
@@ -260,24 +261,14 @@ struct WordsBelow {
 }  // namespace
 
 PhiloxBlock philox(PhiloxBlock counter, PhiloxKey key) {
-  for (int round = 0; round < kRounds; ++round) {
-    const std::uint64_t p0 = std::uint64_t{counter[0]} * kMultiplier0;
-    const std::uint64_t p1 = std::uint64_t{counter[2]} * kMultiplier1;
-    counter = {
-        static_cast<std::uint32_t>(p1 >> 32) ^ counter[1] ^ key[0], static_cast<std::uint32_t>(p1),
-        static_cast<std::uint32_t>(p0 >> 32) ^ counter[3] ^ key[1], static_cast<std::uint32_t>(p0)};
-    key[0] += kWeyl0;
-    key[1] += kWeyl1;
-  }
-  return counter;
+  const auto words =
+      functions::philox({{counter[0], counter[1], counter[2], counter[3]}}, {{key[0], key[1]}});
+  return {words.word[0], words.word[1], words.word[2], words.word[3]};
 }
 
 PhiloxKey philox_key(std::uint64_t seed, std::uint64_t stream) {
-  std::uint64_t mixed = seed + (stream + 1) * 0x9e3779b97f4a7c15U;
-  mixed = (mixed ^ (mixed >> 30)) * 0xbf58476d1ce4e5b9U;
-  mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111ebU;
-  mixed ^= mixed >> 31;
-  return {static_cast<std::uint32_t>(mixed), static_cast<std::uint32_t>(mixed >> 32)};
+  const auto key = functions::philox_key(seed, stream);
+  return {key.word[0], key.word[1]};
 }
 
 template <class T>

@@ -1,0 +1,283 @@
+// linear and its two gradients for operands that are 8-bit floating codes with factors.
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "matmul/kernels/gemm.hpp"
+#include "matmul/kernels/scaled.hpp"
+#include "pointwise/kernels/pointwise.hpp"
+#include "shared/kernels/workspace.hpp"
+module tessera.ops;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import :kernel_call;
+
+namespace tessera::ops {
+namespace {
+
+using rules::strategy;
+
+// Operands: codes a, factors of a, codes b, factors of b. A value is a code times its factor.
+// Factors have the dims of their codes: extent n is one for each, a smaller one k is one for each
+// of k blocks of ceil(n / k); no dims is one number.
+
+struct ScaledArgs {
+  DType dtype;
+};
+
+bool is_code(const Tensor& x) { return x.dtype() == DType::f8e4m3 || x.dtype() == DType::f8e5m2; }
+
+void check_factor(const Call& call, std::size_t of) {
+  const Dims& codes = call.in[of].shape();
+  const Dims& factor = call.in[of + 1].shape();
+  bool fits = is_code(call.in[of]) && call.in[of + 1].dtype() == DType::f32 &&
+              (factor.empty() || factor.size() == codes.size());
+  for (int d = 0; fits && d < factor.size(); ++d) {
+    fits = factor[d] <= std::max<std::int64_t>(codes[d], 1) && (factor[d] > 0 || codes[d] == 0);
+  }
+  if (!fits) {
+    refuse(call,
+           {.wrong = fmt::format("{} and its factors do not fit", call.op.operands[of].name),
+            .expected = "8-bit floating codes, and f32 with their dims, each as long or "
+                        "shorter",
+            .got = fmt::format("{} {} and {} {}", name_of(call.in[of].dtype()), to_string(codes),
+                               name_of(call.in[of + 1].dtype()), to_string(factor))});
+  }
+}
+
+/// Errors: operands that are no codes with factors; a type that is none of results.
+DType check(const Call& call) {
+  check_factor(call, 0);
+  check_factor(call, 2);
+  const DType dtype = call.args<ScaledArgs>().dtype;
+  if (dtype != DType::f32 && dtype != DType::bf16 && dtype != DType::f16 && dtype != DType::f64) {
+    refuse_type(call.op.name, dtype);
+  }
+  return dtype;
+}
+
+/// The codes' shape with extent 1 in all dims but [first, last).
+Dims shape_along(const Dims& codes, int first, int last) {
+  Dims shape = Dims::filled(codes.size(), 1);
+  for (int d = first; d < last; ++d) {
+    shape[d] = codes[d];
+  }
+  return shape;
+}
+
+/// The factors as one for each element along dims [first, last), contiguous; the other dims have
+/// one.
+Tensor factors_along(Workspace& w, const Tensor& factor, const Dims& codes, int first, int last) {
+  const Tensor of = contiguous_operand(w, factor);
+  const Tensor all = temporary(w, shape_along(codes, first, last), DType::f32);
+  if (!w.counts()) {
+    kernels::repeat_factors(codes.size(), pointer<float>(of),
+                            factor.dims() == 0 ? nullptr : factor.shape().begin(),
+                            all.shape().begin(), codes.begin(), pointer<float>(all));
+  }
+  return all;
+}
+
+/// Whether dims [first, last) have several factors.
+bool varies(const Tensor& factor, int first, int last) {
+  for (int d = first; factor.dims() > 0 && d < last; ++d) {
+    if (factor.shape()[d] > 1) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/// An operand as a matrix in f32, with the dims that are summed over and those that stay.
+struct Side {
+  Tensor values;   // contiguous
+  Tensor factors;  // one for each row, or column, of the result
+};
+
+/// Where dims [sum_first, sum_last) have several factors, the values are multiplied by them.
+Side side_of(Workspace& w, const Call& call, std::size_t at, int sum_first, int sum_last) {
+  const Tensor codes = contiguous_operand(w, call.in[at]);
+  const Tensor& factor = call.in[at + 1];
+  const Dims& shape = codes.shape();
+  const Tensor values = temporary(w, shape, DType::f32);
+  if (!w.counts()) {
+    kernels::cast(codes.dtype(), DType::f32, codes.numel(), codes.raw_data(), values.raw_data());
+  }
+  const int kept_first = sum_first == 0 ? sum_last : 0;
+  const int kept_last = sum_first == 0 ? shape.size() : sum_first;
+  if (!varies(factor, sum_first, sum_last)) {
+    return {values, factors_along(w, factor, shape, kept_first, kept_last)};
+  }
+  const Tensor each = factors_along(w, factor, shape, 0, shape.size());
+  const Tensor ones = temporary(w, shape_along(shape, kept_first, kept_last), DType::f32);
+  if (!w.counts()) {
+    kernels::multiply(values.numel(), pointer<float>(values), pointer<float>(each));
+    kernels::fill(DType::f32, ones.numel(), 1, ones.raw_data());
+  }
+  return {values, ones};
+}
+
+/// out [m, n] = the product in f32, times the factors of rows and columns, rounded.
+void scaled_product(Workspace& w, const Call& call, const kernels::Gemm& shape, const Side& a,
+                    const Side& b, const Tensor& out) {
+  const Tensor product = temporary(w, out.shape(), DType::f32);
+  multiply(w, call, shape, a.values, b.values, product);
+  if (!w.counts()) {
+    kernels::scale_product(shape.m, shape.n, pointer<float>(product), pointer<float>(a.factors),
+                           pointer<float>(b.factors));
+    kernels::cast(DType::f32, out.dtype(), out.numel(), product.raw_data(), out.raw_data());
+  }
+}
+
+/// Codes that are sharded along `dim`, and their factors: sharded too, or the only one.
+struct Cut {
+  Placement codes;
+  Placement factor;
+  bool fits = true;  // no rank's part cuts a block
+};
+
+Cut cut(const RuleContext& context, std::size_t at, int dim) {
+  const Tensor& factor = context.call.in[at + 1];
+  if (factor.dims() == 0 || (factor.shape()[dim] == 1 && context.axis_size > 1)) {
+    return {Shard(dim), Replicate()};
+  }
+  const std::int64_t extent = context.call.in[at].shape()[dim];
+  const std::int64_t factors = factor.shape()[dim];
+  const std::int64_t shards = context.shards_of(at, dim);
+  const bool whole_blocks = factors > 0 && extent % factors == 0 && factors % shards == 0;
+  return {Shard(dim), Shard(dim), factors == extent || factors == shards || whole_blocks};
+}
+
+Cut no_cut() { return {Replicate(), Replicate()}; }
+
+void add_strategy(Strategies& strategies, const Cut& a, const Cut& b, Placement result) {
+  if (a.fits && b.fits) {
+    strategies.push_back(strategy({a.codes, a.factor, b.codes, b.factor}, {result}));
+  }
+}
+
+/// a [..., k] times b, whose dim `results` becomes the last one and whose other is summed over.
+void rows_rule(const RuleContext& context, Strategies& strategies, int results) {
+  const int last = context.call.in[0].dims() - 1;
+  for (int d = 0; d < last; ++d) {
+    add_strategy(strategies, cut(context, 0, d), no_cut(), Shard(d));
+  }
+  add_strategy(strategies, no_cut(), cut(context, 2, results), Shard(last));
+  add_strategy(strategies, cut(context, 0, last), cut(context, 2, 1 - results), Partial());
+}
+
+void rows_infer(const Call& call, ResultShapes& out, int results) {
+  const DType dtype = check(call);
+  check_dims(call, 2, 2);
+  Dims shape = call.in[0].shape();
+  const Dims& b = call.in[2].shape();
+  if (shape.empty() || shape.back() != b[1 - results]) {
+    refuse(call, {.wrong = fmt::format("the last dim of {} does not match {}",
+                                       call.op.operands[0].name, call.op.operands[2].name),
+                  .got = fmt::format("{} x {}", to_string(shape), to_string(b))});
+  }
+  shape.back() = b[results];
+  out.push_back({shape, dtype});
+}
+
+template <int results>
+void rows_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  const int last = call.in[0].dims() - 1;
+  const Dims& weight = call.in[2].shape();
+  kernels::Gemm shape;
+  shape.m = without_last(call.in[0].shape()).product();
+  shape.n = weight[results];
+  shape.k = weight[1 - results];
+  shape.lda = shape.k;
+  shape.ldb = weight[1];
+  shape.trans_b = results == 0;
+  shape.ldc = shape.n;
+  scaled_product(w, call, shape, side_of(w, call, 0, last, last + 1),
+                 side_of(w, call, 2, 1 - results, 2 - results), out[0]);
+}
+
+const Op& scaled_linear_op = register_op<ScaledArgs>({
+    .schema = "scaled_linear(x, x_factor, weight, weight_factor)",
+    .infer = [](const Call& call, ResultShapes& out) { rows_infer(call, out, 0); },
+    .cpu = in_workspace<rows_cpu<0>>,
+    .workspace = workspace_of<rows_cpu<0>>,
+    .rule = [](const RuleContext& context,
+               Strategies& strategies) { rows_rule(context, strategies, 0); },
+    .flops = last_dim_flops<0>,
+    .moves_elements = true,
+    .about = "linear of 8-bit floating codes: the product is summed in f32, multiplied by the "
+             "factors, and rounded.",
+});
+
+const Op& grad_input_op = register_op<ScaledArgs>({
+    .schema = "scaled_linear_grad_input(dy, dy_factor, weight, weight_factor)",
+    .infer = [](const Call& call, ResultShapes& out) { rows_infer(call, out, 1); },
+    .cpu = in_workspace<rows_cpu<1>>,
+    .workspace = workspace_of<rows_cpu<1>>,
+    .rule = [](const RuleContext& context,
+               Strategies& strategies) { rows_rule(context, strategies, 1); },
+    .flops = last_dim_flops<0>,
+    .moves_elements = true,
+    .about = "The gradient of scaled_linear with respect to x, of codes of dy.",
+});
+
+// dy [..., out] transposed times x [..., in], over all rows.
+
+void grad_weight_infer(const Call& call, ResultShapes& out) {
+  const DType dtype = check(call);
+  const Dims& dy = call.in[0].shape();
+  const Dims& x = call.in[2].shape();
+  if (dy.empty() || x.empty() || without_last(dy) != without_last(x)) {
+    refuse(call, {.wrong = "dy and x have different rows",
+                  .got = fmt::format("{} and {}", to_string(dy), to_string(x))});
+  }
+  out.push_back({Dims{dy.back(), x.back()}, dtype});
+}
+
+void grad_weight_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  const int last = call.in[0].dims() - 1;
+  kernels::Gemm shape;
+  shape.trans_a = true;
+  shape.m = out[0].shape()[0];
+  shape.n = out[0].shape()[1];
+  shape.k = without_last(call.in[0].shape()).product();
+  shape.lda = shape.m;
+  shape.ldb = shape.n;
+  shape.ldc = shape.n;
+  scaled_product(w, call, shape, side_of(w, call, 0, 0, last), side_of(w, call, 2, 0, last),
+                 out[0]);
+}
+
+void grad_weight_rule(const RuleContext& context, Strategies& strategies) {
+  const int last = context.call.in[0].dims() - 1;
+  for (int d = 0; d < last; ++d) {
+    add_strategy(strategies, cut(context, 0, d), cut(context, 2, d), Partial());
+  }
+  add_strategy(strategies, cut(context, 0, last), no_cut(), Shard(0));
+  add_strategy(strategies, no_cut(), cut(context, 2, last), Shard(1));
+}
+
+double grad_weight_flops(const Call& call, std::span<const Tensor> out) {
+  return product_flops(out[0].numel(), without_last(call.in[0].shape()).product());
+}
+
+const Op& grad_weight_op = register_op<ScaledArgs>({
+    .schema = "scaled_linear_grad_weight(dy, dy_factor, x, x_factor)",
+    .infer = grad_weight_infer,
+    .cpu = in_workspace<grad_weight_cpu>,
+    .workspace = workspace_of<grad_weight_cpu>,
+    .rule = grad_weight_rule,
+    .flops = grad_weight_flops,
+    .moves_elements = true,
+    .about = "The gradient of scaled_linear with respect to weight, of codes of dy.",
+});
+
+}  // namespace
+}  // namespace tessera::ops

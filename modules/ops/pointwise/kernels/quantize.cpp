@@ -1,0 +1,146 @@
+#include "quantize.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <tessera/float8.hpp>
+#include <vector>
+
+#include "shared/kernels/parallel.hpp"
+#include "shared/kernels/simd.hpp"
+
+namespace tessera::kernels {
+namespace {
+
+constexpr std::int64_t kGrain = 1 << 15;  // elements
+
+/// The larger magnitude; a NaN stays.
+template <class V>
+[[gnu::always_inline]] inline V larger(V most, V x) {
+  const V magnitude = x < 0 ? -x : x;
+  return magnitude > most || magnitude != magnitude ? magnitude : most;
+}
+
+/// The largest magnitude of `count` elements.
+template <class T>
+float largest(const T* x, std::int64_t count) {
+  float most = 0;
+  simd::dispatch([&](auto) __attribute__((always_inline)) {
+    float own = 0;
+    for (std::int64_t i = 0; i < count; ++i) {
+      own = larger(own, static_cast<float>(x[i]));
+    }
+    most = own;
+  });
+  return most;
+}
+
+template <class T>
+float largest_of_all(const T* x, std::int64_t count) {
+  const std::int64_t pieces = (count + kGrain - 1) / kGrain;
+  std::vector<float> of_pieces(static_cast<std::size_t>(pieces));
+  parallel_for(0, pieces, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      of_pieces[static_cast<std::size_t>(i)] =
+          largest(x + i * kGrain, std::min(kGrain, count - i * kGrain));
+    }
+  });
+  return largest(of_pieces.data(), pieces);
+}
+
+/// Of each column; a piece has whole columns.
+template <class T>
+void largest_of_columns(const T* x, std::int64_t rows, std::int64_t columns, float* out) {
+  constexpr std::int64_t kColumns = 64;
+  parallel_for(0, columns, kColumns, [&](std::int64_t begin, std::int64_t end) {
+    std::fill(out + begin, out + end, 0.0F);
+    simd::dispatch([&](auto) __attribute__((always_inline)) {
+      for (std::int64_t row = 0; row < rows; ++row) {
+        const T* const from = x + row * columns;
+        for (std::int64_t column = begin; column < end; ++column) {
+          out[column] = larger(out[column], static_cast<float>(from[column]));
+        }
+      }
+    });
+  });
+}
+
+template <class Code, class T>
+[[gnu::always_inline]] inline Code code_of(T x, float scale, float most) {
+  const float value = static_cast<float>(x) * scale;
+  const float cut = value > most ? most : value < -most ? -most : value;
+  return static_cast<Code>(cut);  // a NaN stays one
+}
+
+template <class Code, class T>
+void quantize_rows(std::int64_t rows, std::int64_t columns, const T* x, const float* scales,
+                   ScaleStrides strides, float most, Code* codes) {
+  const std::int64_t grain = std::max<std::int64_t>(1, kGrain / std::max<std::int64_t>(1, columns));
+  parallel_for(0, rows, grain, [&](std::int64_t begin, std::int64_t end) {
+    simd::dispatch([&](auto) __attribute__((always_inline)) {
+      for (std::int64_t row = begin; row < end; ++row) {
+        const T* const from = x + row * columns;
+        Code* const to = codes + row * columns;
+        const float* const own = scales + row * strides.row;
+        if (strides.column == 0) {
+          const float scale = own[0];
+          for (std::int64_t i = 0; i < columns; ++i) to[i] = code_of<Code>(from[i], scale, most);
+        } else {
+          for (std::int64_t i = 0; i < columns; ++i) to[i] = code_of<Code>(from[i], own[i], most);
+        }
+      }
+    });
+  });
+}
+
+}  // namespace
+
+float scale_for(float amax, float most, bool powers_of_two) {
+  constexpr double least = 1e-12;  // against a division by 0
+  const double divisor = amax < least ? least : static_cast<double>(amax);
+  const auto scale = static_cast<float>(static_cast<double>(most) / divisor);
+  return powers_of_two ? std::exp2(std::floor(std::log2(scale))) : scale;
+}
+
+void largest_magnitudes(DType type, std::int64_t rows, std::int64_t columns, const void* x,
+                        ScaleStrides strides, float* out) {
+  visit<FloatingTypes>(
+      type,
+      [&]<class T>(T) {
+        const auto* const from = static_cast<const T*>(x);
+        if (strides.column != 0) {
+          largest_of_columns(from, rows, columns, out);
+        } else if (strides.row != 0) {
+          parallel_for(0, rows,
+                       std::max<std::int64_t>(1, kGrain / std::max<std::int64_t>(1, columns)),
+                       [&](std::int64_t begin, std::int64_t end) {
+                         for (std::int64_t row = begin; row < end; ++row) {
+                           out[row] = largest(from + row * columns, columns);
+                         }
+                       });
+        } else {
+          out[0] = largest_of_all(from, rows * columns);
+        }
+      },
+      [] {});
+}
+
+void quantize(DType type, DType code_type, std::int64_t rows, std::int64_t columns, const void* x,
+              const float* scales, ScaleStrides strides, void* codes) {
+  const float most = largest_of(code_type);
+  visit<FloatingTypes>(
+      type,
+      [&]<class T>(T) {
+        const auto* const from = static_cast<const T*>(x);
+        if (code_type == DType::f8e4m3) {
+          quantize_rows(rows, columns, from, scales, strides, most,
+                        static_cast<Float8E4M3*>(codes));
+        } else {
+          quantize_rows(rows, columns, from, scales, strides, most,
+                        static_cast<Float8E5M2*>(codes));
+        }
+      },
+      [] {});
+}
+
+}  // namespace tessera::kernels
