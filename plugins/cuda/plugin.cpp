@@ -20,9 +20,12 @@ namespace {
 
 using namespace tessera;
 
-/// Operators that begin a run, whose bits should be those of the CPU. The host waits for them.
-void add_random(cuda::KernelTable& table) {
-  for (const char* name : {"normal_", "uniform_", "randint_", "randperm_", "bernoulli_"}) {
+/// Operators that the host computes, and waits for: those that begin a run, whose bits should be
+/// those of the CPU; those of 8-bit floating codes, which have no kernel yet.
+void add_of_host(cuda::KernelTable& table) {
+  for (const char* name :
+       {"normal_", "uniform_", "randint_", "randperm_", "bernoulli_", "quantize_f8",
+        "scaled_linear", "scaled_linear_grad_input", "scaled_linear_grad_weight"}) {
     table[name] = {kernel_on_host};
   }
 }
@@ -38,7 +41,7 @@ DeviceKernel kernel_for(const Op& op) {
     cuda::add_attention(all);
     cuda::add_indexing(all);
     cuda::add_updates(all);
-    add_random(all);
+    add_of_host(all);
     return all;
   }();
   const auto found = table.find(op.name);

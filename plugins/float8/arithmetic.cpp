@@ -45,10 +45,22 @@ Quantized quantized(const Tensor& x, const Tensor& scale, DType type, Scales sca
   return {made[0], made[1]};
 }
 
+/// The arguments of scaled_linear and its gradients, one object for each type of results.
+const Attributes& product_arguments(const Op& op, DType type) {
+  static const std::vector<Attributes> all = [&] {
+    std::vector<Attributes> made;
+    for (int i = 0; i < dtype_count; ++i) {
+      made.push_back(attributes_from_json(
+          *op.arguments, R"({"dtype": ")" + std::string(name_of(static_cast<DType>(i))) + "\"}",
+          "Float8"));
+    }
+    return made;
+  }();
+  return all[static_cast<std::size_t>(type)];
+}
+
 Tensor product(const Op& op, const Operand& a, const Operand& b, DType type) {
-  const Attributes arguments = attributes_from_json(
-      *op.arguments, R"({"dtype": ")" + std::string(name_of(type)) + "\"}", "Float8");
-  return call_one(op, {a.codes, a.factor, b.codes, b.factor}, arguments);
+  return call_one(op, {a.codes, a.factor, b.codes, b.factor}, product_arguments(op, type));
 }
 
 }  // namespace
