@@ -64,7 +64,7 @@ TEST_CASE("overrides that do not fit are refused before the ranks start") {
           "override 'misnamed_override': its plugin returned one of another name (expected "
           "'misnamed_override', got 'another')");
   refused(run("rigt"), 2, "graph.transforms: there is no transformation or override 'rigt'");
-  has(run("rigt").error, "(expected one of adds_parameters, ");
+  has(run("rigt").error, "(expected one of AccumulatingProducts, adds_parameters, ");
   refused(run("right", "data.validation=0.0 graph.capture=false"), 2,
           "only captured steps can be changed; set graph.capture=true");
 }
