@@ -22,7 +22,7 @@ std::string config(const std::string& model) {
   return "[model]\ndim = 32\nlayers = 1\nheads = 4\nkv_heads = 2\nhead_dim = 6\nffn_dim = 38\n"
          "vocab = 101\n" +
          model + "[data]\ntokens = [\"" + reference("curves/tokens_short.npy") +
-         "\"]\nseq_len = 24\nvalidation = 0.1\nvalidate_every = 4\n[train]\nsteps = 4\nbatch = 12\n"
+         "\"]\nseq_len = 24\nvalidation = 0.2\nvalidate_every = 4\n[train]\nsteps = 4\nbatch = 12\n"
          "seed = 7\n[optimizer]\nlr = 1e-2\n";
 }
 
