@@ -99,7 +99,8 @@ void multiply(const Call& call, std::span<Tensor> out) {
 
 template <ArgumentsOf arguments_of>
 std::size_t workspace_of(const Call& call, std::span<const Tensor> out) {
-  return Blas::takes(arguments_of(call, out[0])) ? Blas::workspace_bytes : 0;
+  const Tensor& y = out.empty() ? call.in[0] : out[0];  // empty: planned, in place
+  return Blas::takes(arguments_of(call, y)) ? Blas::workspace_bytes : 0;
 }
 
 template <ArgumentsOf arguments_of>

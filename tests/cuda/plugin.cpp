@@ -276,39 +276,41 @@ TEST_CASE("products are cuBLASLt's where each matrix has a contiguous axis") {
   for (const DType type : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
     const Tensor x = numbers({2, 3, 5}, type), w = numbers({7, 5}, type), bias = numbers({7}, type);
     const Tensor dy = numbers({2, 3, 7}, type);
-    CHECK(queued([&](auto on) { return ops::linear(on(x), on(w), on(bias)); }) == 1);
-    CHECK(queued([&](auto on) { return ops::linear(on(x), on(w)); }) == 1);
-    CHECK(queued([&](auto on) { return call(find_op("linear_grad_input"), {on(dy), on(w)})[0]; }) ==
-          1);
-    CHECK(queued([&](auto on) {
+    CHECK(queued([&](const auto& on) { return ops::linear(on(x), on(w), on(bias)); }) == 1);
+    CHECK(queued([&](const auto& on) { return ops::linear(on(x), on(w)); }) == 1);
+    CHECK(queued([&](const auto& on) {
+            return call(find_op("linear_grad_input"), {on(dy), on(w)})[0];
+          }) == 1);
+    CHECK(queued([&](const auto& on) {
             return call(find_op("linear_grad_weight"), {on(dy), on(x)})[0];
           }) == 1);
     const Tensor a = numbers({4, 3, 5}, type), b = numbers({4, 5, 2}, type);
-    CHECK(queued([&](auto on) { return ops::matmul(on(a), on(b)); }) == 1);
-    CHECK(queued([&](auto on) { return ops::matmul(on(a), on(numbers({5, 2}, type))); }) == 1);
+    CHECK(queued([&](const auto& on) { return ops::matmul(on(a), on(b)); }) == 1);
+    CHECK(queued([&](const auto& on) { return ops::matmul(on(a), on(numbers({5, 2}, type))); }) ==
+          1);
     const auto turned = [](const Tensor& y) { return ops::transpose(y, 0, 1); };
-    CHECK(queued([&](auto on) {
+    CHECK(queued([&](const auto& on) {
             return ops::matmul(turned(on(numbers({5, 3}, type))),
                                turned(on(numbers({2, 5}, type))));
           }) == 1);
     // The same sizes with other strides are another product to the library.
-    const auto part = [&](auto on, std::int64_t width) {
+    const auto part = [&](const auto& on, std::int64_t width) {
       return ops::matmul(ops::narrow(on(numbers({3, width}, type)), 1, 0, 5),
                          on(numbers({5, 2}, type)));
     };
-    CHECK(queued([&](auto on) { return part(on, 6); }) == 1);
-    CHECK(queued([&](auto on) { return part(on, 9); }) == 1);
+    CHECK(queued([&](const auto& on) { return part(on, 6); }) == 1);
+    CHECK(queued([&](const auto& on) { return part(on, 9); }) == 1);
   }
   // No library's: integers, and rows and columns with gaps.
-  CHECK(queued([&](auto on) {
+  CHECK(queued([&](const auto& on) {
           return ops::matmul(on(numbers({3, 5}, DType::i64)), on(numbers({5, 2}, DType::i64)));
         }) == 0);
-  CHECK(queued([&](auto on) {
+  CHECK(queued([&](const auto& on) {
           return ops::matmul(ops::select(on(numbers({3, 5, 2}, DType::f32)), 2, 0),
                              on(numbers({5, 2}, DType::f32)));
         }) == 0);
   emulator_refuse_products(true);
-  CHECK(queued([&](auto on) {
+  CHECK(queued([&](const auto& on) {
           return ops::linear(on(numbers({11, 5}, DType::f32)), on(numbers({3, 5}, DType::f32)));
         }) == 0);
   emulator_refuse_products(false);

@@ -129,4 +129,5 @@ TEST_CASE("products that add up gradients give the losses of sums after them", "
   const std::string changed = program(" 'graph.transforms=[AccumulatingProducts]'");
   CHECK(changed.find(" linear_grad_weight_(") != std::string::npos);
   CHECK(changed.find(" linear_grad_input_(") != std::string::npos);
+  equivalence::succeed("graph stats '" + (folder / "program.txt") + "'");
 }

@@ -276,13 +276,18 @@ void grad_input_sum_rule(const RuleContext& context, Strategies& strategies) {
   pass_partial(context, strategies, 0b101);
 }
 
+/// A program's instruction that writes into its operand has no result.
+double grad_input_sum_flops(const Call& call, std::span<const Tensor>) {
+  return product_flops(call.in[0].numel(), call.in[1].shape().back());
+}
+
 const Op& grad_input_sum_op = register_op({
     .schema = "linear_grad_input_(sum, dy, weight)",
     .infer = grad_input_sum_infer,
     .cpu = in_workspace<grad_input_sum_cpu>,
     .workspace = workspace_of<grad_input_sum_cpu>,
     .rule = grad_input_sum_rule,
-    .flops = last_dim_flops<1>,
+    .flops = grad_input_sum_flops,
     .in_place = true,
     .about = "Adds the gradient of linear with respect to x to a tensor, in the product itself.",
 });
@@ -320,8 +325,8 @@ void grad_weight_sum_rule(const RuleContext& context, Strategies& strategies) {
   pass_partial(context, strategies, 0b101);
 }
 
-double grad_weight_sum_flops(const Call& call, std::span<const Tensor> out) {
-  return product_flops(out[0].numel(), without_last(call.in[1].shape()).product());
+double grad_weight_sum_flops(const Call& call, std::span<const Tensor>) {
+  return product_flops(call.in[0].numel(), without_last(call.in[1].shape()).product());
 }
 
 const Op& grad_weight_sum_op = register_op({
