@@ -21,11 +21,12 @@ namespace {
 using namespace tessera;
 
 /// Operators that the host computes, and waits for: those that begin a run, whose bits should be
-/// those of the CPU; those of 8-bit floating codes, which have no kernel yet.
+/// those of the CPU; those of 8-bit floating codes and AdamW's step in bf16, which have no kernel
+/// yet.
 void add_of_host(cuda::KernelTable& table) {
-  for (const char* name :
-       {"normal_", "uniform_", "randint_", "randperm_", "bernoulli_", "quantize_f8",
-        "scaled_linear", "scaled_linear_grad_input", "scaled_linear_grad_weight"}) {
+  for (const char* name : {"normal_", "uniform_", "randint_", "randperm_", "bernoulli_",
+                           "quantize_f8", "scaled_linear", "scaled_linear_grad_input",
+                           "scaled_linear_grad_weight", "adamw_rounded_"}) {
     table[name] = {kernel_on_host};
   }
 }
