@@ -1,8 +1,10 @@
 #include "quantize.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <tessera/float8.hpp>
 #include <vector>
 
@@ -24,15 +26,18 @@ template <class V>
 /// The largest magnitude of `count` elements.
 template <class T>
 float largest(const T* x, std::int64_t count) {
-  float most = 0;
+  // Magnitudes are in the order of their bits, and NaN's are the largest.
+  std::uint32_t most = 0;
   simd::dispatch([&](auto) __attribute__((always_inline)) {
-    float own = 0;
-    for (std::int64_t i = 0; i < count; ++i) {
-      own = larger(own, static_cast<float>(x[i]));
+    const T* const from = x;
+    const std::int64_t end = count;
+    std::uint32_t own = 0;
+    for (std::int64_t i = 0; i < end; ++i) {
+      own = std::max(own, std::bit_cast<std::uint32_t>(static_cast<float>(from[i])) & 0x7fffffffU);
     }
     most = own;
   });
-  return most;
+  return std::bit_cast<float>(most);
 }
 
 template <class T>
@@ -78,15 +83,18 @@ void quantize_rows(std::int64_t rows, std::int64_t columns, const T* x, const fl
   const std::int64_t grain = std::max<std::int64_t>(1, kGrain / std::max<std::int64_t>(1, columns));
   parallel_for(0, rows, grain, [&](std::int64_t begin, std::int64_t end) {
     simd::dispatch([&](auto) __attribute__((always_inline)) {
+      // Codes are bytes, which may be any object's: what the loops read must be their own.
+      const std::int64_t count = columns;
+      const float limit = most;
       for (std::int64_t row = begin; row < end; ++row) {
-        const T* const from = x + row * columns;
-        Code* const to = codes + row * columns;
+        const T* const from = x + row * count;
+        Code* const __restrict to = codes + row * count;
         const float* const own = scales + row * strides.row;
         if (strides.column == 0) {
           const float scale = own[0];
-          for (std::int64_t i = 0; i < columns; ++i) to[i] = code_of<Code>(from[i], scale, most);
+          for (std::int64_t i = 0; i < count; ++i) to[i] = code_of<Code>(from[i], scale, limit);
         } else {
-          for (std::int64_t i = 0; i < columns; ++i) to[i] = code_of<Code>(from[i], own[i], most);
+          for (std::int64_t i = 0; i < count; ++i) to[i] = code_of<Code>(from[i], own[i], limit);
         }
       }
     });
