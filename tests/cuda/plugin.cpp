@@ -316,6 +316,14 @@ TEST_CASE("products are cuBLASLt's where each matrix has a contiguous axis") {
   emulator_refuse_products(false);
 }
 
+TEST_CASE("each product of a form has its own bias") {
+  const Tensor ones = ops::to_device(full({8, 8}, 1), cuda());
+  const Tensor first = ops::to_device(full({8}, 1), cuda());
+  const Tensor second = ops::to_device(full({8}, 2), cuda());
+  CHECK(to_doubles(ops::linear(ones, ones, first)) == std::vector<double>(64, 9));
+  CHECK(to_doubles(ops::linear(ones, ones, second)) == std::vector<double>(64, 10));
+}
+
 TEST_CASE("products in two streams do not share a workspace") {
   for (const std::uint64_t seed : {0U, 1U, 2U, 3U, 4U, 5U, 6U, 7U}) {
     emulator_set_seed(seed);
