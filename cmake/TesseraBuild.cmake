@@ -88,7 +88,7 @@ function(tessera_test name)
     message(FATAL_ERROR "tessera_test(${name}): unknown arguments ${ARG_UNPARSED_ARGUMENTS}")
   endif()
   if(NOT ARG_TIMEOUT)
-    set(ARG_TIMEOUT 120)
+    set(ARG_TIMEOUT 300)
   endif()
   if(TESSERA_SANITIZE) # its checks make everything several times slower
     math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * 5")
