@@ -7,10 +7,9 @@
 #include <bit>
 #include <optional>
 #include <string_view>
-#include <type_traits>
 #include <utility>
 
-#include "library.hpp"
+#include "find_function.hpp"
 
 import tessera.base;
 
@@ -29,13 +28,11 @@ const BlasApi& blas_api() {
       return opened;
     }
     each_function(opened, [&](auto& function, const char* name) {
-      void* found = dlsym(library, name);
-      if (found == nullptr) {
+      if (!find_function(library, name, function)) {
         fail_input({.thing = "device 'cuda'",
                     .wrong = fmt::format("libcublasLt has no function {}", name),
                     .advice = "install cuBLAS of CUDA 12.8 or later"});
       }
-      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(found);
     });
     return opened;
   }();
@@ -49,8 +46,7 @@ void check(BlasStatus status, std::string_view call) {
   }
 }
 
-/// A matrix of a product as its rows form in memory: [rows, columns] with contiguous columns, or
-/// transposed.
+/// How a matrix [rows, columns] is in memory: each row contiguous, or, transposed, each column.
 struct Form {
   bool transposed = false;
   std::int64_t leading = 0;  // from a row (transposed: a column) to the next
@@ -165,14 +161,6 @@ std::unique_ptr<Blas> Blas::open() {
   BlasHandle handle = nullptr;
   check(api.create(&handle), "cublasLtCreate");
   return std::unique_ptr<Blas>(new Blas(handle));
-}
-
-std::string Blas::description() {
-  if (blas_api().create == nullptr) {
-    return "libcublasLt.so.13 is not found";
-  }
-  const std::size_t version = blas_api().version();
-  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
 bool Blas::takes(const ProductArguments& product) { return forms_of(product).has_value(); }

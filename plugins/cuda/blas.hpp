@@ -7,7 +7,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <string>
 
 #include "blas_api.hpp"
 #include "kernels/arguments.hpp"
@@ -22,8 +21,6 @@ class Blas {
 
   /// Null: there is no library. Errors: it cannot be used.
   static std::unique_ptr<Blas> open();
-  /// Version of the library, "13.0.2"; or why there is none.
-  static std::string description();
   /// Whether the library can be asked for the product: one floating type of operands, each matrix
   /// with one contiguous axis, at most one dim of a batch. Data may be absent.
   static bool takes(const ProductArguments& product);

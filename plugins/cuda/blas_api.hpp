@@ -56,7 +56,6 @@ struct BlasChoice {  // cublasLtMatmulHeuristicResult_t
 struct BlasApi {
   BlasStatus (*create)(BlasHandle* handle);
   const char* (*status_string)(BlasStatus status);
-  std::size_t (*version)();
   BlasStatus (*product_create)(BlasProduct* product, BlasCompute compute, BlasType scale);
   BlasStatus (*product_set)(BlasProduct product, BlasProductAttribute attribute, const void* value,
                             std::size_t bytes);
@@ -85,7 +84,6 @@ template <class Use>
 void each_function(BlasApi& api, Use use) {
   use(api.create, "cublasLtCreate");
   use(api.status_string, "cublasLtGetStatusString");
-  use(api.version, "cublasLtGetVersion");
   use(api.product_create, "cublasLtMatmulDescCreate");
   use(api.product_set, "cublasLtMatmulDescSetAttribute");
   use(api.product_destroy, "cublasLtMatmulDescDestroy");

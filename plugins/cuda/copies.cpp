@@ -64,8 +64,7 @@ struct JoinedDim {  // the arguments
 /// The tensors one after the other along a dim.
 void cat(const Call& call, std::span<Tensor> out) {
   const Tensor& y = out[0];
-  const auto named = static_cast<int>(call.args<JoinedDim>().dim);
-  const int dim = named < 0 ? named + y.dims() : named;
+  const int dim = wrap_dim(call.args<JoinedDim>().dim, y.dims(), "cat");
   std::int64_t offset = y.offset();
   for (const Tensor& x : call.in) {
     copy(x, alias(y, x.shape(), y.strides(), offset));
@@ -76,8 +75,7 @@ void cat(const Call& call, std::span<Tensor> out) {
 /// The tensors one after the other along a new dim.
 void stack(const Call& call, std::span<Tensor> out) {
   const Tensor& y = out[0];
-  const auto named = static_cast<int>(call.args<JoinedDim>().dim);
-  const int dim = named < 0 ? named + y.dims() : named;
+  const int dim = wrap_dim(call.args<JoinedDim>().dim, y.dims(), "stack");
   Dims strides = y.strides();
   const std::int64_t step = strides[dim];
   strides.erase(dim);
@@ -100,7 +98,7 @@ void slice_backward(const Call& call, std::span<Tensor> out) {
   const Tensor& x = call.in[0];
   const Tensor& y = out[0];
   const auto args = call.args<SliceOfDim>();
-  const int dim = static_cast<int>(args.dim) + (args.dim < 0 ? y.dims() : 0);
+  const int dim = wrap_dim(args.dim, y.dims(), "slice_backward");
   fill(y, 0);
   if (x.numel() > 0) {
     Dims strides = y.strides();

@@ -356,8 +356,6 @@ void CudaDriver::launch_kernel(Queue queue, const std::string& name, unsigned bl
         "cuLaunchKernel");
 }
 
-StreamHandle CudaDriver::stream(Queue queue) const { return of(queue).handle; }
-
 Blas* CudaDriver::blas() {
   enter();
   std::call_once(blas_opened_, [&] { blas_ = Blas::open(); });

@@ -51,7 +51,6 @@ class CudaDriver final : public DeviceDriver, public Interop {
   /// The device's products by cuBLASLt; null: there is no library. The caller's thread is made one
   /// of the device.
   Blas* blas();
-  StreamHandle stream(Queue queue) const;
 
   /// Where kernels note an index that is out of its range; the next wait raises the error.
   Problem* problem() const { return problem_; }

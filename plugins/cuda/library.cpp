@@ -9,7 +9,8 @@
 #include <filesystem>
 #include <string>
 #include <system_error>
-#include <type_traits>
+
+#include "find_function.hpp"
 
 import tessera.base;
 
@@ -30,12 +31,10 @@ DriverApi open_library() {
   }
   DriverApi api = {};
   each_function(api, [&](auto& function, const char* name) {
-    void* found = dlsym(library, name);
-    if (found == nullptr) {
+    if (!find_function(library, name, function)) {
       refuse(fmt::format("libcuda.so.1 has no function {}", name),
              "install a newer driver of NVIDIA's (version 570 or later)");
     }
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(found);
   });
   return api;
 }

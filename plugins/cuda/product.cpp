@@ -86,7 +86,7 @@ void multiply(const Call& call, std::span<Tensor> out) {
   }
   auto& driver = static_cast<CudaDriver&>(driver_of(y.device()));
   if (Blas* blas = Blas::takes(p) ? driver.blas() : nullptr) {
-    const StreamHandle stream = driver.stream(current_stream(y.device()).native());
+    const StreamHandle stream = driver.handle_of(current_stream(y.device()).native());
     if (blas->multiply(stream, p, call.workspace.data(), call.workspace.size())) {
       return;
     }

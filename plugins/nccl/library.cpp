@@ -4,8 +4,9 @@
 #include <fmt/format.h>
 
 #include <string>
-#include <type_traits>
 #include <utility>
+
+#include "find_function.hpp"
 
 import tessera.base;
 
@@ -38,11 +39,9 @@ Api open_library() {
   }
   Api all = {};
   each_function(all, [&](auto& function, const char* name, bool needed) {
-    void* found = dlsym(library, name);
-    if (found == nullptr && needed) {
+    if (!cuda::find_function(library, name, function) && needed) {
       refuse(fmt::format("libnccl.so.2 has no function {}", name));
     }
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(found);
   });
   if (version_of(all) < oldest) {
     refuse(fmt::format("NCCL is too old (expected {} or later, got {})", in_words(oldest),

@@ -99,7 +99,6 @@ static_assert(CU_LAUNCH_PARAM_BUFFER_POINTER_AS_INT == 1 &&
 
 static_assert(same<decltype(BlasApi::create), decltype(&cublasLtCreate)>);
 static_assert(same<decltype(BlasApi::status_string), decltype(&cublasLtGetStatusString)>);
-static_assert(same<decltype(BlasApi::version), decltype(&cublasLtGetVersion)>);
 static_assert(same<decltype(BlasApi::product_create), decltype(&cublasLtMatmulDescCreate)>);
 static_assert(same<decltype(BlasApi::product_set), decltype(&cublasLtMatmulDescSetAttribute)>);
 static_assert(same<decltype(BlasApi::product_destroy), decltype(&cublasLtMatmulDescDestroy)>);

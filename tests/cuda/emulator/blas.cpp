@@ -210,8 +210,8 @@ bool fits(const BlasProductData& product, const BlasLayoutData& a, const BlasLay
          (product.compute == BlasCompute::f64) == (a.type == BlasType::f64);
 }
 
-template <class T, class Attribute>
-bool take(T& value, Attribute, const void* from, std::size_t bytes) {
+template <class T>
+bool take(T& value, const void* from, std::size_t bytes) {
   if (bytes != sizeof(T)) {
     return false;
   }
@@ -229,8 +229,6 @@ BlasStatus cublasLtCreate(BlasHandle* handle) {
   *handle = new BlasHandleData{getpid()};
   return BlasStatus::success;
 }
-
-std::size_t cublasLtGetVersion() { return 130000; }
 
 const char* cublasLtGetStatusString(BlasStatus status) {
   switch (status) {
@@ -262,13 +260,13 @@ BlasStatus cublasLtMatmulDescSetAttribute(BlasProduct product, BlasProductAttrib
                                           const void* value, std::size_t bytes) {
   switch (attribute) {
     case BlasProductAttribute::transpose_a:
-      return status_of(take(product->of_a, attribute, value, bytes));
+      return status_of(take(product->of_a, value, bytes));
     case BlasProductAttribute::transpose_b:
-      return status_of(take(product->of_b, attribute, value, bytes));
+      return status_of(take(product->of_b, value, bytes));
     case BlasProductAttribute::epilogue:
-      return status_of(take(product->epilogue, attribute, value, bytes));
+      return status_of(take(product->epilogue, value, bytes));
     case BlasProductAttribute::bias:
-      return status_of(take(product->bias, attribute, value, bytes));
+      return status_of(take(product->bias, value, bytes));
   }
   return BlasStatus::invalid_value;
 }
@@ -287,8 +285,8 @@ BlasStatus cublasLtMatrixLayoutDestroy(BlasLayout layout) {
 BlasStatus cublasLtMatrixLayoutSetAttribute(BlasLayout layout, BlasLayoutAttribute attribute,
                                             const void* value, std::size_t bytes) {
   return status_of(attribute == BlasLayoutAttribute::batch_count
-                       ? take(layout->count, attribute, value, bytes)
-                       : take(layout->offset, attribute, value, bytes));
+                       ? take(layout->count, value, bytes)
+                       : take(layout->offset, value, bytes));
 }
 
 BlasStatus cublasLtMatmulPreferenceCreate(BlasPreference* preference) {
@@ -306,15 +304,15 @@ BlasStatus cublasLtMatmulPreferenceSetAttribute(BlasPreference preference,
                                                 const void* value, std::size_t bytes) {
   switch (attribute) {
     case BlasPreferenceAttribute::most_workspace:
-      return status_of(take(preference->workspace, attribute, value, bytes));
+      return status_of(take(preference->workspace, value, bytes));
     case BlasPreferenceAttribute::reduction_schemes: {
       std::uint32_t schemes = 0;
-      return status_of(take(schemes, attribute, value, bytes) && schemes == reduction_in_workspace);
+      return status_of(take(schemes, value, bytes) && schemes == reduction_in_workspace);
     }
     default:
       const int matrix =
           static_cast<int>(attribute) - static_cast<int>(BlasPreferenceAttribute::alignment_a);
-      return status_of(take(preference->alignments[matrix], attribute, value, bytes));
+      return status_of(take(preference->alignments[matrix], value, bytes));
   }
 }
 
