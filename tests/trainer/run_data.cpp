@@ -242,6 +242,13 @@ TEST_CASE("files to validate with are used instead of a share of the data") {
   const std::string data = "jsonl = [\"chats.jsonl\"]\nvalidation_files = [\"own.jsonl\"]";
   std::string text = config(data);
   has(train(folder, text).error, "data.validation: data.validation_files is set too");
+  folder.write("few.jsonl", chats(1));
+  std::string few = text;
+  few.replace(few.find("own.jsonl"), 9, "few.jsonl");
+  few.erase(few.find("validation = 0.2\n"), 17);
+  const std::string error = train(folder, few).error;
+  has(error, ": data.validation_files: too short: ");  // its place, and the key once
+  CHECK(error.find(": data: ") == std::string::npos);
   text.erase(text.find("validation = 0.2\n"), 17);
   const Result result = train(folder, text);
   INFO(result.error);

@@ -63,7 +63,9 @@ void print_ending(const Run& run, const std::vector<std::string>& named) {
       }
     }
   }
-  if (tokenizer) {
+  if (tokenizer && !tokenizer->opened.chat_template.empty()) {
+    fmt::print("try next    tessera chat {}\n", what);
+  } else if (tokenizer) {
     fmt::print("try next    tessera generate {} --prompt \"The \"\n", what);
   }
   fmt::print("            tessera checkpoint export {} --to FOLDER\n", what);

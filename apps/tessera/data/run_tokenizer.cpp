@@ -255,7 +255,7 @@ void check_extends(const RunTokenizer& tokenizer, const std::string& folder,
     const auto now = id < tokenizer.vocab() ? tokenizer.opened.tokenizer->token(number)
                                             : std::optional<std::string>();
     if (before != now) {
-      fail_input({.thing = place,
+      fail_input({.where = place,
                   .wrong = fmt::format("tokenizer '{}' does not extend that of {}: token {} is "
                                        "another one",
                                        tokenizer.text(), folder, id),
@@ -291,7 +291,7 @@ void check_tokenizer_fits(const RunTokenizer& tokenizer, std::int64_t vocab,
       !fits ? fmt::format("the folder's model has a vocabulary of {} tokens (expected {}{})", vocab,
                           tokenizer.path.empty() ? "" : "at least ", tokenizer.vocab())
             : fmt::format("the folder has its own tokenizer ({})", own);
-  fail_input({.thing = place,
+  fail_input({.where = place,
               .wrong = fmt::format("{}, so the model cannot use the ids of tokenizer '{}'", why,
                                    tokenizer.text()),
               .advice = fmt::format(

@@ -87,7 +87,7 @@ ChatTemplateText chat_template_text(const Config& config, const RunTokenizer& to
   std::ifstream stream(file, std::ios::binary);
   std::ostringstream all;
   if (!stream || !(all << stream.rdbuf())) {
-    fail_input({.thing = config.place("data.chat_template"),
+    fail_input({.where = config.place("data.chat_template"),
                 .wrong = fmt::format("{} cannot be read, or is empty", file)});
   }
   return {file, all.str()};

@@ -86,7 +86,7 @@ void check_space_elsewhere(const Config& config, std::int64_t bytes) {
   const std::int64_t ranks = collective::launched_by_other() ? 1 : config.ranks();
   const auto needed = static_cast<std::uint64_t>(bytes * ranks);
   if (!error && space.available < needed) {
-    fail_input({.thing = config.place("graph.offload"),
+    fail_input({.where = config.place("graph.offload"),
                 .wrong = fmt::format("folder '{}' has too little space for what steps keep there",
                                      config.graph.offload),
                 .expected = fmt::format("{} for {} ranks", format_bytes(needed), ranks),
