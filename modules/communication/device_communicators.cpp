@@ -124,7 +124,7 @@ Communicator* DeviceCommunicators::find(Device device, std::span<const int> rank
 }
 
 void DeviceCommunicators::agree(Entry& entry, const std::string& kind) {
-  const DeviceCollectives chosen = device_collectives();
+  const DeviceCollectives chosen = state_.device_collectives;
   const std::optional<CollectivesOffer> offer =
       chosen == DeviceCollectives::host ? std::nullopt : offer_for(kind);
   Communicator& host = state_.communicator(entry.ranks, fmt::format("{} on {}", entry.name, kind));
@@ -141,7 +141,7 @@ void DeviceCommunicators::agree(Entry& entry, const std::string& kind) {
     state_.fail_published(
         fmt::format("collectives of '{}': rank {} has no plugin for them, while rank {} has one; "
                     "install it for all ranks, or for none, and give all one "
-                    "TESSERA_DEVICE_COLLECTIVES",
+                    "mesh.device_collectives",
                     kind, entry.ranks[static_cast<std::size_t>(without - entry.all.begin())],
                     state_.rank),
         ErrorKind::input);
@@ -150,7 +150,7 @@ void DeviceCommunicators::agree(Entry& entry, const std::string& kind) {
   if (other != entry.all.end()) {
     state_.fail_published(
         fmt::format("collectives of '{}': ranks {} and {} reduce in different orders; give all "
-                    "ranks one TESSERA_DEVICE_COLLECTIVES",
+                    "ranks one mesh.device_collectives",
                     kind, entry.ranks[static_cast<std::size_t>(other - entry.all.begin())],
                     state_.rank),
         ErrorKind::input);

@@ -1,13 +1,9 @@
 module;
-#include <algorithm>
-#include <array>
 #include <cstddef>
-#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "kernels/reduce_ranks.h"
@@ -24,23 +20,6 @@ namespace {
 [[maybe_unused]] const bool declared = plugin::declare_kind<CollectivesPlugin>();
 
 }  // namespace
-
-DeviceCollectives device_collectives() {
-  constexpr const char* variable = "TESSERA_DEVICE_COLLECTIVES";
-  static constexpr std::array<std::string_view, 3> words = {"ordered", "own_order", "host"};
-  const char* const value = std::getenv(variable);
-  if (value == nullptr) {
-    return DeviceCollectives::ordered;
-  }
-  const auto found = std::ranges::find(words, value);
-  if (found == words.end()) {
-    fail_input({.thing = variable,
-                .wrong = "it is not a way in which collectives of devices move",
-                .expected = "ordered, own_order or host",
-                .got = value});
-  }
-  return static_cast<DeviceCollectives>(found - words.begin());
-}
 
 DeviceGroup::~DeviceGroup() = default;
 bool DeviceGroup::all_gather(Queue, const void*, void*, std::size_t) { return false; }

@@ -6,14 +6,12 @@ import tessera.device;
 
 export namespace tessera::collective {
 
-/// How collectives of tensors on devices move: TESSERA_DEVICE_COLLECTIVES, the same on all ranks.
+/// How collectives of tensors on devices move; the same on all ranks of a group.
 enum class DeviceCollectives : std::uint8_t {
   ordered,    ///< by the plugin of the kind "collectives"; reductions in the order of the ranks
   own_order,  ///< likewise, with reductions of the plugin's where it has them: other bits
   host,       ///< through the host's memory, also where there is a plugin
 };
-/// Error (input): the variable is neither "ordered" (the default) nor "own_order" nor "host".
-DeviceCollectives device_collectives();
 
 /// Bytes in the device's memory that go to another member of a group, or come from it.
 struct DeviceMessage {

@@ -7,6 +7,7 @@ import tessera.ranks;
 import tessera.machines;
 import :buffer;
 import :communicator;
+import :device_group;
 import :device_communicators;
 import :world;
 
@@ -61,6 +62,7 @@ class WorldState : public std::enable_shared_from_this<WorldState> {
   double timeout = 300;
   const double report_after;  ///< seconds after which a wait is reported
   bool background = false;    ///< see World; the rank's own thread uses it
+  DeviceCollectives device_collectives = DeviceCollectives::ordered;  ///< see World; likewise
   const std::unique_ptr<SlowLink> slow_link = SlowLink::from_environment();
   /// The communicators of devices.
   const std::unique_ptr<DeviceCommunicators> devices;

@@ -173,6 +173,8 @@ std::unique_ptr<DeviceWait> World::watch_device_wait() const { return state_->wa
 bool World::background() const { return state_->background; }
 void World::set_background(bool background) { state_->background = background; }
 
+void World::set_device_collectives(DeviceCollectives how) { state_->device_collectives = how; }
+
 void World::set_timeout(double seconds) { state_->timeout = seconds; }
 
 std::string World::recent_calls(int calls_per_rank) const {

@@ -7,6 +7,7 @@ import tessera.ranks;
 import tessera.machines;
 import :buffer;
 import :communicator;
+import :device_group;
 
 export namespace tessera::collective {
 
@@ -106,6 +107,10 @@ class World {
   /// where the ranks have no cores to spare.
   bool background() const;
   void set_background(bool background);
+
+  /// How collectives of tensors on devices move, in groups that are first used afterwards; all
+  /// ranks choose alike. The default is `ordered`.
+  void set_device_collectives(DeviceCollectives how);
 
   /// Watches a wait of the calling thread for a device: it ends when another rank has failed or
   /// died, when the calls of the group whose data is awaited differ, and at the time limit.

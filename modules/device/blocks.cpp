@@ -308,16 +308,16 @@ void BlockAllocator::free(void* data) noexcept {
     return;
   }
   Block* block = found->second.get();
-  block->used = false;
+  s.statistics.book(block->owner.category, -static_cast<std::int64_t>(block->bytes));
   try {
     for (const Stream& stream : block->also_used_on) {
       block->pending.push_back(record_event(stream));
     }
-  } catch (const Error& error) {  // the device is lost: whatever uses it next says so too
-    log(LogLevel::error, error.what());
+  } catch (const Error&) {
+    return;  // the device fails, as its next use says: the memory is not used again
   }
+  block->used = false;
   block->also_used_on.clear();
-  s.statistics.book(block->owner.category, -static_cast<std::int64_t>(block->bytes));
   s.statistics.cached += static_cast<std::int64_t>(block->bytes);
   s.add_free(block);
 }

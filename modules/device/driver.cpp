@@ -32,7 +32,7 @@ struct Kinds {
   std::array<std::array<std::atomic<DeviceDriver*>, most_devices>, device_type_count> open{};
 
   Kinds() {
-    all.push_back({"cpu", 1, [](int) { return make_cpu_driver(); }, true});
+    all.push_back({.name = "cpu", .open = [](int) { return make_cpu_driver(); }, .shared = true});
   }
 };
 
@@ -142,6 +142,19 @@ int device_count(DeviceType type) {
   const std::lock_guard lock(k.mutex);
   const auto place = static_cast<std::size_t>(type);
   return type == DeviceType::meta ? 1 : place < k.all.size() ? k.all[place].count : 0;
+}
+
+std::optional<DeviceCapacity> device_memory(Device device) {
+  std::function<std::optional<DeviceCapacity>(int)> ask;
+  {
+    Kinds& k = kinds();
+    const std::lock_guard lock(k.mutex);
+    const auto place = static_cast<std::size_t>(device.type);
+    if (device.type != DeviceType::meta && place < k.all.size()) {
+      ask = k.all[place].memory;
+    }
+  }
+  return ask ? ask(device.index) : std::nullopt;
 }
 
 Device device_for_rank(DeviceType type, int number, int ranks) {

@@ -83,11 +83,19 @@ class DeviceDriver {
   virtual bool poll();
 };
 
+/// The memory of a device, in bytes.
+struct DeviceCapacity {
+  std::size_t free = 0;  // of what other processes leave now
+  std::size_t total = 0;
+};
+
 /// A kind of device: how many there are, and how one is opened (at its first use).
 struct DeviceKind {
   std::string name;
   int count = 1;
   std::function<std::unique_ptr<DeviceDriver>(int index)> open;
+  /// Its memory, without opening it; null or no answer: unknown.
+  std::function<std::optional<DeviceCapacity>(int index)> memory = {};
   /// Several ranks may use one device without being told to.
   bool shared = false;
 };
@@ -101,6 +109,9 @@ std::optional<DeviceType> device_type(std::string_view name);
 std::vector<std::string> device_type_names();
 /// How many devices of the kind there are.
 int device_count(DeviceType type);
+/// The device's memory, which is not opened for it; no answer: unknown, as that of "cpu" and
+/// "meta".
+std::optional<DeviceCapacity> device_memory(Device device);
 /// The device of the kind for the rank with this number among `ranks` ranks of its machine. Error
 /// (input): there are more ranks than devices, which are not shared.
 Device device_for_rank(DeviceType type, int number, int ranks);

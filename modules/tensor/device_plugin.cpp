@@ -37,6 +37,7 @@ DeviceType load_kind(std::string_view name) {
   const DeviceType type = register_device_kind({.name = std::string(name),
                                                 .count = offer.count,
                                                 .open = offer.open,
+                                                .memory = offer.memory,
                                                 .shared = offer.shared});
   register_kernels(type, offer.kernel_of);
   return type;

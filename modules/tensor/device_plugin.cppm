@@ -15,6 +15,9 @@ struct DeviceOffer {
   /// The operator's kernel and the workspace that it needs; without one, a call of it is an error.
   /// Must not call the registry of operators.
   DeviceKernel (*kernel_of)(const Op& op) = nullptr;
+  /// A device's memory, without opening it (it is asked for before ranks are forked); null or no
+  /// answer: unknown.
+  std::function<std::optional<DeviceCapacity>(int index)> memory = {};
   /// Several ranks of a machine may use one device without being told to. Otherwise a run with more
   /// ranks than devices is an error, unless it names one device for all.
   bool shared = false;

@@ -18,10 +18,19 @@ enum class Result : int {
   invalid_image = 200,
   invalid_context = 201,
   no_binary_for_gpu = 209,
+  ecc_uncorrectable = 214,
+  nvlink_uncorrectable = 220,
   not_found = 500,
   not_ready = 600,
   illegal_address = 700,
+  launch_timeout = 702,
+  hardware_stack_error = 714,
+  illegal_instruction = 715,
+  misaligned_address = 716,
+  invalid_address_space = 717,
+  invalid_pc = 718,
   launch_failed = 719,
+  unknown = 999,
 };
 
 using DeviceNumber = int;

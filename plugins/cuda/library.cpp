@@ -3,12 +3,7 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <charconv>
-#include <cstdlib>
-#include <filesystem>
 #include <string>
-#include <system_error>
 
 #include "find_function.hpp"
 
@@ -39,47 +34,25 @@ DriverApi open_library() {
   return api;
 }
 
-/// A number of CUDA_VISIBLE_DEVICES that begins like this hides all that follow.
-int visible_of(int count, std::string_view listed) {
-  int visible = 0;
-  while (!listed.empty()) {
-    const auto comma = listed.find(',');
-    const std::string_view entry = listed.substr(0, comma);
-    int number = 0;
-    const auto [end, error] = std::from_chars(entry.data(), entry.data() + entry.size(), number);
-    const bool is_number = error == std::errc() && end == entry.data() + entry.size();
-    const bool is_name = entry.starts_with("GPU-") || entry.starts_with("MIG-");
-    if (!is_name && !(is_number && number >= 0 && number < count)) {
-      break;
-    }
-    ++visible;
-    listed = comma == std::string_view::npos ? std::string_view() : listed.substr(comma + 1);
+/// Whether every later call fails too, until the process ends: a kernel has done what it must not,
+/// or the device is lost.
+bool stays(Result result) {
+  switch (result) {
+    case Result::ecc_uncorrectable:
+    case Result::nvlink_uncorrectable:
+    case Result::illegal_address:
+    case Result::launch_timeout:
+    case Result::hardware_stack_error:
+    case Result::illegal_instruction:
+    case Result::misaligned_address:
+    case Result::invalid_address_space:
+    case Result::invalid_pc:
+    case Result::launch_failed:
+    case Result::unknown:
+      return true;
+    default:
+      return false;
   }
-  return visible;
-}
-
-/// -1: there is no NVML.
-int count_by_nvml() {
-  void* library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) {
-    return -1;
-  }
-  const auto init = reinterpret_cast<int (*)()>(dlsym(library, "nvmlInit_v2"));
-  const auto shutdown = reinterpret_cast<int (*)()>(dlsym(library, "nvmlShutdown"));
-  const auto get = reinterpret_cast<int (*)(unsigned*)>(dlsym(library, "nvmlDeviceGetCount_v2"));
-  unsigned count = 0;
-  if (init == nullptr || shutdown == nullptr || get == nullptr || init() != 0) {
-    return -1;
-  }
-  const bool counted = get(&count) == 0;
-  shutdown();
-  return counted ? static_cast<int>(count) : -1;
-}
-
-int count_by_files() {
-  std::error_code error;
-  const std::filesystem::directory_iterator folders("/proc/driver/nvidia/gpus", error);
-  return error ? 0 : static_cast<int>(std::distance(begin(folders), end(folders)));
 }
 
 }  // namespace
@@ -119,14 +92,10 @@ void check(Result result, std::string_view call) {
   driver_api().get_error_string(result, &text);
   fail({.thing = "cuda",
         .wrong = fmt::format("{} fails: {}: {}", call, name == nullptr ? "unknown error" : name,
-                             text == nullptr ? "" : text)});
-}
-
-int count_devices() {
-  const int by_nvml = count_by_nvml();
-  const int count = by_nvml >= 0 ? by_nvml : count_by_files();
-  const char* listed = std::getenv("CUDA_VISIBLE_DEVICES");
-  return listed == nullptr ? count : visible_of(count, listed);
+                             text == nullptr ? "" : text),
+        .advice = stays(result) ? "this process cannot use its GPU any more; start the program "
+                                  "again, and look at nvidia-smi if that fails too"
+                                : ""});
 }
 
 }  // namespace tessera::cuda

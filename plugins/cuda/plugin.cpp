@@ -14,6 +14,7 @@ import tessera.device;
 import tessera.placement;
 import tessera.tensor;
 
+#include "gpus.hpp"
 #include "kernels.hpp"
 
 namespace {
@@ -61,7 +62,8 @@ DeviceOffer offer() {
   }
   return {.count = count,
           .open = [](int index) { return std::make_unique<cuda::CudaDriver>(index); },
-          .kernel_of = kernel_for};
+          .kernel_of = kernel_for,
+          .memory = cuda::memory_of_device};
 }
 
 }  // namespace

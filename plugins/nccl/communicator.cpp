@@ -117,7 +117,7 @@ void Communicator::fail_call(std::string_view name, Result result) {
   if (result == Result::invalid_usage) {
     error.advice =
         "give each rank a GPU of its own (train.device = \"cuda\"), or set "
-        "TESSERA_DEVICE_COLLECTIVES=host";
+        "mesh.device_collectives = \"host\"";
     fail_input(std::move(error));
   }
   error.advice = "run again with NCCL_DEBUG=WARN for NCCL's own report";

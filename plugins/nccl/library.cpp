@@ -16,7 +16,7 @@ namespace {
 constexpr int oldest = 21800;  // 2.18: ncclCommSplit
 constexpr const char* how_to_install =
     "install NCCL 2.18 or later (pip install nvidia-nccl-cu13, or NVIDIA's libnccl2) and add its "
-    "folder to LD_LIBRARY_PATH, or set TESSERA_DEVICE_COLLECTIVES=host";
+    "folder to LD_LIBRARY_PATH, or set mesh.device_collectives = \"host\"";
 
 [[noreturn]] void refuse(std::string wrong) {
   fail_input({.thing = "collectives 'cuda'", .wrong = std::move(wrong), .advice = how_to_install});

@@ -7,16 +7,15 @@ use warnings;
 use File::Basename qw(basename);
 use File::Temp qw(tempdir);
 use FindBin;
-use lib "$FindBin::RealBin/../support";
-use Files qw(text_of write_file);
+use lib $FindBin::RealBin, "$FindBin::RealBin/../support";
+use EmulatedRun qw(use_emulator text_to_train_on run steps_in compare_steps);
+use Files qw(text_of);
 
 my ($program, $emulator, $kernels, $plugins, @configs) = @ARGV;
 die "usage: configs.pl PROGRAM EMULATOR KERNELS PLUGIN[,PLUGIN] CONFIG...\n" unless @configs;
 my $folder = tempdir(CLEANUP => 1);
-$ENV{LD_LIBRARY_PATH} = join ':', $emulator, grep { defined && length } $ENV{LD_LIBRARY_PATH};
-$ENV{TESSERA_EMULATOR_KERNELS} = $kernels;
-$ENV{TESSERA_EMULATOR_DEVICES} = 8;
-write_file("$folder/text", join ' ', map { "the number " . $_ * $_ . " is the square of $_;" } 1 .. 400);
+use_emulator($emulator, $kernels, 8);
+text_to_train_on("$folder/text");
 
 # The options that make a config small enough.
 sub smaller {
@@ -35,18 +34,9 @@ sub steps_of {
   my ($config, @options) = @_;
   unlink "$folder/metrics";
   my @command = ($program, 'train', $config, (map { ('--plugin', $_) } split /,/, $plugins), smaller($config), @options);
-  my $pid = fork // die "fork: $!\n";
-  if ($pid == 0) {
-    open STDIN, '<', '/dev/null';
-    open STDOUT, '>', "$folder/log";
-    open STDERR, '>&', \*STDOUT;
-    exec @command;
-  }
-  waitpid $pid, 0;
-  die "'@command' fails:\n", text_of("$folder/log") if $? != 0;
-  my @steps = map { [/"loss":\s*([^,}]+)/, /"grad_norm":\s*([^,}]+)/] } grep { /"loss"/ } split /\n/, text_of("$folder/metrics");
-  die "$config: there are " . @steps . " steps (expected 3)\n" unless @steps == 3;
-  return @steps;
+  my ($status, $text) = run("$folder/log", @command);
+  die "'@command' fails:\n$text" if $status != 0;
+  return steps_in("$folder/metrics", 3);
 }
 
 for my $config (@configs) {
@@ -59,13 +49,7 @@ for my $config (@configs) {
     for my $seed (0, 5) {
       $ENV{TESSERA_EMULATOR_SEED} = $seed;
       my @found = steps_of($config, 'train.device=cuda', @$how);
-      for my $step (0 .. 2) {
-        for my $what (0, 1) {
-          my ($w, $f) = ($wanted[$step][$what], $found[$step][$what]);
-          die "$name @$how: step $step, ", ('loss', 'norm')[$what], ": $f on the GPU, $w on the CPU\n"
-            unless abs($f - $w) <= $tolerance * (1 + abs $w);
-        }
-      }
+      compare_steps("$name @$how", \@wanted, \@found, $tolerance);
       my $text = join ' ', map { @$_ } @found;
       $bits //= $text;
       die "$name @$how: another order of streams, blocks and threads gives other bits: $text, not $bits\n" unless $text eq $bits;

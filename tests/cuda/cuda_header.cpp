@@ -84,6 +84,15 @@ static_assert(is(Result::not_found, CUDA_ERROR_NOT_FOUND));
 static_assert(is(Result::not_ready, CUDA_ERROR_NOT_READY));
 static_assert(is(Result::illegal_address, CUDA_ERROR_ILLEGAL_ADDRESS));
 static_assert(is(Result::launch_failed, CUDA_ERROR_LAUNCH_FAILED));
+static_assert(is(Result::ecc_uncorrectable, CUDA_ERROR_ECC_UNCORRECTABLE));
+static_assert(is(Result::nvlink_uncorrectable, CUDA_ERROR_NVLINK_UNCORRECTABLE));
+static_assert(is(Result::launch_timeout, CUDA_ERROR_LAUNCH_TIMEOUT));
+static_assert(is(Result::hardware_stack_error, CUDA_ERROR_HARDWARE_STACK_ERROR));
+static_assert(is(Result::illegal_instruction, CUDA_ERROR_ILLEGAL_INSTRUCTION));
+static_assert(is(Result::misaligned_address, CUDA_ERROR_MISALIGNED_ADDRESS));
+static_assert(is(Result::invalid_address_space, CUDA_ERROR_INVALID_ADDRESS_SPACE));
+static_assert(is(Result::invalid_pc, CUDA_ERROR_INVALID_PC));
+static_assert(is(Result::unknown, CUDA_ERROR_UNKNOWN));
 
 static_assert(compute_capability_major == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
 static_assert(compute_capability_minor == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);

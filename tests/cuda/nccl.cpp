@@ -257,38 +257,35 @@ TEST_CASE("a group over NCCL gives back the memory that it has registered") {
 }
 
 TEST_CASE("sums of NCCL's own order are near to those in the order of the ranks, with other bits") {
-  const Outcome outcome = launched(
-      4,
-      [](World& world) {
-        const Device device = gpu(world.rank());
-        Communicator& there = over_nccl(world, device);
-        const StreamScope scope(there.stream(device));
-        constexpr std::int64_t count = 400;
-        bool others = false;
-        for (const Form& form : forms()) {
-          if (!form.reduces) continue;
-          const Tensor source = filled(world, 4 * count, DType::bf16);
-          const Tensor destination = filled(world, 4 * count, DType::bf16);
-          const Tensor source_there = ops::to_device(source, device);
-          const Tensor destination_there = ops::to_device(destination, device);
-          const Values expected = after(world.everyone(), form, source, destination, count);
-          const Values found = after(there, form, source_there, destination_there, count);
-          others = others || found != expected;
-          for (std::size_t i = 0; i < found.size(); ++i) {
-            expect(std::abs(found[i] - expected[i]) <= 0.04 * (4 + std::abs(expected[i])),
-                   form.name);
-          }
-          compare(world, there, device, form, DType::i64, 33);  // exact in any order
-        }
-        expect(others, "bf16 is rounded at every rank of a ring");
-        const Tensor source = filled(world, 36, DType::bf16);
-        const Tensor destination = filled(world, 9, DType::f32);
-        const Tensor copy = ops::to_device(destination, device);
-        const Values expected = averaged(world.everyone(), source, destination);
-        expect(averaged(there, ops::to_device(source, device), copy) == expected,
-               "NCCL cannot add to f32, so these keep their order");
-      },
-      {{"TESSERA_DEVICE_COLLECTIVES", "own_order"}});
+  const Outcome outcome = launched(4, [](World& world) {
+    world.set_device_collectives(collective::DeviceCollectives::own_order);
+    const Device device = gpu(world.rank());
+    Communicator& there = over_nccl(world, device);
+    const StreamScope scope(there.stream(device));
+    constexpr std::int64_t count = 400;
+    bool others = false;
+    for (const Form& form : forms()) {
+      if (!form.reduces) continue;
+      const Tensor source = filled(world, 4 * count, DType::bf16);
+      const Tensor destination = filled(world, 4 * count, DType::bf16);
+      const Tensor source_there = ops::to_device(source, device);
+      const Tensor destination_there = ops::to_device(destination, device);
+      const Values expected = after(world.everyone(), form, source, destination, count);
+      const Values found = after(there, form, source_there, destination_there, count);
+      others = others || found != expected;
+      for (std::size_t i = 0; i < found.size(); ++i) {
+        expect(std::abs(found[i] - expected[i]) <= 0.04 * (4 + std::abs(expected[i])), form.name);
+      }
+      compare(world, there, device, form, DType::i64, 33);  // exact in any order
+    }
+    expect(others, "bf16 is rounded at every rank of a ring");
+    const Tensor source = filled(world, 36, DType::bf16);
+    const Tensor destination = filled(world, 9, DType::f32);
+    const Tensor copy = ops::to_device(destination, device);
+    const Values expected = averaged(world.everyone(), source, destination);
+    expect(averaged(there, ops::to_device(source, device), copy) == expected,
+           "NCCL cannot add to f32, so these keep their order");
+  });
   INFO(outcome.errors);
   CHECK(outcome.code == 0);
 }
@@ -297,13 +294,14 @@ TEST_CASE("collectives of GPUs go through the host's memory where that is asked 
   const Outcome outcome = launched(
       2,
       [](World& world) {
+        world.set_device_collectives(collective::DeviceCollectives::host);
         const Device device = gpu(world.rank());
         expect(world.communicator_on(device, all_ranks(world)) == nullptr, "no NCCL");
         const Tensor x = full({5}, 1 + world.rank(), DType::f32, device);
         expect(to_doubles(ops::all_reduce(x, ReduceOp::sum, world.everyone())) == Values(5, 3),
                "the sum");
       },
-      {{"TESSERA_DEVICE_COLLECTIVES", "host"}, {"TESSERA_EMULATOR_NCCL", "10000"}});
+      {{"TESSERA_EMULATOR_NCCL", "10000"}});
   INFO(outcome.errors);
   CHECK(outcome.code == 0);
 }
@@ -432,15 +430,13 @@ TEST_CASE("NCCL's refusals are errors that say what to do") {
   CHECK(old.code == 2);
   CHECK(contains(old.errors, "NCCL is too old (expected 2.18.0 or later, got 2.10.0)"));
   CHECK(contains(old.errors, "pip install nvidia-nccl"));
-
-  const Outcome word = launched(2, use, {{"TESSERA_DEVICE_COLLECTIVES", "fast"}});
-  INFO(word.errors);
-  CHECK(contains(word.errors, "expected ordered, own_order or host, got fast"));
 }
 
 TEST_CASE("ranks that reduce in different orders are an error that names two") {
   const Outcome outcome = launched(2, [](World& world) {
-    if (world.rank() == 1) setenv("TESSERA_DEVICE_COLLECTIVES", "own_order", 1);
+    if (world.rank() == 1) {
+      world.set_device_collectives(collective::DeviceCollectives::own_order);
+    }
     over_nccl(world, gpu(world.rank()));
   });
   INFO(outcome.errors);

@@ -6,13 +6,13 @@ use strict;
 use warnings;
 use File::Temp qw(tempdir);
 use FindBin;
-use lib "$FindBin::RealBin/../support";
+use lib $FindBin::RealBin, "$FindBin::RealBin/../support";
+use EmulatedRun qw(use_emulator text_to_train_on small_llama run steps_in compare_steps);
 use Files qw(write_file);
 
 my ($program, $emulator, $kernels, $mesh, @plugins) = @ARGV;
 my $fsdp = qq([[parallel]]\nstyle = "FSDP"\naxis = "shard"\non = ["model.layers.*", "."]\n);
 my %styles = (
-
   one_rank => '',
   fsdp => qq([mesh]\naxes = ["shard"]\nshape = [2]\n$fsdp),
   tensor => <<"TOML",
@@ -32,50 +32,20 @@ TOML
 );
 die "usage: train.pl PROGRAM EMULATOR KERNELS MESH PLUGIN...\n" unless @plugins && defined $styles{$mesh};
 my $folder = tempdir(CLEANUP => 1);
-$ENV{LD_LIBRARY_PATH} = join ':', $emulator, grep { defined && length } $ENV{LD_LIBRARY_PATH};
-$ENV{TESSERA_EMULATOR_KERNELS} = $kernels;
-$ENV{TESSERA_EMULATOR_DEVICES} = 4;
-
-write_file("$folder/text", join ' ', map { "the number " . $_ * $_ . " is the square of $_;" } 1 .. 400);
-write_file("$folder/run.toml", <<"TOML");
-[model]
-family = "llama"
-dim = 16
-layers = 2
-heads = 2
-kv_heads = 2
-ffn_dim = 24
-[data]
-text = ["$folder/text"]
-tokenizer = "bytes"
-seq_len = 12
-validation = 0
-[train]
-steps = 3
-batch = 2
-clip_grad_norm = 1.0
-[optimizer]
-name = "adamw"
-lr = 1e-2
-$styles{$mesh}
-TOML
+use_emulator($emulator, $kernels, 4);
+text_to_train_on("$folder/text");
+write_file("$folder/run.toml", small_llama("$folder/text", $styles{$mesh}));
 
 # Of each step: loss, norm.
 sub steps_on {
-  my ($device) = @_;
+  my ($device, @options) = @_;
   my $metrics = "$folder/metrics.jsonl";
   unlink $metrics;
   my @command = ($program, 'train', "$folder/run.toml", (map { ('--plugin', $_) } @plugins), "train.device=$device",
-    "log.metrics=$metrics", "checkpoint.folder=''");
-  my $log = "$folder/log";
-  if (system("@command >$log 2>&1 </dev/null") != 0) {
-    open my $file, '<', $log or die "$log: $!\n";
-    die "'@command' fails:\n", <$file>;
-  }
-  open my $file, '<', $metrics or die "$metrics: $!\n";
-  my @steps = map { [/"loss":\s*([^,}]+)/, /"grad_norm":\s*([^,}]+)/] } grep { /"loss"/ } <$file>;
-  die "$metrics: there are " . @steps . " steps (expected 3)\n" unless @steps == 3;
-  return @steps;
+    "log.metrics=$metrics", "checkpoint.folder=''", @options);
+  my ($status, $text) = run("$folder/log", @command);
+  die "'@command' fails:\n$text" if $status != 0;
+  return steps_in($metrics, 3);
 }
 
 my @wanted = steps_on('cpu');
@@ -83,17 +53,34 @@ my $bits;
 for my $seed (0, 5) {
   $ENV{TESSERA_EMULATOR_SEED} = $seed;
   my @found = steps_on('cuda');
-  for my $step (0 .. 2) {
-    for my $what (0, 1) {
-      my ($w, $f) = ($wanted[$step][$what], $found[$step][$what]);
-      die "step $step, ", ('loss', 'norm')[$what], ": $f on the GPU, $w on the CPU\n" unless abs($f - $w) <= 1e-5 * (1 + abs $w);
-    }
-  }
+  compare_steps('the steps', \@wanted, \@found, 1e-5);
   my $text = join ' ', map { @$_ } @found;
   $bits //= $text;
   die "another order of streams, blocks and threads gives other bits: $text, not $bits\n" unless $text eq $bits;
 }
 print "3 steps agree: $bits\n";
+
+# Steps that do not fit into the 4 GiB of a device are refused before the ranks start, with what would fit.
+sub refusal {
+  my (@options) = @_;
+  my ($status, $text) = run("$folder/log", $program, 'train', "$folder/run.toml", (map { ('--plugin', $_) } @plugins),
+    'train.device=cuda', '--dry-run', "checkpoint.folder=''", @options);
+  return $status == 0 ? 'nothing is refused' : $text;
+}
+if ($mesh eq 'one_rank') {
+  my @large = ('model.dim=1024', 'model.heads=16', 'model.kv_heads=16', 'model.ffn_dim=4096');
+  my %refused = (
+    'share the parameters \(FSDP\) over more ranks' => [refusal(@large, 'model.layers=20')],
+    'set train\.micro_batch = 256, which fits' => [refusal(@large, 'model.layers=8', 'train.batch=1024')],
+  );
+  for my $advice (keys %refused) {
+    my ($text) = @{$refused{$advice}};
+    die "expected '$advice', got:\n$text"
+      unless $text =~ /cuda:0 has too little memory for a rank's step: .*got 4\.0 GiB free of 4\.0 GiB\); $advice/;
+  }
+  my $fits = refusal(@large, 'model.layers=8', 'train.batch=1024', 'train.micro_batch=256');
+  die "what fits is refused:\n$fits" unless $fits eq 'nothing is refused';
+}
 
 # NCCL's library, as `tessera doctor` shows it and as a run needs it.
 exit 0 unless $mesh eq 'fsdp';
@@ -113,6 +100,5 @@ my $text = '';
 eval { steps_on('cuda'); 1 } or $text = $@;
 die "a run without NCCL's library ends with:\n$text"
   unless $text =~ /collectives 'cuda': NCCL's library cannot be opened.*install NCCL 2\.18 or later/;
-$ENV{TESSERA_DEVICE_COLLECTIVES} = 'host';
-my $through_host = join ' ', map { @$_ } steps_on('cuda');
+my $through_host = join ' ', map { @$_ } steps_on('cuda', 'mesh.device_collectives=host');
 die "through the host's memory the bits are others: $through_host, not $bits\n" unless $through_host eq $bits;

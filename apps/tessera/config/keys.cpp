@@ -382,6 +382,12 @@ std::vector<Key> run_keys() {
       {"mesh.background", field<&Config::mesh, &MeshConfig::background>,
        "Move the data of collectives on a thread of its own while the rank computes. Faster where "
        "links are slow or cores are idle; otherwise the rank moves it while it waits."},
+      {.path = "mesh.device_collectives",
+       .slot = field<&Config::mesh, &MeshConfig::device_collectives>,
+       .doc = "How collectives move between devices: `ordered` (by the plugin for the device, with "
+              "sums in the order of the ranks and the CPU's bits), `own_order` (also with the sums "
+              "of the plugin's library: other bits), `host` (through the memory of the host).",
+       .choices = {"ordered", "own_order", "host"}},
       {"mesh.transport", field<&Config::mesh, &MeshConfig::transport>,
        "How machines are connected: `auto` (the installed transport, where the ranks are on "
        "several), `shm` (all ranks must be on one machine), or a transport, such as `mpi`."},

@@ -122,7 +122,8 @@ struct MeshConfig {
   std::vector<double> bandwidth_gb;  // likewise
   bool measure_links = false;
   bool background = false;
-  std::string transport = "auto";  // or "shm", or a plugin of the kind transport
+  std::string device_collectives = "ordered";  // or "own_order", "host"
+  std::string transport = "auto";              // or "shm", or a plugin of the kind transport
 };
 
 struct PluginsConfig {

@@ -103,10 +103,15 @@ std::string elsewhere_text(const Run& run, const Program& program) {
                    run.config.graph.offload);
 }
 
-/// Text about a captured step before the ranks start. `program`: rank 0's. Errors: a step
-/// that transformations change must be replayed from the first one on; see graph::compile_kernels.
-std::string captured_text(const Run& run, const graph::ExecutionOptions& execution,
-                          const Program& program, int kept_gathers) {
+struct CapturedFacts {
+  std::string text;
+  std::int64_t needed = 0;  // bytes, when it is planned
+};
+
+/// A captured step before the ranks start. `program`: rank 0's. Errors: a step that transformations
+/// change must be replayed from the first one on; see graph::compile_kernels.
+CapturedFacts captured_facts(const Run& run, const graph::ExecutionOptions& execution,
+                             const Program& program, int kept_gathers) {
   std::size_t instructions = 0;
   for (const Section& section : program.sections) {
     instructions += section.instructions.size();
@@ -131,13 +136,14 @@ std::string captured_text(const Run& run, const graph::ExecutionOptions& executi
   std::int64_t needed = graph::planned_bytes(program, compiled);
   check_space_elsewhere(run.config, graph::bytes_elsewhere(program));
   const std::string left = left_text(run, execution, program, needed);
-  return fmt::format("{} instructions, needs {}{}{}{}{}{}; {}", instructions,
-                     format_bytes(static_cast<std::uint64_t>(needed)),
-                     budget.empty() ? "" : " of " + budget, left, elsewhere_text(run, program),
-                     gathers, kernels ? "; " + kernels_text(*kernels) : std::string(),
-                     reads.empty()
-                         ? "replayed from the first step on"
-                         : "recorded in steps 3 and 4, as the host reads values in " + reads);
+  std::string text = fmt::format(
+      "{} instructions, needs {}{}{}{}{}{}; {}", instructions,
+      format_bytes(static_cast<std::uint64_t>(needed)), budget.empty() ? "" : " of " + budget, left,
+      elsewhere_text(run, program), gathers,
+      kernels ? "; " + kernels_text(*kernels) : std::string(),
+      reads.empty() ? "replayed from the first step on"
+                    : "recorded in steps 3 and 4, as the host reads values in " + reads);
+  return {std::move(text), needed};
 }
 
 /// "8 bytes of each trained parameter: 2 of itself, ..."; empty: nothing is trained, or this rank
@@ -183,6 +189,7 @@ CheckedPlan check_plan(const Run& run) {
   const Account& account = trial.account;
   std::vector<std::vector<std::string>> rows;
   int kept = run.kept_gathers;
+  std::int64_t least = 0;
   for (const parallel::StyleSummary& style : trial.styles) {
     rows.push_back(
         {"style", fmt::format("{}{}: {} modules, {} parameters", style.style,
@@ -211,8 +218,13 @@ CheckedPlan check_plan(const Run& run) {
   if (run.config.graph.capture) {
     const Program program = capture_step(run, setup);
     kept = keeps_gathers(run.config.graph) ? kept_gathers(run, program) : run.kept_gathers;
-    rows.push_back({"captured step", captured_text(run, setup.execution, program, kept)});
+    CapturedFacts captured = captured_facts(run, setup.execution, program, kept);
+    rows.push_back({"captured step", std::move(captured.text)});
+    least = captured.needed;
   }
+  check_device_memory(
+      run.config,
+      {.memory = account.memory, .least = least, .rows = trial.rows, .micro = trial.micro});
   if (trial.bytes_elsewhere > 0) {
     rows.push_back({"kept elsewhere", fmt::format("{} per rank, in other places than the device's "
                                                   "memory",

@@ -5,6 +5,8 @@ module;
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -52,6 +54,13 @@ void compare_plugins(collective::World& world) {
   }
 }
 
+collective::DeviceCollectives device_collectives_of(const MeshConfig& mesh) {
+  using enum collective::DeviceCollectives;
+  static const std::map<std::string, collective::DeviceCollectives, std::less<>> by_word = {
+      {"ordered", ordered}, {"own_order", own_order}, {"host", host}};
+  return by_word.at(mesh.device_collectives);
+}
+
 /// The peaks of what this rank's tensors hold, as the metrics file has them.
 std::vector<std::pair<std::string, std::int64_t>> memory_peaks() {
   const MemoryStatistics memory = memory_statistics();
@@ -93,6 +102,7 @@ class RankRun {
         trace_(run.config, to_string(make_mesh(run.config)), start.step, world) {
     ops::set_threads(threads_of_rank(run.config));
     world.set_background(run.config.mesh.background);
+    world.set_device_collectives(device_collectives_of(run.config.mesh));
     world.set_progress(-1, "setting up");
     compare_plugins(world);
     compare_runs(world, run, start);

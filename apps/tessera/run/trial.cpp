@@ -151,6 +151,8 @@ Trial try_steps(const Run& run, StepSetup setup, bool& local_products) {
     trial.account.add(less, few - micro_batches);
     trial.account.memory = more.memory;
   }
+  trial.rows = rows;
+  trial.micro = micro;
   trial.shared_bytes = trainer.shared_bytes();
   trial.bytes_elsewhere = trainer.bytes_elsewhere();
   trial.styles = trainer.plan().summary();

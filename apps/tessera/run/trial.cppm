@@ -28,6 +28,9 @@ struct Trial {
   Account account;
   /// The part of it that is memory which the ranks share.
   std::size_t shared_bytes = 0;
+  /// A rank's sequences of a step, and how many of them are computed at once.
+  std::int64_t rows = 0;
+  std::int64_t micro = 0;
   /// Bytes that this rank keeps in other places than the device's memory.
   std::size_t bytes_elsewhere = 0;
   /// What the training stores of this rank's part of the trained parameters.

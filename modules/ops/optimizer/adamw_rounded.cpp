@@ -21,9 +21,8 @@ import tessera.placement;
 import tessera.tensor;
 import :kernel_call;
 import :random_call;
+import :updates;
 import :update_call;
-
-#include "optimizer/rounded_adam_step.hpp"
 
 namespace tessera::ops {
 namespace {
@@ -142,4 +141,11 @@ const Op& adamw_rounded_op = register_op<RoundedAdamStep>({
 });
 
 }  // namespace
+
+void adamw_rounded_(const Tensor& parameter, const Tensor& gradient, const Tensor& exp_avg,
+                    const Tensor& exp_avg_sq, const Tensor& max_exp_avg_sq,
+                    const RoundedAdamStep& settings) {
+  call_one(adamw_rounded_op, {parameter, gradient, exp_avg, exp_avg_sq, max_exp_avg_sq}, settings);
+}
+
 }  // namespace tessera::ops

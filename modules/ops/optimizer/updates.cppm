@@ -39,6 +39,27 @@ void adam_(TensorList parameters, TensorList gradients, TensorList exp_avgs, Ten
 void adamw_(TensorList parameters, TensorList gradients, TensorList exp_avgs,
             TensorList exp_avg_sqs, TensorList max_exp_avg_sqs, const AdamStep& settings);
 
+/// AdamStep, and which random numbers round: those of `stream` under `seed`, from 0 on, with a
+/// fixed number of them for each element of the whole parameter in each step.
+struct RoundedAdamStep {
+  Dynamic<double> lr = 0;
+  Dynamic<double> beta1 = 0;
+  Dynamic<double> beta2 = 0;
+  Dynamic<double> eps = 0;
+  Dynamic<double> weight_decay = 0;
+  Dynamic<double> grad_scale = 0;
+  Dynamic<std::int64_t> step = 0;
+  bool amsgrad = false;
+  bool maximize = false;
+  std::int64_t seed = 0;
+  std::int64_t stream = 0;
+  SpecArgument whole = {};  // of a local call: the Spec of the parameter that it has a part of
+};
+/// AdamW for one parameter that is rounded with random bits where it is bf16, as its state.
+void adamw_rounded_(const Tensor& parameter, const Tensor& gradient, const Tensor& exp_avg,
+                    const Tensor& exp_avg_sq, const Tensor& max_exp_avg_sq,
+                    const RoundedAdamStep& settings);
+
 /// Elements that share a scale in 8-bit state.
 inline constexpr std::int64_t quantized_block = 256;
 /// The shape of the scales of a parameter's 8-bit state: blocks are parts of rows, a row is all of

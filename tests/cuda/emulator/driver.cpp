@@ -50,6 +50,7 @@ constexpr int most_devices = 64;
 
 std::atomic<pid_t> owner = 0;  // the process that called cuInit
 std::atomic<std::uint64_t> launches = 0;
+std::atomic<bool> lost = false;  // the device, by TESSERA_EMULATOR_LOSE
 thread_local Context current = nullptr;
 ContextData contexts[most_devices];
 
@@ -66,7 +67,17 @@ Result usable() {
   if (owner != getpid()) {
     return Result::not_initialized;
   }
-  return Executor::instance().fault() ? Result::launch_failed : Result::success;
+  return lost                           ? Result::unknown
+         : Executor::instance().fault() ? Result::launch_failed
+                                        : Result::success;
+}
+
+/// TESSERA_EMULATOR_LOSE="DEVICE NUMBER": whether the device is lost at this launch.
+bool loses(int device, std::uint64_t launch) {
+  static const char* const asked = std::getenv("TESSERA_EMULATOR_LOSE");
+  char* rest = nullptr;
+  return asked != nullptr && std::strtol(asked, &rest, 10) == device &&
+         std::strtoull(rest, nullptr, 10) == launch;
 }
 
 Result in_context() {
@@ -219,7 +230,8 @@ Result cuGetErrorName(Result error, const char** name) {
       {Result::invalid_context, "CUDA_ERROR_INVALID_CONTEXT"},
       {Result::not_found, "CUDA_ERROR_NOT_FOUND"},
       {Result::not_ready, "CUDA_ERROR_NOT_READY"},
-      {Result::launch_failed, "CUDA_ERROR_LAUNCH_FAILED"}};
+      {Result::launch_failed, "CUDA_ERROR_LAUNCH_FAILED"},
+      {Result::unknown, "CUDA_ERROR_UNKNOWN"}};
   const auto found = names.find(error);
   *name = found == names.end() ? nullptr : found->second;
   return found == names.end() ? Result::invalid_value : Result::success;
@@ -500,6 +512,11 @@ Result cuLaunchKernel(Function function, unsigned grid_x, unsigned grid_y, unsig
   Memory::instance().open_addresses(launch->structure.data(), launch->structure.size());
   launch->stream = name_of(*stream->stream);
   const std::uint64_t number = ++launches;
+  if (loses(current->device, number)) {
+    lost = true;
+    Executor::instance().set_fault("the device is lost");  // ends waits
+    return Result::success;                                // later calls find it
+  }
   Executor::instance().push(*stream->stream, {.work = [launch, number] {
     emulator::run_launch(*launch, Executor::instance().seed() * 1000003 + number);
   }});

@@ -1,0 +1,127 @@
+#include <dlfcn.h>
+
+#include <charconv>
+#include <cstddef>
+#include <cstdlib>
+#include <filesystem>
+#include <iterator>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include "find_function.hpp"
+
+import tessera.base;
+import tessera.device;
+
+#include "gpus.hpp"
+
+namespace tessera::cuda {
+namespace {
+
+struct NvmlDeviceData;
+using NvmlDevice = NvmlDeviceData*;
+/// nvmlMemory_t, in bytes.
+struct NvmlMemory {
+  unsigned long long total = 0;
+  unsigned long long free = 0;
+  unsigned long long used = 0;
+};
+
+/// NVML's library, initialised as long as this lives. Its functions return 0 where they succeed.
+class Nvml {
+ public:
+  Nvml() {
+    void* const library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+    usable_ = library != nullptr && find_function(library, "nvmlInit_v2", init_) &&
+              find_function(library, "nvmlShutdown", shutdown_) &&
+              find_function(library, "nvmlDeviceGetCount_v2", count_) &&
+              find_function(library, "nvmlDeviceGetHandleByIndex_v2", by_index_) &&
+              find_function(library, "nvmlDeviceGetHandleByUUID", by_name_) &&
+              find_function(library, "nvmlDeviceGetMemoryInfo", memory_) && init_() == 0;
+  }
+  ~Nvml() {
+    if (usable_) {
+      shutdown_();
+    }
+  }
+  Nvml(const Nvml&) = delete;
+  Nvml& operator=(const Nvml&) = delete;
+
+  std::optional<int> count() const {
+    unsigned found = 0;
+    return usable_ && count_(&found) == 0 ? std::optional(static_cast<int>(found)) : std::nullopt;
+  }
+  /// `device`: a number, or a name as CUDA_VISIBLE_DEVICES has it.
+  std::optional<DeviceCapacity> memory(const std::string& device) const {
+    NvmlDevice handle = nullptr;
+    NvmlMemory found;
+    const bool by_name = device.find('-') != std::string::npos;
+    if (!usable_ ||
+        (by_name ? by_name_(device.c_str(), &handle)
+                 : by_index_(static_cast<unsigned>(std::stoul(device)), &handle)) != 0 ||
+        memory_(handle, &found) != 0) {
+      return std::nullopt;
+    }
+    return DeviceCapacity{.free = found.free, .total = found.total};
+  }
+
+ private:
+  bool usable_ = false;
+  int (*init_)() = nullptr;
+  int (*shutdown_)() = nullptr;
+  int (*count_)(unsigned* count) = nullptr;
+  int (*by_index_)(unsigned index, NvmlDevice* device) = nullptr;
+  int (*by_name_)(const char* name, NvmlDevice* device) = nullptr;
+  int (*memory_)(NvmlDevice device, NvmlMemory* memory) = nullptr;
+};
+
+int count_by_files() {
+  std::error_code error;
+  const std::filesystem::directory_iterator folders("/proc/driver/nvidia/gpus", error);
+  return error ? 0 : static_cast<int>(std::distance(begin(folders), end(folders)));
+}
+
+/// The devices as CUDA numbers them, each by its number on the machine or by its name. An entry of
+/// CUDA_VISIBLE_DEVICES that is neither hides all that follow.
+std::vector<std::string> visible_devices(const Nvml& nvml) {
+  const int count = nvml.count().value_or(count_by_files());
+  const char* const variable = std::getenv("CUDA_VISIBLE_DEVICES");
+  std::vector<std::string> visible;
+  if (variable == nullptr) {
+    for (int i = 0; i < count; ++i) {
+      visible.push_back(std::to_string(i));
+    }
+    return visible;
+  }
+  std::string_view listed = variable;
+  while (!listed.empty()) {
+    const auto comma = listed.find(',');
+    const std::string_view entry = listed.substr(0, comma);
+    int number = 0;
+    const auto [end, error] = std::from_chars(entry.data(), entry.data() + entry.size(), number);
+    const bool is_number = error == std::errc() && end == entry.data() + entry.size();
+    const bool is_name = entry.starts_with("GPU-") || entry.starts_with("MIG-");
+    if (!is_name && !(is_number && number >= 0 && number < count)) {
+      break;
+    }
+    visible.emplace_back(entry);
+    listed = comma == std::string_view::npos ? std::string_view() : listed.substr(comma + 1);
+  }
+  return visible;
+}
+
+}  // namespace
+
+int count_devices() { return static_cast<int>(visible_devices(Nvml()).size()); }
+
+std::optional<DeviceCapacity> memory_of_device(int index) {
+  const Nvml nvml;
+  const std::vector<std::string> visible = visible_devices(nvml);
+  const auto place = static_cast<std::size_t>(index);
+  return place < visible.size() ? nvml.memory(visible[place]) : std::nullopt;
+}
+
+}  // namespace tessera::cuda
