@@ -97,6 +97,31 @@ Trial try_placed(const Run& run, Trainer& trainer) {
   return trial;
 }
 
+/// Parameters of the model, and what the training stores for them.
+void count_parameters(Trainer& trainer, Trial& trial) {
+  for (const nn::ParameterPointer& parameter : nn::all_parameters(trainer.model())) {
+    // Codes and scales are counted as the weights that they are.
+    const bool packed = parameter->initialization.kind == nn::Initialization::Kind::packed;
+    const std::int64_t elements = packed ? 0 : parameter->value.numel();
+    trial.parameters += elements;
+    trial.frozen_parameters += parameter->value.requires_grad() ? 0 : elements;
+    if (parameter->value.requires_grad()) {
+      const Tensor& part = local_of(parameter->value);
+      const auto bytes = part.numel() * static_cast<std::int64_t>(size_of(part.dtype()));
+      trial.stored.elements += part.numel();
+      trial.stored.values += bytes;
+      trial.stored.gradients += bytes;  // of the parameter's type
+    }
+  }
+  trial.stored.state = static_cast<std::int64_t>(trainer.state_bytes());
+  for (const nn::Module* module : nn::all_modules(trainer.model())) {
+    for (const nn::PackedWeight& weight : module->packed_weights()) {
+      trial.parameters += weight.shape.product();
+      trial.frozen_parameters += weight.shape.product();
+    }
+  }
+}
+
 /// `local_products`: whether products of local parts were found.
 Trial try_steps(const Run& run, StepSetup setup, bool& local_products) {
   const PlannedDeviceScope kernels(device_of(run.config, 0, 1).type);
@@ -157,27 +182,7 @@ Trial try_steps(const Run& run, StepSetup setup, bool& local_products) {
   trial.bytes_elsewhere = trainer.bytes_elsewhere();
   trial.styles = trainer.plan().summary();
   trial.objective = trainer.objective().text();
-  for (const nn::ParameterPointer& parameter : nn::all_parameters(trainer.model())) {
-    // Codes and scales are counted as the weights that they are.
-    const bool packed = parameter->initialization.kind == nn::Initialization::Kind::packed;
-    const std::int64_t elements = packed ? 0 : parameter->value.numel();
-    trial.parameters += elements;
-    trial.frozen_parameters += parameter->value.requires_grad() ? 0 : elements;
-    if (parameter->value.requires_grad()) {
-      const Tensor& part = local_of(parameter->value);
-      const auto bytes = part.numel() * static_cast<std::int64_t>(size_of(part.dtype()));
-      trial.stored.elements += part.numel();
-      trial.stored.values += bytes;
-      trial.stored.gradients += bytes;  // of the parameter's type
-    }
-  }
-  trial.stored.state = static_cast<std::int64_t>(trainer.state_bytes());
-  for (const nn::Module* module : nn::all_modules(trainer.model())) {
-    for (const nn::PackedWeight& weight : module->packed_weights()) {
-      trial.parameters += weight.shape.product();
-      trial.frozen_parameters += weight.shape.product();
-    }
-  }
+  count_parameters(trainer, trial);
   return trial;
 }
 
