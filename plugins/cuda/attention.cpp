@@ -39,6 +39,16 @@ struct RotaryArgs {
   bool whole_dims;
   SpecArgument whole{};
 };
+struct RotaryAtArgs {
+  Dynamic<double> theta;
+  RotaryScalingKind scaling;
+  double factor;
+  double original_positions;
+  double low;
+  double high;
+  double amplitude;
+  bool whole_dims;
+};
 struct CausalArgs {
   Dynamic<double> scale;
   std::int64_t window;
@@ -55,11 +65,31 @@ HeadArray log_sums_of(const Tensor& x) {
   return {x.device_address(), x.strides()[0], x.strides()[2], x.strides()[1], 0, x.dtype()};
 }
 
+/// Of [batch, time]; absent: no address.
+HeadArray documents_of(const Tensor& x) {
+  if (!x) {
+    return {};
+  }
+  return {x.device_address(), x.strides()[0], x.strides()[1], 0, 0, x.dtype()};
+}
+
+/// Notes the first token that cannot be in its document.
+void look_at(const Call& call, const Tensor& documents) {
+  if (!documents || documents.numel() == 0) {
+    return;
+  }
+  auto& driver = static_cast<CudaDriver&>(driver_of(documents.device()));
+  const DocumentArguments arguments = {.batches = documents.shape()[0],
+                                       .times = documents.shape()[1],
+                                       .documents = documents_of(documents),
+                                       .problem = driver.problem(),
+                                       .op = call.op.id};
+  launch(documents, "find_wrong_document", 1, threads_per_block, arguments);
+}
+
 AttentionArguments arguments_of(const Call& call, const Tensor& q, const Tensor& k, const Tensor& v,
                                 const Tensor& documents) {
   const auto arguments = call.args<CausalArgs>();
-  require(arguments.window == 0 && arguments.softcap == 0 && !documents,
-          "cuda: attention has no windows, caps of scores and documents yet");
   AttentionArguments a = {};
   a.batches = q.shape()[0];
   a.queries = q.shape()[1];
@@ -73,8 +103,12 @@ AttentionArguments arguments_of(const Call& call, const Tensor& q, const Tensor&
   a.v = heads_of(v);
   const double scale = arguments.scale;
   a.scale = scale == 0 ? 1 / std::sqrt(static_cast<double>(a.head_dim)) : scale;
+  a.softcap = arguments.softcap;
+  a.window = arguments.window;
+  a.documents = documents_of(documents);
   require(a.head_dim <= most_dim && a.value_dim <= most_dim,
           "cuda: attention has heads of at most 512 dims");
+  look_at(call, documents);
   return a;
 }
 
@@ -105,25 +139,46 @@ void causal_attention_backward(const Call& call, std::span<Tensor> out) {
   launch_blocks(a, "attention_keys", a.batches * a.key_heads * a.keys, out[0]);
 }
 
-template <int direction>
-void rotary(const Call& call, std::span<Tensor> out) {
+/// Turns x by the angles of its positions; the direction -1 is the inverse.
+template <class Args>
+void turn(const Call& call, const Tensor& y, const Args& arguments, int direction,
+          RotaryArguments a) {
   const Tensor& x = call.in[0];
-  const auto arguments = call.args<RotaryArgs>();
   require(arguments.scaling == RotaryScalingKind::none,
           "cuda: rotary positions are not scaled yet");
-  RotaryArguments a = {};
   a.batches = x.shape()[0];
   a.times = x.shape()[1];
   a.heads = x.shape()[2];
   a.half = x.shape()[3] / 2;
   a.x = heads_of(x);
-  a.y = heads_of(out[0]);
-  a.offset = arguments.offset + (arguments.whole ? local_offset(*arguments.whole)[1] : 0);
+  a.y = heads_of(y);
   a.theta = arguments.theta;
   a.direction = direction;
   if (x.numel() != 0) {
-    launch(out[0], with_type("rotary", x.dtype()), blocks_for(x.numel() / 2), threads_per_block, a);
+    launch(y, with_type("rotary", x.dtype()), blocks_for(x.numel() / 2), threads_per_block, a);
   }
+}
+
+template <int direction>
+void rotary(const Call& call, std::span<Tensor> out) {
+  const auto arguments = call.args<RotaryArgs>();
+  RotaryArguments a = {};
+  a.offset = arguments.offset + (arguments.whole ? local_offset(*arguments.whole)[1] : 0);
+  turn(call, out[0], arguments, direction, a);
+}
+
+/// Positions are [time] or [batch, time].
+template <int direction>
+void rotary_at(const Call& call, std::span<Tensor> out) {
+  const Tensor& positions = call.in[1];
+  RotaryArguments a = {};
+  a.positions = {positions.device_address(),
+                 positions.dims() == 2 ? positions.strides()[0] : 0,
+                 positions.strides()[positions.dims() - 1],
+                 0,
+                 0,
+                 positions.dtype()};
+  turn(call, out[0], call.args<RotaryAtArgs>(), direction, a);
 }
 
 }  // namespace
@@ -132,6 +187,8 @@ void add_attention(KernelTable& table) {
   table["causal_attention"] = {causal_attention};
   table["rotary"] = {rotary<1>};
   table["rotary_inverse"] = {rotary<-1>};
+  table["rotary_at"] = {rotary_at<1>};
+  table["rotary_at_inverse"] = {rotary_at<-1>};
   table["causal_attention_backward"] = {causal_attention_backward};
 }
 

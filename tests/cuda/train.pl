@@ -1,7 +1,8 @@
 #!/usr/bin/env perl
-# Trains a small Llama for 3 steps on the CPU and on emulated GPUs: the losses and the norms of the gradients agree.
-#   train.pl PROGRAM EMULATOR KERNELS MESH PLUGIN...
-# MESH: one_rank, fsdp (2 ranks), tensor (2 x 2)
+# Trains a small model for 3 steps on the CPU and on emulated GPUs: the losses and the norms of the gradients agree.
+#   train.pl PROGRAM EMULATOR KERNELS RUN PLUGIN...
+# RUN: a Llama on one_rank, fsdp (2 ranks), tensor (2 x 2); packed, packed_bf16: a Gemma 2 with windows and caps, on
+# rows of several documents
 use strict;
 use warnings;
 use File::Temp qw(tempdir);
@@ -9,11 +10,12 @@ use FindBin;
 use lib "$FindBin::RealBin/../support";
 use Files qw(write_file);
 
-my ($program, $emulator, $kernels, $mesh, @plugins) = @ARGV;
+my ($program, $emulator, $kernels, $run, @plugins) = @ARGV;
 my $fsdp = qq([[parallel]]\nstyle = "FSDP"\naxis = "shard"\non = ["model.layers.*", "."]\n);
 my %styles = (
-
   one_rank => '',
+  packed => '',
+  packed_bf16 => '',
   fsdp => qq([mesh]\naxes = ["shard"]\nshape = [2]\n$fsdp),
   tensor => <<"TOML",
 [mesh]
@@ -30,14 +32,16 @@ on = ["model.layers.*.self_attn.o_proj", "model.layers.*.mlp.down_proj"]
 $fsdp
 TOML
 );
-die "usage: train.pl PROGRAM EMULATOR KERNELS MESH PLUGIN...\n" unless @plugins && defined $styles{$mesh};
+die "usage: train.pl PROGRAM EMULATOR KERNELS RUN PLUGIN...\n" unless @plugins && defined $styles{$run};
+my ($precision, $tolerance) = $run =~ /bf16/ ? ('bf16', 1e-2) : ('f32', 1e-5);
 my $folder = tempdir(CLEANUP => 1);
 $ENV{LD_LIBRARY_PATH} = join ':', $emulator, grep { defined && length } $ENV{LD_LIBRARY_PATH};
 $ENV{TESSERA_EMULATOR_KERNELS} = $kernels;
 $ENV{TESSERA_EMULATOR_DEVICES} = 4;
 
 write_file("$folder/text", join ' ', map { "the number " . $_ * $_ . " is the square of $_;" } 1 .. 400);
-write_file("$folder/run.toml", <<"TOML");
+write_file("$folder/sums.jsonl", join '', map { qq({"prompt": "$_ + $_ =", "completion": ") . 2 * $_ . qq("}\n) } 1 .. 60);
+my $llama = <<"TOML";
 [model]
 family = "llama"
 dim = 16
@@ -50,14 +54,35 @@ text = ["$folder/text"]
 tokenizer = "bytes"
 seq_len = 12
 validation = 0
+TOML
+my $gemma = <<"TOML";
+[model]
+family = "gemma2"
+dim = 16
+layers = 2
+heads = 2
+kv_heads = 1
+head_dim = 16
+ffn_dim = 24
+window = 9
+attention_softcap = 2
+logit_softcap = 3
+[data]
+jsonl = ["$folder/sums.jsonl"]
+packing = "documents"
+seq_len = 40
+validation = 0
+TOML
+write_file("$folder/run.toml", ($run =~ /packed/ ? $gemma : $llama) . <<"TOML");
 [train]
 steps = 3
 batch = 2
 clip_grad_norm = 1.0
+precision = "$precision"
 [optimizer]
 name = "adamw"
 lr = 1e-2
-$styles{$mesh}
+$styles{$run}
 TOML
 
 # Of each step: loss, norm.
@@ -86,7 +111,7 @@ for my $seed (0, 5) {
   for my $step (0 .. 2) {
     for my $what (0, 1) {
       my ($w, $f) = ($wanted[$step][$what], $found[$step][$what]);
-      die "step $step, ", ('loss', 'norm')[$what], ": $f on the GPU, $w on the CPU\n" unless abs($f - $w) <= 1e-5 * (1 + abs $w);
+      die "step $step, ", ('loss', 'norm')[$what], ": $f on the GPU, $w on the CPU\n" unless abs($f - $w) <= $tolerance * (1 + abs $w);
     }
   }
   my $text = join ' ', map { @$_ } @found;
@@ -96,7 +121,7 @@ for my $seed (0, 5) {
 print "3 steps agree: $bits\n";
 
 # NCCL's library, as `tessera doctor` shows it and as a run needs it.
-exit 0 unless $mesh eq 'fsdp';
+exit 0 unless $run eq 'fsdp';
 my $nccl = $plugins[-1];
 $ENV{XDG_DATA_HOME} = "$folder/data";
 if (`$program doctor` !~ /^ *collectives /m) {  # it is not installed beside the program
