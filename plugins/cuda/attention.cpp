@@ -1,6 +1,7 @@
 // Causal attention, and rotary positions.
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -112,6 +113,52 @@ AttentionArguments arguments_of(const Call& call, const Tensor& q, const Tensor&
   return a;
 }
 
+// ---- tensor cores (attention_mma.cu) ----
+
+constexpr std::int64_t most_mma_dim = 256;
+
+/// Whether rows can be copied in pieces of 16 bytes.
+bool in_pieces(const Tensor& x) {
+  constexpr std::int64_t piece = 8;
+  const auto whole = [&](int dim) { return x.shape()[dim] <= 1 || x.strides()[dim] % piece == 0; };
+  return reinterpret_cast<std::uintptr_t>(x.device_address()) % 16 == 0 && x.strides()[3] == 1 &&
+         whole(0) && whole(1) && whole(2);
+}
+
+/// Whether the shapes are those of the kernels for tensor cores.
+bool fits_tensor_cores(const Tensor& q, const Tensor& k, const Tensor& v) {
+  constexpr std::int64_t most_keys = std::int64_t{1} << 30;
+  const std::int64_t dim = q.shape()[3];
+  return (q.dtype() == DType::bf16 || q.dtype() == DType::f16) && v.shape()[3] == dim && dim > 0 &&
+         dim % 16 == 0 && dim <= most_mma_dim && k.shape()[1] < most_keys;
+}
+
+/// Tiles of a kernel: how many rows of queries or keys a block has, and its threads.
+struct Tiles {
+  std::int64_t width;
+  std::int64_t attention, queries, keys;
+  unsigned query_threads;
+};
+constexpr Tiles tiles_of(std::int64_t dim) {
+  return dim <= 64    ? Tiles{64, 128, 64, 64, 128}
+         : dim <= 128 ? Tiles{128, 128, 64, 64, 128}
+                      : Tiles{256, 64, 32, 32, 64};
+}
+
+/// Queues a kernel with a block for each tile of `rows` in each of `heads`.
+void launch_tiles(const AttentionArguments& a, const std::string& kernel, std::int64_t heads,
+                  std::int64_t rows, std::int64_t tile, unsigned block, const Tensor& on) {
+  const std::int64_t blocks = a.batches * heads * ((rows + tile - 1) / tile);
+  if (blocks > 0) {
+    launch(on,
+           kernel + "_" + std::string(name_of(a.q.type)) + "_" +
+               std::to_string(tiles_of(a.head_dim).width),
+           static_cast<unsigned>(blocks), block, a);
+  }
+}
+
+// ---- any type and size (attention.cu) ----
+
 void launch_blocks(const AttentionArguments& a, const char* kernel, std::int64_t work,
                    const Tensor& on) {
   if (work > 0) {
@@ -120,23 +167,50 @@ void launch_blocks(const AttentionArguments& a, const char* kernel, std::int64_t
   }
 }
 
+// ---- operators ----
+
 void causal_attention(const Call& call, std::span<Tensor> out) {
-  AttentionArguments a = arguments_of(call, call.in[0], call.in[1], call.in[2], call.in[3]);
+  const Tensor &q = call.in[0], &k = call.in[1], &v = call.in[2];
+  AttentionArguments a = arguments_of(call, q, k, v, call.in[3]);
   a.y = heads_of(out[0]);
   a.log_sums = log_sums_of(out[1]);
-  launch_blocks(a, "attention", a.batches * a.key_heads * a.group * a.queries, out[0]);
+  const std::int64_t heads = a.key_heads * a.group;
+  const Tensor rows[] = {q, k, v, out[0]};
+  if (fits_tensor_cores(q, k, v) && std::ranges::all_of(rows, in_pieces)) {
+    launch_tiles(a, "attention", heads, a.queries, tiles_of(a.head_dim).attention, threads, out[0]);
+  } else {
+    launch_blocks(a, "attention", a.batches * heads * a.queries, out[0]);
+  }
 }
 
 void causal_attention_backward(const Call& call, std::span<Tensor> out) {
-  AttentionArguments a = arguments_of(call, call.in[1], call.in[2], call.in[3], call.in[6]);
+  const Tensor &q = call.in[1], &k = call.in[2], &v = call.in[3];
+  AttentionArguments a = arguments_of(call, q, k, v, call.in[6]);
   a.dy = heads_of(call.in[0]);
   a.y = heads_of(call.in[4]);
   a.log_sums = log_sums_of(call.in[5]);
   a.dq = heads_of(out[0]);
   a.dk = heads_of(out[1]);
   a.dv = heads_of(out[2]);
-  launch_blocks(a, "attention_queries", a.batches * a.key_heads * a.group * a.queries, out[0]);
-  launch_blocks(a, "attention_keys", a.batches * a.key_heads * a.keys, out[0]);
+  const std::int64_t heads = a.key_heads * a.group;
+  const Tensor rows[] = {call.in[0], q, k, v, call.in[4], out[0], out[1], out[2]};
+  if (fits_tensor_cores(q, k, v) && std::ranges::all_of(rows, in_pieces)) {
+    a.means = {call.workspace.data(), heads * a.queries, 1, a.queries, 0, DType::f32};
+    const Tiles tiles = tiles_of(a.head_dim);
+    launch_tiles(a, "attention_queries", heads, a.queries, tiles.queries, tiles.query_threads,
+                 out[0]);
+    launch_tiles(a, "attention_keys", a.key_heads, a.keys, tiles.keys, threads, out[0]);
+  } else {
+    launch_blocks(a, "attention_queries", a.batches * heads * a.queries, out[0]);
+    launch_blocks(a, "attention_keys", a.batches * a.key_heads * a.keys, out[0]);
+  }
+}
+
+/// The means of the queries.
+std::size_t workspace_of_backward(const Call& call, std::span<const Tensor> out) {
+  return fits_tensor_cores(call.in[1], call.in[2], call.in[3])
+             ? sizeof(float) * static_cast<std::size_t>(out[0].numel() / out[0].shape()[3])
+             : 0;
 }
 
 /// Turns x by the angles of its positions; the direction -1 is the inverse.
@@ -189,7 +263,8 @@ void add_attention(KernelTable& table) {
   table["rotary_inverse"] = {rotary<-1>};
   table["rotary_at"] = {rotary_at<1>};
   table["rotary_at_inverse"] = {rotary_at<-1>};
-  table["causal_attention_backward"] = {causal_attention_backward};
+  table["causal_attention_backward"] = {.run = causal_attention_backward,
+                                        .workspace = workspace_of_backward};
 }
 
 }  // namespace tessera::cuda

@@ -139,6 +139,7 @@ struct AttentionArguments {
   std::int64_t batches, queries, keys, key_heads, group, head_dim, value_dim;
   HeadArray q, k, v, y;
   HeadArray log_sums;  // [batch, time, head] with dim 1
+  HeadArray means;     // the same, f32: of the gradients of a query's probabilities
   HeadArray dy, dq, dk, dv;
   HeadArray documents;  // [batch, time], i64: the first token of a query's document; may be absent
   double scale;
