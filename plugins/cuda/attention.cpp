@@ -1,6 +1,7 @@
 // Causal attention, and rotary positions.
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -39,6 +40,16 @@ struct RotaryArgs {
   bool whole_dims;
   SpecArgument whole{};
 };
+struct RotaryAtArgs {
+  Dynamic<double> theta;
+  RotaryScalingKind scaling;
+  double factor;
+  double original_positions;
+  double low;
+  double high;
+  double amplitude;
+  bool whole_dims;
+};
 struct CausalArgs {
   Dynamic<double> scale;
   std::int64_t window;
@@ -55,11 +66,31 @@ HeadArray log_sums_of(const Tensor& x) {
   return {x.device_address(), x.strides()[0], x.strides()[2], x.strides()[1], 0, x.dtype()};
 }
 
+/// Of [batch, time]; absent: no address.
+HeadArray documents_of(const Tensor& x) {
+  if (!x) {
+    return {};
+  }
+  return {x.device_address(), x.strides()[0], x.strides()[1], 0, 0, x.dtype()};
+}
+
+/// Notes the first token that cannot be in its document.
+void look_at(const Call& call, const Tensor& documents) {
+  if (!documents || documents.numel() == 0) {
+    return;
+  }
+  auto& driver = static_cast<CudaDriver&>(driver_of(documents.device()));
+  const DocumentArguments arguments = {.batches = documents.shape()[0],
+                                       .times = documents.shape()[1],
+                                       .documents = documents_of(documents),
+                                       .problem = driver.problem(),
+                                       .op = call.op.id};
+  launch(documents, "find_wrong_document", 1, threads_per_block, arguments);
+}
+
 AttentionArguments arguments_of(const Call& call, const Tensor& q, const Tensor& k, const Tensor& v,
                                 const Tensor& documents) {
   const auto arguments = call.args<CausalArgs>();
-  require(arguments.window == 0 && arguments.softcap == 0 && !documents,
-          "cuda: attention has no windows, caps of scores and documents yet");
   AttentionArguments a = {};
   a.batches = q.shape()[0];
   a.queries = q.shape()[1];
@@ -73,10 +104,60 @@ AttentionArguments arguments_of(const Call& call, const Tensor& q, const Tensor&
   a.v = heads_of(v);
   const double scale = arguments.scale;
   a.scale = scale == 0 ? 1 / std::sqrt(static_cast<double>(a.head_dim)) : scale;
+  a.softcap = arguments.softcap;
+  a.window = arguments.window;
+  a.documents = documents_of(documents);
   require(a.head_dim <= most_dim && a.value_dim <= most_dim,
           "cuda: attention has heads of at most 512 dims");
+  look_at(call, documents);
   return a;
 }
+
+// ---- tensor cores (attention_mma.cu) ----
+
+constexpr std::int64_t most_mma_dim = 256;
+
+/// Whether rows can be copied in pieces of 16 bytes.
+bool in_pieces(const Tensor& x) {
+  constexpr std::int64_t piece = 8;
+  const auto whole = [&](int dim) { return x.shape()[dim] <= 1 || x.strides()[dim] % piece == 0; };
+  return reinterpret_cast<std::uintptr_t>(x.device_address()) % 16 == 0 && x.strides()[3] == 1 &&
+         whole(0) && whole(1) && whole(2);
+}
+
+/// Whether the shapes are those of the kernels for tensor cores.
+bool fits_tensor_cores(const Tensor& q, const Tensor& k, const Tensor& v) {
+  constexpr std::int64_t most_keys = std::int64_t{1} << 30;
+  const std::int64_t dim = q.shape()[3];
+  return (q.dtype() == DType::bf16 || q.dtype() == DType::f16) && v.shape()[3] == dim && dim > 0 &&
+         dim % 16 == 0 && dim <= most_mma_dim && k.shape()[1] < most_keys;
+}
+
+/// Tiles of a kernel: how many rows of queries or keys a block has, and its threads.
+struct Tiles {
+  std::int64_t width;
+  std::int64_t attention, queries, keys;
+  unsigned query_threads;
+};
+constexpr Tiles tiles_of(std::int64_t dim) {
+  return dim <= 64    ? Tiles{64, 128, 64, 64, 128}
+         : dim <= 128 ? Tiles{128, 128, 64, 64, 128}
+                      : Tiles{256, 64, 32, 32, 64};
+}
+
+/// Queues a kernel with a block for each tile of `rows` in each of `heads`.
+void launch_tiles(const AttentionArguments& a, const std::string& kernel, std::int64_t heads,
+                  std::int64_t rows, std::int64_t tile, unsigned block, const Tensor& on) {
+  const std::int64_t blocks = a.batches * heads * ((rows + tile - 1) / tile);
+  if (blocks > 0) {
+    launch(on,
+           kernel + "_" + std::string(name_of(a.q.type)) + "_" +
+               std::to_string(tiles_of(a.head_dim).width),
+           static_cast<unsigned>(blocks), block, a);
+  }
+}
+
+// ---- any type and size (attention.cu) ----
 
 void launch_blocks(const AttentionArguments& a, const char* kernel, std::int64_t work,
                    const Tensor& on) {
@@ -86,44 +167,92 @@ void launch_blocks(const AttentionArguments& a, const char* kernel, std::int64_t
   }
 }
 
+// ---- operators ----
+
 void causal_attention(const Call& call, std::span<Tensor> out) {
-  AttentionArguments a = arguments_of(call, call.in[0], call.in[1], call.in[2], call.in[3]);
+  const Tensor &q = call.in[0], &k = call.in[1], &v = call.in[2];
+  AttentionArguments a = arguments_of(call, q, k, v, call.in[3]);
   a.y = heads_of(out[0]);
   a.log_sums = log_sums_of(out[1]);
-  launch_blocks(a, "attention", a.batches * a.key_heads * a.group * a.queries, out[0]);
+  const std::int64_t heads = a.key_heads * a.group;
+  const Tensor rows[] = {q, k, v, out[0]};
+  if (fits_tensor_cores(q, k, v) && std::ranges::all_of(rows, in_pieces)) {
+    launch_tiles(a, "attention", heads, a.queries, tiles_of(a.head_dim).attention, threads, out[0]);
+  } else {
+    launch_blocks(a, "attention", a.batches * heads * a.queries, out[0]);
+  }
 }
 
 void causal_attention_backward(const Call& call, std::span<Tensor> out) {
-  AttentionArguments a = arguments_of(call, call.in[1], call.in[2], call.in[3], call.in[6]);
+  const Tensor &q = call.in[1], &k = call.in[2], &v = call.in[3];
+  AttentionArguments a = arguments_of(call, q, k, v, call.in[6]);
   a.dy = heads_of(call.in[0]);
   a.y = heads_of(call.in[4]);
   a.log_sums = log_sums_of(call.in[5]);
   a.dq = heads_of(out[0]);
   a.dk = heads_of(out[1]);
   a.dv = heads_of(out[2]);
-  launch_blocks(a, "attention_queries", a.batches * a.key_heads * a.group * a.queries, out[0]);
-  launch_blocks(a, "attention_keys", a.batches * a.key_heads * a.keys, out[0]);
+  const std::int64_t heads = a.key_heads * a.group;
+  const Tensor rows[] = {call.in[0], q, k, v, call.in[4], out[0], out[1], out[2]};
+  if (fits_tensor_cores(q, k, v) && std::ranges::all_of(rows, in_pieces)) {
+    a.means = {call.workspace.data(), heads * a.queries, 1, a.queries, 0, DType::f32};
+    const Tiles tiles = tiles_of(a.head_dim);
+    launch_tiles(a, "attention_queries", heads, a.queries, tiles.queries, tiles.query_threads,
+                 out[0]);
+    launch_tiles(a, "attention_keys", a.key_heads, a.keys, tiles.keys, threads, out[0]);
+  } else {
+    launch_blocks(a, "attention_queries", a.batches * heads * a.queries, out[0]);
+    launch_blocks(a, "attention_keys", a.batches * a.key_heads * a.keys, out[0]);
+  }
 }
 
-template <int direction>
-void rotary(const Call& call, std::span<Tensor> out) {
+/// The means of the queries.
+std::size_t workspace_of_backward(const Call& call, std::span<const Tensor> out) {
+  return fits_tensor_cores(call.in[1], call.in[2], call.in[3])
+             ? sizeof(float) * static_cast<std::size_t>(out[0].numel() / out[0].shape()[3])
+             : 0;
+}
+
+/// Turns x by the angles of its positions; the direction -1 is the inverse.
+template <class Args>
+void turn(const Call& call, const Tensor& y, const Args& arguments, int direction,
+          RotaryArguments a) {
   const Tensor& x = call.in[0];
-  const auto arguments = call.args<RotaryArgs>();
   require(arguments.scaling == RotaryScalingKind::none,
           "cuda: rotary positions are not scaled yet");
-  RotaryArguments a = {};
   a.batches = x.shape()[0];
   a.times = x.shape()[1];
   a.heads = x.shape()[2];
   a.half = x.shape()[3] / 2;
   a.x = heads_of(x);
-  a.y = heads_of(out[0]);
-  a.offset = arguments.offset + (arguments.whole ? local_offset(*arguments.whole)[1] : 0);
+  a.y = heads_of(y);
   a.theta = arguments.theta;
   a.direction = direction;
   if (x.numel() != 0) {
-    launch(out[0], with_type("rotary", x.dtype()), blocks_for(x.numel() / 2), threads_per_block, a);
+    launch(y, with_type("rotary", x.dtype()), blocks_for(x.numel() / 2), threads_per_block, a);
   }
+}
+
+template <int direction>
+void rotary(const Call& call, std::span<Tensor> out) {
+  const auto arguments = call.args<RotaryArgs>();
+  RotaryArguments a = {};
+  a.offset = arguments.offset + (arguments.whole ? local_offset(*arguments.whole)[1] : 0);
+  turn(call, out[0], arguments, direction, a);
+}
+
+/// Positions are [time] or [batch, time].
+template <int direction>
+void rotary_at(const Call& call, std::span<Tensor> out) {
+  const Tensor& positions = call.in[1];
+  RotaryArguments a = {};
+  a.positions = {positions.device_address(),
+                 positions.dims() == 2 ? positions.strides()[0] : 0,
+                 positions.strides()[positions.dims() - 1],
+                 0,
+                 0,
+                 positions.dtype()};
+  turn(call, out[0], call.args<RotaryAtArgs>(), direction, a);
 }
 
 }  // namespace
@@ -132,7 +261,10 @@ void add_attention(KernelTable& table) {
   table["causal_attention"] = {causal_attention};
   table["rotary"] = {rotary<1>};
   table["rotary_inverse"] = {rotary<-1>};
-  table["causal_attention_backward"] = {causal_attention_backward};
+  table["rotary_at"] = {rotary_at<1>};
+  table["rotary_at_inverse"] = {rotary_at<-1>};
+  table["causal_attention_backward"] = {.run = causal_attention_backward,
+                                        .workspace = workspace_of_backward};
 }
 
 }  // namespace tessera::cuda

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,14 @@ ErrorFields problem_fields(const Problem& problem) {
     return {.thing = thing,
             .wrong = fmt::format("index {} is out of range", problem.value),
             .expected = fmt::format("0 to {}", problem.limit - 1)};
+  }
+  if (problem.kind == ProblemKind::document) {
+    const std::int64_t token = problem.place % problem.limit;
+    return {.thing = thing,
+            .wrong = fmt::format("documents: token {} of row {} cannot be in the document that "
+                                 "begins with token {}",
+                                 token, problem.place / problem.limit, problem.value),
+            .expected = token == 0 ? "0" : fmt::format("{} or {}", problem.ignored, token)};
   }
   return {.thing = thing,
           .wrong = fmt::format("target {} of row {} is out of range", problem.value, problem.place),

@@ -6,7 +6,7 @@ use Exporter qw(import);
 use FindBin;
 use lib "$FindBin::RealBin/../support";
 use Files qw(text_of write_file);
-our @EXPORT_OK = qw(use_emulator text_to_train_on small_llama run steps_in compare_steps);
+our @EXPORT_OK = qw(use_emulator text_to_train_on small_llama training run steps_in compare_steps);
 
 # The environment of a program that finds so many emulated GPUs.
 sub use_emulator {
@@ -21,9 +21,9 @@ sub text_to_train_on {
   write_file($path, join ' ', map { "the number " . $_ * $_ . " is the square of $_;" } 1 .. 400);
 }
 
-# A config of a small Llama that is trained on this text, with styles and further sections.
+# A config's sections of a small Llama, and of the text that it is trained on.
 sub small_llama {
-  my ($text, $further) = @_;
+  my ($text) = @_;
   return <<"TOML";
 [model]
 family = "llama"
@@ -37,14 +37,22 @@ text = ["$text"]
 tokenizer = "bytes"
 seq_len = 12
 validation = 0
+TOML
+}
+
+# The sections of how it is trained, followed by the mesh and its styles.
+sub training {
+  my ($precision, $layout) = @_;
+  return <<"TOML";
 [train]
 steps = 3
 batch = 2
 clip_grad_norm = 1.0
+precision = "$precision"
 [optimizer]
 name = "adamw"
 lr = 1e-2
-$further
+$layout
 TOML
 }
 

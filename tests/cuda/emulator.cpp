@@ -162,6 +162,52 @@ TEST_CASE("barriers, shuffles and ballots pass values between threads") {
   }
 }
 
+TEST_CASE("tensor cores multiply fragments as PTX defines them") {
+  Emulated device(2);
+  StreamHandle stream = device.stream();
+  std::vector<float> values(256 + 128);  // small integers, so that sums are exact
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = static_cast<float>((i * 7 + i / 16 * 5) % 13) - 6;
+  }
+  float* to = device.memory(128);
+  device.launch("probe_product", 1, 32, Probe{device.memory(values, stream), to, 128}, stream);
+  const std::vector<float> found = device.read(to, 128, stream);
+  for (std::size_t row = 0; row < 16; ++row) {
+    for (std::size_t column = 0; column < 8; ++column) {
+      float sum = 0;
+      for (std::size_t k = 0; k < 16; ++k) {
+        sum += values[16 * row + k] * values[256 + 8 * k + column];
+      }
+      REQUIRE(found[8 * row + column] == sum);
+    }
+  }
+}
+
+TEST_CASE("a warp loads matrices into fragments, as they are and transposed") {
+  Emulated device(3);
+  StreamHandle stream = device.stream();
+  std::vector<float> values(256);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
+  float* to = device.memory(512);
+  device.launch("probe_matrices", 1, 32, Probe{device.memory(values, stream), to, 512}, stream);
+  const std::vector<float> found = device.read(to, 512, stream);
+  for (std::size_t i = 0; i < 512; ++i) REQUIRE(found[i] == values[i % 256]);
+}
+
+TEST_CASE("copies to shared memory arrive where they are waited for") {
+  for (const std::uint64_t seed : {0U, 1U, 2U}) {
+    Emulated device(seed);
+    StreamHandle stream = device.stream();
+    float* to = device.memory(128);
+    device.launch("probe_copies", 1, 32, Probe{device.memory(numbers(128), stream), to, 100},
+                  stream);
+    const std::vector<float> found = device.read(to, 128, stream);
+    for (std::size_t i = 0; i < 128; ++i) {
+      REQUIRE(found[127 - i] == (i < 100 ? static_cast<float>(i) - 40 : 0));
+    }
+  }
+}
+
 TEST_CASE("atomic operations are no races") {
   Emulated device;
   StreamHandle stream = device.stream();
@@ -302,6 +348,14 @@ TEST_CASE("faults of kernels are found and say where") {
              Contains("race") && Contains("of the same launch has written"));
   CHECK_THAT(error_of("probe_wrong_mask", 1, 32), Contains("the mask ffffffff"));
   CHECK_THAT(error_of("probe_foreign_mask", 1, 32), Contains("is not in the mask ffff"));
+  CHECK_THAT(error_of("probe_copies_without_wait", 1, 32), Contains("has not waited for"));
+  CHECK_THAT(error_of("probe_copies_without_barrier", 1, 32), Contains("missing barrier"));
+  CHECK_THAT(error_of("probe_matrices_without_barrier", 1, 32), Contains("missing barrier"));
+  CHECK_THAT(error_of("probe_product_of_half_a_warp", 1, 32),
+             Contains("which has ended") || Contains("never reach"));
+  CHECK_THAT(error_of("probe_two_operations_on_matrices", 1, 32),
+             Contains("in another operation on matrices"));
+  CHECK_THAT(error_of("probe_unaligned_row", 1, 32), Contains("not a multiple of 16"));
   CHECK_THAT(error_of("probe_unordered_sum", 1, 64), Contains("race"));
   CHECK_THAT(error_of("probe_unordered_sum", 4, 1), Contains("race"));
 }

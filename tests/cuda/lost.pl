@@ -7,7 +7,7 @@ use warnings;
 use File::Temp qw(tempdir);
 use FindBin;
 use lib $FindBin::RealBin, "$FindBin::RealBin/../support";
-use EmulatedRun qw(use_emulator text_to_train_on small_llama run);
+use EmulatedRun qw(use_emulator text_to_train_on small_llama training run);
 use Files qw(text_of write_file);
 
 my ($program, $emulator, $kernels, @plugins) = @ARGV;
@@ -15,7 +15,7 @@ die "usage: lost.pl PROGRAM EMULATOR KERNELS PLUGIN...\n" unless @plugins;
 my $folder = tempdir(CLEANUP => 1);
 use_emulator($emulator, $kernels, 2);
 text_to_train_on("$folder/text");
-write_file("$folder/run.toml", small_llama("$folder/text", <<'TOML'));
+write_file("$folder/run.toml", small_llama("$folder/text") . training('f32', <<'TOML'));
 [mesh]
 axes = ["shard"]
 shape = [2]

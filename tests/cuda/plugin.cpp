@@ -27,13 +27,12 @@ import tessera.ops;
 import tessera.conformance;
 
 #include "conformance.hpp"
+#include "on_emulator.hpp"
 
 using namespace tessera;
 using namespace tessera::testing;
 
-namespace {
-
-Device cuda(int index = 0) {
+Device cuda(int index) {
   static const bool loaded = [] {
     setenv("TESSERA_EMULATOR_KERNELS", CUDA_KERNELS, 1);
     plugin::host().load(CUDA_PLUGIN);
@@ -42,6 +41,13 @@ Device cuda(int index = 0) {
   (void)loaded;
   return find_device("cuda:" + std::to_string(index));
 }
+
+void next_order() {
+  static std::uint64_t seed = 0;
+  emulator_set_seed(seed++ % 16);
+}
+
+namespace {
 
 /// Runs a check in a child process, in which no device is open yet. Its error; empty: none.
 std::string in_child(const std::function<void()>& check) {
@@ -96,12 +102,6 @@ const std::vector<CallSample>& samples() {
     return kept;
   }();
   return all;
-}
-
-/// Another order of streams, blocks and threads for each call.
-void next_order() {
-  static std::uint64_t seed = 0;
-  emulator_set_seed(seed++ % 16);
 }
 
 }  // namespace

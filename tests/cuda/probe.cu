@@ -1,7 +1,18 @@
 // Kernels that test the emulator: right ones, and ones with one fault each.
+#include <cstddef>
+
 #include "../../tests/cuda/probe.hpp"
+#include "kernels/mma.hpp"
+
+using tessera::cuda::BFloat16;
+using tessera::cuda::pack;
 
 namespace {
+
+/// A row of a matrix of 8 columns.
+struct alignas(16) MatrixRow {
+  std::uint32_t words[4];
+};
 
 __device__ std::int64_t place() { return std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; }
 
@@ -56,6 +67,65 @@ __global__ void probe_warp_order(const Probe a) {
   __syncwarp();
   lanes[threadIdx.x] = next;
   a.to[threadIdx.x] = lanes[threadIdx.x];
+}
+
+/// A product of a [16, 16] and b [16, 8], which follow each other in `from`; the fragments are
+/// filled element by element, as PTX's documentation of mma.m16n8k16 says. `to` gets 16 x 8 sums.
+__global__ void probe_product(const Probe a) {
+  const int lane = threadIdx.x, group = lane / 4, pair = lane % 4 * 2;
+  const float* const b = a.from + 256;
+  const auto of_a = [&](int row, int column) {
+    return pack<BFloat16>(a.from[16 * row + column], a.from[16 * row + column + 1]);
+  };
+  const auto of_b = [&](int row, int column) {
+    return pack<BFloat16>(b[8 * row + column], b[8 * (row + 1) + column]);
+  };
+  const std::uint32_t words[4] = {of_a(group, pair), of_a(group + 8, pair), of_a(group, pair + 8),
+                                  of_a(group + 8, pair + 8)};
+  float sums[4] = {};
+  tessera::cuda::multiply_add<BFloat16>(sums, words, of_b(pair, group), of_b(pair + 8, group));
+  a.to[8 * group + pair] = sums[0];
+  a.to[8 * group + pair + 1] = sums[1];
+  a.to[8 * (group + 8) + pair] = sums[2];
+  a.to[8 * (group + 8) + pair + 1] = sums[3];
+}
+
+/// Four matrices of 8 x 8, one after the other in `from`, by ldmatrix; `to` gets the words'
+/// elements where the fragment of a matrix (first half: as it is; second half: transposed) has
+/// them.
+__global__ void probe_matrices(const Probe a) {
+  __shared__ MatrixRow rows[32];
+  const int lane = threadIdx.x, group = lane / 4, pair = lane % 4 * 2;
+  for (int word = 0; word < 4; ++word) {
+    rows[lane].words[word] =
+        pack<BFloat16>(a.from[8 * lane + 2 * word], a.from[8 * lane + 2 * word + 1]);
+  }
+  __syncwarp();
+  std::uint32_t plain[4], turned[4];
+  tessera::cuda::load_matrices(plain, &rows[lane]);
+  tessera::cuda::load_transposed(turned, &rows[lane]);
+  const auto element = [](std::uint32_t word, int high) {
+    return static_cast<float>(BFloat16::from_bits(static_cast<std::uint16_t>(word >> 16 * high)));
+  };
+  for (int matrix = 0; matrix < 4; ++matrix) {
+    for (int high = 0; high < 2; ++high) {
+      a.to[64 * matrix + 8 * group + pair + high] = element(plain[matrix], high);
+      a.to[256 + 64 * matrix + 8 * (pair + high) + group] = element(turned[matrix], high);
+    }
+  }
+}
+
+/// The elements of a block, through shared memory by copies of 16 bytes, in reverse; zeros where
+/// there are none.
+__global__ void probe_copies(const Probe a) {
+  __shared__ MatrixRow rows[32];
+  const std::int64_t first = 4 * std::int64_t{threadIdx.x};
+  tessera::cuda::copy_async(&rows[threadIdx.x], a.from + (first < a.count ? first : 0),
+                            first < a.count);
+  tessera::cuda::wait_for_copies();
+  __syncthreads();
+  const auto* const numbers = reinterpret_cast<const float*>(rows);
+  for (int i = 0; i < 4; ++i) a.to[first + i] = numbers[127 - first - i];
 }
 
 __global__ void probe_count(const Probe a) { atomicAdd(a.to, 1.0F); }
@@ -123,6 +193,61 @@ __global__ void probe_foreign_mask(const Probe a) {
 __global__ void probe_address_in_memory(const Probe a) {
   const float* const* addresses = reinterpret_cast<const float* const*>(a.from);
   a.to[0] = addresses[0][0];
+}
+
+/// Reads what other threads have copied, which they have not waited for.
+__global__ void probe_copies_without_wait(const Probe a) {
+  __shared__ MatrixRow rows[32];
+  tessera::cuda::copy_async(&rows[threadIdx.x], a.from + 4 * threadIdx.x, true);
+  __syncthreads();
+  a.to[threadIdx.x] = static_cast<float>(rows[31 - threadIdx.x].words[0]);
+}
+
+/// Waits, but has no barrier.
+__global__ void probe_copies_without_barrier(const Probe a) {
+  __shared__ MatrixRow rows[32];
+  tessera::cuda::copy_async(&rows[threadIdx.x], a.from + 4 * threadIdx.x, true);
+  tessera::cuda::wait_for_copies();
+  a.to[threadIdx.x] = static_cast<float>(rows[31 - threadIdx.x].words[0]);
+}
+
+/// Overwrites a matrix that ldmatrix of other threads reads.
+__global__ void probe_matrices_without_barrier(const Probe a) {
+  __shared__ MatrixRow rows[32];
+  rows[threadIdx.x].words[0] = 0;
+  std::uint32_t words[4];
+  tessera::cuda::load_matrices(words, &rows[31 - threadIdx.x]);
+  a.to[threadIdx.x] = static_cast<float>(words[0]);
+}
+
+/// Half a warp multiplies.
+__global__ void probe_product_of_half_a_warp(const Probe a) {
+  const std::uint32_t words[4] = {};
+  float sums[4] = {};
+  if (threadIdx.x < 16) tessera::cuda::multiply_add<BFloat16>(sums, words, 0, 0);
+  a.to[threadIdx.x] = sums[0];
+}
+
+/// The lanes are in a load and in a product.
+__global__ void probe_two_operations_on_matrices(const Probe a) {
+  __shared__ MatrixRow rows[32];
+  rows[threadIdx.x].words[0] = 0;
+  std::uint32_t words[4] = {};
+  float sums[4] = {};
+  if (threadIdx.x < 16) {
+    tessera::cuda::multiply_add<BFloat16>(sums, words, 0, 0);
+  } else {
+    tessera::cuda::load_matrices(words, &rows[threadIdx.x]);
+  }
+  a.to[threadIdx.x] = sums[0];
+}
+
+/// A row that does not begin at a multiple of 16 bytes.
+__global__ void probe_unaligned_row(const Probe a) {
+  __shared__ MatrixRow rows[33];
+  std::uint32_t words[4];
+  tessera::cuda::load_matrices(words, reinterpret_cast<std::byte*>(&rows[threadIdx.x]) + 8);
+  a.to[threadIdx.x] = static_cast<float>(words[0]);
 }
 
 __global__ void probe_unordered_sum(const Probe a) { *a.to += a.from[place()]; }

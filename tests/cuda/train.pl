@@ -1,19 +1,22 @@
 #!/usr/bin/env perl
-# Trains a small Llama for 3 steps on the CPU and on emulated GPUs: the losses and the norms of the gradients agree.
-#   train.pl PROGRAM EMULATOR KERNELS MESH PLUGIN...
-# MESH: one_rank, fsdp (2 ranks), tensor (2 x 2)
+# Trains a small model for 3 steps on the CPU and on emulated GPUs: the losses and the norms of the gradients agree.
+#   train.pl PROGRAM EMULATOR KERNELS RUN PLUGIN...
+# RUN: a Llama on one_rank, fsdp (2 ranks), tensor (2 x 2); packed, packed_bf16: a Gemma 2 with windows and caps, on
+# rows of several documents
 use strict;
 use warnings;
 use File::Temp qw(tempdir);
 use FindBin;
 use lib $FindBin::RealBin, "$FindBin::RealBin/../support";
-use EmulatedRun qw(use_emulator text_to_train_on small_llama run steps_in compare_steps);
+use EmulatedRun qw(use_emulator text_to_train_on small_llama training run steps_in compare_steps);
 use Files qw(write_file);
 
-my ($program, $emulator, $kernels, $mesh, @plugins) = @ARGV;
+my ($program, $emulator, $kernels, $run, @plugins) = @ARGV;
 my $fsdp = qq([[parallel]]\nstyle = "FSDP"\naxis = "shard"\non = ["model.layers.*", "."]\n);
 my %styles = (
   one_rank => '',
+  packed => '',
+  packed_bf16 => '',
   fsdp => qq([mesh]\naxes = ["shard"]\nshape = [2]\n$fsdp),
   tensor => <<"TOML",
 [mesh]
@@ -30,11 +33,31 @@ on = ["model.layers.*.self_attn.o_proj", "model.layers.*.mlp.down_proj"]
 $fsdp
 TOML
 );
-die "usage: train.pl PROGRAM EMULATOR KERNELS MESH PLUGIN...\n" unless @plugins && defined $styles{$mesh};
+die "usage: train.pl PROGRAM EMULATOR KERNELS RUN PLUGIN...\n" unless @plugins && defined $styles{$run};
+my ($precision, $tolerance) = $run =~ /bf16/ ? ('bf16', 1e-2) : ('f32', 1e-5);
 my $folder = tempdir(CLEANUP => 1);
 use_emulator($emulator, $kernels, 4);
 text_to_train_on("$folder/text");
-write_file("$folder/run.toml", small_llama("$folder/text", $styles{$mesh}));
+write_file("$folder/sums.jsonl", join '', map { qq({"prompt": "$_ + $_ =", "completion": ") . 2 * $_ . qq("}\n) } 1 .. 60);
+my $gemma = <<"TOML";
+[model]
+family = "gemma2"
+dim = 16
+layers = 2
+heads = 2
+kv_heads = 1
+head_dim = 16
+ffn_dim = 24
+window = 9
+attention_softcap = 2
+logit_softcap = 3
+[data]
+jsonl = ["$folder/sums.jsonl"]
+packing = "documents"
+seq_len = 40
+validation = 0
+TOML
+write_file("$folder/run.toml", ($run =~ /packed/ ? $gemma : small_llama("$folder/text")) . training($precision, $styles{$run}));
 
 # Of each step: loss, norm.
 sub steps_on {
@@ -53,7 +76,7 @@ my $bits;
 for my $seed (0, 5) {
   $ENV{TESSERA_EMULATOR_SEED} = $seed;
   my @found = steps_on('cuda');
-  compare_steps('the steps', \@wanted, \@found, 1e-5);
+  compare_steps('the steps', \@wanted, \@found, $tolerance);
   my $text = join ' ', map { @$_ } @found;
   $bits //= $text;
   die "another order of streams, blocks and threads gives other bits: $text, not $bits\n" unless $text eq $bits;
@@ -67,7 +90,7 @@ sub refusal {
     'train.device=cuda', '--dry-run', "checkpoint.folder=''", @options);
   return $status == 0 ? 'nothing is refused' : $text;
 }
-if ($mesh eq 'one_rank') {
+if ($run eq 'one_rank') {
   my @large = ('model.dim=1024', 'model.heads=16', 'model.kv_heads=16', 'model.ffn_dim=4096');
   my %refused = (
     'share the parameters \(FSDP\) over more ranks' => [refusal(@large, 'model.layers=20')],
@@ -83,7 +106,7 @@ if ($mesh eq 'one_rank') {
 }
 
 # NCCL's library, as `tessera doctor` shows it and as a run needs it.
-exit 0 unless $mesh eq 'fsdp';
+exit 0 unless $run eq 'fsdp';
 my $nccl = $plugins[-1];
 $ENV{XDG_DATA_HOME} = "$folder/data";
 if (`$program doctor` !~ /^ *collectives /m) {  # it is not installed beside the program

@@ -70,16 +70,16 @@ struct RowArguments {
   std::int64_t integers[3];
 };
 
-/// The first index of a call that is out of its range, in pinned memory, for the host. `kind` is
-/// written last.
-enum class ProblemKind : std::uint32_t { none, index, target };
+/// The first index of a call that is out of its range, or the first token of a document that does
+/// not follow the one before, in pinned memory, for the host. `kind` is written last.
+enum class ProblemKind : std::uint32_t { none, index, target, document };
 struct Problem {
   ProblemKind kind;
   std::int32_t op;  // Op::id
   std::int64_t value;
   std::int64_t place;    // among the call's indices
-  std::int64_t limit;    // the range is [0, limit)
-  std::int64_t ignored;  // of a target: a value that is no error
+  std::int64_t limit;    // the range is [0, limit); of a document: the tokens of a row
+  std::int64_t ignored;  // of a target: a value that is no error; of a document: the one before
 };
 
 /// Indices that are looked at before a kernel uses them.
@@ -126,19 +126,33 @@ struct HeadArray {
 struct RotaryArguments {
   std::int64_t batches, times, heads, half;
   HeadArray x, y;
-  std::int64_t offset;  // of the first time
+  HeadArray positions;  // [batch, time], i64; may be absent
+  std::int64_t offset;  // the position of the first time, without positions
   double theta;
   double direction;  // -1: the inverse
 };
 
-/// Attention in which query i sees the keys up to i + keys - queries. Query head h reads the key
-/// head h / group.
+/// Attention in which query i sees the keys up to i + keys - queries: at most `window` of them (0:
+/// any number), and none before the first token of its document. Query head h reads the key head
+/// h / group.
 struct AttentionArguments {
   std::int64_t batches, queries, keys, key_heads, group, head_dim, value_dim;
   HeadArray q, k, v, y;
   HeadArray log_sums;  // [batch, time, head] with dim 1
+  HeadArray means;     // the same, f32: of the gradients of a query's probabilities
   HeadArray dy, dq, dk, dv;
+  HeadArray documents;  // [batch, time], i64: the first token of a query's document; may be absent
   double scale;
+  double softcap;  // a scaled score s becomes softcap tanh(s / softcap); 0: it stays
+  std::int64_t window;
+};
+
+/// Documents that are looked at beside the attention that uses them.
+struct DocumentArguments {
+  std::int64_t batches, times;
+  HeadArray documents;
+  Problem* problem;
+  std::int32_t op;
 };
 
 }  // namespace tessera::cuda

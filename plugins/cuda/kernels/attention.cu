@@ -1,5 +1,7 @@
 // Causal attention with grouped queries, scores of one tile of keys at a time. Simple: no tensor
-// cores; a block has one query, or, for the gradients of keys and values, one key.
+// cores; a block has one query, or, for the gradients of keys and values, one key. Tiles begin with
+// the first key that a query sees, so a document has the bits that it has alone.
+#include "kernels/attention.hpp"
 #include "kernels/rows.hpp"
 
 using namespace tessera;
@@ -49,27 +51,28 @@ template <class C>
 __device__ void attention(const AttentionArguments& a) {
   __shared__ C query[most_dim];
   __shared__ C shares[tile];
+  const ScoreFunction<C> f(a);
   const std::int64_t heads = a.key_heads * a.group;
   for (std::int64_t work = blockIdx.x; work < a.batches * heads * a.queries; work += gridDim.x) {
     const Place p(work, a.queries, heads);
     const std::int64_t key_head = p.head / a.group;
-    const std::int64_t visible = p.time + a.keys - a.queries + 1;
+    const KeyRange keys = keys_of(a, p.batch, p.time);
     copy_row(query, a.head_dim, HeadRow<C>(a.q, p.batch, p.time, p.head));
     __syncthreads();
     C top = -static_cast<C>(INFINITY), total = {};
     C sums[each] = {};
-    for (std::int64_t first = 0; first < visible; first += tile) {
+    for (std::int64_t first = keys.first; first < keys.end; first += tile) {
       const std::int64_t key = first + threadIdx.x;
-      const bool has_key = threadIdx.x < tile && key < visible;
-      const C score = has_key ? static_cast<C>(a.scale) *
-                                    dot(a.head_dim, query, HeadRow<C>(a.k, p.batch, key, key_head))
-                              : -static_cast<C>(INFINITY);
+      const bool has_key = threadIdx.x < tile && key < keys.end;
+      const C score = has_key
+                          ? f.score(dot(a.head_dim, query, HeadRow<C>(a.k, p.batch, key, key_head)))
+                          : -static_cast<C>(INFINITY);
       const C now = Larger{}(top, join_block(score, -static_cast<C>(INFINITY), Larger{}));
       const C share = has_key ? math::exp(score - now) : C{};
       if (threadIdx.x < tile) shares[threadIdx.x] = share;
       const C factor = math::exp(top - now);  // 0 at first
       total = total * factor + sum_block(share);
-      const std::int64_t count = visible - first < tile ? visible - first : tile;
+      const std::int64_t count = keys.end - first < tile ? keys.end - first : tile;
       for (int i = 0; i < each; ++i) {
         const std::int64_t d = threadIdx.x + i * threads;
         if (d >= a.value_dim) break;
@@ -99,11 +102,12 @@ __device__ void attention_queries(const AttentionArguments& a) {
   __shared__ C query[most_dim];
   __shared__ C gradient[most_dim];
   __shared__ C slopes[tile];
+  const ScoreFunction<C> f(a);
   const std::int64_t heads = a.key_heads * a.group;
   for (std::int64_t work = blockIdx.x; work < a.batches * heads * a.queries; work += gridDim.x) {
     const Place p(work, a.queries, heads);
     const std::int64_t key_head = p.head / a.group;
-    const std::int64_t visible = p.time + a.keys - a.queries + 1;
+    const KeyRange keys = keys_of(a, p.batch, p.time);
     const HeadRow<C> dy(a.dy, p.batch, p.time, p.head), y(a.y, p.batch, p.time, p.head);
     copy_row(query, a.head_dim, HeadRow<C>(a.q, p.batch, p.time, p.head));
     copy_row(gradient, a.value_dim, dy);
@@ -111,17 +115,17 @@ __device__ void attention_queries(const AttentionArguments& a) {
     for (std::int64_t d = threadIdx.x; d < a.value_dim; d += threads) part += dy.get(d) * y.get(d);
     const C mean = sum_block(part);  // of the gradients of the row's probabilities
     const C log_sum = HeadRow<C>(a.log_sums, p.batch, p.time, p.head).get(0);
-    const C scale = static_cast<C>(a.scale);
     C sums[each] = {};
-    for (std::int64_t first = 0; first < visible; first += tile) {
+    for (std::int64_t first = keys.first; first < keys.end; first += tile) {
       const std::int64_t key = first + threadIdx.x;
-      if (threadIdx.x < tile && key < visible) {
-        const C score = scale * dot(a.head_dim, query, HeadRow<C>(a.k, p.batch, key, key_head));
+      if (threadIdx.x < tile && key < keys.end) {
+        const C score = f.score(dot(a.head_dim, query, HeadRow<C>(a.k, p.batch, key, key_head)));
         const C of_share = dot(a.value_dim, gradient, HeadRow<C>(a.v, p.batch, key, key_head));
-        slopes[threadIdx.x] = math::exp(score - log_sum) * (of_share - mean) * scale;
+        slopes[threadIdx.x] =
+            math::exp(score - log_sum) * (of_share - mean) * f.slope(score) * f.scale;
       }
       __syncthreads();
-      const std::int64_t count = visible - first < tile ? visible - first : tile;
+      const std::int64_t count = keys.end - first < tile ? keys.end - first : tile;
       for (int i = 0; i < each; ++i) {
         const std::int64_t d = threadIdx.x + i * threads;
         if (d >= a.head_dim) break;
@@ -146,29 +150,33 @@ __device__ void attention_keys(const AttentionArguments& a) {
   __shared__ C value_row[most_dim];
   __shared__ C slopes[tile];
   __shared__ C shares[tile];
-  const C scale = static_cast<C>(a.scale);
+  const ScoreFunction<C> f(a);
   for (std::int64_t work = blockIdx.x; work < a.batches * a.key_heads * a.keys; work += gridDim.x) {
     const Place p(work, a.keys, a.key_heads);
     copy_row(key_row, a.head_dim, HeadRow<C>(a.k, p.batch, p.time, p.head));
     copy_row(value_row, a.value_dim, HeadRow<C>(a.v, p.batch, p.time, p.head));
     __syncthreads();
     C key_sums[each] = {}, value_sums[each] = {};
-    const std::int64_t before = p.time - (a.keys - a.queries);
-    const std::int64_t first_query = before > 0 ? before : 0;  // that sees the key
+    const QueryRange queries = queries_of(a, p.time);
     for (std::int64_t head = p.head * a.group; head < (p.head + 1) * a.group; ++head) {
-      for (std::int64_t first = first_query; first < a.queries; first += tile) {
+      for (std::int64_t first = queries.first; first < queries.end; first += tile) {
+        if (keys_of(a, p.batch, first).first > p.time)
+          break;  // so are the rest, in other documents
         const std::int64_t query = first + threadIdx.x;
-        if (threadIdx.x < tile && query < a.queries) {
+        if (threadIdx.x < tile && query < queries.end) {
           const HeadRow<C> dy(a.dy, p.batch, query, head), y(a.y, p.batch, query, head);
           C mean = {};
           for (std::int64_t d = 0; d < a.value_dim; ++d) mean += dy.get(d) * y.get(d);
-          const C score = scale * dot(a.head_dim, key_row, HeadRow<C>(a.q, p.batch, query, head));
-          const C share = math::exp(score - HeadRow<C>(a.log_sums, p.batch, query, head).get(0));
+          const C score = f.score(dot(a.head_dim, key_row, HeadRow<C>(a.q, p.batch, query, head)));
+          const bool sees = keys_of(a, p.batch, query).first <= p.time;
+          const C share =
+              sees ? math::exp(score - HeadRow<C>(a.log_sums, p.batch, query, head).get(0)) : C{};
           shares[threadIdx.x] = share;
-          slopes[threadIdx.x] = share * (dot(a.value_dim, value_row, dy) - mean) * scale;
+          slopes[threadIdx.x] =
+              share * (dot(a.value_dim, value_row, dy) - mean) * f.slope(score) * f.scale;
         }
         __syncthreads();
-        const std::int64_t count = a.queries - first < tile ? a.queries - first : tile;
+        const std::int64_t count = queries.end - first < tile ? queries.end - first : tile;
         for (int i = 0; i < each; ++i) {
           const std::int64_t d = threadIdx.x + i * threads;
           for (std::int64_t j = 0; j < count; ++j) {
@@ -195,6 +203,31 @@ __device__ void attention_keys(const AttentionArguments& a) {
 }  // namespace
 
 extern "C" {
+
+/// By one block: the first token whose document is neither its own nor that of the token before, if
+/// no problem is known yet.
+__global__ void find_wrong_document(const DocumentArguments a) {
+  const auto document = [&](std::int64_t row, std::int64_t time) {
+    return static_cast<const std::int64_t*>(
+        a.documents.data)[row * a.documents.batch + time * a.documents.time];
+  };
+  const std::int64_t count = a.batches * a.times;
+  std::int64_t first = count;
+  for (std::int64_t i = threadIdx.x; i < count && first == count; i += blockDim.x) {
+    const std::int64_t row = i / a.times, time = i % a.times;
+    const std::int64_t own = document(row, time);
+    if (own != time && (time == 0 || own != document(row, time - 1))) first = i;
+  }
+  first = join_block(first, count, Smaller{});
+  if (threadIdx.x != 0 || first == count || a.problem->kind != ProblemKind::none) return;
+  const std::int64_t row = first / a.times, time = first % a.times;
+  a.problem->op = a.op;
+  a.problem->value = document(row, time);
+  a.problem->place = first;
+  a.problem->limit = a.times;
+  a.problem->ignored = time == 0 ? 0 : document(row, time - 1);
+  a.problem->kind = ProblemKind::document;
+}
 
 __global__ void attention_f32(const AttentionArguments a) { attention<float>(a); }
 __global__ void attention_f64(const AttentionArguments a) { attention<double>(a); }

@@ -16,7 +16,12 @@ __device__ void rotary(const RotaryArguments& a) {
     const std::int64_t batch = work / a.half / a.heads / a.times;
     const double frequency =
         math::pow(a.theta, -static_cast<double>(i) / static_cast<double>(a.half));
-    const double angle = static_cast<double>(a.offset + time) * frequency;
+    const std::int64_t position =
+        a.positions.data == nullptr
+            ? a.offset + time
+            : static_cast<const std::int64_t*>(
+                  a.positions.data)[batch * a.positions.batch + time * a.positions.time];
+    const double angle = static_cast<double>(position) * frequency;
     const C cosine = static_cast<C>(math::cos(angle));
     const C sine = static_cast<C>(a.direction * math::sin(angle));
     const std::int64_t x = batch * a.x.batch + time * a.x.time + head * a.x.head + i * a.x.dim;

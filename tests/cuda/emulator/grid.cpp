@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 #include <memory>
 #include <numeric>
 #include <optional>
 
 #include "fault.hpp"
+#include "matrix.hpp"
 #include "races.hpp"
 #include "text.hpp"
 
@@ -23,8 +25,16 @@ constexpr unsigned warp_size = 32;
 
 enum class State : std::uint8_t { ready, at_barrier, in_warp, ended };
 
-/// An operation of a warp: `meet` moves nothing.
-enum class WarpOperation : std::uint8_t { meet, shuffle, ballot };
+/// An operation of a warp: `meet` moves nothing; `matrix` is one of MatrixOperation, which is then
+/// the thread's value.
+enum class WarpOperation : std::uint8_t { meet, shuffle, ballot, matrix };
+
+/// A copy to shared memory that its thread has begun and not waited for.
+struct AsyncCopy {
+  std::byte* to = nullptr;
+  const std::byte* from = nullptr;
+  bool exists = true;  // or zeros
+};
 
 struct Thread {
   State state = State::ended;
@@ -34,6 +44,8 @@ struct Thread {
   std::uint64_t value = 0;
   unsigned from_lane = 0;
   std::uint64_t result = 0;
+  LaneWords* words = nullptr;  // of an operation on matrices
+  std::vector<AsyncCopy> copies;
 };
 
 /// The running launch.
@@ -85,7 +97,17 @@ void show_place(const Launch& launch, std::uint32_t thread) {
 /// Gives control back to the host until the thread may continue.
 void leave() { current->fibers->leave(running.thread); }
 
+[[noreturn]] void fail_here(const std::string& what) {
+  current->fault = describe(*current->launch, running.block) + ", thread " +
+                   place(current->launch->block, running.thread) + ": " + what;
+  leave();
+  __builtin_unreachable();
+}
+
 void thread_ended() {
+  if (!current->threads[running.thread].copies.empty()) {
+    fail_here("it ends with copies to shared memory that it has not waited for");
+  }
   current->threads[running.thread].state = State::ended;
   leave();
 }
@@ -178,13 +200,6 @@ void run_block(Grid& grid, std::uint32_t block) {
   }
 }
 
-[[noreturn]] void fail_here(const std::string& what) {
-  current->fault = describe(*current->launch, running.block) + ", thread " +
-                   place(current->launch->block, running.thread) + ": " + what;
-  leave();
-  __builtin_unreachable();
-}
-
 std::uint64_t lane_result(const Grid& grid, std::size_t first, std::size_t lane) {
   const Thread& own = grid.threads[first + lane];
   switch (own.operation) {
@@ -201,8 +216,25 @@ std::uint64_t lane_result(const Grid& grid, std::size_t first, std::size_t lane)
       }
       return votes;
     }
+    case WarpOperation::matrix:
+      return own.value;
   }
   return 0;
+}
+
+/// An operation on matrices that all lanes of a warp are in.
+void apply_matrices(const Grid& grid, std::size_t first) {
+  std::array<LaneWords*, warp_size> lanes = {};
+  const std::uint64_t operation = grid.threads[first].value;
+  for (unsigned lane = 0; lane < warp_size; ++lane) {
+    const Thread& thread = grid.threads[first + lane];
+    if (thread.value != operation) {
+      fail_here(text("thread ", first + lane,
+                     " of its warp is in another operation on matrices than thread ", first));
+    }
+    lanes[lane] = thread.words;
+  }
+  compute_matrices(static_cast<MatrixOperation>(operation), lanes);
 }
 
 /// Whether all threads of the mask are in the operation of thread `own`.
@@ -256,6 +288,9 @@ std::uint64_t meet_in_warp(WarpOperation operation, unsigned mask, std::uint64_t
   }
   ++grid.warp_barriers[first / warp_size];
   running.warp_barriers = grid.warp_barriers[first / warp_size];
+  if (operation == WarpOperation::matrix) {
+    apply_matrices(grid, first);
+  }
   for (unsigned other = 0; other < warp_size; ++other) {
     if (((mask >> other) & 1U) != 0) {
       grid.threads[first + other].result = lane_result(grid, first, other);
@@ -267,6 +302,22 @@ std::uint64_t meet_in_warp(WarpOperation operation, unsigned mask, std::uint64_t
     }
   }
   return own.result;
+}
+
+void meet_with_matrices(MatrixOperation operation, LaneWords& words) {
+  current->threads[running.thread].words = &words;
+  meet_in_warp(WarpOperation::matrix, ~0U, static_cast<std::uint64_t>(operation), 0);
+}
+
+constexpr std::size_t matrix_row_bytes = 16;
+
+/// A row of a matrix, or what is copied to one: in shared memory, where its size divides addresses.
+void check_matrix_row(const std::byte* at) {
+  const std::span<std::byte> shared = current->launch->kernel->library->shared;
+  if (at < shared.data() || at + matrix_row_bytes > shared.data() + shared.size() ||
+      std::bit_cast<std::uintptr_t>(at) % matrix_row_bytes != 0) {
+    fail_here("the address of a row of a matrix is not a multiple of 16 in shared memory");
+  }
 }
 
 void check_launch(const Launch& launch) {
@@ -345,5 +396,54 @@ unsigned emulator_ballot(unsigned mask, int truth) {
 }
 
 unsigned emulator_lane() { return running.thread % 32; }
+
+void emulator_load_matrices(std::uint32_t* words, const void* row, bool transposed) {
+  const auto* at = static_cast<const std::byte*>(row);
+  emulator::check_matrix_row(at);
+  emulator::check_load(at, emulator::matrix_row_bytes);
+  emulator::LaneWords lane;
+  std::memcpy(lane.in, at, emulator::matrix_row_bytes);
+  emulator::meet_with_matrices(
+      transposed ? emulator::MatrixOperation::load_transposed : emulator::MatrixOperation::load,
+      lane);
+  std::memcpy(words, lane.out, sizeof(lane.out));
+}
+
+void emulator_multiply_matrices(float* sums, const std::uint32_t* a, const std::uint32_t* b,
+                                bool bf16) {
+  emulator::LaneWords lane;
+  std::copy_n(a, 4, lane.in);
+  std::copy_n(b, 2, lane.in + 4);
+  std::memcpy(lane.in + 6, sums, sizeof(lane.out));
+  emulator::meet_with_matrices(
+      bf16 ? emulator::MatrixOperation::multiply_bf16 : emulator::MatrixOperation::multiply_f16,
+      lane);
+  std::memcpy(sums, lane.out, sizeof(lane.out));
+}
+
+void emulator_copy_async(void* to, const void* from, bool exists) {
+  auto* const target = static_cast<std::byte*>(to);
+  emulator::check_matrix_row(target);
+  if (exists) {
+    emulator::check_load(from, emulator::matrix_row_bytes);
+  }
+  emulator::check_store(to, emulator::matrix_row_bytes);
+  std::memset(target, 0xff, emulator::matrix_row_bytes);  // NaN until it is waited for
+  current->threads[running.thread].copies.push_back(
+      {target, static_cast<const std::byte*>(from), exists});
+}
+
+void emulator_wait_for_copies() {
+  std::vector<emulator::AsyncCopy>& copies = current->threads[running.thread].copies;
+  for (const emulator::AsyncCopy& copy : copies) {
+    emulator::check_store(copy.to, emulator::matrix_row_bytes);
+    if (copy.exists) {
+      std::memcpy(copy.to, copy.from, emulator::matrix_row_bytes);
+    } else {
+      std::memset(copy.to, 0, emulator::matrix_row_bytes);
+    }
+  }
+  copies.clear();
+}
 
 }  // extern "C"

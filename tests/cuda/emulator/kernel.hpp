@@ -39,6 +39,15 @@ extern const dim3 blockDim, gridDim;
                                                      unsigned from_lane);
 [[clang::convergent]] unsigned emulator_ballot(unsigned mask, int truth);
 unsigned emulator_lane(void);
+// Operations of a whole warp on matrices (matrix.hpp): `row` has 16 bytes.
+[[clang::convergent]] void emulator_load_matrices(std::uint32_t* words, const void* row,
+                                                  bool transposed);
+/// a has 4 words, b 2; `bf16`: or f16.
+[[clang::convergent]] void emulator_multiply_matrices(float* sums, const std::uint32_t* a,
+                                                      const std::uint32_t* b, bool bf16);
+/// 16 bytes, which are there when the thread has waited; or zeros.
+void emulator_copy_async(void* to, const void* from, bool exists);
+void emulator_wait_for_copies(void);
 /// Checks that an atomic operation may use the address.
 void emulator_atomic(const void* address, unsigned bytes);
 }

@@ -253,6 +253,9 @@ void begin_race_check(const Launch& launch) {
   checker->begin(launch);
 }
 
+void check_load(const void* at, std::size_t bytes) { check(at, bytes, Kind::load); }
+void check_store(const void* at, std::size_t bytes) { check(at, bytes, Kind::store); }
+
 }  // namespace emulator
 
 using emulator::check;

@@ -1,0 +1,432 @@
+// Causal attention by tensor cores, for 16-bit types and heads of at most 256 dims. Source: Dao,
+// FlashAttention-2 (2023). A block has a tile of queries (or, for the gradients of keys and values,
+// of keys) and goes through the tiles of the others that the mask does not hide. Probabilities are
+// rounded to 16 bits for their products; all sums are f32, in an order that the shapes give.
+#include "kernels/attention.hpp"
+#include "kernels/tiles.hpp"
+
+using namespace tessera;
+using namespace tessera::cuda;
+
+namespace {
+
+constexpr float log2_of_e = 1.44269504F;
+constexpr float log_of_2 = 0.69314718F;
+constexpr float lowest = -INFINITY;
+
+constexpr int threads_of(int warps) { return warps * lanes_of_warp; }
+
+/// Scores in units of the binary logarithm, as exp2 takes them.
+struct BinaryScores {
+  float scale, softcap;
+  explicit __device__ BinaryScores(const AttentionArguments& a)
+      : scale(static_cast<float>(a.scale)), softcap(static_cast<float>(a.softcap)) {}
+
+  __device__ float score(float product) const {
+    return softcap == 0 ? product * (scale * log2_of_e)
+                        : softcap * log2_of_e * math::tanh(product * scale / softcap);
+  }
+  /// d score / d (scale product), where a score is.
+  __device__ float slope(float score) const {
+    if (softcap == 0) return 1;
+    const float share = score / (softcap * log2_of_e);
+    return 1 - share * share;
+  }
+};
+
+/// The place of a block's tile. The last tiles of queries, which see most keys, come first.
+struct TilePlace {
+  std::int64_t batch, head, first;
+  __device__ TilePlace(std::int64_t heads, std::int64_t batches, std::int64_t rows, int tile,
+                       bool last_first)
+      : batch(blockIdx.x % (batches * heads) / heads), head(blockIdx.x % heads) {
+    const std::int64_t tiles = (rows + tile - 1) / tile, number = blockIdx.x / (batches * heads);
+    first = (last_first ? tiles - 1 - number : number) * tile;
+  }
+};
+
+/// The keys that the queries first to last see, at most.
+__device__ KeyRange keys_of_tile(const AttentionArguments& a, std::int64_t batch,
+                                 std::int64_t first, std::int64_t last) {
+  return {keys_of(a, batch, first).first, keys_of(a, batch, last).end};
+}
+
+/// The keys that the two rows of a lane see.
+struct RowKeys {
+  int first[2], end[2];
+  __device__ RowKeys(const AttentionArguments& a, std::int64_t batch, std::int64_t row) {
+    for (int half = 0; half < 2; ++half) {
+      const std::int64_t query = row + 8 * half < a.queries ? row + 8 * half : a.queries - 1;
+      const KeyRange keys = keys_of(a, batch, query);
+      first[half] = static_cast<int>(keys.first);
+      end[half] = static_cast<int>(keys.end);
+    }
+  }
+  __device__ bool sees(int half, int key) const { return key >= first[half] && key < end[half]; }
+};
+
+/// Which tiles of keys a tile of queries must compare with each query's range.
+struct Inside {
+  std::int64_t first, end;  // all queries see these keys
+  __device__ Inside(const AttentionArguments& a, std::int64_t batch, std::int64_t first_query,
+                    std::int64_t last_query)
+      : first(keys_of(a, batch, last_query).first), end(keys_of(a, batch, first_query).end) {}
+  __device__ bool has(std::int64_t key, int count) const {
+    return key >= first && key + count <= end;
+  }
+};
+
+/// Over the four lanes that share a row.
+__device__ float sum_row(float value) {
+  value += __shfl_xor_sync(~0U, value, 1);
+  return value + __shfl_xor_sync(~0U, value, 2);
+}
+__device__ float top_of_row(float value) {
+  float other = __shfl_xor_sync(~0U, value, 1);
+  value = other > value ? other : value;
+  other = __shfl_xor_sync(~0U, value, 2);
+  return other > value ? other : value;
+}
+
+/// The softmax of 16 rows so far: of the two rows of a lane the largest score, and the lane's part
+/// of the sum of exponentials.
+struct RunningSoftmax {
+  float top[2] = {lowest, lowest};
+  float total[2] = {0, 0};
+
+  /// Products become probabilities times exp2 of `top`; `shrink` is what earlier sums are
+  /// multiplied by.
+  template <int columns>
+  __device__ void add(float (&scores)[columns / 8][4], const BinaryScores& f, const RowKeys& keys,
+                      int key, bool whole, float (&shrink)[2]) {
+    const int lane = threadIdx.x % lanes_of_warp;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float largest = lowest;
+#pragma unroll
+      for (int n = 0; n < columns / 8; ++n) {
+#pragma unroll
+        for (int i = 2 * half; i < 2 * half + 2; ++i) {
+          const int at = key + 8 * n + lane % 4 * 2 + i % 2;
+          scores[n][i] = whole || keys.sees(half, at) ? f.score(scores[n][i]) : lowest;
+          largest = scores[n][i] > largest ? scores[n][i] : largest;
+        }
+      }
+      largest = top_of_row(largest);
+      const float now = top[half] > largest ? top[half] : largest;
+      const float reference = now == lowest ? 0 : now;  // no key is seen yet
+      shrink[half] = math::exp2(top[half] - reference);
+      top[half] = now;
+      total[half] *= shrink[half];
+#pragma unroll
+      for (int n = 0; n < columns / 8; ++n) {
+#pragma unroll
+        for (int i = 2 * half; i < 2 * half + 2; ++i) {
+          scores[n][i] = math::exp2(scores[n][i] - reference);
+          total[half] += scores[n][i];
+        }
+      }
+    }
+  }
+};
+
+template <int width>
+__device__ void multiply_rows(float (&sums)[width / 8][4], const float (&factors)[2]) {
+  if (!__any_sync(~0U, factors[0] != 1 || factors[1] != 1)) return;
+#pragma unroll
+  for (int n = 0; n < width / 8; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sums[n][i] *= factors[i / 2];
+  }
+}
+
+/// A warp has `row_tiles` times 16 queries; tiles of keys have `columns`.
+template <class T, int width, int row_tiles, int columns>
+__device__ void attention(const AttentionArguments& a) {
+  constexpr int warps = 4, threads = threads_of(warps), rows = warps * row_tiles * rows_of_warp;
+  Chunk* const queries = tile_memory<(rows + 2 * columns) * width / 8>();
+  Chunk* const keys = queries + rows * width / 8;
+  Chunk* const values = keys + columns * width / 8;
+  const int lane = threadIdx.x % lanes_of_warp;
+  const int first_row = threadIdx.x / lanes_of_warp * row_tiles * rows_of_warp;
+  const BinaryScores f(a);
+  const TilePlace p(a.key_heads * a.group, a.batches, a.queries, rows, true);
+  const std::int64_t key_head = p.head / a.group;
+  const std::int64_t last = p.first + rows < a.queries ? p.first + rows - 1 : a.queries - 1;
+  const KeyRange seen = keys_of_tile(a, p.batch, p.first, last);
+  const Inside inside(a, p.batch, p.first, last);
+  const auto fetch = [&](Chunk* tile, const HeadArray& x, std::int64_t key) {
+    fetch_tile<width, columns, threads>(tile, x, p.batch, key_head, key, seen.end, a.head_dim);
+  };
+  fetch_tile<width, rows, threads>(queries, a.q, p.batch, p.head, p.first, a.queries, a.head_dim);
+  fetch(keys, a.k, seen.first);
+
+  float sums[row_tiles][width / 8][4] = {};
+  RunningSoftmax softmax[row_tiles];
+  for (std::int64_t key = seen.first; key < seen.end; key += columns) {
+    wait_for_copies();
+    __syncthreads();  // the keys are there, and the values before are not needed any more
+    fetch(values, a.v, key);
+    float scores[row_tiles][columns / 8][4] = {};
+    add_dots<T, width, columns>(scores, queries, first_row, keys);
+#pragma unroll
+    for (int m = 0; m < row_tiles; ++m) {
+      const RowKeys row_keys(a, p.batch, p.first + first_row + m * rows_of_warp + lane / 4);
+      float shrink[2];
+      softmax[m].template add<columns>(scores[m], f, row_keys, static_cast<int>(key),
+                                       inside.has(key, columns), shrink);
+      multiply_rows<width>(sums[m], shrink);
+    }
+    wait_for_copies();
+    __syncthreads();  // the values are there, and these keys are not needed any more
+    if (key + columns < seen.end) fetch(keys, a.k, key + columns);
+    add_weighted<T, width, columns>(sums, scores, values);
+  }
+
+#pragma unroll
+  for (int m = 0; m < row_tiles; ++m) {
+    const int row = first_row + m * rows_of_warp;
+    float factors[2];
+    for (int half = 0; half < 2; ++half) {
+      const float total = sum_row(softmax[m].total[half]);
+      factors[half] = 1 / total;
+      const std::int64_t query = p.first + row + lane / 4 + 8 * half;
+      if (lane % 4 == 0 && query < a.queries) {
+        const HeadArray& x = a.log_sums;
+        static_cast<float*>(x.data)[p.batch * x.batch + query * x.time + p.head * x.head] =
+            (softmax[m].top[half] + math::log2(total)) * log_of_2;
+      }
+    }
+    put_sums<T, width>(queries, row, sums[m], factors);  // the warp's own rows
+  }
+  __syncthreads();
+  write_tile<width, rows, threads>(queries, a.y, p.batch, p.head, p.first, a.queries, a.head_dim);
+}
+
+/// dy . y of a row: the mean of the gradients of its probabilities. The lanes of a warp share it.
+template <class T>
+__device__ float mean_of_row(const AttentionArguments& a, std::int64_t batch, std::int64_t head,
+                             std::int64_t query) {
+  const auto chunk_of = [&](const HeadArray& x, int chunk) {
+    return *reinterpret_cast<const Chunk*>(static_cast<const std::uint16_t*>(x.data) +
+                                           batch * x.batch + query * x.time + head * x.head +
+                                           chunk * 8);
+  };
+  const int lane = threadIdx.x % lanes_of_warp;
+  float sum = 0;
+  if (lane * 8 < a.head_dim) {
+    const Chunk dy = chunk_of(a.dy, lane), y = chunk_of(a.y, lane);
+    for (int i = 0; i < 8; ++i) {
+      sum += static_cast<float>(T::from_bits(dy.elements[i])) *
+             static_cast<float>(T::from_bits(y.elements[i]));
+    }
+  }
+  for (int by = lanes_of_warp / 2; by > 0; by /= 2) sum += __shfl_xor_sync(~0U, sum, by);
+  return sum;
+}
+
+/// In units of the binary logarithm.
+__device__ float binary_log_sum(const AttentionArguments& a, std::int64_t batch, std::int64_t head,
+                                std::int64_t query) {
+  const HeadArray& x = a.log_sums;
+  return log2_of_e *
+         static_cast<const float*>(x.data)[batch * x.batch + query * x.time + head * x.head];
+}
+
+/// dq of a tile of queries; writes the means, which attention_keys reads.
+template <class T, int width, int warps, int columns>
+__device__ void attention_queries(const AttentionArguments& a) {
+  constexpr int threads = threads_of(warps), rows = warps * rows_of_warp;
+  Chunk* const queries = tile_memory<2 * (rows + columns) * width / 8>();
+  Chunk* const gradients = queries + rows * width / 8;
+  Chunk* const keys = gradients + rows * width / 8;
+  Chunk* const values = keys + columns * width / 8;
+  const int lane = threadIdx.x % lanes_of_warp;
+  const int row = threadIdx.x / lanes_of_warp * rows_of_warp;
+  const BinaryScores f(a);
+  const TilePlace p(a.key_heads * a.group, a.batches, a.queries, rows, true);
+  const std::int64_t key_head = p.head / a.group;
+  const std::int64_t last = p.first + rows < a.queries ? p.first + rows - 1 : a.queries - 1;
+  const KeyRange seen = keys_of_tile(a, p.batch, p.first, last);
+  const Inside inside(a, p.batch, p.first, last);
+  const RowKeys row_keys(a, p.batch, p.first + row + lane / 4);
+  fetch_tile<width, rows, threads>(queries, a.q, p.batch, p.head, p.first, a.queries, a.head_dim);
+  fetch_tile<width, rows, threads>(gradients, a.dy, p.batch, p.head, p.first, a.queries,
+                                   a.head_dim);
+  float means[2] = {}, log_sums[2] = {};
+  for (int i = 0; i < rows_of_warp && p.first + row + i < a.queries; ++i) {
+    const std::int64_t query = p.first + row + i;
+    const float mean = mean_of_row<T>(a, p.batch, p.head, query);
+    if (lane == 0) {
+      static_cast<float*>(
+          a.means.data)[p.batch * a.means.batch + query * a.means.time + p.head * a.means.head] =
+          mean;
+    }
+    if (i == lane / 4) means[0] = mean;
+    if (i == lane / 4 + 8) means[1] = mean;
+  }
+  for (int half = 0; half < 2; ++half) {
+    const std::int64_t query = p.first + row + lane / 4 + 8 * half;
+    if (query < a.queries) log_sums[half] = binary_log_sum(a, p.batch, p.head, query);
+  }
+
+  float sums[1][width / 8][4] = {};
+  for (std::int64_t key = seen.first; key < seen.end; key += columns) {
+    fetch_tile<width, columns, threads>(keys, a.k, p.batch, key_head, key, seen.end, a.head_dim);
+    fetch_tile<width, columns, threads>(values, a.v, p.batch, key_head, key, seen.end, a.head_dim);
+    wait_for_copies();
+    __syncthreads();
+    float slopes[1][columns / 8][4] = {}, of_shares[1][columns / 8][4] = {};
+    add_dots<T, width, columns>(slopes, queries, row, keys);
+    add_dots<T, width, columns>(of_shares, gradients, row, values);
+    const bool whole = inside.has(key, columns);
+#pragma unroll
+    for (int n = 0; n < columns / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int at = static_cast<int>(key) + 8 * n + lane % 4 * 2 + i % 2;
+        const float score = f.score(slopes[0][n][i]);
+        const float share =
+            whole || row_keys.sees(i / 2, at) ? math::exp2(score - log_sums[i / 2]) : 0;
+        slopes[0][n][i] = share * (of_shares[0][n][i] - means[i / 2]) * f.slope(score);
+      }
+    }
+    add_weighted<T, width, columns>(sums, slopes, keys);
+    __syncthreads();  // the tiles are not needed any more
+  }
+  const float factors[2] = {f.scale, f.scale};
+  put_sums<T, width>(queries, row, sums[0], factors);  // the warp's own rows
+  __syncthreads();
+  write_tile<width, rows, threads>(queries, a.dq, p.batch, p.head, p.first, a.queries, a.head_dim);
+}
+
+/// A column of the scores of attention_keys: a query, its statistics and the keys that it sees.
+struct QueryColumn {
+  float log_sum, mean;
+  int first, end;
+  __device__ QueryColumn(const AttentionArguments& a, std::int64_t batch, std::int64_t head,
+                         std::int64_t query, bool whole)
+      : log_sum(0), mean(0), first(0), end(0) {
+    if (query >= a.queries) return;
+    log_sum = binary_log_sum(a, batch, head, query);
+    mean = static_cast<const float*>(
+        a.means.data)[batch * a.means.batch + query * a.means.time + head * a.means.head];
+    if (whole) {
+      end = 1 << 30;
+      return;
+    }
+    const KeyRange keys = keys_of(a, batch, query);
+    first = static_cast<int>(keys.first);
+    end = static_cast<int>(keys.end);
+  }
+};
+
+/// dk and dv of a tile of keys; sums over the heads of its group, in order. Scores have a row for
+/// each key and a column for each query. With heads of more than 128 dims a warp has no registers
+/// for both gradients: two warps share 16 keys, one for each.
+template <class T, int width, int columns>
+__device__ void attention_keys(const AttentionArguments& a) {
+  constexpr bool shared_keys = width > 128;
+  constexpr int warps = 4, threads = threads_of(warps);
+  constexpr int key_warps = shared_keys ? warps / 2 : warps, rows = key_warps * rows_of_warp;
+  Chunk* const keys = tile_memory<2 * (rows + columns) * width / 8>();
+  Chunk* const values = keys + rows * width / 8;
+  Chunk* const queries = values + rows * width / 8;
+  Chunk* const gradients = queries + columns * width / 8;
+  const int lane = threadIdx.x % lanes_of_warp, warp = threadIdx.x / lanes_of_warp;
+  const int row = warp % key_warps * rows_of_warp;
+  const bool has_values = !shared_keys || warp < key_warps;
+  const bool has_keys = !shared_keys || warp >= key_warps;
+  constexpr int of_keys = shared_keys ? 0 : 1;
+  const BinaryScores f(a);
+  const TilePlace p(a.key_heads, a.batches, a.keys, rows, false);
+  const std::int64_t last = p.first + rows < a.keys ? p.first + rows - 1 : a.keys - 1;
+  const QueryRange seeing = {queries_of(a, p.first).first, queries_of(a, last).end};
+  fetch_tile<width, rows, threads>(keys, a.k, p.batch, p.head, p.first, a.keys, a.head_dim);
+  fetch_tile<width, rows, threads>(values, a.v, p.batch, p.head, p.first, a.keys, a.head_dim);
+
+  float sums[shared_keys ? 1 : 2][1][width / 8][4] = {};  // of the values, of the keys
+  for (std::int64_t head = p.head * a.group; head < (p.head + 1) * a.group; ++head) {
+    for (std::int64_t query = seeing.first; query < seeing.end; query += columns) {
+      if (keys_of(a, p.batch, query).first > last) break;  // so are the rest, in other documents
+      fetch_tile<width, columns, threads>(queries, a.q, p.batch, head, query, a.queries,
+                                          a.head_dim);
+      fetch_tile<width, columns, threads>(gradients, a.dy, p.batch, head, query, a.queries,
+                                          a.head_dim);
+      const bool whole = query + columns <= a.queries &&
+                         Inside(a, p.batch, query, query + columns - 1).has(p.first, rows);
+      wait_for_copies();
+      __syncthreads();
+      float shares[1][columns / 8][4] = {}, slopes[1][columns / 8][4] = {};
+      add_dots<T, width, columns>(shares, keys, row, queries);
+      if (has_keys) add_dots<T, width, columns>(slopes, values, row, gradients);
+#pragma unroll
+      for (int n = 0; n < columns / 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const QueryColumn column(a, p.batch, head, query + 8 * n + lane % 4 * 2 + i, whole);
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            const int at = static_cast<int>(p.first) + row + lane / 4 + 8 * half;
+            float& share = shares[0][n][2 * half + i];
+            float& slope = slopes[0][n][2 * half + i];
+            const float score = f.score(share);
+            share = at >= column.first && at < column.end ? math::exp2(score - column.log_sum) : 0;
+            slope = share * (slope - column.mean) * f.slope(score);
+          }
+        }
+      }
+      if (has_values) add_weighted<T, width, columns>(sums[0], shares, gradients);
+      if (has_keys) add_weighted<T, width, columns>(sums[of_keys], slopes, queries);
+      __syncthreads();  // the tiles are not needed any more
+    }
+  }
+  wait_for_copies();  // where no query sees the keys
+  __syncthreads();
+  const float ones[2] = {1, 1}, scales[2] = {f.scale, f.scale};
+  if (has_values) put_sums<T, width>(values, row, sums[0][0], ones);
+  if (has_keys) put_sums<T, width>(keys, row, sums[of_keys][0], scales);
+  __syncthreads();
+  write_tile<width, rows, threads>(keys, a.dk, p.batch, p.head, p.first, a.keys, a.head_dim);
+  write_tile<width, rows, threads>(values, a.dv, p.batch, p.head, p.first, a.keys, a.head_dim);
+}
+
+}  // namespace
+
+// The tiles of each width fill at most 48 KiB.
+#define KERNELS(T, name)                                                                           \
+  __global__ void __launch_bounds__(128) attention_##name##_64(const AttentionArguments a) {       \
+    attention<T, 64, 2, 64>(a);                                                                    \
+  }                                                                                                \
+  __global__ void __launch_bounds__(128) attention_##name##_128(const AttentionArguments a) {      \
+    attention<T, 128, 2, 32>(a);                                                                   \
+  }                                                                                                \
+  __global__ void __launch_bounds__(128) attention_##name##_256(const AttentionArguments a) {      \
+    attention<T, 256, 1, 16>(a);                                                                   \
+  }                                                                                                \
+  __global__ void __launch_bounds__(128)                                                           \
+      attention_queries_##name##_64(const AttentionArguments a) {                                  \
+    attention_queries<T, 64, 4, 64>(a);                                                            \
+  }                                                                                                \
+  __global__ void __launch_bounds__(128)                                                           \
+      attention_queries_##name##_128(const AttentionArguments a) {                                 \
+    attention_queries<T, 128, 4, 32>(a);                                                           \
+  }                                                                                                \
+  __global__ void __launch_bounds__(64)                                                            \
+      attention_queries_##name##_256(const AttentionArguments a) {                                 \
+    attention_queries<T, 256, 2, 16>(a);                                                           \
+  }                                                                                                \
+  __global__ void __launch_bounds__(128) attention_keys_##name##_64(const AttentionArguments a) {  \
+    attention_keys<T, 64, 64>(a);                                                                  \
+  }                                                                                                \
+  __global__ void __launch_bounds__(128) attention_keys_##name##_128(const AttentionArguments a) { \
+    attention_keys<T, 128, 32>(a);                                                                 \
+  }                                                                                                \
+  __global__ void __launch_bounds__(128) attention_keys_##name##_256(const AttentionArguments a) { \
+    attention_keys<T, 256, 16>(a);                                                                 \
+  }
+
+extern "C" {
+KERNELS(BFloat16, bf16)
+KERNELS(Half, f16)
+}

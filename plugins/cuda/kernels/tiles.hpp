@@ -1,0 +1,164 @@
+// Tiles of rows of heads in shared memory, 16 bits an element, and fragments of them for tensor
+// cores. A block has `threads` threads; each warp works on 16 rows.
+#pragma once
+#include <cstdint>
+
+#include "kernels/arguments.hpp"
+#include "kernels/mma.hpp"
+
+namespace tessera::cuda {
+
+struct alignas(16) Chunk {
+  std::uint16_t elements[8];
+};
+
+inline constexpr int lanes_of_warp = 32;
+inline constexpr int rows_of_warp = 16;
+
+/// Where a chunk of a tile's row is. Chunks change places within a row, so that the same chunk of 8
+/// rows is in 8 different groups of banks.
+template <int width>
+__device__ Chunk* place_of(Chunk* tile, int row, int chunk) {
+  return tile + row * (width / 8) + (chunk ^ (row % 8));
+}
+
+/// One memory for all tiles of a kernel.
+template <int chunks>
+__device__ __forceinline__ Chunk* tile_memory() {
+  __shared__ Chunk memory[chunks];
+  return memory;
+}
+
+/// Begins to copy `rows` rows of a head from row `first` on; zeros from row `limit` and element
+/// `dims` on.
+template <int width, int rows, int threads>
+__device__ void fetch_tile(Chunk* tile, const HeadArray& x, std::int64_t batch, std::int64_t head,
+                           std::int64_t first, std::int64_t limit, std::int64_t dims) {
+  constexpr int chunks = width / 8;
+  const std::uint16_t* const begin =
+      static_cast<const std::uint16_t*>(x.data) + batch * x.batch + head * x.head;
+  for (int i = threadIdx.x; i < rows * chunks; i += threads) {
+    const int row = i / chunks, chunk = i % chunks;
+    const bool exists = first + row < limit && chunk * 8 < dims;
+    copy_async(place_of<width>(tile, row, chunk),
+               begin + (exists ? (first + row) * x.time + chunk * 8 : 0), exists);
+  }
+}
+
+/// Writes `rows` rows of a tile, as fetch_tile reads them.
+template <int width, int rows, int threads>
+__device__ void write_tile(Chunk* tile, const HeadArray& x, std::int64_t batch, std::int64_t head,
+                           std::int64_t first, std::int64_t limit, std::int64_t dims) {
+  constexpr int chunks = width / 8;
+  std::uint16_t* const begin =
+      static_cast<std::uint16_t*>(x.data) + batch * x.batch + head * x.head;
+  for (int i = threadIdx.x; i < rows * chunks; i += threads) {
+    const int row = i / chunks, chunk = i % chunks;
+    if (first + row < limit && chunk * 8 < dims) {
+      *reinterpret_cast<Chunk*>(begin + (first + row) * x.time + chunk * 8) =
+          *place_of<width>(tile, row, chunk);
+    }
+  }
+}
+
+/// Puts 16 rows of sums, each times its factor, into a tile: factors[0] is that of the lane's first
+/// row, factors[1] that of the row 8 below.
+template <class T, int width>
+__device__ void put_sums(Chunk* tile, int row, const float (&sums)[width / 8][4],
+                         const float (&factors)[2]) {
+  const int lane = threadIdx.x % lanes_of_warp;
+#pragma unroll
+  for (int n = 0; n < width / 8; ++n) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      Chunk* const chunk = place_of<width>(tile, row + lane / 4 + 8 * half, n);
+      reinterpret_cast<std::uint32_t*>(chunk)[lane % 4] =
+          pack<T>(sums[n][2 * half] * factors[half], sums[n][2 * half + 1] * factors[half]);
+    }
+  }
+}
+
+/// 16 rows of a tile, elements 16 step to 16 step + 15, as the first operand.
+template <int width>
+__device__ void rows_as_a(std::uint32_t (&words)[4], Chunk* tile, int row, int step) {
+  const int lane = threadIdx.x % lanes_of_warp;
+  load_matrices(words, place_of<width>(tile, row + lane % 16, 2 * step + lane / 16));
+}
+
+/// 16 rows as columns of the second operand: words 0 and 1 are of the first 8, 2 and 3 of the
+/// others.
+template <int width>
+__device__ void rows_as_columns(std::uint32_t (&words)[4], Chunk* tile, int row, int step) {
+  const int lane = threadIdx.x % lanes_of_warp;
+  load_matrices(words,
+                place_of<width>(tile, row + lane % 8 + lane / 16 * 8, 2 * step + lane / 8 % 2));
+}
+
+/// 16 rows as rows of the second operand: columns 16 step to 16 step + 7 are in words 0 and 1, the
+/// next 8 in words 2 and 3.
+template <int width>
+__device__ void rows_as_b(std::uint32_t (&words)[4], Chunk* tile, int row, int step) {
+  const int lane = threadIdx.x % lanes_of_warp;
+  load_transposed(words, place_of<width>(tile, row + lane % 16, 2 * step + lane / 16));
+}
+
+/// sums[i, j] += row i of a . row j of b: `row_tiles` times 16 rows of a from `row` on, `columns`
+/// rows of b. What is read of b serves all row tiles.
+template <class T, int width, int columns, int row_tiles>
+__device__ void add_dots(float (&sums)[row_tiles][columns / 8][4], Chunk* a, int row, Chunk* b) {
+#pragma unroll
+  for (int step = 0; step < width / 16; ++step) {
+    std::uint32_t of_a[row_tiles][4];
+#pragma unroll
+    for (int m = 0; m < row_tiles; ++m) {
+      rows_as_a<width>(of_a[m], a, row + m * rows_of_warp, step);
+    }
+#pragma unroll
+    for (int n = 0; n < columns / 16; ++n) {
+      std::uint32_t of_b[4];
+      rows_as_columns<width>(of_b, b, 16 * n, step);
+#pragma unroll
+      for (int m = 0; m < row_tiles; ++m) {
+        multiply_add<T>(sums[m][2 * n], of_a[m], of_b[0], of_b[1]);
+        multiply_add<T>(sums[m][2 * n + 1], of_a[m], of_b[2], of_b[3]);
+      }
+    }
+  }
+}
+
+/// Two neighbouring blocks of sums as 16 columns of the first operand, rounded to T: the two
+/// layouts are alike.
+template <class T>
+__device__ void sums_as_a(std::uint32_t (&words)[4], const float (&left)[4],
+                          const float (&right)[4]) {
+  words[0] = pack<T>(left[0], left[1]);
+  words[1] = pack<T>(left[2], left[3]);
+  words[2] = pack<T>(right[0], right[1]);
+  words[3] = pack<T>(right[2], right[3]);
+}
+
+/// sums[i, d] += sum over j of weights[i, j] times row j of b, element d.
+template <class T, int width, int columns, int row_tiles>
+__device__ void add_weighted(float (&sums)[row_tiles][width / 8][4],
+                             const float (&weights)[row_tiles][columns / 8][4], Chunk* b) {
+#pragma unroll
+  for (int step = 0; step < columns / 16; ++step) {
+    std::uint32_t of_a[row_tiles][4];
+#pragma unroll
+    for (int m = 0; m < row_tiles; ++m) {
+      sums_as_a<T>(of_a[m], weights[m][2 * step], weights[m][2 * step + 1]);
+    }
+#pragma unroll
+    for (int n = 0; n < width / 16; ++n) {
+      std::uint32_t of_b[4];
+      rows_as_b<width>(of_b, b, 16 * step, n);
+#pragma unroll
+      for (int m = 0; m < row_tiles; ++m) {
+        multiply_add<T>(sums[m][2 * n], of_a[m], of_b[0], of_b[1]);
+        multiply_add<T>(sums[m][2 * n + 1], of_a[m], of_b[2], of_b[3]);
+      }
+    }
+  }
+}
+
+}  // namespace tessera::cuda

@@ -1,0 +1,223 @@
+// Attention on the emulated GPU against the CPU's.
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "catch.hpp"
+#include "control.hpp"
+
+import tessera.base;
+import tessera.device;
+import tessera.tensor;
+import tessera.autograd;
+import tessera.ops;
+
+#include "on_emulator.hpp"
+
+using namespace tessera;
+
+namespace {
+
+/// Numbers from -2 to 2 that look random and are the same in every run.
+Tensor numbers(const Dims& shape, double seed, DType dtype) {
+  std::vector<double> values;
+  for (std::int64_t i = 0; i < shape.product(); ++i) {
+    const double x = 43758.5453 * std::sin(12.9898 * static_cast<double>(i) + 78.233 * seed);
+    values.push_back(4 * (x - std::floor(x)) - 2);
+  }
+  return ops::cast(from_values(std::span<const double>(values), shape), dtype);
+}
+
+/// The first token of each token's document, for rows of documents of these lengths.
+Tensor documents_of(const std::vector<std::vector<std::int64_t>>& rows) {
+  std::vector<std::int64_t> first;
+  for (const std::vector<std::int64_t>& lengths : rows) {
+    std::int64_t begin = 0;
+    for (const std::int64_t length : lengths) {
+      first.insert(first.end(), static_cast<std::size_t>(length), begin);
+      begin += length;
+    }
+  }
+  const auto count = static_cast<std::int64_t>(rows.size());
+  return from_values(std::span<const std::int64_t>(first),
+                     {count, static_cast<std::int64_t>(first.size()) / count});
+}
+
+struct Sizes {
+  std::int64_t rows = 1, queries, keys, heads = 2, key_heads = 1, head_dim, value_dim;
+};
+
+/// Results of a call, in this order: y, and the gradients of q, k and v.
+using Found = std::vector<std::vector<double>>;
+
+Tensor on(Device device, const Tensor& x) { return x ? ops::to_device(x, device) : x; }
+
+/// `gaps`: operands are parts of larger ones.
+Found computed(const Sizes& s, DType dtype, ops::CausalOptions options, Device device,
+               bool gaps = false) {
+  const auto operand = [&](std::int64_t times, std::int64_t heads, std::int64_t dim, double seed) {
+    const Tensor x = on(device, numbers({s.rows, times, heads, dim}, seed, dtype));
+    if (!gaps) {
+      return x;
+    }
+    return ops::narrow(ops::cat(std::vector{x, x}, 2), 2, heads, heads);
+  };
+  Tensor q = operand(s.queries, s.heads, s.head_dim, 0.7);
+  Tensor k = operand(s.keys, s.key_heads, s.head_dim, 1.1);
+  Tensor v = operand(s.keys, s.key_heads, s.value_dim, 2.3);
+  for (Tensor* const x : {&q, &k, &v}) {
+    *x = ops::detach(*x);
+    x->set_requires_grad();
+  }
+  options.documents = on(device, options.documents);
+  const Tensor y = ops::causal_attention(q, k, v, options);
+  const Tensor weights = on(device, numbers(y.shape(), 5, dtype));
+  const std::vector<Tensor> d =
+      gradients(std::vector{y}, std::vector{weights}, std::vector{q, k, v});
+  return {to_doubles(y), to_doubles(d[0]), to_doubles(d[1]), to_doubles(d[2])};
+}
+
+/// The largest difference, relative to 1 + the wanted value.
+double difference(const Found& found, const Found& wanted) {
+  double largest = 0;
+  REQUIRE(found.size() == wanted.size());
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    REQUIRE(found[i].size() == wanted[i].size());
+    for (std::size_t j = 0; j < found[i].size(); ++j) {
+      const double d = std::abs(found[i][j] - wanted[i][j]) / (1 + std::abs(wanted[i][j]));
+      if (!(d <= largest)) {
+        largest = d;  // NaN, too
+      }
+    }
+  }
+  return largest;
+}
+
+/// The largest difference, in units of the largest wanted value of its tensor.
+double share_of_largest(const Found& found, const Found& wanted) {
+  double share = 0;
+  REQUIRE(found.size() == wanted.size());
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    REQUIRE(found[i].size() == wanted[i].size());
+    double difference = 0, largest = 0;
+    for (std::size_t j = 0; j < found[i].size(); ++j) {
+      const double d = std::abs(found[i][j] - wanted[i][j]);
+      difference = d <= difference ? difference : d;  // NaN, too
+      largest = std::max(largest, std::abs(wanted[i][j]));
+    }
+    if (!(difference <= share * largest)) {
+      share = difference / largest;
+    }
+  }
+  return share;
+}
+
+/// Windows, caps and documents, alone and together; the last has most.
+std::vector<ops::CausalOptions> variants(const Sizes& s) {
+  std::vector<ops::CausalOptions> all = {
+      {}, {.window = 1}, {.window = 5}, {.window = 15}, {.softcap = 2}};
+  all.push_back({.scale = 0.3, .window = s.queries / 2 + 1, .softcap = 3});
+  if (s.queries == s.keys && s.rows == 2) {
+    const Tensor documents =
+        documents_of({{1, s.queries - 4, 3}, {s.queries / 2, s.queries - s.queries / 2}});
+    all.push_back({.documents = documents});
+    all.push_back({.window = 7, .softcap = 1, .documents = documents});
+  }
+  return all;
+}
+
+std::string text_of(const ops::CausalOptions& options) {
+  return "window " + std::to_string(options.window) + ", softcap " +
+         std::to_string(options.softcap) + (options.documents ? ", documents" : "");
+}
+
+// A probability is rounded to 16 bits before its product with the values, and so is the gradient of
+// a score, by up to 2^-9 (bf16) or 2^-12 (f16) of itself; the CPU rounds its results only. So a
+// result differs by that share of a sum of absolute terms, which is a few times the largest result.
+void compare_by_tensor_cores(const Sizes& s, const ops::CausalOptions& options) {
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    INFO(s.queries << " queries, " << s.keys << " keys, " << s.head_dim << " dims, "
+                   << text_of(options) << " in " << name_of(dtype));
+    next_order();
+    const bool gaps = s.queries % 2 == 0;
+    const Found found = computed(s, dtype, options, cuda(), gaps);
+    const double share = share_of_largest(found, computed(s, dtype, options, cpu));
+    CHECK(share <= (dtype == DType::bf16 ? 1.2e-2 : 1.5e-3));
+    next_order();
+    CHECK(computed(s, dtype, options, cuda(), gaps) == found);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("attention of a GPU has windows, caps and documents") {
+  for (const Sizes& s : {Sizes{2, 67, 67, 2, 1, 6, 5}, Sizes{1, 3, 70, 4, 2, 4, 4}}) {
+    for (const ops::CausalOptions& options : variants(s)) {
+      const DType dtype = options.softcap == 3 ? DType::f64 : DType::f32;
+      INFO(text_of(options) << " in " << name_of(dtype));
+      next_order();
+      const double found =
+          difference(computed(s, dtype, options, cuda()), computed(s, dtype, options, cpu));
+      CHECK(found <= (dtype == DType::f32 ? 1e-5 : 1e-12));
+    }
+  }
+}
+
+TEST_CASE("attention by tensor cores is the CPU's within the rounding of probabilities") {
+  for (const Sizes& s : {Sizes{2, 70, 70, 2, 1, 16, 16}, Sizes{1, 3, 150, 2, 1, 48, 48},
+                         Sizes{1, 70, 70, 1, 1, 128, 128}, Sizes{1, 20, 37, 1, 1, 256, 256}}) {
+    compare_by_tensor_cores(s, {});
+    compare_by_tensor_cores(s, variants(s).back());
+  }
+}
+
+TEST_CASE("attention of many sizes by tensor cores is the CPU's", "[.long]") {
+  for (const Sizes& s : {Sizes{2, 150, 150, 2, 1, 16, 16}, Sizes{1, 129, 129, 1, 1, 64, 64},
+                         Sizes{1, 3, 150, 4, 2, 48, 48}, Sizes{2, 70, 70, 2, 2, 80, 80},
+                         Sizes{1, 140, 140, 1, 1, 128, 128}, Sizes{1, 40, 67, 2, 1, 192, 192},
+                         Sizes{2, 49, 49, 1, 1, 256, 256}, Sizes{1, 1, 1, 1, 1, 32, 32}}) {
+    for (const ops::CausalOptions& options : variants(s)) compare_by_tensor_cores(s, options);
+  }
+}
+
+TEST_CASE("a document on a GPU has the bits that it has alone") {
+  next_order();
+  const auto attended = [](std::int64_t first, std::int64_t count, const Tensor& documents) {
+    const auto part = [&](double seed, std::int64_t heads) {
+      return on(cuda(),
+                ops::narrow(numbers({1, 150, heads, 6}, seed, DType::f32), 1, first, count));
+    };
+    return to_doubles(ops::causal_attention(part(1, 2), part(2, 1), part(3, 1),
+                                            {.window = 66, .documents = on(cuda(), documents)}));
+  };
+  const std::vector<double> together = attended(0, 150, documents_of({{10, 100, 40}}));
+  const std::vector<double> alone = attended(10, 100, {});
+  REQUIRE(alone.size() == 100 * 12);
+  for (std::size_t i = 0; i < alone.size(); ++i) REQUIRE(alone[i] == together[10 * 12 + i]);
+}
+
+TEST_CASE("documents that do not follow one another are an error where the host waits") {
+  const auto error_of = [](const std::vector<std::int64_t>& first) {
+    next_order();
+    const Tensor x = on(cuda(), numbers({2, 4, 1, 4}, 1, DType::f32));
+    const Tensor documents = from_values(std::span<const std::int64_t>(first), {2, 4});
+    const Tensor y = ops::causal_attention(x, x, x, {.documents = on(cuda(), documents)});
+    try {
+      to_doubles(y);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  CHECK(error_of({0, 0, 2, 2, 0, 1, 2, 2}) == "no error");
+  CHECK(error_of({0, 0, 2, 2, 0, 0, 1, 1}) ==
+        "causal_attention: documents: token 2 of row 1 cannot be in the document that begins with "
+        "token 1 (expected 0 or 2)");
+  CHECK(error_of({7, 7, 2, 3, 0, 0, 0, 0}) ==
+        "causal_attention: documents: token 0 of row 0 cannot be in the document that begins with "
+        "token 7 (expected 0)");
+}
