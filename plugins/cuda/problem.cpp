@@ -27,6 +27,17 @@ ErrorFields problem_fields(const Problem& problem) {
             .wrong = fmt::format("index {} is out of range", problem.value),
             .expected = fmt::format("0 to {}", problem.limit - 1)};
   }
+  if (problem.kind == ProblemKind::some_index) {
+    return {.thing = thing,
+            .wrong = "an index is out of range",
+            .expected = fmt::format("0 to {}", problem.limit - 1)};
+  }
+  if (problem.kind == ProblemKind::group) {
+    return {.thing = thing,
+            .wrong = fmt::format("group {} does not fit into the rows", problem.place),
+            .expected = fmt::format("0 to {} rows", problem.limit - 1),
+            .got = fmt::format("{}", problem.value)};
+  }
   return {.thing = thing,
           .wrong = fmt::format("target {} of row {} is out of range", problem.value, problem.place),
           .expected =

@@ -27,13 +27,14 @@ import tessera.ops;
 import tessera.conformance;
 
 #include "conformance.hpp"
+#include "device.hpp"
 
 using namespace tessera;
 using namespace tessera::testing;
 
-namespace {
+namespace tessera::testing {
 
-Device cuda(int index = 0) {
+Device cuda(int index) {
   static const bool loaded = [] {
     setenv("TESSERA_EMULATOR_KERNELS", CUDA_KERNELS, 1);
     plugin::host().load(CUDA_PLUGIN);
@@ -42,6 +43,21 @@ Device cuda(int index = 0) {
   (void)loaded;
   return find_device("cuda:" + std::to_string(index));
 }
+
+Tensor counted(std::int64_t count) {
+  const Tensor x = empty({count});
+  for (std::int64_t i = 0; i < count; ++i) x.data<float>()[i] = static_cast<float>(i);
+  return x;
+}
+
+void next_order() {
+  static std::uint64_t seed = 0;
+  emulator_set_seed(seed++ % 16);
+}
+
+}  // namespace tessera::testing
+
+namespace {
 
 /// Runs a check in a child process, in which no device is open yet. Its error; empty: none.
 std::string in_child(const std::function<void()>& check) {
@@ -71,12 +87,6 @@ std::string in_child(const std::function<void()>& check) {
   return text;
 }
 
-Tensor counted(std::int64_t count) {
-  const Tensor x = empty({count});
-  for (std::int64_t i = 0; i < count; ++i) x.data<float>()[i] = static_cast<float>(i);
-  return x;
-}
-
 void check(const DeviceAccount& count) {
   std::string text;
   for (std::size_t i = 0; i < count.findings.size() && i < 12; ++i) {
@@ -96,12 +106,6 @@ const std::vector<CallSample>& samples() {
     return kept;
   }();
   return all;
-}
-
-/// Another order of streams, blocks and threads for each call.
-void next_order() {
-  static std::uint64_t seed = 0;
-  emulator_set_seed(seed++ % 16);
 }
 
 }  // namespace

@@ -72,7 +72,7 @@ struct RowArguments {
 
 /// The first index of a call that is out of its range, in pinned memory, for the host. `kind` is
 /// written last.
-enum class ProblemKind : std::uint32_t { none, index, target };
+enum class ProblemKind : std::uint32_t { none, index, some_index, target, group };
 struct Problem {
   ProblemKind kind;
   std::int32_t op;  // Op::id
