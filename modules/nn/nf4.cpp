@@ -2,6 +2,7 @@ module;
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <tessera/nf4.hpp>
 module tessera.nn;
 
 import :nf4;
@@ -23,7 +24,7 @@ void decode(const Part& part, float* values) {
     for (std::int64_t block = 0; block < part.row_blocks; ++block) {
       const std::int64_t place = part.first_block + row * part.whole_row_blocks + block;
       const float factor = part.factors[place / scale_block_size];
-      const float s = static_cast<float>(*scale++) / factor + part.mean;
+      const float s = kernels::nf4::scale_of(*scale++, factor, part.mean);
       for (std::int64_t i = 0; i < block_size / 2; ++i) {
         const std::array<float, 2>& pair = pairs[*code++];
         *values++ = pair[0] * s;

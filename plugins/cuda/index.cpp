@@ -15,6 +15,7 @@ import tessera.device;
 import tessera.placement;
 import tessera.tensor;
 
+#include "indices.hpp"
 #include "kernels.hpp"
 #include "rows.hpp"
 
@@ -40,30 +41,6 @@ struct Part {
 };
 Part part_of(const SpecArgument& whole, int dim, std::int64_t here) {
   return whole ? Part{local_offset(*whole)[dim], whole->shape[dim]} : Part{0, here};
-}
-
-/// Notes the first index that is not in [0, limit); one that is `ignored` is right.
-void look_at(const Call& call, const Tensor& indices, std::int64_t limit, ProblemKind kind,
-             std::int64_t ignored = 0) {
-  if (indices.numel() == 0) {
-    return;
-  }
-  auto& driver = static_cast<CudaDriver&>(driver_of(indices.device()));
-  const IndexArguments arguments = {Rows(indices.shape(), {}).whole(indices).finish(),
-                                    limit,
-                                    ignored,
-                                    driver.problem(),
-                                    call.op.id,
-                                    kind};
-  launch(indices, "find_wrong_index", 1, threads_per_block, arguments);
-}
-
-void check_index_type(const Call& call, const Tensor& indices) {
-  if (indices.dtype() != DType::i64 && indices.dtype() != DType::i32) {
-    fail({.thing = call.op.name,
-          .wrong = "indices must be i64 or i32",
-          .got = std::string(name_of(indices.dtype()))});
-  }
 }
 
 /// The shape [indices..., width].
@@ -92,24 +69,6 @@ void embedding(const Call& call, std::span<Tensor> out) {
       .integer(table.shape()[0])
       .integer(table.strides()[0])
       .launch_rows(out[0], with_type("embedding", table.dtype()));
-}
-
-void embedding_backward(const Call& call, std::span<Tensor> out) {
-  const Tensor& indices = call.in[1];
-  check_index_type(call, indices);
-  const Tensor& y = out[0];
-  const Part rows = part_of(call.args<EmbeddingArgs>().whole, 0, y.shape()[0]);
-  if (y.numel() == 0) {
-    return;
-  }
-  Rows::of_last_dim(rows_shape(indices, y.shape()[1]))
-      .whole(call.in[0])
-      .per_row(indices)
-      .shared(alias(y, Dims{y.shape()[1]}, Dims{y.strides()[1]}, y.offset()))
-      .integer(rows.first)
-      .integer(y.shape()[0])
-      .integer(y.strides()[0])
-      .launch_blocks(y, with_type("embedding_backward", y.dtype()), y.shape()[0]);
 }
 
 // ---- cross entropy ----
@@ -186,9 +145,31 @@ void cross_entropy_backward(const Call& call, std::span<Tensor> out) {
 
 }  // namespace
 
+void look_at(const Call& call, const Tensor& indices, std::int64_t limit, ProblemKind kind,
+             std::int64_t ignored) {
+  if (indices.numel() == 0) {
+    return;
+  }
+  auto& driver = static_cast<CudaDriver&>(driver_of(indices.device()));
+  const IndexArguments arguments = {Rows(indices.shape(), {}).whole(indices).finish(),
+                                    limit,
+                                    ignored,
+                                    driver.problem(),
+                                    call.op.id,
+                                    kind};
+  launch(indices, "find_wrong_index", 1, threads_per_block, arguments);
+}
+
+void check_index_type(const Call& call, const Tensor& indices) {
+  if (indices.dtype() != DType::i64 && indices.dtype() != DType::i32) {
+    fail({.thing = call.op.name,
+          .wrong = "indices must be i64 or i32",
+          .got = std::string(name_of(indices.dtype()))});
+  }
+}
+
 void add_indexing(KernelTable& table) {
   table["embedding"] = {embedding};
-  table["embedding_backward"] = {embedding_backward};
   table["counted_rows"] = {counted_rows};
   table["cross_entropy"] = {cross_entropy};
   table["cross_entropy_rows"] = {cross_entropy_rows};

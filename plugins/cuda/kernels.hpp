@@ -21,7 +21,12 @@ void add_reductions(KernelTable& table);  // reduce.cpp
 void add_products(KernelTable& table);    // product.cpp
 void add_attention(KernelTable& table);   // attention.cpp
 void add_indexing(KernelTable& table);    // index.cpp
-void add_updates(KernelTable& table);     // update.cpp
+void add_sorting(KernelTable& table);     // sort.cpp
+void add_selecting(KernelTable& table);   // select.cpp
+void add_groups(KernelTable& table);      // grouped.cpp
+void add_codes(KernelTable& table);       // codes.cpp
+void add_scaled_products(KernelTable& table);  // scaled.cpp
+void add_updates(KernelTable& table);          // update.cpp
 /// The kernel of an operator that says the function of its elements; null: it does not.
 Kernel kernel_of_elements(const Op& op);
 

@@ -21,13 +21,10 @@ namespace {
 
 using namespace tessera;
 
-/// Operators that the host computes, and waits for: those that begin a run, whose bits should be
-/// those of the CPU; those of 8-bit floating codes and AdamW's step in bf16, which have no kernel
-/// yet.
+/// Operators that the host computes, and waits for: random fillings, which begin a run and should
+/// have the CPU's bits.
 void add_of_host(cuda::KernelTable& table) {
-  for (const char* name : {"normal_", "uniform_", "randint_", "randperm_", "bernoulli_",
-                           "quantize_f8", "scaled_linear", "scaled_linear_grad_input",
-                           "scaled_linear_grad_weight", "adamw_rounded_"}) {
+  for (const char* name : {"normal_", "uniform_", "randint_", "randperm_", "bernoulli_"}) {
     table[name] = {kernel_on_host};
   }
 }
@@ -42,6 +39,11 @@ DeviceKernel kernel_for(const Op& op) {
     cuda::add_products(all);
     cuda::add_attention(all);
     cuda::add_indexing(all);
+    cuda::add_sorting(all);
+    cuda::add_selecting(all);
+    cuda::add_groups(all);
+    cuda::add_codes(all);
+    cuda::add_scaled_products(all);
     cuda::add_updates(all);
     add_of_host(all);
     return all;

@@ -36,6 +36,17 @@ ErrorFields problem_fields(const Problem& problem) {
                                  token, problem.place / problem.limit, problem.value),
             .expected = token == 0 ? "0" : fmt::format("{} or {}", problem.ignored, token)};
   }
+  if (problem.kind == ProblemKind::some_index) {
+    return {.thing = thing,
+            .wrong = "an index is out of range",
+            .expected = fmt::format("0 to {}", problem.limit - 1)};
+  }
+  if (problem.kind == ProblemKind::group) {
+    return {.thing = thing,
+            .wrong = fmt::format("group {} does not fit into the rows", problem.place),
+            .expected = fmt::format("0 to {} rows", problem.limit - 1),
+            .got = fmt::format("{}", problem.value)};
+  }
   return {.thing = thing,
           .wrong = fmt::format("target {} of row {} is out of range", problem.value, problem.place),
           .expected =

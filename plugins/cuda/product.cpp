@@ -17,12 +17,13 @@ import tessera.placement;
 import tessera.tensor;
 
 #include "kernels.hpp"
+#include "kernels/tile_size.hpp"
+#include "product.hpp"
 #include "rows.hpp"
 
 namespace tessera::cuda {
 namespace {
 
-constexpr std::int64_t tile = 64;  // of product.cu
 constexpr std::int64_t most_blocks = 65535;
 
 /// Dims [first, last) of a tensor as an axis of a product.
@@ -91,8 +92,7 @@ void multiply(const Call& call, std::span<Tensor> out) {
       return;
     }
   }
-  const std::int64_t tiles =
-      p.batch.size * ((p.m.size + tile - 1) / tile) * ((p.n.size + tile - 1) / tile);
+  const std::int64_t tiles = p.batch.size * product_tiles(p.m.size) * product_tiles(p.n.size);
   launch(y, is_floating(y.dtype()) ? with_type("product", y.dtype()) : "product_i64",
          static_cast<unsigned>(std::min(tiles, most_blocks)), threads_per_block, p);
 }
@@ -148,39 +148,12 @@ void add_to_result(ProductArguments& p, const Tensor& y) {
   std::ranges::copy(p.y.columns, p.bias.columns);
 }
 
-/// x [..., k] times weight, whose dim `summed` is summed over; plus bias [n].
-ProductArguments rows_times(const Tensor& x, const Tensor& weight, int summed, const Tensor& bias,
-                            const Tensor& y) {
-  const int last = x.dims() - 1;
-  ProductArguments p = with_types(x, weight, y);
-  p.batch.size = 1;
-  set_axis_of(p.m, {x, 0, last}, p.a.rows, {y, 0, last}, p.y.rows);
-  set_axis_of(p.n, {weight, 1 - summed, 2 - summed}, p.b.columns, {y, last, last + 1}, p.y.columns);
-  set_axis_of(p.k, {x, last, last + 1}, p.a.columns, {weight, summed, summed + 1}, p.b.rows);
-  if (bias) {
-    p.bias.type = bias.dtype();
-    p.bias.columns[0] = bias.strides()[0];
-  }
-  return p;
-}
-
 ProductArguments linear(const Call& call, const Tensor& y) {
   return rows_times(call.in[0], call.in[1], 1, call.in[2], y);
 }
 
 ProductArguments linear_grad_input(const Call& call, const Tensor& y) {
   return rows_times(call.in[0], call.in[1], 0, {}, y);
-}
-
-/// dy [..., m] transposed times x [..., n].
-ProductArguments columns_times(const Tensor& dy, const Tensor& x, const Tensor& y) {
-  const int last = x.dims() - 1;
-  ProductArguments p = with_types(dy, x, y);
-  p.batch.size = 1;
-  set_axis_of(p.m, {dy, last, last + 1}, p.a.rows, {y, 0, 1}, p.y.rows);
-  set_axis_of(p.n, {x, last, last + 1}, p.b.columns, {y, 1, 2}, p.y.columns);
-  set_axis_of(p.k, {dy, 0, last}, p.a.columns, {x, 0, last}, p.b.rows);
-  return p;
 }
 
 ProductArguments linear_grad_weight(const Call& call, const Tensor& y) {
@@ -200,6 +173,31 @@ ProductArguments linear_grad_weight_sum(const Call& call, const Tensor& y) {
 }
 
 }  // namespace
+
+ProductArguments rows_times(const Tensor& x, const Tensor& weight, int summed, const Tensor& bias,
+                            const Tensor& y) {
+  const int last = x.dims() - 1;
+  ProductArguments p = with_types(x, weight, y);
+  p.batch.size = 1;
+  set_axis_of(p.m, {x, 0, last}, p.a.rows, {y, 0, last}, p.y.rows);
+  set_axis_of(p.n, {weight, 1 - summed, 2 - summed}, p.b.columns, {y, last, last + 1}, p.y.columns);
+  set_axis_of(p.k, {x, last, last + 1}, p.a.columns, {weight, summed, summed + 1}, p.b.rows);
+  if (bias) {
+    p.bias.type = bias.dtype();
+    p.bias.columns[0] = bias.strides()[0];
+  }
+  return p;
+}
+
+ProductArguments columns_times(const Tensor& dy, const Tensor& x, const Tensor& y) {
+  const int last = x.dims() - 1;
+  ProductArguments p = with_types(dy, x, y);
+  p.batch.size = 1;
+  set_axis_of(p.m, {dy, last, last + 1}, p.a.rows, {y, 0, 1}, p.y.rows);
+  set_axis_of(p.n, {x, last, last + 1}, p.b.columns, {y, 1, 2}, p.y.columns);
+  set_axis_of(p.k, {dy, 0, last}, p.a.columns, {x, 0, last}, p.b.rows);
+  return p;
+}
 
 void add_products(KernelTable& table) {
   table["mm"] = product<matmul>;

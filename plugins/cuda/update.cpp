@@ -24,6 +24,8 @@ import tessera.tensor;
 import tessera.ops;
 
 #include "kernels.hpp"
+#include "optimizer/functions/rounding.hpp"
+#include "optimizer/rounded_adam_step.hpp"
 #include "rows.hpp"
 
 namespace tessera::cuda {
@@ -67,21 +69,38 @@ void check_written(const Lists& all, std::size_t list, std::size_t place) {
   }
 }
 
-void check_types(const Lists& all, std::size_t place) {
+/// Types that a step takes besides f32 and f64, and the words of its errors.
+struct Accepted {
+  bool rounds;  // parameters in bf16
+  std::string_view expected;
+  std::string_view advice;
+};
+constexpr Accepted exact = {.rounds = false,
+                            .expected = "f32 with f32, bf16 or f16, or f64 with f64",
+                            .advice = "keep the parameters in f32"};
+constexpr Accepted rounding = {
+    .rounds = true,
+    .expected = "bf16 with bf16 or f32, f32 with f32, bf16 or f16, or f64 with f64",
+    .advice = "keep the parameter in bf16 or f32"};
+
+void check_types(const Lists& all, std::size_t place, const Accepted& types) {
   const DType parameter = all.at(0, place).dtype();
   const DType gradient = all.at(1, place).dtype();
   const bool narrow = gradient == DType::bf16 || gradient == DType::f16;
-  if (!(parameter == DType::f32 && (gradient == DType::f32 || narrow)) &&
+  const bool rounded = types.rounds && parameter == DType::bf16 &&
+                       (gradient == DType::f32 || gradient == DType::bf16);
+  if (!rounded && !(parameter == DType::f32 && (gradient == DType::f32 || narrow)) &&
       !(parameter == DType::f64 && gradient == DType::f64)) {
     refuse(all.call, {.wrong = fmt::format(
                           "a parameter of type {} with a gradient of type {} is not supported",
                           name_of(parameter), name_of(gradient)),
-                      .expected = "f32 with f32, bf16 or f16, or f64 with f64",
-                      .advice = "keep the parameters in f32"});
+                      .expected = std::string(types.expected),
+                      .advice = std::string(types.advice)});
   }
 }
 
-void check_row(const Lists& all, std::size_t place, const functions::Adam& rule) {
+void check_row(const Lists& all, std::size_t place, const functions::Adam& rule,
+               const Accepted& types) {
   for (std::size_t list = 0; list < all.lists; ++list) {
     const Tensor& x = all.at(list, place);
     if (!x) {
@@ -101,7 +120,7 @@ void check_row(const Lists& all, std::size_t place, const functions::Adam& rule)
       check_written(all, list, place);
     }
   }
-  check_types(all, place);
+  check_types(all, place, types);
 }
 
 /// One parameter's arrays, from `first_block` on. Returns its number of blocks.
@@ -123,15 +142,12 @@ unsigned set_update(Update& update, const Lists& all, std::size_t place,
   return blocks_for(update.count);
 }
 
-template <bool decoupled>
-void adam(const Call& call, std::span<Tensor>) {
-  check_in_place(call);
-  const Lists all{call};
-  const auto settings = call.args<ops::AdamStep>();
+/// The numbers of a step.
+template <bool decoupled, class Settings>
+functions::Adam rule_of(const Settings& settings) {
   const double scale = settings.grad_scale;
   const double decay = settings.weight_decay;
-  AdamArguments a = {};
-  a.rule = {
+  functions::Adam rule = {
       .gradient = {.scale = settings.maximize ? -scale : scale, .decay = decoupled ? 0 : decay},
       .shrink = decoupled ? 1.0 - settings.lr * decay : 1.0,
       .beta1 = settings.beta1,
@@ -139,11 +155,20 @@ void adam(const Call& call, std::span<Tensor>) {
       .eps = settings.eps,
       .amsgrad = settings.amsgrad};
   const auto step = static_cast<double>(settings.step.value);
-  a.rule.set_step(settings.lr, 1.0 - std::pow(a.rule.beta1, step),
-                  std::sqrt(1.0 - std::pow(a.rule.beta2, step)));
+  rule.set_step(settings.lr, 1.0 - std::pow(rule.beta1, step),
+                std::sqrt(1.0 - std::pow(rule.beta2, step)));
+  return rule;
+}
+
+template <bool decoupled>
+void adam(const Call& call, std::span<Tensor>) {
+  check_in_place(call);
+  const Lists all{call};
+  AdamArguments a = {};
+  a.rule = rule_of<decoupled>(call.args<ops::AdamStep>());
   unsigned blocks = 0;
   for (std::size_t i = 0; i < all.count; ++i) {
-    check_row(all, i, a.rule);
+    check_row(all, i, a.rule, exact);
     const Tensor& parameter = all.at(0, i);
     if (parameter.numel() != 0) {
       blocks += set_update(a.updates[a.count++], all, i, a.rule, blocks);
@@ -159,11 +184,58 @@ void adam(const Call& call, std::span<Tensor>) {
   }
 }
 
+/// The part of the whole parameter that a rank has, by its places in it.
+void set_places(RoundedAdamArguments& a, const Tensor& parameter, const SpecArgument& whole) {
+  const Dims shape = whole ? whole->shape : parameter.shape();
+  const Dims offset = whole ? local_offset(*whole) : Dims::filled(shape.size(), 0);
+  const Dims strides = contiguous_strides(shape);
+  a.dims = std::max(shape.size(), 1);
+  a.part[0] = 1;
+  for (int d = 0; d < shape.size(); ++d) {
+    a.part[d] = parameter.shape()[d];
+    a.places[d] = strides[d];
+    a.first_place += offset[d] * strides[d];
+  }
+}
+
+/// A parameter that holds what is computed is not rounded.
+void adamw_rounded(const Call& call, std::span<Tensor>) {
+  check_in_place(call);
+  const Lists all{call};
+  const auto settings = call.args<ops::RoundedAdamStep>();
+  const Tensor& parameter = all.at(0, 0);
+  const functions::Adam rule = rule_of<true>(settings);
+  check_row(all, 0, rule, rounding);
+  if (parameter.numel() == 0) {
+    return;
+  }
+  if (parameter.dtype() != DType::bf16) {
+    AdamArguments a = {};
+    a.count = 1;
+    a.rule = rule;
+    const unsigned blocks = set_update(a.updates[0], all, 0, rule, 0);
+    launch(parameter, with_type("adam", parameter.dtype()), blocks, threads_per_block, a);
+    return;
+  }
+  RoundedAdamArguments a = {};
+  a.rule = rule;
+  const unsigned blocks = set_update(a.update, all, 0, rule, 0);
+  set_places(a, parameter, settings.whole);
+  const std::int64_t elements =
+      settings.whole ? settings.whole->shape.product() : parameter.numel();
+  const auto numbers = static_cast<std::uint64_t>(functions::rounding_words * elements);
+  a.first_number = static_cast<std::uint64_t>(settings.step.value - 1) * ((numbers + 3) / 4 * 4);
+  a.key = functions::philox_key(static_cast<std::uint64_t>(settings.seed),
+                                static_cast<std::uint64_t>(settings.stream));
+  launch(parameter, "rounded_adam_bf16", blocks, threads_per_block, a);
+}
+
 }  // namespace
 
 void add_updates(KernelTable& table) {
   table["adam_"] = {adam<false>};
   table["adamw_"] = {adam<true>};
+  table["adamw_rounded_"] = {adamw_rounded};
 }
 
 }  // namespace tessera::cuda

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <span>
 #include <string>
@@ -31,7 +32,7 @@ using nn::nf4::levels;
 std::size_t nearest(float x) {
   std::size_t best = 0;
   float distance = std::abs(x - levels[0]);
-  for (std::size_t i = 1; i < levels.size(); ++i) {
+  for (std::size_t i = 1; i < std::size(levels); ++i) {
     const float other = std::abs(x - levels[i]);
     if (other < distance) {
       distance = other;

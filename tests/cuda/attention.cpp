@@ -16,9 +16,10 @@ import tessera.tensor;
 import tessera.autograd;
 import tessera.ops;
 
-#include "on_emulator.hpp"
+#include "device.hpp"
 
 using namespace tessera;
+using namespace tessera::testing;
 
 namespace {
 

@@ -27,10 +27,12 @@ import tessera.ops;
 import tessera.conformance;
 
 #include "conformance.hpp"
-#include "on_emulator.hpp"
+#include "device.hpp"
 
 using namespace tessera;
 using namespace tessera::testing;
+
+namespace tessera::testing {
 
 Device cuda(int index) {
   static const bool loaded = [] {
@@ -42,10 +44,18 @@ Device cuda(int index) {
   return find_device("cuda:" + std::to_string(index));
 }
 
+Tensor counted(std::int64_t count) {
+  const Tensor x = empty({count});
+  for (std::int64_t i = 0; i < count; ++i) x.data<float>()[i] = static_cast<float>(i);
+  return x;
+}
+
 void next_order() {
   static std::uint64_t seed = 0;
   emulator_set_seed(seed++ % 16);
 }
+
+}  // namespace tessera::testing
 
 namespace {
 
@@ -75,12 +85,6 @@ std::string in_child(const std::function<void()>& check) {
   REQUIRE(waitpid(child, &status, 0) == child);
   REQUIRE(status == 0);
   return text;
-}
-
-Tensor counted(std::int64_t count) {
-  const Tensor x = empty({count});
-  for (std::int64_t i = 0; i < count; ++i) x.data<float>()[i] = static_cast<float>(i);
-  return x;
 }
 
 void check(const DeviceAccount& count) {

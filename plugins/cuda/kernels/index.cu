@@ -23,24 +23,6 @@ __device__ void embedding(const RowArguments& a) {
   });
 }
 
-/// Arrays: dy, indices, dtable (its columns). integers: as above, of dtable. A block has a row of
-/// the table, and adds the rows of dy that have its index in their order.
-template <class C>
-__device__ void embedding_backward(const RowArguments& a) {
-  for (std::int64_t of_table = blockIdx.x; of_table < a.integers[1]; of_table += gridDim.x) {
-    each_of_row(a, [&](std::int64_t i) {
-      C sum = {};
-      for (std::int64_t row = 0; row < a.rows; ++row) {
-        if (Row<std::int64_t>(a, 1, row).get(0) == of_table + a.integers[0]) {
-          sum += Row<C>(a, 0, row).get(i);
-        }
-      }
-      const Row<C> table(a, 2, 0);
-      store(table.array.data, table.array.type, table.at(i) + of_table * a.integers[2], sum);
-    });
-  }
-}
-
 /// The maximum of a row and the sum of exp(x - maximum).
 template <class C>
 struct Statistics {
@@ -157,8 +139,6 @@ __global__ void find_wrong_index(const IndexArguments a) {
 
 __global__ void embedding_f32(const RowArguments a) { embedding<float>(a); }
 __global__ void embedding_f64(const RowArguments a) { embedding<double>(a); }
-__global__ void embedding_backward_f32(const RowArguments a) { embedding_backward<float>(a); }
-__global__ void embedding_backward_f64(const RowArguments a) { embedding_backward<double>(a); }
 __global__ void cross_entropy_f32(const RowArguments a) { cross_entropy<float>(a); }
 __global__ void cross_entropy_f64(const RowArguments a) { cross_entropy<double>(a); }
 __global__ void cross_entropy_sum_f32(const RowArguments a) { cross_entropy_sum<float>(a); }

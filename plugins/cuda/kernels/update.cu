@@ -1,6 +1,7 @@
 // Steps of optimizers, for several parameters at once.
 #include "kernels/rows.hpp"
 #include "kernels/update.hpp"
+#include "optimizer/functions/rounding.hpp"
 
 using namespace tessera;
 using namespace tessera::cuda;
@@ -37,11 +38,54 @@ __device__ void adam(const AdamArguments& a) {
   }
 }
 
+__device__ float widened(const BFloat16& x) { return static_cast<float>(x); }
+
+/// `noise`: its lower 16 bits count.
+__device__ void store_rounded(BFloat16& to, float value, std::uint32_t noise) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  to = BFloat16::from_bits(
+      static_cast<std::uint16_t>(functions::stochastic_bf16(bits, noise & 0xffffU)));
+}
+
+/// The numbers and the rounding are the CPU's.
+__device__ void rounded_adam(const RoundedAdamArguments& a) {
+  const Update& u = a.update;
+  const functions::Adam::Lanes<float> lanes(a.rule);
+  const auto scale = static_cast<float>(a.rule.gradient.scale);
+  const auto decay = static_cast<float>(a.rule.gradient.decay);
+  auto* const parameter = static_cast<BFloat16*>(u.parameter);
+  for (std::int64_t i = thread_place(); i < u.count; i += thread_count()) {
+    const std::int64_t at =
+        u.gradient.contiguous ? i : offset_in(u.dims, u.extents, u.gradient.strides, i);
+    float p = widened(parameter[i]);
+    const float g = load<float>(u.gradient.data, u.gradient.type, at) * scale + p * decay;
+    float states[functions::Adam::states];
+    for (std::size_t k = 0; k < functions::Adam::states; ++k) {
+      states[k] = u.states[k] == nullptr ? 0.0F : widened(static_cast<BFloat16*>(u.states[k])[i]);
+    }
+    lanes(p, g, states);
+    const std::int64_t place = a.first_place + offset_in(a.dims, a.part, a.places, i);
+    const std::uint64_t number =
+        a.first_number + functions::rounding_words * static_cast<std::uint64_t>(place);
+    const functions::PhiloxWords words = functions::philox_block(number, a.key);
+    const std::uint32_t first = words.word[number % 4];
+    const std::uint32_t second = words.word[number % 4 + 1];  // numbers are even
+    const std::uint32_t noise[] = {first >> 16, second, second >> 16};
+    store_rounded(parameter[i], p, first);
+    for (std::size_t k = 0; k < functions::Adam::states; ++k) {
+      if (u.states[k] != nullptr) {
+        store_rounded(static_cast<BFloat16*>(u.states[k])[i], states[k], noise[k]);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 extern "C" {
 
 __global__ void adam_f32(const AdamArguments a) { adam<float>(a); }
 __global__ void adam_f64(const AdamArguments a) { adam<double>(a); }
+__global__ void rounded_adam_bf16(const RoundedAdamArguments a) { rounded_adam(a); }
 
 }  // extern "C"

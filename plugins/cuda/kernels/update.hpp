@@ -4,6 +4,7 @@
 
 #include "kernels/arguments.hpp"
 #include "optimizer/functions/adam.hpp"
+#include "shared/functions/philox.hpp"
 
 namespace tessera::cuda {
 
@@ -19,6 +20,19 @@ struct Update {
   void* states[functions::Adam::states];  // null: not needed
   std::int64_t count;
   std::int64_t first_block;
+};
+
+/// One parameter in bf16 whose step is rounded with random numbers, by the elements' places in the
+/// whole parameter that this is a part of.
+struct RoundedAdamArguments {
+  Update update;
+  functions::Adam rule;
+  functions::PhiloxKeyWords key;
+  std::uint64_t first_number;      // of the step
+  std::int64_t first_place;        // in the whole parameter, of the part's first element
+  std::int64_t part[most_dims];    // extents
+  std::int64_t places[most_dims];  // strides of the whole parameter
+  int dims;
 };
 
 struct AdamArguments {

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <tessera/float8.hpp>
 #include <vector>
 
+#include "pointwise/functions/quantize.hpp"
 #include "shared/kernels/parallel.hpp"
 #include "shared/kernels/simd.hpp"
 
@@ -72,9 +72,7 @@ void largest_of_columns(const T* x, std::int64_t rows, std::int64_t columns, flo
 
 template <class Code, class T>
 [[gnu::always_inline]] inline Code code_of(T x, float scale, float most) {
-  const float value = static_cast<float>(x) * scale;
-  const float cut = value > most ? most : value < -most ? -most : value;
-  return static_cast<Code>(cut);  // a NaN stays one
+  return static_cast<Code>(functions::scaled_and_cut(static_cast<float>(x), scale, most));
 }
 
 template <class Code, class T>
@@ -104,10 +102,7 @@ void quantize_rows(std::int64_t rows, std::int64_t columns, const T* x, const fl
 }  // namespace
 
 float scale_for(float amax, float most, bool powers_of_two) {
-  constexpr double least = 1e-12;  // against a division by 0
-  const double divisor = amax < least ? least : static_cast<double>(amax);
-  const auto scale = static_cast<float>(static_cast<double>(most) / divisor);
-  return powers_of_two ? std::exp2(std::floor(std::log2(scale))) : scale;
+  return functions::scale_for(amax, most, powers_of_two);
 }
 
 void largest_magnitudes(DType type, std::int64_t rows, std::int64_t columns, const void* x,

@@ -1,33 +1,20 @@
 #pragma once
-// The order of elements as the order of unsigned integers.
+// Elements with their places, in the order of their keys.
 
-#include <bit>
 #include <cstdint>
-#include <limits>
-#include <type_traits>
 
 #include "shared/kernels/types.hpp"
+#include "sort/functions/order.hpp"
 
 namespace tessera::kernels {
 
-/// As wide as the element, at least 32 bits.
+/// The key of an element, as wide as the element, at least 32 bits.
 template <class T>
-using Key = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
-
-/// An element as a number whose order is the element's: NaN is last, -0 equals 0.
-template <class T>
-[[gnu::always_inline]] inline Key<T> key_of(T element) {
-  using K = Key<T>;
-  constexpr K kSign = K{1} << (8 * sizeof(K) - 1);
-  if constexpr (std::is_integral_v<T>) {
-    return static_cast<K>(element) ^ (std::is_signed_v<T> ? kSign : K{0});
-  } else {
-    const auto value = plain(element) + 0;  // -0 + 0 is 0
-    const K bits = std::bit_cast<K>(value);
-    const K ordered = bits ^ (((bits & kSign) != 0 ? ~K{0} : K{0}) | kSign);
-    return value == value ? ordered : std::numeric_limits<K>::max();
-  }
+[[gnu::always_inline]] inline auto key_of(T element) {
+  return functions::key_of(plain(element));
 }
+template <class T>
+using Key = functions::Key<T>;
 
 /// A key and the position of its element: ordered by key, then by position.
 template <class K>

@@ -1,0 +1,73 @@
+// Elements chosen by indices, and the sums of those that have one index. Indices are looked at
+// before (index.cu): what is out of range is skipped.
+#include "kernels/elements.hpp"
+#include "kernels/order.hpp"
+#include "kernels/rows.hpp"
+#include "kernels/select.hpp"
+
+using namespace tessera;
+using namespace tessera::cuda;
+
+namespace {
+
+/// Moves bits, whatever they are.
+template <class Word>
+__device__ void take(const TakeArguments& a) {
+  const ElementArguments& e = a.elements;
+  const Strided& indices = e.operands[1];
+  each_element(e.count, [&](std::int64_t i) {
+    const auto index = load<std::int64_t>(indices.data, indices.type, offset_of(e, indices, i));
+    if (index < 0 || index >= a.extent) return;
+    static_cast<Word*>(e.result.data)[offset_of(e, e.result, i)] = static_cast<const Word*>(
+        e.operands[0].data)[offset_of(e, e.operands[0], i) + index * a.step];
+  });
+}
+
+/// Terms are added in the order of their indices' places, so the bits are always the same.
+template <class C>
+__device__ void sum_by_index(const IndexedSumArguments& a) {
+  each_element(a.count, [&](std::int64_t i) {
+    std::int64_t to = 0, of_base = 0, from = 0, line = 0, wanted = 0, rest = i;
+    bool reached = true;
+    for (int d = a.dims - 1; d >= 0; --d) {
+      const std::int64_t place = rest % a.extents[d];
+      rest /= a.extents[d];
+      to += place * a.y.strides[d];
+      of_base += place * a.base.strides[d];
+      line += place * a.lines[d];
+      if (d == a.dim) {
+        wanted = place + a.first;
+      } else {
+        from += place * a.source.strides[d];
+        reached = reached && place < a.reached[d];
+      }
+    }
+    C sum = a.base.data == nullptr ? C{} : load<C>(a.base.data, a.base.type, of_base);
+    if (reached) {
+      const SortedEntry* const entries = a.entries + line * a.entries_of_line;
+      const SortedEntry first = {key_of_index(wanted), 0};
+      for (std::int64_t n = entries_before(entries, a.entries_of_line, first);
+           n < a.entries_of_line && entries[n].key == first.key; ++n) {
+        sum += load<C>(
+            a.source.data, a.source.type,
+            from + offset_in(a.place_dims, a.place_extents, a.place_strides, entries[n].place));
+      }
+    }
+    store(a.y.data, a.y.type, to, sum);
+  });
+}
+
+}  // namespace
+
+extern "C" {
+
+__global__ void take_1(const TakeArguments a) { take<std::uint8_t>(a); }
+__global__ void take_2(const TakeArguments a) { take<std::uint16_t>(a); }
+__global__ void take_4(const TakeArguments a) { take<std::uint32_t>(a); }
+__global__ void take_8(const TakeArguments a) { take<std::uint64_t>(a); }
+
+__global__ void sum_by_index_f32(const IndexedSumArguments a) { sum_by_index<float>(a); }
+__global__ void sum_by_index_f64(const IndexedSumArguments a) { sum_by_index<double>(a); }
+__global__ void sum_by_index_i64(const IndexedSumArguments a) { sum_by_index<std::int64_t>(a); }
+
+}  // extern "C"
