@@ -32,7 +32,7 @@ constexpr std::array<std::string_view, 4> attentions = {
     "scaled_dot_product_attention_backward"};
 
 /// The bytes of a tensor's elements; those that an expanded tensor repeats count once.
-double bytes_of(const Tensor& x) {
+double element_bytes(const Tensor& x) {
   double elements = 1;
   for (int d = 0; d < x.dims(); ++d) {
     elements *= x.strides()[d] == 0 && x.shape()[d] > 0 ? 1 : static_cast<double>(x.shape()[d]);
@@ -48,7 +48,7 @@ double moved_bytes(const Instruction& i, const graph::Shadow& shadow) {
   bool makes = false;
   for (const TensorIndex number : i.out) {
     if (number.exists() && !(view && shadow.memory(number) == shadow.memory(i.in[0]))) {
-      bytes += bytes_of(shadow.at(number));
+      bytes += element_bytes(shadow.at(number));
       makes = true;
     }
   }
@@ -58,7 +58,7 @@ double moved_bytes(const Instruction& i, const graph::Shadow& shadow) {
   const bool copy = i.kind == Kind::call && i.op->moves_elements && i.op->in_place;
   for (std::size_t k = 0; k < i.in.size(); ++k) {
     if (i.in[k].exists()) {
-      bytes += bytes_of(shadow.at(i.in[k])) * (i.writes(k) && !copy ? 2 : 1);
+      bytes += element_bytes(shadow.at(i.in[k])) * (i.writes(k) && !copy ? 2 : 1);
     }
   }
   return bytes;
