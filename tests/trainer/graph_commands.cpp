@@ -1,4 +1,5 @@
 // tessera graph: what it prints of a program, and what it refuses.
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -158,4 +159,83 @@ TEST_CASE("graph capture: of any rank of the mesh, before anything is trained") 
   const Result refused = run_program("graph capture " + config + " --rank 4 --to " + to);
   CHECK(refused.code == 2);
   CHECK(has(refused.error, "--rank: the mesh has no such rank (expected 0 to 3, got 4)"));
+}
+
+TEST_CASE("graph roofline: the least time of each operator, by hand") {
+  const Folder folder;
+  // 2 x 3 tokens; a product of 2 * 6 * 8 * 4 = 384 FLOPs that moves 2 * (24 + 32 + 48) = 208 bytes.
+  const std::string file = folder.write(
+      "step.txt", text("input rows 0 %0: i64[2, 3] activation = rows.0.0\n"
+                       "input rows 0 %1: i64[2, 3] activation = rows.0.1\n"
+                       "input %2: bf16[8, 4] parameter = w\n"
+                       "input %3: bf16[2, 3, 4] activation = x\n"
+                       "section gradients\n"
+                       "  %4: bf16[2, 3, 8] activation = linear(%3, %2, -) @ forward\n"
+                       "  %5: bf16[6, 8] activation = view(%4; shape=[6, 8]) @ forward\n"
+                       "  add_(%5, %5; alpha=1) @ forward\n"
+                       "  %6: bf16[12, 8] activation = all_gather(%5; dim=0, extent=12, "
+                       "group=ranks 0 1) @ forward\n"
+                       "section update\n"
+                       "  %7: bf16[8, 4] other = memory.empty()\n"
+                       "  copy_(%7, %2) @ optimizer\n"
+                       "output %6 = loss\n"));
+  const std::string rates =
+      " --products 1000 --bandwidth 100 --launch 0.5 --link 24 --memory 1000 --json";
+  const Result done = run_program("graph roofline " + file + rates);
+  INFO(done.out << done.error);
+  REQUIRE(done.code == 0);
+  const auto json = nlohmann::json::parse(done.out);
+  CHECK(json.at("tokens") == 6);
+  CHECK(json.at("launches") == 4);  // a view is none, a collective is one
+  CHECK(json.at("flops") == 384);
+  CHECK(json.at("received_bytes") == 96);
+  const auto& operators = json.at("operators");
+  REQUIRE(operators.size() == 3);
+  CHECK(operators[0].at("operator") == "add_");  // reads two, writes one
+  CHECK(operators[0].at("bytes") == 3 * 96);
+  CHECK(operators[0].at("limited_by") == "memory");
+  CHECK(operators[1].at("operator") == "linear");
+  CHECK(operators[1].at("bytes") == 208);
+  CHECK(operators[1].at("seconds") == 2.08);  // moving takes longer than 384 / 1000
+  CHECK(operators[2].at("operator") == "copy_");
+  CHECK(operators[2].at("bytes") == 2 * 64);
+  const double kernels = 2.88 + 2.08 + 1.28 + 4 * 0.5;
+  CHECK(std::abs(json.at("seconds").get<double>() - kernels) < 1e-9);
+  CHECK(std::abs(json.at("seconds_without_overlap").get<double>() - (kernels + 4)) < 1e-9);
+  const auto slow = nlohmann::json::parse(
+      run_program("graph roofline " + file + " --products 100 --bandwidth 100 --json").out);
+  CHECK(slow.at("operators")[0].at("operator") == "linear");
+  CHECK(slow.at("operators")[0].at("limited_by") == "products");
+  CHECK(slow.at("limits").at("products") == 3.84);
+  const Result table = run_program("graph roofline " + file + " --memory 100");
+  INFO(table.out);
+  CHECK(has(table.out, "more than 100 B"));
+  const Result none = run_program("graph roofline " + folder.write("none.txt", text()));
+  CHECK(none.code == 2);
+  CHECK(has(none.error, "the program has no input with rows"));
+}
+
+TEST_CASE("graph roofline: attention and products of 8 bits have rates of their own") {
+  const Folder folder;
+  const std::string file = folder.write(
+      "step.txt",
+      text("input rows 0 %0: i64[1, 4] activation = rows.0.0\n"
+           "input %1: bf16[1, 4, 2, 8] activation = q\n"
+           "input %2: f8e4m3[4, 16] activation = codes\n"
+           "input %3: f8e4m3[16, 16] activation = weight\n"
+           "input %4: f32[] activation = scale\n"
+           "section gradients\n"
+           "  %5: bf16[1, 4, 2, 8] activation, %6: f32[1, 2, 4] activation = "
+           "causal_attention(%1, %1, %1, -; scale=0, window=0, softcap=0) @ forward\n"
+           "  %7: bf16[4, 16] activation = scaled_linear(%2, %4, %3, %4; dtype=bf16) @ forward\n"
+           "output %7 = loss\n"));
+  const Result done =
+      run_program("graph roofline " + file + " --bandwidth 1e30 --launch 1e-30 --json");
+  INFO(done.out << done.error);
+  REQUIRE(done.code == 0);
+  const auto limits = nlohmann::json::parse(done.out).at("limits");
+  // Pairs of a query and a key that it sees: 10 in each of 2 heads; two products of 8 elements.
+  CHECK(limits.at("attention") == 10.0 * 2 * 2 * 2 * 8 / 420e12);
+  CHECK(limits.at("8-bit products") == 2.0 * 4 * 16 * 16 / 1200e12);
+  CHECK(limits.at("products") == 0);
 }

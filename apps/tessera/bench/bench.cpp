@@ -287,13 +287,14 @@ int run_bench(const BenchArguments& arguments) {
       {"step", &bench_step},
       {"gemm", &bench_gemm},
       {"kernels", &bench_kernels},
+      {"device", &bench_device},
       {"dispatch", &bench_dispatch},
       {"checkpoint", &bench_checkpoint},
       {"tokenizer", &bench_tokenizer},
       {"generate", &bench_generate}};
   Json everything = Json::array();
   for (const auto& [name, run] : all) {
-    if (!arguments.what.empty() && arguments.what != name) {
+    if (arguments.what.empty() ? name == "device" : arguments.what != name) {
       continue;
     }
     const Json rows = run(arguments);

@@ -172,6 +172,30 @@ class CommandLine {
         "stats", "Print the operators, the collectives by phase and group, and the peak of memory");
     stats->add_option("FILE", recorded_, "The program file")->required();
     stats->callback([this] { chosen = [this] { return run_graph_stats(recorded_); }; });
+    add_roofline(*command);
+  }
+
+  void add_roofline(CLI::App& graph) {
+    CLI::App* command = graph.add_subcommand(
+        "roofline", "Print the least time of a step on a device of given rates, by operator");
+    command->add_option("FILE", recorded_, "The program file")->required();
+    DeviceRates& rates = roofline_.rates;
+    const auto rate = [&](const char* name, double& value, const char* about) {
+      command->add_option(name, value, about)
+          ->check(CLI::PositiveNumber)
+          ->capture_default_str()
+          ->type_name("NUMBER");
+    };
+    rate("--products", rates.products, "FLOPs of products in a second");
+    rate("--byte-products", rates.products_of_bytes, "Those of operands of 8 bits");
+    rate("--attention", rates.attention, "Those of attention");
+    rate("--bandwidth", rates.bandwidth, "Bytes that kernels read and write in a second");
+    rate("--link", rates.link, "Bytes that arrive from other ranks in a second");
+    rate("--launch", rates.launch, "Seconds that each kernel adds to its work");
+    rate("--memory", roofline_.memory, "Bytes of the device's memory");
+    command->add_flag("--json", roofline_.json, "Print JSON");
+    command->callback(
+        [this] { chosen = [this] { return run_graph_roofline(recorded_, roofline_); }; });
   }
 
   void add_data() {
@@ -235,20 +259,24 @@ class CommandLine {
     CLI::App* command = add(
         "bench",
         "Measure this machine and this program, as ratios to a ceiling measured in the same run",
-        [this] { return run_bench(bench_); });
+        with_plugins([this] { return run_bench(bench_); }));
     command
-        ->add_option(
-            "WHAT", bench_.what,
-            "gemm, kernels, dispatch, collectives, step, checkpoint, tokenizer or generate; "
-            "default: all")
-        ->check(CLI::IsMember({"gemm", "kernels", "dispatch", "collectives", "step", "checkpoint",
-                               "tokenizer", "generate"}));
+        ->add_option("WHAT", bench_.what,
+                     "gemm, kernels, device, dispatch, collectives, step, checkpoint, tokenizer or "
+                     "generate; default: all but device")
+        ->check(CLI::IsMember({"gemm", "kernels", "device", "dispatch", "collectives", "step",
+                               "checkpoint", "tokenizer", "generate"}));
     command
         ->add_option("--elements", bench_.elements,
-                     "Elements of each operand of bench kernels; sorts and sampling use a quarter")
+                     "Elements of each operand of bench kernels and device; sorts and sampling "
+                     "use a quarter")
         ->check(CLI::Range(1 << 14, 1 << 28))
         ->capture_default_str();
-    command->add_option("--only", bench_.only, "bench kernels: only those with this in their name");
+    command->add_option("--only", bench_.only,
+                        "bench kernels, device: only those with this in their name");
+    command->add_option("--device", bench_.device, "bench device: the one to measure, as cuda:0")
+        ->capture_default_str();
+    add_plugins(*command, plugins_);
     command->add_option("--tokenizer", bench_.tokenizer,
                         "bench tokenizer: a folder or file of one; default: bytes");
     command->add_option("--model", bench_.model,
@@ -362,6 +390,7 @@ class CommandLine {
   std::string recorded_;
   std::string other_recorded_;
   GraphShowOptions show_;
+  RooflineOptions roofline_;
   std::string picture_;
   ExportArguments export_;
   ConvertArguments convert_;

@@ -162,6 +162,23 @@ int run_graph_draw(const std::string& file, const std::string& to);
 /// `tessera graph stats`. Errors (input): the file is not a program, or is damaged.
 int run_graph_stats(const std::string& file);
 
+/// Rates of a device; 1/s unless it says otherwise.
+struct DeviceRates {
+  double products = 700e12;            // FLOPs of products
+  double products_of_bytes = 1200e12;  // FLOPs of products whose operands have 8 bits
+  double attention = 420e12;           // FLOPs of attention
+  double bandwidth = 2.85e12;          // bytes that kernels read and write
+  double link = 350e9;                 // bytes that arrive from other ranks
+  double launch = 2.8e-6;              // seconds that each kernel adds to its work
+};
+struct RooflineOptions {
+  DeviceRates rates = {};
+  double memory = 76.0 * (1 << 30);  // bytes of the device
+  bool json = false;
+};
+/// `tessera graph roofline`. Errors (input): as above; the program has no rows.
+int run_graph_roofline(const std::string& file, const RooflineOptions& options);
+
 struct OpsArguments {
   std::string name;    // of an operator; empty: all of them
   std::string values;  // its arguments, "dim=1, keepdim=true"; empty: zeros

@@ -1,0 +1,49 @@
+module tessera.app.commands:roofline;
+
+import tessera.program;
+import tessera.app.base;
+import :subcommands;
+
+// The least time of a captured step on a device of given rates.
+
+namespace tessera::app {
+
+/// Limits of an operator's time.
+enum class Bound : std::uint8_t { products, products_of_bytes, attention, memory };
+/// "products", "8-bit products", "attention", "memory".
+std::string_view name_of(Bound bound);
+
+/// Calls of one operator that the same thing limits.
+struct OperatorCost {
+  std::string op;
+  Bound bound = Bound::memory;
+  std::int64_t calls = 0;
+  double flops = 0;
+  double bytes = 0;
+  double seconds = 0;  // of each call the longer one of computing and of moving bytes
+};
+
+/// The least time of a rank's step, if each kernel reads its operands and writes its results once.
+struct Roofline {
+  std::int64_t tokens = 0;              // of the rows that the rank has
+  std::vector<OperatorCost> operators;  // the longest time first
+  std::int64_t launches = 0;
+  std::int64_t collectives = 0;
+  double received = 0;               // bytes from other ranks
+  double launch_seconds = 0;         // of all launches
+  double collective_seconds = 0;     // if nothing of them is hidden
+  graph::CategoryBytes memory = {};  // at the peak, with what exists before the step
+  std::int64_t peak = 0;
+
+  double seconds(Bound bound) const;
+  double flops() const;
+  double bytes() const;
+  /// Of kernels and launches; collectives are hidden, or last longer.
+  double best() const;
+  /// With collectives, of which nothing is hidden.
+  double worst() const;
+};
+
+Roofline roofline_of(const Program& program, const DeviceRates& rates);
+
+}  // namespace tessera::app
