@@ -177,7 +177,7 @@ TEST_CASE("weights in NF4 codes are the CPU's, of a whole matrix and of a part")
 
 TEST_CASE("8-bit floating codes, their scales and what is left of them are the CPU's") {
   for (const DType type : {DType::f32, DType::bf16, DType::f64}) {
-    const Tensor x = ops::mul_scalar(waves({70, 700}, type), 3.5);
+    const Tensor x = ops::mul_scalar(waves({20, 70}, type), 3.5);
     for (const char* scales : {"whole", "rows", "columns"}) {
       for (const char* powers : {"true", "false"}) {
         for (const char* code : {"f8e4m3", "f8e5m2"}) {
