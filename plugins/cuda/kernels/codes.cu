@@ -48,7 +48,7 @@ __global__ void largest_magnitudes(const QuantizeArguments a) {
     const Row<float> x(a.rows, 0, row);
     std::uint32_t most = 0;
     each_of_part(a, part, [&](std::int64_t i) {
-      most = Larger{}(most, std::bit_cast<std::uint32_t>(x.get(i)) & 0x7fffffffU);
+      most = Larger{}(most, __builtin_bit_cast(std::uint32_t, x.get(i)) & 0x7fffffffU);
     });
     most = join_block(most, 0U, Larger{});
     if (threadIdx.x == 0) a.largest[row * a.parts + part] = most;
@@ -62,7 +62,7 @@ __global__ void scales_of_rows(const QuantizeArguments a) {
       most = Larger{}(most, a.largest[row * a.parts + part]);
     }
     const float scale = a.given != nullptr ? *a.given
-                                           : functions::scale_for(std::bit_cast<float>(most),
+                                           : functions::scale_for(__builtin_bit_cast(float, most),
                                                                   a.most, a.powers_of_two);
     a.scales[row] = scale;
     Row<float>(a.rows, 2, row).set(0, 1 / scale);

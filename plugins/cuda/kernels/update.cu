@@ -42,7 +42,7 @@ __device__ float widened(const BFloat16& x) { return static_cast<float>(x); }
 
 /// `noise`: its lower 16 bits count.
 __device__ void store_rounded(BFloat16& to, float value, std::uint32_t noise) {
-  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const auto bits = __builtin_bit_cast(std::uint32_t, value);
   to = BFloat16::from_bits(
       static_cast<std::uint16_t>(functions::stochastic_bf16(bits, noise & 0xffffU)));
 }

@@ -1,7 +1,6 @@
 #pragma once
 // Scales of 8-bit floating codes, for any compiler.
 
-#include <bit>
 #include <cstdint>
 
 #pragma clang attribute push([[gnu::always_inline]], apply_to = function)
@@ -16,7 +15,7 @@ constexpr float scale_for(float amax, float most, bool powers_of_two) {
   const auto scale = static_cast<float>(static_cast<double>(most) / divisor);
   // A power of two has no fraction; NaN stays.
   return powers_of_two && scale == scale
-             ? std::bit_cast<float>(std::bit_cast<std::uint32_t>(scale) & 0xff800000U)
+             ? __builtin_bit_cast(float, __builtin_bit_cast(std::uint32_t, scale) & 0xff800000U)
              : scale;
 }
 

@@ -1,7 +1,6 @@
 #pragma once
 // The order of numbers as the order of unsigned integers, for any compiler.
 
-#include <bit>
 #include <cstdint>
 #include <type_traits>
 
@@ -21,7 +20,7 @@ template <class T>
     return static_cast<K>(number) ^ (std::is_signed_v<T> ? sign : K{0});
   } else {
     const T value = number + 0;  // -0 + 0 is 0
-    const K bits = std::bit_cast<K>(value);
+    const K bits = __builtin_bit_cast(K, value);
     const K ordered = bits ^ (((bits & sign) != 0 ? ~K{0} : K{0}) | sign);
     return value == value ? ordered : ~K{0};
   }
