@@ -25,7 +25,6 @@ import tessera.ops;
 
 #include "kernels.hpp"
 #include "optimizer/functions/rounding.hpp"
-#include "optimizer/rounded_adam_step.hpp"
 #include "rows.hpp"
 
 namespace tessera::cuda {

@@ -187,6 +187,9 @@ CheckedPlan check_plan(const Run& run) {
   set_configured_links(run.config, setup.mesh);
   const Trial trial = try_step(run, setup);
   const Account& account = trial.account;
+  if (trial.bytes_elsewhere == 0) {
+    check_device_kernels(run.config, trial.missing_kernels);
+  }
   std::vector<std::vector<std::string>> rows;
   int kept = run.kept_gathers;
   std::int64_t least = 0;

@@ -164,11 +164,14 @@ Trial try_steps(const Run& run, StepSetup setup, bool& local_products) {
   account_memory(MemoryCategory::snapshot, static_cast<std::int64_t>(trainer.snapshot_bytes()));
   Trial trial;
   LocalProducts local;
+  KernelSearch kernels_of_step;
   {
     const ModeScope watched(ModeLevel::above_distribution, local);
+    const ModeScope searched(ModeLevel::below_distribution, kernels_of_step);
     trial.account = step(few);
   }
   local_products = local.found();
+  trial.missing_kernels = kernels_of_step.missing();
   if (micro_batches > few) {
     const Account more = step(few + 1);
     const Account less = trial.account;

@@ -15,6 +15,7 @@ import tessera.parallel;
 import tessera.checkpoint;
 import tessera.train;
 import tessera.app.base;
+import :device_fit;
 import :training_run;
 
 // Training steps tried on the meta device, before ranks are started.
@@ -31,6 +32,8 @@ struct Trial {
   /// A rank's sequences of a step, and how many of them are computed at once.
   std::int64_t rows = 0;
   std::int64_t micro = 0;
+  /// Of the device; where parts of the step run on other devices (bytes_elsewhere), not all are.
+  MissingKernels missing_kernels = {};
   /// Bytes that this rank keeps in other places than the device's memory.
   std::size_t bytes_elsewhere = 0;
   /// What the training stores of this rank's part of the trained parameters.

@@ -4,8 +4,11 @@ module;
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 module tessera.app.run;
 
 import tessera.base;
@@ -53,6 +56,28 @@ std::string advice_for(const PlannedStep& step, std::int64_t available, bool sha
 }
 
 }  // namespace
+
+Tensors KernelSearch::call(const Call& call, NextCall& next) {
+  if (call.op.view == nullptr && !kernel_of(call.op, planned_device())) {
+    const std::string* const module = current_module();
+    missing_.try_emplace(call.op.name, module == nullptr ? std::string() : *module);
+  }
+  return next(call);
+}
+
+void check_device_kernels(const Config& config, const MissingKernels& missing) {
+  if (missing.empty()) {
+    return;
+  }
+  std::vector<std::string> names;
+  for (const auto& [name, module] : missing) {
+    names.push_back(module.empty() ? name : fmt::format("{} (module '{}')", name, module));
+  }
+  fail_input({.where = config.place("train.device"),
+              .wrong = fmt::format("'{}' has no kernels for operators of the step: {}",
+                                   config.train.device, join_words(names)),
+              .advice = "use another model, style or precision, or the device 'cpu'"});
+}
 
 void check_device_memory(const Config& config, const PlannedStep& step) {
   // Ranks that another launcher starts may be on other machines.
