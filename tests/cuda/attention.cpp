@@ -61,7 +61,7 @@ Tensor on(Device device, const Tensor& x) { return x ? ops::to_device(x, device)
 Found computed(const Sizes& s, DType dtype, ops::CausalOptions options, Device device,
                bool gaps = false) {
   const auto operand = [&](std::int64_t times, std::int64_t heads, std::int64_t dim, double seed) {
-    const Tensor x = on(device, numbers({s.rows, times, heads, dim}, seed, dtype));
+    Tensor x = on(device, numbers({s.rows, times, heads, dim}, seed, dtype));
     if (!gaps) {
       return x;
     }
