@@ -27,11 +27,11 @@ constexpr unsigned threads = 128;  // of attention.cu
 constexpr std::int64_t most_dim = 512;
 constexpr std::int64_t most_blocks = 65535;
 
-enum class RotaryScalingKind { none, linear, llama3, yarn };
+using RotaryScaling = functions::RotaryFrequencies::Scaling;
 struct RotaryArgs {
   Dynamic<double> theta;
   Dynamic<std::int64_t> offset;
-  RotaryScalingKind scaling;
+  RotaryScaling scaling;
   double factor;
   double original_positions;
   double low;
@@ -42,7 +42,7 @@ struct RotaryArgs {
 };
 struct RotaryAtArgs {
   Dynamic<double> theta;
-  RotaryScalingKind scaling;
+  RotaryScaling scaling;
   double factor;
   double original_positions;
   double low;
@@ -213,20 +213,33 @@ std::size_t workspace_of_backward(const Call& call, std::span<const Tensor> out)
              : 0;
 }
 
+template <class Args>
+functions::RotaryFrequencies frequencies_of(const Args& arguments) {
+  functions::RotaryFrequencies to = {.theta = arguments.theta};
+  if (arguments.scaling != RotaryScaling::none) {
+    to.scaling = arguments.scaling;
+    to.factor = arguments.factor;
+    to.original_positions = arguments.original_positions;
+    to.low = arguments.low;
+    to.high = arguments.high;
+    to.amplitude = arguments.amplitude;
+    to.whole_dims = arguments.whole_dims;
+  }
+  return to;
+}
+
 /// Turns x by the angles of its positions; the direction -1 is the inverse.
 template <class Args>
 void turn(const Call& call, const Tensor& y, const Args& arguments, int direction,
           RotaryArguments a) {
   const Tensor& x = call.in[0];
-  require(arguments.scaling == RotaryScalingKind::none,
-          "cuda: rotary positions are not scaled yet");
   a.batches = x.shape()[0];
   a.times = x.shape()[1];
   a.heads = x.shape()[2];
   a.half = x.shape()[3] / 2;
   a.x = heads_of(x);
   a.y = heads_of(y);
-  a.theta = arguments.theta;
+  a.frequencies = frequencies_of(arguments);
   a.direction = direction;
   if (x.numel() != 0) {
     launch(y, with_type("rotary", x.dtype()), blocks_for(x.numel() / 2), threads_per_block, a);

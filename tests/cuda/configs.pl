@@ -23,7 +23,8 @@ sub smaller {
   my $text = text_of($config);
   my @options = ('model.dim=64', 'model.layers=2', 'train.steps=3', 'train.batch=4', 'optimizer.warmup=1',
     'data.seq_len=12', 'data.validation=0', "data.text=['$folder/text']", 'log.sample=0', "log.metrics=$folder/metrics",
-    "checkpoint.folder=''");
+    "checkpoint.folder=''",
+    'checkpoint.every=0');
   push @options, 'model.ffn_dim=64' if $text =~ /^ffn_dim/m;
   push @options, 'model.vocab=256' if $text =~ /^vocab/m;
   return @options;

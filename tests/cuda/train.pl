@@ -83,6 +83,13 @@ for my $seed (0, 5) {
 }
 print "3 steps agree: $bits\n";
 
+# A step whose operators have no kernel is refused before the ranks start, with their names.
+if ($run eq 'one_rank') {
+  my $text = refusal('optimizer.name=adagrad');
+  die "an optimizer without a kernel is not refused:\n$text"
+    unless $text =~ /train\.device: 'cuda' has no kernels for operators of the step: adagrad_\b/;
+}
+
 # Steps that do not fit into the 4 GiB of a device are refused before the ranks start, with what would fit.
 sub refusal {
   my (@options) = @_;

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <tessera/dtype.hpp>
 
+#include "attention/functions/rotary.hpp"
+
 namespace tessera::cuda {
 
 inline constexpr int most_dims = 8;
@@ -128,7 +130,7 @@ struct RotaryArguments {
   HeadArray x, y;
   HeadArray positions;  // [batch, time], i64; may be absent
   std::int64_t offset;  // the position of the first time, without positions
-  double theta;
+  functions::RotaryFrequencies frequencies;
   double direction;  // -1: the inverse
 };
 

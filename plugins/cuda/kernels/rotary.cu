@@ -1,5 +1,5 @@
 // Rotary positions: element i of a head and element i + half are turned by position
-// theta^(-i / half).
+// times frequency.
 #include "kernels/rows.hpp"
 
 using namespace tessera;
@@ -15,15 +15,16 @@ __device__ void rotary(const RotaryArguments& a) {
     const std::int64_t time = work / a.half / a.heads % a.times;
     const std::int64_t batch = work / a.half / a.heads / a.times;
     const double frequency =
-        math::pow(a.theta, -static_cast<double>(i) / static_cast<double>(a.half));
+        functions::rotary_frequency<math::Of<double>>(a.frequencies, a.half, i);
     const std::int64_t position =
         a.positions.data == nullptr
             ? a.offset + time
             : static_cast<const std::int64_t*>(
                   a.positions.data)[batch * a.positions.batch + time * a.positions.time];
     const double angle = static_cast<double>(position) * frequency;
-    const C cosine = static_cast<C>(math::cos(angle));
-    const C sine = static_cast<C>(a.direction * math::sin(angle));
+    const double amplitude = a.frequencies.amplitude;
+    const C cosine = static_cast<C>(math::cos(angle) * amplitude);
+    const C sine = static_cast<C>(a.direction * math::sin(angle) * amplitude);
     const std::int64_t x = batch * a.x.batch + time * a.x.time + head * a.x.head + i * a.x.dim;
     const std::int64_t y = batch * a.y.batch + time * a.y.time + head * a.y.head + i * a.y.dim;
     const C first = load<C>(a.x.data, a.x.type, x);

@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <numbers>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,25 @@
 
 namespace tessera::kernels {
 namespace {
+
+struct HostMath {
+  static double pow(double x, double exponent) { return std::pow(x, exponent); }
+  static double log(double x) { return std::log(x); }
+  static double floor(double x) { return std::floor(x); }
+  static double ceil(double x) { return std::ceil(x); }
+};
+
+/// An order of tables.
+struct Before {
+  static auto all(const RotaryFrequencies& x) {
+    return std::tie(x.theta, x.scaling, x.factor, x.original_positions, x.low, x.high, x.amplitude,
+                    x.whole_dims);
+  }
+  bool operator()(const std::pair<RotaryFrequencies, std::int64_t>& a,
+                  const std::pair<RotaryFrequencies, std::int64_t>& b) const {
+    return a.second != b.second ? a.second < b.second : all(a.first) < all(b.first);
+  }
+};
 
 /// Cosines and sines [positions, head_dim / 2] of one (frequencies, head_dim). A cache on purpose:
 /// the tables stay for later calls, so they are not workspace.
@@ -33,7 +53,7 @@ std::shared_ptr<const Table<C>> build_table(const RotaryFrequencies& frequencies
   table->cosines.resize(count);
   table->sines.resize(count);
   for (std::int64_t i = 0; i < half; ++i) {
-    const double frequency = rotary_frequency(frequencies, half, i);
+    const double frequency = functions::rotary_frequency<HostMath>(frequencies, half, i);
     for (std::int64_t position = 0; position < positions; ++position) {
       const double angle = static_cast<double>(position) * frequency;
       const auto at = static_cast<std::size_t>(position * half + i);
@@ -50,7 +70,8 @@ template <class C>
 std::shared_ptr<const Table<C>> table_for(const RotaryFrequencies& frequencies, std::int64_t half,
                                           std::int64_t positions) {
   static std::mutex mutex;
-  static std::map<std::pair<RotaryFrequencies, std::int64_t>, std::shared_ptr<const Table<C>>>
+  static std::map<std::pair<RotaryFrequencies, std::int64_t>, std::shared_ptr<const Table<C>>,
+                  Before>
       tables;
   const std::lock_guard lock(mutex);
   std::shared_ptr<const Table<C>>& table = tables[{frequencies, half}];
@@ -61,46 +82,7 @@ std::shared_ptr<const Table<C>> table_for(const RotaryFrequencies& frequencies, 
   return table;
 }
 
-/// The pair that turns `turns` times within the sequences of pretraining, as a real number.
-double pair_of_turns(const RotaryFrequencies& of, double half, double turns) {
-  return half * std::log(of.original_positions / (turns * 2 * std::numbers::pi)) /
-         std::log(of.theta);
-}
-
-/// How much of a frequency is divided: 0 at a share of 0 or less, 1 at 1 or more.
-double divided(double frequency, double factor, double share) {
-  const double part = std::clamp(share, 0.0, 1.0);
-  return frequency / factor * part + frequency * (1 - part);
-}
-
 }  // namespace
-
-double rotary_frequency(const RotaryFrequencies& of, std::int64_t half, std::int64_t i) {
-  const auto pairs = static_cast<double>(half);
-  const double frequency = std::pow(of.theta, -static_cast<double>(i) / pairs);
-  switch (of.scaling) {
-    case RotaryFrequencies::Scaling::none:
-      return frequency;
-    case RotaryFrequencies::Scaling::linear:
-      return frequency / of.factor;
-    case RotaryFrequencies::Scaling::llama3: {
-      const double turns = of.original_positions * frequency / (2 * std::numbers::pi);
-      return divided(frequency, of.factor, (of.high - turns) / (of.high - of.low));
-    }
-    case RotaryFrequencies::Scaling::yarn:
-      break;
-  }
-  double first = pair_of_turns(of, pairs, of.high);
-  double last = pair_of_turns(of, pairs, of.low);
-  if (of.whole_dims) {
-    first = std::floor(first);
-    last = std::ceil(last);
-  }
-  first = std::max(first, 0.0);
-  last = std::min(last, 2 * pairs - 1);
-  const double width = last == first ? 0.001 : last - first;
-  return divided(frequency, of.factor, (static_cast<double>(i) - first) / width);
-}
 
 template <class T>
 void rotary(const RotaryShape& shape, const T* x, T* y) {

@@ -2,31 +2,14 @@
 // Rotary position embedding in the halves form (transformers' Llama): i pairs with i + head_dim
 // / 2.
 
-#include <compare>
 #include <cstdint>
 
+#include "attention/functions/rotary.hpp"
 #include "shared/kernels/types.hpp"
 
 namespace tessera::kernels {
 
-/// Angle per position of each pair of elements: theta^(-i / h) for pair i of h, and how that
-/// changes for long sequences (see ops::RotaryScaling).
-struct RotaryFrequencies {
-  enum class Scaling : std::uint8_t { none, linear, llama3, yarn };
-  double theta = 10000.0;
-  Scaling scaling = Scaling::none;
-  double factor = 1;
-  double original_positions = 0;
-  double low = 1;
-  double high = 4;
-  double amplitude = 1;  // of cosines and sines
-  bool whole_dims = true;
-
-  auto operator<=>(const RotaryFrequencies&) const = default;
-};
-
-/// Frequency of pair i of `half`. Sources: transformers' modeling_rope_utils for llama3 and yarn.
-double rotary_frequency(const RotaryFrequencies& of, std::int64_t half, std::int64_t i);
+using functions::RotaryFrequencies;
 
 /// Strides of x: [batch, time, heads, head_dim], last dim contiguous. y is contiguous.
 struct RotaryShape {
