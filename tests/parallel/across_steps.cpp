@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <map>
 #include <string>
 #include <vector>
@@ -88,8 +87,8 @@ void leaves(const std::string& name, const std::vector<std::string>& overrides,
 
 TEST_CASE("steps of every config leave their updates to the next one, bit by bit") {
   parallel_test::use_shipped_plugins();
-  for (const auto& entry : std::filesystem::directory_iterator(TESSERA_SOURCE_FOLDER "/configs")) {
-    leaves(entry.path().filename().string(), {});
+  for (const std::string& name : parallel_test::shipped_configs()) {
+    leaves(name, {});
   }
   for (const char* name : {"fully_sharded.toml", "fsdp_tensor.toml", "one_rank.toml"}) {
     leaves(name, {"train.micro_batch=1", "model.dropout=0.1"});

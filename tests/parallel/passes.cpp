@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <random>
@@ -47,8 +46,7 @@ using Passes = std::vector<std::string>;
 std::vector<std::pair<std::string, Run>> runs() {
   use_shipped_plugins();
   std::vector<std::pair<std::string, Run>> all;
-  for (const auto& entry : std::filesystem::directory_iterator(TESSERA_SOURCE_FOLDER "/configs")) {
-    const std::string name = entry.path().filename().string();
+  for (const std::string& name : shipped_configs()) {
     all.emplace_back(
         name, small_run(name, {},
                         {"model.dim=64", "model.ffn_dim=96", "data.seq_len=16", "train.steps=40",

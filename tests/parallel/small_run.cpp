@@ -1,3 +1,4 @@
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,6 +25,16 @@ import tessera.app.run;
 using namespace tessera::app;
 
 namespace parallel_test {
+
+std::vector<std::string> shipped_configs() {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(TESSERA_SOURCE_FOLDER "/configs")) {
+    if (entry.path().extension() == ".toml") {
+      names.push_back(entry.path().filename().string());
+    }
+  }
+  return names;
+}
 
 Run small_run(const std::string& name, std::vector<std::string> overrides,
               const std::vector<std::string>& sizes) {

@@ -6,6 +6,9 @@
 
 namespace parallel_test {
 
+/// The names of the configs in configs/, which is without those in its folders.
+std::vector<std::string> shipped_configs();
+
 /// The run of configs/NAME with these overrides, then one of `sizes`; its text is a page of docs.
 tessera::app::Run small_run(const std::string& name, std::vector<std::string> overrides,
                             const std::vector<std::string>& sizes);
