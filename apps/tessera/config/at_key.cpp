@@ -12,7 +12,7 @@ namespace {
 /// "data"), which is taken out of the error; else `key`.
 std::string take_key(const std::string& key, ErrorFields& fields) {
   std::string& text = fields.thing.empty() ? fields.wrong : fields.thing;
-  const std::string named = text.substr(0, text.find(": "));
+  std::string named = text.substr(0, text.find(": "));
   const bool whole = named.size() == text.size();
   if (whole != !fields.thing.empty() || (named != key && !named.starts_with(key + "."))) {
     return key;
