@@ -11,6 +11,7 @@ import tessera.ops;
 import :elementwise;
 
 namespace tessera::optim {
+
 void update_rounded(const ops::AdamStep& settings, const UpdateGroup& group) {
   const RandomStream& numbers = random_stream("rounding");
   for (std::size_t i = 0; i < group.parameters.size(); ++i) {

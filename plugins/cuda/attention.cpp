@@ -213,21 +213,6 @@ std::size_t workspace_of_backward(const Call& call, std::span<const Tensor> out)
              : 0;
 }
 
-template <class Args>
-functions::RotaryFrequencies frequencies_of(const Args& arguments) {
-  functions::RotaryFrequencies to = {.theta = arguments.theta};
-  if (arguments.scaling != RotaryScaling::none) {
-    to.scaling = arguments.scaling;
-    to.factor = arguments.factor;
-    to.original_positions = arguments.original_positions;
-    to.low = arguments.low;
-    to.high = arguments.high;
-    to.amplitude = arguments.amplitude;
-    to.whole_dims = arguments.whole_dims;
-  }
-  return to;
-}
-
 /// Turns x by the angles of its positions; the direction -1 is the inverse.
 template <class Args>
 void turn(const Call& call, const Tensor& y, const Args& arguments, int direction,
@@ -239,7 +224,7 @@ void turn(const Call& call, const Tensor& y, const Args& arguments, int directio
   a.half = x.shape()[3] / 2;
   a.x = heads_of(x);
   a.y = heads_of(y);
-  a.frequencies = frequencies_of(arguments);
+  a.frequencies = functions::frequencies_of(arguments);
   a.direction = direction;
   if (x.numel() != 0) {
     launch(y, with_type("rotary", x.dtype()), blocks_for(x.numel() / 2), threads_per_block, a);

@@ -84,31 +84,12 @@ void check_frequencies(const Call& call, const A& arguments) {
   }
 }
 
-template <class A>
-kernels::RotaryFrequencies frequencies_of(const A& arguments) {
-  using To = kernels::RotaryFrequencies;
-  To to{.theta = arguments.theta};
-  switch (arguments.scaling) {
-    case Kind::none:
-      return to;
-    case Kind::linear:
-      to.scaling = To::Scaling::linear;
-      break;
-    case Kind::llama3:
-      to.scaling = To::Scaling::llama3;
-      break;
-    case Kind::yarn:
-      to.scaling = To::Scaling::yarn;
-      break;
-  }
-  to.factor = arguments.factor;
-  to.original_positions = arguments.original_positions;
-  to.low = arguments.low;
-  to.high = arguments.high;
-  to.amplitude = arguments.amplitude;
-  to.whole_dims = arguments.whole_dims;
-  return to;
-}
+// functions::frequencies_of takes one enumeration for the other.
+using Scaling = functions::RotaryFrequencies::Scaling;
+static_assert(static_cast<int>(Kind::none) == static_cast<int>(Scaling::none) &&
+              static_cast<int>(Kind::linear) == static_cast<int>(Scaling::linear) &&
+              static_cast<int>(Kind::llama3) == static_cast<int>(Scaling::llama3) &&
+              static_cast<int>(Kind::yarn) == static_cast<int>(Scaling::yarn));
 
 void check_even(const Call& call) {
   check_dims(call, 0, 4);
@@ -178,7 +159,7 @@ void cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
     return;
   }
   const auto arguments = call.args<RotaryArgs>();
-  kernels::RotaryShape shape = shape_of(x, frequencies_of(arguments), inverse);
+  kernels::RotaryShape shape = shape_of(x, functions::frequencies_of(arguments), inverse);
   shape.position_offset =
       arguments.offset + (arguments.whole ? local_offset(*arguments.whole)[1] : 0);
   turn(call, shape, x, out[0]);
@@ -250,7 +231,8 @@ void at_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   if (w.counts()) {
     return;
   }
-  kernels::RotaryShape shape = shape_of(x, frequencies_of(call.args<RotaryAtArgs>()), inverse);
+  kernels::RotaryShape shape =
+      shape_of(x, functions::frequencies_of(call.args<RotaryAtArgs>()), inverse);
   shape.positions = pointer<std::int64_t>(positions);
   shape.stride_positions = positions.dims() == 2 ? x.size(1) : 0;
   for (std::int64_t i = 0; i < positions.numel(); ++i) {

@@ -19,6 +19,23 @@ struct RotaryFrequencies {
   bool whole_dims = true;
 };
 
+/// From the arguments of a rotary operator, whose enumeration of scalings is in this order. Without
+/// a scaling its other numbers are not looked at.
+template <class Args>
+RotaryFrequencies frequencies_of(const Args& arguments) {
+  RotaryFrequencies to = {.theta = arguments.theta};
+  to.scaling = static_cast<RotaryFrequencies::Scaling>(arguments.scaling);
+  if (to.scaling != RotaryFrequencies::Scaling::none) {
+    to.factor = arguments.factor;
+    to.original_positions = arguments.original_positions;
+    to.low = arguments.low;
+    to.high = arguments.high;
+    to.amplitude = arguments.amplitude;
+    to.whole_dims = arguments.whole_dims;
+  }
+  return to;
+}
+
 inline constexpr double two_pi = 2 * 3.14159265358979323846;
 
 /// The pair that turns `turns` times within the sequences of pretraining, as a real number.
