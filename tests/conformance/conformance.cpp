@@ -54,6 +54,7 @@ const std::map<std::string, std::string>& not_covered() {
       {"scaled_linear", "of 8-bit codes: tests/ops/float8.cpp"},
       {"scaled_linear_grad_input", "of 8-bit codes: tests/ops/float8.cpp"},
       {"scaled_linear_grad_weight", "of 8-bit codes: tests/ops/float8.cpp"},
+      {"scaled_linear_grad_weight_", "of 8-bit codes: tests/ops/float8.cpp"},
       {"wait", "the end of a collective: tests/ops/collective_async.cpp"},
       {"wait_readers", "the end of a collective: tests/ops/collective_async.cpp"},
       {"as_strided", "plain tensors only: strides mean nothing for distributed ones"},

@@ -278,6 +278,33 @@ TEST_CASE("scaled products are those of widened codes, scaled in f32 and rounded
   }
 }
 
+TEST_CASE("gradients of scaled products are added in f32 and rounded once, bit for bit") {
+  const Op& op = find_op("scaled_linear_grad_weight_");
+  const Tensors dy = quantized(spread({2, 9, 48}, DType::f32, 1), DType::f8e5m2, "columns", true);
+  const Tensors x = quantized(spread({2, 9, 32}, DType::f32, 2), DType::f8e4m3, "columns", true);
+  const Tensor product = scaled("scaled_linear_grad_weight", dy, x, DType::f32);
+  const auto add_to = [&](const Tensor& sum) {
+    call(op, std::vector<Tensor>{sum, dy[0], dy[1], x[0], x[1]}, {});
+  };
+  for (const DType type : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
+    for (const bool gaps : {false, true}) {
+      INFO(name_of(type) << (gaps ? ", with gaps" : ""));
+      const Tensor whole = spread({48, gaps ? 64 : 32}, type, 3);
+      const Tensor sum = gaps ? ops::slice(whole, 1, 0, 64, 2) : whole;
+      const DType adding = type == DType::f64 ? DType::f64 : DType::f32;
+      const Tensor wanted =
+          ops::cast(ops::add(ops::cast(sum, adding), ops::cast(product, adding)), type);
+      add_to(sum);
+      CHECK(same_bytes(sum, wanted));
+    }
+  }
+  CHECK(error_of([&] { add_to(full({48, 31}, 0)); }) ==
+        "scaled_linear_grad_weight_: sum has the wrong shape (expected [48, 32], got [48, 31])");
+  CHECK(error_of([&] {
+          add_to(full({48, 32}, 0, DType::i64));
+        }).starts_with("scaled_linear_grad_weight_: "));
+}
+
 TEST_CASE("factors of blocks along the dim that is summed over belong to their terms") {
   const Tensors x = {ops::cast(spread({3, 8}, DType::f32, 1), DType::f8e4m3),
                      from_values({0.5F, 2.0F, 1.0F, 4.0F, 8.0F, 0.25F}, {3, 2})};
@@ -348,6 +375,24 @@ TEST_CASE("scaled products of parts have the layouts and values of products of t
                    std::string(name) + ": the values");
           }
         };
+        const auto compare_sum = [](const Tensors& dy, const Tensors& x, Placement result) {
+          const Tensor sum = from_local(full(result == Shard(0)   ? Dims{5, 6}
+                                             : result == Shard(1) ? Dims{10, 3}
+                                                                  : Dims{10, 6},
+                                             0.5),
+                                        Layout::make(dy[0].layout().mesh(), {result}), Dims{10, 6});
+          const Tensor before = full_tensor(sum);
+          call(find_op("scaled_linear_grad_weight_"),
+               std::vector<Tensor>{sum, dy[0], dy[1], x[0], x[1]}, {});
+          expect(sum.layout().placement(0) == result, "the sum's layout");
+          const std::vector<double> values = to_doubles(ops::sub(full_tensor(sum), before));
+          const std::vector<double> wanted =
+              to_doubles(full_tensor(of_values("linear_grad_weight", dy, x)));
+          for (std::size_t i = 0; i < values.size(); ++i) {
+            expect(std::abs(values[i] - wanted[i]) < 1e-4 * (1 + std::abs(wanted[i])),
+                   "the sum's values");
+          }
+        };
         for (const auto& [rows, columns] :
              {std::pair("whole", "whole"), std::pair("rows", "columns")}) {
           const auto place = [&](const Tensor& of, Placement p, const char* scales) {
@@ -361,6 +406,7 @@ TEST_CASE("scaled products of parts have the layouts and values of products of t
                     place(w, all, columns), Shard(d));
             compare("scaled_linear_grad_weight", "linear_grad_weight", place(dy, Shard(d), columns),
                     place(x, Shard(d), columns), Partial());
+            compare_sum(place(dy, Shard(d), columns), place(x, Shard(d), columns), Partial());
           }
           compare("scaled_linear", "linear", place(x, all, rows), place(w, Shard(0), rows),
                   Shard(2));
@@ -374,6 +420,8 @@ TEST_CASE("scaled products of parts have the layouts and values of products of t
                   place(x, all, columns), Shard(0));
           compare("scaled_linear_grad_weight", "linear_grad_weight", place(dy, all, columns),
                   place(x, Shard(2), columns), Shard(1));
+          compare_sum(place(dy, Shard(2), columns), place(x, all, columns), Shard(0));
+          compare_sum(place(dy, all, columns), place(x, Shard(2), columns), Shard(1));
         }
         const Tensors three = {distribute(quantized(x, DType::f8e4m3, "whole", false)[0],
                                           Layout::make(mesh, {Shard(2)})),

@@ -72,6 +72,7 @@ const std::map<std::string, std::string>& compared_elsewhere() {
       {"scaled_linear", "tests/ops/float8.cpp"},
       {"scaled_linear_grad_input", "tests/ops/float8.cpp"},
       {"scaled_linear_grad_weight", "tests/ops/float8.cpp"},
+      {"scaled_linear_grad_weight_", "tests/ops/float8.cpp"},
       {"sgd_", "tests/optim/curves.cpp, with torch.optim"},
       {"all_gather", "tests/ops/collective_ops.cpp"},
       {"all_gather_async", "tests/ops/collective_async.cpp"},

@@ -34,6 +34,7 @@ struct ScaledArgs {
 
 bool is_code(const Tensor& x) { return x.dtype() == DType::f8e4m3 || x.dtype() == DType::f8e5m2; }
 
+/// Errors: operand `of` has no codes, or operand `of` + 1 is not their factors.
 void check_factor(const Call& call, std::size_t of) {
   const Dims& codes = call.in[of].shape();
   const Dims& factor = call.in[of + 1].shape();
@@ -52,14 +53,19 @@ void check_factor(const Call& call, std::size_t of) {
   }
 }
 
+/// Errors: a type that is none of results.
+void check_result_type(const Call& call, DType dtype) {
+  if (dtype != DType::f32 && dtype != DType::bf16 && dtype != DType::f16 && dtype != DType::f64) {
+    refuse_type(call.op.name, dtype);
+  }
+}
+
 /// Errors: operands that are no codes with factors; a type that is none of results.
 DType check(const Call& call) {
   check_factor(call, 0);
   check_factor(call, 2);
   const DType dtype = call.args<ScaledArgs>().dtype;
-  if (dtype != DType::f32 && dtype != DType::bf16 && dtype != DType::f16 && dtype != DType::f64) {
-    refuse_type(call.op.name, dtype);
-  }
+  check_result_type(call, dtype);
   return dtype;
 }
 
@@ -124,15 +130,21 @@ Side side_of(Workspace& w, const Call& call, std::size_t at, int sum_first, int 
   return {values, ones};
 }
 
-/// out [m, n] = the product in f32, times the factors of rows and columns, rounded.
-void scaled_product(Workspace& w, const Call& call, const kernels::Gemm& shape, const Side& a,
-                    const Side& b, const Tensor& out) {
-  const Tensor product = temporary(w, out.shape(), DType::f32);
+/// [m, n] in `result`'s shape: the product in f32, times the factors of rows and columns.
+Tensor scaled_product(Workspace& w, const Call& call, const kernels::Gemm& shape, const Side& a,
+                      const Side& b, const Tensor& result) {
+  const Tensor product = temporary(w, result.shape(), DType::f32);
   multiply(w, call, shape, a.values, b.values, product);
   if (!w.counts()) {
     kernels::scale_product(shape.m, shape.n, pointer<float>(product), pointer<float>(a.factors),
                            pointer<float>(b.factors));
-    kernels::cast(DType::f32, out.dtype(), out.numel(), product.raw_data(), out.raw_data());
+  }
+  return product;
+}
+
+void store_product(const Workspace& w, const Tensor& product, const Tensor& out) {
+  if (!w.counts()) {
+    convert_into(out, product);
   }
 }
 
@@ -199,8 +211,9 @@ void rows_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   shape.ldb = weight[1];
   shape.trans_b = results == 0;
   shape.ldc = shape.n;
-  scaled_product(w, call, shape, side_of(w, call, 0, last, last + 1),
-                 side_of(w, call, 2, 1 - results, 2 - results), out[0]);
+  const Side x = side_of(w, call, 0, last, last + 1);
+  const Side weights = side_of(w, call, 2, 1 - results, 2 - results);
+  store_product(w, scaled_product(w, call, shape, x, weights, out[0]), out[0]);
 }
 
 const Op& scaled_linear_op = register_op<ScaledArgs>({
@@ -228,40 +241,60 @@ const Op& grad_input_op = register_op<ScaledArgs>({
     .about = "The gradient of scaled_linear with respect to x, of codes of dy.",
 });
 
-// dy [..., out] transposed times x [..., in], over all rows.
+// dy [..., out] transposed times x [..., in], over all rows. The codes of dy are operand `dy`, so
+// that the forms with and without a tensor that is added to are one.
 
-void grad_weight_infer(const Call& call, ResultShapes& out) {
-  const DType dtype = check(call);
-  const Dims& dy = call.in[0].shape();
-  const Dims& x = call.in[2].shape();
-  if (dy.empty() || x.empty() || without_last(dy) != without_last(x)) {
+/// Errors: the rows of dy and x differ. Returns the product's shape.
+Dims grad_weight_shape(const Call& call, std::size_t dy) {
+  const Dims& of_dy = call.in[dy].shape();
+  const Dims& of_x = call.in[dy + 2].shape();
+  if (of_dy.empty() || of_x.empty() || without_last(of_dy) != without_last(of_x)) {
     refuse(call, {.wrong = "dy and x have different rows",
-                  .got = fmt::format("{} and {}", to_string(dy), to_string(x))});
+                  .got = fmt::format("{} and {}", to_string(of_dy), to_string(of_x))});
   }
-  out.push_back({Dims{dy.back(), x.back()}, dtype});
+  return {of_dy.back(), of_x.back()};
 }
 
-void grad_weight_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
-  const int last = call.in[0].dims() - 1;
+Tensor grad_weight_product(Workspace& w, const Call& call, std::size_t dy, const Tensor& result) {
+  const Dims& rows = call.in[dy].shape();
+  const int last = rows.size() - 1;
   kernels::Gemm shape;
   shape.trans_a = true;
-  shape.m = out[0].shape()[0];
-  shape.n = out[0].shape()[1];
-  shape.k = without_last(call.in[0].shape()).product();
+  shape.m = result.shape()[0];
+  shape.n = result.shape()[1];
+  shape.k = without_last(rows).product();
   shape.lda = shape.m;
   shape.ldb = shape.n;
   shape.ldc = shape.n;
-  scaled_product(w, call, shape, side_of(w, call, 0, 0, last), side_of(w, call, 2, 0, last),
-                 out[0]);
+  const Side left = side_of(w, call, dy, 0, last);
+  const Side right = side_of(w, call, dy + 2, 0, last);
+  return scaled_product(w, call, shape, left, right, result);
+}
+
+/// Operands [dy, ...) and a result of each strategy.
+void add_grad_weight_strategies(const RuleContext& context, std::size_t dy,
+                                void (*add)(Strategies& strategies, const Cut& dy, const Cut& x,
+                                            Placement result),
+                                Strategies& strategies) {
+  const int last = context.call.in[dy].dims() - 1;
+  for (int d = 0; d < last; ++d) {
+    add(strategies, cut(context, dy, d), cut(context, dy + 2, d), Partial());
+  }
+  add(strategies, cut(context, dy, last), no_cut(), Shard(0));
+  add(strategies, no_cut(), cut(context, dy + 2, last), Shard(1));
+}
+
+void grad_weight_infer(const Call& call, ResultShapes& out) {
+  const DType dtype = check(call);
+  out.push_back({grad_weight_shape(call, 0), dtype});
+}
+
+void grad_weight_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  store_product(w, grad_weight_product(w, call, 0, out[0]), out[0]);
 }
 
 void grad_weight_rule(const RuleContext& context, Strategies& strategies) {
-  const int last = context.call.in[0].dims() - 1;
-  for (int d = 0; d < last; ++d) {
-    add_strategy(strategies, cut(context, 0, d), cut(context, 2, d), Partial());
-  }
-  add_strategy(strategies, cut(context, 0, last), no_cut(), Shard(0));
-  add_strategy(strategies, no_cut(), cut(context, 2, last), Shard(1));
+  add_grad_weight_strategies(context, 0, add_strategy, strategies);
 }
 
 double grad_weight_flops(const Call& call, std::span<const Tensor> out) {
@@ -277,6 +310,59 @@ const Op& grad_weight_op = register_op<ScaledArgs>({
     .flops = grad_weight_flops,
     .moves_elements = true,
     .about = "The gradient of scaled_linear with respect to weight, of codes of dy.",
+});
+
+// The gradient of weight, added to a tensor that is there, which has the product's placement.
+
+void added_weight_infer(const Call& call, ResultShapes& out) {
+  check_factor(call, 1);
+  check_factor(call, 3);
+  const Tensor& sum = call.in[0];
+  check_result_type(call, sum.dtype());
+  check_dims(call, 0, 2);
+  check_shape(call, 0, grad_weight_shape(call, 1));
+  out.push_back({sum.shape(), sum.dtype()});
+}
+
+void added_weight_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  ResultShapes checked;
+  added_weight_infer(call, checked);
+  const Tensor whole = contiguous_operand(w, out[0]);
+  const Tensor product = grad_weight_product(w, call, 1, whole);
+  const Tensor term = converted_operand(w, product, summed_type(whole.dtype()));
+  add_into(w, whole, [&](const Tensor& sums) {
+    kernels::add(sums.dtype(), sums.numel(), sums.raw_data(), term.raw_data(), 1, sums.raw_data());
+  });
+  if (!w.counts() && !whole.same_as(out[0])) {
+    copy_into(out[0], whole);
+  }
+}
+
+void added_weight_rule(const RuleContext& context, Strategies& strategies) {
+  const auto add = [](Strategies& all, const Cut& dy, const Cut& x, Placement sum) {
+    if (dy.fits && x.fits) {
+      all.push_back(strategy({sum, dy.codes, dy.factor, x.codes, x.factor}, {sum}));
+    }
+  };
+  add_grad_weight_strategies(context, 1, add, strategies);
+}
+
+/// A program's instruction that writes into its operand has no result.
+double added_weight_flops(const Call& call, std::span<const Tensor>) {
+  return product_flops(call.in[0].numel(), without_last(call.in[1].shape()).product());
+}
+
+const Op& added_weight_op = register_op({
+    .schema = "scaled_linear_grad_weight_(sum, dy, dy_factor, x, x_factor)",
+    .infer = added_weight_infer,
+    .cpu = in_workspace<added_weight_cpu>,
+    .workspace = workspace_of<added_weight_cpu>,
+    .rule = added_weight_rule,
+    .flops = added_weight_flops,
+    .in_place = true,
+    .moves_elements = true,
+    .about = "Adds the gradient of scaled_linear with respect to weight to a tensor, in the "
+             "product itself.",
 });
 
 }  // namespace
