@@ -68,7 +68,8 @@ class AccumulatingProducts {
     static const std::map<const Op*, const Op*> forms = {
         {&find_op("linear_grad_weight"), &find_op("linear_grad_weight_")},
         {&find_op("linear_grad_input"), &find_op("linear_grad_input_")},
-        {&find_op("scaled_linear_grad_weight"), &find_op("scaled_linear_grad_weight_")}};
+        {&find_op("scaled_linear_grad_weight"), &find_op("scaled_linear_grad_weight_")},
+        {&find_op("scaled_linear_grad_input"), &find_op("scaled_linear_grad_input_")}};
     const auto found = forms.find(i.op);
     return i.kind == Instruction::Kind::call && found != forms.end() ? found->second : nullptr;
   }

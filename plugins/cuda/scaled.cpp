@@ -58,40 +58,45 @@ void multiply(const Tensor& a, const Tensor& b, const Tensor& y, ScaledArguments
          threads_per_block, s);
 }
 
-/// a [..., k] times b, whose dim `summed` is summed over.
-template <int summed>
-void rows_product(const Call& call, std::span<Tensor> out) {
-  const Tensor& a = call.in[0];
-  const Tensor& b = call.in[2];
-  const int last = a.dims() - 1;
-  multiply(a, b, out[0],
-           {.product = rows_times(a, b, summed, {}, out[0]),
-            .a = factors_of(a, call.in[1], last, last + 1),
-            .b = factors_of(b, call.in[3], summed, summed + 1)});
+/// Codes begin at operand `first`; operand 0 before them is added to.
+template <std::size_t first>
+void multiply_codes(const Call& call, const Tensor& y, ScaledArguments s) {
+  if constexpr (first == 1) {
+    check_in_place(call);
+    add_to_result(s.product, y);
+  }
+  multiply(call.in[first], call.in[first + 2], y, s);
 }
 
-/// The codes of dy are operand `first`; operand 0 before them is added to.
+/// a [..., k] times b, whose dim `summed` is summed over.
+template <std::size_t first, int summed>
+void rows_product(const Call& call, std::span<Tensor> out) {
+  const Tensor& a = call.in[first];
+  const Tensor& b = call.in[first + 2];
+  const int last = a.dims() - 1;
+  multiply_codes<first>(call, out[0],
+                        {.product = rows_times(a, b, summed, {}, out[0]),
+                         .a = factors_of(a, call.in[first + 1], last, last + 1),
+                         .b = factors_of(b, call.in[first + 3], summed, summed + 1)});
+}
+
 template <std::size_t first>
 void grad_weight(const Call& call, std::span<Tensor> out) {
   const Tensor& dy = call.in[first];
   const Tensor& x = call.in[first + 2];
   const int last = dy.dims() - 1;
-  ProductArguments product = columns_times(dy, x, out[0]);
-  if constexpr (first == 1) {
-    check_in_place(call);
-    add_to_result(product, out[0]);
-  }
-  multiply(dy, x, out[0],
-           {.product = product,
-            .a = factors_of(dy, call.in[first + 1], 0, last),
-            .b = factors_of(x, call.in[first + 3], 0, last)});
+  multiply_codes<first>(call, out[0],
+                        {.product = columns_times(dy, x, out[0]),
+                         .a = factors_of(dy, call.in[first + 1], 0, last),
+                         .b = factors_of(x, call.in[first + 3], 0, last)});
 }
 
 }  // namespace
 
 void add_scaled_products(KernelTable& table) {
-  table["scaled_linear"] = {rows_product<1>};
-  table["scaled_linear_grad_input"] = {rows_product<0>};
+  table["scaled_linear"] = {rows_product<0, 1>};
+  table["scaled_linear_grad_input"] = {rows_product<0, 0>};
+  table["scaled_linear_grad_input_"] = {rows_product<1, 0>};
   table["scaled_linear_grad_weight"] = {grad_weight<0>};
   table["scaled_linear_grad_weight_"] = {grad_weight<1>};
 }

@@ -101,10 +101,16 @@ TEST_CASE("products of 8-bit codes add to the tensor that they were added to") {
       "input %2: f8e4m3[4, 3] = x\n"
       "input %3: f32[] = x_factor\n"
       "input %4: bf16[2, 3] = dweight\n"
+      "input %5: f8e4m3[2, 3] = weight\n"
+      "input %6: bf16[4, 3] = dx\n"
       "section step\n";
-  CHECK(after(head + "  %5: bf16[2, 3] = scaled_linear_grad_weight(%0, %1, %2, %3; dtype=bf16)\n"
-                     "  add_(%4, %5; alpha=1)\n") ==
-        head + "  scaled_linear_grad_weight_(%4, %0, %1, %2, %3)\n");
+  CHECK(after(head + "  %7: bf16[2, 3] = scaled_linear_grad_weight(%0, %1, %2, %3; dtype=bf16)\n"
+                     "  add_(%4, %7; alpha=1)\n"
+                     "  %8: bf16[4, 3] = scaled_linear_grad_input(%0, %1, %5, %3; dtype=bf16)\n"
+                     "  add_(%6, %8; alpha=1)\n") ==
+        head +
+            "  scaled_linear_grad_weight_(%4, %0, %1, %2, %3)\n"
+            "  scaled_linear_grad_input_(%6, %0, %1, %5, %3)\n");
 }
 
 TEST_CASE("products stay where their sum would be another one") {

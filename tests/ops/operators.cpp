@@ -71,6 +71,7 @@ const std::map<std::string, std::string>& compared_elsewhere() {
       {"rprop_", "tests/optim/curves.cpp, with torch.optim"},
       {"scaled_linear", "tests/ops/float8.cpp"},
       {"scaled_linear_grad_input", "tests/ops/float8.cpp"},
+      {"scaled_linear_grad_input_", "tests/ops/float8.cpp"},
       {"scaled_linear_grad_weight", "tests/ops/float8.cpp"},
       {"scaled_linear_grad_weight_", "tests/ops/float8.cpp"},
       {"sgd_", "tests/optim/curves.cpp, with torch.optim"},
