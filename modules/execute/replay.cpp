@@ -19,10 +19,19 @@ module tessera.execute;
 
 import tessera.base;
 import tessera.mesh;
+import tessera.device;
 import tessera.tensor;
 import tessera.program;
+import :host_fetches;
 
 namespace tessera {
+namespace {
+
+/// How many instructions before its use a value is fetched: about a layer, enough work to hide it.
+constexpr std::size_t fetched_ahead = 64;
+
+}  // namespace
+
 struct Replay::State {
   Program program;
   /// By section and instruction: the tensors that nothing later uses.
@@ -37,6 +46,7 @@ struct Replay::State {
   /// Parameters of the run that are kept in the host's memory, where the device has its own.
   std::set<const Storage*> host_parameters;
   bool uses_host_memory = false;  // an input is in the host's memory, where the device has its own
+  std::optional<HostFetches> fetches = {};
 
   void find_last_uses() {
     std::set<TensorIndex> used;
@@ -108,6 +118,16 @@ struct Replay::State {
         host_parameters.insert(&local_of(x).storage());
       }
     }
+    if (uses_host_memory) {
+      if (!fetches) {
+        fetches.emplace(program, fetched_ahead);
+      }
+      fetches->begin_on(device);
+    }
+  }
+
+  bool is_host_parameter(const Tensor& x) const {
+    return x && x.device() == cpu && host_parameters.contains(&local_of(x).storage());
   }
 
   /// Where a call computes: where it writes; else on the device, unless all that it reads is in the
@@ -122,7 +142,7 @@ struct Replay::State {
         continue;
       }
       const Tensor& x = tensors[number];
-      if (!(x.device() == cpu) || host_parameters.contains(&local_of(x).storage())) {
+      if (!(x.device() == cpu) || is_host_parameter(x)) {
         return device;
       }
       on_host = true;
@@ -142,9 +162,17 @@ struct Replay::State {
     const Device place = place_of(i);
     for (std::size_t k = 0; k < i.in.size(); ++k) {
       const TensorIndex number = i.in[k];
-      if (number.exists() && !(tensors[number].device() == place)) {
-        moved.push_back({number, tensors[number], i.writes(k)});
-        tensors[number] = copied_to(tensors[number], place);
+      if (!number.exists()) {
+        continue;
+      }
+      Tensor& x = tensors[number];
+      if (i.writes(k) && is_host_parameter(x)) {
+        fetches->wait_for(local_of(x).storage());
+      }
+      if (!(x.device() == place)) {
+        moved.push_back({number, x, i.writes(k)});
+        Tensor fetched = is_host_parameter(x) ? fetches->taken(number) : Tensor();
+        x = fetched ? std::move(fetched) : copied_to(x, place);
       }
     }
     tessera::execute(program, i, arguments, tensors, place);
@@ -209,8 +237,12 @@ void Replay::run(SectionKind section, const StepVariables& variables) {
   const NoGrad no_grad;
   std::size_t i = 0;
   const WorkScope work([&] { return in_words({at, i}); });
+  const auto on_host = [&s](const Tensor& x) { return s.is_host_parameter(x); };
   for (; i < instructions.size(); ++i) {
     try {
+      if (s.uses_host_memory) {
+        s.fetches->before({at, i}, s.tensors, on_host);
+      }
       s.execute(at, i, variables);
     } catch (const Error& error) {
       rethrow(error, {at, i}, s.tensors);
@@ -231,9 +263,17 @@ const Tensor& Replay::output(const std::string& name) const {
 
 void Replay::end() {
   move_streams();
+  if (state_->fetches) {
+    state_->fetches->end();
+  }
   state_->tensors.clear();
 }
 
-void Replay::abandon() noexcept { state_->tensors.clear(); }
+void Replay::abandon() noexcept {
+  if (state_->fetches) {
+    state_->fetches->abandon();
+  }
+  state_->tensors.clear();
+}
 
 }  // namespace tessera

@@ -368,13 +368,15 @@ TEST_CASE("steps of a device compute with what is kept in the host's memory") {
       "  copy_(%0, %5)\n"
       "  %6: f64[] activation = squared_norm(%0)\n"
       "section update\n"
+      "  %7: f32[2, 3] activation = clone(%2)\n"
       "  sgd_(%2, %0, -; lr=0.5, momentum=0, dampening=0, weight_decay=0, grad_scale=1, step=1, "
       "nesterov=false, maximize=false)\n"
       "  sgd_(%3, %5, %1; lr=0.5, momentum=0.5, dampening=0, weight_decay=0, grad_scale=1, step=2, "
       "nesterov=false, maximize=false)\n"
-      "  %7: f32[2, 3] activation = clone(%2)\n"
+      "  %8: f32[2, 3] activation = clone(%2)\n"
       "output %6 = norm\n"
-      "output %7 = y\n");
+      "output %7 = before\n"
+      "output %8 = after\n");
   const Device device = testing::adversary();
   const auto steps_of = [&](Device of_device, const std::string& executor) {
     const std::unique_ptr<Executor> made =
@@ -397,9 +399,11 @@ TEST_CASE("steps of a device compute with what is kept in the host's memory") {
       made->run(SectionKind::gradients, {});
       CHECK(made->output("norm").device() == cpu);  // of what is kept there
       made->run(SectionKind::update, {});
-      CHECK(made->output("y").device() == of_device);
+      for (const char* const name : {"before", "after"}) {
+        CHECK(made->output(name).device() == of_device);
+        found.push_back(to_doubles(made->output(name)));
+      }
       found.push_back(to_doubles(made->output("norm")));
-      found.push_back(to_doubles(made->output("y")));
       made->end();
       for (const auto& [name, x] : given) {
         found.push_back(to_doubles(x));
