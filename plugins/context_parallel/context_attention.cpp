@@ -23,10 +23,9 @@ namespace {
 
 using namespace tessera;
 
-[[noreturn]] void refuse(const nn::Module& module, std::string wrong, std::string advice) {
-  fail_input({.thing = fmt::format("module '{}'", module.name()),
-              .wrong = std::move(wrong),
-              .advice = std::move(advice)});
+/// In forward, where errors name the module.
+[[noreturn]] void refuse(std::string wrong, std::string advice) {
+  fail_input({.thing = "attention", .wrong = std::move(wrong), .advice = std::move(advice)});
 }
 
 /// Over how many ranks the heads of x [B, T, H, D] would be split: those of the axis, and of others
@@ -56,8 +55,10 @@ std::vector<std::string> ContextAttention::input_names() const {
 void ContextAttention::split_along(int axis) {
   axis_ = axis;
   if (settings_.form == Form::ring && options_.dropout > 0) {
-    refuse(*this, "a ring cannot drop probabilities of attention",
-           "set the style's option form = \"all_to_all\", or the model's dropout to 0");
+    fail_input(
+        {.thing = fmt::format("module '{}'", name()),
+         .wrong = "a ring cannot drop probabilities of attention",
+         .advice = "set the style's option form = \"all_to_all\", or the model's dropout to 0"});
   }
 }
 
@@ -67,7 +68,7 @@ Form ContextAttention::form_of(const Tensors& inputs) const {
   const bool masked = inputs[3].defined() || (is_training() && options_.dropout > 0);
   if (settings_.form == Form::ring) {
     if (masked) {
-      refuse(*this, "a ring takes no mask and drops no probabilities",
+      refuse("a ring takes no mask and drops no probabilities",
              "set the style's option form = \"all_to_all\"");
     }
     return Form::ring;
@@ -80,8 +81,7 @@ Form ContextAttention::form_of(const Tensors& inputs) const {
   if (settings_.form == Form::automatic && !masked) {
     return Form::ring;
   }
-  refuse(*this,
-         fmt::format("its {} heads, of {} keys and values, cannot be split over {} ranks",
+  refuse(fmt::format("its {} heads ({} of keys and values) cannot be split over {} ranks",
                      q.size(2), k.size(2), parts),
          masked ? "choose a smaller mesh axis: the form \"ring\", which splits no heads, takes "
                   "neither masks nor dropout of probabilities"
@@ -96,7 +96,7 @@ Tensors ContextAttention::forward(const Tensors& inputs) {
   for (std::size_t i = 0; i < 3; ++i) {
     const Tensor& x = input(inputs, i);
     if (!x.layout().placement(axis_).is_shard(1) || !shards_evenly(x.shape(), x.layout())) {
-      refuse(*this, fmt::format("its input '{}' is {}", input_names()[i], to_string(*x.spec())),
+      refuse(fmt::format("its input '{}' is {}", input_names()[i], to_string(*x.spec())),
              fmt::format("along axis '{}' it must be Shard(1), in equal parts",
                          x.layout().mesh().axis_name(axis_)));
     }

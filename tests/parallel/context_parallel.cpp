@@ -370,8 +370,8 @@ TEST_CASE("what a split sequence cannot have is refused", "[context]") {
        "sequence: its 24 tokens cannot be split equally over the 5 ranks of axis 'context'; set "
        "data.seq_len to a multiple of 5, such as 25");
   says(refused(kKinds[3], {"context"}, {4}, {context(heads)}),
-       "module 'model.layers.0.self_attn.inner_attention': its 4 heads, of 2 keys and values, "
-       "cannot be split over 4 ranks; set the style's option form = \"ring\"");
+       "module 'model.layers.0.self_attn.inner_attention': attention: its 4 heads (2 of keys and "
+       "values) cannot be split over 4 ranks; set the style's option form = \"ring\"");
   says(refused(kKinds[0], {"context"}, {2},
                {context(ring), {.style = "FSDP", .axis = "context", .on = {"."}}}),
        "splits the sequence along axis 'context', which FSDP uses too; give one of them another "
