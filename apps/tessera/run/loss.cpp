@@ -1,10 +1,7 @@
 module tessera.app.run;
 
 import tessera.base;
-import tessera.mesh;
-import tessera.placement;
 import tessera.tensor;
-import tessera.dtensor;
 import tessera.nn;
 import tessera.parallel;
 
@@ -12,10 +9,7 @@ namespace tessera::app {
 
 Tensor loss_sum(nn::LanguageModel& model, const parallel::ParallelPlan& plan, const Tensor& inputs,
                 const Tensor& targets, const nn::RowDocuments& documents) {
-  const Dims shape = {inputs.size(0) * plan.batch_parts(), inputs.size(1)};
-  const auto distributed = [&, layout = plan.batch_layout()](const Tensor& rows) {
-    return rows ? from_local(rows, layout, shape) : rows;
-  };
+  const auto distributed = [&](const Tensor& rows) { return rows ? plan.batch_of(rows) : rows; };
   return model.loss_sum(
       distributed(inputs), distributed(targets),
       {.first = distributed(documents.first), .positions = distributed(documents.positions)});
