@@ -83,6 +83,11 @@ Tensor broadcast(const Tensor& x, int root, Ranks group);
 /// places before this one, where the last precedes the first; `by` may be negative. Has a gradient:
 /// the shift back.
 Tensor shift(const Tensor& x, std::int64_t by, Ranks group);
+/// Sends x to rank `to` of the group, without waiting for it. Messages of one sender, receiver and
+/// tag arrive in order. No gradient. Errors: see Communicator::send.
+void send(const Tensor& x, int to, std::int64_t tag, Ranks group);
+/// Fills x, which is contiguous, with the message of rank `from`: as many elements of its type.
+void receive_(const Tensor& x, int from, std::int64_t tag, Ranks group);
 
 /// The order of rows that belong to groups and come from, or go to, ranks: by rank and then by
 /// group, or by group and then by rank.
