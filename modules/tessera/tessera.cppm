@@ -3,6 +3,7 @@ export module tessera;
 
 export import tessera.base;        // errors, small containers, data types, log, environment
 export import tessera.options;     // typed reads of a plugin object's options
+export import tessera.pipeline;    // schedules of pipelines as data
 export import tessera.plugin;      // finding, checking and loading shared libraries
 export import tessera.tokenize;    // from texts to token ids and back
 export import tessera.data;        // documents, what of them is trained, and the rows of steps

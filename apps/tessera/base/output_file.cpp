@@ -4,10 +4,13 @@ module;
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <functional>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <utility>
 module tessera.app.base;
 
 import tessera.base;
@@ -24,6 +27,16 @@ namespace {
 }
 
 }  // namespace
+
+std::string read_input(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream content;
+  std::error_code ignored;
+  if (!file || std::filesystem::is_directory(path, ignored) || !(content << file.rdbuf())) {
+    fail_input({.thing = path, .wrong = "the file cannot be read, or is empty"});
+  }
+  return std::move(content).str();
+}
 
 void write_output(const std::string& thing, const std::string& path, const std::string& text) {
   if (const std::string why = write_file(path, text); !why.empty()) {

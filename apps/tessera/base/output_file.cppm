@@ -2,9 +2,12 @@ export module tessera.app.base:output_file;
 
 import :standard;
 
-// Files that a command writes where the user says.
+// Files that a command reads and writes where the user says.
 
 export namespace tessera::app {
+
+/// The bytes of a file. Error (input): it cannot be read, or is a folder.
+std::string read_input(const std::string& path);
 
 /// Replaces the file (see tessera::write_file). Error (input) that begins with `thing`: it cannot
 /// be written.

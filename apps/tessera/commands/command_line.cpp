@@ -9,6 +9,7 @@ module;
 #include <functional>
 #include <map>
 #include <new>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <tessera/shown.hpp>
@@ -18,6 +19,7 @@ module tessera.app.commands;
 
 import tessera.base;
 import tessera.collective;
+import tessera.pipeline;
 import tessera.app.base;
 import tessera.app.bench;
 import :named_plugins;
@@ -48,6 +50,7 @@ class CommandLine {
     add_checkpoint();
     add_bench();
     add_layout();
+    add_pipeline();
     add("doctor", "Show the resources and limits of this machine", [] { return run_doctor(); });
     add_plugins(
         *add("keys", "Print every key of the config with type, default and meaning (Markdown)",
@@ -305,6 +308,37 @@ class CommandLine {
     command->add_option("--svg", layout_.svg, "Also write the picture to this file");
   }
 
+  void add_pipeline() {
+    CLI::App* command = app_.add_subcommand("pipeline", "Schedules of pipelines");
+    command->require_subcommand(1);
+    CLI::App* draw = command->add_subcommand(
+        "draw", "Check a schedule and draw it: who computes what when, and the bubble");
+    draw->add_option("SCHEDULE", pipeline_.schedule,
+                     fmt::format("{}, or a file", pipeline::schedule_kind_names()))
+        ->required();
+    const auto size = [&](const char* name, std::optional<int>& value, const char* about) {
+      draw->add_option(name, value, about)->check(CLI::Range(1, 4096));
+    };
+    size("--ranks", pipeline_.ranks, "Ranks of the axis; default: 4");
+    size("--stages-per-rank", pipeline_.stages_per_rank,
+         "Parts of the model on each rank; default: the least that the schedule has");
+    size("--micro-batches", pipeline_.micro_batches, "Micro-batches of a step; default: 8");
+    const auto cost = [&](const char* name, double& value, const char* about) {
+      draw->add_option(name, value, about)
+          ->check(CLI::Range(0.0, 1e9))
+          ->capture_default_str()
+          ->type_name("NUMBER");
+    };
+    cost("--forward", pipeline_.forward, "Time of a forward through all stages of a rank");
+    cost("--input-gradient", pipeline_.input_gradient, "That of the gradients of inputs");
+    cost("--weight-gradient", pipeline_.weight_gradient, "That of the gradients of parameters");
+    cost("--transfer", pipeline_.transfer, "That of a message between two ranks");
+    draw->add_option("--svg", pipeline_.svg, "Also write the picture to this file");
+    draw->add_option("--table", pipeline_.table,
+                     "Also write the schedule to this file, as a text that can be changed");
+    draw->callback([this] { chosen = [this] { return run_pipeline_draw(pipeline_); }; });
+  }
+
   void add_checkpoint() {
     CLI::App* command =
         app_.add_subcommand("checkpoint", "Inspect, verify, compare or convert checkpoints");
@@ -382,6 +416,7 @@ class CommandLine {
   OpsArguments ops_;
   BenchArguments bench_;
   LayoutArguments layout_;
+  PipelineArguments pipeline_;
   PlotArguments plot_;
   std::string checkpoint_;
   std::vector<std::string> plugins_;

@@ -137,6 +137,23 @@ struct LayoutArguments {
 };
 int run_layout(const LayoutArguments& arguments);
 
+struct PipelineArguments {
+  std::string schedule;  // a kind, or a file
+  std::optional<int> ranks;
+  std::optional<int> stages_per_rank;
+  std::optional<int> micro_batches;
+  // Of one micro-batch in all of a rank's stages, and of a message; in any unit of time.
+  double forward = 1;
+  double input_gradient = 1;
+  double weight_gradient = 1;
+  double transfer = 0;
+  std::string svg;    // a file to write; empty: none
+  std::string table;  // the same, for the schedule as text
+};
+/// `tessera pipeline draw`. Errors (input): those of make_schedule, parse_schedule and check; sizes
+/// with a file.
+int run_pipeline_draw(const PipelineArguments& arguments);
+
 int run_doctor();
 
 /// `tessera trace summary`. Errors (input): the file is not a trace, or is damaged.
