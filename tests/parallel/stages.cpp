@@ -109,8 +109,9 @@ struct Division {
   std::string options = {};
 };
 
-/// A run of a small Llama of four layers, whose steps have eight rows.
-Run run_in(const Others& layout, const Division& stages, const Overrides& more = {}) {
+/// A run of a small model of four layers, whose steps have eight rows.
+Run run_of(const char* config, const Others& layout, const Division& stages,
+           const Overrides& more) {
   std::string axes = layout.axes;
   std::string shape = layout.shape;
   std::string entries = layout.entries;
@@ -124,8 +125,6 @@ Run run_in(const Others& layout, const Division& stages, const Overrides& more =
   }
   Overrides all = {"model.dim=16",
                    "model.heads=4",
-                   "model.kv_heads=2",
-                   "model.ffn_dim=24",
                    "model.layers=4",
                    "data.seq_len=6",
                    "data.validation=0.1",
@@ -138,18 +137,23 @@ Run run_in(const Others& layout, const Division& stages, const Overrides& more =
                    "train.clip_grad_norm=0.5",
                    "optimizer.warmup=0",
                    "checkpoint.folder=",
-                   "log.metrics="};
-  if (!axes.empty()) {
-    all.push_back("mesh.axes=[" + axes + "]");
-    all.push_back("mesh.shape=[" + shape + "]");
-    all.push_back("parallel=[" + entries + "]");
-  }
+                   "log.metrics=",
+                   "mesh.axes=[" + axes + "]",
+                   "mesh.shape=[" + shape + "]",
+                   "parallel=[" + entries + "]"};
   all.insert(all.end(), more.begin(), more.end());
   Run run;
-  run.config = load_config(TESSERA_SOURCE_FOLDER "/configs/one_rank.toml", all);
+  run.config = load_config(std::string(TESSERA_SOURCE_FOLDER "/configs/") + config, all);
   run.shape = model_shape(run.config, open_run_tokenizer(run.config));
   run.data = std::make_shared<const Dataset>(run.config, run.shape.vocab);
+  run.fingerprint = fingerprint_of(run.config, run.shape, *run.data);
   return run;
+}
+
+Run run_in(const Others& layout, const Division& stages, const Overrides& more = {}) {
+  Overrides all = {"model.kv_heads=2", "model.ffn_dim=24"};
+  all.insert(all.end(), more.begin(), more.end());
+  return run_of("one_rank.toml", layout, stages, all);
 }
 
 /// Rank 0's, of whom all others have the same.
@@ -209,6 +213,12 @@ TEST_CASE("stages keep the bits of what a run may have", "[features]") {
     INFO(features.front());
     same_bits(curve_of(run_in(alone, {2}, features)), curve_of(run_in(alone, {}, features)));
   }
+}
+
+TEST_CASE("a GPT-2 is a chain of pieces too", "[features]") {
+  const Overrides untied = {"model.tie_embeddings=false"};
+  same_bits(curve_of(run_of("gpt2.toml", alone, {2}, untied)),
+            curve_of(run_of("gpt2.toml", alone, {}, untied)));
 }
 
 TEST_CASE("tied weights of two stages stay equal, and follow the whole model", "[features]") {
@@ -323,10 +333,48 @@ TEST_CASE("a rank has the parameters of its stages only, and the plan knows the 
   CHECK(trial.parameters == whole.parameters);
   CHECK(trial.account.model_flops == whole.account.model_flops);
   REQUIRE(trial.places.size() == 2);
-  CHECK(trial.places[0].stages == "stage 0 (model.embed_tokens to model.layers.1)");
-  CHECK(trial.places[1].stages == "stage 1 (model.layers.2 to lm_head)");
+  CHECK(trial.places[0].stages == "stage 0 (model.embed_tokens to model.layers.2)");
+  CHECK(trial.places[1].stages == "stage 1 (model.layers.3 to lm_head)");
   constexpr auto parameter = static_cast<std::size_t>(MemoryCategory::parameter);
   CHECK(trial.places[0].memory.peak[parameter] < whole.account.memory.peak[parameter]);
+}
+
+TEST_CASE("ranks of each place use the memory that the plan announces") {
+  constexpr auto activation = static_cast<std::size_t>(MemoryCategory::activation);
+  std::map<std::string, double> kept;  // on the first rank
+  for (const char* const schedule : {"gpipe", "1f1b"}) {
+    INFO(schedule);
+    const Run run = run_in(alone, {2, std::string("schedule=\"") + schedule + "\""},
+                           {"model.dim=64", "model.ffn_dim=96", "data.seq_len=64"});
+    const Trial trial = try_step(run);
+    std::vector<MemoryStatistics> used(2);
+    on_ranks(2, [&](int rank) {
+      Trainer trainer(run);
+      trainer.step();
+      trainer.step();
+      Account account;
+      {
+        const AccountScope scope(account);
+        trainer.step();
+      }
+      used[static_cast<std::size_t>(rank)] = account.memory;
+    });
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      for (const MemoryCategory category :
+           {MemoryCategory::parameter, MemoryCategory::gradient, MemoryCategory::optimizer,
+            MemoryCategory::activation}) {
+        const auto at = static_cast<std::size_t>(category);
+        const auto planned = static_cast<double>(trial.places[rank].memory.peak[at]);
+        const auto peak = static_cast<double>(used[rank].peak[at]);
+        INFO("rank " << rank << ", " << name_of(category) << ": planned " << planned << ", used "
+                     << peak);
+        CHECK(std::abs(planned - peak) <= peak * 0.05 + (16 << 10));
+      }
+    }
+    kept[schedule] = static_cast<double>(used[0].peak[activation]);
+  }
+  // GPipe keeps all eight micro-batches, 1F1B two, and what a micro-batch needs besides is in both.
+  CHECK(kept["gpipe"] > 3 * kept["1f1b"]);
 }
 
 TEST_CASE("what cannot be computed in stages is refused before ranks start") {
@@ -372,6 +420,7 @@ TEST_CASE("an error in a stage names the stage and the micro-batch") {
       trainer.step();
     });
   });
+  INFO(error);
   CHECK(has(error, "a fault of the test"));
-  CHECK(has(error, "stage 1 (model.layers.2 to lm_head), micro-batch 5, forward"));
+  CHECK(has(error, "stage 1 (model.layers.3 to lm_head), micro-batch 5, forward"));
 }
