@@ -243,11 +243,10 @@ class StageWork {
   }
 
   /// A message to or from the rank of stage `other`.
-  void report(const char* operation, const Tensor& local, double seconds) const {
+  void report(const char* operation, std::int64_t received, double seconds) const {
     if (communication_reported()) {
       record_communication({operation, std::string(stages_.mesh().axis_name(stages_.axis())),
-                            local.numel() * static_cast<std::int64_t>(size_of(local.dtype())),
-                            "stages", false, seconds});
+                            received, "stages", false, seconds});
     }
   }
   void send(const Tensor& x, int other, std::int64_t tag) {
@@ -255,14 +254,15 @@ class StageWork {
     const CommunicationTimer timer;
     const Tensor local = ops::contiguous(detached(x).local());
     ops::send(local, stages_.place_of(other), tag, stages_.group());
-    report("send", local, timer.seconds());
+    report("send", 0, timer.seconds());
   }
   Tensor receive(const SpecHandle& spec, int other, std::int64_t tag) {
     const NoGrad no_grad;
     const CommunicationTimer timer;
     const Tensor local = empty(local_shape(*spec), spec->dtype, device_);
     ops::receive_(local, stages_.place_of(other), tag, stages_.group());
-    report("receive", local, timer.seconds());
+    report("receive", local.numel() * static_cast<std::int64_t>(size_of(local.dtype())),
+           timer.seconds());
     return make_distributed(local, spec);
   }
 
