@@ -153,6 +153,7 @@ std::string makes_the_same_facts(const std::string& style) {
       a.places_parameters != b.places_parameters || a.converts_values != b.converts_values ||
       a.wraps_forward != b.wraps_forward || a.keeps_parameters != b.keeps_parameters ||
       a.needs_split != b.needs_split || a.replaces_modules != b.replaces_modules ||
+      a.divides_model != b.divides_model ||
       a.extends_gathers != b.extends_gathers || a.most_axes != b.most_axes) {
     return "two objects with the same options declare different facts";
   }
@@ -230,6 +231,11 @@ std::vector<Names> tried_together(const std::string& style, const parallel::Styl
 
 std::string computes_what_one_rank_does(const std::string& style) {
   const parallel::StyleFacts facts = facts_of(style);
+  if (facts.divides_model) {
+    throw NotTried{
+        "only the steps of a Training compute a model in stages: compare the losses of a "
+        "run with it and without it"};
+  }
   const double allowed = facts.rounds_by_rank ? rounding_tolerance : tolerance;
   std::vector<double> expected;
   if (facts.most_axes > 0) {

@@ -160,12 +160,17 @@ std::vector<std::string> Decoder::input_names() const {
 }
 
 Tensors Decoder::forward(const Tensors& inputs) {
-  Tensor hidden = (*embedding_)(input(inputs, 0));
-  if (embedding_scale_ != 1) {
-    hidden = ops::mul_scalar(hidden, embedding_scale_);
+  Tensor hidden = input(inputs, 0);
+  if (pieces.begins()) {
+    hidden = (*embedding_)(hidden);
+    if (embedding_scale_ != 1) {
+      hidden = ops::mul_scalar(hidden, embedding_scale_);
+    }
   }
   const Tensors others = inputs[1] ? Tensors{inputs[1], inputs[2]} : Tensors{};
-  return {(*norm_)(run_blocks(blocks_, std::move(hidden), activation_checkpointing, others))};
+  hidden =
+      run_blocks(blocks_in(blocks_, pieces), std::move(hidden), activation_checkpointing, others);
+  return {pieces.ends() ? (*norm_)(hidden) : std::move(hidden)};
 }
 
 DecoderLM::DecoderLM(const DecoderShape& shape) : LanguageModel(shape.layers), shape_(shape) {
@@ -181,7 +186,17 @@ DecoderLM::DecoderLM(const DecoderShape& shape) : LanguageModel(shape.layers), s
 
 std::string_view DecoderLM::kind() const { return "DecoderLM"; }
 
+std::vector<std::vector<std::string>> DecoderLM::pieces() const {
+  std::vector<std::vector<std::string>> all = {{"model.embed_tokens"}};
+  for (std::int64_t i = 0; i < shape_.layers; ++i) {
+    all.push_back({fmt::format("model.layers.{}", i)});
+  }
+  all.push_back({"model.norm", "lm_head"});
+  return all;
+}
+
 Tensor DecoderLM::hidden_states(const Tensors& inputs) {
+  model_->pieces = selected();
   return (*model_)(Tensors{input(inputs, 0), inputs[1], inputs[2]})[0];
 }
 

@@ -4,6 +4,7 @@ import tessera.base;
 import tessera.tensor;
 import tessera.ops;
 import :tree;
+import :pieces;
 import :attention;
 import :feed_forward;
 import :layers;
@@ -100,6 +101,7 @@ class Decoder : public Module {
   std::vector<std::string> input_names() const override;
 
   bool activation_checkpointing = false;
+  PieceRange pieces;  // of its own: the embedding, each block, and the norm in what ends the chain
   Module& embedding() const { return *embedding_; }
 
  private:
@@ -115,6 +117,8 @@ class DecoderLM : public LanguageModel {
   explicit DecoderLM(const DecoderShape& shape);
   std::string_view kind() const override;
   bool takes_documents() const override { return true; }
+  /// The embedding, each block, the norm with the head.
+  std::vector<std::vector<std::string>> pieces() const override;
 
   const DecoderShape& shape() const { return shape_; }
   void set_activation_checkpointing(bool enabled) override;

@@ -7,6 +7,7 @@ module;
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 module tessera.nn;
 
@@ -31,7 +32,8 @@ void LanguageModel::complete(Child head, double softcap) {
 }
 
 Tensors LanguageModel::forward(const Tensors& inputs) {
-  return {soft_capped((*head_)(hidden_states(inputs)), softcap_)};
+  Tensor hidden = hidden_states(inputs);
+  return {pieces_.ends() ? soft_capped((*head_)(hidden), softcap_) : std::move(hidden)};
 }
 
 Tensor LanguageModel::hidden_states(const Tensors& /*inputs*/) {
@@ -58,17 +60,38 @@ void LanguageModel::set_head_rows(std::int64_t rows) {
 }
 
 Tensors LanguageModel::inputs_of(const Tensor& tokens, const RowDocuments& documents) const {
+  const Tensor& first = entering_ ? entering_ : tokens;
   if (!documents.first) {
-    return {tokens};
+    return {first};
   }
   if (!takes_documents()) {
     fail_input({.thing = std::string(kind()), .wrong = "the model takes no documents"});
   }
-  return {tokens, documents.first, documents.positions};
+  return {first, documents.first, documents.positions};
 }
 
 Tensor LanguageModel::logits(const Tensor& tokens, const RowDocuments& documents) {
   return (*this)(inputs_of(tokens, documents))[0];
+}
+
+Tensor LanguageModel::states(const Tensor& tokens, const RowDocuments& documents) {
+  return (*this)(inputs_of(tokens, documents))[0];
+}
+
+PiecesScope::PiecesScope(LanguageModel& model, PieceRange pieces, Tensor entering)
+    : model_(model), before_(model.pieces_) {
+  if (model.pieces().empty()) {
+    fail({.thing = std::string(model.kind()),
+          .wrong = "the family does not say how it is a chain of pieces",
+          .advice = "override pieces()"});
+  }
+  model.pieces_ = pieces;
+  model.entering_ = std::move(entering);
+}
+
+PiecesScope::~PiecesScope() {
+  model_.pieces_ = before_;
+  model_.entering_ = Tensor();
 }
 
 Tensor LanguageModel::loss_sum(const Tensor& tokens, const Tensor& targets,

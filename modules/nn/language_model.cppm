@@ -3,6 +3,7 @@ export module tessera.nn:language_model;
 import tessera.base;
 import tessera.tensor;
 import :tree;
+import :pieces;
 import :attention;
 import :layers;
 
@@ -14,6 +15,8 @@ struct KeyValueCache {
   /// How many tokens it has.
   std::int64_t length() const { return layers.empty() ? 0 : layers.back().length(); }
 };
+
+class PiecesScope;
 
 /// A model of the next token: tokens [B, T] (i64) -> logits [B, T, vocab]. Its child "loss" is a
 /// module beside the model: loss_sum calls it with logits and targets, so that styles can be
@@ -29,6 +32,15 @@ class LanguageModel : public Module {
   std::vector<std::string> input_names() const override;
   /// Whether forward takes documents: each one then has the logits that it has alone.
   virtual bool takes_documents() const { return false; }
+
+  /// The model as a chain of pieces, of which each turns the hidden states [B, T, dim] of the one
+  /// before into its own: the names of each one's modules. The first begins with tokens, the last
+  /// ends with logits. What is in no piece ("loss", modules around several pieces) has no
+  /// parameters of its own. None: the family does not say, and its models cannot be divided into
+  /// stages.
+  virtual std::vector<std::vector<std::string>> pieces() const { return {}; }
+  /// Within a PiecesScope that does not end the chain: the hidden states after its last piece.
+  Tensor states(const Tensor& tokens, const RowDocuments& documents = {});
 
   /// tokens [B, T], targets [B, T] -> the sum of the tokens' losses.
   Tensor loss_sum(const Tensor& tokens, const Tensor& targets) {
@@ -63,10 +75,16 @@ class LanguageModel : public Module {
   /// makes logits of hidden_states(); none for a family that overrides forward. `softcap`: logits
   /// become softcap tanh(logits / softcap); 0: they stay.
   void complete(Child head = {}, double softcap = 0);
-  /// Inputs of forward -> hidden states [B, T, dim], for a family with a head.
+  /// Inputs of forward -> hidden states [B, T, dim], for a family with a head. One that has
+  /// pieces() computes selected() of them, and gets hidden states as its first input unless they
+  /// begin the chain.
   virtual Tensor hidden_states(const Tensors& inputs);
 
+  /// The pieces that calls compute; all of them outside of a PiecesScope.
+  PieceRange selected() const { return pieces_; }
+
  private:
+  friend class PiecesScope;
   /// Inputs of forward. Error (input): the model takes no documents.
   Tensors inputs_of(const Tensor& tokens, const RowDocuments& documents) const;
   Tensor logits(const Tensor& tokens, const RowDocuments& documents);
@@ -79,6 +97,23 @@ class LanguageModel : public Module {
   double softcap_ = 0;
   std::int64_t head_rows_ = 0;
   std::shared_ptr<CrossEntropyLoss> loss_;
+  PieceRange pieces_;
+  Tensor entering_;  // in the place of tokens; undefined: tokens
+};
+
+/// Within the scope, calls of a model compute these pieces of its chain only. `entering`: the
+/// hidden states that they begin with, instead of the tokens that a call is given; none where the
+/// pieces begin the chain. Error: the family has no pieces.
+class PiecesScope {
+ public:
+  PiecesScope(LanguageModel& model, PieceRange pieces, Tensor entering);
+  ~PiecesScope();
+  PiecesScope(const PiecesScope&) = delete;
+  PiecesScope& operator=(const PiecesScope&) = delete;
+
+ private:
+  LanguageModel& model_;
+  PieceRange before_;
 };
 
 /// The blocks one after the other; with `recompute`, each recomputes its activations in backward.

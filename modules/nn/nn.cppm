@@ -4,6 +4,7 @@ export module tessera.nn;
 export import :attachments;           // Attachments: what others know of a parameter
 export import :parameter;             // Parameter, Buffer, LayerSplit
 export import :tree;                  // Module, Child, hooks, EvaluationScope
+export import :pieces;                // a model as a chain of pieces, AbsentModule
 export import :layers;                // Linear, Embedding, norms, Dropout, the loss
 export import :attention;             // Attention with masks and a cache, PositionEmbedding
 export import :feed_forward;          // gated feed-forward parts, mixtures of experts

@@ -5,6 +5,7 @@ module;
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <set>
@@ -99,18 +100,27 @@ std::vector<BufferPointer> all_buffers(Module& root) {
   return buffers;
 }
 
+namespace {
+
+/// The parameters of the module's own low-rank update.
+std::vector<ParameterPointer> updates_in(const Module& module) {
+  std::vector<ParameterPointer> parameters;
+  if (const std::optional<LowRankUpdate> update = module.low_rank_update()) {
+    parameters.push_back(module.parameter("lora_A"));
+    parameters.push_back(module.parameter("lora_B"));
+    if (update->dora) {
+      parameters.push_back(module.parameter("magnitude"));
+    }
+  }
+  return parameters;
+}
+
+}  // namespace
+
 std::vector<ParameterPointer> update_parameters(Module& root) {
   std::vector<ParameterPointer> parameters;
-  for (const Module* module : all_modules(root)) {
-    const std::optional<LowRankUpdate> update = module->low_rank_update();
-    if (!update) {
-      continue;
-    }
-    parameters.push_back(module->parameter("lora_A"));
-    parameters.push_back(module->parameter("lora_B"));
-    if (update->dora) {
-      parameters.push_back(module->parameter("magnitude"));
-    }
+  for (const Module* const module : all_modules(root)) {
+    std::ranges::copy(updates_in(*module), std::back_inserter(parameters));
   }
   return parameters;
 }
@@ -219,26 +229,37 @@ Tensor first_values(const PackedWeight& weight) {
   return make_distributed(empty(local_shape(*spec), DType::f32), spec);
 }
 
+// Of absent modules, which are on the meta device, drawing values only moves the stream.
 void initialize(Module& root) {
   const NoGrad no_grad;
-  const std::vector<ParameterPointer> updates = update_parameters(root);
-  const auto is_update = [&](const ParameterPointer& parameter) {
-    return std::ranges::find(updates, parameter) != updates.end();
-  };
+  const std::vector<WholeModule> modules = whole_modules(root);
   std::set<const Parameter*> seen;
-  for (const Module* module : all_modules(root)) {
+  for (const auto& [module, absent] : modules) {
+    for (const ParameterPointer& update : updates_in(*module)) {
+      seen.insert(update.get());  // they come last
+    }
+  }
+  for (const auto& [module, absent] : modules) {
     for (const PackedWeight& weight : module->packed_weights()) {
-      const Tensor values = first_values(weight);
+      const Tensor values = absent ? empty(weight.shape, DType::f32, meta) : first_values(weight);
       initialize(values, weight.initialization);
-      weight.pack(values);
+      if (!absent) {
+        weight.pack(values);
+      }
     }
     for (const auto& [name, parameter] : module->parameters()) {
-      if (!is_update(parameter) && seen.insert(parameter.get()).second) {
+      if (seen.insert(parameter.get()).second) {
         initialize(parameter->value, parameter->initialization);
       }
     }
   }
-  initialize(updates);
+  initialize_updates(root);
+}
+
+void initialize_updates(Module& root) {
+  for (const auto& [module, absent] : whole_modules(root)) {
+    initialize(updates_in(*module));
+  }
 }
 
 void initialize(std::span<const ParameterPointer> parameters) {

@@ -312,6 +312,9 @@ void materialize(Module& root, Device device = cpu);
 void initialize(Module& root);
 /// A tensor for the first values of a packed weight, not initialised.
 Tensor first_values(const PackedWeight& weight);
+/// Initialises only low-rank updates (update_parameters), as initialize() of the whole model does
+/// where everything else has values from elsewhere.
+void initialize_updates(Module& root);
 /// Initialises only these; every rank names the same ones in the same order.
 void initialize(std::span<const ParameterPointer> parameters);
 /// Elements of all parameters (global).

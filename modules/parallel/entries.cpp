@@ -210,9 +210,23 @@ void check_order(const ResolvedEntry& earlier, const ResolvedEntry& later) {
 }
 
 void check_pair(const ResolvedEntry& a, const ResolvedEntry& b, const DeviceMesh& mesh) {
+  if (a.facts.divides_model && b.facts.divides_model) {
+    fail_input(
+        {.where = place_of(b.entry),
+         .wrong = fmt::format("the model is divided into stages already, by {}", place_of(a.entry)),
+         .advice = "remove one of the two entries"});
+  }
   for (const int axis : a.axes) {
     if (!b.on_axis(axis)) {
       continue;
+    }
+    if (a.facts.divides_model || b.facts.divides_model) {
+      const bool first = a.facts.divides_model;
+      fail_input({.where = place_of((first ? b : a).entry),
+                  .wrong = fmt::format("is on axis '{}', along which {} divides the model into "
+                                       "stages",
+                                       mesh.axis_name(axis), place_of((first ? a : b).entry)),
+                  .advice = "give one of them another axis"});
     }
     if (a.facts.splits_sequence != b.facts.splits_sequence) {
       const ResolvedEntry& splits = a.facts.splits_sequence ? a : b;
@@ -256,6 +270,12 @@ ResolvedEntry resolve(const StyleEntry& entry, StyleFacts facts, nn::Module& mod
   std::vector<int> axes = axes_of(mesh, entry, facts.most_axes);
   ResolvedEntry resolved{entry, std::move(axes), std::move(facts), matched_modules(model, entry)};
   check_splits(resolved, model);
+  if (resolved.facts.divides_model &&
+      (resolved.modules.size() != 1 || resolved.modules.front() != &model)) {
+    fail_input({.where = place_of(entry),
+                .wrong = "divides the whole model into stages, and is applied to a part of it",
+                .advice = "set on = [\".\"]"});
+  }
   return resolved;
 }
 

@@ -2,6 +2,7 @@
 export module tessera.parallel;
 
 export import :options;      // a style's options, read with defaults and checked
+export import :stages;       // a model whose pieces are divided over the ranks of an axis
 export import :style;        // ParallelStyle: what a style plugin implements
 export import :plan;         // patterns over qualified names -> styles; their order and conflicts;
                              // application

@@ -176,20 +176,10 @@ ParallelPlan::ParallelPlan(nn::Module& model, const DeviceMesh& mesh,
   }
   check_together(resolved, mesh);
 
-  std::set<int> splitting;
-  std::set<int> in_sequence;
   std::set<int> used;
   for (const ResolvedEntry& entry : resolved) {
     used.insert(entry.axes.begin(), entry.axes.end());
-    if (entry.facts.splits_batch) {
-      splitting.insert(entry.axes.begin(), entry.axes.end());
-    }
-    if (entry.facts.splits_sequence) {
-      in_sequence.insert(entry.axes.begin(), entry.axes.end());
-    }
   }
-  batch_axes_.assign(splitting.begin(), splitting.end());
-  sequence_axes_.assign(in_sequence.begin(), in_sequence.end());
   for (int axis = 0; axis < mesh.ndim(); ++axis) {
     if (!used.contains(axis) && mesh.axis_size(axis) > 1) {
       fail_input(
@@ -202,12 +192,25 @@ ParallelPlan::ParallelPlan(nn::Module& model, const DeviceMesh& mesh,
     }
   }
 
+  divide(resolved);
+  std::set<int> splitting;
+  std::set<int> in_sequence;
+  for (const ResolvedEntry& entry : resolved) {
+    if (entry.facts.splits_batch) {
+      splitting.insert(entry.axes.begin(), entry.axes.end());
+    }
+    if (entry.facts.splits_sequence) {
+      in_sequence.insert(entry.axes.begin(), entry.axes.end());
+    }
+  }
+  batch_axes_.assign(splitting.begin(), splitting.end());
+  sequence_axes_.assign(in_sequence.begin(), in_sequence.end());
   take_model(model, styles_, self_);
-  distribute_model(model, mesh);
+  distribute_model(model, mesh_);
   apply(resolved);
   check_extensions(model);
   std::vector<int> compute_axes;
-  for (int axis = 0; axis < mesh.ndim(); ++axis) {
+  for (int axis = 0; axis < mesh_.ndim(); ++axis) {
     if (!splitting.contains(axis)) {
       compute_axes.push_back(axis);
     }
@@ -217,11 +220,62 @@ ParallelPlan::ParallelPlan(nn::Module& model, const DeviceMesh& mesh,
   }
 }
 
+void ParallelPlan::divide(std::vector<ResolvedEntry>& entries) {
+  const DeviceMesh whole = mesh_;
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    const ResolvedEntry& entry = entries[i];
+    if (!entry.facts.divides_model) {
+      continue;
+    }
+    auto* const model = dynamic_cast<nn::LanguageModel*>(&model_);
+    if (model == nullptr || model->pieces().empty()) {
+      fail_input({.where = place_of(entry.entry),
+                  .wrong = fmt::format("a model of the kind {} cannot be divided into stages, as "
+                                       "its family does not say how it is a chain of pieces",
+                                       model_.kind()),
+                  .advice = "remove the entry, or let the family override "
+                            "nn::LanguageModel::pieces"});
+    }
+    const int axis = entry.axes.front();
+    try {
+      stages_ = std::make_unique<const Stages>(model_, whole, axis,
+                                               (*styles_)[i]->divide(*model, whole.axis_size(axis)),
+                                               place_of(entry.entry));
+    } catch (const Error& error) {
+      fail_at(entry.entry.where, error);
+    }
+  }
+  if (!stages_) {
+    return;
+  }
+  mesh_ = stages_->stage_mesh();
+  const std::set<const nn::Module*> gone = stages_->cut(model_);
+  for (ResolvedEntry& entry : entries) {
+    std::erase_if(entry.modules, [&](const nn::Module* module) { return gone.contains(module); });
+    std::vector<int> axes;
+    for (const int axis : entry.axes) {
+      if (axis != stages_->axis()) {
+        axes.push_back(mesh_.axis_index(whole.axis_name(axis)));
+      }
+    }
+    entry.axes = std::move(axes);
+  }
+}
+
 void ParallelPlan::apply(const std::vector<ResolvedEntry>& entries) {
   std::map<std::tuple<std::string, int, const nn::Module*>, const StyleEntry*> first;
   for (std::size_t i = 0; i < entries.size(); ++i) {
     const StyleEntry& entry = entries[i].entry;
-    StyleSummary row{entry.style, fmt::format("{}", fmt::join(entry.axis.names(), ", ")), 0, 0};
+    StyleSummary row{entry.style, fmt::format("{}", fmt::join(entry.axis.names(), ", "))};
+    if (entries[i].facts.divides_model) {
+      row.modules = 1;
+      row.divides_model = true;
+      for (const nn::ParameterPointer& parameter : nn::whole_parameters(model_)) {
+        row.parameters += parameter->value.numel();
+      }
+      summary_.push_back(std::move(row));
+      continue;
+    }
     std::set<const nn::Parameter*> covered;
     for (nn::Module* module : entries[i].modules) {
       std::vector<int> axes = entries[i].axes;
@@ -262,7 +316,9 @@ void ParallelPlan::apply(const std::vector<ResolvedEntry>& entries) {
       }
     }
     try {
-      (*styles_)[i]->applied();
+      if (!stages_) {
+        (*styles_)[i]->applied();
+      }
     } catch (const Error& error) {
       fail_at(entry.where, error);
     }

@@ -7,6 +7,7 @@ import tessera.tensor;
 import tessera.nn;
 import tessera.plugin;
 import :options;
+import :stages;
 import :style;
 
 export namespace tessera::parallel {
@@ -42,7 +43,8 @@ struct StyleSummary {
   std::string style;
   std::string axis;  // "shard", or "replicate, shard"
   int modules = 0;
-  std::int64_t parameters = 0;  // elements, of the whole model
+  std::int64_t parameters = 0;  // elements, of the whole model, or of the rank's stages
+  bool divides_model = false;
 };
 
 struct ResolvedEntry;
@@ -56,7 +58,8 @@ class ParallelPlan {
   /// applies the entries in order. Errors (input), all with the entry's location: unknown style or
   /// axis, more axes than the style takes, a pattern that matches nothing, a module without the
   /// split that the style needs, styles that conflict or come in the wrong order (see StyleFacts),
-  /// a style twice on one module (both entries are named), an axis of several ranks that no style
+  /// a style twice on one module (both entries are named), a model that cannot be divided as an
+  /// entry says, an axis of several ranks that no style
   /// uses, a model that a plan was applied to before, wholly or until it failed. Frozen parameters
   /// stay frozen.
   ParallelPlan(nn::Module& model, const DeviceMesh& mesh, const std::vector<StyleEntry>& entries,
@@ -66,7 +69,10 @@ class ParallelPlan {
   ParallelPlan& operator=(const ParallelPlan&) = delete;
 
   nn::Module& model() const { return model_; }
+  /// That of the calling rank's stages, where a style divides the model.
   const DeviceMesh& mesh() const { return mesh_; }
+  /// Null: every rank has the whole model.
+  const Stages* stages() const { return stages_.get(); }
   /// The axes along which the batch is split.
   const std::vector<int>& batch_axes() const { return batch_axes_; }
   /// How many parts the batch has, and which is the calling rank's: row-major over batch_axes().
@@ -105,6 +111,9 @@ class ParallelPlan {
   void after_optimizer();
 
  private:
+  /// Divides the model where an entry says so: `mesh_` is that of this rank's stages then, and the
+  /// entries are left with what is there.
+  void divide(std::vector<ResolvedEntry>& entries);
   void apply(const std::vector<ResolvedEntry>& entries);
 
   /// What plan_of() finds; the plan is there as long as this is.
@@ -113,6 +122,7 @@ class ParallelPlan {
   DeviceMesh mesh_;
   using Styles = std::vector<std::unique_ptr<ParallelStyle>>;
   std::shared_ptr<Styles> styles_;  // the model's modules hold it too, for their hooks
+  std::unique_ptr<const Stages> stages_;
   std::vector<int> batch_axes_;
   std::vector<int> sequence_axes_;
   std::vector<StyleSummary> summary_;

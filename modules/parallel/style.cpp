@@ -107,6 +107,10 @@ std::string call_it(const char* what, std::size_t position, const std::vector<st
 
 ParallelStyle::~ParallelStyle() = default;
 
+StageDivision ParallelStyle::divide(nn::LanguageModel& /*model*/, int /*ranks*/) {
+  fail("parallel style: it says that it divides the model, and has no divide()");
+}
+
 std::shared_ptr<nn::Module> ParallelStyle::replace(const std::shared_ptr<nn::Module>&) {
   return nullptr;
 }

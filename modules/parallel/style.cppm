@@ -7,6 +7,7 @@ import tessera.tensor;
 import tessera.nn;
 import tessera.plugin;
 import :options;
+import :stages;
 
 export namespace tessera::parallel {
 
@@ -75,6 +76,10 @@ struct StyleFacts {
   /// Sets in which form parameters are gathered (set_extension): it comes before the entry that
   /// keeps them, and there must be one.
   bool extends_gathers = false;
+  /// Divides the model into stages along its axis (ParallelStyle::divide): each rank has the
+  /// modules of its stages only, and its own part of the mesh, without the axis. It is applied to
+  /// the whole model, and no other style can be on the axis.
+  bool divides_model = false;
   /// Rounds values to a narrow type by scales of what a rank has, so that results depend on the
   /// layout within this rounding.
   bool rounds_by_rank = false;
@@ -143,7 +148,12 @@ class ParallelStyle {
   /// Called for each module that the patterns match, inner ones before outer ones. Errors (input):
   /// a module that the style does not support, extents that do not divide.
   virtual void apply(const StyleTarget& target) = 0;
-  /// Called after the last apply(). Errors (input): options that fit none of the modules.
+  /// With StyleFacts::divides_model, called instead of apply(), on every rank, before modules go:
+  /// how the model is divided over `ranks` ranks. Errors (input): options that do not fit the
+  /// model.
+  virtual StageDivision divide(nn::LanguageModel& model, int ranks);
+  /// Called after the last apply(), unless the model is divided into stages, where the modules of a
+  /// pattern may be on other ranks. Errors (input): options that fit none of the modules.
   virtual void applied() {}
   /// Called when all styles have been applied: the style may allocate the parameters' memory, on
   /// this device. From here on ranks may communicate.

@@ -49,6 +49,12 @@ CapturedSteps::~CapturedSteps() = default;
 
 void CapturedSteps::set_enabled(bool enabled, const graph::ExecutionOptions& execution) {
   graph::check(execution);
+  if (enabled && steps_.plan.stages() != nullptr) {
+    fail_input({.thing = "captured steps",
+                .wrong = "steps of a model in stages cannot be captured: a program has one forward "
+                         "and backward after the other, and no schedule",
+                .advice = "take them as they are written (graph.capture=false)"});
+  }
   finish_updates();
   enabled_ = enabled;
   execution_ = execution;

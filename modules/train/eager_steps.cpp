@@ -25,6 +25,7 @@ import tessera.optim;
 import tessera.parallel;
 import :capture_parts;
 import :eager_steps;
+import :micro_batches;
 import :step_inputs;
 
 namespace tessera {
@@ -70,6 +71,7 @@ EagerSteps::EagerSteps(nn::Module& trained, parallel::ParallelPlan& applied,
       schedule(lr_schedule),
       last_checkpoint_(std::move(last_checkpoint)) {
   schedule.check();
+  order = plan.stages() == nullptr ? one_after_the_other(plan) : by_stages(model, plan);
   objects.add(model);
   objects.add(*optimizer);
 }
@@ -85,12 +87,15 @@ void EagerSteps::set_scale() {
 
 void EagerSteps::Rows::each(std::int64_t step,
                             const std::function<void(const MicroPart&)>& body) const {
-  const std::int64_t count = micro_batches();
-  for (std::int64_t number = 0; number < count; ++number) {
-    body({.batch = {.step = step, .first = first + number * micro, .rows = micro},
-          .number = number,
-          .last = number + 1 == count});
+  for (std::int64_t number = 0; number < micro_batches(); ++number) {
+    body(at(step, number));
   }
+}
+
+EagerSteps::MicroPart EagerSteps::Rows::at(std::int64_t step, std::int64_t number) const {
+  return {.batch = {.step = step, .first = first + number * micro, .rows = micro},
+          .number = number,
+          .last = number + 1 == micro_batches()};
 }
 
 EagerSteps::Rows EagerSteps::rows_of(const StepBatch& batch) const {
@@ -144,15 +149,15 @@ Tensors scaled_sums(const Tensors& sums, const Number& factor) {
   return all;
 }
 
-/// Adds the sums of a micro-batch to those of the ones before.
-void add_sums(StepSums& all, const StepSums& part) {
-  const NoGrad no_grad;
-  all.loss = all.loss ? ops::add(all.loss, part.loss) : part.loss;
-  all.measured.resize(part.measured.size());
-  for (std::size_t i = 0; i < part.measured.size(); ++i) {
-    Tensor& sum = all.measured[i];
-    sum = sum ? ops::add(sum, part.measured[i]) : part.measured[i];
-  }
+/// The hidden states of a stage that does not end the model.
+std::function<Tensor(const Tensors&)> states_of(const StepFunctions& functions) {
+  return [&functions](const Tensors& given) {
+    require(static_cast<bool>(functions.states),
+            "training: the steps of a model in stages need StepFunctions::states");
+    Tensor states;
+    run_phase(name_of(Phase::forward), [&] { states = functions.states(given); });
+    return states;
+  };
 }
 
 void check_scalar(const Tensor& loss) {
@@ -201,15 +206,8 @@ StepSums EagerSteps::checked(StepSums sums) {
 }
 
 WholeSums EagerSteps::whole(const StepSums& sums) const {
-  const NoGrad no_grad;
-  const auto over_all = [&](const Tensor& sum) {
-    return redistribute(sum, Layout::replicated(plan.mesh())).local();
-  };
-  WholeSums all{.loss = over_all(sums.loss)};
-  for (const Tensor& sum : sums.measured) {
-    all.measured.push_back(over_all(sum));
-  }
-  return all;
+  StepSums all = summed_on_mesh(sums, plan);
+  return {.loss = std::move(all.loss), .measured = std::move(all.measured)};
 }
 
 double EagerSteps::total(double mine) const {
@@ -275,7 +273,8 @@ StepResult EagerSteps::take(const StepBatch& batch, const StepFunctions& functio
   recorded.section(SectionKind::gradients, [&] {
     sums = gradients(batch, rows, functions, recorder);
     finisher.finish(optimizer->parameters());
-    power = optim::gradient_norm_power(optimizer->parameters(), clipping.norm);
+    order->finish(optimizer->parameters());
+    power = order->norm_power(optimizer->parameters(), clipping.norm);
     if (recorder != nullptr) {
       sums.record(*recorder);
       recorder->output(norm_output(), power);
@@ -295,40 +294,40 @@ StepResult EagerSteps::take(const StepBatch& batch, const StepFunctions& functio
 WholeSums EagerSteps::gradients(const StepBatch& batch, const Rows& rows,
                                 const StepFunctions& functions, Recorder* recorder) {
   const Recorded recorded{recorder};
-  const RandomPosition start = random_position();
-  StepSums sums;
-  rows.each(done, [&](const MicroPart& part) {
-    const parallel::GradientSyncScope sync(part.last);
-    std::optional<MicroBatchScope> scope_of_rows;  // rows in unequal parts are the whole step's
-    if (rows.equal) {
-      const std::int64_t parts = batch.parts == 0 ? plan.batch_parts() : batch.parts;
-      const std::int64_t of_each = rows.micro * plan.batch_parts() / parts;
-      scope_of_rows.emplace(start, MicroBatch{.batch = batch.rows,
-                                              .parts = parts,
-                                              .first = part.number * of_each,
-                                              .rows = of_each});
-    }
-    const Tensors given = recorded.rows(part, functions);
-    Tensor share;
-    Tensor scaled;
-    StepSums part_sums;
+  const std::int64_t parts = batch.parts == 0 ? plan.batch_parts() : batch.parts;
+  const std::int64_t of_each = rows.micro * plan.batch_parts() / parts;
+  const auto loss_of = [&](const Tensors& given) {
+    MicroLoss loss;
     run_phase(name_of(Phase::forward), [&] {
       const Number loss_scale = recorded.number("loss_scale", 1.0 / batch.weight);
-      part_sums = checked(functions.loss_sum(given));
-      share = ops::mul_scalar(part_sums.loss, loss_scale);
-      part_sums.measured = scaled_sums(part_sums.measured, loss_scale);
-      scaled = share;
+      loss.sums = checked(functions.loss_sum(given));
+      const Tensor share = ops::mul_scalar(loss.sums.loss, loss_scale);
+      loss.sums.measured = scaled_sums(loss.sums.measured, loss_scale);
+      loss.root = share;
       if (scaler) {
-        scaled = ops::mul(share, from_local(ops::cast(scale_input, share.dtype()),
-                                            Layout::replicated(plan.mesh())));
+        loss.root = ops::mul(share, from_local(ops::cast(scale_input, share.dtype()),
+                                               Layout::replicated(plan.mesh())));
       }
+      loss.sums.loss = detached(share);
     });
-    backward(scaled);
-    const NoGrad no_grad;
-    part_sums.loss = detached(share);
-    add_sums(sums, part_sums);
-  });
-  return whole(sums);
+    return loss;
+  };
+  const StepSums sums = order->gradients(
+      {.step = done,
+       .count = rows.micro_batches(),
+       .start = random_position(),
+       .place = [&](std::int64_t number) -> std::optional<MicroBatch> {
+         if (!rows.equal) {
+           return std::nullopt;  // rows in unequal parts are the whole step's
+         }
+         return MicroBatch{
+             .batch = batch.rows, .parts = parts, .first = number * of_each, .rows = of_each};
+       },
+       .rows = [&](std::int64_t number) { return recorded.rows(rows.at(done, number), functions); },
+       .loss = loss_of,
+       .states = states_of(functions)});
+  StepSums all = order->whole(sums);
+  return {.loss = std::move(all.loss), .measured = std::move(all.measured)};
 }
 
 void EagerSteps::update(const StepResult& result, Recorder* recorder) {
@@ -347,23 +346,35 @@ void EagerSteps::update(const StepResult& result, Recorder* recorder) {
 }
 
 Evaluation EagerSteps::evaluate(std::int64_t batches, const StepBatch& batch,
-                                const std::function<StepSums(const BatchPart&)>& sums) {
+                                const StepFunctions& functions) {
   const NoGrad no_grad;
   const Rows rows = rows_of(batch);
   const nn::EvaluationScope evaluation(model);
-  StepSums all;
-  for (std::int64_t b = 0; b < batches; ++b) {
-    rows.each(b, [&](const MicroPart& m) {
-      StepSums part = checked(sums(m.batch));
-      part.loss = ops::mul_scalar(part.loss, 1.0 / batch.weight);
-      part.measured = scaled_sums(part.measured, 1.0 / batch.weight);
-      add_sums(all, part);
-    });
-  }
-  if (!all.loss) {
+  if (batches == 0) {
     return {};
   }
-  const WholeSums summed = whole(all);
+  // All of them are one chain of micro-batches: stages go from one batch to the next at once.
+  const std::int64_t each = rows.micro_batches();
+  const StepSums sums =
+      order->evaluation({.step = done,
+                         .count = batches * each,
+                         .place = [](std::int64_t) { return std::optional<MicroBatch>(); },
+                         .rows =
+                             [&](std::int64_t number) {
+                               return functions.rows(rows.at(number / each, number % each).batch);
+                             },
+                         .loss =
+                             [&](const Tensors& given) {
+                               MicroLoss loss;
+                               loss.sums = checked(functions.loss_sum(given));
+                               loss.sums.loss = ops::mul_scalar(loss.sums.loss, 1.0 / batch.weight);
+                               loss.sums.measured =
+                                   scaled_sums(loss.sums.measured, 1.0 / batch.weight);
+                               return loss;
+                             },
+                         .states = states_of(functions)});
+  StepSums all = order->whole(sums);
+  const WholeSums summed{.loss = std::move(all.loss), .measured = std::move(all.measured)};
   return checked(Evaluation{.loss = summed.loss.item(), .measured = summed.measured_values()});
 }
 

@@ -7,6 +7,7 @@ import tessera.capture;
 import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
+import :micro_batches;
 import :step;
 import :step_objects;
 
@@ -42,6 +43,7 @@ class EagerSteps {
   Tensor scale_input;   // the scaler's factor: an input of recorded steps
   StepObjects objects;  // model and optimizer, as programs name them
   parallel::GradientFinisher finisher;
+  std::unique_ptr<MicroBatchOrder> order;
   std::int64_t done = 0;
   std::int64_t tokens = 0;
   std::int64_t skipped = 0;
@@ -60,6 +62,8 @@ class EagerSteps {
 
     /// At least 1: a rank without rows takes part too.
     std::int64_t micro_batches() const { return part == 0 ? 1 : part / micro; }
+    /// Micro-batch number `number` of this rank.
+    MicroPart at(std::int64_t step, std::int64_t number) const;
     /// Calls `body` for each micro-batch of this rank, in order.
     void each(std::int64_t step, const std::function<void(const MicroPart&)>& body) const;
   };
@@ -68,8 +72,7 @@ class EagerSteps {
 
   /// `recorder`: null for a step that is not recorded. Errors: see Training::step.
   StepResult take(const StepBatch& batch, const StepFunctions& functions, Recorder* recorder);
-  Evaluation evaluate(std::int64_t batches, const StepBatch& batch,
-                      const std::function<StepSums(const BatchPart&)>& sums);
+  Evaluation evaluate(std::int64_t batches, const StepBatch& batch, const StepFunctions& functions);
 
   /// Error: one of them is not a distributed scalar.
   static StepSums checked(StepSums sums);

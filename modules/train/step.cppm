@@ -58,6 +58,9 @@ struct StepFunctions {
   /// This rank's rows of the micro-batch as local tensors: tokens, targets, masks.
   std::function<Tensors(const BatchPart&)> rows;
   std::function<StepSums(const Tensors& rows)> loss_sum;
+  /// Of a model that is divided into stages (parallel::Stages), for stages that do not end it: the
+  /// hidden states of the rows, nn::LanguageModel::states().
+  std::function<Tensor(const Tensors& rows)> states = {};
   StepGuards guards = {};  // other values than before: another program
 };
 

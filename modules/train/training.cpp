@@ -19,6 +19,7 @@ import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
 import :eager_steps;
+import :micro_batches;
 import :step_inputs;
 
 namespace tessera {
@@ -82,12 +83,25 @@ StepResult Training::step(const StepBatch& batch, const StepFunctions& functions
   }
 }
 
+void Training::set_planned_states(std::shared_ptr<PlannedStates> planned) {
+  steps_->order->set_planned(std::move(planned));
+}
+
 void Training::add_model(nn::Module& model) { steps_->objects.add(model); }
 
 double Training::evaluate(std::int64_t batches, const StepBatch& batch, const LossSum& loss_sum) {
   captured_->finish_updates();
   captured_->release_memory();
-  return steps_->evaluate(batches, batch, loss_sum).loss;
+  BatchPart now;
+  return steps_
+      ->evaluate(batches, batch,
+                 {.rows =
+                      [&](const BatchPart& part) {
+                        now = part;
+                        return Tensors();
+                      },
+                  .loss_sum = [&](const Tensors&) { return loss_sum(now); }})
+      .loss;
 }
 
 Evaluation Training::evaluate(std::int64_t batches, const StepBatch& batch,
@@ -97,9 +111,7 @@ Evaluation Training::evaluate(std::int64_t batches, const StepBatch& batch,
   if (evaluation_->has_program()) {
     return evaluation_->evaluate(batches, batch, functions);
   }
-  return steps_->evaluate(batches, batch, [&](const BatchPart& part) {
-    return functions.loss_sum(functions.rows(part));
-  });
+  return steps_->evaluate(batches, batch, functions);
 }
 
 double Training::total(double mine) const { return steps_->total(mine); }

@@ -7,6 +7,7 @@ import tessera.optim;
 import tessera.parallel;
 import :captured_evaluation;
 import :captured_steps;
+import :stage_states;
 import :step;
 import :training_checkpoints;
 
@@ -54,6 +55,9 @@ class Training {
   /// The same, and captured where captured().set_enabled(true) was called: numbers that the host
   /// computes and that are no Number are constants of the program then. Errors: see program_of.
   StepResult step(const StepBatch& batch, const StepFunctions& functions);
+  /// Of a stage's model on the meta device, before its first step: where it finds and leaves the
+  /// forms of hidden states.
+  void set_planned_states(std::shared_ptr<PlannedStates> planned);
   /// Another model that the losses read and that is not trained, such as a frozen copy, with the
   /// plan that was applied to it: what it has is an input of captured steps, and is not saved. It
   /// must live as long. Before the first step.

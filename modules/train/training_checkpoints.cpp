@@ -9,6 +9,7 @@ module;
 #include <iterator>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <variant>
@@ -24,6 +25,7 @@ import tessera.ops;
 import tessera.dtensor;
 import tessera.nn;
 import tessera.optim;
+import tessera.parallel;
 import tessera.checkpoint;
 import :captured_steps;
 import :eager_steps;
@@ -104,9 +106,39 @@ TrainingProgress read_training_progress(const CheckpointReader& reader) {
   return progress;
 }
 
+namespace {
+
+/// Leaves out what another stage's ranks save.
+void erase_copies(StateDict& state, const parallel::Stages& stages,
+                  std::span<const nn::ParameterPointer> parameters) {
+  for (const nn::ParameterPointer& parameter : parameters) {
+    if (stages.is_copy(*parameter)) {
+      std::erase_if(state.tensors, [&](const auto& tensor) {
+        return tensor.first.ends_with("." + parameter->name);
+      });
+    }
+  }
+}
+
+/// Patterns of what a checkpoint has of stages that are on other ranks.
+std::vector<std::string> patterns_of_absent(nn::Module& model) {
+  std::vector<std::string> patterns;
+  for (const std::string& name : nn::absent_modules(model)) {
+    patterns.push_back(fmt::format("model.{}.**", name));
+    patterns.push_back(fmt::format("optimizer.*.{}.**", name));
+  }
+  return patterns;
+}
+
+}  // namespace
+
 StateDict TrainingCheckpoints::state() {
   captured_.finish_updates();
-  return live_state();
+  StateDict all = live_state();
+  if (const parallel::Stages* const stages = steps_.plan.stages()) {
+    erase_copies(all, *stages, steps_.optimizer->parameters());
+  }
+  return all;
 }
 
 StateDict TrainingCheckpoints::live_state() const {
@@ -210,9 +242,11 @@ void TrainingCheckpoints::load(const std::string& folder) {
   std::erase_if(all.scalars, is_stored);
   std::copy_if(reader.scalars().begin(), reader.scalars().end(),
                std::inserter(all.scalars, all.scalars.end()), is_stored);
-  load_state(reader, all,
-             {.ignore = captured_.transforms() ? std::vector<std::string>{}
-                                               : std::vector<std::string>{added_pattern}});
+  std::vector<std::string> ignored = patterns_of_absent(steps_.model);
+  if (!captured_.transforms()) {
+    ignored.emplace_back(added_pattern);
+  }
+  load_state(reader, all, {.ignore = std::move(ignored)});
   steps_.optimizer->load_scalars(all.part("optimizer"));
   steps_.done = progress.step;
   steps_.tokens = progress.tokens;

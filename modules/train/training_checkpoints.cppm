@@ -60,6 +60,7 @@ class TrainingCheckpoints {
   std::string last();
 
  private:
+  /// With the copies of shared parameters (see parallel::Stages::is_copy).
   StateDict live_state() const;
   /// Errors of saving, with the last checkpoint in their advice.
   void saving(const std::function<void()>& act);

@@ -117,17 +117,21 @@ std::vector<std::string> Model::input_names() const {
 }
 
 Tensors Model::forward(const Tensors& inputs) {
-  const Tensor& tokens = input(inputs, 0);
-  const Tensor embedded = (*embedding_)(tokens);
-  const Tensor positions =
-      cache == nullptr ? inputs[2] : positions_after(cache->length(), tokens.size(1));
-  const Tensor placed = (*positions_)(Tensors{embedded, positions})[0];
+  Tensor hidden = input(inputs, 0);
+  if (pieces.begins()) {
+    const Tensor embedded = (*embedding_)(hidden);
+    const Tensor positions =
+        cache == nullptr ? inputs[2] : positions_after(cache->length(), hidden.size(1));
+    hidden = (*positions_)(Tensors{embedded, positions})[0];
+    hidden = dropout_ ? (*dropout_)(hidden) : hidden;
+  }
   const Tensors others = inputs[1] ? Tensors{inputs[1]} : Tensors{};
-  return {(*norm_)(
-      nn::run_blocks(blocks_, dropout_ ? (*dropout_)(placed) : placed, recompute, others))};
+  hidden = nn::run_blocks(nn::blocks_in(blocks_, pieces), std::move(hidden), recompute, others);
+  return {pieces.ends() ? (*norm_)(hidden) : std::move(hidden)};
 }
 
-LanguageModel::LanguageModel(const Shape& shape) : nn::LanguageModel(shape.layers) {
+LanguageModel::LanguageModel(const Shape& shape)
+    : nn::LanguageModel(shape.layers), layers_(shape.layers) {
   model_ = add_child<Model>("transformer", shape);
   const auto head =
       add_child<nn::Linear>("lm_head", shape.dim, shape.vocab, false, initial_deviation);
@@ -139,7 +143,20 @@ LanguageModel::LanguageModel(const Shape& shape) : nn::LanguageModel(shape.layer
 
 std::string_view LanguageModel::kind() const { return "GPT2LMHeadModel"; }
 
+std::vector<std::vector<std::string>> LanguageModel::pieces() const {
+  std::vector<std::vector<std::string>> all = {{"transformer.wte", "transformer.wpe"}};
+  if (model_->has_dropout()) {
+    all.front().emplace_back("transformer.drop");
+  }
+  for (std::int64_t layer = 0; layer < layers_; ++layer) {
+    all.push_back({"transformer.h." + std::to_string(layer)});
+  }
+  all.push_back({"transformer.ln_f", "lm_head"});
+  return all;
+}
+
 Tensor LanguageModel::hidden_states(const Tensors& inputs) {
+  model_->pieces = selected();
   return (*model_)(Tensors{input(inputs, 0), inputs[1], inputs[2]})[0];
 }
 

@@ -53,9 +53,12 @@ class Model : public tessera::nn::Module {
   tessera::Tensors forward(const tessera::Tensors& inputs) override;
   std::vector<std::string> input_names() const override;
 
-  bool recompute = false;                             // each block's activations, in backward
+  tessera::nn::PieceRange
+      pieces;              // the embeddings, each block, and the norm in what ends the chain
+  bool recompute = false;  // each block's activations, in backward
   const tessera::nn::KeyValueCache* cache = nullptr;  // its length is the first token's position
   tessera::nn::Module& embedding() const { return *embedding_; }
+  bool has_dropout() const { return static_cast<bool>(dropout_); }
 
  private:
   tessera::nn::Child embedding_, positions_, dropout_, norm_;
@@ -68,6 +71,8 @@ class LanguageModel : public tessera::nn::LanguageModel {
   explicit LanguageModel(const Shape& shape);
   std::string_view kind() const override;
   bool takes_documents() const override { return true; }
+  /// The embeddings, each block, the norm with the head.
+  std::vector<std::vector<std::string>> pieces() const override;
   void set_activation_checkpointing(bool enabled) override;
   void set_cache(tessera::nn::KeyValueCache* cache) override;
 
@@ -75,6 +80,7 @@ class LanguageModel : public tessera::nn::LanguageModel {
   tessera::Tensor hidden_states(const tessera::Tensors& inputs) override;
 
  private:
+  std::int64_t layers_;
   std::shared_ptr<Model> model_;
 };
 

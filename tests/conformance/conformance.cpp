@@ -46,6 +46,8 @@ const std::map<std::string, std::string>& not_covered() {
       {"all_to_all_rows", "a collective of local tensors: tests/ops/all_to_all_rows.cpp"},
       {"broadcast", "a collective of local tensors: tests/ops/collective_ops.cpp"},
       {"mirror", "a collective of local tensors: tests/ops/collective_ops.cpp"},
+      {"receive_", "a message of local tensors: tests/ops/collective_ops.cpp"},
+      {"send", "a message of local tensors: tests/ops/collective_ops.cpp"},
       {"shift", "a collective of local tensors: tests/ops/collective_ops.cpp"},
       {"shift_async", "a collective of local tensors: tests/ops/collective_async.cpp"},
       {"logits_statistics", "local, of cross_entropy's own: tests/parallel/loss.cpp"},

@@ -204,6 +204,29 @@ TEST_CASE("mirror gives every rank the tensor of its counterpart, and its gradie
   CHECK(ops::mirror(empty({5, 3}, DType::f32, meta), group).shape() == Dims{5, 3});
 }
 
+TEST_CASE("messages of one tag arrive in order, and those of others pass them") {
+  on_ranks([](World& world, int ranks) {
+    if (ranks == 1) {
+      return;
+    }
+    const int rank = world.rank();
+    const int next = (rank + 1) % ranks;
+    const int before = (rank + ranks - 1) % ranks;
+    for (const int part : {1, 2}) {
+      ops::send(numbered({2, 3}, DType::f32, 10 * rank + part), next, 0, world.everyone());
+    }
+    ops::send(numbered({4}, DType::f64, rank), next, 1, world.everyone());
+    const Tensor other = empty({4}, DType::f64);
+    ops::receive_(other, before, 1, world.everyone());
+    check(equal(other, numbered({4}, DType::f64, before)), "of another tag");
+    for (const int part : {1, 2}) {
+      const Tensor x = empty({2, 3}, DType::f32);
+      ops::receive_(x, before, 0, world.everyone());
+      check(equal(x, numbered({2, 3}, DType::f32, 10 * before + part)), "in order");
+    }
+  });
+}
+
 TEST_CASE("shift goes around each group of a mesh axis, and needs no other rank on meta") {
   collective::run_threads(6, [](World& world) {
     const DeviceMesh mesh = DeviceMesh::make({"a", "b"}, {2, 3});

@@ -93,6 +93,8 @@ const std::map<std::string, std::string>& compared_elsewhere() {
       {"bernoulli", "tests/ops/math_ops.cpp"},
       {"bernoulli_", "tests/ops/math_ops.cpp"},
       {"broadcast", "tests/ops/collective_ops.cpp"},
+      {"receive_", "tests/ops/collective_ops.cpp"},
+      {"send", "tests/ops/collective_ops.cpp"},
       {"chunk_cat", "tests/ops/math_ops.cpp"},
       {"copy_", "below: what strided operands are made with"},
       {"counted_rows", "tests/dtensor/operators.cpp"},

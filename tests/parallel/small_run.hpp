@@ -6,7 +6,8 @@
 
 namespace parallel_test {
 
-/// The names of the configs in configs/, which is without those in its folders.
+/// The names of the configs in configs/ whose steps can be captured: without those in its folders,
+/// and without that of a model in stages (tests/parallel/stages.cpp).
 std::vector<std::string> shipped_configs();
 
 /// The run of configs/NAME with these overrides, then one of `sizes`; its text is a page of docs.

@@ -67,16 +67,26 @@ StateDict plain_weights(nn::Module& model) {
     const bool packed = parameter->initialization.kind == nn::Initialization::Kind::packed;
     if (!packed && std::ranges::find(updates, parameter) == updates.end()) {
       weights.tensors.emplace(name, parameter->value);
+      weights.tensors.emplace(parameter->name, parameter->value);  // of a module that is absent
     }
   }
   return weights;
+}
+
+/// The rotary tables that old folders hold, and what absent modules have.
+std::vector<std::string> ignored_weights(nn::Module& model) {
+  std::vector<std::string> patterns = {"**.rotary_emb.inv_freq"};
+  for (const std::string& module : nn::absent_modules(model)) {
+    patterns.push_back(module + ".**");
+  }
+  return patterns;
 }
 
 }  // namespace
 
 Updates updates_of(nn::Module& model) {
   Updates updates;
-  for (const nn::Module* module : nn::all_modules(model)) {
+  for (const auto& [module, absent] : nn::whole_modules(model)) {
     if (const std::optional<nn::LowRankUpdate> update = module->low_rank_update()) {
       updates.emplace(module->name(), *update);
     }
@@ -101,8 +111,12 @@ StateDict model_weights(nn::Module& model) {
   return weights;
 }
 
+LoadOptions weight_options(nn::Module& model) {
+  return {.strict = true, .cast = true, .ignore = ignored_weights(model)};
+}
+
 void load_model_weights(const TensorSource& from, nn::Module& model) {
-  LoadOptions options{.strict = true, .cast = true, .ignore = {"**.rotary_emb.inv_freq"}};
+  LoadOptions options = weight_options(model);
   for_each_packed(model, [&](const std::string& name, const nn::PackedWeight&) {
     options.ignore.push_back(name);
   });

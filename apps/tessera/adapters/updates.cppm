@@ -14,7 +14,7 @@ export namespace tessera::app {
 
 using Updates = std::map<std::string, nn::LowRankUpdate>;
 
-/// Updates of all layers that declare one.
+/// Updates of all layers that declare one, of absent modules too.
 Updates updates_of(nn::Module& model);
 /// The names of the modules.
 std::vector<std::string> names_of(const Updates& updates);
@@ -22,6 +22,9 @@ std::vector<std::string> names_of(const Updates& updates);
 /// Weights that a folder of the model has, by name: all parameters but those of low-rank updates,
 /// and the weights that layers keep in another form, on the meta device.
 StateDict model_weights(nn::Module& model);
+/// How a folder's weights are compared with the model and read: what absent modules would have
+/// (nn::AbsentModule) is ignored.
+LoadOptions weight_options(nn::Module& model);
 /// Fills these from the folder, in whatever layout they are; a weight that is kept in another form
 /// is packed before the next one is read. Errors (input): see load_weights.
 void load_model_weights(const TensorSource& from, nn::Module& model);

@@ -177,6 +177,25 @@ std::string memory_text(const MemoryStatistics& memory) {
   return text;
 }
 
+namespace {
+
+/// What the ranks need: of each place of stages, and by category where it is most.
+std::vector<std::vector<std::string>> memory_rows(const Trial& trial) {
+  std::vector<std::vector<std::string>> rows;
+  for (std::size_t place = 0; place < trial.places.size(); ++place) {
+    rows.push_back(
+        {fmt::format("ranks {}", place), fmt::format("{}: {}", trial.places[place].stages,
+                                                     format_bytes(static_cast<std::uint64_t>(
+                                                         trial.places[place].memory.total_peak)))});
+  }
+  rows.push_back({"memory", fmt::format("per rank{}, estimated: {}",
+                                        trial.places.empty() ? "" : " that needs most",
+                                        memory_text(trial.account.memory))});
+  return rows;
+}
+
+}  // namespace
+
 CheckedPlan check_plan(const Run& run) {
   // Its plugin is loaded before the ranks start.
   const PlannedDeviceScope kernels(device_of(run.config, 0, 1).type);
@@ -214,7 +233,9 @@ CheckedPlan check_plan(const Run& run) {
   if (const std::string links = links_text(run.config); !links.empty()) {
     rows.push_back({"links", links});
   }
-  rows.push_back({"memory", "per rank, estimated: " + memory_text(account.memory)});
+  for (auto& row : memory_rows(trial)) {
+    rows.push_back(std::move(row));
+  }
   if (const std::string stored = stored_text(trial.stored); !stored.empty()) {
     rows.push_back({"stored", stored});
   }

@@ -13,5 +13,9 @@ export namespace tessera::app {
 /// targets and the tensors of documents are local [rows, seq_len] (i64).
 Tensor loss_sum(nn::LanguageModel& model, const parallel::ParallelPlan& plan, const Tensor& inputs,
                 const Tensor& targets, const nn::RowDocuments& documents = {});
+/// The hidden states of this rank's rows, of a stage that does not end the model (see
+/// nn::LanguageModel::states).
+Tensor hidden_states(nn::LanguageModel& model, const parallel::ParallelPlan& plan,
+                     const Tensor& inputs, const nn::RowDocuments& documents = {});
 
 }  // namespace tessera::app

@@ -41,10 +41,24 @@ Tensors measured_sums(const Tensor& chosen, const Tensor& rejected) {
 
 }  // namespace
 
+Tensor Objective::states(const Tensors& /*rows*/) {
+  fail("the objective is not computed by stages of a model");
+}
+
+namespace {
+
+nn::RowDocuments documents_of(const Tensors& rows) {
+  return rows.size() > 2 ? nn::RowDocuments{rows[2], rows[3]} : nn::RowDocuments();
+}
+
+}  // namespace
+
 StepSums NextToken::sums(const Tensors& rows) {
-  const nn::RowDocuments documents =
-      rows.size() > 2 ? nn::RowDocuments{rows[2], rows[3]} : nn::RowDocuments();
-  return loss_sum(model_, plan_, rows[0], rows[1], documents);
+  return loss_sum(model_, plan_, rows[0], rows[1], documents_of(rows));
+}
+
+Tensor NextToken::states(const Tensors& rows) {
+  return hidden_states(model_, plan_, rows[0], documents_of(rows));
 }
 
 double NextToken::weight(std::int64_t /*rows*/, std::int64_t tokens) const {

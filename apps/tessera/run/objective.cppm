@@ -20,6 +20,9 @@ class Objective {
   /// Sums over the rows of a micro-batch, whose local tensors these are: those of a Batch, [rows,
   /// seq_len] (i64), inputs and targets first.
   virtual StepSums sums(const Tensors& rows) = 0;
+  /// Of a stage that does not end the model: its hidden states. Error: an objective that is not
+  /// computed by stages.
+  virtual Tensor states(const Tensors& rows);
   /// What the sums are divided by, of `rows` of the batch in which `tokens` are trained.
   virtual double weight(std::int64_t rows, std::int64_t tokens) const = 0;
   /// Values of StepResult::measured, for reports.
@@ -35,6 +38,7 @@ class NextToken final : public Objective {
   NextToken(nn::LanguageModel& model, const parallel::ParallelPlan& plan)
       : model_(model), plan_(plan) {}
   StepSums sums(const Tensors& rows) override;
+  Tensor states(const Tensors& rows) override;
   double weight(std::int64_t rows, std::int64_t tokens) const override;
   Measures measures(std::span<const double> measured) const override;
   std::string text() const override;

@@ -57,17 +57,32 @@ void note_schedule(const Run& run, const CheckpointReader& reader, StartPoint& s
   }
 }
 
-/// check_stored on the thread that calls it.
-StartPoint check(const Run& run, const std::optional<std::string>& resume, bool weight_values) {
+/// What a checkpoint has of modules that are absent here.
+std::vector<std::string> ignored_state(nn::Module& model) {
+  std::vector<std::string> patterns = {"transform.**"};
+  for (const std::string& module : nn::absent_modules(model)) {
+    patterns.push_back(fmt::format("model.{}.**", module));
+    patterns.push_back(fmt::format("optimizer.*.{}.**", module));
+  }
+  return patterns;
+}
+
+/// check_stored on the thread that calls it, as the calling rank. `places`: the ranks along the
+/// axis of stages.
+StartPoint check(const Run& run, const std::optional<std::string>& resume, bool weight_values,
+                 std::vector<int>& places) {
   const auto model = make_model(run.shape, run.config);
   const parallel::ParallelPlan plan(*model, make_mesh(run.config), plan_entries(run.config, {}),
                                     plugin::host());  // styles replace modules
+  if (plan.stages() != nullptr) {
+    places = plan.stages()->group().group->ranks;
+  }
   std::optional<FolderWeights> weights;
   if (!run.config.model.from.empty()) {
     const StateDict named = model_weights(*model);
     at_key(run.config, "model.from", [&] {
       weights.emplace(run.config.model, run.shape);
-      check_weights(weights->source(), named);
+      check_weights(weights->source(), named, weight_options(*model));
       if (weight_values) {
         check_weight_values(weights->source(), named);
       }
@@ -93,10 +108,10 @@ StartPoint check(const Run& run, const std::optional<std::string>& resume, bool 
     note = "allowed difference: " + note;
   }
   compare_updates(stored_updates(reader.meta(), *resume), updates_of(*model), *resume);
-  const auto optimizer =
-      make_optimizer(run.config, nn::all_parameters(*model));  // its state is meta too
+  const auto optimizer = make_optimizer(run.config, nn::all_parameters(*model),
+                                        nn::whole_parameters(*model));  // its state is meta too
   optimizer->prepare_state();
-  check_state(reader, training_state(*optimizer), {.ignore = {"transform.**"}});
+  check_state(reader, training_state(*optimizer), {.ignore = ignored_state(*model)});
   start.step = read_training_progress(reader).step;
   const std::string name = std::filesystem::path(*resume).filename();
   const std::string expected = std::filesystem::path(checkpoint_folder("", start.step)).filename();
@@ -123,7 +138,12 @@ StartPoint check_stored(const Run& run, const std::optional<std::string>& resume
                         bool weight_values) {
   // On a thread of its own, as in try_step: what styles leave behind goes with it.
   StartPoint start;
-  as_rank(0, [&] { start = check(run, resume, weight_values); });
+  std::vector<int> places;
+  as_rank(0, [&] { start = check(run, resume, weight_values, places); });
+  for (std::size_t place = 1; place < places.size(); ++place) {
+    std::vector<int> same;
+    as_rank(places[place], [&] { check(run, resume, weight_values, same); });
+  }
   return start;
 }
 

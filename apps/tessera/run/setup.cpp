@@ -5,6 +5,7 @@ module;
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -107,8 +108,24 @@ void check_stored(const Config& config, std::string_view name, const optim::Upda
 
 }  // namespace
 
+namespace {
+
+/// The patterns of a group without those that match parameters of other stages only.
+std::vector<std::string> own_patterns(std::vector<std::string> patterns,
+                                      std::span<const nn::ParameterPointer> own,
+                                      std::span<const nn::ParameterPointer> whole) {
+  std::erase_if(patterns, [&](const std::string& pattern) {
+    const auto match = [&](const nn::ParameterPointer& p) { return nn::matches(*p, pattern); };
+    return std::ranges::none_of(own, match) && std::ranges::any_of(whole, match);
+  });
+  return patterns;
+}
+
+}  // namespace
+
 std::unique_ptr<optim::Optimizer> make_optimizer(const Config& config,
-                                                 std::vector<nn::ParameterPointer> parameters) {
+                                                 std::vector<nn::ParameterPointer> parameters,
+                                                 std::span<const nn::ParameterPointer> whole) {
   const OptimizerConfig& o = config.optimizer;
   optim::OptimizerOptions options{
       .weight_decay = o.weight_decay,
@@ -118,7 +135,7 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const Config& config,
                         place.substr(0, place.rfind('.')));
   for (PluginOptions& table : section.tables("groups")) {
     optim::ParameterGroup group;
-    group.on = table.texts("on");
+    group.on = own_patterns(table.texts("on"), parameters, whole);
     if (const auto lr = table.optional_number("lr", "a number more than 0",
                                               [](double value) { return value > 0; })) {
       group.lr_scale = *lr / o.lr;

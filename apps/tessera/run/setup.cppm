@@ -30,9 +30,10 @@ Device device_of(const Config& config, int number, int ranks);
 std::vector<parallel::StyleEntry> style_entries(const Config& config);
 
 /// Errors (input), with the place in the config: no such optimizer, options that it does not have,
-/// a group that matches no parameter.
+/// a group that matches no parameter, of these and of the whole model's.
 std::unique_ptr<optim::Optimizer> make_optimizer(const Config& config,
-                                                 std::vector<nn::ParameterPointer> parameters);
+                                                 std::vector<nn::ParameterPointer> parameters,
+                                                 std::span<const nn::ParameterPointer> whole = {});
 
 /// How many threads compute for a rank: train.threads, or its share of the cores.
 int threads_of_rank(const Config& config);

@@ -61,6 +61,7 @@ Trainer::Trainer(const Run& run, const StepSetup& setup, Device device,
       *model_, setup_.mesh,
       setup_.by_mode ? plan_entries(run.config, layouts) : style_entries(run.config),
       plugin::host());
+  check_stages();
   if (needs_copy(run.config, *model_)) {
     copy_ = std::make_unique<FrozenCopy>(run, setup_.mesh);
   }
@@ -69,12 +70,14 @@ Trainer::Trainer(const Run& run, const StepSetup& setup, Device device,
   }
   objective_ = make_objective(run.config, *model_, *plan_, copy_.get());
   model_->set_activation_checkpointing(run.config.train.activation_checkpointing);
-  training_ = std::make_unique<Training>(*model_, *plan_,
-                                         make_optimizer(run.config, nn::all_parameters(*model_)),
-                                         make_schedule(run.config));
+  training_ = std::make_unique<Training>(
+      *model_, *plan_,
+      make_optimizer(run.config, nn::all_parameters(*model_), nn::whole_parameters(*model_)),
+      make_schedule(run.config));
   if (copy_) {
     training_->add_model(copy_->model());
   }
+  training_->set_planned_states(setup_.states);
   training_->set_clipping(make_clipping(run.config.train));
   if (run.config.train.loss_scaling == "dynamic") {
     training_->set_loss_scaling({});
@@ -97,6 +100,29 @@ Trainer::Trainer(const Run& run, const StepSetup& setup, Device device,
   }
 }
 
+void Trainer::check_stages() const {
+  if (plan_->stages() == nullptr) {
+    return;
+  }
+  if (setup_.captured) {
+    fail_input({.where = run_.config.place("graph.capture"),
+                .wrong = "steps of a model in stages cannot be captured: a program has no schedule",
+                .advice = "set graph.capture=false, or remove the entry that divides the model"});
+  }
+  if (run_.config.train.kind() == ObjectiveKind::dpo) {
+    fail_input({.where = run_.config.place("train.objective"),
+                .wrong = "preferences are not computed by stages of a model: the reference's "
+                         "log-probabilities would need a pipeline of their own",
+                .advice = "remove the entry that divides the model"});
+  }
+  if (!run_.config.model.adapter.empty()) {
+    fail_input(
+        {.where = run_.config.place("model.adapter"),
+         .wrong = "adapters are not read into stages of a model",
+         .advice = "continue from a checkpoint, or remove the entry that divides the model"});
+  }
+}
+
 void Trainer::set_first_values() {
   const ModelConfig& config = run_.config.model;
   plan_->materialize(device_);
@@ -104,7 +130,7 @@ void Trainer::set_first_values() {
     nn::initialize(*model_);
   } else {
     load_model_weights(FolderWeights(config, run_.shape).source(), *model_);
-    nn::initialize(nn::update_parameters(*model_));
+    nn::initialize_updates(*model_);
   }
   plan_->initialized();
   if (!config.adapter.empty()) {
@@ -168,7 +194,8 @@ StepResult Trainer::step(const StepRows& rows, bool last) {
 StepFunctions Trainer::functions(std::function<Batch(const BatchPart&)> batch) const {
   return {.rows = [this, batch = std::move(batch)](
                       const BatchPart& part) { return rows_of(batch(part)); },
-          .loss_sum = [this](const Tensors& rows) { return objective_->sums(rows); }};
+          .loss_sum = [this](const Tensors& rows) { return objective_->sums(rows); },
+          .states = [this](const Tensors& rows) { return objective_->states(rows); }};
 }
 
 std::string Trainer::program_text() const {

@@ -4,6 +4,7 @@ import tessera.base;
 import tessera.mesh;
 import tessera.program;
 import tessera.graph;
+import tessera.train;
 import tessera.app.base;
 import tessera.app.config;
 import tessera.app.data;
@@ -52,6 +53,7 @@ struct StepSetup {
   bool by_mode = false;                          // graph.mode places it
   std::shared_ptr<const OneRank> one_rank = {};  // what is placed; null: it is captured
   bool captured = false;
+  std::shared_ptr<PlannedStates> states = {};  // of trials of all stages of a model
   graph::ExecutionOptions execution = {};
 };
 

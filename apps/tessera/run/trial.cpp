@@ -2,6 +2,7 @@ module;
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <span>
@@ -63,11 +64,16 @@ class LocalProducts final : public Mode {
   bool found_ = false;
 };
 
-/// The step with all of its styles on one rank: what is local there is global.
-StepSetup shrunk(const StepSetup& setup) {
+/// The step with all of its styles on one rank, or one for each place of stages: what is local
+/// there is global. `stages`: their axis; -1: none.
+StepSetup shrunk(const StepSetup& setup, int stages) {
   StepSetup one = setup;
   const std::span<const std::string> axes = setup.mesh.axis_names();
-  one.mesh = DeviceMesh::make({axes.begin(), axes.end()}, Dims::filled(setup.mesh.ndim(), 1));
+  Dims shape = Dims::filled(setup.mesh.ndim(), 1);
+  if (stages >= 0) {
+    shape[stages] = setup.mesh.axis_size(stages);
+  }
+  one.mesh = DeviceMesh::make({axes.begin(), axes.end()}, shape);
   one.rows.micro = 0;
   return one;
 }
@@ -99,7 +105,11 @@ Trial try_placed(const Run& run, Trainer& trainer) {
 
 /// Parameters of the model, and what the training stores for them.
 void count_parameters(Trainer& trainer, Trial& trial) {
+  const parallel::Stages* const stages = trainer.plan().stages();
   for (const nn::ParameterPointer& parameter : nn::all_parameters(trainer.model())) {
+    if (stages != nullptr && stages->is_copy(*parameter)) {
+      continue;
+    }
     // Codes and scales are counted as the weights that they are.
     const bool packed = parameter->initialization.kind == nn::Initialization::Kind::packed;
     const std::int64_t elements = packed ? 0 : parameter->value.numel();
@@ -122,8 +132,23 @@ void count_parameters(Trainer& trainer, Trial& trial) {
   }
 }
 
+/// The stages of the calling rank.
+std::string text_of_own(const parallel::Stages& stages) {
+  std::string text;
+  for (const int stage : stages.own()) {
+    text += (text.empty() ? "" : ", ") + stages.text(stage);
+  }
+  return text;
+}
+
+/// The ranks along the axis of stages through the calling rank, and the axis.
+struct StageRanks {
+  std::vector<int> ranks = {};
+  int axis = -1;
+};
+
 /// `local_products`: whether products of local parts were found.
-Trial try_steps(const Run& run, StepSetup setup, bool& local_products) {
+Trial try_steps(const Run& run, StepSetup setup, bool& local_products, StageRanks& places) {
   const PlannedDeviceScope kernels(device_of(run.config, 0, 1).type);
   ops::set_threads(threads_of_rank(run.config));  // the workspace of kernels depends on them
   if (setup.by_mode) {
@@ -159,7 +184,9 @@ Trial try_steps(const Run& run, StepSetup setup, bool& local_products) {
   }
   // The first step makes what stays: the optimizer's state and buffers. Each micro-batch between
   // the first and the last does what any other does.
-  const std::int64_t few = std::min<std::int64_t>(micro_batches, 2);
+  const parallel::Stages* const stages = trainer.plan().stages();
+  const std::int64_t few =
+      stages == nullptr ? std::min<std::int64_t>(micro_batches, 2) : micro_batches;
   static_cast<void>(step(few));
   account_memory(MemoryCategory::snapshot, static_cast<std::int64_t>(trainer.snapshot_bytes()));
   Trial trial;
@@ -170,7 +197,7 @@ Trial try_steps(const Run& run, StepSetup setup, bool& local_products) {
     const ModeScope searched(ModeLevel::below_distribution, kernels_of_step);
     trial.account = step(few);
   }
-  local_products = local.found();
+  local_products = local_products || local.found();
   trial.missing_kernels = kernels_of_step.missing();
   if (micro_batches > few) {
     const Account more = step(few + 1);
@@ -178,6 +205,10 @@ Trial try_steps(const Run& run, StepSetup setup, bool& local_products) {
     trial.account.add(more, micro_batches - few);
     trial.account.add(less, few - micro_batches);
     trial.account.memory = more.memory;
+  }
+  if (stages != nullptr) {
+    places = {stages->group().group->ranks, stages->axis()};
+    trial.places.push_back({text_of_own(*stages), trial.account.memory});
   }
   trial.rows = rows;
   trial.micro = micro;
@@ -214,6 +245,30 @@ Program record_steps(const Run& run, StepSetup setup) {
     Trainer(run, setup).check_inputs(trainer);
   }
   return program;
+}
+
+/// Adds the trial of ranks with other stages.
+void add_place(Trial& all, Trial one) {
+  const double model_flops = all.account.model_flops + one.account.model_flops;
+  if (one.account.memory.total_peak > all.account.memory.total_peak) {
+    std::swap(all.account, one.account);
+    std::swap(all.stored, one.stored);
+  }
+  all.account.model_flops = model_flops;
+  all.places.insert(all.places.end(), one.places.begin(), one.places.end());
+  all.shared_bytes = std::max(all.shared_bytes, one.shared_bytes);
+  all.bytes_elsewhere = std::max(all.bytes_elsewhere, one.bytes_elsewhere);
+  all.parameters += one.parameters;
+  all.frozen_parameters += one.frozen_parameters;
+  if (all.missing_kernels.empty()) {
+    all.missing_kernels = std::move(one.missing_kernels);
+  }
+  for (std::size_t i = 0; i < all.styles.size(); ++i) {
+    if (!all.styles[i].divides_model) {
+      all.styles[i].modules += one.styles[i].modules;
+      all.styles[i].parameters += one.styles[i].parameters;
+    }
+  }
 }
 
 }  // namespace
@@ -307,9 +362,17 @@ Trial try_step(const Run& run, const StepSetup& setup) {
   // The ranks that are forked afterwards would inherit what it leaves on this thread.
   Trial trial;
   bool local_products = false;
-  as_rank(0, [&] { trial = try_steps(run, setup, local_products); });
-  if (local_products && setup.mesh.size() > 1) {
-    trial.account.model_flops = try_step(run, shrunk(setup)).account.model_flops;
+  StageRanks places;
+  StepSetup all = setup;
+  all.states = std::make_shared<PlannedStates>();
+  as_rank(0, [&] { trial = try_steps(run, all, local_products, places); });
+  for (std::size_t place = 1; place < places.ranks.size(); ++place) {
+    StageRanks same;
+    as_rank(places.ranks[place],
+            [&] { add_place(trial, try_steps(run, all, local_products, same)); });
+  }
+  if (local_products && setup.mesh.size() > std::ssize(places.ranks)) {
+    trial.account.model_flops = try_step(run, shrunk(setup, places.axis)).account.model_flops;
   }
   return trial;
 }

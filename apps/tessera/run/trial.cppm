@@ -44,13 +44,21 @@ struct Trial {
     std::int64_t state = 0;      // bytes, the optimizer's
   };
   Stored stored = {};
+  /// Of a model in stages, one for each coordinate of their axis. What the trial says otherwise of
+  /// a rank is of the one that needs most memory.
+  struct Place {
+    std::string stages;  // "stage 0 (model.embed_tokens to model.layers.1)"
+    MemoryStatistics memory;
+  };
+  std::vector<Place> places = {};
   std::vector<parallel::StyleSummary> styles = {};
   std::string objective = {};          // Objective::text
   std::int64_t parameters = 0;         // elements of the whole model
   std::int64_t frozen_parameters = 0;  // of them
 };
 
-/// Steps of the trainer on the meta device, as this process' rank: every operator gets its layouts,
+/// Steps of the trainer on the meta device, as this process' rank, and of a model in stages as one
+/// rank of each place along their axis: every operator gets its layouts,
 /// nothing is computed and nobody communicates. What a training step would find wrong with the
 /// styles is found here. Errors (input): a batch that the plan does not divide; layouts that do not
 /// fit; module, operator and the entries at work are named.

@@ -62,7 +62,10 @@ void check_memory(const StateDict& state) {
 }
 
 /// The tensors of all ranks. Usually all have the same, which a hash says.
+/// Where they do not (stages of a model), `scalars` gets those that only other ranks have; of one
+/// that several have, the first one's.
 IndexedTensors agreed(collective::Communicator& group, IndexedTensors own,
+                      std::map<std::string, StateDict::Scalar>& scalars,
                       const std::string& folder) {
   CheckpointIndex index;
   index.tensors = own;
@@ -81,12 +84,17 @@ IndexedTensors agreed(collective::Communicator& group, IndexedTensors own,
   if (same && !std::ranges::any_of(own, beyond)) {
     return own;
   }
-  const std::vector<std::string> texts = gather_texts(group, text);
+  index.scalars = scalars;
+  const std::vector<std::string> texts = gather_texts(group, to_json(index));
   const std::string all = broadcast_text(group, json_text(nlohmann::json(texts)));
   std::vector<IndexedTensors> of_ranks;
+  std::map<std::string, StateDict::Scalar> joined;
   for (const auto& one : parse_json(all)) {
-    of_ranks.push_back(index_from_json(one.get<std::string>(), folder).tensors);
+    CheckpointIndex of_rank = index_from_json(one.get<std::string>(), folder);
+    of_ranks.push_back(std::move(of_rank.tensors));
+    joined.merge(of_rank.scalars);
   }
+  scalars = std::move(joined);
   return merged(of_ranks, folder);
 }
 
@@ -218,7 +226,7 @@ SaveJob make_job(collective::Communicator& group, const std::string& folder, con
     own = described(state);
   });
   SaveJob job{folder, {}, {}, {}, {}, state.scalars, meta_data, options};
-  job.tensors = agreed(group, std::move(own), folder);
+  job.tensors = agreed(group, std::move(own), job.scalars, folder);
   job.groups = file_groups(job.tensors, group.size());
   const auto mine = std::ranges::find_if(job.groups, [&](const std::vector<int>& ranks) {
     return std::ranges::find(ranks, rank) != ranks.end();

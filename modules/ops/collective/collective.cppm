@@ -86,6 +86,11 @@ Tensor shift(const Tensor& x, std::int64_t by, Ranks group);
 /// The x of the rank that is as far from the group's last one as this rank is from its first one;
 /// all have one shape and type. Twice is x. Has a gradient: itself.
 Tensor mirror(const Tensor& x, Ranks group);
+/// Sends x to rank `to` of the group, without waiting for it. Messages of one sender, receiver and
+/// tag arrive in order. No gradient. Errors: see Communicator::send.
+void send(const Tensor& x, int to, std::int64_t tag, Ranks group);
+/// Fills x, which is contiguous, with the message of rank `from`: as many elements of its type.
+void receive_(const Tensor& x, int from, std::int64_t tag, Ranks group);
 
 /// The order of rows that belong to groups and come from, or go to, ranks: by rank and then by
 /// group, or by group and then by rank.

@@ -1,0 +1,86 @@
+// Messages between two ranks of a group: send, receive_.
+module;
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <span>
+module tessera.ops;
+
+import tessera.base;
+import tessera.tensor;
+import tessera.collective;
+import :kernel_call;
+import :group_call;
+
+namespace tessera::ops {
+namespace {
+
+struct MessageArgs {
+  std::int64_t peer;
+  std::int64_t tag;
+  GroupArgument group;
+};
+
+/// Of the call's arguments. Error: the peer is no other rank of the group.
+MessageArgs checked(const Call& call) {
+  const auto args = call.args<MessageArgs>();
+  check_given(args.group);
+  if (args.peer < 0 || args.peer >= args.group.size() || args.peer == args.group.rank()) {
+    refuse(call, fmt::format("rank {} is not another rank of the group of {}; give one of 0 to {} "
+                             "that is not the calling one",
+                             args.peer, args.group.size(), args.group.size() - 1));
+  }
+  return args;
+}
+
+void send_cpu(const Call& call, std::span<Tensor>) {
+  const MessageArgs args = checked(call);
+  const Tensor x = contiguous_operand(call.in[0]);
+  if (x.numel() != 0) {
+    args.group.communicator().send(data_of(x), x.numel(), x.dtype(), static_cast<int>(args.peer),
+                                   static_cast<int>(args.tag));
+  }
+}
+
+void receive_cpu(const Call& call, std::span<Tensor> out) {
+  const MessageArgs args = checked(call);
+  if (!out[0].is_contiguous()) {
+    refuse(call, "x is not contiguous; pass a tensor that is");
+  }
+  if (out[0].numel() != 0) {
+    args.group.communicator().receive(data_of(out[0]), out[0].numel(), out[0].dtype(),
+                                      static_cast<int>(args.peer), static_cast<int>(args.tag));
+  }
+}
+
+const Op& send_op = register_op<MessageArgs>({
+    .schema = "send(x)",
+    .cpu = send_cpu,
+    .in_place = true,
+    .keeps_versions = true,
+    .communicates = Communicates::broadcast,
+    .moves_elements = true,
+    .about = "Sends x to a rank of the group, which receives it with the same tag; does not wait "
+             "for it; local tensors.",
+});
+
+const Op& receive_op = register_op<MessageArgs>({
+    .schema = "receive_(x)",
+    .cpu = receive_cpu,
+    .in_place = true,
+    .communicates = Communicates::broadcast,
+    .moves_elements = true,
+    .about = "Fills x with what a rank of the group has sent with this tag; local tensors.",
+});
+
+}  // namespace
+
+void send(const Tensor& x, int to, std::int64_t tag, Ranks group) {
+  call_one(send_op, {x}, MessageArgs{to, tag, group});
+}
+
+void receive_(const Tensor& x, int from, std::int64_t tag, Ranks group) {
+  call_one(receive_op, {x}, MessageArgs{from, tag, group});
+}
+
+}  // namespace tessera::ops

@@ -1,0 +1,415 @@
+// The micro-batches of a model in stages, as a schedule says.
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+module tessera.train;
+
+import tessera.base;
+import tessera.pipeline;
+import tessera.mesh;
+import tessera.placement;
+import tessera.tensor;
+import tessera.autograd;
+import tessera.collective;
+import tessera.ops;
+import tessera.dtensor;
+import tessera.nn;
+import tessera.optim;
+import tessera.parallel;
+import :micro_batches;
+import :stage_messages;
+
+namespace tessera {
+namespace {
+
+using pipeline::Action;
+using pipeline::Work;
+
+/// "forward", "sending hidden states": what a rank does in an action.
+const char* text_of(Work work) {
+  switch (work) {
+    case Work::forward:
+      return "forward";
+    case Work::backward:
+      return "backward";
+    case Work::input_gradient:
+      return "backward to its input";
+    case Work::weight_gradient:
+      return "backward to its weights";
+    case Work::send_activation:
+      return "sending hidden states";
+    case Work::receive_activation:
+      return "receiving hidden states";
+    case Work::send_gradient:
+      return "sending their gradient";
+    case Work::receive_gradient:
+      return "receiving their gradient";
+  }
+  return "";
+}
+
+/// A stage's computation of one micro-batch, from its forward to its backward.
+struct Live {
+  Tensor entering = {};  // a leaf; undefined for the first stage
+  Draws drawn = {};      // before it, in the micro-batch
+  Tensor leaving = {};   // undefined for the last stage
+  Draws drawn_after = {};
+  MicroLoss loss = {};   // of the last stage
+  Tensor gradient = {};  // of what leaves
+};
+
+/// Where the parameters are, of which every stage has some.
+Device device_of(nn::Module& model) { return nn::all_parameters(model).front()->value.device(); }
+
+/// One step or evaluation of this rank's stages.
+class StageWork {
+ public:
+  StageWork(nn::LanguageModel& model, const parallel::ParallelPlan& plan, StageMessages& messages,
+            const MicroBatches& all)
+      : model_(model),
+        plan_(plan),
+        stages_(*plan.stages()),
+        messages_(messages),
+        all_(all),
+        device_(device_of(model)) {}
+
+  /// Errors name the stage and the micro-batch.
+  void act(const Action& action, bool last_backward) {
+    const std::string what = fmt::format("{}, micro-batch {}, {}", stages_.text(action.stage),
+                                         action.micro_batch, text_of(action.work));
+    if (device_ != meta) {
+      collective::World::current().set_progress(all_.step, what);
+    }
+    try {
+      perform(action, last_backward);
+    } catch (const collective::PeerFailed&) {
+      throw;
+    } catch (const Error& error) {
+      ErrorFields fields = error.fields();
+      fields.details += fmt::format("{}  in {}", fields.details.empty() ? "" : "\n", what);
+      throw Error(std::move(fields), error.kind());
+    }
+  }
+
+  /// Forward of all micro-batches of all own stages, without gradients.
+  void evaluate() {
+    for (int micro = 0; micro < static_cast<int>(all_.count); ++micro) {
+      for (const int stage : stages_.own()) {
+        const auto act_on = [&](Work work) { act({work, stage, micro}, false); };
+        if (stage > 0 && !stages_.is_own(stage - 1)) {
+          act_on(Work::receive_activation);
+        }
+        act_on(Work::forward);
+        if (!stages_.is_last(stage) && !stages_.is_own(stage + 1)) {
+          act_on(Work::send_activation);
+        }
+      }
+      live_.clear();
+    }
+  }
+
+  /// Those of the last stage, if it is this rank's, in the order of the micro-batches.
+  StepSums sums() const {
+    StepSums all;
+    for (const auto& [micro, part] : sums_) {
+      add_sums(all, part);
+    }
+    return all;
+  }
+  const Draws& drawn() const { return drawn_; }
+
+ private:
+  void perform(const Action& action, bool last_backward) {
+    const int stage = action.stage;
+    const int micro = action.micro_batch;
+    switch (action.work) {
+      case Work::forward:
+        forward(stage, micro);
+        return;
+      case Work::backward: {
+        const parallel::GradientSyncScope sync(last_backward);
+        backward_of(stage, micro);
+        return;
+      }
+      case Work::send_activation:
+        send_states(stage, micro);
+        return;
+      case Work::receive_activation:
+        receive_states(stage, micro);
+        return;
+      case Work::send_gradient:
+        send_gradient(stage, micro);
+        return;
+      case Work::receive_gradient:
+        receive_gradient(stage, micro);
+        return;
+      case Work::input_gradient:
+      case Work::weight_gradient:
+        break;
+    }
+    fail_input({.thing = "schedule",
+                .wrong = "a backward in two parts, to the input and to the weights, cannot be "
+                         "computed",
+                .advice = "use a schedule whose backwards are whole: gpipe, 1f1b or interleaved"});
+  }
+
+  Live& live(int stage, int micro) { return live_[{stage, micro}]; }
+
+  /// The hidden states that a stage begins with.
+  static Tensor leaf_of(const Tensor& states) {
+    Tensor leaf = detached(states);
+    leaf.set_requires_grad(grad_enabled());
+    return leaf;
+  }
+
+  void forward(int stage, int micro) {
+    Live& now = live(stage, micro);
+    if (stage > 0 && !now.entering) {  // the stage before is this rank's too
+      const Live& before = live(stage - 1, micro);
+      now.entering = leaf_of(before.leaving);
+      now.drawn = before.drawn_after;
+    }
+    const RandomPosition position = after(all_.start, now.drawn);
+    std::optional<MicroBatchScope> scope;
+    if (const std::optional<MicroBatch> place = all_.place(micro)) {
+      scope.emplace(position, *place);
+    } else if (stage > 0 && grad_enabled()) {
+      set_random_state(position.streams);
+    }
+    const Tensors rows = all_.rows(micro);
+    const nn::PiecesScope pieces(model_, stages_.pieces(stage), now.entering);
+    if (stages_.is_last(stage)) {
+      now.loss = all_.loss(rows);
+      sums_[micro] = now.loss.sums;
+    } else {
+      now.leaving = all_.states(rows);
+      if (!now.leaving || !now.leaving.is_distributed()) {
+        fail(
+            "stages: hidden states are not distributed; make the batch with from_local(rows, "
+            "plan.batch_layout())");
+      }
+    }
+    now.drawn_after = draws_since(all_.start);
+    drawn_ = now.drawn_after;
+  }
+
+  void backward_of(int stage, int micro) {
+    Live& now = live(stage, micro);
+    if (stages_.is_last(stage)) {
+      backward(now.loss.root);
+    } else {
+      if (!now.gradient) {  // the stage after is this rank's too
+        now.gradient = gradient_of(live(stage + 1, micro));
+        live_.erase({stage + 1, micro});
+      }
+      // Of a stage in which nothing is trained, and before it neither, it is not needed.
+      if (now.leaving.requires_grad()) {
+        const Tensor roots[] = {now.leaving};
+        const Tensor gradients[] = {now.gradient};
+        backward(roots, gradients);
+      }
+    }
+    now.leaving = now.gradient = Tensor();
+    now.loss = {};
+    if (stage == 0) {
+      live_.erase({stage, micro});
+    }
+  }
+
+  /// The gradient of what a stage began with, in its layout.
+  static Tensor gradient_of(const Live& stage) {
+    const NoGrad no_grad;
+    const Tensor& entering = stage.entering;
+    const Tensor gradient = entering.grad() ? entering.grad() : ops::zeros_like(detached(entering));
+    return redistribute(detached(gradient), entering.layout());
+  }
+
+  enum class Kind : std::uint8_t { states, gradient };
+  /// The messages of a step with this tag are one.
+  std::int64_t tag_of(Kind kind, int stage, int micro) const {
+    const std::int64_t kinds = kind == Kind::states ? 0 : stages_.count();
+    return (kinds + stage) * all_.count + micro;
+  }
+
+  /// A message to or from the rank of stage `other`.
+  void report(const char* operation, std::int64_t received, double seconds) const {
+    if (communication_reported()) {
+      record_communication({operation, std::string(stages_.mesh().axis_name(stages_.axis())),
+                            received, "stages", false, seconds});
+    }
+  }
+  void send(const Tensor& x, int other, std::int64_t tag) {
+    const NoGrad no_grad;
+    const CommunicationTimer timer;
+    const Tensor local = ops::contiguous(detached(x).local());
+    ops::send(local, stages_.place_of(other), tag, stages_.group());
+    report("send", 0, timer.seconds());
+  }
+  Tensor receive(const SpecHandle& spec, int other, std::int64_t tag) {
+    const NoGrad no_grad;
+    const CommunicationTimer timer;
+    const Tensor local = empty(local_shape(*spec), spec->dtype, device_);
+    ops::receive_(local, stages_.place_of(other), tag, stages_.group());
+    report("receive", local.numel() * static_cast<std::int64_t>(size_of(local.dtype())),
+           timer.seconds());
+    return make_distributed(local, spec);
+  }
+
+  void send_states(int stage, int micro) {
+    const Live& now = live(stage, micro);
+    messages_.send(stage, now.leaving, now.drawn_after);
+    send(now.leaving, stage + 1, tag_of(Kind::states, stage, micro));
+  }
+
+  void receive_states(int stage, int micro) {
+    Live& now = live(stage, micro);
+    StatesForm form = messages_.receive(stage, plan_.mesh(), device_ == meta);
+    now.drawn = std::move(form.draws);
+    now.entering = leaf_of(receive(form.spec, stage - 1, tag_of(Kind::states, stage - 1, micro)));
+  }
+
+  void send_gradient(int stage, int micro) {
+    send(gradient_of(live(stage, micro)), stage - 1, tag_of(Kind::gradient, stage - 1, micro));
+    live_.erase({stage, micro});
+  }
+
+  void receive_gradient(int stage, int micro) {
+    Live& now = live(stage, micro);
+    now.gradient = receive(now.leaving.spec(), stage + 1, tag_of(Kind::gradient, stage, micro));
+  }
+
+  nn::LanguageModel& model_;
+  const parallel::ParallelPlan& plan_;
+  const parallel::Stages& stages_;
+  StageMessages& messages_;
+  const MicroBatches& all_;
+  Device device_;
+  std::map<std::pair<int, int>, Live> live_;  // by stage and micro-batch
+  std::map<int, StepSums> sums_;              // by micro-batch
+  Draws drawn_;
+};
+
+class ByStages final : public MicroBatchOrder {
+ public:
+  ByStages(nn::LanguageModel& model, const parallel::ParallelPlan& plan)
+      : model_(model), plan_(plan), stages_(*plan.stages()), messages_(stages_) {}
+
+  StepSums gradients(const MicroBatches& all) override {
+    const pipeline::Schedule& schedule = stages_.schedule(static_cast<int>(all.count));
+    const std::vector<Action>& actions =
+        schedule.actions[static_cast<std::size_t>(stages_.place())];
+    StageWork work(model_, plan_, messages_, all);
+    for (auto action = actions.begin(); action != actions.end(); ++action) {
+      const bool last = std::none_of(action + 1, actions.end(), [&](const Action& later) {
+        return later.stage == action->stage && later.work == action->work;
+      });
+      work.act(*action, last);
+    }
+    start_ = all.start;
+    drawn_ = work.drawn();
+    return work.sums();
+  }
+
+  StepSums evaluation(const MicroBatches& all) override {
+    StageWork work(model_, plan_, messages_, all);
+    work.evaluate();
+    start_.reset();
+    return work.sums();
+  }
+
+  StepSums whole(const StepSums& sums) override {
+    const NoGrad no_grad;
+    const int last = stages_.count() - 1;
+    const bool has_sums = stages_.is_own(last);
+    const bool on_meta = device_of(model_) == meta;
+    const StepEnd end = messages_.end(
+        {.measured = static_cast<std::int64_t>(sums.measured.size()), .draws = drawn_}, on_meta);
+    if (start_) {
+      set_random_state(after(*start_, end.draws).streams);
+    }
+    Tensor values = zeros({1 + end.measured}, DType::f64, on_meta ? meta : cpu);
+    if (has_sums) {
+      const StepSums own = summed_on_mesh(sums, plan_);
+      std::vector<Tensor> all{ops::cast(own.loss, DType::f64)};
+      for (const Tensor& sum : own.measured) {
+        all.push_back(ops::cast(sum, DType::f64));
+      }
+      values = ops::stack(all, 0);
+    }
+    values = ops::broadcast(values, stages_.place_of(last), stages_.group());
+    StepSums result{ops::select(values, 0, 0)};
+    for (std::int64_t i = 0; i < end.measured; ++i) {
+      result.measured.push_back(ops::select(values, 0, i + 1));
+    }
+    return result;
+  }
+
+  void finish(std::span<const nn::ParameterPointer> parameters) override {
+    const NoGrad no_grad;
+    const std::vector<int>& ranks = stages_.group().group->ranks;
+    for (const parallel::SharedParameter& shared : stages_.shared()) {
+      const auto own = std::ranges::find_if(
+          parameters, [&](const auto& parameter) { return parameter->name == shared.name; });
+      std::vector<int> of_stages;
+      for (const int stage : shared.stages) {
+        const int rank = ranks[static_cast<std::size_t>(stages_.place_of(stage))];
+        if (std::ranges::find(of_stages, rank) == of_stages.end()) {
+          of_stages.push_back(rank);
+        }
+      }
+      if (own == parameters.end() || of_stages.size() < 2 || !(*own)->value.grad()) {
+        continue;
+      }
+      Tensor& gradient = (*own)->value.grad();
+      gradient =
+          make_distributed(ops::all_reduce(ops::contiguous(gradient.local()), ReduceOp::sum,
+                                           ops::GroupArgument::of(of_stages, "shared by stages")),
+                           gradient.spec());
+    }
+  }
+
+  Tensor norm_power(std::span<const nn::ParameterPointer> parameters, double p) override {
+    std::vector<nn::ParameterPointer> own;
+    std::ranges::copy_if(parameters, std::back_inserter(own),
+                         [&](const auto& parameter) { return !stages_.is_copy(*parameter); });
+    const NoGrad no_grad;
+    Tensor power = optim::gradient_norm_power(own, p);
+    if (device_of(model_) == meta && !power.is_meta()) {
+      power = empty({}, power.dtype(), meta);  // nothing is trained here
+    }
+    return ops::all_reduce(power, std::isinf(p) ? ReduceOp::max : ReduceOp::sum, stages_.group());
+  }
+
+  void set_planned(std::shared_ptr<PlannedStates> planned) override {
+    messages_.set_planned(std::move(planned));
+  }
+
+ private:
+  nn::LanguageModel& model_;
+  const parallel::ParallelPlan& plan_;
+  const parallel::Stages& stages_;
+  StageMessages messages_;
+  std::optional<RandomPosition> start_;  // of the step whose sums come next
+  Draws drawn_;
+};
+
+}  // namespace
+
+std::unique_ptr<MicroBatchOrder> by_stages(nn::Module& model, const parallel::ParallelPlan& plan) {
+  auto* const language = dynamic_cast<nn::LanguageModel*>(&model);
+  require(language != nullptr, "stages: the model is no nn::LanguageModel");
+  return std::make_unique<ByStages>(*language, plan);
+}
+
+}  // namespace tessera

@@ -1,0 +1,426 @@
+// Models in stages: the losses of a model that every rank has whole, in every schedule, division
+// and composition; checkpoints that continue in other layouts; what is refused before ranks start.
+#include <unistd.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "catch.hpp"
+
+import tessera.base;
+import tessera.pipeline;
+import tessera.plugin;
+import tessera.mesh;
+import tessera.tensor;
+import tessera.collective;
+import tessera.dtensor;
+import tessera.program;
+import tessera.capture;
+import tessera.nn;
+import tessera.optim;
+import tessera.parallel;
+import tessera.checkpoint;
+import tessera.train;
+import tessera.app.config;
+import tessera.app.data;
+import tessera.app.model;
+import tessera.app.run;
+
+#include "small_run.hpp"
+#include "support.hpp"
+
+using namespace tessera;
+using namespace tessera::app;
+using namespace parallel_test;
+
+namespace {
+
+using Overrides = std::vector<std::string>;
+
+/// What a run of some steps says, and its evaluation afterwards.
+struct Curve {
+  std::vector<double> losses;
+  std::vector<double> norms;
+  double evaluated = 0;
+};
+
+/// Styles on the axes besides that of stages.
+struct Others {
+  const char* name;
+  std::string axes;   // "\"shard\"", or empty
+  std::string shape;  // "2"
+  std::string entries;
+};
+
+std::string entry(const std::string& style, const std::string& axis, const std::string& on,
+                  const std::string& options = "") {
+  return "{style=\"" + style + "\",axis=\"" + axis + "\",on=[" + on + "]" +
+         (options.empty() ? "" : ",options={" + options + "}") + "}";
+}
+
+const std::string split_layers =
+    entry("PrepareModuleInput", "tensor", R"("model.layers.*.{self_attn,mlp}")") + "," +
+    entry("ColwiseParallel", "tensor",
+          R"("model.layers.*.self_attn.{q,k,v}_proj","model.layers.*.mlp.{gate,up}_proj")") +
+    "," +
+    entry("RowwiseParallel", "tensor",
+          R"("model.layers.*.self_attn.o_proj","model.layers.*.mlp.down_proj")");
+const std::string split_sequence =
+    entry("RowwiseParallel", "tensor", R"("model.embed_tokens")",
+          R"~(input="Replicate",output="Shard(1)")~") +
+    "," +
+    entry("SequenceParallel", "tensor",
+          R"("model.layers.*.{input,post_attention}_layernorm","model.norm")") +
+    "," +
+    entry("PrepareModuleInput", "tensor", R"("model.layers.*.{self_attn,mlp}")",
+          R"~(input="Shard(1)",desired="Replicate")~") +
+    "," +
+    entry("ColwiseParallel", "tensor",
+          R"("model.layers.*.self_attn.{q,k,v}_proj","model.layers.*.mlp.{gate,up}_proj")") +
+    "," +
+    entry("RowwiseParallel", "tensor",
+          R"("model.layers.*.self_attn.o_proj","model.layers.*.mlp.down_proj")",
+          R"~(output="Shard(1)")~") +
+    "," +
+    entry("ColwiseParallel", "tensor", R"("lm_head")", R"~(input="Shard(1)",output="Shard(-1)")~") +
+    "," + entry("LossParallel", "tensor", R"("loss")");
+
+const Others alone = {"alone", "", "", ""};
+const Others sharded = {"FSDP", "\"shard\"", "2",
+                        entry("FSDP", "shard", R"("model.layers.*",".")")};
+const Others replicated = {"Replicate", "\"data\"", "2", entry("Replicate", "data", R"(".")")};
+const Others tensor = {"tensor parallel", "\"tensor\"", "2", split_layers};
+const Others sequence = {"sequence and loss parallel", "\"tensor\"", "2", split_sequence};
+const Others both = {"FSDP with tensor parallel", "\"shard\",\"tensor\"", "2,2",
+                     split_layers + "," + sharded.entries};
+
+/// Stages over so many ranks; 0: none.
+struct Division {
+  int ranks = 0;
+  std::string options = {};
+};
+
+/// A run of a small model of four layers, whose steps have eight rows.
+Run run_of(const char* config, const Others& layout, const Division& stages,
+           const Overrides& more) {
+  std::string axes = layout.axes;
+  std::string shape = layout.shape;
+  std::string entries = layout.entries;
+  const auto before = [](const std::string& first, const std::string& rest) {
+    return first + (rest.empty() ? "" : "," + rest);
+  };
+  if (stages.ranks > 0) {
+    axes = before("\"pipe\"", axes);
+    shape = before(std::to_string(stages.ranks), shape);
+    entries = before(entry("Pipeline", "pipe", R"(".")", stages.options), entries);
+  }
+  Overrides all = {"model.dim=16",
+                   "model.heads=4",
+                   "model.layers=4",
+                   "data.seq_len=6",
+                   "data.validation=0.1",
+                   "data.validation_windows=8",
+                   "data.text=[\"" TESSERA_SOURCE_FOLDER
+                   "/tests/reference/data/optimizer_curves.json\"]",
+                   "train.steps=3",
+                   "train.batch=8",
+                   "train.micro_batch=1",
+                   "train.clip_grad_norm=0.5",
+                   "optimizer.warmup=0",
+                   "checkpoint.folder=",
+                   "log.metrics=",
+                   "mesh.axes=[" + axes + "]",
+                   "mesh.shape=[" + shape + "]",
+                   "parallel=[" + entries + "]"};
+  all.insert(all.end(), more.begin(), more.end());
+  Run run;
+  run.config = load_config(std::string(TESSERA_SOURCE_FOLDER "/configs/") + config, all);
+  run.shape = model_shape(run.config, open_run_tokenizer(run.config));
+  run.data = std::make_shared<const Dataset>(run.config, run.shape.vocab);
+  run.fingerprint = fingerprint_of(run.config, run.shape, *run.data);
+  return run;
+}
+
+Run run_in(const Others& layout, const Division& stages, const Overrides& more = {}) {
+  Overrides all = {"model.kv_heads=2", "model.ffn_dim=24"};
+  all.insert(all.end(), more.begin(), more.end());
+  return run_of("one_rank.toml", layout, stages, all);
+}
+
+/// Rank 0's, of whom all others have the same.
+Curve curve_of(const Run& run) {
+  Curve curve;
+  on_ranks(static_cast<int>(run.config.ranks()), [&](int rank) {
+    Trainer trainer(run);
+    Curve own;
+    for (int step = 0; step < 3; ++step) {
+      const StepResult result = trainer.step();
+      own.losses.push_back(result.loss);
+      own.norms.push_back(result.grad_norm);
+    }
+    own.evaluated = trainer.validate()->loss;
+    check(std::isfinite(own.losses.back()), "a loss");
+    if (rank == 0) {
+      curve = own;
+    }
+  });
+  return curve;
+}
+
+/// The bits of losses; norms are sums of f64 in another order.
+void same_bits(const Curve& a, const Curve& b) {
+  CHECK(a.losses == b.losses);
+  CHECK(difference(a.norms, b.norms) < 1e-13);
+  CHECK(a.evaluated == b.evaluated);
+}
+
+}  // namespace
+
+TEST_CASE("a model in stages has the losses of a whole one, bit for bit") {
+  const Curve whole = curve_of(run_in(alone, {}));
+  CHECK(whole.losses.back() < whole.losses.front());
+  for (const Division& stages : {Division{2}, Division{2, R"(schedule="gpipe")"}, Division{3},
+                                 Division{4}, Division{2, R"(split=["model.layers.1"])"},
+                                 Division{3, R"(split=["model.layers.3","model.norm"])"},
+                                 Division{2, R"(schedule="interleaved")"}}) {
+    INFO(stages.ranks << " ranks, " << stages.options);
+    same_bits(curve_of(run_in(alone, stages)), whole);
+  }
+}
+
+TEST_CASE("stages are composed with styles of other axes") {
+  for (const Others& layout : {sharded, replicated, tensor, sequence, both}) {
+    INFO(layout.name);
+    same_bits(curve_of(run_in(layout, {2})), curve_of(run_in(layout, {})));
+  }
+}
+
+TEST_CASE("stages keep the bits of what a run may have", "[features]") {
+  for (const Overrides& features :
+       {Overrides{"model.dropout=0.1"}, Overrides{"train.activation_checkpointing=true"},
+        Overrides{"train.head_rows=3"}, Overrides{"train.precision=bf16"},
+        Overrides{"train.freeze=[\"model.embed_tokens.*\",\"model.layers.{0,1}.**\"]"},
+        Overrides{"optimizer.groups=[{on=[\"lm_head.*\"],lr=1e-4}]"}}) {
+    INFO(features.front());
+    same_bits(curve_of(run_in(alone, {2}, features)), curve_of(run_in(alone, {}, features)));
+  }
+}
+
+TEST_CASE("a GPT-2 is a chain of pieces too", "[features]") {
+  const Overrides untied = {"model.tie_embeddings=false"};
+  same_bits(curve_of(run_of("gpt2.toml", alone, {2}, untied)),
+            curve_of(run_of("gpt2.toml", alone, {}, untied)));
+}
+
+TEST_CASE("tied weights of two stages stay equal, and follow the whole model", "[features]") {
+  const Overrides tied = {"model.tie_embeddings=true"};
+  const Curve whole = curve_of(run_in(alone, {}, tied));
+  for (const Others& layout : {alone, sharded}) {
+    INFO(layout.name);
+    const Curve curve = curve_of(run_in(layout, {2}, tied));
+    CHECK(difference(curve.losses, whole.losses) < 2e-6);
+    CHECK(difference(curve.norms, whole.norms) < 2e-5);
+    CHECK(difference({curve.evaluated}, {whole.evaluated}) < 2e-6);
+  }
+}
+
+namespace {
+
+/// A folder of this process, removed at the end.
+struct Folder {
+  Folder() : path(std::filesystem::temp_directory_path() / ("stages-" + std::to_string(getpid()))) {
+    std::filesystem::create_directories(path);
+  }
+  ~Folder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path, ignored);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  std::filesystem::path path;
+};
+
+/// Two steps, a save into the folder, and the losses of the next two.
+std::vector<double> save(const Run& run, const std::string& folder) {
+  Run saving = run;
+  saving.config.checkpoint.folder = folder;
+  std::vector<double> losses;
+  on_ranks(static_cast<int>(saving.config.ranks()), [&](int rank) {
+    Trainer trainer(saving);
+    trainer.step();
+    trainer.step();
+    RunCheckpoints checkpoints = trainer.checkpoints([](const std::string&) {});
+    checkpoints.after_step(true);
+    for (int step = 0; step < 2; ++step) {
+      const double loss = trainer.step().loss;
+      if (rank == 0) {
+        losses.push_back(loss);
+      }
+    }
+  });
+  return losses;
+}
+
+std::vector<double> continue_from(const Run& run, const std::string& checkpoint) {
+  static_cast<void>(check_stored(run, checkpoint, false));
+  std::vector<double> losses;
+  on_ranks(static_cast<int>(run.config.ranks()), [&](int rank) {
+    Trainer trainer(run);
+    trainer.resume(checkpoint);
+    for (int step = 0; step < 2; ++step) {
+      const double loss = trainer.step().loss;
+      if (rank == 0) {
+        losses.push_back(loss);
+      }
+    }
+  });
+  return losses;
+}
+
+}  // namespace
+
+TEST_CASE("a run that is saved in stages continues in any others, and without") {
+  const Overrides longer = {"train.steps=4", "model.dropout=0.1"};
+  const Overrides tied = {"train.steps=4", "model.tie_embeddings=true"};
+  struct Change {
+    Run saved;
+    Run continued;
+    bool same_bits = true;
+  };
+  const std::vector<Change> changes = {
+      {run_in(alone, {2}, longer), run_in(alone, {}, longer)},
+      {run_in(alone, {}, longer), run_in(alone, {3}, longer)},
+      {run_in(sharded, {2}, longer), run_in(sharded, {}, longer)},
+      {run_in(alone, {2}, longer), run_in(alone, {2, R"(split=["model.layers.1"])"}, longer)},
+      {run_in(alone, {2}, tied), run_in(alone, {}, tied), false},
+      {run_in(alone, {}, tied), run_in(sharded, {2}, tied), false}};
+  const Folder folder;
+  int number = 0;
+  for (const Change& change : changes) {
+    INFO("change " << number);
+    const std::string place = (folder.path / std::to_string(number++)).string();
+    const std::vector<double> expected = save(change.saved, place);
+    const std::vector<double> got = continue_from(change.continued, checkpoint_folder(place, 2));
+    if (change.same_bits) {
+      CHECK(got == expected);
+    } else {
+      CHECK(difference(got, expected) < 2e-6);
+    }
+  }
+}
+
+TEST_CASE("a rank has the parameters of its stages only, and the plan knows the memory of each") {
+  const Run run = run_in(alone, {2});
+  std::vector<std::int64_t> elements(2);
+  on_ranks(2, [&](int rank) {
+    Trainer trainer(run);
+    for (const nn::ParameterPointer& parameter : nn::all_parameters(trainer.model())) {
+      elements[static_cast<std::size_t>(rank)] += parameter->value.numel();
+    }
+  });
+  const Trial whole = try_step(run_in(alone, {}));
+  const Trial trial = try_step(run);
+  CHECK(elements[0] + elements[1] == whole.parameters);
+  CHECK(trial.parameters == whole.parameters);
+  CHECK(trial.account.model_flops == whole.account.model_flops);
+  REQUIRE(trial.places.size() == 2);
+  CHECK(trial.places[0].stages == "stage 0 (model.embed_tokens to model.layers.2)");
+  CHECK(trial.places[1].stages == "stage 1 (model.layers.3 to lm_head)");
+  constexpr auto parameter = static_cast<std::size_t>(MemoryCategory::parameter);
+  CHECK(trial.places[0].memory.peak[parameter] < whole.account.memory.peak[parameter]);
+}
+
+TEST_CASE("ranks of each place use the memory that the plan announces") {
+  constexpr auto activation = static_cast<std::size_t>(MemoryCategory::activation);
+  std::map<std::string, double> kept;  // on the first rank
+  for (const char* const schedule : {"gpipe", "1f1b"}) {
+    INFO(schedule);
+    const Run run = run_in(alone, {2, std::string("schedule=\"") + schedule + "\""},
+                           {"model.dim=64", "model.ffn_dim=96", "data.seq_len=64"});
+    const Trial trial = try_step(run);
+    std::vector<MemoryStatistics> used(2);
+    on_ranks(2, [&](int rank) {
+      Trainer trainer(run);
+      trainer.step();
+      trainer.step();
+      Account account;
+      {
+        const AccountScope scope(account);
+        trainer.step();
+      }
+      used[static_cast<std::size_t>(rank)] = account.memory;
+    });
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      for (const MemoryCategory category :
+           {MemoryCategory::parameter, MemoryCategory::gradient, MemoryCategory::optimizer,
+            MemoryCategory::activation}) {
+        const auto at = static_cast<std::size_t>(category);
+        const auto planned = static_cast<double>(trial.places[rank].memory.peak[at]);
+        const auto peak = static_cast<double>(used[rank].peak[at]);
+        INFO("rank " << rank << ", " << name_of(category) << ": planned " << planned << ", used "
+                     << peak);
+        CHECK(std::abs(planned - peak) <= peak * 0.05 + (16 << 10));
+      }
+    }
+    kept[schedule] = static_cast<double>(used[0].peak[activation]);
+  }
+  // GPipe keeps all eight micro-batches, 1F1B two, and what a micro-batch needs besides is in both.
+  CHECK(kept["gpipe"] > 3 * kept["1f1b"]);
+}
+
+TEST_CASE("what cannot be computed in stages is refused before ranks start") {
+  const auto refusal = [](const Others& layout, const Division& stages,
+                          const Overrides& more = {}) {
+    return error_of([&] { static_cast<void>(try_step(run_in(layout, stages, more))); });
+  };
+  CHECK(has(refusal(alone, {5}), "5 stages cannot be made of 4 layers"));
+  CHECK(has(refusal(alone, {2, R"(split=["model.layer.1"])"}),
+            "no stage can begin with 'model.layer.1'"));
+  CHECK(has(refusal(alone, {2, R"(split=["model.layers.1","model.layers.2"])"}),
+            "'split' makes 3 stages, and the schedule has 2"));
+  CHECK(has(refusal(alone, {2, R"(schedule="2f2b")"}), "option 'schedule' must be gpipe, 1f1b"));
+  CHECK(has(refusal(alone, {2, R"(schedule="zero_bubble")"}), "apart"));
+  CHECK(has(refusal(alone, {2, R"(schedule="interleaved")"}, {"train.micro_batch=8"}),
+            "interleaved"));
+  CHECK(has(refusal(alone, {2}, {"graph.capture=true"}), "cannot be captured"));
+  CHECK(has(refusal({"", "", "", entry("Replicate", "pipe", R"(".")")}, {2}), "along which"));
+  CHECK(has(error_of([] {
+              Run run = run_in(alone, {2});
+              run.config.parallel.front().on = {"model"};
+              static_cast<void>(try_step(run));
+            }),
+            "applied to a part"));
+}
+
+TEST_CASE("an error in a stage names the stage and the micro-batch") {
+  const Run run = run_in(alone, {2});
+  const std::string error = error_of([&] {
+    on_ranks(2, [&](int rank) {
+      Trainer trainer(run);
+      if (rank == 1) {
+        for (nn::Module* const module : nn::all_modules(trainer.model())) {
+          if (module->name() == "model.layers.3") {
+            module->add_pre_hook([count = 0](nn::Module&, Tensors&) mutable {
+              if (count++ == 5) {
+                fail("a fault of the test");
+              }
+            });
+          }
+        }
+      }
+      trainer.step();
+    });
+  });
+  INFO(error);
+  CHECK(has(error, "a fault of the test"));
+  CHECK(has(error, "stage 1 (model.layers.3 to lm_head), micro-batch 5, forward"));
+}
