@@ -153,8 +153,8 @@ std::string makes_the_same_facts(const std::string& style) {
       a.places_parameters != b.places_parameters || a.converts_values != b.converts_values ||
       a.wraps_forward != b.wraps_forward || a.keeps_parameters != b.keeps_parameters ||
       a.needs_split != b.needs_split || a.replaces_modules != b.replaces_modules ||
-      a.divides_model != b.divides_model ||
-      a.extends_gathers != b.extends_gathers || a.most_axes != b.most_axes) {
+      a.divides_model != b.divides_model || a.extends_gathers != b.extends_gathers ||
+      a.most_axes != b.most_axes) {
     return "two objects with the same options declare different facts";
   }
   if (a.most_axes < 0) {
