@@ -334,6 +334,9 @@ ParallelPlan* plan_of(const nn::Module& module) {
 }
 
 Error ParallelPlan::explained(const Error& error) const {
+  if (!error.fields().where.empty()) {  // it names what asks for it
+    return Error(error.fields(), ErrorKind::input);
+  }
   std::string scope = error.fields().module.value_or("");
   std::vector<std::string> at_work;
   while (true) {

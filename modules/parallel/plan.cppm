@@ -99,7 +99,8 @@ class ParallelPlan {
   /// parameters in other memory.
   void materialize(Device device = cpu);
   /// An error of a forward or backward with this plan, extended by the config's entries that apply
-  /// to the module in which it was raised, or to the nearest one around it. Kind input.
+  /// to the module in which it was raised, or to the nearest one around it, unless it has a place
+  /// of its own. Kind input.
   Error explained(const Error& error) const;
 
   /// Call it when parameters have their first values, random or from a file of weights. A

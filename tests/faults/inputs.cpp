@@ -63,6 +63,7 @@ TEST_CASE("wrong overrides are refused") {
        {{"parallel[0]=3"}, {"parallel[0]: expected a table such as {style=", "parallel[0].on"}},
        {{"parallel=3"}, {"parallel: expected a list of tables", "parallel=[{style=", "(none)"}},
        {{"parallel.axis=shard"}, {"parallel is a list", "parallel[0].axis"}},
+       {{"parallel.1.axis=shard"}, {"parallel is a list", "write parallel[1]"}},
        {{"a.b.c=3"}, {"a: unknown section", "SECTION.KEY", "model, data"}},
        {{"train.steps.x=3"}, {"train.steps is a single value", "train.steps=VALUE"}},
        {{"train[0]=3"}, {"train is not a list", "train.KEY"}},

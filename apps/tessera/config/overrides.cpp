@@ -132,6 +132,11 @@ std::string in_words(const std::vector<Step>& steps, std::size_t count) {
   return shown(text);
 }
 
+bool is_number(std::string_view name) {
+  return !name.empty() && name.size() < 10 &&
+         name.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
 /// Why `parent`, named by the first `count` steps, does not have the next step.
 std::string why_not(const toml::node& parent, const std::vector<Step>& steps, std::size_t count) {
   const std::string name = in_words(steps, count);
@@ -144,8 +149,9 @@ std::string why_not(const toml::node& parent, const std::vector<Step>& steps, st
                             "{0} has {1} entries: {0}[0] to {0}[{1}] can be set, the last of "
                             "which adds one",
                             name, list->size())
-                      : fmt::format("{0} is a list: write {0}[0].{1}, or {0}[1].{1}...", name,
-                                    shown(step.name));
+           : is_number(step.name) ? fmt::format("{0} is a list: write {0}[{1}]", name, step.name)
+                                  : fmt::format("{0} is a list: write {0}[0].{1}, or {0}[1].{1}...",
+                                                name, shown(step.name));
   }
   if (parent.is_table()) {
     return fmt::format("{0} is not a list: write {0}.KEY", name);
