@@ -1,14 +1,27 @@
 # Installs the library with the sources of its interfaces (a consumer cannot use the built interfaces), the
 # headers that plugins need, the shipped plugins, the program, its configs, the stamping tool, and the package for
 # find_package(Tessera). Include it when modules, plugins and the program are known.
+# Components, of which TesseraPackages.cmake makes packages: program (with the library and the plugins), development,
+# and one for each plugin with the property TESSERA_COMPONENT: it needs libraries that not everybody has.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
+
+# tessera_compressed(FILE FOLDER COMPONENT): installs a file as gzip packs it, without a name and a time.
+function(tessera_compressed file folder component)
+  get_filename_component(name ${file} NAME)
+  set(packed ${PROJECT_BINARY_DIR}/generated/packed/${component})
+  file(MAKE_DIRECTORY ${packed})
+  install(CODE "execute_process(COMMAND gzip -9nc \"${file}\" OUTPUT_FILE \"${packed}/${name}.gz\"
+    COMMAND_ERROR_IS_FATAL ANY)" COMPONENT ${component})
+  install(FILES ${packed}/${name}.gz DESTINATION ${folder} COMPONENT ${component})
+endfunction()
 
 set(tessera_package ${CMAKE_INSTALL_LIBDIR}/cmake/Tessera)
 get_property(tessera_modules GLOBAL PROPERTY TESSERA_MODULES)
 set(tessera_file_sets "")
 foreach(module IN LISTS tessera_modules)
-  list(APPEND tessera_file_sets FILE_SET modules_${module} DESTINATION ${CMAKE_INSTALL_DATADIR}/tessera)
+  list(APPEND tessera_file_sets FILE_SET modules_${module} DESTINATION ${CMAKE_INSTALL_DATADIR}/tessera
+    COMPONENT development)
 endforeach()
 
 # Consumers compile the interfaces without libtessera's own options and libraries: the interfaces need neither
@@ -20,24 +33,47 @@ foreach(property COMPILE_OPTIONS INCLUDE_DIRECTORIES LINK_LIBRARIES)
 endforeach()
 
 set_target_properties(tessera_program PROPERTIES EXPORT_NAME program)
-install(TARGETS tessera tessera-stamp tessera_program EXPORT TesseraTargets
-  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
-  RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR}
+install(TARGETS tessera tessera_program EXPORT TesseraTargets
+  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT program
+  RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program
   ${tessera_file_sets})
+install(TARGETS tessera-stamp EXPORT TesseraTargets
+  RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT development)
 install(EXPORT TesseraTargets NAMESPACE Tessera:: DESTINATION ${tessera_package}
-  CXX_MODULES_DIRECTORY modules)
+  CXX_MODULES_DIRECTORY modules COMPONENT development)
 
 get_property(tessera_headers GLOBAL PROPERTY TESSERA_HEADERS)
 install(FILES ${tessera_headers} ${PROJECT_BINARY_DIR}/generated/tessera/build_identity.h
-  DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tessera)
+  DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tessera COMPONENT development)
 
 get_property(tessera_plugins GLOBAL PROPERTY TESSERA_PLUGINS)
 foreach(plugin IN LISTS tessera_plugins)
   # A plain copy: editing a plugin after the link invalidates its stamp.
-  install(PROGRAMS $<TARGET_FILE:${plugin}> DESTINATION ${CMAKE_INSTALL_LIBDIR}/tessera/plugins)
+  get_target_property(component ${plugin} TESSERA_COMPONENT)
+  if(NOT component)
+    set(component program)
+  endif()
+  list(APPEND tessera_components ${component})
+  install(PROGRAMS $<TARGET_FILE:${plugin}> DESTINATION ${CMAKE_INSTALL_LIBDIR}/tessera/plugins COMPONENT ${component})
 endforeach()
 
-install(DIRECTORY ${PROJECT_SOURCE_DIR}/configs DESTINATION ${CMAKE_INSTALL_DATADIR}/tessera)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/configs DESTINATION ${CMAKE_INSTALL_DATADIR}/tessera COMPONENT program
+  FILES_MATCHING PATTERN "*.toml")
+
+# What the program says of itself: its manual page, and completions for shells.
+set(tessera_texts ${PROJECT_BINARY_DIR}/generated/texts)
+foreach(text "manual tessera.1" "completion bash tessera" "completion zsh _tessera" "completion fish tessera.fish")
+  string(REPLACE " " ";" text "${text}")
+  list(POP_BACK text file)
+  install(CODE "execute_process(COMMAND \"$<TARGET_FILE:tessera_program>\" ${text}
+    OUTPUT_FILE \"${tessera_texts}/${file}\" COMMAND_ERROR_IS_FATAL ANY)" COMPONENT program)
+endforeach()
+file(MAKE_DIRECTORY ${tessera_texts})
+tessera_compressed(${tessera_texts}/tessera.1 ${CMAKE_INSTALL_MANDIR}/man1 program)
+install(FILES ${tessera_texts}/tessera DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions COMPONENT program)
+install(FILES ${tessera_texts}/_tessera DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions COMPONENT program)
+install(FILES ${tessera_texts}/tessera.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d
+  COMPONENT program)
 
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/TesseraConfig.cmake.in
   ${PROJECT_BINARY_DIR}/TesseraConfig.cmake INSTALL_DESTINATION ${tessera_package})
@@ -46,4 +82,6 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/TesseraConfigVersion.cmak
 install(FILES ${PROJECT_BINARY_DIR}/TesseraConfig.cmake ${PROJECT_BINARY_DIR}/TesseraConfigVersion.cmake
   ${CMAKE_CURRENT_LIST_DIR}/TesseraPlugin.cmake ${CMAKE_CURRENT_LIST_DIR}/TesseraConsumers.cmake
   ${CMAKE_CURRENT_LIST_DIR}/plugin_gate.cpp.in
-  DESTINATION ${tessera_package})
+  DESTINATION ${tessera_package} COMPONENT development)
+list(REMOVE_DUPLICATES tessera_components)
+include(TesseraPackages)

@@ -50,9 +50,14 @@ parallel::StyleFacts facts_of(const std::string& style) {
   return plugin::host().find<parallel::ParallelStyle>(style)(options)->facts();
 }
 
-/// The style on a module; a style without an axis beside one that uses the mesh.
-std::vector<parallel::StyleEntry> entries_of(const std::string& style, const std::string& on) {
-  const std::vector<std::string> where = {on.empty() ? "." : on};
+using Names = std::vector<std::string>;  // of modules; "" is the model
+
+/// The style on modules; a style without an axis beside one that uses the mesh.
+std::vector<parallel::StyleEntry> entries_of(const std::string& style, const Names& on) {
+  Names where;
+  for (const std::string& name : on) {
+    where.push_back(name.empty() ? "." : name);
+  }
   const parallel::StyleFacts facts = facts_of(style);
   if (facts.most_axes > 0) {
     return {{.style = style, .axis = "ranks", .on = where}};
@@ -113,7 +118,7 @@ std::vector<double> train(nn::DecoderLM& model, parallel::ParallelPlan* plan) {
 
 /// The modules that the style accepts, by name, and why it refuses the first of the others.
 struct Accepted {
-  std::vector<std::string> names;
+  Names names;
   std::string refusal;
 };
 
@@ -123,7 +128,7 @@ Accepted accepted(const std::string& style) {
   for (const nn::Module* module : nn::all_modules(*model)) {
     const auto fresh = new_model();
     try {
-      const parallel::ParallelPlan plan(*fresh, mesh_of(), entries_of(style, module->name()),
+      const parallel::ParallelPlan plan(*fresh, mesh_of(), entries_of(style, {module->name()}),
                                         plugin::host());
       found.names.push_back(module->name());
     } catch (const Error& error) {
@@ -133,7 +138,7 @@ Accepted accepted(const std::string& style) {
   return found;
 }
 
-std::vector<std::string> some_accepted(const std::string& style) {
+Names some_accepted(const std::string& style) {
   Accepted found = accepted(style);
   if (found.names.empty()) {
     throw NotTried{"it accepts no module of a Llama: " + found.refusal};
@@ -144,24 +149,30 @@ std::vector<std::string> some_accepted(const std::string& style) {
 std::string makes_the_same_facts(const std::string& style) {
   const parallel::StyleFacts a = facts_of(style);
   const parallel::StyleFacts b = facts_of(style);
-  if (a.splits_batch != b.splits_batch || a.places_parameters != b.places_parameters ||
-      a.converts_values != b.converts_values || a.wraps_forward != b.wraps_forward ||
-      a.keeps_parameters != b.keeps_parameters || a.needs_split != b.needs_split ||
-      a.replaces_modules != b.replaces_modules || a.divides_model != b.divides_model ||
-      a.extends_gathers != b.extends_gathers || a.most_axes != b.most_axes) {
+  if (a.splits_batch != b.splits_batch || a.splits_sequence != b.splits_sequence ||
+      a.places_parameters != b.places_parameters || a.converts_values != b.converts_values ||
+      a.wraps_forward != b.wraps_forward || a.keeps_parameters != b.keeps_parameters ||
+      a.needs_split != b.needs_split || a.replaces_modules != b.replaces_modules ||
+      a.divides_model != b.divides_model || a.extends_gathers != b.extends_gathers ||
+      a.most_axes != b.most_axes) {
     return "two objects with the same options declare different facts";
   }
   if (a.most_axes < 0) {
     return fmt::format("most_axes must be at least 0 (got {})", a.most_axes);
   }
-  return a.most_axes == 0 && a.splits_batch ? "it splits the batch, but along no axis" : "";
+  if (a.splits_batch && a.splits_sequence) {
+    return "it splits the batch and sequences along one axis";
+  }
+  return a.most_axes == 0 && (a.splits_batch || a.splits_sequence)
+             ? "it splits the batch or sequences, but along no axis"
+             : "";
 }
 
 std::string declares_what_it_places(const std::string& style) {
   const bool declares = facts_of(style).places_parameters;
   for (const std::string& on : some_accepted(style)) {
     const auto model = new_model();
-    const parallel::ParallelPlan plan(*model, mesh_of(), entries_of(style, on), plugin::host());
+    const parallel::ParallelPlan plan(*model, mesh_of(), entries_of(style, {on}), plugin::host());
     for (const nn::ParameterPointer& p : nn::all_parameters(*model)) {
       if (!p->value.is_meta()) {
         return fmt::format("apply() gave parameter '{}' memory; do it in materialize()", p->name);
@@ -180,18 +191,18 @@ std::string declares_what_it_places(const std::string& style) {
   return "";
 }
 
-/// Losses that rank 0 of so many sees when the style is on this module. Errors: its layouts do not
-/// fit.
-std::vector<double> train_on(int size, const std::string& style, const std::string& on) {
+/// Losses that rank 0 of so many sees when the style is on these modules. Errors: its layouts do
+/// not fit.
+std::vector<double> train_on(int size, const std::string& style, const Names& on) {
   std::vector<double> seen;
   collective::run_threads(size, [&](collective::World& world) {
     const auto model = new_model();
     parallel::ParallelPlan plan(*model, mesh_of(size), entries_of(style, on), plugin::host());
     plan.materialize();
-    if (plan.batch_axes().empty()) {
+    if (plan.batch_axes().empty() && plan.sequence_axes().empty()) {
       // The modules around are whole: they take the module's value in whatever layout it comes.
       for (nn::Module* const module : nn::all_modules(*model)) {
-        if (module->name() == on) {
+        if (std::ranges::find(on, module->name()) != on.end()) {
           parallel::redistribute_output(*module, 0, 0, Replicate());
         }
       }
@@ -202,6 +213,20 @@ std::vector<double> train_on(int size, const std::string& style, const std::stri
     }
   });
   return seen;
+}
+
+/// The modules that the style is tried on: one after the other, but all together where whatever
+/// mixes tokens needs it.
+std::vector<Names> tried_together(const std::string& style, const parallel::StyleFacts& facts) {
+  Names names = some_accepted(style);
+  if (facts.splits_sequence) {
+    return {std::move(names)};
+  }
+  std::vector<Names> one_by_one;
+  for (std::string& name : names) {
+    one_by_one.push_back({std::move(name)});
+  }
+  return one_by_one;
 }
 
 std::string computes_what_one_rank_does(const std::string& style) {
@@ -220,7 +245,7 @@ std::string computes_what_one_rank_does(const std::string& style) {
   }
   std::string misfit;
   int ran = 0;
-  for (const std::string& on : some_accepted(style)) {
+  for (const Names& on : tried_together(style, facts)) {
     std::vector<double> got;
     try {
       if (facts.most_axes == 0) {  // it may change what is computed: one rank has it too
@@ -237,7 +262,7 @@ std::string computes_what_one_rank_does(const std::string& style) {
       return fmt::format(
           "on {}, losses, gradients or parameters of {} steps differ from those of one rank (by "
           "{:.1e})",
-          on.empty() ? "the whole model" : fmt::format("module '{}'", on), steps, difference);
+          on[0].empty() ? "the whole model" : fmt::format("module '{}'", on[0]), steps, difference);
     }
   }
   if (ran == 0) {

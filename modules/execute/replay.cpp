@@ -2,6 +2,7 @@ module;
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -18,10 +19,19 @@ module tessera.execute;
 
 import tessera.base;
 import tessera.mesh;
+import tessera.device;
 import tessera.tensor;
 import tessera.program;
+import :host_fetches;
 
 namespace tessera {
+namespace {
+
+/// How many instructions before its use a value is fetched: about a layer, enough work to hide it.
+constexpr std::size_t fetched_ahead = 64;
+
+}  // namespace
+
 struct Replay::State {
   Program program;
   /// By section and instruction: the tensors that nothing later uses.
@@ -31,6 +41,12 @@ struct Replay::State {
   ByTensor<Tensor> tensors;
   std::shared_ptr<MemoryPlace> elsewhere;
   std::vector<std::map<std::size_t, MemoryPlaceCalls>> place_calls;
+  const Op& copy_op = find_op("copy_");
+  Device device = cpu;  // of the run's inputs
+  /// Parameters of the run that are kept in the host's memory, where the device has its own.
+  std::set<const Storage*> host_parameters;
+  bool uses_host_memory = false;  // an input is in the host's memory, where the device has its own
+  std::optional<HostFetches> fetches = {};
 
   void find_last_uses() {
     std::set<TensorIndex> used;
@@ -69,7 +85,7 @@ struct Replay::State {
   void execute(std::size_t section, std::size_t i, const StepVariables& variables) {
     const Instruction& instruction = program.sections[section].instructions[i];
     const auto asked = place_calls[section].find(i);
-    if (asked == place_calls[section].end() || elsewhere == nullptr || device() == meta) {
+    if (asked == place_calls[section].end() || elsewhere == nullptr || device == meta) {
       execute(instruction, variables);
       return;
     }
@@ -82,9 +98,91 @@ struct Replay::State {
     }
   }
 
-  Device device() const {
-    const auto any = program.inputs.begin();
-    return any == program.inputs.end() ? cpu : tensors[any->second.tensor].device();
+  /// Takes the inputs of a run. Some may be in the host's memory; the others are on its device.
+  void take(std::span<const Tensor> inputs) {
+    tensors = ByTensor<Tensor>(program.tensors.size());
+    host_parameters.clear();
+    const auto there =
+        std::ranges::find_if(inputs, [](const Tensor& x) { return !(x.device() == cpu); });
+    device = there == inputs.end() ? cpu : there->device();
+    uses_host_memory = false;
+    std::size_t at = 0;
+    for (const auto& [name, input] : program.inputs) {
+      const Tensor& x = inputs[at++];
+      tensors[input.tensor] = x;
+      if (device == cpu || device == meta || !(x.device() == cpu)) {
+        continue;
+      }
+      uses_host_memory = true;
+      if (input.role == Role::parameter) {
+        host_parameters.insert(&local_of(x).storage());
+      }
+    }
+    if (uses_host_memory) {
+      if (!fetches) {
+        fetches.emplace(program, fetched_ahead);
+      }
+      fetches->begin_on(device);
+    }
+  }
+
+  bool is_host_parameter(const Tensor& x) const {
+    return x && x.device() == cpu && host_parameters.contains(&local_of(x).storage());
+  }
+
+  /// Where a call computes: where it writes; else on the device, unless all that it reads is in the
+  /// host's memory and no parameter (a norm of gradients that are kept there).
+  Device place_of(const Instruction& i) const {
+    if (i.op->in_place) {
+      return tensors[i.in[0]].device();
+    }
+    bool on_host = false;
+    for (const TensorIndex number : i.in) {
+      if (!number.exists()) {
+        continue;
+      }
+      const Tensor& x = tensors[number];
+      if (!(x.device() == cpu) || is_host_parameter(x)) {
+        return device;
+      }
+      on_host = true;
+    }
+    return on_host ? cpu : device;
+  }
+
+  /// Executes a call with copies of the operands that are in other memory than it computes in; what
+  /// it writes there is copied back.
+  void call_across_memories(const Instruction& i, const Attributes& arguments) {
+    struct Moved {
+      TensorIndex number;
+      Tensor original;
+      bool written = false;
+    };
+    std::vector<Moved> moved;
+    const Device place = place_of(i);
+    for (std::size_t k = 0; k < i.in.size(); ++k) {
+      const TensorIndex number = i.in[k];
+      if (!number.exists()) {
+        continue;
+      }
+      Tensor& x = tensors[number];
+      if (i.writes(k) && is_host_parameter(x)) {
+        fetches->wait_for(local_of(x).storage());
+      }
+      if (!(x.device() == place)) {
+        moved.push_back({number, x, i.writes(k)});
+        Tensor fetched = is_host_parameter(x) ? fetches->taken(number) : Tensor();
+        x = fetched ? std::move(fetched) : copied_to(x, place);
+      }
+    }
+    tessera::execute(program, i, arguments, tensors, place);
+    for (Moved& one : moved) {
+      const Tensor changed = std::exchange(tensors[one.number], std::move(one.original));
+      if (one.written) {
+        const Tensor& original = tensors[one.number];
+        call_kernel(copy_op, std::array{original, copied_to(changed, original.device())}, {});
+      }
+    }
   }
 
   void execute(const Instruction& i, const StepVariables& variables) {
@@ -94,11 +192,14 @@ struct Replay::State {
     }
     if (i.kind == Instruction::Kind::empty && is_elsewhere(i.out[0])) {
       const ProgramTensor& x = program.tensors[i.out[0]];
-      tensors[i.out[0]] = allocate_elsewhere(elsewhere.get(), x, device());
-    } else if (i.bindings.empty()) {
-      tessera::execute(program, i, i.attributes, tensors, device());
+      tensors[i.out[0]] = allocate_elsewhere(elsewhere.get(), x, device);
+      return;
+    }
+    const Attributes arguments = i.bindings.empty() ? i.attributes : Executor::bound(i, variables);
+    if (uses_host_memory && i.kind == Instruction::Kind::call && i.op->view == nullptr) {
+      call_across_memories(i, arguments);
     } else {
-      tessera::execute(program, i, Executor::bound(i, variables), tensors, device());
+      tessera::execute(program, i, arguments, tensors, device);
     }
   }
 };
@@ -122,13 +223,11 @@ Replay::~Replay() = default;
 const Program& Replay::program() const { return state_->program; }
 
 void Replay::begin_in_order(std::span<const Tensor> inputs) {
-  ByTensor<Tensor> tensors(state_->program.tensors.size());
   std::size_t at = 0;
   for (const auto& [name, input] : state_->program.inputs) {
-    check_input(name, input.tensor, inputs[at]);
-    tensors[input.tensor] = inputs[at++];
+    check_input(name, input.tensor, inputs[at++]);
   }
-  state_->tensors = std::move(tensors);
+  state_->take(inputs);
 }
 
 void Replay::run(SectionKind section, const StepVariables& variables) {
@@ -138,8 +237,12 @@ void Replay::run(SectionKind section, const StepVariables& variables) {
   const NoGrad no_grad;
   std::size_t i = 0;
   const WorkScope work([&] { return in_words({at, i}); });
+  const auto on_host = [&s](const Tensor& x) { return s.is_host_parameter(x); };
   for (; i < instructions.size(); ++i) {
     try {
+      if (s.uses_host_memory) {
+        s.fetches->before({at, i}, s.tensors, on_host);
+      }
       s.execute(at, i, variables);
     } catch (const Error& error) {
       rethrow(error, {at, i}, s.tensors);
@@ -160,9 +263,17 @@ const Tensor& Replay::output(const std::string& name) const {
 
 void Replay::end() {
   move_streams();
+  if (state_->fetches) {
+    state_->fetches->end();
+  }
   state_->tensors.clear();
 }
 
-void Replay::abandon() noexcept { state_->tensors.clear(); }
+void Replay::abandon() noexcept {
+  if (state_->fetches) {
+    state_->fetches->abandon();
+  }
+  state_->tensors.clear();
+}
 
 }  // namespace tessera

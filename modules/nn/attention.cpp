@@ -139,6 +139,44 @@ void AttentionOptions::check() const {
   }
 }
 
+InnerAttention::InnerAttention(const AttentionOptions& options) : options_(options) {
+  options.check();
+}
+
+std::string_view InnerAttention::kind() const { return "InnerAttention"; }
+std::vector<std::string> InnerAttention::input_names() const {
+  return {"q", "k", "v", "mask", "documents"};
+}
+
+Tensors InnerAttention::forward(const Tensors& inputs) {
+  const Tensor& q = input(inputs, 0);
+  const Tensor& k = input(inputs, 1);
+  const Tensor& v = input(inputs, 2);
+  const Tensor& mask = inputs[3];
+  const Tensor& documents = inputs[4];
+  if (!mask && dropout() == 0 && options_.causal) {
+    return {ops::causal_attention(q, k, v,
+                                  {.scale = options_.scale,
+                                   .window = options_.window,
+                                   .softcap = options_.softcap,
+                                   .documents = documents})};
+  }
+  if (mask && documents) {
+    fail_input({.thing = fmt::format("module '{}'", name()),
+                .wrong = "an attention with documents takes no mask",
+                .advice = "let the mask hide other documents"});
+  }
+  if (options_.window != 0 || options_.softcap != 0) {
+    fail_input({.thing = fmt::format("module '{}'", name()),
+                .wrong = "an attention with a window or a softcap takes no mask"});
+  }
+  const Tensor by_head = ops::scaled_dot_product_attention(
+      ops::transpose(q, 1, 2), ops::transpose(k, 1, 2), ops::transpose(v, 1, 2),
+      documents ? same_document(documents) : mask, dropout(),
+      options_.causal ? ops::Causal::lower_right : ops::Causal::none, options_.scale);
+  return {ops::contiguous(ops::transpose(by_head, 1, 2))};
+}
+
 Attention::Attention(const AttentionOptions& options) : options_(options) {
   options.check();
   const std::int64_t d = options.head_extent();
@@ -149,6 +187,7 @@ Attention::Attention(const AttentionOptions& options) : options_(options) {
   k_ = projection("k_proj", options.dim, options.key_heads() * d, options.bias);
   v_ = projection("v_proj", options.dim, options.key_heads() * d, options.bias);
   o_ = projection("o_proj", options.heads * d, options.dim, options.output_bias);
+  inner_ = add_child<InnerAttention>("inner_attention", options);
   if (options.query_key_norm) {
     const auto norm = [&](const char* name) {
       return add_child<RMSNorm>(name, d, options.norm_eps, options.dtype, options.norm_offset);
@@ -189,30 +228,7 @@ Tensors Attention::forward(const Tensors& inputs) {
   if (cache_ != nullptr) {
     cache_->append(k, v);
   }
-  const double dropout = is_training() ? options_.dropout : 0;
-  Tensor attended;
-  if (!mask && dropout == 0 && options_.causal) {
-    attended = ops::causal_attention(q, k, v,
-                                     {.scale = options_.scale,
-                                      .window = options_.window,
-                                      .softcap = options_.softcap,
-                                      .documents = documents});
-  } else {
-    if (mask && documents) {
-      fail_input({.thing = fmt::format("module '{}'", name()),
-                  .wrong = "an attention with documents takes no mask",
-                  .advice = "let the mask hide other documents"});
-    }
-    if (options_.window != 0 || options_.softcap != 0) {
-      fail_input({.thing = fmt::format("module '{}'", name()),
-                  .wrong = "an attention with a window or a softcap takes no mask"});
-    }
-    const Tensor by_head = ops::scaled_dot_product_attention(
-        ops::transpose(q, 1, 2), ops::transpose(k, 1, 2), ops::transpose(v, 1, 2),
-        documents ? same_document(documents) : mask, dropout,
-        options_.causal ? ops::Causal::lower_right : ops::Causal::none, options_.scale);
-    attended = ops::contiguous(ops::transpose(by_head, 1, 2));
-  }
+  const Tensor attended = (*inner_)(Tensors{q, k, v, mask, documents})[0];
   return {(*o_)(ops::view(attended, {attended.size(0), attended.size(1), attended.size(2) * d}))};
 }
 

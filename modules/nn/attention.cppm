@@ -63,13 +63,32 @@ struct RowDocuments {
   Tensor positions;  // i64 [B, T]: of a token in its document
 };
 
-/// Self-attention: hidden_states [B, T, dim] -> [B, T, dim]. Children q_proj, k_proj, v_proj and
-/// o_proj. Optional inputs: mask, bool (true: the query sees the key) or added to the scores,
-/// broadcast to [B, heads, T, keys], of an attention without window and softcap; positions, i64 [T]
-/// or [B, T], for the rotary embedding (default: counted from the tokens in the cache); documents,
-/// i64 [B, T] (RowDocuments::first): no query sees another document than its own; with the
-/// documents' positions, a causal one without mask and dropout has, bit by bit, the result of each
-/// document alone.
+/// softmax(q k^T) v, which Attention computes of its heads when they are rotated: q [B, Tq, H, D],
+/// k [B, Tk, KV, D], v [B, Tk, KV, Dv] -> [B, Tq, H, Dv]. Optional inputs: mask and documents, as
+/// those of Attention. A module of its own, so that a style can replace it by one that computes the
+/// same of a sequence that is split over ranks.
+class InnerAttention : public Module {
+ public:
+  explicit InnerAttention(const AttentionOptions& options);
+  std::string_view kind() const override;
+  Tensors forward(const Tensors& inputs) override;
+  std::vector<std::string> input_names() const override;
+
+  const AttentionOptions& options() const { return options_; }
+  /// The rate at which probabilities are dropped now: 0 in an evaluation.
+  double dropout() const { return is_training() ? options_.dropout : 0; }
+
+ private:
+  AttentionOptions options_;
+};
+
+/// Self-attention: hidden_states [B, T, dim] -> [B, T, dim]. Children q_proj, k_proj, v_proj,
+/// o_proj and inner_attention. Optional inputs: mask, bool (true: the query sees the key) or added
+/// to the scores, broadcast to [B, heads, T, keys], of an attention without window and softcap;
+/// positions, i64 [T] or [B, T], for the rotary embedding (default: counted from the tokens in the
+/// cache); documents, i64 [B, T] (RowDocuments::first): no query sees another document than its
+/// own; with the documents' positions, a causal one without mask and dropout has, bit by bit, the
+/// result of each document alone.
 class Attention : public Module {
  public:
   explicit Attention(const AttentionOptions& options);
@@ -86,7 +105,7 @@ class Attention : public Module {
  private:
   AttentionOptions options_;
   AttentionCache* cache_ = nullptr;
-  Child q_, k_, v_, o_, q_norm_, k_norm_;
+  Child q_, k_, v_, o_, q_norm_, k_norm_, inner_;
 };
 
 /// Adds an embedding of each position: hidden_states [B, T, dim] -> the same. Optional input:

@@ -228,6 +228,14 @@ void check_pair(const ResolvedEntry& a, const ResolvedEntry& b, const DeviceMesh
                                        mesh.axis_name(axis), place_of((first ? a : b).entry)),
                   .advice = "give one of them another axis"});
     }
+    if (a.facts.splits_sequence != b.facts.splits_sequence) {
+      const ResolvedEntry& splits = a.facts.splits_sequence ? a : b;
+      fail_input({.where = place_of(splits.entry),
+                  .wrong = fmt::format("splits the sequence along axis '{}', which {} uses too",
+                                       mesh.axis_name(axis),
+                                       place_of((a.facts.splits_sequence ? b : a).entry)),
+                  .advice = "give one of them another axis"});
+    }
     if (a.facts.splits_batch != b.facts.splits_batch) {
       fail_input(fmt::format(
           "{} and {} are both on axis '{}', but one splits the batch along it and the other does "

@@ -194,12 +194,17 @@ ParallelPlan::ParallelPlan(nn::Module& model, const DeviceMesh& mesh,
 
   divide(resolved);
   std::set<int> splitting;
+  std::set<int> in_sequence;
   for (const ResolvedEntry& entry : resolved) {
     if (entry.facts.splits_batch) {
       splitting.insert(entry.axes.begin(), entry.axes.end());
     }
+    if (entry.facts.splits_sequence) {
+      in_sequence.insert(entry.axes.begin(), entry.axes.end());
+    }
   }
   batch_axes_.assign(splitting.begin(), splitting.end());
+  sequence_axes_.assign(in_sequence.begin(), in_sequence.end());
   take_model(model, styles_, self_);
   distribute_model(model, mesh_);
   apply(resolved);
@@ -370,12 +375,63 @@ int ParallelPlan::batch_part() const {
   return part;
 }
 
-Layout ParallelPlan::batch_layout() const {
+int ParallelPlan::sequence_parts() const {
+  int parts = 1;
+  for (const int axis : sequence_axes_) {
+    parts *= mesh_.axis_size(axis);
+  }
+  return parts;
+}
+
+Layout ParallelPlan::row_layout() const {
   Layout layout = Layout::replicated(mesh_);
   for (const int axis : batch_axes_) {
     layout = layout.with_placement(axis, Shard(0));
   }
   return layout;
+}
+
+Layout ParallelPlan::batch_layout() const {
+  Layout layout = row_layout();
+  for (const int axis : sequence_axes_) {
+    layout = layout.with_placement(axis, Shard(1));
+  }
+  return layout;
+}
+
+Tensor ParallelPlan::sequence_part(const Tensor& rows) const {
+  const std::int64_t parts = sequence_parts();
+  if (parts == 1) {
+    return rows;
+  }
+  const std::int64_t length = rows.size(1);
+  if (length % parts != 0) {
+    std::vector<std::string> names;
+    for (const int axis : sequence_axes_) {
+      names.push_back(fmt::format("'{}'", mesh_.axis_name(axis)));
+    }
+    fail_input({.thing = "sequence",
+                .wrong = fmt::format("its {} tokens cannot be split equally over the {} ranks of "
+                                     "axis {}",
+                                     length, parts, join_words(names)),
+                .advice = fmt::format("set data.seq_len to a multiple of {}, such as {}, or choose "
+                                      "another size of the axis",
+                                      parts, (length + parts - 1) / parts * parts)});
+  }
+  std::int64_t part = 0;
+  for (const int axis : sequence_axes_) {
+    part = part * mesh_.axis_size(axis) + mesh_.coordinate_of(current_rank(), axis);
+  }
+  return ops::contiguous(ops::narrow(rows, 1, length / parts * part, length / parts));
+}
+
+Tensor ParallelPlan::batch_of(const Tensor& rows) const {
+  Dims shape = rows.shape();
+  shape[0] *= batch_parts();
+  if (const int parts = sequence_parts(); parts > 1) {
+    shape[1] *= parts;
+  }
+  return from_local(rows, batch_layout(), shape);
 }
 
 void ParallelPlan::materialize(Device device) {

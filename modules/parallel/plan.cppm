@@ -78,8 +78,18 @@ class ParallelPlan {
   /// How many parts the batch has, and which is the calling rank's: row-major over batch_axes().
   int batch_parts() const;
   int batch_part() const;
-  /// The layout of a batch: dim 0 sharded along batch_axes().
+  /// The axes along which sequences are split.
+  const std::vector<int>& sequence_axes() const { return sequence_axes_; }
+  int sequence_parts() const;
+  /// The layout of a batch of rows: dim 0 sharded along batch_axes(), dim 1 along sequence_axes().
   Layout batch_layout() const;
+  /// The layout of one value for each row: dim 0 sharded along batch_axes().
+  Layout row_layout() const;
+  /// This rank's part of whole sequences [rows, T, ...]: a chunk of dim 1; `rows` itself where
+  /// sequences are not split. Error (input): the ranks cannot split them equally.
+  Tensor sequence_part(const Tensor& rows) const;
+  /// The batch of which `rows` [rows, chunk, ...] are this rank's: see sequence_part().
+  Tensor batch_of(const Tensor& rows) const;
   const std::vector<StyleSummary>& summary() const { return summary_; }
   /// The styles, in the order of the entries.
   const std::vector<std::unique_ptr<ParallelStyle>>& styles() const { return *styles_; }
@@ -114,6 +124,7 @@ class ParallelPlan {
   std::shared_ptr<Styles> styles_;  // the model's modules hold it too, for their hooks
   std::unique_ptr<const Stages> stages_;
   std::vector<int> batch_axes_;
+  std::vector<int> sequence_axes_;
   std::vector<StyleSummary> summary_;
   bool materialized_ = false;
   /// The entries in the order in which they were applied: the module's name and the entry.

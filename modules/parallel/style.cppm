@@ -56,6 +56,9 @@ struct StyleFacts {
   /// Every rank of the axes works on its own part of the batch. Two styles that share an axis must
   /// agree in this, and of those that split it, only one style can be on the axis.
   bool splits_batch = false;
+  /// Every rank of the axes works on its own part of each sequence: dim 1 of a batch, in contiguous
+  /// chunks. Of the styles on an axis, either all do or none, and none of them splits the batch.
+  bool splits_sequence = false;
   /// Calls StyleTarget::place for parameters of the module or of modules inside.
   bool places_parameters = false;
   /// Redistributes inputs or outputs of the module.

@@ -136,10 +136,16 @@ class Placing {
 
   void run() {
     const std::size_t all = 3 * done_.size() * static_cast<std::size_t>(schedule_.micro_batches);
+    int idle = 0;  // units of time in which nothing was placed
     for (std::size_t placed = 0; placed < all; ++now_) {
+      ++idle;
       for (int rank = 0; rank < schedule_.ranks(); ++rank) {
-        placed += place(rank) ? 1 : 0;
+        if (place(rank)) {
+          ++placed;
+          idle = 0;
+        }
       }
+      require(idle < 2, "pipeline schedule: nothing more can be placed within the bound of memory");
     }
   }
 

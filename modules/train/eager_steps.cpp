@@ -114,7 +114,7 @@ EagerSteps::Rows EagerSteps::rows_of(const StepBatch& batch) const {
           .got = fmt::format("{}", printable(batch.weight)),
           .advice = "leave such a batch out, or look at what masks its targets"});
   }
-  const SpecHandle whole = Spec::make(plan.batch_layout(), {batch.rows}, DType::i64);
+  const SpecHandle whole = Spec::make(plan.row_layout(), {batch.rows}, DType::i64);
   const std::int64_t part = local_shape(*whole)[0];
   const std::int64_t parts = plan.batch_parts();
   Rows rows{.part = part,

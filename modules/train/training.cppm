@@ -70,7 +70,8 @@ class Training {
   /// `functions.rows`.
   Evaluation evaluate(std::int64_t batches, const StepBatch& batch, const StepFunctions& functions);
   /// The sum of `mine` over the parts of the batch: of tokens that are not masked, for example.
-  /// One small all-reduce along each axis that splits the batch.
+  /// One small all-reduce along each axis that splits the batch. Ranks among which sequences are
+  /// split have the same rows: `mine` is of all of their tokens.
   double total(double mine) const;
 
   std::int64_t done() const;

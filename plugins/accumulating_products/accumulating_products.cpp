@@ -3,6 +3,7 @@
 // to that tensor itself. So the product's result takes no memory and is not read again. A sum that
 // the product forms has other roundings than a product and a sum after it: this is no pass. Of 16
 // bits that are added to f32, the product is not rounded at all.
+#include <algorithm>
 #include <cstddef>
 #include <map>
 #include <optional>
@@ -42,9 +43,9 @@ class AccumulatingProducts {
     for (const PlaceIndex place : places_.keys()) {
       if (const std::optional<Term> term = product_added_at(place)) {
         const Instruction& product = *places_[term->product];
-        instead[place] = {.op = in_place_form(product),
-                          .in = {places_[place]->in[0], product.in[0], product.in[1]},
-                          .scope = product.scope};
+        Instruction& sum = instead[place];
+        sum = {.op = in_place_form(product), .in = product.in, .scope = product.scope};
+        sum.in.insert(sum.in.begin(), places_[place]->in[0]);
         removed[term->product] = true;
         if (term->cast.exists()) {
           removed[term->cast] = true;
@@ -61,10 +62,14 @@ class AccumulatingProducts {
     PlaceIndex cast;
   };
 
+  /// The operator that adds the product to its operand 0, before the product's own; null: none. It
+  /// has no arguments, as the sum's type is that of its result.
   static const Op* in_place_form(const Instruction& i) {
     static const std::map<const Op*, const Op*> forms = {
         {&find_op("linear_grad_weight"), &find_op("linear_grad_weight_")},
-        {&find_op("linear_grad_input"), &find_op("linear_grad_input_")}};
+        {&find_op("linear_grad_input"), &find_op("linear_grad_input_")},
+        {&find_op("scaled_linear_grad_weight"), &find_op("scaled_linear_grad_weight_")},
+        {&find_op("scaled_linear_grad_input"), &find_op("scaled_linear_grad_input_")}};
     const auto found = forms.find(i.op);
     return i.kind == Instruction::Kind::call && found != forms.end() ? found->second : nullptr;
   }
@@ -107,7 +112,7 @@ class AccumulatingProducts {
       return known_.memory_of(operand) == known_.memory_of(sum);
     };
     return into.shape == added.shape && (into.dtype == added.dtype || is_wider) &&
-           !shares(product.in[0]) && !shares(product.in[1]);
+           std::ranges::none_of(product.in, shares);
   }
 
   /// Whether the product has the same operands where its result is added.

@@ -17,6 +17,8 @@ import tessera.device;
 import tessera.placement;
 import tessera.tensor;
 
+#include "attention/arguments.hpp"
+#include "indices.hpp"
 #include "kernels.hpp"
 #include "rows.hpp"
 
@@ -26,35 +28,6 @@ namespace {
 constexpr unsigned threads = 128;  // of attention.cu
 constexpr std::int64_t most_dim = 512;
 constexpr std::int64_t most_blocks = 65535;
-
-using RotaryScaling = functions::RotaryFrequencies::Scaling;
-struct RotaryArgs {
-  Dynamic<double> theta;
-  Dynamic<std::int64_t> offset;
-  RotaryScaling scaling;
-  double factor;
-  double original_positions;
-  double low;
-  double high;
-  double amplitude;
-  bool whole_dims;
-  SpecArgument whole{};
-};
-struct RotaryAtArgs {
-  Dynamic<double> theta;
-  RotaryScaling scaling;
-  double factor;
-  double original_positions;
-  double low;
-  double high;
-  double amplitude;
-  bool whole_dims;
-};
-struct CausalArgs {
-  Dynamic<double> scale;
-  std::int64_t window;
-  Dynamic<double> softcap;
-};
 
 /// Of [batch, time, head, dim].
 HeadArray heads_of(const Tensor& x) {
@@ -90,7 +63,7 @@ void look_at(const Call& call, const Tensor& documents) {
 
 AttentionArguments arguments_of(const Call& call, const Tensor& q, const Tensor& k, const Tensor& v,
                                 const Tensor& documents) {
-  const auto arguments = call.args<CausalArgs>();
+  const auto arguments = call.args<ops::CausalArgs>();
   AttentionArguments a = {};
   a.batches = q.shape()[0];
   a.queries = q.shape()[1];
@@ -233,7 +206,7 @@ void turn(const Call& call, const Tensor& y, const Args& arguments, int directio
 
 template <int direction>
 void rotary(const Call& call, std::span<Tensor> out) {
-  const auto arguments = call.args<RotaryArgs>();
+  const auto arguments = call.args<ops::RotaryArgs>();
   RotaryArguments a = {};
   a.offset = arguments.offset + (arguments.whole ? local_offset(*arguments.whole)[1] : 0);
   turn(call, out[0], arguments, direction, a);
@@ -243,6 +216,7 @@ void rotary(const Call& call, std::span<Tensor> out) {
 template <int direction>
 void rotary_at(const Call& call, std::span<Tensor> out) {
   const Tensor& positions = call.in[1];
+  look_at(call, positions, ops::most_positions, ProblemKind::position);
   RotaryArguments a = {};
   a.positions = {positions.device_address(),
                  positions.dims() == 2 ? positions.strides()[0] : 0,
@@ -250,7 +224,7 @@ void rotary_at(const Call& call, std::span<Tensor> out) {
                  0,
                  0,
                  positions.dtype()};
-  turn(call, out[0], call.args<RotaryAtArgs>(), direction, a);
+  turn(call, out[0], call.args<ops::RotaryAtArgs>(), direction, a);
 }
 
 }  // namespace

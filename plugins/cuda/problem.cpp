@@ -47,6 +47,16 @@ ErrorFields problem_fields(const Problem& problem) {
             .expected = fmt::format("0 to {} rows", problem.limit - 1),
             .got = fmt::format("{}", problem.value)};
   }
+  if (problem.kind == ProblemKind::position && problem.value < 0) {
+    return {
+        .thing = thing,
+        .wrong = fmt::format("position {} is below 0 (number {})", problem.value, problem.place)};
+  }
+  if (problem.kind == ProblemKind::position) {
+    return {.thing = thing,
+            .wrong = fmt::format("position {} is too far", problem.value),
+            .expected = fmt::format("less than {}", problem.limit)};
+  }
   return {.thing = thing,
           .wrong = fmt::format("target {} of row {} is out of range", problem.value, problem.place),
           .expected =

@@ -140,14 +140,6 @@ ProductArguments matmul(const Call& call, const Tensor& y) {
   return p;
 }
 
-/// Lets the product add to what y holds.
-void add_to_result(ProductArguments& p, const Tensor& y) {
-  p.accumulate = true;
-  p.bias.type = y.dtype();
-  std::ranges::copy(p.y.rows, p.bias.rows);
-  std::ranges::copy(p.y.columns, p.bias.columns);
-}
-
 ProductArguments linear(const Call& call, const Tensor& y) {
   return rows_times(call.in[0], call.in[1], 1, call.in[2], y);
 }
@@ -197,6 +189,13 @@ ProductArguments columns_times(const Tensor& dy, const Tensor& x, const Tensor& 
   set_axis_of(p.n, {x, last, last + 1}, p.b.columns, {y, 1, 2}, p.y.columns);
   set_axis_of(p.k, {dy, 0, last}, p.a.columns, {x, 0, last}, p.b.rows);
   return p;
+}
+
+void add_to_result(ProductArguments& p, const Tensor& y) {
+  p.accumulate = true;
+  p.bias.type = y.dtype();
+  std::ranges::copy(p.y.rows, p.bias.rows);
+  std::ranges::copy(p.y.columns, p.bias.columns);
 }
 
 void add_products(KernelTable& table) {

@@ -10,5 +10,7 @@ ProductArguments rows_times(const Tensor& x, const Tensor& weight, int summed, c
                             const Tensor& y);
 /// dy [..., m] transposed times x [..., n].
 ProductArguments columns_times(const Tensor& dy, const Tensor& x, const Tensor& y);
+/// Lets the product add to what y holds.
+void add_to_result(ProductArguments& p, const Tensor& y);
 
 }  // namespace tessera::cuda

@@ -44,47 +44,61 @@ Factors factors_of(const Tensor& codes, const Tensor& factors, int first, int la
   return f;
 }
 
-void multiply(const Call& call, const Tensor& y, ScaledArguments s) {
+void multiply(const Tensor& a, const Tensor& b, const Tensor& y, ScaledArguments s) {
   ProductArguments& p = s.product;
   if (y.numel() == 0) {
     return;
   }
-  p.a.data = call.in[0].device_address();
-  p.b.data = call.in[2].device_address();
+  p.a.data = a.device_address();
+  p.b.data = b.device_address();
   p.y.data = y.device_address();
+  p.bias.data = p.accumulate ? p.y.data : nullptr;
   const std::int64_t tiles = product_tiles(p.m.size) * product_tiles(p.n.size);
   launch(y, "scaled_product", static_cast<unsigned>(std::min(tiles, most_blocks)),
          threads_per_block, s);
 }
 
-/// a [..., k] times b, whose dim `summed` is summed over.
-template <int summed>
-void rows_product(const Call& call, std::span<Tensor> out) {
-  const Tensor& a = call.in[0];
-  const Tensor& b = call.in[2];
-  const int last = a.dims() - 1;
-  multiply(call, out[0],
-           {.product = rows_times(a, b, summed, {}, out[0]),
-            .a = factors_of(a, call.in[1], last, last + 1),
-            .b = factors_of(b, call.in[3], summed, summed + 1)});
+/// Codes begin at operand `first`; operand 0 before them is added to.
+template <std::size_t first>
+void multiply_codes(const Call& call, const Tensor& y, ScaledArguments s) {
+  if constexpr (first == 1) {
+    check_in_place(call);
+    add_to_result(s.product, y);
+  }
+  multiply(call.in[first], call.in[first + 2], y, s);
 }
 
+/// a [..., k] times b, whose dim `summed` is summed over.
+template <std::size_t first, int summed>
+void rows_product(const Call& call, std::span<Tensor> out) {
+  const Tensor& a = call.in[first];
+  const Tensor& b = call.in[first + 2];
+  const int last = a.dims() - 1;
+  multiply_codes<first>(call, out[0],
+                        {.product = rows_times(a, b, summed, {}, out[0]),
+                         .a = factors_of(a, call.in[first + 1], last, last + 1),
+                         .b = factors_of(b, call.in[first + 3], summed, summed + 1)});
+}
+
+template <std::size_t first>
 void grad_weight(const Call& call, std::span<Tensor> out) {
-  const Tensor& dy = call.in[0];
-  const Tensor& x = call.in[2];
+  const Tensor& dy = call.in[first];
+  const Tensor& x = call.in[first + 2];
   const int last = dy.dims() - 1;
-  multiply(call, out[0],
-           {.product = columns_times(dy, x, out[0]),
-            .a = factors_of(dy, call.in[1], 0, last),
-            .b = factors_of(x, call.in[3], 0, last)});
+  multiply_codes<first>(call, out[0],
+                        {.product = columns_times(dy, x, out[0]),
+                         .a = factors_of(dy, call.in[first + 1], 0, last),
+                         .b = factors_of(x, call.in[first + 3], 0, last)});
 }
 
 }  // namespace
 
 void add_scaled_products(KernelTable& table) {
-  table["scaled_linear"] = {rows_product<1>};
-  table["scaled_linear_grad_input"] = {rows_product<0>};
-  table["scaled_linear_grad_weight"] = {grad_weight};
+  table["scaled_linear"] = {rows_product<0, 1>};
+  table["scaled_linear_grad_input"] = {rows_product<0, 0>};
+  table["scaled_linear_grad_input_"] = {rows_product<1, 0>};
+  table["scaled_linear_grad_weight"] = {grad_weight<0>};
+  table["scaled_linear_grad_weight_"] = {grad_weight<1>};
 }
 
 }  // namespace tessera::cuda

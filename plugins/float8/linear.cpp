@@ -57,21 +57,18 @@ Operand quantized_operand(const Tensor& x, DType type, Scaling scaling, Scales s
   return operand(codes, x.layout(), x.shape());
 }
 
-Tensor gradient_of_x(const Saved& saved, const Tensor& dy) {
-  const Scaling scaling = saved.weights->scaling();
-  return gradient_of_input(quantized_operand(dy, gradient_type(scaling), scaling, Scales::rows),
-                           weight_operand(*saved.weights, *saved.weight, Scales::columns, true),
+Tensor gradient_of_x(const Saved& saved, const Operand& dy) {
+  return gradient_of_input(dy, weight_operand(*saved.weights, *saved.weight, Scales::columns, true),
                            saved.x_type);
 }
 
-Tensor gradient_of_weight(const Saved& saved, const Tensor& dy) {
+Tensor gradient_of_weight(const Saved& saved, const Operand& dy) {
   const Scaling scaling = saved.weights->scaling();
   Operand x = saved.codes;
   if (scaling == Scaling::rowwise) {
     x = quantized_operand(saved.x.get("Float8Linear"), DType::f8e4m3, scaling, Scales::columns);
   }
-  return gradient_of_weight(quantized_operand(dy, gradient_type(scaling), scaling, Scales::columns),
-                            x, saved.weight->parameter->use().dtype());
+  return gradient_of_weight(dy, x, saved.weight->parameter->use().dtype());
 }
 
 void backward_of(const Saved& saved, std::span<const Tensor> grads, std::span<Tensor> out) {
@@ -81,11 +78,20 @@ void backward_of(const Saved& saved, std::span<const Tensor> grads, std::span<Te
           .advice = "rounding to 8 bits has no second derivative; leave the layer out of 'on'"});
   }
   saved.values.get_unfilled("Float8Linear");
+  const Scaling scaling = saved.weights->scaling();
+  const auto codes = [&](Scales scales) {
+    return quantized_operand(grads[0], gradient_type(scaling), scaling, scales);
+  };
+  Operand dy;
   if (saved.needs_x) {
-    out[0] = gradient_of_x(saved, grads[0]);
+    dy = codes(Scales::rows);
+    out[0] = gradient_of_x(saved, dy);
   }
   if (saved.needs_weight) {
-    out[1] = gradient_of_weight(saved, grads[0]);
+    if (!saved.needs_x || scaling == Scaling::rowwise) {  // a whole's codes are those of rows
+      dy = codes(Scales::columns);
+    }
+    out[1] = gradient_of_weight(saved, dy);
   }
 }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env perl
 # Runs the commands of README.md, docs/*.md and docs/design/*.md: every block that begins with ```sh. Also holds the table of
-# modules in docs/architecture.md to what the modules' CMakeLists.txt state.
+# modules in docs/architecture.md to what the modules' CMakeLists.txt state, and the navigation of mkdocs.yml to the pages.
 #
 #   pages.pl REPOSITORY PROGRAM BUILD [long]
 #
@@ -117,6 +117,17 @@ sub check_modules {
   }
 }
 
+# The site's navigation has every page once.
+sub check_site {
+  my @pages = @_;
+  my %listed;
+  ++$listed{"docs/$_"} for text_of("$repository/mkdocs.yml") =~ /: ([\w\/.-]+\.md)$/mg;
+  for my $page (grep { /^docs/ } @pages) {
+    push @failures, "mkdocs.yml: the navigation has $page " . ($listed{$page} // 0) . " times"
+      unless ($listed{$page} // 0) == 1;
+  }
+}
+
 my $home = "$scratch/home";
 mkdir $_ for $home, "$scratch/bin";
 symlink $program, "$scratch/bin/tessera" or die "tessera: $!\n";
@@ -158,6 +169,7 @@ for my $page (@pages) {
 }
 
 check_modules();
+check_site(@pages);
 print "$_\n" for @failures;
 print join(', ', map { "$count{$_} blocks $_" } sort keys %count), "\n";
 push @failures, 'nothing was run' unless $count{run};

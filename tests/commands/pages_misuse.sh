@@ -14,6 +14,7 @@ printf '#!/bin/sh\necho "  train   a command"\n' >program
 chmod +x program
 echo 'tessera_module(a INTERFACE a.cppm IMPORTS base)' >modules/a/CMakeLists.txt
 echo '| a | what it owns | base |' >docs/architecture.md
+printf 'nav:\n  - A: architecture.md\n' >mkdocs.yml
 printf '```sh\ntessera train x.toml && ./dev run train x.toml\n```\n<!-- check: true -->\n' >README.md
 
 "$repository/tests/commands/pages.pl" . program . || { echo 'a sound tree has findings'; exit 1; }
@@ -45,6 +46,8 @@ expect found 'docs/code.md:7: no <!-- code: FILE --> says where'
 expect absent 'docs/code.md:2'
 expect found 'docs/other.md:2: these lines are not in source.cpp'
 expect found 'failed: the block at docs/prints.md:5: diff'
+expect found 'mkdocs.yml: the navigation has docs/code.md 0 times'
+expect absent 'docs/architecture.md 0 times'
 expect found "'a' imports 'base', the table says 'base mesh'"
 if output=$("$repository/tests/commands/pages.pl" . program . long); then echo 'nothing failed'; exit 1; fi
 expect found 'failed: the block at docs/marks.md:2: ls only_long'

@@ -203,6 +203,28 @@ void call_lists() {
   ops::chunk_cat(std::vector{numbers({2, 5, 3}), numbers({2, 2})}, 1, 3);
 }
 
+/// Blocks of attention, whose positions follow from no schema.
+void call_attention_blocks() {
+  const Tensor documents = from_values<std::int64_t>({3, 3, 6, 6, 0, 5, 5, 5}, {2, 4});
+  for (const bool in_documents : {false, true}) {
+    for (const std::int64_t window : {0, 3}) {
+      const Tensor q = numbers({2, 4, 4, 3}, 1);
+      const Tensor k = numbers({2, 5, 2, 3}, 2);
+      const Tensor v = numbers({2, 5, 2, 3}, 3);
+      const ops::AttentionBlockOptions options{.window = window,
+                                               .softcap = window == 0 ? 0.0 : 2.0,
+                                               .first_query = 4,
+                                               .first_key = 2,
+                                               .documents = in_documents ? documents : Tensor()};
+      const ops::AttentionBlock block = ops::attention_block(q, k, v, options);
+      ops::attention_merge(block, {numbers(block.y.shape(), 4), numbers(block.lse.shape(), 5)});
+      ops::attention_block_backward(numbers(block.y.shape(), 6), q, k, v,
+                                    numbers(block.lse.shape(), 7), ops::add_scalar(block.lse, 1),
+                                    options);
+    }
+  }
+}
+
 /// Losses over a vocabulary that may be sharded: a flag that stored samples leave off.
 void call_loss_parallel(Recorder& recorder) {
   const Tensor targets = from_values<std::int64_t>({0, 4, -1, 2, 3, 1}, {2, 3});
@@ -367,6 +389,7 @@ void call_the_rest(Recorder& recorder) {
     RandomStream stream{.seed = 7, .stream = 3, .offset = 8};
     call_random(stream);
     call_lists();
+    call_attention_blocks();
     for (const Dims& shape : {Dims{3, 5}, Dims{2, 3, 4}, Dims{6}}) {
       const Tensor x = numbers(shape);
       ops::fill_(x, 2.5);

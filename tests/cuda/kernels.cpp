@@ -223,6 +223,16 @@ TEST_CASE("products of codes with one factor, one for each row, and one for each
                arguments, tolerance);
     check_near("scaled_linear_grad_weight", {dy, factors({2, 4, 1}), x, factors({})}, arguments,
                tolerance);
+    check_near("scaled_linear_grad_input_",
+               {waves({2, 40, 70}, type == "bf16" ? DType::bf16 : DType::f32), dy,
+                factors({2, 40, 1}), w, factors({1, 70})},
+               "", tolerance);
+    const Tensor sum = waves({66, 70}, type == "bf16" ? DType::bf16 : DType::f32);
+    check_near("scaled_linear_grad_weight_", {sum, dy, factors({1, 1, 66}), x, factors({1, 1, 70})},
+               "", tolerance);
+    check_near("scaled_linear_grad_weight_",
+               {ops::transpose(waves({70, 66}), 0, 1), dy, factors({2, 4, 1}), x, factors({})}, "",
+               1e-5);
   }
 }
 

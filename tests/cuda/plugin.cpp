@@ -359,6 +359,13 @@ TEST_CASE("an index that is out of range is an error in the CPU's words, where t
   CHECK(to_doubles(table) == std::vector<double>(15, 1));  // it is raised once
   const Tensor loss = ops::cross_entropy(ops::to_device(full({3, 5}, 1), cuda()), indices);
   CHECK_THROWS_WITH(loss.item(), Catch::Contains("target 7 of row 1 is out of range"));
+  const Tensor x = ops::to_device(full({1, 3, 1, 4}, 1), cuda());
+  CHECK_THROWS_WITH(to_doubles(ops::rotary(x, indices, 100)),
+                    Catch::Contains("rotary_at: position -1 is below 0 (number 2)"));
+  const std::vector<std::int64_t> far = {4, 1 << 26, 0};
+  const Tensor positions = ops::to_device(from_values(std::span(far), {3}), cuda());
+  CHECK_THROWS_WITH(to_doubles(ops::rotary(x, positions, 100)),
+                    Catch::Contains("rotary_at: position 67108864 is too far"));
 }
 
 TEST_CASE("a step of AdamW has the CPU's numbers for many parameters of odd lengths") {

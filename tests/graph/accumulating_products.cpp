@@ -94,6 +94,25 @@ TEST_CASE("a cast between a product of 16 bits and the sum is not needed") {
                      "  add_(%2, %4; alpha=1)\n") == head + "  linear_grad_weight_(%2, %0, %1)\n");
 }
 
+TEST_CASE("products of 8-bit codes add to the tensor that they were added to") {
+  const std::string head =
+      "input %0: f8e5m2[4, 2] = dy\n"
+      "input %1: f32[] = dy_factor\n"
+      "input %2: f8e4m3[4, 3] = x\n"
+      "input %3: f32[] = x_factor\n"
+      "input %4: bf16[2, 3] = dweight\n"
+      "input %5: f8e4m3[2, 3] = weight\n"
+      "input %6: bf16[4, 3] = dx\n"
+      "section step\n";
+  CHECK(after(head + "  %7: bf16[2, 3] = scaled_linear_grad_weight(%0, %1, %2, %3; dtype=bf16)\n"
+                     "  add_(%4, %7; alpha=1)\n"
+                     "  %8: bf16[4, 3] = scaled_linear_grad_input(%0, %1, %5, %3; dtype=bf16)\n"
+                     "  add_(%6, %8; alpha=1)\n") ==
+        head +
+            "  scaled_linear_grad_weight_(%4, %0, %1, %2, %3)\n"
+            "  scaled_linear_grad_input_(%6, %0, %1, %5, %3)\n");
+}
+
 TEST_CASE("products stay where their sum would be another one") {
   const auto stays = [](const std::string& body) {
     const std::string text = inputs + body;

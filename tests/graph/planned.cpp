@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -25,6 +26,7 @@ import tessera.graph;
 
 #include "devices.hpp"
 #include "errors.hpp"
+#include "program_text.hpp"
 
 using namespace tessera;
 using graph::Planned;
@@ -350,6 +352,67 @@ TEST_CASE("planned steps on a device have one block in its memory") {
     planned.run(SectionKind::step, {});
     CHECK(memory_statistics(device).total == before);
     planned.end();
+  }
+}
+
+TEST_CASE("steps of a device compute with what is kept in the host's memory") {
+  // A parameter w, its gradient g and a state m are there; x and v are the device's.
+  const Program program = graph_test::program(
+      "input gradient %0: f32[2, 3] gradient = g\n"
+      "input optimizer_state %1: f32[2, 3] optimizer = m\n"
+      "input parameter %2: f32[2, 3] parameter = w\n"
+      "input parameter %3: f32[2, 3] parameter = v\n"
+      "input %4: f32[2, 3] activation = x\n"
+      "section gradients\n"
+      "  %5: f32[2, 3] activation = mul(%2, %4)\n"
+      "  copy_(%0, %5)\n"
+      "  %6: f64[] activation = squared_norm(%0)\n"
+      "section update\n"
+      "  %7: f32[2, 3] activation = clone(%2)\n"
+      "  sgd_(%2, %0, -; lr=0.5, momentum=0, dampening=0, weight_decay=0, grad_scale=1, step=1, "
+      "nesterov=false, maximize=false)\n"
+      "  sgd_(%3, %5, %1; lr=0.5, momentum=0.5, dampening=0, weight_decay=0, grad_scale=1, step=2, "
+      "nesterov=false, maximize=false)\n"
+      "  %8: f32[2, 3] activation = clone(%2)\n"
+      "output %6 = norm\n"
+      "output %7 = before\n"
+      "output %8 = after\n");
+  const Device device = testing::adversary();
+  const auto steps_of = [&](Device of_device, const std::string& executor) {
+    const std::unique_ptr<Executor> made =
+        graph::make_executor(Program(program), {.executor = executor}, nullptr);
+    const auto values = [](int first) {
+      const Tensor x = empty({2, 3});
+      for (std::int64_t i = 0; i < 6; ++i) {
+        x.data<float>()[i] = static_cast<float>((i * 5 + first) % 7 - 3);
+      }
+      return x;
+    };
+    const std::map<std::string, Tensor> given = {{"g", values(0)},
+                                                 {"m", values(1)},
+                                                 {"w", values(2)},
+                                                 {"v", ops::to_device(values(3), of_device)},
+                                                 {"x", ops::to_device(values(4), of_device)}};
+    std::vector<std::vector<double>> found;
+    for (int step = 0; step < 2; ++step) {
+      made->begin(given);
+      made->run(SectionKind::gradients, {});
+      CHECK(made->output("norm").device() == cpu);  // of what is kept there
+      made->run(SectionKind::update, {});
+      for (const char* const name : {"before", "after"}) {
+        CHECK(made->output(name).device() == of_device);
+        found.push_back(to_doubles(made->output(name)));
+      }
+      found.push_back(to_doubles(made->output("norm")));
+      made->end();
+      for (const auto& [name, x] : given) {
+        found.push_back(to_doubles(x));
+      }
+    }
+    return found;
+  };
+  for (const std::string executor : {"planned", "interpreter"}) {
+    CHECK(steps_of(device, executor) == steps_of(cpu, executor));
   }
 }
 

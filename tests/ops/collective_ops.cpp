@@ -183,6 +183,27 @@ TEST_CASE("shift gives every rank the tensor of the rank before it, and its grad
   });
 }
 
+TEST_CASE("mirror gives every rank the tensor of its counterpart, and its gradient goes back") {
+  on_ranks([](World& world, int ranks) {
+    const int rank = world.rank();
+    const int other = ranks - 1 - rank;
+    for (const DType dtype : {DType::f32, DType::u8}) {
+      const Tensor x = part(numbered({4, 6}, dtype, rank), 1, 2, 1);
+      const Tensor wanted = part(numbered({4, 6}, dtype, other), 1, 2, 1);
+      check(equal(ops::mirror(x, world.everyone()), wanted), "mirror");
+    }
+    Tensor x = numbered({3, 2}, DType::f64, rank);
+    x.set_requires_grad();
+    const Tensor w = numbered({3, 2}, DType::f64, rank + 1);
+    backward(ops::sum(ops::mul(ops::mirror(x, world.everyone()), w)));
+    check(equal(x.grad(), numbered({3, 2}, DType::f64, other + 1)), "gradient");
+    check(ops::mirror(numbered({0, 4}, DType::f32), world.everyone()).shape() == Dims{0, 4},
+          "no elements");
+  });
+  const auto group = ops::GroupArgument::of(std::vector{0, 1, 2});
+  CHECK(ops::mirror(empty({5, 3}, DType::f32, meta), group).shape() == Dims{5, 3});
+}
+
 TEST_CASE("messages of one tag arrive in order, and those of others pass them") {
   on_ranks([](World& world, int ranks) {
     if (ranks == 1) {

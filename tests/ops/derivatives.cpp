@@ -227,6 +227,7 @@ const std::map<std::string, std::string> not_reached = {
     {"distribute", "of distributed tensors: tests/dtensor"},
     {"from_local", "of distributed tensors: tests/dtensor"},
     {"from_local_terms", "of distributed tensors: tests/dtensor"},
+    {"mirror", "of several ranks: tests/ops/collective_ops.cpp"},
     {"redistribute", "of distributed tensors: tests/dtensor/redistribute.cpp"},
     {"redistribute_between", "of distributed tensors: tests/dtensor/redistribute.cpp"},
     {"rotary_at", "without a stored sample: tests/dtensor/operators.cpp"},

@@ -278,6 +278,43 @@ TEST_CASE("scaled products are those of widened codes, scaled in f32 and rounded
   }
 }
 
+TEST_CASE("gradients of scaled products are added in f32 and rounded once, bit for bit") {
+  const auto codes = [](const Dims& shape, DType type, const char* scales, double shift) {
+    return quantized(spread(shape, DType::f32, shift), type, scales, true);
+  };
+  const Tensors dy = codes({2, 9, 48}, DType::f8e5m2, "columns", 1);
+  const auto add_to = [](const Op& op, const Tensor& sum, const Tensors& a, const Tensors& b) {
+    call(op, std::vector<Tensor>{sum, a[0], a[1], b[0], b[1]}, {});
+  };
+  const auto compare = [&](const std::string& product, const Tensors& a, const Tensors& b) {
+    const Tensor added = scaled(product.c_str(), a, b, DType::f32);
+    for (const DType type : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
+      for (const bool gaps : {false, true}) {
+        INFO(product << " " << name_of(type) << (gaps ? ", with gaps" : ""));
+        Dims shape = added.shape();
+        shape.back() *= gaps ? 2 : 1;
+        const Tensor whole = spread(shape, type, 3);
+        const Tensor sum = gaps ? ops::slice(whole, shape.size() - 1, 0, shape.back(), 2) : whole;
+        const DType adding = type == DType::f64 ? DType::f64 : DType::f32;
+        const Tensor wanted =
+            ops::cast(ops::add(ops::cast(sum, adding), ops::cast(added, adding)), type);
+        add_to(find_op(product + "_"), sum, a, b);
+        CHECK(same_bytes(sum, wanted));
+      }
+    }
+  };
+  const Tensors x = codes({2, 9, 32}, DType::f8e4m3, "columns", 2);
+  compare("scaled_linear_grad_weight", dy, x);
+  compare("scaled_linear_grad_input", codes({2, 9, 48}, DType::f8e5m2, "rows", 1),
+          codes({48, 32}, DType::f8e4m3, "columns", 2));
+  const Op& of_weight = find_op("scaled_linear_grad_weight_");
+  CHECK(error_of([&] { add_to(of_weight, full({48, 31}, 0), dy, x); }) ==
+        "scaled_linear_grad_weight_: sum has the wrong shape (expected [48, 32], got [48, 31])");
+  CHECK(error_of([&] {
+          add_to(of_weight, full({48, 32}, 0, DType::i64), dy, x);
+        }).starts_with("scaled_linear_grad_weight_: "));
+}
+
 TEST_CASE("factors of blocks along the dim that is summed over belong to their terms") {
   const Tensors x = {ops::cast(spread({3, 8}, DType::f32, 1), DType::f8e4m3),
                      from_values({0.5F, 2.0F, 1.0F, 4.0F, 8.0F, 0.25F}, {3, 2})};
@@ -348,6 +385,28 @@ TEST_CASE("scaled products of parts have the layouts and values of products of t
                    std::string(name) + ": the values");
           }
         };
+        const auto compare_sum = [](const char* name, const char* plain, const Tensors& a,
+                                    const Tensors& b, Placement result) {
+          const Tensor product = of_values(plain, a, b);
+          const Layout layout = Layout::make(a[0].layout().mesh(), {result});
+          const Tensor sum = from_local(ops::clone(redistribute(product, layout).local()), layout,
+                                        product.shape());
+          const Tensor before = full_tensor(sum);
+          call(find_op(name), std::vector<Tensor>{sum, a[0], a[1], b[0], b[1]}, {});
+          expect(sum.layout() == layout, std::string(name) + ": the layout");
+          const std::vector<double> values = to_doubles(ops::sub(full_tensor(sum), before));
+          const std::vector<double> wanted = to_doubles(full_tensor(product));
+          for (std::size_t i = 0; i < values.size(); ++i) {
+            expect(std::abs(values[i] - wanted[i]) < 1e-4 * (1 + std::abs(wanted[i])),
+                   std::string(name) + ": the values");
+          }
+        };
+        const auto sum_of_weights = [&](const Tensors& dy, const Tensors& x, Placement result) {
+          compare_sum("scaled_linear_grad_weight_", "linear_grad_weight", dy, x, result);
+        };
+        const auto sum_of_inputs = [&](const Tensors& dy, const Tensors& weight, Placement result) {
+          compare_sum("scaled_linear_grad_input_", "linear_grad_input", dy, weight, result);
+        };
         for (const auto& [rows, columns] :
              {std::pair("whole", "whole"), std::pair("rows", "columns")}) {
           const auto place = [&](const Tensor& of, Placement p, const char* scales) {
@@ -361,6 +420,8 @@ TEST_CASE("scaled products of parts have the layouts and values of products of t
                     place(w, all, columns), Shard(d));
             compare("scaled_linear_grad_weight", "linear_grad_weight", place(dy, Shard(d), columns),
                     place(x, Shard(d), columns), Partial());
+            sum_of_weights(place(dy, Shard(d), columns), place(x, Shard(d), columns), Partial());
+            sum_of_inputs(place(dy, Shard(d), rows), place(w, all, columns), Shard(d));
           }
           compare("scaled_linear", "linear", place(x, all, rows), place(w, Shard(0), rows),
                   Shard(2));
@@ -374,6 +435,10 @@ TEST_CASE("scaled products of parts have the layouts and values of products of t
                   place(x, all, columns), Shard(0));
           compare("scaled_linear_grad_weight", "linear_grad_weight", place(dy, all, columns),
                   place(x, Shard(2), columns), Shard(1));
+          sum_of_weights(place(dy, Shard(2), columns), place(x, all, columns), Shard(0));
+          sum_of_weights(place(dy, all, columns), place(x, Shard(2), columns), Shard(1));
+          sum_of_inputs(place(dy, all, rows), place(w, Shard(1), columns), Shard(2));
+          sum_of_inputs(place(dy, Shard(2), rows), place(w, Shard(0), columns), Partial());
         }
         const Tensors three = {distribute(quantized(x, DType::f8e4m3, "whole", false)[0],
                                           Layout::make(mesh, {Shard(2)})),

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -97,7 +98,8 @@ void agree(const std::string& name, const std::vector<std::string>& overrides) {
   INFO(text << "\nplanned  " << memory_text(plan.memory) << "\nmeasured "
             << memory_text(use.memory));
   CHECK(collectives_of(plan) == collectives_of(use));
-  if (!run.shape.values.contains("experts")) {  // a rank sees its part of what experts compute
+  // A rank sees its part of what experts compute, and of a ring.
+  if (!run.shape.values.contains("experts") && name != "context_parallel.toml") {
     CHECK(plan.model_flops == use.model_flops);
   }
   CHECK(plan.flops() == use.flops());
@@ -163,8 +165,9 @@ TEST_CASE("the plan announces what a run does and the memory that it uses, by ca
 }
 
 TEST_CASE("the FLOPs of a step are those of the model, whatever its layout and micro-batches") {
-  for (const char* name : {"one_rank.toml", "replicated.toml", "fsdp_tensor.toml",
-                           "loss_parallel.toml", "three_d.toml", "expert_parallel.toml"}) {
+  for (const char* name :
+       {"one_rank.toml", "replicated.toml", "fsdp_tensor.toml", "loss_parallel.toml",
+        "three_d.toml", "expert_parallel.toml", "context_parallel.toml"}) {
     INFO(name);
     const Run run = run_of(name, {});
     const double expected = llama_flops(run);
@@ -184,5 +187,48 @@ TEST_CASE("the FLOPs of a step are those of the model, whatever its layout and m
     const Account again = try_step(run_of(name, {"train.activation_checkpointing=true"})).account;
     CHECK(again.model_flops == Approx(expected).epsilon(1e-12));
     CHECK(again.flops() > 1.2 * whole.flops());
+  }
+}
+
+TEST_CASE("activations of a rank fall as the number of ranks that share a sequence grows") {
+  parallel_test::use_shipped_plugins();
+  const auto activations = [](const char* form, int ranks) {
+    const Run run =
+        run_of("context_parallel.toml",
+               {"mesh.shape=[" + std::to_string(ranks) + "]", "data.seq_len=512",
+                R"(parallel=[{style="ContextParallel",axis="context",on=["**.inner_attention"],)"
+                R"(options={form=")" +
+                    std::string(form) + R"("}}])"});
+    return try_step(run).account.memory.peak[static_cast<std::size_t>(MemoryCategory::activation)];
+  };
+  for (const char* const form : {"ring", "all_to_all"}) {
+    INFO(form);
+    const auto one = static_cast<double>(activations(form, 1));
+    CHECK(static_cast<double>(activations(form, 2)) < 0.55 * one);
+    if (form != std::string_view("all_to_all")) {
+      CHECK(static_cast<double>(activations(form, 4)) < 0.3 * one);
+      CHECK(static_cast<double>(activations(form, 8)) < 0.16 * one);
+    }
+  }
+}
+
+TEST_CASE("what a rank of a ring receives is what the page on context parallelism says") {
+  parallel_test::use_shipped_plugins();
+  const auto received = [](std::int64_t ranks, std::int64_t tokens) {
+    const Run run = run_of("context_parallel.toml", {"mesh.shape=[" + std::to_string(ranks) + "]",
+                                                     "data.seq_len=" + std::to_string(tokens)});
+    const auto& all = try_step(run).account.collectives;
+    return std::pair(all.at({"context", "shift"}).bytes, all.at({"context", "all_to_all"}).bytes);
+  };
+  for (const std::int64_t ranks : {2, 8, 64}) {
+    INFO(ranks << " ranks");
+    const std::int64_t tokens = 16;  // of a rank
+    // Two layers of 4 heads, 2 of keys and values, all of width 32; 8 sequences; f32.
+    const std::int64_t key_bytes = 2 * 8 * tokens * 2 * 2 * 32 * 4;
+    const std::int64_t query_bytes = 2 * 8 * tokens * 2 * 4 * 32 * 4;
+    const std::int64_t delta_bytes = 2 * 8 * tokens * 4 * 4;
+    const auto [around, across] = received(ranks, tokens * ranks);
+    CHECK(around == key_bytes * (ranks - 1 + ranks - 1 + ranks));
+    CHECK(across == 2 * (key_bytes + query_bytes) / 2 + delta_bytes / 2);
   }
 }

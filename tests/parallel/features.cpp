@@ -104,6 +104,9 @@ Run run_of(Set set, const std::vector<std::string>& more) {
   if (split) {
     std::ranges::move(tensor_entries(set), std::back_inserter(entries));
   }
+  if (has(set, context_parallel)) {
+    entries.push_back(entry("ContextParallel", "context", "\"**.inner_attention\""));
+  }
   if (has(set, offload)) {
     entries.push_back(entry("Offload", "", "\".\""));
   }
@@ -120,6 +123,9 @@ Run run_of(Set set, const std::vector<std::string>& more) {
   if (sharded) {
     axis("shard");
     entries.push_back(entry("FSDP", "shard", R"("model.layers.*",".")"));
+  }
+  if (has(set, context_parallel)) {
+    axis("context");
   }
   if (split) {
     axis("tensor");

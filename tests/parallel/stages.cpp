@@ -109,6 +109,9 @@ const Others low_rank = {
 const Others both = {"FSDP with tensor parallel", "\"shard\",\"tensor\"", "2,2",
                      split_layers + "," + sharded.entries};
 
+const Others context = {"context parallel", "\"context\"", "2",
+                        entry("ContextParallel", "context", R"("**.inner_attention")")};
+
 /// Stages over so many ranks; 0: none.
 struct Division {
   int ranks = 0;
@@ -205,12 +208,22 @@ TEST_CASE("a model in stages has the losses of a whole one, bit for bit") {
 
 TEST_CASE("stages are composed with styles of other axes") {
   for (const Others& layout :
-       {sharded, accumulating, replicated, tensor, sequence, both, low_rank}) {
+       {sharded, accumulating, replicated, tensor, sequence, both, low_rank, context}) {
     INFO(layout.name);
     same_bits(curve_of(run_in(layout, {2})), curve_of(run_in(layout, {})));
   }
   const Division interleaved = {2, R"(schedule="interleaved")"};
   same_bits(curve_of(run_in(sharded, interleaved)), curve_of(run_in(sharded, {})));
+}
+
+TEST_CASE("five axes have the losses of one rank") {
+  const Others five = {
+      "five", R"("data","shard","context","tensor")", "2,2,2,2",
+      split_layers + "," + context.entries + "," + replicated.entries + "," + sharded.entries};
+  const Curve one = curve_of(run_in(alone, {}, {"train.micro_batch=2"}));
+  const Curve curve = curve_of(run_in(five, {2}));
+  CHECK(difference(curve.losses, one.losses) < 2e-6);
+  CHECK(difference({curve.evaluated}, {one.evaluated}) < 2e-6);
 }
 
 TEST_CASE("stages keep the bits of what a run may have", "[features]") {

@@ -215,6 +215,24 @@ TEST_CASE("graph roofline: the least time of each operator, by hand") {
   CHECK(has(none.error, "the program has no input with rows"));
 }
 
+TEST_CASE("graph roofline: a product that adds to a tensor reads and writes it") {
+  const Folder folder;
+  const std::string file =
+      folder.write("step.txt", text("input rows 0 %0: i64[1, 4] activation = rows.0.0\n"
+                                    "input %1: f8e4m3[4, 16] activation = codes\n"
+                                    "input %2: f32[] activation = scale\n"
+                                    "input %3: bf16[16, 16] gradient = dweight\n"
+                                    "section gradients\n"
+                                    "  scaled_linear_grad_weight_(%3, %1, %2, %1, %2) @ backward\n"
+                                    "output %3 = loss\n"));
+  const Result done = run_program("graph roofline " + file + " --json");
+  INFO(done.out << done.error);
+  REQUIRE(done.code == 0);
+  const auto product = nlohmann::json::parse(done.out).at("operators")[0];
+  CHECK(product.at("flops") == 2 * 4 * 16 * 16);
+  CHECK(product.at("bytes") == 2 * (4 * 16 + 4) + 2 * 16 * 16 * 2);
+}
+
 TEST_CASE("graph roofline: attention and products of 8 bits have rates of their own") {
   const Folder folder;
   const std::string file = folder.write(
@@ -228,14 +246,18 @@ TEST_CASE("graph roofline: attention and products of 8 bits have rates of their 
            "  %5: bf16[1, 4, 2, 8] activation, %6: f32[1, 2, 4] activation = "
            "causal_attention(%1, %1, %1, -; scale=0, window=0, softcap=0) @ forward\n"
            "  %7: bf16[4, 16] activation = scaled_linear(%2, %4, %3, %4; dtype=bf16) @ forward\n"
+           "  %8: bf16[1, 4, 2, 8] activation, %9: bf16[1, 4, 2, 8] activation, "
+           "%10: bf16[1, 4, 2, 8] activation = causal_attention_backward(%5, %1, %1, %1, %5, %6, "
+           "-; scale=0, window=0, softcap=0) @ backward\n"
            "output %7 = loss\n"));
   const Result done =
       run_program("graph roofline " + file + " --bandwidth 1e30 --launch 1e-30 --json");
   INFO(done.out << done.error);
   REQUIRE(done.code == 0);
   const auto limits = nlohmann::json::parse(done.out).at("limits");
-  // Pairs of a query and a key that it sees: 10 in each of 2 heads; two products of 8 elements.
-  CHECK(limits.at("attention") == 10.0 * 2 * 2 * 2 * 8 / 420e12);
+  // Pairs of a query and a key that it sees: 10 in each of 2 heads; two products of 8 elements, and
+  // four of their gradients.
+  CHECK(limits.at("attention").get<double>() == Approx(10.0 * 2 * (2 + 4) * 2 * 8 / 420e12));
   CHECK(limits.at("8-bit products") == 2.0 * 4 * 16 * 16 / 1200e12);
   CHECK(limits.at("products") == 0);
 }

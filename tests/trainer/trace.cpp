@@ -316,6 +316,25 @@ TEST_CASE("a collective in a stream is hidden until the rank waits for it, the c
   CHECK(times[1].hidden == 25);
 }
 
+TEST_CASE("a summary says what share of a step computes, communicates and waits for stages") {
+  const auto slice = [](const char* category, double begin, double end) {
+    return FileSlice{
+        .category = category, .name = "x", .begin = begin, .end = end, .own = end - begin};
+  };
+  const TraceData trace{
+      .first_step = 1,
+      .last_step = 1,
+      .mesh = "",
+      .ranks = {{slice("operator", 0, 60), slice("message", 60, 80), slice("wait", 80, 100)},
+                {slice("operator", 0, 90), slice("collective", 90, 100)}},
+      .streamed = {{}, {}},
+      .memory_peaks = {{}, {}},
+      .categories = {}};
+  CHECK(trace_summary(trace).find(
+            "computing 75.0%, communicating 15.0%, waiting for messages of stages 10.0%\n") !=
+        std::string::npos);
+}
+
 TEST_CASE("a trace of a run that communicates in the background has the tracks of its streams") {
   const Folder folder;
   const json trace = traced(folder, "trace.steps=[2,3] mesh.background=true");

@@ -22,6 +22,7 @@ import tessera.collective;
 import tessera.pipeline;
 import tessera.app.base;
 import tessera.app.bench;
+import :command_tree;
 import :named_plugins;
 import :plugin;
 import :text_commands;
@@ -51,6 +52,7 @@ class CommandLine {
     add_bench();
     add_layout();
     add_pipeline();
+    add_completion();
     add("doctor", "Show the resources and limits of this machine", [] { return run_doctor(); });
     add_plugins(
         *add("keys", "Print every key of the config with type, default and meaning (Markdown)",
@@ -308,6 +310,21 @@ class CommandLine {
     command->add_option("--svg", layout_.svg, "Also write the picture to this file");
   }
 
+  void add_completion() {
+    CLI::App* command = add(
+        "completion", "Print a script that completes this program's commands in a shell", [this] {
+          fmt::print("{}", completion_script(command_tree(app_), shell_));
+          return 0;
+        });
+    command->add_option("SHELL", shell_, "The shell")
+        ->required()
+        ->check(CLI::IsMember({"bash", "zsh", "fish"}));
+    add("manual", "Print the manual page, in the language of man(7)", [this] {
+      fmt::print("{}", manual_page(command_tree(app_), TESSERA_VERSION));
+      return 0;
+    });
+  }
+
   void add_pipeline() {
     CLI::App* command = app_.add_subcommand("pipeline", "Schedules of pipelines");
     command->require_subcommand(1);
@@ -421,6 +438,7 @@ class CommandLine {
   std::string checkpoint_;
   std::vector<std::string> plugins_;
   std::string trace_;
+  std::string shell_;
   CaptureArguments capture_;
   std::string recorded_;
   std::string other_recorded_;

@@ -7,6 +7,7 @@ module;
 #include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -26,11 +27,6 @@ namespace {
 
 using Kind = Instruction::Kind;
 
-/// Two products with a softmax between them, whose rate is another one.
-constexpr std::array<std::string_view, 4> attentions = {
-    "causal_attention", "causal_attention_backward", "scaled_dot_product_attention",
-    "scaled_dot_product_attention_backward"};
-
 /// The bytes of a tensor's elements; those that an expanded tensor repeats count once.
 double element_bytes(const Tensor& x) {
   double elements = 1;
@@ -41,7 +37,7 @@ double element_bytes(const Tensor& x) {
 }
 
 /// Bytes that an instruction reads and writes in the device's memory. A copy does not read what it
-/// writes; other operators that write an operand read it.
+/// writes; other operators that write an operand, also products that add to it, read it.
 double moved_bytes(const Instruction& i, const graph::Shadow& shadow) {
   const bool view = i.kind == Kind::call && i.op->view != nullptr;
   double bytes = 0;
@@ -55,7 +51,8 @@ double moved_bytes(const Instruction& i, const graph::Shadow& shadow) {
   if (view && !makes) {
     return 0;
   }
-  const bool copy = i.kind == Kind::call && i.op->moves_elements && i.op->in_place;
+  const bool copy =
+      i.kind == Kind::call && i.op->moves_elements && i.op->in_place && i.op->flops == nullptr;
   for (std::size_t k = 0; k < i.in.size(); ++k) {
     if (i.in[k].exists()) {
       bytes += element_bytes(shadow.at(i.in[k])) * (i.writes(k) && !copy ? 2 : 1);
@@ -64,15 +61,44 @@ double moved_bytes(const Instruction& i, const graph::Shadow& shadow) {
   return bytes;
 }
 
+/// What is between the products of attention: a softmax, whose rows have statistics. They are
+/// results without a gradient (Op::constant_outputs) of a call that has products, and the call that
+/// computes its gradients reads them.
+class RowStatistics {
+ public:
+  explicit RowStatistics(const Program& program) {
+    for (const Instruction* i : graph::places_of(program)) {
+      for (std::size_t k = 0; k < i->out.size(); ++k) {
+        if (has_products(*i) && ((i->op->constant_outputs >> k) & 1U) != 0 && i->out[k].exists()) {
+          all_.insert(i->out[k]);
+        }
+      }
+    }
+  }
+
+  static bool has_products(const Instruction& i) {
+    return i.kind == Kind::call && i.op->flops != nullptr;
+  }
+  /// Whether the call makes or reads them.
+  bool are_of(const Instruction& i) const {
+    const auto is_one = [&](TensorIndex number) { return all_.contains(number); };
+    return std::ranges::any_of(i.in, is_one) || std::ranges::any_of(i.out, is_one);
+  }
+
+ private:
+  std::set<TensorIndex> all_;
+};
+
 /// FLOPs of a call's products, and what limits their rate.
-std::pair<double, Bound> products_of(const Instruction& i, const graph::Shadow& shadow) {
-  if (i.kind != Kind::call || i.op->flops == nullptr) {
+std::pair<double, Bound> products_of(const Instruction& i, const graph::Shadow& shadow,
+                                     const RowStatistics& statistics) {
+  if (!RowStatistics::has_products(i)) {
     return {0, Bound::memory};
   }
   const std::vector<Tensor> in = shadow.at(i.in);
   const double flops =
       i.op->flops(Call{.op = *i.op, .in = in, .attributes = i.attributes}, shadow.at(i.out));
-  if (std::ranges::find(attentions, i.op->name) != attentions.end()) {
+  if (statistics.are_of(i)) {
     return {flops, Bound::attention};
   }
   const bool bytes = std::ranges::any_of(in, [](const Tensor& x) {
@@ -97,9 +123,10 @@ double rate_of(const DeviceRates& rates, Bound bound) {
 
 /// Adds an instruction that is a kernel of this rank.
 void add_kernel(std::map<std::pair<std::string, Bound>, OperatorCost>& costs, Roofline& roofline,
-                const Instruction& i, const graph::Shadow& shadow, const DeviceRates& rates) {
+                const Instruction& i, const graph::Shadow& shadow, const RowStatistics& statistics,
+                const DeviceRates& rates) {
   const double bytes = moved_bytes(i, shadow);
-  auto [flops, bound] = products_of(i, shadow);
+  auto [flops, bound] = products_of(i, shadow, statistics);
   if (bytes == 0 && flops == 0) {
     return;  // a view
   }
@@ -177,6 +204,7 @@ double Roofline::worst() const {
 Roofline roofline_of(const Program& program, const DeviceRates& rates) {
   const graph::Shadow shadow = graph::shadow_of(program);
   const graph::ProgramStatistics statistics = graph::statistics_of(program);
+  const RowStatistics of_rows(program);
   Roofline roofline;
   roofline.tokens = tokens_of(program);
   std::map<std::pair<std::string, Bound>, OperatorCost> costs;
@@ -184,7 +212,7 @@ Roofline roofline_of(const Program& program, const DeviceRates& rates) {
     if (i->kind == Kind::call && (i->op->communicates != Communicates::none || i->op->completes)) {
       roofline.collectives += graph::is_collective(*i) ? 1 : 0;
     } else if (i->kind == Kind::call || i->kind == Kind::full) {
-      add_kernel(costs, roofline, *i, shadow, rates);
+      add_kernel(costs, roofline, *i, shadow, of_rows, rates);
     }
   }
   for (const graph::CollectiveCount& collective : statistics.collectives) {

@@ -208,8 +208,6 @@ CheckedPlan check_plan(const Run& run) {
   const Account& account = trial.account;
   if (trial.bytes_elsewhere == 0) {
     check_device_kernels(run.config, trial.missing_kernels);
-  } else {
-    check_capture_elsewhere(run.config);
   }
   std::vector<std::vector<std::string>> rows;
   int kept = run.kept_gathers;

@@ -79,16 +79,6 @@ void check_device_kernels(const Config& config, const MissingKernels& missing) {
               .advice = "use another model, style or precision, or the device 'cpu'"});
 }
 
-void check_capture_elsewhere(const Config& config) {
-  if (config.graph.capture && !(device_of(config, 0, 1) == cpu)) {
-    fail_input({.where = config.place("graph.capture"),
-                .wrong = fmt::format("a captured step on '{}' does not fetch the parameters that a "
-                                     "style keeps in the memory of the host",
-                                     config.train.device),
-                .advice = "set graph.capture=false, or leave the style Offload out"});
-  }
-}
-
 void check_device_memory(const Config& config, const PlannedStep& step) {
   // Ranks that another launcher starts may be on other machines.
   const int ranks = collective::launched_by_other() ? 1 : static_cast<int>(config.ranks());

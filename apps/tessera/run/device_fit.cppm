@@ -24,10 +24,6 @@ class KernelSearch final : public Mode {
 /// Error (input): there are such operators; it names them all.
 void check_device_kernels(const Config& config, const MissingKernels& missing);
 
-/// Error (input): a step is captured that computes on a device with parameters of the host's memory
-/// (the style Offload): a program would not copy them.
-void check_capture_elsewhere(const Config& config);
-
 /// A rank's step, as its memory is planned.
 struct PlannedStep {
   const MemoryStatistics& memory;

@@ -1,21 +1,16 @@
 module tessera.app.run;
 
 import tessera.base;
-import tessera.mesh;
-import tessera.placement;
 import tessera.tensor;
-import tessera.dtensor;
 import tessera.nn;
 import tessera.parallel;
 
 namespace tessera::app {
 namespace {
 
-/// Local rows [rows, seq_len] of all ranks as one tensor; undefined where there are none.
+/// This rank's rows as those of all ranks; undefined where there are none.
 Tensor distributed(const Tensor& rows, const parallel::ParallelPlan& plan) {
-  return rows ? from_local(rows, plan.batch_layout(),
-                           Dims{rows.size(0) * plan.batch_parts(), rows.size(1)})
-              : rows;
+  return rows ? plan.batch_of(rows) : rows;
 }
 
 nn::RowDocuments distributed(const nn::RowDocuments& documents,

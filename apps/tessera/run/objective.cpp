@@ -27,11 +27,9 @@ namespace {
 /// targets.
 Tensor log_probabilities(nn::LanguageModel& model, const parallel::ParallelPlan& plan,
                          const Tensors& rows) {
-  const Dims shape = {rows[0].size(0) * plan.batch_parts(), rows[0].size(1)};
-  const Layout layout = plan.batch_layout();
-  const Tensor losses =
-      model.token_losses(from_local(rows[0], layout, shape), from_local(rows[1], layout, shape));
-  return ops::mul_scalar(ops::sum(losses, {-1}), -1.0);
+  const Tensor losses = model.token_losses(plan.batch_of(rows[0]), plan.batch_of(rows[1]));
+  // What follows is not linear: the ranks that share a sequence add their terms first.
+  return ops::mul_scalar(redistribute(ops::sum(losses, {-1}), plan.row_layout()), -1.0);
 }
 
 /// The sums of both rewards, and the number of pairs in which the chosen one is greater.

@@ -157,9 +157,11 @@ Batch Trainer::no_data(std::int64_t rows) const {
 Tensors Trainer::rows_of(const Batch& batch) const {
   const auto rows_of = [&](const std::vector<std::int64_t>& values) {
     const Dims shape = {batch.rows, batch.seq_len};
-    return device_ == meta
-               ? empty(shape, DType::i64, meta)
-               : ops::to_device(from_values(std::span<const std::int64_t>(values), shape), device_);
+    if (device_ == meta) {
+      return plan_->sequence_part(empty(shape, DType::i64, meta));
+    }
+    return ops::to_device(
+        plan_->sequence_part(from_values(std::span<const std::int64_t>(values), shape)), device_);
   };
   Tensors rows = {rows_of(batch.inputs), rows_of(batch.targets)};
   if (run_.config.data.packs()) {

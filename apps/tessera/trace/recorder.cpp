@@ -184,7 +184,8 @@ class TraceRecorder::Implementation {
       const bool sources = activity.kind == collective::Activity::Kind::wait_sources;
       const std::string name(sources ? std::string_view("peers to read sources")
                                      : collective::name_of(activity.call.kind));
-      const Slice slice(owner_, issue ? "collective" : "wait", issue ? name : "wait: " + name);
+      const char* const waiting = is_message(activity) ? "message" : "wait";
+      const Slice slice(owner_, issue ? "collective" : waiting, issue ? name : "wait: " + name);
       describe(slice.get(), activity);
       if (issue) {
         open_[key_of(activity)] = slice.index();
@@ -220,10 +221,15 @@ class TraceRecorder::Implementation {
     }
 
    private:
+    static bool is_message(const collective::Activity& activity) {
+      return activity.kind != collective::Activity::Kind::wait_sources &&
+             (activity.call.kind == collective::CallKind::send ||
+              activity.call.kind == collective::CallKind::receive);
+    }
+
     static void describe(TraceSlice& slice, const collective::Activity& activity) {
-      slice.collective = activity.kind != collective::Activity::Kind::wait_sources &&
-                         activity.call.kind != collective::CallKind::send &&
-                         activity.call.kind != collective::CallKind::receive;
+      slice.collective =
+          activity.kind != collective::Activity::Kind::wait_sources && !is_message(activity);
       slice.bytes = activity.bytes;
       slice.ranks.assign(activity.ranks.begin(), activity.ranks.end());
       slice.group = activity.group;

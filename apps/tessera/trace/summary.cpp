@@ -119,10 +119,28 @@ class Summary {
 
   std::string header() const {
     return fmt::format(
-        "steps {} to {}, {} rank{}, {}: {} ms per step (all times and counts: per step, mean of "
-        "the ranks)\n",
-        trace_.first_step, trace_.last_step, trace_.ranks.size(),
-        trace_.ranks.size() > 1 ? "s" : "", trace_.mesh, time(total_));
+               "steps {} to {}, {} rank{}, {}: {} ms per step (all times and counts: per step, "
+               "mean of "
+               "the ranks)\n",
+               trace_.first_step, trace_.last_step, trace_.ranks.size(),
+               trace_.ranks.size() > 1 ? "s" : "", trace_.mesh, time(total_)) +
+           shares();
+  }
+
+  /// What a step's time is. Where a model is divided into stages, what a stage waits for the
+  /// messages of others is its bubble.
+  std::string shares() const {
+    double waiting = 0;
+    double communicating = 0;
+    for (const std::vector<FileSlice>& slices : trace_.ranks) {
+      for (const FileSlice& s : slices) {
+        waiting += s.category == "message" ? s.own : 0;
+        communicating += s.category == "wait" || s.category == "collective" ? s.own : 0;
+      }
+    }
+    return fmt::format("  computing {}, communicating {}, waiting for messages of stages {}\n",
+                       percent(total_ - waiting - communicating, total_),
+                       percent(communicating, total_), percent(waiting, total_));
   }
 
   std::string operators() const {
@@ -133,6 +151,7 @@ class Summary {
                                  : is_scope(s)                ? "(between operators)"
                                  : s.category == "collective" ? "(issuing collectives)"
                                  : s.category == "wait"       ? "(waiting)"
+                                 : s.category == "message"    ? "(waiting for a message)"
                                                               : "(" + s.category + ")";
         Sums::Sum& sum = sums[name];
         sum.calls += s.within ? 0 : 1;
@@ -186,7 +205,7 @@ class Summary {
     }
     for (const std::vector<FileSlice>& slices : trace_.ranks) {
       for (const FileSlice& s : slices) {
-        if (s.category == "wait" && !s.collective) {
+        if ((s.category == "wait" || s.category == "message") && !s.collective) {
           Sums::Sum& sum = kinds[fmt::format("({})", s.name)];
           ++sum.calls;
           sum.first += s.end - s.begin;

@@ -31,6 +31,48 @@ struct CausalOptions {
 /// do not follow one after the other.
 Tensor causal_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                         const CausalOptions& options = {});
+
+/// A block of the attention of a longer sequence: some of its queries, and some of its keys and
+/// values, each in one piece.
+struct AttentionBlockOptions {
+  double scale = 0;  // these three: see CausalOptions
+  std::int64_t window = 0;
+  double softcap = 0;
+  bool causal = true;  // a query sees no later key; if not, the window must be 0
+  /// The positions in the sequence of the first query and of the first key.
+  std::int64_t first_query = 0;
+  std::int64_t first_key = 0;
+  /// Of a causal one, for each query [B, Tq] (i64): the position at which its document begins; it
+  /// sees no earlier key. Undefined: a row is one document.
+  Tensor documents = {};
+};
+/// The result of some keys, and for each query the logarithm of the sum of its exponentials, by
+/// which results of other keys are merged with it; minus infinity where it sees none of the keys.
+struct AttentionBlock {
+  Tensor y;    // [B, Tq, H, Dv]
+  Tensor lse;  // [B, H, Tq], in the type of sums
+};
+/// The attention of a block: q [B, Tq, H, D], k [B, Tk, KV, D] and v [B, Tk, KV, Dv], with any Tq
+/// and Tk. Has no gradient of its own: attention_block_backward is for who merges blocks. Sharded
+/// by batch (dim 0) or by heads (dim 2, if H and KV are divisible). Errors: documents that do not
+/// follow one after the other.
+AttentionBlock attention_block(const Tensor& q, const Tensor& k, const Tensor& v,
+                               const AttentionBlockOptions& options);
+/// The result of the keys of both, which have none in common. The second result may be of a
+/// narrower type; the merged one has the first one's. Has no gradient.
+AttentionBlock attention_merge(const AttentionBlock& a, const AttentionBlock& b);
+/// What a block adds to the gradients of its queries, and of its keys and values.
+struct AttentionBlockGradients {
+  Tensor q;
+  Tensor k;
+  Tensor v;
+};
+/// `dy`: the gradient of the whole result; `delta` [B, H, Tq]: its products with the whole result,
+/// summed over Dv; `lse` [B, H, Tq]: of all keys. Both are in the type of sums.
+AttentionBlockGradients attention_block_backward(const Tensor& dy, const Tensor& q, const Tensor& k,
+                                                 const Tensor& v, const Tensor& delta,
+                                                 const Tensor& lse,
+                                                 const AttentionBlockOptions& options);
 /// softmax(scale q k^T + mask) v for q [B, H, Tq, D], k [B, KV, Tk, D] and v [B, KV, Tk, Dv]; query
 /// head h uses key/value head h * KV / H. -> [B, H, Tq, Dv]. `mask` broadcasts to [B, H, Tq, Tk]:
 /// bool (true: the query sees the key), or of q's type and added to the scores, with a gradient. A

@@ -63,23 +63,31 @@ kernels::AttentionShape shape_of(const Form& form, const Tensor& q, const Tensor
   shape.window = scores.window;
   shape.softcap = scores.softcap;
   shape.has_documents = scores.documents.defined();
+  shape.is_block = scores.is_block;
+  shape.first_query = scores.first_query;
+  shape.first_key = scores.first_key;
   return shape;
 }
 
 namespace {
 
 /// Errors: a token is neither the first one of its document nor in that of the token before it.
-void check_documents(const Call& call, const Tensor& documents) {
+/// `position`: that of the first token, whose document may have begun earlier.
+void check_documents(const Call& call, const Tensor& documents, std::int64_t position) {
   const std::int64_t length = documents.shape()[1];
   for (std::int64_t row = 0; row < documents.shape()[0]; ++row) {
     const std::int64_t* const first = pointer<std::int64_t>(documents) + row * length;
     for (std::int64_t i = 0; i < length; ++i) {
-      if (first[i] != i && (i == 0 || first[i] != first[i - 1])) {
+      const std::int64_t own = position + i;
+      const bool continues = i == 0 ? first[0] >= 0 && first[0] <= own : first[i] == first[i - 1];
+      if (first[i] != own && !continues) {
         refuse(call,
                {.wrong = fmt::format("documents: token {} of row {} cannot be in the document "
                                      "that begins with token {}",
-                                     i, row, first[i]),
-                .expected = i == 0 ? "0" : fmt::format("{} or {}", first[i - 1], i)});
+                                     own, row, first[i]),
+                .expected = own == 0 ? "0"
+                            : i == 0 ? fmt::format("0 to {}", own)
+                                     : fmt::format("{} or {}", first[i - 1], own)});
       }
     }
   }
@@ -93,7 +101,7 @@ kernels::AttentionShape shape_of(Workspace& w, const Call& call, const Form& for
   if (scores.documents) {
     const Tensor documents = contiguous_operand(w, scores.documents);
     if (!w.counts()) {
-      check_documents(call, documents);
+      check_documents(call, documents, scores.first_query);
       shape.documents = pointer<std::int64_t>(documents);
     }
   }
@@ -112,23 +120,21 @@ double pair_flops(const Form& form, const Tensor& q, const Tensor& k, const Tens
                   const Scores& scores, int products) {
   const std::int64_t queries = q.shape()[form.time];
   const std::int64_t keys = k.shape()[form.time];
+  // The sum over queries i of i + 1 + shift, but at least 0 and at most `keys`: the keys up to
+  // that.
+  const auto up_to = [&](std::int64_t shift) {
+    const std::int64_t first = std::clamp<std::int64_t>(-shift, 0, queries);
+    const std::int64_t last = std::clamp(keys - shift, first, queries);
+    return static_cast<double>(last - first) * static_cast<double>(first + last + 1 + 2 * shift) /
+               2 +
+           static_cast<double>(queries - last) * static_cast<double>(keys);
+  };
   auto pairs = static_cast<double>(queries) * static_cast<double>(keys);
   if (scores.causal != Causal::none) {
-    // Query i sees i + 1 + offset keys: those before `first` see none, those from `last` on all.
-    const std::int64_t offset = scores.causal == Causal::upper_left ? 0 : keys - queries;
-    const std::int64_t first = std::clamp<std::int64_t>(-offset, 0, queries);
-    const std::int64_t last = std::clamp(keys - offset, first, queries);
-    pairs =
-        static_cast<double>(last - first) * static_cast<double>(first + last + 1 + 2 * offset) / 2 +
-        static_cast<double>(queries - last) * static_cast<double>(keys);
-    if (scores.window > 0) {  // queries from `cut` on do not see their first keys
-      const std::int64_t cut = std::clamp<std::int64_t>(scores.window - offset, 0, queries);
-      const std::int64_t hidden = queries + offset - scores.window;  // by the last query
-      pairs -= static_cast<double>(queries - cut) *
-               static_cast<double>(hidden +
-                                   std::max<std::int64_t>(cut + 1 + offset - scores.window, 0)) /
-               2;
-    }
+    const std::int64_t shift = scores.is_block ? scores.first_query - scores.first_key
+                               : scores.causal == Causal::upper_left ? 0
+                                                                     : keys - queries;
+    pairs = up_to(shift) - (scores.window > 0 ? up_to(shift - scores.window) : 0);
   }
   const auto terms = static_cast<double>(q.shape().back() + v.shape().back());
   return pairs * static_cast<double>(q.shape()[0] * q.shape()[form.heads]) * products * terms;

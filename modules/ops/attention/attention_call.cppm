@@ -33,6 +33,9 @@ struct Scores {
   std::int64_t window = 0;  // see CausalOptions
   double softcap = 0;
   Tensor documents = {};
+  bool is_block = false;  // then a causal one sees by these: see AttentionBlockOptions
+  std::int64_t first_query = 0;
+  std::int64_t first_key = 0;
 };
 
 /// Without the documents, which are memory of a call.
@@ -76,7 +79,8 @@ inline void forward(const Call& call, const Form& form, const Scores& scores,
   });
 }
 
-/// Operands dy, q, k, v, y, lse; results the gradients of q, k, v.
+/// Operands dy, q, k, v, y, lse; results the gradients of q, k, v. Of a block, operand 4 is not y
+/// but dy . y of each query.
 template <class MaskOf>
 inline void gradient(const Call& call, const Form& form, const Scores& scores,
                      std::span<const Tensor> out, Workspace& w, MaskOf mask_of) {
@@ -84,7 +88,8 @@ inline void gradient(const Call& call, const Form& form, const Scores& scores,
   const Tensor q = rows_of_heads(w, call.in[1]);
   const Tensor k = rows_of_heads(w, call.in[2]);
   const Tensor v = rows_of_heads(w, call.in[3]);
-  const Tensor y = rows_of_heads(w, call.in[4]);
+  const Tensor y = scores.is_block ? Tensor() : rows_of_heads(w, call.in[4]);
+  const Tensor delta = scores.is_block ? contiguous_operand(w, call.in[4]) : Tensor();
   const Tensor lse = contiguous_operand(w, call.in[5]);
   const kernels::AttentionShape shape = shape_of(w, call, form, q, k, v, scores);
   visit_floating(q.dtype(), call.op.name, [&]<class T>(T zero) {
@@ -97,7 +102,7 @@ inline void gradient(const Call& call, const Form& form, const Scores& scores,
         .v = pointer<T>(w, v),
         .v_strides = strides_of(form, v),
         .out = pointer<T>(w, y),
-        .out_strides = strides_of(form, y),
+        .out_strides = y ? strides_of(form, y) : AttentionStrides(),
         .log_sum_exp = pointer<C>(w, lse),
         .dout = pointer<T>(w, dy),
         .dout_strides = strides_of(form, dy),
@@ -108,20 +113,22 @@ inline void gradient(const Call& call, const Form& form, const Scores& scores,
         .dv = pointer<T>(w, out[2]),
         .dv_strides = strides_of(form, out[2]),
         .mask = mask_of(w, zero),
+        .delta = pointer<C>(w, delta),
     };
     kernels::attention_backward(w, shape, arguments);
   });
 }
 
-inline void check_gradient(const Call& call, const Form& form) {
+inline void check_gradient(const Call& call, const Form& form, bool is_block = false) {
   const Tensor& q = call.in[1];
   const Dims result = result_shape(q, call.in[3]);
+  const Dims statistics{q.shape()[0], q.shape()[form.heads], q.shape()[form.time]};
   check_shape(call, 0, result);
   check_type(call, 0, q.dtype());
-  check_shape(call, 4, result);
-  check_type(call, 4, q.dtype());
+  check_shape(call, 4, is_block ? statistics : result);
+  check_type(call, 4, is_block ? statistics_type(q.dtype()) : q.dtype());
   check_type(call, 5, statistics_type(q.dtype()));
-  check_shape(call, 5, {q.shape()[0], q.shape()[form.heads], q.shape()[form.time]});
+  check_shape(call, 5, statistics);
 }
 
 /// Whether each rank gets whole groups of query heads with their key/value head, when all operands
@@ -133,7 +140,8 @@ inline bool heads_divide(const RuleContext& context, const Form& form, std::size
   const std::size_t mask = q == 0 ? 3 : 6;
   std::int64_t shards = 1;
   for (std::size_t i = 0; i < in.size(); ++i) {
-    const int dim = i == mask ? mask_dim : i == 5 ? 1 : form.heads;
+    const bool statistics = in[i] && in[i].dims() == 3;  // [B, H, Tq]
+    const int dim = i == mask ? mask_dim : statistics ? 1 : form.heads;
     if (in[i] && dim >= 0) {
       shards = std::max(shards, context.shards_of(i, dim));
     }

@@ -7,6 +7,7 @@ module;
 #include <span>
 #include <tessera/printable.hpp>
 
+#include "attention/functions/rotary.hpp"
 #include "attention/kernels/attention.hpp"
 module tessera.ops;
 
@@ -16,17 +17,13 @@ import tessera.tensor;
 import :kernel_call;
 import :attention_call;
 
+#include "attention/arguments.hpp"
+
 namespace tessera::ops {
 namespace {
 
 using namespace attention;
 using rules::strategy;
-
-struct CausalArgs {
-  Dynamic<double> scale;
-  std::int64_t window;
-  Dynamic<double> softcap;
-};
 
 Scores scores_of(const CausalArgs& arguments, const Tensor& documents = {}) {
   return {.scale = arguments.scale,

@@ -16,6 +16,8 @@ import tessera.placement;
 import tessera.tensor;
 import :kernel_call;
 
+#include "attention/arguments.hpp"
+
 namespace tessera::ops {
 namespace {
 
@@ -23,33 +25,17 @@ using rules::strategy;
 
 using Kind = RotaryScaling::Kind;
 
-struct RotaryArgs {
-  Dynamic<double> theta;
-  Dynamic<std::int64_t> offset;
-  Kind scaling{};
-  double factor{};
-  double original_positions{};
-  double low{};
-  double high{};
-  double amplitude{};
-  bool whole_dims{};
-  SpecArgument whole{};  // of a local call: the Spec of the tensor that it is part of
-};
+using Scaling = functions::RotaryFrequencies::Scaling;
 
-struct RotaryAtArgs {
-  Dynamic<double> theta;
-  Kind scaling{};
-  double factor{};
-  double original_positions{};
-  double low{};
-  double high{};
-  double amplitude{};
-  bool whole_dims{};
-};
+// The arguments take one enumeration for the other.
+static_assert(static_cast<int>(Kind::none) == static_cast<int>(Scaling::none) &&
+              static_cast<int>(Kind::linear) == static_cast<int>(Scaling::linear) &&
+              static_cast<int>(Kind::llama3) == static_cast<int>(Scaling::llama3) &&
+              static_cast<int>(Kind::yarn) == static_cast<int>(Scaling::yarn));
 
 template <class A>
 A with_scaling(A arguments, const RotaryScaling& scaling) {
-  arguments.scaling = scaling.kind;
+  arguments.scaling = static_cast<Scaling>(scaling.kind);
   arguments.factor = scaling.factor;
   arguments.original_positions = scaling.original_positions;
   arguments.low = scaling.low;
@@ -66,10 +52,10 @@ void check_frequencies(const Call& call, const A& arguments) {
     refuse(call, {.wrong = "theta must be positive",
                   .got = fmt::format("{}", printable(arguments.theta))});
   }
-  if (arguments.scaling == Kind::none) {
+  if (arguments.scaling == Scaling::none) {
     return;
   }
-  const bool by_length = arguments.scaling != Kind::linear;
+  const bool by_length = arguments.scaling != Scaling::linear;
   if (!(arguments.factor > 0) || !(arguments.amplitude > 0) ||
       (by_length && !(arguments.original_positions > 0 && arguments.low > 0 &&
                       arguments.high > arguments.low))) {
@@ -84,13 +70,6 @@ void check_frequencies(const Call& call, const A& arguments) {
   }
 }
 
-// functions::frequencies_of takes one enumeration for the other.
-using Scaling = functions::RotaryFrequencies::Scaling;
-static_assert(static_cast<int>(Kind::none) == static_cast<int>(Scaling::none) &&
-              static_cast<int>(Kind::linear) == static_cast<int>(Scaling::linear) &&
-              static_cast<int>(Kind::llama3) == static_cast<int>(Scaling::llama3) &&
-              static_cast<int>(Kind::yarn) == static_cast<int>(Scaling::yarn));
-
 void check_even(const Call& call) {
   check_dims(call, 0, 4);
   if (call.in[0].shape()[3] % 2 != 0) {
@@ -99,10 +78,8 @@ void check_even(const Call& call) {
   }
 }
 
-/// The kernel has a table of all positions up to the last one.
 void check_last_position(const Call& call, std::int64_t end) {
-  constexpr std::int64_t most = std::int64_t{1} << 26;
-  if (end > most) {
+  if (end > most_positions) {
     refuse(call,
            {.wrong = fmt::format("position {} is too far", end - 1), .expected = "less than 2^26"});
   }

@@ -83,6 +83,9 @@ Tensor broadcast(const Tensor& x, int root, Ranks group);
 /// places before this one, where the last precedes the first; `by` may be negative. Has a gradient:
 /// the shift back.
 Tensor shift(const Tensor& x, std::int64_t by, Ranks group);
+/// The x of the rank that is as far from the group's last one as this rank is from its first one;
+/// all have one shape and type. Twice is x. Has a gradient: itself.
+Tensor mirror(const Tensor& x, Ranks group);
 /// Sends x to rank `to` of the group, without waiting for it. Messages of one sender, receiver and
 /// tag arrive in order. No gradient. Errors: see Communicator::send.
 void send(const Tensor& x, int to, std::int64_t tag, Ranks group);
@@ -220,6 +223,7 @@ PendingTensor reduce_scatter_async(const Tensor& x, std::int64_t dim, ReduceOp o
 PendingTensor all_reduce_async(const Tensor& x, ReduceOp op, Ranks group);
 PendingTensor all_to_all_async(const Tensor& shard, std::int64_t from_dim, std::int64_t from_extent,
                                std::int64_t to_dim, Ranks group);
+PendingTensor shift_async(const Tensor& x, std::int64_t by, Ranks group);
 
 // Many tensors in one call, for styles and gradients. Shards are of dim 0. `identity` is
 // compared between the ranks: those that are about to exchange different tensors of the same shapes

@@ -1,7 +1,10 @@
-// Around a ring of ranks: shift, whose gradient goes the way back.
+// Around a ring of ranks: shift, whose gradient goes the way back; and across it: mirror.
 module;
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <vector>
 module tessera.ops;
 
 import tessera.base;
@@ -32,6 +35,18 @@ void cpu(const Call& call, std::span<Tensor> out) {
   }
 }
 
+std::unique_ptr<IssuedCollective> start_shift(const Call& call, const Tensor& out) {
+  const auto args = call.args<ShiftArgs>();
+  const Tensor x = contiguous_operand(call.in[0]);
+  if (x.numel() == 0) {
+    return std::make_unique<IssuedCollective>();
+  }
+  collective::Work work =
+      args.group.communicator().shift_async(data_of(x), data_of(out), x.numel(), x.dtype(),
+                                            static_cast<int>(args.by % args.group.size()));
+  return std::make_unique<IssuedCollective>(std::move(work), std::vector{x});
+}
+
 void backward(const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out);
 
 const Op& shift_op = register_op<ShiftArgs>({
@@ -46,10 +61,60 @@ const Op& shift_op = register_op<ShiftArgs>({
         "The x of the rank that is by places before, around the ring of the group; local tensors.",
 });
 
+const Op& shift_async_op = register_op<ShiftArgs>({
+    .schema = "shift_async(x)",
+    .infer = infer,
+    .cpu = issued_on_host<ShiftArgs, start_shift>,
+    .any_device = issued_in_stream<ShiftArgs>,
+    .communicates = Communicates::all_to_all,
+    .issues = true,
+    .moves_elements = true,
+    .about = "Issues a shift; wait() completes its result; local tensors.",
+});
+
 void backward(const BackwardContext& context, std::span<const Tensor> grads,
               std::span<Tensor> out) {
   const auto args = context.args<ShiftArgs>();
   out[0] = call_one(shift_op, {grads[0]}, ShiftArgs{-(args.by % args.group.size()), args.group});
+}
+
+struct MirrorArgs {
+  GroupArgument group;
+};
+
+void mirror_infer(const Call& call, ResultShapes& out) {
+  check_given(call.args<MirrorArgs>().group);
+  out.push_back({call.in[0].shape(), call.in[0].dtype()});
+}
+
+void mirror_cpu(const Call& call, std::span<Tensor> out) {
+  const GroupArgument group = call.args<MirrorArgs>().group;
+  const Tensor x = contiguous_operand(call.in[0]);
+  if (x.numel() != 0) {
+    std::vector<std::int64_t> counts(static_cast<std::size_t>(group.size()));
+    counts[static_cast<std::size_t>(group.size() - 1 - group.rank())] = x.numel();
+    group.communicator().all_to_all(data_of(x), counts, data_of(out[0]), counts, x.dtype());
+  }
+}
+
+void mirror_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                     std::span<Tensor> out);
+
+const Op& mirror_op = register_op<MirrorArgs>({
+    .schema = "mirror(x)",
+    .infer = mirror_infer,
+    .cpu = mirror_cpu,
+    .any_device = in_stream<MirrorArgs>,
+    .backward = mirror_backward,
+    .communicates = Communicates::all_to_all,
+    .moves_elements = true,
+    .about = "The x of the rank that is as far from the group's last one as this rank is from its "
+             "first one; local tensors.",
+});
+
+void mirror_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                     std::span<Tensor> out) {
+  out[0] = call_one(mirror_op, {grads[0]}, context.attributes);
 }
 
 }  // namespace
@@ -57,5 +122,11 @@ void backward(const BackwardContext& context, std::span<const Tensor> grads,
 Tensor shift(const Tensor& x, std::int64_t by, Ranks group) {
   return call_one(shift_op, {x}, ShiftArgs{by, group});
 }
+
+PendingTensor shift_async(const Tensor& x, std::int64_t by, Ranks group) {
+  return issue(shift_async_op, x, ShiftArgs{by, group});
+}
+
+Tensor mirror(const Tensor& x, Ranks group) { return call_one(mirror_op, {x}, MirrorArgs{group}); }
 
 }  // namespace tessera::ops

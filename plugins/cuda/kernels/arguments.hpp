@@ -74,7 +74,15 @@ struct RowArguments {
 
 /// The first index of a call that is out of its range, or the first token of a document that does
 /// not follow the one before, in pinned memory, for the host. `kind` is written last.
-enum class ProblemKind : std::uint32_t { none, index, some_index, target, group, document };
+enum class ProblemKind : std::uint32_t {
+  none,
+  index,
+  some_index,
+  target,
+  group,
+  document,
+  position
+};
 struct Problem {
   ProblemKind kind;
   std::int32_t op;  // Op::id

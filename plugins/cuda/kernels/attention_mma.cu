@@ -76,6 +76,19 @@ struct Inside {
   }
 };
 
+/// A block's tile of queries, and the keys that it sees.
+struct QueryTile : TilePlace {
+  std::int64_t key_head, last;
+  KeyRange seen;
+  Inside inside;
+  __device__ QueryTile(const AttentionArguments& a, int rows)
+      : TilePlace(a.key_heads * a.group, a.batches, a.queries, rows, true),
+        key_head(head / a.group),
+        last(first + rows < a.queries ? first + rows - 1 : a.queries - 1),
+        seen(keys_of_tile(a, batch, first, last)),
+        inside(a, batch, first, last) {}
+};
+
 /// Over the four lanes that share a row.
 __device__ float sum_row(float value) {
   value += __shfl_xor_sync(~0U, value, 1);
@@ -150,20 +163,16 @@ __device__ void attention(const AttentionArguments& a) {
   const int lane = threadIdx.x % lanes_of_warp;
   const int first_row = threadIdx.x / lanes_of_warp * row_tiles * rows_of_warp;
   const BinaryScores f(a);
-  const TilePlace p(a.key_heads * a.group, a.batches, a.queries, rows, true);
-  const std::int64_t key_head = p.head / a.group;
-  const std::int64_t last = p.first + rows < a.queries ? p.first + rows - 1 : a.queries - 1;
-  const KeyRange seen = keys_of_tile(a, p.batch, p.first, last);
-  const Inside inside(a, p.batch, p.first, last);
+  const QueryTile p(a, rows);
   const auto fetch = [&](Chunk* tile, const HeadArray& x, std::int64_t key) {
-    fetch_tile<width, columns, threads>(tile, x, p.batch, key_head, key, seen.end, a.head_dim);
+    fetch_tile<width, columns, threads>(tile, x, p.batch, p.key_head, key, p.seen.end, a.head_dim);
   };
   fetch_tile<width, rows, threads>(queries, a.q, p.batch, p.head, p.first, a.queries, a.head_dim);
-  fetch(keys, a.k, seen.first);
+  fetch(keys, a.k, p.seen.first);
 
   float sums[row_tiles][width / 8][4] = {};
   RunningSoftmax softmax[row_tiles];
-  for (std::int64_t key = seen.first; key < seen.end; key += columns) {
+  for (std::int64_t key = p.seen.first; key < p.seen.end; key += columns) {
     wait_for_copies();
     __syncthreads();  // the keys are there, and the values before are not needed any more
     fetch(values, a.v, key);
@@ -174,12 +183,12 @@ __device__ void attention(const AttentionArguments& a) {
       const RowKeys row_keys(a, p.batch, p.first + first_row + m * rows_of_warp + lane / 4);
       float shrink[2];
       softmax[m].template add<columns>(scores[m], f, row_keys, static_cast<int>(key),
-                                       inside.has(key, columns), shrink);
+                                       p.inside.has(key, columns), shrink);
       multiply_rows<width>(sums[m], shrink);
     }
     wait_for_copies();
     __syncthreads();  // the values are there, and these keys are not needed any more
-    if (key + columns < seen.end) fetch(keys, a.k, key + columns);
+    if (key + columns < p.seen.end) fetch(keys, a.k, key + columns);
     add_weighted<T, width, columns>(sums, scores, values);
   }
 
@@ -244,11 +253,7 @@ __device__ void attention_queries(const AttentionArguments& a) {
   const int lane = threadIdx.x % lanes_of_warp;
   const int row = threadIdx.x / lanes_of_warp * rows_of_warp;
   const BinaryScores f(a);
-  const TilePlace p(a.key_heads * a.group, a.batches, a.queries, rows, true);
-  const std::int64_t key_head = p.head / a.group;
-  const std::int64_t last = p.first + rows < a.queries ? p.first + rows - 1 : a.queries - 1;
-  const KeyRange seen = keys_of_tile(a, p.batch, p.first, last);
-  const Inside inside(a, p.batch, p.first, last);
+  const QueryTile p(a, rows);
   const RowKeys row_keys(a, p.batch, p.first + row + lane / 4);
   fetch_tile<width, rows, threads>(queries, a.q, p.batch, p.head, p.first, a.queries, a.head_dim);
   fetch_tile<width, rows, threads>(gradients, a.dy, p.batch, p.head, p.first, a.queries,
@@ -271,15 +276,17 @@ __device__ void attention_queries(const AttentionArguments& a) {
   }
 
   float sums[1][width / 8][4] = {};
-  for (std::int64_t key = seen.first; key < seen.end; key += columns) {
-    fetch_tile<width, columns, threads>(keys, a.k, p.batch, key_head, key, seen.end, a.head_dim);
-    fetch_tile<width, columns, threads>(values, a.v, p.batch, key_head, key, seen.end, a.head_dim);
+  for (std::int64_t key = p.seen.first; key < p.seen.end; key += columns) {
+    fetch_tile<width, columns, threads>(keys, a.k, p.batch, p.key_head, key, p.seen.end,
+                                        a.head_dim);
+    fetch_tile<width, columns, threads>(values, a.v, p.batch, p.key_head, key, p.seen.end,
+                                        a.head_dim);
     wait_for_copies();
     __syncthreads();
     float slopes[1][columns / 8][4] = {}, of_shares[1][columns / 8][4] = {};
     add_dots<T, width, columns>(slopes, queries, row, keys);
     add_dots<T, width, columns>(of_shares, gradients, row, values);
-    const bool whole = inside.has(key, columns);
+    const bool whole = p.inside.has(key, columns);
 #pragma unroll
     for (int n = 0; n < columns / 8; ++n) {
 #pragma unroll

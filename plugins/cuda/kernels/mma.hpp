@@ -21,62 +21,51 @@ inline __device__ std::uint32_t shared_address(const void* at) {
 }
 
 /// Four 8 x 8 matrices of 16-bit elements from shared memory: lane 8 i + j has the address of row j
-/// of matrix i, 16 bytes. Word i is of matrix i: row g, columns 2t and 2t + 1.
-inline __device__ void load_matrices(std::uint32_t (&words)[4], const void* row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-               : "r"(shared_address(row))
-               : "memory");
-}
-
-/// The matrices transposed: word i has rows 2t and 2t + 1 of column g.
-inline __device__ void load_transposed(std::uint32_t (&words)[4], const void* row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-               : "r"(shared_address(row))
-               : "memory");
-}
+/// of matrix i, 16 bytes. Word i is of matrix i: row g, columns 2t and 2t + 1; transposed: rows 2t
+/// and 2t + 1 of column g.
+#define LOAD(name, transposed)                                                                    \
+  inline __device__ void name(std::uint32_t(&words)[4], const void* row) {                        \
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4" transposed ".shared.b16 {%0, %1, %2, %3}, [%4];" \
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])                 \
+                 : "r"(shared_address(row))                                                       \
+                 : "memory");                                                                     \
+  }
+LOAD(load_matrices, "")
+LOAD(load_transposed, ".trans")
+#undef LOAD
 
 /// sums += a b, in f32.
 template <class T>
 __device__ void multiply_add(float (&sums)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
                              std::uint32_t b1);
 
-template <>
-inline __device__ void multiply_add<BFloat16>(float (&sums)[4], const std::uint32_t (&a)[4],
-                                              std::uint32_t b0, std::uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-template <>
-inline __device__ void multiply_add<Half>(float (&sums)[4], const std::uint32_t (&a)[4],
-                                          std::uint32_t b0, std::uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
+#define MULTIPLY_ADD(T, type)                                                         \
+  template <>                                                                         \
+  inline __device__ void multiply_add<T>(float(&sums)[4], const std::uint32_t(&a)[4], \
+                                         std::uint32_t b0, std::uint32_t b1) {        \
+    asm("mma.sync.aligned.m16n8k16.row.col.f32." type "." type                        \
+        ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"        \
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])                  \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));              \
+  }
+MULTIPLY_ADD(BFloat16, "bf16")
+MULTIPLY_ADD(Half, "f16")
+#undef MULTIPLY_ADD
 
 /// Two floats as a word of two elements, rounded to nearest even.
 template <class T>
 __device__ std::uint32_t pack(float low, float high);
 
-template <>
-inline __device__ std::uint32_t pack<BFloat16>(float low, float high) {
-  std::uint32_t word;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
-  return word;
-}
-
-template <>
-inline __device__ std::uint32_t pack<Half>(float low, float high) {
-  std::uint32_t word;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
-  return word;
-}
+#define PACK(T, type)                                                            \
+  template <>                                                                    \
+  inline __device__ std::uint32_t pack<T>(float low, float high) {               \
+    std::uint32_t word;                                                          \
+    asm("cvt.rn." type "x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low)); \
+    return word;                                                                 \
+  }
+PACK(BFloat16, "bf16")
+PACK(Half, "f16")
+#undef PACK
 
 /// Begins to copy 16 bytes from the device's memory to shared memory, or zeros where there is
 /// nothing to copy (`from` must be an address all the same). Both addresses are multiples of 16.

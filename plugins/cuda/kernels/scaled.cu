@@ -57,7 +57,9 @@ __global__ void scaled_product(const ScaledArguments s) {
       if (m >= p.m.size || n >= p.n.size) return;
       const float of_row = s.a.vary ? 1 : factor_of(s.a, m, 0);
       const float of_column = s.b.vary ? 1 : factor_of(s.b, n, 0);
-      store_product(p, 0, m, n, sum * (of_row * of_column));
+      float value = sum * (of_row * of_column);
+      if (p.bias.data != nullptr) value += element_or_zero<float>(p.bias, 0, p.m, m, p.n, n);
+      store_product(p, 0, m, n, value);
     });
   }
 }

@@ -111,8 +111,9 @@ std::int64_t find_tiles(const AttentionShape& shape, QueryTile* tiles) {
   for (std::int64_t entry = 0; entry < shape.batch; ++entry) {
     for (std::int64_t first = 0; first < shape.queries;) {
       const std::int64_t end = end_of_document(shape, entry, first);
+      const std::int64_t first_key = first_key_of_document(shape, entry, first);
       for (std::int64_t query = first; query < end; query += kQueryTile) {
-        tiles[count++] = {entry, query, std::min(kQueryTile, end - query), first};
+        tiles[count++] = {entry, query, std::min(kQueryTile, end - query), first_key};
       }
       first = end;
     }
@@ -148,11 +149,13 @@ void attention_forward(Workspace& workspace, const AttentionShape& shape, const 
                        const T* v, AttentionStrides v_strides, T* out, AttentionStrides out_strides,
                        Lse* log_sum_exp, const AttentionMask<T>& mask) {
   using C = Lse;
-  if (shape.queries == 1 && shape.keys > 1 && !mask.changes_scores() && mask.dropout == 0) {
+  if (shape.queries == 1 && shape.keys > 1 && !shape.has_documents && !mask.changes_scores() &&
+      mask.dropout == 0) {
     AttentionShape row = shape;
-    row.keys = std::clamp<std::int64_t>(last_key_of_query_0(shape) + 1, 0, shape.keys);
+    const std::int64_t end = last_key_of_query_0(shape) + 1;
+    row.keys = std::clamp<std::int64_t>(end, 0, shape.keys);
     const std::int64_t hidden =
-        shape.window == 0 ? 0 : std::max<std::int64_t>(row.keys - shape.window, 0);
+        shape.window == 0 ? 0 : std::clamp<std::int64_t>(end - shape.window, 0, row.keys);
     row.keys -= hidden;
     attention_row(workspace, row, q, q_strides, k + hidden * k_strides.time, k_strides,
                   v + hidden * v_strides.time, v_strides, out, out_strides, log_sum_exp);

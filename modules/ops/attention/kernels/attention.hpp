@@ -49,6 +49,12 @@ struct AttentionShape {
   /// token of each token's document; it is null while the workspace is counted.
   bool has_documents = false;
   const std::int64_t* documents = nullptr;
+  /// Of a causal one that is a block of a longer attention: the positions of its first query and
+  /// key, by which query i sees the keys j <= i + first_query - first_key. `documents` are
+  /// positions too.
+  bool is_block = false;
+  std::int64_t first_query = 0;
+  std::int64_t first_key = 0;
 
   [[nodiscard]] std::int64_t values() const { return value_dim == 0 ? head_dim : value_dim; }
 };
@@ -109,6 +115,9 @@ struct AttentionGradient {
   AttentionStrides dv_strides;
   AttentionMask<T> mask{};              // of the forward
   std::int64_t log_sum_exp_stride = 0;  // from one head to the next; 0: queries
+  /// dout . out of each query, with the strides of log_sum_exp; null: it is computed from `out`,
+  /// which may be null otherwise.
+  const Lse* delta = nullptr;
 };
 
 /// Gradients of attention_forward, from probabilities recomputed in tiles; sums over the query

@@ -160,6 +160,13 @@ struct HeadPlace {
   }
 };
 
+/// a . b, added to `sum`.
+template <class C, class T>
+[[gnu::always_inline]] inline C dot(const T* a, const T* b, std::int64_t count, C sum) {
+  for (std::int64_t d = 0; d < count; ++d) sum += static_cast<C>(a[d]) * static_cast<C>(b[d]);
+  return sum;
+}
+
 /// Transposes the queries and the output's gradients of a head's group, and computes what the
 /// probabilities of each query are computed from: the log of the sum, and out . dout.
 template <class T, class C>
@@ -181,13 +188,14 @@ template <class T, class C>
         C lse = std::numeric_limits<C>::infinity();  // a query that sees nothing: probability 0
         C delta = C{0};
         if (i < count) {
-          const C stored =
-              x.log_sum_exp[(place.entry * heads + head) * x.log_sum_exp_stride + query + i];
+          const std::int64_t at_query =
+              (place.entry * heads + head) * x.log_sum_exp_stride + query + i;
+          const C stored = x.log_sum_exp[at_query];
           if (stored > -std::numeric_limits<C>::infinity()) lse = stored;
-          const T* out = place.at(x.out, x.out_strides, query + i, head);
-          const T* dout = place.at(x.dout, x.dout_strides, query + i, head);
-          for (std::int64_t d = 0; d < value_dim; ++d)
-            delta += static_cast<C>(out[d]) * static_cast<C>(dout[d]);
+          delta = x.delta != nullptr
+                      ? x.delta[at_query]
+                      : dot(place.at(x.out, x.out_strides, query + i, head),
+                            place.at(x.dout, x.dout_strides, query + i, head), value_dim, C{0});
         }
         work.lse[at_row + i] = lse;
         work.delta[at_row + i] = delta;
@@ -266,37 +274,72 @@ template <class Isa, class T, class C>
   }
 }
 
-/// The arrays from a query and the key of its place on.
+/// The arrays from a query and a key on.
 template <class T, class C>
-AttentionGradient<T, C> part_of(const AttentionGradient<T, C>& x, std::int64_t first) {
+AttentionGradient<T, C> part_of(const AttentionGradient<T, C>& x, std::int64_t query,
+                                std::int64_t key) {
   AttentionGradient<T, C> part = x;
-  part.q += first * x.q_strides.time;
-  part.k += first * x.k_strides.time;
-  part.v += first * x.v_strides.time;
-  part.out += first * x.out_strides.time;
-  part.dout += first * x.dout_strides.time;
-  part.log_sum_exp += first;
-  part.dq += first * x.dq_strides.time;
-  part.dk += first * x.dk_strides.time;
-  part.dv += first * x.dv_strides.time;
+  part.q += query * x.q_strides.time;
+  part.k += key * x.k_strides.time;
+  part.v += key * x.v_strides.time;
+  if (x.delta == nullptr) {
+    part.out += query * x.out_strides.time;
+  } else {
+    part.delta += query;
+  }
+  part.dout += query * x.dout_strides.time;
+  part.log_sum_exp += query;
+  part.dq += query * x.dq_strides.time;
+  part.dk += key * x.dk_strides.time;
+  part.dv += key * x.dv_strides.time;
   return part;
 }
 
+/// Gradients of keys `begin` to `end` that no query sees.
+template <class T, class C>
+void clear_keys(const AttentionShape& shape, const AttentionGradient<T, C>& x,
+                const HeadPlace& place, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t key = begin; key < end; ++key) {
+    std::fill_n(place.at(x.dk, x.dk_strides, key, place.kv_head), shape.head_dim, T{});
+    std::fill_n(place.at(x.dv, x.dv_strides, key, place.kv_head), shape.values(), T{});
+  }
+}
+
 /// All gradients of one key/value head of one batch entry, document by document: a document's are
-/// those that it has alone. Without documents, all is one.
+/// those that it has alone.
+template <class Isa, class T, class C>
+[[gnu::always_inline]] inline void document_gradients(Isa isa, const AttentionShape& shape,
+                                                      const AttentionGradient<T, C>& x,
+                                                      const HeadPlace& place, Backward<C>& work) {
+  std::int64_t keys_done = 0;
+  for (std::int64_t first = 0; first < shape.queries;) {
+    const std::int64_t end = end_of_document(shape, place.entry, first);
+    const std::int64_t key = first_key_of_document(shape, place.entry, first);
+    const std::int64_t keys_end =
+        std::clamp<std::int64_t>(last_key_of_query_0(shape) + end, key, shape.keys);
+    AttentionShape document = shape;
+    document.queries = end - first;
+    document.keys = keys_end - key;
+    document.first_query += first;
+    document.first_key += key;
+    clear_keys(shape, x, place, keys_done, key);
+    head_gradients(isa, document, part_of(x, first, key), place, work);
+    keys_done = keys_end;
+    first = end;
+  }
+  clear_keys(shape, x, place, keys_done, shape.keys);
+}
+
+/// All gradients of one key/value head of one batch entry.
 template <class Isa, class T, class C>
 [[gnu::always_inline]] inline void all_gradients(Isa isa, const AttentionShape& shape,
                                                  const AttentionGradient<T, C>& x,
                                                  const HeadPlace& place, Backward<C>& work) {
-  std::int64_t first = 0;
-  do {
-    AttentionShape document = shape;
-    if (shape.has_documents && shape.queries > 0) {
-      document.queries = document.keys = end_of_document(shape, place.entry, first) - first;
-    }
-    head_gradients(isa, document, part_of(x, first), place, work);
-    first += document.queries;
-  } while (first < shape.queries);  // once without queries too: keys have gradients
+  if (shape.has_documents) {
+    document_gradients(isa, shape, x, place, work);
+  } else {
+    head_gradients(isa, shape, x, place, work);
+  }
 }
 
 }  // namespace

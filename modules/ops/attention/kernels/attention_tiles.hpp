@@ -205,18 +205,26 @@ struct QueryTile {
   std::int64_t first_key;
 };
 
-/// One past the last token of the document that begins with token `first` of an entry.
+/// One past the last query of the document of query `first` of an entry.
 inline std::int64_t end_of_document(const AttentionShape& shape, std::int64_t entry,
                                     std::int64_t first) {
   const std::int64_t* const row = shape.documents + entry * shape.queries;
   return std::find_if(row + first, row + shape.queries,
-                      [&](std::int64_t i) { return i != first; }) -
+                      [&](std::int64_t i) { return i != row[first]; }) -
          row;
+}
+
+/// The first key that is in the document of query `first` of an entry.
+inline std::int64_t first_key_of_document(const AttentionShape& shape, std::int64_t entry,
+                                          std::int64_t first) {
+  const std::int64_t position = shape.documents[entry * shape.queries + first];
+  return std::clamp<std::int64_t>(position - shape.first_key, 0, shape.keys);
 }
 
 /// The last key that a causal query 0 sees, or an index beyond all keys.
 inline std::int64_t last_key_of_query_0(const AttentionShape& shape) {
   if (!shape.causal) return std::numeric_limits<std::int32_t>::max();
+  if (shape.is_block) return shape.first_query - shape.first_key;
   return shape.upper_left ? 0 : shape.keys - shape.queries;
 }
 

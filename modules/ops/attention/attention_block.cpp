@@ -1,0 +1,165 @@
+// Attention of a block: some queries of a sequence with some of its keys.
+module;
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <tessera/printable.hpp>
+#include <utility>
+
+#include "attention/kernels/attention.hpp"
+module tessera.ops;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import :kernel_call;
+import :attention_call;
+
+namespace tessera::ops {
+namespace {
+
+using namespace attention;
+using rules::strategy;
+
+struct BlockArgs {
+  Dynamic<double> scale;
+  std::int64_t window;
+  Dynamic<double> softcap;
+  bool is_causal;
+  std::int64_t first_query;
+  std::int64_t first_key;
+};
+
+BlockArgs arguments_of(const AttentionBlockOptions& options) {
+  return {.scale = options.scale,
+          .window = options.window,
+          .softcap = options.softcap,
+          .is_causal = options.causal,
+          .first_query = options.first_query,
+          .first_key = options.first_key};
+}
+
+Scores scores_of(const BlockArgs& arguments, const Tensor& documents = {}) {
+  return {.scale = arguments.scale,
+          .causal = arguments.is_causal ? Causal::lower_right : Causal::none,
+          .window = arguments.window,
+          .softcap = arguments.softcap,
+          .documents = documents,
+          .is_block = true,
+          .first_query = arguments.first_query,
+          .first_key = arguments.first_key};
+}
+
+constexpr auto no_mask = []<class T>(const Workspace&, T) { return kernels::AttentionMask<T>{}; };
+
+/// `q` and `documents`: the places of these operands.
+void check_block(const Call& call, std::size_t q, std::size_t documents) {
+  const Dims& queries = call.in[q].shape();
+  check(call, time_first, call.in[q], call.in[q + 1], call.in[q + 2]);
+  const auto arguments = call.args<BlockArgs>();
+  if (arguments.window < 0 || !(arguments.softcap >= 0)) {
+    refuse(call, {.wrong = "window and softcap must be at least 0",
+                  .got = fmt::format("{}, {}", arguments.window, printable(arguments.softcap))});
+  }
+  if (arguments.first_query < 0 || arguments.first_key < 0) {
+    refuse(call, {.wrong = "positions must be at least 0",
+                  .got = fmt::format("{}, {}", arguments.first_query, arguments.first_key)});
+  }
+  if (!arguments.is_causal && (arguments.window != 0 || call.in[documents])) {
+    refuse(call, {.wrong = "a window and documents need causal attention"});
+  }
+  if (call.in[documents]) {
+    check_shape(call, documents, {queries[0], queries[1]});
+    check_type(call, documents, DType::i64);
+  }
+}
+
+void block_infer(const Call& call, ResultShapes& out) {
+  check_block(call, 0, 3);
+  push_results(time_first, call.in[0], call.in[2], out);
+}
+
+void block_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  forward(call, time_first, scores_of(call.args<BlockArgs>(), call.in[3]), out, w, no_mask);
+}
+
+void block_rule(const RuleContext& context, Strategies& strategies) {
+  strategies.push_back(strategy({Shard(0), Shard(0), Shard(0), Shard(0)}, {Shard(0), Shard(0)}));
+  if (heads_divide(context, time_first, 0)) {
+    strategies.push_back(
+        strategy({Shard(2), Shard(2), Shard(2), Replicate()}, {Shard(2), Shard(1)}));
+  }
+}
+
+const Op& block_op = register_op<BlockArgs>({
+    .schema = "attention_block(q, k, v, documents?)",
+    .infer = block_infer,
+    .cpu = in_workspace<block_cpu>,
+    .workspace = workspace_of<block_cpu>,
+    .rule = block_rule,
+    .flops =
+        [](const Call& call, std::span<const Tensor>) {
+          return pair_flops(time_first, call.in[0], call.in[1], call.in[2],
+                            scores_of(call.args<BlockArgs>()), 2);
+        },
+    .about = "Attention of some queries of a sequence with some of its keys, and the log-sum-exps "
+             "by which such results are merged.",
+});
+
+void block_grad_infer(const Call& call, ResultShapes& out) {
+  check_block(call, 1, 6);
+  check_gradient(call, time_first, true);
+  for (std::size_t i = 1; i <= 3; ++i) {
+    out.push_back({call.in[i].shape(), call.in[i].dtype()});
+  }
+}
+
+void block_grad_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  gradient(call, time_first, scores_of(call.args<BlockArgs>(), call.in[6]), out, w, no_mask);
+}
+
+void block_grad_rule(const RuleContext& context, Strategies& strategies) {
+  const auto all = [&](Placement heads, Placement statistics, Placement documents) {
+    strategies.push_back(strategy({heads, heads, heads, heads, statistics, statistics, documents},
+                                  {heads, heads, heads}));
+  };
+  all(Shard(0), Shard(0), Shard(0));
+  if (heads_divide(context, time_first, 1)) {
+    all(Shard(2), Shard(1), Replicate());
+  }
+}
+
+const Op& block_backward_op = register_op<BlockArgs>({
+    .schema = "attention_block_backward(dy, q, k, v, delta, lse, documents?)",
+    .infer = block_grad_infer,
+    .cpu = in_workspace<block_grad_cpu>,
+    .workspace = workspace_of<block_grad_cpu>,
+    .rule = block_grad_rule,
+    .flops =
+        [](const Call& call, std::span<const Tensor>) {
+          return pair_flops(time_first, call.in[1], call.in[2], call.in[3],
+                            scores_of(call.args<BlockArgs>()), 4);
+        },
+    .about = "What a block adds to the gradients of q, k and v, from the log-sum-exps of all keys.",
+});
+
+}  // namespace
+
+AttentionBlock attention_block(const Tensor& q, const Tensor& k, const Tensor& v,
+                               const AttentionBlockOptions& options) {
+  Tensors out = call(block_op, {q, k, v, options.documents}, arguments_of(options));
+  return {.y = std::move(out[0]), .lse = std::move(out[1])};
+}
+
+AttentionBlockGradients attention_block_backward(const Tensor& dy, const Tensor& q, const Tensor& k,
+                                                 const Tensor& v, const Tensor& delta,
+                                                 const Tensor& lse,
+                                                 const AttentionBlockOptions& options) {
+  Tensors out =
+      call(block_backward_op, {dy, q, k, v, delta, lse, options.documents}, arguments_of(options));
+  return {.q = std::move(out[0]), .k = std::move(out[1]), .v = std::move(out[2])};
+}
+
+}  // namespace tessera::ops

@@ -1,0 +1,411 @@
+// Sequences that are split over ranks: losses and gradients are those of one rank, for both forms,
+// every kind of attention and the styles of other axes; and what is refused.
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "catch.hpp"
+
+import tessera.base;
+import tessera.mesh;
+import tessera.placement;
+import tessera.tensor;
+import tessera.autograd;
+import tessera.collective;
+import tessera.ops;
+import tessera.dtensor;
+import tessera.nn;
+import tessera.plugin;
+import tessera.parallel;
+
+#include "support.hpp"
+
+using namespace tessera;
+using namespace parallel_test;
+
+namespace {
+
+using Entries = std::vector<parallel::StyleEntry>;
+using Values = std::map<std::string, std::vector<double>>;
+
+constexpr std::int64_t batch = 4;
+constexpr std::int64_t tokens = 24;
+constexpr std::int64_t vocabulary = 20;
+
+/// What differs between the attentions of a model, and how its rows are.
+struct Kind {
+  const char* name;
+  std::int64_t window = 0;
+  double softcap = 0;
+  bool documents = false;
+  std::int64_t kv_heads = 4;
+  double dropout = 0;
+  bool query_key_norm = false;
+};
+
+nn::DecoderShape shape_of(const Kind& kind, DType dtype) {
+  return {.vocab = vocabulary,
+          .dim = 16,
+          .layers = 2,
+          .heads = 4,
+          .kv_heads = kind.kv_heads,
+          .ffn_dim = 24,
+          .query_key_norm = kind.query_key_norm,
+          .attention_softcap = kind.softcap,
+          .window = kind.window,
+          .dropout = kind.dropout,
+          .standard_deviation = dtype == DType::f64 ? 0.4 : 0.1,
+          .dtype = dtype};
+}
+
+Tensor rows_of(std::int64_t factor, std::int64_t ignored) {
+  std::vector<std::int64_t> values(batch * tokens);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const auto place = static_cast<std::int64_t>(i);
+    values[i] = place % 7 == ignored ? -100 : (place * factor + place / 5) % vocabulary;
+  }
+  return from_values(std::span<const std::int64_t>(values), {batch, tokens});
+}
+
+/// Documents of lengths that no number of ranks divides, others in each row.
+nn::RowDocuments documents_of_rows() {
+  std::vector<std::int64_t> first;
+  std::vector<std::int64_t> positions;
+  for (std::int64_t row = 0; row < batch; ++row) {
+    std::int64_t begin = 0;
+    for (std::int64_t i = 0; i < tokens; ++i) {
+      if (i == 5 + row || i == 7 + row || i == 23) {
+        begin = i;
+      }
+      first.push_back(begin);
+      positions.push_back(i - begin);
+    }
+  }
+  return {from_values(std::span<const std::int64_t>(first), {batch, tokens}),
+          from_values(std::span<const std::int64_t>(positions), {batch, tokens})};
+}
+
+struct Settings {
+  DType dtype = DType::f64;
+  bool checkpointing = false;
+  std::int64_t head_rows = 0;
+};
+
+/// The loss and all gradients, in full.
+Values computed(const DeviceMesh& mesh, const Entries& entries, const Kind& kind,
+                const Settings& settings = {}) {
+  nn::DecoderLM model(shape_of(kind, settings.dtype));
+  model.set_activation_checkpointing(settings.checkpointing);
+  model.set_head_rows(settings.head_rows);
+  parallel::ParallelPlan plan(model, mesh, entries, shipped_styles());
+  plan.materialize();
+  set_seed(5);
+  nn::initialize(model);
+  const auto placed = [&](const Tensor& rows) { return distribute(rows, plan.batch_layout()); };
+  nn::RowDocuments documents;
+  if (kind.documents) {
+    const nn::RowDocuments whole = documents_of_rows();
+    documents = {placed(whole.first), placed(whole.positions)};
+  }
+  const Tensor loss = model.loss_sum(placed(rows_of(11, -1)), placed(rows_of(17, 3)), documents);
+  Values values;
+  values["loss"] = to_doubles(full_tensor(detached(loss)));
+  backward(loss);
+  for (const nn::ParameterPointer& parameter : nn::all_parameters(model)) {
+    values[parameter->name] = to_doubles(full_tensor(parameter->value.grad()));
+  }
+  return values;
+}
+
+struct Layouts {
+  std::string name;
+  std::vector<std::string> axes;
+  Dims shape;
+  Entries entries;
+};
+
+parallel::StyleEntry context(const std::string& options, const std::string& axis = "context") {
+  return {
+      .style = "ContextParallel", .axis = axis, .on = {"**.inner_attention"}, .options = options};
+}
+
+const char* const ring = R"({"form": "ring"})";
+const char* const unbalanced = R"({"form": "ring", "balance": false})";
+const char* const heads = R"({"form": "all_to_all"})";
+
+Layouts alone(const std::string& options, std::int64_t ranks) {
+  return {options + " on " + std::to_string(ranks), {"context"}, {ranks}, {context(options)}};
+}
+
+const Entries fsdp = {{.style = "FSDP", .axis = "shard", .on = {"model.layers.*", "."}}};
+/// Tensor, sequence and loss parallel, as configs/loss_parallel.toml has them.
+const Entries tensor = {
+    {.style = "RowwiseParallel",
+     .axis = "tensor",
+     .on = {"model.embed_tokens"},
+     .options = R"~({"input": "Replicate", "output": "Shard(1)"})~"},
+    {.style = "SequenceParallel",
+     .axis = "tensor",
+     .on = {"model.layers.*.{input,post_attention}_layernorm", "model.norm"}},
+    {.style = "PrepareModuleInput",
+     .axis = "tensor",
+     .on = {"model.layers.*.{self_attn,mlp}"},
+     .options = R"~({"input": "Shard(1)", "desired": "Replicate"})~"},
+    {.style = "ColwiseParallel",
+     .axis = "tensor",
+     .on = {"model.layers.*.self_attn.{q,k,v}_proj", "model.layers.*.mlp.{gate,up}_proj"}},
+    {.style = "RowwiseParallel",
+     .axis = "tensor",
+     .on = {"model.layers.*.self_attn.o_proj", "model.layers.*.mlp.down_proj"},
+     .options = R"~({"output": "Shard(1)"})~"},
+    {.style = "ColwiseParallel",
+     .axis = "tensor",
+     .on = {"lm_head"},
+     .options = R"~({"input": "Shard(1)", "output": "Shard(-1)"})~"},
+    {.style = "LossParallel", .axis = "tensor", .on = {"loss"}}};
+
+Entries joined(Entries a, const Entries& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+void check_layouts(const std::vector<Layouts>& layouts, const Kind& kind,
+                   const Settings& settings = {}) {
+  const double tolerance = settings.dtype == DType::f64 ? 1e-11 : 2e-6;
+  Values expected;
+  on_ranks(1,
+           [&](int) { expected = computed(DeviceMesh::make({"rank"}, {1}), {}, kind, settings); });
+  for (const Layouts& layout : layouts) {
+    INFO(kind.name << ", " << layout.name);
+    Values got;
+    on_ranks(static_cast<int>(layout.shape.product()), [&](int rank) {
+      const Values own =
+          computed(DeviceMesh::make(layout.axes, layout.shape), layout.entries, kind, settings);
+      if (rank == 0) {
+        got = own;
+      }
+    });
+    REQUIRE(got.size() == expected.size());
+    for (const auto& [name, values] : expected) {
+      INFO(name);
+      CHECK(difference(got.at(name), values) < tolerance);
+    }
+  }
+}
+
+const std::vector<Kind> kKinds = {
+    {.name = "causal"},
+    {.name = "a short window", .window = 5},
+    {.name = "a long window", .window = 17},
+    {.name = "a softcap and grouped queries", .softcap = 1.5, .kv_heads = 2},
+    {.name = "documents", .documents = true},
+    {.name = "documents, a window and one key head",
+     .window = 6,
+     .documents = true,
+     .kv_heads = 1,
+     .query_key_norm = true}};
+
+bool splits_heads(const Kind& kind, std::int64_t parts) { return kind.kv_heads % parts == 0; }
+
+}  // namespace
+
+TEST_CASE("a split sequence has the loss and the gradients of one rank", "[context]") {
+  for (const Kind& kind : kKinds) {
+    std::vector<Layouts> layouts;
+    for (const std::int64_t ranks : {2, 3, 4}) {
+      layouts.push_back(alone(ring, ranks));
+      if (ranks != 3) {
+        layouts.push_back(alone(unbalanced, ranks));
+      }
+      if (ranks != 3 && splits_heads(kind, ranks)) {
+        layouts.push_back(alone(heads, ranks));
+      }
+    }
+    layouts.push_back(alone("{}", 4));
+    check_layouts(layouts, kind);
+  }
+}
+
+TEST_CASE("styles of other axes leave a split sequence what it is", "[context]") {
+  for (const Kind& kind : {kKinds[0], kKinds[3], kKinds[4]}) {
+    std::vector<Layouts> layouts;
+    for (const char* const options : {ring, heads}) {
+      layouts.push_back({std::string("FSDP, ") + options,
+                         {"shard", "context"},
+                         {2, 2},
+                         joined({context(options)}, fsdp)});
+      if (options == ring || splits_heads(kind, 4)) {
+        layouts.push_back({std::string("tensor, sequence and loss parallel, ") + options,
+                           {"context", "tensor"},
+                           {2, 2},
+                           joined({context(options)}, tensor)});
+      }
+    }
+    layouts.push_back({"FSDP and tensor parallel with a ring",
+                       {"shard", "context", "tensor"},
+                       {2, 2, 2},
+                       joined(joined({context(ring)}, tensor), fsdp)});
+    layouts.push_back({"Replicate",
+                       {"context", "data"},
+                       {2, 2},
+                       {context(ring), {.style = "Replicate", .axis = "data", .on = {"."}}}});
+    check_layouts(layouts, kind);
+  }
+}
+
+TEST_CASE("a split sequence goes with recomputation, logits in parts, dropout and f32",
+          "[context]") {
+  const std::vector<Layouts> both = {alone(ring, 2), alone(heads, 2)};
+  check_layouts(both, kKinds[0], {.dtype = DType::f32});
+  check_layouts(both, kKinds[4], {.checkpointing = true});
+  check_layouts(both, kKinds[0], {.head_rows = 7});
+  check_layouts(both, {.name = "dropout", .dropout = 0.3}, {});
+}
+
+namespace {
+
+/// Attention alone, of a program's own: what a DecoderLM does not have.
+Tensor attended(const nn::AttentionOptions& options, const DeviceMesh& mesh, const Entries& entries,
+                const Tensor& mask, bool split) {
+  nn::Attention layer(options);
+  layer.set_names();
+  parallel::ParallelPlan plan(layer, mesh, entries, shipped_styles());
+  plan.materialize();
+  set_seed(5);
+  nn::initialize(layer);
+  std::vector<double> values;
+  for (std::int64_t i = 0; i < 2 * 12 * 8; ++i) {
+    values.push_back(static_cast<double>(i * 7 % 23) / 11 - 1);
+  }
+  const Tensor x = from_values(std::span<const double>(values), {2, 12, 8});
+  Layout layout = Layout::replicated(mesh);
+  const Tensor given = mask ? distribute(mask, layout) : mask;
+  if (split) {
+    layout = layout.with_placement(0, Shard(1));
+  }
+  set_seed(9);
+  return full_tensor(layer.by_name({{"hidden_states", distribute(x, layout)}, {"mask", given}})[0]);
+}
+
+Tensor every_third_hidden(std::int64_t heads_of_mask) {
+  std::vector<std::uint8_t> sees;
+  for (std::int64_t i = 0; i < heads_of_mask * 12 * 12; ++i) {
+    sees.push_back(i % 3 != 0);
+  }
+  return ops::cast(from_values(std::span<const std::uint8_t>(sees), {1, heads_of_mask, 12, 12}),
+                   DType::boolean);
+}
+
+}  // namespace
+
+TEST_CASE("masks, dropped probabilities and attention that is not causal", "[context]") {
+  nn::AttentionOptions options{
+      .dim = 8, .heads = 4, .standard_deviation = 0.4, .dtype = DType::f64};
+  const auto same = [&](const char* what, const char* form, const Tensor& mask, double most) {
+    INFO(what << ", " << form);
+    std::vector<double> expected;
+    on_ranks(1, [&](int) {
+      expected = to_doubles(attended(options, DeviceMesh::make({"rank"}, {1}), {}, mask, false));
+    });
+    on_ranks(2, [&](int) {
+      const std::vector<double> got =
+          to_doubles(attended(options, DeviceMesh::make({"context"}, {2}),
+                              {{.style = "ContextParallel",
+                                .axis = "context",
+                                .on = {"inner_attention"},
+                                .options = form}},
+                              mask, true));
+      check(difference(got, expected) <= most, what);
+    });
+  };
+  same("one mask for all heads", heads, every_third_hidden(1), 1e-14);
+  same("a mask for each head", heads, every_third_hidden(4), 1e-14);
+  options.causal = false;
+  same("not causal", heads, {}, 1e-14);
+  same("not causal", ring, {}, 1e-14);
+  options.causal = true;
+  options.dropout = 0.4;
+  same("dropped probabilities", heads, {}, 1e-14);
+  same("dropped probabilities", "{}", {}, 1e-14);
+}
+
+TEST_CASE("rows are read as the plan splits them", "[context]") {
+  on_ranks(6, [](int rank) {
+    nn::DecoderLM model(shape_of(kKinds[0], DType::f64));
+    const DeviceMesh mesh = DeviceMesh::make({"data", "context"}, {2, 3});
+    const parallel::ParallelPlan plan(
+        model, mesh, {{.style = "Replicate", .axis = "data", .on = {"."}}, context(ring)},
+        shipped_styles());
+    check(plan.batch_axes() == std::vector{0} && plan.sequence_axes() == std::vector{1}, "axes");
+    check(plan.batch_parts() == 2 && plan.sequence_parts() == 3, "parts");
+    const Tensor whole = rows_of(11, -1);
+    const Tensor mine = ops::narrow(whole, 0, rank / 3 * (batch / 2), batch / 2);
+    const Tensor rows = plan.batch_of(plan.sequence_part(mine));
+    check(rows.local().shape() == Dims{batch / 2, tokens / 3}, "a part");
+    check(to_doubles(full_tensor(rows)) == to_doubles(whole), "the whole batch");
+    check(plan.row_layout().placement(1).is_replicate(), "a value for each row");
+  });
+}
+
+TEST_CASE("what a split sequence cannot have is refused", "[context]") {
+  const auto refused = [](const Kind& kind, const std::vector<std::string>& axes, const Dims& shape,
+                          const Entries& entries) {
+    return error_of([&] {
+      nn::DecoderLM model(shape_of(kind, DType::f64));
+      const parallel::ParallelPlan plan(model, DeviceMesh::make(axes, shape), entries,
+                                        shipped_styles());
+      const Tensor rows = plan.sequence_part(empty({batch, tokens}, DType::i64, meta));
+      model.loss_sum(plan.batch_of(rows), plan.batch_of(rows));
+    });
+  };
+  const auto says = [](const std::string& error, const std::string& part) {
+    INFO(error);
+    CHECK(has(error, part));
+  };
+  says(refused(kKinds[0], {"context"}, {5}, {context(ring)}),
+       "sequence: its 24 tokens cannot be split equally over the 5 ranks of axis 'context'; set "
+       "data.seq_len to a multiple of 5, such as 25");
+  says(refused(kKinds[3], {"context"}, {4}, {context(heads)}),
+       "module 'model.layers.0.self_attn.inner_attention': attention: its 4 heads (2 of keys and "
+       "values) cannot be split over 4 ranks; set the style's option form = \"ring\"");
+  says(refused(kKinds[0], {"context"}, {2},
+               {context(ring), {.style = "FSDP", .axis = "context", .on = {"."}}}),
+       "splits the sequence along axis 'context', which FSDP uses too; give one of them another "
+       "axis");
+  says(refused(kKinds[0], {"context"}, {2},
+               {{.style = "Replicate", .axis = "context", .on = {"."}}, context(heads)}),
+       "splits the sequence along axis 'context', which Replicate uses too");
+  says(refused(kKinds[0], {"context"}, {2},
+               {{.style = "ContextParallel", .axis = "context", .on = {"model.layers.*"}}}),
+       "module 'model.layers.0': its sequences cannot be split (expected an InnerAttention, got "
+       "DecoderBlock); match what computes attention: on = [\"**.inner_attention\"]");
+  says(refused(kKinds[0], {"a", "b"}, {2, 2}, {context(ring, "a"), context(ring, "b")}),
+       "its sequences cannot be split (expected an InnerAttention, got ContextAttention)");
+  nn::Attention drops({.dim = 8, .heads = 4, .dropout = 0.5});
+  drops.set_names();
+  says(error_of([&] {
+         const parallel::ParallelPlan plan(drops, DeviceMesh::make({"context"}, {2}),
+                                           {{.style = "ContextParallel",
+                                             .axis = "context",
+                                             .on = {"inner_attention"},
+                                             .options = ring}},
+                                           shipped_styles());
+       }),
+       "a ring cannot drop probabilities of attention; set the style's option form = "
+       "\"all_to_all\"");
+  says(error_of([&] {
+         on_ranks(2, [&](int) {
+           attended({.dim = 8, .heads = 4, .dtype = DType::f64}, DeviceMesh::make({"context"}, {2}),
+                    {{.style = "ContextParallel",
+                      .axis = "context",
+                      .on = {"inner_attention"},
+                      .options = ring}},
+                    every_third_hidden(1), true);
+         });
+       }),
+       "a ring takes no mask");
+}
