@@ -100,6 +100,12 @@ const Others sharded = {"FSDP", "\"shard\"", "2",
 const Others replicated = {"Replicate", "\"data\"", "2", entry("Replicate", "data", R"(".")")};
 const Others tensor = {"tensor parallel", "\"tensor\"", "2", split_layers};
 const Others sequence = {"sequence and loss parallel", "\"tensor\"", "2", split_sequence};
+const Others accumulating = {
+    "FSDP that reduces once a step", "\"shard\"", "2",
+    entry("FSDP", "shard", R"("model.layers.*",".")", R"(accumulate="whole")")};
+const Others low_rank = {
+    "LoRA", "", "",
+    R"({style="LoRA",on=["model.layers.*.{self_attn,mlp}.*_proj"],options={rank=4,alpha=8}})"};
 const Others both = {"FSDP with tensor parallel", "\"shard\",\"tensor\"", "2,2",
                      split_layers + "," + sharded.entries};
 
@@ -201,16 +207,19 @@ TEST_CASE("a model in stages has the losses of a whole one, bit for bit") {
 }
 
 TEST_CASE("stages are composed with styles of other axes") {
-  for (const Others& layout : {sharded, replicated, tensor, sequence, both, context}) {
+  for (const Others& layout :
+       {sharded, accumulating, replicated, tensor, sequence, both, low_rank, context}) {
     INFO(layout.name);
     same_bits(curve_of(run_in(layout, {2})), curve_of(run_in(layout, {})));
   }
+  const Division interleaved = {2, R"(schedule="interleaved")"};
+  same_bits(curve_of(run_in(sharded, interleaved)), curve_of(run_in(sharded, {})));
 }
 
 TEST_CASE("five axes have the losses of one rank") {
-  const Others five = {"five", R"("data","shard","context","tensor")", "2,2,2,2",
-                       split_layers + "," + context.entries + "," + replicated.entries + "," +
-                           sharded.entries};
+  const Others five = {
+      "five", R"("data","shard","context","tensor")", "2,2,2,2",
+      split_layers + "," + context.entries + "," + replicated.entries + "," + sharded.entries};
   const Curve one = curve_of(run_in(alone, {}, {"train.micro_batch=2"}));
   const Curve curve = curve_of(run_in(five, {2}));
   CHECK(difference(curve.losses, one.losses) < 2e-6);
@@ -222,6 +231,7 @@ TEST_CASE("stages keep the bits of what a run may have", "[features]") {
        {Overrides{"model.dropout=0.1"}, Overrides{"train.activation_checkpointing=true"},
         Overrides{"train.head_rows=3"}, Overrides{"train.precision=bf16"},
         Overrides{"train.freeze=[\"model.embed_tokens.*\",\"model.layers.{0,1}.**\"]"},
+        Overrides{"train.precision=f16", "train.loss_scaling=dynamic"},
         Overrides{"optimizer.groups=[{on=[\"lm_head.*\"],lr=1e-4}]"}}) {
     INFO(features.front());
     same_bits(curve_of(run_in(alone, {2}, features)), curve_of(run_in(alone, {}, features)));
