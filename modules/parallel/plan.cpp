@@ -425,7 +425,14 @@ Tensor ParallelPlan::sequence_part(const Tensor& rows) const {
   for (const int axis : sequence_axes_) {
     part = part * mesh_.axis_size(axis) + mesh_.coordinate_of(current_rank(), axis);
   }
-  return ops::contiguous(ops::narrow(rows, 1, length / parts * part, length / parts));
+  Dims shape = rows.shape();
+  shape[1] = length / parts;
+  if (rows.is_meta()) {
+    return empty(shape, rows.dtype(), meta);
+  }
+  // Not by operators: reading rows is no part of a step.
+  const std::int64_t first = rows.offset() + length / parts * part * rows.strides()[1];
+  return operands::contiguous(alias(rows, shape, rows.strides(), first));
 }
 
 Tensor ParallelPlan::batch_of(const Tensor& rows) const {

@@ -257,7 +257,7 @@ class RingGradients {
   std::optional<ops::PendingTensor> arriving_;
 };
 
-void backward_of(const Saved& saved, const Tensor& dy, std::span<Tensor> out) {
+void ring_backward(const Saved& saved, const Tensor& dy, std::span<Tensor> out) {
   if (grad_enabled()) {
     fail({.thing = name,
           .wrong = "its gradient cannot be differentiated again (requested by create_graph)",
@@ -312,7 +312,7 @@ Tensor ring_attention(const Tensor& q, const Tensor& k, const Tensor& v, const T
   }
   record_function(name, inputs, std::vector<Tensor>{y},
                   [saved = std::move(saved)](std::span<const Tensor> grads, std::span<Tensor> out) {
-                    backward_of(*saved, grads[0], out);
+                    ring_backward(*saved, grads[0], out);
                   });
   return y;
 }

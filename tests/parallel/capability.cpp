@@ -169,7 +169,7 @@ TEST_CASE("Llama with replaced projections is split as with its own, and its hea
                                                                         .kv_heads = 2,
                                                                         .ffn_dim = 12,
                                                                         .dtype = DType::f64});
-    CHECK(nn::replace_modules(*model, "model.layers.*.{self_attn,mlp}.*",
+    CHECK(nn::replace_modules(*model, "model.layers.*.{self_attn,mlp}.*_proj",
                               [](const std::shared_ptr<nn::Module>& before) {
                                 return std::make_shared<LowRank>(before);
                               }) == 7);

@@ -141,6 +141,13 @@ template <class T, class C>
   }
 }
 
+/// Whether there is one query, which attention_row is for.
+template <class T>
+bool is_row(const AttentionShape& shape, const AttentionMask<T>& mask) {
+  return shape.queries == 1 && shape.keys > 1 && !shape.has_documents && !mask.changes_scores() &&
+         mask.dropout == 0;
+}
+
 }  // namespace
 
 template <class T, class Lse>
@@ -149,8 +156,7 @@ void attention_forward(Workspace& workspace, const AttentionShape& shape, const 
                        const T* v, AttentionStrides v_strides, T* out, AttentionStrides out_strides,
                        Lse* log_sum_exp, const AttentionMask<T>& mask) {
   using C = Lse;
-  if (shape.queries == 1 && shape.keys > 1 && !shape.has_documents && !mask.changes_scores() &&
-      mask.dropout == 0) {
+  if (is_row(shape, mask)) {
     AttentionShape row = shape;
     const std::int64_t end = last_key_of_query_0(shape) + 1;
     row.keys = std::clamp<std::int64_t>(end, 0, shape.keys);
