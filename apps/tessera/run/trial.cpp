@@ -371,7 +371,8 @@ Trial try_step(const Run& run, const StepSetup& setup) {
     as_rank(places.ranks[place],
             [&] { add_place(trial, try_steps(run, all, local_products, same)); });
   }
-  if (local_products && setup.mesh.size() > std::ssize(places.ranks)) {
+  const std::ptrdiff_t shared_by_stages = std::max<std::ptrdiff_t>(std::ssize(places.ranks), 1);
+  if (local_products && setup.mesh.size() > shared_by_stages) {
     trial.account.model_flops = try_step(run, shrunk(setup, places.axis)).account.model_flops;
   }
   return trial;

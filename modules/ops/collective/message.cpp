@@ -58,7 +58,7 @@ const Op& send_op = register_op<MessageArgs>({
     .cpu = send_cpu,
     .in_place = true,
     .keeps_versions = true,
-    .communicates = Communicates::broadcast,
+    .communicates = Communicates::all_to_all,
     .moves_elements = true,
     .about = "Sends x to a rank of the group, which receives it with the same tag; does not wait "
              "for it; local tensors.",
@@ -68,7 +68,7 @@ const Op& receive_op = register_op<MessageArgs>({
     .schema = "receive_(x)",
     .cpu = receive_cpu,
     .in_place = true,
-    .communicates = Communicates::broadcast,
+    .communicates = Communicates::all_to_all,
     .moves_elements = true,
     .about = "Fills x with what a rank of the group has sent with this tag; local tensors.",
 });
