@@ -372,6 +372,9 @@ TEST_CASE("what a split sequence cannot have is refused", "[context]") {
   says(refused(kKinds[3], {"context"}, {4}, {context(heads)}),
        "module 'model.layers.0.self_attn.inner_attention': attention: its 4 heads (2 of keys and "
        "values) cannot be split over 4 ranks; set the style's option form = \"ring\"");
+  // Tensor parallelism has split them already.
+  says(refused(kKinds[3], {"context", "tensor"}, {2, 2}, joined({context(heads)}, tensor)),
+       "its 4 heads (2 of keys and values) cannot be split over 4 ranks");
   says(refused(kKinds[0], {"context"}, {2},
                {context(ring), {.style = "FSDP", .axis = "context", .on = {"."}}}),
        "splits the sequence along axis 'context', which FSDP uses too; give one of them another "
