@@ -156,6 +156,15 @@ void check_extensions(nn::Module& model) {
   }
 }
 
+/// How many ranks there are along these axes.
+int ranks_along(const DeviceMesh& mesh, const std::vector<int>& axes) {
+  int ranks = 1;
+  for (const int axis : axes) {
+    ranks *= mesh.axis_size(axis);
+  }
+  return ranks;
+}
+
 }  // namespace
 
 ParallelPlan::ParallelPlan(nn::Module& model, const DeviceMesh& mesh,
@@ -315,14 +324,15 @@ void ParallelPlan::apply(const std::vector<ResolvedEntry>& entries) {
         }
       }
     }
+    summary_.push_back(std::move(row));
+    if (stages_) {
+      continue;  // what fits none of these modules may fit those of another stage
+    }
     try {
-      if (!stages_) {
-        (*styles_)[i]->applied();
-      }
+      (*styles_)[i]->applied();
     } catch (const Error& error) {
       fail_at(entry.where, error);
     }
-    summary_.push_back(std::move(row));
   }
 }
 
@@ -362,13 +372,7 @@ Error ParallelPlan::explained(const Error& error) const {
   return Error(std::move(fields), ErrorKind::input);
 }
 
-int ParallelPlan::batch_parts() const {
-  int parts = 1;
-  for (const int axis : batch_axes_) {
-    parts *= mesh_.axis_size(axis);
-  }
-  return parts;
-}
+int ParallelPlan::batch_parts() const { return ranks_along(mesh_, batch_axes_); }
 
 int ParallelPlan::batch_part() const {
   int part = 0;
@@ -378,13 +382,7 @@ int ParallelPlan::batch_part() const {
   return part;
 }
 
-int ParallelPlan::sequence_parts() const {
-  int parts = 1;
-  for (const int axis : sequence_axes_) {
-    parts *= mesh_.axis_size(axis);
-  }
-  return parts;
-}
+int ParallelPlan::sequence_parts() const { return ranks_along(mesh_, sequence_axes_); }
 
 Layout ParallelPlan::row_layout() const {
   Layout layout = Layout::replicated(mesh_);

@@ -133,7 +133,7 @@ class Checker {
     return a.work == Work::receive_activation || a.work == Work::receive_gradient;
   }
 
-  /// Goes on with every rank as far as it comes.
+  /// Advances each rank until it waits for another one, as long as any can.
   void go() {
     for (bool moved = true; moved;) {
       moved = false;

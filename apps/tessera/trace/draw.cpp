@@ -82,7 +82,7 @@ class Picture {
     std::vector<Bar> thread;
     double covered = begin_;
     for (const FileSlice& slice : trace_.ranks[rank]) {
-      const bool waits = slice.category == "wait" || slice.category == "message";
+      const bool waits = slice.waits();
       const bool computes = slice.category == "operator" || slice.category == "local operator";
       if (!waits && (!computes || slice.begin < covered)) {
         continue;  // a scope, or within an operator that is drawn

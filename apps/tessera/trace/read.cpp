@@ -17,6 +17,10 @@ module tessera.app.trace;
 import tessera.base;
 
 namespace tessera::app {
+
+bool FileSlice::waits_for_message() const { return category == "message"; }
+bool FileSlice::waits() const { return category == "wait" || waits_for_message(); }
+
 namespace {
 
 using Json = nlohmann::ordered_json;

@@ -22,6 +22,10 @@ struct FileSlice {
   std::string group = {};  // the ranks, and the group's name
   std::int64_t call = 0;
   double queued = 0;  // of a call in a stream: when the rank's thread has queued it
+
+  /// Whether the rank waits: for a message of another rank, or for anything else.
+  bool waits_for_message() const;
+  bool waits() const;
 };
 
 struct TraceData {

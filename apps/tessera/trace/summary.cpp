@@ -120,8 +120,7 @@ class Summary {
   std::string header() const {
     return fmt::format(
                "steps {} to {}, {} rank{}, {}: {} ms per step (all times and counts: per step, "
-               "mean of "
-               "the ranks)\n",
+               "mean of the ranks)\n",
                trace_.first_step, trace_.last_step, trace_.ranks.size(),
                trace_.ranks.size() > 1 ? "s" : "", trace_.mesh, time(total_)) +
            shares();
@@ -134,8 +133,11 @@ class Summary {
     double communicating = 0;
     for (const std::vector<FileSlice>& slices : trace_.ranks) {
       for (const FileSlice& s : slices) {
-        waiting += s.category == "message" ? s.own : 0;
-        communicating += s.category == "wait" || s.category == "collective" ? s.own : 0;
+        if (s.waits_for_message()) {
+          waiting += s.own;
+        } else if (s.waits() || s.category == "collective") {
+          communicating += s.own;
+        }
       }
     }
     return fmt::format("  computing {}, communicating {}, waiting for messages of stages {}\n",
@@ -150,8 +152,8 @@ class Summary {
         const std::string name = is_operator(s)               ? s.name
                                  : is_scope(s)                ? "(between operators)"
                                  : s.category == "collective" ? "(issuing collectives)"
-                                 : s.category == "wait"       ? "(waiting)"
-                                 : s.category == "message"    ? "(waiting for a message)"
+                                 : s.waits_for_message()      ? "(waiting for a message)"
+                                 : s.waits()                  ? "(waiting)"
                                                               : "(" + s.category + ")";
         Sums::Sum& sum = sums[name];
         sum.calls += s.within ? 0 : 1;
@@ -205,7 +207,7 @@ class Summary {
     }
     for (const std::vector<FileSlice>& slices : trace_.ranks) {
       for (const FileSlice& s : slices) {
-        if ((s.category == "wait" || s.category == "message") && !s.collective) {
+        if (s.waits() && !s.collective) {
           Sums::Sum& sum = kinds[fmt::format("({})", s.name)];
           ++sum.calls;
           sum.first += s.end - s.begin;

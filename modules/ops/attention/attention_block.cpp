@@ -5,7 +5,6 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <tessera/printable.hpp>
 #include <utility>
 
 #include "attention/kernels/attention.hpp"
@@ -21,7 +20,6 @@ namespace tessera::ops {
 namespace {
 
 using namespace attention;
-using rules::strategy;
 
 struct BlockArgs {
   Dynamic<double> scale;
@@ -52,17 +50,12 @@ Scores scores_of(const BlockArgs& arguments, const Tensor& documents = {}) {
           .first_key = arguments.first_key};
 }
 
-constexpr auto no_mask = []<class T>(const Workspace&, T) { return kernels::AttentionMask<T>{}; };
-
 /// `q` and `documents`: the places of these operands.
 void check_block(const Call& call, std::size_t q, std::size_t documents) {
   const Dims& queries = call.in[q].shape();
   check(call, time_first, call.in[q], call.in[q + 1], call.in[q + 2]);
   const auto arguments = call.args<BlockArgs>();
-  if (arguments.window < 0 || !(arguments.softcap >= 0)) {
-    refuse(call, {.wrong = "window and softcap must be at least 0",
-                  .got = fmt::format("{}, {}", arguments.window, printable(arguments.softcap))});
-  }
+  check_limits(call, arguments.window, arguments.softcap);
   if (arguments.first_query < 0 || arguments.first_key < 0) {
     refuse(call, {.wrong = "positions must be at least 0",
                   .got = fmt::format("{}, {}", arguments.first_query, arguments.first_key)});
@@ -85,20 +78,12 @@ void block_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   forward(call, time_first, scores_of(call.args<BlockArgs>(), call.in[3]), out, w, no_mask);
 }
 
-void block_rule(const RuleContext& context, Strategies& strategies) {
-  strategies.push_back(strategy({Shard(0), Shard(0), Shard(0), Shard(0)}, {Shard(0), Shard(0)}));
-  if (heads_divide(context, time_first, 0)) {
-    strategies.push_back(
-        strategy({Shard(2), Shard(2), Shard(2), Replicate()}, {Shard(2), Shard(1)}));
-  }
-}
-
 const Op& block_op = register_op<BlockArgs>({
     .schema = "attention_block(q, k, v, documents?)",
     .infer = block_infer,
     .cpu = in_workspace<block_cpu>,
     .workspace = workspace_of<block_cpu>,
-    .rule = block_rule,
+    .rule = time_first_rule,
     .flops =
         [](const Call& call, std::span<const Tensor>) {
           return pair_flops(time_first, call.in[0], call.in[1], call.in[2],
@@ -111,9 +96,7 @@ const Op& block_op = register_op<BlockArgs>({
 void block_grad_infer(const Call& call, ResultShapes& out) {
   check_block(call, 1, 6);
   check_gradient(call, time_first, true);
-  for (std::size_t i = 1; i <= 3; ++i) {
-    out.push_back({call.in[i].shape(), call.in[i].dtype()});
-  }
+  push_gradients(call, out);
 }
 
 void block_grad_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
@@ -121,14 +104,7 @@ void block_grad_cpu(const Call& call, std::span<const Tensor> out, Workspace& w)
 }
 
 void block_grad_rule(const RuleContext& context, Strategies& strategies) {
-  const auto all = [&](Placement heads, Placement statistics, Placement documents) {
-    strategies.push_back(strategy({heads, heads, heads, heads, statistics, statistics, documents},
-                                  {heads, heads, heads}));
-  };
-  all(Shard(0), Shard(0), Shard(0));
-  if (heads_divide(context, time_first, 1)) {
-    all(Shard(2), Shard(1), Replicate());
-  }
+  time_first_gradient_rule(context, strategies, Shard(1));
 }
 
 const Op& block_backward_op = register_op<BlockArgs>({

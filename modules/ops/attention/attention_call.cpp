@@ -3,8 +3,10 @@ module;
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <span>
+#include <tessera/printable.hpp>
 
 #include "attention/kernels/attention.hpp"
 module tessera.ops;
@@ -18,6 +20,41 @@ import :norm_call;
 import :random_call;
 
 namespace tessera::ops::attention {
+
+using rules::strategy;
+
+void check_limits(const Call& call, std::int64_t window, double softcap) {
+  if (window < 0 || !(softcap >= 0)) {
+    refuse(call, {.wrong = "window and softcap must be at least 0",
+                  .got = fmt::format("{}, {}", window, printable(softcap))});
+  }
+}
+
+void time_first_rule(const RuleContext& context, Strategies& strategies) {
+  strategies.push_back(strategy({Shard(0), Shard(0), Shard(0), Shard(0)}, {Shard(0), Shard(0)}));
+  if (heads_divide(context, time_first, 0)) {
+    strategies.push_back(
+        strategy({Shard(2), Shard(2), Shard(2), Replicate()}, {Shard(2), Shard(1)}));
+  }
+}
+
+void time_first_gradient_rule(const RuleContext& context, Strategies& strategies,
+                              Placement fifth_by_heads) {
+  const auto all = [&](Placement heads, Placement fifth, Placement of_lse, Placement documents) {
+    strategies.push_back(
+        strategy({heads, heads, heads, heads, fifth, of_lse, documents}, {heads, heads, heads}));
+  };
+  all(Shard(0), Shard(0), Shard(0), Shard(0));
+  if (heads_divide(context, time_first, 1)) {
+    all(Shard(2), fifth_by_heads, Shard(1), Replicate());
+  }
+}
+
+void push_gradients(const Call& call, ResultShapes& out) {
+  for (std::size_t i = 1; i <= 3; ++i) {
+    out.push_back({call.in[i].shape(), call.in[i].dtype()});
+  }
+}
 
 void check(const Call& call, const Form& form, const Tensor& q, const Tensor& k, const Tensor& v) {
   const auto shapes = [&] {

@@ -26,6 +26,9 @@ inline constexpr Form heads_first{2, 1, "q [B, H, Tq, D], k [B, KV, Tk, D] and v
 
 void check(const Call& call, const Form& form, const Tensor& q, const Tensor& k, const Tensor& v);
 
+/// Errors: a window or a softcap below 0.
+void check_limits(const Call& call, std::int64_t window, double softcap);
+
 /// Which keys a query sees, and what becomes of its scores.
 struct Scores {
   double scale = 0;  // 0: 1/sqrt(D)
@@ -33,7 +36,9 @@ struct Scores {
   std::int64_t window = 0;  // see CausalOptions
   double softcap = 0;
   Tensor documents = {};
-  bool is_block = false;  // then a causal one sees by these: see AttentionBlockOptions
+  /// Queries and keys are parts of a sequence, and these their first positions in it: see
+  /// AttentionBlockOptions.
+  bool is_block = false;
   std::int64_t first_query = 0;
   std::int64_t first_key = 0;
 };
@@ -59,6 +64,11 @@ void push_results(const Form& form, const Tensor& q, const Tensor& v, ResultShap
 /// documents are not looked at.
 double pair_flops(const Form& form, const Tensor& q, const Tensor& k, const Tensor& v,
                   const Scores& scores, int products);
+
+/// That of an attention without masks, for forward() and gradient().
+inline constexpr auto no_mask = []<class T>(const Workspace&, T) {
+  return kernels::AttentionMask<T>{};
+};
 
 /// `mask_of(w, T)` gives the masks for elements of type T.
 template <class MaskOf>
@@ -173,5 +183,14 @@ struct GradientsAgain {
 /// From the gradients of dq, dk, dv and, where the call has made it, of the scores' gradient; an
 /// undefined one stands for zeros. By operators, which hold all scores, in the type of sums.
 GradientsAgain differentiate_again(const GradientCall& call, std::span<const Tensor> grads);
+
+/// The rule of attention of q, k, v and documents with time first: by batch, or by heads.
+void time_first_rule(const RuleContext& context, Strategies& strategies);
+/// That of its gradient: of dy, q, k, v, an operand that has placements of `fifth_by_heads` where
+/// heads are split, lse and documents.
+void time_first_gradient_rule(const RuleContext& context, Strategies& strategies,
+                              Placement fifth_by_heads);
+/// The gradients of q, k and v: operands 1 to 3 of a backward.
+void push_gradients(const Call& call, ResultShapes& out);
 
 }  // namespace tessera::ops::attention

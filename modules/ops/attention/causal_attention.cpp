@@ -5,7 +5,6 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <tessera/printable.hpp>
 
 #include "attention/functions/rotary.hpp"
 #include "attention/kernels/attention.hpp"
@@ -23,7 +22,6 @@ namespace tessera::ops {
 namespace {
 
 using namespace attention;
-using rules::strategy;
 
 Scores scores_of(const CausalArgs& arguments, const Tensor& documents = {}) {
   return {.scale = arguments.scale,
@@ -32,8 +30,6 @@ Scores scores_of(const CausalArgs& arguments, const Tensor& documents = {}) {
           .softcap = arguments.softcap,
           .documents = documents};
 }
-
-constexpr auto no_mask = []<class T>(const Workspace&, T) { return kernels::AttentionMask<T>{}; };
 
 /// `q` and `documents`: the places of these operands.
 void check_causal(const Call& call, std::size_t q, std::size_t documents) {
@@ -45,10 +41,7 @@ void check_causal(const Call& call, std::size_t q, std::size_t documents) {
     refuse(call, {.wrong = "there are fewer keys than queries",
                   .got = fmt::format("q {}, k {}", to_string(queries), to_string(keys))});
   }
-  if (arguments.window < 0 || !(arguments.softcap >= 0)) {
-    refuse(call, {.wrong = "window and softcap must be at least 0",
-                  .got = fmt::format("{}, {}", arguments.window, printable(arguments.softcap))});
-  }
+  check_limits(call, arguments.window, arguments.softcap);
   if (call.in[documents]) {
     check_shape(call, documents, {queries[0], queries[1]});
     check_type(call, documents, DType::i64);
@@ -69,14 +62,6 @@ void causal_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   forward(call, time_first, scores_of(call.args<CausalArgs>(), call.in[3]), out, w, no_mask);
 }
 
-void causal_rule(const RuleContext& context, Strategies& strategies) {
-  strategies.push_back(strategy({Shard(0), Shard(0), Shard(0), Shard(0)}, {Shard(0), Shard(0)}));
-  if (heads_divide(context, time_first, 0)) {
-    strategies.push_back(
-        strategy({Shard(2), Shard(2), Shard(2), Replicate()}, {Shard(2), Shard(1)}));
-  }
-}
-
 void causal_backward(const BackwardContext& context, std::span<const Tensor> grads,
                      std::span<Tensor> out);
 
@@ -85,7 +70,7 @@ const Op& causal_op = register_op<CausalArgs>({
     .infer = causal_infer,
     .cpu = in_workspace<causal_cpu>,
     .workspace = workspace_of<causal_cpu>,
-    .rule = causal_rule,
+    .rule = time_first_rule,
     .flops =
         [](const Call& call, std::span<const Tensor>) {
           return pair_flops(time_first, call.in[0], call.in[1], call.in[2],
@@ -101,9 +86,7 @@ const Op& causal_op = register_op<CausalArgs>({
 void causal_grad_infer(const Call& call, ResultShapes& out) {
   check_causal(call, 1, 6);
   check_gradient(call, time_first);
-  for (std::size_t i = 1; i <= 3; ++i) {
-    out.push_back({call.in[i].shape(), call.in[i].dtype()});
-  }
+  push_gradients(call, out);
 }
 
 void causal_grad_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
@@ -111,14 +94,7 @@ void causal_grad_cpu(const Call& call, std::span<const Tensor> out, Workspace& w
 }
 
 void causal_grad_rule(const RuleContext& context, Strategies& strategies) {
-  const auto all = [&](Placement heads, Placement of_lse, Placement documents) {
-    strategies.push_back(
-        strategy({heads, heads, heads, heads, heads, of_lse, documents}, {heads, heads, heads}));
-  };
-  all(Shard(0), Shard(0), Shard(0));
-  if (heads_divide(context, time_first, 1)) {
-    all(Shard(2), Shard(1), Replicate());
-  }
+  time_first_gradient_rule(context, strategies, Shard(2));
   pass_partial(context, strategies, 0b1);
 }
 

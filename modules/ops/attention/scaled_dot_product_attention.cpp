@@ -173,9 +173,7 @@ void masked_grad_infer(const Call& call, ResultShapes& out) {
   const auto arguments = call.args<MaskedBackwardArgs>();
   check_masked(call, 1, call.in[6], arguments.dropout_p);
   check_gradient(call, heads_first);
-  for (std::size_t i = 1; i <= 3; ++i) {
-    out.push_back({call.in[i].shape(), call.in[i].dtype()});
-  }
+  push_gradients(call, out);
   if (arguments.mask_gradient) {
     out.push_back({scores_shape(call.in[1], call.in[2]), call.in[1].dtype()});
   }
