@@ -59,8 +59,7 @@ void Group::finish_gathering() {
   const NoGrad no_grad;
   const CommunicationTimer timer;
   ops::wait(memory_.members()[0].exchanged[0].whole);
-  report("all_gather", memory_.gathered_bytes() * (memory_.gathering_ranks().size() - 1),
-         timer.seconds());
+  report("all_gather", memory_.received_bytes(), timer.seconds());
   memory_.drop_copies();
   if (!memory_.is_extended() || !memory_.has_values()) {
     return;
