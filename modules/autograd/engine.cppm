@@ -5,6 +5,7 @@ import tessera.tensor;
 
 export namespace tessera {
 
+/// Options of backward.
 struct BackwardOptions {
   bool retain_graph = false;  // keep what was saved, for a second backward
   /// Record the backward itself, for second derivatives (implies retain_graph).

@@ -23,6 +23,7 @@ std::string_view name_of(Work work);
 /// Whether it computes; otherwise it is a transfer between two ranks.
 constexpr bool computes(Work work) { return work <= Work::weight_gradient; }
 
+/// One entry of a rank's list.
 struct Action {
   Work work = Work::forward;
   int stage = 0;
