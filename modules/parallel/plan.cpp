@@ -324,15 +324,23 @@ void ParallelPlan::apply(const std::vector<ResolvedEntry>& entries) {
         }
       }
     }
-    summary_.push_back(std::move(row));
-    if (stages_) {
-      continue;  // what fits none of these modules may fit those of another stage
-    }
     try {
       (*styles_)[i]->applied();
     } catch (const Error& error) {
       fail_at(entry.where, error);
     }
+    row.place = place_of(entry);
+    row.unused = (*styles_)[i]->unused();
+    if (!stages_) {
+      refuse_unused(row);  // else they may fit modules of another stage
+    }
+    summary_.push_back(std::move(row));
+  }
+}
+
+void refuse_unused(const StyleSummary& applied) {
+  if (!applied.unused.empty()) {
+    fail_input({.where = applied.place, .wrong = applied.unused.front()});
   }
 }
 

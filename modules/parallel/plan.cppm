@@ -45,7 +45,12 @@ struct StyleSummary {
   int modules = 0;
   std::int64_t parameters = 0;  // elements, of the whole model, or of the rank's stages
   bool divides_model = false;
+  std::string place = {};  // of the entry, for errors
+  /// Of a model in stages: options that fit none of this rank's modules (ParallelStyle::unused).
+  std::vector<std::string> unused = {};
 };
+/// Error (input): the first of the options that fit none of the modules.
+void refuse_unused(const StyleSummary& applied);
 
 struct ResolvedEntry;
 

@@ -92,7 +92,7 @@ bool Group::written_anywhere() {
   return flag.item() != 0;
 }
 
-void Group::check_shard(Member& m) {
+void Group::check_shard(Member& m) const {
   const Tensor& value = m.parameter->value;
   if (&value.local().storage() != &m.shard.storage()) {
     fail({.thing = "FSDP",
@@ -100,7 +100,7 @@ void Group::check_shard(Member& m) {
           .advice = "write into it with ops::copy_ under NoGrad"});
   }
   if (m.unsharded.requires_grad() != value.requires_grad()) {
-    GroupMemory::set_unsharded(m, m.unsharded.local());  // it was frozen, or is no longer
+    memory_.set_unsharded(m, m.unsharded.local());  // it was frozen, or is no longer
   }
 }
 

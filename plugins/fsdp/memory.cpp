@@ -164,11 +164,15 @@ void GroupMemory::plan() {
   }
 }
 
-void GroupMemory::set_unsharded(Member& m, Tensor local) {
+void GroupMemory::set_unsharded(Member& m, Tensor local) const {
   m.unsharded = make_distributed(std::move(local), m.whole);
   if (m.parameter->value.requires_grad()) {
     m.unsharded.set_requires_grad();
-    add_post_accumulate_hook(m.unsharded, [arrived = m.arrived](Tensor&) { *arrived = true; });
+    add_post_accumulate_hook(m.unsharded,
+                             [arrived = m.arrived, notify = settings_.gradient_arrived](Tensor&) {
+                               *arrived = true;
+                               notify();
+                             });
   }
 }
 

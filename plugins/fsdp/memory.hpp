@@ -20,6 +20,8 @@ struct GroupSettings {
   /// Whether a parameter without a gradient, beside others that have one, has the gradient 0.
   bool missing_is_zero = false;
   bool reshard_after_backward = true;
+  /// Called when a parameter's whole gradient of a backward has arrived.
+  std::function<void()> gradient_arrived = nullptr;
   double gradient_factor = 1;
   tessera::parallel::ReductionHook reduction_hook = nullptr;
 };
@@ -80,7 +82,7 @@ class GroupMemory {
 
   tessera::parallel::Gathered described(const Member& m) const;
   /// Makes a member's unsharded leaf of this local tensor; it is frozen when the parameter is.
-  static void set_unsharded(Member& m, tessera::Tensor local);
+  void set_unsharded(Member& m, tessera::Tensor local) const;
   /// Whether peers gather a copy instead of the shard itself.
   static bool is_copied(const Member& m);
   /// Writes what peers gather of a member whose shard they do not read.

@@ -1,5 +1,6 @@
 module;
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -360,7 +361,7 @@ class CommandLine {
     CLI::App* draw = command->add_subcommand(
         "draw", "Check a schedule and draw it: who computes what when, and the bubble");
     draw->add_option("SCHEDULE", pipeline_.schedule,
-                     fmt::format("{}, or a file", pipeline::schedule_kind_names()))
+                     fmt::format("{}, or a file", fmt::join(pipeline::schedule_kind_names(), ", ")))
         ->required();
     const auto size = [&](const char* name, std::optional<int>& value, const char* about) {
       draw->add_option(name, value, about)->check(CLI::Range(1, 4096));
@@ -379,6 +380,11 @@ class CommandLine {
     cost("--input-gradient", pipeline_.input_gradient, "That of the gradients of inputs");
     cost("--weight-gradient", pipeline_.weight_gradient, "That of the gradients of parameters");
     cost("--transfer", pipeline_.transfer, "That of a message between two ranks");
+    draw->add_option("--times", pipeline_.times,
+                     "Take the times of stages from this trace of a run, in milliseconds")
+        ->excludes("--forward")
+        ->excludes("--input-gradient")
+        ->excludes("--weight-gradient");
     draw->add_option("--svg", pipeline_.svg, "Also write the picture to this file");
     draw->add_option("--table", pipeline_.table,
                      "Also write the schedule to this file, as a text that can be changed");

@@ -160,11 +160,13 @@ struct PipelineArguments {
   double input_gradient = 1;
   double weight_gradient = 1;
   double transfer = 0;
+  std::string times;  // a trace whose times are taken instead, but for transfers; empty: none
   std::string svg;    // a file to write; empty: none
   std::string table;  // the same, for the schedule as text
 };
-/// `tessera pipeline draw`. Errors (input): those of make_schedule, parse_schedule and check; sizes
-/// with a file.
+/// `tessera pipeline draw`. Errors (input): those of make_schedule, parse_schedule, check and
+/// stage_times; sizes with a file; a trace of other stages, or of whole backwards for a schedule of
+/// halves.
 int run_pipeline_draw(const PipelineArguments& arguments);
 
 int run_doctor();
