@@ -45,6 +45,7 @@ struct StyleSummary {
   int modules = 0;
   std::int64_t parameters = 0;  // elements, of the whole model, or of the rank's stages
   bool divides_model = false;
+  std::string decided = {};  // see ParallelStyle::decided(); of what was computed so far
 };
 
 struct ResolvedEntry;
@@ -90,7 +91,7 @@ class ParallelPlan {
   Tensor sequence_part(const Tensor& rows) const;
   /// The batch of which `rows` [rows, chunk, ...] are this rank's: see sequence_part().
   Tensor batch_of(const Tensor& rows) const;
-  const std::vector<StyleSummary>& summary() const { return summary_; }
+  std::vector<StyleSummary> summary() const;
   /// The styles, in the order of the entries.
   const std::vector<std::unique_ptr<ParallelStyle>>& styles() const { return *styles_; }
 

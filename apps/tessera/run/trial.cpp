@@ -264,6 +264,9 @@ void add_place(Trial& all, Trial one) {
     all.missing_kernels = std::move(one.missing_kernels);
   }
   for (std::size_t i = 0; i < all.styles.size(); ++i) {
+    if (all.styles[i].decided.empty()) {
+      all.styles[i].decided = std::move(one.styles[i].decided);
+    }
     if (!all.styles[i].divides_model) {
       all.styles[i].modules += one.styles[i].modules;
       all.styles[i].parameters += one.styles[i].parameters;
