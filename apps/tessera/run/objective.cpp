@@ -82,7 +82,7 @@ Tensor with_half(const nn::LanguageModel& divided, nn::LanguageModel& model, Hal
     return f();
   }
   Tensor own;
-  if (const Tensor both = divided.entering()) {
+  if (const Tensor& both = divided.entering(); both) {
     const std::int64_t dim = both.size(2) / 2;
     own = ops::narrow(both, 2, half == Half::model ? 0 : dim, dim);
   }
