@@ -67,6 +67,7 @@ void queue_final_callback(std::function<void()> callback);
 /// Whether this thread is inside a backward.
 bool in_backward();
 
+/// Parts of a backward that is computed in two halves.
 enum class BackwardPart : std::uint8_t {
   whole,
   to_inputs,  // the first half of a backward in two: no leaf but the inputs gets a gradient

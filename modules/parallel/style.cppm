@@ -167,6 +167,9 @@ class ParallelStyle {
   virtual void before_optimizer() {}
   /// Called when the optimizer has written them.
   virtual void after_optimizer() {}
+  /// What the style decided by itself when its modules were computed, and why, in a line for the
+  /// table before the first step. Empty: nothing.
+  virtual std::string decided() const { return {}; }
   /// Memory that is not the device's, of a style that keeps something there: a program may keep its
   /// own values there too. Null: it has none.
   virtual std::shared_ptr<MemoryPlace> memory_place() { return nullptr; }

@@ -351,6 +351,53 @@ TEST_CASE("rows are read as the plan splits them", "[context]") {
   });
 }
 
+TEST_CASE("the form is chosen by what is not hidden, and the plan says why", "[context]") {
+  const auto decided = [](const Kind& kind, std::int64_t ranks, const std::string& options,
+                          const Link& link) {
+    std::string text;
+    on_ranks(1, [&](int) {
+      nn::DecoderLM model(shape_of(kind, DType::f64));
+      const DeviceMesh mesh = DeviceMesh::make({"context"}, {ranks});
+      set_link(mesh, 0, link);
+      const parallel::ParallelPlan plan(model, mesh, {context(options)}, shipped_styles());
+      const Tensor rows =
+          plan.batch_of(plan.sequence_part(empty({batch, tokens}, DType::i64, meta)));
+      model.loss_sum(rows, rows);
+      text = plan.summary()[0].decided;
+      set_link(mesh, 0, Link());
+    });
+    return text;
+  };
+  // Two layers of one size decide once. 8 latencies of 1 ms, both ways, and 6 of a balanced ring
+  // besides its hops: one in forward, and two in backward.
+  const Link latency{.latency = 1e-3, .bandwidth = 1e15};
+  CHECK(decided(kKinds[0], 2, "{}", latency) ==
+        "all_to_all: of a layer's communication for 4 rows, a ring would not hide 9 ms, and "
+        "all_to_all 8 ms");
+  // A short window: keys move one rank further, while a slow rank computes.
+  CHECK(decided(kKinds[1], 4, R"({"gflops": 1e-9})", latency) ==
+        "ring: of a layer's communication for 4 rows, a ring would not hide 0 ms, and all_to_all "
+        "8 ms");
+  CHECK(decided(kKinds[5], 2, "{}", latency) ==
+        "ring, as its 4 heads (1 of keys and values) cannot be split over 2 ranks");
+  CHECK(decided(kKinds[0], 2, heads, latency).empty());
+  CHECK(has(error_of([&] { decided(kKinds[0], 2, R"({"gflops": 0})", latency); }),
+            "option 'gflops' must be more than 0 (got 0)"));
+}
+
+TEST_CASE("stages have the links of the whole mesh", "[context]") {
+  on_ranks(1, [](int) {
+    nn::DecoderLM model(shape_of(kKinds[0], DType::f64));
+    const DeviceMesh mesh = DeviceMesh::make({"pipe", "context"}, {2, 2});
+    const Link slow{.latency = 1e-3, .bandwidth = 1e6};
+    set_link(mesh, 1, slow);
+    const parallel::ParallelPlan plan(
+        model, mesh, {{.style = "Pipeline", .axis = "pipe", .on = {"."}}, context(ring)},
+        shipped_styles());
+    check(link_of(plan.mesh(), plan.mesh().axis_index("context")) == slow, "a link");
+  });
+}
+
 TEST_CASE("what a split sequence cannot have is refused", "[context]") {
   const auto refused = [](const Kind& kind, const std::vector<std::string>& axes, const Dims& shape,
                           const Entries& entries) {

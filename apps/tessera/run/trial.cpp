@@ -265,6 +265,9 @@ void add_place(Trial& all, Trial one) {
   }
   for (std::size_t i = 0; i < all.styles.size(); ++i) {
     parallel::StyleSummary& style = all.styles[i];
+    if (style.decided.empty()) {
+      style.decided = std::move(one.styles[i].decided);
+    }
     if (!style.divides_model) {
       style.modules += one.styles[i].modules;
       style.parameters += one.styles[i].parameters;
