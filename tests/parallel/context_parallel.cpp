@@ -1,5 +1,6 @@
 // Sequences that are split over ranks: losses and gradients are those of one rank, for both forms,
 // every kind of attention and the styles of other axes; and what is refused.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -349,6 +350,59 @@ TEST_CASE("rows are read as the plan splits them", "[context]") {
     check(to_doubles(full_tensor(rows)) == to_doubles(whole), "the whole batch");
     check(plan.row_layout().placement(1).is_replicate(), "a value for each row");
   });
+}
+
+namespace {
+
+/// How many blocks of attention are computed between the issue of each shift and its wait.
+class BlocksBesideHops final : public Mode {
+ public:
+  Tensors call(const Call& call, NextCall& next) override {
+    const std::string name = call.op.name;
+    if (name.starts_with("attention_block")) {
+      ++computed_;
+    }
+    blocking += name == "shift" ? 1 : 0;
+    if (name == "wait" && issued_.contains(&call.in[0].storage())) {
+      beside.push_back(computed_ - issued_.extract(&call.in[0].storage()).mapped());
+    }
+    Tensors out = next(call);
+    if (name == "shift_async") {
+      issued_[&out[0].storage()] = computed_;
+    }
+    return out;
+  }
+
+  std::vector<int> beside;  // in the order of the waits
+  int blocking = 0;
+
+ private:
+  int computed_ = 0;
+  std::map<const Storage*, int> issued_;
+};
+
+}  // namespace
+
+TEST_CASE("each hop of a ring has a block of attention beside it", "[context]") {
+  for (const char* const options : {ring, unbalanced}) {
+    for (const int ranks : {2, 4}) {
+      INFO(options << " on " << ranks);
+      on_ranks(ranks, [&](int rank) {
+        BlocksBesideHops hops;
+        {
+          const ModeScope scope(ModeLevel::below_distribution, hops);
+          computed(DeviceMesh::make({"context"}, {ranks}), {context(options)}, kKinds[0]);
+        }
+        // Of two layers: keys in forward and in backward, and gradients.
+        check(std::ssize(hops.beside) == 2 * 3 * (ranks - 1), "hops");
+        check(hops.blocking == 0, "hops that block");
+        // Unbalanced, the first rank sees no keys of others.
+        const bool idle = options == unbalanced && rank + 1 < ranks;
+        check(idle || std::ranges::all_of(hops.beside, [](int blocks) { return blocks > 0; }),
+              "a hop that nothing hides");
+      });
+    }
+  }
 }
 
 TEST_CASE("the form is chosen by what is not hidden, and the plan says why", "[context]") {
