@@ -24,7 +24,7 @@ namespace {
 
 /// Choices as [rows, tokens, experts_per_token], of this rank.
 Tensor local_rows(const Tensor& chosen) {
-  const Tensor local = local_of(chosen);
+  Tensor local = local_of(chosen);
   const int dims = local.dims();
   if (dims == 3) {
     return local;
