@@ -134,6 +134,16 @@ std::vector<Misfit> expert_misfits(const nn::DecoderShape& shape) {
         fmt::format("a token cannot have more experts than there are ({} experts, {} per token)",
                     shape.experts, shape.experts_per_token);
     found.push_back({{"experts_per_token", "experts"}, text, "num_experts_per_tok: " + text});
+  } else if (shape.experts > 0 &&
+             (shape.expert_groups < 1 || shape.experts % shape.expert_groups != 0 ||
+              shape.groups_per_token < 1 || shape.groups_per_token > shape.expert_groups ||
+              shape.experts_per_token >
+                  shape.experts / shape.expert_groups * shape.groups_per_token)) {
+    const std::string text = fmt::format(
+        "groups must have equally many experts, and a token's groups at least as many as it has "
+        "({} experts in {} groups, {} groups and {} experts per token)",
+        shape.experts, shape.expert_groups, shape.groups_per_token, shape.experts_per_token);
+    found.push_back({{"expert_groups", "groups_per_token", "experts"}, text, "n_group: " + text});
   }
   const auto beyond = std::ranges::find_if(
       shape.dense_layers, [&](std::int64_t layer) { return layer >= shape.layers; });
@@ -218,9 +228,15 @@ std::int64_t first_layer(const nn::DecoderShape& shape, bool with_experts) {
 void add_experts(std::vector<HubTensor>& all, const std::string& layer, const HubExperts& names) {
   const std::string own = layer + "mlp.experts.";
   all.push_back({.parameter = layer + "mlp.gate.weight", .tensor = layer + names.router});
+  if (!names.bias.empty()) {
+    all.push_back({.parameter = layer + "mlp.choice_bias", .tensor = layer + names.bias});
+  }
   for (const auto& [matrix, stored] :
        {std::pair{"gate_proj", &names.gate}, {"up_proj", &names.up}, {"down_proj", &names.down}}) {
     all.push_back({.parameter = own + matrix, .tensor = layer + *stored, .stacked = true});
+    const std::string shared = std::string(matrix) + ".weight";
+    all.push_back({.parameter = layer + "mlp.shared_expert." + shared,
+                   .tensor = layer + names.shared + shared});
   }
   const std::string both = own + "gate_up_proj";
   all.push_back({.parameter = own + "gate_proj", .tensor = both, .part = 0, .parts = 2, .dim = 1});
@@ -330,6 +346,9 @@ std::string DecoderFamily::describe(const ModelSizes& sizes) const {
   if (shape.experts > 0) {
     text += fmt::format(", {} of {} experts ({} wide) in {} layers", shape.experts_per_token,
                         shape.experts, shape.expert_extent(), layers_with_experts(shape));
+    text += shape.shared_extent() > 0
+                ? fmt::format(" beside one of all tokens ({} wide)", shape.shared_extent())
+                : std::string();
   }
   return text;
 }
@@ -347,7 +366,9 @@ double DecoderFamily::parameters(const ModelSizes& sizes) const {
   layer += shape.query_key_norm ? 2 * number(shape.head_dim) : 0;
   layer += (shape.norm_results ? 4 : 2) * dim;
   const double dense = 3 * dim * ffn + (shape.ffn_bias ? 2 * ffn + dim : 0);
-  const double mixture = number(shape.experts) * dim * (3 * number(shape.expert_extent()) + 1);
+  const double mixture = number(shape.experts) * dim * (3 * number(shape.expert_extent()) + 1) +
+                         3 * dim * number(shape.shared_extent()) +
+                         (shape.shared_expert_gate && shape.shared_extent() > 0 ? dim : 0);
   return number(shape.vocab) * dim * (shape.tie_embeddings ? 1 : 2) + number(shape.layers) * layer +
          (number(shape.layers) - sparse) * dense + sparse * mixture + dim;
 }
@@ -604,6 +625,11 @@ std::vector<SizedTensor> DecoderFamily::sized_tensors(const ModelSizes& sizes) c
     all.push_back({layer_name(sparse) + "mlp.experts.gate_proj",
                    {count, width, "hidden_size"},
                    {shape.experts, shape.expert_extent(), shape.dim}});
+    if (shape.shared_expert_dim > 0) {
+      all.push_back({layer_name(sparse) + "mlp.shared_expert.gate_proj.weight",
+                     {hub_key("shared_expert_dim", ""), "hidden_size"},
+                     {shape.shared_expert_dim, shape.dim}});
+    }
   }
   return all;
 }

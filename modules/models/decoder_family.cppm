@@ -40,6 +40,8 @@ struct HubExperts {
   std::string gate = "mlp.experts.*.gate_proj.weight";
   std::string up = "mlp.experts.*.up_proj.weight";
   std::string down = "mlp.experts.*.down_proj.weight";
+  std::string bias = "";  // of the router's choice
+  std::string shared = "mlp.shared_expert.";
 };
 
 /// What distinguishes a family of decoders.
@@ -104,8 +106,9 @@ class DecoderFamily : public ModelFamily {
 
 /// The traits of Llama 2 and 3, for families that are a Llama with something else in its place.
 DecoderTraits llama_traits();
-/// The traits of Mixtral and of Qwen 3 MoE, for other families whose layers have experts.
+/// The traits of Mixtral and of Qwen 2 and 3 MoE, for other families whose layers have experts.
 DecoderTraits mixtral_traits();
+DecoderTraits qwen2_moe_traits();
 DecoderTraits qwen3_moe_traits();
 
 }  // namespace tessera::models

@@ -1,5 +1,6 @@
 // The built-in families of decoders: a table for each.
 module;
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -259,6 +260,31 @@ DecoderTraits qwen3_moe_traits() {
   return traits;
 }
 
+/// Qwen 2 MoE: a Qwen 3 MoE with biases instead of norms, and an expert for all tokens that has a
+/// gate.
+DecoderTraits qwen2_moe_traits() {
+  DecoderTraits traits = qwen3_moe_traits();
+  traits.architecture = "Qwen2MoeForCausalLM";
+  traits.shape.query_key_norm = false;
+  traits.shape.bias = true;
+  traits.shape.shared_expert_gate = true;
+  traits.properties.push_back({"shared_expert_dim",
+                               "shared_expert_intermediate_size",
+                               {&Shape::shared_expert_dim},
+                               std::int64_t{256},
+                               std::int64_t{5632},
+                               "Width of the expert of all tokens.",
+                               {.low = 1, .high = 0x1p24}});
+  for (const auto& [key, absent] :
+       {std::pair{"experts", 60}, {"experts_per_token", 4}, {"expert_dim", 1408}}) {
+    std::ranges::find(traits.properties, key, &DecoderProperty::key)->absent = std::int64_t{absent};
+  }
+  traits.layer_types = true;
+  std::erase_if(traits.fixed_keys, [](const auto& one) { return one.key == "attention_bias"; });
+  traits.fixed_keys.push_back({"qkv_bias", "true", "queries, keys and values have biases"});
+  return traits;
+}
+
 const std::map<std::string, DecoderTraits (*)()>& built_in_decoders() {
   static const std::map<std::string, DecoderTraits (*)()> families = {
       {"gemma2", gemma2},
@@ -268,6 +294,7 @@ const std::map<std::string, DecoderTraits (*)()>& built_in_decoders() {
       {"mixtral", mixtral_traits},
       {"phi3", phi3},
       {"qwen2", qwen2},
+      {"qwen2_moe", qwen2_moe_traits},
       {"qwen3", qwen3},
       {"qwen3_moe", qwen3_moe_traits}};
   return families;

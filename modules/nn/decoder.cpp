@@ -32,7 +32,14 @@ MixtureOptions DecoderShape::mixture() const {
   return {.expert = expert,
           .experts = experts,
           .experts_per_token = experts_per_token,
-          .normalize = normalize_experts};
+          .score = router_score,
+          .normalize = normalize_experts,
+          .scale = expert_scale,
+          .groups = expert_groups,
+          .groups_per_token = groups_per_token,
+          .shared_width = shared_extent(),
+          .shared_gate = shared_expert_gate,
+          .bias = router_bias};
 }
 
 void DecoderShape::check() const {
@@ -66,7 +73,7 @@ void DecoderShape::check() const {
 }
 
 bool DecoderShape::has_experts(std::int64_t layer) const {
-  return experts > 0 && (layer + 1) % experts_every == 0 &&
+  return experts > 0 && layer >= first_dense_layers && (layer + 1) % experts_every == 0 &&
          std::ranges::find(dense_layers, layer) == dense_layers.end();
 }
 
@@ -137,8 +144,10 @@ Tensors DecoderBlock::forward(const Tensors& inputs) {
                                                                {"positions", inputs[2]}})[0]
                                         : (*attention_)(normed));
   const Tensor middle = ops::add(x, through(attention_dropout_, attended));
-  const Tensor computed = through(computed_norm_, (*mlp_)((*mlp_norm_)(middle)));
-  return {ops::add(middle, through(mlp_dropout_, computed))};
+  Tensors mlp = (*mlp_)(Tensors{(*mlp_norm_)(middle)});
+  const Tensor computed = through(computed_norm_, mlp[0]);
+  mlp[0] = ops::add(middle, through(mlp_dropout_, computed));
+  return mlp;
 }
 
 Decoder::Decoder(const DecoderShape& shape) {
@@ -168,9 +177,14 @@ Tensors Decoder::forward(const Tensors& inputs) {
     }
   }
   const Tensors others = inputs[1] ? Tensors{inputs[1], inputs[2]} : Tensors{};
-  hidden =
-      run_blocks(blocks_in(blocks_, pieces), std::move(hidden), activation_checkpointing, others);
-  return {pieces.ends() ? (*norm_)(hidden) : std::move(hidden)};
+  Tensor terms;
+  hidden = run_blocks(blocks_in(blocks_, pieces), std::move(hidden), activation_checkpointing,
+                      others, &terms);
+  Tensors out{pieces.ends() ? (*norm_)(hidden) : std::move(hidden)};
+  if (terms) {
+    out.push_back(std::move(terms));
+  }
+  return out;
 }
 
 DecoderLM::DecoderLM(const DecoderShape& shape) : LanguageModel(shape.layers), shape_(shape) {
@@ -197,7 +211,9 @@ std::vector<std::vector<std::string>> DecoderLM::pieces() const {
 
 Tensor DecoderLM::hidden_states(const Tensors& inputs) {
   model_->pieces = selected();
-  return (*model_)(Tensors{input(inputs, 0), inputs[1], inputs[2]})[0];
+  Tensors out = (*model_)(Tensors{input(inputs, 0), inputs[1], inputs[2]});
+  set_row_terms(out.size() > 1 ? std::move(out[1]) : Tensor());
+  return std::move(out[0]);
 }
 
 void DecoderLM::set_activation_checkpointing(bool enabled) {

@@ -7,6 +7,7 @@ import :tree;
 import :pieces;
 import :attention;
 import :feed_forward;
+import :mixture;
 import :layers;
 import :language_model;
 
@@ -52,8 +53,17 @@ struct DecoderShape {
   std::int64_t experts_per_token = 0;
   std::int64_t expert_dim = 0;  // features of one; 0: ffn_dim
   bool normalize_experts = true;
+  RouterScore router_score = RouterScore::softmax;
+  double expert_scale = 1;
+  std::int64_t expert_groups = 1;
+  std::int64_t groups_per_token = 1;
+  std::int64_t shared_expert_dim = 0;  // of the expert of all tokens; 0: see shared_experts
+  std::int64_t shared_experts = 0;     // so many times as wide as one of the others; 0: none
+  bool shared_expert_gate = false;
+  bool router_bias = false;  // of the scores by which experts are chosen; no gradient trains it
   std::int64_t experts_every = 1;               // each so many-th layer is one
   std::vector<std::int64_t> dense_layers = {};  // but not these, from 0
+  std::int64_t first_dense_layers = 0;          // nor the first ones
 
   double dropout = 0;
   double standard_deviation = 0.02;  // of the initial weights
@@ -71,15 +81,19 @@ struct DecoderShape {
   bool has_experts(std::int64_t layer) const;
   /// The width of one expert.
   std::int64_t expert_extent() const { return expert_dim > 0 ? expert_dim : ffn_dim; }
+  /// The width of the expert of all tokens; 0: there is none.
+  std::int64_t shared_extent() const {
+    return shared_expert_dim > 0 ? shared_expert_dim : shared_experts * expert_extent();
+  }
   /// The feed-forward part of a layer that has experts, and of one that has none.
   MixtureOptions mixture() const;
   FeedForwardOptions feed_forward() const;
 };
 
 /// x + attention(norm(x)), then x + mlp(norm(x)); with norm_results, what is added is normalized
-/// too. Optional inputs: documents and positions, of attention. Names of norms are those of
-/// transformers: what follows attention is post_attention_layernorm, whether it normalizes the
-/// result or the sum.
+/// too. Optional inputs: documents and positions, of attention. A second output: that of a
+/// SparseMixture that has one. Names of norms are those of transformers: what follows attention is
+/// post_attention_layernorm, whether it normalizes the result or the sum.
 class DecoderBlock : public Module {
  public:
   DecoderBlock(const DecoderShape& shape, std::int64_t layer);
@@ -92,7 +106,8 @@ class DecoderBlock : public Module {
   Child attended_norm_, computed_norm_;  // of the results
 };
 
-/// tokens [B, T] (i64) -> hidden states [B, T, dim]. Optional inputs: those of RowDocuments.
+/// tokens [B, T] (i64) -> hidden states [B, T, dim]. Optional inputs: those of RowDocuments. A
+/// second output: the sum of those of the blocks that have one.
 class Decoder : public Module {
  public:
   explicit Decoder(const DecoderShape& shape);

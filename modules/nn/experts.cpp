@@ -1,6 +1,8 @@
 // The experts of a mixture: rows in the order of their experts, and the exchange of rows between
 // ranks that have different ones.
 module;
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -23,11 +25,11 @@ import tessera.dtensor;
 namespace tessera::nn {
 namespace {
 
-/// The ranks that share the experts, how many there are, and the name of their mesh axis.
+/// The ranks that share the experts, how many there are, and the names of their mesh axes.
 struct Owners {
   std::optional<ops::GroupArgument> group = std::nullopt;
   std::int64_t count = 1;
-  std::string_view axis = {};  // the mesh's
+  std::string axis = {};  // the mesh's
 };
 
 /// Reports an exchange between the owners of experts of which this rank gets `result`, as if all
@@ -40,7 +42,7 @@ void report_exchange(const Owners& owners, const Tensor& result, std::int64_t ro
                              static_cast<std::int64_t>(size_of(result.dtype())) *
                              (owners.count - 1) / owners.count;
   Communication exchange{.operation = std::string(name_of(Communicates::all_to_all)),
-                         .axis = std::string(owners.axis),
+                         .axis = owners.axis,
                          .bytes = bytes,
                          .where = "experts"};
   record_communication(exchange);
@@ -50,9 +52,10 @@ void report_exchange(const Owners& owners, const Tensor& result, std::int64_t ro
   }
 }
 
-/// The inputs of a layer's experts: three of forward, and the three matrices.
+/// The inputs of a layer's experts: those of forward, and the three matrices.
 struct ExpertInputs {
   Tensor hidden, weights, chosen;
+  Tensor kept;  // undefined: all
   std::span<const Tensor> matrices;
 };
 
@@ -64,7 +67,7 @@ class LocalExperts {
  public:
   /// `experts`: of all owners.
   LocalExperts(const ExpertInputs& in, Activation activation, std::int64_t experts, Owners owners)
-      : in_(in), activation_(activation), experts_(experts), owners_(owners) {}
+      : in_(in), activation_(activation), experts_(experts), owners_(std::move(owners)) {}
 
   Tensor result() const {
     const Tensor& hidden = in_.hidden;
@@ -72,10 +75,13 @@ class LocalExperts {
     const std::int64_t per_token = in_.chosen.size(-1);
     const std::int64_t tokens = hidden.numel() / dim;
     const Tensor chosen = ops::reshape(in_.chosen, {tokens * per_token});
-    const Tensor order = ops::argsort(chosen);  // stable: an expert's tokens stay in their order
+    const Tensor kept = in_.kept ? ops::reshape(in_.kept, chosen.shape()) : Tensor();
+    // Stable: an expert's tokens stay in their order. Rows of no expert come last.
+    const Tensor order = ops::argsort(kept ? rows_of_none(chosen, kept) : chosen);
     const Tensor place = ops::argsort(order);
-    const Tensor counts = ops::scatter_add(zeros({experts_}, DType::i64, hidden.device()), chosen,
-                                           ops::ones_like(chosen), 0);
+    const Tensor counts =
+        ops::scatter_add(zeros({experts_}, DType::i64, hidden.device()), chosen,
+                         kept ? ops::cast(kept, DType::i64) : ops::ones_like(chosen), 0);
     const Tensor token = ops::floor_divide(
         order, full({}, static_cast<double>(per_token), DType::i64, hidden.device()));
     const Tensor rows = ops::index_select(ops::reshape(hidden, {tokens, dim}), token, 0);
@@ -88,6 +94,13 @@ class LocalExperts {
   }
 
  private:
+  /// The numbers of experts, where there is one; elsewhere a number after all of them.
+  Tensor rows_of_none(const Tensor& chosen, const Tensor& kept) const {
+    return ops::where(
+        kept, chosen,
+        full(chosen.shape(), static_cast<double>(experts_), DType::i64, chosen.device()));
+  }
+
   /// Rows of each expert, [rows, dim]; `expected` rows have one.
   Tensor feed_forward(const Tensor& rows, const Tensor& counts, std::int64_t expected) const {
     const auto product = [&](const Tensor& x, std::size_t matrix) {
@@ -128,10 +141,10 @@ class LocalExperts {
   Owners owners_;
 };
 
-/// How experts are distributed: along which axis of several ranks they are split (-1: none), and
-/// along which ones their features are.
+/// How experts are distributed: along which axes of several ranks they are split, and along which
+/// ones their features are.
 struct ExpertLayout {
-  int experts = -1;
+  std::vector<int> experts = {};
   std::vector<int> features = {};
 };
 
@@ -163,15 +176,15 @@ ExpertLayout layout_of(const Experts& layer, const ExpertInputs& in) {
       continue;
     }
     const bool split = tokens.placement(axis).is_shard();
-    if (same && gate.is_shard(0) && down.is_shard(0) && split && found.experts < 0) {
-      found.experts = axis;
+    if (same && gate.is_shard(0) && down.is_shard(0) && split) {
+      found.experts.push_back(axis);
     } else if (same && gate.is_shard(1) && down.is_shard(2) && !split) {
       found.features.push_back(axis);
     } else {
       refuse_layout(layer, "its experts are split in a way that it cannot compute",
                     "gate_proj " + to_string(in.matrices[0].layout()) + ", down_proj " +
                         to_string(in.matrices[2].layout()) + ", tokens " + to_string(tokens),
-                    "use ExpertParallel on one axis, along which the batch is split, "
+                    "use ExpertParallel on axes along which the batch is split, "
                     "RowwiseParallel on others");
     }
   }
@@ -197,8 +210,25 @@ Layout gradient_of(const Layout& weights, const Layout& tokens) {
   return gradient;
 }
 
+constexpr std::size_t first_matrix = 4;
+
 ExpertInputs inputs_of(std::span<const Tensor> all) {
-  return {.hidden = all[0], .weights = all[1], .chosen = all[2], .matrices = all.subspan(3)};
+  return {.hidden = all[0],
+          .weights = all[1],
+          .chosen = all[2],
+          .kept = all[3],
+          .matrices = all.subspan(first_matrix)};
+}
+
+/// The owners of experts that these axes split, in the order in which dim 0 is: the first axis is
+/// the outer one.
+Owners owners_of(const DeviceMesh& mesh, std::span<const int> axes) {
+  Owners owners{ops::GroupArgument::of(mesh.group(axes, current_rank()))};
+  for (const int axis : axes) {
+    owners.count *= mesh.axis_size(axis);
+    owners.axis += (owners.axis.empty() ? "" : "+") + std::string(mesh.axis_name(axis));
+  }
+  return owners;
 }
 
 }  // namespace
@@ -217,7 +247,7 @@ Experts::Experts(const MixtureOptions& options) : activation_(options.expert.act
 
 std::string_view Experts::kind() const { return "Experts"; }
 std::vector<std::string> Experts::input_names() const {
-  return {"hidden_states", "weights", "experts"};
+  return {"hidden_states", "weights", "experts", "kept"};
 }
 
 std::vector<LayerSplit> Experts::splits() const {
@@ -232,11 +262,12 @@ std::vector<LayerSplit> Experts::splits() const {
 }
 
 Tensors Experts::forward(const Tensors& inputs) {
-  std::vector<Tensor> all = {input(inputs, 0), input(inputs, 1), input(inputs, 2)};
+  std::vector<Tensor> all = {input(inputs, 0), input(inputs, 1), input(inputs, 2),
+                             inputs.size() > 3 ? inputs[3] : Tensor()};
   for (const auto& [name, parameter] : parameters()) {
     all.push_back(parameter->use());
   }
-  const std::int64_t experts = all[3].size(0);
+  const std::int64_t experts = all[first_matrix].size(0);
   const Tensor& hidden = all[0];
   if (!hidden.is_distributed()) {
     return {LocalExperts(inputs_of(all), activation_, experts, {}).result()};
@@ -245,21 +276,25 @@ Tensors Experts::forward(const Tensors& inputs) {
   const DeviceMesh& mesh = tokens.mesh();
   const ExpertLayout split = layout_of(*this, inputs_of(all));
   Owners owners;
-  if (split.experts >= 0) {
+  if (!split.experts.empty()) {
     if (!shards_evenly(hidden.shape(), tokens)) {
       refuse_layout(*this, "the ranks have different numbers of tokens", to_string(*hidden.spec()),
                     "use a batch that the axes divide");
     }
-    owners = {ops::GroupArgument::of(mesh.group(split.experts, current_rank())),
-              mesh.axis_size(split.experts), mesh.axis_name(split.experts)};
+    owners = owners_of(mesh, split.experts);
+    if (experts % owners.count != 0) {
+      refuse_layout(*this, "its experts cannot be split equally over the ranks of the axes",
+                    fmt::format("{} experts, {} ranks", experts, owners.count),
+                    fmt::format("choose axes whose sizes multiply to a divisor of {}", experts));
+    }
   }
   // Each rank has some features, so a term of the result and of its inputs' gradients.
   const Layout terms = with_partial(tokens, split.features);
-  LocalMapOptions options{.in = {tokens, tokens, tokens},
+  LocalMapOptions options{.in = {tokens, tokens, tokens, all[3] ? tokens : Layout()},
                           .out = {terms},
-                          .in_gradients = {terms, terms, tokens},
+                          .in_gradients = {terms, terms, tokens, Layout()},
                           .out_shapes = {hidden.shape()}};
-  for (std::size_t matrix = 3; matrix < all.size(); ++matrix) {
+  for (std::size_t matrix = first_matrix; matrix < all.size(); ++matrix) {
     options.in.push_back(all[matrix].layout());
     options.in_gradients.push_back(gradient_of(all[matrix].layout(), tokens));
   }

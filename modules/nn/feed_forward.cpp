@@ -1,8 +1,5 @@
-// The gated feed-forward part, and how tokens choose experts.
+// The gated feed-forward part.
 module;
-#include <fmt/format.h>
-
-#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,40 +34,6 @@ Tensors GatedMLP::forward(const Tensors& inputs) {
 Tensor gated(Activation activation, const Tensor& gate, const Tensor& up) {
   return activation == Activation::silu ? ops::swiglu(gate, up)
                                         : ops::mul(ops::gelu(gate, true), up);
-}
-
-void MixtureOptions::check() const {
-  if (experts < 1 || experts_per_token < 1 || experts_per_token > experts) {
-    fail_input({.thing = "mixture of experts",
-                .wrong = "a token has at least one expert, and at most as many as there are",
-                .got = fmt::format("{} experts, {} per token", experts, experts_per_token)});
-  }
-  if (expert.width < 1 || expert.bias) {
-    fail_input({.thing = "mixture of experts",
-                .wrong = "an expert has at least one feature, and no biases",
-                .got = fmt::format("{} features, bias {}", expert.width, expert.bias)});
-  }
-}
-
-SparseMixture::SparseMixture(const MixtureOptions& options)
-    : experts_per_token_(options.experts_per_token), normalize_(options.normalize) {
-  options.check();
-  gate_ = add_child<Linear>("gate", options.expert.dim, options.experts, false,
-                            options.expert.standard_deviation, options.expert.dtype);
-  experts_ = add_child<Experts>("experts", options);
-}
-
-std::string_view SparseMixture::kind() const { return "SparseMixture"; }
-std::vector<std::string> SparseMixture::input_names() const { return {"hidden_states"}; }
-
-Tensors SparseMixture::forward(const Tensors& inputs) {
-  const Tensor& hidden = input(inputs, 0);
-  const Tensor logits = (*gate_)(hidden);
-  const DType wide = logits.dtype() == DType::f64 ? DType::f64 : DType::f32;
-  const auto [largest, chosen] =
-      ops::topk(ops::softmax(ops::cast(logits, wide), -1), experts_per_token_);
-  const Tensor weights = normalize_ ? ops::div(largest, ops::sum(largest, {-1}, true)) : largest;
-  return {(*experts_)({hidden, weights, chosen})[0]};
 }
 
 }  // namespace tessera::nn

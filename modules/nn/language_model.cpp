@@ -16,6 +16,7 @@ import tessera.placement;
 import tessera.tensor;
 import tessera.autograd;
 import tessera.ops;
+import tessera.dtensor;
 
 namespace tessera::nn {
 
@@ -75,7 +76,16 @@ Tensor LanguageModel::logits(const Tensor& tokens, const RowDocuments& documents
 }
 
 Tensor LanguageModel::states(const Tensor& tokens, const RowDocuments& documents) {
-  return (*this)(inputs_of(tokens, documents))[0];
+  row_terms_ = Tensor();
+  const Tensor hidden = (*this)(inputs_of(tokens, documents))[0];
+  if (row_terms_) {
+    fail_input({.thing = std::string(kind()),
+                .wrong = "the losses that balance experts are computed at the end of the model, "
+                         "and a stage passes on nothing but hidden states",
+                .advice = "balance by experts.bias_rate, or remove the entry that divides the "
+                          "model"});
+  }
+  return hidden;
 }
 
 PiecesScope::PiecesScope(LanguageModel& model, PieceRange pieces, Tensor entering)
@@ -96,14 +106,37 @@ PiecesScope::~PiecesScope() {
 
 Tensor LanguageModel::loss_sum(const Tensor& tokens, const Tensor& targets,
                                const RowDocuments& documents) {
-  return head_rows_ == 0 ? (*loss_)({logits(tokens, documents), targets})[0]
-                         : ops::sum(losses_by_parts(inputs_of(tokens, documents), targets));
+  row_terms_ = Tensor();
+  const Tensor loss = head_rows_ == 0
+                          ? (*loss_)({logits(tokens, documents), targets})[0]
+                          : ops::sum(losses_by_parts(inputs_of(tokens, documents), targets));
+  return with_row_terms(loss, targets);
+}
+
+Tensor LanguageModel::with_row_terms(const Tensor& loss, const Tensor& targets) {
+  const Tensor terms = std::exchange(row_terms_, Tensor());
+  if (!terms) {
+    return loss;
+  }
+  Tensor trained;  // tokens of each row
+  {
+    const NoGrad constant;
+    const auto ignored = static_cast<double>(loss_->ignore_index());
+    trained = ops::sum(ops::cast(ops::ne(targets, ignored), terms.dtype()), {1});
+    if (terms.is_distributed()) {
+      trained = redistribute(trained, terms.layout());
+    }
+  }
+  const Tensor sum = ops::cast(ops::sum(ops::mul(terms, trained)), loss.dtype());
+  return ops::add(loss, loss.is_distributed() ? redistribute(sum, loss.layout()) : sum);
 }
 
 Tensor LanguageModel::token_losses(const Tensor& tokens, const Tensor& targets,
                                    const RowDocuments& documents) {
-  return head_rows_ == 0 ? loss_->rows(logits(tokens, documents), targets)
-                         : losses_by_parts(inputs_of(tokens, documents), targets);
+  Tensor losses = head_rows_ == 0 ? loss_->rows(logits(tokens, documents), targets)
+                                  : losses_by_parts(inputs_of(tokens, documents), targets);
+  row_terms_ = Tensor();
+  return losses;
 }
 
 Tensor LanguageModel::losses_by_parts(const Tensors& inputs, const Tensor& targets) {
@@ -169,7 +202,7 @@ void LanguageModel::set_cache(KeyValueCache* cache) {
 }
 
 Tensor run_blocks(std::span<const Child> blocks, Tensor hidden, bool recompute,
-                  const Tensors& others) {
+                  const Tensors& others, Tensor* terms) {
   const auto with_others = [others](const Tensor& first) {
     Tensors inputs{first};
     for (const Tensor& other : others) {
@@ -178,14 +211,19 @@ Tensor run_blocks(std::span<const Child> blocks, Tensor hidden, bool recompute,
     return inputs;
   };
   for (const Child& block : blocks) {
+    Tensors out;
     if (recompute && grad_enabled()) {
       const Tensors in{hidden};
-      hidden =
+      out =
           checkpoint([kept = block.pointer(), with_others](
                          std::span<const Tensor> again) { return (*kept)(with_others(again[0])); },
-                     in)[0];
+                     in);
     } else {
-      hidden = (*block)(with_others(hidden))[0];
+      out = (*block)(with_others(hidden));
+    }
+    hidden = out[0];
+    if (terms != nullptr && out.size() > 1) {
+      *terms = *terms ? ops::add(*terms, out[1]) : out[1];
     }
   }
   return hidden;

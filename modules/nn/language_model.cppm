@@ -83,6 +83,10 @@ class LanguageModel : public Module {
   /// pieces() computes selected() of them, and gets hidden states as its first input unless they
   /// begin the chain.
   virtual Tensor hidden_states(const Tensors& inputs);
+  /// For hidden_states(), while the model trains: a term of the loss for each row, [B], such as
+  /// that of the balance of experts. loss_sum counts it once for each token of the row that is
+  /// trained; losses of tokens do not have it. Undefined: none.
+  void set_row_terms(Tensor terms) { row_terms_ = std::move(terms); }
 
  private:
   friend class PiecesScope;
@@ -92,6 +96,8 @@ class LanguageModel : public Module {
   Tensor losses_by_parts(const Tensors& inputs, const Tensor& targets);
   /// Errors (input): the loss would get these logits of a part in another form.
   void check_part(const Tensor& part);
+  /// The sum of losses with what set_row_terms() has got in the call before.
+  Tensor with_row_terms(const Tensor& loss, const Tensor& targets);
 
   std::int64_t layers_;
   Child head_;
@@ -100,6 +106,7 @@ class LanguageModel : public Module {
   std::shared_ptr<CrossEntropyLoss> loss_;
   PieceRange pieces_;
   Tensor entering_;  // in the place of tokens; undefined: tokens
+  Tensor row_terms_;
 };
 
 /// Within the scope, calls of a model compute these pieces of its chain only. `entering`: the
@@ -119,8 +126,9 @@ class PiecesScope {
 };
 
 /// The blocks one after the other; with `recompute`, each recomputes its activations in backward.
-/// `others`: inputs of each block besides the hidden states, that need no gradient.
+/// `others`: inputs of each block besides the hidden states, that need no gradient. `terms` gets
+/// the sum of the blocks' second outputs; undefined: no block has one.
 Tensor run_blocks(std::span<const Child> blocks, Tensor hidden, bool recompute,
-                  const Tensors& others = {});
+                  const Tensors& others = {}, Tensor* terms = nullptr);
 
 }  // namespace tessera::nn

@@ -7,7 +7,8 @@ export import :tree;                  // Module, Child, hooks, EvaluationScope
 export import :pieces;                // a model as a chain of pieces, AbsentModule
 export import :layers;                // Linear, Embedding, norms, Dropout, the loss
 export import :attention;             // Attention with masks and a cache, PositionEmbedding
-export import :feed_forward;          // gated feed-forward parts, mixtures of experts
+export import :feed_forward;          // gated feed-forward parts
+export import :mixture;               // mixtures of experts: routing, loads, balance
 export import :linear_cross_entropy;  // a product and its loss, in parts
 export import :language_model;        // LanguageModel: loss, cache, recomputed blocks
 export import :decoder;  // decoders as Llama, Qwen and Gemma, with Hugging Face's names

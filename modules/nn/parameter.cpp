@@ -87,6 +87,13 @@ std::vector<ParameterPointer> all_parameters(Module& root) {
   return parameters;
 }
 
+void end_step(Module& root) {
+  const NoGrad constant;
+  for (Module* const module : all_modules(root)) {
+    module->end_step();
+  }
+}
+
 std::vector<BufferPointer> all_buffers(Module& root) {
   std::vector<BufferPointer> buffers;
   std::set<const Buffer*> seen;

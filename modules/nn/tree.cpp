@@ -145,6 +145,8 @@ void Module::train(bool training) {
 
 void Module::check_placements(std::span<const int>) const {}
 
+void Module::end_step() {}
+
 std::vector<LayerSplit> Module::splits() const { return {}; }
 void Module::use_split(std::string_view) {}
 std::vector<PackedWeight> Module::packed_weights() const { return {}; }

@@ -178,6 +178,11 @@ class Module {
   /// would be wrong (heads that do not divide).
   virtual void check_placements(std::span<const int> axes) const;
 
+  /// A training calls it when the gradients of a step are complete, on all ranks together, without
+  /// recording: for state of the module's own that follows from what the step has computed. Does
+  /// nothing by default.
+  virtual void end_step();
+
   /// Whether dropout is active; sets this module and all below it.
   void train(bool training = true);
   bool is_training() const { return training_; }
@@ -273,6 +278,9 @@ class ModuleWatch {
 
 /// This module and all below it, each once, parents first, in the order in which they were added.
 std::vector<Module*> all_modules(Module& root);
+
+/// Calls end_step() of each module below `root`, in the order of the tree.
+void end_step(Module& root);
 
 /// All parameters below `root`, each once (tied weights under their first name), in the order of
 /// the tree.

@@ -243,11 +243,13 @@ void check_pair(const ResolvedEntry& a, const ResolvedEntry& b, const DeviceMesh
           place_of(a.entry), place_of(b.entry), mesh.axis_name(axis)));
     }
     if (a.facts.splits_batch && a.entry.style != b.entry.style) {
-      fail_input({.where = place_of(a.entry),
-                  .wrong = fmt::format(
-                      "cannot share axis '{}' with {}, as each splits the batch in its own way",
-                      mesh.axis_name(axis), place_of(b.entry)),
-                  .advice = "give one of them another axis"});
+      if (const nn::Parameter* const shared = shared_parameter(a, b)) {
+        fail_input({.where = place_of(a.entry),
+                    .wrong = fmt::format("cannot share axis '{}' with {}, as each splits the batch "
+                                         "in its own way, and both are applied to parameter '{}'",
+                                         mesh.axis_name(axis), place_of(b.entry), shared->name),
+                    .advice = "give one of them another axis, or other modules"});
+      }
     }
   }
   if (a.facts.keeps_parameters && b.facts.keeps_parameters &&

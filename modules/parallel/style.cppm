@@ -54,7 +54,7 @@ struct StyleTarget {
 /// order, so no style has to know another.
 struct StyleFacts {
   /// Every rank of the axes works on its own part of the batch. Two styles that share an axis must
-  /// agree in this, and of those that split it, only one style can be on the axis.
+  /// agree in this, and two that split it are applied to different parameters.
   bool splits_batch = false;
   /// Every rank of the axes works on its own part of each sequence: dim 1 of a batch, in contiguous
   /// chunks. Of the styles on an axis, either all do or none, and none of them splits the batch.

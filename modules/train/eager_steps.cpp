@@ -275,6 +275,7 @@ StepResult EagerSteps::take(const StepBatch& batch, const StepFunctions& functio
     finisher.finish(optimizer->parameters());
     order->finish(optimizer->parameters());
     power = order->norm_power(optimizer->parameters(), clipping.norm);
+    nn::end_step(model);
     if (recorder != nullptr) {
       sums.record(*recorder);
       recorder->output(norm_output(), power);

@@ -287,6 +287,9 @@ void StepObjects::finish_sums(const std::set<std::size_t>& updated) {
 void StepObjects::update(std::size_t optimizer, const Number& lr, Recorder* recorder) {
   optim::Optimizer& one = *optimizers_[optimizer];
   finishers_[optimizer]->finish(one.parameters());
+  for (nn::Module* const model : models_) {
+    nn::end_step(*model);
+  }
   before_optimizer();
   const std::vector<std::size_t> updated =
       one.step(lr, 1, count_of(optimizer, recorder != nullptr));

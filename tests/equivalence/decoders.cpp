@@ -26,17 +26,22 @@ struct Family {
   std::string plugin = "";
 };
 
-const std::vector<Family> kFamilies = {
-    {"decoders", "llama3"},    {"decoders", "mistral"},
-    {"decoders", "qwen2"},     {"decoders", "qwen3"},
-    {"decoders", "gemma2"},    {"decoders", "gemma3"},
-    {"decoders", "phi3"},      {"mixtral", "four"},
-    {"decoders", "qwen3_moe"}, {"decoders", "qwen2_moe", "--plugin " QWEN2_MOE " "}};
+const std::vector<Family> kFamilies = {{"decoders", "llama3"},
+                                       {"decoders", "mistral"},
+                                       {"decoders", "qwen2"},
+                                       {"decoders", "qwen3"},
+                                       {"decoders", "gemma2"},
+                                       {"decoders", "gemma3"},
+                                       {"decoders", "phi3"},
+                                       {"mixtral", "four"},
+                                       {"decoders", "qwen3_moe"},
+                                       {"decoders", "qwen2_moe"},
+                                       {"decoders", "dots1", "--plugin " DOTS1 " "}};
 
 /// FSDP 2 x TP 2. Norms of heads, where the family has them, see the heads of their rank; each
 /// expert is split as other feed-forward parts are.
 Layout split_heads(const std::string& name) {
-  const bool experts = name == "four" || name.ends_with("_moe");
+  const bool experts = name == "four" || name.ends_with("_moe") || name == "dots1";
   const bool dense = name != "four";
   std::string config = R"([mesh]
 axes = ["shard", "tensor"]
@@ -53,7 +58,7 @@ axis = "tensor"
 on = ["**.o_proj")";
   config += dense ? R"(, "**.down_proj")" : "";
   config += experts ? R"(, "**.experts"])" : "]";
-  if (name.starts_with("qwen3") || name == "gemma3") {
+  if (name.starts_with("qwen3") || name == "gemma3" || name == "dots1") {
     config += R"toml(
 [[parallel]]
 style = "SequenceParallel"

@@ -266,9 +266,11 @@ TEST_CASE("styles that cannot share an axis or a parameter are named together") 
   const auto splits = [](const std::string& name, const std::string& where) {
     return declared(name, "shard", {"."}, where, {.splits_batch = true});
   };
-  CHECK(refused(mesh, {splits("One", "a:1"), splits("Two", "a:2"), tensor}) ==
-        "a:1: One: cannot share axis 'shard' with a:2: Two, as each splits the batch in its own "
-        "way; give one of them another axis");
+  CHECK(
+      refused(mesh, {splits("One", "a:1"), splits("Two", "a:2"), tensor}) ==
+      "a:1: One: cannot share axis 'shard' with a:2: Two, as each splits the batch in its own way, "
+      "and both are applied to parameter 'embed.weight'; give one of them another axis, or other "
+      "modules");
   CHECK(refused(mesh, {splits("One", "a:1"),
                        declared("Cutter", "shard", {"head"}, "a:2", {.places_parameters = true}),
                        tensor}) ==

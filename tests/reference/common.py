@@ -111,10 +111,26 @@ class Choices:
                         if hasattr(layer.mlp, "gate")]
 
     def note(self, module, inputs, outputs):
+        if hasattr(module, "e_score_correction_bias"):
+            self.note_groups(module, outputs[0].float().sigmoid() + module.e_score_correction_bias)
+            return
         probabilities = torch.softmax(outputs[0].float(), -1).sort(-1, descending=True).values
         k = module.top_k
         if k < probabilities.shape[-1]:
             self.nearest = min(self.nearest, (probabilities[:, k - 1] - probabilities[:, k]).min().item())
+
+    def note_groups(self, module, scores):
+        """Of groups of experts, and then of the experts of a token's groups."""
+        grouped = scores.unflatten(-1, (module.num_group, -1))
+        best = grouped.topk(2, dim=-1).values.sum(-1)
+        order = best.sort(-1, descending=True)
+        if module.topk_group < module.num_group:
+            gap = order.values[:, module.topk_group - 1] - order.values[:, module.topk_group]
+            self.nearest = min(self.nearest, gap.min().item())
+        inside = grouped.gather(1, order.indices[:, :module.topk_group, None].expand(-1, -1, grouped.shape[-1]))
+        chosen = inside.flatten(1).sort(-1, descending=True).values
+        if module.top_k < chosen.shape[-1]:
+            self.nearest = min(self.nearest, (chosen[:, module.top_k - 1] - chosen[:, module.top_k]).min().item())
 
     def __enter__(self):
         return self

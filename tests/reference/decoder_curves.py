@@ -4,7 +4,7 @@ import copy
 
 import numpy
 import torch
-from transformers import (Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig,
+from transformers import (Dots1Config, Dots1ForCausalLM, Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig,
                           LlamaForCausalLM, MistralConfig, MistralForCausalLM, Phi3Config, Phi3ForCausalLM,
                           Qwen2Config, Qwen2ForCausalLM, Qwen2MoeConfig, Qwen2MoeForCausalLM, Qwen3Config,
                           Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM)
@@ -73,6 +73,9 @@ def make(config_class, model_class, seed, **changes):
             noise = torch.randn(p.shape, generator=generator)
             is_norm = "norm" in name
             p.copy_(0.1 * noise + (1 if is_norm and not offset else 0))
+        for name, b in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                b.copy_(0.02 * torch.randn(b.shape, generator=generator))
     return model
 
 
@@ -150,7 +153,11 @@ def main():
     curve("qwen2_moe", 40, Qwen2MoeConfig, Qwen2MoeForCausalLM, rope_parameters=PLAIN, num_experts=5, num_experts_per_tok=2,
           experts_implementation="eager", moe_intermediate_size=16, shared_expert_intermediate_size=24, norm_topk_prob=False,
           mlp_only_layers=[2])
+    curve("dots1", 41, Dots1Config, Dots1ForCausalLM, rope_parameters=PLAIN, n_routed_experts=8, num_experts_per_tok=3,
+          n_shared_experts=2, n_group=4, topk_group=2, first_k_dense_replace=1, norm_topk_prob=True, routed_scaling_factor=1.5,
+          experts_implementation="eager", moe_intermediate_size=16)
     curve("phi3", 37, Phi3Config, Phi3ForCausalLM, rope_parameters=PLAIN, sliding_window=7, pad_token_id=None, eos_token_id=2)
 
 
-main()
+if __name__ == "__main__":
+    main()

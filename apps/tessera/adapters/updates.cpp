@@ -121,6 +121,11 @@ void load_model_weights(const TensorSource& from, nn::Module& model) {
     options.ignore.push_back(name);
   });
   StateDict plain = plain_weights(model);
+  for (const nn::BufferPointer& buffer : nn::all_buffers(model)) {
+    if (buffer->saved && from.contains(buffer->name)) {
+      plain.tensors.emplace(buffer->name, buffer->value);
+    }
+  }
   load_weights(from, plain, options);
   for_each_packed(model, [&](const std::string& name, const nn::PackedWeight& packed) {
     static_cast<void>(from.info(name));  // an error where it is missing

@@ -207,6 +207,11 @@ class Checks : private KeyProblems {
     refuse("data.train_on", c_.data.train_on == "all",
            "train.objective=dpo compares answers, without their prompts; set "
            "data.train_on=answers");
+    for (const auto& [key, weight] : {std::pair{"experts.balance_loss", c_.experts.balance_loss},
+                                      {"experts.z_loss", c_.experts.z_loss}}) {
+      refuse(key, weight > 0,
+             "train.objective=dpo has the losses of answers only; balance by experts.bias_rate");
+    }
     refuse("graph.mode", !c_.graph.mode.empty(),
            "a mode places steps that read one model's next tokens, and train.objective=dpo has a "
            "reference too; use [[parallel]] entries");

@@ -32,8 +32,8 @@ constexpr std::array<std::string_view, 15> without_influence = {"model.family",
 /// Whether a key is one of the fingerprint's. A key that is new in these sections is, until
 /// somebody lists it above.
 bool has_influence(const Key& key) {
-  constexpr std::array<std::string_view, 5> sections = {"model", "data", "train", "dpo",
-                                                        "optimizer"};
+  constexpr std::array<std::string_view, 6> sections = {"model", "data",    "train",
+                                                        "dpo",   "experts", "optimizer"};
   return std::ranges::find(sections, key.section()) != sections.end() &&
          std::ranges::find(without_influence, key.path) == without_influence.end();
 }

@@ -302,6 +302,27 @@ std::vector<Key> dpo_keys() {
   };
 }
 
+std::vector<Key> expert_keys() {
+  using E = ExpertsConfig;
+  constexpr auto s = &Config::experts;
+  return {
+      {"experts.balance_loss", field<s, &E::balance_loss>,
+       "Weight of the loss that grows with the imbalance of the experts' loads "
+       "([mixture-of-experts.md](mixture-of-experts.md#balance)). 0: none.",
+       not_negative},
+      {"experts.z_loss", field<s, &E::z_loss>,
+       "Weight of the loss that keeps the router's logits small. 0: none.", not_negative},
+      {"experts.bias_rate", field<s, &E::bias_rate>,
+       "By so much a bias of each expert's score changes in a step, towards equal loads, without a "
+       "loss. 0: there is no bias.",
+       not_negative},
+      {"experts.capacity", field<s, &E::capacity>,
+       "While training, an expert takes at most `capacity` times its equal share of each "
+       "sequence; later tokens do without it. 0: no limit.",
+       not_negative},
+  };
+}
+
 std::vector<Key> optimizer_keys() {
   using O = OptimizerConfig;
   constexpr auto s = &Config::optimizer;
@@ -516,8 +537,8 @@ std::vector<Key> checkpoint_keys() {
 std::vector<Key> config_keys(const std::string& family) {
   std::vector<Key> all = model_keys();
   std::ranges::move(family_keys(family), std::back_inserter(all));
-  for (const auto part : {source_keys, row_keys, train_keys, dpo_keys, optimizer_keys, run_keys,
-                          graph_keys, checkpoint_keys}) {
+  for (const auto part : {source_keys, row_keys, train_keys, dpo_keys, expert_keys, optimizer_keys,
+                          run_keys, graph_keys, checkpoint_keys}) {
     std::ranges::move(part(), std::back_inserter(all));
   }
   return all;

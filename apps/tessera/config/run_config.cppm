@@ -46,6 +46,14 @@ struct DpoConfig {
   ReferenceKind kind() const;
 };
 
+/// How a mixture of experts is trained (nn::BalanceOptions).
+struct ExpertsConfig {
+  double balance_loss = 0;
+  double z_loss = 0;
+  double bias_rate = 0;
+  double capacity = 0;  // 0 = no limit
+};
+
 struct TrainConfig {
   std::string objective = "next_token";
   std::int64_t steps = 300;
@@ -188,6 +196,7 @@ struct Config {
   DataConfig data;
   TrainConfig train;
   DpoConfig dpo;
+  ExpertsConfig experts;
   OptimizerConfig optimizer;
   MeshConfig mesh;
   PluginsConfig plugins;

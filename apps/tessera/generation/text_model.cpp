@@ -64,7 +64,20 @@ struct StoredModel {
   ModelShape shape;
   tokenize::OpenedTokenizer tokenizer = {};  // without one: null
   std::function<void(nn::LanguageModel& model)> load = {};
+  std::function<bool(const std::string& name)> has = {};  // a tensor, by its name in the model
 };
+
+/// The model, with the biases of experts that are stored besides what its family has.
+std::shared_ptr<nn::LanguageModel> model_of(const StoredModel& stored) {
+  auto model = make_model(stored.shape, 0);
+  for (nn::SparseMixture* const mixture : nn::all_mixtures(*model)) {
+    if (stored.has(mixture->name() + ".choice_bias")) {
+      mixture->add_bias();
+    }
+  }
+  model->set_names();
+  return model;
+}
 
 StoredModel stored_in_checkpoint(const std::string& path, const std::string& tokenizer) {
   struct Files {
@@ -79,10 +92,16 @@ StoredModel stored_in_checkpoint(const std::string& path, const std::string& tok
     stored.tokenizer = opened->opened;
   }
   check_stored_sizes(stored.shape, files->weights, "model.", path);
+  stored.has = [files](const std::string& name) { return files->reader.contains("model." + name); };
   stored.load = [files](nn::LanguageModel& model) {
     StateDict weights;
     for (const nn::ParameterPointer& parameter : nn::all_parameters(model)) {
       weights.tensors.emplace(parameter->name, parameter->value);
+    }
+    for (const nn::BufferPointer& buffer : nn::all_buffers(model)) {
+      if (buffer->saved && files->reader.contains("model." + buffer->name)) {
+        weights.tensors.emplace(buffer->name, buffer->value);
+      }
     }
     LoadOptions options;
     options.prefix = "model.";
@@ -104,6 +123,7 @@ StoredModel stored_in_folder(const std::string& path, const std::string& tokeniz
                                        : tokenize::open_tokenizer(tokenizer);
   const auto files = std::make_shared<const Files>(path, stored.shape);
   check_stored_sizes(stored.shape, files->weights, "", path);
+  stored.has = [files](const std::string& name) { return files->weights.contains(name); };
   stored.load = [files](nn::LanguageModel& model) { load_model_weights(files->weights, model); };
   return stored;
 }
@@ -183,10 +203,10 @@ TextModel::TextModel(const std::string& path, const std::string& tokenizer, cons
 
 void TextModel::open(const std::string& tokenizer, const RankGrid& grid, collective::World* world) {
   StoredModel stored = stored_at(path_, tokenizer);
+  model_ = model_of(stored);
   shape_ = std::move(stored.shape);
   tokenizer_ = std::move(stored.tokenizer);
   ops::set_threads(threads_of(shape_, grid));
-  model_ = make_model(shape_, 0);
   DeviceMesh mesh;
   if (grid.split == 1) {
     nn::materialize(*model_);
@@ -205,7 +225,7 @@ void TextModel::open(const std::string& tokenizer, const RankGrid& grid, collect
 std::int64_t check_split(const std::string& path, const std::string& tokenizer,
                          const RankGrid& grid) {
   const StoredModel stored = stored_at(path, tokenizer);
-  const auto model = make_model(stored.shape, 0);
+  const auto model = model_of(stored);
   const auto plan = grid.split == 1 ? nullptr : split(*model, stored.shape, mesh_of(grid, 0));
   return parameter_bytes(*model);
 }

@@ -79,7 +79,8 @@ constexpr std::string_view later_keys[] = {
     "data.tokenizer_options", "data.chat_template", "data.template_options",
     "data.train_on",          "data.too_long",      "data.packing",
     "model.new_tokens",       "train.objective",    "dpo.beta",
-    "dpo.label_smoothing",    "dpo.reference"};
+    "dpo.label_smoothing",    "dpo.reference",      "experts.balance_loss",
+    "experts.z_loss",         "experts.bias_rate",  "experts.capacity"};
 /// What earlier versions wrote for token ids too.
 constexpr const char* no_tokenizer = "bytes";
 

@@ -136,6 +136,9 @@ std::string to_json(const StepMetrics& m) {
   for (const auto& [name, value] : m.measures) {
     json[name] = value;
   }
+  for (const auto& [layer, tokens] : m.expert_tokens) {
+    json["expert_tokens"][layer] = tokens;
+  }
   if (m.validation_loss) {
     json["validation_loss"] = *m.validation_loss;
   }

@@ -29,6 +29,8 @@ struct StepMetrics {
   /// Peaks of what its tensors hold, since the first step: by category, and "total".
   std::vector<std::pair<std::string, std::int64_t>> memory_peaks = {};
   Measures measures = {};
+  /// The tokens of each expert of a mixture, by the mixture's name.
+  std::vector<std::pair<std::string, std::vector<std::int64_t>>> expert_tokens = {};
   std::optional<double> validation_loss;
   Measures validation_measures = {};
   /// Whose step it is: see metrics_owner.

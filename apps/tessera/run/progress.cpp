@@ -43,6 +43,13 @@ std::string format_progress(const ProgressLine& line) {
   if (m.skipped) {
     text += "  skipped";
   }
+  for (const auto& [name, value] : m.measures) {
+    if (name == "experts/largest") {
+      text += fmt::format("  busiest expert {:.2f}x", value);
+    } else if (name == "experts/dropped") {
+      text += fmt::format("  dropped {:.1f}%", value * 100);
+    }
+  }
   if (line.gemm_share) {
     text += fmt::format("  {:.0f}% of GEMM", printable(*line.gemm_share * 100));
   }

@@ -180,6 +180,9 @@ class RankRun {
       if (run_.config.graph.capture) {
         note("steps: " + to_string(trainer_->replays()));
       }
+      if (!loads_.empty()) {
+        note(loads_text(loads_));
+      }
       note("peak memory of rank 0: " + memory_text(memory_statistics(device_)));
     }
   }
@@ -203,6 +206,7 @@ class RankRun {
     metrics.memory_bytes = process_memory().resident;
     metrics.memory_peaks = memory_peaks();
     metrics.measures = trainer_->objective().measures(result.measured);
+    add_loads(metrics);
     try {
       if (validates_after(trainer_->done())) {
         if (std::optional<Validation> validation = trainer_->validate()) {
@@ -215,6 +219,20 @@ class RankRun {
       throw;
     }
     tell(metrics);
+  }
+
+  void add_loads(StepMetrics& metrics) {
+    loads_ = trainer_->expert_loads(world_);
+    if (loads_.empty()) {
+      return;
+    }
+    metrics.measures.emplace_back("experts/largest", largest_load(loads_));
+    if (run_.config.experts.capacity > 0) {
+      metrics.measures.emplace_back("experts/dropped", dropped_share(loads_));
+    }
+    for (const LayerLoads& one : loads_) {
+      metrics.expert_tokens.emplace_back(one.layer, one.tokens);
+    }
   }
 
   void tell(StepMetrics metrics) {
@@ -274,6 +292,7 @@ class RankRun {
   TraceSteps trace_;
   double ceiling_ = 1;
   bool program_tried_ = false;
+  std::vector<LayerLoads> loads_;  // of the last step
 };
 
 }  // namespace

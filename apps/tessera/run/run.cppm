@@ -10,6 +10,7 @@ export import :fingerprint;   // what determines the loss curve
 export import :execution;     // how captured steps are executed
 export import :offload;       // values of captured steps in a file
 export import :training_run;  // what all ranks agree on, and how a step is taken
+export import :expert_loads;  // how many tokens experts have had
 export import :trainer;       // one rank's part of a run
 export import :mode;          // modes of data parallelism
 export import :trial;         // steps tried on the meta device

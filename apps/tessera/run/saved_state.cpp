@@ -79,9 +79,14 @@ StartPoint check(const Run& run, const std::optional<std::string>& resume, bool 
   }
   std::optional<FolderWeights> weights;
   if (!run.config.model.from.empty()) {
-    const StateDict named = model_weights(*model);
+    StateDict named = model_weights(*model);
     at_key(run.config, "model.from", [&] {
       weights.emplace(run.config.model, run.shape);
+      for (const nn::BufferPointer& buffer : nn::all_buffers(*model)) {
+        if (buffer->saved && weights->source().contains(buffer->name)) {
+          named.tensors.emplace(buffer->name, buffer->value);
+        }
+      }
       check_weights(weights->source(), named, weight_options(*model));
       if (weight_values) {
         check_weight_values(weights->source(), named);

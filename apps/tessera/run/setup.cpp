@@ -25,6 +25,29 @@ import tessera.app.model;
 
 namespace tessera::app {
 
+namespace {
+
+/// Error (input): the config asks for the balance of experts, and the model has none.
+void balance_experts(nn::LanguageModel& model, const Config& config) {
+  const ExpertsConfig& wanted = config.experts;
+  const int mixtures = nn::balance_experts(model, {.loss = wanted.balance_loss,
+                                                   .z_loss = wanted.z_loss,
+                                                   .bias_rate = wanted.bias_rate,
+                                                   .capacity = wanted.capacity});
+  for (const auto& [key, value] : {std::pair{"experts.balance_loss", wanted.balance_loss},
+                                   {"experts.z_loss", wanted.z_loss},
+                                   {"experts.bias_rate", wanted.bias_rate},
+                                   {"experts.capacity", wanted.capacity}}) {
+    if (value > 0 && mixtures == 0) {
+      fail_input({.where = config.place(key),
+                  .wrong = "the model has no mixture of experts",
+                  .advice = "remove it, or choose a family with experts, such as mixtral"});
+    }
+  }
+}
+
+}  // namespace
+
 std::shared_ptr<nn::LanguageModel> make_model(
     const ModelShape& shape, const Config& config,
     const std::function<void(nn::Module& model)>& change) {
@@ -35,6 +58,7 @@ std::shared_ptr<nn::LanguageModel> make_model(
          .wrong = fmt::format("models of the family '{}' read a row as one document", shape.family),
          .advice = "set data.packing=none"});
   }
+  balance_experts(*model, config);
   if (change) {
     change(*model);
   }

@@ -69,6 +69,7 @@ Trainer::Trainer(const Run& run, const StepSetup& setup, Device device,
     set_first_values();
   }
   objective_ = make_objective(run.config, *model_, *plan_, copy_.get());
+  expert_loads_ = std::make_unique<ExpertLoads>(*model_, *plan_);
   model_->set_activation_checkpointing(run.config.train.activation_checkpointing);
   training_ = std::make_unique<Training>(
       *model_, *plan_,

@@ -20,6 +20,7 @@ import tessera.app.data;
 import tessera.app.model;
 import :metrics;
 import :objective;
+import :expert_loads;
 import :reference;
 import :training_run;
 import :setup;
@@ -80,6 +81,10 @@ class Trainer {
   const DeviceMesh& mesh() const { return setup_.mesh; }
   const parallel::ParallelPlan& plan() const { return *plan_; }
   const Objective& objective() const { return *objective_; }
+  /// See ExpertLoads::read.
+  std::vector<LayerLoads> expert_loads(collective::World& world) {
+    return expert_loads_->read(world);
+  }
   /// What preferences are compared with; null: there is no copy.
   const FrozenCopy* frozen_copy() const { return copy_.get(); }
   nn::LanguageModel& model() {
@@ -117,6 +122,7 @@ class Trainer {
   std::unique_ptr<parallel::ParallelPlan> plan_;
   std::unique_ptr<FrozenCopy> copy_;
   std::unique_ptr<Objective> objective_;
+  std::unique_ptr<ExpertLoads> expert_loads_;
   std::unique_ptr<Training> training_;
   std::shared_ptr<const OneRank> placed_;  // with graph.mode: above distribution
 };
