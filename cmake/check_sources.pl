@@ -205,6 +205,35 @@ for my $file (@files) {
   finding($file, 1, "no $folder/CMakeLists.txt builds it") unless $lists =~ /\b\Q$stem\E\b/;
 }
 
+# Exported names of the library have a comment: above them, beside them, or above the group of lines that they are in.
+# Definitions of members, forward declarations, comparisons and specialisations need none of their own.
+sub check_comments {
+  my ($file) = @_;
+  my ($exported, $inside, $depth, $covered, $number) = (0, 0, 0, 0, 0);
+  my @lines = split /\n/, $text{$file};
+  for my $line (@lines) {
+    ++$number;
+    ($exported, $inside, $depth, $covered) = (1, 0, 0, 0), next if $line =~ /^export namespace tessera/;
+    next unless $exported;
+    $exported = 0, next if $line =~ /^\}/ && !$depth;
+    (my $code = $line) =~ s{//.*}{};
+    if (!$inside) {
+      $covered = 0, next if $line =~ /^\s*$/;
+      $covered = 1, next if $line =~ m{^\s*//};
+      next if $code =~ /^(namespace|\}|#)/;
+      $inside = 1;
+      my ($end) = grep { $lines[$_] =~ /[;{]/ } $number - 1 .. $#lines;
+      my $declaration = join ' ', @lines[$number - 1 .. $end // $number - 1];
+      finding($file, $number, "an exported name has no comment: $code")
+        unless $covered || $declaration =~ m{//} || $code =~ /^\s*(class|struct|enum class) \w+;/
+        || $declaration =~ /\b\w+::~?\w+\(|operator\b|^\s*(using tessera|extern|template <>)/;
+    }
+    $depth += ($code =~ tr/{(//) - ($code =~ tr/})//);
+    ($inside, $depth) = (0, 0) if $depth <= 0 && $code =~ /[;}]\s*$/;
+  }
+}
+check_comments($_) for grep { m{^modules/.*\.cppm$} } @files;
+
 # Pages: a relative link names an existing file, and its #part a heading in that file.
 sub heading_anchor { return lc($_[0]) =~ s/[^\w\s-]//gr =~ s/\s/-/gr }
 for my $file (grep { /\.md$/ } @files) {

@@ -27,9 +27,9 @@ struct Recomputation {
 };
 
 /// Calls the function again and differentiates that. `results`: of the inputs, then of what was
-/// captured.
-void compute_again(const Recomputation& r, std::span<const Tensor> grads,
-                   std::span<Tensor> results) {
+/// captured. Those that `later` marks are left to what is returned.
+Node::Rest compute_again(const Recomputation& r, std::span<const Tensor> grads,
+                         std::span<Tensor> results, const std::vector<bool>& later) {
   if (grad_enabled()) {
     fail({.thing = "checkpoint",
           .wrong = "its gradient cannot be differentiated again, as backward ends at the inputs "
@@ -74,8 +74,15 @@ void compute_again(const Recomputation& r, std::span<const Tensor> grads,
       root_grads.push_back(grads[i]);
     }
   }
-  std::vector<Tensor> found = gradients_between(roots, root_grads, ends, first, "checkpoint");
+  std::vector<Tensor> found;
+  Node::Rest rest;
+  if (std::ranges::find(later, true) == later.end()) {
+    found = gradients_between(roots, root_grads, ends, first, "checkpoint");
+  } else {
+    rest = gradients_between_apart(roots, root_grads, ends, first, "checkpoint", later, found);
+  }
   std::move(found.begin(), found.end(), results.begin());
+  return rest;
 }
 
 }  // namespace
@@ -107,10 +114,10 @@ Tensors checkpoint(const CheckpointedFunction& function, std::span<const Tensor>
       result = detached(result);
     }
   }
-  record_function("checkpoint", used, out,
-                  [r](std::span<const Tensor> grads, std::span<Tensor> results) {
-                    compute_again(*r, grads, results);
-                  });
+  record_function_apart(
+      "checkpoint", used, out,
+      [r](std::span<const Tensor> grads, std::span<Tensor> results,
+          const std::vector<bool>& later) { return compute_again(*r, grads, results, later); });
   return out;
 }
 

@@ -5,6 +5,7 @@ import tessera.tensor;
 
 export namespace tessera {
 
+/// A function that checkpoint() calls again in backward.
 using CheckpointedFunction = std::function<Tensors(std::span<const Tensor> inputs)>;
 
 /// Calls `function(inputs)` without saving anything inside it; backward calls it again, with the

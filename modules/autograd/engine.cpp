@@ -26,7 +26,9 @@ namespace {
 
 struct PassState {
   int depth = 0;
+  BackwardPart part = BackwardPart::whole;  // of the outermost one
   std::vector<std::function<void()>> final_callbacks;
+  std::vector<std::function<void()>> for_second_half;
 };
 
 PassState& pass_state() {
@@ -38,10 +40,18 @@ PassState& pass_state() {
 /// its end.
 class PassScope {
  public:
-  PassScope() { ++pass_state().depth; }
+  explicit PassScope(BackwardPart part = BackwardPart::whole) {
+    PassState& state = pass_state();
+    if (++state.depth == 1) {
+      state.part = part;
+    }
+  }
   ~PassScope() {
-    if (--pass_state().depth == 0) {
-      pass_state().final_callbacks.clear();
+    PassState& state = pass_state();
+    if (--state.depth == 0) {
+      state.part = BackwardPart::whole;
+      state.final_callbacks.clear();
+      state.for_second_half.clear();
     }
   }
   PassScope(const PassScope&) = delete;
@@ -91,6 +101,7 @@ struct Ends {
   std::map<std::pair<const Node*, int>, std::size_t> slots;
   std::uint64_t first = 0;  // the part's first step
   std::string_view user;
+  const std::vector<bool>* later = nullptr;  // slots that may be left out
 
   bool contains(const Node* node) const {
     const auto at = slots.lower_bound({node, std::numeric_limits<int>::min()});
@@ -98,12 +109,72 @@ struct Ends {
   }
 };
 
+/// Calls the leaf's hooks with its gradient, and adds it to the leaf's grad().
+void accumulate(Node& leaf, Tensor gradient) {
+  InlineVector<Tensor, 2> grads;
+  grads.push_back(std::move(gradient));
+  leaf.run_hooks(grads);
+  if (grads[0]) {
+    const PermissionScope permissions(leaf.permissions);
+    leaf.backward(grads, {}, false);
+  }
+}
+
+}  // namespace
+
+/// What the first half has left out.
+struct LaterGradients::State {
+  /// A leaf whose gradients from all steps have not arrived.
+  struct Leaf {
+    Tensor gradient = {};
+    int waits_for = 0;
+  };
+  LeftOut left_out;
+  std::unordered_map<Node*, Leaf> leaves;
+  std::vector<std::shared_ptr<Node>> inputs;  // leaves that do not wait, during the first half
+  std::vector<std::function<void()>> at_beginning;
+
+  bool is_later(const Node& node) const {
+    return node.next.empty() && std::ranges::none_of(inputs, [&](const std::shared_ptr<Node>& own) {
+             return own.get() == &node;
+           });
+  }
+  void compute();
+};
+
+void LaterGradients::State::compute() {
+  std::vector<std::shared_ptr<Node>> complete;  // of the last step
+  const auto deliver = [&](const Node::Edge& edge, Tensor gradient) {
+    Leaf& leaf = leaves.at(edge.node.get());
+    if (gradient) {
+      leaf.gradient = leaf.gradient ? add_gradients(leaf.gradient, gradient) : std::move(gradient);
+    }
+    if (--leaf.waits_for == 0) {
+      complete.push_back(edge.node);
+    }
+  };
+  left_out.compute(deliver, [&] {
+    for (const std::shared_ptr<Node>& leaf : std::exchange(complete, {})) {
+      const ModuleScope scope(leaf->module);
+      accumulate(*leaf, std::move(leaves.at(leaf.get()).gradient));
+      leaves.erase(leaf.get());
+    }
+  });
+}
+
+namespace {
+
 class Pass {
  public:
   /// `found`: where requested gradients go, or null to add to the leaves' grad(). `ends`: null for
   /// the whole graph.
   Pass(BackwardOptions options, std::vector<Tensor>* found, const Ends* ends)
       : options_(options), found_(found), ends_(ends) {}
+  /// A pass that leaves out the gradients of leaves but its inputs.
+  explicit Pass(LaterGradients::State& later) : left_out_(&later.left_out), later_(&later) {}
+  /// A pass to `ends` that leaves out those which it marks.
+  Pass(std::vector<Tensor>& found, const Ends& ends, LeftOut& left_out)
+      : found_(&found), ends_(&ends), left_out_(&left_out) {}
 
   void start(const Tensor& root, Tensor gradient) {
     Node::Edge edge = gradient_edge(root);
@@ -179,7 +250,12 @@ class Pass {
       const std::shared_ptr<Node> node = std::move(stack.back());
       stack.pop_back();
       for (const Node::Edge& edge : node->next) {
-        if (edge.node && !is_end(*edge.node)) {
+        if (!edge.node) {
+          continue;
+        }
+        if (later_ != nullptr && later_->is_later(*edge.node)) {
+          ++later_->leaves[edge.node.get()].waits_for;
+        } else if (!is_end(*edge.node)) {
           visit(edge.node);
           ++tasks_[edge.node.get()].waits_for;
         }
@@ -228,21 +304,29 @@ class Pass {
     InlineVector<Tensor, 4> out(node.next.size());
     const bool any = std::any_of(task.grads.begin(), task.grads.end(),
                                  [](const Tensor& g) { return g.defined(); });
-    if (any) {
+    const std::vector<bool> later = operands_left_out(node);
+    const bool leaves_out = !later.empty();
+    {
       const PermissionScope permissions(node.permissions);
-      node.backward(task.grads, out, options_.create_graph);
+      if (leaves_out && any) {
+        left_out_->call(task.node, task.grads, out, later);
+      } else if (leaves_out) {
+        left_out_->skip(task.node, later);
+      } else if (any) {
+        node.backward(task.grads, out, options_.create_graph);
+      }
     }
-    if (!options_.retain_graph && !options_.create_graph) {
+    if (!leaves_out && !options_.retain_graph && !options_.create_graph) {
       node.release_saved();
     }
     task.grads.clear();
     for (std::size_t i = 0; i < node.next.size(); ++i) {
       const Node::Edge& edge = node.next[i];
-      if (!edge.node) {
+      if (!edge.node || (leaves_out && later[i])) {
         continue;
       }
       if (out[i]) {
-        check_fits(node, i, out[i]);
+        check_operand_gradient(node, i, out[i]);
       }
       deliver(edge, std::move(out[i]));
       if (!is_end(*edge.node)) {
@@ -252,18 +336,30 @@ class Pass {
     }
   }
 
-  static void check_fits(const Node& node, std::size_t i, const Tensor& gradient) {
-    const GradientTarget target{node.operand_shapes[i], node.operand_dtypes[i],
-                                node.operand_specs[i]};
-    if (!fits(target, gradient)) [[unlikely]] {
-      refuse_gradient(fmt::format("the gradient of {} of '{}'", node.operand_name(i), node.name()),
-                      target, gradient, "correct the backward function that computes it");
+  /// Which operands' gradients may be computed later; empty: none.
+  std::vector<bool> operands_left_out(const Node& node) const {
+    std::vector<bool> later;
+    for (std::size_t i = 0; left_out_ != nullptr && i < node.next.size(); ++i) {
+      if (node.next[i].node && is_left_out(node.next[i])) {
+        later.resize(node.next.size(), false);
+        later[i] = true;
+      }
     }
+    return later;
+  }
+  bool is_left_out(const Node::Edge& edge) const {
+    if (later_ != nullptr) {
+      return later_->is_later(*edge.node);
+    }
+    const auto end = ends_->slots.find({edge.node.get(), edge.result});
+    return end != ends_->slots.end() && (*ends_->later)[end->second];
   }
 
-  BackwardOptions options_;
-  std::vector<Tensor>* found_;
-  const Ends* ends_;
+  BackwardOptions options_ = {};
+  std::vector<Tensor>* found_ = nullptr;
+  const Ends* ends_ = nullptr;
+  LeftOut* left_out_ = nullptr;             // null: nothing is left out
+  LaterGradients::State* later_ = nullptr;  // of a pass whose leaves are left out
   std::unordered_map<Node*, Task> tasks_;
   std::priority_queue<Ready> ready_;
   std::uint64_t ready_count_ = 0;
@@ -287,13 +383,15 @@ Tensor root_gradient(const Tensor& root, const Tensor& given) {
   return given;
 }
 
-void run_pass(Pass& pass, std::span<const Tensor> roots, std::span<const Tensor> grads) {
+/// `ended`: called at the end, before what hooks have queued is dropped.
+void run_pass(Pass& pass, std::span<const Tensor> roots, std::span<const Tensor> grads,
+              BackwardPart part = BackwardPart::whole, const std::function<void()>& ended = {}) {
   if (roots.size() != grads.size()) {
     fail({.thing = "backward",
           .wrong = "one gradient for each root is expected",
           .got = fmt::format("{} roots, {} gradients", roots.size(), grads.size())});
   }
-  const PassScope scope;
+  const PassScope scope(part);
   for (std::size_t i = 0; i < roots.size(); ++i) {
     require(roots[i].defined(), "backward: a root is undefined; pass a computed tensor");
     pass.start(roots[i], root_gradient(roots[i], grads[i]));
@@ -302,6 +400,15 @@ void run_pass(Pass& pass, std::span<const Tensor> roots, std::span<const Tensor>
     pass.run();
     PassScope::finish();
   });
+  if (ended) {
+    ended();
+  }
+}
+
+/// Error: this thread is inside a backward.
+void require_outside(const char* what) {
+  require(!in_backward(),
+          fmt::format("{}: called within a backward; call it after the backward", what));
 }
 
 }  // namespace
@@ -315,6 +422,45 @@ void backward(std::span<const Tensor> roots, std::span<const Tensor> grads,
 void backward(const Tensor& root, BackwardOptions options) {
   const Tensor none;
   backward({&root, 1}, {&none, 1}, options);
+}
+
+LaterGradients::LaterGradients() = default;
+LaterGradients::LaterGradients(std::unique_ptr<State> state) : state_(std::move(state)) {}
+LaterGradients::LaterGradients(LaterGradients&& other) noexcept = default;
+LaterGradients& LaterGradients::operator=(LaterGradients&& other) noexcept = default;
+LaterGradients::~LaterGradients() = default;
+
+void LaterGradients::compute() {
+  const std::unique_ptr<State> state = std::exchange(state_, nullptr);
+  if (!state) {
+    return;
+  }
+  require_outside("gradients that were left out");
+  const PassScope scope(BackwardPart::to_leaves);
+  const NoGrad no_grad;
+  run_phase("backward", [&] {
+    for (const std::function<void()>& callback : state->at_beginning) {
+      callback();
+    }
+    state->compute();
+    PassScope::finish();
+  });
+}
+
+LaterGradients backward_to_inputs(std::span<const Tensor> roots, std::span<const Tensor> grads,
+                                  std::span<const Tensor> inputs) {
+  require_outside("backward_to_inputs");
+  auto state = std::make_unique<LaterGradients::State>();
+  for (const Tensor& input : inputs) {
+    require(input && is_leaf(input), "backward_to_inputs: an input is no leaf; detach it");
+    state->inputs.push_back(gradient_edge(input).node);
+  }
+  Pass pass(*state);
+  run_pass(pass, roots, grads, BackwardPart::to_inputs, [&] {
+    state->at_beginning = std::exchange(pass_state().for_second_half, {});
+    state->inputs.clear();
+  });
+  return LaterGradients(std::move(state));
 }
 
 std::vector<Tensor> gradients(std::span<const Tensor> roots, std::span<const Tensor> grads,
@@ -337,19 +483,54 @@ std::vector<Tensor> gradients(std::span<const Tensor> roots, std::span<const Ten
   return found;
 }
 
+namespace {
+
+Ends ends_of(std::span<const Node::Edge> edges, std::uint64_t first, std::string_view user) {
+  Ends stops{.slots = {}, .first = first, .user = user};
+  for (std::size_t i = 0; i < edges.size(); ++i) {
+    if (edges[i].node) {
+      stops.slots.emplace(std::pair(edges[i].node.get(), edges[i].result), i);
+    }
+  }
+  return stops;
+}
+
+}  // namespace
+
 std::vector<Tensor> gradients_between(std::span<const Tensor> roots, std::span<const Tensor> grads,
                                       std::span<const Node::Edge> ends, std::uint64_t first,
                                       std::string_view user) {
   std::vector<Tensor> found(ends.size());
-  Ends stops{.slots = {}, .first = first, .user = user};
-  for (std::size_t i = 0; i < ends.size(); ++i) {
-    if (ends[i].node) {
-      stops.slots.emplace(std::pair(ends[i].node.get(), ends[i].result), i);
-    }
-  }
+  const Ends stops = ends_of(ends, first, user);
   Pass pass({}, &found, &stops);
   run_pass(pass, roots, grads);
   return found;
+}
+
+Node::Rest gradients_between_apart(std::span<const Tensor> roots, std::span<const Tensor> grads,
+                                   std::span<const Node::Edge> ends, std::uint64_t first,
+                                   std::string_view user, const std::vector<bool>& later,
+                                   std::vector<Tensor>& found) {
+  found.assign(ends.size(), Tensor());
+  auto stops = std::make_shared<Ends>(ends_of(ends, first, user));
+  stops->later = &later;
+  auto left_out = std::make_shared<LeftOut>();
+  Pass pass(found, *stops, *left_out);
+  run_pass(pass, roots, grads);
+  stops->later = nullptr;
+  if (left_out->empty()) {
+    return {};
+  }
+  return [stops, left_out](std::span<Tensor> out) {
+    left_out->compute(
+        [&](const Node::Edge& edge, Tensor gradient) {
+          Tensor& slot = out[stops->slots.at({edge.node.get(), edge.result})];
+          if (gradient) {
+            slot = slot ? add_gradients(slot, gradient) : std::move(gradient);
+          }
+        },
+        [] {});
+  };
 }
 
 void queue_final_callback(std::function<void()> callback) {
@@ -361,5 +542,11 @@ void queue_final_callback(std::function<void()> callback) {
 }
 
 bool in_backward() { return pass_state().depth > 0; }
+
+BackwardPart backward_part() { return pass_state().part; }
+
+void queue_for_second_half(std::function<void()> callback) {
+  pass_state().for_second_half.push_back(std::move(callback));
+}
 
 }  // namespace tessera

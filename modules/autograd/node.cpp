@@ -78,23 +78,28 @@ class Accumulate final : public Node {
 
 class FunctionNode final : public Node {
  public:
-  FunctionNode(std::string name, std::size_t results_count, FunctionBackward backward)
+  FunctionNode(std::string name, std::size_t results_count, FunctionBackwardApart backward)
       : Node(results_count), name_(std::move(name)), backward_(std::move(backward)) {}
   std::string_view name() const override { return name_; }
   void backward(std::span<Tensor> grads, std::span<Tensor> out, bool) override {
+    backward_apart(grads, out, std::vector<bool>(out.size(), false));
+  }
+  Rest backward_apart(std::span<Tensor> grads, std::span<Tensor> out,
+                      const std::vector<bool>& later) override {
     if (!backward_) {
       fail({.thing = "backward",
             .wrong = fmt::format("the graph of '{}' was freed by an earlier backward", name_),
             .advice = "pass retain_graph there"});
     }
     const std::uint64_t before = versions_of(grads);
-    backward_(grads, out);
+    Rest rest = backward_(grads, out, later);
     if (versions_of(grads) != before) {
       fail({.thing = "backward",
             .wrong = fmt::format(
                 "'{}' wrote a gradient that it was given, which other steps may share", name_),
             .advice = "fill a new tensor"});
     }
+    return rest;
   }
   void release_saved() override { backward_ = nullptr; }
 
@@ -109,7 +114,7 @@ class FunctionNode final : public Node {
   }
 
   std::string name_;
-  FunctionBackward backward_;
+  FunctionBackwardApart backward_;
 };
 
 GradState& state_of(const Tensor& x) {
@@ -151,6 +156,12 @@ void Node::run_hooks(std::span<Tensor> grads) {
       call_hook(hook, name(), gradient);
     }
   }
+}
+
+Node::Rest Node::backward_apart(std::span<Tensor> grads, std::span<Tensor> out,
+                                const std::vector<bool>&) {
+  backward(grads, out, false);
+  return {};
 }
 
 void Node::release_saved() {}
@@ -222,6 +233,17 @@ const Tensor& SavedTensor::get(std::string_view user) const {
 
 void record_function(std::string name, std::span<const Tensor> inputs,
                      std::span<const Tensor> outputs, FunctionBackward backward) {
+  record_function_apart(
+      std::move(name), inputs, outputs,
+      [backward = std::move(backward)](std::span<const Tensor> grads, std::span<Tensor> out,
+                                       const std::vector<bool>&) {
+        backward(grads, out);
+        return Node::Rest();
+      });
+}
+
+void record_function_apart(std::string name, std::span<const Tensor> inputs,
+                           std::span<const Tensor> outputs, FunctionBackwardApart backward) {
   const bool needed = std::any_of(inputs.begin(), inputs.end(),
                                   [](const Tensor& x) { return x && x.requires_grad(); });
   if (!needed || !grad_enabled()) {

@@ -28,6 +28,12 @@ class Node {
   /// grads: one for each result, undefined where none arrived; may be taken. out: one for each
   /// edge.
   virtual void backward(std::span<Tensor> grads, std::span<Tensor> out, bool create_graph) = 0;
+  /// Fills in the gradients of operands that were left out; called once at most.
+  using Rest = std::function<void(std::span<Tensor> out)>;
+  /// The same without create_graph; but gradients of the operands that `later` marks (one for each
+  /// edge) may be left to the function that is returned. None: all are in `out`.
+  virtual Rest backward_apart(std::span<Tensor> grads, std::span<Tensor> out,
+                              const std::vector<bool>& later);
   /// Calls the hooks on the gradients of the results, in the order in which they were added.
   virtual void run_hooks(std::span<Tensor> grads);
   /// Frees what was saved; a second backward is then an error.

@@ -49,6 +49,51 @@ class OpNode final : public Node {
   }
 
   void backward(std::span<Tensor> grads, std::span<Tensor> result, bool create_graph) override {
+    compute(grads, result, needed_but({}), create_graph, &SavedTensor::get);
+  }
+
+  Rest backward_apart(std::span<Tensor> grads, std::span<Tensor> result,
+                      const std::vector<bool>& later) override {
+    if (!op_.gradients_apart || next.size() > 64) {
+      return Node::backward_apart(grads, result, later);
+    }
+    const std::uint64_t all = needed_but({});
+    const std::uint64_t now = needed_but(later);
+    if (now != 0) {
+      compute(grads, result, now, false, &SavedTensor::get);
+    }
+    // Parameters may be in no memory then; their own gradients do not read them.
+    return [node = self.lock(), kept = std::vector<Tensor>(grads.begin(), grads.end()),
+            left = all & ~now](std::span<Tensor> out) {
+      node->compute(kept, out, left, false, &SavedTensor::get_unfilled);
+    };
+  }
+
+  void release_saved() override {
+    in_.clear();
+    out_.clear();
+    released_ = true;
+  }
+
+  std::weak_ptr<OpNode> self;
+
+ private:
+  /// Operands that need a gradient, without those that are marked.
+  std::uint64_t needed_but(const std::vector<bool>& marked) const {
+    if (next.size() > 64) {
+      return ~std::uint64_t{0};
+    }
+    std::uint64_t needed = 0;
+    for (std::size_t i = 0; i < next.size(); ++i) {
+      const bool counts = next[i].node != nullptr && (marked.empty() || !marked[i]);
+      needed |= static_cast<std::uint64_t>(counts) << i;
+    }
+    return needed;
+  }
+
+  using Get = const Tensor& (SavedTensor::*)(std::string_view user) const;
+  void compute(std::span<const Tensor> grads, std::span<Tensor> result, std::uint64_t needed,
+               bool create_graph, Get get) {
     if (released_) {
       fail({.thing = "backward",
             .wrong = fmt::format("the graph of '{}' was freed by an earlier backward", op_.name),
@@ -60,34 +105,20 @@ class OpNode final : public Node {
     Tensors in;
     Tensors out;
     for (const SavedTensor& saved : in_) {
-      in.push_back(saved.get(op_.name));
+      in.push_back((saved.*get)(op_.name));
     }
     for (std::size_t i = 0; i < out_.size(); ++i) {
-      out.push_back(out_[i].get(op_.name));
+      out.push_back((out_[i].*get)(op_.name));
       if (create_graph && out.back()) {
         out.back() = detached(out.back());
         set_history(out.back(), self.lock(), static_cast<int>(i));
       }
     }
-    BackwardContext context{op_, attributes_, in, out, operand_shapes, operand_dtypes, 0};
-    for (std::size_t i = 0; i < next.size() && i < 64; ++i) {
-      context.needed |= static_cast<std::uint64_t>(next[i].node != nullptr) << i;
-    }
-    if (next.size() > 64) {
-      context.needed = ~std::uint64_t{0};
-    }
+    const BackwardContext context{op_,   attributes_, in, out, operand_shapes, operand_dtypes,
+                                  needed};
     op_.backward(context, grads, result);
   }
 
-  void release_saved() override {
-    in_.clear();
-    out_.clear();
-    released_ = true;
-  }
-
-  std::weak_ptr<Node> self;
-
- private:
   /// Error: a gradient has arrived for a result that has none.
   void check_constant_results(std::span<const Tensor> grads) const {
     for (std::size_t i = 0; i < grads.size() && i < 64; ++i) {

@@ -17,7 +17,9 @@ struct Device {
   friend bool operator==(const Device&, const Device&) = default;
 };
 
+/// The host.
 inline constexpr Device cpu{DeviceType::cpu, 0};
+/// Tensors there have shapes and no memory; nothing is computed.
 inline constexpr Device meta{DeviceType::meta, 0};
 
 }  // namespace tessera

@@ -16,7 +16,9 @@ using tessera::is_floating;
 using tessera::is_stored_only;
 using tessera::size_of;
 
+/// "f32", "bf16", "i64", ...
 std::string_view name_of(DType dtype);
+/// The type of such a name; none: there is no such type.
 std::optional<DType> dtype_from_name(std::string_view name);
 
 /// The type of a binary operation on two tensors, as torch promotes: floating wins over integral,

@@ -4,6 +4,7 @@ import :standard;
 
 export namespace tessera {
 
+/// Levels of messages, the least important first.
 enum class LogLevel { debug, info, warning, error };
 
 /// Writes one line to stderr: "warning: text". Colour only on a terminal and without NO_COLOR.

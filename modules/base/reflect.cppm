@@ -15,6 +15,7 @@ struct AnyBut {  // converts to every type but A
   constexpr operator T() const;  // NOLINT(google-explicit-constructor)
 };
 
+/// Fields of an aggregate: the most values that it can be initialised with.
 template <class A, class... Known>
 consteval int count_fields() {
   if constexpr (requires { A{Known{}..., AnyBut<A>{}}; }) {
@@ -24,6 +25,7 @@ consteval int count_fields() {
   }
 }
 
+/// Fields that visit() can name.
 inline constexpr int most_fields = 12;
 
 /// f(field...).
@@ -70,11 +72,14 @@ template <class A, class F>
   }
 }
 
+/// A list of types.
 template <class... T>
 struct Types {};
 
+/// A list of numbers.
 template <std::size_t... I>
 struct Indices {};
+/// Numbers of another type as Indices.
 template <class T, T... I>
 struct IndexSequence {
   using Result = Indices<static_cast<std::size_t>(I)...>;
@@ -103,11 +108,13 @@ template <class A>
 extern const Holder<A> declared;
 #pragma clang diagnostic pop
 
+/// A pointer as a value that a template takes.
 template <class T>
 struct Pointer {
   const T* to;
 };
 
+/// The name of the field that P points to, from the compiler's text of it.
 template <auto P>
 consteval std::string_view name_of_pointer() {
   constexpr std::string_view text = __PRETTY_FUNCTION__;  // "... [P = ...{&declared.fields.dim}]"

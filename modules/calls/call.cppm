@@ -4,6 +4,7 @@ import tessera.base;
 
 export namespace tessera::collective {
 
+/// Kinds of collective calls.
 enum class CallKind : std::uint8_t {
   barrier,
   all_reduce,
@@ -24,6 +25,7 @@ enum class CallKind : std::uint8_t {
   receive,
 };
 
+/// "all_gather", "barrier", ...
 std::string_view name_of(CallKind kind);
 
 /// A call as the ranks of a group must agree on it; compared at every call.

@@ -57,6 +57,7 @@ struct CallForm {
   Read (*at_once)(const Pair&) = nullptr;
 };
 
+/// The form of the calls of a kind.
 const CallForm& form_of(CallKind kind);
 
 /// First element of a rank's piece when `count` elements are cut for `size` ranks, at multiples of

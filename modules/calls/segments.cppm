@@ -18,6 +18,7 @@ struct Segment {
   std::int64_t total = 0;
 };
 
+/// Options of a reduction of several tensors.
 struct ReduceSegmentsOptions {
   ReduceOp reduce = ReduceOp::sum;
   /// Type of the destination: the source's (the default) or f32 for a bf16 or f16 source.

@@ -17,6 +17,7 @@ struct TensorDifference {
   double max_relative = 0;    // of |x - y| / max(|x|, |y|)
 };
 
+/// Options of a comparison of two checkpoints.
 struct CompareOptions {
   /// Prefix, for each source, of the names that are compared; other names are
   /// ignored.

@@ -6,6 +6,7 @@ import :source;
 
 export namespace tessera {
 
+/// Options of writing tensors in a format.
 struct WriteOptions {
   /// A file has at most so many bytes of tensors, unless a single tensor has more, where the format
   /// can divide them. 0: one file.
@@ -58,6 +59,7 @@ const CheckpointFormat& checkpoint_format(std::string_view name);
 /// plugins.
 std::vector<std::string> checkpoint_formats();
 
+/// Tensors of a file or folder, and the format that reads them.
 struct OpenedTensors {
   std::string format;  // its name
   std::unique_ptr<TensorSource> source;

@@ -6,6 +6,7 @@ import :source;
 
 export namespace tessera {
 
+/// Options of loading a checkpoint.
 struct LoadOptions {
   /// Missing and unexpected names are an error; otherwise they are only reported.
   bool strict = true;
@@ -17,6 +18,7 @@ struct LoadOptions {
   std::vector<std::string> ignore = {};
 };
 
+/// Names in which a state and a checkpoint differ.
 struct LoadReport {
   std::vector<std::string> missing;     // in the state, not stored
   std::vector<std::string> unexpected;  // stored, not in the state

@@ -7,6 +7,7 @@ import :source;
 
 export namespace tessera {
 
+/// Tensors of a source that are wanted, and their names and types.
 struct TensorSelection {
   /// Only tensors whose names begin with it; it is removed from the names. The weights in a
   /// training state have "model.".

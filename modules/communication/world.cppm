@@ -11,6 +11,7 @@ import :device_group;
 
 export namespace tessera::collective {
 
+/// Ways between ranks.
 enum class Transport : std::uint8_t {
   single,   ///< one rank, no shared memory
   shm,      ///< processes of one machine

@@ -13,6 +13,7 @@ struct AnswerPlace {
   std::int64_t message = 0;  // which message it is
 };
 
+/// A conversation as text, with the parts that are trained.
 struct RenderedChat {
   std::string text;
   std::vector<AnswerPlace> answers;  // in their order

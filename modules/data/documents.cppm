@@ -19,6 +19,7 @@ enum class RecordForm : std::uint8_t {
   preference,  // two documents each, see ExampleMaker::make_preference
 };
 
+/// Options of reading documents.
 struct DocumentOptions {
   std::int64_t longest = 0;  // tokens of a document
   TooLong too_long = TooLong::error;

@@ -6,11 +6,13 @@ import tessera.base;
 
 export namespace tessera::data {
 
+/// Types of token ids in a file.
 enum class TokenType : std::uint8_t { u8, u16, u32, i32 };
 
 /// Bytes of one token.
 std::size_t size_of(TokenType type);
 
+/// Contents of an npy file, by its header.
 struct NpyLayout {
   TokenType type = TokenType::u16;
   std::size_t offset = 0;  // of the first token, in bytes

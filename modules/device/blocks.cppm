@@ -47,6 +47,7 @@ struct MemoryOwner {
   const std::string* module = nullptr;  // interned; null: none
 };
 
+/// Bytes that one owner holds.
 struct HeldMemory {
   MemoryOwner owner;
   std::size_t bytes = 0;

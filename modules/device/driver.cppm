@@ -4,6 +4,7 @@ import tessera.base;
 
 export namespace tessera {
 
+/// Facts of a device.
 struct DeviceProperties {
   std::string description;  // for people: "adversary 0"
   std::size_t memory = 0;   // bytes that it has for tensors; 0: not known

@@ -12,6 +12,7 @@ export namespace tessera {
 // Errors: the layout shards a dim that the shape does not have; values in a layout with Partial
 // (create them as Replicate and redistribute); a type that has no random numbers or ranges.
 
+/// Distributed tensors of this global shape: each rank makes its own part.
 Tensor distributed_empty(const Dims& shape, const Layout& layout, DType dtype = DType::f32,
                          Device device = cpu);
 Tensor distributed_zeros(const Dims& shape, const Layout& layout, DType dtype = DType::f32,

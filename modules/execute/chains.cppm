@@ -77,6 +77,7 @@ struct Chain {
   std::int64_t workspace() const;
 };
 
+/// The number of a chain, and a value for each chain.
 using ChainIndex = Index<Chain>;
 template <class T>
 using ByChain = Table<ChainIndex, T>;

@@ -30,6 +30,7 @@ enum class DataParallelMode : std::uint8_t {
 /// "expand", "replicate", "fully_shard" or "default" (mixed). Error (input): another name.
 DataParallelMode data_parallel_mode(std::string_view name);
 
+/// Options of a mode of data parallelism.
 struct DataParallelOptions {
   DataParallelMode mode = DataParallelMode::mixed;
   /// All of its axes split the batch, the first one into the largest parts. Parameters are sharded

@@ -5,6 +5,7 @@ import tessera.communication;
 
 export namespace tessera::collective {
 
+/// Options of starting ranks.
 struct LaunchOptions {
   int ranks = 1;                 ///< join_launch: 0 for as many as the launcher has started
   double timeout_seconds = 0;    ///< limit of every wait; 0: TESSERA_TIMEOUT, else 300

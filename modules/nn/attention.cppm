@@ -27,6 +27,7 @@ class AttentionCache {
   std::int64_t length_ = 0;
 };
 
+/// Options of an attention layer.
 struct AttentionOptions {
   std::int64_t dim = 0;
   std::int64_t heads = 0;

@@ -89,7 +89,7 @@ Tensor LanguageModel::states(const Tensor& tokens, const RowDocuments& documents
 }
 
 PiecesScope::PiecesScope(LanguageModel& model, PieceRange pieces, Tensor entering)
-    : model_(model), before_(model.pieces_) {
+    : model_(model), before_(model.pieces_), entering_before_(model.entering_) {
   if (model.pieces().empty()) {
     fail({.thing = std::string(model.kind()),
           .wrong = "the family does not say how it is a chain of pieces",
@@ -101,7 +101,7 @@ PiecesScope::PiecesScope(LanguageModel& model, PieceRange pieces, Tensor enterin
 
 PiecesScope::~PiecesScope() {
   model_.pieces_ = before_;
-  model_.entering_ = Tensor();
+  model_.entering_ = std::move(entering_before_);
 }
 
 Tensor LanguageModel::loss_sum(const Tensor& tokens, const Tensor& targets,

@@ -39,6 +39,10 @@ class LanguageModel : public Module {
   /// parameters of its own. None: the family does not say, and its models cannot be divided into
   /// stages.
   virtual std::vector<std::vector<std::string>> pieces() const { return {}; }
+  /// The pieces that calls compute, and the hidden states that these begin with; outside of a
+  /// PiecesScope all of them, and no states.
+  PieceRange selected() const { return pieces_; }
+  const Tensor& entering() const { return entering_; }
   /// Within a PiecesScope that does not end the chain: the hidden states after its last piece.
   Tensor states(const Tensor& tokens, const RowDocuments& documents = {});
 
@@ -84,9 +88,6 @@ class LanguageModel : public Module {
   /// trained; losses of tokens do not have it. Undefined: none.
   void set_row_terms(Tensor terms) { row_terms_ = std::move(terms); }
 
-  /// The pieces that calls compute; all of them outside of a PiecesScope.
-  PieceRange selected() const { return pieces_; }
-
  private:
   friend class PiecesScope;
   /// Inputs of forward. Error (input): the model takes no documents.
@@ -121,6 +122,7 @@ class PiecesScope {
  private:
   LanguageModel& model_;
   PieceRange before_;
+  Tensor entering_before_;
 };
 
 /// The blocks one after the other; with `recompute`, each recomputes its activations in backward.

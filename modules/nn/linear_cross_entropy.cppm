@@ -8,6 +8,7 @@ export namespace tessera::nn {
 /// x softcap tanh'd: softcap tanh(x / softcap); x itself where softcap is 0.
 Tensor soft_capped(const Tensor& x, double softcap);
 
+/// Options of linear_cross_entropy.
 struct LinearCrossEntropy {
   /// For how many rows of a rank logits are in memory at a time; 0: for all.
   std::int64_t rows = 0;

@@ -8,6 +8,7 @@ import tessera.base;
 
 export namespace tessera::nn::nf4 {
 
+/// Constants of the format: see tessera/nf4.hpp.
 using kernels::nf4::block_size;
 using kernels::nf4::levels;
 using kernels::nf4::scale_block_size;

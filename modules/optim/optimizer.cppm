@@ -23,6 +23,7 @@ struct ParameterGroup {
   std::shared_ptr<UpdateRule> rule = nullptr;
 };
 
+/// Options that every optimizer has.
 struct OptimizerOptions {
   double weight_decay = 0;
   Decay decay = Decay::matrices;
@@ -132,6 +133,7 @@ class OptimizerWatch {
   std::vector<Optimizer*> made_;
 };
 
+/// An optimizer with the rule of its name; errors of Optimizer.
 std::unique_ptr<Optimizer> adamw(std::vector<nn::ParameterPointer> parameters,
                                  const AdamWOptions& rule = {},
                                  const OptimizerOptions& options = {.weight_decay = 0.1});

@@ -62,6 +62,7 @@ class UpdateRule {
   virtual Fallback fallback() const;
 };
 
+/// Options of AdamW.
 struct AdamWOptions {
   double beta1 = 0.9;
   double beta2 = 0.95;
@@ -74,6 +75,7 @@ struct AdamWOptions {
 /// (docs/random-numbers.md).
 std::unique_ptr<UpdateRule> adamw_rule(const AdamWOptions& options = {});
 
+/// Options of SGD.
 struct SgdOptions {
   double momentum = 0;
   bool nesterov = false;

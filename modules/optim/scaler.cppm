@@ -5,6 +5,7 @@ import tessera.tensor;
 
 export namespace tessera::optim {
 
+/// Options of loss scaling.
 struct GradScalerOptions {
   double init_scale = 65536;
   double growth_factor = 2;

@@ -4,6 +4,7 @@ import tessera.base;
 
 export namespace tessera::optim {
 
+/// Curves of the learning rate.
 enum class ScheduleKind : std::uint8_t {
   constant,
   cosine,

@@ -17,6 +17,7 @@ struct ShardDim {
   int dim = 0;
 };
 
+/// Options of fully_shard.
 struct FullyShardOptions {
   /// The axis along which parameters are sharded and the batch is split; with two, the batch is
   /// split along both and the parameters along the last. None: all axes of the mesh.

@@ -258,6 +258,14 @@ void ParallelPlan::divide(std::vector<ResolvedEntry>& entries) {
     return;
   }
   mesh_ = stages_->stage_mesh();
+  for (int axis = 0; axis < whole.ndim(); ++axis) {
+    if (axis != stages_->axis()) {
+      const int own = mesh_.axis_index(whole.axis_name(axis));
+      if (const Link link = link_of(whole, axis); link_of(mesh_, own) != link) {
+        set_link(mesh_, own, link);
+      }
+    }
+  }
   const std::set<const nn::Module*> gone = stages_->cut(model_);
   for (ResolvedEntry& entry : entries) {
     std::erase_if(entry.modules, [&](const nn::Module* module) { return gone.contains(module); });
@@ -324,15 +332,23 @@ void ParallelPlan::apply(const std::vector<ResolvedEntry>& entries) {
         }
       }
     }
-    summary_.push_back(std::move(row));
-    if (stages_) {
-      continue;  // what fits none of these modules may fit those of another stage
-    }
     try {
       (*styles_)[i]->applied();
     } catch (const Error& error) {
       fail_at(entry.where, error);
     }
+    row.place = place_of(entry);
+    row.unused = (*styles_)[i]->unused();
+    if (!stages_) {
+      refuse_unused(row);  // else they may fit modules of another stage
+    }
+    summary_.push_back(std::move(row));
+  }
+}
+
+void refuse_unused(const StyleSummary& applied) {
+  if (!applied.unused.empty()) {
+    fail_input({.where = applied.place, .wrong = applied.unused.front()});
   }
 }
 
@@ -380,6 +396,14 @@ int ParallelPlan::batch_part() const {
     part = part * mesh_.axis_size(axis) + mesh_.coordinate_of(current_rank(), axis);
   }
   return part;
+}
+
+std::vector<StyleSummary> ParallelPlan::summary() const {
+  std::vector<StyleSummary> all = summary_;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    all[i].decided = (*styles_)[i]->decided();
+  }
+  return all;
 }
 
 int ParallelPlan::sequence_parts() const { return ranks_along(mesh_, sequence_axes_); }

@@ -45,7 +45,13 @@ struct StyleSummary {
   int modules = 0;
   std::int64_t parameters = 0;  // elements, of the whole model, or of the rank's stages
   bool divides_model = false;
+  std::string place = {};  // of the entry, for errors
+  /// Of a model in stages: options that fit none of this rank's modules (ParallelStyle::unused).
+  std::vector<std::string> unused = {};
+  std::string decided = {};  // see ParallelStyle::decided(); of what was computed so far
 };
+/// Error (input): the first of the options that fit none of the modules.
+void refuse_unused(const StyleSummary& applied);
 
 struct ResolvedEntry;
 
@@ -90,7 +96,7 @@ class ParallelPlan {
   Tensor sequence_part(const Tensor& rows) const;
   /// The batch of which `rows` [rows, chunk, ...] are this rank's: see sequence_part().
   Tensor batch_of(const Tensor& rows) const;
-  const std::vector<StyleSummary>& summary() const { return summary_; }
+  std::vector<StyleSummary> summary() const;
   /// The styles, in the order of the entries.
   const std::vector<std::unique_ptr<ParallelStyle>>& styles() const { return *styles_; }
 

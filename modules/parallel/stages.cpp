@@ -128,13 +128,6 @@ const pipeline::Schedule& Stages::schedule(int micro_batches) const {
              .advice = "set train.batch and train.micro_batch so that each rank has as "
                        "many micro-batches as the schedule"});
       }
-      if (made.splits_backward()) {
-        fail_input({.thing = fmt::format("schedule '{}'", made.name),
-                    .wrong = "it computes the gradients of inputs and of weights apart, which "
-                             "steps cannot do",
-                    .advice = "use a schedule whose backwards are whole: gpipe, 1f1b or "
-                              "interleaved"});
-      }
       found = schedules_.emplace(micro_batches, std::move(made)).first;
     } catch (const Error& error) {
       fail_at(entry_, error);

@@ -152,9 +152,12 @@ class ParallelStyle {
   /// how the model is divided over `ranks` ranks. Errors (input): options that do not fit the
   /// model.
   virtual StageDivision divide(nn::LanguageModel& model, int ranks);
-  /// Called after the last apply(), unless the model is divided into stages, where the modules of a
-  /// pattern may be on other ranks. Errors (input): options that fit none of the modules.
+  /// Called after the last apply(). Errors (input): what cannot be with these modules, which are
+  /// those of this rank's stages where a style divides the model.
   virtual void applied() {}
+  /// Called after applied(): a text for each option that fits none of the modules. It is an error,
+  /// where a style divides the model if each stage says it.
+  virtual std::vector<std::string> unused() { return {}; }
   /// Called when all styles have been applied: the style may allocate the parameters' memory, on
   /// this device. From here on ranks may communicate.
   virtual void materialize(Device) {}
@@ -164,6 +167,9 @@ class ParallelStyle {
   virtual void before_optimizer() {}
   /// Called when the optimizer has written them.
   virtual void after_optimizer() {}
+  /// What the style decided by itself when its modules were computed, and why, in a line for the
+  /// table before the first step. Empty: nothing.
+  virtual std::string decided() const { return {}; }
   /// Memory that is not the device's, of a style that keeps something there: a program may keep its
   /// own values there too. Null: it has none.
   virtual std::shared_ptr<MemoryPlace> memory_place() { return nullptr; }

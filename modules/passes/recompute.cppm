@@ -26,6 +26,7 @@ struct ComputeRates {
   double bytes = 5e9;   // that other calls read and write, a second
 };
 
+/// Options of fitting a program into a budget of memory.
 struct FitOptions {
   ComputeRates computing = {};
   std::optional<OffloadRates> offloading = {};  // none: there is no other memory

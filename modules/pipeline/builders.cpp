@@ -1,5 +1,6 @@
 module;
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -243,13 +244,10 @@ const Builder& builder_of(std::string_view kind) {
   const auto found =
       std::ranges::find(builders, kind, [](const Builder& b) { return b.kind.name; });
   if (found == builders.end()) {
-    std::vector<std::string> names;
-    for (const ScheduleKind& known : kinds) {
-      names.emplace_back(known.name);
-    }
+    const std::vector<std::string> names = schedule_kind_names();
     fail_input({.thing = "pipeline schedule",
                 .wrong = fmt::format("there is no '{}'{}", shown(kind), did_you_mean(kind, names)),
-                .expected = schedule_kind_names()});
+                .expected = fmt::format("{}", fmt::join(names, ", "))});
   }
   return *found;
 }
@@ -287,10 +285,10 @@ const ScheduleKind* find_schedule_kind(std::string_view name) {
   return found == kinds.end() ? nullptr : &*found;
 }
 
-std::string schedule_kind_names() {
-  std::string names;
+std::vector<std::string> schedule_kind_names() {
+  std::vector<std::string> names;
   for (const ScheduleKind& kind : kinds) {
-    names += fmt::format("{}{}", names.empty() ? "" : ", ", kind.name);
+    names.emplace_back(kind.name);
   }
   return names;
 }

@@ -16,8 +16,8 @@ struct ScheduleKind {
 std::span<const ScheduleKind> schedule_kinds();
 /// The kind of that name; null: there is none.
 const ScheduleKind* find_schedule_kind(std::string_view name);
-/// "gpipe, 1f1b, ...", for errors.
-std::string schedule_kind_names();
+/// Their names.
+std::vector<std::string> schedule_kind_names();
 
 /// Sizes of a pipeline.
 struct PipelineSize {

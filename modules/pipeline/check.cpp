@@ -129,10 +129,6 @@ class Checker {
     return false;
   }
 
-  static bool waits(const Action& a) {
-    return a.work == Work::receive_activation || a.work == Work::receive_gradient;
-  }
-
   /// Advances each rank until it waits for another one, as long as any can.
   void go() {
     for (bool moved = true; moved;) {
@@ -142,7 +138,7 @@ class Checker {
         for (; at < actions_of(rank).size(); ++at) {
           const Action& action = actions_of(rank)[at];
           if (!is_ready(action)) {
-            if (!waits(action)) {
+            if (!receives(action.work)) {
               refuse(fmt::format("rank {}: {}: what it needs is not there by then", rank,
                                  to_string(action)));
             }
@@ -174,10 +170,10 @@ class Checker {
         (a.work == Work::input_gradient && is_done(Work::backward, a.stage, a.micro_batch))) {
       refuse(fmt::format("rank {}: {}: it is there a second time", rank, to_string(a)));
     }
-    // In order: sums of gradients, and messages between two ranks, which arrive in the order in
-    // which they were sent.
+    // In order: sums of gradients, of whole backwards and halves, and messages between two ranks,
+    // which arrive in the order in which they were sent.
     if (a.work != Work::forward && a.work != Work::input_gradient) {
-      int& next = next_[{a.work, a.stage}];
+      int& next = next_[{ends_backward(a.work) ? Work::backward : a.work, a.stage}];
       if (a.micro_batch != next) {
         refuse(fmt::format("rank {}: {}: the micro-batches are not in order", rank, to_string(a)),
                fmt::format("micro-batch {} before", next));
@@ -240,7 +236,7 @@ std::vector<int> most_kept(const Schedule& schedule) {
     for (const Action& action : actions) {
       if (action.work == Work::forward) {
         peak = std::max(peak, ++kept);
-      } else if (action.work == Work::backward || action.work == Work::weight_gradient) {
+      } else if (ends_backward(action.work)) {
         --kept;
       }
     }

@@ -18,11 +18,20 @@ enum class Work : std::uint8_t {
 };
 inline constexpr int work_count = 8;
 
-/// Its name in texts: "forward", "send activation".
+/// Its name in all texts: "forward", "send activation".
 std::string_view name_of(Work work);
 /// Whether it computes; otherwise it is a transfer between two ranks.
 constexpr bool computes(Work work) { return work <= Work::weight_gradient; }
+/// Whether it waits for what another rank sends.
+constexpr bool receives(Work work) {
+  return work == Work::receive_activation || work == Work::receive_gradient;
+}
+/// Whether it completes gradients of parameters: the end of what a micro-batch keeps of a stage.
+constexpr bool ends_backward(Work work) {
+  return work == Work::backward || work == Work::weight_gradient;
+}
 
+/// One entry of a rank's list.
 struct Action {
   Work work = Work::forward;
   int stage = 0;

@@ -89,8 +89,7 @@ Simulation simulate(const Schedule& schedule, const Costs& costs) {
                : std::tuple{Work::send_gradient, a.stage + 1, a.micro_batch};
   };
   const auto take = [&](std::size_t rank, const Action& a) {
-    const bool receives = a.work == Work::receive_activation || a.work == Work::receive_gradient;
-    if (receives) {
+    if (receives(a.work)) {
       const auto message = sent.find(sender(a));
       if (message == sent.end()) {
         return false;
@@ -102,13 +101,13 @@ Simulation simulate(const Schedule& schedule, const Costs& costs) {
     now[rank] += time_of(cost, a.work);
     result.ranks[rank].push_back({.action = a, .begin = begin, .end = now[rank]});
     result.busy[rank] += now[rank] - begin;
-    if (!computes(a.work) && !receives) {
+    if (!computes(a.work) && !receives(a.work)) {
       sent[{a.work, a.stage, a.micro_batch}] = now[rank] + costs.transfer;
     }
     if (a.work == Work::forward) {
       kept[rank] += cost.kept_bytes;
       result.kept_bytes[rank] = std::max(result.kept_bytes[rank], kept[rank]);
-    } else if (a.work == Work::backward || a.work == Work::weight_gradient) {
+    } else if (ends_backward(a.work)) {
       kept[rank] -= cost.kept_bytes;
     }
     return true;

@@ -17,6 +17,7 @@ struct Costs {
   double transfer = 0;                 // from a send to its receive
 };
 
+/// An action with its time.
 struct TimedAction {
   Action action;
   double begin = 0;

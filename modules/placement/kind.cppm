@@ -4,6 +4,7 @@ import tessera.base;
 
 export namespace tessera {
 
+/// Kinds of placements.
 enum class PlacementKind : std::uint8_t { replicate, shard, partial, strided_shard };
 
 /// How a tensor is distributed over ONE mesh axis. Made by Shard, Replicate, Partial; default

@@ -83,6 +83,7 @@ void for_each_run(const Dims& shape, const LocalPart& part, F&& f) {
   }
 }
 
+/// The runs of the part that a rank at these coordinates has.
 template <class F>
 void for_each_run(const Dims& shape, const Layout& layout, const Dims& coordinates, F&& f) {
   for_each_run(shape, local_part(shape, layout, coordinates), static_cast<F&&>(f));

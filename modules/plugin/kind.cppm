@@ -21,6 +21,8 @@ concept Pluggable = requires {
   { Interface::plugin_kind } -> std::convertible_to<Kind>;
 };
 
+/// The type of functions that create objects of an interface: its own Factory, or one without
+/// arguments.
 template <class Interface>
 struct FactoryType {
   using type = std::function<std::unique_ptr<Interface>()>;

@@ -8,6 +8,7 @@ import :shadow;
 
 export namespace tessera::graph {
 
+/// Parts of an Analysis, for passes of this library.
 struct Analysis::State {
   Shadow shadow;
   ByPlace<Access> accesses;

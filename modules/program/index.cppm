@@ -20,6 +20,7 @@ struct Index {
 template <class Kind>
 concept InOrder = Kind::in_order;
 
+/// The thing that is so many further, or before it.
 template <InOrder Kind>
 constexpr Index<Kind> operator+(Index<Kind> index, int further) {
   return Index<Kind>(index.number + further);

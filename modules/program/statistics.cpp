@@ -122,17 +122,26 @@ std::int64_t received_bytes(const Program& program, const Instruction& i) {
   const auto ranks = static_cast<std::int64_t>(group->ranks.size());
   std::int64_t read = 0;
   std::int64_t made = 0;
-  const auto add = [&](TensorIndex number, std::int64_t& bytes) {
-    if (number.exists()) {
-      const ProgramTensor& x = program.tensors[number];
-      bytes += x.shape.product() * static_cast<std::int64_t>(size_of(x.dtype));
+  std::int64_t sent_width = 0;  // bytes of an element as ranks send it; sums may be wider
+  std::int64_t made_elements = 0;
+  const auto add = [&](TensorIndex number, bool is_made) {
+    if (!number.exists()) {
+      return;
+    }
+    const ProgramTensor& x = program.tensors[number];
+    const auto width = static_cast<std::int64_t>(size_of(x.dtype));
+    (is_made ? made : read) += x.shape.product() * width;
+    if (is_made) {
+      made_elements += x.shape.product();
+    } else if (sent_width == 0) {
+      sent_width = width;
     }
   };
   for (const TensorIndex number : i.out) {
-    add(number, made);
+    add(number, true);
   }
   for (std::size_t k = 0; k < i.in.size(); ++k) {
-    add(i.in[k], i.writes(k) ? made : read);
+    add(i.in[k], i.writes(k));
   }
   switch (i.op->communicates) {
     case Communicates::all_gather:
@@ -140,7 +149,7 @@ std::int64_t received_bytes(const Program& program, const Instruction& i) {
     case Communicates::all_to_all:
       return made * (ranks - 1) / ranks;
     case Communicates::reduce_scatter:
-      return made * (ranks - 1);
+      return made_elements * sent_width * (ranks - 1);
     case Communicates::all_reduce:  // a part of the sums, and the sums of the others
       return 2 * made * (ranks - 1) / ranks;
     default:

@@ -91,6 +91,7 @@ struct RecordedCall {
   std::atomic<std::uint64_t> done{0};
 };
 
+/// A rank's entry in the shared memory.
 struct alignas(64) RankRecord {
   static constexpr std::uint64_t kept_calls = 64;
 

@@ -10,8 +10,10 @@ struct Process {
   std::uint64_t start = 0;  ///< clock ticks since the machine's start; 0: not known
 };
 
+/// States of another process.
 enum class ProcessState : std::uint8_t { running, stopped, gone };
 
+/// The calling process.
 Process this_process();
 /// `start` is 0 where /proc does not tell.
 Process process_of(std::int32_t id);

@@ -197,8 +197,20 @@ bool operator<(const CallGroup& a, const CallGroup& b) {
   return std::tie(a.ranks, a.name) < std::tie(b.ranks, b.name);
 }
 std::string to_string(const CallGroup& group) {
-  return fmt::format("ranks {}{}{}", fmt::join(group.ranks, " "),
-                     group.name.empty() ? "" : " named ", group.name);
+  constexpr std::size_t most_listed = 8;
+  const std::vector<int>& ranks = group.ranks;
+  std::string text = "ranks ";
+  const int step = ranks.size() > most_listed ? ranks[1] - ranks[0] : 0;
+  const bool is_even = step > 0 && std::ranges::adjacent_find(ranks, [&](int a, int b) {
+                                     return b - a != step;
+                                   }) == ranks.end();
+  if (is_even) {
+    text += fmt::format("{} to {}", ranks.front(), ranks.back());
+    text += step == 1 ? std::string() : fmt::format(" by {}", step);
+  } else {
+    text += fmt::format("{}", fmt::join(ranks, " "));
+  }
+  return group.name.empty() ? text : fmt::format("{} named {}", text, group.name);
 }
 
 void Attributes::overflow() {

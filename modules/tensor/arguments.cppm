@@ -13,6 +13,7 @@ import :spec;
 // The schema's text, the cache key, equality, printing, parsing and JSON follow from it.
 export namespace tessera {
 
+/// An argument that no recording follows.
 struct NotTraced {};
 /// How the host computes with values of an argument's type.
 template <class T>
@@ -234,6 +235,7 @@ struct ArgumentType<RandomNumbers> {
   static RandomNumbers from_value(const ArgumentValue& v);
 };
 
+/// Arguments of a call as words in place.
 struct ArgumentWords {
   template <class T>
   [[gnu::always_inline]] static inline void write(Attributes& attributes, const T& field) {
@@ -308,6 +310,7 @@ struct ArgumentsInfo {
   const CallGroup* (*group)(const Attributes& attributes) = nullptr;
 };
 
+/// The facts (ArgumentsInfo) of an aggregate of arguments.
 template <class A>
 struct ArgumentsOf {
   template <class T>
@@ -404,6 +407,7 @@ template <class A>
   }
 }
 
+/// Error: the arguments are not those of the operator.
 [[noreturn]] void wrong_arguments_type(const ArgumentsInfo& expected);
 
 /// A text as a value of the type of this name; the text itself where it cannot be read as one.

@@ -239,6 +239,9 @@ struct Op {
   /// Bit i: result i is floating, and `backward` does not know its gradient. A backward in which
   /// one arrives is an error.
   std::uint64_t constant_outputs = saves_none;
+  /// `backward` computes the gradient of each operand by calls of its own, which do not read that
+  /// operand: so a backward in two halves (backward_to_inputs) computes those of leaves later.
+  bool gradients_apart = false;
 
   bool in_place = false;  // writes operand 0 and returns it
   /// In-place operator: versions of what it writes stay, so that saved tensors remain valid.

@@ -141,6 +141,7 @@ class Tensor {
 /// This rank's part of a distributed tensor; a plain one as it is.
 inline const Tensor& local_of(const Tensor& x) { return x.is_distributed() ? x.local() : x; }
 
+/// Contents of a tensor, which its copies share.
 struct TensorImpl {
   Counted<Storage> storage;
   std::int64_t offset = 0;  // elements

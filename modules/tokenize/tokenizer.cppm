@@ -6,6 +6,7 @@ import tessera.plugin;
 
 export namespace tessera::tokenize {
 
+/// The number of a token.
 using TokenId = std::int32_t;
 
 /// A part of a text, in bytes.
@@ -15,6 +16,7 @@ struct ByteRange {
   bool operator==(const ByteRange& other) const;
 };
 
+/// Options of encoding a text.
 struct EncodeOptions {
   /// Adds what the tokenizer adds to every text: a token for its beginning or its end.
   bool add_special = true;
@@ -23,6 +25,7 @@ struct EncodeOptions {
   bool parse_special = true;
 };
 
+/// A text as tokens.
 struct Encoding {
   std::vector<TokenId> ids;
   /// The bytes of the text that each token stands for, as many as there are ids. A token that was

@@ -62,6 +62,7 @@ using StepBody = std::function<Tensors(StepCall& call)>;
 /// device, where nothing has memory and nothing is computed, to capture it before its first call.
 using StepFactory = std::function<StepBody(Device device)>;
 
+/// Options of compile.
 struct CompileOptions {
   /// Passes and transformations in their order: by name, built in or a plugin's, or by functions.
   std::vector<graph::Transform> changes = graph::default_changes();

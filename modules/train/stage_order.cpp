@@ -36,29 +36,6 @@ namespace {
 using pipeline::Action;
 using pipeline::Work;
 
-/// "forward", "sending hidden states": what a rank does in an action.
-const char* text_of(Work work) {
-  switch (work) {
-    case Work::forward:
-      return "forward";
-    case Work::backward:
-      return "backward";
-    case Work::input_gradient:
-      return "backward to its input";
-    case Work::weight_gradient:
-      return "backward to its weights";
-    case Work::send_activation:
-      return "sending hidden states";
-    case Work::receive_activation:
-      return "receiving hidden states";
-    case Work::send_gradient:
-      return "sending their gradient";
-    case Work::receive_gradient:
-      return "receiving their gradient";
-  }
-  return "";
-}
-
 /// A stage's computation of one micro-batch, from its forward to its backward.
 struct Live {
   Tensor entering = {};  // a leaf; undefined for the first stage
@@ -87,12 +64,12 @@ class StageWork {
   /// Errors name the stage and the micro-batch.
   void act(const Action& action, bool last_backward) {
     const std::string what = fmt::format("{}, micro-batch {}, {}", stages_.text(action.stage),
-                                         action.micro_batch, text_of(action.work));
+                                         action.micro_batch, name_of(action.work));
     if (device_ != meta) {
       collective::World::current().set_progress(all_.step, what);
     }
     try {
-      perform(action, last_backward);
+      run_phase(pipeline::to_string(action), [&] { perform(action, last_backward); });
     } catch (const collective::PeerFailed&) {
       throw;
     } catch (const Error& error) {
@@ -139,7 +116,15 @@ class StageWork {
         return;
       case Work::backward: {
         const parallel::GradientSyncScope sync(last_backward);
-        backward_of(stage, micro);
+        backward_of(stage, micro, false);
+        return;
+      }
+      case Work::input_gradient:
+        backward_of(stage, micro, true);
+        return;
+      case Work::weight_gradient: {
+        const parallel::GradientSyncScope sync(last_backward);
+        weight_gradients(stage, micro);
         return;
       }
       case Work::send_activation:
@@ -154,14 +139,7 @@ class StageWork {
       case Work::receive_gradient:
         receive_gradient(stage, micro);
         return;
-      case Work::input_gradient:
-      case Work::weight_gradient:
-        break;
     }
-    fail_input({.thing = "schedule",
-                .wrong = "a backward in two parts, to the input and to the weights, cannot be "
-                         "computed",
-                .advice = "use a schedule whose backwards are whole: gpipe, 1f1b or interleaved"});
   }
 
   Live& live(int stage, int micro) { return live_[{stage, micro}]; }
@@ -204,28 +182,44 @@ class StageWork {
     drawn_ = now.drawn_after;
   }
 
-  void backward_of(int stage, int micro) {
+  /// The gradient that a stage's backward begins with is there; none: it begins with the loss.
+  void prepare_gradient(int stage, int micro) {
     Live& now = live(stage, micro);
-    if (stages_.is_last(stage)) {
-      backward(now.loss.root);
-    } else {
-      if (!now.gradient) {  // the stage after is this rank's too
-        now.gradient = gradient_of(live(stage + 1, micro));
-        live_.erase({stage + 1, micro});
-      }
-      // Of a stage in which nothing is trained, and before it neither, it is not needed.
-      if (now.leaving.requires_grad()) {
-        const Tensor roots[] = {now.leaving};
-        const Tensor gradients[] = {now.gradient};
-        backward(roots, gradients);
-      }
+    if (!stages_.is_last(stage) && !now.gradient) {  // the stage after is this rank's too
+      now.gradient = gradient_of(live(stage + 1, micro));
+      drop_ends(stage + 1, micro);
+    }
+  }
+
+  void backward_of(int stage, int micro, bool in_two_halves) {
+    prepare_gradient(stage, micro);
+    Live& now = live(stage, micro);
+    const Tensor root = stages_.is_last(stage) ? now.loss.root : now.leaving;
+    // Of a stage in which nothing is trained, and before it neither, no gradient is needed.
+    if (root.requires_grad() && !in_two_halves) {
+      backward({&root, 1}, {&now.gradient, 1});
+    } else if (root.requires_grad()) {
+      const std::span<const Tensor> inputs(&now.entering, now.entering ? 1 : 0);
+      later_[{stage, micro}] = backward_to_inputs({&root, 1}, {&now.gradient, 1}, inputs);
     }
     now.leaving = now.gradient = Tensor();
     now.loss = {};
     if (stage == 0) {
-      live_.erase({stage, micro});
+      drop_ends(stage, micro);
     }
   }
+
+  void weight_gradients(int stage, int micro) {
+    const auto later = later_.find({stage, micro});
+    if (later != later_.end()) {
+      LaterGradients gradients = std::move(later->second);
+      later_.erase(later);
+      gradients.compute();
+    }
+  }
+
+  /// What a stage began and ended with is not needed any more.
+  void drop_ends(int stage, int micro) { live_.erase({stage, micro}); }
 
   /// The gradient of what a stage began with, in its layout.
   static Tensor gradient_of(const Live& stage) {
@@ -281,7 +275,7 @@ class StageWork {
 
   void send_gradient(int stage, int micro) {
     send(gradient_of(live(stage, micro)), stage - 1, tag_of(Kind::gradient, stage - 1, micro));
-    live_.erase({stage, micro});
+    drop_ends(stage, micro);
   }
 
   void receive_gradient(int stage, int micro) {
@@ -295,8 +289,9 @@ class StageWork {
   StageMessages& messages_;
   const MicroBatches& all_;
   Device device_;
-  std::map<std::pair<int, int>, Live> live_;  // by stage and micro-batch
-  std::map<int, StepSums> sums_;              // by micro-batch
+  std::map<std::pair<int, int>, Live> live_;             // by stage and micro-batch
+  std::map<std::pair<int, int>, LaterGradients> later_;  // second halves that are still to come
+  std::map<int, StepSums> sums_;                         // by micro-batch
   Draws drawn_;
 };
 
@@ -312,7 +307,7 @@ class ByStages final : public MicroBatchOrder {
     StageWork work(model_, plan_, messages_, all);
     for (auto action = actions.begin(); action != actions.end(); ++action) {
       const bool last = std::none_of(action + 1, actions.end(), [&](const Action& later) {
-        return later.stage == action->stage && later.work == action->work;
+        return later.stage == action->stage && pipeline::ends_backward(later.work);
       });
       work.act(*action, last);
     }

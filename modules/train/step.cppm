@@ -64,6 +64,7 @@ struct StepFunctions {
   StepGuards guards = {};  // other values than before: another program
 };
 
+/// Results of a training step.
 struct StepResult {
   double loss = 0;  // the sum of all losses of the step divided by its weight, before the update
   double grad_norm = 0;  // of the whole model, before clipping

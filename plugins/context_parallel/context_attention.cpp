@@ -1,10 +1,13 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 import tessera.base;
@@ -44,7 +47,7 @@ std::int64_t parts_of_heads(const Tensor& x, int axis) {
 }  // namespace
 
 ContextAttention::ContextAttention(const std::shared_ptr<nn::InnerAttention>& whole,
-                                   Settings settings)
+                                   const Settings& settings)
     : options_(whole->options()), settings_(settings), whole_(attach("whole", whole)) {}
 
 std::string_view ContextAttention::kind() const { return "ContextAttention"; }
@@ -62,9 +65,16 @@ void ContextAttention::split_along(int axis) {
   }
 }
 
-Form ContextAttention::form_of(const Tensors& inputs) const {
+void Decisions::add(const std::string& text) {
+  if (std::ranges::find(texts, text) == texts.end()) {
+    texts.push_back(text);
+  }
+}
+
+Form ContextAttention::form_of(const Tensors& inputs) {
   const Tensor& q = input(inputs, 0);
   const Tensor& k = input(inputs, 1);
+  const bool automatic = settings_.form == Form::automatic;
   const bool masked = inputs[3].defined() || (is_training() && options_.dropout > 0);
   if (settings_.form == Form::ring) {
     if (masked) {
@@ -74,18 +84,57 @@ Form ContextAttention::form_of(const Tensors& inputs) const {
     return Form::ring;
   }
   const std::int64_t parts = parts_of_heads(q, axis_);
-  const bool divides = q.size(2) % parts == 0 && k.size(2) % parts == 0;
-  if (divides) {
-    return Form::all_to_all;
+  const std::string heads =
+      fmt::format("its {} heads ({} of keys and values)", q.size(2), k.size(2));
+  if (q.size(2) % parts == 0 && k.size(2) % parts == 0) {
+    if (automatic && masked) {
+      settings_.decisions->add("all_to_all, as a ring takes neither masks nor dropout");
+    }
+    return automatic && !masked ? cheaper_form(inputs) : Form::all_to_all;
   }
-  if (settings_.form == Form::automatic && !masked) {
+  if (automatic && !masked) {
+    settings_.decisions->add(
+        fmt::format("ring, as {} cannot be split over {} ranks", heads, parts));
     return Form::ring;
   }
-  refuse(fmt::format("its {} heads ({} of keys and values) cannot be split over {} ranks",
-                     q.size(2), k.size(2), parts),
+  refuse(fmt::format("{} cannot be split over {} ranks", heads, parts),
          masked ? "choose a smaller mesh axis: the form \"ring\", which splits no heads, takes "
                   "neither masks nor dropout of probabilities"
                 : "set the style's option form = \"ring\", which splits no heads");
+}
+
+Form ContextAttention::cheaper_form(const Tensors& inputs) {
+  const Tensor& q = inputs[0];
+  const Dims own = local_shape(*q.spec());
+  const Dims of_keys = local_shape(*inputs[1].spec());
+  const DeviceMesh& mesh = q.layout().mesh();
+  const auto bytes_of = [](DType dtype) { return static_cast<std::int64_t>(size_of(dtype)); };
+  const AttentionSize size{.ranks = mesh.axis_size(axis_),
+                           .batch = own[0],
+                           .tokens = own[1],
+                           .heads = own[2],
+                           .kv_heads = of_keys[2],
+                           .key_dim = own[3],
+                           .value_dim = inputs[2].size(3),
+                           .element_bytes = bytes_of(q.dtype()),
+                           .sum_bytes = std::max(bytes_of(q.dtype()), bytes_of(DType::f32)),
+                           .sight = {.causal = options_.causal, .window = options_.window},
+                           .balance = settings_.balance};
+  const Link link = link_of(mesh, axis_);
+  if (last_.form != Form::automatic && last_.size == size && last_.link == link) {
+    return last_.form;
+  }
+  const Exposed seconds = exposed(size, link, settings_.flops);
+  const bool ring = seconds.ring < seconds.all_to_all;
+  last_ = {.size = size, .link = link, .form = ring ? Form::ring : Form::all_to_all};
+  if (is_training()) {  // an evaluation may have rows of another number
+    settings_.decisions->add(fmt::format(
+        "{}: of a layer's communication for {} row{}, a ring would not hide {:.3g} ms, and "
+        "all_to_all {:.3g} ms",
+        ring ? "ring" : "all_to_all", size.batch, size.batch == 1 ? "" : "s", 1e3 * seconds.ring,
+        1e3 * seconds.all_to_all));
+  }
+  return last_.form;
 }
 
 Tensors ContextAttention::forward(const Tensors& inputs) {

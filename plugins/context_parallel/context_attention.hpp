@@ -1,11 +1,13 @@
 #pragma once
 // Attention whose sequences are split over the ranks of a mesh axis.
-// The importing source must import tessera.tensor and tessera.nn.
+// The importing source must import tessera.placement, tessera.tensor and tessera.nn.
 
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "choice.hpp"
 
 namespace context {
 
@@ -13,19 +15,28 @@ namespace context {
 enum class Form {
   ring,        // keys and values move around the ranks
   all_to_all,  // heads are exchanged for tokens, and back
-  automatic    // heads are exchanged where the ranks can split them
+  automatic    // the one that waits less, of those that can be
+};
+
+/// What an automatic form became, with the reasons: each different one once.
+struct Decisions {
+  std::vector<std::string> texts;
+  void add(const std::string& text);
 };
 
 struct Settings {
   Form form = Form::automatic;
-  bool balance = true;  // of a ring: see RingOrder
+  bool balance = true;                   // of a ring: see RingOrder
+  double flops = 0;                      // of a rank in a second, for the automatic form
+  std::shared_ptr<Decisions> decisions;  // of all modules of the style; not null
 };
 
 /// Takes the place of an InnerAttention: the same of q, k and v with Shard(1) along the axis, whose
 /// result has it too.
 class ContextAttention final : public tessera::nn::Module {
  public:
-  ContextAttention(const std::shared_ptr<tessera::nn::InnerAttention>& whole, Settings settings);
+  ContextAttention(const std::shared_ptr<tessera::nn::InnerAttention>& whole,
+                   const Settings& settings);
   std::string_view kind() const override;
   tessera::Tensors forward(const tessera::Tensors& inputs) override;
   std::vector<std::string> input_names() const override;
@@ -34,7 +45,9 @@ class ContextAttention final : public tessera::nn::Module {
   void split_along(int axis);
 
  private:
-  Form form_of(const tessera::Tensors& inputs) const;
+  Form form_of(const tessera::Tensors& inputs);
+  /// Of two that are possible.
+  Form cheaper_form(const tessera::Tensors& inputs);
   tessera::Tensor by_heads(const tessera::Tensors& inputs);
   tessera::Tensor by_ring(const tessera::Tensors& inputs) const;
 
@@ -42,6 +55,12 @@ class ContextAttention final : public tessera::nn::Module {
   Settings settings_;
   tessera::nn::Child whole_;
   int axis_ = -1;
+  struct Choice {
+    AttentionSize size;
+    tessera::Link link;
+    Form form = Form::automatic;
+  };
+  Choice last_;  // so that calls of one size need not compare again
 };
 
 }  // namespace context

@@ -1,7 +1,8 @@
 // ContextParallel: the ranks of the axis have different chunks of the same sequences. Everything
 // that treats tokens on their own needs nothing; attention is replaced by one whose ranks exchange
 // keys and values, or heads. Parameters are on every rank, and their gradients are Partial.
-// Options: form = "auto" | "ring" | "all_to_all"; balance = true: of a causal ring.
+// Options: form = "auto" | "ring" | "all_to_all"; balance = true: of a causal ring; gflops = 50:
+// what a rank computes in a second, for "auto".
 #include <fmt/format.h>
 
 #include <memory>
@@ -10,6 +11,8 @@
 #include <vector>
 
 import tessera.base;
+import tessera.mesh;
+import tessera.placement;
 import tessera.tensor;
 import tessera.nn;
 import tessera.plugin;
@@ -33,6 +36,12 @@ class ContextParallel final : public ParallelStyle {
   explicit ContextParallel(Options& options) {
     settings_.form = form_of(options.choice("form", "auto", {"auto", "ring", "all_to_all"}));
     settings_.balance = options.flag("balance", true);
+    settings_.flops = 1e9 * options.number("gflops", 50);
+    if (!(settings_.flops > 0)) {
+      options.refuse(
+          fmt::format("option 'gflops' must be more than 0 (got {})", settings_.flops / 1e9));
+    }
+    settings_.decisions = std::make_shared<context::Decisions>();
   }
 
   StyleFacts facts() const override { return {.splits_sequence = true, .replaces_modules = true}; }
@@ -51,6 +60,14 @@ class ContextParallel final : public ParallelStyle {
       refuse(target.module);
     }
     attention->split_along(target.axis);
+  }
+
+  std::string decided() const override {
+    std::string text;
+    for (const std::string& one : settings_.decisions->texts) {
+      text += (text.empty() ? "" : "; ") + one;
+    }
+    return text;
   }
 
  private:

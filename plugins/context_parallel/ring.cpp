@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -67,9 +68,21 @@ struct Ring {
     report(axis, "all_to_all", other);
     return other;
   }
-  ops::PendingTensor to_next(const Tensor& x) const {
+  ops::PendingTensor sent(const Tensor& x, std::int64_t by) const {
     report(axis, "shift", x);
-    return ops::shift_async(x, 1, axis.group);
+    return ops::shift_async(x, by, axis.group);
+  }
+  /// A rank's own keys in two parts, of which the later one is seen by fewer of its queries; one
+  /// part where there is one key.
+  std::vector<Piece> own_halves() const {
+    if (pieces.size() > 1 || pieces[0].length < 2) {
+      return pieces;
+    }
+    const Piece& own = pieces[0];
+    const std::int64_t half = own.length / 2;
+    return {
+        {.position = own.position, .first = own.first, .length = half},
+        {.position = own.position + half, .first = own.first + half, .length = own.length - half}};
   }
 
   ops::AttentionBlockOptions block(const Piece& queries, const Piece& keys,
@@ -112,7 +125,7 @@ void around(const Ring& ring, KeysAndValues here, const Body& body) {
   for (std::int64_t step = 0; step < steps; ++step) {
     std::optional<ops::PendingTensor> next;
     if (step + 1 < steps) {
-      next = ring.to_next(here.both);
+      next = ring.sent(here.both, 1);
     }
     body(step, here, ring.order.pieces_of(ring.order.owner(ring.rank, step)));
     if (next) {
@@ -165,8 +178,10 @@ void add_into(Tensor& sum, const Tensor& term) {
   }
 }
 
-/// Gradients of the queries of a rank's pieces, and those of keys and values, which travel with
-/// them and end where they came from. All in the type of sums.
+/// Gradients of the queries of a rank's pieces, and those of keys and values. These travel with the
+/// keys of other ranks, and home when all have been there; meanwhile each rank computes what its
+/// queries add to the next ones: first a part of its own keys, behind which those of others come,
+/// and last the rest of its own, behind which the gradients come home. All in the type of sums.
 class RingGradients {
  public:
   RingGradients(const Saved& saved, const Tensor& dy) : saved_(saved), ring_(saved.ring) {
@@ -177,15 +192,22 @@ class RingGradients {
     dy_ = ring_.ordered(dy, 1);
     delta_ = ring_.ordered(delta, 2);
     dq_.resize(dy_.size());
-    KeysAndValues own{.both = saved.both.get(name), .key_dim = saved.key_dim};
+    const KeysAndValues own{.both = saved.both.get(name), .key_dim = saved.key_dim};
+    std::vector<Piece> halves = ring_.own_halves();
+    Pieces of_own(halves.size());
+    const std::int64_t steps = ring_.order.steps();
     around(ring_, own,
            [&](std::int64_t step, const KeysAndValues& here, const std::vector<Piece>& theirs) {
-             take_step(step, here, theirs);
+             if (step > 0) {
+               take_step(here, theirs, step + 1 < steps ? 1 : -step);
+             } else if (halves.size() > 1) {
+               of_own[1] = added_here(own, {&halves[1], 1});
+             }
            });
-    const std::int64_t away = ring_.order.steps() - 1;
-    if (away > 0) {
-      of_both_ = ops::shift(of_both_, -away, ring_.axis.group);
-      report(ring_.axis, "shift", of_both_);
+    of_own[0] = added_here(own, {halves.data(), 1});
+    of_both_ = ring_.joined(of_own, 1);
+    if (arriving_) {
+      of_both_ = ops::add(arriving_->wait(), of_both_);
     }
   }
 
@@ -202,25 +224,26 @@ class RingGradients {
   }
 
  private:
-  void take_step(std::int64_t step, const KeysAndValues& here, const std::vector<Piece>& theirs) {
-    Tensor added = added_here(here, theirs);
+  /// Adds to the gradients of keys that are here, and sends them on.
+  void take_step(const KeysAndValues& here, const std::vector<Piece>& theirs, std::int64_t by) {
+    const bool any = std::ranges::any_of(theirs, [&](const Piece& keys) { return is_seen(keys); });
+    // Keys that nobody here sees pass by.
+    Tensor added = any || !arriving_ ? added_here(here, theirs) : Tensor();
     if (arriving_) {
-      // Keys that nobody here sees pass by.
       const Tensor& before = arriving_->wait();
-      of_both_ = added ? ops::add(before, added) : before;
-      arriving_.reset();
-    } else {
-      of_both_ = added;
+      added = added ? ops::add(before, added) : before;
     }
-    if (step + 1 < ring_.order.steps()) {
-      arriving_ = ring_.to_next(of_both_);
-    }
+    arriving_ = ring_.sent(added, by);
   }
 
-  /// What this rank's queries add to the gradients of keys and values; undefined: nothing.
-  Tensor added_here(const KeysAndValues& here, const std::vector<Piece>& theirs) {
+  bool is_seen(const Piece& keys) const {
+    return std::ranges::any_of(
+        ring_.pieces, [&](const Piece& queries) { return ring_.order.sees(queries, keys); });
+  }
+
+  /// What this rank's queries add to the gradients of these keys and values.
+  Tensor added_here(const KeysAndValues& here, std::span<const Piece> theirs) {
     Pieces of_pieces;
-    bool any = false;
     for (const Piece& keys : theirs) {
       Tensor of_keys;
       Tensor of_values;
@@ -236,7 +259,6 @@ class RingGradients {
         add_into(of_keys, of.k);
         add_into(of_values, of.v);
       }
-      any = any || of_keys;
       if (of_keys) {
         of_pieces.push_back(ops::cat({{of_keys, of_values}}, 3));
       } else {
@@ -245,7 +267,7 @@ class RingGradients {
         of_pieces.push_back(zeros(shape, sums_of(here.both.dtype()), here.both.device()));
       }
     }
-    return any ? ring_.joined(of_pieces, 1) : Tensor();
+    return ring_.joined(of_pieces, 1);
   }
 
   const Saved& saved_;

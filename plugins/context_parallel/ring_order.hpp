@@ -17,6 +17,7 @@ struct Piece {
 struct Sight {
   bool causal = true;
   std::int64_t window = 0;  // of a causal one; 0: all earlier keys
+  friend bool operator==(const Sight&, const Sight&) = default;
 };
 
 /// A sequence of `ranks` chunks. Balanced, the ranks with the same distance from both ends have

@@ -61,7 +61,7 @@ class Float8 final : public ParallelStyle {
                   .expected = "linear layers inside a model",
                   .advice = "match its linear layers"});
     }
-    weights_->set_mesh(target.mesh);
+    weights_->add(layer->weight(), target.mesh);
     if (!all_gather_) {
       return;
     }

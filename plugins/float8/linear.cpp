@@ -123,7 +123,7 @@ Float8Linear::Float8Linear(std::shared_ptr<nn::Module> linear, std::shared_ptr<W
   for (const auto& [name, parameter] : linear_->parameters()) {
     add_parameter(name, parameter);
   }
-  weight_ = weights_->add(parameter("weight"));
+  weight_ = weights_->make(parameter("weight"));
   if (weight_->scale) {
     add_buffer("weight_scale", weight_->scale);
   }

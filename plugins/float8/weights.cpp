@@ -55,14 +55,18 @@ std::vector<int> sharded_axes(const DeviceMesh& mesh,
 
 }  // namespace
 
-std::shared_ptr<Weight> Weights::add(const nn::ParameterPointer& parameter) {
+std::shared_ptr<Weight> Weights::make(const nn::ParameterPointer& parameter) const {
   auto weight = std::make_shared<Weight>(Weight{.parameter = parameter});
   if (scaling_ == Scaling::tensorwise) {
     constexpr bool saved = false;  // it follows from the weight
     weight->scale = std::make_shared<nn::Buffer>(full({}, 1), saved);
   }
-  all_.push_back(weight);
   return weight;
+}
+
+void Weights::add(const std::shared_ptr<Weight>& weight, const DeviceMesh& mesh) {
+  all_.push_back(weight);
+  mesh_ = mesh;
 }
 
 void Weights::refresh() {

@@ -26,8 +26,10 @@ class Weights {
   explicit Weights(Scaling scaling) : scaling_(scaling) {}
   Scaling scaling() const { return scaling_; }
 
-  std::shared_ptr<Weight> add(const tessera::nn::ParameterPointer& parameter);
-  void set_mesh(const tessera::DeviceMesh& mesh) { mesh_ = mesh; }
+  /// The weight of a layer that is replaced; of a model in stages, also of another rank's layer.
+  std::shared_ptr<Weight> make(const tessera::nn::ParameterPointer& parameter) const;
+  /// One that this rank has, on this mesh: its scale is kept.
+  void add(const std::shared_ptr<Weight>& weight, const tessera::DeviceMesh& mesh);
 
   /// Computes all scales: of a sharded weight from the largest element on any rank, with ONE
   /// all-reduce for all weights. All ranks call it together.

@@ -110,7 +110,7 @@ bool any_matches(Patterns& all, const Named& named) {
 class Fsdp final : public ParallelStyle {
  public:
   explicit Fsdp(Options& options)
-      : sharding_(std::make_shared<fsdp::Sharding>(read_settings(options))),
+      : sharding_(fsdp::Sharding::make(read_settings(options))),
         options_(options),
         precision_(read_precision(options)),
         over_all_(options.choice("shard_over", "last", {"last", "all"}) == "all"),
@@ -170,11 +170,12 @@ class Fsdp final : public ParallelStyle {
     }
   }
 
-  void applied() override {
+  std::vector<std::string> unused() override {
+    std::vector<std::string> texts;
     const auto check = [&](const char* option, const char* what, const Patterns& all) {
       for (const Pattern& pattern : all) {
         if (!pattern.matched) {
-          options_.refuse(
+          texts.push_back(
               fmt::format("option '{}': the pattern '{}' matches no {} that the style is applied "
                           "to; correct or remove it",
                           option, pattern.text, what));
@@ -188,6 +189,10 @@ class Fsdp final : public ParallelStyle {
     for (const Set& set : sets_) {
       check("together", "module", set.on);
     }
+    return texts;
+  }
+
+  void applied() override {
     for (const auto& [number, unit] : units_) {
       for (const nn::Parameter* const parameter : unit.parameters) {
         check_tied(unit, *parameter);
@@ -260,6 +265,7 @@ class Fsdp final : public ParallelStyle {
   /// memory that can be recorded.
   struct GroupKey {
     std::size_t unit = 0;
+    std::vector<int> stages = {};  // of a rank that has several: each has a backward of its own
     bool trained = false;
     bool extended = false;
     bool has_values = true;
@@ -358,10 +364,42 @@ class Fsdp final : public ParallelStyle {
     return *set->unit;
   }
 
+  /// Those of the rank's stages that compute with the parameter; none where it has at most one.
+  static std::vector<int> stages_of(const nn::Parameter& parameter, nn::Module& model) {
+    const ParallelPlan* const plan = plan_of(model);
+    auto* const chain = dynamic_cast<nn::LanguageModel*>(&model);
+    if (chain == nullptr || plan == nullptr || plan->stages() == nullptr ||
+        plan->stages()->own().size() < 2) {
+      return {};
+    }
+    const std::vector<std::vector<std::string>> pieces = chain->pieces();
+    std::vector<int> users;
+    for (const int stage : plan->stages()->own()) {
+      const nn::PieceRange range = plan->stages()->pieces(stage);
+      bool uses = false;
+      for (std::size_t piece = range.first; piece < std::min(range.last, pieces.size()); ++piece) {
+        for (nn::Module* const module : nn::all_modules(model)) {
+          const std::vector<nn::ParameterPointer> own =
+              std::ranges::find(pieces[piece], module->name()) == pieces[piece].end()
+                  ? std::vector<nn::ParameterPointer>()
+                  : nn::all_parameters(*module);
+          uses = uses || std::ranges::any_of(own, [&](const nn::ParameterPointer& one) {
+                   return one.get() == &parameter;
+                 });
+        }
+      }
+      if (uses) {
+        users.push_back(stage);
+      }
+    }
+    return users;
+  }
+
   /// The unit's group of parameters that are gathered and reduced like this one.
   fsdp::Group& group_of(std::size_t unit, const nn::Parameter& parameter,
                         const ShardExtension* extension, const StyleTarget& target) {
     GroupKey key{.unit = unit,
+                 .stages = stages_of(parameter, target.model),
                  .trained = parameter.value.requires_grad(),
                  .extended = extension != nullptr,
                  .has_values = extension == nullptr || extension->has_values(),
@@ -378,7 +416,7 @@ class Fsdp final : public ParallelStyle {
     if (slot == nullptr) {
       const std::string name = target.module.name().empty() ? "." : target.module.name();
       sharding_->groups(unit).push_back(
-          std::make_unique<fsdp::Group>(name, target.mesh, group_settings()));
+          std::make_unique<fsdp::Group>(name, target.mesh, group_settings(), !key.stages.empty()));
       slot = sharding_->groups(unit).back().get();
     }
     return *slot;

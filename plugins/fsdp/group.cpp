@@ -59,8 +59,7 @@ void Group::finish_gathering() {
   const NoGrad no_grad;
   const CommunicationTimer timer;
   ops::wait(memory_.members()[0].exchanged[0].whole);
-  report("all_gather", memory_.gathered_bytes() * (memory_.gathering_ranks().size() - 1),
-         timer.seconds());
+  report("all_gather", memory_.received_bytes(), timer.seconds());
   memory_.drop_copies();
   if (!memory_.is_extended() || !memory_.has_values()) {
     return;
@@ -93,7 +92,7 @@ bool Group::written_anywhere() {
   return flag.item() != 0;
 }
 
-void Group::check_shard(Member& m) {
+void Group::check_shard(Member& m) const {
   const Tensor& value = m.parameter->value;
   if (&value.local().storage() != &m.shard.storage()) {
     fail({.thing = "FSDP",
@@ -101,7 +100,7 @@ void Group::check_shard(Member& m) {
           .advice = "write into it with ops::copy_ under NoGrad"});
   }
   if (m.unsharded.requires_grad() != value.requires_grad()) {
-    GroupMemory::set_unsharded(m, m.unsharded.local());  // it was frozen, or is no longer
+    memory_.set_unsharded(m, m.unsharded.local());  // it was frozen, or is no longer
   }
 }
 

@@ -43,8 +43,15 @@ struct Reduction {
 /// the ranks start) the same calls have shapes only, and nobody communicates.
 class Group {
  public:
-  Group(std::string name, tessera::DeviceMesh mesh, const GroupSettings& settings)
-      : name_(std::move(name)), mesh_(mesh), settings_(settings), memory_(name_, mesh, settings) {}
+  /// `of_one_stage`: the rank has several stages, and other stages' backwards leave the group
+  /// alone.
+  Group(std::string name, tessera::DeviceMesh mesh, const GroupSettings& settings,
+        bool of_one_stage = false)
+      : name_(std::move(name)),
+        mesh_(mesh),
+        settings_(settings),
+        of_one_stage_(of_one_stage),
+        memory_(name_, mesh, settings) {}
 
   /// See GroupMemory::add and GroupMemory::materialize.
   void add(tessera::nn::ParameterPointer parameter, int dim,
@@ -69,12 +76,14 @@ class Group {
 
   /// A backward begins.
   void begin_backward() { ended_ = false; }
-  /// The backward has no more use for the group: frees the whole values. With `reduce` the
-  /// reduction of the whole gradients is issued and replaces `last`, which is finished before;
-  /// without it (more backwards of the step follow) the gradients are kept as the parameters',
-  /// Partial along the axes. Errors: some members have a gradient, others that require one do not;
-  /// the gradient's own graph was requested.
-  void end_backward(bool reduce, Reduction& last);
+  /// The gradients of a backward have arrived. With `reduce` the reduction of the whole gradients
+  /// is issued and replaces `last`, which is finished before; without it (more backwards of the
+  /// step follow) the gradients are kept as the parameters', Partial along the axes. Errors: some
+  /// members have a gradient, others that require one do not; the gradient's own graph was
+  /// requested.
+  void end_gradients(bool reduce, Reduction& last);
+  /// The backward has no more use for the group's whole values: frees them.
+  void end_use();
   /// Adds the reduced shards to the shards' gradients.
   static void finish(Reduction& reduction);
   /// The same for the last one; no peer reads what was reduced afterwards.
@@ -97,7 +106,7 @@ class Group {
   /// Whether any rank has. One small all-reduce.
   bool written_anywhere();
   /// Errors: the shard is another tensor. Follows a parameter that was frozen, or is no longer.
-  static void check_shard(Member& m);
+  void check_shard(Member& m) const;
 
   void reduce_gradients(Reduction& last);
   void issue(const std::vector<const Member*>& trained, std::vector<tessera::Tensor> wholes,
@@ -119,6 +128,7 @@ class Group {
   std::string name_;
   tessera::DeviceMesh mesh_;
   const GroupSettings& settings_;
+  bool of_one_stage_;
   GroupMemory memory_;
   bool gathered_before_ = false;
   bool ended_ = false;  // the current backward has no more use for the group

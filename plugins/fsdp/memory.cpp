@@ -139,7 +139,7 @@ void GroupMemory::plan() {
     keeping_ranks_ = ops::GroupArgument::of(
         ranks.subspan(static_cast<std::size_t>(own / keeping * keeping), keeping), "kept");
   }
-  part_bytes_ = slot_bytes_ = whole_bytes_ = payload_bytes_ = kept_bytes_ = 0;
+  gathered_bytes_ = part_bytes_ = slot_bytes_ = whole_bytes_ = payload_bytes_ = kept_bytes_ = 0;
   for (Member& m : members_) {
     const Tensor& value = m.parameter->value;
     const DType dtype = computed_type(*m.parameter);
@@ -153,18 +153,26 @@ void GroupMemory::plan() {
                              : std::vector<parallel::Payload>{{shape, dtype}};
     m.exchanged.resize(m.payloads.size());
     for (const auto& [payload, type] : m.payloads) {
-      part_bytes_ += bytes_of(part_elements(payload, ranks_.size()), type);
+      gathered_bytes_ += bytes_of(payload.product(), type);
+      part_bytes_ += bytes_of(part_shape(payload, ranks_.size(), ranks_.rank()).product(), type);
       payload_bytes_ += m.extension ? slot_bytes(payload.product(), type) : 0;
-      kept_bytes_ += keeping > 1 ? bytes_of(part_elements(payload, keeping), type) : 0;
+      if (can_keep()) {
+        kept_bytes_ +=
+            bytes_of(part_shape(payload, keeping, keeping_ranks_.rank()).product(), type);
+      }
     }
   }
 }
 
-void GroupMemory::set_unsharded(Member& m, Tensor local) {
+void GroupMemory::set_unsharded(Member& m, Tensor local) const {
   m.unsharded = make_distributed(std::move(local), m.whole);
   if (m.parameter->value.requires_grad()) {
     m.unsharded.set_requires_grad();
-    add_post_accumulate_hook(m.unsharded, [arrived = m.arrived](Tensor&) { *arrived = true; });
+    add_post_accumulate_hook(m.unsharded,
+                             [arrived = m.arrived, notify = settings_.gradient_arrived](Tensor&) {
+                               *arrived = true;
+                               notify();
+                             });
   }
 }
 

@@ -20,6 +20,8 @@ struct GroupSettings {
   /// Whether a parameter without a gradient, beside others that have one, has the gradient 0.
   bool missing_is_zero = false;
   bool reshard_after_backward = true;
+  /// Called when a parameter's whole gradient of a backward has arrived.
+  std::function<void()> gradient_arrived = nullptr;
   double gradient_factor = 1;
   tessera::parallel::ReductionHook reduction_hook = nullptr;
 };
@@ -80,7 +82,7 @@ class GroupMemory {
 
   tessera::parallel::Gathered described(const Member& m) const;
   /// Makes a member's unsharded leaf of this local tensor; it is frozen when the parameter is.
-  static void set_unsharded(Member& m, tessera::Tensor local);
+  void set_unsharded(Member& m, tessera::Tensor local) const;
   /// Whether peers gather a copy instead of the shard itself.
   static bool is_copied(const Member& m);
   /// Writes what peers gather of a member whose shard they do not read.
@@ -95,12 +97,14 @@ class GroupMemory {
   void drop_part();
   /// Whether the next gather is of the parts that are kept.
   bool keeps() const { return keeps_; }
-  bool can_keep() const { return kept_bytes_ > 0; }
-  /// The ranks of the next gather, and the bytes that each gives to it.
+  bool can_keep() const { return keeping_ranks_.group != nullptr; }
+  /// The ranks of the next gather, and the bytes that this rank receives in it.
   const tessera::ops::GroupArgument& gathering_ranks() const {
     return keeps_ ? keeping_ranks_ : ranks_;
   }
-  std::int64_t gathered_bytes() const { return keeps_ ? kept_bytes_ : part_bytes_; }
+  std::int64_t received_bytes() const {
+    return gathered_bytes_ - (keeps_ ? kept_bytes_ : part_bytes_);
+  }
   const tessera::ops::GroupArgument& ranks() const { return ranks_; }
   /// The same ranks for reductions: these and gathers do not wait for each other.
   const tessera::ops::GroupArgument& reducing_ranks() const { return reducing_ranks_; }
@@ -118,11 +122,12 @@ class GroupMemory {
   tessera::DeviceMesh mesh_;
   const GroupSettings& settings_;
   std::vector<Member> members_;
-  std::int64_t slot_bytes_ = 0;     // of the flat buffer of shards
-  std::int64_t part_bytes_ = 0;     // of all parts that peers gather
-  std::int64_t whole_bytes_ = 0;    // of all whole values
-  std::int64_t payload_bytes_ = 0;  // of what is gathered instead of them
-  std::int64_t kept_bytes_ = 0;
+  std::int64_t slot_bytes_ = 0;      // of the flat buffer of shards
+  std::int64_t gathered_bytes_ = 0;  // of what a gather makes
+  std::int64_t part_bytes_ = 0;      // of this rank's part of it
+  std::int64_t whole_bytes_ = 0;     // of all whole values
+  std::int64_t payload_bytes_ = 0;   // of what is gathered instead of them
+  std::int64_t kept_bytes_ = 0;      // of its part of it while whole values are kept
   tessera::ops::GroupArgument ranks_;
   tessera::ops::GroupArgument reducing_ranks_;
   /// Those that keep whole values between forward and backward; none where nothing is kept.

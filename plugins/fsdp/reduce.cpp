@@ -41,18 +41,25 @@ void Group::abandon_backward() noexcept {
   }
 }
 
-void Group::end_backward(bool reduce, Reduction& last) {
+void Group::end_gradients(bool reduce, Reduction& last) {
   const NoGrad no_grad;
+  const bool takes_part = std::ranges::any_of(
+      memory_.members(), [](const Member& m) { return static_cast<bool>(*m.arrived); });
   for (Member& m : memory_.members()) {
     *m.arrived = false;
     if (m.unsharded && m.unsharded.grad()) {
       check_gradient(m);
     }
   }
-  if (reduce || !keep_gradients()) {
+  const bool of_another_stage = of_one_stage_ && !takes_part && !settings_.missing_is_zero;
+  if (!of_another_stage && (reduce || !keep_gradients())) {
     reduce_gradients(last);
   }
   ended_ = true;
+}
+
+void Group::end_use() {
+  const NoGrad no_grad;
   memory_.drop_part();
   if (settings_.reshard_after_backward) {
     reshard();

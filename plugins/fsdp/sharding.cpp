@@ -43,6 +43,23 @@ struct Sharding::Backward {
   }
 };
 
+namespace {
+
+/// That are known: more than a rank has stages.
+constexpr std::size_t most_passes = 16;
+
+}  // namespace
+
+std::shared_ptr<Sharding> Sharding::make(Settings settings) {
+  std::shared_ptr<Sharding> made(new Sharding(std::move(settings)));
+  made->settings_.group.gradient_arrived = [weak = std::weak_ptr<Sharding>(made)] {
+    if (const auto self = weak.lock()) {
+      self->gradient_arrived();
+    }
+  };
+  return made;
+}
+
 std::size_t Sharding::add_unit() {
   units_.emplace_back();
   return units_.size() - 1;
@@ -234,26 +251,36 @@ void Sharding::end_forward(std::size_t index) {
     }
     std::reverse(now_.ended.begin(), now_.ended.end());
     last_ = std::move(now_);
+    std::erase_if(passes_, [&](const Order& before) { return before.ended == last_.ended; });
+    passes_.push_back(last_);
+    if (passes_.size() > most_passes) {
+      passes_.erase(passes_.begin());
+    }
   }
   for_each_group([](Group& group) { group.drop_prefetch(); });
   settle();
 }
 
+void Sharding::begin_backward() {
+  const auto backward = std::make_shared<Backward>(shared_from_this());
+  backward_ = backward;
+  backward_place_ = 0;
+  for (Unit& unit : units_) {
+    unit.began = false;
+  }
+  for_each_group([](Group& group) { group.begin_backward(); });
+  queue_final_callback([backward] {
+    backward->sharding->finish_backward();
+    backward->finished = true;
+  });
+}
+
 void Sharding::before_backward(std::size_t index) {
   if (backward_.expired()) {
-    const auto backward = std::make_shared<Backward>(shared_from_this());
-    backward_ = backward;
-    backward_place_ = 0;
-    for (Unit& unit : units_) {
-      unit.began = false;
-    }
-    for_each_group([](Group& group) { group.begin_backward(); });
-    queue_final_callback([backward] {
-      backward->sharding->finish_backward();
-      backward->finished = true;
-    });
+    begin_backward();
   }
   units_[index].began = true;
+  recall(index);
   const auto found = std::find(rest_of_backward(), last_.ended.cend(), index);
   if (found != last_.ended.cend()) {
     backward_place_ = static_cast<std::size_t>(found - last_.ended.begin());
@@ -263,6 +290,20 @@ void Sharding::before_backward(std::size_t index) {
     group->unshard(true);
   }
   prefetch(index, units_[index].backward_prefetch, last_.ended, backward_place_);
+}
+
+void Sharding::recall(std::size_t index) {
+  const auto has = [index](const Order& order) {
+    return std::ranges::find(order.ended, index) != order.ended.end();
+  };
+  if (has(last_)) {
+    return;
+  }
+  const auto found = std::find_if(passes_.rbegin(), passes_.rend(), has);
+  if (found != passes_.rend()) {
+    last_ = *found;
+    backward_place_ = 0;
+  }
 }
 
 bool Sharding::is_around(const Unit& outer, const Unit& inner) const {
@@ -278,7 +319,9 @@ std::vector<std::size_t>::const_iterator Sharding::rest_of_backward() const {
 }
 
 void Sharding::reduce_complete_groups(std::size_t now) {
-  const bool missing_is_zero = settings_.group.missing_is_zero;
+  // Gradients of which arrival says nothing: some may be missing, or none arrives in this half.
+  const bool by_place =
+      settings_.group.missing_is_zero || backward_part() == BackwardPart::to_inputs;
   for (std::size_t i = 0; i < units_.size(); ++i) {
     if (i == now) {
       continue;
@@ -287,7 +330,7 @@ void Sharding::reduce_complete_groups(std::size_t now) {
     const bool passed = unit.began && !is_around(unit, units_[now]) &&
                         std::find(rest_of_backward(), last_.ended.cend(), i) == last_.ended.cend();
     for (const auto& group : unit.groups) {
-      if (missing_is_zero ? passed : group->gradients_complete()) {
+      if (by_place ? passed : group->gradients_complete()) {
         end_backward(*group);
       } else if (passed && group->is_frozen() && settings_.group.reshard_after_backward) {
         group->reshard();
@@ -299,12 +342,31 @@ void Sharding::reduce_complete_groups(std::size_t now) {
 
 void Sharding::end_backward(Group& group) {
   const bool whole = settings_.keeps_whole_gradients && !gradient_sync_enabled();
-  group.end_backward(gradient_sync_ && !whole, reducing_);
+  if (backward_part() != BackwardPart::to_inputs) {
+    group.end_gradients(gradient_sync_ && !whole, reducing_);
+  }
+  if (backward_part() != BackwardPart::to_leaves) {
+    group.end_use();
+  }
+}
+
+void Sharding::gradient_arrived() {
+  if (backward_part() != BackwardPart::to_leaves || settings_.group.missing_is_zero) {
+    return;
+  }
+  for_each_group([this](Group& group) {
+    if (group.gradients_complete()) {
+      end_backward(group);
+    }
+  });
 }
 
 void Sharding::finish_backward() {
   for_each_group([this](Group& group) { end_backward(group); });
   settle();
+  if (backward_part() == BackwardPart::to_inputs) {
+    queue_for_second_half([self = shared_from_this()] { self->begin_backward(); });
+  }
 }
 
 }  // namespace fsdp

@@ -37,7 +37,8 @@ struct Unit {
 class Sharding : public tessera::parallel::ShardedParameters,
                  public std::enable_shared_from_this<Sharding> {
  public:
-  explicit Sharding(Settings settings) : settings_(std::move(settings)) {}
+  /// Which keeps nothing of itself alive.
+  static std::shared_ptr<Sharding> make(Settings settings);
 
   Settings& settings() { return settings_; }
   /// A new unit, without modules.
@@ -78,6 +79,7 @@ class Sharding : public tessera::parallel::ShardedParameters,
 
  private:
   struct Backward;
+  explicit Sharding(Settings settings) : settings_(std::move(settings)) {}
 
   std::size_t unit_of(std::string_view module) const;
   std::vector<std::size_t> units_of(const std::vector<std::string>& modules) const;
@@ -91,11 +93,14 @@ class Sharding : public tessera::parallel::ShardedParameters,
   /// that ended before it in the last pass. Freeing their values would only gather them again.
   bool begins_backward(std::size_t index) const;
   void end_forward(std::size_t index);
+  /// A backward, or the second half of one, begins.
+  void begin_backward();
   void before_backward(std::size_t index);
   /// Issues the gathers of what follows unit `index`, at `place` in this order.
   void prefetch(std::size_t index, const std::optional<std::vector<std::size_t>>& given,
                 const std::vector<std::size_t>& order, std::size_t place);
-  void prefetch_in_backward(std::size_t index);
+  /// Makes `last_` the last pass in which the unit was.
+  void recall(std::size_t index);
   /// Groups that backward, which has come to unit `now`, has no more use for: all their gradients
   /// have arrived. Where one may be missing, which other ranks have, all units before this one
   /// that are not around it.
@@ -103,7 +108,10 @@ class Sharding : public tessera::parallel::ShardedParameters,
   /// What backward has still to come to, in the order of the last forward.
   std::vector<std::size_t>::const_iterator rest_of_backward() const;
   bool is_around(const Unit& outer, const Unit& inner) const;
+  /// The backward, of which this may be a half, has come past the group.
   void end_backward(Group& group);
+  /// In the second half of a backward: reduces groups whose gradients are complete.
+  void gradient_arrived();
   void finish_backward();
 
   Settings settings_;
@@ -124,6 +132,8 @@ class Sharding : public tessera::parallel::ShardedParameters,
   };
   Order now_;
   Order last_;
+  /// The last passes whose units differ: those of a rank's several stages.
+  std::vector<Order> passes_;
   std::size_t backward_place_ = 0;  // in the reverse of last_.ended
   Reduction reducing_;
   std::weak_ptr<Backward> backward_;

@@ -3,6 +3,7 @@
 // of a schedule. The plan cuts the model and the steps of a training follow the schedule; here is
 // where the borders are and which schedule it is.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -59,7 +60,7 @@ class PipelineStyle final : public ParallelStyle {
       stages_per_rank_ = stages_per_rank_ == 0 ? kind->least_stages_per_rank : stages_per_rank_;
     } else {
       options.refuse(fmt::format("option 'schedule' must be {} (got '{}')",
-                                 pipeline::schedule_kind_names(), kind_));
+                                 fmt::join(pipeline::schedule_kind_names(), ", "), kind_));
     }
   }
 

@@ -24,6 +24,7 @@ import tessera.conformance;
 
 #include "../conformance/conformance.hpp"
 #include "operator_samples.hpp"
+#include "recorded_samples.hpp"
 #include "support.hpp"
 
 using namespace tessera;
@@ -31,11 +32,6 @@ using namespace tessera::testing;
 using namespace on_graph;
 
 namespace {
-
-const std::vector<CallSample>& samples() {
-  static const std::vector<CallSample> all = call_samples(3);
-  return all;
-}
 
 /// Calls f(element's index, its address) for each element.
 template <class F>
@@ -75,49 +71,6 @@ class Owners {
   std::set<std::string> findings_;
 };
 
-std::vector<Tensor> clones(std::span<const Tensor> list, bool requires_grad = false) {
-  std::vector<Tensor> copies;
-  for (const Tensor& x : list) {
-    copies.push_back(x ? ops::clone(detached(x)) : Tensor());
-    if (x && requires_grad && is_floating(x.dtype())) {
-      copies.back().set_requires_grad();
-    }
-  }
-  return copies;
-}
-
-bool differentiable(const CallSample& sample) {
-  return sample.op->backward != nullptr && !sample.op->in_place &&
-         std::any_of(sample.output_gradients.begin(), sample.output_gradients.end(),
-                     [](const Tensor& g) { return g.defined(); });
-}
-
-/// One call with leaves, and the roots of its backward.
-struct Recorded {
-  std::vector<Tensor> leaves;
-  Tensors out;
-  std::vector<Tensor> roots;
-  std::vector<Tensor> root_gradients;
-
-  explicit Recorded(const CallSample& sample)
-      : leaves(clones(sample.inputs, true)), out(call(*sample.op, leaves, sample.attributes)) {
-    for (std::size_t i = 0; i < sample.output_gradients.size(); ++i) {
-      if (sample.output_gradients[i] && out[i].requires_grad()) {
-        roots.push_back(out[i]);
-        root_gradients.push_back(ops::clone(sample.output_gradients[i]));
-      }
-    }
-  }
-
-  std::vector<Tensor> gradients_of_leaves() const {
-    std::vector<Tensor> all;
-    for (const Tensor& x : leaves) {
-      all.push_back(x && x.requires_grad() ? x.grad() : Tensor());
-    }
-    return all;
-  }
-};
-
 /// Whether both lists have the same values, undefined in the same places.
 bool same_values(std::span<const Tensor> a, std::span<const Tensor> b, double most) {
   bool same = a.size() == b.size();
@@ -126,17 +79,6 @@ bool same_values(std::span<const Tensor> a, std::span<const Tensor> b, double mo
            (!a[i] || largest_difference(ops::clone(a[i]), ops::clone(b[i])) <= most);
   }
   return same;
-}
-
-using Findings = std::set<std::string>;
-Findings none() { return {}; }
-
-void find_in(Findings& all, const std::string& name, const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    all.insert(name + ": " + error.what());
-  }
 }
 
 /// All that must be apart: each of `gradients` from everything.

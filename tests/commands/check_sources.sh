@@ -67,6 +67,11 @@ sed -i 's/low.cppm/low.cppm IMPORTS suite/' modules/low/CMakeLists.txt
 expect 'an import of the library from what is above it' 'low comes before it'
 sed -i '/import tessera.suite/d' apps/tessera/above/a.cpp
 expect 'an import of the program that is stated and unused' 'nothing in apps/tessera/above imports it'
+printf 'export namespace tessera {\n/// One.\nint one();\n\nint two(int x,\n        int y);\n}\n' >>modules/low/a.cppm
+expect 'an exported name without a comment' 'modules/low/a.cppm:6: an exported name has no comment: int two'
+printf 'export namespace tessera {\n/// Some.\nint one();\nint two();\nstruct A;\nint three();  // it\n}\n' >>modules/low/a.cppm
+perl "$check" . || { echo 'exported names with comments have findings'; exit 1; }
+sound_tree
 echo 'int x;' >>apps/tessera/below/below.cppm
 expect 'a facade of the program with code' 'a facade must contain only'
 printf 'module;\n#include <vector>\nexport module tessera.app.below:b;\n' >apps/tessera/below/b.cppm

@@ -43,6 +43,25 @@ std::string config_of(const Json& curve) {
          "\noptions = { betas = " + curve["betas"].dump() + ", eps = 1e-8 }\nweight_decay = 0.0\n";
 }
 
+/// One of layouts(), or two stages, of which each micro-batch is a pair.
+Layout spread_over(const std::string& where) {
+  const std::string stages = "[[parallel]]\nstyle = \"Pipeline\"\naxis = \"pipe\"\non = [\".\"]\n";
+  const auto mesh = [](const std::string& axes, const std::string& shape) {
+    return "[mesh]\naxes = [" + axes + "]\nshape = [" + shape + "]\n";
+  };
+  if (where == "2 stages") {
+    return {where, mesh("\"pipe\"", "2") + stages, 1};
+  }
+  if (where == "2 stages x FSDP 2") {
+    return {where,
+            mesh("\"pipe\", \"shard\"", "2, 2") + stages +
+                "[[parallel]]\nstyle = \"FSDP\"\naxis = \"shard\"\non = "
+                "[\"model.layers.*\", \".\"]\n",
+            1};
+  }
+  return layout(where);
+}
+
 std::string updates_of(const Json& curve) {
   return curve.contains("rank")
              ? "[[parallel]]\nstyle = \"LoRA\"\non = "
@@ -54,7 +73,7 @@ std::string updates_of(const Json& curve) {
 /// The lines of the run's metrics file.
 std::vector<Json> train(const Folder& folder, const std::string& name, const Json& curve,
                         const std::string& where, const std::string& overrides) {
-  Layout spread = layout(where);
+  Layout spread = spread_over(where);
   spread.config += updates_of(curve);
   equivalence::train(folder, name, config_of(curve), spread, overrides);
   std::istringstream file(equivalence::read_file(folder / (name + ".jsonl")));
@@ -118,6 +137,12 @@ TEST_CASE("preferences follow trl's curves in micro-batches, captured and not", 
   const Json curve = curve_of("full");
   follows(curve, "one rank", "graph.capture=true train.micro_batch=1");
   follows(curve, "FSDP 2 x TP 2", "train.micro_batch=1");
+}
+
+TEST_CASE("preferences follow trl's curves in stages, with and without an adapter", "[dpo]") {
+  follows(curve_of("full"), "2 stages", "train.micro_batch=1");
+  follows(curve_of("adapter_off"), "2 stages", "train.micro_batch=1");
+  follows(curve_of("adapter_copy"), "2 stages x FSDP 2", "train.micro_batch=1");
 }
 
 TEST_CASE("preferences follow trl's curves in further layouts", "[.long]") {

@@ -1,5 +1,6 @@
 // Sequences that are split over ranks: losses and gradients are those of one rank, for both forms,
 // every kind of attention and the styles of other axes; and what is refused.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -348,6 +349,106 @@ TEST_CASE("rows are read as the plan splits them", "[context]") {
     check(rows.local().shape() == Dims{batch / 2, tokens / 3}, "a part");
     check(to_doubles(full_tensor(rows)) == to_doubles(whole), "the whole batch");
     check(plan.row_layout().placement(1).is_replicate(), "a value for each row");
+  });
+}
+
+namespace {
+
+/// How many blocks of attention are computed between the issue of each shift and its wait.
+class BlocksBesideHops final : public Mode {
+ public:
+  Tensors call(const Call& call, NextCall& next) override {
+    const std::string name = call.op.name;
+    if (name.starts_with("attention_block")) {
+      ++computed_;
+    }
+    blocking += name == "shift" ? 1 : 0;
+    if (name == "wait" && issued_.contains(&call.in[0].storage())) {
+      beside.push_back(computed_ - issued_.extract(&call.in[0].storage()).mapped());
+    }
+    Tensors out = next(call);
+    if (name == "shift_async") {
+      issued_[&out[0].storage()] = computed_;
+    }
+    return out;
+  }
+
+  std::vector<int> beside;  // in the order of the waits
+  int blocking = 0;
+
+ private:
+  int computed_ = 0;
+  std::map<const Storage*, int> issued_;
+};
+
+}  // namespace
+
+TEST_CASE("each hop of a ring has a block of attention beside it", "[context]") {
+  for (const char* const options : {ring, unbalanced}) {
+    for (const int ranks : {2, 4}) {
+      INFO(options << " on " << ranks);
+      on_ranks(ranks, [&](int rank) {
+        BlocksBesideHops hops;
+        {
+          const ModeScope scope(ModeLevel::below_distribution, hops);
+          computed(DeviceMesh::make({"context"}, {ranks}), {context(options)}, kKinds[0]);
+        }
+        // Of two layers: keys in forward and in backward, and gradients.
+        check(std::ssize(hops.beside) == 2 * 3 * (ranks - 1), "hops");
+        check(hops.blocking == 0, "hops that block");
+        // Unbalanced, the first rank sees no keys of others.
+        const bool idle = options == unbalanced && rank + 1 < ranks;
+        check(idle || std::ranges::all_of(hops.beside, [](int blocks) { return blocks > 0; }),
+              "a hop that nothing hides");
+      });
+    }
+  }
+}
+
+TEST_CASE("the form is chosen by what is not hidden, and the plan says why", "[context]") {
+  const auto decided = [](const Kind& kind, std::int64_t ranks, const std::string& options,
+                          const Link& link) {
+    std::string text;
+    on_ranks(1, [&](int) {
+      nn::DecoderLM model(shape_of(kind, DType::f64));
+      const DeviceMesh mesh = DeviceMesh::make({"context"}, {ranks});
+      set_link(mesh, 0, link);
+      const parallel::ParallelPlan plan(model, mesh, {context(options)}, shipped_styles());
+      const Tensor rows =
+          plan.batch_of(plan.sequence_part(empty({batch, tokens}, DType::i64, meta)));
+      model.loss_sum(rows, rows);
+      text = plan.summary()[0].decided;
+      set_link(mesh, 0, Link());
+    });
+    return text;
+  };
+  // Two layers of one size decide once. 8 latencies of 1 ms, both ways, and 6 of a balanced ring
+  // besides its hops: one in forward, and two in backward.
+  const Link latency{.latency = 1e-3, .bandwidth = 1e15};
+  CHECK(decided(kKinds[0], 2, "{}", latency) ==
+        "all_to_all: of a layer's communication for 4 rows, a ring would not hide 9 ms, and "
+        "all_to_all 8 ms");
+  // A short window: keys move one rank further, while a slow rank computes.
+  CHECK(decided(kKinds[1], 4, R"({"gflops": 1e-9})", latency) ==
+        "ring: of a layer's communication for 4 rows, a ring would not hide 0 ms, and all_to_all "
+        "8 ms");
+  CHECK(decided(kKinds[5], 2, "{}", latency) ==
+        "ring, as its 4 heads (1 of keys and values) cannot be split over 2 ranks");
+  CHECK(decided(kKinds[0], 2, heads, latency).empty());
+  CHECK(has(error_of([&] { decided(kKinds[0], 2, R"({"gflops": 0})", latency); }),
+            "option 'gflops' must be more than 0 (got 0)"));
+}
+
+TEST_CASE("stages have the links of the whole mesh", "[context]") {
+  on_ranks(1, [](int) {
+    nn::DecoderLM model(shape_of(kKinds[0], DType::f64));
+    const DeviceMesh mesh = DeviceMesh::make({"pipe", "context"}, {2, 2});
+    const Link slow{.latency = 1e-3, .bandwidth = 1e6};
+    set_link(mesh, 1, slow);
+    const parallel::ParallelPlan plan(
+        model, mesh, {{.style = "Pipeline", .axis = "pipe", .on = {"."}}, context(ring)},
+        shipped_styles());
+    check(link_of(plan.mesh(), plan.mesh().axis_index("context")) == slow, "a link");
   });
 }
 

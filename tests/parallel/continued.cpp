@@ -34,6 +34,7 @@ import tessera.app.model;
 import tessera.app.run;
 
 #include "features.hpp"
+#include "saved_run.hpp"
 #include "support.hpp"
 
 using namespace tessera;
@@ -52,42 +53,6 @@ struct State {
   double tolerance;
   bool splits_rows = true;  // tensor parallelism would cut blocks of 8-bit state
 };
-
-/// Two steps, a save into the folder, and the losses of the next two.
-Losses save(const Run& run, const std::string& folder) {
-  Run saving = run;
-  saving.config.checkpoint.folder = folder;
-  Losses losses;
-  on_ranks(static_cast<int>(saving.config.ranks()), [&](int rank) {
-    Trainer trainer(saving);
-    trainer.step();
-    trainer.step();
-    RunCheckpoints checkpoints = trainer.checkpoints([](const std::string&) {});
-    checkpoints.after_step(true);
-    for (int step = 0; step < 2; ++step) {
-      const double loss = trainer.step().loss;
-      if (rank == 0) {
-        losses.push_back(loss);
-      }
-    }
-  });
-  return losses;
-}
-
-Losses continue_from(const Run& run, const std::string& checkpoint) {
-  Losses losses;
-  on_ranks(static_cast<int>(run.config.ranks()), [&](int rank) {
-    Trainer trainer(run);
-    trainer.resume(checkpoint);
-    for (int step = 0; step < 2; ++step) {
-      const double loss = trainer.step().loss;
-      if (rank == 0) {
-        losses.push_back(loss);
-      }
-    }
-  });
-  return losses;
-}
 
 }  // namespace
 

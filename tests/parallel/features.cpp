@@ -54,9 +54,11 @@ std::string entry(const std::string& style, const std::string& axis, const std::
          on + "]" + (options.empty() ? "" : ",options={" + options + "}") + "}";
 }
 
+/// A mixture's feed-forward is not split by layers: it is computed whole on each rank of the axis.
 std::vector<std::string> tensor_entries(Set set) {
   const bool sequence = has(set, sequence_parallel);
   const bool classes = has(set, loss_parallel);
+  const bool mixture = has(set, expert_parallel);
   const std::string along = sequence ? "output=\"Shard(1)\"" : "";
   std::vector<std::string> all;
   if (sequence || classes) {
@@ -69,11 +71,16 @@ std::vector<std::string> tensor_entries(Set set) {
     all.push_back(entry("PrepareModuleInput", "tensor", R"("model.layers.*.{self_attn,mlp}")",
                         R"~(input="Shard(1)",desired="Replicate")~"));
   }
-  all.push_back(
-      entry("ColwiseParallel", "tensor",
-            R"("model.layers.*.self_attn.{q,k,v}_proj","model.layers.*.mlp.{gate,up}_proj")"));
+  if (sequence && mixture) {
+    all.push_back(entry("PrepareModuleOutput", "tensor", R"("model.layers.*.mlp")",
+                        R"~(output="Replicate",desired="Shard(1)")~"));
+  }
+  all.push_back(entry("ColwiseParallel", "tensor",
+                      std::string(R"("model.layers.*.self_attn.{q,k,v}_proj")") +
+                          (mixture ? "" : R"(,"model.layers.*.mlp.{gate,up}_proj")")));
   all.push_back(entry("RowwiseParallel", "tensor",
-                      R"("model.layers.*.self_attn.o_proj","model.layers.*.mlp.down_proj")",
+                      std::string(R"("model.layers.*.self_attn.o_proj")") +
+                          (mixture ? "" : R"(,"model.layers.*.mlp.down_proj")"),
                       along));
   if (sequence || classes) {
     all.push_back(entry("ColwiseParallel", "tensor", R"("lm_head")",
@@ -86,13 +93,13 @@ std::vector<std::string> tensor_entries(Set set) {
   return all;
 }
 
-}  // namespace
-
-Run run_of(Set set, const std::vector<std::string>& more) {
+/// `mixture`: of a small Mixtral.
+Run run_of(Set set, bool mixture, const std::vector<std::string>& more) {
   const bool sharded = is_sharded(set);
   const bool split =
       has(set, tensor_parallel) || has(set, sequence_parallel) || has(set, loss_parallel);
-  const std::string linear = R"("model.layers.*.{self_attn,mlp}.*_proj")";
+  const std::string linear = mixture ? R"("model.layers.*.self_attn.*_proj")"
+                                     : R"("model.layers.*.{self_attn,mlp}.*_proj")";
   std::vector<std::string> entries;
   if (has(set, qlora)) {
     entries.push_back(entry("QLoRA", "", linear, "rank=4,base=\"nf4\""));
@@ -103,6 +110,12 @@ Run run_of(Set set, const std::vector<std::string>& more) {
   }
   if (split) {
     std::ranges::move(tensor_entries(set), std::back_inserter(entries));
+  }
+  if (has(set, pipeline)) {
+    entries.push_back(entry("Pipeline", "pipe", "\".\""));
+  }
+  if (has(set, expert_parallel)) {
+    entries.push_back(entry("ExpertParallel", "expert", R"("model.layers.*.mlp.experts")"));
   }
   if (has(set, context_parallel)) {
     entries.push_back(entry("ContextParallel", "context", "\"**.inner_attention\""));
@@ -116,6 +129,9 @@ Run run_of(Set set, const std::vector<std::string>& more) {
     axes += std::string(axes.empty() ? "" : ",") + "\"" + name + "\"";
     shape += shape.empty() ? "2" : ",2";
   };
+  if (has(set, pipeline)) {
+    axis("pipe");
+  }
   if (has(set, hybrid)) {
     axis("replicate");
     entries.push_back(entry("Replicate", "replicate", "\".\""));
@@ -123,6 +139,9 @@ Run run_of(Set set, const std::vector<std::string>& more) {
   if (sharded) {
     axis("shard");
     entries.push_back(entry("FSDP", "shard", R"("model.layers.*",".")"));
+  }
+  if (has(set, expert_parallel)) {
+    axis("expert");
   }
   if (has(set, context_parallel)) {
     axis("context");
@@ -142,13 +161,28 @@ Run run_of(Set set, const std::vector<std::string>& more) {
   if (has(set, checkpointing)) {
     overrides.emplace_back("train.activation_checkpointing=true");
   }
-  if (has(set, accumulation)) {
+  if (has(set, accumulation) || has(set, pipeline)) {
     overrides.emplace_back("train.micro_batch=1");
+  }
+  if (mixture) {
+    overrides.insert(overrides.end(),
+                     {"model.family=mixtral", "model.experts=4", "model.experts_per_token=2"});
   }
   overrides.insert(overrides.end(), more.begin(), more.end());
   return small_run("one_rank.toml", overrides,
                    {"model.dim=128", "model.ffn_dim=256", "model.heads=4", "model.kv_heads=2",
                     "data.seq_len=16", "train.steps=3", "optimizer.warmup=0"});
+}
+
+}  // namespace
+
+Run run_of(Set set, const std::vector<std::string>& more) {
+  return run_of(set, has(set, expert_parallel), more);
+}
+
+Run one_rank_of(Set set) {
+  // What changes numbers; the others must not.
+  return run_of(set & (just(float8) | just(qlora) | just(bf16)), has(set, expert_parallel), {});
 }
 
 }  // namespace parallel_test

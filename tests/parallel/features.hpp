@@ -15,6 +15,8 @@ enum Feature : unsigned {
   sequence_parallel,
   loss_parallel,
   context_parallel,
+  expert_parallel,
+  pipeline,
   float8,
   offload,
   qlora,
@@ -29,6 +31,8 @@ inline constexpr std::array<std::string_view, features> feature_names = {"FSDP",
                                                                          "sequence parallel",
                                                                          "loss parallel",
                                                                          "context parallel",
+                                                                         "expert parallel",
+                                                                         "pipeline",
                                                                          "Float8",
                                                                          "Offload",
                                                                          "QLoRA",
@@ -47,7 +51,10 @@ inline bool is_sharded(Set set) {
 std::vector<Feature> members(Set set);
 std::string text_of(Set set);
 
-/// Three steps of a small Llama with these features, and these overrides of its config.
+/// Three steps of a small Llama with these features, and these overrides of its config; with expert
+/// parallel, of a small Mixtral.
 tessera::app::Run run_of(Set set, const std::vector<std::string>& overrides = {});
+/// The run on one rank whose losses `run_of(set)` must have.
+tessera::app::Run one_rank_of(Set set);
 
 }  // namespace parallel_test

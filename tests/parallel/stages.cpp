@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <memory>
@@ -35,6 +36,7 @@ import tessera.app.data;
 import tessera.app.model;
 import tessera.app.run;
 
+#include "saved_run.hpp"
 #include "small_run.hpp"
 #include "support.hpp"
 
@@ -45,6 +47,20 @@ using namespace parallel_test;
 namespace {
 
 using Overrides = std::vector<std::string>;
+
+/// A folder of this process, removed at the end.
+struct Folder {
+  Folder() : path(std::filesystem::temp_directory_path() / ("stages-" + std::to_string(getpid()))) {
+    std::filesystem::create_directories(path);
+  }
+  ~Folder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path, ignored);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  std::filesystem::path path;
+};
 
 /// What a run of some steps says, and its evaluation afterwards.
 struct Curve {
@@ -103,6 +119,8 @@ const Others sequence = {"sequence and loss parallel", "\"tensor\"", "2", split_
 const Others accumulating = {
     "FSDP that reduces once a step", "\"shard\"", "2",
     entry("FSDP", "shard", R"("model.layers.*",".")", R"(accumulate="whole")")};
+const Others lenient = {"FSDP without errors of missing gradients", "\"shard\"", "2",
+                        entry("FSDP", "shard", R"("model.layers.*",".")", R"(missing="zeros")")};
 const Others low_rank = {
     "LoRA", "", "",
     R"({style="LoRA",on=["model.layers.*.{self_attn,mlp}.*_proj"],options={rank=4,alpha=8}})"};
@@ -117,6 +135,10 @@ struct Division {
   int ranks = 0;
   std::string options = {};
 };
+
+/// Backwards in two halves.
+Division zero_bubble(int ranks) { return {ranks, R"(schedule="zero_bubble")"}; }
+const Division in_a_v = {2, R"(schedule="zero_bubble_v")"};
 
 /// A run of a small model of four layers, whose steps have eight rows.
 Run run_of(const char* config, const Others& layout, const Division& stages,
@@ -200,7 +222,8 @@ TEST_CASE("a model in stages has the losses of a whole one, bit for bit") {
   for (const Division& stages : {Division{2}, Division{2, R"(schedule="gpipe")"}, Division{3},
                                  Division{4}, Division{2, R"(split=["model.layers.1"])"},
                                  Division{3, R"(split=["model.layers.3","model.norm"])"},
-                                 Division{2, R"(schedule="interleaved")"}}) {
+                                 Division{2, R"(schedule="interleaved")"}, zero_bubble(2),
+                                 zero_bubble(3), zero_bubble(4), in_a_v}) {
     INFO(stages.ranks << " ranks, " << stages.options);
     same_bits(curve_of(run_in(alone, stages)), whole);
   }
@@ -214,6 +237,35 @@ TEST_CASE("stages are composed with styles of other axes") {
   }
   const Division interleaved = {2, R"(schedule="interleaved")"};
   same_bits(curve_of(run_in(sharded, interleaved)), curve_of(run_in(sharded, {})));
+}
+
+TEST_CASE("backwards in two halves are composed with styles of other axes") {
+  for (const Others& layout :
+       {sharded, accumulating, lenient, replicated, sequence, both, low_rank, context}) {
+    INFO(layout.name);
+    same_bits(curve_of(run_in(layout, zero_bubble(2))), curve_of(run_in(layout, {})));
+  }
+  for (const Others& layout : {sharded, accumulating, lenient}) {
+    INFO(layout.name);
+    same_bits(curve_of(run_in(layout, in_a_v)), curve_of(run_in(layout, {})));
+  }
+}
+
+TEST_CASE("a schedule from a file may have whole backwards and halves") {
+  const Folder folder;
+  const std::string file = (folder.path / "mixed.txt").string();
+  std::ofstream(file) << "schedule mixed\nmicro_batches 8\nstages 0 1\n"
+                         "rank 0: F0.0 F0.1 B0.0 F0.2 I0.1 F0.3 I0.2 W0.1 W0.2 B0.3 F0.4 F0.5 "
+                         "F0.6 I0.4 I0.5 W0.4 W0.5 B0.6 F0.7 I0.7 W0.7\n"
+                         "rank 1: F1.0 B1.0 F1.1 I1.1 F1.2 W1.1 B1.2 F1.3 B1.3 F1.4 I1.4 F1.5 "
+                         "I1.5 W1.4 W1.5 F1.6 B1.6 F1.7 B1.7\n";
+  const Division mixed = {2, "schedule_file=\"" + file + "\""};
+  for (const Others& layout : {alone, sharded}) {
+    INFO(layout.name);
+    const Overrides steps = {layout.shape.empty() ? "train.batch=8" : "train.batch=16",
+                             "data.validation_windows=16"};
+    same_bits(curve_of(run_in(layout, mixed, steps)), curve_of(run_in(layout, {}, steps)));
+  }
 }
 
 TEST_CASE("five axes have the losses of one rank") {
@@ -234,7 +286,9 @@ TEST_CASE("stages keep the bits of what a run may have", "[features]") {
         Overrides{"train.precision=f16", "train.loss_scaling=dynamic"},
         Overrides{"optimizer.groups=[{on=[\"lm_head.*\"],lr=1e-4}]"}}) {
     INFO(features.front());
-    same_bits(curve_of(run_in(alone, {2}, features)), curve_of(run_in(alone, {}, features)));
+    const Curve whole = curve_of(run_in(alone, {}, features));
+    same_bits(curve_of(run_in(alone, {2}, features)), whole);
+    same_bits(curve_of(run_in(alone, zero_bubble(2), features)), whole);
   }
 }
 
@@ -247,69 +301,17 @@ TEST_CASE("a GPT-2 is a chain of pieces too", "[features]") {
 TEST_CASE("tied weights of two stages stay equal, and follow the whole model", "[features]") {
   const Overrides tied = {"model.tie_embeddings=true"};
   const Curve whole = curve_of(run_in(alone, {}, tied));
-  for (const Others& layout : {alone, sharded}) {
-    INFO(layout.name);
-    const Curve curve = curve_of(run_in(layout, {2}, tied));
+  for (const auto& [layout, stages] : {std::pair(alone, Division{2}),
+                                       {sharded, Division{2}},
+                                       {sharded, zero_bubble(2)},
+                                       {alone, in_a_v}}) {
+    INFO(layout.name << ", " << stages.options);
+    const Curve curve = curve_of(run_in(layout, stages, tied));
     CHECK(difference(curve.losses, whole.losses) < 2e-6);
     CHECK(difference(curve.norms, whole.norms) < 2e-5);
     CHECK(difference({curve.evaluated}, {whole.evaluated}) < 2e-6);
   }
 }
-
-namespace {
-
-/// A folder of this process, removed at the end.
-struct Folder {
-  Folder() : path(std::filesystem::temp_directory_path() / ("stages-" + std::to_string(getpid()))) {
-    std::filesystem::create_directories(path);
-  }
-  ~Folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path, ignored);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  std::filesystem::path path;
-};
-
-/// Two steps, a save into the folder, and the losses of the next two.
-std::vector<double> save(const Run& run, const std::string& folder) {
-  Run saving = run;
-  saving.config.checkpoint.folder = folder;
-  std::vector<double> losses;
-  on_ranks(static_cast<int>(saving.config.ranks()), [&](int rank) {
-    Trainer trainer(saving);
-    trainer.step();
-    trainer.step();
-    RunCheckpoints checkpoints = trainer.checkpoints([](const std::string&) {});
-    checkpoints.after_step(true);
-    for (int step = 0; step < 2; ++step) {
-      const double loss = trainer.step().loss;
-      if (rank == 0) {
-        losses.push_back(loss);
-      }
-    }
-  });
-  return losses;
-}
-
-std::vector<double> continue_from(const Run& run, const std::string& checkpoint) {
-  static_cast<void>(check_stored(run, checkpoint, false));
-  std::vector<double> losses;
-  on_ranks(static_cast<int>(run.config.ranks()), [&](int rank) {
-    Trainer trainer(run);
-    trainer.resume(checkpoint);
-    for (int step = 0; step < 2; ++step) {
-      const double loss = trainer.step().loss;
-      if (rank == 0) {
-        losses.push_back(loss);
-      }
-    }
-  });
-  return losses;
-}
-
-}  // namespace
 
 TEST_CASE("a run that is saved in stages continues in any others, and without") {
   const Overrides longer = {"train.steps=4", "model.dropout=0.1"};
@@ -332,7 +334,9 @@ TEST_CASE("a run that is saved in stages continues in any others, and without") 
     INFO("change " << number);
     const std::string place = (folder.path / std::to_string(number++)).string();
     const std::vector<double> expected = save(change.saved, place);
-    const std::vector<double> got = continue_from(change.continued, checkpoint_folder(place, 2));
+    const std::string checkpoint = checkpoint_folder(place, 2);
+    static_cast<void>(check_stored(change.continued, checkpoint, false));
+    const std::vector<double> got = continue_from(change.continued, checkpoint);
     if (change.same_bits) {
       CHECK(got == expected);
     } else {
@@ -365,7 +369,7 @@ TEST_CASE("a rank has the parameters of its stages only, and the plan knows the 
 TEST_CASE("ranks of each place use the memory that the plan announces") {
   constexpr auto activation = static_cast<std::size_t>(MemoryCategory::activation);
   std::map<std::string, double> kept;  // on the first rank
-  for (const char* const schedule : {"gpipe", "1f1b"}) {
+  for (const char* const schedule : {"gpipe", "1f1b", "zero_bubble", "zero_bubble_v"}) {
     INFO(schedule);
     const Run run = run_in(alone, {2, std::string("schedule=\"") + schedule + "\""},
                            {"model.dim=64", "model.ffn_dim=96", "data.seq_len=64"});
@@ -398,6 +402,8 @@ TEST_CASE("ranks of each place use the memory that the plan announces") {
   }
   // GPipe keeps all eight micro-batches, 1F1B two, and what a micro-batch needs besides is in both.
   CHECK(kept["gpipe"] > 3 * kept["1f1b"]);
+  // Zero bubble keeps two too, and of one of them only what gradients of weights need.
+  CHECK(kept["zero_bubble"] < 1.1 * kept["1f1b"]);
 }
 
 TEST_CASE("what cannot be computed in stages is refused before ranks start") {
@@ -411,7 +417,11 @@ TEST_CASE("what cannot be computed in stages is refused before ranks start") {
   CHECK(has(refusal(alone, {2, R"(split=["model.layers.1","model.layers.2"])"}),
             "'split' makes 3 stages, and the schedule has 2"));
   CHECK(has(refusal(alone, {2, R"(schedule="2f2b")"}), "option 'schedule' must be gpipe, 1f1b"));
-  CHECK(has(refusal(alone, {2, R"(schedule="zero_bubble")"}), "apart"));
+  const Others unmatched = {"FSDP", "\"shard\"", "2",
+                            entry("FSDP", "shard", R"("model.layers.*",".")",
+                                  R"(ignore=["model.layers.3.**","model.layers.4.**"])")};
+  CHECK(has(refusal(unmatched, {2}),
+            "option 'ignore': the pattern 'model.layers.4.**' matches no parameter"));
   CHECK(has(refusal(alone, {2, R"(schedule="interleaved")"}, {"train.micro_batch=8"}),
             "interleaved"));
   CHECK(has(refusal(alone, {2}, {"graph.capture=true"}), "cannot be captured"));

@@ -267,6 +267,9 @@ TEST_CASE("what cannot run is refused with its place") {
       says("rank 0: backward of stage 0, micro-batch 0: what it needs is not there by then"));
   CHECK_THAT(refused("rank 0: F0.0 I0.0 W0.0 F0.1 W0.1 I0.1", "stages 0"),
              says("weight gradient of stage 0, micro-batch 1: what it needs is not there"));
+  CHECK(refused("rank 0: F0.0 F0.1 I0.0 W0.0 B0.1", "stages 0") == "no error");
+  CHECK_THAT(refused("rank 0: F0.0 F0.1 I0.0 B0.1 W0.0", "stages 0"),
+             says("backward of stage 0, micro-batch 1: the micro-batches are not in order"));
   CHECK_THAT(refused("rank 0: F0.0 F1.0 F0.1 B0.0 B0.1" + second),
              says("of stage 1, micro-batch 0: the stage is on rank 1"));
   CHECK_THAT(refused("rank 0: F0.0 F0.1 F0.2 B0.0 B0.1" + second),

@@ -64,6 +64,28 @@ TEST_CASE("a text is read back exactly") {
   CHECK(Program::parse(gradient).to_text() == gradient);
 }
 
+TEST_CASE("groups at equal distances are written by their ends, and others as a list") {
+  const auto rewritten = [](const std::string& ranks) {
+    const std::string text =
+        Program::parse(replaced("group=ranks 0 named", "group=" + ranks + " named")).to_text();
+    const std::size_t at = text.find("group=ranks ") + 6;
+    return text.substr(at, text.find(" named", at) - at);
+  };
+  CHECK(rewritten("ranks 0 1 2 3 4 5 6 7") == "ranks 0 1 2 3 4 5 6 7");
+  CHECK(rewritten("ranks 0 1 2 3 4 5 6 7 8") == "ranks 0 to 8");
+  CHECK(rewritten("ranks 3 5 7 9 11 13 15 17 19") == "ranks 3 to 19 by 2");
+  CHECK(rewritten("ranks 0 to 16376 by 8") == "ranks 0 to 16376 by 8");
+  CHECK(rewritten("ranks 0 to 6 by 2") == "ranks 0 2 4 6");
+  CHECK(rewritten("ranks 8 7 6 5 4 3 2 1 0") == "ranks 8 7 6 5 4 3 2 1 0");
+  for (const std::string wrong :
+       {"ranks 0 to", "ranks 0 to 7 by 2", "ranks 0 to 8 by 0", "ranks 5 to 2", "ranks 0 1 to 3",
+        "ranks 0 to 8 with 2", "ranks 0 to 8 by 2 more", "ranks 0 to 2000000000"}) {
+    INFO(wrong);
+    CHECK(error_of(replaced("group=ranks 0 named", "group=" + wrong + " named"))
+              .find("a value of type group (\"ranks 0 1 2\"") != std::string::npos);
+  }
+}
+
 TEST_CASE("a text that is cut anywhere is refused with the line") {
   int line = 1;
   for (std::size_t cut = 0; cut + 1 < good.size(); ++cut) {

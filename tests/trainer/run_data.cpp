@@ -335,6 +335,21 @@ axis = "shard"
 on = ["model.layers.*", "."]
 )~";
 
+/// Two stages, whose sequences two ranks have.
+const std::string split_in_stages = R"~([mesh]
+axes = ["pipe", "context"]
+shape = [2, 2]
+[[parallel]]
+style = "Pipeline"
+axis = "pipe"
+on = ["."]
+[[parallel]]
+style = "ContextParallel"
+axis = "context"
+on = ["**.inner_attention"]
+options = { form = "ring" }
+)~";
+
 /// The largest difference of the losses of steps and validations.
 double difference(const Losses& a, const Losses& b) {
   REQUIRE(a.steps.size() == b.steps.size());
@@ -370,6 +385,8 @@ TEST_CASE("packed rows give the losses of documents that are rows of their own")
       {small_llama, replicated, " train.micro_batch=3"},
       {small_llama, split_in_sequence, ""},
       {small_llama, split_in_sequence, " graph.capture=true train.micro_batch=2"},
+      {small_llama, split_in_stages, " train.micro_batch=3"},
+      {small_llama, split_in_stages, " train.micro_batch=6 train.head_rows=50"},
       {small_llama, mode, " graph.capture=true graph.mode=fully_shard"},
       {small_gpt2, "", ""},
       {small_gpt2, gpt2_shards, " graph.capture=true"}};

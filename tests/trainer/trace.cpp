@@ -335,6 +335,52 @@ TEST_CASE("a summary says what share of a step computes, communicates and waits 
         std::string::npos);
 }
 
+TEST_CASE("a trace of a model in stages has their times and the bubble") {
+  const auto action = [](const char* name, double begin, double end) {
+    return FileSlice{.category = "phase", .name = name, .begin = begin, .end = end};
+  };
+  // One micro-batch, two steps; times in microseconds. The second step takes twice as long.
+  TraceData trace{.first_step = 1,
+                  .last_step = 2,
+                  .mesh = "",
+                  .ranks = {{action("step 1", 0, 10000),
+                             action("forward of stage 0, micro-batch 0", 1000, 2000),
+                             action("send activation of stage 0, micro-batch 0", 2000, 2100),
+                             action("receive gradient of stage 0, micro-batch 0", 2100, 6000),
+                             action("backward of stage 0, micro-batch 0", 6000, 9000),
+                             action("forward of stage 0, micro-batch 0", 11000, 13000),
+                             action("send activation of stage 0, micro-batch 0", 13000, 13100),
+                             action("receive gradient of stage 0, micro-batch 0", 13100, 21000),
+                             action("backward of stage 0, micro-batch 0", 21000, 27000)},
+                            {action("receive activation of stage 1, micro-batch 0", 1000, 2500),
+                             action("forward of stage 1, micro-batch 0", 2500, 3500),
+                             action("input gradient of stage 1, micro-batch 0", 3500, 4500),
+                             action("send gradient of stage 1, micro-batch 0", 4500, 4600),
+                             action("weight gradient of stage 1, micro-batch 0", 4600, 5600),
+                             action("receive activation of stage 1, micro-batch 0", 11000, 14000),
+                             action("forward of stage 1, micro-batch 0", 14000, 16000),
+                             action("input gradient of stage 1, micro-batch 0", 16000, 18000),
+                             action("send gradient of stage 1, micro-batch 0", 18000, 18100),
+                             action("weight gradient of stage 1, micro-batch 0", 18100, 20100)}},
+                  .streamed = {{}, {}},
+                  .memory_peaks = {{}, {}},
+                  .categories = {}};
+  const StageTimes times = stage_times(trace, "trace.json");
+  REQUIRE(times.stages.size() == 2);
+  CHECK(times.stages[0].forward == Approx(1.5));
+  CHECK(times.stages[0].input_gradient == Approx(4.5));
+  CHECK(times.stages[0].weight_gradient == 0);
+  CHECK(times.stages[1].forward == Approx(1.5));
+  CHECK(times.stages[1].input_gradient == Approx(1.5));
+  CHECK(times.stages[1].weight_gradient == Approx(1.5));
+  CHECK(times.splits_backward);
+  CHECK(times.step == Approx(12));                            // 8 and 16
+  CHECK(times.bubble == Approx(1 - (4 + 3 + 8 + 6) / 48.0));  // of two ranks
+  trace.ranks = {{action("forward of stage x, micro-batch 0", 0, 1)}};
+  has(input_error([&] { stage_times(trace, "trace.json"); }),
+      "trace.json: it is no trace of a model in stages");
+}
+
 TEST_CASE("a trace of a run that communicates in the background has the tracks of its streams") {
   const Folder folder;
   const json trace = traced(folder, "trace.steps=[2,3] mesh.background=true");

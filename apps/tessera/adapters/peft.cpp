@@ -116,6 +116,33 @@ std::string weight_name(const std::string& tensor) {
   return name;
 }
 
+/// The names of the whole model's weights, those of absent modules too, with the first name of
+/// each: tied ones have several. Parameters of updates and of packed weights are none of them.
+std::map<std::string, std::string> weight_names(nn::Module& model) {
+  std::map<std::string, std::string> names;
+  for (const auto& [module, absent] : nn::whole_modules(model)) {
+    const bool updated = module->low_rank_update().has_value();
+    for (const auto& [key, parameter] : module->parameters()) {
+      const bool of_update =
+          updated && std::ranges::any_of(parts_of({.dora = true}), [&own = key](const Part& part) {
+            return own == part.own;
+          });
+      if (of_update || parameter->initialization.kind == nn::Initialization::Kind::packed) {
+        continue;
+      }
+      names.emplace(parameter->name, parameter->name);
+      for (const std::string& other : parameter->other_names) {
+        names.emplace(other, parameter->name);
+      }
+    }
+    for (const nn::PackedWeight& packed : module->packed_weights()) {
+      const std::string name = module->name() + "." + packed.name;
+      names.emplace(name, name);
+    }
+  }
+  return names;
+}
+
 struct Found {
   std::set<std::string> modules;              // that have an update
   std::map<std::string, std::string> copies;  // tensor -> the weight of the model
@@ -125,15 +152,7 @@ struct Found {
 /// differences.
 Found find(const SafetensorsFile& file, nn::Module& model, Differences& differences) {
   Found found;
-  std::map<std::string, std::string> first_names;  // of the model's weights
-  for (const auto& [name, info] : model_weights(model).tensors) {
-    first_names.emplace(name, name);
-  }
-  for (const auto& [name, parameter] : nn::named_parameters(model)) {
-    if (first_names.contains(name)) {
-      first_names[name] = parameter->name;
-    }
-  }
+  const std::map<std::string, std::string> first_names = weight_names(model);
   const std::vector<Part> parts = parts_of({.dora = true});
   for (const auto& [name, info] : file.tensors()) {
     const auto part = std::ranges::find_if(parts, [&tensor = name](const Part& one) {
@@ -191,7 +210,7 @@ PeftFolder::PeftFolder(const std::string& folder, nn::Module& model) : folder_(f
   auto [stored, copies] = find(*file_, model, differences);
   copies_ = std::move(copies);
   std::map<std::string, std::string> names;
-  for (const nn::Module* module : nn::all_modules(model)) {
+  for (const auto& [module, absent] : nn::whole_modules(model)) {
     const auto update = module->low_rank_update();
     if (!update) {
       continue;
@@ -222,7 +241,9 @@ PeftFolder::PeftFolder(const std::string& folder, nn::Module& model) : folder_(f
                                     to_string(found->second.shape), to_string(shape)),
                         name);
       }
-      names.emplace(name + "." + part.own, there);
+      if (!absent) {
+        names.emplace(name + "." + part.own, there);
+      }
     }
   }
   for (const std::string& name : stored) {

@@ -37,7 +37,7 @@ class PeftFolder {
   /// that are missing or have another shape.
   PeftFolder(const std::string& folder, nn::Module& model);
 
-  /// The parameters of the updates by their names in the model.
+  /// The parameters of the updates by their names in the model, without those of absent modules.
   const TensorSource& tensors() const { return *renamed_; }
   /// PEFT may save weights of the model beside the updates. Error (input): one of them is not equal
   /// to that of `base`, the model's folder; null: there is none.

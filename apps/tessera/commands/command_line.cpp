@@ -1,5 +1,6 @@
 module;
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -21,6 +22,7 @@ import tessera.base;
 import tessera.collective;
 import tessera.pipeline;
 import tessera.app.base;
+import tessera.app.plan;
 import tessera.app.bench;
 import :command_tree;
 import :named_plugins;
@@ -46,6 +48,7 @@ class CommandLine {
     app_.require_subcommand(1);
     app_.set_help_flag("--help,-h", "Print this help and exit");
     add_train();
+    add_plan();
     add_text_commands(app_, chosen);
     add_data();
     add_checkpoint();
@@ -107,6 +110,31 @@ class CommandLine {
     command->add_flag("--dry-run", train_.dry_run, "Check everything, print the plan and stop");
     command->add_flag("--account", train_.account,
                       "As --dry-run, and print the work of a step by operator and collective");
+  }
+
+  void add_plan() {
+    CLI::App* command = add("plan", "Print a step in time, on ranks that need not be there",
+                            [this] { return run_plan(train_, plan_); });
+    add_run(*command);
+    command
+        ->add_option(
+            "--ranks", plan_.ranks,
+            "Put the run on so many ranks: the first axis of its mesh grows, and the batch")
+        ->check(CLI::PositiveNumber);
+    command
+        ->add_option("--hardware", plan_.hardware,
+                     "A file with the rates of ranks and links; without it, kernels are measured "
+                     "on this machine")
+        ->type_name("FILE");
+    command->add_option("--save-hardware", plan_.save, "Write the rates of this machine to a file")
+        ->type_name("FILE");
+    command->add_option("--trace", plan_.trace, "Write the step as a trace of one rank")
+        ->type_name("FILE");
+    command
+        ->add_option("--tokens", plan_.tokens,
+                     "The tokens of a whole training, whose time and price are printed")
+        ->check(CLI::PositiveNumber);
+    command->add_flag("--json", plan_.json, "Print JSON");
   }
 
   /// Which run a command is about.
@@ -191,11 +219,13 @@ class CommandLine {
           ->capture_default_str()
           ->type_name("NUMBER");
     };
-    rate("--products", rates.products, "FLOPs of products in a second");
+    rate("--word-products", rates.products_of_words,
+         "FLOPs of products of operands of 32 bits in a second");
+    rate("--products", rates.products, "Those of operands of 16 bits");
     rate("--byte-products", rates.products_of_bytes, "Those of operands of 8 bits");
     rate("--attention", rates.attention, "Those of attention");
     rate("--bandwidth", rates.bandwidth, "Bytes that kernels read and write in a second");
-    rate("--link", rates.link, "Bytes that arrive from other ranks in a second");
+    rate("--link", roofline_.link, "Bytes that arrive from other ranks in a second");
     rate("--launch", rates.launch, "Seconds that each kernel adds to its work");
     rate("--memory", roofline_.memory, "Bytes of the device's memory");
     command->add_flag("--json", roofline_.json, "Print JSON");
@@ -331,7 +361,7 @@ class CommandLine {
     CLI::App* draw = command->add_subcommand(
         "draw", "Check a schedule and draw it: who computes what when, and the bubble");
     draw->add_option("SCHEDULE", pipeline_.schedule,
-                     fmt::format("{}, or a file", pipeline::schedule_kind_names()))
+                     fmt::format("{}, or a file", fmt::join(pipeline::schedule_kind_names(), ", ")))
         ->required();
     const auto size = [&](const char* name, std::optional<int>& value, const char* about) {
       draw->add_option(name, value, about)->check(CLI::Range(1, 4096));
@@ -350,6 +380,11 @@ class CommandLine {
     cost("--input-gradient", pipeline_.input_gradient, "That of the gradients of inputs");
     cost("--weight-gradient", pipeline_.weight_gradient, "That of the gradients of parameters");
     cost("--transfer", pipeline_.transfer, "That of a message between two ranks");
+    draw->add_option("--times", pipeline_.times,
+                     "Take the times of stages from this trace of a run, in milliseconds")
+        ->excludes("--forward")
+        ->excludes("--input-gradient")
+        ->excludes("--weight-gradient");
     draw->add_option("--svg", pipeline_.svg, "Also write the picture to this file");
     draw->add_option("--table", pipeline_.table,
                      "Also write the schedule to this file, as a text that can be changed");
@@ -443,6 +478,7 @@ class CommandLine {
   std::string recorded_;
   std::string other_recorded_;
   GraphShowOptions show_;
+  PlanArguments plan_;
   RooflineOptions roofline_;
   std::string picture_;
   ExportArguments export_;

@@ -1,9 +1,11 @@
 module;
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <tessera/shown.hpp>
@@ -13,6 +15,7 @@ module tessera.app.commands;
 import tessera.base;
 import tessera.pipeline;
 import tessera.app.base;
+import tessera.app.trace;
 
 // `tessera pipeline`: schedules of pipelines as pictures and tables.
 namespace tessera::app {
@@ -27,14 +30,11 @@ constexpr std::string_view weight_gradient_colour = "#9fc7a5";
 
 Schedule from_file(const PipelineArguments& arguments) {
   if (!std::filesystem::exists(arguments.schedule)) {
-    std::vector<std::string> names;
-    for (const ScheduleKind& kind : schedule_kinds()) {
-      names.emplace_back(kind.name);
-    }
+    const std::vector<std::string> names = schedule_kind_names();
     fail_input({.thing = fmt::format("pipeline schedule '{}'", shown(arguments.schedule)),
                 .wrong = fmt::format("it is no kind, and there is no such file{}",
                                      did_you_mean(arguments.schedule, names)),
-                .expected = schedule_kind_names() + ", or a file"});
+                .expected = fmt::format("{}, or a file", fmt::join(names, ", "))});
   }
   if (arguments.ranks || arguments.stages_per_rank || arguments.micro_batches) {
     fail_input({.thing = arguments.schedule,
@@ -66,6 +66,24 @@ Costs costs_of(const Schedule& schedule, const PipelineArguments& arguments) {
                             .weight_gradient = part * arguments.weight_gradient});
   }
   return costs;
+}
+
+/// Costs that a run has measured.
+Costs measured_costs(const Schedule& schedule, const PipelineArguments& arguments,
+                     const StageTimes& measured) {
+  if (measured.stages.size() != static_cast<std::size_t>(schedule.stages())) {
+    fail_input({.thing = arguments.times,
+                .wrong = "the run had other stages than the schedule",
+                .expected = fmt::format("{}", schedule.stages()),
+                .got = fmt::format("{}", measured.stages.size()),
+                .advice = "change --ranks or --stages-per-rank"});
+  }
+  if (schedule.splits_backward() && !measured.splits_backward) {
+    fail_input({.thing = arguments.times,
+                .wrong = "its backwards are whole, and those of the schedule are two halves",
+                .advice = "trace a run with such a schedule"});
+  }
+  return {.stages = measured.stages, .transfer = arguments.transfer};
 }
 
 /// The longest unit of time of which every action takes a whole number, or nearly.
@@ -148,7 +166,13 @@ void print_table(const Schedule& schedule, const Simulation& simulation) {
 int run_pipeline_draw(const PipelineArguments& arguments) {
   const Schedule schedule = schedule_of(arguments);
   check(schedule, arguments.schedule);
-  const Simulation simulation = simulate(schedule, costs_of(schedule, arguments));
+  std::optional<StageTimes> measured;
+  if (!arguments.times.empty()) {
+    measured = stage_times(read_trace(arguments.times), arguments.times);
+  }
+  const Simulation simulation =
+      simulate(schedule, measured ? measured_costs(schedule, arguments, *measured)
+                                  : costs_of(schedule, arguments));
   if (!arguments.table.empty()) {
     write_output("pipeline", arguments.table, to_text(schedule));
   }
@@ -160,8 +184,13 @@ int run_pipeline_draw(const PipelineArguments& arguments) {
     fmt::print("{}\n", text);
   }
   print_table(schedule, simulation);
-  fmt::print("\n{} stages, {} micro-batches: {:.4g} units of time, bubble {:.1f}%\n",
-             schedule.stages(), schedule.micro_batches, simulation.end, 100 * simulation.bubble());
+  fmt::print("\n{} stages, {} micro-batches: {:.4g} {}, bubble {:.1f}%\n", schedule.stages(),
+             schedule.micro_batches, simulation.end, measured ? "ms" : "units of time",
+             100 * simulation.bubble());
+  if (measured) {
+    fmt::print("measured: {:.4g} ms a step, bubble {:.1f}%\n", measured->step,
+               100 * measured->bubble);
+  }
   return 0;
 }
 

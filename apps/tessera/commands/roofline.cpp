@@ -2,163 +2,26 @@ module;
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <set>
+#include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 module tessera.app.commands;
 
 import tessera.base;
 import tessera.device;
-import tessera.tensor;
 import tessera.program;
 import tessera.app.base;
+import tessera.app.plan;
 import :program_file;
 import :roofline;
 
 namespace tessera::app {
 namespace {
-
-using Kind = Instruction::Kind;
-
-/// The bytes of a tensor's elements; those that an expanded tensor repeats count once.
-double element_bytes(const Tensor& x) {
-  double elements = 1;
-  for (int d = 0; d < x.dims(); ++d) {
-    elements *= x.strides()[d] == 0 && x.shape()[d] > 0 ? 1 : static_cast<double>(x.shape()[d]);
-  }
-  return elements * static_cast<double>(size_of(x.dtype()));
-}
-
-/// Bytes that an instruction reads and writes in the device's memory. A copy does not read what it
-/// writes; other operators that write an operand, also products that add to it, read it.
-double moved_bytes(const Instruction& i, const graph::Shadow& shadow) {
-  const bool view = i.kind == Kind::call && i.op->view != nullptr;
-  double bytes = 0;
-  bool makes = false;
-  for (const TensorIndex number : i.out) {
-    if (number.exists() && !(view && shadow.memory(number) == shadow.memory(i.in[0]))) {
-      bytes += element_bytes(shadow.at(number));
-      makes = true;
-    }
-  }
-  if (view && !makes) {
-    return 0;
-  }
-  const bool copy =
-      i.kind == Kind::call && i.op->moves_elements && i.op->in_place && i.op->flops == nullptr;
-  for (std::size_t k = 0; k < i.in.size(); ++k) {
-    if (i.in[k].exists()) {
-      bytes += element_bytes(shadow.at(i.in[k])) * (i.writes(k) && !copy ? 2 : 1);
-    }
-  }
-  return bytes;
-}
-
-/// What is between the products of attention: a softmax, whose rows have statistics. They are
-/// results without a gradient (Op::constant_outputs) of a call that has products, and the call that
-/// computes its gradients reads them.
-class RowStatistics {
- public:
-  explicit RowStatistics(const Program& program) {
-    for (const Instruction* i : graph::places_of(program)) {
-      for (std::size_t k = 0; k < i->out.size(); ++k) {
-        if (has_products(*i) && ((i->op->constant_outputs >> k) & 1U) != 0 && i->out[k].exists()) {
-          all_.insert(i->out[k]);
-        }
-      }
-    }
-  }
-
-  static bool has_products(const Instruction& i) {
-    return i.kind == Kind::call && i.op->flops != nullptr;
-  }
-  /// Whether the call makes or reads them.
-  bool are_of(const Instruction& i) const {
-    const auto is_one = [&](TensorIndex number) { return all_.contains(number); };
-    return std::ranges::any_of(i.in, is_one) || std::ranges::any_of(i.out, is_one);
-  }
-
- private:
-  std::set<TensorIndex> all_;
-};
-
-/// FLOPs of a call's products, and what limits their rate.
-std::pair<double, Bound> products_of(const Instruction& i, const graph::Shadow& shadow,
-                                     const RowStatistics& statistics) {
-  if (!RowStatistics::has_products(i)) {
-    return {0, Bound::memory};
-  }
-  const std::vector<Tensor> in = shadow.at(i.in);
-  const double flops =
-      i.op->flops(Call{.op = *i.op, .in = in, .attributes = i.attributes}, shadow.at(i.out));
-  if (statistics.are_of(i)) {
-    return {flops, Bound::attention};
-  }
-  const bool bytes = std::ranges::any_of(in, [](const Tensor& x) {
-    return x && (x.dtype() == DType::f8e4m3 || x.dtype() == DType::f8e5m2);
-  });
-  return {flops, bytes ? Bound::products_of_bytes : Bound::products};
-}
-
-double rate_of(const DeviceRates& rates, Bound bound) {
-  switch (bound) {
-    case Bound::products:
-      return rates.products;
-    case Bound::products_of_bytes:
-      return rates.products_of_bytes;
-    case Bound::attention:
-      return rates.attention;
-    case Bound::memory:
-      break;
-  }
-  return rates.bandwidth;
-}
-
-/// Adds an instruction that is a kernel of this rank.
-void add_kernel(std::map<std::pair<std::string, Bound>, OperatorCost>& costs, Roofline& roofline,
-                const Instruction& i, const graph::Shadow& shadow, const RowStatistics& statistics,
-                const DeviceRates& rates) {
-  const double bytes = moved_bytes(i, shadow);
-  auto [flops, bound] = products_of(i, shadow, statistics);
-  if (bytes == 0 && flops == 0) {
-    return;  // a view
-  }
-  const double moving = bytes / rates.bandwidth;
-  const double computing = flops == 0 ? 0 : flops / rate_of(rates, bound);
-  bound = computing < moving ? Bound::memory : bound;
-  const std::string name = i.kind == Kind::call ? i.op->name : "full";
-  OperatorCost& cost = costs[{name, bound}];
-  cost.op = name;
-  cost.bound = bound;
-  ++cost.calls;
-  cost.flops += flops;
-  cost.bytes += bytes;
-  cost.seconds += std::max(moving, computing);
-  ++roofline.launches;
-}
-
-/// Of each micro-batch the largest input with rows: ids of tokens, one of each place.
-std::int64_t tokens_of(const Program& program) {
-  std::map<int, std::int64_t> micro_batches;
-  for (const auto& [name, input] : program.inputs) {
-    if (input.role == Role::rows) {
-      std::int64_t& most = micro_batches[input.micro_batch];
-      most = std::max(most, program.tensors[input.tensor].shape.product());
-    }
-  }
-  std::int64_t tokens = 0;
-  for (const auto& [number, count] : micro_batches) {
-    tokens += count;
-  }
-  return tokens;
-}
 
 double sum_of(const Roofline& roofline, double OperatorCost::* what) {
   double sum = 0;
@@ -169,20 +32,6 @@ double sum_of(const Roofline& roofline, double OperatorCost::* what) {
 }
 
 }  // namespace
-
-std::string_view name_of(Bound bound) {
-  switch (bound) {
-    case Bound::products:
-      return "products";
-    case Bound::products_of_bytes:
-      return "8-bit products";
-    case Bound::attention:
-      return "attention";
-    case Bound::memory:
-      break;
-  }
-  return "memory";
-}
 
 double Roofline::seconds(Bound bound) const {
   double sum = 0;
@@ -201,18 +50,26 @@ double Roofline::worst() const {
   return sum_of(*this, &OperatorCost::seconds) + launch_seconds + collective_seconds;
 }
 
-Roofline roofline_of(const Program& program, const DeviceRates& rates) {
-  const graph::Shadow shadow = graph::shadow_of(program);
+Roofline roofline_of(const Program& program, const DeviceRates& rates, double link) {
   const graph::ProgramStatistics statistics = graph::statistics_of(program);
-  const RowStatistics of_rows(program);
+  const auto places = graph::places_of(program);
+  const auto kernels = kernel_costs(program, rates);
   Roofline roofline;
   roofline.tokens = tokens_of(program);
   std::map<std::pair<std::string, Bound>, OperatorCost> costs;
-  for (const Instruction* i : graph::places_of(program)) {
-    if (i->kind == Kind::call && (i->op->communicates != Communicates::none || i->op->completes)) {
-      roofline.collectives += graph::is_collective(*i) ? 1 : 0;
-    } else if (i->kind == Kind::call || i->kind == Kind::full) {
-      add_kernel(costs, roofline, *i, shadow, of_rows, rates);
+  for (const PlaceIndex place : places.keys()) {
+    const Instruction& i = *places[place];
+    roofline.collectives += graph::is_collective(i) ? 1 : 0;
+    if (const std::optional<KernelCost>& kernel = kernels[place]) {
+      const std::string name = i.kind == Instruction::Kind::call ? i.op->name : "full";
+      OperatorCost& cost = costs[{name, kernel->bound}];
+      cost.op = name;
+      cost.bound = kernel->bound;
+      ++cost.calls;
+      cost.flops += kernel->flops;
+      cost.bytes += kernel->bytes;
+      cost.seconds += kernel->seconds;
+      ++roofline.launches;
     }
   }
   for (const graph::CollectiveCount& collective : statistics.collectives) {
@@ -226,7 +83,7 @@ Roofline roofline_of(const Program& program, const DeviceRates& rates) {
   });
   roofline.launches += roofline.collectives;
   roofline.launch_seconds = static_cast<double>(roofline.launches) * rates.launch;
-  roofline.collective_seconds = roofline.received / rates.link;
+  roofline.collective_seconds = roofline.received / link;
   roofline.peak = statistics.peak;
   if (!statistics.live.empty()) {
     roofline.memory = statistics.live[statistics.peak_at];
@@ -235,9 +92,6 @@ Roofline roofline_of(const Program& program, const DeviceRates& rates) {
 }
 
 namespace {
-
-constexpr std::array<Bound, 4> bounds = {Bound::products, Bound::products_of_bytes,
-                                         Bound::attention, Bound::memory};
 
 std::string milliseconds(double seconds) { return fmt::format("{:.2f}", 1e3 * seconds); }
 
@@ -266,7 +120,8 @@ void print_operators(const Roofline& roofline) {
 
 void print_sums(const Roofline& roofline) {
   TableRows rows = {{"in all", "ms", "us/token", "share"}};
-  for (const Bound bound : bounds) {
+  for (int b = 0; b < bound_count; ++b) {
+    const auto bound = static_cast<Bound>(b);
     if (roofline.seconds(bound) > 0) {
       rows.push_back(row_of(roofline, {std::string(name_of(bound))}, roofline.seconds(bound)));
     }
@@ -326,7 +181,8 @@ void print_json(const Roofline& roofline) {
       {"peak_bytes", roofline.peak},
       {"limits", nlohmann::ordered_json::object()},
       {"operators", nlohmann::ordered_json::array()}};
-  for (const Bound bound : bounds) {
+  for (int b = 0; b < bound_count; ++b) {
+    const auto bound = static_cast<Bound>(b);
     all["limits"][name_of(bound)] = roofline.seconds(bound);
   }
   for (const OperatorCost& cost : roofline.operators) {
@@ -344,7 +200,7 @@ void print_json(const Roofline& roofline) {
 
 int run_graph_roofline(const std::string& file, const RooflineOptions& options) {
   const Program program = read_program(file);
-  const Roofline roofline = roofline_of(program, options.rates);
+  const Roofline roofline = roofline_of(program, options.rates, options.link);
   if (roofline.tokens == 0) {
     fail_input({.thing = file,
                 .wrong = "the program has no input with rows, so no tokens to count by",

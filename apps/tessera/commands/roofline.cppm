@@ -2,16 +2,12 @@ module tessera.app.commands:roofline;
 
 import tessera.program;
 import tessera.app.base;
+import tessera.app.plan;
 import :subcommands;
 
 // The least time of a captured step on a device of given rates.
 
 namespace tessera::app {
-
-/// Limits of an operator's time.
-enum class Bound : std::uint8_t { products, products_of_bytes, attention, memory };
-/// "products", "8-bit products", "attention", "memory".
-std::string_view name_of(Bound bound);
 
 /// Calls of one operator that the same thing limits.
 struct OperatorCost {
@@ -44,6 +40,7 @@ struct Roofline {
   double worst() const;
 };
 
-Roofline roofline_of(const Program& program, const DeviceRates& rates);
+/// `link`: bytes that arrive from other ranks in a second.
+Roofline roofline_of(const Program& program, const DeviceRates& rates, double link);
 
 }  // namespace tessera::app

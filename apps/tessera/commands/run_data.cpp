@@ -10,6 +10,7 @@ import tessera.base;
 import tessera.app.config;
 import tessera.app.data;
 import tessera.app.model;
+import tessera.app.run;
 import :named_plugins;
 import :run_data;
 
@@ -51,6 +52,18 @@ RunData open_run_data(const Config& config) {
     all.dataset = data;
   });
   return all;
+}
+
+CheckedPlan planned(const Run& run) {
+  try {
+    return check_plan(run);
+  } catch (const Error& error) {
+    // Where no entry of [[parallel]] is named, it is one of all of them, or of the model.
+    const char* const key = error.fields().thing == "mesh" ? "mesh.axes"
+                            : run.config.parallel.empty()  ? "model"
+                                                           : "parallel";
+    return at_key(run.config, key, [&]() -> CheckedPlan { throw Error(error); });
+  }
 }
 
 }  // namespace tessera::app

@@ -4,6 +4,7 @@ import tessera.app.base;
 import tessera.app.config;
 import tessera.app.data;
 import tessera.app.model;
+import tessera.app.run;
 import :subcommands;
 
 // What commands about a run begin with: its config, its model's sizes and its data.
@@ -19,5 +20,8 @@ struct RunData {
 };
 /// Opens and checks them. Errors (input), each with the config's key: see model_shape and Dataset.
 RunData open_run_data(const Config& config);
+
+/// The checked plan of a run. Errors with a place in the config: those of check_plan.
+CheckedPlan planned(const Run& run);
 
 }  // namespace tessera::app

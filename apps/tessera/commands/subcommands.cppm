@@ -4,6 +4,7 @@ import tessera.app.base;
 import tessera.app.generation;
 import tessera.app.evaluation;
 import tessera.app.server;
+import tessera.app.plan;
 
 // One function for each sub-command; each lives in the file of its name. They throw Error.
 
@@ -20,6 +21,18 @@ using ErrorPrinter = std::function<void(const std::string&)>;
 /// Errors are printed by `print`, by one rank only where another program started several, and
 /// thrown as PeerFailed.
 int run_train(const TrainArguments& arguments, const ErrorPrinter& print);
+
+struct PlanArguments {
+  std::int64_t ranks = 0;  // put the run on so many; 0: those of its mesh
+  std::string hardware;    // a file; empty: this machine, measured
+  std::string save;        // a file for what was measured of this machine; empty: none
+  std::string trace;       // a file for the step as a trace; empty: none
+  double tokens = 0;       // of a whole training; 0: those of the config's steps
+  bool json = false;
+};
+/// `tessera plan`: a step in time, on ranks that need not be there. Errors as above; the mesh does
+/// not divide the number of ranks; those of read_hardware; a step that cannot be captured.
+int run_plan(const TrainArguments& arguments, const PlanArguments& planned);
 
 struct CaptureArguments {
   std::string to;  // the file to write
@@ -147,11 +160,13 @@ struct PipelineArguments {
   double input_gradient = 1;
   double weight_gradient = 1;
   double transfer = 0;
+  std::string times;  // a trace whose times are taken instead, but for transfers; empty: none
   std::string svg;    // a file to write; empty: none
   std::string table;  // the same, for the schedule as text
 };
-/// `tessera pipeline draw`. Errors (input): those of make_schedule, parse_schedule and check; sizes
-/// with a file.
+/// `tessera pipeline draw`. Errors (input): those of make_schedule, parse_schedule, check and
+/// stage_times; sizes with a file; a trace of other stages, or of whole backwards for a schedule of
+/// halves.
 int run_pipeline_draw(const PipelineArguments& arguments);
 
 int run_doctor();
@@ -179,17 +194,9 @@ int run_graph_draw(const std::string& file, const std::string& to);
 /// `tessera graph stats`. Errors (input): the file is not a program, or is damaged.
 int run_graph_stats(const std::string& file);
 
-/// Rates of a device; 1/s unless it says otherwise.
-struct DeviceRates {
-  double products = 700e12;            // FLOPs of products
-  double products_of_bytes = 1200e12;  // FLOPs of products whose operands have 8 bits
-  double attention = 420e12;           // FLOPs of attention
-  double bandwidth = 2.85e12;          // bytes that kernels read and write
-  double link = 350e9;                 // bytes that arrive from other ranks
-  double launch = 2.8e-6;              // seconds that each kernel adds to its work
-};
 struct RooflineOptions {
   DeviceRates rates = {};
+  double link = 350e9;               // bytes that arrive from other ranks in a second
   double memory = 76.0 * (1 << 30);  // bytes of the device
   bool json = false;
 };

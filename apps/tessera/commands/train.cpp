@@ -81,19 +81,6 @@ struct Prepared {
   std::unique_ptr<RunLock> lock = {};
 };
 
-/// The plan; an error that no entry of [[parallel]] is named for is one of all of them, or of the
-/// model.
-CheckedPlan planned(const Run& run) {
-  try {
-    return check_plan(run);
-  } catch (const Error& error) {
-    const char* const key = error.fields().thing == "mesh" ? "mesh.axes"
-                            : run.config.parallel.empty()  ? "model"
-                                                           : "parallel";
-    return at_key(run.config, key, [&]() -> CheckedPlan { throw Error(error); });
-  }
-}
-
 Prepared prepared(const TrainArguments& arguments, bool locked) {
   Prepared all;
   Run& run = all.run;

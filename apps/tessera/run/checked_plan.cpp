@@ -214,9 +214,10 @@ CheckedPlan check_plan(const Run& run) {
   std::int64_t least = 0;
   for (const parallel::StyleSummary& style : trial.styles) {
     rows.push_back(
-        {"style", fmt::format("{}{}: {} modules, {} parameters", style.style,
+        {"style", fmt::format("{}{}: {} modules, {} parameters{}{}", style.style,
                               style.axis.empty() ? "" : fmt::format(" on '{}'", style.axis),
-                              style.modules, format_count(static_cast<double>(style.parameters)))});
+                              style.modules, format_count(static_cast<double>(style.parameters)),
+                              style.decided.empty() ? "" : "; ", style.decided)});
   }
   if (!trial.objective.empty()) {
     rows.push_back({"objective", trial.objective});

@@ -2,6 +2,7 @@ module;
 #include <fmt/format.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -67,19 +68,59 @@ double NextToken::weight(std::int64_t /*rows*/, std::int64_t tokens) const {
 
 Measures NextToken::measures(std::span<const double> /*measured*/) const { return {}; }
 
-Tensor Preferences::reference_log_probabilities(const Tensors& rows) {
+namespace {
+
+/// Which half of the hidden states that enter a stage: the model's, or the reference's.
+enum class Half : std::uint8_t { model, reference };
+
+/// Calls f; within a stage of `divided`, `model` begins with this half of what that one would begin
+/// with, and computes the same pieces.
+Tensor with_half(const nn::LanguageModel& divided, nn::LanguageModel& model, Half half,
+                 const std::function<Tensor()>& f) {
+  const nn::PieceRange pieces = divided.selected();
+  if (pieces == nn::PieceRange()) {
+    return f();
+  }
+  Tensor own;
+  if (const Tensor& both = divided.entering(); both) {
+    const std::int64_t dim = both.size(2) / 2;
+    own = ops::narrow(both, 2, half == Half::model ? 0 : dim, dim);
+  }
+  const nn::PiecesScope scope(model, pieces, own);
+  return f();
+}
+
+}  // namespace
+
+Tensor Preferences::of_model(const OfModel& f) {
+  return with_half(model_, model_, Half::model, [&] { return f(model_, plan_); });
+}
+
+Tensor Preferences::of_reference(const OfModel& f) {
   const NoGrad constant;
   if (reference_ != nullptr) {
-    return log_probabilities(reference_->model(), reference_->plan(), rows);
+    return with_half(model_, reference_->model(), Half::reference,
+                     [&] { return f(reference_->model(), reference_->plan()); });
   }
   const nn::EvaluationScope evaluation(model_);
   const nn::WithoutUpdatesScope without(model_);
-  return log_probabilities(model_, plan_, rows);
+  return with_half(model_, model_, Half::reference, [&] { return f(model_, plan_); });
+}
+
+Tensor Preferences::states(const Tensors& rows) {
+  const auto states_of = [&](nn::LanguageModel& model, const parallel::ParallelPlan& plan) {
+    return hidden_states(model, plan, rows[0], {});
+  };
+  const Tensor reference = of_reference(states_of);
+  return ops::cat({{of_model(states_of), reference}}, 2);
 }
 
 StepSums Preferences::sums(const Tensors& rows) {
-  const Tensor reference = reference_log_probabilities(rows);
-  const Tensor ratios = ops::sub(log_probabilities(model_, plan_, rows), reference);
+  const auto of = [&](nn::LanguageModel& model, const parallel::ParallelPlan& plan) {
+    return log_probabilities(model, plan, rows);
+  };
+  const Tensor reference = of_reference(of);
+  const Tensor ratios = ops::sub(of_model(of), reference);
   const Tensor rewards =
       ops::unflatten(ops::mul_scalar(ratios, config_.beta), 0, {ratios.size(0) / 2, 2});
   const Tensor chosen = ops::select(rewards, 1, 0);

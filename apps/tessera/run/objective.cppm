@@ -60,13 +60,19 @@ class Preferences final : public Objective {
               FrozenCopy* reference)
       : model_(model), plan_(plan), config_(config), reference_(reference) {}
   StepSums sums(const Tensors& rows) override;
+  /// Those of the model and of the reference, which need each other only at the end: [B, T, 2 dim].
+  Tensor states(const Tensors& rows) override;
   double weight(std::int64_t rows, std::int64_t tokens) const override;
   /// The means of both rewards, of their difference, and of how often the chosen one is greater.
   Measures measures(std::span<const double> measured) const override;
   std::string text() const override;
 
  private:
-  Tensor reference_log_probabilities(const Tensors& rows);
+  using OfModel = std::function<Tensor(nn::LanguageModel&, const parallel::ParallelPlan&)>;
+  /// f of the model, and of the reference, without gradients. Within a stage, each begins with its
+  /// half of what enters.
+  Tensor of_model(const OfModel& f);
+  Tensor of_reference(const OfModel& f);
 
   nn::LanguageModel& model_;
   const parallel::ParallelPlan& plan_;

@@ -110,18 +110,6 @@ void Trainer::check_stages() const {
                 .wrong = "steps of a model in stages cannot be captured: a program has no schedule",
                 .advice = "set graph.capture=false, or remove the entry that divides the model"});
   }
-  if (run_.config.train.kind() == ObjectiveKind::dpo) {
-    fail_input({.where = run_.config.place("train.objective"),
-                .wrong = "preferences are not computed by stages of a model: the reference's "
-                         "log-probabilities would need a pipeline of their own",
-                .advice = "remove the entry that divides the model"});
-  }
-  if (!run_.config.model.adapter.empty()) {
-    fail_input(
-        {.where = run_.config.place("model.adapter"),
-         .wrong = "adapters are not read into stages of a model",
-         .advice = "continue from a checkpoint, or remove the entry that divides the model"});
-  }
 }
 
 void Trainer::set_first_values() {

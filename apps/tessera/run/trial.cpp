@@ -264,9 +264,16 @@ void add_place(Trial& all, Trial one) {
     all.missing_kernels = std::move(one.missing_kernels);
   }
   for (std::size_t i = 0; i < all.styles.size(); ++i) {
-    if (!all.styles[i].divides_model) {
-      all.styles[i].modules += one.styles[i].modules;
-      all.styles[i].parameters += one.styles[i].parameters;
+    parallel::StyleSummary& style = all.styles[i];
+    if (style.decided.empty()) {
+      style.decided = std::move(one.styles[i].decided);
+    }
+    if (!style.divides_model) {
+      style.modules += one.styles[i].modules;
+      style.parameters += one.styles[i].parameters;
+      std::erase_if(style.unused, [&](const std::string& option) {
+        return std::ranges::find(one.styles[i].unused, option) == one.styles[i].unused.end();
+      });
     }
   }
 }
@@ -371,6 +378,7 @@ Trial try_step(const Run& run, const StepSetup& setup) {
     as_rank(places.ranks[place],
             [&] { add_place(trial, try_steps(run, all, local_products, same)); });
   }
+  std::ranges::for_each(trial.styles, parallel::refuse_unused);
   const std::ptrdiff_t shared_by_stages = std::max<std::ptrdiff_t>(std::ssize(places.ranks), 1);
   if (local_products && setup.mesh.size() > shared_by_stages) {
     trial.account.model_flops = try_step(run, shrunk(setup, places.axis)).account.model_flops;

@@ -190,24 +190,6 @@ std::vector<std::string> gather(collective::World& world, const std::string& min
   return all;
 }
 
-void write(const std::string& file, const std::string& head,
-           const std::vector<std::string>& ranks) {
-  std::vector<std::string_view> parts = {head};
-  for (const std::string& rank : ranks) {
-    if (!rank.empty()) {
-      parts.emplace_back(parts.size() > 1 ? ",\n" : "");
-      parts.emplace_back(rank);
-    }
-  }
-  parts.emplace_back("\n]}\n");
-  make_folders(std::filesystem::absolute(file).parent_path().string(), "trace.file");
-  if (const std::string why = write_file(file, parts); !why.empty()) {
-    fail({.thing = "trace.file",
-          .wrong = fmt::format("{} cannot be written: {}", file, why),
-          .advice = "choose another path"});
-  }
-}
-
 }  // namespace
 
 std::string trace_events(const RankTrace& trace, int rank, std::int64_t zero) {
@@ -230,6 +212,30 @@ std::string trace_events(const RankTrace& trace, int rank, std::int64_t zero) {
   return events.take();
 }
 
+void write_trace_file(const std::string& thing, const std::string& file, const TraceRun& run,
+                      const std::vector<std::string>& ranks) {
+  const Json about{{"program", "tessera"},
+                   {"steps", {run.first_step, run.last_step}},
+                   {"ranks", ranks.size()},
+                   {"mesh", run.mesh}};
+  const std::string head = fmt::format(
+      "{{\"displayTimeUnit\":\"ms\",\"otherData\":{},\"traceEvents\":[\n", json_text(about));
+  std::vector<std::string_view> parts = {head};
+  for (const std::string& rank : ranks) {
+    if (!rank.empty()) {
+      parts.emplace_back(parts.size() > 1 ? ",\n" : "");
+      parts.emplace_back(rank);
+    }
+  }
+  parts.emplace_back("\n]}\n");
+  make_folders(std::filesystem::absolute(file).parent_path().string(), thing);
+  if (const std::string why = write_file(file, parts); !why.empty()) {
+    fail({.thing = thing,
+          .wrong = fmt::format("{} cannot be written: {}", file, why),
+          .advice = "choose another path"});
+  }
+}
+
 bool write_trace(collective::World& world, const RankTrace& mine, const TraceRun& run,
                  const std::string& file) {
   // The first sample of memory is the first thing that is recorded.
@@ -237,16 +243,8 @@ bool write_trace(collective::World& world, const RankTrace& mine, const TraceRun
   world.everyone().all_reduce(&zero, &zero, 1, DType::i64, ReduceOp::min);
   const std::vector<std::string> parts = gather(world, trace_events(mine, world.rank(), zero));
   if (world.rank() == 0) {
-    const Json about{{"program", "tessera"},
-                     {"steps", {run.first_step, run.last_step}},
-                     {"ranks", world.size()},
-                     {"mesh", run.mesh}};
-    return try_side_work(SideWork::output, "trace.file", [&] {
-      write(file,
-            fmt::format("{{\"displayTimeUnit\":\"ms\",\"otherData\":{},\"traceEvents\":[\n",
-                        json_text(about)),
-            parts);
-    });
+    return try_side_work(SideWork::output, "trace.file",
+                         [&] { write_trace_file("trace.file", file, run, parts); });
   }
   return true;
 }

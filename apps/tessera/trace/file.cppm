@@ -25,6 +25,11 @@ struct TraceRun {
 bool write_trace(collective::World& world, const RankTrace& mine, const TraceRun& run,
                  const std::string& file);
 
+/// Writes the events of all ranks (see trace_events), in their order, as a trace file. Error that
+/// begins with `thing`: it cannot be written.
+void write_trace_file(const std::string& thing, const std::string& file, const TraceRun& run,
+                      const std::vector<std::string>& ranks);
+
 /// The events of a rank as JSON objects that are separated by commas. Times are in microseconds
 /// since `zero` (nanoseconds of the steady clock).
 std::string trace_events(const RankTrace& trace, int rank, std::int64_t zero);

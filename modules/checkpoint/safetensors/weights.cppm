@@ -5,6 +5,7 @@ import :source;
 
 export namespace tessera {
 
+/// Options of writing safetensors.
 struct ExportOptions {
   /// Only tensors whose names begin with it are written; it is removed from the names. The weights
   /// in a training state have "model.".

@@ -10,6 +10,7 @@ export namespace tessera {
 /// nothing when all are finite. No communication.
 std::optional<std::string> first_not_finite(const StateDict& state);
 
+/// Options of saving a checkpoint.
 struct SaveOptions {
   /// Tensors with values that are NaN or infinite are an error, so that what was saved before stays
   /// the newest checkpoint. Scalars may be anything.

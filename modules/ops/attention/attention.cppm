@@ -12,6 +12,7 @@ enum class Causal {
   lower_right  // query i sees keys 0 to i + Tk - Tq: the last query sees all keys
 };
 
+/// Options of causal_attention.
 struct CausalOptions {
   double scale = 0;  // of q . k; 0: 1/sqrt(D)
   /// A query sees at most so many keys, of which its own is the last; 0: any number. Source:

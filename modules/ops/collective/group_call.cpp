@@ -70,6 +70,37 @@ int checked_part(const Call& call, std::int64_t wanted, std::int64_t extent,
   return dim;
 }
 
+namespace {
+
+/// "0 1 2", "0 to 14", "0 to 14 by 2". Where the words are something else, some are left, or there
+/// are no ranks.
+std::vector<int> ranks_of_words(std::istringstream& words) {
+  std::vector<int> ranks;
+  for (int rank = 0; words >> rank;) {
+    ranks.push_back(rank);
+  }
+  if (words.eof() || ranks.size() != 1) {
+    return ranks;
+  }
+  words.clear();
+  std::string word;
+  int last = 0;
+  int step = 1;
+  if (!(words >> word) || word != "to" || !(words >> last) ||
+      (words >> word && (word != "by" || !(words >> step)))) {
+    return {};
+  }
+  constexpr int most = 1 << 20;  // ranks
+  if (step < 1 || last < ranks[0] || (last - ranks[0]) % step != 0 || last >= most) {
+    return {};
+  }
+  while (ranks.back() < last) {
+    ranks.push_back(ranks.back() + step);
+  }
+  return ranks;
+}
+
+}  // namespace
 }  // namespace tessera::ops
 
 namespace tessera {
@@ -85,20 +116,21 @@ ops::GroupArgument ArgumentType<ops::GroupArgument>::from_value(const ArgumentVa
   }
   constexpr std::string_view begin = "ranks ";
   constexpr std::string_view before_name = " named ";
+  constexpr const char* expected =
+      "group (\"ranks 0 1 2\", \"ranks 0 to 14 by 2\", \"ranks 0 1 2 named NAME\")";
   if (text == nullptr || !text->starts_with(begin)) {
-    wrong_argument("group (\"ranks 0 1 2\", \"ranks 0 1 2 named NAME\")", v);
+    wrong_argument(expected, v);
   }
   const std::size_t name_at = text->find(before_name);
   std::istringstream words(text->substr(begin.size(), name_at - begin.size()));
-  std::vector<int> ranks;
-  for (int rank = 0; words >> rank;) {
-    ranks.push_back(rank);
-  }
+  const std::vector<int> ranks = ops::ranks_of_words(words);
   if (ranks.empty() || !words.eof()) {
-    wrong_argument("group (\"ranks 0 1 2\", \"ranks 0 1 2 named NAME\")", v);
+    wrong_argument(expected, v);
   }
   std::vector<int> sorted = ranks;
-  std::ranges::sort(sorted);
+  if (!std::ranges::is_sorted(sorted)) {
+    std::ranges::sort(sorted);
+  }
   if (sorted.front() < 0 || std::ranges::adjacent_find(sorted) != sorted.end()) {
     wrong_argument("group (ranks from 0, each once)", v);
   }

@@ -196,6 +196,7 @@ const Op& conv_op = register_op<ConvArgs>({
     .flops = kernel_flops<2, 1>,
     .backward = backward,
     .saves_inputs = 0b011,
+    .gradients_apart = true,
     .about = "Images [N, C, H, W] convolved with kernels [O, C / groups, kh, kw], plus bias.",
 });
 

@@ -8,6 +8,7 @@ export namespace tessera::ops {
 // Images are [N, C, H, W] or [C, H, W]. Settings of two dims are {height, width}, or one number for
 // both.
 
+/// Options of a convolution; each per spatial dim.
 struct Convolution {
   Dims stride{1};
   Dims padding{0};  // zeros
@@ -24,6 +25,7 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
 Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
               const Convolution& settings = {});
 
+/// Options of pooling; each per spatial dim.
 struct Pooling {
   Dims kernel_size;
   Dims stride{};  // none: kernel_size
@@ -38,6 +40,7 @@ Tensor avg_pool2d(const Tensor& x, const Pooling& settings, bool count_include_p
 /// elements.
 Tensor adaptive_avg_pool2d(const Tensor& x, const Dims& output_size);
 
+/// Ways to interpolate.
 enum class InterpolateMode { nearest, linear };
 /// Resizes the dims of x [N, C, ...] after the channels: the nearest element, or linear
 /// interpolation along each dim (bilinear for two dims). align_corners: the centres of the first

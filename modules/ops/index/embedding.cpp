@@ -97,6 +97,7 @@ const Op& embedding_op = register_op<EmbeddingArgs>({
     .localize = localize,
     .backward = backward,
     .saves_inputs = saves_all,
+    .gradients_apart = true,
     .about = "The rows of weight at indices of any shape.",
 });
 

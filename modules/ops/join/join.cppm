@@ -5,6 +5,7 @@ import tessera.tensor;
 
 export namespace tessera::ops {
 
+/// Tensors one after the other along an existing dim.
 Tensor cat(std::span<const Tensor> tensors, std::int64_t dim = 0);
 Tensor stack(std::span<const Tensor> tensors, std::int64_t dim = 0);
 /// In reverse order along `dims`.

@@ -13,6 +13,7 @@ enum class Reduction { none, sum, mean };
 /// a loss over sharded rows divides by it.
 Tensor counted_rows(const Tensor& targets, std::int64_t ignore_index = -100);
 
+/// Options of cross_entropy.
 struct CrossEntropyOptions {
   Reduction reduction = Reduction::mean;
   std::int64_t ignore_index = -100;

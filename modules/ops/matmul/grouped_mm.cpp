@@ -117,6 +117,7 @@ const Op& grouped_mm_op = register_op<GroupedArgs>({
     .flops = mm_flops,
     .backward = mm_backward,
     .saves_inputs = saves_all,
+    .gradients_apart = true,
     .about = "The product of each group of rows with the group's matrix; 0 in rows of no group.",
 });
 

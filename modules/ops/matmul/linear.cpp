@@ -119,6 +119,7 @@ const Op& linear_op = register_op({
     .flops = last_dim_flops<0>,
     .backward = linear_backward,
     .saves_inputs = 0b011,
+    .gradients_apart = true,
     .about = "x times weight transposed, plus bias.",
 });
 

@@ -161,6 +161,7 @@ const Op& matmul_op = register_op({.schema = "matmul(a, b)",
                                    .flops = last_dim_flops<0>,
                                    .backward = matmul_backward,
                                    .saves_inputs = saves_all,
+                                   .gradients_apart = true,
                                    .about = "Products of matrices whose batches broadcast; a "
                                             "vector is a row on the left, a column on the right."});
 

@@ -135,6 +135,7 @@ const Op& mm_op = register_op({
     .flops = last_dim_flops<0>,
     .backward = mm_backward,
     .saves_inputs = saves_all,
+    .gradients_apart = true,
     .about = "The product of two matrices.",
 });
 
@@ -176,6 +177,7 @@ const Op& bmm_op = register_op({
     .flops = last_dim_flops<0>,
     .backward = bmm_backward,
     .saves_inputs = saves_all,
+    .gradients_apart = true,
     .about = "Products of two batches of matrices.",
 });
 
@@ -297,6 +299,7 @@ const Op& addmm_op = register_op<Scales>({
     .flops = last_dim_flops<1>,
     .backward = added_backward,
     .saves_inputs = 0b110,
+    .gradients_apart = true,
     .about = "beta bias + alpha a b, for matrices; the bias broadcasts.",
 });
 
@@ -309,6 +312,7 @@ const Op& baddbmm_op = register_op<Scales>({
     .flops = last_dim_flops<1>,
     .backward = added_backward,
     .saves_inputs = 0b110,
+    .gradients_apart = true,
     .about = "beta bias + alpha a b, for batches of matrices; the bias broadcasts.",
 });
 

@@ -17,6 +17,7 @@ import tessera.tensor;
 // gradients, and f64 with f64.
 export namespace tessera::ops {
 
+/// Tensors of a list by place: parameters, and the state of each.
 using TensorList = std::span<const Tensor>;
 
 /// p -= lr / (1 - beta1^t) * m / (sqrt(v / (1 - beta2^t)) + eps), with the moving averages m

@@ -200,6 +200,7 @@ inline Tensor tanh_(const Tensor& x) { return unary_<"tanh">(x); }
 Tensor call_into(const Tensor& out, const Op& op, std::initializer_list<Tensor> in,
                  const Attributes& attributes = {});
 
+/// x in another type, rounded to the nearest value.
 Tensor cast(const Tensor& x, DType dtype);
 /// A contiguous copy.
 Tensor clone(const Tensor& x);

@@ -5,6 +5,7 @@ import tessera.base;
 /// Needs of code that is generated from Op::element, to have the bits of the operators' kernels.
 export namespace tessera::ops {
 
+/// A header that generated code includes.
 struct SourceFile {
   std::string_view path;
   std::string_view text;

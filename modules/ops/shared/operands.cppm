@@ -84,6 +84,7 @@ struct WeightArgs {
   Dynamic<double> weight;
 };
 
+/// Dims that a call, or the call of a gradient, reduces.
 ReducedDims reduced_dims(const Call& call);
 ReducedDims reduced_dims(const BackwardContext& context);
 /// Calls a reduction that has only these attributes.

@@ -1,0 +1,114 @@
+module;
+#include <fmt/format.h>
+#include <toml++/toml.h>
+
+#include <cmath>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <tessera/shown.hpp>
+module tessera.app.plan;
+
+import tessera.base;
+import tessera.options;
+import tessera.app.base;
+
+namespace tessera::app {
+namespace {
+
+constexpr double gib = 1 << 30;
+constexpr double giga = 1e9;
+constexpr double tera = 1e12;
+constexpr double micro = 1e-6;
+
+bool is_positive(double value) { return value > 0 && std::isfinite(value); }
+bool is_not_negative(double value) { return value >= 0 && std::isfinite(value); }
+
+/// Reads the tables of a hardware file.
+class HardwareReader {
+ public:
+  HardwareReader(const std::string& json, const std::string& file) : all_(json, file) {}
+
+  Hardware read() {
+    Hardware hardware;
+    hardware.name = all_.text("name", "");
+    if (hardware.name.empty()) {
+      all_.refuse("the key 'name' is missing (expected what the machine is called)");
+    }
+    hardware.source = all_.text("source", "");
+    hardware.ranks = static_cast<int>(all_.integer("ranks", 1));
+    if (hardware.ranks < 1) {
+      all_.refuse("'ranks', those of one machine, must be at least 1");
+    }
+    hardware.memory = gib * all_.number("memory_gib", 0, "at least 0", is_not_negative);
+    hardware.price = all_.number("price_per_hour", 0, "at least 0", is_not_negative);
+    hardware.overlaps = all_.flag("overlaps", true);
+    PluginOptions rates = all_.table("rates");
+    hardware.rates = {.products_of_words = tera * positive(rates, "products_32_tflops"),
+                      .products = tera * positive(rates, "products_16_tflops"),
+                      .products_of_bytes = tera * positive(rates, "products_8_tflops"),
+                      .attention = tera * positive(rates, "attention_tflops"),
+                      .bandwidth = giga * positive(rates, "memory_gb"),
+                      .launch = micro * positive(rates, "launch_us")};
+    hardware.inside = link("inside");
+    hardware.between = link("between");
+    all_.finish();
+    return hardware;
+  }
+
+ private:
+  /// A number that has no default.
+  static double positive(PluginOptions& from, const std::string& name) {
+    const std::optional<double> value = from.optional_number(name, "greater than 0", is_positive);
+    if (!value) {
+      from.refuse(fmt::format("the key '{}' is missing (expected a number greater than 0)", name));
+    }
+    return *value;
+  }
+
+  HardwareLink link(const std::string& name) {
+    PluginOptions from = all_.table(name);
+    return {.latency = micro * from.number("latency_us", 0, "at least 0", is_not_negative),
+            .bandwidth = giga * positive(from, "bandwidth_gb")};
+  }
+
+  PluginOptions all_;
+};
+
+}  // namespace
+
+Hardware read_hardware(const std::string& file) {
+  const std::string text = read_input(file);
+  std::ostringstream json;
+  try {
+    json << toml::json_formatter(toml::parse(text, file));
+  } catch (const toml::parse_error& error) {
+    fail_input({.where = fmt::format("{}:{}", file, error.source().begin.line),
+                .wrong = fmt::format("not TOML: {}", error.description())});
+  }
+  return HardwareReader(json.str(), file).read();
+}
+
+std::string hardware_text(const Hardware& hardware) {
+  const DeviceRates& rates = hardware.rates;
+  const auto quoted = [](std::string_view text) {
+    std::ostringstream out;
+    out << toml::value<std::string>(std::string(text));
+    return out.str();
+  };
+  const auto link = [](const char* name, const HardwareLink& link) {
+    return fmt::format("\n[{}]\nlatency_us = {:.4g}\nbandwidth_gb = {:#.4g}\n", name,
+                       link.latency / micro, link.bandwidth / giga);
+  };
+  return fmt::format(
+      "name = {}\nsource = {}\nranks = {}    # of a machine\nmemory_gib = {:#.4g}    # of a "
+      "rank\nprice_per_hour = {:#.4g}    # of a rank\noverlaps = {}\n\n[rates]\n"
+      "products_32_tflops = {:#.4g}\nproducts_16_tflops = {:#.4g}\nproducts_8_tflops = {:#.4g}\n"
+      "attention_tflops = {:#.4g}\nmemory_gb = {:#.4g}\nlaunch_us = {:#.4g}\n{}{}",
+      quoted(hardware.name), quoted(hardware.source), hardware.ranks, hardware.memory / gib,
+      hardware.price, hardware.overlaps, rates.products_of_words / tera, rates.products / tera,
+      rates.products_of_bytes / tera, rates.attention / tera, rates.bandwidth / giga,
+      rates.launch / micro, link("inside", hardware.inside), link("between", hardware.between));
+}
+
+}  // namespace tessera::app

@@ -1,0 +1,48 @@
+export module tessera.app.plan:hardware;
+
+import tessera.base;
+import tessera.app.base;
+
+// Rates of ranks and of the links between them, which a plan is made for.
+
+export namespace tessera::app {
+
+/// Rates of a rank's device; 1/s unless it says otherwise.
+struct DeviceRates {
+  double products_of_words = 50e12;    // FLOPs of products whose operands have 32 bits or more
+  double products = 700e12;            // FLOPs of products whose operands have 16 bits
+  double products_of_bytes = 1200e12;  // FLOPs of products whose operands have 8 bits
+  double attention = 420e12;           // FLOPs of attention
+  double bandwidth = 2.85e12;          // bytes that kernels read and write
+  double launch = 2.8e-6;              // seconds that each kernel adds to its work
+};
+
+/// What is between two ranks.
+struct HardwareLink {
+  double latency = 0;    // seconds of a step of a collective
+  double bandwidth = 0;  // bytes that arrive at a rank in a second
+};
+
+/// What runs a step: ranks of one kind, some of them on each machine.
+struct Hardware {
+  std::string name = {};
+  std::string source = {};  // where the rates are from
+  int ranks = 1;            // of a machine
+  double memory = 0;        // bytes of a rank; 0: not known
+  double price = 0;         // of a rank's hour; 0: not known
+  /// Whether a rank computes while its collectives move: a GPU does. Ranks that copy from shared
+  /// memory do not.
+  bool overlaps = true;
+  DeviceRates rates = {};
+  HardwareLink inside = {};   // a machine
+  HardwareLink between = {};  // machines
+};
+
+/// Reads a TOML file (docs/planning.md has its keys). Errors (input): the file cannot be read; a
+/// key is unknown, missing, or has another type or range; the text has file and line.
+Hardware read_hardware(const std::string& file);
+
+/// The text of such a file.
+std::string hardware_text(const Hardware& hardware);
+
+}  // namespace tessera::app

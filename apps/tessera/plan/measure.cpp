@@ -1,0 +1,233 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+module tessera.app.plan;
+
+import tessera.base;
+import tessera.device;
+import tessera.tensor;
+import tessera.collective;
+import tessera.ops;
+import tessera.program;
+import tessera.execute;
+import tessera.app.base;
+
+namespace tessera::app {
+namespace {
+
+constexpr int rounds = 5;
+
+double seconds_of(const std::function<void()>& run) {
+  const auto start = std::chrono::steady_clock::now();
+  run();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// A tensor with values that no kernel is slower for: numbers near 0 that are none of the least.
+Tensor some_values(const ResultShape& x) {
+  return is_floating(x.dtype) ? full(x.shape, 0.01, x.dtype, cpu) : full(x.shape, 0, x.dtype, cpu);
+}
+
+/// Executes a program's instructions but for those that need other ranks.
+class Alone {
+ public:
+  explicit Alone(const Program& program)
+      : program_(program),
+        places_(graph::places_of(program)),
+        tensors_(program.tensors.size()),
+        last_(graph::shadow_of(program).partners.size()) {
+    const graph::Shadow shadow = graph::shadow_of(program);
+    for (const TensorIndex x : program.tensors.keys()) {
+      const MemoryIndex memory = shadow.memory(x);
+      if (!memory.exists()) {
+        continue;
+      }
+      const graph::Memory& of = shadow.memories[memory];
+      if (!of.is_input && of.last < shadow.end()) {
+        last_[of.last].push_back(x);
+      }
+    }
+  }
+
+  /// Adds the seconds of each kernel.
+  void run(ByPlace<std::vector<double>>& seconds_of_kernel) {
+    for (const auto& [name, input] : program_.inputs) {
+      if (!tensors_[input.tensor]) {
+        tensors_[input.tensor] = some_values(program_.tensors[input.tensor]);
+      }
+    }
+    for (const PlaceIndex place : places_.keys()) {
+      const Instruction& i = *places_[place];
+      if (i.op != nullptr && (i.op->communicates != Communicates::none || i.op->completes)) {
+        make_results(i);
+      } else if (i.kind != Instruction::Kind::check) {
+        const double seconds =
+            seconds_of([&] { execute(program_, i, i.attributes, tensors_, cpu); });
+        if (is_kernel(i)) {
+          seconds_of_kernel[place].push_back(seconds);
+        }
+      }
+      for (const TensorIndex done : last_[place]) {
+        tensors_[done] = Tensor();
+      }
+    }
+  }
+
+ private:
+  static bool is_kernel(const Instruction& i) {
+    return i.kind == Instruction::Kind::call || i.kind == Instruction::Kind::full;
+  }
+
+  /// Of what the other ranks would have sent.
+  void make_results(const Instruction& i) {
+    for (const TensorIndex number : i.out) {
+      if (number.exists()) {
+        tensors_[number] = some_values(program_.tensors[number]);
+      }
+    }
+  }
+
+  const Program& program_;
+  ByPlace<const Instruction*> places_;
+  ByTensor<Tensor> tensors_;
+  ByPlace<std::vector<TensorIndex>> last_;
+};
+
+/// Bytes a second of a kernel that reads and writes adjacent memory.
+double measure_bandwidth() {
+  constexpr std::int64_t elements = std::int64_t{1} << 22;
+  const Tensor from = full({elements}, 1, DType::f32, cpu);
+  const Tensor to = full({elements}, 0, DType::f32, cpu);
+  double best = std::numeric_limits<double>::infinity();
+  for (int round = 0; round < rounds; ++round) {
+    best = std::min(best, seconds_of([&] { ops::copy_(to, from); }));
+  }
+  return 2.0 * 4 * static_cast<double>(elements) / best;
+}
+
+/// Of the gathers of a group.
+HardwareLink measure_link(collective::Communicator& group) {
+  if (group.size() < 2) {
+    return {.latency = 1e-6, .bandwidth = 1e10};  // nothing is sent
+  }
+  const std::vector<collective::CollectiveRate> rates =
+      collective::measure_collectives(group, {std::size_t{4} << 10, std::size_t{4} << 20});
+  double least = std::numeric_limits<double>::infinity();
+  double received = 0;
+  double seconds = 0;
+  for (const collective::CollectiveRate& rate : rates) {
+    if (rate.name != "all_gather") {
+      continue;
+    }
+    least = std::min(least, rate.seconds);
+    if (rate.received_bytes > received) {
+      received = rate.received_bytes;
+      seconds = rate.seconds;
+    }
+  }
+  return {.latency = least, .bandwidth = received / std::max(1e-9, seconds - least)};
+}
+
+/// Numbers of rank 0 of some ranks that run at the same time, in the calling process.
+std::vector<double> numbers_of_ranks(
+    int ranks, int threads, const std::function<std::vector<double>(collective::World&)>& run) {
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::tmpfile(), &std::fclose);
+  if (!file) {
+    fail({.thing = "plan", .wrong = "no temporary file can be made"});
+  }
+  const int code =
+      collective::launch({.ranks = ranks, .rank_threads = threads}, [&](collective::World& world) {
+        const std::vector<double> numbers = run(world);
+        if (world.rank() == 0) {
+          std::fwrite(numbers.data(), sizeof(double), numbers.size(), file.get());
+          std::fflush(file.get());
+        }
+        return 0;
+      });
+  if (code != 0) {
+    fail({.thing = "plan", .wrong = "a rank that measures has failed; its error is above"});
+  }
+  std::rewind(file.get());
+  std::vector<double> numbers(std::size_t{1} << 12);
+  std::size_t count = 0;
+  while (const std::size_t more = std::fread(numbers.data() + count, sizeof(double),
+                                             numbers.size() - count, file.get())) {
+    count += more;
+    numbers.resize(std::max(numbers.size(), 2 * count));
+  }
+  numbers.resize(count);
+  return numbers;
+}
+
+/// Ranks that this machine can run at the same time.
+int ranks_at_once(int ranks, int threads) {
+  return std::clamp(available_cores() / std::max(threads, 1), 1, ranks);
+}
+
+}  // namespace
+
+Hardware measure_hardware(int ranks, int threads) {
+  const int at_once = ranks_at_once(ranks, threads);
+  const std::vector<double> numbers =
+      numbers_of_ranks(at_once, threads, [&](collective::World& world) -> std::vector<double> {
+        ops::set_threads(threads);
+        const HardwareLink link = measure_link(world.everyone());
+        world.everyone().barrier();
+        double products = 0;
+        for (int round = 0; round < rounds; ++round) {
+          products = std::max(products, ops::measure_gemm(0.1));
+        }
+        world.everyone().barrier();
+        return {products, measure_bandwidth(), link.latency, link.bandwidth};
+      });
+  require(numbers.size() == 4, "plan: a rank that measures has written something else");
+  const HardwareLink link{.latency = numbers[2], .bandwidth = numbers[3]};
+  const Machine machine = look_at_machine();
+  return {.name = machine.cpu,
+          .source = fmt::format("measured here, {} rank{} of {} thread{} at the same time", at_once,
+                                at_once == 1 ? "" : "s", threads, threads == 1 ? "" : "s"),
+          .ranks = at_once,
+          .memory = static_cast<double>(machine.memory) / at_once,
+          .overlaps = false,
+          .rates = {.products_of_words = numbers[0],
+                    .products = numbers[0],
+                    .products_of_bytes = numbers[0],
+                    .attention = numbers[0],
+                    .bandwidth = numbers[1],
+                    .launch = 1e-6},
+          .inside = link,
+          .between = link};
+}
+
+ByPlace<double> measure_kernels(const Program& program, int ranks, int threads) {
+  std::vector<double> numbers =
+      numbers_of_ranks(ranks_at_once(ranks, threads), threads, [&](collective::World& world) {
+        ops::set_threads(threads);
+        Alone alone(program);
+        ByPlace<std::vector<double>> seconds(graph::places_of(program).size());
+        for (int round = 0; round < rounds; ++round) {
+          world.everyone().barrier();
+          alone.run(seconds);
+        }
+        std::vector<double> medians;
+        for (std::vector<double>& all : seconds) {
+          std::ranges::sort(all);
+          medians.push_back(all.empty() ? 0 : all[all.size() / 2]);
+        }
+        return medians;
+      });
+  return ByPlace<double>(std::move(numbers));
+}
+
+}  // namespace tessera::app

@@ -1,0 +1,38 @@
+export module tessera.app.plan:report;
+
+import tessera.base;
+import tessera.mesh;
+import tessera.program;
+import tessera.app.base;
+import :hardware;
+import :simulate;
+
+// What a plan says of a step in time.
+
+export namespace tessera::app {
+
+/// What a report is about.
+struct PlannedRun {
+  const Program& program;
+  const SimulatedStep& step;
+  const Hardware& hardware;
+  DeviceMesh mesh;
+  double step_tokens = 0;  // of all ranks
+  double model_flops = 0;  // of a step, of all ranks
+  double memory = 0;       // bytes of a rank at the peak
+  double tokens = 0;       // of a whole training; 0: nothing is said of it
+};
+
+/// Rows beside those of a plan: hardware, step, rate, memory; time and price of a training.
+TableRows planned_rows(const PlannedRun& run);
+
+/// Tables: the time by operator, and by kind of collective and axes of the mesh.
+std::string planned_tables(const PlannedRun& run);
+
+/// All of it: see docs/planning.md.
+std::string planned_json(const PlannedRun& run);
+
+/// A trace file as training writes one, of one rank: `tessera trace summary` and `draw` read it.
+void write_planned_trace(const PlannedRun& run, const std::string& file);
+
+}  // namespace tessera::app

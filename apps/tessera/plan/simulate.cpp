@@ -1,0 +1,164 @@
+module;
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <numeric>
+#include <vector>
+module tessera.app.plan;
+
+import tessera.base;
+import tessera.tensor;
+import tessera.program;
+
+namespace tessera::app {
+namespace {
+
+/// Where the ranks of a group are.
+struct GroupSpread {
+  int ranks = 0;
+  int machines = 0;
+  int together = 0;  // on one machine, at the most
+};
+
+GroupSpread spread_of(const CallGroup& group, int ranks_of_machine) {
+  std::map<int, int> on_machine;
+  GroupSpread spread;
+  for (const int rank : group.ranks) {
+    spread.together = std::max(spread.together, ++on_machine[rank / ranks_of_machine]);
+  }
+  spread.ranks = static_cast<int>(group.ranks.size());
+  spread.machines = static_cast<int>(on_machine.size());
+  return spread;
+}
+
+/// Rounds in which everybody knows of everybody.
+double rounds(int members) {
+  return members < 2 ? 0 : static_cast<double>(std::bit_width(static_cast<unsigned>(members - 1)));
+}
+
+/// The share of what a rank receives that comes from other machines.
+double share_between(const GroupSpread& spread, Communicates kind) {
+  const double others = spread.ranks - 1;
+  return kind == Communicates::all_to_all ? (spread.ranks - spread.together) / others
+                                          : (spread.machines - 1) / others;
+}
+
+double seconds_of(std::int64_t received_bytes, Communicates kind, const GroupSpread& spread,
+                  const Hardware& hardware) {
+  const auto received = static_cast<double>(received_bytes);
+  const double between = received * share_between(spread, kind);
+  const double latency = rounds(spread.together) * hardware.inside.latency +
+                         rounds(spread.machines) * hardware.between.latency;
+  return latency + std::max((received - between) / hardware.inside.bandwidth,
+                            between / hardware.between.bandwidth);
+}
+
+double length_of(const std::vector<StepSpan>& spans) {
+  return std::accumulate(spans.begin(), spans.end(), 0.0, [](double sum, const StepSpan& span) {
+    return sum + span.end - span.begin;
+  });
+}
+
+/// Two clocks, that of the rank and that of its collectives.
+class Clocks {
+ public:
+  Clocks(const Program& program, const Hardware& hardware)
+      : program_(program), hardware_(hardware) {}
+
+  void compute(PlaceIndex place, double seconds) {
+    if (seconds > 0) {
+      step_.computing.push_back({place, rank_, rank_ + seconds});
+      rank_ += seconds;
+    }
+  }
+
+  /// `waits_for_it`: the rank does, at once.
+  void issue(PlaceIndex place, const Instruction& collective, bool waits_for_it) {
+    const double seconds = seconds_of_collective(collective);
+    if (hardware_.overlaps || waits_for_it) {
+      start(place, seconds);
+    } else {
+      left_[place] = seconds;
+    }
+    if (waits_for_it) {
+      wait(place);
+    }
+  }
+
+  /// For the collective that was issued at this place.
+  void wait(PlaceIndex issued) {
+    if (const auto left = left_.find(issued); left != left_.end()) {
+      start(issued, left->second);
+      left_.erase(left);
+    }
+    const auto end = ends_.find(issued);
+    if (end != ends_.end() && end->second > rank_) {
+      step_.waiting.push_back({issued, rank_, end->second});
+      rank_ = end->second;
+    }
+  }
+
+  SimulatedStep finish() {
+    step_.seconds = std::max(rank_, collectives_);
+    return std::move(step_);
+  }
+
+ private:
+  double seconds_of_collective(const Instruction& collective) {
+    const CallGroup* const group = graph::group_of(collective);
+    if (group == nullptr || group->is_alone()) {
+      return 0;
+    }
+    auto spread = spreads_.find(group);
+    if (spread == spreads_.end()) {
+      spread = spreads_.emplace(group, spread_of(*group, hardware_.ranks)).first;
+    }
+    return seconds_of(graph::received_bytes(program_, collective), collective.op->communicates,
+                      spread->second, hardware_);
+  }
+
+  void start(PlaceIndex place, double seconds) {
+    const double begin = std::max(rank_, collectives_);
+    collectives_ = begin + seconds;
+    ends_[place] = collectives_;
+    step_.communicating.push_back({place, begin, collectives_});
+  }
+
+  const Program& program_;
+  const Hardware& hardware_;
+  std::map<const CallGroup*, GroupSpread> spreads_ = {};
+  double rank_ = 0;
+  double collectives_ = 0;
+  std::map<PlaceIndex, double> ends_ = {};
+  std::map<PlaceIndex, double> left_ = {};  // seconds of those that the rank makes when it waits
+  SimulatedStep step_ = {};
+};
+
+}  // namespace
+
+double SimulatedStep::computed() const { return length_of(computing); }
+double SimulatedStep::communicated() const { return length_of(communicating); }
+double SimulatedStep::waited() const { return length_of(waiting); }
+
+SimulatedStep simulate_step(const Program& program, const ByPlace<double>& kernels,
+                            const Hardware& hardware) {
+  const graph::Shadow shadow = graph::shadow_of(program);
+  const ByPlace<const Instruction*> places = graph::places_of(program);
+  Clocks clocks(program, hardware);
+  for (const PlaceIndex place : places.keys()) {
+    const Instruction& i = *places[place];
+    const PlaceIndex partner = shadow.partners[place];
+    if (i.op != nullptr && i.op->completes && partner.exists()) {
+      clocks.wait(partner);
+    } else if (graph::is_collective(i)) {
+      clocks.issue(place, i, !partner.exists());
+    } else {
+      clocks.compute(place, kernels[place]);
+    }
+  }
+  return clocks.finish();
+}
+
+}  // namespace tessera::app
