@@ -205,6 +205,8 @@ TEST_CASE("plan: bad input") {
             "cut.toml:2: not TOML"));
   CHECK(has(refused("--hardware " + folder.write("few.toml", "name = \"x\"\n[rates]\n")),
             "the key 'products_32_tflops' is missing"));
+  CHECK(has(refused("'parallel=[{style=Pipeline,axis=shard,on=[\".\"]}]' train.micro_batch=2"),
+            "the model is in stages"));
   std::string text = hardware("true", 8);
   CHECK(has(refused("--hardware " + folder.write("more.toml", "colour = 1\n" + text)), "colour"));
   CHECK(has(refused("--hardware " + folder.write("zero.toml", hardware("true", 0))),

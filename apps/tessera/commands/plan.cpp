@@ -101,6 +101,14 @@ int run_plan(const TrainArguments& arguments, const PlanArguments& wanted) {
   TableRows rows = plan_rows(config, run.shape, *run.data);
   const CheckedPlan plan = planned(run);
   rows.insert(rows.end(), plan.rows.begin(), plan.rows.end());
+  if (plan.in_stages) {
+    fail_input({.thing = "plan",
+                .wrong = "the model is in stages, whose ranks do different things at different "
+                         "times: they are not put in time",
+                .expected = "a run without a style that divides the model",
+                .advice = "train --dry-run says memory and communication, pipeline draw the time "
+                          "of a schedule"});
+  }
   const Program program =
       config.graph.capture ? capture_step(run) : recorded_step(run, setup_of(run), 0);
   const auto ranks = static_cast<int>(config.ranks());

@@ -270,6 +270,7 @@ CheckedPlan check_plan(const Run& run) {
           trial.shared_bytes * static_cast<std::size_t>(setup.mesh.size()),
           lasting - std::min(lasting, trial.shared_bytes),
           account,
+          !trial.places.empty(),
           kept,
           setup.one_rank};
 }

@@ -16,6 +16,7 @@ struct CheckedPlan {
   std::size_t shared_bytes = 0;                  // memory that the ranks share, all ranks together
   std::size_t rank_bytes = 0;                    // what each rank has besides, all the time
   Account account;                               // of a step
+  bool in_stages = false;                        // whether a style divides the model
   int kept_gathers = -1;                         // Run::kept_gathers, for the ranks
   std::shared_ptr<const OneRank> one_rank = {};  // Run::one_rank, for the ranks
 };
