@@ -68,7 +68,9 @@ std::vector<Sum> sorted(std::map<Key, Sum> sums) {
   for (auto& [key, sum] : sums) {
     all.push_back(std::move(sum));
   }
-  std::ranges::stable_sort(all, [](const Sum& a, const Sum& b) { return a.seconds > b.seconds; });
+  std::ranges::sort(all, [](const Sum& a, const Sum& b) {
+    return a.seconds != b.seconds ? a.seconds > b.seconds : a.name < b.name;
+  });
   return all;
 }
 
@@ -252,7 +254,7 @@ void write_planned_trace(const PlannedRun& run, const std::string& file) {
   for (const StepSpan& span : run.step.waiting) {
     trace.slices.push_back(of_collective(span, "wait"));
   }
-  std::ranges::stable_sort(trace.slices, {}, &TraceSlice::begin);
+  std::ranges::sort(trace.slices, {}, &TraceSlice::begin);
   for (const StepSpan& span : run.step.communicating) {
     if (span.end > span.begin) {
       trace.streamed.push_back(
