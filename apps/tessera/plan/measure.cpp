@@ -46,7 +46,7 @@ class Alone {
       : program_(program),
         places_(graph::places_of(program)),
         tensors_(program.tensors.size()),
-        last_(graph::shadow_of(program).partners.size()) {
+        last_(places_.size()) {
     const graph::Shadow shadow = graph::shadow_of(program);
     for (const TensorIndex x : program.tensors.keys()) {
       const MemoryIndex memory = shadow.memory(x);
