@@ -22,6 +22,7 @@ import tessera.conformance;
 #include "../conformance/conformance.hpp"
 #include "operator_samples.hpp"
 #include "recorded_samples.hpp"
+#include "small_decoder.hpp"
 #include "support.hpp"
 
 using namespace tessera;
@@ -96,28 +97,13 @@ struct ModelStep {
   std::int64_t kept = 0;  // bytes, between the halves
 
   ModelStep(bool halves, bool checkpointed, bool tied) {
-    set_seed(5);
-    nn::DecoderLM model(nn::DecoderShape{.vocab = 11,
-                                         .dim = 8,
-                                         .layers = 3,
-                                         .heads = 4,
-                                         .kv_heads = 2,
-                                         .ffn_dim = 12,
-                                         .tie_embeddings = tied,
-                                         .dropout = 0.1,
-                                         .dtype = DType::f64});
-    nn::materialize(model);
-    nn::initialize(model);
-    model.set_activation_checkpointing(checkpointed);
-    Tensor tokens = empty({2, 5}, DType::i64);
-    for (std::int64_t i = 0; i < 10; ++i) {
-      tokens.data<std::int64_t>()[i] = (3 * i) % 11;
-    }
+    const auto model = small_decoder(checkpointed, tied);
+    const Tensor tokens = small_tokens();
     const Tensor one;
     for (int micro = 0; micro < 2; ++micro) {
       const std::int64_t before = memory_statistics().total;
-      const Tensor logits = model(Tensors{tokens})[0];
-      const Tensor loss = model.loss()(Tensors{logits, tokens})[0];
+      const Tensor logits = (*model)(Tensors{tokens})[0];
+      const Tensor loss = model->loss()(Tensors{logits, tokens})[0];
       if (halves) {
         LaterGradients rest = backward_to_inputs({&loss, 1}, {&one, 1}, {});
         kept = memory_statistics().total - before;
@@ -127,7 +113,7 @@ struct ModelStep {
         backward(loss);
       }
     }
-    for (const nn::ParameterPointer& parameter : nn::all_parameters(model)) {
+    for (const nn::ParameterPointer& parameter : nn::all_parameters(*model)) {
       gradients.push_back(to_doubles(parameter->value.grad()));
     }
   }

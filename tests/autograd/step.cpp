@@ -15,6 +15,7 @@ import tessera.autograd;
 import tessera.ops;
 import tessera.nn;
 
+#include "small_decoder.hpp"
 #include "support.hpp"
 
 using namespace tessera;
@@ -40,23 +41,8 @@ struct Step {
   std::vector<std::vector<double>> gradients;
 
   Step(bool checkpointed, bool tied) {
-    set_seed(5);
-    model = std::make_shared<nn::DecoderLM>(nn::DecoderShape{.vocab = 11,
-                                                             .dim = 8,
-                                                             .layers = 3,
-                                                             .heads = 4,
-                                                             .kv_heads = 2,
-                                                             .ffn_dim = 12,
-                                                             .tie_embeddings = tied,
-                                                             .dropout = 0.1,
-                                                             .dtype = DType::f64});
-    nn::materialize(*model);
-    nn::initialize(*model);
-    model->set_activation_checkpointing(checkpointed);
-    Tensor tokens = empty({2, 5}, DType::i64);
-    for (std::int64_t i = 0; i < 10; ++i) {
-      tokens.data<std::int64_t>()[i] = (3 * i) % 11;
-    }
+    model = small_decoder(checkpointed, tied);
+    const Tensor tokens = small_tokens();
     const Tensor logits = (*model)(Tensors{tokens})[0];
     const Tensor loss = model->loss()(Tensors{logits, tokens})[0];
     Copies heard;
