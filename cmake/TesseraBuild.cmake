@@ -80,10 +80,11 @@ function(tessera_skippable_test name)
   set_tests_properties(${name}_as_root PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77)
 endfunction()
 
-# tessera_test(NAME SOURCES a.cpp... [LIBRARIES lib...] [LABELS label...] [TIMEOUT seconds])
-# A Catch2 program and one ctest entry. Its main function is in tests/support/main.cpp.
+# tessera_test(NAME SOURCES a.cpp... [LIBRARIES lib...] [LABELS label...] [TIMEOUT seconds] [COST seconds])
+# A Catch2 program and one ctest entry. Those with the highest cost, in seconds of a processor, are started first, so
+# that no long one is alone at the end. Its main function is in tests/support/main.cpp.
 function(tessera_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LIBRARIES;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "" "TIMEOUT;COST" "SOURCES;LIBRARIES;LABELS" ${ARGN})
   if(ARG_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "tessera_test(${name}): unknown arguments ${ARG_UNPARSED_ARGUMENTS}")
   endif()
@@ -99,4 +100,7 @@ function(tessera_test name)
   target_precompile_headers(test_${name} REUSE_FROM tessera_test_main)
   add_test(NAME ${name} COMMAND test_${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
+  if(ARG_COST)
+    set_tests_properties(${name} PROPERTIES COST ${ARG_COST})
+  endif()
 endfunction()

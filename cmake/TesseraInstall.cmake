@@ -34,7 +34,7 @@ endforeach()
 
 set_target_properties(tessera_program PROPERTIES EXPORT_NAME program)
 install(TARGETS tessera tessera_program EXPORT TesseraTargets
-  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT program
+  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT program NAMELINK_COMPONENT development
   RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program
   ${tessera_file_sets})
 install(TARGETS tessera-stamp EXPORT TesseraTargets

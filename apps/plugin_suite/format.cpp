@@ -44,40 +44,33 @@ class Scratch {
   fs::path path_;
 };
 
+/// A tensor whose elements are told apart as well as the type can.
+Tensor sample(DType dtype, const Dims& shape) {
+  const auto kept = is_stored_only(dtype) ? DType::f32 : dtype;
+  Tensor values = empty(shape, DType::f32);
+  for (std::int64_t i = 0; i < values.numel(); ++i) {
+    values.data<float>()[i] = static_cast<float>(kept == DType::boolean ? i % 2 : i);
+  }
+  return ops::cast(values, dtype);
+}
+
+std::map<std::string, Tensor> samples_of_all_types() {
+  std::map<std::string, Tensor> tensors{{"vector", sample(DType::f32, {7})},
+                                        {"single", sample(DType::f32, {})},
+                                        {"empty", sample(DType::f32, {0, 2})}};
+  for (std::size_t i = 0; i < dtype_count; ++i) {
+    const auto dtype = static_cast<DType>(i);
+    tensors.emplace(fmt::format("layer.{}", name_of(dtype)), sample(dtype, {3, 4, 2}));
+  }
+  return tensors;
+}
+
 /// Tensors of all types, whose values and shapes tell them and their elements apart.
-class Samples final : public TensorSource {
+class Samples final : public TensorsInMemory {
  public:
-  Samples() : TensorSource("samples") {
+  Samples() : TensorsInMemory(samples_of_all_types(), "samples") {
     scalars_ = {{"step", std::int64_t{12}}, {"rate", 0.25}, {"name", std::string("run")}};
-    for (std::size_t i = 0; i < dtype_count; ++i) {
-      const auto dtype = static_cast<DType>(i);
-      add(fmt::format("layer.{}", name_of(dtype)), dtype, {3, 4, 2});
-    }
-    add("vector", DType::f32, {7});
-    add("single", DType::f32, {});
-    add("empty", DType::f32, {0, 2});
   }
-  std::uint64_t bytes_read() const override { return 0; }
-
- private:
-  void add(const std::string& name, DType dtype, const Dims& shape) {
-    const auto kept = is_stored_only(dtype) ? DType::f32 : dtype;
-    Tensor values = empty(shape, DType::f32);
-    for (std::int64_t i = 0; i < values.numel(); ++i) {
-      values.data<float>()[i] = static_cast<float>(kept == DType::boolean ? i % 2 : i);
-    }
-    values_[name] = ops::cast(values, dtype);
-    tensors_[name] = {dtype, shape};
-  }
-  void copy_box(const std::string& name, const LocalPart& box, const Tensor& into) const override {
-    Tensor part = values_.at(name);
-    for (int d = 0; d < box.shape.size(); ++d) {
-      part = ops::narrow(part, d, box.offset[d], box.shape[d]);
-    }
-    ops::copy_(into, part);
-  }
-
-  std::map<std::string, Tensor> values_;
 };
 
 /// The first difference of the tensors of `read`, which has them from `samples`; "" if there is

@@ -329,29 +329,6 @@ std::string documents_are_alone(const Family& family) {
                    difference);
 }
 
-/// Tensors in memory as a source.
-class InMemory : public TensorSource {
- public:
-  explicit InMemory(nn::Module& model) : TensorSource("memory") {
-    for (const nn::ParameterPointer& parameter : nn::all_parameters(model)) {
-      tensors_.emplace(parameter->name, TensorInfo{DType::f64, parameter->value.shape()});
-      values_.emplace(parameter->name, parameter->value);
-    }
-  }
-  std::uint64_t bytes_read() const override { return 0; }
-
- private:
-  void copy_box(const std::string& name, const LocalPart& box, const Tensor& into) const override {
-    Tensor part = detached(values_.at(name));
-    for (int dim = 0; dim < part.dims(); ++dim) {
-      part = ops::narrow(part, dim, box.offset[dim], box.shape[dim]);
-    }
-    ops::copy_(into, part);
-  }
-
-  std::map<std::string, Tensor> values_;
-};
-
 std::string folder_comes_back(const Family& family, const std::string& name) {
   const models::ModelSizes sizes = sizes_for(family);
   std::string json;
@@ -366,7 +343,11 @@ std::string folder_comes_back(const Family& family, const std::string& name) {
   }
   const NoGrad no_grad;
   const auto model = build_with_values(family);
-  const InMemory memory(*model);
+  std::map<std::string, Tensor> parameters;
+  for (const nn::ParameterPointer& parameter : nn::all_parameters(*model)) {
+    parameters.emplace(parameter->name, parameter->value);
+  }
+  const TensorsInMemory memory(std::move(parameters));
   const HubExport folder(memory, "", family, sizes);
   const HubWeights back(folder, family, sizes);
   if (back.tensors() != memory.tensors()) {

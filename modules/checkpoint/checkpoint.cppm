@@ -2,6 +2,7 @@
 export module tessera.checkpoint;
 
 export import :source;       // TensorSource: named tensors of which any box can be read
+export import :memory;       // TensorsInMemory: tensors of this process as a source
 export import :safetensors;  // SafetensorsFile and SafetensorsFolder: reading
 export import :writer;       // SafetensorsWriter
 export import :reader;       // CheckpointReader: a saved folder, from any mesh

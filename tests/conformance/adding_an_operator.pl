@@ -73,12 +73,12 @@ my @objects = map { "modules/CMakeFiles/tessera.dir/ops/pointwise/$_.cpp.o" } qw
 run('compile the function', "'$ninja' -C '$copy/build' -j 2 @objects");
 
 # The command that has linked BUILD's library, with these two objects instead of its own.
-my ($link) = grep { m{-shared.* -o lib/libtessera\.so} } split /\n/, run('find the link', "'$ninja' -C '$build' -t commands lib/libtessera.so");
-die "no command of $build links lib/libtessera.so\n" unless defined $link;
+my ($link) = grep { m{-shared.* -o lib/libtessera\.so} } split /\n/, run('find the link', "'$ninja' -C '$build' -t commands tessera");
+die "no command of $build links libtessera\n" unless defined $link;
 for my $object (@objects) {
   $link =~ s/(?<=\s)\Q$object\E(?=\s)/$copy\/build\/$object/ or die "libtessera has no $object\n";
 }
-$link =~ s{ -o lib/libtessera\.so}{ -o $copy/libtessera.so};
+$link =~ s{ -o lib/libtessera\.so\S*}{ -o $copy/libtessera.so};
 write_file("$copy/link.sh", "cd '$build'\n$link\n");
 run('link it', "sh '$copy/link.sh'");
 

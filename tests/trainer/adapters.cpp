@@ -31,28 +31,6 @@ using namespace tessera::app;
 
 namespace {
 
-class InMemory final : public TensorSource {
- public:
-  explicit InMemory(std::map<std::string, Tensor> tensors)
-      : TensorSource("memory"), all_(std::move(tensors)) {
-    for (const auto& [name, tensor] : all_) {
-      tensors_.emplace(name, TensorInfo{tensor.dtype(), tensor.shape()});
-    }
-  }
-  std::uint64_t bytes_read() const override { return 0; }
-
- private:
-  void copy_box(const std::string& name, const LocalPart& box, const Tensor& into) const override {
-    Tensor part = all_.at(name);
-    for (int dim = 0; dim < part.dims(); ++dim) {
-      part = ops::narrow(part, dim, box.offset[dim], box.shape[dim]);
-    }
-    ops::copy_(into, part);
-  }
-
-  std::map<std::string, Tensor> all_;
-};
-
 constexpr std::int64_t kRows = 192;
 constexpr std::int64_t kColumns = 256;
 
@@ -84,7 +62,7 @@ Updates updates(const std::string& packing) {
 }  // namespace
 
 TEST_CASE("a weight in 4-bit codes is read decoded, with its update", "[adapters]") {
-  const InMemory source(packed_layer());
+  const TensorsInMemory source(packed_layer());
   const MergedWeights merged(source, updates("nf4"), "model.");
   CHECK(merged.tensors().size() == 2);
   CHECK(merged.info("model.layer.weight") == TensorInfo{DType::f32, {kRows, kColumns}});
@@ -120,7 +98,7 @@ TEST_CASE("codes that do not fit each other, or another form, are refused", "[ad
   const auto error = [](const char* part, const Tensor& other, const std::string& packing = "nf4") {
     std::map<std::string, Tensor> tensors = packed_layer();
     tensors[std::string("model.layer.") + part] = other;
-    const InMemory source(std::move(tensors));
+    const TensorsInMemory source(std::move(tensors));
     return testing::error_of([&] { MergedWeights(source, updates(packing), "model."); });
   };
   CHECK(error("codes", empty({kRows, 100}, DType::u8)).find("blocks of 64") != std::string::npos);

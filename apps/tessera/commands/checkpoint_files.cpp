@@ -46,6 +46,7 @@ struct About {
   nlohmann::json fingerprint;
   std::string model;
   std::string mesh;
+  std::string written_by;  // the version of Tessera; empty: one that does not say
 };
 
 About about(const TensorSource& source) {
@@ -56,6 +57,9 @@ About about(const TensorSource& source) {
     check_stored_sizes(model, source, "model.", source.path());
     result.model = fmt::format("{}: {} parameters, {}", model.family,
                                format_count(static_cast<double>(model.parameters())), model.text());
+  }
+  if (meta.contains("written_by") && meta["written_by"].is_string()) {
+    result.written_by = meta["written_by"];
   }
   if (meta.contains("fingerprint")) {
     result.fingerprint = std::move(meta["fingerprint"]);
@@ -81,6 +85,9 @@ void print_json(const OpenedTensors& opened, const About& run) {
         return !source.saved_layout(tensor.first).empty();
       })) {
     json["mesh"] = run.mesh;
+    if (!run.written_by.empty()) {
+      json["written_by"] = run.written_by;
+    }
     json["run"] = parse_ordered_json(json_text(run.fingerprint));
   }
   json["scalars"] = Json::object();
@@ -142,6 +149,9 @@ int run_checkpoint_info(const std::string& path, bool json) {
     rows.push_back({"model", run.model});
   }
   rows.push_back({"format", opened.format});
+  if (!run.written_by.empty()) {
+    rows.push_back({"written by", "Tessera " + run.written_by});
+  }
   rows.push_back({"bytes", format_bytes(bytes_of(source))});
   const auto& scalars = source.scalars();
   if (const auto step = scalars.find("progress.step");

@@ -87,6 +87,17 @@ struct EvaluateArguments : ModelArguments {
 /// text_perplexity, record_perplexity, read_questions and ask.
 int run_evaluate(const EvaluateArguments& arguments);
 
+struct CompareArguments {
+  std::string model;        // as of ModelArguments
+  std::string stored;       // a safetensors file
+  double tolerance = 1e-4;  // of the norm of a difference over that of the stored tensor
+  bool json = false;
+};
+/// `tessera compare`: a model beside what another program has stored of it (compare_stored), in a
+/// table that ends with the first difference, or JSON. Returns 1 if there is one, else 0. Errors
+/// (input): those of TextModel, SafetensorsFile and compare_stored.
+int run_compare(const CompareArguments& arguments);
+
 struct ServeArguments : ModelArguments {
   ServeOptions options = {};
   std::string token_file;  // its first line is the token; empty: none

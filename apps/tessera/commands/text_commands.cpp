@@ -47,13 +47,6 @@ CLI::App* add(CLI::App& program, std::function<int()>& chosen, const char* name,
           "MODEL", arguments->model,
           "The folder of a checkpoint, a model folder in Hugging Face's format, or a GGUF file")
       ->required();
-  command->add_option("--tokenizer", arguments->tokenizer,
-                      "A folder or file with the tokenizer; default: the model's own");
-  command
-      ->add_option("--ranks", arguments->ranks,
-                   "The number of processes that compute with the model")
-      ->check(CLI::Range(1, 4096))
-      ->capture_default_str();
   command
       ->add_option("--plugin", *plugins,
                    "Load this plugin (a file or a folder of them); may be repeated")
@@ -62,6 +55,15 @@ CLI::App* add(CLI::App& program, std::function<int()>& chosen, const char* name,
       ->take_all()
       ->allow_extra_args(false);
   return command;
+}
+
+void add_tokenizer_and_ranks(CLI::App& command, ModelArguments& arguments) {
+  command.add_option("--tokenizer", arguments.tokenizer,
+                     "A folder or file with the tokenizer; default: the model's own");
+  command
+      .add_option("--ranks", arguments.ranks, "The number of processes that compute with the model")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
 }
 
 /// For commands whose work can be divided.
@@ -113,6 +115,7 @@ void add_generate(CLI::App& program, std::function<int()>& chosen) {
   const auto arguments = std::make_shared<GenerateArguments>();
   CLI::App* command = add(program, chosen, "generate", "Continue texts with a trained model",
                           arguments, &run_generate);
+  add_tokenizer_and_ranks(*command, *arguments);
   CLI::Option* prompt = command->add_option("--prompt", arguments->prompt, "The text to continue");
   command
       ->add_option("--prompts", arguments->prompts,
@@ -136,6 +139,7 @@ void add_chat(CLI::App& program, std::function<int()>& chosen) {
   CLI::App* command =
       add(program, chosen, "chat", "Talk to a model: a question in each line of the input",
           arguments, &run_chat);
+  add_tokenizer_and_ranks(*command, *arguments);
   command->add_option("--system", arguments->system, "The message of the system");
   add_chat_template(*command, arguments->chat_template);
   add_length(*command, arguments->options);
@@ -147,6 +151,7 @@ void add_evaluate(CLI::App& program, std::function<int()>& chosen) {
   CLI::App* command =
       add(program, chosen, "evaluate", "Measure a model: perplexity of texts, answers to questions",
           arguments, &run_evaluate);
+  add_tokenizer_and_ranks(*command, *arguments);
   command->add_option("--text", arguments->text, "Text files: their perplexity");
   command->add_option("--jsonl", arguments->jsonl,
                       "JSONL files of records, as a run trains on: the perplexity of answers");
@@ -195,6 +200,25 @@ void add_evaluate(CLI::App& program, std::function<int()>& chosen) {
   command->add_option("--to", arguments->to, "Write the JSON to this file too");
 }
 
+void add_compare(CLI::App& program, std::function<int()>& chosen) {
+  const auto arguments = std::make_shared<CompareArguments>();
+  CLI::App* command = add(program, chosen, "compare",
+                          "Compare a model, module by module, with what another program computes; "
+                          "the exit code is 1 when they differ",
+                          arguments, &run_compare);
+  command
+      ->add_option("STORED", arguments->stored,
+                   "A safetensors file: input_ids, outputs by the modules' names, gradients as "
+                   "PARAMETER.grad")
+      ->required();
+  command
+      ->add_option("--tolerance", arguments->tolerance,
+                   "The norm of a difference over that of the stored tensor, at most")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_flag("--json", arguments->json, "Print JSON");
+}
+
 void add_serve(CLI::App& program, std::function<int()>& chosen) {
   const auto arguments = std::make_shared<ServeArguments>();
   ServeOptions& options = arguments->options;
@@ -203,6 +227,7 @@ void add_serve(CLI::App& program, std::function<int()>& chosen) {
   CLI::App* command =
       add(program, chosen, "serve", "Answer chat completions over HTTP, as OpenAI's interface",
           arguments, &run_serve);
+  add_tokenizer_and_ranks(*command, *arguments);
   command->add_option("--host", options.host, "The address to listen at; others need a token")
       ->capture_default_str();
   command->add_option("--port", options.port, "The port; 0: any that is free")
@@ -232,6 +257,7 @@ void add_text_commands(CLI::App& program, std::function<int()>& chosen) {
   add_generate(program, chosen);
   add_chat(program, chosen);
   add_evaluate(program, chosen);
+  add_compare(program, chosen);
   add_serve(program, chosen);
 }
 

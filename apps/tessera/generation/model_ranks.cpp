@@ -156,6 +156,11 @@ double ModelRanks::loss_sum(std::span<const std::int64_t> tokens,
   return together(std::move(call)).at(0);
 }
 
+nn::LanguageModel& ModelRanks::model() {
+  keep(false);
+  return model_;
+}
+
 void ModelRanks::follow() {
   while (true) {
     Call call;

@@ -37,6 +37,10 @@ class ModelRanks {
   /// The sum of the losses of one row of tokens. Errors: the same.
   double loss_sum(std::span<const std::int64_t> tokens, std::span<const std::int64_t> targets);
 
+  /// The model itself, with the parameters of this rank, for what is computed besides texts: it
+  /// keeps nothing until next_logits().
+  nn::LanguageModel& model();
+
   /// What the other ranks do: their part of each call, until the first rank calls dismiss().
   void follow();
   void dismiss();

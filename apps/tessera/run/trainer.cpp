@@ -253,9 +253,10 @@ RunCheckpoints Trainer::checkpoints(std::function<void(const std::string&)> say)
   const CheckpointConfig& config = run_.config.checkpoint;
   const auto meta_data = [&run = run_, updates = to_json(updates_of(*model_))] {
     return fmt::format(
-        R"({{"config": {}, "model": {}, "generation": {}, "fingerprint": {}, "low_rank_updates": {}, "tokenizer": {}}})",
-        to_json(run.config), hub_config(run.shape), generation_config(run.shape),
-        to_json(run.fingerprint), updates, to_json(run.data->tokenizer()));
+        R"({{"written_by": "{}", "config": {}, "model": {}, "generation": {}, "fingerprint": {}, "low_rank_updates": {}, "tokenizer": {}}})",
+        plugin::host_version(), to_json(run.config), hub_config(run.shape),
+        generation_config(run.shape), to_json(run.fingerprint), updates,
+        to_json(run.data->tokenizer()));
   };
   return {*training_,
           {.folder = config.folder,
