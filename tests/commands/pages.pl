@@ -5,8 +5,8 @@
 #   pages.pl REPOSITORY PROGRAM BUILD [long]
 #
 # The blocks of a page run one after the other in one bash with -e, in a scratch folder of the page's
-# own that looks like the repository's root: it holds the configs, the examples, and a stand-in of ./dev that uses
-# what is built already. `tessera` is on the PATH. Comments in front of a block say more:
+# own that looks like the repository's root: it holds the configs, the examples, the reference results, and a stand-in of
+# ./dev that uses what is built already. `tessera` is on the PATH. Comments in front of a block say more:
 #   <!-- not run: REASON -->  only that its commands exist is checked
 #   <!-- long -->             runs only when this script is called with `long`
 # and <!-- check: COMMAND --> after a block is a command that the reader does not see; $REPOSITORY is the
@@ -149,7 +149,8 @@ for my $page (@pages) {
   my $script = script_of($page) or next;
   my $folder = "$scratch/" . $page =~ tr{/}{-}r;
   mkdir $folder;
-  mkdir "$folder/apps";
+  mkdir "$folder/$_" for qw(apps tests);
+  symlink "$repository/tests/reference", "$folder/tests/reference" or die "the reference results: $!\n";
   system('cp', '-r', "$repository/configs", $folder) == 0 or die "the configs cannot be copied\n";
   system('cp', '-r', "$repository/apps/examples", "$folder/apps") == 0 or die "the examples cannot be copied\n";
   write_file("$folder/dev", $stand_in);
