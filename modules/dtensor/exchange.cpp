@@ -212,7 +212,8 @@ Tensor exchange(const Tensor& local, const Spec& from, const Spec& to, ops::Grou
 
 ops::PendingTensor exchange_async(const Tensor& local, const Spec& from, const Spec& to,
                                   ops::GroupArgument group) {
-  return ops::issue(exchange_async_op, local, ExchangeArgs{{from.handle()}, {to.handle()}, group});
+  return ops::issue(exchange_async_op, {local},
+                    ExchangeArgs{{from.handle()}, {to.handle()}, group});
 }
 
 namespace {

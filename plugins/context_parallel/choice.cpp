@@ -53,17 +53,31 @@ Exposed exposed(const AttentionSize& size, const tessera::Link& link, double flo
   seconds.all_to_all = 2 * seconds_of(4, (queries + keys + results) * element * others);
 
   const RingOrder order(size.ranks, size.tokens, size.sight, size.balance);
+  const bool balanced = order.is_balanced();
   const double hop = seconds_of(1, keys * element);
   const double hop_of_gradients = seconds_of(1, keys * sum);
   const double of_pair = 2 * product(size.batch, size.heads, size.key_dim + size.value_dim) / flops;
-  for (std::int64_t step = 0; step + 1 < order.steps(); ++step) {
-    const double computing = of_pair * pairs_of(order, size.sight, size.ranks, step);
-    seconds.ring += std::max(0.0, hop - computing);
-    seconds.ring += std::max(0.0, hop + hop_of_gradients - 2.5 * computing);
+  // Of the own first half alone, which hides exchanges of halves and no hop.
+  const double own = balanced ? of_pair * product(order.kept(), order.kept()) / 2 : 0;
+  double second_keys = balanced ? seconds_of(2, keys * sum / 2) : 0;  // their gradients
+  double computing = 0;
+  for (std::int64_t step = 0; step < order.steps(); ++step) {
+    computing = of_pair * pairs_of(order, size.sight, size.ranks, step);
+    if (step + 1 < order.steps()) {
+      const double beside = step == 0 ? computing - own : computing;
+      seconds.ring += std::max(0.0, hop - beside);
+      seconds.ring += std::max(0.0, hop + hop_of_gradients + second_keys - 2.5 * beside);
+      second_keys = 0;
+    }
   }
-  if (order.is_balanced()) {
-    seconds.ring += seconds_of(3, (queries + keys + results) * element / 2);
-    seconds.ring += seconds_of(3, (results * element + (queries + keys) * sum) / 2);
+  if (balanced) {
+    const double parts = size.kv_heads > 1 ? 2 : 1;  // of heads, one behind the other
+    const double returning = seconds_of(1, results * element / 2 / parts);
+    seconds.ring += std::max(0.0, seconds_of(2, (queries + keys) * element / 2) - own);
+    seconds.ring += returning + (parts - 1) * std::max(0.0, returning - computing / 2);
+    seconds.ring += std::max(0.0, seconds_of(2, results * element / 2) - 2.5 * own / parts);
+    seconds.ring +=
+        std::max(0.0, seconds_of(1, queries * element / 2) - (parts - 1) * 2.5 * own / parts);
   }
   return seconds;
 }

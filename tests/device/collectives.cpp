@@ -83,11 +83,16 @@ std::vector<Values> results(World& world, Device device) {
   found.push_back(ops::all_reduce_async(x, ReduceOp::min, all).wait());
   found.push_back(ops::broadcast(x, 1, all));
   found.push_back(ops::shift(ops::transpose(x, 0, 1), 1, all));
+  found.push_back(ops::shift_async(x, -1, all).wait());
+  found.push_back(ops::mirror(ops::transpose(x, 0, 1), 0, all));
+  found.push_back(ops::mirror_async(x, 1, all).wait());
   const Tensor sends = row_counts(world, true, device);
   const Tensor receives = row_counts(world, false, device);
   found.push_back(ops::all_to_all_rows(x, sends, receives, 7, ops::RowOrder::by_group, all));
   found.push_back(
       ops::all_to_all_rows(found.back(), receives, sends, 5, ops::RowOrder::by_rank, all));
+  found.push_back(
+      ops::all_to_all_rows_async(x, sends, receives, 7, ops::RowOrder::by_group, all).wait());
   const Tensor own = counted({4}, rank, device);
   ops::all_reduce_(own, ReduceOp::sum, all);
   found.push_back(own);

@@ -129,10 +129,14 @@ TEST_CASE("all_to_all_rows brings rows to the owners of their groups and back") 
         const Tensor got = ops::all_to_all_rows(sent, e.sends(), e.receives(), there.size(0),
                                                 RowOrder::by_group, world.everyone());
         check(equal(got, there), "to groups: " + to_string(got));
+        ops::PendingTensor issued = ops::all_to_all_rows_async(
+            sent, e.sends(), e.receives(), there.size(0), RowOrder::by_group, world.everyone());
         const Tensor mixed = ops::cast(e.by_group(unused, -7), dtype);
         const Tensor back = ops::all_to_all_rows(mixed, e.receives(), e.sends(), sent.size(0),
                                                  RowOrder::by_rank, world.everyone());
         check(equal(back, ops::cast(e.by_rank(unused, 0), dtype)), "back: " + to_string(back));
+        check(equal(issued.wait(), there), "issued: " + to_string(issued.wait()));
+        check(issued.in_flight().same_as(issued.wait()), "one result");
       }
     }
   });

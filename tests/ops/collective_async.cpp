@@ -97,7 +97,8 @@ TEST_CASE("an issued collective has its result after wait, and modes see both as
              ops::all_reduce_async(x, ReduceOp::max, group).wait()},
             {ops::all_to_all(mine, dim, shape[dim], other, group),
              ops::all_to_all_async(mine, dim, shape[dim], other, group).wait()},
-            {ops::shift(x, 1 - dim, group), ops::shift_async(x, 1 - dim, group).wait()}};
+            {ops::shift(x, 1 - dim, group), ops::shift_async(x, 1 - dim, group).wait()},
+            {ops::mirror(x, 1 - dim, group), ops::mirror_async(x, 1 - dim, group).wait()}};
         for (const auto& [now, later] : both) {
           check(equal(now, later), to_string(shape) + " along " + std::to_string(dim));
         }

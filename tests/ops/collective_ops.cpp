@@ -186,22 +186,28 @@ TEST_CASE("shift gives every rank the tensor of the rank before it, and its grad
 TEST_CASE("mirror gives every rank the tensor of its counterpart, and its gradient goes back") {
   on_ranks([](World& world, int ranks) {
     const int rank = world.rank();
-    const int other = ranks - 1 - rank;
-    for (const DType dtype : {DType::f32, DType::u8}) {
-      const Tensor x = part(numbered({4, 6}, dtype, rank), 1, 2, 1);
-      const Tensor wanted = part(numbered({4, 6}, dtype, other), 1, 2, 1);
-      check(equal(ops::mirror(x, world.everyone()), wanted), "mirror");
+    for (const std::int64_t by : {-7, -1, 0, 1, 2, 9}) {
+      int other = 0;  // the one whose place and this rank's are n - 1 + by around the ring
+      while ((other + rank - (ranks - 1) - by) % ranks != 0) {
+        ++other;
+      }
+      const std::string what = "mirror by " + std::to_string(by);
+      for (const DType dtype : {DType::f32, DType::u8}) {
+        const Tensor x = part(numbered({4, 6}, dtype, rank), 1, 2, 1);
+        const Tensor wanted = part(numbered({4, 6}, dtype, other), 1, 2, 1);
+        check(equal(ops::mirror(x, by, world.everyone()), wanted), what);
+      }
+      Tensor x = numbered({3, 2}, DType::f64, rank);
+      x.set_requires_grad();
+      const Tensor w = numbered({3, 2}, DType::f64, rank + 1);
+      backward(ops::sum(ops::mul(ops::mirror(x, by, world.everyone()), w)));
+      check(equal(x.grad(), numbered({3, 2}, DType::f64, other + 1)), what + ": gradient");
     }
-    Tensor x = numbered({3, 2}, DType::f64, rank);
-    x.set_requires_grad();
-    const Tensor w = numbered({3, 2}, DType::f64, rank + 1);
-    backward(ops::sum(ops::mul(ops::mirror(x, world.everyone()), w)));
-    check(equal(x.grad(), numbered({3, 2}, DType::f64, other + 1)), "gradient");
-    check(ops::mirror(numbered({0, 4}, DType::f32), world.everyone()).shape() == Dims{0, 4},
+    check(ops::mirror(numbered({0, 4}, DType::f32), 0, world.everyone()).shape() == Dims{0, 4},
           "no elements");
   });
   const auto group = ops::GroupArgument::of(std::vector{0, 1, 2});
-  CHECK(ops::mirror(empty({5, 3}, DType::f32, meta), group).shape() == Dims{5, 3});
+  CHECK(ops::mirror(empty({5, 3}, DType::f32, meta), 0, group).shape() == Dims{5, 3});
 }
 
 TEST_CASE("messages of one tag arrive in order, and those of others pass them") {

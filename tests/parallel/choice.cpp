@@ -1,4 +1,5 @@
 // Which form of context parallel attention is chosen: what is not hidden, by hand for a few sizes.
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -53,12 +54,43 @@ TEST_CASE("a ring waits for what its products do not hide", "[choice]") {
   const double own = hop / 2 + (hop + of_gradients - 1.25 * hop);
   CHECK(exposed(unbalanced, slow_link, flops).ring ==
         Approx(own + 2 * (hop + of_gradients - 2.5 * hop)));
-  // Halves are exchanged as queries, keys and results, and as their gradients in the type of sums.
-  const double queries = 2.0 * 8 * 16 * 64;
-  const double halves =
-      6 * 0x1p-10 +
-      (2 * (queries + block + queries) + 2 * queries + 4 * (queries + block)) / 2 * 0x1p-20;
-  CHECK(exposed(size, slow_link, 1).ring == Approx(halves));
+}
+
+TEST_CASE("a balanced ring waits for the end of its results, and for what is not hidden before",
+          "[choice]") {
+  const double latency = 0x1p-10;
+  const double block = 2.0 * 2 * 4 * 16 * 64;  // elements of keys and values
+  const double queries = 2.0 * 8 * 16 * 64;    // of results too
+  const auto seconds = [](double elements, double bytes) { return bytes * elements * 0x1p-20; };
+  // Half of the heads of half of the results.
+  const double end = latency + seconds(queries / 4, 2);
+  CHECK(exposed(size, slow_link, 1).ring == end);
+  const double in = 2 * latency + seconds((queries + block) / 2, 2);
+  const double gradients_in = 2 * latency + seconds(queries / 2, 2);
+  const double gradients_out = latency + seconds(queries / 2, 2);
+  const double hop = latency + seconds(block, 2);
+  const double hop_of_gradients = latency + seconds(block, 4);
+  const double second_keys = 2 * latency + seconds(block / 2, 4);
+  CHECK(exposed(size, slow_link, never).ring ==
+        Approx(3 * (2 * hop + hop_of_gradients) + second_keys + in + 2 * end + gradients_in +
+               gradients_out));
+  // A step of the ring, of half of a chunk's pairs, takes as long as keys and queries to come: a
+  // quarter of it is the own first half.
+  const double flops = 2 * (16 + 16) * (2.0 * 8 * 64 * 64 / 2) / in;
+  const double of_hops = std::max(0.0, hop - 0.75 * in) + 2 * std::max(0.0, hop - in);
+  const double of_gradients =
+      std::max(0.0, hop + hop_of_gradients + second_keys - 2.5 * 0.75 * in) +
+      2 * std::max(0.0, hop + hop_of_gradients - 2.5 * in);
+  CHECK(exposed(size, slow_link, flops).ring ==
+        Approx(of_hops + of_gradients + 0.75 * in + end + std::max(0.0, end - in / 2) +
+               std::max(0.0, gradients_in - 2.5 * in / 8) +
+               std::max(0.0, gradients_out - 2.5 * in / 8)));
+  // With one head of keys nothing is computed in two parts: results wait for nothing before them,
+  // and the own first half is computed before gradients come.
+  AttentionSize one_head = size;
+  one_head.kv_heads = 1;
+  CHECK(exposed(one_head, slow_link, 1).ring ==
+        Approx(2 * latency + seconds(queries / 2, 2) + seconds(queries / 2, 2)));
 }
 
 TEST_CASE("long sequences over many ranks move in a ring, short ones exchange heads", "[choice]") {
@@ -72,10 +104,10 @@ TEST_CASE("long sequences over many ranks move in a ring, short ones exchange he
     return std::string(seconds.ring < seconds.all_to_all ? "ring" : "all_to_all");
   };
   const Link fast{.latency = 1e-5, .bandwidth = 5e9};
-  CHECK(chosen(4, 8, fast, 0) == "all_to_all");      // latencies of hops
-  CHECK(chosen(4, 16384, fast, 0) == "ring");        // all but halves is hidden
-  CHECK(chosen(2, 16384, fast, 0) == "all_to_all");  // halves are as much as heads
-  CHECK(chosen(3, 16384, fast, 1000) == "ring");     // keys move once, and nothing else
+  CHECK(chosen(4, 8, fast, 0) == "all_to_all");  // latencies of hops
+  CHECK(chosen(4, 16384, fast, 0) == "ring");    // all but the end of results is hidden
+  CHECK(chosen(2, 16384, fast, 0) == "ring");
+  CHECK(chosen(3, 16384, fast, 1000) == "ring");  // keys move once, and nothing else
   CHECK(chosen(4, 1024, {.latency = 1e-5, .bandwidth = 1e7}, 0) ==
         "all_to_all");  // hops are longer
 }

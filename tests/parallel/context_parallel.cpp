@@ -354,7 +354,8 @@ TEST_CASE("rows are read as the plan splits them", "[context]") {
 
 namespace {
 
-/// How many blocks of attention are computed between the issue of each shift and its wait.
+/// How many blocks of attention are computed between the issue of each call around the ring, or
+/// across it, and its wait.
 class BlocksBesideHops final : public Mode {
  public:
   Tensors call(const Call& call, NextCall& next) override {
@@ -362,28 +363,37 @@ class BlocksBesideHops final : public Mode {
     if (name.starts_with("attention_block")) {
       ++computed_;
     }
-    blocking += name == "shift" ? 1 : 0;
+    blocking += name == "shift" || name == "mirror" ? 1 : 0;
     if (name == "wait" && issued_.contains(&call.in[0].storage())) {
-      beside.push_back(computed_ - issued_.extract(&call.in[0].storage()).mapped());
+      const Issued issued = issued_.extract(&call.in[0].storage()).mapped();
+      beside[issued.name].push_back(computed_ - issued.computed);
     }
     Tensors out = next(call);
-    if (name == "shift_async") {
-      issued_[&out[0].storage()] = computed_;
+    if (call.op.issues) {
+      issued_[&out[0].storage()] = {name, computed_};
     }
     return out;
   }
 
-  std::vector<int> beside;  // in the order of the waits
+  std::map<std::string, std::vector<int>> beside;  // in the order of the waits
   int blocking = 0;
 
  private:
+  struct Issued {
+    std::string name;
+    int computed;
+  };
   int computed_ = 0;
-  std::map<const Storage*, int> issued_;
+  std::map<const Storage*, Issued> issued_;
 };
+
+bool all_above_0(const std::vector<int>& numbers) {
+  return std::ranges::all_of(numbers, [](int number) { return number > 0; });
+}
 
 }  // namespace
 
-TEST_CASE("each hop of a ring has a block of attention beside it", "[context]") {
+TEST_CASE("what a ring moves has a block of attention beside it", "[context]") {
   for (const char* const options : {ring, unbalanced}) {
     for (const int ranks : {2, 4}) {
       INFO(options << " on " << ranks);
@@ -394,12 +404,28 @@ TEST_CASE("each hop of a ring has a block of attention beside it", "[context]") 
           computed(DeviceMesh::make({"context"}, {ranks}), {context(options)}, kKinds[0]);
         }
         // Of two layers: keys in forward and in backward, and gradients.
-        check(std::ssize(hops.beside) == 2 * 3 * (ranks - 1), "hops");
+        const std::vector<int>& around = hops.beside["shift_async"];
+        check(std::ssize(around) == 2 * 3 * (ranks - 1), "hops");
         check(hops.blocking == 0, "hops that block");
         // Unbalanced, the first rank sees no keys of others.
         const bool idle = options == unbalanced && rank + 1 < ranks;
-        check(idle || std::ranges::all_of(hops.beside, [](int blocks) { return blocks > 0; }),
-              "a hop that nothing hides");
+        check(idle || all_above_0(around), "a hop that nothing hides");
+        // Of each layer, in the order of the waits. Keys and queries come while the own first half
+        // is computed; results go back in two halves of heads, the second of which only the ranks
+        // of the sequence's end can hide. Then gradients of results and their products with the
+        // results, of keys (those of the ring's last rank, and of the one across), and of queries.
+        std::vector<int> across = hops.beside["mirror_async"];
+        if (options == unbalanced) {
+          check(across.empty(), "halves that are exchanged");
+          return;
+        }
+        check(across.size() == 2 * (4 + 2 + 3), "exchanges of halves");
+        for (const std::size_t second_half_of_results : {7, 3}) {
+          const auto at = across.begin() + static_cast<std::ptrdiff_t>(second_half_of_results);
+          check(*at == (rank < ranks / 2 ? 0 : 1), "the second half of the results");
+          across.erase(at);
+        }
+        check(all_above_0(across), "an exchange of halves that nothing hides");
       });
     }
   }
@@ -422,11 +448,11 @@ TEST_CASE("the form is chosen by what is not hidden, and the plan says why", "[c
     });
     return text;
   };
-  // Two layers of one size decide once. 8 latencies of 1 ms, both ways, and 6 of a balanced ring
+  // Two layers of one size decide once. 8 latencies of 1 ms, both ways, and 9 of a balanced ring
   // besides its hops: one in forward, and two in backward.
   const Link latency{.latency = 1e-3, .bandwidth = 1e15};
   CHECK(decided(kKinds[0], 2, "{}", latency) ==
-        "all_to_all: of a layer's communication for 4 rows, a ring would not hide 9 ms, and "
+        "all_to_all: of a layer's communication for 4 rows, a ring would not hide 12 ms, and "
         "all_to_all 8 ms");
   // A short window: keys move one rank further, while a slow rank computes.
   CHECK(decided(kKinds[1], 4, R"({"gflops": 1e-9})", latency) ==

@@ -112,7 +112,7 @@ Tensor all_gather(const Tensor& shard, std::int64_t dim, std::int64_t extent, Ra
 
 PendingTensor all_gather_async(const Tensor& shard, std::int64_t dim, std::int64_t extent,
                                Ranks group) {
-  return issue(all_gather_async_op, shard, all_gather_attributes(shard, dim, extent, group));
+  return issue(all_gather_async_op, {shard}, all_gather_attributes(shard, dim, extent, group));
 }
 
 }  // namespace tessera::ops

@@ -144,7 +144,7 @@ void all_reduce_coalesced_(std::span<const Tensor> tensors, ReduceOp op, Ranks g
 
 PendingTensor all_reduce_async(const Tensor& x, ReduceOp op, Ranks group) {
   const PeersReadScope scope;
-  return issue(all_reduce_async_op, x, AllReduceArgs{op, group});
+  return issue(all_reduce_async_op, {x}, AllReduceArgs{op, group});
 }
 
 }  // namespace tessera::ops

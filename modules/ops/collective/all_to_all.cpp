@@ -135,7 +135,7 @@ Tensor all_to_all(const Tensor& shard, std::int64_t from_dim, std::int64_t from_
 
 PendingTensor all_to_all_async(const Tensor& shard, std::int64_t from_dim, std::int64_t from_extent,
                                std::int64_t to_dim, Ranks group) {
-  return issue(all_to_all_async_op, shard,
+  return issue(all_to_all_async_op, {shard},
                all_to_all_attributes(shard, from_dim, from_extent, to_dim, group));
 }
 

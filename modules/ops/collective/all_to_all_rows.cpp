@@ -6,7 +6,9 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 module tessera.ops;
 
@@ -132,7 +134,7 @@ struct Rows {
   }
 };
 
-void cpu(const Call& call, std::span<Tensor> out) {
+std::unique_ptr<IssuedCollective> start(const Call& call, const Tensor& out) {
   const auto args = call.args<AllToAllRowsArgs>();
   const Tensor x = contiguous_operand(call.in[0]);
   const Blocks sent(call, 1, x.shape()[0]);
@@ -140,27 +142,34 @@ void cpu(const Call& call, std::span<Tensor> out) {
   const std::int64_t width = with_extent(x.shape(), 0, 1).product();
   // Rows travel by rank: the side that has them by group packs or unpacks.
   Tensor from = x;
-  Tensor into = out[0];
+  Tensor packed;  // where they arrive; undefined: in the result
   if (!args.to_groups && !sent.one_order()) {
     from = empty({sent.used() * width}, x.dtype(), x.device());
-    sent.for_each([&, packed = Rows(from, width), rows = Rows(x, width)](
+    sent.for_each([&, packed_rows = Rows(from, width), rows = Rows(x, width)](
                       std::int64_t by_rank, std::int64_t by_group, std::int64_t count) {
-      packed.copy(by_rank, rows, by_group, count);
+      packed_rows.copy(by_rank, rows, by_group, count);
     });
   } else if (args.to_groups && !received.one_order()) {
-    into = empty({received.used() * width}, x.dtype(), x.device());
+    packed = empty({received.used() * width}, x.dtype(), x.device());
   }
-  args.group.communicator().all_to_all(data_of(from), sent.per_rank(width), data_of(into),
-                                       received.per_rank(width), x.dtype());
-  const Rows result(out[0], width);
-  if (!into.same_as(out[0])) {
-    received.for_each([&, packed = Rows(into, width)](std::int64_t by_rank, std::int64_t by_group,
-                                                      std::int64_t count) {
-      result.copy(by_group, packed, by_rank, count);
-    });
-  }
-  result.clear(received.used(), args.rows - received.used());
+  collective::Work work = args.group.communicator().all_to_all_async(
+      data_of(from), sent.per_rank(width), data_of(packed ? packed : out), received.per_rank(width),
+      x.dtype());
+  return std::make_unique<IssuedCollective>(
+      std::move(work), std::vector{from},
+      [width, packed, received, rows = args.rows](const Tensor& result) {
+        const Rows into(result, width);
+        if (packed) {
+          received.for_each([&, from = Rows(packed, width)](
+                                std::int64_t by_rank, std::int64_t by_group, std::int64_t count) {
+            into.copy(by_group, from, by_rank, count);
+          });
+        }
+        into.clear(received.used(), rows - received.used());
+      });
 }
+
+void cpu(const Call& call, std::span<Tensor> out) { start(call, out[0])->complete(out[0]); }
 
 void backward(const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out);
 
@@ -176,6 +185,17 @@ const Op& all_to_all_rows_op = register_op<AllToAllRowsArgs>({
     .about = "Rows of groups to the ranks that own the groups, or back, by counts; local tensors.",
 });
 
+const Op& all_to_all_rows_async_op = register_op<AllToAllRowsArgs>({
+    .schema = "all_to_all_rows_async(x, sends, receives)",
+    .infer = infer,
+    .cpu = issued_on_host<AllToAllRowsArgs, start>,
+    .any_device = issued_in_stream<AllToAllRowsArgs>,
+    .communicates = Communicates::all_to_all,
+    .issues = true,
+    .moves_elements = true,
+    .about = "Issues an all_to_all_rows; wait() completes its result; local tensors.",
+});
+
 void backward(const BackwardContext& context, std::span<const Tensor> grads,
               std::span<Tensor> out) {
   const auto args = context.args<AllToAllRowsArgs>();
@@ -189,6 +209,12 @@ Tensor all_to_all_rows(const Tensor& x, const Tensor& sends, const Tensor& recei
                        std::int64_t rows, RowOrder result, Ranks group) {
   return call_one(all_to_all_rows_op, {x, sends, receives},
                   AllToAllRowsArgs{rows, result == RowOrder::by_group, group});
+}
+
+PendingTensor all_to_all_rows_async(const Tensor& x, const Tensor& sends, const Tensor& receives,
+                                    std::int64_t rows, RowOrder result, Ranks group) {
+  return issue(all_to_all_rows_async_op, {x, sends, receives},
+               AllToAllRowsArgs{rows, result == RowOrder::by_group, group});
 }
 
 }  // namespace tessera::ops

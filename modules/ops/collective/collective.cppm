@@ -83,9 +83,10 @@ Tensor broadcast(const Tensor& x, int root, Ranks group);
 /// places before this one, where the last precedes the first; `by` may be negative. Has a gradient:
 /// the shift back.
 Tensor shift(const Tensor& x, std::int64_t by, Ranks group);
-/// The x of the rank that is as far from the group's last one as this rank is from its first one;
-/// all have one shape and type. Twice is x. Has a gradient: itself.
-Tensor mirror(const Tensor& x, Ranks group);
+/// The x of the rank that is as far from the group's last one as this rank is from its first one,
+/// and `by` places further around the ring: rank r of n has that of (n - 1 - r + by) mod n. All
+/// have one shape and type; `by` may be negative. Twice is x. Has a gradient: itself.
+Tensor mirror(const Tensor& x, std::int64_t by, Ranks group);
 /// Sends x to rank `to` of the group, without waiting for it. Messages of one sender, receiver and
 /// tag arrive in order. No gradient. Errors: see Communicator::send.
 void send(const Tensor& x, int to, std::int64_t tag, Ranks group);
@@ -207,13 +208,16 @@ class PendingTensor {
   const Tensor& wait();
   /// Whether wait() would return without waiting for others.
   bool done() const;
+  /// The result before wait(): nothing may use it but another PendingTensor of it, which waits. A
+  /// recorded step of backward can pass it on to the next one in this way.
+  inline const Tensor& in_flight() const { return result_; }
 
  private:
   Tensor result_;
   bool issued_ = false;
 };
 /// Calls an operator that issues, below distribution.
-PendingTensor issue(const Op& op, const Tensor& x, const Attributes& attributes);
+PendingTensor issue(const Op& op, std::initializer_list<Tensor> in, const Attributes& attributes);
 
 // Asynchronous collectives: issued now, completed in wait(). They have no gradient: the caller must
 // record them as a step of its own.
@@ -224,6 +228,9 @@ PendingTensor all_reduce_async(const Tensor& x, ReduceOp op, Ranks group);
 PendingTensor all_to_all_async(const Tensor& shard, std::int64_t from_dim, std::int64_t from_extent,
                                std::int64_t to_dim, Ranks group);
 PendingTensor shift_async(const Tensor& x, std::int64_t by, Ranks group);
+PendingTensor mirror_async(const Tensor& x, std::int64_t by, Ranks group);
+PendingTensor all_to_all_rows_async(const Tensor& x, const Tensor& sends, const Tensor& receives,
+                                    std::int64_t rows, RowOrder result, Ranks group);
 
 // Many tensors in one call, for styles and gradients. Shards are of dim 0. `identity` is
 // compared between the ranks: those that are about to exchange different tensors of the same shapes

@@ -5,6 +5,7 @@ module;
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -197,9 +198,12 @@ void IssuedCollective::complete(const Tensor& result) {
   }
 }
 
-PendingTensor issue(const Op& op, const Tensor& x, const Attributes& attributes) {
-  const Tensor local = detached(x);
-  return PendingTensor(std::move(call_kernel(op, {&local, 1}, attributes)[0]));
+PendingTensor issue(const Op& op, std::initializer_list<Tensor> in, const Attributes& attributes) {
+  std::vector<Tensor> locals;
+  for (const Tensor& x : in) {
+    locals.push_back(detached(x));
+  }
+  return PendingTensor(std::move(call_kernel(op, locals, attributes)[0]));
 }
 
 const Tensor& PendingTensor::wait() {

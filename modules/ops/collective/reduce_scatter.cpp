@@ -102,7 +102,7 @@ Tensor reduce_scatter(const Tensor& x, std::int64_t dim, ReduceOp op, Ranks grou
 }
 
 PendingTensor reduce_scatter_async(const Tensor& x, std::int64_t dim, ReduceOp op, Ranks group) {
-  return issue(reduce_scatter_async_op, x, reduce_scatter_attributes(x, dim, op, group));
+  return issue(reduce_scatter_async_op, {x}, reduce_scatter_attributes(x, dim, op, group));
 }
 
 }  // namespace tessera::ops

@@ -79,6 +79,7 @@ void backward(const BackwardContext& context, std::span<const Tensor> grads,
 }
 
 struct MirrorArgs {
+  std::int64_t by;
   GroupArgument group;
 };
 
@@ -87,14 +88,24 @@ void mirror_infer(const Call& call, ResultShapes& out) {
   out.push_back({call.in[0].shape(), call.in[0].dtype()});
 }
 
-void mirror_cpu(const Call& call, std::span<Tensor> out) {
-  const GroupArgument group = call.args<MirrorArgs>().group;
+std::unique_ptr<IssuedCollective> start_mirror(const Call& call, const Tensor& out) {
+  const auto args = call.args<MirrorArgs>();
   const Tensor x = contiguous_operand(call.in[0]);
-  if (x.numel() != 0) {
-    std::vector<std::int64_t> counts(static_cast<std::size_t>(group.size()));
-    counts[static_cast<std::size_t>(group.size() - 1 - group.rank())] = x.numel();
-    group.communicator().all_to_all(data_of(x), counts, data_of(out[0]), counts, x.dtype());
+  if (x.numel() == 0) {
+    return std::make_unique<IssuedCollective>();
   }
+  const std::int64_t ranks = args.group.size();
+  // Between -2 (ranks - 1) and 2 (ranks - 1).
+  const std::int64_t other = ranks - 1 + args.by % ranks - args.group.rank();
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(ranks));
+  counts[static_cast<std::size_t>((other + 2 * ranks) % ranks)] = x.numel();
+  collective::Work work = args.group.communicator().all_to_all_async(
+      data_of(x), counts, data_of(out), counts, x.dtype());
+  return std::make_unique<IssuedCollective>(std::move(work), std::vector{x});
+}
+
+void mirror_cpu(const Call& call, std::span<Tensor> out) {
+  start_mirror(call, out[0])->complete(out[0]);
 }
 
 void mirror_backward(const BackwardContext& context, std::span<const Tensor> grads,
@@ -109,7 +120,18 @@ const Op& mirror_op = register_op<MirrorArgs>({
     .communicates = Communicates::all_to_all,
     .moves_elements = true,
     .about = "The x of the rank that is as far from the group's last one as this rank is from its "
-             "first one; local tensors.",
+             "first one, and by places further around the ring; local tensors.",
+});
+
+const Op& mirror_async_op = register_op<MirrorArgs>({
+    .schema = "mirror_async(x)",
+    .infer = mirror_infer,
+    .cpu = issued_on_host<MirrorArgs, start_mirror>,
+    .any_device = issued_in_stream<MirrorArgs>,
+    .communicates = Communicates::all_to_all,
+    .issues = true,
+    .moves_elements = true,
+    .about = "Issues a mirror; wait() completes its result; local tensors.",
 });
 
 void mirror_backward(const BackwardContext& context, std::span<const Tensor> grads,
@@ -124,9 +146,15 @@ Tensor shift(const Tensor& x, std::int64_t by, Ranks group) {
 }
 
 PendingTensor shift_async(const Tensor& x, std::int64_t by, Ranks group) {
-  return issue(shift_async_op, x, ShiftArgs{by, group});
+  return issue(shift_async_op, {x}, ShiftArgs{by, group});
 }
 
-Tensor mirror(const Tensor& x, Ranks group) { return call_one(mirror_op, {x}, MirrorArgs{group}); }
+Tensor mirror(const Tensor& x, std::int64_t by, Ranks group) {
+  return call_one(mirror_op, {x}, MirrorArgs{by, group});
+}
+
+PendingTensor mirror_async(const Tensor& x, std::int64_t by, Ranks group) {
+  return issue(mirror_async_op, {x}, MirrorArgs{by, group});
+}
 
 }  // namespace tessera::ops
