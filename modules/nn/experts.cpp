@@ -6,6 +6,7 @@ module;
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -19,6 +20,7 @@ import tessera.base;
 import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
+import tessera.autograd;
 import tessera.ops;
 import tessera.dtensor;
 
@@ -59,15 +61,79 @@ struct ExpertInputs {
   std::span<const Tensor> matrices;
 };
 
+/// Rows on their way (see all_to_all_rows): issued when it is made, and complete after wait().
+/// These are two recorded steps, so that in backward the gradient's way back is issued by the one,
+/// and waited for by the other, behind what was computed between them.
+class RowsInFlight {
+ public:
+  struct Counts {
+    Tensor sends, receives;
+    ops::GroupArgument group;
+  };
+
+  RowsInFlight(const Tensor& x, Counts counts, std::int64_t rows, ops::RowOrder order)
+      : counts_(std::move(counts)), sent_rows_(x.size(0)), order_(order) {
+    {
+      const NoGrad no_grad;
+      rows_ = ops::all_to_all_rows_async(x, counts_.sends, counts_.receives, rows, order,
+                                         counts_.group);
+      sent_ = detached(x);
+    }
+    record_function("send_rows", {&x, 1}, {&sent_, 1},
+                    [](std::span<const Tensor> grads, std::span<Tensor> out) {
+                      out[0] = grad_enabled() ? grads[0] : ops::PendingTensor(grads[0]).wait();
+                    });
+  }
+
+  Tensor wait() {
+    Tensor arrived;
+    {
+      const NoGrad no_grad;
+      arrived = detached(std::exchange(rows_, {}).wait());
+    }
+    record_function(name, {&sent_, 1}, {&arrived, 1}, way_back());
+    sent_ = Tensor();
+    return arrived;
+  }
+
+ private:
+  FunctionBackward way_back() const {
+    return [receives = SavedTensor(counts_.receives), sends = SavedTensor(counts_.sends),
+            rows = sent_rows_, group = counts_.group,
+            order = order_ == ops::RowOrder::by_rank ? ops::RowOrder::by_group
+                                                     : ops::RowOrder::by_rank](
+               std::span<const Tensor> grads, std::span<Tensor> out) {
+      const Tensor& from = receives.get(name);
+      const Tensor& to = sends.get(name);
+      // A gradient that has one itself is not in flight between the two steps.
+      out[0] = grad_enabled()
+                   ? ops::all_to_all_rows(grads[0], from, to, rows, order, group)
+                   : ops::all_to_all_rows_async(grads[0], from, to, rows, order, group).in_flight();
+    };
+  }
+
+  static constexpr const char* name = "receive_rows";
+  Counts counts_;
+  std::int64_t sent_rows_;
+  ops::RowOrder order_;
+  ops::PendingTensor rows_;
+  Tensor sent_;  // connects the two steps
+};
+
 /// An expert's matrix by the place of its dims: [experts, out, in] as grouped_mm takes it.
 Tensor transposed(const Tensor& weights) { return ops::transpose(weights, 1, 2); }
 
 /// Experts on this rank's tensors.
 class LocalExperts {
  public:
-  /// `experts`: of all owners.
-  LocalExperts(const ExpertInputs& in, Activation activation, std::int64_t experts, Owners owners)
-      : in_(in), activation_(activation), experts_(experts), owners_(std::move(owners)) {}
+  /// `experts`: of all owners. `beside`: see Experts::compute_beside; it outlives this.
+  LocalExperts(const ExpertInputs& in, Activation activation, std::int64_t experts, Owners owners,
+               const Experts::Beside& beside)
+      : in_(in),
+        activation_(activation),
+        experts_(experts),
+        owners_(std::move(owners)),
+        beside_(beside) {}
 
   Tensor result() const {
     const Tensor& hidden = in_.hidden;
@@ -125,12 +191,23 @@ class LocalExperts {
     report_exchange(owners_, receives, receives.size(0));
     // A token has at most one row for each of a rank's experts.
     const std::int64_t most = sent / per_token * std::min(per_token, own) * owners_.count;
-    const Tensor arrived =
-        ops::all_to_all_rows(rows, sends, receives, most, ops::RowOrder::by_group, *owners_.group);
-    report_exchange(owners_, arrived, sent);
-    const Tensor computed = feed_forward(arrived, ops::sum(receives, {0}), sent);
-    const Tensor returned = ops::all_to_all_rows(computed, receives, sends, sent,
-                                                 ops::RowOrder::by_rank, *owners_.group);
+    RowsInFlight to_experts(rows, {sends, receives, *owners_.group}, most, ops::RowOrder::by_group);
+    std::optional<RowsInFlight> to_tokens;
+    const auto compute = [&, layer = current_module()] {
+      if (!to_tokens) {
+        const ModuleScope scope(layer);
+        const Tensor arrived = to_experts.wait();
+        report_exchange(owners_, arrived, sent);
+        to_tokens.emplace(feed_forward(arrived, ops::sum(receives, {0}), sent),
+                          RowsInFlight::Counts{receives, sends, *owners_.group}, sent,
+                          ops::RowOrder::by_rank);
+      }
+    };
+    if (beside_) {
+      beside_(compute);
+    }
+    compute();
+    const Tensor returned = to_tokens->wait();
     report_exchange(owners_, returned, sent);
     return returned;
   }
@@ -139,10 +216,11 @@ class LocalExperts {
   Activation activation_;
   std::int64_t experts_;
   Owners owners_;
+  const Experts::Beside& beside_;
 };
 
-/// How experts are distributed: along which axes of several ranks they are split, and along which
-/// ones their features are.
+/// How experts are distributed: along which axes of several ranks they are split, the outermost one
+/// first, and along which ones their features are.
 struct ExpertLayout {
   std::vector<int> experts = {};
   std::vector<int> features = {};
@@ -188,6 +266,24 @@ ExpertLayout layout_of(const Experts& layer, const ExpertInputs& in) {
                     "RowwiseParallel on others");
     }
   }
+  // Whose part an expert is depends on which axis was applied first.
+  const auto outer_first = [&](std::size_t matrix) {
+    std::vector<int> axes;
+    for (const int axis : in.matrices[matrix].layout().axes_sharding(0)) {
+      if (std::ranges::find(found.experts, axis) != found.experts.end()) {
+        axes.push_back(axis);
+      }
+    }
+    return axes;
+  };
+  found.experts = outer_first(0);
+  if (outer_first(1) != found.experts || outer_first(2) != found.experts) {
+    refuse_layout(layer, "the ranks have different experts' matrices",
+                  "gate_proj " + to_string(in.matrices[0].layout()) + ", up_proj " +
+                      to_string(in.matrices[1].layout()) + ", down_proj " +
+                      to_string(in.matrices[2].layout()),
+                  "split all three along the axes in one order");
+  }
   return found;
 }
 
@@ -220,8 +316,7 @@ ExpertInputs inputs_of(std::span<const Tensor> all) {
           .matrices = all.subspan(first_matrix)};
 }
 
-/// The owners of experts that these axes split, in the order in which dim 0 is: the first axis is
-/// the outer one.
+/// The owners of experts that these axes split, the outermost one first, in the order of dim 0.
 Owners owners_of(const DeviceMesh& mesh, std::span<const int> axes) {
   Owners owners{ops::GroupArgument::of(mesh.group(axes, current_rank()))};
   for (const int axis : axes) {
@@ -261,7 +356,10 @@ std::vector<LayerSplit> Experts::splits() const {
   return {std::move(experts), std::move(rows)};
 }
 
+void Experts::compute_beside(Beside beside) { beside_ = std::move(beside); }
+
 Tensors Experts::forward(const Tensors& inputs) {
+  const Beside beside = std::exchange(beside_, nullptr);
   std::vector<Tensor> all = {input(inputs, 0), input(inputs, 1), input(inputs, 2),
                              inputs.size() > 3 ? inputs[3] : Tensor()};
   for (const auto& [name, parameter] : parameters()) {
@@ -270,7 +368,7 @@ Tensors Experts::forward(const Tensors& inputs) {
   const std::int64_t experts = all[first_matrix].size(0);
   const Tensor& hidden = all[0];
   if (!hidden.is_distributed()) {
-    return {LocalExperts(inputs_of(all), activation_, experts, {}).result()};
+    return {LocalExperts(inputs_of(all), activation_, experts, {}, beside).result()};
   }
   const Layout tokens = hidden.layout();
   const DeviceMesh& mesh = tokens.mesh();
@@ -300,7 +398,8 @@ Tensors Experts::forward(const Tensors& inputs) {
   }
   return local_map(
       [&](std::span<const Tensor> locals) {
-        return Tensors{LocalExperts(inputs_of(locals), activation_, experts, owners).result()};
+        return Tensors{
+            LocalExperts(inputs_of(locals), activation_, experts, owners, beside).result()};
       },
       all, options);
 }

@@ -1,7 +1,9 @@
 // The gated feed-forward part.
 module;
+#include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 module tessera.nn;
 
@@ -28,8 +30,14 @@ Tensors GatedMLP::forward(const Tensors& inputs) {
   const Tensor& x = input(inputs, 0);
   const Tensor gate = (*gate_)(x);
   const Tensor up = (*up_)(x);
-  return {(*down_)(gated(activation_, gate, up))};
+  const Tensor features = gated(activation_, gate, up);
+  if (const auto work = std::exchange(between_, nullptr)) {
+    work();
+  }
+  return {(*down_)(features)};
 }
+
+void GatedMLP::compute_between(std::function<void()> work) { between_ = std::move(work); }
 
 Tensor gated(Activation activation, const Tensor& gate, const Tensor& up) {
   return activation == Activation::silu ? ops::swiglu(gate, up)

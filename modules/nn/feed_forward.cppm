@@ -28,9 +28,13 @@ class GatedMLP : public Module {
   Tensors forward(const Tensors& inputs) override;
   std::vector<std::string> input_names() const override;
 
+  /// The next forward calls `work` once, before its last projection.
+  void compute_between(std::function<void()> work);
+
  private:
   Activation activation_;
   Child gate_, up_, down_;
+  std::function<void()> between_;
 };
 
 }  // namespace tessera::nn

@@ -6,9 +6,11 @@ module;
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 module tessera.nn;
 
@@ -173,7 +175,11 @@ Tensor SparseMixture::balance_term(const Routed& routed, const Tensor& by_row) c
   return all;
 }
 
-Tensor SparseMixture::shared_result(const Tensor& hidden) {
+/// `between`: what is computed before its last projection.
+Tensor SparseMixture::shared_result(const Tensor& hidden, std::function<void()> between) {
+  if (auto* const layer = dynamic_cast<GatedMLP*>(&*shared_); layer != nullptr) {
+    layer->compute_between(std::move(between));
+  }
   const Tensor result = (*shared_)(hidden);
   return shared_gate_ ? ops::mul(ops::sigmoid((*shared_gate_)(hidden)), result) : result;
 }
@@ -220,9 +226,15 @@ Tensors SparseMixture::forward(const Tensors& inputs) {
   if (kept) {
     given.push_back(kept);
   }
+  Tensor shared;
+  auto* const experts = dynamic_cast<Experts*>(&*experts_);
+  if (shared_ && experts != nullptr) {
+    experts->compute_beside(
+        [&](const std::function<void()>& work) { shared = shared_result(hidden, work); });
+  }
   Tensor result = (*experts_)(given)[0];
   if (shared_) {
-    result = ops::add(result, shared_result(hidden));
+    result = ops::add(result, shared ? shared : shared_result(hidden, nullptr));
   }
   return has_term ? Tensors{result, balance_term(routed, by_row)} : Tensors{result};
 }

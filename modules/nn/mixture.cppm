@@ -72,8 +72,16 @@ class Experts : public Module {
   std::vector<std::string> input_names() const override;
   std::vector<LayerSplit> splits() const override;
 
+  /// Something that the tokens' ranks compute while rows travel: it calls `work`, which computes
+  /// the experts, somewhere in its middle.
+  using Beside = std::function<void(const std::function<void()>& work)>;
+  /// The next forward calls it once, if it exchanges rows: what `beside` computes before `work` is
+  /// beside the way to the experts, and the rest beside the way back. Their gradients are too.
+  void compute_beside(Beside beside);
+
  private:
   Activation activation_;
+  Beside beside_;
 };
 
 /// hidden_states [..., dim] -> [..., dim]: the sum of each token's experts, weighted by the
@@ -107,7 +115,7 @@ class SparseMixture : public Module {
   Routed route(const Tensor& hidden);
   void count(const Tensor& by_row, const Tensor& kept);
   Tensor balance_term(const Routed& routed, const Tensor& by_row) const;
-  Tensor shared_result(const Tensor& hidden);
+  Tensor shared_result(const Tensor& hidden, std::function<void()> between);
 
   MixtureOptions options_;
   BalanceOptions balance_;

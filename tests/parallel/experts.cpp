@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -118,6 +119,7 @@ std::vector<Case> cases() {
   return {{{"a"}, {2}, {experts("a")}},
           {{"a"}, {4}, {experts("a")}},
           {{"a", "b"}, {2, 2}, {experts("a"), experts("b")}},
+          {{"a", "b"}, {2, 2}, {experts("b"), experts("a")}},
           {{"a", "t"}, {2, 2}, {experts("a"), {"RowwiseParallel", "t", {"experts"}}}}};
 }
 
@@ -177,6 +179,67 @@ TEST_CASE("sigmoid scores, groups and a scale are those of one rank") {
   options.shared_gate = false;
   options.bias = true;
   agrees(options, kBalance, -1);
+}
+
+namespace {
+
+/// How many products of matrices are computed between the issue of each exchange of rows and its
+/// wait.
+class ProductsBesideRows final : public Mode {
+ public:
+  Tensors call(const Call& call, NextCall& next) override {
+    const std::string name = call.op.name;
+    blocking += name == "all_to_all_rows" ? 1 : 0;
+    products_ += name.starts_with("linear") ? 1 : 0;
+    if (name == "wait" && issued_.contains(&call.in[0].storage())) {
+      beside.push_back(products_ - issued_.extract(&call.in[0].storage()).mapped());
+    }
+    Tensors out = next(call);
+    if (name == "all_to_all_rows_async") {
+      issued_[&out[0].storage()] = products_;
+    }
+    return out;
+  }
+
+  std::vector<int> beside;  // in the order of the waits
+  int blocking = 0;
+
+ private:
+  int products_ = 0;
+  std::map<const Storage*, int> issued_;
+};
+
+}  // namespace
+
+TEST_CASE("the expert of all tokens is computed beside the exchanges of rows") {
+  for (const bool shared : {true, false}) {
+    on_ranks(2, [&](int) {
+      nn::MixtureOptions options = small_mixture();
+      options.shared_width = shared ? 5 : 0;
+      auto mixture = std::make_shared<nn::SparseMixture>(options);
+      mixture->set_names();
+      Planned split(mixture, DeviceMesh::make({"a"}, {2}), cases()[0].entries);
+      Tensor hidden =
+          distribute(full({rows, tokens, dim}, 0.5, DType::f64), split.plan.batch_layout());
+      hidden.set_requires_grad();
+      ProductsBesideRows exchanges;
+      {
+        const ModeScope scope(ModeLevel::below_distribution, exchanges);
+        const Tensor y = (*mixture)(hidden);
+        backward(ops::sum(ops::mul(y, y)));
+      }
+      check(exchanges.blocking == 0, "exchanges that block");
+      // Two projections beside the way to the experts, and one, with the gate's, beside the way
+      // back; then the same in backward, from the end, with gradients of inputs and of weights.
+      const std::vector<int> expected =
+          shared ? std::vector<int>{2, 2, 4, 4} : std::vector<int>{0, 0, 0, 0};
+      std::string got;
+      for (const int products : exchanges.beside) {
+        got += std::to_string(products) + " ";
+      }
+      check(exchanges.beside == expected, got);
+    });
+  }
 }
 
 namespace {
