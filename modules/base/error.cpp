@@ -22,15 +22,15 @@ std::string to_string(const ErrorFields& fields) {
     }
   };
   lead(fields.where);
+  std::string module;
   if (fields.module) {
-    lead(fmt::format(
-        "{}{}", fields.module->empty() ? "the model" : fmt::format("module '{}'", *fields.module),
-        fields.backward ? ", backward" : ""));
+    module = fields.module->empty() ? "the model" : fmt::format("module '{}'", *fields.module);
+    lead(module + (fields.backward ? ", backward" : ""));
   }
   // These two echo what came from outside: names, paths and values.
   constexpr std::size_t longest = 400;
   const std::string got = shown(fields.got, longest);
-  lead(shown(fields.thing, longest));
+  lead(fields.thing == module ? "" : shown(fields.thing, longest));
   text += fields.wrong;
   if (!fields.expected.empty() && !got.empty()) {
     text += fmt::format(" (expected {}, got {})", fields.expected, got);

@@ -36,6 +36,10 @@ TEST_CASE("an error has its parts as fields, and its text is made of them") {
                  .backward = true,
                  .rank = 2}) == "a.toml:3: the model, backward: add: no\n  a line");
   CHECK(text_of({.wrong = "no", .module = "model.norm"}) == "module 'model.norm': no");
+  CHECK(text_of({.thing = "module 'model.norm'", .wrong = "no", .module = "model.norm"}) ==
+        "module 'model.norm': no");
+  CHECK(text_of({.thing = "module 'model'", .wrong = "no", .module = "model.norm"}) ==
+        "module 'model.norm': module 'model': no");
 
   const Error plain("thing: text");
   CHECK(plain.fields().wrong == "thing: text");
