@@ -214,14 +214,23 @@ void Recorder::perform(Action& action, NextAction& next) {
       NoDirectCalls::refuse(action);
     case ActionKind::phase: {
       const Phase before = s.phase;
-      s.phase = phase_named(action.name).value_or(before);  // others are for traces
+      const std::string part_before = s.part_of_step;
+      if (const std::optional<Phase> known = phase_named(action.name)) {
+        s.phase = *known;
+      } else {
+        s.part_of_step = action.name;
+      }
+      const auto leave = [&] {
+        s.phase = before;
+        s.part_of_step = part_before;
+      };
       try {
         next(action);
       } catch (...) {
-        s.phase = before;
+        leave();
         throw;
       }
-      s.phase = before;
+      leave();
       return;
     }
     case ActionKind::release:

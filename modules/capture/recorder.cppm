@@ -33,7 +33,8 @@ class Recorder final : public Mode {
   /// counts a step of it. Errors: there is no such input; it is not a parameter.
   void update(int optimizer, const std::string& input);
   /// Runs `body` and records it as a section. Instructions belong to the innermost phase
-  /// (run_phase) that has the name of a Phase.
+  /// (run_phase) that has the name of a Phase, and to the innermost one that has another name
+  /// (ProgramScope::part).
   void section(SectionKind kind, const std::function<void()>& body);
   /// Runs `body` unseen: it makes inputs, for example.
   void pause(const std::function<void()>& body);

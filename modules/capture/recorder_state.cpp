@@ -85,7 +85,8 @@ void Recorder::State::add(Instruction made) {
                         made.op->communicates != Communicates::none);
   made.scope = program().scope({.phase = phase,
                                 .module = module == nullptr ? "" : *module,
-                                .operation = is_part ? *written : ""});
+                                .operation = is_part ? *written : "",
+                                .part = part_of_step});
   instructions().push_back(std::move(made));
 }
 

@@ -39,6 +39,7 @@ struct Recorder::State {
   std::vector<RecordedMemory> memories;
   bool paused = true;
   Phase phase = Phase::none;
+  std::string part_of_step = {};          // see ProgramScope::part
   const Instruction* followed = nullptr;  // see Recorder::follow
   bool followed_on = false;               // and a call of its operator was recorded
 

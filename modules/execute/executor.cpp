@@ -249,7 +249,10 @@ void run_in_scope(const Program& program, const Instruction& instruction,
   if (!from.operation.empty()) {
     operation.emplace(from.operation);
   }
-  from.phase == Phase::none ? body() : run_phase(name_of(from.phase), body);
+  const auto in_phase = [&] {
+    from.phase == Phase::none ? body() : run_phase(name_of(from.phase), body);
+  };
+  from.part.empty() ? in_phase() : run_phase(from.part, in_phase);
 }
 
 void execute(const Program& program, const Instruction& i, const Attributes& arguments,

@@ -48,8 +48,18 @@ class Executor {
   virtual void release_memory() noexcept {}
   /// Drops what the step has computed, after an error.
   virtual void abandon() noexcept = 0;
+  /// `at_part`: called with each part of the step (ProgramScope::part) before its instructions are
+  /// executed, on their thread. Instructions of no part belong to the one before them.
+  void watch_parts(std::function<void(const std::string& part)> at_part) {
+    at_part_ = std::move(at_part);
+  }
 
  protected:
+  void enter_part(const std::string& part) const {
+    if (at_part_) {
+      at_part_(part);
+    }
+  }
   /// Errors: x does not fit an input of the program.
   void check_input(const std::string& name, TensorIndex number, const Tensor& x) const;
   /// Error: the program has none of this kind.
@@ -64,6 +74,9 @@ class Executor {
   /// The instruction at a place, for errors of others: see graph::call_in_words.
   std::string in_words(ProgramPlace place) const;
   void move_streams() const;
+
+ private:
+  std::function<void(const std::string& part)> at_part_;
 };
 
 /// Executes an instruction on `tensors` and adds its results to them: through the
@@ -72,7 +85,7 @@ class Executor {
 /// type or layout than the program says.
 void execute(const Program& program, const Instruction& instruction, const Attributes& arguments,
              ByTensor<Tensor>& tensors, Device device);
-/// Runs `body` in the phase and module of an instruction.
+/// Runs `body` in the part, phase and module of an instruction.
 void run_in_scope(const Program& program, const Instruction& instruction,
                   const std::function<void()>& body);
 /// A tensor of Instruction::Kind::empty, full or values.

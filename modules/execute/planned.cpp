@@ -48,6 +48,7 @@ struct Planned::State {
 Planned::Planned(Program program, bool compiled, std::shared_ptr<MemoryPlace> elsewhere) {
   require_lowered(program);
   state_ = std::make_unique<State>(std::move(program), std::move(elsewhere));
+  state_->replay.watch_parts([this](const std::string& part) { enter_part(part); });
   if (compiled) {
     state_->compiled = std::make_unique<CompiledChains>(state_->program);
   }
@@ -84,7 +85,9 @@ void Planned::run(SectionKind section, const StepVariables& variables) {
   ProgramPlace place{.section = section_of(section)};
   const WorkScope work([&] { return in_words(place); });
   try {
-    s.steps->run(place, [&](const Instruction& i) { return bound(i, variables); });
+    s.steps->run(
+        place, [&](const Instruction& i) { return bound(i, variables); },
+        [&](const std::string& part) { enter_part(part); });
   } catch (const Error& error) {
     rethrow(error, place, s.steps->tensors());
   }

@@ -79,6 +79,8 @@ struct Replay::State {
         i.out, [&](TensorIndex number) { return number.exists() && peers_read[number]; });
   }
 
+  const std::string& part_of(const Instruction& i) const { return program.scopes[i.scope].part; }
+
   bool is_elsewhere(TensorIndex number) const { return program.tensors[number].elsewhere; }
 
   /// Executes an instruction of a section, and what the other memory is asked for around it.
@@ -238,17 +240,32 @@ void Replay::run(SectionKind section, const StepVariables& variables) {
   std::size_t i = 0;
   const WorkScope work([&] { return in_words({at, i}); });
   const auto on_host = [&s](const Tensor& x) { return s.is_host_parameter(x); };
-  for (; i < instructions.size(); ++i) {
-    try {
-      if (s.uses_host_memory) {
-        s.fetches->before({at, i}, s.tensors, on_host);
+  const auto run_until = [&](std::size_t end) {
+    for (; i < end; ++i) {
+      try {
+        if (s.uses_host_memory) {
+          s.fetches->before({at, i}, s.tensors, on_host);
+        }
+        s.execute(at, i, variables);
+      } catch (const Error& error) {
+        rethrow(error, {at, i}, s.tensors);
       }
-      s.execute(at, i, variables);
-    } catch (const Error& error) {
-      rethrow(error, {at, i}, s.tensors);
+      for (const TensorIndex number : s.last_uses[at][i]) {
+        s.tensors[number] = Tensor();
+      }
     }
-    for (const TensorIndex number : s.last_uses[at][i]) {
-      s.tensors[number] = Tensor();
+  };
+  while (i < instructions.size()) {
+    const std::string& part = s.part_of(instructions[i]);
+    std::size_t end = i + 1;
+    while (end < instructions.size() && s.part_of(instructions[end]) == part) {
+      ++end;
+    }
+    if (part.empty()) {
+      run_until(end);
+    } else {
+      enter_part(part);
+      run_phase(part, [&] { run_until(end); });
     }
   }
 }

@@ -3,8 +3,10 @@ module;
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 module tessera.execute;
 
@@ -164,9 +166,13 @@ void PlannedSteps::execute(PlannedStep& step, const Bound& bound) {
   }
 }
 
-void PlannedSteps::run(ProgramPlace& place, const Bound& bound) {
+void PlannedSteps::run(ProgramPlace& place, const Bound& bound,
+                       const std::function<void(const std::string& part)>& at_part) {
   for (PlannedStep& step : sections_[place.section]) {
     place.at = step.instruction;
+    if (step.part != nullptr) {
+      at_part(*step.part);
+    }
     if (step.place_calls == nullptr) {
       execute(step, bound);
     } else {

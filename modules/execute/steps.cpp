@@ -7,6 +7,7 @@ module;
 #include <map>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 module tessera.execute;
@@ -111,8 +112,15 @@ void PlannedSteps::add_steps() {
   }
   for (const Section& section : program_.sections) {
     sections_.emplace_back();
+    const std::string* part = nullptr;
     for (std::size_t i = 0; i < section.instructions.size(); ++i, ++place) {
+      const std::size_t before = sections_.back().size();
       add_step(section.instructions[i], i, place);
+      const std::string& own = program_.scopes[section.instructions[i].scope].part;
+      if (sections_.back().size() > before && !own.empty() && (part == nullptr || own != *part)) {
+        part = &own;
+        sections_.back().back().part = part;
+      }
       const auto step = [&]() -> PlannedStep& {
         if (sections_.back().empty() || sections_.back().back().instruction != i) {
           sections_.back().push_back({.kind = StepKind::nothing, .instruction = i});

@@ -28,6 +28,7 @@ struct PlannedStep {
   Kind kind = Kind::kernel;
   std::size_t instruction = 0;  // of its section
   const Instruction* source = nullptr;
+  const std::string* part = nullptr;  // of the step (ProgramScope::part), which begins here
   DeviceKernel kernel = {};
   ChainIndex chain = {};
   bool bumps = false;      // the version of operand 0
@@ -61,7 +62,9 @@ class PlannedSteps {
   /// `given`: in the order of Program::inputs. `check`: of those that are not the last step's.
   void begin(std::span<const Tensor> given, const CheckInput& check);
   /// Runs the section of `place`, which then says the instruction that is running, for errors.
-  void run(ProgramPlace& place, const std::function<Attributes(const Instruction&)>& bound);
+  /// `at_part`: see Executor::watch_parts.
+  void run(ProgramPlace& place, const std::function<Attributes(const Instruction&)>& bound,
+           const std::function<void(const std::string& part)>& at_part);
   /// Drops what is not in the block; after an error also what is in progress.
   void end(bool failed) noexcept;
   const Tensor& tensor(TensorIndex number) const { return tensors_[number]; }

@@ -3,10 +3,15 @@ module;
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <iterator>
 #include <map>
+#include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 module tessera.program;
 
@@ -57,15 +62,49 @@ std::string agreed_of(const Program& program, const Instruction& i) {
 
 }  // namespace
 
+std::optional<ProgramMessage> message_of(const Program& program, const Instruction& i) {
+  static const Op& send = find_op("send");
+  static const Op& receive = find_op("receive_");
+  if (i.kind != Instruction::Kind::call || (i.op != &send && i.op != &receive)) {
+    return std::nullopt;
+  }
+  const auto argument = [&](std::string_view name) {
+    const std::span<const ArgumentField> fields = i.op->arguments->fields;
+    const auto at = std::ranges::find(fields, name, &ArgumentField::name) - fields.begin();
+    return std::get<std::int64_t>(
+        i.op->arguments->values(i.attributes)[static_cast<std::size_t>(at)]);
+  };
+  const int peer = group_of(i)->ranks[static_cast<std::size_t>(argument("peer"))];
+  const bool sends = i.op == &send;
+  return ProgramMessage{.sends = sends,
+                        .from = sends ? program.rank : peer,
+                        .to = sends ? peer : program.rank,
+                        .tag = argument("tag")};
+}
+
 std::map<CallGroup, std::vector<CommunicationCall>> communication_of(const Program& program) {
   require_lowered(program);
   std::map<CallGroup, std::vector<CommunicationCall>> groups;
+  std::map<std::pair<CallGroup, std::int64_t>, std::vector<CommunicationCall>> messages;  // by tag
   const ByPlace<const Instruction*> places = places_of(program);
   for (const PlaceIndex place : places.keys()) {
     const Instruction& i = *places[place];
-    if (i.kind == Instruction::Kind::call && is_collective(i) && !is_alone(i)) {
+    if (i.kind != Instruction::Kind::call || !is_collective(i) || is_alone(i)) {
+      continue;
+    }
+    if (const std::optional<ProgramMessage> message = message_of(program, i)) {
+      const ProgramTensor& x = program.tensors[i.in[0]];
+      messages[{{.ranks = {message->from, message->to}, .name = "messages"}, message->tag}]
+          .push_back({fmt::format("tag {} in {}: {} x {}", message->tag, to_string(*group_of(i)),
+                                  name_of(x.dtype), x.shape.product()),
+                      place});
+    } else {
       groups[*group_of(i)].push_back({agreed_of(program, i), place});
     }
+  }
+  for (const auto& [channel, calls] : messages) {
+    std::vector<CommunicationCall>& all = groups[channel.first];
+    all.insert(all.end(), calls.begin(), calls.end());
   }
   return groups;
 }

@@ -108,9 +108,10 @@ std::string to_text(const Program& program, const Instruction& i) {
   }
   const ProgramScope& scope = program.scopes[i.scope];
   if (i.scope != ScopeIndex(0)) {
-    text += fmt::format(" @ {}{}{}{}{}", scope.phase == Phase::none ? "-" : name_of(scope.phase),
-                        scope.module.empty() ? "" : " in ", scope.module,
-                        scope.operation.empty() ? "" : " by ", scope.operation);
+    text += fmt::format(
+        " @ {}{}{}{}{}{}{}", scope.phase == Phase::none ? "-" : name_of(scope.phase),
+        scope.module.empty() ? "" : " in ", scope.module, scope.operation.empty() ? "" : " by ",
+        scope.operation, scope.part.empty() ? "" : " during ", scope.part);
   }
   return text;
 }
@@ -213,7 +214,7 @@ std::size_t Program::mesh(const DeviceMesh& mesh) {
 ScopeIndex Program::scope(const ProgramScope& scope) {
   const auto same = std::ranges::find_if(scopes, [&](const ProgramScope& other) {
     return other.phase == scope.phase && other.module == scope.module &&
-           other.operation == scope.operation;
+           other.operation == scope.operation && other.part == scope.part;
   });
   return same == scopes.end() ? scopes.add(scope) : scopes.key_of(same);
 }

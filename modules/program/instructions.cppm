@@ -36,6 +36,9 @@ struct ProgramScope {
   /// Of what communicates: the operation on distributed tensors that the program has written for
   /// it ("redistribute", "full_tensor"), where it is another one.
   std::string operation = {};
+  /// The innermost phase (run_phase) that has no name of a Phase: an action of a pipeline's
+  /// schedule ("forward of stage 1, micro-batch 3"), or what a program of its own has named.
+  std::string part = {};
 };
 
 /// One line of a program.

@@ -164,13 +164,15 @@ class Parser {
     constexpr std::string_view at_scope = " @ ";
     constexpr std::string_view in = " in ";
     constexpr std::string_view by = " by ";
+    constexpr std::string_view during = " during ";
     const std::size_t at = body.rfind(at_scope);
     if (at == std::string_view::npos) {
       return ScopeIndex(0);
     }
     const std::string_view text = body.substr(at + at_scope.size());
     body = body.substr(0, at);
-    const std::size_t written = std::min(text.find(by), text.size());
+    const std::size_t part = std::min(text.find(during), text.size());
+    const std::size_t written = std::min(text.find(by), part);
     const std::size_t module = std::min(text.find(in), written);
     const std::string_view phase = text.substr(0, module);
     const auto known = phase == "-" ? Phase::none : phase_named(phase);
@@ -185,7 +187,8 @@ class Parser {
     };
     return program.scope({.phase = *known,
                           .module = between(module, in, written),
-                          .operation = between(written, by, text.size())});
+                          .operation = between(written, by, part),
+                          .part = between(part, during, text.size())});
   }
 
   /// The role of an input, before its number; none: other.

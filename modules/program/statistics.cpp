@@ -4,6 +4,7 @@ module;
 #include <cstdint>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -15,6 +16,7 @@ import tessera.base;
 import tessera.device;
 import tessera.tensor;
 import :accesses;
+import :communication;
 import :shadow;
 import :statistics;
 
@@ -142,6 +144,9 @@ std::int64_t received_bytes(const Program& program, const Instruction& i) {
   }
   for (std::size_t k = 0; k < i.in.size(); ++k) {
     add(i.in[k], i.writes(k));
+  }
+  if (const std::optional<ProgramMessage> message = message_of(program, i)) {
+    return message->sends ? 0 : made;
   }
   switch (i.op->communicates) {
     case Communicates::all_gather:

@@ -66,6 +66,18 @@ std::vector<Tensor> arranged_inputs(const Executor& executor, const StepInputs& 
   return executor.arranged(given);
 }
 
+namespace {
+
+/// As reports name it: "all_gather", "send".
+std::string operation_of(const Program& program, const Instruction& collective) {
+  if (const std::optional<graph::ProgramMessage> message = graph::message_of(program, collective)) {
+    return message->sends ? "send" : "receive";
+  }
+  return std::string(name_of(collective.op->communicates));
+}
+
+}  // namespace
+
 void run_section(Executor& executor, SectionKind section, const StepVariables& variables) {
   executor.run(section, variables);
   if (!communication_reported()) {
@@ -79,7 +91,7 @@ void run_section(Executor& executor, SectionKind section, const StepVariables& v
       continue;
     }
     const ProgramScope& scope = program.scopes[i.scope];
-    record_communication({.operation = std::string(name_of(i.op->communicates)),
+    record_communication({.operation = operation_of(program, i),
                           .axis = to_string(CallGroup{.ranks = graph::group_of(i)->ranks}),
                           .bytes = graph::received_bytes(program, i),
                           .where = "a captured step",

@@ -20,6 +20,7 @@ import tessera.base;
 import tessera.device;
 import tessera.mesh;
 import tessera.tensor;
+import tessera.collective;
 import tessera.ops;
 import tessera.dtensor;
 import tessera.program;
@@ -49,12 +50,6 @@ CapturedSteps::~CapturedSteps() = default;
 
 void CapturedSteps::set_enabled(bool enabled, const graph::ExecutionOptions& execution) {
   graph::check(execution);
-  if (enabled && steps_.plan.stages() != nullptr) {
-    fail_input({.thing = "captured steps",
-                .wrong = "steps of a model in stages cannot be captured: a program has one forward "
-                         "and backward after the other, and no schedule",
-                .advice = "take them as they are written (graph.capture=false)"});
-  }
   finish_updates();
   enabled_ = enabled;
   execution_ = execution;
@@ -96,6 +91,13 @@ std::unique_ptr<CapturedSteps::Capture> CapturedSteps::capture_of(Program progra
   capture->part(Part::whole_step).executor =
       graph::make_executor(std::move(program), execution_, &added_);
   add_parts(*capture);
+  for (const Capture::PartProgram& part : capture->parts) {
+    if (part.executor && steps_.plan.stages() != nullptr) {
+      part.executor->watch_parts([this](const std::string& action) {
+        collective::World::current().set_progress(steps_.done, action);
+      });
+    }
+  }
   capture->updated = steps_.objects.updated_by(capture->program());
   const Device device = steps_.optimizer->parameters().front()->value.device();
   for (auto& [name, value] : added_) {

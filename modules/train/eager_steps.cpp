@@ -316,6 +316,7 @@ WholeSums EagerSteps::gradients(const StepBatch& batch, const Rows& rows,
   const StepSums sums = order->gradients(
       {.step = done,
        .count = rows.micro_batches(),
+       .guards = text_of(functions.guards),
        .start = random_position(),
        .place = [&](std::int64_t number) -> std::optional<MicroBatch> {
          if (!rows.equal) {
@@ -359,6 +360,7 @@ Evaluation EagerSteps::evaluate(std::int64_t batches, const StepBatch& batch,
   const StepSums sums =
       order->evaluation({.step = done,
                          .count = batches * each,
+                         .guards = text_of(functions.guards),
                          .place = [](std::int64_t) { return std::optional<MicroBatch>(); },
                          .rows =
                              [&](std::int64_t number) {

@@ -20,6 +20,7 @@ struct MicroLoss {
 struct MicroBatches {
   std::int64_t step = 0;  // how many steps are done
   std::int64_t count = 1;
+  std::string guards = {};    // with their values, as a text
   RandomPosition start = {};  // of the step's draws
   /// Which rows of the step they are, for draws; none: those of the whole step.
   std::function<std::optional<MicroBatch>(std::int64_t number)> place = {};

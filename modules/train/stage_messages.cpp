@@ -6,7 +6,7 @@ module;
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -131,48 +131,145 @@ collective::Communicator& communicator_of(const parallel::Stages& stages) {
   return collective::World::current().communicator(stages.group().group->ranks, "forms of stages");
 }
 
+std::string text_of(const StepEnd& end) {
+  return fmt::format("{}\n{}", end.measured, text_of(end.draws));
+}
+
+StepEnd end_of(const std::string& text) {
+  const std::vector<std::string> lines = lines_of(text);
+  return {.measured = static_cast<std::int64_t>(number_of(lines.at(0))),
+          .draws = draws_of(lines, 1)};
+}
+
+/// In one line.
+std::string shown(std::string text) {
+  std::ranges::replace(text, '\n', ' ');
+  return text;
+}
+
+void check_as_before(const std::string& what, const std::string& before, const std::string& now) {
+  if (now != before) {
+    fail({.thing = "stages",
+          .wrong = fmt::format("{} is not what it was in other steps of this kind", what),
+          .expected = shown(before),
+          .got = shown(now),
+          .advice = "a value that changes what modules compute belongs into StepFunctions::guards; "
+                    "after other changes of the model, make a new Training"});
+  }
+}
+
 }  // namespace
 
-void StageMessages::send(int stage, const Tensor& states, const Draws& draws) {
+bool PlannedStates::exact() const {
+  return std::ranges::all_of(kinds, [](const auto& kind) {
+    return !kind.second.end.empty() && kind.second.end_exact &&
+           std::ranges::all_of(kind.second.after,
+                               [](const auto& states) { return states.second.exact; });
+  });
+}
+
+void StageMessages::begin(const std::string& kind, bool on_meta) {
+  kind_ = kind;
+  on_meta_ = on_meta;
+  entered_.clear();
+  const auto find_in = [&](const std::map<std::string, PlannedStates::Kind>& kinds) {
+    const auto found = kinds.find(kind);
+    known_ = found != kinds.end() && !found->second.end.empty();
+    now_ = known_ ? found->second : PlannedStates::Kind();
+    return known_;
+  };
+  if (!(planned_ && find_in(planned_->kinds)) && !on_meta) {
+    find_in(told_);
+  }
+}
+
+bool StageMessages::is_exact(int stage, int micro_batch) const {
+  while (stage > 0 && stages_.is_own(stage - 1)) {
+    --stage;
+  }
+  const auto entered = entered_.find({stage, micro_batch});
+  return entered == entered_.end() || entered->second;
+}
+
+void StageMessages::send(int stage, int micro_batch, const Tensor& states, const Draws& draws) {
   const std::string text = form_text(*states.spec()) + text_of(draws);
-  if (states.is_meta()) {
+  const std::pair<int, int> place(stage, micro_batch);
+  if (on_meta_) {
     if (planned_) {
-      planned_->after[stage] = text;
+      planned_->kinds[kind_].after[place] = {text, is_exact(stage, micro_batch)};
     }
+    return;
+  }
+  if (known_) {
+    check_as_before("what leaves " + stages_.text(stage), now_.after[place].text, text);
     return;
   }
   const Row bytes = row_of(text);
   communicator_of(stages_).send(bytes.data(), row, DType::u8, stages_.place_of(stage + 1));
+  now_.after[place] = {text};
 }
 
-StatesForm StageMessages::receive(int stage, const DeviceMesh& mesh, bool on_meta) {
-  if (!on_meta) {
+StatesForm StageMessages::receive(int stage, int micro_batch, const DeviceMesh& mesh) {
+  if (on_meta_) {
+    return planned_form(stage, micro_batch, mesh);
+  }
+  std::string& text = now_.after[{stage - 1, micro_batch}].text;
+  if (!known_) {
     Row bytes{};
     communicator_of(stages_).receive(bytes.data(), row, DType::u8, stages_.place_of(stage - 1));
-    return form_of(std::string(bytes.data()), mesh);
+    text = bytes.data();
   }
-  // A rank of several stages is planned before the ranks between them: states of one model have
-  // one form, which is compared where those ranks are planned.
-  const auto known = [&] { return planned_->after.lower_bound(stage); };
-  if (!planned_ || known() == planned_->after.begin()) {
-    fail({.thing = "stages",
-          .wrong = fmt::format("{} is planned before the stages that it gets hidden states from",
-                               stages_.text(stage)),
-          .advice = "plan the stages in order, with one PlannedStates"});
-  }
-  return form_of(std::prev(known())->second, mesh);
+  return form_of(text, mesh);
 }
 
-StepEnd StageMessages::end(const StepEnd& own, bool on_meta) {
-  if (on_meta) {
-    return own;
+/// A rank of several stages is planned before the ranks between them: states of one model have one
+/// form, which is right for its memory, and is looked at where those ranks are planned.
+StatesForm StageMessages::planned_form(int stage, int micro_batch, const DeviceMesh& mesh) {
+  if (planned_) {
+    const auto& after = planned_->kinds[kind_].after;
+    for (int before = stage - 1; before >= 0; --before) {
+      auto found = after.find({before, micro_batch});
+      if (found == after.end()) {
+        found = after.lower_bound({before, 0});
+      }
+      if (found != after.end() && found->first.first == before) {
+        entered_[{stage, micro_batch}] =
+            found->second.exact && found->first == std::pair(stage - 1, micro_batch);
+        return form_of(found->second.text, mesh);
+      }
+    }
   }
-  Row bytes = row_of(fmt::format("{}\n{}", own.measured, text_of(own.draws)));
-  communicator_of(stages_).broadcast(bytes.data(), row, DType::u8,
-                                     stages_.place_of(stages_.count() - 1));
-  const std::vector<std::string> lines = lines_of(std::string(bytes.data()));
-  return {.measured = static_cast<std::int64_t>(number_of(lines.at(0))),
-          .draws = draws_of(lines, 1)};
+  fail({.thing = "stages",
+        .wrong = fmt::format("{} is planned before the stages that it gets hidden states from",
+                             stages_.text(stage)),
+        .advice = "plan the stages in order, with one PlannedStates"});
+}
+
+StepEnd StageMessages::end(const StepEnd& own) {
+  const int last = stages_.count() - 1;
+  const bool is_last = stages_.is_own(last);
+  std::string text = text_of(own);
+  if (on_meta_) {
+    if (planned_ && is_last) {
+      PlannedStates::Kind& kind = planned_->kinds[kind_];
+      kind.end = text;
+      kind.end_exact = std::ranges::all_of(entered_, [](const auto& one) { return one.second; });
+    } else if (planned_ && !planned_->kinds[kind_].end.empty()) {
+      text = planned_->kinds[kind_].end;
+    }
+    return end_of(text);
+  }
+  if (known_) {
+    if (is_last) {
+      check_as_before("how the step ends", now_.end, text);
+    }
+    return end_of(now_.end);
+  }
+  Row bytes = row_of(text);
+  communicator_of(stages_).broadcast(bytes.data(), row, DType::u8, stages_.place_of(last));
+  now_.end = bytes.data();
+  told_[kind_] = now_;  // all of the axis have been told
+  return end_of(now_.end);
 }
 
 }  // namespace tessera

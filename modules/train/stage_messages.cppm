@@ -30,22 +30,37 @@ struct StepEnd {
 };
 
 /// Small texts between the ranks of an axis of stages, apart from the operators that move values.
+/// They are sent in the first step of a kind only, unless they were planned: in others every rank
+/// knows them, and a rank checks what it would have said.
 class StageMessages {
  public:
   explicit StageMessages(const parallel::Stages& stages) : stages_(stages) {}
   void set_planned(std::shared_ptr<PlannedStates> planned) { planned_ = std::move(planned); }
 
+  /// A step of this kind begins. The same text on all ranks of the axis, and another one where what
+  /// stages tell each other may differ.
+  void begin(const std::string& kind, bool on_meta);
   /// Of the states after `stage`, which another rank's stage gets. On the meta device they are left
-  /// in PlannedStates.
-  void send(int stage, const Tensor& states, const Draws& draws);
+  /// in PlannedStates. Error: they are not those of the other steps of the kind.
+  void send(int stage, int micro_batch, const Tensor& states, const Draws& draws);
   /// Of the states before `stage`. Error: on the meta device no stage before it was planned.
-  StatesForm receive(int stage, const DeviceMesh& mesh, bool on_meta);
-  /// That of the last stage, on all ranks; on the meta device the own one.
-  StepEnd end(const StepEnd& own, bool on_meta);
+  StatesForm receive(int stage, int micro_batch, const DeviceMesh& mesh);
+  /// That of the last stage, on all ranks; on the meta device the own one, where that is not known.
+  StepEnd end(const StepEnd& own);
 
  private:
+  StatesForm planned_form(int stage, int micro_batch, const DeviceMesh& mesh);
+  /// Of what leaves a stage: whether it follows from states as the stages before will send them.
+  bool is_exact(int stage, int micro_batch) const;
+
   const parallel::Stages& stages_;
   std::shared_ptr<PlannedStates> planned_;
+  std::map<std::string, PlannedStates::Kind> told_;  // in steps before
+  PlannedStates::Kind now_;                          // of the step, as far as it is known
+  std::string kind_;
+  bool known_ = false;  // before the step
+  bool on_meta_ = false;
+  std::map<std::pair<int, int>, bool> entered_;  // by stage and micro-batch: whether it is exact
 };
 
 }  // namespace tessera

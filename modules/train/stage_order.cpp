@@ -59,7 +59,10 @@ class StageWork {
         stages_(*plan.stages()),
         messages_(messages),
         all_(all),
-        device_(device_of(model)) {}
+        device_(device_of(model)),
+        last_own_(stages_.own().back()) {
+    messages_.begin(kind(), device_ == meta);
+  }
 
   /// Errors name the stage and the micro-batch.
   void act(const Action& action, bool last_backward) {
@@ -77,6 +80,17 @@ class StageWork {
       fields.details += fmt::format("{}  in {}", fields.details.empty() ? "" : "\n", what);
       throw Error(std::move(fields), error.kind());
     }
+  }
+
+  /// Text that is equal for steps in which stages tell each other the same: see StageMessages.
+  std::string kind() {
+    std::string text =
+        fmt::format("{} of {} micro-batches{}:", grad_enabled() ? "training" : "evaluation",
+                    all_.count, all_.guards);
+    for (const Tensor& x : rows_of(0)) {
+      text += fmt::format(" {}{}", name_of(x.dtype()), to_string(x.shape()));
+    }
+    return text;
   }
 
   /// Forward of all micro-batches of all own stages, without gradients.
@@ -144,6 +158,15 @@ class StageWork {
 
   Live& live(int stage, int micro) { return live_[{stage, micro}]; }
 
+  /// All stages of the rank use the same ones.
+  const Tensors& rows_of(int micro) {
+    const auto [found, is_new] = rows_.try_emplace(micro);
+    if (is_new) {
+      found->second = all_.rows(micro);
+    }
+    return found->second;
+  }
+
   /// The hidden states that a stage begins with.
   static Tensor leaf_of(const Tensor& states) {
     Tensor leaf = detached(states);
@@ -165,21 +188,25 @@ class StageWork {
     } else if (stage > 0 && grad_enabled()) {
       set_random_state(position.streams);
     }
-    const Tensors rows = all_.rows(micro);
     const nn::PiecesScope pieces(model_, stages_.pieces(stage), now.entering);
     if (stages_.is_last(stage)) {
-      now.loss = all_.loss(rows);
+      now.loss = all_.loss(rows_of(micro));
       sums_[micro] = now.loss.sums;
     } else {
-      now.leaving = all_.states(rows);
+      now.leaving = all_.states(rows_of(micro));
       if (!now.leaving || !now.leaving.is_distributed()) {
         fail(
             "stages: hidden states are not distributed; make the batch with from_local(rows, "
             "plan.batch_layout())");
       }
     }
-    now.drawn_after = draws_since(all_.start);
-    drawn_ = now.drawn_after;
+    if (grad_enabled()) {  // an evaluation does not move the streams of other stages
+      now.drawn_after = draws_since(all_.start);
+      drawn_ = now.drawn_after;
+    }
+    if (stage == last_own_) {
+      rows_.erase(micro);
+    }
   }
 
   /// The gradient that a stage's backward begins with is there; none: it begins with the loss.
@@ -262,13 +289,13 @@ class StageWork {
 
   void send_states(int stage, int micro) {
     const Live& now = live(stage, micro);
-    messages_.send(stage, now.leaving, now.drawn_after);
+    messages_.send(stage, micro, now.leaving, now.drawn_after);
     send(now.leaving, stage + 1, tag_of(Kind::states, stage, micro));
   }
 
   void receive_states(int stage, int micro) {
     Live& now = live(stage, micro);
-    StatesForm form = messages_.receive(stage, plan_.mesh(), device_ == meta);
+    StatesForm form = messages_.receive(stage, micro, plan_.mesh());
     now.drawn = std::move(form.draws);
     now.entering = leaf_of(receive(form.spec, stage - 1, tag_of(Kind::states, stage - 1, micro)));
   }
@@ -289,6 +316,8 @@ class StageWork {
   StageMessages& messages_;
   const MicroBatches& all_;
   Device device_;
+  int last_own_;                                         // stage
+  std::map<int, Tensors> rows_;                          // by micro-batch, while they are needed
   std::map<std::pair<int, int>, Live> live_;             // by stage and micro-batch
   std::map<std::pair<int, int>, LaterGradients> later_;  // second halves that are still to come
   std::map<int, StepSums> sums_;                         // by micro-batch
@@ -320,6 +349,7 @@ class ByStages final : public MicroBatchOrder {
     StageWork work(model_, plan_, messages_, all);
     work.evaluate();
     start_.reset();
+    drawn_.clear();
     return work.sums();
   }
 
@@ -329,7 +359,7 @@ class ByStages final : public MicroBatchOrder {
     const bool has_sums = stages_.is_own(last);
     const bool on_meta = device_of(model_) == meta;
     const StepEnd end = messages_.end(
-        {.measured = static_cast<std::int64_t>(sums.measured.size()), .draws = drawn_}, on_meta);
+        {.measured = static_cast<std::int64_t>(sums.measured.size()), .draws = drawn_});
     if (start_) {
       set_random_state(after(*start_, end.draws).streams);
     }

@@ -55,7 +55,8 @@ struct StepSums {
 /// The same in two functions, so that a step can be replayed: all that differs from step to step
 /// must be in the rows.
 struct StepFunctions {
-  /// This rank's rows of the micro-batch as local tensors: tokens, targets, masks.
+  /// This rank's rows of the micro-batch as local tensors: tokens, targets, masks. Of a model in
+  /// stages, all stages give tensors of the same shapes.
   std::function<Tensors(const BatchPart&)> rows;
   std::function<StepSums(const Tensors& rows)> loss_sum;
   /// Of a model that is divided into stages (parallel::Stages), for stages that do not end it: the

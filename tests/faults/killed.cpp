@@ -119,6 +119,29 @@ TEST_CASE("a rank of a step that a mode has placed is killed at any moment") {
   }
 }
 
+TEST_CASE("a killed rank of a captured pipeline is named with the action that it was at") {
+  const auto shared_before = shared_memory();
+  const RunFolder folder;
+  Program program(folder, {"train", "run.toml", "train.steps=1000000", "train.micro_batch=1",
+                           "mesh.axes=[pipe,shard]", "mesh.shape=[2,2]", "graph.capture=true",
+                           "parallel=[{style=Pipeline,axis=pipe,on=[\".\"]},"
+                           "{style=FSDP,axis=shard,on=[\"model.layers.*\",\".\"]}]"});
+  REQUIRE(within(20, [&] { return steps_in(folder / "metrics.jsonl").size() >= 5; }));
+  const std::vector<pid_t> ranks = program.ranks();
+  REQUIRE(ranks.size() == 4);
+  kill(ranks[1], SIGSTOP);  // of the first stage, for whose states rank 3 waits then
+  std::this_thread::sleep_for(std::chrono::duration<double>(0.5));
+  kill(ranks[3], SIGKILL);
+  const Result result = program.wait(10);
+  INFO(result.error);
+  CHECK(result.code == 1);
+  CHECK(count(result.error, "error:") == 1);
+  CHECK(result.error.starts_with("error: rank 3 was killed by signal 9"));
+  CHECK(count(result.error, "receive activation of stage 1, micro-batch") == 1);
+  CHECK(result.left_running == 0);
+  CHECK(within(2, [&] { return std::ranges::includes(shared_before, shared_memory()); }));
+}
+
 TEST_CASE("a joined rank is killed at any moment") {
   kill_a_joined_rank(0.6, 0);
   kill_a_joined_rank(0.8, 1);

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -156,6 +157,40 @@ TEST_CASE("instructions say their phase and module, and tensors what their memor
   const Instruction& first = parsed.sections[0].instructions[0];
   CHECK(parsed.scopes[first.scope].module == "blocks.0");
   CHECK(parsed.tensors[TensorIndex(1)].category == MemoryCategory::activation);
+}
+
+TEST_CASE("instructions say the part of the step that was named, and executors tell it") {
+  const Tensor x = values({1, 2}, {2});
+  const auto record = [&] {
+    return recorded(x, [&] {
+      Tensor y;
+      run_phase("forward of stage 1, micro-batch 0", [&] {
+        run_phase("forward", [&] { y = ops::exp(x); });
+        y = ops::neg(y);
+      });
+      run_phase("a part of its own", [&] { y = ops::exp(y); });
+      return ops::add(y, x);
+    });
+  };
+  const Program program = program_of(record(), record());
+  const std::string text = program.to_text();
+  CHECK(text.find("  %1: f32[2] = exp(%0) @ forward during forward of stage 1, micro-batch 0\n"
+                  "  %2: f32[2] = neg(%1) @ - during forward of stage 1, micro-batch 0\n"
+                  "  %3: f32[2] = exp(%2) @ - during a part of its own\n"
+                  "  %4: f32[2] = add(%3, %0; alpha=1)\n") != std::string::npos);
+  CHECK(Program::parse(text).to_text() == text);
+  std::vector<std::unique_ptr<Executor>> executors;
+  executors.push_back(std::make_unique<Replay>(program));
+  executors.push_back(std::make_unique<graph::Planned>(program));
+  for (const std::unique_ptr<Executor>& executor : executors) {
+    std::vector<std::string> parts;
+    executor->watch_parts([&](const std::string& part) { parts.push_back(part); });
+    executor->begin({{"x", x}});
+    executor->run(SectionKind::step, {});
+    executor->end();
+    CHECK(parts ==
+          std::vector<std::string>{"forward of stage 1, micro-batch 0", "a part of its own"});
+  }
 }
 
 TEST_CASE("dynamic arguments follow variables: numbers, counts and random streams") {

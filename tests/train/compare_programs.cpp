@@ -132,3 +132,35 @@ TEST_CASE("kinds, types, arguments, order and number of calls are compared in ea
   differs("input %0: f32[4] = x\nsection step\n" + sum,
           "input %0: bf16[4] = x\nsection step\n" + sum, 1);
 }
+
+TEST_CASE("messages are compared with those that the other rank sends or receives") {
+  const std::string head = "input %0: f32[4] = x\ninput %1: f32[6] = y\nsection step\n";
+  const auto send = [](const std::string& tensor, int to, int tag) {
+    return "  send(" + tensor + "; peer=" + std::to_string(to) + ", tag=" + std::to_string(tag) +
+           ", group=ranks 0 1 2)\n";
+  };
+  const auto receive = [](const std::string& tensor, int from, int tag) {
+    return "  receive_(" + tensor + "; peer=" + std::to_string(from) +
+           ", tag=" + std::to_string(tag) + ", group=ranks 0 1 2)\n";
+  };
+  // Rank 1 has other calls than its neighbours, and takes messages in an order of its own.
+  const std::string zero = head + send("%0", 1, 0) + send("%1", 1, 1) + receive("%0", 1, 2);
+  const std::string one =
+      head + receive("%1", 0, 1) + receive("%0", 0, 0) + send("%0", 2, 5) + send("%0", 0, 2);
+  const std::string two = head + receive("%0", 1, 5);
+  CHECK(compared({zero, one, two}).empty());
+  const auto differs = [&](const std::string& instead, int call, const std::string& group) {
+    const std::string error = compared({zero, instead, two});
+    INFO(error);
+    CHECK(error.find("have different programs: call " + std::to_string(call) + " of the group '" +
+                     group + " named messages'") != std::string::npos);
+  };
+  const std::string rest = send("%0", 2, 5) + send("%0", 0, 2);
+  differs(head + receive("%1", 0, 1) + rest, 1, "ranks 0 1");  // one is not received
+  differs(head + receive("%1", 0, 1) + receive("%0", 0, 3) + rest, 1, "ranks 0 1");
+  differs(head + receive("%1", 0, 1) + receive("%1", 0, 0) + rest, 1, "ranks 0 1");
+  differs(one + send("%0", 2, 6), 2, "ranks 1 2");  // nobody receives it
+  differs(head + receive("%1", 0, 1) + receive("%0", 0, 0) + send("%0", 2, 5) +
+              "  receive_(%0; peer=0, tag=2, group=ranks 0 1 2)\n",
+          3, "ranks 0 1");
+}

@@ -99,6 +99,7 @@ Prepared prepared(const TrainArguments& arguments, bool locked) {
   all.plan = planned(run);
   run.kept_gathers = all.plan.kept_gathers;
   run.one_rank = all.plan.one_rank;
+  run.states = all.plan.states;
   all.rows.insert(all.rows.end(), all.plan.rows.begin(), all.plan.rows.end());
   return all;
 }

@@ -241,11 +241,18 @@ CheckedPlan check_plan(const Run& run) {
     rows.push_back({"stored", stored});
   }
   if (run.config.graph.capture) {
+    setup.states = trial.places.empty() ? nullptr : stage_states(run, setup);
     const Program program = capture_step(run, setup);
     kept = keeps_gathers(run.config.graph) ? kept_gathers(run, program) : run.kept_gathers;
-    CapturedFacts captured = captured_facts(run, setup.execution, program, kept);
-    rows.push_back({"captured step", std::move(captured.text)});
-    least = captured.needed;
+    const auto add = [&](const Program& one, const std::string& where) {
+      const CapturedFacts captured = captured_facts(run, setup.execution, one, kept);
+      rows.push_back({"captured step", where + captured.text});
+      least = std::max(least, captured.needed);
+    };
+    add(program, trial.places.empty() ? "" : "ranks 0: ");
+    for (std::size_t place = 1; place < trial.places.size(); ++place) {
+      add(capture_step(run, setup, trial.places[place].rank), fmt::format("ranks {}: ", place));
+    }
   }
   check_device_memory(
       run.config,
@@ -272,7 +279,8 @@ CheckedPlan check_plan(const Run& run) {
           account,
           !trial.places.empty(),
           kept,
-          setup.one_rank};
+          setup.one_rank,
+          setup.states};
 }
 
 }  // namespace tessera::app

@@ -2,6 +2,7 @@ export module tessera.app.run:checked_plan;
 
 import tessera.tensor;
 import tessera.dtensor;
+import tessera.train;
 import tessera.app.base;
 import :training_run;
 
@@ -19,6 +20,7 @@ struct CheckedPlan {
   bool in_stages = false;                        // whether a style divides the model
   int kept_gathers = -1;                         // Run::kept_gathers, for the ranks
   std::shared_ptr<const OneRank> one_rank = {};  // Run::one_rank, for the ranks
+  std::shared_ptr<PlannedStates> states = {};    // Run::states, for the ranks
 };
 
 /// Checks the whole plan without communication: styles, patterns, placements, the division of the

@@ -61,7 +61,6 @@ Trainer::Trainer(const Run& run, const StepSetup& setup, Device device,
       *model_, setup_.mesh,
       setup_.by_mode ? plan_entries(run.config, layouts) : style_entries(run.config),
       plugin::host());
-  check_stages();
   if (needs_copy(run.config, *model_)) {
     copy_ = std::make_unique<FrozenCopy>(run, setup_.mesh);
   }
@@ -84,8 +83,12 @@ Trainer::Trainer(const Run& run, const StepSetup& setup, Device device,
     training_->set_loss_scaling({});
   }
   graph::ExecutionOptions execution = setup_.execution;
-  execution.agree =
-      device_ == meta ? graph::suppose_agreement : agreement_of(collective::World::current());
+  if (plan_->stages() != nullptr) {
+    execution.agree = {};  // the ranks of other stages have other programs, maybe at other times
+  } else {
+    execution.agree =
+        device_ == meta ? graph::suppose_agreement : agreement_of(collective::World::current());
+  }
   if (device_ == meta) {
     execution.keeps_anchors = true;
     execution.dump.clear();
@@ -98,17 +101,6 @@ Trainer::Trainer(const Run& run, const StepSetup& setup, Device device,
     placed_ = std::make_shared<OneRank>(placed_on_mesh(run, *setup_.one_rank, layouts));
     training_->captured().require_program(
         fmt::format("{}: with a mode, all steps are of one kind", run.config.place("graph.mode")));
-  }
-}
-
-void Trainer::check_stages() const {
-  if (plan_->stages() == nullptr) {
-    return;
-  }
-  if (setup_.captured) {
-    fail_input({.where = run_.config.place("graph.capture"),
-                .wrong = "steps of a model in stages cannot be captured: a program has no schedule",
-                .advice = "set graph.capture=false, or remove the entry that divides the model"});
   }
 }
 
@@ -204,6 +196,10 @@ void Trainer::capture_ahead() {
                                                    training_->captured().execution());
     }
     return;
+  }
+  if (plan_->stages() != nullptr && !setup_.states) {
+    setup_.states = stage_states(run_, setup_);
+    training_->set_planned_states(setup_.states);
   }
   // Passes and transformations are run where the program is used.
   Program program = recorded_step(run_, setup_, current_rank());

@@ -99,8 +99,6 @@ class Trainer {
   std::size_t snapshot_bytes() const;
 
  private:
-  /// Errors (input): what a model that is divided into stages cannot be trained with.
-  void check_stages() const;
   /// Memory and first values of the model, of `model.from` or initial ones, and of what it is
   /// compared with.
   void set_first_values();

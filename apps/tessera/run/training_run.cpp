@@ -5,6 +5,7 @@ module tessera.app.run;
 import tessera.base;
 import tessera.mesh;
 import tessera.graph;
+import tessera.train;
 import tessera.app.config;
 
 namespace tessera::app {
@@ -16,6 +17,7 @@ StepSetup setup_of(const Run& run) {
                   .by_mode = has_mode(config),
                   .one_rank = run.one_rank,
                   .captured = config.graph.capture,
+                  .states = run.states,
                   .execution = execution_of(config.graph, run.rates)};
   setup.execution.kept_gathers = run.kept_gathers;
   return setup;

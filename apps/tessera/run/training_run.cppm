@@ -28,6 +28,7 @@ struct Run {
   Fingerprint fingerprint = {};  // kept in checkpoints
   int kept_gathers = -1;         // see graph::ExecutionOptions; -1: what rank 0 has room for
   std::shared_ptr<const OneRank> one_rank = {};  // with graph.mode; null: a Trainer captures it
+  std::shared_ptr<PlannedStates> states = {};    // StepSetup::states; constant while ranks run
   StepRates rates = {};                          // measured once, for all ranks
 };
 
@@ -53,7 +54,8 @@ struct StepSetup {
   bool by_mode = false;                          // graph.mode places it
   std::shared_ptr<const OneRank> one_rank = {};  // what is placed; null: it is captured
   bool captured = false;
-  std::shared_ptr<PlannedStates> states = {};  // of trials of all stages of a model
+  /// Of a model in stages: what its stages tell each other, as far as it is known before the step.
+  std::shared_ptr<PlannedStates> states = {};
   graph::ExecutionOptions execution = {};
 };
 

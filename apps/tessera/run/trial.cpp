@@ -208,7 +208,7 @@ Trial try_steps(const Run& run, StepSetup setup, bool& local_products, StageRank
   }
   if (stages != nullptr) {
     places = {stages->group().group->ranks, stages->axis()};
-    trial.places.push_back({text_of_own(*stages), trial.account.memory});
+    trial.places.push_back({current_rank(), text_of_own(*stages), trial.account.memory});
   }
   trial.rows = rows;
   trial.micro = micro;
@@ -230,8 +230,14 @@ Program record_steps(const Run& run, StepSetup setup) {
   if (setup.execution.memory_budget == 0) {
     setup.execution.across_steps = false;  // it is split where that is looked at
   }
+  // It writes what is known into them, as other captures may do at the same time.
+  setup.states = setup.states ? std::make_shared<PlannedStates>(*setup.states) : nullptr;
   Trainer trainer(run, setup, overrides);
   check_batch_division(run.config, trainer.plan().batch_parts());
+  if (trainer.plan().stages() != nullptr && !setup.states) {
+    setup.states = stage_states(run, setup);
+    return record_steps(run, setup);
+  }
   Program program;
   try {
     trainer.capture();
@@ -279,6 +285,27 @@ void add_place(Trial& all, Trial one) {
 }
 
 }  // namespace
+
+std::shared_ptr<PlannedStates> stage_states(const Run& run, StepSetup setup) {
+  const std::vector<Override> overrides = overrides_of(run.config.graph);
+  setup.captured = false;
+  setup.states = std::make_shared<PlannedStates>();
+  std::vector<int> ranks = {0};  // one of each place
+  do {
+    for (std::size_t place = 0; place < ranks.size(); ++place) {
+      on_meta(ranks[place], [&] {
+        Trainer trainer(run, setup, overrides);
+        if (const parallel::Stages* const stages = trainer.plan().stages()) {
+          ranks = stages->group().group->ranks;
+          trainer.step();
+        } else {
+          setup.states = nullptr;
+        }
+      });
+    }
+  } while (setup.states && !setup.states->exact());
+  return setup.states;
+}
 
 void capture_evaluation(const Run& run, const StepSetup& setup, OneRank& into) {
   as_rank(0, [&] {

@@ -47,8 +47,9 @@ struct Trial {
   /// Of a model in stages, one for each coordinate of their axis. What the trial says otherwise of
   /// a rank is of the one that needs most memory.
   struct Place {
-    std::string stages;  // "stage 0 (model.embed_tokens to model.layers.1)"
-    MemoryStatistics memory;
+    int rank = 0;             // one of the ranks there
+    std::string stages = {};  // "stage 0 (model.embed_tokens to model.layers.1)"
+    MemoryStatistics memory = {};
   };
   std::vector<Place> places = {};
   std::vector<parallel::StyleSummary> styles = {};
@@ -64,6 +65,10 @@ struct Trial {
 /// fit; module, operator and the entries at work are named.
 Trial try_step(const Run& run);
 Trial try_step(const Run& run, const StepSetup& setup);
+
+/// What the stages of the run's model tell each other in a step, from steps of all of them on the
+/// meta device, with what overrides have replaced. Null: the model is not in stages.
+std::shared_ptr<PlannedStates> stage_states(const Run& run, StepSetup setup);
 
 /// The program of a rank's step, recorded on the meta device: of the whole batch, in the state that
 /// training settles in. Values that the host reads within the step are 1 in it (reads_values).

@@ -3,6 +3,7 @@ module;
 
 #include <cstdint>
 #include <span>
+#include <utility>
 
 #include "index/kernels/indexing.hpp"
 #include "shared/kernels/workspace.hpp"
@@ -163,10 +164,22 @@ const Op& embedding_backward_op = register_op<EmbeddingArgs>({
     .about = "The gradient of embedding with respect to weight: sums rows of dy by index.",
 });
 
+/// A table in the form of `weight`, which is all that is read of it: its own memory may have been
+/// released before the second half of a backward, and a recorded step uses no memory that was.
+Tensor form_of(const Tensor& weight) {
+  const Tensor& local = local_of(weight);
+  if (local.storage().has_memory()) {
+    return weight;
+  }
+  const Tensor one = empty({1}, weight.dtype(), weight.device());
+  Tensor form = alias(one, local.shape(), Dims::filled(local.dims(), 0), 0);
+  return weight.is_distributed() ? make_distributed(std::move(form), weight.spec()) : form;
+}
+
 void backward(const BackwardContext& context, std::span<const Tensor> grads,
               std::span<Tensor> out) {
-  out[0] =
-      call_one(embedding_backward_op, {grads[0], context.in[1], context.in[0]}, EmbeddingArgs{});
+  out[0] = call_one(embedding_backward_op, {grads[0], context.in[1], form_of(context.in[0])},
+                    EmbeddingArgs{});
 }
 
 }  // namespace
