@@ -294,7 +294,11 @@ class CommandLine {
     CLI::App* command = add(
         "bench",
         "Measure this machine and this program, as ratios to a ceiling measured in the same run",
-        with_plugins([this] { return run_bench(bench_); }));
+        with_plugins([this] {
+          return compared_.python.empty() ? run_bench(bench_)
+                                          : run_bench_compare(train_, compared_);
+        }));
+    add_bench_compare(*command);
     command
         ->add_option("WHAT", bench_.what,
                      "gemm, kernels, device, dispatch, collectives, step, checkpoint, tokenizer or "
@@ -317,6 +321,23 @@ class CommandLine {
     command->add_option("--model", bench_.model,
                         "bench generate: a checkpoint or model folder; default: a Llama of 100 M");
     command->add_flag("--json", bench_.json, "Print a JSON array of objects");
+  }
+
+  void add_bench_compare(CLI::App& bench) {
+    CLI::App* command = bench.add_subcommand(
+        "compare", "Train the same here and under PyTorch, in turn, and print the ratio");
+    add_run(*command);
+    command
+        ->add_option("--python", compared_.python, "A Python with torch: a path, or a name in PATH")
+        ->required();
+    command->add_option("--steps", compared_.steps, "Steps of each round; the first 3 do not count")
+        ->check(CLI::Range(5, 100000))
+        ->capture_default_str();
+    command->add_option("--rounds", compared_.rounds, "How often each of the two trains")
+        ->check(CLI::Range(1, 1000))
+        ->capture_default_str();
+    command->add_flag("--compile", compared_.compile, "PyTorch's side by torch.compile");
+    command->add_flag("--json", compared_.json, "Print JSON");
   }
 
   void add_layout() {
@@ -467,6 +488,7 @@ class CommandLine {
   DataShowArguments show_data_;
   OpsArguments ops_;
   BenchArguments bench_;
+  BenchCompareArguments compared_;
   LayoutArguments layout_;
   PipelineArguments pipeline_;
   PlotArguments plot_;

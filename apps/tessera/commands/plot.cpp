@@ -1,6 +1,5 @@
 module;
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -8,12 +7,10 @@ module;
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <limits>
 #include <map>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <system_error>
 #include <tessera/json.hpp>
@@ -233,35 +230,6 @@ std::string commands_for(const std::vector<Curve>& curves, const PlotArguments& 
   return script + "set output\n";
 }
 
-std::string read_text(const fs::path& file) {
-  std::ifstream stream(file, std::ios::binary);
-  std::ostringstream text;
-  text << stream.rdbuf();
-  return text.str();
-}
-
-/// A folder that goes away with the object.
-class ScratchFolder {
- public:
-  ScratchFolder() {
-    std::string name = (fs::temp_directory_path() / "tessera-plot-XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) {
-      fail({.thing = name, .wrong = "the folder cannot be made"});
-    }
-    path_ = name;
-  }
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-  ~ScratchFolder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
-
 }  // namespace
 
 int run_runs(const std::string& folder, bool json) {
@@ -299,9 +267,10 @@ int run_plot(const PlotArguments& arguments) {
            .advice = "choose another --metric, or a smaller --average"});
     }
   }
-  const ScratchFolder scratch;
-  const std::string script = (scratch.path() / "script").string();
-  write_text(script, commands_for(curves, arguments, scratch.path()));
+  const ScratchFolder scratch("plot");
+  const fs::path folder = scratch.path();
+  const std::string script = (folder / "script").string();
+  write_text(script, commands_for(curves, arguments, folder));
   const ProgramResult drawn =
       tessera::run_program({"gnuplot", script}, Patience(), "plot: waits for gnuplot", "fails");
   if (drawn.code != 0) {
@@ -311,9 +280,9 @@ int run_plot(const PlotArguments& arguments) {
                              : fmt::format("gnuplot has failed: {}", shown(drawn.output, 400)),
                 .advice = "install gnuplot (package gnuplot-nox)"});
   }
-  fmt::print("{}", read_text(scratch.path() / "text"));
+  fmt::print("{}", read_input((folder / "text").string()));
   if (!arguments.svg.empty()) {
-    write_output("plot", arguments.svg, read_text(scratch.path() / "svg"));
+    write_output("plot", arguments.svg, read_input((folder / "svg").string()));
     fmt::print("picture written: {}\n", arguments.svg);
   }
   return 0;

@@ -34,6 +34,17 @@ struct PlanArguments {
 /// not divide the number of ranks; those of read_hardware; a step that cannot be captured.
 int run_plan(const TrainArguments& arguments, const PlanArguments& planned);
 
+struct BenchCompareArguments {
+  std::string python;  // with torch; a path, or a name in PATH
+  std::int64_t steps = 20;
+  int rounds = 3;
+  bool compile = false;  // PyTorch's side, by torch.compile
+  bool json = false;
+};
+/// `tessera bench compare`: the same training here and under PyTorch, in turn. Errors (input):
+/// those of a run's config and data, torch_layout and Torch; the run has fewer steps.
+int run_bench_compare(const TrainArguments& arguments, const BenchCompareArguments& compared);
+
 struct CaptureArguments {
   std::string to;  // the file to write
   int rank = 0;

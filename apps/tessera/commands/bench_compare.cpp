@@ -1,0 +1,164 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <tessera/json.hpp>
+#include <vector>
+module tessera.app.commands;
+
+import tessera.base;
+import tessera.app.base;
+import tessera.app.config;
+import tessera.app.run;
+import tessera.app.peer;
+import :run_data;
+import :subcommands;
+
+// `tessera bench compare`.
+namespace tessera::app {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Steps at the beginning that are slower: memory is touched for the first time, code compiled.
+constexpr std::int64_t warm_up = 3;
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  const std::size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
+/// The seconds of a step, after the first ones.
+double usual_seconds(const TrainedSteps& steps) {
+  return median({steps.seconds.begin() + warm_up, steps.seconds.end()});
+}
+
+/// The rounds of one program.
+struct Side {
+  std::vector<double> seconds;  // of a step, in each round
+  double peak_bytes = 0;
+  std::vector<double> losses;
+
+  void add(const TrainedSteps& round) {
+    seconds.push_back(usual_seconds(round));
+    peak_bytes = std::max(peak_bytes, round.peak_bytes);
+    losses = round.losses;
+  }
+};
+
+struct Comparison {
+  Side here;
+  Side torch;
+
+  /// How much faster this program is, in each round.
+  std::vector<double> ratios() const {
+    std::vector<double> all;
+    for (std::size_t i = 0; i < here.seconds.size(); ++i) {
+      all.push_back(torch.seconds[i] / here.seconds[i]);
+    }
+    return all;
+  }
+  double largest_loss_difference() const {
+    double largest = 0;
+    for (std::size_t i = 0; i < here.losses.size(); ++i) {
+      largest = std::max(largest, std::abs(here.losses[i] - torch.losses[i]));
+    }
+    return largest;
+  }
+};
+
+Json side_json(const Side& side, double tokens) {
+  return {{"tokens_per_second", tokens / median(side.seconds)},
+          {"step_seconds", median(side.seconds)},
+          {"peak_bytes_of_rank_0", side.peak_bytes},
+          {"last_loss", side.losses.back()}};
+}
+
+void print_json(const Comparison& comparison, const std::string& version, double tokens) {
+  Json torch = {{"version", version}};
+  torch.update(side_json(comparison.torch, tokens));
+  const Json json = {{"tessera", side_json(comparison.here, tokens)},
+                     {"pytorch", torch},
+                     {"ratios", comparison.ratios()},
+                     {"ratio", median(comparison.ratios())},
+                     {"largest_loss_difference", comparison.largest_loss_difference()}};
+  fmt::print("{}\n", json_text(json, 2));
+}
+
+std::vector<std::string> side_row(const std::string& name, const Side& side, double tokens) {
+  return {name, format_count(tokens / median(side.seconds)),
+          fmt::format("{:.1f} ms", 1e3 * median(side.seconds)),
+          format_bytes(static_cast<std::uint64_t>(side.peak_bytes)),
+          fmt::format("{:.4f}", side.losses.back())};
+}
+
+void print_table(const Comparison& comparison, const std::string& torch, double tokens) {
+  fmt::print("{}", format_table({{"", "tokens/s", "step", "memory of rank 0", "last loss"},
+                                 side_row("Tessera", comparison.here, tokens),
+                                 side_row(torch, comparison.torch, tokens)}));
+  const std::vector<double> ratios = comparison.ratios();
+  fmt::print(
+      "Tessera is {:.2f} times as fast ({:.2f} to {:.2f} in {} rounds); losses differ by at most "
+      "{:.1e}\n",
+      median(ratios), *std::ranges::min_element(ratios), *std::ranges::max_element(ratios),
+      ratios.size(), comparison.largest_loss_difference());
+}
+
+Run run_to_compare(const TrainArguments& arguments, std::int64_t steps) {
+  Run run;
+  run.config = load_run_config(arguments);
+  if (run.config.train.steps < steps) {
+    fail_input({.where = run.config.place("train.steps"),
+                .wrong = "the run is shorter than the comparison",
+                .expected = fmt::format("at least {} steps", steps),
+                .got = fmt::format("{}", run.config.train.steps),
+                .advice = "set --steps"});
+  }
+  RunData data = open_run_data(run.config);
+  run.shape = std::move(data.shape);
+  run.data = std::move(data.dataset);
+  return run;
+}
+
+}  // namespace
+
+int run_bench_compare(const TrainArguments& arguments, const BenchCompareArguments& compared) {
+  const Run run = run_to_compare(arguments, compared.steps);
+  const TorchLayout layout = torch_layout(run);
+  const Torch torch(compared.python);
+  const ScratchFolder folder("compare");
+  std::vector<std::string> words = arguments.overrides;
+  for (const std::string& plugin : arguments.plugins) {
+    words.insert(words.end(), {"--plugin", plugin});
+  }
+  Comparison comparison;
+  for (int round = 0; round < compared.rounds; ++round) {
+    const TrainedSteps here =
+        train_here(arguments.config, words, run, compared.steps, folder.path());
+    if (round == 0) {
+      torch.write(run, here.lr, compared.compile, folder.path());
+    }
+    comparison.here.add(here);
+    comparison.torch.add(torch.train(folder.path(), run.config.ranks()));
+  }
+  const auto tokens = static_cast<double>(run.config.step_tokens());
+  if (compared.json) {
+    print_json(comparison, torch.version(), tokens);
+    return 0;
+  }
+  fmt::print("{} steps of {} tokens, {}, {} ranks of {} threads\n", compared.steps,
+             run.config.step_tokens(), name_of(layout), run.config.ranks(),
+             threads_of_rank(run.config));
+  print_table(comparison,
+              fmt::format("PyTorch {}{}", torch.version(), compared.compile ? ", compiled" : ""),
+              tokens);
+  return 0;
+}
+
+}  // namespace tessera::app

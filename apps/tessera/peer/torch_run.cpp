@@ -1,0 +1,330 @@
+module;
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <initializer_list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <tessera/json.hpp>
+#include <utility>
+#include <vector>
+
+#include "torch_script.hpp"
+module tessera.app.peer;
+
+import tessera.base;
+import tessera.tensor;
+import tessera.nn;
+import tessera.models;
+import tessera.optim;
+import tessera.checkpoint;
+import tessera.hub;
+import tessera.app.base;
+import tessera.app.config;
+import tessera.app.data;
+import tessera.app.model;
+import tessera.app.adapters;
+import tessera.app.run;
+
+namespace tessera::app {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+/// What a config asks for and the script does not compute.
+struct NotThere {
+  bool asked = false;
+  const char* key;
+  const char* what;
+};
+
+std::vector<NotThere> not_there_of_model(const ModelShape& shape, const Config& config) {
+  const bool llama = shape.family == "llama";
+  const models::ModelSizes sizes = sizes_of(shape);
+  const auto has = [&](const char* flag) { return llama && sizes.values.flag(flag); };
+  return {{!llama, "model.family", "only Llamas are computed"},
+          {llama && sizes.values.text("rope_scaling") != std::string("none"), "model.rope_scaling",
+           "no scaling of positions"},
+          {has("attention_bias"), "model.attention_bias", "no biases"},
+          {has("ffn_bias"), "model.ffn_bias", "no biases"},
+          {config.model.dropout > 0, "model.dropout", "no dropout: random numbers would differ"},
+          {!config.model.adapter.empty(), "model.adapter", "no adapters"}};
+}
+
+std::vector<NotThere> not_there_of_training(const Config& config) {
+  const TrainConfig& train = config.train;
+  const std::int64_t own_rows = train.batch / std::max<std::int64_t>(1, config.ranks());
+  return {
+      {train.kind() != ObjectiveKind::next_token, "train.objective", "only the next token"},
+      {train.precision != std::string("f32"), "train.precision", "only f32"},
+      {train.parameters != std::string("f32"), "train.parameters", "only f32"},
+      {train.device != std::string("cpu"), "train.device", "only CPUs"},
+      {train.micro_batch != 0 && train.micro_batch < own_rows, "train.micro_batch",
+       "no accumulation: all of a rank's rows at once"},
+      {train.activation_checkpointing, "train.activation_checkpointing", "nothing is recomputed"},
+      {!train.freeze.empty(), "train.freeze", "everything is trained"},
+      {train.clip_norm_type != std::string("2"), "train.clip_norm_type", "only the 2-norm"},
+      {train.clip_grad_value > 0, "train.clip_grad_value", "only the norm is clipped"},
+      {config.data.packs(), "data.packing", "one document in a row"},
+      {!config.data.jsonl.empty(), "data.jsonl", "only rows in which every token is trained"},
+      {config.optimizer.name != std::string("adamw"), "optimizer.name", "only adamw"},
+      {config.optimizer.groups.text != std::string("[]"), "optimizer.groups", "one group"},
+  };
+}
+
+bool is_one_of(const std::string& style, std::initializer_list<const char*> names) {
+  return std::ranges::find(names, style) != names.end();
+}
+
+/// Empty: the entries make none of the layouts.
+std::optional<TorchLayout> layout_of(const Config& config) {
+  if (config.ranks() == 1) {
+    return TorchLayout::one_rank;
+  }
+  const std::vector<StyleConfig>& entries = config.parallel;
+  const auto all_of = [&](std::initializer_list<const char*> names) {
+    return !entries.empty() && std::ranges::all_of(entries, [&](const StyleConfig& entry) {
+      return is_one_of(entry.style, names) && entry.options.text == "{}";
+    });
+  };
+  if (config.mesh.shape.size() != 1) {
+    return std::nullopt;
+  }
+  return all_of({"FSDP"})        ? std::optional(TorchLayout::fully_sharded)
+         : all_of({"Replicate"}) ? std::optional(TorchLayout::replicated)
+         : all_of({"ColwiseParallel", "RowwiseParallel"})
+             ? std::optional(TorchLayout::tensor_parallel)
+             : std::nullopt;
+}
+
+/// The run's model with the values that a training begins with.
+std::shared_ptr<nn::LanguageModel> initial_model(const Run& run) {
+  set_seed(static_cast<std::uint64_t>(run.config.train.seed));
+  const std::shared_ptr<nn::LanguageModel> model = make_model(run.shape, run.config);
+  nn::materialize(*model);
+  if (run.config.model.from.empty()) {
+    nn::initialize(*model);
+  } else {
+    load_model_weights(FolderWeights(run.config.model, run.shape).source(), *model);
+  }
+  return model;
+}
+
+void write_tensors(const TensorSource& source, const std::string& path) {
+  SafetensorsWriter writer(path, source.tensors());
+  for (const auto& [name, info] : source.tensors()) {
+    writer.write(name, source.read(name));
+  }
+  writer.finish();
+}
+
+void write_weights(const Run& run, const std::string& path) {
+  const std::shared_ptr<nn::LanguageModel> model = initial_model(run);
+  std::map<std::string, Tensor> parameters;
+  for (const nn::ParameterPointer& parameter : nn::all_parameters(*model)) {
+    parameters.emplace(parameter->name, parameter->value);
+  }
+  const TensorsInMemory own(std::move(parameters));
+  write_tensors(HubExport(own, "", family_of(run.shape), sizes_of(run.shape)), path);
+}
+
+void write_rows(const Run& run, std::int64_t steps, const std::string& path) {
+  std::vector<std::int64_t> inputs;
+  std::vector<std::int64_t> targets;
+  for (std::int64_t step = 0; step < steps; ++step) {
+    const Batch batch = run.data->rows(step, 0, run.config.train.batch);
+    inputs.insert(inputs.end(), batch.inputs.begin(), batch.inputs.end());
+    targets.insert(targets.end(), batch.targets.begin(), batch.targets.end());
+  }
+  const Dims shape = {steps, run.config.train.batch, run.config.data.seq_len};
+  write_tensors(
+      TensorsInMemory({{"inputs", from_values(std::span<const std::int64_t>(inputs), shape)},
+                       {"targets", from_values(std::span<const std::int64_t>(targets), shape)}}),
+      path);
+}
+
+Json run_json(const Run& run, const std::vector<double>& lr, bool compile) {
+  const models::ModelSizes sizes = sizes_of(run.shape);
+  const Config& config = run.config;
+  const Json options = parse_ordered_json(config.optimizer.options.text);
+  Json model = {{"vocab", run.shape.vocab}};
+  for (const char* key : {"dim", "layers", "heads", "kv_heads", "head_dim", "ffn_dim"}) {
+    model[key] = sizes.values.integer(key);
+  }
+  for (const char* key : {"rope_theta", "norm_eps"}) {
+    model[key] = sizes.values.number(key);
+  }
+  model["tie_embeddings"] = sizes.values.flag("tie_embeddings");
+  return {{"model", model},
+          {"layout", name_of(torch_layout(run))},
+          {"threads", threads_of_rank(config)},
+          {"compile", compile},
+          {"clip", config.train.clip_grad_norm},
+          {"optimizer",
+           {{"weight_decay", config.optimizer.weight_decay},
+            {"decay", config.optimizer.decay},
+            {"betas", options.value("betas", std::vector<double>{0.9, 0.95})},
+            {"eps", options.value("eps", 1e-8)}}},
+          {"lr", lr}};
+}
+
+constexpr const char* script_name = "train_with_torch.py";
+
+/// The last lines, which have the reason.
+std::string end_of(const std::string& output) {
+  constexpr std::size_t most = 2000;
+  return output.size() <= most ? output : "..." + output.substr(output.size() - most);
+}
+
+/// Runs a training to its end, however long it takes. Error: it fails.
+void run_to_the_end(const std::string& who, const std::vector<std::string>& command) {
+  constexpr double never = 1e9;
+  const ProgramResult result = run_program(command, Patience(never, never), who, "fails");
+  if (result.code != 0) {
+    fail({.thing = who,
+          .wrong = fmt::format("it ended with exit code {}", result.code),
+          .details = "\n" + end_of(result.output)});
+  }
+}
+
+/// Where a schedule of the config ends, for a run that stops earlier.
+std::int64_t schedule_end_of(const Config& config) {
+  if (config.optimizer.schedule_end > 0) {
+    return config.optimizer.schedule_end;
+  }
+  return config.optimizer.schedule_unit == std::string("tokens")
+             ? config.train.steps * config.step_tokens()
+             : config.train.steps;
+}
+
+}  // namespace
+
+std::string_view name_of(TorchLayout layout) {
+  switch (layout) {
+    case TorchLayout::one_rank:
+      return "one_rank";
+    case TorchLayout::fully_sharded:
+      return "fully_sharded";
+    case TorchLayout::replicated:
+      return "replicated";
+    case TorchLayout::tensor_parallel:
+      return "tensor_parallel";
+  }
+  return "";
+}
+
+TorchLayout torch_layout(const Run& run) {
+  const Config& config = run.config;
+  std::string problems;
+  const auto add = [&](const std::string& place, std::string_view what) {
+    problems += fmt::format("\n  {}: {}", place, what);
+  };
+  for (const auto& list : {not_there_of_model(run.shape, config), not_there_of_training(config)}) {
+    for (const NotThere& one : list) {
+      if (one.asked) {
+        add(config.place(one.key), one.what);
+      }
+    }
+  }
+  const Json options = parse_ordered_json(config.optimizer.options.text);
+  for (const auto& [option, value] : options.items()) {
+    if (!is_one_of(option, {"betas", "eps"})) {
+      add(config.place("optimizer.options"), "only betas and eps");
+    }
+  }
+  const std::optional<TorchLayout> layout = layout_of(config);
+  if (!layout) {
+    add(config.place("parallel.style"),
+        "one axis with FSDP, with Replicate, or with ColwiseParallel and RowwiseParallel, without "
+        "options");
+  }
+  if (!problems.empty()) {
+    fail_input({.thing = "bench compare",
+                .wrong = "PyTorch's side does not compute what the config asks for",
+                .advice = "change it by overrides",
+                .details = problems});
+  }
+  return *layout;
+}
+
+TrainedSteps train_here(const std::string& config, const std::vector<std::string>& overrides,
+                        const Run& run, std::int64_t steps, const std::string& folder) {
+  const std::string metrics = (fs::path(folder) / "metrics.jsonl").string();
+  std::error_code ignored;
+  fs::remove(metrics, ignored);
+  std::vector<std::string> command = {fs::read_symlink("/proc/self/exe").string(), "train", config};
+  command.insert(command.end(), overrides.begin(), overrides.end());
+  for (const std::string& own :
+       {fmt::format("train.steps={}", steps),
+        fmt::format("optimizer.schedule_end={}", schedule_end_of(run.config)),
+        "log.metrics=" + metrics, std::string("checkpoint.folder="),
+        std::string("log.tensorboard="), std::string("log.sample=0"), std::string("trace.file="),
+        fmt::format("data.validate_every={}", steps)}) {
+    command.push_back(own);
+  }
+  run_to_the_end("tessera train", command);
+  TrainedSteps result;
+  for (const StepMetrics& step : read_metrics(metrics)) {
+    result.losses.push_back(step.loss);
+    result.seconds.push_back(step.seconds);
+    result.lr.push_back(step.lr);
+    result.peak_bytes = std::max(result.peak_bytes, static_cast<double>(step.memory_bytes));
+  }
+  return result;
+}
+
+Torch::Torch(std::string python) : python_(std::move(python)) {
+  const ProgramResult asked =
+      run_program({python_, "-c", "import torch; print(torch.__version__)"}, Patience(),
+                  "PyTorch: it is asked for its version", "fails");
+  if (asked.code != 0) {
+    fail_input(
+        {.thing = "--python " + python_,
+         .wrong = asked.code == -1 ? "it cannot be started" : "it has no torch",
+         .advice = "name a Python with it (python3 -m venv env && env/bin/pip install torch)",
+         .details = asked.code == -1 ? asked.output : ""});
+  }
+  version_ = asked.output.substr(0, asked.output.find_last_not_of("\n") + 1);
+}
+
+void Torch::write(const Run& run, const std::vector<double>& lr, bool compile,
+                  const std::string& folder) const {
+  const fs::path in(folder);
+  write_text((in / script_name).string(), torch_script);
+  write_text((in / "run.json").string(), json_text(run_json(run, lr, compile)));
+  std::error_code ignored;
+  fs::remove(in / "weights.safetensors", ignored);
+  fs::remove(in / "rows.safetensors", ignored);
+  write_weights(run, (in / "weights.safetensors").string());
+  write_rows(run, std::ssize(lr), (in / "rows.safetensors").string());
+}
+
+TrainedSteps Torch::train(const std::string& folder, std::int64_t ranks) const {
+  const fs::path in(folder);
+  std::vector<std::string> command = {python_};
+  if (ranks > 1) {
+    for (const std::string& word :
+         {std::string("-m"), std::string("torch.distributed.run"), std::string("--standalone"),
+          std::string("--nproc-per-node"), std::to_string(ranks)}) {
+      command.push_back(word);
+    }
+  }
+  command.push_back((in / script_name).string());
+  command.push_back(folder);
+  run_to_the_end("PyTorch", command);
+  const Json result = parse_ordered_json(read_input((in / "torch.json").string()));
+  return {.losses = result.at("losses").get<std::vector<double>>(),
+          .seconds = result.at("seconds").get<std::vector<double>>(),
+          .peak_bytes = result.at("peak_bytes").get<double>()};
+}
+
+}  // namespace tessera::app

@@ -1,0 +1,51 @@
+export module tessera.app.peer:torch_run;
+
+import tessera.base;
+import tessera.app.base;
+import tessera.app.run;
+
+export namespace tessera::app {
+
+/// How PyTorch distributes a model: FSDP2, DistributedDataParallel, or DTensor's styles.
+enum class TorchLayout : std::uint8_t { one_rank, fully_sharded, replicated, tensor_parallel };
+/// "fully_sharded".
+std::string_view name_of(TorchLayout layout);
+
+/// The layout of the run under PyTorch. Error (input) that lists all that the script
+/// (train_with_torch.py) does not compute as the run does, each with its place in the config.
+TorchLayout torch_layout(const Run& run);
+
+/// Steps of a training, under either program.
+struct TrainedSteps {
+  std::vector<double> losses;   // before each step's update
+  std::vector<double> seconds;  // of each step
+  std::vector<double> lr = {};  // of this program's steps
+  double peak_bytes = 0;        // the largest memory of rank 0's process
+};
+
+/// Trains `steps` steps of a config by this program, as a process of its own that saves nothing.
+/// `overrides` are those of the command line; `folder` is for its metrics. Errors: the run fails;
+/// its text is in the error.
+TrainedSteps train_here(const std::string& config, const std::vector<std::string>& overrides,
+                        const Run& run, std::int64_t steps, const std::string& folder);
+
+/// A PyTorch in an installation of Python.
+class Torch {
+ public:
+  /// `python`: a path, or a name in PATH. Error (input): it cannot be started, or has no torch.
+  explicit Torch(std::string python);
+  const std::string& version() const { return version_; }
+
+  /// Writes what the script reads into `folder`: the script, the run, the weights that it begins
+  /// with, the rows of as many steps as there are learning rates. `compile`: with torch.compile.
+  void write(const Run& run, const std::vector<double>& lr, bool compile,
+             const std::string& folder) const;
+  /// Trains on what write() has written. Errors: it fails; the end of its output is in the error.
+  TrainedSteps train(const std::string& folder, std::int64_t ranks) const;
+
+ private:
+  std::string python_;
+  std::string version_;
+};
+
+}  // namespace tessera::app
