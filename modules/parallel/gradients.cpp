@@ -35,11 +35,26 @@ bool& sync_flag() {
   return enabled;
 }
 
+std::uint64_t& scope_number() {
+  thread_local std::uint64_t number = 0;
+  return number;
+}
+
+std::uint64_t new_scope_number() {
+  thread_local std::uint64_t last = 0;
+  return ++last;
+}
+
 }  // namespace
 
 bool gradient_sync_enabled() { return sync_flag(); }
 GradientSyncScope::GradientSyncScope(bool enabled) : before_(std::exchange(sync_flag(), enabled)) {}
 GradientSyncScope::~GradientSyncScope() { sync_flag() = before_; }
+
+MicroBatchesScope::MicroBatchesScope()
+    : before_(std::exchange(scope_number(), new_scope_number())) {}
+MicroBatchesScope::~MicroBatchesScope() { scope_number() = before_; }
+std::uint64_t micro_batches_scope() { return scope_number(); }
 
 /// Called about a parameter's gradient while backward runs; attached to the parameter by what
 /// reduces its gradient.

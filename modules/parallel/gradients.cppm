@@ -23,6 +23,22 @@ class GradientSyncScope {
   bool before_;
 };
 
+/// Within the scope micro-batches of one step, or of one evaluation, are computed in an order in
+/// which forwards follow one another. What is written into parameters between two of them is
+/// written by all ranks or by none, so that a style need not ask the others. Per thread.
+class MicroBatchesScope {
+ public:
+  MicroBatchesScope();
+  ~MicroBatchesScope();
+  MicroBatchesScope(const MicroBatchesScope&) = delete;
+  MicroBatchesScope& operator=(const MicroBatchesScope&) = delete;
+
+ private:
+  std::uint64_t before_;
+};
+/// The number of the scope, another one for each; 0: there is none.
+std::uint64_t micro_batches_scope();
+
 /// Adds to a parameter's gradient outside of autograd, for a style that keeps the parameter in
 /// memory of its own and computes with another tensor. `complete`: backward adds nothing more to
 /// it in this step. `gradient` has the parameter's type; its layout may be Partial where the

@@ -330,6 +330,7 @@ class ByStages final : public MicroBatchOrder {
       : model_(model), plan_(plan), stages_(*plan.stages()), messages_(stages_) {}
 
   StepSums gradients(const MicroBatches& all) override {
+    const parallel::MicroBatchesScope scope;
     const pipeline::Schedule& schedule = stages_.schedule(static_cast<int>(all.count));
     const std::vector<Action>& actions =
         schedule.actions[static_cast<std::size_t>(stages_.place())];
@@ -346,6 +347,7 @@ class ByStages final : public MicroBatchOrder {
   }
 
   StepSums evaluation(const MicroBatches& all) override {
+    const parallel::MicroBatchesScope scope;
     StageWork work(model_, plan_, messages_, all);
     work.evaluate();
     start_.reset();

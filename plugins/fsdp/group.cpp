@@ -142,13 +142,16 @@ void Group::start_unshard() {
 }
 
 void Group::unshard(bool again) {
+  const std::uint64_t scope = parallel::micro_batches_scope();
   if (state_ == State::unsharded) {
+    const bool all_alike = scope != 0 && scope == unsharded_in_;
     if (again && written()) {
       memory_.whole().storage().bump_version();
-    } else if (!again && written_anywhere()) {
+    } else if (!again && (all_alike ? written() : written_anywhere())) {
       reshard();
     }
   }
+  unsharded_in_ = scope;
   start_unshard();
   if (state_ == State::gathering) {
     finish_gathering();

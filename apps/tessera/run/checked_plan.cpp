@@ -2,6 +2,7 @@ module;
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -146,6 +147,25 @@ CapturedFacts captured_facts(const Run& run, const graph::ExecutionOptions& exec
   return {std::move(text), needed};
 }
 
+/// Rows about the captured step: one, or one for each place of stages. Returns the bytes that a
+/// rank needs when it is planned; `kept`: gathers that are kept. Errors: see captured_facts.
+std::int64_t add_captured(const Run& run, const StepSetup& setup, const Trial& trial, int& kept,
+                          std::vector<std::vector<std::string>>& rows) {
+  const Program program = capture_step(run, setup);
+  kept = keeps_gathers(run.config.graph) ? kept_gathers(run, program) : run.kept_gathers;
+  std::int64_t needed = 0;
+  const auto add = [&](const Program& one, const std::string& where) {
+    CapturedFacts captured = captured_facts(run, setup.execution, one, kept);
+    rows.push_back({"captured step", where + captured.text});
+    needed = std::max(needed, captured.needed);
+  };
+  add(program, trial.places.empty() ? "" : "ranks 0: ");
+  for (std::size_t place = 1; place < trial.places.size(); ++place) {
+    add(capture_step(run, setup, trial.places[place].rank), fmt::format("ranks {}: ", place));
+  }
+  return needed;
+}
+
 /// "8 bytes of each trained parameter: 2 of itself, ..."; empty: nothing is trained, or this rank
 /// has none of it.
 std::string stored_text(const Trial::Stored& stored) {
@@ -242,17 +262,7 @@ CheckedPlan check_plan(const Run& run) {
   }
   if (run.config.graph.capture) {
     setup.states = trial.places.empty() ? nullptr : stage_states(run, setup);
-    const Program program = capture_step(run, setup);
-    kept = keeps_gathers(run.config.graph) ? kept_gathers(run, program) : run.kept_gathers;
-    const auto add = [&](const Program& one, const std::string& where) {
-      const CapturedFacts captured = captured_facts(run, setup.execution, one, kept);
-      rows.push_back({"captured step", where + captured.text});
-      least = std::max(least, captured.needed);
-    };
-    add(program, trial.places.empty() ? "" : "ranks 0: ");
-    for (std::size_t place = 1; place < trial.places.size(); ++place) {
-      add(capture_step(run, setup, trial.places[place].rank), fmt::format("ranks {}: ", place));
-    }
+    least = add_captured(run, setup, trial, kept, rows);
   }
   check_device_memory(
       run.config,
