@@ -85,7 +85,8 @@ bool is_one_of(const std::string& style, std::initializer_list<const char*> name
   return std::ranges::find(names, style) != names.end();
 }
 
-/// Empty: the entries make none of the layouts.
+/// Empty: the entries make none of the layouts. PrepareModuleInput changes how often gradients are
+/// summed, not what they are.
 std::optional<TorchLayout> layout_of(const Config& config) {
   if (config.ranks() == 1) {
     return TorchLayout::one_rank;
@@ -101,7 +102,7 @@ std::optional<TorchLayout> layout_of(const Config& config) {
   }
   return all_of({"FSDP"})        ? std::optional(TorchLayout::fully_sharded)
          : all_of({"Replicate"}) ? std::optional(TorchLayout::replicated)
-         : all_of({"ColwiseParallel", "RowwiseParallel"})
+         : all_of({"PrepareModuleInput", "ColwiseParallel", "RowwiseParallel"})
              ? std::optional(TorchLayout::tensor_parallel)
              : std::nullopt;
 }
@@ -192,7 +193,7 @@ void run_to_the_end(const std::string& who, const std::vector<std::string>& comm
   if (result.code != 0) {
     fail({.thing = who,
           .wrong = fmt::format("it ended with exit code {}", result.code),
-          .details = "\n" + end_of(result.output)});
+          .details = end_of(result.output)});
   }
 }
 
@@ -226,7 +227,7 @@ TorchLayout torch_layout(const Run& run) {
   const Config& config = run.config;
   std::string problems;
   const auto add = [&](const std::string& place, std::string_view what) {
-    problems += fmt::format("\n  {}: {}", place, what);
+    problems += fmt::format("{}  {}: {}", problems.empty() ? "" : "\n", place, what);
   };
   for (const auto& list : {not_there_of_model(run.shape, config), not_there_of_training(config)}) {
     for (const NotThere& one : list) {
@@ -284,8 +285,8 @@ TrainedSteps train_here(const std::string& config, const std::vector<std::string
 
 Torch::Torch(std::string python) : python_(std::move(python)) {
   const ProgramResult asked =
-      run_program({python_, "-c", "import torch; print(torch.__version__)"}, Patience(),
-                  "PyTorch: it is asked for its version", "fails");
+      run_program({python_, "-c", "import torch; print(torch.__version__)"},
+                  Patience(wait_limit(), 60), "PyTorch: it is asked for its version", "fails");
   if (asked.code != 0) {
     fail_input(
         {.thing = "--python " + python_,

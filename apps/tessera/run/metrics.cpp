@@ -197,6 +197,9 @@ std::vector<StepMetrics> read_metrics(const std::filesystem::path& file) {
     one.tokens_per_second = number("tokens_per_second");
     one.seconds = number("seconds");
     one.save_seconds = json.contains("save_seconds") ? number("save_seconds") : 0;
+    if (json.contains("memory_bytes") && json["memory_bytes"].is_number_unsigned()) {
+      one.memory_bytes = json["memory_bytes"];
+    }
     if (json.contains("validation_loss")) {
       one.validation_loss = number("validation_loss");
     }
