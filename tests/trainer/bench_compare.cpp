@@ -168,7 +168,7 @@ TEST_CASE("a comparison of what PyTorch's side does not compute is refused, with
   has(layout.error, "model.family: only Llamas");
   const Result axes = compared.run(
       "mesh.axes=[a,b] mesh.shape=[2,1] "
-      "parallel=[{style=FSDP,axis=a,on=[\".\"]},{style=Replicate,axis=b}] --steps 5");
+      "'parallel=[{style=FSDP,axis=a,on=[\".\"]},{style=Replicate,axis=b,on=[\".\"]}]' --steps 5");
   CHECK(axes.code == 2);
   has(axes.error, "one axis with FSDP");
   has(compared.run("--steps 9").error, "at least 9 steps, got 8");

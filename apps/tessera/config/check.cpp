@@ -238,8 +238,7 @@ class Checks : private KeyProblems {
                 "data.seq_len"})) {
       return;
     }
-    const bool has_end = o.schedule != "constant" && o.schedule != "inverse_sqrt";
-    if (!has_end && o.schedule_end != 0) {
+    if (!o.schedule_ends() && o.schedule_end != 0) {
       add({"optimizer.schedule_end"},
           fmt::format("the schedule {} has no end; remove one of the two", o.schedule));
       return;

@@ -199,6 +199,9 @@ class Loader {
 }  // namespace
 
 bool ModelConfig::adds_tokens() const { return new_tokens == "mean"; }
+bool OptimizerConfig::schedule_ends() const {
+  return schedule != "constant" && schedule != "inverse_sqrt";
+}
 bool DataConfig::packs() const { return packing == "documents"; }
 ObjectiveKind TrainConfig::kind() const {
   return objective == "dpo" ? ObjectiveKind::dpo : ObjectiveKind::next_token;

@@ -121,6 +121,9 @@ struct OptimizerConfig {
   std::int64_t warmup = 0;        // likewise
   std::int64_t cooldown = 0;      // likewise
   double min_lr_ratio = 0.0;
+
+  /// Whether the schedule has an end, which schedule_end may name.
+  bool schedule_ends() const;
 };
 
 struct MeshConfig {

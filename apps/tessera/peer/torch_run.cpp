@@ -197,14 +197,16 @@ void run_to_the_end(const std::string& who, const std::vector<std::string>& comm
   }
 }
 
-/// Where a schedule of the config ends, for a run that stops earlier.
-std::int64_t schedule_end_of(const Config& config) {
-  if (config.optimizer.schedule_end > 0) {
-    return config.optimizer.schedule_end;
+/// Overrides that make a run end after so many steps, with the learning rates that it has.
+std::vector<std::string> first_steps(const Config& config, std::int64_t steps) {
+  std::vector<std::string> all = {fmt::format("train.steps={}", steps)};
+  const OptimizerConfig& optimizer = config.optimizer;
+  if (optimizer.schedule_ends() && optimizer.schedule_end == 0) {
+    const bool in_tokens = optimizer.schedule_unit == std::string("tokens");
+    all.push_back(fmt::format("optimizer.schedule_end={}",
+                              config.train.steps * (in_tokens ? config.step_tokens() : 1)));
   }
-  return config.optimizer.schedule_unit == std::string("tokens")
-             ? config.train.steps * config.step_tokens()
-             : config.train.steps;
+  return all;
 }
 
 }  // namespace
@@ -264,13 +266,11 @@ TrainedSteps train_here(const std::string& config, const std::vector<std::string
   fs::remove(metrics, ignored);
   std::vector<std::string> command = {fs::read_symlink("/proc/self/exe").string(), "train", config};
   command.insert(command.end(), overrides.begin(), overrides.end());
-  for (const std::string& own :
-       {fmt::format("train.steps={}", steps),
-        fmt::format("optimizer.schedule_end={}", schedule_end_of(run.config)),
-        "log.metrics=" + metrics, std::string("checkpoint.folder="),
-        std::string("log.tensorboard="), std::string("log.sample=0"), std::string("trace.file="),
-        fmt::format("data.validate_every={}", steps)}) {
-    command.push_back(own);
+  for (const std::vector<std::string>& own :
+       {first_steps(run.config, steps),
+        {"log.metrics=" + metrics, "checkpoint.folder=", "log.tensorboard=", "log.sample=0",
+         "trace.file=", fmt::format("data.validate_every={}", steps)}}) {
+    command.insert(command.end(), own.begin(), own.end());
   }
   run_to_the_end("tessera train", command);
   TrainedSteps result;
