@@ -161,7 +161,10 @@ std::int64_t add_captured(const Run& run, const StepSetup& setup, const Trial& t
   };
   add(program, trial.places.empty() ? "" : "ranks 0: ");
   for (std::size_t place = 1; place < trial.places.size(); ++place) {
-    add(capture_step(run, setup, trial.places[place].rank), fmt::format("ranks {}: ", place));
+    const int rank = trial.places[place].rank;
+    as_rank(rank, [&] {  // whose groups have the rank
+      add(capture_step(run, setup, rank), fmt::format("ranks {}: ", place));
+    });
   }
   return needed;
 }
