@@ -94,6 +94,19 @@ TEST_CASE("graph draw: modules, collectives from issue to wait, and memory at ea
   CHECK(other.error.find("expected a name that ends in .svg") != std::string::npos);
 }
 
+TEST_CASE("graph stats: a program is looked at as its own rank, which its groups have") {
+  const Folder folder;
+  const std::string file = folder.write(
+      "step.txt",
+      "tessera program 2\nrank 3\ninput %0: f32[4, 4] = x\nsection step\n"
+      "  %1: f32[2, 8] = all_to_all(%0; from_dim=1, from_extent=8, to_dim=0, group=ranks 2 3)\n"
+      "output %1 = y\nend\n");
+  const Result stats = run_program("graph stats " + file);
+  INFO(stats.error);
+  CHECK(stats.code == 0);
+  CHECK(has(stats.out, "rank 3: 1 instructions"));
+}
+
 TEST_CASE("graph diff: the instructions that differ, and the exit status") {
   const Folder folder;
   std::string other = body;

@@ -12,6 +12,7 @@ module;
 module tessera.app.commands;
 
 import tessera.base;
+import tessera.mesh;
 import tessera.device;
 import tessera.tensor;
 import tessera.program;
@@ -33,7 +34,9 @@ Program read_program(const std::string& file) {
   }
   std::ostringstream content;
   content << stream.rdbuf();
-  return Program::parse(std::move(content).str(), file);
+  Program program = Program::parse(std::move(content).str(), file);
+  set_current_rank(program.rank);
+  return program;
 }
 
 namespace {
