@@ -33,7 +33,7 @@ struct Exposed {
 /// With a link of the axis, and so many floating-point operations of a rank in a second. Exchanges
 /// of heads are not hidden. A hop of a ring is, as far as its block takes as long to compute: 2
 /// products in forward, 5 in backward, where gradients move too; and exchanges of halves are, as
-/// far as what ring.cpp computes beside them does.
+/// far as what the rank computes beside them does.
 Exposed exposed(const AttentionSize& size, const tessera::Link& link, double flops);
 
 }  // namespace context
