@@ -142,12 +142,15 @@ class LocalExperts {
     const std::int64_t tokens = hidden.numel() / dim;
     const Tensor chosen = ops::reshape(in_.chosen, {tokens * per_token});
     const Tensor kept = in_.kept ? ops::reshape(in_.kept, chosen.shape()) : Tensor();
+    Counts counts{ops::scatter_add(zeros({experts_}, DType::i64, hidden.device()), chosen,
+                                   kept ? ops::cast(kept, DType::i64) : ops::ones_like(chosen), 0)};
+    if (owners_.group) {
+      counts.arriving = ops::all_to_all_async(ops::view(counts.own, {1, experts_}), 0,
+                                              owners_.count, 1, *owners_.group);
+    }
     // Stable: an expert's tokens stay in their order. Rows of no expert come last.
     const Tensor order = ops::argsort(kept ? rows_of_none(chosen, kept) : chosen);
     const Tensor place = ops::argsort(order);
-    const Tensor counts =
-        ops::scatter_add(zeros({experts_}, DType::i64, hidden.device()), chosen,
-                         kept ? ops::cast(kept, DType::i64) : ops::ones_like(chosen), 0);
     const Tensor token = ops::floor_divide(
         order, full({}, static_cast<double>(per_token), DType::i64, hidden.device()));
     const Tensor rows = ops::index_select(ops::reshape(hidden, {tokens, dim}), token, 0);
@@ -160,6 +163,13 @@ class LocalExperts {
   }
 
  private:
+  /// How many of this rank's rows each expert gets, [experts]; and on their way, where there are
+  /// several owners, those that each of them sends to this rank's experts.
+  struct Counts {
+    Tensor own;
+    ops::PendingTensor arriving = {};
+  };
+
   /// The numbers of experts, where there is one; elsewhere a number after all of them.
   Tensor rows_of_none(const Tensor& chosen, const Tensor& kept) const {
     return ops::where(
@@ -177,17 +187,15 @@ class LocalExperts {
     return product(gated(activation_, gate, up), 2);
   }
 
-  /// Where the rows and the experts are on different ranks: counts [experts] says how many of this
-  /// rank's rows, which are in the order of the experts, each expert gets.
-  Tensor exchanged(const Tensor& rows, const Tensor& counts, std::int64_t per_token) const {
+  /// Of rows in the order of the experts, also where these are on other ranks.
+  Tensor exchanged(const Tensor& rows, Counts& counts, std::int64_t per_token) const {
     const std::int64_t sent = rows.size(0);
     if (!owners_.group) {
-      return feed_forward(rows, counts, sent);
+      return feed_forward(rows, counts.own, sent);
     }
     const std::int64_t own = experts_ / owners_.count;
-    const Tensor sends = ops::view(counts, {owners_.count, own});
-    const Tensor receives =
-        ops::all_to_all(ops::view(counts, {1, experts_}), 0, owners_.count, 1, *owners_.group);
+    const Tensor sends = ops::view(counts.own, {owners_.count, own});
+    const Tensor receives = counts.arriving.wait();
     report_exchange(owners_, receives, receives.size(0));
     // A token has at most one row for each of a rank's experts.
     const std::int64_t most = sent / per_token * std::min(per_token, own) * owners_.count;
