@@ -392,3 +392,22 @@ TEST_CASE("a schedule counts steps or tokens, to the end of the run or to one of
                             tokens))
             .end == std::numeric_limits<std::int64_t>::max());
 }
+
+TEST_CASE("a config as TOML is read as the same run") {
+  // Only configs that open no plugin.
+  for (const char* const name : {"one_rank", "fsdp_tensor", "hybrid", "loss_parallel", "lora"}) {
+    INFO(name);
+    const std::string file = std::string(TESSERA_SOURCE_FOLDER "/configs/") + name + ".toml";
+    const Config first = load_config(file, Words{"optimizer.groups=[{on=[\"*.bias\"],lr=1e-5}]",
+                                                 "optimizer.options={betas=[0.9,0.99]}"});
+    const std::string text = to_toml(first);
+    INFO(text);
+    // In another folder: paths are absolute.
+    const Config again = parse_config(text, "/somewhere/else/run.toml");
+    CHECK(to_json(again) == to_json(first));
+    CHECK(to_toml(again) == text);
+    for (std::size_t i = 0; i < first.parallel.size(); ++i) {
+      CHECK(entry_text(again, i) == entry_text(first, i));
+    }
+  }
+}

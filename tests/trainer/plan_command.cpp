@@ -1,4 +1,5 @@
 // tessera plan: a step in time, by hand and against what runs say of themselves.
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -189,6 +190,75 @@ TEST_CASE("plan: what was measured here, a trace and a file of rates") {
   CHECK(again.at("hardware") == plan.at("hardware"));
 }
 
+TEST_CASE("plan: stages do together what one rank does, and wait in the bubble") {
+  const Planned planned;
+  // Launches take no time: what products and bytes take adds up.
+  std::string rates = hardware("true", 8);
+  rates.replace(rates.find("launch_us = 1e6"), 15, "launch_us = 1e-9");
+  rates.replace(rates.find("memory_gb = 1e9"), 15, "memory_gb = 10 ");
+  rates.replace(rates.find("bandwidth_gb = 1e-6"), 19, "bandwidth_gb = 1e3 ");
+  const std::string file = planned.folder.write("rates.toml", rates);
+  const std::string more = " train.micro_batch=1 train.batch=8 --hardware " + file;
+  const json one = planned.plan("mesh.axes=[] mesh.shape=[] parallel=[]" + more);
+  for (const std::string schedule : {"1f1b", "zero_bubble"}) {
+    const json plan = planned.plan(
+        "'parallel=[{style=Pipeline,axis=shard,on=[\".\"],options={"
+        "schedule=\"" +
+        schedule + "\"}}]'" + more);
+    const json& pipeline = plan.at("pipeline");
+    INFO(schedule << plan.dump(1));
+    CHECK(pipeline.at("micro_batches") == 8);
+    double work = 0;
+    double rest = 0;
+    double last = 0;
+    for (const json& stage : pipeline.at("stages")) {
+      for (const char* const part :
+           {"forward_seconds", "input_gradient_seconds", "weight_gradient_seconds"}) {
+        work += 8 * stage.at(part).get<double>();
+      }
+      CHECK(stage.at("forward_seconds") > 0);
+      CHECK((stage.at("weight_gradient_seconds") > 0) == (schedule == "zero_bubble"));
+    }
+    for (const json& seconds : pipeline.at("seconds_after")) {
+      rest += seconds.get<double>();
+      last = std::max(last, seconds.get<double>());
+    }
+    CHECK(work + rest == Approx(one.at("computing_seconds").get<double>()).epsilon(0.05));
+    const double end = pipeline.at("seconds").get<double>();
+    CHECK(plan.at("seconds").get<double>() == Approx(end + last));
+    CHECK(pipeline.at("bubble").get<double>() == Approx(1 - work / (2 * end)));
+    CHECK(plan.at("seconds") < one.at("seconds"));
+  }
+}
+
+TEST_CASE("plan: a page, and a run beside the plan") {
+  const Planned planned;
+  const std::string trace = planned.folder.path().string() + "/run.json";
+  const std::string page = planned.folder.path().string() + "/plan.html";
+  const Result trained = run_program("train " + planned.config +
+                                     " train.steps=4 trace.file=" + trace + " 'trace.steps=[3,4]'");
+  INFO(trained.out << trained.error);
+  REQUIRE(trained.code == 0);
+  const Result done =
+      run_program("plan " + planned.config + " --page " + page + " --compare " + trace +
+                  " --hardware " + planned.folder.write("rates.toml", hardware("true", 8)));
+  INFO(done.out << done.error);
+  REQUIRE(done.code == 0);
+  CHECK(has(done.out, "planned / measured"));
+  CHECK(has(done.out, "waiting for other ranks"));
+  const std::string html = trainer_test::read_file(page);
+  CHECK(has(html, "<h2>Planned and measured</h2>"));
+  CHECK(has(html, "planned / measured"));
+  // The step in time and its memory are pictures within the page, which needs nothing else.
+  CHECK(html.find("<svg") != html.rfind("<svg"));
+  CHECK(!has(html, "<?xml"));
+  CHECK(!has(html, "<script"));
+  CHECK(!has(html, " src="));
+  CHECK(!std::filesystem::exists(page + ".trace.json"));
+  const Result unread = run_program("plan " + planned.config + " --compare " + planned.config);
+  CHECK(unread.code == 2);
+}
+
 TEST_CASE("plan: bad input") {
   const Planned planned;
   const Folder& folder = planned.folder;
@@ -205,8 +275,11 @@ TEST_CASE("plan: bad input") {
             "cut.toml:2: not TOML"));
   CHECK(has(refused("--hardware " + folder.write("few.toml", "name = \"x\"\n[rates]\n")),
             "the key 'products_32_tflops' is missing"));
-  CHECK(has(refused("'parallel=[{style=Pipeline,axis=shard,on=[\".\"]}]' train.micro_batch=2"),
-            "the model is in stages"));
+  CHECK(
+      has(refused("'parallel=[{style=Pipeline,axis=shard,on=[\".\"]}]' train.micro_batch=2 --trace "
+                  "x.json --hardware " +
+                  folder.write("staged.toml", hardware("true", 8))),
+          "--trace: the ranks of a model in stages do different things"));
   std::string text = hardware("true", 8);
   CHECK(has(refused("--hardware " + folder.write("more.toml", "colour = 1\n" + text)), "colour"));
   CHECK(has(refused("--hardware " + folder.write("zero.toml", hardware("true", 0))),

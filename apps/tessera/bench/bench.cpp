@@ -3,9 +3,7 @@ module;
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
-#include <cstdio>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -41,12 +39,6 @@ namespace tessera::app {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-double seconds_of(const std::function<void()>& run) {
-  const auto start = std::chrono::steady_clock::now();
-  run();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 /// Microseconds of one call: the fastest of several batches.
 double microseconds(const std::function<void()>& run, int calls) {
@@ -126,29 +118,12 @@ Json bench_dispatch(const BenchArguments&) {
   return rows;
 }
 
-/// Runs `run` on two ranks and brings rank 0's JSON back through a pipe of the launcher's process.
+/// Rank 0's rows of two ranks that share the cores.
 Json on_two_ranks(const std::function<Json(collective::World&)>& run) {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::tmpfile(), &std::fclose);
-  if (!file) {
-    fail({.thing = "bench", .wrong = "no temporary file can be made"});
-  }
-  collective::LaunchOptions options;
-  options.ranks = 2;
-  const int code = collective::launch(options, [&](collective::World& world) {
+  const std::string text = text_of_ranks({.ranks = 2}, [&](collective::World& world) {
     ops::set_threads(std::max(1, available_cores() / world.size()));
-    const std::string text = json_text(run(world));
-    if (world.rank() == 0) {
-      std::fwrite(text.data(), 1, text.size(), file.get());
-      std::fflush(file.get());
-    }
-    return 0;
+    return json_text(run(world));
   });
-  if (code != 0) {
-    fail({.thing = "bench", .wrong = "a rank failed"});
-  }
-  std::rewind(file.get());
-  std::string text(1 << 20, '\0');
-  text.resize(std::fread(text.data(), 1, text.size(), file.get()));
   return parse_ordered_json(text);
 }
 
@@ -220,7 +195,8 @@ on = ["model.layers.*", "."]
   };
   const std::vector<std::string> small = {"model.dim=64", "model.ffn_dim=96", "data.seq_len=8",
                                           "train.batch=2"};
-  const double flops = check_plan(run_of({}, "")).account.model_flops;  // and loads the plugins
+  const double flops =
+      check_plan(run_of({}, "")).trial.account.model_flops;  // and loads the plugins
   return on_two_ranks([&](collective::World& world) {
     Json rows = Json::array();
     const auto row = [&](const std::vector<std::string>& overrides, const std::string& name,

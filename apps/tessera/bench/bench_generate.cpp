@@ -3,7 +3,6 @@ module;
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -20,6 +19,7 @@ import tessera.base;
 import tessera.tensor;
 import tessera.ops;
 import tessera.nn;
+import tessera.app.base;
 import tessera.app.generation;
 import :bench_rows;
 
@@ -27,12 +27,6 @@ namespace tessera::app {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-double seconds_of(const std::function<void()>& run) {
-  const auto start = std::chrono::steady_clock::now();
-  run();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 /// A Llama of 100 M parameters: 400 MB, more than caches hold.
 std::shared_ptr<nn::LanguageModel> random_llama() {

@@ -12,18 +12,13 @@ module tessera.app.bench;
 
 import tessera.base;
 import tessera.ops;
+import tessera.app.base;
 import :bench_rows;
 import :kernel_rows;
 
 // `tessera bench kernels`: each kernel beside the bound that the machine sets.
 namespace tessera::app {
 namespace {
-
-double seconds_of(const std::function<void()>& run) {
-  const auto start = std::chrono::steady_clock::now();
-  run();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 /// The rows of one number of threads. Kernel and bound take turns, and the fastest of each counts:
 /// other programs only add to it.

@@ -126,7 +126,28 @@ class CommandLine {
                      "A file with the rates of ranks and links; without it, kernels are measured "
                      "on this machine")
         ->type_name("FILE");
-    command->add_option("--save-hardware", plan_.save, "Write the rates of this machine to a file")
+    command
+        ->add_option("--failures-per-rank-year", plan_.failures,
+                     "How often a rank fails; instead of the hardware file's [failures]")
+        ->check(CLI::PositiveNumber);
+    command->add_option("--page", plan_.page, "Write tables and pictures as an HTML page")
+        ->type_name("FILE");
+    command
+        ->add_option("--compare", plan_.compare,
+                     "A trace of such a run: print what was measured beside what is planned")
+        ->type_name("TRACE");
+    command->add_flag("--search", plan_.search,
+                      "Find the mesh, the styles and the micro-batch with the shortest step");
+    command->add_option("--save", plan_.save, "Of a search: write the best one as a config")
+        ->type_name("FILE");
+    command
+        ->add_option("--precision", plan_.precisions,
+                     "Of a search: values of train.precision that it may choose")
+        ->delimiter(',')
+        ->type_name("PRECISION,...");
+    command
+        ->add_option("--save-hardware", plan_.save_hardware,
+                     "Write the rates of this machine to a file")
         ->type_name("FILE");
     command->add_option("--trace", plan_.trace, "Write the step as a trace of one rank")
         ->type_name("FILE");
@@ -134,7 +155,8 @@ class CommandLine {
         ->add_option("--tokens", plan_.tokens,
                      "The tokens of a whole training, whose time and price are printed")
         ->check(CLI::PositiveNumber);
-    command->add_flag("--json", plan_.json, "Print JSON");
+    CLI::Option* const json = command->add_flag("--json", plan_.json, "Print JSON");
+    json->excludes("--page")->excludes("--compare");
   }
 
   /// Which run a command is about.

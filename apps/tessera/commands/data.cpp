@@ -20,6 +20,7 @@ import tessera.app.config;
 import tessera.app.data;
 import tessera.app.model;
 import tessera.app.run;
+import :page;
 import :run_data;
 
 namespace tessera::app {
@@ -102,29 +103,6 @@ std::string as_text(const Dataset& data, const std::vector<ShownToken>& tokens, 
                           : shown + " ";
   }
   return text + "\n";
-}
-
-std::string escaped(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '&':
-        out += "&amp;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      default:
-        out += c;
-    }
-  }
-  return out;
 }
 
 constexpr std::string_view page_head = R"(<!doctype html>

@@ -16,6 +16,7 @@ import tessera.base;
 import tessera.pipeline;
 import tessera.app.base;
 import tessera.app.trace;
+import :draw_pipeline;
 
 // `tessera pipeline`: schedules of pipelines as pictures and tables.
 namespace tessera::app {
@@ -25,8 +26,6 @@ using namespace pipeline;
 
 /// Wider pictures in text are left out.
 constexpr std::size_t widest = 240;
-
-constexpr std::string_view weight_gradient_colour = "#9fc7a5";
 
 Schedule from_file(const PipelineArguments& arguments) {
   if (!std::filesystem::exists(arguments.schedule)) {
@@ -109,43 +108,6 @@ std::size_t width_of(const std::string& text) {
   return widest_line;
 }
 
-std::string_view colour_of(Work work) {
-  return work == Work::forward           ? colour::forward
-         : work == Work::weight_gradient ? weight_gradient_colour
-                                         : colour::backward;
-}
-
-std::string picture(const Schedule& schedule, const Simulation& simulation) {
-  constexpr double top = 40;
-  Timeline out(0, simulation.end);
-  out.text(12, 20, "start",
-           fmt::format("{}: {} stages on {} ranks, {} micro-batches, bubble {:.1f}%", schedule.name,
-                       schedule.stages(), schedule.ranks(), schedule.micro_batches,
-                       100 * simulation.bubble()));
-  double y = top;
-  for (std::size_t rank = 0; rank < simulation.ranks.size(); ++rank) {
-    std::vector<Bar> bars;
-    for (const TimedAction& timed : simulation.ranks[rank]) {
-      if (computes(timed.action.work)) {
-        const bool several = schedule.stages() > schedule.ranks();
-        bars.push_back(
-            {.begin = timed.begin,
-             .end = timed.end,
-             .colour = colour_of(timed.action.work),
-             .label = several ? fmt::format("{}.{}", timed.action.stage, timed.action.micro_batch)
-                              : fmt::format("{}", timed.action.micro_batch)});
-      }
-    }
-    out.row(fmt::format("rank {}", rank), bars, y);
-    y += Timeline::row_height + 4;
-  }
-  out.legend({{{colour::forward, "forward"},
-               {colour::backward, schedule.splits_backward() ? "input gradient" : "backward"},
-               {weight_gradient_colour, "weight gradient"}}},
-             y + 12);
-  return out.svg(y + 40);
-}
-
 void print_table(const Schedule& schedule, const Simulation& simulation) {
   TableRows rows = {{"rank", "stages", "computes", "keeps at most"}};
   const std::vector<int> kept = most_kept(schedule);
@@ -177,7 +139,7 @@ int run_pipeline_draw(const PipelineArguments& arguments) {
     write_output("pipeline", arguments.table, to_text(schedule));
   }
   if (!arguments.svg.empty()) {
-    write_output("pipeline", arguments.svg, picture(schedule, simulation));
+    write_output("pipeline", arguments.svg, draw_pipeline(schedule, simulation));
   }
   const std::string text = draw_text(schedule, simulation, unit_of_time(simulation));
   if (width_of(text) <= widest) {

@@ -4,7 +4,9 @@ module;
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <filesystem>
+#include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,15 +14,17 @@ module tessera.app.commands;
 
 import tessera.base;
 import tessera.mesh;
-import tessera.device;
-import tessera.tensor;
 import tessera.program;
 import tessera.app.base;
 import tessera.app.config;
 import tessera.app.data;
 import tessera.app.model;
+import tessera.app.trace;
 import tessera.app.run;
 import tessera.app.plan;
+import :draw_pipeline;
+import :draw_program;
+import :page;
 import :run_data;
 
 // `tessera plan`.
@@ -57,6 +61,15 @@ std::vector<std::string> on_ranks(const Config& config, std::int64_t ranks) {
           fmt::format("train.batch={}", batch / shape[0])};
 }
 
+/// A config with so many ranks on one axis: only their number and threads are right.
+Config on_ranks_alone(const TrainArguments& arguments, std::int64_t ranks) {
+  std::vector<std::string> overrides = arguments.overrides;
+  overrides.insert(overrides.end(),
+                   {"mesh.axes=[\"rank\"]", fmt::format("mesh.shape=[{}]", ranks), "parallel=[]",
+                    "mesh.latency_us=[]", "mesh.bandwidth_gb=[]", "graph.mode=\"\""});
+  return load_config(arguments.config, overrides);
+}
+
 /// The run that a config describes, on as many ranks as are wanted. Its data are those of the
 /// config's own batch: a plan needs no more.
 Run run_to_plan(const TrainArguments& arguments, std::int64_t ranks) {
@@ -76,74 +89,224 @@ Run run_to_plan(const TrainArguments& arguments, std::int64_t ranks) {
   return run;
 }
 
-/// Seconds of kernels at given rates, each with its launch.
-ByPlace<double> seconds_at(const Program& program, const DeviceRates& rates) {
-  ByPlace<double> seconds;
-  for (const std::optional<KernelCost>& cost : kernel_costs(program, rates)) {
-    seconds.add(cost ? cost->seconds + rates.launch : 0);
+/// What a table or JSON says of a run with a trial, whose step takes these times.
+PlannedRun report_of(const Run& run, const Trial& trial, const StepTimes& step,
+                     const Planner& planner, const PlanArguments& wanted) {
+  const auto step_tokens = static_cast<double>(run.config.step_tokens());
+  return {.step = step,
+          .hardware = planner.hardware(),
+          .ranks = static_cast<int>(run.config.ranks()),
+          .step_tokens = step_tokens,
+          .model_flops = trial.account.model_flops,
+          .memory = static_cast<double>(trial.account.memory.total_peak),
+          .tokens = wanted.tokens > 0 ? wanted.tokens
+                                      : step_tokens * static_cast<double>(run.config.train.steps),
+          .failing = failing_run(planner.hardware(), run.config, trial, step.seconds)};
+}
+
+Planner planner_of(const Config& config, const PlanArguments& wanted) {
+  Planner planner(config, wanted.hardware);
+  if (wanted.failures > 0) {
+    planner.set_failures(wanted.failures);
   }
-  return seconds;
+  if (wanted.hardware.empty() && !wanted.save_hardware.empty()) {
+    write_output("--save-hardware", wanted.save_hardware, hardware_text(planner.hardware()));
+  }
+  return planner;
+}
+
+/// Measured seconds of each operator in a step of a rank, and those in which it waits.
+struct MeasuredStep {
+  std::map<std::string, double> operators = {};
+  double waiting = 0;
+  double seconds = 0;
+};
+MeasuredStep measured_step(const TraceData& trace) {
+  MeasuredStep step;
+  const double steps = static_cast<double>(trace.last_step - trace.first_step + 1);
+  const double each = 1e-6 / steps / static_cast<double>(trace.ranks.size());
+  for (const std::vector<FileSlice>& slices : trace.ranks) {
+    for (const FileSlice& slice : slices) {
+      step.seconds += each * slice.own;
+      if (slice.category == "operator" || slice.category == "local operator") {
+        step.operators[slice.name] += each * slice.own;
+      } else if (slice.waits() || slice.category == "collective") {
+        step.waiting += each * slice.own;
+      }
+    }
+  }
+  return step;
+}
+
+/// Planned and measured milliseconds of a rank's step, the longest planned ones first.
+std::string compared_table(const StepTimes& planned, const MeasuredStep& measured) {
+  TableRows rows = {{"operator", "planned ms", "measured ms", "planned / measured"}};
+  const auto add = [&](const std::string& name, double by_plan, double by_trace) {
+    rows.push_back({name, fmt::format("{:.3g}", 1e3 * by_plan),
+                    fmt::format("{:.3g}", 1e3 * by_trace),
+                    by_trace > 0 ? fmt::format("{:.2f}", by_plan / by_trace) : "-"});
+  };
+  double others = measured.seconds - measured.waiting;
+  for (const KernelSum& sum : planned.kernels) {
+    const auto found = measured.operators.find(sum.name);
+    const double by_trace = found == measured.operators.end() ? 0 : found->second;
+    add(sum.name, sum.seconds, by_trace);
+    others -= by_trace;
+  }
+  add("waiting for other ranks", planned.waiting, measured.waiting);
+  add("everything else", 0, others);
+  add("step", planned.seconds, measured.seconds);
+  return format_table(rows);
+}
+
+/// What both kinds of plans end with: JSON, or text, a page and a comparison.
+void print_sections(const PlanArguments& wanted, std::vector<PageSection> sections,
+                    const StepTimes& step, const std::optional<MeasuredStep>& measured) {
+  if (measured) {
+    sections.push_back({.title = "Planned and measured", .text = compared_table(step, *measured)});
+  }
+  for (const PageSection& section : sections) {
+    if (!section.text.empty()) {
+      fmt::print("{}{}", &section == sections.data() ? "" : "\n", section.text);
+    }
+  }
+  if (!wanted.page.empty()) {
+    write_output("--page", wanted.page, page_of("Plan of a step", sections));
+  }
+}
+
+/// A step of a model in stages.
+void print_staged_plan(const Run& run, TableRows rows, const CheckedPlan& plan, Planner& planner,
+                       const PlanArguments& wanted, const std::optional<MeasuredStep>& measured) {
+  if (!wanted.trace.empty()) {
+    fail_input({.thing = "--trace",
+                .wrong = "the ranks of a model in stages do different things",
+                .advice = "leave it out; --page FILE has a picture of the schedule"});
+  }
+  const StagedStep step = plan_stages(run, plan.trial, planner);
+  const PlannedRun planned = report_of(run, plan.trial, step.times, planner, wanted);
+  if (wanted.json) {
+    fmt::print("{}", staged_json(planned, step));
+    return;
+  }
+  for (const TableRows& more : {planned_rows(planned), staged_rows(step)}) {
+    rows.insert(rows.end(), more.begin(), more.end());
+  }
+  print_sections(wanted,
+                 {{.title = "The run", .text = format_table(rows)},
+                  {.title = "Stages",
+                   .text = staged_table(step, plan.trial),
+                   .picture = draw_pipeline(step.schedule, step.simulation)},
+                  {.title = "Operators", .text = planned_tables(planned)}},
+                 step.times, measured);
+}
+
+/// The picture of a trace.
+std::string picture_of(const Program& program, const SimulatedStep& step, const DeviceMesh& mesh,
+                       const std::string& page) {
+  const std::string file = page + ".trace.json";
+  write_planned_trace(program, step, mesh, file);
+  const std::string picture = draw_trace(read_trace(file));
+  std::filesystem::remove(file);
+  return picture;
+}
+
+void print_plan(const Run& run, TableRows rows, const CheckedPlan& plan, Planner& planner,
+                const PlanArguments& wanted, const std::optional<MeasuredStep>& measured) {
+  const Program program = step_program(run, setup_of(run));
+  const SimulatedStep step = planner.simulated(program);
+  const DeviceMesh mesh = make_mesh(run.config);
+  const StepTimes sums = sums_of(program, step, mesh);
+  const PlannedRun planned = report_of(run, plan.trial, sums, planner, wanted);
+  if (!wanted.trace.empty()) {
+    write_planned_trace(program, step, mesh, wanted.trace);
+  }
+  if (wanted.json) {
+    fmt::print("{}", planned_json(planned));
+    return;
+  }
+  for (auto& row : planned_rows(planned)) {
+    rows.push_back(std::move(row));
+  }
+  std::vector<PageSection> sections = {{.title = "The run", .text = format_table(rows)},
+                                       {.title = "Operators", .text = planned_tables(planned)}};
+  if (!wanted.page.empty()) {
+    sections.push_back({.title = "Time", .picture = picture_of(program, step, mesh, wanted.page)});
+    sections.push_back({.title = "Memory", .picture = draw_program(program)});
+  }
+  print_sections(wanted, std::move(sections), sums, measured);
+}
+
+/// `tessera plan --search`.
+int search(const TrainArguments& arguments, const PlanArguments& wanted) {
+  for (const auto& [option, given] : {std::pair("--trace", !wanted.trace.empty()),
+                                      {"--page", !wanted.page.empty()},
+                                      {"--compare", !wanted.compare.empty()}}) {
+    if (given) {
+      fail_input({.thing = option,
+                  .wrong = "a search plans many steps",
+                  .advice = "save the best one with --save FILE, and plan that"});
+    }
+  }
+  const Config config = load_run_config(arguments);
+  RunData data = open_run_data(config);
+  const SearchedRun searched{.file = arguments.config,
+                             .overrides = arguments.overrides,
+                             .ranks = wanted.ranks > 0 ? wanted.ranks : config.ranks(),
+                             .precisions = wanted.precisions,
+                             .shape = std::move(data.shape),
+                             .data = std::move(data.dataset)};
+  Planner planner = planner_of(on_ranks_alone(arguments, searched.ranks), wanted);
+  const SearchResult result = search_layouts(searched, planner);
+  const LayoutCandidate& best = result.planned.front();
+  Run run;
+  run.config = config_of(searched, best);
+  run.shape = searched.shape;
+  run.data = searched.data;
+  run.rates = rates_of(run.config);
+  const CheckedPlan plan = planned(run);
+  if (!wanted.save.empty()) {
+    write_output("--save", wanted.save,
+                 fmt::format("# {}: {} (tessera plan --search)\n\n{}", arguments.config,
+                             best.layout.name, to_toml(run.config)));
+  }
+  if (wanted.json) {
+    fmt::print("{}", search_json(result, planner.hardware()));
+    return 0;
+  }
+  const PlannedRun report = report_of(run, plan.trial, best.step, planner, wanted);
+  fmt::print("{}{}", format_table(planned_rows(report)), search_text(result, planner.hardware()));
+  return 0;
 }
 
 }  // namespace
 
 int run_plan(const TrainArguments& arguments, const PlanArguments& wanted) {
-  const Run run = run_to_plan(arguments, wanted.ranks);
-  const Config& config = run.config;
-  const bool measures = wanted.hardware.empty();
-  if (measures && config.train.device != "cpu") {
-    fail_input({.thing = "plan",
-                .wrong = fmt::format("the run is for '{}', and kernels are measured on a CPU",
-                                     config.train.device),
-                .advice = "name the rates of its device with --hardware FILE"});
+  if (wanted.search) {
+    return search(arguments, wanted);
   }
-  Hardware hardware = measures ? Hardware() : read_hardware(wanted.hardware);
-  TableRows rows = plan_rows(config, run.shape, *run.data);
-  const CheckedPlan plan = planned(run);
-  rows.insert(rows.end(), plan.rows.begin(), plan.rows.end());
-  if (plan.in_stages) {
-    fail_input({.thing = "plan",
-                .wrong = "the model is in stages, whose ranks do different things at different "
-                         "times: they are not put in time",
-                .expected = "a run without a style that divides the model",
-                .advice = "train --dry-run says memory and communication, pipeline draw the time "
-                          "of a schedule"});
-  }
-  const Program program =
-      config.graph.capture ? capture_step(run) : recorded_step(run, setup_of(run), 0);
-  const auto ranks = static_cast<int>(config.ranks());
-  if (measures) {
-    hardware = measure_hardware(ranks, threads_of_rank(config));
-    if (!wanted.save.empty()) {
-      write_output("--save-hardware", wanted.save, hardware_text(hardware));
+  for (const auto& [option, given] :
+       {std::pair("--save", !wanted.save.empty()), {"--precision", !wanted.precisions.empty()}}) {
+    if (given) {
+      fail_input({.thing = option,
+                  .wrong = "is of a search for the best layout",
+                  .advice = "add --search"});
     }
   }
-  const ByPlace<double> seconds = measures
-                                      ? measure_kernels(program, ranks, threads_of_rank(config))
-                                      : seconds_at(program, hardware.rates);
-  const SimulatedStep step = simulate_step(program, seconds, hardware);
-  const auto step_tokens = static_cast<double>(config.step_tokens());
-  const PlannedRun planned{.program = program,
-                           .step = step,
-                           .hardware = hardware,
-                           .mesh = setup_of(run).mesh,
-                           .step_tokens = step_tokens,
-                           .model_flops = plan.account.model_flops,
-                           .memory = static_cast<double>(plan.account.memory.total_peak),
-                           .tokens = wanted.tokens > 0
-                                         ? wanted.tokens
-                                         : step_tokens * static_cast<double>(config.train.steps)};
-  if (!wanted.trace.empty()) {
-    write_planned_trace(planned, wanted.trace);
+  std::optional<MeasuredStep> measured;
+  if (!wanted.compare.empty()) {
+    measured = measured_step(read_trace(wanted.compare));
   }
-  if (wanted.json) {
-    fmt::print("{}", planned_json(planned));
-    return 0;
+  const Run run = run_to_plan(arguments, wanted.ranks);
+  TableRows rows = plan_rows(run.config, run.shape, *run.data);
+  const CheckedPlan plan = planned(run);
+  rows.insert(rows.end(), plan.rows.begin(), plan.rows.end());
+  Planner planner = planner_of(run.config, wanted);
+  if (is_staged(plan.trial)) {
+    print_staged_plan(run, std::move(rows), plan, planner, wanted, measured);
+  } else {
+    print_plan(run, std::move(rows), plan, planner, wanted, measured);
   }
-  for (auto& row : planned_rows(planned)) {
-    rows.push_back(std::move(row));
-  }
-  fmt::print("{}{}", format_table(rows), planned_tables(planned));
   return 0;
 }
 

@@ -61,7 +61,7 @@ Roofline roofline_of(const Program& program, const DeviceRates& rates, double li
     const Instruction& i = *places[place];
     roofline.collectives += graph::is_collective(i) ? 1 : 0;
     if (const std::optional<KernelCost>& kernel = kernels[place]) {
-      const std::string name = i.kind == Instruction::Kind::call ? i.op->name : "full";
+      const std::string name = kernel_name(i);
       OperatorCost& cost = costs[{name, kernel->bound}];
       cost.op = name;
       cost.bound = kernel->bound;

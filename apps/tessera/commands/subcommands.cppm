@@ -23,15 +23,22 @@ using ErrorPrinter = std::function<void(const std::string&)>;
 int run_train(const TrainArguments& arguments, const ErrorPrinter& print);
 
 struct PlanArguments {
-  std::int64_t ranks = 0;  // put the run on so many; 0: those of its mesh
-  std::string hardware;    // a file; empty: this machine, measured
-  std::string save;        // a file for what was measured of this machine; empty: none
-  std::string trace;       // a file for the step as a trace; empty: none
-  double tokens = 0;       // of a whole training; 0: those of the config's steps
+  std::int64_t ranks = 0;     // put the run on so many; 0: those of its mesh
+  std::string hardware;       // a file; empty: this machine, measured
+  std::string save_hardware;  // a file for what was measured of this machine; empty: none
+  std::string trace;          // a file for the step as a trace; empty: none
+  double tokens = 0;          // of a whole training; 0: those of the config's steps
+  double failures = 0;        // of a rank in a year; 0: those of the hardware file
+  std::string page;           // a file for it as HTML; empty: none
+  std::string compare;        // a trace of such a run, to print beside it; empty: none
   bool json = false;
+  bool search = false;                  // for the layout with the shortest step
+  std::string save;                     // a file for its config; empty: none
+  std::vector<std::string> precisions;  // that it may choose; empty: the config's
 };
 /// `tessera plan`: a step in time, on ranks that need not be there. Errors as above; the mesh does
-/// not divide the number of ranks; those of read_hardware; a step that cannot be captured.
+/// not divide the number of ranks; those of Planner, failing_run, search_layouts and read_trace; a
+/// step that cannot be captured; options of a search without one, and the other way round.
 int run_plan(const TrainArguments& arguments, const PlanArguments& planned);
 
 struct BenchCompareArguments {

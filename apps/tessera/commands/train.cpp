@@ -146,7 +146,7 @@ int train(const TrainArguments& arguments) {
   }
   if (dry_run) {
     if (all.first && arguments.account) {
-      fmt::print("\nOne step on rank 0:\n\n{}", all.plan.account.to_string());
+      fmt::print("\nOne step on rank 0:\n\n{}", all.plan.trial.account.to_string());
     }
     return 0;
   }
@@ -154,7 +154,7 @@ int train(const TrainArguments& arguments) {
     if (all.lock) {
       all.lock->leave_to_owner();
     }
-    return train_rank(run, all.plan.account.model_flops, start, world);
+    return train_rank(run, all.plan.trial.account.model_flops, start, world);
   };
   collective::LaunchOptions options;
   options.ranks = static_cast<int>(run.config.ranks());

@@ -1,5 +1,6 @@
 module;
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <toml++/toml.h>
 
 #include <algorithm>
@@ -285,6 +286,53 @@ Config load_config(const std::filesystem::path& file, std::span<const std::strin
   std::stringstream text;
   text << stream.rdbuf();
   return parse_config(text.str(), file, overrides, plugins);
+}
+
+namespace {
+
+/// The lines "key = value" of what was given of a section, or of an entry of a list.
+std::vector<std::string> given_lines(Config& config, const std::string& section,
+                                     std::size_t entry = 0) {
+  std::vector<std::string> lines;
+  for (const Key& key : config_keys(config.model.family)) {
+    const std::string name =
+        key.in_list() ? fmt::format("{}[{}].{}", section, entry, key.leaf()) : key.path;
+    if (key.section() != section || !config.given.contains(name)) {
+      continue;
+    }
+    const Slot slot = key.slot(config, entry);
+    if (key.is_path) {
+      resolve_paths(key, slot, std::filesystem::current_path());
+    }
+    lines.push_back(fmt::format("{} = {}", key.leaf(), slot_text(slot)));
+  }
+  return lines;
+}
+
+}  // namespace
+
+std::string to_toml(const Config& config) {
+  Config copy = config;
+  std::string text;
+  const auto add = [&](const std::string& head, const std::vector<std::string>& lines) {
+    if (!lines.empty()) {
+      text += fmt::format("{}{}\n{}\n", text.empty() ? "" : "\n", head, fmt::join(lines, "\n"));
+    }
+  };
+  for (const std::string& section : config_sections()) {
+    if (section != "parallel") {
+      add(fmt::format("[{}]", section), given_lines(copy, section));
+    }
+    for (std::size_t i = 0; section == "parallel" && i < copy.parallel.size(); ++i) {
+      add("[[parallel]]", given_lines(copy, section, i));
+    }
+  }
+  return text;
+}
+
+std::string entry_text(const Config& config, std::size_t entry) {
+  Config copy = config;
+  return fmt::format("{{{}}}", fmt::join(given_lines(copy, "parallel", entry), ", "));
 }
 
 std::string to_json(const Config& config) {

@@ -244,4 +244,10 @@ Config parse_config(std::string_view text, const std::filesystem::path& file,
 /// All keys with their values as a JSON object, for records in checkpoints.
 std::string to_json(const Config& config);
 
+/// The keys that were given, as a config file that describes the same run wherever it is: paths are
+/// absolute. Read again, it has the same to_json().
+std::string to_toml(const Config& config);
+/// An entry of [[parallel]] as `parallel=[...]` takes it: {style = "FSDP", axis = "shard", ...}.
+std::string entry_text(const Config& config, std::size_t entry);
+
 }  // namespace tessera::app

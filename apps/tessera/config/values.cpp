@@ -1,8 +1,10 @@
 module;
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <toml++/toml.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <optional>
 #include <string_view>
@@ -71,6 +73,28 @@ std::optional<nlohmann::ordered_json> json_of(const toml::node& node) {
     return all;
   }
   return std::nullopt;
+}
+
+/// A key of a table; in quotes where it is no word.
+std::string toml_key(const std::string& key) {
+  const bool word = !key.empty() && std::ranges::all_of(key, [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '_' || c == '-';
+  });
+  return word ? key : json_text(nlohmann::ordered_json(key));
+}
+
+/// JSON as a value of TOML, whose numbers, texts and lists are the same.
+std::string toml_text(const nlohmann::ordered_json& value) {
+  if (!value.is_structured() || value.empty()) {
+    return json_text(value);
+  }
+  std::vector<std::string> parts;
+  for (const auto& [key, part] : value.items()) {
+    parts.push_back(value.is_array() ? toml_text(part)
+                                     : fmt::format("{} = {}", toml_key(key), toml_text(part)));
+  }
+  return value.is_array() ? fmt::format("[{}]", fmt::join(parts, ", "))
+                          : fmt::format("{{ {} }}", fmt::join(parts, ", "));
 }
 
 /// Longer than any path or pattern.
@@ -318,16 +342,6 @@ std::string json_of(const Key& key, const Config& config) {
   return json_text(json_value(key, config));
 }
 
-std::string slot_text(const Slot& slot) {
-  const nlohmann::ordered_json value = slot_json(slot);
-  if (!value.is_array()) {
-    return json_text(value);
-  }
-  std::string text;
-  for (const auto& entry : value) {
-    text += (text.empty() ? "" : ", ") + json_text(entry);
-  }
-  return "[" + text + "]";
-}
+std::string slot_text(const Slot& slot) { return toml_text(slot_json(slot)); }
 
 }  // namespace tessera::app

@@ -52,6 +52,7 @@ class HardwareReader {
                       .launch = micro * positive(rates, "launch_us")};
     hardware.inside = link("inside");
     hardware.between = link("between");
+    hardware.failures = failures();
     all_.finish();
     return hardware;
   }
@@ -70,6 +71,18 @@ class HardwareReader {
     PluginOptions from = all_.table(name);
     return {.latency = micro * from.number("latency_us", 0, "at least 0", is_not_negative),
             .bandwidth = giga * positive(from, "bandwidth_gb")};
+  }
+
+  /// A table that may be missing.
+  HardwareFailures failures() {
+    PluginOptions from = all_.table("failures");
+    const auto number = [&](const char* name) {
+      return from.number(name, 0, "at least 0", is_not_negative);
+    };
+    return {.per_rank_year = number("per_rank_year"),
+            .write = giga * number("write_gb"),
+            .read = giga * number("read_gb"),
+            .restart = number("restart_s")};
   }
 
   PluginOptions all_;
@@ -100,15 +113,24 @@ std::string hardware_text(const Hardware& hardware) {
     return fmt::format("\n[{}]\nlatency_us = {:.4g}\nbandwidth_gb = {:#.4g}\n", name,
                        link.latency / micro, link.bandwidth / giga);
   };
+  const HardwareFailures& failing = hardware.failures;
+  const std::string failures =
+      failing.write <= 0 && failing.per_rank_year <= 0
+          ? std::string()
+          : fmt::format(
+                "\n[failures]\nper_rank_year = {:.4g}\nwrite_gb = {:.4g}\nread_gb = {:.4g}\n"
+                "restart_s = {:.4g}\n",
+                failing.per_rank_year, failing.write / giga, failing.read / giga, failing.restart);
   return fmt::format(
       "name = {}\nsource = {}\nranks = {}    # of a machine\nmemory_gib = {:#.4g}    # of a "
       "rank\nprice_per_hour = {:#.4g}    # of a rank\noverlaps = {}\n\n[rates]\n"
       "products_32_tflops = {:#.4g}\nproducts_16_tflops = {:#.4g}\nproducts_8_tflops = {:#.4g}\n"
-      "attention_tflops = {:#.4g}\nmemory_gb = {:#.4g}\nlaunch_us = {:#.4g}\n{}{}",
+      "attention_tflops = {:#.4g}\nmemory_gb = {:#.4g}\nlaunch_us = {:#.4g}\n{}{}{}",
       quoted(hardware.name), quoted(hardware.source), hardware.ranks, hardware.memory / gib,
       hardware.price, hardware.overlaps, rates.products_of_words / tera, rates.products / tera,
       rates.products_of_bytes / tera, rates.attention / tera, rates.bandwidth / giga,
-      rates.launch / micro, link("inside", hardware.inside), link("between", hardware.between));
+      rates.launch / micro, link("inside", hardware.inside), link("between", hardware.between),
+      failures);
 }
 
 }  // namespace tessera::app

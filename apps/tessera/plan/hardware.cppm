@@ -23,6 +23,14 @@ struct HardwareLink {
   double bandwidth = 0;  // bytes that arrive at a rank in a second
 };
 
+/// How often ranks fail, and what a checkpoint takes.
+struct HardwareFailures {
+  double per_rank_year = 0;  // failures; 0: not known
+  double write = 0;          // bytes that a rank writes to storage in a second; 0: not known
+  double read = 0;           // likewise
+  double restart = 0;        // seconds from a failure until ranks load their checkpoint
+};
+
 /// What runs a step: ranks of one kind, some of them on each machine.
 struct Hardware {
   std::string name = {};
@@ -36,6 +44,7 @@ struct Hardware {
   DeviceRates rates = {};
   HardwareLink inside = {};   // a machine
   HardwareLink between = {};  // machines
+  HardwareFailures failures = {};
 };
 
 /// Reads a TOML file (docs/planning.md has its keys). Errors (input): the file cannot be read; a

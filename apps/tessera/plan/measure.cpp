@@ -2,13 +2,12 @@ module;
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
+#include <cstring>
 #include <functional>
 #include <limits>
-#include <memory>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,28 +21,53 @@ import tessera.ops;
 import tessera.program;
 import tessera.execute;
 import tessera.app.base;
+import tessera.app.run;
 
 namespace tessera::app {
 namespace {
 
 constexpr int rounds = 5;
 
-double seconds_of(const std::function<void()>& run) {
-  const auto start = std::chrono::steady_clock::now();
-  run();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
 /// A tensor with values that no kernel is slower for: numbers near 0 that are none of the least.
 Tensor some_values(const ResultShape& x) {
   return is_floating(x.dtype) ? full(x.shape, 0.01, x.dtype, cpu) : full(x.shape, 0, x.dtype, cpu);
 }
 
+bool needs_others(const Instruction& i) {
+  return i.op != nullptr && (i.op->communicates != Communicates::none || i.op->completes);
+}
+bool is_kernel(const Instruction& i) {
+  return i.kind == Instruction::Kind::call || i.kind == Instruction::Kind::full;
+}
+
+/// What a kernel does: instructions of the same kind take the same time. Empty: no kernel.
+ByPlace<std::string> kinds_of(const Program& program) {
+  const graph::Shadow shadow = graph::shadow_of(program);
+  ByPlace<std::string> kinds;
+  for (const Instruction* i : graph::places_of(program)) {
+    std::string kind;
+    if (is_kernel(*i) && !needs_others(*i)) {
+      kind = i->kind == Instruction::Kind::call ? graph::call_in_words(*i) : "full";
+      for (const auto* const tensors : {&i->in, &i->out}) {
+        for (const Tensor& x : shadow.at(*tensors)) {
+          kind += x ? fmt::format(" {}{}{}", name_of(x.dtype()), to_string(x.shape()),
+                                  to_string(x.strides()))
+                    : " -";
+        }
+      }
+    }
+    kinds.add(std::move(kind));
+  }
+  return kinds;
+}
+
 /// Executes a program's instructions but for those that need other ranks.
 class Alone {
  public:
-  explicit Alone(const Program& program)
+  /// `timed`: the kernels whose time is wanted.
+  Alone(const Program& program, const ByPlace<bool>& timed)
       : program_(program),
+        timed_(timed),
         places_(graph::places_of(program)),
         tensors_(program.tensors.size()),
         last_(places_.size()) {
@@ -60,7 +84,8 @@ class Alone {
     }
   }
 
-  /// Adds the seconds of each kernel.
+  /// Adds the seconds of each kernel that is timed. Of others, the results are made, as they are
+  /// without values.
   void run(ByPlace<std::vector<double>>& seconds_of_kernel) {
     for (const auto& [name, input] : program_.inputs) {
       if (!tensors_[input.tensor]) {
@@ -69,12 +94,13 @@ class Alone {
     }
     for (const PlaceIndex place : places_.keys()) {
       const Instruction& i = *places_[place];
-      if (i.op != nullptr && (i.op->communicates != Communicates::none || i.op->completes)) {
+      if (needs_others(i) ||
+          (is_kernel(i) && i.op != nullptr && i.op->view == nullptr && !timed_[place])) {
         make_results(i);
       } else if (i.kind != Instruction::Kind::check) {
         const double seconds =
-            seconds_of([&] { execute(program_, i, i.attributes, tensors_, cpu); });
-        if (is_kernel(i)) {
+            app::seconds_of([&] { execute(program_, i, i.attributes, tensors_, cpu); });
+        if (timed_[place]) {
           seconds_of_kernel[place].push_back(seconds);
         }
       }
@@ -85,11 +111,6 @@ class Alone {
   }
 
  private:
-  static bool is_kernel(const Instruction& i) {
-    return i.kind == Instruction::Kind::call || i.kind == Instruction::Kind::full;
-  }
-
-  /// Of what the other ranks would have sent.
   void make_results(const Instruction& i) {
     for (const TensorIndex number : i.out) {
       if (number.exists()) {
@@ -99,6 +120,7 @@ class Alone {
   }
 
   const Program& program_;
+  const ByPlace<bool>& timed_;
   ByPlace<const Instruction*> places_;
   ByTensor<Tensor> tensors_;
   ByPlace<std::vector<TensorIndex>> last_;
@@ -139,34 +161,18 @@ HardwareLink measure_link(collective::Communicator& group) {
   return {.latency = least, .bandwidth = received / std::max(1e-9, seconds - least)};
 }
 
-/// Numbers of rank 0 of some ranks that run at the same time, in the calling process.
+/// Numbers of rank 0 of some ranks that run at the same time.
 std::vector<double> numbers_of_ranks(
     int ranks, int threads, const std::function<std::vector<double>(collective::World&)>& run) {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::tmpfile(), &std::fclose);
-  if (!file) {
-    fail({.thing = "plan", .wrong = "no temporary file can be made"});
-  }
-  const int code =
-      collective::launch({.ranks = ranks, .rank_threads = threads}, [&](collective::World& world) {
+  const std::string bytes =
+      text_of_ranks({.ranks = ranks, .rank_threads = threads}, [&](collective::World& world) {
+        ops::set_threads(threads);
         const std::vector<double> numbers = run(world);
-        if (world.rank() == 0) {
-          std::fwrite(numbers.data(), sizeof(double), numbers.size(), file.get());
-          std::fflush(file.get());
-        }
-        return 0;
+        return std::string(reinterpret_cast<const char*>(numbers.data()),
+                           numbers.size() * sizeof(double));
       });
-  if (code != 0) {
-    fail({.thing = "plan", .wrong = "a rank that measures has failed; its error is above"});
-  }
-  std::rewind(file.get());
-  std::vector<double> numbers(std::size_t{1} << 12);
-  std::size_t count = 0;
-  while (const std::size_t more = std::fread(numbers.data() + count, sizeof(double),
-                                             numbers.size() - count, file.get())) {
-    count += more;
-    numbers.resize(std::max(numbers.size(), 2 * count));
-  }
-  numbers.resize(count);
+  std::vector<double> numbers(bytes.size() / sizeof(double));
+  std::memcpy(numbers.data(), bytes.data(), numbers.size() * sizeof(double));
   return numbers;
 }
 
@@ -181,7 +187,6 @@ Hardware measure_hardware(int ranks, int threads) {
   const int at_once = ranks_at_once(ranks, threads);
   const std::vector<double> numbers =
       numbers_of_ranks(at_once, threads, [&](collective::World& world) -> std::vector<double> {
-        ops::set_threads(threads);
         const HardwareLink link = measure_link(world.everyone());
         world.everyone().barrier();
         double products = 0;
@@ -210,24 +215,56 @@ Hardware measure_hardware(int ranks, int threads) {
           .between = link};
 }
 
-ByPlace<double> measure_kernels(const Program& program, int ranks, int threads) {
-  std::vector<double> numbers =
-      numbers_of_ranks(ranks_at_once(ranks, threads), threads, [&](collective::World& world) {
-        ops::set_threads(threads);
-        Alone alone(program);
-        ByPlace<std::vector<double>> seconds(graph::places_of(program).size());
+MeasuredKernels::MeasuredKernels(int ranks, int threads)
+    : ranks_(ranks_at_once(ranks, threads)), threads_(threads) {}
+
+ByPlace<double> MeasuredKernels::seconds_of(const Program& program) {
+  const ByPlace<std::string> kinds = kinds_of(program);
+  ByPlace<bool> wanted(kinds.size());
+  bool any = false;
+  for (const PlaceIndex place : kinds.keys()) {
+    wanted[place] = !kinds[place].empty() && !seconds_.contains(kinds[place]);
+    any = any || wanted[place];
+  }
+  if (any) {
+    measure(program, kinds, wanted);
+  }
+  ByPlace<double> seconds(kinds.size());
+  for (const PlaceIndex place : kinds.keys()) {
+    seconds[place] = kinds[place].empty() ? 0 : seconds_.at(kinds[place]);
+  }
+  return seconds;
+}
+
+void MeasuredKernels::measure(const Program& program, const ByPlace<std::string>& kinds,
+                              const ByPlace<bool>& wanted) {
+  const std::vector<double> medians =
+      numbers_of_ranks(ranks_, threads_, [&](collective::World& world) {
+        Alone alone(program, wanted);
+        ByPlace<std::vector<double>> seconds(kinds.size());
         for (int round = 0; round < rounds; ++round) {
           world.everyone().barrier();
           alone.run(seconds);
         }
-        std::vector<double> medians;
+        std::vector<double> of_places;
         for (std::vector<double>& all : seconds) {
           std::ranges::sort(all);
-          medians.push_back(all.empty() ? 0 : all[all.size() / 2]);
+          of_places.push_back(all.empty() ? 0 : all[all.size() / 2]);
         }
-        return medians;
+        return of_places;
       });
-  return ByPlace<double>(std::move(numbers));
+  require(medians.size() == kinds.size(), "plan: a rank that measures has written something else");
+  std::map<std::string, std::pair<double, int>> sums;
+  for (const PlaceIndex place : kinds.keys()) {
+    if (wanted[place]) {
+      auto& [sum, count] = sums[kinds[place]];
+      sum += medians[static_cast<std::size_t>(place.number)];
+      ++count;
+    }
+  }
+  for (const auto& [kind, of_kind] : sums) {
+    seconds_[kind] = of_kind.first / of_kind.second;
+  }
 }
 
 }  // namespace tessera::app

@@ -13,10 +13,27 @@ export namespace tessera::app {
 /// has cores for and `ranks` at the most, each with `threads` threads. Before any thread exists.
 Hardware measure_hardware(int ranks, int threads);
 
-/// Seconds of each kernel of a rank's program; 0 of what is none. It is executed without the other
-/// ranks: values are arbitrary, and no collective is made. As many ranks as above do it at the same
-/// time, as they share memory and caches; each instruction counts with its median round. It needs
-/// the memory of the step. Errors: those of the operators.
-ByPlace<double> measure_kernels(const Program& program, int ranks, int threads);
+/// Kernels measured on this machine, by what they do: programs that share kernels share their
+/// times. As many ranks as above execute a program at the same time, without each other, as they
+/// share memory and caches: values are arbitrary, and no collective is made.
+class MeasuredKernels {
+ public:
+  /// `threads` of each rank.
+  MeasuredKernels(int ranks, int threads);
+
+  /// Seconds of each kernel of a rank's program; 0 of what is none. Kernels of a kind that was not
+  /// measured before are executed now, in the program: the mean of all of the kind, of which each
+  /// counts with its median round. It needs the memory of the step. Before any thread exists.
+  /// Errors: those of the operators.
+  ByPlace<double> seconds_of(const Program& program);
+
+ private:
+  void measure(const Program& program, const ByPlace<std::string>& kinds,
+               const ByPlace<bool>& wanted);
+
+  int ranks_;  // at the same time
+  int threads_;
+  std::map<std::string, double> seconds_ = {};  // by kind
+};
 
 }  // namespace tessera::app

@@ -2,9 +2,9 @@ module;
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <string>
 #include <tessera/json.hpp>
 #include <utility>
@@ -27,96 +27,14 @@ std::string milliseconds(double seconds) { return fmt::format("{:.3g}", 1e3 * se
 std::string percent(double part, double whole) {
   return whole > 0 ? fmt::format("{:.1f}%", 100 * part / whole) : "-";
 }
+std::string count_text(double count) { return fmt::format("{:.0f}", count); }
 std::string bytes_text(double bytes) { return format_bytes(static_cast<std::uint64_t>(bytes)); }
-
-/// The axes of the mesh along which the ranks of a group differ: "shard", "shard+tensor".
-std::string axes_of(const DeviceMesh& mesh, const CallGroup& group) {
-  const auto first = mesh.coordinates_of(group.ranks.front());
-  const auto last = mesh.coordinates_of(group.ranks.back());
-  std::string axes;
-  for (int axis = 0; first && last && axis < mesh.ndim(); ++axis) {
-    if ((*first)[axis] != (*last)[axis]) {
-      axes += (axes.empty() ? "" : "+") + mesh.axis_name(axis);
-    }
-  }
-  return axes;
-}
-
-std::string kernel_name(const Instruction& i) {
-  return i.kind == Instruction::Kind::call ? i.op->name : "full";
-}
-
-struct KernelSum {
-  std::string name;
-  std::int64_t calls = 0;
-  double seconds = 0;
-};
-
-struct CollectiveSum {
-  std::string name;
-  std::string axes;
-  std::int64_t calls = 0;
-  double received = 0;  // bytes
-  double seconds = 0;
-  double waited = 0;  // of the rank
-};
-
-/// The longest first.
-template <class Key, class Sum>
-std::vector<Sum> sorted(std::map<Key, Sum> sums) {
-  std::vector<Sum> all;
-  for (auto& [key, sum] : sums) {
-    all.push_back(std::move(sum));
-  }
-  std::ranges::sort(all, [](const Sum& a, const Sum& b) {
-    return a.seconds != b.seconds ? a.seconds > b.seconds : a.name < b.name;
-  });
-  return all;
-}
-
-std::vector<KernelSum> kernel_sums(const PlannedRun& run) {
-  const auto places = graph::places_of(run.program);
-  std::map<std::string, KernelSum> sums;
-  for (const StepSpan& span : run.step.computing) {
-    KernelSum& sum = sums[kernel_name(*places[span.place])];
-    sum.name = kernel_name(*places[span.place]);
-    ++sum.calls;
-    sum.seconds += span.end - span.begin;
-  }
-  return sorted(std::move(sums));
-}
-
-std::vector<CollectiveSum> collective_sums(const PlannedRun& run) {
-  const auto places = graph::places_of(run.program);
-  std::map<std::pair<std::string, std::string>, CollectiveSum> sums;
-  const auto sum_of = [&](PlaceIndex place) -> CollectiveSum& {
-    const Instruction& i = *places[place];
-    const CallGroup* const group = graph::group_of(i);
-    const std::string axes = group == nullptr ? std::string() : axes_of(run.mesh, *group);
-    CollectiveSum& sum = sums[{i.op->name, axes}];
-    sum.name = i.op->name;
-    sum.axes = axes;
-    return sum;
-  };
-  for (const StepSpan& span : run.step.communicating) {
-    if (span.end > span.begin) {
-      CollectiveSum& sum = sum_of(span.place);
-      ++sum.calls;
-      sum.received += static_cast<double>(graph::received_bytes(run.program, *places[span.place]));
-      sum.seconds += span.end - span.begin;
-    }
-  }
-  for (const StepSpan& span : run.step.waiting) {
-    sum_of(span.place).waited += span.end - span.begin;
-  }
-  return sorted(std::move(sums));
-}
 
 double tokens_per_second(const PlannedRun& run) { return run.step_tokens / run.step.seconds; }
 
 /// The share of the rate of products that the model's own products reach.
 double utilisation(const PlannedRun& run) {
-  return run.model_flops / run.step.seconds / run.mesh.size() / run.hardware.rates.products;
+  return run.model_flops / run.step.seconds / run.ranks / run.hardware.rates.products;
 }
 
 std::string hardware_row(const Hardware& hardware) {
@@ -130,19 +48,46 @@ std::string hardware_row(const Hardware& hardware) {
   return fmt::format("{} ({})", text, hardware.source);
 }
 
+/// "1.5 s", "12 min", "3.2 h", "5.1 days".
+std::string time_text(double seconds) {
+  return seconds < 120    ? fmt::format("{:.3g} s", seconds)
+         : seconds < 7200 ? fmt::format("{:.3g} min", seconds / 60)
+         : seconds < 2e5  ? fmt::format("{:.3g} h", seconds / 3600)
+                          : fmt::format("{:.3g} days", seconds / 86400);
+}
+
+TableRows failure_rows(const FailingRun& run, double step) {
+  FailingRun best = run;
+  best.interval = best_interval(run);
+  TableRows rows = {
+      {"failures",
+       fmt::format("one in {}; a checkpoint stops the run for {}, a restart takes {}",
+                   time_text(run.between), time_text(run.write), time_text(run.restart))}};
+  if (run.interval > 0) {
+    rows.push_back({"lost", fmt::format("{:.2f}% of the time, with a checkpoint every {}",
+                                        100 * lost_share(run), time_text(run.interval))});
+  } else {
+    rows.push_back({"lost", "all work at every failure, as the run writes no checkpoints"});
+  }
+  rows.push_back(
+      {"best interval", fmt::format("{} ({:.0f} steps): {:.2f}% of the time (Daly's formula)",
+                                    time_text(best.interval), std::ceil(best.interval / step),
+                                    100 * lost_share(best))});
+  return rows;
+}
+
 }  // namespace
 
 TableRows planned_rows(const PlannedRun& run) {
-  const SimulatedStep& step = run.step;
-  const double hidden = step.communicated() - step.waited();
+  const StepTimes& step = run.step;
   TableRows rows = {
       {"hardware", hardware_row(run.hardware)},
       {"step", fmt::format("{} ms: computing {}, communicating {}, of which {} are hidden",
-                           milliseconds(step.seconds), milliseconds(step.computed()),
-                           milliseconds(step.communicated()), milliseconds(hidden))},
+                           milliseconds(step.seconds), milliseconds(step.computing),
+                           milliseconds(step.communicating), milliseconds(step.hidden()))},
       {"tokens/s", fmt::format("{}; {} of a rank, {} of the rate of products",
                                format_count(tokens_per_second(run)),
-                               format_count(tokens_per_second(run) / run.mesh.size()),
+                               format_count(tokens_per_second(run) / run.ranks),
                                percent(utilisation(run), 1))}};
   if (run.hardware.memory > 0) {
     rows.push_back(
@@ -152,12 +97,20 @@ TableRows planned_rows(const PlannedRun& run) {
                                                         "micro-batches or activation checkpointing"
                                                       : "")});
   }
+  const bool fails = run.failing.between > 0;
+  if (fails) {
+    for (auto& row : failure_rows(run.failing, run.step.seconds)) {
+      rows.push_back(std::move(row));
+    }
+  }
   if (run.tokens > 0) {
-    const double seconds = run.tokens / tokens_per_second(run);
-    const double hours = seconds / 3600 * run.mesh.size();
+    const double longer = fails && run.failing.interval > 0 ? time_by_work(run.failing) : 1;
+    const double seconds = longer * run.tokens / tokens_per_second(run);
+    const double hours = seconds / 3600 * run.ranks;
     rows.push_back({"training",
-                    fmt::format("{} tokens in {:.3g} days: {:.3g} hours of ranks{}",
-                                format_count(run.tokens), seconds / 86400, hours,
+                    fmt::format("{} tokens in {:.3g} days{}: {:.3g} hours of ranks{}",
+                                format_count(run.tokens), seconds / 86400,
+                                longer > 1 ? " with failures" : "", hours,
                                 run.hardware.price > 0
                                     ? fmt::format(", which cost {:.4g}", hours * run.hardware.price)
                                     : std::string())});
@@ -167,12 +120,12 @@ TableRows planned_rows(const PlannedRun& run) {
 
 std::string planned_tables(const PlannedRun& run) {
   constexpr std::size_t most = 14;
-  const std::vector<KernelSum> kernels = kernel_sums(run);
+  const std::vector<KernelSum>& kernels = run.step.kernels;
   TableRows rows = {{"computing", "calls", "ms", "share"}};
   KernelSum rest;
   for (std::size_t k = 0; k < kernels.size(); ++k) {
     if (k < most) {
-      rows.push_back({kernels[k].name, std::to_string(kernels[k].calls),
+      rows.push_back({kernels[k].name, count_text(kernels[k].calls),
                       milliseconds(kernels[k].seconds),
                       percent(kernels[k].seconds, run.step.seconds)});
     } else {
@@ -181,13 +134,13 @@ std::string planned_tables(const PlannedRun& run) {
     }
   }
   if (rest.calls > 0) {
-    rows.push_back({fmt::format("{} others", kernels.size() - most), std::to_string(rest.calls),
+    rows.push_back({fmt::format("{} others", kernels.size() - most), count_text(rest.calls),
                     milliseconds(rest.seconds), percent(rest.seconds, run.step.seconds)});
   }
-  std::string text = "\n" + format_table(rows);
+  std::string text = format_table(rows);
   rows = {{"communicating", "on", "calls", "received", "ms", "not hidden"}};
-  for (const CollectiveSum& sum : collective_sums(run)) {
-    rows.push_back({sum.name, sum.axes, std::to_string(sum.calls), bytes_text(sum.received),
+  for (const CollectiveSum& sum : run.step.collectives) {
+    rows.push_back({sum.name, sum.axes, count_text(sum.calls), bytes_text(sum.received),
                     milliseconds(sum.seconds), milliseconds(sum.waited)});
   }
   return rows.size() > 1 ? text + "\n" + format_table(rows) : text;
@@ -195,25 +148,36 @@ std::string planned_tables(const PlannedRun& run) {
 
 std::string planned_json(const PlannedRun& run) {
   Json all = {{"hardware", run.hardware.name},
-              {"ranks", run.mesh.size()},
+              {"ranks", run.ranks},
               {"step_tokens", run.step_tokens},
               {"seconds", run.step.seconds},
-              {"computing_seconds", run.step.computed()},
-              {"communicating_seconds", run.step.communicated()},
-              {"waiting_seconds", run.step.waited()},
+              {"computing_seconds", run.step.computing},
+              {"communicating_seconds", run.step.communicating},
+              {"waiting_seconds", run.step.waiting},
               {"tokens_per_second", tokens_per_second(run)},
               {"share_of_products", utilisation(run)},
               {"memory_bytes", run.memory},
               {"operators", Json::array()},
               {"collectives", Json::array()}};
-  for (const KernelSum& sum : kernel_sums(run)) {
-    all["operators"].push_back(
-        {{"operator", sum.name}, {"calls", sum.calls}, {"seconds", sum.seconds}});
+  if (run.failing.between > 0) {
+    FailingRun best = run.failing;
+    best.interval = best_interval(best);
+    all["failures"] = {{"seconds_between", best.between},
+                       {"writing_seconds", best.write},
+                       {"restart_seconds", best.restart},
+                       {"interval_seconds", run.failing.interval},
+                       {"lost_share", run.failing.interval > 0 ? lost_share(run.failing) : 1},
+                       {"best_interval_seconds", best.interval},
+                       {"best_lost_share", lost_share(best)}};
   }
-  for (const CollectiveSum& sum : collective_sums(run)) {
+  for (const KernelSum& sum : run.step.kernels) {
+    all["operators"].push_back(
+        {{"operator", sum.name}, {"calls", std::llround(sum.calls)}, {"seconds", sum.seconds}});
+  }
+  for (const CollectiveSum& sum : run.step.collectives) {
     all["collectives"].push_back({{"operator", sum.name},
                                   {"axes", sum.axes},
-                                  {"calls", sum.calls},
+                                  {"calls", std::llround(sum.calls)},
                                   {"received_bytes", sum.received},
                                   {"seconds", sum.seconds},
                                   {"waiting_seconds", sum.waited}});
@@ -221,14 +185,15 @@ std::string planned_json(const PlannedRun& run) {
   return json_text(all, 2) + "\n";
 }
 
-void write_planned_trace(const PlannedRun& run, const std::string& file) {
-  const auto places = graph::places_of(run.program);
+void write_planned_trace(const Program& program, const SimulatedStep& step, const DeviceMesh& mesh,
+                         const std::string& file) {
+  const auto places = graph::places_of(program);
   const auto nanoseconds = [](double seconds) {
     return static_cast<std::int64_t>(1e9 * seconds + 0.5);
   };
   const auto slice_of = [&](const StepSpan& span, std::string_view category) {
     const Instruction& i = *places[span.place];
-    const ProgramScope& scope = run.program.scopes[i.scope];
+    const ProgramScope& scope = program.scopes[i.scope];
     TraceSlice slice{.category = category,
                      .name = kernel_name(i),
                      .begin = nanoseconds(span.begin),
@@ -241,27 +206,27 @@ void write_planned_trace(const PlannedRun& run, const std::string& file) {
     const Instruction& i = *places[span.place];
     TraceSlice slice = slice_of(span, category);
     slice.collective = true;
-    slice.bytes = graph::received_bytes(run.program, i);
-    slice.ranks = {run.program.rank};
-    slice.group = graph::group_of(i) == nullptr ? "" : axes_of(run.mesh, *graph::group_of(i));
+    slice.bytes = graph::received_bytes(program, i);
+    slice.ranks = {program.rank};
+    slice.group = graph::group_of(i) == nullptr ? "" : axes_of(mesh, *graph::group_of(i));
     slice.sequence = static_cast<std::uint64_t>(span.place.number);
     return slice;
   };
   RankTrace trace;
-  for (const StepSpan& span : run.step.computing) {
+  for (const StepSpan& span : step.computing) {
     trace.slices.push_back(slice_of(span, "operator"));
   }
-  for (const StepSpan& span : run.step.waiting) {
+  for (const StepSpan& span : step.waiting) {
     trace.slices.push_back(of_collective(span, "wait"));
   }
   std::ranges::sort(trace.slices, {}, &TraceSlice::begin);
-  for (const StepSpan& span : run.step.communicating) {
+  for (const StepSpan& span : step.communicating) {
     if (span.end > span.begin) {
       trace.streamed.push_back(
           {.slice = of_collective(span, "stream"), .queued = nanoseconds(span.begin)});
     }
   }
-  write_trace_file("--trace", file, {.first_step = 1, .last_step = 1, .mesh = to_string(run.mesh)},
+  write_trace_file("--trace", file, {.first_step = 1, .last_step = 1, .mesh = to_string(mesh)},
                    {trace_events(trace, 0, 0)});
 }
 

@@ -4,8 +4,10 @@ import tessera.base;
 import tessera.mesh;
 import tessera.program;
 import tessera.app.base;
+import :failures;
 import :hardware;
 import :simulate;
+import :sums;
 
 // What a plan says of a step in time.
 
@@ -13,17 +15,18 @@ export namespace tessera::app {
 
 /// What a report is about.
 struct PlannedRun {
-  const Program& program;
-  const SimulatedStep& step;
+  const StepTimes& step;
   const Hardware& hardware;
-  DeviceMesh mesh;
-  double step_tokens = 0;  // of all ranks
-  double model_flops = 0;  // of a step, of all ranks
-  double memory = 0;       // bytes of a rank at the peak
-  double tokens = 0;       // of a whole training; 0: nothing is said of it
+  int ranks = 1;
+  double step_tokens = 0;   // of all ranks
+  double model_flops = 0;   // of a step, of all ranks
+  double memory = 0;        // bytes of a rank at the peak
+  double tokens = 0;        // of a whole training; 0: nothing is said of it
+  FailingRun failing = {};  // without failures, nothing is said of them
 };
 
-/// Rows beside those of a plan: hardware, step, rate, memory; time and price of a training.
+/// Rows beside those of a plan: hardware, step, rate, memory; what failures cost; time and price of
+/// a training.
 TableRows planned_rows(const PlannedRun& run);
 
 /// Tables: the time by operator, and by kind of collective and axes of the mesh.
@@ -33,6 +36,7 @@ std::string planned_tables(const PlannedRun& run);
 std::string planned_json(const PlannedRun& run);
 
 /// A trace file as training writes one, of one rank: `tessera trace summary` and `draw` read it.
-void write_planned_trace(const PlannedRun& run, const std::string& file);
+void write_planned_trace(const Program& program, const SimulatedStep& step, const DeviceMesh& mesh,
+                         const std::string& file);
 
 }  // namespace tessera::app

@@ -142,6 +142,15 @@ double SimulatedStep::computed() const { return length_of(computing); }
 double SimulatedStep::communicated() const { return length_of(communicating); }
 double SimulatedStep::waited() const { return length_of(waiting); }
 
+double collective_seconds(const Program& program, const Instruction& collective,
+                          const Hardware& hardware) {
+  const CallGroup* const group = graph::group_of(collective);
+  return group == nullptr || group->is_alone()
+             ? 0
+             : seconds_of(graph::received_bytes(program, collective), collective.op->communicates,
+                          spread_of(*group, hardware.ranks), hardware);
+}
+
 SimulatedStep simulate_step(const Program& program, const ByPlace<double>& kernels,
                             const Hardware& hardware) {
   const graph::Shadow shadow = graph::shadow_of(program);

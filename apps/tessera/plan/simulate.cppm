@@ -29,6 +29,10 @@ struct SimulatedStep {
   double waited() const;
 };
 
+/// Seconds of a collective while nothing else moves: see simulate_step.
+double collective_seconds(const Program& program, const Instruction& collective,
+                          const Hardware& hardware);
+
 /// `kernels`: seconds of each instruction; 0 of what is none. Collectives of a rank are made in
 /// their order, one at a time; where the hardware does not overlap, the rank makes each when it
 /// waits for it. A collective lasts a latency for each round in which members double, first on a

@@ -289,8 +289,7 @@ CheckedPlan check_plan(const Run& run) {
   return {std::move(rows),
           trial.shared_bytes * static_cast<std::size_t>(setup.mesh.size()),
           lasting - std::min(lasting, trial.shared_bytes),
-          account,
-          !trial.places.empty(),
+          trial,
           kept,
           setup.one_rank,
           setup.states};

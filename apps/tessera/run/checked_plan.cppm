@@ -1,10 +1,10 @@
 export module tessera.app.run:checked_plan;
 
 import tessera.tensor;
-import tessera.dtensor;
 import tessera.train;
 import tessera.app.base;
 import :training_run;
+import :trial;
 
 export namespace tessera::app {
 
@@ -16,8 +16,7 @@ struct CheckedPlan {
   std::vector<std::vector<std::string>> rows;    // for the table before the first step
   std::size_t shared_bytes = 0;                  // memory that the ranks share, all ranks together
   std::size_t rank_bytes = 0;                    // what each rank has besides, all the time
-  Account account;                               // of a step
-  bool in_stages = false;                        // whether a style divides the model
+  Trial trial;                                   // of a step
   int kept_gathers = -1;                         // Run::kept_gathers, for the ranks
   std::shared_ptr<const OneRank> one_rank = {};  // Run::one_rank, for the ranks
   std::shared_ptr<PlannedStates> states = {};    // Run::states, for the ranks

@@ -1,0 +1,102 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+module tessera.app.plan;
+
+import tessera.base;
+import tessera.mesh;
+import tessera.program;
+import tessera.app.base;
+import tessera.app.config;
+import tessera.app.run;
+
+namespace tessera::app {
+namespace {
+
+/// Seconds of kernels at given rates, each with its launch.
+ByPlace<double> seconds_at(const Program& program, const DeviceRates& rates) {
+  ByPlace<double> seconds;
+  for (const std::optional<KernelCost>& cost : kernel_costs(program, rates)) {
+    seconds.add(cost ? cost->seconds + rates.launch : 0);
+  }
+  return seconds;
+}
+
+}  // namespace
+
+Planner::Planner(const Config& config, const std::string& file) {
+  if (!file.empty()) {
+    hardware_ = read_hardware(file);
+    return;
+  }
+  if (config.train.device != "cpu") {
+    fail_input({.thing = "plan",
+                .wrong = fmt::format("the run is for '{}', and kernels are measured on a CPU",
+                                     config.train.device),
+                .advice = "name the rates of its device with --hardware FILE"});
+  }
+  const auto ranks = static_cast<int>(config.ranks());
+  hardware_ = measure_hardware(ranks, threads_of_rank(config));
+  measured_.emplace(ranks, threads_of_rank(config));
+}
+
+ByPlace<double> Planner::kernel_seconds(const Program& program) {
+  return measured_ ? measured_->seconds_of(program) : seconds_at(program, hardware_.rates);
+}
+
+SimulatedStep Planner::simulated(const Program& program) {
+  return simulate_step(program, kernel_seconds(program), hardware_);
+}
+
+Program step_program(const Run& run, const StepSetup& setup) {
+  return run.config.graph.capture ? capture_step(run, setup) : recorded_step(run, setup, 0);
+}
+
+StepTimes Planner::step_of(const Run& run, const Trial& trial) {
+  StepSetup setup = setup_of(run);
+  const std::int64_t parts = setup.rows.all / trial.rows;
+  const std::int64_t micro_batches = trial.rows / trial.micro;
+  constexpr std::int64_t few = 3;
+  const auto step = [&](std::int64_t with) {
+    if (with < micro_batches) {
+      setup.rows = {.all = parts * trial.micro * with, .micro = trial.micro};
+    }
+    const Program program = step_program(run, setup);
+    return sums_of(program, simulated(program), setup.mesh);
+  };
+  if (micro_batches <= few) {
+    return step(micro_batches);
+  }
+  const StepTimes last = step(few);  // what is measured for it is all that the other one needs
+  return continued(step(few - 1), last, static_cast<double>(micro_batches - few));
+}
+
+FailingRun failing_run(const Hardware& hardware, const Config& config, const Trial& trial,
+                       double step_seconds) {
+  const HardwareFailures& rates = hardware.failures;
+  if (rates.per_rank_year <= 0) {
+    return {};
+  }
+  if (rates.write <= 0 || rates.read <= 0) {
+    fail_input({.thing = "failures",
+                .wrong = "the hardware file does not say how fast checkpoints are written and read",
+                .expected = "write_gb and read_gb in [failures], greater than 0",
+                .advice = "add them to a copy of the file"});
+  }
+  constexpr double year = 365.25 * 86400;
+  const auto bytes = static_cast<double>(trial.stored.values + trial.stored.state);
+  const bool background = config.checkpoint.save == "async";
+  const double write = bytes / rates.write;
+  return {.between = year / rates.per_rank_year / static_cast<double>(config.ranks()),
+          .write = background ? 2 * bytes / hardware.rates.bandwidth : write,
+          .restart = rates.restart + bytes / rates.read + (background ? write : 0),
+          .interval = config.checkpoint.folder.empty()
+                          ? 0
+                          : static_cast<double>(config.checkpoint.every) * step_seconds};
+}
+
+}  // namespace tessera::app

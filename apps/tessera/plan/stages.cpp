@@ -1,0 +1,279 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <tessera/json.hpp>
+#include <utility>
+#include <vector>
+module tessera.app.plan;
+
+import tessera.base;
+import tessera.pipeline;
+import tessera.mesh;
+import tessera.device;
+import tessera.tensor;
+import tessera.ops;
+import tessera.program;
+import tessera.parallel;
+import tessera.train;
+import tessera.app.base;
+import tessera.app.config;
+import tessera.app.model;
+import tessera.app.run;
+
+namespace tessera::app {
+namespace {
+
+using pipeline::Work;
+
+/// The calls of a rank's step, each by itself: a program whose instructions have operands of their
+/// shapes and types, which nothing computes. What each is for is in `parts`.
+class CallsOfStages final : public Mode {
+ public:
+  /// `actions`: the rank's, whose phases are told apart.
+  explicit CallsOfStages(const std::vector<pipeline::Action>& actions) {
+    program_.sections.emplace_back();
+    for (const pipeline::Action& action : actions) {
+      actions_[to_string(action)] = action;
+    }
+  }
+
+  Tensors call(const Call& call, NextCall& next) override {
+    Tensors out = next(call);
+    Instruction i{.op = &call.op, .attributes = call.attributes};
+    std::map<std::string, int> same;
+    for (const Tensor& x : call.in) {
+      i.in.push_back(x ? input(x, same) : TensorIndex());
+    }
+    if (!call.op.in_place) {  // otherwise it returns its operand
+      for (const Tensor& x : out) {
+        i.out.push_back(x ? made(x) : TensorIndex());
+      }
+    }
+    program_.sections.front().instructions.push_back(std::move(i));
+    parts.push_back(part_);
+    return out;
+  }
+
+  void perform(tessera::Action& action, NextAction& next) override {
+    const auto found =
+        action.kind == ActionKind::phase ? actions_.find(std::string(action.name)) : actions_.end();
+    if (found == actions_.end()) {
+      next(action);
+      return;
+    }
+    part_ = &found->second;
+    next(action);
+    part_ = nullptr;
+  }
+
+  const Program& program() const { return program_; }
+  /// By place: the action to which the call belongs; null: none.
+  std::vector<const pipeline::Action*> parts = {};
+
+ private:
+  /// Calls share operands, as nothing is computed; those of one call are apart. `same`: how many
+  /// of each form it has already.
+  TensorIndex input(const Tensor& x, std::map<std::string, int>& same) {
+    const std::string form = fmt::format("{} {}", name_of(x.dtype()), to_string(x.shape()));
+    const std::string name = fmt::format("{} {}", form, same[form]++);
+    const auto found = program_.inputs.find(name);
+    if (found != program_.inputs.end()) {
+      return found->second.tensor;
+    }
+    return program_.inputs[name].tensor = made(x);
+  }
+  TensorIndex made(const Tensor& x) {
+    ProgramTensor of;
+    of.shape = x.shape();
+    of.dtype = x.dtype();
+    return program_.tensors.add(of);
+  }
+
+  Program program_ = {};
+  std::map<std::string, pipeline::Action> actions_ = {};
+  const pipeline::Action* part_ = nullptr;
+};
+
+/// Kernels, and collectives beside them.
+struct PartTime {
+  double computing = 0;
+  double communicating = 0;
+  double seconds(const Hardware& hardware) const {
+    return hardware.overlaps ? std::max(computing, communicating) : computing + communicating;
+  }
+};
+
+/// What one rank of the axis does.
+struct PlaceTimes {
+  std::map<std::pair<int, Work>, PartTime> actions = {};  // of a stage, all micro-batches
+  PartTime rest = {};
+  StepTimes sums = {};  // of everything, one after the other
+};
+
+PlaceTimes times_of(const CallsOfStages& calls, const DeviceMesh& mesh, Planner& planner) {
+  const Program& program = calls.program();
+  const ByPlace<double> kernels = planner.kernel_seconds(program);
+  PlaceTimes times;
+  SimulatedStep step;
+  const auto places = graph::places_of(program);
+  double now = 0;
+  for (const PlaceIndex place : places.keys()) {
+    const pipeline::Action* const part = calls.parts[static_cast<std::size_t>(place.number)];
+    PartTime& to = part == nullptr ? times.rest : times.actions[{part->stage, part->work}];
+    const bool collective = graph::is_collective(*places[place]);
+    const double seconds = collective
+                               ? collective_seconds(program, *places[place], planner.hardware())
+                               : kernels[place];
+    (collective ? to.communicating : to.computing) += seconds;
+    if (seconds > 0) {
+      (collective ? step.communicating : step.computing).push_back({place, now, now + seconds});
+    }
+    now += seconds;
+  }
+  times.sums = sums_of(program, step, mesh);
+  return times;
+}
+
+/// A step of the calling rank on the meta device, in the state that training settles in.
+struct PlaceStep {
+  PlaceTimes times = {};
+  pipeline::Schedule schedule = {};
+  std::vector<int> ranks = {};  // of the axis
+};
+PlaceStep step_of_place(const Run& run, const StepSetup& setup, const Trial& trial,
+                        Planner& planner) {
+  ops::set_threads(threads_of_rank(run.config));
+  Trainer trainer(run, setup);
+  trainer.set_capture(false);
+  const parallel::Stages& stages = *trainer.plan().stages();
+  PlaceStep place{.schedule = stages.schedule(static_cast<int>(trial.rows / trial.micro)),
+                  .ranks = stages.group().group->ranks};
+  MetaReads reads;
+  const ModeScope answers(ModeLevel::below_distribution, reads);
+  const PlannedMemoryScope planned;
+  trainer.step();  // makes what stays
+  CallsOfStages calls(place.schedule.actions[static_cast<std::size_t>(stages.place())]);
+  {
+    const ModeScope watched(ModeLevel::below_distribution, calls);
+    trainer.step();
+  }
+  place.times = times_of(calls, setup.mesh, planner);
+  return place;
+}
+
+/// The seconds in which hidden states move from one stage to the next.
+double transfer_seconds(const Run& run, const Trial& trial, const std::vector<int>& ranks,
+                        const Hardware& hardware) {
+  const auto dim = static_cast<double>(sizes_of(run.shape).values.integer("dim"));
+  const double element = run.config.train.precision == "f32" ? 4 : 2;
+  const double bytes =
+      static_cast<double>(trial.micro * run.config.row_sequences() * run.config.data.seq_len) *
+      dim * element;
+  const bool inside = ranks[0] / hardware.ranks == ranks[1] / hardware.ranks;
+  const HardwareLink& link = inside ? hardware.inside : hardware.between;
+  return link.latency + bytes / link.bandwidth;
+}
+
+}  // namespace
+
+StagedStep plan_stages(const Run& run, const Trial& trial, Planner& planner) {
+  StepSetup setup = setup_of(run);
+  setup.states = std::make_shared<PlannedStates>();
+  const PlannedDeviceScope kernels(device_of(run.config, 0, 1).type);
+  std::vector<PlaceStep> places(1);
+  as_rank(0, [&] { places[0] = step_of_place(run, setup, trial, planner); });
+  const std::vector<int> ranks = places[0].ranks;
+  for (std::size_t place = 1; place < ranks.size(); ++place) {
+    as_rank(ranks[place], [&] { places.push_back(step_of_place(run, setup, trial, planner)); });
+  }
+  const Hardware& hardware = planner.hardware();
+  StagedStep all{.schedule = places[0].schedule};
+  const double micro_batches = all.schedule.micro_batches;
+  for (int stage = 0; stage < all.schedule.stages(); ++stage) {
+    auto& actions = places[static_cast<std::size_t>(
+                               all.schedule.rank_of_stage[static_cast<std::size_t>(stage)])]
+                        .times.actions;
+    const auto mean = [&](Work work) {
+      return actions[{stage, work}].seconds(hardware) / micro_batches;
+    };
+    all.costs.stages.push_back({.forward = mean(Work::forward),
+                                .input_gradient = mean(Work::backward) + mean(Work::input_gradient),
+                                .weight_gradient = mean(Work::weight_gradient)});
+  }
+  all.costs.transfer = ranks.size() < 2 ? 0 : transfer_seconds(run, trial, ranks, hardware);
+  all.simulation = simulate(all.schedule, all.costs);
+  double after = 0;
+  for (const PlaceStep& place : places) {
+    all.rest.push_back(place.times.rest.seconds(hardware));
+    after = std::max(after, all.rest.back());
+  }
+  const auto longest = std::ranges::max_element(
+      places, {}, [](const PlaceStep& place) { return place.times.sums.computing; });
+  all.times = longest->times.sums;
+  all.times.seconds = all.simulation.end + after;
+  // What passes beside kernels is in the times of actions; the ranks wait for nothing else.
+  all.times.waiting = 0;
+  for (const auto& [action, time] : longest->times.actions) {
+    if (computes(action.second)) {
+      all.times.waiting += time.seconds(hardware) - time.computing;
+    }
+  }
+  all.times.waiting += longest->times.rest.seconds(hardware) - longest->times.rest.computing;
+  return all;
+}
+
+TableRows staged_rows(const StagedStep& step) {
+  return {{"pipeline",
+           fmt::format("{}: {} stages on {} ranks, {} micro-batches, bubble {:.1f}%; {:.3g} ms "
+                       "between two stages",
+                       step.schedule.name, step.schedule.stages(), step.schedule.ranks(),
+                       step.schedule.micro_batches, 100 * step.simulation.bubble(),
+                       1e3 * step.costs.transfer)}};
+}
+
+std::string staged_table(const StagedStep& step, const Trial& trial) {
+  TableRows rows = {
+      {"ranks", "stages", "forward ms", "backward ms", "computes", "after ms", "memory"}};
+  for (std::size_t rank = 0; rank < step.rest.size(); ++rank) {
+    double forward = 0;
+    double backward = 0;
+    for (const int stage : step.schedule.stages_of(static_cast<int>(rank))) {
+      const pipeline::StageCost& cost = step.costs.stages[static_cast<std::size_t>(stage)];
+      forward += cost.forward;
+      backward += cost.input_gradient + cost.weight_gradient;
+    }
+    rows.push_back(
+        {fmt::format("{}", rank), trial.places[rank].stages, fmt::format("{:.3g}", 1e3 * forward),
+         fmt::format("{:.3g}", 1e3 * backward),
+         fmt::format("{:.1f}%", 100 * step.simulation.busy[rank] / step.simulation.end),
+         fmt::format("{:.3g}", 1e3 * step.rest[rank]),
+         format_bytes(static_cast<std::uint64_t>(trial.places[rank].memory.total_peak))});
+  }
+  return format_table(rows);
+}
+
+std::string staged_json(const PlannedRun& run, const StagedStep& step) {
+  nlohmann::ordered_json all = parse_ordered_json(planned_json(run));
+  auto stages = nlohmann::ordered_json::array();
+  for (const pipeline::StageCost& cost : step.costs.stages) {
+    stages.push_back({{"forward_seconds", cost.forward},
+                      {"input_gradient_seconds", cost.input_gradient},
+                      {"weight_gradient_seconds", cost.weight_gradient}});
+  }
+  all["pipeline"] = {{"schedule", step.schedule.name},
+                     {"micro_batches", step.schedule.micro_batches},
+                     {"seconds", step.simulation.end},
+                     {"bubble", step.simulation.bubble()},
+                     {"transfer_seconds", step.costs.transfer},
+                     {"stages", stages},
+                     {"seconds_after", step.rest}};
+  return json_text(all, 2) + "\n";
+}
+
+}  // namespace tessera::app
