@@ -133,8 +133,10 @@ double shortest_by_force(const SearchedRun& searched, Planner& planner) {
           tried.config = config_of(searched, one);
           const Trial trial = try_step(tried);
           if (static_cast<double>(trial.account.memory.total_peak) <= planner.hardware().memory) {
-            const tessera::Program program = step_program(tried, setup_of(tried));
-            best = std::min(best, planner.simulated(program).seconds);
+            best = std::min(best,
+                            is_staged(trial)
+                                ? plan_stages(tried, trial, planner).times.seconds
+                                : planner.simulated(step_program(tried, setup_of(tried))).seconds);
           }
         } catch (const tessera::Error&) {  // not possible
         }
@@ -201,8 +203,9 @@ TEST_CASE("plan: failures in a plan") {
 
 TEST_CASE("plan --search: the best of all candidates, by brute force") {
   const Searched all;
-  for (const char* const style : {"FSDP", "Replicate", "ColwiseParallel", "RowwiseParallel",
-                                  "PrepareModuleInput", "SequenceParallel", "LossParallel"}) {
+  for (const char* const style :
+       {"FSDP", "Replicate", "ColwiseParallel", "RowwiseParallel", "PrepareModuleInput",
+        "SequenceParallel", "LossParallel", "Pipeline"}) {
     tessera::plugin::host().load(std::string(TESSERA_SHIPPED_PLUGINS "/") + style + ".so");
   }
   const std::string rates = all.folder.write("rates.toml", hardware(1));

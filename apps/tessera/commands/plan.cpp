@@ -98,7 +98,7 @@ PlannedRun report_of(const Run& run, const Trial& trial, const StepTimes& step,
           .ranks = static_cast<int>(run.config.ranks()),
           .step_tokens = step_tokens,
           .model_flops = trial.account.model_flops,
-          .memory = static_cast<double>(trial.account.memory.total_peak),
+          .memory = trial.account.memory,
           .tokens = wanted.tokens > 0 ? wanted.tokens
                                       : step_tokens * static_cast<double>(run.config.train.steps),
           .failing = failing_run(planner.hardware(), run.config, trial, step.seconds)};

@@ -25,6 +25,7 @@ constexpr std::string_view shard = "shard";
 constexpr std::string_view tensor = "tensor";
 constexpr std::string_view context = "context";
 constexpr std::string_view expert = "expert";
+constexpr std::string_view pipe = "pipe";
 
 struct AxisKind {
   std::string_view name;
@@ -38,6 +39,7 @@ constexpr AxisKind axis_kinds[] = {
     {.name = shard, .in_words = "fully sharded", .parts_parameters = true, .parts_batch = true},
     {.name = tensor, .in_words = "tensor", .parts_parameters = true, .within_machine = true},
     {.name = context, .in_words = "context"},
+    {.name = pipe, .in_words = "stages", .parts_parameters = true},
     {.name = expert, .in_words = "experts", .parts_parameters = true, .parts_batch = true},
 };
 const AxisKind& kind_of(std::string_view axis) {
@@ -94,6 +96,9 @@ const std::vector<LayoutKind>& layout_kinds() {
       {.axes = {context}, .needs_long = true},
       {.axes = {shard, context}, .needs_long = true},
       {.axes = {shard, tensor, context}, .needs_long = true},
+      {.axes = {pipe}},
+      {.axes = {pipe, shard}},
+      {.axes = {pipe, shard, tensor}},
       {.axes = {expert}},
       {.axes = {shard, expert}},
   };
@@ -113,6 +118,9 @@ std::vector<std::string> styles_of(const LayoutKind& kind, const ModulePatterns&
       return {};
     }
     all = kind.by_sequence ? split_by_sequence(model) : split_layers(model);
+  }
+  if (has(kind.axes, pipe)) {
+    all.insert(all.begin(), style("Pipeline", pipe, {"."}));
   }
   if (has(kind.axes, expert)) {
     if (model.experts.empty()) {
@@ -187,6 +195,9 @@ RunLayout layout_of(const LayoutKind& kind, const std::vector<std::int64_t>& sha
   layout.overrides = {fmt::format("mesh.axes=[{}]", fmt::join(axes, ", ")),
                       fmt::format("mesh.shape=[{}]", fmt::join(shape, ", ")),
                       fmt::format("parallel=[{}]", fmt::join(styles, ", "))};
+  if (has(kind.axes, pipe)) {  // is not captured
+    layout.overrides.insert(layout.overrides.end(), {"graph.capture=false", "graph.transforms=[]"});
+  }
   return layout;
 }
 
@@ -291,20 +302,22 @@ double least_seconds(const RunLayout& layout, const StepDivision& division, cons
   const DeviceRates& rates = hardware.rates;
   const double rate = sizes.element > 2 ? rates.products_of_words
                                         : std::max(rates.products, rates.products_of_bytes);
-  const double products = (division.recomputes ? 4.0 / 3 : 1) * sizes.flops_of_row * parts *
-                          division.rows / ranks / rate;
+  // The first micro-batch has to reach the last stage.
+  const auto micro_batches = static_cast<double>(division.micro_batches);
+  const double bubble = (micro_batches + of(pipe) - 1) / micro_batches;
+  const double products = bubble * (division.recomputes ? 4.0 / 3 : 1) * sizes.flops_of_row *
+                          parts * division.rows / ranks / rate;
   // Two sums of each layer's hidden states in forward, for which a rank waits; two in backward.
   const double t = of(tensor);
   const double hidden = division.rows * sizes.row_tokens / of(context) * sizes.dim * sizes.element;
   const double sums_of_layers =
-      2 * sizes.layers * hidden * (t - 1) / t / bandwidth_of(hardware, t, 1);
+      2 * sizes.layers / of(pipe) * hidden * (t - 1) / t / bandwidth_of(hardware, t, 1);
   // A gather and a sum of each parameter in each micro-batch; a sum of what replicas have.
   const double inner = t * of(context) * of(expert);
   const double s = of(shard);
-  const double parts_of_model = t * of(expert);
-  const double sharded = static_cast<double>(division.micro_batches) *
-                         (sizes.gathered + sizes.summed) / parts_of_model * (s - 1) / s /
-                         bandwidth_of(hardware, s, inner);
+  const double parts_of_model = t * of(expert) * of(pipe);
+  const double sharded = micro_batches * (sizes.gathered + sizes.summed) / parts_of_model *
+                         (s - 1) / s / bandwidth_of(hardware, s, inner);
   const double r = of(replicate);
   const double replicated =
       sizes.summed / parts_of_model / s * (r - 1) / r / bandwidth_of(hardware, r, inner * s);

@@ -223,7 +223,7 @@ ByPlace<double> MeasuredKernels::seconds_of(const Program& program) {
   ByPlace<bool> wanted(kinds.size());
   bool any = false;
   for (const PlaceIndex place : kinds.keys()) {
-    wanted[place] = !kinds[place].empty() && !seconds_.contains(kinds[place]);
+    wanted[place] = !kinds[place].empty() && kinds_[kinds[place]].round < round_;
     any = any || wanted[place];
   }
   if (any) {
@@ -231,7 +231,7 @@ ByPlace<double> MeasuredKernels::seconds_of(const Program& program) {
   }
   ByPlace<double> seconds(kinds.size());
   for (const PlaceIndex place : kinds.keys()) {
-    seconds[place] = kinds[place].empty() ? 0 : seconds_.at(kinds[place]);
+    seconds[place] = kinds[place].empty() ? 0 : kinds_.at(kinds[place]).seconds;
   }
   return seconds;
 }
@@ -263,7 +263,9 @@ void MeasuredKernels::measure(const Program& program, const ByPlace<std::string>
     }
   }
   for (const auto& [kind, of_kind] : sums) {
-    seconds_[kind] = of_kind.first / of_kind.second;
+    Measured& measured = kinds_[kind];
+    measured.seconds = std::min(measured.seconds, of_kind.first / of_kind.second);
+    measured.round = round_;
   }
 }
 

@@ -44,6 +44,12 @@ Planner::Planner(const Config& config, const std::string& file) {
   measured_.emplace(ranks, threads_of_rank(config));
 }
 
+void Planner::measure_again() {
+  if (measured_) {
+    measured_->measure_again();
+  }
+}
+
 ByPlace<double> Planner::kernel_seconds(const Program& program) {
   return measured_ ? measured_->seconds_of(program) : seconds_at(program, hardware_.rates);
 }

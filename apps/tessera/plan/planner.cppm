@@ -26,6 +26,8 @@ class Planner {
   bool measures() const { return measured_.has_value(); }
   /// How often a rank fails in a year, instead of what the file says.
   void set_failures(double per_rank_year) { hardware_.failures.per_rank_year = per_rank_year; }
+  /// Of measured kernels: see MeasuredKernels.
+  void measure_again();
   /// Seconds of each kernel of a rank's program; 0 of what is none.
   ByPlace<double> kernel_seconds(const Program& program);
   /// Of `program`, a rank's step.

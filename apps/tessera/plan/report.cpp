@@ -13,6 +13,7 @@ module tessera.app.plan;
 
 import tessera.base;
 import tessera.mesh;
+import tessera.device;
 import tessera.tensor;
 import tessera.program;
 import tessera.app.base;
@@ -80,6 +81,7 @@ TableRows failure_rows(const FailingRun& run, double step) {
 
 TableRows planned_rows(const PlannedRun& run) {
   const StepTimes& step = run.step;
+  const auto memory = static_cast<double>(run.memory.total_peak);
   TableRows rows = {
       {"hardware", hardware_row(run.hardware)},
       {"step", fmt::format("{} ms: computing {}, communicating {}, of which {} are hidden",
@@ -92,10 +94,10 @@ TableRows planned_rows(const PlannedRun& run) {
   if (run.hardware.memory > 0) {
     rows.push_back(
         {"memory",
-         fmt::format("{} of a rank's {}{}", bytes_text(run.memory), bytes_text(run.hardware.memory),
-                     run.memory > run.hardware.memory ? ": too much; split more, or use smaller "
-                                                        "micro-batches or activation checkpointing"
-                                                      : "")});
+         fmt::format("{} of a rank's {}{}", bytes_text(memory), bytes_text(run.hardware.memory),
+                     memory > run.hardware.memory ? ": too much; split more, or use smaller "
+                                                    "micro-batches or activation checkpointing"
+                                                  : "")});
   }
   const bool fails = run.failing.between > 0;
   if (fails) {
@@ -156,9 +158,14 @@ std::string planned_json(const PlannedRun& run) {
               {"waiting_seconds", run.step.waiting},
               {"tokens_per_second", tokens_per_second(run)},
               {"share_of_products", utilisation(run)},
-              {"memory_bytes", run.memory},
+              {"memory_bytes", run.memory.total_peak},
+              {"memory_peaks", Json::object()},
               {"operators", Json::array()},
               {"collectives", Json::array()}};
+  for (int i = 0; i < memory_category_count; ++i) {
+    all["memory_peaks"][name_of(static_cast<MemoryCategory>(i))] =
+        run.memory.peak[static_cast<std::size_t>(i)];
+  }
   if (run.failing.between > 0) {
     FailingRun best = run.failing;
     best.interval = best_interval(best);

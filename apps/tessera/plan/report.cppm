@@ -2,6 +2,7 @@ export module tessera.app.plan:report;
 
 import tessera.base;
 import tessera.mesh;
+import tessera.device;
 import tessera.program;
 import tessera.app.base;
 import :failures;
@@ -18,11 +19,11 @@ struct PlannedRun {
   const StepTimes& step;
   const Hardware& hardware;
   int ranks = 1;
-  double step_tokens = 0;   // of all ranks
-  double model_flops = 0;   // of a step, of all ranks
-  double memory = 0;        // bytes of a rank at the peak
-  double tokens = 0;        // of a whole training; 0: nothing is said of it
-  FailingRun failing = {};  // without failures, nothing is said of them
+  double step_tokens = 0;        // of all ranks
+  double model_flops = 0;        // of a step, of all ranks
+  MemoryStatistics memory = {};  // of a rank, at the peaks
+  double tokens = 0;             // of a whole training; 0: nothing is said of it
+  FailingRun failing = {};       // without failures, nothing is said of them
 };
 
 /// Rows beside those of a plan: hardware, step, rate, memory; what failures cost; time and price of

@@ -94,7 +94,7 @@ class Search {
         LayoutCandidate start{.layout = layout, .precision = precision};
         start.overrides = joined(always_, layout.overrides);
         start.overrides.push_back(fmt::format("train.precision={}", precision));
-        start.least = least_of(start, 1, false);
+        start.least = least_of_all(start);
         starts.push_back(std::move(start));
       }
     }
@@ -102,15 +102,39 @@ class Search {
     for (const LayoutCandidate& start : starts) {
       try_layout(start);
     }
-    std::ranges::stable_sort(result_.planned, {},
-                             [](const LayoutCandidate& one) { return one.step.seconds; });
     if (result_.planned.empty()) {
       refuse();
+    }
+    sort();
+    if (planner_.measures()) {
+      measure_best_again();
     }
     return std::move(result_);
   }
 
  private:
+  void sort() {
+    std::ranges::stable_sort(result_.planned, {},
+                             [](const LayoutCandidate& one) { return one.step.seconds; });
+  }
+
+  /// Kernels of the best candidates, which were measured at different times: what other programs
+  /// have done meanwhile must not decide.
+  void measure_best_again() {
+    const auto best = [&](const auto& plan) {
+      for (std::size_t k = 0; k < std::min(shown, result_.planned.size()); ++k) {
+        plan(result_.planned[k]);
+      }
+    };
+    constexpr int times = 2;
+    for (int time = 0; time < times; ++time) {
+      planner_.measure_again();
+      best([&](LayoutCandidate& one) { put_in_time(one); });
+    }
+    best([&](LayoutCandidate& one) { put_in_time(one); });  // with the times of all
+    sort();
+  }
+
   /// Error (input): nothing fits. It names what needs least memory, and why others are refused.
   [[noreturn]] void refuse() const {
     const LayoutCandidate* least = nullptr;
@@ -203,6 +227,17 @@ class Search {
                          sizes, planner_.hardware());
   }
 
+  /// With any micro-batch.
+  double least_of_all(const LayoutCandidate& candidate) const {
+    const std::int64_t rows =
+        std::max<std::int64_t>(base_.train.batch / candidate.layout.batch_parts(), 1);
+    double least = least_of(candidate, 1, false);
+    for (std::int64_t micro_batches = 2; micro_batches <= rows; micro_batches *= 2) {
+      least = std::min(least, least_of(candidate, micro_batches, false));
+    }
+    return least;
+  }
+
   /// The longest step that is still among the best.
   double limit() const {
     std::vector<double> seconds;
@@ -282,6 +317,7 @@ class Search {
         }
         break;
       }
+      ++result_.tried;
       put_in_time(candidate);
       if (candidate.outcome == Outcome::planned) {
         any = true;
@@ -303,7 +339,6 @@ class Search {
   }
 
   void put_in_time(LayoutCandidate& candidate) {
-    ++result_.tried;
     try {
       const Run run = run_of(candidate);
       const Trial trial = try_step(run);
@@ -313,7 +348,8 @@ class Search {
         candidate.outcome = Outcome::too_much;
         return;
       }
-      candidate.step = planner_.step_of(run, trial);
+      candidate.step =
+          is_staged(trial) ? plan_stages(run, trial, planner_).times : planner_.step_of(run, trial);
       candidate.step_tokens = static_cast<double>(run.config.step_tokens());
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::input) {
