@@ -34,6 +34,7 @@ import :ahead;
 import :capture_parts;
 import :captured_steps;
 import :eager_steps;
+import :micro_batches;
 import :step_capture;
 import :step_inputs;
 import :step_objects;
@@ -81,7 +82,14 @@ std::string CapturedSteps::capture_ahead(const std::function<Program()>& make) {
 
 Program CapturedSteps::capture(const std::function<void()>& step) {
   require(enabled_, "training: captured().capture() before set_enabled(true)");
-  return programs_.capture(step);
+  const Program& program = programs_.capture(step);
+  if (!steps_.order->is_planned()) {
+    fail({.thing = "captured steps",
+          .wrong = "the model is in stages, and what its stages tell each other was not planned",
+          .advice = "before the capture, take a step of the ranks of each place on the meta device "
+                    "with one PlannedStates, in order, until it is exact()"});
+  }
+  return program;
 }
 
 std::unique_ptr<CapturedSteps::Capture> CapturedSteps::capture_of(Program program,

@@ -50,8 +50,9 @@ class CapturedSteps {
   /// set, and steps are recorded as they are taken. Errors: those of `make`; see set_program.
   std::string capture_ahead(const std::function<Program()>& make);
   /// Of a training on the meta device: takes steps until one is captured, and another one, which
-  /// is recorded and compared. `step`: takes one. Error: the two differ in what does not follow
-  /// from the step's numbers (see program_of).
+  /// is recorded and compared. `step`: takes one. Errors: the two differ in what does not follow
+  /// from the step's numbers (see program_of); of a model in stages, its PlannedStates are not
+  /// exact.
   Program capture(const std::function<void()>& step);
   /// Every step must have a program of set_program(): others are errors, which say `why`.
   void require_program(std::string why) { needs_program_ = std::move(why); }

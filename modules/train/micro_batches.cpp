@@ -79,6 +79,7 @@ class OneAfterTheOther final : public MicroBatchOrder {
     return optim::gradient_norm_power(parameters, p);
   }
   void set_planned(std::shared_ptr<PlannedStates>) override {}
+  bool is_planned() const override { return true; }
 
  private:
   const parallel::ParallelPlan& plan_;

@@ -48,6 +48,8 @@ class MicroBatchOrder {
   virtual Tensor norm_power(std::span<const nn::ParameterPointer> parameters, double p) = 0;
   /// See PlannedStates.
   virtual void set_planned(std::shared_ptr<PlannedStates> planned) = 0;
+  /// On the meta device: whether steps there are those of all stages, as nothing is left to guess.
+  virtual bool is_planned() const = 0;
 };
 
 /// One after the other.

@@ -36,6 +36,8 @@ class StageMessages {
  public:
   explicit StageMessages(const parallel::Stages& stages) : stages_(stages) {}
   void set_planned(std::shared_ptr<PlannedStates> planned) { planned_ = std::move(planned); }
+  /// Whether all is known of all kinds of steps that were taken on the meta device.
+  bool is_planned() const { return planned_ && planned_->exact(); }
 
   /// A step of this kind begins. The same text on all ranks of the axis, and another one where what
   /// stages tell each other may differ.

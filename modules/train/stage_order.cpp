@@ -421,6 +421,7 @@ class ByStages final : public MicroBatchOrder {
   void set_planned(std::shared_ptr<PlannedStates> planned) override {
     messages_.set_planned(std::move(planned));
   }
+  bool is_planned() const override { return messages_.is_planned(); }
 
  private:
   nn::LanguageModel& model_;

@@ -408,6 +408,21 @@ TEST_CASE("captured stages are composed with styles and features", "[captured]")
   captured_alike(sharded, {2}, {}, "planned", true);
 }
 
+TEST_CASE("a step is not captured ahead as long as other stages are guessed", "[captured]") {
+  const Run run = run_in(alone, in_a_v, {"model.dropout=0.1", "graph.capture=true"});
+  StepSetup setup = setup_of(run);
+  const auto captured = [&](int rank) {
+    return error_of([&] { on_meta(rank, [&] { Trainer(run, setup, {}).capture(); }); });
+  };
+  CHECK(has(captured(0), "is planned before the stages that it gets hidden states from"));
+  setup.states = std::make_shared<PlannedStates>();
+  // Rank 0 has the first stage and the last one, rank 1 those between.
+  CHECK(has(captured(0), "what its stages tell each other was not planned"));
+  CHECK(has(captured(1), "what its stages tell each other was not planned"));
+  CHECK(captured(0).empty());
+  CHECK(captured(1).empty());
+}
+
 TEST_CASE("the ranks of one stage may take a step that the others replay", "[captured]") {
   const auto losses_of = [](const std::string& captured) {
     const Run run = run_in(alone, {2}, {"train.steps=7", "graph.capture=" + captured});
