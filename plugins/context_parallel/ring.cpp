@@ -59,7 +59,7 @@ class RingResults {
 
   /// [B, T, H, Dv], with the rank's own tokens.
   Tensor results() {
-    const Tensor first = ops::cast(results_[0].y, dtype_);
+    Tensor first = ops::cast(results_[0].y, dtype_);
     if (returning_.empty()) {
       return first;
     }
