@@ -186,6 +186,11 @@ TEST_CASE("plan: what was measured here, a trace and a file of rates") {
   CHECK(summary.code == 0);
   CHECK(has(summary.out, "1 rank, mesh(shard=2)"));
   CHECK(has(summary.out, "linear_grad_weight"));
+  const json stages = planned.plan("'parallel=[{style=Pipeline,axis=shard,on=[\".\"]}]'");
+  CHECK(stages.at("pipeline").at("stages").size() == 2);
+  for (const json& stage : stages.at("pipeline").at("stages")) {
+    CHECK(stage.at("forward_seconds") > 0);
+  }
   const json again = planned.plan("--hardware " + rates);
   CHECK(again.at("hardware") == plan.at("hardware"));
 }

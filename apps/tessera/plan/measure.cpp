@@ -8,6 +8,7 @@ module;
 #include <functional>
 #include <limits>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +21,7 @@ import tessera.collective;
 import tessera.ops;
 import tessera.program;
 import tessera.execute;
+import tessera.train;
 import tessera.app.base;
 import tessera.app.run;
 
@@ -240,11 +242,23 @@ void MeasuredKernels::measure(const Program& program, const ByPlace<std::string>
                               const ByPlace<bool>& wanted) {
   const std::vector<double> medians =
       numbers_of_ranks(ranks_, threads_, [&](collective::World& world) {
-        Alone alone(program, wanted);
+        // Layouts of a stage know its own ranks only.
+        const auto as_own = [&](const std::function<void()>& body) {
+          if (world.rank() == program.rank) {
+            body();
+          } else {
+            as_rank(program.rank, [&] {
+              ops::set_threads(threads_);
+              body();
+            });
+          }
+        };
+        std::optional<Alone> alone;
+        as_own([&] { alone.emplace(program, wanted); });
         ByPlace<std::vector<double>> seconds(kinds.size());
         for (int round = 0; round < rounds; ++round) {
           world.everyone().barrier();
-          alone.run(seconds);
+          as_own([&] { alone->run(seconds); });
         }
         std::vector<double> of_places;
         for (std::vector<double>& all : seconds) {

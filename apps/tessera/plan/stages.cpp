@@ -37,6 +37,7 @@ class CallsOfStages final : public Mode {
  public:
   /// `actions`: the rank's, whose phases are told apart.
   explicit CallsOfStages(const std::vector<pipeline::Action>& actions) {
+    program_.rank = current_rank();
     program_.sections.emplace_back();
     for (const pipeline::Action& action : actions) {
       actions_[to_string(action)] = action;
