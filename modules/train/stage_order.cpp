@@ -413,7 +413,7 @@ class ByStages final : public MicroBatchOrder {
     const NoGrad no_grad;
     Tensor power = optim::gradient_norm_power(own, p);
     if (device_of(model_) == meta && !power.is_meta()) {
-      power = empty({}, power.dtype(), meta);  // nothing is trained here
+      power = zeros({}, power.dtype(), meta);  // nothing is trained here
     }
     return ops::all_reduce(power, std::isinf(p) ? ReduceOp::max : ReduceOp::sum, stages_.group());
   }
