@@ -107,7 +107,7 @@ class Search {
     }
     sort();
     if (planner_.measures()) {
-      measure_best_again();
+      measure_again();
     }
     return std::move(result_);
   }
@@ -118,21 +118,21 @@ class Search {
                              [](const LayoutCandidate& one) { return one.step.seconds; });
   }
 
-  /// Kernels of the best candidates, which were measured at different times: what other programs
-  /// have done meanwhile must not decide.
-  void measure_best_again() {
-    const auto best = [&](const auto& plan) {
-      for (std::size_t k = 0; k < std::min(shown, result_.planned.size()); ++k) {
-        plan(result_.planned[k]);
-      }
-    };
-    constexpr int times = 2;
-    for (int time = 0; time < times; ++time) {
+  /// Kernels of candidates were measured at different times: what other programs have done
+  /// meanwhile must not decide. All of them are measured again, and the best of them once more.
+  void measure_again() {
+    for (const std::size_t count : {result_.planned.size(), shown}) {
       planner_.measure_again();
-      best([&](LayoutCandidate& one) { put_in_time(one); });
+      put_in_time_again(count);
+      put_in_time_again(count);  // with the times of all
+      sort();
     }
-    best([&](LayoutCandidate& one) { put_in_time(one); });  // with the times of all
-    sort();
+  }
+
+  void put_in_time_again(std::size_t count) {
+    for (std::size_t k = 0; k < std::min(count, result_.planned.size()); ++k) {
+      put_in_time(result_.planned[k]);
+    }
   }
 
   /// Error (input): nothing fits. It names what needs least memory, and why others are refused.
