@@ -37,6 +37,10 @@ std::vector<std::pair<double, std::string>> differences(const StepTimes& best,
                                                         const StepTimes& other) {
   std::map<std::string, double> more;
   more["computing"] = other.computing - best.computing;
+  const auto idle = [](const StepTimes& step) {
+    return step.seconds - step.computing - step.waiting;
+  };
+  more["waiting for other stages"] = idle(other) - idle(best);
   const auto add = [&](const StepTimes& step, double sign) {
     for (const CollectiveSum& sum : step.collectives) {
       more[fmt::format("{} on {} that computing does not hide", sum.name, sum.axes)] +=
