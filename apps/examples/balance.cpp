@@ -6,7 +6,7 @@
 //   [graph]
 //   capture = true
 //   transforms = ["Balance"]
-// docs/graph.md explains it.
+// docs/graph-changes.md explains it.
 #include <cstddef>
 #include <map>
 #include <string>

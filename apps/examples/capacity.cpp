@@ -6,7 +6,7 @@
 //   [graph]
 //   capture = true
 //   transforms = ["Capacity"]
-// docs/graph.md explains it.
+// docs/graph-changes.md explains it.
 #include <cmath>
 #include <cstdint>
 #include <memory>

@@ -1,7 +1,7 @@
 // captured_step RANKS STEPS: a sharded step that is captured before its first call. Two guards
 // select its program: the stage of the training, which the host knows before a step, and whether
 // the loss is far too large, which the step computes: such a batch updates nothing.
-// docs/graph.md explains it.
+// docs/graph-programs.md explains it.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>

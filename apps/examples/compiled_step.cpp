@@ -1,5 +1,5 @@
 // compiled_step STEPS: a small model whose step is captured by compile() at its second call, and
-// replayed from then on. docs/graph.md explains it.
+// replayed from then on. docs/graph-programs.md explains it.
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
