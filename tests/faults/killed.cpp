@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <map>
 #include <random>
 #include <string>
 #include <thread>
@@ -14,17 +16,6 @@
 using namespace faults;
 
 namespace {
-
-/// What the run leaves outside of its folder.
-std::set<std::string> in_temporary_folder() {
-  std::set<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator("/tmp")) {
-    if (entry.path().filename().string().starts_with("tessera-")) {
-      names.insert(entry.path().filename().string());
-    }
-  }
-  return names;
-}
 
 /// All checkpoints with a final name are whole, and the same command completes the run.
 void can_be_resumed(const RunFolder& folder, const std::vector<std::string>& arguments,
@@ -38,12 +29,13 @@ void can_be_resumed(const RunFolder& folder, const std::vector<std::string>& arg
 /// Kills one rank of a run of our own launcher after `seconds`. Returns whether the run was there.
 bool kill_a_rank(double seconds, std::size_t rank, const std::vector<std::string>& more = {}) {
   const auto shared_before = shared_memory();
-  const auto temporary_before = in_temporary_folder();
   const RunFolder folder;
+  const std::filesystem::path temporary = folder / "temporary";
+  std::filesystem::create_directory(temporary);
   std::vector<std::string> arguments = {"train", "run.toml", "train.steps=12",
                                         "checkpoint.every=2"};
   arguments.insert(arguments.end(), more.begin(), more.end());
-  Program program(folder, arguments);
+  Program program(folder, arguments, {.environment = {{"TMPDIR", temporary.string()}}});
   std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
   const std::vector<pid_t> ranks = program.ranks();
   const bool there = ranks.size() == 4;
@@ -62,7 +54,7 @@ bool kill_a_rank(double seconds, std::size_t rank, const std::vector<std::string
   }
   CHECK(result.left_running == 0);
   CHECK(within(2, [&] { return std::ranges::includes(shared_before, shared_memory()); }));
-  CHECK(std::ranges::includes(temporary_before, in_temporary_folder()));
+  CHECK(std::filesystem::is_empty(temporary));
   can_be_resumed(folder, arguments, 12);
   return there;
 }
