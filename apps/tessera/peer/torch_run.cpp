@@ -180,9 +180,13 @@ Json run_json(const Run& run, const std::vector<double>& lr, bool compile) {
 
 constexpr const char* script_name = "train_with_torch.py";
 
-/// The last lines, which have the reason.
-std::string end_of(const std::string& output) {
-  constexpr std::size_t most = 2000;
+/// The part of a program's output that has the reason: of Python the first traceback, else the end.
+std::string reason_in(const std::string& output) {
+  constexpr std::size_t most = 2500;
+  const std::size_t traceback = output.find("Traceback (most recent call last)");
+  if (traceback != std::string::npos) {
+    return output.substr(output.rfind('\n', traceback) + 1, most);
+  }
   return output.size() <= most ? output : "..." + output.substr(output.size() - most);
 }
 
@@ -193,7 +197,7 @@ void run_to_the_end(const std::string& who, const std::vector<std::string>& comm
   if (result.code != 0) {
     fail({.thing = who,
           .wrong = fmt::format("it ended with exit code {}", result.code),
-          .details = end_of(result.output)});
+          .details = reason_in(result.output)});
   }
 }
 

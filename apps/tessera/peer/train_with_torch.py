@@ -129,6 +129,16 @@ def distribute(model, layout, ranks):
     return model
 
 
+def clip(parameters, most):
+    """clip_grad_norm_ for gradients of which some are distributed and some are not."""
+    gradients = [parameter.grad for parameter in parameters]
+    whole = [norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+             for norm in (torch.linalg.vector_norm(gradient) for gradient in gradients)]
+    factor = torch.clamp(most / (torch.linalg.vector_norm(torch.stack(whole)) + 1e-6), max=1.0)
+    for gradient in gradients:
+        (gradient.to_local() if hasattr(gradient, "to_local") else gradient).mul_(factor)
+
+
 def main():
     folder = sys.argv[1]
     with open(os.path.join(folder, "run.json")) as file:
@@ -161,7 +171,8 @@ def main():
         loss = F.cross_entropy(forward(inputs).flatten(0, 1).float(), targets.flatten())
         loss.backward()
         if run["clip"] > 0:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), run["clip"], foreach=layout != "tensor_parallel")
+            limit = clip if layout == "tensor_parallel" else torch.nn.utils.clip_grad_norm_
+            limit(list(model.parameters()), run["clip"])
         for group in optimizer.param_groups:
             group["lr"] = lr
         optimizer.step()
