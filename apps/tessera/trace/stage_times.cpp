@@ -8,8 +8,10 @@ module;
 #include <limits>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 module tessera.app.trace;
@@ -75,10 +77,13 @@ std::vector<Timed> actions_in(const std::vector<FileSlice>& slices) {
   return actions;
 }
 
+/// Over actions, each of which is one or several slices: captured steps may have its instructions
+/// at several places.
 struct Mean {
   double sum = 0;
-  int count = 0;
-  double value() const { return count == 0 ? 0 : sum / count; }
+  std::set<std::tuple<std::size_t, std::size_t, int>> actions = {};  // rank, step, micro-batch
+  bool any() const { return !actions.empty(); }
+  double value() const { return any() ? sum / static_cast<double>(actions.size()) : 0; }
 };
 
 }  // namespace
@@ -93,8 +98,8 @@ StageTimes stage_times(const TraceData& trace, const std::string& file) {
   std::map<std::pair<int, Work>, Mean> means;
   double busy = 0;
   int stages = 0;
-  for (const std::vector<FileSlice>& slices : trace.ranks) {
-    const std::vector<Timed> actions = actions_in(slices);
+  for (std::size_t rank = 0; rank < trace.ranks.size(); ++rank) {
+    const std::vector<Timed> actions = actions_in(trace.ranks[rank]);
     const std::size_t of_step = actions.size() / steps;  // every step has the same ones
     for (std::size_t i = 0; i < of_step * steps; ++i) {
       const Timed& timed = actions[i];
@@ -103,7 +108,7 @@ StageTimes stage_times(const TraceData& trace, const std::string& file) {
       if (pipeline::computes(timed.action.work)) {
         Mean& mean = means[{timed.action.stage, timed.action.work}];
         mean.sum += (timed.end - timed.begin) / 1000;
-        ++mean.count;
+        mean.actions.emplace(rank, i / of_step, timed.action.micro_batch);
         busy += (timed.end - timed.begin) / 1000;
       }
       stages = std::max(stages, timed.action.stage + 1);
@@ -116,11 +121,11 @@ StageTimes stage_times(const TraceData& trace, const std::string& file) {
   }
   StageTimes times;
   for (int stage = 0; stage < stages; ++stage) {
-    const Mean whole = means[{stage, Work::backward}];
-    const Mean half = means[{stage, Work::input_gradient}];
-    times.splits_backward = times.splits_backward || half.count > 0;
+    const Mean& whole = means[{stage, Work::backward}];
+    const Mean& half = means[{stage, Work::input_gradient}];
+    times.splits_backward = times.splits_backward || half.any();
     times.stages.push_back({.forward = means[{stage, Work::forward}].value(),
-                            .input_gradient = half.count > 0 ? half.value() : whole.value(),
+                            .input_gradient = half.any() ? half.value() : whole.value(),
                             .weight_gradient = means[{stage, Work::weight_gradient}].value()});
   }
   double all = 0;
