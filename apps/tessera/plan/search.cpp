@@ -10,6 +10,7 @@ module;
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -98,7 +99,8 @@ class Search {
         starts.push_back(std::move(start));
       }
     }
-    std::ranges::stable_sort(starts, {}, &LayoutCandidate::least);
+    std::ranges::sort(
+        starts, {}, [](const LayoutCandidate& one) { return std::tie(one.least, one.overrides); });
     for (const LayoutCandidate& start : starts) {
       try_layout(start);
     }
@@ -114,8 +116,9 @@ class Search {
 
  private:
   void sort() {
-    std::ranges::stable_sort(result_.planned, {},
-                             [](const LayoutCandidate& one) { return one.step.seconds; });
+    std::ranges::sort(result_.planned, {}, [](const LayoutCandidate& one) {
+      return std::tie(one.step.seconds, one.overrides);
+    });
   }
 
   /// Kernels of candidates were measured at different times: what other programs have done
