@@ -125,6 +125,14 @@ TEST_CASE("a comparison trains both sides on the same and prints the ratio of th
   CHECK(run["lr"][4] == Approx(0.01));
 }
 
+TEST_CASE("a comparison has the learning rates of the first steps of the whole run") {
+  const Compared compared;
+  REQUIRE(compared.run("optimizer.schedule=cosine optimizer.warmup=0 --steps 5 --rounds 1").code ==
+          0);
+  const json run = json::parse(read_file(compared.given() / "run.json"));
+  CHECK(run["lr"][4] == Approx(0.005));  // half of the run's 8 steps are done
+}
+
 TEST_CASE("PyTorch's side gets the rows of the run, and the weights that it begins with") {
   const Compared compared;
   REQUIRE(compared.run("--steps 5 --rounds 1").code == 0);
