@@ -13,10 +13,10 @@ import tessera.ops;
 namespace tessera {
 
 TensorsInMemory::TensorsInMemory(std::map<std::string, Tensor> tensors, std::string path)
-    : TensorSource(std::move(path)) {
-  for (const auto& [name, tensor] : tensors) {
+    : TensorSource(std::move(path)), values_(std::move(tensors)) {
+  for (auto& [name, tensor] : values_) {
+    tensor = detached(tensor);
     tensors_.emplace(name, TensorInfo{tensor.dtype(), tensor.shape()});
-    values_.emplace(name, detached(tensor));
   }
 }
 
