@@ -145,7 +145,8 @@ double shortest_by_force(const SearchedRun& searched, Planner& planner) {
                                 ? plan_stages(tried, trial, planner).times.seconds
                                 : planner.simulated(step_program(tried, setup_of(tried))).seconds);
           }
-        } catch (const tessera::Error&) {  // not possible
+        } catch (const tessera::Error&) {
+          continue;  // not possible
         }
       }
     }
