@@ -74,7 +74,8 @@ class CommandLine {
     const CLI::App* at = &app_;
     for (int i = 1; i < count && words[i][0] != '-'; ++i) {
       const auto commands = at->get_subcommands([](const CLI::App*) { return true; });
-      // A command with arguments of its own and sub-commands beside them finds what is wrong itself.
+      // A command with arguments of its own and sub-commands beside them finds what is wrong
+      // itself.
       const auto takes_words = [](const CLI::Option* option) { return option->get_positional(); };
       if (commands.empty() || !at->get_options(takes_words).empty()) {
         return;

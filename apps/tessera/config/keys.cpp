@@ -462,7 +462,8 @@ std::vector<Key> graph_keys() {
       {"graph.mode", field<g, &G::mode>,
        "With `graph.capture`, and without `[[parallel]]` entries: how the step of one rank is "
        "placed on the mesh, whose axes all split the batch: `expand`, `replicate`, `fully_shard` "
-       "or `default` ([graph.md](graph-modes.md#modes-of-data-parallelism)). Empty: the entries decide."},
+       "or `default` ([graph-modes.md](graph-modes.md#modes-of-data-parallelism)). Empty: the "
+       "entries decide."},
       {"graph.executor",
        field<g, &G::executor>,
        "What executes the program, with the same bits ([graph.md](graph.md#executors)). `compiled` "
@@ -470,23 +471,24 @@ std::vector<Key> graph_keys() {
        {},
        {"planned", "compiled", "interpreter"}},
       {"graph.passes", field<g, &G::passes>,
-       "What improves the program, in this order ([graph.md](graph-passes.md#passes)). `[]`: nothing."},
+       "What improves the program, in this order ([graph-passes.md](graph-passes.md#passes)). "
+       "`[]`: nothing."},
       {"graph.transforms", field<g, &G::transforms>,
        "With `graph.capture`: transformations and overrides, plugins that change the step "
-       "([graph.md](graph-changes.md))."},
+       "([graph-changes.md](graph-changes.md))."},
       {"graph.across_steps", field<g, &G::across_steps>,
        "With `graph.capture`: a step leaves its update to the next one, which makes it where "
        "parameters are first used, while gathers are under way: the same bits, and the shards of "
-       "gradients are kept in between ([graph.md](graph-modes.md#across-steps))."},
+       "gradients are kept in between ([graph-modes.md](graph-modes.md#across-steps))."},
       {"graph.memory_budget", field<g, &G::memory_budget>,
        "With `graph.capture`: the memory that a step of a rank may need, as `4GiB` or `900MiB`. "
        "What is needed for backward is then computed again instead of kept, where this costs "
-       "least ([graph.md](graph-passes.md#a-budget-of-memory)). Empty: all is kept."},
+       "least ([graph-passes.md](graph-passes.md#a-budget-of-memory)). Empty: all is kept."},
       path_key(
           "graph.offload", field<g, &G::offload>,
           "With `graph.memory_budget`: a folder on a fast disk. Values may be kept there, in a "
           "file without a name, instead of being computed again "
-          "([graph.md](graph-passes.md#values-in-a-file)). Empty: none are."),
+          "([graph-passes.md](graph-passes.md#values-in-a-file)). Empty: none are."),
       path_key("graph.dump", field<g, &G::dump>,
                "With `graph.capture`: a folder that gets the program before and after each pass, "
                "and the differences; rank r's in `rank-r`."),
