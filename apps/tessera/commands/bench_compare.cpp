@@ -142,7 +142,7 @@ int run_bench_compare(const TrainArguments& arguments, const BenchCompareArgumen
     const TrainedSteps here =
         train_here(arguments.config, words, run, compared.steps, folder.path());
     if (round == 0) {
-      torch.write(run, here.lr, compared.compile, folder.path());
+      torch.write(run, layout, here.lr, compared.compile, folder.path());
     }
     comparison.here.add(here);
     comparison.torch.add(torch.train(folder.path(), run.config.ranks()));

@@ -64,7 +64,7 @@ void print_table(const StoredComparison& comparison) {
   fmt::print("{}", format_table(rows));
 }
 
-/// "12 of what is stored, such as model.rotary_emb".
+/// "not compared: 12 that the model does not have: model.rotary_emb, ...".
 std::string unknown_text(const std::vector<std::string>& unknown) {
   constexpr std::size_t shown = 4;
   std::string names;

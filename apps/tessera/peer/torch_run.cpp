@@ -153,7 +153,7 @@ void write_rows(const Run& run, std::int64_t steps, const std::string& path) {
       path);
 }
 
-Json run_json(const Run& run, const std::vector<double>& lr, bool compile) {
+Json run_json(const Run& run, TorchLayout layout, const std::vector<double>& lr, bool compile) {
   const models::ModelSizes sizes = sizes_of(run.shape);
   const Config& config = run.config;
   const Json options = parse_ordered_json(config.optimizer.options.text);
@@ -166,7 +166,7 @@ Json run_json(const Run& run, const std::vector<double>& lr, bool compile) {
   }
   model["tie_embeddings"] = sizes.values.flag("tie_embeddings");
   return {{"model", model},
-          {"layout", name_of(torch_layout(run))},
+          {"layout", name_of(layout)},
           {"threads", threads_of_rank(config)},
           {"compile", compile},
           {"clip", config.train.clip_grad_norm},
@@ -301,11 +301,11 @@ Torch::Torch(std::string python) : python_(std::move(python)) {
   version_ = asked.output.substr(0, asked.output.find_last_not_of("\n") + 1);
 }
 
-void Torch::write(const Run& run, const std::vector<double>& lr, bool compile,
+void Torch::write(const Run& run, TorchLayout layout, const std::vector<double>& lr, bool compile,
                   const std::string& folder) const {
   const fs::path in(folder);
   write_text((in / script_name).string(), torch_script);
-  write_text((in / "run.json").string(), json_text(run_json(run, lr, compile)));
+  write_text((in / "run.json").string(), json_text(run_json(run, layout, lr, compile)));
   std::error_code ignored;
   fs::remove(in / "weights.safetensors", ignored);
   fs::remove(in / "rows.safetensors", ignored);

@@ -37,8 +37,9 @@ class Torch {
   const std::string& version() const { return version_; }
 
   /// Writes what the script reads into `folder`: the script, the run, the weights that it begins
-  /// with, the rows of as many steps as there are learning rates. `compile`: with torch.compile.
-  void write(const Run& run, const std::vector<double>& lr, bool compile,
+  /// with, the rows of as many steps as there are learning rates. `layout`: torch_layout of the
+  /// run. `compile`: with torch.compile.
+  void write(const Run& run, TorchLayout layout, const std::vector<double>& lr, bool compile,
              const std::string& folder) const;
   /// Trains on what write() has written. Errors: it fails; the end of its output is in the error.
   TrainedSteps train(const std::string& folder, std::int64_t ranks) const;
