@@ -18,7 +18,13 @@ if [[ ${TESSERA_DISTRIBUTIONS_KEEP:-0} != 1 || ! -e $work/made ]]; then
   rm -rf --one-file-system "$work"
   mkdir -p "$work"
   make_system
+  tar -C "$system" --one-file-system -cf "$work/base.tar" .
   : >"$work/made"
+fi
+if command -v buildah >/dev/null; then
+  "$here/container.sh" "$codename" "$packages" "$work/base.tar" "$work/container"
+else
+  say 'no buildah: no image is built'
 fi
 mount_system
 inside bash -c 'apt-get -q remove -y tessera || true' >/dev/null 2>&1  # of a run before
