@@ -22,56 +22,6 @@ import tessera.ops;
 namespace tessera::nn {
 namespace {
 
-/// Writes x [B, T, KV, D] after the first `length` tokens of `kept` [B, KV, room, D], which grows
-/// if it must, and returns all of them as [B, T, KV, D]. A head's tokens are contiguous: attention
-/// reads them one head after the other.
-Tensor append_to(Tensor& kept, const Tensor& x, std::int64_t length) {
-  constexpr std::int64_t first_room = 256;
-  const std::int64_t needed = length + x.size(1);
-  if (!kept || kept.size(2) < needed) {
-    const std::int64_t room = std::max({needed, first_room, kept ? 2 * kept.size(2) : 0});
-    const Tensor larger = empty({x.size(0), x.size(2), room, x.size(3)}, x.dtype(), x.device());
-    if (length > 0) {
-      ops::copy_(ops::narrow(larger, 2, 0, length), ops::narrow(kept, 2, 0, length));
-    }
-    kept = larger;
-  }
-  ops::copy_(ops::narrow(kept, 2, length, x.size(1)), ops::transpose(x, 1, 2));
-  return ops::transpose(ops::narrow(kept, 2, 0, needed), 1, 2);
-}
-
-/// append_to() of this rank's part: a rank keeps the heads that it computes.
-Tensor append_own(Tensor& kept, const Tensor& x, std::int64_t length) {
-  if (!x.is_distributed()) {
-    return append_to(kept, x, length);
-  }
-  const Layout& layout = x.layout();
-  for (int axis = 0; axis < layout.ndim(); ++axis) {
-    const Placement placement = layout.placement(axis);
-    if (placement.is_shard(1) || placement.is_partial()) {
-      fail({.thing = "attention cache",
-            .wrong = fmt::format("tokens are split along axis '{}'", layout.mesh().axis_name(axis)),
-            .expected = "whole sequences of some or all heads",
-            .got = to_string(placement),
-            .advice = "generate without sequence parallelism"});
-    }
-  }
-  Dims shape = x.shape();
-  shape[1] += length;
-  return make_distributed(append_to(kept, x.local(), length), Spec::make(layout, shape, x.dtype()));
-}
-
-void check_fits(const Tensor& kept, const Tensor& x, const char* what) {
-  if (kept &&
-      (kept.size(0) != x.size(0) || kept.size(1) != x.size(2) || kept.size(3) != x.size(3))) {
-    fail({.thing = "attention cache",
-          .wrong = fmt::format("{} do not fit those before", what),
-          .expected = fmt::format("[{}, T, {}, {}]", kept.size(0), kept.size(1), kept.size(3)),
-          .got = to_string(x.shape()),
-          .advice = "clear the cache for another batch"});
-  }
-}
-
 /// Which keys are in the document of a query, bool [B, 1, T, T].
 Tensor same_document(const Tensor& documents) {
   const std::int64_t rows = documents.size(0);
@@ -94,17 +44,6 @@ Tensor sinusoids(std::int64_t count, std::int64_t dim, DType dtype) {
 }
 
 }  // namespace
-
-void AttentionCache::append(Tensor& keys, Tensor& values) {
-  check_fits(keys_, local_of(keys), "keys");
-  check_fits(values_, local_of(values), "values");
-  const std::int64_t added = keys.size(1);
-  keys = append_own(keys_, keys, length_);
-  values = append_own(values_, values, length_);
-  length_ += added;
-}
-
-void AttentionCache::clear() { *this = {}; }
 
 void AttentionOptions::check() const {
   const std::pair<const char*, std::int64_t> extents[] = {{"dim", dim}, {"heads", heads}};
@@ -225,10 +164,24 @@ Tensors Attention::forward(const Tensors& inputs) {
   const Tensor q = rotated(normalized(q_norm_, heads_of((*q_)(x))));
   Tensor k = rotated(normalized(k_norm_, heads_of((*k_)(x))));
   Tensor v = heads_of((*v_)(x));
-  if (cache_ != nullptr) {
-    cache_->append(k, v);
+  Tensor attended;
+  if (cache_ != nullptr && cache_->is_split()) {
+    if (mask || documents || (is_training() && options_.dropout > 0)) {
+      fail_input({.thing = fmt::format("module '{}'", name()),
+                  .wrong = "with a cache that is split over ranks, attention takes no mask and no "
+                           "documents, and drops no probabilities"});
+    }
+    attended = cache_->attend(q, k, v,
+                              {.scale = options_.scale,
+                               .window = options_.window,
+                               .softcap = options_.softcap,
+                               .causal = options_.causal});
+  } else {
+    if (cache_ != nullptr) {
+      cache_->append(k, v);
+    }
+    attended = (*inner_)(Tensors{q, k, v, mask, documents})[0];
   }
-  const Tensor attended = (*inner_)(Tensors{q, k, v, mask, documents})[0];
   return {(*o_)(ops::view(attended, {attended.size(0), attended.size(1), attended.size(2) * d}))};
 }
 

@@ -6,26 +6,9 @@ import tessera.ops;
 import :parameter;
 import :tree;
 import :layers;
+import :attention_cache;
 
 export namespace tessera::nn {
-
-/// The keys and values of an attention layer for the tokens so far. Starts empty; its room doubles
-/// when it is full, so copying costs constant time per token.
-class AttentionCache {
- public:
-  /// How many tokens it has.
-  std::int64_t length() const { return length_; }
-  /// Appends keys [B, T, KV, D] and values [B, T, KV, Dv] and makes them those of all tokens.
-  /// Errors: another batch, or other heads, than the tokens before.
-  void append(Tensor& keys, Tensor& values);
-  /// Forgets all tokens.
-  void clear();
-
- private:
-  Tensor keys_;    // [B, KV, room, D]; undefined before the first token
-  Tensor values_;  // the same with Dv
-  std::int64_t length_ = 0;
-};
 
 /// Options of an attention layer.
 struct AttentionOptions {
@@ -100,7 +83,8 @@ class Attention : public Module {
 
   const AttentionOptions& options() const { return options_; }
   /// With a cache, forward takes the tokens that follow those in it and appends them; null for
-  /// none. The cache must live as long as it is set.
+  /// none. The cache must live as long as it is set. With a split one, inner_attention is not
+  /// called: the cache computes what it would. Errors of forward then: a mask, documents, dropout.
   void set_cache(AttentionCache* cache) { cache_ = cache; }
 
  private:

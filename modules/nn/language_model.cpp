@@ -194,7 +194,7 @@ void LanguageModel::set_cache(KeyValueCache* cache) {
           .advice = "generate with the model before its attention was replaced"});
   }
   if (cache != nullptr) {
-    cache->layers.resize(attentions.size());
+    cache->layers.resize(attentions.size(), AttentionCache(cache->axis));
   }
   for (std::size_t i = 0; i < attentions.size(); ++i) {
     attentions[i]->set_cache(cache == nullptr ? nullptr : &cache->layers[i]);

@@ -5,16 +5,10 @@ import tessera.tensor;
 import :tree;
 import :pieces;
 import :attention;
+import :attention_cache;
 import :layers;
 
 export namespace tessera::nn {
-
-/// The caches of all attention layers, for generation.
-struct KeyValueCache {
-  std::vector<AttentionCache> layers;
-  /// How many tokens it has.
-  std::int64_t length() const { return layers.empty() ? 0 : layers.back().length(); }
-};
 
 class PiecesScope;
 

@@ -6,6 +6,7 @@ export import :parameter;             // Parameter, Buffer, LayerSplit
 export import :tree;                  // Module, Child, hooks, EvaluationScope
 export import :pieces;                // a model as a chain of pieces, AbsentModule
 export import :layers;                // Linear, Embedding, norms, Dropout, the loss
+export import :attention_cache;       // keys and values so far, whole or split over ranks
 export import :attention;             // Attention with masks and a cache, PositionEmbedding
 export import :feed_forward;          // gated feed-forward parts
 export import :mixture;               // mixtures of experts: routing, loads, balance

@@ -483,7 +483,8 @@ TEST_CASE("evaluate has the same bits on any number of copies, and nearly so on 
   const std::string together = Trained::succeed(command + "--ranks 2");
   CHECK(Trained::succeed(command + "--ranks 4 --split 2") == together);
   const json expected = json::parse(alone)["results"];
-  for (const std::string& got : {together, Trained::succeed(command + "--ranks 4")}) {
+  for (const std::string& got : {together, Trained::succeed(command + "--ranks 4"),
+                                 Trained::succeed(command + "--context 2")}) {
     const json results = json::parse(got)["results"];
     REQUIRE(results.size() == expected.size());
     for (std::size_t i = 0; i < results.size(); ++i) {
@@ -510,13 +511,15 @@ TEST_CASE("texts are those of one rank on several, whatever is drawn") {
     CHECK(Trained::succeed(command + options + "--ranks 3 --split 1") == alone);
     CHECK(Trained::succeed(command + options + "--ranks 2") == alone);
     CHECK(Trained::succeed(command + options + "--ranks 4 --split 2") == alone);
+    CHECK(Trained::succeed(command + options + "--context 2") == alone);
+    CHECK(Trained::succeed(command + options + "--ranks 4 --context 2 --split 1") == alone);
   }
   const std::string lines = "Say one\n/reset\nSay two\nAgain\n/history\n";
   const Result one = chat(lines);
   CHECK(one.code == 0);
   CHECK(chat(lines, "--ranks 2").out == one.out);
   CHECK(chat(lines, "--ranks 4", trained().checkpoint).out == one.out);
-  Server server({"--ranks", "2"});
+  Server server({"--ranks", "4", "--context", "2"});
   auto client = server.client();
   const auto answer = client.Post(
       completions, json{{"messages", {{{"role", "user"}, {"content", "Say two"}}}}}.dump(),
@@ -540,6 +543,10 @@ TEST_CASE("ranks that cannot have the model are refused before they start") {
   refused("--ranks 3", "its 4 heads cannot be split over 3 ranks");
   refused("--ranks 4 --split 3", "4 ranks do not make copies of the model with 3 ranks each");
   refused("--ranks 2 --split 4", "2 ranks do not make copies of the model with 4 ranks each");
+  refused("--ranks 3 --context 2", "--context: 3 ranks do not split texts into 2 parts");
+  refused("--ranks 4 --context 2 --split 4",
+          "--split: 4 ranks do not make copies of the model with 8 ranks each; choose a divisor of "
+          "--ranks / --context");
   refused("--ranks 0", "--ranks");
   const Result launched =
       run_program("generate " + trained().model + " --prompt a", "RANK=0 WORLD_SIZE=2 ");

@@ -1,6 +1,8 @@
 // The parts of generation: what is drawn against transformers' probabilities, text that is shown
 // while it is made, caches against whole passes.
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -68,13 +70,18 @@ class WithoutCache final : public nn::DecoderLM {
   void set_cache(nn::KeyValueCache*) override { fail("its layers take no cache"); }
 };
 
+/// Within `tolerance` of the largest of a row, or of 1.
 void same_logits(const std::vector<std::vector<double>>& a,
-                 const std::vector<std::vector<double>>& b) {
+                 const std::vector<std::vector<double>>& b, double tolerance = 1e-5) {
   REQUIRE(a.size() == b.size());
   for (std::size_t i = 0; i < a.size(); ++i) {
     REQUIRE(a[i].size() == b[i].size());
+    double margin = tolerance;
+    for (const double logit : b[i]) {
+      margin = std::max(margin, tolerance * std::abs(logit));
+    }
     for (std::size_t j = 0; j < a[i].size(); ++j) {
-      CHECK(a[i][j] == Approx(b[i][j]).margin(1e-5));
+      CHECK(std::abs(a[i][j] - b[i][j]) <= margin);
     }
   }
 }
@@ -264,6 +271,135 @@ TEST_CASE("ranks that have parts of a model compute its logits and losses togeth
     CHECK(bytes[3] == bytes[1]);
     CHECK(check_split(data + name, "", {.copies = 2, .split = 2}) == bytes[0]);
   }
+}
+
+TEST_CASE("each position is kept by one rank, and parts grow evenly") {
+  for (const std::int64_t ranks : {1, 2, 3, 4}) {
+    const nn::PositionParts parts{.ranks = ranks};
+    std::vector<std::int64_t> kept(static_cast<std::size_t>(ranks), 0);  // by counting owners
+    for (std::int64_t length = 0; length < 5 * nn::PositionParts::block; ++length) {
+      std::int64_t fewest = length;
+      std::int64_t most = 0;
+      for (std::int64_t rank = 0; rank < ranks; ++rank) {
+        const std::int64_t own = parts.kept(rank, length);
+        REQUIRE(own == kept[static_cast<std::size_t>(rank)]);
+        fewest = std::min(fewest, own);
+        most = std::max(most, own);
+      }
+      REQUIRE(most - fewest <= nn::PositionParts::block);
+      ++kept[static_cast<std::size_t>(parts.owner(length))];
+    }
+    // Runs of a range are its positions, each where its rank has it.
+    std::vector<std::int64_t> runs_of(400, 0);
+    for (std::int64_t rank = 0; rank < ranks; ++rank) {
+      for (const nn::PositionRun& run : parts.runs(rank, 50, 333)) {
+        for (std::int64_t i = 0; i < run.count; ++i) {
+          REQUIRE(parts.owner(run.position + i) == rank);
+          REQUIRE(parts.kept(rank, run.position + i) == run.place + i);
+          ++runs_of[static_cast<std::size_t>(run.position + i)];
+        }
+      }
+    }
+    for (std::size_t position = 0; position < runs_of.size(); ++position) {
+      REQUIRE(runs_of[position] == (position >= 50 && position < 333 ? 1 : 0));
+    }
+  }
+}
+
+TEST_CASE("ranks that keep parts of a text compute its logits and losses together") {
+  const std::string data = TESSERA_SOURCE_FOLDER "/tests/reference/data/";
+  std::vector<std::int64_t> ids;
+  for (std::int64_t i = 0; i < 330; ++i) {
+    ids.push_back((7 * i + i / 5 + i * i % 11) % 60);
+  }
+  struct Case {
+    std::string name;
+    RankGrid grid;
+  };
+  // Fewer heads of keys than ranks; windows, soft caps, norms of queries; rotary embeddings of
+  // every kind, learned positions; experts; layers that are split too; copies.
+  std::vector<Case> cases;
+  for (const char* const name :
+       {"decoders/llama3", "decoders/mistral", "decoders/qwen2", "decoders/qwen3",
+        "decoders/gemma2", "decoders/gemma3", "decoders/phi3", "decoders/qwen3_moe", "gpt2/tied",
+        "mixtral/four", "folders/sharded_files"}) {
+    cases.push_back({name, {.context = 2}});
+    cases.push_back({name, {.context = 4}});
+  }
+  cases.push_back({"decoders/gemma3", {.context = 2, .split = 2}});
+  cases.push_back({"decoders/qwen3", {.copies = 2, .context = 2}});
+  for (const auto& [name, grid] : cases) {
+    INFO(name << ", " << grid.context << " x " << grid.split);
+    const TextModel whole(data + name);
+    const std::int64_t vocab = whole.shape().vocab;
+    const std::int64_t longest = whole.longest() > 0 ? whole.longest() : std::ssize(ids);
+    std::vector<std::int64_t> lengths;  // chunks of all ranks, single tokens, a rest
+    for (const std::int64_t length : {1, 2, 19, 20, 131, 132, 135, 203, 204, 325, 330}) {
+      if (length <= longest) {
+        lengths.push_back(length);
+      }
+    }
+    const auto row = [&](std::int64_t length, std::int64_t first) {
+      std::vector<std::int64_t> tokens(ids.begin(), ids.begin() + length);
+      tokens[0] = first;
+      return tokens;
+    };
+    const auto computed = [&](ModelRanks& ranks) {
+      std::vector<std::vector<double>> all;
+      Decoding decoding(ranks, vocab);
+      for (const std::int64_t length : lengths) {
+        for (const auto& logits : decoding.next({row(length, 3), row(length, 4)})) {
+          all.push_back(logits);
+        }
+      }
+      const std::vector<std::int64_t> text = row(std::min<std::int64_t>(longest, 101), 3);
+      all.push_back(
+          {ranks.loss_sum(std::span(text).first(text.size() - 1), std::span(text).subspan(1))});
+      all.push_back(decoding.next({{7, 8}}).at(0));  // another text
+      return all;
+    };
+    const std::vector<std::vector<double>> expected = computed(whole.ranks());
+    std::vector<std::vector<std::vector<double>>> got(static_cast<std::size_t>(grid.copies));
+    collective::run_threads(
+        grid.ranks(), [&, of = data + name, ranks = grid](collective::World& world) {
+          const TextModel part(of, "", ranks, world);
+          if (!part.ranks().leads()) {
+            part.ranks().follow();
+            return;
+          }
+          got.at(static_cast<std::size_t>(world.rank() / ranks.of_copy())) = computed(part.ranks());
+          part.ranks().dismiss();
+        });
+    for (const auto& of_copy : got) {
+      same_logits(of_copy, expected, 2e-6);
+    }
+    static_cast<void>(check_split(data + name, "", grid));
+  }
+}
+
+TEST_CASE("each rank of a split cache keeps its part of the memory") {
+  std::vector<std::int64_t> ids(4096, 1);
+  std::map<int, std::vector<std::int64_t>> bytes;
+  for (const int ranks : {1, 2, 4}) {
+    bytes[ranks].resize(static_cast<std::size_t>(ranks));
+    collective::run_threads(ranks, [&](collective::World& world) {
+      const TextModel model(TESSERA_SOURCE_FOLDER "/tests/reference/data/decoders/qwen3", "",
+                            {.context = ranks}, world);
+      if (model.ranks().leads()) {
+        Decoding decoding(model.ranks(), model.shape().vocab);
+        static_cast<void>(decoding.next({ids}));
+        model.ranks().dismiss();
+      } else {
+        model.ranks().follow();
+      }
+      bytes[ranks].at(static_cast<std::size_t>(world.rank())) = model.ranks().cache_bytes();
+    });
+  }
+  // Keys and values of 4096 tokens: 3 layers, 2 heads of 12 numbers.
+  const std::int64_t whole_bytes = 2 * 4096 * 3 * 2 * 12 * 4;
+  REQUIRE(bytes[1] == std::vector<std::int64_t>{whole_bytes});
+  CHECK(bytes[2] == std::vector<std::int64_t>(2, whole_bytes / 2));
+  CHECK(bytes[4] == std::vector<std::int64_t>(4, whole_bytes / 4));
 }
 
 TEST_CASE("copies join what each of them has computed") {

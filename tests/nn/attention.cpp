@@ -16,9 +16,13 @@
 #include "catch.hpp"
 
 import tessera.base;
+import tessera.mesh;
+import tessera.placement;
 import tessera.tensor;
 import tessera.autograd;
+import tessera.collective;
 import tessera.ops;
+import tessera.dtensor;
 import tessera.nn;
 
 #include "errors.hpp"
@@ -47,13 +51,18 @@ void fill(nn::Module& module) {
   }
 }
 
-double largest(const Values& a, const Values& b) {
-  REQUIRE(a.size() == b.size());
-  double difference = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
+/// For ranks, which are threads: these make no checks of their own. Infinite where sizes differ.
+double distance(const Values& a, const Values& b) {
+  double difference = a.size() == b.size() ? 0 : std::numeric_limits<double>::infinity();
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
     difference = std::max(difference, std::abs(a[i] - b[i]));
   }
   return difference;
+}
+
+double largest(const Values& a, const Values& b) {
+  REQUIRE(a.size() == b.size());
+  return distance(a, b);
 }
 
 constexpr std::int64_t batches = 2, tokens = 5, width = 8, heads = 4, kv_heads = 2, extent = 2;
@@ -269,6 +278,118 @@ TEST_CASE("attention with a cache continues a sequence, causal or with a mask") 
   attention(pattern({batches + 1, 1, width}, 0.1));
   attention.set_cache(nullptr);
   CHECK(largest(to_doubles(attention(x)), to_doubles(whole)) == 0);
+}
+
+TEST_CASE("a cache that is split over ranks gives the attention of one rank") {
+  struct Kind {
+    std::int64_t window = 0;
+    double softcap = 0;
+    std::int64_t kv_heads = 2;
+    bool causal = true;
+  };
+  // Windows shorter and longer than what comes at once, than a block, and than a round of blocks.
+  const Kind kinds[] = {{},
+                        {.kv_heads = 1},
+                        {.window = 3},
+                        {.window = 70, .softcap = 1.5},
+                        {.window = 250},
+                        {.softcap = 0.7, .kv_heads = 4},
+                        {.causal = false}};
+  // Tokens at once, and whether each rank has its chunk of them.
+  const std::pair<std::int64_t, bool> calls[] = {{12, true}, {1, false},  {144, true}, {5, false},
+                                                 {1, false}, {132, true}, {24, true},  {1, false}};
+  constexpr std::int64_t all = 320;
+  for (const Kind& kind : kinds) {
+    const Tensor q = pattern({2, all, 4, 3}, 0.1);
+    const Tensor k = pattern({2, all, kind.kv_heads, 3}, 0.5);
+    const Tensor v = pattern({2, all, kind.kv_heads, 5}, 0.9);
+    const auto part = [](const Tensor& x, std::int64_t begin, std::int64_t count) {
+      return ops::contiguous(ops::narrow(x, 1, begin, count));
+    };
+    for (const int ranks : {1, 2, 3, 4}) {
+      INFO("window " << kind.window << ", softcap " << kind.softcap << ", " << kind.kv_heads
+                     << " heads of keys, causal " << kind.causal << ", " << ranks << " ranks");
+      std::vector<double> differences(static_cast<std::size_t>(ranks), 1);
+      std::vector<std::int64_t> kept(static_cast<std::size_t>(ranks), 0);
+      collective::run_threads(ranks, [&](collective::World& world) {
+        const DeviceMesh mesh = DeviceMesh::make({"context"}, {ranks});
+        nn::AttentionCache cache(0);
+        double& difference = differences[static_cast<std::size_t>(world.rank())];
+        for (const bool again : {false, true}) {
+          cache.clear();
+          difference = again ? difference : 0;
+          std::int64_t begin = 0;
+          for (const auto& [count, chunks] : calls) {
+            const Layout layout =
+                Layout::make(mesh, {chunks ? Placement(Shard(1)) : Placement(Replicate())});
+            const auto placed = [&, first = begin, length = count](const Tensor& x) {
+              return distribute(part(x, first, length), layout);
+            };
+            const Tensor y = cache.attend(
+                placed(q), placed(k), placed(v),
+                {.window = kind.window, .softcap = kind.softcap, .causal = kind.causal});
+            difference = y.layout() == layout ? difference : 1;
+            const std::int64_t end = begin + count;
+            const Tensor expected =
+                kind.causal
+                    ? part(ops::causal_attention(part(q, 0, end), part(k, 0, end), part(v, 0, end),
+                                                 {.window = kind.window, .softcap = kind.softcap}),
+                           begin, count)
+                    : ops::transpose(ops::scaled_dot_product_attention(
+                                         ops::transpose(part(q, begin, count), 1, 2),
+                                         ops::transpose(part(k, 0, end), 1, 2),
+                                         ops::transpose(part(v, 0, end), 1, 2)),
+                                     1, 2);
+            difference = std::max(difference, distance(to_doubles(full_tensor(y)),
+                                                       to_doubles(ops::contiguous(expected))));
+            begin = end;
+          }
+          difference = cache.length() == all ? difference : 1;
+        }
+        kept[static_cast<std::size_t>(world.rank())] = cache.bytes();
+      });
+      for (const double difference : differences) {
+        CHECK(difference < 1e-12);
+      }
+      CHECK(*std::ranges::max_element(kept) ==
+            2 * 256 * kind.kv_heads * (3 + 5) * 8 * (ranks == 1 ? 2 : 1));
+    }
+  }
+}
+
+TEST_CASE("what a split cache cannot take is refused") {
+  std::vector<std::vector<std::string>> errors(2);
+  collective::run_threads(2, [&](collective::World& world) {
+    const DeviceMesh mesh = DeviceMesh::make({"context"}, {2});
+    const Layout chunks = Layout::make(mesh, {Shard(1)});
+    const Tensor x = pattern({1, 4, 2, 2}, 0.3);
+    const Tensor split = distribute(x, chunks);
+    const Tensor whole = distribute(x, Layout::replicated(mesh));
+    const Tensor odd = distribute(pattern({1, 3, 2, 2}, 0.3), chunks);
+    nn::AttentionCache cache(0);
+    nn::AttentionCache unsplit;
+    nn::Attention attention(options());
+    fill(attention);
+    attention.set_cache(&cache);
+    const auto append = [](nn::AttentionCache& to, Tensor keys) {
+      Tensor values = keys;
+      to.append(keys, values);
+    };
+    errors[static_cast<std::size_t>(world.rank())] = {
+        error_of([&] { cache.attend(split, whole, split, {}); }),
+        error_of([&] { cache.attend(odd, odd, odd, {}); }), error_of([&] { append(cache, whole); }),
+        error_of([&] { append(unsplit, split); }),
+        error_of([&] { attention({input(), full({tokens, tokens}, 1, DType::boolean)}); })};
+  });
+  for (const std::vector<std::string>& of_rank : errors) {
+    REQUIRE(of_rank.size() == 5);
+    CHECK_THAT(of_rank[0],
+               Catch::Contains("do not have equal chunks of the tokens along axis 'context'"));
+    CHECK_THAT(of_rank[1], Catch::Contains("do not have equal chunks"));
+    CHECK_THAT(of_rank[2], Catch::Contains("call attend()"));
+    CHECK_THAT(of_rank[3], Catch::Contains("tokens are split along axis 'context'"));
+    CHECK_THAT(of_rank[4], Catch::Contains("attention takes no mask and no documents"));
+  }
 }
 
 TEST_CASE("attention drops probabilities while training only") {

@@ -66,8 +66,9 @@ int run_graph_capture(const TrainArguments& arguments, const CaptureArguments& c
 struct ModelArguments {
   std::string model;      // a checkpoint, or a folder in Hugging Face's format
   std::string tokenizer;  // a folder or file; empty: the model's own
-  int ranks = 1;
-  int split = 0;  // ranks that have a copy of it together; 0: all
+  int ranks = 0;          // 0: as many as `context`
+  int context = 1;        // ranks that each have a part of a text
+  int split = 0;          // ranks that each have a part of every layer; 0: ranks / context
 };
 
 struct GenerateArguments : ModelArguments {

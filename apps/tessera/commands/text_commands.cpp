@@ -61,7 +61,14 @@ void add_tokenizer_and_ranks(CLI::App& command, ModelArguments& arguments) {
   command.add_option("--tokenizer", arguments.tokenizer,
                      "A folder or file with the tokenizer; default: the model's own");
   command
-      .add_option("--ranks", arguments.ranks, "The number of processes that compute with the model")
+      .add_option(
+          "--ranks", arguments.ranks,
+          "The number of processes that compute with the model; default: those of --context")
+      ->check(CLI::Range(1, 4096));
+  command
+      .add_option("--context", arguments.context,
+                  "Ranks that each compute a part of a long text, and keep a part of its keys and "
+                  "values")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
 }
@@ -70,8 +77,8 @@ void add_tokenizer_and_ranks(CLI::App& command, ModelArguments& arguments) {
 void add_copies(CLI::App& command, ModelArguments& arguments) {
   command
       .add_option("--split", arguments.split,
-                  "Ranks that have a copy of the model together, each a part of its layers; other "
-                  "ranks have further copies, with a share of the work; default: all ranks")
+                  "Ranks that each have a part of every layer of a copy of the model; other ranks "
+                  "have further copies, with a share of the work; default: no further copies")
       ->check(CLI::Range(1, 4096));
 }
 
@@ -262,15 +269,23 @@ void add_text_commands(CLI::App& program, std::function<int()>& chosen) {
 }
 
 int use_model(const ModelArguments& arguments, const std::function<int(const TextModel&)>& act) {
-  const int split = arguments.split > 0 ? arguments.split : arguments.ranks;
-  if (arguments.ranks % split != 0) {
-    fail_input({.thing = "--split",
-                .wrong = fmt::format("{} ranks do not make copies of the model with {} ranks each",
-                                     arguments.ranks, split),
+  const int ranks = arguments.ranks > 0 ? arguments.ranks : arguments.context;
+  const int context = arguments.context;
+  if (ranks % context != 0) {
+    fail_input({.thing = "--context",
+                .wrong = fmt::format("{} ranks do not split texts into {} parts", ranks, context),
                 .advice = "choose a divisor of --ranks"});
   }
+  const int split = arguments.split > 0 ? arguments.split : ranks / context;
+  if (ranks / context % split != 0) {
+    fail_input({.thing = "--split",
+                .wrong = fmt::format("{} ranks do not make copies of the model with {} ranks each",
+                                     ranks, context * split),
+                .advice = context > 1 ? "choose a divisor of --ranks / --context"
+                                      : "choose a divisor of --ranks"});
+  }
   return with_text_model(arguments.model, arguments.tokenizer,
-                         {.copies = arguments.ranks / split, .split = split},
+                         {.copies = ranks / context / split, .context = context, .split = split},
                          [&](const TextModel& model) {
                            const int code = act(model);
                            check_stdout();  // of this rank

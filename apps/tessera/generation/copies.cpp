@@ -12,13 +12,13 @@ import tessera.collective;
 namespace tessera::app {
 
 Copies::Copies(const RankGrid& grid, collective::World& world)
-    : count_(grid.copies), number_(world.rank() / grid.split) {
-  if (count_ == 1 || world.rank() % grid.split != 0) {
+    : count_(grid.copies), number_(world.rank() / grid.of_copy()) {
+  if (count_ == 1 || world.rank() % grid.of_copy() != 0) {
     return;
   }
   std::vector<int> ranks;
   for (int copy = 0; copy < count_; ++copy) {
-    ranks.push_back(copy * grid.split);
+    ranks.push_back(copy * grid.of_copy());
   }
   first_ranks_ = &world.communicator(ranks, "copies");
 }

@@ -8,12 +8,15 @@ import tessera.app.base;
 
 export namespace tessera::app {
 
-/// Copies of a model, each of which has its own share of the work. `split` consecutive ranks have a
-/// copy together: each has its part of every layer.
+/// Copies of a model, each of which has its own share of the work. Consecutive ranks have a copy
+/// together: a grid of `context` x `split` of them. Each has its part of every layer (of `split`),
+/// and of what is read and kept of a text (of `context`).
 struct RankGrid {
   int copies = 1;
+  int context = 1;
   int split = 1;
-  int ranks() const { return copies * split; }
+  int of_copy() const { return context * split; }
+  int ranks() const { return copies * of_copy(); }
 };
 
 /// One of the copies of a model. All of them go through the same items (documents, questions,

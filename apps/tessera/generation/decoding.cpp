@@ -32,9 +32,11 @@ std::vector<std::vector<double>> Decoding::next(const TokenRows& rows) {
   // The logits of all tokens of a long prompt need not be in memory at the same time.
   constexpr std::int64_t values_at_once = std::int64_t{1} << 26;
   const bool keeps = slow_because().empty();
-  const auto at_once = keeps ? static_cast<std::size_t>(std::clamp<std::int64_t>(
-                                   values_at_once / (vocab_ * count), 16, 512))
-                             : length;
+  const auto at_once = keeps
+                           ? static_cast<std::size_t>(
+                                 ranks_.chunks() * std::clamp<std::int64_t>(
+                                                       values_at_once / (vocab_ * count), 16, 512))
+                           : length;
   std::size_t begin = kept_tokens(rows);
   kept_.clear();  // an error leaves a cache of unknown length
   std::vector<double> values;

@@ -30,8 +30,13 @@ struct ModelRanks::Call {
   std::vector<std::int64_t> values = {};  // tokens; of a loss, then the targets
 };
 
-ModelRanks::ModelRanks(nn::LanguageModel& model, collective::World* world, const DeviceMesh& mesh)
-    : model_(model), world_(world), mesh_(mesh) {
+ModelRanks::ModelRanks(nn::LanguageModel& model, collective::World* world, const DeviceMesh& mesh,
+                       int context)
+    : model_(model), world_(world), mesh_(mesh), context_(context) {
+  if (context_ >= 0) {
+    chunks_ = mesh_.axis_size(context_);
+    cache_.axis = context_;
+  }
   if (mesh_) {
     calls_ = &world->communicator(mesh_.ranks(), "calls of the model");
   }
@@ -99,9 +104,58 @@ void ModelRanks::send(Call& call) {
   }
 }
 
-Tensor ModelRanks::placed(std::span<const std::int64_t> values, std::int64_t rows) const {
-  const Tensor own = from_values(values, {rows, std::ssize(values) / rows});
-  return mesh_ ? from_local(own, Layout::replicated(mesh_)) : own;
+Tensor ModelRanks::placed(std::span<const std::int64_t> values, std::int64_t rows,
+                          bool chunked) const {
+  const Tensor all = from_values(values, {rows, std::ssize(values) / rows});
+  if (!mesh_) {
+    return all;
+  }
+  const Layout layout = Layout::replicated(mesh_);
+  return distribute(all, chunked ? layout.with_placement(context_, Shard(1)) : layout);
+}
+
+Tensor ModelRanks::last_logits(std::span<const std::int64_t> tokens, std::int64_t rows) {
+  const std::int64_t count = std::ssize(tokens) / rows;
+  // A few tokens cost every rank what one of them costs: a pass over its weights.
+  constexpr std::int64_t fewest_of_rank = 4;
+  const bool chunked = chunks_ > 1 && count >= chunks_ * fewest_of_rank;
+  if (chunked && count % chunks_ != 0) {
+    // What the ranks cannot divide is read by all of them afterwards.
+    const std::int64_t even = count - count % chunks_;
+    std::vector<std::int64_t> first;
+    std::vector<std::int64_t> rest;
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const auto begin = tokens.begin() + row * count;
+      first.insert(first.end(), begin, begin + even);
+      rest.insert(rest.end(), begin + even, begin + count);
+    }
+    static_cast<void>(last_logits(first, rows));
+    return last_logits(rest, rows);
+  }
+  const Tensor logits = model_(placed(tokens, rows, chunked));
+  if (!chunked) {
+    return ops::select(logits, 1, logits.size(1) - 1);
+  }
+  // The last token of each rank; that of the last rank is the last one.
+  const Tensor& own = logits.local();
+  Dims shape = logits.shape();
+  shape[1] = chunks_;
+  const Tensor last =
+      from_local(ops::contiguous(ops::narrow(own, 1, own.size(1) - 1, 1)), logits.layout(), shape);
+  return ops::select(full_tensor(last), 1, chunks_ - 1);
+}
+
+Tensor ModelRanks::loss(std::span<const std::int64_t> tokens,
+                        std::span<const std::int64_t> targets) {
+  // Tokens that are not scored make equal chunks; no token before them sees them.
+  std::vector<std::int64_t> read(tokens.begin(), tokens.end());
+  std::vector<std::int64_t> scored(targets.begin(), targets.end());
+  while (std::ssize(read) % chunks_ != 0) {
+    read.push_back(read.back());
+    scored.push_back(model_.loss().ignore_index());
+  }
+  const bool chunked = chunks_ > 1;
+  return model_.loss_sum(placed(read, 1, chunked), placed(scored, 1, chunked));
 }
 
 std::vector<double> ModelRanks::computed(const Call& call) {
@@ -112,7 +166,7 @@ std::vector<double> ModelRanks::computed(const Call& call) {
   if (call.kind == Call::Kind::loss) {
     keep(false);
     const std::size_t half = values.size() / 2;
-    result = model_.loss_sum(placed(values.first(half), 1), placed(values.subspan(half), 1));
+    result = loss(values.first(half), values.subspan(half));
   } else {
     keep(slow_because_.empty());
     if (call.anew) {
@@ -120,10 +174,9 @@ std::vector<double> ModelRanks::computed(const Call& call) {
         layer.clear();
       }
     }
-    const Tensor logits = model_(placed(values, call.rows));
-    result = ops::select(logits, 1, logits.size(1) - 1);
+    result = last_logits(values, call.rows);
   }
-  return to_doubles(mesh_ ? full_tensor(result) : result);
+  return to_doubles(result.is_distributed() ? full_tensor(result) : result);
 }
 
 std::vector<double> ModelRanks::together(Call call) {

@@ -18,9 +18,10 @@ export namespace tessera::app {
 class ModelRanks {
  public:
   /// The model must outlive it. `world`: where ranks were started. `mesh`: of the ranks on which
-  /// the model's parameters are; none: this rank has all of them.
+  /// the model's parameters are; none: this rank has all of them. `context`: the axis of the mesh
+  /// over which sequences are split, for which the model has the style ContextParallel; -1: none.
   explicit ModelRanks(nn::LanguageModel& model, collective::World* world = nullptr,
-                      const DeviceMesh& mesh = {});
+                      const DeviceMesh& mesh = {}, int context = -1);
   ~ModelRanks();
   ModelRanks(const ModelRanks&) = delete;
   ModelRanks& operator=(const ModelRanks&) = delete;
@@ -28,6 +29,10 @@ class ModelRanks {
   bool leads() const;
   /// Why no keys and values are kept; empty: they are.
   const std::string& slow_because() const { return slow_because_; }
+  /// Over how many ranks the tokens of a long call are split.
+  std::int64_t chunks() const { return chunks_; }
+  /// Bytes of the keys and values that this rank keeps, with the room for further ones.
+  std::int64_t cache_bytes() const { return cache_.bytes(); }
 
   /// The logits [rows, vocab] of the token after the last one of each row of `tokens` (row-major).
   /// The tokens follow those of the calls before, or with `anew`, or where nothing is kept, begin
@@ -57,12 +62,18 @@ class ModelRanks {
   std::vector<double> together(Call call);
   std::vector<double> computed(const Call& call);
   void send(Call& call);
-  Tensor placed(std::span<const std::int64_t> values, std::int64_t rows) const;
+  /// Rows of tokens [rows, T]; `chunked`: each rank of the context axis has its part of T.
+  Tensor placed(std::span<const std::int64_t> values, std::int64_t rows, bool chunked) const;
+  /// The logits [rows, vocab] of the last token.
+  Tensor last_logits(std::span<const std::int64_t> tokens, std::int64_t rows);
+  Tensor loss(std::span<const std::int64_t> tokens, std::span<const std::int64_t> targets);
   void keep(bool keeps);
 
   nn::LanguageModel& model_;
   collective::World* world_;
   DeviceMesh mesh_;
+  int context_;
+  std::int64_t chunks_ = 1;
   collective::Communicator* calls_ = nullptr;  // of the mesh's ranks; null: there is no mesh
   nn::KeyValueCache cache_;
   bool keeps_ = false;  // the model has the cache

@@ -149,29 +149,74 @@ StoredModel stored_at(const std::string& path, const std::string& tokenizer) {
   return stored;
 }
 
+constexpr const char* context_axis = "context";
+constexpr const char* split_axis = "tensor";
+
 /// The ranks of a copy.
 DeviceMesh mesh_of(const RankGrid& grid, int copy) {
-  std::vector<int> ranks(static_cast<std::size_t>(grid.split));
-  std::iota(ranks.begin(), ranks.end(), copy * grid.split);
-  return DeviceMesh::make({"tensor"}, {grid.split}, std::move(ranks));
+  std::vector<int> ranks(static_cast<std::size_t>(grid.of_copy()));
+  std::iota(ranks.begin(), ranks.end(), copy * grid.of_copy());
+  std::vector<std::string> axes;
+  Dims shape;
+  for (const auto& [name, size] :
+       {std::pair{context_axis, grid.context}, std::pair{split_axis, grid.split}}) {
+    if (size > 1) {
+      axes.emplace_back(name);
+      shape.push_back(size);
+    }
+  }
+  return DeviceMesh::make(std::move(axes), shape, std::move(ranks));
 }
 
-/// The styles of training, as the family says which layers are split.
-std::unique_ptr<parallel::ParallelPlan> split(nn::LanguageModel& model, const ModelShape& shape,
-                                              const DeviceMesh& mesh) {
+/// The styles that give each rank a part of every layer, as the family says which are split.
+void add_split(std::vector<parallel::StyleEntry>& entries, const ModelShape& shape,
+               const std::string& where) {
   const models::TensorSplit layers = family_of(shape).tensor_split(sizes_of(shape));
-  const std::string where = fmt::format("{} ranks for a copy of the model", mesh.size());
   if (layers.columns.empty() && layers.rows.empty()) {
     fail_input({.thing = where,
                 .wrong = fmt::format("the family '{}' does not say how its layers are split",
                                      shape.family),
-                .advice = "use one rank for each copy"});
+                .advice = "use one rank for each copy, or split texts with --context"});
   }
-  std::vector<parallel::StyleEntry> entries = {{"ColwiseParallel", "tensor", layers.columns},
-                                               {"RowwiseParallel", "tensor", layers.rows}};
+  entries.push_back({"ColwiseParallel", split_axis, layers.columns});
+  entries.push_back({"RowwiseParallel", split_axis, layers.rows});
   if (!layers.logits.empty()) {
-    entries.push_back({"ColwiseParallel", "tensor", {layers.logits}});
-    entries.push_back({"LossParallel", "tensor", {"loss"}});
+    entries.push_back({"ColwiseParallel", split_axis, {layers.logits}});
+    entries.push_back({"LossParallel", split_axis, {"loss"}});
+  }
+}
+
+/// The style that gives each rank a part of every text.
+void add_context(std::vector<parallel::StyleEntry>& entries, nn::LanguageModel& model,
+                 const ModelShape& shape, const RankGrid& grid, const std::string& where) {
+  const std::int64_t longest = family_of(shape).longest_sequence(sizes_of(shape));
+  if (longest % grid.context != 0) {
+    fail_input({.thing = where,
+                .wrong = fmt::format("the longest text that the model computes cannot be split "
+                                     "over {} ranks",
+                                     grid.context),
+                .expected = fmt::format("a divisor of {} tokens", longest)});
+  }
+  nn::KeyValueCache cache;
+  try {
+    model.set_cache(&cache);
+  } catch (const Error& error) {
+    fail_at(where + ": texts cannot be split", error);
+  }
+  model.set_cache(nullptr);
+  entries.push_back({"ContextParallel", context_axis, {"**.inner_attention"}});
+}
+
+/// The styles of training.
+std::unique_ptr<parallel::ParallelPlan> split(nn::LanguageModel& model, const ModelShape& shape,
+                                              const RankGrid& grid, const DeviceMesh& mesh) {
+  const std::string where = fmt::format("{} ranks for a copy of the model", mesh.size());
+  std::vector<parallel::StyleEntry> entries;
+  if (grid.split > 1) {
+    add_split(entries, shape, where);
+  }
+  if (grid.context > 1) {
+    add_context(entries, model, shape, grid, where);
   }
   try {
     return std::make_unique<parallel::ParallelPlan>(model, mesh, entries, plugin::host());
@@ -208,25 +253,27 @@ void TextModel::open(const std::string& tokenizer, const RankGrid& grid, collect
   tokenizer_ = std::move(stored.tokenizer);
   ops::set_threads(threads_of(shape_, grid));
   DeviceMesh mesh;
-  if (grid.split == 1) {
+  if (grid.of_copy() == 1) {
     nn::materialize(*model_);
     stored.load(*model_);
   } else {
-    mesh = mesh_of(grid, world->rank() / grid.split);
-    plan_ = split(*model_, shape_, mesh);
+    mesh = mesh_of(grid, world->rank() / grid.of_copy());
+    plan_ = split(*model_, shape_, grid, mesh);
     plan_->materialize();
     stored.load(*model_);
     plan_->initialized();
   }
   model_->train(false);
-  ranks_ = std::make_unique<ModelRanks>(*model_, world, mesh);
+  ranks_ = std::make_unique<ModelRanks>(*model_, world, mesh,
+                                        grid.context > 1 ? mesh.axis_index(context_axis) : -1);
 }
 
 std::int64_t check_split(const std::string& path, const std::string& tokenizer,
                          const RankGrid& grid) {
   const StoredModel stored = stored_at(path, tokenizer);
   const auto model = model_of(stored);
-  const auto plan = grid.split == 1 ? nullptr : split(*model, stored.shape, mesh_of(grid, 0));
+  const auto plan =
+      grid.of_copy() == 1 ? nullptr : split(*model, stored.shape, grid, mesh_of(grid, 0));
   return parameter_bytes(*model);
 }
 

@@ -61,7 +61,8 @@ std::int64_t parameter_bytes(nn::LanguageModel& model);
 /// Checks, before ranks are started, all that opening a model on them would refuse but for the
 /// values of its weights. Returns the bytes of parameters of each rank. Errors (input): those of
 /// TextModel; the family does not say how its layers are split; heads or another part that do not
-/// divide by the ranks.
+/// divide by the ranks; texts are split, and the family's layers take no cache, or its longest text
+/// does not divide.
 std::int64_t check_split(const std::string& path, const std::string& tokenizer,
                          const RankGrid& grid);
 

@@ -1,0 +1,292 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+module tessera.nn;
+
+import tessera.base;
+import tessera.mesh;
+import tessera.placement;
+import tessera.tensor;
+import tessera.ops;
+import tessera.dtensor;
+
+namespace tessera::nn {
+namespace {
+
+/// Makes room for `added` more tokens of x [B, T, KV, D] after the first `length` of `kept`
+/// [B, KV, room, D]. A head's tokens are contiguous: attention reads them one head after the other.
+void make_room(Tensor& kept, const Tensor& x, std::int64_t length, std::int64_t added) {
+  constexpr std::int64_t first_room = 256;
+  const std::int64_t needed = length + added;
+  if (kept && kept.size(2) >= needed) {
+    return;
+  }
+  const std::int64_t room = std::max({needed, first_room, kept ? 2 * kept.size(2) : 0});
+  const Tensor larger = empty({x.size(0), x.size(2), room, x.size(3)}, x.dtype(), x.device());
+  if (length > 0) {
+    ops::copy_(ops::narrow(larger, 2, 0, length), ops::narrow(kept, 2, 0, length));
+  }
+  kept = larger;
+}
+
+/// Tokens of what is kept, as [B, T, KV, D].
+Tensor kept_tokens(const Tensor& kept, std::int64_t first, std::int64_t count) {
+  return ops::transpose(ops::narrow(kept, 2, first, count), 1, 2);
+}
+
+/// Writes x [B, T, KV, D] after the first `length` tokens, and returns all of them.
+Tensor append_to(Tensor& kept, const Tensor& x, std::int64_t length) {
+  make_room(kept, x, length, x.size(1));
+  ops::copy_(ops::narrow(kept, 2, length, x.size(1)), ops::transpose(x, 1, 2));
+  return kept_tokens(kept, 0, length + x.size(1));
+}
+
+/// Errors: tokens, or sums of them, are split along another axis than `allowed`.
+void check_layout(const Tensor& x, int allowed) {
+  const Layout& layout = x.layout();
+  for (int axis = 0; axis < layout.ndim(); ++axis) {
+    const Placement placement = layout.placement(axis);
+    if (placement.is_partial() || (placement.is_shard(1) && axis != allowed)) {
+      fail({.thing = "attention cache",
+            .wrong = fmt::format("tokens are split along axis '{}'", layout.mesh().axis_name(axis)),
+            .expected = "whole sequences of some or all heads",
+            .got = to_string(placement),
+            .advice = allowed < 0 ? "generate without sequence parallelism, or with a cache that "
+                                    "is split along this axis"
+                                  : "split tokens along the cache's axis only"});
+    }
+  }
+}
+
+/// append_to() of this rank's part: a rank keeps the heads that it computes.
+Tensor append_own(Tensor& kept, const Tensor& x, std::int64_t length) {
+  if (!x.is_distributed()) {
+    return append_to(kept, x, length);
+  }
+  check_layout(x, -1);
+  Dims shape = x.shape();
+  shape[1] += length;
+  return make_distributed(append_to(kept, x.local(), length),
+                          Spec::make(x.layout(), shape, x.dtype()));
+}
+
+void check_fits(const Tensor& kept, const Tensor& x, const char* what) {
+  if (kept &&
+      (kept.size(0) != x.size(0) || kept.size(1) != x.size(2) || kept.size(3) != x.size(3))) {
+    fail({.thing = "attention cache",
+          .wrong = fmt::format("{} do not fit those before", what),
+          .expected = fmt::format("[{}, T, {}, {}]", kept.size(0), kept.size(1), kept.size(3)),
+          .got = to_string(x.shape()),
+          .advice = "clear the cache for another batch"});
+  }
+}
+
+std::int64_t bytes_of(const Tensor& kept) {
+  return kept ? kept.numel() * static_cast<std::int64_t>(size_of(kept.dtype())) : 0;
+}
+
+DType sums_of(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
+
+/// The ranks of an axis that share a sequence, as one of them sees them.
+struct Sharers {
+  Sharers(const DeviceMesh& mesh, int axis)
+      : group(ops::GroupArgument::of(mesh.group(axis, current_rank()))),
+        parts{.ranks = mesh.axis_size(axis)},
+        rank(group.rank()) {}
+
+  ops::GroupArgument group;
+  PositionParts parts;
+  std::int64_t rank;
+};
+
+/// What one rank's keys and values give queries [B, T, H, D], of which the first has the position
+/// `begin`.
+class OwnResult {
+ public:
+  OwnResult(const Tensor& q, const Tensor& keys, const Tensor& values, std::int64_t begin,
+            const ops::AttentionBlockOptions& options)
+      : q_(q), keys_(keys), values_(values), options_(options) {
+    options_.first_query = begin;
+    const DType sums = sums_of(q.dtype());
+    const Dims shape{q.size(0), q.size(1), q.size(2), values.size(3)};
+    result_ = {.y = zeros(shape, sums),
+               .lse = full({q.size(0), q.size(2), q.size(1)},
+                           -std::numeric_limits<double>::infinity(), sums)};
+  }
+
+  /// Positions that every query sees: masks need not look at them, so it is one block.
+  void add_seen(const Sharers& sharers, std::int64_t first, std::int64_t end) {
+    const std::int64_t place = sharers.parts.kept(sharers.rank, first);
+    const std::int64_t count = sharers.parts.kept(sharers.rank, end) - place;
+    if (count > 0) {
+      add(place, count, {.scale = options_.scale, .softcap = options_.softcap, .causal = false});
+    }
+  }
+
+  /// Positions that some queries do not see.
+  void add_masked(const Sharers& sharers, std::int64_t first, std::int64_t end) {
+    for (const PositionRun& run : sharers.parts.runs(sharers.rank, first, end)) {
+      ops::AttentionBlockOptions masked = options_;
+      masked.first_key = run.position;
+      add(run.place, run.count, masked);
+    }
+  }
+
+  const ops::AttentionBlock& result() const { return result_; }
+
+ private:
+  void add(std::int64_t place, std::int64_t count, const ops::AttentionBlockOptions& options) {
+    const ops::AttentionBlock block = ops::attention_block(
+        q_, kept_tokens(keys_, place, count), kept_tokens(values_, place, count), options);
+    result_ = ops::attention_merge(result_, block);
+  }
+
+  const Tensor& q_;
+  const Tensor& keys_;
+  const Tensor& values_;
+  ops::AttentionBlockOptions options_;
+  ops::AttentionBlock result_;
+};
+
+ops::AttentionBlock own_result(const Tensor& q, const Tensor& keys, const Tensor& values,
+                               std::int64_t begin, const ops::AttentionBlockOptions& options,
+                               const Sharers& sharers) {
+  OwnResult own(q, keys, values, begin, options);
+  const std::int64_t end = begin + q.size(1);
+  if (!options.causal) {
+    own.add_seen(sharers, 0, end);
+    return own.result();
+  }
+  // The last query sees the positions from `seen` on, the first one those from `lowest` to its own.
+  const auto first_of = [&](std::int64_t query) {
+    return options.window > 0 ? std::max<std::int64_t>(0, query + 1 - options.window) : 0;
+  };
+  const std::int64_t lowest = first_of(begin);
+  const std::int64_t seen = first_of(end - 1);
+  if (seen > begin) {
+    own.add_masked(sharers, lowest, end);
+    return own.result();
+  }
+  own.add_masked(sharers, lowest, seen);
+  own.add_seen(sharers, seen, begin + 1);
+  own.add_masked(sharers, begin + 1, end);
+  return own.result();
+}
+
+/// The results of all ranks, merged in their order: of this rank's chunk of the queries (`chunks`),
+/// or of all.
+Tensor merged(const ops::AttentionBlock& own, bool chunks, const Sharers& sharers) {
+  const std::int64_t batch = own.y.size(0);
+  const std::int64_t width = own.y.size(3);
+  const std::int64_t all = batch * sharers.group.size();
+  // y and the sums in one message, the batches of the ranks one after the other.
+  const Tensor sums = ops::transpose(own.lse, 1, 2);
+  const Tensor both =
+      ops::cat({{own.y, ops::reshape(sums, {sums.size(0), sums.size(1), sums.size(2), 1})}}, 3);
+  const Tensor exchanged = chunks ? ops::all_to_all(both, 0, all, 1, sharers.group)
+                                  : ops::all_gather(both, 0, all, sharers.group);
+  ops::AttentionBlock result;
+  for (int rank = 0; rank < sharers.group.size(); ++rank) {
+    const Tensor theirs = ops::narrow(exchanged, 0, rank * batch, batch);
+    const ops::AttentionBlock block{.y = ops::narrow(theirs, 3, 0, width),
+                                    .lse = ops::transpose(ops::select(theirs, 3, width), 1, 2)};
+    result = rank == 0 ? block : ops::attention_merge(result, block);
+  }
+  return ops::contiguous(result.y);
+}
+
+}  // namespace
+
+std::int64_t PositionParts::kept(std::int64_t rank, std::int64_t length) const {
+  const std::int64_t round = block * ranks;
+  return length / round * block + std::clamp<std::int64_t>(length % round - rank * block, 0, block);
+}
+
+std::vector<PositionRun> PositionParts::runs(std::int64_t rank, std::int64_t begin,
+                                             std::int64_t end) const {
+  std::vector<PositionRun> found;
+  for (std::int64_t position = begin; position < end;) {
+    const std::int64_t next = std::min(end, (position / block + 1) * block);
+    if (owner(position) == rank) {
+      found.push_back(
+          {.position = position, .place = kept(rank, position), .count = next - position});
+    }
+    position = next;
+  }
+  return found;
+}
+
+std::int64_t AttentionCache::bytes() const { return bytes_of(keys_) + bytes_of(values_); }
+
+void AttentionCache::append(Tensor& keys, Tensor& values) {
+  require(!is_split(), "attention cache: a split one has no rank with all keys; call attend()");
+  check_fits(keys_, local_of(keys), "keys");
+  check_fits(values_, local_of(values), "values");
+  const std::int64_t added = keys.size(1);
+  keys = append_own(keys_, keys, length_);
+  values = append_own(values_, values, length_);
+  length_ += added;
+}
+
+Tensor AttentionCache::attend(const Tensor& q, const Tensor& keys, const Tensor& values,
+                              const ops::AttentionBlockOptions& options) {
+  const NoGrad no_gradients;
+  require(is_split() && q.is_distributed() && keys.is_distributed() && values.is_distributed(),
+          "attention cache: attend() needs a split cache and distributed tensors");
+  for (const Tensor* const x : {&q, &keys, &values}) {
+    check_layout(*x, axis_);
+    const Placement along = x->layout().placement(axis_);
+    if (along != q.layout().placement(axis_) || (!along.is_shard(1) && !along.is_replicate()) ||
+        !shards_evenly(x->shape(), x->layout())) {
+      fail({.thing = "attention cache",
+            .wrong = fmt::format("queries, keys and values do not have equal chunks of the tokens"
+                                 " along axis '{}'",
+                                 q.layout().mesh().axis_name(axis_)),
+            .expected = "Shard(1) or Replicate, of all three",
+            .got = to_string(*x->spec())});
+    }
+  }
+  const Sharers sharers(q.layout().mesh(), axis_);
+  const auto of_all_tokens = [&](const Tensor& x) {
+    return redistribute(x, x.layout().with_placement(axis_, Replicate())).local();
+  };
+  const Tensor own_q = of_all_tokens(q);
+  const std::int64_t begin = length_;
+  const std::int64_t end = begin + own_q.size(1);
+  const std::int64_t before = sharers.parts.kept(sharers.rank, begin);
+  const std::int64_t added = sharers.parts.kept(sharers.rank, end) - before;
+  const auto keep = [&](Tensor& kept, const Tensor& x, const char* what) {
+    const Tensor all = of_all_tokens(x);
+    check_fits(kept, all, what);
+    make_room(kept, all, before, added);
+    for (const PositionRun& run : sharers.parts.runs(sharers.rank, begin, end)) {
+      ops::copy_(ops::narrow(kept, 2, run.place, run.count),
+                 ops::transpose(ops::narrow(all, 1, run.position - begin, run.count), 1, 2));
+    }
+  };
+  keep(keys_, keys, "keys");
+  keep(values_, values, "values");
+  length_ = end;
+  const ops::AttentionBlock own = own_result(own_q, keys_, values_, begin, options, sharers);
+  const Tensor y = merged(own, q.layout().placement(axis_).is_shard(1), sharers);
+  Dims shape = q.shape();
+  shape[3] = values.size(3);
+  return make_distributed(ops::cast(y, q.dtype()), Spec::make(q.layout(), shape, q.dtype()));
+}
+
+std::int64_t KeyValueCache::bytes() const {
+  std::int64_t sum = 0;
+  for (const AttentionCache& layer : layers) {
+    sum += layer.bytes();
+  }
+  return sum;
+}
+
+}  // namespace tessera::nn
