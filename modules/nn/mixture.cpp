@@ -79,6 +79,28 @@ Tensor of_rows(const Tensor& local, const Tensor& like) {
   return whole(from_local(local, terms_of_rows(like.layout()), shape));
 }
 
+/// Whether a limit keeps the choices, as this rank has them. Which tokens of a sequence come first
+/// is known of whole sequences only: ranks that share one exchange what its tokens chose.
+Tensor kept_choices(const Tensor& chosen, double capacity, std::int64_t experts) {
+  const auto kept_of = [&](const Tensor& local) {
+    const double share =
+        static_cast<double>(local.size(1) * local.size(2)) / static_cast<double>(experts);
+    return within_capacity(local, chosen_by_row(local, experts),
+                           static_cast<std::int64_t>(std::ceil(capacity * share)));
+  };
+  if (!chosen.is_distributed() || !chosen.layout().shards(1)) {
+    return kept_of(local_rows(chosen));
+  }
+  Layout sequences = chosen.layout();
+  for (int axis = 0; axis < sequences.ndim(); ++axis) {
+    if (sequences.placement(axis).is_shard(1)) {
+      sequences = sequences.with_placement(axis, Replicate());
+    }
+  }
+  const Tensor kept = kept_of(local_of(redistribute(chosen, sequences)));
+  return local_of(redistribute(from_local(kept, sequences, chosen.shape()), chosen.layout()));
+}
+
 BufferPointer counter(std::int64_t extent) {
   return std::make_shared<Buffer>(zeros({extent}, DType::i64), false);
 }
@@ -194,25 +216,18 @@ Tensors SparseMixture::forward(const Tensors& inputs) {
   Tensor kept;
   if (balances) {
     const bool limited = balance_.capacity > 0;
-    const bool by_sequence =
-        hidden.dims() == 3 && !(hidden.is_distributed() && limited && hidden.layout().shards(1));
-    if ((has_term || limited) && !by_sequence) {
+    if ((has_term || limited) && hidden.dims() != 3) {
       fail_input(
           {.thing = "module '" + name() + "'",
-           .wrong = limited ? "a capacity needs whole sequences"
+           .wrong = limited ? "a capacity is that of sequences"
                             : "the losses of its router are those of sequences",
            .expected = "hidden states [sequences, tokens, dim]",
-           .got = hidden.is_distributed() ? to_string(*hidden.spec()) : to_string(hidden.shape()),
-           .advice = limited ? "leave the capacity away, or split no sequence" : ""});
+           .got = hidden.is_distributed() ? to_string(*hidden.spec()) : to_string(hidden.shape())});
     }
     const NoGrad constant;
-    const Tensor local = local_rows(chosen);
-    by_row = chosen_by_row(local, options_.experts);
+    by_row = chosen_by_row(local_rows(chosen), options_.experts);
     if (limited) {
-      const double share = static_cast<double>(local.size(1) * local.size(2)) /
-                           static_cast<double>(options_.experts);
-      const auto most = static_cast<std::int64_t>(std::ceil(balance_.capacity * share));
-      kept = within_capacity(local, by_row, most);
+      kept = kept_choices(chosen, balance_.capacity, options_.experts);
     }
     counted_ = hidden.is_distributed() ? terms_of_tokens(hidden.layout()) : Layout();
     if (!in_backward()) {  // what is computed again was counted

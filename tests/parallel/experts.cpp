@@ -35,7 +35,7 @@ namespace {
 using Values = std::vector<double>;
 constexpr std::int64_t dim = 6;
 constexpr std::int64_t rows = 4;
-constexpr std::int64_t tokens = 5;
+constexpr std::int64_t tokens = 6;
 
 nn::MixtureOptions small_mixture() {
   return {.expert = {.dim = dim, .width = 4, .standard_deviation = 0.3, .dtype = DType::f64},
@@ -116,11 +116,15 @@ std::vector<Case> cases() {
   const auto experts = [](const char* axis) {
     return parallel::StyleEntry{"ExpertParallel", axis, {"experts"}};
   };
+  // Its ranks share rows, below.
+  const parallel::StyleEntry replicated{"Replicate", "sequence", {"."}};
   return {{{"a"}, {2}, {experts("a")}},
           {{"a"}, {4}, {experts("a")}},
           {{"a", "b"}, {2, 2}, {experts("a"), experts("b")}},
           {{"a", "b"}, {2, 2}, {experts("b"), experts("a")}},
-          {{"a", "t"}, {2, 2}, {experts("a"), {"RowwiseParallel", "t", {"experts"}}}}};
+          {{"a", "t"}, {2, 2}, {experts("a"), {"RowwiseParallel", "t", {"experts"}}}},
+          {{"sequence"}, {2}, {replicated}},
+          {{"sequence", "a"}, {2, 2}, {replicated, experts("a")}}};
 }
 
 void agrees(const nn::MixtureOptions& options, const nn::BalanceOptions& balance, int expert) {
@@ -141,7 +145,9 @@ void agrees(const nn::MixtureOptions& options, const nn::BalanceOptions& balance
       Planned split(made(), DeviceMesh::make(one.axes, one.shape), one.entries);
       auto& mixture = dynamic_cast<nn::SparseMixture&>(*split.model);
       point_to(mixture, expert);
-      const Outcome found = outcome_of(mixture, split.plan.batch_layout());
+      const Layout batch = split.plan.batch_layout();
+      const bool shares = one.axes[0] == "sequence";
+      const Outcome found = outcome_of(mixture, shares ? batch.with_placement(0, Shard(1)) : batch);
       check(largest(found.y, expected.y) < 1e-12, "results");
       check(largest(found.terms, expected.terms) < 1e-12, "terms");
       check(found.bias == expected.bias, "biases");
