@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 import tessera.base;
@@ -47,23 +48,34 @@ HeadArray documents_of(const Tensor& x) {
   return {x.device_address(), x.strides()[0], x.strides()[1], 0, 0, x.dtype()};
 }
 
-/// Notes the first token that cannot be in its document.
-void look_at(const Call& call, const Tensor& documents) {
+/// Notes the first token that cannot be in its document. `position`: that of the first token.
+void look_at(const Call& call, const Tensor& documents, std::int64_t position) {
   if (!documents || documents.numel() == 0) {
     return;
   }
   auto& driver = static_cast<CudaDriver&>(driver_of(documents.device()));
   const DocumentArguments arguments = {.batches = documents.shape()[0],
                                        .times = documents.shape()[1],
+                                       .position = position,
                                        .documents = documents_of(documents),
                                        .problem = driver.problem(),
                                        .op = call.op.id};
   launch(documents, "find_wrong_document", 1, threads_per_block, arguments);
 }
 
+/// Which keys a query sees.
+void set_keys(const ops::CausalArgs&, AttentionArguments& a) { a.shift = a.keys - a.queries; }
+void set_keys(const ops::BlockArgs& arguments, AttentionArguments& a) {
+  a.shift = arguments.is_causal ? arguments.first_query - arguments.first_key : a.keys;
+  a.first_key = arguments.first_key;
+}
+std::int64_t first_query_of(const ops::CausalArgs&) { return 0; }
+std::int64_t first_query_of(const ops::BlockArgs& arguments) { return arguments.first_query; }
+
+template <class Args>
 AttentionArguments arguments_of(const Call& call, const Tensor& q, const Tensor& k, const Tensor& v,
                                 const Tensor& documents) {
-  const auto arguments = call.args<ops::CausalArgs>();
+  const auto arguments = call.args<Args>();
   AttentionArguments a = {};
   a.batches = q.shape()[0];
   a.queries = q.shape()[1];
@@ -80,9 +92,10 @@ AttentionArguments arguments_of(const Call& call, const Tensor& q, const Tensor&
   a.softcap = arguments.softcap;
   a.window = arguments.window;
   a.documents = documents_of(documents);
+  set_keys(arguments, a);
   require(a.head_dim <= most_dim && a.value_dim <= most_dim,
           "cuda: attention has heads of at most 512 dims");
-  look_at(call, documents);
+  look_at(call, documents, first_query_of(arguments));
   return a;
 }
 
@@ -142,9 +155,10 @@ void launch_blocks(const AttentionArguments& a, const char* kernel, std::int64_t
 
 // ---- operators ----
 
-void causal_attention(const Call& call, std::span<Tensor> out) {
+template <class Args>
+void attention(const Call& call, std::span<Tensor> out) {
   const Tensor &q = call.in[0], &k = call.in[1], &v = call.in[2];
-  AttentionArguments a = arguments_of(call, q, k, v, call.in[3]);
+  AttentionArguments a = arguments_of<Args>(call, q, k, v, call.in[3]);
   a.y = heads_of(out[0]);
   a.log_sums = log_sums_of(out[1]);
   const std::int64_t heads = a.key_heads * a.group;
@@ -156,19 +170,31 @@ void causal_attention(const Call& call, std::span<Tensor> out) {
   }
 }
 
-void causal_attention_backward(const Call& call, std::span<Tensor> out) {
+/// A block's gradients begin with the means, others with y.
+template <class Args>
+constexpr bool has_means = std::is_same_v<Args, ops::BlockArgs>;
+
+template <class Args>
+void attention_backward(const Call& call, std::span<Tensor> out) {
   const Tensor &q = call.in[1], &k = call.in[2], &v = call.in[3];
-  AttentionArguments a = arguments_of(call, q, k, v, call.in[6]);
+  AttentionArguments a = arguments_of<Args>(call, q, k, v, call.in[6]);
   a.dy = heads_of(call.in[0]);
-  a.y = heads_of(call.in[4]);
+  if constexpr (has_means<Args>) {
+    a.means = log_sums_of(call.in[4]);
+  } else {
+    a.y = heads_of(call.in[4]);
+  }
   a.log_sums = log_sums_of(call.in[5]);
   a.dq = heads_of(out[0]);
   a.dk = heads_of(out[1]);
   a.dv = heads_of(out[2]);
   const std::int64_t heads = a.key_heads * a.group;
-  const Tensor rows[] = {call.in[0], q, k, v, call.in[4], out[0], out[1], out[2]};
-  if (fits_tensor_cores(q, k, v) && std::ranges::all_of(rows, in_pieces)) {
-    a.means = {call.workspace.data(), heads * a.queries, 1, a.queries, 0, DType::f32};
+  const Tensor rows[] = {call.in[0], q, k, v, out[0], out[1], out[2]};
+  if (fits_tensor_cores(q, k, v) && std::ranges::all_of(rows, in_pieces) &&
+      (has_means<Args> || in_pieces(call.in[4]))) {
+    if constexpr (!has_means<Args>) {
+      a.means = {call.workspace.data(), heads * a.queries, 1, a.queries, 0, DType::f32};
+    }
     const Tiles tiles = tiles_of(a.head_dim);
     launch_tiles(a, "attention_queries", heads, a.queries, tiles.queries, tiles.query_threads,
                  out[0]);
@@ -184,6 +210,24 @@ std::size_t workspace_of_backward(const Call& call, std::span<const Tensor> out)
   return fits_tensor_cores(call.in[1], call.in[2], call.in[3])
              ? sizeof(float) * static_cast<std::size_t>(out[0].numel() / out[0].shape()[3])
              : 0;
+}
+
+/// Of a block's result and one so far, in the type of statistics.
+void attention_merge(const Call& call, std::span<Tensor> out) {
+  const Tensor& y = call.in[0];
+  const MergeArguments a = {.batches = y.shape()[0],
+                            .times = y.shape()[1],
+                            .heads = y.shape()[2],
+                            .dim = y.shape()[3],
+                            .y = heads_of(y),
+                            .log_sums = log_sums_of(call.in[1]),
+                            .other = heads_of(call.in[2]),
+                            .other_log_sums = log_sums_of(call.in[3]),
+                            .merged = heads_of(out[0]),
+                            .merged_log_sums = log_sums_of(out[1])};
+  if (y.numel() != 0) {
+    launch(y, with_type("attention_merge", y.dtype()), blocks_for(y.numel()), threads_per_block, a);
+  }
 }
 
 /// Turns x by the angles of its positions; the direction -1 is the inverse.
@@ -230,12 +274,15 @@ void rotary_at(const Call& call, std::span<Tensor> out) {
 }  // namespace
 
 void add_attention(KernelTable& table) {
-  table["causal_attention"] = {causal_attention};
+  table["causal_attention"] = {attention<ops::CausalArgs>};
+  table["attention_block"] = {attention<ops::BlockArgs>};
+  table["attention_block_backward"] = {attention_backward<ops::BlockArgs>};
+  table["attention_merge"] = {attention_merge};
   table["rotary"] = {rotary<1>};
   table["rotary_inverse"] = {rotary<-1>};
   table["rotary_at"] = {rotary_at<1>};
   table["rotary_at_inverse"] = {rotary_at<-1>};
-  table["causal_attention_backward"] = {.run = causal_attention_backward,
+  table["causal_attention_backward"] = {.run = attention_backward<ops::CausalArgs>,
                                         .workspace = workspace_of_backward};
 }
 

@@ -29,12 +29,15 @@ ErrorFields problem_fields(const Problem& problem) {
             .expected = fmt::format("0 to {}", problem.limit - 1)};
   }
   if (problem.kind == ProblemKind::document) {
-    const std::int64_t token = problem.place % problem.limit;
+    const std::int64_t number = problem.place % problem.limit;
+    const std::int64_t token = problem.position + number;
     return {.thing = thing,
             .wrong = fmt::format("documents: token {} of row {} cannot be in the document that "
                                  "begins with token {}",
                                  token, problem.place / problem.limit, problem.value),
-            .expected = token == 0 ? "0" : fmt::format("{} or {}", problem.ignored, token)};
+            .expected = token == 0    ? "0"
+                        : number == 0 ? fmt::format("0 to {}", token)
+                                      : fmt::format("{} or {}", problem.ignored, token)};
   }
   if (problem.kind == ProblemKind::some_index) {
     return {.thing = thing,

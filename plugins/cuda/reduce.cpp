@@ -1,4 +1,4 @@
-// Sums and means over dims.
+// Sums and means over dims, and sums along one.
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -23,6 +23,10 @@ namespace {
 struct ReducedDims {  // the arguments; no dims: all
   Dims dims;
   bool keepdim;
+};
+
+struct DimArgs {  // the arguments of cumsum
+  std::int64_t dim;
 };
 
 struct Extremum {  // the arguments of amax and amin
@@ -86,6 +90,30 @@ void extremum(const Call& call, std::span<Tensor> out) {
                    with_summed_type(largest ? "largest_of_rows" : "smallest_of_rows", x.dtype()));
 }
 
+void logsumexp(const Call& call, std::span<Tensor> out) {
+  const Tensor& x = call.in[0];
+  Rows(x.shape(), split(x, call.args<ReducedDims>().dims).summed)
+      .whole(x)
+      .per_row(out[0])
+      .launch_rows(out[0], with_type("log_sum_of_rows", x.dtype()));
+}
+
+/// In f64 or i64, as on the CPU.
+template <bool from_end>
+void cumsum(const Call& call, std::span<Tensor> out) {
+  const Tensor& x = call.in[0];
+  if (x.numel() == 0) {
+    return;
+  }
+  const std::int64_t dim = call.args<DimArgs>().dim;
+  const Dims along = x.dims() == 0 ? Dims{} : Dims{dim < 0 ? dim + x.dims() : dim};
+  Rows(x.shape(), along)
+      .whole(x)
+      .whole(out[0])
+      .integer(from_end ? 1 : 0)
+      .launch_rows(out[0], is_floating(x.dtype()) ? "sums_along_rows_f64" : "sums_along_rows_i64");
+}
+
 void sum(const Call& call, std::span<Tensor> out) { reduce(call, out[0], false); }
 void mean(const Call& call, std::span<Tensor> out) { reduce(call, out[0], true); }
 
@@ -107,6 +135,9 @@ void add_reductions(KernelTable& table) {
   table["amax"] = {extremum<true>};
   table["amin"] = {extremum<false>};
   table["squared_norm"] = {squared_norm};
+  table["logsumexp"] = {logsumexp};
+  table["cumsum"] = {cumsum<false>};
+  table["cumsum_from_end"] = {cumsum<true>};
 }
 
 }  // namespace tessera::cuda

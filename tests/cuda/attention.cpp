@@ -153,7 +153,57 @@ void compare_by_tensor_cores(const Sizes& s, const ops::CausalOptions& options) 
   }
 }
 
+/// Of a block: y, the sums of exponentials, and what it adds to the gradients of q, k and v.
+Found computed_block(const Sizes& s, DType dtype, ops::AttentionBlockOptions options,
+                     Device device) {
+  const auto operand = [&](const Dims& shape, double seed, DType type) {
+    return on(device, numbers(shape, seed, type));
+  };
+  const Tensor q = operand({s.rows, s.queries, s.heads, s.head_dim}, 0.7, dtype);
+  const Tensor k = operand({s.rows, s.keys, s.key_heads, s.head_dim}, 1.1, dtype);
+  const Tensor v = operand({s.rows, s.keys, s.key_heads, s.value_dim}, 2.3, dtype);
+  const Tensor dy = operand({s.rows, s.queries, s.heads, s.value_dim}, 5, dtype);
+  options.documents = on(device, options.documents);
+  const ops::AttentionBlock block = ops::attention_block(q, k, v, options);
+  const DType sums = block.lse.dtype();
+  const Tensor delta = operand({s.rows, s.heads, s.queries}, 3, sums);
+  const Tensor lse = ops::add_scalar(operand({s.rows, s.heads, s.queries}, 4, sums), 5);
+  const ops::AttentionBlockGradients d =
+      ops::attention_block_backward(dy, q, k, v, delta, lse, options);
+  return {to_doubles(block.y), to_doubles(ops::exp(block.lse)), to_doubles(d.q), to_doubles(d.k),
+          to_doubles(d.v)};
+}
+
 }  // namespace
+
+TEST_CASE("blocks of attention on a GPU are the CPU's, also where a query sees none of the keys") {
+  std::vector<ops::AttentionBlockOptions> all = {
+      {.causal = false},
+      {.first_query = 0, .first_key = 30},
+      {.first_query = 0, .first_key = 100},
+      {.window = 50, .softcap = 2, .first_query = 100, .first_key = 40}};
+  std::vector<std::int64_t> first(70, 20);
+  std::fill(first.begin() + 30, first.end(), 90);  // positions 60 to 129
+  all.push_back({.first_query = 60,
+                 .first_key = 50,
+                 .documents = from_values(std::span<const std::int64_t>(first), {1, 70})});
+  for (const ops::AttentionBlockOptions& options : all) {
+    for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
+      INFO("positions " << options.first_query << ", " << options.first_key << " in "
+                        << name_of(dtype));
+      const std::int64_t dim = size_of(dtype) == 2 ? 32 : 6;
+      const Sizes s = {1, 70, 50, 2, 1, dim, dim};
+      next_order();
+      const Found found = computed_block(s, dtype, options, cuda());
+      const Found wanted = computed_block(s, dtype, options, cpu);
+      if (size_of(dtype) == 2) {
+        CHECK(share_of_largest(found, wanted) <= (dtype == DType::bf16 ? 1.2e-2 : 1.5e-3));
+      } else {
+        CHECK(difference(found, wanted) <= (dtype == DType::f32 ? 1e-5 : 1e-12));
+      }
+    }
+  }
+}
 
 TEST_CASE("attention of a GPU has windows, caps and documents") {
   for (const Sizes& s : {Sizes{2, 67, 67, 2, 1, 6, 5}, Sizes{1, 3, 70, 4, 2, 4, 4}}) {
@@ -202,11 +252,14 @@ TEST_CASE("a document on a GPU has the bits that it has alone") {
 }
 
 TEST_CASE("documents that do not follow one another are an error where the host waits") {
-  const auto error_of = [](const std::vector<std::int64_t>& first) {
+  const auto error_of = [](const std::vector<std::int64_t>& first, std::int64_t position = 0) {
     next_order();
     const Tensor x = on(cuda(), numbers({2, 4, 1, 4}, 1, DType::f32));
-    const Tensor documents = from_values(std::span<const std::int64_t>(first), {2, 4});
-    const Tensor y = ops::causal_attention(x, x, x, {.documents = on(cuda(), documents)});
+    const Tensor documents = on(cuda(), from_values(std::span<const std::int64_t>(first), {2, 4}));
+    const Tensor y =
+        position == 0
+            ? ops::causal_attention(x, x, x, {.documents = documents})
+            : ops::attention_block(x, x, x, {.first_query = position, .documents = documents}).y;
     try {
       to_doubles(y);
     } catch (const Error& error) {
@@ -221,4 +274,11 @@ TEST_CASE("documents that do not follow one another are an error where the host 
   CHECK(error_of({7, 7, 2, 3, 0, 0, 0, 0}) ==
         "causal_attention: documents: token 0 of row 0 cannot be in the document that begins with "
         "token 7 (expected 0)");
+  CHECK(error_of({0, 0, 10, 10, 8, 8, 8, 11}, 8) == "no error");
+  CHECK(error_of({0, 0, 10, 10, 9, 9, 9, 9}, 8) ==
+        "attention_block: documents: token 8 of row 1 cannot be in the document that begins with "
+        "token 9 (expected 0 to 8)");
+  CHECK(error_of({0, 1, 10, 10, 8, 8, 8, 8}, 8) ==
+        "attention_block: documents: token 9 of row 0 cannot be in the document that begins with "
+        "token 1 (expected 0 or 9)");
 }

@@ -256,3 +256,23 @@ TEST_CASE("a step of AdamW in bf16 is rounded with the CPU's random numbers") {
     }
   }
 }
+
+TEST_CASE("sums along lines of several tiles, in both directions, are the CPU's") {
+  for (const char* name : {"cumsum", "cumsum_from_end"}) {
+    check_bits(name, {some_of({3, 700}, 900)}, "dim=1");
+    check_bits(name, {some_of({600, 2, 3}, 40, DType::u8)}, "dim=0");
+    check_near(name, {waves({3, 700})}, "dim=1", 1e-5);
+    check_near(name, {ops::transpose(waves({5, 300}, DType::f64), 0, 1)}, "dim=0", 1e-12);
+  }
+}
+
+TEST_CASE("logarithms of sums of exponentials do not overflow") {
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> values = {-infinity, -infinity, -infinity, 1,         infinity, 2,
+                                     500,       499,       -500,      -infinity, 3,        3};
+  check_bits("logsumexp", {from_values(std::span<const float>(values).first(6), {2, 3})},
+             "dims=[1], keepdim=false");
+  check_near("logsumexp", {from_values(std::span<const float>(values).subspan(6), {2, 3})},
+             "dims=[1], keepdim=true", 1e-4);
+  check_near("logsumexp", {waves({40, 3, 700})}, "dims=[0, 2], keepdim=false", 1e-5);
+}

@@ -16,6 +16,16 @@ struct CausalArgs {
   Dynamic<double> softcap;
 };
 
+/// Of attention_block and its gradients: the same, and the positions of its first query and key.
+struct BlockArgs {
+  Dynamic<double> scale;
+  std::int64_t window;
+  Dynamic<double> softcap;
+  bool is_causal;
+  std::int64_t first_query;
+  std::int64_t first_key;
+};
+
 /// Positions are below this: the CPU's kernel has a table of all of them.
 inline constexpr std::int64_t most_positions = std::int64_t{1} << 26;
 

@@ -16,19 +16,12 @@ import tessera.tensor;
 import :kernel_call;
 import :attention_call;
 
+#include "attention/arguments.hpp"
+
 namespace tessera::ops {
 namespace {
 
 using namespace attention;
-
-struct BlockArgs {
-  Dynamic<double> scale;
-  std::int64_t window;
-  Dynamic<double> softcap;
-  bool is_causal;
-  std::int64_t first_query;
-  std::int64_t first_key;
-};
 
 BlockArgs arguments_of(const AttentionBlockOptions& options) {
   return {.scale = options.scale,

@@ -87,9 +87,10 @@ struct Problem {
   ProblemKind kind;
   std::int32_t op;  // Op::id
   std::int64_t value;
-  std::int64_t place;    // among the call's indices
-  std::int64_t limit;    // the range is [0, limit); of a document: the tokens of a row
-  std::int64_t ignored;  // of a target: a value that is no error; of a document: the one before
+  std::int64_t place;     // among the call's indices
+  std::int64_t limit;     // the range is [0, limit); of a document: the tokens of a row
+  std::int64_t ignored;   // of a target: a value that is no error; of a document: the one before
+  std::int64_t position;  // of a document: that of its row's first token
 };
 
 /// Indices that are looked at before a kernel uses them.
@@ -142,24 +143,33 @@ struct RotaryArguments {
   double direction;  // -1: the inverse
 };
 
-/// Attention in which query i sees the keys up to i + keys - queries: at most `window` of them (0:
-/// any number), and none before the first token of its document. Query head h reads the key head
+/// Attention in which query i sees the keys up to i + shift: at most `window` of them (0: any
+/// number), and none before the first token of its document. Query head h reads the key head
 /// h / group.
 struct AttentionArguments {
   std::int64_t batches, queries, keys, key_heads, group, head_dim, value_dim;
   HeadArray q, k, v, y;
   HeadArray log_sums;  // [batch, time, head] with dim 1
-  HeadArray means;     // the same, f32: of the gradients of a query's probabilities
+  HeadArray means;     // the same: of the gradients of a query's probabilities
   HeadArray dy, dq, dk, dv;
   HeadArray documents;  // [batch, time], i64: the first token of a query's document; may be absent
   double scale;
   double softcap;  // a scaled score s becomes softcap tanh(s / softcap); 0: it stays
   std::int64_t window;
+  std::int64_t shift;      // `keys` where a query sees all of them
+  std::int64_t first_key;  // the position of key 0, by which documents are named
+};
+
+/// Two results of attention, y and other, [batch, time, head, dim] with their log sums.
+struct MergeArguments {
+  std::int64_t batches, times, heads, dim;
+  HeadArray y, log_sums, other, other_log_sums, merged, merged_log_sums;
 };
 
 /// Documents that are looked at beside the attention that uses them.
 struct DocumentArguments {
   std::int64_t batches, times;
+  std::int64_t position;  // of a row's first token, whose document may have begun earlier
   HeadArray documents;
   Problem* problem;
   std::int32_t op;

@@ -1,6 +1,7 @@
 // Causal attention with grouped queries, scores of one tile of keys at a time. Simple: no tensor
 // cores; a block has one query, or, for the gradients of keys and values, one key. Tiles begin with
 // the first key that a query sees, so a document has the bits that it has alone.
+#include "attention/functions/merge.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/rows.hpp"
 
@@ -87,7 +88,7 @@ __device__ void attention(const AttentionArguments& a) {
     const HeadRow<C> y(a.y, p.batch, p.time, p.head);
     for (int i = 0; i < each; ++i) {
       const std::int64_t d = threadIdx.x + i * threads;
-      if (d < a.value_dim) y.set(d, sums[i] / total);
+      if (d < a.value_dim) y.set(d, total == 0 ? C{} : sums[i] / total);  // 0 of no keys
     }
     if (threadIdx.x == 0) {
       HeadRow<C>(a.log_sums, p.batch, p.time, p.head).set(0, top + math::log(total));
@@ -108,12 +109,20 @@ __device__ void attention_queries(const AttentionArguments& a) {
     const Place p(work, a.queries, heads);
     const std::int64_t key_head = p.head / a.group;
     const KeyRange keys = keys_of(a, p.batch, p.time);
-    const HeadRow<C> dy(a.dy, p.batch, p.time, p.head), y(a.y, p.batch, p.time, p.head);
+    const HeadRow<C> dy(a.dy, p.batch, p.time, p.head);
     copy_row(query, a.head_dim, HeadRow<C>(a.q, p.batch, p.time, p.head));
     copy_row(gradient, a.value_dim, dy);
-    C part = {};
-    for (std::int64_t d = threadIdx.x; d < a.value_dim; d += threads) part += dy.get(d) * y.get(d);
-    const C mean = sum_block(part);  // of the gradients of the row's probabilities
+    C mean;  // of the gradients of the row's probabilities
+    if (a.y.data == nullptr) {
+      mean = HeadRow<C>(a.means, p.batch, p.time, p.head).get(0);
+      __syncthreads();
+    } else {
+      const HeadRow<C> y(a.y, p.batch, p.time, p.head);
+      C part = {};
+      for (std::int64_t d = threadIdx.x; d < a.value_dim; d += threads)
+        part += dy.get(d) * y.get(d);
+      mean = sum_block(part);
+    }
     const C log_sum = HeadRow<C>(a.log_sums, p.batch, p.time, p.head).get(0);
     C sums[each] = {};
     for (std::int64_t first = keys.first; first < keys.end; first += tile) {
@@ -164,9 +173,14 @@ __device__ void attention_keys(const AttentionArguments& a) {
           break;  // so are the rest, in other documents
         const std::int64_t query = first + threadIdx.x;
         if (threadIdx.x < tile && query < queries.end) {
-          const HeadRow<C> dy(a.dy, p.batch, query, head), y(a.y, p.batch, query, head);
+          const HeadRow<C> dy(a.dy, p.batch, query, head);
           C mean = {};
-          for (std::int64_t d = 0; d < a.value_dim; ++d) mean += dy.get(d) * y.get(d);
+          if (a.y.data == nullptr) {
+            mean = HeadRow<C>(a.means, p.batch, query, head).get(0);
+          } else {
+            const HeadRow<C> y(a.y, p.batch, query, head);
+            for (std::int64_t d = 0; d < a.value_dim; ++d) mean += dy.get(d) * y.get(d);
+          }
           const C score = f.score(dot(a.head_dim, key_row, HeadRow<C>(a.q, p.batch, query, head)));
           const bool sees = keys_of(a, p.batch, query).first <= p.time;
           const C share =
@@ -200,12 +214,30 @@ __device__ void attention_keys(const AttentionArguments& a) {
   }
 }
 
+/// One thread for each element; that of a row's first one writes the row's log sum, too.
+template <class C>
+__device__ void attention_merge(const MergeArguments& a) {
+  const std::int64_t count = a.batches * a.times * a.heads * a.dim;
+  for (std::int64_t i = thread_place(); i < count; i += thread_count()) {
+    const std::int64_t d = i % a.dim, row = i / a.dim;
+    const std::int64_t head = row % a.heads, time = row / a.heads % a.times;
+    const std::int64_t batch = row / a.heads / a.times;
+    const auto merged = functions::merge_attention<math::OnDevice<C>>(
+        HeadRow<C>(a.log_sums, batch, time, head).get(0),
+        HeadRow<C>(a.other_log_sums, batch, time, head).get(0));
+    const C y = HeadRow<C>(a.y, batch, time, head).get(d);
+    const C other = HeadRow<C>(a.other, batch, time, head).get(d);
+    HeadRow<C>(a.merged, batch, time, head).set(d, merged.factor * y + merged.other_factor * other);
+    if (d == 0) HeadRow<C>(a.merged_log_sums, batch, time, head).set(0, merged.log_sum);
+  }
+}
+
 }  // namespace
 
 extern "C" {
 
-/// By one block: the first token whose document is neither its own nor that of the token before, if
-/// no problem is known yet.
+/// By one block: the first token whose document is neither its own nor that of the token before (of
+/// a row's first token: nor an earlier one), if no problem is known yet.
 __global__ void find_wrong_document(const DocumentArguments a) {
   const auto document = [&](std::int64_t row, std::int64_t time) {
     return static_cast<const std::int64_t*>(
@@ -216,7 +248,9 @@ __global__ void find_wrong_document(const DocumentArguments a) {
   for (std::int64_t i = threadIdx.x; i < count && first == count; i += blockDim.x) {
     const std::int64_t row = i / a.times, time = i % a.times;
     const std::int64_t own = document(row, time);
-    if (own != time && (time == 0 || own != document(row, time - 1))) first = i;
+    const bool continues =
+        time == 0 ? own >= 0 && own <= a.position : own == document(row, time - 1);
+    if (own != a.position + time && !continues) first = i;
   }
   first = join_block(first, count, Smaller{});
   if (threadIdx.x != 0 || first == count || a.problem->kind != ProblemKind::none) return;
@@ -226,6 +260,7 @@ __global__ void find_wrong_document(const DocumentArguments a) {
   a.problem->place = first;
   a.problem->limit = a.times;
   a.problem->ignored = time == 0 ? 0 : document(row, time - 1);
+  a.problem->position = a.position;
   a.problem->kind = ProblemKind::document;
 }
 
@@ -235,5 +270,7 @@ __global__ void attention_queries_f32(const AttentionArguments a) { attention_qu
 __global__ void attention_queries_f64(const AttentionArguments a) { attention_queries<double>(a); }
 __global__ void attention_keys_f32(const AttentionArguments a) { attention_keys<float>(a); }
 __global__ void attention_keys_f64(const AttentionArguments a) { attention_keys<double>(a); }
+__global__ void attention_merge_f32(const MergeArguments a) { attention_merge<float>(a); }
+__global__ void attention_merge_f64(const MergeArguments a) { attention_merge<double>(a); }
 
 }  // extern "C"

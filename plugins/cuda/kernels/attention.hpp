@@ -7,23 +7,24 @@
 
 namespace tessera::cuda {
 
-/// The keys that a query sees: from `first` to before `end`. There is at least one.
+/// The keys that a query sees: from `first` to before `end`; both do not fall from one query to the
+/// next.
 struct KeyRange {
   std::int64_t first, end;
 };
 
-/// `query` is one of the call's. Documents that are wrong, which the host gets to know later, give
-/// some range of keys.
+/// Documents that are wrong, which the host gets to know later, give some range of keys.
 inline __device__ KeyRange keys_of(const AttentionArguments& a, std::int64_t batch,
                                    std::int64_t query) {
-  const std::int64_t end = query + a.keys - a.queries + 1;
-  std::int64_t first = 0;
+  std::int64_t end = query + a.shift + 1, first = 0;
   if (a.documents.data != nullptr) {
     first = static_cast<const std::int64_t*>(
-        a.documents.data)[batch * a.documents.batch + query * a.documents.time];
+                a.documents.data)[batch * a.documents.batch + query * a.documents.time] -
+            a.first_key;
   }
   if (a.window != 0 && end - a.window > first) first = end - a.window;
-  return {first < 0 ? 0 : first < end ? first : end - 1, end};
+  end = end < 0 ? 0 : end < a.keys ? end : a.keys;
+  return {first < 0 ? 0 : first < end ? first : end, end};
 }
 
 /// The queries that may see a key, from `first` to before `end`, by their numbers alone: a document
@@ -32,7 +33,7 @@ struct QueryRange {
   std::int64_t first, end;
 };
 inline __device__ QueryRange queries_of(const AttentionArguments& a, std::int64_t key) {
-  const std::int64_t first = key - (a.keys - a.queries);
+  const std::int64_t first = key - a.shift;
   const std::int64_t end =
       a.window != 0 && first + a.window < a.queries ? first + a.window : a.queries;
   return {first > 0 ? first : 0, end};

@@ -191,6 +191,10 @@ __device__ void attention(const AttentionArguments& a) {
     if (key + columns < p.seen.end) fetch(keys, a.k, key + columns);
     add_weighted<T, width, columns>(sums, scores, values);
   }
+  if (p.seen.first >= p.seen.end) {
+    wait_for_copies();
+    __syncthreads();
+  }
 
 #pragma unroll
   for (int m = 0; m < row_tiles; ++m) {
@@ -198,7 +202,7 @@ __device__ void attention(const AttentionArguments& a) {
     float factors[2];
     for (int half = 0; half < 2; ++half) {
       const float total = sum_row(softmax[m].total[half]);
-      factors[half] = 1 / total;
+      factors[half] = total == 0 ? 0 : 1 / total;  // 0 of no keys
       const std::int64_t query = p.first + row + lane / 4 + 8 * half;
       if (lane % 4 == 0 && query < a.queries) {
         const HeadArray& x = a.log_sums;
@@ -212,10 +216,15 @@ __device__ void attention(const AttentionArguments& a) {
   write_tile<width, rows, threads>(queries, a.y, p.batch, p.head, p.first, a.queries, a.head_dim);
 }
 
-/// dy . y of a row: the mean of the gradients of its probabilities. The lanes of a warp share it.
+/// The mean of the gradients of a row's probabilities, which is dy . y where it is not given. The
+/// lanes of a warp share it.
 template <class T>
 __device__ float mean_of_row(const AttentionArguments& a, std::int64_t batch, std::int64_t head,
                              std::int64_t query) {
+  if (a.y.data == nullptr) {
+    return static_cast<const float*>(
+        a.means.data)[batch * a.means.batch + query * a.means.time + head * a.means.head];
+  }
   const auto chunk_of = [&](const HeadArray& x, int chunk) {
     return *reinterpret_cast<const Chunk*>(static_cast<const std::uint16_t*>(x.data) +
                                            batch * x.batch + query * x.time + head * x.head +
@@ -242,7 +251,7 @@ __device__ float binary_log_sum(const AttentionArguments& a, std::int64_t batch,
          static_cast<const float*>(x.data)[batch * x.batch + query * x.time + head * x.head];
 }
 
-/// dq of a tile of queries; writes the means, which attention_keys reads.
+/// dq of a tile of queries; writes the means, which attention_keys reads, where they are not given.
 template <class T, int width, int warps, int columns>
 __device__ void attention_queries(const AttentionArguments& a) {
   constexpr int threads = threads_of(warps), rows = warps * rows_of_warp;
@@ -262,7 +271,7 @@ __device__ void attention_queries(const AttentionArguments& a) {
   for (int i = 0; i < rows_of_warp && p.first + row + i < a.queries; ++i) {
     const std::int64_t query = p.first + row + i;
     const float mean = mean_of_row<T>(a, p.batch, p.head, query);
-    if (lane == 0) {
+    if (lane == 0 && a.y.data != nullptr) {
       static_cast<float*>(
           a.means.data)[p.batch * a.means.batch + query * a.means.time + p.head * a.means.head] =
           mean;
@@ -300,6 +309,10 @@ __device__ void attention_queries(const AttentionArguments& a) {
     }
     add_weighted<T, width, columns>(sums, slopes, keys);
     __syncthreads();  // the tiles are not needed any more
+  }
+  if (p.seen.first >= p.seen.end) {
+    wait_for_copies();
+    __syncthreads();
   }
   const float factors[2] = {f.scale, f.scale};
   put_sums<T, width>(queries, row, sums[0], factors);  // the warp's own rows
