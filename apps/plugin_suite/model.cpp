@@ -343,11 +343,7 @@ std::string folder_comes_back(const Family& family, const std::string& name) {
   }
   const NoGrad no_grad;
   const auto model = build_with_values(family);
-  std::map<std::string, Tensor> parameters;
-  for (const nn::ParameterPointer& parameter : nn::all_parameters(*model)) {
-    parameters.emplace(parameter->name, parameter->value);
-  }
-  const TensorsInMemory memory(std::move(parameters));
+  const TensorsInMemory memory(nn::values_by_name(nn::all_parameters(*model)));
   const HubExport folder(memory, "", family, sizes);
   const HubWeights back(folder, family, sizes);
   if (back.tensors() != memory.tensors()) {

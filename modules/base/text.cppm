@@ -16,6 +16,10 @@ std::string format_bytes(std::uint64_t bytes);
 /// "65.5 kFLOP", "4.20 TFLOP".
 std::string format_flops(double flops);
 
+/// Text within a page of HTML or a picture of SVG, in an attribute too: what has a meaning there is
+/// written as an entity.
+std::string escape_markup(std::string_view text);
+
 /// "a, b and c".
 std::string join_words(std::span<const std::string> words);
 

@@ -25,6 +25,7 @@ import tessera.ranks;
 import tessera.machines;
 import tessera.communication;
 import :start;
+import :black_box;
 import :runner;
 
 namespace tessera::collective {
@@ -221,6 +222,9 @@ int finish(Control& control, Region& region, const LaunchOptions& options, int c
   const FirstError error = control.first_error();
   if (error.text.empty()) {
     return code;
+  }
+  if (!options.black_box.empty() && error.kind != ErrorKind::interrupted) {
+    write_black_box(options.black_box, control, region);
   }
   if (options.print_error && error.kind != ErrorKind::interrupted &&
       (bridge == nullptr || bridge->prints_error()) && control.printed.exchange(1) == 0) {

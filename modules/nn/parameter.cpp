@@ -87,6 +87,14 @@ std::vector<ParameterPointer> all_parameters(Module& root) {
   return parameters;
 }
 
+std::map<std::string, Tensor> values_by_name(std::span<const ParameterPointer> parameters) {
+  std::map<std::string, Tensor> values;
+  for (const ParameterPointer& parameter : parameters) {
+    values.emplace(parameter->name, parameter->value);
+  }
+  return values;
+}
+
 void end_step(Module& root) {
   const NoGrad constant;
   for (Module* const module : all_modules(root)) {

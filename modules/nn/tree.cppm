@@ -285,6 +285,8 @@ void end_step(Module& root);
 /// All parameters below `root`, each once (tied weights under their first name), in the order of
 /// the tree.
 std::vector<ParameterPointer> all_parameters(Module& root);
+/// The values of parameters by their names, as files have them.
+std::map<std::string, Tensor> values_by_name(std::span<const ParameterPointer> parameters);
 /// All qualified names with their parameters, tied ones under each of their names.
 std::vector<std::pair<std::string, ParameterPointer>> named_parameters(Module& root);
 /// All buffers below `root`, each once, in the order of the tree.

@@ -201,14 +201,6 @@ std::string_view colour_of(std::size_t number) {
   return colours[number % colours.size()];
 }
 
-std::string escaped(std::string_view text) {
-  std::string result;
-  for (const char c : text) {
-    result += c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '&' ? "&amp;" : std::string(1, c);
-  }
-  return result;
-}
-
 /// Pixels at which the ranges of a dim begin, in proportion to their lengths but none too small
 /// for its text; one more for the end.
 std::vector<int> places(const std::vector<Range>& ranges, int begin, int length, int minimum) {
@@ -270,10 +262,10 @@ std::string draw_svg(const Layout& layout, const Dims& shape) {
       "font-family=\"sans-serif\" font-size=\"13\">\n"
       "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n"
       "<text x=\"12\" y=\"22\">{}</text>\n",
-      width, y.back() + 24, escaped(caption));
+      width, y.back() + 24, escape_markup(caption));
   const auto write = [&](int at_x, int at_y, std::string_view anchor, std::string_view text) {
     svg += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"{}\">{}</text>\n", at_x, at_y, anchor,
-                       escaped(text));
+                       escape_markup(text));
   };
   for (std::size_t c = 0; c < grid.columns.size() && grid.column_dim >= 0; ++c) {
     write((x[c] + x[c + 1]) / 2, top - 8, "middle", text_of(grid.columns[c]));

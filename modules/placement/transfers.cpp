@@ -23,23 +23,7 @@ struct Held {
   std::vector<int> ranks;
 };
 
-std::vector<Held> parts_of(const Layout& layout, std::span<const int> ranks, const Dims& shape) {
-  std::vector<Held> parts;
-  std::map<std::vector<std::int64_t>, std::size_t> known;  // by the box's offset
-  for (const int rank : ranks) {
-    const LocalPart box = local_part(shape, layout, rank);
-    if (box.shape.product() == 0) {
-      continue;
-    }
-    const std::vector<std::int64_t> corner(box.offset.begin(), box.offset.end());
-    const auto [it, fresh] = known.try_emplace(corner, parts.size());
-    if (fresh) {
-      parts.push_back({box, {}});
-    }
-    parts[it->second].ranks.push_back(rank);
-  }
-  return parts;
-}
+using Corner = std::vector<std::int64_t>;
 
 /// The box that both cover; false when there is none.
 bool intersect(const LocalPart& a, const LocalPart& b, LocalPart& common) {
@@ -56,6 +40,77 @@ bool intersect(const LocalPart& a, const LocalPart& b, LocalPart& common) {
   return true;
 }
 
+/// The different parts that some ranks hold, in the order of the first rank of each. Where a dim is
+/// cut does not depend on the other dims, so the parts lie in a grid, and those that meet a box are
+/// found without a look at all others.
+class HeldParts {
+ public:
+  HeldParts(const Layout& layout, std::span<const int> ranks, const Dims& shape)
+      : begins_(static_cast<std::size_t>(shape.size())) {
+    for (const int rank : ranks) {
+      const LocalPart box = local_part(shape, layout, rank);
+      if (box.shape.product() == 0) {
+        continue;
+      }
+      const auto [it, fresh] =
+          numbers_.try_emplace(Corner(box.offset.begin(), box.offset.end()), parts_.size());
+      if (fresh) {
+        parts_.push_back({box, {}});
+      }
+      parts_[it->second].ranks.push_back(rank);
+    }
+    for (std::size_t d = 0; d < begins_.size(); ++d) {
+      for (const auto& [corner, number] : numbers_) {
+        begins_[d].push_back(corner[d]);
+      }
+      std::ranges::sort(begins_[d]);
+      const auto rest = std::ranges::unique(begins_[d]);
+      begins_[d].erase(rest.begin(), rest.end());
+    }
+  }
+
+  const Held& operator[](std::size_t number) const { return parts_[number]; }
+
+  /// The numbers of the parts that a box may meet, ascending.
+  std::vector<std::size_t> near(const LocalPart& box) const {
+    std::vector<std::span<const std::int64_t>> within;
+    for (std::size_t d = 0; d < begins_.size(); ++d) {
+      const auto dim = static_cast<int>(d);
+      const std::vector<std::int64_t>& all = begins_[d];
+      auto first = std::ranges::upper_bound(all, box.offset[dim]);
+      first -= first == all.begin() ? 0 : 1;
+      within.emplace_back(first, std::ranges::lower_bound(all, box.offset[dim] + box.shape[dim]));
+      if (within.back().empty()) {
+        return {};
+      }
+    }
+    std::vector<std::size_t> found;
+    std::vector<std::size_t> at(within.size(), 0);
+    Corner corner(within.size());
+    for (;;) {
+      for (std::size_t d = 0; d < within.size(); ++d) {
+        corner[d] = within[d][at[d]];
+      }
+      if (const auto known = numbers_.find(corner); known != numbers_.end()) {
+        found.push_back(known->second);
+      }
+      std::size_t d = within.size();
+      while (d > 0 && ++at[d - 1] == within[d - 1].size()) {
+        at[--d] = 0;
+      }
+      if (d == 0) {
+        std::ranges::sort(found);
+        return found;
+      }
+    }
+  }
+
+ private:
+  std::vector<Held> parts_;
+  std::map<Corner, std::size_t> numbers_;
+  std::vector<std::vector<std::int64_t>> begins_;  // of the parts, in each dim
+};
+
 void refuse_partial(const Layout& layout) {
   if (layout.has_partial()) {
     fail({.thing = "transfers",
@@ -68,14 +123,18 @@ void refuse_partial(const Layout& layout) {
 
 std::vector<Transfer> transfers(const Layout& from, std::span<const int> sources, const Layout& to,
                                 std::span<const int> destinations, const Dims& shape) {
-  const std::vector<Held> parts = parts_of(from, sources, shape);
+  const HeldParts parts(from, sources, shape);
   std::vector<Transfer> found;
-  std::size_t turn = 0;
-  for (const int destination : destinations) {
+  for (std::size_t turn = 0; turn < destinations.size(); ++turn) {
+    const int destination = destinations[turn];
     const LocalPart wanted = local_part(shape, to, destination);
-    for (const Held& part : parts) {
+    if (wanted.shape.product() == 0) {
+      continue;
+    }
+    for (const std::size_t number : parts.near(wanted)) {
+      const Held& part = parts[number];
       LocalPart common;
-      if (wanted.shape.product() == 0 || !intersect(wanted, part.box, common)) {
+      if (!intersect(wanted, part.box, common)) {
         continue;
       }
       const bool own =
@@ -83,7 +142,6 @@ std::vector<Transfer> transfers(const Layout& from, std::span<const int> sources
       const int source = own ? destination : part.ranks[turn % part.ranks.size()];
       found.push_back({source, destination, common});
     }
-    ++turn;
   }
   return found;
 }

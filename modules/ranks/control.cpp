@@ -23,14 +23,20 @@ import :region;
 namespace tessera::collective {
 namespace {
 
-std::string describe(const Region& region, const RecordedCall& entry) {
+KeptCall kept(const Region& region, const RecordedCall& entry) {
   const Call call = unpack({entry.head.load(std::memory_order_relaxed),
                             entry.count.load(std::memory_order_relaxed),
                             entry.shape.load(std::memory_order_relaxed)});
-  auto* group =
-      reinterpret_cast<GroupBlock*>(region.at(entry.group.load(std::memory_order_relaxed)));
-  return fmt::format("{}, call {} of group {}", to_string(call),
-                     entry.sequence.load(std::memory_order_relaxed), describe_group(*group));
+  return {.call = to_string(call),
+          .group =
+              reinterpret_cast<GroupBlock*>(region.at(entry.group.load(std::memory_order_relaxed))),
+          .sequence = entry.sequence.load(std::memory_order_relaxed),
+          .complete = entry.done.load(std::memory_order_relaxed) != 0};
+}
+
+std::string describe(const KeptCall& call) {
+  return fmt::format("{}, call {} of group {}", call.call, call.sequence,
+                     describe_group(*call.group));
 }
 
 }  // namespace
@@ -119,24 +125,29 @@ FirstError Control::first_error() const {
   return error;
 }
 
+std::vector<KeptCall> Control::kept_calls(const Region& region, int rank, std::uint64_t most) {
+  std::vector<KeptCall> calls;
+  RankRecord& record = ranks()[rank];
+  const std::uint64_t end = record.recorded.load(std::memory_order_acquire);
+  for (std::uint64_t i = end - std::min({end, RankRecord::kept_calls, most}); i < end; ++i) {
+    const RecordedCall& entry = record.calls[i % RankRecord::kept_calls];
+    if (entry.group.load(std::memory_order_relaxed) != 0) {  // else of another machine, which tells
+      calls.push_back(kept(region, entry));                  // the last calls only
+    }
+  }
+  return calls;
+}
+
 std::string Control::recent_calls(const Region& region, int calls_per_rank) {
   constexpr std::uint32_t few = 16;
   std::string text;
   std::vector<std::pair<std::string, std::vector<std::int32_t>>> alike;
   for (std::uint32_t r = 0; r < size; ++r) {
     std::string calls;
-    RankRecord& record = ranks()[r];
-    const std::uint64_t end = record.recorded.load(std::memory_order_acquire);
-    const std::uint64_t kept =
-        std::min({end, RankRecord::kept_calls, static_cast<std::uint64_t>(calls_per_rank)});
-    for (std::uint64_t i = end - kept; i < end; ++i) {
-      const RecordedCall& entry = record.calls[i % RankRecord::kept_calls];
-      if (entry.group.load(std::memory_order_relaxed) == 0) {
-        continue;  // of another machine, which tells the last calls only
-      }
+    for (const KeptCall& one :
+         kept_calls(region, static_cast<int>(r), static_cast<std::uint64_t>(calls_per_rank))) {
       const std::string call =
-          fmt::format("{}{}", describe(region, entry),
-                      entry.done.load(std::memory_order_relaxed) != 0 ? "" : " (not complete)");
+          fmt::format("{}{}", describe(one), one.complete ? "" : " (not complete)");
       calls += size <= few ? fmt::format("rank {}: {}\n", r, call) : fmt::format("  {}\n", call);
     }
     if (size <= few) {
@@ -170,7 +181,7 @@ std::string Control::last_call(const Region& region, int rank) {
   RankRecord& record = ranks()[rank];
   const std::uint64_t end = record.recorded.load(std::memory_order_acquire);
   return end == 0 ? "no call yet"
-                  : describe(region, record.calls[(end - 1) % RankRecord::kept_calls]);
+                  : describe(kept(region, record.calls[(end - 1) % RankRecord::kept_calls]));
 }
 
 std::string describe_group(GroupBlock& group) {

@@ -91,6 +91,16 @@ struct RecordedCall {
   std::atomic<std::uint64_t> done{0};
 };
 
+struct GroupBlock;
+
+/// A call of the flight recorder.
+struct KeptCall {
+  std::string call;  ///< "all_gather(64 x f32)"
+  GroupBlock* group = nullptr;
+  std::uint64_t sequence = 0;
+  bool complete = false;
+};
+
 /// A rank's entry in the shared memory.
 struct alignas(64) RankRecord {
   static constexpr std::uint64_t kept_calls = 64;
@@ -124,6 +134,7 @@ struct Control {
   std::atomic<std::int32_t> gone{-1};              ///< a rank that has died; -1: none is known
   std::atomic<std::uint32_t> failed_elsewhere{0};  ///< 1: another machine told it
   std::atomic<std::uint32_t> printed{0};           ///< 1: a rank prints the error or has printed it
+  std::atomic<std::uint32_t> boxed{0};             ///< 1: the last calls are written to a file
   std::atomic<std::uint32_t> interrupts{0};        ///< not 0: the ranks are asked to stop
   std::atomic<std::int32_t> wait_reporter{-1};     ///< the rank whose long wait has been reported
 
@@ -143,6 +154,8 @@ struct Control {
   /// The first error of another machine becomes this one's, unless there is one.
   void take_error(const FirstError& error, bool about_calls);
   FirstError first_error() const;
+  /// The last calls of a rank of this machine, at most so many, the oldest first.
+  std::vector<KeptCall> kept_calls(const Region& region, int rank, std::uint64_t most);
   /// The flight recorder, one call per line.
   std::string recent_calls(const Region& region, int calls_per_rank);
   /// "rank 2 (step 7, saving a checkpoint)".

@@ -97,11 +97,12 @@ struct RankTable {
 /// This rank's first member that has other calls in a group of both: {rank, hash of the group}.
 std::vector<std::int64_t> first_difference(const Groups& groups, const RankTable& table, int rank) {
   for (const auto& [group, calls] : groups) {
+    const std::int64_t name = hash_of(group);  // once: a group may have thousands of ranks
+    const std::int64_t own = table.of(rank, name);
     for (const int other : group.ranks) {
       if (other != rank && static_cast<std::size_t>(other) < table.rows.size() &&
-          table.has_program(other) &&
-          table.of(other, hash_of(group)) != table.of(rank, hash_of(group))) {
-        return {other, hash_of(group)};
+          table.has_program(other) && table.of(other, name) != own) {
+        return {other, name};
       }
     }
   }

@@ -67,11 +67,7 @@ std::int64_t count(const CheckpointReader& reader, const std::string& name) {
 
 StateDict training_state(const optim::Optimizer& optimizer) {
   StateDict all;
-  StateDict weights;
-  for (const nn::ParameterPointer& parameter : optimizer.parameters()) {
-    weights.tensors.emplace(parameter->name, parameter->value);
-  }
-  all.merge("model", weights);
+  all.merge("model", {.tensors = nn::values_by_name(optimizer.parameters()), .scalars = {}});
   all.merge("optimizer", optimizer.state());
   return all;
 }

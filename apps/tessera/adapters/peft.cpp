@@ -175,11 +175,7 @@ Found find(const SafetensorsFile& file, nn::Module& model, Differences& differen
 }
 
 StateDict state_of(nn::Module& model) {
-  StateDict state;
-  for (const nn::ParameterPointer& parameter : nn::update_parameters(model)) {
-    state.tensors.emplace(parameter->name, parameter->value);
-  }
-  return state;
+  return {.tensors = nn::values_by_name(nn::update_parameters(model)), .scalars = {}};
 }
 
 }  // namespace

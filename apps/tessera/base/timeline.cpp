@@ -6,17 +6,6 @@ module;
 module tessera.app.base;
 
 namespace tessera::app {
-namespace {
-
-std::string escaped(std::string_view text) {
-  std::string all;
-  for (const char c : text) {
-    all += c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '&' ? "&amp;" : std::string(1, c);
-  }
-  return all;
-}
-
-}  // namespace
 
 std::string_view colour_of_collective(std::string_view name) {
   return name.find("gather") != std::string_view::npos   ? colour::gather
@@ -51,7 +40,7 @@ void add_bar(std::vector<Bar>& row, const Bar& bar, double shortest_gap) {
 
 void Timeline::text(double at_x, double at_y, std::string_view anchor, std::string_view what) {
   out_ += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\">{}</text>\n", at_x, at_y,
-                      anchor, escaped(what));
+                      anchor, escape_markup(what));
 }
 
 void Timeline::line(double x1, double y1, double x2, double y2, std::string_view colour) {

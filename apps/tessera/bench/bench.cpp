@@ -153,8 +153,7 @@ double median_step(const Run& run, int before) {
   for (int i = 0; i < 15; ++i) {
     times.push_back(seconds_of([&] { trainer.step(); }));
   }
-  std::sort(times.begin(), times.end());
-  return times[times.size() / 2];
+  return median(times);
 }
 
 /// A step of a Llama of 6 M parameters, fully sharded over two ranks, against the matrix
@@ -266,6 +265,7 @@ int run_bench(const BenchArguments& arguments) {
       {"device", &bench_device},
       {"dispatch", &bench_dispatch},
       {"checkpoint", &bench_checkpoint},
+      {"scale", &bench_scale},
       {"tokenizer", &bench_tokenizer},
       {"generate", &bench_generate}};
   Json everything = Json::array();

@@ -31,31 +31,6 @@ constexpr int ranks = 512;
 constexpr double seconds_allowed = 10;
 constexpr double mib_allowed = 1024;
 
-/// The shapes of Llama with 70 B parameters.
-std::vector<std::pair<std::string, Dims>> parameters() {
-  constexpr std::int64_t dim = 8192;
-  constexpr std::int64_t ffn = 28672;
-  constexpr std::int64_t vocab = 128256;
-  std::vector<std::pair<std::string, Dims>> all = {
-      {"embed_tokens", {vocab, dim}}, {"norm", {dim}}, {"lm_head", {vocab, dim}}};
-  for (int layer = 0; layer < 80; ++layer) {
-    const std::string in = "layers." + std::to_string(layer) + ".";
-    for (const auto& [name, shape] :
-         std::vector<std::pair<std::string, Dims>>{{"q_proj", {dim, dim}},
-                                                   {"k_proj", {dim / 8, dim}},
-                                                   {"v_proj", {dim / 8, dim}},
-                                                   {"o_proj", {dim, dim}},
-                                                   {"gate_proj", {ffn, dim}},
-                                                   {"up_proj", {ffn, dim}},
-                                                   {"down_proj", {dim, ffn}},
-                                                   {"input_layernorm", {dim}},
-                                                   {"post_attention_layernorm", {dim}}}) {
-      all.emplace_back(in + name, shape);
-    }
-  }
-  return all;
-}
-
 /// Peak memory of the process so far, in MiB.
 double peak_mib() {
   rusage usage{};
@@ -67,7 +42,8 @@ nlohmann::ordered_json row(const std::string& name, const Layout& vectors, const
                            const std::filesystem::path& folder) {
   std::map<std::string, SimulatedTensor> tensors;
   double bytes = 0;
-  for (const auto& [name_of, shape] : parameters()) {
+  for (const auto& [name_of, shape] :
+       llama_shapes({.dim = 8192, .ffn = 28672, .vocab = 128256, .layers = 80, .groups = 8})) {
     for (const char* kind : {"model.", "optimizer.exp_avg.", "optimizer.exp_avg_sq."}) {
       tensors[kind + name_of] = {{DType::f32, shape}, shape.size() == 1 ? vectors : matrices};
       bytes += 4 * static_cast<double>(shape.product());
@@ -98,6 +74,28 @@ nlohmann::ordered_json row(const std::string& name, const Layout& vectors, const
 }
 
 }  // namespace
+
+std::vector<std::pair<std::string, Dims>> llama_shapes(const LlamaSizes& sizes) {
+  const auto [dim, ffn, vocab, layers, groups] = sizes;
+  std::vector<std::pair<std::string, Dims>> all = {
+      {"embed_tokens", {vocab, dim}}, {"norm", {dim}}, {"lm_head", {vocab, dim}}};
+  for (int layer = 0; layer < layers; ++layer) {
+    const std::string in = "layers." + std::to_string(layer) + ".";
+    for (const auto& [name, shape] :
+         std::vector<std::pair<std::string, Dims>>{{"q_proj", {dim, dim}},
+                                                   {"k_proj", {dim / groups, dim}},
+                                                   {"v_proj", {dim / groups, dim}},
+                                                   {"o_proj", {dim, dim}},
+                                                   {"gate_proj", {ffn, dim}},
+                                                   {"up_proj", {ffn, dim}},
+                                                   {"down_proj", {dim, ffn}},
+                                                   {"input_layernorm", {dim}},
+                                                   {"post_attention_layernorm", {dim}}}) {
+      all.emplace_back(in + name, shape);
+    }
+  }
+  return all;
+}
 
 nlohmann::ordered_json bench_checkpoint(const BenchArguments& /*arguments*/) {
   const std::filesystem::path folder =

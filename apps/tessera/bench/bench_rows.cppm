@@ -2,6 +2,7 @@ module;
 #include <nlohmann/json_fwd.hpp>
 module tessera.app.bench:bench_rows;
 
+import tessera.tensor;
 import tessera.app.base;
 import :run_bench;
 
@@ -26,6 +27,20 @@ nlohmann::ordered_json bench_device(const BenchArguments& arguments);
 /// The planning of a checkpoint of 70 B parameters on 512 ranks: {name, save_seconds, load_seconds,
 /// peak_memory_mib, shares of what they may be}. It needs no disk for values.
 nlohmann::ordered_json bench_checkpoint(const BenchArguments& arguments);
+
+/// What ranks do besides computing, for 64, 256, ... ranks, at most arguments.ranks: {name, ranks,
+/// seconds, rank_ms, memory_mib}. It needs no disk for values, but for the headers of files.
+nlohmann::ordered_json bench_scale(const BenchArguments& arguments);
+
+/// The parameters of a Llama: names and shapes. `groups`: query heads for each head of keys.
+struct LlamaSizes {
+  std::int64_t dim = 0;
+  std::int64_t ffn = 0;
+  std::int64_t vocab = 0;
+  int layers = 0;
+  std::int64_t groups = 1;
+};
+std::vector<std::pair<std::string, Dims>> llama_shapes(const LlamaSizes& sizes);
 
 /// Encoding and decoding of a text, at one thread and at all: {name, threads, mb_per_second,
 /// ceiling_mb_per_second, share_of_ceiling}. The ceiling of a tokenizer with words is one pass

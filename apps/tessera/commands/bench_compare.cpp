@@ -28,12 +28,6 @@ using Json = nlohmann::ordered_json;
 /// Steps at the beginning that are slower: memory is touched for the first time, code compiled.
 constexpr std::int64_t warm_up = 3;
 
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  const std::size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
-
 /// The seconds of a step, after the first ones.
 double usual_seconds(const TrainedSteps& steps) {
   return median({steps.seconds.begin() + warm_up, steps.seconds.end()});

@@ -63,6 +63,7 @@ class CommandLine {
         plugins_);
     add_ops();
     add_trace();
+    add_blackbox();
     add_runs();
     add_graph();
     add_plugin_command(app_, chosen);
@@ -297,6 +298,16 @@ class CommandLine {
     draw->callback([this] { chosen = [this] { return run_trace_draw(trace_, picture_); }; });
   }
 
+  void add_blackbox() {
+    CLI::App* command =
+        add("blackbox",
+            "Say who failed, who waited for whom and who diverged, from the files of log.blackbox",
+            [this] { return run_blackbox(boxes_); });
+    command
+        ->add_option("FILE", boxes_, "The files of a run, one of each machine, or folders of them")
+        ->required();
+  }
+
   void add_runs() {
     CLI::App* runs = add("runs", "Print a table of the runs in a folder",
                          [this] { return run_runs(recorded_, diff_.json); });
@@ -326,10 +337,15 @@ class CommandLine {
     add_bench_compare(*command);
     command
         ->add_option("WHAT", bench_.what,
-                     "gemm, kernels, device, dispatch, collectives, step, checkpoint, tokenizer or "
-                     "generate; default: all but device")
+                     "gemm, kernels, device, dispatch, collectives, step, checkpoint, scale, "
+                     "tokenizer or generate; default: all but device")
         ->check(CLI::IsMember({"gemm", "kernels", "device", "dispatch", "collectives", "step",
-                               "checkpoint", "tokenizer", "generate"}));
+                               "checkpoint", "scale", "tokenizer", "generate"}));
+    command
+        ->add_option("--ranks", bench_.ranks,
+                     "bench scale: 64, 256, ... ranks, up to so many; as threads of one process")
+        ->check(CLI::Range(64, 1 << 16))
+        ->capture_default_str();
     command
         ->add_option("--elements", bench_.elements,
                      "Elements of each operand of bench kernels and device; sorts and sampling "
@@ -513,6 +529,7 @@ class CommandLine {
   DataShowArguments show_data_;
   OpsArguments ops_;
   BenchArguments bench_;
+  std::vector<std::string> boxes_;
   BenchCompareArguments compared_;
   LayoutArguments layout_;
   PipelineArguments pipeline_;

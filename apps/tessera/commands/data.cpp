@@ -122,7 +122,7 @@ std::string as_html(const Dataset& data, const std::vector<ShownToken>& tokens) 
   for (const ShownToken& token : tokens) {
     text += fmt::format("{}<span{}>{}<sub>{}</sub></span>\n", token.begins ? "<br>\n" : "",
                         token.trained ? " class=\"trained\"" : "",
-                        escaped(token_text(data, token.id)), token.id);
+                        escape_markup(token_text(data, token.id)), token.id);
   }
   return "<p>\n" + text + "</p>\n";
 }
@@ -139,7 +139,7 @@ int run_data_show(const TrainArguments& arguments, const DataShowArguments& show
     if (shown.html.empty()) {
       fmt::print("{}\n{}\n", title, as_text(*run.data, tokens, colour_on_stdout()));
     } else {
-      page += fmt::format("<h3>{}</h3>\n{}", escaped(title), as_html(*run.data, tokens));
+      page += fmt::format("<h3>{}</h3>\n{}", escape_markup(title), as_html(*run.data, tokens));
     }
   }
   if (!shown.html.empty()) {

@@ -6,9 +6,6 @@ import tessera.app.base;
 
 namespace tessera::app {
 
-/// Text in a page.
-std::string escaped(std::string_view text);
-
 /// A part of a page: a heading, text in lines with aligned columns, an SVG picture.
 struct PageSection {
   std::string title;

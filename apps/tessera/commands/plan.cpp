@@ -154,7 +154,7 @@ std::string compared_table(const StepTimes& planned, const MeasuredStep& measure
     others -= by_trace;
   }
   add("waiting for other ranks", planned.waiting, measured.waiting);
-  add("everything else", 0, others);
+  add("everything else", planned.calling, others);
   add("step", planned.seconds, measured.seconds);
   return format_table(rows);
 }
@@ -213,10 +213,11 @@ std::string picture_of(const Program& program, const SimulatedStep& step, const 
 
 void print_plan(const Run& run, TableRows rows, const CheckedPlan& plan, Planner& planner,
                 const PlanArguments& wanted, const std::optional<MeasuredStep>& measured) {
-  const Program program = step_program(run, setup_of(run));
+  const StepSetup setup = setup_of(run);
+  const Program program = step_program(run, setup);
   const SimulatedStep step = planner.simulated(program);
-  const DeviceMesh mesh = make_mesh(run.config);
-  const StepTimes sums = sums_of(program, step, mesh);
+  const DeviceMesh& mesh = setup.mesh;
+  const StepTimes sums = planner.times_of(run, setup, program, step);
   const PlannedRun planned = report_of(run, plan.trial, sums, planner, wanted);
   if (!wanted.trace.empty()) {
     write_planned_trace(program, step, mesh, wanted.trace);

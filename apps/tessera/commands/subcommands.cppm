@@ -206,6 +206,9 @@ int run_trace_summary(const std::string& file);
 /// `tessera trace draw`: an SVG. Errors (input): the same; the picture cannot be written.
 int run_trace_draw(const std::string& file, const std::string& to);
 
+/// `tessera blackbox`. Errors (input): see black_box_text.
+int run_blackbox(const std::vector<std::string>& paths);
+
 struct GraphShowOptions {
   std::string module;  // only this part of the model; empty: all
   int depth = 3;       // parts of a module's name that are told apart

@@ -2,12 +2,13 @@ module;
 #include <fmt/format.h>
 
 #include <string>
+#include <vector>
 module tessera.app.commands;
 
 import tessera.app.base;
 import tessera.app.trace;
 
-// `tessera trace`.
+// `tessera trace` and `tessera blackbox`.
 namespace tessera::app {
 
 int run_trace_summary(const std::string& file) {
@@ -17,6 +18,11 @@ int run_trace_summary(const std::string& file) {
 
 int run_trace_draw(const std::string& file, const std::string& to) {
   write_output("trace", to, draw_trace(read_trace(file)));
+  return 0;
+}
+
+int run_blackbox(const std::vector<std::string>& paths) {
+  fmt::print("{}", black_box_text(paths));
   return 0;
 }
 

@@ -162,6 +162,7 @@ int train(const TrainArguments& arguments) {
   options.rank_bytes = all.plan.rank_bytes;
   options.rank_threads = threads_of_rank(run.config) + (run.config.mesh.background ? 1 : 0);
   options.transport = run.config.mesh.transport;
+  options.black_box = run.config.log.blackbox;
   const int code = collective::launched_by_other() ? collective::join_launch(options, rank_run)
                                                    : collective::launch(options, rank_run);
   if ((code == 0 || code == incomplete_code) && all.first) {

@@ -437,6 +437,10 @@ std::vector<Key> run_keys() {
       path_key(
           "log.tensorboard", field<l, &L::tensorboard>,
           "Folder for TensorBoard's event files, with what the metrics file has. Empty: none."),
+      path_key(
+          "log.blackbox", field<l, &L::blackbox>,
+          "Folder for what each rank did last, when the run fails: a file of each machine, for "
+          "`tessera blackbox`. Empty: none."),
       {"log.sample", field<l, &L::sample>,
        "Tokens of text to generate with the trained model at the end (text data only). 0: none.",
        from(0, largest_size)},

@@ -159,6 +159,7 @@ struct LogConfig {
   std::int64_t every = 10;
   std::string metrics = "metrics.jsonl";
   std::string tensorboard;  // folder of event files; empty: none
+  std::string blackbox;     // folder for what ranks did last, when they fail; empty: none
   std::int64_t sample = 0;  // tokens of text that are generated at the end; 0 = none
   std::string sample_prompt = "The ";
 };

@@ -94,10 +94,7 @@ StoredModel stored_in_checkpoint(const std::string& path, const std::string& tok
   check_stored_sizes(stored.shape, files->weights, "model.", path);
   stored.has = [files](const std::string& name) { return files->reader.contains("model." + name); };
   stored.load = [files](nn::LanguageModel& model) {
-    StateDict weights;
-    for (const nn::ParameterPointer& parameter : nn::all_parameters(model)) {
-      weights.tensors.emplace(parameter->name, parameter->value);
-    }
+    StateDict weights{.tensors = nn::values_by_name(nn::all_parameters(model)), .scalars = {}};
     for (const nn::BufferPointer& buffer : nn::all_buffers(model)) {
       if (buffer->saved && files->reader.contains("model." + buffer->name)) {
         weights.tensors.emplace(buffer->name, buffer->value);

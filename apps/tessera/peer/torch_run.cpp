@@ -62,20 +62,16 @@ std::vector<NotThere> not_there_of_model(const ModelShape& shape, const Config& 
 
 std::vector<NotThere> not_there_of_training(const Config& config) {
   const TrainConfig& train = config.train;
-  const std::int64_t own_rows = train.batch / std::max<std::int64_t>(1, config.ranks());
   return {
       {train.kind() != ObjectiveKind::next_token, "train.objective", "only the next token"},
       {train.precision != std::string("f32"), "train.precision", "only f32"},
       {train.parameters != std::string("f32"), "train.parameters", "only f32"},
       {train.device != std::string("cpu"), "train.device", "only CPUs"},
-      {train.micro_batch != 0 && train.micro_batch < own_rows, "train.micro_batch",
-       "no accumulation: all of a rank's rows at once"},
       {train.activation_checkpointing, "train.activation_checkpointing", "nothing is recomputed"},
       {!train.freeze.empty(), "train.freeze", "everything is trained"},
       {train.clip_norm_type != std::string("2"), "train.clip_norm_type", "only the 2-norm"},
       {train.clip_grad_value > 0, "train.clip_grad_value", "only the norm is clipped"},
       {config.data.packs(), "data.packing", "one document in a row"},
-      {!config.data.jsonl.empty(), "data.jsonl", "only rows in which every token is trained"},
       {config.optimizer.name != std::string("adamw"), "optimizer.name", "only adamw"},
       {config.optimizer.groups.text != std::string("[]"), "optimizer.groups", "one group"},
   };
@@ -107,6 +103,12 @@ std::optional<TorchLayout> layout_of(const Config& config) {
              : std::nullopt;
 }
 
+/// Rows of a step that each rank computes; those of tensor parallel layers have all.
+std::int64_t own_rows(const Config& config, TorchLayout layout) {
+  return layout == TorchLayout::tensor_parallel ? config.train.batch
+                                                : config.train.batch / config.ranks();
+}
+
 /// The run's model with the values that a training begins with.
 std::shared_ptr<nn::LanguageModel> initial_model(const Run& run) {
   set_seed(static_cast<std::uint64_t>(run.config.train.seed));
@@ -130,11 +132,7 @@ void write_tensors(const TensorSource& source, const std::string& path) {
 
 void write_weights(const Run& run, const std::string& path) {
   const std::shared_ptr<nn::LanguageModel> model = initial_model(run);
-  std::map<std::string, Tensor> parameters;
-  for (const nn::ParameterPointer& parameter : nn::all_parameters(*model)) {
-    parameters.emplace(parameter->name, parameter->value);
-  }
-  const TensorsInMemory own(std::move(parameters));
+  const TensorsInMemory own(nn::values_by_name(nn::all_parameters(*model)));
   write_tensors(HubExport(own, "", family_of(run.shape), sizes_of(run.shape)), path);
 }
 
@@ -248,11 +246,19 @@ TorchLayout torch_layout(const Run& run) {
       add(config.place("optimizer.options"), "only betas and eps");
     }
   }
+  for (const SourceConfig& source : data_sources(config)) {
+    if (source.kind == SourceConfig::Kind::jsonl) {
+      add(config.place(source.key), "only rows in which every token is trained");
+    }
+  }
   const std::optional<TorchLayout> layout = layout_of(config);
   if (!layout) {
     add(config.place("parallel.style"),
         "one axis with FSDP, with Replicate, or with ColwiseParallel and RowwiseParallel, without "
         "options");
+  } else if (config.train.micro_batch != 0 &&
+             config.train.micro_batch < own_rows(config, *layout)) {
+    add(config.place("train.micro_batch"), "no accumulation: all of a rank's rows at once");
   }
   if (!problems.empty()) {
     fail_input({.thing = "bench compare",

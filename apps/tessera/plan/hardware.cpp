@@ -70,7 +70,8 @@ class HardwareReader {
   HardwareLink link(const std::string& name) {
     PluginOptions from = all_.table(name);
     return {.latency = micro * from.number("latency_us", 0, "at least 0", is_not_negative),
-            .bandwidth = giga * positive(from, "bandwidth_gb")};
+            .bandwidth = giga * positive(from, "bandwidth_gb"),
+            .sums = giga * from.number("sums_gb", 0, "at least 0", is_not_negative)};
   }
 
   /// A table that may be missing.
@@ -110,8 +111,10 @@ std::string hardware_text(const Hardware& hardware) {
     return out.str();
   };
   const auto link = [](const char* name, const HardwareLink& link) {
-    return fmt::format("\n[{}]\nlatency_us = {:.4g}\nbandwidth_gb = {:#.4g}\n", name,
-                       link.latency / micro, link.bandwidth / giga);
+    return fmt::format(
+        "\n[{}]\nlatency_us = {:.4g}\nbandwidth_gb = {:#.4g}\n{}", name, link.latency / micro,
+        link.bandwidth / giga,
+        link.sums > 0 ? fmt::format("sums_gb = {:#.4g}\n", link.sums / giga) : std::string());
   };
   const HardwareFailures& failing = hardware.failures;
   const std::string failures =

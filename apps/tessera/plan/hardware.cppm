@@ -21,6 +21,7 @@ struct DeviceRates {
 struct HardwareLink {
   double latency = 0;    // seconds of a step of a collective
   double bandwidth = 0;  // bytes that arrive at a rank in a second
+  double sums = 0;       // bytes that a rank receives and adds up in a second; 0: as bandwidth
 };
 
 /// How often ranks fail, and what a checkpoint takes.

@@ -140,7 +140,7 @@ double measure_bandwidth() {
   return 2.0 * 4 * static_cast<double>(elements) / best;
 }
 
-/// Of the gathers of a group.
+/// Of the gathers and sums of a group, from memory of the kind that a run's operands have.
 HardwareLink measure_link(collective::Communicator& group) {
   if (group.size() < 2) {
     return {.latency = 1e-6, .bandwidth = 1e10};  // nothing is sent
@@ -148,19 +148,26 @@ HardwareLink measure_link(collective::Communicator& group) {
   const std::vector<collective::CollectiveRate> rates =
       collective::measure_collectives(group, {std::size_t{4} << 10, std::size_t{4} << 20});
   double least = std::numeric_limits<double>::infinity();
-  double received = 0;
-  double seconds = 0;
-  for (const collective::CollectiveRate& rate : rates) {
-    if (rate.name != "all_gather") {
-      continue;
+  const auto rate_of = [&](const std::string& name, double share_from_others) {
+    double received = 0;
+    double seconds = 0;
+    for (const collective::CollectiveRate& rate : rates) {
+      if (rate.name != name) {
+        continue;
+      }
+      least = std::min(least, rate.seconds);
+      if (rate.received_bytes > received) {
+        received = rate.received_bytes * share_from_others;
+        seconds = rate.seconds;
+      }
     }
-    least = std::min(least, rate.seconds);
-    if (rate.received_bytes > received) {
-      received = rate.received_bytes;
-      seconds = rate.seconds;
-    }
-  }
-  return {.latency = least, .bandwidth = received / std::max(1e-9, seconds - least)};
+    return received / std::max(1e-9, seconds - least);
+  };
+  const auto ranks = static_cast<double>(group.size());
+  // A gather copies a rank's own part as well.
+  const double gathers = rate_of("all_gather (private)", (ranks - 1) / ranks);
+  const double sums = rate_of("reduce_scatter", 1);
+  return {.latency = least, .bandwidth = gathers, .sums = sums};
 }
 
 /// Numbers of rank 0 of some ranks that run at the same time.
@@ -196,10 +203,10 @@ Hardware measure_hardware(int ranks, int threads) {
           products = std::max(products, ops::measure_gemm(0.1));
         }
         world.everyone().barrier();
-        return {products, measure_bandwidth(), link.latency, link.bandwidth};
+        return {products, measure_bandwidth(), link.latency, link.bandwidth, link.sums};
       });
-  require(numbers.size() == 4, "plan: a rank that measures has written something else");
-  const HardwareLink link{.latency = numbers[2], .bandwidth = numbers[3]};
+  require(numbers.size() == 5, "plan: a rank that measures has written something else");
+  const HardwareLink link{.latency = numbers[2], .bandwidth = numbers[3], .sums = numbers[4]};
   const Machine machine = look_at_machine();
   return {.name = machine.cpu,
           .source = fmt::format("measured here, {} rank{} of {} thread{} at the same time", at_once,
@@ -261,9 +268,8 @@ void MeasuredKernels::measure(const Program& program, const ByPlace<std::string>
           as_own([&] { alone->run(seconds); });
         }
         std::vector<double> of_places;
-        for (std::vector<double>& all : seconds) {
-          std::ranges::sort(all);
-          of_places.push_back(all.empty() ? 0 : all[all.size() / 2]);
+        for (const std::vector<double>& all : seconds) {
+          of_places.push_back(all.empty() ? 0 : median(all));
         }
         return of_places;
       });

@@ -62,6 +62,15 @@ Program step_program(const Run& run, const StepSetup& setup) {
   return run.config.graph.capture ? capture_step(run, setup) : recorded_step(run, setup, 0);
 }
 
+StepTimes Planner::times_of(const Run& run, const StepSetup& setup, const Program& program,
+                            const SimulatedStep& step) const {
+  StepTimes times = sums_of(program, step, setup.mesh);
+  if (waits_for_host(run.config)) {
+    add_host(times, host_seconds(run, setup));
+  }
+  return times;
+}
+
 StepTimes Planner::step_of(const Run& run, const Trial& trial) {
   StepSetup setup = setup_of(run);
   const std::int64_t parts = setup.rows.all / trial.rows;
@@ -72,7 +81,7 @@ StepTimes Planner::step_of(const Run& run, const Trial& trial) {
       setup.rows = {.all = parts * trial.micro * with, .micro = trial.micro};
     }
     const Program program = step_program(run, setup);
-    return sums_of(program, simulated(program), setup.mesh);
+    return times_of(run, setup, program, simulated(program));
   };
   if (micro_batches <= few) {
     return step(micro_batches);

@@ -24,6 +24,8 @@ class Planner {
   const Hardware& hardware() const { return hardware_; }
   /// Whether kernels are measured: nothing bounds their rates.
   bool measures() const { return measured_.has_value(); }
+  /// Whether kernels wait for the host that calls them: in eager steps on the CPU that is measured.
+  bool waits_for_host(const Config& config) const { return measures() && !config.graph.capture; }
   /// How often a rank fails in a year, instead of what the file says.
   void set_failures(double per_rank_year) { hardware_.failures.per_rank_year = per_rank_year; }
   /// Of measured kernels: see MeasuredKernels.
@@ -32,6 +34,9 @@ class Planner {
   ByPlace<double> kernel_seconds(const Program& program);
   /// Of `program`, a rank's step.
   SimulatedStep simulated(const Program& program);
+  /// Its sums, with the time of the host where kernels wait for it: in an eager step on a CPU.
+  StepTimes times_of(const Run& run, const StepSetup& setup, const Program& program,
+                     const SimulatedStep& step) const;
   /// A step of a run with this trial. Of many micro-batches it is what two and three of them say:
   /// each one more adds what the third one adds. Errors: see capture_step.
   StepTimes step_of(const Run& run, const Trial& trial);

@@ -84,8 +84,11 @@ TableRows planned_rows(const PlannedRun& run) {
   const auto memory = static_cast<double>(run.memory.total_peak);
   TableRows rows = {
       {"hardware", hardware_row(run.hardware)},
-      {"step", fmt::format("{} ms: computing {}, communicating {}, of which {} are hidden",
+      {"step", fmt::format("{} ms: computing {}, {}communicating {}, of which {} are hidden",
                            milliseconds(step.seconds), milliseconds(step.computing),
+                           step.calling > 0
+                               ? fmt::format("calling operators {}, ", milliseconds(step.calling))
+                               : std::string(),
                            milliseconds(step.communicating), milliseconds(step.hidden()))},
       {"tokens/s", fmt::format("{}; {} of a rank, {} of the rate of products",
                                format_count(tokens_per_second(run)),
@@ -154,6 +157,7 @@ std::string planned_json(const PlannedRun& run) {
               {"step_tokens", run.step_tokens},
               {"seconds", run.step.seconds},
               {"computing_seconds", run.step.computing},
+              {"calling_seconds", run.step.calling},
               {"communicating_seconds", run.step.communicating},
               {"waiting_seconds", run.step.waiting},
               {"tokens_per_second", tokens_per_second(run)},

@@ -37,8 +37,9 @@ std::vector<std::pair<double, std::string>> differences(const StepTimes& best,
                                                         const StepTimes& other) {
   std::map<std::string, double> more;
   more["computing"] = other.computing - best.computing;
+  more["calling operators"] = other.calling - best.calling;
   const auto idle = [](const StepTimes& step) {
-    return step.seconds - step.computing - step.waiting;
+    return step.seconds - step.computing - step.calling - step.waiting;
   };
   more["waiting for other stages"] = idle(other) - idle(best);
   const auto add = [&](const StepTimes& step, double sign) {

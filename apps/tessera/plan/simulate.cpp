@@ -51,8 +51,12 @@ double seconds_of(std::int64_t received_bytes, Communicates kind, const GroupSpr
   const double between = received * share_between(spread, kind);
   const double latency = rounds(spread.together) * hardware.inside.latency +
                          rounds(spread.machines) * hardware.between.latency;
-  return latency + std::max((received - between) / hardware.inside.bandwidth,
-                            between / hardware.between.bandwidth);
+  const bool adds = kind == Communicates::all_reduce || kind == Communicates::reduce_scatter;
+  const auto rate = [&](const HardwareLink& link) {
+    return adds && link.sums > 0 ? link.sums : link.bandwidth;
+  };
+  return latency +
+         std::max((received - between) / rate(hardware.inside), between / rate(hardware.between));
 }
 
 double length_of(const std::vector<StepSpan>& spans) {

@@ -101,7 +101,7 @@ class CallsOfStages final : public Mode {
   const pipeline::Action* part_ = nullptr;
 };
 
-/// Kernels, and collectives beside them.
+/// Kernels with the host's time, and collectives beside them.
 struct PartTime {
   double computing = 0;
   double communicating = 0;
@@ -117,12 +117,15 @@ struct PlaceTimes {
   StepTimes sums = {};  // of everything, one after the other
 };
 
-PlaceTimes times_of(const CallsOfStages& calls, const DeviceMesh& mesh, Planner& planner) {
+/// `host`: seconds of all calls together, besides kernels and collectives.
+PlaceTimes times_of(const CallsOfStages& calls, double host, const DeviceMesh& mesh,
+                    Planner& planner) {
   const Program& program = calls.program();
   const ByPlace<double> kernels = planner.kernel_seconds(program);
   PlaceTimes times;
   SimulatedStep step;
   const auto places = graph::places_of(program);
+  const double host_of_call = host / std::max(1.0, static_cast<double>(places.size()));
   double now = 0;
   for (const PlaceIndex place : places.keys()) {
     const pipeline::Action* const part = calls.parts[static_cast<std::size_t>(place.number)];
@@ -132,12 +135,14 @@ PlaceTimes times_of(const CallsOfStages& calls, const DeviceMesh& mesh, Planner&
                                ? collective_seconds(program, *places[place], planner.hardware())
                                : kernels[place];
     (collective ? to.communicating : to.computing) += seconds;
+    to.computing += host_of_call;
     if (seconds > 0) {
       (collective ? step.communicating : step.computing).push_back({place, now, now + seconds});
     }
     now += seconds;
   }
   times.sums = sums_of(program, step, mesh);
+  times.sums.calling = host;
   return times;
 }
 
@@ -164,7 +169,8 @@ PlaceStep step_of_place(const Run& run, const StepSetup& setup, const Trial& tri
     const ModeScope watched(ModeLevel::below_distribution, calls);
     trainer.step();
   }
-  place.times = times_of(calls, setup.mesh, planner);
+  const double host = planner.waits_for_host(run.config) ? host_seconds(trainer) : 0;
+  place.times = times_of(calls, host, setup.mesh, planner);
   return place;
 }
 

@@ -115,12 +115,18 @@ StepTimes sums_of(const Program& program, const SimulatedStep& step, const Devic
           .collectives = sorted(std::move(collectives))};
 }
 
+void add_host(StepTimes& step, double seconds) {
+  step.calling += seconds;
+  step.seconds += seconds;
+}
+
 StepTimes continued(const StepTimes& first, const StepTimes& last, double more) {
   const auto number = [&](double StepTimes::* what) {
     return last.*what + more * (last.*what - first.*what);
   };
   return {.seconds = number(&StepTimes::seconds),
           .computing = number(&StepTimes::computing),
+          .calling = number(&StepTimes::calling),
           .communicating = number(&StepTimes::communicating),
           .waiting = number(&StepTimes::waiting),
           .kernels = continued(first.kernels, last.kernels, more),

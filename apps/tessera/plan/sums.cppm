@@ -31,6 +31,7 @@ struct CollectiveSum {
 struct StepTimes {
   double seconds = 0;
   double computing = 0;
+  double calling = 0;  // of an eager step: the host, which makes the calls; 0 where it runs ahead
   double communicating = 0;
   double waiting = 0;                           // for collectives
   std::vector<KernelSum> kernels = {};          // the longest first
@@ -41,6 +42,9 @@ struct StepTimes {
 };
 
 StepTimes sums_of(const Program& program, const SimulatedStep& step, const DeviceMesh& mesh);
+
+/// Adds the time of the host to an eager step whose kernels wait for it.
+void add_host(StepTimes& step, double seconds);
 
 /// The sums of a step with `more` micro-batches beyond those of `last`, if each one more adds what
 /// it adds from `first` to `last`, which has one more than `first`.

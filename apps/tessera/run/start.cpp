@@ -105,6 +105,7 @@ void check_outputs(const Config& config) {
   folder("graph.offload", config.graph.offload);
   folder("graph.dump", config.graph.dump);
   folder("log.tensorboard", config.log.tensorboard);
+  folder("log.blackbox", config.log.blackbox);
   file("log.metrics", config.log.metrics, Streams::written);
   file("graph.program", config.graph.program, Streams::refused);
   file("trace.file", config.trace.file, Streams::refused);

@@ -125,4 +125,9 @@ class Trainer {
   std::shared_ptr<const OneRank> placed_;  // with graph.mode: above distribution
 };
 
+/// Seconds in which the host makes the calls of an eager step besides kernels and collectives: the
+/// shortest of some steps of a trainer on the meta device that has made one (see host_seconds of a
+/// run).
+double host_seconds(Trainer& trainer);
+
 }  // namespace tessera::app

@@ -3,6 +3,7 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -27,6 +28,7 @@ import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
 import tessera.train;
+import tessera.app.base;
 import tessera.app.config;
 import tessera.app.data;
 import tessera.app.model;
@@ -305,6 +307,26 @@ std::shared_ptr<PlannedStates> stage_states(const Run& run, StepSetup setup) {
     }
   } while (setup.states && !setup.states->exact());
   return setup.states;
+}
+
+double host_seconds(Trainer& trainer) {
+  constexpr int rounds = 5;
+  double least = std::numeric_limits<double>::infinity();
+  for (int round = 0; round < rounds; ++round) {
+    least = std::min(least, seconds_of([&] { trainer.step(); }));
+  }
+  return least;
+}
+
+double host_seconds(const Run& run, StepSetup setup) {
+  setup.captured = false;
+  double seconds = 0;
+  on_meta(0, [&] {
+    Trainer trainer(run, setup);
+    trainer.step();  // makes what stays
+    seconds = host_seconds(trainer);
+  });
+  return seconds;
 }
 
 void capture_evaluation(const Run& run, const StepSetup& setup, OneRank& into) {

@@ -70,6 +70,10 @@ Trial try_step(const Run& run, const StepSetup& setup);
 /// meta device, with what overrides have replaced. Null: the model is not in stages.
 std::shared_ptr<PlannedStates> stage_states(const Run& run, StepSetup setup);
 
+/// Seconds in which the host makes the calls of an eager step besides kernels and collectives: the
+/// shortest of some steps of the setup, as rank 0 on the meta device, where neither takes time.
+double host_seconds(const Run& run, StepSetup setup);
+
 /// The program of a rank's step, recorded on the meta device: of the whole batch, in the state that
 /// training settles in. Values that the host reads within the step are 1 in it (reads_values).
 /// Errors: see try_step; what cannot be recorded.

@@ -1,0 +1,209 @@
+module;
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <system_error>
+#include <tessera/json.hpp>
+#include <utility>
+#include <vector>
+module tessera.app.bench;
+
+import tessera.base;
+import tessera.mesh;
+import tessera.placement;
+import tessera.tensor;
+import tessera.collective;
+import tessera.program;
+import tessera.checkpoint;
+import tessera.train;
+import tessera.app.base;
+import tessera.app.config;
+import tessera.app.data;
+import tessera.app.model;
+import tessera.app.run;
+import :bench_rows;
+
+// What many ranks do besides computing, on a machine that has few cores: each path is the one that
+// a run takes, with the real number of ranks.
+namespace tessera::app {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+/// A number of /proc/self/status in MiB.
+double status_mib(const std::string& name) {
+  std::ifstream lines("/proc/self/status");
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with(name + ":")) {
+      return std::stod(line.substr(name.size() + 1)) / 1024;
+    }
+  }
+  return 0;
+}
+
+/// The time of `run`, and the memory that the process has more meanwhile.
+struct Cost {
+  double seconds = 0;
+  double mib = 0;
+};
+Cost cost_of(const std::function<void()>& run) {
+  std::ofstream("/proc/self/clear_refs") << 5;  // the peak begins anew
+  const double before = status_mib("VmRSS");
+  const double seconds = seconds_of(run);
+  return {seconds, std::max(0.0, status_mib("VmHWM") - before)};
+}
+
+/// `done`: the ranks whose work was done one after the other; 0: all worked at the same time.
+Json row(const std::string& name, int ranks, const Cost& cost, int done) {
+  return {{"name", name},
+          {"ranks", ranks},
+          {"seconds", cost.seconds},
+          {"rank_ms", done == 0 ? Json() : Json(1e3 * cost.seconds / done)},
+          {"memory_mib", cost.mib}};
+}
+
+/// Some ranks of all, spread evenly.
+std::vector<int> some_of(int ranks) {
+  constexpr int wanted = 16;
+  std::vector<int> some(static_cast<std::size_t>(std::min(ranks, wanted)));
+  for (std::size_t i = 0; i < some.size(); ++i) {
+    some[i] = static_cast<int>(i * static_cast<std::size_t>(ranks) / some.size());
+  }
+  return some;
+}
+
+using Shapes = std::vector<std::pair<std::string, Dims>>;
+std::map<std::string, SimulatedTensor> sharded(const Shapes& shapes, const DeviceMesh& mesh) {
+  const Layout layout = Layout::make(mesh, {Shard(0)});
+  std::map<std::string, SimulatedTensor> tensors;
+  for (const auto& [name, shape] : shapes) {
+    for (const char* kind : {"model.", "optimizer.exp_avg.", "optimizer.exp_avg_sq."}) {
+      tensors[kind + name] = {{DType::f32, shape}, layout};
+    }
+  }
+  return tensors;
+}
+
+/// A run of a small Llama that all ranks shard.
+Run fully_sharded_run(int ranks) {
+  Run run;
+  run.config = parse_config(
+      R"(
+[model]
+dim = 32
+layers = 4
+heads = 2
+ffn_dim = 64
+[data]
+text = ["/usr/share/common-licenses/GPL-3"]
+seq_len = 8
+validation = 0
+[graph]
+capture = true
+executor = "planned"
+[mesh]
+axes = ["shard"]
+shape = [2]
+[[parallel]]
+style = "FSDP"
+axis = "shard"
+on = ["model.layers.*", "."]
+)",
+      "bench", {fmt::format("mesh.shape=[{}]", ranks), fmt::format("train.batch={}", ranks)});
+  run.shape = model_shape(run.config, open_run_tokenizer(run.config));
+  run.data = std::make_shared<Dataset>(run.config, run.shape.vocab);
+  return run;
+}
+
+/// Ranks start, meet, and compare the programs of a step; as threads, whose memory is that of one
+/// process.
+void add_meeting(Json& rows, int ranks) {
+  rows.push_back(row("start and meet", ranks, cost_of([&] {
+                       collective::run_threads(
+                           ranks, [](collective::World& world) { world.everyone().barrier(); });
+                     }),
+                     0));
+  const Run run = fully_sharded_run(ranks);
+  std::unique_ptr<Program> program;
+  const Cost capture = cost_of([&] { program = std::make_unique<Program>(capture_step(run)); });
+  rows.push_back(row("plan and capture a step", ranks, capture, 1));
+  double seconds = 0;
+  const Cost all = cost_of([&] {
+    collective::run_threads(ranks, [&](collective::World& world) {
+      world.everyone().barrier();
+      const double own = seconds_of([&] {
+        compare_programs(world, program.get());
+        world.everyone().barrier();
+      });
+      seconds = world.rank() == 0 ? own : seconds;
+    });
+  });
+  rows.push_back(row("compare their programs", ranks, {seconds, all.mib}, ranks));
+}
+
+/// Ranks save a checkpoint, and three quarters as many load it.
+void add_checkpoint(Json& rows, const Shapes& shapes, int ranks, const fs::path& folder) {
+  const std::map<std::string, SimulatedTensor> saved =
+      sharded(shapes, DeviceMesh::make({"shard"}, {ranks}));
+  const std::string path = (folder / std::to_string(ranks)).string();
+  rows.push_back(row("plan a save, its headers and index", ranks,
+                     cost_of([&] { save_without_data(path, saved, ranks); }), ranks));
+  const int fewer = std::max(1, ranks * 3 / 4);
+  const std::vector<int> some = some_of(fewer);
+  const std::map<std::string, SimulatedTensor> wanted =
+      sharded(shapes, DeviceMesh::make({"shard"}, {fewer}));
+  const Cost load = cost_of([&] {
+    for (const int rank : some) {
+      const CheckpointReader reader(path, OpenFiles::when_read);
+      for (const auto& [name, tensor] : wanted) {
+        reader.locate(name, local_part(tensor.info.shape, tensor.layout, rank));
+      }
+    }
+  });
+  rows.push_back(row(fmt::format("find its parts for {} ranks", fewer), ranks, load,
+                     static_cast<int>(some.size())));
+  std::error_code ignored;
+  fs::remove_all(path, ignored);
+
+  // From memory to memory: which rank sends what to whom.
+  std::vector<int> all(static_cast<std::size_t>(ranks));
+  std::iota(all.begin(), all.end(), 0);
+  const Cost moves = cost_of([&] {
+    for (const auto& [name, tensor] : wanted) {
+      transfers(saved.at(name).layout, all, tensor.layout, some, tensor.info.shape);
+    }
+  });
+  rows.push_back(row(fmt::format("plan the transfers to {} ranks", fewer), ranks, moves,
+                     static_cast<int>(some.size())));
+}
+
+}  // namespace
+
+Json bench_scale(const BenchArguments& arguments) {
+  const fs::path folder =
+      fs::temp_directory_path() / ("tessera-bench-" + std::to_string(::getpid()));
+  fs::create_directories(folder);
+  const Shapes shapes =
+      llama_shapes({.dim = 4096, .ffn = 14336, .vocab = 128256, .layers = 32, .groups = 4});
+  check_plan(fully_sharded_run(2));  // loads the plugins
+  Json rows = Json::array();
+  for (int ranks = 64; ranks <= arguments.ranks; ranks *= 4) {
+    add_meeting(rows, ranks);
+    add_checkpoint(rows, shapes, ranks, folder);
+  }
+  std::error_code ignored;
+  fs::remove_all(folder, ignored);
+  return rows;
+}
+
+}  // namespace tessera::app

@@ -1,0 +1,254 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <set>
+#include <string>
+#include <tessera/json.hpp>
+#include <utility>
+#include <vector>
+module tessera.app.trace;
+
+import tessera.base;
+import tessera.app.base;
+
+namespace tessera::app {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+struct KeptCall {
+  std::string call;
+  std::string group;
+  std::uint64_t sequence = 0;
+  bool complete = false;
+};
+
+struct RankBox {
+  std::int64_t step = -1;
+  std::string where;
+  std::vector<KeptCall> calls;  // the oldest first
+
+  /// "rank 2 (step 7, training)".
+  std::string doing() const {
+    return step < 0        ? where
+           : where.empty() ? fmt::format("step {}", step)
+                           : fmt::format("step {}, {}", step, where);
+  }
+  /// The call that it has not completed; null: none.
+  const KeptCall* open() const {
+    return calls.empty() || calls.back().complete ? nullptr : &calls.back();
+  }
+  /// The number of its last call in the group that is kept; 0: none is.
+  std::uint64_t last_in(const std::string& group) const {
+    const auto last = std::ranges::find_if(
+        calls.rbegin(), calls.rend(), [&](const KeptCall& call) { return call.group == group; });
+    return last == calls.rend() ? 0 : last->sequence;
+  }
+};
+
+struct FailedRun {
+  std::size_t size = 0;
+  std::set<std::string> errors;
+  std::map<int, RankBox> ranks;
+  std::map<std::string, std::vector<int>> groups;
+};
+
+[[noreturn]] void refuse(const std::string& path, const std::string& problem) {
+  fail_input({.thing = path,
+              .wrong = problem,
+              .advice = "name files that a run with log.blackbox has written"});
+}
+
+void add_file(FailedRun& run, const std::string& path) {
+  const ParsedJson read = read_json_object(path);
+  if (!read.problem.empty()) {
+    refuse(path, read.problem);
+  }
+  try {
+    const Json& all = read.value;
+    if (!all.contains("tessera_black_box")) {
+      refuse(path, "it is not what ranks did last");
+    }
+    const auto size = all.at("size").get<std::size_t>();
+    if (run.size != 0 && run.size != size) {
+      refuse(path, fmt::format("it is of another run, with {} ranks and not {}", size, run.size));
+    }
+    run.size = size;
+    run.errors.insert(all.at("error").at("text").get<std::string>());
+    for (const auto& [name, ranks] : all.at("groups").items()) {
+      run.groups[name] = ranks.get<std::vector<int>>();
+    }
+    for (const Json& of : all.at("ranks")) {
+      RankBox box{.step = of.at("step"), .where = of.at("where"), .calls = {}};
+      for (const Json& call : of.at("calls")) {
+        box.calls.push_back({.call = call.at("call"),
+                             .group = call.at("group"),
+                             .sequence = call.at("sequence"),
+                             .complete = call.at("complete")});
+      }
+      const int rank = of.at("rank");
+      if (!run.ranks.emplace(rank, std::move(box)).second) {
+        refuse(path, fmt::format("rank {} is in another file too", rank));
+      }
+    }
+  } catch (const Json::exception& error) {
+    refuse(path, fmt::format("a field is wrong ({})", error.what()));
+  }
+}
+
+FailedRun read_all(const std::vector<std::string>& paths) {
+  std::vector<std::string> files;
+  for (const std::string& path : paths) {
+    if (!fs::is_directory(path)) {
+      files.push_back(path);
+      continue;
+    }
+    for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
+      if (entry.path().extension() == ".json") {
+        files.push_back(entry.path().string());
+      }
+    }
+  }
+  if (files.empty()) {
+    refuse(paths.front(), "the folder has no file");
+  }
+  std::ranges::sort(files);
+  FailedRun run;
+  for (const std::string& file : files) {
+    add_file(run, file);
+  }
+  return run;
+}
+
+/// "rank 2", "ranks 0, 1 and 3".
+std::string ranks_in_words(const std::vector<int>& ranks) {
+  constexpr std::size_t most = 8;
+  std::vector<std::string> words;
+  for (std::size_t i = 0; i < ranks.size() && i < most; ++i) {
+    words.push_back(std::to_string(ranks[i]));
+  }
+  if (ranks.size() > most) {
+    words.push_back(fmt::format("{} more", ranks.size() - most));
+  }
+  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", join_words(words));
+}
+
+/// A call that some members of its group wait in, and others have not made.
+struct OpenCall {
+  std::string call;
+  std::string group;
+  std::uint64_t sequence = 0;
+  std::vector<int> waiting;
+  std::vector<int> missing;
+};
+
+std::vector<OpenCall> open_calls(const FailedRun& run) {
+  std::map<std::pair<std::string, std::uint64_t>, OpenCall> found;
+  for (const auto& [rank, box] : run.ranks) {
+    if (const KeptCall* const open = box.open()) {
+      OpenCall& one = found[{open->group, open->sequence}];
+      one.call = open->call;
+      one.group = open->group;
+      one.sequence = open->sequence;
+      one.waiting.push_back(rank);
+    }
+  }
+  std::vector<OpenCall> all;
+  for (auto& [key, one] : found) {
+    for (const int member : run.groups.at(one.group)) {
+      const auto box = run.ranks.find(member);
+      if (box != run.ranks.end() && box->second.last_in(one.group) < one.sequence) {
+        one.missing.push_back(member);
+      }
+    }
+    all.push_back(std::move(one));
+  }
+  return all;
+}
+
+/// Who waited for whom: a sentence for each call that was open.
+std::string waits_in_words(const FailedRun& run) {
+  std::string text;
+  for (const OpenCall& one : open_calls(run)) {
+    text += fmt::format("{} waited in call {} of group {}: {}", ranks_in_words(one.waiting),
+                        one.sequence, one.group, one.call);
+    if (one.missing.empty()) {
+      text += ", which all ranks had made whose records are here.\n";
+      continue;
+    }
+    text += fmt::format(", for {}", ranks_in_words(one.missing));
+    if (one.missing.size() == 1) {
+      const RankBox& box = run.ranks.at(one.missing.front());
+      text += box.doing().empty() ? "" : fmt::format(" ({})", box.doing());
+      text += box.calls.empty()       ? ", which had made no call"
+              : box.open() != nullptr ? fmt::format(", which waited in call {} of group {} itself",
+                                                    box.open()->sequence, box.open()->group)
+                                      : fmt::format(", whose last call was {} of group {}: {}",
+                                                    box.calls.back().sequence,
+                                                    box.calls.back().group, box.calls.back().call);
+    }
+    text += ".\n";
+  }
+  return text.empty() ? "No rank waited for another one.\n" : text;
+}
+
+std::string kind_of(const std::string& call) { return call.substr(0, call.find('(')); }
+
+/// The first call of each group that its ranks have made as different ones.
+std::string divergence_in_words(const FailedRun& run) {
+  std::map<std::string, std::map<std::uint64_t, std::map<std::string, std::vector<int>>>> calls;
+  for (const auto& [rank, box] : run.ranks) {
+    for (const KeptCall& call : box.calls) {
+      calls[call.group][call.sequence][kind_of(call.call)].push_back(rank);
+    }
+  }
+  std::string text;
+  for (const auto& [group, by_number] : calls) {
+    const auto differs =
+        std::ranges::find_if(by_number, [](const auto& of) { return of.second.size() > 1; });
+    if (differs == by_number.end()) {
+      continue;
+    }
+    text += fmt::format("The ranks differ in call {} of group {}:", differs->first, group);
+    for (const auto& [kind, ranks] : differs->second) {
+      text += fmt::format(" {} by {};", kind, ranks_in_words(ranks));
+    }
+    text.back() = '.';
+    text += '\n';
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string black_box_text(const std::vector<std::string>& paths) {
+  const FailedRun run = read_all(paths);
+  std::string text;
+  for (const std::string& error : run.errors) {
+    text += error.empty() ? "" : error + "\n";
+  }
+  text += divergence_in_words(run) + waits_in_words(run);
+  if (run.ranks.size() < run.size) {
+    text +=
+        fmt::format("{} of {} ranks are in these files; name those of the other machines too.\n",
+                    run.ranks.size(), run.size);
+  }
+  TableRows rows = {{"rank", "step", "in", "last call", "of group", ""}};
+  for (const auto& [rank, box] : run.ranks) {
+    const bool any = !box.calls.empty();
+    rows.push_back(
+        {std::to_string(rank), box.step < 0 ? "-" : std::to_string(box.step), box.where,
+         any ? box.calls.back().call : "none",
+         any ? fmt::format("{}, {}", box.calls.back().group, box.calls.back().sequence) : "",
+         any && !box.calls.back().complete ? "not complete" : ""});
+  }
+  return text + "\n" + format_table(rows);
+}
+
+}  // namespace tessera::app
