@@ -17,10 +17,37 @@ import :box;
 import :file;
 
 namespace tessera::checkpoint_detail {
-namespace {
 
-/// The box of a tensor at `data` as a tensor of its own; nothing is copied when the elements are
-/// aligned. The memory is only read.
+LocalPart intersection(const LocalPart& a, const LocalPart& b) {
+  LocalPart both = a;
+  for (int d = 0; d < a.shape.size(); ++d) {
+    both.offset[d] = std::max(a.offset[d], b.offset[d]);
+    both.shape[d] = std::min(a.offset[d] + a.shape[d], b.offset[d] + b.shape[d]) - both.offset[d];
+  }
+  return both;
+}
+
+bool is_empty(const LocalPart& box) {
+  return std::any_of(box.shape.begin(), box.shape.end(),
+                     [](std::int64_t extent) { return extent < 1; });
+}
+
+Dims difference(const Dims& a, const Dims& b) {
+  Dims result = a;
+  for (auto [value, less] : ranges::views::zip(result, b)) {
+    value -= less;
+  }
+  return result;
+}
+
+Tensor box_of(const Tensor& x, const Dims& begin, const Dims& shape) {
+  std::int64_t offset = x.offset();
+  for (const auto [first, stride] : ranges::views::zip(begin, x.strides())) {
+    offset += first * stride;
+  }
+  return alias(x, shape, x.strides(), offset);
+}
+
 Tensor view_of_box(const std::byte* data, const TensorInfo& info, const LocalPart& box) {
   const std::size_t width = size_of(info.dtype);
   if (reinterpret_cast<std::uintptr_t>(data) % width != 0) {
@@ -42,8 +69,6 @@ Tensor view_of_box(const std::byte* data, const TensorInfo& info, const LocalPar
                                 static_cast<std::size_t>(info.shape.product()) * width);
   return from_storage(std::move(memory), box.shape, strides, offset, info.dtype);
 }
-
-}  // namespace
 
 void copy_stored(const MappedFile& file, std::span<const std::byte> bytes, const TensorInfo& info,
                  const LocalPart& box, const Tensor& into, const std::string& what) {

@@ -9,6 +9,17 @@ import :source;
 
 namespace tessera::checkpoint_detail {
 
+/// The intersection of two boxes; it has an extent below 1 when they are disjoint.
+LocalPart intersection(const LocalPart& a, const LocalPart& b);
+bool is_empty(const LocalPart& box);
+/// Of each dim; such as where a box begins within another one.
+Dims difference(const Dims& a, const Dims& b);
+/// The box of `x` at `begin` (x's own indices), sharing its memory.
+Tensor box_of(const Tensor& x, const Dims& begin, const Dims& shape);
+/// The box of a tensor at `data` as a tensor of its own; nothing is copied when the elements are
+/// aligned. The memory is only read.
+Tensor view_of_box(const std::byte* data, const TensorInfo& info, const LocalPart& box);
+
 /// Copies the box of the tensor `info`, which has all of `bytes` (a range of the file), into a
 /// plain tensor of the box's shape. Error (input) that begins with `what`: a boolean is neither 0
 /// nor 1; the file was truncated.

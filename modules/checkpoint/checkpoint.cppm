@@ -8,6 +8,8 @@ export import :writer;       // SafetensorsWriter
 export import :reader;       // CheckpointReader: a saved folder, from any mesh
 export import :save;         // save_checkpoint: all ranks write their shards, atomically
 export import :saver;        // CheckpointSaver: the same while training continues
+export import :kept;         // KeptStates: the state of a run in memory that outlives its ranks
+export import :copies;       // check_copies: whether ranks that hold the same have the same bits
 export import :load;         // load_state and load_weights: into existing tensors of any layout
 export import :steps;        // step-00000100 folders: the latest one, removing old ones
 export import :simulate;     // save_without_data: planning and index at sizes without memory

@@ -11,10 +11,13 @@ module;
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <vector>
 module tessera.launch;
 
@@ -31,6 +34,28 @@ import :runner;
 namespace tessera::collective {
 namespace {
 
+/// Whether a process gets this signal by what it does itself.
+bool is_fault(int signal) {
+  return signal == SIGSEGV || signal == SIGBUS || signal == SIGFPE || signal == SIGILL ||
+         signal == SIGABRT || signal == SIGTRAP || signal == SIGSYS;
+}
+
+/// Whether a thread of the process waits for a disk, as a save does that takes long.
+bool waits_for_disk(pid_t process) {
+  std::error_code ignored;
+  const std::filesystem::directory_iterator none;
+  std::filesystem::directory_iterator thread(fmt::format("/proc/{}/task", process), ignored);
+  for (; !ignored && thread != none; thread.increment(ignored)) {
+    std::string line;
+    std::getline(std::ifstream(thread->path() / "stat"), line);
+    const std::size_t name_end = line.rfind(')');  // the state follows: see proc(5)
+    if (name_end != std::string::npos && line.compare(name_end + 1, 2, " D") == 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
 /// The forked ranks, and what the parent knows about them.
 class Children {
  public:
@@ -39,6 +64,7 @@ class Children {
   void add(pid_t process) {
     processes_.push_back(process);
     stopped_.emplace_back();
+    lives_.emplace_back();
   }
   bool any_alive() const {
     return std::any_of(processes_.begin(), processes_.end(), [](pid_t p) { return p > 0; });
@@ -51,6 +77,9 @@ class Children {
     }
   }
   int code() const { return code_; }
+  /// Whether the run has failed because one of them was killed, other than by a fault of its own,
+  /// or did not move.
+  bool failed_from_outside() const { return from_outside_; }
 
   /// Takes the children that have ended; one that died fails the run. Notes which are stopped.
   void reap(bool killed_by_parent) {
@@ -90,30 +119,74 @@ class Children {
     }
   }
 
+  /// A rank that has shown no sign of life for so long fails the run, and is killed. A rank that
+  /// waits for another one is not at fault, unless it is stopped; one that computes is alive.
+  void end_stuck(double after) {
+    for (std::size_t rank = 0; rank < processes_.size(); ++rank) {
+      const RankRecord& record = control_.ranks()[rank];
+      Life& life = lives_[rank];
+      const Signs now = {processor_seconds(processes_[rank]), record.recorded.load(),
+                         record.step.load()};
+      const bool waits = !stopped_[rank] && record.waiting_for.load() >= 0;
+      if (processes_[rank] <= 0 || waits || now != life.signs) {
+        life = {now, Stopwatch()};
+      } else if (life.since.waited() > after && control_.failed.load() == 0 &&
+                 !waits_for_disk(processes_[rank])) {
+        from_outside_ = true;
+        control_.publish_error(
+            -1,
+            fmt::format("rank {} {} for {:.3g} s{}; its last call: {}", rank,
+                        stopped_[rank] ? "has been stopped" : "has not moved", life.since.waited(),
+                        place_of(rank), control_.last_call(region_, static_cast<int>(rank))),
+            ErrorKind::run, true);
+        kill(processes_[rank], SIGKILL);
+      }
+    }
+  }
+
  private:
-  Control& control_;
-  Region& region_;
+  /// What changes while a rank computes or communicates.
+  struct Signs {
+    double processor_seconds = -1;
+    std::uint64_t calls = 0;
+    std::int64_t step = -1;
+    friend bool operator==(const Signs&, const Signs&) = default;
+  };
+  struct Life {
+    Signs signs;
+    Stopwatch since;  // they have changed
+  };
+
+  /// " at step 7 in training"; as much of it as is known.
+  std::string place_of(std::size_t rank) const {
+    const std::int64_t step = control_.ranks()[rank].step.load();
+    const std::string where = control_.ranks()[rank].where.load();
+    return fmt::format("{}{}{}", step >= 0 ? fmt::format(" at step {}", step) : "",
+                       where.empty() ? "" : " in ", where);
+  }
+
   void note_end(std::size_t rank, int status, bool killed_by_parent) {
     if (WIFEXITED(status)) {
       control_.ranks()[rank].ended.store(1);
       code_ = code_ != 0 ? code_ : WEXITSTATUS(status);
     } else if (WIFSIGNALED(status) && !killed_by_parent) {
-      const std::int64_t step = control_.ranks()[rank].step.load();
-      const std::string where = control_.ranks()[rank].where.load();
-      control_.publish_error(
+      const bool first = control_.publish_error(
           -1,
-          fmt::format("rank {} was killed by signal {} ({}){}{}{}; its last call: {}", rank,
-                      WTERMSIG(status), strsignal(WTERMSIG(status)),
-                      step >= 0 ? fmt::format(" at step {}", step) : "",
-                      where.empty() ? "" : " in ", where,
+          fmt::format("rank {} was killed by signal {} ({}){}; its last call: {}", rank,
+                      WTERMSIG(status), strsignal(WTERMSIG(status)), place_of(rank),
                       control_.last_call(region_, static_cast<int>(rank))),
           ErrorKind::run, true);
+      from_outside_ = from_outside_ || (first && !is_fault(WTERMSIG(status)));
     }
   }
 
   std::vector<pid_t> processes_;  // 0 once it has ended
   std::vector<std::optional<Stopwatch>> stopped_;
+  std::vector<Life> lives_;
+  Control& control_;
+  Region& region_;
   int code_ = 0;
+  bool from_outside_ = false;
 };
 
 [[noreturn]] void run_child(const std::shared_ptr<Region>& region, int rank,
@@ -137,6 +210,85 @@ class Children {
   }
   std::fflush(nullptr);
   _exit(code);
+}
+
+/// Forks the ranks. Error (run): one of them cannot be started; there are none then.
+void start_ranks(const std::shared_ptr<Region>& region, const LaunchOptions& options,
+                 const RankFunction& run, HeldSignals& held, SignalQueue& signals,
+                 Children& children) {
+  std::fflush(nullptr);  // or every child would write what is in the buffers
+  const pid_t parent = getpid();
+  for (int rank = 0; rank < options.ranks; ++rank) {
+    const pid_t process = held.fork_rank();
+    if (process == 0) {
+      run_child(region, rank, options, run, parent, signals);
+    }
+    if (process < 0) {
+      const int error = errno;
+      const std::string reason = std::strerror(error);
+      children.kill_all();
+      while (children.any_alive()) {
+        signals.wait(0.05);
+        children.reap(true);
+      }
+      fail({.thing = "launch",
+            .wrong = fmt::format("cannot start rank {} of {} ({})", rank, options.ranks, reason),
+            .advice = error == ENOMEM ? "use fewer ranks, or free memory"
+                                      : "use fewer ranks, or raise the limit on processes "
+                                        "(`ulimit -u`, or that of the control group)"});
+    }
+    children.add(process);
+  }
+}
+
+/// Returns when all ranks have ended; whether a second request has ended them.
+bool wait_for_ranks(Control& control, const LaunchOptions& options, const ServedSignals& served,
+                    SignalQueue& signals, Children& children) {
+  bool killed = false;
+  bool forced = false;
+  auto failed_at = std::chrono::steady_clock::time_point::max();
+  while (children.any_alive()) {
+    signals.wait(0.1);
+    if (served.asked_again() && !forced) {
+      forced = killed = true;
+      children.kill_all();
+    }
+    children.reap(killed);
+    children.report_stopped(options.report_seconds);
+    if (options.stuck_seconds > 0) {
+      children.end_stuck(options.stuck_seconds);
+    }
+    const auto now = std::chrono::steady_clock::now();
+    if (control.failed.load() != 0 && failed_at > now) {
+      failed_at = now;
+    }
+    if (failed_at <= now && !killed &&
+        std::chrono::duration<double>(now - failed_at).count() > options.grace_seconds) {
+      killed = true;
+      children.kill_all();
+    }
+  }
+  return forced;
+}
+
+/// Whether the caller starts the ranks again.
+bool starts_again(Control& control, Region& region, const LaunchOptions& options,
+                  const Children& children, int number) {
+  const FirstError error = control.first_error();
+  if (!options.restart || error.text.empty() || error.kind != ErrorKind::run ||
+      control.interrupts.load() != 0) {
+    return false;
+  }
+  std::int64_t step = error.step;
+  for (std::uint32_t rank = 0; error.step < 0 && rank < control.size; ++rank) {
+    step = std::max(step, control.ranks()[rank].step.load());
+  }
+  return options.restart(
+      {.error = error,
+       .step = step,
+       .calls = control.failed_in_calls.load() != 0 ? control.recent_calls(region, 4) : "",
+       .from_outside = children.failed_from_outside(),
+       .number = number});
 }
 
 /// One rank runs in this process: easy to debug, and nothing to share.
@@ -251,65 +403,26 @@ int launch(const LaunchOptions& options, const RankFunction& run) {
                                      options.transport),
                 .advice = "start it with mpirun or srun, or set `mesh.transport` to \"auto\""});
   }
-  if (options.ranks == 1) {
+  if (options.ranks == 1 && !options.restart) {
     return launch_lone(options, run);
   }
   check_limits(options);
-  const auto region = Region::create(arena_bytes(options), true);
-  Control* control = Control::create(*region, options.ranks);
-  check_room(*region, options);
   HeldSignals held;
-  const ServedSignals served(*control, false);
   SignalQueue signals;
-  Children children(*control, *region);
-  std::fflush(nullptr);  // or every child would write what is in the buffers
-  const pid_t parent = getpid();
-  for (int rank = 0; rank < options.ranks; ++rank) {
-    const pid_t process = held.fork_rank();
-    if (process == 0) {
-      run_child(region, rank, options, run, parent, signals);
+  for (int number = 1;; ++number) {
+    const auto region = Region::create(arena_bytes(options), true);
+    Control* control = Control::create(*region, options.ranks);
+    check_room(*region, options);
+    const ServedSignals served(*control, false);
+    Children children(*control, *region);
+    start_ranks(region, options, run, held, signals, children);
+    if (wait_for_ranks(*control, options, served, signals, children)) {
+      return exit_code_of(ErrorKind::interrupted);
     }
-    if (process < 0) {
-      const int error = errno;
-      const std::string reason = std::strerror(error);
-      children.kill_all();
-      while (children.any_alive()) {
-        signals.wait(0.05);
-        children.reap(true);
-      }
-      fail({.thing = "launch",
-            .wrong = fmt::format("cannot start rank {} of {} ({})", rank, options.ranks, reason),
-            .advice = error == ENOMEM ? "use fewer ranks, or free memory"
-                                      : "use fewer ranks, or raise the limit on processes "
-                                        "(`ulimit -u`, or that of the control group)"});
-    }
-    children.add(process);
-  }
-  bool killed = false;
-  bool forced = false;
-  auto failed_at = std::chrono::steady_clock::time_point::max();
-  while (children.any_alive()) {
-    signals.wait(0.1);
-    if (served.asked_again() && !forced) {
-      forced = killed = true;
-      children.kill_all();
-    }
-    children.reap(killed);
-    children.report_stopped(options.report_seconds);
-    const auto now = std::chrono::steady_clock::now();
-    if (control->failed.load() != 0 && failed_at > now) {
-      failed_at = now;
-    }
-    if (failed_at <= now && !killed &&
-        std::chrono::duration<double>(now - failed_at).count() > options.grace_seconds) {
-      killed = true;
-      children.kill_all();
+    if (!starts_again(*control, *region, options, children, number)) {
+      return finish(*control, *region, options, children.code());
     }
   }
-  if (forced) {
-    return exit_code_of(ErrorKind::interrupted);
-  }
-  return finish(*control, *region, options, children.code());
 }
 
 }  // namespace tessera::collective

@@ -1,9 +1,21 @@
 export module tessera.launch:start;
 
 import tessera.base;
+import tessera.calls;
 import tessera.communication;
 
 export namespace tessera::collective {
+
+/// Ranks that `launch` has started and that have all ended, because of an error.
+struct FailedAttempt {
+  FirstError error;
+  std::int64_t step = -1;  ///< in which it was, as set_progress says; -1: before the first
+  std::string calls;       ///< the last calls of each rank where they explain it, a line each
+  /// A rank was killed, as from outside, or did not move. Otherwise a rank has thrown the error, or
+  /// has crashed (SIGSEGV, SIGABRT, ...).
+  bool from_outside = false;
+  int number = 1;  ///< of the attempt, from 1
+};
 
 /// Options of starting ranks.
 struct LaunchOptions {
@@ -23,16 +35,23 @@ struct LaunchOptions {
   bool print_error = true;   ///< write the first error to stderr
   std::string black_box;     ///< a folder for what the ranks did last, when they fail; "": none
   double grace_seconds = 4;  ///< from the first error to killing ranks that do not end
+  /// launch: a rank that is stopped, or that neither waits for another rank nor uses a processor,
+  /// for so many seconds fails the run and is killed. 0: it is only reported.
+  double stuck_seconds = 0;
+  /// launch: called in the launching process after an error that is neither an input's nor an
+  /// interrupt, when all ranks have ended; true: all ranks are started again, by forks of this
+  /// process as it is then. Null: the first error ends the launch.
+  std::function<bool(const FailedAttempt&)> restart = {};
 };
 
 /// The function of a rank: the exit code it wants, or an exception.
 using RankFunction = std::function<int(World&)>;
 
-/// Forks one process for each rank and waits for all (one rank runs in this process). Call it
-/// before any thread exists. Returns the exit code: 0; 1 or 2 by the first error's kind; 130 when
-/// interrupted; else the first non-zero code of a rank. A rank that dies, or a parent that dies,
-/// takes the others along; no shared memory is left behind. In each rank, current_rank() and the
-/// log have its number.
+/// Forks one process for each rank and waits for all (one rank runs in this process, unless it may
+/// be started again). Call it before any thread exists. Returns the exit code: 0; 1 or 2 by the
+/// first error's kind; 130 when interrupted; else the first non-zero code of a rank. A rank that
+/// dies, or a parent that dies, takes the others along; no shared memory is left behind. In each
+/// rank, current_rank() and the log have its number.
 ///
 /// SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU, or a write to a closed pipe in a rank's own
 /// thread sets World::interrupt_requested on all ranks; a second one of the first three, half a

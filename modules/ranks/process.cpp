@@ -17,6 +17,7 @@ namespace {
 
 struct Status {
   char state = '?';
+  std::uint64_t used = 0;  // clock ticks of a processor, as a user and in the system
   std::uint64_t start = 0;
 };
 
@@ -33,7 +34,13 @@ bool read_status(std::int32_t id, Status& status) {
   std::istringstream fields(line.substr(name_end + 1));
   fields >> status.state;
   std::string skipped;
-  for (int field = 4; field <= 21; ++field) {
+  for (int field = 4; field <= 13; ++field) {
+    fields >> skipped;
+  }
+  std::uint64_t in_system = 0;
+  fields >> status.used >> in_system;
+  status.used += in_system;
+  for (int field = 16; field <= 21; ++field) {
     fields >> skipped;
   }
   return static_cast<bool>(fields >> status.start);
@@ -59,6 +66,13 @@ ProcessState state_of(const Process& process) {
   }
   const bool stopped = status.state == 'T' || status.state == 't';
   return stopped ? ProcessState::stopped : ProcessState::running;
+}
+
+double processor_seconds(std::int32_t id) {
+  Status status;
+  return read_status(id, status)
+             ? static_cast<double>(status.used) / static_cast<double>(sysconf(_SC_CLK_TCK))
+             : 0;
 }
 
 }  // namespace tessera::collective

@@ -20,5 +20,8 @@ Process process_of(std::int32_t id);
 /// A process that has ended and that its parent has not waited for (a zombie) is gone; so is one
 /// whose number another process has taken over.
 ProcessState state_of(const Process& process);
+/// For how many seconds the threads of a process have used a processor, in all; 0 where /proc does
+/// not tell.
+double processor_seconds(std::int32_t id);
 
 }  // namespace tessera::collective

@@ -43,8 +43,37 @@ void RunCheckpoints::check_folder() {
   }
 }
 
+void RunCheckpoints::before_steps(bool last) {
+  if (schedule_.kept == nullptr || schedule_.folder.empty() ||
+      schedule_.kept->newest() != training_.done()) {
+    return;
+  }
+  const std::int64_t every = schedule_.every;
+  const std::int64_t due = last        ? training_.done()
+                           : every > 0 ? training_.done() / every * every
+                                       : 0;
+  const std::vector<std::string> saved = checkpoints_in(schedule_.folder);
+  // All ranks look before any of them can save: a save begins with all of them.
+  if (due > 0 && (saved.empty() || saved.front() < checkpoint_folder(schedule_.folder, due))) {
+    run_phase(fmt::format("save step {}", training_.done()), [&] { save(last); });
+  }
+}
+
+void RunCheckpoints::keep() {
+  collective::World::current().set_progress(training_.done(), "keeping the state");
+  run_phase(fmt::format("keep step {}", training_.done()),
+            [&] { training_.checkpoints().keep(*schedule_.kept); });
+}
+
 void RunCheckpoints::after_step(bool last) {
   seconds_ = 0;
+  if (compares_after(training_.done())) {
+    collective::World::current().set_progress(training_.done(), "comparing copies");
+    check_copies(training_.checkpoints().state());
+  }
+  if (keeps_after(training_.done()) || (last && schedule_.kept != nullptr)) {
+    keep();
+  }
   collective::World::current().set_progress(training_.done(), "saving a checkpoint");
   check_folder();
   // A failure of a save in the background is told at the first opportunity.
@@ -120,10 +149,11 @@ bool take_steps(collective::World& world, const Training& training, RunCheckpoin
                 const RunSteps& run) {
   try {
     bool stop = false;
+    checkpoints.before_steps(training.done() >= run.steps);
     while (training.done() < run.steps && !stop) {
       const std::int64_t next = training.done() + 1;
       world.set_progress(next, "training");
-      run.step(next == run.steps || checkpoints.saves_after(next) ||
+      run.step(next == run.steps || checkpoints.takes_state_after(next) ||
                (run.is_evaluated && run.is_evaluated(next)));
       stop = world.interrupt_agreed();
       if (run.after_step) {

@@ -2,6 +2,7 @@ export module tessera.train:checkpoints;
 
 import tessera.base;
 import tessera.collective;
+import tessera.checkpoint;
 import :training;
 
 export namespace tessera {
@@ -15,6 +16,13 @@ struct SaveSchedule {
   bool background = true;
   /// A save that is due while one is running is left out; otherwise the run waits for that one.
   bool skip_when_busy = false;
+  /// Where the state is kept for ranks that are started again; null: nowhere. And after how many
+  /// steps; also after the last one.
+  KeptStates* kept = nullptr;
+  std::int64_t keep_every = 1;
+  /// After how many steps the ranks compare what several of them hold (check_copies), before a
+  /// state is kept or saved. 0: never.
+  std::int64_t compare_every = 0;
 };
 
 /// Saves the checkpoints of a run, and removes old ones.
@@ -25,15 +33,23 @@ class RunCheckpoints {
                  std::function<std::string()> meta_data = {},
                  std::function<void(const std::string&)> say = {});
 
-  /// After each step, on all ranks: saves if one is due. `last`: the run ends here; then there is a
-  /// save, and it has ended when the function returns. Errors: of a save, also of one that began
-  /// after an earlier step; the folder was removed, moved or replaced since the run began to use
-  /// it; without a folder, the values of the last state are not finite. An old checkpoint that
-  /// cannot be removed is a warning, and is tried again after the next save.
+  /// Before the first step, on all ranks: where they continue from a state that was kept, saves it
+  /// if ranks that died have not completed the save that was due. `last`: there are no steps left.
+  void before_steps(bool last);
+  /// After each step, on all ranks: keeps the state, and saves if a save is due. `last`: the run
+  /// ends here; then there is a save, and it has ended when the function returns. Errors: of a
+  /// save, also of one that began after an earlier step; the folder was removed, moved or replaced
+  /// since the run began to use it; without a folder, the values of the last state are not finite.
+  /// An old checkpoint that cannot be removed is a warning, and is tried again after the next save.
   void after_step(bool last);
   /// When the run ends with an error: waits for a save that is running, and says how it ended.
   /// Ranks may call it alone.
   void after_error();
+  /// Whether the state is looked at after this step because of its number: it is compared, kept or
+  /// saved.
+  bool takes_state_after(std::int64_t step) const {
+    return compares_after(step) || keeps_after(step) || saves_after(step);
+  }
   /// Whether there is a save after this step because of its number.
   bool saves_after(std::int64_t step) const {
     return schedule_.every > 0 && step % schedule_.every == 0;
@@ -44,6 +60,13 @@ class RunCheckpoints {
  private:
   /// Rank 0's: keeps the folder in sight as soon as it is there. Error: it is no longer there.
   void check_folder();
+  bool compares_after(std::int64_t step) const {
+    return schedule_.compare_every > 0 && step % schedule_.compare_every == 0;
+  }
+  bool keeps_after(std::int64_t step) const {
+    return schedule_.kept != nullptr && step % schedule_.keep_every == 0;
+  }
+  void keep();
   void save(bool last);
   /// Removes old checkpoints when one is there.
   void ended(const std::string& folder);

@@ -47,7 +47,7 @@ constexpr const char* scaler_prefix = "progress.scaler";
               .advice = "use another checkpoint"});
 }
 
-std::int64_t number(const CheckpointReader& reader, const std::string& name) {
+std::int64_t number(const TensorSource& reader, const std::string& name) {
   const auto found = reader.scalars().find(name);
   if (found == reader.scalars().end() || !std::holds_alternative<std::int64_t>(found->second)) {
     wrong_scalar(reader.path(), name, "a whole number");
@@ -55,7 +55,7 @@ std::int64_t number(const CheckpointReader& reader, const std::string& name) {
   return std::get<std::int64_t>(found->second);
 }
 
-std::int64_t count(const CheckpointReader& reader, const std::string& name) {
+std::int64_t count(const TensorSource& reader, const std::string& name) {
   const std::int64_t value = number(reader, name);
   if (value < 0) {
     wrong_scalar(reader.path(), name, fmt::format("a whole number of at least 0, got {}", value));
@@ -72,7 +72,7 @@ StateDict training_state(const optim::Optimizer& optimizer) {
   return all;
 }
 
-TrainingProgress read_training_progress(const CheckpointReader& reader) {
+TrainingProgress read_training_progress(const TensorSource& reader) {
   TrainingProgress progress;
   progress.step = count(reader, "progress.step");
   progress.tokens = count(reader, "progress.tokens");
@@ -217,10 +217,18 @@ std::optional<std::string> TrainingCheckpoints::wait() {
   return saved(folder);
 }
 
+void TrainingCheckpoints::keep(KeptStates& in) {
+  steps_.optimizer->prepare_state();
+  in.keep(steps_.done, state());
+}
+
 void TrainingCheckpoints::load(const std::string& folder) {
+  load(CheckpointReader(folder, OpenFiles::when_read), folder);
+}
+
+void TrainingCheckpoints::load(const TensorSource& reader, const std::string& last) {
   captured_.before_load();
   steps_.optimizer->prepare_state();
-  const CheckpointReader reader(folder, OpenFiles::when_read);
   const TrainingProgress progress = read_training_progress(reader);
   for (const auto& [name, info] : reader.tensors()) {
     if (name.starts_with(added_prefix) && captured_.transforms()) {
@@ -252,7 +260,7 @@ void TrainingCheckpoints::load(const std::string& folder) {
     steps_.set_scale();
   }
   set_random_state(progress.streams);
-  last_ = folder;
+  last_ = last;
   captured_.after_load();
 }
 

@@ -19,7 +19,7 @@ struct TrainingProgress {
   std::map<std::string, RandomStream> streams = {};
 };
 /// Error (input) that names the scalar: it is absent, of a wrong type or out of range.
-TrainingProgress read_training_progress(const CheckpointReader& reader);
+TrainingProgress read_training_progress(const TensorSource& reader);
 
 /// The tensors and counts of a model and its optimizer, as a checkpoint has them: "model.NAME",
 /// "optimizer.STATE.NAME". They are the live ones.
@@ -51,6 +51,11 @@ class TrainingCheckpoints {
   /// Restores the state, whatever the mesh and the layout that it was saved from: the next step is
   /// the one that would have followed. Errors (input): another model, damage.
   void load(const std::string& folder);
+  /// The same from an opened checkpoint, or from memory. `last`: the last checkpoint of the run,
+  /// for the texts of errors; empty: there is none.
+  void load(const TensorSource& reader, const std::string& last);
+  /// Keeps the state in memory that outlives this rank (see KeptStates::keep).
+  void keep(KeptStates& in);
   /// Loads the newest checkpoint among FOLDER/step-N; false where there is none.
   bool resume(const std::string& folder);
   /// Error: a parameter or the optimizer's state has values that are NaN or infinite on this rank.

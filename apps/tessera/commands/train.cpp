@@ -86,6 +86,7 @@ Prepared prepared(const TrainArguments& arguments, bool locked) {
   Run& run = all.run;
   run.config = load_run_config(arguments);
   check_outputs(run.config);
+  check_healing(run.config);
   all.first = collective::is_first_process();
   if (all.first && locked) {
     all.lock = std::make_unique<RunLock>(run.config);
@@ -131,7 +132,7 @@ int train(const TrainArguments& arguments) {
   Prepared all = prepared(arguments, !dry_run);
   Run& run = all.run;
   run.fingerprint = fingerprint_of(run.config, run.shape, *run.data);
-  const StartPoint start = at_key(run.config, resume_key(run.config), [&] {
+  StartPoint start = at_key(run.config, resume_key(run.config), [&] {
     return check_stored(run, checkpoint_to_resume(run.config), dry_run);
   });
   check_folder(run.config, start);
@@ -163,6 +164,10 @@ int train(const TrainArguments& arguments) {
   options.rank_threads = threads_of_rank(run.config) + (run.config.mesh.background ? 1 : 0);
   options.transport = run.config.mesh.transport;
   options.black_box = run.config.log.blackbox;
+  std::optional<Healing> healing;
+  if (run.config.train.heal) {
+    healing.emplace(run.config, start).configure(options);
+  }
   const int code = collective::launched_by_other() ? collective::join_launch(options, rank_run)
                                                    : collective::launch(options, rank_run);
   if ((code == 0 || code == incomplete_code) && all.first) {

@@ -147,7 +147,19 @@ class Checks : private KeyProblems {
     }
   }
 
+  void healing() {
+    const TrainConfig& t = c_.train;
+    if (known({"train.heal", "train.heal_every", "train.checksums"}) && t.heal && t.checksums > 0 &&
+        t.heal_every % t.checksums != 0) {
+      add({"train.checksums", "train.heal_every"},
+          fmt::format("states are kept that were not compared; let heal_every ({}) be a multiple "
+                      "of checksums ({})",
+                      t.heal_every, t.checksums));
+    }
+  }
+
   void training() {
+    healing();
     if (known({"train.batch", "train.micro_batch"}) && c_.train.micro_batch > c_.train.batch) {
       add({"train.micro_batch", "train.batch"},
           fmt::format("is larger than train.batch (batch {}, micro_batch {})", c_.train.batch,

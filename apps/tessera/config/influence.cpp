@@ -11,7 +11,7 @@ namespace tessera::app {
 namespace {
 
 /// Keys that may change while the curve stays what it is.
-constexpr std::array<std::string_view, 15> without_influence = {"model.family",
+constexpr std::array<std::string_view, 20> without_influence = {"model.family",
                                                                 "data.text",
                                                                 "data.jsonl",
                                                                 "data.sources",
@@ -23,6 +23,11 @@ constexpr std::array<std::string_view, 15> without_influence = {"model.family",
                                                                 "train.activation_checkpointing",
                                                                 "train.threads",
                                                                 "train.device",
+                                                                "train.heal",
+                                                                "train.heal_every",
+                                                                "train.heal_after",
+                                                                "train.heal_limit",
+                                                                "train.checksums",
                                                                 "train.precision",
                                                                 "data.validate_every",
                                                                 "data.validation_windows"};

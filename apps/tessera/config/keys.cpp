@@ -279,6 +279,33 @@ std::vector<Key> train_keys() {
   };
 }
 
+std::vector<Key> healing_keys() {
+  using T = TrainConfig;
+  constexpr auto s = &Config::train;
+  return {
+      {"train.heal", field<s, &T::heal>,
+       "A run goes on by itself when a rank dies, throws an error or hangs: the state is kept in "
+       "memory after every step, twice, and the ranks are started again from it "
+       "([healing.md](healing.md)). Only where `tessera` itself starts the ranks."},
+      {"train.heal_every", field<s, &T::heal_every>,
+       "With `train.heal`: after how many steps the state is kept again. So many may be repeated.",
+       from(1)},
+      {"train.heal_after", field<s, &T::heal_after>,
+       "With `train.heal`: a rank that is stopped, or that neither waits for another rank nor uses "
+       "a processor, hangs after so many seconds.",
+       from(0.1, 1e6)},
+      {"train.heal_limit", field<s, &T::heal_limit>,
+       "With `train.heal`: how often ranks are started again within an hour, at most; then the "
+       "error that stopped them ends the run.",
+       from(1, 1e6)},
+      {"train.checksums", field<s, &T::checksums>,
+       "After how many steps the ranks compare the bits of what several of them hold (parameters "
+       "and optimizer state that are not sharded over all ranks): an error names the rank that "
+       "differs, and with `train.heal` the run goes back to the state before. 0: never.",
+       from(0)},
+  };
+}
+
 std::vector<Key> dpo_keys() {
   using D = DpoConfig;
   constexpr auto s = &Config::dpo;
@@ -543,8 +570,8 @@ std::vector<Key> checkpoint_keys() {
 std::vector<Key> config_keys(const std::string& family) {
   std::vector<Key> all = model_keys();
   std::ranges::move(family_keys(family), std::back_inserter(all));
-  for (const auto part : {source_keys, row_keys, train_keys, dpo_keys, expert_keys, optimizer_keys,
-                          run_keys, graph_keys, checkpoint_keys}) {
+  for (const auto part : {source_keys, row_keys, train_keys, healing_keys, dpo_keys, expert_keys,
+                          optimizer_keys, run_keys, graph_keys, checkpoint_keys}) {
     std::ranges::move(part(), std::back_inserter(all));
   }
   return all;

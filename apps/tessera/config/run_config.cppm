@@ -72,6 +72,11 @@ struct TrainConfig {
   bool activation_checkpointing = false;
   std::int64_t threads = 0;  // per rank; 0 = cores / ranks
   std::string device = "cpu";
+  bool heal = false;             // ranks that die are started again
+  std::int64_t heal_every = 1;   // steps between two states that are kept
+  double heal_after = 30;        // seconds without any sign of life
+  std::int64_t heal_limit = 20;  // starts again within an hour
+  std::int64_t checksums = 0;    // steps between two comparisons of copies; 0: none
 
   ObjectiveKind kind() const;
 };

@@ -260,6 +260,11 @@ CheckedPlan check_plan(const Run& run) {
   for (auto& row : memory_rows(trial)) {
     rows.push_back(std::move(row));
   }
+  if (trial.kept_bytes > 0) {
+    rows.push_back({"healing", fmt::format("the state is kept in memory after every step, twice: "
+                                           "{} per rank",
+                                           format_bytes(trial.kept_bytes))});
+  }
   if (const std::string stored = stored_text(trial.stored); !stored.empty()) {
     rows.push_back({"stored", stored});
   }

@@ -84,7 +84,7 @@ void Progress::write(const std::string& text) {
 
 void Progress::step(const StepMetrics& metrics, std::optional<double> gemm_share) {
   // The first step also pays for caches and first touches: the second one replaces it.
-  const bool settling = metrics.step <= first_ + 2;
+  const bool settling = ++shown_steps_ <= 2;
   seconds_per_step_ = settling ? metrics.seconds : 0.9 * seconds_per_step_ + 0.1 * metrics.seconds;
   if (shares_ && gemm_share && !reliable_share(*gemm_share)) {
     shares_ = false;

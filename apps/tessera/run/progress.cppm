@@ -53,7 +53,8 @@ class Progress {
   bool live_;
   bool line_open_ = false;
   std::string shown_;
-  double seconds_per_step_ = 0;  // smoothed
+  std::int64_t shown_steps_ = 0;  // of this object
+  double seconds_per_step_ = 0;   // smoothed
 };
 
 }  // namespace tessera::app

@@ -99,6 +99,8 @@ class RankRun {
       : run_(run),
         step_flops_(step_flops),
         world_(world),
+        kept_(start.kept),
+        told_(kept_ != nullptr ? kept_->told() : -1),
         trace_(run.config, to_string(make_mesh(run.config)), start.step, world) {
     ops::set_threads(threads_of_rank(run.config));
     world.set_background(run.config.mesh.background);
@@ -112,7 +114,9 @@ class RankRun {
     device_ = device_of(run.config, world.number_here(), world.ranks_here());
     planned_device_.emplace(device_.type);
     trainer_ = std::make_unique<Trainer>(run, device_);
-    if (start.checkpoint) {
+    if (start.from_kept) {
+      trainer_->resume(*start.kept);
+    } else if (start.checkpoint) {
       trainer_->resume(*start.checkpoint);
     }
     if (run.config.graph.capture) {
@@ -127,9 +131,9 @@ class RankRun {
       if (!run.config.log.tensorboard.empty()) {
         events_ = std::make_unique<EventFile>(run.config.log.tensorboard, trainer_->done());
       }
-      progress_ = std::make_unique<Progress>(trainer_->done(), run.config.train.steps,
-                                             run.config.log.every);
-      if (start.checkpoint) {
+      progress_ = std::make_unique<Progress>(kept_ != nullptr ? start.begun : trainer_->done(),
+                                             run.config.train.steps, run.config.log.every);
+      if (start.checkpoint && !start.from_kept) {
         progress_->note(
             fmt::format("resumed after step {} from {}", trainer_->done(), *start.checkpoint));
       }
@@ -140,7 +144,8 @@ class RankRun {
         progress_->note("links measured: " + links_text(mesh));
       }
     }
-    checkpoints_.emplace(trainer_->checkpoints([this](const std::string& text) { note(text); }));
+    checkpoints_.emplace(
+        trainer_->checkpoints([this](const std::string& text) { note(text); }, start.kept));
     world.everyone().barrier();
     ceiling_ = gemm_ceiling(world);
     reset_memory_peaks();  // without the measurement's
@@ -235,16 +240,22 @@ class RankRun {
     }
   }
 
+  /// What ranks that died have told of a step is not told again, but for files: these begin where
+  /// the run continues.
   void tell(StepMetrics metrics) {
-    if (metrics_) {
+    const bool told = metrics.step <= told_;
+    if (metrics_ && !(told && is_stream(run_.config.log.metrics))) {
       metrics.checkpoints = owner_;
       try_side_work(SideWork::output, "metrics", [&] { metrics_->write(metrics); });
     }
     if (events_) {
       try_side_work(SideWork::output, "log.tensorboard", [&] { events_->write(metrics); });
     }
-    if (progress_) {
+    if (progress_ && !told) {
       progress_->step(metrics, step_flops_ / metrics.seconds / ceiling_);
+    }
+    if (kept_ != nullptr && world_.rank() == 0) {
+      kept_->set_told(metrics.step);
     }
   }
 
@@ -281,6 +292,8 @@ class RankRun {
   const Run& run_;
   double step_flops_;
   collective::World& world_;
+  KeptStates* kept_;   // null: the run does not heal
+  std::int64_t told_;  // the last step that ranks before these have told
   Device device_ = cpu;
   std::optional<PlannedDeviceScope> planned_device_;
   std::unique_ptr<Trainer> trainer_;

@@ -245,7 +245,14 @@ void Trainer::record_evaluation(OneRank& into) {
       evaluation_batch(1), functions([&](const BatchPart& m) { return no_data(m.rows); }));
 }
 
-RunCheckpoints Trainer::checkpoints(std::function<void(const std::string&)> say) {
+void Trainer::resume(const KeptStates& kept) {
+  const std::string& folder = run_.config.checkpoint.folder;
+  const std::vector<std::string> saved =
+      folder.empty() ? std::vector<std::string>{} : checkpoints_in(folder);
+  training_->checkpoints().load(*kept.open(), saved.empty() ? std::string() : saved.front());
+}
+
+RunCheckpoints Trainer::checkpoints(std::function<void(const std::string&)> say, KeptStates* kept) {
   const CheckpointConfig& config = run_.config.checkpoint;
   const auto meta_data = [&run = run_, updates = to_json(updates_of(*model_))] {
     return fmt::format(
@@ -259,7 +266,10 @@ RunCheckpoints Trainer::checkpoints(std::function<void(const std::string&)> say)
            .every = config.every,
            .keep = static_cast<int>(config.keep),
            .background = config.save == "async",
-           .skip_when_busy = config.when_busy == "skip"},
+           .skip_when_busy = config.when_busy == "skip",
+           .kept = kept,
+           .keep_every = run_.config.train.heal_every,
+           .compare_every = run_.config.train.checksums},
           meta_data,
           std::move(say)};
 }
@@ -275,9 +285,13 @@ std::size_t Trainer::state_bytes() const {
 
 std::size_t Trainer::snapshot_bytes() const {
   const CheckpointConfig& config = run_.config.checkpoint;
-  return config.folder.empty() || config.save != "async"
-             ? 0
-             : tessera::snapshot_bytes(training_->checkpoints().state());
+  const bool in_background = !config.folder.empty() && config.save == "async";
+  return kept_bytes() +
+         (in_background ? tessera::snapshot_bytes(training_->checkpoints().state()) : 0);
+}
+
+std::size_t Trainer::kept_bytes() const {
+  return run_.config.train.heal ? 2 * tessera::snapshot_bytes(training_->checkpoints().state()) : 0;
 }
 
 }  // namespace tessera::app

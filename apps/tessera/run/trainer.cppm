@@ -42,8 +42,12 @@ class Trainer {
 
   /// Restores everything that a step depends on. Errors (input): another model, damage.
   void resume(const std::string& checkpoint) { training_->checkpoints().load(checkpoint); }
-  /// Saves its checkpoints as the config says; `say` is called with lines for people.
-  RunCheckpoints checkpoints(std::function<void(const std::string&)> say);
+  /// The same from the state that was kept.
+  void resume(const KeptStates& kept);
+  /// Saves its checkpoints as the config says; `say` is called with lines for people. `kept`: where
+  /// the state is kept after every step; null: nowhere.
+  RunCheckpoints checkpoints(std::function<void(const std::string&)> say,
+                             KeptStates* kept = nullptr);
 
   /// Step number done() (counted from 0).
   /// `last`: see StepBatch::last_train_step.
@@ -95,8 +99,10 @@ class Trainer {
   std::size_t bytes_elsewhere() const { return tessera::bytes_elsewhere(training_->optimizer()); }
   /// Bytes of this rank's part of the optimizer's state.
   std::size_t state_bytes() const;
-  /// Memory that a save in the background keeps, besides the state itself.
+  /// Memory that a save in the background keeps, besides the state itself, and kept_bytes().
   std::size_t snapshot_bytes() const;
+  /// With train.heal: bytes of the two states that this rank keeps in memory.
+  std::size_t kept_bytes() const;
 
  private:
   /// Memory and first values of the model, of `model.from` or initial ones, and of what it is

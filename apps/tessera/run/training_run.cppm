@@ -4,6 +4,7 @@ import tessera.base;
 import tessera.mesh;
 import tessera.program;
 import tessera.graph;
+import tessera.checkpoint;
 import tessera.train;
 import tessera.app.base;
 import tessera.app.config;
@@ -37,6 +38,9 @@ struct StartPoint {
   std::optional<std::string> checkpoint = {};  // that it continues; none: a new run
   std::int64_t step = 0;                       // steps that are done
   std::vector<std::string> notes = {};         // what the user should know of it, a line each
+  KeptStates* kept = nullptr;  // with train.heal: where the state is kept after every step
+  bool from_kept = false;      // it continues from there, whatever checkpoint there is
+  std::int64_t begun = 0;      // with `kept`: steps that were done when the run began
 };
 
 /// Sequences of a step, on all ranks together.

@@ -101,6 +101,7 @@ Trial try_placed(const Run& run, Trainer& trainer) {
   trial.account.model_flops = model_flops;
   trial.shared_bytes = trainer.shared_bytes();
   trial.bytes_elsewhere = trainer.bytes_elsewhere();
+  trial.kept_bytes = trainer.kept_bytes();
   trial.styles = {};
   return trial;
 }
@@ -216,6 +217,7 @@ Trial try_steps(const Run& run, StepSetup setup, bool& local_products, StageRank
   trial.micro = micro;
   trial.shared_bytes = trainer.shared_bytes();
   trial.bytes_elsewhere = trainer.bytes_elsewhere();
+  trial.kept_bytes = trainer.kept_bytes();
   trial.styles = trainer.plan().summary();
   trial.objective = trainer.objective().text();
   count_parameters(trainer, trial);

@@ -56,6 +56,7 @@ struct Trial {
   std::string objective = {};          // Objective::text
   std::int64_t parameters = 0;         // elements of the whole model
   std::int64_t frozen_parameters = 0;  // of them
+  std::size_t kept_bytes = 0;          // see Trainer::kept_bytes
 };
 
 /// Steps of the trainer on the meta device, as this process' rank, and of a model in stages as one

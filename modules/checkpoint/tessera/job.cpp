@@ -232,13 +232,20 @@ SaveJob make_job(collective::Communicator& group, const std::string& folder, con
     return std::ranges::find(ranks, rank) != ranks.end();
   });
   job.file = plan_file(job.tensors, *mine);
-  for (std::size_t i = 0; i < job.file.parts.size(); ++i) {
-    const PlannedPart& part = job.file.parts[i];
+  job.values = values_to_write(job.file, state, rank);
+  return job;
+}
+
+std::map<std::size_t, Tensor> values_to_write(const PlannedFile& file, const StateDict& state,
+                                              int rank) {
+  std::map<std::size_t, Tensor> values;
+  for (std::size_t i = 0; i < file.parts.size(); ++i) {
+    const PlannedPart& part = file.parts[i];
     if (part.writer == rank) {
-      job.values.emplace(i, values_of(state.tensors.at(part.name), part.box, rank));
+      values.emplace(i, values_of(state.tensors.at(part.name), part.box, rank));
     }
   }
-  return job;
+  return values;
 }
 
 void write_index(const std::string& temporary, const CheckpointIndex& index) {

@@ -33,6 +33,10 @@ IndexedTensors described(const StateDict& state);
 SaveJob make_job(collective::Communicator& group, const std::string& folder, const StateDict& state,
                  const std::string& meta_data, const SaveOptions& options);
 
+/// The values that `rank` writes of a file, as SaveJob has them: those of the state itself.
+std::map<std::size_t, Tensor> values_to_write(const PlannedFile& file, const StateDict& state,
+                                              int rank);
+
 /// Writes it. All ranks of `group` (all of the world) call it in a thread that acts as the rank,
 /// and nobody else may use groups of this name meanwhile. An error of one rank is thrown on all.
 void run_job(collective::Communicator& group, const SaveJob& job);

@@ -89,38 +89,6 @@ std::pair<std::size_t, std::size_t> ends_of(const LocalPart& box, const Dims& sh
   return {static_cast<std::size_t>(first), static_cast<std::size_t>(last)};
 }
 
-/// The intersection of two boxes; it has an extent below 1 when they are disjoint.
-LocalPart intersection(const LocalPart& a, const LocalPart& b) {
-  LocalPart both = a;
-  for (int d = 0; d < a.shape.size(); ++d) {
-    both.offset[d] = std::max(a.offset[d], b.offset[d]);
-    both.shape[d] = std::min(a.offset[d] + a.shape[d], b.offset[d] + b.shape[d]) - both.offset[d];
-  }
-  return both;
-}
-
-bool is_empty(const LocalPart& box) {
-  return std::any_of(box.shape.begin(), box.shape.end(),
-                     [](std::int64_t extent) { return extent < 1; });
-}
-
-Dims difference(const Dims& a, const Dims& b) {
-  Dims result = a;
-  for (auto [value, less] : zip(result, b)) {
-    value -= less;
-  }
-  return result;
-}
-
-/// The box of `x` at `begin` (x's own indices), sharing its memory.
-Tensor box_of(const Tensor& x, const Dims& begin, const Dims& shape) {
-  std::int64_t offset = x.offset();
-  for (const auto [first, stride] : zip(begin, x.strides())) {
-    offset += first * stride;
-  }
-  return alias(x, shape, x.strides(), offset);
-}
-
 /// Compares the chunks that a box (indices within the part; not empty) touches.
 void compare_box(const std::string& folder, const std::string& name, const std::string& file_name,
                  const PartFile& file, const StoredPart& part, std::size_t width,

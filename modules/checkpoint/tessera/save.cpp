@@ -1,5 +1,4 @@
 module;
-#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,6 +9,7 @@ import tessera.collective;
 import tessera.tensor;
 import :chunks;
 import :job;
+import :together;
 
 namespace tessera {
 
@@ -26,10 +26,7 @@ std::optional<std::string> first_not_finite(const StateDict& state) {
 
 void save_checkpoint(const std::string& folder, const StateDict& state,
                      const std::string& meta_data, const SaveOptions& options) {
-  collective::World& world = collective::World::current();
-  std::vector<int> ranks(static_cast<std::size_t>(world.size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  collective::Communicator& group = world.communicator(ranks, "checkpoint");
+  collective::Communicator& group = checkpoint_detail::group_named("checkpoint");
   checkpoint_detail::run_job(group,
                              checkpoint_detail::make_job(group, folder, state, meta_data, options));
 }

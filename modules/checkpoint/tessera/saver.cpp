@@ -12,7 +12,6 @@ module;
 #include <exception>
 #include <map>
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <tessera/signals.hpp>
@@ -32,18 +31,12 @@ import :index;
 import :job;
 import :plan;
 import :saver;
+import :together;
 
 namespace tessera {
 
 namespace checkpoint_detail {
 namespace {
-
-collective::Communicator& group_named(const char* name) {
-  collective::World& world = collective::World::current();
-  std::vector<int> ranks(static_cast<std::size_t>(world.size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return world.communicator(ranks, name);
-}
 
 /// Memory of the host that a tensor is copied to, again and again.
 class Buffer {

@@ -6,6 +6,7 @@ module;
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,6 +26,13 @@ std::vector<std::int64_t> all_lengths(collective::Communicator& group, std::int6
 }
 
 }  // namespace
+
+collective::Communicator& group_named(const char* name) {
+  collective::World& world = collective::World::current();
+  std::vector<int> ranks(static_cast<std::size_t>(world.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return world.communicator(ranks, name);
+}
 
 std::vector<std::string> gather_texts(collective::Communicator& group, const std::string& text) {
   const auto lengths = all_lengths(group, static_cast<std::int64_t>(text.size()));

@@ -6,6 +6,8 @@ import tessera.collective;
 
 namespace tessera::checkpoint_detail {
 
+/// The world's ranks as a group of this name.
+collective::Communicator& group_named(const char* name);
 /// Every rank's text, in rank order, on rank 0; nothing on the others.
 std::vector<std::string> gather_texts(collective::Communicator& group, const std::string& text);
 /// Rank 0's text on every rank.

@@ -1,0 +1,40 @@
+export module tessera.app.run:healing;
+
+import tessera.collective;
+import tessera.checkpoint;
+import tessera.app.base;
+import tessera.app.config;
+import :training_run;
+
+export namespace tessera::app {
+
+/// Error (input): the run cannot heal, as another program has started its ranks.
+void check_healing(const Config& config);
+
+/// How a run goes on when a rank has died (train.heal): the launcher's part. It never computes; it
+/// has the memory in which the ranks keep the state, and decides from where new ranks continue.
+class Healing {
+ public:
+  /// The config and `start`, whose `kept` is set, must outlive it.
+  Healing(const Config& config, StartPoint& start);
+  Healing(Healing&&) = delete;
+
+  /// Sets what a launch needs.
+  void configure(collective::LaunchOptions& options);
+
+ private:
+  /// See LaunchOptions::restart. Sets where the run continues.
+  bool start_again(const collective::FailedAttempt& failed);
+  /// Why it may not; empty: it may.
+  std::string refusal(const collective::FailedAttempt& failed);
+  /// Where the ranks continue, as words.
+  std::string find_start();
+
+  const Config& config_;
+  StartPoint& start_;
+  KeptStates kept_;
+  std::vector<double> times_;        // of the starts within the last hour, in seconds
+  std::int64_t step_of_fault_ = -2;  // the step of the last failure that was not from outside
+};
+
+}  // namespace tessera::app

@@ -1,0 +1,302 @@
+module;
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <new>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+module tessera.checkpoint;
+
+import tessera.base;
+import tessera.collective;
+import tessera.mesh;
+import tessera.ops;
+import tessera.placement;
+import tessera.ranks;
+import tessera.tensor;
+import :box;
+import :index;
+import :job;
+import :kept;
+import :plan;
+import :together;
+
+namespace tessera {
+
+namespace checkpoint_detail {
+namespace {
+
+constexpr std::uint64_t alignment = 64;
+
+constexpr std::uint64_t aligned(std::uint64_t bytes) {
+  return (bytes + alignment - 1) / alignment * alignment;
+}
+
+/// What one rank keeps of one generation. At `offset`: the text of its tensors, the text of its
+/// scalars, and the parts that it writes, each aligned, in the order of its file.
+struct Slot {
+  std::atomic<std::int64_t> step{-1};  // -1: it is not whole
+  std::uint64_t offset = 0;
+  std::uint64_t capacity = 0;
+  std::uint64_t tensor_text = 0;  // bytes
+  std::uint64_t scalar_text = 0;
+};
+
+/// The start of the memory; two slots for each rank follow.
+struct Front {
+  std::atomic<std::uint64_t> used{0};
+  std::atomic<std::int64_t> told{-1};
+
+  Slot& slot(int generation, int ranks, int rank) {
+    return reinterpret_cast<Slot*>(this + 1)[generation * ranks + rank];
+  }
+};
+
+/// What a rank knows of its part of the state, as long as the tensors stay what they are.
+struct OwnPart {
+  IndexedTensors tensors;
+  std::string text;  // of them
+  PlannedFile file;
+  std::uint64_t bytes = 0;  // of the parts, each aligned
+};
+
+bool same(const IndexedTensors& a, const IndexedTensors& b) {
+  return std::ranges::equal(a, b, [](const auto& one, const auto& other) {
+    return one.first == other.first && one.second.info == other.second.info &&
+           one.second.layout == other.second.layout;
+  });
+}
+
+}  // namespace
+
+struct KeptContent {
+  std::shared_ptr<collective::Region> memory;
+  int ranks = 1;
+  std::vector<OwnPart> own;  // by rank: ranks may be threads of one process
+
+  Front& front() const { return *reinterpret_cast<Front*>(memory->base()); }
+  Slot& slot(int generation, int rank) const { return front().slot(generation, ranks, rank); }
+  /// The step that all ranks have kept; nothing where they have not.
+  std::optional<std::int64_t> step_of(int generation) const {
+    const std::int64_t step = slot(generation, 0).step.load();
+    for (int rank = 0; rank < ranks; ++rank) {
+      if (step < 0 || slot(generation, rank).step.load() != step) {
+        return std::nullopt;
+      }
+    }
+    return step;
+  }
+  /// The newest whole generation; -1: there is none.
+  int newest() const {
+    const std::optional<std::int64_t> first = step_of(0);
+    const std::optional<std::int64_t> second = step_of(1);
+    return !first && !second ? -1 : first.value_or(-1) > second.value_or(-1) ? 0 : 1;
+  }
+  /// Makes room in a slot.
+  void reserve(Slot& slot, std::uint64_t bytes) {
+    if (slot.capacity >= bytes) {
+      return;
+    }
+    const std::uint64_t page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+    // Some room for a text that grows.
+    const std::uint64_t wanted = (bytes + bytes / 16 + page - 1) / page * page;
+    const std::uint64_t at = front().used.fetch_add(wanted);
+    if (at + wanted > memory->bytes()) {
+      front().used.fetch_sub(wanted);
+      fail({.thing = "train.heal",
+            .wrong = fmt::format("there is no room in memory for the state of this rank ({})",
+                                 format_bytes(bytes)),
+            .advice = "use more machines or fewer ranks on this one, or set train.heal to false"});
+    }
+    if (slot.capacity != 0) {
+      collective::discard_pages(memory->at(slot.offset), slot.capacity, true);
+    }
+    slot.offset = at;
+    slot.capacity = wanted;
+  }
+};
+
+namespace {
+
+/// The tensors of a generation. The memory is that of the KeptStates.
+class KeptSource final : public TensorSource {
+ public:
+  KeptSource(const KeptContent& content, int generation)
+      : TensorSource("the state in memory"), memory_(content.memory) {
+    std::vector<IndexedTensors> of_ranks;
+    std::string before;
+    for (int rank = 0; rank < content.ranks; ++rank) {
+      const Slot& slot = content.slot(generation, rank);
+      const auto* text = reinterpret_cast<const char*>(memory_->at(slot.offset));
+      std::string tensors(text, slot.tensor_text);
+      of_ranks.push_back(tensors == before ? of_ranks.back()
+                                           : index_from_json(tensors, path_).tensors);
+      before = std::move(tensors);
+      CheckpointIndex rest =
+          index_from_json(std::string(text + slot.tensor_text, slot.scalar_text), path_);
+      scalars_.merge(rest.scalars);
+    }
+    const IndexedTensors all = merged(of_ranks, path_);
+    for (const auto& [name, tensor] : all) {
+      tensors_.emplace(name, tensor.info);
+    }
+    for (const std::vector<int>& group : file_groups(all, content.ranks)) {
+      std::map<int, const std::byte*> at;
+      for (const PlannedPart& part : plan_file(all, group).parts) {
+        const Slot& slot = content.slot(generation, part.writer);
+        const auto [place, fresh] = at.try_emplace(
+            part.writer, memory_->at(slot.offset + aligned(slot.tensor_text + slot.scalar_text)));
+        parts_[part.name].push_back({part.box, place->second});
+        place->second += aligned(part.bytes());
+      }
+    }
+  }
+
+  std::uint64_t bytes_read() const override { return bytes_read_; }
+
+ private:
+  struct Part {
+    LocalPart box;
+    const std::byte* data;
+  };
+
+  void copy_box(const std::string& name, const LocalPart& box, const Tensor& into) const override {
+    const DType dtype = info(name).dtype;
+    for (const Part& part : parts_.at(name)) {
+      const LocalPart both = intersection(part.box, box);
+      if (!is_empty(both)) {
+        const LocalPart within{difference(both.offset, part.box.offset), both.shape};
+        ops::copy_(box_of(into, difference(both.offset, box.offset), both.shape),
+                   view_of_box(part.data, {dtype, part.box.shape}, within));
+        bytes_read_ += static_cast<std::uint64_t>(both.shape.product()) * size_of(dtype);
+      }
+    }
+  }
+
+  std::shared_ptr<collective::Region> memory_;
+  std::map<std::string, std::vector<Part>> parts_;
+  mutable std::atomic<std::uint64_t> bytes_read_{0};
+};
+
+/// The bytes of values, one after the other, at `to`.
+void copy_values(const Tensor& values, std::byte* to) {
+  const auto bytes = static_cast<std::size_t>(values.numel()) * size_of(values.dtype());
+  if (!is_on_host(values)) {
+    const Tensor host = packed(values);
+    std::memcpy(to, bytes_of(host).data(), bytes);
+    return;
+  }
+  const NoGrad constant;
+  ops::copy_(from_storage(Storage::borrow(to, bytes), values.shape(),
+                          contiguous_strides(values.shape()), 0, values.dtype()),
+             values);
+}
+
+/// Finds out, with all ranks, which parts this rank writes, when a tensor of any rank has changed
+/// its kind or there are other tensors.
+void follow(OwnPart& own, const StateDict& state) {
+  collective::Communicator& group = group_named("checkpoint plan");
+  IndexedTensors tensors = described(state);
+  const std::int32_t mine = own.text.empty() || !same(own.tensors, tensors) ? 1 : 0;
+  std::int32_t any = 0;
+  group.all_reduce(&mine, &any, 1, DType::i32, ReduceOp::max);
+  if (any == 0) {
+    return;
+  }
+  own.file = make_job(group, "memory", state, "{}", {}).file;
+  CheckpointIndex index;
+  index.tensors = tensors;
+  own.text = to_json(index);
+  own.tensors = std::move(tensors);
+  own.bytes = 0;
+  for (const PlannedPart& part : own.file.parts) {
+    own.bytes += part.writer == group.rank() ? aligned(part.bytes()) : 0;
+  }
+}
+
+}  // namespace
+}  // namespace checkpoint_detail
+
+KeptStates::KeptStates(int ranks) : content_(new checkpoint_detail::KeptContent) {
+  using namespace checkpoint_detail;
+  content_->ranks = ranks;
+  content_->own.resize(static_cast<std::size_t>(ranks));
+  content_->memory = collective::Region::create(static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) *
+                                                    static_cast<std::size_t>(sysconf(_SC_PAGESIZE)),
+                                                true);
+  auto* front = new (content_->memory->base()) Front;
+  for (int slot = 0; slot < 2 * ranks; ++slot) {
+    new (&front->slot(0, ranks, slot)) Slot;
+  }
+  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  const std::size_t records = sizeof(Front) + 2 * static_cast<std::size_t>(ranks) * sizeof(Slot);
+  front->used = (records + page - 1) / page * page;
+}
+
+KeptStates::~KeptStates() = default;
+
+void KeptStates::keep(std::int64_t step, const StateDict& state) {
+  using namespace checkpoint_detail;
+  const int rank = current_rank();
+  OwnPart& own = content_->own.at(static_cast<std::size_t>(rank));
+  // Ranks meet in it: those of the last generation are all done with it, so the older one is free.
+  follow(own, state);
+  const int newest = content_->newest();
+  Slot& slot = content_->slot(newest == 0 ? 1 : 0, rank);
+  slot.step = -1;
+  CheckpointIndex index;
+  index.scalars = state.scalars;
+  const std::string scalars = to_json(index);
+  const std::uint64_t front = aligned(own.text.size() + scalars.size());
+  content_->reserve(slot, front + own.bytes);
+  std::byte* const begin = content_->memory->at(slot.offset);
+  std::memcpy(begin, own.text.data(), own.text.size());
+  std::memcpy(begin + own.text.size(), scalars.data(), scalars.size());
+  slot.tensor_text = own.text.size();
+  slot.scalar_text = scalars.size();
+  std::byte* at = begin + front;
+  for (const auto& [part, values] : values_to_write(own.file, state, rank)) {
+    copy_values(values, at);
+    at += aligned(own.file.parts[part].bytes());
+  }
+  slot.step = step;
+}
+
+std::optional<std::int64_t> KeptStates::newest() const {
+  const int newest = content_->newest();
+  return newest < 0 ? std::nullopt : content_->step_of(newest);
+}
+
+std::unique_ptr<TensorSource> KeptStates::open() const {
+  const int newest = content_->newest();
+  if (newest < 0) {
+    fail({.thing = "train.heal", .wrong = "no state is in memory"});
+  }
+  return std::make_unique<checkpoint_detail::KeptSource>(*content_, newest);
+}
+
+void KeptStates::drop_unfinished() {
+  for (const int generation : {0, 1}) {
+    for (int rank = 0; !content_->step_of(generation) && rank < content_->ranks; ++rank) {
+      content_->slot(generation, rank).step = -1;
+    }
+  }
+}
+
+std::uint64_t KeptStates::bytes() const { return content_->front().used; }
+
+std::int64_t KeptStates::told() const { return content_->front().told; }
+
+void KeptStates::set_told(std::int64_t step) { content_->front().told = step; }
+
+}  // namespace tessera

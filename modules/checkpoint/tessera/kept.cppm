@@ -1,0 +1,52 @@
+export module tessera.checkpoint:kept;
+
+import tessera.base;
+import tessera.tensor;
+import :source;
+
+namespace tessera::checkpoint_detail {
+struct KeptContent;
+}
+
+export namespace tessera {
+
+/// States of a run in memory that outlives its ranks: pages that the process which starts the ranks
+/// makes before, and shares with them. There are two generations, which are written in turn, so
+/// that one is whole at any time. Nothing of it has a name: it is gone with its last process.
+class KeptStates {
+ public:
+  /// For so many ranks. Address space only: memory is used as it is written. Error (input): the
+  /// machine refuses even that.
+  explicit KeptStates(int ranks);
+  KeptStates(const KeptStates&) = delete;
+  KeptStates& operator=(const KeptStates&) = delete;
+  ~KeptStates();
+
+  /// Copies what this rank would write into a checkpoint (a part that several ranks hold is kept
+  /// once), in place of the older generation. All ranks of the world call it together, with the
+  /// same step, each with its own shards; the generation is whole when the last one has returned.
+  /// Error, the same on all ranks: a tensor that is Partial or has no memory, the ranks disagree;
+  /// of this rank: there is no room.
+  void keep(std::int64_t step, const StateDict& state);
+
+  /// The step of the newest generation that all ranks have kept whole. Any process may ask, also
+  /// while ranks keep the next one.
+  std::optional<std::int64_t> newest() const;
+  /// The newest whole generation, for any mesh of this world's ranks; it stays readable until the
+  /// second call of `keep` after this one. Error: there is none.
+  std::unique_ptr<TensorSource> open() const;
+  /// What ranks that ended have left unfinished can no longer become a whole generation. To be
+  /// called while there are no ranks.
+  void drop_unfinished();
+  /// Bytes of memory that the generations use.
+  std::uint64_t bytes() const;
+
+  /// A number that outlives the ranks too: up to which step a run has told its user everything.
+  std::int64_t told() const;
+  void set_told(std::int64_t step);
+
+ private:
+  std::unique_ptr<checkpoint_detail::KeptContent> content_;
+};
+
+}  // namespace tessera

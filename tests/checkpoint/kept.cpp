@@ -1,0 +1,203 @@
+// States that are kept in memory: what they hold, which of them is whole, and that they outlive
+// processes.
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "catch.hpp"
+#include "support.hpp"
+
+import tessera.base;
+import tessera.checkpoint;
+import tessera.collective;
+import tessera.mesh;
+import tessera.ops;
+import tessera.placement;
+import tessera.tensor;
+
+#include "../support/errors.hpp"
+
+using namespace tessera;
+using namespace checkpoint_test;
+using tessera::testing::expect;
+
+namespace {
+
+constexpr int ranks = 3;
+
+Tensor on_mesh(const Tensor& whole, Placement placement) {
+  const Layout layout = Layout::make(DeviceMesh::make({"axis"}, {ranks}), {placement});
+  const SpecHandle spec = Spec::make(layout, whole.shape(), whole.dtype());
+  const LocalPart part = local_part(whole.shape(), layout, current_rank());
+  Tensor local = whole;
+  for (int dim = 0; dim < whole.dims(); ++dim) {
+    local = ops::narrow(local, dim, part.offset[dim], part.shape[dim]);
+  }
+  return make_distributed(ops::contiguous(local), spec);
+}
+
+/// 7 x 5: rows begin with `value`; uneven over three ranks.
+Tensor numbers(double value) {
+  std::vector<float> values(35);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = static_cast<float>(value + static_cast<double>(i));
+  }
+  return from_values(std::span<const float>(values), {7, 5});
+}
+
+/// Rows cut over the ranks, columns cut, what all hold, what only one stage's rank has, a scalar.
+StateDict state_of(double value) {
+  StateDict state;
+  state.tensors["rows"] = on_mesh(numbers(value), Shard(0));
+  state.tensors["columns"] = on_mesh(numbers(value + 100), Shard(1));
+  state.tensors["same"] = on_mesh(numbers(value + 200), Replicate());
+  state.scalars["step"] = static_cast<std::int64_t>(value);
+  return state;
+}
+
+bool equal(const Tensor& a, const Tensor& b) { return to_doubles(a) == to_doubles(b); }
+
+bool holds(const KeptStates& kept, double value) {
+  const std::unique_ptr<TensorSource> source = kept.open();
+  return kept.newest() == static_cast<std::int64_t>(value) && source->tensors().size() == 3 &&
+         equal(source->read("rows"), numbers(value)) &&
+         equal(source->read("columns"), numbers(value + 100)) &&
+         equal(source->read("same"), numbers(value + 200)) &&
+         std::get<std::int64_t>(source->scalars().at("step")) == static_cast<std::int64_t>(value);
+}
+
+}  // namespace
+
+TEST_CASE("the newest state that all ranks have kept can be read, whole and in boxes") {
+  KeptStates kept(ranks);
+  CHECK_FALSE(kept.newest());
+  CHECK(contains(run_error([&] { kept.open(); }), "no state is in memory"));
+  on_ranks(ranks, [&](int) {
+    for (const double step : {1, 2, 3}) {
+      kept.keep(static_cast<std::int64_t>(step), state_of(step));
+    }
+  });
+  REQUIRE(holds(kept, 3));
+  const std::unique_ptr<TensorSource> source = kept.open();
+  const Tensor box = full({3, 2}, 0);
+  source->read("rows", {{2, 1}, {3, 2}}, box);
+  CHECK(to_doubles(box) == std::vector<double>{14, 15, 19, 20, 24, 25});
+  CHECK(source->bytes_read() == 24);
+}
+
+TEST_CASE("the memory of two generations is used again and again") {
+  KeptStates kept(ranks);
+  on_ranks(ranks, [&](int) {
+    kept.keep(1, state_of(1));
+    kept.keep(2, state_of(2));
+  });
+  const std::uint64_t bytes = kept.bytes();
+  CHECK(bytes > 2 * 3 * 35 * 4);
+  on_ranks(ranks, [&](int) {
+    for (std::int64_t step = 3; step < 20; ++step) {
+      kept.keep(step, state_of(static_cast<double>(step)));
+    }
+  });
+  CHECK(kept.bytes() == bytes);
+  CHECK(holds(kept, 19));
+}
+
+TEST_CASE("tensors that come later, and of single ranks, are kept too") {
+  KeptStates kept(ranks);
+  on_ranks(ranks, [&](int rank) {
+    StateDict state = state_of(1);
+    kept.keep(1, state);
+    if (rank == 2) {  // of another stage: only its ranks have it
+      state.tensors["stage"] = make_distributed(
+          numbers(50),
+          Spec::make(Layout::replicated(DeviceMesh::make({"one"}, {1}, {2})), {7, 5}, DType::f32));
+      state.scalars["of stage"] = std::int64_t{9};
+    }
+    kept.keep(2, state);
+  });
+  CHECK(kept.newest() == 2);
+  const std::unique_ptr<TensorSource> source = kept.open();
+  CHECK(equal(source->read("stage"), numbers(50)));
+  CHECK(std::get<std::int64_t>(source->scalars().at("of stage")) == 9);
+  CHECK(equal(source->read("rows"), numbers(1)));
+}
+
+TEST_CASE("a state that one rank has not kept is not whole, and the one before stays") {
+  KeptStates kept(ranks);
+  const auto broken = [&](std::int64_t step) {
+    on_ranks(ranks, [&](int rank) {
+      StateDict state = state_of(static_cast<double>(step));
+      kept.keep(step, state);
+      state = state_of(static_cast<double>(step) + 1);
+      if (rank == 1) {
+        // The plan names it, and this rank cannot copy it.
+        state.tensors.erase("rows");
+      }
+      const std::string error = run_error([&] { kept.keep(step + 1, state); });
+      expect(!error.empty(), "the ranks disagree");
+    });
+  };
+  broken(4);
+  CHECK(holds(kept, 4));
+  kept.drop_unfinished();
+  CHECK(holds(kept, 4));
+  on_ranks(ranks, [&](int) { kept.keep(5, state_of(5)); });
+  CHECK(holds(kept, 5));
+}
+
+TEST_CASE("a state outlives the processes that kept it, wherever one of them was killed") {
+  KeptStates kept(ranks);
+  kept.set_told(3);
+  const auto ranks_until = [&](std::int64_t last) {
+    const pid_t child = fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+      collective::launch({.ranks = ranks, .print_error = false, .grace_seconds = 0.2},
+                         [&](collective::World& world) {
+                           for (std::int64_t step = 1; step <= last; ++step) {
+                             kept.keep(step, state_of(static_cast<double>(step)));
+                           }
+                           kept.set_told(last);
+                           if (world.rank() == 1) {
+                             kill(getpid(), SIGKILL);
+                           }
+                           world.everyone().barrier();
+                           return 0;
+                         });
+      _exit(0);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+  };
+  ranks_until(6);
+  CHECK(holds(kept, 6));
+  CHECK(kept.told() == 6);
+  kept.drop_unfinished();
+  ranks_until(7);
+  CHECK(holds(kept, 7));
+}
+
+TEST_CASE("copies that differ are found, with the rank that differs") {
+  on_ranks(ranks, [&](int rank) {
+    StateDict state = state_of(1);
+    check_copies(state);
+    ops::mul_scalar_(state.tensors.at("rows").local(), rank + 2);  // cut: each is different anyway
+    check_copies(state);
+    ops::mul_scalar_(state.tensors.at("same").local(), rank == 1 ? 1.0009765625 : 1);
+    const std::string error = run_error([&] { check_copies(state); });
+    expect(contains(error, "rank 1 holds other bits than 0, 2 of 'same', which must be alike"),
+           "the odd rank is named: " + error);
+    ops::mul_scalar_(state.tensors.at("same").local(), rank == 2 ? 2 : 1);
+    const std::string unclear = run_error([&] { check_copies(state); });
+    expect(contains(unclear, "hold different bits of 'same'"), "no majority: " + unclear);
+  });
+}
