@@ -271,6 +271,14 @@ bool wait_for_ranks(Control& control, const LaunchOptions& options, const Served
   return forced;
 }
 
+/// Writes what the ranks of a run that has failed did last, where that is wanted.
+void keep_last_calls(Control& control, const Region& region, const LaunchOptions& options,
+                     const FirstError& error) {
+  if (!options.black_box.empty() && error.kind != ErrorKind::interrupted) {
+    write_black_box(options.black_box, control, region);
+  }
+}
+
 /// Whether the caller starts the ranks again.
 bool starts_again(Control& control, Region& region, const LaunchOptions& options,
                   const Children& children, int number) {
@@ -279,6 +287,7 @@ bool starts_again(Control& control, Region& region, const LaunchOptions& options
       control.interrupts.load() != 0) {
     return false;
   }
+  keep_last_calls(control, region, options, error);
   std::int64_t step = error.step;
   for (std::uint32_t rank = 0; error.step < 0 && rank < control.size; ++rank) {
     step = std::max(step, control.ranks()[rank].step.load());
@@ -375,9 +384,7 @@ int finish(Control& control, Region& region, const LaunchOptions& options, int c
   if (error.text.empty()) {
     return code;
   }
-  if (!options.black_box.empty() && error.kind != ErrorKind::interrupted) {
-    write_black_box(options.black_box, control, region);
-  }
+  keep_last_calls(control, region, options, error);
   if (options.print_error && error.kind != ErrorKind::interrupted &&
       (bridge == nullptr || bridge->prints_error()) && control.printed.exchange(1) == 0) {
     std::string text = fmt::format("error: {}\n", to_string(error));

@@ -134,6 +134,27 @@ TEST_CASE("a killed rank of a captured pipeline is named with the action that it
   CHECK(within(2, [&] { return std::ranges::includes(shared_before, shared_memory()); }));
 }
 
+TEST_CASE("what ranks did last is kept in a file when one of them is killed") {
+  const RunFolder folder;
+  Program program(folder, {"train", "run.toml", "train.steps=1000000", "log.blackbox=box"});
+  REQUIRE(within(20, [&] { return steps_in(folder / "metrics.jsonl").size() >= 5; }));
+  const std::vector<pid_t> ranks = program.ranks();
+  REQUIRE(ranks.size() == 4);
+  kill(ranks[1], SIGSTOP);  // the others wait for it then
+  std::this_thread::sleep_for(std::chrono::duration<double>(0.5));
+  kill(ranks[1], SIGKILL);
+  const Result result = program.wait(10);
+  INFO(result.error);
+  CHECK(result.code == 1);
+  CHECK(count(result.error, "error:") == 1);
+  const Result said = run(folder, {"blackbox", "box"});
+  INFO(said.out << said.error);
+  CHECK(said.code == 0);
+  CHECK(said.out.starts_with("rank 1 was killed by signal 9"));
+  CHECK(count(said.out, "ranks 0, 2 and 3 waited in call ") == 1);
+  CHECK(count(said.out, "for rank 1 (step ") == 1);
+}
+
 TEST_CASE("a joined rank is killed at any moment") {
   kill_a_joined_rank(0.6, 0);
   kill_a_joined_rank(0.8, 1);

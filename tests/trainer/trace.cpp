@@ -506,3 +506,70 @@ TEST_CASE("a picture of a trace has what a rank did at its times, and the file m
   CHECK(refused.code == 2);
   CHECK(refused.error.find("cannot write") != std::string::npos);
 }
+
+namespace {
+
+/// What two ranks of four did last: rank `late` has not made call 8 of the group of all.
+std::string box(const std::vector<int>& ranks, int late, const std::string& eighth) {
+  json all = {{"tessera_black_box", 1},
+              {"machine", "a"},
+              {"size", 4},
+              {"error", {{"rank", -1}, {"step", 5}, {"where", ""}, {"text", "rank 2 was killed"}}},
+              {"groups", {{"[0, 1, 2, 3]", {0, 1, 2, 3}}, {"[0, 2]", {0, 2}}}},
+              {"ranks", json::array()}};
+  for (const int rank : ranks) {
+    json calls = json::array(
+        {{{"call", "barrier()"}, {"group", "[0, 1, 2, 3]"}, {"sequence", 7}, {"complete", true}}});
+    if (rank != late) {
+      calls.push_back(
+          {{"call", eighth}, {"group", "[0, 1, 2, 3]"}, {"sequence", 8}, {"complete", false}});
+    }
+    all["ranks"].push_back({{"rank", rank},
+                            {"process", 10 + rank},
+                            {"ended", false},
+                            {"step", 5},
+                            {"where", "training"},
+                            {"waits_for", -1},
+                            {"calls", calls}});
+  }
+  return all.dump();
+}
+
+}  // namespace
+
+TEST_CASE("files of two machines say who waited for whom") {
+  const Folder folder;
+  const std::string a = folder.write("box/a.json", box({0, 1}, 2, "all_reduce(4 x f32)"));
+  const std::string b = folder.write("box/b.json", box({2, 3}, 2, "all_reduce(4 x f32)"));
+  const std::string text = black_box_text({a, b});
+  INFO(text);
+  CHECK(text.starts_with(
+      "rank 2 was killed\nranks 0, 1 and 3 waited in call 8 of group [0, 1, 2, 3]: all_reduce(4 x "
+      "f32), for rank 2 (step 5, training), whose last call was 7 of group [0, 1, 2, 3]: "
+      "barrier().\n\n"));
+  CHECK(black_box_text({(folder / "box").string()}) == text);
+  CHECK(has(black_box_text({a}), "2 of 4 ranks are in these files; name those of the other"));
+}
+
+TEST_CASE("ranks whose calls differ are told apart") {
+  const Folder folder;
+  const std::string a = folder.write("a.json", box({0, 1, 2}, -1, "all_reduce(4 x f32)"));
+  const std::string b = folder.write("b.json", box({3}, -1, "barrier()"));
+  CHECK(has(black_box_text({a, b}),
+            "The ranks differ in call 8 of group [0, 1, 2, 3]: all_reduce by ranks 0, 1 and 2; "
+            "barrier by rank 3.\n"));
+}
+
+TEST_CASE("files that are not of one run are refused") {
+  const Folder folder;
+  const std::string a = folder.write("a.json", box({0, 1}, 2, "barrier()"));
+  std::string other = box({2}, 2, "barrier()");
+  other.replace(other.find("\"size\":4"), 8, "\"size\":3");
+  const std::string b = folder.write("b.json", other);
+  const std::string c = folder.write("c.json", "{}");
+  CHECK(has(input_error([&] { black_box_text({a, a}); }), "rank 0 is in another file too"));
+  CHECK(
+      has(input_error([&] { black_box_text({a, b}); }), "of another run, with 3 ranks and not 4"));
+  CHECK(has(input_error([&] { black_box_text({c}); }), "it is not what ranks did last"));
+  CHECK(has(input_error([&] { black_box_text({(folder / "none.json").string()}); }), "none.json"));
+}

@@ -40,10 +40,6 @@ struct RankBox {
            : where.empty() ? fmt::format("step {}", step)
                            : fmt::format("step {}, {}", step, where);
   }
-  /// The call that it has not completed; null: none.
-  const KeptCall* open() const {
-    return calls.empty() || calls.back().complete ? nullptr : &calls.back();
-  }
   /// The number of its last call in the group that is kept; 0: none is.
   std::uint64_t last_in(const std::string& group) const {
     const auto last = std::ranges::find_if(
@@ -148,25 +144,45 @@ struct OpenCall {
   std::vector<int> missing;
 };
 
+/// The members of a call's group that have not made it, as far as their records are here.
+std::vector<int> missing_in(const FailedRun& run, const KeptCall& call) {
+  std::vector<int> missing;
+  for (const int member : run.groups.at(call.group)) {
+    const auto box = run.ranks.find(member);
+    if (box != run.ranks.end() && box->second.last_in(call.group) < call.sequence) {
+      missing.push_back(member);
+    }
+  }
+  return missing;
+}
+
+/// The call in which a rank waited: the first one that others had not made, else the first one that
+/// it has not completed. Null: it has completed all.
+const KeptCall* waited_in(const FailedRun& run, const RankBox& box) {
+  const KeptCall* first = nullptr;
+  for (const KeptCall& call : box.calls) {
+    if (!call.complete && !missing_in(run, call).empty()) {
+      return &call;
+    }
+    first = first == nullptr && !call.complete ? &call : first;
+  }
+  return first;
+}
+
 std::vector<OpenCall> open_calls(const FailedRun& run) {
   std::map<std::pair<std::string, std::uint64_t>, OpenCall> found;
   for (const auto& [rank, box] : run.ranks) {
-    if (const KeptCall* const open = box.open()) {
+    if (const KeptCall* const open = waited_in(run, box)) {
       OpenCall& one = found[{open->group, open->sequence}];
       one.call = open->call;
       one.group = open->group;
       one.sequence = open->sequence;
+      one.missing = missing_in(run, *open);
       one.waiting.push_back(rank);
     }
   }
   std::vector<OpenCall> all;
   for (auto& [key, one] : found) {
-    for (const int member : run.groups.at(one.group)) {
-      const auto box = run.ranks.find(member);
-      if (box != run.ranks.end() && box->second.last_in(one.group) < one.sequence) {
-        one.missing.push_back(member);
-      }
-    }
     all.push_back(std::move(one));
   }
   return all;
@@ -185,13 +201,14 @@ std::string waits_in_words(const FailedRun& run) {
     text += fmt::format(", for {}", ranks_in_words(one.missing));
     if (one.missing.size() == 1) {
       const RankBox& box = run.ranks.at(one.missing.front());
+      const KeptCall* const own = waited_in(run, box);
       text += box.doing().empty() ? "" : fmt::format(" ({})", box.doing());
-      text += box.calls.empty()       ? ", which had made no call"
-              : box.open() != nullptr ? fmt::format(", which waited in call {} of group {} itself",
-                                                    box.open()->sequence, box.open()->group)
-                                      : fmt::format(", whose last call was {} of group {}: {}",
-                                                    box.calls.back().sequence,
-                                                    box.calls.back().group, box.calls.back().call);
+      text += box.calls.empty() ? ", which had made no call"
+              : own != nullptr  ? fmt::format(", which waited in call {} of group {} itself",
+                                              own->sequence, own->group)
+                                : fmt::format(", whose last call was {} of group {}: {}",
+                                              box.calls.back().sequence, box.calls.back().group,
+                                              box.calls.back().call);
     }
     text += ".\n";
   }
