@@ -34,7 +34,7 @@ struct RankBox {
   std::string where;
   std::vector<KeptCall> calls;  // the oldest first
 
-  /// "rank 2 (step 7, training)".
+  /// "step 7, training".
   std::string doing() const {
     return step < 0        ? where
            : where.empty() ? fmt::format("step {}", step)
@@ -87,6 +87,9 @@ void add_file(FailedRun& run, const std::string& path) {
                              .group = call.at("group"),
                              .sequence = call.at("sequence"),
                              .complete = call.at("complete")});
+        if (!run.groups.contains(box.calls.back().group)) {
+          refuse(path, fmt::format("it does not say who is in group {}", box.calls.back().group));
+        }
       }
       const int rank = of.at("rank");
       if (!run.ranks.emplace(rank, std::move(box)).second) {
