@@ -11,6 +11,7 @@ module;
 module tessera.launch;
 
 import tessera.base;
+import tessera.calls;
 import tessera.ranks;
 import :black_box;
 import :external;
