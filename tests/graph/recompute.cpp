@@ -114,6 +114,15 @@ TEST_CASE("recompute: views are made of what was made again") {
   CHECK(changed.after < changed.before - 1000);
 }
 
+TEST_CASE("recompute: what was sent to another rank can be made again") {
+  Program sends = program(
+      "input %0: f32[256] = x\nsection step\n  %2: f32[256] = exp(%0)\n"
+      "  send(%2; peer=1, tag=3, group=ranks 0 1)\n" +
+      peak);
+  graph::run_passes(sends, std::vector<std::string>{"lifetimes", "recompute"});
+  CHECK(made_again(sends) == Names{"exp"});
+}
+
 TEST_CASE("recompute: products are kept") {
   std::string body =
       "input %0: f32[16, 16] = x\nsection step\n  %2: f32[16, 16] = mm(%0, %0)\n" + peak;

@@ -33,6 +33,9 @@ MessageArgs checked(const Call& call) {
   return args;
 }
 
+/// It has no result, and what is sent stays as it is: so it can be computed again, to save memory.
+void send_infer(const Call&, ResultShapes&) {}
+
 void send_cpu(const Call& call, std::span<Tensor>) {
   const MessageArgs args = checked(call);
   const Tensor x = contiguous_operand(call.in[0]);
@@ -55,9 +58,8 @@ void receive_cpu(const Call& call, std::span<Tensor> out) {
 
 const Op& send_op = register_op<MessageArgs>({
     .schema = "send(x)",
+    .infer = send_infer,
     .cpu = send_cpu,
-    .in_place = true,
-    .keeps_versions = true,
     .communicates = Communicates::all_to_all,
     .moves_elements = true,
     .about = "Sends x to a rank of the group, which receives it with the same tag; does not wait "
@@ -76,7 +78,7 @@ const Op& receive_op = register_op<MessageArgs>({
 }  // namespace
 
 void send(const Tensor& x, int to, std::int64_t tag, Ranks group) {
-  call_one(send_op, {x}, MessageArgs{to, tag, group});
+  call(send_op, {x}, MessageArgs{to, tag, group});
 }
 
 void receive_(const Tensor& x, int from, std::int64_t tag, Ranks group) {
