@@ -294,6 +294,16 @@ class TerminalChat {
     REQUIRE(write(terminal_, keys.data(), keys.size()) == std::ssize(keys));
     read_until([&] { return text.size() > before; });
   }
+  /// Kills the rank, whose process is a child of the program's.
+  void kill_rank(int rank) const {
+    const std::string own = std::to_string(child_);
+    std::istringstream children(read_file("/proc/" + own + "/task/" + own + "/children"));
+    pid_t process = 0;
+    for (int i = 0; i <= rank; ++i) {
+      REQUIRE(children >> process);
+    }
+    kill(process, SIGKILL);
+  }
   /// The exit code, when it has ended; -1 where it does not.
   int end() {
     read_until([] { return false; });
@@ -342,6 +352,17 @@ TEST_CASE("chat in a terminal asks again after an error") {
     has(chat.text, "error: /rest: there is no such command");
     has(chat.text, "two 😀2\r\n> ");
   }
+}
+
+TEST_CASE("a rank that dies ends a chat, and is named") {
+  TerminalChat chat({"--context", "2"});
+  chat.type("Say two\n");
+  chat.type("Again\n");
+  chat.kill_rank(1);
+  CHECK(chat.end() == 1);
+  INFO(chat.text);
+  has(chat.text, "two 😀2\r\n> ");
+  has(chat.text, "error: rank 1 was killed by signal 9");
 }
 
 TEST_CASE("Ctrl-C at the prompt ends all ranks of a chat") {

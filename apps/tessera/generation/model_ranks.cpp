@@ -106,7 +106,7 @@ void ModelRanks::send(Call& call) {
 
 Tensor ModelRanks::placed(std::span<const std::int64_t> values, std::int64_t rows,
                           bool chunked) const {
-  const Tensor all = from_values(values, {rows, std::ssize(values) / rows});
+  Tensor all = from_values(values, {rows, std::ssize(values) / rows});
   if (!mesh_) {
     return all;
   }
