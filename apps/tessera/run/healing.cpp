@@ -20,6 +20,10 @@ namespace {
 
 constexpr double hour = 3600;
 
+/// A fault that is not from outside must not come again so soon: it may not be at the same step, as
+/// a save in the background fails when the disk does.
+constexpr std::int64_t steps_between_faults = 10;
+
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -50,10 +54,14 @@ void Healing::configure(collective::LaunchOptions& options) {
 }
 
 std::string Healing::refusal(const collective::FailedAttempt& failed) {
-  const bool twice = !failed.from_outside && failed.step == step_of_fault_;
-  step_of_fault_ = failed.from_outside ? step_of_fault_ : failed.step;
-  if (twice) {
-    return "the ranks are not started again, as the same step has failed twice";
+  const bool again = !failed.from_outside && step_of_fault_ &&
+                     failed.step - *step_of_fault_ < steps_between_faults;
+  if (!failed.from_outside) {
+    step_of_fault_ = failed.step;
+  }
+  if (again) {
+    return fmt::format("the ranks are not started again, as a fault came again within {} steps",
+                       steps_between_faults);
   }
   const double time = now();
   std::erase_if(times_, [&](double before) { return time - before > hour; });

@@ -33,8 +33,8 @@ class Healing {
   const Config& config_;
   StartPoint& start_;
   KeptStates kept_;
-  std::vector<double> times_;        // of the starts within the last hour, in seconds
-  std::int64_t step_of_fault_ = -2;  // the step of the last failure that was not from outside
+  std::vector<double> times_;                  // of the starts within the last hour, in seconds
+  std::optional<std::int64_t> step_of_fault_;  // of the last failure that was not from outside
 };
 
 }  // namespace tessera::app
