@@ -359,13 +359,12 @@ class ByStages final : public MicroBatchOrder {
     const NoGrad no_grad;
     const int last = stages_.count() - 1;
     const bool has_sums = stages_.is_own(last);
-    const bool on_meta = device_of(model_) == meta;
     const StepEnd end = messages_.end(
         {.measured = static_cast<std::int64_t>(sums.measured.size()), .draws = drawn_});
     if (start_) {
       set_random_state(after(*start_, end.draws).streams);
     }
-    Tensor values = zeros({1 + end.measured}, DType::f64, on_meta ? meta : cpu);
+    Tensor values = zeros({1 + end.measured}, DType::f64, device_of(model_));
     if (has_sums) {
       const StepSums own = summed_on_mesh(sums, plan_);
       std::vector<Tensor> all{ops::cast(own.loss, DType::f64)};
@@ -412,8 +411,9 @@ class ByStages final : public MicroBatchOrder {
                          [&](const auto& parameter) { return !stages_.is_copy(*parameter); });
     const NoGrad no_grad;
     Tensor power = optim::gradient_norm_power(own, p);
-    if (device_of(model_) == meta && !power.is_meta()) {
-      power = zeros({}, power.dtype(), meta);  // nothing is trained here
+    if (const Device device = device_of(model_); !(power.device() == device)) {
+      // Nothing is trained here.
+      power = device == meta ? zeros({}, power.dtype(), meta) : ops::to_device(power, device);
     }
     return ops::all_reduce(power, std::isinf(p) ? ReduceOp::max : ReduceOp::sum, stages_.group());
   }

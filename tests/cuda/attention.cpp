@@ -90,8 +90,8 @@ double difference(const Found& found, const Found& wanted) {
     REQUIRE(found[i].size() == wanted[i].size());
     for (std::size_t j = 0; j < found[i].size(); ++j) {
       const double d = std::abs(found[i][j] - wanted[i][j]) / (1 + std::abs(wanted[i][j]));
-      if (!(d <= largest)) {
-        largest = d;  // NaN, too
+      if (!(d <= largest) && !std::isnan(largest)) {
+        largest = d;  // NaN, too, and then it stays
       }
     }
   }
@@ -107,10 +107,10 @@ double share_of_largest(const Found& found, const Found& wanted) {
     double difference = 0, largest = 0.1;  // gradients of one key are 0
     for (std::size_t j = 0; j < found[i].size(); ++j) {
       const double d = std::abs(found[i][j] - wanted[i][j]);
-      difference = d <= difference ? difference : d;  // NaN, too
+      difference = d <= difference || std::isnan(difference) ? difference : d;  // NaN, too
       largest = std::max(largest, std::abs(wanted[i][j]));
     }
-    if (!(difference <= share * largest)) {
+    if (!(difference <= share * largest) && !std::isnan(share)) {
       share = difference / largest;
     }
   }

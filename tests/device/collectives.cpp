@@ -86,6 +86,12 @@ std::vector<Values> results(World& world, Device device) {
   found.push_back(ops::shift_async(x, -1, all).wait());
   found.push_back(ops::mirror(ops::transpose(x, 0, 1), 0, all));
   found.push_back(ops::mirror_async(x, 1, all).wait());
+  const auto next = static_cast<int>((rank + 1) % ranks);
+  const Tensor message = ops::transpose(x, 0, 1);
+  ops::send(message, next, 7, all);
+  found.push_back(counted({3, 5}, 0, device));
+  ops::receive_(found.back(), static_cast<int>((rank + ranks - 1) % ranks), 7, all);
+  ops::mul_scalar_(message, 2);  // after it was sent
   const Tensor sends = row_counts(world, true, device);
   const Tensor receives = row_counts(world, false, device);
   found.push_back(ops::all_to_all_rows(x, sends, receives, 7, ops::RowOrder::by_group, all));

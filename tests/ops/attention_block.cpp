@@ -179,7 +179,7 @@ double difference(const std::vector<double>& a, const std::vector<double>& b) {
   double largest = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
     const double d = std::abs(a[i] - b[i]);
-    largest = d <= largest ? largest : d;  // NaN is the largest
+    largest = d <= largest || std::isnan(largest) ? largest : d;  // NaN is the largest
   }
   return largest;
 }

@@ -258,6 +258,11 @@ bool is_written(const Call& call, std::size_t operand) {
   return call.op.in_place && call.op.writes(call.op.place_of(operand, call.in.size()).operand);
 }
 
+/// Where the call's data is: of a message that is sent there is no result.
+const Tensor& data_of_call(const Call& call, std::span<Tensor> out) {
+  return out.empty() ? call.in[0] : out[0];
+}
+
 /// A collective whose data a device moves.
 class DeviceCollective final : public PendingCollective {
  public:
@@ -334,7 +339,7 @@ std::unique_ptr<DeviceCollective> queue_on_device(const Call& call, std::span<Te
 std::unique_ptr<QueuedCollective> queue_on_host(const Call& call, std::span<Tensor> out,
                                                 const GroupArgument& group, Written written,
                                                 const Storage* carrier) {
-  const Device device = out[0].device();
+  const Device device = data_of_call(call, out).device();
   const Stream stream = group.stream_communicator().stream(device);
   if (!(device == cpu)) {
     stream.wait(record_event(current_stream(device)));
@@ -414,6 +419,11 @@ bool in_background() {
 
 void communicate_in_stream(const Call& call, std::span<Tensor> out, GroupArgument group) {
   queue(call, out, group, Written::and_read, nullptr)->complete(out[0]);
+}
+
+void message_in_stream(const Call& call, std::span<Tensor> out, GroupArgument group,
+                       Written written) {
+  queue_on_host(call, out, group, written, nullptr)->complete(data_of_call(call, out));
 }
 
 void issue_in_stream(const Call& call, std::span<Tensor> out, GroupArgument group,
