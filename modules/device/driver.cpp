@@ -56,6 +56,15 @@ void* DeviceDriver::allocate_pinned(std::size_t bytes) {
   return std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
 }
 void DeviceDriver::free_pinned(void* data, std::size_t) noexcept { std::free(data); }
+bool DeviceDriver::has_graphs() const { return false; }
+void DeviceDriver::begin_graph(Queue) { fail("device: it has no graphs; look at has_graphs()"); }
+DeviceDriver::Graph DeviceDriver::end_graph(Queue) {
+  fail("device: it has no graphs; look at has_graphs()");
+}
+void DeviceDriver::launch_graph(Queue, Graph) {
+  fail("device: it has no graphs; look at has_graphs()");
+}
+void DeviceDriver::free_graph(Graph) noexcept {}
 bool DeviceDriver::poll() { return false; }
 
 bool poll_devices() {

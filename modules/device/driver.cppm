@@ -79,6 +79,21 @@ class DeviceDriver {
   /// run that other processes have queued (a collective), so a device moves its other queues on
   /// meanwhile.
   virtual void launch(Queue queue, std::function<void()> function) = 0;
+
+  /// Work that was recorded once and is queued as one piece, with the same memory and numbers.
+  using Graph = void*;
+  /// Whether there are graphs. Without a body of the driver's: no, and the others are not called.
+  virtual bool has_graphs() const;
+  /// What the calling thread queues in the queue from now on (kernels, fills, copies on the device)
+  /// is recorded and does not run. The other functions of this interface must not be called on the
+  /// queue before end_graph(), and no memory is allocated or freed meanwhile.
+  virtual void begin_graph(Queue queue);
+  /// Ends it; the graph is the caller's.
+  virtual Graph end_graph(Queue queue);
+  virtual void launch_graph(Queue queue, Graph graph);
+  /// What was launched still runs.
+  virtual void free_graph(Graph graph) noexcept;
+
   /// Called again and again while the host waits for other ranks. A device that runs only on the
   /// host's threads moves its queues on, and returns whether it has work left; others need no body.
   virtual bool poll();

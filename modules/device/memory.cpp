@@ -7,6 +7,8 @@ module;
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
+#include <iterator>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -179,15 +181,34 @@ class DriverMemory final : public MemorySource {
 class PinnedSource final : public MemorySource {
  public:
   explicit PinnedSource(Device device) : device_(device), driver_(driver_of(device)) {}
-  void* take(std::size_t bytes) override { return driver_.allocate_pinned(bytes); }
+  void* take(std::size_t bytes) override {
+    void* const data = driver_.allocate_pinned(bytes);
+    if (data != nullptr) {
+      const std::lock_guard lock(mutex_);
+      segments_[data] = bytes;
+    }
+    return data;
+  }
   void give_back(void* data, std::size_t bytes) noexcept override {
+    {
+      const std::lock_guard lock(mutex_);
+      segments_.erase(data);
+    }
     driver_.free_pinned(data, bytes);
+  }
+  bool has(const void* data) {
+    const std::lock_guard lock(mutex_);
+    const auto after = segments_.upper_bound(data);
+    return after != segments_.begin() &&
+           data < static_cast<const std::byte*>(std::prev(after)->first) + std::prev(after)->second;
   }
   void finish() override { synchronize(device_); }
 
  private:
   Device device_;
   DeviceDriver& driver_;
+  std::mutex mutex_;
+  std::map<const void*, std::size_t> segments_;
 };
 
 /// A device's allocators and where they get their memory from.
@@ -250,6 +271,10 @@ void observe_segments(Device device, const std::shared_ptr<SegmentObserver>& obs
 BlockAllocator& pinned_allocator_of(Device device) {
   require(!(device == cpu), "pinned memory: the CPU has none, all its memory is the host's");
   return memory_of(device).pinned;
+}
+
+bool is_pinned(Device device, const void* data) {
+  return !(device == cpu) && !(device == meta) && memory_of(device).pinned_source.has(data);
 }
 
 PinnedMemory::PinnedMemory(const Stream& stream, std::size_t bytes)

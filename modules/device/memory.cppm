@@ -66,6 +66,9 @@ class DeviceMemory {
 /// allocate_pinned). Error: the CPU or the meta device, which have none.
 BlockAllocator& pinned_allocator_of(Device device);
 
+/// Whether the address is in memory of pinned_allocator_of(device).
+bool is_pinned(Device device, const void* data);
+
 /// Memory of the host for copies to and from a stream's device, which are queued and need no wait.
 /// It is reused in the stream's order: what the stream still does with it when it is freed is done
 /// before. The host must not access it outside of functions that it has launched in the stream,

@@ -161,6 +161,36 @@ void Event::synchronize() const {
   }
 }
 
+DeviceGraph::State::~State() { driver_of(device).free_graph(graph); }
+
+DeviceGraph DeviceGraph::record(const Stream& stream, const std::function<void()>& queue_work) {
+  DeviceDriver& driver = driver_of(stream.device());
+  if (!driver.has_graphs()) {
+    fail({.thing = fmt::format("device '{}'", to_string(stream.device())),
+          .wrong = "it has no graphs",
+          .advice = "queue the work itself"});
+  }
+  driver.begin_graph(stream.native());
+  try {
+    queue_work();
+  } catch (...) {
+    try {
+      driver.free_graph(driver.end_graph(stream.native()));
+    } catch (const Error&) {  // the first error says more
+    }
+    throw;
+  }
+  DeviceGraph made;
+  made.state_ = std::make_shared<const State>(stream.device(), driver.end_graph(stream.native()));
+  return made;
+}
+
+void DeviceGraph::launch(const Stream& stream) const {
+  require(state_ != nullptr && state_->device == stream.device(),
+          "device graph: it is launched in a stream of the device that it was recorded on");
+  driver_of(stream.device()).launch_graph(stream.native(), state_->graph);
+}
+
 Event record_event(const Stream& stream) {
   Event event;
   event.record(stream);

@@ -108,6 +108,31 @@ class Event {
   std::shared_ptr<State> state_;
 };
 
+/// Work that was recorded once and is queued as one piece: kernels, fills and copies on one device,
+/// with the memory and the numbers that they had. A cheap value: copies are the same graph. The
+/// memory must be there as long as a graph is launched.
+class DeviceGraph {
+ public:
+  DeviceGraph() = default;
+  /// Records what `queue_work` queues in the stream on the calling thread; nothing of it runs.
+  /// Errors: the device has no graphs (DeviceDriver::has_graphs); those of `queue_work`.
+  static DeviceGraph record(const Stream& stream, const std::function<void()>& queue_work);
+  inline explicit operator bool() const { return static_cast<bool>(state_); }
+  /// Queues it in a stream of the same device.
+  void launch(const Stream& stream) const;
+
+ private:
+  struct State {
+    State(Device on, DeviceDriver::Graph recorded) : device(on), graph(recorded) {}
+    State(const State&) = delete;
+    State& operator=(const State&) = delete;
+    ~State();
+    Device device;
+    DeviceDriver::Graph graph;
+  };
+  std::shared_ptr<const State> state_;
+};
+
 /// An event placed in the stream now.
 Event record_event(const Stream& stream);
 

@@ -32,8 +32,8 @@ constexpr std::int64_t longest_row = 4096;
 /// its last call is.
 class Finder {
  public:
-  Finder(const Program& program, const Shadow& shadow)
-      : program_(program), shadow_(shadow), accesses_(accesses_of(program, shadow)) {}
+  Finder(const Program& program, const Shadow& shadow, bool rows)
+      : program_(program), shadow_(shadow), rows_(rows), accesses_(accesses_of(program, shadow)) {}
 
   std::vector<Chain> find() {
     for (const Section& section : program_.sections) {
@@ -149,7 +149,7 @@ class Finder {
       return {};
     }
     const Element element = i.op->element({*i.op, operands, i.attributes});
-    const bool fits = element.of_rows ? !i.op->in_place && is_row_of(results[0])
+    const bool fits = element.of_rows ? rows_ && !i.op->in_place && is_row_of(results[0])
                                       : results.size() == 1 && i.in.size() <= 3 &&
                                             std::ranges::find(i.in, TensorIndex()) == i.in.end();
     return fits ? element : Element{};
@@ -165,6 +165,7 @@ class Finder {
 
   const Program& program_;
   const Shadow& shadow_;
+  bool rows_;
   ByPlace<Access> accesses_;
   std::vector<Chain> chains_;
   std::list<OpenChain> open_;  // the one that was added to last is the first
@@ -174,8 +175,8 @@ class Finder {
 
 }  // namespace
 
-std::vector<Chain> chains_of(const Program& program, const Shadow& shadow) {
-  return Finder(program, shadow).find();
+std::vector<Chain> chains_of(const Program& program, const Shadow& shadow, bool rows) {
+  return Finder(program, shadow, rows).find();
 }
 
 }  // namespace tessera::graph

@@ -83,7 +83,8 @@ template <class T>
 using ByChain = Table<ChainIndex, T>;
 
 /// All chains of at least two calls, in their order. They are computed where their last call is.
-std::vector<Chain> chains_of(const Program& program, const Shadow& shadow);
+/// `rows`: also operators of rows.
+std::vector<Chain> chains_of(const Program& program, const Shadow& shadow, bool rows = true);
 /// The program's shadow when each chain is one call at its last place: what is inside is not needed
 /// (Memory::inside).
 Shadow shadow_of(const Program& program, std::span<const Chain> chains);
@@ -102,6 +103,14 @@ struct ChainCode {
   std::vector<std::string> names = {};
 };
 ChainCode code_of(const Program& program, std::span<const Chain> chains);
+
+/// The chains as loops for a device, one for each different chain, and the number of each chain's.
+/// Chains without operators of rows.
+struct ChainLoops {
+  ElementLoops loops = {};
+  std::vector<std::size_t> numbers = {};
+};
+ChainLoops loops_of(const Program& program, std::span<const Chain> chains);
 
 /// Where a piece of a chain's elements is, as kernels::ElementRange has it.
 struct ChainRange {

@@ -9,10 +9,10 @@ import :planned;
 
 export namespace tessera::graph {
 
-/// The chains of a program, compiled. Errors: see generated_library.
+/// The chains of a program, compiled for a device. Errors: see generated_library, compile_loops.
 class CompiledChains {
  public:
-  explicit CompiledChains(const Program& program);
+  explicit CompiledChains(const Program& program, Device device = cpu);
 
   std::span<const Chain> chains() const { return {chains_.begin(), chains_.end()}; }
   /// Where nothing could be compiled, there are no chains.
@@ -22,14 +22,15 @@ class CompiledChains {
   const Chain& chain(ChainIndex chain) const { return chains_[chain]; }
 
   using Bound = std::function<Attributes(const Instruction&)>;
-  /// Computes a chain. `in`, `out`: its inputs and outputs in their order, on the CPU. `workspace`:
-  /// Chain::workspace() bytes.
+  /// Computes a chain. `in`, `out`: its inputs and outputs in their order, on the device.
+  /// `workspace`: Chain::workspace() bytes.
   void run(ChainIndex chain, std::span<const Tensor> in, std::span<Tensor> out,
            std::span<std::byte> workspace, const Bound& bound);
 
  private:
   /// Needs of a chain's call, so that a step allocates nothing for it.
   struct Ready {
+    std::size_t number = 0;  // of its function, or of its loop
     ChainFunction function = nullptr;
     ChainEnd end = nullptr;  // of a chain with sums
     std::vector<double> numbers = {};
@@ -41,10 +42,17 @@ class CompiledChains {
     std::vector<void*> ends = {};
   };
 
+  /// False: nothing could be compiled.
+  bool compile_for_host(const Program& program);
+  bool compile_for_device(const Program& program, Device device);
+  void run_on_host(const Chain& chain, Ready& ready, std::span<const Tensor> in,
+                   std::span<Tensor> out, std::span<std::byte> workspace);
+
   ByChain<Chain> chains_;
   ByPlace<ChainIndex> at_;
   std::string missing_;
   std::shared_ptr<const plugin::FunctionLibrary> library_;
+  std::unique_ptr<DeviceLoops> loops_;  // null: of the CPU
   ByChain<Ready> ready_;
 };
 

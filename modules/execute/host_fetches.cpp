@@ -77,10 +77,14 @@ void HostFetches::fetch(TensorIndex number, const Tensor& x) {
   const MemoryScope scope(MemoryCategory::communication);
   const StreamScope in_stream(*stream_);
   Fetched one = {.copy = empty(x.shape(), x.dtype(), stream_->device()), .from = &x.storage()};
-  const PinnedMemory pinned(*stream_, bytes);
-  stream_->launch(
-      [to = pinned.data(), from = x.raw_data(), bytes] { std::memcpy(to, from, bytes); });
-  stream_->copy(one.copy.device_address(), pinned.data(), bytes, CopyKind::from_pinned);
+  if (is_pinned(stream_->device(), x.raw_data())) {
+    stream_->copy(one.copy.device_address(), x.raw_data(), bytes, CopyKind::from_pinned);
+  } else {
+    const PinnedMemory pinned(*stream_, bytes);
+    stream_->launch(
+        [to = pinned.data(), from = x.raw_data(), bytes] { std::memcpy(to, from, bytes); });
+    stream_->copy(one.copy.device_address(), pinned.data(), bytes, CopyKind::from_pinned);
+  }
   one.ready.record(*stream_);
   fetched_.insert_or_assign(number, std::move(one));
 }

@@ -25,14 +25,19 @@ import :steps;
 namespace tessera::graph {
 
 struct Planned::State {
-  State(Program p, std::shared_ptr<MemoryPlace> other)
-      : program(std::move(p)), elsewhere(std::move(other)), replay(program, elsewhere) {}
+  State(Program p, std::shared_ptr<MemoryPlace> other, bool graphs)
+      : program(std::move(p)),
+        elsewhere(std::move(other)),
+        replay(program, elsewhere),
+        device_graphs(graphs) {}
 
   Program program;
   std::shared_ptr<MemoryPlace> elsewhere;
-  Replay replay;                             // of steps that are not planned
-  std::unique_ptr<CompiledChains> compiled;  // null: not asked for
+  Replay replay;  // of steps that are not planned
+  bool compiles = false;
+  std::unique_ptr<CompiledChains> compiled;  // null: not asked for, or not yet
   std::unique_ptr<PlannedSteps> steps;
+  bool device_graphs = false;
   bool planned = false;  // the running step
   /// A device that was asked about, and whether it has all kernels.
   std::optional<std::pair<Device, bool>> asked;
@@ -45,15 +50,38 @@ struct Planned::State {
   }
 };
 
-Planned::Planned(Program program, bool compiled, std::shared_ptr<MemoryPlace> elsewhere) {
+Planned::Planned(Program program, bool compiled, std::shared_ptr<MemoryPlace> elsewhere,
+                 bool device_graphs, DeviceType kind) {
   require_lowered(program);
-  state_ = std::make_unique<State>(std::move(program), std::move(elsewhere));
+  state_ = std::make_unique<State>(std::move(program), std::move(elsewhere), device_graphs);
   state_->replay.watch_parts([this](const std::string& part) { enter_part(part); });
-  if (compiled) {
+  state_->compiles = compiled;
+  if (compiled && kind == DeviceType::cpu) {
     state_->compiled = std::make_unique<CompiledChains>(state_->program);
   }
 }
 Planned::~Planned() = default;
+
+namespace {
+
+/// On the CPU, who plans the run hears of it before.
+void check_compiled(Device device, const CompiledKernels& kernels) {
+  if (!(device == cpu) && !kernels.missing.empty()) {
+    fail_input({.thing = "compiled kernels",
+                .wrong = kernels.missing,
+                .advice = "or set graph.executor to planned"});
+  }
+}
+
+void check_graphs(Device device) {
+  if (device == cpu || !driver_of(device).has_graphs()) {
+    fail_input({.thing = "device graphs",
+                .wrong = fmt::format("the device '{}' has none", to_string(device)),
+                .advice = "leave them out"});
+  }
+}
+
+}  // namespace
 
 const Program& Planned::program() const { return state_->program; }
 
@@ -67,8 +95,17 @@ void Planned::begin_in_order(std::span<const Tensor> inputs) {
     return;
   }
   if (!s.steps || !(s.steps->device() == device)) {
-    s.steps = std::make_unique<PlannedSteps>(
-        s.program, device, device == cpu ? s.compiled.get() : nullptr, s.elsewhere.get());
+    s.steps.reset();
+    if (s.compiles && !(device == cpu && s.compiled)) {
+      s.compiled = std::make_unique<CompiledChains>(s.program, device);
+      check_compiled(device, s.compiled->summary());
+    }
+    s.steps =
+        std::make_unique<PlannedSteps>(s.program, device, s.compiled.get(), s.elsewhere.get());
+    if (s.device_graphs) {
+      check_graphs(device);
+      s.steps->use_graphs();
+    }
   }
   s.steps->begin(inputs, [&](const std::string& name, TensorIndex number, const Tensor& x) {
     check_input(name, number, x);
@@ -125,6 +162,10 @@ void Planned::abandon() noexcept {
 
 std::optional<PlannedMemory> Planned::memory() const {
   return state_->steps ? std::optional(state_->steps->memory()) : std::nullopt;
+}
+
+std::optional<PlannedGraphs> Planned::graphs() const {
+  return state_->steps ? state_->steps->graphs() : std::nullopt;
 }
 
 std::optional<CompiledKernels> Planned::compiled() const {

@@ -18,6 +18,14 @@ struct PlannedMemory {
   int allocated = 0;
 };
 
+/// What a device's graphs have of a program (see docs/graph.md, "Graphs of a device").
+struct PlannedGraphs {
+  int graphs = 0;  // that a step queues, one after the other
+  int calls = 0;   // kernels, fills and copies in them
+  /// Those that a step queues one by one, by the reason.
+  std::map<std::string, int> alone = {};
+};
+
 /// Result of compiling the chains of a program (see docs/graph.md, "Compiled kernels").
 struct CompiledKernels {
   int kernels = 0;           // different functions
@@ -34,11 +42,15 @@ struct CompiledKernels {
 /// kernel, steps are those of Replay.
 class Planned final : public Executor {
  public:
-  /// `compiled`: on the CPU, neighbouring elementwise operators become one kernel, compiled now.
+  /// `compiled`: neighbouring elementwise operators become one kernel, compiled now, or, where
+  /// `kind` is not the CPU, when a step first runs on such a device. `device_graphs`: on a device
+  /// that has them, the second step records what is the same in each step as graphs, and later ones
+  /// queue these.
   /// `elsewhere`: for values that the program keeps in other memory. Errors: the program is another
   /// rank's; the compiler refuses an operator's Op::element.
   explicit Planned(Program program, bool compiled = false,
-                   std::shared_ptr<MemoryPlace> elsewhere = nullptr);
+                   std::shared_ptr<MemoryPlace> elsewhere = nullptr, bool device_graphs = false,
+                   DeviceType kind = DeviceType::cpu);
   ~Planned() override;
 
   const Program& program() const override;
@@ -53,6 +65,8 @@ class Planned final : public Executor {
   std::optional<PlannedMemory> memory() const;
   /// Nothing where compilation was not asked for.
   std::optional<CompiledKernels> compiled() const;
+  /// Nothing until they are recorded.
+  std::optional<PlannedGraphs> graphs() const;
 
  private:
   struct State;

@@ -69,6 +69,9 @@ void PlannedSteps::begin(std::span<const Tensor> given, const CheckInput& check)
                       before.dtype() == x.dtype() && x.is_contiguous();
     if (!same) {
       check(name, number, x);
+      if (before) {
+        leave_out(number);
+      }
       set(number, detached(x));
     }
   }
@@ -81,8 +84,8 @@ void PlannedSteps::fill(const PlannedStep& step) const {
   if (step.source->kind == Kind::full) {
     stream.fill(x.device_address(), step.constant.raw_data(), size, x.numel());
   } else if (x.numel() > 0) {
-    stream.copy(x.device_address(), step.constant.raw_data(),
-                static_cast<std::size_t>(x.numel()) * size, CopyKind::to_device);
+    stream.copy(x.device_address(), step.constant.device_address(),
+                static_cast<std::size_t>(x.numel()) * size, CopyKind::on_device);
   }
 }
 
@@ -100,6 +103,11 @@ void PlannedSteps::run_kernel(PlannedStep& step, const Attributes& attributes) {
   } else {
     step.kernel.run(call, step.out);
   }
+  bump(step);
+}
+
+void PlannedSteps::bump(const PlannedStep& step) const {
+  const Op& op = *step.source->op;
   if (step.bumps && device_ == cpu) {  // a kernel of the CPU moves the further ones itself
     step.in[0].storage().bump_version();
   } else if (step.bumps) {
@@ -166,29 +174,40 @@ void PlannedSteps::execute(PlannedStep& step, const Bound& bound) {
   }
 }
 
+void PlannedSteps::execute_with_places(PlannedStep& step, const Bound& bound) {
+  for (const TensorIndex number : step.place_calls->fetched) {
+    elsewhere_->fetch(tensors_[number]);
+  }
+  execute(step, bound);
+  for (const TensorIndex number : step.place_calls->put_away) {
+    elsewhere_->put_away(tensors_[number]);
+  }
+}
+
 void PlannedSteps::run(ProgramPlace& place, const Bound& bound,
                        const std::function<void(const std::string& part)>& at_part) {
-  for (PlannedStep& step : sections_[place.section]) {
+  std::vector<PlannedStep>& steps = sections_[place.section];
+  if (graphs_wanted_) {
+    find_graphs(place.section);
+  }
+  for (std::size_t i = 0; i < steps.size();) {
+    PlannedStep& step = steps[i];
     place.at = step.instruction;
     if (step.part != nullptr) {
       at_part(*step.part);
     }
-    if (step.place_calls == nullptr) {
-      execute(step, bound);
-    } else {
-      for (const TensorIndex number : step.place_calls->fetched) {
-        elsewhere_->fetch(tensors_[number]);
-      }
-      execute(step, bound);
-      for (const TensorIndex number : step.place_calls->put_away) {
-        elsewhere_->put_away(tensors_[number]);
-      }
+    if (Recorded* const graph = graph_at(place.section, i)) {
+      run_graph(place.section, *graph, bound);
+      i = graph->last;
+      continue;
     }
+    step.place_calls == nullptr ? execute(step, bound) : execute_with_places(step, bound);
     for (const MemoryIndex memory : step.dropped) {
       for (const TensorIndex number : numbers_[memory]) {
         drop(number);
       }
     }
+    ++i;
   }
 }
 

@@ -156,7 +156,8 @@ void PlannedSteps::add_step(const Instruction& i, std::size_t at, PlaceIndex pla
     case Kind::values: {
       step.kind = StepKind::fill;
       const ProgramTensor& x = program_.tensors[i.out[0]];
-      step.constant = i.kind == Kind::full ? full({1}, i.values[0], x.dtype) : filled(i, x, cpu);
+      step.constant =
+          i.kind == Kind::full ? full({1}, i.values[0], x.dtype) : filled(i, x, device_);
       break;
     }
     case Kind::release:

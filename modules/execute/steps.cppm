@@ -1,6 +1,7 @@
 module tessera.execute:steps;
 
 import tessera.base;
+import tessera.device;
 import tessera.tensor;
 import tessera.program;
 import :block;
@@ -65,6 +66,11 @@ class PlannedSteps {
   /// `at_part`: see Executor::watch_parts.
   void run(ProgramPlace& place, const std::function<Attributes(const Instruction&)>& bound,
            const std::function<void(const std::string& part)>& at_part);
+  /// From the second time that a section runs, what is the same each time is queued as graphs of
+  /// the device, which has some.
+  void use_graphs() { graphs_wanted_ = true; }
+  /// Nothing until they are recorded.
+  std::optional<PlannedGraphs> graphs() const;
   /// Drops what is not in the block; after an error also what is in progress.
   void end(bool failed) noexcept;
   const Tensor& tensor(TensorIndex number) const { return tensors_[number]; }
@@ -90,8 +96,27 @@ class PlannedSteps {
   void set(TensorIndex number, Tensor x);
   void drop(TensorIndex number) noexcept;
   void fill(const PlannedStep& step) const;
+  /// Moves the versions of what the step has written.
+  void bump(const PlannedStep& step) const;
   void run_kernel(PlannedStep& step, const Attributes& attributes);
   void execute(PlannedStep& step, const Bound& bound);
+  void execute_with_places(PlannedStep& step, const Bound& bound);
+
+  /// Steps [first, last) of a section, which are one graph.
+  struct Recorded {
+    std::size_t first = 0;
+    std::size_t last = 0;
+    DeviceGraph graph = {};
+  };
+  /// Why a step cannot be in a graph; "": it can.
+  std::string_view alone(const PlannedStep& step) const;
+  bool is_the_same(TensorIndex number) const;
+  void find_graphs(std::size_t section);
+  /// The graph that begins with this step; null: none.
+  Recorded* graph_at(std::size_t section, std::size_t step);
+  void run_graph(std::size_t section, Recorded& recorded, const Bound& bound);
+  /// An input that was given in other memory than before: it is in no graph any more.
+  void leave_out(TensorIndex input);
   /// Memory of a result that is not in the block.
   Tensor allocated(TensorIndex number) const;
 
@@ -110,6 +135,10 @@ class PlannedSteps {
   ByTensor<std::vector<Tensor*>> slots_;             // of steps
   ByTensor<std::vector<const Instruction*>> views_;  // by their base
   ByMemory<std::vector<TensorIndex>> numbers_;
+  bool graphs_wanted_ = false;
+  ByMemory<bool> changing_;                      // inputs in other memory than in the step before
+  std::vector<std::vector<Recorded>> recorded_;  // by section; before its second run it has none
+  std::vector<int> runs_;                        // of each section
 };
 
 }  // namespace tessera::graph

@@ -229,7 +229,7 @@ std::string over_budget(const Program& program, const ExecutionOptions& options)
 
 std::optional<CompiledKernels> compile_kernels(const Program& program,
                                                const ExecutionOptions& options) {
-  if (options.executor != "compiled") {
+  if (options.executor != "compiled" || options.kind != DeviceType::cpu) {
     return std::nullopt;
   }
   if (std::string why = over_budget(program, options); !why.empty()) {
@@ -252,7 +252,8 @@ std::unique_ptr<Executor> executor_of(Program program, const ExecutionOptions& o
     return std::make_unique<Replay>(std::move(program), options.elsewhere);
   }
   const bool compiled = options.executor == "compiled" && over_budget(program, options).empty();
-  return std::make_unique<Planned>(std::move(program), compiled, options.elsewhere);
+  return std::make_unique<Planned>(std::move(program), compiled, options.elsewhere,
+                                   options.device_graphs, options.kind);
 }
 
 }  // namespace tessera::graph

@@ -13,6 +13,9 @@ export namespace tessera::graph {
 /// How programs are executed.
 struct ExecutionOptions {
   std::string executor = "planned";
+  /// Of the executors planned and compiled: see Planned. `kind`: of the device on which steps run.
+  bool device_graphs = false;
+  DeviceType kind = DeviceType::cpu;
   /// Passes that improve the program before it is executed, in this order; see run_passes.
   std::vector<std::string> passes = {};
   /// Bytes that a step may need at once; 0: any. After the passes that end lifetimes the program is

@@ -1,6 +1,8 @@
 module;
 #include <fmt/format.h>
 
+#include <array>
+#include <atomic>
 #include <charconv>
 #include <functional>
 #include <memory>
@@ -19,6 +21,9 @@ import tessera.plugin;
 
 namespace tessera {
 namespace {
+
+using Compile = CompiledLoops (*)(Device device, const ElementLoops& loops);
+std::array<std::atomic<Compile>, device_type_count> compilers;  // by kind
 
 [[maybe_unused]] const bool declared = plugin::declare_kind<DevicePlugin>();
 
@@ -40,10 +45,22 @@ DeviceType load_kind(std::string_view name) {
                                                 .memory = offer.memory,
                                                 .shared = offer.shared});
   register_kernels(type, offer.kernel_of);
+  compilers.at(static_cast<std::size_t>(type)) = offer.compile;
   return type;
 }
 
 }  // namespace
+
+DeviceLoops::~DeviceLoops() = default;
+
+CompiledLoops compile_loops(Device device, const ElementLoops& loops) {
+  const auto type = static_cast<std::size_t>(device.type);
+  const Compile compile = type < compilers.size() ? compilers.at(type).load() : nullptr;
+  if (compile == nullptr) {
+    return {.missing = fmt::format("the device '{}' compiles no loops", to_string(device))};
+  }
+  return compile(device, loops);
+}
 
 Device find_device(std::string_view name) {
   const auto colon = name.find(':');

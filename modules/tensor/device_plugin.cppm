@@ -7,6 +7,46 @@ import :op;
 
 export namespace tessera {
 
+/// Loops over elements that an executor generates: each of `loops` is computed at all places of
+/// `rows` x `columns`, in no order. A body is statements of C++ that use
+///     at, row, column          std::int64_t: the place, at = row * columns + column
+///     C                        the type that is computed in: double, or float
+///     input<T>(k, i)           element i of input k, whose elements are T, as a C
+///     number(k)                number k, as a C
+///     rounded<T>(x)            x as an element of T has it, as a C
+///     computed<F>(x...)        the function of an element F (see Element), as a C
+///     output<T>(k, i, x)       writes element i of output k
+struct ElementLoops {
+  struct Loop {
+    std::string name;  // of its kernel
+    std::string body;
+    bool in_double = false;
+    int inputs = 0, outputs = 0, numbers = 0;
+  };
+  std::vector<std::string> headers;  // texts that define functions besides the library's own
+  std::vector<Loop> loops;
+};
+
+/// Loops that were compiled for a device.
+class DeviceLoops {
+ public:
+  DeviceLoops() = default;
+  DeviceLoops(const DeviceLoops&) = delete;
+  DeviceLoops& operator=(const DeviceLoops&) = delete;
+  virtual ~DeviceLoops();
+  struct Run {
+    std::int64_t rows, columns;
+    std::span<const Tensor> in, out;  // contiguous, on the device
+    std::span<const double> numbers;
+  };
+  /// Queues loop number `loop` in the device's current stream.
+  virtual void run(std::size_t loop, const Run& run) = 0;
+};
+struct CompiledLoops {
+  std::unique_ptr<DeviceLoops> loops = {};
+  std::string missing = {};  // why there are none; "": there are
+};
+
 /// A kind of device as a plugin offers it.
 struct DeviceOffer {
   int count = 1;  // of devices
@@ -21,6 +61,9 @@ struct DeviceOffer {
   /// Several ranks of a machine may use one device without being told to. Otherwise a run with more
   /// ranks than devices is an error, unless it names one device for all.
   bool shared = false;
+  /// Compiles loops for a device; null: it has no compiler, and planned steps call each operator
+  /// alone. Errors: the compiler refuses the code.
+  CompiledLoops (*compile)(Device device, const ElementLoops& loops) = nullptr;
 };
 
 /// The plugin kind "device". In its register_plugin:
@@ -31,6 +74,9 @@ class DevicePlugin {
   static constexpr plugin::Kind plugin_kind{"device"};
   using Factory = std::function<DeviceOffer()>;
 };
+
+/// Compiles loops by the plugin of a device's kind. Errors: see DeviceOffer::compile.
+CompiledLoops compile_loops(Device device, const ElementLoops& loops);
 
 /// The device of this name: "cpu", "meta", "cuda" (its device 0), "cuda:1". A kind that is not
 /// registered is that of the plugin that offers it, which is found, loaded and registered for the

@@ -14,6 +14,9 @@ class MemoryPlace {
   virtual ~MemoryPlace();
   /// A new contiguous tensor in this place; not initialised. Errors (run): there is no space.
   virtual Tensor allocate(const Dims& shape, DType dtype) = 0;
+  /// Likewise, where a device other than the CPU copies the values from and to this place. Without
+  /// a body of the place's: allocate().
+  virtual Tensor allocate_for(Device device, const Dims& shape, DType dtype);
   /// Begins to bring the tensor's values near: they are used soon. Does not wait.
   virtual void fetch(const Tensor& x);
   /// The values are not used for a while: begins to store what was written, and lets go of memory

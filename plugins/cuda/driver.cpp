@@ -13,6 +13,7 @@
 #include "host_functions.hpp"
 #include "image.hpp"
 #include "library.hpp"
+#include "nvrtc.hpp"
 
 import tessera.base;
 import tessera.device;
@@ -32,6 +33,12 @@ struct CudaDriver::Event {
   EventHandle handle = nullptr;
   std::mutex mutex;
   std::shared_ptr<Stream> recorded_in;  // whose errors an await raises; null: nowhere yet
+};
+
+/// A graph, and the end of its last launch.
+struct CudaDriver::Recorded {
+  GraphExec exec = nullptr;
+  EventHandle launched = nullptr;
 };
 
 namespace {
@@ -55,6 +62,11 @@ CudaDriver::CudaDriver(int index) {
   check(api.device_total_mem(&properties_.memory, device), "cuDeviceTotalMem");
   check(api.device_primary_ctx_retain(&context_, device), "cuDevicePrimaryCtxRetain");
   enter();
+  int major = 0;
+  int minor = 0;
+  check(api.device_get_attribute(&major, compute_capability_major, device), "cuDeviceGetAttribute");
+  check(api.device_get_attribute(&minor, compute_capability_minor, device), "cuDeviceGetAttribute");
+  capability_ = fmt::format("{}{}", major, minor);
   for (const void* image : kernel_images()) {
     Module module = nullptr;
     const Result loaded = api.module_load_data(&module, image);
@@ -72,6 +84,8 @@ CudaDriver::CudaDriver(int index) {
         "cuMemHostAlloc");
   problem_ = new (pinned) Problem{};
 }
+
+CudaDriver::~CudaDriver() = default;
 
 const DriverApi& CudaDriver::enter() const {
   const DriverApi& api = driver_api();
@@ -155,6 +169,14 @@ void CudaDriver::free_retired() {
     }
     stream->functions.reset();
     api.stream_destroy(stream->handle);
+    return true;
+  });
+  std::erase_if(retired_graphs_, [&](const std::unique_ptr<Recorded>& graph) {
+    if (api.event_query(graph->launched) != Result::success) {
+      return false;
+    }
+    api.graph_exec_destroy(graph->exec);
+    api.event_destroy(graph->launched);
     return true;
   });
 }
@@ -320,6 +342,38 @@ void CudaDriver::launch(Queue queue, std::function<void()> function) {
   stream.functions->launch(std::move(function));
 }
 
+// ---- graphs ----
+
+void CudaDriver::begin_graph(Queue queue) {
+  free_retired();
+  check(enter().stream_begin_capture(of(queue).handle, capture_thread_local),
+        "cuStreamBeginCapture");
+}
+
+DeviceDriver::Graph CudaDriver::end_graph(Queue queue) {
+  const DriverApi& api = enter();
+  GraphHandle graph = nullptr;
+  check(api.stream_end_capture(of(queue).handle, &graph), "cuStreamEndCapture");
+  auto recorded = std::make_unique<Recorded>();
+  const Result made = api.graph_instantiate(&recorded->exec, graph, 0);
+  api.graph_destroy(graph);
+  check(made, "cuGraphInstantiate");
+  check(api.event_create(&recorded->launched, event_disable_timing), "cuEventCreate");
+  return recorded.release();
+}
+
+void CudaDriver::launch_graph(Queue queue, Graph graph) {
+  const DriverApi& api = enter();
+  const auto& recorded = *static_cast<Recorded*>(graph);
+  check(api.graph_launch(recorded.exec, of(queue).handle), "cuGraphLaunch");
+  check(api.event_record(recorded.launched, of(queue).handle), "cuEventRecord");
+}
+
+void CudaDriver::free_graph(Graph graph) noexcept {
+  const std::lock_guard lock(mutex_);
+  retired_graphs_.emplace_back(static_cast<Recorded*>(graph));
+}
+
 Function CudaDriver::function(const std::string& name) {
   const std::lock_guard lock(mutex_);
   const auto found = functions_.find(name);
@@ -340,6 +394,22 @@ Function CudaDriver::function(const std::string& name) {
   fail({.thing = "cuda",
         .wrong = fmt::format("there is no kernel '{}'", name),
         .advice = "add it to plugins/cuda/kernels"});
+}
+
+std::string CudaDriver::load_source(const std::string& source) {
+  const DriverApi& api = enter();
+  const std::lock_guard lock(mutex_);
+  if (sources_.contains(source)) {
+    return "";
+  }
+  CompiledSource compiled = compile_source(source, capability_);
+  if (compiled.missing.empty()) {
+    Module module = nullptr;
+    check(api.module_load_data(&module, compiled.code.data()), "cuModuleLoadData");
+    modules_.push_back(module);
+    sources_.insert(source);
+  }
+  return std::move(compiled.missing);
 }
 
 void CudaDriver::make_current() const { enter(); }

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@ namespace tessera::cuda {
 class CudaDriver final : public DeviceDriver, public Interop {
  public:
   explicit CudaDriver(int index);
+  ~CudaDriver() override;
   DeviceProperties properties() const override;
 
   void* allocate(std::size_t bytes) override;
@@ -43,10 +45,20 @@ class CudaDriver final : public DeviceDriver, public Interop {
             std::int64_t count) override;
   void launch(Queue queue, std::function<void()> function) override;
 
+  bool has_graphs() const override { return true; }
+  void begin_graph(Queue queue) override;
+  Graph end_graph(Queue queue) override;
+  void launch_graph(Queue queue, Graph graph) override;
+  void free_graph(Graph graph) noexcept override;
+
   void make_current() const override;
   StreamHandle handle_of(Queue queue) const override;
   void launch_kernel(Queue queue, const std::string& name, unsigned blocks, unsigned threads,
                      const void* structure, std::size_t bytes) override;
+
+  /// Compiles a source, whose kernels can then be launched by their names; once for each source.
+  /// Returns why it is not compiled: there is no compiler. Error: it refuses the source.
+  std::string load_source(const std::string& source);
 
   /// The device's products by cuBLASLt; null: there is no library. The caller's thread is made one
   /// of the device.
@@ -58,6 +70,7 @@ class CudaDriver final : public DeviceDriver, public Interop {
  private:
   struct Stream;
   struct Event;
+  struct Recorded;
 
   /// Makes the device's context that of the calling thread, as every function does first.
   const DriverApi& enter() const;
@@ -76,8 +89,11 @@ class CudaDriver final : public DeviceDriver, public Interop {
   std::shared_ptr<Stream> usual_;
   std::mutex mutex_;
   std::vector<std::shared_ptr<Stream>> retired_;  // freed by their users, with work left
+  std::vector<std::unique_ptr<Recorded>> retired_graphs_;
   std::map<void*, std::size_t> pinned_;
   std::vector<Module> modules_;
+  std::string capability_;         // "90"
+  std::set<std::string> sources_;  // that are loaded
   std::map<std::string, Function> functions_;
   std::once_flag blas_opened_;
   std::unique_ptr<Blas> blas_;

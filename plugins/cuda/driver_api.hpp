@@ -30,6 +30,8 @@ enum class Result : int {
   invalid_address_space = 717,
   invalid_pc = 718,
   launch_failed = 719,
+  capture_unsupported = 900,
+  capture_invalidated = 901,
   unknown = 999,
 };
 
@@ -40,11 +42,15 @@ struct ModuleData;
 struct FunctionData;
 struct StreamData;
 struct EventData;
+struct GraphData;
+struct GraphExecData;
 using Context = ContextData*;
 using Module = ModuleData*;
 using Function = FunctionData*;
 using StreamHandle = StreamData*;
 using EventHandle = EventData*;
+using GraphHandle = GraphData*;
+using GraphExec = GraphExecData*;
 using HostFunction = void (*)(void*);
 
 inline constexpr int compute_capability_major = 75;  // attributes of devices
@@ -54,6 +60,7 @@ inline constexpr unsigned event_disable_timing = 2;
 inline constexpr unsigned host_alloc_portable = 1;
 inline constexpr unsigned host_alloc_device_map = 2;
 inline constexpr unsigned wait_value_geq = 0;
+inline constexpr int capture_thread_local = 1;
 // The list that cuLaunchKernel takes as `extra` names its entries by these and ends with a null.
 inline void* const launch_buffer_pointer = reinterpret_cast<void*>(1);
 inline void* const launch_buffer_size = reinterpret_cast<void*>(2);
@@ -109,6 +116,13 @@ struct DriverApi {
                           unsigned shared_bytes, StreamHandle stream, void** parameters,
                           void** extra);
   Result (*launch_host_func)(StreamHandle stream, HostFunction function, void* data);
+
+  Result (*stream_begin_capture)(StreamHandle stream, int mode);
+  Result (*stream_end_capture)(StreamHandle stream, GraphHandle* graph);
+  Result (*graph_instantiate)(GraphExec* exec, GraphHandle graph, unsigned long long flags);
+  Result (*graph_destroy)(GraphHandle graph);
+  Result (*graph_launch)(GraphExec exec, StreamHandle stream);
+  Result (*graph_exec_destroy)(GraphExec exec);
 };
 
 /// Calls use(the place of a function's pointer, its name in the library) for each function.
@@ -150,6 +164,12 @@ void each_function(DriverApi& api, Use use) {
   use(api.module_get_function, "cuModuleGetFunction");
   use(api.launch_kernel, "cuLaunchKernel");
   use(api.launch_host_func, "cuLaunchHostFunc");
+  use(api.stream_begin_capture, "cuStreamBeginCapture_v2");
+  use(api.stream_end_capture, "cuStreamEndCapture");
+  use(api.graph_instantiate, "cuGraphInstantiateWithFlags");
+  use(api.graph_destroy, "cuGraphDestroy");
+  use(api.graph_launch, "cuGraphLaunch");
+  use(api.graph_exec_destroy, "cuGraphExecDestroy");
 }
 
 }  // namespace tessera::cuda

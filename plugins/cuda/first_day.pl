@@ -127,7 +127,17 @@ sub one_rank_runs {
   );
 }
 
-my @executors = (['eager'], ['planned', 'graph.capture=true', 'graph.executor=planned']);
+my @captured = ('graph.capture=true', 'graph.executor=planned');
+my @all_executors = (['eager'], ['planned', @captured], ['graphs', @captured, 'graph.device_graphs=true'],
+  ['compiled', 'graph.capture=true', 'graph.executor=compiled']);
+
+# Without NVRTC nothing is compiled.
+sub executors {
+  my ($run) = one_rank_runs();
+  my ($problem) = try('nvrtc', $program, 'train', $run->[2], @named, @$run[3 .. $#$run], 'train.device=cuda', 'train.steps=1',
+    'optimizer.warmup=0', 'checkpoint.folder=', 'log.metrics=', 'log.sample=0', @{$all_executors[-1]}[1 .. 2]);
+  return grep { $_->[0] ne 'compiled' || !$problem || $problem !~ /NVRTC's library cannot be opened/ } @all_executors;
+}
 
 # {step}: what it finds; it dies where something is wrong. `absent`: what it needs is not on this machine.
 my %steps;
@@ -176,6 +186,7 @@ $steps{sanitizer} = sub {
 
 $steps{bits} = sub {
   my @found;
+  my @executors = executors();
   for my $run (one_rank_runs()) {
     my ($name, undef, @arguments) = @$run;
     for my $executor (@executors) {
@@ -191,6 +202,7 @@ $steps{bits} = sub {
 $steps{configs} = sub {
   my (@rows, @far);
   my $steps = $small ? 3 : 20;
+  my @executors = executors();
   for my $run (one_rank_runs()) {
     my ($name, $tolerance, @arguments) = @$run;
     my @wanted = train("configs-$name-cpu", $steps, @arguments, 'train.device=cpu');

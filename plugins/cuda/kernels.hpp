@@ -30,6 +30,9 @@ void add_updates(KernelTable& table);          // update.cpp
 /// The kernel of an operator that says the function of its elements; null: it does not.
 Kernel kernel_of_elements(const Op& op);
 
+/// DeviceOffer::compile: loops.cpp.
+CompiledLoops compile_loops(Device device, const ElementLoops& loops);
+
 /// Queues a kernel in the current stream of the tensor's device.
 template <class Structure>
 void launch(const Tensor& on, const std::string& kernel, unsigned blocks, unsigned threads,

@@ -65,7 +65,8 @@ DeviceOffer offer() {
   return {.count = count,
           .open = [](int index) { return std::make_unique<cuda::CudaDriver>(index); },
           .kernel_of = kernel_for,
-          .memory = cuda::memory_of_device};
+          .memory = cuda::memory_of_device,
+          .compile = cuda::compile_loops};
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include <vector>
 
 import tessera.base;
+import tessera.device;
 import tessera.tensor;
 import tessera.nn;
 
@@ -44,8 +45,19 @@ std::size_t in_pages(std::size_t bytes) {
 
 class HostMemory final : public MemoryPlace {
  public:
+  /// Pinned, also all that is allocated later: gradients of what is kept here come from the device.
+  Tensor allocate_for(Device device, const Dims& shape, DType dtype) override {
+    device_ = device;
+    return allocate(shape, dtype);
+  }
   Tensor allocate(const Dims& shape, DType dtype) override {
     const std::size_t bytes = in_pages(bytes_of(shape, dtype));
+    if (!(device_ == cpu)) {
+      const Stream stream = Stream::default_of(device_);
+      const auto pinned = std::make_shared<PinnedMemory>(stream, bytes);
+      stream.synchronize();  // what its last user has queued is done: the host writes it now
+      return from_memory(pinned->data(), shape, dtype, pinned);
+    }
     void* const data =
         ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (data == MAP_FAILED) {
@@ -57,6 +69,9 @@ class HostMemory final : public MemoryPlace {
     return from_memory(data, shape, dtype,
                        std::shared_ptr<void>(data, [bytes](void* d) { ::munmap(d, bytes); }));
   }
+
+ private:
+  Device device_ = cpu;
 };
 
 /// The file of one rank, and which parts of it are mapped.

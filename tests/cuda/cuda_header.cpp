@@ -1,14 +1,19 @@
-// plugins/cuda/driver_api.hpp against cuda.h, and blas_api.hpp against cublasLt.h, by the compiler,
-// where a toolkit is.
+// plugins/cuda/driver_api.hpp against cuda.h, blas_api.hpp against cublasLt.h, and nvrtc_api.hpp
+// against nvrtc.h, by the compiler, where a toolkit is.
 #include <cuda.h>
 #if __has_include(<cublasLt.h>)
 #include <cublasLt.h>
+#endif
+
+#if __has_include(<nvrtc.h>)
+#include <nvrtc.h>
 #endif
 
 #include <type_traits>
 
 #include "blas_api.hpp"
 #include "driver_api.hpp"
+#include "nvrtc_api.hpp"
 
 namespace {
 
@@ -67,6 +72,12 @@ static_assert(same<decltype(DriverApi::module_load_data), decltype(&cuModuleLoad
 static_assert(same<decltype(DriverApi::module_get_function), decltype(&cuModuleGetFunction)>);
 static_assert(same<decltype(DriverApi::launch_kernel), decltype(&cuLaunchKernel)>);
 static_assert(same<decltype(DriverApi::launch_host_func), decltype(&cuLaunchHostFunc)>);
+static_assert(same<decltype(DriverApi::stream_begin_capture), decltype(&cuStreamBeginCapture)>);
+static_assert(same<decltype(DriverApi::stream_end_capture), decltype(&cuStreamEndCapture)>);
+static_assert(same<decltype(DriverApi::graph_instantiate), decltype(&cuGraphInstantiate)>);
+static_assert(same<decltype(DriverApi::graph_destroy), decltype(&cuGraphDestroy)>);
+static_assert(same<decltype(DriverApi::graph_launch), decltype(&cuGraphLaunch)>);
+static_assert(same<decltype(DriverApi::graph_exec_destroy), decltype(&cuGraphExecDestroy)>);
 
 constexpr bool is(Result ours, CUresult theirs) {
   return static_cast<int>(ours) == static_cast<int>(theirs);
@@ -84,6 +95,8 @@ static_assert(is(Result::not_found, CUDA_ERROR_NOT_FOUND));
 static_assert(is(Result::not_ready, CUDA_ERROR_NOT_READY));
 static_assert(is(Result::illegal_address, CUDA_ERROR_ILLEGAL_ADDRESS));
 static_assert(is(Result::launch_failed, CUDA_ERROR_LAUNCH_FAILED));
+static_assert(is(Result::capture_unsupported, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED));
+static_assert(is(Result::capture_invalidated, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED));
 static_assert(is(Result::ecc_uncorrectable, CUDA_ERROR_ECC_UNCORRECTABLE));
 static_assert(is(Result::nvlink_uncorrectable, CUDA_ERROR_NVLINK_UNCORRECTABLE));
 static_assert(is(Result::launch_timeout, CUDA_ERROR_LAUNCH_TIMEOUT));
@@ -101,8 +114,25 @@ static_assert(event_disable_timing == CU_EVENT_DISABLE_TIMING);
 static_assert(host_alloc_portable == CU_MEMHOSTALLOC_PORTABLE);
 static_assert(host_alloc_device_map == CU_MEMHOSTALLOC_DEVICEMAP);
 static_assert(wait_value_geq == CU_STREAM_WAIT_VALUE_GEQ);
+static_assert(capture_thread_local == CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
 static_assert(CU_LAUNCH_PARAM_BUFFER_POINTER_AS_INT == 1 &&
               CU_LAUNCH_PARAM_BUFFER_SIZE_AS_INT == 2 && CU_LAUNCH_PARAM_END_AS_INT == 0);
+
+#if __has_include(<nvrtc.h>)
+
+static_assert(same<decltype(NvrtcApi::get_error_string), decltype(&nvrtcGetErrorString)>);
+static_assert(same<decltype(NvrtcApi::version), decltype(&nvrtcVersion)>);
+static_assert(same<decltype(NvrtcApi::create_program), decltype(&nvrtcCreateProgram)>);
+static_assert(same<decltype(NvrtcApi::destroy_program), decltype(&nvrtcDestroyProgram)>);
+static_assert(same<decltype(NvrtcApi::compile_program), decltype(&nvrtcCompileProgram)>);
+static_assert(same<decltype(NvrtcApi::get_cubin_size), decltype(&nvrtcGetCUBINSize)>);
+static_assert(same<decltype(NvrtcApi::get_cubin), decltype(&nvrtcGetCUBIN)>);
+static_assert(same<decltype(NvrtcApi::get_log_size), decltype(&nvrtcGetProgramLogSize)>);
+static_assert(same<decltype(NvrtcApi::get_log), decltype(&nvrtcGetProgramLog)>);
+static_assert(static_cast<int>(NvrtcResult::success) == NVRTC_SUCCESS);
+static_assert(static_cast<int>(NvrtcResult::compilation) == NVRTC_ERROR_COMPILATION);
+
+#endif
 
 #if __has_include(<cublasLt.h>)
 

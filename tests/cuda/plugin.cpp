@@ -24,6 +24,7 @@ import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
 import tessera.ops;
+import tessera.parallel;
 import tessera.conformance;
 
 #include "conformance.hpp"
@@ -201,6 +202,25 @@ TEST_CASE("what is copied to a GPU has been read when the copy returns") {
   CHECK(back == 1);
   driver.free(there, sizeof(float));
   driver.free_pinned(pinned, sizeof(float));
+}
+
+TEST_CASE("memory of the host is pinned or not, and so is what is kept there for a device") {
+  const Stream stream = Stream::default_of(cuda());
+  const PinnedMemory pinned(stream, 5000);
+  CHECK(is_pinned(cuda(), pinned.data()));
+  CHECK(is_pinned(cuda(), static_cast<const std::byte*>(pinned.data()) + 4999));
+  const Tensor ordinary = counted(5000);
+  CHECK_FALSE(is_pinned(cuda(), ordinary.raw_data()));
+  CHECK_FALSE(is_pinned(cpu, pinned.data()));
+
+  plugin::host().load(OFFLOAD_PLUGIN);
+  parallel::Options none("{}", "Offload");
+  const auto style = plugin::host().find<parallel::ParallelStyle>("Offload")(none);
+  MemoryPlace& place = *style->memory_place();
+  CHECK_FALSE(is_pinned(cuda(), allocate_in(place, {100}, DType::f32, cpu).raw_data()));
+  CHECK(is_pinned(cuda(), allocate_in(place, {100}, DType::f32, cuda()).raw_data()));
+  // Gradients and state of what is kept there.
+  CHECK(is_pinned(cuda(), allocate_in(place, {100}, DType::f32, cpu).raw_data()));
 }
 
 TEST_CASE("memory is filled with elements of each width") {

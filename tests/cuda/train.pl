@@ -81,6 +81,14 @@ for my $seed (0, 5) {
   $bits //= $text;
   die "another order of streams, blocks and threads gives other bits: $text, not $bits\n" unless $text eq $bits;
 }
+# Captured steps have these bits too: as graphs of the device, and with compiled chains in them.
+if ($run eq 'one_rank' || $run eq 'fsdp') {
+  for my $executor (qw(planned compiled)) {
+    my @found = steps_on('cuda', 'graph.capture=true', "graph.executor=$executor", 'graph.device_graphs=true');
+    my $text = join ' ', map { @$_ } @found;
+    die "$executor, as graphs, gives other bits: $text, not $bits\n" unless $text eq $bits;
+  }
+}
 print "3 steps agree: $bits\n";
 
 # A step whose operators have no kernel is refused before the ranks start, with their names.
@@ -88,6 +96,19 @@ if ($run eq 'one_rank') {
   my $text = refusal('optimizer.name=adagrad');
   die "an optimizer without a kernel is not refused:\n$text"
     unless $text =~ /train\.device: 'cuda' has no kernels for operators of the step: adagrad_\b/;
+}
+
+# Graphs need a device that has some, and an executor that plans.
+if ($run eq 'one_rank') {
+  my %refused = (
+    'only captured steps become graphs' => ['graph.capture=false'],
+    'the CPU has no graphs' => ['train.device=cpu'],
+    'the interpreter calls each operator anew' => ['graph.executor=interpreter'],
+  );
+  for my $why (keys %refused) {
+    my $text = refusal('graph.capture=true', 'graph.device_graphs=true', @{$refused{$why}});
+    die "expected '$why', got:\n$text" unless index($text, $why) >= 0;
+  }
 }
 
 # Steps that do not fit into the 4 GiB of a device are refused before the ranks start, with what would fit.

@@ -22,6 +22,7 @@ import tessera.execute;
 import tessera.passes;
 import tessera.graph;
 
+#include "element_program.hpp"
 #include "errors.hpp"
 #include "program_text.hpp"
 #include "random_step.hpp"
@@ -90,71 +91,16 @@ graph::CompiledKernels same_bits(const Program& program, const StepVariables& va
   return *compiled.compiled();
 }
 
-std::string tensor(int number, DType dtype, const std::string& shape) {
-  return "%" + std::to_string(number) + ": " + std::string(name_of(dtype)) + "[" + shape + "]";
-}
-
-}  // namespace
-
-namespace {
-
-/// Operators of rows, and of booleans: they have cases of their own.
-const std::set<std::string> of_rows = {
-    "rms_norm", "rms_norm_backward", "layer_norm",  "layer_norm_backward",
-    "softmax",  "softmax_backward",  "log_softmax", "log_softmax_backward"};
-const std::set<std::string> of_booleans = {
-    "eq",         "ne",          "lt",          "le",          "gt",
-    "ge",         "eq_scalar",   "ne_scalar",   "lt_scalar",   "le_scalar",
-    "gt_scalar",  "ge_scalar",   "where",       "masked_fill", "masked_fill_backward",
-    "logical_or", "logical_and", "logical_xor", "logical_not", "isnan",
-    "isinf",      "isfinite"};
-
 }  // namespace
 
 TEST_CASE("every operator with an element has its kernel's bits in compiled code") {
   int checked = 0;
   for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
-    std::string body;
-    for (int k = 0; k < 3; ++k) {
-      body += "input " + tensor(k, dtype, "1003") + " = x" + std::to_string(k) + "\n";
-    }
-    body += "section step\n";
-    std::string outputs;
-    int number = 3;
-    for (const Op* const op : all_ops()) {
-      if (op->element == nullptr || op->in_place || op->operands.size() > 3 ||
-          of_rows.contains(op->name) || of_booleans.contains(op->name)) {
-        continue;
-      }
-      std::string arguments;
-      for (std::size_t k = 0; k < op->parameters.size(); ++k) {
-        const std::string& type = op->parameters[k].type;
-        const std::string value = type == "float"
-                                      ? std::to_string(0.75 + 0.5 * static_cast<double>(k))
-                                  : type == "dtype" ? std::string(dtype == DType::f32   ? "bf16"
-                                                                  : dtype == DType::f64 ? "f64"
-                                                                                        : "f32")
-                                  : type == "bool"  ? "true"
-                                                    : type.substr(0, type.find('/'));
-        arguments += (k == 0 ? "; " : ", ") + op->parameters[k].name + "=" + value;
-      }
-      std::string operands;
-      for (std::size_t k = 0; k < op->operands.size(); ++k) {
-        operands += (k == 0 ? "%" : ", %") + std::to_string(k);
-      }
-      const DType made = op->name != "cast"    ? dtype
-                         : dtype == DType::f32 ? DType::bf16
-                         : dtype == DType::f64 ? DType::f64
-                                               : DType::f32;
-      body += "  " + tensor(number, made, "1003") + " = " + op->name + "(" + operands + arguments +
-              ")\n";
-      outputs += "output %" + std::to_string(number) + " = " + op->name + "\n";
-      ++number;
-      ++checked;
-    }
-    const graph::CompiledKernels made = same_bits(graph_test::program(body + outputs));
+    const graph_test::AllElements all = graph_test::all_elements(dtype);
+    checked += all.calls;
+    const graph::CompiledKernels made = same_bits(all.program);
     CHECK(made.missing == "");
-    CHECK(made.replaced == number - 3);
+    CHECK(made.replaced == all.calls);
     CHECK(made.chains >= 1);
   }
   CHECK(checked > 4 * 30);

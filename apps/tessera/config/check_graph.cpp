@@ -67,12 +67,16 @@ void check_graph(const Config& config, KeyProblems& problems) {
   }
   only_captured("graph.program", !graph.program.empty(), "have a program");
   only_captured("graph.executor", graph.executor != GraphConfig().executor, "have an executor");
-  if (problems.known({"graph.executor", "train.device"}) && graph.executor == "compiled" &&
-      graph.capture && config.train.device != "cpu") {
-    problems.add({"graph.executor", "train.device"},
-                 fmt::format("kernels are compiled for the CPU only (got train.device = '{}'); "
-                             "use 'planned'",
-                             shown(config.train.device)));
+  only_captured("graph.device_graphs", graph.device_graphs, "become graphs");
+  if (problems.known({"graph.device_graphs", "graph.executor"}) && graph.device_graphs &&
+      graph.executor == "interpreter") {
+    problems.add({"graph.device_graphs", "graph.executor"},
+                 "the interpreter calls each operator anew; use 'planned' or 'compiled'");
+  }
+  if (problems.known({"graph.device_graphs", "train.device"}) && graph.device_graphs &&
+      config.train.device == "cpu") {
+    problems.add({"graph.device_graphs", "train.device"},
+                 "the CPU has no graphs; set train.device, or leave it out");
   }
   only_captured("graph.across_steps", graph.across_steps, "can leave their updates");
   only_captured("graph.memory_budget", !graph.memory_budget.empty(), "have a budget of memory");

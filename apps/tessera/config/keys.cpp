@@ -501,6 +501,10 @@ std::vector<Key> graph_keys() {
        "is `planned` with kernels that are generated and compiled.",
        {},
        {"planned", "compiled", "interpreter"}},
+      {"graph.device_graphs", field<g, &G::device_graphs>,
+       "With `graph.capture` and a device that has them (`cuda`): what is the same in each step is "
+       "recorded in the second one and then queued as a few graphs, with the same bits "
+       "([graph.md](graph.md#graphs-of-a-device))."},
       {"graph.passes", field<g, &G::passes>,
        "What improves the program, in this order ([graph-passes.md](graph-passes.md#passes)). "
        "`[]`: nothing."},

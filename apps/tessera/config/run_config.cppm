@@ -181,6 +181,7 @@ struct GraphConfig {
   bool capture = false;
   std::string mode;  // of data parallelism; empty: [[parallel]] entries decide
   std::string executor = "planned";
+  bool device_graphs = false;
   std::vector<std::string> passes = default_passes();
   std::vector<std::string> transforms;
   bool across_steps = false;  // updates are left to the next step

@@ -44,6 +44,7 @@ graph::ExecutionOptions execution_of(const GraphConfig& graph, const StepRates& 
                                            : graph::find_transform(name));
   }
   return {.executor = graph.executor,
+          .device_graphs = graph.device_graphs,
           .passes = graph.passes,
           .memory_budget = bytes_of_text(graph.memory_budget).value_or(0),
           .elsewhere = memory_elsewhere(graph),

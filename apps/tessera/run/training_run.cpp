@@ -4,6 +4,7 @@ module tessera.app.run;
 
 import tessera.base;
 import tessera.mesh;
+import tessera.tensor;
 import tessera.graph;
 import tessera.train;
 import tessera.app.config;
@@ -20,6 +21,9 @@ StepSetup setup_of(const Run& run) {
                   .states = run.states,
                   .execution = execution_of(config.graph, run.rates)};
   setup.execution.kept_gathers = run.kept_gathers;
+  if (config.train.device != "cpu") {
+    setup.execution.kind = find_device(config.train.device).type;
+  }
   return setup;
 }
 

@@ -13,6 +13,8 @@ void emulator_set_seed(std::uint64_t seed);
 void emulator_set_idle(std::int64_t microseconds);
 /// Kernels launched since the process began.
 std::uint64_t emulator_launches(void);
+/// Graphs launched since the process began.
+std::uint64_t emulator_graph_launches(void);
 /// Products queued by cublasLtMatmul.
 std::uint64_t emulator_products(void);
 /// Whether the library finds no algorithm from now on, for products that it has not seen.

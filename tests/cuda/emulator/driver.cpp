@@ -6,11 +6,15 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "control.hpp"
@@ -19,6 +23,7 @@
 #include "grid.hpp"
 #include "handles.hpp"
 #include "memory.hpp"
+#include "module_image.hpp"
 #include "streams.hpp"
 #include "text.hpp"
 
@@ -33,6 +38,14 @@ struct FunctionData {
 };
 struct EventData {
   std::shared_ptr<emulator::Event> event = std::make_shared<emulator::Event>();
+};
+struct GraphData {
+  int device = 0;
+  std::vector<emulator::Task> tasks;
+};
+struct GraphExecData {
+  GraphData graph;
+  std::shared_ptr<std::atomic<int>> running = std::make_shared<std::atomic<int>>(0);
 };
 
 }  // namespace tessera::cuda
@@ -50,8 +63,11 @@ constexpr int most_devices = 64;
 
 std::atomic<pid_t> owner = 0;  // the process that called cuInit
 std::atomic<std::uint64_t> launches = 0;
+std::atomic<std::uint64_t> graph_launches = 0;
 std::atomic<bool> lost = false;  // the device, by TESSERA_EMULATOR_LOSE
 thread_local Context current = nullptr;
+/// What the calling thread records; null: nothing.
+thread_local std::shared_ptr<emulator::Recording> recorded;
 ContextData contexts[most_devices];
 
 int device_count() {
@@ -87,6 +103,25 @@ Result in_context() {
                                    : Result::success;
 }
 
+/// Of functions that a thread must not call while it records.
+Result outside_recordings() {
+  if (recorded) {
+    recorded->invalid = true;
+    return Result::capture_unsupported;
+  }
+  return in_context();
+}
+
+/// Of functions that a stream which is recorded does not take here, though a GPU takes some of
+/// them.
+Result not_recorded(StreamHandle stream) {
+  if (stream != nullptr && stream->stream->recording) {
+    stream->stream->recording->invalid = true;
+    return Result::capture_unsupported;
+  }
+  return in_context();
+}
+
 const void* pointer(DevicePointer data) { return reinterpret_cast<const void*>(data); }
 
 /// Raises a Fault unless a copy or fill may use the memory; where it is for the emulator.
@@ -113,6 +148,13 @@ Result queue_copy(const void* to, const void* from, std::size_t bytes, StreamHan
     return Result::invalid_value;  // the legacy stream, which nothing here may use
   }
   Memory& memory = Memory::instance();
+  const bool ordinary = [&] {
+    return (!memory.is_device(from) && !memory.is_pinned(from, bytes)) ||
+           (!memory.is_device(to) && !memory.is_pinned(to, bytes));
+  }();
+  if (ordinary && not_recorded(stream) != Result::success) {
+    return Result::capture_unsupported;
+  }
   std::shared_ptr<std::vector<std::byte>> held;
   if (!memory.is_device(from) && !memory.is_pinned(from, bytes)) {
     const auto* first = static_cast<const std::byte*>(from);
@@ -169,29 +211,53 @@ std::vector<std::span<const std::byte>> images_of(const std::string& path) {
   return found.parts;
 }
 
-/// The libraries of TESSERA_EMULATOR_KERNELS, loaded at the first call.
-const std::vector<emulator::KernelLibrary>& kernel_libraries() {
-  static const auto* all = [] {
-    auto* libraries = new std::vector<emulator::KernelLibrary>;
+/// The libraries of kernels. They stay, also where they are.
+struct Libraries {
+  std::mutex mutex;
+  std::deque<emulator::KernelLibrary> all;
+  bool loaded = false;
+
+  void load(const std::string& path) {
+    void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (handle == nullptr) {
+      throw Fault(text("a library of kernels: ", dlerror()));
+    }
+    using Shared = std::byte* (*)(std::size_t*);
+    const auto shared = reinterpret_cast<Shared>(dlsym(handle, "emulated_shared_memory"));
+    std::size_t bytes = 0;
+    std::byte* begin = shared == nullptr ? nullptr : shared(&bytes);
+    all.push_back({path, handle, {begin, bytes}, images_of(path)});
+  }
+
+  /// Those of TESSERA_EMULATOR_KERNELS, at the first call.
+  void load_given() {
+    if (std::exchange(loaded, true)) {
+      return;
+    }
     const char* paths = std::getenv("TESSERA_EMULATOR_KERNELS");
     std::string rest = paths == nullptr ? "" : paths;
     while (!rest.empty()) {
       const std::size_t colon = rest.find(':');
-      const std::string path = rest.substr(0, colon);
+      load(rest.substr(0, colon));
       rest = colon == std::string::npos ? "" : rest.substr(colon + 1);
-      void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-      if (handle == nullptr) {
-        throw Fault(text("TESSERA_EMULATOR_KERNELS: ", dlerror()));
-      }
-      using Shared = std::byte* (*)(std::size_t*);
-      const auto shared = reinterpret_cast<Shared>(dlsym(handle, "emulated_shared_memory"));
-      std::size_t bytes = 0;
-      std::byte* begin = shared == nullptr ? nullptr : shared(&bytes);
-      libraries->push_back({path, handle, {begin, bytes}, images_of(path)});
     }
-    return libraries;
-  }();
+  }
+};
+Libraries& libraries() {
+  static auto* all = new Libraries;
   return *all;
+}
+
+/// Calls `body`, whose fault fails all later calls.
+template <class Body>
+Result with_libraries(Body body) {
+  try {
+    const std::lock_guard lock(libraries().mutex);
+    return body(libraries());
+  } catch (const Fault& fault) {
+    Executor::instance().set_fault(fault.what());
+    return Result::launch_failed;
+  }
 }
 
 }  // namespace
@@ -231,6 +297,8 @@ Result cuGetErrorName(Result error, const char** name) {
       {Result::not_found, "CUDA_ERROR_NOT_FOUND"},
       {Result::not_ready, "CUDA_ERROR_NOT_READY"},
       {Result::launch_failed, "CUDA_ERROR_LAUNCH_FAILED"},
+      {Result::capture_unsupported, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"},
+      {Result::capture_invalidated, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"},
       {Result::unknown, "CUDA_ERROR_UNKNOWN"}};
   const auto found = names.find(error);
   *name = found == names.end() ? nullptr : found->second;
@@ -297,7 +365,7 @@ Result cuCtxSetCurrent(Context context) {
 }
 
 Result cuMemAlloc_v2(DevicePointer* data, std::size_t bytes) {
-  const Result result = in_context();
+  const Result result = outside_recordings();
   if (result != Result::success) {
     return result;
   }
@@ -310,7 +378,7 @@ Result cuMemAlloc_v2(DevicePointer* data, std::size_t bytes) {
 }
 
 Result cuMemFree_v2(DevicePointer data) {
-  const Result result = in_context();
+  const Result result = outside_recordings();
   if (result != Result::success) {
     return result;
   }
@@ -319,7 +387,7 @@ Result cuMemFree_v2(DevicePointer data) {
 }
 
 Result cuMemHostAlloc(void** data, std::size_t bytes, unsigned) {
-  const Result result = in_context();
+  const Result result = outside_recordings();
   if (result != Result::success) {
     return result;
   }
@@ -328,7 +396,7 @@ Result cuMemHostAlloc(void** data, std::size_t bytes, unsigned) {
 }
 
 Result cuMemFreeHost(void* data) {
-  const Result result = in_context();
+  const Result result = outside_recordings();
   if (result != Result::success) {
     return result;
   }
@@ -365,7 +433,7 @@ Result cuMemsetD32Async(DevicePointer to, unsigned value, std::size_t count, Str
 }
 
 Result cuStreamCreate(StreamHandle* stream, unsigned) {
-  const Result result = in_context();
+  const Result result = outside_recordings();
   if (result == Result::success) {
     *stream = new StreamData{Executor::instance().make(current->device)};
   }
@@ -373,7 +441,7 @@ Result cuStreamCreate(StreamHandle* stream, unsigned) {
 }
 
 Result cuStreamDestroy_v2(StreamHandle stream) {
-  const Result result = in_context();
+  const Result result = outside_recordings();
   if (result == Result::success) {
     Executor::instance().destroy(*stream->stream);
     delete stream;
@@ -382,14 +450,14 @@ Result cuStreamDestroy_v2(StreamHandle stream) {
 }
 
 Result cuStreamQuery(StreamHandle stream) {
-  const Result result = in_context();
+  const Result result = not_recorded(stream);
   return result != Result::success                    ? result
          : Executor::instance().idle(*stream->stream) ? Result::success
                                                       : Result::not_ready;
 }
 
 Result cuStreamSynchronize(StreamHandle stream) {
-  const Result result = in_context();
+  const Result result = not_recorded(stream);
   if (result != Result::success) {
     return result;
   }
@@ -398,7 +466,7 @@ Result cuStreamSynchronize(StreamHandle stream) {
 }
 
 Result cuStreamWaitEvent(StreamHandle stream, EventHandle event, unsigned) {
-  const Result result = in_context();
+  const Result result = not_recorded(stream);
   if (result == Result::success) {
     Executor::instance().wait(*stream->stream, event->event);
   }
@@ -407,7 +475,7 @@ Result cuStreamWaitEvent(StreamHandle stream, EventHandle event, unsigned) {
 
 Result cuStreamWaitValue32_v2(StreamHandle stream, DevicePointer at, std::uint32_t value,
                               unsigned flags) {
-  const Result result = in_context();
+  const Result result = not_recorded(stream);
   if (result != Result::success) {
     return result;
   }
@@ -438,7 +506,7 @@ Result cuEventDestroy_v2(EventHandle event) {
 }
 
 Result cuEventRecord(EventHandle event, StreamHandle stream) {
-  const Result result = in_context();
+  const Result result = not_recorded(stream);
   if (result == Result::success) {
     Executor::instance().record(*stream->stream, event->event);
   }
@@ -446,14 +514,14 @@ Result cuEventRecord(EventHandle event, StreamHandle stream) {
 }
 
 Result cuEventQuery(EventHandle event) {
-  const Result result = in_context();
+  const Result result = outside_recordings();
   return result != Result::success                    ? result
          : Executor::instance().reached(event->event) ? Result::success
                                                       : Result::not_ready;
 }
 
 Result cuEventSynchronize(EventHandle event) {
-  const Result result = in_context();
+  const Result result = outside_recordings();
   if (result != Result::success) {
     return result;
   }
@@ -461,14 +529,24 @@ Result cuEventSynchronize(EventHandle event) {
   return usable();
 }
 
-/// Kernels are found by name, in the libraries of TESSERA_EMULATOR_KERNELS; the image is not read.
+/// Kernels are found by name, in the libraries of TESSERA_EMULATOR_KERNELS and in those that the
+/// emulated NVRTC has made; another image is not read.
 Result cuModuleLoadData(Module* module, const void* image) {
-  const Result result = in_context();
+  const Result result = outside_recordings();
   if (result != Result::success) {
     return result;
   }
   *module = new ModuleData;
-  return image == nullptr ? Result::invalid_value : Result::success;
+  constexpr std::string_view mark = emulator::module_image_mark;
+  if (image == nullptr || std::strncmp(static_cast<const char*>(image), mark.data(), mark.size())) {
+    return image == nullptr ? Result::invalid_value : Result::success;
+  }
+  const std::string path = static_cast<const char*>(image) + mark.size();
+  return with_libraries([&](Libraries& all) {
+    all.load(path);
+    std::filesystem::remove_all(std::filesystem::path(path).parent_path());  // it stays mapped
+    return Result::success;
+  });
 }
 
 Result cuModuleGetFunction(Function* function, Module, const char* name) {
@@ -476,18 +554,16 @@ Result cuModuleGetFunction(Function* function, Module, const char* name) {
   if (result != Result::success) {
     return result;
   }
-  try {
-    for (const emulator::KernelLibrary& library : kernel_libraries()) {
+  return with_libraries([&](Libraries& all) {
+    all.load_given();
+    for (const emulator::KernelLibrary& library : all.all) {
       if (void* entry = dlsym(library.handle, name)) {
         *function = new FunctionData{{name, reinterpret_cast<emulator::Entry>(entry), &library}};
         return Result::success;
       }
     }
-  } catch (const Fault& fault) {
-    Executor::instance().set_fault(fault.what());
-    return Result::launch_failed;
-  }
-  return Result::not_found;
+    return Result::not_found;
+  });
 }
 
 Result cuLaunchKernel(Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
@@ -524,9 +600,76 @@ Result cuLaunchKernel(Function function, unsigned grid_x, unsigned grid_y, unsig
 }
 
 Result cuLaunchHostFunc(StreamHandle stream, HostFunction function, void* data) {
-  const Result result = in_context();
+  const Result result = not_recorded(stream);
   if (result == Result::success) {
     Executor::instance().push(*stream->stream, {.work = [=] { function(data); }});
+  }
+  return result;
+}
+
+Result cuStreamBeginCapture_v2(StreamHandle stream, int mode) {
+  const Result result = outside_recordings();
+  if (result != Result::success) {
+    return result;
+  }
+  if (stream == nullptr || stream->stream->recording || mode != capture_thread_local) {
+    return Result::invalid_value;
+  }
+  recorded = stream->stream->recording = std::make_shared<emulator::Recording>();
+  return Result::success;
+}
+
+Result cuStreamEndCapture(StreamHandle stream, GraphHandle* graph) {
+  const Result result = in_context();
+  if (result != Result::success) {
+    return result;
+  }
+  if (stream == nullptr || !stream->stream->recording || stream->stream->recording != recorded) {
+    return Result::invalid_value;  // another thread has begun it
+  }
+  stream->stream->recording.reset();
+  const std::shared_ptr<emulator::Recording> ended = std::exchange(recorded, nullptr);
+  *graph = ended->invalid ? nullptr : new GraphData{stream->stream->device, ended->tasks};
+  return ended->invalid ? Result::capture_invalidated : Result::success;
+}
+
+Result cuGraphInstantiateWithFlags(GraphExec* exec, GraphHandle graph, unsigned long long flags) {
+  const Result result = outside_recordings();
+  if (result == Result::success && flags == 0 && graph != nullptr) {
+    *exec = new GraphExecData{*graph};
+    return Result::success;
+  }
+  return result == Result::success ? Result::invalid_value : result;
+}
+
+Result cuGraphDestroy(GraphHandle graph) {
+  delete graph;
+  return usable();
+}
+
+Result cuGraphLaunch(GraphExec exec, StreamHandle stream) {
+  const Result result = not_recorded(stream);
+  if (result != Result::success) {
+    return result;
+  }
+  if (exec == nullptr || stream == nullptr || exec->graph.device != stream->stream->device) {
+    return Result::invalid_value;
+  }
+  ++graph_launches;
+  ++*exec->running;
+  std::vector<emulator::Task> tasks = exec->graph.tasks;
+  tasks.push_back({.work = [running = exec->running] { --*running; }});
+  Executor::instance().push_all(*stream->stream, tasks);
+  return Result::success;
+}
+
+Result cuGraphExecDestroy(GraphExec exec) {
+  const Result result = outside_recordings();
+  if (result == Result::success) {
+    if (*exec->running > 0) {
+      Executor::instance().set_fault("cuGraphExecDestroy: the graph is still running");
+    }
+    delete exec;
   }
   return result;
 }
@@ -537,6 +680,7 @@ void emulator_set_idle(std::int64_t microseconds) {
   Executor::instance().set_idle_microseconds(microseconds);
 }
 std::uint64_t emulator_launches() { return launches; }
+std::uint64_t emulator_graph_launches() { return graph_launches; }
 int emulator_current_device() {
   return usable() == Result::success && current != nullptr ? current->device : -1;
 }

@@ -57,7 +57,17 @@ void Executor::destroy(Stream& stream) {
 
 void Executor::push(Stream& stream, Task task) {
   const std::lock_guard lock(mutex_);
+  if (stream.recording) {
+    stream.recording->tasks.push_back(std::move(task));
+    return;
+  }
   stream.tasks.push_back(std::move(task));
+  wanted_.notify_all();
+}
+
+void Executor::push_all(Stream& stream, const std::vector<Task>& tasks) {
+  const std::lock_guard lock(mutex_);
+  stream.tasks.insert(stream.tasks.end(), tasks.begin(), tasks.end());
   wanted_.notify_all();
 }
 

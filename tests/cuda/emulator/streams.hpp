@@ -32,11 +32,18 @@ struct Task {
   bool can_run() const { return awaits ? awaits->reached >= place : ready ? ready() : true; }
 };
 
+/// Tasks that were recorded instead of queued.
+struct Recording {
+  std::vector<Task> tasks;
+  bool invalid = false;  // something was called that a recording does not take
+};
+
 struct Stream {
   int device = 0;
   int number = 0;
   std::deque<Task> tasks;
-  bool destroyed = false;  // its tasks still run
+  bool destroyed = false;                // its tasks still run
+  std::shared_ptr<Recording> recording;  // null: what is pushed is queued
 
   bool can_run() const { return !tasks.empty() && tasks.front().can_run(); }
 };
@@ -52,7 +59,9 @@ class Executor {
 
   std::shared_ptr<Stream> make(int device);
   void destroy(Stream& stream);
+  /// Queues work, or adds it to the stream's recording.
   void push(Stream& stream, Task task);
+  void push_all(Stream& stream, const std::vector<Task>& tasks);
   void record(Stream& stream, const std::shared_ptr<Event>& event);
   void wait(Stream& stream, const std::shared_ptr<Event>& event);
 

@@ -1,0 +1,16 @@
+// CUDA's compiler at run time.
+#pragma once
+#include <string>
+
+namespace tessera::cuda {
+
+/// Code for a GPU, or why there is none.
+struct CompiledSource {
+  std::string code = {};
+  std::string missing = {};  // "": there is code
+};
+/// Compiles a source, which may include what generated loops need, for GPUs of a compute capability
+/// such as "90". Missing: NVRTC's library. Error: it refuses the source.
+CompiledSource compile_source(const std::string& source, const std::string& capability);
+
+}  // namespace tessera::cuda
