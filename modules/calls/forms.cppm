@@ -31,7 +31,8 @@ struct Pair {
 /// Combination of the reads of all members.
 enum class Combine : std::uint8_t {
   copy,    ///< each goes to its own place
-  reduce,  ///< all have one length and go to one place, reduced in the order of the members
+  reduce,  ///< all have one length and go to one place, reduced along a binary tree over the
+           ///< members
 };
 
 /// A kind of call as data: who reads what of whom. What is published, pulled and sent to other

@@ -20,9 +20,9 @@ export namespace tessera::collective {
 ///
 /// Every rank of the group issues the same calls in the same order; kind, type, count, operation
 /// and root are compared at every call, and a difference is an error on all ranks. avg is for
-/// floating types; for bool, sum and max are "or", product and min are "and". Reductions run in the
-/// group's rank order: the same bits on every rank and in every run. One thread at a time
-/// may use a communicator; other threads take one of another name.
+/// floating types; for bool, sum and max are "or", product and min are "and". Reductions follow a
+/// binary tree over the ranks in the group's order: the same bits on every rank and in every run.
+/// One thread at a time may use a communicator; other threads take one of another name.
 ///
 /// Calls ending in _async return at once (about a microsecond, plus a copy of the source unless it
 /// is in a SharedBuffer), before any other rank has arrived. Peers can then complete their side

@@ -8,7 +8,7 @@ export namespace tessera::collective {
 
 /// How collectives of tensors on devices move; the same on all ranks of a group.
 enum class DeviceCollectives : std::uint8_t {
-  ordered,    ///< by the plugin of the kind "collectives"; reductions in the order of the ranks
+  ordered,    ///< by the plugin of the kind "collectives"; reductions along the host's tree
   own_order,  ///< likewise, with reductions of the plugin's where it has them: other bits
   host,       ///< through the host's memory, also where there is a plugin
 };
@@ -20,9 +20,10 @@ struct DeviceMessage {
   std::size_t bytes = 0;  // more than 0
 };
 
-/// destination[i] = the reduction over r of sources[r][i], in the order of r. Sums and products of
-/// f32, bf16 and f16 are formed in f32 and rounded once; `avg` is the sum times the f32 (f64)
-/// reciprocal of the number of sources. The destination is one of the sources, or apart from them.
+/// destination[i] = the reduction over r of sources[r][i], along a binary tree over r: ((0 1) (2
+/// 3)) ((4 5) (6 7)). Sums and products of f32, bf16 and f16 are formed in f32 and rounded once;
+/// `avg` is the sum times the f32 (f64) reciprocal of the number of sources. The destination is one
+/// of the sources, or apart from them.
 struct Combination {
   void* destination = nullptr;
   std::span<const void* const> sources = {};

@@ -20,28 +20,33 @@ import :total;
 namespace tessera::optim {
 namespace {
 
-/// A gradient's term of the norm: a scalar in f64, Partial where the gradient is sharded.
-Tensor term_of(const Tensor& gradient, double p) {
-  if (p == 2) {
-    return ops::squared_norm(gradient);
-  }
+/// A gradient's term of the norm: a scalar in f64, or with `exact` digits, Partial where the
+/// gradient is sharded.
+Tensor term_of(const Tensor& gradient, double p, bool exact) {
   if (std::isinf(p)) {
     return largest_magnitude(gradient);
   }
+  if (p == 2) {
+    return exact ? exact_term(gradient, ops::ExactTerm::square) : ops::squared_norm(gradient);
+  }
   const Tensor magnitudes = ops::abs(ops::cast(gradient, DType::f64));
-  return ops::sum(p == 1 ? magnitudes : ops::pow_scalar(magnitudes, p));
+  const Tensor powers = p == 1 ? magnitudes : ops::pow_scalar(magnitudes, p);
+  return exact ? exact_term(powers, ops::ExactTerm::element) : ops::sum(powers);
 }
 
-Tensor power_of(std::span<const nn::ParameterPointer> parameters, double p) {
+Tensor power_of(std::span<const nn::ParameterPointer> parameters, double p, bool exact) {
   const NoGrad no_grad;
   std::vector<Tensor> terms;
   for (const nn::ParameterPointer& parameter : parameters) {
     if (const Tensor& gradient = parameter->value.grad()) {
-      terms.push_back(term_of(gradient, p));
+      terms.push_back(term_of(gradient, p, exact));
     }
   }
   const Tensor total = total_of(std::move(terms), std::isinf(p));
-  return total ? total : zeros({}, DType::f64);
+  if (!total) {
+    return zeros({}, DType::f64);
+  }
+  return exact && !std::isinf(p) ? ops::exact_value(total) : total;
 }
 
 }  // namespace
@@ -69,9 +74,9 @@ void Clipping::check() const {
   }
 }
 
-Tensor gradient_norm_power(std::span<const nn::ParameterPointer> parameters, double p) {
+Tensor gradient_norm_power(std::span<const nn::ParameterPointer> parameters, double p, bool exact) {
   Tensor power;
-  run_phase("gradient norm", [&] { power = power_of(parameters, p); });
+  run_phase("gradient norm", [&] { power = power_of(parameters, p, exact); });
   return power;
 }
 

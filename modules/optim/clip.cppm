@@ -2,6 +2,7 @@ export module tessera.optim:clip;
 
 import tessera.base;
 import tessera.tensor;
+import tessera.ops;
 import tessera.nn;
 
 export namespace tessera::optim {
@@ -27,9 +28,15 @@ struct Clipping {
 double global_gradient_norm(std::span<const nn::ParameterPointer> parameters, double p = 2);
 
 /// The sum of |g|^p (p = infinity: the largest |g|) as a local tensor (f64, no dims): what a
-/// recorded step computes. norm_of_power makes the norm of it.
-Tensor gradient_norm_power(std::span<const nn::ParameterPointer> parameters, double p = 2);
+/// recorded step computes. norm_of_power makes the norm of it. `exact`: the bits do not depend on
+/// the layouts of the gradients (ops::exact_sum).
+Tensor gradient_norm_power(std::span<const nn::ParameterPointer> parameters, double p = 2,
+                           bool exact = false);
 double norm_of_power(double power, double p);
+
+/// The sum of x's elements or of their squares as digits that `add` and redistribute add up without
+/// rounding (ops::exact_sum): Partial where x is sharded or Partial.
+Tensor exact_term(const Tensor& x, ops::ExactTerm term);
 
 /// Factor of the gradients: min(1, max_norm / (norm + 1e-6)); 1 when max_norm is 0 (no
 /// clipping).

@@ -40,6 +40,8 @@ class ListRule : public UpdateRule {
     return all;
   }
 
+  bool is_elementwise() const override { return true; }
+
   void update(const UpdateGroup& group) override {
     const std::vector<Tensor> none(group.parameters.size());
     ops::TensorList lists[count];

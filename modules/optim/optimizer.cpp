@@ -100,6 +100,15 @@ void Optimizer::check_types() const {
   }
 }
 
+bool Optimizer::is_elementwise() const {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (is_trained(i) && !rules_[entries_[i].rule].update->is_elementwise()) {
+      return false;
+    }
+  }
+  return true;
+}
+
 Optimizer::~Optimizer() {
   if (OptimizerWatch* const watch = OptimizerWatch::watching()) {
     std::erase(watch->made_, this);

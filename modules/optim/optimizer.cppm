@@ -71,6 +71,8 @@ class Optimizer {
   void load_scalars(const StateDict& state);
 
   const std::vector<nn::ParameterPointer>& parameters() const { return parameters_; }
+  /// Whether all of its rules are UpdateRule::is_elementwise().
+  bool is_elementwise() const;
 
  private:
   /// The settings and the state of one parameter.

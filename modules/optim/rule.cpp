@@ -41,6 +41,8 @@ bool UpdateRule::takes_type(DType dtype) const {
   return dtype == DType::f32 || dtype == DType::f64;
 }
 
+bool UpdateRule::is_elementwise() const { return false; }
+
 UpdateRule::Fallback UpdateRule::fallback() const { return {}; }
 
 std::vector<std::string> built_in_rules() { return elementwise_rules(); }

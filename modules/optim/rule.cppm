@@ -50,6 +50,9 @@ class UpdateRule {
   virtual void update(const UpdateGroup& group) = 0;
   /// Whether it updates parameters of this shape. Others are updated by fallback().
   virtual bool takes(const Dims& shape) const;
+  /// Whether an element's update follows from the numbers of that element alone, so that it has the
+  /// same bits in every sharding: no, unless it says otherwise.
+  virtual bool is_elementwise() const;
   /// Whether it updates parameters that are stored in this type: f32 and f64, unless it says
   /// otherwise. Another rule than it does not help: such parameters are an error.
   virtual bool takes_type(DType dtype) const;

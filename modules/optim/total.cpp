@@ -19,6 +19,17 @@ import :total;
 namespace tessera::optim {
 namespace {
 
+/// The layout of one term of each rank: Partial where x is not the same on all ranks.
+Layout terms_layout(const Tensor& x, ReduceOp reduce) {
+  Layout layout = x.layout();
+  for (int axis = 0; axis < layout.ndim(); ++axis) {
+    if (!layout.placement(axis).is_replicate()) {
+      layout = layout.with_placement(axis, Partial(reduce));
+    }
+  }
+  return layout;
+}
+
 /// Adds terms of several layouts of one mesh with one collective for each axis at most: those that
 /// are Partial on an axis join before it is reduced.
 Tensor sum_on_mesh(std::vector<Tensor> terms) {
@@ -103,16 +114,12 @@ Tensor largest_magnitude(const Tensor& x) {
                        ? full({}, 0, DType::f64, local.device())
                        : ops::amax(ops::nan_to_num(ops::abs(ops::cast(local, DType::f64)), infinity,
                                                    infinity, -infinity));
-  if (!x.is_distributed()) {
-    return largest;
-  }
-  Layout layout = x.layout();
-  for (int axis = 0; axis < layout.ndim(); ++axis) {
-    if (!layout.placement(axis).is_replicate()) {
-      layout = layout.with_placement(axis, Partial(ReduceOp::max));
-    }
-  }
-  return from_local(largest, layout);
+  return x.is_distributed() ? from_local(largest, terms_layout(x, ReduceOp::max)) : largest;
+}
+
+Tensor exact_term(const Tensor& x, ops::ExactTerm term) {
+  const Tensor digits = ops::exact_sum(local_of(x), term);
+  return x.is_distributed() ? from_local(digits, terms_layout(x, ReduceOp::sum)) : digits;
 }
 
 }  // namespace tessera::optim

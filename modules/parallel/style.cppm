@@ -83,6 +83,10 @@ struct StyleFacts {
   /// Rounds values to a narrow type by scales of what a rank has, so that results depend on the
   /// layout within this rounding.
   bool rounds_by_rank = false;
+  /// With virtual shards (Training::set_virtual_shards), the style gives the same bits whatever the
+  /// size of its axes: it computes a micro-batch as one rank would, and sums over ranks follow the
+  /// tree over the ranks, in f32. Without this, runs that need it are refused.
+  bool follows_virtual_shards = false;
   /// Several entries may apply the style to one module along one axis.
   bool repeatable = false;
   /// On how many axes one entry may work: axis = ["replicate", "shard"]. 0: such an entry names no

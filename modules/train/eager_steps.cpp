@@ -93,7 +93,7 @@ void EagerSteps::Rows::each(std::int64_t step,
 }
 
 EagerSteps::MicroPart EagerSteps::Rows::at(std::int64_t step, std::int64_t number) const {
-  return {.batch = {.step = step, .first = first + number * micro, .rows = micro},
+  return {.batch = {.step = step, .first = first + number * stride, .rows = micro},
           .number = number,
           .last = number + 1 == micro_batches()};
 }
@@ -114,13 +114,17 @@ EagerSteps::Rows EagerSteps::rows_of(const StepBatch& batch) const {
           .got = fmt::format("{}", printable(batch.weight)),
           .advice = "leave such a batch out, or look at what masks its targets"});
   }
+  if (shards_.batch > 0) {
+    return shards_of(batch);
+  }
   const SpecHandle whole = Spec::make(plan.row_layout(), {batch.rows}, DType::i64);
   const std::int64_t part = local_shape(*whole)[0];
   const std::int64_t parts = plan.batch_parts();
   Rows rows{.part = part,
             .first = local_offset(*whole)[0],
             .micro = part,
-            .equal = batch.rows % parts == 0};
+            .equal = batch.rows % parts == 0,
+            .stride = part};
   if (batch.micro_rows != 0) {
     if (!rows.equal || batch.micro_rows < 1 || part % batch.micro_rows != 0) {
       fail({.thing = "training",
@@ -130,7 +134,7 @@ EagerSteps::Rows EagerSteps::rows_of(const StepBatch& batch) const {
                                     batch.micro_rows),
             .got = fmt::format("{} rows", batch.rows)});
     }
-    rows.micro = batch.micro_rows;
+    rows.micro = rows.stride = batch.micro_rows;
   }
   return rows;
 }
@@ -295,8 +299,12 @@ StepResult EagerSteps::take(const StepBatch& batch, const StepFunctions& functio
 WholeSums EagerSteps::gradients(const StepBatch& batch, const Rows& rows,
                                 const StepFunctions& functions, Recorder* recorder) {
   const Recorded recorded{recorder};
-  const std::int64_t parts = batch.parts == 0 ? plan.batch_parts() : batch.parts;
+  // Virtual shards are placed so that a micro-batch's rows follow each other in the step.
+  const std::int64_t parts = shards_.batch > 0  ? 1
+                             : batch.parts == 0 ? plan.batch_parts()
+                                                : batch.parts;
   const std::int64_t of_each = rows.micro * plan.batch_parts() / parts;
+  const ops::FeatureBlocksScope blocks(shards_.features);
   const auto loss_of = [&](const Tensors& given) {
     MicroLoss loss;
     run_phase(name_of(Phase::forward), [&] {
@@ -352,6 +360,7 @@ Evaluation EagerSteps::evaluate(std::int64_t batches, const StepBatch& batch,
   const NoGrad no_grad;
   const Rows rows = rows_of(batch);
   const nn::EvaluationScope evaluation(model);
+  const ops::FeatureBlocksScope blocks(shards_.features);
   if (batches == 0) {
     return {};
   }

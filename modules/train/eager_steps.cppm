@@ -58,7 +58,8 @@ class EagerSteps {
     std::int64_t part = 0;   // of this rank
     std::int64_t first = 0;  // of the rows of the whole step
     std::int64_t micro = 0;
-    bool equal = false;  // every rank has as many
+    bool equal = false;       // every rank has as many
+    std::int64_t stride = 0;  // from the first row of a micro-batch to that of the next one
 
     /// At least 1: a rank without rows takes part too.
     std::int64_t micro_batches() const { return part == 0 ? 1 : part / micro; }
@@ -69,6 +70,9 @@ class EagerSteps {
   };
   /// Errors: see Training::step.
   Rows rows_of(const StepBatch& batch) const;
+  /// See Training::set_virtual_shards.
+  void set_virtual_shards(const VirtualShards& shards);
+  const VirtualShards& virtual_shards() const { return shards_; }
 
   /// `recorder`: null for a step that is not recorded. Errors: see Training::step.
   StepResult take(const StepBatch& batch, const StepFunctions& functions, Recorder* recorder);
@@ -98,12 +102,14 @@ class EagerSteps {
 
  private:
   double lr_of(const StepBatch& batch) const;
+  Rows shards_of(const StepBatch& batch) const;
   /// The gradients of all micro-batches, and the sums over all ranks, divided by the weight.
   WholeSums gradients(const StepBatch& batch, const Rows& rows, const StepFunctions& functions,
                       Recorder* recorder);
   void update(const StepResult& result, Recorder* recorder);
 
   std::function<std::string()> last_checkpoint_;
+  VirtualShards shards_;
 };
 
 }  // namespace tessera

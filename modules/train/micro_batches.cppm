@@ -57,6 +57,14 @@ std::unique_ptr<MicroBatchOrder> one_after_the_other(const parallel::ParallelPla
 /// As the schedule of the plan's stages says. Error: the model is no nn::LanguageModel.
 std::unique_ptr<MicroBatchOrder> by_stages(nn::Module& model, const parallel::ParallelPlan& plan);
 
+/// One after the other, so that the bits of gradients and sums do not depend on how many ranks
+/// share the micro-batches of a step: the gradients of each are summed over the ranks in `finish`,
+/// those of several follow a binary tree, and losses and norms are summed exactly. `parameters` are
+/// those that the training updates.
+std::unique_ptr<MicroBatchOrder> in_a_tree(
+    const parallel::ParallelPlan& plan, std::vector<nn::ParameterPointer> parameters,
+    std::function<void(std::span<const nn::ParameterPointer>)> finish);
+
 /// Adds the sums of a micro-batch to those of the ones before.
 void add_sums(StepSums& all, const StepSums& part);
 /// The sums over all ranks of the plan's mesh, as local tensors.

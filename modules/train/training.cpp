@@ -47,6 +47,10 @@ void Training::set_loss_scaling(const optim::GradScalerOptions& options) {
   steps_->set_scale();
 }
 
+void Training::set_virtual_shards(const VirtualShards& shards) {
+  steps_->set_virtual_shards(shards);
+}
+
 const optim::GradScaler* Training::scaler() const {
   return steps_->scaler ? &*steps_->scaler : nullptr;
 }

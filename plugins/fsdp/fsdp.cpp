@@ -115,7 +115,8 @@ class Fsdp final : public ParallelStyle {
         precision_(read_precision(options)),
         over_all_(options.choice("shard_over", "last", {"last", "all"}) == "all"),
         replicate_below_(at_least_0(options, "replicate_below", 0)),
-        ignore_(patterns(options.texts("ignore"))) {
+        ignore_(patterns(options.texts("ignore"))),
+        sums_in_f32_(options.choice("reduce_dtype", "f32", {"f32", "bf16", "f16"}) == "f32") {
     for (Options& one : options.tables("shard_dims")) {
       dims_.push_back({patterns(one.texts("on")), static_cast<int>(one.integer("dim", 0))});
     }
@@ -129,6 +130,7 @@ class Fsdp final : public ParallelStyle {
             .places_parameters = true,
             .wraps_forward = true,
             .keeps_parameters = true,
+            .follows_virtual_shards = sums_in_f32_,
             .most_axes = over_all_ ? 8 : 2};
   }
 
@@ -428,6 +430,7 @@ class Fsdp final : public ParallelStyle {
   bool over_all_;
   std::int64_t replicate_below_;
   Patterns ignore_;
+  bool sums_in_f32_;
   std::vector<std::pair<Patterns, int>> dims_;
   std::vector<Set> sets_;
   nn::Module* model_ = nullptr;

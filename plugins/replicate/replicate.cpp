@@ -14,7 +14,9 @@ using namespace tessera::parallel;
 
 class ReplicateStyle final : public ParallelStyle {
  public:
-  StyleFacts facts() const override { return {.splits_batch = true}; }
+  StyleFacts facts() const override {
+    return {.splits_batch = true, .follows_virtual_shards = true};
+  }
   void apply(const StyleTarget&) override {}
 };
 

@@ -16,7 +16,10 @@ class SplitLayer final : public tessera::parallel::ParallelStyle {
   }
 
   tessera::parallel::StyleFacts facts() const override {
-    return {.places_parameters = true, .converts_values = true, .needs_split = split_};
+    return {.places_parameters = true,
+            .converts_values = true,
+            .follows_virtual_shards = true,
+            .needs_split = split_};
   }
 
   void apply(const tessera::parallel::StyleTarget& target) override {

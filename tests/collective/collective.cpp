@@ -71,13 +71,13 @@ TEST_CASE("bf16 gradients are summed in f32 and can be kept in f32") {
   });
 }
 
-TEST_CASE("the sum has the same bits on every rank, in rank order") {
-  on_ranks(4, [](World& world) {
+TEST_CASE("the sum has the same bits on every rank and along a binary tree") {
+  on_ranks(7, [](World& world) {
     Communicator& c = world.everyone();
     for (const std::int64_t count : {1000, 100'000}) {
       const auto n = static_cast<std::size_t>(count);
       const auto value = [](int rank, std::size_t i) {
-        return std::sin(static_cast<float>(i * 4 + static_cast<std::size_t>(rank))) * 1e3F;
+        return std::sin(static_cast<float>(i * 7 + static_cast<std::size_t>(rank))) * 1e3F;
       };
       std::vector<float> own(n);
       std::vector<float> out(n);
@@ -86,8 +86,9 @@ TEST_CASE("the sum has the same bits on every rank, in rank order") {
       }
       c.all_reduce(own.data(), out.data(), count, DType::f32);
       for (std::size_t i = 0; i < n; ++i) {
-        const float wanted = ((value(0, i) + value(1, i)) + value(2, i)) + value(3, i);
-        expect(out[i] == wanted, "rank order");
+        const float four = (value(0, i) + value(1, i)) + (value(2, i) + value(3, i));
+        const float wanted = four + ((value(4, i) + value(5, i)) + value(6, i));
+        expect(out[i] == wanted, "((0 1) (2 3)) ((4 5) 6)");
       }
     }
   });

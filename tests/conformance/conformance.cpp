@@ -52,6 +52,8 @@ const std::map<std::string, std::string>& not_covered() {
       {"send", "a message of local tensors: tests/ops/collective_ops.cpp"},
       {"shift", "a collective of local tensors: tests/ops/collective_ops.cpp"},
       {"shift_async", "a collective of local tensors: tests/ops/collective_async.cpp"},
+      {"exact_sum", "of local tensors: tests/ops/exact_sum.cpp"},
+      {"exact_value", "of local tensors: tests/ops/exact_sum.cpp"},
       {"logits_statistics", "local, of cross_entropy's own: tests/parallel/loss.cpp"},
       {"softmax_statistics", "local, of log_softmax's own: tests/parallel/loss.cpp"},
       {"reduce_scatter", "a collective of local tensors: tests/ops/collective_ops.cpp"},

@@ -408,6 +408,12 @@ void call_the_rest(Recorder& recorder) {
       };
       ops::linear_grad_weight_(numbers({4, 7}), of_rows(4, 1), of_rows(7, 2));
       call_one(find_op("linear_grad_input_"), {of_rows(7, 0), of_rows(4, 1), numbers({4, 7}, 2)});
+      const auto in_blocks = [](const char* op, const Tensor& a, const Tensor& b) {
+        call(find_op(op), {a, b}, attributes_from_text(*find_op(op).arguments, "out=4, in=2", op));
+      };
+      in_blocks("linear_in_blocks", of_rows(6, 1), numbers({12, 6}, 2));
+      in_blocks("linear_in_blocks_grad_input", of_rows(12, 1), numbers({12, 6}, 2));
+      in_blocks("linear_in_blocks_grad_weight", of_rows(12, 1), of_rows(6, 2));
     }
     for (const char* scan : {"linear_recurrence", "linear_recurrence_from_end"}) {
       call_one(find_op(scan), {numbers({3, 4, 2}), numbers({3, 4, 2}, 1)}, DimArgs{1});

@@ -256,7 +256,8 @@ TEST_CASE("a group over NCCL gives back the memory that it has registered") {
   CHECK(outcome.code == 0);
 }
 
-TEST_CASE("sums of NCCL's own order are near to those in the order of the ranks, with other bits") {
+TEST_CASE(
+    "sums of NCCL's own order are near to those of the tree over the ranks, with other bits") {
   const Outcome outcome = launched(4, [](World& world) {
     world.set_device_collectives(collective::DeviceCollectives::own_order);
     const Device device = gpu(world.rank());

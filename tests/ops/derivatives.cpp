@@ -184,6 +184,9 @@ std::vector<OperatorSample> further_samples() {
   add("logcumsumexp", {from_values<double>({hidden, hidden, 1, hidden, 2}, {5})}, "dim=0", {5});
   add("clone", {numbers({3})}, "", {3});
   add("squared_norm", {numbers({3})}, "", {});
+  add("linear_in_blocks", {numbers({3, 4}), numbers({6, 4}, 1)}, "out=2, in=4", {3, 6});
+  add("linear_in_blocks_grad_input", {numbers({3, 6}), numbers({6, 4}, 1)}, "out=2, in=4", {3, 4});
+  add("linear_in_blocks_grad_weight", {numbers({3, 6}), numbers({3, 4}, 1)}, "out=2, in=4", {6, 4});
   add("baddbmm", {numbers({3}), numbers({2, 2, 2}, 1), numbers({2, 2, 3}, 2)}, "beta=0.5, alpha=2",
       {2, 2, 3});
   add("as_strided", {numbers({6})}, "shape=[3, 3], strides=[1, 1], offset=1", {3, 3});

@@ -179,6 +179,7 @@ class Checks : private KeyProblems {
                       "train.precision=bf16",
                       c_.train.precision));
     }
+    reproducible();
     objective();
     clipping();
     schedule();
@@ -194,6 +195,61 @@ class Checks : private KeyProblems {
         c_.given.contains("checkpoint.every") && c_.checkpoint.every > 0) {
       add({"checkpoint.every"}, "checkpoint.folder is empty, so none can be written");
     }
+  }
+
+  /// What can be said before the model and its plan are there.
+  void reproducible() {
+    const TrainConfig& t = c_.train;
+    if (!known({"train.reproducible"}) || !t.is_layout_free()) {
+      for (const char* const key : {"train.virtual_shards", "train.feature_shards"}) {
+        if (known({"train.reproducible"}) && c_.given.contains(key)) {
+          add({key}, "only train.reproducible=layout has it");
+        }
+      }
+      return;
+    }
+    const auto refuse = [&](const char* key, bool wrong, const std::string& text) {
+      if (known({key}) && wrong) {
+        add({key, "train.reproducible"}, text);
+      }
+    };
+    const bool power = (t.virtual_shards & (t.virtual_shards - 1)) == 0;
+    refuse(
+        "train.virtual_shards", !power,
+        fmt::format("sums follow a binary tree over the virtual shards (expected a power of two, "
+                    "got {})",
+                    t.virtual_shards));
+    refuse(
+        "train.feature_shards", (t.feature_shards & (t.feature_shards - 1)) != 0,
+        fmt::format("sums follow a binary tree over the shards (expected a power of two, got {})",
+                    t.feature_shards));
+    refuse("train.precision", t.feature_shards > 1 && t.precision != "f32",
+           "sums over ranks that share features are rounded to 16 bits at other places in every "
+           "layout; set train.precision=f32 or train.feature_shards=1");
+    refuse("train.head_rows", t.feature_shards > 1 && t.head_rows != 0,
+           "the head's products in parts are not cut into feature shards; set train.head_rows=0");
+    if (!power || !known({"train.virtual_shards", "train.batch"})) {
+      return;
+    }
+    refuse("train.batch", t.batch % t.virtual_shards != 0,
+           fmt::format("{} sequences cannot be divided into {} equal virtual shards "
+                       "(train.virtual_shards)",
+                       t.batch, t.virtual_shards));
+    refuse("train.micro_batch", t.micro_batch != 0 && t.micro_batch * t.virtual_shards != t.batch,
+           fmt::format("with train.reproducible=layout a micro-batch is a virtual shard (expected "
+                       "{} or 0, got {})",
+                       t.batch / t.virtual_shards, t.micro_batch));
+    refuse("train.parameters", t.parameters != "f32",
+           "gradients of 16 bits are rounded at other places in every layout; set "
+           "train.parameters=f32, which computes in train.precision all the same");
+    refuse("graph.mode", !c_.graph.mode.empty(),
+           "a mode places the sums of a recorded step; use [[parallel]] entries");
+    refuse("mesh.device_collectives", c_.mesh.device_collectives == "own_order",
+           "sums of the plugin's library have an order of their own; set ordered");
+    refuse("experts.balance_loss", c_.experts.balance_loss > 0,
+           "the loss is of the tokens of a micro-batch on all ranks, which depend on their number");
+    refuse("experts.z_loss", c_.experts.z_loss > 0,
+           "the loss is of the tokens of a micro-batch on all ranks, which depend on their number");
   }
 
   void objective() {

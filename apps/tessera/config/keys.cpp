@@ -198,6 +198,33 @@ std::vector<Key> row_keys() {
   };
 }
 
+/// Which runs give the same bits.
+std::vector<Key> reproducible_keys() {
+  using T = TrainConfig;
+  constexpr auto s = &Config::train;
+  return {
+      {"train.reproducible",
+       field<s, &T::reproducible>,
+       "Which runs give the same bits: those with the same layout (`run`), or those with any "
+       "layout "
+       "(`layout`): losses, gradients and parameters do not depend on the mesh then, and each "
+       "micro-batch is one virtual shard ([reproducible.md](reproducible.md)).",
+       {},
+       {"run", "layout"}},
+      {"train.virtual_shards", field<s, &T::virtual_shards>,
+       "With `train.reproducible=layout`: into how many parts a step is cut, whatever the number "
+       "of "
+       "ranks. A power of two that divides `train.batch`, and at least the ranks that split the "
+       "batch of any mesh that the run is to be continued on.",
+       from(1, largest_size)},
+      {"train.feature_shards", field<s, &T::feature_shards>,
+       "With `train.reproducible=layout`: into how many parts the features of linear layers are "
+       "cut, whatever the number of ranks. A power of two, and at least the ranks of any tensor "
+       "parallel axis that the run is to be continued on. 1: there is none.",
+       from(1, largest_size)},
+  };
+}
+
 std::vector<Key> train_keys() {
   using T = TrainConfig;
   constexpr auto s = &Config::train;
@@ -433,7 +460,8 @@ std::vector<Key> run_keys() {
       {.path = "mesh.device_collectives",
        .slot = field<&Config::mesh, &MeshConfig::device_collectives>,
        .doc = "How collectives move between devices: `ordered` (by the plugin for the device, with "
-              "sums in the order of the ranks and the CPU's bits), `own_order` (also with the sums "
+              "sums along the tree over the ranks and the CPU's bits), `own_order` (also with the "
+              "sums "
               "of the plugin's library: other bits), `host` (through the memory of the host).",
        .choices = {"ordered", "own_order", "host"}},
       {"mesh.transport", field<&Config::mesh, &MeshConfig::transport>,
@@ -574,8 +602,9 @@ std::vector<Key> checkpoint_keys() {
 std::vector<Key> config_keys(const std::string& family) {
   std::vector<Key> all = model_keys();
   std::ranges::move(family_keys(family), std::back_inserter(all));
-  for (const auto part : {source_keys, row_keys, train_keys, healing_keys, dpo_keys, expert_keys,
-                          optimizer_keys, run_keys, graph_keys, checkpoint_keys}) {
+  for (const auto part : {source_keys, row_keys, train_keys, healing_keys, reproducible_keys,
+                          dpo_keys, expert_keys, optimizer_keys, run_keys, graph_keys,
+                          checkpoint_keys}) {
     std::ranges::move(part(), std::back_inserter(all));
   }
   return all;

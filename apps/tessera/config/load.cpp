@@ -204,6 +204,12 @@ bool OptimizerConfig::schedule_ends() const {
   return schedule != "constant" && schedule != "inverse_sqrt";
 }
 bool DataConfig::packs() const { return packing == "documents"; }
+bool TrainConfig::is_layout_free() const { return reproducible == "layout"; }
+
+std::int64_t TrainConfig::micro_rows() const {
+  return is_layout_free() ? batch / virtual_shards : micro_batch;
+}
+
 ObjectiveKind TrainConfig::kind() const {
   return objective == "dpo" ? ObjectiveKind::dpo : ObjectiveKind::next_token;
 }

@@ -58,8 +58,11 @@ struct TrainConfig {
   std::string objective = "next_token";
   std::int64_t steps = 300;
   std::int64_t batch = 16;
-  std::int64_t head_rows = 0;    // 0 = the logits of all tokens at once
-  std::int64_t micro_batch = 0;  // 0 = all of a rank's sequences at once
+  std::int64_t head_rows = 0;        // 0 = the logits of all tokens at once
+  std::int64_t micro_batch = 0;      // 0 = all of a rank's sequences at once
+  std::string reproducible = "run";  // which runs give the same bits
+  std::int64_t virtual_shards = 8;   // of a step's rows, where reproducible is "layout"
+  std::int64_t feature_shards = 1;   // of the dims of weights, likewise
   std::int64_t seed = 1;
   double clip_grad_norm = 1.0;  // 0 = no clipping
   std::string clip_norm_type = "2";
@@ -79,6 +82,11 @@ struct TrainConfig {
   std::int64_t checksums = 0;    // steps between two comparisons of copies; 0: none
 
   ObjectiveKind kind() const;
+  /// Whether the same bits are computed in every layout.
+  bool is_layout_free() const;
+  /// The rows of a micro-batch, which are a virtual shard in runs that give the same bits in every
+  /// layout; 0: all of a rank.
+  std::int64_t micro_rows() const;
 };
 
 /// Options of a style or an optimizer as the text of a JSON object; who reads them checks them.

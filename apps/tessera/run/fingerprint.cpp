@@ -76,11 +76,12 @@ std::string weights_hash(const std::string& folder, bool any_format) {
 
 /// Keys that runs of earlier versions did not have.
 constexpr std::string_view later_keys[] = {
-    "data.tokenizer_options", "data.chat_template", "data.template_options",
-    "data.train_on",          "data.too_long",      "data.packing",
-    "model.new_tokens",       "train.objective",    "dpo.beta",
-    "dpo.label_smoothing",    "dpo.reference",      "experts.balance_loss",
-    "experts.z_loss",         "experts.bias_rate",  "experts.capacity"};
+    "data.tokenizer_options", "data.chat_template",   "data.template_options",
+    "data.train_on",          "data.too_long",        "data.packing",
+    "model.new_tokens",       "train.objective",      "dpo.beta",
+    "dpo.label_smoothing",    "dpo.reference",        "experts.balance_loss",
+    "experts.z_loss",         "experts.bias_rate",    "experts.capacity",
+    "train.reproducible",     "train.virtual_shards", "train.feature_shards"};
 /// What earlier versions wrote for token ids too.
 constexpr const char* no_tokenizer = "bytes";
 

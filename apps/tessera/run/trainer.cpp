@@ -79,6 +79,14 @@ Trainer::Trainer(const Run& run, const StepSetup& setup, Device device,
   }
   training_->set_planned_states(setup_.states);
   training_->set_clipping(make_clipping(run.config.train));
+  if (run.config.train.is_layout_free()) {
+    try {
+      training_->set_virtual_shards(
+          {.batch = run.config.train.virtual_shards, .features = run.config.train.feature_shards});
+    } catch (const Error& error) {
+      fail_at(run.config.place("train.reproducible"), error);
+    }
+  }
   if (run.config.train.loss_scaling == "dynamic") {
     training_->set_loss_scaling({});
   }

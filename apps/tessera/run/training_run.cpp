@@ -14,7 +14,7 @@ namespace tessera::app {
 StepSetup setup_of(const Run& run) {
   const Config& config = run.config;
   StepSetup setup{.mesh = make_mesh(config),
-                  .rows = {.all = config.train.batch, .micro = config.train.micro_batch},
+                  .rows = {.all = config.train.batch, .micro = config.train.micro_rows()},
                   .by_mode = has_mode(config),
                   .one_rank = run.one_rank,
                   .captured = config.graph.capture,

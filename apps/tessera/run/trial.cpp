@@ -66,6 +66,57 @@ class LocalProducts final : public Mode {
   bool found_ = false;
 };
 
+/// Refuses operators whose bits depend on how many ranks share the features of the model: products
+/// that are not computed in blocks, and sums over what ranks share. What ranks split of the batch
+/// is whole virtual shards, so nothing needs to be known of operators there.
+class FeatureSums final : public Mode {
+ public:
+  explicit FeatureSums(const parallel::ParallelPlan& plan) : plan_(plan) {}
+
+  Tensors call(const Call& call, NextCall& next) override {
+    Tensors out = next(call);
+    for (int axis = 0; axis < plan_.mesh().ndim(); ++axis) {
+      const bool of_batch = std::ranges::find(plan_.batch_axes(), axis) != plan_.batch_axes().end();
+      if (!of_batch && plan_.mesh().axis_size(axis) > 1) {
+        check(call, out, axis);
+      }
+    }
+    return out;
+  }
+
+ private:
+  template <class Tensors>
+  bool any(const Tensors& tensors, int axis, bool (Placement::*is)() const) const {
+    return std::ranges::any_of(tensors, [&](const Tensor& x) {
+      return x && x.is_distributed() && x.layout().mesh() == plan_.mesh() &&
+             (x.layout().placement(axis).*is)();
+    });
+  }
+
+  void check(const Call& call, const Tensors& out, int axis) const {
+    if (!any(call.in, axis, &Placement::is_shard)) {
+      return;
+    }
+    const std::string_view name = call.op.name;
+    const bool in_blocks = name.starts_with("linear_in_blocks");
+    const bool by_heads = name.find("attention") != std::string_view::npos;
+    const bool adds = any(out, axis, &Placement::is_partial) &&
+                      !any(call.in, axis, &Placement::is_partial) && name != "embedding";
+    const bool joins = !any(out, axis, &Placement::is_shard) &&
+                       !any(out, axis, &Placement::is_partial) && call.op.composed != nullptr;
+    const bool multiplies = call.op.flops != nullptr && !by_heads;
+    if (!in_blocks && (adds || joins || multiplies)) {
+      fail_input({.thing = std::string(name),
+                  .wrong = fmt::format("its bits depend on how many ranks of axis '{}' share its "
+                                       "operands, which train.reproducible=layout does not allow",
+                                       plan_.mesh().axis_name(axis)),
+                  .advice = "take the styles that split this module out of the config"});
+    }
+  }
+
+  const parallel::ParallelPlan& plan_;
+};
+
 /// The step with all of its styles on one rank, or one for each place of stages: what is local
 /// there is global. `stages`: their axis; -1: none.
 StepSetup shrunk(const StepSetup& setup, int stages) {
@@ -188,8 +239,9 @@ Trial try_steps(const Run& run, StepSetup setup, bool& local_products, StageRank
   // The first step makes what stays: the optimizer's state and buffers. Each micro-batch between
   // the first and the last does what any other does.
   const parallel::Stages* const stages = trainer.plan().stages();
-  const std::int64_t few =
-      stages == nullptr ? std::min<std::int64_t>(micro_batches, 2) : micro_batches;
+  // Only those of a tree have sums that wait for others.
+  const bool alike = stages == nullptr && !run.config.train.is_layout_free();
+  const std::int64_t few = alike ? std::min<std::int64_t>(micro_batches, 2) : micro_batches;
   static_cast<void>(step(few));
   account_memory(MemoryCategory::snapshot, static_cast<std::int64_t>(trainer.snapshot_bytes()));
   Trial trial;
@@ -198,6 +250,12 @@ Trial try_steps(const Run& run, StepSetup setup, bool& local_products, StageRank
   {
     const ModeScope watched(ModeLevel::above_distribution, local);
     const ModeScope searched(ModeLevel::below_distribution, kernels_of_step);
+    std::optional<FeatureSums> sums;
+    std::optional<ModeScope> refused;
+    if (run.config.train.is_layout_free()) {
+      sums.emplace(trainer.plan());
+      refused.emplace(ModeLevel::above_distribution, *sums);
+    }
     trial.account = step(few);
   }
   local_products = local_products || local.found();

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <limits>
 #include <type_traits>
+#include <vector>
 
 // Not every type and operation has vector instructions; the others use scalar loops.
 #pragma clang diagnostic ignored "-Wpass-failed"
@@ -149,25 +152,54 @@ TESSERA_INLINE void run(const ReduceRanks& args) {
     }
     return;
   }
-  constexpr std::int64_t block = 2048;  // the partial results stay in the first cache
-  C partial[block];
+  constexpr std::int64_t block =
+      1024;                   // the partial results of a few ranks stay in the first cache
+  constexpr int levels = 32;  // of the tree, of any number of ranks
+  const int height = std::bit_width(static_cast<unsigned>(args.ranks));
+  C few[4][block];
+  std::vector<C> many(height > 4 ? static_cast<std::size_t>(height * block) : 0);
+  C* partial[levels];  // sums of complete subtrees, each at least twice as large as the next one
+  for (int level = 0; level < height; ++level) {
+    partial[level] = height > 4 ? many.data() + level * block : few[level];
+  }
   for (std::int64_t begin = 0; begin < args.count; begin += block) {
     const std::int64_t n = std::min(block, args.count - begin);
-    const T* first = source(0) + begin;
-    for (std::int64_t i = 0; i < n; ++i) {
-      partial[i] = load<T>(first[i]);
-    }
-    for (int r = 1; r < args.ranks; ++r) {
-      const T* next = source(r) + begin;
+    int waiting = 0;
+    const auto join = [&]() __attribute__((always_inline)) {
+      --waiting;
+      C* const left = partial[waiting - 1];
+      const C* const right = partial[waiting];
 #pragma clang loop vectorize(assume_safety)
       for (std::int64_t i = 0; i < n; ++i) {
-        partial[i] = combine<T, R>(partial[i], load<T>(next[i]));
+        left[i] = combine<T, R>(left[i], right[i]);
       }
+    };
+    for (int r = 0; r < args.ranks; ++r) {
+      const T* const next = source(r) + begin;
+      if (r % 2 == 0) {
+        C* const leaf = partial[waiting++];
+#pragma clang loop vectorize(assume_safety)
+        for (std::int64_t i = 0; i < n; ++i) {
+          leaf[i] = load<T>(next[i]);
+        }
+        continue;
+      }
+      C* const left = partial[waiting - 1];
+#pragma clang loop vectorize(assume_safety)
+      for (std::int64_t i = 0; i < n; ++i) {
+        left[i] = combine<T, R>(left[i], load<T>(next[i]));
+      }
+      for (int subtrees = (r + 1) / 2; subtrees % 2 == 0; subtrees /= 2) {
+        join();
+      }
+    }
+    while (waiting > 1) {
+      join();
     }
     D* to = out + begin;
 #pragma clang loop vectorize(assume_safety)
     for (std::int64_t i = 0; i < n; ++i) {
-      to[i] = finish<T, D, R, Accumulate>(partial[i], to[i], args.ranks);
+      to[i] = finish<T, D, R, Accumulate>(partial[0][i], to[i], args.ranks);
     }
   }
 }

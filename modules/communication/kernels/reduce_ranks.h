@@ -8,7 +8,8 @@ namespace tessera::kernels {
 
 enum class RankReduce : std::uint8_t { sum, avg, max, min, product };
 
-/// destination[i] = reduce over r of sources[r][i], in the order of r. f32, bf16 and f16 are
+/// destination[i] = reduce over r of sources[r][i], along a binary tree: ((0 1) (2 3)) ((4 5) (6
+/// 7)). The ranks of a power of two, from a multiple of it on, are a node. f32, bf16 and f16 are
 /// summed in f32 and rounded once. The destination may be one of the sources, or apart from them.
 struct ReduceRanks {
   void* destination;

@@ -14,6 +14,7 @@ import tessera.base;
 import tessera.placement;
 import tessera.tensor;
 import :kernel_call;
+import :linear_call;
 
 namespace tessera::ops {
 namespace {
@@ -385,6 +386,9 @@ void grad_weight_backward(const BackwardContext& context, std::span<const Tensor
 }  // namespace
 
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  if (feature_blocks() > 1) {
+    return linear_in_blocks(x, weight, bias);
+  }
   return call_one(linear_op, {x, weight, bias});
 }
 

@@ -66,4 +66,17 @@ Tensor vector_norm(const Tensor& x);
 /// The sum of squares of all elements, summed in double: Partial(sum) where x is sharded.
 Tensor squared_norm(const Tensor& x);
 
+/// What exact_sum adds up: elements, or their squares (each rounded to f64 first; exact for f32 and
+/// narrower types).
+enum class ExactTerm : std::uint8_t { element, square };
+/// The sum of all elements of a plain floating tensor without any rounding, as the digits of one
+/// long fixed-point number (i64 [exact_digits]). Digits of several sums are added up with `add` or
+/// an all-reduce; that is exact too, so the order of sums does not matter. At most 2^30 may be
+/// added up. It has no gradient.
+Tensor exact_sum(const Tensor& x, ExactTerm term = ExactTerm::element);
+inline constexpr std::int64_t exact_digits = 70;
+/// The number that digits of exact_sum are, rounded once to f64, without dims; infinite or NaN as
+/// sums of doubles are.
+Tensor exact_value(const Tensor& digits);
+
 }  // namespace tessera::ops

@@ -1,4 +1,4 @@
-// Reductions over ranks, in their order: the bits of the CPU's (reduce_ranks.cpp).
+// Reductions over ranks, along a binary tree: the bits of the CPU's (reduce_ranks.cpp).
 #include "kernels/combine.hpp"
 #include "kernels/elements.hpp"
 
@@ -38,13 +38,29 @@ __device__ C reduced(RankReduce reduce, C a, C b) {
   }
 }
 
+constexpr int levels_of(int ranks) { return ranks == 0 ? 0 : 1 + levels_of(ranks / 2); }
+
+/// Element i of all ranks: each complete subtree waits for the one beside it.
+template <class C, class Arguments>
+__device__ C over_ranks(const Arguments& a, std::int64_t i) {
+  C waiting[levels_of(Arguments::most_sources)];
+  int count = 0;
+  const auto join = [&] {
+    --count;
+    waiting[count - 1] = reduced(a.reduce, waiting[count - 1], waiting[count]);
+  };
+  for (int r = 0; r < a.ranks; ++r) {
+    waiting[count++] = load<C>(a.sources[r], a.type, i);
+    for (int subtrees = r + 1; subtrees % 2 == 0; subtrees /= 2) join();
+  }
+  while (count > 1) join();
+  return waiting[0];
+}
+
 template <class C, class Arguments>
 __device__ void combine(const Arguments& a) {
   each_element(a.count, [&](std::int64_t i) {
-    C value = load<C>(a.sources[0], a.type, i);
-    for (int r = 1; r < a.ranks; ++r) {
-      value = reduced(a.reduce, value, load<C>(a.sources[r], a.type, i));
-    }
+    C value = over_ranks<C>(a, i);
     if (a.reduce == RankReduce::avg && std::is_floating_point_v<C>) {
       value /= static_cast<C>(a.ranks);
     }

@@ -7,7 +7,8 @@ namespace tessera::cuda {
 
 enum class RankReduce : std::uint8_t { sum, avg, max, min, product };
 
-/// destination[i] = the reduction over r of sources[r][i], in the order of r. The destination is
+/// destination[i] = the reduction over r of sources[r][i], along the binary tree of
+/// kernels::reduce_ranks. The destination is
 /// one of the sources, or apart from them. There are two sizes of it, as each launch passes it.
 template <int most>
 struct CombineArguments {

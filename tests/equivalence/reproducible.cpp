@@ -1,0 +1,216 @@
+// train.reproducible = "layout": the same bits of losses, gradient norms, parameters and states of
+// the optimizer in every layout, and in a run that goes on in another one.
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "catch.hpp"
+#include "support.hpp"
+
+using equivalence::Folder;
+using equivalence::Layout;
+using equivalence::reference;
+using equivalence::Step;
+
+namespace {
+
+/// Dropout, uneven shards, clipping in every step, weight decay. The others are patterns of
+/// modules: the layers, and those that are split by columns and by rows.
+struct Family {
+  std::string model;
+  std::string layers;
+  std::string columns;
+  std::string rows;
+};
+
+const Family kLlama = {
+    "[model]\ndim = 32\nlayers = 2\nheads = 4\nkv_heads = 4\nhead_dim = 8\nffn_dim = 40\nvocab = "
+    "101\ndropout = 0.25\n",
+    "\"model.layers.*\"",
+    "\"model.layers.*.self_attn.{q,k,v}_proj\", \"model.layers.*.mlp.{gate,up}_proj\"",
+    "\"model.layers.*.self_attn.o_proj\", \"model.layers.*.mlp.down_proj\""};
+const Family kGpt2 = {
+    "[model]\nfamily = \"gpt2\"\ndim = 32\nlayers = 2\nheads = 4\nvocab = 101\ndropout = 0.25\n",
+    "\"transformer.h.*\"", "", ""};
+
+std::string config(const Family& family, std::int64_t steps, std::int64_t every) {
+  return family.model + "[data]\ntokens = [\"" + reference("curves/tokens_short.npy") +
+         "\"]\nseq_len = 24\nvalidation = 0.2\nvalidation_windows = 8\n[train]\nsteps = " +
+         std::to_string(steps) +
+         "\nbatch = 8\nseed = 7\nclip_grad_norm = 0.5\nreproducible = \"layout\"\n"
+         "[optimizer]\nlr = 3e-3\n[checkpoint]\nevery = " +
+         std::to_string(every) + "\n";
+}
+
+std::string entry(const std::string& style, const std::string& axis, const std::string& on) {
+  return "[[parallel]]\nstyle = \"" + style + "\"\naxis = \"" + axis + "\"\non = [" + on + "]\n";
+}
+
+/// A mesh of these axes: "replicate", "shard" and "tensor". `options`: of FSDP.
+Layout on_mesh(const Family& family, const std::vector<std::pair<std::string, int>>& axes,
+               const std::string& options = "{}") {
+  Layout made{"one rank", "", 1};
+  if (axes.empty()) {
+    return made;
+  }
+  made.name.clear();
+  std::string names;
+  std::string shape;
+  std::string styles;
+  std::string sharding;  // comes after what places parameters
+  for (const auto& [axis, ranks] : axes) {
+    const std::string comma = names.empty() ? "" : ", ";
+    names += comma + '"' + axis + '"';
+    shape += comma + std::to_string(ranks);
+    made.name += axis + " " + std::to_string(ranks) + " ";
+    if (axis == "shard") {
+      sharding = entry("FSDP", axis, family.layers + ", \".\"") + "options = " + options + "\n";
+    } else if (axis == "replicate") {
+      styles += entry("Replicate", axis, "\".\"");
+    } else {
+      styles += entry("ColwiseParallel", axis, family.columns) +
+                entry("RowwiseParallel", axis, family.rows);
+    }
+  }
+  made.name += options;
+  made.config = "[mesh]\naxes = [" + names + "]\nshape = [" + shape + "]\n" + styles + sharding;
+  return made;
+}
+
+/// Requires that two checkpoints have the same bits in every tensor.
+void same_checkpoint(const std::string& a, const std::string& b) {
+  const equivalence::Result result = equivalence::run("checkpoint diff '" + a + "' '" + b + "'");
+  INFO(result.out << result.error);
+  CHECK(result.code == 0);
+}
+
+/// One rank's run, and comparisons with it.
+class OneRank {
+ public:
+  OneRank(const Family& family, std::int64_t steps, const std::string& overrides)
+      : text_(config(family, steps, steps)),
+        steps_(steps),
+        overrides_(overrides),
+        wanted_(equivalence::train(folder_, "wanted", text_, on_mesh(family, {}), overrides)) {}
+
+  void is_same(const Layout& where, const std::string& more = "") {
+    INFO(where.name << " " << overrides_ << " " << more);
+    const std::vector<Step> found =
+        equivalence::train(folder_, "found", text_, where, overrides_ + " " + more);
+    CHECK(equivalence::same_bits(found, wanted_));
+    same_checkpoint(equivalence::checkpoint(folder_, "wanted", steps_),
+                    equivalence::checkpoint(folder_, "found", steps_));
+  }
+
+ private:
+  Folder folder_;
+  std::string text_;
+  std::int64_t steps_;
+  std::string overrides_;
+  std::vector<Step> wanted_;
+};
+
+}  // namespace
+
+TEST_CASE("a few layouts give one rank's bits", "[reproducible]") {
+  OneRank f32(kLlama, 3, "");
+  f32.is_same(on_mesh(kLlama, {{"replicate", 4}}));
+  f32.is_same(on_mesh(kLlama, {{"shard", 2}}), "train.activation_checkpointing=true");
+  f32.is_same(on_mesh(kLlama, {{"replicate", 2}, {"shard", 2}}), "graph.capture=true");
+  OneRank bf16(kGpt2, 2, "train.precision=bf16");
+  bf16.is_same(on_mesh(kGpt2, {{"shard", 4}}));
+}
+
+TEST_CASE("tensor parallel layouts give one rank's bits", "[reproducible]") {
+  OneRank llama(kLlama, 3, "train.feature_shards=4");
+  llama.is_same(on_mesh(kLlama, {{"tensor", 2}}));
+  llama.is_same(on_mesh(kLlama, {{"shard", 2}, {"tensor", 2}}), "graph.capture=true");
+  llama.is_same(on_mesh(kLlama, {{"tensor", 4}}));
+}
+
+TEST_CASE("without it, layouts differ in their last bits", "[reproducible]") {
+  const Folder folder;
+  const auto losses = [&](const Layout& where) {
+    return equivalence::train(folder, "run", config(kLlama, 3, 3), where,
+                              "train.reproducible=run train.micro_batch=1");
+  };
+  const std::vector<Step> one = losses(on_mesh(kLlama, {}));
+  const std::vector<Step> four = losses(on_mesh(kLlama, {{"replicate", 4}}));
+  CHECK(!equivalence::same_bits(one, four));
+  CHECK(equivalence::loss_difference(one, four) <= 1e-5);
+}
+
+TEST_CASE("a run of virtual shards goes on in other worlds with the same bits", "[reproducible]") {
+  const Folder folder;
+  const std::string text = config(kLlama, 6, 1);
+  const std::vector<Step> wanted = equivalence::train(folder, "wanted", text, on_mesh(kLlama, {}));
+  std::string resume;
+  int done = 0;
+  for (const Layout& where :
+       {on_mesh(kLlama, {{"shard", 2}}), on_mesh(kLlama, {}), on_mesh(kLlama, {{"replicate", 4}}),
+        on_mesh(kLlama, {{"replicate", 2}, {"shard", 2}}), on_mesh(kLlama, {{"shard", 8}}),
+        on_mesh(kLlama, {{"replicate", 2}})}) {
+    INFO(where.name);
+    const std::string name = "part" + std::to_string(done);
+    const std::vector<Step> found = equivalence::train(
+        folder, name, text, where, "train.steps=" + std::to_string(done + 1) + resume);
+    REQUIRE(found.size() == 1);
+    CHECK(equivalence::same_bits(found, {wanted[static_cast<std::size_t>(done)]}));
+    ++done;
+    resume = " checkpoint.resume='" + equivalence::checkpoint(folder, name, done) + "'";
+  }
+  same_checkpoint(equivalence::checkpoint(folder, "wanted", 6),
+                  equivalence::checkpoint(folder, "part5", 6));
+}
+
+TEST_CASE("what has no such bits is refused before a rank starts", "[reproducible]") {
+  const Folder folder;
+  const auto refused = [&](const Layout& where, const std::string& overrides,
+                           const std::string& text) {
+    const std::string file = folder.write("a.toml", config(kLlama, 3, 3) + where.config);
+    const equivalence::Result result = equivalence::run("plan '" + file + "' checkpoint.folder='" +
+                                                        folder / "a" + "' " + overrides);
+    INFO(result.error);
+    CHECK(result.code != 0);
+    CHECK(result.error.find(text) != std::string::npos);
+  };
+  refused(on_mesh(kLlama, {}), "train.virtual_shards=6", "expected a power of two, got 6");
+  refused(on_mesh(kLlama, {}), "train.batch=12", "12 sequences cannot be divided into 8 equal");
+  refused(on_mesh(kLlama, {}), "train.micro_batch=2", "expected 1 or 0, got 2");
+  refused(on_mesh(kLlama, {{"shard", 3}}), "train.batch=24 data.validation=0", "divide");
+  refused(on_mesh(kLlama, {{"shard", 16}}), "train.batch=16 data.validation=0",
+          "expected a divisor of 8, got 16");
+  refused(on_mesh(kLlama, {{"shard", 2}, {"replicate", 2}}), "", "is summed in another order");
+  refused(on_mesh(kLlama, {{"shard", 2}}, "{reduce_dtype = \"bf16\"}"), "train.precision=bf16",
+          "FSDP does not give the same bits");
+  refused(equivalence::layout("TP 2 with sequence parallel"), "", "does not give the same bits");
+  refused(on_mesh(kLlama, {}), "optimizer.options={state_bits=8}", "more than one element");
+}
+
+TEST_CASE("27 layouts give one rank's bits after 50 steps", "[.long][reproducible_long]") {
+  for (const Family& family : {kLlama, kGpt2}) {
+    for (const char* precision : {"f32", "bf16"}) {
+      OneRank one(family, 50, std::string("train.precision=") + precision);
+      for (const auto& axes : std::vector<std::vector<std::pair<std::string, int>>>{
+               {{"replicate", 2}},
+               {{"replicate", 4}},
+               {{"replicate", 8}},
+               {{"shard", 2}},
+               {{"shard", 4}},
+               {{"shard", 8}},
+               {{"replicate", 2}, {"shard", 2}},
+               {{"replicate", 2}, {"shard", 4}},
+               {{"replicate", 4}, {"shard", 2}}}) {
+        one.is_same(on_mesh(family, axes));
+      }
+      one.is_same(on_mesh(family, {{"shard", 2}}), "graph.capture=true");
+      one.is_same(on_mesh(family, {{"shard", 4}}, "{accumulate = \"whole\"}"));
+      one.is_same(on_mesh(family, {{"shard", 2}}, "{replicate_below = 2000}"));
+      one.is_same(on_mesh(family, {{"shard", 2}}, "{reshard_after_forward = false}"),
+                  "train.activation_checkpointing=true");
+      one.is_same(on_mesh(family, {}), "train.threads=2");
+    }
+  }
+}
