@@ -33,7 +33,7 @@ struct LaunchOptions {
   /// which needs ranks of another launcher (join_launch).
   std::string transport = "auto";
   bool print_error = true;   ///< write the first error to stderr
-  std::string black_box;     ///< a folder for what the ranks did last, when they fail; "": none
+  std::string black_box = {};  ///< a folder for what the ranks did last, when they fail; "": none
   double grace_seconds = 4;  ///< from the first error to killing ranks that do not end
   /// launch: a rank that is stopped, or that neither waits for another rank nor uses a processor,
   /// for so many seconds fails the run and is killed. 0: it is only reported.
