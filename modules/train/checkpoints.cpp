@@ -19,6 +19,15 @@ import tessera.tensor;
 import :checkpoints;
 
 namespace tessera {
+namespace {
+
+double seconds_of(const std::function<void()>& act) {
+  const auto start = std::chrono::steady_clock::now();
+  act();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
 
 RunCheckpoints::RunCheckpoints(Training& training, SaveSchedule schedule,
                                std::function<std::string()> meta_data,
@@ -68,11 +77,13 @@ void RunCheckpoints::keep() {
 void RunCheckpoints::after_step(bool last) {
   seconds_ = 0;
   if (compares_after(training_.done())) {
-    collective::World::current().set_progress(training_.done(), "comparing copies");
-    check_copies(training_.checkpoints().state());
+    seconds_ += seconds_of([&] {
+      collective::World::current().set_progress(training_.done(), "comparing copies");
+      check_copies(training_.checkpoints().state());
+    });
   }
   if (keeps_after(training_.done()) || (last && schedule_.kept != nullptr)) {
-    keep();
+    seconds_ += seconds_of([&] { keep(); });
   }
   collective::World::current().set_progress(training_.done(), "saving a checkpoint");
   check_folder();
@@ -87,9 +98,8 @@ void RunCheckpoints::after_step(bool last) {
     training_.checkpoints().check_finite();  // a run that ends well ends with a model
     return;
   }
-  const auto start = std::chrono::steady_clock::now();
-  run_phase(fmt::format("save step {}", training_.done()), [&] { save(last); });
-  seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  seconds_ += seconds_of(
+      [&] { run_phase(fmt::format("save step {}", training_.done()), [&] { save(last); }); });
 }
 
 void RunCheckpoints::after_error() {

@@ -138,7 +138,8 @@ void look_at_heals(const std::string& error, Tally& tally) {
   std::int64_t at = -1;
   for (const std::string& line : lines_of(error)) {
     if (const std::int64_t step = step_after(line, " at step "); step >= 0) {
-      at = step;
+      // A stage's action is of a step that is counted from 0, as in its program.
+      at = line.find(" of stage ") != std::string::npos ? step + 1 : step;
     }
     if (line.find("the run heals (") != std::string::npos) {
       const std::int64_t from = step_after(line, "start again after step ");

@@ -167,6 +167,11 @@ const std::map<std::string, Words>& harmless() {
       {"train.precision", {"train.precision=bf16"}},
       {"train.activation_checkpointing", {"train.activation_checkpointing=true"}},
       {"train.threads", {"train.threads=3"}},
+      {"train.heal", {"train.heal=true"}},
+      {"train.heal_every", {"train.heal_every=4"}},
+      {"train.heal_after", {"train.heal_after=5"}},
+      {"train.heal_limit", {"train.heal_limit=3"}},
+      {"train.checksums", {"train.checksums=2"}},
       {"train.device", {"train.device=cpu:0"}}};
   return all;
 }

@@ -293,7 +293,7 @@ CheckedPlan check_plan(const Run& run) {
   const std::size_t lasting = peak(MemoryCategory::parameter) + peak(MemoryCategory::optimizer);
   return {std::move(rows),
           trial.shared_bytes * static_cast<std::size_t>(setup.mesh.size()),
-          lasting - std::min(lasting, trial.shared_bytes),
+          lasting - std::min(lasting, trial.shared_bytes) + trial.kept_bytes,
           trial,
           kept,
           setup.one_rank,
