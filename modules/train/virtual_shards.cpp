@@ -60,25 +60,28 @@ void check_styles(const parallel::ParallelPlan& plan) {
 /// Error (input): an axis has more ranks than parts of the step.
 void check_mesh(const parallel::ParallelPlan& plan, const VirtualShards& shards) {
   const DeviceMesh& mesh = plan.mesh();
-  if (shards.batch % plan.batch_parts() != 0) {
-    fail_input({.thing = kThing,
-                .wrong = "the ranks that split the batch do not divide their number",
-                .expected = fmt::format("a divisor of {}", shards.batch),
-                .got = fmt::format("{}", plan.batch_parts()),
-                .advice = plan.batch_parts() % 2 == 1
-                              ? "sums follow a binary tree, of which so many ranks are no part"
-                              : "choose more virtual shards when a run begins"});
+  const int parts = plan.batch_parts();
+  if (shards.batch % parts != 0) {
+    fail_input(
+        {.thing = kThing,
+         .wrong = fmt::format("{} ranks cannot share the {} virtual shards of a step equally",
+                              parts, shards.batch),
+         .expected = fmt::format("a divisor of {}", shards.batch),
+         .advice = parts % 2 == 1
+                       ? "sums follow a binary tree, of which so many ranks are no part"
+                       : "a run that begins may have more of them (train.virtual_shards)"});
   }
   for (int axis = 0; axis < mesh.ndim(); ++axis) {
     const bool of_batch = std::ranges::find(plan.batch_axes(), axis) != plan.batch_axes().end();
     if (!of_batch && shards.features % mesh.axis_size(axis) != 0) {
       fail_input({.thing = kThing,
-                  .wrong = fmt::format("the ranks of axis '{}' do not divide their number along "
-                                       "features",
-                                       mesh.axis_name(axis)),
-                  .expected = fmt::format("a divisor of {}", shards.features),
-                  .got = fmt::format("{}", mesh.axis_size(axis)),
-                  .advice = "choose more virtual shards along features when a run begins"});
+                  .wrong = fmt::format(
+                      "the {} ranks of axis '{}' cannot share features that are "
+                      "cut into {}",
+                      mesh.axis_size(axis), mesh.axis_name(axis),
+                      shards.features == 1 ? "no parts" : fmt::format("{} parts", shards.features)),
+                  .advice = "a run that begins may cut them into more parts "
+                            "(train.feature_shards, a power of two)"});
     }
   }
 }

@@ -20,25 +20,31 @@ namespace {
 /// modules: the layers, and those that are split by columns and by rows.
 struct Family {
   std::string model;
+  std::string data;
   std::string layers;
   std::string columns;
   std::string rows;
 };
 
+const std::string kTokens = "[data]\ntokens = [\"" + reference("curves/tokens_short.npy") +
+                            "\"]\nseq_len = 24\nvalidation = 0.2\nvalidation_windows = 8\n";
 const Family kLlama = {
     "[model]\ndim = 32\nlayers = 2\nheads = 4\nkv_heads = 4\nhead_dim = 8\nffn_dim = 40\nvocab = "
     "101\ndropout = 0.25\n",
-    "\"model.layers.*\"",
+    kTokens, "\"model.layers.*\"",
     "\"model.layers.*.self_attn.{q,k,v}_proj\", \"model.layers.*.mlp.{gate,up}_proj\"",
     "\"model.layers.*.self_attn.o_proj\", \"model.layers.*.mlp.down_proj\""};
 const Family kGpt2 = {
     "[model]\nfamily = \"gpt2\"\ndim = 32\nlayers = 2\nheads = 4\nvocab = 101\ndropout = 0.25\n",
-    "\"transformer.h.*\"", "", ""};
+    kTokens, "\"transformer.h.*\"", "", ""};
+/// A Llama whose rows hold several conversations.
+const Family kPacked = {"[model]\nfrom = \"" + reference("sft/initial") + "\"\ndropout = 0.1\n",
+                        "[data]\njsonl = [\"" + reference("sft/chats.jsonl") +
+                            "\"]\npacking = \"documents\"\nseq_len = 176\nvalidation = 0.0\n",
+                        kLlama.layers, kLlama.columns, kLlama.rows};
 
 std::string config(const Family& family, std::int64_t steps, std::int64_t every) {
-  return family.model + "[data]\ntokens = [\"" + reference("curves/tokens_short.npy") +
-         "\"]\nseq_len = 24\nvalidation = 0.2\nvalidation_windows = 8\n[train]\nsteps = " +
-         std::to_string(steps) +
+  return family.model + family.data + "[train]\nsteps = " + std::to_string(steps) +
          "\nbatch = 8\nseed = 7\nclip_grad_norm = 0.5\nreproducible = \"layout\"\n"
          "[optimizer]\nlr = 3e-3\n[checkpoint]\nevery = " +
          std::to_string(every) + "\n";
@@ -121,6 +127,8 @@ TEST_CASE("a few layouts give one rank's bits", "[reproducible]") {
   f32.is_same(on_mesh(kLlama, {{"replicate", 2}, {"shard", 2}}), "graph.capture=true");
   OneRank bf16(kGpt2, 2, "train.precision=bf16");
   bf16.is_same(on_mesh(kGpt2, {{"shard", 4}}));
+  OneRank packed(kPacked, 2, "");
+  packed.is_same(on_mesh(kPacked, {{"shard", 2}}));
 }
 
 TEST_CASE("tensor parallel layouts give one rank's bits", "[reproducible]") {
@@ -179,30 +187,32 @@ TEST_CASE("what has no such bits is refused before a rank starts", "[reproducibl
   refused(on_mesh(kLlama, {}), "train.virtual_shards=6", "expected a power of two, got 6");
   refused(on_mesh(kLlama, {}), "train.batch=12", "12 sequences cannot be divided into 8 equal");
   refused(on_mesh(kLlama, {}), "train.micro_batch=2", "expected 1 or 0, got 2");
-  refused(on_mesh(kLlama, {{"shard", 3}}), "train.batch=24 data.validation=0", "divide");
+  refused(on_mesh(kLlama, {{"shard", 3}}), "train.batch=24 data.validation=0",
+          "3 ranks cannot share the 8 virtual shards");
   refused(on_mesh(kLlama, {{"shard", 16}}), "train.batch=16 data.validation=0",
-          "expected a divisor of 8, got 16");
+          "16 ranks cannot share");
   refused(on_mesh(kLlama, {{"shard", 2}, {"replicate", 2}}), "", "is summed in another order");
   refused(on_mesh(kLlama, {{"shard", 2}}, "{reduce_dtype = \"bf16\"}"), "train.precision=bf16",
           "FSDP does not give the same bits");
+  refused(on_mesh(kLlama, {{"tensor", 2}}), "", "features that are cut into no parts");
   refused(equivalence::layout("TP 2 with sequence parallel"), "", "does not give the same bits");
   refused(on_mesh(kLlama, {}), "optimizer.options={state_bits=8}", "more than one element");
 }
 
-TEST_CASE("27 layouts give one rank's bits after 50 steps", "[.long][reproducible_long]") {
+TEST_CASE("64 layouts give one rank's bits after 50 steps", "[.long][reproducible_long]") {
+  using Axes = std::vector<std::pair<std::string, int>>;
   for (const Family& family : {kLlama, kGpt2}) {
     for (const char* precision : {"f32", "bf16"}) {
       OneRank one(family, 50, std::string("train.precision=") + precision);
-      for (const auto& axes : std::vector<std::vector<std::pair<std::string, int>>>{
-               {{"replicate", 2}},
-               {{"replicate", 4}},
-               {{"replicate", 8}},
-               {{"shard", 2}},
-               {{"shard", 4}},
-               {{"shard", 8}},
-               {{"replicate", 2}, {"shard", 2}},
-               {{"replicate", 2}, {"shard", 4}},
-               {{"replicate", 4}, {"shard", 2}}}) {
+      for (const Axes& axes : {Axes{{"replicate", 2}},
+                               {{"replicate", 4}},
+                               {{"replicate", 8}},
+                               {{"shard", 2}},
+                               {{"shard", 4}},
+                               {{"shard", 8}},
+                               {{"replicate", 2}, {"shard", 2}},
+                               {{"replicate", 2}, {"shard", 4}},
+                               {{"replicate", 4}, {"shard", 2}}}) {
         one.is_same(on_mesh(family, axes));
       }
       one.is_same(on_mesh(family, {{"shard", 2}}), "graph.capture=true");
@@ -213,4 +223,16 @@ TEST_CASE("27 layouts give one rank's bits after 50 steps", "[.long][reproducibl
       one.is_same(on_mesh(family, {}), "train.threads=2");
     }
   }
+  OneRank features(kLlama, 50, "train.feature_shards=4");
+  for (const Axes& axes : {Axes{{"tensor", 2}},
+                           {{"tensor", 4}},
+                           {{"shard", 2}, {"tensor", 2}},
+                           {{"shard", 4}, {"tensor", 2}},
+                           {{"replicate", 2}, {"tensor", 2}},
+                           {{"replicate", 2}, {"shard", 2}, {"tensor", 2}}}) {
+    features.is_same(on_mesh(kLlama, axes));
+  }
+  OneRank packed(kPacked, 50, "");
+  packed.is_same(on_mesh(kPacked, {{"replicate", 2}}));
+  packed.is_same(on_mesh(kPacked, {{"replicate", 2}, {"shard", 2}}), "graph.capture=true");
 }

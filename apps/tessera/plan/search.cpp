@@ -381,6 +381,12 @@ Config config_of(const SearchedRun& run, const LayoutCandidate& candidate) {
 }
 
 SearchResult search_layouts(const SearchedRun& run, Planner& planner) {
+  if (const Config config = load_config(run.file, run.overrides); config.train.is_layout_free()) {
+    fail_input(
+        {.where = config.place("train.reproducible"),
+         .wrong = "a search chooses micro-batches, and with \"layout\" they are virtual shards",
+         .advice = "search with train.reproducible=run"});
+  }
   return Search(run, planner).all();
 }
 

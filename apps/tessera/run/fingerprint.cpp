@@ -150,7 +150,9 @@ Fingerprint fingerprint_of(const Config& config, const ModelShape& shape, const 
   const bool compares = config.train.kind() == ObjectiveKind::dpo;
   for (const Key& key : config_keys(config.model.family)) {
     if (std::ranges::find(later_keys, key.path) != std::end(later_keys) &&
-        !(compares && key.section() == "dpo") && json_of(key, config) == json_of(key, initial)) {
+        !(compares && key.section() == "dpo") &&
+        !(config.train.is_layout_free() && key.path.ends_with("_shards")) &&
+        json_of(key, config) == json_of(key, initial)) {
       values.erase(key.path);
     }
   }
