@@ -69,8 +69,8 @@ void PlannedSteps::begin(std::span<const Tensor> given, const CheckInput& check)
                       before.dtype() == x.dtype() && x.is_contiguous();
     if (!same) {
       check(name, number, x);
-      if (before) {
-        leave_out(number);
+      if (before && graphs_) {
+        graphs_->leave_out(number);
       }
       set(number, detached(x));
     }
@@ -184,11 +184,28 @@ void PlannedSteps::execute_with_places(PlannedStep& step, const Bound& bound) {
   }
 }
 
+void PlannedSteps::run_graph(std::vector<PlannedStep>& steps, StepGraphs::Recorded& recorded,
+                             const Bound& bound) {
+  const Stream stream = current_stream(device_);
+  if (recorded.graph) {
+    for (std::size_t i = recorded.first; i < recorded.last; ++i) {
+      bump(steps[i]);
+    }
+  } else {
+    recorded.graph = DeviceGraph::record(stream, [&] {
+      for (std::size_t i = recorded.first; i < recorded.last; ++i) {
+        execute(steps[i], bound);
+      }
+    });
+  }
+  recorded.graph.launch(stream);
+}
+
 void PlannedSteps::run(ProgramPlace& place, const Bound& bound,
                        const std::function<void(const std::string& part)>& at_part) {
   std::vector<PlannedStep>& steps = sections_[place.section];
-  if (graphs_wanted_) {
-    find_graphs(place.section);
+  if (graphs_) {
+    graphs_->begin(sections_, place.section);
   }
   for (std::size_t i = 0; i < steps.size();) {
     PlannedStep& step = steps[i];
@@ -196,9 +213,10 @@ void PlannedSteps::run(ProgramPlace& place, const Bound& bound,
     if (step.part != nullptr) {
       at_part(*step.part);
     }
-    if (Recorded* const graph = graph_at(place.section, i)) {
-      run_graph(place.section, *graph, bound);
-      i = graph->last;
+    StepGraphs::Recorded* const recorded = graphs_ ? graphs_->at(place.section, i) : nullptr;
+    if (recorded != nullptr) {
+      run_graph(steps, *recorded, bound);
+      i = recorded->last;
       continue;
     }
     step.place_calls == nullptr ? execute(step, bound) : execute_with_places(step, bound);

@@ -31,15 +31,31 @@ bool communicates(const Op& op) {
 
 }  // namespace
 
-bool PlannedSteps::is_the_same(TensorIndex number) const {
-  if (!number.exists() || in_block(number)) {
+StepGraphs::StepGraphs(const Program& program, const Shadow& shadow, const Block& block,
+                       const CompiledChains* compiled)
+    : shadow_(shadow),
+      block_(block),
+      compiled_(compiled),
+      changing_(shadow.memories.size(), false),
+      recorded_(program.sections.size()),
+      runs_(program.sections.size(), 0) {
+  for (const auto& [name, input] : program.inputs) {
+    if (is_given_anew(input.role)) {
+      changing_[shadow.memory(input.tensor)] = true;
+    }
+  }
+}
+
+bool StepGraphs::is_the_same(TensorIndex number) const {
+  if (!number.exists()) {
     return true;
   }
   const MemoryIndex memory = shadow_.memory(number);
-  return memory.exists() && shadow_.memories[memory].is_input && !changing_[memory];
+  const bool in_block = memory.exists() && block_.offsets[memory] >= 0;
+  return in_block || (memory.exists() && shadow_.memories[memory].is_input && !changing_[memory]);
 }
 
-std::string_view PlannedSteps::alone(const PlannedStep& step) const {
+std::string_view StepGraphs::alone(const PlannedStep& step) const {
   const Instruction* const i = step.source;
   switch (step.kind) {
     case StepKind::check:
@@ -81,20 +97,11 @@ std::string_view PlannedSteps::alone(const PlannedStep& step) const {
   return needs_more ? "memory is new in each step" : "";
 }
 
-void PlannedSteps::find_graphs(std::size_t section) {
-  recorded_.resize(sections_.size());
-  runs_.resize(sections_.size());
-  changing_.resize(shadow_.memories.size());
-  for (const auto& [name, input] : program_.inputs) {
-    if (is_given_anew(input.role)) {
-      changing_[shadow_.memory(input.tensor)] = true;
-    }
-  }
-  // The first run has found algorithms and functions, which a recording must not.
+void StepGraphs::begin(Sections sections, std::size_t section) {
   if (++runs_[section] != 2) {
     return;
   }
-  const std::vector<PlannedStep>& steps = sections_[section];
+  const std::vector<PlannedStep>& steps = sections[section];
   for (std::size_t first = 0; first < steps.size();) {
     std::size_t last = first;
     while (last < steps.size() && alone(steps[last]).empty() &&
@@ -108,35 +115,12 @@ void PlannedSteps::find_graphs(std::size_t section) {
   }
 }
 
-PlannedSteps::Recorded* PlannedSteps::graph_at(std::size_t section, std::size_t step) {
-  if (section >= recorded_.size()) {
-    return nullptr;
-  }
+StepGraphs::Recorded* StepGraphs::at(std::size_t section, std::size_t step) {
   const auto found = std::ranges::lower_bound(recorded_[section], step, {}, &Recorded::first);
   return found != recorded_[section].end() && found->first == step ? &*found : nullptr;
 }
 
-void PlannedSteps::run_graph(std::size_t section, Recorded& recorded, const Bound& bound) {
-  std::vector<PlannedStep>& steps = sections_[section];
-  const Stream stream = current_stream(device_);
-  if (recorded.graph) {
-    for (std::size_t i = recorded.first; i < recorded.last; ++i) {
-      bump(steps[i]);
-    }
-  } else {
-    recorded.graph = DeviceGraph::record(stream, [&] {
-      for (std::size_t i = recorded.first; i < recorded.last; ++i) {
-        execute(steps[i], bound);
-      }
-    });
-  }
-  recorded.graph.launch(stream);
-}
-
-void PlannedSteps::leave_out(TensorIndex input) {
-  if (recorded_.empty()) {
-    return;  // the first step after it looks at what changes
-  }
+void StepGraphs::leave_out(TensorIndex input) {
   const MemoryIndex memory = shadow_.memory(input);
   if (changing_[memory]) {
     return;
@@ -148,9 +132,8 @@ void PlannedSteps::leave_out(TensorIndex input) {
   }
 }
 
-std::optional<PlannedGraphs> PlannedSteps::graphs() const {
-  const bool found = std::ranges::any_of(runs_, [](int runs) { return runs >= 2; });
-  if (!found) {
+std::optional<PlannedGraphs> StepGraphs::summary(Sections sections) const {
+  if (std::ranges::none_of(runs_, [](int runs) { return runs >= 2; })) {
     return std::nullopt;
   }
   PlannedGraphs all;
@@ -159,7 +142,7 @@ std::optional<PlannedGraphs> PlannedSteps::graphs() const {
       ++all.graphs;
       all.calls += static_cast<int>(one.last - one.first);
     }
-    for (const PlannedStep& step : sections_[section]) {
+    for (const PlannedStep& step : sections[section]) {
       if (const std::string_view why = alone(step);
           !why.empty() && step.kind != StepKind::nothing) {
         ++all.alone[std::string(why)];

@@ -48,6 +48,42 @@ struct PlannedStep {
 /// Whether the device has a kernel for each operator that the program calls.
 bool can_be_planned(const Program& program, Device device);
 
+/// Steps that are the same each time, as graphs of a device: from the second run of a section on,
+/// since the first one finds functions and algorithms, which a recording must not.
+class StepGraphs {
+ public:
+  /// Steps [first, last) of a section.
+  struct Recorded {
+    std::size_t first = 0;
+    std::size_t last = 0;
+    DeviceGraph graph = {};  // none: not recorded yet
+  };
+  using Sections = std::span<const std::vector<PlannedStep>>;
+
+  StepGraphs(const Program& program, const Shadow& shadow, const Block& block,
+             const CompiledChains* compiled);
+  /// A section is about to run.
+  void begin(Sections sections, std::size_t section);
+  /// The graph that begins with this step; null: none.
+  Recorded* at(std::size_t section, std::size_t step);
+  /// An input was given in other memory than before: it is in no graph any more.
+  void leave_out(TensorIndex input);
+  /// Nothing until a section has run twice.
+  std::optional<PlannedGraphs> summary(Sections sections) const;
+
+ private:
+  /// Why a step cannot be in a graph; "": it can.
+  std::string_view alone(const PlannedStep& step) const;
+  bool is_the_same(TensorIndex number) const;
+
+  const Shadow& shadow_;
+  const Block& block_;
+  const CompiledChains* compiled_;
+  ByMemory<bool> changing_;                      // inputs that are in other memory in each step
+  std::vector<std::vector<Recorded>> recorded_;  // by section
+  std::vector<int> runs_;                        // of each section
+};
+
 /// A program as lists of steps on a device, in whose stream they are queued: what takes turns in
 /// memory is in the stream's order, and what a collective uses is needed until the stream waits for
 /// it.
@@ -66,11 +102,12 @@ class PlannedSteps {
   /// `at_part`: see Executor::watch_parts.
   void run(ProgramPlace& place, const std::function<Attributes(const Instruction&)>& bound,
            const std::function<void(const std::string& part)>& at_part);
-  /// From the second time that a section runs, what is the same each time is queued as graphs of
-  /// the device, which has some.
-  void use_graphs() { graphs_wanted_ = true; }
+  /// What is the same each time is queued as graphs of the device, which has some.
+  void use_graphs() { graphs_.emplace(program_, shadow_, block_, compiled_); }
   /// Nothing until they are recorded.
-  std::optional<PlannedGraphs> graphs() const;
+  std::optional<PlannedGraphs> graphs() const {
+    return graphs_ ? graphs_->summary(sections_) : std::nullopt;
+  }
   /// Drops what is not in the block; after an error also what is in progress.
   void end(bool failed) noexcept;
   const Tensor& tensor(TensorIndex number) const { return tensors_[number]; }
@@ -101,22 +138,8 @@ class PlannedSteps {
   void run_kernel(PlannedStep& step, const Attributes& attributes);
   void execute(PlannedStep& step, const Bound& bound);
   void execute_with_places(PlannedStep& step, const Bound& bound);
-
-  /// Steps [first, last) of a section, which are one graph.
-  struct Recorded {
-    std::size_t first = 0;
-    std::size_t last = 0;
-    DeviceGraph graph = {};
-  };
-  /// Why a step cannot be in a graph; "": it can.
-  std::string_view alone(const PlannedStep& step) const;
-  bool is_the_same(TensorIndex number) const;
-  void find_graphs(std::size_t section);
-  /// The graph that begins with this step; null: none.
-  Recorded* graph_at(std::size_t section, std::size_t step);
-  void run_graph(std::size_t section, Recorded& recorded, const Bound& bound);
-  /// An input that was given in other memory than before: it is in no graph any more.
-  void leave_out(TensorIndex input);
+  void run_graph(std::vector<PlannedStep>& steps, StepGraphs::Recorded& recorded,
+                 const Bound& bound);
   /// Memory of a result that is not in the block.
   Tensor allocated(TensorIndex number) const;
 
@@ -135,10 +158,7 @@ class PlannedSteps {
   ByTensor<std::vector<Tensor*>> slots_;             // of steps
   ByTensor<std::vector<const Instruction*>> views_;  // by their base
   ByMemory<std::vector<TensorIndex>> numbers_;
-  bool graphs_wanted_ = false;
-  ByMemory<bool> changing_;                      // inputs in other memory than in the step before
-  std::vector<std::vector<Recorded>> recorded_;  // by section; before its second run it has none
-  std::vector<int> runs_;                        // of each section
+  std::optional<StepGraphs> graphs_;  // none: not asked for
 };
 
 }  // namespace tessera::graph
