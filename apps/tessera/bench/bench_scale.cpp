@@ -96,9 +96,10 @@ std::map<std::string, SimulatedTensor> sharded(const Shapes& shapes, const Devic
 
 /// A run of a small Llama that all ranks shard.
 Run fully_sharded_run(int ranks) {
+  const std::vector<std::string> overrides = {fmt::format("mesh.shape=[{}]", ranks),
+                                              fmt::format("train.batch={}", ranks)};
   Run run;
-  run.config = parse_config(
-      R"(
+  run.config = parse_config(R"(
 [model]
 dim = 32
 layers = 4
@@ -119,7 +120,7 @@ style = "FSDP"
 axis = "shard"
 on = ["model.layers.*", "."]
 )",
-      "bench", {fmt::format("mesh.shape=[{}]", ranks), fmt::format("train.batch={}", ranks)});
+                            "bench", overrides);
   run.shape = model_shape(run.config, open_run_tokenizer(run.config));
   run.data = std::make_shared<Dataset>(run.config, run.shape.vocab);
   return run;
