@@ -116,9 +116,9 @@ class OwnResult {
     options_.first_query = begin;
     const DType sums = sums_of(q.dtype());
     const Dims shape{q.size(0), q.size(1), q.size(2), values.size(3)};
-    result_ = {.y = zeros(shape, sums),
+    result_ = {.y = zeros(shape, sums, q.device()),
                .lse = full({q.size(0), q.size(2), q.size(1)},
-                           -std::numeric_limits<double>::infinity(), sums)};
+                           -std::numeric_limits<double>::infinity(), sums, q.device())};
   }
 
   /// Positions that every query sees: masks need not look at them, so it is one block.
