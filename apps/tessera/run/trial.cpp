@@ -1,4 +1,6 @@
 module;
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

@@ -193,7 +193,7 @@ TESSERA_INLINE void run(const ReduceRanks& args) {
         join();
       }
     }
-    while (waiting > 1) {
+    for (int rest = waiting; rest > 1; --rest) {
       join();
     }
     D* to = out + begin;

@@ -305,7 +305,7 @@ Tensor linear_in_blocks(const Tensor& x, const Tensor& weight, const Tensor& bia
   const auto along = [&](int dim) {
     return weight.dims() == 2 && weight.shape()[dim] % blocks == 0 ? blocks : 1;
   };
-  const Tensor y = call_one(linear_op, {x, weight}, BlocksArgs{.out = along(0), .in = along(1)});
+  Tensor y = call_one(linear_op, {x, weight}, BlocksArgs{.out = along(0), .in = along(1)});
   if (!bias) {
     return y;
   }

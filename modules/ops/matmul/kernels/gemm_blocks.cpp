@@ -61,7 +61,7 @@ class BlockSum {
       ++depth;
       for (std::int64_t subtrees = i + 1; subtrees % 2 == 0; subtrees /= 2) join();
     }
-    while (depth > 1) join();
+    for (std::size_t rest = depth; rest > 1; --rest) join();
   }
 
   /// What compute() takes of a workspace that counts.
