@@ -106,7 +106,7 @@ layers = 4
 heads = 2
 ffn_dim = 64
 [data]
-text = ["/usr/share/common-licenses/GPL-3"]
+text = ["/usr/share/perl/5*/pod"]
 seq_len = 8
 validation = 0
 [graph]
