@@ -40,8 +40,9 @@ bool is_fault(int signal) {
          signal == SIGABRT || signal == SIGTRAP || signal == SIGSYS;
 }
 
-/// Whether a thread of the process waits for a disk, as a save does that takes long.
-bool waits_for_disk(pid_t process) {
+/// Whether a thread of the process could run, and other processes have the cores, or waits for a
+/// disk, as a save does that takes long.
+bool waits_for_machine(pid_t process) {
   std::error_code ignored;
   const std::filesystem::directory_iterator none;
   std::filesystem::directory_iterator thread(fmt::format("/proc/{}/task", process), ignored);
@@ -49,7 +50,8 @@ bool waits_for_disk(pid_t process) {
     std::string line;
     std::getline(std::ifstream(thread->path() / "stat"), line);
     const std::size_t name_end = line.rfind(')');  // the state follows: see proc(5)
-    if (name_end != std::string::npos && line.compare(name_end + 1, 2, " D") == 0) {
+    if (name_end != std::string::npos && name_end + 2 < line.size() &&
+        (line[name_end + 2] == 'D' || line[name_end + 2] == 'R')) {
       return true;
     }
   }
@@ -131,7 +133,7 @@ class Children {
       if (processes_[rank] <= 0 || waits || now != life.signs) {
         life = {now, Stopwatch()};
       } else if (life.since.waited() > after && control_.failed.load() == 0 &&
-                 !waits_for_disk(processes_[rank])) {
+                 !waits_for_machine(processes_[rank])) {
         from_outside_ = true;
         control_.publish_error(
             -1,
