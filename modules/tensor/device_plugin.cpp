@@ -56,10 +56,7 @@ DeviceLoops::~DeviceLoops() = default;
 CompiledLoops compile_loops(Device device, const ElementLoops& loops) {
   const auto type = static_cast<std::size_t>(device.type);
   const Compile compile = type < compilers.size() ? compilers.at(type).load() : nullptr;
-  if (compile == nullptr) {
-    return {.missing = fmt::format("the device '{}' compiles no loops", to_string(device))};
-  }
-  return compile(device, loops);
+  return compile == nullptr ? CompiledLoops() : compile(device, loops);
 }
 
 Device find_device(std::string_view name) {

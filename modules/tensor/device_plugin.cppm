@@ -44,7 +44,7 @@ class DeviceLoops {
 };
 struct CompiledLoops {
   std::unique_ptr<DeviceLoops> loops = {};
-  std::string missing = {};  // why there are none; "": there are
+  std::string missing = {};  // why there are none, where the device has a compiler
 };
 
 /// A kind of device as a plugin offers it.
@@ -75,7 +75,8 @@ class DevicePlugin {
   using Factory = std::function<DeviceOffer()>;
 };
 
-/// Compiles loops by the plugin of a device's kind. Errors: see DeviceOffer::compile.
+/// Compiles loops by the plugin of a device's kind, if it has a compiler. Errors: see
+/// DeviceOffer::compile.
 CompiledLoops compile_loops(Device device, const ElementLoops& loops);
 
 /// The device of this name: "cpu", "meta", "cuda" (its device 0), "cuda:1". A kind that is not
