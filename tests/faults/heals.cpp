@@ -69,10 +69,10 @@ Words train(const Kind& kind, const Words& more) {
       more);
 }
 
-/// With a heartbeat of less than a second.
+/// With a heartbeat of a second.
 Words healing(const Kind& kind, const Words& more = {}) {
   return train(kind,
-               with({"train.heal=true", "train.heal_after=0.5", "train.heal_limit=1000000"}, more));
+               with({"train.heal=true", "train.heal_after=1", "train.heal_limit=1000000"}, more));
 }
 
 /// The steps, losses and norms of a metrics file, as they are written: all digits.
