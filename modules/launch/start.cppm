@@ -32,9 +32,9 @@ struct LaunchOptions {
   /// How machines are connected: "auto", "shm" (all ranks are on one), or the name of a transport,
   /// which needs ranks of another launcher (join_launch).
   std::string transport = "auto";
-  bool print_error = true;   ///< write the first error to stderr
+  bool print_error = true;     ///< write the first error to stderr
   std::string black_box = {};  ///< a folder for what the ranks did last, when they fail; "": none
-  double grace_seconds = 4;  ///< from the first error to killing ranks that do not end
+  double grace_seconds = 4;    ///< from the first error to killing ranks that do not end
   /// launch: a rank that is stopped, or that neither waits for another rank nor uses a processor,
   /// for so many seconds fails the run and is killed. 0: it is only reported.
   double stuck_seconds = 0;

@@ -199,7 +199,8 @@ TEST_CASE("what has no such bits is refused before a rank starts", "[reproducibl
   refused(on_mesh(kLlama, {}), "optimizer.options={state_bits=8}", "more than one element");
 }
 
-TEST_CASE("64 runs on 16 meshes give one rank's bits after 50 steps", "[.long][reproducible_long]") {
+TEST_CASE("64 runs on 16 meshes give one rank's bits after 50 steps",
+          "[.long][reproducible_long]") {
   using Axes = std::vector<std::pair<std::string, int>>;
   for (const Family& family : {kLlama, kGpt2}) {
     for (const char* precision : {"f32", "bf16"}) {

@@ -602,9 +602,9 @@ std::vector<Key> checkpoint_keys() {
 std::vector<Key> config_keys(const std::string& family) {
   std::vector<Key> all = model_keys();
   std::ranges::move(family_keys(family), std::back_inserter(all));
-  for (const auto part : {source_keys, row_keys, train_keys, healing_keys, reproducible_keys,
-                          dpo_keys, expert_keys, optimizer_keys, run_keys, graph_keys,
-                          checkpoint_keys}) {
+  for (const auto part :
+       {source_keys, row_keys, train_keys, healing_keys, reproducible_keys, dpo_keys, expert_keys,
+        optimizer_keys, run_keys, graph_keys, checkpoint_keys}) {
     std::ranges::move(part(), std::back_inserter(all));
   }
   return all;
