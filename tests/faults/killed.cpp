@@ -136,7 +136,9 @@ TEST_CASE("a killed rank of a captured pipeline is named with the action that it
 
 TEST_CASE("what ranks did last is kept in a file when one of them is killed") {
   const RunFolder folder;
-  Program program(folder, {"train", "run.toml", "train.steps=1000000", "log.blackbox=box"});
+  Program program(folder, {"train", "run.toml", "train.steps=1000000", "log.blackbox=box",
+                           "mesh.axes=[shard]", "mesh.shape=[4]",
+                           "parallel=[{style=FSDP,axis=shard,on=[\"model.layers.*\",\".\"]}]"});
   REQUIRE(within(20, [&] { return steps_in(folder / "metrics.jsonl").size() >= 5; }));
   const std::vector<pid_t> ranks = program.ranks();
   REQUIRE(ranks.size() == 4);

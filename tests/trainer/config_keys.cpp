@@ -95,6 +95,8 @@ const std::map<std::string, Numbers>& numbers() {
       {"train.heal_after", {{"0", "0.09", "1000001"}, {"0.1", "1e6"}}},
       {"train.heal_limit", {{"0", "-1", "1000001"}, {"1", "1000000"}}},
       {"train.checksums", {{"-1"}, {"0", "1"}}},
+      {"train.virtual_shards", {{"0", "-1", "16777217"}, {"1", "16777216"}}},
+      {"train.feature_shards", {{"0", "-1", "16777217"}, {"1", "16777216"}}},
       {"train.threads", {{"-1", "65537"}, {"0", "65536"}}},
       {"dpo.beta", {{"0", "-0.1"}, {"1e-300", "1e300"}}},
       {"dpo.label_smoothing", {{"-0.001", "0.5"}, {"0", "0.499"}}},
@@ -207,9 +209,9 @@ TEST_CASE("a word that is not among a key's words is refused") {
     CHECK(refused(key, "\"\""));
   }
   // model.new_tokens and rope_scaling, data.train_on, too_long, packing and order, train.objective,
-  // two of train's clipping, train.precision and parameters, dpo.reference, optimizer.decay,
-  // schedule and its unit, two of checkpoint
-  CHECK(checked == 19);
+  // two of train's clipping, train.precision, parameters and reproducible, dpo.reference,
+  // optimizer.decay, schedule and its unit, two of checkpoint
+  CHECK(checked == 20);
 }
 
 TEST_CASE("entries of lists, required texts and texts with zero bytes are refused when empty") {
