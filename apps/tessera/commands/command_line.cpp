@@ -341,9 +341,7 @@ class CommandLine {
                      "tokenizer or generate; default: all but device")
         ->check(CLI::IsMember({"gemm", "kernels", "device", "dispatch", "collectives", "step",
                                "checkpoint", "scale", "tokenizer", "generate"}));
-    command
-        ->add_option("--ranks", bench_.ranks,
-                     "bench scale: 64, 256, ... ranks, up to so many; as threads of one process")
+    command->add_option("--ranks", bench_.ranks, "bench scale: 64, 256, ... ranks, up to so many")
         ->check(CLI::Range(64, 1 << 16))
         ->capture_default_str();
     command
