@@ -60,7 +60,6 @@ void write_black_box(const std::string& folder, Control& control, const Region& 
                               {"ended", record.ended.load() != 0},
                               {"step", record.step.load()},
                               {"where", record.where.load()},
-                              {"waits_for", record.waiting_for.load()},
                               {"calls", calls_of(control, region, rank, all["groups"])}});
     }
   }

@@ -529,7 +529,6 @@ std::string box(const std::vector<int>& ranks, int late, const std::string& eigh
                             {"ended", false},
                             {"step", 5},
                             {"where", "training"},
-                            {"waits_for", -1},
                             {"calls", calls}});
   }
   return all.dump();

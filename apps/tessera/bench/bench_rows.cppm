@@ -2,7 +2,8 @@ module;
 #include <nlohmann/json_fwd.hpp>
 module tessera.app.bench:bench_rows;
 
-import tessera.tensor;
+import tessera.placement;
+import tessera.checkpoint;
 import tessera.app.base;
 import :run_bench;
 
@@ -32,7 +33,7 @@ nlohmann::ordered_json bench_checkpoint(const BenchArguments& arguments);
 /// seconds, rank_ms, memory_mib}. It needs no disk for values, but for the headers of files.
 nlohmann::ordered_json bench_scale(const BenchArguments& arguments);
 
-/// The parameters of a Llama: names and shapes. `groups`: query heads for each head of keys.
+/// `groups`: query heads for each head of keys.
 struct LlamaSizes {
   std::int64_t dim = 0;
   std::int64_t ffn = 0;
@@ -40,7 +41,12 @@ struct LlamaSizes {
   int layers = 0;
   std::int64_t groups = 1;
 };
-std::vector<std::pair<std::string, Dims>> llama_shapes(const LlamaSizes& sizes);
+/// The parameters of a Llama and their state of AdamW, by the names that a checkpoint has for them.
+std::map<std::string, SimulatedTensor> llama_state(const LlamaSizes& sizes, const Layout& vectors,
+                                                   const Layout& matrices);
+/// What a rank does of a load but for the values: reads the index, and finds all its parts.
+void find_parts(const std::string& checkpoint, const std::map<std::string, SimulatedTensor>& wanted,
+                int rank);
 
 /// Encoding and decoding of a text, at one thread and at all: {name, threads, mb_per_second,
 /// ceiling_mb_per_second, share_of_ceiling}. The ceiling of a tokenizer with words is one pass

@@ -1,6 +1,5 @@
 module;
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -10,9 +9,7 @@ module;
 #include <map>
 #include <numeric>
 #include <string>
-#include <system_error>
 #include <tessera/json.hpp>
-#include <utility>
 #include <vector>
 module tessera.app.bench;
 
@@ -56,7 +53,7 @@ struct Cost {
   double mib = 0;
 };
 Cost cost_of(const std::function<void()>& run) {
-  std::ofstream("/proc/self/clear_refs") << 5;  // the peak begins anew
+  std::ofstream("/proc/self/clear_refs") << 5;  // the peak restarts
   const double before = status_mib("VmRSS");
   const double seconds = seconds_of(run);
   return {seconds, std::max(0.0, status_mib("VmHWM") - before)};
@@ -81,16 +78,11 @@ std::vector<int> some_of(int ranks) {
   return some;
 }
 
-using Shapes = std::vector<std::pair<std::string, Dims>>;
-std::map<std::string, SimulatedTensor> sharded(const Shapes& shapes, const DeviceMesh& mesh) {
-  const Layout layout = Layout::make(mesh, {Shard(0)});
-  std::map<std::string, SimulatedTensor> tensors;
-  for (const auto& [name, shape] : shapes) {
-    for (const char* kind : {"model.", "optimizer.exp_avg.", "optimizer.exp_avg_sq."}) {
-      tensors[kind + name] = {{DType::f32, shape}, layout};
-    }
-  }
-  return tensors;
+/// 8 B parameters, fully sharded.
+std::map<std::string, SimulatedTensor> sharded(int ranks) {
+  const Layout layout = Layout::make(DeviceMesh::make({"shard"}, {ranks}), {Shard(0)});
+  return llama_state({.dim = 4096, .ffn = 14336, .vocab = 128256, .layers = 32, .groups = 4},
+                     layout, layout);
 }
 
 /// A run of a small Llama that all ranks shard.
@@ -125,9 +117,13 @@ on = ["model.layers.*", "."]
   return run;
 }
 
-/// Ranks start, meet, and compare the programs of a step; as threads, whose memory is that of one
-/// process.
-void add_meeting(Json& rows, int ranks) {
+/// A step is captured; ranks start, meet, and compare its programs, as threads, whose memory is
+/// that of one process.
+void add_programs(Json& rows, int ranks) {
+  const Run run = fully_sharded_run(ranks);
+  Program program;
+  rows.push_back(
+      row("plan and capture a step", ranks, cost_of([&] { program = capture_step(run); }), 1));
   constexpr int most = 4096;  // each has what all others say: together the square of the ranks
   if (ranks > most) {
     return;
@@ -137,7 +133,6 @@ void add_meeting(Json& rows, int ranks) {
                            ranks, [](collective::World& world) { world.everyone().barrier(); });
                      }),
                      0));
-  const Program program = capture_step(fully_sharded_run(ranks));
   double seconds = 0;
   const Cost all = cost_of([&] {
     collective::run_threads(ranks, [&](collective::World& world) {
@@ -152,34 +147,23 @@ void add_meeting(Json& rows, int ranks) {
   rows.push_back(row("compare their programs", ranks, {seconds, all.mib}, ranks));
 }
 
-void add_capture(Json& rows, int ranks) {
-  const Run run = fully_sharded_run(ranks);
-  rows.push_back(row("plan and capture a step", ranks, cost_of([&] { capture_step(run); }), 1));
-}
-
 /// Ranks save a checkpoint, and three quarters as many load it.
-void add_checkpoint(Json& rows, const Shapes& shapes, int ranks, const fs::path& folder) {
-  const std::map<std::string, SimulatedTensor> saved =
-      sharded(shapes, DeviceMesh::make({"shard"}, {ranks}));
-  const std::string path = (folder / std::to_string(ranks)).string();
+void add_checkpoint(Json& rows, int ranks) {
+  const ScratchFolder folder("bench");
+  const std::string path = (fs::path(folder.path()) / "checkpoint").string();
+  const std::map<std::string, SimulatedTensor> saved = sharded(ranks);
   rows.push_back(row("plan a save, its headers and index", ranks,
                      cost_of([&] { save_without_data(path, saved, ranks); }), ranks));
   const int fewer = std::max(1, ranks * 3 / 4);
   const std::vector<int> some = some_of(fewer);
-  const std::map<std::string, SimulatedTensor> wanted =
-      sharded(shapes, DeviceMesh::make({"shard"}, {fewer}));
+  const std::map<std::string, SimulatedTensor> wanted = sharded(fewer);
   const Cost load = cost_of([&] {
     for (const int rank : some) {
-      const CheckpointReader reader(path, OpenFiles::when_read);
-      for (const auto& [name, tensor] : wanted) {
-        reader.locate(name, local_part(tensor.info.shape, tensor.layout, rank));
-      }
+      find_parts(path, wanted, rank);
     }
   });
   rows.push_back(row(fmt::format("find its parts for {} ranks", fewer), ranks, load,
                      static_cast<int>(some.size())));
-  std::error_code ignored;
-  fs::remove_all(path, ignored);
 
   // From memory to memory: which rank sends what to whom.
   std::vector<int> all(static_cast<std::size_t>(ranks));
@@ -196,20 +180,12 @@ void add_checkpoint(Json& rows, const Shapes& shapes, int ranks, const fs::path&
 }  // namespace
 
 Json bench_scale(const BenchArguments& arguments) {
-  const fs::path folder =
-      fs::temp_directory_path() / ("tessera-bench-" + std::to_string(::getpid()));
-  fs::create_directories(folder);
-  const Shapes shapes =
-      llama_shapes({.dim = 4096, .ffn = 14336, .vocab = 128256, .layers = 32, .groups = 4});
   check_plan(fully_sharded_run(2));  // loads the plugins
   Json rows = Json::array();
   for (int ranks = 64; ranks <= arguments.ranks; ranks *= 4) {
-    add_meeting(rows, ranks);
-    add_capture(rows, ranks);
-    add_checkpoint(rows, shapes, ranks, folder);
+    add_programs(rows, ranks);
+    add_checkpoint(rows, ranks);
   }
-  std::error_code ignored;
-  fs::remove_all(folder, ignored);
   return rows;
 }
 

@@ -206,15 +206,14 @@ std::vector<Key> reproducible_keys() {
       {"train.reproducible",
        field<s, &T::reproducible>,
        "Which runs give the same bits: those with the same layout (`run`), or those with any "
-       "layout "
-       "(`layout`): losses, gradients and parameters do not depend on the mesh then, and each "
+       "layout (`layout`): losses, gradients and parameters do not depend on the mesh then, and "
+       "each "
        "micro-batch is one virtual shard ([reproducible.md](reproducible.md)).",
        {},
        {"run", "layout"}},
       {"train.virtual_shards", field<s, &T::virtual_shards>,
        "With `train.reproducible=layout`: into how many parts a step is cut, whatever the number "
-       "of "
-       "ranks. A power of two that divides `train.batch`, and at least the ranks that split the "
+       "of ranks. A power of two that divides `train.batch`, and at least the ranks that split the "
        "batch of any mesh that the run is to be continued on.",
        from(1, largest_size)},
       {"train.feature_shards", field<s, &T::feature_shards>,
@@ -311,7 +310,7 @@ std::vector<Key> healing_keys() {
   constexpr auto s = &Config::train;
   return {
       {"train.heal", field<s, &T::heal>,
-       "A run goes on by itself when a rank dies, throws an error or hangs: the state is kept in "
+       "A run continues by itself when a rank dies, throws an error or hangs: the state is kept in "
        "memory after every step, twice, and the ranks are started again from it "
        "([healing.md](healing.md)). Only where `tessera` itself starts the ranks."},
       {"train.heal_every", field<s, &T::heal_every>,
@@ -461,8 +460,7 @@ std::vector<Key> run_keys() {
        .slot = field<&Config::mesh, &MeshConfig::device_collectives>,
        .doc = "How collectives move between devices: `ordered` (by the plugin for the device, with "
               "sums along the tree over the ranks and the CPU's bits), `own_order` (also with the "
-              "sums "
-              "of the plugin's library: other bits), `host` (through the memory of the host).",
+              "sums of the plugin's library: other bits), `host` (through the memory of the host).",
        .choices = {"ordered", "own_order", "host"}},
       {"mesh.transport", field<&Config::mesh, &MeshConfig::transport>,
        "How machines are connected: `auto` (the installed transport, where the ranks are on "

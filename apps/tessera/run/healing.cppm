@@ -11,8 +11,8 @@ export namespace tessera::app {
 /// Error (input): the run cannot heal, as another program has started its ranks.
 void check_healing(const Config& config);
 
-/// How a run goes on when a rank has died (train.heal): the launcher's part. It never computes; it
-/// has the memory in which the ranks keep the state, and decides from where new ranks continue.
+/// How a run continues when a rank has died (train.heal): the launcher's part. It never computes;
+/// it has the memory in which the ranks keep the state, and decides from where new ranks continue.
 class Healing {
  public:
   /// The config and `start`, whose `kept` is set, must outlive it.

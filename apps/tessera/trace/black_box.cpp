@@ -138,14 +138,9 @@ std::string ranks_in_words(const std::vector<int>& ranks) {
   return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", join_words(words));
 }
 
-/// A call that some members of its group wait in, and others have not made.
-struct OpenCall {
-  std::string call;
-  std::string group;
-  std::uint64_t sequence = 0;
-  std::vector<int> waiting;
-  std::vector<int> missing;
-};
+/// A call of a group, by which ranks' records of it are found.
+using CallKey = std::pair<std::string, std::uint64_t>;
+CallKey key_of(const KeptCall& call) { return {call.group, call.sequence}; }
 
 /// The members of a call's group that have not made it, as far as their records are here.
 std::vector<int> missing_in(const FailedRun& run, const KeptCall& call) {
@@ -159,12 +154,20 @@ std::vector<int> missing_in(const FailedRun& run, const KeptCall& call) {
   return missing;
 }
 
+/// A call that a rank has not completed.
+struct OpenCall {
+  const KeptCall* call = nullptr;  // one of its records
+  std::vector<int> missing;        // see missing_in
+  std::vector<int> waiting = {};   // the ranks that waited in it
+};
+using OpenCalls = std::map<CallKey, OpenCall>;
+
 /// The call in which a rank waited: the first one that others had not made, else the first one that
 /// it has not completed. Null: it has completed all.
-const KeptCall* waited_in(const FailedRun& run, const RankBox& box) {
+const KeptCall* waited_in(const OpenCalls& all, const RankBox& box) {
   const KeptCall* first = nullptr;
   for (const KeptCall& call : box.calls) {
-    if (!call.complete && !missing_in(run, call).empty()) {
+    if (!call.complete && !all.at(key_of(call)).missing.empty()) {
       return &call;
     }
     first = first == nullptr && !call.complete ? &call : first;
@@ -172,21 +175,19 @@ const KeptCall* waited_in(const FailedRun& run, const RankBox& box) {
   return first;
 }
 
-std::vector<OpenCall> open_calls(const FailedRun& run) {
-  std::map<std::pair<std::string, std::uint64_t>, OpenCall> found;
+OpenCalls open_calls(const FailedRun& run) {
+  OpenCalls all;
   for (const auto& [rank, box] : run.ranks) {
-    if (const KeptCall* const open = waited_in(run, box)) {
-      OpenCall& one = found[{open->group, open->sequence}];
-      one.call = open->call;
-      one.group = open->group;
-      one.sequence = open->sequence;
-      one.missing = missing_in(run, *open);
-      one.waiting.push_back(rank);
+    for (const KeptCall& call : box.calls) {
+      if (!call.complete && !all.contains(key_of(call))) {
+        all[key_of(call)] = {.call = &call, .missing = missing_in(run, call)};
+      }
     }
   }
-  std::vector<OpenCall> all;
-  for (auto& [key, one] : found) {
-    all.push_back(std::move(one));
+  for (const auto& [rank, box] : run.ranks) {
+    if (const KeptCall* const open = waited_in(all, box)) {
+      all[key_of(*open)].waiting.push_back(rank);
+    }
   }
   return all;
 }
@@ -194,9 +195,13 @@ std::vector<OpenCall> open_calls(const FailedRun& run) {
 /// Who waited for whom: a sentence for each call that was open.
 std::string waits_in_words(const FailedRun& run) {
   std::string text;
-  for (const OpenCall& one : open_calls(run)) {
+  const OpenCalls all = open_calls(run);
+  for (const auto& [key, one] : all) {
+    if (one.waiting.empty()) {
+      continue;
+    }
     text += fmt::format("{} waited in call {} of group {}: {}", ranks_in_words(one.waiting),
-                        one.sequence, one.group, one.call);
+                        one.call->sequence, one.call->group, one.call->call);
     if (one.missing.empty()) {
       text += ", which all ranks had made whose records are here.\n";
       continue;
@@ -204,7 +209,7 @@ std::string waits_in_words(const FailedRun& run) {
     text += fmt::format(", for {}", ranks_in_words(one.missing));
     if (one.missing.size() == 1) {
       const RankBox& box = run.ranks.at(one.missing.front());
-      const KeptCall* const own = waited_in(run, box);
+      const KeptCall* const own = waited_in(all, box);
       text += box.doing().empty() ? "" : fmt::format(" ({})", box.doing());
       text += box.calls.empty() ? ", which had made no call"
               : own != nullptr  ? fmt::format(", which waited in call {} of group {} itself",
