@@ -165,7 +165,16 @@ Tally heals(const Kind& kind, int blows, unsigned seed, double longest = 0.15) {
   Program program(folder, healing(kind), {.environment = {{"TMPDIR", temporary.string()}}});
   REQUIRE(within(20, [&] { return !steps_in(folder / "metrics.jsonl").empty(); }));
   while (tally.blows < blows && !program.living().empty()) {
-    std::this_thread::sleep_for(std::chrono::duration<double>(pause(random)));
+    // Some blows come while ranks start, the others some steps later: as many of them then, however
+    // fast a step is.
+    if (random() % 3 == 0) {
+      std::this_thread::sleep_for(std::chrono::duration<double>(pause(random)));
+    } else {
+      const std::size_t until = steps_in(folder / "metrics.jsonl").size() + 1 + random() % 6;
+      static_cast<void>(within(20, [&] {
+        return steps_in(folder / "metrics.jsonl").size() >= until || program.living().empty();
+      }));
+    }
     const std::vector<pid_t> ranks = program.ranks();
     if (ranks.size() != kind.ranks) {
       continue;  // at the end, or between two starts
