@@ -1,5 +1,6 @@
-"""Hooks of the site (mkdocs.yml): README.md is its first page, links to sources show their path, and the reference has
-a page for each module: its exported declarations with their comments, in the order of its table of contents."""
+"""Hooks of the site (mkdocs.yml): README.md is its first page, links to sources show their path. The reference has a page
+with the names of `import tessera;`, and a page for each module: its exported declarations with their comments, in the
+order of its table of contents."""
 
 import pathlib
 import re
@@ -49,9 +50,45 @@ def reference(folder):
     return "\n".join(page) if len(page) > 8 else None
 
 
+PUBLIC = ROOT / "modules" / "tessera"
+USING = re.compile(r"^using ([^;]+);|^// ([^\n]*(?:\n// [^\n]*)*)\n(?=using|export namespace)|^export namespace", re.MULTILINE)
+
+
+def declared_at(name, pages):
+    """The place in the reference where a name is declared: the page of a module that the interface imports."""
+    kinds = r"(?:class|struct|enum class|concept)"
+    declared = re.compile(rf"^(?:{kinds} {name}\b(?!;)|using (?:tessera::)?{name}(?: =|;)|(?!{kinds}|using)[a-zA-Z\[].*?[\s*&]{name}(?:[(;{{]| =))")
+    for module, page in pages.items():
+        for section in page.split("\n## ")[1:]:
+            if any(declared.search(line.partition("//")[0]) for line in section.splitlines()):
+                return f"{module}.md#{section.partition(chr(10))[0].replace(' ', '-')}"
+    raise SystemExit(f"docs: {name}, which `import tessera;` offers, is declared in none of {', '.join(pages)}")
+
+
+def public_names(pages):
+    """The page of `import tessera;`: its names, each with a link to its declaration."""
+    facade = (PUBLIC / "tessera.cppm").read_text()
+    page = ["# import tessera", "", " ".join(line[3:] for line in facade.splitlines() if line.startswith("// ")), ""]
+    for partition, line in IMPORT.findall(facade):
+        text = (PUBLIC / f"{partition}.cppm").read_text()
+        imported = re.findall(r"^import tessera\.(\w+);", text, re.MULTILINE)
+        if "collective" in imported:  # which exports these
+            imported += ["launch", "communication", "calls", "machines"]
+        among = {module: pages[module] for module in imported if module in pages}
+        page += [f"## {partition}", "", line.capitalize() + ".", ""]
+        for match in USING.finditer(text, text.index("\n\n")):
+            if match.group(2):
+                page += ["", f"**{' '.join(match.group(2).split(chr(10) + '// '))}**", ""]
+            elif match.group(1):
+                names = [name.split("::")[-1] for name in re.split(r",\s*", match.group(1))]
+                page += [" ".join(f"[`{name}`]({declared_at(name, among)})" for name in names)]
+    return "\n".join(page)
+
+
 def on_config(config):
     modules = [folder for folder in sorted((ROOT / "modules").iterdir()) if (folder / f"{folder.name}.cppm").exists()]
-    config["reference"] = {folder.name: page for folder in modules if (page := reference(folder))}
+    pages = {folder.name: page for folder in modules if folder != PUBLIC and (page := reference(folder))}
+    config["reference"] = {"tessera": public_names(pages), **pages}
     config["nav"].append({"Reference": [{name: f"reference/{name}.md"} for name in config["reference"]]})
     return config
 

@@ -7,6 +7,10 @@
 #include "catch.hpp"
 
 import tessera;
+import tessera.capture;
+import tessera.execute;
+import tessera.program;
+import tessera.tensor;
 
 using namespace tessera;
 

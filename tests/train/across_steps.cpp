@@ -9,6 +9,10 @@
 #include "catch.hpp"
 
 import tessera;
+import tessera.graph;
+import tessera.optim;
+import tessera.parallel;
+import tessera.passes;
 
 #include "layouts.hpp"
 #include "net.hpp"

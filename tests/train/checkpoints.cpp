@@ -15,6 +15,7 @@
 #include "catch.hpp"
 
 import tessera;
+import tessera.parallel;
 
 #include "../support/errors.hpp"
 #include "layouts.hpp"

@@ -13,6 +13,10 @@
 #include "catch.hpp"
 
 import tessera;
+import tessera.graph;
+import tessera.parallel;
+import tessera.program;
+import tessera.train;
 
 #include "layouts.hpp"
 #include "net.hpp"

@@ -14,6 +14,11 @@
 #include "catch.hpp"
 
 import tessera;
+import tessera.graph;
+import tessera.ops;
+import tessera.parallel;
+import tessera.passes;
+import tessera.tensor;
 
 #include "compiled_as_eager.hpp"
 #include "support.hpp"

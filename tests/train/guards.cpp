@@ -9,6 +9,11 @@
 #include "catch.hpp"
 
 import tessera;
+import tessera.graph;
+import tessera.parallel;
+import tessera.passes;
+import tessera.program;
+import tessera.train;
 
 #include "layouts.hpp"
 #include "net.hpp"

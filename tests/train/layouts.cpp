@@ -12,6 +12,7 @@
 #include <vector>
 
 import tessera;
+import tessera.parallel;
 
 #include "layouts.hpp"
 #include "net.hpp"

@@ -12,6 +12,8 @@
 #include "catch.hpp"
 
 import tessera;
+import tessera.optim;
+import tessera.parallel;
 
 #include "layouts.hpp"
 #include "net.hpp"

@@ -14,6 +14,13 @@
 #include "catch.hpp"
 
 import tessera;
+import tessera.device;
+import tessera.graph;
+import tessera.parallel;
+import tessera.passes;
+import tessera.program;
+import tessera.tensor;
+import tessera.train;
 
 #include "layouts.hpp"
 #include "net.hpp"

@@ -13,6 +13,11 @@
 #include "catch.hpp"
 
 import tessera;
+import tessera.graph;
+import tessera.program;
+import tessera.parallel;
+import tessera.passes;
+import tessera.train;
 
 #include "layouts.hpp"
 #include "net.hpp"

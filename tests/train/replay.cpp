@@ -12,6 +12,12 @@
 #include "catch.hpp"
 
 import tessera;
+import tessera.graph;
+import tessera.optim;
+import tessera.parallel;
+import tessera.passes;
+import tessera.program;
+import tessera.tensor;
 
 #include "layouts.hpp"
 #include "net.hpp"

@@ -16,6 +16,9 @@
 #include "catch.hpp"
 
 import tessera;
+import tessera.base;
+import tessera.program;
+import tessera.train;
 
 #include "layouts.hpp"
 

@@ -13,6 +13,7 @@
 #include "catch.hpp"
 
 import tessera;
+import tessera.parallel;
 
 #include "layouts.hpp"
 #include "net.hpp"

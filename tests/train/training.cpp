@@ -14,6 +14,7 @@
 #include "catch.hpp"
 
 import tessera;
+import tessera.parallel;
 
 #include "layouts.hpp"
 #include "net.hpp"

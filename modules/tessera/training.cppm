@@ -1,0 +1,71 @@
+// Training: optimizers, parallel plans, captured steps, the step, checkpoints.
+export module tessera:training;
+
+import tessera.capture;
+import tessera.checkpoint;
+import tessera.graph;
+import tessera.optim;
+import tessera.parallel;
+import tessera.passes;
+import tessera.program;
+import tessera.train;
+
+export namespace tessera::optim {
+
+// Optimizers, schedules, clipping, loss scaling.
+using optim::adamw, optim::adamw_rule, optim::AdamWOptions, optim::Decay, optim::load_rule,
+    optim::Optimizer, optim::OptimizerOptions, optim::ParameterGroup, optim::sgd, optim::sgd_rule,
+    optim::SgdOptions, optim::UpdateRule;
+using optim::clamp_gradients, optim::clip_gradients, optim::Clipping, optim::global_gradient_norm,
+    optim::NonFinite;
+using optim::GradScaler, optim::GradScalerOptions, optim::Lbfgs, optim::LbfgsOptions;
+using optim::Schedule, optim::ScheduleKind, optim::ScheduleUnit;
+
+}  // namespace tessera::optim
+
+export namespace tessera::parallel {
+
+// Styles (also of a program's own), composed in a plan; fully sharded modules and precision by
+// hand.
+using parallel::fully_shard, parallel::FullySharded, parallel::FullyShardOptions,
+    parallel::Precision, parallel::set_precision, parallel::ShardDim;
+using parallel::gradient_sync_enabled, parallel::GradientFinisher, parallel::GradientSyncScope;
+using parallel::ParallelStyle, parallel::StyleFacts, parallel::StyleTarget, parallel::apply,
+    parallel::Options, parallel::ParallelPlan, parallel::plan_of, parallel::StyleEntry,
+    parallel::StyleSummary;
+
+}  // namespace tessera::parallel
+
+export namespace tessera {
+
+// Steps as programs.
+using tessera::CapturedFunction, tessera::Program, tessera::Recorder, tessera::ReplayCounts,
+    tessera::to_string;
+using tessera::compile, tessera::CompiledStep, tessera::CompileOptions, tessera::guard,
+    tessera::StepBody, tessera::StepCall, tessera::StepNumbers;
+
+// The training step, and the run of a program's own model.
+using tessera::BatchPart, tessera::Evaluation, tessera::LossSum, tessera::StepBatch,
+    tessera::StepFunctions, tessera::StepResult, tessera::Training, tessera::VirtualShards;
+using tessera::run_training, tessera::RunCheckpoints, tessera::RunSteps, tessera::SaveSchedule,
+    tessera::take_steps, tessera::TrainingRun;
+
+// Checkpoints of any mesh, read on any other; files of others.
+using tessera::check_state, tessera::checkpoint_folder, tessera::CheckpointReader,
+    tessera::checkpoints_in, tessera::CheckpointSaver, tessera::latest_checkpoint,
+    tessera::load_state, tessera::load_weights, tessera::LoadOptions, tessera::LoadReport,
+    tessera::prune_checkpoints, tessera::save_checkpoint, tessera::SaveOptions;
+using tessera::compare_tensors, tessera::CompareOptions, tessera::TensorDifference;
+using tessera::export_weights, tessera::ExportOptions, tessera::open_tensors,
+    tessera::OpenedTensors, tessera::SafetensorsFile, tessera::SafetensorsFolder,
+    tessera::SafetensorsWriter, tessera::TensorInfo, tessera::TensorSource;
+
+}  // namespace tessera
+
+export namespace tessera::graph {
+
+// How captured steps are changed and executed.
+using graph::data_parallel, graph::DataParallelMode, graph::DataParallelOptions,
+    graph::ExecutionOptions, graph::Pass, graph::register_anchor, graph::Transform, graph::verify;
+
+}  // namespace tessera::graph
