@@ -94,6 +94,31 @@ struct RankTable {
   std::vector<std::vector<std::int64_t>> rows;  // 1, then a group and its calls, as hashes
 };
 
+constexpr std::uint64_t balance_modulus = std::uint64_t{1} << 44U;  // 2^19 sums of ranks fit in i64
+
+/// A number of each rank, whose sum over all ranks is 0 modulo 2^44 where the ranks of each group
+/// have the same calls in it; else it is another one, but for one case in 2^44. The rank at place i
+/// of a group gives x(i) - x(i + 1), where x follows from the group, its calls and the place:
+/// around the group these cancel where all have the same x.
+std::int64_t balance(const Groups& groups, int rank) {
+  std::uint64_t sum = 0;
+  for (const auto& [group, calls] : groups) {
+    const auto place =
+        static_cast<std::size_t>(std::ranges::find(group.ranks, rank) - group.ranks.begin());
+    const std::uint64_t both = hash_combine(static_cast<std::uint64_t>(hash_of(group)),
+                                            static_cast<std::uint64_t>(hash_of(calls)));
+    sum += hash_combine(both, place) - hash_combine(both, (place + 1) % group.ranks.size());
+  }
+  return static_cast<std::int64_t>(sum % balance_modulus);
+}
+
+bool balanced(collective::World& world, const Groups& groups) {
+  const std::int64_t own = balance(groups, world.rank());
+  std::int64_t sum = 0;
+  world.everyone().all_reduce(&own, &sum, 1, DType::i64, ReduceOp::sum);
+  return static_cast<std::uint64_t>(sum) % balance_modulus == 0;
+}
+
 /// This rank's first member that has other calls in a group of both: {rank, hash of the group}.
 std::vector<std::int64_t> first_difference(const Groups& groups, const RankTable& table, int rank) {
   for (const auto& [group, calls] : groups) {
@@ -161,7 +186,10 @@ graph::Agree agreement_of(collective::World& world) {
 
 void compare_programs(collective::World& world, const Program* program) {
   const Groups groups = program != nullptr ? graph::communication_of(*program) : Groups();
-  std::vector<std::int64_t> mine;
+  if (balanced(world, groups)) {
+    return;
+  }
+  std::vector<std::int64_t> mine;  // which ranks differ, and where; none where some have no program
   if (program != nullptr) {
     mine.push_back(1);
     for (const auto& [group, calls] : groups) {

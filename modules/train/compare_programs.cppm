@@ -11,7 +11,7 @@ export namespace tessera {
 /// must make the same calls in the same order (graph::communication_of). All ranks of the world
 /// call it together, each with its program or, where it has none, with null, which is compared with
 /// nothing. The same Error (input) on all ranks: two ranks whose programs differ, the group, and
-/// the first call that does. Two small exchanges where nothing differs.
+/// the first call that does. One sum of a number where all have a program and nothing differs.
 void compare_programs(collective::World& world, const Program* program);
 
 /// How the ranks of a world agree on what passes propose: a proposal holds where all ranks of its
