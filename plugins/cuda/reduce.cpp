@@ -1,4 +1,4 @@
-// Sums and means over dims, and sums along one.
+// Sums and means over dims; sums, products and recurrences along one.
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -25,7 +25,7 @@ struct ReducedDims {  // the arguments; no dims: all
   bool keepdim;
 };
 
-struct DimArgs {  // the arguments of cumsum
+struct DimArgs {  // the arguments of scans
   std::int64_t dim;
 };
 
@@ -98,20 +98,46 @@ void logsumexp(const Call& call, std::span<Tensor> out) {
       .launch_rows(out[0], with_type("log_sum_of_rows", x.dtype()));
 }
 
+Dims dim_of_scan(const Call& call) {
+  const int dims = call.in[0].dims();
+  const std::int64_t dim = call.args<DimArgs>().dim;
+  return dims == 0 ? Dims{} : Dims{dim < 0 ? dim + dims : dim};
+}
+
 /// In f64 or i64, as on the CPU.
+void scan(const Call& call, const Tensor& y, const std::string& kernel, bool from_end) {
+  const Tensor& x = call.in[0];
+  if (x.numel() != 0) {
+    Rows(x.shape(), dim_of_scan(call))
+        .whole(x)
+        .whole(y)
+        .integer(from_end ? 1 : 0)
+        .launch_rows(y, kernel + (is_floating(x.dtype()) ? "_f64" : "_i64"));
+  }
+}
+
 template <bool from_end>
 void cumsum(const Call& call, std::span<Tensor> out) {
+  scan(call, out[0], "sums_along_rows", from_end);
+}
+void cumprod(const Call& call, std::span<Tensor> out) {
+  scan(call, out[0], "products_along_rows", false);
+}
+void logcumsumexp(const Call& call, std::span<Tensor> out) {
+  scan(call, out[0], "log_sums_along_rows", false);
+}
+
+template <bool from_end>
+void linear_recurrence(const Call& call, std::span<Tensor> out) {
   const Tensor& x = call.in[0];
-  if (x.numel() == 0) {
-    return;
+  if (x.numel() != 0) {
+    Rows(x.shape(), dim_of_scan(call))
+        .whole(x)
+        .whole(call.in[1])
+        .whole(out[0])
+        .integer(from_end ? 1 : 0)
+        .launch_each_row(out[0], "recurrence_along_rows_f64");
   }
-  const std::int64_t dim = call.args<DimArgs>().dim;
-  const Dims along = x.dims() == 0 ? Dims{} : Dims{dim < 0 ? dim + x.dims() : dim};
-  Rows(x.shape(), along)
-      .whole(x)
-      .whole(out[0])
-      .integer(from_end ? 1 : 0)
-      .launch_rows(out[0], is_floating(x.dtype()) ? "sums_along_rows_f64" : "sums_along_rows_i64");
 }
 
 void sum(const Call& call, std::span<Tensor> out) { reduce(call, out[0], false); }
@@ -138,6 +164,10 @@ void add_reductions(KernelTable& table) {
   table["logsumexp"] = {logsumexp};
   table["cumsum"] = {cumsum<false>};
   table["cumsum_from_end"] = {cumsum<true>};
+  table["cumprod"] = {cumprod};
+  table["logcumsumexp"] = {logcumsumexp};
+  table["linear_recurrence"] = {linear_recurrence<false>};
+  table["linear_recurrence_from_end"] = {linear_recurrence<true>};
 }
 
 }  // namespace tessera::cuda

@@ -147,6 +147,13 @@ void Rows::launch_rows(const Tensor& on, const std::string& kernel) {
   launch_blocks(on, kernel, arguments_.rows);
 }
 
+void Rows::launch_each_row(const Tensor& on, const std::string& kernel) {
+  if (arguments_.rows != 0) {
+    const RowArguments& a = finish();
+    launch(on, kernel, blocks_for(a.rows), threads_per_block, a);
+  }
+}
+
 void Rows::launch_columns(const Tensor& on, const std::string& kernel) {
   if (arguments_.length == 0) {
     return;

@@ -30,6 +30,8 @@ class Rows {
   const RowArguments& finish();
   /// A block for each row.
   void launch_rows(const Tensor& on, const std::string& kernel);
+  /// A thread for some rows.
+  void launch_each_row(const Tensor& on, const std::string& kernel);
   /// So many blocks.
   void launch_blocks(const Tensor& on, const std::string& kernel, std::int64_t blocks);
   /// A block for 32 elements of a row; the kernel sums over the rows.

@@ -25,6 +25,8 @@ import tessera.ops;
 
 #include "kernels.hpp"
 #include "optimizer/functions/rounding.hpp"
+#include "optimizer/kernels/quantization_map.hpp"
+#include "optimizer/kernels/rules.hpp"
 #include "rows.hpp"
 
 namespace tessera::cuda {
@@ -51,15 +53,20 @@ struct Lists {
   fail(std::move(fields));
 }
 
-/// Errors in the CPU's words: what is written cannot be converted.
-void check_written(const Lists& all, std::size_t list, std::size_t place) {
-  const Tensor& x = all.at(list, place);
-  const Tensor& parameter = all.at(0, place);
-  if (!x.is_contiguous()) {
+// Errors in the CPU's words: what is written cannot be converted.
+
+void check_contiguous(const Lists& all, std::size_t list, std::size_t place) {
+  if (!all.at(list, place).is_contiguous()) {
     refuse(all.call, {.wrong = fmt::format("{} is written in place and must be contiguous",
                                            all.name(list, place)),
                       .advice = "pass contiguous()"});
   }
+}
+
+void check_written(const Lists& all, std::size_t list, std::size_t place) {
+  const Tensor& x = all.at(list, place);
+  const Tensor& parameter = all.at(0, place);
+  check_contiguous(all, list, place);
   if (x.dtype() != parameter.dtype()) {
     refuse(
         all.call,
@@ -98,12 +105,12 @@ void check_types(const Lists& all, std::size_t place, const Accepted& types) {
   }
 }
 
-void check_row(const Lists& all, std::size_t place, const functions::Adam& rule,
-               const Accepted& types) {
+template <class Rule>
+void check_row(const Lists& all, std::size_t place, const Rule& rule, const Accepted& types) {
   for (std::size_t list = 0; list < all.lists; ++list) {
     const Tensor& x = all.at(list, place);
     if (!x) {
-      if (list < first_state || rule.needs(list - first_state)) {
+      if (list < first_state || functions::needs_state(rule, list - first_state)) {
         refuse(all.call, {.wrong = fmt::format("{} is undefined, and the settings need it",
                                                all.name(list, place))});
       }
@@ -122,66 +129,70 @@ void check_row(const Lists& all, std::size_t place, const functions::Adam& rule,
   check_types(all, place, types);
 }
 
-/// One parameter's arrays, from `first_block` on. Returns its number of blocks.
-unsigned set_update(Update& update, const Lists& all, std::size_t place,
-                    const functions::Adam& rule, unsigned first_block) {
-  const Tensor& parameter = all.at(0, place);
-  const Tensor& gradient = all.at(1, place);
+/// One parameter and its gradient, from `first_block` on.
+Update update_of(const Tensor& parameter, const Tensor& gradient, unsigned first_block) {
   const ElementArguments of_gradient = elements_of(gradient.shape(), {}, gradient);
-  update = {};
+  Update update = {};
   update.parameter = parameter.device_address();
   update.gradient = of_gradient.result;
   std::ranges::copy(of_gradient.extents, update.extents);
   update.dims = of_gradient.dims;
-  for (std::size_t k = 0; k < functions::Adam::states; ++k) {
-    update.states[k] = rule.needs(k) ? all.at(first_state + k, place).device_address() : nullptr;
-  }
   update.count = parameter.numel();
   update.first_block = first_block;
-  return blocks_for(update.count);
+  return update;
 }
 
-/// The numbers of a step.
-template <bool decoupled, class Settings>
-functions::Adam rule_of(const Settings& settings) {
-  const double scale = settings.grad_scale;
-  const double decay = settings.weight_decay;
-  functions::Adam rule = {
-      .gradient = {.scale = settings.maximize ? -scale : scale, .decay = decoupled ? 0 : decay},
-      .shrink = decoupled ? 1.0 - settings.lr * decay : 1.0,
-      .beta1 = settings.beta1,
-      .beta2 = settings.beta2,
-      .eps = settings.eps,
-      .amsgrad = settings.amsgrad};
-  const auto step = static_cast<double>(settings.step.value);
-  rule.set_step(settings.lr, 1.0 - std::pow(rule.beta1, step),
-                std::sqrt(1.0 - std::pow(rule.beta2, step)));
-  return rule;
+/// The same with the states that the rule needs.
+template <class Rule>
+Update update_of(const Lists& all, std::size_t place, const Rule& rule, unsigned first_block) {
+  Update update = update_of(all.at(0, place), all.at(1, place), first_block);
+  for (std::size_t k = 0; k < Rule::states; ++k) {
+    update.states[k] =
+        functions::needs_state(rule, k) ? all.at(first_state + k, place).device_address() : nullptr;
+  }
+  return update;
 }
 
-template <bool decoupled>
-void adam(const Call& call, std::span<Tensor>) {
+/// "update_Lion_f32"; see kernels/update.cu.
+template <class Rule>
+std::string kernel_of_rule(DType type) {
+  const std::string_view name = reflect::type_name<Rule>();
+  return with_type(fmt::format("update_{}", name.substr(name.rfind(':') + 1)), type);
+}
+
+/// `make`: the rule of a call's settings.
+template <class Settings, auto make>
+void update(const Call& call, std::span<Tensor>) {
   check_in_place(call);
   const Lists all{call};
-  AdamArguments a = {};
-  a.rule = rule_of<decoupled>(call.args<ops::AdamStep>());
+  using Rule = decltype(make(Settings{}));
+  UpdateArguments<Rule> a = {};
+  a.rule = make(call.args<Settings>());
   unsigned blocks = 0;
   for (std::size_t i = 0; i < all.count; ++i) {
     check_row(all, i, a.rule, exact);
     const Tensor& parameter = all.at(0, i);
     if (parameter.numel() != 0) {
-      blocks += set_update(a.updates[a.count++], all, i, a.rule, blocks);
+      a.updates[a.count++] = update_of(all, i, a.rule, blocks);
+      blocks += blocks_for(parameter.numel());
     }
     // A launch has parameters of one type.
     const bool last = i + 1 == all.count || a.count == most_updates ||
                       all.at(0, i + 1).dtype() != parameter.dtype();
     if (last && a.count > 0) {
-      launch(parameter, with_type("adam", parameter.dtype()), blocks, threads_per_block, a);
+      launch(parameter, kernel_of_rule<Rule>(parameter.dtype()), blocks, threads_per_block, a);
       a.count = 0;
       blocks = 0;
     }
   }
 }
+
+template <bool decoupled>
+functions::Adam adam_of(const ops::AdamStep& settings) {
+  return kernels::adam_of(settings, decoupled);
+}
+
+// ---- AdamW in bf16 ----
 
 /// The part of the whole parameter that a rank has, by its places in it.
 void set_places(RoundedAdamArguments& a, const Tensor& parameter, const SpecArgument& whole) {
@@ -203,22 +214,23 @@ void adamw_rounded(const Call& call, std::span<Tensor>) {
   const Lists all{call};
   const auto settings = call.args<ops::RoundedAdamStep>();
   const Tensor& parameter = all.at(0, 0);
-  const functions::Adam rule = rule_of<true>(settings);
+  const functions::Adam rule = kernels::adam_of(settings, true);
   check_row(all, 0, rule, rounding);
   if (parameter.numel() == 0) {
     return;
   }
   if (parameter.dtype() != DType::bf16) {
-    AdamArguments a = {};
+    UpdateArguments<functions::Adam> a = {};
     a.count = 1;
     a.rule = rule;
-    const unsigned blocks = set_update(a.updates[0], all, 0, rule, 0);
-    launch(parameter, with_type("adam", parameter.dtype()), blocks, threads_per_block, a);
+    a.updates[0] = update_of(all, 0, rule, 0);
+    launch(parameter, kernel_of_rule<functions::Adam>(parameter.dtype()),
+           blocks_for(parameter.numel()), threads_per_block, a);
     return;
   }
   RoundedAdamArguments a = {};
   a.rule = rule;
-  const unsigned blocks = set_update(a.update, all, 0, rule, 0);
+  a.update = update_of(all, 0, rule, 0);
   set_places(a, parameter, settings.whole);
   const std::int64_t elements =
       settings.whole ? settings.whole->shape.product() : parameter.numel();
@@ -226,15 +238,91 @@ void adamw_rounded(const Call& call, std::span<Tensor>) {
   a.first_number = static_cast<std::uint64_t>(settings.step.value - 1) * ((numbers + 3) / 4 * 4);
   a.key = functions::philox_key(static_cast<std::uint64_t>(settings.seed),
                                 static_cast<std::uint64_t>(settings.stream));
-  launch(parameter, "rounded_adam_bf16", blocks, threads_per_block, a);
+  launch(parameter, "rounded_adam_bf16", blocks_for(parameter.numel()), threads_per_block, a);
+}
+
+// ---- Adam with 8-bit state: codes and scales of both moments ----
+
+bool is_codes(std::size_t list) { return list == 2 || list == 4; }
+bool is_scales(std::size_t list) { return list == 3 || list == 5; }
+
+void check_quantized(const Lists& all, std::size_t place) {
+  const Tensor& parameter = all.at(0, place);
+  for (std::size_t list = 0; list < all.lists; ++list) {
+    const Tensor& x = all.at(list, place);
+    const Dims shape =
+        is_scales(list) ? ops::quantized_blocks(parameter.shape()) : parameter.shape();
+    if (!(x.shape() == shape)) {
+      refuse(all.call, {.wrong = all.name(list, place) + " has a wrong shape",
+                        .expected = to_string(shape),
+                        .got = to_string(x.shape())});
+    }
+    const DType dtype = is_codes(list) ? DType::u8 : parameter.dtype();
+    if (list != 1 && x.dtype() != dtype) {
+      refuse(all.call, {.wrong = all.name(list, place) + " has a wrong type",
+                        .expected = std::string(name_of(dtype)),
+                        .got = std::string(name_of(x.dtype()))});
+    }
+    if (list != 1) {
+      check_contiguous(all, list, place);
+    }
+  }
+  check_types(all, place, exact);
+}
+
+template <bool decoupled>
+void quantized_adam(const Call& call, std::span<Tensor>) {
+  check_in_place(call);
+  const auto settings = call.args<ops::AdamStep>();
+  if (settings.amsgrad) {
+    refuse(call, {.wrong = "amsgrad has no 8-bit state"});
+  }
+  static const kernels::QuantizationMap maps[] = {kernels::make_quantization_map(true),
+                                                  kernels::make_quantization_map(false)};
+  const Lists all{call};
+  for (std::size_t i = 0; i < all.count; ++i) {
+    check_quantized(all, i);
+    const Tensor& parameter = all.at(0, i);
+    if (parameter.numel() == 0) {
+      continue;
+    }
+    QuantizedAdamArguments a = {};
+    a.update = update_of(parameter, all.at(1, i), 0);
+    a.rule = kernels::adam_of(settings, decoupled);
+    const std::int64_t rows = parameter.dims() < 2 ? 1 : parameter.shape()[0];
+    a.row = parameter.numel() / rows;
+    a.blocks = (a.row + functions::quantized_block - 1) / functions::quantized_block;
+    a.all_blocks = rows * a.blocks;
+    for (std::size_t moment = 0; moment < 2; ++moment) {
+      const std::size_t codes = first_state + 2 * moment;
+      a.codes[moment] = static_cast<std::uint8_t*>(all.at(codes, i).device_address());
+      a.scales[moment] = all.at(codes + 1, i).device_address();
+      std::ranges::copy(maps[moment], a.values[moment]);
+    }
+    launch(parameter, with_type("quantized_adam", parameter.dtype()),
+           static_cast<unsigned>(std::min<std::int64_t>(a.all_blocks, 65535)),
+           functions::quantized_block, a);
+  }
 }
 
 }  // namespace
 
 void add_updates(KernelTable& table) {
-  table["adam_"] = {adam<false>};
-  table["adamw_"] = {adam<true>};
+  table["adadelta_"] = {update<ops::AdadeltaStep, kernels::adadelta_of<ops::AdadeltaStep>>};
+  table["adagrad_"] = {update<ops::AdagradStep, kernels::adagrad_of<ops::AdagradStep>>};
+  table["adamax_"] = {update<ops::AdamaxStep, kernels::adamax_of<ops::AdamaxStep>>};
+  table["asgd_"] = {update<ops::AsgdStep, kernels::asgd_of<ops::AsgdStep>>};
+  table["lion_"] = {update<ops::LionStep, kernels::lion_of<ops::LionStep>>};
+  table["nadam_"] = {update<ops::NAdamStep, kernels::nadam_of<ops::NAdamStep>>};
+  table["radam_"] = {update<ops::RAdamStep, kernels::radam_of<ops::RAdamStep>>};
+  table["rmsprop_"] = {update<ops::RMSpropStep, kernels::rmsprop_of<ops::RMSpropStep>>};
+  table["rprop_"] = {update<ops::RpropStep, kernels::rprop_of<ops::RpropStep>>};
+  table["sgd_"] = {update<ops::SgdStep, kernels::sgd_of<ops::SgdStep>>};
+  table["adam_"] = {update<ops::AdamStep, adam_of<false>>};
+  table["adamw_"] = {update<ops::AdamStep, adam_of<true>>};
   table["adamw_rounded_"] = {adamw_rounded};
+  table["adam_8bit_"] = {quantized_adam<false>};
+  table["adamw_8bit_"] = {quantized_adam<true>};
 }
 
 }  // namespace tessera::cuda

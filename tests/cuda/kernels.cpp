@@ -257,6 +257,94 @@ TEST_CASE("a step of AdamW in bf16 is rounded with the CPU's random numbers") {
   }
 }
 
+TEST_CASE(
+    "a step of Adam with 8-bit state has the CPU's codes and scales, for rows of several blocks") {
+  const auto in = [](DType type, DType gradient) {
+    const Dims shape = {3, 700};
+    const auto codes = [&] { return some_of(shape, 256, DType::u8); };
+    const auto scales = [&] { return ops::abs(waves(ops::quantized_blocks(shape), type)); };
+    return std::vector<Tensor>{
+        waves(shape, type), spaced(waves(shape, gradient)), codes(), scales(), codes(), scales()};
+  };
+  const std::string arguments =
+      "lr=0.01, beta1=0.9, beta2=0.99, eps=1e-3, weight_decay=0.1, grad_scale=2, step=4, "
+      "amsgrad=false, maximize=false";
+  for (const char* name : {"adam_8bit_", "adamw_8bit_"}) {
+    for (const DType type : {DType::f32, DType::f64}) {
+      const Results all = results_of(name, in(type, type), arguments);
+      for (const std::size_t i : {0U, 3U, 5U}) {
+        CHECK(largest_difference(ops::to_device(all.there[i], cpu), all.here[i]) <= 2e-6);
+      }
+      // The step itself may differ in the last place, which the code shows near a border only.
+      for (const std::size_t i : {2U, 4U}) {
+        const std::vector<double> found = to_doubles(all.there[i]),
+                                  wanted = to_doubles(all.here[i]);
+        std::size_t same = 0;
+        for (std::size_t k = 0; k < wanted.size(); ++k) {
+          same += found[k] == wanted[k] ? 1 : 0;
+          CHECK(std::abs(found[k] - wanted[k]) <= 1);
+        }
+        CHECK(same >= wanted.size() - 3);
+      }
+    }
+    CHECK_THROWS_WITH(results_of(name, in(DType::bf16, DType::bf16), arguments),
+                      Catch::Contains("a parameter of type bf16 with a gradient of type bf16"));
+  }
+}
+
+TEST_CASE("a step of Lion has the CPU's numbers for many parameters of both types") {
+  const auto step = [](Device device) {
+    std::vector<Tensor> parameters, gradients, averages;
+    for (std::int64_t i = 0; i < 40; ++i) {
+      const DType type = i % 5 == 4 ? DType::f64 : DType::f32;
+      for (std::vector<Tensor>* list : {&parameters, &gradients, &averages}) {
+        list->push_back(copied_to(waves({1 + 37 * i}, type), device));
+      }
+    }
+    ops::lion_(parameters, gradients, averages,
+               {.lr = 0.1, .beta1 = 0.9, .beta2 = 0.98, .weight_decay = 0.1, .grad_scale = 0.5});
+    std::vector<double> all;
+    for (const std::vector<Tensor>& list : {parameters, averages}) {
+      for (const Tensor& x : list) {
+        for (const double value : to_doubles(x)) all.push_back(value);
+      }
+    }
+    return all;
+  };
+  next_order();
+  const std::vector<double> wanted = step(cpu), found = step(cuda());
+  REQUIRE(wanted.size() == found.size());
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    REQUIRE(std::abs(found[i] - wanted[i]) <= 2e-6 * (1 + std::abs(wanted[i])));
+  }
+}
+
+TEST_CASE("products and recurrences along lines of several tiles are the CPU's") {
+  check_bits("cumprod", {some_of({3, 700}, 3)}, "dim=1");
+  check_bits("cumprod", {ops::add_scalar(some_of({600, 2}, 2), 1)}, "dim=0");
+  const auto near_one = [](const Dims& shape, DType type) {
+    return ops::add_scalar(ops::mul_scalar(waves(shape, type), 0.05), 1);
+  };
+  check_near("cumprod", {near_one({3, 700}, DType::f32)}, "dim=1", 1e-5);
+  check_near("cumprod", {ops::transpose(near_one({5, 300}, DType::f64), 0, 1)}, "dim=0", 1e-12);
+  check_near("logcumsumexp", {waves({3, 700})}, "dim=1", 1e-5);
+  check_near("logcumsumexp", {ops::mul_scalar(waves({300, 5}), 100)}, "dim=0", 1e-4);
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> values = {-infinity, -infinity, 1, 500, infinity, 2,
+                                     infinity,  1,         0, 3,   -2,       infinity};
+  const Tensor x = from_values(std::span<const float>(values), {2, 6});
+  check_bits("logcumsumexp", {ops::narrow(x, 0, 0, 1)}, "dim=1");
+  const std::vector<Tensor> one = {ops::narrow(x, 0, 0, 1), ops::narrow(x, 0, 1, 1)};
+  for (const char* name : {"linear_recurrence", "linear_recurrence_from_end"}) {
+    check_near(name, {waves({300, 700}), waves({300, 700})}, "dim=1", 1e-5);
+    check_near(name,
+               {ops::transpose(waves({5, 300}, DType::f64), 0, 1), waves({300, 5}, DType::f64)},
+               "dim=0", 1e-12);
+    const Results infinite = results_of(name, {waves({1, 6}), one[1]}, "dim=1");
+    CHECK(same_bits(ops::isfinite(infinite.there[0]), ops::isfinite(infinite.here[0])));
+  }
+}
+
 TEST_CASE("sums along lines of several tiles, in both directions, are the CPU's") {
   for (const char* name : {"cumsum", "cumsum_from_end"}) {
     check_bits(name, {some_of({3, 700}, 900)}, "dim=1");

@@ -6,9 +6,12 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <thread>
@@ -240,6 +243,27 @@ TEST_CASE("each function of elements has its kernel") {
   }
   INFO("without:" << missing);
   CHECK(with_kernel > 150);
+}
+
+TEST_CASE("the page lists the operators that have no kernel") {
+  std::ifstream file(CUDA_PAGE);
+  const std::string page(std::istreambuf_iterator<char>(file), {});
+  const std::size_t title = page.find("## Operators without a kernel");
+  const std::size_t end = page.find("\n## ", title);
+  REQUIRE(end != std::string::npos);
+  std::set<std::string> listed, missing;
+  for (std::size_t at = title; (at = page.find('`', at)) < end; ++at) {
+    const std::size_t begin = at + 1;
+    at = page.find('`', begin);
+    listed.insert(page.substr(begin, at - begin));
+  }
+  for (const Op* op : all_ops()) {
+    // The conformance suite registers operators of its own.
+    if (op->cpu != nullptr && !kernel_of(*op, cuda().type) && !op->name.starts_with("wrong_")) {
+      missing.insert(op->name);
+    }
+  }
+  CHECK(listed == missing);
 }
 
 TEST_CASE("kernels of a GPU compute what the CPU does, in any order") {

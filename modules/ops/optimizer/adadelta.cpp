@@ -1,6 +1,6 @@
 // One step of Adadelta.
 module;
-#include "optimizer/functions/adadelta.hpp"
+#include "optimizer/kernels/rules.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -11,11 +11,7 @@ import :update_call;
 namespace tessera::ops {
 namespace {
 
-functions::Adadelta adadelta_of(const AdadeltaStep& s) {
-  return {.gradient = updates::own_gradient(s), .rate = s.lr, .rho = s.rho, .eps = s.eps};
-}
-
-const Op& adadelta_op = updates::register_update<AdadeltaStep, adadelta_of>(
+const Op& adadelta_op = updates::register_update<AdadeltaStep, kernels::adadelta_of<AdadeltaStep>>(
     "adadelta_(parameters!..., gradients..., square_avgs!..., acc_deltas!...)",
     "One step of Adadelta for all parameters; writes them and their state.");
 

@@ -1,6 +1,6 @@
 // One step of Adagrad.
 module;
-#include "optimizer/functions/adagrad.hpp"
+#include "optimizer/kernels/rules.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -11,15 +11,7 @@ import :update_call;
 namespace tessera::ops {
 namespace {
 
-functions::Adagrad adagrad_of(const AdagradStep& s) {
-  return {.gradient = updates::own_gradient(s),
-          .rate = s.lr / (1.0 + (static_cast<double>(s.step.value) - 1) * s.lr_decay),
-          .eps = s.eps,
-          .initial = s.initial,
-          .first = s.step == 1};
-}
-
-const Op& adagrad_op = updates::register_update<AdagradStep, adagrad_of>(
+const Op& adagrad_op = updates::register_update<AdagradStep, kernels::adagrad_of<AdagradStep>>(
     "adagrad_(parameters!..., gradients..., sums!...)",
     "One step of Adagrad for all parameters; writes them and their state.");
 

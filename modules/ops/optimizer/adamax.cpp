@@ -1,8 +1,6 @@
 // One step of Adamax.
 module;
-#include "optimizer/functions/adamax.hpp"
-
-#include <cmath>
+#include "optimizer/kernels/rules.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -13,16 +11,7 @@ import :update_call;
 namespace tessera::ops {
 namespace {
 
-functions::Adamax adamax_of(const AdamaxStep& s) {
-  const auto step = static_cast<double>(s.step.value);
-  return {.gradient = updates::own_gradient(s),
-          .beta1 = s.beta1,
-          .beta2 = s.beta2,
-          .eps = s.eps,
-          .step_size = s.lr / (1.0 - std::pow(s.beta1.value, step))};
-}
-
-const Op& adamax_op = updates::register_update<AdamaxStep, adamax_of>(
+const Op& adamax_op = updates::register_update<AdamaxStep, kernels::adamax_of<AdamaxStep>>(
     "adamax_(parameters!..., gradients..., exp_avgs!..., exp_infs!...)",
     "One step of Adamax for all parameters; writes them and their state.");
 

@@ -11,6 +11,7 @@ module;
 
 #include "optimizer/functions/rounding.hpp"
 #include "optimizer/kernels/rounded.hpp"
+#include "optimizer/kernels/rules.hpp"
 #include "optimizer/kernels/update.hpp"
 #include "shared/kernels/parallel.hpp"
 #include "shared/kernels/workspace.hpp"
@@ -99,16 +100,7 @@ bool exact_update(const Adam& rule, const updates::Row& row) {
 
 void cpu(const Call& call, std::span<Tensor>) {
   const auto s = call.args<RoundedAdamStep>();
-  const Adam rule = updates::adam_of({.lr = s.lr,
-                                      .beta1 = s.beta1,
-                                      .beta2 = s.beta2,
-                                      .eps = s.eps,
-                                      .weight_decay = s.weight_decay,
-                                      .grad_scale = s.grad_scale,
-                                      .step = s.step,
-                                      .amsgrad = s.amsgrad,
-                                      .maximize = s.maximize},
-                                     true);
+  const Adam rule = kernels::adam_of(s, true);
   const bool needed[Adam::states] = {rule.needs(0), rule.needs(1), rule.needs(2)};
   updates::for_each_row(call, needed, [&](const updates::Row& row) {
     const bool rounded = row.parameter.dtype() == DType::bf16;

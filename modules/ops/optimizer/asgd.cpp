@@ -1,9 +1,6 @@
 // One step of averaged SGD.
 module;
-#include "optimizer/functions/asgd.hpp"
-
-#include <algorithm>
-#include <cmath>
+#include "optimizer/kernels/rules.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -14,16 +11,7 @@ import :update_call;
 namespace tessera::ops {
 namespace {
 
-functions::Asgd asgd_of(const AsgdStep& s) {
-  const double before = static_cast<double>(s.step.value) - 1;
-  const double rate = s.lr / std::pow(1.0 + s.lambd * s.lr * before, s.alpha.value);
-  return {.gradient = updates::own_gradient(s),
-          .shrink = 1.0 - s.lambd * rate,
-          .rate = rate,
-          .weight = 1.0 / std::max(1.0, before - s.t0)};
-}
-
-const Op& asgd_op = updates::register_update<AsgdStep, asgd_of>(
+const Op& asgd_op = updates::register_update<AsgdStep, kernels::asgd_of<AsgdStep>>(
     "asgd_(parameters!..., gradients..., axs!...)",
     "One step of averaged SGD for all parameters; writes them and their averages.");
 

@@ -1,6 +1,6 @@
 // One step of Lion.
 module;
-#include "optimizer/functions/lion.hpp"
+#include "optimizer/kernels/rules.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -11,15 +11,7 @@ import :update_call;
 namespace tessera::ops {
 namespace {
 
-functions::Lion lion_of(const LionStep& s) {
-  return {.gradient = updates::own_gradient(s, true),
-          .shrink = updates::shrink(s),
-          .rate = s.lr,
-          .beta1 = s.beta1,
-          .beta2 = s.beta2};
-}
-
-const Op& lion_op = updates::register_update<LionStep, lion_of>(
+const Op& lion_op = updates::register_update<LionStep, kernels::lion_of<LionStep>>(
     "lion_(parameters!..., gradients..., exp_avgs!...)",
     "One step of Lion for all parameters; writes them and their state.");
 

@@ -1,9 +1,6 @@
 // One step of NAdam.
 module;
-#include "optimizer/functions/nadam.hpp"
-
-#include <cmath>
-#include <cstdint>
+#include "optimizer/kernels/rules.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -14,38 +11,7 @@ import :update_call;
 namespace tessera::ops {
 namespace {
 
-/// mu_step.
-double momentum_of(const NAdamStep& s, double step) {
-  return s.beta1 * (1.0 - 0.5 * std::pow(0.96, step * s.momentum_decay));
-}
-
-/// mu_1 ... mu_step. What is far below the rounding of 1 - product is left out, so this ends after
-/// a few hundred factors.
-double product_of_momenta(const NAdamStep& s) {
-  constexpr double nothing = 1e-40;
-  double product = 1;
-  for (std::int64_t t = 1; t <= s.step && product > nothing; ++t) {
-    product *= momentum_of(s, static_cast<double>(t));
-  }
-  return product;
-}
-
-functions::NAdam nadam_of(const NAdamStep& s) {
-  const auto step = static_cast<double>(s.step.value);
-  const double mu = momentum_of(s, step);
-  const double next = momentum_of(s, step + 1);
-  const double product = product_of_momenta(s);
-  return {.gradient = updates::own_gradient(s, s.decoupled),
-          .shrink = updates::shrink(s, s.decoupled),
-          .beta1 = s.beta1,
-          .beta2 = s.beta2,
-          .eps = s.eps,
-          .gradient_rate = s.lr * (1.0 - mu) / (1.0 - product),
-          .moment_rate = s.lr * next / (1.0 - product * next),
-          .root_factor = 1.0 / std::sqrt(1.0 - std::pow(s.beta2.value, step))};
-}
-
-const Op& nadam_op = updates::register_update<NAdamStep, nadam_of>(
+const Op& nadam_op = updates::register_update<NAdamStep, kernels::nadam_of<NAdamStep>>(
     "nadam_(parameters!..., gradients..., exp_avgs!..., exp_avg_sqs!...)",
     "One step of NAdam for all parameters; writes them and their state.");
 

@@ -1,6 +1,6 @@
 // One step of RMSprop.
 module;
-#include "optimizer/functions/rmsprop.hpp"
+#include "optimizer/kernels/rules.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -11,16 +11,7 @@ import :update_call;
 namespace tessera::ops {
 namespace {
 
-functions::RMSprop rmsprop_of(const RMSpropStep& s) {
-  return {.gradient = updates::own_gradient(s),
-          .rate = s.lr,
-          .alpha = s.alpha,
-          .eps = s.eps,
-          .momentum = s.momentum,
-          .centered = s.centered};
-}
-
-const Op& rmsprop_op = updates::register_update<RMSpropStep, rmsprop_of>(
+const Op& rmsprop_op = updates::register_update<RMSpropStep, kernels::rmsprop_of<RMSpropStep>>(
     "rmsprop_(parameters!..., gradients..., square_avgs!..., momentum_buffers!...?, "
     "grad_avgs!...?)",
     "One step of RMSprop for all parameters; writes them and their state.");

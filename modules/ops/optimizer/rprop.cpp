@@ -1,6 +1,6 @@
 // One step of Rprop.
 module;
-#include "optimizer/functions/rprop.hpp"
+#include "optimizer/kernels/rules.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -11,17 +11,7 @@ import :update_call;
 namespace tessera::ops {
 namespace {
 
-functions::Rprop rprop_of(const RpropStep& s) {
-  return {.gradient = updates::own_gradient(s),
-          .decrease = s.decrease,
-          .increase = s.increase,
-          .smallest = s.smallest,
-          .largest = s.largest,
-          .initial = s.lr,
-          .first = s.step == 1};
-}
-
-const Op& rprop_op = updates::register_update<RpropStep, rprop_of>(
+const Op& rprop_op = updates::register_update<RpropStep, kernels::rprop_of<RpropStep>>(
     "rprop_(parameters!..., gradients..., prevs!..., step_sizes!...)",
     "One step of Rprop for all parameters; writes them and their state.");
 

@@ -1,6 +1,6 @@
 // One step of SGD.
 module;
-#include "optimizer/functions/sgd.hpp"
+#include "optimizer/kernels/rules.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -11,16 +11,7 @@ import :update_call;
 namespace tessera::ops {
 namespace {
 
-functions::Sgd sgd_of(const SgdStep& s) {
-  return {.gradient = updates::own_gradient(s),
-          .rate = s.lr,
-          .momentum = s.momentum,
-          .dampening = s.dampening,
-          .nesterov = s.nesterov,
-          .first = s.step == 1};
-}
-
-const Op& sgd_op = updates::register_update<SgdStep, sgd_of>(
+const Op& sgd_op = updates::register_update<SgdStep, kernels::sgd_of<SgdStep>>(
     "sgd_(parameters!..., gradients..., momentum_buffers!...?)",
     "One step of SGD for all parameters; writes them and momentum_buffers.");
 

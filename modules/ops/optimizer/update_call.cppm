@@ -2,7 +2,7 @@
 module;
 #include <fmt/format.h>
 
-#include "optimizer/functions/adam.hpp"
+#include "optimizer/functions/update.hpp"
 #include "optimizer/kernels/update.hpp"
 #include "shared/kernels/parallel.hpp"
 #include "shared/kernels/workspace.hpp"
@@ -41,22 +41,6 @@ void for_each_row(const Call& call, std::span<const bool> needed, UpdateRow upda
 /// Error: types of a parameter and its gradient that no step knows.
 [[noreturn]] void refuse_types(const Call& call, const Tensor& parameter, const Tensor& gradient);
 
-/// The numbers of Adam's step, whatever form its state has.
-functions::Adam adam_of(const AdamStep& settings, bool decoupled);
-
-/// Scale and decay of the gradient, of settings that have these fields.
-template <class Settings>
-inline functions::OwnGradient own_gradient(const Settings& settings, bool decoupled = false) {
-  const double scale = settings.grad_scale;
-  return {.scale = settings.maximize ? -scale : scale,
-          .decay = decoupled ? 0.0 : settings.weight_decay.value};
-}
-/// The number that the parameter is multiplied by.
-template <class Settings>
-inline double shrink(const Settings& settings, bool decoupled = true) {
-  return decoupled ? 1.0 - settings.lr * settings.weight_decay : 1.0;
-}
-
 /// The operator of a rule. `make`: the kernel's numbers of a call's settings.
 template <class Settings, auto make>
 inline const Op& register_update(const char* schema, const char* about) {
@@ -65,11 +49,7 @@ inline const Op& register_update(const char* schema, const char* about) {
     const Rule rule = make(call.args<Settings>());
     bool needed[Rule::states];
     for (std::size_t k = 0; k < Rule::states; ++k) {
-      if constexpr (requires { rule.needs(k); }) {
-        needed[k] = rule.needs(k);
-      } else {
-        needed[k] = true;
-      }
+      needed[k] = functions::needs_state(rule, k);
     }
     for_each_row(call, needed, [&](const Row& row) {
       void* states[Rule::states];

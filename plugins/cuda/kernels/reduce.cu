@@ -1,5 +1,5 @@
-// Sums over dims, and up to each element. By rows, where a row is near together in memory, else by
-// columns.
+// Sums over dims, and sums, products and recurrences up to each element. By rows, where a row is
+// near together in memory, else by columns.
 #include "kernels/rows.hpp"
 
 using namespace tessera;
@@ -49,36 +49,72 @@ __device__ void log_sum_of_rows(const RowArguments& a) {
   });
 }
 
-/// Arrays: x, y. The sum of each element and those before it in its row, or, with integers[0],
-/// after it. The threads of a block take one element each at a time.
-template <class C>
-__device__ void sums_along_rows(const RowArguments& a) {
+struct Product {
+  template <class C>
+  __device__ C operator()(C a, C b) const {
+    return a * b;
+  }
+};
+/// Of two logarithms, that of the sum of what they are of.
+struct LogSum {
+  __device__ double operator()(double a, double b) const {
+    const double larger = Larger{}(a, b);
+    if (larger != larger || larger == INFINITY || larger == -INFINITY) return larger;
+    return larger + math::log1p(math::exp((a < b ? a : b) - larger));
+  }
+};
+
+/// The number of an element in the order of a scan, which integers[0] turns round.
+__device__ std::int64_t place_in_scan(const RowArguments& a, std::int64_t number) {
+  return a.integers[0] != 0 ? a.length - 1 - number : number;
+}
+
+/// Arrays: x, y. Each element joined with those before it in its row, or, with integers[0], after
+/// it. The threads of a block take one element each at a time.
+template <class C, class Join>
+__device__ void scan_rows(const RowArguments& a, C nothing, Join join) {
   __shared__ C totals[most_warps];
   const unsigned lane = threadIdx.x % lanes, warp = threadIdx.x / lanes;
   each_row(a, [&](std::int64_t row) {
     const Row<C> x(a, 0, row), y(a, 1, row);
-    C before = {};
+    C before = nothing;
     for (std::int64_t first = 0; first < a.length; first += blockDim.x) {
       const std::int64_t number = first + threadIdx.x;
       const bool exists = number < a.length;
-      const std::int64_t i = a.integers[0] != 0 ? a.length - 1 - number : number;
-      C sum = exists ? x.get(i) : C{};
+      const std::int64_t i = place_in_scan(a, number);
+      C value = exists ? x.get(i) : nothing;
       for (unsigned by = 1; by < lanes; by *= 2) {
-        const C other = __shfl_up_sync(~0U, sum, by);
-        if (lane >= by) sum += other;
+        const C other = __shfl_up_sync(~0U, value, by);
+        if (lane >= by) value = join(value, other);
       }
       __syncthreads();  // the totals before have been read
-      if (lane == lanes - 1) totals[warp] = sum;
+      if (lane == lanes - 1) totals[warp] = value;
       __syncthreads();
       C of_block = before;
       for (unsigned other = 0; other < blockDim.x / lanes; ++other) {
-        if (other == warp) sum += of_block;
-        of_block += totals[other];
+        if (other == warp) value = join(value, of_block);
+        of_block = join(of_block, totals[other]);
       }
       before = of_block;
-      if (exists) y.set(i, sum);
+      if (exists) y.set(i, value);
     }
   });
+}
+
+/// Arrays: x, factor, y. Each element plus its factor times the result before it in its row, or,
+/// with integers[0], after it. A thread has a row: joined factors could be infinite where no result
+/// is.
+__device__ void recur_along_rows(const RowArguments& a) {
+  for (std::int64_t row = thread_place(); row < a.rows; row += thread_count()) {
+    const Row<double> x(a, 0, row), factor(a, 1, row), y(a, 2, row);
+    double value = 0;
+    for (std::int64_t number = 0; number < a.length; ++number) {
+      const std::int64_t i = place_in_scan(a, number);
+      // The first factor meets nothing, not even when it is infinite.
+      value = x.get(i) + (number == 0 ? 0 : factor.get(i) * value);
+      y.set(i, value);
+    }
+  }
 }
 
 /// The sums over the rows, for each element of a row.
@@ -111,8 +147,16 @@ __global__ void smallest_of_rows_i64(const RowArguments a) {
 }
 __global__ void log_sum_of_rows_f32(const RowArguments a) { log_sum_of_rows<float>(a); }
 __global__ void log_sum_of_rows_f64(const RowArguments a) { log_sum_of_rows<double>(a); }
-__global__ void sums_along_rows_f64(const RowArguments a) { sums_along_rows<double>(a); }
-__global__ void sums_along_rows_i64(const RowArguments a) { sums_along_rows<std::int64_t>(a); }
+__global__ void sums_along_rows_f64(const RowArguments a) { scan_rows(a, 0.0, Sum{}); }
+__global__ void sums_along_rows_i64(const RowArguments a) { scan_rows(a, std::int64_t{0}, Sum{}); }
+__global__ void products_along_rows_f64(const RowArguments a) { scan_rows(a, 1.0, Product{}); }
+__global__ void products_along_rows_i64(const RowArguments a) {
+  scan_rows(a, std::int64_t{1}, Product{});
+}
+__global__ void log_sums_along_rows_f64(const RowArguments a) {
+  scan_rows(a, -static_cast<double>(INFINITY), LogSum{});
+}
+__global__ void recurrence_along_rows_f64(const RowArguments a) { recur_along_rows(a); }
 __global__ void sum_squares_f32(const RowArguments a) { sum_rows<float, true>(a); }
 __global__ void sum_squares_f64(const RowArguments a) { sum_rows<double, true>(a); }
 

@@ -1,15 +1,18 @@
-// The structure of an optimizer's step: its rule is the CPU's (modules/ops/optimizer/functions).
+// The structures of optimizers' steps: their rules are the CPU's (modules/ops/optimizer/functions).
 #pragma once
+#include <cstddef>
 #include <cstdint>
 
 #include "kernels/arguments.hpp"
 #include "optimizer/functions/adam.hpp"
+#include "optimizer/functions/quantization.hpp"
 #include "shared/functions/philox.hpp"
 
 namespace tessera::cuda {
 
 /// Parameters of one launch. A step has as many launches as its parameters need.
 inline constexpr int most_updates = 16;
+inline constexpr std::size_t most_states = 3;
 
 /// One parameter, contiguous as its states are, and its gradient.
 struct Update {
@@ -17,7 +20,7 @@ struct Update {
   Strided gradient;
   std::int64_t extents[most_dims];  // of the gradient's strides
   int dims;
-  void* states[functions::Adam::states];  // null: not needed
+  void* states[most_states];  // null: not needed
   std::int64_t count;
   std::int64_t first_block;
 };
@@ -35,10 +38,25 @@ struct RoundedAdamArguments {
   int dims;
 };
 
-struct AdamArguments {
+/// A rule's step for several parameters.
+template <class Rule>
+struct UpdateArguments {
+  static_assert(Rule::states <= most_states);
   Update updates[most_updates];
   int count;
+  Rule rule;
+};
+
+/// One parameter whose moments are codes, with a scale for each block of a row.
+struct QuantizedAdamArguments {
+  Update update;  // without states
   functions::Adam rule;
+  std::int64_t row;     // its length
+  std::int64_t blocks;  // of a row
+  std::int64_t all_blocks;
+  std::uint8_t* codes[2];
+  void* scales[2];  // of the parameter's type
+  float values[2][256];
 };
 
 }  // namespace tessera::cuda

@@ -21,14 +21,14 @@ struct Adadelta {
   /// The settings as numbers of C, and what they do with the lanes of vectors of C.
   template <class C>
   struct Lanes {
-    explicit Lanes(const Adadelta& rule)
+    constexpr explicit Lanes(const Adadelta& rule)
         : rate(static_cast<C>(rule.rate)),
           rho(static_cast<C>(rule.rho)),
           rest(static_cast<C>(1.0 - rule.rho)),
           eps(static_cast<C>(rule.eps)) {}
 
     template <class V>
-    void operator()(V& p, V g, V* s) const {
+    constexpr void operator()(V& p, V g, V* s) const {
       s[0] = s[0] * rho + g * g * rest;
       const V change = math::sqrt(s[1] + eps) / math::sqrt(s[0] + eps) * g;
       s[1] = s[1] * rho + change * change * rest;

@@ -22,14 +22,14 @@ struct Adagrad {
   /// The settings as numbers of C, and what they do with the lanes of vectors of C.
   template <class C>
   struct Lanes {
-    explicit Lanes(const Adagrad& rule)
+    constexpr explicit Lanes(const Adagrad& rule)
         : rate(static_cast<C>(rule.rate)),
           eps(static_cast<C>(rule.eps)),
           initial(static_cast<C>(rule.initial)),
           first(rule.first) {}
 
     template <class V>
-    void operator()(V& p, V g, V* s) const {
+    constexpr void operator()(V& p, V g, V* s) const {
       s[0] = (first ? V{} + initial : s[0]) + g * g;
       p = p - g * rate / (math::sqrt(s[0]) + eps);
     }

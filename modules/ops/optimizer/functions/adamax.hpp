@@ -21,14 +21,14 @@ struct Adamax {
   /// The settings as numbers of C, and what they do with the lanes of vectors of C.
   template <class C>
   struct Lanes {
-    explicit Lanes(const Adamax& rule)
+    constexpr explicit Lanes(const Adamax& rule)
         : rest1(static_cast<C>(1.0 - rule.beta1)),
           beta2(static_cast<C>(rule.beta2)),
           eps(static_cast<C>(rule.eps)),
           step_size(static_cast<C>(rule.step_size)) {}
 
     template <class V>
-    void operator()(V& p, V g, V* s) const {
+    constexpr void operator()(V& p, V g, V* s) const {
       s[0] = average(s[0], g, rest1);
       s[1] = math::maximum(s[1] * beta2, (g < 0 ? -g : g) + eps);
       p = p - s[0] * step_size / s[1];

@@ -20,14 +20,14 @@ struct Asgd {
   /// The settings as numbers of C, and what they do with the lanes of vectors of C.
   template <class C>
   struct Lanes {
-    explicit Lanes(const Asgd& rule)
+    constexpr explicit Lanes(const Asgd& rule)
         : shrink(static_cast<C>(rule.shrink)),
           rate(static_cast<C>(rule.rate)),
           weight(static_cast<C>(rule.weight)),
           whole(rule.weight == 1) {}
 
     template <class V>
-    void operator()(V& p, V g, V* s) const {
+    constexpr void operator()(V& p, V g, V* s) const {
       p = p * shrink - g * rate;
       s[0] = whole ? p : s[0] + (p - s[0]) * weight;
     }

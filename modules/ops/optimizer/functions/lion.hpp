@@ -21,14 +21,14 @@ struct Lion {
   /// The settings as numbers of C, and what they do with the lanes of vectors of C.
   template <class C>
   struct Lanes {
-    explicit Lanes(const Lion& rule)
+    constexpr explicit Lanes(const Lion& rule)
         : shrink(static_cast<C>(rule.shrink)),
           rate(static_cast<C>(rule.rate)),
           rest1(static_cast<C>(1.0 - rule.beta1)),
           rest2(static_cast<C>(1.0 - rule.beta2)) {}
 
     template <class V>
-    void operator()(V& p, V g, V* s) const {
+    constexpr void operator()(V& p, V g, V* s) const {
       p = p * shrink - math::sign(average(s[0], g, rest1)) * rate;
       s[0] = average(s[0], g, rest2);
     }

@@ -25,7 +25,7 @@ struct NAdam {
   /// The settings as numbers of C, and what they do with the lanes of vectors of C.
   template <class C>
   struct Lanes {
-    explicit Lanes(const NAdam& rule)
+    constexpr explicit Lanes(const NAdam& rule)
         : shrink(static_cast<C>(rule.shrink)),
           rest1(static_cast<C>(1.0 - rule.beta1)),
           beta2(static_cast<C>(rule.beta2)),
@@ -36,7 +36,7 @@ struct NAdam {
           root_factor(static_cast<C>(rule.root_factor)) {}
 
     template <class V>
-    void operator()(V& p, V g, V* s) const {
+    constexpr void operator()(V& p, V g, V* s) const {
       s[0] = average(s[0], g, rest1);
       s[1] = s[1] * beta2 + g * g * rest2;
       const V denominator = math::sqrt(s[1]) * root_factor + eps;

@@ -24,7 +24,7 @@ struct RAdam {
   /// The settings as numbers of C, and what they do with the lanes of vectors of C.
   template <class C>
   struct Lanes {
-    explicit Lanes(const RAdam& rule)
+    constexpr explicit Lanes(const RAdam& rule)
         : shrink(static_cast<C>(rule.shrink)),
           rest1(static_cast<C>(1.0 - rule.beta1)),
           beta2(static_cast<C>(rule.beta2)),
@@ -34,7 +34,7 @@ struct RAdam {
           adaptive(rule.adaptive) {}
 
     template <class V>
-    void operator()(V& p, V g, V* s) const {
+    constexpr void operator()(V& p, V g, V* s) const {
       s[0] = average(s[0], g, rest1);
       s[1] = s[1] * beta2 + g * g * rest2;
       const V change = s[0] * rate;

@@ -28,7 +28,7 @@ struct RMSprop {
   /// The settings as numbers of C, and what they do with the lanes of vectors of C.
   template <class C>
   struct Lanes {
-    explicit Lanes(const RMSprop& rule)
+    constexpr explicit Lanes(const RMSprop& rule)
         : rate(static_cast<C>(rule.rate)),
           alpha(static_cast<C>(rule.alpha)),
           rest(static_cast<C>(1.0 - rule.alpha)),
@@ -38,7 +38,7 @@ struct RMSprop {
           centered(rule.centered) {}
 
     template <class V>
-    void operator()(V& p, V g, V* s) const {
+    constexpr void operator()(V& p, V g, V* s) const {
       s[0] = s[0] * alpha + g * g * rest;
       V variance = s[0];
       if (centered) {

@@ -25,7 +25,7 @@ struct Rprop {
   /// The settings as numbers of C, and what they do with the lanes of vectors of C.
   template <class C>
   struct Lanes {
-    explicit Lanes(const Rprop& rule)
+    constexpr explicit Lanes(const Rprop& rule)
         : decrease(static_cast<C>(rule.decrease)),
           increase(static_cast<C>(rule.increase)),
           smallest(static_cast<C>(rule.smallest)),
@@ -34,7 +34,7 @@ struct Rprop {
           first(rule.first) {}
 
     template <class V>
-    void operator()(V& p, V g, V* s) const {
+    constexpr void operator()(V& p, V g, V* s) const {
       const V turned = first ? V{} : g * s[0];
       const V factor = turned > 0 ? V{} + increase : (turned < 0 ? V{} + decrease : V{} + 1);
       const V size = (first ? V{} + initial : s[1]) * factor;

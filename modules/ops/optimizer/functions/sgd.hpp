@@ -25,7 +25,7 @@ struct Sgd {
   /// The settings as numbers of C, and what they do with the lanes of vectors of C.
   template <class C>
   struct Lanes {
-    explicit Lanes(const Sgd& rule)
+    constexpr explicit Lanes(const Sgd& rule)
         : rate(static_cast<C>(rule.rate)),
           momentum(static_cast<C>(rule.momentum)),
           rest(static_cast<C>(1.0 - rule.dampening)),
@@ -34,7 +34,7 @@ struct Sgd {
           first(rule.first) {}
 
     template <class V>
-    void operator()(V& p, V g, V* s) const {
+    constexpr void operator()(V& p, V g, V* s) const {
       V change = g;
       if (buffered) {
         s[0] = first ? g : s[0] * momentum + g * rest;

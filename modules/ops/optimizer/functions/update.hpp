@@ -5,6 +5,7 @@
 // for parameters in f64), and computes with vectors of C, or with a device's numbers: see math.hpp.
 //     void operator()(V& p, V g, V* states) const;  // states that are absent are 0
 
+#include <cstddef>
 #include <tessera/math.hpp>
 
 #pragma clang attribute push([[gnu::always_inline]], apply_to = function)
@@ -16,6 +17,16 @@ struct OwnGradient {
   double scale = 1;  // clipping; negative to maximize
   double decay = 0;  // an L2 penalty
 };
+
+/// Whether a rule needs its state of this number, which else may be absent.
+template <class Rule>
+bool needs_state(const Rule& rule, std::size_t state) {
+  if constexpr (requires { rule.needs(state); }) {
+    return rule.needs(state);
+  } else {
+    return true;
+  }
+}
 
 /// m + (x - m) (1 - beta): a moving average, as torch computes it.
 template <class V, class C>

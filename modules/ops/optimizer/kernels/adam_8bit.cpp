@@ -13,27 +13,6 @@ using functions::Adam;
 
 namespace {
 
-std::array<float, 256> make_map(bool is_signed) {
-  constexpr int kDecades = 7;
-  std::array<float, 256> map{};
-  std::size_t next = 0;
-  for (int decade = 0; decade < kDecades; ++decade) {
-    const int parts = is_signed ? 1 << decade : 2 << decade;
-    for (int i = 0; i < parts; ++i) {
-      const double mean = 0.1 + 0.9 * (i + 0.5) / parts;  // of a part of [0.1, 1]
-      const auto value = static_cast<float>(std::pow(10.0, decade - kDecades + 1) * mean);
-      map[next++] = value;
-      if (is_signed) {
-        map[next++] = -value;
-      }
-    }
-  }
-  map[next++] = 0;
-  map[next] = 1;
-  std::ranges::sort(map);
-  return map;
-}
-
 /// A map with what finds the nearest code of a number from -1 to 1. A table over the upper bits of
 /// a float (sign, exponent, 8 bits of the mantissa) has the code of the smallest number with these
 /// bits. No two borders between codes are so near that both lie within one such interval, so the
@@ -42,9 +21,9 @@ struct Codes {
   static constexpr int kDropped = 15;
   static constexpr std::size_t kIntervals = std::size_t{1} << (32 - kDropped);
 
-  explicit Codes(bool is_signed) : values(make_map(is_signed)), table(kIntervals) {
+  explicit Codes(bool is_signed) : values(make_quantization_map(is_signed)), table(kIntervals) {
     for (std::size_t i = 0; i + 1 < values.size(); ++i) {
-      borders[i] = (values[i] + values[i + 1]) / 2;
+      borders[i] = functions::border_between(values[i], values[i + 1]);
     }
     borders.back() = HUGE_VALF;
     for (std::size_t i = 0; i < kIntervals; ++i) {
@@ -142,9 +121,7 @@ void step(const Adam& rule, std::int64_t rows, std::int64_t row, C* parameter,
 
 }  // namespace
 
-const std::array<float, 256>& quantization_map(bool is_signed) {
-  return codes_of(is_signed).values;
-}
+const QuantizationMap& quantization_map(bool is_signed) { return codes_of(is_signed).values; }
 
 bool adam_8bit(const Adam& rule, DType parameter_type, DType gradient_type, std::int64_t rows,
                std::int64_t row, void* parameter, const void* gradient, QuantizedState average,

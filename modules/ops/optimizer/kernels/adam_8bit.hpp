@@ -5,15 +5,16 @@
 #include <cstdint>
 
 #include "optimizer/functions/adam.hpp"
+#include "optimizer/functions/quantization.hpp"
+#include "quantization_map.hpp"
 #include "update.hpp"
 
 namespace tessera::kernels {
 
-inline constexpr std::int64_t kQuantizedBlock = 256;
+inline constexpr std::int64_t kQuantizedBlock = functions::quantized_block;
 
-/// The values of the codes, in rising order, from -0.993 (or 0) to 1: seven decades with twice as
-/// many values in each as in the one below. Source: bitsandbytes' create_dynamic_map.
-const std::array<float, 256>& quantization_map(bool is_signed);
+/// The map, made once.
+const QuantizationMap& quantization_map(bool is_signed);
 
 /// One moment: a code for each element, a scale of the parameter's type for each block of each row.
 struct QuantizedState {
