@@ -88,10 +88,11 @@ std::optional<Attributes> longer_arguments(const CallSample& sample, const Longe
   return changed ? std::optional(sample.op->arguments->from_values(values)) : std::nullopt;
 }
 
-/// Ones; integers are `integer`: places, or counts.
+/// Ones; integers are `integer`: places, or counts. Bytes are codes, of which each value is one.
 Tensor equal_values(const Dims& shape, DType dtype, std::int64_t integer) {
   const bool is_number = is_floating(dtype) || dtype == DType::boolean;
-  return full(shape, is_number ? 1 : static_cast<double>(integer), dtype);
+  const std::int64_t given = size_of(dtype) == 1 ? std::min<std::int64_t>(integer, 127) : integer;
+  return full(shape, is_number ? 1 : static_cast<double>(given), dtype);
 }
 
 /// The call with longer operands of equal values, in the sample's types; nothing where it would be

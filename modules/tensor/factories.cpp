@@ -4,9 +4,11 @@ module;
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,11 +24,28 @@ import :path;
 namespace tessera {
 namespace {
 
+/// Whether the integers of T have it, fractions cut off.
+template <class T>
+bool fits(double value) {
+  constexpr double past = 2.0 * static_cast<double>(T{1} << (std::numeric_limits<T>::digits - 1));
+  const double whole = std::trunc(value);
+  return whole >= static_cast<double>(std::numeric_limits<T>::lowest()) && whole < past;
+}
+
 void fill_elements(void* data, DType dtype, std::int64_t count, double value) {
   kernels::visit_stored(dtype, [&]<class T>(T) {
     if constexpr (std::is_same_v<T, bool>) {
       std::fill_n(static_cast<T*>(data), count, value != 0);
     } else {
+      if constexpr (std::is_integral_v<T>) {
+        if (!fits<T>(value)) {
+          fail_input({.thing = "full",
+                      .wrong = fmt::format("{} does not fit {}", value, name_of(dtype)),
+                      .expected = fmt::format("{} to {}", std::numeric_limits<T>::lowest(),
+                                              std::numeric_limits<T>::max()),
+                      .advice = "choose another value or type"});
+        }
+      }
       std::fill_n(static_cast<T*>(data), count, static_cast<T>(value));
     }
   });

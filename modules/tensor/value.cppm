@@ -192,7 +192,7 @@ using Tensors = InlineVector<Tensor, 2>;
 Tensor empty(const Dims& shape, DType dtype = DType::f32, Device device = cpu,
              std::string_view what = "empty");
 Tensor zeros(const Dims& shape, DType dtype = DType::f32, Device device = cpu);
-/// Every element is `value`, rounded to the type.
+/// Every element is `value`, rounded to the type. Error (input): an integer type does not have it.
 Tensor full(const Dims& shape, double value, DType dtype = DType::f32, Device device = cpu);
 /// A copy of `values` in the given shape. On the meta device only modes see the values, as
 /// Action::values. Errors: the product of `shape` is not values.size(); a device that is neither

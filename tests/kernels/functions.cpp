@@ -86,12 +86,14 @@ TEST_CASE("a function of the C library has the same bits in kernels as number by
 }
 
 TEST_CASE("a function computes with any type that has what it calls", "[functions]") {
+  // The compiler may compute a function of a known number itself, with another last bit.
+  const auto near = [](double expected) { return Approx(expected).epsilon(1e-14); };
   for (const double x : {-1.5, -0.2, 0.4, 2.0}) {
-    CHECK(Silu::value(OwnNumber(x)).value == Silu::value(x));
-    CHECK(Tanh::slope(OwnNumber(x)).value == Tanh::slope(x));
+    CHECK(Silu::value(OwnNumber(x)).value == near(Silu::value(x)));
+    CHECK(Tanh::slope(OwnNumber(x)).value == near(Tanh::slope(x)));
     CHECK(GradientOf<Sigmoid>::value(OwnNumber(x), OwnNumber(3)).value ==
-          GradientOf<Sigmoid>::value(x, 3.0));
-    CHECK(LeakyRelu::value(OwnNumber(x), OwnNumber(0.1)).value == LeakyRelu::value(x, 0.1));
+          near(GradientOf<Sigmoid>::value(x, 3.0)));
+    CHECK(LeakyRelu::value(OwnNumber(x), OwnNumber(0.1)).value == near(LeakyRelu::value(x, 0.1)));
   }
 }
 

@@ -86,3 +86,16 @@ TEST_CASE("a distributed tensor with more elements than can be counted is refuse
   INFO(text);
   CHECK(text.starts_with("distributed tensor: the shape "));
 }
+
+TEST_CASE("a number that an integer type does not have is refused") {
+  CHECK(error_of([] { full({2}, 256, DType::u8); }) ==
+        "full: 256 does not fit u8 (expected 0 to 255); choose another value or type");
+  CHECK(error_of([] { full({2}, -1, DType::u8); }).starts_with("full: -1 does not fit u8"));
+  const double past = 9223372036854775808.0;  // 2^63
+  CHECK(error_of([&] { full({2}, past, DType::i64); }).starts_with("full: "));
+  CHECK(error_of([] {
+          full({2}, std::numeric_limits<double>::quiet_NaN(), DType::i32);
+        }).starts_with("full: nan does not fit i32"));
+  CHECK(to_doubles(full({1}, 255.9, DType::u8)) == std::vector<double>{255});
+  CHECK(to_doubles(full({1}, -past, DType::i64)) == std::vector<double>{-past});
+}
