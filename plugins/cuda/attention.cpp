@@ -153,7 +153,53 @@ void launch_blocks(const AttentionArguments& a, const char* kernel, std::int64_t
   }
 }
 
+// ---- cuDNN (dnn.cpp) ----
+
+/// Where the operator's memory for the library begins.
+std::size_t bytes_of_means(std::int64_t rows) {
+  constexpr std::size_t unit = 256;
+  return (sizeof(float) * static_cast<std::size_t>(rows) + unit - 1) / unit * unit;
+}
+
+/// Whether the library has computed it. Backward, the means come first in the workspace.
+bool by_library(const Call& call, const AttentionArguments& a, bool backward,
+                std::span<const Tensor> rows, const Tensor& on) {
+  if (!Dnn::takes(a, backward) || !std::ranges::all_of(rows, in_pieces)) {
+    return false;
+  }
+  auto& driver = static_cast<CudaDriver&>(driver_of(on.device()));
+  const std::size_t used =
+      backward ? bytes_of_means(a.batches * a.key_heads * a.group * a.queries) : 0;
+  Dnn* const dnn = call.workspace.size() > used ? driver.dnn() : nullptr;
+  return dnn != nullptr &&
+         dnn->attention(driver.handle_of(current_stream(on.device()).native()), a, backward,
+                        call.workspace.data() + used, call.workspace.size() - used);
+}
+
+/// Bytes for the library, where it may be asked for attention with these operands.
+std::size_t bytes_for_library(const Call& call, const Tensor& q, const Tensor& k,
+                              const Tensor& documents, bool backward) {
+  AttentionArguments a = {};
+  a.batches = q.shape()[0];
+  a.queries = q.shape()[1];
+  a.keys = k.shape()[1];
+  a.key_heads = k.shape()[2];
+  a.group = a.key_heads == 0 ? 0 : q.shape()[2] / a.key_heads;
+  a.head_dim = a.value_dim = q.shape()[3];
+  a.q.type = q.dtype();
+  const std::int64_t heads = a.key_heads * a.group;
+  a.log_sums = {nullptr, heads * a.queries, 1, a.queries, 0, DType::f32};
+  a.softcap = call.args<ops::CausalArgs>().softcap;
+  return !documents && Dnn::takes(a, backward) && Dnn::is_wanted()
+             ? Dnn::workspace_bytes(a.batches, a.queries, heads, a.key_heads, a.head_dim, backward)
+             : 0;
+}
+
 // ---- operators ----
+
+/// A block's gradients begin with the means, others with y.
+template <class Args>
+constexpr bool has_means = std::is_same_v<Args, ops::BlockArgs>;
 
 template <class Args>
 void attention(const Call& call, std::span<Tensor> out) {
@@ -163,16 +209,17 @@ void attention(const Call& call, std::span<Tensor> out) {
   a.log_sums = log_sums_of(out[1]);
   const std::int64_t heads = a.key_heads * a.group;
   const Tensor rows[] = {q, k, v, out[0]};
+  if constexpr (!has_means<Args>) {
+    if (by_library(call, a, false, rows, out[0])) {
+      return;
+    }
+  }
   if (fits_tensor_cores(q, k, v) && std::ranges::all_of(rows, in_pieces)) {
     launch_tiles(a, "attention", heads, a.queries, tiles_of(a.head_dim).attention, threads, out[0]);
   } else {
     launch_blocks(a, "attention", a.batches * heads * a.queries, out[0]);
   }
 }
-
-/// A block's gradients begin with the means, others with y.
-template <class Args>
-constexpr bool has_means = std::is_same_v<Args, ops::BlockArgs>;
 
 template <class Args>
 void attention_backward(const Call& call, std::span<Tensor> out) {
@@ -190,6 +237,14 @@ void attention_backward(const Call& call, std::span<Tensor> out) {
   a.dv = heads_of(out[2]);
   const std::int64_t heads = a.key_heads * a.group;
   const Tensor rows[] = {call.in[0], q, k, v, out[0], out[1], out[2]};
+  if constexpr (!has_means<Args>) {
+    const Tensor with_y[] = {call.in[0], q, k, v, call.in[4], out[0], out[1], out[2]};
+    a.means = {call.workspace.data(), heads * a.queries, 1, a.queries, 0, DType::f32};
+    if (by_library(call, a, true, with_y, out[0])) {
+      return;
+    }
+    a.means = {};
+  }
   if (fits_tensor_cores(q, k, v) && std::ranges::all_of(rows, in_pieces) &&
       (has_means<Args> || in_pieces(call.in[4]))) {
     if constexpr (!has_means<Args>) {
@@ -205,10 +260,15 @@ void attention_backward(const Call& call, std::span<Tensor> out) {
   }
 }
 
-/// The means of the queries.
+std::size_t workspace_of_attention(const Call& call, std::span<const Tensor>) {
+  return bytes_for_library(call, call.in[0], call.in[1], call.in[3], false);
+}
+
+/// The means of the queries, and what the library needs.
 std::size_t workspace_of_backward(const Call& call, std::span<const Tensor> out) {
-  return fits_tensor_cores(call.in[1], call.in[2], call.in[3])
-             ? sizeof(float) * static_cast<std::size_t>(out[0].numel() / out[0].shape()[3])
+  const std::size_t library = bytes_for_library(call, call.in[1], call.in[2], call.in[6], true);
+  return library != 0 || fits_tensor_cores(call.in[1], call.in[2], call.in[3])
+             ? bytes_of_means(out[0].numel() / out[0].shape()[3]) + library
              : 0;
 }
 
@@ -274,7 +334,8 @@ void rotary_at(const Call& call, std::span<Tensor> out) {
 }  // namespace
 
 void add_attention(KernelTable& table) {
-  table["causal_attention"] = {attention<ops::CausalArgs>};
+  table["causal_attention"] = {.run = attention<ops::CausalArgs>,
+                               .workspace = workspace_of_attention};
   table["attention_block"] = {attention<ops::BlockArgs>};
   table["attention_block_backward"] = {attention_backward<ops::BlockArgs>};
   table["attention_merge"] = {attention_merge};

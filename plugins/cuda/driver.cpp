@@ -426,6 +426,15 @@ void CudaDriver::launch_kernel(Queue queue, const std::string& name, unsigned bl
         "cuLaunchKernel");
 }
 
+Dnn* CudaDriver::dnn() {
+  if (!Dnn::is_wanted()) {
+    return nullptr;
+  }
+  enter();
+  std::call_once(dnn_opened_, [&] { dnn_ = std::make_unique<Dnn>(); });
+  return dnn_.get();
+}
+
 Blas* CudaDriver::blas() {
   enter();
   std::call_once(blas_opened_, [&] { blas_ = Blas::open(); });

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "blas.hpp"
+#include "dnn.hpp"
 #include "driver_api.hpp"
 #include "interop.hpp"
 #include "kernels/arguments.hpp"
@@ -63,6 +64,8 @@ class CudaDriver final : public DeviceDriver, public Interop {
   /// The device's products by cuBLASLt; null: there is no library. The caller's thread is made one
   /// of the device.
   Blas* blas();
+  /// The same for attention by cuDNN; null: it is not wanted (Dnn::is_wanted).
+  Dnn* dnn();
 
   /// Where kernels note an index that is out of its range; the next wait raises the error.
   Problem* problem() const { return problem_; }
@@ -97,6 +100,8 @@ class CudaDriver final : public DeviceDriver, public Interop {
   std::map<std::string, Function> functions_;
   std::once_flag blas_opened_;
   std::unique_ptr<Blas> blas_;
+  std::once_flag dnn_opened_;
+  std::unique_ptr<Dnn> dnn_;
 };
 
 }  // namespace tessera::cuda

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <span>
 #include <string>
 #include <vector>
@@ -281,4 +282,87 @@ TEST_CASE("documents that do not follow one another are an error where the host 
   CHECK(error_of({0, 1, 10, 10, 8, 8, 8, 8}, 8) ==
         "attention_block: documents: token 9 of row 0 cannot be in the document that begins with "
         "token 1 (expected 0 or 9)");
+}
+
+namespace {
+
+/// cuDNN computes attention while it lives, where it can.
+struct WithLibrary {
+  WithLibrary() { setenv("TESSERA_CUDA_ATTENTION", "auto", 1); }
+  ~WithLibrary() { setenv("TESSERA_CUDA_ATTENTION", "own", 1); }
+  WithLibrary(const WithLibrary&) = delete;
+  WithLibrary& operator=(const WithLibrary&) = delete;
+};
+
+/// Calls of the library, forward and backward.
+std::uint64_t calls_of_library(const Sizes& s, DType dtype, const ops::CausalOptions& options,
+                               bool gaps = false) {
+  next_order();
+  const std::uint64_t before = emulator_attentions();
+  const Found found = computed(s, dtype, options, cuda(), gaps);
+  INFO(text_of(options));
+  CHECK(share_of_largest(found, computed(s, dtype, options, cpu, gaps)) <=
+        (dtype == DType::bf16 ? 1.2e-2 : 1.5e-3));
+  return emulator_attentions() - before;
+}
+
+}  // namespace
+
+TEST_CASE("attention by cuDNN has the CPU's results, with windows, grouped queries and gaps") {
+  const WithLibrary library;
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    const Sizes grouped = {.rows = 2,
+                           .queries = 19,
+                           .keys = 19,
+                           .heads = 4,
+                           .key_heads = 2,
+                           .head_dim = 16,
+                           .value_dim = 16};
+    for (const std::int64_t window : {0, 1, 5, 18, 40}) {
+      CHECK(calls_of_library(grouped, dtype, {.window = window}) == 2);
+    }
+    CHECK(calls_of_library(grouped, dtype, {.scale = 0.3, .window = 7}, true) == 2);
+    const Sizes single = {.rows = 1,
+                          .queries = 6,
+                          .keys = 6,
+                          .heads = 2,
+                          .key_heads = 2,
+                          .head_dim = 8,
+                          .value_dim = 8};
+    CHECK(calls_of_library(single, dtype, {}) == 2);
+  }
+}
+
+TEST_CASE("attention that cuDNN does not take is our own") {
+  const WithLibrary library;
+  Sizes s = {.rows = 2,
+             .queries = 9,
+             .keys = 9,
+             .heads = 2,
+             .key_heads = 1,
+             .head_dim = 16,
+             .value_dim = 16};
+  CHECK(calls_of_library(s, DType::bf16, {.softcap = 2}) == 0);
+  CHECK(calls_of_library(s, DType::bf16, {.documents = documents_of({{4, 5}, {9}})}) == 0);
+  CHECK(calls_of_library({.queries = 5, .keys = 9, .head_dim = 16, .value_dim = 16}, DType::bf16,
+                         {}) == 0);
+  CHECK(calls_of_library({.queries = 1, .keys = 1, .head_dim = 16, .value_dim = 16}, DType::bf16,
+                         {}) == 0);
+  CHECK(calls_of_library({.queries = 9, .keys = 9, .head_dim = 20, .value_dim = 20}, DType::bf16,
+                         {}) == 0);
+  // Backward has heads of at most 128 dims.
+  CHECK(calls_of_library({.queries = 9, .keys = 9, .head_dim = 136, .value_dim = 136}, DType::bf16,
+                         {}) == 1);
+  // Engines whose results differ from call to call are not taken.
+  emulator_refuse_determinism(true);
+  s.queries = s.keys = 11;
+  CHECK(calls_of_library(s, DType::bf16, {}) == 0);
+  emulator_refuse_determinism(false);
+  setenv("TESSERA_CUDA_ATTENTION", "own", 1);
+  s.queries = s.keys = 13;
+  CHECK(calls_of_library(s, DType::bf16, {}) == 0);
+  setenv("TESSERA_CUDA_ATTENTION", "fast", 1);
+  CHECK_THROWS_WITH(computed(s, DType::bf16, {}, cuda()),
+                    Catch::Contains("TESSERA_CUDA_ATTENTION: is not a way to compute attention "
+                                    "(expected auto or own, got fast)"));
 }

@@ -41,6 +41,7 @@ namespace tessera::testing {
 Device cuda(int index) {
   static const bool loaded = [] {
     setenv("TESSERA_EMULATOR_KERNELS", CUDA_KERNELS, 1);
+    setenv("TESSERA_CUDA_ATTENTION", "own", 1);
     plugin::host().load(CUDA_PLUGIN);
     return true;
   }();

@@ -19,6 +19,10 @@ std::uint64_t emulator_graph_launches(void);
 std::uint64_t emulator_products(void);
 /// Whether the library finds no algorithm from now on, for products that it has not seen.
 void emulator_refuse_products(bool refuse);
+/// Attention queued by cudnnBackendExecute, forward and backward.
+std::uint64_t emulator_attentions(void);
+/// Whether the library has engines whose results differ from call to call only, from now on.
+void emulator_refuse_determinism(bool refuse);
 /// The device of the calling thread's context; -1: there is none, or the driver cannot be used.
 int emulator_current_device(void);
 }

@@ -1,0 +1,84 @@
+// Causal attention by cuDNN, where its library is. Include it after the import of tessera.base.
+#pragma once
+#include <array>
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "dnn_api.hpp"
+#include "kernels/arguments.hpp"
+
+namespace tessera::cuda {
+
+/// What a plan of the library is made for. Queries are as many as keys, and values have the dims of
+/// keys.
+struct DnnForm {
+  bool backward = false;
+  DType type = DType::bf16;
+  std::int64_t batches = 0, times = 0, heads = 0, key_heads = 0, dim = 0;
+  bool windowed = false;
+  /// Batch, time and head of q, k, v, y, and backward dy, dq, dk, dv.
+  std::array<std::array<std::int64_t, 3>, 8> strides = {};
+
+  auto operator<=>(const DnnForm&) const = default;
+};
+
+/// A plan, and the descriptors that it consists of; they are destroyed with it.
+class DnnPlan {
+ public:
+  /// For the handle's device, or for one that `device` describes (a text as the library writes it).
+  /// Null: the library has no engine for the form that gives the same bits each time; `reason`,
+  /// where given, gets its words.
+  static std::unique_ptr<DnnPlan> make(const DnnForm& form, DnnHandle handle,
+                                       const std::string& device = "",
+                                       std::string* reason = nullptr);
+  ~DnnPlan();
+  DnnPlan(const DnnPlan&) = delete;
+  DnnPlan& operator=(const DnnPlan&) = delete;
+
+  DnnDescriptor descriptor() const { return plan_; }
+  /// Bytes that a call needs besides the means of backward.
+  std::size_t workspace() const { return workspace_; }
+
+ private:
+  friend class DnnBuilder;
+  DnnPlan() = default;
+  DnnDescriptor plan_ = nullptr;
+  std::size_t workspace_ = 0;
+  std::vector<DnnDescriptor> all_;
+};
+
+/// The library's attention for one device. Any thread may use it.
+class Dnn {
+ public:
+  /// Whether the library is there and new enough, and TESSERA_CUDA_ATTENTION does not say "own".
+  /// Error: the variable says something else than "auto" or "own".
+  static bool is_wanted();
+  /// The library's version, such as 91900; 0: it is not there.
+  static std::size_t version();
+
+  /// Error: the library cannot be used.
+  explicit Dnn();
+  /// Whether the library can be asked: 16 bits, heads of at most 256 dims (backward: 128), no caps
+  /// of scores, no documents.
+  static bool takes(const AttentionArguments& a, bool backward);
+  /// Bytes that are enough for any plan: backward, the scores' gradients are in memory in 16 bits.
+  static std::size_t workspace_bytes(std::int64_t batches, std::int64_t times, std::int64_t heads,
+                                     std::int64_t key_heads, std::int64_t dim, bool backward);
+
+  /// Queues what it takes. False: the library has no plan, or one that needs more workspace.
+  bool attention(StreamHandle stream, const AttentionArguments& a, bool backward,
+                 std::byte* workspace, std::size_t bytes);
+
+ private:
+  DnnHandle handle_ = nullptr;
+  std::mutex mutex_;
+  std::map<DnnForm, std::unique_ptr<DnnPlan>> plans_;  // null: there is none
+};
+
+}  // namespace tessera::cuda
