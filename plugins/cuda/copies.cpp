@@ -57,6 +57,17 @@ void fill_with_number(const Call& call, std::span<Tensor> out) {
   fill(out[0], ArgumentType<double>::from_word(call.attributes.dynamic()[0]));
 }
 
+/// Each tensor of a list.
+void fill_with_zeros(const Call& call, std::span<Tensor>) {
+  check_in_place(call);
+  for (std::size_t i = 0; i < call.in.size(); ++i) {
+    fill(call.in[i], 0);
+    if (i > 0) {
+      call.in[i].storage().bump_version();  // the dispatcher moves operand 0's
+    }
+  }
+}
+
 struct JoinedDim {  // the arguments
   std::int64_t dim;
 };
@@ -118,6 +129,7 @@ void add_copies(KernelTable& table) {
   table["cast"] = {copy_first};
   table["copy_"] = {copy_into};
   table["fill_"] = {fill_with_number};
+  table["foreach_zero_"] = {fill_with_zeros};
   table["ones_like"] = {ones};
   table["zeros_like"] = {zeros};
   table["cat"] = {cat};

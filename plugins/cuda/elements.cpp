@@ -161,6 +161,38 @@ void bitwise_not(const Call& call, std::span<Tensor> out) {
   apply("BitwiseXor", call.in.subspan(has_out(call.op) ? 1 : 0), {&ones, 1}, out[0]);
 }
 
+/// Operators over lists by the function of one tensor of each.
+struct OverLists {
+  std::string_view name;
+  std::string_view function;
+};
+constexpr OverLists over_lists[] = {{"foreach_mul_", "Mul"},
+                                    {"foreach_add_", "AddScaled"},
+                                    {"foreach_lerp_", "Lerp"},
+                                    {"foreach_addcmul_", "Addcmul"},
+                                    {"foreach_addcdiv_", "Addcdiv"}};
+
+/// Lists of one length, one after the other: each tensor of the first is written from those at its
+/// place.
+void of_lists(const Call& call, std::span<Tensor>) {
+  check_in_place(call);
+  const auto* found = std::ranges::find(over_lists, call.op.name, &OverLists::name);
+  require(found != std::end(over_lists), "cuda: the operator is not in the list of lists");
+  const std::vector<double> numbers = numbers_of(call.attributes);
+  const std::size_t lists = call.op.operands.size();
+  const std::size_t count = call.in.size() / lists;
+  for (std::size_t i = 0; i < count; ++i) {
+    std::vector<Tensor> operands;
+    for (std::size_t list = 0; list < lists; ++list) {
+      operands.push_back(call.in[list * count + i]);
+    }
+    apply(found->function, operands, numbers, operands[0]);
+    if (i > 0) {
+      operands[0].storage().bump_version();  // the dispatcher moves operand 0's
+    }
+  }
+}
+
 void swiglu(const Call& call, std::span<Tensor> out) { apply("Swiglu", call.in, {}, out[0]); }
 
 /// Operands dy, gate, up.
@@ -179,6 +211,9 @@ void add_functions(KernelTable& table) {
   };
   for (const Named& entry : named) {
     with_forms(std::string(entry.name), entry.kernel);
+  }
+  for (const OverLists& entry : over_lists) {
+    table[std::string(entry.name)] = {of_lists};
   }
   with_forms("bitwise_not", bitwise_not);
   table["swiglu"] = {swiglu};

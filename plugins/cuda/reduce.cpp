@@ -153,6 +153,17 @@ void squared_norm(const Call& call, std::span<Tensor> out) {
       .launch_rows(out[0], "sum_squares_f64");
 }
 
+/// The same for each tensor of a list.
+void foreach_squared_norm(const Call& call, std::span<Tensor> out) {
+  for (std::size_t i = 0; i < call.in.size(); ++i) {
+    const Tensor& x = call.in[i];
+    Rows rows(x.shape(), split(x, {}).summed);
+    RowArguments a = rows.whole(x).per_row(out[0]).number(1).finish();
+    a.arrays[1].data = static_cast<double*>(a.arrays[1].data) + i;
+    launch(out[0], "sum_squares_f64", 1, threads_per_block, a);
+  }
+}
+
 }  // namespace
 
 void add_reductions(KernelTable& table) {
@@ -161,6 +172,7 @@ void add_reductions(KernelTable& table) {
   table["amax"] = {extremum<true>};
   table["amin"] = {extremum<false>};
   table["squared_norm"] = {squared_norm};
+  table["foreach_squared_norm"] = {foreach_squared_norm};
   table["logsumexp"] = {logsumexp};
   table["cumsum"] = {cumsum<false>};
   table["cumsum_from_end"] = {cumsum<true>};
