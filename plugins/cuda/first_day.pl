@@ -141,7 +141,7 @@ sub executors {
 
 # {step}: what it finds; it dies where something is wrong. `absent`: what it needs is not on this machine.
 my %steps;
-my @order = qw(doctor plugin operators sanitizer bits configs models nccl);
+my @order = qw(doctor plugin operators sanitizer bits configs attention models nccl);
 
 $steps{doctor} = sub {
   my $text = run('doctor', $program, 'doctor');
@@ -226,6 +226,34 @@ $steps{configs} = sub {
   return { rows => \@rows };
 };
 
+# Attention by cuDNN, where it is, beside our own: the same losses, two runs with the same bits, and both rates.
+$steps{attention} = sub {
+  my ($run) = grep { $_->[0] eq 'bf16' } one_rank_runs();
+  my (undef, $tolerance, @arguments) = @$run;
+  my $steps = $small ? 3 : 20;
+  my (%found, @rows);
+  for my $by (qw(own auto)) {
+    local $ENV{TESSERA_CUDA_ATTENTION} = $by;
+    my @bits;
+    for my $time (1, 2) {
+      $found{$by} = [train("attention-$by-$time", $steps, @arguments, 'train.device=cuda')];
+      push @bits, join ' ', map { "$_->{loss}:$_->{grad_norm}" } @{ $found{$by} };
+    }
+    die "attention: two runs by $by differ:\n$bits[0]\n$bits[1]\n" unless $bits[0] eq $bits[1];
+    push @rows, { by => $by, tokens_per_second => median(map { $_->{tokens_per_second} } @{ $found{$by} }) };
+  }
+  my $largest = 0;
+  for my $step (0 .. $steps - 1) {
+    for my $what (qw(loss grad_norm)) {
+      my ($w, $f) = map { $_->[$step]{$what} } @found{qw(own auto)};
+      my $difference = abs($f - $w) / (1 + abs $w);
+      $largest = $difference if $difference > $largest;
+    }
+  }
+  die "attention: losses or norms by cuDNN are far from our own: $largest (at most $tolerance)\n" unless $largest <= $tolerance;
+  return { rows => \@rows, deviation => $largest };
+};
+
 # The models whose costs docs/cuda.md derives: measured beside the roofline, and memory beside the plan.
 $steps{models} = sub {
   my @smaller = $small ? ('model.dim=64', 'model.layers=2', 'model.heads=4', 'model.kv_heads=2', 'model.ffn_dim=96', 'model.vocab=512',
@@ -294,6 +322,10 @@ my %page = (
   configs => sub {
     table(['config', 'executor', 'steps', 'from the CPU', 'at most', 'tokens/s'],
       map { [@$_{qw(config executor steps)}, number($_->{deviation}), $_->{tolerance}, number($_->{tokens_per_second})] } @{ $_[0]{rows} });
+  },
+  attention => sub {
+    'The largest difference is ' . number($_[0]{deviation}) . ".\n\n"
+      . table(['attention by', 'tokens/s'], map { [$_->{by}, number($_->{tokens_per_second})] } @{ $_[0]{rows} });
   },
   models => sub {
     table(['model', 'tokens/s', 'bound', 'share', 'peak GiB', 'planned GiB'],

@@ -288,7 +288,10 @@ namespace {
 
 /// cuDNN computes attention while it lives, where it can.
 struct WithLibrary {
-  WithLibrary() { setenv("TESSERA_CUDA_ATTENTION", "auto", 1); }
+  WithLibrary() {
+    cuda();  // sets the variable when the plugin is loaded
+    setenv("TESSERA_CUDA_ATTENTION", "auto", 1);
+  }
   ~WithLibrary() { setenv("TESSERA_CUDA_ATTENTION", "own", 1); }
   WithLibrary(const WithLibrary&) = delete;
   WithLibrary& operator=(const WithLibrary&) = delete;

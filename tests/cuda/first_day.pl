@@ -41,7 +41,7 @@ for my $step (@steps) {
     unless $result->{status} eq 'passed' || ($step eq 'sanitizer' && $result->{status} eq 'absent');
 }
 die "it ends with $status:\n@lines" if $status != 0;
-die "there are the steps @steps\n" unless "@steps" eq 'doctor plugin operators sanitizer bits configs models nccl';
+die "there are the steps @steps\n" unless "@steps" eq 'doctor plugin operators sanitizer bits configs attention models nccl';
 my $page = text_of("$folder/results/gpu.md");
 die "the page lacks $_:\n$page" for grep { index($page, "\n## $_: ") < 0 } @steps;
 die "the page has no operators:\n$page" unless $page =~ /^\| linear \d+ to \d+ bf16 \|/m;
