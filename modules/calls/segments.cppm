@@ -18,6 +18,13 @@ struct Segment {
   std::int64_t total = 0;
 };
 
+/// Neighbouring members of a group; none: all of it.
+struct MemberRange {
+  std::int32_t first = 0;
+  std::int32_t count = 0;
+  friend bool operator==(const MemberRange&, const MemberRange&) = default;
+};
+
 /// Options of a reduction of several tensors.
 struct ReduceSegmentsOptions {
   ReduceOp reduce = ReduceOp::sum;
@@ -26,6 +33,9 @@ struct ReduceSegmentsOptions {
   bool destination_f32 = false;
   /// Add the result to the destination instead of overwriting it.
   bool accumulate = false;
+  /// The members whose sources are reduced, along a binary tree over them. The others take part in
+  /// the call and get its result, and nothing of their sources goes into it. Compared by the ranks.
+  MemberRange terms = {};
 };
 
 }  // namespace tessera::collective

@@ -129,6 +129,17 @@ Operation make_segments(CallKind kind, std::span<const Segment> segments, DType 
     call.shape = hash_combine(hash_combine(call.shape, static_cast<std::uint64_t>(s.chunk)),
                               static_cast<std::uint64_t>(s.total));
   }
+  const MemberRange& terms = options.terms;
+  if (terms.first < 0 || terms.count < 0 || terms.first + terms.count > size) {
+    fail({.thing = std::string(name_of(kind)),
+          .wrong = "no such members in the group",
+          .expected = fmt::format("some of 0 to {}", size - 1),
+          .got = fmt::format("{} from {} on", terms.count, terms.first)});
+  }
+  if (terms.count > 0) {
+    call.shape = hash_combine(hash_combine(call.shape, static_cast<std::uint64_t>(terms.first)),
+                              static_cast<std::uint64_t>(terms.count));
+  }
   if (!segments.empty() && segments.back().total == 0 && segments.back().chunk > 0) {
     note_call(call.shape, segments.back().chunk - 1);  // see Segment
   }
@@ -267,7 +278,7 @@ Work Communicator::reduce_scatter_async(std::span<const Segment> segments, DType
 }
 
 Work Communicator::all_reduce_async(std::span<const Segment> segments, DType dtype,
-                                    ReduceOp reduce) {
+                                    const ReduceSegmentsOptions& options) {
   std::vector<Segment> whole(segments.begin(), segments.end());
   for (Segment& s : whole) {
     require(s.source == s.destination,
@@ -275,8 +286,8 @@ Work Communicator::all_reduce_async(std::span<const Segment> segments, DType dty
             "as source and destination");
     s.chunk = s.total;
   }
-  return issue(
-      make_segments(CallKind::all_reduce_segments, whole, dtype, {.reduce = reduce}, size()));
+  return issue(make_segments(CallKind::all_reduce_segments, whole, dtype,
+                             {.reduce = options.reduce, .terms = options.terms}, size()));
 }
 
 Work Communicator::send_async(const void* source, std::int64_t count, DType dtype, int to,

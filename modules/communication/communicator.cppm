@@ -148,9 +148,10 @@ class Communicator {
                       const ReduceSegmentsOptions& options = {});
 
   /// Reduces all segments in one call, on every rank and in place: of each, `source` and
-  /// `destination` are the same `total` elements; `chunk` is not used.
+  /// `destination` are the same `total` elements; `chunk` is not used. Of the options, `reduce` and
+  /// `terms` are.
   [[nodiscard]] Work all_reduce_async(std::span<const Segment> segments, DType dtype,
-                                      ReduceOp reduce = ReduceOp::sum);
+                                      const ReduceSegmentsOptions& options = {});
 
   /// Waits until every peer has finished reading the sources of all calls that this rank has
   /// issued here (an optimizer calls it before it writes parameters that were gathered from their

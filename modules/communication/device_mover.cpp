@@ -250,6 +250,9 @@ bool DeviceMover::reduce_in_own_order(const Operation& op) {
   if (op.options.destination_f32 || op.options.accumulate) {
     return false;
   }
+  if (op.options.terms.count > 0) {
+    return false;  // the plugin's library knows none
+  }
   std::vector<GroupReduction> reductions;
   for (const Segment& array : op.arrays()) {
     const Read first = op.read(view_.read_by(op, array, 0));
@@ -290,19 +293,24 @@ void DeviceMover::reduce(const Operation& op) {
   sends_.clear();
   receives_.clear();
   std::byte* next = memory ? static_cast<std::byte*>(memory->data()) : nullptr;
-  std::vector<const void*> sources;  // of each array by member
+  std::vector<const void*> sources;  // of each array by member, of the terms
   for (const Segment& array : arrays) {
     const std::int64_t count = received(array);
     for (int member = 0; member < view_.size(); ++member) {
       const Read in = op.read(view_.reads_of(op, array, member));
       if (member == view_.rank()) {
-        sources.push_back(place(array.source, in.from, element));
+        if (op.is_term(member)) {
+          sources.push_back(place(array.source, in.from, element));
+        }
         continue;
       }
-      const Read out = op.read(view_.read_by(op, array, member));
+      const Read out = op.read_of(view_.read_by(op, array, member));
       if (out.count > 0) {
         sends_.push_back({member, place(array.source, out.from, element),
                           static_cast<std::size_t>(out.count) * element});
+      }
+      if (!op.is_term(member)) {
+        continue;
       }
       sources.push_back(next);
       if (count > 0) {
@@ -314,13 +322,13 @@ void DeviceMover::reduce(const Operation& op) {
   if (!sends_.empty() || !receives_.empty()) {
     group_->exchange(stream_.native(), sends_, receives_);
   }
-  const auto ranks = static_cast<std::size_t>(view_.size());
+  const std::size_t terms = sources.size() / std::max<std::size_t>(arrays.size(), 1);
   for (std::size_t a = 0; a < arrays.size(); ++a) {
     const Read own = op.read(view_.reads_of(op, arrays[a], view_.rank()));
-    if (own.count > 0 && (ranks > 1 || arrays[a].source != arrays[a].destination)) {
+    if (own.count > 0 && (view_.size() > 1 || arrays[a].source != arrays[a].destination)) {
       group_->combine(stream_.native(),
                       {.destination = place(arrays[a].destination, own.to, written),
-                       .sources = std::span(sources).subspan(a * ranks, ranks),
+                       .sources = std::span(sources).subspan(a * terms, terms),
                        .count = own.count,
                        .type = op.call.dtype,
                        .reduce = op.call.reduce,

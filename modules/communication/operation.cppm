@@ -31,6 +31,14 @@ struct Operation {
   RecordedCall* record = nullptr;
   std::int64_t arrives = 0;  ///< over a slow link; 0: not known yet
 
+  /// Whether the source of a member goes into a reduction.
+  bool is_term(int member) const {
+    return options.terms.count == 0 ||
+           (member >= options.terms.first && member < options.terms.first + options.terms.count);
+  }
+  /// What is read in the first phase: of a reduction, of its terms only.
+  Read read_of(const Pair& pair) const { return is_term(pair.member) ? read(pair) : Read{}; }
+
   std::span<const Segment> arrays() const {
     return form != nullptr && form->list ? std::span<const Segment>(segments)
                                          : std::span<const Segment>(&array, 1);

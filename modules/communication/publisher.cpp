@@ -69,7 +69,7 @@ Publisher::Span Publisher::read_by_peers(const Operation& op, const Segment& arr
     if (reader == group_.rank()) {
       continue;
     }
-    const Read read = op.read(group_.read_by(op, array, reader));
+    const Read read = op.read_of(group_.read_by(op, array, reader));
     if (read.count != 0) {
       const std::int64_t end = read.from + read.count;
       span = span.begin == span.end
@@ -88,7 +88,7 @@ bool Publisher::overwrites_what_peers_read(const Operation& op, const Span& span
   const auto peers_read = [&](const std::byte* written, std::size_t count) {
     for (int reader = 0; reader < group_.size(); ++reader) {
       const Read read =
-          reader == group_.rank() ? Read{} : op.read(group_.read_by(op, op.array, reader));
+          reader == group_.rank() ? Read{} : op.read_of(group_.read_by(op, op.array, reader));
       if (read.count != 0 &&
           overlap(written, count, source + bytes(read.from), bytes(read.count))) {
         return true;
@@ -129,7 +129,8 @@ void Publisher::stage(const Operation& op, const Segment& array, std::uint64_t t
   // Ranges that several peers read are copied once, and neighbours in one piece. Nobody but this
   // rank reads its own part, and it reads the source.
   for (int reader = 0; reader < group_.size(); ++reader) {
-    const Read read = reader == group_.rank() ? Read{} : op.read(group_.read_by(op, array, reader));
+    const Read read =
+        reader == group_.rank() ? Read{} : op.read_of(group_.read_by(op, array, reader));
     const std::int64_t end = read.from + read.count;
     if (read.count == 0 || (read.from >= span.begin && end <= span.end)) {
       continue;

@@ -44,8 +44,9 @@ const std::byte* Puller::source_of(int member, std::size_t array, const Operatio
 }
 
 void Puller::reduce_sources(void* destination, std::int64_t count, const Operation& op) {
-  kernels::reduce_ranks({destination, sources_.data(), group_.size(), count, op.call.dtype,
-                         static_cast<kernels::RankReduce>(op.call.reduce),
+  const int terms = op.options.terms.count > 0 ? op.options.terms.count : group_.size();
+  kernels::reduce_ranks({destination, sources_.data() + op.options.terms.first, terms, count,
+                         op.call.dtype, static_cast<kernels::RankReduce>(op.call.reduce),
                          op.options.destination_f32, op.options.accumulate});
 }
 

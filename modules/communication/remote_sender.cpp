@@ -107,7 +107,7 @@ void RemoteSender::send_call(const Operation& op) const {
     for (std::size_t a = 0; op.read != nullptr && a < arrays.size(); ++a) {
       Read last;
       for (const int m : machine.members) {
-        const Read read = op.read(group_.read_by(op, arrays[a], m));
+        const Read read = op.read_of(group_.read_by(op, arrays[a], m));
         if (read.from != last.from || read.count != last.count) {  // else the same for several
           const auto r = static_cast<std::size_t>(m);
           // With counts, each member has a base of its own.

@@ -301,6 +301,64 @@ inline void check_segments(Communicator& c, bool shared) {
   }
 }
 
+/// Reductions of which only some members' sources are terms; those of the others are no numbers.
+inline void check_terms(Communicator& c, bool shared) {
+  const int n = c.size();
+  const std::vector<std::int64_t> totals = {6, 1, 0, 1000, 70'001};
+  std::vector<SharedBuffer> buffers;
+  for (MemberRange terms; terms.first < n; ++terms.first) {
+    for (terms.count = 1; terms.first + terms.count <= n; ++terms.count) {
+      const bool is_term = c.rank() >= terms.first && c.rank() < terms.first + terms.count;
+      std::vector<std::vector<float>> sources;
+      std::vector<std::vector<float>> shards;
+      std::vector<Segment> scatter;
+      std::vector<Segment> whole;
+      for (const std::int64_t total : totals) {
+        std::vector<float>& source = sources.emplace_back();
+        for (std::int64_t i = 0; i < total; ++i) {
+          source.push_back(is_term ? static_cast<float>(value_of(c.rank(), i)) : NAN);
+        }
+        std::vector<float>& in_place = sources.emplace_back(source);
+        float* data = in_place.data();
+        if (shared) {
+          buffers.push_back(c.allocate(in_place.size() * sizeof(float) + 1));
+          data = reinterpret_cast<float*>(buffers.back().data());
+          std::ranges::copy(in_place, data);
+        }
+        const std::int64_t chunk = (total + n - 1) / n;
+        const std::int64_t begin = std::min(total, chunk * c.rank());
+        shards.emplace_back(static_cast<std::size_t>(std::min(total, begin + chunk) - begin));
+        scatter.push_back({sources[sources.size() - 2].data(), shards.back().data(), chunk, total});
+        whole.push_back({data, data, 0, total});
+      }
+      Work scattering = c.reduce_scatter_async(scatter, DType::f32, {.terms = terms});
+      c.all_reduce_async(whole, DType::f32, {.terms = terms}).wait();
+      scattering.wait();
+      const auto wanted = [&](std::int64_t i) {
+        int sum = 0;
+        for (int member = terms.first; member < terms.first + terms.count; ++member) {
+          sum += value_of(member, i);
+        }
+        return static_cast<float>(sum);
+      };
+      for (std::size_t s = 0; s < totals.size(); ++s) {
+        const std::string what = "segment " + std::to_string(s) + " of " +
+                                 std::to_string(terms.count) + " from " +
+                                 std::to_string(terms.first);
+        for (std::size_t i = 0; i < shards[s].size(); ++i) {
+          const std::int64_t at = scatter[s].chunk * c.rank() + static_cast<std::int64_t>(i);
+          expect(shards[s][i] == wanted(at), "a shard of " + what);
+        }
+        for (std::int64_t i = 0; i < totals[s]; ++i) {
+          expect(static_cast<const float*>(whole[s].destination)[i] == wanted(i), what);
+        }
+      }
+      c.wait_sources_free();
+      buffers.clear();
+    }
+  }
+}
+
 /// Every collective of one tensor, in all types.
 inline void check_all(Communicator& c) {
   for (const DType dtype : all_types) {

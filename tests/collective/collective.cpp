@@ -49,6 +49,42 @@ TEST_CASE("segments are summed in place on every rank") {
   });
 }
 
+TEST_CASE("the terms of a reduction may be a part of the ranks") {
+  const int ranks = GENERATE(1, 2, 3, 5);
+  on_ranks(ranks, [](World& world) {
+    check_terms(world.everyone(), false);
+    check_terms(world.everyone(), true);
+  });
+  const auto world = World::single();
+  float x = 1;
+  const Segment segment{&x, &x, 1, 1};
+  const auto refused = [&](const MemberRange& terms) {
+    return tessera::testing::error_of([&] {
+      world->everyone()
+          .all_reduce_async(std::span(&segment, 1), DType::f32, {.terms = terms})
+          .wait();
+    });
+  };
+  CHECK(refused({0, 2}) ==
+        "all_reduce of segments: no such members in the group (expected some of 0 to 0, got 2 from "
+        "0 on)");
+  CHECK(!refused({1, 1}).empty());
+  CHECK(!refused({-1, 1}).empty());
+}
+
+TEST_CASE("ranks that reduce different terms are told so") {
+  CHECK(tessera::testing::error_of([] {
+          run_threads(2, [](World& world) {
+            float x = 1;
+            const Segment segment{&x, &x, 1, 1};
+            Communicator& c = world.everyone();
+            c.all_reduce_async(std::span(&segment, 1), DType::f32,
+                               {.terms = {.first = c.rank(), .count = 1}})
+                .wait();
+          });
+        }).find("all_reduce of segments") != std::string::npos);
+}
+
 TEST_CASE("bf16 gradients are summed in f32 and can be kept in f32") {
   on_ranks(3, [](World& world) {
     Communicator& c = world.everyone();

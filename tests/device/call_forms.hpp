@@ -119,6 +119,22 @@ inline std::vector<Form> forms() {
          c.all_reduce_async(segments, type).wait();
        },
        true, true},
+      {"reduced segments of some terms",
+       [](collective::Communicator& c, auto* from, auto* to, auto n, auto type) {
+         const std::int64_t chunk = (n + c.size() - 1) / c.size();
+         const std::vector<collective::Segment> segments = {
+             {from, to, chunk, n}, {row(from, 1, n, type), row(to, 1, n, type), n, n}};
+         c.reduce_scatter(segments, type, {.terms = {.first = c.size() - 1, .count = 1}});
+       },
+       false, true},
+      {"all_reduce of segments of some terms",
+       [](collective::Communicator& c, auto*, auto* x, auto n, auto type) {
+         const std::vector<collective::Segment> segments = {
+             {x, x, 0, n}, {row(x, 1, n, type), row(x, 1, n, type), 0, n}};
+         const int most = std::max(c.size() - 1, 1);
+         c.all_reduce_async(segments, type, {.terms = {.first = 0, .count = most}}).wait();
+       },
+       true, true},
   };
   all.insert(all.end(), others.begin(), others.end());
   return all;

@@ -32,6 +32,7 @@ int collectives(World& world) {
   check_all(c);
   for (const bool shared : {true, false}) {
     check_segments(c, shared);
+    check_terms(c, shared);
   }
   for (const int memory : {0, 1, 2}) {
     check_in_place(c, DType::f32, memory);

@@ -205,6 +205,26 @@ TEST_CASE("many tensors are gathered and reduced in one call, uneven and empty s
       check(equal(x, sum), "summed in place " + to_string(x.shape()));
       check(x.storage().version() > 0, "a reduction is a write");
     }
+    const collective::MemberRange last = {.first = ranks - 1, .count = 1};
+    const ops::GroupArgument of_last =
+        ops::GroupArgument::of(world.everyone().global_ranks(), "", last);
+    ops::reduce_scatter_into(sums, sources, ReduceOp::sum, of_last, 5);
+    ops::wait(sums[0]);
+    std::vector<Tensor> copies;
+    for (const Tensor& source : sources) {
+      copies.push_back(ops::clone(source));
+    }
+    ops::all_reduce_coalesced_(copies, ReduceOp::sum, of_last, 5);
+    ops::wait(copies[0]);
+    for (std::size_t i = 0; i < shapes.size(); ++i) {
+      const Tensor wanted = numbered(shapes[i], ranks - 1);
+      check(equal(sums[i], part(wanted, 0, ranks, world.rank())), "a shard of the last term");
+      check(equal(copies[i], wanted), "the last term");
+    }
+    const std::string refused =
+        error_of([&] { ops::all_reduce(sources[0], ReduceOp::sum, of_last); });
+    check(ranks == 1 || refused.find("not all of its ranks are terms") != std::string::npos,
+          "a call that knows no terms");
     const Tensor flat = numbered({6}, world.rank());
     const Tensor expected = ops::all_reduce(flat, ReduceOp::sum, group);
     ops::all_reduce_(flat, ReduceOp::sum, group);

@@ -68,7 +68,7 @@ TEST_CASE("groups at equal distances are written by their ends, and others as a 
   const auto rewritten = [](const std::string& ranks) {
     const std::string text =
         Program::parse(replaced("group=ranks 0 named", "group=" + ranks + " named")).to_text();
-    const std::size_t at = text.find("group=ranks ") + 6;
+    const std::size_t at = text.find("group=") + 6;
     return text.substr(at, text.find(" named", at) - at);
   };
   CHECK(rewritten("ranks 0 1 2 3 4 5 6 7") == "ranks 0 1 2 3 4 5 6 7");
@@ -77,8 +77,12 @@ TEST_CASE("groups at equal distances are written by their ends, and others as a 
   CHECK(rewritten("ranks 0 to 16376 by 8") == "ranks 0 to 16376 by 8");
   CHECK(rewritten("ranks 0 to 6 by 2") == "ranks 0 2 4 6");
   CHECK(rewritten("ranks 8 7 6 5 4 3 2 1 0") == "ranks 8 7 6 5 4 3 2 1 0");
+  CHECK(rewritten("terms 1 to 2 of ranks 0 to 9") == "terms 1 to 2 of ranks 0 to 9");
+  CHECK(rewritten("terms 0 to 2 of ranks 0 1 2") == "ranks 0 1 2");  // all of them
   for (const std::string wrong :
-       {"ranks 0 to", "ranks 0 to 7 by 2", "ranks 0 to 8 by 0", "ranks 5 to 2", "ranks 0 1 to 3",
+       {"terms 1 to 3 of ranks 0 1 2", "terms 1 to 0 of ranks 0 1 2", "terms -1 to 0 of ranks 0 1",
+        "terms 0 of ranks 0 1", "terms 0 to 0 of terms 0 to 1 of ranks 0 1 2", "terms 0 to 0",
+        "ranks 0 to", "ranks 0 to 7 by 2", "ranks 0 to 8 by 0", "ranks 5 to 2", "ranks 0 1 to 3",
         "ranks 0 to 8 with 2", "ranks 0 to 8 by 2 more", "ranks 0 to 2000000000"}) {
     INFO(wrong);
     CHECK(error_of(replaced("group=ranks 0 named", "group=" + wrong + " named"))

@@ -111,8 +111,11 @@ std::unique_ptr<IssuedCollective> start_coalesced(const Call& call, const Tensor
   bump_further_versions(call.in);
   segments.push_back(named(static_cast<std::int64_t>(
       hash_combine(static_cast<std::uint64_t>(identity), static_cast<std::uint64_t>(step.value)))));
+  check_given(group);
   return std::make_unique<IssuedCollective>(
-      group.communicator().all_reduce_async(segments, first.dtype(), op), std::move(kept));
+      group.whole().communicator().all_reduce_async(segments, first.dtype(),
+                                                    {.reduce = op, .terms = group.group->terms}),
+      std::move(kept));
 }
 
 const Op& coalesced_op = register_op<CoalescedArgs>({

@@ -8,7 +8,9 @@ export namespace tessera::ops {
 
 /// Ranks that communicate. Interned for the life of the process.
 struct RankGroup : CallGroup {
-  std::string stream_name;  // of the communicator for calls that wait in a stream
+  std::string stream_name;             // of the communicator for calls that wait in a stream
+  collective::MemberRange terms = {};  // of reductions; none: all ranks
+  const RankGroup* whole = nullptr;    // the same ranks, of which all are terms; null: this one
 };
 
 /// A group of ranks as an operator's argument; its text has the ranks and the communicator's name.
@@ -16,15 +18,23 @@ struct RankGroup : CallGroup {
 struct GroupArgument {
   const RankGroup* group = nullptr;
 
-  static GroupArgument of(std::span<const int> ranks, std::string_view name = "");
+  /// `terms`: those of the ranks whose tensors go into a reduction, which all ranks get. Only
+  /// reduce_scatter_into and all_reduce_coalesced_ take a group of which not all ranks are terms.
+  static GroupArgument of(std::span<const int> ranks, std::string_view name = "",
+                          const collective::MemberRange& terms = {});
   static GroupArgument of(const collective::Communicator& communicator);
 
   inline int size() const { return static_cast<int>(group->ranks.size()); }
   /// The calling rank's position. Error: it is not in the group.
   int rank() const;
   /// Within a call that runs in a stream: that of stream_communicator(), or the one of the device
-  /// whose tensors the call has. Error: the current world does not have these ranks.
+  /// whose tensors the call has. Errors: the current world does not have these ranks; not all of
+  /// them are terms.
   collective::Communicator& communicator() const;
+  /// The same ranks, of which all are terms of reductions.
+  inline GroupArgument whole() const {
+    return group == nullptr || group->whole == nullptr ? *this : GroupArgument{group->whole};
+  }
   /// The communicator that only the streams use that it has.
   collective::Communicator& stream_communicator() const;
 };
@@ -55,7 +65,7 @@ struct ArgumentType<ops::GroupArgument> {
     return {reinterpret_cast<const ops::RankGroup*>(w)};
   }
   static ArgumentValue value(ops::GroupArgument v);
-  static inline const CallGroup* group(ops::GroupArgument v) { return v.group; }
+  static inline const CallGroup* group(ops::GroupArgument v) { return v.whole().group; }
   /// Errors (input): another form.
   static ops::GroupArgument from_value(const ArgumentValue& v);
 };

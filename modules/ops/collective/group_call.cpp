@@ -107,7 +107,13 @@ std::vector<int> ranks_of_words(std::istringstream& words) {
 namespace tessera {
 
 ArgumentValue ArgumentType<ops::GroupArgument>::value(ops::GroupArgument v) {
-  return v.group == nullptr ? std::string("none") : to_string(*v.group);
+  if (v.group == nullptr) {
+    return std::string("none");
+  }
+  const auto& [first, count] = v.group->terms;
+  return count == 0
+             ? to_string(*v.group)
+             : fmt::format("terms {} to {} of {}", first, first + count - 1, to_string(*v.group));
 }
 
 ops::GroupArgument ArgumentType<ops::GroupArgument>::from_value(const ArgumentValue& v) {
@@ -115,10 +121,30 @@ ops::GroupArgument ArgumentType<ops::GroupArgument>::from_value(const ArgumentVa
   if (text != nullptr && *text == "none") {
     return {};
   }
+  constexpr std::string_view before_terms = "terms ";
+  constexpr std::string_view after_terms = " of ";
   constexpr std::string_view begin = "ranks ";
   constexpr std::string_view before_name = " named ";
   constexpr const char* expected =
-      "group (\"ranks 0 1 2\", \"ranks 0 to 14 by 2\", \"ranks 0 1 2 named NAME\")";
+      "group (\"ranks 0 1 2\", \"ranks 0 to 14 by 2\", \"ranks 0 1 2 named NAME\", \"terms 0 to 1 "
+      "of ranks 0 1 2\")";
+  if (text != nullptr && text->starts_with(before_terms)) {
+    const std::size_t end = std::min(text->find(after_terms), text->size());
+    std::istringstream words(text->substr(before_terms.size(), end - before_terms.size()));
+    std::string word;
+    int first = 0;
+    int last = 0;
+    const bool given = words >> first >> word >> last && words.eof() && word == "to";
+    if (!given || end == text->size()) {
+      wrong_argument(expected, v);
+    }
+    const ops::GroupArgument whole = from_value(text->substr(end + after_terms.size()));
+    if (whole.group == nullptr || whole.group->whole != nullptr || first < 0 || last < first ||
+        last >= whole.size()) {
+      wrong_argument(expected, v);
+    }
+    return ops::GroupArgument::of(whole.group->ranks, whole.group->name, {first, last - first + 1});
+  }
   if (text == nullptr || !text->starts_with(begin)) {
     wrong_argument(expected, v);
   }
@@ -143,18 +169,25 @@ ops::GroupArgument ArgumentType<ops::GroupArgument>::from_value(const ArgumentVa
 
 namespace tessera::ops {
 
-GroupArgument GroupArgument::of(std::span<const int> ranks, std::string_view name) {
+GroupArgument GroupArgument::of(std::span<const int> ranks, std::string_view name,
+                                const collective::MemberRange& terms) {
   static std::mutex mutex;
   static std::deque<RankGroup> groups;  // few: one for each set of axes of the meshes
+  if (terms == collective::MemberRange{0, static_cast<std::int32_t>(ranks.size())}) {
+    return of(ranks, name);
+  }
+  const RankGroup* const whole = terms.count == 0 ? nullptr : of(ranks, name).group;
   const std::lock_guard lock(mutex);
   const auto found = std::ranges::find_if(groups, [&](const RankGroup& g) {
-    return std::ranges::equal(g.ranks, ranks) && g.name == name;
+    return std::ranges::equal(g.ranks, ranks) && g.name == name && g.terms == terms;
   });
   return {found != groups.end()
               ? &*found
               : &groups.emplace_back(
                     RankGroup{{.ranks = {ranks.begin(), ranks.end()}, .name = std::string(name)},
-                              fmt::format("{} in a stream", name)})};
+                              fmt::format("{} in a stream", name),
+                              terms,
+                              whole})};
 }
 
 GroupArgument GroupArgument::of(const collective::Communicator& communicator) {

@@ -439,6 +439,8 @@ collective::Communicator& GroupArgument::stream_communicator() const {
 
 collective::Communicator& GroupArgument::communicator() const {
   check_given(*this);
+  require(group->whole == nullptr,
+          "group: not all of its ranks are terms, which this call does not know");
   if (of_device != nullptr) {
     return *of_device;
   }

@@ -138,9 +138,10 @@ std::unique_ptr<IssuedCollective> start_reduce_scatter_into(const Call& call, co
   ReduceSegmentsOptions options;
   options.reduce = op;
   options.destination_f32 = keeps_sums(wholes[0], shards[0]);
+  options.terms = group.group->terms;
   return std::make_unique<IssuedCollective>(
-      group.communicator().reduce_scatter_async(segments, wholes[0].dtype(), options),
-      std::move(kept), std::vector<Tensor>(wholes.begin(), wholes.end()), group);
+      group.whole().communicator().reduce_scatter_async(segments, wholes[0].dtype(), options),
+      std::move(kept), std::vector<Tensor>(wholes.begin(), wholes.end()), group.whole());
 }
 
 const Op& reduce_scatter_into_op = register_op<ReduceScatterIntoArgs>({
