@@ -3,6 +3,7 @@ module;
 #include <fmt/ranges.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <initializer_list>
@@ -13,6 +14,7 @@ module;
 module tessera.launch;
 
 import tessera.base;
+import tessera.machines;
 import :external;
 import :start;
 
@@ -73,7 +75,7 @@ std::optional<int> number_from(const char* name) {
   const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
   if (error != std::errc{} || end != text->data() + text->size() || value < 0) {
     fail_input({.thing = name,
-                .wrong = "not a number of ranks",
+                .wrong = "not a number",
                 .expected = "0 or more",
                 .got = fmt::format("'{}'", *text)});
   }
@@ -143,6 +145,9 @@ bool on_several_machines(const Launcher& launcher, int size, std::string& said) 
 }
 
 const Launcher* find_launcher() {
+  if (launcher_place()) {
+    return nullptr;  // a launcher of our own, which srun or a script has started on each machine
+  }
   for (const Launcher& launcher : launchers) {
     if (!environment_variable(launcher.rank)) {
       continue;
@@ -160,7 +165,42 @@ const Launcher* find_launcher() {
 
 bool launched_by_other() { return find_launcher() != nullptr; }
 
+std::optional<LauncherPlace> launcher_place() {
+  const int machines = number_from("TESSERA_MACHINES").value_or(1);
+  if (machines < 2) {
+    return std::nullopt;
+  }
+  const std::optional<int> machine = number_from("TESSERA_MACHINE_NUMBER");
+  const std::optional<std::string> meet = environment_variable("TESSERA_MEET");
+  if (!machine || *machine >= machines) {
+    fail_input({.thing = "--machine",
+                .wrong = fmt::format("each of {} machines needs a number of its own", machines),
+                .expected = fmt::format("0 to {}", machines - 1),
+                .got = machine ? fmt::format("{}", *machine) : "none",
+                .advice = "give it in --machine, or in TESSERA_MACHINE_NUMBER"});
+  }
+  if (!meet) {
+    fail_input({.thing = "--meet",
+                .wrong = "the machines have no address at which they meet",
+                .advice = "give HOST:PORT, with the host of machine 0 and a free port of it, in "
+                          "--meet or in TESSERA_MEET"});
+  }
+  parse_endpoint("--meet", *meet);
+  return LauncherPlace{*machine, machines, *meet, number_from("TESSERA_RANKS_HERE").value_or(0)};
+}
+
+int ranks_started_here(int ranks) {
+  if (launched_by_other()) {
+    return 1;
+  }
+  const std::optional<LauncherPlace> place = launcher_place();
+  return !place ? ranks : place->ranks > 0 ? place->ranks : std::max(1, ranks / place->machines);
+}
+
 bool is_first_process() {
+  if (const std::optional<LauncherPlace> place = launcher_place()) {
+    return place->machine == 0;
+  }
   const Launcher* launcher = find_launcher();
   return launcher == nullptr || number_from(launcher->rank) == 0;
 }

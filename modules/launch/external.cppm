@@ -23,6 +23,9 @@ struct ExternalRank {
 /// the ranks are on several machines and `transport` is "shm", or when nothing names the job.
 ExternalRank external_rank(int expected_ranks, std::string_view transport);
 
+/// The transport that needs no other program than this one.
+inline constexpr std::string_view tcp_transport = "tcp";
+
 /// The name of this machine: TESSERA_MACHINE, which lets one machine play several, or its host
 /// name.
 std::string machine_name();

@@ -24,25 +24,6 @@ namespace tessera::collective {
 
 namespace {
 
-/// The transport of that name; of "auto" the one that there is.
-Bridge::MakeTransport find_transport(std::string name) {
-  if (name == "auto") {
-    const std::vector<std::string> names = plugin::host().names(MessageTransport::plugin_kind.name);
-    if (names.size() != 1) {
-      fail_input(
-          {.thing = "launch",
-           .wrong = names.empty()
-                        ? "the ranks are on several machines, and no transport is installed"
-                        : fmt::format("there are several transports: {}", fmt::join(names, ", ")),
-           .advice = names.empty() ? "install Tessera where MPI is found, or start all ranks "
-                                     "on one machine"
-                                   : "name one in `mesh.transport`"});
-    }
-    name = names.front();
-  }
-  return plugin::host().find<MessageTransport>(name);
-}
-
 /// The ranks of this machine, which meet as those of a launch on one machine do.
 ExternalRank on_this_machine(const ExternalRank& self, const Machines& machines) {
   const int machine = machines.of_rank[static_cast<std::size_t>(self.rank)];
@@ -102,6 +83,31 @@ int join_machine(const ExternalRank& self, Bridge* bridge, double timeout,
 }
 
 }  // namespace
+
+Bridge::MakeTransport find_transport(std::string name) {
+  if (name == "auto") {
+    std::vector<std::string> names = plugin::host().names(MessageTransport::plugin_kind.name);
+    const auto tcp = std::ranges::find(names, tcp_transport);
+    if (tcp != names.end()) {  // it needs an address, and what has one is meant for it
+      const bool has_address = environment_variable("TESSERA_MEET").has_value();
+      names = has_address ? std::vector{*tcp} : (names.erase(tcp), names);
+    }
+    if (names.size() != 1) {
+      fail_input(
+          {.thing = "launch",
+           .wrong = names.empty()
+                        ? "the ranks are on several machines, and nothing says how they meet"
+                        : fmt::format("there are several transports: {}", fmt::join(names, ", ")),
+           .advice = names.empty()
+                         ? "set TESSERA_MEET to HOST:PORT on all, with the host of rank 0 and a "
+                           "free port of it, install Tessera where MPI is found, or start all "
+                           "ranks on one machine"
+                         : "name one in `mesh.transport`"});
+    }
+    name = names.front();
+  }
+  return plugin::host().find<MessageTransport>(name);
+}
 
 void check_transport(std::string_view name) {
   std::vector<std::string> known = {"auto", "shm"};

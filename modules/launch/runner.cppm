@@ -22,6 +22,10 @@ void check_limits(const LaunchOptions& options);
 /// Makes room for so many more open files. Error (input): the limit is too low.
 void allow_open_files(int needed);
 
+/// The transport of that name; of "auto" the one that fits how the ranks were started. Error
+/// (input): there is none, or several.
+Bridge::MakeTransport find_transport(std::string name);
+
 /// Number of a rank as its code sees it: current_rank() and the log's lines.
 class RankIdentity {
  public:

@@ -29,6 +29,9 @@ import tessera.machines;
 import tessera.communication;
 import :start;
 import :black_box;
+import :external;
+import :launchers;
+import :messages;
 import :runner;
 
 namespace tessera::collective {
@@ -61,7 +64,9 @@ bool waits_for_machine(pid_t process) {
 /// The forked ranks, and what the parent knows about them.
 class Children {
  public:
-  Children(Control& control, Region& region) : control_(control), region_(region) {}
+  /// `first`: the number of the first of them.
+  Children(Control& control, Region& region, int first)
+      : control_(control), region_(region), first_(first) {}
 
   void add(pid_t process) {
     processes_.push_back(process);
@@ -95,7 +100,7 @@ class Children {
           stopped_[rank].emplace();
         } else if (got > 0 && WIFCONTINUED(status)) {
           stopped_[rank].reset();
-          auto reporter = static_cast<std::int32_t>(rank);
+          std::int32_t reporter = number(rank);
           control_.wait_reporter.compare_exchange_strong(reporter, -1);
         } else {
           processes_[rank] = 0;
@@ -112,11 +117,10 @@ class Children {
       std::int32_t nobody = -1;
       // A rank that waits for it knows more: it is given time to report first.
       if (processes_[rank] > 0 && stopped && stopped->waited() > after + 2 &&
-          control_.wait_reporter.compare_exchange_strong(nobody, static_cast<int>(rank))) {
+          control_.wait_reporter.compare_exchange_strong(nobody, number(rank))) {
         log(LogLevel::warning,
             fmt::format("{} has been stopped for {:.0f} s; `kill -CONT {}` lets it run",
-                        control_.describe_rank(static_cast<int>(rank)), stopped->waited(),
-                        processes_[rank]));
+                        control_.describe_rank(number(rank)), stopped->waited(), processes_[rank]));
       }
     }
   }
@@ -125,7 +129,7 @@ class Children {
   /// waits for another one is not at fault, unless it is stopped; one that computes is alive.
   void end_stuck(double after) {
     for (std::size_t rank = 0; rank < processes_.size(); ++rank) {
-      const RankRecord& record = control_.ranks()[rank];
+      const RankRecord& record = control_.ranks()[number(rank)];
       Life& life = lives_[rank];
       const Signs now = {processor_seconds(processes_[rank]), record.recorded.load(),
                          record.step.load()};
@@ -137,9 +141,9 @@ class Children {
         from_outside_ = true;
         control_.publish_error(
             -1,
-            fmt::format("rank {} {} for {:.3g} s{}; its last call: {}", rank,
+            fmt::format("rank {} {} for {:.3g} s{}; its last call: {}", number(rank),
                         stopped_[rank] ? "has been stopped" : "has not moved", life.since.waited(),
-                        place_of(rank), control_.last_call(region_, static_cast<int>(rank))),
+                        place_of(rank), control_.last_call(region_, number(rank))),
             ErrorKind::run, true);
         kill(processes_[rank], SIGKILL);
       }
@@ -159,24 +163,26 @@ class Children {
     Stopwatch since;  // they have changed
   };
 
+  int number(std::size_t rank) const { return first_ + static_cast<int>(rank); }
+
   /// " at step 7 in training"; as much of it as is known.
   std::string place_of(std::size_t rank) const {
-    const std::int64_t step = control_.ranks()[rank].step.load();
-    const std::string where = control_.ranks()[rank].where.load();
+    const std::int64_t step = control_.ranks()[number(rank)].step.load();
+    const std::string where = control_.ranks()[number(rank)].where.load();
     return fmt::format("{}{}{}", step >= 0 ? fmt::format(" at step {}", step) : "",
                        where.empty() ? "" : " in ", where);
   }
 
   void note_end(std::size_t rank, int status, bool killed_by_parent) {
     if (WIFEXITED(status)) {
-      control_.ranks()[rank].ended.store(1);
+      control_.ranks()[number(rank)].ended.store(1);
       code_ = code_ != 0 ? code_ : WEXITSTATUS(status);
     } else if (WIFSIGNALED(status) && !killed_by_parent) {
       const bool first = control_.publish_error(
           -1,
-          fmt::format("rank {} was killed by signal {} ({}){}; its last call: {}", rank,
+          fmt::format("rank {} was killed by signal {} ({}){}; its last call: {}", number(rank),
                       WTERMSIG(status), strsignal(WTERMSIG(status)), place_of(rank),
-                      control_.last_call(region_, static_cast<int>(rank))),
+                      control_.last_call(region_, number(rank))),
           ErrorKind::run, true);
       from_outside_ = from_outside_ || (first && !is_fault(WTERMSIG(status)));
     }
@@ -187,13 +193,37 @@ class Children {
   std::vector<Life> lives_;
   Control& control_;
   Region& region_;
+  int first_;
   int code_ = 0;
   bool from_outside_ = false;
 };
 
+/// How the ranks of this launcher reach those of other machines.
+struct WayToOthers {
+  Launchers& launchers;
+  Bridge::MakeTransport make_transport;
+  RankMeeting meeting{};  // of this attempt
+};
+
+/// One of the ranks that several launchers have started.
+int run_connected(const std::shared_ptr<Region>& region, int rank, const LaunchOptions& options,
+                  const RankFunction& run, WayToOthers& others) {
+  const std::string machine = others.launchers.name();
+  others.launchers.leave();
+  others.meeting.enter(rank);
+  const double timeout = options.timeout_seconds > 0 ? options.timeout_seconds : wait_limit();
+  Bridge bridge(others.make_transport, rank, options.ranks);
+  bridge.meet(protocol_number(), machine, timeout,
+              rank == others.launchers.first() ? options.report_seconds : timeout);
+  bridge.attach(region, false);  // the launcher watches the ranks here
+  const int code = run_rank(region, rank, options, Transport::shm, run, &bridge);
+  bridge.finish();
+  return code;
+}
+
 [[noreturn]] void run_child(const std::shared_ptr<Region>& region, int rank,
                             const LaunchOptions& options, const RankFunction& run, pid_t parent,
-                            SignalQueue& signals) {
+                            SignalQueue& signals, WayToOthers* others) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) {
     _exit(1);  // the parent died before the line above
@@ -205,7 +235,8 @@ class Children {
   int code = 0;
   try {
     thread.emplace();
-    code = run_rank(region, rank, options, Transport::shm, run);
+    code = others == nullptr ? run_rank(region, rank, options, Transport::shm, run)
+                             : run_connected(region, rank, options, run, *others);
   } catch (const Error& error) {
     reinterpret_cast<Control*>(region->base())->publish_error(rank, error.what(), error.kind());
     code = exit_code_of(error.kind());
@@ -217,13 +248,15 @@ class Children {
 /// Forks the ranks. Error (run): one of them cannot be started; there are none then.
 void start_ranks(const std::shared_ptr<Region>& region, const LaunchOptions& options,
                  const RankFunction& run, HeldSignals& held, SignalQueue& signals,
-                 Children& children) {
+                 Children& children, WayToOthers* others) {
   std::fflush(nullptr);  // or every child would write what is in the buffers
   const pid_t parent = getpid();
-  for (int rank = 0; rank < options.ranks; ++rank) {
+  const int first = others == nullptr ? 0 : others->launchers.first();
+  const int here = others == nullptr ? options.ranks : others->launchers.here();
+  for (int rank = first; rank < first + here; ++rank) {
     const pid_t process = held.fork_rank();
     if (process == 0) {
-      run_child(region, rank, options, run, parent, signals);
+      run_child(region, rank, options, run, parent, signals, others);
     }
     if (process < 0) {
       const int error = errno;
@@ -243,9 +276,10 @@ void start_ranks(const std::shared_ptr<Region>& region, const LaunchOptions& opt
   }
 }
 
-/// Returns when all ranks have ended; whether a second request has ended them.
+/// Returns when all ranks have ended; whether a second request has ended them. `launchers`: those
+/// of other machines; null: there are none.
 bool wait_for_ranks(Control& control, const LaunchOptions& options, const ServedSignals& served,
-                    SignalQueue& signals, Children& children) {
+                    SignalQueue& signals, Children& children, Launchers* launchers) {
   bool killed = false;
   bool forced = false;
   auto failed_at = std::chrono::steady_clock::time_point::max();
@@ -256,6 +290,9 @@ bool wait_for_ranks(Control& control, const LaunchOptions& options, const Served
       children.kill_all();
     }
     children.reap(killed);
+    if (launchers != nullptr) {
+      launchers->serve(control);
+    }
     children.report_stopped(options.report_seconds);
     if (options.stuck_seconds > 0) {
       children.end_stuck(options.stuck_seconds);
@@ -281,25 +318,38 @@ void keep_last_calls(Control& control, const Region& region, const LaunchOptions
   }
 }
 
-/// Whether the caller starts the ranks again.
+/// How the ranks of this launcher have ended.
+EndedRanks ended_ranks(Control& control, const LaunchOptions& options, const Children& children) {
+  EndedRanks ended{.code = children.code(),
+                   .from_outside = children.failed_from_outside(),
+                   .interrupted = control.interrupts.load() != 0,
+                   .step = control.first_error().step};
+  for (std::uint32_t rank = 0; ended.step < 0 && rank < control.size; ++rank) {
+    ended.step = std::max(ended.step, control.ranks()[rank].step.load());
+  }
+  if (options.kept) {
+    ended.kept = options.kept();
+  }
+  return ended;
+}
+
+/// Whether the caller starts the ranks again. `decided`: machine 0 does.
 bool starts_again(Control& control, Region& region, const LaunchOptions& options,
-                  const Children& children, int number) {
+                  const EndedRanks& ended, int number, bool decided) {
   const FirstError error = control.first_error();
-  if (!options.restart || error.text.empty() || error.kind != ErrorKind::run ||
-      control.interrupts.load() != 0) {
+  if (!options.restart || error.text.empty() ||
+      (!decided && (error.kind != ErrorKind::run || ended.interrupted))) {
     return false;
   }
   keep_last_calls(control, region, options, error);
-  std::int64_t step = error.step;
-  for (std::uint32_t rank = 0; error.step < 0 && rank < control.size; ++rank) {
-    step = std::max(step, control.ranks()[rank].step.load());
-  }
   return options.restart(
       {.error = error,
-       .step = step,
+       .step = ended.step,
        .calls = control.failed_in_calls.load() != 0 ? control.recent_calls(region, 4) : "",
-       .from_outside = children.failed_from_outside(),
-       .number = number});
+       .from_outside = ended.from_outside,
+       .number = number,
+       .kept = ended.kept.empty() ? -1 : *std::ranges::max_element(ended.kept),
+       .decided = decided});
 }
 
 /// One rank runs in this process: easy to debug, and nothing to share.
@@ -315,6 +365,69 @@ int launch_lone(const LaunchOptions& options, const RankFunction& run) {
     code = run_rank(region, 0, options, Transport::single, run);
   }
   return finish(*control, *region, options, code);
+}
+
+/// Starts the ranks of this launcher until they need not be started again. `here`: the limits of
+/// this machine.
+int run_attempts(const LaunchOptions& options, const LaunchOptions& here, const RankFunction& run,
+                 WayToOthers* others) {
+  HeldSignals held;
+  SignalQueue signals;
+  Launchers* const launchers = others == nullptr ? nullptr : &others->launchers;
+  for (int number = 1;; ++number) {
+    const auto region = Region::create(arena_bytes(here), true);
+    Control* control = Control::create(*region, options.ranks);
+    check_room(*region, here);
+    const ServedSignals served(*control, false);
+    Children children(*control, *region, others == nullptr ? 0 : launchers->first());
+    if (others != nullptr) {
+      others->meeting = launchers->begin();
+    }
+    start_ranks(region, options, run, held, signals, children, others);
+    if (others != nullptr) {
+      others->meeting.listener.close();  // rank 0 has it
+    }
+    const bool forced = wait_for_ranks(*control, options, served, signals, children, launchers);
+    if (forced && others != nullptr) {
+      control->publish_error(-1, "a second request ended the ranks", ErrorKind::interrupted);
+    }
+    EndedRanks ended = ended_ranks(*control, options, children);
+    bool again = false;
+    if (others != nullptr) {
+      const bool first = launchers->is_first();
+      again = launchers->agree(*control, ended, [&](const EndedRanks& all) {
+        return starts_again(*control, *region, options, all, number, false);
+      });
+      again = again && (first || starts_again(*control, *region, options, ended, number, true));
+    } else {
+      again = !forced && starts_again(*control, *region, options, ended, number, false);
+    }
+    if (!again) {
+      return forced ? exit_code_of(ErrorKind::interrupted)
+                    : finish(*control, *region, options, ended.code);
+    }
+  }
+}
+
+/// The ranks of this launcher, which is one of several.
+int launch_together(const LaunchOptions& options, const RankFunction& run) {
+  if (options.transport != "auto" && options.transport != tcp_transport) {
+    fail_input({.thing = "launch",
+                .wrong = fmt::format("launchers of several machines use the transport '{}', and "
+                                     "not '{}'",
+                                     tcp_transport, options.transport),
+                .advice = "set `mesh.transport` to \"auto\""});
+  }
+  LaunchOptions here = options;
+  here.ranks = options.place->ranks > 0 ? options.place->ranks
+                                        : std::max(1, options.ranks / options.place->machines);
+  here.needed_bytes = options.needed_bytes / static_cast<std::size_t>(options.ranks) *
+                      static_cast<std::size_t>(here.ranks);
+  check_limits(here);
+  const Bridge::MakeTransport make = find_transport(std::string(tcp_transport));
+  Launchers launchers(options);
+  WayToOthers others{launchers, make};
+  return run_attempts(options, here, run, &others);
 }
 
 }  // namespace
@@ -405,33 +518,22 @@ int launch(const LaunchOptions& options, const RankFunction& run) {
                 .wrong = "needs at least one rank",
                 .got = fmt::format("{}", options.ranks)});
   }
+  if (options.place) {
+    return launch_together(options, run);
+  }
   if (options.transport != "auto" && options.transport != "shm") {
     fail_input({.thing = "launch",
-                .wrong = fmt::format("the transport '{}' connects ranks of another launcher, and "
-                                     "this program starts its own",
+                .wrong = fmt::format("the transport '{}' connects ranks of several machines, and "
+                                     "this program starts all ranks on this one",
                                      options.transport),
-                .advice = "start it with mpirun or srun, or set `mesh.transport` to \"auto\""});
+                .advice = "start it with --machines, mpirun or srun, or set `mesh.transport` to "
+                          "\"auto\""});
   }
   if (options.ranks == 1 && !options.restart) {
     return launch_lone(options, run);
   }
   check_limits(options);
-  HeldSignals held;
-  SignalQueue signals;
-  for (int number = 1;; ++number) {
-    const auto region = Region::create(arena_bytes(options), true);
-    Control* control = Control::create(*region, options.ranks);
-    check_room(*region, options);
-    const ServedSignals served(*control, false);
-    Children children(*control, *region);
-    start_ranks(region, options, run, held, signals, children);
-    if (wait_for_ranks(*control, options, served, signals, children)) {
-      return exit_code_of(ErrorKind::interrupted);
-    }
-    if (!starts_again(*control, *region, options, children, number)) {
-      return finish(*control, *region, options, children.code());
-    }
-  }
+  return run_attempts(options, options, run, nullptr);
 }
 
 }  // namespace tessera::collective

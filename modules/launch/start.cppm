@@ -14,7 +14,18 @@ struct FailedAttempt {
   /// A rank was killed, as from outside, or did not move. Otherwise a rank has thrown the error, or
   /// has crashed (SIGSEGV, SIGABRT, ...).
   bool from_outside = false;
-  int number = 1;  ///< of the attempt, from 1
+  int number = 1;          ///< of the attempt, from 1
+  std::int64_t kept = -1;  ///< the newest step of LaunchOptions::kept of all launchers; -1: none
+  bool decided = false;    ///< the launcher of machine 0 starts them again: so must this one
+};
+
+/// This process as one of several launchers, one on each machine, which start the ranks of a run
+/// together. The ranks are numbered by machine.
+struct LauncherPlace {
+  int machine = 0;  ///< number of this machine; 0 is the one that the others connect to
+  int machines = 1;
+  std::string meet;  ///< HOST:PORT: machine 0, and the port at which its launcher listens
+  int ranks = 0;     ///< that this launcher starts; 0: on all machines as many
 };
 
 /// Options of starting ranks.
@@ -30,8 +41,12 @@ struct LaunchOptions {
                                  ///< machine cannot have so much
   int machines = 1;              ///< run_threads: machines that the ranks play
   /// How machines are connected: "auto", "shm" (all ranks are on one), or the name of a transport,
-  /// which needs ranks of another launcher (join_launch).
+  /// which needs ranks of several launchers (join_launch, `place`).
   std::string transport = "auto";
+  std::optional<LauncherPlace> place = {};  ///< launch: ranks on several machines
+  /// launch with `place`: what must be the same on all machines, by name ("config"). Of a text of
+  /// several lines, the error (input) quotes the first one that differs.
+  std::vector<std::pair<std::string, std::string>> agreed = {};
   bool print_error = true;     ///< write the first error to stderr
   std::string black_box = {};  ///< a folder for what the ranks did last, when they fail; "": none
   double grace_seconds = 4;    ///< from the first error to killing ranks that do not end
@@ -42,6 +57,8 @@ struct LaunchOptions {
   /// interrupt, when all ranks have ended; true: all ranks are started again, by forks of this
   /// process as it is then. Null: the first error ends the launch.
   std::function<bool(const FailedAttempt&)> restart = {};
+  /// With `restart`: the steps from which this process could let its ranks continue.
+  std::function<std::vector<std::int64_t>()> kept = {};
 };
 
 /// The function of a rank: the exit code it wants, or an exception.
@@ -53,6 +70,12 @@ using RankFunction = std::function<int(World&)>;
 /// dies, or a parent that dies, takes the others along; no shared memory is left behind. In each
 /// rank, current_rank() and the log have its number.
 ///
+/// With `place`, the launchers meet first, and each forks its own ranks, which reach those of other
+/// machines through the transport `tcp`. What ends the ranks of one ends those of all, with the
+/// same exit code, and each prints the first error. Error (input), on all: they have different
+/// versions of Tessera, numbers, ranks or texts (`agreed`); error (run): not all came within the
+/// time limit.
+///
 /// SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU, or a write to a closed pipe in a rank's own
 /// thread sets World::interrupt_requested on all ranks; a second one of the first three, half a
 /// second later or more, ends them. Meanwhile the calling thread, and threads that it starts, have
@@ -62,13 +85,22 @@ using RankFunction = std::function<int(World&)>;
 /// a fork (posix_spawn, system, popen) has them blocked.
 int launch(const LaunchOptions& options, const RankFunction& run);
 
+/// The place of this launcher among several, as TESSERA_MACHINES (how many),
+/// TESSERA_MACHINE_NUMBER, TESSERA_MEET (HOST:PORT) and TESSERA_RANKS_HERE (optional) say; nothing
+/// where no TESSERA_MACHINES is set, or it is 1. Error (input): they do not fit each other.
+std::optional<LauncherPlace> launcher_place();
+
+/// How many of a run's ranks this process starts: 1 where another launcher started it as a rank.
+/// Error (input): see launcher_place.
+int ranks_started_here(int ranks);
+
 /// Whether another launcher (mpirun, srun, torchrun) started this process as one of several ranks:
 /// RANK and WORLD_SIZE, or what Open MPI, PMI or Slurm set. One task of one is not: it may launch
 /// ranks itself.
 bool launched_by_other();
 
-/// Whether this process is the one that speaks for the run: rank 0 of another launcher, or any
-/// process that no other launcher started as a rank.
+/// Whether this process is the one that speaks for the run: rank 0 of another launcher, the
+/// launcher of machine 0, or any process that no other launcher started as a rank.
 bool is_first_process();
 
 /// Runs this rank of such a launch: meets the others through a socket named after the user and the

@@ -4,4 +4,5 @@ export module tessera.machines;
 export import :transport;  // MessageTransport: how messages move between machines; a kind of plugin
 export import :wire;       // what messages consist of
 export import :bridge;     // Bridge: connects the region of one machine with those of the others
+export import :sockets;    // TCP: what launchers and the transport tcp have in common
 export import :loopback;   // a transport between threads that play machines, for tests

@@ -186,8 +186,10 @@ int run_training(const TrainingRun& run) {
   try {
     check(run);
     const auto rank_run = [&](collective::World& world) { return train_rank(run, world); };
-    return collective::launched_by_other() ? collective::join_launch({.ranks = 0}, rank_run)
-                                           : collective::launch({.ranks = run.ranks}, rank_run);
+    return collective::launched_by_other()
+               ? collective::join_launch({.ranks = 0}, rank_run)
+               : collective::launch({.ranks = run.ranks, .place = collective::launcher_place()},
+                                    rank_run);
   } catch (const collective::PeerFailed& error) {
     return exit_code_of(error.kind());
   } catch (const Error& error) {

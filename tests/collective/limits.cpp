@@ -211,6 +211,6 @@ TEST_CASE("ranks that this program starts need no transport") {
     });
     INFO(outcome.errors);
     CHECK(outcome.code == 2);
-    CHECK(contains(outcome.errors, "the transport 'mpi' connects ranks of another launcher"));
+    CHECK(contains(outcome.errors, "the transport 'mpi' connects ranks of several machines"));
   }
 }

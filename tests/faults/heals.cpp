@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "layouts.hpp"
 #include "mount.hpp"
 #include "program.hpp"
 #include "skip.hpp"
@@ -27,101 +28,6 @@ using namespace faults;
 namespace {
 
 namespace fs = std::filesystem;
-using Words = std::vector<std::string>;
-
-/// A layout, how its steps are taken, and how many of them.
-struct Kind {
-  std::string name;
-  std::size_t ranks;
-  Words arguments;
-  std::int64_t steps = 150;
-};
-
-const Words fsdp = {"mesh.axes=[shard]", "mesh.shape=[2]",
-                    R"(parallel=[{style=FSDP,axis=shard,on=["model.layers.*","."]}])"};
-
-Words with(Words words, const Words& more) {
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
-}
-
-const Kind sharded{"FSDP", 2, fsdp};
-const Kind captured{"FSDP, captured", 2, with(fsdp, {"graph.capture=true"})};
-const Kind mixed{"FSDP and tensor parallel", 4, {}};  // what small_run is
-const Kind hybrid{"hybrid",
-                  4,
-                  {"mesh.axes=[copy,shard]", "mesh.shape=[2,2]",
-                   R"(parallel=[{style=Replicate,axis=copy,on=["."]},)"
-                   R"({style=FSDP,axis=shard,on=["model.layers.*","."]}])"}};
-const Kind pipeline{"pipeline",
-                    2,
-                    {"mesh.axes=[pipe]", "mesh.shape=[2]", "train.micro_batch=1",
-                     R"(parallel=[{style=Pipeline,axis=pipe,on=["."]}])"}};
-const Kind captured_pipeline{"pipeline, captured", 2,
-                             with(pipeline.arguments, {"graph.capture=true"})};
-const Kind lone{"one rank", 1, {"mesh.axes=[]", "mesh.shape=[]", "parallel=[]"}};
-
-Words train(const Kind& kind, const Words& more) {
-  return with(
-      with({"train", "run.toml", "train.steps=" + std::to_string(kind.steps), "checkpoint.every=7",
-            "checkpoint.keep=2", "train.threads=1", "model.dropout=0.1"},
-           kind.arguments),
-      more);
-}
-
-/// With a heartbeat of a second.
-Words healing(const Kind& kind, const Words& more = {}) {
-  return train(kind,
-               with({"train.heal=true", "train.heal_after=1", "train.heal_limit=1000000"}, more));
-}
-
-/// The steps, losses and norms of a metrics file, as they are written: all digits.
-Words curve(const RunFolder& folder) {
-  Words lines;
-  for (const std::string& line : lines_of(read_file(folder / "metrics.jsonl"))) {
-    std::string values;
-    for (const char* name : {"\"step\":", "\"loss\":", "\"grad_norm\":", "\"lr\":"}) {
-      const std::size_t begin = line.find(name);
-      values += line.substr(begin, line.find(',', begin) - begin) + " ";
-    }
-    lines.push_back(values);
-  }
-  return lines;
-}
-
-/// What a run is compared with: its curve, and the bytes of its last checkpoint but for the config
-/// in it. Those before may be of other steps: one that ranks could not complete is made up for.
-struct Ending {
-  Words curve;
-  std::map<std::string, std::string> files;
-  friend bool operator==(const Ending&, const Ending&) = default;
-};
-
-Ending ending_of(const RunFolder& folder) {
-  Ending ending{curve(folder), {}};
-  const Words saved = checkpoints(folder / "checkpoints");
-  for (const auto& entry : fs::directory_iterator(fs::path(folder / "checkpoints") /
-                                                  (saved.empty() ? "" : saved.back()))) {
-    const std::string name = saved.back() + "/" + entry.path().filename().string();
-    ending.files[name] = name.ends_with(".json") ? "" : read_file(entry.path());
-  }
-  return ending;
-}
-
-/// The same run without healing, and without anything that happens.
-const Ending& undisturbed(const Kind& kind, const Words& more = {}) {
-  static std::map<std::string, Ending> known;
-  Ending& ending = known[kind.name];
-  if (ending.curve.empty()) {
-    const RunFolder folder;
-    const Result result = run(folder, train(kind, more));
-    INFO(kind.name << ": " << result.error);
-    REQUIRE(result.code == 0);
-    ending = ending_of(folder);
-    REQUIRE(ending.curve.size() == static_cast<std::size_t>(kind.steps));
-  }
-  return ending;
-}
 
 /// What happens to a rank.
 enum class Blow : std::uint8_t { kill, stop };

@@ -1,4 +1,5 @@
-// A rank for tests with several machines: mpirun starts it, and its argument says what it does.
+// Ranks for tests with several machines: mpirun, or several of its own launchers, start them, and
+// the argument says what they do.
 #include <signal.h>
 #include <unistd.h>
 
@@ -156,8 +157,10 @@ int main(int arguments, char** values) {
     return 2;
   }
   try {
-    return join_launch({.ranks = std::stoi(values[2]), .timeout_seconds = 20},
-                       bodies.at(values[1]));
+    const LaunchOptions options{
+        .ranks = std::stoi(values[2]), .timeout_seconds = 20, .place = launcher_place()};
+    const auto body = bodies.at(values[1]);
+    return options.place ? launch(options, body) : join_launch(options, body);
   } catch (const Error& error) {
     report_refusal(error.what(), error.kind(),
                    [&] { std::fprintf(stderr, "error: %s\n", error.what()); });

@@ -114,6 +114,21 @@ class CommandLine {
     command->add_flag("--dry-run", train_.dry_run, "Check everything, print the plan and stop");
     command->add_flag("--account", train_.account,
                       "As --dry-run, and print the work of a step by operator and collective");
+    command
+        ->add_option("--machines", train_.machines,
+                     "Start the command on so many machines, each with its number: together they "
+                     "run the ranks")
+        ->check(CLI::PositiveNumber);
+    command->add_option("--machine", train_.machine, "The number of this machine, from 0")
+        ->check(CLI::NonNegativeNumber);
+    command
+        ->add_option("--meet", train_.meet,
+                     "Where the machines meet: the host of machine 0, and a free port of it")
+        ->type_name("HOST:PORT");
+    command
+        ->add_option("--here", train_.ranks_here,
+                     "How many ranks this machine starts; without it, all start as many")
+        ->check(CLI::PositiveNumber);
   }
 
   void add_plan() {

@@ -16,6 +16,12 @@ struct TrainArguments {
   std::vector<std::string> plugins;    // files or folders, besides plugins.paths
   bool dry_run = false;
   bool account = false;  // prints the account of a step; a dry run
+  // This launcher among those of several machines, where the variables of
+  // collective::launcher_place do not say it.
+  std::optional<int> machines = {};
+  std::optional<int> machine = {};
+  std::optional<std::string> meet = {};
+  std::optional<int> ranks_here = {};
 };
 using ErrorPrinter = std::function<void(const std::string&)>;
 /// Errors are printed by `print`, by one rank only where another program started several, and

@@ -1,8 +1,11 @@
 module;
 #include <fmt/format.h>
+#include <stdlib.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -71,6 +74,43 @@ void print_ending(const Run& run, const std::vector<std::string>& named) {
   fmt::print("            tessera checkpoint export {} --to FOLDER\n", what);
 }
 
+/// What the command line says of this machine, as the variables by which everything knows it.
+void set_machine(const TrainArguments& arguments) {
+  const auto set = [](const char* variable, const auto& value) {
+    if (value) {
+      ::setenv(variable, fmt::format("{}", *value).c_str(), 1);
+    }
+  };
+  set("TESSERA_MACHINES", arguments.machines);
+  set("TESSERA_MACHINE_NUMBER", arguments.machine);
+  set("TESSERA_MEET", arguments.meet);
+  set("TESSERA_RANKS_HERE", arguments.ranks_here);
+  if ((arguments.machine || arguments.meet || arguments.ranks_here) &&
+      !environment_variable("TESSERA_MACHINES")) {
+    fail_input({.thing = "--machines",
+                .wrong = "is missing",
+                .advice = "say how many machines there are, or leave out --machine, --meet and "
+                          "--here"});
+  }
+}
+
+/// JSON, an entry a line.
+std::string by_lines(std::string json) {
+  for (std::size_t at = 0; (at = json.find(',', at)) != std::string::npos; at += 2) {
+    json.insert(at + 1, "\n");
+  }
+  return json;
+}
+
+/// What launchers of several machines must have alike.
+std::vector<std::pair<std::string, std::string>> agreed(const Run& run, const StartPoint& start) {
+  return {{"version of Tessera", TESSERA_VERSION},
+          {"config", by_lines(to_json(run.config))},
+          {"text or model", by_lines(to_json(run.fingerprint))},
+          {"checkpoint",
+           fmt::format("{} after step {}", start.checkpoint.value_or("none, starts"), start.step)}};
+}
+
 /// Facts of a run before its ranks start, checked.
 struct Prepared {
   Run run = {};
@@ -129,6 +169,7 @@ int capture(TrainArguments arguments, const CaptureArguments& captured) {
 
 int train(const TrainArguments& arguments) {
   const bool dry_run = arguments.dry_run || arguments.account;
+  set_machine(arguments);
   Prepared all = prepared(arguments, !dry_run);
   Run& run = all.run;
   run.fingerprint = fingerprint_of(run.config, run.shape, *run.data);
@@ -151,6 +192,14 @@ int train(const TrainArguments& arguments) {
     }
     return 0;
   }
+  if (const auto place = collective::launcher_place(); place && !all.first) {
+    fmt::print(
+        "machine {} of {}: starts {} of the run's {} ranks; machine 0 prints the table and "
+        "the progress\n",
+        place->machine, place->machines,
+        collective::ranks_started_here(static_cast<int>(run.config.ranks())), run.config.ranks());
+    std::fflush(stdout);
+  }
   const auto rank_run = [&](collective::World& world) {
     if (all.lock) {
       all.lock->leave_to_owner();
@@ -163,6 +212,8 @@ int train(const TrainArguments& arguments) {
   options.rank_bytes = all.plan.rank_bytes;
   options.rank_threads = threads_of_rank(run.config) + (run.config.mesh.background ? 1 : 0);
   options.transport = run.config.mesh.transport;
+  options.place = collective::launcher_place();
+  options.agreed = agreed(run, start);
   options.black_box = run.config.log.blackbox;
   std::optional<Healing> healing;
   if (run.config.train.heal) {

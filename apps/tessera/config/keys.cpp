@@ -463,8 +463,10 @@ std::vector<Key> run_keys() {
               "sums of the plugin's library: other bits), `host` (through the memory of the host).",
        .choices = {"ordered", "own_order", "host"}},
       {"mesh.transport", field<&Config::mesh, &MeshConfig::transport>,
-       "How machines are connected: `auto` (the installed transport, where the ranks are on "
-       "several), `shm` (all ranks must be on one machine), or a transport, such as `mpi`."},
+       "How machines are connected: `auto` (where the ranks are on several: `tcp` where they have "
+       "an "
+       "address, else the installed transport), `shm` (all ranks must be on one machine), or a "
+       "transport, such as `mpi`."},
       path_key("plugins.paths", field<&Config::plugins, &PluginsConfig::paths>,
                "Plugin files, or folders of them, to load besides the installed ones."),
       {.path = "parallel.style",

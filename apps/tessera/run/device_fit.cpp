@@ -81,7 +81,7 @@ void check_device_kernels(const Config& config, const MissingKernels& missing) {
 
 void check_device_memory(const Config& config, const PlannedStep& step) {
   // Ranks that another launcher starts may be on other machines.
-  const int ranks = collective::launched_by_other() ? 1 : static_cast<int>(config.ranks());
+  const int ranks = collective::ranks_started_here(static_cast<int>(config.ranks()));
   const bool shared = ranks > 1 && device_of(config, 0, ranks) == device_of(config, 1, ranks);
   std::int64_t needed = on_device(step.memory);
   if (step.least > 0) {
