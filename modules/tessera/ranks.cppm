@@ -11,9 +11,10 @@ using collective::CollectiveRate, collective::measure_collectives;
 using collective::Communicator, collective::is_of_peer, collective::PeerFailed,
     collective::RankContext, collective::RankPlace, collective::Transport, collective::Work,
     collective::World;
-using collective::is_first_process, collective::join_launch, collective::launch,
-    collective::launched_by_other, collective::LaunchOptions, collective::RankFunction,
-    collective::run_threads;
+using collective::FailedAttempt, collective::launcher_place, collective::LauncherPlace,
+    collective::ranks_started_here, collective::is_first_process, collective::join_launch,
+    collective::launch, collective::launched_by_other, collective::LaunchOptions,
+    collective::RankFunction, collective::run_threads;
 
 }  // namespace tessera::collective
 
