@@ -3,6 +3,7 @@ module;
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -55,6 +56,96 @@ MicroBatchesScope::MicroBatchesScope()
     : before_(std::exchange(scope_number(), new_scope_number())) {}
 MicroBatchesScope::~MicroBatchesScope() { scope_number() = before_; }
 std::uint64_t micro_batches_scope() { return scope_number(); }
+
+std::vector<Leaves> tree_nodes(Leaves leaves) {
+  std::vector<Leaves> nodes;
+  while (leaves.count > 0) {
+    auto size = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(leaves.count)));
+    while (leaves.first % size != 0) {
+      size /= 2;
+    }
+    nodes.push_back({leaves.first, size});
+    leaves = {leaves.first + size, leaves.count - size};
+  }
+  return nodes;
+}
+
+/// The axes along the batch that have several ranks, and what the ranks have.
+struct SumsByTree {
+  DeviceMesh mesh;
+  std::vector<int> axes = {};
+  Leaves leaves = {};
+};
+
+/// Attached to a parameter.
+struct EarlierSums {
+  Tensors sums;
+};
+
+namespace {
+
+const SumsByTree*& sums_by_tree() {
+  thread_local const SumsByTree* sums = nullptr;
+  return sums;
+}
+
+std::int64_t ranks_along(const DeviceMesh& mesh, std::span<const int> axes) {
+  return std::accumulate(axes.begin(), axes.end(), std::int64_t{1},
+                         [&](std::int64_t n, int axis) { return n * mesh.axis_size(axis); });
+}
+
+}  // namespace
+
+SumsByTreeScope::SumsByTreeScope(const DeviceMesh& mesh, std::span<const int> batch_axes,
+                                 const Leaves& leaves)
+    : sums_(std::make_unique<SumsByTree>(SumsByTree{.mesh = mesh, .leaves = leaves})),
+      before_(std::exchange(sums_by_tree(), sums_.get())) {
+  for (const int axis : batch_axes) {
+    if (mesh.axis_size(axis) > 1) {
+      sums_->axes.push_back(axis);
+    }
+  }
+}
+SumsByTreeScope::~SumsByTreeScope() { sums_by_tree() = before_; }
+
+std::vector<collective::MemberRange> terms_of_sums(std::span<const int> axes) {
+  const SumsByTree* const scope = sums_by_tree();
+  const std::vector<collective::MemberRange> one_sum(1);
+  // Sums over the further axes come before, and are of whole nodes.
+  if (scope == nullptr || scope->axes.empty() ||
+      std::ranges::find(axes, scope->axes.front()) == axes.end()) {
+    return one_sum;
+  }
+  std::vector<int> further;  // over which each rank's term is a sum already
+  for (const int axis : scope->axes) {
+    if (std::ranges::find(axes, axis) == axes.end()) {
+      further.push_back(axis);
+    }
+  }
+  const std::int64_t summed = ranks_along(scope->mesh, further);
+  const Leaves leaves = {scope->leaves.first / summed, scope->leaves.count / summed};
+  const std::vector<Leaves> nodes = tree_nodes(leaves);
+  const std::int64_t ranks = ranks_along(scope->mesh, axes);
+  if (nodes.size() == 1 && nodes.front().count == ranks) {
+    return one_sum;
+  }
+  require(ranks * summed == ranks_along(scope->mesh, scope->axes),
+          "virtual shards: a gradient is summed over features and over the batch in one call");
+  std::vector<collective::MemberRange> sums;
+  for (const Leaves& node : nodes) {
+    sums.push_back({static_cast<std::int32_t>(node.first - leaves.first),
+                    static_cast<std::int32_t>(node.count)});
+  }
+  return sums;
+}
+
+void add_earlier_sum(nn::Parameter& parameter, Tensor sum) {
+  parameter.attach<EarlierSums>().sums.push_back(std::move(sum));
+}
+
+Tensors take_earlier_sums(nn::Parameter& parameter) {
+  return std::exchange(parameter.attach<EarlierSums>().sums, {});
+}
 
 /// Called about a parameter's gradient while backward runs; attached to the parameter by what
 /// reduces its gradient.
@@ -188,6 +279,8 @@ struct Bucket {
   Device device;
   std::vector<nn::Parameter*> members = {};
   GradientBucket sums = {};  // of the members' local gradients, once it is issued
+  /// Of copies of them, where the ranks' terms are several nodes of a tree; see SumsByTreeScope.
+  std::vector<GradientBucket> earlier = {};
   std::int64_t bytes = 0;
 };
 
@@ -323,19 +416,33 @@ class GradientFinisher::Sums {
     }
     const auto identity =
         static_cast<std::int64_t>(std::hash<std::string>{}(names)&std::size_t{0x7fffffff});
-    bucket.sums.issue(group_of(bucket), identity, number_);
+    const std::vector<collective::MemberRange> terms = terms_of_sums(bucket.axes);
+    for (std::size_t i = 0; i + 1 < terms.size(); ++i) {  // each takes the place of its terms
+      const MemoryScope scope(MemoryCategory::gradient);
+      const PeersReadScope read;
+      GradientBucket& earlier = bucket.earlier.emplace_back();
+      for (const Tensor& gradient : bucket.sums.sums()) {
+        earlier.add(ops::clone(gradient));
+      }
+      earlier.issue(group_of(bucket, terms[i]), identity, number_);
+    }
+    bucket.sums.issue(group_of(bucket, terms.back()), identity, number_);
     issued_.push_back(std::move(bucket));
   }
 
   static const DeviceMesh& mesh_of(const Bucket& bucket) {
     return bucket.members.front()->value.layout().mesh();
   }
-  static ops::GroupArgument group_of(const Bucket& bucket) {
-    return ops::GroupArgument::of(mesh_of(bucket).group(bucket.axes, current_rank()), "gradients");
+  static ops::GroupArgument group_of(const Bucket& bucket, const collective::MemberRange& terms) {
+    return ops::GroupArgument::of(mesh_of(bucket).group(bucket.axes, current_rank()), "gradients",
+                                  terms);
   }
 
   void complete(const Bucket& bucket) {
     const CommunicationTimer timer;
+    for (const GradientBucket& earlier : bucket.earlier) {
+      earlier.complete();
+    }
     bucket.sums.complete();
     report_sum(mesh_of(bucket), bucket.axes, bucket.bytes, timer.seconds());
     for (std::size_t i = 0; i < bucket.members.size(); ++i) {
@@ -349,8 +456,11 @@ class GradientFinisher::Sums {
       for (const int axis : bucket.axes) {
         layout = layout.with_placement(axis, Replicate());
       }
-      gradient = make_distributed(bucket.sums.sums()[i],
-                                  Spec::make(layout, gradient.shape(), bucket.dtype));
+      const SpecHandle spec = Spec::make(layout, gradient.shape(), bucket.dtype);
+      gradient = make_distributed(bucket.sums.sums()[i], spec);
+      for (const GradientBucket& earlier : bucket.earlier) {
+        add_earlier_sum(*bucket.members[i], make_distributed(earlier.sums()[i], spec));
+      }
     }
   }
 

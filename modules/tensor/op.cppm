@@ -265,6 +265,9 @@ struct Op {
   /// stored (is_stored_only) too. The dispatcher refuses these in calls of other operators; those
   /// that make views need not say it.
   bool moves_elements = false;
+  /// Its results have the same bits however many ranks share the features of its operands: it sums
+  /// them in blocks, adds exact zeros, or each rank computes whole heads.
+  bool same_bits_by_features = false;
   /// Distributed form for operators that ARE communication (redistribute, functional collectives).
   void (*distributed)(const Call& call, Tensors& out) = nullptr;
 

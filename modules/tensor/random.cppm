@@ -32,7 +32,8 @@ struct MicroBatch {
   std::int64_t batch = 0;  // rows of the whole step
   std::int64_t parts = 1;
   std::int64_t first = 0;
-  std::int64_t rows = 0;  // of each part
+  std::int64_t rows = 0;    // of each part
+  std::int64_t beyond = 0;  // of them: the last ones, which are after the rows of the step
 };
 
 /// Where the draws of the calling rank stand: its streams, and the micro-batch in progress.
@@ -60,7 +61,7 @@ class ReplayScope {
 /// named streams return to `step`, and draws by batch row take the numbers that their rows have in
 /// the whole step. So every micro-batch draws its rows of what a step without micro-batches draws,
 /// and after each of them the streams stand where that step leaves them. Errors: rows that are not
-/// in the step, parts that are not equal.
+/// in the step, but those beyond it; parts that are not equal.
 class MicroBatchScope {
  public:
   MicroBatchScope(const RandomPosition& step, const MicroBatch& micro_batch);

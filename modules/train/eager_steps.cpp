@@ -1,6 +1,7 @@
 module;
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -93,9 +94,17 @@ void EagerSteps::Rows::each(std::int64_t step,
 }
 
 EagerSteps::MicroPart EagerSteps::Rows::at(std::int64_t step, std::int64_t number) const {
-  return {.batch = {.step = step, .first = first + number * stride, .rows = micro},
+  // A rank for which no virtual shard is left computes the last one.
+  return {.batch = {.step = step,
+                    .first = std::min(first + number * stride, all - micro),
+                    .rows = micro},
           .number = number,
           .last = number + 1 == micro_batches()};
+}
+
+parallel::Leaves EagerSteps::Rows::shards(std::int64_t number) const {
+  return {.first = number * stride / micro,
+          .count = (std::min(all, (number + 1) * stride) - number * stride) / micro};
 }
 
 EagerSteps::Rows EagerSteps::rows_of(const StepBatch& batch) const {
@@ -124,7 +133,8 @@ EagerSteps::Rows EagerSteps::rows_of(const StepBatch& batch) const {
             .first = local_offset(*whole)[0],
             .micro = part,
             .equal = batch.rows % parts == 0,
-            .stride = part};
+            .stride = part,
+            .all = batch.rows};
   if (batch.micro_rows != 0) {
     if (!rows.equal || batch.micro_rows < 1 || part % batch.micro_rows != 0) {
       fail({.thing = "training",
@@ -330,9 +340,13 @@ WholeSums EagerSteps::gradients(const StepBatch& batch, const Rows& rows,
          if (!rows.equal) {
            return std::nullopt;  // rows in unequal parts are the whole step's
          }
-         return MicroBatch{
-             .batch = batch.rows, .parts = parts, .first = number * of_each, .rows = of_each};
+         return MicroBatch{.batch = batch.rows,
+                           .parts = parts,
+                           .first = number * of_each,
+                           .rows = of_each,
+                           .beyond = shards_.batch > 0 ? rows.beyond(number) : 0};
        },
+       .shards = [&](std::int64_t number) { return rows.shards(number); },
        .rows = [&](std::int64_t number) { return recorded.rows(rows.at(done, number), functions); },
        .loss = loss_of,
        .states = states_of(functions)});
@@ -371,6 +385,7 @@ Evaluation EagerSteps::evaluate(std::int64_t batches, const StepBatch& batch,
                          .count = batches * each,
                          .guards = text_of(functions.guards),
                          .place = [](std::int64_t) { return std::optional<MicroBatch>(); },
+                         .shards = [&](std::int64_t number) { return rows.shards(number % each); },
                          .rows =
                              [&](std::int64_t number) {
                                return functions.rows(rows.at(number / each, number % each).batch);

@@ -60,9 +60,16 @@ class EagerSteps {
     std::int64_t micro = 0;
     bool equal = false;       // every rank has as many
     std::int64_t stride = 0;  // from the first row of a micro-batch to that of the next one
+    std::int64_t all = 0;     // of the whole step
 
     /// At least 1: a rank without rows takes part too.
     std::int64_t micro_batches() const { return part == 0 ? 1 : part / micro; }
+    /// The rows of a micro-batch that follow those of the step, on all ranks together.
+    std::int64_t beyond(std::int64_t number) const {
+      return std::max<std::int64_t>(0, (number + 1) * stride - all);
+    }
+    /// The virtual shards that the ranks compute as this micro-batch.
+    parallel::Leaves shards(std::int64_t number) const;
     /// Micro-batch number `number` of this rank.
     MicroPart at(std::int64_t step, std::int64_t number) const;
     /// Calls `body` for each micro-batch of this rank, in order.

@@ -87,22 +87,43 @@ class OneAfterTheOther final : public MicroBatchOrder {
   const parallel::ParallelPlan& plan_;
 };
 
-/// The gradients of micro-batches, added along a binary tree: each waits until the subtree beside
-/// its own is complete.
+/// The gradients of micro-batches, added along a binary tree over the virtual shards: each node
+/// waits until the one beside it is complete.
 class GradientTree {
  public:
-  explicit GradientTree(std::span<const nn::ParameterPointer> parameters)
-      : parameters_(parameters) {}
-
-  /// Takes the parameters' gradients, which are those of the next micro-batch.
-  void add() {
-    Tensors next;
+  /// `alone`: no gradient is summed over ranks.
+  GradientTree(std::span<const nn::ParameterPointer> parameters, bool alone)
+      : parameters_(parameters), alone_(alone) {
     for (const nn::ParameterPointer& parameter : parameters_) {
-      next.push_back(std::exchange(parameter->value.grad(), Tensor()));
+      parallel::take_earlier_sums(*parameter);  // of a step that an error ended
     }
-    waiting_.push_back(std::move(next));
-    for (std::int64_t subtrees = ++added_; subtrees % 2 == 0; subtrees /= 2) {
-      join();
+  }
+
+  /// Takes the parameters' gradients, which are those of the next virtual shards. `more`: there are
+  /// others after them.
+  void add(const parallel::Leaves& shards, bool more) {
+    const std::vector<parallel::Leaves> nodes = parallel::tree_nodes(shards);
+    std::vector<Tensors> sums(nodes.size());
+    for (const nn::ParameterPointer& parameter : parameters_) {
+      Tensors earlier = parallel::take_earlier_sums(*parameter);
+      Tensor last = std::exchange(parameter->value.grad(), Tensor());
+      require(earlier.size() + 1 == nodes.size() || (earlier.empty() && !last),
+              "virtual shards: a style has not summed a gradient by the nodes of the tree");
+      earlier.resize(nodes.size() - 1);
+      earlier.push_back(std::move(last));
+      for (std::size_t i = 0; i < nodes.size(); ++i) {
+        sums[i].push_back(placed_like(*parameter, std::move(earlier[i])));
+      }
+    }
+    for (std::size_t i = 0; i < nodes.size(); ++i) {
+      waiting_.push_back({nodes[i].count + std::exchange(lent_, 0), std::move(sums[i])});
+      while (waiting_.size() > 1 && waiting_.back().leaves == waiting_.end()[-2].leaves) {
+        join();
+      }
+    }
+    if (alone_ && more && waiting_.back().leaves == 1) {  // the next one is beside it
+      lent_ = 1;
+      give_back();
     }
   }
 
@@ -111,29 +132,48 @@ class GradientTree {
     while (waiting_.size() > 1) {
       join();
     }
-    for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      parameters_[i]->value.grad() = std::move(waiting_.front()[i]);
-    }
+    give_back();
   }
 
  private:
+  struct Node {
+    std::int64_t leaves = 0;
+    Tensors sums = {};  // of the parameters, in order
+  };
+
+  static Tensor placed_like(const nn::Parameter& parameter, Tensor gradient) {
+    const NoGrad no_grad;
+    const Tensor& value = parameter.value;
+    const bool placed = !gradient || !value.is_distributed() || gradient.layout() == value.layout();
+    return placed ? std::move(gradient) : redistribute(gradient, value.layout());
+  }
+
+  void give_back() {
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      parameters_[i]->value.grad() = std::move(waiting_.back().sums[i]);
+    }
+    waiting_.pop_back();
+  }
+
   void join() {
     const NoGrad no_grad;
     const MemoryScope scope(MemoryCategory::gradient);
-    Tensors later = std::move(waiting_.back());
+    Node later = std::move(waiting_.back());
     waiting_.pop_back();
-    Tensors& sums = waiting_.back();
-    for (std::size_t i = 0; i < sums.size(); ++i) {
-      const Tensor term = std::exchange(later[i], Tensor());  // its memory ends with it
+    Node& node = waiting_.back();
+    node.leaves += later.leaves;
+    for (std::size_t i = 0; i < node.sums.size(); ++i) {
+      const Tensor term = std::exchange(later.sums[i], Tensor());  // its memory ends with it
       if (term) {
-        sums[i] = sums[i] ? ops::add(sums[i], term) : term;
+        node.sums[i] = node.sums[i] ? add_gradients(node.sums[i], term) : term;
       }
     }
   }
 
   std::span<const nn::ParameterPointer> parameters_;
-  std::vector<Tensors> waiting_;  // sums of complete subtrees, the largest first
-  std::int64_t added_ = 0;
+  bool alone_;
+  std::int64_t lent_ = 0;      // leaves of the node to whose sums, in the parameters, backward adds
+  std::vector<Node> waiting_;  // complete nodes, the largest first
 };
 
 class InATree final : public MicroBatchOrder {
@@ -144,8 +184,10 @@ class InATree final : public MicroBatchOrder {
 
   StepSums gradients(const MicroBatches& all) override {
     StepSums sums;
-    GradientTree tree(parameters_);
+    GradientTree tree(parameters_, plan_.mesh().size() == 1);
     for (std::int64_t number = 0; number < all.count; ++number) {
+      const parallel::Leaves shards = all.shards(number);
+      const parallel::SumsByTreeScope by_tree(plan_.mesh(), plan_.batch_axes(), shards);
       // Sums over ranks are nearer to the leaves than those over micro-batches, so that styles may
       // keep shards of the sums; all of them are made now.
       const parallel::GradientSyncScope sync(true);
@@ -154,9 +196,9 @@ class InATree final : public MicroBatchOrder {
       const MicroBatchScope scope(all.start, *place);
       const MicroLoss loss = all.loss(all.rows(number));
       backward(loss.root);
-      add_sums(sums, exact(loss.sums));
+      add_sums(sums, exact(loss.sums, shards));
       finish_(parameters_);
-      tree.add();
+      tree.add(shards, number + 1 < all.count);
     }
     tree.finish();
     return sums;
@@ -165,7 +207,7 @@ class InATree final : public MicroBatchOrder {
   StepSums evaluation(const MicroBatches& all) override {
     StepSums sums;
     for (std::int64_t number = 0; number < all.count; ++number) {
-      add_sums(sums, exact(all.loss(all.rows(number)).sums));
+      add_sums(sums, exact(all.loss(all.rows(number)).sums, all.shards(number)));
     }
     return sums;
   }
@@ -187,10 +229,12 @@ class InATree final : public MicroBatchOrder {
   bool is_planned() const override { return true; }
 
  private:
-  static StepSums exact(const StepSums& sums) {
+  /// 0 where none of the shards is this rank's.
+  StepSums exact(const StepSums& sums, const parallel::Leaves& shards) const {
     const NoGrad no_grad;
-    const auto digits = [](const Tensor& x) {
-      return optim::exact_term(x, ops::ExactTerm::element);
+    const auto digits = [&](const Tensor& x) {
+      const Tensor own = optim::exact_term(x, ops::ExactTerm::element);
+      return plan_.batch_part() < shards.count ? own : ops::sub(own, own);
     };
     StepSums all{digits(sums.loss)};
     for (const Tensor& sum : sums.measured) {

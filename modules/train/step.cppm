@@ -31,9 +31,12 @@ struct StepBatch {
 /// Parts into which a step is cut whatever the number of ranks, so that its bits do not depend on
 /// the layout: see Training::set_virtual_shards.
 struct VirtualShards {
-  std::int64_t batch = 0;     // of the rows of a step; a power of two. 0: it is not cut
+  std::int64_t batch = 0;     // of the rows of a step. 0: it is not cut
   std::int64_t features = 1;  // of the dims of weights; a power of two. 1: they are not cut
 };
+/// What is wrong with the numbers of virtual shards, whatever the model and its layout are. Empty:
+/// nothing.
+std::string problem_of(const VirtualShards& shards);
 
 /// What one forward and backward computes: rows first to first + rows - 1 of the rows of the whole
 /// step, which are of this rank's part.

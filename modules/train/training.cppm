@@ -37,12 +37,13 @@ class Training {
   /// stay in its range. A step whose gradients are not finite is skipped: the optimizer counts no
   /// step, the rows and the schedule move on, and the factor falls.
   void set_loss_scaling(const optim::GradScalerOptions& options);
-  /// Steps give the same bits in every layout whose number of parts of the batch divides
-  /// `shards.batch`: each micro-batch has one virtual shard of the rows, the sums over
-  /// micro-batches and ranks follow one binary tree over the virtual shards, and losses and norms
-  /// are summed exactly. Before the first step. Errors (input): numbers that are no powers of two,
-  /// or that the plan's ranks do not divide; a plan with stages; a sharding whose sums have another
-  /// order.
+  /// Steps give the same bits in every layout: each micro-batch has one virtual shard of the rows,
+  /// the sums over micro-batches and ranks follow one binary tree over the virtual shards, and
+  /// losses and norms are summed exactly. Where the ranks along the batch do not divide
+  /// `shards.batch`, some of them compute nothing new in the last micro-batch. Before the first
+  /// step. Errors (input): see problem_of(); more ranks than shards, or ranks along several axes
+  /// of which those after the first are not a power of two that divides the shards; a plan with
+  /// stages; a sharding whose sums have another order.
   void set_virtual_shards(const VirtualShards& shards);
   /// Null: losses are not scaled.
   const optim::GradScaler* scaler() const;

@@ -26,16 +26,6 @@ namespace {
 
 constexpr const char* kThing = "virtual shards";
 
-void check_number(const char* what, std::int64_t number) {
-  if (number < 1 || !std::has_single_bit(static_cast<std::uint64_t>(number))) {
-    fail_input({.thing = kThing,
-                .wrong = fmt::format("their number {} is no power of two", what),
-                .expected = "1, 2, 4, 8, ...",
-                .got = fmt::format("{}", number),
-                .advice = "sums follow a binary tree over them"});
-  }
-}
-
 /// Errors (input): a style or a division of the model whose sums have an order of their own.
 void check_styles(const parallel::ParallelPlan& plan) {
   if (plan.stages() != nullptr || plan.sequence_parts() > 1) {
@@ -57,19 +47,33 @@ void check_styles(const parallel::ParallelPlan& plan) {
   }
 }
 
-/// Error (input): an axis has more ranks than parts of the step.
+/// Errors (input): ranks that cannot share the virtual shards.
 void check_mesh(const parallel::ParallelPlan& plan, const VirtualShards& shards) {
   const DeviceMesh& mesh = plan.mesh();
   const int parts = plan.batch_parts();
-  if (shards.batch % parts != 0) {
-    fail_input(
-        {.thing = kThing,
-         .wrong = fmt::format("{} ranks cannot share the {} virtual shards of a step equally",
-                              parts, shards.batch),
-         .expected = fmt::format("a divisor of {}", shards.batch),
-         .advice = parts % 2 == 1
-                       ? "sums follow a binary tree, of which so many ranks are no part"
-                       : "a run that begins may have more of them (train.virtual_shards)"});
+  if (parts > shards.batch) {
+    fail_input({.thing = kThing,
+                .wrong = fmt::format("{} ranks cannot share the {} virtual shards of a step", parts,
+                                     shards.batch),
+                .expected = "at most as many ranks along the batch",
+                .advice = "a run that begins may have more of them (train.virtual_shards)"});
+  }
+  int outer = -1;  // the first axis of the batch that has several ranks
+  int further = 1;
+  for (const int axis : plan.batch_axes()) {
+    if (outer >= 0) {
+      further *= mesh.axis_size(axis);
+    } else if (mesh.axis_size(axis) > 1) {
+      outer = axis;
+    }
+  }
+  if (!std::has_single_bit(static_cast<unsigned>(further)) || shards.batch % further != 0) {
+    fail_input({.thing = kThing,
+                .wrong = fmt::format("{} ranks along the axes of the batch after '{}' cannot share "
+                                     "the {} virtual shards of a step",
+                                     further, mesh.axis_name(outer), shards.batch),
+                .expected = "a power of two that divides them",
+                .advice = "only the first axis of the batch may have any number of ranks"});
   }
   for (int axis = 0; axis < mesh.ndim(); ++axis) {
     const bool of_batch = std::ranges::find(plan.batch_axes(), axis) != plan.batch_axes().end();
@@ -86,7 +90,7 @@ void check_mesh(const parallel::ParallelPlan& plan, const VirtualShards& shards)
   }
 }
 
-/// Error (input): ranks that sum a gradient one after the other are no neighbours in the tree.
+/// Error (input): a gradient is summed over an axis before the axes after it.
 void check_order(const parallel::ParallelPlan& plan, std::span<const nn::ParameterPointer> all) {
   const DeviceMesh& mesh = plan.mesh();
   for (const nn::ParameterPointer& parameter : all) {
@@ -112,13 +116,23 @@ void check_order(const parallel::ParallelPlan& plan, std::span<const nn::Paramet
 
 }  // namespace
 
+std::string problem_of(const VirtualShards& shards) {
+  if (shards.batch < 1) {
+    return fmt::format("a step has {} of them (expected 1 or more)", shards.batch);
+  }
+  if (shards.features < 1 || !std::has_single_bit(static_cast<std::uint64_t>(shards.features))) {
+    return fmt::format("features are cut into {} parts (expected a power of two)", shards.features);
+  }
+  return "";
+}
+
 EagerSteps::Rows EagerSteps::shards_of(const StepBatch& batch) const {
   // A step that is only planned may have fewer of them.
   const bool planned = optimizer->parameters().front()->value.is_meta();
   const std::int64_t shard =
       planned && batch.micro_rows > 0 ? batch.micro_rows : batch.rows / shards_.batch;
   const std::int64_t parts = plan.batch_parts();
-  if (shard < 1 || batch.rows % (shard * parts) != 0 ||
+  if (shard < 1 || batch.rows % shard != 0 ||
       (batch.micro_rows != 0 && batch.micro_rows != shard) ||
       (!planned && batch.rows != shard * shards_.batch)) {
     fail({.thing = "training",
@@ -129,16 +143,19 @@ EagerSteps::Rows EagerSteps::shards_of(const StepBatch& batch) const {
   }
   // Neighbouring shards are on neighbouring ranks, as sums over ranks come before those over
   // micro-batches.
-  return {.part = batch.rows / parts,
+  const std::int64_t of_all = shard * parts;  // in a micro-batch
+  return {.part = (batch.rows + of_all - 1) / of_all * shard,
           .first = plan.batch_part() * shard,
           .micro = shard,
           .equal = true,
-          .stride = shard * parts};
+          .stride = of_all,
+          .all = batch.rows};
 }
 
 void EagerSteps::set_virtual_shards(const VirtualShards& shards) {
-  check_number("along the batch", shards.batch);
-  check_number("along features", shards.features);
+  if (const std::string problem = problem_of(shards); !problem.empty()) {
+    fail_input({.thing = kThing, .wrong = problem});
+  }
   check_styles(plan);
   check_mesh(plan, shards);
   check_order(plan, optimizer->parameters());

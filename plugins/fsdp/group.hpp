@@ -12,14 +12,15 @@ class Group;
 /// A reduction of a group's gradients that was issued: it moves while backward goes on, and is
 /// finished before the next one is issued.
 struct Reduction {
-  Group* group = nullptr;               // null: there is none
-  bool complete = true;                 // the step's gradients are, with it
-  std::int64_t bytes = 0;               // that this rank receives
-  tessera::GradientBucket bucket = {};  // whole gradients, and this rank's shards
+  Group* group = nullptr;  // null: there is none
+  bool complete = true;    // the step's gradients are, with it
+  std::int64_t bytes = 0;  // that this rank receives
+  /// Whole gradients, and this rank's shards of each of their sums (parallel::terms_of_sums).
+  std::vector<tessera::GradientBucket> buckets = {};
   /// What the reduction before has reduced. Peers may read it until they issue this one; so it is
   /// held until this one ends, on every rank, and what a step needs is the same in every run.
   std::vector<tessera::Tensor> before = {};
-  /// Of the bucket's shards, in order: the parameters to whose gradients they are added.
+  /// Of a bucket's shards, in order: the parameters to whose gradients they are added.
   struct Part {
     tessera::nn::ParameterPointer parameter;
     int dim = 0;
@@ -108,6 +109,8 @@ class Group {
   /// Errors: the shard is another tensor. Follows a parameter that was frozen, or is no longer.
   void check_shard(Member& m) const;
 
+  /// The same for the shards of one of its buckets.
+  static void finish_shards(const Reduction& ended, std::vector<tessera::Tensor> shards, bool last);
   void reduce_gradients(Reduction& last);
   void issue(const std::vector<const Member*>& trained, std::vector<tessera::Tensor> wholes,
              Reduction& last);

@@ -175,12 +175,19 @@ void Group::finish(Reduction& reduction) {
   const NoGrad no_grad;
   Reduction ended = std::exchange(reduction, {});
   const Group& group = *ended.group;
-  const GroupSettings& settings = group.settings_;
   const CommunicationTimer timer;
-  ended.bucket.complete();
-  reduction.before = ended.bucket.take_terms();
+  for (const GradientBucket& bucket : ended.buckets) {
+    bucket.complete();
+  }
+  reduction.before = ended.buckets.front().take_terms();
   group.report("reduce_scatter", ended.bytes, timer.seconds());
-  std::vector<Tensor> shards = ended.bucket.take_sums();
+  for (GradientBucket& bucket : ended.buckets) {
+    finish_shards(ended, bucket.take_sums(), &bucket == &ended.buckets.back());
+  }
+}
+
+void Group::finish_shards(const Reduction& ended, std::vector<Tensor> shards, bool last) {
+  const GroupSettings& settings = ended.group->settings_;
   for (std::size_t i = 0; i < shards.size(); ++i) {
     const auto& [parameter, dim, spec] = ended.parts[i];
     const MemoryScope scope(MemoryCategory::gradient);
@@ -195,6 +202,10 @@ void Group::finish(Reduction& reduction) {
       Tensor changed = gradient.local();
       settings.reduction_hook(*parameter, changed);
       gradient = make_distributed(std::move(changed), spec);
+    }
+    if (!last) {
+      parallel::add_earlier_sum(*parameter, std::move(gradient));
+      continue;
     }
     if (parameter->attached<nn::MemoryPlaces>().gradient) {
       gradient = kept_elsewhere(*parameter, gradient);
@@ -263,29 +274,33 @@ void Group::issue(const std::vector<const Member*>& trained, std::vector<Tensor>
           : computed_type(*trained[0]->parameter);
   const DType reduced_type = size_of(type) == 2 ? settings_.reduce_dtype : type;
   Reduction reduction{.group = this, .complete = gradient_sync_enabled()};
+  const std::vector<collective::MemberRange> terms = parallel::terms_of_sums(settings_.axes);
+  reduction.buckets.resize(terms.size());
   for (std::size_t i = 0; i < wholes.size(); ++i) {
     Tensor& whole = wholes[i];
     const Member& m = *trained[i];
     const SpecHandle spec = Spec::make(memory_.along_axes(whole.layout(), Shard(m.dim)),
                                        whole.shape(), m.parameter->value.dtype());
-    const PeersReadScope read;  // the shard, too: in hybrid sharding by the other axis' ranks
-    Tensor shard;
-    {
-      // Fresh memory: gradients of earlier backwards, wherever they are, stay and are added to.
-      const MemoryScope scope(MemoryCategory::gradient);
-      shard = empty(outermost(local_shape(*spec), m.dim), reduced_type, whole.device());
-    }
+    const PeersReadScope read;  // the shards, too: in hybrid sharding by the other axis' ranks
     reduction.parts.push_back({m.parameter, m.dim, spec});
     const Dims part =
         part_shape(outermost(local_shape(*m.whole), m.dim), memory_.reducing_ranks().size(), 0);
     reduction.bytes += part.product() * static_cast<std::int64_t>(size_of(type)) *
                        (memory_.reducing_ranks().size() - 1);
-    reduction.bucket.add(
-        ops::contiguous(outermost(ops::cast(std::exchange(whole, Tensor()), type).local(), m.dim)),
-        std::move(shard));
+    const Tensor term =
+        ops::contiguous(outermost(ops::cast(std::exchange(whole, Tensor()), type).local(), m.dim));
+    for (GradientBucket& bucket : reduction.buckets) {
+      // Fresh memory: gradients of earlier backwards, wherever they are, stay and are added to.
+      const MemoryScope scope(MemoryCategory::gradient);
+      bucket.add(term, empty(outermost(local_shape(*spec), m.dim), reduced_type, term.device()));
+    }
   }
   finish(last);
-  reduction.bucket.issue(memory_.reducing_ranks(), memory_.identity());
+  for (std::size_t i = 0; i < terms.size(); ++i) {
+    const ops::RankGroup& ranks = *memory_.reducing_ranks().group;
+    reduction.buckets[i].issue(ops::GroupArgument::of(ranks.ranks, ranks.name, terms[i]),
+                               memory_.identity());
+  }
   reduction.before = std::move(last.before);
   last = std::move(reduction);
 }

@@ -125,10 +125,22 @@ TEST_CASE("a few layouts give one rank's bits", "[reproducible]") {
   f32.is_same(on_mesh(kLlama, {{"replicate", 4}}));
   f32.is_same(on_mesh(kLlama, {{"shard", 2}}), "train.activation_checkpointing=true");
   f32.is_same(on_mesh(kLlama, {{"replicate", 2}, {"shard", 2}}), "graph.capture=true");
+  f32.is_same(on_mesh(kLlama, {}), "graph.capture=true");
   OneRank bf16(kGpt2, 2, "train.precision=bf16");
   bf16.is_same(on_mesh(kGpt2, {{"shard", 4}}));
   OneRank packed(kPacked, 2, "");
   packed.is_same(on_mesh(kPacked, {{"shard", 2}}));
+}
+
+TEST_CASE("ranks that do not divide the virtual shards give one rank's bits", "[reproducible]") {
+  OneRank llama(kLlama, 3, "");
+  llama.is_same(on_mesh(kLlama, {{"replicate", 3}}), "graph.capture=true");
+  llama.is_same(on_mesh(kLlama, {{"shard", 3}}));
+  llama.is_same(on_mesh(kLlama, {{"shard", 5}}), "graph.capture=true");
+  llama.is_same(on_mesh(kLlama, {{"replicate", 3}, {"shard", 2}}));
+  OneRank six(kGpt2, 2, "train.virtual_shards=6 train.batch=6 train.precision=bf16");
+  six.is_same(on_mesh(kGpt2, {{"shard", 4}}, "{replicate_below = 2000}"));
+  six.is_same(on_mesh(kGpt2, {{"replicate", 3}, {"shard", 2}}), "graph.capture=true");
 }
 
 TEST_CASE("tensor parallel layouts give one rank's bits", "[reproducible]") {
@@ -136,6 +148,7 @@ TEST_CASE("tensor parallel layouts give one rank's bits", "[reproducible]") {
   llama.is_same(on_mesh(kLlama, {{"tensor", 2}}));
   llama.is_same(on_mesh(kLlama, {{"shard", 2}, {"tensor", 2}}), "graph.capture=true");
   llama.is_same(on_mesh(kLlama, {{"tensor", 4}}));
+  llama.is_same(on_mesh(kLlama, {{"shard", 3}, {"tensor", 2}}));
 }
 
 TEST_CASE("without it, layouts differ in their last bits", "[reproducible]") {
@@ -157,9 +170,9 @@ TEST_CASE("a run of virtual shards goes on in other worlds with the same bits", 
   std::string resume;
   int done = 0;
   for (const Layout& where :
-       {on_mesh(kLlama, {{"shard", 2}}), on_mesh(kLlama, {}), on_mesh(kLlama, {{"replicate", 4}}),
-        on_mesh(kLlama, {{"replicate", 2}, {"shard", 2}}), on_mesh(kLlama, {{"shard", 8}}),
-        on_mesh(kLlama, {{"replicate", 2}})}) {
+       {on_mesh(kLlama, {{"shard", 2}}), on_mesh(kLlama, {}), on_mesh(kLlama, {{"shard", 3}}),
+        on_mesh(kLlama, {{"replicate", 3}, {"shard", 2}}), on_mesh(kLlama, {{"shard", 8}}),
+        on_mesh(kLlama, {{"replicate", 4}})}) {
     INFO(where.name);
     const std::string name = "part" + std::to_string(done);
     const std::vector<Step> found = equivalence::train(
@@ -184,11 +197,13 @@ TEST_CASE("what has no such bits is refused before a rank starts", "[reproducibl
     CHECK(result.code != 0);
     CHECK(result.error.find(text) != std::string::npos);
   };
-  refused(on_mesh(kLlama, {}), "train.virtual_shards=6", "expected a power of two, got 6");
+  refused(on_mesh(kLlama, {}), "train.virtual_shards=6", "cannot be divided into 6 equal");
+  refused(on_mesh(kLlama, {}), "train.feature_shards=6", "expected a power of two");
   refused(on_mesh(kLlama, {}), "train.batch=12", "12 sequences cannot be divided into 8 equal");
   refused(on_mesh(kLlama, {}), "train.micro_batch=2", "expected 1 or 0, got 2");
-  refused(on_mesh(kLlama, {{"shard", 3}}), "train.batch=24 data.validation=0",
-          "3 ranks cannot share the 8 virtual shards");
+  refused(
+      on_mesh(kLlama, {{"replicate", 2}, {"shard", 3}}), "",
+      "3 ranks along the axes of the batch after 'replicate' cannot share the 8 virtual shards");
   refused(on_mesh(kLlama, {{"shard", 16}}), "train.batch=16 data.validation=0",
           "16 ranks cannot share");
   refused(on_mesh(kLlama, {{"shard", 2}, {"replicate", 2}}), "", "is summed in another order");
@@ -199,7 +214,7 @@ TEST_CASE("what has no such bits is refused before a rank starts", "[reproducibl
   refused(on_mesh(kLlama, {}), "optimizer.options={state_bits=8}", "more than one element");
 }
 
-TEST_CASE("64 runs on 16 meshes give one rank's bits after 50 steps",
+TEST_CASE("77 runs on 20 meshes give one rank's bits after 50 steps",
           "[.long][reproducible_long]") {
   using Axes = std::vector<std::pair<std::string, int>>;
   for (const Family& family : {kLlama, kGpt2}) {
@@ -213,7 +228,10 @@ TEST_CASE("64 runs on 16 meshes give one rank's bits after 50 steps",
                                {{"shard", 8}},
                                {{"replicate", 2}, {"shard", 2}},
                                {{"replicate", 2}, {"shard", 4}},
-                               {{"replicate", 4}, {"shard", 2}}}) {
+                               {{"replicate", 4}, {"shard", 2}},
+                               {{"replicate", 3}},
+                               {{"shard", 6}},
+                               {{"replicate", 3}, {"shard", 2}}}) {
         one.is_same(on_mesh(family, axes));
       }
       one.is_same(on_mesh(family, {{"shard", 2}}), "graph.capture=true");
@@ -229,6 +247,7 @@ TEST_CASE("64 runs on 16 meshes give one rank's bits after 50 steps",
                            {{"tensor", 4}},
                            {{"shard", 2}, {"tensor", 2}},
                            {{"shard", 4}, {"tensor", 2}},
+                           {{"shard", 3}, {"tensor", 2}},
                            {{"replicate", 2}, {"tensor", 2}},
                            {{"replicate", 2}, {"shard", 2}, {"tensor", 2}}}) {
     features.is_same(on_mesh(kLlama, axes));

@@ -53,6 +53,18 @@ class Stack final : public nn::Module {
   std::vector<std::shared_ptr<nn::Linear>> layers_;
 };
 
+/// Of a tree of 64 leaves: whether they are one node, from the definition.
+bool is_node(const parallel::Leaves& leaves) {
+  for (std::int64_t size = 1; size <= 64; size *= 2) {
+    for (std::int64_t first = 0; first < 64; first += size) {
+      if (leaves == parallel::Leaves{first, size}) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
 /// 1 MiB of gradient in each layer, so four of them are a bucket.
 constexpr int layer_count = 6;
 constexpr std::int64_t width = 512;
@@ -285,4 +297,46 @@ TEST_CASE("parameters below a size are replicated and train as the others do") {
     parallel::GradientFinisher().finish(nn::all_parameters(*run.model));
     check(difference(gradients_of(*run.model), gradients_of(*expected)) < 1e-11, "gradients");
   });
+}
+
+TEST_CASE("leaves of a tree are the fewest nodes") {
+  for (std::int64_t first = 0; first < 20; ++first) {
+    for (std::int64_t count = 0; count < 20; ++count) {
+      INFO(first << " " << count);
+      const std::vector<parallel::Leaves> nodes = parallel::tree_nodes({first, count});
+      std::int64_t at = first;
+      for (const parallel::Leaves& node : nodes) {
+        CHECK(node.first == at);
+        CHECK(is_node(node));
+        at += node.count;
+      }
+      CHECK(at == first + count);
+      for (std::size_t i = 1; i < nodes.size(); ++i) {  // no two of them are one node
+        CHECK(!is_node({nodes[i - 1].first, nodes[i - 1].count + nodes[i].count}));
+      }
+    }
+  }
+}
+
+TEST_CASE("sums over ranks are nodes of the tree over virtual shards") {
+  using Terms = std::vector<collective::MemberRange>;
+  const auto terms = [](const DeviceMesh& mesh, const parallel::Leaves& leaves,
+                        std::vector<int> axes) {
+    const std::vector<int> batch = {0, 1};
+    const parallel::SumsByTreeScope scope(mesh, batch, leaves);
+    return parallel::terms_of_sums(axes);
+  };
+  const Terms all(1);
+  CHECK(parallel::terms_of_sums(std::vector<int>{0}) == all);
+  const DeviceMesh three = DeviceMesh::make({"one", "three"}, {1, 3});
+  CHECK(terms(three, {0, 3}, {1}) == Terms{{0, 2}, {2, 1}});
+  CHECK(terms(three, {3, 3}, {1}) == Terms{{0, 1}, {1, 2}});
+  CHECK(terms(three, {6, 2}, {1}) == Terms{{0, 2}});
+  CHECK(terms(three, {0, 3}, {0}) == all);
+  const DeviceMesh six = DeviceMesh::make({"three", "two"}, {3, 2});
+  CHECK(terms(six, {0, 6}, {1}) == all);
+  CHECK(terms(six, {0, 6}, {0}) == Terms{{0, 2}, {2, 1}});
+  CHECK(terms(six, {0, 6}, {0, 1}) == Terms{{0, 4}, {4, 2}});
+  CHECK(terms(six, {6, 2}, {0}) == Terms{{0, 1}});
+  CHECK(terms(DeviceMesh::make({"four", "two"}, {4, 2}), {8, 8}, {0, 1}) == all);
 }

@@ -201,9 +201,9 @@ class Checks : private KeyProblems {
   void reproducible() {
     const TrainConfig& t = c_.train;
     if (!known({"train.reproducible"}) || !t.is_layout_free()) {
-      for (const char* const key : {"train.virtual_shards", "train.feature_shards"}) {
-        if (known({"train.reproducible"}) && c_.given.contains(key)) {
-          add({key}, "only train.reproducible=layout has it");
+      for (const Key& key : config_keys(c_.model.family)) {
+        if (key.of_layout_free && known({"train.reproducible"}) && c_.given.contains(key.path)) {
+          add({key.path}, "only train.reproducible=layout has it");
         }
       }
       return;
@@ -213,22 +213,14 @@ class Checks : private KeyProblems {
         add({key, "train.reproducible"}, text);
       }
     };
-    const bool power = (t.virtual_shards & (t.virtual_shards - 1)) == 0;
-    refuse(
-        "train.virtual_shards", !power,
-        fmt::format("sums follow a binary tree over the virtual shards (expected a power of two, "
-                    "got {})",
-                    t.virtual_shards));
-    refuse(
-        "train.feature_shards", (t.feature_shards & (t.feature_shards - 1)) != 0,
-        fmt::format("sums follow a binary tree over the shards (expected a power of two, got {})",
-                    t.feature_shards));
+    const std::string problem = problem_of(VirtualShards{.batch = 1, .features = t.feature_shards});
+    refuse("train.feature_shards", !problem.empty(), problem);
     refuse("train.precision", t.feature_shards > 1 && t.precision != "f32",
            "sums over ranks that share features are rounded to 16 bits at other places in every "
            "layout; set train.precision=f32 or train.feature_shards=1");
     refuse("train.head_rows", t.feature_shards > 1 && t.head_rows != 0,
            "the head's products in parts are not cut into feature shards; set train.head_rows=0");
-    if (!power || !known({"train.virtual_shards", "train.batch"})) {
+    if (!known({"train.virtual_shards", "train.batch"})) {
       return;
     }
     refuse("train.batch", t.batch % t.virtual_shards != 0,

@@ -202,7 +202,7 @@ std::vector<Key> row_keys() {
 std::vector<Key> reproducible_keys() {
   using T = TrainConfig;
   constexpr auto s = &Config::train;
-  return {
+  std::vector<Key> keys = {
       {"train.reproducible",
        field<s, &T::reproducible>,
        "Which runs give the same bits: those with the same layout (`run`), or those with any "
@@ -213,8 +213,10 @@ std::vector<Key> reproducible_keys() {
        {"run", "layout"}},
       {"train.virtual_shards", field<s, &T::virtual_shards>,
        "With `train.reproducible=layout`: into how many parts a step is cut, whatever the number "
-       "of ranks. A power of two that divides `train.batch`, and at least the ranks that split the "
-       "batch of any mesh that the run is to be continued on.",
+       "of ranks. It divides `train.batch`, and is at least the ranks that split the batch of any "
+       "mesh that the run is to be continued on; ranks that do not divide it wait for the others "
+       "at "
+       "the end of a step.",
        from(1, largest_size)},
       {"train.feature_shards", field<s, &T::feature_shards>,
        "With `train.reproducible=layout`: into how many parts the features of linear layers are "
@@ -222,6 +224,10 @@ std::vector<Key> reproducible_keys() {
        "parallel axis that the run is to be continued on. 1: there is none.",
        from(1, largest_size)},
   };
+  for (Key& key : keys) {
+    key.of_layout_free = key.path != "train.reproducible";
+  }
+  return keys;
 }
 
 std::vector<Key> train_keys() {

@@ -29,7 +29,8 @@ struct Key {
   std::vector<std::string> choices = {};  // allowed words; for a path: words that are not paths
   bool is_path = false;
   bool required = false;
-  bool of_family = false;  // of model.family, not of all models
+  bool of_family = false;       // of model.family, not of all models
+  bool of_layout_free = false;  // only runs with train.reproducible=layout have it
 
   std::string section() const { return path.substr(0, path.find('.')); }
   std::string leaf() const { return path.substr(path.find('.') + 1); }

@@ -361,6 +361,9 @@ std::string Dataset::left_out() const {
 void check_batch_division(const Config& config, std::int64_t parts) {
   const std::int64_t batch = config.train.batch;
   const std::int64_t micro = config.train.micro_batch;
+  if (config.train.is_layout_free()) {
+    return;  // what is divided is virtual shards
+  }
   if (batch % parts != 0) {
     fail_input(
         {.where = config.place("train.batch"),

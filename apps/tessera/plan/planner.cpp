@@ -73,7 +73,7 @@ StepTimes Planner::times_of(const Run& run, const StepSetup& setup, const Progra
 
 StepTimes Planner::step_of(const Run& run, const Trial& trial) {
   StepSetup setup = setup_of(run);
-  const std::int64_t parts = setup.rows.all / trial.rows;
+  const std::int64_t parts = trial.parts;
   const std::int64_t micro_batches = trial.rows / trial.micro;
   constexpr std::int64_t few = 3;
   const auto step = [&](std::int64_t with) {

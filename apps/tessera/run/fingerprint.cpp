@@ -151,7 +151,7 @@ Fingerprint fingerprint_of(const Config& config, const ModelShape& shape, const 
   for (const Key& key : config_keys(config.model.family)) {
     if (std::ranges::find(later_keys, key.path) != std::end(later_keys) &&
         !(compares && key.section() == "dpo") &&
-        !(config.train.is_layout_free() && key.path.ends_with("_shards")) &&
+        !(config.train.is_layout_free() && key.of_layout_free) &&
         json_of(key, config) == json_of(key, initial)) {
       values.erase(key.path);
     }

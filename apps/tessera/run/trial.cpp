@@ -99,16 +99,13 @@ class FeatureSums final : public Mode {
     if (!any(call.in, axis, &Placement::is_shard)) {
       return;
     }
-    const std::string_view name = call.op.name;
-    const bool in_blocks = name.starts_with("linear_in_blocks");
-    const bool by_heads = name.find("attention") != std::string_view::npos;
-    const bool adds = any(out, axis, &Placement::is_partial) &&
-                      !any(call.in, axis, &Placement::is_partial) && name != "embedding";
+    const bool adds =
+        any(out, axis, &Placement::is_partial) && !any(call.in, axis, &Placement::is_partial);
     const bool joins = !any(out, axis, &Placement::is_shard) &&
                        !any(out, axis, &Placement::is_partial) && call.op.composed != nullptr;
-    const bool multiplies = call.op.flops != nullptr && !by_heads;
-    if (!in_blocks && (adds || joins || multiplies)) {
-      fail_input({.thing = std::string(name),
+    const bool multiplies = call.op.flops != nullptr;
+    if (!call.op.same_bits_by_features && (adds || joins || multiplies)) {
+      fail_input({.thing = call.op.name,
                   .wrong = fmt::format("its bits depend on how many ranks of axis '{}' share its "
                                        "operands, which train.reproducible=layout does not allow",
                                        plan_.mesh().axis_name(axis)),
@@ -218,14 +215,14 @@ Trial try_steps(const Run& run, StepSetup setup, bool& local_products, StageRank
   trainer.set_capture(false);  // it was only to be checked
   const std::int64_t parts = trainer.plan().batch_parts();
   check_batch_division(run.config, parts);
-  const std::int64_t rows = setup.rows.all / parts;  // of a rank
-  const std::int64_t micro = setup.rows.micro > 0 ? setup.rows.micro : rows;
-  const std::int64_t micro_batches = rows / micro;
+  const std::int64_t share = (setup.rows.all + parts - 1) / parts;  // of a rank
+  const std::int64_t micro = setup.rows.micro > 0 ? setup.rows.micro : share;
+  const std::int64_t micro_batches = (share + micro - 1) / micro;
   const auto step = [&](std::int64_t with) {
     Account account;
     try {
       const AccountScope scope(account);
-      trainer.step({.all = parts * micro * with, .micro = micro});
+      trainer.step({.all = std::min(parts * micro * with, setup.rows.all), .micro = micro});
     } catch (const Error& error) {
       throw trainer.plan().explained(error);
     }
@@ -273,8 +270,9 @@ Trial try_steps(const Run& run, StepSetup setup, bool& local_products, StageRank
     places = {stages->group().group->ranks, stages->axis()};
     trial.places.push_back({current_rank(), text_of_own(*stages), trial.account.memory});
   }
-  trial.rows = rows;
+  trial.rows = micro_batches * micro;
   trial.micro = micro;
+  trial.parts = parts;
   trial.shared_bytes = trainer.shared_bytes();
   trial.bytes_elsewhere = trainer.bytes_elsewhere();
   trial.kept_bytes = trainer.kept_bytes();

@@ -32,6 +32,7 @@ struct Trial {
   /// A rank's sequences of a step, and how many of them are computed at once.
   std::int64_t rows = 0;
   std::int64_t micro = 0;
+  std::int64_t parts = 1;  // ranks along the batch
   /// Of the device; where parts of the step run on other devices (bytes_elsewhere), not all are.
   MissingKernels missing_kernels = {};
   /// Bytes that this rank keeps in other places than the device's memory.

@@ -82,6 +82,7 @@ const Op& block_op = register_op<BlockArgs>({
           return pair_flops(time_first, call.in[0], call.in[1], call.in[2],
                             scores_of(call.args<BlockArgs>()), 2);
         },
+    .same_bits_by_features = true,
     .about = "Attention of some queries of a sequence with some of its keys, and the log-sum-exps "
              "by which such results are merged.",
 });
@@ -111,6 +112,7 @@ const Op& block_backward_op = register_op<BlockArgs>({
           return pair_flops(time_first, call.in[1], call.in[2], call.in[3],
                             scores_of(call.args<BlockArgs>()), 4);
         },
+    .same_bits_by_features = true,
     .about = "What a block adds to the gradients of q, k and v, from the log-sum-exps of all keys.",
 });
 

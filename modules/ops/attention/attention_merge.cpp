@@ -74,6 +74,7 @@ const Op& merge_op = register_op({
     .cpu = in_workspace<cpu>,
     .workspace = workspace_of_copies<cpu>,
     .rule = rule,
+    .same_bits_by_features = true,
     .about = "Two results of attention with different keys, merged by their log-sum-exps.",
 });
 

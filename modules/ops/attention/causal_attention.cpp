@@ -80,6 +80,7 @@ const Op& causal_op = register_op<CausalArgs>({
     .saves_inputs = saves_all,
     .saves_outputs = saves_all,
     .constant_outputs = 0b10,  // the log sums (lse) are kept for backward
+    .same_bits_by_features = true,
     .about = "Causal grouped-query attention, in tiles: scores are never stored.",
 });
 
@@ -131,6 +132,7 @@ const Op& causal_backward_op = register_op<CausalArgs>({
         },
     .backward = causal_second,
     .saves_inputs = 0b1001111,
+    .same_bits_by_features = true,
     .about = "The gradients of causal_attention with respect to q, k and v.",
 });
 

@@ -166,6 +166,7 @@ const Op& masked_op = register_op<MaskedArgs>({
     .saves_inputs = saves_all,
     .saves_outputs = saves_all,
     .constant_outputs = 0b10,  // the log sums (lse) are kept for backward
+    .same_bits_by_features = true,
     .about = "Attention with bool or added masks and dropout, in tiles: scores are never stored.",
 });
 
@@ -258,6 +259,7 @@ const Op& masked_backward_op = register_op<MaskedBackwardArgs>({
         },
     .backward = masked_second,
     .saves_inputs = 0b1001111,
+    .same_bits_by_features = true,
     .about = "The gradients of scaled_dot_product_attention with respect to q, k, v and, on "
              "request, all scores.",
 });

@@ -99,6 +99,7 @@ const Op& embedding_op = register_op<EmbeddingArgs>({
     .backward = backward,
     .saves_inputs = saves_all,
     .gradients_apart = true,
+    .same_bits_by_features = true,
     .about = "The rows of weight at indices of any shape.",
 });
 

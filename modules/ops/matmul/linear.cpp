@@ -17,27 +17,109 @@ import :kernel_call;
 import :linear_call;
 
 namespace tessera::ops {
-namespace {
 
 using rules::strategy;
 
-/// y [rows, n] = x [rows, k] times op(w), plus y's own content when `accumulate`.
-void rows_times(Workspace& w, const Call& call, const Tensor& x, const Tensor& weight,
-                bool weight_transposed, const Tensor& y, bool accumulate) {
-  const Matrix rows = rows_operand(w, x);
-  const Matrix columns = matrix_operand(w, weight);
+Product rows_times(Workspace& w, const Tensor& x, const Tensor& weight, bool weight_transposed,
+                   const Tensor& y) {
+  Product product{.a = rows_operand(w, x), .b = matrix_operand(w, weight)};
   const std::int64_t n = y.shape().back();
-  kernels::Gemm shape;
+  kernels::Gemm& shape = product.shape;
   shape.k = x.shape().back();
   shape.m = n == 0 ? 0 : y.numel() / n;
   shape.n = n;
-  shape.lda = rows.stride;
-  shape.ldb = columns.stride;
-  shape.trans_b = weight_transposed != columns.transposed;
+  shape.lda = product.a.stride;
+  shape.ldb = product.b.stride;
+  shape.trans_b = weight_transposed != product.b.transposed;
   shape.ldc = n;
-  shape.accumulate = accumulate;
-  multiply(w, call, shape, rows.tensor, columns.tensor, y);
+  return product;
 }
+
+Product columns_times(Workspace& w, const Tensor& dy, const Tensor& x, const Tensor& y) {
+  Product product{.a = rows_operand(w, dy), .b = rows_operand(w, x)};
+  kernels::Gemm& shape = product.shape;
+  shape.trans_a = true;
+  shape.m = y.shape()[0];
+  shape.n = y.shape()[1];
+  shape.k = without_last(dy.shape()).product();
+  shape.lda = product.a.stride;
+  shape.ldb = product.b.stride;
+  shape.ldc = shape.n;
+  return product;
+}
+
+Dims rows_shape(const Call& call, int results) {
+  const Tensor& x = call.in[0];
+  check_one_type(call);
+  check_dims(call, 1, 2);
+  const Dims& weight = call.in[1].shape();
+  const std::int64_t wanted = weight[1 - results];
+  if (x.dims() == 0 || x.shape().back() != wanted) {
+    refuse(call, {.wrong = fmt::format("the last dim of {} does not match weight",
+                                       call.op.operands[0].name),
+                  .expected = fmt::format("{}", wanted),
+                  .got = fmt::format("{} x {}", to_string(x.shape()), to_string(weight))});
+  }
+  Dims shape = x.shape();
+  shape.back() = weight[results];
+  return shape;
+}
+
+Dims columns_shape(const Call& call) {
+  check_one_type(call);
+  const Dims& dy = call.in[0].shape();
+  const Dims& x = call.in[1].shape();
+  if (dy.empty() || x.empty() || without_last(dy) != without_last(x)) {
+    refuse(call, {.wrong = "dy and x have different rows",
+                  .got = fmt::format("{} and {}", to_string(dy), to_string(x))});
+  }
+  return {dy.back(), x.back()};
+}
+
+void rows_strategies(const RuleContext& context, Strategies& strategies, int results,
+                     const MayShare& may_share) {
+  // A bias is added once: it must be a term of the sum too.
+  const bool has_bias = context.call.in.size() == 3;
+  const auto add = [&](Placement x, Placement weight, Placement bias, Placement y) {
+    strategies.push_back(has_bias ? strategy({x, weight, bias}, {y}) : strategy({x, weight}, {y}));
+  };
+  const int last = context.call.in[0].dims() - 1;
+  for (int d = 0; d < last; ++d) {
+    add(Shard(d), Replicate(), Replicate(), Shard(d));
+  }
+  if (may_share(1, results)) {
+    add(Replicate(), Shard(results), Shard(0), Shard(last));
+  }
+  if (may_share(0, last) && may_share(1, 1 - results)) {
+    add(Shard(last), Shard(1 - results), Partial(), Partial());
+  }
+}
+
+void columns_strategies(const RuleContext& context, Strategies& strategies,
+                        const MayShare& may_share) {
+  const int last = context.call.in[0].dims() - 1;
+  for (int d = 0; d < last; ++d) {
+    strategies.push_back(strategy({Shard(d), Shard(d)}, {Partial()}));
+  }
+  if (may_share(0, last)) {
+    strategies.push_back(strategy({Shard(last), Replicate()}, {Shard(0)}));
+  }
+  if (may_share(1, last)) {
+    strategies.push_back(strategy({Replicate(), Shard(last)}, {Shard(1)}));
+  }
+}
+
+namespace {
+
+/// y [rows, n] = x [rows, k] times op(w), plus y's own content when `accumulate`.
+void multiply_rows(Workspace& w, const Call& call, const Tensor& x, const Tensor& weight,
+                   bool weight_transposed, const Tensor& y, bool accumulate) {
+  Product product = rows_times(w, x, weight, weight_transposed, y);
+  product.shape.accumulate = accumulate;
+  multiply(w, call, product.shape, product.a.tensor, product.b.tensor, y);
+}
+
+bool any_may_share(std::size_t, int) { return true; }
 
 /// Op::workspace: most small calls need none. `sums`: operand 0 has the elements of each sum in its
 /// last dim, else in all others.
@@ -54,28 +136,11 @@ std::size_t product_workspace(const Call& call, std::span<const Tensor> out) {
   return workspace_of<kernel>(call, out);
 }
 
-void check_matching(const Call& call, std::int64_t wanted) {
-  const Tensor& x = call.in[0];
-  check_one_type(call);
-  check_dims(call, 1, 2);
-  if (x.dims() == 0 || x.shape().back() != wanted) {
-    refuse(
-        call,
-        {.wrong = fmt::format("the last dim of {} does not match weight", call.op.operands[0].name),
-         .expected = fmt::format("{}", wanted),
-         .got = fmt::format("{} x {}", to_string(x.shape()), to_string(call.in[1].shape()))});
-  }
-}
-
 // linear
 
 void linear_infer(const Call& call, ResultShapes& out) {
-  check_dims(call, 1, 2);
-  const Dims& weight = call.in[1].shape();
-  check_matching(call, weight[1]);
-  check_shape(call, 2, {weight[0]});
-  Dims shape = call.in[0].shape();
-  shape.back() = weight[0];
+  const Dims shape = rows_shape(call, 0);
+  check_shape(call, 2, {shape.back()});
   out.push_back({shape, call.in[0].dtype()});
 }
 
@@ -84,22 +149,12 @@ void linear_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   if (bias && !w.counts()) {
     copy_into(out[0], expanded_operand(bias, out[0].shape()));
   }
-  rows_times(w, call, call.in[0], call.in[1], true, out[0], bias.defined());
+  multiply_rows(w, call, call.in[0], call.in[1], true, out[0], bias.defined());
 }
 
-/// x [..., n] times weight, whose dim `results` becomes the last one and whose other is summed
-/// over; perhaps plus bias, which is added once: it must be a term of the sum too.
 void rows_rule(const RuleContext& context, Strategies& strategies, int results) {
   const bool has_bias = context.call.in.size() == 3;
-  const auto add = [&](Placement x, Placement weight, Placement bias, Placement y) {
-    strategies.push_back(has_bias ? strategy({x, weight, bias}, {y}) : strategy({x, weight}, {y}));
-  };
-  const int last = context.call.in[0].dims() - 1;
-  for (int d = 0; d < last; ++d) {
-    add(Shard(d), Replicate(), Replicate(), Shard(d));
-  }
-  add(Replicate(), Shard(results), Shard(0), Shard(last));
-  add(Shard(last), Shard(1 - results), Partial(), Partial());
+  rows_strategies(context, strategies, results, any_may_share);
   pass_partial(context, strategies, has_bias ? 0b101 : 0b01);
   pass_partial(context, strategies, has_bias ? 0b110 : 0b10);
 }
@@ -127,16 +182,11 @@ const Op& linear_op = register_op({
 // Its gradient with respect to x: dy [..., out] times weight [out, in].
 
 void grad_input_infer(const Call& call, ResultShapes& out) {
-  check_dims(call, 1, 2);
-  const Dims& weight = call.in[1].shape();
-  check_matching(call, weight[0]);
-  Dims shape = call.in[0].shape();
-  shape.back() = weight[1];
-  out.push_back({shape, call.in[0].dtype()});
+  out.push_back({rows_shape(call, 1), call.in[0].dtype()});
 }
 
 void grad_input_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
-  rows_times(w, call, call.in[0], call.in[1], false, out[0], false);
+  multiply_rows(w, call, call.in[0], call.in[1], false, out[0], false);
 }
 
 void grad_input_rule(const RuleContext& context, Strategies& strategies) {
@@ -161,44 +211,23 @@ const Op& grad_input_op = register_op({
 // Its gradient with respect to weight: dy [..., out] transposed times x [..., in], over all rows.
 
 void grad_weight_infer(const Call& call, ResultShapes& out) {
-  check_one_type(call);
-  const Dims& dy = call.in[0].shape();
-  const Dims& x = call.in[1].shape();
-  if (dy.empty() || x.empty() || without_last(dy) != without_last(x)) {
-    refuse(call, {.wrong = "dy and x have different rows",
-                  .got = fmt::format("{} and {}", to_string(dy), to_string(x))});
-  }
-  out.push_back({Dims{dy.back(), x.back()}, call.in[0].dtype()});
+  out.push_back({columns_shape(call), call.in[0].dtype()});
 }
 
 /// contiguous y [out, in] = dy transposed times x, plus y's own content when `accumulate`.
-void columns_times(Workspace& w, const Call& call, const Tensor& dy, const Tensor& x,
-                   const Tensor& y, bool accumulate) {
-  const Matrix left = rows_operand(w, dy);
-  const Matrix right = rows_operand(w, x);
-  kernels::Gemm shape;
-  shape.trans_a = true;
-  shape.m = y.shape()[0];
-  shape.n = y.shape()[1];
-  shape.k = without_last(dy.shape()).product();
-  shape.lda = left.stride;
-  shape.ldb = right.stride;
-  shape.ldc = shape.n;
-  shape.accumulate = accumulate;
-  multiply(w, call, shape, left.tensor, right.tensor, y);
+void multiply_columns(Workspace& w, const Call& call, const Tensor& dy, const Tensor& x,
+                      const Tensor& y, bool accumulate) {
+  Product product = columns_times(w, dy, x, y);
+  product.shape.accumulate = accumulate;
+  multiply(w, call, product.shape, product.a.tensor, product.b.tensor, y);
 }
 
 void grad_weight_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
-  columns_times(w, call, call.in[0], call.in[1], out[0], false);
+  multiply_columns(w, call, call.in[0], call.in[1], out[0], false);
 }
 
 void grad_weight_rule(const RuleContext& context, Strategies& strategies) {
-  const int last = context.call.in[0].dims() - 1;
-  for (int d = 0; d < last; ++d) {
-    strategies.push_back(strategy({Shard(d), Shard(d)}, {Partial()}));
-  }
-  strategies.push_back(strategy({Shard(last), Replicate()}, {Shard(0)}));
-  strategies.push_back(strategy({Replicate(), Shard(last)}, {Shard(1)}));
+  columns_strategies(context, strategies, any_may_share);
   pass_partial(context, strategies, 0b01);
   pass_partial(context, strategies, 0b10);
 }
@@ -263,7 +292,7 @@ void grad_input_sum_cpu(const Call& call, std::span<const Tensor> out, Workspace
   ResultShapes checked;
   grad_input_sum_infer(call, checked);
   add_product(w, out[0], [&](const Tensor& sum) {
-    rows_times(w, call, call.in[1], call.in[2], false, sum, true);
+    multiply_rows(w, call, call.in[1], call.in[2], false, sum, true);
   });
 }
 
@@ -312,7 +341,7 @@ void grad_weight_sum_cpu(const Call& call, std::span<const Tensor> out, Workspac
   ResultShapes checked;
   grad_weight_sum_infer(call, checked);
   add_product(w, out[0], [&](const Tensor& sum) {
-    columns_times(w, call, call.in[1], call.in[2], sum, true);
+    multiply_columns(w, call, call.in[1], call.in[2], sum, true);
   });
 }
 

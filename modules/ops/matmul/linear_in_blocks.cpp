@@ -3,6 +3,7 @@
 module;
 #include <fmt/format.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -17,8 +18,6 @@ import :linear_call;
 
 namespace tessera::ops {
 namespace {
-
-using rules::strategy;
 
 /// Blocks of weight [out, in].
 struct BlocksArgs {
@@ -72,76 +71,51 @@ Attributes localize_weight(const LocalContext& context) {
   return of_parts(context, parts_of(context.out[0], 0), parts_of(context.out[0], 1));
 }
 
-void multiply_in_blocks(Workspace& w, const kernels::Gemm& shape, const kernels::GemmBlocks& blocks,
-                        const Tensor& a, const Tensor& b, const Tensor& out) {
+void multiply_in_blocks(Workspace& w, const Product& product, const kernels::GemmBlocks& blocks,
+                        const Tensor& out) {
   const auto as = [&]<class T>(T) {
-    kernels::gemm_in_blocks(w, shape, blocks, pointer<T>(w, a), pointer<T>(w, b),
-                            pointer<T>(w, out));
+    kernels::gemm_in_blocks(w, product.shape, blocks, pointer<T>(w, product.a.tensor),
+                            pointer<T>(w, product.b.tensor), pointer<T>(w, out));
   };
   out.dtype() == DType::f64 ? as(double{}) : as(float{});
 }
 
 /// y [rows, n] = x [rows, k] times op(weight).
-void rows_times(Workspace& w, const Call& call, bool weight_transposed, const Tensor& y) {
+void multiply_rows(Workspace& w, const Call& call, bool weight_transposed, const Tensor& y) {
   const auto blocks = call.args<BlocksArgs>();
-  const Matrix rows = rows_operand(w, call.in[0]);
-  const Matrix columns = matrix_operand(w, call.in[1]);
-  const std::int64_t n = y.shape().back();
-  kernels::Gemm shape;
-  shape.k = call.in[0].shape().back();
-  shape.m = n == 0 ? 0 : y.numel() / n;
-  shape.n = n;
-  shape.lda = rows.stride;
-  shape.ldb = columns.stride;
-  shape.trans_b = weight_transposed != columns.transposed;
-  shape.ldc = n;
-  multiply_in_blocks(w, shape,
+  multiply_in_blocks(w, rows_times(w, call.in[0], call.in[1], weight_transposed, y),
                      weight_transposed
                          ? kernels::GemmBlocks{.columns = blocks.out, .sum = blocks.in}
                          : kernels::GemmBlocks{.columns = blocks.in, .sum = blocks.out},
-                     rows.tensor, columns.tensor, y);
+                     y);
 }
 
 void infer_rows(const Call& call, ResultShapes& out, int results) {
-  check_one_type(call);
-  check_dims(call, 1, 2);
-  const Dims& weight = call.in[1].shape();
-  Dims shape = call.in[0].shape();
-  if (shape.empty() || shape.back() != weight[1 - results]) {
-    refuse(call, {.wrong = fmt::format("the last dim of {} does not match weight",
-                                       call.op.operands[0].name),
-                  .expected = fmt::format("{}", weight[1 - results]),
-                  .got = fmt::format("{} x {}", to_string(shape), to_string(weight))});
-  }
-  check_blocks(call, weight[0], weight[1]);
-  shape.back() = weight[results];
+  const Dims shape = rows_shape(call, results);
+  check_blocks(call, call.in[1].shape()[0], call.in[1].shape()[1]);
   out.push_back({shape, call.in[0].dtype()});
 }
 
+/// Ranks have whole blocks only.
+bool divides(const RuleContext& context, std::size_t operand, int dim, std::int64_t blocks) {
+  return blocks % context.shards_of(operand, dim) == 0;
+}
+
 void rows_rule(const RuleContext& context, Strategies& strategies, int results) {
-  const int last = context.call.in[0].dims() - 1;
-  for (int d = 0; d < last; ++d) {
-    strategies.push_back(strategy({Shard(d), Replicate()}, {Shard(d)}));
-  }
   const auto blocks = context.call.args<BlocksArgs>();
-  // Ranks have whole blocks only.
-  const auto shared = [&](std::size_t operand, int dim, std::int64_t count) {
-    return count % context.shards_of(operand, dim) == 0;
-  };
-  if (shared(1, results, results == 0 ? blocks.out : blocks.in)) {
-    strategies.push_back(strategy({Replicate(), Shard(results)}, {Shard(last)}));
-  }
   const std::int64_t summed = results == 0 ? blocks.in : blocks.out;
-  if (shared(0, last, summed) && shared(1, 1 - results, summed)) {
-    strategies.push_back(strategy({Shard(last), Shard(1 - results)}, {Partial()}));
-  }
+  const std::int64_t kept = results == 0 ? blocks.out : blocks.in;
+  rows_strategies(context, strategies, results, [&](std::size_t operand, int dim) {
+    const bool is_summed = operand == 0 || dim != results;
+    return divides(context, operand, dim, is_summed ? summed : kept);
+  });
 }
 
 // linear
 
 void linear_infer(const Call& call, ResultShapes& out) { infer_rows(call, out, 0); }
 void linear_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
-  rows_times(w, call, true, out[0]);
+  multiply_rows(w, call, true, out[0]);
 }
 void linear_rule(const RuleContext& context, Strategies& strategies) {
   rows_rule(context, strategies, 0);
@@ -160,6 +134,7 @@ const Op& linear_op = register_op<BlocksArgs>({
     .backward = linear_backward,
     .saves_inputs = saves_all,
     .gradients_apart = true,
+    .same_bits_by_features = true,
     .about = "x times weight transposed, by blocks of weight whose products are added along a "
              "tree: the same bits for every number of ranks that share it.",
 });
@@ -168,7 +143,7 @@ const Op& linear_op = register_op<BlocksArgs>({
 
 void grad_input_infer(const Call& call, ResultShapes& out) { infer_rows(call, out, 1); }
 void grad_input_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
-  rows_times(w, call, false, out[0]);
+  multiply_rows(w, call, false, out[0]);
 }
 void grad_input_rule(const RuleContext& context, Strategies& strategies) {
   rows_rule(context, strategies, 1);
@@ -186,51 +161,29 @@ const Op& grad_input_op = register_op<BlocksArgs>({
     .flops = last_dim_flops<0>,
     .backward = grad_input_backward,
     .saves_inputs = saves_all,
+    .same_bits_by_features = true,
     .about = "The gradient of linear_in_blocks with respect to x.",
 });
 
 // Its gradient with respect to weight: the sum over rows is one, as all ranks have all rows.
 
 void grad_weight_infer(const Call& call, ResultShapes& out) {
-  check_one_type(call);
-  const Dims& dy = call.in[0].shape();
-  const Dims& x = call.in[1].shape();
-  if (dy.empty() || x.empty() || without_last(dy) != without_last(x)) {
-    refuse(call, {.wrong = "dy and x have different rows",
-                  .got = fmt::format("{} and {}", to_string(dy), to_string(x))});
-  }
-  check_blocks(call, dy.back(), x.back());
-  out.push_back({Dims{dy.back(), x.back()}, call.in[0].dtype()});
+  const Dims shape = columns_shape(call);
+  check_blocks(call, shape[0], shape[1]);
+  out.push_back({shape, call.in[0].dtype()});
 }
 
 void grad_weight_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const auto blocks = call.args<BlocksArgs>();
-  const Matrix left = rows_operand(w, call.in[0]);
-  const Matrix right = rows_operand(w, call.in[1]);
-  kernels::Gemm shape;
-  shape.trans_a = true;
-  shape.m = out[0].shape()[0];
-  shape.n = out[0].shape()[1];
-  shape.k = without_last(call.in[0].shape()).product();
-  shape.lda = left.stride;
-  shape.ldb = right.stride;
-  shape.ldc = shape.n;
-  multiply_in_blocks(w, shape, {.rows = blocks.out, .columns = blocks.in}, left.tensor,
-                     right.tensor, out[0]);
+  multiply_in_blocks(w, columns_times(w, call.in[0], call.in[1], out[0]),
+                     {.rows = blocks.out, .columns = blocks.in}, out[0]);
 }
 
 void grad_weight_rule(const RuleContext& context, Strategies& strategies) {
-  const int last = context.call.in[0].dims() - 1;
-  for (int d = 0; d < last; ++d) {
-    strategies.push_back(strategy({Shard(d), Shard(d)}, {Partial()}));
-  }
   const auto blocks = context.call.args<BlocksArgs>();
-  if (blocks.out % context.shards_of(0, last) == 0) {
-    strategies.push_back(strategy({Shard(last), Replicate()}, {Shard(0)}));
-  }
-  if (blocks.in % context.shards_of(1, last) == 0) {
-    strategies.push_back(strategy({Replicate(), Shard(last)}, {Shard(1)}));
-  }
+  columns_strategies(context, strategies, [&](std::size_t operand, int dim) {
+    return divides(context, operand, dim, operand == 0 ? blocks.out : blocks.in);
+  });
 }
 
 void grad_weight_backward(const BackwardContext& context, std::span<const Tensor> grads,
@@ -250,6 +203,7 @@ const Op& grad_weight_op = register_op<BlocksArgs>({
     .flops = grad_weight_flops,
     .backward = grad_weight_backward,
     .saves_inputs = saves_all,
+    .same_bits_by_features = true,
     .about = "The gradient of linear_in_blocks with respect to weight.",
 });
 
@@ -294,7 +248,7 @@ std::int64_t& blocks_slot() {
 
 FeatureBlocksScope::FeatureBlocksScope(std::int64_t blocks) : before_(blocks_slot()) {
   require(blocks >= 1 && (blocks & (blocks - 1)) == 0,
-          "FeatureBlocksScope: the number is no power of two");
+          "FeatureBlocksScope: the number of blocks must be a power of two");
   blocks_slot() = blocks;
 }
 FeatureBlocksScope::~FeatureBlocksScope() { blocks_slot() = before_; }
