@@ -148,10 +148,36 @@ TEST_CASE("a state that one rank has not kept is not whole, and the one before s
   };
   broken(4);
   CHECK(holds(kept, 4));
-  kept.drop_unfinished();
+  CHECK(kept.whole() == std::vector<std::int64_t>{4});
+  kept.drop_others(4);
   CHECK(holds(kept, 4));
   on_ranks(ranks, [&](int) { kept.keep(5, state_of(5)); });
   CHECK(holds(kept, 5));
+}
+
+TEST_CASE("a machine keeps all that its ranks hold, and nothing else") {
+  KeptStates first(ranks, 0, 2);
+  KeptStates second(ranks, 2, 1);
+  on_ranks(ranks, [&](int rank) {
+    for (const std::int64_t step : {1, 2}) {
+      (rank < 2 ? first : second).keep(step, state_of(static_cast<double>(step)));
+    }
+  });
+  CHECK(first.whole() == std::vector<std::int64_t>{1, 2});
+  CHECK(second.whole() == std::vector<std::int64_t>{1, 2});
+  second.drop_others(1);
+  CHECK(second.newest() == 1);
+  const std::unique_ptr<TensorSource> of_first = first.open();
+  const std::unique_ptr<TensorSource> of_second = second.open();
+  CHECK(equal(of_first->read("same"), numbers(202)));
+  CHECK(equal(of_second->read("same"), numbers(201)));
+  const Tensor rows = full({6, 5}, 0);
+  of_first->read("rows", {{0, 0}, {6, 5}}, rows);
+  CHECK(equal(rows, ops::narrow(numbers(2), 0, 0, 6)));
+  const Tensor last = full({1, 5}, 0);
+  of_second->read("rows", {{6, 0}, {1, 5}}, last);
+  CHECK(equal(last, ops::narrow(numbers(1), 0, 6, 1)));
+  CHECK(contains(run_error([&] { of_second->read("rows"); }), "the memory of another machine"));
 }
 
 TEST_CASE("a state outlives the processes that kept it, wherever one of them was killed") {
@@ -181,7 +207,8 @@ TEST_CASE("a state outlives the processes that kept it, wherever one of them was
   ranks_until(6);
   CHECK(holds(kept, 6));
   CHECK(kept.told() == 6);
-  kept.drop_unfinished();
+  kept.drop_others(6);
+  CHECK(kept.whole() == std::vector<std::int64_t>{6});
   ranks_until(7);
   CHECK(holds(kept, 7));
 }

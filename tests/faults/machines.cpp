@@ -74,7 +74,7 @@ class Machines {
 
 Kind steps(Kind kind, std::int64_t steps) {
   kind.steps = steps;
-  kind.name += ", short";
+  kind.name += ", " + std::to_string(steps) + " steps";
   return kind;
 }
 
@@ -255,4 +255,57 @@ TEST_CASE("what is not a launcher and connects all the same disturbs nobody") {
   for (const int socket : {silent, web, short_one}) {
     close(socket);
   }
+}
+
+TEST_CASE("ranks that die on two machines start again, with the bits of an undisturbed run") {
+  const auto [kind, blows] =
+      GENERATE(table<Kind, int>({{steps(mixed, 60), 3}, {steps(captured_pipeline, 60), 1}}));
+  const Ending& expected = undisturbed(kind);
+  const auto shared_before = shared_memory();
+  const RunFolder folder;
+  Machines machines(folder, {healing(kind), healing(kind)});
+  REQUIRE(trains(folder));
+  for (int blow = 1; blow <= blows; ++blow) {
+    const std::size_t done = steps_in(folder / "metrics.jsonl").size();
+    REQUIRE(within(20, [&] { return steps_in(folder / "metrics.jsonl").size() > done + 5; }));
+    const auto machine = static_cast<std::size_t>(blow % 2);
+    const std::vector<pid_t> ranks = machines[machine].ranks();
+    REQUIRE(ranks.size() == kind.ranks / 2);
+    kill(ranks.back(), blow == 3 ? SIGSTOP : SIGKILL);
+    REQUIRE(within(20, [&] {
+      return count(machines[0].error(), "the run heals (") == blow &&
+             count(machines[1].error(), "the run heals (") == blow;
+    }));
+  }
+  for (const Result& result : machines.wait()) {
+    INFO(result.out << result.error);
+    CHECK(result.code == 0);
+    CHECK(count(result.error, "error:") == 0);
+    CHECK(count(result.error, ", which is in memory") == blows);
+  }
+  CHECK(ending_of(folder) == expected);
+  CHECK(within(5, [&] { return std::ranges::includes(shared_before, shared_memory()); }));
+}
+
+TEST_CASE("a machine that is lost ends a run that heals, and the same commands continue it") {
+  const Kind brief = steps(mixed, 40);
+  const RunFolder folder;
+  {
+    Machines machines(folder, {healing(brief), healing(brief)});
+    REQUIRE(trains(folder, 10));
+    machines[1].signal(SIGSTOP);  // its ranks go on, and it is silent
+    const Result first = machines[0].wait(20);
+    INFO(first.error);
+    CHECK(first.code == 1);
+    CHECK(first.left_running == 0);
+    CHECK(count(first.error, "error: machine 1 (m1) is lost: nothing was heard of") == 1);
+    machines[1].signal(SIGCONT);
+    CHECK(machines[1].wait(20).code == 1);
+  }
+  Machines machines(folder, {healing(brief), healing(brief)});
+  for (const Result& result : machines.wait()) {
+    INFO(result.error);
+    CHECK(result.code == 0);
+  }
+  CHECK(ending_of(folder) == undisturbed(brief));
 }

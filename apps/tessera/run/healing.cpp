@@ -28,10 +28,18 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+/// The memory for the ranks of this machine.
+KeptStates memory_of(const Config& config) {
+  const int ranks = static_cast<int>(config.ranks());
+  const auto place = collective::launcher_place();
+  const int here = collective::ranks_started_here(ranks);
+  return place ? KeptStates(ranks, place->machine * here, here) : KeptStates(ranks);
+}
+
 }  // namespace
 
 Healing::Healing(const Config& config, StartPoint& start)
-    : config_(config), start_(start), kept_(static_cast<int>(config.ranks())) {
+    : config_(config), start_(start), kept_(memory_of(config)) {
   start_.kept = &kept_;
   start_.begun = start.step;
 }
@@ -43,13 +51,22 @@ void check_healing(const Config& config) {
                 .advice = "set train.heal to false, save with checkpoint.every, and let that "
                           "program restart the job (torchrun --max-restarts, Slurm's --requeue): "
                           "with checkpoint.resume = \"auto\" it continues; or start one `tessera "
-                          "train` for all ranks of this machine"});
+                          "train` for all ranks of a machine, with --machines where there are "
+                          "several"});
+  }
+  if (const auto place = collective::launcher_place();
+      config.train.heal && place && place->ranks > 0) {
+    fail_input({.where = config.place("train.heal"),
+                .wrong = "machines that heal start as many ranks each",
+                .got = fmt::format("--here {}", place->ranks),
+                .advice = "leave out --here, or set train.heal to false"});
   }
 }
 
 void Healing::configure(collective::LaunchOptions& options) {
   options.stuck_seconds = config_.train.heal_after;
   options.grace_seconds = 1;
+  options.kept = [this] { return kept_.whole(); };
   options.restart = [this](const collective::FailedAttempt& failed) { return start_again(failed); };
 }
 
@@ -75,14 +92,15 @@ std::string Healing::refusal(const collective::FailedAttempt& failed) {
   return "";
 }
 
-std::string Healing::find_start() {
-  kept_.drop_unfinished();
+std::string Healing::find_start(std::int64_t kept) {
+  kept_.drop_others(kept);
   start_.notes.clear();
-  if (const std::optional<std::int64_t> step = kept_.newest()) {
-    start_.step = *step;
+  if (kept >= 0) {
+    start_.step = kept;
     start_.from_kept = true;
-    return fmt::format("after step {}, which is in memory", *step);
+    return fmt::format("after step {}, which is in memory", kept);
   }
+  start_.from_kept = false;
   const std::string& folder = config_.checkpoint.folder;
   if (std::optional<std::string> saved =
           folder.empty() ? std::nullopt : latest_checkpoint(folder)) {
@@ -93,7 +111,7 @@ std::string Healing::find_start() {
 }
 
 bool Healing::start_again(const collective::FailedAttempt& failed) {
-  if (const std::string why = refusal(failed); !why.empty()) {
+  if (const std::string why = failed.decided ? "" : refusal(failed); !why.empty()) {
     log(LogLevel::warning, why);
     return false;
   }
@@ -102,8 +120,8 @@ bool Healing::start_again(const collective::FailedAttempt& failed) {
     text += "\nlast calls of each rank:\n" + failed.calls.substr(0, failed.calls.rfind('\n'));
   }
   log(LogLevel::warning, text);
-  log(LogLevel::warning,
-      fmt::format("the run heals ({}): its ranks start again {}", failed.number, find_start()));
+  log(LogLevel::warning, fmt::format("the run heals ({}): its ranks start again {}", failed.number,
+                                     find_start(failed.kept)));
   return true;
 }
 

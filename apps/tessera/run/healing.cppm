@@ -27,8 +27,8 @@ class Healing {
   bool start_again(const collective::FailedAttempt& failed);
   /// Why it may not; empty: it may.
   std::string refusal(const collective::FailedAttempt& failed);
-  /// Where the ranks continue, as words.
-  std::string find_start();
+  /// Where the ranks continue, as words. `kept`: the step that is in memory; -1: none.
+  std::string find_start(std::int64_t kept);
 
   const Config& config_;
   StartPoint& start_;

@@ -10,6 +10,7 @@ module;
 #include <map>
 #include <memory>
 #include <new>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -81,9 +82,17 @@ bool same(const IndexedTensors& a, const IndexedTensors& b) {
 
 struct KeptContent {
   std::shared_ptr<collective::Region> memory;
-  int ranks = 1;
+  int ranks = 1;             // on this machine
+  int first = 0;             // the number of the first of them
+  bool all = true;           // there are no others
   std::vector<OwnPart> own;  // by rank: ranks may be threads of one process
 
+  /// The numbers of the ranks in the world.
+  std::vector<int> numbers() const {
+    std::vector<int> numbers(static_cast<std::size_t>(ranks));
+    std::iota(numbers.begin(), numbers.end(), first);
+    return numbers;
+  }
   Front& front() const { return *reinterpret_cast<Front*>(memory->base()); }
   Slot& slot(int generation, int rank) const { return front().slot(generation, ranks, rank); }
   /// The step that all ranks have kept; nothing where they have not.
@@ -98,9 +107,9 @@ struct KeptContent {
   }
   /// The newest whole generation; -1: there is none.
   int newest() const {
-    const std::optional<std::int64_t> first = step_of(0);
-    const std::optional<std::int64_t> second = step_of(1);
-    return !first && !second ? -1 : first.value_or(-1) > second.value_or(-1) ? 0 : 1;
+    const std::optional<std::int64_t> one = step_of(0);
+    const std::optional<std::int64_t> other = step_of(1);
+    return !one && !other ? -1 : one.value_or(-1) > other.value_or(-1) ? 0 : 1;
   }
   /// Makes room in a slot.
   void reserve(Slot& slot, std::uint64_t bytes) {
@@ -128,6 +137,15 @@ struct KeptContent {
 
 namespace {
 
+/// All tensors that one of these ranks has.
+IndexedTensors joined(const std::vector<IndexedTensors>& of_ranks) {
+  IndexedTensors all;
+  for (const IndexedTensors& one : of_ranks) {
+    all.insert(one.begin(), one.end());
+  }
+  return all;
+}
+
 /// The tensors of a generation. The memory is that of the KeptStates.
 class KeptSource final : public TensorSource {
  public:
@@ -146,19 +164,18 @@ class KeptSource final : public TensorSource {
           index_from_json(std::string(text + slot.tensor_text, slot.scalar_text), path_);
       scalars_.merge(rest.scalars);
     }
-    const IndexedTensors all = merged(of_ranks, path_);
+    // Of the ranks of one machine, parts that others hold are absent.
+    const IndexedTensors all = content.all ? merged(of_ranks, path_) : joined(of_ranks);
     for (const auto& [name, tensor] : all) {
       tensors_.emplace(name, tensor.info);
     }
-    for (const std::vector<int>& group : file_groups(all, content.ranks)) {
-      std::map<int, const std::byte*> at;
-      for (const PlannedPart& part : plan_file(all, group).parts) {
-        const Slot& slot = content.slot(generation, part.writer);
-        const auto [place, fresh] = at.try_emplace(
-            part.writer, memory_->at(slot.offset + aligned(slot.tensor_text + slot.scalar_text)));
-        parts_[part.name].push_back({part.box, place->second});
-        place->second += aligned(part.bytes());
-      }
+    std::map<int, const std::byte*> at;
+    for (const PlannedPart& part : plan_holdings(all, content.numbers()).parts) {
+      const Slot& slot = content.slot(generation, part.writer - content.first);
+      const auto [place, fresh] = at.try_emplace(
+          part.writer, memory_->at(slot.offset + aligned(slot.tensor_text + slot.scalar_text)));
+      parts_[part.name].push_back({part.box, place->second});
+      place->second += aligned(part.bytes());
     }
   }
 
@@ -172,6 +189,7 @@ class KeptSource final : public TensorSource {
 
   void copy_box(const std::string& name, const LocalPart& box, const Tensor& into) const override {
     const DType dtype = info(name).dtype;
+    std::int64_t missing = box.shape.product();
     for (const Part& part : parts_.at(name)) {
       const LocalPart both = intersection(part.box, box);
       if (!is_empty(both)) {
@@ -179,8 +197,10 @@ class KeptSource final : public TensorSource {
         ops::copy_(box_of(into, difference(both.offset, box.offset), both.shape),
                    view_of_box(part.data, {dtype, part.box.shape}, within));
         bytes_read_ += static_cast<std::uint64_t>(both.shape.product()) * size_of(dtype);
+        missing -= both.shape.product();
       }
     }
+    require(missing == 0, "train.heal: a part of the state is in the memory of another machine");
   }
 
   std::shared_ptr<collective::Region> memory_;
@@ -204,7 +224,7 @@ void copy_values(const Tensor& values, std::byte* to) {
 
 /// Finds out, with all ranks, which parts this rank writes, when a tensor of any rank has changed
 /// its kind or there are other tensors.
-void follow(OwnPart& own, const StateDict& state) {
+void follow(OwnPart& own, const StateDict& state, const std::vector<int>& here) {
   collective::Communicator& group = group_named("checkpoint plan");
   IndexedTensors tensors = described(state);
   const std::int32_t mine = own.text.empty() || !same(own.tensors, tensors) ? 1 : 0;
@@ -213,7 +233,7 @@ void follow(OwnPart& own, const StateDict& state) {
   if (any == 0) {
     return;
   }
-  own.file = make_job(group, "memory", state, "{}", {}).file;
+  own.file = plan_holdings(make_job(group, "memory", state, "{}", {}).tensors, here);
   CheckpointIndex index;
   index.tensors = tensors;
   own.text = to_json(index);
@@ -227,9 +247,13 @@ void follow(OwnPart& own, const StateDict& state) {
 }  // namespace
 }  // namespace checkpoint_detail
 
-KeptStates::KeptStates(int ranks) : content_(new checkpoint_detail::KeptContent) {
+KeptStates::KeptStates(int ranks, int first, int here)
+    : content_(new checkpoint_detail::KeptContent) {
   using namespace checkpoint_detail;
+  content_->all = here == 0 || here == ranks;
+  ranks = here > 0 ? here : ranks;
   content_->ranks = ranks;
+  content_->first = first;
   content_->own.resize(static_cast<std::size_t>(ranks));
   content_->memory = collective::Region::create(static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) *
                                                     static_cast<std::size_t>(sysconf(_SC_PAGESIZE)),
@@ -248,11 +272,12 @@ KeptStates::~KeptStates() = default;
 void KeptStates::keep(std::int64_t step, const StateDict& state) {
   using namespace checkpoint_detail;
   const int rank = current_rank();
-  OwnPart& own = content_->own.at(static_cast<std::size_t>(rank));
+  const int number = rank - content_->first;
+  OwnPart& own = content_->own.at(static_cast<std::size_t>(number));
   // Ranks meet in it: those of the last generation are all done with it, so the older one is free.
-  follow(own, state);
+  follow(own, state, content_->numbers());
   const int newest = content_->newest();
-  Slot& slot = content_->slot(newest == 0 ? 1 : 0, rank);
+  Slot& slot = content_->slot(newest == 0 ? 1 : 0, number);
   slot.step = -1;
   CheckpointIndex index;
   index.scalars = state.scalars;
@@ -285,9 +310,20 @@ std::unique_ptr<TensorSource> KeptStates::open() const {
   return std::make_unique<checkpoint_detail::KeptSource>(*content_, newest);
 }
 
-void KeptStates::drop_unfinished() {
+std::vector<std::int64_t> KeptStates::whole() const {
+  std::vector<std::int64_t> steps;
   for (const int generation : {0, 1}) {
-    for (int rank = 0; !content_->step_of(generation) && rank < content_->ranks; ++rank) {
+    if (const std::optional<std::int64_t> step = content_->step_of(generation)) {
+      steps.push_back(*step);
+    }
+  }
+  return steps;
+}
+
+void KeptStates::drop_others(std::int64_t step) {
+  for (const int generation : {0, 1}) {
+    const bool left = content_->step_of(generation) == step;
+    for (int rank = 0; !left && rank < content_->ranks; ++rank) {
       content_->slot(generation, rank).step = -1;
     }
   }

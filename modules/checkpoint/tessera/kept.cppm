@@ -15,9 +15,10 @@ export namespace tessera {
 /// that one is whole at any time. Nothing of it has a name: it is gone with its last process.
 class KeptStates {
  public:
-  /// For so many ranks. Address space only: memory is used as it is written. Error (input): the
-  /// machine refuses even that.
-  explicit KeptStates(int ranks);
+  /// For so many ranks, of which `here` (0: all), from `first` on, are on this machine: only these
+  /// use the object, and it has the parts of the state that they hold. Address space only: memory
+  /// is used as it is written. Error (input): the machine refuses even that.
+  explicit KeptStates(int ranks, int first = 0, int here = 0);
   KeptStates(const KeptStates&) = delete;
   KeptStates& operator=(const KeptStates&) = delete;
   ~KeptStates();
@@ -35,9 +36,11 @@ class KeptStates {
   /// The newest whole generation, for any mesh of this world's ranks; it stays readable until the
   /// second call of `keep` after this one. Error: there is none.
   std::unique_ptr<TensorSource> open() const;
-  /// What ranks that ended have left unfinished can no longer become a whole generation. To be
-  /// called while there are no ranks.
-  void drop_unfinished();
+  /// The steps of the generations that all ranks of this machine have kept whole.
+  std::vector<std::int64_t> whole() const;
+  /// Leaves the generation of this step, where it is whole, and no other: what ranks that ended
+  /// have left unfinished can no longer become one. To be called while there are no ranks.
+  void drop_others(std::int64_t step);
   /// Bytes of memory that the generations use.
   std::uint64_t bytes() const;
 

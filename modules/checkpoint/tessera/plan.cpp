@@ -99,24 +99,27 @@ std::vector<LocalPart> pieces_of(const LocalPart& box, std::size_t count, std::s
 
 using HeldBoxes = std::vector<std::pair<LocalPart, std::vector<int>>>;
 
-/// The boxes of a tensor that belong into a group's file, each with the ranks of the group that
-/// hold it.
-HeldBoxes boxes_of(const IndexedTensor& tensor, const std::vector<int>& group) {
+/// Which boxes a group writes: those whose copy with the lowest coordinates it has, or all.
+enum class Written { kept_here, held_here };
+
+/// The boxes of a tensor that a group writes, each with the ranks of the group that hold it.
+HeldBoxes boxes_of(const IndexedTensor& tensor, const std::vector<int>& group, Written written) {
   const Dims& shape = tensor.info.shape;
   HeldBoxes boxes;
   if (shape.product() == 0) {
     return boxes;
   }
   if (!tensor.layout) {
-    if (group.front() == 0) {
-      boxes.push_back({{Dims::filled(shape.size(), 0), shape}, {0}});
+    if (group.front() == 0 || written == Written::held_here) {
+      boxes.push_back({{Dims::filled(shape.size(), 0), shape}, {group.front()}});
     }
     return boxes;
   }
   std::map<int, std::vector<int>> holders;
   for (const int rank : group) {
     const std::optional<int> keeper = keeper_of(tensor.layout, rank);
-    if (keeper && std::binary_search(group.begin(), group.end(), *keeper)) {
+    if (keeper && (written == Written::held_here ||
+                   std::binary_search(group.begin(), group.end(), *keeper))) {
       holders[*keeper].push_back(rank);
     }
   }
@@ -127,6 +130,50 @@ HeldBoxes boxes_of(const IndexedTensor& tensor, const std::vector<int>& group) {
     }
   }
   return boxes;
+}
+
+/// What a group writes; see plan_file.
+PlannedFile planned_file(const IndexedTensors& tensors, const std::vector<int>& group,
+                         Written written) {
+  PlannedFile file{fmt::format("rank-{}.safetensors", group.front()), group, {}};
+  std::map<int, std::size_t> load;  // bytes of each writer
+  // A model has thousands of tensors and a handful of shapes.
+  std::map<std::pair<std::int64_t, std::vector<std::int64_t>>, HeldBoxes> known;
+  std::size_t number = 0;
+  for (const auto& [name, tensor] : tensors) {
+    const Dims& shape = tensor.info.shape;
+    const auto [at, fresh] = known.try_emplace(
+        {tensor.layout ? std::int64_t{tensor.layout.id()} : -1, {shape.begin(), shape.end()}},
+        HeldBoxes());
+    if (fresh) {
+      at->second = boxes_of(tensor, group, written);
+    }
+    for (const auto& [box, holders] : at->second) {
+      const std::size_t bytes =
+          static_cast<std::size_t>(box.shape.product()) * size_of(tensor.info.dtype);
+      for (const LocalPart& piece : pieces_of(box, holders.size(), bytes)) {
+        const int writer =
+            *std::ranges::min_element(holders, [&](int a, int b) { return load[a] < load[b]; });
+        file.parts.push_back({name, number, tensor.info.dtype, piece, writer, 0});
+        load[writer] += file.parts.back().bytes();
+      }
+    }
+    ++number;
+  }
+  for (std::uint64_t i = 0; PlannedPart & part : file.parts) {
+    part.begin = i++;  // the order so far
+  }
+  // Larger elements first, so that all are aligned; then what one rank writes.
+  std::ranges::sort(file.parts, [](const PlannedPart& a, const PlannedPart& b) {
+    return std::tuple(size_of(b.dtype), a.writer, a.begin) <
+           std::tuple(size_of(a.dtype), b.writer, b.begin);
+  });
+  std::uint64_t at = 0;
+  for (PlannedPart& part : file.parts) {
+    part.begin = at;
+    at += part.bytes();
+  }
+  return file;
 }
 
 }  // namespace
@@ -184,45 +231,11 @@ std::vector<std::vector<int>> file_groups(const IndexedTensors& tensors, int ran
 }
 
 PlannedFile plan_file(const IndexedTensors& tensors, const std::vector<int>& group) {
-  PlannedFile file{fmt::format("rank-{}.safetensors", group.front()), group, {}};
-  std::map<int, std::size_t> load;  // bytes of each writer
-  // A model has thousands of tensors and a handful of shapes.
-  std::map<std::pair<std::int64_t, std::vector<std::int64_t>>, HeldBoxes> known;
-  std::size_t number = 0;
-  for (const auto& [name, tensor] : tensors) {
-    const Dims& shape = tensor.info.shape;
-    const auto [at, fresh] = known.try_emplace(
-        {tensor.layout ? std::int64_t{tensor.layout.id()} : -1, {shape.begin(), shape.end()}},
-        HeldBoxes());
-    if (fresh) {
-      at->second = boxes_of(tensor, group);
-    }
-    for (const auto& [box, holders] : at->second) {
-      const std::size_t bytes =
-          static_cast<std::size_t>(box.shape.product()) * size_of(tensor.info.dtype);
-      for (const LocalPart& piece : pieces_of(box, holders.size(), bytes)) {
-        const int writer =
-            *std::ranges::min_element(holders, [&](int a, int b) { return load[a] < load[b]; });
-        file.parts.push_back({name, number, tensor.info.dtype, piece, writer, 0});
-        load[writer] += file.parts.back().bytes();
-      }
-    }
-    ++number;
-  }
-  for (std::uint64_t i = 0; PlannedPart & part : file.parts) {
-    part.begin = i++;  // the order so far
-  }
-  // Larger elements first, so that all are aligned; then what one rank writes.
-  std::ranges::sort(file.parts, [](const PlannedPart& a, const PlannedPart& b) {
-    return std::tuple(size_of(b.dtype), a.writer, a.begin) <
-           std::tuple(size_of(a.dtype), b.writer, b.begin);
-  });
-  std::uint64_t at = 0;
-  for (PlannedPart& part : file.parts) {
-    part.begin = at;
-    at += part.bytes();
-  }
-  return file;
+  return planned_file(tensors, group, Written::kept_here);
+}
+
+PlannedFile plan_holdings(const IndexedTensors& tensors, const std::vector<int>& ranks) {
+  return planned_file(tensors, ranks, Written::held_here);
 }
 
 std::string header_of(const PlannedFile& file,

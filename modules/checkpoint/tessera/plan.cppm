@@ -42,6 +42,9 @@ std::vector<std::vector<int>> file_groups(const IndexedTensors& tensors, int ran
 /// in the file of the copy with the lowest coordinates.
 PlannedFile plan_file(const IndexedTensors& tensors, const std::vector<int>& group);
 
+/// As plan_file, of everything that these ranks hold, wherever other ranks have copies of it.
+PlannedFile plan_holdings(const IndexedTensors& tensors, const std::vector<int>& ranks);
+
 /// The rank whose file has what `rank` holds; nothing when the rank holds nothing of it.
 std::optional<int> keeper_of(const Layout& layout, int rank);
 
