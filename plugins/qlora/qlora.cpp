@@ -51,7 +51,10 @@ class LowRankUpdates final : public ParallelStyle {
   explicit LowRankUpdates(nn::LowRankUpdate update) : update_(std::move(update)) {}
 
   StyleFacts facts() const override {
-    return {.replaces_modules = true, .freezes_model = true, .most_axes = 0};
+    return {.replaces_modules = true,
+            .freezes_model = true,
+            .follows_virtual_shards = true,
+            .most_axes = 0};
   }
 
   std::shared_ptr<nn::Module> replace(const std::shared_ptr<nn::Module>& module) override {

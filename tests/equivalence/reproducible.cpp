@@ -24,6 +24,7 @@ struct Family {
   std::string layers;
   std::string columns;
   std::string rows;
+  std::string updates = {};  // an entry of low-rank updates
 };
 
 const std::string kTokens = "[data]\ntokens = [\"" + reference("curves/tokens_short.npy") +
@@ -43,6 +44,14 @@ const Family kPacked = {"[model]\nfrom = \"" + reference("sft/initial") + "\"\nd
                             "\"]\npacking = \"documents\"\nseq_len = 176\nvalidation = 0.0\n",
                         kLlama.layers, kLlama.columns, kLlama.rows};
 
+/// Of which only low-rank updates of the attention are trained.
+Family with_updates(Family family, const std::string& style) {
+  family.updates = "[[parallel]]\nstyle = \"" + style +
+                   "\"\non = [\"model.layers.*.self_attn.{q,v,o}_proj\"]\noptions = {rank = 4, "
+                   "dropout = 0.1}\n";
+  return family;
+}
+
 std::string config(const Family& family, std::int64_t steps, std::int64_t every) {
   return family.model + family.data + "[train]\nsteps = " + std::to_string(steps) +
          "\nbatch = 8\nseed = 7\nclip_grad_norm = 0.5\nreproducible = \"layout\"\n"
@@ -57,7 +66,7 @@ std::string entry(const std::string& style, const std::string& axis, const std::
 /// A mesh of these axes: "replicate", "shard" and "tensor". `options`: of FSDP.
 Layout on_mesh(const Family& family, const std::vector<std::pair<std::string, int>>& axes,
                const std::string& options = "{}") {
-  Layout made{"one rank", "", 1};
+  Layout made{"one rank", family.updates, 1};
   if (axes.empty()) {
     return made;
   }
@@ -81,7 +90,8 @@ Layout on_mesh(const Family& family, const std::vector<std::pair<std::string, in
     }
   }
   made.name += options;
-  made.config = "[mesh]\naxes = [" + names + "]\nshape = [" + shape + "]\n" + styles + sharding;
+  made.config = "[mesh]\naxes = [" + names + "]\nshape = [" + shape + "]\n" + family.updates +
+                styles + sharding;
   return made;
 }
 
@@ -141,6 +151,18 @@ TEST_CASE("ranks that do not divide the virtual shards give one rank's bits", "[
   OneRank six(kGpt2, 2, "train.virtual_shards=6 train.batch=6 train.precision=bf16");
   six.is_same(on_mesh(kGpt2, {{"shard", 4}}, "{replicate_below = 2000}"));
   six.is_same(on_mesh(kGpt2, {{"replicate", 3}, {"shard", 2}}), "graph.capture=true");
+}
+
+TEST_CASE("low-rank updates have one rank's bits", "[reproducible]") {
+  const Family packed = with_updates(kPacked, "LoRA");
+  OneRank lora(packed, 2, "");
+  lora.is_same(on_mesh(packed, {{"shard", 2}}));
+  lora.is_same(on_mesh(packed, {{"replicate", 3}}), "graph.capture=true");
+  const Family wide = with_updates(kLlama, "QLoRA");  // 4 bits are stored in blocks of 64 inputs
+  OneRank qlora(wide, 2, "model.dim=64 model.head_dim=16");
+  qlora.is_same(on_mesh(wide, {{"shard", 2}}), "graph.capture=true");
+  OneRank features(packed, 2, "train.feature_shards=2");
+  features.is_same(on_mesh(packed, {{"shard", 2}, {"tensor", 2}}));
 }
 
 TEST_CASE("tensor parallel layouts give one rank's bits", "[reproducible]") {
