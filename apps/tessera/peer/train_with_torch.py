@@ -4,6 +4,7 @@
 # weights.safetensors (by the names of transformers) and rows.safetensors (inputs and targets [steps, rows, tokens]);
 # rank 0 writes torch.json: the loss and the seconds of each step.
 import json
+import math
 import os
 import resource
 import sys
@@ -182,6 +183,8 @@ def main():
             dist.all_reduce(total)
             total /= ranks
         losses.append(total.item())
+        if not math.isfinite(losses[-1]):
+            raise SystemExit(f"step {step + 1}: the loss is {losses[-1]}")
         seconds.append(time.perf_counter() - start)
     if rank == 0:
         with open(os.path.join(folder, "torch.json"), "w") as file:
