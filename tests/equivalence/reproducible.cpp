@@ -161,8 +161,6 @@ TEST_CASE("low-rank updates have one rank's bits", "[reproducible]") {
   const Family wide = with_updates(kLlama, "QLoRA");  // 4 bits are stored in blocks of 64 inputs
   OneRank qlora(wide, 2, "model.dim=64 model.head_dim=16");
   qlora.is_same(on_mesh(wide, {{"shard", 2}}), "graph.capture=true");
-  OneRank features(packed, 2, "train.feature_shards=2");
-  features.is_same(on_mesh(packed, {{"shard", 2}, {"tensor", 2}}));
 }
 
 TEST_CASE("tensor parallel layouts give one rank's bits", "[reproducible]") {

@@ -143,7 +143,7 @@ TEST_CASE("what ranks did last is kept in a file when one of them is killed") {
   const std::vector<pid_t> ranks = program.ranks();
   REQUIRE(ranks.size() == 4);
   kill(ranks[1], SIGSTOP);  // the others wait for it then
-  std::this_thread::sleep_for(std::chrono::duration<double>(0.5));
+  std::this_thread::sleep_for(std::chrono::duration<double>(2));
   kill(ranks[1], SIGKILL);
   const Result result = program.wait(10);
   INFO(result.error);
