@@ -72,8 +72,9 @@ def public_names(pages):
     for partition, line in IMPORT.findall(facade):
         text = (PUBLIC / f"{partition}.cppm").read_text()
         imported = re.findall(r"^import tessera\.(\w+);", text, re.MULTILINE)
-        if "collective" in imported:  # which exports these
-            imported += ["launch", "communication", "calls", "machines"]
+        for module in list(imported):  # and what they export of others
+            interface = (ROOT / "modules" / module / f"{module}.cppm").read_text()
+            imported += re.findall(r"^export import tessera\.(\w+);", interface, re.MULTILINE)
         among = {module: pages[module] for module in imported if module in pages}
         page += [f"## {partition}", "", line.capitalize() + ".", ""]
         for match in USING.finditer(text, text.index("\n\n")):

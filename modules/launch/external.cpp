@@ -3,7 +3,6 @@ module;
 #include <fmt/ranges.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <charconv>
 #include <initializer_list>
@@ -194,7 +193,7 @@ int ranks_started_here(int ranks) {
     return 1;
   }
   const std::optional<LauncherPlace> place = launcher_place();
-  return !place ? ranks : place->ranks > 0 ? place->ranks : std::max(1, ranks / place->machines);
+  return place ? place->ranks_of(ranks) : ranks;
 }
 
 bool is_first_process() {

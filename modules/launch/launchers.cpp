@@ -46,21 +46,13 @@ enum class Word : std::uint8_t {
   beat,          ///< the launcher is alive
   error,         ///< the first error of a machine
   ended,         ///< to machine 0: all ranks here have ended
-  verdict,       ///< how it goes on
+  decision,      ///< of machine 0: whether the ranks start again
 };
-
-std::string as_text(const Writer& writer) {
-  return {reinterpret_cast<const char*>(writer.bytes.data()), writer.bytes.size()};
-}
 
 Writer message(Word word) {
   Writer writer;
   writer.put(word);
   return writer;
-}
-
-Reader reader_of(const std::string& text) {
-  return Reader(std::as_bytes(std::span(text.data(), text.size())));
 }
 
 template <class T>
@@ -152,7 +144,7 @@ Launchers::Launchers(const LaunchOptions& options)
       meet_(parse_endpoint("--meet", place_.meet)),
       silence_(options.stuck_seconds > 0 ? std::max(options.stuck_seconds, shortest_silence)
                                          : wait_limit()),
-      here_(place_.ranks > 0 ? place_.ranks : options.ranks / place_.machines),
+      here_(place_.ranks_of(options.ranks)),
       beat_(std::make_unique<Stopwatch>()) {
   const std::string own = fmt::format("{} ({})", place_.machine, machine_name());
   if (place_.machine == 0) {
@@ -179,7 +171,7 @@ std::string Launchers::introduce() const {
     writer.put(std::string_view(what));
     writer.put(std::string_view(text));
   }
-  return as_text(writer);
+  return std::string(writer.text());
 }
 
 std::string Launchers::objection(const Introduction& theirs) const {
@@ -240,7 +232,7 @@ bool Launchers::hear_introduction(Peer& peer) {
   }
   Introduction theirs;
   try {
-    Reader reader = reader_of(*text);
+    Reader reader(*text);
     if (reader.get<Word>() != Word::introduction || reader.text() != magic) {
       return false;  // something else than a launcher
     }
@@ -276,7 +268,7 @@ void Launchers::refuse_all(const std::string& text, ErrorKind kind) {
   Writer writer = message(Word::refused);
   writer.put(kind);
   writer.put(std::string_view(text));
-  send_to_all(as_text(writer));
+  send_to_all(writer.text());
   Stopwatch watch;
   const auto left = [](const auto& peer) {
     peer->stream.progress();
@@ -353,7 +345,7 @@ void Launchers::listen_for_all(const std::string& own) {
   for (const std::string& name : names_) {
     writer.put(std::string_view(name));
   }
-  send_to_all(as_text(writer));
+  send_to_all(writer.text());
 }
 
 void Launchers::join_first(const std::string& own) {
@@ -400,7 +392,7 @@ void Launchers::join_first(const std::string& own) {
             .advice = "what machine 0 prints names those that are missing"});
     }
   }
-  Reader reader = reader_of(*answer);
+  Reader reader(*answer);
   const Word word = reader.get<Word>();
   if (word == Word::refused) {
     const auto kind = reader.get<ErrorKind>();
@@ -422,7 +414,7 @@ Launchers::Peer* Launchers::peer_of(int machine) {
   return at == peers_.end() ? nullptr : at->get();
 }
 
-void Launchers::send_to_all(const std::string& text, const Peer* except) {
+void Launchers::send_to_all(std::string_view text, const Peer* except) {
   for (const auto& peer : peers_) {
     if (peer.get() != except && !peer->lost) {
       peer->stream.send(text);
@@ -442,7 +434,7 @@ void Launchers::lose(Peer& peer, const std::string& why, Control* control) {
 void Launchers::fail_lost() const { fail("launch: " + lost_); }
 
 void Launchers::take(Peer& from, const std::string& text, Control* control) {
-  Reader reader = reader_of(text);
+  Reader reader(text);
   switch (reader.get<Word>()) {
     case Word::beat:
       break;
@@ -468,7 +460,7 @@ void Launchers::take(Peer& from, const std::string& text, Control* control) {
 void Launchers::move(Control* control) {
   if (const double now = beat_->waited(); now - beaten_ > between_beats) {
     beaten_ = now;
-    send_to_all(as_text(message(Word::beat)));
+    send_to_all(message(Word::beat).text());
   }
   for (const auto& peer : peers_) {
     if (peer->lost) {
@@ -509,9 +501,9 @@ RankMeeting Launchers::begin() {
   RankMeeting meeting;
   if (place_.machine != 0) {
     Peer& first = *peers_.front();
-    first.stream.send(as_text(message(Word::ready)));
+    first.stream.send(message(Word::ready).text());
     const std::string text = wait_for(first);
-    Reader reader = reader_of(text);
+    Reader reader(text);
     require(reader.get<Word>() == Word::begin, "launch: machine 0 does not begin");
     meeting.at = {first.stream.socket().other_end().host, reader.get<int>()};
     meeting.key = reader.text();
@@ -526,7 +518,7 @@ RankMeeting Launchers::begin() {
   Writer writer = message(Word::begin);
   writer.put(meeting.at.port);
   writer.put(std::string_view(meeting.key));
-  send_to_all(as_text(writer));
+  send_to_all(writer.text());
   return meeting;
 }
 
@@ -543,7 +535,7 @@ void Launchers::serve(Control& control) {
       writer.put(static_cast<std::uint8_t>(control.failed_in_calls.load() != 0));
       writer.put(std::string_view(error.where));
       writer.put(std::string_view(error.text));
-      send_to_all(as_text(writer));
+      send_to_all(writer.text());
     }
   }
 }
@@ -563,7 +555,7 @@ bool Launchers::agree(Control& control, EndedRanks& ended,
     writer.put(ended.interrupted);
     writer.put(ended.step);
     put_all(writer, ended.kept);
-    first.stream.send(as_text(writer));
+    first.stream.send(writer.text());
     while (!first.answer && !first.lost) {
       pause();
     }
@@ -571,8 +563,8 @@ bool Launchers::agree(Control& control, EndedRanks& ended,
       return false;
     }
     const std::string text = *std::exchange(first.answer, std::nullopt);
-    Reader reader = reader_of(text);
-    require(reader.get<Word>() == Word::verdict, "launch: machine 0 says something else");
+    Reader reader(text);
+    require(reader.get<Word>() == Word::decision, "launch: machine 0 says something else");
     const bool started_again = reader.get<bool>();
     ended.code = reader.get<int>();
     ended.kept = get_all<std::int64_t>(reader);
@@ -587,7 +579,7 @@ bool Launchers::agree(Control& control, EndedRanks& ended,
       continue;
     }
     const std::string text = *std::exchange(peer->answer, std::nullopt);
-    Reader reader = reader_of(text);
+    Reader reader(text);
     require(reader.get<Word>() == Word::ended, "launch: a machine says something else");
     const int code = reader.get<int>();
     ended.code = ended.code != 0 ? ended.code : code;
@@ -599,11 +591,11 @@ bool Launchers::agree(Control& control, EndedRanks& ended,
                   [&](std::int64_t step) { return std::ranges::find(kept, step) == kept.end(); });
   }
   const bool started_again = lost_.empty() && again(ended);
-  Writer writer = message(Word::verdict);
+  Writer writer = message(Word::decision);
   writer.put(started_again);
   writer.put(ended.code);
   put_all(writer, ended.kept);
-  send_to_all(as_text(writer));
+  send_to_all(writer.text());
   Stopwatch watch;
   while (std::ranges::any_of(peers_, [](const auto& p) { return !p->stream.flushed(); }) &&
          watch.waited() < 2) {

@@ -77,7 +77,7 @@ class Launchers {
   void take(Peer& from, const std::string& message, Control* control);
   void lose(Peer& peer, const std::string& why, Control* control);
   Peer* peer_of(int machine);
-  void send_to_all(const std::string& message, const Peer* except = nullptr);
+  void send_to_all(std::string_view message, const Peer* except = nullptr);
   [[noreturn]] void fail_lost() const;
 
   const LaunchOptions& options_;

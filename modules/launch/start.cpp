@@ -419,8 +419,7 @@ int launch_together(const LaunchOptions& options, const RankFunction& run) {
                 .advice = "set `mesh.transport` to \"auto\""});
   }
   LaunchOptions here = options;
-  here.ranks = options.place->ranks > 0 ? options.place->ranks
-                                        : std::max(1, options.ranks / options.place->machines);
+  here.ranks = options.place->ranks_of(options.ranks);
   here.needed_bytes = options.needed_bytes / static_cast<std::size_t>(options.ranks) *
                       static_cast<std::size_t>(here.ranks);
   check_limits(here);

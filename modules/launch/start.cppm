@@ -26,6 +26,9 @@ struct LauncherPlace {
   int machines = 1;
   std::string meet;  ///< HOST:PORT: machine 0, and the port at which its launcher listens
   int ranks = 0;     ///< that this launcher starts; 0: on all machines as many
+
+  /// How many of a run's ranks this launcher starts, at least 1.
+  inline int ranks_of(int all) const { return ranks > 0 ? ranks : std::max(1, all / machines); }
 };
 
 /// Options of starting ranks.

@@ -16,11 +16,17 @@ class Writer {
   }
   void put(std::string_view text);
   void append(const void* data, std::size_t size);
+  /// The bytes written so far, in place.
+  inline std::string_view text() const {
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  }
   std::vector<std::byte> bytes;
 };
 class Reader {
  public:
   explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
+  explicit Reader(std::string_view text)
+      : bytes_(reinterpret_cast<const std::byte*>(text.data()), text.size()) {}
   template <class T>
   inline T get() {
     T value;

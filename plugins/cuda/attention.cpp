@@ -72,10 +72,8 @@ void set_keys(const ops::BlockArgs& arguments, AttentionArguments& a) {
 std::int64_t first_query_of(const ops::CausalArgs&) { return 0; }
 std::int64_t first_query_of(const ops::BlockArgs& arguments) { return arguments.first_query; }
 
-template <class Args>
-AttentionArguments arguments_of(const Call& call, const Tensor& q, const Tensor& k, const Tensor& v,
-                                const Tensor& documents) {
-  const auto arguments = call.args<Args>();
+/// The arguments' numbers of rows, heads and dims; the others are 0.
+AttentionArguments sizes_of(const Tensor& q, const Tensor& k, const Tensor& v) {
   AttentionArguments a = {};
   a.batches = q.shape()[0];
   a.queries = q.shape()[1];
@@ -84,6 +82,14 @@ AttentionArguments arguments_of(const Call& call, const Tensor& q, const Tensor&
   a.group = a.key_heads == 0 ? 0 : q.shape()[2] / a.key_heads;
   a.head_dim = q.shape()[3];
   a.value_dim = v.shape()[3];
+  return a;
+}
+
+template <class Args>
+AttentionArguments arguments_of(const Call& call, const Tensor& q, const Tensor& k, const Tensor& v,
+                                const Tensor& documents) {
+  const auto arguments = call.args<Args>();
+  AttentionArguments a = sizes_of(q, k, v);
   a.q = heads_of(q);
   a.k = heads_of(k);
   a.v = heads_of(v);
@@ -177,15 +183,9 @@ bool by_library(const Call& call, const AttentionArguments& a, bool backward,
 }
 
 /// Bytes for the library, where it may be asked for attention with these operands.
-std::size_t bytes_for_library(const Call& call, const Tensor& q, const Tensor& k,
+std::size_t bytes_for_library(const Call& call, const Tensor& q, const Tensor& k, const Tensor& v,
                               const Tensor& documents, bool backward) {
-  AttentionArguments a = {};
-  a.batches = q.shape()[0];
-  a.queries = q.shape()[1];
-  a.keys = k.shape()[1];
-  a.key_heads = k.shape()[2];
-  a.group = a.key_heads == 0 ? 0 : q.shape()[2] / a.key_heads;
-  a.head_dim = a.value_dim = q.shape()[3];
+  AttentionArguments a = sizes_of(q, k, v);
   a.q.type = q.dtype();
   const std::int64_t heads = a.key_heads * a.group;
   a.log_sums = {nullptr, heads * a.queries, 1, a.queries, 0, DType::f32};
@@ -261,12 +261,13 @@ void attention_backward(const Call& call, std::span<Tensor> out) {
 }
 
 std::size_t workspace_of_attention(const Call& call, std::span<const Tensor>) {
-  return bytes_for_library(call, call.in[0], call.in[1], call.in[3], false);
+  return bytes_for_library(call, call.in[0], call.in[1], call.in[2], call.in[3], false);
 }
 
 /// The means of the queries, and what the library needs.
 std::size_t workspace_of_backward(const Call& call, std::span<const Tensor> out) {
-  const std::size_t library = bytes_for_library(call, call.in[1], call.in[2], call.in[6], true);
+  const std::size_t library =
+      bytes_for_library(call, call.in[1], call.in[2], call.in[3], call.in[6], true);
   return library != 0 || fits_tensor_cores(call.in[1], call.in[2], call.in[3])
              ? bytes_of_means(out[0].numel() / out[0].shape()[3]) + library
              : 0;

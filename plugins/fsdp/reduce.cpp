@@ -297,9 +297,7 @@ void Group::issue(const std::vector<const Member*>& trained, std::vector<Tensor>
   }
   finish(last);
   for (std::size_t i = 0; i < terms.size(); ++i) {
-    const ops::RankGroup& ranks = *memory_.reducing_ranks().group;
-    reduction.buckets[i].issue(ops::GroupArgument::of(ranks.ranks, ranks.name, terms[i]),
-                               memory_.identity());
+    reduction.buckets[i].issue(memory_.reducing_ranks().with_terms(terms[i]), memory_.identity());
   }
   reduction.before = std::move(last.before);
   last = std::move(reduction);

@@ -67,14 +67,6 @@ std::string key_of_run() {
       .value_or(environment_variable("TESSERA_JOB").value_or(""));
 }
 
-/// Of a message while ranks meet.
-std::string as_text(const Writer& writer) {
-  return {reinterpret_cast<const char*>(writer.bytes.data()), writer.bytes.size()};
-}
-Reader reader_of(const std::string& text) {
-  return Reader(std::as_bytes(std::span(text.data(), text.size())));
-}
-
 /// Messages to one rank.
 struct OutLink {
   struct Message {
@@ -239,7 +231,7 @@ class Tcp final : public MessageTransport {
       writer.put(kind);
       writer.put(std::string_view(why));
       for (const auto& guest : guests) {
-        guest->stream.send(as_text(writer));
+        guest->stream.send(writer.text());
         guest->stream.progress();
       }
       usleep(200'000);  // let it arrive
@@ -293,7 +285,7 @@ class Tcp final : public MessageTransport {
       writer.put(addresses_[r].port);
     }
     for (const auto& guest : guests) {
-      guest->stream.send(as_text(writer));
+      guest->stream.send(writer.text());
     }
     while (std::ranges::any_of(guests, [](const auto& guest) {
       return guest->stream.progress() && !guest->stream.flushed();
@@ -306,7 +298,7 @@ class Tcp final : public MessageTransport {
   /// Why the run cannot start; empty: it can. The rank stays -1 where it was something else.
   std::string introduce(Guest& guest, const std::string& message, int size) {
     try {
-      Reader reader = reader_of(message);
+      Reader reader(message);
       if (reader.text() != magic || reader.text() != key_of_run()) {
         return "";
       }
@@ -341,7 +333,7 @@ class Tcp final : public MessageTransport {
     writer.put(size);
     writer.put(own);
     writer.put(listener_.own_end().port);
-    first.send(as_text(writer));
+    first.send(writer.text());
     std::optional<std::string> answer;
     while (!answer) {
       const bool alive = first.progress();
@@ -354,7 +346,7 @@ class Tcp final : public MessageTransport {
       }
       usleep(1000);
     }
-    Reader reader = reader_of(*answer);
+    Reader reader(*answer);
     const auto kind = reader.get<tessera::ErrorKind>();
     if (const std::string refused = reader.text(); !refused.empty()) {
       throw tessera::Error(refused, kind);

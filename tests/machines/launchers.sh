@@ -7,6 +7,7 @@ part=$1 rank=$2
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 unset TESSERA_JOB TESSERA_MACHINE RANK WORLD_SIZE
+source "$(dirname "$0")/nothing_left.sh"
 
 fail() { echo "launchers.sh: $*" >&2; tail -n 40 "$scratch"/out.* >&2; exit 1; }
 
@@ -44,18 +45,6 @@ say() {
       [[ $(grep -cF -- "$text" "$file") == 1 ]] || fail "${file##*/}: not once: $text"
     done
   done
-}
-
-# Nothing is left: no process of a rank, no name in /dev/shm.
-nothing_left() {
-  local left
-  for _ in $(seq 50); do
-    left=$(find /proc/[0-9]*/exe -maxdepth 0 -lname "$rank" 2>/dev/null || true)
-    [[ -n $left ]] || break
-    sleep 0.1
-  done
-  [[ -z $left ]] || fail "processes are left: $left"
-  [[ -z $(find /dev/shm -name '*tessera*' 2>/dev/null) ]] || fail "names are left in /dev/shm"
 }
 
 collectives() {

@@ -8,6 +8,7 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 unset TESSERA_JOB TESSERA_MACHINE RANK WORLD_SIZE
+source "$(dirname "$0")/nothing_left.sh"
 
 fail() { echo "machines.sh: $*" >&2; cat "$scratch/out" >&2; exit 1; }
 
@@ -28,18 +29,6 @@ says() {
   for text; do
     [[ $(grep -cF -- "$text" "$scratch/out") == 1 ]] || fail "not once: $text"
   done
-}
-
-# Nothing is left: no process of a rank, no name in /dev/shm.
-nothing_left() {
-  local left
-  for _ in $(seq 50); do
-    left=$(find /proc/[0-9]*/exe -maxdepth 0 -lname "$rank" 2>/dev/null || true)
-    [[ -n $left ]] || break
-    sleep 0.1
-  done
-  [[ -z $left ]] || fail "processes are left: $left"
-  [[ -z $(find /dev/shm -name '*tessera*' 2>/dev/null) ]] || fail "names are left in /dev/shm"
 }
 
 # Open MPI 5 ends a job itself when a connection closes, and is sometimes first: it names no rank then.

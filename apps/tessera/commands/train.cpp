@@ -3,13 +3,14 @@ module;
 #include <stdlib.h>
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <tessera/json.hpp>
 #include <tessera/shown.hpp>
 #include <utility>
 #include <vector>
@@ -95,12 +96,7 @@ void set_machine(const TrainArguments& arguments) {
 }
 
 /// JSON, an entry a line.
-std::string by_lines(std::string json) {
-  for (std::size_t at = 0; (at = json.find(',', at)) != std::string::npos; at += 2) {
-    json.insert(at + 1, "\n");
-  }
-  return json;
-}
+std::string by_lines(std::string_view json) { return json_text(parse_ordered_json(json), 0); }
 
 /// What launchers of several machines must have alike.
 std::vector<std::pair<std::string, std::string>> agreed(const Run& run, const StartPoint& start) {
@@ -192,12 +188,13 @@ int train(const TrainArguments& arguments) {
     }
     return 0;
   }
-  if (const auto place = collective::launcher_place(); place && !all.first) {
+  const std::optional<collective::LauncherPlace> place = collective::launcher_place();
+  if (place && !all.first) {
     fmt::print(
         "machine {} of {}: starts {} of the run's {} ranks; machine 0 prints the table and "
         "the progress\n",
-        place->machine, place->machines,
-        collective::ranks_started_here(static_cast<int>(run.config.ranks())), run.config.ranks());
+        place->machine, place->machines, place->ranks_of(static_cast<int>(run.config.ranks())),
+        run.config.ranks());
     std::fflush(stdout);
   }
   const auto rank_run = [&](collective::World& world) {
@@ -212,8 +209,10 @@ int train(const TrainArguments& arguments) {
   options.rank_bytes = all.plan.rank_bytes;
   options.rank_threads = threads_of_rank(run.config) + (run.config.mesh.background ? 1 : 0);
   options.transport = run.config.mesh.transport;
-  options.place = collective::launcher_place();
-  options.agreed = agreed(run, start);
+  options.place = place;
+  if (place) {
+    options.agreed = agreed(run, start);
+  }
   options.black_box = run.config.log.blackbox;
   std::optional<Healing> healing;
   if (run.config.train.heal) {

@@ -198,25 +198,16 @@ std::vector<Key> row_keys() {
   };
 }
 
-/// Which runs give the same bits.
-std::vector<Key> reproducible_keys() {
+/// What only runs with the bits of every layout have.
+std::vector<Key> layout_free_keys() {
   using T = TrainConfig;
   constexpr auto s = &Config::train;
   std::vector<Key> keys = {
-      {"train.reproducible",
-       field<s, &T::reproducible>,
-       "Which runs give the same bits: those with the same layout (`run`), or those with any "
-       "layout (`layout`): losses, gradients and parameters do not depend on the mesh then, and "
-       "each "
-       "micro-batch is one virtual shard ([reproducible.md](reproducible.md)).",
-       {},
-       {"run", "layout"}},
       {"train.virtual_shards", field<s, &T::virtual_shards>,
        "With `train.reproducible=layout`: into how many parts a step is cut, whatever the number "
        "of ranks. It divides `train.batch`, and is at least the ranks that split the batch of any "
        "mesh that the run is to be continued on; ranks that do not divide it wait for the others "
-       "at "
-       "the end of a step.",
+       "at the end of a step.",
        from(1, largest_size)},
       {"train.feature_shards", field<s, &T::feature_shards>,
        "With `train.reproducible=layout`: into how many parts the features of linear layers are "
@@ -225,8 +216,23 @@ std::vector<Key> reproducible_keys() {
        from(1, largest_size)},
   };
   for (Key& key : keys) {
-    key.of_layout_free = key.path != "train.reproducible";
+    key.of_layout_free = true;
   }
+  return keys;
+}
+
+/// Which runs give the same bits.
+std::vector<Key> reproducible_keys() {
+  std::vector<Key> keys = {
+      {"train.reproducible",
+       field<&Config::train, &TrainConfig::reproducible>,
+       "Which runs give the same bits: those with the same layout (`run`), or those with any "
+       "layout (`layout`): losses, gradients and parameters do not depend on the mesh then, and "
+       "each micro-batch is one virtual shard ([reproducible.md](reproducible.md)).",
+       {},
+       {"run", "layout"}},
+  };
+  std::ranges::move(layout_free_keys(), std::back_inserter(keys));
   return keys;
 }
 
@@ -470,8 +476,7 @@ std::vector<Key> run_keys() {
        .choices = {"ordered", "own_order", "host"}},
       {"mesh.transport", field<&Config::mesh, &MeshConfig::transport>,
        "How machines are connected: `auto` (where the ranks are on several: `tcp` where they have "
-       "an "
-       "address, else the installed transport), `shm` (all ranks must be on one machine), or a "
+       "an address, else the installed transport), `shm` (all ranks must be on one machine), or a "
        "transport, such as `mpi`."},
       path_key("plugins.paths", field<&Config::plugins, &PluginsConfig::paths>,
                "Plugin files, or folders of them, to load besides the installed ones."),

@@ -35,6 +35,10 @@ struct GroupArgument {
   inline GroupArgument whole() const {
     return group == nullptr || group->whole == nullptr ? *this : GroupArgument{group->whole};
   }
+  /// The same ranks with these terms.
+  inline GroupArgument with_terms(const collective::MemberRange& terms) const {
+    return terms.count == 0 ? *this : of(group->ranks, group->name, terms);
+  }
   /// The communicator that only the streams use that it has.
   collective::Communicator& stream_communicator() const;
 };

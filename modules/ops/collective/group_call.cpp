@@ -143,7 +143,7 @@ ops::GroupArgument ArgumentType<ops::GroupArgument>::from_value(const ArgumentVa
         last >= whole.size()) {
       wrong_argument(expected, v);
     }
-    return ops::GroupArgument::of(whole.group->ranks, whole.group->name, {first, last - first + 1});
+    return whole.with_terms({first, last - first + 1});
   }
   if (text == nullptr || !text->starts_with(begin)) {
     wrong_argument(expected, v);
