@@ -192,7 +192,7 @@ void bench_streams() {
   stream_line("softmax forward 2048x256", 2 * narrow, seconds([&] {
                 kept([&](Workspace& w) { softmax_forward(w, kRows, kDim, x.data(), y.data()); });
               }));
-  const RotaryShape rotary_shape{8, 256, 8, 32, 256 * 256, 256, 32, 0, 10000.0, false};
+  const RotaryShape rotary_shape{8, 256, 8, 32, 256 * 256, 256, 32};
   stream_line("rotary 8x256x8x32", 2 * narrow,
               seconds([&] { rotary(rotary_shape, x.data(), y.data()); }));
   stream_line("swiglu forward 2048x704", 3 * wide, seconds([&] {

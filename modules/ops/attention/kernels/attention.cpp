@@ -9,15 +9,14 @@ namespace {
 
 using namespace attention_detail;
 
-/// The arrays of one task. T: the operands' type.
+/// The arrays of one task.
 template <class C>
 struct Forward {
-  template <class T>
-  Forward(Workspace& w, const AttentionShape& shape, T)
+  Forward(Workspace& w, const AttentionShape& shape)
       : width(padded<C>(shape.values())),
         queries(w.take<C>(shape.head_dim * kQueryTile)),
-        keys(w.take<C>(kKeyTile * copied_width<C, T>(shape.head_dim))),
-        values(w.take<C>(kKeyTile * copied_width<C, T>(shape.values()))),
+        keys(w.take<C>(kKeyTile * padded<C>(shape.head_dim))),
+        values(w.take<C>(kKeyTile * width)),
         scores(w.take<C>(kKeyTile * kQueryTile)),
         out(w.take<C>(kQueryTile * width)) {}
 
@@ -90,8 +89,7 @@ template <class C>
 
 /// out += P v, in groups of queries that see the same number of keys.
 template <class Isa, class C>
-[[gnu::always_inline]] inline void add_values(Isa isa, const TilePair& pair, const Rows<C>& values,
-                                              Forward<C>& work) {
+[[gnu::always_inline]] inline void add_values(Isa isa, const TilePair& pair, Forward<C>& work) {
   constexpr std::int64_t kStep = 12;
   for (std::int64_t query = 0; query < pair.queries;) {
     const std::int64_t count = pair.full() ? pair.queries : std::min(kStep, pair.queries - query);
@@ -99,7 +97,7 @@ template <class Isa, class C>
         std::clamp<std::int64_t>(pair.last_key_of_first + query + count - pair.key, 0, pair.keys);
     tile::product<true>(
         isa, tile::Product<C>{count, work.width, pair.full() ? pair.keys : seen,
-                              work.scores + query, 1, kQueryTile, values.data, values.stride,
+                              work.scores + query, 1, kQueryTile, work.values, work.width,
                               work.out + query * work.width, work.width});
     query += count;
   }
@@ -168,7 +166,7 @@ void attention_forward(Workspace& workspace, const AttentionShape& shape, const 
     return;
   }
   const Workspace::Parts parts =
-      workspace.per_thread([&](Workspace& part) { Forward<C>(part, shape, T{}); });
+      workspace.per_thread([&](Workspace& part) { Forward<C>(part, shape); });
   QueryTile* const tiles =
       workspace.take<QueryTile>(shape.has_documents ? shape.batch * shape.queries : 0);
   if (workspace.counts()) return;
@@ -180,7 +178,7 @@ void attention_forward(Workspace& workspace, const AttentionShape& shape, const 
   // A task is one tile of queries of one head; what is copied of keys is copied for each of them.
   parallel_for(0, tile_count * heads, 1, [&](std::int64_t begin, std::int64_t end) {
     Workspace part = parts.mine();
-    Forward<C> work(part, shape, T{});
+    Forward<C> work(part, shape);
     simd::dispatch([&](auto isa) __attribute__((always_inline)) {
       for (std::int64_t task = begin; task < end; ++task) {
         const std::int64_t head =
@@ -196,7 +194,8 @@ void attention_forward(Workspace& workspace, const AttentionShape& shape, const 
         const std::int64_t kv_head = head / shape.group;
         const T* q_tile =
             q + entry * q_strides.batch + query * q_strides.time + head * q_strides.head;
-        transpose_tile(q_tile, q_strides.time, queries, head_dim, work.queries);
+        copy_rows(q_tile, q_strides.time, queries, head_dim, work.keys);
+        transpose_tile(isa, work.keys, queries, head_dim, work.queries);
         std::fill_n(work.out, kQueryTile * work.width, C{0});
         std::fill(work.maximum, work.maximum + kQueryTile, -std::numeric_limits<C>::infinity());
         std::fill(work.sum, work.sum + kQueryTile, C{0});
@@ -211,10 +210,9 @@ void attention_forward(Workspace& workspace, const AttentionShape& shape, const 
               k + entry * k_strides.batch + key * k_strides.time + kv_head * k_strides.head;
           const T* v_tile =
               v + entry * v_strides.batch + key * v_strides.time + kv_head * v_strides.head;
-          const Rows<C> keys = as_rows<C>(k_tile, k_strides.time, pair.keys, head_dim, work.keys);
-          const Rows<C> values =
-              as_rows<C>(v_tile, v_strides.time, pair.keys, shape.values(), work.values);
-          dots(isa, pair, head_dim, keys, work.queries, work.scores);
+          copy_rows(k_tile, k_strides.time, pair.keys, head_dim, work.keys);
+          copy_rows(v_tile, v_strides.time, pair.keys, shape.values(), work.values);
+          dots(isa, pair, head_dim, work.keys, work.queries, work.scores);
           const TilePlace place{entry, head, heads};
           const auto scale = static_cast<C>(shape.scale);
           const auto softcap = static_cast<C>(shape.softcap);
@@ -223,7 +221,7 @@ void attention_forward(Workspace& workspace, const AttentionShape& shape, const 
           if (mask.changes_scores()) mask_scores(mask, place, pair, left, work.scores);
           online_softmax<C>(pair, mask.changes_scores() ? C{1} : left, work);
           if (mask.dropout > 0) drop(shape, mask, place, pair, work.scores);
-          add_values(isa, pair, values, work);
+          add_values(isa, pair, work);
         }
         write_results(work, shape, tile, head, out, out_strides, log_sum_exp);
       }

@@ -11,8 +11,7 @@ using namespace attention_detail;
 /// the whole length, as every tile of keys needs it.
 template <class C>
 struct Backward {
-  template <class T>
-  Backward(Workspace& w, const AttentionShape& shape, T)
+  Backward(Workspace& w, const AttentionShape& shape)
       : width(padded<C>(shape.head_dim)),
         value_width(padded<C>(shape.values())),
         length((shape.queries + kQueryTile - 1) / kQueryTile * kQueryTile),
@@ -24,10 +23,10 @@ struct Backward {
         dq(w.take<C>(dq_count)),
         dk(w.take<C>(kKeyTile * width)),
         dv(w.take<C>(kKeyTile * value_width)),
-        keys(w.take<C>(kKeyTile * copied_width<C, T>(shape.head_dim))),
-        values(w.take<C>(kKeyTile * copied_width<C, T>(shape.values()))),
-        queries(w.take<C>(kQueryTile * copied_width<C, T>(shape.head_dim))),
-        douts(w.take<C>(kQueryTile * copied_width<C, T>(shape.values()))),
+        keys(w.take<C>(kKeyTile * width)),
+        values(w.take<C>(kKeyTile * value_width)),
+        queries(w.take<C>(kQueryTile * width)),
+        douts(w.take<C>(kQueryTile * value_width)),
         p(w.take<C>(kKeyTile * kQueryTile)),
         ds(w.take<C>(kKeyTile * kQueryTile)) {}
 
@@ -91,16 +90,16 @@ template <class C>
 /// keys.
 template <class Isa, class C>
 [[gnu::always_inline]] inline void add_to_keys(Isa isa, const TilePair& pair, std::int64_t width,
-                                               const C* weights, const Rows<C>& rows, C* result) {
+                                               const C* weights, const C* rows, C* result) {
   constexpr std::int64_t kStep = 12;
   for (std::int64_t j = 0; j < pair.keys;) {
     const std::int64_t count = pair.full() ? pair.keys : std::min(kStep, pair.keys - j);
     const std::int64_t first = pair.first_column<C>(j);
     if (first < pair.queries) {
-      tile::product<true>(isa, tile::Product<C>{count, width, pair.queries - first,
-                                                weights + j * kQueryTile + first, kQueryTile, 1,
-                                                rows.data + first * rows.stride, rows.stride,
-                                                result + j * width, width});
+      tile::product<true>(
+          isa,
+          tile::Product<C>{count, width, pair.queries - first, weights + j * kQueryTile + first,
+                           kQueryTile, 1, rows + first * width, width, result + j * width, width});
     }
     j += count;
   }
@@ -109,7 +108,7 @@ template <class Isa, class C>
 /// dq[query] += sum over keys of ds[key, query] k[key].
 template <class Isa, class C>
 [[gnu::always_inline]] inline void add_to_queries(Isa isa, const TilePair& pair, std::int64_t width,
-                                                  const C* ds, const Rows<C>& keys, C* dq) {
+                                                  const C* ds, const C* keys, C* dq) {
   constexpr std::int64_t kStep = 12;
   for (std::int64_t query = 0; query < pair.queries;) {
     const std::int64_t count = pair.full() ? pair.queries : std::min(kStep, pair.queries - query);
@@ -117,8 +116,8 @@ template <class Isa, class C>
         pair.full() ? pair.keys
                     : std::clamp<std::int64_t>(pair.last_key_of_first + query + count - pair.key, 0,
                                                pair.keys);
-    tile::product<true>(isa, tile::Product<C>{count, width, seen, ds + query, 1, kQueryTile,
-                                              keys.data, keys.stride, dq + query * width, width});
+    tile::product<true>(isa, tile::Product<C>{count, width, seen, ds + query, 1, kQueryTile, keys,
+                                              width, dq + query * width, width});
     query += count;
   }
 }
@@ -160,17 +159,19 @@ struct HeadPlace {
   }
 };
 
-/// a . b, added to `sum`.
+/// a . b, lane by lane and then over the lanes.
 template <class C, class T>
-[[gnu::always_inline]] inline C dot(const T* a, const T* b, std::int64_t count, C sum) {
-  for (std::int64_t d = 0; d < count; ++d) sum += static_cast<C>(a[d]) * static_cast<C>(b[d]);
-  return sum;
+[[gnu::always_inline]] inline C dot(const T* a, const T* b, std::int64_t count) {
+  simd::Vector<C> sum = {};
+  for (std::int64_t d = 0; d < count; d += simd::kLanes<T>)
+    sum += simd::load_some(a + d, count - d) * simd::load_some(b + d, count - d);
+  return simd::sum_lanes(sum);
 }
 
 /// Transposes the queries and the output's gradients of a head's group, and computes what the
 /// probabilities of each query are computed from: the log of the sum, and out . dout.
-template <class T, class C>
-[[gnu::always_inline]] inline void read_queries(const AttentionShape& shape,
+template <class Isa, class T, class C>
+[[gnu::always_inline]] inline void read_queries(Isa isa, const AttentionShape& shape,
                                                 const AttentionGradient<T, C>& x,
                                                 const HeadPlace& place, Backward<C>& work) {
   const std::int64_t heads = shape.kv_heads * shape.group;
@@ -180,10 +181,13 @@ template <class T, class C>
     for (std::int64_t query = 0; query < shape.queries; query += kQueryTile) {
       const std::int64_t count = std::min(kQueryTile, shape.queries - query);
       const std::int64_t at_row = member * work.length + query;
-      transpose_tile(place.at(x.q, x.q_strides, query, head), x.q_strides.time, count,
-                     shape.head_dim, work.q_transposed + at_row * shape.head_dim);
-      transpose_tile(place.at(x.dout, x.dout_strides, query, head), x.dout_strides.time, count,
-                     value_dim, work.dout_transposed + at_row * value_dim);
+      copy_rows(place.at(x.q, x.q_strides, query, head), x.q_strides.time, count, shape.head_dim,
+                work.queries);
+      transpose_tile(isa, work.queries, count, shape.head_dim,
+                     work.q_transposed + at_row * shape.head_dim);
+      copy_rows(place.at(x.dout, x.dout_strides, query, head), x.dout_strides.time, count,
+                value_dim, work.douts);
+      transpose_tile(isa, work.douts, count, value_dim, work.dout_transposed + at_row * value_dim);
       for (std::int64_t i = 0; i < kQueryTile; ++i) {
         C lse = std::numeric_limits<C>::infinity();  // a query that sees nothing: probability 0
         C delta = C{0};
@@ -194,8 +198,8 @@ template <class T, class C>
           if (stored > -std::numeric_limits<C>::infinity()) lse = stored;
           delta = x.delta != nullptr
                       ? x.delta[at_query]
-                      : dot(place.at(x.out, x.out_strides, query + i, head),
-                            place.at(x.dout, x.dout_strides, query + i, head), value_dim, C{0});
+                      : dot<C>(place.at(x.out, x.out_strides, query + i, head),
+                               place.at(x.dout, x.dout_strides, query + i, head), value_dim);
         }
         work.lse[at_row + i] = lse;
         work.delta[at_row + i] = delta;
@@ -214,10 +218,10 @@ template <class Isa, class T, class C>
   const std::int64_t value_dim = shape.values();
   const std::int64_t width = work.width;
   const std::int64_t key_count = std::min(kKeyTile, shape.keys - key);
-  const Rows<C> keys = as_rows<C>(place.at(x.k, x.k_strides, key, place.kv_head), x.k_strides.time,
-                                  key_count, head_dim, work.keys);
-  const Rows<C> values = as_rows<C>(place.at(x.v, x.v_strides, key, place.kv_head),
-                                    x.v_strides.time, key_count, value_dim, work.values);
+  copy_rows(place.at(x.k, x.k_strides, key, place.kv_head), x.k_strides.time, key_count, head_dim,
+            work.keys);
+  copy_rows(place.at(x.v, x.v_strides, key, place.kv_head), x.v_strides.time, key_count, value_dim,
+            work.values);
   std::fill_n(work.dk, kKeyTile * width, C{0});
   std::fill_n(work.dv, kKeyTile * work.value_width, C{0});
   for (std::int64_t member = 0; member < shape.group; ++member) {
@@ -228,14 +232,14 @@ template <class Isa, class T, class C>
       if (pair.last_key_of_first + pair.queries <= key) continue;  // all of it is in the future
       if (pair.in_front()) continue;
       const std::int64_t at_row = member * work.length + query;
-      const Rows<C> queries = as_rows<C>(place.at(x.q, x.q_strides, query, head), x.q_strides.time,
-                                         pair.queries, head_dim, work.queries);
-      const Rows<C> douts = as_rows<C>(place.at(x.dout, x.dout_strides, query, head),
-                                       x.dout_strides.time, pair.queries, value_dim, work.douts);
+      copy_rows(place.at(x.q, x.q_strides, query, head), x.q_strides.time, pair.queries, head_dim,
+                work.queries);
+      copy_rows(place.at(x.dout, x.dout_strides, query, head), x.dout_strides.time, pair.queries,
+                value_dim, work.douts);
       C* p = work.p;
       C* ds = work.ds;
-      dots(isa, pair, head_dim, keys, work.q_transposed + at_row * head_dim, p);
-      dots(isa, pair, value_dim, values, work.dout_transposed + at_row * value_dim, ds);
+      dots(isa, pair, head_dim, work.keys, work.q_transposed + at_row * head_dim, p);
+      dots(isa, pair, value_dim, work.values, work.dout_transposed + at_row * value_dim, ds);
       const TilePlace tile{place.entry, head, shape.kv_heads * shape.group};
       const auto scale = static_cast<C>(shape.scale);
       const auto softcap = static_cast<C>(shape.softcap);
@@ -247,9 +251,9 @@ template <class Isa, class T, class C>
                          work.lse + at_row, work.delta + at_row, p, ds);
       if (x.mask.dropout > 0) drop(shape, x.mask, tile, pair, p);
       if (x.mask.gradient != nullptr) write_score_gradients(shape, tile, pair, ds, x.mask.gradient);
-      add_to_keys(isa, pair, work.value_width, p, douts, work.dv);
-      add_to_keys(isa, pair, width, ds, queries, work.dk);
-      add_to_queries(isa, pair, width, ds, keys, work.dq + at_row * width);
+      add_to_keys(isa, pair, work.value_width, p, work.douts, work.dv);
+      add_to_keys(isa, pair, width, ds, work.queries, work.dk);
+      add_to_queries(isa, pair, width, ds, work.keys, work.dq + at_row * width);
     }
   }
   write_rows(work.dk, width, key_count, head_dim, place.at(x.dk, x.dk_strides, key, place.kv_head),
@@ -264,7 +268,7 @@ template <class Isa, class T, class C>
                                                   const AttentionGradient<T, C>& x,
                                                   const HeadPlace& place, Backward<C>& work) {
   std::fill_n(work.dq, work.dq_count, C{0});
-  read_queries(shape, x, place, work);
+  read_queries(isa, shape, x, place, work);
   for (std::int64_t key = 0; key < shape.keys; key += kKeyTile)
     key_tile_gradients(isa, shape, x, place, key, work);
   for (std::int64_t member = 0; member < shape.group; ++member) {
@@ -348,13 +352,13 @@ template <class T, class Lse>
 void attention_backward(Workspace& workspace, const AttentionShape& shape,
                         const AttentionGradient<T, Lse>& arguments) {
   const Workspace::Parts parts =
-      workspace.per_thread([&](Workspace& part) { Backward<Lse>(part, shape, T{}); });
+      workspace.per_thread([&](Workspace& part) { Backward<Lse>(part, shape); });
   if (workspace.counts()) return;
   AttentionGradient<T, Lse> whole = arguments;
   if (whole.log_sum_exp_stride == 0) whole.log_sum_exp_stride = shape.queries;
   parallel_for(0, shape.batch * shape.kv_heads, 1, [&](std::int64_t begin, std::int64_t end) {
     Workspace part = parts.mine();
-    Backward<Lse> work(part, shape, T{});
+    Backward<Lse> work(part, shape);
     simd::dispatch([&](auto isa) __attribute__((always_inline)) {
       for (std::int64_t task = begin; task < end; ++task) {
         all_gradients(isa, shape, whole, {task / shape.kv_heads, task % shape.kv_heads}, work);

@@ -144,9 +144,11 @@ template <class V>
   return mask ? yes : no;
 }
 
+/// The value in all lanes. x - 0 is x for every x, as x + 0 is not for -0: so the compiler makes it
+/// one instruction, which reads a value in memory itself.
 template <class V, class S>
 [[gnu::always_inline]] inline V splat(S value) {
-  return V{} + static_cast<std::remove_cvref_t<decltype(V{}[0])>>(value);
+  return static_cast<std::remove_cvref_t<decltype(V{}[0])>>(value) - V{};
 }
 
 [[gnu::always_inline]] inline F32 widen_bfloat16(U16 raw) {
