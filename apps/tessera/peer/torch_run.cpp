@@ -178,12 +178,14 @@ Json run_json(const Run& run, TorchLayout layout, const std::vector<double>& lr,
 
 constexpr const char* script_name = "train_with_torch.py";
 
-/// The part of a program's output that has the reason: of Python the first traceback, else the end.
+/// The part of a program's output that has the reason: of Python the first traceback, and what was
+/// printed shortly before it (a rank that aborts has no traceback; its launcher has); else the end.
 std::string reason_in(const std::string& output) {
   constexpr std::size_t most = 2500;
   const std::size_t traceback = output.find("Traceback (most recent call last)");
   if (traceback != std::string::npos) {
-    return output.substr(output.rfind('\n', traceback) + 1, most);
+    constexpr std::size_t before = 800;
+    return output.substr(output.rfind('\n', traceback - std::min(traceback, before)) + 1, most);
   }
   return output.size() <= most ? output : "..." + output.substr(output.size() - most);
 }
