@@ -18,20 +18,6 @@ import :file;
 
 namespace tessera::checkpoint_detail {
 
-LocalPart intersection(const LocalPart& a, const LocalPart& b) {
-  LocalPart both = a;
-  for (int d = 0; d < a.shape.size(); ++d) {
-    both.offset[d] = std::max(a.offset[d], b.offset[d]);
-    both.shape[d] = std::min(a.offset[d] + a.shape[d], b.offset[d] + b.shape[d]) - both.offset[d];
-  }
-  return both;
-}
-
-bool is_empty(const LocalPart& box) {
-  return std::any_of(box.shape.begin(), box.shape.end(),
-                     [](std::int64_t extent) { return extent < 1; });
-}
-
 Dims difference(const Dims& a, const Dims& b) {
   Dims result = a;
   for (auto [value, less] : ranges::views::zip(result, b)) {

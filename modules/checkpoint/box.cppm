@@ -9,9 +9,6 @@ import :source;
 
 namespace tessera::checkpoint_detail {
 
-/// The intersection of two boxes; it has an extent below 1 when they are disjoint.
-LocalPart intersection(const LocalPart& a, const LocalPart& b);
-bool is_empty(const LocalPart& box);
 /// Of each dim; such as where a box begins within another one.
 Dims difference(const Dims& a, const Dims& b);
 /// The box of `x` at `begin` (x's own indices), sharing its memory.

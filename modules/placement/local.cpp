@@ -1,6 +1,7 @@
 module;
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -43,6 +44,20 @@ LocalPart local_part(const Dims& shape, const Layout& layout, int rank) {
           .advice = "only ranks of the mesh hold a part"});
   }
   return local_part(shape, layout, *coordinates);
+}
+
+std::optional<LocalPart> intersection(const LocalPart& a, const LocalPart& b) {
+  LocalPart both = a;
+  for (int dim = 0; dim < a.shape.size(); ++dim) {
+    const std::int64_t begin = std::max(a.offset[dim], b.offset[dim]);
+    const std::int64_t end = std::min(a.offset[dim] + a.shape[dim], b.offset[dim] + b.shape[dim]);
+    if (end <= begin) {
+      return std::nullopt;
+    }
+    both.offset[dim] = begin;
+    both.shape[dim] = end - begin;
+  }
+  return both;
 }
 
 Dims padded_local_shape(const Dims& shape, const Layout& layout) {

@@ -31,6 +31,9 @@ struct LocalPart {
   Dims shape;
 };
 
+/// The box that two boxes of one tensor share, if there is one.
+std::optional<LocalPart> intersection(const LocalPart& a, const LocalPart& b);
+
 /// The part of a tensor of `shape` that the rank at `coordinates` (one for each mesh axis) holds.
 /// Error (input): the layout shards a dim that the tensor does not have.
 LocalPart local_part(const Dims& shape, const Layout& layout, const Dims& coordinates);

@@ -6,6 +6,7 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -24,21 +25,6 @@ struct Held {
 };
 
 using Corner = std::vector<std::int64_t>;
-
-/// The box that both cover; false when there is none.
-bool intersect(const LocalPart& a, const LocalPart& b, LocalPart& common) {
-  common = a;
-  for (int d = 0; d < a.shape.size(); ++d) {
-    const std::int64_t begin = std::max(a.offset[d], b.offset[d]);
-    const std::int64_t end = std::min(a.offset[d] + a.shape[d], b.offset[d] + b.shape[d]);
-    if (end <= begin) {
-      return false;
-    }
-    common.offset[d] = begin;
-    common.shape[d] = end - begin;
-  }
-  return true;
-}
 
 /// The different parts that some ranks hold, in the order of the first rank of each. Where a dim is
 /// cut does not depend on the other dims, so the parts lie in a grid, and those that meet a box are
@@ -133,14 +119,14 @@ std::vector<Transfer> transfers(const Layout& from, std::span<const int> sources
     }
     for (const std::size_t number : parts.near(wanted)) {
       const Held& part = parts[number];
-      LocalPart common;
-      if (!intersect(wanted, part.box, common)) {
+      const std::optional<LocalPart> common = intersection(wanted, part.box);
+      if (!common) {
         continue;
       }
       const bool own =
           std::find(part.ranks.begin(), part.ranks.end(), destination) != part.ranks.end();
       const int source = own ? destination : part.ranks[turn % part.ranks.size()];
-      found.push_back({source, destination, common});
+      found.push_back({source, destination, *common});
     }
   }
   return found;

@@ -191,13 +191,12 @@ class KeptSource final : public TensorSource {
     const DType dtype = info(name).dtype;
     std::int64_t missing = box.shape.product();
     for (const Part& part : parts_.at(name)) {
-      const LocalPart both = intersection(part.box, box);
-      if (!is_empty(both)) {
-        const LocalPart within{difference(both.offset, part.box.offset), both.shape};
-        ops::copy_(box_of(into, difference(both.offset, box.offset), both.shape),
+      if (const auto both = intersection(part.box, box)) {
+        const LocalPart within{difference(both->offset, part.box.offset), both->shape};
+        ops::copy_(box_of(into, difference(both->offset, box.offset), both->shape),
                    view_of_box(part.data, {dtype, part.box.shape}, within));
-        bytes_read_ += static_cast<std::uint64_t>(both.shape.product()) * size_of(dtype);
-        missing -= both.shape.product();
+        bytes_read_ += static_cast<std::uint64_t>(both->shape.product()) * size_of(dtype);
+        missing -= both->shape.product();
       }
     }
     require(missing == 0, "train.heal: a part of the state is in the memory of another machine");

@@ -188,7 +188,7 @@ const std::set<std::string>& CheckpointContent::files_with(const IndexedTensor& 
     return at->second;
   }
   for (const auto& [held, rank] : boxes_of(tensor)) {
-    if (!is_empty(held) && !is_empty(intersection(held, box))) {
+    if (intersection(held, box)) {
       add(rank);
     }
   }
@@ -204,10 +204,9 @@ std::vector<PartOfBox> CheckpointContent::parts_of(const std::string& name, cons
   for (const std::string& file_name : names) {
     PartFile& file = open(file_name);
     for (const StoredPart& part : file.of(static_cast<std::size_t>(found - tensors.begin()))) {
-      const LocalPart both = intersection(part.box, box);
-      if (!is_empty(both)) {
-        parts.push_back({&file_name, &file, &part, both});
-        elements += both.shape.product();
+      if (const auto both = intersection(part.box, box)) {
+        parts.push_back({&file_name, &file, &part, *both});
+        elements += both->shape.product();
       }
     }
   }
