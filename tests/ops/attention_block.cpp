@@ -301,7 +301,7 @@ TEST_CASE("blocks with operands that do not fit are refused") {
     return std::string("no error");
   };
   CHECK_THAT(refused({.window = -1}), Catch::Contains("at least 0"));
-  CHECK_THAT(refused({.first_key = -1}), Catch::Contains("positions must be at least 0"));
+  CHECK_THAT(refused({.first_key = -1}), Catch::Contains("positions must be from 0 to"));
   CHECK_THAT(refused({.window = 3, .causal = false}), Catch::Contains("need causal attention"));
   const std::vector<std::int64_t> late(kRows * 8, 9);
   CHECK_THAT(refused({.documents = from_values(std::span<const std::int64_t>(late), {kRows, 8})}),

@@ -49,9 +49,11 @@ void check_block(const Call& call, std::size_t q, std::size_t documents) {
   check(call, time_first, call.in[q], call.in[q + 1], call.in[q + 2]);
   const auto arguments = call.args<BlockArgs>();
   check_limits(call, arguments.window, arguments.softcap);
-  if (arguments.first_query < 0 || arguments.first_key < 0) {
-    refuse(call, {.wrong = "positions must be at least 0",
-                  .got = fmt::format("{}, {}", arguments.first_query, arguments.first_key)});
+  for (const std::int64_t position : {arguments.first_query, arguments.first_key}) {
+    if (position < 0 || position > largest_position) {
+      refuse(call, {.wrong = fmt::format("positions must be from 0 to {}", largest_position),
+                    .got = fmt::format("{}, {}", arguments.first_query, arguments.first_key)});
+    }
   }
   if (!arguments.is_causal && (arguments.window != 0 || call.in[documents])) {
     refuse(call, {.wrong = "a window and documents need causal attention"});
