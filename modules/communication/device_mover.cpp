@@ -33,7 +33,11 @@ namespace {
 constexpr std::size_t alignment = 512;
 std::size_t aligned(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
 
+/// Element number `elements` at `base`; null where a rank has nothing there.
 std::byte* place(const void* base, std::int64_t elements, std::size_t element) {
+  if (base == nullptr) {
+    return nullptr;
+  }
   return static_cast<std::byte*>(const_cast<void*>(base)) +
          elements * static_cast<std::int64_t>(element);
 }
