@@ -1,4 +1,6 @@
 module;
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <span>
@@ -34,6 +36,7 @@ class Rows {
   void sampling();
   void losses();
   void convolutions();
+  void attention();
   void elementwise();
 
   std::vector<KernelRow> rows;
@@ -185,10 +188,48 @@ void Rows::convolutions() {
       {.stride = {2}, .padding = {3}});
 }
 
+void Rows::attention() {
+  const auto add = [&](const char* name, std::int64_t batch, std::int64_t longest,
+                       std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim) {
+    const std::int64_t fitting = rows_ * width_ / (batch * heads * head_dim);
+    const std::int64_t length = std::clamp<std::int64_t>(fitting, 1, longest);
+    const auto make = [&](std::int64_t of_heads) {
+      const Tensor values = empty({batch, length, of_heads, head_dim});
+      ops::normal_(values, 0, 1, random_stream("bench"));
+      return values;
+    };
+    const Tensor q = make(heads);
+    const Tensor k = make(kv_heads);
+    const Tensor v = make(kv_heads);
+    const Tensor dy = make(heads);
+    // Scores above the diagonal do not count.
+    const double product = static_cast<double>(batch * heads * head_dim) *
+                           static_cast<double>(length) * static_cast<double>(length + 1);
+    rows.push_back({.name = fmt::format("attention, {}", name),
+                    .bound = KernelBound::products,
+                    .flops = 2 * product,
+                    .run = [=] { ops::attention_block(q, k, v, {}); }});
+    const ops::AttentionBlock result = ops::attention_block(q, k, v, {});
+    const Tensor delta =
+        ops::contiguous(ops::transpose(ops::sum(ops::mul(dy, result.y), {3}), 1, 2));
+    rows.push_back(
+        {.name = fmt::format("attention's gradient, {}", name),
+         .bound = KernelBound::products,
+         .flops = 5 * product,
+         .run = [=] { ops::attention_block_backward(dy, q, k, v, delta, result.lse, {}); }});
+  };
+  add("8 x 256, 8 and 4 heads of 32", 8, 256, 8, 4, 32);
+  add("2048, 8 and 4 heads of 64", 1, 2048, 8, 4, 64);
+  add("1024, 4 heads of 128", 1, 1024, 4, 4, 128);
+}
+
 void Rows::elementwise() {
   rows.push_back({.name = "add", .read = 2 * bytes, .written = bytes, .run = [x = x, y = weights] {
                     ops::add(x, y);
                   }});
+  KernelRow& gated = reading("swiglu", all, [y = weights](T a) { ops::swiglu(a, y); });
+  gated.read = 2 * bytes;
+  gated.exponentials = all;
   reading("gelu", all, [](T a) { ops::gelu(a); }).exponentials = all;
   reading("cast to bf16", all / 2, [](T a) { ops::cast(a, DType::bf16); });
   reading("transpose", all, [](T a) { ops::contiguous(ops::transpose(a, 0, 1)); });
@@ -228,6 +269,7 @@ std::vector<KernelRow> kernel_rows(std::int64_t elements) {
   made.cumulative();
   made.losses();
   made.convolutions();
+  made.attention();
   made.elementwise();
   Rows slow(std::max<std::int64_t>(1 << 14, elements / 4));  // so that the table takes a minute
   slow.sorts();
