@@ -47,6 +47,13 @@ struct CompiledLoops {
   std::string missing = {};  // why there are none, where the device has a compiler
 };
 
+/// A library that a plugin's kernels use where they find it.
+struct DeviceLibrary {
+  std::string name;
+  std::string version = {};  // "": it is not found
+  std::string advice;        // what is done without it, and how to install it
+};
+
 /// A kind of device as a plugin offers it.
 struct DeviceOffer {
   int count = 1;  // of devices
@@ -64,6 +71,8 @@ struct DeviceOffer {
   /// Compiles loops for a device; null: it has no compiler, and planned steps call each operator
   /// alone. Errors: the compiler refuses the code.
   CompiledLoops (*compile)(Device device, const ElementLoops& loops) = nullptr;
+  /// The libraries that its kernels use, for `tessera doctor`; null: none.
+  std::vector<DeviceLibrary> (*libraries)() = nullptr;
 };
 
 /// The plugin kind "device". In its register_plugin:

@@ -153,6 +153,8 @@ struct Blas::Prepared {
   }
 };
 
+std::size_t Blas::version() { return blas_api().version == nullptr ? 0 : blas_api().version(); }
+
 std::unique_ptr<Blas> Blas::open() {
   const BlasApi& api = blas_api();
   if (api.create == nullptr) {

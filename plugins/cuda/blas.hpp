@@ -19,6 +19,8 @@ class Blas {
   /// The most that an algorithm may use: what NVIDIA advises for GPUs since Hopper.
   static constexpr std::size_t workspace_bytes = std::size_t{32} << 20;
 
+  /// The library's version, such as 130001; 0: it is not there.
+  static std::size_t version();
   /// Null: there is no library. Errors: it cannot be used.
   static std::unique_ptr<Blas> open();
   /// Whether the library can be asked for the product: one floating type of operands, each matrix

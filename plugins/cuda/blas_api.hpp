@@ -54,6 +54,7 @@ struct BlasChoice {  // cublasLtMatmulHeuristicResult_t
 
 /// The library's functions, without "cublasLt".
 struct BlasApi {
+  std::size_t (*version)();
   BlasStatus (*create)(BlasHandle* handle);
   const char* (*status_string)(BlasStatus status);
   BlasStatus (*product_create)(BlasProduct* product, BlasCompute compute, BlasType scale);
@@ -82,6 +83,7 @@ struct BlasApi {
 /// Calls use(the place of a function's pointer, its name in the library) for each function.
 template <class Use>
 void each_function(BlasApi& api, Use use) {
+  use(api.version, "cublasLtGetVersion");
   use(api.create, "cublasLtCreate");
   use(api.status_string, "cublasLtGetStatusString");
   use(api.product_create, "cublasLtMatmulDescCreate");

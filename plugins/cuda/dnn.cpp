@@ -513,6 +513,8 @@ bool Dnn::attention(StreamHandle stream, const AttentionArguments& a, bool backw
   const DnnApi& api = dnn_api();
   DnnDescriptor pack = nullptr;
   check(api.descriptor_create(DnnKind::pack, &pack), "cudnnBackendCreateDescriptor");
+  const std::unique_ptr<DnnDescriptorData, DnnStatus (*)(DnnDescriptor)> owner(
+      pack, api.descriptor_destroy);
   const auto count = static_cast<std::int64_t>(ids.size());
   const void* const space = workspace;
   check(api.set(pack, DnnAttribute::pack_ids, DnnValue::i64, count, ids.data()),
@@ -524,7 +526,6 @@ bool Dnn::attention(StreamHandle stream, const AttentionArguments& a, bool backw
   check(api.finalize(pack), "cudnnBackendFinalize");
   check(api.set_stream(handle_, stream), "cudnnSetStream");
   check(api.execute(handle_, plan->descriptor(), pack), "cudnnBackendExecute");
-  api.descriptor_destroy(pack);
   return true;
 }
 

@@ -26,8 +26,7 @@ constexpr Header headers[] = {
 #include TESSERA_LOOP_HEADERS
 };
 
-/// The library's functions; none: it cannot be opened.
-std::optional<NvrtcApi> opened() {
+std::optional<NvrtcApi> open_library() {
   for (const char* const name : {"libnvrtc.so.13", "libnvrtc.so.12"}) {
     if (void* const library = dlopen(name, RTLD_NOW | RTLD_LOCAL)) {
       NvrtcApi api = {};
@@ -41,6 +40,12 @@ std::optional<NvrtcApi> opened() {
     }
   }
   return std::nullopt;
+}
+
+/// The library's functions; none: it cannot be opened.
+const std::optional<NvrtcApi>& opened() {
+  static const std::optional<NvrtcApi> api = open_library();
+  return api;
 }
 
 void check(const NvrtcApi& api, NvrtcResult result, const char* call) {
@@ -70,8 +75,18 @@ std::string first_error(const std::string& log) {
 
 }  // namespace
 
+std::string compiler_version() {
+  if (!opened()) {
+    return "";
+  }
+  int major = 0;
+  int minor = 0;
+  check(*opened(), opened()->version(&major, &minor), "nvrtcVersion");
+  return fmt::format("{}.{}", major, minor);
+}
+
 CompiledSource compile_source(const std::string& source, const std::string& capability) {
-  static const std::optional<NvrtcApi> found = opened();
+  const std::optional<NvrtcApi>& found = opened();
   if (!found) {
     return {.missing =
                 "NVRTC's library cannot be opened; install it (libnvrtc.so.13: pip install "

@@ -9,6 +9,8 @@ struct CompiledSource {
   std::string code = {};
   std::string missing = {};  // "": there is code
 };
+/// The compiler's version, such as "13.0"; "": its library cannot be opened.
+std::string compiler_version();
 /// Compiles a source, which may include what generated loops need, for GPUs of a compute capability
 /// such as "90". Missing: NVRTC's library. Error: it refuses the source.
 CompiledSource compile_source(const std::string& source, const std::string& capability);

@@ -1,4 +1,7 @@
 // The device "cuda": GPUs of NVIDIA.
+#include <fmt/format.h>
+
+#include <cstddef>
 #include <functional>
 #include <map>
 #include <memory>
@@ -14,8 +17,11 @@ import tessera.device;
 import tessera.placement;
 import tessera.tensor;
 
+#include "blas.hpp"
+#include "dnn.hpp"
 #include "gpus.hpp"
 #include "kernels.hpp"
+#include "nvrtc.hpp"
 
 namespace {
 
@@ -55,6 +61,28 @@ DeviceKernel kernel_for(const Op& op) {
   return {.run = cuda::kernel_of_elements(op)};
 }
 
+/// As cuBLAS and cuDNN write a version: 10000 major + 100 minor + patch; 0: "".
+std::string version_in_words(std::size_t version) {
+  return version == 0
+             ? ""
+             : fmt::format("{}.{}.{}", version / 10000, version % 10000 / 100, version % 100);
+}
+
+std::vector<DeviceLibrary> libraries() {
+  return {{.name = "cuBLASLt",
+           .version = version_in_words(cuda::Blas::version()),
+           .advice = "products are computed by Tessera's own kernels, which are slower; install "
+                     "cuBLAS of CUDA 12.8 or later (pip install nvidia-cublas)"},
+          {.name = "cuDNN",
+           .version = version_in_words(cuda::Dnn::version()),
+           .advice = "attention is computed by Tessera's own kernels; install cuDNN 9.16 or later "
+                     "(pip install nvidia-cudnn-cu13)"},
+          {.name = "NVRTC",
+           .version = cuda::compiler_version(),
+           .advice = "planned steps call each elementwise operator alone; install NVRTC of CUDA "
+                     "12.8 or later (pip install nvidia-cuda-nvrtc)"}};
+}
+
 DeviceOffer offer() {
   const int count = cuda::count_devices();
   if (count == 0) {
@@ -66,7 +94,8 @@ DeviceOffer offer() {
           .open = [](int index) { return std::make_unique<cuda::CudaDriver>(index); },
           .kernel_of = kernel_for,
           .memory = cuda::memory_of_device,
-          .compile = cuda::compile_loops};
+          .compile = cuda::compile_loops,
+          .libraries = libraries};
 }
 
 }  // namespace

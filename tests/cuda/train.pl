@@ -133,19 +133,21 @@ if ($run eq 'one_rank') {
   die "what fits is refused:\n$fits" unless $fits eq 'nothing is refused';
 }
 
-# NCCL's library, as `tessera doctor` shows it and as a run needs it.
+# The libraries of CUDA and NCCL, as `tessera doctor` shows them and as a run needs NCCL's.
 exit 0 unless $run eq 'fsdp';
-my $nccl = $plugins[-1];
 $ENV{XDG_DATA_HOME} = "$folder/data";
-if (`$program doctor` !~ /^ *collectives /m) {  # it is not installed beside the program
-  system('mkdir', '-p', "$folder/data/tessera/plugins") == 0 && system('cp', $nccl, "$folder/data/tessera/plugins/") == 0 or die;
+if (`$program doctor` !~ /^ *collectives /m) {  # they are not installed beside the program
+  system('mkdir', '-p', "$folder/data/tessera/plugins") == 0 && system('cp', @plugins, "$folder/data/tessera/plugins/") == 0 or die;
 }
 my $doctor = `$program doctor`;
-die "doctor does not show the library:\n$doctor" unless $doctor =~ /collectives +cuda: NCCL 2\.28\.9 \(by nccl\.so\)/;
+die "doctor does not show the libraries:\n$doctor"
+  unless $doctor =~ /libraries +cuda: cuBLASLt 13\.0\.1, cuDNN 9\.19\.0, NVRTC 13\.0$/m && $doctor =~ /collectives +cuda: NCCL 2\.28\.9 \(by nccl\.so\)/;
 mkdir "$folder/none";
-write_file("$folder/none/libnccl.so.2", 'not a library');
+write_file("$folder/none/$_", 'not a library') for 'libnccl.so.2', 'libcudnn.so.9';
 $ENV{LD_LIBRARY_PATH} = "$folder/none:$ENV{LD_LIBRARY_PATH}";
 $doctor = `$program doctor`;
+die "doctor does not say that cuDNN is not found:\n$doctor"
+  unless $doctor =~ /libraries +cuda: cuBLASLt 13\.0\.1, NVRTC 13\.0$/m && $doctor =~ /cuda: cuDNN is not found: attention is .*pip install nvidia-cudnn-cu13/;
 die "doctor does not show that there is no library:\n$doctor" unless $doctor =~ /NCCL's library cannot be opened.*install NCCL/;
 my $text = '';
 eval { steps_on('cuda'); 1 } or $text = $@;

@@ -29,48 +29,82 @@ std::string plugin_count(const std::vector<plugin::Found>& all) {
                      refused > 0 ? fmt::format(", {} refused", refused) : "");
 }
 
-/// Kinds of devices that usable plugins provide, each with its plugin.
-std::string devices_in_words(const std::vector<plugin::Found>& all) {
-  std::string text = "cpu";
+/// Calls use(the offer's name, the plugin's file name) for each offer of a kind by a usable plugin.
+template <class Use>
+void for_each_offer(const std::vector<plugin::Found>& all, std::string_view kind, const Use& use) {
   for (const plugin::Found& found : all) {
     if (!found.refusals.empty() || !found.stamp) {
       continue;
     }
     for (const plugin::Offer& offer : found.stamp->provides) {
-      if (offer.kind == DevicePlugin::plugin_kind.name) {
-        text += fmt::format(", {} (by {})", offer.name,
-                            std::filesystem::path(found.file).filename().string());
+      if (offer.kind == kind) {
+        use(offer.name, std::filesystem::path(found.file).filename().string());
       }
     }
   }
+}
+
+/// Kinds of devices that usable plugins provide, each with its plugin.
+std::string devices_in_words(const std::vector<plugin::Found>& all) {
+  std::string text = "cpu";
+  for_each_offer(all, DevicePlugin::plugin_kind.name,
+                 [&](const std::string& name, const std::string& file) {
+                   text += fmt::format(", {} (by {})", name, file);
+                 });
   return text;
 }
 
 std::string or_none(const std::string& text) { return text.empty() ? "none" : text; }
 
+/// The libraries of devices that are there: those found with their versions, and advice about the
+/// others. A kind of which no device can be used has its reason instead.
+struct DeviceLibraries {
+  TableRows rows;
+  std::vector<std::string> advice;
+};
+DeviceLibraries libraries_of_devices(const std::vector<plugin::Found>& all) {
+  DeviceLibraries libraries;
+  for_each_offer(
+      all, DevicePlugin::plugin_kind.name, [&](const std::string& name, const std::string&) {
+        std::string text;
+        try {
+          const DeviceOffer offer = plugin::host().find<DevicePlugin>(name)();
+          if (offer.libraries == nullptr) {
+            return;
+          }
+          for (const DeviceLibrary& library : offer.libraries()) {
+            if (library.version.empty()) {
+              libraries.advice.push_back(
+                  fmt::format("{}: {} is not found: {}.", name, library.name, library.advice));
+            } else {
+              text +=
+                  fmt::format("{}{} {}", text.empty() ? "" : ", ", library.name, library.version);
+            }
+          }
+        } catch (const Error& error) {
+          text = error.what();
+        }
+        libraries.rows.push_back({libraries.rows.empty() ? "libraries" : "",
+                                  fmt::format("{}: {}", name, or_none(text))});
+      });
+  return libraries;
+}
+
 /// What moves data between the devices of each kind, with its library or why there is none.
 TableRows collectives_in_words(const std::vector<plugin::Found>& all) {
+  using collective::CollectivesPlugin;
   TableRows rows;
-  for (const plugin::Found& found : all) {
-    if (!found.refusals.empty() || !found.stamp) {
-      continue;
-    }
-    for (const plugin::Offer& offer : found.stamp->provides) {
-      using collective::CollectivesPlugin;
-      if (offer.kind != CollectivesPlugin::plugin_kind.name) {
-        continue;
-      }
-      std::string text;
-      try {
-        text = plugin::host().find<CollectivesPlugin>(offer.name)().library;
-      } catch (const Error& error) {
-        text = error.what();
-      }
-      rows.push_back({rows.empty() ? "collectives" : "",
-                      fmt::format("{}: {} (by {})", offer.name, or_none(text),
-                                  std::filesystem::path(found.file).filename().string())});
-    }
-  }
+  for_each_offer(all, CollectivesPlugin::plugin_kind.name,
+                 [&](const std::string& name, const std::string& file) {
+                   std::string text;
+                   try {
+                     text = plugin::host().find<CollectivesPlugin>(name)().library;
+                   } catch (const Error& error) {
+                     text = error.what();
+                   }
+                   rows.push_back({rows.empty() ? "collectives" : "",
+                                   fmt::format("{}: {} (by {})", name, or_none(text), file)});
+                 });
   return rows;
 }
 
@@ -92,11 +126,16 @@ int run_doctor() {
                     {"plugins", plugin_count(plugins)},
                     {"", "installed in " + or_none(plugin::installed_plugin_folder())},
                     {"", "yours in " + or_none(plugin::user_plugin_folder())}};
+  const DeviceLibraries libraries = libraries_of_devices(plugins);
   const TableRows collectives = collectives_in_words(plugins);
+  rows.insert(rows.end() - 3, libraries.rows.begin(), libraries.rows.end());
   rows.insert(rows.end() - 3, collectives.begin(), collectives.end());
   std::string text = format_table(rows);
   text += "\nLimits\n";
   for (const std::string& line : advice(m)) {
+    text += "  " + line + "\n";
+  }
+  for (const std::string& line : libraries.advice) {
     text += "  " + line + "\n";
   }
   if (!cuda_problem.empty()) {
