@@ -1,6 +1,6 @@
 #!/usr/bin/env perl
 # Writes token ids for the configs in this folder, which measure and learn nothing: pseudo-random, the same on any machine.
-#   perl configs/gpu/tokens.pl [FILE [COUNT [IDS]]]     (runs/gpu/tokens.npy; 2,097,152 tokens, 8 MiB; 151,936 ids)
+#   perl configs/gpu/tokens.pl [FILE [COUNT [IDS]]]     (runs/gpu/tokens.npy; 2,097,152 tokens, 8 MiB; 128,256 ids)
 use strict;
 use warnings;
 use File::Basename qw(dirname);
@@ -9,7 +9,7 @@ use File::Path qw(make_path);
 my $file = $ARGV[0] // dirname(__FILE__) . '/../../runs/gpu/tokens.npy';
 my $count = $ARGV[1] // 2_097_152;
 die "tokens.pl: a number of tokens is expected, not '$count'\n" unless $count =~ /^[1-9]\d*$/;
-my $vocabulary = $ARGV[2] // 151_936;
+my $vocabulary = $ARGV[2] // 128_256;
 my $state = 1;
 my $ids = '';
 for (1 .. $count) {
