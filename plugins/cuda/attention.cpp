@@ -96,7 +96,7 @@ AttentionArguments arguments_of(const Call& call, const Tensor& q, const Tensor&
   const double scale = arguments.scale;
   a.scale = scale == 0 ? 1 / std::sqrt(static_cast<double>(a.head_dim)) : scale;
   a.softcap = arguments.softcap;
-  a.window = arguments.window;
+  a.window = std::min(arguments.window, std::int64_t{1} << 40);  // so that sums do not overflow
   a.documents = documents_of(documents);
   set_keys(arguments, a);
   require(a.head_dim <= most_dim && a.value_dim <= most_dim,

@@ -2,6 +2,7 @@
 module;
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -35,7 +36,7 @@ BlockArgs arguments_of(const AttentionBlockOptions& options) {
 Scores scores_of(const BlockArgs& arguments, const Tensor& documents = {}) {
   return {.scale = arguments.scale,
           .causal = arguments.is_causal ? Causal::lower_right : Causal::none,
-          .window = arguments.window,
+          .window = std::min(arguments.window, largest_position),
           .softcap = arguments.softcap,
           .documents = documents,
           .is_block = true,

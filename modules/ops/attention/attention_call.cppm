@@ -26,10 +26,11 @@ inline constexpr Form heads_first{2, 1, "q [B, H, Tq, D], k [B, KV, Tk, D] and v
 
 void check(const Call& call, const Form& form, const Tensor& q, const Tensor& k, const Tensor& v);
 
-/// Of a token in a sequence, and of a window: far beyond any, and sums of them do not overflow.
+/// Of a token in a sequence: far beyond any, and sums of such numbers do not overflow. Longer
+/// windows are as good as this one.
 inline constexpr std::int64_t largest_position = std::int64_t{1} << 40;
 
-/// Errors: a window or a softcap below 0, a window beyond largest_position.
+/// Errors: a window or a softcap below 0.
 void check_limits(const Call& call, std::int64_t window, double softcap);
 
 /// Which keys a query sees, and what becomes of its scores.

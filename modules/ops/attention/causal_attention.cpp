@@ -2,6 +2,7 @@
 module;
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -26,7 +27,7 @@ using namespace attention;
 Scores scores_of(const CausalArgs& arguments, const Tensor& documents = {}) {
   return {.scale = arguments.scale,
           .causal = Causal::lower_right,
-          .window = arguments.window,
+          .window = std::min(arguments.window, largest_position),
           .softcap = arguments.softcap,
           .documents = documents};
 }
