@@ -199,13 +199,14 @@ TEST_CASE("a Python that is none, or whose training fails, is an error with its 
   CHECK(failed.code == 1);
   has(failed.error, "PyTorch: it ended with exit code 3");
   has(failed.error, "it broke");
-  // Of Python's errors the first one counts, whatever a launcher prints after it.
+  // Of Python's errors the first one counts, with the little that came before, whatever a launcher
+  // prints after it.
   compared.write("python",
                  "#!/bin/sh\nif [ \"$1\" = -c ]; then echo 9.9; exit 0; fi\n"
-                 "echo before; echo 'rank0: Traceback (most recent call last)'\n"
+                 "echo before; seq 500; echo 'rank0: Traceback (most recent call last)'\n"
                  "echo the reason; seq 5000; exit 1\n");
   const Result traced = compared.run("--steps 5 --rounds 1");
-  has(traced.error, "rank0: Traceback (most recent call last)\nthe reason\n");
+  has(traced.error, "\n500\nrank0: Traceback (most recent call last)\nthe reason\n");
   CHECK(traced.error.find("before") == std::string::npos);
   CHECK(run_program("bench compare run.toml").code == 2);  // no Python is named
 }
