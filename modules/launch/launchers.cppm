@@ -14,23 +14,42 @@ namespace tessera::collective {
 struct RankMeeting {
   Endpoint at;
   std::string key;
-  Socket listener;  ///< of rank 0, on its machine
+  Socket listener;                ///< of rank 0, on its machine
+  std::vector<Endpoint> homes{};  ///< by machine: where its launcher takes copies of states
 
   /// Sets the environment of a forked rank. The listener stays open in rank 0 only.
   void enter(int rank);
 };
+
+/// The steps of the states that a launcher has: of its own ranks, and of those of the one before.
+struct HeldSteps {
+  std::vector<std::int64_t> own{};
+  std::vector<std::int64_t> of_other{};
+};
+
+/// The newest step of which the state of every machine is in its own memory or in that of the next
+/// one; -1: there is none. `held`: by machine.
+std::int64_t newest_common(const std::vector<HeldSteps>& held);
 
 /// How the ranks of a launcher have ended.
 struct EndedRanks {
   int code = 0;
   bool from_outside = false;
   bool interrupted = false;
-  std::int64_t step = -1;            ///< in which they were, at an error
-  std::vector<std::int64_t> kept{};  ///< see LaunchOptions::kept
+  std::int64_t step = -1;  ///< in which they were, at an error
+  HeldSteps held{};
+  std::int64_t kept = -1;  ///< the step that all can continue from, as machine 0 says
+};
+
+/// An attempt that a launcher joins in the place of one that is lost.
+struct JoinedAttempt {
+  int number = 0;          ///< attempts before it
+  std::int64_t kept = -1;  ///< see EndedRanks
 };
 
 /// The connections of the launchers: a star around machine 0. They are kept until the run ends: a
-/// launcher that ends or is silent is a machine that is lost.
+/// launcher that ends or is silent is a machine that is lost. With LaunchOptions::replace_seconds
+/// the others wait for another one in its place; where it is machine 0, they connect to it again.
 class Launchers {
  public:
   /// Meets the others. Errors: see launch.
@@ -46,14 +65,23 @@ class Launchers {
   /// Its name, which no other has: "1 (beta)".
   const std::string& name() const { return names_[static_cast<std::size_t>(place_.machine)]; }
 
-  /// Waits until all begin an attempt. Error (run): a machine is lost.
-  RankMeeting begin();
+  /// What this launcher joins, where others have begun before it.
+  const std::optional<JoinedAttempt>& joined() const { return joined_; }
+
+  /// Waits until all begin an attempt. `home`: the port at which this one takes copies of states;
+  /// 0: it does not. Nothing: it cannot begin, as a machine is lost (`failure`).
+  std::optional<RankMeeting> begin(int home);
+  /// Call it several times a second between `begin` and the first rank. False: as begin.
+  bool idle();
+  /// Why the attempt cannot begin.
+  const std::string& failure() const { return lost_.empty() ? failed_ : lost_; }
   /// Call it several times a second while there are ranks: tells the others of an error here, and
   /// publishes theirs. A machine that is lost is an error.
   void serve(Control& control);
   /// Waits until all ranks of the world have ended. `again(all)` is called on machine 0, for all
-  /// of them, and says whether they are started again: its answer is that of all.
-  bool agree(Control& control, EndedRanks& ended,
+  /// of them, and says whether they are started again: its answer is that of all. `pause` waits a
+  /// few milliseconds and answers signals. Waits for other machines in the place of lost ones.
+  bool agree(Control& control, EndedRanks& ended, const std::function<void()>& pause,
              const std::function<bool(const EndedRanks& all)>& again);
   /// For a forked rank: the connections are its launcher's.
   void leave();
@@ -61,24 +89,40 @@ class Launchers {
  private:
   struct Peer;
   struct Introduction;
+  using Peers = std::vector<std::unique_ptr<Peer>>;
 
-  void listen_for_all(const std::string& own);
-  void join_first(const std::string& own);
-  void refuse_all(const std::string& text, ErrorKind kind);
+  void listen_for_all();
+  /// Returns whether machine 0 has taken this one; false: `ended` has asked to stop waiting.
+  bool join_first(double limit, const std::function<bool()>& ended);
+  /// Whether to wait for others in the place of lost machines.
+  bool may_wait(const Control& control, const EndedRanks& ended) const;
+  /// After an attempt: tells machine 0 how the ranks here have ended. Returns what it decides.
+  bool follow_first(Control& control, EndedRanks& ended, const std::function<void()>& pause);
+  /// Machine 0, after an attempt: how the ranks of all have ended, and what each has.
+  std::vector<HeldSteps> hear_ends(Control& control, EndedRanks& ended,
+                                   const std::function<void()>& pause);
+  /// Machine 0, after an attempt: waits for others in the place of lost machines. False: none came.
+  bool replace_lost(Control& control, std::vector<HeldSteps>& held, Peers& newcomers,
+                    const std::function<void()>& pause);
+  /// As its machine 0 is lost: waits for another one.
+  bool rejoin(Control& control, EndedRanks& ended, const std::function<void()>& pause);
+  void welcome(const Peers& peers);
+  void refuse(const Peers& peers, const std::string& text, ErrorKind kind);
   std::string introduce() const;
   /// Machine 0: why this one cannot take part; empty: it can.
-  std::string objection(const Introduction& theirs) const;
-  bool hear_introduction(Peer& peer);
-  std::string missing() const;
+  std::string objection(const Introduction& theirs, const Peers& others) const;
+  /// Takes what has come to the listener. Error (input), told to all of `peers`: one of them cannot
+  /// take part; where there was an attempt already, only that one is told.
+  void hear_introductions(Peers& peers);
+  bool hear_introduction(Peer& peer, Peers& others);
+  std::string missing(const Peers& peers) const;
   void set_ranks(const std::vector<int>& ranks);
   /// Moves all messages, and handles those that may come at any time; the others are kept for
   /// whoever waits for them. `control`: null between attempts.
   void move(Control* control);
   void take(Peer& from, const std::string& message, Control* control);
   void lose(Peer& peer, const std::string& why, Control* control);
-  Peer* peer_of(int machine);
   void send_to_all(std::string_view message, const Peer* except = nullptr);
-  [[noreturn]] void fail_lost() const;
 
   const LaunchOptions& options_;
   LauncherPlace place_;
@@ -87,12 +131,18 @@ class Launchers {
   int first_ = 0;
   int here_ = 0;
   std::vector<std::string> names_;
-  std::vector<std::unique_ptr<Peer>> peers_;  // all, or machine 0
+  std::vector<int> ranks_;  // by machine
+  Peers peers_;             // all, or machine 0
   std::unique_ptr<Socket> listener_;
   std::unique_ptr<Stopwatch> beat_;
   double beaten_ = 0;
-  bool told_ = false;   // the error of this attempt
-  std::string lost_{};  // a machine, and why
+  bool told_ = false;     // the error of this attempt
+  bool stopped_ = false;  // somebody does not want to wait for lost machines
+  int attempts_ = 0;      // that have ended
+  HeldSteps held_{};      // after the last one
+  std::string lost_{};    // a machine, and why
+  std::string failed_{};  // what other launchers have said before ranks have started here
+  std::optional<JoinedAttempt> joined_{};
 };
 
 }  // namespace tessera::collective

@@ -18,6 +18,8 @@ module;
 #include <optional>
 #include <string>
 #include <system_error>
+#include <tuple>
+#include <utility>
 #include <vector>
 module tessera.launch;
 
@@ -33,6 +35,7 @@ import :external;
 import :launchers;
 import :messages;
 import :runner;
+import :second_home;
 
 namespace tessera::collective {
 namespace {
@@ -203,6 +206,7 @@ struct WayToOthers {
   Launchers& launchers;
   Bridge::MakeTransport make_transport;
   RankMeeting meeting{};  // of this attempt
+  Socket home{};          // where the launcher before connects to, with second homes
 };
 
 /// One of the ranks that several launchers have started.
@@ -210,6 +214,7 @@ int run_connected(const std::shared_ptr<Region>& region, int rank, const LaunchO
                   const RankFunction& run, WayToOthers& others) {
   const std::string machine = others.launchers.name();
   others.launchers.leave();
+  others.home.close();
   others.meeting.enter(rank);
   const double timeout = options.timeout_seconds > 0 ? options.timeout_seconds : wait_limit();
   Bridge bridge(others.make_transport, rank, options.ranks);
@@ -279,7 +284,8 @@ void start_ranks(const std::shared_ptr<Region>& region, const LaunchOptions& opt
 /// Returns when all ranks have ended; whether a second request has ended them. `launchers`: those
 /// of other machines; null: there are none.
 bool wait_for_ranks(Control& control, const LaunchOptions& options, const ServedSignals& served,
-                    SignalQueue& signals, Children& children, Launchers* launchers) {
+                    SignalQueue& signals, Children& children, Launchers* launchers,
+                    const SecondHome* home) {
   bool killed = false;
   bool forced = false;
   auto failed_at = std::chrono::steady_clock::time_point::max();
@@ -292,6 +298,9 @@ bool wait_for_ranks(Control& control, const LaunchOptions& options, const Served
     children.reap(killed);
     if (launchers != nullptr) {
       launchers->serve(control);
+    }
+    if (const std::string why = home == nullptr ? "" : home->failure(); !why.empty()) {
+      control.publish_error(-1, why, ErrorKind::run, true);
     }
     children.report_stopped(options.report_seconds);
     if (options.stuck_seconds > 0) {
@@ -327,8 +336,11 @@ EndedRanks ended_ranks(Control& control, const LaunchOptions& options, const Chi
   for (std::uint32_t rank = 0; ended.step < 0 && rank < control.size; ++rank) {
     ended.step = std::max(ended.step, control.ranks()[rank].step.load());
   }
-  if (options.kept) {
-    ended.kept = options.kept();
+  if (options.kept != nullptr) {
+    ended.held.own = options.kept->whole();
+  }
+  if (options.kept_of_other != nullptr) {
+    ended.held.of_other = options.kept_of_other->whole();
   }
   return ended;
 }
@@ -348,7 +360,7 @@ bool starts_again(Control& control, Region& region, const LaunchOptions& options
        .calls = control.failed_in_calls.load() != 0 ? control.recent_calls(region, 4) : "",
        .from_outside = ended.from_outside,
        .number = number,
-       .kept = ended.kept.empty() ? -1 : *std::ranges::max_element(ended.kept),
+       .kept = ended.kept,
        .decided = decided});
 }
 
@@ -367,6 +379,58 @@ int launch_lone(const LaunchOptions& options, const RankFunction& run) {
   return finish(*control, *region, options, code);
 }
 
+/// All launchers begin an attempt; this one fetches the state of the step that it continues from,
+/// where it is in the memory of the next one only. Nothing: a machine is lost.
+std::optional<HomeLink> begin_together(const LaunchOptions& options, WayToOthers& others,
+                                       std::int64_t from) {
+  others.home = options.kept_of_other != nullptr ? listen_at(0) : Socket();
+  std::optional<RankMeeting> meeting =
+      others.launchers.begin(others.home.open() ? others.home.own_end().port : 0);
+  if (!meeting) {
+    return std::nullopt;
+  }
+  others.meeting = std::move(*meeting);
+  const LauncherPlace& place = options.place.value();
+  HomeLink link{
+      .machine = place.machine,
+      .machines = place.machines,
+      .key = others.meeting.key,
+      .next = others.meeting.homes[static_cast<std::size_t>((place.machine + 1) % place.machines)]};
+  const bool fetches =
+      from >= 0 && options.kept_of_other != nullptr && !options.kept->generation(from);
+  const auto go_on = [&] { return others.launchers.idle(); };
+  return fetches && !fetch_state(*options.kept, from, link, go_on) ? std::nullopt
+                                                                   : std::optional(link);
+}
+
+/// This launcher takes the place of one that is lost. Returns the step that its ranks continue
+/// from.
+std::int64_t join_attempts(const LaunchOptions& options, const JoinedAttempt& joined) {
+  require(static_cast<bool>(options.restart), "launch: only a run that heals can be joined");
+  options.restart({.error = {},
+                   .calls = {},
+                   .number = joined.number,
+                   .kept = joined.kept,
+                   .decided = true,
+                   .joins = true});
+  return joined.kept;
+}
+
+/// How the ranks have ended, and whether all launchers start theirs again.
+std::pair<EndedRanks, bool> end_together(Control& control, Region& region,
+                                         const LaunchOptions& options, const Children& children,
+                                         int number, Launchers& launchers, SignalQueue& signals) {
+  EndedRanks ended = ended_ranks(control, options, children);
+  bool again = launchers.agree(
+      control, ended, [&] { signals.wait(0.005); },
+      [&](const EndedRanks& all) {
+        return starts_again(control, region, options, all, number, false);
+      });
+  again = again &&
+          (launchers.is_first() || starts_again(control, region, options, ended, number, true));
+  return {ended, again};
+}
+
 /// Starts the ranks of this launcher until they need not be started again. `here`: the limits of
 /// this machine.
 int run_attempts(const LaunchOptions& options, const LaunchOptions& here, const RankFunction& run,
@@ -374,34 +438,50 @@ int run_attempts(const LaunchOptions& options, const LaunchOptions& here, const 
   HeldSignals held;
   SignalQueue signals;
   Launchers* const launchers = others == nullptr ? nullptr : &others->launchers;
-  for (int number = 1;; ++number) {
+  int number = 1;
+  std::int64_t from = -1;  // the step that is kept and that ranks continue from
+  if (others != nullptr && launchers->joined()) {
+    from = join_attempts(options, *launchers->joined());
+    number = launchers->joined()->number + 1;
+  }
+  for (;; ++number) {
     const auto region = Region::create(arena_bytes(here), true);
     Control* control = Control::create(*region, options.ranks);
     check_room(*region, here);
     const ServedSignals served(*control, false);
     Children children(*control, *region, others == nullptr ? 0 : launchers->first());
-    if (others != nullptr) {
-      others->meeting = launchers->begin();
+    const std::optional<HomeLink> link =
+        others == nullptr ? std::optional(HomeLink()) : begin_together(options, *others, from);
+    bool forced = false;
+    std::optional<SecondHome> home;
+    if (link) {
+      start_ranks(region, options, run, held, signals, children, others);
+      if (others != nullptr) {
+        others->meeting.listener.close();  // rank 0 has it
+        if (options.kept_of_other != nullptr) {
+          home.emplace(options, *link, others->home);
+        }
+      }
+      forced = wait_for_ranks(*control, options, served, signals, children, launchers,
+                              home ? &*home : nullptr);
+    } else {
+      control->publish_error(-1, launchers->failure(), ErrorKind::run, true);
     }
-    start_ranks(region, options, run, held, signals, children, others);
-    if (others != nullptr) {
-      others->meeting.listener.close();  // rank 0 has it
-    }
-    const bool forced = wait_for_ranks(*control, options, served, signals, children, launchers);
+    home.reset();
     if (forced && others != nullptr) {
       control->publish_error(-1, "a second request ended the ranks", ErrorKind::interrupted);
     }
-    EndedRanks ended = ended_ranks(*control, options, children);
+    EndedRanks ended;
     bool again = false;
     if (others != nullptr) {
-      const bool first = launchers->is_first();
-      again = launchers->agree(*control, ended, [&](const EndedRanks& all) {
-        return starts_again(*control, *region, options, all, number, false);
-      });
-      again = again && (first || starts_again(*control, *region, options, ended, number, true));
+      std::tie(ended, again) =
+          end_together(*control, *region, options, children, number, *launchers, signals);
     } else {
+      ended = ended_ranks(*control, options, children);
+      ended.kept = newest_common({ended.held});
       again = !forced && starts_again(*control, *region, options, ended, number, false);
     }
+    from = ended.kept;
     if (!again) {
       return forced ? exit_code_of(ErrorKind::interrupted)
                     : finish(*control, *region, options, ended.code);

@@ -6,6 +6,38 @@ import tessera.communication;
 
 export namespace tessera::collective {
 
+/// A state of one machine's ranks, as launchers send it to each other.
+struct KeptGeneration {
+  std::int64_t step = -1;
+  std::vector<std::uint64_t> head = {};                 ///< what the blocks are
+  std::vector<std::span<const std::byte>> blocks = {};  ///< in the memory in which it is kept
+};
+
+/// Memory in which the ranks of one machine keep states of the run, by their steps: two at least,
+/// so that one is whole at any time. It belongs to a launcher and outlives the ranks. The functions
+/// may be called by any thread, and while ranks keep the next state.
+class KeptMemory {
+ public:
+  KeptMemory() = default;
+  KeptMemory(const KeptMemory&) = delete;
+  KeptMemory& operator=(const KeptMemory&) = delete;
+  virtual ~KeptMemory() = default;
+  /// The steps of the states that are whole.
+  virtual std::vector<std::int64_t> whole() const = 0;
+  /// The state of this step: it stays as it is until set_copied(step). Nothing: it is not whole.
+  virtual std::optional<KeptGeneration> generation(std::int64_t step) const = 0;
+  /// Waits for at most `seconds`, until the newest whole state is one after `step`; its step, or
+  /// -1.
+  virtual std::int64_t wait_for_newer(std::int64_t step, double seconds) const = 0;
+  /// Makes room for a state that comes from another launcher, in place of the oldest: where its
+  /// blocks belong. Error: there is no room, or the head is of other ranks.
+  virtual std::vector<std::span<std::byte>> begin_copy(std::span<const std::uint64_t> head) = 0;
+  /// What begin_copy made room for is there.
+  virtual void end_copy(std::int64_t step) = 0;
+  /// A second machine has all states up to this one.
+  virtual void set_copied(std::int64_t step) = 0;
+};
+
 /// Ranks that `launch` has started and that have all ended, because of an error.
 struct FailedAttempt {
   FirstError error;
@@ -15,8 +47,9 @@ struct FailedAttempt {
   /// has crashed (SIGSEGV, SIGABRT, ...).
   bool from_outside = false;
   int number = 1;          ///< of the attempt, from 1
-  std::int64_t kept = -1;  ///< the newest step of LaunchOptions::kept of all launchers; -1: none
+  std::int64_t kept = -1;  ///< the newest step that all launchers can continue from; -1: none
   bool decided = false;    ///< the launcher of machine 0 starts them again: so must this one
+  bool joins = false;      ///< this launcher takes the place of one that was lost
 };
 
 /// This process as one of several launchers, one on each machine, which start the ranks of a run
@@ -50,6 +83,9 @@ struct LaunchOptions {
   /// launch with `place`: what must be the same on all machines, by name ("config"). Of a text of
   /// several lines, the error (input) quotes the first one that differs.
   std::vector<std::pair<std::string, std::string>> agreed = {};
+  /// What must be the same too where all launchers begin, and not where one takes the place of
+  /// another one.
+  std::vector<std::pair<std::string, std::string>> agreed_at_start = {};
   bool print_error = true;     ///< write the first error to stderr
   std::string black_box = {};  ///< a folder for what the ranks did last, when they fail; "": none
   double grace_seconds = 4;    ///< from the first error to killing ranks that do not end
@@ -60,8 +96,14 @@ struct LaunchOptions {
   /// interrupt, when all ranks have ended; true: all ranks are started again, by forks of this
   /// process as it is then. Null: the first error ends the launch.
   std::function<bool(const FailedAttempt&)> restart = {};
-  /// With `restart`: the steps from which this process could let its ranks continue.
-  std::function<std::vector<std::int64_t>()> kept = {};
+  /// With `restart`: the states from which this process could let its ranks continue; null: none.
+  KeptMemory* kept = nullptr;
+  /// With `kept` and `place`: this launcher's copies of what the one before it (the last one before
+  /// the first) keeps. They are kept up to date while ranks run. Null: there are none.
+  KeptMemory* kept_of_other = nullptr;
+  /// With `restart` and `place`: for how many seconds the launchers wait for another one in the
+  /// place of one that is lost. 0: it ends the run.
+  double replace_seconds = 0;
 };
 
 /// The function of a rank: the exit code it wants, or an exception.

@@ -4,12 +4,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <thread>
 #include <variant>
 #include <vector>
 
@@ -149,7 +153,7 @@ TEST_CASE("a state that one rank has not kept is not whole, and the one before s
   broken(4);
   CHECK(holds(kept, 4));
   CHECK(kept.whole() == std::vector<std::int64_t>{4});
-  kept.drop_others(4);
+  kept.drop_after(4);
   CHECK(holds(kept, 4));
   on_ranks(ranks, [&](int) { kept.keep(5, state_of(5)); });
   CHECK(holds(kept, 5));
@@ -165,7 +169,7 @@ TEST_CASE("a machine keeps all that its ranks hold, and nothing else") {
   });
   CHECK(first.whole() == std::vector<std::int64_t>{1, 2});
   CHECK(second.whole() == std::vector<std::int64_t>{1, 2});
-  second.drop_others(1);
+  second.drop_after(1);
   CHECK(second.newest() == 1);
   const std::unique_ptr<TensorSource> of_first = first.open();
   const std::unique_ptr<TensorSource> of_second = second.open();
@@ -178,6 +182,83 @@ TEST_CASE("a machine keeps all that its ranks hold, and nothing else") {
   of_second->read("rows", {{6, 0}, {1, 5}}, last);
   CHECK(equal(last, ops::narrow(numbers(1), 0, 6, 1)));
   CHECK(contains(run_error([&] { of_second->read("rows"); }), "the memory of another machine"));
+}
+
+/// As launchers do: what `from` has of this step, into `to`.
+void copy(KeptStates& from, KeptStates& to, std::int64_t step) {
+  const std::optional<collective::KeptGeneration> state = from.generation(step);
+  REQUIRE(state);
+  const std::vector<std::span<std::byte>> blocks = to.begin_copy(state->head);
+  REQUIRE(blocks.size() == state->blocks.size());
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    REQUIRE(blocks[i].size() == state->blocks[i].size());
+    std::ranges::copy(state->blocks[i], blocks[i].begin());
+  }
+  to.end_copy(step);
+}
+
+TEST_CASE("a copy of a machine's states is what that machine has") {
+  KeptStates first(ranks, 0, 2);
+  KeptStates second(ranks, 2, 1);
+  KeptStates of_first(ranks, 0, 2);
+  const auto keep = [&](std::int64_t step) {
+    on_ranks(ranks, [&](int rank) {
+      (rank < 2 ? first : second).keep(step, state_of(static_cast<double>(step)));
+    });
+  };
+  for (const std::int64_t step : {1, 2, 3}) {
+    keep(step);
+    copy(first, of_first, step);
+  }
+  CHECK(of_first.whole() == std::vector<std::int64_t>{3, 2});
+  const Tensor rows = full({6, 5}, 0);
+  of_first.open()->read("rows", {{0, 0}, {6, 5}}, rows);
+  CHECK(equal(rows, ops::narrow(numbers(3), 0, 0, 6)));
+  CHECK(equal(of_first.open()->read("same"), numbers(203)));
+  // One that has not come whole is none, and the one before stays.
+  keep(4);
+  of_first.begin_copy(first.generation(4)->head);
+  CHECK(of_first.whole() == std::vector<std::int64_t>{3});
+  CHECK_FALSE(of_first.generation(4));
+  copy(first, of_first, 4);
+  CHECK(of_first.newest() == 4);
+  of_first.drop_after(3);
+  CHECK(of_first.whole() == std::vector<std::int64_t>{3});
+  // And back, into the memory of a machine that has nothing.
+  KeptStates again(ranks, 0, 2);
+  copy(of_first, again, 3);
+  const Tensor back = full({6, 5}, 0);
+  again.open()->read("rows", {{0, 0}, {6, 5}}, back);
+  CHECK(equal(back, rows));
+  CHECK(contains(run_error([&] { second.begin_copy(first.generation(4)->head); }),
+                 "a copy of a state is one of other ranks"));
+}
+
+TEST_CASE("the older generation stays until the newer one is copied") {
+  KeptStates kept(ranks);
+  kept.expect_copies();
+  CHECK(kept.wait_for_newer(-1, 0.01) == -1);
+  std::thread copier([&] {
+    for (std::int64_t step = 1; step <= 5; ++step) {
+      std::int64_t newest = -1;
+      while (newest < 0) {
+        newest = kept.wait_for_newer(step - 1, 0.05);
+      }
+      expect(newest == step, "no generation is passed over");
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      const std::vector<std::int64_t> whole = kept.whole();
+      expect(step == 1 || std::ranges::find(whole, step - 1) != whole.end(),
+             "the one before is there until this one is copied");
+      kept.set_copied(step);
+    }
+  });
+  on_ranks(ranks, [&](int) {
+    for (std::int64_t step = 1; step <= 5; ++step) {
+      kept.keep(step, state_of(static_cast<double>(step)));
+    }
+  });
+  copier.join();
+  CHECK(holds(kept, 5));
 }
 
 TEST_CASE("a state outlives the processes that kept it, wherever one of them was killed") {
@@ -207,8 +288,10 @@ TEST_CASE("a state outlives the processes that kept it, wherever one of them was
   ranks_until(6);
   CHECK(holds(kept, 6));
   CHECK(kept.told() == 6);
-  kept.drop_others(6);
-  CHECK(kept.whole() == std::vector<std::int64_t>{6});
+  kept.drop_after(6);
+  CHECK(kept.whole() == std::vector<std::int64_t>{5, 6});
+  kept.drop_after(5);
+  CHECK(kept.whole() == std::vector<std::int64_t>{5});
   ranks_until(7);
   CHECK(holds(kept, 7));
 }

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <tuple>
 
 #include "catch.hpp"
 
@@ -76,8 +77,8 @@ Ending ending_of(const RunFolder& folder) {
 }
 
 const Ending& undisturbed(const Kind& kind, const Words& more) {
-  static std::map<std::string, Ending> known;
-  Ending& ending = known[kind.name];
+  static std::map<std::tuple<std::string, std::int64_t, Words>, Ending> known;
+  Ending& ending = known[{kind.name, kind.steps, more}];
   if (ending.curve.empty()) {
     const RunFolder folder;
     const Result result = run(folder, train(kind, more));

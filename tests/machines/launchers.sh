@@ -79,6 +79,51 @@ failures() {
   nothing_left
 }
 
+# start MACHINE WORDS...: one launcher of a run on three machines at the port $port.
+start() {
+  local m=$1
+  shift
+  TESSERA_MACHINE=m$m TESSERA_MACHINES=3 TESSERA_MACHINE_NUMBER=$m TESSERA_MEET=localhost:$port \
+    timeout 60 "$rank" "$@" >>"$scratch/out.$m" 2>&1 </dev/null &
+  started[m]=$!
+}
+
+# appears TEXT FILE TIMES: within 20 s.
+appears() {
+  local i
+  for ((i = 0; i < 400; i++)); do
+    [[ $(grep -cF -- "$1" "$2" || true) -ge $3 ]] && return
+    sleep 0.05
+  done
+  fail "${2##*/}: not $3 times: $1"
+}
+
+# Machines that are lost, one after the other, each replaced. Every start checks what was kept.
+replaced() {
+  local m started=() port=$((20000 + RANDOM % 12000)) round=0
+  codes=()
+  for m in 0 1 2; do
+    start $m heals 6
+  done
+  for m in 1 0 2; do
+    round=$((round + 1))
+    appears 'it goes on' "$scratch/out.0" $round
+    pkill -KILL -P "${started[m]}"  # the launcher; `timeout` ends with it
+    wait "${started[m]}" 2>/dev/null || true
+    start $m heals 6
+    appears ' after step ' "$scratch/out.$(((m + 1) % 3))" $round
+    appears 'joins after step ' "$scratch/out.$m" 1
+  done
+  for m in 0 1 2; do
+    codes[m]=0
+    wait "${started[m]}" || codes[m]=$?
+  done
+  all 0
+  grep -q 'after step -1' "$scratch"/out.* && fail 'a state was lost'
+  [[ $(cat "$scratch"/out.* | grep -c 'is done') == 6 ]] || fail 'not all ranks were done'
+  nothing_left
+}
+
 # Ranks that something else has started, and that have an address.
 others() {
   local r port=$((20000 + RANDOM % 12000)) started=()

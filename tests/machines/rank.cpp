@@ -3,17 +3,25 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "thread_signals.hpp"
 
 import tessera.base;
+import tessera.checkpoint;
 import tessera.collective;
+import tessera.mesh;
+import tessera.ops;
+import tessera.placement;
+import tessera.tensor;
 
 #include "brute_force.hpp"
 
@@ -145,6 +153,79 @@ int measured(World& world) {
   return 0;
 }
 
+constexpr std::int64_t rows_per_rank = 1000;
+constexpr std::int64_t columns = 250;
+
+/// A megabyte of a rank's numbers at a step.
+std::vector<float> numbers(int rank, std::int64_t step) {
+  std::vector<float> values(static_cast<std::size_t>(rows_per_rank * columns));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = static_cast<float>((static_cast<std::size_t>(step) * 31 + i) % 1009) +
+                static_cast<float>(2000 * rank);
+  }
+  return values;
+}
+
+StateDict state_of(const World& world, std::int64_t step) {
+  const Layout layout = Layout::make(DeviceMesh::make({"rows"}, {world.size()}), {Shard(0)});
+  const std::vector<float> values = numbers(world.rank(), step);
+  StateDict state;
+  state.tensors["rows"] =
+      make_distributed(from_values(std::span<const float>(values), {rows_per_rank, columns}),
+                       Spec::make(layout, {rows_per_rank * world.size(), columns}, DType::f32));
+  state.scalars["step"] = step;
+  return state;
+}
+
+/// Steps whose states are kept, here and on the next machine. Each start checks what was kept.
+int heals(LaunchOptions options) {
+  constexpr std::int64_t steps = 400;
+  const LauncherPlace place = options.place.value();
+  const int here = place.ranks_of(options.ranks);
+  const int before = (place.machine + place.machines - 1) % place.machines;
+  KeptStates own(options.ranks, place.machine * here, here);
+  KeptStates of_other(options.ranks, before * here, here);
+  own.expect_copies();
+  std::int64_t from = -1;
+  options.kept = &own;
+  options.kept_of_other = &of_other;
+  options.replace_seconds = 10;
+  options.stuck_seconds = 5;
+  options.grace_seconds = 1;
+  options.restart = [&](const FailedAttempt& failed) {
+    own.drop_after(failed.kept);
+    of_other.drop_after(failed.kept);
+    from = failed.kept;
+    std::printf("%s after step %d\n", failed.joins ? "joins" : "starts again",
+                static_cast<int>(from));
+    std::fflush(stdout);
+    return from >= 0;
+  };
+  return launch(options, [&](World& world) {
+    if (from >= 0) {
+      const Tensor rows = full({rows_per_rank, columns}, 0);
+      own.open()->read("rows", {{rows_per_rank * world.rank(), 0}, {rows_per_rank, columns}}, rows);
+      const std::vector<float> expected = numbers(world.rank(), from);
+      const std::vector<double> read = to_doubles(rows);
+      expect(std::equal(read.begin(), read.end(), expected.begin(), expected.end()),
+             "what was kept is what the step had");
+    }
+    for (std::int64_t step = from + 1; step <= steps; ++step) {
+      world.set_progress(step, "forward");
+      reduce_one(world);
+      own.keep(step, state_of(world, step));
+      if (step == from + 20 && world.rank() == 0) {
+        std::printf("it goes on\n");
+        std::fflush(stdout);
+      }
+      usleep(1000);
+    }
+    world.everyone().barrier();
+    std::printf("rank %d is done\n", world.rank());
+    return 0;
+  });
+}
+
 }  // namespace
 
 int main(int arguments, char** values) {
@@ -152,13 +233,16 @@ int main(int arguments, char** values) {
       {"collectives", collectives}, {"differ", differ},    {"exception", exception},
       {"killed", killed},           {"ended", ended},      {"late", late},
       {"stopped", stopped},         {"measured", measured}};
-  if (arguments < 3 || !bodies.contains(values[1])) {
+  if (arguments < 3 || (!bodies.contains(values[1]) && std::string(values[1]) != "heals")) {
     std::fprintf(stderr, "usage: machines_rank WHAT RANKS\n");
     return 2;
   }
   try {
     const LaunchOptions options{
         .ranks = std::stoi(values[2]), .timeout_seconds = 20, .place = launcher_place()};
+    if (std::string(values[1]) == "heals") {
+      return heals(options);
+    }
     const auto body = bodies.at(values[1]);
     return options.place ? launch(options, body) : join_launch(options, body);
   } catch (const Error& error) {

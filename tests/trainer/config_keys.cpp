@@ -94,6 +94,8 @@ const std::map<std::string, Numbers>& numbers() {
       {"train.heal_every", {{"0", "-1"}, {"1"}}},
       {"train.heal_after", {{"0", "0.09", "1000001"}, {"0.1", "1e6"}}},
       {"train.heal_limit", {{"0", "-1", "1000001"}, {"1", "1000000"}}},
+      {"train.heal_copies", {{"0", "3"}, {"1", "2"}}},
+      {"train.heal_wait", {{"-1", "1000001"}, {"0", "1e6"}}},
       {"train.checksums", {{"-1"}, {"0", "1"}}},
       {"train.virtual_shards", {{"0", "-1", "16777217"}, {"1", "16777216"}}},
       {"train.feature_shards", {{"0", "-1", "16777217"}, {"1", "16777216"}}},

@@ -180,6 +180,8 @@ const std::map<std::string, Words>& harmless() {
       {"train.heal_every", {"train.heal_every=4"}},
       {"train.heal_after", {"train.heal_after=5"}},
       {"train.heal_limit", {"train.heal_limit=3"}},
+      {"train.heal_copies", {"train.heal_copies=1"}},
+      {"train.heal_wait", {"train.heal_wait=5"}},
       {"train.checksums", {"train.checksums=2"}},
       {"train.device", {"train.device=cpu:0"}}};
   return all;

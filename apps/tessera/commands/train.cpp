@@ -99,12 +99,10 @@ void set_machine(const TrainArguments& arguments) {
 std::string by_lines(std::string_view json) { return json_text(parse_ordered_json(json), 0); }
 
 /// What launchers of several machines must have alike.
-std::vector<std::pair<std::string, std::string>> agreed(const Run& run, const StartPoint& start) {
+std::vector<std::pair<std::string, std::string>> agreed(const Run& run) {
   return {{"version of Tessera", TESSERA_VERSION},
           {"config", by_lines(to_json(run.config))},
-          {"text or model", by_lines(to_json(run.fingerprint))},
-          {"checkpoint",
-           fmt::format("{} after step {}", start.checkpoint.value_or("none, starts"), start.step)}};
+          {"text or model", by_lines(to_json(run.fingerprint))}};
 }
 
 /// Facts of a run before its ranks start, checked.
@@ -211,7 +209,10 @@ int train(const TrainArguments& arguments) {
   options.transport = run.config.mesh.transport;
   options.place = place;
   if (place) {
-    options.agreed = agreed(run, start);
+    options.agreed = agreed(run);
+    options.agreed_at_start = {
+        {"checkpoint",
+         fmt::format("{} after step {}", start.checkpoint.value_or("none, starts"), start.step)}};
   }
   options.black_box = run.config.log.blackbox;
   std::optional<Healing> healing;

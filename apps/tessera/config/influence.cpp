@@ -11,7 +11,7 @@ namespace tessera::app {
 namespace {
 
 /// Keys that may change while the curve stays what it is.
-constexpr std::array<std::string_view, 20> without_influence = {"model.family",
+constexpr std::array<std::string_view, 22> without_influence = {"model.family",
                                                                 "data.text",
                                                                 "data.jsonl",
                                                                 "data.sources",
@@ -27,6 +27,8 @@ constexpr std::array<std::string_view, 20> without_influence = {"model.family",
                                                                 "train.heal_every",
                                                                 "train.heal_after",
                                                                 "train.heal_limit",
+                                                                "train.heal_copies",
+                                                                "train.heal_wait",
                                                                 "train.checksums",
                                                                 "train.precision",
                                                                 "data.validate_every",

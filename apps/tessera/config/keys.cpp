@@ -336,6 +336,15 @@ std::vector<Key> healing_keys() {
        "With `train.heal`: how often ranks are started again within an hour, at most; then the "
        "error that stopped them ends the run.",
        from(1, 1e6)},
+      {"train.heal_copies", field<s, &T::heal_copies>,
+       "With `train.heal` on several machines: how many of them have each machine's part of the "
+       "state in memory. 2: the next machine has it too, so that a run survives the loss of a "
+       "machine. 1: only its own, in half of the memory.",
+       from(1, 2)},
+      {"train.heal_wait", field<s, &T::heal_wait>,
+       "With `train.heal` on several machines: for how many seconds a run waits for a machine that "
+       "takes the place of one that is lost. 0: the loss ends the run.",
+       from(0, 1e6)},
       {"train.checksums", field<s, &T::checksums>,
        "After how many steps the ranks compare the bits of what several of them hold (parameters "
        "and optimizer state that are not sharded over all ranks): an error names the rank that "

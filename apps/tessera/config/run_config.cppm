@@ -79,6 +79,8 @@ struct TrainConfig {
   std::int64_t heal_every = 1;   // steps between two states that are kept
   double heal_after = 30;        // seconds without any sign of life
   std::int64_t heal_limit = 20;  // starts again within an hour
+  std::int64_t heal_copies = 2;  // machines that have each machine's part of a state
+  double heal_wait = 300;        // seconds for a machine in the place of a lost one; 0: none
   std::int64_t checksums = 0;    // steps between two comparisons of copies; 0: none
 
   ObjectiveKind kind() const;

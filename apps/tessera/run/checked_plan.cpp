@@ -217,6 +217,20 @@ std::vector<std::vector<std::string>> memory_rows(const Trial& trial) {
   return rows;
 }
 
+/// Where the state is kept, with its bytes for each rank.
+std::string healing_text(const Config& config, std::size_t bytes) {
+  const std::int64_t every = config.train.heal_every;
+  const std::string when = every == 1 ? "step" : fmt::format("{} steps", every);
+  if (!has_second_home(config)) {
+    return fmt::format("the state is kept in memory after every {}, twice: {} per rank", when,
+                       format_bytes(bytes));
+  }
+  return fmt::format(
+      "the state is kept in memory after every {}, twice, here and on the next machine: {} per "
+      "rank; {} per rank are sent there each time",
+      when, format_bytes(bytes), format_bytes(bytes / 4));
+}
+
 }  // namespace
 
 CheckedPlan check_plan(const Run& run) {
@@ -261,9 +275,7 @@ CheckedPlan check_plan(const Run& run) {
     rows.push_back(std::move(row));
   }
   if (trial.kept_bytes > 0) {
-    rows.push_back({"healing", fmt::format("the state is kept in memory after every step, twice: "
-                                           "{} per rank",
-                                           format_bytes(trial.kept_bytes))});
+    rows.push_back({"healing", healing_text(run.config, trial.kept_bytes)});
   }
   if (const std::string stored = stored_text(trial.stored); !stored.empty()) {
     rows.push_back({"stored", stored});

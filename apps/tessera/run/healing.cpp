@@ -28,20 +28,42 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// The memory for the ranks of this machine.
-KeptStates memory_of(const Config& config) {
-  const int ranks = static_cast<int>(config.ranks());
-  const auto place = collective::launcher_place();
-  const int here = collective::ranks_started_here(ranks);
-  return place ? KeptStates(ranks, place->machine * here, here) : KeptStates(ranks);
+/// Of a machine, as those that have its states number its ranks.
+struct RanksThere {
+  int all = 1;  // of the run
+  int first = 0;
+  int there = 0;
+};
+
+/// Those of this machine; `before`: of the one before it.
+RanksThere ranks_there(const Config& config, int before) {
+  RanksThere ranks{.all = static_cast<int>(config.ranks())};
+  if (const auto place = collective::launcher_place()) {
+    ranks.there = collective::ranks_started_here(ranks.all);
+    ranks.first = (place->machine + place->machines - before) % place->machines * ranks.there;
+  }
+  return ranks;
+}
+
+KeptStates memory_for(const RanksThere& ranks) {
+  return KeptStates(ranks.all, ranks.first, ranks.there);
 }
 
 }  // namespace
 
 Healing::Healing(const Config& config, StartPoint& start)
-    : config_(config), start_(start), kept_(memory_of(config)) {
+    : config_(config), start_(start), kept_(memory_for(ranks_there(config, 0))) {
   start_.kept = &kept_;
   start_.begun = start.step;
+  if (has_second_home(config_)) {
+    const RanksThere before = ranks_there(config_, 1);
+    of_other_.emplace(before.all, before.first, before.there);
+    kept_.expect_copies();
+  }
+}
+
+bool has_second_home(const Config& config) {
+  return config.train.heal && config.train.heal_copies > 1 && collective::launcher_place();
 }
 
 void check_healing(const Config& config) {
@@ -66,7 +88,9 @@ void check_healing(const Config& config) {
 void Healing::configure(collective::LaunchOptions& options) {
   options.stuck_seconds = config_.train.heal_after;
   options.grace_seconds = 1;
-  options.kept = [this] { return kept_.whole(); };
+  options.replace_seconds = config_.train.heal_wait;
+  options.kept = &kept_;
+  options.kept_of_other = of_other_ ? &*of_other_ : nullptr;
   options.restart = [this](const collective::FailedAttempt& failed) { return start_again(failed); };
 }
 
@@ -93,7 +117,10 @@ std::string Healing::refusal(const collective::FailedAttempt& failed) {
 }
 
 std::string Healing::find_start(std::int64_t kept) {
-  kept_.drop_others(kept);
+  kept_.drop_after(kept);
+  if (of_other_) {
+    of_other_->drop_after(kept);
+  }
   start_.notes.clear();
   if (kept >= 0) {
     start_.step = kept;
@@ -101,6 +128,7 @@ std::string Healing::find_start(std::int64_t kept) {
     return fmt::format("after step {}, which is in memory", kept);
   }
   start_.from_kept = false;
+  start_.step = start_.begun;
   const std::string& folder = config_.checkpoint.folder;
   if (std::optional<std::string> saved =
           folder.empty() ? std::nullopt : latest_checkpoint(folder)) {
@@ -111,6 +139,13 @@ std::string Healing::find_start(std::int64_t kept) {
 }
 
 bool Healing::start_again(const collective::FailedAttempt& failed) {
+  if (failed.joins) {
+    log(LogLevel::warning,
+        fmt::format("the run heals ({}): this machine takes the place of one that is lost; its "
+                    "ranks start {}",
+                    failed.number, find_start(failed.kept)));
+    return true;
+  }
   if (const std::string why = failed.decided ? "" : refusal(failed); !why.empty()) {
     log(LogLevel::warning, why);
     return false;

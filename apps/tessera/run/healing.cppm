@@ -11,8 +11,13 @@ export namespace tessera::app {
 /// Error (input): the run cannot heal, as another program has started its ranks.
 void check_healing(const Config& config);
 
+/// Whether what the ranks of a machine keep is in the memory of another one too (train.heal_copies,
+/// on several machines).
+bool has_second_home(const Config& config);
+
 /// How a run continues when a rank has died (train.heal): the launcher's part. It never computes;
 /// it has the memory in which the ranks keep the state, and decides from where new ranks continue.
+/// On several machines it also has a copy of what the ranks of the machine before this one keep.
 class Healing {
  public:
   /// The config and `start`, whose `kept` is set, must outlive it.
@@ -33,6 +38,7 @@ class Healing {
   const Config& config_;
   StartPoint& start_;
   KeptStates kept_;
+  std::optional<KeptStates> of_other_;
   std::vector<double> times_;                  // of the starts within the last hour, in seconds
   std::optional<std::int64_t> step_of_fault_;  // of the last failure that was not from outside
 };

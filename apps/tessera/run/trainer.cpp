@@ -299,7 +299,10 @@ std::size_t Trainer::snapshot_bytes() const {
 }
 
 std::size_t Trainer::kept_bytes() const {
-  return run_.config.train.heal ? 2 * tessera::snapshot_bytes(training_->checkpoints().state()) : 0;
+  // Two generations, here and for another machine.
+  const std::size_t copies = has_second_home(run_.config) ? 4 : 2;
+  return run_.config.train.heal ? copies * tessera::snapshot_bytes(training_->checkpoints().state())
+                                : 0;
 }
 
 }  // namespace tessera::app

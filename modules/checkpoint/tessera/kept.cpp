@@ -4,6 +4,7 @@ module;
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -12,8 +13,10 @@ module;
 #include <new>
 #include <numeric>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 module tessera.checkpoint;
@@ -51,12 +54,16 @@ struct Slot {
   std::uint64_t capacity = 0;
   std::uint64_t tensor_text = 0;  // bytes
   std::uint64_t scalar_text = 0;
+  std::uint64_t used = 0;  // bytes, of texts and parts
 };
 
 /// The start of the memory; two slots for each rank follow.
 struct Front {
   std::atomic<std::uint64_t> used{0};
   std::atomic<std::int64_t> told{-1};
+  std::atomic<std::uint32_t> changes{0};  // of slots: who waits for the next one sleeps on it
+  std::atomic<bool> copies{false};        // a generation has to be copied too, and
+  std::atomic<std::int64_t> copied{-1};   // the newest step that is
 
   Slot& slot(int generation, int ranks, int rank) {
     return reinterpret_cast<Slot*>(this + 1)[generation * ranks + rank];
@@ -86,6 +93,7 @@ struct KeptContent {
   int first = 0;             // the number of the first of them
   bool all = true;           // there are no others
   std::vector<OwnPart> own;  // by rank: ranks may be threads of one process
+  int filled = 0;            // the generation that begin_copy made room in
 
   /// The numbers of the ranks in the world.
   std::vector<int> numbers() const {
@@ -110,6 +118,32 @@ struct KeptContent {
     const std::optional<std::int64_t> one = step_of(0);
     const std::optional<std::int64_t> other = step_of(1);
     return !one && !other ? -1 : one.value_or(-1) > other.value_or(-1) ? 0 : 1;
+  }
+  int older() const { return newest() == 0 ? 1 : 0; }
+  /// Wakes who waits for a new generation.
+  void say_change() const {
+    front().changes.fetch_add(1);
+    collective::wake_on(&front().changes, 1);
+  }
+  /// Waits until the newest generation is copied: then the older one is no longer needed.
+  void wait_for_copy() const {
+    const int newest = this->newest();
+    if (newest < 0 || !front().copies) {
+      return;
+    }
+    const std::int64_t step = step_of(newest).value_or(-1);
+    collective::World& world = collective::World::current();
+    for (Stopwatch watch; front().copied < step;) {
+      world.throw_if_failed();
+      if (watch.waited() > wait_limit()) {
+        fail({.thing = "train.heal",
+              .wrong = fmt::format("the state of step {} is not on a second machine after {:.4g} s",
+                                   step, wait_limit()),
+              .advice = "look at the links between machines, or set train.heal_copies to 1"});
+      }
+      // So short that a rank which waits here shows signs of life.
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+    }
   }
   /// Makes room in a slot.
   void reserve(Slot& slot, std::uint64_t bytes) {
@@ -273,10 +307,11 @@ void KeptStates::keep(std::int64_t step, const StateDict& state) {
   const int rank = current_rank();
   const int number = rank - content_->first;
   OwnPart& own = content_->own.at(static_cast<std::size_t>(number));
-  // Ranks meet in it: those of the last generation are all done with it, so the older one is free.
+  content_->wait_for_copy();
+  // Ranks meet in it: those of the last generation are all done with it, so the older one is free,
+  // on all machines.
   follow(own, state, content_->numbers());
-  const int newest = content_->newest();
-  Slot& slot = content_->slot(newest == 0 ? 1 : 0, number);
+  Slot& slot = content_->slot(content_->older(), number);
   slot.step = -1;
   CheckpointIndex index;
   index.scalars = state.scalars;
@@ -288,12 +323,14 @@ void KeptStates::keep(std::int64_t step, const StateDict& state) {
   std::memcpy(begin + own.text.size(), scalars.data(), scalars.size());
   slot.tensor_text = own.text.size();
   slot.scalar_text = scalars.size();
+  slot.used = front + own.bytes;
   std::byte* at = begin + front;
   for (const auto& [part, values] : values_to_write(own.file, state, rank)) {
     copy_values(values, at);
     at += aligned(own.file.parts[part].bytes());
   }
   slot.step = step;
+  content_->say_change();
 }
 
 std::optional<std::int64_t> KeptStates::newest() const {
@@ -319,13 +356,76 @@ std::vector<std::int64_t> KeptStates::whole() const {
   return steps;
 }
 
-void KeptStates::drop_others(std::int64_t step) {
+std::optional<collective::KeptGeneration> KeptStates::generation(std::int64_t step) const {
+  using namespace checkpoint_detail;
   for (const int generation : {0, 1}) {
-    const bool left = content_->step_of(generation) == step;
-    for (int rank = 0; !left && rank < content_->ranks; ++rank) {
+    if (content_->step_of(generation) == step) {
+      collective::KeptGeneration all{.step = step};
+      for (int rank = 0; rank < content_->ranks; ++rank) {
+        const Slot& slot = content_->slot(generation, rank);
+        all.head.insert(all.head.end(), {slot.tensor_text, slot.scalar_text, slot.used});
+        all.blocks.emplace_back(content_->memory->at(slot.offset), slot.used);
+      }
+      return all;
+    }
+  }
+  return std::nullopt;
+}
+
+std::int64_t KeptStates::wait_for_newer(std::int64_t step, double seconds) const {
+  const std::uint32_t seen = content_->front().changes;
+  const auto found = [&] {
+    const std::int64_t now = newest().value_or(-1);
+    return now > step ? now : -1;
+  };
+  if (const std::int64_t now = found(); now >= 0) {
+    return now;
+  }
+  collective::sleep_on(&content_->front().changes, seen, seconds);
+  return found();
+}
+
+std::vector<std::span<std::byte>> KeptStates::begin_copy(std::span<const std::uint64_t> head) {
+  using namespace checkpoint_detail;
+  constexpr std::size_t entries = 3;
+  require(head.size() == entries * static_cast<std::size_t>(content_->ranks),
+          "train.heal: a copy of a state is one of other ranks");
+  const int generation = content_->older();
+  std::vector<std::span<std::byte>> blocks;
+  for (int rank = 0; rank < content_->ranks; ++rank) {
+    const std::uint64_t* of_rank = &head[entries * static_cast<std::size_t>(rank)];
+    require(of_rank[2] >= aligned(of_rank[0] + of_rank[1]),
+            "train.heal: a copy of a state is shorter than its texts");
+    Slot& slot = content_->slot(generation, rank);
+    slot.step = -1;
+    content_->reserve(slot, of_rank[2]);
+    slot.tensor_text = of_rank[0];
+    slot.scalar_text = of_rank[1];
+    slot.used = of_rank[2];
+    blocks.emplace_back(content_->memory->at(slot.offset), slot.used);
+  }
+  content_->filled = generation;
+  return blocks;
+}
+
+void KeptStates::end_copy(std::int64_t step) {
+  for (int rank = 0; rank < content_->ranks; ++rank) {
+    content_->slot(content_->filled, rank).step = step;
+  }
+}
+
+void KeptStates::expect_copies() { content_->front().copies = true; }
+
+void KeptStates::set_copied(std::int64_t step) { content_->front().copied = step; }
+
+void KeptStates::drop_after(std::int64_t step) {
+  for (const int generation : {0, 1}) {
+    const std::optional<std::int64_t> is = content_->step_of(generation);
+    for (int rank = 0; (!is || *is > step) && rank < content_->ranks; ++rank) {
       content_->slot(generation, rank).step = -1;
     }
   }
+  content_->front().copied = -1;
 }
 
 std::uint64_t KeptStates::bytes() const { return content_->front().used; }
