@@ -171,8 +171,10 @@ void RankMeeting::enter(int rank) {
 }
 
 struct Launchers::Peer {
-  explicit Peer(Socket socket) : stream(std::move(socket), longest_message) {}
+  explicit Peer(Socket socket)
+      : host(socket.other_end().host), stream(std::move(socket), longest_message) {}
 
+  std::string host;  // numeric
   MessageStream stream;
   int machine = -1;  // -1: it has not said yet
   int ranks = 0;
@@ -312,7 +314,7 @@ bool Launchers::hear_introduction(Peer& peer, Peers& others) {
       return false;  // something else than a launcher
     }
     theirs.protocol = reader.get<std::uint64_t>();
-    theirs.name = peer.stream.socket().other_end().host;
+    theirs.name = peer.host;
     if (theirs.protocol == protocol_number()) {
       theirs.job = reader.text();
       theirs.place.machine = reader.get<int>();
@@ -638,7 +640,7 @@ std::optional<RankMeeting> Launchers::begin(int home) {
     }
     Reader reader(*text);
     require(reader.get<Word>() == Word::begin, "launch: machine 0 does not begin");
-    const std::string host = first.stream.socket().other_end().host;
+    const std::string host = first.host;
     meeting.at = {host, reader.get<int>()};
     meeting.key = reader.text();
     for (int machine = 0; machine < place_.machines; ++machine) {
@@ -657,7 +659,7 @@ std::optional<RankMeeting> Launchers::begin(int home) {
     }
     Reader reader(*text);
     require(reader.get<Word>() == Word::ready, "launch: a machine is not ready");
-    meeting.homes.push_back({peer->stream.socket().other_end().host, reader.get<int>()});
+    meeting.homes.push_back({peer->host, reader.get<int>()});
   }
   meeting.listener = listen_at(0);
   meeting.at = {meet_.host, meeting.listener.own_end().port};

@@ -142,15 +142,15 @@ void Socket::close() {
 Endpoint Socket::own_end() const {
   sockaddr_storage address{};
   socklen_t bytes = sizeof(address);
-  getsockname(descriptor_, reinterpret_cast<sockaddr*>(&address), &bytes);
-  return endpoint_of(address);
+  const bool known = getsockname(descriptor_, reinterpret_cast<sockaddr*>(&address), &bytes) == 0;
+  return known ? endpoint_of(address) : Endpoint();
 }
 
 Endpoint Socket::other_end() const {
   sockaddr_storage address{};
   socklen_t bytes = sizeof(address);
-  getpeername(descriptor_, reinterpret_cast<sockaddr*>(&address), &bytes);
-  return endpoint_of(address);
+  const bool known = getpeername(descriptor_, reinterpret_cast<sockaddr*>(&address), &bytes) == 0;
+  return known ? endpoint_of(address) : Endpoint();
 }
 
 bool is_loopback(const Endpoint& numeric) {
