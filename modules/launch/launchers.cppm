@@ -5,6 +5,8 @@ import tessera.base;
 import tessera.calls;
 import tessera.ranks;
 import tessera.machines;
+import :arrivals;
+import :introduction;
 import :start;
 
 namespace tessera::collective {
@@ -20,16 +22,6 @@ struct RankMeeting {
   /// Sets the environment of a forked rank. The listener stays open in rank 0 only.
   void enter(int rank);
 };
-
-/// The steps of the states that a launcher has: of its own ranks, and of those of the one before.
-struct HeldSteps {
-  std::vector<std::int64_t> own{};
-  std::vector<std::int64_t> of_other{};
-};
-
-/// The newest step of which the state of every machine is in its own memory or in that of the next
-/// one; -1: there is none. `held`: by machine.
-std::int64_t newest_common(const std::vector<HeldSteps>& held);
 
 /// How the ranks of a launcher have ended.
 struct EndedRanks {
@@ -87,10 +79,6 @@ class Launchers {
   void leave();
 
  private:
-  struct Peer;
-  struct Introduction;
-  using Peers = std::vector<std::unique_ptr<Peer>>;
-
   void listen_for_all();
   /// Returns whether machine 0 has taken this one; false: `ended` has asked to stop waiting.
   bool join_first(double limit, const std::function<bool()>& ended);
@@ -102,27 +90,18 @@ class Launchers {
   std::vector<HeldSteps> hear_ends(Control& control, EndedRanks& ended,
                                    const std::function<void()>& pause);
   /// Machine 0, after an attempt: waits for others in the place of lost machines. False: none came.
-  bool replace_lost(Control& control, std::vector<HeldSteps>& held, Peers& newcomers,
+  bool replace_lost(Control& control, std::vector<HeldSteps>& held,
                     const std::function<void()>& pause);
   /// As its machine 0 is lost: waits for another one.
   bool rejoin(Control& control, EndedRanks& ended, const std::function<void()>& pause);
-  void welcome(const Peers& peers);
-  void refuse(const Peers& peers, const std::string& text, ErrorKind kind);
-  std::string introduce() const;
-  /// Machine 0: why this one cannot take part; empty: it can.
-  std::string objection(const Introduction& theirs, const Peers& others) const;
-  /// Takes what has come to the listener. Error (input), told to all of `peers`: one of them cannot
-  /// take part; where there was an attempt already, only that one is told.
-  void hear_introductions(Peers& peers);
-  bool hear_introduction(Peer& peer, Peers& others);
-  std::string missing(const Peers& peers) const;
+  void welcome(const LauncherPeers& peers);
   void set_ranks(const std::vector<int>& ranks);
   /// Moves all messages, and handles those that may come at any time; the others are kept for
   /// whoever waits for them. `control`: null between attempts.
   void move(Control* control);
-  void take(Peer& from, const std::string& message, Control* control);
-  void lose(Peer& peer, const std::string& why, Control* control);
-  void send_to_all(std::string_view message, const Peer* except = nullptr);
+  void take(LauncherPeer& from, const std::string& message, Control* control);
+  void lose(LauncherPeer& peer, const std::string& why, Control* control);
+  void send_to_all(std::string_view message, const LauncherPeer* except = nullptr);
 
   const LaunchOptions& options_;
   LauncherPlace place_;
@@ -131,9 +110,9 @@ class Launchers {
   int first_ = 0;
   int here_ = 0;
   std::vector<std::string> names_;
-  std::vector<int> ranks_;  // by machine
-  Peers peers_;             // all, or machine 0
-  std::unique_ptr<Socket> listener_;
+  std::vector<int> ranks_;            // by machine
+  LauncherPeers peers_;               // all, or machine 0
+  std::optional<Arrivals> arrivals_;  // machine 0
   std::unique_ptr<Stopwatch> beat_;
   double beaten_ = 0;
   bool told_ = false;     // the error of this attempt

@@ -32,6 +32,7 @@ import tessera.communication;
 import :start;
 import :black_box;
 import :external;
+import :introduction;
 import :launchers;
 import :messages;
 import :runner;

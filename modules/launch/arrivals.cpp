@@ -1,0 +1,169 @@
+module;
+#include <fmt/format.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+module tessera.launch;
+
+import tessera.base;
+import tessera.machines;
+import tessera.ranks;
+import :arrivals;
+import :introduction;
+import :start;
+
+namespace tessera::collective {
+namespace {
+
+constexpr std::size_t longest_message = std::size_t{16} << 20;
+
+void tell_refusal(const LauncherPeers& peers, const std::string& text, ErrorKind kind) {
+  constexpr double longest = 2;  // seconds
+  Writer writer = message(Word::refused);
+  writer.put(kind);
+  writer.put(std::string_view(text));
+  for (const auto& peer : peers) {
+    peer->stream.send(writer.text());
+  }
+  Stopwatch watch;
+  const auto left = [](const auto& peer) {
+    peer->stream.progress();
+    return peer->stream.flushed();
+  };
+  while (!std::ranges::all_of(peers, left) && watch.waited() < longest) {
+    poll(nullptr, 0, 10);
+  }
+}
+
+bool has_machine(const LauncherPeers& peers, int machine) {
+  return std::ranges::any_of(peers, [&](const auto& p) { return p->machine == machine; });
+}
+
+}  // namespace
+
+LauncherPeer::LauncherPeer(Socket socket)
+    : host(socket.other_end().host), stream(std::move(socket), longest_message) {}
+
+Arrivals::Arrivals(Introduction own, int port) : own_(std::move(own)), listener_(listen_at(port)) {}
+
+void Arrivals::replace_only(std::vector<int> ranks) { ranks_ = std::move(ranks); }
+
+std::string Arrivals::objection(const Introduction& theirs, const LauncherPeers& there) const {
+  const bool replaces = !ranks_.empty();
+  const bool begun = replaces || theirs.attempts > 0 ||
+                     std::ranges::any_of(peers_, [](const auto& p) { return p->attempts > 0; });
+  if (const std::string why = own_.objection(theirs, begun); !why.empty()) {
+    return why;
+  }
+  const int machine = theirs.place.machine;
+  if (machine <= 0 || machine >= own_.place.machines || has_machine(there, machine) ||
+      has_machine(peers_, machine)) {
+    return fmt::format(
+        "two launchers were started with --machine {}; give each its own number, "
+        "0 to {}",
+        machine, own_.place.machines - 1);
+  }
+  const int ranks = replaces ? ranks_[static_cast<std::size_t>(machine)] : theirs.here;
+  return theirs.here == ranks ? ""
+                              : fmt::format(
+                                    "machine {} starts {} ranks, and the machine that is "
+                                    "lost started {}",
+                                    theirs.name, theirs.here, ranks);
+}
+
+bool Arrivals::hear_one(LauncherPeer& peer, const LauncherPeers& there) {
+  peer.stream.progress();
+  const std::optional<std::string> text = peer.stream.receive();
+  if (!text) {
+    return peer.stream.socket().open();
+  }
+  if (peer.machine >= 0) {
+    return true;  // a beat
+  }
+  const std::optional<Introduction> theirs = Introduction::read(*text, peer.host);
+  if (!theirs) {
+    return false;  // something else than a launcher
+  }
+  if (const std::string why = objection(*theirs, there); !why.empty()) {
+    fail_input("launch: " + why);
+  }
+  peer.machine = theirs->place.machine;
+  peer.ranks = theirs->here;
+  peer.name = theirs->name;
+  peer.attempts = theirs->attempts;
+  peer.held = theirs->held;
+  return true;
+}
+
+void Arrivals::hear(const LauncherPeers& there) {
+  const bool replaces = !ranks_.empty();
+  std::vector<pollfd> sockets{{listener_.descriptor(), POLLIN, 0}};
+  for (const auto& peer : peers_) {
+    sockets.push_back({peer->stream.socket().descriptor(), POLLIN, 0});
+  }
+  poll(sockets.data(), sockets.size(), replaces ? 0 : 100);
+  if (Socket socket = accept_from(listener_); socket.open()) {
+    peers_.push_back(std::make_unique<LauncherPeer>(std::move(socket)));
+  }
+  // One that has gone may come again, with what was wrong corrected.
+  for (std::size_t i = 0; i < peers_.size();) {
+    bool stays = false;
+    try {
+      stays = hear_one(*peers_[i], there);
+    } catch (const Error& error) {
+      if (!replaces) {
+        refuse(error.what(), error.kind());
+        throw;
+      }
+      LauncherPeers refused;
+      refused.push_back(std::move(peers_[i]));
+      tell_refusal(refused, error.what(), error.kind());
+      log(LogLevel::warning, error.what());
+    }
+    if (stays) {
+      ++i;
+    } else {
+      peers_.erase(peers_.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+  }
+}
+
+std::string Arrivals::missing(const LauncherPeers& there) const {
+  std::vector<int> numbers;
+  for (int machine = 1; machine < own_.place.machines; ++machine) {
+    if (!has_machine(there, machine) && !has_machine(peers_, machine)) {
+      numbers.push_back(machine);
+    }
+  }
+  return numbers.empty() ? ""
+                         : fmt::format("machine{} {} of {}", numbers.size() == 1 ? "" : "s",
+                                       list_ranks(numbers), own_.place.machines);
+}
+
+std::vector<const LauncherPeer*> Arrivals::introduced() const {
+  std::vector<const LauncherPeer*> introduced;
+  for (const auto& peer : peers_) {
+    if (peer->machine >= 0) {
+      introduced.push_back(peer.get());
+    }
+  }
+  return introduced;
+}
+
+LauncherPeers Arrivals::take() {
+  LauncherPeers taken = std::exchange(peers_, {});
+  std::erase_if(taken, [](const auto& peer) { return peer->machine < 0; });
+  std::ranges::sort(taken, {}, [](const auto& peer) { return peer->machine; });
+  return taken;
+}
+
+void Arrivals::refuse(const std::string& text, ErrorKind kind) {
+  tell_refusal(std::exchange(peers_, {}), text, kind);
+}
+
+}  // namespace tessera::collective

@@ -1,0 +1,61 @@
+// Launchers that come to that of machine 0: at the start, and in the place of lost ones.
+module tessera.launch:arrivals;
+
+import tessera.base;
+import tessera.machines;
+import :introduction;
+import :start;
+
+namespace tessera::collective {
+
+/// Another launcher, and the connection to it.
+struct LauncherPeer {
+  explicit LauncherPeer(Socket socket);
+
+  std::string host;  ///< numeric
+  MessageStream stream;
+  int machine = -1;  ///< -1: it has not said yet
+  int ranks = 0;
+  std::string name{};
+  bool lost = false;
+  int attempts = 0;  ///< that it has seen
+  HeldSteps held{};  ///< when it came
+  Stopwatch since{};
+  double heard = 0;                     ///< the last message
+  std::optional<std::string> answer{};  ///< a message that somebody waits for
+};
+using LauncherPeers = std::vector<std::unique_ptr<LauncherPeer>>;
+
+/// The launchers that have come to machine 0 and that it has not taken yet.
+class Arrivals {
+ public:
+  /// Listens at the port. Error (input): see listen_at.
+  Arrivals(Introduction own, int port);
+
+  /// Takes what has come. `there`: those that machine 0 has taken already. Error (input), told to
+  /// all who have come: one of them cannot take part.
+  void hear(const LauncherPeers& there);
+  /// From the first attempt on: only others in the place of lost ones come, and start as many ranks
+  /// (`ranks`, by machine). One that cannot take part is told, and nobody else.
+  void replace_only(std::vector<int> ranks);
+  /// The machines that are neither among `there` nor have come: "machines 1, 3 of 4"; empty: none.
+  std::string missing(const LauncherPeers& there) const;
+  /// Those who have introduced themselves.
+  std::vector<const LauncherPeer*> introduced() const;
+  /// The same, by machine, taken away. The others are sent away.
+  LauncherPeers take();
+  /// Tells all who have come that they cannot start, and sends them away.
+  void refuse(const std::string& text, ErrorKind kind);
+
+ private:
+  /// Whether it is still there. Error (input): it cannot take part.
+  bool hear_one(LauncherPeer& peer, const LauncherPeers& there);
+  std::string objection(const Introduction& theirs, const LauncherPeers& there) const;
+
+  Introduction own_;
+  Socket listener_;
+  LauncherPeers peers_;
+  std::vector<int> ranks_;  // by machine; empty: there was no attempt yet
+};
+
+}  // namespace tessera::collective

@@ -1,0 +1,204 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+module tessera.launch;
+
+import tessera.base;
+import tessera.machines;
+import :introduction;
+import :messages;
+import :start;
+
+namespace tessera::collective {
+namespace {
+
+constexpr std::string_view magic = "tessera launcher 1";
+
+using Texts = std::vector<std::pair<std::string, std::string>>;
+
+void put_texts(Writer& writer, const Texts& texts) {
+  writer.put(static_cast<std::uint64_t>(texts.size()));
+  for (const auto& [what, text] : texts) {
+    writer.put(std::string_view(what));
+    writer.put(std::string_view(text));
+  }
+}
+
+Texts get_texts(Reader& reader) {
+  Texts texts;
+  for (auto left = reader.get<std::uint64_t>(); left > 0; --left) {
+    std::string what = reader.text();
+    texts.emplace_back(std::move(what), reader.text());
+  }
+  return texts;
+}
+
+/// The first line in which two texts differ, of each.
+std::pair<std::string, std::string> first_difference(const std::string& a, const std::string& b) {
+  std::istringstream as(a);
+  std::istringstream bs(b);
+  std::string one;
+  std::string other;
+  while (true) {
+    const bool more = static_cast<bool>(std::getline(as, one));
+    const bool others = static_cast<bool>(std::getline(bs, other));
+    if (!more || !others || one != other) {
+      constexpr std::size_t most = 120;
+      const auto shown = [&](bool is, std::string line) {
+        line.erase(0, std::min(line.find_first_not_of(' '), line.size()));
+        return is ? line.substr(0, most) : std::string("nothing more");
+      };
+      return {shown(more, one), shown(others, other)};
+    }
+  }
+}
+
+/// Why texts that must be the same are not; empty: they are. `who`: whose `theirs` are.
+std::string difference(const std::string& who, const Texts& theirs, const Texts& own) {
+  for (std::size_t i = 0; i < std::max(theirs.size(), own.size()); ++i) {
+    if (i >= theirs.size() || i >= own.size() || theirs[i].first != own[i].first) {
+      return fmt::format("{} runs another program than machine 0; start the same on all", who);
+    }
+    if (theirs[i].second != own[i].second) {
+      const auto [there, here] = first_difference(theirs[i].second, own[i].second);
+      return fmt::format(
+          "{} has another {} than machine 0 (there: {}; here: {}); start all with "
+          "the same command and the same files",
+          who, own[i].first, there, here);
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+Writer message(Word word) {
+  Writer writer;
+  writer.put(word);
+  return writer;
+}
+
+void put_held(Writer& writer, const HeldSteps& held) {
+  put_all(writer, held.own);
+  put_all(writer, held.of_other);
+}
+
+HeldSteps get_held(Reader& reader) {
+  HeldSteps held;
+  held.own = get_all<std::int64_t>(reader);
+  held.of_other = get_all<std::int64_t>(reader);
+  return held;
+}
+
+std::int64_t newest_common(const std::vector<HeldSteps>& held) {
+  std::int64_t newest = -1;
+  const auto has = [](const std::vector<std::int64_t>& steps, std::int64_t step) {
+    return std::ranges::find(steps, step) != steps.end();
+  };
+  const auto all_have = [&](std::int64_t step) {
+    for (std::size_t m = 0; m < held.size(); ++m) {
+      if (!has(held[m].own, step) && !has(held[(m + 1) % held.size()].of_other, step)) {
+        return false;
+      }
+    }
+    return true;
+  };
+  // The state of the first machine is in one of two memories.
+  for (const std::vector<std::int64_t>& steps :
+       {held.front().own, held[1 % held.size()].of_other}) {
+    for (const std::int64_t step : steps) {
+      newest = step > newest && all_have(step) ? step : newest;
+    }
+  }
+  return newest;
+}
+
+Introduction::Introduction(const LaunchOptions& options, int seen, HeldSteps has)
+    : protocol(protocol_number()),
+      job(environment_variable("TESSERA_JOB").value_or("")),
+      place(options.place.value()),
+      ranks(options.ranks),
+      here(place.ranks_of(options.ranks)),
+      name(fmt::format("{} ({})", place.machine, machine_name())),
+      attempts(seen),
+      held(std::move(has)),
+      agreed(options.agreed),
+      agreed_at_start(options.agreed_at_start) {}
+
+std::string Introduction::text() const {
+  Writer writer = message(Word::introduction);
+  writer.put(magic);
+  writer.put(protocol);
+  writer.put(std::string_view(job));
+  writer.put(place.machine);
+  writer.put(place.machines);
+  writer.put(ranks);
+  writer.put(here);
+  writer.put(std::string_view(name));
+  writer.put(attempts);
+  put_held(writer, held);
+  put_texts(writer, agreed);
+  put_texts(writer, agreed_at_start);
+  return std::string(writer.text());
+}
+
+std::optional<Introduction> Introduction::read(std::string_view text, const std::string& host) {
+  Introduction theirs;
+  try {
+    Reader reader(text);
+    if (reader.get<Word>() != Word::introduction || reader.text() != magic) {
+      return std::nullopt;
+    }
+    theirs.protocol = reader.get<std::uint64_t>();
+    theirs.name = host;
+    if (theirs.protocol == protocol_number()) {
+      theirs.job = reader.text();
+      theirs.place.machine = reader.get<int>();
+      theirs.place.machines = reader.get<int>();
+      theirs.ranks = reader.get<int>();
+      theirs.here = reader.get<int>();
+      theirs.name = reader.text();
+      theirs.attempts = reader.get<int>();
+      theirs.held = get_held(reader);
+      theirs.agreed = get_texts(reader);
+      theirs.agreed_at_start = get_texts(reader);
+    }
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+  return theirs;
+}
+
+std::string Introduction::objection(const Introduction& theirs, bool begun) const {
+  const std::string who = fmt::format("machine {}", theirs.name);
+  if (theirs.protocol != protocol) {
+    return fmt::format("{} has another version of Tessera than machine 0; install the same on all",
+                       who);
+  }
+  if (theirs.job != job) {
+    return fmt::format("{} is of another job than machine 0 (TESSERA_JOB is '{}' and '{}')", who,
+                       theirs.job, job);
+  }
+  if (theirs.place.machines != place.machines) {
+    return fmt::format("{} was started with --machines {}, and machine 0 with --machines {}", who,
+                       theirs.place.machines, place.machines);
+  }
+  if (theirs.ranks != ranks) {
+    return fmt::format(
+        "the run of {} has {} ranks, and that of machine 0 has {}; start all with "
+        "the same config",
+        who, theirs.ranks, ranks);
+  }
+  const std::string why = difference(who, theirs.agreed, agreed);
+  return begun || !why.empty() ? why : difference(who, theirs.agreed_at_start, agreed_at_start);
+}
+
+}  // namespace tessera::collective
