@@ -111,6 +111,7 @@ TEST_CASE("signals that were blocked at the start stop a run") {
   }
 }
 
+#if !__has_feature(thread_sanitizer)  // it has a thread of its own
 TEST_CASE("no rank computes in a thread that a handler may interrupt") {
   for (const int ranks : {1, 2}) {
     const Outcome outcome = as_program([&] {
@@ -139,7 +140,9 @@ TEST_CASE("no rank computes in a thread that a handler may interrupt") {
     CHECK(outcome.errors.empty());
   }
 }
+#endif
 
+#if !__has_feature(thread_sanitizer)  // it ends a process that starts threads after a fork
 TEST_CASE("threads that the program started before take part in a request to stop") {
   for (const int ranks : {1, 2}) {
     const Outcome outcome = as_program([&] {
@@ -161,6 +164,7 @@ TEST_CASE("threads that the program started before take part in a request to sto
     CHECK(outcome.errors == "saved");
   }
 }
+#endif
 
 TEST_CASE("after a notice of little time a request to stop is the first one") {
   for (const int ranks : {1, 2}) {
