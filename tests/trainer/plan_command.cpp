@@ -292,3 +292,49 @@ TEST_CASE("plan: bad input") {
   CHECK(
       has(refused("--hardware " + folder.write("word.toml", hardware("\"yes\"", 8))), "overlaps"));
 }
+
+TEST_CASE(
+    "plan: a run that heals copies its state at the end of a step, and sends it to a machine") {
+  const Planned planned;
+  const auto with_host = [&](int ranks, const char* host) {
+    std::string text = hardware("false", ranks);
+    text.insert(text.find("[inside]"), host);
+    return "--hardware " + planned.folder.write("h.toml", text);
+  };
+  const std::string options = "--ranks 4 ";
+  const json plain = planned.plan(options + with_host(4, ""));
+  const double step = plain.at("seconds").get<double>();
+  CHECK(plain.at("keeping_seconds") == 0);
+  const auto kept = [&](const std::string& more, int ranks, const char* host) {
+    return planned.plan("train.heal=true " + more + options + with_host(ranks, host));
+  };
+  // Parameters and AdamW's state: three values of each parameter, on one of four ranks. The memory
+  // has them twice, and four times with a second home.
+  const json here = kept("", 4, "");
+  const auto snapshot = [](const json& plan) {
+    return plan.at("memory_peaks").at("snapshot").get<double>();
+  };
+  const double bytes = snapshot(here) / 2;
+  CHECK(bytes > 3 * plain.at("memory_peaks").at("parameter").get<double>() * 0.9);
+  CHECK(bytes < 3 * plain.at("memory_peaks").at("parameter").get<double>() * 2);
+  CHECK(here.at("keeping_seconds").get<double>() == Approx(2 * bytes / 1e18));
+  const json copied = kept("", 4, "host_gb = 1e-6\n");
+  CHECK(copied.at("keeping_seconds").get<double>() == Approx(bytes / 1e3));
+  CHECK(copied.at("seconds").get<double>() == Approx(step + bytes / 1e3));
+  const json seldom = kept("train.heal_every=5 ", 4, "host_gb = 1e-6\n");
+  CHECK(seldom.at("keeping_seconds").get<double>() == Approx(bytes / 1e3 / 5));
+  // 100 bytes in a second to the other machine, beside the step but for its collectives.
+  const json plain_far = planned.plan(options + with_host(2, ""));
+  const json far = kept("", 2, "");
+  CHECK(snapshot(far) == Approx(4 * bytes));
+  const double free =
+      plain_far.at("seconds").get<double>() - plain_far.at("communicating_seconds").get<double>();
+  const double waiting = plain_far.at("waiting_seconds").get<double>();
+  CHECK(free > 0);
+  CHECK(waiting > 0);
+  CHECK(far.at("keeping_seconds").get<double>() ==
+        Approx(std::max(std::min(bytes / 100, waiting), bytes / 100 - free)));
+  const json alone = kept("train.heal_copies=1 ", 2, "");
+  CHECK(snapshot(alone) == Approx(2 * bytes));
+  CHECK(alone.at("keeping_seconds").get<double>() == Approx(2 * bytes / 1e18));
+}

@@ -72,16 +72,20 @@ Config on_ranks_alone(const TrainArguments& arguments, std::int64_t ranks) {
 
 /// The run that a config describes, on as many ranks as are wanted. Its data are those of the
 /// config's own batch: a plan needs no more.
-Run run_to_plan(const TrainArguments& arguments, std::int64_t ranks) {
+Run run_to_plan(const TrainArguments& arguments, const PlanArguments& wanted) {
   Run run;
   run.config = load_run_config(arguments);
   RunData data = open_run_data(run.config);
-  if (ranks > 0) {
+  if (wanted.ranks > 0) {
     std::vector<std::string> overrides = arguments.overrides;
-    for (std::string& override : on_ranks(run.config, ranks)) {
+    for (std::string& override : on_ranks(run.config, wanted.ranks)) {
       overrides.push_back(std::move(override));
     }
     run.config = load_config(arguments.config, overrides);
+  }
+  if (!wanted.hardware.empty()) {
+    const int there = read_hardware(wanted.hardware).ranks;
+    run.launchers = static_cast<int>((run.config.ranks() + there - 1) / there);
   }
   run.shape = std::move(data.shape);
   run.data = std::move(data.dataset);
@@ -90,10 +94,12 @@ Run run_to_plan(const TrainArguments& arguments, std::int64_t ranks) {
 }
 
 /// What a table or JSON says of a run with a trial, whose step takes these times.
-PlannedRun report_of(const Run& run, const Trial& trial, const StepTimes& step,
-                     const Planner& planner, const PlanArguments& wanted) {
+PlannedRun report_of(const Run& run, const Trial& trial, StepTimes step, const Planner& planner,
+                     const PlanArguments& wanted) {
+  add_keeping(step, planner.hardware(), run, trial);
+  const double seconds = step.seconds;
   const auto step_tokens = static_cast<double>(run.config.step_tokens());
-  return {.step = step,
+  return {.step = std::move(step),
           .hardware = planner.hardware(),
           .ranks = static_cast<int>(run.config.ranks()),
           .step_tokens = step_tokens,
@@ -101,7 +107,7 @@ PlannedRun report_of(const Run& run, const Trial& trial, const StepTimes& step,
           .memory = trial.account.memory,
           .tokens = wanted.tokens > 0 ? wanted.tokens
                                       : step_tokens * static_cast<double>(run.config.train.steps),
-          .failing = failing_run(planner.hardware(), run.config, trial, step.seconds)};
+          .failing = failing_run(planner.hardware(), run.config, trial, seconds)};
 }
 
 Planner planner_of(const Config& config, const PlanArguments& wanted) {
@@ -298,7 +304,7 @@ int run_plan(const TrainArguments& arguments, const PlanArguments& wanted) {
   if (!wanted.compare.empty()) {
     measured = measured_step(read_trace(wanted.compare));
   }
-  const Run run = run_to_plan(arguments, wanted.ranks);
+  const Run run = run_to_plan(arguments, wanted);
   TableRows rows = plan_rows(run.config, run.shape, *run.data);
   const CheckedPlan plan = planned(run);
   rows.insert(rows.end(), plan.rows.begin(), plan.rows.end());

@@ -131,6 +131,9 @@ Prepared prepared(const TrainArguments& arguments, bool locked) {
   all.rows = at_key(run.config, "model.adapter",
                     [&] { return plan_rows(run.config, run.shape, *run.data); });
   run.rates = rates_of(run.config);
+  if (const auto place = collective::launcher_place()) {
+    run.launchers = place->machines;
+  }
   all.plan = planned(run);
   run.kept_gathers = all.plan.kept_gathers;
   run.one_rank = all.plan.one_rank;
@@ -217,7 +220,7 @@ int train(const TrainArguments& arguments) {
   options.black_box = run.config.log.blackbox;
   std::optional<Healing> healing;
   if (run.config.train.heal) {
-    healing.emplace(run.config, start).configure(options);
+    healing.emplace(run, start).configure(options);
   }
   const int code = collective::launched_by_other() ? collective::join_launch(options, rank_run)
                                                    : collective::launch(options, rank_run);

@@ -49,7 +49,8 @@ class HardwareReader {
                       .products_of_bytes = tera * positive(rates, "products_8_tflops"),
                       .attention = tera * positive(rates, "attention_tflops"),
                       .bandwidth = giga * positive(rates, "memory_gb"),
-                      .launch = micro * positive(rates, "launch_us")};
+                      .launch = micro * positive(rates, "launch_us"),
+                      .host = giga * rates.number("host_gb", 0, "at least 0", is_not_negative)};
     hardware.inside = link("inside");
     hardware.between = link("between");
     hardware.failures = failures();
@@ -103,6 +104,11 @@ Hardware read_hardware(const std::string& file) {
   return HardwareReader(json.str(), file).read();
 }
 
+double copy_seconds(const Hardware& hardware, double bytes) {
+  const double here = 2 * bytes / hardware.rates.bandwidth;  // read and written
+  return hardware.rates.host > 0 ? bytes / hardware.rates.host : here;
+}
+
 std::string hardware_text(const Hardware& hardware) {
   const DeviceRates& rates = hardware.rates;
   const auto quoted = [](std::string_view text) {
@@ -128,12 +134,13 @@ std::string hardware_text(const Hardware& hardware) {
       "name = {}\nsource = {}\nranks = {}    # of a machine\nmemory_gib = {:#.4g}    # of a "
       "rank\nprice_per_hour = {:#.4g}    # of a rank\noverlaps = {}\n\n[rates]\n"
       "products_32_tflops = {:#.4g}\nproducts_16_tflops = {:#.4g}\nproducts_8_tflops = {:#.4g}\n"
-      "attention_tflops = {:#.4g}\nmemory_gb = {:#.4g}\nlaunch_us = {:#.4g}\n{}{}{}",
+      "attention_tflops = {:#.4g}\nmemory_gb = {:#.4g}\nlaunch_us = {:#.4g}\n{}{}{}{}",
       quoted(hardware.name), quoted(hardware.source), hardware.ranks, hardware.memory / gib,
       hardware.price, hardware.overlaps, rates.products_of_words / tera, rates.products / tera,
       rates.products_of_bytes / tera, rates.attention / tera, rates.bandwidth / giga,
-      rates.launch / micro, link("inside", hardware.inside), link("between", hardware.between),
-      failures);
+      rates.launch / micro,
+      rates.host > 0 ? fmt::format("host_gb = {:#.4g}\n", rates.host / giga) : std::string(),
+      link("inside", hardware.inside), link("between", hardware.between), failures);
 }
 
 }  // namespace tessera::app

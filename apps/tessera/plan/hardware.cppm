@@ -15,6 +15,7 @@ struct DeviceRates {
   double attention = 420e12;           // FLOPs of attention
   double bandwidth = 2.85e12;          // bytes that kernels read and write
   double launch = 2.8e-6;              // seconds that each kernel adds to its work
+  double host = 0;                     // bytes to the memory of the machine; 0: it is the device's
 };
 
 /// What is between two ranks.
@@ -47,6 +48,9 @@ struct Hardware {
   HardwareLink between = {};  // machines
   HardwareFailures failures = {};
 };
+
+/// Seconds in which a rank copies so many bytes into other memory of its machine.
+double copy_seconds(const Hardware& hardware, double bytes);
 
 /// Reads a TOML file (docs/planning.md has its keys). Errors (input): the file cannot be read; a
 /// key is unknown, missing, or has another type or range; the text has file and line.

@@ -90,6 +90,23 @@ StepTimes Planner::step_of(const Run& run, const Trial& trial) {
   return continued(step(few - 1), last, static_cast<double>(micro_batches - few));
 }
 
+void add_keeping(StepTimes& step, const Hardware& hardware, const Run& run, const Trial& trial) {
+  const int copies = kept_copies(run);
+  if (copies == 0) {
+    return;
+  }
+  const auto steps = static_cast<double>(run.config.train.heal_every);
+  const double bytes = static_cast<double>(trial.kept_bytes) / copies;
+  const double copying = copy_seconds(hardware, bytes);
+  // What is sent delays the collectives that share its link by as long, and is awaited at the next
+  // state.
+  const double sending = has_second_home(run) ? bytes / hardware.between.bandwidth : 0;
+  const double delayed = std::min(sending, steps * step.waiting);
+  const double free = steps * (step.seconds - step.communicating);
+  step.keeping = (copying + std::max(delayed, sending - free)) / steps;
+  step.seconds += step.keeping;
+}
+
 FailingRun failing_run(const Hardware& hardware, const Config& config, const Trial& trial,
                        double step_seconds) {
   const HardwareFailures& rates = hardware.failures;
@@ -107,7 +124,7 @@ FailingRun failing_run(const Hardware& hardware, const Config& config, const Tri
   const bool background = config.checkpoint.save == "async";
   const double write = bytes / rates.write;
   return {.between = year / rates.per_rank_year / static_cast<double>(config.ranks()),
-          .write = background ? 2 * bytes / hardware.rates.bandwidth : write,
+          .write = background ? copy_seconds(hardware, bytes) : write,
           .restart = rates.restart + bytes / rates.read + (background ? write : 0),
           .interval = config.checkpoint.folder.empty()
                           ? 0

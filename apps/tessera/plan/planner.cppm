@@ -50,6 +50,10 @@ class Planner {
 /// the run's, or one with fewer rows.
 Program step_program(const Run& run, const StepSetup& setup);
 
+/// Adds what a run that heals does at the ends of its steps: the copy of the state, and the wait
+/// for the second home where its link is slower than the steps.
+void add_keeping(StepTimes& step, const Hardware& hardware, const Run& run, const Trial& trial);
+
 /// What failures cost a run, with the rates of the hardware's [failures]: a rank writes its own
 /// part of what is trained and of the optimizer's state. A save in the background stops the run
 /// for the copy alone, and a failure takes on average the work of as long as the write lasts more.

@@ -84,12 +84,15 @@ TableRows planned_rows(const PlannedRun& run) {
   const auto memory = static_cast<double>(run.memory.total_peak);
   TableRows rows = {
       {"hardware", hardware_row(run.hardware)},
-      {"step", fmt::format("{} ms: computing {}, {}communicating {}, of which {} are hidden",
+      {"step", fmt::format("{} ms: computing {}, {}communicating {}, of which {} are hidden{}",
                            milliseconds(step.seconds), milliseconds(step.computing),
                            step.calling > 0
                                ? fmt::format("calling operators {}, ", milliseconds(step.calling))
                                : std::string(),
-                           milliseconds(step.communicating), milliseconds(step.hidden()))},
+                           milliseconds(step.communicating), milliseconds(step.hidden()),
+                           step.keeping > 0
+                               ? fmt::format(", keeping the state {}", milliseconds(step.keeping))
+                               : std::string())},
       {"tokens/s", fmt::format("{}; {} of a rank, {} of the rate of products",
                                format_count(tokens_per_second(run)),
                                format_count(tokens_per_second(run) / run.ranks),
@@ -160,6 +163,7 @@ std::string planned_json(const PlannedRun& run) {
               {"calling_seconds", run.step.calling},
               {"communicating_seconds", run.step.communicating},
               {"waiting_seconds", run.step.waiting},
+              {"keeping_seconds", run.step.keeping},
               {"tokens_per_second", tokens_per_second(run)},
               {"share_of_products", utilisation(run)},
               {"memory_bytes", run.memory.total_peak},

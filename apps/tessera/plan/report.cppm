@@ -16,7 +16,7 @@ export namespace tessera::app {
 
 /// What a report is about.
 struct PlannedRun {
-  const StepTimes& step;
+  StepTimes step;
   const Hardware& hardware;
   int ranks = 1;
   double step_tokens = 0;        // of all ranks

@@ -218,17 +218,17 @@ std::vector<std::vector<std::string>> memory_rows(const Trial& trial) {
 }
 
 /// Where the state is kept, with its bytes for each rank.
-std::string healing_text(const Config& config, std::size_t bytes) {
-  const std::int64_t every = config.train.heal_every;
+std::string healing_text(const Run& run, std::size_t bytes) {
+  const std::int64_t every = run.config.train.heal_every;
   const std::string when = every == 1 ? "step" : fmt::format("{} steps", every);
-  if (!has_second_home(config)) {
+  if (!has_second_home(run)) {
     return fmt::format("the state is kept in memory after every {}, twice: {} per rank", when,
                        format_bytes(bytes));
   }
   return fmt::format(
       "the state is kept in memory after every {}, twice, here and on the next machine: {} per "
       "rank; {} per rank are sent there each time",
-      when, format_bytes(bytes), format_bytes(bytes / 4));
+      when, format_bytes(bytes), format_bytes(bytes / static_cast<std::size_t>(kept_copies(run))));
 }
 
 }  // namespace
@@ -275,7 +275,7 @@ CheckedPlan check_plan(const Run& run) {
     rows.push_back(std::move(row));
   }
   if (trial.kept_bytes > 0) {
-    rows.push_back({"healing", healing_text(run.config, trial.kept_bytes)});
+    rows.push_back({"healing", healing_text(run, trial.kept_bytes)});
   }
   if (const std::string stored = stored_text(trial.stored); !stored.empty()) {
     rows.push_back({"stored", stored});

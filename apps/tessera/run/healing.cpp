@@ -51,19 +51,24 @@ KeptStates memory_for(const RanksThere& ranks) {
 
 }  // namespace
 
-Healing::Healing(const Config& config, StartPoint& start)
-    : config_(config), start_(start), kept_(memory_for(ranks_there(config, 0))) {
+Healing::Healing(const Run& run, StartPoint& start)
+    : config_(run.config), start_(start), kept_(memory_for(ranks_there(run.config, 0))) {
   start_.kept = &kept_;
   start_.begun = start.step;
-  if (has_second_home(config_)) {
+  if (has_second_home(run)) {
     const RanksThere before = ranks_there(config_, 1);
     of_other_.emplace(before.all, before.first, before.there);
     kept_.expect_copies();
   }
 }
 
-bool has_second_home(const Config& config) {
-  return config.train.heal && config.train.heal_copies > 1 && collective::launcher_place();
+bool has_second_home(const Run& run) {
+  return run.config.train.heal && run.config.train.heal_copies > 1 && run.launchers > 1;
+}
+
+int kept_copies(const Run& run) {
+  constexpr int generations = 2;
+  return !run.config.train.heal ? 0 : has_second_home(run) ? 2 * generations : generations;
 }
 
 void check_healing(const Config& config) {

@@ -299,10 +299,8 @@ std::size_t Trainer::snapshot_bytes() const {
 }
 
 std::size_t Trainer::kept_bytes() const {
-  // Two generations, here and for another machine.
-  const std::size_t copies = has_second_home(run_.config) ? 4 : 2;
-  return run_.config.train.heal ? copies * tessera::snapshot_bytes(training_->checkpoints().state())
-                                : 0;
+  const auto copies = static_cast<std::size_t>(kept_copies(run_));
+  return copies == 0 ? 0 : copies * tessera::snapshot_bytes(training_->checkpoints().state());
 }
 
 }  // namespace tessera::app

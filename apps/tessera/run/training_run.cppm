@@ -31,6 +31,7 @@ struct Run {
   std::shared_ptr<const OneRank> one_rank = {};  // with graph.mode; null: a Trainer captures it
   std::shared_ptr<PlannedStates> states = {};    // StepSetup::states; constant while ranks run
   StepRates rates = {};                          // measured once, for all ranks
+  int launchers = 1;                             // machines, each of which starts its own ranks
 };
 
 /// Where a run begins.
