@@ -3,14 +3,16 @@
 # machine, in turn, and prints its planned step beside the median step of its runs. It needs a quiet machine, so no test
 # calls it; docs/planning.md has what it has printed.
 #
-#   plan_search.pl PROGRAM ROUNDS STEPS CONFIG [OVERRIDES...]
+#   plan_search.pl PROGRAM ROUNDS STEPS TRY CONFIG [OVERRIDES...]
+#
+# TRY: candidates that the search itself runs (--try); 0: it chooses by the plan.
 use strict;
 use warnings;
 use File::Temp qw(tempdir);
 use JSON::PP;
 
-die "usage: plan_search.pl PROGRAM ROUNDS STEPS CONFIG [OVERRIDES...]\n" unless @ARGV >= 4;
-my ($program, $rounds, $steps, $config, @overrides) = @ARGV;
+die "usage: plan_search.pl PROGRAM ROUNDS STEPS TRY CONFIG [OVERRIDES...]\n" unless @ARGV >= 5;
+my ($program, $rounds, $steps, $try, $config, @overrides) = @ARGV;
 my $folder = tempdir(CLEANUP => 1);
 my $first_steps = 5;  # memory is touched for the first time
 die "STEPS: more than $first_steps are needed\n" unless $steps > $first_steps;
@@ -37,7 +39,8 @@ sub step_of_run {
   return median(@seconds[$first_steps .. $#seconds]);
 }
 
-my $found = decode_json(output_of("'$program' plan " . quoted($config, '--search', '--json', @overrides)));
+my @try = $try > 0 ? ('--try', $try) : ();
+my $found = decode_json(output_of("'$program' plan " . quoted($config, '--search', '--json', @try, @overrides)));
 my @candidates = grep { exists $_->{seconds} } @{ $found->{candidates} };
 my @runs;
 for my $round (1 .. $rounds) {

@@ -269,6 +269,26 @@ TEST_CASE("plan --search: a plan of the saved config says the same") {
   CHECK(trained.code == 0);
 }
 
+TEST_CASE("plan --search: the fastest candidates are run, and their order is that of the runs") {
+  const Searched all;
+  const json found = printed(all.config + " --search --try 2 train.steps=40");
+  const json& candidates = found.at("candidates");
+  REQUIRE(candidates.size() > 1);
+  CHECK(candidates[0].at("run_seconds").get<double>() > 0);
+  CHECK(candidates[1].at("run_seconds") >= candidates[0].at("run_seconds"));
+  const json one = printed(all.config + " --search --try 1 train.steps=40");
+  CHECK(one.at("candidates").at(0).contains("run_seconds"));
+  CHECK_FALSE(one.at("candidates").at(1).contains("run_seconds"));
+  // Nothing is left of the runs.
+  CHECK_FALSE(std::filesystem::exists(all.file("metrics.jsonl")));
+  CHECK_FALSE(std::filesystem::exists(all.file("checkpoints")));
+  const Result table = run_program("plan " + all.config + " --search --try 1");
+  INFO(table.out << table.error);
+  CHECK(table.code == 0);
+  has(table.out, "run ms");
+  has(table.out, "is the fastest of 1 that were run, of ");
+}
+
 TEST_CASE("plan --search: what the table says, and bad input") {
   const Searched all;
   const std::string small = all.folder.write("small.toml", hardware(0.0004));
@@ -289,5 +309,8 @@ TEST_CASE("plan --search: what the table says, and bad input") {
   has(refused("--search --ranks 5 --hardware " + small), "no layout is possible");
   has(refused("--save x.toml --hardware " + small), "--save: is of a search");
   has(refused("--search --trace x.json --hardware " + small), "--trace: a search plans many steps");
+  has(refused("--try 2 --hardware " + small), "--try: is of a search");
+  has(refused("--search --try 2 --hardware " + small), "--try: candidates are run on this machine");
+  has(refused("--search --try 0"), "--try");
   has(refused("--search --precision f7 --hardware " + small), "train.precision");
 }

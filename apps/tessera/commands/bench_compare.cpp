@@ -25,14 +25,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Steps at the beginning that are slower: memory is touched for the first time, code compiled.
-constexpr std::int64_t warm_up = 3;
-
-/// The seconds of a step, after the first ones.
-double usual_seconds(const TrainedSteps& steps) {
-  return median({steps.seconds.begin() + warm_up, steps.seconds.end()});
-}
-
 /// The rounds of one program.
 struct Side {
   std::vector<double> seconds;  // of a step, in each round
@@ -127,14 +119,12 @@ int run_bench_compare(const TrainArguments& arguments, const BenchCompareArgumen
   const TorchLayout layout = torch_layout(run);
   const Torch torch(compared.python);
   const ScratchFolder folder("compare");
-  std::vector<std::string> words = arguments.overrides;
-  for (const std::string& plugin : arguments.plugins) {
-    words.insert(words.end(), {"--plugin", plugin});
-  }
+  std::vector<std::string> words = plugin_words(arguments);
+  words.insert(words.begin(), arguments.overrides.begin(), arguments.overrides.end());
   Comparison comparison;
   for (int round = 0; round < compared.rounds; ++round) {
     const TrainedSteps here =
-        train_here(arguments.config, words, run, compared.steps, folder.path());
+        train_first_steps(arguments.config, words, run.config, compared.steps, folder.path());
     if (round == 0) {
       torch.write(run, layout, here.lr, compared.compile, folder.path());
     }

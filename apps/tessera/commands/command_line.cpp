@@ -160,6 +160,11 @@ class CommandLine {
     command->add_option("--save", plan_.save, "Of a search: write the best one as a config")
         ->type_name("FILE");
     command
+        ->add_option("--try", plan_.tries,
+                     "Of a search: run so many of the fastest candidates here, each for some "
+                     "steps, and choose by that")
+        ->check(CLI::PositiveNumber);
+    command
         ->add_option("--precision", plan_.precisions,
                      "Of a search: values of train.precision that it may choose")
         ->delimiter(',')

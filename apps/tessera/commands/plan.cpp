@@ -255,6 +255,11 @@ int search(const TrainArguments& arguments, const PlanArguments& wanted) {
                   .advice = "save the best one with --save FILE, and plan that"});
     }
   }
+  if (wanted.tries > 0 && !wanted.hardware.empty()) {
+    fail_input({.thing = "--try",
+                .wrong = "candidates are run on this machine, and --hardware is about another one",
+                .advice = "leave out one of them"});
+  }
   const Config config = load_run_config(arguments);
   RunData data = open_run_data(config);
   const SearchedRun searched{.file = arguments.config,
@@ -264,7 +269,10 @@ int search(const TrainArguments& arguments, const PlanArguments& wanted) {
                              .shape = std::move(data.shape),
                              .data = std::move(data.dataset)};
   Planner planner = planner_of(on_ranks_alone(arguments, searched.ranks), wanted);
-  const SearchResult result = search_layouts(searched, planner);
+  SearchResult result = search_layouts(searched, planner);
+  if (wanted.tries > 0) {
+    run_best(searched, result, static_cast<std::size_t>(wanted.tries), plugin_words(arguments));
+  }
   const LayoutCandidate& best = result.planned.front();
   Run run;
   run.config = config_of(searched, best);
@@ -292,8 +300,9 @@ int run_plan(const TrainArguments& arguments, const PlanArguments& wanted) {
   if (wanted.search) {
     return search(arguments, wanted);
   }
-  for (const auto& [option, given] :
-       {std::pair("--save", !wanted.save.empty()), {"--precision", !wanted.precisions.empty()}}) {
+  for (const auto& [option, given] : {std::pair("--save", !wanted.save.empty()),
+                                      {"--precision", !wanted.precisions.empty()},
+                                      {"--try", wanted.tries > 0}}) {
     if (given) {
       fail_input({.thing = option,
                   .wrong = "is of a search for the best layout",

@@ -41,6 +41,14 @@ Config load_run_config(const TrainArguments& arguments) {
                      [&](const Config& config) { configure_plugins(config, arguments); });
 }
 
+std::vector<std::string> plugin_words(const TrainArguments& arguments) {
+  std::vector<std::string> words;
+  for (const std::string& plugin : arguments.plugins) {
+    words.insert(words.end(), {"--plugin", plugin});
+  }
+  return words;
+}
+
 RunData open_run_data(const Config& config) {
   RunData all;
   const auto tokenizer = open_run_tokenizer(config);

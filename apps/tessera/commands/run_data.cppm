@@ -14,6 +14,9 @@ namespace tessera::app {
 /// The config that a command line names, with its plugins. Errors (input): see load_config.
 Config load_run_config(const TrainArguments& arguments);
 
+/// The words of a command line that name its plugins.
+std::vector<std::string> plugin_words(const TrainArguments& arguments);
+
 struct RunData {
   ModelShape shape;
   std::shared_ptr<const Dataset> dataset;

@@ -41,6 +41,7 @@ struct PlanArguments {
   bool search = false;                  // for the layout with the shortest step
   std::string save;                     // a file for its config; empty: none
   std::vector<std::string> precisions;  // that it may choose; empty: the config's
+  int tries = 0;                        // candidates that it runs, the best ones
 };
 /// `tessera plan`: a step in time, on ranks that need not be there. Errors as above; the mesh does
 /// not divide the number of ranks; those of Planner, failing_run, search_layouts and read_trace; a

@@ -178,41 +178,6 @@ Json run_json(const Run& run, TorchLayout layout, const std::vector<double>& lr,
 
 constexpr const char* script_name = "train_with_torch.py";
 
-/// The part of a program's output that has the reason: of Python the first traceback, and what was
-/// printed shortly before it (a rank that aborts has no traceback; its launcher has); else the end.
-std::string reason_in(const std::string& output) {
-  constexpr std::size_t most = 2500;
-  const std::size_t traceback = output.find("Traceback (most recent call last)");
-  if (traceback != std::string::npos) {
-    constexpr std::size_t before = 800;
-    return output.substr(output.rfind('\n', traceback - std::min(traceback, before)) + 1, most);
-  }
-  return output.size() <= most ? output : "..." + output.substr(output.size() - most);
-}
-
-/// Runs a training to its end, however long it takes. Error: it fails.
-void run_to_the_end(const std::string& who, const std::vector<std::string>& command) {
-  constexpr double never = 1e9;
-  const ProgramResult result = run_program(command, Patience(never, never), who, "fails");
-  if (result.code != 0) {
-    fail({.thing = who,
-          .wrong = fmt::format("it ended with exit code {}", result.code),
-          .details = reason_in(result.output)});
-  }
-}
-
-/// Overrides that make a run end after so many steps, with the learning rates that it has.
-std::vector<std::string> first_steps(const Config& config, std::int64_t steps) {
-  std::vector<std::string> all = {fmt::format("train.steps={}", steps)};
-  const OptimizerConfig& optimizer = config.optimizer;
-  if (optimizer.schedule_ends() && optimizer.schedule_end == 0) {
-    const bool in_tokens = optimizer.schedule_unit == std::string("tokens");
-    all.push_back(fmt::format("optimizer.schedule_end={}",
-                              config.train.steps * (in_tokens ? config.step_tokens() : 1)));
-  }
-  return all;
-}
-
 }  // namespace
 
 std::string_view name_of(TorchLayout layout) {
@@ -269,30 +234,6 @@ TorchLayout torch_layout(const Run& run) {
                 .details = problems});
   }
   return *layout;
-}
-
-TrainedSteps train_here(const std::string& config, const std::vector<std::string>& overrides,
-                        const Run& run, std::int64_t steps, const std::string& folder) {
-  const std::string metrics = (fs::path(folder) / "metrics.jsonl").string();
-  std::error_code ignored;
-  fs::remove(metrics, ignored);
-  std::vector<std::string> command = {fs::read_symlink("/proc/self/exe").string(), "train", config};
-  command.insert(command.end(), overrides.begin(), overrides.end());
-  for (const std::vector<std::string>& own :
-       {first_steps(run.config, steps),
-        {"log.metrics=" + metrics, "checkpoint.folder=", "log.tensorboard=", "log.sample=0",
-         "trace.file=", fmt::format("data.validate_every={}", steps)}}) {
-    command.insert(command.end(), own.begin(), own.end());
-  }
-  run_to_the_end("tessera train", command);
-  TrainedSteps result;
-  for (const StepMetrics& step : read_metrics(metrics)) {
-    result.losses.push_back(step.loss);
-    result.seconds.push_back(step.seconds);
-    result.lr.push_back(step.lr);
-    result.peak_bytes = std::max(result.peak_bytes, static_cast<double>(step.memory_bytes));
-  }
-  return result;
 }
 
 Torch::Torch(std::string python) : python_(std::move(python)) {

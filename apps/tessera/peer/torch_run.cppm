@@ -15,20 +15,6 @@ std::string_view name_of(TorchLayout layout);
 /// (train_with_torch.py) does not compute as the run does, each with its place in the config.
 TorchLayout torch_layout(const Run& run);
 
-/// Steps of a training, under either program.
-struct TrainedSteps {
-  std::vector<double> losses;   // before each step's update
-  std::vector<double> seconds;  // of each step
-  std::vector<double> lr = {};  // of this program's steps
-  double peak_bytes = 0;        // the largest memory of rank 0's process
-};
-
-/// Trains `steps` steps of a config by this program, as a process of its own that saves nothing.
-/// `overrides` are those of the command line; `folder` is for its metrics. Errors: the run fails;
-/// its text is in the error.
-TrainedSteps train_here(const std::string& config, const std::vector<std::string>& overrides,
-                        const Run& run, std::int64_t steps, const std::string& folder);
-
 /// A PyTorch in an installation of Python.
 class Torch {
  public:

@@ -42,6 +42,7 @@ struct LayoutCandidate {
   double memory = 0;    // bytes of a rank; of too_much: at least
   double least = 0;     // seconds that the step takes at least (least_seconds)
   StepTimes step = {};  // of planned
+  double run = 0;       // seconds of a step of a run (run_best); 0: it was not run
   double step_tokens = 0;
   std::string refusal = {};  // of refused: the error, in a line
 };
@@ -58,6 +59,12 @@ struct SearchResult {
 /// as long as these are faster. A layout whose bound is longer than the tenth best step is not
 /// tried. Errors (input): those of the config itself; nothing fits.
 SearchResult search_layouts(const SearchedRun& run, Planner& planner);
+
+/// Trains the first `count` of the planned candidates for some steps, in turn, on this machine, by
+/// this program; puts them in the order of their steps. `words` are all of the command line that
+/// the candidates' runs need besides SearchedRun's overrides. Errors: a run fails.
+void run_best(const SearchedRun& run, SearchResult& result, std::size_t count,
+              const std::vector<std::string>& words);
 
 /// The config of a candidate.
 Config config_of(const SearchedRun& run, const LayoutCandidate& candidate);

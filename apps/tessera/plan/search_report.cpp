@@ -58,10 +58,12 @@ std::vector<std::pair<double, std::string>> differences(const StepTimes& best,
   return all;
 }
 
-/// "8.1% longer: 7% in all_reduce on tensor that computing does not hide, 1.2% in computing".
+/// "is 8.1% longer: 7% in all_reduce on tensor that computing does not hide, 1.2% in computing".
 std::string why_longer(const LayoutCandidate& best, const LayoutCandidate& other) {
   const double whole = best.step.seconds;
-  std::string text = fmt::format("{:.1f}% longer", 100 * (other.step.seconds - whole) / whole);
+  const bool ran = best.run > 0 && other.run > 0;
+  const double longer = ran ? other.run / best.run - 1 : (other.step.seconds - whole) / whole;
+  std::string text = fmt::format("{} {:.1f}% longer", ran ? "ran" : "is", 100 * longer);
   constexpr std::size_t most = 2;
   std::size_t named = 0;
   for (const auto& [seconds, name] : differences(best.step, other.step)) {
@@ -77,7 +79,7 @@ std::string why_lost(const LayoutCandidate& best, const LayoutCandidate& other,
                      const Hardware& hardware) {
   switch (other.outcome) {
     case Outcome::planned:
-      return fmt::format("with {} is {}", choices_of(other), why_longer(best, other));
+      return fmt::format("with {} {}", choices_of(other), why_longer(best, other));
     case Outcome::too_much:
       return fmt::format(
           "needs {}{}, and a rank has {}", other.micro_batch == 0 ? "at least " : "",
@@ -116,8 +118,12 @@ bool has_several_precisions(const SearchResult& result) {
 }
 
 TableRows best_rows(const SearchResult& result, bool several) {
+  const bool ran = result.planned.front().run > 0;
   TableRows rows = {{"", "layout", "micro-batch", "saves memory by", "step ms", "tokens/s",
                      "memory", "computing", "communicating", "not hidden"}};
+  if (ran) {
+    rows.front().emplace_back("run ms");
+  }
   for (std::size_t k = 0; k < std::min(shown, result.planned.size()); ++k) {
     const LayoutCandidate& one = result.planned[k];
     rows.push_back({fmt::format("{}", k + 1), name_of(one, several),
@@ -126,6 +132,9 @@ TableRows best_rows(const SearchResult& result, bool several) {
                     format_count(one.step_tokens / one.step.seconds), bytes_text(one.memory),
                     milliseconds(one.step.computing), milliseconds(one.step.communicating),
                     milliseconds(one.step.waiting)});
+    if (ran) {
+      rows.back().push_back(one.run > 0 ? milliseconds(one.run) : "-");
+    }
   }
   return rows;
 }
@@ -147,8 +156,12 @@ std::string search_text(const SearchResult& result, const Hardware& hardware) {
       }
     }
   }
-  text += fmt::format("\n{} with {} is the fastest of {} candidates that were tried.",
-                      name_of(best, several), choices_of(best), result.tried);
+  const auto runs =
+      std::ranges::count_if(result.planned, [](const auto& one) { return one.run > 0; });
+  text += fmt::format("\n{} with {} is the fastest of {}{} candidates that were tried.",
+                      name_of(best, several), choices_of(best),
+                      runs > 0 ? fmt::format("{} that were run, of ", runs) : std::string(),
+                      result.tried);
   text += lines.empty() ? "\n" : "\nThe best of each other kind:\n";
   for (const std::string& line : lines) {
     text += line + "\n";
@@ -170,6 +183,9 @@ std::string search_json(const SearchResult& result, const Hardware& hardware) {
                       {"computing_seconds", one.step.computing},
                       {"communicating_seconds", one.step.communicating},
                       {"waiting_seconds", one.step.waiting}});
+        if (one.run > 0) {
+          entry["run_seconds"] = one.run;
+        }
       } else {
         entry["lost"] = why_lost(result.planned.front(), one, hardware);
       }

@@ -23,6 +23,7 @@ export import :healing;       // ranks that die are started again
 export import :start;         // what a run looks at before it starts
 export import :run_lock;      // one run at a time writes a folder
 export import :metrics;       // the metrics file
+export import :first_steps;   // the first steps of a run, as a program of their own
 export import :event_file;    // TensorBoard's event files
 export import :progress;      // the progress lines
 export import :plan_table;    // the table before the first step
