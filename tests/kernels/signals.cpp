@@ -21,6 +21,7 @@
 #include "matmul/kernels/gemm.hpp"
 #include "shared/kernels/parallel.hpp"
 
+#if !__has_feature(thread_sanitizer)  // it ends a process that starts threads after a fork
 using namespace tessera::kernels;
 using namespace tessera::kernels::test;
 
@@ -130,7 +131,6 @@ int product_of_lost_pages(bool handled) {
 
 }  // namespace
 
-#if !__has_feature(thread_sanitizer)  // it ends a process that starts threads after a fork
 TEST_CASE("no handler of the program runs within a product") {
   for (const int threads : {1, 2}) {
     // A profiler's timer interrupts the threads that compute, the other one the program's thread.
