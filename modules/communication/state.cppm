@@ -44,6 +44,9 @@ class SlowLink {
   std::int64_t free_at_ = 0;
 };
 
+/// Whether the calling thread works beside the steps of its rank (RankContext::Scope).
+bool works_beside_steps();
+
 /// The state of a World. Buffers share it, so it lives as long as the last of them.
 class WorldState : public std::enable_shared_from_this<WorldState> {
  public:
@@ -64,6 +67,8 @@ class WorldState : public std::enable_shared_from_this<WorldState> {
   bool background = false;    ///< see World; the rank's own thread uses it
   DeviceCollectives device_collectives = DeviceCollectives::ordered;  ///< see World; likewise
   const std::unique_ptr<SlowLink> slow_link = SlowLink::from_environment();
+  /// For how long threads of this rank have waited for other ranks (but those beside its steps).
+  std::atomic<std::int64_t> waited_nanoseconds{0};
   /// The communicators of devices.
   const std::unique_ptr<DeviceCommunicators> devices;
 

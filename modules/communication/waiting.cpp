@@ -7,6 +7,7 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -229,10 +230,17 @@ void WorldState::lock() {
 }
 
 void WorldState::wait_slow(Counter& counter, std::uint64_t target, const WaitReason& reason) {
+  const std::int64_t begin = steady_nanoseconds();
+  const auto waited_until = [&](std::int64_t end) {
+    if (!works_beside_steps()) {
+      waited_nanoseconds.fetch_add(end - begin, std::memory_order_relaxed);
+    }
+  };
   if (spin_) {
     for (int i = 0; i < 800; ++i) {  // some 40 microseconds
       pause_briefly();
       if (counter.load() >= target) {
+        waited_until(steady_nanoseconds());
         return;
       }
     }
@@ -243,6 +251,7 @@ void WorldState::wait_slow(Counter& counter, std::uint64_t target, const WaitRea
   };
   LongWait wait(*this, report_after);
   RankRecord& peer = control->ranks()[reason.peer];
+  std::int64_t slept = std::numeric_limits<std::int64_t>::max();  // when the last sleep began
   while (true) {
     throw_if_failed();
     const bool ended = peer.ended.load(std::memory_order_acquire) != 0;
@@ -253,6 +262,9 @@ void WorldState::wait_slow(Counter& counter, std::uint64_t target, const WaitRea
     }
     const std::uint64_t seen = counter.load();
     if (seen >= target) {
+      // Time in which this rank could run again but did not, stopped or without a core, is its own.
+      const std::int64_t woken = counter.woken.load(std::memory_order_relaxed);
+      waited_until(woken > slept ? woken : steady_nanoseconds());
       return;
     }
     if (ended && !reason.sent) {
@@ -262,6 +274,7 @@ void WorldState::wait_slow(Counter& counter, std::uint64_t target, const WaitRea
           what(), rank, reason.peer, reason.peer, control->last_call(*region, reason.peer)));
     }
     wait.look(reason.peer, what);
+    slept = steady_nanoseconds();
     counter.sleep(seen, others ? look_others_ : look_failed_);
   }
 }

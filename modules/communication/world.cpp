@@ -25,6 +25,7 @@ namespace {
 
 // A thread of the thread transport has its own world, every other thread the process's.
 thread_local World* world_of_thread = nullptr;
+thread_local bool thread_works_beside = false;
 std::atomic<World*> world_of_process{nullptr};
 
 constexpr std::size_t lone_arena = std::size_t{1} << 36;  // address space, not memory
@@ -81,13 +82,18 @@ World& World::current() {
   return *world_of_process.load();
 }
 
+bool works_beside_steps() { return thread_works_beside; }
+
 RankContext::RankContext() : world_(&World::current()), rank_(current_rank()) {}
 
-RankContext::Scope::Scope(const RankContext& context)
-    : before_(std::exchange(world_of_thread, context.world_)), rank_before_(current_rank()) {
+RankContext::Scope::Scope(const RankContext& context, bool beside)
+    : before_(std::exchange(world_of_thread, context.world_)),
+      rank_before_(current_rank()),
+      beside_before_(std::exchange(thread_works_beside, beside)) {
   set_current_rank(context.rank_);
 }
 RankContext::Scope::~Scope() {
+  thread_works_beside = beside_before_;
   set_current_rank(rank_before_);
   world_of_thread = before_;
 }
@@ -144,6 +150,26 @@ void World::set_progress(std::int64_t step, std::string_view where) {
   RankRecord& own = state_->own_record();
   own.step.store(step, std::memory_order_relaxed);
   own.where.store(where);
+}
+
+void World::tell_waits(std::int64_t step) {
+  state_->own_record().waits.store(
+      {.step = step, .nanoseconds = state_->waited_nanoseconds.load(std::memory_order_relaxed)});
+}
+
+RankWaits World::waits_of(int rank) const {
+  const ToldWaits::Told told = transport() == Transport::fake
+                                   ? state_->own_record().waits.load()
+                                   : state_->control->ranks()[rank].waits.load();
+  return {.step = told.step, .seconds = static_cast<double>(told.nanoseconds) * 1e-9};
+}
+
+std::string World::machine_of(int rank) const {
+  if (state_->bridge == nullptr) {
+    return "";
+  }
+  const Machines& machines = state_->bridge->machines();
+  return machines.names[static_cast<std::size_t>(machines.of_rank[static_cast<std::size_t>(rank)])];
 }
 
 bool World::publish_error(std::string_view text, ErrorKind kind) {

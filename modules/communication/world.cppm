@@ -38,6 +38,12 @@ struct RankPlace {
   double report_seconds = 10;  ///< a wait that lasts longer is reported on stderr, once
 };
 
+/// What a rank has told of its waits.
+struct RankWaits {
+  std::int64_t step = -1;  ///< after which it told; -1: it has not told yet
+  double seconds = 0;      ///< for which it has waited for other ranks since it started
+};
+
 /// This rank among all. Made once per rank by launch, join_launch or run_threads.
 class World {
  public:
@@ -86,6 +92,14 @@ class World {
   /// Sets what this rank is doing, for the error message if it fails or dies. Cheap; `where` is cut
   /// at 95 bytes. Step -1 is before the first.
   void set_progress(std::int64_t step, std::string_view where);
+  /// Tells the other ranks for how long this one has waited for others, now that its step `step` is
+  /// done. It is a store into shared memory; other machines are told within a tenth of a second.
+  void tell_waits(std::int64_t step);
+  /// What a rank has told last. After a collective call of all ranks that follows tell_waits(step)
+  /// on all, it is of `step` for ranks of this machine.
+  RankWaits waits_of(int rank) const;
+  /// The name of a rank's machine; empty: all ranks are on one.
+  std::string machine_of(int rank) const;
 
   /// Makes this error the run's, unless there is one: every rank that waits anywhere then throws
   /// PeerFailed. Returns whether it was the first.
@@ -136,7 +150,9 @@ class RankContext {
 
   class Scope {
    public:
-    explicit Scope(const RankContext& context);
+    /// `beside`: the thread works beside the rank's steps, and what it waits for does not delay
+    /// them (see World::tell_waits).
+    explicit Scope(const RankContext& context, bool beside = false);
     ~Scope();
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
@@ -144,6 +160,7 @@ class RankContext {
    private:
     World* before_;
     int rank_before_;
+    bool beside_before_;
   };
 
  private:

@@ -91,6 +91,7 @@ void Bridge::forward_state() {
   writer.put(own.step.load(std::memory_order_relaxed));
   writer.put(own.waiting_for.load(std::memory_order_relaxed));
   writer.put(std::string_view(own.where.load()));
+  writer.put(own.waits.load());
   writer.put(begin);
   writer.put(end);
   for (std::uint64_t i = begin; i < end; ++i) {
@@ -115,6 +116,9 @@ void Bridge::take_state(int from, Reader& reader) {
   record.step.store(reader.get<std::int64_t>(), std::memory_order_relaxed);
   record.waiting_for.store(reader.get<std::int32_t>(), std::memory_order_relaxed);
   record.where.store(reader.text());
+  if (const auto waits = reader.get<ToldWaits::Told>(); waits.step >= 0) {
+    record.waits.store(waits);
+  }
   const auto begin = reader.get<std::uint64_t>();
   const auto end = reader.get<std::uint64_t>();
   for (std::uint64_t i = begin; i < end; ++i) {

@@ -42,7 +42,10 @@ std::string describe(const KeptCall& call) {
 }  // namespace
 
 // The futex is the low half of the value; x86-64 and arm64 are little-endian.
-void Counter::wake() { wake_on(&value, std::numeric_limits<int>::max()); }
+void Counter::wake() {
+  woken.store(steady_nanoseconds(), std::memory_order_relaxed);
+  wake_on(&value, std::numeric_limits<int>::max());
+}
 
 void Counter::sleep(std::uint64_t seen, double seconds) {
   waiters.fetch_add(1, std::memory_order_seq_cst);

@@ -10,6 +10,8 @@ export namespace tessera::collective {
 struct alignas(64) Counter {
   std::atomic<std::uint64_t> value{0};
   std::atomic<std::uint32_t> waiters{0};
+  /// When those who slept were last woken: nanoseconds of this machine's steady clock.
+  std::atomic<std::int64_t> woken{0};
 
   inline std::uint64_t load() const { return value.load(std::memory_order_acquire); }
   /// Stores and wakes those who sleep. Sequentially consistent on both sides: either the
@@ -101,6 +103,28 @@ struct KeptCall {
   bool complete = false;
 };
 
+/// For how long a rank has waited for other ranks, up to the end of a step, since it started. It
+/// tells one step after the other; reading is torn only when two steps end meanwhile.
+class ToldWaits {
+ public:
+  struct Told {
+    std::int64_t step = -1;  ///< -1: it has not told yet
+    std::int64_t nanoseconds = 0;
+  };
+  inline void store(const Told& waits) {
+    nanoseconds_[waits.step & 1].store(waits.nanoseconds, std::memory_order_relaxed);
+    step_.store(waits.step, std::memory_order_release);
+  }
+  inline Told load() const {
+    const std::int64_t step = step_.load(std::memory_order_acquire);
+    return {step, step < 0 ? 0 : nanoseconds_[step & 1].load(std::memory_order_relaxed)};
+  }
+
+ private:
+  std::atomic<std::int64_t> step_{-1};
+  std::atomic<std::int64_t> nanoseconds_[2] = {};
+};
+
 /// A rank's entry in the shared memory.
 struct alignas(64) RankRecord {
   static constexpr std::uint64_t kept_calls = 64;
@@ -111,6 +135,7 @@ struct alignas(64) RankRecord {
   std::atomic<std::int32_t> waiting_for{-1};  ///< the rank for which this one waits; -1: none
   std::atomic<std::int64_t> step{-1};
   SharedText<12> where;
+  ToldWaits waits;
   std::atomic<std::uint64_t> recorded{0};
   RecordedCall calls[kept_calls];
 };

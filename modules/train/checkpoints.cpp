@@ -165,6 +165,7 @@ bool take_steps(collective::World& world, const Training& training, RunCheckpoin
       world.set_progress(next, "training");
       run.step(next == run.steps || checkpoints.takes_state_after(next) ||
                (run.is_evaluated && run.is_evaluated(next)));
+      world.tell_waits(training.done());
       stop = world.interrupt_agreed();
       if (run.after_step) {
         run.after_step(stop);

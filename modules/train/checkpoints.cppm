@@ -88,7 +88,8 @@ struct RunSteps {
   std::function<void(bool looked_at)> step = {};
   /// Whether step number `done` is evaluated. Null: none is.
   std::function<bool(std::int64_t done)> is_evaluated = {};
-  /// After each step, before a save. `stop`: the run ends before all steps are done.
+  /// After each step, before a save; all ranks have told of their waits (World::tell_waits).
+  /// `stop`: the run ends before all steps are done.
   std::function<void(bool stop)> after_step = {};
 };
 

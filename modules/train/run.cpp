@@ -45,6 +45,12 @@ void check(const TrainingRun& run) {
   at_least("save_every", 0, run.save_every);
   at_least("keep", 0, run.keep);
   at_least("report_every", 0, run.report_every);
+  if (!(run.straggler_share >= 0)) {
+    fail_input({.thing = "run_training",
+                .wrong = "straggler_share is negative",
+                .expected = "at least 0",
+                .got = fmt::format("{}", run.straggler_share)});
+  }
   if (!run.model || !run.data || !run.loss_sum) {
     fail_input("run_training: it needs a model, data and loss_sum");
   }
@@ -163,6 +169,10 @@ int train_rank(const TrainingRun& run, collective::World& world) {
       return ahead.training().captured().capture([&] { ahead.step(); });
     });
   }
+  std::optional<Stragglers> stragglers;
+  if (world.rank() == 0 && world.size() > 1 && run.straggler_share > 0) {
+    stragglers.emplace(ranks_alike(training.plan()), run.straggler_share);
+  }
   double loss = 0;
   const bool stopped =
       take_steps(world, training, checkpoints,
@@ -170,6 +180,9 @@ int train_rank(const TrainingRun& run, collective::World& world) {
                   .step = [&](bool looked_at) { loss = mine.step(looked_at).loss; },
                   .after_step =
                       [&](bool) {
+                        if (stragglers) {
+                          stragglers->watch(world, training.done());
+                        }
                         if (run.report_every > 0 && training.done() % run.report_every == 0) {
                           say(world, fmt::format("step {:4}  loss {:.6f}", training.done(), loss));
                         }

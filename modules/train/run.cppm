@@ -38,6 +38,9 @@ struct TrainingRun {
   /// Training continues while a checkpoint is written; see RunCheckpoints.
   bool save_in_background = true;
   std::int64_t report_every = 10;  // steps between two lines of rank 0; 0: none
+  /// The share of a step's time from which a rank for which the others wait is named in a warning;
+  /// see Stragglers. 0: none is.
+  double straggler_share = 0.1;
 
   /// The model, without memory (on the meta device); it need not have names yet.
   std::function<std::shared_ptr<nn::Module>()> model = {};

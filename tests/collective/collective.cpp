@@ -1,5 +1,7 @@
 // Every collective against brute force, on ranks that are threads and on ranks that are processes.
 #include <algorithm>
+#include <array>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -7,6 +9,7 @@
 #include <numeric>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "catch.hpp"
@@ -179,6 +182,38 @@ TEST_CASE("groups work side by side and do not wait in a circle") {
       expect(x[99'999] == static_cast<float>(world.rank() < 2 ? 1 : 5), "row");
       expect(y[99'999] == static_cast<float>(world.rank() % 2 == 0 ? 2 : 4), "column");
     }
+  });
+}
+
+TEST_CASE("ranks tell for how long they have waited for others") {
+  on_ranks(4, [](World& world) {
+    expect(world.waits_of(world.rank()).step == -1, "nothing is told before");
+    world.everyone().barrier();
+    constexpr int steps = 4;
+    for (int step = 1; step <= steps; ++step) {
+      if (world.rank() == 3) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      }
+      world.everyone().barrier();
+      world.tell_waits(step);
+      world.everyone().barrier();
+    }
+    // Ranks of this machine are known at once, others a little later.
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    std::array<double, 4> waited{};
+    for (int rank = 0; rank < 4; ++rank) {
+      RankWaits told = world.waits_of(rank);
+      while (told.step < steps && std::chrono::steady_clock::now() < until) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        told = world.waits_of(rank);
+      }
+      expect(told.step == steps, "it has told the last step");
+      waited[static_cast<std::size_t>(rank)] = told.seconds;
+    }
+    const double least = *std::min_element(waited.begin(), waited.end() - 1);
+    expect(waited[3] >= 0 && least > waited[3] + 0.1 && least < 10, "all have waited for the last");
+    expect(world.machine_of(0).empty() == world.machine_of(3).empty(), "machines have names");
+    world.everyone().barrier();
   });
 }
 

@@ -454,10 +454,6 @@ std::vector<Key> optimizer_keys() {
 }
 
 std::vector<Key> run_keys() {
-  using L = LogConfig;
-  using T = TraceConfig;
-  constexpr auto l = &Config::log;
-  constexpr auto t = &Config::trace;
   return {
       {"mesh.axes", field<&Config::mesh, &MeshConfig::axes>,
        "Names of the mesh's axes, outermost first. None: one rank."},
@@ -505,6 +501,16 @@ std::vector<Key> run_keys() {
        .required = true},
       {"parallel.options", style_field<&StyleConfig::options>,
        "The style's own options (`tessera plugin info NAME` lists them)."},
+  };
+}
+
+/// What a run tells.
+std::vector<Key> log_keys() {
+  using L = LogConfig;
+  using T = TraceConfig;
+  constexpr auto l = &Config::log;
+  constexpr auto t = &Config::trace;
+  return {
       {"log.every", field<l, &L::every>,
        "Steps between two lines where the output is not a terminal.", from(1)},
       path_key("log.metrics", field<l, &L::metrics>,
@@ -516,6 +522,11 @@ std::vector<Key> run_keys() {
           "log.blackbox", field<l, &L::blackbox>,
           "Folder for what each rank did last, when the run fails: a file of each machine, for "
           "`tessera blackbox`. Empty: none."),
+      {"log.stragglers", field<l, &L::stragglers>,
+       "A rank for which the others wait in most steps is [named in a "
+       "warning](when-something-goes-wrong.md#a-rank-is-slow) where it delays them by more than "
+       "this share of a step's time. 0: none is.",
+       from(0)},
       {"log.sample", field<l, &L::sample>,
        "Tokens of text to generate with the trained model at the end (text data only). 0: none.",
        from(0, largest_size)},
@@ -624,7 +635,7 @@ std::vector<Key> config_keys(const std::string& family) {
   std::ranges::move(family_keys(family), std::back_inserter(all));
   for (const auto part :
        {source_keys, row_keys, train_keys, healing_keys, reproducible_keys, dpo_keys, expert_keys,
-        optimizer_keys, run_keys, graph_keys, checkpoint_keys}) {
+        optimizer_keys, run_keys, log_keys, graph_keys, checkpoint_keys}) {
     std::ranges::move(part(), std::back_inserter(all));
   }
   return all;

@@ -174,6 +174,7 @@ struct LogConfig {
   std::int64_t every = 10;
   std::string metrics = "metrics.jsonl";
   std::string tensorboard;  // folder of event files; empty: none
+  double stragglers = 0.1;  // share of a step from which a rank waited for is named; 0: none is
   std::string blackbox;     // folder for what ranks did last, when they fail; empty: none
   std::int64_t sample = 0;  // tokens of text that are generated at the end; 0 = none
   std::string sample_prompt = "The ";

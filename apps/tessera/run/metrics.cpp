@@ -133,6 +133,9 @@ std::string to_json(const StepMetrics& m) {
   if (m.save_seconds > 0) {
     json["save_seconds"] = m.save_seconds;
   }
+  if (m.waited_for) {
+    json["waited_for"] = {{"rank", m.waited_for->first}, {"seconds", m.waited_for->second}};
+  }
   for (const auto& [name, value] : m.measures) {
     json[name] = value;
   }

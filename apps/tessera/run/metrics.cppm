@@ -23,8 +23,10 @@ struct StepMetrics {
   double lr = 0;
   bool skipped = false;  // the gradients were not finite, and nothing was updated
   double tokens_per_second = 0;
-  double seconds = 0;              // of this step, without validation and checkpoints
-  double save_seconds = 0;         // that the save after the step before has held the run up
+  double seconds = 0;       // of this step, without validation and checkpoints
+  double save_seconds = 0;  // that the save after the step before has held the run up
+  /// The rank for which the others have waited most in the steps before, and the seconds of a step.
+  std::optional<std::pair<int, double>> waited_for = {};
   std::uint64_t memory_bytes = 0;  // of the rank that writes
   /// Peaks of what its tensors hold, since the first step: by category, and "total".
   std::vector<std::pair<std::string, std::int64_t>> memory_peaks = {};

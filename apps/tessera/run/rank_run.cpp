@@ -144,6 +144,9 @@ class RankRun {
         progress_->note("links measured: " + links_text(mesh));
       }
     }
+    if (world.rank() == 0 && world.size() > 1 && run.config.log.stragglers > 0) {
+      stragglers_.emplace(ranks_alike(trainer_->training().plan()), run.config.log.stragglers);
+    }
     checkpoints_.emplace(
         trainer_->checkpoints([this](const std::string& text) { note(text); }, start.kept));
     world.everyone().barrier();
@@ -179,6 +182,9 @@ class RankRun {
     if (trace_.after_step(trainer_->done(), stop)) {
       note("trace written: " + run_.config.trace.file);
     }
+    if (stragglers_) {
+      stragglers_->watch(world_, trainer_->done());
+    }
     write_program();
     if (progress_ && (stop || trainer_->done() == run_.config.train.steps)) {
       progress_->finish();  // no further step: notes come below its line
@@ -208,6 +214,9 @@ class RankRun {
     metrics.seconds = seconds;
     metrics.tokens_per_second = static_cast<double>(config.step_tokens()) / seconds;
     metrics.save_seconds = checkpoints_->seconds();
+    if (stragglers_ && stragglers_->last()) {
+      metrics.waited_for = {stragglers_->last()->rank, stragglers_->last()->seconds};
+    }
     metrics.memory_bytes = process_memory().resident;
     metrics.memory_peaks = memory_peaks();
     metrics.measures = trainer_->objective().measures(result.measured);
@@ -302,6 +311,7 @@ class RankRun {
   std::string owner_;  // of the metrics
   std::unique_ptr<EventFile> events_;
   std::unique_ptr<Progress> progress_;
+  std::optional<Stragglers> stragglers_;  // rank 0's
   TraceSteps trace_;
   double ceiling_ = 1;
   bool program_tried_ = false;

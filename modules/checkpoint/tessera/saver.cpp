@@ -188,7 +188,7 @@ void CheckpointSaver::start(const std::string& folder, const StateDict& state,
   content_->running = true;
   const ThreadsWithoutSignals quiet;
   content_->thread = std::thread([this, &group, job, as = collective::RankContext()] {
-    const collective::RankContext::Scope scope(as);
+    const collective::RankContext::Scope scope(as, true);
     // Training comes first: a save that takes longer delays nothing.
     ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), 10);
     try {
