@@ -197,7 +197,7 @@ void Communicator::finish_streams() noexcept {
 
 int Communicator::rank() const { return engine_->view().rank(); }
 int Communicator::size() const { return engine_->view().size(); }
-const std::vector<int>& Communicator::global_ranks() const { return engine_->view().ranks(); }
+std::span<const int> Communicator::global_ranks() const { return engine_->view().ranks(); }
 std::string_view Communicator::name() const { return engine_->view().name(); }
 
 SharedBuffer Communicator::allocate(std::size_t size_in_bytes) {

@@ -45,7 +45,7 @@ class Communicator {
   int rank() const;
   int size() const;
   /// The group: global ranks in order.
-  const std::vector<int>& global_ranks() const;
+  std::span<const int> global_ranks() const;
   std::string_view name() const;
 
   /// The stream of this device in which functions that use this communicator are launched. Made at

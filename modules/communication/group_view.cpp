@@ -22,10 +22,10 @@ GroupView::GroupView(WorldState& state, GroupBlock* group, Engine* engine)
       group_(group),
       engine_(engine),
       members_(reinterpret_cast<Member*>(state.region->at(group->members))),
-      ranks_(group->ranks(), group->ranks() + group->size),
-      rank_(static_cast<int>(std::find(ranks_.begin(), ranks_.end(), state.rank) - ranks_.begin())),
+      rank_(static_cast<int>(std::find(group->ranks(), group->ranks() + group->size, state.rank) -
+                             group->ranks())),
       size_(static_cast<int>(group->size)) {
-  if (!is_fake()) {
+  if (!is_fake() && state.bridge != nullptr) {
     find_machines();
   }
 }

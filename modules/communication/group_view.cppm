@@ -34,8 +34,8 @@ class GroupView {
   int rank() const { return rank_; }
   int size() const { return size_; }
   /// The global ranks of the members.
-  const std::vector<int>& ranks() const { return ranks_; }
-  int global_rank(int member) const { return ranks_[static_cast<std::size_t>(member)]; }
+  std::span<const int> ranks() const { return {group_->ranks(), group_->size}; }
+  int global_rank(int member) const { return group_->ranks()[member]; }
   /// Whether calls do nothing: a group of a simulated world.
   bool is_fake() const { return state_.transport == Transport::fake; }
 
@@ -127,18 +127,18 @@ class GroupView {
   }
   /// The counter of the calls whose sources a member does not read any more.
   Counter& done_counter(int member) const {
-    return *done_counters_[static_cast<std::size_t>(member)];
+    return done_counters_.empty() ? members_[member].done
+                                  : *done_counters_[static_cast<std::size_t>(member)];
   }
 
   WorldState& state_;
   GroupBlock* group_;
   Engine* engine_;
   Member* members_;
-  std::vector<int> ranks_;
   int rank_ = 0;
   int size_ = 0;
   std::vector<Machine> other_machines_;
-  std::vector<Counter*> done_counters_;
+  std::vector<Counter*> done_counters_;  // of each member; empty: all are on this machine
 };
 
 }  // namespace tessera::collective

@@ -25,7 +25,7 @@ import :state;
 namespace tessera::collective {
 
 Mailbox::Mailbox(const GroupView& group, const RemoteSender& remote)
-    : group_(group), remote_(remote), slot_memory_(static_cast<std::size_t>(group.size())) {}
+    : group_(group), remote_(remote) {}
 
 Channel& Mailbox::channel(int from, int to) {
   const bool outgoing = from == group_.rank();
@@ -67,6 +67,7 @@ void Mailbox::send(const void* source, std::int64_t count, DType dtype, int to, 
   }
   const auto [slot, index] =
       free_slot(group_.region(), line, [&](std::size_t size) { return state.allocate(size); });
+  slot_memory_.resize(static_cast<std::size_t>(group_.size()));
   std::vector<SlotMemory>& memories = slot_memory_[static_cast<std::size_t>(to)];
   memories.resize(std::max(memories.size(), index + 1));
   SlotMemory& memory = memories[index];

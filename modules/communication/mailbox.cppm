@@ -50,8 +50,9 @@ class Mailbox {
 
   const GroupView& group_;
   const RemoteSender& remote_;
-  std::vector<std::vector<SlotMemory>> slot_memory_;  // of the channel to each member
-  std::vector<Channel*> lines_to_;                    // by member; null: not used yet
+  /// Of the channel to each member, once it sends.
+  std::vector<std::vector<SlotMemory>> slot_memory_;
+  std::vector<Channel*> lines_to_;  // by member; null: not used yet
   std::vector<Channel*> lines_from_;
   std::deque<Receive> receives_;
   std::uint64_t next_ticket_ = first_ticket;

@@ -116,6 +116,7 @@ void Puller::reduce_reads(const Operation& op) {
   const std::size_t element = size_of(op.call.dtype);
   const std::size_t written = op.options.destination_f32 ? sizeof(float) : element;
   const std::span<const Segment> arrays = op.arrays();
+  sources_.resize(static_cast<std::size_t>(group_.size()));
   for (std::size_t a = 0; a < arrays.size(); ++a) {
     const Read first = op.read(group_.reads_of(op, arrays[a], 0));
     if (first.count == 0 || (group_.size() == 1 && arrays[a].source == arrays[a].destination)) {
@@ -147,6 +148,10 @@ void Puller::reduce_reads(const Operation& op) {
         source = static_cast<const std::byte*>(source) + bytes;
       }
     }
+  }
+  constexpr std::size_t kept = 1024;  // with more, the scratch memory of all ranks would be N x N
+  if (sources_.size() > kept) {
+    sources_ = {};
   }
 }
 

@@ -11,8 +11,7 @@ namespace tessera::collective {
 /// reduces what the call's form says that this rank reads.
 class Puller {
  public:
-  explicit Puller(const GroupView& group)
-      : group_(group), sources_(static_cast<std::size_t>(group.size())) {}
+  explicit Puller(const GroupView& group) : group_(group) {}
   /// The first phase. Error: the members' counts differ.
   void pull(const Operation& op);
   /// The second phase: gathers the pieces that the members have reduced.

@@ -9,6 +9,7 @@ module;
 #include <memory>
 #include <mutex>
 #include <new>
+#include <numeric>
 #include <span>
 #include <string>
 #include <string_view>
@@ -312,20 +313,34 @@ Communicator& WorldState::communicator(std::span<const int> ranks, std::string_v
       known != nullptr && name.empty() && std::ranges::equal(known->global_ranks(), ranks)) {
     return *known;
   }
-  Communicator& found = find_or_make(ranks, name);
+  Communicator& found = find_or_make(ranks, hash, name);
   if (name.empty()) {
     place.store(&found, std::memory_order_release);
   }
   return found;
 }
 
-Communicator& WorldState::find_or_make(std::span<const int> ranks, std::string_view name) {
-  const std::lock_guard guard(mutex_);
-  std::pair key{std::string(name), std::vector<int>(ranks.begin(), ranks.end())};
-  if (const auto found = communicators_.find(key); found != communicators_.end()) {
-    return *found->second;
+Communicator& WorldState::everyone() {
+  Communicator* known = everyone_.load(std::memory_order_acquire);
+  if (known == nullptr) {
+    std::vector<int> all(static_cast<std::size_t>(size));
+    std::iota(all.begin(), all.end(), 0);
+    known = &communicator(all, "");
+    everyone_.store(known, std::memory_order_release);
   }
-  std::vector<int> sorted = key.second;
+  return *known;
+}
+
+Communicator& WorldState::find_or_make(std::span<const int> ranks, std::uint64_t hash,
+                                       std::string_view name) {
+  const std::lock_guard guard(mutex_);
+  std::vector<std::unique_ptr<Communicator>>& known = communicators_[{std::string(name), hash}];
+  for (const std::unique_ptr<Communicator>& one : known) {
+    if (std::ranges::equal(one->global_ranks(), ranks)) {
+      return *one;
+    }
+  }
+  std::vector<int> sorted(ranks.begin(), ranks.end());
   std::sort(sorted.begin(), sorted.end());
   if (sorted.empty() || sorted.front() < 0 || sorted.back() >= size ||
       std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end() ||
@@ -334,7 +349,7 @@ Communicator& WorldState::find_or_make(std::span<const int> ranks, std::string_v
           .wrong = "bad group",
           .expected =
               fmt::format("different ranks of 0 to {} with rank {} among them", size - 1, rank),
-          .got = fmt::format("[{}]", fmt::join(key.second, ", "))});
+          .got = fmt::format("[{}]", fmt::join(ranks, ", "))});
   }
   if (name.size() > sizeof(GroupBlock::name)) {
     fail({.thing = "communicator",
@@ -355,16 +370,17 @@ Communicator& WorldState::find_or_make(std::span<const int> ranks, std::string_v
   }
   auto engine = std::make_unique<Engine>(*this, group);
   engines_.push_back(engine.get());
-  return *communicators_.emplace(std::move(key), std::make_unique<Communicator>(std::move(engine)))
-              .first->second;
+  return *known.emplace_back(std::make_unique<Communicator>(std::move(engine)));
 }
 
 void WorldState::close() {
   std::vector<Communicator*> open;
   {
     const std::lock_guard guard(mutex_);
-    for (const auto& [key, communicator] : communicators_) {
-      open.push_back(communicator.get());
+    for (const auto& [key, communicators] : communicators_) {
+      for (const std::unique_ptr<Communicator>& communicator : communicators) {
+        open.push_back(communicator.get());
+      }
     }
   }
   if (control->failed.load(std::memory_order_acquire) != 0) {
@@ -384,6 +400,7 @@ void WorldState::close() {
     for (std::atomic<Communicator*>& place : unnamed_) {
       place.store(nullptr, std::memory_order_relaxed);
     }
+    everyone_.store(nullptr, std::memory_order_relaxed);
     engines_.clear();
     retired_.clear();
     closing.swap(communicators_);

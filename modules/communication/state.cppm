@@ -88,6 +88,7 @@ class WorldState : public std::enable_shared_from_this<WorldState> {
   void retire(std::uint64_t offset) noexcept;
 
   Communicator& communicator(std::span<const int> ranks, std::string_view name);
+  Communicator& everyone();
   /// Destroys the communicators and marks this rank as ended.
   void close();
 
@@ -129,7 +130,8 @@ class WorldState : public std::enable_shared_from_this<WorldState> {
   void wait_slow(Counter& counter, std::uint64_t target, const WaitReason& reason);
   /// Whether other communicators have calls in flight.
   bool progress_others(const Engine* self);
-  Communicator& find_or_make(std::span<const int> ranks, std::string_view name);
+  /// `hash`: of the ranks.
+  Communicator& find_or_make(std::span<const int> ranks, std::uint64_t hash, std::string_view name);
   void reap_retired();
 
   struct Retired {
@@ -145,9 +147,12 @@ class WorldState : public std::enable_shared_from_this<WorldState> {
   std::mutex recorder_mutex_;        // threads of this rank call at the same time
   std::mutex mutex_;                 // guards the lists below: any thread may drop a buffer
   std::atomic<bool> closed_{false};  // written under the lock
-  std::map<std::pair<std::string, std::vector<int>>, std::unique_ptr<Communicator>> communicators_;
+  /// By name and the hash of the ranks, which only the shared memory has.
+  std::map<std::pair<std::string, std::uint64_t>, std::vector<std::unique_ptr<Communicator>>>
+      communicators_;
   /// Those without a name, at a place that follows from their ranks: found without the lock.
   std::array<std::atomic<Communicator*>, 64> unnamed_{};
+  std::atomic<Communicator*> everyone_{nullptr};
   std::vector<Engine*> engines_;
   std::vector<Retired> retired_;
   /// Takes from the region, under its lock; 0: no room.

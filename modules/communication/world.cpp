@@ -2,7 +2,6 @@ module;
 #include <algorithm>
 #include <atomic>
 #include <memory>
-#include <numeric>
 #include <span>
 #include <string>
 #include <string_view>
@@ -113,11 +112,7 @@ Communicator* World::communicator_on(Device device, std::span<const int> ranks,
   return state_->devices->find(device, ranks, name);
 }
 
-Communicator& World::everyone() {
-  std::vector<int> all(static_cast<std::size_t>(size()));
-  std::iota(all.begin(), all.end(), 0);
-  return communicator(all);
-}
+Communicator& World::everyone() { return state_->everyone(); }
 
 SharedBuffer World::allocate(std::size_t bytes) { return state_->allocate_buffer(bytes); }
 

@@ -112,8 +112,7 @@ std::int64_t balance(const Groups& groups, int rank) {
   return static_cast<std::int64_t>(sum % balance_modulus);
 }
 
-bool balanced(collective::World& world, const Groups& groups) {
-  const std::int64_t own = balance(groups, world.rank());
+bool balanced(collective::World& world, std::int64_t own) {
   std::int64_t sum = 0;
   world.everyone().all_reduce(&own, &sum, 1, DType::i64, ReduceOp::sum);
   return static_cast<std::uint64_t>(sum) % balance_modulus == 0;
@@ -185,10 +184,14 @@ graph::Agree agreement_of(collective::World& world) {
 }
 
 void compare_programs(collective::World& world, const Program* program) {
-  const Groups groups = program != nullptr ? graph::communication_of(*program) : Groups();
-  if (balanced(world, groups)) {
+  const auto communication = [&] {
+    return program != nullptr ? graph::communication_of(*program) : Groups();
+  };
+  // Nothing as long as the groups is kept while this rank waits for the others.
+  if (balanced(world, balance(communication(), world.rank()))) {
     return;
   }
+  const Groups groups = communication();
   std::vector<std::int64_t> mine;  // which ranks differ, and where; none where some have no program
   if (program != nullptr) {
     mine.push_back(1);

@@ -163,7 +163,7 @@ TEST_CASE("groups work side by side and do not wait in a circle") {
     Communicator& b = world.communicator(column);
     Communicator& named = world.communicator(row, "other");
     expect(&a == &world.communicator(row) && &a != &named, "one communicator a list and name");
-    expect(b.global_ranks() == column &&
+    expect(std::ranges::equal(b.global_ranks(), column) &&
                b.global_ranks()[static_cast<std::size_t>(b.rank())] == world.rank(),
            "rank order as given");
     for (int i = 0; i < 300; ++i) {

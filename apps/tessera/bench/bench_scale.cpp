@@ -124,7 +124,7 @@ void add_programs(Json& rows, int ranks) {
   Program program;
   rows.push_back(
       row("plan and capture a step", ranks, cost_of([&] { program = capture_step(run); }), 1));
-  constexpr int most = 4096;  // each has what all others say: together the square of the ranks
+  constexpr int most = 16384;  // threads that a process can have by the usual limits
   if (ranks > most) {
     return;
   }
