@@ -149,9 +149,9 @@ void Puller::reduce_reads(const Operation& op) {
       }
     }
   }
-  constexpr std::size_t kept = 1024;  // with more, the scratch memory of all ranks would be N x N
+  constexpr std::size_t kept = 256;  // with more, the scratch memory of all ranks would be N x N
   if (sources_.size() > kept) {
-    sources_ = {};
+    std::vector<const void*>().swap(sources_);  // `= {}` would keep the memory
   }
 }
 

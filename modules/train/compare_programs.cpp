@@ -187,8 +187,9 @@ void compare_programs(collective::World& world, const Program* program) {
   const auto communication = [&] {
     return program != nullptr ? graph::communication_of(*program) : Groups();
   };
-  // Nothing as long as the groups is kept while this rank waits for the others.
-  if (balanced(world, balance(communication(), world.rank()))) {
+  // The groups, each as long as its ranks are many, are gone before this rank waits for the others.
+  const std::int64_t own = balance(communication(), world.rank());
+  if (balanced(world, own)) {
     return;
   }
   const Groups groups = communication();

@@ -1,5 +1,6 @@
 // Many more ranks than cores: what each rank does must not grow with the number of the others, and
 // what the machine has no room for is refused before any rank starts.
+#include <malloc.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -75,7 +76,31 @@ void run_many(int ranks, double limit) {
   CHECK(outcome.seconds < limit);
 }
 
+/// Bytes of the heap that a rank needs of its own, when all have met and summed.
+double heap_of_rank(int ranks) {
+  const std::size_t before = mallinfo2().uordblks;
+  std::size_t after = 0;
+  run_threads(ranks, [&](World& world) {
+    const std::int64_t one = 1;
+    std::int64_t sum = 0;
+    world.everyone().all_reduce(&one, &sum, 1, DType::i64);
+    world.everyone().barrier();
+    if (world.rank() == 0) {
+      after = mallinfo2().uordblks;
+    }
+    world.everyone().barrier();
+  });
+  return static_cast<double>(after - before) / ranks;
+}
+
 }  // namespace
+
+TEST_CASE("the memory that a rank needs of its own does not grow with the ranks") {
+  const double few = heap_of_rank(64);
+  const double many = heap_of_rank(640);
+  INFO(few << " bytes with 64 ranks, " << many << " with 640");
+  CHECK(many < few + 2 * 576);  // two bytes for each further rank would be too many
+}
 
 TEST_CASE("64 ranks share memory, groups and messages, and none waits long") { run_many(64, 30); }
 
