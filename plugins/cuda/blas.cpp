@@ -1,6 +1,5 @@
 #include "blas.hpp"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,22 +18,13 @@ namespace {
 /// The library's functions; the first one is null where it is not found.
 const BlasApi& blas_api() {
   static const BlasApi api = [] {
-    BlasApi opened = {};
-    void* library = nullptr;
-    for (const char* name : {"libcublasLt.so.13", "libcublasLt.so.12"}) {
-      library = library != nullptr ? library : dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    const auto opened = open_functions<BlasApi>({"libcublasLt.so.13", "libcublasLt.so.12"});
+    if (!opened.lacks.empty()) {
+      fail_input({.thing = "device 'cuda'",
+                  .wrong = opened.lacks,
+                  .advice = "install cuBLAS of CUDA 12.8 or later"});
     }
-    if (library == nullptr) {
-      return opened;
-    }
-    each_function(opened, [&](auto& function, const char* name) {
-      if (!find_function(library, name, function)) {
-        fail_input({.thing = "device 'cuda'",
-                    .wrong = fmt::format("libcublasLt has no function {}", name),
-                    .advice = "install cuBLAS of CUDA 12.8 or later"});
-      }
-    });
-    return opened;
+    return opened.api.value_or(BlasApi());
   }();
   return api;
 }

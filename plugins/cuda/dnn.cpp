@@ -1,6 +1,5 @@
 #include "dnn.hpp"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -28,19 +27,13 @@ constexpr std::int64_t alignment = 16;
 /// The library's functions; the first one is null where it is not found.
 const DnnApi& dnn_api() {
   static const DnnApi api = [] {
-    DnnApi opened = {};
-    void* const library = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_LOCAL);
-    if (library == nullptr) {
-      return opened;
+    const auto opened = open_functions<DnnApi>({"libcudnn.so.9"});
+    if (!opened.lacks.empty()) {
+      fail_input({.thing = "device 'cuda'",
+                  .wrong = opened.lacks,
+                  .advice = "install cuDNN 9.16 or later"});
     }
-    each_function(opened, [&](auto& function, const char* name) {
-      if (!find_function(library, name, function)) {
-        fail_input({.thing = "device 'cuda'",
-                    .wrong = fmt::format("libcudnn.so.9 has no function {}", name),
-                    .advice = "install cuDNN 9.16 or later"});
-      }
-    });
-    return opened;
+    return opened.api.value_or(DnnApi());
   }();
   return api;
 }

@@ -2,6 +2,10 @@
 #pragma once
 #include <dlfcn.h>
 
+#include <initializer_list>
+#include <optional>
+#include <string>
+
 namespace tessera::cuda {
 
 /// Sets a pointer to the library's function of this name, whose type must be the pointer's; null
@@ -10,6 +14,36 @@ template <class Function>
 bool find_function(void* library, const char* name, Function*& function) {
   function = reinterpret_cast<Function*>(dlsym(library, name));
   return function != nullptr;
+}
+
+/// What open_functions() has found.
+template <class Api>
+struct OpenedFunctions {
+  std::optional<Api> api = {};  // none: no library can be opened, or it lacks a function
+  std::string lacks = {};       // "libcudnn.so.9 has no function NAME"; "": it lacks none
+};
+
+/// Opens the first of the libraries that is found, and all functions that each_function(Api) names.
+/// The library stays open.
+template <class Api>
+OpenedFunctions<Api> open_functions(std::initializer_list<const char*> names) {
+  for (const char* const name : names) {
+    void* const library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) {
+      continue;
+    }
+    OpenedFunctions<Api> opened = {.api = Api()};
+    each_function(*opened.api, [&](auto& function, const char* one) {
+      if (!find_function(library, one, function) && opened.lacks.empty()) {
+        opened.lacks = std::string(name) + " has no function " + one;
+      }
+    });
+    if (!opened.lacks.empty()) {
+      opened.api.reset();
+    }
+    return opened;
+  }
+  return {};
 }
 
 }  // namespace tessera::cuda

@@ -1,5 +1,3 @@
-#include <dlfcn.h>
-
 #include <charconv>
 #include <cstddef>
 #include <cstdlib>
@@ -30,21 +28,38 @@ struct NvmlMemory {
   unsigned long long used = 0;
 };
 
-/// NVML's library, initialised as long as this lives. Its functions return 0 where they succeed.
+/// The library's functions, which return 0 where they succeed.
+struct NvmlApi {
+  int (*init)();
+  int (*shutdown)();
+  int (*count)(unsigned* count);
+  int (*by_index)(unsigned index, NvmlDevice* device);
+  int (*by_name)(const char* name, NvmlDevice* device);
+  int (*memory)(NvmlDevice device, NvmlMemory* memory);
+};
+
+/// Calls use(the place of a function's pointer, its name in the library) for each function.
+template <class Use>
+void each_function(NvmlApi& api, Use use) {
+  use(api.init, "nvmlInit_v2");
+  use(api.shutdown, "nvmlShutdown");
+  use(api.count, "nvmlDeviceGetCount_v2");
+  use(api.by_index, "nvmlDeviceGetHandleByIndex_v2");
+  use(api.by_name, "nvmlDeviceGetHandleByUUID");
+  use(api.memory, "nvmlDeviceGetMemoryInfo");
+}
+
+/// NVML's library, initialised as long as this lives.
 class Nvml {
  public:
-  Nvml() {
-    void* const library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
-    usable_ = library != nullptr && find_function(library, "nvmlInit_v2", init_) &&
-              find_function(library, "nvmlShutdown", shutdown_) &&
-              find_function(library, "nvmlDeviceGetCount_v2", count_) &&
-              find_function(library, "nvmlDeviceGetHandleByIndex_v2", by_index_) &&
-              find_function(library, "nvmlDeviceGetHandleByUUID", by_name_) &&
-              find_function(library, "nvmlDeviceGetMemoryInfo", memory_) && init_() == 0;
+  Nvml() : api_(open_functions<NvmlApi>({"libnvidia-ml.so.1"}).api) {
+    if (api_ && api_->init() != 0) {
+      api_.reset();
+    }
   }
   ~Nvml() {
-    if (usable_) {
-      shutdown_();
+    if (api_) {
+      api_->shutdown();
     }
   }
   Nvml(const Nvml&) = delete;
@@ -52,30 +67,24 @@ class Nvml {
 
   std::optional<int> count() const {
     unsigned found = 0;
-    return usable_ && count_(&found) == 0 ? std::optional(static_cast<int>(found)) : std::nullopt;
+    return api_ && api_->count(&found) == 0 ? std::optional(static_cast<int>(found)) : std::nullopt;
   }
   /// `device`: a number, or a name as CUDA_VISIBLE_DEVICES has it.
   std::optional<DeviceCapacity> memory(const std::string& device) const {
     NvmlDevice handle = nullptr;
     NvmlMemory found;
     const bool by_name = device.find('-') != std::string::npos;
-    if (!usable_ ||
-        (by_name ? by_name_(device.c_str(), &handle)
-                 : by_index_(static_cast<unsigned>(std::stoul(device)), &handle)) != 0 ||
-        memory_(handle, &found) != 0) {
+    if (!api_ ||
+        (by_name ? api_->by_name(device.c_str(), &handle)
+                 : api_->by_index(static_cast<unsigned>(std::stoul(device)), &handle)) != 0 ||
+        api_->memory(handle, &found) != 0) {
       return std::nullopt;
     }
     return DeviceCapacity{.free = found.free, .total = found.total};
   }
 
  private:
-  bool usable_ = false;
-  int (*init_)() = nullptr;
-  int (*shutdown_)() = nullptr;
-  int (*count_)(unsigned* count) = nullptr;
-  int (*by_index_)(unsigned index, NvmlDevice* device) = nullptr;
-  int (*by_name_)(const char* name, NvmlDevice* device) = nullptr;
-  int (*memory_)(NvmlDevice device, NvmlMemory* memory) = nullptr;
+  std::optional<NvmlApi> api_;  // none: the library cannot be used
 };
 
 int count_by_files() {

@@ -1,6 +1,5 @@
 #include "nvrtc.hpp"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -26,25 +25,10 @@ constexpr Header headers[] = {
 #include TESSERA_LOOP_HEADERS
 };
 
-std::optional<NvrtcApi> open_library() {
-  for (const char* const name : {"libnvrtc.so.13", "libnvrtc.so.12"}) {
-    if (void* const library = dlopen(name, RTLD_NOW | RTLD_LOCAL)) {
-      NvrtcApi api = {};
-      bool complete = true;
-      each_function(api, [&](auto& function, const char* one) {
-        complete = find_function(library, one, function) && complete;
-      });
-      if (complete) {
-        return api;
-      }
-    }
-  }
-  return std::nullopt;
-}
-
-/// The library's functions; none: it cannot be opened.
+/// The library's functions; none: it cannot be opened, or is not what it should be.
 const std::optional<NvrtcApi>& opened() {
-  static const std::optional<NvrtcApi> api = open_library();
+  static const std::optional<NvrtcApi> api =
+      open_functions<NvrtcApi>({"libnvrtc.so.13", "libnvrtc.so.12"}).api;
   return api;
 }
 
