@@ -3,6 +3,7 @@ module;
 #include <poll.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,20 +23,19 @@ namespace {
 
 constexpr std::size_t longest_message = std::size_t{16} << 20;
 
-void tell_refusal(const LauncherPeers& peers, const std::string& text, ErrorKind kind) {
-  constexpr double longest = 2;  // seconds
+Writer refusal(const std::string& text, ErrorKind kind) {
   Writer writer = message(Word::refused);
   writer.put(kind);
   writer.put(std::string_view(text));
-  for (const auto& peer : peers) {
-    peer->stream.send(writer.text());
-  }
+  return writer;
+}
+
+/// Sends the last message to a launcher; waits until it has left, for at most two seconds.
+void tell(LauncherPeer& peer, const Writer& last) {
+  constexpr double longest = 2;
   Stopwatch watch;
-  const auto left = [](const auto& peer) {
-    peer->stream.progress();
-    return peer->stream.flushed();
-  };
-  while (!std::ranges::all_of(peers, left) && watch.waited() < longest) {
+  peer.stream.send(last.text());
+  while (peer.stream.progress() && !peer.stream.flushed() && watch.waited() < longest) {
     poll(nullptr, 0, 10);
   }
 }
@@ -46,8 +46,7 @@ bool has_machine(const LauncherPeers& peers, int machine) {
 
 }  // namespace
 
-LauncherPeer::LauncherPeer(Socket socket)
-    : host(socket.other_end().host), stream(std::move(socket), longest_message) {}
+LauncherPeer::LauncherPeer(Socket socket) : stream(std::move(socket), longest_message) {}
 
 Arrivals::Arrivals(Introduction own, int port) : own_(std::move(own)), listener_(listen_at(port)) {}
 
@@ -82,10 +81,18 @@ bool Arrivals::hear_one(LauncherPeer& peer, const LauncherPeers& there) {
   if (!text) {
     return peer.stream.socket().open();
   }
-  if (peer.machine >= 0) {
+  if (peer.machine >= 0 || peer.spare) {
     return true;  // a beat
   }
-  const std::optional<Introduction> theirs = Introduction::read(*text, peer.host);
+  if (const auto why = objection_to_spare(*text, peer.stream.host())) {
+    peer.spare = why->empty();
+    if (!peer.spare) {
+      tell(peer, refusal("launch: " + *why, ErrorKind::input));
+      log(LogLevel::warning, *why);
+    }
+    return peer.spare;
+  }
+  const std::optional<Introduction> theirs = Introduction::read(*text, peer.stream.host());
   if (!theirs) {
     return false;  // something else than a launcher
   }
@@ -107,9 +114,7 @@ void Arrivals::hear(const LauncherPeers& there) {
     sockets.push_back({peer->stream.socket().descriptor(), POLLIN, 0});
   }
   poll(sockets.data(), sockets.size(), replaces ? 0 : 100);
-  if (Socket socket = accept_from(listener_); socket.open()) {
-    peers_.push_back(std::make_unique<LauncherPeer>(std::move(socket)));
-  }
+  accept_one();
   // One that has gone may come again, with what was wrong corrected.
   for (std::size_t i = 0; i < peers_.size();) {
     bool stays = false;
@@ -120,9 +125,7 @@ void Arrivals::hear(const LauncherPeers& there) {
         refuse(error.what(), error.kind());
         throw;
       }
-      LauncherPeers refused;
-      refused.push_back(std::move(peers_[i]));
-      tell_refusal(refused, error.what(), error.kind());
+      tell(*peers_[i], refusal(error.what(), error.kind()));
       log(LogLevel::warning, error.what());
     }
     if (stays) {
@@ -133,16 +136,39 @@ void Arrivals::hear(const LauncherPeers& there) {
   }
 }
 
-std::string Arrivals::missing(const LauncherPeers& there) const {
+std::vector<int> Arrivals::missing_numbers(const LauncherPeers& there) const {
   std::vector<int> numbers;
   for (int machine = 1; machine < own_.place.machines; ++machine) {
     if (!has_machine(there, machine) && !has_machine(peers_, machine)) {
       numbers.push_back(machine);
     }
   }
+  return numbers;
+}
+
+std::string Arrivals::missing(const LauncherPeers& there) const {
+  const std::vector<int> numbers = missing_numbers(there);
   return numbers.empty() ? ""
                          : fmt::format("machine{} {} of {}", numbers.size() == 1 ? "" : "s",
                                        list_ranks(numbers), own_.place.machines);
+}
+
+void Arrivals::send_spares(const LauncherPeers& there) {
+  constexpr double patience = 60;  // seconds for a spare machine to come in its place
+  for (const int machine : missing_numbers(there)) {
+    const auto spare = std::ranges::find_if(peers_, [](const auto& p) { return p->spare; });
+    const auto given = given_.find(machine);
+    if (spare == peers_.end() || (given != given_.end() && given->second.waited() < patience)) {
+      continue;
+    }
+    Writer writer = message(Word::place);
+    writer.put(machine);
+    log(LogLevel::warning, fmt::format("the spare machine {} takes the place of machine {}",
+                                       (*spare)->stream.host(), machine));
+    tell(**spare, writer);
+    peers_.erase(spare);
+    given_.insert_or_assign(machine, Stopwatch());
+  }
 }
 
 std::vector<const LauncherPeer*> Arrivals::introduced() const {
@@ -156,14 +182,45 @@ std::vector<const LauncherPeer*> Arrivals::introduced() const {
 }
 
 LauncherPeers Arrivals::take() {
-  LauncherPeers taken = std::exchange(peers_, {});
-  std::erase_if(taken, [](const auto& peer) { return peer->machine < 0; });
+  given_.clear();
+  LauncherPeers taken;
+  for (auto& peer : std::exchange(peers_, {})) {
+    if (peer->spare) {
+      peers_.push_back(std::move(peer));
+    } else if (peer->machine >= 0) {
+      taken.push_back(std::move(peer));
+    }
+  }
   std::ranges::sort(taken, {}, [](const auto& peer) { return peer->machine; });
   return taken;
 }
 
 void Arrivals::refuse(const std::string& text, ErrorKind kind) {
-  tell_refusal(std::exchange(peers_, {}), text, kind);
+  std::erase_if(peers_, [&](const auto& peer) {
+    if (!peer->spare) {
+      tell(*peer, refusal(text, kind));
+    }
+    return !peer->spare;
+  });
+}
+
+void Arrivals::dismiss() {
+  for (std::size_t before = peers_.size() + 1; peers_.size() != before;) {
+    before = peers_.size();
+    accept_one();
+  }
+  hear({});
+  for (const auto& peer : peers_) {
+    tell(*peer, peer->spare ? message(Word::over)
+                            : refusal("launch: the run has ended meanwhile", ErrorKind::run));
+  }
+  peers_.clear();
+}
+
+void Arrivals::accept_one() {
+  if (Socket socket = accept_from(listener_); socket.open()) {
+    peers_.push_back(std::make_unique<LauncherPeer>(std::move(socket)));
+  }
 }
 
 }  // namespace tessera::collective

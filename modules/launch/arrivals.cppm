@@ -12,9 +12,9 @@ namespace tessera::collective {
 struct LauncherPeer {
   explicit LauncherPeer(Socket socket);
 
-  std::string host;  ///< numeric
   MessageStream stream;
-  int machine = -1;  ///< -1: it has not said yet
+  bool spare = false;  ///< a machine that waits for one to be lost
+  int machine = -1;    ///< -1: it has not said yet, or is a spare one
   int ranks = 0;
   std::string name{};
   bool lost = false;
@@ -42,12 +42,19 @@ class Arrivals {
   std::string missing(const LauncherPeers& there) const;
   /// Those who have introduced themselves.
   std::vector<const LauncherPeer*> introduced() const;
-  /// The same, by machine, taken away. The others are sent away.
+  /// The same, by machine, taken away. Spare ones stay, and the others are sent away.
   LauncherPeers take();
-  /// Tells all who have come that they cannot start, and sends them away.
+  /// Gives spare machines the places of those that are missing (as `missing` says).
+  void send_spares(const LauncherPeers& there);
+  /// Tells all who have come, but the spare ones, that they cannot start, and sends them away.
   void refuse(const std::string& text, ErrorKind kind);
+  /// The run has ended: as refuse, also of those who have not been heard yet; spare machines are
+  /// told that they are not needed.
+  void dismiss();
 
  private:
+  std::vector<int> missing_numbers(const LauncherPeers& there) const;
+  void accept_one();
   /// Whether it is still there. Error (input): it cannot take part.
   bool hear_one(LauncherPeer& peer, const LauncherPeers& there);
   std::string objection(const Introduction& theirs, const LauncherPeers& there) const;
@@ -55,7 +62,8 @@ class Arrivals {
   Introduction own_;
   Socket listener_;
   LauncherPeers peers_;
-  std::vector<int> ranks_;  // by machine; empty: there was no attempt yet
+  std::vector<int> ranks_;          // by machine; empty: there was no attempt yet
+  std::map<int, Stopwatch> given_;  // places that spare machines were given, by machine
 };
 
 }  // namespace tessera::collective

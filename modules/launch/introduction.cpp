@@ -78,7 +78,44 @@ std::string difference(const std::string& who, const Texts& theirs, const Texts&
   return "";
 }
 
+std::string own_job() { return environment_variable("TESSERA_JOB").value_or(""); }
+
+std::string other_version(const std::string& who) {
+  return fmt::format("{} has another version of Tessera than machine 0; install the same on all",
+                     who);
+}
+
+std::string other_job(const std::string& who, const std::string& job) {
+  return fmt::format("{} is of another job than machine 0 (TESSERA_JOB is '{}' and '{}')", who, job,
+                     own_job());
+}
+
 }  // namespace
+
+std::string spare_text() {
+  Writer writer = message(Word::spare);
+  writer.put(magic);
+  writer.put(protocol_number());
+  writer.put(std::string_view(own_job()));
+  writer.put(std::string_view(machine_name()));
+  return std::string(writer.text());
+}
+
+std::optional<std::string> objection_to_spare(std::string_view text, const std::string& host) {
+  try {
+    Reader reader(text);
+    if (reader.get<Word>() != Word::spare || reader.text() != magic) {
+      return std::nullopt;
+    }
+    if (reader.get<std::uint64_t>() != protocol_number()) {
+      return other_version("the spare machine " + host);
+    }
+    const std::string job = reader.text();
+    return job == own_job() ? "" : other_job("the spare machine " + reader.text(), job);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
 
 Writer message(Word word) {
   Writer writer;
@@ -123,7 +160,7 @@ std::int64_t newest_common(const std::vector<HeldSteps>& held) {
 
 Introduction::Introduction(const LaunchOptions& options, int seen, HeldSteps has)
     : protocol(protocol_number()),
-      job(environment_variable("TESSERA_JOB").value_or("")),
+      job(own_job()),
       place(options.place.value()),
       ranks(options.ranks),
       here(place.ranks_of(options.ranks)),
@@ -180,12 +217,10 @@ std::optional<Introduction> Introduction::read(std::string_view text, const std:
 std::string Introduction::objection(const Introduction& theirs, bool begun) const {
   const std::string who = fmt::format("machine {}", theirs.name);
   if (theirs.protocol != protocol) {
-    return fmt::format("{} has another version of Tessera than machine 0; install the same on all",
-                       who);
+    return other_version(who);
   }
   if (theirs.job != job) {
-    return fmt::format("{} is of another job than machine 0 (TESSERA_JOB is '{}' and '{}')", who,
-                       theirs.job, job);
+    return other_job(who, theirs.job);
   }
   if (theirs.place.machines != place.machines) {
     return fmt::format("{} was started with --machines {}, and machine 0 with --machines {}", who,

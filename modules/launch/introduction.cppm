@@ -19,6 +19,9 @@ enum class Word : std::uint8_t {
   ended,         ///< to machine 0: all ranks here have ended
   decision,      ///< of machine 0: whether the ranks start again
   stop,          ///< to machine 0: no longer wait for lost machines
+  spare,         ///< of a spare machine, to machine 0
+  place,         ///< to a spare machine: the number of the one whose place it takes
+  over,          ///< to a spare machine: the run has ended
 };
 
 /// A message that begins with this word.
@@ -52,6 +55,12 @@ HeldSteps get_held(Reader& reader);
 /// The newest step of which the state of every machine is in its own memory or in that of the next
 /// one; -1: there is none. `held`: by machine.
 std::int64_t newest_common(const std::vector<HeldSteps>& held);
+
+/// What a spare machine says first.
+std::string spare_text();
+/// Why it cannot serve this launcher, that of machine 0; empty: it can. `host`: its name. Nothing:
+/// the text is of something else.
+std::optional<std::string> objection_to_spare(std::string_view text, const std::string& host);
 
 /// What a launcher says of itself.
 struct Introduction {

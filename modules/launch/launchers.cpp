@@ -315,7 +315,7 @@ std::optional<RankMeeting> Launchers::begin(int home) {
     }
     Reader reader(*text);
     require(reader.get<Word>() == Word::begin, "launch: machine 0 does not begin");
-    const std::string host = first.host;
+    const std::string& host = first.stream.host();
     meeting.at = {host, reader.get<int>()};
     meeting.key = reader.text();
     for (int machine = 0; machine < place_.machines; ++machine) {
@@ -334,7 +334,7 @@ std::optional<RankMeeting> Launchers::begin(int home) {
     }
     Reader reader(*text);
     require(reader.get<Word>() == Word::ready, "launch: a machine is not ready");
-    meeting.homes.push_back({peer->host, reader.get<int>()});
+    meeting.homes.push_back({peer->stream.host(), reader.get<int>()});
   }
   meeting.listener = listen_at(0);
   meeting.at = {meet_.host, meeting.listener.own_end().port};
@@ -396,6 +396,7 @@ bool Launchers::replace_lost(Control& control, std::vector<HeldSteps>& held,
     if (still.empty()) {
       break;
     }
+    arrivals_->send_spares(peers_);
     if (still != said) {
       log(LogLevel::warning,
           fmt::format("{} {} lost; the run waits {:.4g} s for another one in its place: start the "
@@ -519,7 +520,7 @@ bool Launchers::agree(Control& control, EndedRanks& ended, const std::function<v
     std::ranges::move(newcomers, std::back_inserter(peers_));
     std::ranges::sort(peers_, {}, [](const auto& peer) { return peer->machine; });
   } else {
-    arrivals_->refuse("launch: the run has ended meanwhile", ErrorKind::run);
+    arrivals_->dismiss();
   }
   Stopwatch watch;
   while (std::ranges::any_of(peers_, [](const auto& p) { return !p->stream.flushed(); }) &&

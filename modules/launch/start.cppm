@@ -135,6 +135,11 @@ int launch(const LaunchOptions& options, const RankFunction& run);
 /// where no TESSERA_MACHINES is set, or it is 1. Error (input): they do not fit each other.
 std::optional<LauncherPlace> launcher_place();
 
+/// For a spare machine: waits at the launcher of machine 0 (`meet`, HOST:PORT) until a machine of
+/// its run is lost. Returns the number of that one, whose place is free; nothing: the run has
+/// ended. Errors: machine 0 cannot be reached within the time limit; it has another version or job.
+std::optional<int> wait_as_spare(const std::string& meet);
+
 /// How many of a run's ranks this process starts: 1 where another launcher started it as a rank.
 /// Error (input): see launcher_place.
 int ranks_started_here(int ranks);

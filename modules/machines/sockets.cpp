@@ -222,7 +222,7 @@ Socket connect_within(const Endpoint& to, double seconds, std::string& why) {
 }
 
 MessageStream::MessageStream(Socket socket, std::size_t longest)
-    : socket_(std::move(socket)), longest_(longest) {}
+    : host_(socket.other_end().host), socket_(std::move(socket)), longest_(longest) {}
 
 void MessageStream::send(std::string_view message) {
   const auto length = static_cast<std::uint32_t>(message.size());

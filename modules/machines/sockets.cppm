@@ -26,7 +26,8 @@ class Socket {
   inline int descriptor() const { return descriptor_; }
   int release();
   void close();
-  /// Its own end, and the other one, with a numeric address.
+  /// Its own end, and the other one, with a numeric address; an empty host where the connection has
+  /// ended.
   Endpoint own_end() const;
   Endpoint other_end() const;
 
@@ -65,10 +66,13 @@ class MessageStream {
   /// Why the connection has ended.
   inline const std::string& why() const { return why_; }
   inline const Socket& socket() const { return socket_; }
+  /// The numeric address of the other end, also when the connection has ended.
+  inline const std::string& host() const { return host_; }
 
  private:
   void end(std::string_view why);
 
+  std::string host_;
   Socket socket_;
   std::size_t longest_;
   std::string in_;

@@ -215,9 +215,6 @@ class Tcp final : public MessageTransport {
   }
 
   struct Guest {
-    explicit Guest(Socket socket) : host(socket.other_end().host), stream(std::move(socket)) {}
-
-    std::string host;  // numeric
     MessageStream stream;
     int rank = -1;
     std::string text{};
@@ -245,7 +242,7 @@ class Tcp final : public MessageTransport {
     };
     while (known() < size - 1) {
       for (Socket socket; (socket = accept_from(listener_)).open();) {
-        guests.push_back(std::make_unique<Guest>(std::move(socket)));
+        guests.push_back(std::make_unique<Guest>(MessageStream(std::move(socket))));
       }
       for (const auto& guest : guests) {
         const bool alive = guest->stream.progress();
@@ -308,7 +305,7 @@ class Tcp final : public MessageTransport {
       guest.rank = reader.get<int>();
       const int theirs = reader.get<int>();
       guest.text = reader.text();
-      guest.address = {guest.host, reader.get<int>()};
+      guest.address = {guest.stream.host(), reader.get<int>()};
       if (theirs != size || guest.rank <= 0 || guest.rank >= size) {
         return std::string(thing) + ": the runs of two ranks differ: rank " +
                std::to_string(guest.rank) + " of " + std::to_string(theirs) +
@@ -328,7 +325,6 @@ class Tcp final : public MessageTransport {
     while (!(socket = connect_within(at, 1, why)).open()) {
       pause.sleep();  // whoever called has the limit
     }
-    const std::string host_of_first = socket.other_end().host;
     MessageStream first(std::move(socket), std::size_t{1} << 30);
     Writer writer;
     writer.put(magic);
@@ -360,7 +356,7 @@ class Tcp final : public MessageTransport {
       texts.push_back(reader.text());
       const std::string host = reader.text();
       const int port = reader.get<int>();
-      addresses_.push_back({host.empty() ? host_of_first : host, port});
+      addresses_.push_back({host.empty() ? first.host() : host, port});
     }
     return texts;
   }

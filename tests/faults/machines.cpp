@@ -53,6 +53,19 @@ void Machines::replace(const RunFolder& folder, const Words& command, std::size_
   programs_[number] = program(folder, command, number, programs_.size(), "60");
 }
 
+std::unique_ptr<Program> Machines::spare(const RunFolder& folder, const Words& command,
+                                         std::size_t machines) const {
+  return std::make_unique<Program>(
+      folder,
+      with(command, {"--machines", std::to_string(machines), "--spare", "--meet",
+                     "localhost:" + std::to_string(port_)}),
+      StartOptions{.environment = {{"TESSERA_MACHINE", "spare"}, {"TESSERA_TIMEOUT", "20"}}});
+}
+
+void Machines::replace(std::size_t number, std::unique_ptr<Program> spare) {
+  programs_[number] = std::move(spare);
+}
+
 std::vector<Result> Machines::wait(double limit) {
   std::vector<Result> results;
   for (const auto& program : programs_) {

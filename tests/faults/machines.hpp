@@ -28,6 +28,11 @@ class Machines {
   void lose(std::size_t number) const;
   /// The same command again, in the place of one that is lost.
   void replace(const RunFolder& folder, const Words& command, std::size_t number);
+  /// A spare machine of the run.
+  std::unique_ptr<Program> spare(const RunFolder& folder, const Words& command,
+                                 std::size_t machines) const;
+  /// From now on, the launcher of this number is one that was a spare machine.
+  void replace(std::size_t number, std::unique_ptr<Program> spare);
   Program& operator[](std::size_t m) { return *programs_[m]; }
   int port() const { return port_; }
   /// How each has ended. Nothing of them is left.

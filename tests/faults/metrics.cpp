@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -199,6 +200,21 @@ TEST_CASE("lines that found the disk full are written when there is room", "[.ro
   CHECK(count(result.error, "warning:") == 1);
   CHECK(steps_in(folder / "disk/metrics.jsonl") ==
         steps_to(step_after(result.out, "interrupted after step ")));
+}
+
+TEST_CASE("metrics in the file that stdout goes to lose no line, of either") {
+  const RunFolder folder;
+  const Result apart = run(folder, train({"train.steps=12"}));
+  const Result result = run(folder, train({"train.steps=12", "log.metrics=/dev/stdout"}));
+  INFO(result.out << result.error);
+  CHECK(result.code == 0);
+  CHECK(count(result.out, "{\"step\":") == 12);
+  // Besides, the lines of a run with a file of metrics.
+  const auto others = [](const std::string& text) {
+    const Words lines = lines_of(text);
+    return std::ranges::count_if(lines, [](const auto& line) { return !line.starts_with("{"); });
+  };
+  CHECK(others(result.out) == others(apart.out));
 }
 
 TEST_CASE("a pipe for metrics holds no run up") {

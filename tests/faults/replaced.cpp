@@ -76,6 +76,37 @@ TEST_CASE("a machine that is lost is replaced, and the run has the bits of an un
   CHECK(within(5, [&] { return std::ranges::includes(shared_before, shared_memory()); }));
 }
 
+TEST_CASE(
+    "a spare machine takes the place of a lost one, and ends with the run where none is lost") {
+  const Kind kind = steps(mixed, 60);
+  const RunFolder folder;
+  const Words command = healing(kind, {"train.heal_wait=20"});
+  Machines machines(folder, {command, command});
+  auto spare = machines.spare(folder, command, 2);
+  const auto idle = machines.spare(folder, command, 2);
+  REQUIRE(trains(folder, 10));
+  CHECK(spare->living().size() == 1);
+  machines.lose(1);
+  REQUIRE(within(
+      20, [&] { return count(spare->error() + idle->error(), "takes the place of one") == 1; }));
+  CHECK(count(machines[0].error(), "takes the place of machine 1") == 1);
+  const bool first = count(spare->error(), "takes the place of one") == 1;
+  const Program& other = first ? *idle : *spare;
+  REQUIRE(first);  // the one that came first
+  machines.replace(1, std::move(spare));
+  all_end_as(folder, machines, undisturbed(kind));
+  REQUIRE(within(10, [&] { return other.living().empty(); }));
+  CHECK(count(other.out(), "the run has ended and did not need it") == 1);
+  CHECK(other.error().empty());
+
+  is_refused(folder, with(command, {"--spare"}), {"--spare", "--machines and --meet"});
+  is_refused(folder,
+             with(command, {"--machines", "2", "--spare", "--meet", "a:1", "--machine", "1"}),
+             {"--spare", "--machine"});
+  is_refused(folder, with(train(kind, {}), {"--machines", "2", "--spare", "--meet", "a:1"}),
+             {"train.heal", "does not wait for another machine"});
+}
+
 TEST_CASE("a launcher that was silent takes its place again, with what it has") {
   const Kind kind = steps(captured_pipeline, 60);
   const Ending& expected = undisturbed(kind);

@@ -122,6 +122,10 @@ class CommandLine {
     command->add_option("--machine", train_.machine, "The number of this machine, from 0")
         ->check(CLI::NonNegativeNumber);
     command
+        ->add_flag("--spare", train_.spare,
+                   "Wait until a machine of the run is lost, and take its place")
+        ->excludes("--machine");
+    command
         ->add_option("--meet", train_.meet,
                      "Where the machines meet: the host of machine 0, and a free port of it")
         ->type_name("HOST:PORT");

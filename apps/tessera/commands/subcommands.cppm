@@ -20,6 +20,7 @@ struct TrainArguments {
   // collective::launcher_place do not say it.
   std::optional<int> machines = {};
   std::optional<int> machine = {};
+  bool spare = false;  // it waits until one of them is lost
   std::optional<std::string> meet = {};
   std::optional<int> ranks_here = {};
 };

@@ -95,6 +95,29 @@ void set_machine(const TrainArguments& arguments) {
   }
 }
 
+/// Waits as a spare machine, and becomes the one whose place is free. False: the run has ended.
+bool become_machine(TrainArguments& arguments) {
+  const Config config = load_run_config(arguments);
+  if (!arguments.machines || !arguments.meet) {
+    fail_input({.thing = "--spare",
+                .wrong = "it needs --machines and --meet",
+                .advice = "give those of the run's other machines"});
+  }
+  if (!config.train.heal || config.train.heal_wait <= 0) {
+    fail_input({.where = config.place(config.train.heal ? "train.heal_wait" : "train.heal"),
+                .wrong = "the run does not wait for another machine in the place of a lost one",
+                .advice = "set train.heal to true, and train.heal_wait to some seconds"});
+  }
+  fmt::print("spare machine: waits at {} until one of {} machines is lost\n", *arguments.meet,
+             *arguments.machines);
+  std::fflush(stdout);
+  arguments.machine = collective::wait_as_spare(*arguments.meet);
+  if (!arguments.machine) {
+    fmt::print("spare machine: the run has ended and did not need it\n");
+  }
+  return arguments.machine.has_value();
+}
+
 /// JSON, an entry a line.
 std::string by_lines(std::string_view json) { return json_text(parse_ordered_json(json), 0); }
 
@@ -164,8 +187,11 @@ int capture(TrainArguments arguments, const CaptureArguments& captured) {
   return 0;
 }
 
-int train(const TrainArguments& arguments) {
+int train(TrainArguments arguments) {
   const bool dry_run = arguments.dry_run || arguments.account;
+  if (arguments.spare && !become_machine(arguments)) {
+    return 0;
+  }
   set_machine(arguments);
   Prepared all = prepared(arguments, !dry_run);
   Run& run = all.run;

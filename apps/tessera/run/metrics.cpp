@@ -85,6 +85,20 @@ std::string kept_lines(const std::string& text, std::int64_t last) {
   return kept;
 }
 
+/// This process's stdout or stderr where that goes to the file of this path; -1: neither does. What
+/// is written through another descriptor would be at another place of the file.
+int stream_to_file(const std::filesystem::path& path) {
+  struct stat named{};
+  for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) {
+    struct stat open{};
+    if (::stat(path.c_str(), &named) == 0 && S_ISREG(named.st_mode) &&
+        ::fstat(stream, &open) == 0 && open.st_dev == named.st_dev && open.st_ino == named.st_ino) {
+      return stream;
+    }
+  }
+  return -1;
+}
+
 /// A closed pipe raises SIGPIPE, which is a request to stop the run where it is stdout's.
 class WithoutSigpipe {
  public:
@@ -273,7 +287,9 @@ class MetricsWriter::State {
         place_(output_place(path_.string())),
         stream_(is_stream(path_.string())) {
     constexpr int to_append = O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
-    if (stream_) {
+    if (const int stream = stream_ ? stream_to_file(path_) : -1; stream >= 0) {
+      file_ = ::fcntl(stream, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    } else if (stream_) {
       file_ = ::open(path_.c_str(), O_WRONLY | to_append);
     } else {
       const std::string parent =
