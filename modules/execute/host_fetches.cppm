@@ -9,6 +9,9 @@ import tessera.program;
 
 namespace tessera {
 
+/// How many instructions before its use a value is fetched: about a layer, enough work to hide it.
+constexpr std::size_t fetched_ahead = 64;
+
 /// Copies parameters of the host's memory to the device before they are used, in a stream of its
 /// own: a function of the host brings a value into pinned memory, from which the device copies it.
 /// So neither the device nor the host waits, unless a value is used too early.

@@ -81,27 +81,46 @@ void check_graphs(Device device) {
   }
 }
 
+/// Which inputs the host's memory has, where the device has its own; empty: none.
+std::vector<bool> inputs_on_host(std::span<const Tensor> inputs, Device device) {
+  std::vector<bool> on_host;
+  if (!(device == cpu) &&
+      std::ranges::any_of(inputs, [](const Tensor& x) { return x.device() == cpu; })) {
+    for (const Tensor& x : inputs) {
+      on_host.push_back(x.device() == cpu);
+    }
+  }
+  return on_host;
+}
+
 }  // namespace
 
 const Program& Planned::program() const { return state_->program; }
 
 void Planned::begin_in_order(std::span<const Tensor> inputs) {
   State& s = *state_;
-  const Device device = inputs.empty() ? cpu : inputs.front().device();
+  const auto there =
+      std::ranges::find_if(inputs, [](const Tensor& x) { return !(x.device() == cpu); });
+  const Device device = there == inputs.end() ? cpu : there->device();
   s.planned = !modes_installed() && s.can_be_planned_on(device) &&
-              std::ranges::all_of(inputs, [&](const Tensor& x) { return x.device() == device; });
+              std::ranges::all_of(inputs, [&](const Tensor& x) {
+                return x.device() == device || x.device() == cpu;
+              });
   if (!s.planned) {
     s.replay.begin_in_order(inputs);
     return;
   }
-  if (!s.steps || !(s.steps->device() == device)) {
+  std::vector<bool> on_host = inputs_on_host(inputs, device);
+  if (!s.steps || !(s.steps->device() == device) || s.steps->on_host() != on_host) {
     s.steps.reset();
-    if (s.compiles && !(device == cpu && s.compiled)) {
+    if (!on_host.empty()) {
+      s.compiled.reset();  // a chain's kernel would read the host's memory
+    } else if (s.compiles && !(device == cpu && s.compiled)) {
       s.compiled = std::make_unique<CompiledChains>(s.program, device);
       check_compiled(device, s.compiled->summary());
     }
-    s.steps =
-        std::make_unique<PlannedSteps>(s.program, device, s.compiled.get(), s.elsewhere.get());
+    s.steps = std::make_unique<PlannedSteps>(s.program, device, s.compiled.get(), s.elsewhere.get(),
+                                             std::move(on_host));
     if (s.device_graphs) {
       check_graphs(device);
       s.steps->use_graphs();
@@ -148,6 +167,7 @@ void Planned::end() {
     return;
   }
   move_streams();
+  state_->steps->wait_for_fetches();
   state_->steps->end(false);
 }
 

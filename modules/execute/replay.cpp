@@ -25,12 +25,6 @@ import tessera.program;
 import :host_fetches;
 
 namespace tessera {
-namespace {
-
-/// How many instructions before its use a value is fetched: about a layer, enough work to hide it.
-constexpr std::size_t fetched_ahead = 64;
-
-}  // namespace
 
 struct Replay::State {
   Program program;

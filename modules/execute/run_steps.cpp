@@ -1,5 +1,6 @@
 // Runs the list of steps that a program has become.
 module;
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -8,6 +9,7 @@ module;
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 module tessera.execute;
 
 import tessera.base;
@@ -178,9 +180,54 @@ void PlannedSteps::execute_with_places(PlannedStep& step, const Bound& bound) {
   for (const TensorIndex number : step.place_calls->fetched) {
     elsewhere_->fetch(tensors_[number]);
   }
-  execute(step, bound);
+  step.across ? execute_across(step, bound) : execute(step, bound);
   for (const TensorIndex number : step.place_calls->put_away) {
     elsewhere_->put_away(tensors_[number]);
+  }
+}
+
+void PlannedSteps::execute_across(PlannedStep& step, const Bound& bound) {
+  struct Moved {
+    PlannedStep& step;
+    const ByTensor<Tensor>& tensors;
+    std::vector<std::size_t> operands = {};
+    ~Moved() {
+      for (const std::size_t k : operands) {
+        step.in[k] = tensors[step.in_numbers[k]];
+      }
+    }
+  };
+  Moved moved{.step = step, .tensors = tensors_};
+  const Instruction& i = *step.source;
+  for (std::size_t k = 0; k < step.in_numbers.size(); ++k) {
+    const TensorIndex number = step.in_numbers[k];
+    if (!number.exists()) {
+      continue;
+    }
+    Tensor& x = step.in[k];
+    const bool is_parameter = kept_in_[shadow_.memory(number)] == KeptIn::host_as_parameter;
+    if (i.writes(k) && is_parameter) {
+      fetches_->wait_for(x.storage());
+    }
+    if (!(x.device() == step.place)) {
+      moved.operands.push_back(k);
+      Tensor fetched = is_parameter ? fetches_->taken(number) : Tensor();
+      x = fetched ? std::move(fetched) : copied_to(x, step.place);
+    }
+  }
+  execute(step, bound);
+  for (const std::size_t k : moved.operands) {
+    if (i.writes(k)) {
+      const Tensor& original = tensors_[step.in_numbers[k]];
+      call_kernel(*copy_op_, std::array{original, copied_to(step.in[k], original.device())}, {});
+    }
+  }
+}
+
+void PlannedSteps::fetch_ahead(std::size_t section, std::size_t first, const PlannedStep& step) {
+  const auto on_host = [](const Tensor& x) { return x && x.device() == cpu; };
+  for (std::size_t i = first; i <= step.instruction; ++i) {
+    fetches_->before({section, i}, tensors_, on_host);
   }
 }
 
@@ -207,9 +254,14 @@ void PlannedSteps::run(ProgramPlace& place, const Bound& bound,
   if (graphs_) {
     graphs_->begin(sections_, place.section);
   }
+  std::size_t next = 0;  // instruction that has not asked for what it needs
   for (std::size_t i = 0; i < steps.size();) {
     PlannedStep& step = steps[i];
     place.at = step.instruction;
+    if (fetches_) {
+      fetch_ahead(place.section, next, step);
+      next = std::max(next, step.instruction + 1);
+    }
     if (step.part != nullptr) {
       at_part(*step.part);
     }
@@ -219,7 +271,11 @@ void PlannedSteps::run(ProgramPlace& place, const Bound& bound,
       i = recorded->last;
       continue;
     }
-    step.place_calls == nullptr ? execute(step, bound) : execute_with_places(step, bound);
+    if (step.place_calls != nullptr) {
+      execute_with_places(step, bound);
+    } else {
+      step.across ? execute_across(step, bound) : execute(step, bound);
+    }
     for (const MemoryIndex memory : step.dropped) {
       for (const TensorIndex number : numbers_[memory]) {
         drop(number);
@@ -229,7 +285,16 @@ void PlannedSteps::run(ProgramPlace& place, const Bound& bound,
   }
 }
 
+void PlannedSteps::wait_for_fetches() {
+  if (fetches_) {
+    fetches_->end();
+  }
+}
+
 void PlannedSteps::end(bool failed) noexcept {
+  if (failed && fetches_) {
+    fetches_->abandon();
+  }
   for (const MemoryIndex m : numbers_.keys()) {
     for (const TensorIndex number : numbers_[m]) {
       if (block_.offsets[m] < 0 && !shadow_.memories[m].is_input) {

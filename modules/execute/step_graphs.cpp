@@ -57,6 +57,9 @@ bool StepGraphs::is_the_same(TensorIndex number) const {
 
 std::string_view StepGraphs::alone(const PlannedStep& step) const {
   const Instruction* const i = step.source;
+  if (step.across) {
+    return "the host's memory is used";
+  }
   switch (step.kind) {
     case StepKind::check:
       return "the host reads a value";

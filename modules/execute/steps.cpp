@@ -31,7 +31,61 @@ std::span<const Chain> chains_in(const CompiledChains* compiled) {
   return compiled == nullptr ? std::span<const Chain>() : compiled->chains();
 }
 
+/// What the host's memory has takes nothing of the device's.
+Shadow with_kept(Shadow shadow, const ByMemory<KeptIn>& kept) {
+  for (const MemoryIndex m : kept.keys()) {
+    if (kept[m] != KeptIn::device && !shadow.memories[m].is_input) {
+      shadow.memories[m].elsewhere = true;
+    }
+  }
+  return shadow;
+}
+
 }  // namespace
+
+ByMemory<KeptIn> memories_kept_in(const Program& program, const Shadow& shadow,
+                                  const std::vector<bool>& on_host) {
+  ByMemory<KeptIn> kept(shadow.memories.size(), KeptIn::device);
+  if (on_host.empty()) {
+    return kept;
+  }
+  std::size_t at = 0;
+  for (const auto& [name, input] : program.inputs) {
+    if (on_host[at++]) {
+      kept[shadow.memory(input.tensor)] =
+          input.role == Role::parameter ? KeptIn::host_as_parameter : KeptIn::host;
+    }
+  }
+  for (const Instruction* const i : places_of(program)) {
+    if (i->kind != Kind::call || i->op->in_place) {
+      continue;
+    }
+    // What a view copies stays in the memory that it is a view of.
+    const bool there = i->op->view != nullptr
+                           ? is_copy(*i, shadow) && kept[shadow.memory(i->in[0])] != KeptIn::device
+                           : computes_on_host(*i, shadow, kept);
+    for (const TensorIndex number : i->out) {
+      if (there && number.exists()) {
+        kept[shadow.memory(number)] = KeptIn::host;
+      }
+    }
+  }
+  return kept;
+}
+
+bool computes_on_host(const Instruction& i, const Shadow& shadow, const ByMemory<KeptIn>& kept) {
+  if (i.op->in_place) {
+    return kept[shadow.memory(i.in[0])] != KeptIn::device;
+  }
+  bool on_host = false;
+  for (const TensorIndex number : i.in) {
+    if (number.exists() && kept[shadow.memory(number)] != KeptIn::host) {
+      return false;
+    }
+    on_host = on_host || number.exists();
+  }
+  return on_host;
+}
 
 bool can_be_planned(const Program& program, Device device) {
   return std::ranges::all_of(program.sections, [&](const Section& section) {
@@ -42,15 +96,21 @@ bool can_be_planned(const Program& program, Device device) {
 }
 
 PlannedSteps::PlannedSteps(const Program& program, Device device, CompiledChains* compiled,
-                           MemoryPlace* elsewhere)
+                           MemoryPlace* elsewhere, std::vector<bool> on_host)
     : program_(program),
       device_(device),
       compiled_(compiled),
       elsewhere_(elsewhere),
       copy_op_(&find_op("copy_")),
+      on_host_(std::move(on_host)),
       shadow_(shadow_of(program, chains_in(compiled))),
-      block_(block_of(program, shadow_, device.type, chains_in(compiled))),
+      kept_in_(memories_kept_in(program, shadow_, on_host_)),
+      block_(block_of(program, with_kept(shadow_, kept_in_), device.type, chains_in(compiled))),
       place_calls_(memory_place_calls(program)) {
+  if (!on_host_.empty()) {
+    fetches_.emplace(program, fetched_ahead);
+    fetches_->begin_on(device);
+  }
   std::optional<PeersReadScope> scope;
   if (block_.for_peers) {
     scope.emplace();
@@ -138,6 +198,16 @@ void PlannedSteps::add_steps() {
   }
 }
 
+void PlannedSteps::set_place(PlannedStep& step) const {
+  const Instruction& i = *step.source;
+  const auto is_there = [&](TensorIndex number) {
+    return number.exists() && kept_in_[shadow_.memory(number)] != KeptIn::device;
+  };
+  step.across = i.op->view == nullptr &&
+                (std::ranges::any_of(i.in, is_there) || std::ranges::any_of(i.out, is_there));
+  step.place = step.across && computes_on_host(i, shadow_, kept_in_) ? cpu : device_;
+}
+
 void PlannedSteps::add_step(const Instruction& i, std::size_t at, PlaceIndex place) {
   PlannedStep step{.instruction = at, .source = &i};
   switch (i.kind) {
@@ -175,7 +245,8 @@ void PlannedSteps::add_step(const Instruction& i, std::size_t at, PlaceIndex pla
         add_chain(std::move(step), place);
         return;
       }
-      if (is_called(i, shadow_)) {
+      set_place(step);
+      if (is_called(i, shadow_) || (step.across && step.place == cpu)) {
         step.kind = StepKind::call;
       } else if (is_copy(i, shadow_)) {
         step.kind = in_block(i.out[0]) ? StepKind::copy : StepKind::call;

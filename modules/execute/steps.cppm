@@ -8,6 +8,7 @@ import :block;
 import :chains;
 import :compiled_chains;
 import :executor;
+import :host_fetches;
 import :planned;
 
 namespace tessera::graph {
@@ -34,6 +35,8 @@ struct PlannedStep {
   ChainIndex chain = {};
   bool bumps = false;      // the version of operand 0
   bool for_peers = false;  // other ranks read what it allocates
+  bool across = false;     // it uses the host's memory, where the device has its own
+  Device place = cpu;      // where it computes, if it does that
   std::vector<TensorIndex> in_numbers = {};
   std::vector<TensorIndex> out_numbers = {};
   std::vector<Tensor> in = {};
@@ -44,6 +47,16 @@ struct PlannedStep {
   const MemoryPlaceCalls* place_calls = nullptr;  // null: it is asked for nothing
   std::vector<MemoryIndex> dropped = {};          // memories that nothing needs any more
 };
+
+/// In which memory a value is, where a device has its own.
+enum class KeptIn : std::uint8_t { device, host, host_as_parameter };
+/// `on_host`: of Program::inputs, in their order, those that are kept in the host's memory; empty:
+/// none. Other values are where they are computed (see computes_on_host()).
+ByMemory<KeptIn> memories_kept_in(const Program& program, const Shadow& shadow,
+                                  const std::vector<bool>& on_host);
+/// A call computes where it writes; else on the device, unless all that it reads is in the host's
+/// memory and no parameter (a norm of gradients that are kept there).
+bool computes_on_host(const Instruction& i, const Shadow& shadow, const ByMemory<KeptIn>& kept);
 
 /// Whether the device has a kernel for each operator that the program calls.
 bool can_be_planned(const Program& program, Device device);
@@ -89,10 +102,11 @@ class StepGraphs {
 /// it.
 class PlannedSteps {
  public:
-  /// `compiled`: of the same program, on the CPU; null: none. `elsewhere`: null where the program
-  /// keeps nothing in other memory.
+  /// `compiled`: of the same program and device; null: none. `elsewhere`: null where the program
+  /// keeps nothing in other memory. `on_host`: inputs that the host's memory has, where the device
+  /// has its own (see memories_kept_in()); there are no chains then.
   PlannedSteps(const Program& program, Device device, CompiledChains* compiled,
-               MemoryPlace* elsewhere);
+               MemoryPlace* elsewhere, std::vector<bool> on_host = {});
 
   using CheckInput =
       std::function<void(const std::string& name, TensorIndex number, const Tensor& x)>;
@@ -108,8 +122,12 @@ class PlannedSteps {
   std::optional<PlannedGraphs> graphs() const {
     return graphs_ ? graphs_->summary(sections_) : std::nullopt;
   }
+  /// Waits until nothing reads the host's memory any more.
+  void wait_for_fetches();
   /// Drops what is not in the block; after an error also what is in progress.
   void end(bool failed) noexcept;
+  /// Of the inputs, those that the host's memory has.
+  const std::vector<bool>& on_host() const { return on_host_; }
   const Tensor& tensor(TensorIndex number) const { return tensors_[number]; }
   const ByTensor<Tensor>& tensors() const { return tensors_; }
   const PlannedMemory& memory() const { return memory_; }
@@ -122,6 +140,8 @@ class PlannedSteps {
   void make_tensors();
   void add_steps();
   void add_step(const Instruction& i, std::size_t at, PlaceIndex place);
+  /// Where a call computes, and whether it uses memory of the host for it.
+  void set_place(PlannedStep& step) const;
   /// `made`: those of `out` that the step makes.
   void add_operands(PlannedStep& step, std::span<const TensorIndex> in,
                     std::span<const TensorIndex> out, std::span<const TensorIndex> made);
@@ -138,6 +158,11 @@ class PlannedSteps {
   void run_kernel(PlannedStep& step, const Attributes& attributes);
   void execute(PlannedStep& step, const Bound& bound);
   void execute_with_places(PlannedStep& step, const Bound& bound);
+  /// With copies of the operands that are in other memory than the step computes in; what it writes
+  /// there is copied back.
+  void execute_across(PlannedStep& step, const Bound& bound);
+  /// Begins to fetch what the instructions from `first` to that of the step ask for.
+  void fetch_ahead(std::size_t section, std::size_t first, const PlannedStep& step);
   void run_graph(std::vector<PlannedStep>& steps, StepGraphs::Recorded& recorded,
                  const Bound& bound);
   /// Memory of a result that is not in the block.
@@ -148,7 +173,9 @@ class PlannedSteps {
   CompiledChains* compiled_;
   MemoryPlace* elsewhere_;
   const Op* copy_op_ = nullptr;
+  std::vector<bool> on_host_;
   Shadow shadow_;
+  ByMemory<KeptIn> kept_in_;
   Block block_;
   Tensor memory_block_;
   PlannedMemory memory_;
@@ -158,7 +185,8 @@ class PlannedSteps {
   ByTensor<std::vector<Tensor*>> slots_;             // of steps
   ByTensor<std::vector<const Instruction*>> views_;  // by their base
   ByMemory<std::vector<TensorIndex>> numbers_;
-  std::optional<StepGraphs> graphs_;  // none: not asked for
+  std::optional<StepGraphs> graphs_;    // none: not asked for
+  std::optional<HostFetches> fetches_;  // none: all is in the device's memory
 };
 
 }  // namespace tessera::graph

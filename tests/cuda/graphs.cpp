@@ -57,11 +57,11 @@ struct Steps {
 };
 
 /// Five steps; before step `moved`, the weight is in other memory.
-Steps steps_of(bool device_graphs, int moved = -1) {
+Steps steps_of(bool device_graphs, int moved = -1, Device place = cuda()) {
   next_order();
   Steps all;
   graph::Planned planned(graph_test::program(step_text), false, nullptr, device_graphs);
-  Tensor weight = ops::to_device(numbers({8, 8}, 1), cuda());
+  Tensor weight = ops::to_device(numbers({8, 8}, 1), place);
   const Tensor kept = ops::to_device(numbers({4, 8}, 2), cuda());
   const std::uint64_t before = emulator_graph_launches();
   for (int step = 0; step < 5; ++step) {
@@ -152,6 +152,22 @@ TEST_CASE("a graph is recorded anew where an input is in other memory, which the
     REQUIRE(steps.graphs.has_value());
     CHECK(steps.graphs->alone.at("memory is new in each step") == 1 + 3);
   }
+}
+
+TEST_CASE(
+    "planned steps with a parameter in the host's memory have its copies between the graphs") {
+  const Steps there = steps_of(false);
+  const std::int64_t before = memory_statistics(cuda()).total;
+  CHECK(steps_of(false, -1, cpu).values == there.values);
+  const Steps steps = steps_of(true, -1, cpu);
+  CHECK(steps.values == there.values);
+  CHECK(memory_statistics(cuda()).total == before);
+  REQUIRE(steps.graphs.has_value());
+  CHECK(steps.graphs->graphs == 2);  // the update is the host's
+  CHECK(steps.graphs->calls == 3 + 3);
+  CHECK(steps.graphs->alone == std::map<std::string, int>{{"a number changes", 1},
+                                                          {"memory is new in each step", 1},
+                                                          {"the host's memory is used", 3}});
 }
 
 TEST_CASE("graphs of a device that has none are refused") {

@@ -1,7 +1,7 @@
 #!/usr/bin/env perl
 # Trains a small model for 3 steps on the CPU and on emulated GPUs: the losses and the norms of the gradients agree.
 #   train.pl PROGRAM EMULATOR KERNELS RUN PLUGIN...
-# RUN: a Llama on one_rank, fsdp (2 ranks), tensor (2 x 2); packed, packed_bf16: a Gemma 2 with windows and caps, on
+# RUN: a Llama on one_rank, fsdp (2 ranks), offload (fsdp, with everything in pinned memory), tensor (2 x 2); packed, packed_bf16: a Gemma 2 with windows and caps, on
 # rows of several documents
 use strict;
 use warnings;
@@ -18,6 +18,7 @@ my %styles = (
   packed => '',
   packed_bf16 => '',
   fsdp => qq([mesh]\naxes = ["shard"]\nshape = [2]\n$fsdp),
+  offload => qq([mesh]\naxes = ["shard"]\nshape = [2]\n[[parallel]]\nstyle = "Offload"\non = ["."]\n$fsdp),
   tensor => <<"TOML",
 [mesh]
 axes = ["shard", "tensor"]
@@ -82,7 +83,7 @@ for my $seed (0, 5) {
   die "another order of streams, blocks and threads gives other bits: $text, not $bits\n" unless $text eq $bits;
 }
 # Captured steps have these bits too: as graphs of the device, and with compiled chains in them.
-if ($run eq 'one_rank' || $run eq 'fsdp') {
+if ($run eq 'one_rank' || $run eq 'fsdp' || $run eq 'offload') {
   for my $executor (qw(planned compiled)) {
     my @found = steps_on('cuda', 'graph.capture=true', "graph.executor=$executor", 'graph.device_graphs=true');
     my $text = join ' ', map { @$_ } @found;
@@ -90,6 +91,24 @@ if ($run eq 'one_rank' || $run eq 'fsdp') {
   }
 }
 print "3 steps agree: $bits\n";
+
+# What is kept elsewhere takes nothing of a GPU's memory in planned steps: parameters, gradients and state.
+if ($run eq 'offload') {
+  my ($status, $text) = run("$folder/log", $program, 'train', "$folder/run.toml", (map { ('--plugin', $_) } @plugins),
+    'train.device=cuda', 'graph.capture=true', "checkpoint.folder=''");
+  my $kept = bytes($text =~ /kept elsewhere +(\S+ \S+) per rank/ ? $1 : '');
+  my ($needs, $of_it) = map { bytes($_) } $text =~ /captured step .* needs (\S+ \S+), (\S+ \S+) of it kept elsewhere;/
+    or die "the plan does not say what is kept elsewhere:\n$text";
+  my ($peak) = map { bytes($_) } $text =~ /peak memory of rank 0: (\S+ \S+):/ or die "no peak:\n$text";
+  die "$needs bytes are planned, $of_it of them elsewhere, and $kept; a GPU has had $peak\n"
+    unless $status == 0 && $kept > 0 && $kept == $of_it && $peak <= $needs - $kept / 2;
+}
+
+sub bytes {
+  my ($text) = @_;
+  my ($number, $unit) = $text =~ /^([\d.]+) ([KMG])iB$/ or die "'$text' is no number of bytes\n";
+  return $number * 1024 ** (1 + index('KMG', $unit));
+}
 
 # A step whose operators have no kernel is refused before the ranks start, with their names.
 if ($run eq 'one_rank') {

@@ -388,13 +388,16 @@ TEST_CASE("steps of a device compute with what is kept in the host's memory") {
       }
       return x;
     };
-    const std::map<std::string, Tensor> given = {{"g", values(0)},
-                                                 {"m", values(1)},
-                                                 {"w", values(2)},
-                                                 {"v", ops::to_device(values(3), of_device)},
-                                                 {"x", ops::to_device(values(4), of_device)}};
+    std::map<std::string, Tensor> given = {{"g", values(0)},
+                                           {"m", ops::to_device(values(1), of_device)},
+                                           {"w", values(2)},
+                                           {"v", ops::to_device(values(3), of_device)},
+                                           {"x", ops::to_device(values(4), of_device)}};
     std::vector<std::vector<double>> found;
-    for (int step = 0; step < 2; ++step) {
+    for (int step = 0; step < 3; ++step) {
+      if (step == 1) {
+        given["m"] = ops::to_device(given["m"], cpu);  // from now on it is kept there, too
+      }
       made->begin(given);
       made->run(SectionKind::gradients, {});
       CHECK(made->output("norm").device() == cpu);  // of what is kept there
@@ -408,6 +411,10 @@ TEST_CASE("steps of a device compute with what is kept in the host's memory") {
       for (const auto& [name, x] : given) {
         found.push_back(to_doubles(x));
       }
+    }
+    if (const auto* planned = dynamic_cast<const Planned*>(made.get())) {
+      REQUIRE(planned->memory().has_value());                            // it is no replay
+      CHECK(planned->memory()->in_block == (of_device == cpu ? 4 : 3));  // the norm is the host's
     }
     return found;
   };

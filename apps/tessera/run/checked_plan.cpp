@@ -109,10 +109,16 @@ struct CapturedFacts {
   std::int64_t needed = 0;  // bytes, when it is planned
 };
 
+/// Of what a step needs, what a style keeps in other places than the device's memory.
+std::string kept_text(std::size_t bytes) {
+  return bytes == 0 ? std::string() : fmt::format(", {} of it kept elsewhere", format_bytes(bytes));
+}
+
 /// A captured step before the ranks start. `program`: rank 0's. Errors: a step that transformations
 /// change must be replayed from the first one on; see graph::compile_kernels.
 CapturedFacts captured_facts(const Run& run, const graph::ExecutionOptions& execution,
-                             const Program& program, int kept_gathers) {
+                             const Program& program, int kept_gathers,
+                             std::size_t bytes_elsewhere) {
   std::size_t instructions = 0;
   for (const Section& section : program.sections) {
     instructions += section.instructions.size();
@@ -138,9 +144,9 @@ CapturedFacts captured_facts(const Run& run, const graph::ExecutionOptions& exec
   check_space_elsewhere(run.config, graph::bytes_elsewhere(program));
   const std::string left = left_text(run, execution, program, needed);
   std::string text = fmt::format(
-      "{} instructions, needs {}{}{}{}{}{}; {}", instructions,
-      format_bytes(static_cast<std::uint64_t>(needed)), budget.empty() ? "" : " of " + budget, left,
-      elsewhere_text(run, program), gathers,
+      "{} instructions, needs {}{}{}{}{}{}{}; {}", instructions,
+      format_bytes(static_cast<std::uint64_t>(needed)), budget.empty() ? "" : " of " + budget,
+      kept_text(bytes_elsewhere), left, elsewhere_text(run, program), gathers,
       kernels ? "; " + kernels_text(*kernels) : std::string(),
       reads.empty() ? "replayed from the first step on"
                     : "recorded in steps 3 and 4, as the host reads values in " + reads);
@@ -155,7 +161,7 @@ std::int64_t add_captured(const Run& run, const StepSetup& setup, const Trial& t
   kept = keeps_gathers(run.config.graph) ? kept_gathers(run, program) : run.kept_gathers;
   std::int64_t needed = 0;
   const auto add = [&](const Program& one, const std::string& where) {
-    CapturedFacts captured = captured_facts(run, setup.execution, one, kept);
+    CapturedFacts captured = captured_facts(run, setup.execution, one, kept, trial.bytes_elsewhere);
     rows.push_back({"captured step", where + captured.text});
     needed = std::max(needed, captured.needed);
   };
