@@ -3,12 +3,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
+#include <chrono>
+#include <cstdlib>
+#include <iterator>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "find_function.hpp"
+#include "library.hpp"
 
 import tessera.base;
 
@@ -34,6 +41,21 @@ void check(BlasStatus status, std::string_view call) {
     fail({.thing = "cuda",
           .wrong = fmt::format("{} fails: {}", call, blas_api().status_string(status))});
   }
+}
+
+constexpr int most_measured = 8;
+
+/// Whether algorithms are measured: TESSERA_CUDA_PRODUCTS.
+bool measures() {
+  const char* const variable = std::getenv("TESSERA_CUDA_PRODUCTS");
+  const std::string_view text = variable == nullptr ? "advised" : variable;
+  if (text != "advised" && text != "measured") {
+    fail_input({.thing = "TESSERA_CUDA_PRODUCTS",
+                .wrong = "is not a way to choose algorithms of products",
+                .expected = "advised or measured",
+                .got = std::string(text)});
+  }
+  return text == "measured";
 }
 
 /// How a matrix [rows, columns] is in memory: each row contiguous, or, transposed, each column.
@@ -132,9 +154,9 @@ struct Layout {
 struct Blas::Prepared {
   BlasProduct product = nullptr;
   Layout a, b, y;
-  BlasAlgorithm algorithm = {};
-  std::size_t workspace = 0;
-  bool found = false;  // the library has an algorithm
+  /// Those that the library advises, the best one by its own account first. Multiplications use the
+  /// first; choose() may bring another one there.
+  std::vector<BlasChoice> choices = {};
 
   template <class T>
   void set(BlasProductAttribute attribute, const T& value) {
@@ -198,29 +220,25 @@ Blas::Prepared& Blas::prepared(const ProductArguments& p) {
   prefer(BlasPreferenceAttribute::alignment_b, alignments[0]);
   prefer(BlasPreferenceAttribute::alignment_c, alignments[2]);
   prefer(BlasPreferenceAttribute::alignment_d, alignments[2]);
-  BlasChoice choice = {};
+  std::array<BlasChoice, most_measured> choices = {};
   int found = 0;
-  const BlasStatus status =
-      api.choose(handle_, made->product, made->a.handle, made->b.handle, made->y.handle,
-                 made->y.handle, preference, 1, &choice, &found);
+  const BlasStatus status = api.choose(handle_, made->product, made->a.handle, made->b.handle,
+                                       made->y.handle, made->y.handle, preference,
+                                       measures() ? most_measured : 1, choices.data(), &found);
   api.preference_destroy(preference);
   if (status != BlasStatus::not_supported) {
     check(status, "cublasLtMatmulAlgoGetHeuristic");
-    made->found = found > 0 && choice.state == BlasStatus::success;
-    made->algorithm = choice.algorithm;
-    made->workspace = choice.workspace;
+    const auto fits = [](const BlasChoice& one) {
+      return one.state == BlasStatus::success && one.workspace <= workspace_bytes;
+    };
+    std::copy_if(choices.begin(), choices.begin() + found, std::back_inserter(made->choices), fits);
   }
   kept = std::move(made);
   return *kept;
 }
 
-bool Blas::multiply(StreamHandle stream, const ProductArguments& p, void* workspace,
-                    std::size_t bytes) {
-  const std::lock_guard lock(mutex_);
-  Prepared& made = prepared(p);
-  if (!made.found || made.workspace > bytes) {
-    return false;
-  }
+void Blas::queue(StreamHandle stream, const ProductArguments& p, Prepared& made,
+                 const BlasChoice& choice, void* workspace) const {
   if (p.bias.data != nullptr && !p.accumulate) {
     made.set(BlasProductAttribute::bias, p.bias.data);
   }
@@ -232,8 +250,47 @@ bool Blas::multiply(StreamHandle stream, const ProductArguments& p, void* worksp
   const void* beta = p.accumulate ? alpha : none;
   check(blas_api().multiply(handle_, made.product, alpha, p.b.data, made.a.handle, p.a.data,
                             made.b.handle, beta, p.y.data, made.y.handle, p.y.data, made.y.handle,
-                            &made.algorithm, workspace, made.workspace, stream),
+                            &choice.algorithm, workspace, choice.workspace, stream),
         "cublasLtMatmul");
+}
+
+void Blas::choose(StreamHandle stream, const ProductArguments& p, Prepared& made,
+                  void* workspace) const {
+  using Clock = std::chrono::steady_clock;
+  constexpr int repeats = 5;
+  auto best = Clock::duration::max();
+  std::size_t chosen = 0;
+  for (std::size_t k = 0; k < made.choices.size(); ++k) {
+    Clock::time_point begin;
+    for (int i = 0; i <= repeats; ++i) {
+      queue(stream, p, made, made.choices[k], workspace);
+      if (i == 0) {  // it loads the kernel
+        check(driver_api().stream_synchronize(stream), "cuStreamSynchronize");
+        begin = Clock::now();
+      }
+    }
+    check(driver_api().stream_synchronize(stream), "cuStreamSynchronize");
+    if (const auto took = Clock::now() - begin; took < best) {
+      best = took;
+      chosen = k;
+    }
+  }
+  std::swap(made.choices[0], made.choices[chosen]);
+  made.choices.resize(1);
+}
+
+bool Blas::multiply(StreamHandle stream, const ProductArguments& p, void* workspace,
+                    std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  Prepared& made = prepared(p);
+  if (made.choices.empty() || made.choices.front().workspace > bytes) {
+    return false;
+  }
+  // A product that is made several times must not add to its result.
+  if (made.choices.size() > 1 && !p.accumulate && bytes >= workspace_bytes) {
+    choose(stream, p, made, workspace);
+  }
+  queue(stream, p, made, made.choices.front(), workspace);
   return true;
 }
 

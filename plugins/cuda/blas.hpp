@@ -29,7 +29,9 @@ class Blas {
 
   /// Queues the product, which must be one that it takes; it adds to y where it accumulates. False:
   /// the library has no algorithm for it. Results have the same bits each time: parts of sums are
-  /// added in a fixed order.
+  /// added in a fixed order. With TESSERA_CUDA_PRODUCTS=measured, the first product of a form that
+  /// does not add to y measures up to 8 algorithms, and later ones use the fastest of them: two
+  /// runs may choose differently, and have other bits then.
   bool multiply(StreamHandle stream, const ProductArguments& product, void* workspace,
                 std::size_t bytes);
 
@@ -39,6 +41,12 @@ class Blas {
 
   explicit Blas(BlasHandle handle) : handle_(handle) {}
   Prepared& prepared(const ProductArguments& product);
+  /// Queues the product by one of its algorithms.
+  void queue(StreamHandle stream, const ProductArguments& product, Prepared& made,
+             const BlasChoice& choice, void* workspace) const;
+  /// Measures the algorithms of a product's form, and keeps the fastest one. The host waits.
+  void choose(StreamHandle stream, const ProductArguments& product, Prepared& made,
+              void* workspace) const;
 
   BlasHandle handle_;
   std::mutex mutex_;

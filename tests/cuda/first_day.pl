@@ -46,6 +46,9 @@ my $page = text_of("$folder/results/gpu.md");
 die "the page lacks $_:\n$page" for grep { index($page, "\n## $_: ") < 0 } @steps;
 die "the page has no operators:\n$page" unless $page =~ /^\| linear \d+ to \d+ bf16 \|/m;
 
+my ($product) = grep { $_->{name} =~ /^linear / } @{ decode_json(text_of("$folder/results/operators.json"))->{rows} };
+die "a product has no rate of the fastest algorithm\n" unless $product && $product->{tflops_measured};
+
 # What has passed is not repeated unless it is asked for; what has failed is.
 my $failed = decode_json(text_of("$folder/results/doctor.json"));
 write_file("$folder/results/doctor.json", encode_json({ %$failed, status => 'failed', problem => 'none' }));

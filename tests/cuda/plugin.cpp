@@ -365,6 +365,49 @@ TEST_CASE("products are cuBLASLt's where each matrix has a contiguous axis") {
   emulator_refuse_products(false);
 }
 
+TEST_CASE("algorithms of products are those that the library advises, or the fastest by measure") {
+  emulator_set_seed(0);
+  const auto product_of = [](std::int64_t rows) {
+    const std::uint64_t before = emulator_products();
+    const auto on = [&](Device device) {
+      return ops::matmul(copied_to(ops::reshape(counted(rows * 5), {rows, 5}), device),
+                         copied_to(ops::reshape(counted(10), {5, 2}), device));
+    };
+    CHECK(to_doubles(on(cuda())) == to_doubles(on(cpu)));
+    return emulator_products() - before;
+  };
+  emulator_set_fastest_algorithm(2);
+  CHECK(product_of(31) == 1);
+  CHECK(emulator_last_algorithm() == 0);
+  setenv("TESSERA_CUDA_PRODUCTS", "measured", 1);
+  CHECK(product_of(31) == 1);  // chosen before
+  CHECK(emulator_last_algorithm() == 0);
+  CHECK(product_of(32) == 4 * 6 + 1);  // each of 4: once for its kernel, 5 times for its rate
+  CHECK(emulator_last_algorithm() == 2);
+  CHECK(product_of(32) == 1);
+  CHECK(emulator_last_algorithm() == 2);
+  // What adds to its result would add several times: it waits for a product of the form that does
+  // not.
+  const auto added = [](Device device) {
+    const auto numbers = [&](std::int64_t rows, std::int64_t columns) {
+      return copied_to(ops::reshape(counted(rows * columns), {rows, columns}), device);
+    };
+    const Tensor y = numbers(7, 3);
+    call(find_op("linear_grad_weight_"), {y, numbers(4, 7), numbers(4, 3)});
+    return to_doubles(y);
+  };
+  CHECK(added(cuda()) == added(cpu));
+  CHECK(emulator_last_algorithm() == 0);
+  setenv("TESSERA_CUDA_PRODUCTS", "fast", 1);
+  const Tensor x = copied_to(ops::reshape(counted(33), {33, 1}), cuda());
+  CHECK_THROWS_WITH(ops::matmul(x, copied_to(full({1, 1}, 2), cuda())),
+                    Catch::Contains("TESSERA_CUDA_PRODUCTS: is not a way to choose "
+                                    "algorithms of products (expected advised or "
+                                    "measured, got fast)"));
+  unsetenv("TESSERA_CUDA_PRODUCTS");
+  emulator_set_fastest_algorithm(0);
+}
+
 TEST_CASE("each product of a form has its own bias") {
   const Tensor ones = ops::to_device(full({8, 8}, 1), cuda());
   const Tensor first = ops::to_device(full({8}, 1), cuda());

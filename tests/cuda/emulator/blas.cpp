@@ -4,10 +4,12 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <string>
 #include <tessera/half.hpp>
+#include <thread>
 #include <vector>
 
 #include "blas_api.hpp"
@@ -52,6 +54,11 @@ using emulator::text;
 
 std::atomic<std::uint64_t> products = 0;
 std::atomic<bool> refuses = false;
+/// There are several algorithms for each product, with the same bits; all but one are slow.
+constexpr std::uint64_t algorithms = 4;
+constexpr auto slow = std::chrono::milliseconds(2);
+std::atomic<std::uint64_t> fastest = 0;
+std::atomic<std::uint64_t> last_algorithm = 0;
 
 std::size_t size_of(BlasType type) {
   return type == BlasType::f64 ? 8 : type == BlasType::f32 ? 4 : 2;
@@ -180,15 +187,18 @@ void round_sums(const Work& work) {
 }
 
 /// What an algorithm is made for: it is of no use for another product.
+constexpr int number_place = 48;  // of the algorithm's number in its word 6
+
 BlasAlgorithm algorithm_for(const BlasProductData& product, const BlasLayoutData& a,
                             const BlasLayoutData& b, const BlasLayoutData& d,
-                            std::uint64_t alignments) {
+                            std::uint64_t alignments, std::uint64_t number) {
   const auto both = [](std::uint64_t rows, std::uint64_t columns) { return rows << 32 | columns; };
   return {{both(a.rows, a.columns), both(b.rows, b.columns), both(d.rows, d.columns),
            static_cast<std::uint64_t>(a.leading), static_cast<std::uint64_t>(b.leading),
            static_cast<std::uint64_t>(d.leading),
-           both(static_cast<std::uint64_t>(product.epilogue),
-                static_cast<std::uint64_t>(a.type) << 16 | static_cast<std::uint64_t>(a.count)),
+           number << number_place |
+               both(static_cast<std::uint64_t>(product.epilogue),
+                    static_cast<std::uint64_t>(a.type) << 16 | static_cast<std::uint64_t>(a.count)),
            alignments}};
 }
 
@@ -337,12 +347,14 @@ BlasStatus cublasLtMatmulAlgoGetHeuristic(BlasHandle handle, BlasProduct product
   for (const std::uint32_t alignment : preference->alignments) {
     alignments = alignments << 16 | alignment;
   }
-  choices[0] = {.algorithm = algorithm_for(*product, *a, *b, *d, alignments),
-                .workspace = workspace,
-                .state = BlasStatus::success,
-                .waves = 1,
-                .reserved = {}};
-  *found = 1;
+  for (; *found < most && *found < static_cast<int>(algorithms); ++*found) {
+    choices[*found] = {.algorithm = algorithm_for(*product, *a, *b, *d, alignments,
+                                                  static_cast<std::uint64_t>(*found)),
+                       .workspace = workspace,
+                       .state = BlasStatus::success,
+                       .waves = 1,
+                       .reserved = {}};
+  }
   return BlasStatus::success;
 }
 
@@ -358,13 +370,15 @@ BlasStatus cublasLtMatmul(BlasHandle handle, BlasProduct product, const void* al
   const auto number = [&](const void* at) {
     return load(is_double ? BlasType::f64 : BlasType::f32, static_cast<const std::byte*>(at));
   };
+  const std::uint64_t number_of_it = algorithm->data[6] >> number_place;
   const BlasAlgorithm wanted =
-      algorithm_for(*product, *layout_a, *layout_b, *layout_d, algorithm->data[7]);
-  bool right =
-      stream != nullptr && number(alpha) == 1 && (number(beta) == 0 || number(beta) == 1) &&
-      c == d && std::memcmp(&wanted, algorithm, sizeof(wanted)) == 0 &&
-      bytes >= workspace_for(*product, *layout_d) && Memory::instance().is_device(workspace) &&
-      Memory::instance().check(workspace, bytes).empty();
+      algorithm_for(*product, *layout_a, *layout_b, *layout_d, algorithm->data[7], number_of_it);
+  bool right = number_of_it < algorithms && stream != nullptr && number(alpha) == 1 &&
+               (number(beta) == 0 || number(beta) == 1) && c == d &&
+               std::memcmp(&wanted, algorithm, sizeof(wanted)) == 0 &&
+               bytes >= workspace_for(*product, *layout_d) &&
+               Memory::instance().is_device(workspace) &&
+               Memory::instance().check(workspace, bytes).empty();
   const void* const matrices[] = {a, b, c, d};
   for (int i = 0; i < 4; ++i) {
     const auto address = reinterpret_cast<std::uint64_t>(matrices[i]);
@@ -380,7 +394,10 @@ BlasStatus cublasLtMatmul(BlasHandle handle, BlasProduct product, const void* al
                      Memory::instance().opened(workspace),
                      number(beta) == 1};
   ++products;
+  last_algorithm = number_of_it;
+  const bool is_slow = number_of_it != fastest;
   Executor::instance().push(*stream->stream, {.work = [=] {
+    std::this_thread::sleep_for(is_slow ? slow : slow.zero());
     is_double ? multiply<double>(work) : multiply<float>(work);
   }});
   Executor::instance().push(*stream->stream, {.work = [=] {
@@ -390,6 +407,8 @@ BlasStatus cublasLtMatmul(BlasHandle handle, BlasProduct product, const void* al
 }
 
 void emulator_refuse_products(bool refuse) { refuses = refuse; }
+void emulator_set_fastest_algorithm(std::uint64_t number) { fastest = number; }
+std::uint64_t emulator_last_algorithm() { return last_algorithm; }
 std::uint64_t emulator_products() { return products; }
 
 }  // extern "C"

@@ -19,6 +19,10 @@ std::uint64_t emulator_graph_launches(void);
 std::uint64_t emulator_products(void);
 /// Whether the library finds no algorithm from now on, for products that it has not seen.
 void emulator_refuse_products(bool refuse);
+/// Which of the algorithms for a product is fast from now on: 0, the one that is advised, to 3.
+void emulator_set_fastest_algorithm(std::uint64_t number);
+/// That of the product which was queued last.
+std::uint64_t emulator_last_algorithm(void);
 /// Attention queued by cudnnBackendExecute, forward and backward.
 std::uint64_t emulator_attentions(void);
 /// Whether the library has engines whose results differ from call to call only, from now on.
