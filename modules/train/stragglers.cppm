@@ -21,8 +21,9 @@ std::vector<std::vector<int>> ranks_alike(const parallel::ParallelPlan& plan);
 /// waited less than the median of the ranks alike. It is a straggler when the mean of the last 16
 /// blocks is above `share` of the step's time by four standard errors, so neither by chance nor by
 /// one long step, and until the mean is below `share`. A rank that has no ranks alike (a stage of
-/// one rank) is compared with itself: it delays by what its steps take besides waiting, more than
-/// the least median of 16 blocks so far times the growth of the others, in the median.
+/// one rank) is compared with itself: how much longer its steps take, without its waits, than in
+/// the least median of 16 blocks so far. Where that is 1.5 times as much as the median of the other
+/// such ranks, it delays by the difference.
 class Stragglers {
  public:
   static constexpr double block_seconds = 0.1;

@@ -127,6 +127,10 @@ TEST_CASE("two machines that have each other's states are replaced, and a checkp
   const Words command = healing(kind, {"train.heal_wait=20"});
   Machines machines(folder, std::vector<Words>(3, command));
   REQUIRE(trains(folder, 10));
+  REQUIRE(within(20, [&] {
+    const Words saved = checkpoints(folder / "checkpoints");
+    return std::ranges::any_of(saved, [](const auto& name) { return name.starts_with("step-"); });
+  }));
   machines.lose(1);
   machines.lose(2);
   // One that does not fit is refused, and the run waits on.
@@ -141,6 +145,7 @@ TEST_CASE("two machines that have each other's states are replaced, and a checkp
   machines.replace(folder, command, 1);
   machines.replace(folder, command, 2);
   REQUIRE(heal(machines, {0, 1, 2}, 1));
+  INFO(machines[0].error());
   CHECK(count(machines[0].error(), "start again from checkpoints/step-") == 1);
   all_end_as(folder, machines, expected);
 }

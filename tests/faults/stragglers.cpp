@@ -94,6 +94,18 @@ TEST_CASE("a slow rank is named among those of its stage, in a captured step") {
   stop(program);
 }
 
+TEST_CASE("a stage of one rank that becomes slow is named") {
+  const RunFolder folder;
+  Program program(folder, with(endless, pipeline.arguments));
+  REQUIRE(within(30, [&] { return steps_in(folder / "metrics.jsonl").size() >= 10; }));
+  std::this_thread::sleep_for(std::chrono::seconds(2));  // what it needs otherwise becomes known
+  {
+    const Slowed slowed(program.ranks()[1]);
+    CHECK(is_named(program, 1));
+  }
+  stop(program);
+}
+
 TEST_CASE("ranks that share cores are not called slow") {
   const RunFolder folder;
   Program program(folder, with(endless, mixed.arguments));

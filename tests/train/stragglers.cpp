@@ -175,6 +175,8 @@ TEST_CASE("a stage of one rank is compared with itself, and with how the others 
   CHECK(run.steps(500) == 0);
   run.compute = {0.03, 0.06, 0.075};  // all ranks: longer sequences, or another program
   CHECK(run.steps(100) == 0);
+  run.compute = {0.05, 0.12, 0.15};  // a machine with other work, by which one is hit more
+  CHECK(run.steps(100) == 0);
   run.compute = {0.02, 0.04, 0.05};
   CHECK(run.steps(100) == 0);
   run.compute[1] = 0.08;
