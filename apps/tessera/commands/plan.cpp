@@ -97,9 +97,8 @@ Run run_to_plan(const TrainArguments& arguments, const PlanArguments& wanted) {
 PlannedRun report_of(const Run& run, const Trial& trial, StepTimes step, const Planner& planner,
                      const PlanArguments& wanted) {
   add_keeping(step, planner.hardware(), run, trial);
-  const double seconds = step.seconds;
   const auto step_tokens = static_cast<double>(run.config.step_tokens());
-  return {.step = std::move(step),
+  return {.step = step,
           .hardware = planner.hardware(),
           .ranks = static_cast<int>(run.config.ranks()),
           .step_tokens = step_tokens,
@@ -107,7 +106,7 @@ PlannedRun report_of(const Run& run, const Trial& trial, StepTimes step, const P
           .memory = trial.account.memory,
           .tokens = wanted.tokens > 0 ? wanted.tokens
                                       : step_tokens * static_cast<double>(run.config.train.steps),
-          .failing = failing_run(planner.hardware(), run.config, trial, seconds)};
+          .failing = failing_run(planner.hardware(), run.config, trial, step.seconds)};
 }
 
 Planner planner_of(const Config& config, const PlanArguments& wanted) {
