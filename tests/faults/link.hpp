@@ -18,7 +18,7 @@ class Link {
   Link& operator=(const Link&) = delete;
   ~Link();
   bool made() const { return made_; }
-  /// What stands in front of a command of machine 0 or 1, so that it has that machine's network.
+  /// The words before a command that give it the network of machine 0 or 1.
   std::vector<std::string> launcher(std::size_t machine) const;
   std::string address(std::size_t machine) const;
   /// Nothing passes, and nobody is told.

@@ -113,7 +113,7 @@ TEST_CASE("a launcher that was silent takes its place again, with what it has") 
   const RunFolder folder;
   Machines machines(folder, {healing(kind), healing(kind)});
   REQUIRE(trains(folder, 10));
-  machines[1].signal(SIGSTOP);  // its rank goes on
+  machines[1].signal(SIGSTOP);  // its rank still runs
   REQUIRE(within(10, [&] { return count(machines[0].error(), "machine 1 of 2 is lost") == 1; }));
   machines[1].signal(SIGCONT);
   REQUIRE(heal(machines, {0, 1}, 1));
@@ -151,6 +151,19 @@ TEST_CASE("two machines that have each other's states are replaced, and a checkp
   all_end_as(folder, machines, expected);
 }
 
+namespace {
+
+/// A launcher that waits no longer ends with an error, and nothing of it is left.
+Result gives_up(Program& launcher) {
+  Result result = launcher.wait(40);
+  INFO(result.error);
+  CHECK(result.code == 1);
+  CHECK(result.left_running == 0);
+  return result;
+}
+
+}  // namespace
+
 TEST_CASE("nobody comes in the place of a lost machine, or no place is kept") {
   const RunFolder folder;
   const Words endless = healing(mixed, {"train.steps=1000000", "train.heal_wait=1"});
@@ -158,10 +171,7 @@ TEST_CASE("nobody comes in the place of a lost machine, or no place is kept") {
     Machines machines(folder, {endless, endless});
     REQUIRE(trains(folder));
     machines.lose(1);
-    const Result result = machines[0].wait(40);
-    INFO(result.error);
-    CHECK(result.code == 1);
-    CHECK(result.left_running == 0);
+    const Result result = gives_up(machines[0]);
     CHECK(count(result.error, "nobody has taken the place of machine 1 of 2") == 1);
     CHECK(count(result.error, "error: machine 1 (m1) is lost: its launcher has ended") == 1);
   }
@@ -169,10 +179,7 @@ TEST_CASE("nobody comes in the place of a lost machine, or no place is kept") {
     Machines machines(folder, {endless, endless});
     REQUIRE(trains(folder));
     machines.lose(0);
-    const Result result = machines[1].wait(40);
-    INFO(result.error);
-    CHECK(result.code == 1);
-    CHECK(result.left_running == 0);
+    const Result result = gives_up(machines[1]);
     CHECK(count(result.error, "error: launch: machine 0 cannot be reached at localhost:") == 1);
   }
   SECTION("as the user does not want to wait") {
@@ -183,10 +190,7 @@ TEST_CASE("nobody comes in the place of a lost machine, or no place is kept") {
     REQUIRE(within(10, [&] { return count(machines[0].error(), "is lost; the run waits") == 1; }));
     machines[3].signal(SIGINT);
     for (const std::size_t m : {0, 2, 3}) {
-      const Result result = machines[m].wait(40);
-      INFO(result.error);
-      CHECK(result.code == 1);
-      CHECK(result.left_running == 0);
+      gives_up(machines[m]);
     }
   }
 }
