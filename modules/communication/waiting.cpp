@@ -6,6 +6,7 @@ module;
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <iterator>
 #include <limits>
 #include <memory>
@@ -45,7 +46,9 @@ class WorldState::LongWait {
   LongWait(const LongWait&) = delete;
   LongWait& operator=(const LongWait&) = delete;
   ~LongWait() {
-    state_.own_record().waiting_for.store(-1, std::memory_order_relaxed);
+    if (std::uncaught_exceptions() == exceptions_) {  // else it says for whom this rank waited last
+      state_.own_record().waiting_for.store(-1, std::memory_order_relaxed);
+    }
     if (reports_) {
       control_.wait_reporter.store(-1);
     }
@@ -132,6 +135,7 @@ class WorldState::LongWait {
   Patience patience_;
   double next_check_ = 0.25;
   bool reports_ = false;
+  int exceptions_ = std::uncaught_exceptions();
 };
 
 /// A wait of the host for a device: what ends a wait for a rank ends it too.

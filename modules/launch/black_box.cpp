@@ -60,6 +60,7 @@ void write_black_box(const std::string& folder, Control& control, const Region& 
                               {"ended", record.ended.load() != 0},
                               {"step", record.step.load()},
                               {"where", record.where.load()},
+                              {"waiting_for", record.waiting_for.load()},
                               {"calls", calls_of(control, region, rank, all["groups"])}});
     }
   }

@@ -529,6 +529,7 @@ std::string box(const std::vector<int>& ranks, int late, const std::string& eigh
                             {"ended", false},
                             {"step", 5},
                             {"where", "training"},
+                            {"waiting_for", rank == late ? -1 : late},
                             {"calls", calls}});
   }
   return all.dump();
@@ -548,6 +549,27 @@ TEST_CASE("files of two machines say who waited for whom") {
       "barrier().\n\n"));
   CHECK(black_box_text({(folder.path() / "box").string()}) == text);
   has(black_box_text({a}), "2 of 4 ranks are in these files; name those of the other");
+}
+
+TEST_CASE("ranks that have completed a call may wait until another one has") {
+  const Folder folder;
+  json all = json::parse(box({0, 1, 2, 3}, -1, "all_reduce(4 x f32)"));
+  for (json& of : all["ranks"]) {
+    const bool stopped = of["rank"] == 2;
+    of["waiting_for"] = stopped ? 0 : 2;  // it was stopped before it saw that rank 0 had come
+    of["ended"] = !stopped;
+    of["calls"].back()["complete"] = !stopped;
+  }
+  const std::string text = black_box_text({folder.write("a.json", all.dump())});
+  INFO(text);
+  CHECK(text.starts_with(
+      "rank 2 was killed\nranks 0, 1 and 3 waited in call 8 of group [0, 1, 2, 3]: all_reduce(4 x "
+      "f32), for rank 2 (step 5, training), which had not completed call 8 of group [0, 1, 2, 3]: "
+      "all_reduce(4 x f32).\n\n"));
+  for (json& of : all["ranks"]) {
+    of["waiting_for"] = -1;
+  }
+  has(black_box_text({folder.write("b.json", all.dump())}), "No rank waited for another one.");
 }
 
 TEST_CASE("ranks whose calls differ are told apart") {

@@ -32,8 +32,16 @@ struct KeptCall {
 struct RankBox {
   std::int64_t step = -1;
   std::string where;
+  bool ended = false;           // by itself; else it was killed
+  int waiting_for = -1;         // the rank for which it waited last; -1: for none
   std::vector<KeptCall> calls;  // the oldest first
 
+  /// Its first call that it has not completed; null: it has completed all.
+  const KeptCall* first_open() const {
+    const auto open =
+        std::ranges::find_if(calls, [](const KeptCall& one) { return !one.complete; });
+    return open == calls.end() ? nullptr : &*open;
+  }
   /// "step 7, training".
   std::string doing() const {
     return step < 0        ? where
@@ -81,7 +89,11 @@ void add_file(FailedRun& run, const std::string& path) {
       run.groups[name] = ranks.get<std::vector<int>>();
     }
     for (const Json& of : all.at("ranks")) {
-      RankBox box{.step = of.at("step"), .where = of.at("where"), .calls = {}};
+      RankBox box{.step = of.at("step"),
+                  .where = of.at("where"),
+                  .ended = of.at("ended"),
+                  .waiting_for = of.at("waiting_for"),
+                  .calls = {}};
       for (const Json& call : of.at("calls")) {
         box.calls.push_back({.call = call.at("call"),
                              .group = call.at("group"),
@@ -154,25 +166,40 @@ std::vector<int> missing_in(const FailedRun& run, const KeptCall& call) {
   return missing;
 }
 
-/// A call that a rank has not completed.
+/// A call that a rank has not completed, or in which it waited for one that has not.
 struct OpenCall {
   const KeptCall* call = nullptr;  // one of its records
   std::vector<int> missing;        // see missing_in
   std::vector<int> waiting = {};   // the ranks that waited in it
+  std::set<int> waited_for = {};   // those for which they waited
 };
 using OpenCalls = std::map<CallKey, OpenCall>;
 
+bool has_open(const RankBox& box, const CallKey& key) {
+  return std::ranges::any_of(
+      box.calls, [&](const KeptCall& call) { return !call.complete && key_of(call) == key; });
+}
+
 /// The call in which a rank waited: the first one that others had not made, else the first one that
-/// it has not completed. Null: it has completed all.
-const KeptCall* waited_in(const OpenCalls& all, const RankBox& box) {
-  const KeptCall* first = nullptr;
+/// it has not completed, else, as it waited until its data could be written again, the last one
+/// that the other rank has not completed. Null: it did not wait.
+const KeptCall* waited_in(const FailedRun& run, const OpenCalls& all, const RankBox& box) {
   for (const KeptCall& call : box.calls) {
     if (!call.complete && !all.at(key_of(call)).missing.empty()) {
       return &call;
     }
-    first = first == nullptr && !call.complete ? &call : first;
   }
-  return first;
+  if (box.waiting_for < 0 || !box.ended) {  // a wait of one that was stopped may have been over
+    return nullptr;
+  }
+  const auto other = run.ranks.find(box.waiting_for);
+  if (box.first_open() != nullptr || other == run.ranks.end()) {
+    return box.first_open();
+  }
+  const auto last = std::ranges::find_if(
+      box.calls.rbegin(), box.calls.rend(),
+      [&](const KeptCall& call) { return has_open(other->second, key_of(call)); });
+  return last == box.calls.rend() ? nullptr : &*last;
 }
 
 OpenCalls open_calls(const FailedRun& run) {
@@ -185,11 +212,30 @@ OpenCalls open_calls(const FailedRun& run) {
     }
   }
   for (const auto& [rank, box] : run.ranks) {
-    if (const KeptCall* const open = waited_in(all, box)) {
-      all[key_of(*open)].waiting.push_back(rank);
+    if (const KeptCall* const open = waited_in(run, all, box)) {
+      OpenCall& one = all.at(key_of(*open));
+      one.waiting.push_back(rank);
+      if (box.waiting_for >= 0) {
+        one.waited_for.insert(box.waiting_for);
+      }
     }
   }
   return all;
+}
+
+/// What a rank did for which others waited: "which had made no call".
+std::string late_in_words(const FailedRun& run, const OpenCalls& all, const RankBox& box) {
+  if (box.calls.empty()) {
+    return "which had made no call";
+  }
+  if (const KeptCall* const own = waited_in(run, all, box)) {
+    return fmt::format("which waited in call {} of group {} itself", own->sequence, own->group);
+  }
+  const KeptCall* const open = box.first_open();
+  const KeptCall& named = open != nullptr ? *open : box.calls.back();
+  return fmt::format("{} {} of group {}: {}",
+                     open != nullptr ? "which had not completed call" : "whose last call was",
+                     named.sequence, named.group, named.call);
 }
 
 /// Who waited for whom: a sentence for each call that was open.
@@ -200,23 +246,15 @@ std::string waits_in_words(const FailedRun& run) {
     if (one.waiting.empty()) {
       continue;
     }
-    text += fmt::format("{} waited in call {} of group {}: {}", ranks_in_words(one.waiting),
-                        one.call->sequence, one.call->group, one.call->call);
-    if (one.missing.empty()) {
-      text += ", which all ranks had made whose records are here.\n";
-      continue;
-    }
-    text += fmt::format(", for {}", ranks_in_words(one.missing));
-    if (one.missing.size() == 1) {
-      const RankBox& box = run.ranks.at(one.missing.front());
-      const KeptCall* const own = waited_in(all, box);
-      text += box.doing().empty() ? "" : fmt::format(" ({})", box.doing());
-      text += box.calls.empty() ? ", which had made no call"
-              : own != nullptr  ? fmt::format(", which waited in call {} of group {} itself",
-                                              own->sequence, own->group)
-                                : fmt::format(", whose last call was {} of group {}: {}",
-                                              box.calls.back().sequence, box.calls.back().group,
-                                              box.calls.back().call);
+    const std::vector<int> late =
+        one.missing.empty() ? std::vector<int>(one.waited_for.begin(), one.waited_for.end())
+                            : one.missing;
+    text += fmt::format("{} waited in call {} of group {}: {}, for {}", ranks_in_words(one.waiting),
+                        one.call->sequence, one.call->group, one.call->call, ranks_in_words(late));
+    if (const auto box = run.ranks.find(late.front()); late.size() == 1 && box != run.ranks.end()) {
+      const std::string doing = box->second.doing();
+      text += fmt::format("{}, {}", doing.empty() ? "" : fmt::format(" ({})", doing),
+                          late_in_words(run, all, box->second));
     }
     text += ".\n";
   }
