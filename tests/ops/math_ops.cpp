@@ -467,3 +467,21 @@ TEST_CASE("a product that is scaled and added to a bias is rounded once") {
   CHECK(to_doubles(ops::addmm(bias, row, column, 1, 3)) == std::vector<double>{772});
   CHECK(to_doubles(ops::addmm(bias, row, column, -1, 3)) == std::vector<double>{768});
 }
+
+TEST_CASE("a number or a single element may be minus zero, in every element") {
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
+    const Tensor negative = full({37}, -0.0, dtype);  // whole vectors and a rest
+    const auto all_negative = [&](const Tensor& x) {
+      return std::ranges::all_of(to_doubles(x), [](double v) { return std::signbit(v); });
+    };
+    CHECK(all_negative(negative));
+    CHECK(all_negative(ops::add_scalar(negative, -0.0)));
+    CHECK(all_negative(ops::mul_scalar(full({37}, 2.0, dtype), -0.0)));
+    CHECK(all_negative(ops::clamp(negative, -0.0, 1.0)));
+    const Tensor one_element = full({}, -0.0, dtype);
+    CHECK(all_negative(ops::add(negative, one_element)));
+    CHECK(all_negative(ops::mul(full({37}, 2.0, dtype), one_element)));
+    CHECK(all_negative(ops::maximum(negative, one_element)));
+    CHECK(all_negative(ops::add(negative, full({37}, 2.0, dtype), -0.0)));
+  }
+}

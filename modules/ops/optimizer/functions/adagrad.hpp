@@ -30,7 +30,7 @@ struct Adagrad {
 
     template <class V>
     constexpr void operator()(V& p, V g, V* s) const {
-      s[0] = (first ? V{} + initial : s[0]) + g * g;
+      s[0] = (first ? math::constant<V>(initial) : s[0]) + g * g;
       p = p - g * rate / (math::sqrt(s[0]) + eps);
     }
 

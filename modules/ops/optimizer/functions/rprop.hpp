@@ -36,9 +36,12 @@ struct Rprop {
     template <class V>
     constexpr void operator()(V& p, V g, V* s) const {
       const V turned = first ? V{} : g * s[0];
-      const V factor = turned > 0 ? V{} + increase : (turned < 0 ? V{} + decrease : V{} + 1);
-      const V size = (first ? V{} + initial : s[1]) * factor;
-      s[1] = math::minimum(V{} + largest, math::maximum(V{} + smallest, size));
+      const V grown = math::constant<V>(increase);
+      const V shrunk = math::constant<V>(decrease);
+      const V factor = turned > 0 ? grown : (turned < 0 ? shrunk : math::constant<V>(1));
+      const V size = (first ? math::constant<V>(initial) : s[1]) * factor;
+      s[1] = math::minimum(math::constant<V>(largest),
+                           math::maximum(math::constant<V>(smallest), size));
       s[0] = turned < 0 ? V{} : g;
       p = p - math::sign(s[0]) * s[1];
     }

@@ -75,7 +75,7 @@ template <class T>
 [[gnu::always_inline]] inline void narrow_boolean(bool* y, std::int64_t count, simd::F32 value) {
   std::uint8_t bytes[simd::kLanes<float>];
   using Bytes = std::uint8_t __attribute__((vector_size(sizeof(bytes))));
-  const simd::F32 ones = value != simd::F32{} ? simd::F32{} + 1 : simd::F32{};
+  const simd::F32 ones = value != simd::F32{} ? simd::splat<simd::F32>(1) : simd::F32{};
   const Bytes packed = __builtin_convertvector(ones, Bytes);
   std::memcpy(bytes, &packed, sizeof(bytes));
   std::memcpy(y, bytes, static_cast<std::size_t>(count));
@@ -127,7 +127,7 @@ template <class T>
     narrow_float8(narrow, simd::kLanes<T>, value);
     return widened_float8(narrow, simd::kLanes<T>);
   } else if constexpr (std::is_same_v<T, bool>) {
-    return value != simd::F32{} ? simd::F32{} + 1 : simd::F32{};
+    return value != simd::F32{} ? simd::splat<simd::F32>(1) : simd::F32{};
   } else {
     return value;
   }

@@ -31,7 +31,7 @@ template <class V, class C>
 }
 template <class V, class C>
 [[gnu::always_inline]] inline V lanes(C number, std::int64_t /*at*/) {
-  return V{} + number;
+  return simd::splat<V>(number);
 }
 
 template <class C>
@@ -42,7 +42,7 @@ template <class C>
 template <class C>
 [[gnu::always_inline]] inline simd::Vector<C> lanes_of_rest(C number, std::int64_t /*at*/,
                                                             std::int64_t /*count*/) {
-  return simd::Vector<C>{} + number;
+  return simd::splat<simd::Vector<C>>(number);
 }
 
 template <class F, class... T>

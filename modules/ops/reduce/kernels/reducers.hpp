@@ -154,7 +154,7 @@ template <class R, class T>
   constexpr std::int64_t kAhead = 1024;  // elements
   const std::int64_t whole = count / kStep * kStep;
   V chains[kChains];
-  for (V& chain : chains) chain = V{} + R::start();
+  for (V& chain : chains) chain = simd::splat<V>(R::start());
   for (std::int64_t i = 0; i < whole; i += kStep) {
 #pragma unroll
     for (std::int64_t chain = 0; chain < kChains; ++chain) {

@@ -157,7 +157,7 @@ struct LogSum {
     constexpr C kLowest = -std::numeric_limits<C>::infinity();
     constexpr std::int64_t kStep = 4 * kLanes<T>;  // so that nothing waits for the one before
     V tops[4];
-    for (V& each : tops) each = V{} + kLowest;
+    for (V& each : tops) each = simd::splat<V>(kLowest);
     V sums[4] = {};
     const auto add = [&](int chain, V value) __attribute__((always_inline)) {
       tops[chain] = simd::maximum(value, tops[chain]);

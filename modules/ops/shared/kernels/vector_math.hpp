@@ -22,7 +22,7 @@ struct Of<V> {
   using Scalar = std::remove_cvref_t<decltype(V{}[0])>;
 
   [[gnu::always_inline]] static V constant(double value) {
-    return V{} + static_cast<Scalar>(value);
+    return kernels::simd::splat<V>(static_cast<Scalar>(value));
   }
   [[gnu::always_inline]] static V abs(V x) { return kernels::simd::abs(x); }
   [[gnu::always_inline]] static V sqrt(V x) { return kernels::simd::sqrt(x); }
