@@ -1,6 +1,6 @@
 // training_loop RANKS STEPS: a training loop of a program's own. Rows have labels that do not
 // count, gradients are accumulated, the schedule counts tokens, and every tenth step is followed by
-// an evaluation. docs/library.md explains it.
+// an evaluation. docs/training-loop.md explains it.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
