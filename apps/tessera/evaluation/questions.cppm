@@ -14,7 +14,7 @@ struct Question {
 };
 
 /// The questions of a JSONL file in the forms that the data sets of lm-evaluation-harness have
-/// (docs/generation.md). Errors (input) with file and line: the file cannot be read; a line that is
+/// (docs/evaluation.md). Errors (input) with file and line: the file cannot be read; a line that is
 /// no question; no question at all.
 std::vector<Question> read_questions(const std::string& file);
 

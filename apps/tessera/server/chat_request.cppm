@@ -16,7 +16,7 @@ struct ChatRequest {
 
 /// The request in a body. What it does not say is as in `defaults`, whose tokens are the most that
 /// it may ask for. Errors (input): it is not JSON, or has values of the wrong type or out of range;
-/// it asks for what is not supported (docs/generation.md).
+/// it asks for what is not supported (docs/serving.md).
 ChatRequest parse_chat_request(std::string_view body, const GenerationOptions& defaults);
 
 /// What all parts of an answer have.
