@@ -4,7 +4,7 @@
 //   [[parallel]]
 //   style = "Int8Gather"
 //   on = ["model.layers.*.mlp.*_proj"]     # before the entry of FSDP
-// docs/fully-sharded.md explains it.
+// docs/fully-sharded-programs.md explains it.
 #include <cstdint>
 #include <memory>
 #include <span>

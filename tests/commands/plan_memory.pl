@@ -1,6 +1,6 @@
 #!/usr/bin/env perl
 # Planned memory by category against the peaks that runs of the same configs measure: prints the table of
-# docs/planning.md, and fails where a category, or all memory, is off by more than 2% of all memory.
+# docs/planning-figures.md, and fails where a category, or all memory, is off by more than 2% of all memory.
 #
 #   plan_memory.pl REPOSITORY PROGRAM HARDWARE CONFIG...
 #

@@ -1,7 +1,7 @@
 #!/usr/bin/env perl
 # How near the choice of `tessera plan --search` is to the best of all layouts: runs every candidate of a search on this
 # machine, in turn, and prints its planned step beside the median step of its runs. It needs a quiet machine, so no test
-# calls it; docs/planning.md has what it has printed.
+# calls it; docs/planning-figures.md has what it has printed.
 #
 #   plan_search.pl PROGRAM ROUNDS STEPS TRY CONFIG [OVERRIDES...]
 #

@@ -1,5 +1,5 @@
 #!/usr/bin/env perl
-# Planned step times beside those of runs of the same configs: prints the table of docs/planning.md. It needs a quiet
+# Planned step times beside those of runs of the same configs: prints the table of docs/planning-figures.md. It needs a quiet
 # machine, so no test calls it.
 #
 #   plan_times.pl REPOSITORY PROGRAM ROUNDS STEPS CONFIG...

@@ -1,5 +1,5 @@
-// The code of docs/distributed-tensors.md and its further pages, as it is printed there, on ranks that are
-// threads; what is around it checks what the pages say of it.
+// The code of docs/distributed-tensors.md and its further pages, as it is printed there, on ranks
+// that are threads; what is around it checks what the pages say of it.
 #include <cstdint>
 #include <functional>
 #include <optional>

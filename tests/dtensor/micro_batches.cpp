@@ -1,5 +1,5 @@
-// Draws by batch row: the micro-batches of a step, in any layout, draw what docs/random-numbers.md
-// says for the rows of the whole step.
+// Draws by batch row: the micro-batches of a step, in any layout, draw what
+// docs/random-numbers-of-a-run.md says for the rows of the whole step.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>

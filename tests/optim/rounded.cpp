@@ -1,5 +1,5 @@
-// AdamW for parameters in bf16: its random rounding against docs/random-numbers.md, in every layout
-// and after a resume, and what small updates become.
+// AdamW for parameters in bf16: its random rounding against docs/random-numbers-of-a-run.md, in
+// every layout and after a resume, and what small updates become.
 #include <bit>
 #include <cmath>
 #include <cstddef>

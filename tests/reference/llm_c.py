@@ -1,4 +1,4 @@
-"""Writes one GPT-2 with random weights twice, for a comparison of speed (docs/performance-figures.md): as a folder
+"""Writes one GPT-2 with random weights twice, for a comparison of speed (docs/performance-beside.md): as a folder
 that `model.from` reads, and as the files that llm.c's train_gpt2 reads. Both train on the same tokens.
 
     llm_c.py FOLDER [LAYERS] [DIM] [HEADS]

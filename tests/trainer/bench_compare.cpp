@@ -1,6 +1,6 @@
 // tessera bench compare: what PyTorch's side is given, and what is made of its steps. A script
-// takes the place of a Python with torch, which the tests must not need; docs/performance.md has
-// what the real one says.
+// takes the place of a Python with torch, which the tests must not need; docs/performance-beside.md
+// has what the real one says.
 #include <cmath>
 #include <cstddef>
 #include <cstdint>

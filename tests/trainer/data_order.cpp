@@ -1,4 +1,4 @@
-// Which windows the rows of a step are; docs/random-numbers.md defines the order.
+// Which windows the rows of a step are; docs/random-numbers-of-a-run.md defines the order.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>

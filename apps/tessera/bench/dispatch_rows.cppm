@@ -14,8 +14,8 @@ struct DispatchRow {
   std::function<void()> distributed;
 };
 
-/// Rows that `tessera bench dispatch` times, and that docs/performance.md has the instruction
-/// counts of.
+/// Rows that `tessera bench dispatch` times, and that docs/performance-figures.md has the
+/// instruction counts of.
 std::vector<DispatchRow> dispatch_rows();
 
 }  // namespace tessera::app

@@ -302,7 +302,8 @@ std::vector<Key> train_keys() {
        field<s, &T::parameters>,
        "What parameters, gradients and the optimizer's state are stored in. `bf16`: 8 bytes for "
        "each parameter instead of 16, without a copy in f32; AdamW rounds with random bits. It "
-       "needs `train.precision=bf16` ([optimizers.md](optimizers.md#parameters-in-bf16)).",
+       "needs `train.precision=bf16` "
+       "([parameter-memory.md](parameter-memory.md#parameters-in-bf16)).",
        {},
        {"f32", "bf16"}},
       {"train.activation_checkpointing", field<s, &T::activation_checkpointing>,
