@@ -557,14 +557,15 @@ std::vector<Key> graph_keys() {
        "entries decide."},
       {"graph.executor",
        field<g, &G::executor>,
-       "What executes the program, with the same bits ([graph.md](graph.md#executors)). `compiled` "
+       "What executes the program, with the same bits ([graph-executors.md](graph-executors.md)). "
+       "`compiled` "
        "is `planned` with kernels that are generated and compiled.",
        {},
        {"planned", "compiled", "interpreter"}},
       {"graph.device_graphs", field<g, &G::device_graphs>,
        "With `graph.capture` and a device that has them (`cuda`): what is the same in each step is "
        "recorded in the second one and then queued as a few graphs, with the same bits "
-       "([graph.md](graph.md#graphs-of-a-device))."},
+       "([graph-executors.md](graph-executors.md#graphs-of-a-device))."},
       {"graph.passes", field<g, &G::passes>,
        "What improves the program, in this order ([graph-passes.md](graph-passes.md#passes)). "
        "`[]`: nothing."},
@@ -578,12 +579,12 @@ std::vector<Key> graph_keys() {
       {"graph.memory_budget", field<g, &G::memory_budget>,
        "With `graph.capture`: the memory that a step of a rank may need, as `4GiB` or `900MiB`. "
        "What is needed for backward is then computed again instead of kept, where this costs "
-       "least ([graph-passes.md](graph-passes.md#a-budget-of-memory)). Empty: all is kept."},
+       "least ([graph-memory.md](graph-memory.md)). Empty: all is kept."},
       path_key(
           "graph.offload", field<g, &G::offload>,
           "With `graph.memory_budget`: a folder on a fast disk. Values may be kept there, in a "
           "file without a name, instead of being computed again "
-          "([graph-passes.md](graph-passes.md#values-in-a-file)). Empty: none are."),
+          "([graph-memory.md](graph-memory.md#values-in-a-file)). Empty: none are."),
       path_key("graph.dump", field<g, &G::dump>,
                "With `graph.capture`: a folder that gets the program before and after each pass, "
                "and the differences; rank r's in `rank-r`."),
