@@ -1,6 +1,6 @@
 #!/usr/bin/env perl
 # Checks the boundaries between modules: which module may import which, what a facade and an interface may
-# contain, which names tests may use, and that links in pages work. Prints every finding; the exit status is 1
+# contain, which names tests may use, and that pages are short and their links work. Prints every finding; the exit status is 1
 # if there is one. Needs only perl's core modules.
 #
 #   perl cmake/check_sources.pl [ROOT]
@@ -25,7 +25,7 @@ sub each_match {
 
 find({ no_chdir => 1, wanted => sub {
   return $File::Find::prune = 1 if m{^\./(build|install|\.git|\.cache)$};
-  return unless -f && /\.(cpp|cppm|hpp|h|cu|cuh|cmake|pl|sh|md|toml|in)$|CMakeLists\.txt$|^\.\/dev$|^\.\/cmake\//;
+  return unless -f && /\.(cpp|cppm|hpp|h|cu|cuh|cmake|pl|sh|md|toml|in)$|^\.\/mkdocs\.yml$|CMakeLists\.txt$|^\.\/dev$|^\.\/cmake\//;
   my $name = s{^\./}{}r;
   open my $in, '<', $name or die "check_sources: cannot read $name: $!\n";
   local $/;
@@ -255,6 +255,31 @@ for my $file (grep { /\.md$/ } @files) {
     }
   });
 }
+
+# A page is for one task, and short: at most 150 lines, unless mkdocs.yml lists it with a reason. A section of the
+# navigation has at most ten entries.
+my $most_lines = 150;
+my %long_page;
+my ($place_of_list, @sections) = ('');
+each_match('mkdocs.yml', qr/^(\s*)(- )?('[^']*'|[^:#\s][^:#]*?)\s*(?::\s*(\S*))?\s*(?:#.*)?$/, sub {
+  my ($number, $depth, $entry, $name, $value) = ($_[0], length $1, $2, $3, $4 // '');
+  if (!$entry) { $place_of_list = $name; @sections = (); return }
+  $long_page{"docs/$name"} = $number if $place_of_list eq 'long_pages';
+  return unless $place_of_list eq 'nav';
+  pop @sections while @sections && $sections[-1]{depth} >= $depth;
+  finding('mkdocs.yml', $number, "'$sections[-1]{name}' has more than ten entries: divide it by task")
+    if @sections && ++$sections[-1]{entries} == 11;
+  push @sections, {depth => $depth, name => $name, entries => 0} if $value eq '';
+}) if exists $text{'mkdocs.yml'};
+for my $file (grep { m{^(?:docs/[^/]+|README)\.md$} } @files) {
+  my $lines = $text{$file} =~ tr/\n//;
+  if (my $listed = delete $long_page{$file}) {
+    finding('mkdocs.yml', $listed, "$file has $lines lines (the most is $most_lines): remove it from long_pages") if $lines <= $most_lines;
+  } elsif ($lines > $most_lines) {
+    finding($file, $most_lines + 1, "a page has at most $most_lines lines (this one $lines): split it by task, or list it under long_pages in mkdocs.yml, if things are looked up in it");
+  }
+}
+finding('mkdocs.yml', $long_page{$_}, "long_pages: there is no $_") for sort keys %long_page;
 
 # Every name that the glossary gives for a term is a word of an interface, and its terms are in order.
 if (exists $text{'docs/glossary.md'}) {

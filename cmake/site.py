@@ -90,7 +90,8 @@ def on_config(config):
     modules = [folder for folder in sorted((ROOT / "modules").iterdir()) if (folder / f"{folder.name}.cppm").exists()]
     pages = {folder.name: page for folder in modules if folder != PUBLIC and (page := reference(folder))}
     config["reference"] = {"tessera": public_names(pages), **pages}
-    config["nav"].append({"Reference": [{name: f"reference/{name}.md"} for name in config["reference"]]})
+    entries = [{name: f"reference/{name}.md"} for name in config["reference"]]
+    config["nav"].append({"Reference": [entries[0], {"Modules": entries[1:]}]})
     return config
 
 

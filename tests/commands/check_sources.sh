@@ -118,6 +118,18 @@ echo 'bool f() { return std::string(error.what()).starts_with("disk"); }' >>modu
 expect "a decision by an error's text" 'use its fields()'
 printf '| term | a thing | `gone` |\n' >docs/glossary.md
 expect 'a name in the glossary that is gone' 'no interface has this name'
+seq 151 >docs/long.md
+expect 'a page that is too long' 'docs/long.md:151: a page has at most 150 lines (this one 151)'
+printf 'extra:\n  long_pages:\n    - long.md  # looked up\nnav:\n  - Home: one.md\n  - Part:\n' >mkdocs.yml
+seq -f "      - 'Page: %.0f': page.md" 10 >>mkdocs.yml
+seq 151 >docs/long.md
+perl "$check" . || { echo 'a long page that is listed, and ten entries of a section, have findings'; exit 1; }
+echo '      - Page 11: page11.md' >>mkdocs.yml
+expect 'a section of the navigation with eleven entries' "mkdocs.yml:17: 'Part' has more than ten entries"
+printf 'extra:\n  long_pages:\n    - one.md\n' >mkdocs.yml
+expect 'a short page among the long ones' 'docs/one.md has 2 lines (the most is 150): remove it'
+printf 'extra:\n  long_pages:\n    - gone.md\n' >mkdocs.yml
+expect 'a long page that is not there' 'there is no docs/gone.md'
 rm docs/two.md
 expect 'a dead link' 'is broken'
 echo '# Else' >docs/two.md

@@ -302,8 +302,7 @@ std::vector<Key> train_keys() {
        field<s, &T::parameters>,
        "What parameters, gradients and the optimizer's state are stored in. `bf16`: 8 bytes for "
        "each parameter instead of 16, without a copy in f32; AdamW rounds with random bits. It "
-       "needs `train.precision=bf16` "
-       "([parameter-memory.md](parameter-memory.md#parameters-in-bf16)).",
+       "needs `train.precision=bf16` ([parameter-memory.md](parameter-memory.md)).",
        {},
        {"f32", "bf16"}},
       {"train.activation_checkpointing", field<s, &T::activation_checkpointing>,
@@ -558,8 +557,7 @@ std::vector<Key> graph_keys() {
       {"graph.executor",
        field<g, &G::executor>,
        "What executes the program, with the same bits ([graph-executors.md](graph-executors.md)). "
-       "`compiled` "
-       "is `planned` with kernels that are generated and compiled.",
+       "`compiled` is `planned` with kernels that are generated and compiled.",
        {},
        {"planned", "compiled", "interpreter"}},
       {"graph.device_graphs", field<g, &G::device_graphs>,
