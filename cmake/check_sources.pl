@@ -271,7 +271,7 @@ each_match('mkdocs.yml', qr/^(\s*)(- )?('[^']*'|[^:#\s][^:#]*?)\s*(?::\s*(\S*))?
     if @sections && ++$sections[-1]{entries} == 11;
   push @sections, {depth => $depth, name => $name, entries => 0} if $value eq '';
 }) if exists $text{'mkdocs.yml'};
-for my $file (grep { m{^(?:docs/[^/]+|README)\.md$} } @files) {
+for my $file (grep { m{^docs/[^/]+\.md$} } @files) {
   my $lines = $text{$file} =~ tr/\n//;
   if (my $listed = delete $long_page{$file}) {
     finding('mkdocs.yml', $listed, "$file has $lines lines (the most is $most_lines): remove it from long_pages") if $lines <= $most_lines;
