@@ -1,6 +1,6 @@
 #!/usr/bin/env perl
 # Counts the instructions of one call of each row of `tessera bench dispatch` under callgrind, prints them as
-# docs/performance-figures.md's table, and fails where a count is more than a tenth above what the page says.
+# docs/performance-calls.md's table, and fails where a count is more than a tenth above what the page says.
 #   dispatch_cost.pl SOURCE PROGRAM
 use strict;
 use warnings;
@@ -21,14 +21,14 @@ die "dispatch_cost: the program failed:\n$output" . qx(cat '$folder/errors') unl
 
 sub read_file { my ($name) = @_; open my $in, '<', $name or return ''; local $/; return scalar <$in> }
 
-open my $page, '<', "$source/docs/performance-figures.md" or die "dispatch_cost: no docs/performance-figures.md: $!\n";
+open my $page, '<', "$source/docs/performance-calls.md" or die "dispatch_cost: no docs/performance-calls.md: $!\n";
 my (%said, @rows);
 while (<$page>) {
   my ($row, @counts) = /^\| ([\w ]+?) \| ([\d,]+) instructions \| ([\d,]+) \|/ or next;
   push @rows, $row;
   @{ $said{$row} }{qw(plain distributed)} = map { s/,//gr } @counts;
 }
-die "dispatch_cost: docs/performance-figures.md has no table of instructions\n" unless %said;
+die "dispatch_cost: docs/performance-calls.md has no table of instructions\n" unless %said;
 
 my ($number, %count) = (0);
 for (split /\n/, $output) {
@@ -41,11 +41,11 @@ for (split /\n/, $output) {
 
 my $wrong = 0;
 for my $row (@rows) {
-  my $found = $count{$row} // die "dispatch_cost: `bench dispatch` has no row '$row', which docs/performance-figures.md has\n";
+  my $found = $count{$row} // die "dispatch_cost: `bench dispatch` has no row '$row', which docs/performance-calls.md has\n";
   printf "| %s | %d instructions | %d |\n", $row, @$found{qw(plain distributed)};
   for my $form ('plain', 'distributed') {
     next if $found->{$form} <= $allowed * $said{$row}{$form};
-    print "dispatch_cost: $row, $form: $found->{$form} instructions; docs/performance-figures.md says $said{$row}{$form}\n";
+    print "dispatch_cost: $row, $form: $found->{$form} instructions; docs/performance-calls.md says $said{$row}{$form}\n";
     ++$wrong;
   }
 }

@@ -14,7 +14,7 @@ struct DispatchRow {
   std::function<void()> distributed;
 };
 
-/// Rows that `tessera bench dispatch` times, and that docs/performance-figures.md has the
+/// Rows that `tessera bench dispatch` times, and that docs/performance-calls.md has the
 /// instruction counts of.
 std::vector<DispatchRow> dispatch_rows();
 
