@@ -96,6 +96,10 @@ std::optional<BlasType> type_of(DType type) {
       return BlasType::bf16;
     case DType::f16:
       return BlasType::f16;
+    case DType::f8e4m3:
+      return BlasType::f8e4m3;
+    case DType::f8e5m2:
+      return BlasType::f8e5m2;
     default:
       return std::nullopt;
   }
@@ -107,12 +111,11 @@ std::uint32_t alignment_of(const void* data) {
   return 1U << std::min(std::countr_zero(address | 256U), 8);
 }
 
-/// The three matrices, if the library can be asked for their product.
+bool is_code(DType type) { return type == DType::f8e4m3 || type == DType::f8e5m2; }
+
+/// The three matrices, if each of them has a form that the library knows.
 std::optional<std::array<Form, 3>> forms_of(const ProductArguments& p) {
-  const bool has_bias = p.bias.data != nullptr && !p.accumulate;
-  const bool same_types = p.a.type == p.b.type && p.a.type == p.y.type;
-  if (!same_types || !type_of(p.a.type) || p.m.size * p.n.size * p.k.size * p.batch.size == 0 ||
-      (has_bias && (p.bias.type != p.y.type || (p.n.size > 1 && p.bias.columns[0] != 1)))) {
+  if (p.m.size * p.n.size * p.k.size * p.batch.size == 0) {
     return std::nullopt;
   }
   const auto a = form_of(p.a, p.batch, p.m, p.k);
@@ -122,6 +125,15 @@ std::optional<std::array<Form, 3>> forms_of(const ProductArguments& p) {
     return std::nullopt;
   }
   return {{*a, *b, *y}};
+}
+
+/// The library's kernels for codes read 16 bytes at once, of a and of b along k.
+bool fits_codes(const ProductArguments& p, const std::array<Form, 3>& forms) {
+  const auto& [a, b, y] = forms;
+  const auto fits = [](std::int64_t bytes) { return bytes % 16 == 0; };
+  return !a.transposed && b.transposed && p.batch.size == 1 && fits(p.m.size) && fits(p.n.size) &&
+         fits(p.k.size) && fits(a.leading) && fits(b.leading) &&
+         fits(y.leading * static_cast<std::int64_t>(size_of(p.y.type)));
 }
 
 struct Layout {
@@ -163,6 +175,19 @@ struct Blas::Prepared {
     check(blas_api().product_set(product, attribute, &value, sizeof(value)),
           "cublasLtMatmulDescSetAttribute");
   }
+
+  /// What multiplies the products of codes; nothing, where there are no factors.
+  void set(const ProductFactors& factors) {
+    if (factors.of_a == nullptr) {
+      return;
+    }
+    set(BlasProductAttribute::scale_of_a, factors.of_b);
+    set(BlasProductAttribute::scale_of_b, factors.of_a);
+    if (factors.each) {
+      set(BlasProductAttribute::scale_mode_of_a, BlasScaleMode::each);
+      set(BlasProductAttribute::scale_mode_of_b, BlasScaleMode::each);
+    }
+  }
 };
 
 std::size_t Blas::version() { return blas_api().version == nullptr ? 0 : blas_api().version(); }
@@ -177,24 +202,56 @@ std::unique_ptr<Blas> Blas::open() {
   return std::unique_ptr<Blas>(new Blas(handle));
 }
 
-bool Blas::takes(const ProductArguments& product) { return forms_of(product).has_value(); }
+bool Blas::takes(const ProductArguments& p) {
+  const bool has_bias = p.bias.data != nullptr && !p.accumulate;
+  const bool same_types = p.a.type == p.b.type && p.a.type == p.y.type;
+  return same_types && type_of(p.a.type) && !is_code(p.a.type) &&
+         !(has_bias && (p.bias.type != p.y.type || (p.n.size > 1 && p.bias.columns[0] != 1))) &&
+         forms_of(p);
+}
 
-Blas::Prepared& Blas::prepared(const ProductArguments& p) {
+bool Blas::takes_codes(const ProductArguments& p) {
+  const DType y = p.y.type;
+  if (!is_code(p.a.type) || !is_code(p.b.type) ||
+      (p.a.type == DType::f8e5m2 && p.b.type == DType::f8e5m2) ||
+      (y != DType::f32 && y != DType::bf16 && y != DType::f16)) {
+    return false;
+  }
+  const auto forms = forms_of(p);
+  return forms && fits_codes(p, *forms);
+}
+
+Blas::Prepared& Blas::prepared(const ProductArguments& p, const ProductFactors& factors) {
   const auto [a, b, y] = *forms_of(p);
   const std::array<std::uint32_t, 3> alignments = {alignment_of(p.a.data), alignment_of(p.b.data),
                                                    alignment_of(p.y.data)};
   const bool has_bias = p.bias.data != nullptr && !p.accumulate;
-  std::shared_ptr<Prepared>& kept =
-      prepared_[{static_cast<std::int64_t>(p.y.type), p.batch.size, p.m.size, p.n.size, p.k.size,
-                 a.transposed, a.leading, a.batch, b.transposed, b.leading, b.batch, y.leading,
-                 y.batch, alignments[0], alignments[1], alignments[2], has_bias}];
+  std::shared_ptr<Prepared>& kept = prepared_[{static_cast<std::int64_t>(p.y.type),
+                                               static_cast<std::int64_t>(p.a.type),
+                                               static_cast<std::int64_t>(p.b.type),
+                                               p.batch.size,
+                                               p.m.size,
+                                               p.n.size,
+                                               p.k.size,
+                                               a.transposed,
+                                               a.leading,
+                                               a.batch,
+                                               b.transposed,
+                                               b.leading,
+                                               b.batch,
+                                               y.leading,
+                                               y.batch,
+                                               alignments[0],
+                                               alignments[1],
+                                               alignments[2],
+                                               has_bias,
+                                               factors.each}];
   if (kept != nullptr) [[likely]] {
     return *kept;
   }
   const BlasApi& api = blas_api();
   auto made = std::make_shared<Prepared>();
-  const BlasType type = *type_of(p.y.type);
-  const bool is_double = type == BlasType::f64;
+  const bool is_double = p.y.type == DType::f64;
   check(api.product_create(&made->product, is_double ? BlasCompute::f64 : BlasCompute::f32,
                            is_double ? BlasType::f64 : BlasType::f32),
         "cublasLtMatmulDescCreate");
@@ -205,9 +262,20 @@ Blas::Prepared& Blas::prepared(const ProductArguments& p) {
   made->set(BlasProductAttribute::transpose_a, operation(b));
   made->set(BlasProductAttribute::transpose_b, operation(a));
   made->set(BlasProductAttribute::epilogue, has_bias ? BlasEpilogue::bias : BlasEpilogue::none);
-  made->a.make(type, b, p.k.size, p.n.size, p.batch.size);
-  made->b.make(type, a, p.m.size, p.k.size, p.batch.size);
-  made->y.make(type, y, p.m.size, p.n.size, p.batch.size);
+  made->a.make(*type_of(p.b.type), b, p.k.size, p.n.size, p.batch.size);
+  made->b.make(*type_of(p.a.type), a, p.m.size, p.k.size, p.batch.size);
+  made->y.make(*type_of(p.y.type), y, p.m.size, p.n.size, p.batch.size);
+  constexpr std::size_t first_with_modes = 120900;
+  if (!factors.each || version() >= first_with_modes) {
+    made->set(factors);
+    advise(*made, alignments);
+  }
+  kept = std::move(made);
+  return *kept;
+}
+
+void Blas::advise(Prepared& made, const std::array<std::uint32_t, 3>& alignments) const {
+  const BlasApi& api = blas_api();
   BlasPreference preference = nullptr;
   check(api.preference_create(&preference), "cublasLtMatmulPreferenceCreate");
   const auto prefer = [&](BlasPreferenceAttribute attribute, const auto& value) {
@@ -222,23 +290,22 @@ Blas::Prepared& Blas::prepared(const ProductArguments& p) {
   prefer(BlasPreferenceAttribute::alignment_d, alignments[2]);
   std::array<BlasChoice, most_measured> choices = {};
   int found = 0;
-  const BlasStatus status = api.choose(handle_, made->product, made->a.handle, made->b.handle,
-                                       made->y.handle, made->y.handle, preference,
-                                       measures() ? most_measured : 1, choices.data(), &found);
+  const BlasStatus status =
+      api.choose(handle_, made.product, made.a.handle, made.b.handle, made.y.handle, made.y.handle,
+                 preference, measures() ? most_measured : 1, choices.data(), &found);
   api.preference_destroy(preference);
   if (status != BlasStatus::not_supported) {
     check(status, "cublasLtMatmulAlgoGetHeuristic");
     const auto fits = [](const BlasChoice& one) {
       return one.state == BlasStatus::success && one.workspace <= workspace_bytes;
     };
-    std::copy_if(choices.begin(), choices.begin() + found, std::back_inserter(made->choices), fits);
+    std::copy_if(choices.begin(), choices.begin() + found, std::back_inserter(made.choices), fits);
   }
-  kept = std::move(made);
-  return *kept;
 }
 
-void Blas::queue(StreamHandle stream, const ProductArguments& p, Prepared& made,
-                 const BlasChoice& choice, void* workspace) const {
+void Blas::queue(StreamHandle stream, const ProductArguments& p, const ProductFactors& factors,
+                 Prepared& made, const BlasChoice& choice, void* workspace) const {
+  made.set(factors);
   if (p.bias.data != nullptr && !p.accumulate) {
     made.set(BlasProductAttribute::bias, p.bias.data);
   }
@@ -254,8 +321,8 @@ void Blas::queue(StreamHandle stream, const ProductArguments& p, Prepared& made,
         "cublasLtMatmul");
 }
 
-void Blas::choose(StreamHandle stream, const ProductArguments& p, Prepared& made,
-                  void* workspace) const {
+void Blas::choose(StreamHandle stream, const ProductArguments& p, const ProductFactors& factors,
+                  Prepared& made, void* workspace) const {
   using Clock = std::chrono::steady_clock;
   constexpr int repeats = 5;
   auto best = Clock::duration::max();
@@ -263,7 +330,7 @@ void Blas::choose(StreamHandle stream, const ProductArguments& p, Prepared& made
   for (std::size_t k = 0; k < made.choices.size(); ++k) {
     Clock::time_point begin;
     for (int i = 0; i <= repeats; ++i) {
-      queue(stream, p, made, made.choices[k], workspace);
+      queue(stream, p, factors, made, made.choices[k], workspace);
       if (i == 0) {  // it loads the kernel
         check(driver_api().stream_synchronize(stream), "cuStreamSynchronize");
         begin = Clock::now();
@@ -279,18 +346,23 @@ void Blas::choose(StreamHandle stream, const ProductArguments& p, Prepared& made
   made.choices.resize(1);
 }
 
-bool Blas::multiply(StreamHandle stream, const ProductArguments& p, void* workspace,
-                    std::size_t bytes) {
+bool Blas::finds(const ProductArguments& p, const ProductFactors& factors) {
   const std::lock_guard lock(mutex_);
-  Prepared& made = prepared(p);
+  return !prepared(p, factors).choices.empty();
+}
+
+bool Blas::multiply(StreamHandle stream, const ProductArguments& p, void* workspace,
+                    std::size_t bytes, const ProductFactors& factors) {
+  const std::lock_guard lock(mutex_);
+  Prepared& made = prepared(p, factors);
   if (made.choices.empty() || made.choices.front().workspace > bytes) {
     return false;
   }
   // A product that is made several times must not add to its result.
   if (made.choices.size() > 1 && !p.accumulate && bytes >= workspace_bytes) {
-    choose(stream, p, made, workspace);
+    choose(stream, p, factors, made, workspace);
   }
-  queue(stream, p, made, made.choices.front(), workspace);
+  queue(stream, p, factors, made, made.choices.front(), workspace);
   return true;
 }
 

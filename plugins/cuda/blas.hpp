@@ -13,6 +13,14 @@
 
 namespace tessera::cuda {
 
+/// Factors of 8-bit codes: of each matrix one, or one for each row of a and for each column of b,
+/// contiguous. They are in device memory; nothing waits for them.
+struct ProductFactors {
+  const float* of_a = nullptr;
+  const float* of_b = nullptr;
+  bool each = false;
+};
+
 /// The library's products for one device. Any thread may use it.
 class Blas {
  public:
@@ -26,27 +34,34 @@ class Blas {
   /// Whether the library can be asked for the product: one floating type of operands, each matrix
   /// with one contiguous axis, at most one dim of a batch. Data may be absent.
   static bool takes(const ProductArguments& product);
+  /// The same for 8-bit codes: both matrices contiguous along k, sizes and rows that are multiples
+  /// of 16 bytes, not both in f8e5m2, a result in f32, bf16 or f16.
+  static bool takes_codes(const ProductArguments& product);
 
-  /// Queues the product, which must be one that it takes; it adds to y where it accumulates. False:
-  /// the library has no algorithm for it. Results have the same bits each time: parts of sums are
-  /// added in a fixed order. With TESSERA_CUDA_PRODUCTS=measured, the first product of a form that
-  /// does not add to y measures up to 8 algorithms, and later ones use the fastest of them: two
-  /// runs may choose differently, and have other bits then.
+  /// Whether the library has an algorithm for a product that it takes.
+  bool finds(const ProductArguments& product, const ProductFactors& factors);
+  /// Queues the product, which must be one that it takes; it adds to y where it accumulates. Only
+  /// codes have factors. False: the library has no algorithm for it. Results have the same bits
+  /// each time: parts of sums are added in a fixed order. With TESSERA_CUDA_PRODUCTS=measured, the
+  /// first product of a form that does not add to y measures up to 8 algorithms, and later ones use
+  /// the fastest of them: two runs may choose differently, and have other bits then.
   bool multiply(StreamHandle stream, const ProductArguments& product, void* workspace,
-                std::size_t bytes);
+                std::size_t bytes, const ProductFactors& factors = {});
 
  private:
   struct Prepared;
   using Key = std::array<std::int64_t, 20>;
 
   explicit Blas(BlasHandle handle) : handle_(handle) {}
-  Prepared& prepared(const ProductArguments& product);
+  Prepared& prepared(const ProductArguments& product, const ProductFactors& factors);
+  /// Asks for the algorithms of a product's form.
+  void advise(Prepared& made, const std::array<std::uint32_t, 3>& alignments) const;
   /// Queues the product by one of its algorithms.
-  void queue(StreamHandle stream, const ProductArguments& product, Prepared& made,
-             const BlasChoice& choice, void* workspace) const;
+  void queue(StreamHandle stream, const ProductArguments& product, const ProductFactors& factors,
+             Prepared& made, const BlasChoice& choice, void* workspace) const;
   /// Measures the algorithms of a product's form, and keeps the fastest one. The host waits.
-  void choose(StreamHandle stream, const ProductArguments& product, Prepared& made,
-              void* workspace) const;
+  void choose(StreamHandle stream, const ProductArguments& product, const ProductFactors& factors,
+              Prepared& made, void* workspace) const;
 
   BlasHandle handle_;
   std::mutex mutex_;

@@ -15,11 +15,29 @@ enum class BlasStatus : int {
   execution_failed = 13,
   not_supported = 15
 };
-enum class BlasType : int { f32 = 0, f64 = 1, f16 = 2, bf16 = 14 };  // cudaDataType_t
+enum class BlasType : int {  // cudaDataType_t
+  f32 = 0,
+  f64 = 1,
+  f16 = 2,
+  bf16 = 14,
+  f8e4m3 = 28,
+  f8e5m2 = 29
+};
 enum class BlasCompute : int { f32 = 68, f64 = 70 };
 enum class BlasOperation : int { none = 0, transpose = 1 };
 enum class BlasEpilogue : int { none = 1, bias = 4 };
-enum class BlasProductAttribute : int { transpose_a = 3, transpose_b = 4, epilogue = 7, bias = 8 };
+/// What factors of 8-bit codes belong to: the whole matrix, or each row of a and column of b.
+enum class BlasScaleMode : int { one = 0, each = 3 };
+enum class BlasProductAttribute : int {
+  transpose_a = 3,
+  transpose_b = 4,
+  epilogue = 7,
+  bias = 8,
+  scale_of_a = 17,  // its address in device memory
+  scale_of_b = 18,
+  scale_mode_of_a = 31,  // since 12.9
+  scale_mode_of_b = 32
+};
 enum class BlasLayoutAttribute : int { batch_count = 5, batch_offset = 6 };
 enum class BlasPreferenceAttribute : int {
   most_workspace = 1,

@@ -163,6 +163,7 @@ static_assert(is(BlasStatus::invalid_value, CUBLAS_STATUS_INVALID_VALUE));
 static_assert(is(BlasStatus::execution_failed, CUBLAS_STATUS_EXECUTION_FAILED));
 static_assert(is(BlasStatus::not_supported, CUBLAS_STATUS_NOT_SUPPORTED));
 static_assert(is(BlasType::f32, CUDA_R_32F) && is(BlasType::f64, CUDA_R_64F));
+static_assert(is(BlasType::f8e4m3, CUDA_R_8F_E4M3) && is(BlasType::f8e5m2, CUDA_R_8F_E5M2));
 static_assert(is(BlasType::f16, CUDA_R_16F) && is(BlasType::bf16, CUDA_R_16BF));
 static_assert(is(BlasCompute::f32, CUBLAS_COMPUTE_32F));
 static_assert(is(BlasCompute::f64, CUBLAS_COMPUTE_64F));
@@ -173,6 +174,14 @@ static_assert(is(BlasProductAttribute::transpose_a, CUBLASLT_MATMUL_DESC_TRANSA)
 static_assert(is(BlasProductAttribute::transpose_b, CUBLASLT_MATMUL_DESC_TRANSB));
 static_assert(is(BlasProductAttribute::epilogue, CUBLASLT_MATMUL_DESC_EPILOGUE));
 static_assert(is(BlasProductAttribute::bias, CUBLASLT_MATMUL_DESC_BIAS_POINTER));
+static_assert(is(BlasProductAttribute::scale_of_a, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER));
+static_assert(is(BlasProductAttribute::scale_of_b, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER));
+#if CUBLAS_VERSION >= 120900
+static_assert(is(BlasProductAttribute::scale_mode_of_a, CUBLASLT_MATMUL_DESC_A_SCALE_MODE));
+static_assert(is(BlasProductAttribute::scale_mode_of_b, CUBLASLT_MATMUL_DESC_B_SCALE_MODE));
+static_assert(is(BlasScaleMode::one, CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F));
+static_assert(is(BlasScaleMode::each, CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F));
+#endif
 static_assert(is(BlasLayoutAttribute::batch_count, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT));
 static_assert(is(BlasLayoutAttribute::batch_offset, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET));
 static_assert(is(BlasPreferenceAttribute::most_workspace,

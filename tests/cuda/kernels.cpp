@@ -2,10 +2,12 @@
 // several tiles, ties, groups without rows, parts of sums.
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "catch.hpp"
@@ -20,6 +22,7 @@ import tessera.ops;
 import tessera.conformance;
 
 #include "conformance.hpp"
+#include "control.hpp"
 #include "device.hpp"
 
 using namespace tessera;
@@ -234,6 +237,122 @@ TEST_CASE("products of codes with one factor, one for each row, and one for each
                {ops::transpose(waves({70, 66}), 0, 1), dy, factors({2, 4, 1}), x, factors({})}, "",
                1e-5);
   }
+}
+
+/// Codes and factors of the products that cuBLASLt has kernels for, and of some that it has not.
+struct Coded {
+  DType of_dy = DType::f8e5m2;
+  std::int64_t rows = 40;  // twice
+
+  Tensor codes(const Dims& shape, DType type = DType::f8e4m3) const {
+    return ops::cast(ops::mul_scalar(waves(shape), 200), type);
+  }
+  Tensor factors(const Dims& shape) const {
+    return ops::mul_scalar(ops::add(waves(shape), full({}, 2)), 1e-3);
+  }
+  Tensor x() const { return codes({2, rows, 80}); }
+  Tensor w() const { return codes({112, 80}); }
+  Tensor dy() const { return codes({2, rows, 112}, of_dy); }
+};
+
+/// How many products of cuBLASLt and launches of kernels the call needs; its result is the CPU's.
+std::pair<std::uint64_t, std::uint64_t> queued_by(const char* name, const std::vector<Tensor>& in,
+                                                  const std::string& arguments, double tolerance) {
+  const std::uint64_t products = emulator_products(), launches = emulator_launches();
+  check_near(name, in, arguments, tolerance);
+  return {emulator_products() - products, emulator_launches() - launches};
+}
+
+/// The same for codes of which the call gets a view, made where they are: copies are contiguous.
+std::pair<std::uint64_t, std::uint64_t> queued_by_view(const char* name, const Tensor& x,
+                                                       const Tensor& w,
+                                                       Tensor (*view)(const Tensor&)) {
+  const Op& op = find_op(name);
+  const Attributes attributes = parse_arguments(op, "dtype=f32");
+  const Tensor one = full({}, 1e-3);
+  const std::vector<Tensor> there = {view(to_gpu(x)), to_gpu(one), to_gpu(w), to_gpu(one)};
+  const std::uint64_t products = emulator_products(), launches = emulator_launches();
+  const Tensor found = ops::to_device(call(op, there, attributes)[0], cpu);
+  CHECK(largest_difference(found, call(op, {view(x), one, w, one}, attributes)[0]) <= 1e-5);
+  return {emulator_products() - products, emulator_launches() - launches};
+}
+
+TEST_CASE(
+    "products of codes are cuBLASLt's, with turned copies of what is not contiguous along k") {
+  using Queued = std::pair<std::uint64_t, std::uint64_t>;
+  const Coded c;
+  for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
+    const double tolerance = type == DType::f32 ? 1e-5 : 2e-2;
+    const std::string dtype = "dtype=" + std::string(name_of(type));
+    const auto result = [&](const Dims& shape) { return waves(shape, type); };
+    for (const bool each : {false, true}) {
+      const auto of = [&](const Dims& shape) { return c.factors(each ? shape : Dims{}); };
+      const Tensor x_rows = of({2, 40, 1}), w_rows = of({112, 1}), w_columns = of({1, 80});
+      const Tensor dy_rows = of({2, 40, 1}), dy_columns = of({1, 1, 112}),
+                   x_columns = of({1, 1, 80});
+      CHECK(queued_by("scaled_linear", {c.x(), x_rows, c.w(), w_rows}, dtype, tolerance) ==
+            Queued(1, 0));
+      CHECK(queued_by("scaled_linear_grad_input", {c.dy(), dy_rows, c.w(), w_columns}, dtype,
+                      tolerance) == Queued(1, 1));
+      CHECK(queued_by("scaled_linear_grad_weight", {c.dy(), dy_columns, c.x(), x_columns}, dtype,
+                      tolerance) == Queued(1, 2));
+      CHECK(queued_by("scaled_linear_grad_input_",
+                      {result({2, 40, 80}), c.dy(), dy_rows, c.w(), w_columns}, "",
+                      tolerance) == Queued(1, 1));
+      CHECK(queued_by("scaled_linear_grad_weight_",
+                      {result({112, 80}), c.dy(), dy_columns, c.x(), x_columns}, "",
+                      tolerance) == Queued(1, 2));
+    }
+  }
+  // One factor with the codes' dims is one for all.
+  CHECK(queued_by("scaled_linear", {c.x(), c.factors({1, 1, 1}), c.w(), c.factors({})}, "dtype=f32",
+                  1e-5) == Queued(1, 0));
+  // Of two turned operands, only one is not contiguous along k.
+  const auto turned = [](const Tensor& x) { return ops::transpose(x, 0, 1); };
+  CHECK(queued_by_view("scaled_linear_grad_weight", c.codes({112, 80}), c.codes({80, 64}),
+                       turned) == Queued(1, 1));
+}
+
+TEST_CASE("products of codes that cuBLASLt has no kernels for are our own kernel's") {
+  using Queued = std::pair<std::uint64_t, std::uint64_t>;
+  const Queued own(0, 1);
+  const Coded c;
+  const Tensor one = c.factors({});
+  const auto linear = [](const Tensor& x, const Tensor& of_x, const Tensor& w, const Tensor& of_w,
+                         const char* dtype = "dtype=f32") {
+    return queued_by("scaled_linear", {x, of_x, w, of_w}, dtype, 1e-5);
+  };
+  const auto e5m2 = [&](const Dims& shape) { return c.codes(shape, DType::f8e5m2); };
+  CHECK(linear(e5m2({16, 16}), one, e5m2({16, 16}), one) == own);
+  CHECK(linear(c.x(), one, c.w(), one, "dtype=f64") == own);
+  CHECK(linear(c.codes({40, 80}), one, c.w(), one) == own);
+  CHECK(linear(c.x(), one, c.codes({40, 80}), one) == own);
+  CHECK(linear(c.codes({16, 40}), one, c.codes({16, 40}), one) == own);
+  const auto first = [](const Tensor& x) { return ops::narrow(x, 1, 0, 64); };
+  const auto fourth = [](const Tensor& x) { return ops::narrow(x, 1, 4, 64); };
+  const Tensor w = c.codes({16, 64});
+  CHECK(queued_by_view("scaled_linear", c.codes({16, 72}), w, first) == own);
+  CHECK(queued_by_view("scaled_linear", c.codes({16, 80}), w, fourth) == own);
+  CHECK(queued_by_view("scaled_linear_grad_weight", c.codes({16, 72}), w, first) == own);
+  CHECK(queued_by_view("scaled_linear_grad_weight", c.codes({16, 80}), w, fourth) == own);
+  CHECK(linear(c.x(), c.factors({2, 40, 1}), c.w(), one) == own);
+  CHECK(linear(c.x(), c.factors({2, 8, 1}), c.w(), c.factors({112, 1})) == own);
+  CHECK(linear(c.x(), c.factors({1, 1, 5}), c.w(), c.factors({1, 5})) == own);
+  // As on a GPU without products in 8 bits. The library has not been asked for this size.
+  emulator_refuse_products(true);
+  CHECK(queued_by("scaled_linear_grad_weight", {e5m2({48, 16}), one, c.codes({48, 32}), one},
+                  "dtype=f32", 1e-5) == own);
+  emulator_refuse_products(false);
+}
+
+TEST_CASE("algorithms of products of codes may be measured") {
+  const Coded c;
+  setenv("TESSERA_CUDA_PRODUCTS", "measured", 1);
+  const std::vector<Tensor> in = {c.codes({96, 16}), c.factors({}), c.codes({96, 32}),
+                                  c.factors({})};
+  CHECK(queued_by("scaled_linear_grad_weight", in, "dtype=f32", 1e-5).first == 4 * 6 + 1);
+  CHECK(queued_by("scaled_linear_grad_weight", in, "dtype=f32", 1e-5).first == 1);
+  unsetenv("TESSERA_CUDA_PRODUCTS");
 }
 
 TEST_CASE("a step of AdamW in bf16 is rounded with the CPU's random numbers") {

@@ -2,7 +2,7 @@
 # Trains a small model for 3 steps on the CPU and on emulated GPUs: the losses and the norms of the gradients agree.
 #   train.pl PROGRAM EMULATOR KERNELS RUN PLUGIN...
 # RUN: a Llama on one_rank, fsdp (2 ranks), offload (fsdp, with everything in pinned memory), tensor (2 x 2); packed, packed_bf16: a Gemma 2 with windows and caps, on
-# rows of several documents
+# rows of several documents; float8: a Llama on one rank, all of whose products in 8 bits are cuBLASLt's
 use strict;
 use warnings;
 use File::Temp qw(tempdir);
@@ -15,6 +15,7 @@ my ($program, $emulator, $kernels, $run, @plugins) = @ARGV;
 my $fsdp = qq([[parallel]]\nstyle = "FSDP"\naxis = "shard"\non = ["model.layers.*", "."]\n);
 my %styles = (
   one_rank => '',
+  float8 => qq([[parallel]]\nstyle = "Float8"\non = ["model.layers.*.self_attn.{q,k,v,o}_proj", "model.layers.*.mlp.{gate,up,down}_proj"]\n),
   packed => '',
   packed_bf16 => '',
   fsdp => qq([mesh]\naxes = ["shard"]\nshape = [2]\n$fsdp),
@@ -35,7 +36,7 @@ $fsdp
 TOML
 );
 die "usage: train.pl PROGRAM EMULATOR KERNELS RUN PLUGIN...\n" unless @plugins && defined $styles{$run};
-my ($precision, $tolerance) = $run =~ /bf16/ ? ('bf16', 1e-2) : ('f32', 1e-5);
+my ($precision, $tolerance) = $run =~ /bf16|float8/ ? ('bf16', 1e-2) : ('f32', 1e-5);
 my $folder = tempdir(CLEANUP => 1);
 use_emulator($emulator, $kernels, 4);
 text_to_train_on("$folder/text");
@@ -70,6 +71,24 @@ sub steps_on {
   my ($status, $text) = run("$folder/log", @command);
   die "'@command' fails:\n$text" if $status != 0;
   return steps_in($metrics, 3);
+}
+
+if ($run eq 'float8') {
+  # The library's kernels need sizes that are multiples of 16. A product of our own kernel's is an error.
+  my @sizes = ('model.ffn_dim=48', 'data.seq_len=24', 'train.batch=4', 'train.micro_batch=2');
+  my %ways = (
+    rowwise => ['parallel[0].options={ scaling = "rowwise" }'],
+    accumulating => ['graph.capture=true', 'graph.transforms=["AccumulatingProducts"]'],
+  );
+  $ENV{TESSERA_EMULATOR_WITHOUT} = 'scaled_product';
+  for my $way (sort keys %ways) {
+    my @options = (@sizes, @{$ways{$way}});
+    compare_steps($way, [steps_on('cpu', @options)], [steps_on('cuda', @options)], $tolerance);
+  }
+  eval { steps_on('cuda', @sizes, 'data.seq_len=20'); 1 } and die "40 rows are not our own kernel's\n";
+  die "a kernel that is not there is another error: $@" unless $@ =~ /scaled_product/;
+  print "3 steps agree\n";
+  exit 0;
 }
 
 my @wanted = steps_on('cpu');

@@ -3,11 +3,13 @@
 // second rounds them. So a workspace that another stream uses meanwhile gives wrong results.
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <tessera/float8.hpp>
 #include <tessera/half.hpp>
 #include <thread>
 #include <vector>
@@ -30,6 +32,9 @@ struct BlasProductData {
   BlasOperation of_a = BlasOperation::none, of_b = BlasOperation::none;
   BlasEpilogue epilogue = BlasEpilogue::none;
   const void* bias = nullptr;
+  const float* scale_of_a = nullptr;  // of the device; null: 1
+  const float* scale_of_b = nullptr;
+  BlasScaleMode mode_of_a = BlasScaleMode::one, mode_of_b = BlasScaleMode::one;
 };
 struct BlasLayoutData {
   BlasType type = BlasType::f32;
@@ -61,8 +66,22 @@ std::atomic<std::uint64_t> fastest = 0;
 std::atomic<std::uint64_t> last_algorithm = 0;
 
 std::size_t size_of(BlasType type) {
-  return type == BlasType::f64 ? 8 : type == BlasType::f32 ? 4 : 2;
+  switch (type) {
+    case BlasType::f64:
+      return 8;
+    case BlasType::f32:
+      return 4;
+    case BlasType::bf16:
+    case BlasType::f16:
+      return 2;
+    case BlasType::f8e4m3:
+    case BlasType::f8e5m2:
+      return 1;
+  }
+  return 0;
 }
+
+bool is_code(BlasType type) { return type == BlasType::f8e4m3 || type == BlasType::f8e5m2; }
 
 double load(BlasType type, const std::byte* at) {
   const auto as = [&]<class T>(T value) {
@@ -78,6 +97,10 @@ double load(BlasType type, const std::byte* at) {
       return static_cast<float>(as(tessera::kernels::BFloat16{}));
     case BlasType::f16:
       return static_cast<float>(as(tessera::kernels::Half{}));
+    case BlasType::f8e4m3:
+      return static_cast<float>(as(tessera::kernels::Float8E4M3{}));
+    case BlasType::f8e5m2:
+      return static_cast<float>(as(tessera::kernels::Float8E5M2{}));
   }
   return 0;
 }
@@ -93,6 +116,9 @@ void store(BlasType type, std::byte* at, double value) {
       return as(tessera::kernels::BFloat16(static_cast<float>(value)));
     case BlasType::f16:
       return as(tessera::kernels::Half(static_cast<float>(value)));
+    case BlasType::f8e4m3:
+    case BlasType::f8e5m2:
+      return;  // no result has it: fits_codes()
   }
 }
 
@@ -159,6 +185,22 @@ void multiply(const Work& work) {
   }
 }
 
+/// What multiplies the sum of each row of the first matrix, or of each column of the second.
+std::vector<float> scales_of(const char* name, const float* given, BlasScaleMode mode,
+                             std::uint64_t count) {
+  std::vector<float> scales(count, 1);
+  if (given == nullptr) {
+    return scales;
+  }
+  const bool each = mode == BlasScaleMode::each;
+  const Operand row = {name, given, {BlasType::f32, each ? count : 1, 1}};
+  const std::byte* const values = row.opened();
+  for (std::size_t i = 0; i < count; ++i) {
+    scales[i] = static_cast<float>(load(BlasType::f32, values + (each ? i * sizeof(float) : 0)));
+  }
+  return scales;
+}
+
 template <class C>
 void round_sums(const Work& work) {
   const BlasType type = work.d.layout.type;
@@ -168,11 +210,15 @@ void round_sums(const Work& work) {
     const Operand row = {"bias", work.product.bias, {type, work.d.rows(), 1}};
     bias = row.opened();
   }
+  const BlasProductData& product = work.product;
+  const auto of_row = scales_of("a's scales", product.scale_of_a, product.mode_of_a, work.d.rows());
+  const auto of_column =
+      scales_of("b's scales", product.scale_of_b, product.mode_of_b, work.d.columns());
   const auto* sums = reinterpret_cast<const C*>(work.workspace);
   for (std::int32_t entry = 0; entry < work.d.layout.count; ++entry) {
     for (std::uint64_t column = 0; column < work.d.columns(); ++column) {
       for (std::uint64_t row = 0; row < work.d.rows(); ++row) {
-        C sum = *sums++;
+        C sum = *sums++ * static_cast<C>(of_row[row] * of_column[column]);
         if (bias != nullptr) {
           sum += static_cast<C>(load(type, bias + row * size_of(type)));
         }
@@ -196,9 +242,12 @@ BlasAlgorithm algorithm_for(const BlasProductData& product, const BlasLayoutData
   return {{both(a.rows, a.columns), both(b.rows, b.columns), both(d.rows, d.columns),
            static_cast<std::uint64_t>(a.leading), static_cast<std::uint64_t>(b.leading),
            static_cast<std::uint64_t>(d.leading),
-           number << number_place |
-               both(static_cast<std::uint64_t>(product.epilogue),
-                    static_cast<std::uint64_t>(a.type) << 16 | static_cast<std::uint64_t>(a.count)),
+           number << number_place | both(static_cast<std::uint64_t>(product.mode_of_a) << 8 |
+                                             static_cast<std::uint64_t>(product.epilogue),
+                                         static_cast<std::uint64_t>(d.type) << 26 |
+                                             static_cast<std::uint64_t>(b.type) << 21 |
+                                             static_cast<std::uint64_t>(a.type) << 16 |
+                                             static_cast<std::uint64_t>(a.count)),
            alignments}};
 }
 
@@ -215,9 +264,29 @@ bool fits(const BlasProductData& product, const BlasLayoutData& a, const BlasLay
     return x.leading >= static_cast<std::int64_t>(x.rows);
   };
   return left.rows() == d.rows && right.columns() == d.columns && left.columns() == right.rows() &&
-         a.count == d.count && b.count == d.count && a.type == b.type && has_room(a) &&
-         has_room(b) && has_room(d) &&
-         (product.compute == BlasCompute::f64) == (a.type == BlasType::f64);
+         a.count == d.count && b.count == d.count && has_room(a) && has_room(b) && has_room(d) &&
+         (product.compute == BlasCompute::f64) == (d.type == BlasType::f64);
+}
+
+/// What NVIDIA's documentation of cublasLtMatmul demands of products in 8 bits on a GPU of compute
+/// capability 9.0; of others, only that types are the same.
+bool has_kernel(const BlasProductData& product, const BlasLayoutData& a, const BlasLayoutData& b,
+                const BlasLayoutData& d, const std::uint32_t* alignments) {
+  if (!is_code(a.type) && !is_code(b.type)) {
+    return a.type == b.type && a.type == d.type && product.scale_of_a == nullptr &&
+           product.scale_of_b == nullptr;
+  }
+  const auto is_aligned = [](const BlasLayoutData& x) {
+    const std::size_t size = size_of(x.type);
+    return x.rows * size % 16 == 0 && static_cast<std::size_t>(x.leading) * size % 16 == 0;
+  };
+  return is_code(a.type) && is_code(b.type) &&
+         (a.type == BlasType::f8e4m3 || b.type == BlasType::f8e4m3) &&
+         (d.type == BlasType::f32 || d.type == BlasType::bf16 || d.type == BlasType::f16) &&
+         product.of_a == BlasOperation::transpose && product.of_b == BlasOperation::none &&
+         product.epilogue == BlasEpilogue::none && product.mode_of_a == product.mode_of_b &&
+         d.count == 1 && is_aligned(a) && is_aligned(b) && is_aligned(d) && b.columns % 16 == 0 &&
+         std::all_of(alignments, alignments + 4, [](std::uint32_t bytes) { return bytes >= 16; });
 }
 
 template <class T>
@@ -279,6 +348,14 @@ BlasStatus cublasLtMatmulDescSetAttribute(BlasProduct product, BlasProductAttrib
       return status_of(take(product->epilogue, value, bytes));
     case BlasProductAttribute::bias:
       return status_of(take(product->bias, value, bytes));
+    case BlasProductAttribute::scale_of_a:
+      return status_of(take(product->scale_of_a, value, bytes));
+    case BlasProductAttribute::scale_of_b:
+      return status_of(take(product->scale_of_b, value, bytes));
+    case BlasProductAttribute::scale_mode_of_a:
+      return status_of(take(product->mode_of_a, value, bytes));
+    case BlasProductAttribute::scale_mode_of_b:
+      return status_of(take(product->mode_of_b, value, bytes));
   }
   return BlasStatus::invalid_value;
 }
@@ -340,7 +417,8 @@ BlasStatus cublasLtMatmulAlgoGetHeuristic(BlasHandle handle, BlasProduct product
     return BlasStatus::invalid_value;
   }
   const std::size_t workspace = workspace_for(*product, *d);
-  if (refuses || workspace > preference->workspace) {
+  if (refuses || workspace > preference->workspace ||
+      !has_kernel(*product, *a, *b, *d, preference->alignments)) {
     return BlasStatus::not_supported;
   }
   std::uint64_t alignments = 0;

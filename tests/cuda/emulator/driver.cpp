@@ -211,6 +211,13 @@ std::vector<std::span<const std::byte>> images_of(const std::string& path) {
   return found.parts;
 }
 
+/// Whether TESSERA_EMULATOR_WITHOUT names the kernel.
+bool is_left_out(std::string_view kernel) {
+  const char* names = std::getenv("TESSERA_EMULATOR_WITHOUT");
+  const std::string all = text(':', names == nullptr ? "" : names, ':');
+  return all.find(text(':', kernel, ':')) != std::string::npos;
+}
+
 /// The libraries of kernels. They stay, also where they are.
 struct Libraries {
   std::mutex mutex;
@@ -555,6 +562,9 @@ Result cuModuleGetFunction(Function* function, Module, const char* name) {
     return result;
   }
   return with_libraries([&](Libraries& all) {
+    if (is_left_out(name)) {
+      return Result::not_found;
+    }
     all.load_given();
     for (const emulator::KernelLibrary& library : all.all) {
       if (void* entry = dlsym(library.handle, name)) {
