@@ -307,6 +307,10 @@ TEST_CASE(
   // One factor with the codes' dims is one for all.
   CHECK(queued_by("scaled_linear", {c.x(), c.factors({1, 1, 1}), c.w(), c.factors({})}, "dtype=f32",
                   1e-5) == Queued(1, 0));
+  // The same sizes with codes of another type.
+  const Coded other = {.of_dy = DType::f8e4m3};
+  CHECK(queued_by("scaled_linear_grad_weight", {other.dy(), c.factors({}), c.x(), c.factors({})},
+                  "dtype=f32", 1e-5) == Queued(1, 2));
   // Of two turned operands, only one is not contiguous along k.
   const auto turned = [](const Tensor& x) { return ops::transpose(x, 0, 1); };
   CHECK(queued_by_view("scaled_linear_grad_weight", c.codes({112, 80}), c.codes({80, 64}),
