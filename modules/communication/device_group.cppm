@@ -13,7 +13,8 @@ enum class DeviceCollectives : std::uint8_t {
   host,       ///< through the host's memory, also where there is a plugin
 };
 
-/// Bytes in the device's memory that go to another member of a group, or come from it.
+/// Bytes in the device's memory that go to a member of a group, or come from it. What a member
+/// sends to itself it receives in the same call.
 struct DeviceMessage {
   int member = 0;
   void* data = nullptr;
@@ -64,7 +65,7 @@ class DeviceGroup {
   /// Called when nothing is queued any more, or after abort().
   virtual ~DeviceGroup();
 
-  /// Queues messages to and from other members. Those of one call travel at once: none waits for
+  /// Queues messages to and from members. Those of one call travel at once: none waits for
   /// another one. What a member sends to another one arrives there in its order, and is received
   /// with the same numbers of bytes. The memory of receives overlaps nothing.
   virtual void exchange(Queue queue, std::span<const DeviceMessage> sends,

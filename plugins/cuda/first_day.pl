@@ -139,6 +139,12 @@ sub executors {
   return grep { $_->[0] ne 'compiled' || !$problem || $problem !~ /NVRTC's library cannot be opened/ } @all_executors;
 }
 
+# The file of a plugin: a named one, or the installed one.
+sub plugin_file {
+  my ($name) = @_;
+  return (grep { m{/$name\.so$} } @plugins)[0] // dirname($program) . "/../lib/tessera/plugins/$name.so";
+}
+
 # {step}: what it finds; it dies where something is wrong. `absent`: what it needs is not on this machine.
 my %steps;
 my @order = qw(doctor plugin operators sanitizer bits configs attention models nccl);
@@ -152,8 +158,7 @@ $steps{doctor} = sub {
 };
 
 $steps{plugin} = sub {
-  my $file = $plugins[0] // dirname($program) . '/../lib/tessera/plugins/cuda.so';
-  my ($problem, $text) = try('plugin', $program, 'plugin', 'check', $file);
+  my ($problem, $text) = try('plugin', $program, 'plugin', 'check', plugin_file('cuda'));
   die "plugin: $problem\n$text" if $problem;
   my ($passed, $of) = $text =~ /(\d+) of (\d+) checks passed/ or die "plugin: it does not say how many checks passed\n$text";
   die "plugin: $passed of $of checks passed\n" unless $passed == $of && $of > 0;
@@ -287,21 +292,34 @@ $steps{models} = sub {
   return { rows => \@rows };
 };
 
-# One rank has a communicator of its own: the library is opened, and a fully sharded step runs with it.
+# One rank has a communicator of its own. The suite of plugins of collectives checks what it does in registered memory, and
+# its abort; then a fully sharded step is queued with it, eager, planned, and between graphs.
 $steps{nccl} = sub {
   my $doctor = run('nccl-doctor', $program, 'doctor');
   return { absent => 'the plugin nccl is not installed' } unless $doctor =~ /cuda: (.*) \(by nccl/;
   my $library = $1;
   die "nccl: $library\n" unless $library =~ /^NCCL \d/;
+  my ($problem, $text) = try('nccl-plugin', $program, 'plugin', 'check', plugin_file('nccl'));
+  die "nccl: $problem\n$text" if $problem;
+  my ($passed, $of) = $text =~ /collectives cuda: (\d+) of (\d+) checks passed/ or die "nccl: it does not say how many checks passed\n$text";
+  my @missing = grep { $_ !~ /there are no devices for 2 ranks/ } $text =~ /^ *not tried: (.*)/mg;
+  die join "\n", 'nccl: what one GPU can show was not tried:', @missing, '' if @missing || !$passed;
   my ($run) = one_rank_runs();
   my @arguments = @$run[3 .. $#$run];
-  my @steps = train('nccl', 3, "$root/configs/fully_sharded.toml", @arguments, 'mesh.shape=[1]', 'train.device=cuda');
-  my @wanted = train('nccl-none', 3, $run->[2], @arguments, 'train.device=cuda');
-  for my $step (0 .. 2) {
-    die "nccl: step $step has the loss $steps[$step]{loss} with one rank of a mesh, and $wanted[$step]{loss} without\n"
-      unless $steps[$step]{loss} == $wanted[$step]{loss};
+  my @found;
+  for my $executor (@all_executors[0 .. 2]) {
+    my ($how, @options) = @$executor;
+    my @steps = train("nccl-$how", 4, "$root/configs/fully_sharded.toml", @arguments, 'mesh.shape=[1]', 'train.device=cuda', @options);
+    my @wanted = train("nccl-none-$how", 4, $run->[2], @arguments, 'train.device=cuda', @options);
+    for my $step (0 .. $#steps) {
+      for my $what (qw(loss grad_norm)) {
+        die "nccl: step $step, $how, has the $what $steps[$step]{$what} with one rank of a mesh, and $wanted[$step]{$what} without\n"
+          unless $steps[$step]{$what} == $wanted[$step]{$what};
+      }
+    }
+    push @found, $how;
   }
-  return { library => $library, steps => scalar @steps };
+  return { library => $library, passed => $passed + 0, of => $of + 0, steps => \@found };
 };
 
 sub result_of {
@@ -342,7 +360,10 @@ my %page = (
       map { [$_->{model}, map({ number($_) } @$_{qw(tokens_per_second bound_tokens_per_second share_of_bound)}),
         map({ number($_ / 2**30) } @$_{qw(peak_bytes planned_bytes)})] } @{ $_[0]{rows} });
   },
-  nccl => sub { "$_[0]{library}: a fully sharded step of one rank has the bits of one without a mesh.\n" },
+  nccl => sub {
+    "$_[0]{library}: $_[0]{passed} of $_[0]{of} checks passed (the others need two GPUs). A fully sharded step of one rank has the "
+      . 'bits of one without a mesh: ' . join(', ', @{ $_[0]{steps} }) . ".\n";
+  },
 );
 
 sub write_page {

@@ -119,7 +119,7 @@ bool contains(const std::string& text, const std::string& part) {
 
 TEST_CASE("the emulated NCCL moves data between ranks in any order of streams") {
   const std::uint64_t seed = GENERATE(0, 1, 2, 7);
-  std::vector<float> swapped[2], sums[2], split[2];
+  std::vector<float> swapped[2], sums[2], split[2], kept[2];
   const std::string error = run_ranks(
       [&](Rank& rank) {
         const float* mine = rank.memory();
@@ -129,6 +129,12 @@ TEST_CASE("the emulated NCCL moves data between ranks in any order of streams") 
         ncclRecv(theirs, Rank::count, Type::float32, 1 - rank.number, rank.comm, rank.stream);
         ncclGroupEnd();
         swapped[rank.number] = rank.read(theirs);
+        float* const own = rank.memory();
+        ncclGroupStart();
+        ncclSend(theirs, Rank::count, Type::float32, rank.number, rank.comm, rank.stream);
+        ncclRecv(own, Rank::count, Type::float32, rank.number, rank.comm, rank.stream);
+        ncclGroupEnd();
+        kept[rank.number] = rank.read(own);
         float* sum = rank.memory();
         ncclAllReduce(mine, sum, Rank::count, Type::float32, Reduce::sum, rank.comm, rank.stream);
         sums[rank.number] = rank.read(sum);
@@ -141,6 +147,7 @@ TEST_CASE("the emulated NCCL moves data between ranks in any order of streams") 
   CHECK(error.empty());
   for (const int rank : {0, 1}) {
     CHECK(swapped[rank] == std::vector<float>(Rank::count, static_cast<float>(2 - rank)));
+    CHECK(kept[rank] == swapped[rank]);
     CHECK(sums[rank] == std::vector<float>(Rank::count, 3));
     CHECK(split[rank] == std::vector<float>(Rank::count, 2));  // of rank 1, the first by its key
   }
@@ -209,6 +216,11 @@ TEST_CASE("the emulated NCCL finds mistakes of programs and says which") {
                    ncclGroupEnd();
                  }),
                  "is in two streams"));
+  CHECK(contains(text_of([](Rank& rank) {
+                   ncclSend(rank.memory(), 3, Type::float32, rank.number, rank.comm, rank.stream);
+                   ncclRecv(rank.memory(), 3, Type::float32, rank.number, rank.comm, rank.stream);
+                 }),
+                 "sends to itself must be received in the same group"));
   CHECK(contains(text_of([](Rank& rank) {
                    Config config;
                    config.blocking = 0;

@@ -307,6 +307,16 @@ TEST_CASE("collectives of GPUs go through the host's memory where that is asked 
   CHECK(outcome.code == 0);
 }
 
+TEST_CASE("the suite of plugins of collectives tries what one GPU can show") {
+  const Outcome outcome = as_program(
+      [] { return WEXITSTATUS(std::system(TESSERA " plugin check " NCCL_PLUGIN " >&2")); },
+      {{"LD_LIBRARY_PATH", EMULATOR_FOLDER}, {"TESSERA_EMULATOR_DEVICES", "1"}});
+  INFO(outcome.errors);
+  CHECK(outcome.code == 0);
+  CHECK(contains(outcome.errors, "collectives cuda: 3 of 6 checks passed"));
+  CHECK(!contains(outcome.errors, "failed:"));
+}
+
 TEST_CASE("groups of the same members are split from one communicator, and others have their own") {
   const Outcome outcome = launched(4, [](World& world) {
     const Device device = gpu(world.rank());

@@ -173,8 +173,31 @@ Result accept_later(CommData& comm, StreamHandle stream, std::vector<NcclOperati
   });
 }
 
+/// Whether what a rank sends to itself in a group is received there, with the same sizes.
+bool receives_from_itself(const GroupedCalls& calls) {
+  std::vector<std::size_t> sent;
+  std::vector<std::size_t> received;
+  for (const NcclOperation& operation : calls.operations) {
+    const std::size_t bytes = operation.call.count * emulator::bytes_of(operation.call.type);
+    if (operation.to == calls.comm->rank) {
+      sent.push_back(bytes);
+    }
+    if (operation.from == calls.comm->rank) {
+      received.push_back(bytes);
+    }
+  }
+  return sent == received;
+}
+
 Result end_group() {
   Result result = Result::success;
+  for (const GroupedCalls& calls : grouped) {
+    if (!receives_from_itself(calls)) {
+      grouped.clear();
+      return mistake(
+          "ncclGroupEnd: what a rank sends to itself must be received in the same group");
+    }
+  }
   for (GroupedCalls& calls : std::exchange(grouped, {})) {
     const Result one = accept_later(*calls.comm, calls.stream, std::move(calls.operations));
     result = one == Result::success ? result : one;
@@ -200,7 +223,7 @@ Result add(const char* function, Comm comm, StreamHandle stream, NcclOperation o
     return mistake(text(function, ": an address that is not memory of a device"));
   }
   const int other = std::max({operation.to, operation.from, operation.call.root});
-  if (other >= comm->size || (operation.call.kind == CallKind::message && other == comm->rank)) {
+  if (other >= comm->size) {
     return mistake(text(function, ": rank ", other, " in a communicator of ", comm->size,
                         ", of rank ", comm->rank));
   }
