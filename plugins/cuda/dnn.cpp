@@ -94,9 +94,14 @@ class DnnBuilder {
   void backward();
   /// False: the library has no engine that gives the same bits each time.
   bool choose(const std::string& device);
+  /// The text of a device's properties: of the handle's, or of what the text describes.
+  std::string describe(const std::string& device);
 
  private:
   using Descriptor = DnnDescriptor;
+
+  /// The handle's device, or the one that the text describes.
+  Descriptor make_device(const std::string& text);
 
   Descriptor make(DnnKind kind) {
     Descriptor made = nullptr;
@@ -333,9 +338,7 @@ bool DnnBuilder::choose(const std::string& device) {
   if (handle_ != nullptr) {
     set(graph, DnnAttribute::graph_handle, DnnValue::handle, handle_);
   } else {
-    properties = make(DnnKind::device);
-    set(properties, DnnAttribute::device_text, DnnValue::character, std::span<const char>(device));
-    finish(properties);
+    properties = make_device(device);
   }
   finish(graph);
   for (const DnnHeuristic mode : {DnnHeuristic::usual, DnnHeuristic::fallback}) {
@@ -388,6 +391,39 @@ bool DnnBuilder::choose(const std::string& device) {
   return false;
 }
 
+DnnDescriptor DnnBuilder::make_device(const std::string& text) {
+  const Descriptor properties = make(DnnKind::device);
+  if (text.empty()) {
+    set(properties, DnnAttribute::device_handle, DnnValue::handle, handle_);
+  } else {
+    set(properties, DnnAttribute::device_text, DnnValue::character, std::span<const char>(text));
+  }
+  finish(properties);
+  return properties;
+}
+
+std::string DnnBuilder::describe(const std::string& device) {
+  const Descriptor properties = make_device(device);
+  std::string text;
+  std::int64_t bytes = 0;
+  const auto read = [&](std::int64_t most) {
+    check(dnn_api().get(properties, DnnAttribute::device_text, DnnValue::character, most, &bytes,
+                        most == 0 ? nullptr : text.data()),
+          "cudnnBackendGetAttribute");
+  };
+  read(0);  // how long it is
+  text.resize(static_cast<std::size_t>(bytes));
+  read(bytes);
+  text.resize(std::min(text.size(), text.find('\0')));
+  return text;
+}
+
+std::string DnnPlan::describe(DnnHandle handle, const std::string& device) {
+  const DnnForm none;
+  DnnPlan descriptors;
+  return DnnBuilder(none, handle, descriptors).describe(device);
+}
+
 std::unique_ptr<DnnPlan> DnnPlan::make(const DnnForm& form, DnnHandle handle,
                                        const std::string& device, std::string* reason) {
   std::unique_ptr<DnnPlan> plan(new DnnPlan);
@@ -422,7 +458,17 @@ bool Dnn::is_wanted() {
   return choice == "auto" && version() >= oldest_version;
 }
 
-Dnn::Dnn() { check(dnn_api().create(&handle_), "cudnnCreate"); }
+Dnn::Dnn() {
+  check(dnn_api().create(&handle_), "cudnnCreate");
+  const char* const file = std::getenv("TESSERA_CUDA_DNN_DEVICE");
+  if (file == nullptr || *file == '\0') {
+    return;
+  }
+  if (const std::string problem = write_file(file, DnnPlan::describe(handle_)); !problem.empty()) {
+    fail_input({.thing = "TESSERA_CUDA_DNN_DEVICE",
+                .wrong = fmt::format("{} cannot be written: {}", file, problem)});
+  }
+}
 
 bool Dnn::takes(const AttentionArguments& a, bool backward) {
   const std::int64_t heads = a.key_heads * a.group;

@@ -37,6 +37,9 @@ class DnnPlan {
   static std::unique_ptr<DnnPlan> make(const DnnForm& form, DnnHandle handle,
                                        const std::string& device = "",
                                        std::string* reason = nullptr);
+  /// What the library knows of the handle's device, or of the one that `device` describes: a text
+  /// for make(). Error: it does not take the description.
+  static std::string describe(DnnHandle handle, const std::string& device = "");
   ~DnnPlan();
   DnnPlan(const DnnPlan&) = delete;
   DnnPlan& operator=(const DnnPlan&) = delete;
@@ -62,7 +65,8 @@ class Dnn {
   /// The library's version, such as 91900; 0: it is not there.
   static std::size_t version();
 
-  /// Error: the library cannot be used.
+  /// Gives the file that TESSERA_CUDA_DNN_DEVICE names the device's description. Errors: the
+  /// library cannot be used; the file cannot be written.
   explicit Dnn();
   /// Whether the library can be asked: 16 bits, heads of at most 256 dims (backward: 128), no caps
   /// of scores, no documents.

@@ -95,6 +95,7 @@ enum class DnnAttribute : int {
   reduction_description = 1612,
   reshape_x = 2200,
   reshape_y = 2201,
+  device_handle = 2701,
   device_text = 2702
 };
 

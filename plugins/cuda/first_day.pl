@@ -149,12 +149,24 @@ sub plugin_file {
 my %steps;
 my @order = qw(doctor plugin operators sanitizer bits configs attention models nccl);
 
+# The file with cuDNN's description of the device, for tests/cuda/devices; undefined: there is no cuDNN.
+sub cudnn_device {
+  my $file = "$folder/cudnn_device.json";
+  unlink $file;
+  local $ENV{TESSERA_CUDA_DNN_DEVICE} = $file;
+  local $ENV{TESSERA_CUDA_ATTENTION} = 'auto';
+  run('cudnn', $program, 'bench', 'device', @named, '--device', 'cuda:0', '--elements', 1 << 14, '--only', 'causal_attention', '--json');
+  return undef unless -e $file;
+  eval { decode_json(text_of($file)); 1 } or die "cudnn: its description of the device is no JSON (see $file): $@";
+  return $file;
+}
+
 $steps{doctor} = sub {
   my $text = run('doctor', $program, 'doctor');
   my ($nvidia) = try('nvidia-smi', 'nvidia-smi', '--query-gpu=name,driver_version,memory.total', '--format=csv,noheader');
   my $name = $nvidia ? 'not known (no nvidia-smi)' : text_of("$folder/logs/nvidia-smi.out") =~ s/\n.*//sr;
   die "doctor: it says nothing of a device 'cuda'\n$text" unless @plugins || $text =~ /devices .*cuda/;
-  return { device => $name, text => $text };
+  return { device => $name, text => $text, cudnn => cudnn_device() };
 };
 
 $steps{plugin} = sub {
@@ -336,7 +348,10 @@ sub table {
 
 # The lines of the page about a step that has passed.
 my %page = (
-  doctor => sub { "Device: $_[0]{device}\n\n```text\n$_[0]{text}```\n" },
+  doctor => sub {
+    "Device: $_[0]{device}\n\n```text\n$_[0]{text}```\n\n"
+      . ($_[0]{cudnn} ? "cuDNN's description of the device, to be copied into tests/cuda/devices: $_[0]{cudnn}\n" : "cuDNN 9.16 or later was not found.\n");
+  },
   plugin => sub { "$_[0]{passed} of $_[0]{of} checks passed.\n" },
   operators => sub {
     my @slow = @{ $_[0]{below_80_percent} };

@@ -1,9 +1,14 @@
 // Attention on the emulated GPU against the CPU's.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <span>
 #include <string>
 #include <vector>
@@ -334,6 +339,21 @@ TEST_CASE("attention by cuDNN has the CPU's results, with windows, grouped queri
                           .value_dim = 8};
     CHECK(calls_of_library(single, dtype, {}) == 2);
   }
+}
+
+TEST_CASE("cuDNN's description of the device is written where it is asked for") {
+  const WithLibrary library;
+  const std::string file = (std::filesystem::temp_directory_path() /
+                            ("cudnn_device_" + std::to_string(getpid()) + ".json"))
+                               .string();
+  setenv("TESSERA_CUDA_DNN_DEVICE", file.c_str(), 1);
+  const Tensor x = on(find_device("cuda:1"), numbers({1, 4, 1, 8}, 1, DType::bf16));
+  to_doubles(ops::causal_attention(x, x, x, {}));  // the library's first use on this device
+  unsetenv("TESSERA_CUDA_DNN_DEVICE");
+  std::ifstream written(file);
+  const std::string text(std::istreambuf_iterator<char>(written), {});
+  CHECK_THAT(text, Catch::Contains(R"("deviceName": "emulated device", "deviceVer": 900)"));
+  std::filesystem::remove(file);
 }
 
 TEST_CASE("attention that cuDNN does not take is our own") {

@@ -1,15 +1,19 @@
-// The plugin's graphs of attention in the real cuDNN, without a GPU: for devices that this program
-// describes, the library has an engine for each form, and compiles its kernel. A driver's library
-// without a device must be there, such as the toolkit's stub: what the library then asks of it ends
-// the plan.
-//   test_dnn_graphs [folder of libcuda.so.1]
+// The plugin's graphs of attention in cuDNN, without a GPU: for the devices that a folder
+// describes, the library has an engine for each form, and compiles its kernel. The real library
+// needs a driver's library without a device, such as the toolkit's stub: what it then asks of it
+// ends the plan.
+//   test_dnn_graphs DEVICES [folder of libcuda.so.1]
 // Exit status 77: there is no cuDNN 9.16.
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <string>
-#include <utility>
 #include <vector>
 
 import tessera.base;
@@ -21,19 +25,22 @@ using namespace tessera::cuda;
 
 namespace {
 
-/// Published numbers of a device, in the form that the library's error texts ask for.
-std::string device(const char* name, int version, int multiprocessors, int shared_memory,
-                   int l2_bytes, long memory) {
-  return fmt::format(
-      R"({{"deviceName": "{}", "deviceVer": {}, "multiProcessorCount": {}, )"
-      R"("maxSharedMemoryPerBlockOptin": {}, "l2CacheSize": {}, "totalGlobalMem": {}, )"
-      R"("driverVer": 13000, "cudaDeviceId": 0, "maxGridSize": [2147483647, 65535, 65535], )"
-      R"("maxBlockSize": [1024, 1024, 64], "regsPerBlock": 65536, "warpSize": 32, )"
-      R"("maxSharedMemoryPerBlock": 49152, "reservedSharedMemoryPerBlock": 1024, )"
-      R"("maxRegistersPerSM": 65536, "maxCtasPerSM": 32, "maxThreadsPerBlock": 1024, )"
-      R"("maxThreadsPerSM": 2048, "pciDeviceId": 0, "isTccDriver": 0, "supportCoopLaunch": 1, )"
-      R"("smClockRateKHz": 1980000, "memClockRateKHz": 2619000}})",
-      name, version, multiprocessors, shared_memory, l2_bytes, memory);
+struct Described {
+  std::string name;
+  std::string text;
+};
+
+/// The descriptions in a folder, by their names.
+std::vector<Described> devices_in(const std::string& folder) {
+  std::vector<Described> devices;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().extension() == ".json") {
+      std::ifstream file(entry.path());
+      devices.push_back({entry.path().stem().string(), {std::istreambuf_iterator<char>(file), {}}});
+    }
+  }
+  std::ranges::sort(devices, {}, &Described::name);
+  return devices;
 }
 
 struct Case {
@@ -61,23 +68,30 @@ DnnForm form_of(const Case& c, DType type, bool backward) {
 }  // namespace
 
 int main(int count, char** words) {
-  if (count > 1) {
-    dlopen((std::string(words[1]) + "/libcuda.so.1").c_str(), RTLD_NOW | RTLD_GLOBAL);
+  if (count < 2) {
+    std::puts("usage: test_dnn_graphs DEVICES [folder of libcuda.so.1]");
+    return 2;
+  }
+  if (count > 2) {
+    dlopen((std::string(words[2]) + "/libcuda.so.1").c_str(), RTLD_NOW | RTLD_GLOBAL);
   }
   if (Dnn::version() < 91600) {
     std::puts("there is no cuDNN 9.16");
     return 77;
   }
-  const std::pair<const char*, std::string> devices[] = {
-      {"H100", device("NVIDIA H100 80GB HBM3", 900, 132, 232448, 52428800, 85520809984)},
-      {"A100", device("NVIDIA A100-SXM4-80GB", 800, 108, 166912, 41943040, 85198045184)},
-      {"B200", device("NVIDIA B200", 1000, 148, 232448, 132644864, 191509561344)}};
+  const std::vector<Described> devices = devices_in(words[1]);
   const std::vector<Case> cases = {{1024, 12, 2, 128, false},
                                    {1024, 28, 4, 128, false},
                                    {1024, 8, 8, 64, true},
                                    {1000, 4, 1, 128, true}};
-  int failures = 0;
+  int failures = devices.empty() ? 1 : 0;
   for (const auto& [name, on] : devices) {
+    const std::string again = DnnPlan::describe(nullptr, on);
+    if (DnnPlan::describe(nullptr, again) != again) {
+      std::printf("%s: what the library writes of it is not what it reads: %s\n", name.c_str(),
+                  again.c_str());
+      ++failures;
+    }
     for (const Case& c : cases) {
       for (const DType type : {DType::bf16, DType::f16}) {
         for (const bool backward : {false, true}) {
@@ -96,13 +110,13 @@ int main(int count, char** words) {
             outcome = error.what();
             ++failures;
           }
-          std::printf("%s %s times %ld heads %ld/%ld dim %ld%s%s: %s\n", name,
+          std::printf("%s %s times %ld heads %ld/%ld dim %ld%s%s: %s\n", name.c_str(),
                       std::string(name_of(type)).c_str(), c.times, c.heads, c.key_heads, c.dim,
                       c.windowed ? " window" : "", backward ? " backward" : "", outcome.c_str());
         }
       }
     }
   }
-  std::printf("version %zu, %d failures\n", Dnn::version(), failures);
+  std::printf("version %zu, %zu devices, %d failures\n", Dnn::version(), devices.size(), failures);
   return failures == 0 ? 0 : 1;
 }

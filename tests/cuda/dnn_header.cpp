@@ -87,6 +87,7 @@ static_assert(is(A::reshape_y, CUDNN_ATTR_OPERATION_RESHAPE_YDESC));
 static_assert(is(DnnKind::device, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR));
 static_assert(is(A::heuristics_device, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP));
 static_assert(is(A::plan_device, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP));
+static_assert(is(A::device_handle, CUDNN_ATTR_DEVICEPROP_HANDLE));
 static_assert(is(A::device_text, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION));
 #endif
 

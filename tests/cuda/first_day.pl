@@ -46,6 +46,8 @@ my $page = text_of("$folder/results/gpu.md");
 die "the page lacks $_:\n$page" for grep { index($page, "\n## $_: ") < 0 } @steps;
 die "the page has no operators:\n$page" unless $page =~ /^\| linear \d+ to \d+ bf16 \|/m;
 
+my $device = text_of("$folder/results/cudnn_device.json");
+die "cuDNN's description of the device is\n$device" unless $device =~ /"deviceVer": 900/;
 my ($product) = grep { $_->{name} =~ /^linear / } @{ decode_json(text_of("$folder/results/operators.json"))->{rows} };
 die "a product has no rate of the fastest algorithm\n" unless $product && $product->{tflops_measured};
 

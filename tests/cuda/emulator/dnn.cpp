@@ -42,6 +42,7 @@ struct DnnDescriptorData {
   emulator::DnnOperation operation = {};
   bool is_operation = false;
   std::shared_ptr<emulator::DnnGraph> graph = {};  // of heuristics, configs and plans, too
+  std::string text = {};                           // of a device
 };
 
 }  // namespace tessera::cuda
@@ -109,7 +110,11 @@ constexpr Known known[] = {
     {DnnKind::graph, DnnAttribute::graph_handle, DnnValue::handle, pointer},
     {DnnKind::heuristics, DnnAttribute::heuristics_graph, DnnValue::descriptor, pointer},
     {DnnKind::heuristics, DnnAttribute::heuristics_mode, DnnValue::heuristic, 4},
+    {DnnKind::heuristics, DnnAttribute::heuristics_device, DnnValue::descriptor, pointer},
+    {DnnKind::device, DnnAttribute::device_handle, DnnValue::handle, pointer},
+    {DnnKind::device, DnnAttribute::device_text, DnnValue::character, 1},
     {DnnKind::plan, DnnAttribute::plan_config, DnnValue::descriptor, pointer},
+    {DnnKind::plan, DnnAttribute::plan_device, DnnValue::descriptor, pointer},
     {DnnKind::plan, DnnAttribute::plan_handle, DnnValue::handle, pointer},
     {DnnKind::pack, DnnAttribute::pack_ids, DnnValue::i64, 8},
     {DnnKind::pack, DnnAttribute::pack_addresses, DnnValue::address, pointer},
@@ -216,6 +221,25 @@ std::string read_graph(Reader& r, DnnDescriptorData& d) {
   return {};
 }
 
+/// A device is the handle's, or one of which the text says what engines want to know.
+std::string read_device(Reader& r, DnnDescriptorData& d) {
+  if (r.has(DnnAttribute::device_handle)) {
+    r.one<DnnHandle>(DnnAttribute::device_handle);
+    d.text = R"({"deviceName": "emulated device", "deviceVer": 900, "multiProcessorCount": 2, )"
+             R"("maxSharedMemoryPerBlockOptin": 232448})";
+    return {};
+  }
+  const std::vector<char> given = r.all<char>(DnnAttribute::device_text);
+  d.text.assign(given.begin(), given.end());
+  for (const char* const name :
+       {"\"deviceName\": \"", "\"deviceVer\": ", "\"multiProcessorCount\": "}) {
+    if (d.text.find(name) == std::string::npos) {
+      return text("the description of a device has no ", name);
+    }
+  }
+  return {};
+}
+
 /// What is wrong; empty: nothing.
 std::string finish(DnnDescriptorData& d) {
   using A = DnnAttribute;
@@ -243,10 +267,20 @@ std::string finish(DnnDescriptorData& d) {
     case DnnKind::heuristics:
       d.graph = r.part(A::heuristics_graph, DnnKind::graph)->graph;
       r.one<DnnHeuristic>(A::heuristics_mode);
+      if (r.has(A::heuristics_device)) {
+        r.part(A::heuristics_device, DnnKind::device);
+      }
+      break;
+    case DnnKind::device:
+      problem = read_device(r, d);
       break;
     case DnnKind::plan:
       d.graph = r.part(A::plan_config, DnnKind::engine_config)->graph;
-      r.one<DnnHandle>(A::plan_handle);
+      if (r.has(A::plan_device)) {
+        r.part(A::plan_device, DnnKind::device);
+      } else {
+        r.one<DnnHandle>(A::plan_handle);
+      }
       break;
     case DnnKind::pack:
       problem =
@@ -442,6 +476,11 @@ DnnStatus cudnnBackendGetAttribute(DnnDescriptor descriptor, DnnAttribute attrib
     const DnnNote tensor_cores{0};
     static_cast<DnnNote*>(values)[0] =
         refuses_determinism ? DnnNote::not_deterministic : tensor_cores;
+  } else if (attribute == DnnAttribute::device_text && descriptor->finished) {
+    *count = static_cast<std::int64_t>(descriptor->text.size());
+    std::memcpy(values, descriptor->text.data(),
+                std::min(descriptor->text.size(), static_cast<std::size_t>(most)));
+    return DnnStatus::success;
   } else if (attribute == DnnAttribute::plan_workspace && descriptor->finished) {
     *static_cast<std::int64_t*>(values) = static_cast<std::int64_t>(descriptor->graph->workspace());
   } else {
