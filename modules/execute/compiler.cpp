@@ -1,36 +1,25 @@
-// Generated code: compiled once and kept in a folder of the user's.
+// Generated code, compiled by a compiler of the user's and kept in the cache.
 module;
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sys/statvfs.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <cstddef>
-#include <cstdlib>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <functional>
 #include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <span>
 #include <sstream>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <system_error>
-#include <tessera/content_hash.hpp>
-#include <utility>
 #include <vector>
 module tessera.execute;
 
 import tessera.base;
 import tessera.plugin;
+import tessera.code_cache;
 import tessera.ops;
 import tessera.program;
 import :compiler;
@@ -40,20 +29,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The cache cannot be used; nothing is wrong with the code.
-class CacheError : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
-
-/// Somebody was waited for in vain: whoever comes next need not wait as long again.
-class WaitedInVain : public CacheError {
- public:
-  using CacheError::CacheError;
-};
-
 constexpr int least_version = 19;
-constexpr std::size_t most_kept = 200;
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
@@ -97,114 +73,14 @@ Compiler found_compiler() {
                                  why, least_version)};
 }
 
-/// Where the cache is. CacheError: nothing says where.
-fs::path cache_place() {
-  fs::path folder = environment_variable("TESSERA_KERNEL_CACHE").value_or("");
-  if (folder.empty()) {
-    // The XDG specification: a relative path is invalid and ignored.
-    const std::string cache = environment_variable("XDG_CACHE_HOME").value_or("");
-    const std::string home = environment_variable("HOME").value_or("");
-    if (!cache.starts_with('/') && !home.starts_with('/')) {
-      throw CacheError("there is no folder for compiled code; set TESSERA_KERNEL_CACHE");
-    }
-    folder = (cache.starts_with('/') ? fs::path(cache) : fs::path(home) / ".cache") / "tessera" /
-             "kernels";
-  }
-  return fs::absolute(folder);
-}
-
-/// Error (input): others could change what is in the folder.
-void check_trusted(const fs::path& folder) {
-  if (const std::string why = plugin::refusal_of_folder(folder.string()); !why.empty()) {
-    fail_input({.thing = "the cache of compiled kernels",
-                .wrong = why,
-                .expected = "a folder that only you and root can change",
-                .advice = "or name another one in TESSERA_KERNEL_CACHE"});
-  }
-}
-
-/// The folder of the cache, made where it is not there. CacheError: it cannot be made or used.
-/// Error (input): others could change it.
-fs::path cache_folder() {
-  fs::path folder = cache_place();
-  check_trusted(folder);  // before anything is made in it
-  std::error_code error;
-  if (fs::create_directories(folder, error)) {
-    fs::permissions(folder, fs::perms::owner_all, error);
-    check_trusted(folder);
-  }
-  if (error || access(folder.c_str(), W_OK | X_OK) != 0) {
-    throw CacheError(
-        fmt::format("{} cannot be written; set TESSERA_KERNEL_CACHE", folder.string()));
-  }
-  struct statvfs system{};
-  if (statvfs(folder.c_str(), &system) == 0 && (system.f_flag & ST_NOEXEC) != 0) {
-    throw CacheError(
-        fmt::format("{} is on a file system from which no code is loaded (noexec); set "
-                    "TESSERA_KERNEL_CACHE",
-                    folder.string()));
-  }
-  return folder;
-}
-
-/// The bytes of a plain file; none of anything else, which is not opened: a pipe would block.
-std::string read(const fs::path& file) {
-  std::ostringstream bytes;
-  std::error_code ignored;
-  if (!fs::is_regular_file(fs::symlink_status(file, ignored))) {
-    return "";
-  }
-  bytes << std::ifstream(file, std::ios::binary).rdbuf();
-  return std::move(bytes).str();
-}
-
-void write(const fs::path& file, std::string_view text) {
+/// Writes a file, and the folders that it is in; whether it could.
+bool write(const fs::path& file, std::string_view text) {
   std::error_code ignored;
   fs::create_directories(file.parent_path(), ignored);
-  if (!write_file(file.string(), text).empty()) {
-    throw CacheError(fmt::format("cannot write {}", file.string()));
-  }
+  return write_file(file.string(), text).empty();
 }
 
-std::string hash_of(std::string_view text) {
-  return content_hash(std::as_bytes(std::span(text.data(), text.size())));
-}
-
-/// Locks a library: of several processes that need it, one compiles it, and the others wait.
-void lock(FileLock& file) {
-  Patience patience;
-  const FileLock::State state = file.take(patience, "compiled kernels", "the executor is planned");
-  if (state == FileLock::State::held) {
-    file.sign();
-  } else if (state == FileLock::State::busy) {
-    throw WaitedInVain(fmt::format("{} has had the lock {} for {:.4g} s", file.holder(),
-                                   file.path(), patience.limit()));
-  } else {
-    throw CacheError(fmt::format("cannot lock {} ({})", file.path(), file.problem()));
-  }
-}
-
-/// A fresh folder beside a file, which goes away with its content.
-class Scratch {
- public:
-  explicit Scratch(const fs::path& beside) {
-    std::string name = beside.string() + ".XXXXXX";
-    if (mkdtemp(name.data()) == nullptr) {
-      throw CacheError(fmt::format("cannot make a folder in {} ({})", beside.parent_path().string(),
-                                   std::strerror(errno)));
-    }
-    folder_ = name;
-  }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  ~Scratch() {
-    remove_folder(folder_.string(), [](const std::string&) { return true; });
-  }
-  const fs::path& folder() const { return folder_; }
-
- private:
-  fs::path folder_;
-};
+constexpr const char* otherwise = "the executor is planned";
 
 const std::vector<std::string> options = {"-std=c++20", "-O3", "-w", "-fPIC", "-shared"};
 
@@ -219,23 +95,27 @@ std::vector<std::string> command_of(const Compiler& compiler, const fs::path& co
   return words;
 }
 
-void compile(const Compiler& compiler, const std::string& source, const fs::path& library) {
-  const Scratch scratch(library);
+/// Compiles a source into a library. Its folder also gets what is included.
+CodeMade compile(const Compiler& compiler, const std::string& source, const fs::path& made) {
+  const fs::path folder = made.parent_path();
+  const fs::path code = folder / "code.cpp";
+  bool written = write(code, source);
   for (const ops::SourceFile& header : ops::element_headers()) {
-    write(scratch.folder() / header.path, header.text);
+    written = written && write(folder / header.path, header.text);
   }
-  const fs::path code = scratch.folder() / "code.cpp";
-  const fs::path made = scratch.folder() / "code.so";
-  write(code, source);
-  const ProgramResult output = run_program(
-      command_of(compiler, code, made), Patience(),
-      fmt::format("compiled kernels: {} compiles", compiler.command), "the executor is planned");
+  if (!written) {
+    return {.missing = fmt::format("cannot write into {}", folder.string())};
+  }
+  const ProgramResult output =
+      run_program(command_of(compiler, code, made), Patience(),
+                  fmt::format("compiled kernels: {} compiles", compiler.command), otherwise);
   if (output.late) {
-    throw WaitedInVain(
-        fmt::format("{} did not compile them within {:.4g} s", compiler.command, wait_limit()));
+    return {.missing = fmt::format("{} did not compile them within {:.4g} s", compiler.command,
+                                   wait_limit()),
+            .late = true};
   }
   if (output.output.find("No space left on device") != std::string::npos) {
-    throw CacheError(fmt::format("no space is left in {}", library.parent_path().string()));
+    return {.missing = fmt::format("no space is left in {}", folder.parent_path().string())};
   }
   if (output.code != 0) {
     const std::size_t at = output.output.find("error:");
@@ -245,62 +125,39 @@ void compile(const Compiler& compiler, const std::string& source, const fs::path
               first_line(at == std::string::npos ? output.output : output.output.substr(at + 7))),
           .advice = "correct Op::element of the operator, or set graph.executor to planned"});
   }
-  // In this order, so that a library without its hash is one that was not finished.
-  const std::string bytes = read(made);
-  fs::permissions(made, fs::perms::owner_all);
-  fs::rename(made, library);
-  const fs::path sum = scratch.folder() / "code.sum";
-  write(sum, hash_of(bytes));
-  fs::rename(sum, fs::path(library).replace_extension("sum"));
+  return {};
 }
 
-/// Keeps the libraries that were used last.
-void remove_old(const fs::path& folder) {
-  std::vector<std::pair<fs::file_time_type, fs::path>> libraries;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
-    if (entry.path().extension() == ".so") {
-      libraries.emplace_back(entry.last_write_time(), entry.path());
-    }
-  }
-  if (libraries.size() <= most_kept) {
-    return;
-  }
-  std::ranges::sort(libraries, std::greater());
-  for (const auto& [time, library] : std::span(libraries).subspan(most_kept)) {
-    std::error_code ignored;
-    for (const char* const kind : {"so", "sum", "lock"}) {
-      fs::remove(fs::path(library).replace_extension(kind), ignored);
-    }
-  }
-}
-
-std::shared_ptr<const plugin::FunctionLibrary> loaded(const std::string& source,
-                                                      const Compiler& compiler) {
+/// All that the library of a source depends on.
+std::string key_of(const std::string& source, const Compiler& compiler) {
   std::string all = compiler.version + fmt::format("{}", fmt::join(options, " ")) +
                     std::string(ops::element_options());
   for (const ops::SourceFile& header : ops::element_headers()) {
     all += header.text;
   }
-  const fs::path folder = cache_folder();
-  const fs::path library = folder / (hash_of(all + source) + ".so");
-  FileLock one_at_a_time = FileLock::of_file(fs::path(library).replace_extension("lock").string());
-  lock(one_at_a_time);
-  const std::string sum = read(fs::path(library).replace_extension("sum"));
-  if (sum.empty() || hash_of(read(library)) != sum) {
-    compile(compiler, source, library);
-    try_side_work(SideWork::upkeep, "kernel cache", [&] { remove_old(folder); });
-  } else {
-    std::error_code ignored;
-    fs::last_write_time(library, fs::file_time_type::clock::now(), ignored);
-  }
-  try {
-    return std::make_shared<const plugin::FunctionLibrary>(library.string());
-  } catch (const Error& error) {
-    if (error.fields().wrong.starts_with("cannot be loaded")) {
-      throw CacheError(error.what());
-    }
-    throw;
-  }
+  return all + source;
+}
+
+GeneratedLibrary loaded(const std::string& source, const Compiler& compiler) {
+  GeneratedLibrary found;
+  found.missing = use_cached_code(
+      {.key = key_of(source, compiler),
+       .extension = "so",
+       .is_executed = true,
+       .otherwise = otherwise,
+       .make = [&](const std::string& file) { return compile(compiler, source, file); },
+       .use = [&](const std::string& file) -> std::string {
+         try {
+           found.library = std::make_shared<const plugin::FunctionLibrary>(file);
+         } catch (const Error& error) {
+           if (error.fields().wrong.starts_with("cannot be loaded")) {
+             return error.what();
+           }
+           throw;
+         }
+         return "";
+       }});
+  return found;
 }
 
 }  // namespace
@@ -313,7 +170,6 @@ const Compiler& find_compiler() {
 GeneratedLibrary generated_library(const std::string& source) {
   static std::mutex mutex;  // ranks that are threads
   static std::map<std::string, GeneratedLibrary> libraries;
-  static std::string waited_in_vain;
   const Compiler& compiler = find_compiler();
   if (!compiler.missing.empty()) {
     return {.missing = compiler.missing};
@@ -321,18 +177,7 @@ GeneratedLibrary generated_library(const std::string& source) {
   const std::lock_guard guard(mutex);
   GeneratedLibrary& known = libraries[source];
   if (known.library == nullptr && known.missing.empty()) {
-    known.missing = waited_in_vain;
-    try {
-      if (known.missing.empty()) {
-        known.library = loaded(source, compiler);
-      }
-    } catch (const WaitedInVain& error) {
-      known.missing = waited_in_vain = error.what();
-    } catch (const CacheError& error) {
-      known.missing = error.what();
-    } catch (const fs::filesystem_error& error) {
-      known.missing = error.what();
-    }
+    known = loaded(source, compiler);
   }
   return known;
 }

@@ -1,18 +1,25 @@
 #include "nvrtc.hpp"
 
+#include <dlfcn.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
-#include <algorithm>
-#include <array>
 #include <cstddef>
+#include <filesystem>
+#include <fstream>
+#include <functional>
 #include <optional>
+#include <sstream>
 #include <string>
+#include <system_error>
+#include <utility>
 #include <vector>
 
 #include "find_function.hpp"
 #include "nvrtc_api.hpp"
 
 import tessera.base;
+import tessera.code_cache;
 
 namespace tessera::cuda {
 namespace {
@@ -57,6 +64,67 @@ std::string first_error(const std::string& log) {
   return log.substr(begin, log.find('\n', begin) - begin);
 }
 
+std::vector<std::string> options_for(const std::string& capability) {
+  return {"--gpu-architecture=sm_" + capability, "-std=c++20", "-default-device",
+          "-diag-suppress=161,186,1097"};
+}
+
+/// The library's file with its size and time, as its version does not tell two builds apart.
+std::string identity(const NvrtcApi& api) {
+  Dl_info info = {};
+  if (dladdr(reinterpret_cast<const void*>(api.version), &info) == 0) {
+    return "";
+  }
+  std::error_code ignored;
+  const std::filesystem::path file = std::filesystem::canonical(info.dli_fname, ignored);
+  return fmt::format("{} {} {}", file.string(), std::filesystem::file_size(file, ignored),
+                     std::filesystem::last_write_time(file, ignored).time_since_epoch().count());
+}
+
+/// All that the code of a source depends on.
+std::string key_of(const NvrtcApi& api, const std::string& source, const std::string& capability) {
+  std::string key = fmt::format("NVRTC {} {} {}\n", compiler_version(), identity(api),
+                                fmt::join(options_for(capability), " "));
+  for (const Header& header : headers) {
+    key += fmt::format("{}\n{}", header.name, header.text);
+  }
+  return key + source;
+}
+
+std::string compiled(const NvrtcApi& api, const std::string& source,
+                     const std::string& capability) {
+  std::vector<const char*> names;
+  std::vector<const char*> texts;
+  for (const Header& header : headers) {
+    names.push_back(header.name);
+    texts.push_back(header.text);
+  }
+  NvrtcProgram program = nullptr;
+  check(api,
+        api.create_program(&program, source.c_str(), "loops.cu", static_cast<int>(names.size()),
+                           texts.data(), names.data()),
+        "nvrtcCreateProgram");
+  const std::vector<std::string> options = options_for(capability);
+  std::vector<const char*> words;
+  for (const std::string& option : options) {
+    words.push_back(option.c_str());
+  }
+  const NvrtcResult result =
+      api.compile_program(program, static_cast<int>(words.size()), words.data());
+  if (result == NvrtcResult::compilation) {
+    const std::string log =
+        text_of(api, program, api.get_log_size, api.get_log, "nvrtcGetProgramLog");
+    api.destroy_program(&program);
+    fail({.thing = "compiled kernels",
+          .wrong = "NVRTC refuses the generated code: " + first_error(log),
+          .advice = "correct Op::element of the operator, or set graph.executor to planned"});
+  }
+  check(api, result, "nvrtcCompileProgram");
+  std::string code = text_of(api, program, api.get_cubin_size, api.get_cubin, "nvrtcGetCUBIN");
+  api.destroy_program(&program);
+  return code;
+}
+
 }  // namespace
 
 std::string compiler_version() {
@@ -70,41 +138,30 @@ std::string compiler_version() {
 }
 
 CompiledSource compile_source(const std::string& source, const std::string& capability) {
-  const std::optional<NvrtcApi>& found = opened();
-  if (!found) {
+  const std::optional<NvrtcApi>& api = opened();
+  if (!api) {
     return {.missing =
                 "NVRTC's library cannot be opened; install it (libnvrtc.so.13: pip install "
                 "nvidia-cuda-nvrtc), in a folder of LD_LIBRARY_PATH"};
   }
-  const NvrtcApi& api = *found;
-  std::vector<const char*> names;
-  std::vector<const char*> texts;
-  for (const Header& header : headers) {
-    names.push_back(header.name);
-    texts.push_back(header.text);
+  CompiledSource made;
+  const std::string not_kept =
+      use_cached_code({.key = key_of(*api, source, capability),
+                       .extension = "cubin",
+                       .otherwise = "this process compiles them itself",
+                       .make = [&](const std::string& file) -> CodeMade {
+                         made.code = compiled(*api, source, capability);
+                         return {.missing = write_file(file, made.code)};
+                       },
+                       .use = [&](const std::string& file) -> std::string {
+                         std::ostringstream bytes;
+                         bytes << std::ifstream(file, std::ios::binary).rdbuf();
+                         made.code = std::move(bytes).str();
+                         return "";
+                       }});
+  if (!not_kept.empty() && made.code.empty()) {
+    made.code = compiled(*api, source, capability);
   }
-  NvrtcProgram program = nullptr;
-  check(api,
-        api.create_program(&program, source.c_str(), "loops.cu", static_cast<int>(names.size()),
-                           texts.data(), names.data()),
-        "nvrtcCreateProgram");
-  const std::string architecture = "--gpu-architecture=sm_" + capability;
-  const std::array options = {architecture.c_str(), "-std=c++20", "-default-device",
-                              "-diag-suppress=161,186,1097"};
-  const NvrtcResult compiled =
-      api.compile_program(program, static_cast<int>(options.size()), options.data());
-  if (compiled == NvrtcResult::compilation) {
-    const std::string log =
-        text_of(api, program, api.get_log_size, api.get_log, "nvrtcGetProgramLog");
-    api.destroy_program(&program);
-    fail({.thing = "compiled kernels",
-          .wrong = "NVRTC refuses the generated code: " + first_error(log),
-          .advice = "correct Op::element of the operator, or set graph.executor to planned"});
-  }
-  check(api, compiled, "nvrtcCompileProgram");
-  CompiledSource made = {
-      .code = text_of(api, program, api.get_cubin_size, api.get_cubin, "nvrtcGetCUBIN")};
-  api.destroy_program(&program);
   return made;
 }
 

@@ -3,6 +3,7 @@ package EmulatedRun;
 use strict;
 use warnings;
 use Exporter qw(import);
+use File::Temp qw(tempdir);
 use FindBin;
 use lib "$FindBin::RealBin/../support";
 use Files qw(text_of write_file);
@@ -14,6 +15,7 @@ sub use_emulator {
   $ENV{LD_LIBRARY_PATH} = join ':', $folder, grep { defined && length } $ENV{LD_LIBRARY_PATH};
   $ENV{TESSERA_EMULATOR_KERNELS} = $kernels;
   $ENV{TESSERA_EMULATOR_DEVICES} = $devices;
+  $ENV{TESSERA_KERNEL_CACHE} = tempdir(CLEANUP => 1);  # what the emulated NVRTC compiles depends on the emulator
 }
 
 sub text_to_train_on {

@@ -25,27 +25,28 @@ using namespace tessera::testing;
 
 namespace {
 
-std::map<std::string, Tensor> inputs_of(const Program& program, int step) {
+std::map<std::string, Tensor> inputs_of(const Program& program, int step, int device = 0) {
   std::map<std::string, Tensor> inputs;
   double seed = step;
   for (const auto& [name, input] : program.inputs) {
     const ProgramTensor& x = program.tensors[input.tensor];
     const Tensor all = ops::mul_scalar(
         ops::sin(ops::add_scalar(ops::mul_scalar(counted(x.shape.product()), 0.7), seed++)), 3);
-    inputs[name] = ops::to_device(ops::cast(ops::reshape(all, x.shape), x.dtype), cuda());
+    inputs[name] = ops::to_device(ops::cast(ops::reshape(all, x.shape), x.dtype), cuda(device));
   }
   return inputs;
 }
 
 /// Outputs and inputs after each of three steps; NaN as a number.
-std::vector<double> values_after(graph::Planned& planned, const StepVariables& variables) {
+std::vector<double> values_after(graph::Planned& planned, const StepVariables& variables,
+                                 int device = 0) {
   std::vector<double> values;
   const auto add = [&](const Tensor& x) {
     for (const double value : to_doubles(x)) values.push_back(std::isnan(value) ? 12345 : value);
   };
   for (int step = 0; step < 3; ++step) {
     next_order();
-    const auto inputs = inputs_of(planned.program(), step);
+    const auto inputs = inputs_of(planned.program(), step, device);
     planned.begin(inputs);
     planned.run(SectionKind::step, variables);
     for (const auto& [name, number] : planned.program().outputs) add(planned.output(name));
@@ -104,6 +105,21 @@ TEST_CASE("loops of a GPU broadcast, compare, take numbers, and write where an o
   const graph::CompiledKernels made = same_bits(program, {.numbers = {{"scale", 0.375}}});
   CHECK((made.missing == "" && made.chains == 2 && made.kernels == 2));
   CHECK(same_bits(program, {.numbers = {{"scale", 0.75}}}, true).chains == 2);
+}
+
+TEST_CASE("loops of a GPU are compiled once, and another device finds them in the cache") {
+  const Program program = graph_test::program(
+      "input %0: f32[6, 35] = x\nsection step\n  %1: f32[6, 35] = sin(%0)\n"
+      "  %2: f32[6, 35] = mul(%1, %0)\noutput %2 = y\n");
+  std::vector<double> values[2];
+  for (const int device : {0, 1}) {
+    const std::uint64_t before = emulator_compilations();
+    graph::Planned planned(program, true, nullptr, false, cuda().type);
+    values[device] = values_after(planned, {}, device);
+    CHECK(planned.compiled()->replaced == 2);
+    CHECK(emulator_compilations() - before == (device == 0 ? 1 : 0));
+  }
+  CHECK(values[0] == values[1]);
 }
 
 TEST_CASE("a function that is no C++ is refused by NVRTC with the operator's remedy") {

@@ -16,6 +16,7 @@ my $folder = tempdir(CLEANUP => 1);
 }
 my @sources = sort glob "$folder/*.cu";
 die "there are " . @sources . " sources (expected at least 5)\n" unless @sources >= 5;
+$ENV{TESSERA_KERNEL_CACHE} = "$folder/cache";
 $ENV{LD_LIBRARY_PATH} = join ':', (grep { defined && length } $ENV{LD_LIBRARY_PATH}), '/usr/local/cuda/lib64';
 system($test_sources, '90a', @sources);
 exit($? >> 8);

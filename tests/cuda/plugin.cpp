@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <iterator>
@@ -38,10 +39,23 @@ using namespace tessera::testing;
 
 namespace tessera::testing {
 
+namespace {
+
+/// What the emulated NVRTC compiles depends on the emulator, which no key of the cache knows.
+void use_own_cache() {
+  static std::string folder = (std::filesystem::temp_directory_path() / "loops-XXXXXX").string();
+  REQUIRE(mkdtemp(folder.data()) != nullptr);
+  setenv("TESSERA_KERNEL_CACHE", folder.c_str(), 1);
+  std::atexit([] { std::filesystem::remove_all(folder); });
+}
+
+}  // namespace
+
 Device cuda(int index) {
   static const bool loaded = [] {
     setenv("TESSERA_EMULATOR_KERNELS", CUDA_KERNELS, 1);
     setenv("TESSERA_CUDA_ATTENTION", "own", 1);
+    use_own_cache();
     plugin::host().load(CUDA_PLUGIN);
     return true;
   }();

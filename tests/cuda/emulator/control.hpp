@@ -23,6 +23,8 @@ void emulator_refuse_products(bool refuse);
 void emulator_set_fastest_algorithm(std::uint64_t number);
 /// That of the product which was queued last.
 std::uint64_t emulator_last_algorithm(void);
+/// Sources that nvrtcCompileProgram has compiled.
+std::uint64_t emulator_compilations(void);
 /// Attention queued by cudnnBackendExecute, forward and backward.
 std::uint64_t emulator_attentions(void);
 /// Whether the library has engines whose results differ from call to call only, from now on.

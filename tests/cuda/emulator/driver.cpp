@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -548,10 +549,20 @@ Result cuModuleLoadData(Module* module, const void* image) {
   if (image == nullptr || std::strncmp(static_cast<const char*>(image), mark.data(), mark.size())) {
     return image == nullptr ? Result::invalid_value : Result::success;
   }
-  const std::string path = static_cast<const char*>(image) + mark.size();
+  const char* const begin = static_cast<const char*>(image) + mark.size();
+  std::uint64_t length = 0;
+  std::memcpy(&length, begin, sizeof(length));
+  std::string path = (std::filesystem::temp_directory_path() / "emulated-module-XXXXXX").string();
+  const int file = mkstemp(path.data());
+  const bool written =
+      file >= 0 && write(file, begin + sizeof(length), length) == static_cast<ssize_t>(length);
+  close(file);
   return with_libraries([&](Libraries& all) {
+    if (!written) {
+      throw Fault(text("a module: cannot write ", path));
+    }
     all.load(path);
-    std::filesystem::remove_all(std::filesystem::path(path).parent_path());  // it stays mapped
+    std::filesystem::remove(path);  // it stays mapped
     return Result::success;
   });
 }

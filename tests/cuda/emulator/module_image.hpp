@@ -1,4 +1,5 @@
-// The code of a module that the emulated NVRTC has made: this mark, and the path of a library.
+// The code of a module that the emulated NVRTC has made: this mark, and a library of a length in 8
+// bytes.
 #pragma once
 #include <string_view>
 

@@ -1,8 +1,10 @@
 // libnvrtc.so.13: a source becomes a library of kernels as the emulator has them, by the compiler
-// that has built the emulator. Its "code" says where the library is; cuModuleLoadData loads it.
+// that has built the emulator. That library is the "code", which cuModuleLoadData loads.
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -14,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "control.hpp"
 #include "module_image.hpp"
 #include "nvrtc_api.hpp"
 
@@ -73,6 +76,8 @@ bool right(std::string_view option, bool& has_architecture) {
   return option.starts_with("--gpu-architecture=sm_") || option == "-std=c++20" ||
          option == "-default-device" || option.starts_with("-diag-suppress=");
 }
+
+std::atomic<std::uint64_t> compilations = 0;
 
 NvrtcResult size_of_text(const std::string& text, std::size_t* bytes) {
   *bytes = text.size() + 1;
@@ -163,15 +168,22 @@ NvrtcResult nvrtcCompileProgram(NvrtcProgram program, int count, const char* con
     fs::remove_all(folder);
     return NvrtcResult::compilation;
   }
-  program->code = std::string(emulator::module_image_mark) + library.string();
+  const std::string bytes = read(library);
+  const std::uint64_t length = bytes.size();
+  program->code = std::string(emulator::module_image_mark) +
+                  std::string(reinterpret_cast<const char*>(&length), sizeof(length)) + bytes;
+  fs::remove_all(folder);
+  ++compilations;
   return NvrtcResult::success;
 }
 
 NvrtcResult nvrtcGetCUBINSize(NvrtcProgram program, std::size_t* bytes) {
-  return size_of_text(program->code, bytes);
+  *bytes = program->code.size();
+  return NvrtcResult::success;
 }
 NvrtcResult nvrtcGetCUBIN(NvrtcProgram program, char* code) {
-  return copy_text(program->code, code);
+  std::memcpy(code, program->code.data(), program->code.size());
+  return NvrtcResult::success;
 }
 NvrtcResult nvrtcGetProgramLogSize(NvrtcProgram program, std::size_t* bytes) {
   return size_of_text(program->log, bytes);
@@ -179,5 +191,7 @@ NvrtcResult nvrtcGetProgramLogSize(NvrtcProgram program, std::size_t* bytes) {
 NvrtcResult nvrtcGetProgramLog(NvrtcProgram program, char* log) {
   return copy_text(program->log, log);
 }
+
+std::uint64_t emulator_compilations() { return compilations; }
 
 }  // extern "C"
