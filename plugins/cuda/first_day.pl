@@ -279,7 +279,7 @@ $steps{attention} = sub {
   return { rows => \@rows, deviation => $largest };
 };
 
-# The models whose costs docs/cuda.md derives: measured beside the roofline, and memory beside the plan.
+# The models whose costs docs/cuda-costs.md derives: measured beside the roofline, and memory beside the plan.
 $steps{models} = sub {
   my @smaller = $small ? ('model.dim=64', 'model.layers=2', 'model.heads=4', 'model.kv_heads=2', 'model.ffn_dim=96', 'model.vocab=512',
     'data.seq_len=16', 'train.batch=4', 'train.micro_batch=2') : ();

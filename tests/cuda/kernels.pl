@@ -50,7 +50,7 @@ sub read_table {
 sub table_text {
   my ($table, $release) = @_;
   my $text = "# nvcc $release: registers, bytes of shared memory and bytes of stack of each kernel on sm_"
-    . join(', sm_', @architectures) . ".\n# Written by tests/cuda/kernels.pl (docs/cuda.md); no register is spilled.\n";
+    . join(', sm_', @architectures) . ".\n# Written by tests/cuda/kernels.pl (docs/cuda-plugin.md); no register is spilled.\n";
   for my $name (sort keys %$table) {
     $text .= sprintf '%-28s', $name;
     for my $architecture (@architectures) {
