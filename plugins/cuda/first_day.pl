@@ -17,6 +17,7 @@ use File::Basename qw(dirname);
 use File::Path qw(make_path);
 use Getopt::Long;
 use JSON::PP;
+use List::Util qw(sum);
 use POSIX ();
 use Time::HiRes qw(time);
 
@@ -279,7 +280,24 @@ $steps{attention} = sub {
   return { rows => \@rows, deviation => $largest };
 };
 
-# The models whose costs docs/cuda-costs.md derives: measured beside the roofline, and memory beside the plan.
+# Tokens in a second that others have published for one H100: LLM.Q (github.com/IST-DASLab/llmq, README of 00ea1be).
+my %published = ('qwen_1.5b' => 58000, qwen_7b => 14000, qwen_7b_float8 => 18000);
+
+# Microseconds for each token of the operators of a step: at the least and as measured, the largest difference first.
+sub gaps {
+  my ($roofline) = @_;
+  my %operators;
+  for my $cost (@{ $roofline->{operators} }) {
+    my $sums = $operators{"$cost->{operator}, $cost->{limited_by}"} //= { bound => 0, measured => 0, calls => 0 };
+    $sums->{bound} += 1e6 * $cost->{seconds} / $roofline->{tokens};
+    $sums->{measured} += 1e6 * $cost->{measured_seconds} / $roofline->{tokens};
+    $sums->{calls} += $cost->{calls};
+  }
+  my @rows = map { { operator => $_, %{ $operators{$_} }, gap => $operators{$_}{measured} - $operators{$_}{bound} } } keys %operators;
+  return sort { $b->{gap} <=> $a->{gap} || $a->{operator} cmp $b->{operator} } @rows;
+}
+
+# The models whose costs docs/cuda-costs.md derives: measured beside the roofline, by operator, and memory beside the plan.
 $steps{models} = sub {
   my @smaller = $small ? ('model.dim=64', 'model.layers=2', 'model.heads=4', 'model.kv_heads=2', 'model.ffn_dim=96', 'model.vocab=512',
     'data.seq_len=16', 'train.batch=4', 'train.micro_batch=2') : ();
@@ -290,17 +308,20 @@ $steps{models} = sub {
     my @arguments = ("$root/configs/gpu/$name.toml", "data.tokens=['$tokens']", @smaller);
     my $step = "$folder/logs/$name.step";
     run("models-$name-capture", $program, 'graph', 'capture', @arguments, @named, 'train.device=cuda', '--to', $step);
-    my $bound = decode_json(run("models-$name-roofline", $program, 'graph', 'roofline', $step, '--json'));
+    my $bound = decode_json(run("models-$name-roofline", $program, 'graph', 'roofline', $step, '--measure', 'cuda:0', @named, '--json'));
     my @steps = train("models-$name", 6, @arguments, 'train.device=cuda');
-    my $peaks = $steps[-1]{memory_peaks};
-    my $peak = $peaks->{total} - ($peaks->{workspace} // 0);  # the plan is without the libraries' workspace
+    my $peak = $steps[-1]{memory_peaks}{total};
     my $measured = median(map { $_->{tokens_per_second} } @steps[2 .. 5]);
     push @rows, { model => $name, tokens_per_second => $measured, bound_tokens_per_second => $bound->{tokens_per_second},
-      share_of_bound => $measured / $bound->{tokens_per_second}, peak_bytes => $peak, planned_bytes => $bound->{peak_bytes},
+      share_of_bound => $measured / $bound->{tokens_per_second}, published => $published{$name},
+      step_us => 1e6 / $measured, kernels_us => 1e6 * $bound->{measured_seconds} / $bound->{tokens},
+      operators => [gaps($bound)], peak_bytes => $peak, planned_bytes => $bound->{peak_bytes},
       loss => $steps[-1]{loss} };
   }
-  my @larger = map { "$_->{model}: $_->{peak_bytes} bytes, $_->{planned_bytes} planned" } grep { $_->{peak_bytes} > 1.05 * $_->{planned_bytes} } @rows;
-  die join "\n", 'models: steps need more memory than 1.05 times what was planned:', @larger, '' if @larger;
+  my $workspace = 1 << 25;  # cuBLASLt's, which the plan is without
+  my @other = map { "$_->{model}: $_->{peak_bytes} bytes, $_->{planned_bytes} planned" }
+    grep { $_->{peak_bytes} > 1.05 * $_->{planned_bytes} + $workspace || $_->{peak_bytes} < 0.5 * $_->{planned_bytes} } @rows;
+  die join "\n", 'models: steps hold more than 1.05 times what was planned, or less than half of it:', @other, '' if @other;
   return { rows => \@rows };
 };
 
@@ -346,6 +367,18 @@ sub table {
   return join '', map { '| ' . join(' | ', @$_) . " |\n" } $heads, [('---') x @$heads], @rows;
 }
 
+# Of a model: where its step is longer than the bound, in microseconds for each token.
+sub gaps_as_text {
+  my ($model) = @_;
+  my @rows = @{ $model->{operators} };
+  my @most = splice @rows, 0, 10;
+  my %others = (operator => scalar(@rows) . ' others', map { my $what = $_; ($what => sum(map { $_->{$what} } @rows)) } qw(calls bound measured gap));
+  return "\n### $model->{model}, us for each token\n\nA step takes " . number($model->{step_us}) . ', its kernels, one after the other, '
+    . number($model->{kernels_us}) . ".\n\n"
+    . table(['operator, limited by', 'calls', 'bound', 'measured', 'gap'],
+      map { [$_->{operator}, $_->{calls}, map { number($_) } @$_{qw(bound measured gap)}] } @most, @rows ? \%others : ());
+}
+
 # The lines of the page about a step that has passed.
 my %page = (
   doctor => sub {
@@ -371,9 +404,12 @@ my %page = (
       . table(['attention by', 'tokens/s'], map { [$_->{by}, number($_->{tokens_per_second})] } @{ $_[0]{rows} });
   },
   models => sub {
-    table(['model', 'tokens/s', 'bound', 'share', 'peak GiB', 'planned GiB'],
-      map { [$_->{model}, map({ number($_) } @$_{qw(tokens_per_second bound_tokens_per_second share_of_bound)}),
-        map({ number($_ / 2**30) } @$_{qw(peak_bytes planned_bytes)})] } @{ $_[0]{rows} });
+    my @rows = @{ $_[0]{rows} };
+    return table(['model', 'tokens/s', 'bound', 'share', 'published', 'peak GiB', 'planned GiB'],
+        map { [$_->{model}, map({ number($_) } @$_{qw(tokens_per_second bound_tokens_per_second share_of_bound)}), $_->{published} // '',
+          map({ number($_ / 2**30) } @$_{qw(peak_bytes planned_bytes)})] } @rows)
+      . "\nPublished: LLM.Q on one H100 (github.com/IST-DASLab/llmq, README of 00ea1be).\n"
+      . join '', map { gaps_as_text($_) } @rows;
   },
   nccl => sub {
     "$_[0]{library}: $_[0]{passed} of $_[0]{of} checks passed (the others need two GPUs). A fully sharded step of one rank has the "

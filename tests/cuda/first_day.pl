@@ -46,6 +46,13 @@ my $page = text_of("$folder/results/gpu.md");
 die "the page lacks $_:\n$page" for grep { index($page, "\n## $_: ") < 0 } @steps;
 die "the page has no operators:\n$page" unless $page =~ /^\| linear \d+ to \d+ bf16 \|/m;
 
+for my $model (@{ decode_json(text_of("$folder/results/models.json"))->{rows} }) {
+  my @operators = @{ $model->{operators} };
+  my ($product) = grep { $_->{operator} =~ /^linear, / } @operators;
+  die "$model->{model}: linear was not measured\n" unless $product && $product->{measured} > 0 && $product->{bound} > 0;
+  my @gaps = map { $_->{gap} } @operators;
+  die "$model->{model}: the largest gap is not the first: @gaps\n" if grep { $gaps[$_] > $gaps[$_ - 1] } 1 .. $#gaps;
+}
 my $device = text_of("$folder/results/cudnn_device.json");
 die "cuDNN's description of the device is\n$device" unless $device =~ /"deviceVer": 900/;
 my ($product) = grep { $_->{name} =~ /^linear / } @{ decode_json(text_of("$folder/results/operators.json"))->{rows} };

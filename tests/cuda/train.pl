@@ -9,7 +9,7 @@ use File::Temp qw(tempdir);
 use FindBin;
 use lib $FindBin::RealBin, "$FindBin::RealBin/../support";
 use EmulatedRun qw(use_emulator text_to_train_on small_llama training run steps_in compare_steps);
-use Files qw(write_file);
+use Files qw(text_of write_file);
 
 my ($program, $emulator, $kernels, $run, @plugins) = @ARGV;
 my $fsdp = qq([[parallel]]\nstyle = "FSDP"\naxis = "shard"\non = ["model.layers.*", "."]\n);
@@ -110,6 +110,12 @@ if ($run eq 'one_rank' || $run eq 'fsdp' || $run eq 'offload') {
   }
 }
 print "3 steps agree: $bits\n";
+
+# The metrics have what tensors hold in the GPU's memory.
+if ($run eq 'one_rank') {
+  my ($parameters) = text_of("$folder/metrics.jsonl") =~ /"memory_peaks":.*"parameter":(\d+).*\n\z/;
+  die "the metrics file says that parameters hold nothing\n" unless $parameters;
+}
 
 # What is kept elsewhere takes nothing of a GPU's memory in planned steps: parameters, gradients and state.
 if ($run eq 'offload') {

@@ -1,5 +1,6 @@
 // tessera graph: what it prints of a program, and what it refuses.
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -226,6 +227,52 @@ TEST_CASE("graph roofline: the least time of each operator, by hand") {
   const Result none = run_program("graph roofline " + folder.write("none.txt", text()));
   CHECK(none.code == 2);
   CHECK(has(none.error, "the program has no input with rows"));
+}
+
+TEST_CASE("graph roofline measures each kernel of a step on a device") {
+  const Folder folder;
+  const std::string file = folder.write(
+      "step.txt", text("input rows 0 %0: i64[1, 64] activation = rows.0.0\n"
+                       "input %1: f32[3, 256] parameter = table\n"
+                       "input %2: f32[256, 256] parameter = w\n"
+                       "section gradients\n"
+                       "  %3: f32[1, 64, 256] activation = embedding(%1, %0; whole=f32[3, 256] "
+                       "[Replicate] on mesh(rank=1)) @ forward\n"
+                       "  %4: f32[1, 64, 256] activation = linear(%3, %2, -) @ forward\n"
+                       "  %5: f32[1, 64, 256] activation = linear(%4, %2, -) @ forward\n"
+                       "  %6: f32[1, 64, 256] activation = linear(%5, %2, -) @ forward\n"
+                       "  %7: f32[1, 64, 256] activation = linear(%6, %2, -) @ forward\n"
+                       "  %8: f32[1, 64, 256] activation = add(%7, %6; alpha=1) @ forward\n"
+                       "  %9: f32[2, 64, 256] activation = all_gather(%8; dim=0, extent=2, "
+                       "group=ranks 0 1) @ forward\n"
+                       "output %9 = loss\n"));
+  const Result done = run_program("graph roofline " + file + " --measure cpu --json");
+  INFO(done.out << done.error);
+  REQUIRE(done.code == 0);
+  const auto json = nlohmann::json::parse(done.out);
+  std::map<std::string, double> seconds;
+  double sum = 0;
+  for (const auto& cost : json.at("operators")) {
+    const double of_operator = cost.at("measured_seconds");
+    seconds[cost.at("operator")] = of_operator;
+    sum += of_operator;
+  }
+  REQUIRE(seconds.size() == 3);
+  CHECK(seconds["embedding"] > 0);
+  CHECK(seconds["add"] > 0);
+  // Four products of 8.4 MFLOP: no core makes them in 10 us, and an addition of 64 KiB is shorter.
+  CHECK(seconds["linear"] > 10e-6);
+  CHECK(seconds["linear"] > seconds["add"]);
+  CHECK(json.at("measured_seconds").get<double>() == Approx(sum));
+
+  const Result table = run_program("graph roofline " + file + " --measure cpu");
+  CHECK(has(table.out, "kernels as measured"));
+  const Result unknown = run_program("graph roofline " + file + " --measure nothing:0");
+  CHECK(unknown.code == 2);
+  CHECK(has(unknown.error, "device 'nothing': no plugin provides it"));
+  const Result meta = run_program("graph roofline " + file + " --measure meta");
+  CHECK(meta.code == 2);
+  CHECK(has(meta.error, "--measure: the device 'meta' computes nothing"));
 }
 
 TEST_CASE("graph roofline: a product that adds to a tensor reads and writes it") {

@@ -278,9 +278,15 @@ class CommandLine {
     rate("--link", roofline_.link, "Bytes that arrive from other ranks in a second");
     rate("--launch", rates.launch, "Seconds that each kernel adds to its work");
     rate("--memory", roofline_.memory, "Bytes of the device's memory");
+    command
+        ->add_option("--measure", roofline_.device,
+                     "Also execute each kernel on this device (cpu, cuda:0) and print its time")
+        ->type_name("DEVICE");
+    add_plugins(*command, plugins_);
     command->add_flag("--json", roofline_.json, "Print JSON");
-    command->callback(
-        [this] { chosen = [this] { return run_graph_roofline(recorded_, roofline_); }; });
+    command->callback([this] {
+      chosen = with_plugins([this] { return run_graph_roofline(recorded_, roofline_); });
+    });
   }
 
   void add_data() {

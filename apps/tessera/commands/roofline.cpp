@@ -14,6 +14,7 @@ module tessera.app.commands;
 
 import tessera.base;
 import tessera.device;
+import tessera.tensor;
 import tessera.program;
 import tessera.app.base;
 import tessera.app.plan;
@@ -43,6 +44,7 @@ double Roofline::seconds(Bound bound) const {
 
 double Roofline::flops() const { return sum_of(*this, &OperatorCost::flops); }
 double Roofline::bytes() const { return sum_of(*this, &OperatorCost::bytes); }
+double Roofline::measured() const { return sum_of(*this, &OperatorCost::measured); }
 double Roofline::best() const {
   return std::max(sum_of(*this, &OperatorCost::seconds) + launch_seconds, collective_seconds);
 }
@@ -50,12 +52,14 @@ double Roofline::worst() const {
   return sum_of(*this, &OperatorCost::seconds) + launch_seconds + collective_seconds;
 }
 
-Roofline roofline_of(const Program& program, const DeviceRates& rates, double link) {
+Roofline roofline_of(const Program& program, const DeviceRates& rates, double link,
+                     const ByPlace<double>& measured) {
   const graph::ProgramStatistics statistics = graph::statistics_of(program);
   const auto places = graph::places_of(program);
   const auto kernels = kernel_costs(program, rates);
   Roofline roofline;
   roofline.tokens = tokens_of(program);
+  roofline.is_measured = measured.size() > 0;
   std::map<std::pair<std::string, Bound>, OperatorCost> costs;
   for (const PlaceIndex place : places.keys()) {
     const Instruction& i = *places[place];
@@ -69,6 +73,7 @@ Roofline roofline_of(const Program& program, const DeviceRates& rates, double li
       cost.flops += kernel->flops;
       cost.bytes += kernel->bytes;
       cost.seconds += kernel->seconds;
+      cost.measured += roofline.is_measured ? measured[place] : 0;
       ++roofline.launches;
     }
   }
@@ -109,11 +114,18 @@ std::string bytes_text(double bytes) { return format_bytes(static_cast<std::uint
 void print_operators(const Roofline& roofline) {
   TableRows rows = {
       {"operator", "limited by", "calls", "products", "moved", "ms", "us/token", "share"}};
+  if (roofline.is_measured) {
+    rows[0].emplace_back("measured");
+  }
   for (const OperatorCost& cost : roofline.operators) {
     rows.push_back(row_of(roofline,
                           {cost.op, std::string(name_of(cost.bound)), std::to_string(cost.calls),
                            cost.flops == 0 ? "" : format_flops(cost.flops), bytes_text(cost.bytes)},
                           cost.seconds));
+    if (roofline.is_measured) {
+      rows.back().push_back(
+          fmt::format("{:.2f}", 1e6 * cost.measured / static_cast<double>(roofline.tokens)));
+    }
   }
   fmt::print("{}", format_table(rows));
 }
@@ -135,6 +147,9 @@ void print_sums(const Roofline& roofline) {
                           roofline.collective_seconds));
   }
   rows.push_back(row_of(roofline, {"step"}, roofline.best()));
+  if (roofline.is_measured) {
+    rows.push_back(row_of(roofline, {"kernels as measured"}, roofline.measured()));
+  }
   fmt::print("\n{}", format_table(rows));
 }
 
@@ -192,6 +207,12 @@ void print_json(const Roofline& roofline) {
                                 {"flops", cost.flops},
                                 {"bytes", cost.bytes},
                                 {"seconds", cost.seconds}});
+    if (roofline.is_measured) {
+      all["operators"].back()["measured_seconds"] = cost.measured;
+    }
+  }
+  if (roofline.is_measured) {
+    all["measured_seconds"] = roofline.measured();
   }
   fmt::print("{}\n", all.dump(2));
 }
@@ -200,12 +221,22 @@ void print_json(const Roofline& roofline) {
 
 int run_graph_roofline(const std::string& file, const RooflineOptions& options) {
   const Program program = read_program(file);
-  const Roofline roofline = roofline_of(program, options.rates, options.link);
-  if (roofline.tokens == 0) {
+  if (tokens_of(program) == 0) {
     fail_input({.thing = file,
                 .wrong = "the program has no input with rows, so no tokens to count by",
                 .advice = "name a program of a training step"});
   }
+  ByPlace<double> measured;
+  if (!options.device.empty()) {
+    const Device device = find_device(options.device);
+    if (device == meta) {
+      fail_input({.thing = "--measure",
+                  .wrong = "the device 'meta' computes nothing",
+                  .advice = "name cpu, or another device such as cuda:0"});
+    }
+    measured = kernel_seconds_on(device, program);
+  }
+  const Roofline roofline = roofline_of(program, options.rates, options.link, measured);
   if (options.json) {
     print_json(roofline);
   } else {

@@ -16,7 +16,8 @@ struct OperatorCost {
   std::int64_t calls = 0;
   double flops = 0;
   double bytes = 0;
-  double seconds = 0;  // of each call the longer one of computing and of moving bytes
+  double seconds = 0;   // of each call the longer one of computing and of moving bytes
+  double measured = 0;  // seconds of all calls, where they were measured
 };
 
 /// The least time of a rank's step, if each kernel reads its operands and writes its results once.
@@ -30,17 +31,21 @@ struct Roofline {
   double collective_seconds = 0;     // if nothing of them is hidden
   graph::CategoryBytes memory = {};  // at the peak, with what exists before the step
   std::int64_t peak = 0;
+  bool is_measured = false;
 
   double seconds(Bound bound) const;
   double flops() const;
   double bytes() const;
+  double measured() const;
   /// Of kernels and launches; collectives are hidden, or last longer.
   double best() const;
   /// With collectives, of which nothing is hidden.
   double worst() const;
 };
 
-/// `link`: bytes that arrive from other ranks in a second.
-Roofline roofline_of(const Program& program, const DeviceRates& rates, double link);
+/// `link`: bytes that arrive from other ranks in a second. `measured`: seconds of each kernel;
+/// none: they were not measured.
+Roofline roofline_of(const Program& program, const DeviceRates& rates, double link,
+                     const ByPlace<double>& measured = {});
 
 }  // namespace tessera::app

@@ -239,9 +239,11 @@ struct RooflineOptions {
   DeviceRates rates = {};
   double link = 350e9;               // bytes that arrive from other ranks in a second
   double memory = 76.0 * (1 << 30);  // bytes of the device
+  std::string device = {};           // on which kernels are measured; empty: on none
   bool json = false;
 };
-/// `tessera graph roofline`. Errors (input): as above; the program has no rows.
+/// `tessera graph roofline`. Errors (input): as above; the program has no rows; there is no such
+/// device, or too little memory on it.
 int run_graph_roofline(const std::string& file, const RooflineOptions& options);
 
 struct OpsArguments {

@@ -9,6 +9,7 @@ module;
 #include <limits>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,8 +32,18 @@ namespace {
 constexpr int rounds = 5;
 
 /// A tensor with values that no kernel is slower for: numbers near 0 that are none of the least.
-Tensor some_values(const ResultShape& x) {
-  return is_floating(x.dtype) ? full(x.shape, 0.01, x.dtype, cpu) : full(x.shape, 0, x.dtype, cpu);
+Tensor some_values(const ResultShape& x, Device device) {
+  return full(x.shape, is_floating(x.dtype) ? 0.01 : 0, x.dtype, device);
+}
+
+/// Ids of rows, over all of a table.
+Tensor spread_ids(const ResultShape& x, std::int64_t rows, Device device) {
+  std::vector<std::int64_t> ids(static_cast<std::size_t>(x.shape.product()));
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    ids[i] = static_cast<std::int64_t>(i) * 7919 % rows;
+  }
+  const Tensor there = from_values(std::span<const std::int64_t>(ids), x.shape);
+  return ops::to_device(ops::cast(there, x.dtype), device);
 }
 
 bool needs_others(const Instruction& i) {
@@ -66,10 +77,14 @@ ByPlace<std::string> kinds_of(const Program& program) {
 /// Executes a program's instructions but for those that need other ranks.
 class Alone {
  public:
-  /// `timed`: the kernels whose time is wanted.
-  Alone(const Program& program, const ByPlace<bool>& timed)
+  using Time = std::function<double(const std::function<void()>& call)>;
+
+  /// `timed`: the kernels whose time is wanted. `time`: of a call, which it makes.
+  Alone(const Program& program, const ByPlace<bool>& timed, Time time, Device device = cpu)
       : program_(program),
         timed_(timed),
+        time_(std::move(time)),
+        device_(device),
         places_(graph::places_of(program)),
         tensors_(program.tensors.size()),
         last_(places_.size()) {
@@ -84,6 +99,18 @@ class Alone {
         last_[of.last].push_back(x);
       }
     }
+    std::map<MemoryIndex, std::int64_t> rows;
+    for (const Instruction* i : places_) {
+      if (i->op != nullptr && i->op->name == "embedding" && shadow.memory(i->in[1]).exists()) {
+        rows[shadow.memory(i->in[1])] = program.tensors[i->in[0]].shape[0];
+      }
+    }
+    for (const TensorIndex x : program.tensors.keys()) {
+      const auto found = rows.find(shadow.memory(x));
+      if (found != rows.end()) {
+        ids_.emplace(x, found->second);
+      }
+    }
   }
 
   /// Adds the seconds of each kernel that is timed. Of others, the results are made, as they are
@@ -91,7 +118,7 @@ class Alone {
   void run(ByPlace<std::vector<double>>& seconds_of_kernel) {
     for (const auto& [name, input] : program_.inputs) {
       if (!tensors_[input.tensor]) {
-        tensors_[input.tensor] = some_values(program_.tensors[input.tensor]);
+        tensors_[input.tensor] = made(input.tensor);
       }
     }
     for (const PlaceIndex place : places_.keys()) {
@@ -100,10 +127,11 @@ class Alone {
           (is_kernel(i) && i.op != nullptr && i.op->view == nullptr && !timed_[place])) {
         make_results(i);
       } else if (i.kind != Instruction::Kind::check) {
-        const double seconds =
-            app::seconds_of([&] { execute(program_, i, i.attributes, tensors_, cpu); });
+        const auto call = [&] { execute(program_, i, i.attributes, tensors_, device_); };
         if (timed_[place]) {
-          seconds_of_kernel[place].push_back(seconds);
+          seconds_of_kernel[place].push_back(time_(call));
+        } else {
+          call();
         }
       }
       for (const TensorIndex done : last_[place]) {
@@ -113,16 +141,24 @@ class Alone {
   }
 
  private:
+  Tensor made(TensorIndex number) const {
+    const auto ids = ids_.find(number);
+    const ProgramTensor& x = program_.tensors[number];
+    return ids == ids_.end() ? some_values(x, device_) : spread_ids(x, ids->second, device_);
+  }
   void make_results(const Instruction& i) {
     for (const TensorIndex number : i.out) {
       if (number.exists()) {
-        tensors_[number] = some_values(program_.tensors[number]);
+        tensors_[number] = made(number);
       }
     }
   }
 
   const Program& program_;
   const ByPlace<bool>& timed_;
+  const Time time_;
+  const Device device_;
+  std::map<TensorIndex, std::int64_t> ids_;  // rows of the table that they are ids of
   ByPlace<const Instruction*> places_;
   ByTensor<Tensor> tensors_;
   ByPlace<std::vector<TensorIndex>> last_;
@@ -261,7 +297,7 @@ void MeasuredKernels::measure(const Program& program, const ByPlace<std::string>
           }
         };
         std::optional<Alone> alone;
-        as_own([&] { alone.emplace(program, wanted); });
+        as_own([&] { alone.emplace(program, wanted, &app::seconds_of); });
         ByPlace<std::vector<double>> seconds(kinds.size());
         for (int round = 0; round < rounds; ++round) {
           world.everyone().barrier();
@@ -287,6 +323,42 @@ void MeasuredKernels::measure(const Program& program, const ByPlace<std::string>
     measured.seconds = std::min(measured.seconds, of_kind.first / of_kind.second);
     measured.round = round_;
   }
+}
+
+ByPlace<double> kernel_seconds_on(Device device, const Program& program) {
+  constexpr int most = 3;
+  const NoGrad constant;
+  const ByPlace<std::string> kinds = kinds_of(program);
+  std::map<std::string, int> counts;
+  ByPlace<bool> timed(kinds.size());
+  for (const PlaceIndex place : kinds.keys()) {
+    timed[place] = !kinds[place].empty() && ++counts[kinds[place]] <= most;
+  }
+  ByPlace<std::vector<double>> found(kinds.size());
+  const auto time = [&](const std::function<void()>& call) {
+    call();  // loads its code, chooses its algorithm
+    synchronize(device);
+    return app::seconds_of([&] {
+             for (int round = 0; round < rounds; ++round) {
+               call();
+             }
+             synchronize(device);
+           }) /
+           rounds;
+  };
+  const auto run = [&] { Alone(program, timed, time, device).run(found); };
+  program.rank == 0 ? run() : as_rank(program.rank, run);
+  std::map<std::string, double> of_kind;
+  for (const PlaceIndex place : kinds.keys()) {
+    for (const double seconds : found[place]) {
+      of_kind[kinds[place]] += seconds / std::min(most, counts[kinds[place]]);
+    }
+  }
+  ByPlace<double> seconds(kinds.size());
+  for (const PlaceIndex place : kinds.keys()) {
+    seconds[place] = kinds[place].empty() ? 0 : of_kind[kinds[place]];
+  }
+  return seconds;
 }
 
 }  // namespace tessera::app

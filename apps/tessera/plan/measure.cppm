@@ -1,11 +1,12 @@
 export module tessera.app.plan:measure;
 
 import tessera.base;
+import tessera.device;
 import tessera.program;
 import tessera.app.base;
 import :hardware;
 
-// Rates of this machine, and the time of each kernel of a program on it.
+// Rates of this machine, and the time of each kernel of a program on it, or on a device.
 
 export namespace tessera::app {
 
@@ -43,5 +44,11 @@ class MeasuredKernels {
   std::map<std::string, Measured> kinds_ = {};
   int round_ = 0;
 };
+
+/// Seconds of each kernel of a rank's program on a device, one after the other; 0 of what is none.
+/// Of kernels that do the same, up to three are executed five times, after a first time; the host
+/// waits for all five. Values are arbitrary; ids of rows are spread over their table. It needs the
+/// memory of the step. Errors: those of the operators (one has no kernel); OutOfMemory.
+ByPlace<double> kernel_seconds_on(Device device, const Program& program);
 
 }  // namespace tessera::app

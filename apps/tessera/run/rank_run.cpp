@@ -62,8 +62,8 @@ collective::DeviceCollectives device_collectives_of(const MeshConfig& mesh) {
 }
 
 /// The peaks of what this rank's tensors hold, as the metrics file has them.
-std::vector<std::pair<std::string, std::int64_t>> memory_peaks() {
-  const MemoryStatistics memory = memory_statistics();
+std::vector<std::pair<std::string, std::int64_t>> memory_peaks(Device device) {
+  const MemoryStatistics memory = memory_statistics(device);
   std::vector<std::pair<std::string, std::int64_t>> peaks = {{"total", memory.total_peak}};
   for (int i = 0; i < memory_category_count; ++i) {
     peaks.emplace_back(name_of(static_cast<MemoryCategory>(i)),
@@ -218,7 +218,7 @@ class RankRun {
       metrics.waited_for = {stragglers_->last()->rank, stragglers_->last()->seconds};
     }
     metrics.memory_bytes = process_memory().resident;
-    metrics.memory_peaks = memory_peaks();
+    metrics.memory_peaks = memory_peaks(device_);
     metrics.measures = trainer_->objective().measures(result.measured);
     add_loads(metrics);
     try {
