@@ -274,6 +274,7 @@ TEST_CASE("a state outlives the processes that kept it, wherever one of them was
                              kept.keep(step, state_of(static_cast<double>(step)));
                            }
                            kept.set_told(last);
+                           world.everyone().barrier();  // all have kept the last one
                            if (world.rank() == 1) {
                              kill(getpid(), SIGKILL);
                            }
