@@ -83,7 +83,10 @@ if ($run eq 'float8') {
   $ENV{TESSERA_EMULATOR_WITHOUT} = 'scaled_product';
   for my $way (sort keys %ways) {
     my @options = (@sizes, @{$ways{$way}});
-    compare_steps($way, [steps_on('cpu', @options)], [steps_on('cuda', @options)], $tolerance);
+    my @wanted = steps_on('cpu', @options);
+    compare_steps($way, \@wanted, [steps_on('cuda', @options)], $tolerance);
+    compare_steps("$way, as graphs", \@wanted, [steps_on('cuda', @options, 'graph.device_graphs=true')], $tolerance)
+      if $way eq 'accumulating';
   }
   eval { steps_on('cuda', @sizes, 'data.seq_len=20'); 1 } and die "40 rows are not our own kernel's\n";
   die "a kernel that is not there is another error: $@" unless $@ =~ /scaled_product/;

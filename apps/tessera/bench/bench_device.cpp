@@ -48,6 +48,23 @@ Tensor ids(const Dims& shape, std::int64_t count) {
   return x;
 }
 
+Tensors called(const char* name, const Operands& operands, const std::string& arguments) {
+  const Op& op = find_op(name);
+  return call(op, operands, attributes_from_json(*op.arguments, arguments, "bench device"));
+}
+
+/// Operands with each tensor replaced by its 8-bit codes and their factor.
+Operands coded(const Operands& operands) {
+  Operands all;
+  for (const Tensor& x : operands) {
+    const Tensors made =
+        called("quantize_f8", {x, Tensor()},
+               R"({"dtype": "f8e4m3", "scales": "whole", "powers_of_two": false})");
+    all.insert(all.end(), made.begin(), made.end());
+  }
+  return all;
+}
+
 /// The rows for operands of about `elements` elements, of one type.
 class DeviceRows {
  public:
@@ -138,6 +155,17 @@ class DeviceRows {
               [](const Operands& o) { return ops::linear_grad_input(o[0], o[1]); });
       product("linear_grad_weight", {dy, x},
               [](const Operands& o) { return ops::linear_grad_weight(o[0], o[1]); });
+      if (dtype_ != DType::bf16) {
+        continue;
+      }
+      for (const auto& [name, of] :
+           std::vector<std::pair<const char*, Operands>>{{"scaled_linear", {x, weight}},
+                                                         {"scaled_linear_grad_input", {dy, weight}},
+                                                         {"scaled_linear_grad_weight", {dy, x}}}) {
+        product(name, coded(of), [name](const Operands& o) {
+          return called(name, o, R"({"dtype": "bf16"})").front();
+        });
+      }
     }
   }
 
