@@ -183,6 +183,9 @@ struct DeviceAccount {
   std::size_t calls = 0;
   std::size_t gradients = 0;
   std::vector<std::string> findings;
+  /// By operator: the largest difference from the CPU, as a share of the device's tolerance. 0: the
+  /// same bits.
+  std::map<std::string, double> deviations;
 };
 /// Calls the sample with these operands on the CPU and on the device: the same errors, results,
 /// written operands and gradients, bit by bit, or within the tolerance that the device declares.

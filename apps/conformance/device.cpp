@@ -4,6 +4,8 @@ module;
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <limits>
+#include <map>
 #include <set>
 #include <span>
 #include <string>
@@ -21,20 +23,22 @@ import tessera.ops;
 namespace tessera::conformance {
 namespace {
 
-/// Whether the values are those that the device promises: of the CPU, or near them.
-bool agree(const Tensor& here, const Tensor& wanted, double share) {
+/// How far the values are from the CPU's, as a share of what the device promises; 0: the same bits.
+double deviation(const Tensor& here, const Tensor& wanted, double tolerance) {
   const auto bytes = static_cast<std::size_t>(here.numel()) * size_of(here.dtype());
   if (bytes == 0 || std::memcmp(here.raw_data(), wanted.raw_data(), bytes) == 0) {
-    return true;
+    return 0;
+  }
+  if (!is_floating(here.dtype()) || tolerance == 0) {
+    return std::numeric_limits<double>::infinity();
   }
   // In units of f32: a narrow type is as much coarser as its epsilon is.
   const double scale = std::max(1.0, epsilon(here.dtype()) / epsilon(DType::f32));
-  return share > 0 && is_floating(here.dtype()) &&
-         largest_difference(here, wanted) <= share * scale;
+  return largest_difference(here, wanted) / (tolerance * scale);
 }
 
-/// Why `found`, of the device, is not `wanted`; empty: it is.
-std::string difference(const Tensor& found, const Tensor& wanted, Device device) {
+/// Why `found`, of the device, is not `wanted`; empty: it is. `largest` grows to how far it is.
+std::string difference(const Tensor& found, const Tensor& wanted, Device device, double& largest) {
   if (found.defined() != wanted.defined()) {
     return found ? "should not exist" : "is missing";
   }
@@ -46,13 +50,14 @@ std::string difference(const Tensor& found, const Tensor& wanted, Device device)
   }
   const bool fits = found.shape() == wanted.shape() && found.dtype() == wanted.dtype();
   const NoGrad constant;
-  return fits && agree(ops::to_device(found, cpu), ops::contiguous(wanted),
-                       driver_of(device).properties().tolerance)
-             ? std::string()
-             : "is " + to_string(found) + " instead of " + to_string(wanted);
+  const double far = fits ? deviation(ops::to_device(found, cpu), ops::contiguous(wanted),
+                                      driver_of(device).properties().tolerance)
+                          : std::numeric_limits<double>::infinity();
+  largest = std::max(largest, far);
+  return far <= 1 ? std::string() : "is " + to_string(found) + " instead of " + to_string(wanted);
 }
 
-void compare(std::vector<std::string>& findings, const std::string& what,
+void compare(std::vector<std::string>& findings, double& largest, const std::string& what,
              std::span<const Tensor> found, std::span<const Tensor> wanted, Device device) {
   if (found.size() != wanted.size()) {
     findings.push_back(what + ": there are " + std::to_string(found.size()) + " instead of " +
@@ -60,7 +65,7 @@ void compare(std::vector<std::string>& findings, const std::string& what,
     return;
   }
   for (std::size_t i = 0; i < found.size(); ++i) {
-    const std::string text = difference(found[i], wanted[i], device);
+    const std::string text = difference(found[i], wanted[i], device, largest);
     if (!text.empty()) {
       findings.push_back(what + " " + std::to_string(i) + " " + text);
     }
@@ -111,9 +116,13 @@ void compare_on_device(const CallSample& sample, const std::string& how,
   if (!wanted.error.empty()) {
     return;  // both refuse the call
   }
-  compare(account.findings, name + ": result", found.out, wanted.out, device);
-  compare(account.findings, name + ": written operand", found.written, wanted.written, device);
-  compare(account.findings, name + ": gradient", found.gradients, wanted.gradients, device);
+  double& largest = account.deviations[std::string(sample.op->name)];
+  const auto same = [&](const char* what, const auto& here, const auto& there_wanted) {
+    compare(account.findings, largest, name + what, here, there_wanted, device);
+  };
+  same(": result", found.out, wanted.out);
+  same(": written operand", found.written, wanted.written);
+  same(": gradient", found.gradients, wanted.gradients);
   account.operators.insert(sample.op->name);
   ++account.calls;
   account.gradients += wanted.gradients.empty() ? 0 : 1;

@@ -104,6 +104,11 @@ std::string kernels_agree(const std::string& name) {
   if (account.calls == 0 && account.findings.empty()) {
     throw NotTried{"it has no kernel of an operator"};
   }
+  for (const auto& [op, share] : account.deviations) {
+    if (share > 0) {
+      note(fmt::format("{} {:.3g}", op, share));
+    }
+  }
   return some_of(account.findings);
 }
 

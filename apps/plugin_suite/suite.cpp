@@ -45,8 +45,8 @@ std::vector<SuiteCheck> suite_of(const SuiteSubject& subject) {
   return subject.kind == "operator" ? operator_suite(subject.name) : std::vector<SuiteCheck>{};
 }
 
-// The child's report: lines "begin CHECK" and "trying WHAT", then "passed", "failed TEXT" or
-// "not tried TEXT".
+// The child's report: lines "begin CHECK", "trying WHAT" and "note WHAT", then "passed", "failed
+// TEXT" or "not tried TEXT".
 const SendReport* to_parent = nullptr;
 
 std::string one_line(std::string text) {
@@ -75,12 +75,16 @@ std::vector<SuiteResult> results_of(std::string_view report, const std::string& 
       results.push_back({State::failed, std::string(line.substr(6)), end});
     } else if (line.starts_with("trying ")) {
       results.back().text = fmt::format("{} in {}", end, line.substr(7));
+    } else if (line.starts_with("note ")) {
+      results.back().notes.emplace_back(line.substr(5));
     } else if (line == "passed") {
-      results.back() = {State::passed, results.back().check, ""};
+      results.back().state = State::passed;
+      results.back().text.clear();
     } else if (line.starts_with("failed ")) {
       results.back().text = line.substr(7);
     } else if (line.starts_with("not tried ")) {
-      results.back() = {State::not_tried, results.back().check, std::string(line.substr(10))};
+      results.back().state = State::not_tried;
+      results.back().text = line.substr(10);
     }
   }
   return results;
@@ -107,6 +111,12 @@ std::vector<SuiteResult> run_suite(const SuiteSubject& subject, std::chrono::mil
 void trying(const std::string& what) {
   if (to_parent != nullptr) {
     (*to_parent)(fmt::format("trying {}\n", one_line(what)));
+  }
+}
+
+void note(const std::string& what) {
+  if (to_parent != nullptr) {
+    (*to_parent)(fmt::format("note {}\n", one_line(what)));
   }
 }
 

@@ -10,8 +10,9 @@ export namespace tessera::plugin_suite {
 /// Finding of one check.
 struct SuiteResult {
   enum class State { passed, failed, not_tried } state = State::passed;
-  std::string check;  // "two ranks compute what one does"
-  std::string text;   // why it failed or was not tried
+  std::string check;                    // "two ranks compute what one does"
+  std::string text;                     // why it failed or was not tried
+  std::vector<std::string> notes = {};  // what it has found out besides
 };
 
 /// A plugin's promise to its host: `kind` and `name` of what it provides.
@@ -39,6 +40,8 @@ struct NotTried {
 
 /// Says what a check is about to do, for the text of a failure that ends the process.
 void trying(const std::string& what);
+/// Adds to the notes of the check that is running.
+void note(const std::string& what);
 
 // The suites. The plugin is loaded by the process's host when they run.
 std::vector<SuiteCheck> style_suite(const std::string& name);

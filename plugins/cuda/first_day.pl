@@ -171,11 +171,12 @@ $steps{doctor} = sub {
 };
 
 $steps{plugin} = sub {
-  my ($problem, $text) = try('plugin', $program, 'plugin', 'check', plugin_file('cuda'));
+  my ($problem, $text) = try('plugin', $program, 'plugin', 'check', '--deviations', plugin_file('cuda'));
   die "plugin: $problem\n$text" if $problem;
   my ($passed, $of) = $text =~ /(\d+) of (\d+) checks passed/ or die "plugin: it does not say how many checks passed\n$text";
   die "plugin: $passed of $of checks passed\n" unless $passed == $of && $of > 0;
-  return { passed => $passed + 0, of => $of + 0 };
+  my %shares = $text =~ /^ *deviation: (\S+) (\S+)$/mg;
+  return { passed => $passed + 0, of => $of + 0, deviations => { map { $_ => $shares{$_} + 0 } keys %shares } };
 };
 
 # Rows of operators; those of products also with the fastest of the algorithms that cuBLASLt advises.
@@ -385,7 +386,11 @@ my %page = (
     "Device: $_[0]{device}\n\n```text\n$_[0]{text}```\n\n"
       . ($_[0]{cudnn} ? "cuDNN's description of the device, to be copied into tests/cuda/devices: $_[0]{cudnn}\n" : "cuDNN 9.16 or later was not found.\n");
   },
-  plugin => sub { "$_[0]{passed} of $_[0]{of} checks passed.\n" },
+  plugin => sub {
+    my %shares = %{ $_[0]{deviations} };
+    return "$_[0]{passed} of $_[0]{of} checks passed. The other operators have the CPU's bits.\n\n"
+      . table(['operator', 'share of the tolerance'], map { [$_, number($shares{$_})] } sort { $shares{$b} <=> $shares{$a} || $a cmp $b } keys %shares);
+  },
   operators => sub {
     my @slow = @{ $_[0]{below_80_percent} };
     return (@slow ? 'Below 80% of what a copy moves in a second: ' . join(', ', @slow) . ".\n\n" : '')

@@ -53,6 +53,9 @@ for my $model (@{ decode_json(text_of("$folder/results/models.json"))->{rows} })
   my @gaps = map { $_->{gap} } @operators;
   die "$model->{model}: the largest gap is not the first: @gaps\n" if grep { $gaps[$_] > $gaps[$_ - 1] } 1 .. $#gaps;
 }
+my $shares = decode_json(text_of("$folder/results/plugin.json"))->{deviations};
+die "operators on the device have no deviations from the CPU, or too large ones: " . encode_json($shares) . "\n"
+  unless $shares->{softmax} && !$shares->{add} && !grep { $_ > 1 } values %$shares;
 my $device = text_of("$folder/results/cudnn_device.json");
 die "cuDNN's description of the device is\n$device" unless $device =~ /"deviceVer": 900/;
 my ($product) = grep { $_->{name} =~ /^linear / } @{ decode_json(text_of("$folder/results/operators.json"))->{rows} };

@@ -2,6 +2,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
@@ -293,6 +294,30 @@ TEST_CASE("kernels of a GPU compute what the CPU does, in any order") {
   }
   check(count);
   CHECK(count.operators.size() > 150);
+}
+
+TEST_CASE("how far kernels are from the CPU is counted for each operator") {
+  DeviceAccount count;
+  double largest = 0;
+  std::vector<CallSample> wanted;
+  for (const CallSample& sample : samples()) {
+    if (sample.op->name == "tanh" || sample.op->name == "neg") wanted.push_back(sample);
+  }
+  for (const CallSample& sample : in_type(wanted, DType::f32)) {
+    compare_on_device(sample, "", copies_of(sample.inputs), 1, cuda(), count);
+    if (sample.op->name == "neg") continue;
+    const Tensor& x = sample.inputs[0];
+    const std::vector<double> here = to_doubles(ops::tanh(x));
+    const std::vector<double> there = to_doubles(ops::tanh(ops::to_device(x, cuda())));
+    for (std::size_t i = 0; i < here.size(); ++i) {
+      largest = std::max(largest, std::abs(there[i] - here[i]) / (1 + std::abs(here[i])) / 1e-5);
+    }
+  }
+  check(count);
+  REQUIRE(largest > 0);
+  CHECK(count.deviations.at("tanh") >= largest * (1 - 1e-9));  // gradients count as well
+  CHECK(count.deviations.at("tanh") <= 1);
+  CHECK(count.deviations.at("neg") == 0);
 }
 
 TEST_CASE("kernels of a GPU compute what the CPU does in each floating type") {

@@ -53,6 +53,7 @@ struct PluginArguments {
   std::string kind = "style";
   std::string folder = ".";
   bool gates_only = false;
+  bool deviations = false;
 };
 
 void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
@@ -245,9 +246,9 @@ int run_info(const PluginArguments& arguments) {
   return report.usable() ? 0 : wrong_input;
 }
 
-/// Runs the suites of what a usable file registers, and prints what they found. Returns whether all
-/// checks passed.
-bool run_suites(const CheckReport& report) {
+/// Runs the suites of what a usable file registers, and prints what they found, with their notes if
+/// they are wanted. Returns whether all checks passed.
+bool run_suites(const CheckReport& report, bool with_notes) {
   using State = plugin_suite::SuiteResult::State;
   bool good = true;
   for (const plugin::Offer& offer : report.registered) {
@@ -265,6 +266,9 @@ bool run_suites(const CheckReport& report) {
         text += fmt::format("    {} {}: {}\n",
                             result.state == State::failed ? "failed:" : "not tried:", result.check,
                             one_line(result.text));
+      }
+      for (const std::string& note : with_notes ? result.notes : std::vector<std::string>{}) {
+        text += fmt::format("    deviation: {}\n", one_line(note));
       }
       good = good && result.state != State::failed;
     }
@@ -287,7 +291,7 @@ int run_check(const PluginArguments& arguments) {
       offers += fmt::format("{}{} {}", offers.empty() ? "" : ", ", offer.kind, offer.name);
     }
     print(fmt::format("{}: usable, registers {}\n", report.found.file, offers));
-    if (!arguments.gates_only && !run_suites(report)) {
+    if (!arguments.gates_only && !run_suites(report, arguments.deviations)) {
       code = wrong_input;
     }
   }
@@ -350,6 +354,10 @@ void add_plugin_command(CLI::App& program, std::function<int()>& chosen) {
       ->required();
   check->add_flag("--gates-only", arguments->gates_only,
                   "Only whether a file can be loaded, without the tests of its kind");
+  check->add_flag(
+      "--deviations", arguments->deviations,
+      "Of a device: each operator whose results differ from the CPU's, with the largest "
+      "difference as a share of the tolerance");
   check->footer(
       "A usable plugin is then tested as its kind demands: a style and an optimizer against one\n"
       "rank, a device against the CPU, a pass on programs of one and two ranks. The exit code is "
