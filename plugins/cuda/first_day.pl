@@ -387,7 +387,7 @@ my %page = (
       . ($_[0]{cudnn} ? "cuDNN's description of the device, to be copied into tests/cuda/devices: $_[0]{cudnn}\n" : "cuDNN 9.16 or later was not found.\n");
   },
   plugin => sub {
-    my %shares = %{ $_[0]{deviations} };
+    my %shares = %{ $_[0]{deviations} // {} };
     return "$_[0]{passed} of $_[0]{of} checks passed. The other operators have the CPU's bits.\n\n"
       . table(['operator', 'share of the tolerance'], map { [$_, number($shares{$_})] } sort { $shares{$b} <=> $shares{$a} || $a cmp $b } keys %shares);
   },
