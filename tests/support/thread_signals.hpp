@@ -17,6 +17,7 @@ namespace tessera::testing {
 /// Bit n - 1 is signal n.
 struct ThreadSignals {
   std::string name;
+  bool ended = false;  // the system still lists it, without its handlers
   std::uint64_t blocked = 0;
   std::uint64_t ignored = 0;
   std::uint64_t handled = 0;
@@ -39,6 +40,10 @@ inline ThreadSignals read_thread_signals(const std::filesystem::path& status) {
     words >> key;
     if (key == "Name:") {
       words >> found.name;
+    } else if (key == "State:") {
+      std::string state;
+      words >> state;
+      found.ended = state == "X" || state == "Z";
     }
     for (const auto& [name, bits] :
          {std::pair("SigBlk:", &found.blocked), std::pair("SigIgn:", &found.ignored),
@@ -59,7 +64,7 @@ inline std::vector<ThreadSignals> thread_signals(pid_t process) {
   for (std::filesystem::directory_iterator at(tasks, gone), end; !gone && at != end;
        at.increment(gone)) {
     ThreadSignals found = read_thread_signals(at->path() / "status");
-    if (!found.name.empty()) {  // else it has just ended
+    if (!found.name.empty() && !found.ended) {  // else it has just ended
       threads.push_back(found);
     }
   }
