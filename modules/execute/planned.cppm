@@ -18,7 +18,7 @@ struct PlannedMemory {
   int allocated = 0;
 };
 
-/// What a device's graphs have of a program (see docs/graph.md, "Graphs of a device").
+/// What a device's graphs have of a program (see docs/graph-executors.md, "Graphs of a device").
 struct PlannedGraphs {
   int graphs = 0;  // that a step queues, one after the other
   int calls = 0;   // kernels, fills and copies in them
@@ -26,7 +26,7 @@ struct PlannedGraphs {
   std::map<std::string, int> alone = {};
 };
 
-/// Result of compiling the chains of a program (see docs/graph.md, "Compiled kernels").
+/// Result of compiling the chains of a program (see docs/graph-kernels.md).
 struct CompiledKernels {
   int kernels = 0;           // different functions
   int chains = 0;            // calls of them in a step

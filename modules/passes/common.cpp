@@ -13,6 +13,7 @@ import tessera.program;
 import :builtin;
 import :facts;
 import :renumbering;
+import :room;
 
 namespace tessera::graph {
 namespace {
@@ -29,10 +30,12 @@ bool computes(const Instruction& i, const Access& access) {
 }  // namespace
 
 /// The earlier results stay where they are needed until the later call anyway, or are as small as a
-/// scale. So nothing else is kept longer than the later results would be: an activation that is
-/// computed again in backward is not kept from forward instead.
+/// scale, or belong to a result that is needed, if there is room. So nothing else is kept longer
+/// than the later results would be: an activation that is computed again in backward is not kept
+/// from forward instead.
 void merge_common(Program& program, const Analysis& analysis) {
   Facts facts(program, analysis);
+  Room room(facts);
   const auto memory = [&](TensorIndex number) { return facts.shadow.memory(number); };
   const auto is_constant = [&](TensorIndex number) {
     return !facts.values.is_written[memory(number)];
@@ -49,19 +52,23 @@ void merge_common(Program& program, const Analysis& analysis) {
       continue;
     }
     std::vector<TensorIndex>& first = known[call];
-    const bool is_there = !first.empty() && std::ranges::all_of(first, [&](TensorIndex number) {
-      return facts.last[memory(number)] >= place ||
-             facts.shadow.memories[memory(number)].bytes <= small_bytes;
-    });
-    if (!is_there) {
+    const auto is_there = [&](TensorIndex number) { return facts.last[memory(number)] >= place; };
+    const auto is_small = [&](TensorIndex number) {
+      return facts.shadow.memories[memory(number)].bytes <= small_bytes;
+    };
+    const auto stays = [&](TensorIndex number) { return is_there(number) || is_small(number); };
+    const auto is_needed = [&](TensorIndex number) {
+      return is_there(number) && !is_small(number);
+    };
+    if (first.empty() || !(std::ranges::all_of(first, stays) ||
+                           (std::ranges::any_of(first, is_needed) && room.has(first, place)))) {
       first = i.out;
       continue;
     }
     for (std::size_t k = 0; k < i.out.size(); ++k) {
       replacement.replace(i.out[k], first[k]);
-      PlaceIndex& end = facts.last[memory(first[k])];
-      end = std::max(end, facts.last[memory(i.out[k])]);
     }
+    room.keep(first, i.out, place);
     replacement.remove(place);
   }
   replacement.apply(program);

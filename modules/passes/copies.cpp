@@ -52,8 +52,11 @@ class Copies {
       const auto is_copy_or_other = [&](TensorIndex number) {
         return number == copy || facts_.shadow.memory(number) != to;
       };
-      return use == place ||
-             (std::ranges::all_of(i.in, is_copy_or_other) && is_same_of_copy(i, x, facts_.shadow));
+      // What a copy of a whole memory leaves is described as what it copied.
+      const bool is_described =
+          !copies_memory(i, facts_.shadow) || facts_.shadow.is_all_of_memory(original);
+      return use == place || (is_described && std::ranges::all_of(i.in, is_copy_or_other) &&
+                              is_same_of_copy(i, x, facts_.shadow));
     };
     if (!stays || !fits || !is_near || kept.elsewhere ||
         !std::ranges::all_of(uses_[to], may_use_original)) {

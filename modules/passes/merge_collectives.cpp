@@ -16,6 +16,7 @@ import :builtin;
 import :facts;
 import :pass;
 import :renumbering;
+import :room;
 
 namespace tessera::graph {
 namespace {
@@ -36,10 +37,7 @@ struct Merge {
 
 class Finder {
  public:
-  Finder(const Program& program, const Analysis& known)
-      : facts_(program, known),
-        live_(needed_bytes(facts_.shadow)),
-        peak_(std::ranges::max(live_)) {}
+  Finder(const Program& program, const Analysis& known) : facts_(program, known), room_(facts_) {}
 
   std::vector<Merge> find() {
     std::vector<Merge> merges;
@@ -83,45 +81,18 @@ class Finder {
            });
   }
 
-  void add_live(PlaceIndex first, PlaceIndex last, std::int64_t bytes) {
-    for (const PlaceIndex place : Indices(first, last + 1)) {
-      live_[place] += bytes;
-    }
-  }
-
-  /// Whether there is memory for the first results until the later ones are not needed any more,
-  /// which take nothing then.
+  /// Whether there is memory for the first results until the later ones are not needed any more.
   bool keep(const Collective& first, const Collective& again) {
     const std::vector<TensorIndex>& kept = facts_.at(first.place).out;
-    const std::vector<TensorIndex>& spared = facts_.at(again.place).out;
-    ByPlace<std::int64_t> more(live_.size(), 0);
-    for (const TensorIndex number : kept) {
-      const Memory& one = facts_.shadow.memories[memory(number)];
-      for (const PlaceIndex place : Indices(facts_.last[memory(number)] + 1, again.place)) {
-        more[place] += one.bytes;
-      }
+    if (!room_.has(kept, again.place)) {
+      return false;
     }
-    for (const PlaceIndex place : more.keys()) {
-      if (more[place] > 0 && live_[place] + more[place] > peak_) {
-        return false;
-      }
-    }
-    for (const PlaceIndex place : more.keys()) {
-      live_[place] += more[place];
-    }
-    for (std::size_t k = 0; k < kept.size(); ++k) {
-      PlaceIndex& end = facts_.last[memory(kept[k])];
-      const Memory& one = facts_.shadow.memories[memory(spared[k])];
-      add_live(one.first, one.last, -one.bytes);
-      add_live(std::max(end + 1, again.place), one.last, one.bytes);
-      end = std::max(end, one.last);
-    }
+    room_.keep(kept, facts_.at(again.place).out, again.place);
     return true;
   }
 
   Facts facts_;
-  ByPlace<std::int64_t> live_;
-  std::int64_t peak_;
+  Room room_;
 };
 
 /// Proposal to merge calls, by their numbers in the group, which are the same on all ranks of it.

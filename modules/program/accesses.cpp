@@ -128,6 +128,17 @@ bool copies_operand(const Instruction& i, const Access& access) {
          access.writes.size() == 1;
 }
 
+bool copies_memory(const Instruction& i, const Shadow& shadow) {
+  static const Op& copy = find_op("copy_");
+  if (i.kind != Kind::call || i.op != &copy) {
+    return false;
+  }
+  const Tensor& into = shadow.at(i.in[0]);
+  const Tensor& from = shadow.at(i.in[1]);
+  return into.dtype() == from.dtype() && into.shape() == from.shape() &&
+         shadow.is_all_of_memory(i.in[0]) && shadow.is_all_of_memory(i.in[1]);
+}
+
 namespace {
 
 bool is_pointwise(const Instruction& i, const Shadow& shadow) {

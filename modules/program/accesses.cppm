@@ -43,6 +43,9 @@ bool is_pure_call(const Instruction& i, const Access& access);
 /// Whether it is a call that copies its operand, and nothing else, into new memory in row-major
 /// order.
 bool copies_operand(const Instruction& i, const Access& access);
+/// Whether it copies all of a memory to all of another one, byte by byte. Only the primitive by
+/// which the library copies itself is known to do that.
+bool copies_memory(const Instruction& i, const Shadow& shadow);
 /// Whether a call computes the same bits of a tensor as of a copy of it that `copies_operand` has
 /// made. Others than pointwise operators follow the order of elements in memory, and the products
 /// of a library may follow where the first one is.

@@ -39,8 +39,7 @@ class Description {
     bytes_ += '\0';
   }
   template <class T>
-    requires std::is_trivially_copyable_v<T>
-  Description& add(const T& part) {
+  requires std::is_trivially_copyable_v<T> Description& add(const T& part) {
     bytes_.append(reinterpret_cast<const char*>(&part), sizeof(T));
     return *this;
   }
@@ -215,18 +214,6 @@ class Describer {
     return all;
   }
 
-  /// Whether it copies all of a memory to all of another one, byte by byte. Only the primitive by
-  /// which the library copies itself is known to do that.
-  bool copies_memory(const Instruction& i) const {
-    if (i.kind != Kind::call || i.op != &copy_op_) {
-      return false;
-    }
-    const Tensor& into = shadow_.at(i.in[0]);
-    const Tensor& from = shadow_.at(i.in[1]);
-    return into.dtype() == from.dtype() && into.shape() == from.shape() &&
-           shadow_.is_all_of_memory(i.in[0]) && shadow_.is_all_of_memory(i.in[1]);
-  }
-
   void set_contents(MemoryIndex memory, ValueIndex contents) {
     note_contents(memory, contents);
     values_.changes[memory].push_back({values_.calls.next(), contents});
@@ -260,7 +247,7 @@ class Describer {
         complete.add(contents_[completed]);
         set(completed, std::move(complete), false);
       }
-    } else if (copies_memory(i)) {
+    } else if (copies_memory(i, shadow_)) {
       set_contents(access.writes[0], contents_[memory(i.in[1])]);
       values_.is_written[access.writes[0]] = true;
     } else if (i.kind == Kind::call && works_by_place(*i.op)) {
@@ -272,7 +259,9 @@ class Describer {
         values_.ordered_places.push_back(values_.calls.next());
       }
       const bool made = i.kind != Kind::call || !i.op->in_place;
-      if (copies_operand(i, access)) {
+      if (copies_operand(i, access) && shadow_.is_all_of_memory(i.in[0])) {
+        set_contents(access.writes[0], contents_[memory(i.in[0])]);
+      } else if (copies_operand(i, access)) {
         Originals originals{{operand(i.in[0]), shadow_.at(i.in[0])}};
         std::ranges::copy(originals_of(i.in[0]), std::back_inserter(originals));
         set(access.writes[0], result(0, call), made);
@@ -294,7 +283,7 @@ class Describer {
     for (std::size_t k = 0; k < count; ++k) {
       Description place(Description::Kind::other, begin);
       for (std::size_t at = k; at < i.in.size(); at += count) {
-        place.add(operand(i.in[at]));
+        place.add(operand_of(i, i.in[at]));
       }
       const ValueIndex call = index_of(std::move(place));
       if (access.ordered) {
@@ -315,7 +304,6 @@ class Describer {
   ValueNames& names_;
   std::span<const PlaceIndex> carries_;
   const ByPlace<Access>& accesses_;
-  const Op& copy_op_ = find_op("copy_");
   ByMemory<ValueIndex> contents_;
   ByMemory<const Originals*> known_originals_;  // of the contents; null: they are no copy
   ByTensor<ValueIndex> views_;                  // as far as they were asked for

@@ -210,7 +210,7 @@ struct Op {
   /// other memory that grows with their operands. Ask kernel_of() for the one of a kind of device.
   WorkspaceBytes workspace = nullptr;
   /// Code of each element, or of each row of the last dim: so neighbouring
-  /// operators become one loop (see docs/graph.md, "Compiled kernels"). It has the bits of the
+  /// operators become one loop (see docs/graph-kernels.md). It has the bits of the
   /// kernel. Null: nothing in any call.
   Element (*element)(const Call& call) = nullptr;
   /// For operators whose results share an operand's memory: makes them (alias()). Then there is no
@@ -229,6 +229,9 @@ struct Op {
   /// (of any device; global or local): a multiplication with its addition is 2. What a kernel
   /// computes again to save memory does not count. Null: no products.
   double (*flops)(const Call& call, std::span<const Tensor> out) = nullptr;
+  /// How many elements of operand `operand` a call reads, or reads and writes, where these are not
+  /// all: the rows at indices, or none of a tensor that gives its shape only. Null: all of each.
+  std::int64_t (*used_elements)(const Call& call, std::size_t operand) = nullptr;
 
   /// `grads` has one tensor for each result (undefined: zero); fill one for each operand that needs
   /// one.

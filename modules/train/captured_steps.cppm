@@ -33,9 +33,9 @@ class CapturedSteps {
   /// With transformations every step must be replayed, from the first one on (set_program): steps
   /// that would be taken as always are errors. What they add is state of the training; evaluations
   /// compute the model as it is written. With `across_steps`, a replayed step leaves its update to
-  /// the next one, with the same bits (see docs/graph.md, "Across steps"). Until then parameters,
-  /// buffers and the optimizer's state are those before the update; whatever the training returns
-  /// or saves is finished first. Error (input): an executor that does not exist.
+  /// the next one, with the same bits (see docs/graph-modes.md, "Across steps"). Until then
+  /// parameters, buffers and the optimizer's state are those before the update; whatever the
+  /// training returns or saves is finished first. Error (input): an executor that does not exist.
   void set_enabled(bool enabled, const graph::ExecutionOptions& execution = {});
   bool enabled() const { return enabled_; }
   const graph::ExecutionOptions& execution() const { return execution_; }

@@ -1,8 +1,9 @@
-// AccumulatingProducts: where a captured step computes a gradient of a linear layer and adds it to
-// another tensor (over micro-batches, or where several layers read one tensor), the product adds
-// to that tensor itself. So the product's result takes no memory and is not read again. A sum that
-// the product forms has other roundings than a product and a sum after it: this is no pass. Of 16
-// bits that are added to f32, the product is not rounded at all.
+// AccumulatingProducts: where a captured step computes a gradient of a linear layer, or of an
+// embedding (the product with rows of zeros and a one), and adds it to another tensor (over
+// micro-batches, or where several layers read one tensor), the product adds to that tensor itself.
+// So the product's result takes no memory and is not read again. A sum that the product forms has
+// other roundings than a product and a sum after it: this is no pass. Of 16 bits that are added to
+// f32, the product is not rounded at all.
 #include <algorithm>
 #include <cstddef>
 #include <map>
@@ -44,8 +45,12 @@ class AccumulatingProducts {
       if (const std::optional<Term> term = product_added_at(place)) {
         const Instruction& product = *places_[term->product];
         Instruction& sum = instead[place];
-        sum = {.op = in_place_form(product), .in = product.in, .scope = product.scope};
-        sum.in.insert(sum.in.begin(), places_[place]->in[0]);
+        const InPlaceForm& form = *in_place_form(product);
+        sum = {.op = &form.op, .in = {places_[place]->in[0]}, .scope = product.scope};
+        sum.in.insert(sum.in.end(), product.in.begin(), product.in.begin() + form.operands);
+        if (form.has_arguments) {
+          sum.attributes = product.attributes;
+        }
         removed[term->product] = true;
         if (term->cast.exists()) {
           removed[term->cast] = true;
@@ -62,16 +67,24 @@ class AccumulatingProducts {
     PlaceIndex cast;
   };
 
-  /// The operator that adds the product to its operand 0, before the product's own; null: none. It
-  /// has no arguments, as the sum's type is that of its result.
-  static const Op* in_place_form(const Instruction& i) {
-    static const std::map<const Op*, const Op*> forms = {
-        {&find_op("linear_grad_weight"), &find_op("linear_grad_weight_")},
-        {&find_op("linear_grad_input"), &find_op("linear_grad_input_")},
-        {&find_op("scaled_linear_grad_weight"), &find_op("scaled_linear_grad_weight_")},
-        {&find_op("scaled_linear_grad_input"), &find_op("scaled_linear_grad_input_")}};
+  /// An operator that adds a product to its operand 0, and takes the product's first operands after
+  /// it. It has no argument for the type of the result, which is that of the sum.
+  struct InPlaceForm {
+    const Op& op;
+    int operands = 2;            // those after give the result's shape, which is the sum's
+    bool has_arguments = false;  // the product's
+  };
+
+  /// Null: none.
+  static const InPlaceForm* in_place_form(const Instruction& i) {
+    static const std::map<const Op*, InPlaceForm> forms = {
+        {&find_op("linear_grad_weight"), {find_op("linear_grad_weight_")}},
+        {&find_op("linear_grad_input"), {find_op("linear_grad_input_")}},
+        {&find_op("scaled_linear_grad_weight"), {find_op("scaled_linear_grad_weight_"), 4}},
+        {&find_op("scaled_linear_grad_input"), {find_op("scaled_linear_grad_input_"), 4}},
+        {&find_op("embedding_backward"), {find_op("embedding_backward_"), 2, true}}};
     const auto found = forms.find(i.op);
-    return i.kind == Instruction::Kind::call && found != forms.end() ? found->second : nullptr;
+    return i.kind == Instruction::Kind::call && found != forms.end() ? &found->second : nullptr;
   }
   static bool is_call(const Instruction& i, const Op& op) {
     return i.kind == Instruction::Kind::call && i.op == &op;
@@ -162,7 +175,9 @@ void register_plugin(plugin::Registrar& registrar) {
   registrar.add<graph::Transform>("AccumulatingProducts", [] {
     return graph::Transform{
         .name = "AccumulatingProducts",
-        .about = "Gradients of linear layers are added in the product that computes them.",
+        .about =
+            "Gradients of linear layers and embeddings are added in the product that computes "
+            "them.",
         .run = [](graph::Editor& edit) { AccumulatingProducts(edit.program()).run(); }};
   });
 }

@@ -64,10 +64,12 @@ void nf4_dequantize(const Call& call, std::span<Tensor> out) {
 // ---- 8-bit floating codes ----
 
 enum class Scales : std::uint8_t { whole, rows, columns };  // which elements share one
+enum class CodesOrder : std::uint8_t { as_x, turned, both };
 struct QuantizeArgs {
   DType dtype;
   Scales scales;
   bool powers_of_two;
+  CodesOrder order;
 };
 
 constexpr std::int64_t most_blocks = 65535;
@@ -117,19 +119,40 @@ void quantize_f8(const Call& call, std::span<Tensor> out) {
     return;
   }
   QuantizeArguments a = {};
-  a.rows = Rows(x.shape(), sharing).whole(x).whole(out[0]).per_row(out[1]).finish();
-  a.parts = all.parts;
-  a.scales = reinterpret_cast<float*>(call.workspace.data());
-  a.largest = reinterpret_cast<std::uint32_t*>(a.scales + all.rows);
-  a.given = call.in[1] ? static_cast<const float*>(call.in[1].device_address()) : nullptr;
-  a.most = args.dtype == DType::f8e4m3 ? 448.0F : 57344.0F;
-  a.powers_of_two = args.powers_of_two;
+  const Tensor codes = args.order == CodesOrder::turned ? Tensor() : out[0];
+  a.rows = Rows(x.shape(), sharing).whole(x).whole(codes).per_row(out[1]).finish();
+  a.scale = {.rows = all.rows,
+             .parts = all.parts,
+             .largest = reinterpret_cast<std::uint32_t*>(call.workspace.data()) + all.rows,
+             .scales = reinterpret_cast<float*>(call.workspace.data()),
+             .given = call.in[1] ? static_cast<const float*>(call.in[1].device_address()) : nullptr,
+             .factor = static_cast<float*>(out[1].device_address()),
+             .most = args.dtype == DType::f8e4m3 ? 448.0F : 57344.0F,
+             .powers_of_two = args.powers_of_two};
   const auto blocks = static_cast<unsigned>(std::min(all.rows * all.parts, most_blocks));
-  if (a.given == nullptr) {
+  if (a.scale.given == nullptr) {
     launch(x, "largest_magnitudes", blocks, threads_per_block, a);
   }
-  launch(x, "scales_of_rows", blocks_for(all.rows), threads_per_block, a);
-  launch(x, "quantize_rows", blocks, threads_per_block, a);
+  if (all.rows > 1 && all.parts > 1) {
+    launch(x, "scales_of_rows", blocks_for(all.rows), threads_per_block, a);
+  }
+  if (args.order == CodesOrder::as_x) {
+    launch(x, "quantize_rows", blocks, threads_per_block, a);
+    return;
+  }
+  QuantizeTilesArguments t = {};
+  t.rows = Rows::of_last_dim(x.shape())
+               .whole(x)
+               .whole(codes)
+               .turned(out.size() == 3 ? out[2] : out[0])
+               .finish();
+  t.scale = a.scale;
+  t.row_scales = args.scales == Scales::rows ? 1 : 0;
+  t.column_scales = args.scales == Scales::columns ? 1 : 0;
+  const std::int64_t tiles = codes_tiles(t.rows.rows, t.rows.length);
+  launch(x, "quantize_tiles",
+         static_cast<unsigned>(std::clamp<std::int64_t>(tiles, 1, most_blocks)), threads_per_block,
+         t);
 }
 
 }  // namespace

@@ -60,14 +60,23 @@ RowArray& Rows::add(const Tensor& x) {
   return array;
 }
 
-Rows& Rows::whole(const Tensor& x) {
+Rows& Rows::placed(const Tensor& x, int (*place)(int dim, int dims)) {
   RowArray& array = add(x);
   int kept = 0;
   int along = 0;
-  for (int dim = 0; dim < shape_.size(); ++dim) {
-    (along_.contains(dim) ? array.along[along++] : array.kept[kept++]) = x.strides()[dim];
+  for (int dim = 0; x && dim < shape_.size(); ++dim) {
+    (along_.contains(dim) ? array.along[along++] : array.kept[kept++]) =
+        x.strides()[place(dim, shape_.size())];
   }
   return *this;
+}
+
+Rows& Rows::whole(const Tensor& x) {
+  return placed(x, [](int dim, int) { return dim; });
+}
+
+Rows& Rows::turned(const Tensor& x) {
+  return placed(x, [](int dim, int dims) { return (dim + 1) % dims; });
 }
 
 Rows& Rows::per_row(const Tensor& x) {

@@ -13,8 +13,10 @@ class Rows {
   /// Every dim but the last counts rows.
   static Rows of_last_dim(const Dims& shape);
 
-  /// An array of the whole shape.
+  /// An array of the whole shape; undefined: absent.
   Rows& whole(const Tensor& x);
+  /// One whose first dim is the shape's last, before the others in their order; undefined: absent.
+  Rows& turned(const Tensor& x);
   /// One element for each row; undefined: absent. With or without dims of 1 in the place of a
   /// row's.
   Rows& per_row(const Tensor& x);
@@ -39,6 +41,8 @@ class Rows {
 
  private:
   RowArray& add(const Tensor& x);
+  /// An array whose dim place(d) is dim d of the shape.
+  Rows& placed(const Tensor& x, int (*place)(int dim, int dims));
   /// Joins dims that all arrays allow.
   void join(int& dims, std::int64_t* extents, std::int64_t* (*strides)(RowArray&));
 

@@ -18,6 +18,7 @@ import tessera.placement;
 import tessera.tensor;
 
 #include "kernels.hpp"
+#include "kernels/codes.hpp"
 #include "kernels/scaled.hpp"
 #include "kernels/tile_size.hpp"
 #include "product.hpp"
@@ -111,7 +112,7 @@ std::optional<LibraryProduct> for_library(const ScaledArguments& s, const Tensor
 void turn_codes(const Tensor& on, const void* codes, std::int64_t k, std::int64_t rows,
                 std::int64_t leading, std::byte* to) {
   const TurnArguments t = {codes, to, k, rows, leading};
-  const std::int64_t tiles = product_tiles(k) * product_tiles(rows);
+  const std::int64_t tiles = codes_tiles(k, rows);
   launch(on, "turn_codes", static_cast<unsigned>(std::min(tiles, most_blocks)), threads_per_block,
          t);
 }
@@ -133,7 +134,7 @@ bool multiply_by_library(const Call& call, const Tensor& y, const ScaledArgument
   p.a.data = made.turns_a ? behind : s.product.a.data;
   p.b.data = made.turns_b ? behind + made.bytes_of_a() : s.product.b.data;
   const ProductFactors factors = {.of_a = s.a.data, .of_b = s.b.data, .each = made.each};
-  if (!blas->finds(p, factors)) {
+  if ((made.turns_a || made.turns_b) && !blas->finds(p, factors)) {
     return false;
   }
   if (made.turns_a) {

@@ -114,16 +114,21 @@ IndexedSumArguments sum_into(const Tensor& y, const Tensor& base, const Tensor& 
 }
 
 /// `along`: the dims of the indices that make up a line.
-void launch_sum(IndexedSumArguments& a, const Tensor& indices, const Dims& along, const Call& call,
-                const Tensor& y) {
-  if (a.count == 0) {
-    return;
-  }
+void set_entries(IndexedSumArguments& a, const Tensor& indices, const Dims& along,
+                 const Call& call) {
   a.entries_of_line = 1;
   for (const std::int64_t dim : along) {
     a.entries_of_line *= indices.shape()[static_cast<int>(dim)];
   }
   a.entries = order_of_indices(indices, along, call.workspace);
+}
+
+void launch_sum(IndexedSumArguments& a, const Tensor& indices, const Dims& along, const Call& call,
+                const Tensor& y) {
+  if (a.count == 0) {
+    return;
+  }
+  set_entries(a, indices, along, call);
   launch(y, is_floating(y.dtype()) ? with_type("sum_by_index", y.dtype()) : "sum_by_index_i64",
          blocks_for(a.count), threads_per_block, a);
 }
@@ -175,10 +180,8 @@ void gather_backward(const Call& call, std::span<Tensor> out) {
 }
 
 /// The rows of dy are in the order of the indices, of any dims.
-void embedding_backward(const Call& call, std::span<Tensor> out) {
-  const Tensor& dy = call.in[0];
-  const Tensor& indices = call.in[1];
-  const Tensor& y = out[0];
+IndexedSumArguments embedding_sum(const Call& call, const Tensor& dy, const Tensor& indices,
+                                  const Tensor& y) {
   check_index_type(call, indices);
   const SpecArgument whole = call.args<EmbeddingArgs>().whole;
   const int last = indices.dims();
@@ -191,11 +194,31 @@ void embedding_backward(const Call& call, std::span<Tensor> out) {
     a.place_extents[d] = indices.shape()[d];
     a.place_strides[d] = dy.strides()[d];
   }
-  launch_sum(a, indices, all_dims(indices), call, y);
+  return a;
 }
 
+void embedding_backward(const Call& call, std::span<Tensor> out) {
+  const Tensor& indices = call.in[1];
+  IndexedSumArguments a = embedding_sum(call, call.in[0], indices, out[0]);
+  launch_sum(a, indices, all_dims(indices), call, out[0]);
+}
+
+void embedding_backward_add(const Call& call, std::span<Tensor> out) {
+  check_in_place(call);
+  const Tensor& y = out[0];
+  const Tensor& indices = call.in[2];
+  IndexedSumArguments a = embedding_sum(call, call.in[1], indices, y);
+  const std::int64_t threads = indices.numel() * y.shape()[1];
+  if (a.count == 0 || threads == 0) {
+    return;
+  }
+  set_entries(a, indices, all_dims(indices), call);
+  launch(y, with_type("add_rows_by_index", y.dtype()), blocks_for(threads), threads_per_block, a);
+}
+
+template <std::size_t indices = 1>
 std::size_t bytes_of_list(const Call& call, std::span<const Tensor>) {
-  return bytes_to_order(1, call.in[1].numel());
+  return bytes_to_order(1, call.in[indices].numel());
 }
 
 template <class Args>
@@ -211,10 +234,11 @@ std::size_t bytes_of_lines(const Call& call, std::span<const Tensor>) {
 void add_selecting(KernelTable& table) {
   table["index_select"] = {index_select};
   table["gather"] = {gather};
-  table["index_select_backward"] = {index_select_backward, bytes_of_list};
-  table["index_add"] = {index_add, bytes_of_list};
+  table["index_select_backward"] = {index_select_backward, bytes_of_list<>};
+  table["index_add"] = {index_add, bytes_of_list<>};
   table["scatter_add"] = {scatter_add, bytes_of_lines<DimArgs>};
-  table["embedding_backward"] = {embedding_backward, bytes_of_list};
+  table["embedding_backward"] = {embedding_backward, bytes_of_list<>};
+  table["embedding_backward_"] = {embedding_backward_add, bytes_of_list<2>};
   table["gather_backward"] = {gather_backward, bytes_of_lines<DimShapeArgs>};
 }
 

@@ -1,4 +1,7 @@
+#include <fmt/format.h>
+
 #include <array>
+#include <cstddef>
 #include <optional>
 #include <span>
 #include <string>
@@ -24,25 +27,50 @@ double most(DType type) { return type == DType::f8e4m3 ? 448 : 57344; }
 constexpr double least_amax = 1e-12;  // torchao's EPS, against a division by 0
 
 /// The arguments of quantize_f8, one object for each combination.
-const Attributes& quantize_arguments(const Op& op, DType type, Scales scales) {
-  const auto make = [&](const char* dtype, const char* shared, const char* powers_of_two) {
-    return attributes_from_json(*op.arguments,
-                                std::string(R"({"dtype": ")") + dtype + R"(", "scales": ")" +
-                                    shared + R"(", "powers_of_two": )" + powers_of_two + "}",
-                                "Float8");
-  };
-  static const std::array<std::array<Attributes, 3>, 2> all = {
-      {{make("f8e4m3", "whole", "false"), make("f8e4m3", "rows", "true"),
-        make("f8e4m3", "columns", "true")},
-       {make("f8e5m2", "whole", "false"), make("f8e5m2", "rows", "true"),
-        make("f8e5m2", "columns", "true")}}};
-  return all[type == DType::f8e4m3 ? 0 : 1][static_cast<std::size_t>(scales)];
+const Attributes& quantize_arguments(const Op& op, DType type, Scales scales, CodesOrder order) {
+  constexpr std::array<const char*, 3> shared = {"whole", "rows", "columns"};
+  constexpr std::array<const char*, 3> orders = {"as_x", "turned", "both"};
+  static const std::vector<Attributes> all = [&] {
+    std::vector<Attributes> made;
+    for (const char* of_type : {"f8e4m3", "f8e5m2"}) {
+      for (const char* sharing : shared) {
+        for (const char* in_order : orders) {
+          made.push_back(
+              attributes_from_text(*op.arguments,
+                                   fmt::format("dtype={}, scales={}, powers_of_two={}, order={}",
+                                               of_type, sharing, sharing != shared[0], in_order),
+                                   "Float8"));
+        }
+      }
+    }
+    return made;
+  }();
+  const std::size_t of_type = type == DType::f8e4m3 ? 0 : 1;
+  return all[(of_type * shared.size() + static_cast<std::size_t>(scales)) * orders.size() +
+             static_cast<std::size_t>(order)];
 }
 
-Quantized quantized(const Tensor& x, const Tensor& scale, DType type, Scales scales) {
+/// Turned codes as a view with the dims of x.
+Tensor with_dims_of_x(const Tensor& turned) {
+  Dims dims;
+  for (int d = 1; d <= turned.dims(); ++d) {
+    dims.push_back(d % turned.dims());
+  }
+  return ops::permute(turned, dims);
+}
+
+Quantized quantized(const Tensor& x, const Tensor& scale, DType type, Scales scales,
+                    CodesOrder order) {
   static const Op& op = find_op("quantize_f8");
-  const Tensors made = call(op, {x, scale}, quantize_arguments(op, type, scales));
-  return {made[0], made[1]};
+  const Tensors made = call(op, {x, scale}, quantize_arguments(op, type, scales, order));
+  Quantized codes = {.as_x = {}, .turned = {}, .factor = made[1]};
+  if (order != CodesOrder::turned) {
+    codes.as_x = made[0];
+  }
+  if (order != CodesOrder::as_x) {
+    codes.turned = with_dims_of_x(order == CodesOrder::both ? made[2] : made[0]);
+  }
+  return codes;
 }
 
 /// The arguments of scaled_linear and its gradients, one object for each type of results.
@@ -84,23 +112,24 @@ Tensor scale_of(const Tensor& amax, DType type) {
   return ops::cast(ops::div(full({}, most(type), DType::f64, amax.device()), divisor), DType::f32);
 }
 
-Quantized quantize(const Tensor& x, DType type, Scales scales) {
-  return quantized(x, Tensor(), type, scales);
+Quantized quantize(const Tensor& x, DType type, Scales scales, CodesOrder order) {
+  return quantized(x, Tensor(), type, scales, order);
 }
 
-Quantized quantize(const Tensor& x, DType type, const Tensor& scale) {
-  return quantized(x, scale, type, Scales::whole);
+Quantized quantize(const Tensor& x, DType type, const Tensor& scale, CodesOrder order) {
+  return quantized(x, scale, type, Scales::whole, order);
 }
 
-Operand operand(const Quantized& local, const Layout& layout, const Dims& shape) {
-  if (local.factor.dims() == 0) {
-    return {from_local(local.codes, layout, shape),
-            from_local(local.factor, Layout::replicated(layout.mesh()), Dims{})};
+Operand operand(const Tensor& codes, const Tensor& factor, const Layout& layout,
+                const Dims& shape) {
+  if (factor.dims() == 0) {
+    return {from_local(codes, layout, shape),
+            from_local(factor, Layout::replicated(layout.mesh()), Dims{})};
   }
   // Where ranks share no scale, there are as many factors as ranks along the dim.
   Dims factors = Dims::filled(shape.size(), 1);
   for (int d = 0; d < shape.size(); ++d) {
-    if (local.factor.shape()[d] == local.codes.shape()[d] && local.codes.shape()[d] != 1) {
+    if (factor.shape()[d] == codes.shape()[d] && codes.shape()[d] != 1) {
       factors[d] = shape[d];
       continue;
     }
@@ -110,7 +139,7 @@ Operand operand(const Quantized& local, const Layout& layout, const Dims& shape)
           placement.is_shard() && placement.dim() == d ? layout.mesh().axis_size(axis) : 1;
     }
   }
-  return {from_local(local.codes, layout, shape), from_local(local.factor, layout, factors)};
+  return {from_local(codes, layout, shape), from_local(factor, layout, factors)};
 }
 
 Tensor linear(const Operand& x, const Operand& weight, DType type) {

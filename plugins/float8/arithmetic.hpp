@@ -21,23 +21,36 @@ tessera::Tensor scale_of(const tessera::Tensor& amax, tessera::DType type);
 /// Which elements of a tensor share a scale: all, those of a row of the last dim, or of a column.
 enum class Scales { whole, rows, columns };
 
+/// How codes lie in memory. A GPU multiplies those that are contiguous along the dims that a
+/// product sums over: the last one, as x has it, or the others.
+enum class CodesOrder { as_x, turned, both };
+
 /// Codes with the factor that turns them back into values, 1 / scale: in f32, with extent 1 in the
 /// dims that share a scale.
 struct Quantized {
-  tessera::Tensor codes;
+  tessera::Tensor as_x;    // absent, if only turned ones were made
+  tessera::Tensor turned;  // the same codes, a view with the dims of x; absent, if none were made
   tessera::Tensor factor;
+
+  /// For products that sum over the last dim, or over the others: those that lie so, or what there
+  /// is.
+  const tessera::Tensor& along_last() const { return as_x ? as_x : turned; }
+  const tessera::Tensor& along_others() const { return turned ? turned : as_x; }
 };
 /// Scaled by the largest of the elements that share a scale; row-wise scales are powers of two.
-Quantized quantize(const tessera::Tensor& x, tessera::DType type, Scales scales);
+Quantized quantize(const tessera::Tensor& x, tessera::DType type, Scales scales, CodesOrder order);
 /// x * scale in f32, cut off at the type's largest numbers and rounded to the type.
-Quantized quantize(const tessera::Tensor& x, tessera::DType type, const tessera::Tensor& scale);
+Quantized quantize(const tessera::Tensor& x, tessera::DType type, const tessera::Tensor& scale,
+                   CodesOrder order);
 
 /// Codes of this rank's part of a tensor, as operands of products.
 struct Operand {
   tessera::Tensor codes;   // distributed
   tessera::Tensor factor;  // each rank's own for what it has
 };
-Operand operand(const Quantized& local, const tessera::Layout& layout, const tessera::Dims& shape);
+/// `codes`, `factor`: this rank's; `shape`: of the whole tensor.
+Operand operand(const tessera::Tensor& codes, const tessera::Tensor& factor,
+                const tessera::Layout& layout, const tessera::Dims& shape);
 
 /// y, the gradient of x, and the gradient of the weight, in `type`. The products are sums in f32;
 /// only then they are scaled and rounded: on a Partial axis each rank's own term.

@@ -1,6 +1,7 @@
 // Float8: linear layers whose products are of 8-bit floating operands, with scales from the largest
 // elements (torchao's recipes "tensorwise" and "rowwise"). The parameters stay what they are.
-// Options: scaling = "tensorwise" | "rowwise"; all_gather = true: FSDP gathers 8-bit codes.
+// Options: scaling = "tensorwise" | "rowwise"; all_gather = true: FSDP gathers 8-bit codes;
+// turned_weights = true: the codes of weights are kept in both orders.
 #include <fmt/format.h>
 
 #include <memory>
@@ -39,8 +40,15 @@ class Float8 final : public ParallelStyle {
           "the weight with a scale for each column, which codes with a scale for each row do not "
           "have; set all_gather = false");
     }
-    weights_ = std::make_shared<float8::Weights>(rowwise ? float8::Scaling::rowwise
-                                                         : float8::Scaling::tensorwise);
+    const bool turned = options.flag("turned_weights", false);
+    if (turned && (rowwise || all_gather_)) {
+      options.refuse(fmt::format(
+          "option 'turned_weights' is of the codes that are kept for a step, which {} are not; "
+          "set turned_weights = false",
+          rowwise ? "row-wise codes" : "gathered codes"));
+    }
+    weights_ = std::make_shared<float8::Weights>(
+        rowwise ? float8::Scaling::rowwise : float8::Scaling::tensorwise, turned);
   }
 
   StyleFacts facts() const override {

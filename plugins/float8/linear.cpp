@@ -35,40 +35,62 @@ struct Saved {
   std::shared_ptr<Weight> weight;
   SavedTensor values;  // what the weight's layer computed with: to see that it stays
   SavedTensor x;       // row-wise: its columns get scales of their own
-  Operand codes;       // of x; tensor-wise
+  Operand codes;       // of x, contiguous along its rows; tensor-wise
   DType x_type = DType::f32;
   bool needs_x = false;
   bool needs_weight = false;
 };
 
+/// Codes of this rank's part of a tensor with the layout and shape of the whole.
+struct Coded {
+  Quantized local;
+  Layout layout;
+  Dims shape;
+
+  /// For a product that sums over the last dim, or over the others.
+  Operand along_last() const { return operand(local.along_last(), local.factor, layout, shape); }
+  Operand along_others() const {
+    return operand(local.along_others(), local.factor, layout, shape);
+  }
+};
+
 /// The weight's codes: with scales of rows or columns (row-wise), or of the whole (tensor-wise).
-Operand weight_operand(const Weights& weights, Weight& weight, Scales scales, bool keep) {
+Coded coded_weight(const Weights& weights, Weight& weight, Scales scales, bool keep,
+                   CodesOrder order) {
   const Tensor& whole = weight.parameter->use();
-  const Quantized codes = weights.scaling() == Scaling::tensorwise
-                              ? Weights::codes(weight, keep)
-                              : quantize(whole.local(), DType::f8e4m3, scales);
-  return operand(codes, whole.layout(), whole.shape());
+  return {weights.scaling() == Scaling::tensorwise
+              ? weights.codes(weight, keep, order)
+              : quantize(whole.local(), DType::f8e4m3, scales, order),
+          whole.layout(), whole.shape()};
 }
 
 /// Codes of activations or of their gradient: row-wise with these scales.
-Operand quantized_operand(const Tensor& x, DType type, Scaling scaling, Scales scales) {
-  const Quantized codes =
-      quantize(x.local(), type, scaling == Scaling::tensorwise ? Scales::whole : scales);
-  return operand(codes, x.layout(), x.shape());
+Coded coded(const Tensor& x, DType type, Scaling scaling, Scales scales, CodesOrder order) {
+  return {quantize(x.local(), type, scaling == Scaling::tensorwise ? Scales::whole : scales, order),
+          x.layout(), x.shape()};
 }
 
-Tensor gradient_of_x(const Saved& saved, const Operand& dy) {
-  return gradient_of_input(dy, weight_operand(*saved.weights, *saved.weight, Scales::columns, true),
-                           saved.x_type);
+/// The order for a product that sums over the last dim, for one that sums over the others, or for
+/// these two.
+CodesOrder order_for(bool along_last, bool along_others) {
+  return !along_others ? CodesOrder::as_x : along_last ? CodesOrder::both : CodesOrder::turned;
 }
 
-Tensor gradient_of_weight(const Saved& saved, const Operand& dy) {
+Tensor gradient_of_x(const Saved& saved, const Coded& dy) {
+  const Coded weight =
+      coded_weight(*saved.weights, *saved.weight, Scales::columns, true, CodesOrder::turned);
+  return gradient_of_input(dy.along_last(), weight.along_others(), saved.x_type);
+}
+
+Tensor gradient_of_weight(const Saved& saved, const Coded& dy) {
   const Scaling scaling = saved.weights->scaling();
   Operand x = saved.codes;
   if (scaling == Scaling::rowwise) {
-    x = quantized_operand(saved.x.get("Float8Linear"), DType::f8e4m3, scaling, Scales::columns);
+    x = coded(saved.x.get("Float8Linear"), DType::f8e4m3, scaling, Scales::columns,
+              CodesOrder::turned)
+            .along_others();
   }
-  return gradient_of_weight(dy, x, saved.weight->parameter->use().dtype());
+  return gradient_of_weight(dy.along_others(), x, saved.weight->parameter->use().dtype());
 }
 
 void backward_of(const Saved& saved, std::span<const Tensor> grads, std::span<Tensor> out) {
@@ -79,19 +101,24 @@ void backward_of(const Saved& saved, std::span<const Tensor> grads, std::span<Te
   }
   saved.values.get_unfilled("Float8Linear");
   const Scaling scaling = saved.weights->scaling();
-  const auto codes = [&](Scales scales) {
-    return quantized_operand(grads[0], gradient_type(scaling), scaling, scales);
+  const auto codes = [&](Scales scales, CodesOrder order) {
+    return coded(grads[0], gradient_type(scaling), scaling, scales, order);
   };
-  Operand dy;
+  if (scaling == Scaling::tensorwise) {  // a whole's codes are those of rows and of columns
+    const Coded dy = codes(Scales::whole, order_for(saved.needs_x, saved.needs_weight));
+    if (saved.needs_x) {
+      out[0] = gradient_of_x(saved, dy);
+    }
+    if (saved.needs_weight) {
+      out[1] = gradient_of_weight(saved, dy);
+    }
+    return;
+  }
   if (saved.needs_x) {
-    dy = codes(Scales::rows);
-    out[0] = gradient_of_x(saved, dy);
+    out[0] = gradient_of_x(saved, codes(Scales::rows, CodesOrder::as_x));
   }
   if (saved.needs_weight) {
-    if (!saved.needs_x || scaling == Scaling::rowwise) {  // a whole's codes are those of rows
-      dy = codes(Scales::columns);
-    }
-    out[1] = gradient_of_weight(saved, dy);
+    out[1] = gradient_of_weight(saved, codes(Scales::columns, CodesOrder::turned));
   }
 }
 
@@ -184,12 +211,16 @@ Tensor Float8Linear::product(const Tensor& x) {
     if (!rowwise) {
       weights_->ensure();
     }
-    const Operand codes = quantized_operand(x, DType::f8e4m3, scaling, Scales::rows);
-    y = linear(codes, weight_operand(*weights_, *weight_, Scales::rows, is_training()), x.dtype());
-    if (rowwise) {
+    const bool keeps_codes = !rowwise && saved->needs_weight;
+    const Coded codes =
+        coded(x, DType::f8e4m3, scaling, Scales::rows, order_for(true, keeps_codes));
+    const Coded weight =
+        coded_weight(*weights_, *weight_, Scales::rows, is_training(), CodesOrder::as_x);
+    y = linear(codes.along_last(), weight.along_last(), x.dtype());
+    if (keeps_codes) {
+      saved->codes = codes.along_others();
+    } else if (rowwise) {
       saved->x = SavedTensor(x);
-    } else {
-      saved->codes = codes;
     }
   }
   record_function("Float8Linear", std::vector<Tensor>{x, w}, std::vector<Tensor>{y},

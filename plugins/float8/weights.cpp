@@ -114,22 +114,26 @@ void Weights::ensure() {
   }
 }
 
-Quantized Weights::codes(Weight& weight, bool keep) {
+Quantized Weights::codes(Weight& weight, bool keep, CodesOrder order) const {
   const nn::Parameter& parameter = *weight.parameter;
   if (const auto& payloads = parameter.attached<parallel::GatheredPayloads>().tensors;
       !payloads.empty()) {
     const Tensor& gathered = payloads.front();
-    return {gathered_dim(parameter) == 0 ? gathered : ops::transpose(gathered, 0, 1),
-            ops::reciprocal(local_of(weight.scale->value))};
+    const bool turned = gathered_dim(parameter) != 0;
+    return {.as_x = turned ? Tensor() : gathered,
+            .turned = turned ? ops::transpose(gathered, 0, 1) : Tensor(),
+            .factor = ops::reciprocal(local_of(weight.scale->value))};
   }
   const Tensor& values = local_of(parameter.use());
   const Storage& memory = values.storage();
-  if (weight.codes.codes && &memory == weight.coded_memory &&
+  if (weight.codes.factor && &memory == weight.coded_memory &&
       memory.version() == weight.coded_version) {
     return weight.codes;
   }
-  const Quantized codes = quantize(values, DType::f8e4m3, local_of(weight.scale->value));
-  if (keep && parameter.attached<parallel::ComputedForm>().style.empty()) {
+  const bool keeps = keep && parameter.attached<parallel::ComputedForm>().style.empty();
+  const Quantized codes = quantize(values, DType::f8e4m3, local_of(weight.scale->value),
+                                   keeps && keeps_turned_ ? CodesOrder::both : order);
+  if (keeps) {
     weight.codes = codes;
     weight.coded_memory = &memory;
     weight.coded_version = memory.version();
@@ -153,7 +157,8 @@ void CodesExtension::pack(const parallel::Gathered&, const Tensor& shard,
   const std::shared_ptr<Weight> weight = weight_.lock();
   require(weights && weight, "Float8: a weight is gathered whose layer is gone");
   weights->ensure();
-  ops::copy_(parts[0], quantize(shard, DType::f8e4m3, local_of(weight->scale->value)).codes);
+  ops::copy_(parts[0],
+             quantize(shard, DType::f8e4m3, local_of(weight->scale->value), CodesOrder::as_x).as_x);
 }
 
 void CodesExtension::unpack(const parallel::Gathered&, std::span<const Tensor>, const Tensor&) {

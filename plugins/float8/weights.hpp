@@ -23,7 +23,8 @@ struct Weight {
 
 class Weights {
  public:
-  explicit Weights(Scaling scaling) : scaling_(scaling) {}
+  /// `keeps_turned`: the codes that are kept are kept turned too.
+  Weights(Scaling scaling, bool keeps_turned) : scaling_(scaling), keeps_turned_(keeps_turned) {}
   Scaling scaling() const { return scaling_; }
 
   /// The weight of a layer that is replaced; of a model in stages, also of another rank's layer.
@@ -40,12 +41,14 @@ class Weights {
   /// This rank's codes of what forward computes with (local, f8e4m3), and the factor of the whole
   /// weight: what an extension has gathered, or of the parameter's values. With `keep` they are
   /// kept until drop_codes(), unless another style provides the values, which then come and go.
-  /// Tensor-wise scaling only.
-  static Quantized codes(Weight& weight, bool keep);
+  /// Codes that are made here lie in memory as the product of the caller needs them. Tensor-wise
+  /// scaling only.
+  Quantized codes(Weight& weight, bool keep, CodesOrder order) const;
   void drop_codes();
 
  private:
   Scaling scaling_;
+  bool keeps_turned_;
   std::optional<tessera::DeviceMesh> mesh_;
   std::vector<std::shared_ptr<Weight>> all_;
 };

@@ -379,9 +379,10 @@ void call_the_rest(Recorder& recorder) {
       const Op& topk = find_op("topk_across_ranks");  // of distributed tensors only
       call(topk, {parts}, parse_arguments(topk, arguments));
     }
-    for (const char* arguments : {"dtype=f8e4m3, scales=rows, powers_of_two=true",
-                                  "dtype=f8e5m2, scales=columns, powers_of_two=false",
-                                  "dtype=f8e5m2, scales=whole, powers_of_two=false"}) {
+    for (const char* arguments : {"dtype=f8e4m3, scales=rows, powers_of_two=true, order=as_x",
+                                  "dtype=f8e5m2, scales=columns, powers_of_two=false, order=both",
+                                  "dtype=f8e4m3, scales=columns, powers_of_two=true, order=turned",
+                                  "dtype=f8e5m2, scales=whole, powers_of_two=false, order=as_x"}) {
       const Op& quantize = find_op("quantize_f8");
       call(quantize, {parts, Tensor()},
            attributes_from_text(*quantize.arguments, arguments, "quantize_f8"));
@@ -408,6 +409,12 @@ void call_the_rest(Recorder& recorder) {
       };
       ops::linear_grad_weight_(numbers({4, 7}), of_rows(4, 1), of_rows(7, 2));
       call_one(find_op("linear_grad_input_"), {of_rows(7, 0), of_rows(4, 1), numbers({4, 7}, 2)});
+      const Tensor places = from_values<std::int64_t>({3, 0, 3, 1, 2, 3}, {6});
+      const Op& add_rows = find_op("embedding_backward_");
+      call(add_rows,
+           {numbers({4, 7}), of_rows(7, 1),
+            ops::view(ops::narrow(places, 0, 0, rows.product()), rows)},
+           attributes_from_text(*add_rows.arguments, "whole=none", "embedding_backward_"));
       const auto in_blocks = [](const char* op, const Tensor& a, const Tensor& b) {
         call(find_op(op), {a, b}, attributes_from_text(*find_op(op).arguments, "out=4, in=2", op));
       };

@@ -128,7 +128,14 @@ TEST_CASE("elements of one index are added in their order") {
     check_bits("embedding_backward",
                {waves({3, 500, 4}, type), some_of({3, 500}, 30), waves({31, 4}, type)},
                "whole=none");
+    for (const Tensor& sum : {waves({31, 4}, type), ops::transpose(waves({4, 31}, type), 0, 1)}) {
+      check_bits("embedding_backward_",
+                 {sum, waves({3, 500, 4}, type), ops::cast(some_of({3, 500}, 30), DType::i32)},
+                 "whole=none");
+    }
   }
+  check_bits("embedding_backward_",
+             {waves({31, 4}), waves({40, 4}, DType::bf16), some_of({40}, 30)}, "whole=none");
   check_bits("scatter_add",
              {some_of({5}, 9), some_of({2100}, 5), ops::ones_like(some_of({2100}, 5))}, "dim=0");
 }
@@ -179,27 +186,40 @@ TEST_CASE("weights in NF4 codes are the CPU's, of a whole matrix and of a part")
 }
 
 TEST_CASE("8-bit floating codes, their scales and what is left of them are the CPU's") {
-  for (const DType type : {DType::f32, DType::bf16, DType::f64}) {
-    const Tensor x = ops::mul_scalar(waves({20, 70}, type), 3.5);
-    for (const char* scales : {"whole", "rows", "columns"}) {
-      for (const char* powers : {"true", "false"}) {
-        for (const char* code : {"f8e4m3", "f8e5m2"}) {
-          check_bits(
-              "quantize_f8", {x, Tensor()},
-              std::string("dtype=") + code + ", scales=" + scales + ", powers_of_two=" + powers);
+  const auto arguments = [](const std::string& code, const std::string& scales,
+                            const std::string& powers, const std::string& order) {
+    return "dtype=" + code + ", scales=" + scales + ", powers_of_two=" + powers +
+           ", order=" + order;
+  };
+  for (const char* order : {"as_x", "turned", "both"}) {
+    for (const DType type : {DType::f32, DType::bf16, DType::f64}) {
+      const Tensor x = ops::mul_scalar(waves({20, 70}, type), 3.5);
+      for (const char* scales : {"whole", "rows", "columns"}) {
+        for (const char* powers : {"true", "false"}) {
+          for (const char* code : {"f8e4m3", "f8e5m2"}) {
+            check_bits("quantize_f8", {x, Tensor()}, arguments(code, scales, powers, order));
+          }
         }
+        check_bits("quantize_f8", {ops::view(x, {4, 5, 70}), Tensor()},
+                   arguments("f8e4m3", scales, "true", order));
       }
+      check_bits("quantize_f8", {ops::transpose(x, 0, 1), full({1}, 700)},
+                 arguments("f8e4m3", "whole", "false", order));
     }
-    check_bits("quantize_f8", {ops::transpose(x, 0, 1), full({1}, 700)},
-               "dtype=f8e4m3, scales=whole, powers_of_two=false");
+    const Tensor parts = waves({70, 700});  // which are several blocks'
+    parts.data<float>()[parts.numel() - 1] = 9;
+    check_bits("quantize_f8", {parts, Tensor()}, arguments("f8e4m3", "whole", "false", order));
+    const Tensor rows_of_parts = waves({2, 33000});
+    rows_of_parts.data<float>()[rows_of_parts.numel() - 1] = 9;
+    check_bits("quantize_f8", {rows_of_parts, Tensor()},
+               arguments("f8e5m2", "rows", "true", order));
+    check_bits("quantize_f8", {zeros({0, 3}), Tensor()},
+               arguments("f8e4m3", "whole", "false", order));
+    std::vector<float> values = {1, std::numeric_limits<float>::quiet_NaN(), 3,
+                                 0, std::numeric_limits<float>::infinity(),  2};
+    check_bits("quantize_f8", {from_values(std::span<const float>(values), {2, 3}), Tensor()},
+               arguments("f8e4m3", "rows", "true", order));
   }
-  const Tensor parts = waves({70, 700});  // which are several blocks'
-  parts.data<float>()[parts.numel() - 1] = 9;
-  check_bits("quantize_f8", {parts, Tensor()}, "dtype=f8e4m3, scales=whole, powers_of_two=false");
-  std::vector<float> values = {1, std::numeric_limits<float>::quiet_NaN(), 3,
-                               0, std::numeric_limits<float>::infinity(),  2};
-  check_bits("quantize_f8", {from_values(std::span<const float>(values), {2, 3}), Tensor()},
-             "dtype=f8e4m3, scales=rows, powers_of_two=true");
 }
 
 TEST_CASE("products of codes with one factor, one for each row, and one for each block") {

@@ -74,20 +74,26 @@ sub steps_on {
 }
 
 if ($run eq 'float8') {
-  # The library's kernels need sizes that are multiples of 16. A product of our own kernel's is an error.
+  # The library's kernels need sizes that are multiples of 16. A product of our own kernel's is an error, and a copy of
+  # codes that are turned, where there need be none.
   my @sizes = ('model.ffn_dim=48', 'data.seq_len=24', 'train.batch=4', 'train.micro_batch=2');
   my %ways = (
     rowwise => ['parallel[0].options={ scaling = "rowwise" }'],
+    turned => ['parallel[0].options={ turned_weights = true }'],
     accumulating => ['graph.capture=true', 'graph.transforms=["AccumulatingProducts"]'],
+    accumulating_turned => ['graph.capture=true', 'graph.transforms=["AccumulatingProducts"]',
+      'parallel[0].options={ turned_weights = true }'],
   );
-  $ENV{TESSERA_EMULATOR_WITHOUT} = 'scaled_product';
   for my $way (sort keys %ways) {
+    $ENV{TESSERA_EMULATOR_WITHOUT} = $way eq 'accumulating' ? 'scaled_product' : 'scaled_product:turn_codes';
     my @options = (@sizes, @{$ways{$way}});
     my @wanted = steps_on('cpu', @options);
     compare_steps($way, \@wanted, [steps_on('cuda', @options)], $tolerance);
     compare_steps("$way, as graphs", \@wanted, [steps_on('cuda', @options, 'graph.device_graphs=true')], $tolerance)
-      if $way eq 'accumulating';
+      if $way =~ /accumulating/;
   }
+  eval { steps_on('cuda', @sizes); 1 } and die "the codes of weights are not turned\n";
+  die "a kernel that is not there is another error: $@" unless $@ =~ /turn_codes/;
   eval { steps_on('cuda', @sizes, 'data.seq_len=20'); 1 } and die "40 rows are not our own kernel's\n";
   die "a kernel that is not there is another error: $@" unless $@ =~ /scaled_product/;
   print "3 steps agree\n";

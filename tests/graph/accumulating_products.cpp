@@ -113,6 +113,18 @@ TEST_CASE("products of 8-bit codes add to the tensor that they were added to") {
             "  scaled_linear_grad_input_(%6, %0, %1, %5, %3)\n");
 }
 
+TEST_CASE("gradients of embeddings add to the tensor that they were added to") {
+  const std::string head =
+      "input %0: bf16[2, 3, 4] = dy\n"
+      "input %1: i64[2, 3] = indices\n"
+      "input %2: bf16[10, 4] = weight\n"
+      "input %3: bf16[10, 4] = dweight\n"
+      "section step\n";
+  CHECK(after(head + "  %4: bf16[10, 4] = embedding_backward(%0, %1, %2; whole=none)\n"
+                     "  add_(%3, %4; alpha=1)\n") ==
+        head + "  embedding_backward_(%3, %0, %1; whole=none)\n");
+}
+
 TEST_CASE("products stay where their sum would be another one") {
   const auto stays = [](const std::string& body) {
     const std::string text = inputs + body;

@@ -179,6 +179,38 @@ TEST_CASE("common: a result that replaces others is there as long as they are") 
         "output %5 = z\n");
 }
 
+TEST_CASE("common: results beside needed ones stay for equal calls, if there is room") {
+  const auto quantize = [](const std::string& codes, const std::string& factor,
+                           const std::string& turned) {
+    return "  " + codes + ": f8e4m3[16, 32], " + factor + ": f32[1, 1], " + turned +
+           ": f8e4m3[32, 16] = quantize_f8(%0, -; dtype=f8e4m3, scales=whole, "
+           "powers_of_two=false, order=both)\n";
+  };
+  // After %5, the codes with the dims of x are not needed any more, but the turned ones are.
+  const std::string begin =
+      "input %0: f32[16, 32] = x\n"
+      "input %1: f32[4096] = large\n"
+      "section step\n" +
+      quantize("%2", "%3", "%4") + "  %5: f32[16, 32] = cast(%2; dtype=f32)\n";
+  const std::string again = quantize("%6", "%7", "%8");
+  const std::string end =
+      "  %10: f32[16, 32] = add(%5, %9; alpha=1)\n"
+      "output %4 = a\n";
+  CHECK(after({"common"}, begin + again + "  %9: f32[16, 32] = cast(%6; dtype=f32)\n" + end +
+                              "output %8 = b\noutput %10 = c\n") ==
+        begin +
+            "  %10: f32[16, 32] = add(%5, %5; alpha=1)\n"
+            "output %4 = a\noutput %4 = b\noutput %10 = c\n");
+  // Nothing else may be there where the peak of memory is.
+  const std::string full = begin +
+                           "  %11: f32[4096] = neg(%1)\n"
+                           "  %12: f32[1] = sum(%11; dims=[0], keepdim=true)\n" +
+                           again + "  %10: f32[16, 32] = cast(%6; dtype=f32)\n" +
+                           "output %4 = a\noutput %8 = b\noutput %10 = c\noutput %12 = d\n";
+  const std::string made = after({"common"}, full);
+  CHECK(made.find(again) != std::string::npos);
+}
+
 TEST_CASE("common: calls that follow other variables stay") {
   const std::string body =
       "number lr\n"
@@ -276,6 +308,52 @@ TEST_CASE("copies: what is read in the same order is read where it is") {
   };
   const std::string kept = product("  %2: f32[3, 3] = clone(%1)\n", "2");
   CHECK(after({"copies"}, kept) == kept);
+}
+
+TEST_CASE("copies: lists have the original in a copy's place") {
+  CHECK(after({"copies"},
+              "input %0: f32[4, 6] = a\n"
+              "input %1: f32[4, 6] = b\n"
+              "section step\n"
+              "  %2: f32[4, 6] = clone(%1)\n"
+              "  %3: f32[4, 6] = clone(%0)\n"
+              "  foreach_add_(%0, %3, %2, %2; alpha=0.5)\n"
+              "  %4: f32[4, 6] = tanh(%3)\n"
+              "output %4 = y\n") ==
+        "input %0: f32[4, 6] = a\n"
+        "input %1: f32[4, 6] = b\n"
+        "section step\n"
+        "  %3: f32[4, 6] = clone(%0)\n"
+        "  foreach_add_(%0, %3, %1, %1; alpha=0.5)\n"
+        "  %4: f32[4, 6] = tanh(%3)\n"
+        "output %4 = y\n");
+}
+
+TEST_CASE("copies: what was copied twice is copied once, if a whole memory is") {
+  CHECK(after({"copies"},
+              "input %0: f32[8] = a\n"
+              "section step\n"
+              "  %1: f32[8] = exp(%0)\n"
+              "  %2: f32[8] = clone(%1)\n"
+              "  %3: f32[8] = clone(%2)\n"
+              "  %4: f32[8] = tanh(%0)\n"
+              "  copy_(%4, %3)\n"
+              "output %4 = y\n") ==
+        "input %0: f32[8] = a\n"
+        "section step\n"
+        "  %1: f32[8] = exp(%0)\n"
+        "  %4: f32[8] = tanh(%0)\n"
+        "  copy_(%4, %1)\n"
+        "output %4 = y\n");
+  const std::string part =
+      "input %0: f32[8] = a\n"
+      "section step\n"
+      "  %1: f32[4] = narrow(%0; dim=0, start=4, length=4)\n"
+      "  %2: f32[4] = clone(%1)\n"
+      "  %3: f32[4] = memory.full(1)\n"
+      "  copy_(%3, %2)\n"
+      "output %3 = y\n";
+  CHECK(after({"copies"}, part) == part);
 }
 
 TEST_CASE("copies: pointwise operators read what was expanded") {

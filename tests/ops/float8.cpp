@@ -166,15 +166,16 @@ TEST_CASE("ranks move elements of the 8-bit types and refuse to reduce them") {
 
 namespace {
 
-/// quantize_f8's codes and factors, `scales` "whole", "rows" or "columns".
+/// quantize_f8's codes and factors, `scales` "whole", "rows" or "columns", `order` "as_x", "turned"
+/// or "both".
 Tensors quantized(const Tensor& x, DType type, const std::string& scales, bool powers_of_two,
-                  const Tensor& scale = {}) {
+                  const Tensor& scale = {}, const std::string& order = "as_x") {
   const Op& op = find_op("quantize_f8");
   return call(op, {x, scale},
-              attributes_from_json(*op.arguments,
-                                   R"({"dtype": ")" + std::string(name_of(type)) +
-                                       R"(", "scales": ")" + scales + R"(", "powers_of_two": )" +
-                                       (powers_of_two ? "true}" : "false}"),
+              attributes_from_text(*op.arguments,
+                                   "dtype=" + std::string(name_of(type)) + ", scales=" + scales +
+                                       ", powers_of_two=" + (powers_of_two ? "true" : "false") +
+                                       ", order=" + order,
                                    "test"));
 }
 
@@ -249,6 +250,54 @@ TEST_CASE("quantize_f8 is the scale, the product, the limits and the rounding, b
   CHECK(to_doubles(none[0])[3] == 57344);
 }
 
+TEST_CASE("quantize_f8's turned codes have the last dim first, alone and beside the others") {
+  const auto turned = [](const Tensor& codes) {
+    return codes.dims() == 1   ? codes
+           : codes.dims() == 2 ? ops::permute(codes, {1, 0})
+                               : ops::permute(codes, {2, 0, 1});
+  };
+  // Of one dim, of several tiles of the kernels with rests, of none.
+  for (const Dims& shape : {Dims{70}, Dims{130, 67}, Dims{3, 50, 129}, Dims{0, 3}, Dims{2, 0}}) {
+    for (const char* scales : {"whole", "rows", "columns"}) {
+      INFO(to_string(shape) << " " << scales);
+      const Tensor x = spread(shape, DType::bf16, 1);
+      const auto made = [&](const char* order, const Tensor& of) {
+        return quantized(of, DType::f8e4m3, scales, true, {}, order);
+      };
+      const Tensors as_x = made("as_x", x), alone = made("turned", x), both = made("both", x);
+      REQUIRE(both.size() == 3);
+      CHECK(same_bytes(both[0], as_x[0]));
+      CHECK(same_bytes(both[2], turned(as_x[0])));
+      CHECK(same_bytes(alone[0], both[2]));
+      CHECK(same_bytes(alone[1], as_x[1]));
+      CHECK(same_bytes(both[1], as_x[1]));
+    }
+  }
+  const Tensor x = spread({64, 48}, DType::f32, 1), given = full({}, 300);
+  CHECK(same_bytes(
+      quantized(ops::transpose(x, 0, 1), DType::f8e5m2, "whole", false, given, "turned")[0],
+      quantized(x, DType::f8e5m2, "whole", false, given)[0]));
+}
+
+TEST_CASE("turned codes of a part are those of its place in the whole") {
+  collective::run_threads(2, [](collective::World&) {
+    const DeviceMesh mesh = DeviceMesh::make({"axis"}, {2});
+    const Tensor x = spread({4, 3, 6}, DType::f32, 1), given = full({}, 300);
+    for (const int dim : {0, 1, 2}) {
+      const Tensor part = distribute(x, Layout::make(mesh, {Shard(dim)}));
+      const Tensor scale = distribute(given, Layout::replicated(mesh));
+      for (const char* order : {"turned", "both"}) {
+        const auto last = [](const Tensors& made) { return made.size() == 3 ? made[2] : made[0]; };
+        const Tensor found = last(quantized(part, DType::f8e4m3, "whole", false, scale, order));
+        expect(found.layout().placement(0) == Shard((dim + 1) % 3), "the placement");
+        expect(same_bytes(full_tensor(found),
+                          last(quantized(x, DType::f8e4m3, "whole", false, given, order))),
+               "the codes");
+      }
+    }
+  });
+}
+
 TEST_CASE("scaled products are those of widened codes, scaled in f32 and rounded, bit for bit") {
   for (const bool rowwise : {false, true}) {
     for (const DType type : {DType::f32, DType::bf16}) {
@@ -308,7 +357,9 @@ TEST_CASE("gradients of scaled products are added in f32 and rounded once, bit f
   compare("scaled_linear_grad_input", codes({2, 9, 48}, DType::f8e5m2, "rows", 1),
           codes({48, 32}, DType::f8e4m3, "columns", 2));
   const Op& of_weight = find_op("scaled_linear_grad_weight_");
-  CHECK(error_of([&] { add_to(of_weight, full({48, 31}, 0), dy, x); }) ==
+  CHECK(error_of([&] {
+          add_to(of_weight, full({48, 31}, 0), dy, x);
+        }) ==
         "scaled_linear_grad_weight_: sum has the wrong shape (expected [48, 32], got [48, 31])");
   CHECK(error_of([&] {
           add_to(of_weight, full({48, 32}, 0, DType::i64), dy, x);

@@ -62,6 +62,7 @@ const std::map<std::string, std::string>& compared_elsewhere() {
       {"adamw_", "tests/optim/curves.cpp, with torch.optim"},
       {"adamw_rounded_", "tests/optim/rounded.cpp"},
       {"asgd_", "tests/optim/curves.cpp, with torch.optim"},
+      {"embedding_backward_", "tests/ops/training_ops.cpp"},
       {"linear_grad_input_", "tests/ops/training_ops.cpp"},
       {"linear_grad_weight_", "tests/ops/training_ops.cpp"},
       {"lion_", "tests/optim/curves.cpp, with torch.optim"},

@@ -47,6 +47,7 @@ parallel::StyleEntry float8_of(std::vector<std::string> on, const std::string& o
 }
 
 const char* const gathered_codes = R"({"all_gather": true})";
+const char* const turned_weights = R"({"turned_weights": true})";
 
 /// Rows of `width` features -> up -> relu -> down (+ bias), in f32 or as set_precision says.
 class Pair final : public nn::Module {
@@ -184,10 +185,12 @@ TEST_CASE("Float8: scales and codes are torchao's, bit for bit") {
         const float8::Quantized found = float8::quantize(x, codes,
                                                          !rowwise   ? float8::Scales::whole
                                                          : dim == 1 ? float8::Scales::rows
-                                                                    : float8::Scales::columns);
-        CHECK(to_doubles(found.codes) == to_doubles(read(name + "_codes")));
+                                                                    : float8::Scales::columns,
+                                                         float8::CodesOrder::both);
+        CHECK(to_doubles(found.as_x) == to_doubles(read(name + "_codes")));
+        CHECK(to_doubles(found.turned) == to_doubles(read(name + "_codes")));
         const Tensor scale = read(name + "_scale");
-        CHECK(found.codes.dtype() == codes);
+        CHECK(found.as_x.dtype() == codes);
         if (!rowwise) {
           CHECK(to_doubles(float8::scale_of(float8::largest(x), codes)) == to_doubles(scale));
         }
@@ -212,9 +215,9 @@ TEST_CASE("Float8: scales and codes are torchao's, bit for bit") {
 TEST_CASE("Float8: values beyond the codes' range are cut off") {
   const Tensor x = from_values({1.0F, -3.0F, 0.5F}, {3});
   const Tensor scale = full({}, 40000);
-  CHECK(to_doubles(float8::quantize(x, DType::f8e4m3, scale).codes) ==
+  CHECK(to_doubles(float8::quantize(x, DType::f8e4m3, scale, float8::CodesOrder::as_x).as_x) ==
         std::vector<double>{448, -448, 448});
-  CHECK(to_doubles(float8::quantize(x, DType::f8e5m2, scale).codes) ==
+  CHECK(to_doubles(float8::quantize(x, DType::f8e5m2, scale, float8::CodesOrder::as_x).as_x) ==
         std::vector<double>{40960, -57344, 20480});
 }
 
@@ -298,6 +301,25 @@ TEST_CASE("Float8: a weight has one scale in every layout, and losses are near")
   compare(2, tensor, {float8_of(layers), columns, rows_of}, "TP");
 }
 
+TEST_CASE("Float8: weights whose codes are kept turned give the same bits, if they are kept") {
+  const std::vector<std::string> layers = {"up", "down"};
+  const auto same = [&](const DeviceMesh& mesh, const std::vector<parallel::StyleEntry>& others) {
+    const auto trained = [&](const char* options) {
+      Entries entries = {float8_of(layers, options)};
+      entries.insert(entries.end(), others.begin(), others.end());
+      return train(mesh, entries);
+    };
+    const Trained once = trained("{}"), turned = trained(turned_weights);
+    check(once.losses == turned.losses && once.scales == turned.scales, "the numbers");
+  };
+  on_ranks(2, [&](int) {
+    same(DeviceMesh::make({"shard"}, {2}), {{"Replicate", "shard", {"."}}});
+    same(DeviceMesh::make({"shard"}, {2}), {fsdp(layers)});
+    same(DeviceMesh::make({"tensor"}, {2}),
+         {{"ColwiseParallel", "tensor", {"up"}}, {"RowwiseParallel", "tensor", {"down"}}});
+  });
+}
+
 TEST_CASE("Float8: gathered codes give the same bits as gathered values") {
   const std::vector<std::string> layers = {"up", "down"};
   on_ranks(3, [&](int) {  // shards of 22, 22 and 20 rows
@@ -359,7 +381,8 @@ TEST_CASE("Float8: weights that a program writes get new scales and codes") {
     const parallel::StyleEntry replicate{"Replicate", "shard", {"."}};
     for (const Entries& entries : {Entries{float8_of(layers), fsdp({"."})},
                                    Entries{float8_of(layers, gathered_codes), fsdp({"."})},
-                                   Entries{float8_of(layers), replicate}}) {
+                                   Entries{float8_of(layers), replicate},
+                                   Entries{float8_of(layers, turned_weights), replicate}}) {
       Planned run(std::make_shared<Pair>(2 * width, false), DeviceMesh::make({"shard"}, {2}),
                   entries);
       const NoGrad constant;
@@ -387,6 +410,13 @@ TEST_CASE("Float8: what it cannot do is refused before the ranks start") {
   const std::string here =
       refused({float8_of({"up"}, R"({"scaling": "rowwise", "all_gather": true})"), fsdp({"."})});
   CHECK(has(here, "option 'all_gather' needs scaling = \"tensorwise\""));
+  CHECK(has(
+      refused({float8_of({"up"}, R"({"all_gather": true, "turned_weights": true})"), fsdp({"."})}),
+      "option 'turned_weights' is of the codes that are kept for a step, which gathered "
+      "codes are not; set turned_weights = false"));
+  CHECK(has(refused({float8_of({"up"}, R"({"scaling": "rowwise", "turned_weights": true})"),
+                     fsdp({"."})}),
+            "which row-wise codes are not"));
   CHECK(has(refused({float8_of({"up"}, R"({"scaling": "blockwise"})"), fsdp({"."})}),
             "option 'scaling' must be"));
   CHECK(has(refused({float8_of({"up"}), fsdp({"."})}, 40),

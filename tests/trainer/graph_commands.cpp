@@ -291,6 +291,40 @@ TEST_CASE("graph roofline: a product that adds to a tensor reads and writes it")
   CHECK(product.at("bytes") == 2 * (4 * 16 + 4) + 2 * 16 * 16 * 2);
 }
 
+TEST_CASE("graph roofline: of a table, the rows at the indices are moved") {
+  const Folder folder;
+  const std::string file = folder.write(
+      "step.txt", text("input rows 0 %0: i64[1, 4] activation = rows.0.0\n"
+                       "input %1: bf16[100, 8] parameter = table\n"
+                       "input %2: bf16[100, 8] gradient = dtable\n"
+                       "input %6: i64[4] activation = rows\n"
+                       "section gradients\n"
+                       "  %3: bf16[1, 4, 8] activation = embedding(%1, %0; whole=none) @ forward\n"
+                       "  %4: bf16[100, 8] gradient = embedding_backward(%3, %0, %1; whole=none) @ "
+                       "backward\n"
+                       "  embedding_backward_(%2, %3, %0; whole=none) @ backward\n"
+                       "  %5: bf16[4, 8] activation = index_select(%1, %6; dim=0) @ forward\n"
+                       "output %4 = loss\n"
+                       "output %5 = selected\n"));
+  const Result done = run_program("graph roofline " + file + " --json");
+  INFO(done.out << done.error);
+  REQUIRE(done.code == 0);
+  const auto operators = nlohmann::json::parse(done.out).at("operators");
+  const auto bytes = [&](const std::string& name) -> std::int64_t {
+    for (const auto& one : operators) {
+      if (one.at("operator") == name) {
+        return one.at("bytes");
+      }
+    }
+    return -1;
+  };
+  constexpr std::int64_t rows = 4 * 8 * 2, indices = 4 * 8, table = 100 * 8 * 2;
+  CHECK(bytes("embedding") == 2 * rows + indices);
+  CHECK(bytes("embedding_backward") == rows + indices + table);
+  CHECK(bytes("embedding_backward_") == 3 * rows + indices);
+  CHECK(bytes("index_select") == 2 * rows + indices);
+}
+
 TEST_CASE("graph roofline: attention and products of 8 bits have rates of their own") {
   const Folder folder;
   const std::string file = folder.write(

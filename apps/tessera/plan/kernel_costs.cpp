@@ -28,6 +28,23 @@ double element_bytes(const Tensor& x) {
   return elements * static_cast<double>(size_of(x.dtype()));
 }
 
+/// The bytes of each operand that an instruction uses; 0 of an absent one.
+std::vector<double> used_bytes(const Instruction& i, const graph::Shadow& shadow) {
+  const std::vector<Tensor> in = shadow.at(i.in);
+  const bool uses_some = i.kind == Kind::call && i.op->used_elements != nullptr;
+  std::vector<double> bytes;
+  for (std::size_t k = 0; k < in.size(); ++k) {
+    double all = in[k] ? element_bytes(in[k]) : 0;
+    if (uses_some && in[k]) {
+      const Call call{.op = *i.op, .in = in, .attributes = i.attributes};
+      all = std::min(all, static_cast<double>(i.op->used_elements(call, k)) *
+                              static_cast<double>(size_of(in[k].dtype())));
+    }
+    bytes.push_back(all);
+  }
+  return bytes;
+}
+
 /// Bytes that an instruction reads and writes in the device's memory. A copy does not read what it
 /// writes; other operators that write an operand, also products that add to it, read it.
 double moved_bytes(const Instruction& i, const graph::Shadow& shadow) {
@@ -45,10 +62,9 @@ double moved_bytes(const Instruction& i, const graph::Shadow& shadow) {
   }
   const bool copy =
       i.kind == Kind::call && i.op->moves_elements && i.op->in_place && i.op->flops == nullptr;
-  for (std::size_t k = 0; k < i.in.size(); ++k) {
-    if (i.in[k].exists()) {
-      bytes += element_bytes(shadow.at(i.in[k])) * (i.writes(k) && !copy ? 2 : 1);
-    }
+  const std::vector<double> used = used_bytes(i, shadow);
+  for (std::size_t k = 0; k < used.size(); ++k) {
+    bytes += used[k] * (i.writes(k) && !copy ? 2 : 1);
   }
   return bytes;
 }

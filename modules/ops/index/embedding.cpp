@@ -87,6 +87,12 @@ void rule(const RuleContext& context, Strategies& strategies) {
 
 Attributes localize(const LocalContext& context) { return EmbeddingArgs{.whole = {context.in[0]}}; }
 
+/// Of the table, the rows at the indices.
+std::int64_t used_elements(const Call& call, std::size_t operand) {
+  const Tensor& indices = call.in[1];
+  return operand == 0 ? indices.numel() * call.in[0].shape()[1] : call.in[operand].numel();
+}
+
 void backward(const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out);
 
 const Op& embedding_op = register_op<EmbeddingArgs>({
@@ -96,6 +102,7 @@ const Op& embedding_op = register_op<EmbeddingArgs>({
     .workspace = workspace_of<cpu>,
     .rule = rule,
     .localize = localize,
+    .used_elements = used_elements,
     .backward = backward,
     .saves_inputs = saves_all,
     .gradients_apart = true,
@@ -113,21 +120,23 @@ void grad_infer(const Call& call, ResultShapes& out) {
   out.push_back({call.in[2].shape(), call.in[0].dtype()});
 }
 
+/// Adds the rows of dy to those of `sums` at the indices; both are contiguous.
+void add_rows(const Call& call, const Tensor& dy, const Tensor& indices, const Tensor& sums) {
+  const Rows rows = rows_of(call, sums);
+  visit_indices(call, indices, [&]<class Index>(const Index* index) {
+    visit_floating(dy.dtype(), call.op.name, [&]<class T>(T) {
+      kernels::embedding_backward(indices.numel(), sums.shape()[1], rows.offset, sums.shape()[0],
+                                  pointer<T>(dy), index, pointer<kernels::Summed<T>>(sums));
+    });
+  });
+}
+
 void grad_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const Tensor dy = contiguous_operand(w, call.in[0]);
   const Tensor indices = contiguous_operand(w, call.in[1]);
-  const Rows rows = rows_of(call, call.in[2]);
-  if (out[0].numel() == 0) {
-    return;
+  if (out[0].numel() != 0) {
+    sum_into(w, out[0], [&](const Tensor& sums) { add_rows(call, dy, indices, sums); });
   }
-  sum_into(w, out[0], [&](const Tensor& sums) {
-    visit_indices(call, indices, [&]<class Index>(const Index* index) {
-      visit_floating(dy.dtype(), call.op.name, [&]<class T>(T) {
-        kernels::embedding_backward(indices.numel(), sums.shape()[1], rows.offset, sums.shape()[0],
-                                    pointer<T>(dy), index, pointer<kernels::Summed<T>>(sums));
-      });
-    });
-  });
 }
 
 void grad_rule(const RuleContext& context, Strategies& strategies) {
@@ -150,6 +159,10 @@ Attributes grad_localize(const LocalContext& context) {
   return EmbeddingArgs{.whole = {context.in[2]}};
 }
 
+std::int64_t grad_used_elements(const Call& call, std::size_t operand) {
+  return operand == 2 ? 0 : call.in[operand].numel();
+}
+
 const Op& embedding_backward_op = register_op<EmbeddingArgs>({
     .schema = "embedding_backward(dy, indices, weight)",
     .infer = grad_infer,
@@ -157,12 +170,67 @@ const Op& embedding_backward_op = register_op<EmbeddingArgs>({
     .workspace = workspace_of<grad_cpu>,
     .rule = grad_rule,
     .localize = grad_localize,
+    .used_elements = grad_used_elements,
     .backward =
         [](const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out) {
           out[0] = call_one(embedding_op, {grads[0], context.in[1]}, EmbeddingArgs{});
         },
     .saves_inputs = 0b010,
     .about = "The gradient of embedding with respect to weight: sums rows of dy by index.",
+});
+
+void grad_sum_infer(const Call& call, ResultShapes& out) {
+  const Tensor& sum = call.in[0];
+  check_dims(call, 0, 2);
+  Dims shape = call.in[2].shape();
+  shape.push_back(sum.shape()[1]);
+  check_shape(call, 1, shape);
+  if (sum.dtype() != call.in[1].dtype()) {
+    check_type(call, 0, summed_type(call.in[1].dtype()));
+  }
+  out.push_back({sum.shape(), sum.dtype()});
+}
+
+void grad_sum_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  ResultShapes checked;
+  grad_sum_infer(call, checked);
+  const Tensor dy = contiguous_operand(w, call.in[1]);
+  const Tensor indices = contiguous_operand(w, call.in[2]);
+  if (out[0].numel() == 0) {
+    return;
+  }
+  update_contiguous(w, out[0], [&](const Tensor& whole) {
+    add_into(w, whole, [&](const Tensor& sums) { add_rows(call, dy, indices, sums); });
+  });
+}
+
+void grad_sum_rule(const RuleContext& context, Strategies& strategies) {
+  const int last = context.call.in[2].dims();
+  strategies.push_back(strategy({Shard(1), Shard(last), Replicate()}, {Shard(1)}));
+  strategies.push_back(strategy({Shard(0), Replicate(), Replicate()}, {Shard(0)}));
+  for (int d = 0; d < last; ++d) {
+    strategies.push_back(strategy({Partial(), Shard(d), Shard(d)}, {Partial()}));
+  }
+  pass_partial(context, strategies, 0b011);
+}
+
+/// Of the sum, the rows at the indices.
+std::int64_t grad_sum_used_elements(const Call& call, std::size_t operand) {
+  return call.in[operand == 0 ? 1 : operand].numel();
+}
+
+const Op& embedding_backward_sum_op = register_op<EmbeddingArgs>({
+    .schema = "embedding_backward_(sum, dy, indices)",
+    .infer = grad_sum_infer,
+    .cpu = in_workspace<grad_sum_cpu>,
+    .workspace = workspace_of<grad_sum_cpu>,
+    .rule = grad_sum_rule,
+    .localize = localize,
+    .used_elements = grad_sum_used_elements,
+    .in_place = true,
+    .about =
+        "Adds the gradient of embedding with respect to weight to a tensor: rows of dy to those "
+        "at their indices.",
 });
 
 /// A table in the form of `weight`, which is all that is read of it: its own memory may have been

@@ -55,12 +55,16 @@ void gather_rule(const RuleContext& context, Strategies& strategies) {
 void gather_gradient(const BackwardContext& context, std::span<const Tensor> grads,
                      std::span<Tensor> out);
 
+/// Of x, an element for each index.
+std::int64_t gathered_elements(const Call& call, std::size_t) { return call.in[1].numel(); }
+
 const Op& gather_op = register_op<DimArgs>({
     .schema = "gather(x, index)",
     .infer = gather_infer,
     .cpu = in_workspace<gather_cpu>,
     .workspace = workspace_of<gather_cpu>,
     .rule = gather_rule,
+    .used_elements = gathered_elements,
     .backward = gather_gradient,
     .saves_inputs = 0b10,
     .moves_elements = true,

@@ -53,12 +53,21 @@ void select_rule(const RuleContext& context, Strategies& strategies) {
 void select_backward(const BackwardContext& context, std::span<const Tensor> grads,
                      std::span<Tensor> out);
 
+/// Of x, a slice for each index.
+std::int64_t selected_elements(const Call& call, std::size_t operand) {
+  const Tensor& x = call.in[0];
+  const std::int64_t extent = x.shape()[dim_of(call, x)];
+  return operand == 0 && extent > 0 ? x.numel() / extent * call.in[1].numel()
+                                    : call.in[operand].numel();
+}
+
 const Op& select_op = register_op<DimArgs>({
     .schema = "index_select(x, index)",
     .infer = select_infer,
     .cpu = in_workspace<select_cpu>,
     .workspace = workspace_of<select_cpu>,
     .rule = select_rule,
+    .used_elements = selected_elements,
     .backward = select_backward,
     .saves_inputs = 0b10,
     .moves_elements = true,

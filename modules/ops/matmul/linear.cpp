@@ -254,16 +254,6 @@ const Op& grad_weight_op = register_op({
 // Both, added to a tensor that is there: sum [..., in] += dy times weight, and sum [out, in] += dy
 // transposed times x. The written tensor has the placement that the product has.
 
-/// Adds the product to `sum`, which need not be contiguous.
-template <class Product>
-void add_product(Workspace& w, const Tensor& sum, Product product) {
-  const Tensor whole = contiguous_operand(w, sum);
-  product(whole);
-  if (!w.counts() && !whole.same_as(sum)) {
-    copy_into(sum, whole);
-  }
-}
-
 /// Errors: the factors have different types, or the sum has another type than they and their sums.
 void check_sum_types(const Call& call) {
   check_type(call, 2, call.in[1].dtype());
@@ -291,7 +281,7 @@ void grad_input_sum_infer(const Call& call, ResultShapes& out) {
 void grad_input_sum_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   ResultShapes checked;
   grad_input_sum_infer(call, checked);
-  add_product(w, out[0], [&](const Tensor& sum) {
+  update_contiguous(w, out[0], [&](const Tensor& sum) {
     multiply_rows(w, call, call.in[1], call.in[2], false, sum, true);
   });
 }
@@ -340,7 +330,7 @@ void grad_weight_sum_infer(const Call& call, ResultShapes& out) {
 void grad_weight_sum_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   ResultShapes checked;
   grad_weight_sum_infer(call, checked);
-  add_product(w, out[0], [&](const Tensor& sum) {
+  update_contiguous(w, out[0], [&](const Tensor& sum) {
     multiply_columns(w, call, call.in[1], call.in[2], sum, true);
   });
 }

@@ -174,15 +174,14 @@ template <ShapeOf shape_of, ProductOf product_of>
 void sum_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   ResultShapes checked;
   sum_infer<shape_of>(call, checked);
-  const Tensor whole = contiguous_operand(w, out[0]);
-  const Tensor product = product_of(w, call, 1, whole);
-  const Tensor term = converted_operand(w, product, summed_type(whole.dtype()));
-  add_into(w, whole, [&](const Tensor& sums) {
-    kernels::add(sums.dtype(), sums.numel(), sums.raw_data(), term.raw_data(), 1, sums.raw_data());
+  update_contiguous(w, out[0], [&](const Tensor& whole) {
+    const Tensor product = product_of(w, call, 1, whole);
+    const Tensor term = converted_operand(w, product, summed_type(whole.dtype()));
+    add_into(w, whole, [&](const Tensor& sums) {
+      kernels::add(sums.dtype(), sums.numel(), sums.raw_data(), term.raw_data(), 1,
+                   sums.raw_data());
+    });
   });
-  if (!w.counts() && !whole.same_as(out[0])) {
-    copy_into(out[0], whole);
-  }
 }
 
 /// Codes that are sharded along `dim`, and their factors: sharded too, or the only one.

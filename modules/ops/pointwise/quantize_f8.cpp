@@ -24,10 +24,14 @@ using kernels::ScaleStrides;
 /// Which elements share a scale: all, those of a row of the last dim, or those of a column.
 enum class Scales : std::uint8_t { whole, rows, columns };
 
+/// Which codes are made: with the dims of x, turned (the last dim is the first one), or these two.
+enum class CodesOrder : std::uint8_t { as_x, turned, both };
+
 struct QuantizeArgs {
   DType dtype;
   Scales scales;
   bool powers_of_two;
+  CodesOrder order;
 };
 
 /// The shape of scales: extent 1 in the dims whose elements share them.
@@ -37,6 +41,17 @@ Dims scales_of(const Dims& x, Scales scales) {
   for (int d = 0; d < x.size(); ++d) {
     const bool own = scales != Scales::whole && (d == last) == (scales == Scales::columns);
     shape[d] = own ? x[d] : 1;
+  }
+  return shape;
+}
+
+/// Where dim d of x is in turned codes.
+int turned_dim(const Dims& x, int d) { return (d + 1) % x.size(); }
+
+Dims turned(const Dims& x) {
+  Dims shape = x;
+  for (int d = 0; d < x.size(); ++d) {
+    shape[turned_dim(x, d)] = x[d];
   }
   return shape;
 }
@@ -62,8 +77,11 @@ void infer(const Call& call, ResultShapes& out) {
               .got = fmt::format("{} of {}", to_string(scale.shape()), name_of(scale.dtype()))});
     }
   }
-  out.push_back({x.shape(), args.dtype});
+  out.push_back({args.order == CodesOrder::turned ? turned(x.shape()) : x.shape(), args.dtype});
   out.push_back({scales_of(x.shape(), args.scales), DType::f32});
+  if (args.order == CodesOrder::both) {
+    out.push_back({turned(x.shape()), args.dtype});
+  }
 }
 
 void cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
@@ -71,6 +89,8 @@ void cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const Tensor x = contiguous_operand(w, call.in[0]);
   const Tensor given = contiguous_operand(w, call.in[1]);
   const Tensor scales = given ? given : temporary(w, out[1].shape(), DType::f32);
+  const Tensor codes =
+      args.order == CodesOrder::turned ? temporary(w, x.shape(), args.dtype) : out[0];
   if (w.counts()) {
     return;
   }
@@ -86,7 +106,11 @@ void cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
     }
   }
   kernels::quantize(x.dtype(), args.dtype, rows, columns, x.raw_data(), scale, strides,
-                    out[0].raw_data());
+                    codes.raw_data());
+  if (args.order != CodesOrder::as_x) {
+    kernels::turn_bytes(rows, columns, codes.raw_data(),
+                        out[args.order == CodesOrder::both ? 2 : 0].raw_data());
+  }
   auto* const factor = pointer<float>(out[1]);
   for (std::int64_t i = 0; i < scales.numel(); ++i) {
     factor[i] = 1 / scale[i];
@@ -98,13 +122,20 @@ void rule(const RuleContext& context, Strategies& strategies) {
   const auto args = context.call.args<QuantizeArgs>();
   const Tensor& x = context.call.in[0];
   const Placement whole = Replicate();
+  const auto add = [&](int d, Placement of_scale, Placement of_factor) {
+    const Placement codes = Shard(args.order == CodesOrder::turned ? turned_dim(x.shape(), d) : d);
+    strategies.push_back(args.order == CodesOrder::both
+                             ? rules::strategy({Shard(d), of_scale},
+                                               {codes, of_factor, Shard(turned_dim(x.shape(), d))})
+                             : rules::strategy({Shard(d), of_scale}, {codes, of_factor}));
+  };
   for (int d = 0; d < x.dims(); ++d) {
     const bool own =
         args.scales != Scales::whole && (d == x.dims() - 1) == (args.scales == Scales::columns);
     if (own) {
-      strategies.push_back(rules::strategy({Shard(d), whole}, {Shard(d), Shard(d)}));
+      add(d, whole, Shard(d));
     } else if (context.call.in[1]) {
-      strategies.push_back(rules::strategy({Shard(d), whole}, {Shard(d), whole}));
+      add(d, whole, whole);
     }
   }
 }
@@ -117,7 +148,8 @@ const Op& quantize_op = register_op<QuantizeArgs>({
     .rule = rule,
     .moves_elements = true,
     .about = "The 8-bit codes of x times a scale, and 1 / scale; by default the largest codes are "
-             "those of the largest magnitudes.",
+             "those of the largest magnitudes. Turned codes have the last dim of x as the first "
+             "one; with both, they are the third result.",
 });
 
 }  // namespace

@@ -111,6 +111,15 @@ inline void add_into(Workspace& w, const Tensor& into, Add add) {
   add(sums);
   convert_into(into, sums);
 }
+/// Calls update(whole) with what `into` holds, contiguous; what it leaves there is in `into` then.
+template <class Update>
+inline void update_contiguous(Workspace& w, const Tensor& into, Update update) {
+  const Tensor whole = contiguous_operand(w, into);
+  update(whole);
+  if (!w.counts() && !whole.same_as(into)) {
+    copy_into(into, whole);
+  }
+}
 /// Adds to zeros instead of what `into` holds.
 template <class Add>
 inline void sum_into(Workspace& w, const Tensor& into, Add add) {

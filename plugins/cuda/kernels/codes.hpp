@@ -21,16 +21,47 @@ struct Nf4Arguments {
   std::int64_t first_block, row_blocks;
 };
 
+/// The scales of 8-bit floating codes, of rows of elements that share one. If there is one row, its
+/// scale is `given`, or follows from the magnitudes of its parts wherever it is needed.
+struct ScaleArguments {
+  std::int64_t rows;
+  std::int64_t parts;      // of a row
+  std::uint32_t* largest;  // of each part: the bits of the largest magnitude
+  float* scales;           // of each row, if there are several
+  const float* given;      // the only scale; null: it follows from the magnitudes
+  float* factor;           // 1 / the only scale
+  float most;              // the largest number of the codes' type
+  bool powers_of_two;
+};
+
 /// 8-bit floating codes of x, with a scale for each row: `rows` are the elements that share one.
 /// Arrays: x, codes, and 1 / scale of each row. Blocks have parts of rows.
 struct QuantizeArguments {
   RowArguments rows;
-  std::int64_t parts;      // of a row
-  std::uint32_t* largest;  // of each part: the bits of the largest magnitude
-  float* scales;           // of each row
-  const float* given;      // the only scale; null: it follows from the magnitudes
-  float most;              // the largest number of the codes' type
-  bool powers_of_two;
+  ScaleArguments scale;
+};
+
+/// The side of the tiles in which codes are turned.
+inline constexpr int codes_tile = 64;
+/// How many tiles a matrix has.
+constexpr std::int64_t codes_tiles(std::int64_t rows, std::int64_t columns) {
+  return ((rows + codes_tile - 1) / codes_tile) * ((columns + codes_tile - 1) / codes_tile);
+}
+
+/// Codes [rows, columns], multiples of 16, whose rows begin `leading` bytes after each other, as
+/// turned [columns, rows], contiguous.
+struct TurnArguments {
+  const void* codes;
+  void* turned;
+  std::int64_t rows, columns, leading;
+};
+
+/// The codes of x with turned ones: `rows` are lines along the last dim. Arrays: x, codes (may be
+/// absent), turned codes.
+struct QuantizeTilesArguments {
+  RowArguments rows;
+  ScaleArguments scale;
+  std::int64_t row_scales, column_scales;  // 1: each has a scale, 0: they share one
 };
 
 }  // namespace tessera::cuda

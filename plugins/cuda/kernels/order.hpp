@@ -15,6 +15,10 @@ inline __device__ std::uint64_t key_of_index(std::int64_t index) {
   return functions::key_of(index);
 }
 
+inline __device__ std::int64_t index_of_key(std::uint64_t key) {
+  return static_cast<std::int64_t>(key ^ key_of_index(0));
+}
+
 /// The key of an element.
 inline __device__ std::uint64_t key_at(const void* data, DType type, std::int64_t at) {
   switch (type) {

@@ -64,36 +64,4 @@ __global__ void scaled_product(const ScaledArguments s) {
   }
 }
 
-/// A block has tiles of 64 x 64 bytes in turn, and a thread words of 4.
-__global__ void turn_codes(const TurnArguments t) {
-  constexpr int side = 64, words = side / 4;
-  __shared__ std::uint32_t tile[side][words + 1];
-  const std::int64_t across = (t.columns + side - 1) / side;
-  const std::int64_t tiles = (t.rows + side - 1) / side * across;
-  for (std::int64_t work = blockIdx.x; work < tiles; work += gridDim.x) {
-    const std::int64_t first_row = work / across * side, first_column = work % across * side;
-    for (unsigned i = threadIdx.x; i < side * words; i += blockDim.x) {
-      const std::int64_t row = first_row + i / words, column = first_column + i % words * 4;
-      if (row < t.rows && column < t.columns) {
-        tile[i / words][i % words] = *reinterpret_cast<const std::uint32_t*>(
-            static_cast<const std::uint8_t*>(t.codes) + row * t.leading + column);
-      }
-    }
-    __syncthreads();
-    for (unsigned i = threadIdx.x; i < side * words; i += blockDim.x) {
-      const unsigned column = i / words, row = i % words * 4;  // of the tile
-      if (first_column + column < t.columns && first_row + row < t.rows) {
-        std::uint32_t word = 0;
-        for (unsigned k = 0; k < 4; ++k) {
-          word |= (tile[row + k][column / 4] >> (column % 4 * 8) & 0xffU) << (k * 8);
-        }
-        *reinterpret_cast<std::uint32_t*>(static_cast<std::uint8_t*>(t.turned) +
-                                          (first_column + column) * t.rows + first_row + row) =
-            word;
-      }
-    }
-    __syncthreads();
-  }
-}
-
 }  // extern "C"

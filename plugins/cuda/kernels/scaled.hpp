@@ -23,12 +23,4 @@ struct ScaledArguments {
   Factors a, b;
 };
 
-/// Codes [rows, columns], multiples of 16, whose rows begin `leading` bytes after each other, as
-/// turned [columns, rows], contiguous.
-struct TurnArguments {
-  const void* codes;
-  void* turned;
-  std::int64_t rows, columns, leading;
-};
-
 }  // namespace tessera::cuda

@@ -57,6 +57,27 @@ __device__ void sum_by_index(const IndexedSumArguments& a) {
   });
 }
 
+/// Of a matrix y, only the rows that are indices: the thread of the first entry of an index adds
+/// all of that index, in a column.
+template <class C>
+__device__ void add_rows_by_index(const IndexedSumArguments& a) {
+  const std::int64_t width = a.extents[1];
+  each_element(a.entries_of_line * width, [&](std::int64_t i) {
+    const std::int64_t column = i % width, first = i / width;
+    const std::uint64_t key = a.entries[first].key;
+    const std::int64_t row = index_of_key(key) - a.first;
+    if ((first > 0 && a.entries[first - 1].key == key) || row < 0 || row >= a.extents[0]) return;
+    const std::int64_t at = row * a.y.strides[0] + column * a.y.strides[1];
+    C sum = load<C>(a.y.data, a.y.type, at);
+    for (std::int64_t n = first; n < a.entries_of_line && a.entries[n].key == key; ++n) {
+      sum += load<C>(a.source.data, a.source.type,
+                     column * a.source.strides[1] + offset_in(a.place_dims, a.place_extents,
+                                                              a.place_strides, a.entries[n].place));
+    }
+    store(a.y.data, a.y.type, at, sum);
+  });
+}
+
 }  // namespace
 
 extern "C" {
@@ -69,5 +90,8 @@ __global__ void take_8(const TakeArguments a) { take<std::uint64_t>(a); }
 __global__ void sum_by_index_f32(const IndexedSumArguments a) { sum_by_index<float>(a); }
 __global__ void sum_by_index_f64(const IndexedSumArguments a) { sum_by_index<double>(a); }
 __global__ void sum_by_index_i64(const IndexedSumArguments a) { sum_by_index<std::int64_t>(a); }
+
+__global__ void add_rows_by_index_f32(const IndexedSumArguments a) { add_rows_by_index<float>(a); }
+__global__ void add_rows_by_index_f64(const IndexedSumArguments a) { add_rows_by_index<double>(a); }
 
 }  // extern "C"

@@ -146,4 +146,22 @@ void quantize(DType type, DType code_type, std::int64_t rows, std::int64_t colum
       [] {});
 }
 
+void turn_bytes(std::int64_t rows, std::int64_t columns, const void* codes, void* turned) {
+  constexpr std::int64_t kSide = 64;  // of tiles, whose lines stay in the cache
+  const auto* const from = static_cast<const std::uint8_t*>(codes);
+  auto* const to = static_cast<std::uint8_t*>(turned);
+  const std::int64_t grain =
+      std::max<std::int64_t>(kSide, kGrain / std::max<std::int64_t>(1, rows));
+  parallel_for(0, columns, grain, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t first = 0; first < rows; first += kSide) {
+      const std::int64_t last = std::min(rows, first + kSide);
+      for (std::int64_t column = begin; column < end; ++column) {
+        for (std::int64_t row = first; row < last; ++row) {
+          to[column * rows + row] = from[row * columns + column];
+        }
+      }
+    }
+  });
+}
+
 }  // namespace tessera::kernels

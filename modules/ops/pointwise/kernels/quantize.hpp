@@ -32,4 +32,7 @@ void largest_magnitudes(DType type, std::int64_t rows, std::int64_t columns, con
 void quantize(DType type, DType code_type, std::int64_t rows, std::int64_t columns, const void* x,
               const float* scales, ScaleStrides strides, void* codes);
 
+/// turned [columns, rows] = codes [rows, columns], of a byte each.
+void turn_bytes(std::int64_t rows, std::int64_t columns, const void* codes, void* turned);
+
 }  // namespace tessera::kernels
