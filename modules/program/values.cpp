@@ -39,7 +39,8 @@ class Description {
     bytes_ += '\0';
   }
   template <class T>
-  requires std::is_trivially_copyable_v<T> Description& add(const T& part) {
+    requires std::is_trivially_copyable_v<T>
+  Description& add(const T& part) {
     bytes_.append(reinterpret_cast<const char*>(&part), sizeof(T));
     return *this;
   }

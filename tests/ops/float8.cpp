@@ -357,9 +357,7 @@ TEST_CASE("gradients of scaled products are added in f32 and rounded once, bit f
   compare("scaled_linear_grad_input", codes({2, 9, 48}, DType::f8e5m2, "rows", 1),
           codes({48, 32}, DType::f8e4m3, "columns", 2));
   const Op& of_weight = find_op("scaled_linear_grad_weight_");
-  CHECK(error_of([&] {
-          add_to(of_weight, full({48, 31}, 0), dy, x);
-        }) ==
+  CHECK(error_of([&] { add_to(of_weight, full({48, 31}, 0), dy, x); }) ==
         "scaled_linear_grad_weight_: sum has the wrong shape (expected [48, 32], got [48, 31])");
   CHECK(error_of([&] {
           add_to(of_weight, full({48, 32}, 0, DType::i64), dy, x);

@@ -132,15 +132,11 @@ TEST_CASE("gradients of linear are added to a tensor as a sum after the product 
           narrow(i == 0 ? 16 : 0.0625, {1, 1}));
   }
   CHECK(sum.item() == 256 + 1.0 / 256);
-  CHECK(error_of([&] {
-          added(add_weight, full({4, 5}, 0, DType::f64), dy, x);
-        }) == "linear_grad_weight_: sum has the wrong shape (expected [4, 6], got [4, 5])");
-  CHECK(error_of([&] {
-          added(add_weight, full({4, 6}, 0), dy, x);
-        }) == "linear_grad_weight_: sum has the wrong type (expected f64, got f32); cast it");
-  CHECK(error_of([&] {
-          added(add_input, full({3, 5, 6}, 0, DType::f64), x, weight);
-        }) ==
+  CHECK(error_of([&] { added(add_weight, full({4, 5}, 0, DType::f64), dy, x); }) ==
+        "linear_grad_weight_: sum has the wrong shape (expected [4, 6], got [4, 5])");
+  CHECK(error_of([&] { added(add_weight, full({4, 6}, 0), dy, x); }) ==
+        "linear_grad_weight_: sum has the wrong type (expected f64, got f32); cast it");
+  CHECK(error_of([&] { added(add_input, full({3, 5, 6}, 0, DType::f64), x, weight); }) ==
         "linear_grad_input_: the last dim of dy does not match weight (expected 4, got [3, 5, 6] x "
         "[4, 6])");
 }
@@ -173,15 +169,12 @@ TEST_CASE("the gradient of an embedding is added to a tensor, row by row") {
   const Tensor ones = ops::cast(full({2, 1}, 1), DType::bf16);
   CHECK(added(full({1, 1}, 0x1p20), ones, twice).item() == 0x1p20 + 2);
   CHECK(added(ops::cast(full({1, 1}, 256), DType::bf16), ones, twice).item() == 258);
-  CHECK(error_of([&] {
-          added(full({5, 3}, 0, DType::f64), dy, indices);
-        }) == "embedding_backward_: dy has the wrong shape (expected [2, 3, 3], got [2, 3, 4])");
-  CHECK(error_of([&] {
-          added(full({5, 4}, 0), dy, indices);
-        }) == "embedding_backward_: sum has the wrong type (expected f64, got f32); cast it");
-  CHECK(error_of([&] {
-          added(full({5, 4}, 0, DType::f64), dy, ops::cast(indices, DType::f64));
-        }) == "embedding_backward_: indices must be i64 or i32 (got f64)");
+  CHECK(error_of([&] { added(full({5, 3}, 0, DType::f64), dy, indices); }) ==
+        "embedding_backward_: dy has the wrong shape (expected [2, 3, 3], got [2, 3, 4])");
+  CHECK(error_of([&] { added(full({5, 4}, 0), dy, indices); }) ==
+        "embedding_backward_: sum has the wrong type (expected f64, got f32); cast it");
+  CHECK(error_of([&] { added(full({5, 4}, 0, DType::f64), dy, ops::cast(indices, DType::f64)); }) ==
+        "embedding_backward_: indices must be i64 or i32 (got f64)");
 }
 
 TEST_CASE("products of transposed and cut matrices are those of their copies") {
@@ -531,28 +524,24 @@ TEST_CASE("errors say what was expected and what came") {
   CHECK(error_of([&] {
           ops::linear(x, numbers({4, 5}));
         }).starts_with("linear: the last dim of x does not match weight (expected 5, got [2, 3]"));
-  CHECK(error_of([&] {
-          ops::linear(x, numbers({4, 3}, DType::f32));
-        }) == "linear: x and weight have different types (f64 and f32); cast one");
+  CHECK(error_of([&] { ops::linear(x, numbers({4, 3}, DType::f32)); }) ==
+        "linear: x and weight have different types (f64 and f32); cast one");
   const Tensor index = from_values<std::int64_t>({0, 2}, {2});
   CHECK(error_of([&] { ops::embedding(x, index); }) ==
         "embedding: index 2 is out of range (expected 0 to 1)");
-  CHECK(error_of([&] {
-          ops::cross_entropy(x, from_values<std::int64_t>({0, 3}, {2}));
-        }) ==
+  CHECK(error_of([&] { ops::cross_entropy(x, from_values<std::int64_t>({0, 3}, {2})); }) ==
         "cross_entropy: target 3 of row 1 is out of range (expected 0 to 2, or -100 to ignore the "
         "row)");
-  CHECK(
-      error_of([&] {
-        ops::causal_attention(numbers({1, 2, 3, 4}), numbers({1, 2, 2, 4}), numbers({1, 2, 2, 4}));
-      }).find("must be a multiple of the heads") != std::string::npos);
-  CHECK(
-      error_of([&] {
-        ops::causal_attention(numbers({1, 3, 2, 4}), numbers({1, 2, 2, 4}), numbers({1, 2, 2, 4}));
-      }).find("fewer keys than queries") != std::string::npos);
   CHECK(error_of([&] {
-          ops::rotary(numbers({1, 2, 1, 3}), 1000);
-        }).find("must be even") != std::string::npos);
+          ops::causal_attention(numbers({1, 2, 3, 4}), numbers({1, 2, 2, 4}),
+                                numbers({1, 2, 2, 4}));
+        }).find("must be a multiple of the heads") != std::string::npos);
+  CHECK(error_of([&] {
+          ops::causal_attention(numbers({1, 3, 2, 4}), numbers({1, 2, 2, 4}),
+                                numbers({1, 2, 2, 4}));
+        }).find("fewer keys than queries") != std::string::npos);
+  CHECK(error_of([&] { ops::rotary(numbers({1, 2, 1, 3}), 1000); }).find("must be even") !=
+        std::string::npos);
   CHECK(error_of([&] {
           const auto list = [&] {
             return std::vector<Tensor>{ops::clone(x), transposed(ops::clone(x))};

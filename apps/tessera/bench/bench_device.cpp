@@ -234,8 +234,7 @@ double deviation(const Tensor& found, const Tensor& wanted) {
 /// Costs of small work: what the host needs to queue a kernel, and what it waits for one.
 void add_small_work(Device device, int calls, Json& all) {
   const Tensor x = full({1024}, 1, DType::f32, device);
-  const double queued = seconds_of(
-      device, [&] { ops::add(x, x); }, 100 * calls, 3);
+  const double queued = seconds_of(device, [&] { ops::add(x, x); }, 100 * calls, 3);
   const double waited = seconds_of(
       device,
       [&] {
@@ -267,8 +266,7 @@ Json bench_device(const BenchArguments& arguments) {
         continue;
       }
       const Operands there = on(row.operands, device);
-      const double seconds = seconds_of(
-          device, [&] { row.run(there); }, calls, calls);
+      const double seconds = seconds_of(device, [&] { row.run(there); }, calls, calls);
       Json cells = {{"name", row.name}, {"us", seconds * 1e6}};
       if (row.flops > 0) {
         cells["tflops"] = row.flops / seconds / 1e12;
