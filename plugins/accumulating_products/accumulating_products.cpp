@@ -6,6 +6,7 @@
 // f32, the product is not rounded at all.
 #include <algorithm>
 #include <cstddef>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <utility>
@@ -45,10 +46,11 @@ class AccumulatingProducts {
       if (const std::optional<Term> term = product_added_at(place)) {
         const Instruction& product = *places_[term->product];
         Instruction& sum = instead[place];
-        const InPlaceForm& form = *in_place_form(product);
-        sum = {.op = &form.op, .in = {places_[place]->in[0]}, .scope = product.scope};
-        sum.in.insert(sum.in.end(), product.in.begin(), product.in.begin() + form.operands);
-        if (form.has_arguments) {
+        const Op& form = *in_place_form(product);
+        sum = {.op = &form, .in = {places_[place]->in[0]}, .scope = product.scope};
+        std::ranges::copy_n(product.in.begin(), std::ssize(form.operands) - 1,
+                            std::back_inserter(sum.in));
+        if (form.arguments != nullptr) {
           sum.attributes = product.attributes;
         }
         removed[term->product] = true;
@@ -67,24 +69,17 @@ class AccumulatingProducts {
     PlaceIndex cast;
   };
 
-  /// An operator that adds a product to its operand 0, and takes the product's first operands after
-  /// it. It has no argument for the type of the result, which is that of the sum.
-  struct InPlaceForm {
-    const Op& op;
-    int operands = 2;            // those after give the result's shape, which is the sum's
-    bool has_arguments = false;  // the product's
-  };
-
-  /// Null: none.
-  static const InPlaceForm* in_place_form(const Instruction& i) {
-    static const std::map<const Op*, InPlaceForm> forms = {
-        {&find_op("linear_grad_weight"), {find_op("linear_grad_weight_")}},
-        {&find_op("linear_grad_input"), {find_op("linear_grad_input_")}},
-        {&find_op("scaled_linear_grad_weight"), {find_op("scaled_linear_grad_weight_"), 4}},
-        {&find_op("scaled_linear_grad_input"), {find_op("scaled_linear_grad_input_"), 4}},
-        {&find_op("embedding_backward"), {find_op("embedding_backward_"), 2, true}}};
+  /// The operator that adds the product to its operand 0, before the product's own; null: none. It
+  /// has none for the result's shape and no argument for its type, as these are the sum's.
+  static const Op* in_place_form(const Instruction& i) {
+    static const std::map<const Op*, const Op*> forms = {
+        {&find_op("linear_grad_weight"), &find_op("linear_grad_weight_")},
+        {&find_op("linear_grad_input"), &find_op("linear_grad_input_")},
+        {&find_op("scaled_linear_grad_weight"), &find_op("scaled_linear_grad_weight_")},
+        {&find_op("scaled_linear_grad_input"), &find_op("scaled_linear_grad_input_")},
+        {&find_op("embedding_backward"), &find_op("embedding_backward_")}};
     const auto found = forms.find(i.op);
-    return i.kind == Instruction::Kind::call && found != forms.end() ? &found->second : nullptr;
+    return i.kind == Instruction::Kind::call && found != forms.end() ? found->second : nullptr;
   }
   static bool is_call(const Instruction& i, const Op& op) {
     return i.kind == Instruction::Kind::call && i.op == &op;
