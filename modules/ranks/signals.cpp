@@ -239,6 +239,11 @@ ServedSignals::ServedSignals(Control& control, bool second_ends) : before_(serve
 }
 
 ServedSignals::~ServedSignals() {
+  // A request to a whole group may have been answered by another process alone: what is still
+  // pending here is that request.
+  if (served.load()->interrupts.load() != 0) {
+    has_answered.store(true);
+  }
   served.store(before_);
   while (answering.load() != 0) {
     std::this_thread::yield();  // the memory of Control may go away now

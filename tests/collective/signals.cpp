@@ -89,6 +89,34 @@ TEST_CASE("every signal that asks to stop lets the ranks save, alone or sent to 
   }
 }
 
+TEST_CASE("a request that the ranks alone have seen does not end the launcher") {
+  for (const int number : {SIGTERM, SIGXCPU}) {
+    const Outcome outcome = as_program([&] {
+      setpgid(0, 0);
+      const pid_t parent = getpid();
+      return launch({.ranks = 2}, [&](World& world) {
+        world.everyone().barrier();
+        if (world.rank() == 0) {
+          const pid_t waker = fork();
+          if (waker == 0) {
+            usleep(500'000);
+            kill(parent, SIGCONT);
+            _exit(0);
+          }
+          setpgid(waker, waker);
+          kill(parent, SIGSTOP);
+          usleep(100'000);  // it is stopped now, and looks at its ranks first when it goes on
+          kill(-parent, number);
+        }
+        return save_when_asked(world);
+      });
+    });
+    INFO("signal " << number);
+    CHECK(outcome.code == 130);
+    CHECK(outcome.errors == "saved");
+  }
+}
+
 TEST_CASE("signals that were blocked at the start stop a run") {
   for (const int ranks : {1, 2}) {
     for (const bool launcher : {true, false}) {
