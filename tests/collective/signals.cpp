@@ -105,7 +105,7 @@ TEST_CASE("a request that the ranks alone have seen does not end the launcher") 
           }
           setpgid(waker, waker);
           kill(parent, SIGSTOP);
-          usleep(100'000);  // it is stopped now, and looks at its ranks first when it goes on
+          usleep(100'000);  // the launcher has stopped; it will look at its ranks first
           kill(-parent, number);
         }
         return save_when_asked(world);

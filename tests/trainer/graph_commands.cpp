@@ -175,6 +175,18 @@ TEST_CASE("graph capture: of any rank of the mesh, before anything is trained") 
   CHECK(has(refused.error, "--rank: the mesh has no such rank (expected 0 to 3, got 4)"));
 }
 
+namespace {
+
+/// What `graph roofline` says of a program, with these options.
+nlohmann::json roofline(const std::string& file, const std::string& options = "") {
+  const Result done = run_program("graph roofline " + file + options + " --json");
+  INFO(done.out << done.error);
+  REQUIRE(done.code == 0);
+  return nlohmann::json::parse(done.out);
+}
+
+}  // namespace
+
 TEST_CASE("graph roofline: the least time of each operator, by hand") {
   const Folder folder;
   // 2 x 3 tokens; a product of 2 * 6 * 8 * 4 = 384 FLOPs that moves 2 * (24 + 32 + 48) = 208 bytes.
@@ -193,12 +205,8 @@ TEST_CASE("graph roofline: the least time of each operator, by hand") {
                        "  %7: bf16[8, 4] other = memory.empty()\n"
                        "  copy_(%7, %2) @ optimizer\n"
                        "output %6 = loss\n"));
-  const std::string rates =
-      " --products 1000 --bandwidth 100 --launch 0.5 --link 24 --memory 1000 --json";
-  const Result done = run_program("graph roofline " + file + rates);
-  INFO(done.out << done.error);
-  REQUIRE(done.code == 0);
-  const auto json = nlohmann::json::parse(done.out);
+  const auto json =
+      roofline(file, " --products 1000 --bandwidth 100 --launch 0.5 --link 24 --memory 1000");
   CHECK(json.at("tokens") == 6);
   CHECK(json.at("launches") == 4);  // a view is none, a collective is one
   CHECK(json.at("flops") == 384);
@@ -216,8 +224,7 @@ TEST_CASE("graph roofline: the least time of each operator, by hand") {
   const double kernels = 2.88 + 2.08 + 1.28 + 4 * 0.5;
   CHECK(std::abs(json.at("seconds").get<double>() - kernels) < 1e-9);
   CHECK(std::abs(json.at("seconds_without_overlap").get<double>() - (kernels + 4)) < 1e-9);
-  const auto slow = nlohmann::json::parse(
-      run_program("graph roofline " + file + " --products 100 --bandwidth 100 --json").out);
+  const auto slow = roofline(file, " --products 100 --bandwidth 100");
   CHECK(slow.at("operators")[0].at("operator") == "linear");
   CHECK(slow.at("operators")[0].at("limited_by") == "products");
   CHECK(slow.at("limits").at("products") == 3.84);
@@ -246,10 +253,7 @@ TEST_CASE("graph roofline measures each kernel of a step on a device") {
                        "  %9: f32[2, 64, 256] activation = all_gather(%8; dim=0, extent=2, "
                        "group=ranks 0 1) @ forward\n"
                        "output %9 = loss\n"));
-  const Result done = run_program("graph roofline " + file + " --measure cpu --json");
-  INFO(done.out << done.error);
-  REQUIRE(done.code == 0);
-  const auto json = nlohmann::json::parse(done.out);
+  const auto json = roofline(file, " --measure cpu");
   std::map<std::string, double> seconds;
   double sum = 0;
   for (const auto& cost : json.at("operators")) {
@@ -283,10 +287,7 @@ TEST_CASE("graph roofline: a product that adds to a tensor reads and writes it")
                                     "section gradients\n"
                                     "  scaled_linear_grad_weight_(%3, %1, %2, %1, %2) @ backward\n"
                                     "output %3 = loss\n"));
-  const Result done = run_program("graph roofline " + file + " --json");
-  INFO(done.out << done.error);
-  REQUIRE(done.code == 0);
-  const auto product = nlohmann::json::parse(done.out).at("operators")[0];
+  const auto product = roofline(file).at("operators")[0];
   CHECK(product.at("flops") == 2 * 4 * 16 * 16);
   CHECK(product.at("bytes") == 2 * (4 * 16 + 4) + 2 * 16 * 16 * 2);
 }
@@ -306,10 +307,7 @@ TEST_CASE("graph roofline: of a table, the rows at the indices are moved") {
                        "  %5: bf16[4, 8] activation = index_select(%1, %6; dim=0) @ forward\n"
                        "output %4 = loss\n"
                        "output %5 = selected\n"));
-  const Result done = run_program("graph roofline " + file + " --json");
-  INFO(done.out << done.error);
-  REQUIRE(done.code == 0);
-  const auto operators = nlohmann::json::parse(done.out).at("operators");
+  const auto operators = roofline(file).at("operators");
   const auto bytes = [&](const std::string& name) -> std::int64_t {
     for (const auto& one : operators) {
       if (one.at("operator") == name) {
@@ -342,11 +340,7 @@ TEST_CASE("graph roofline: attention and products of 8 bits have rates of their 
            "%10: bf16[1, 4, 2, 8] activation = causal_attention_backward(%5, %1, %1, %1, %5, %6, "
            "-; scale=0, window=0, softcap=0) @ backward\n"
            "output %7 = loss\n"));
-  const Result done =
-      run_program("graph roofline " + file + " --bandwidth 1e30 --launch 1e-30 --json");
-  INFO(done.out << done.error);
-  REQUIRE(done.code == 0);
-  const auto limits = nlohmann::json::parse(done.out).at("limits");
+  const auto limits = roofline(file, " --bandwidth 1e30 --launch 1e-30").at("limits");
   // Pairs of a query and a key that it sees: 10 in each of 2 heads; two products of 8 elements, and
   // four of their gradients.
   CHECK(limits.at("attention").get<double>() == Approx(10.0 * 2 * (2 + 4) * 2 * 8 / 420e12));
