@@ -44,12 +44,13 @@ constexpr int levels_of(int ranks) { return ranks == 0 ? 0 : 1 + levels_of(ranks
 template <class C, class Arguments>
 __device__ C over_ranks(const Arguments& a, std::int64_t i) {
   C waiting[levels_of(Arguments::most_sources)];
-  int count = 0;
+  waiting[0] = load<C>(a.sources[0], a.type, i);
+  int count = 1;
   const auto join = [&] {
     --count;
     waiting[count - 1] = reduced(a.reduce, waiting[count - 1], waiting[count]);
   };
-  for (int r = 0; r < a.ranks; ++r) {
+  for (int r = 1; r < a.ranks; ++r) {
     waiting[count++] = load<C>(a.sources[r], a.type, i);
     for (int subtrees = r + 1; subtrees % 2 == 0; subtrees /= 2) join();
   }

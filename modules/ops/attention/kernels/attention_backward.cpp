@@ -309,41 +309,43 @@ void clear_keys(const AttentionShape& shape, const AttentionGradient<T, C>& x,
   }
 }
 
-/// All gradients of one key/value head of one batch entry, document by document: a document's are
-/// those that it has alone.
-template <class Isa, class T, class C>
-[[gnu::always_inline]] inline void document_gradients(Isa isa, const AttentionShape& shape,
-                                                      const AttentionGradient<T, C>& x,
-                                                      const HeadPlace& place, Backward<C>& work) {
-  std::int64_t keys_done = 0;
-  for (std::int64_t first = 0; first < shape.queries;) {
-    const std::int64_t end = end_of_document(shape, place.entry, first);
-    const std::int64_t key = first_key_of_document(shape, place.entry, first);
-    const std::int64_t keys_end =
-        std::clamp<std::int64_t>(last_key_of_query_0(shape) + end, key, shape.keys);
-    AttentionShape document = shape;
-    document.queries = end - first;
-    document.keys = keys_end - key;
-    document.first_query += first;
-    document.first_key += key;
-    clear_keys(shape, x, place, keys_done, key);
-    head_gradients(isa, document, part_of(x, first, key), place, work);
-    keys_done = keys_end;
-    first = end;
-  }
-  clear_keys(shape, x, place, keys_done, shape.keys);
+/// Queries that are computed together, and the keys that they may see.
+struct Document {
+  std::int64_t query;
+  std::int64_t queries_end;
+  std::int64_t key;
+  std::int64_t keys_end;
+};
+
+/// The document whose first query is `query`: all of them, where there are no documents.
+inline Document document_from(const AttentionShape& shape, std::int64_t entry, std::int64_t query) {
+  if (!shape.has_documents) return {0, shape.queries, 0, shape.keys};
+  const std::int64_t end = end_of_document(shape, entry, query);
+  const std::int64_t key = first_key_of_document(shape, entry, query);
+  return {query, end, key,
+          std::clamp<std::int64_t>(last_key_of_query_0(shape) + end, key, shape.keys)};
 }
 
-/// All gradients of one key/value head of one batch entry.
+/// All gradients of one key/value head of one batch entry, document by document: a document's are
+/// those that it has alone.
 template <class Isa, class T, class C>
 [[gnu::always_inline]] inline void all_gradients(Isa isa, const AttentionShape& shape,
                                                  const AttentionGradient<T, C>& x,
                                                  const HeadPlace& place, Backward<C>& work) {
-  if (shape.has_documents) {
-    document_gradients(isa, shape, x, place, work);
-  } else {
-    head_gradients(isa, shape, x, place, work);
+  std::int64_t keys_done = 0;
+  for (std::int64_t query = 0; query < shape.queries;) {
+    const Document document = document_from(shape, place.entry, query);
+    AttentionShape part = shape;
+    part.queries = document.queries_end - document.query;
+    part.keys = document.keys_end - document.key;
+    part.first_query += document.query;
+    part.first_key += document.key;
+    clear_keys(shape, x, place, keys_done, document.key);
+    head_gradients(isa, part, part_of(x, document.query, document.key), place, work);
+    keys_done = document.keys_end;
+    query = document.queries_end;
   }
+  clear_keys(shape, x, place, keys_done, shape.keys);
 }
 
 }  // namespace
