@@ -30,7 +30,8 @@ import tessera.train;
 import tessera.app.config;
 import tessera.app.data;
 import tessera.app.model;
-import tessera.app.run;
+import tessera.app.setup;
+import tessera.app.steps;
 
 #include "small_run.hpp"
 #include "support.hpp"

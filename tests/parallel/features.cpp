@@ -20,7 +20,7 @@ import tessera.train;
 import tessera.app.config;
 import tessera.app.data;
 import tessera.app.model;
-import tessera.app.run;
+import tessera.app.setup;
 
 #include "features.hpp"
 #include "small_run.hpp"

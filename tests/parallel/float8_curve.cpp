@@ -23,6 +23,8 @@ import tessera.train;
 import tessera.app.config;
 import tessera.app.data;
 import tessera.app.model;
+import tessera.app.setup;
+import tessera.app.steps;
 import tessera.app.run;
 
 #include "small_run.hpp"

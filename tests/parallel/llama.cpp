@@ -23,7 +23,7 @@ import tessera.parallel;
 import tessera.app.config;
 import tessera.app.data;
 import tessera.app.model;
-import tessera.app.run;
+import tessera.app.setup;
 
 #include "support.hpp"
 

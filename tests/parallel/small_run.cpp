@@ -18,7 +18,7 @@ import tessera.train;
 import tessera.app.config;
 import tessera.app.data;
 import tessera.app.model;
-import tessera.app.run;
+import tessera.app.setup;
 
 #include "small_run.hpp"
 

@@ -12,7 +12,7 @@ import tessera.mesh;
 import tessera.placement;
 import tessera.collective;
 import tessera.app.config;
-import tessera.app.run;
+import tessera.app.setup;
 
 using namespace tessera;
 using namespace tessera::app;

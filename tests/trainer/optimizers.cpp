@@ -18,7 +18,7 @@ import tessera.parallel;
 import tessera.app.config;
 import tessera.app.data;
 import tessera.app.model;
-import tessera.app.run;
+import tessera.app.setup;
 
 using namespace tessera;
 using namespace tessera::app;

@@ -18,7 +18,7 @@
 import tessera.base;
 import tessera.app.base;
 import tessera.app.config;
-import tessera.app.run;
+import tessera.app.outputs;
 
 using namespace tessera::app;
 using trainer_test::Folder;

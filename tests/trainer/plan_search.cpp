@@ -21,7 +21,8 @@ import tessera.nn;
 import tessera.app.config;
 import tessera.app.data;
 import tessera.app.model;
-import tessera.app.run;
+import tessera.app.setup;
+import tessera.app.steps;
 import tessera.app.plan;
 
 using namespace tessera::app;

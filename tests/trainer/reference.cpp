@@ -16,7 +16,7 @@ import tessera.parallel;
 import tessera.app.config;
 import tessera.app.data;
 import tessera.app.model;
-import tessera.app.run;
+import tessera.app.setup;
 
 using namespace tessera::app;
 using trainer_test::input_error;

@@ -14,7 +14,7 @@
 #include "support.hpp"
 
 import tessera.base;
-import tessera.app.run;
+import tessera.app.outputs;
 
 using namespace tessera;
 using namespace tessera::app;

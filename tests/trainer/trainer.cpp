@@ -25,7 +25,8 @@ import tessera.train;
 import tessera.app.config;
 import tessera.app.data;
 import tessera.app.model;
-import tessera.app.run;
+import tessera.app.setup;
+import tessera.app.steps;
 
 using namespace tessera;
 using namespace tessera::app;

@@ -32,6 +32,9 @@ import tessera.app.base;
 import tessera.app.config;
 import tessera.app.data;
 import tessera.app.model;
+import tessera.app.outputs;
+import tessera.app.setup;
+import tessera.app.steps;
 import tessera.app.run;
 import :bench_rows;
 

@@ -14,6 +14,7 @@ module tessera.app.commands;
 import tessera.base;
 import tessera.app.base;
 import tessera.app.config;
+import tessera.app.setup;
 import tessera.app.run;
 import tessera.app.peer;
 import :run_data;

@@ -20,6 +20,8 @@ import tessera.app.config;
 import tessera.app.data;
 import tessera.app.model;
 import tessera.app.trace;
+import tessera.app.setup;
+import tessera.app.steps;
 import tessera.app.run;
 import tessera.app.plan;
 import :draw_pipeline;

@@ -23,7 +23,7 @@ import tessera.base;
 import tessera.checkpoint;
 import tessera.app.base;
 import tessera.app.model;
-import tessera.app.run;
+import tessera.app.outputs;
 
 // `tessera runs` and `tessera plot`: what metrics files say of runs.
 namespace tessera::app {

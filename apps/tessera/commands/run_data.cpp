@@ -10,6 +10,7 @@ import tessera.base;
 import tessera.app.config;
 import tessera.app.data;
 import tessera.app.model;
+import tessera.app.setup;
 import tessera.app.run;
 import :named_plugins;
 import :run_data;

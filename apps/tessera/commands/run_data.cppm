@@ -4,6 +4,7 @@ import tessera.app.base;
 import tessera.app.config;
 import tessera.app.data;
 import tessera.app.model;
+import tessera.app.setup;
 import tessera.app.run;
 import :subcommands;
 

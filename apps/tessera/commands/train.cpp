@@ -31,6 +31,9 @@ import tessera.app.data;
 import tessera.app.model;
 import tessera.app.generation;
 import tessera.app.trace;
+import tessera.app.outputs;
+import tessera.app.setup;
+import tessera.app.steps;
 import tessera.app.run;
 import :run_data;
 

@@ -32,6 +32,7 @@ import tessera.app.config;
 import tessera.app.data;
 import tessera.app.model;
 import tessera.app.adapters;
+import tessera.app.setup;
 import tessera.app.run;
 
 namespace tessera::app {

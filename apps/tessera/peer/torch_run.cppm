@@ -2,6 +2,7 @@ export module tessera.app.peer:torch_run;
 
 import tessera.base;
 import tessera.app.base;
+import tessera.app.setup;
 import tessera.app.run;
 
 export namespace tessera::app {

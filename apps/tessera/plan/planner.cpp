@@ -12,7 +12,8 @@ import tessera.mesh;
 import tessera.program;
 import tessera.app.base;
 import tessera.app.config;
-import tessera.app.run;
+import tessera.app.setup;
+import tessera.app.steps;
 
 namespace tessera::app {
 namespace {

@@ -24,6 +24,8 @@ import tessera.app.base;
 import tessera.app.config;
 import tessera.app.data;
 import tessera.app.model;
+import tessera.app.setup;
+import tessera.app.steps;
 import tessera.app.run;
 
 namespace tessera::app {

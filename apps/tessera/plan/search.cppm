@@ -5,7 +5,6 @@ import tessera.app.base;
 import tessera.app.config;
 import tessera.app.data;
 import tessera.app.model;
-import tessera.app.run;
 import :hardware;
 import :layouts;
 import :planner;

@@ -25,6 +25,8 @@ import tessera.train;
 import tessera.app.base;
 import tessera.app.config;
 import tessera.app.data;
+import tessera.app.setup;
+import tessera.app.steps;
 
 namespace tessera::app {
 namespace {
@@ -190,23 +192,6 @@ std::string stored_text(const Trial::Stored& stored) {
       each(stored.values + stored.gradients + stored.state), each(stored.values),
       each(stored.gradients), each(stored.state));
 }
-
-}  // namespace
-
-std::string memory_text(const MemoryStatistics& memory) {
-  std::string text = format_bytes(static_cast<std::uint64_t>(memory.total_peak));
-  for (int i = 0; i < memory_category_count; ++i) {
-    const std::int64_t bytes = memory.peak[static_cast<std::size_t>(i)];
-    if (bytes > 0) {
-      text += fmt::format("{} {} {}", text.find(':') == std::string::npos ? ":" : ",",
-                          name_of(static_cast<MemoryCategory>(i)),
-                          format_bytes(static_cast<std::uint64_t>(bytes)));
-    }
-  }
-  return text;
-}
-
-namespace {
 
 /// What the ranks need: of each place of stages, and by category where it is most.
 std::vector<std::vector<std::string>> memory_rows(const Trial& trial) {

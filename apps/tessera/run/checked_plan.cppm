@@ -3,13 +3,10 @@ export module tessera.app.run:checked_plan;
 import tessera.tensor;
 import tessera.train;
 import tessera.app.base;
-import :training_run;
-import :trial;
+import tessera.app.setup;
+import tessera.app.steps;
 
 export namespace tessera::app {
-
-/// The peaks in all and by category: "1.3 MiB: parameter 0.2 MiB, ...".
-std::string memory_text(const MemoryStatistics& memory);
 
 /// Plan of the run before its ranks start.
 struct CheckedPlan {

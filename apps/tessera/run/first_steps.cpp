@@ -14,6 +14,7 @@ module tessera.app.run;
 import tessera.base;
 import tessera.app.base;
 import tessera.app.config;
+import tessera.app.outputs;
 
 namespace tessera::app {
 namespace {

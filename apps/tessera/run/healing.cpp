@@ -14,6 +14,7 @@ import tessera.collective;
 import tessera.checkpoint;
 import tessera.train;
 import tessera.app.config;
+import tessera.app.setup;
 
 namespace tessera::app {
 namespace {
@@ -60,15 +61,6 @@ Healing::Healing(const Run& run, StartPoint& start)
     of_other_.emplace(before.all, before.first, before.there);
     kept_.expect_copies();
   }
-}
-
-bool has_second_home(const Run& run) {
-  return run.config.train.heal && run.config.train.heal_copies > 1 && run.launchers > 1;
-}
-
-int kept_copies(const Run& run) {
-  constexpr int generations = 2;
-  return !run.config.train.heal ? 0 : has_second_home(run) ? 2 * generations : generations;
 }
 
 void check_healing(const Config& config) {

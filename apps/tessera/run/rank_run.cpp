@@ -27,6 +27,9 @@ import tessera.train;
 import tessera.app.base;
 import tessera.app.config;
 import tessera.app.trace;
+import tessera.app.outputs;
+import tessera.app.setup;
+import tessera.app.steps;
 
 namespace tessera::app {
 namespace {

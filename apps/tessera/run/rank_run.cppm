@@ -2,7 +2,7 @@ export module tessera.app.run:rank_run;
 
 import tessera.collective;
 import tessera.app.base;
-import :training_run;
+import tessera.app.setup;
 
 export namespace tessera::app {
 

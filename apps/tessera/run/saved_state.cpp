@@ -39,6 +39,8 @@ import tessera.app.config;
 import tessera.app.data;
 import tessera.app.model;
 import tessera.app.adapters;
+import tessera.app.setup;
+import tessera.app.steps;
 
 // State that a trainer saves and that a run continues from.
 namespace tessera::app {

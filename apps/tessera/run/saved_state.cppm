@@ -1,7 +1,7 @@
 export module tessera.app.run:saved_state;
 
 import tessera.app.base;
-import :training_run;
+import tessera.app.setup;
 
 export namespace tessera::app {
 

@@ -29,6 +29,8 @@ import tessera.parallel;
 import tessera.checkpoint;
 import tessera.train;
 import tessera.app.config;
+import tessera.app.outputs;
+import tessera.app.setup;
 
 namespace tessera::app {
 namespace {

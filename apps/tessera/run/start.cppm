@@ -16,7 +16,7 @@ import tessera.checkpoint;
 import tessera.train;
 import tessera.app.base;
 import tessera.app.config;
-import :training_run;
+import tessera.app.setup;
 
 // Checks of a run before it starts: where it writes, and what it continues.
 
