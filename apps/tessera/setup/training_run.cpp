@@ -1,5 +1,7 @@
 module;
 #include <cstdint>
+#include <memory>
+#include <string>
 module tessera.app.setup;
 
 import tessera.base;
