@@ -54,7 +54,7 @@ __device__ C over_ranks(const Arguments& a, std::int64_t i) {
     waiting[count++] = load<C>(a.sources[r], a.type, i);
     for (int subtrees = r + 1; subtrees % 2 == 0; subtrees /= 2) join();
   }
-  while (count > 1) join();
+  for (int rest = count; rest > 1; --rest) join();
   return waiting[0];
 }
 
