@@ -228,6 +228,7 @@ void TrainingCheckpoints::load(const std::string& folder) {
 
 void TrainingCheckpoints::load(const TensorSource& reader, const std::string& last) {
   captured_.before_load();
+  steps_.objects.before_optimizer();  // peers may still read for a step that an error has ended
   steps_.optimizer->prepare_state();
   const TrainingProgress progress = read_training_progress(reader);
   for (const auto& [name, info] : reader.tensors()) {

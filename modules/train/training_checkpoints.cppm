@@ -49,7 +49,8 @@ class TrainingCheckpoints {
   /// Whether a save is running on any rank; the same on all of them.
   bool saving_anywhere() const { return saver_.saving_anywhere(); }
   /// Restores the state, whatever the mesh and the layout that it was saved from: the next step is
-  /// the one that would have followed. Errors (input): another model, damage.
+  /// the one that would have followed. All ranks call it, after an error of a step too: it waits
+  /// until none reads the parameters for that step. Errors (input): another model, damage.
   void load(const std::string& folder);
   /// The same from an opened checkpoint, or from memory. `last`: the last checkpoint of the run,
   /// for the texts of errors; empty: there is none.

@@ -152,7 +152,7 @@ void block_what_they_handle(const std::vector<std::string>& more, std::size_t ra
         REQUIRE((thread.handled & answered) == answered);
       }
       REQUIRE(waiting == 1);
-      REQUIRE(testing::interruptible(found).empty());
+      REQUIRE(testing::interruptible(found) == std::string());
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }

@@ -118,61 +118,63 @@ struct PlaceTimes {
   StepTimes sums = {};  // of everything, one after the other
 };
 
-/// `host`: seconds of all calls together, besides kernels and collectives.
-PlaceTimes times_of(const CallsOfStages& calls, double host, const DeviceMesh& mesh,
-                    Planner& planner) {
+/// A step of a rank on the meta device, in the state that training settles in.
+struct RecordedPlace {
+  std::unique_ptr<const CallsOfStages> calls = {};
+  double host = 0;  // seconds of all calls together, besides kernels and collectives
+  pipeline::Schedule schedule = {};
+  std::vector<int> ranks = {};  // of the axis
+};
+/// Of the calling rank.
+RecordedPlace record_place(const Run& run, const StepSetup& setup, const Trial& trial,
+                           const Planner& planner) {
+  ops::set_threads(threads_of_rank(run.config));
+  Trainer trainer(run, setup);
+  trainer.set_capture(false);
+  const parallel::Stages& stages = *trainer.plan().stages();
+  RecordedPlace place{.schedule = stages.schedule(static_cast<int>(trial.rows / trial.micro)),
+                      .ranks = stages.group().group->ranks};
+  MetaReads reads;
+  const ModeScope answers(ModeLevel::below_distribution, reads);
+  const PlannedMemoryScope planned;
+  trainer.step();  // makes what stays
+  auto calls = std::make_unique<CallsOfStages>(
+      place.schedule.actions[static_cast<std::size_t>(stages.place())]);
+  {
+    const ModeScope watched(ModeLevel::below_distribution, *calls);
+    trainer.step();
+  }
+  place.calls = std::move(calls);
+  place.host = planner.waits_for_host(run.config) ? host_seconds(trainer) : 0;
+  return place;
+}
+
+/// Kernels may be measured for it, by ranks of their own: not within `as_rank`.
+PlaceTimes times_of(const RecordedPlace& place, const DeviceMesh& mesh, Planner& planner) {
+  const CallsOfStages& calls = *place.calls;
   const Program& program = calls.program();
   const ByPlace<double> kernels = planner.kernel_seconds(program);
   PlaceTimes times;
   SimulatedStep step;
   const auto places = graph::places_of(program);
-  const double host_of_call = host / std::max(1.0, static_cast<double>(places.size()));
+  const double host_of_call = place.host / std::max(1.0, static_cast<double>(places.size()));
   double now = 0;
-  for (const PlaceIndex place : places.keys()) {
-    const pipeline::Action* const part = calls.parts[static_cast<std::size_t>(place.number)];
+  for (const PlaceIndex at : places.keys()) {
+    const pipeline::Action* const part = calls.parts[static_cast<std::size_t>(at.number)];
     PartTime& to = part == nullptr ? times.rest : times.actions[{part->stage, part->work}];
-    const bool collective = graph::is_collective(*places[place]);
-    const double seconds = collective
-                               ? collective_seconds(program, *places[place], planner.hardware())
-                               : kernels[place];
+    const bool collective = graph::is_collective(*places[at]);
+    const double seconds =
+        collective ? collective_seconds(program, *places[at], planner.hardware()) : kernels[at];
     (collective ? to.communicating : to.computing) += seconds;
     to.computing += host_of_call;
     if (seconds > 0) {
-      (collective ? step.communicating : step.computing).push_back({place, now, now + seconds});
+      (collective ? step.communicating : step.computing).push_back({at, now, now + seconds});
     }
     now += seconds;
   }
   times.sums = sums_of(program, step, mesh);
-  times.sums.calling = host;
+  times.sums.calling = place.host;
   return times;
-}
-
-/// A step of the calling rank on the meta device, in the state that training settles in.
-struct PlaceStep {
-  PlaceTimes times = {};
-  pipeline::Schedule schedule = {};
-  std::vector<int> ranks = {};  // of the axis
-};
-PlaceStep step_of_place(const Run& run, const StepSetup& setup, const Trial& trial,
-                        Planner& planner) {
-  ops::set_threads(threads_of_rank(run.config));
-  Trainer trainer(run, setup);
-  trainer.set_capture(false);
-  const parallel::Stages& stages = *trainer.plan().stages();
-  PlaceStep place{.schedule = stages.schedule(static_cast<int>(trial.rows / trial.micro)),
-                  .ranks = stages.group().group->ranks};
-  MetaReads reads;
-  const ModeScope answers(ModeLevel::below_distribution, reads);
-  const PlannedMemoryScope planned;
-  trainer.step();  // makes what stays
-  CallsOfStages calls(place.schedule.actions[static_cast<std::size_t>(stages.place())]);
-  {
-    const ModeScope watched(ModeLevel::below_distribution, calls);
-    trainer.step();
-  }
-  const double host = planner.waits_for_host(run.config) ? host_seconds(trainer) : 0;
-  place.times = times_of(calls, host, setup.mesh, planner);
-  return place;
 }
 
 /// The seconds in which hidden states move from one stage to the next.
@@ -194,19 +196,23 @@ StagedStep plan_stages(const Run& run, const Trial& trial, Planner& planner) {
   StepSetup setup = setup_of(run);
   setup.states = std::make_shared<PlannedStates>();
   const PlannedDeviceScope kernels(device_of(run.config, 0, 1).type);
-  std::vector<PlaceStep> places(1);
-  as_rank(0, [&] { places[0] = step_of_place(run, setup, trial, planner); });
-  const std::vector<int> ranks = places[0].ranks;
+  std::vector<RecordedPlace> recorded(1);
+  as_rank(0, [&] { recorded[0] = record_place(run, setup, trial, planner); });
+  const std::vector<int> ranks = recorded[0].ranks;
   for (std::size_t place = 1; place < ranks.size(); ++place) {
-    as_rank(ranks[place], [&] { places.push_back(step_of_place(run, setup, trial, planner)); });
+    as_rank(ranks[place], [&] { recorded.push_back(record_place(run, setup, trial, planner)); });
+  }
+  std::vector<PlaceTimes> places;
+  for (const RecordedPlace& place : recorded) {
+    places.push_back(times_of(place, setup.mesh, planner));
   }
   const Hardware& hardware = planner.hardware();
-  StagedStep all{.schedule = places[0].schedule};
+  StagedStep all{.schedule = recorded[0].schedule};
   const double micro_batches = all.schedule.micro_batches;
   for (int stage = 0; stage < all.schedule.stages(); ++stage) {
     auto& actions = places[static_cast<std::size_t>(
                                all.schedule.rank_of_stage[static_cast<std::size_t>(stage)])]
-                        .times.actions;
+                        .actions;
     const auto mean = [&](Work work) {
       return actions[{stage, work}].seconds(hardware) / micro_batches;
     };
@@ -217,22 +223,22 @@ StagedStep plan_stages(const Run& run, const Trial& trial, Planner& planner) {
   all.costs.transfer = ranks.size() < 2 ? 0 : transfer_seconds(run, trial, ranks, hardware);
   all.simulation = simulate(all.schedule, all.costs);
   double after = 0;
-  for (const PlaceStep& place : places) {
-    all.rest.push_back(place.times.rest.seconds(hardware));
+  for (const PlaceTimes& place : places) {
+    all.rest.push_back(place.rest.seconds(hardware));
     after = std::max(after, all.rest.back());
   }
   const auto longest = std::ranges::max_element(
-      places, {}, [](const PlaceStep& place) { return place.times.sums.computing; });
-  all.times = longest->times.sums;
+      places, {}, [](const PlaceTimes& place) { return place.sums.computing; });
+  all.times = longest->sums;
   all.times.seconds = all.simulation.end + after;
   // What passes beside kernels is in the times of actions; the ranks wait for nothing else.
   all.times.waiting = 0;
-  for (const auto& [action, time] : longest->times.actions) {
+  for (const auto& [action, time] : longest->actions) {
     if (computes(action.second)) {
       all.times.waiting += time.seconds(hardware) - time.computing;
     }
   }
-  all.times.waiting += longest->times.rest.seconds(hardware) - longest->times.rest.computing;
+  all.times.waiting += longest->rest.seconds(hardware) - longest->rest.computing;
   return all;
 }
 
