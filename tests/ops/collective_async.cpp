@@ -1,9 +1,11 @@
 // Collectives that are issued now and completed by wait, and those of many tensors: as operators
 // that modes see, against the collectives that are complete when they return.
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -127,6 +129,35 @@ TEST_CASE("what is issued is complete before its memory goes away, and later cal
       static_cast<void>(ops::reduce_scatter_async(x, 1, ReduceOp::sum, world.everyone()));
       check(equal(ops::all_reduce(full({3}, 1), ReduceOp::sum, world.everyone()), full({3}, ranks)),
             "the next call");
+    }
+  });
+}
+
+TEST_CASE("sources stay until the other ranks have read them, also where a rank drops the result") {
+  constexpr std::int64_t own = 50000;
+  std::atomic<bool> dropped = false;
+  collective::run_threads(2, [&](World& world) {
+    Tensor whole = full({2 * own}, -1);
+    std::vector<Tensor> read;
+    {
+      const PeersReadScope scope;
+      read.push_back(full({own}, world.rank() + 1));
+    }
+    ops::all_gather_into({&whole, 1}, read, world.everyone(), 0);
+    if (world.rank() == 1) {
+      whole = Tensor();
+      read.clear();
+      const PeersReadScope scope;
+      for (int i = 0; i < 8; ++i) {
+        read.push_back(full({own}, 7));  // its memory would be taken again
+      }
+      dropped = true;
+    } else {
+      while (!dropped) {
+        std::this_thread::yield();
+      }
+      ops::wait(whole);
+      check(ops::sum(ops::narrow(whole, 0, own, own)).item() == 2 * own, "what rank 1 has issued");
     }
   });
 }

@@ -121,9 +121,26 @@ enum class RowOrder : std::uint8_t { by_rank, by_group };
 Tensor all_to_all_rows(const Tensor& x, const Tensor& sends, const Tensor& receives,
                        std::int64_t rows, RowOrder result, Ranks group);
 
-/// Keeps sources of a call over segments, which has ended on this rank, until no other rank of the
-/// group reads them any more.
-void keep_until_read(std::vector<Tensor> sources, collective::Communicator& communicator);
+/// The sources of a call over segments. Other ranks may still read them when the call has ended on
+/// this one: from then on the communicator keeps them until nobody does.
+class CallSources {
+ public:
+  CallSources() = default;
+  CallSources(std::vector<Tensor> sources, collective::Communicator& of)
+      : sources_(std::move(sources)), communicator_(&of) {}
+  CallSources(CallSources&&) = default;
+  CallSources& operator=(CallSources&&) = delete;
+  CallSources(const CallSources&) = delete;
+  CallSources& operator=(const CallSources&) = delete;
+  /// The call has ended, or the program drops its result; errors are the next call's.
+  ~CallSources();
+  /// The call has ended.
+  void hand_over();
+
+ private:
+  std::vector<Tensor> sources_;
+  collective::Communicator* communicator_ = nullptr;
+};
 
 /// A collective in progress, as the memory of its result has it until wait() completes it. If the
 /// memory goes away before, the destructor completes the communication.
@@ -143,16 +160,13 @@ class IssuedCollective final : public PendingCollective {
   /// must not hold the result, whose memory holds this object.
   explicit IssuedCollective(collective::Work work = {}, std::vector<Tensor> kept = {},
                             std::function<void(const Tensor& result)> finish = nullptr);
-  /// `sources` stay alive until no rank of the group reads them any more, which may be later.
-  IssuedCollective(collective::Work work, std::vector<Tensor> kept, std::vector<Tensor> sources,
-                   GroupArgument readers);
+  IssuedCollective(collective::Work work, std::vector<Tensor> kept, CallSources sources);
   void complete(const Tensor& result) override;
   bool done() override { return work_.done(); }
 
  private:
   std::vector<Tensor> kept_;
-  std::vector<Tensor> sources_;
-  GroupArgument readers_;
+  CallSources sources_;
   std::function<void(const Tensor&)> finish_;
   collective::Work work_;  // the last member: its destructor waits before the others are destroyed
 };

@@ -210,22 +210,27 @@ IssuedCollective::IssuedCollective(collective::Work work, std::vector<Tensor> ke
     : kept_(std::move(kept)), finish_(std::move(finish)), work_(std::move(work)) {}
 
 IssuedCollective::IssuedCollective(collective::Work work, std::vector<Tensor> kept,
-                                   std::vector<Tensor> sources, GroupArgument readers)
-    : kept_(std::move(kept)),
-      sources_(std::move(sources)),
-      readers_(readers),
-      work_(std::move(work)) {}
+                                   CallSources sources)
+    : kept_(std::move(kept)), sources_(std::move(sources)), work_(std::move(work)) {}
 
-void keep_until_read(std::vector<Tensor> sources, collective::Communicator& communicator) {
-  communicator.keep_until_read(std::make_shared<std::vector<Tensor>>(std::move(sources)));
+void CallSources::hand_over() {
+  if (!sources_.empty()) {
+    communicator_->keep_until_read(
+        std::make_shared<std::vector<Tensor>>(std::exchange(sources_, {})));
+  }
+}
+
+CallSources::~CallSources() {
+  try {
+    hand_over();
+  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): see the interface
+  }
 }
 
 void IssuedCollective::complete(const Tensor& result) {
   work_.wait();
   kept_.clear();
-  if (!sources_.empty()) {
-    keep_until_read(std::move(sources_), readers_.communicator());
-  }
+  sources_.hand_over();
   if (finish_) {
     std::exchange(finish_, nullptr)(result);
   }

@@ -198,11 +198,10 @@ class QueuedCollective final : public PendingCollective {
  public:
   /// On the CPU, `written` stays until the call has ended, `sources` until nobody reads them.
   QueuedCollective(std::shared_ptr<QueuedCall> call, std::vector<Tensor> written,
-                   std::vector<Tensor> sources, GroupArgument group, Stream stream)
+                   CallSources sources, Stream stream)
       : call_(std::move(call)),
         written_(std::move(written)),
         sources_(std::move(sources)),
-        group_(group),
         stream_(std::move(stream)),
         done_(record_event(stream_)) {
     if (call_->observed && !(stream_.device() == cpu)) {
@@ -239,17 +238,14 @@ class QueuedCollective final : public PendingCollective {
     if (*call_->error != nullptr) {
       std::rethrow_exception(*call_->error);
     }
-    if (!sources_.empty()) {
-      keep_until_read(std::move(sources_), group_.stream_communicator());
-    }
+    sources_.hand_over();
   }
   bool done() override { return done_.reached(); }
 
  private:
   std::shared_ptr<QueuedCall> call_;
   std::vector<Tensor> written_;
-  std::vector<Tensor> sources_;
-  GroupArgument group_;
+  CallSources sources_;
   Stream stream_;
   Event done_;
 };
@@ -384,8 +380,9 @@ std::unique_ptr<QueuedCollective> queue_on_host(const Call& call, std::span<Tens
       twins.store(x);
     }
   }
-  return std::make_unique<QueuedCollective>(std::move(queued), std::move(kept_written),
-                                            std::move(sources), group, stream);
+  return std::make_unique<QueuedCollective>(
+      std::move(queued), std::move(kept_written),
+      CallSources(std::move(sources), group.stream_communicator()), stream);
 }
 
 std::unique_ptr<PendingCollective> queue(const Call& call, std::span<Tensor> out,

@@ -100,9 +100,10 @@ std::unique_ptr<IssuedCollective> start_all_gather_into(const Call& call, const 
                         chunk_of_whole(wholes[i], group) * unit, wholes[i].numel() * unit});
   }
   segments.push_back(named(identity));
+  collective::Communicator& communicator = group.communicator();
   return std::make_unique<IssuedCollective>(
-      group.communicator().all_gather_async(segments, one_type ? wholes[0].dtype() : DType::u8),
-      std::vector<Tensor>(), std::vector<Tensor>(shards.begin(), shards.end()), group);
+      communicator.all_gather_async(segments, one_type ? wholes[0].dtype() : DType::u8),
+      std::vector<Tensor>(), CallSources({shards.begin(), shards.end()}, communicator));
 }
 
 const Op& all_gather_into_op = register_op<AllGatherIntoArgs>({
@@ -139,9 +140,10 @@ std::unique_ptr<IssuedCollective> start_reduce_scatter_into(const Call& call, co
   options.reduce = op;
   options.destination_f32 = keeps_sums(wholes[0], shards[0]);
   options.terms = group.group->terms;
+  collective::Communicator& communicator = group.whole().communicator();
   return std::make_unique<IssuedCollective>(
-      group.whole().communicator().reduce_scatter_async(segments, wholes[0].dtype(), options),
-      std::move(kept), std::vector<Tensor>(wholes.begin(), wholes.end()), group.whole());
+      communicator.reduce_scatter_async(segments, wholes[0].dtype(), options), std::move(kept),
+      CallSources({wholes.begin(), wholes.end()}, communicator));
 }
 
 const Op& reduce_scatter_into_op = register_op<ReduceScatterIntoArgs>({
