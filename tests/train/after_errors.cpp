@@ -3,7 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -55,9 +55,10 @@ class LateReader final : public collective::Observer {
 void load_beside_late_reader(bool captured) {
   const Folder folder("late-reader");
   Moments moments;
-  REQUIRE_NOTHROW(on_layout(layout_named("fully sharded"), [&](const DeviceMesh& mesh) {
+  const Layouts layout = layout_named("fully sharded");
+  REQUIRE_NOTHROW(on_layout(layout, [&](const DeviceMesh& mesh) {
     set_seed(3);
-    Run run(mesh, layout_named("fully sharded").styles);
+    Run run(mesh, layout.styles);
     if (captured) {
       run.training.captured().set_enabled(
           true, {.executor = "planned", .passes = graph::default_passes()});
@@ -68,14 +69,13 @@ void load_beside_late_reader(bool captured) {
     run.step();
     run.options.wrong_tokens = true;
     const bool is_late = current_rank() == 1;
-    std::string why;
+    LateReader late(moments);
+    std::optional<collective::ObserverScope> scope;
     if (is_late) {
-      LateReader late(moments);
-      const collective::ObserverScope scope(late);
-      why = error_of([&] { run.step(); });
-    } else {
-      why = error_of([&] { run.step(); });
+      scope.emplace(late);
     }
+    const std::string why = error_of([&] { run.step(); });
+    scope.reset();
     check(why.find("embedding") != std::string::npos, why);
     run.options.wrong_tokens = false;
     run.training.checkpoints().load(folder.path());

@@ -336,7 +336,8 @@ std::unique_ptr<QueuedCollective> queue_on_host(const Call& call, std::span<Tens
                                                 const GroupArgument& group, Written written,
                                                 const Storage* carrier) {
   const Device device = data_of_call(call, out).device();
-  const Stream stream = group.stream_communicator().stream(device);
+  collective::Communicator& communicator = group.stream_communicator();
+  const Stream stream = communicator.stream(device);
   if (!(device == cpu)) {
     stream.wait(record_event(current_stream(device)));
   }
@@ -380,9 +381,8 @@ std::unique_ptr<QueuedCollective> queue_on_host(const Call& call, std::span<Tens
       twins.store(x);
     }
   }
-  return std::make_unique<QueuedCollective>(
-      std::move(queued), std::move(kept_written),
-      CallSources(std::move(sources), group.stream_communicator()), stream);
+  return std::make_unique<QueuedCollective>(std::move(queued), std::move(kept_written),
+                                            CallSources(std::move(sources), communicator), stream);
 }
 
 std::unique_ptr<PendingCollective> queue(const Call& call, std::span<Tensor> out,
