@@ -1,5 +1,6 @@
 module;
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <numeric>
@@ -26,6 +27,32 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
     }
   }
   return row[b.size()];
+}
+
+/// Numbers as words of a list: each, or, of many, runs; and how many were left out.
+struct Listed {
+  std::vector<std::string> runs;
+  std::size_t left_out = 0;
+};
+
+Listed listed_numbers(std::span<const int> numbers) {
+  constexpr std::size_t few = 16;
+  const bool as_runs = numbers.size() > few;
+  Listed listed;
+  for (std::size_t begin = 0, end = 0; begin < numbers.size(); begin = end) {
+    if (listed.runs.size() == few) {
+      listed.left_out = numbers.size() - begin;
+      break;
+    }
+    end = begin + 1;
+    while (as_runs && end < numbers.size() && numbers[end] == numbers[end - 1] + 1) {
+      ++end;
+    }
+    listed.runs.push_back(end - begin == 1
+                              ? fmt::format("{}", numbers[begin])
+                              : fmt::format("{} to {}", numbers[begin], numbers[end - 1]));
+  }
+  return listed;
 }
 
 /// Glob over a whole name; `*` stops at dots, `**` does not.
@@ -126,6 +153,24 @@ std::string join_words(std::span<const std::string> words) {
     text += words[i];
   }
   return text;
+}
+
+std::string count_text(std::int64_t count, std::string_view thing) {
+  return fmt::format("{} {}{}", count, thing, count == 1 ? "" : "s");
+}
+
+std::string list_numbers(std::span<const int> numbers) {
+  const Listed listed = listed_numbers(numbers);
+  const std::string text = fmt::format("{}", fmt::join(listed.runs, ", "));
+  return listed.left_out == 0 ? text : fmt::format("{} and {} more", text, listed.left_out);
+}
+
+std::string numbers_text(std::string_view thing, std::span<const int> numbers) {
+  Listed listed = listed_numbers(numbers);
+  if (listed.left_out > 0) {
+    listed.runs.push_back(fmt::format("{} more", listed.left_out));
+  }
+  return fmt::format("{}{} {}", thing, numbers.size() == 1 ? "" : "s", join_words(listed.runs));
 }
 
 std::vector<std::string> expand_braces(std::string_view pattern) {

@@ -22,6 +22,12 @@ std::string escape_markup(std::string_view text);
 
 /// "a, b and c".
 std::string join_words(std::span<const std::string> words);
+/// "1 rank", "3 ranks": a count of things whose plural ends in s.
+std::string count_text(std::int64_t count, std::string_view thing);
+/// "0, 1, 3"; of more than 16, runs as "0 to 255" and at most 16 of them.
+std::string list_numbers(std::span<const int> numbers);
+/// "rank 2", "ranks 0, 1 and 3": things by their numbers; many as in list_numbers.
+std::string numbers_text(std::string_view thing, std::span<const int> numbers);
 
 /// Whether a qualified name matches a pattern: `*` within a part, `**` over parts, {a,b}
 /// alternatives, "." the empty name (the whole model). Throws Error (input) when braces do not

@@ -136,7 +136,7 @@ void Arrivals::hear(const LauncherPeers& there) {
   }
 }
 
-std::vector<int> Arrivals::missing_numbers(const LauncherPeers& there) const {
+std::vector<int> Arrivals::missing(const LauncherPeers& there) const {
   std::vector<int> numbers;
   for (int machine = 1; machine < own_.place.machines; ++machine) {
     if (!has_machine(there, machine) && !has_machine(peers_, machine)) {
@@ -146,16 +146,13 @@ std::vector<int> Arrivals::missing_numbers(const LauncherPeers& there) const {
   return numbers;
 }
 
-std::string Arrivals::missing(const LauncherPeers& there) const {
-  const std::vector<int> numbers = missing_numbers(there);
-  return numbers.empty() ? ""
-                         : fmt::format("machine{} {} of {}", numbers.size() == 1 ? "" : "s",
-                                       list_ranks(numbers), own_.place.machines);
+std::string Arrivals::in_words(const std::vector<int>& machines) const {
+  return fmt::format("{} of {}", numbers_text("machine", machines), own_.place.machines);
 }
 
 void Arrivals::send_spares(const LauncherPeers& there) {
   constexpr double patience = 60;  // seconds for a spare machine to come in its place
-  for (const int machine : missing_numbers(there)) {
+  for (const int machine : missing(there)) {
     const auto spare = std::ranges::find_if(peers_, [](const auto& p) { return p->spare; });
     const auto given = given_.find(machine);
     if (spare == peers_.end() || (given != given_.end() && given->second.waited() < patience)) {

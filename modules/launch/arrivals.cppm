@@ -38,8 +38,10 @@ class Arrivals {
   /// From the first attempt on: only others in the place of lost ones come, and start as many ranks
   /// (`ranks`, by machine). One that cannot take part is told, and nobody else.
   void replace_only(std::vector<int> ranks);
-  /// The machines that are neither among `there` nor have come: "machines 1, 3 of 4"; empty: none.
-  std::string missing(const LauncherPeers& there) const;
+  /// The machines that are neither among `there` nor have come.
+  std::vector<int> missing(const LauncherPeers& there) const;
+  /// "machines 1 and 3 of 4".
+  std::string in_words(const std::vector<int>& machines) const;
   /// Those who have introduced themselves.
   std::vector<const LauncherPeer*> introduced() const;
   /// The same, by machine, taken away. Spare ones stay, and the others are sent away.
@@ -53,7 +55,6 @@ class Arrivals {
   void dismiss();
 
  private:
-  std::vector<int> missing_numbers(const LauncherPeers& there) const;
   void accept_one();
   /// Whether it is still there. Error (input): it cannot take part.
   bool hear_one(LauncherPeer& peer, const LauncherPeers& there);

@@ -133,7 +133,8 @@ bool on_several_machines(const Launcher& launcher, int size, std::string& said) 
     return true;
   }
   if (machines && *machines > 1) {
-    said = fmt::format("{} started {} ranks on {} machines", launcher.name, size, *machines);
+    said = fmt::format("{} started {} on {} machines", launcher.name, count_text(size, "rank"),
+                       *machines);
     return true;
   }
   if (const auto name = environment_variable(machine_variable)) {
@@ -225,10 +226,11 @@ ExternalRank external_rank(int expected_ranks, std::string_view transport) {
                 .got = fmt::format("{} and {}", rank, size)});
   }
   if (expected_ranks != 0 && expected_ranks != size) {
-    fail_input({.thing = "launch",
-                .wrong = fmt::format("the run has {} ranks, but {} is {}", expected_ranks,
-                                     launcher->size[0], size),
-                .advice = fmt::format("start {} ranks or change the mesh", expected_ranks)});
+    fail_input(
+        {.thing = "launch",
+         .wrong = fmt::format("the run has {}, but {} is {}", count_text(expected_ranks, "rank"),
+                              launcher->size[0], size),
+         .advice = fmt::format("start {} or change the mesh", count_text(expected_ranks, "rank"))});
   }
   std::string said;
   const bool several = on_several_machines(*launcher, size, said);

@@ -103,15 +103,16 @@ void Launchers::set_ranks(const std::vector<int>& ranks) {
 void Launchers::listen_for_all() {
   arrivals_.emplace(Introduction(options_, 0, {}), meet_.port);
   Patience patience;
-  for (std::string missing; !(missing = arrivals_->missing({})).empty();) {
+  for (std::vector<int> missing; !(missing = arrivals_->missing({})).empty();) {
     arrivals_->hear({});
     if (!patience.look([&] {
-          return fmt::format("launch: {} did not come to {} yet", missing, place_.meet);
+          return fmt::format("launch: {} did not come to {} yet", arrivals_->in_words(missing),
+                             place_.meet);
         })) {
       const std::string text = fmt::format(
           "launch: {} did not come to {} within {:.4g} s; start the same command there, with its "
           "number in --machine",
-          missing, place_.meet, patience.limit());
+          arrivals_->in_words(missing), place_.meet, patience.limit());
       arrivals_->refuse(text, ErrorKind::run);
       fail(text);
     }
@@ -127,9 +128,9 @@ void Launchers::listen_for_all() {
   }
   if (const int sum = std::accumulate(ranks.begin(), ranks.end(), 0); sum != options_.ranks) {
     const std::string text = fmt::format(
-        "launch: the machines start {} = {} ranks, and the run has {}; say how many each starts "
+        "launch: the machines start {} = {}, and the run has {}; say how many each starts "
         "(--here)",
-        fmt::join(ranks, " + "), sum, options_.ranks);
+        fmt::join(ranks, " + "), count_text(sum, "rank"), options_.ranks);
     arrivals_->refuse(text, ErrorKind::input);
     fail_input(text);
   }
@@ -388,11 +389,11 @@ bool Launchers::rejoin(Control& control, EndedRanks& ended, const std::function<
 bool Launchers::replace_lost(Control& control, std::vector<HeldSteps>& held,
                              const std::function<void()>& pause) {
   Stopwatch watch;
-  std::string said;
+  std::vector<int> said;
   while (true) {
     std::erase_if(peers_, [](const auto& peer) { return peer->lost; });
     arrivals_->hear(peers_);
-    const std::string still = arrivals_->missing(peers_);
+    const std::vector<int> still = arrivals_->missing(peers_);
     if (still.empty()) {
       break;
     }
@@ -401,7 +402,7 @@ bool Launchers::replace_lost(Control& control, std::vector<HeldSteps>& held,
       log(LogLevel::warning,
           fmt::format("{} {} lost; the run waits {:.4g} s for another one in its place: start the "
                       "same command, with its number in --machine",
-                      still, still.starts_with("machines") ? "are" : "is",
+                      arrivals_->in_words(still), still.size() == 1 ? "is" : "are",
                       options_.replace_seconds));
       said = still;
     }
@@ -409,7 +410,7 @@ bool Launchers::replace_lost(Control& control, std::vector<HeldSteps>& held,
       const std::string text = fmt::format(
           "nobody has taken the place of {} (train.heal_wait); the same commands on all machines "
           "continue the last checkpoint",
-          still);
+          arrivals_->in_words(still));
       log(LogLevel::warning, text);
       arrivals_->refuse("launch: " + text, ErrorKind::run);
       return false;

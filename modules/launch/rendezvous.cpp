@@ -1,6 +1,5 @@
 module;
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -200,7 +199,7 @@ std::string Rendezvous::missing_ranks() const {
       missing.push_back(self_.number(rank));
     }
   }
-  return fmt::format("rank{} {}", missing.size() == 1 ? "" : "s", list_ranks(missing));
+  return numbers_text("rank", missing);
 }
 
 int Rendezvous::joined() const {

@@ -90,10 +90,11 @@ std::int64_t count_ranks(const Dims& shape) {
 
 void check_ranks(std::span<const int> ranks, const Dims& shape, std::int64_t count) {
   if (static_cast<std::int64_t>(ranks.size()) != count) {
-    fail_input({.thing = "mesh",
-                .wrong = fmt::format("shape {} needs {} ranks", to_string(shape), count),
-                .got = fmt::format("{}", ranks.size()),
-                .advice = "the sizes must multiply to the number of ranks"});
+    fail_input(
+        {.thing = "mesh",
+         .wrong = fmt::format("shape {} needs {}", to_string(shape), count_text(count, "rank")),
+         .got = fmt::format("{}", ranks.size()),
+         .advice = "the sizes must multiply to the number of ranks"});
   }
   std::vector<int> sorted(ranks.begin(), ranks.end());
   std::sort(sorted.begin(), sorted.end());

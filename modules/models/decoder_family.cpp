@@ -333,9 +333,9 @@ std::vector<ModelProblem> DecoderFamily::complete(ModelSizes& sizes) const {
 
 std::string DecoderFamily::describe(const ModelSizes& sizes) const {
   const nn::DecoderShape shape = shape_of(sizes);
-  std::string text =
-      fmt::format("dim {}, {} layers, {} heads ({} of keys and values), ffn {}", shape.dim,
-                  shape.layers, shape.heads, shape.kv_heads, shape.ffn_dim);
+  std::string text = fmt::format("dim {}, {}, {} ({} of keys and values), ffn {}", shape.dim,
+                                 count_text(shape.layers, "layer"), count_text(shape.heads, "head"),
+                                 shape.kv_heads, shape.ffn_dim);
   if (shape.window > 0) {
     std::int64_t local = 0;
     for (std::int64_t layer = 0; layer < shape.layers; ++layer) {

@@ -218,10 +218,11 @@ std::string to_string(const Layout& layout) {
 
 void check_layout_fits(const Layout& layout, int tensor_ndim, std::string_view what) {
   if (layout.top_dim() >= tensor_ndim) {
-    fail_input({.thing = std::string(what),
-                .wrong = fmt::format("layout {} shards dim {} of a tensor with {} dims",
-                                     to_string(layout), layout.top_dim(), tensor_ndim),
-                .advice = "shard a dim that it has"});
+    fail_input(
+        {.thing = std::string(what),
+         .wrong = fmt::format("layout {} shards dim {} of a tensor with {}", to_string(layout),
+                              layout.top_dim(), count_text(tensor_ndim, "dim")),
+         .advice = "shard a dim that it has"});
   }
 }
 

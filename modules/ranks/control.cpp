@@ -1,6 +1,5 @@
 module;
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -165,7 +164,7 @@ std::string Control::recent_calls(const Region& region, int calls_per_rank) {
   }
   // Ranks with the same calls are shown once, of many.
   for (const auto& [calls, of] : alike) {
-    text += fmt::format("rank{} {}:\n{}", of.size() == 1 ? "" : "s", list_ranks(of), calls);
+    text += fmt::format("{}:\n{}", numbers_text("rank", of), calls);
   }
   return text;
 }
@@ -190,27 +189,7 @@ std::string Control::last_call(const Region& region, int rank) {
 std::string describe_group(GroupBlock& group) {
   const std::span<const std::int32_t> ranks(group.ranks(), group.size);
   const std::string_view name(group.name, group.name_bytes);
-  return fmt::format("{}{}[{}]", name, name.empty() ? "" : " ", list_ranks(ranks));
-}
-
-std::string list_ranks(std::span<const std::int32_t> ranks) {
-  constexpr std::size_t few = 16;
-  if (ranks.size() <= few) {
-    return fmt::format("{}", fmt::join(ranks, ", "));
-  }
-  std::string text;
-  std::size_t runs = 0;
-  for (std::size_t begin = 0, end = 0; begin < ranks.size(); begin = end) {
-    for (end = begin + 1; end < ranks.size() && ranks[end] == ranks[end - 1] + 1; ++end) {
-    }
-    if (runs++ == few) {
-      return fmt::format("{} and {} more", text, ranks.size() - begin);
-    }
-    text += text.empty() ? "" : ", ";
-    text += end - begin == 1 ? fmt::format("{}", ranks[begin])
-                             : fmt::format("{} to {}", ranks[begin], ranks[end - 1]);
-  }
-  return text;
+  return fmt::format("{}{}[{}]", name, name.empty() ? "" : " ", list_numbers(ranks));
 }
 
 }  // namespace tessera::collective

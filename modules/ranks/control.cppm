@@ -207,9 +207,6 @@ GroupBlock* find_group(Region& region, std::span<const int> ranks, std::string_v
 GroupBlock* find_or_make_group(Region& region, std::span<const int> ranks, std::string_view name,
                                bool fake);
 
-/// "0, 1, 3"; of many, runs as "0 to 255" and at most some of them.
-std::string list_ranks(std::span<const std::int32_t> ranks);
-
 /// "[0, 1]", after the name if it has one.
 std::string describe_group(GroupBlock& group);
 

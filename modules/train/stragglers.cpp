@@ -63,13 +63,6 @@ Mean mean_of(const std::array<double, Stragglers::window>& values) {
   return {mean, std::sqrt(squares / (count - 1) / count)};
 }
 
-std::string list(const std::vector<int>& ranks) {
-  constexpr std::size_t most = 8;
-  std::string text = fmt::format(
-      "{}", fmt::join(ranks.begin(), ranks.begin() + std::min(most, ranks.size()), ", "));
-  return ranks.size() > most ? fmt::format("{} and {} more", text, ranks.size() - most) : text;
-}
-
 std::string milliseconds(double seconds) { return fmt::format("{:.3g} ms", 1e3 * seconds); }
 
 }  // namespace
@@ -251,8 +244,7 @@ std::string Stragglers::text(const std::function<std::string(int)>& machine_of) 
   }
   std::vector<std::string> who;
   for (const auto& [machine, ranks] : machines) {
-    const std::string numbers =
-        fmt::format("rank{} {}", ranks.first.size() == 1 ? "" : "s", list(ranks.first));
+    const std::string numbers = numbers_text("rank", ranks.first);
     who.push_back(machine.empty() ? numbers
                   : ranks.first.size() == ranks.second
                       ? fmt::format("machine '{}' ({})", machine, numbers)

@@ -128,11 +128,11 @@ Form ContextAttention::cheaper_form(const Tensors& inputs) {
   const bool ring = seconds.ring < seconds.all_to_all;
   last_ = {.size = size, .link = link, .form = ring ? Form::ring : Form::all_to_all};
   if (is_training()) {  // an evaluation may have rows of another number
-    settings_.decisions->add(fmt::format(
-        "{}: of a layer's communication for {} row{}, a ring would not hide {:.3g} ms, and "
-        "all_to_all {:.3g} ms",
-        ring ? "ring" : "all_to_all", size.batch, size.batch == 1 ? "" : "s", 1e3 * seconds.ring,
-        1e3 * seconds.all_to_all));
+    settings_.decisions->add(
+        fmt::format("{}: of a layer's communication for {}, a ring would not hide {:.3g} ms, and "
+                    "all_to_all {:.3g} ms",
+                    ring ? "ring" : "all_to_all", count_text(size.batch, "row"), 1e3 * seconds.ring,
+                    1e3 * seconds.all_to_all));
   }
   return last_.form;
 }

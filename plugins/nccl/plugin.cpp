@@ -57,15 +57,6 @@ FirstCommunicators& first_communicators() {
   return all;
 }
 
-std::string in_words(std::span<const int> ranks) {
-  constexpr std::size_t most = 16;
-  std::string text = ranks.size() == 1 ? "rank" : "ranks";
-  for (std::size_t i = 0; i < std::min(ranks.size(), most); ++i) {
-    text += (i == 0 ? " " : ", ") + std::to_string(ranks[i]);
-  }
-  return ranks.size() > most ? text + ", ..." : text;
-}
-
 /// NCCL's unique id; none where the members have a communicator to split.
 std::vector<std::byte> make_id(const DeviceGroupRequest& request) {
   if (first_communicators().find(request) != nullptr) {
@@ -102,14 +93,14 @@ std::unique_ptr<collective::DeviceGroup> join(const DeviceGroupRequest& request)
     nccl::UniqueId id = {};
     std::memcpy(id.bytes, request.id.data(), std::min(sizeof(id.bytes), request.id.size()));
     first = std::make_shared<Communicator>(
-        Communicator::Place{*device, in_words(request.ranks), request.rank, request.size,
-                            request.check},
+        Communicator::Place{*device, numbers_text("rank", request.ranks), request.rank,
+                            request.size, request.check},
         id);
     first_communicators().add(request, first);
   }
   if (first == nullptr) {
     fail({.thing = "collectives 'cuda'",
-          .wrong = "member 0 has a communicator of " + in_words(request.ranks) +
+          .wrong = "member 0 has a communicator of " + numbers_text("rank", request.ranks) +
                    " to split, and this rank has none"});
   }
   return std::make_unique<nccl::Group>(request, *device, std::move(first));

@@ -1,3 +1,4 @@
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -92,6 +93,27 @@ TEST_CASE("FLOPs have a decimal unit and three digits") {
   CHECK(format_flops(999.6) == "1.00 kFLOP");
   CHECK(format_flops(4.2e12) == "4.20 TFLOP");
   CHECK(format_flops(3e21) == "3000 EFLOP");
+}
+
+TEST_CASE("counts and numbers are written as words") {
+  CHECK(count_text(0, "rank") == "0 ranks");
+  CHECK(count_text(1, "rank") == "1 rank");
+  CHECK(count_text(2, "rank") == "2 ranks");
+  CHECK(numbers_text("rank", std::vector{3}) == "rank 3");
+  CHECK(numbers_text("rank", std::vector{0, 1, 3}) == "ranks 0, 1 and 3");
+  CHECK(list_numbers(std::vector{0, 1, 3}) == "0, 1, 3");
+  std::vector<int> many(300);
+  std::iota(many.begin(), many.begin() + 256, 0);
+  std::iota(many.begin() + 256, many.end(), 1000);
+  CHECK(list_numbers(many) == "0 to 255, 1000 to 1043");
+  CHECK(numbers_text("machine", many) == "machines 0 to 255 and 1000 to 1043");
+  for (std::size_t i = 0; i < many.size(); ++i) {
+    many[i] = static_cast<int>(2 * i);
+  }
+  CHECK(list_numbers(many) ==
+        "0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30 and 284 more");
+  CHECK(numbers_text("rank", many) ==
+        "ranks 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30 and 284 more");
 }
 
 TEST_CASE("dims refuse more than eight entries") {

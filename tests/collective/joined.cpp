@@ -340,7 +340,7 @@ TEST_CASE("a rank says who did not join") {
     });
     INFO(outcome.errors);
     CHECK(outcome.code == 1);
-    const std::string missing = rank == 0 ? "ranks 1, 2" : "rank 0";
+    const std::string missing = rank == 0 ? "ranks 1 and 2" : "rank 0";
     CHECK(count(outcome.errors, missing + " did not join the job 'alone-") == 1);
     CHECK(contains(outcome.errors, missing + " did not join within 0.5 s; are all ranks started"));
   }

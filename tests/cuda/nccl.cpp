@@ -432,7 +432,7 @@ TEST_CASE("NCCL's refusals are errors that say what to do") {
   INFO(one_gpu.errors);
   CHECK(one_gpu.code == 2);
   CHECK(contains(one_gpu.errors,
-                 "ncclCommInitRankConfig of ranks 0, 1 fails: invalid usage: "
+                 "ncclCommInitRankConfig of ranks 0 and 1 fails: invalid usage: "
                  "Duplicate GPU detected : rank 0 and rank 1"));
   CHECK(contains(one_gpu.errors, "give each rank a GPU of its own"));
 

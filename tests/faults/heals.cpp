@@ -204,7 +204,8 @@ TEST_CASE("a rank with wrong numbers is named, and the run goes back to right on
   const Result result = program.wait(30);
   INFO(result.error);
   CHECK(result.code == 0);
-  CHECK(count(result.error, "train.checksums: rank 2 holds other bits than 0, 1, 3 of '") == 1);
+  CHECK(count(result.error,
+              "train.checksums: rank 2 holds other bits than ranks 0, 1 and 3 of '") == 1);
   CHECK(count(result.error, "the run heals (1)") == 1);
   CHECK(curve(folder) == curve(plain));
 }

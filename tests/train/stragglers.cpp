@@ -155,10 +155,10 @@ TEST_CASE("a slow machine is named, also where its ranks tell late what they hav
   CHECK(run.steps(100) > 0);
   CHECK(run.ranks() == std::vector<int>{2, 3});
   const auto machine_of = [](int rank) { return std::string(rank < 2 ? "left" : "right"); };
-  CHECK(run.text(machine_of).find("for machine 'right' (ranks 2, 3) in every step") !=
+  CHECK(run.text(machine_of).find("for machine 'right' (ranks 2 and 3) in every step") !=
         std::string::npos);
   const auto other = [](int rank) { return std::string(rank < 1 ? "left" : "right"); };
-  CHECK(run.text(other).find("for ranks 2, 3 on machine 'right' in every step") !=
+  CHECK(run.text(other).find("for ranks 2 and 3 on machine 'right' in every step") !=
         std::string::npos);
 }
 

@@ -137,9 +137,9 @@ int run_bench_compare(const TrainArguments& arguments, const BenchCompareArgumen
     print_json(comparison, torch.version(), tokens);
     return 0;
   }
-  fmt::print("{} steps of {} tokens, {}, {} ranks of {} threads\n", compared.steps,
-             run.config.step_tokens(), name_of(layout), run.config.ranks(),
-             threads_of_rank(run.config));
+  fmt::print("{} of {} tokens, {}, {} of {}\n", count_text(compared.steps, "step"),
+             run.config.step_tokens(), name_of(layout), count_text(run.config.ranks(), "rank"),
+             count_text(threads_of_rank(run.config), "thread"));
   print_table(comparison,
               fmt::format("PyTorch {}{}", torch.version(), compared.compile ? ", compiled" : ""),
               tokens);

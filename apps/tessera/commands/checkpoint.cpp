@@ -279,10 +279,10 @@ int run_checkpoint_export(const ExportArguments& arguments) {
     written = arguments.gguf ? write_gguf(reader, model, named, folder)
                              : write_hub(reader, model, named, arguments, folder);
   });
-  fmt::print("{} tensors as {}{}{} written to {}\n", written.tensors, model.dtype,
-             updates.empty()
-                 ? ""
-                 : fmt::format(" (the low-rank updates of {} layers are merged)", updates.size()),
+  fmt::print("{} as {}{}{} written to {}\n", count_text(written.tensors, "tensor"), model.dtype,
+             updates.empty() ? ""
+                             : fmt::format(" (the low-rank updates of {} are merged)",
+                                           count_text(updates.size(), "layer")),
              written.with, arguments.folder);
   return 0;
 }

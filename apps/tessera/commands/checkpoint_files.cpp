@@ -128,9 +128,10 @@ std::string difference_text(const TensorDifference& d) {
     return d.problem;
   }
   const std::string values =
-      d.elements == 0 ? "equal values"
-                      : fmt::format("{} elements, by at most {:.3g} ({:.3g} of the larger)",
-                                    d.elements, d.max_absolute, d.max_relative);
+      d.elements == 0
+          ? "equal values"
+          : fmt::format("{}, by at most {:.3g} ({:.3g} of the larger)",
+                        count_text(d.elements, "element"), d.max_absolute, d.max_relative);
   return d.types.empty() ? values : d.types + ": " + values;
 }
 
@@ -204,8 +205,10 @@ int run_checkpoint_diff(const DiffArguments& arguments) {
     rows.push_back({d.name, difference_text(d)});
   }
   fmt::print("{}", format_table(rows));
-  fmt::print("{}\n", differences.empty() ? std::string("no tensor differs")
-                                         : fmt::format("{} tensors differ", differences.size()));
+  fmt::print("{}\n", differences.empty()
+                         ? std::string("no tensor differs")
+                         : fmt::format("{} {}", count_text(differences.size(), "tensor"),
+                                       differences.size() == 1 ? "differs" : "differ"));
   check_stdout();  // 1 is not an error here
   return differences.empty() ? 0 : 1;
 }
@@ -218,8 +221,8 @@ int run_checkpoint_convert(const ConvertArguments& arguments) {
     written =
         format.write(*from.source, folder.string(), {.max_file_bytes = arguments.max_file_bytes});
   });
-  fmt::print("{} tensors and {} scalars written to {}\n", written.tensors, written.scalars,
-             arguments.to);
+  fmt::print("{} and {} written to {}\n", count_text(written.tensors, "tensor"),
+             count_text(written.scalars, "scalar"), arguments.to);
   if (!from.source->left_out().empty()) {
     fmt::print("left out, as they are neither tensors, numbers nor texts: {}\n",
                fmt::join(from.source->left_out(), ", "));

@@ -31,9 +31,9 @@ std::string draw_pipeline(const Schedule& schedule, const Simulation& simulation
   constexpr double top = 40;
   Timeline out(0, simulation.end);
   out.text(12, 20, "start",
-           fmt::format("{}: {} stages on {} ranks, {} micro-batches, bubble {:.1f}%", schedule.name,
-                       schedule.stages(), schedule.ranks(), schedule.micro_batches,
-                       100 * simulation.bubble()));
+           fmt::format("{}: {} on {}, {} micro-batches, bubble {:.1f}%", schedule.name,
+                       count_text(schedule.stages(), "stage"), count_text(schedule.ranks(), "rank"),
+                       schedule.micro_batches, 100 * simulation.bubble()));
   double y = top;
   for (std::size_t rank = 0; rank < simulation.ranks.size(); ++rank) {
     std::vector<Bar> bars;

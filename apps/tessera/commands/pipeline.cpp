@@ -118,7 +118,7 @@ void print_table(const Schedule& schedule, const Simulation& simulation) {
     }
     rows.push_back({fmt::format("{}", rank), stages,
                     fmt::format("{:.1f}%", 100 * simulation.busy[rank] / simulation.end),
-                    fmt::format("{} forward{}", kept[rank], kept[rank] == 1 ? "" : "s")});
+                    count_text(kept[rank], "forward")});
   }
   fmt::print("{}", format_table(rows));
 }
@@ -146,9 +146,9 @@ int run_pipeline_draw(const PipelineArguments& arguments) {
     fmt::print("{}\n", text);
   }
   print_table(schedule, simulation);
-  fmt::print("\n{} stages, {} micro-batches: {:.4g} {}, bubble {:.1f}%\n", schedule.stages(),
-             schedule.micro_batches, simulation.end, measured ? "ms" : "units of time",
-             100 * simulation.bubble());
+  fmt::print("\n{}, {} micro-batches: {:.4g} {}, bubble {:.1f}%\n",
+             count_text(schedule.stages(), "stage"), schedule.micro_batches, simulation.end,
+             measured ? "ms" : "units of time", 100 * simulation.bubble());
   if (measured) {
     fmt::print("measured: {:.4g} ms a step, bubble {:.1f}%\n", measured->step,
                100 * measured->bubble);

@@ -266,11 +266,11 @@ void check_metrics(const std::string& where, const std::filesystem::path& file,
     const auto named = [](const std::string& folder) {
       return folder.empty() ? std::string("no checkpoints") : "checkpoints in " + folder;
     };
-    fail_input({.where = where,
-                .wrong = fmt::format("{} has {} step{} of another run, with {}; this run has {}",
-                                     file.string(), lines, lines == 1 ? "" : "s", named(*other),
-                                     named(owner)),
-                .advice = "name another file, or remove it"});
+    fail_input(
+        {.where = where,
+         .wrong = fmt::format("{} has {} of another run, with {}; this run has {}", file.string(),
+                              count_text(lines, "step"), named(*other), named(owner)),
+         .advice = "name another file, or remove it"});
   }
   if (!text.empty() && !last && lines > 0) {
     fail_input({.where = where,

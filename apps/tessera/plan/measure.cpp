@@ -245,8 +245,8 @@ Hardware measure_hardware(int ranks, int threads) {
   const HardwareLink link{.latency = numbers[2], .bandwidth = numbers[3], .sums = numbers[4]};
   const Machine machine = look_at_machine();
   return {.name = machine.cpu,
-          .source = fmt::format("measured here, {} rank{} of {} thread{} at the same time", at_once,
-                                at_once == 1 ? "" : "s", threads, threads == 1 ? "" : "s"),
+          .source = fmt::format("measured here, {} of {} at the same time",
+                                count_text(at_once, "rank"), count_text(threads, "thread")),
           .ranks = at_once,
           .memory = static_cast<double>(machine.memory) / at_once,
           .overlaps = false,

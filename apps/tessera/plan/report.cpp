@@ -28,7 +28,7 @@ std::string milliseconds(double seconds) { return fmt::format("{:.3g}", 1e3 * se
 std::string percent(double part, double whole) {
   return whole > 0 ? fmt::format("{:.1f}%", 100 * part / whole) : "-";
 }
-std::string count_text(double count) { return fmt::format("{:.0f}", count); }
+std::string calls_text(double calls) { return fmt::format("{:.0f}", calls); }
 std::string bytes_text(double bytes) { return format_bytes(static_cast<std::uint64_t>(bytes)); }
 
 double tokens_per_second(const PlannedRun& run) { return run.step_tokens / run.step.seconds; }
@@ -40,8 +40,8 @@ double utilisation(const PlannedRun& run) {
 
 std::string hardware_row(const Hardware& hardware) {
   std::string text = fmt::format(
-      "{}: {} rank{} on a machine, products {}/s, memory {}/s, between ranks {}/s", hardware.name,
-      hardware.ranks, hardware.ranks == 1 ? "" : "s", format_flops(hardware.rates.products),
+      "{}: {} on a machine, products {}/s, memory {}/s, between ranks {}/s", hardware.name,
+      count_text(hardware.ranks, "rank"), format_flops(hardware.rates.products),
       bytes_text(hardware.rates.bandwidth), bytes_text(hardware.inside.bandwidth));
   if (hardware.source.empty()) {
     return text;
@@ -133,7 +133,7 @@ std::string planned_tables(const PlannedRun& run) {
   KernelSum rest;
   for (std::size_t k = 0; k < kernels.size(); ++k) {
     if (k < most) {
-      rows.push_back({kernels[k].name, count_text(kernels[k].calls),
+      rows.push_back({kernels[k].name, calls_text(kernels[k].calls),
                       milliseconds(kernels[k].seconds),
                       percent(kernels[k].seconds, run.step.seconds)});
     } else {
@@ -142,13 +142,13 @@ std::string planned_tables(const PlannedRun& run) {
     }
   }
   if (rest.calls > 0) {
-    rows.push_back({fmt::format("{} others", kernels.size() - most), count_text(rest.calls),
+    rows.push_back({fmt::format("{} others", kernels.size() - most), calls_text(rest.calls),
                     milliseconds(rest.seconds), percent(rest.seconds, run.step.seconds)});
   }
   std::string text = format_table(rows);
   rows = {{"communicating", "on", "calls", "received", "ms", "not hidden"}};
   for (const CollectiveSum& sum : run.step.collectives) {
-    rows.push_back({sum.name, sum.axes, count_text(sum.calls), bytes_text(sum.received),
+    rows.push_back({sum.name, sum.axes, calls_text(sum.calls), bytes_text(sum.received),
                     milliseconds(sum.seconds), milliseconds(sum.waited)});
   }
   return rows.size() > 1 ? text + "\n" + format_table(rows) : text;

@@ -244,11 +244,11 @@ StagedStep plan_stages(const Run& run, const Trial& trial, Planner& planner) {
 
 TableRows staged_rows(const StagedStep& step) {
   return {{"pipeline",
-           fmt::format("{}: {} stages on {} ranks, {} micro-batches, bubble {:.1f}%; {:.3g} ms "
+           fmt::format("{}: {} on {}, {} micro-batches, bubble {:.1f}%; {:.3g} ms "
                        "between two stages",
-                       step.schedule.name, step.schedule.stages(), step.schedule.ranks(),
-                       step.schedule.micro_batches, 100 * step.simulation.bubble(),
-                       1e3 * step.costs.transfer)}};
+                       step.schedule.name, count_text(step.schedule.stages(), "stage"),
+                       count_text(step.schedule.ranks(), "rank"), step.schedule.micro_batches,
+                       100 * step.simulation.bubble(), 1e3 * step.costs.transfer)}};
 }
 
 std::string staged_table(const StagedStep& step, const Trial& trial) {

@@ -242,9 +242,10 @@ CheckedPlan check_plan(const Run& run) {
   std::int64_t least = 0;
   for (const parallel::StyleSummary& style : trial.styles) {
     rows.push_back(
-        {"style", fmt::format("{}{}: {} modules, {} parameters{}{}", style.style,
+        {"style", fmt::format("{}{}: {}, {} parameters{}{}", style.style,
                               style.axis.empty() ? "" : fmt::format(" on '{}'", style.axis),
-                              style.modules, format_count(static_cast<double>(style.parameters)),
+                              count_text(style.modules, "module"),
+                              format_count(static_cast<double>(style.parameters)),
                               style.decided.empty() ? "" : "; ", style.decided)});
   }
   if (!trial.objective.empty()) {

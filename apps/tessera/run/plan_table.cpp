@@ -40,13 +40,13 @@ std::string mesh_text(const MeshConfig& mesh) {
     text += fmt::format("{}{} {}", text.empty() ? "" : " x ", axis, size);
     ranks *= size;
   }
-  return fmt::format("{} = {} rank{}", text, ranks, ranks == 1 ? "" : "s");
+  return fmt::format("{} = {}", text, count_text(ranks, "rank"));
 }
 
 /// A number of the schedule's unit: "3 steps", "1.5 M tokens (12.2 steps)".
 std::string span_text(const Config& config, std::int64_t count) {
   if (config.optimizer.schedule_unit == "steps") {
-    return fmt::format("{} step{}", count, count == 1 ? "" : "s");
+    return count_text(count, "step");
   }
   return fmt::format("{} tokens ({:.4g} steps)", format_count(static_cast<double>(count)),
                      static_cast<double>(count) / static_cast<double>(config.step_tokens()));
@@ -112,7 +112,7 @@ std::string optimizer_text(const Config& config) {
     text += fmt::format(", ends after {}", span_text(config, o.schedule_end));
   }
   if (const auto groups = parse_json(o.groups.text).size(); groups > 0) {
-    text += fmt::format(", {} group{} of parameters", groups, groups == 1 ? "" : "s");
+    text += fmt::format(", {} of parameters", count_text(groups, "group"));
   }
   return text;
 }
@@ -124,8 +124,7 @@ bool has_documents(const Dataset& data) {
 
 std::string data_text(const Config& config, const Dataset& data) {
   std::string text =
-      fmt::format("{} file{}, {} tokens to train on, {} {} of {}, {}", data.files(),
-                  data.files() == 1 ? "" : "s",
+      fmt::format("{}, {} tokens to train on, {} {} of {}, {}", count_text(data.files(), "file"),
                   format_count(static_cast<double>(data.training_tokens())), data.windows(),
                   has_documents(data) ? "rows" : "windows", config.data.seq_len, config.data.order);
   for (std::size_t i = 0; data.sources().size() > 1 && i < data.sources().size(); ++i) {

@@ -137,19 +137,6 @@ FailedRun read_all(const std::vector<std::string>& paths) {
   return run;
 }
 
-/// "rank 2", "ranks 0, 1 and 3".
-std::string ranks_in_words(const std::vector<int>& ranks) {
-  constexpr std::size_t most = 8;
-  std::vector<std::string> words;
-  for (std::size_t i = 0; i < ranks.size() && i < most; ++i) {
-    words.push_back(std::to_string(ranks[i]));
-  }
-  if (ranks.size() > most) {
-    words.push_back(fmt::format("{} more", ranks.size() - most));
-  }
-  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", join_words(words));
-}
-
 /// A call of a group, by which ranks' records of it are found.
 using CallKey = std::pair<std::string, std::uint64_t>;
 CallKey key_of(const KeptCall& call) { return {call.group, call.sequence}; }
@@ -249,8 +236,9 @@ std::string waits_in_words(const FailedRun& run) {
     const std::vector<int> late =
         one.missing.empty() ? std::vector<int>(one.waited_for.begin(), one.waited_for.end())
                             : one.missing;
-    text += fmt::format("{} waited in call {} of group {}: {}, for {}", ranks_in_words(one.waiting),
-                        one.call->sequence, one.call->group, one.call->call, ranks_in_words(late));
+    text += fmt::format("{} waited in call {} of group {}: {}, for {}",
+                        numbers_text("rank", one.waiting), one.call->sequence, one.call->group,
+                        one.call->call, numbers_text("rank", late));
     if (const auto box = run.ranks.find(late.front()); late.size() == 1 && box != run.ranks.end()) {
       const std::string doing = box->second.doing();
       text += fmt::format("{}, {}", doing.empty() ? "" : fmt::format(" ({})", doing),
@@ -280,7 +268,7 @@ std::string divergence_in_words(const FailedRun& run) {
     }
     text += fmt::format("The ranks differ in call {} of group {}:", differs->first, group);
     for (const auto& [kind, ranks] : differs->second) {
-      text += fmt::format(" {} by {};", kind, ranks_in_words(ranks));
+      text += fmt::format(" {} by {};", kind, numbers_text("rank", ranks));
     }
     text.back() = '.';
     text += '\n';

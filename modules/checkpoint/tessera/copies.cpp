@@ -116,10 +116,10 @@ std::string difference_of(const std::map<int, std::int64_t>& copies) {
     }
   }
   std::ranges::sort(odd);
-  return clear ? fmt::format("rank {} holds other bits than {}", collective::list_ranks(odd),
-                             collective::list_ranks(most->second))
-               : fmt::format("ranks {} and {} hold different bits",
-                             collective::list_ranks(most->second), collective::list_ranks(odd));
+  return clear ? fmt::format("{} {} other bits than {}", numbers_text("rank", odd),
+                             odd.size() == 1 ? "holds" : "hold", numbers_text("rank", most->second))
+               : fmt::format("{} and {} hold different bits", numbers_text("rank", most->second),
+                             numbers_text("rank", odd));
 }
 
 }  // namespace
