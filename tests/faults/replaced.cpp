@@ -135,8 +135,8 @@ TEST_CASE("two machines that have each other's states are replaced, and a checkp
   machines.lose(1);
   machines.lose(2);
   // One that does not fit is refused, and the run waits on.
-  REQUIRE(
-      within(10, [&] { return count(machines[0].error(), "machines 1 and 2 of 3 are lost") == 1; }));
+  REQUIRE(within(
+      10, [&] { return count(machines[0].error(), "machines 1 and 2 of 3 are lost") == 1; }));
   const Result other =
       run(folder, with(command, with({"train.heal_limit=7"}, on_machine(1, 3, machines.port()))));
   INFO(other.error);
