@@ -63,15 +63,22 @@ using Found = std::vector<std::vector<double>>;
 
 Tensor on(Device device, const Tensor& x) { return x ? ops::to_device(x, device) : x; }
 
-/// `gaps`: operands are parts of larger ones.
+/// Where operands are: in memory of their own, in every other head of a larger tensor, or, of one
+/// head, in every eighth element.
+enum class Operands : std::uint8_t { whole, heads, elements };
+
 Found computed(const Sizes& s, DType dtype, ops::CausalOptions options, Device device,
-               bool gaps = false) {
+               Operands operands = Operands::whole) {
   const auto operand = [&](std::int64_t times, std::int64_t heads, std::int64_t dim, double seed) {
     Tensor x = on(device, numbers({s.rows, times, heads, dim}, seed, dtype));
-    if (!gaps) {
-      return x;
+    if (operands == Operands::heads) {
+      return ops::narrow(ops::cat(std::vector{x, x}, 2), 2, heads, heads);
     }
-    return ops::narrow(ops::cat(std::vector{x, x}, 2), 2, heads, heads);
+    if (operands == Operands::elements) {
+      const std::vector<Tensor> columns(8, ops::transpose(x, 2, 3));
+      return ops::transpose(ops::narrow(ops::cat(columns, 3), 3, 0, 1), 2, 3);
+    }
+    return x;
   };
   Tensor q = operand(s.queries, s.heads, s.head_dim, 0.7);
   Tensor k = operand(s.keys, s.key_heads, s.head_dim, 1.1);
@@ -145,17 +152,16 @@ std::string text_of(const ops::CausalOptions& options) {
 // A probability is rounded to 16 bits before its product with the values, and so is the gradient of
 // a score, by up to 2^-9 (bf16) or 2^-12 (f16) of itself; the CPU rounds its results only. So a
 // result differs by that share of a sum of absolute terms, which is a few times the largest result.
-void compare_by_tensor_cores(const Sizes& s, const ops::CausalOptions& options) {
+void compare_by_tensor_cores(const Sizes& s, const ops::CausalOptions& options, Operands operands) {
   for (const DType dtype : {DType::bf16, DType::f16}) {
     INFO(s.queries << " queries, " << s.keys << " keys, " << s.head_dim << " dims, "
                    << text_of(options) << " in " << name_of(dtype));
     next_order();
-    const bool gaps = s.queries % 2 == 0;
-    const Found found = computed(s, dtype, options, cuda(), gaps);
+    const Found found = computed(s, dtype, options, cuda(), operands);
     const double share = share_of_largest(found, computed(s, dtype, options, cpu));
     CHECK(share <= (dtype == DType::bf16 ? 1.2e-2 : 1.5e-3));
     next_order();
-    CHECK(computed(s, dtype, options, cuda(), gaps) == found);
+    CHECK(computed(s, dtype, options, cuda(), operands) == found);
   }
 }
 
@@ -227,9 +233,13 @@ TEST_CASE("attention of a GPU has windows, caps and documents") {
 TEST_CASE("attention by tensor cores is the CPU's within the rounding of probabilities") {
   for (const Sizes& s : {Sizes{2, 70, 70, 2, 1, 16, 16}, Sizes{1, 3, 150, 2, 1, 48, 48},
                          Sizes{1, 70, 70, 1, 1, 128, 128}, Sizes{1, 20, 37, 1, 1, 256, 256}}) {
-    compare_by_tensor_cores(s, {});
-    compare_by_tensor_cores(s, variants(s).back());
+    for (const ops::CausalOptions& options : {ops::CausalOptions(), variants(s).back()}) {
+      compare_by_tensor_cores(s, options, s.queries % 2 == 0 ? Operands::heads : Operands::whole);
+    }
   }
+  compare_by_tensor_cores({1, 20, 37, 1, 1, 32, 32}, {}, Operands::elements);
+  // The first query sees all but the last key of a tile.
+  compare_by_tensor_cores({1, 2, 128, 1, 1, 32, 32}, {}, Operands::whole);
 }
 
 TEST_CASE("attention of many sizes by tensor cores is the CPU's", "[.long]") {
@@ -237,7 +247,9 @@ TEST_CASE("attention of many sizes by tensor cores is the CPU's", "[.long]") {
                          Sizes{1, 3, 150, 4, 2, 48, 48}, Sizes{2, 70, 70, 2, 2, 80, 80},
                          Sizes{1, 140, 140, 1, 1, 128, 128}, Sizes{1, 40, 67, 2, 1, 192, 192},
                          Sizes{2, 49, 49, 1, 1, 256, 256}, Sizes{1, 1, 1, 1, 1, 32, 32}}) {
-    for (const ops::CausalOptions& options : variants(s)) compare_by_tensor_cores(s, options);
+    for (const ops::CausalOptions& options : variants(s)) {
+      compare_by_tensor_cores(s, options, s.queries % 2 == 0 ? Operands::heads : Operands::whole);
+    }
   }
 }
 
@@ -304,12 +316,12 @@ struct WithLibrary {
 
 /// Calls of the library, forward and backward.
 std::uint64_t calls_of_library(const Sizes& s, DType dtype, const ops::CausalOptions& options,
-                               bool gaps = false) {
+                               Operands operands = Operands::whole) {
   next_order();
   const std::uint64_t before = emulator_attentions();
-  const Found found = computed(s, dtype, options, cuda(), gaps);
+  const Found found = computed(s, dtype, options, cuda(), operands);
   INFO(text_of(options));
-  CHECK(share_of_largest(found, computed(s, dtype, options, cpu, gaps)) <=
+  CHECK(share_of_largest(found, computed(s, dtype, options, cpu, operands)) <=
         (dtype == DType::bf16 ? 1.2e-2 : 1.5e-3));
   return emulator_attentions() - before;
 }
@@ -329,7 +341,7 @@ TEST_CASE("attention by cuDNN has the CPU's results, with windows, grouped queri
     for (const std::int64_t window : {0, 1, 5, 18, 40}) {
       CHECK(calls_of_library(grouped, dtype, {.window = window}) == 2);
     }
-    CHECK(calls_of_library(grouped, dtype, {.scale = 0.3, .window = 7}, true) == 2);
+    CHECK(calls_of_library(grouped, dtype, {.scale = 0.3, .window = 7}, Operands::heads) == 2);
     const Sizes single = {.rows = 1,
                           .queries = 6,
                           .keys = 6,

@@ -358,6 +358,8 @@ TEST_CASE("faults of kernels are found and say where") {
   CHECK_THAT(error_of("probe_unaligned_row", 1, 32), Contains("not a multiple of 16"));
   CHECK_THAT(error_of("probe_unordered_sum", 1, 64), Contains("race"));
   CHECK_THAT(error_of("probe_unordered_sum", 4, 1), Contains("race"));
+  CHECK_THAT(error_of("probe_read_and_written", 1, 64),
+             Contains("race: it writes") && Contains("several threads have read since"));
 }
 
 TEST_CASE("memory that another stream still uses is not freed unnoticed") {

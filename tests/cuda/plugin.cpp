@@ -162,6 +162,7 @@ TEST_CASE("a GPU that was used before a fork is refused after it") {
 }
 
 TEST_CASE("streams of a GPU are ordered by events only") {
+  emulator_set_idle(0);  // nothing runs only because the host is slow
   for (const std::uint64_t seed : {0U, 1U, 2U, 3U, 4U, 5U}) {
     emulator_set_seed(seed);
     const Stream side = Stream::make(cuda());
@@ -170,11 +171,13 @@ TEST_CASE("streams of a GPU are ordered by events only") {
     side.wait(record_event(current_stream(cuda())));
     {
       const StreamScope scope(side);
-      y = ops::mul_scalar(x, 3);
+      // Another value each time: y may have the memory of an earlier one.
+      y = ops::mul_scalar(x, static_cast<double>(seed + 3));
     }
     current_stream(cuda()).wait(record_event(side));
-    CHECK(to_doubles(ops::add(x, y))[99] == 4 * 99);
+    CHECK(to_doubles(ops::add(x, y))[99] == static_cast<double>(seed + 4) * 99);
   }
+  emulator_set_idle(2000);
 }
 
 TEST_CASE("functions of the host run in a stream's order, and may wait for those of another") {
@@ -337,6 +340,19 @@ TEST_CASE("kernels of a GPU compute what the CPU does in each floating type") {
   }
   check(count);
   CHECK(count.operators.size() > 100);
+}
+
+TEST_CASE("numbers are rounded before a GPU compares them") {
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    next_order();
+    const Tensor x = full({3}, 0.1, dtype);  // which the type rounds
+    const auto compared = [](const Tensor& of) {
+      return std::vector{to_doubles(ops::eq(of, 0.1)), to_doubles(ops::ge(of, 0.1)),
+                         to_doubles(ops::le(of, 0.1)), to_doubles(ops::lt(of, 0.1))};
+    };
+    CHECK(compared(ops::to_device(x, cuda())) == compared(x));
+    CHECK(compared(x)[0] == std::vector<double>{1, 1, 1});
+  }
 }
 
 TEST_CASE("products are cuBLASLt's where each matrix has a contiguous axis") {

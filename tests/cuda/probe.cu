@@ -252,4 +252,13 @@ __global__ void probe_unaligned_row(const Probe a) {
 
 __global__ void probe_unordered_sum(const Probe a) { *a.to += a.from[place()]; }
 
+/// One thread writes what the others read.
+__global__ void probe_read_and_written(const Probe a) {
+  if (place() == 5) {
+    *a.to = 1;
+  } else {
+    a.to[place() + 1] = *a.to;
+  }
+}
+
 }  // extern "C"

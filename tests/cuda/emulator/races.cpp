@@ -207,9 +207,11 @@ class Checker {
     const std::string where = shared ? text("byte ", at - shared_.data(), " of shared memory")
                                      : text("device memory at offset ",
                                             memory_.offset_of(at) - begin_, " of its allocation");
+    const bool several = earlier.block == any_block || earlier.many == 1;
     const bool other_block = earlier.block != running.block % any_block;
     fault_in_kernel(text("race: it ", verb(kind), " ", bytes, " bytes at ", where, ", which ", who,
-                         other_block ? " of the same launch has " : " has ", done,
+                         other_block ? " of the same launch" : "", several ? " have " : " has ",
+                         done,
                          other_block ? "; blocks have no order: look at the indices of blocks"
                                      : " since the last barrier; look for a missing barrier"));
   }
