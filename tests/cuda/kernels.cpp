@@ -233,8 +233,11 @@ TEST_CASE("products of codes with one factor, one for each row, and one for each
   for (const std::string type : {"f32", "bf16"}) {
     const double tolerance = type == "bf16" ? 2e-2 : 1e-5;
     const std::string arguments = "dtype=" + type;
-    const std::vector<std::pair<Dims, Dims>> cases = {
-        {{}, {}}, {{2, 40, 1}, {66, 1}}, {{1, 1, 5}, {6, 5}}, {{2, 8, 70}, {1, 70}}};
+    const std::vector<std::pair<Dims, Dims>> cases = {{{}, {}},
+                                                      {{2, 40, 1}, {66, 1}},
+                                                      {{1, 1, 5}, {6, 5}},
+                                                      {{1, 1, 4}, {4, 4}},
+                                                      {{2, 8, 70}, {1, 70}}};
     for (const auto& [of_x, of_w] : cases) {
       check_near("scaled_linear", {x, factors(of_x), w, factors(of_w)}, arguments, tolerance);
     }

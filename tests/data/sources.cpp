@@ -218,7 +218,7 @@ TEST_CASE("a long text has the tokens that it has as a whole, from wherever it i
   std::string text;
   for (int i = 0; i < 20000; ++i) {
     text +=
-        "Line " + std::to_string(i * 7919) + (i % 5 == 0 ? "\n\n  indented\n" : " na\xC3\xAFve\n");
+        "Line " + std::to_string(i * 7919) + (i % 5 != 0 ? "\n\n  indented\n" : " na\xC3\xAFve\n");
   }
   const std::vector<std::string> files = {folder.write("a.txt", text)};
   const auto made = maker();
