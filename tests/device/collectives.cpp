@@ -201,6 +201,16 @@ TEST_CASE("a result that nobody waits for is complete before its memory is used 
         const Tensor next = full({50000}, -1, DType::f32, device);
         ops::all_reduce_async(counted({1}, i, device), ReduceOp::sum, world.everyone()).wait();
         expect(ops::sum(next).item() == -50000, "ops::sum(next).item() == -50000");
+        if (world.rank() == 1) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(30));
+        }
+        {
+          const Tensor written = counted({50000}, i, device);
+          ops::all_reduce_coalesced_({&written, 1}, ReduceOp::sum, world.everyone(), 0);
+        }
+        const Tensor later = full({50000}, -1, DType::f32, device);
+        ops::all_reduce_async(counted({1}, i, device), ReduceOp::sum, world.everyone()).wait();
+        expect(ops::sum(later).item() == -50000, "ops::sum(later).item() == -50000");
       }
     }
   });
