@@ -166,16 +166,24 @@ TEST_CASE("metrics follow their folder, and the run's end says that they are not
 }
 
 TEST_CASE("metrics that cannot be written do not end the run, and its exit code says so") {
-  const RunFolder folder;
-  const Result result = run(folder, train({"train.steps=5", "log.metrics=/dev/full"}));
-  INFO(result.out << result.error);
-  CHECK(result.code == 1);
-  CHECK(count(result.error, "warning:") == 1);
-  CHECK(result.error.find("metrics: /dev/full cannot be written: No space left on device; the run "
+  // The rank that writes may be another process than the one that ends with the code.
+  const Words two_ranks = {"mesh.axes=[shard]", "mesh.shape=[2]",
+                           "parallel=[{style=FSDP,axis=shard,on=[\".\"]}]"};
+  for (const Words& mesh : {Words{}, two_ranks}) {
+    const RunFolder folder;
+    Words words = train({"train.steps=5", "log.metrics=/dev/full"});
+    words.insert(words.end(), mesh.begin(), mesh.end());
+    const Result result = run(folder, words);
+    INFO(result.out << result.error);
+    CHECK(result.code == 1);
+    CHECK(count(result.error, "warning:") == 1);
+    CHECK(
+        result.error.find("metrics: /dev/full cannot be written: No space left on device; the run "
                           "goes on") != std::string::npos);
-  CHECK(count(result.error, "error: train: all steps are done") == 1);
-  CHECK(checkpoints(folder / "checkpoints") == Words{"step-00000005"});
-  CHECK(result.out.find("checkpoint  checkpoints/step-00000005") != std::string::npos);
+    CHECK(count(result.error, "error: train: all steps are done") == 1);
+    CHECK(checkpoints(folder / "checkpoints") == Words{"step-00000005"});
+    CHECK(result.out.find("checkpoint  checkpoints/step-00000005") != std::string::npos);
+  }
 }
 
 TEST_CASE("lines that found the disk full are written when there is room", "[.root]") {

@@ -169,6 +169,19 @@ std::string damaged(std::uint32_t seed) {
 
 }  // namespace
 
+TEST_CASE("a key that is not given has the place of its table, or of another key of its section") {
+  Config config;
+  config.file = "run.toml";
+  config.given["data"] = {"run.toml", 1};
+  config.given["parallel[1]"] = {"run.toml", 4};
+  config.given["train.steps"] = {"run.toml", 7};
+  CHECK(config.place("data.files") == "run.toml:1: data.files");
+  CHECK(config.place("parallel[1].style") == "run.toml:4: parallel[1].style");
+  CHECK(config.place("train.steps") == "run.toml:7: train.steps");
+  CHECK(config.place("train.seed") == "run.toml:7: train.seed");
+  CHECK(config.place("model.dim") == "run.toml: model.dim");
+}
+
 TEST_CASE("what parsing a config refuses has a place and is short", "[refusals]") {
   int refused = 0;
   const auto parse = [&](const std::string& text, const std::vector<std::string>& overrides = {}) {
