@@ -416,6 +416,25 @@ TEST_CASE("a collective over NCCL that a rank does not call ends at the time lim
   CHECK(contains(outcome.errors, "rank 1"));
 }
 
+TEST_CASE("calls over NCCL that differ are an error that shows both, before the time limit") {
+  const Outcome outcome = launched(
+      2,
+      [](World& world) {
+        const Device device = gpu(world.rank());
+        Communicator& there = over_nccl(world, device);
+        const StreamScope scope(there.stream(device));
+        const Tensor x = full({8}, 1, DType::f32, device);
+        there.all_reduce(x.device_address(), x.device_address(), 3 + world.rank(), DType::f32);
+        to_doubles(x);
+      },
+      {}, 60);
+  INFO(outcome.errors);
+  CHECK(outcome.code == 1);
+  CHECK(contains(outcome.errors,
+                 "rank 0 calls all_reduce(f32, 3, sum) while rank 1 calls all_reduce(f32, 4, "
+                 "sum)"));
+}
+
 TEST_CASE("a rank that does not join a group over NCCL is named at the time limit") {
   const Outcome outcome = launched(
       2, [](World& world) { over_nccl(world, gpu(world.rank())); },
