@@ -184,6 +184,12 @@ TEST_CASE("the FLOPs of a step are those of the model, whatever its layout and m
       const std::int64_t micro_batches = run.config.train.batch / (run.config.ranks() / tensor);
       REQUIRE(micro_batches > 1);
       CHECK(parts.collectives.at(reduced).calls == micro_batches * once->second.calls);
+      if (name == std::string("fsdp_tensor.toml")) {  // whole gradients are reduced once a step
+        const std::vector<std::string> accumulating = {
+            "train.micro_batch=1", "parallel[3].options={accumulate=\"whole\"}"};
+        const Account step = try_step(run_of(name, accumulating)).account;
+        CHECK(step.collectives.at(reduced).calls == once->second.calls);
+      }
     }
     const Account again = try_step(run_of(name, {"train.activation_checkpointing=true"})).account;
     CHECK(again.model_flops == Approx(expected).epsilon(1e-12));

@@ -303,14 +303,14 @@ TEST_CASE("an evaluation is the mean without dropout, and leaves no trace") {
     REQUIRE_NOTHROW(on_layout(layout, [&](const DeviceMesh& mesh) {
       Run with(mesh, layout.styles, {.dropout = 0.5});
       Run without(mesh, layout.styles);
-      const auto mean = [&](Run& run, std::int64_t micro_rows) {
+      const auto mean = [&](Run& run, std::int64_t micro_rows, double weight = 2 * rows) {
         run.micro = micro_rows != 0;
-        return run.training.evaluate(2,
-                                     {.rows = rows, .micro_rows = micro_rows, .weight = 2 * rows},
+        return run.training.evaluate(2, {.rows = rows, .micro_rows = micro_rows, .weight = weight},
                                      [&](const BatchPart& m) { return run.sum(m); });
       };
       const double expected = mean(without, 0);
       check(mean(with, 0) == expected, "dropout is off");
+      check(mean(without, 0, 4 * rows) == expected / 2, "it is divided by the weight");
       if (divisions(layout, 1).size() > 1) {
         check(std::abs(mean(with, 1) - expected) < 1e-12 * expected, "in micro-batches");
       }
