@@ -308,7 +308,7 @@ TEST_CASE("a schedule from a file may have whole backwards and halves") {
                          "rank 1: F1.0 B1.0 F1.1 I1.1 F1.2 W1.1 B1.2 F1.3 B1.3 F1.4 I1.4 F1.5 "
                          "I1.5 W1.4 W1.5 F1.6 B1.6 F1.7 B1.7\n";
   const Division mixed = {2, "schedule_file=\"" + file + "\""};
-  for (const Others& layout : {alone, sharded}) {
+  for (const Others& layout : {alone, sharded, accumulating}) {
     INFO(layout.name);
     const Overrides steps = {layout.shape.empty() ? "train.batch=8" : "train.batch=16",
                              "data.validation_windows=16"};
