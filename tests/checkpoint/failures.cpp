@@ -207,11 +207,14 @@ TEST_CASE("only what saves leave behind is removed, and never a save that is goi
   folder.write("a.tmp-1/rank-0.safetensors", "half");
   folder.write("a.tmp-2/rank-0.safetensors", "half");
   folder.write("notes.tmp-x/thoughts.txt", "mine");
+  folder.write("mixed.tmp-3/thoughts.txt", "mine");
+  folder.write("mixed.tmp-3/rank-0.safetensors", "mine too");
   const int going_on = ::open(folder.at("a.tmp-2").c_str(), O_RDONLY | O_DIRECTORY);
   REQUIRE(::flock(going_on, LOCK_EX) == 0);
   save_value(1, folder.at("c"), 1);
   ::close(going_on);
-  CHECK(folder.names() == std::vector<std::string>{"a.tmp-2", "c", "notes.tmp-x"});
+  CHECK(folder.names() == std::vector<std::string>{"a.tmp-2", "c", "mixed.tmp-3", "notes.tmp-x"});
+  CHECK(std::filesystem::exists(folder.at("mixed.tmp-3/rank-0.safetensors")));
 }
 
 TEST_CASE("a save into a folder that was moved or replaced writes nothing there") {
