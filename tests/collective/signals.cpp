@@ -436,14 +436,14 @@ TEST_CASE("the time in which the whole run is stopped is nobody's wait") {
     const pid_t helper = fork();
     if (helper == 0) {
       setpgid(0, 0);
-      usleep(300'000);
+      usleep(600'000);
       kill(-group, SIGTSTP);  // Ctrl-Z and `fg`
       usleep(2'500'000);
       kill(-group, SIGCONT);
       _exit(0);
     }
     return launch({.ranks = 2, .timeout_seconds = 2}, [](World& world) {
-      for (int i = 0; i < 6; ++i) {
+      for (int i = 0; i < 15; ++i) {
         if (world.rank() == 1) {
           usleep(100'000);  // so that rank 0 is waiting when all are stopped
         }

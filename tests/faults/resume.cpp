@@ -276,13 +276,14 @@ TEST_CASE("a run whose weights are no longer finite fails, and keeps the last ch
   fails({"train.steps=1"}, "no checkpoint was saved before");
   fails({"train.steps=1", "checkpoint.folder=", "log.metrics="}, "no checkpoint was saved before");
   CHECK((!fs::exists(folder / "checkpoints") || checkpoints(folder / "checkpoints").empty()));
-  const Result validated = run(
-      folder, train(with(too_fast, {"train.steps=1",
-                                    "checkpoint.folder=", "log.metrics=", "data.validation=0.1"})));
+  const RunFolder measured;
+  const Result validated =
+      run(measured,
+          train(with(too_fast, {"train.steps=1", "checkpoint.folder=", "data.validation=0.1"})));
   INFO(validated.error);
   CHECK(validated.code == 1);
   CHECK(validated.error.find("the validation loss is ") != std::string::npos);
-  CHECK(steps_in(folder / "metrics.jsonl") == steps_to(1));  // the step itself was taken
+  CHECK(steps_in(measured / "metrics.jsonl") == steps_to(1));  // the step itself was taken
 
   // Saved in the background, and perhaps not complete when the next step fails.
   const RunFolder saved;
