@@ -264,6 +264,49 @@ TEST_CASE("Float8: a layer's output and gradients are torchao's") {
   });
 }
 
+TEST_CASE("Float8: scales are of what a product sums over, so small columns keep their digits") {
+  constexpr std::int64_t in = 32, out = 48, count = 16;
+  // Columns of very different sizes: with one scale for a row, the small ones would be 0.
+  const auto waves = [](std::int64_t rows, std::int64_t columns, double seed) {
+    std::vector<float> all;
+    for (std::int64_t r = 0; r < rows; ++r) {
+      for (std::int64_t c = 0; c < columns; ++c) {
+        const double wave = 1.5 + std::sin(seed + 1.7 * static_cast<double>(r * columns + c));
+        all.push_back(static_cast<float>(std::ldexp(wave, -3 * static_cast<int>(c % 8))));
+      }
+    }
+    return from_values(std::span<const float>(all), {rows, columns});
+  };
+  on_ranks(1, [&](int) {
+    const auto model = std::make_shared<Holder>(in, out);
+    Planned run(model, DeviceMesh::make({"shard"}, {1}),
+                {float8_of({"layer"}, R"({"scaling": "rowwise"})")});
+    const nn::ParameterPointer weight = nn::all_parameters(*model)[0];
+    const Tensor w = waves(out, in, 1), dy = waves(count, out, 2), rows = waves(count, in, 3);
+    {
+      const NoGrad constant;
+      ops::copy_(weight->value.local(), w);
+    }
+    Tensor x = distribute(rows, run.plan.batch_layout());
+    x.set_requires_grad();
+    const Tensor y = (*model)(Tensors{x})[0];
+    backward(ops::sum(ops::mul(y, distribute(dy, run.plan.batch_layout()))));
+    const auto near = [](const Tensor& found, const Tensor& wanted, const std::string& what) {
+      for (int dim = 0; dim < 2; ++dim) {
+        for (std::int64_t i = 0; i < wanted.shape()[dim]; ++i) {
+          const double difference =
+              relative(ops::narrow(found, dim, i, 1), ops::narrow(wanted, dim, i, 1));
+          check(difference < 0.1, what + ", index " + std::to_string(i) + " of dim " +
+                                      std::to_string(dim) + " differs by " +
+                                      std::to_string(difference));
+        }
+      }
+    };
+    near(whole_of(x.grad()), ops::matmul(dy, w), "dx");
+    near(whole_of(weight->value.grad()), ops::matmul(ops::transpose(dy, 0, 1), rows), "dw");
+  });
+}
+
 TEST_CASE("Float8: a weight has one scale in every layout, and losses are near") {
   const std::vector<std::string> layers = {"up", "down"};
   const Trained expected = train_alone({float8_of(layers)});
