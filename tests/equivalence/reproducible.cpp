@@ -224,6 +224,10 @@ TEST_CASE("what has no such bits is refused before a rank starts", "[reproducibl
   refused(
       on_mesh(kLlama, {{"replicate", 2}, {"shard", 3}}), "",
       "3 ranks along the axes of the batch after 'replicate' cannot share the 8 virtual shards");
+  refused(
+      on_mesh(kLlama, {{"replicate", 2}, {"shard", 3}}),
+      "train.virtual_shards=12 train.batch=12 data.validation=0",
+      "3 ranks along the axes of the batch after 'replicate' cannot share the 12 virtual shards");
   refused(on_mesh(kLlama, {{"shard", 16}}), "train.batch=16 data.validation=0",
           "16 ranks cannot share");
   refused(on_mesh(kLlama, {{"shard", 2}, {"replicate", 2}}), "", "is summed in another order");
