@@ -171,7 +171,7 @@ TEST_CASE("the first half keeps what products need, and no other memory") {
     const Tensor loss = ops::sum(ops::exp(ops::exp(ops::exp(h))));
     const Tensor one;
     rest = backward_to_inputs({&loss, 1}, {&one, 1}, {&x, 1});
-    // h, its gradient and that of x: nothing that the functions behind h have saved.
+    // h, its gradient and that of x: nothing that the functions after h have saved.
     CHECK(added() <= 3 * activation + little);
   }
   CHECK(x.grad().defined());

@@ -147,7 +147,7 @@ TEST_CASE("calls on devices that differ are an error that shows both, and nobody
   std::string text;
   const auto differing =
       [&](double limit, const std::function<void(World&, Communicator&, const Tensor&)>& call) {
-        return seconds_of([&] {
+        const double seconds = seconds_of([&] {
           text = error_of([&] {
             collective::run_threads(2,
                                     [&](World& world) {
@@ -163,28 +163,27 @@ TEST_CASE("calls on devices that differ are an error that shows both, and nobody
                                     {.timeout_seconds = limit, .machines = machines});
           });
         });
+        INFO(text);
+        CHECK(seconds < 15);  // where calls are compared, nobody waits for the limit
       };
-  double seconds = differing(60, [](World& world, Communicator& c, const Tensor& x) {
+  differing(60, [](World& world, Communicator& c, const Tensor& x) {
     c.all_reduce(x.device_address(), x.device_address(), 7 + world.rank(), DType::f32);
   });
-  CHECK(seconds < 30);  // the calls are compared: nobody waits for the limit
   CHECK(contains(text,
                  "rank 0 calls all_reduce(f32, 7, sum) while rank 1 calls all_reduce(f32, 8, "
                  "sum)"));
-  seconds = differing(60, [](World& world, Communicator& c, const Tensor& x) {
+  differing(60, [](World& world, Communicator& c, const Tensor& x) {
     auto* const data = static_cast<float*>(x.device_address());
     const std::vector<std::int64_t> sends = {2, 2};
     const std::vector<std::int64_t> receives = {2, world.rank() == 0 ? 3 : 2};
     c.all_to_all(data, sends, data + 32, receives, DType::f32);
   });
-  CHECK(seconds < 30);
   CHECK(contains(text, "rank 1 sends 2 elements to rank 0, which expects 3"));
-  seconds = differing(5, [](World& world, Communicator& c, const Tensor& x) {
+  differing(5, [](World& world, Communicator& c, const Tensor& x) {
     if (world.rank() == 0) {
       c.broadcast(x.device_address(), 64, DType::f32, 1);
     }
   });
-  CHECK(seconds < 15);
   CHECK(contains(text, "broadcast(f32, 64, root 1)"));  // of rank 0, or the last call of rank 0
 }
 
