@@ -40,7 +40,16 @@ using testing::RandomStep;
 
 namespace {
 
-/// Inputs of the steps of one run: "a" and "d" stay from step to step, as parameters do.
+/// Its values behind others in the same memory.
+Tensor behind_others(const Tensor& x) {
+  const NoGrad no_grad;
+  const Tensor flat = ops::reshape(x, {x.numel()});
+  const Tensor both = ops::cat(std::vector<Tensor>{flat, flat});
+  return ops::view(ops::narrow(both, 0, x.numel(), x.numel()), x.shape());
+}
+
+/// Inputs of the steps of one run: "a" and "d" stay from step to step, as parameters do. Some begin
+/// their memory, others do not.
 class Inputs {
  public:
   explicit Inputs(const RandomStep& step, Device device = cpu) : step_(step), device_(device) {
@@ -52,6 +61,9 @@ class Inputs {
     auto inputs = step_.inputs(number);
     for (auto& [name, x] : inputs) {
       x = ops::to_device(x, device_);
+      if ((name[0] + number) % 2 == 0) {
+        x = behind_others(x);
+      }
     }
     for (const auto* const name : {"a", "d"}) {
       inputs[name] = kept_.try_emplace(name, inputs[name]).first->second;

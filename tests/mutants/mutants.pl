@@ -25,7 +25,10 @@ use Digest::MD5 qw(md5_hex);
 use File::Basename qw(basename dirname);
 use File::Find qw(find);
 use File::Path qw(make_path remove_tree);
+use File::Temp qw(tempdir);
 use FindBin;
+use List::Util qw(min);
+use POSIX ();
 use lib "$FindBin::Bin/../../cmake";
 use Functions qw(functions_in);
 use lib "$FindBin::RealBin/../support";
@@ -38,6 +41,7 @@ $_ = abs_path($_) // die "no such folder\n" for $repository, $build;
 my $lists = "$repository/tests/mutants";
 my $seconds_for_a_test = 300;
 my $skipped = 77;  # ctest shows it as skipped
+my $record = 8;    # bytes that name a fault in the workers' queue
 $| = 1;
 
 # All entries, in the order of the files and lines.
@@ -178,9 +182,10 @@ if ($mode eq 'check') {
 # A fault may leave a parameter or a function unused.
 $ENV{CCC_OVERRIDE_OPTIONS} = '# +-Wno-error';
 
-# Copies, beside BUILD: `base` is the tree as it is now; `work` is it with one fault.
 my $scratch = dirname($build) . '/mutants';
-my ($base, $work, $stamp, $results) = map { "$scratch/$_" } qw(base work stamp results);
+my $results = "$scratch/results";
+# Copies of a worker, beside BUILD: `base` is the tree as it is now; `work` is it with one fault.
+my ($base, $work, $stamp, $log);
 
 # Runs a command where the copy `work` stands in the place of the repository, as the build's paths need; with its own
 # processes and shared memory, of which nothing is left. Returns the exit status (124: it took too long).
@@ -266,6 +271,62 @@ sub last_lines {
   return join '', map { "    $_\n" } @lines > 25 ? @lines[-25 .. -1] : @lines;
 }
 
+# Plants the fault and runs its test; prints and notes the outcome. `passes`: whether a test passes without a fault.
+sub try_fault {
+  my ($fault, $passes) = @_;
+  my ($begin, $how, $outcome) = (time, '');
+  my $program = program_of($fault);
+  my $command = in_build($fault);
+  if (!defined $passes->{$command}) {
+    begin_changes();
+    $passes->{$command} = in_copy(1200, "'$ninja' -C build/release $program >/dev/null && $command", $log) == 0;
+    keep_changes();
+    print last_lines($log) unless $passes->{$command};
+  }
+  begin_changes();
+  write_file("$work/$fault->{file}", $fault->{planted});
+  if (!$passes->{$command}) {
+    $outcome = 'fails without it';
+  } elsif (in_copy(1200, "'$ninja' -C build/release $program", $log) != 0) {
+    $outcome = 'does not build';
+    print last_lines($log);
+  } else {
+    my $status = in_copy($seconds_for_a_test, $command, $log);
+    $outcome = $status == 0 ? 'missed' : 'caught';
+    $how = $status == 124 ? ' (hangs)' : $status > 128 ? ' (crashes)' : '';
+  }
+  undo_changes($fault);
+  note($fault, $outcome);
+  printf "%-16s %-48s %4d s  %s\n", "$outcome$how", $fault->{name}, time - $begin, $fault->{run};
+}
+
+# A process that takes faults from the pipe, a line with an index each, until it is empty. Its status says how it ended.
+sub start_worker {
+  my ($number, $faults, $queue, $feed) = @_;
+  my $pid = fork // die "fork: $!\n";
+  return $pid if $pid;
+  close $feed;
+  $ENV{TMPDIR} = tempdir('mutants-XXXX', TMPDIR => 1);  # process numbers are those of other workers as well
+  my $own = "$scratch/$number";
+  ($base, $work, $stamp, $log) = map { "$own/$_" } qw(base work stamp log);
+  my $status = eval {
+    make_base();
+    copy($base, $work);
+    if (in_copy(60, 'true', $log) != 0) {
+      print "skipped: the copy cannot stand in the tree's place (unshare and mount: run as root, or allow user ",
+        "namespaces)\n", last_lines($log);
+      return $skipped;
+    }
+    my %passes;
+    while (sysread $queue, my $index, $record) {
+      try_fault($faults->[$index], \%passes);
+    }
+    0;
+  } // do { print $@; 1 };
+  remove_tree($own, $ENV{TMPDIR});
+  POSIX::_exit($status);
+}
+
 push @names, split ' ', $ENV{TESSERA_MUTANTS} // '';
 my %by_name = map { $_->{name} => $_ } @faults;
 for my $name (@names) {
@@ -273,49 +334,34 @@ for my $name (@names) {
 }
 @faults = map { $by_name{$_} } @names if @names;
 make_path($scratch);
-make_base();
-copy($base, $work);
-my $log = "$scratch/log";
-if (in_copy(60, 'true', $log) != 0) {
-  print "skipped: the copy cannot stand in the tree's place (unshare and mount: run as root, or allow user namespaces)\n",
-    last_lines($log);
-  exit $skipped;
-}
 
 my %known = @names ? () : read_results();
-my (%passes, @wrong, %count);
-for my $fault (@faults) {
-  my $old = $known{ $fault->{name} };
-  my $outcome = $old && $old->{digest} eq digest_of($fault) && $old->{outcome} eq 'caught' ? 'caught' : '';
-  my ($begin, $how) = (time, '');
-  if (!$outcome) {
-    my $program = program_of($fault);
-    my $command = in_build($fault);
-    if (!$passes{$command}) {  # without the fault the test must pass
-      begin_changes();
-      my $status = in_copy(1200, "'$ninja' -C build/release $program >/dev/null && $command", $log);
-      keep_changes();
-      die "$fault->{run}: fails without any fault (status $status)\n" . last_lines($log) if $status != 0;
-      $passes{$command} = 1;
-    }
-    begin_changes();
-    write_file("$work/$fault->{file}", $fault->{planted});
-    if (in_copy(1200, "'$ninja' -C build/release $program", $log) != 0) {
-      $outcome = 'does not build';
-      print last_lines($log);
-    } else {
-      my $status = in_copy($seconds_for_a_test, $command, $log);
-      $outcome = $status == 0 ? 'missed' : 'caught';
-      $how = $status == 124 ? ' (hangs)' : $status > 128 ? ' (crashes)' : '';
-    }
-    undo_changes($fault);
-    note($fault, $outcome);
-  }
-  my $expected = defined $fault->{missed} ? 'missed' : 'caught';
-  push @wrong, $fault->{name} if $outcome ne $expected;
-  ++$count{$outcome};
-  printf "%-16s %-48s %4d s  %s\n", "$outcome$how", $fault->{name}, time - $begin, $fault->{run};
+my @left = grep {
+  my $old = $known{ $_->{name} };
+  !($old && $old->{digest} eq digest_of($_) && $old->{outcome} eq 'caught');
+} @faults;
+printf "%d of %d faults are planted; the others were caught before\n", scalar @left, scalar @faults;
+
+# Each worker takes the next fault when it has done with one.
+pipe my $queue, my $feed or die "pipe: $!\n";
+my $workers = min($ENV{TESSERA_MUTANTS_WORKERS} // 2, scalar @left);
+my @pids = map { start_worker($_, \@left, $queue, $feed) } 1 .. $workers;
+close $queue;
+local $SIG{PIPE} = 'IGNORE';
+for my $index (0 .. $#left) {
+  syswrite $feed, sprintf "%${record}d", $index or last;
 }
-remove_tree($work);
+close $feed;
+my @statuses = map { waitpid $_, 0; $? >> 8 } @pids;
+exit $skipped if grep { $_ == $skipped } @statuses;
+die "a worker ended with an error\n" if grep { $_ != 0 } @statuses;
+
+%known = read_results();
+my (@wrong, %count);
+for my $fault (@faults) {
+  my $outcome = $known{ $fault->{name} }{outcome};
+  ++$count{$outcome};
+  push @wrong, $fault->{name} if $outcome ne (defined $fault->{missed} ? 'missed' : 'caught');
+}
 printf "%s\n", join ', ', map { "$count{$_} $_" } sort keys %count;
 die 'not as the lists say: ' . join(', ', @wrong) . "\n" if @wrong;
