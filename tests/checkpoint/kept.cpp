@@ -137,20 +137,20 @@ TEST_CASE("tensors that come later, and of single ranks, are kept too") {
 
 TEST_CASE("a state that one rank has not kept is not whole, and the one before stays") {
   KeptStates kept(ranks);
-  const auto broken = [&](std::int64_t step) {
-    on_ranks(ranks, [&](int rank) {
-      StateDict state = state_of(static_cast<double>(step));
-      kept.keep(step, state);
-      state = state_of(static_cast<double>(step) + 1);
-      if (rank == 1) {
-        // The plan names it, and this rank cannot copy it.
-        state.tensors.erase("rows");
-      }
-      const std::string error = run_error([&] { kept.keep(step + 1, state); });
-      expect(!error.empty(), "the ranks disagree");
-    });
+  struct NoCopies final : Mode {
+    Tensors call(const Call&, NextCall&) override { fail("planted"); }
   };
-  broken(4);
+  on_ranks(ranks, [&](int rank) {
+    kept.keep(4, state_of(4));
+    const StateDict next = state_of(5);
+    if (rank == 1) {
+      NoCopies none;
+      const ModeScope scope(ModeLevel::below_distribution, none);
+      expect(contains(run_error([&] { kept.keep(5, next); }), "planted"), "it cannot be kept");
+    } else {
+      kept.keep(5, next);
+    }
+  });
   CHECK(holds(kept, 4));
   CHECK(kept.whole() == std::vector<std::int64_t>{4});
   kept.drop_after(4);

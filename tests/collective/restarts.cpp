@@ -4,8 +4,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -136,13 +138,42 @@ TEST_CASE("a rank that is stopped, or that sleeps, is killed after a while") {
   CHECK(shared->from_outside);
 }
 
-TEST_CASE("a rank that computes for long is not taken for one that hangs") {
+TEST_CASE("a rank that is stopped while it waits for another one is killed") {
   Shared* shared = nullptr;
   const Outcome outcome = healing(
       2,
       [](World& world) {
+        const std::int64_t own = getpid();
+        std::array<std::int64_t, 2> all{};
+        world.everyone().all_gather(&own, all.data(), 1, DType::i64);
+        if (world.rank() == 0) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(300));  // rank 1 waits for this one
+          kill(static_cast<pid_t>(all[1]), SIGSTOP);
+        }
+        world.everyone().barrier();
+      },
+      shared, 0.5);
+  INFO(outcome.errors);
+  CHECK(outcome.code == 7);
+  CHECK(outcome.seconds < 8);
+  CHECK(shared->asked == 1);
+  CHECK(shared->starts == 4);
+  CHECK(shared->from_outside);
+}
+
+TEST_CASE("a rank that computes for long is not taken for one that hangs") {
+  const bool in_turn = GENERATE(false, true);  // with sleeping, so that it is seen asleep
+  Shared* shared = nullptr;
+  const Outcome outcome = healing(
+      2,
+      [in_turn](World& world) {
         // The other rank waits for it, without a sign of life.
         for (const auto begin = Clock::now(); world.rank() == 1 && seconds_since(begin) < 1.5;) {
+          for (const auto now = Clock::now(); seconds_since(now) < 0.02;) {
+          }
+          if (in_turn) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(20));
+          }
         }
         world.everyone().barrier();
       },

@@ -480,8 +480,9 @@ TEST_CASE("late_waits: a wait moves to the first use, and passes no other commun
       // it is written
       "  wait(%2)\n  fill_(%1; value=1)\n  %3: f32[2] = neg(%1)\noutput %2 = y\n",
       // it is sent
-      "  wait(%2)\n  all_reduce_(%0; op=sum, group=ranks 0 1)\n  %3: f32[2] = neg(%1)\n",
-      "  wait(%2)\n  host.check(%0; 1, 2)\n  %3: f32[2] = neg(%1)\n"};
+      "  wait(%2)\n  all_reduce_(%0; op=sum, group=ranks 0 1)\n  %3: f32[2] = neg(%1)\noutput %2 = "
+      "y\n",
+      "  wait(%2)\n  host.check(%0; 1, 2)\n  %3: f32[2] = neg(%1)\noutput %2 = y\n"};
   for (const std::string& body : others) {
     CHECK(moved(head + body) == head + body);
   }

@@ -4,7 +4,8 @@
 #
 #   mutants.pl check REPOSITORY BUILD          every fault still fits its file, and its test exists
 #   mutants.pl run REPOSITORY BUILD NINJA [NAME...]
-#                                              plants all faults, or those that are named here or in TESSERA_MUTANTS
+#                                              plants all faults, or those that are named here or in TESSERA_MUTANTS;
+#                                              TESSERA_MUTANTS_WORKERS of them at once (2)
 #
 # An entry of a list:
 #   [name]

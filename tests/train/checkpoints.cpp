@@ -15,6 +15,8 @@
 #include "catch.hpp"
 
 import tessera;
+import tessera.checkpoint;
+import tessera.collective;
 import tessera.parallel;
 
 #include "../support/errors.hpp"
@@ -138,6 +140,48 @@ TEST_CASE("a save in the background that fails stops the run, and names the last
   CHECK(error.find("the last good checkpoint is " + checkpoint_folder(folder.path(), 2)) !=
         std::string::npos);
   CHECK(latest_checkpoint(folder.path()) == checkpoint_folder(folder.path(), 2));
+}
+
+TEST_CASE("ranks that start again from a state in memory save what was due and is missing") {
+  const auto saved = [](std::int64_t every, bool last, std::int64_t before) {
+    const Folder folder("due");
+    KeptStates kept(2);
+    on_ranks(2, [&](int /*rank*/) {
+      Planned net(std::make_shared<Heavy>(10), DeviceMesh::make({"tensor"}, {2}),
+                  {{"NoParallel", "tensor", {"net"}}});
+      nn::initialize(*net.model);
+      Training training(*net.model, net.plan, optim::sgd(nn::all_parameters(*net.model), {}),
+                        {.lr = 0.01});
+      RunCheckpoints died(training, {.kept = &kept});
+      for (std::int64_t step = 1; step <= 5; ++step) {
+        training.step({.rows = 2}, [&](const BatchPart&) {
+          return ops::sum((*net.model)(
+              from_local(full({2, 3}, 1, DType::f64), net.plan.batch_layout(), Dims{2, 3})));
+        });
+        died.after_step(false);
+        if (step == before) {
+          training.checkpoints().save(checkpoint_folder(folder.path(), step));
+        }
+      }
+      collective::World::current().everyone().barrier();  // both have kept their parts
+      RunCheckpoints again(
+          training, {.folder = folder.path(), .every = every, .background = false, .kept = &kept});
+      again.before_steps(last);
+    });
+    std::vector<std::string> names;
+    for (const std::string& path : checkpoints_in(folder.path())) {
+      names.push_back(path.substr(path.size() - 1));
+    }
+    return names;
+  };
+  using Names = std::vector<std::string>;
+  CHECK(saved(2, false, 2) == Names{"5", "2"});  // that of step 4
+  CHECK(saved(2, false, 4) == Names{"4"});
+  CHECK(saved(5, false, 0) == Names{"5"});
+  CHECK(saved(6, false, 0).empty());
+  CHECK(saved(6, true, 0) == Names{"5"});  // the end's
+  CHECK(saved(0, true, 0) == Names{"5"});
+  CHECK(saved(0, false, 0).empty());
 }
 
 TEST_CASE("an error names the checkpoint whose save it has interrupted") {
