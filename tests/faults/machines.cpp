@@ -1,39 +1,21 @@
 #include "machines.hpp"
 
-#include <netinet/in.h>
 #include <signal.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "catch.hpp"
+#include "free_port.hpp"
 
 namespace faults {
-namespace {
-
-/// A port that was free a moment ago.
-int free_port() {
-  const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t bytes = sizeof(address);
-  REQUIRE(bind(socket, reinterpret_cast<sockaddr*>(&address), bytes) == 0);
-  getsockname(socket, reinterpret_cast<sockaddr*>(&address), &bytes);
-  close(socket);
-  return ntohs(address.sin_port);
-}
-
-}  // namespace
 
 Words on_machine(std::size_t number, std::size_t machines, int port) {
   return {"--machines", std::to_string(machines),           "--machine", std::to_string(number),
           "--meet",     "localhost:" + std::to_string(port)};
 }
 
-Machines::Machines(const Link* link) : port_(free_port()), link_(link) {}
+Machines::Machines(const Link* link) : port_(tessera::testing::free_port()), link_(link) {}
 
 Machines::Machines(const RunFolder& folder, const std::vector<Words>& commands, const Link* link)
     : Machines(link) {

@@ -303,12 +303,12 @@ sub try_fault {
 
 # A process that takes faults from the pipe, a line with an index each, until it is empty. Its status says how it ended.
 sub start_worker {
-  my ($number, $faults, $queue, $feed) = @_;
+  my ($faults, $queue, $feed) = @_;
   my $pid = fork // die "fork: $!\n";
   return $pid if $pid;
   close $feed;
   $ENV{TMPDIR} = tempdir('mutants-XXXX', TMPDIR => 1);  # process numbers are those of other workers as well
-  my $own = "$scratch/$number";
+  my $own = tempdir('worker-XXXX', DIR => $scratch);
   ($base, $work, $stamp, $log) = map { "$own/$_" } qw(base work stamp log);
   my $status = eval {
     make_base();
@@ -346,7 +346,7 @@ printf "%d of %d faults are planted; the others were caught before\n", scalar @l
 # Each worker takes the next fault when it has done with one.
 pipe my $queue, my $feed or die "pipe: $!\n";
 my $workers = min($ENV{TESSERA_MUTANTS_WORKERS} // 2, scalar @left);
-my @pids = map { start_worker($_, \@left, $queue, $feed) } 1 .. $workers;
+my @pids = map { start_worker(\@left, $queue, $feed) } 1 .. $workers;
 close $queue;
 local $SIG{PIPE} = 'IGNORE';
 for my $index (0 .. $#left) {

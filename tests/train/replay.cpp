@@ -192,7 +192,7 @@ TEST_CASE("validations, checkpoints and steps of another shape may come between 
 
 TEST_CASE("steps of several shapes, and with other frozen parameters, have programs of their own") {
   const Options options{.net = {.dropout = 0.3}};
-  for (const char* name : {"fully sharded", "hybrid"}) {
+  for (const char* name : {"fully sharded", "hybrid", "replicated"}) {
     const Layouts layout = layout_named(name);
     INFO(layout.name);
     REQUIRE_NOTHROW(on_layout(layout, [&](const DeviceMesh& mesh) {
