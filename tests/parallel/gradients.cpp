@@ -239,9 +239,11 @@ TEST_CASE("a step that ends by an error leaves nothing to the next one") {
     clear_gradients(*run.model);
     fails = false;
     check(step() == wanted, "the gradients of one step");
-    // Each rank fails with another gradient in a bucket that is not full.
+    // One rank fails with a gradient in a bucket, the other one with none.
     finisher.begin(parameters);
-    backward(ops::sum((*model->layers()[static_cast<std::size_t>(rank)])(rows)));
+    if (rank == 0) {
+      backward(ops::sum((*model->layers()[0])(rows)));
+    }
     clear_gradients(*run.model);
     check(step() == wanted, "buckets of the same parameters on all ranks");
   });
