@@ -1,4 +1,5 @@
 // 50 steps of every optimizer against torch.optim's stored curves, on one rank and in every layout.
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -100,4 +101,26 @@ TEST_CASE("muon follows torch's curves, in every layout, and adamw those of its 
   plugin::host().load(TESSERA_MUON);
   follows("muon");
   follows_in_every_layout("muon");
+}
+
+TEST_CASE("the average of asgd is that of the parameters after t0 steps") {
+  // A constant gradient g: p is p - lr g t after step t. The average takes p's place until step
+  // t0 + 2, and is then the mean of these values from that step on.
+  constexpr double lr = 0.5;
+  constexpr int t0 = 3;
+  const Tensor p = from_values<double>({1, -2, 4}, {3});
+  const Tensor gradient = from_values<double>({1, 2, -3}, {3});
+  const Tensor average = full({3}, 0, DType::f64);
+  const std::vector<double> before = to_doubles(p);
+  const std::vector<double> g = to_doubles(gradient);
+  for (int step = 1; step <= 8; ++step) {
+    const auto list = [](const Tensor& x) { return std::vector<Tensor>{x}; };
+    ops::asgd_(list(p), list(gradient), list(average),
+               {.lr = lr, .lambd = 0, .alpha = 0.75, .t0 = t0, .grad_scale = 1, .step = step});
+    const double mean = (std::min(step, t0 + 2) + step) / 2.0;
+    for (std::size_t i = 0; i < g.size(); ++i) {
+      CHECK(to_doubles(p)[i] == Approx(before[i] - lr * g[i] * step));
+      CHECK(to_doubles(average)[i] == Approx(before[i] - lr * g[i] * mean));
+    }
+  }
 }
