@@ -24,6 +24,7 @@ use strict;
 use warnings;
 use Cwd qw(abs_path);
 use Digest::MD5 qw(md5_hex);
+use Fcntl qw(:flock);
 use File::Basename qw(basename dirname);
 use File::Find qw(find);
 use File::Path qw(make_path remove_tree);
@@ -196,6 +197,7 @@ sub in_copy {
   my @unshare = ('unshare', '--mount', '--pid', '--fork', '--mount-proc', '--kill-child', $> == 0 ? () : '--map-root-user');
   my $inside = "mount --bind '$work' '$repository' && mount -t tmpfs tmpfs /dev/shm && cd '$repository' && { $command ; }";
   my $status = system('timeout', '-k', '5', $seconds, @unshare, 'bash', '-c', "{ $inside ; } >'$log' 2>&1 </dev/null");
+  die "interrupted\n" if ($status & 127) == POSIX::SIGINT;
   return $status < 0 ? 255 : $status & 127 ? 124 : $status >> 8;
 }
 
@@ -302,14 +304,14 @@ sub try_fault {
   printf "%-16s %-48s %4d s  %s\n", "$outcome$how", $fault->{name}, time - $begin, $fault->{run};
 }
 
-# A process that takes faults from the pipe, a line with an index each, until it is empty. Its status says how it ended.
+# A process that takes faults from the pipe, a record with an index each, until it is empty. Its status says how it ended.
 sub start_worker {
-  my ($faults, $queue, $feed) = @_;
+  my ($number, $faults, $queue, $feed) = @_;
   my $pid = fork // die "fork: $!\n";
   return $pid if $pid;
   close $feed;
   $ENV{TMPDIR} = tempdir('mutants-XXXX', TMPDIR => 1);  # process numbers are those of other workers as well
-  my $own = tempdir('worker-XXXX', DIR => $scratch);
+  my $own = "$scratch/$number";
   ($base, $work, $stamp, $log) = map { "$own/$_" } qw(base work stamp log);
   my $status = eval {
     make_base();
@@ -336,6 +338,8 @@ for my $name (@names) {
 }
 @faults = map { $by_name{$_} } @names if @names;
 make_path($scratch);
+open my $lock, '>', "$scratch/lock" or die "$scratch/lock: $!\n";
+flock $lock, LOCK_EX | LOCK_NB or die "$scratch: another run plants faults there; wait until it has ended\n";
 
 my %known = @names ? () : read_results();
 my @left = grep {
@@ -347,7 +351,7 @@ printf "%d of %d faults are planted; the others were caught before\n", scalar @l
 # Each worker takes the next fault when it has done with one.
 pipe my $queue, my $feed or die "pipe: $!\n";
 my $workers = min($ENV{TESSERA_MUTANTS_WORKERS} // 2, scalar @left);
-my @pids = map { start_worker(\@left, $queue, $feed) } 1 .. $workers;
+my @pids = map { start_worker($_, \@left, $queue, $feed) } 1 .. $workers;
 close $queue;
 local $SIG{PIPE} = 'IGNORE';
 for my $index (0 .. $#left) {
