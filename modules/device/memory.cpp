@@ -66,8 +66,15 @@ SizeClass size_class(std::size_t bytes) {
   return {index, (steps << power) * alignment};
 }
 
+/// A thread's free blocks of one size class. It keeps no more than it has taken: blocks that other
+/// threads take and this one frees, as where one makes the batches of another, go to the system.
+struct FreeBlocks {
+  std::vector<void*> blocks;
+  std::int64_t taken = 0;  // and not freed by this thread
+};
+
 struct Cache {
-  std::array<std::vector<void*>, class_count> blocks;
+  std::array<FreeBlocks, class_count> classes;
   MemoryStatistics statistics;
   MemoryRequest request;
   bool planned = false;
@@ -89,11 +96,11 @@ Cache& cache() {
 }
 
 void Cache::clear() {
-  for (auto& list : blocks) {
-    for (void* block : list) {
+  for (FreeBlocks& list : classes) {
+    for (void* block : list.blocks) {
       std::free(block);
     }
-    list.clear();
+    list.blocks.clear();
   }
   statistics.cached = 0;
 }
@@ -367,15 +374,17 @@ void* allocate_bytes(std::size_t bytes, MemoryCategory category) {
   }
   const SizeClass size = size_class(bytes);
   Cache& c = cache();
-  auto& list = c.blocks[size.index];
-  if (!list.empty()) {
-    void* block = list.back();
-    list.pop_back();
+  FreeBlocks& list = c.classes[size.index];
+  if (!list.blocks.empty()) {
+    void* block = list.blocks.back();
+    list.blocks.pop_back();
+    ++list.taken;
     c.statistics.cached -= static_cast<std::int64_t>(size.bytes);
     c.statistics.book(category, static_cast<std::int64_t>(size.bytes));
     return block;
   }
   void* block = fresh_block(size, category);
+  ++list.taken;
   c.statistics.book(category, static_cast<std::int64_t>(size.bytes));
   return block;
 }
@@ -398,11 +407,13 @@ void free_bytes(void* data, std::size_t bytes, MemoryCategory category) noexcept
   }
   Cache& c = cache();
   c.statistics.book(category, -static_cast<std::int64_t>(size.bytes));
-  if (!cache_blocks) {
+  FreeBlocks& list = c.classes[size.index];
+  if (!cache_blocks || list.taken <= 0) {
     std::free(data);
     return;
   }
-  c.blocks[size.index].push_back(data);
+  --list.taken;
+  list.blocks.push_back(data);
   c.statistics.cached += static_cast<std::int64_t>(size.bytes);
 }
 

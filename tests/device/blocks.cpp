@@ -335,3 +335,38 @@ TEST_CASE("large blocks of the CPU are split and joined, small ones have size cl
   free_bytes(small, 1000, MemoryCategory::activation);
   CHECK(memory_statistics().total == before.total);
 }
+
+TEST_CASE("a thread that frees what others take keeps no more of it than it takes itself") {
+  constexpr std::size_t bytes = 3000;
+  const std::int64_t before = memory_statistics().cached;
+  const auto taken_by_another_thread = [] {
+    return std::async(std::launch::async,
+                      [] { return allocate_bytes(bytes, MemoryCategory::activation); })
+        .get();
+  };
+  for (int step = 0; step < 100; ++step) {
+    void* const own = allocate_bytes(bytes, MemoryCategory::activation);
+    free_bytes(taken_by_another_thread(), bytes, MemoryCategory::activation);
+    free_bytes(own, bytes, MemoryCategory::activation);
+  }
+  CHECK(memory_statistics().cached - before <= 2 * occupied_bytes(bytes));
+}
+
+#if !__has_feature(address_sanitizer)
+TEST_CASE("a thread's small blocks are used again") {
+  constexpr std::size_t bytes = 3000;
+  std::vector<void*> first;
+  for (int i = 0; i < 10; ++i) {
+    first.push_back(allocate_bytes(bytes, MemoryCategory::activation));
+  }
+  for (void* const block : first) {
+    free_bytes(block, bytes, MemoryCategory::activation);
+  }
+  for (std::size_t i = first.size(); i-- > 0;) {
+    CHECK(allocate_bytes(bytes, MemoryCategory::activation) == first[i]);
+  }
+  for (void* const block : first) {
+    free_bytes(block, bytes, MemoryCategory::activation);
+  }
+}
+#endif
