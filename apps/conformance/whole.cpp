@@ -25,9 +25,23 @@ struct Elements {
 
 bool same(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
 
-double reduced(ReduceOp op, double a, double b) {
+/// An integer as the type holds it: it wraps around. Others, and those that a double does not hold
+/// exactly, are as they are.
+double wrapped(double value, DType dtype) {
+  switch (dtype) {
+    case DType::u8:
+      return static_cast<std::uint8_t>(static_cast<std::int64_t>(value));
+    case DType::i32:
+      return static_cast<std::int32_t>(static_cast<std::int64_t>(value));
+    default:
+      return value;
+  }
+}
+
+double reduced(ReduceOp op, double a, double b, DType dtype) {
   switch (op) {
     case ReduceOp::sum:
+      return wrapped(a + b, dtype);
     case ReduceOp::avg:
       return a + b;
     case ReduceOp::max:
@@ -35,7 +49,7 @@ double reduced(ReduceOp op, double a, double b) {
     case ReduceOp::min:
       return std::min(a, b);
     case ReduceOp::product:
-      return a * b;
+      return wrapped(a * b, dtype);
   }
   return a;
 }
@@ -64,7 +78,7 @@ Elements placed(const Tensor& part, int rank) {
   return elements;
 }
 
-void combine(Elements& a, const Elements& b, Placement placement) {
+void combine(Elements& a, const Elements& b, Placement placement, DType dtype) {
   for (std::size_t i = 0; i < a.values.size(); ++i) {
     if (placement.is_shard()) {
       if (a.present[i] && b.present[i]) {
@@ -75,8 +89,9 @@ void combine(Elements& a, const Elements& b, Placement placement) {
     } else if (a.present[i] != b.present[i]) {
       fail("ranks along an axis that does not shard hold different elements");
     } else if (placement.is_partial()) {
-      a.values[i] = placement.is_norm() ? norm_of(placement.norm_order(), a.values[i], b.values[i])
-                                        : reduced(placement.reduce_op(), a.values[i], b.values[i]);
+      a.values[i] = placement.is_norm()
+                        ? norm_of(placement.norm_order(), a.values[i], b.values[i])
+                        : reduced(placement.reduce_op(), a.values[i], b.values[i], dtype);
     } else if (!same(a.values[i], b.values[i])) {
       fail("replicas differ in element " + std::to_string(i) + ": " + std::to_string(a.values[i]) +
            " and " + std::to_string(b.values[i]));
@@ -105,7 +120,7 @@ std::vector<double> whole_value(std::span<const Tensor> parts) {
     for (std::size_t i = 0; i < elements.size(); i += size) {
       Elements sum = elements[i];
       for (std::size_t k = 1; k < size; ++k) {
-        combine(sum, elements[i + k], placement);
+        combine(sum, elements[i + k], placement, spec.dtype);
       }
       if (placement.is_partial() && placement.reduce_op() == ReduceOp::avg) {
         for (double& value : sum.values) {

@@ -96,6 +96,9 @@ double conversion_cost(Placement from, Placement to, std::int64_t axis_size, dou
   return communication + bytes;
 }
 
+/// By operand or result, then by mesh axis.
+using AxisPlacements = std::vector<std::vector<Placement>>;
+
 struct Search {
   const Op& op;
   std::span<const Tensor> in;
@@ -116,15 +119,20 @@ struct Search {
     return apart ? static_cast<std::size_t>(op.place_of(i, in.size()).in_list) : 0;
   }
 
-  /// The cheapest way for one axis.
-  Strategy best_for(int axis) const {
+  /// The cheapest way for one axis. `chosen`: what operands become on the axes before it.
+  Strategy best_for(int axis, const AxisPlacements& chosen) const {
     const Call call{op, in, attributes};
     const std::int64_t size = mesh.axis_size(axis);
-    RuleContext context{call, results, axis, size, [&](std::size_t i, int dim) {
-                          const Layout& layout = specs[i]->layout;
-                          const bool counted = layout.placement(axis).is_shard(dim);
-                          return layout.shard_count(dim) * (counted ? 1 : size);
-                        }};
+    const auto shards_of = [&](std::size_t i, int dim) {
+      std::int64_t shards = size;
+      for (int other = 0; other < mesh.ndim(); ++other) {
+        const Placement placement = other < axis ? chosen[i][static_cast<std::size_t>(other)]
+                                                 : specs[i]->layout.placement(other);
+        shards *= other != axis && placement.is_shard(dim) ? mesh.axis_size(other) : 1;
+      }
+      return shards;
+    };
+    RuleContext context{call, results, axis, size, shards_of};
     Strategies all;
     if (op.rule != nullptr) {
       op.rule(context, all);
@@ -240,9 +248,6 @@ Search search_of(const Call& call, bool allow_communication) {
   return search;
 }
 
-/// By operand or result, then by mesh axis.
-using AxisPlacements = std::vector<std::vector<Placement>>;
-
 /// Placements that the cheapest strategy of every axis wants of operands, and makes of results.
 struct Chosen {
   AxisPlacements in;
@@ -257,7 +262,7 @@ Chosen choose(const Search& search, Propagation& p) {
   Chosen chosen{.in = AxisPlacements(search.in.size(), none),
                 .out = AxisPlacements(search.results.size(), none)};
   for (int axis = 0; axis < axes; ++axis) {
-    const Strategy s = search.best_for(axis);
+    const Strategy s = search.best_for(axis, chosen.in);
     if (!s.reductions.empty()) {
       p.reductions = s.reductions;  // an operator declares the same for every axis
       p.reduced_axes.push_back(axis);

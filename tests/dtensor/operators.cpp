@@ -487,3 +487,19 @@ TEST_CASE("unique finds the distinct values, where they are and how often they c
     check(report.count("all_gather") == 1, report.to_string());
   });
 }
+
+TEST_CASE("what two mesh axes bring to one dim is divided by both") {
+  // A dim of 2 can be cut by each axis and not by both: [2, 3] cut so has no view of 6 elements.
+  on_ranks::run(4, [] {
+    const DeviceMesh mesh = DeviceMesh::make({"a", "b"}, {2, 2});
+    const Tensor x = from_values<double>({1, 2, 3, 4, 5, 6}, {2, 3});
+    for (const Placement second : {Shard(1), Replicate()}) {
+      const Tensor cut = distribute(x, Layout::make(mesh, {Shard(1), second}));
+      const AllowRedistribution allow;
+      const Tensor flat = ops::reshape(cut, {6});
+      check(values(redistribute(flat, Layout::replicated(mesh))) ==
+                std::vector<double>{1, 2, 3, 4, 5, 6},
+            to_string(flat.layout()));
+    }
+  });
+}
