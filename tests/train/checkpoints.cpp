@@ -47,6 +47,29 @@ class Heavy final : public nn::Module {
   nn::Child linear_;
 };
 
+/// A training of it on two ranks.
+struct HeavyTraining {
+  explicit HeavyTraining(std::int64_t elements)
+      : net(std::make_shared<Heavy>(elements), DeviceMesh::make({"tensor"}, {2}),
+            {{"NoParallel", "tensor", {"net"}}}),
+        training(initialized(net), net.plan, optim::sgd(nn::all_parameters(*net.model), {}),
+                 {.lr = 0.01}) {}
+  static nn::Module& initialized(Planned& net) {
+    nn::initialize(*net.model);
+    return *net.model;
+  }
+  /// With inputs that all are `value`.
+  void step(double value = 1) {
+    training.step({.rows = 2}, [&](const BatchPart&) {
+      return ops::sum((*net.model)(
+          from_local(full({2, 3}, value, DType::f64), net.plan.batch_layout(), Dims{2, 3})));
+    });
+  }
+
+  Planned net;
+  Training training;
+};
+
 struct Lines {
   std::vector<std::string> lines;
   std::int64_t count(std::string_view part) const {
@@ -62,11 +85,8 @@ Lines run(SaveSchedule schedule, std::int64_t steps, std::int64_t elements,
   Lines told;
   schedule.every = 1;
   on_ranks(2, [&](int rank) {
-    Planned net(std::make_shared<Heavy>(elements), DeviceMesh::make({"tensor"}, {2}),
-                {{"NoParallel", "tensor", {"net"}}});
-    nn::initialize(*net.model);
-    Training training(*net.model, net.plan, optim::sgd(nn::all_parameters(*net.model), {}),
-                      {.lr = 0.01});
+    HeavyTraining heavy(elements);
+    Training& training = heavy.training;
     RunCheckpoints checkpoints(training, schedule, {}, [&](const std::string& line) {
       if (rank == 0) {
         told.lines.push_back(line);
@@ -76,11 +96,7 @@ Lines run(SaveSchedule schedule, std::int64_t steps, std::int64_t elements,
       if (change) {
         change(training);
       }
-      training.step({.rows = 2}, [&](const BatchPart&) {
-        const Tensor x =
-            from_local(full({2, 3}, 1, DType::f64), net.plan.batch_layout(), Dims{2, 3});
-        return ops::sum((*net.model)(x));
-      });
+      heavy.step();
       checkpoints.after_step(step == steps);
     }
     check(training.checkpoints().last() ==
@@ -147,17 +163,11 @@ TEST_CASE("ranks that start again from a state in memory save what was due and i
     const Folder folder("due");
     KeptStates kept(2);
     on_ranks(2, [&](int /*rank*/) {
-      Planned net(std::make_shared<Heavy>(10), DeviceMesh::make({"tensor"}, {2}),
-                  {{"NoParallel", "tensor", {"net"}}});
-      nn::initialize(*net.model);
-      Training training(*net.model, net.plan, optim::sgd(nn::all_parameters(*net.model), {}),
-                        {.lr = 0.01});
+      HeavyTraining heavy(10);
+      Training& training = heavy.training;
       RunCheckpoints died(training, {.kept = &kept});
       for (std::int64_t step = 1; step <= 5; ++step) {
-        training.step({.rows = 2}, [&](const BatchPart&) {
-          return ops::sum((*net.model)(
-              from_local(full({2, 3}, 1, DType::f64), net.plan.batch_layout(), Dims{2, 3})));
-        });
+        heavy.step();
         died.after_step(false);
         if (step == before) {
           training.checkpoints().save(checkpoint_folder(folder.path(), step));
@@ -190,23 +200,14 @@ TEST_CASE("an error names the checkpoint whose save it has interrupted") {
     const std::string folder = checkpoint_folder(parent.path(), 1);
     on_ranks(2, [&](int /*rank*/) {
       // Some 64 MB: the save is running when the next step fails.
-      Planned net(std::make_shared<Heavy>(8 << 20), DeviceMesh::make({"tensor"}, {2}),
-                  {{"NoParallel", "tensor", {"net"}}});
-      nn::initialize(*net.model);
-      Training training(*net.model, net.plan, optim::sgd(nn::all_parameters(*net.model), {}),
-                        {.lr = 0.01});
-      const auto step = [&](double value) {
-        training.step({.rows = 2}, [&](const BatchPart&) {
-          return ops::sum((*net.model)(
-              from_local(full({2, 3}, value, DType::f64), net.plan.batch_layout(), Dims{2, 3})));
-        });
-      };
-      step(1);
+      HeavyTraining heavy(8 << 20);
+      Training& training = heavy.training;
+      heavy.step();
       if (spoilt) {
         ops::fill_(training.model().buffer("ballast")->value, std::nan(""));
       }
       training.checkpoints().start(folder);
-      const std::string error = tessera::testing::error_of([&] { step(std::nan("")); });
+      const std::string error = tessera::testing::error_of([&] { heavy.step(std::nan("")); });
       check(error.find("the loss is nan") != std::string::npos, error);
       const std::string words =
           spoilt ? "no checkpoint was saved before; the save after it failed: rank "
