@@ -1,6 +1,5 @@
 // Several launchers of one run: which state they continue from.
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,7 +11,6 @@
 #include <cstdio>
 #include <filesystem>
 #include <functional>
-#include <new>
 #include <optional>
 #include <span>
 #include <string>
@@ -22,6 +20,7 @@
 
 #include "catch.hpp"
 #include "free_port.hpp"
+#include "shared_object.hpp"
 
 import tessera.base;
 import tessera.plugin;
@@ -63,10 +62,7 @@ std::array<std::int64_t, 2> continued_from(const std::array<Steps, 2>& held) {
   struct Shared {
     std::array<std::atomic<std::int64_t>, 2> from{-2, -2};
   };
-  void* memory =
-      mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  REQUIRE(memory != MAP_FAILED);
-  auto* shared = new (memory) Shared;
+  auto* const shared = tessera::testing::shared_object<Shared>();
   const std::string meet = "127.0.0.1:" + std::to_string(tessera::testing::free_port());
   const Outcome outcome = as_program([&] {
     plugin::host().load(TESSERA_TCP);

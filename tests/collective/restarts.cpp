@@ -1,6 +1,5 @@
 // Ranks that are started again after one has died, thrown or stopped to move.
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,12 +11,12 @@
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
-#include <new>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "catch.hpp"
+#include "shared_object.hpp"
 
 import tessera.base;
 import tessera.collective;
@@ -43,10 +42,7 @@ struct Shared {
 /// again at most `limit` times.
 Outcome healing(int ranks, const std::function<void(World&)>& first, Shared*& shared,
                 double stuck_seconds = 0, int limit = 1) {
-  void* memory =
-      mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  REQUIRE(memory != MAP_FAILED);
-  shared = new (memory) Shared;
+  shared = tessera::testing::shared_object<Shared>();
   return as_program([&] {
     return launch({.ranks = ranks,
                    .timeout_seconds = 20,

@@ -1,6 +1,5 @@
 // Collectives between devices by a plugin of the kind "collectives": each is derived from messages
 // between two members and reductions, has the host's bits, and fails as the host's do.
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <array>
@@ -13,7 +12,6 @@
 #include <exception>
 #include <functional>
 #include <map>
-#include <new>
 #include <span>
 #include <string>
 #include <thread>
@@ -21,6 +19,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "shared_object.hpp"
 
 import tessera.base;
 import tessera.device;
@@ -307,11 +306,7 @@ TEST_CASE("a rank uses one device of a kind in a group, and its messages go thro
 
 TEST_CASE("ranks of which only some have the plugin stop with an error that names one",
           "[.forked]") {
-  std::array<char, 1000>* told = nullptr;
-  void* const shared =
-      mmap(nullptr, sizeof(*told), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  REQUIRE(shared != MAP_FAILED);
-  told = new (shared) std::array<char, 1000>{};
+  auto* const told = tessera::testing::shared_object<std::array<char, 1000>>();
   const int code = collective::launch(
       {.ranks = 2, .timeout_seconds = 60, .print_error = false}, [&](World& world) {
         plugin::host().load(world.rank() == 0 ? ADVERSARY : ADVERSARY_ALONE);
@@ -332,16 +327,11 @@ TEST_CASE("ranks of which only some have the plugin stop with an error that name
   CHECK(contains(text,
                  "collectives of 'adversary': rank 1 has no plugin for them, while rank 0 "
                  "has one"));
-  munmap(shared, sizeof(*told));
 }
 
 TEST_CASE("a rank that is killed within a collective on devices ends the others, and is named",
           "[.forked]") {
-  std::array<char, 1000>* told = nullptr;
-  void* const shared =
-      mmap(nullptr, sizeof(*told), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  REQUIRE(shared != MAP_FAILED);
-  told = new (shared) std::array<char, 1000>{};
+  auto* const told = tessera::testing::shared_object<std::array<char, 1000>>();
   adversary();
   int code = 0;
   const double seconds = seconds_of([&] {
@@ -370,5 +360,4 @@ TEST_CASE("a rank that is killed within a collective on devices ends the others,
   const std::string text = told->data();
   INFO(text);
   CHECK(contains(text, "rank 1"));
-  munmap(shared, sizeof(*told));
 }

@@ -1,6 +1,5 @@
 // Devices of ranks that are processes: counted before the fork, and waited for when another rank
 // has died. In a process of its own: in that of the other tests devices are open already.
-#include <sys/mman.h>
 
 #include <array>
 #include <chrono>
@@ -8,7 +7,6 @@
 #include <cstring>
 #include <exception>
 #include <fstream>
-#include <new>
 #include <span>
 #include <string>
 #include <thread>
@@ -25,6 +23,7 @@ import tessera.collective;
 import tessera.ops;
 
 #include "devices.hpp"
+#include "shared_object.hpp"
 
 using namespace tessera;
 using tessera::testing::adversary;
@@ -63,10 +62,7 @@ TEST_CASE("devices are counted before ranks are forked, and opened in each rank"
 TEST_CASE("a wait for a device ends when another rank is killed, and names that rank",
           "[.forked]") {
   using Text = std::array<char, 1000>;
-  void* const shared =
-      mmap(nullptr, sizeof(Text), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  REQUIRE(shared != MAP_FAILED);
-  auto* const told = new (shared) Text{};
+  auto* const told = tessera::testing::shared_object<Text>();
   adversary();
   const int code =
       collective::launch({.ranks = 2, .print_error = false}, [&](collective::World& world) {
@@ -88,5 +84,4 @@ TEST_CASE("a wait for a device ends when another rank is killed, and names that 
   const std::string text = told->data();
   INFO(text);
   CHECK(text.find("rank 1") != std::string::npos);
-  munmap(shared, sizeof(Text));
 }

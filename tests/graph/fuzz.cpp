@@ -40,8 +40,8 @@ using testing::RandomStep;
 
 namespace {
 
-/// Its values behind others in the same memory.
-Tensor behind_others(const Tensor& x) {
+/// The same values, after others in their memory.
+Tensor after_others(const Tensor& x) {
   const NoGrad no_grad;
   const Tensor flat = ops::reshape(x, {x.numel()});
   const Tensor both = ops::cat(std::vector<Tensor>{flat, flat});
@@ -62,7 +62,7 @@ class Inputs {
     for (auto& [name, x] : inputs) {
       x = ops::to_device(x, device_);
       if ((name[0] + number) % 2 == 0) {
-        x = behind_others(x);
+        x = after_others(x);
       }
     }
     for (const auto* const name : {"a", "d"}) {
