@@ -6,7 +6,9 @@ import :stream;
 
 export namespace tessera {
 
-/// Use of the CPU's memory by the calling thread (a rank).
+/// Use of the CPU's memory by the calling thread (a rank): what it has allocated, less what it has
+/// freed. What one thread allocates and another frees stays counted in the first, and is subtracted
+/// in the second.
 MemoryStatistics memory_statistics();
 /// Resets the peaks to what is in use now.
 void reset_memory_peaks();

@@ -42,7 +42,8 @@ struct RuleContext {
   std::span<const ResultShape> out;  // global
   int axis = 0;                      // the mesh axis that is asked for
   std::int64_t axis_size = 1;
-  /// The product of the sizes of all mesh axes that shard `dim` of operand `i`, this axis included.
+  /// The product of the sizes of all mesh axes that shard `dim` of operand `i`, this axis included:
+  /// those before it as the operand will lie on them, those after it as it lies now.
   std::function<std::int64_t(std::size_t i, int dim)> shards_of;
 };
 
