@@ -226,28 +226,28 @@ Blas::Prepared& Blas::prepared(const ProductArguments& p, const ProductFactors& 
   const std::array<std::uint32_t, 3> alignments = {alignment_of(p.a.data), alignment_of(p.b.data),
                                                    alignment_of(p.y.data)};
   const bool has_bias = p.bias.data != nullptr && !p.accumulate;
-  std::shared_ptr<Prepared>& kept = prepared_[{static_cast<std::int64_t>(p.y.type),
-                                               static_cast<std::int64_t>(p.a.type),
-                                               static_cast<std::int64_t>(p.b.type),
-                                               p.batch.size,
-                                               p.m.size,
-                                               p.n.size,
-                                               p.k.size,
-                                               a.transposed,
-                                               a.leading,
-                                               a.batch,
-                                               b.transposed,
-                                               b.leading,
-                                               b.batch,
-                                               y.leading,
-                                               y.batch,
-                                               alignments[0],
-                                               alignments[1],
-                                               alignments[2],
-                                               has_bias,
-                                               factors.each}];
-  if (kept != nullptr) [[likely]] {
-    return *kept;
+  const Key key = {static_cast<std::int64_t>(p.y.type),
+                   static_cast<std::int64_t>(p.a.type),
+                   static_cast<std::int64_t>(p.b.type),
+                   p.batch.size,
+                   p.m.size,
+                   p.n.size,
+                   p.k.size,
+                   a.transposed,
+                   a.leading,
+                   a.batch,
+                   b.transposed,
+                   b.leading,
+                   b.batch,
+                   y.leading,
+                   y.batch,
+                   alignments[0],
+                   alignments[1],
+                   alignments[2],
+                   has_bias,
+                   factors.each};
+  if (const auto* kept = prepared_.find(key)) [[likely]] {
+    return **kept;
   }
   const BlasApi& api = blas_api();
   auto made = std::make_shared<Prepared>();
@@ -270,8 +270,7 @@ Blas::Prepared& Blas::prepared(const ProductArguments& p, const ProductFactors& 
     made->set(factors);
     advise(*made, alignments);
   }
-  kept = std::move(made);
-  return *kept;
+  return *prepared_.insert(key, std::move(made));
 }
 
 void Blas::advise(Prepared& made, const std::array<std::uint32_t, 3>& alignments) const {

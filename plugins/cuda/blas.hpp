@@ -4,9 +4,9 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <mutex>
+#include <tessera/recent_map.hpp>
 
 #include "blas_api.hpp"
 #include "kernels/arguments.hpp"
@@ -65,7 +65,7 @@ class Blas {
 
   BlasHandle handle_;
   std::mutex mutex_;
-  std::map<Key, std::shared_ptr<Prepared>> prepared_;
+  RecentMap<Key, std::shared_ptr<Prepared>, NumbersHash> prepared_{1 << 12};
 };
 
 }  // namespace tessera::cuda

@@ -1,13 +1,12 @@
 // Causal attention by cuDNN, where its library is. Include it after the import of tessera.base.
 #pragma once
 #include <array>
-#include <compare>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <tessera/recent_map.hpp>
 #include <vector>
 
 #include "dnn_api.hpp"
@@ -25,7 +24,8 @@ struct DnnForm {
   /// Batch, time and head of q, k, v, y, and backward dy, dq, dk, dv.
   std::array<std::array<std::int64_t, 3>, 8> strides = {};
 
-  auto operator<=>(const DnnForm&) const = default;
+  using Key = std::array<std::int64_t, 32>;
+  Key key() const;  // all of it
 };
 
 /// A plan, and the descriptors that it consists of; they are destroyed with it.
@@ -82,7 +82,7 @@ class Dnn {
  private:
   DnnHandle handle_ = nullptr;
   std::mutex mutex_;
-  std::map<DnnForm, std::unique_ptr<DnnPlan>> plans_;  // null: there is none
+  RecentMap<DnnForm::Key, std::unique_ptr<DnnPlan>, NumbersHash> plans_{1 << 10};  // null: none
 };
 
 }  // namespace tessera::cuda

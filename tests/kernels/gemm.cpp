@@ -1,5 +1,7 @@
 #include "matmul/kernels/gemm.hpp"
 
+#include <malloc.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <tuple>
@@ -219,6 +221,26 @@ TEMPLATE_TEST_CASE("integer products wrap like sums of single products", "[gemm]
   in_workspace::integer_gemm(shape, a.data(), b.data(), threaded.data());
   set_threads(1);
   CHECK(threaded == expected);
+}
+
+// What a library prepares for a product is kept for the next one of its extents, and a text of
+// another length has other extents.
+TEST_CASE("products of ever more extents need no more memory", "[gemm]") {
+  const auto a = values<float>(8 * 4096, 1);
+  const auto b = values<float>(8 * 8, 2);
+  std::vector<float> c(a.size());
+  const auto used_after = [&](std::int64_t first, std::int64_t end) {
+    for (std::int64_t m = first; m < end; ++m) {
+      in_workspace::gemm({.m = m, .n = 8, .k = 8, .lda = 8, .ldb = 8, .ldc = 8}, a.data(), b.data(),
+                         c.data());
+    }
+    return mallinfo2().uordblks;
+  };
+  const auto first = used_after(1, 2);  // 0 where a sanitizer has the memory
+  const auto some = used_after(2, 1300);
+  const auto more = used_after(1300, 3900);
+  INFO("bytes in use: " << first << ", after 1300 products " << some << ", after 3900 " << more);
+  CHECK((more <= some || more - some < (some - first) / 4));
 }
 
 TEST_CASE("how many row counts give a row the same bits in oneDNN", "[.][measure]") {

@@ -1,12 +1,27 @@
 // A map of bounded size, for what is computed once for each key: a program whose shapes change at
 // every step would fill any other map for ever.
 #pragma once
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <unordered_map>
 #include <utility>
 
 namespace tessera {
+
+/// Of a key that is several numbers.
+struct NumbersHash {
+  template <std::size_t count>
+  std::size_t operator()(const std::array<std::int64_t, count>& key) const {
+    std::uint64_t hash = 0x9e3779b97f4a7c15U;
+    for (const std::int64_t number : key) {
+      hash = (hash ^ static_cast<std::uint64_t>(number)) * 0xff51afd7ed558ccdU;
+      hash ^= hash >> 32;
+    }
+    return hash;
+  }
+};
 
 /// Keeps what was found or inserted since the last `most` insertions, and at most 2 * most entries.
 /// A map of recent entries. A value that find or insert returns stays valid for the next `most`

@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <dnnl.hpp>
 #include <memory>
+#include <tessera/recent_map.hpp>
 #include <tessera/signals.hpp>
 #include <type_traits>
-#include <unordered_map>
 #include <utility>
 // libgomp's, where oneDNN brings it; the setting belongs to the calling thread.
 extern "C" void omp_set_num_threads(int count) __attribute__((weak));
@@ -29,17 +29,6 @@ struct CachedProduct {
 };
 
 using Key = std::array<std::int64_t, 14>;
-
-struct KeyHash {
-  std::size_t operator()(const Key& key) const {
-    std::uint64_t hash = 0x9e3779b97f4a7c15U;
-    for (const std::int64_t word : key) {
-      hash = (hash ^ static_cast<std::uint64_t>(word)) * 0xff51afd7ed558ccdU;
-      hash ^= hash >> 32;
-    }
-    return hash;
-  }
-};
 
 /// Primitives and memory objects of one thread: no locks, and handles may be changed freely. A
 /// cache on purpose, of bounded size, so none of it is workspace. Neither is the memory in which
@@ -64,23 +53,19 @@ class ProductCache {
         shape.ldb,        shape.stride_b,
         shape.ldc,        shape.stride_c,
         shape.accumulate, static_cast<std::int64_t>(in) * 64 + static_cast<std::int64_t>(out)};
-    if (const auto found = products_.find(key); found != products_.end())
-      return found->second.get();
-    if (products_.size() >= kCapacity) products_.clear();  // generation walks through many lengths
+    if (const auto* found = products_.find(key)) return found->get();
     std::unique_ptr<CachedProduct> product;
     try {
       product = create(shape, in, out);
     } catch (const dnnl::error&) {
       product = nullptr;  // batch entries that overlap, or one of each for many results
     }
-    return products_.emplace(key, std::move(product)).first->second.get();
+    return products_.insert(key, std::move(product)).get();
   }
 
   dnnl::stream& stream() { return stream_; }
 
  private:
-  static constexpr std::size_t kCapacity = 4096;
-
   static dnnl::memory::desc describe(bool batched, bool transposed, std::int64_t batch,
                                      std::int64_t rows, std::int64_t columns,
                                      std::int64_t row_stride, std::int64_t batch_stride,
@@ -134,7 +119,8 @@ class ProductCache {
   }
 
   dnnl::stream stream_{engine()};
-  std::unordered_map<Key, std::unique_ptr<CachedProduct>, KeyHash> products_;
+  /// A product is tens of kilobytes of code and tables, and texts have many lengths.
+  RecentMap<Key, std::unique_ptr<CachedProduct>, NumbersHash> products_{512};
 };
 
 ProductCache& cache() {
