@@ -419,16 +419,6 @@ std::string DnnBuilder::describe(const std::string& device) {
   return text;
 }
 
-DnnForm::Key DnnForm::key() const {
-  Key key = {backward, static_cast<std::int64_t>(type), batches, times, heads, key_heads, dim,
-             windowed};
-  auto* place = key.begin() + 8;
-  for (const std::array<std::int64_t, 3>& of_one : strides) {
-    place = std::ranges::copy(of_one, place).out;
-  }
-  return key;
-}
-
 std::string DnnPlan::describe(DnnHandle handle, const std::string& device) {
   const DnnForm none;
   DnnPlan descriptors;
@@ -524,10 +514,9 @@ bool Dnn::attention(StreamHandle stream, const AttentionArguments& a, bool backw
                       form.strides.begin() + 4);
   }
   const std::lock_guard lock(mutex_);
-  const DnnForm::Key key = form.key();
-  const auto* kept = plans_.find(key);
+  const auto* kept = plans_.find(form);
   const DnnPlan* plan =
-      (kept != nullptr ? *kept : plans_.insert(key, DnnPlan::make(form, handle_))).get();
+      (kept != nullptr ? *kept : plans_.insert(form, DnnPlan::make(form, handle_))).get();
   if (plan == nullptr || plan->workspace() > bytes) {
     return false;
   }

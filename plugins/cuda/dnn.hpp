@@ -24,8 +24,15 @@ struct DnnForm {
   /// Batch, time and head of q, k, v, y, and backward dy, dq, dk, dv.
   std::array<std::array<std::int64_t, 3>, 8> strides = {};
 
-  using Key = std::array<std::int64_t, 32>;
-  Key key() const;  // all of it
+  bool operator==(const DnnForm&) const = default;
+};
+
+struct DnnFormHash {  // strides mostly follow from the rest
+  std::size_t operator()(const DnnForm& form) const {
+    return NumbersHash()(std::array<std::int64_t, 7>{form.backward, static_cast<int>(form.type),
+                                                     form.batches, form.times, form.heads,
+                                                     form.key_heads, form.dim});
+  }
 };
 
 /// A plan, and the descriptors that it consists of; they are destroyed with it.
@@ -82,7 +89,7 @@ class Dnn {
  private:
   DnnHandle handle_ = nullptr;
   std::mutex mutex_;
-  RecentMap<DnnForm::Key, std::unique_ptr<DnnPlan>, NumbersHash> plans_{1 << 10};  // null: none
+  RecentMap<DnnForm, std::unique_ptr<DnnPlan>, DnnFormHash> plans_{1 << 10};  // null: none
 };
 
 }  // namespace tessera::cuda
