@@ -96,6 +96,7 @@ class DeviceDriver {
 
   /// Called again and again while the host waits for other ranks. A device that runs only on the
   /// host's threads moves its queues on, and returns whether it has work left; others need no body.
+  /// It does not wait for the end of a function, which may wait for the rank that calls this.
   virtual bool poll();
 };
 

@@ -4,12 +4,15 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "catch.hpp"
@@ -83,6 +86,23 @@ TEST_CASE("nothing runs before somebody waits") {
   event.synchronize();
   CHECK(ran);
   CHECK(event.reached());
+}
+
+TEST_CASE("a poll returns while a function waits for what comes after it") {
+  const Stream stream = Stream::make(adversary());
+  std::atomic<bool> polled = false;
+  bool in_time = false;
+  stream.launch([&] {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (!polled && std::chrono::steady_clock::now() < end) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    in_time = polled;
+  });
+  CHECK(poll_devices());  // the function is left
+  polled = true;
+  stream.synchronize();
+  CHECK(in_time);
 }
 
 TEST_CASE("queues without events run in an odd order, and in the order of their events with them") {

@@ -193,21 +193,20 @@ class Queues {
       raise(**last);
     }
   }
-  /// Runs one task of the device, if one can run. Whether there are more.
+  /// Runs one task of the device, if one can run, on a thread that has nothing of the caller's. A
+  /// task may wait for other ranks, of which the caller may be one, so nobody waits for its end.
+  /// Whether there are more.
   bool poll(int device) {
+    std::unique_lock lock(mutex_);
     const auto of_device = [&](const auto& q) { return q->device == device; };
-    bool more = false;
-    on_own_thread([&](std::unique_lock<std::mutex>& lock) {
-      const std::vector<std::shared_ptr<WorkQueue>> queues = all_;  // kept while tasks run
-      for (const std::shared_ptr<WorkQueue>& queue : queues) {
-        if (of_device(queue) && queue->can_run() && run_first(*queue, lock)) {
-          break;
-        }
+    const std::vector<std::shared_ptr<WorkQueue>> queues = all_;  // kept while tasks run
+    for (const std::shared_ptr<WorkQueue>& queue : queues) {
+      if (of_device(queue) && queue->can_run() && begin_first(queue, lock) != Begun::waits) {
+        break;
       }
-      more = std::ranges::any_of(all_,
-                                 [&](const auto& q) { return of_device(q) && !q->tasks.empty(); });
-    });
-    return more;
+    }
+    return std::ranges::any_of(all_,
+                               [&](const auto& q) { return of_device(q) && !q->tasks.empty(); });
   }
 
  private:
@@ -260,8 +259,8 @@ class Queues {
   bool run_first(WorkQueue& queue, std::unique_lock<std::mutex>& lock) {
     Task& first = queue.tasks.front();  // stays at its place while others push
     bool done = true;
+    queue.running = true;
     if (first.work) {
-      queue.running = true;
       lock.unlock();
       std::exception_ptr error;
       try {
@@ -273,11 +272,11 @@ class Queues {
         error = std::current_exception();
       }
       lock.lock();
-      queue.running = false;
       if (queue.error == nullptr) {
         queue.error = error;
       }
     }
+    queue.running = false;
     if (done) {
       if (first.reaches) {
         first.reaches->reached = std::max(first.reaches->reached, first.place);
@@ -288,22 +287,20 @@ class Queues {
     return done;
   }
 
-  /// With the lock, on a thread that has nothing of the caller's (no modes, for example).
-  template <class F>
-  void on_own_thread(const F& f) {
-    std::exception_ptr error;
-    std::thread([&] {
-      try {
-        const NoGrad constant;
-        std::unique_lock lock(mutex_);
-        f(lock);
-      } catch (...) {
-        error = std::current_exception();
-      }
-    }).join();
-    if (error != nullptr) {
-      std::rethrow_exception(error);
-    }
+  enum class Begun { runs, waits, ends };
+  /// Begins the first task on a thread of its own. Returns when the task has ended, has to be
+  /// called again, or runs for a while.
+  Begun begin_first(const std::shared_ptr<WorkQueue>& queue, std::unique_lock<std::mutex>& lock) {
+    const auto begun = std::make_shared<Begun>(Begun::runs);
+    queue->running = true;  // nobody else takes it until the thread has it
+    std::thread([this, queue, begun] {
+      const NoGrad constant;
+      std::unique_lock own(mutex_);
+      *begun = run_first(*queue, own) ? Begun::ends : Begun::waits;
+      changed_.notify_all();
+    }).detach();
+    changed_.wait_for(lock, std::chrono::milliseconds(1), [&] { return *begun != Begun::runs; });
+    return *begun;
   }
 
   /// A wait of the host: owns what it looks at, as its thread may outlive it.

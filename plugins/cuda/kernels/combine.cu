@@ -40,22 +40,32 @@ __device__ C reduced(RankReduce reduce, C a, C b) {
 
 constexpr int levels_of(int ranks) { return ranks == 0 ? 0 : 1 + levels_of(ranks / 2); }
 
-/// Element i of all ranks: each complete subtree waits for the one beside it.
+/// Element i of all ranks: each complete subtree waits for the one beside it, at its level. All
+/// places are known to the compiler, which keeps them in registers.
 template <class C, class Arguments>
 __device__ C over_ranks(const Arguments& a, std::int64_t i) {
-  C waiting[levels_of(Arguments::most_sources)];
-  waiting[0] = load<C>(a.sources[0], a.type, i);
-  int count = 1;
-  const auto join = [&] {
-    --count;
-    waiting[count - 1] = reduced(a.reduce, waiting[count - 1], waiting[count]);
-  };
-  for (int r = 1; r < a.ranks; ++r) {
-    waiting[count++] = load<C>(a.sources[r], a.type, i);
-    for (int subtrees = r + 1; subtrees % 2 == 0; subtrees /= 2) join();
+  constexpr int levels = levels_of(Arguments::most_sources);
+  C waiting[levels];
+  for (int r = 0; r < a.ranks; ++r) {
+    C value = load<C>(a.sources[r], a.type, i);
+#pragma unroll
+    for (int level = 0; level < levels; ++level) {
+      if ((r >> level) % 2 == 0) {
+        waiting[level] = value;
+        break;
+      }
+      value = reduced(a.reduce, waiting[level], value);
+    }
   }
-  for (int rest = count; rest > 1; --rest) join();
-  return waiting[0];
+  C all{};
+  bool none = true;
+#pragma unroll
+  for (int level = 0; level < levels; ++level) {
+    if ((a.ranks >> level) % 2 == 0) continue;
+    all = none ? waiting[level] : reduced(a.reduce, waiting[level], all);
+    none = false;
+  }
+  return all;
 }
 
 template <class C, class Arguments>
