@@ -6,13 +6,11 @@
 
 #include <atomic>
 #include <cerrno>
-#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "catch.hpp"
@@ -93,10 +91,7 @@ TEST_CASE("a poll returns while a function waits for what comes after it") {
   std::atomic<bool> polled = false;
   bool in_time = false;
   stream.launch([&] {
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-    while (!polled && std::chrono::steady_clock::now() < end) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
+    wait_until([&] { return polled.load(); });
     in_time = polled;
   });
   CHECK(poll_devices());  // the function is left

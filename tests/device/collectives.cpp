@@ -30,6 +30,7 @@ using tessera::testing::contains;
 using tessera::testing::error_of;
 using tessera::testing::expect;
 using tessera::testing::settle;
+using tessera::testing::wait_until;
 
 namespace {
 
@@ -180,9 +181,7 @@ TEST_CASE("a collective in the background moves its data while the rank computes
     const Tensor x = counted({1000}, world.rank(), cpu);
     ops::PendingTensor sum = ops::all_reduce_async(x, ReduceOp::sum, world.everyone());
     // No call of this thread moves it: done() looks only.
-    for (int tries = 0; tries < 10000 && !sum.done(); ++tries) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
+    wait_until([&] { return sum.done(); });
     expect(sum.done(), "sum.done()");
     expect(to_doubles(sum.wait())[7] == 15, "to_doubles(sum.wait())[7] == 15");
   });

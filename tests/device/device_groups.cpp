@@ -54,13 +54,6 @@ Communicator& on_device(World& world, Device device) {
   return *found;
 }
 
-/// Waits until `done`, at most some seconds.
-void wait_until(const std::function<bool()>& done) {
-  for (int i = 0; i < 2000 && !done(); ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-}
-
 double seconds_of(const std::function<void()>& action) {
   const auto begin = std::chrono::steady_clock::now();
   action();

@@ -40,8 +40,8 @@ __device__ C reduced(RankReduce reduce, C a, C b) {
 
 constexpr int levels_of(int ranks) { return ranks == 0 ? 0 : 1 + levels_of(ranks / 2); }
 
-/// Element i of all ranks: each complete subtree waits for the one beside it, at its level. All
-/// places are known to the compiler, which keeps them in registers.
+/// Element i of all ranks: each complete subtree waits for the one beside it, at its level. Levels
+/// are constants after unrolling, so that floats wait in registers (words of 8 bytes do not).
 template <class C, class Arguments>
 __device__ C over_ranks(const Arguments& a, std::int64_t i) {
   constexpr int levels = levels_of(Arguments::most_sources);
