@@ -93,11 +93,12 @@ TEST_CASE("candidates have the probabilities of transformers") {
       TESSERA_SOURCE_FOLDER "/tests/reference/data/generation/sampling.json"));
   const auto logits = stored["logits"].get<std::vector<double>>();
   const auto before = stored["before"].get<std::vector<std::int64_t>>();
-  REQUIRE(stored["cases"].size() == 9);
+  REQUIRE(stored["cases"].size() == 12);
   for (const auto& one : stored["cases"]) {
     const SamplingOptions options{.temperature = one["temperature"],
                                   .top_k = one["top_k"],
                                   .top_p = one["top_p"],
+                                  .min_p = one["min_p"],
                                   .repetition_penalty = one["repetition_penalty"]};
     const auto expected = one["probabilities"].get<std::vector<double>>();
     std::map<std::int64_t, double> got;
@@ -105,7 +106,8 @@ TEST_CASE("candidates have the probabilities of transformers") {
       got[candidate.token] = candidate.probability;
     }
     INFO("temperature " << options.temperature << ", top_k " << options.top_k << ", top_p "
-                        << options.top_p << ", penalty " << options.repetition_penalty);
+                        << options.top_p << ", min_p " << options.min_p << ", penalty "
+                        << options.repetition_penalty);
     for (std::size_t token = 0; token < expected.size(); ++token) {
       const auto id = static_cast<std::int64_t>(token);
       CHECK((got.contains(id) ? got[id] : 0.0) == Approx(expected[token]).margin(1e-9));

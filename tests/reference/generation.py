@@ -3,8 +3,8 @@ probabilities that its settings of sampling give: data/generation/."""
 
 import torch
 from transformers import AutoModelForCausalLM
-from transformers.generation.logits_process import (RepetitionPenaltyLogitsProcessor, TemperatureLogitsWarper,
-                                                    TopKLogitsWarper, TopPLogitsWarper)
+from transformers.generation.logits_process import (MinPLogitsWarper, RepetitionPenaltyLogitsProcessor,
+                                                    TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper)
 
 from common import DATA, VERSIONS, fresh, write_json
 
@@ -64,8 +64,10 @@ def sampling():
     logits = 3 * torch.randn(40, generator=generator, dtype=torch.float64)
     before = [3, 7, 7, 21, 39]
     cases = []
-    for temperature, top_k, top_p, penalty in [(1, 0, 1, 1), (0.7, 0, 1, 1), (1.3, 5, 1, 1), (1, 0, 0.8, 1), (0.9, 12, 0.5, 1),
-                                               (1, 0, 0.05, 1), (1, 0, 1, 1.4), (0.8, 10, 0.9, 1.2), (1, 0, 0.99, 0.7)]:
+    for temperature, top_k, top_p, penalty, min_p in [
+            (1, 0, 1, 1, 0), (0.7, 0, 1, 1, 0), (1.3, 5, 1, 1, 0), (1, 0, 0.8, 1, 0), (0.9, 12, 0.5, 1, 0), (1, 0, 0.05, 1, 0),
+            (1, 0, 1, 1.4, 0), (0.8, 10, 0.9, 1.2, 0), (1, 0, 0.99, 0.7, 0), (1.3, 0, 1, 1, 0.1), (0.9, 12, 0.9, 1.2, 0.3),
+            (1, 0, 1, 1, 1)]:
         scores = logits[None].clone()
         ids = torch.tensor([before])
         if penalty != 1:
@@ -75,7 +77,9 @@ def sampling():
             scores = TopKLogitsWarper(top_k)(ids, scores)
         if top_p < 1:
             scores = TopPLogitsWarper(top_p)(ids, scores)
-        cases.append({"temperature": temperature, "top_k": top_k, "top_p": top_p, "repetition_penalty": penalty,
+        if min_p > 0:
+            scores = MinPLogitsWarper(min_p)(ids, scores)
+        cases.append({"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "repetition_penalty": penalty,
                       "probabilities": scores.softmax(-1)[0].tolist()})
     return {"logits": logits.tolist(), "before": before, "cases": cases, "made_with": VERSIONS}
 

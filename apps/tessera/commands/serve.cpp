@@ -2,7 +2,6 @@ module;
 #include <fmt/format.h>
 
 #include <cstdio>
-#include <fstream>
 #include <string>
 module tessera.app.commands;
 
@@ -13,32 +12,24 @@ import :subcommands;
 import :text_commands;
 
 namespace tessera::app {
-namespace {
-
-std::string token_of(const std::string& path) {
-  std::ifstream file(path);
-  std::string token;
-  std::getline(file, token);
-  if (!file || token.empty()) {
-    fail_input({.thing = path, .wrong = "the file of the token cannot be read, or is empty"});
-  }
-  return token;
-}
-
-}  // namespace
 
 int run_serve(const ServeArguments& arguments) {
   ServeOptions options = arguments.options;
   if (!arguments.token_file.empty()) {
-    options.token = token_of(arguments.token_file);
+    options.token = read_token(arguments.token_file);
   }
-  return use_model(arguments, [&](const TextModel& model) {
+  const int code = use_model(arguments, [&](const TextModel& model) {
     serve(model, options, [&](int port) {
-      fmt::print("listening at http://{}:{}/v1\n", options.host, port);
+      const bool bare =
+          options.host.find(':') != std::string::npos && !options.host.starts_with('[');
+      fmt::print("listening at http://{}{}{}:{}/v1\n", bare ? "[" : "", options.host,
+                 bare ? "]" : "", port);
       std::fflush(stdout);
     });
     return 0;
   });
+  // An interrupt is how a server ends, also one that had to end its ranks within a pass.
+  return code == exit_code_of(ErrorKind::interrupted) ? 0 : code;
 }
 
 }  // namespace tessera::app

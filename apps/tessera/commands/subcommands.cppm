@@ -130,7 +130,7 @@ struct ServeArguments : ModelArguments {
   std::string token_file;  // its first line is the token; empty: none
 };
 /// `tessera serve`: prints the address, and answers until it is interrupted. Errors (input): those
-/// of use_model and serve; the file of the token cannot be read, or is empty.
+/// of use_model, serve and read_token.
 int run_serve(const ServeArguments& arguments);
 
 struct DataShowArguments {

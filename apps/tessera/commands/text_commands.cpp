@@ -2,6 +2,8 @@ module;
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <functional>
@@ -115,6 +117,11 @@ void add_sampling(CLI::App& command, GenerationOptions& options) {
       .add_option("--repetition-penalty", sampling.repetition_penalty,
                   "Above 1: tokens that are there already become less likely")
       ->capture_default_str();
+  command
+      .add_option("--min-p", sampling.min_p,
+                  "Sample from tokens at least so likely as this, times the most likely one")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
   command.add_option("--seed", options.seed, "The seed of the sampling")->capture_default_str();
 }
 
@@ -226,6 +233,42 @@ void add_compare(CLI::App& program, std::function<int()>& chosen) {
   command->add_flag("--json", arguments->json, "Print JSON");
 }
 
+/// What clients may send, and how long it may take.
+void add_limits(CLI::App& command, HttpLimits& limits) {
+  const auto add_count = [&](const char* name, std::size_t& into, std::size_t most,
+                             const char* text) {
+    command.add_option(name, into, text)
+        ->check(CLI::Range(std::size_t{1}, most))
+        ->capture_default_str();
+  };
+  const auto add_seconds = [&](const char* name, std::chrono::milliseconds& into,
+                               const char* text) {
+    command
+        .add_option_function<double>(
+            name,
+            [&into](double seconds) {
+              into = std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
+            },
+            text)
+        ->check(CLI::Range(0.1, 86400.0))
+        ->type_name("SECONDS")
+        ->default_str(fmt::format("{}", static_cast<double>(into.count()) / 1000));
+  };
+  command
+      .add_option("--request-size", limits.body_bytes, "Bytes of a request, at most, such as 1MB")
+      ->transform(CLI::AsSizeValue(true))
+      ->default_str("1MiB");
+  add_count("--connections", limits.connections, 100'000, "Open connections, at most");
+  add_count("--connections-per-address", limits.connections_of_address, 100'000,
+            "Open connections of one client's address, at most");
+  add_seconds("--header-seconds", limits.header_time, "The time for the header of a request");
+  add_seconds("--body-seconds", limits.body_time, "The time for the body of a request");
+  add_seconds("--idle-seconds", limits.idle_time,
+              "The time that a connection may wait for its next request");
+  add_seconds("--unread-seconds", limits.unread_time,
+              "The time in which a client may take nothing of its answer");
+}
+
 void add_serve(CLI::App& program, std::function<int()>& chosen) {
   const auto arguments = std::make_shared<ServeArguments>();
   ServeOptions& options = arguments->options;
@@ -249,11 +292,7 @@ void add_serve(CLI::App& program, std::function<int()>& chosen) {
   command->add_option("--waiting", options.waiting, "Requests that wait, at most")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
-  command
-      ->add_option("--request-size", options.request_bytes,
-                   "Bytes of a request, at most, such as 1MB")
-      ->transform(CLI::AsSizeValue(true))
-      ->default_str("1MiB");
+  add_limits(*command, options.limits);
   add_length(*command, options.defaults);
   add_sampling(*command, options.defaults);
 }

@@ -2,6 +2,7 @@ module;
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,20 +24,28 @@ std::size_t Decoding::kept_tokens(const TokenRows& rows) const {
   return kept_[0].size();
 }
 
-std::vector<std::vector<double>> Decoding::next(const TokenRows& rows) {
+/// Tokens of a row that one pass reads: so many that a pass costs little more than its products,
+/// and so few that whoever has gone holds the ranks for about a second.
+std::size_t Decoding::pass_tokens(std::int64_t rows) const {
+  // The logits of all tokens of a long prompt need not be in memory at the same time.
+  constexpr std::int64_t values_at_once = std::int64_t{1} << 26;
+  constexpr std::int64_t products_at_once = std::int64_t{1} << 35;
+  constexpr std::int64_t fewest = 16;
+  constexpr std::int64_t most = 512;
+  const std::int64_t by_work = products_at_once / (ranks_.parameters() * rows);
+  const std::int64_t tokens = std::min(values_at_once / (vocab_ * rows), by_work);
+  return static_cast<std::size_t>(ranks_.chunks() * std::clamp(tokens, fewest, most));
+}
+
+std::vector<std::vector<double>> Decoding::next(const TokenRows& rows,
+                                                const std::function<bool()>& wanted) {
   const std::size_t length = rows.empty() ? 0 : rows[0].size();
   require(length > 0 &&
               std::ranges::all_of(rows, [&](const auto& row) { return row.size() == length; }),
           "decoding: rows must have one length, of at least one token");
   const auto count = std::ssize(rows);
-  // The logits of all tokens of a long prompt need not be in memory at the same time.
-  constexpr std::int64_t values_at_once = std::int64_t{1} << 26;
   const bool keeps = slow_because().empty();
-  const auto at_once = keeps
-                           ? static_cast<std::size_t>(
-                                 ranks_.chunks() * std::clamp<std::int64_t>(
-                                                       values_at_once / (vocab_ * count), 16, 512))
-                           : length;
+  const std::size_t at_once = keeps ? pass_tokens(count) : length;
   std::size_t begin = kept_tokens(rows);
   kept_.clear();  // an error leaves a cache of unknown length
   std::vector<double> values;
@@ -49,6 +58,12 @@ std::vector<std::vector<double>> Decoding::next(const TokenRows& rows) {
     }
     values = ranks_.next_logits(tokens, count, anew);
     begin += part;
+    if (begin < length && wanted && !wanted()) {
+      for (const auto& row : rows) {
+        kept_.emplace_back(row.begin(), row.begin() + static_cast<std::ptrdiff_t>(begin));
+      }
+      return {};
+    }
   }
   if (keeps) {
     kept_ = rows;

@@ -23,12 +23,15 @@ class Decoding {
 
   /// Why whole rows are computed each time; empty: they are not.
   const std::string& slow_because() const { return ranks_.slow_because(); }
-  /// The logits [vocab] of each row's next token. Errors: no rows, or rows of different lengths;
-  /// those of ModelRanks.
-  std::vector<std::vector<double>> next(const TokenRows& rows);
+  /// The logits [vocab] of each row's next token. Long rows are read in passes; `wanted` is asked
+  /// between two of them, and where it is false the result is empty. What was read is kept. Errors:
+  /// no rows, or rows of different lengths; those of ModelRanks.
+  std::vector<std::vector<double>> next(const TokenRows& rows,
+                                        const std::function<bool()>& wanted = nullptr);
 
  private:
   std::size_t kept_tokens(const TokenRows& rows) const;
+  std::size_t pass_tokens(std::int64_t rows) const;
 
   ModelRanks& ranks_;
   std::int64_t vocab_;

@@ -4,6 +4,7 @@ module;
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <numeric>
 #include <random>
 #include <span>
@@ -75,7 +76,7 @@ class Continuation {
     const std::int64_t token = choose(candidates(logits, tokens_, options_.sampling), noise);
     tokens_.push_back(token);
     text_.tokens.push_back(token);
-    if (model_.ends_at(token) ||
+    if ((model_.ends_at(token) && !options_.beyond_end) ||
         std::ranges::find(options_.end_tokens, token) != options_.end_tokens.end()) {
       end(TextEnd::token);
       return;
@@ -111,7 +112,8 @@ class Continuation {
 
 /// Continues all of them at the same time. The rows have one length: that of the shortest prompt at
 /// first, and a row's next token is one of its prompt until there is none.
-void continue_all(Decoding& decoding, std::span<Continuation> all) {
+void continue_all(Decoding& decoding, std::span<Continuation> all,
+                  const std::function<bool()>& wanted) {
   std::size_t length = all[0].size();
   for (const Continuation& one : all) {
     length = std::min(length, one.size());
@@ -123,7 +125,11 @@ void continue_all(Decoding& decoding, std::span<Continuation> all) {
     }
   }
   while (!std::ranges::all_of(all, &Continuation::ended)) {
-    const std::vector<std::vector<double>> logits = decoding.next(rows);
+    const std::vector<std::vector<double>> logits = decoding.next(rows, wanted);
+    if (logits.empty()) {
+      std::ranges::for_each(all, [](Continuation& one) { one.end(TextEnd::cancelled); });
+      return;
+    }
     for (std::size_t i = 0; i < all.size(); ++i) {
       rows[i].push_back(all[i].after(rows[i].size(), logits[i]));
     }
@@ -174,7 +180,8 @@ std::vector<GeneratedText> joined(const Copies& copies, std::vector<GeneratedTex
 
 std::vector<GeneratedText> generate(const TextModel& model, Decoding& decoding,
                                     std::span<const std::vector<std::int64_t>> prompts,
-                                    const GenerationOptions& options, const TextReceiver& receive) {
+                                    const GenerationOptions& options, const TextReceiver& receive,
+                                    const std::function<bool()>& wanted) {
   check(model, prompts, options);
   // Prompts of similar lengths are continued together.
   std::vector<std::size_t> order(prompts.size());
@@ -191,7 +198,7 @@ std::vector<GeneratedText> generate(const TextModel& model, Decoding& decoding,
     for (const std::size_t number : numbers) {
       together.emplace_back(model, prompts[number], number, options, receive);
     }
-    continue_all(decoding, together);
+    continue_all(decoding, together, wanted);
     for (std::size_t i = 0; i < numbers.size(); ++i) {
       texts[numbers[i]] = together[i].take();
     }

@@ -16,6 +16,7 @@ struct GenerationOptions {
   std::uint64_t seed = 1;
   std::vector<std::string> stop = {};         // the text ends before the first of these
   std::vector<std::int64_t> end_tokens = {};  // besides those of the model (TextModel::ends_at)
+  bool beyond_end = false;                    // tokens that end texts for the model do not end it
   std::int64_t batch = 8;                     // prompts that are continued at the same time
 };
 
@@ -41,12 +42,14 @@ using TextReceiver = std::function<bool(std::size_t prompt, const std::string& p
 /// prompt is a function of the seed and the prompt's number, whatever the batch is. The work per
 /// token is linear in the number of tokens so far. Prompts of different lengths share a batch: the
 /// longer ones are read while the shorter ones are continued. Of several copies of the model, each
-/// continues its own prompts, and has all texts in the end. Errors (input): an option out of
-/// range; a prompt without tokens, or longer than the model computes.
+/// continues its own prompts, and has all texts in the end. `wanted` is asked between the passes
+/// in which long prompts are read: where it is false, texts of the batch end as cancelled. Errors
+/// (input): an option out of range; a prompt without tokens, or longer than the model computes.
 std::vector<GeneratedText> generate(const TextModel& model, Decoding& decoding,
                                     std::span<const std::vector<std::int64_t>> prompts,
                                     const GenerationOptions& options,
-                                    const TextReceiver& receive = nullptr);
+                                    const TextReceiver& receive = nullptr,
+                                    const std::function<bool()>& wanted = nullptr);
 
 /// The tokens of a text as a prompt. Error (input): it is empty.
 std::vector<std::int64_t> prompt_tokens(const TextModel& model, std::string_view text);

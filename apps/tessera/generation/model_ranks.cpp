@@ -3,6 +3,7 @@ module;
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <span>
 #include <string>
 #include <utility>
@@ -40,6 +41,11 @@ ModelRanks::ModelRanks(nn::LanguageModel& model, collective::World* world, const
   if (mesh_) {
     calls_ = &world->communicator(mesh_.ranks(), "calls of the model");
   }
+  std::int64_t elements = 0;
+  for (const nn::ParameterPointer& parameter : nn::all_parameters(model)) {
+    elements += local_of(parameter->value).numel();
+  }
+  parameters_ = std::max(elements, parameters_);
   try {
     keep(true);
   } catch (const Error& error) {
@@ -74,6 +80,13 @@ void ModelRanks::check_interrupt() const {
   if (interrupted()) {
     throw Error("interrupted", ErrorKind::interrupted);
   }
+}
+
+void ModelRanks::end_process() const {
+  if (world_ != nullptr) {
+    world_->publish_error("interrupted", ErrorKind::interrupted);
+  }
+  std::_Exit(0);
 }
 
 /// One message, and another one for what has no room in it.

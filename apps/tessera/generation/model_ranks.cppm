@@ -31,6 +31,8 @@ class ModelRanks {
   const std::string& slow_because() const { return slow_because_; }
   /// Over how many ranks the tokens of a long call are split.
   std::int64_t chunks() const { return chunks_; }
+  /// Elements of the parameters that this rank has, at least 1.
+  std::int64_t parameters() const { return parameters_; }
   /// Bytes of the keys and values that this rank keeps, with the room for further ones.
   std::int64_t cache_bytes() const { return cache_.bytes(); }
 
@@ -56,6 +58,9 @@ class ModelRanks {
   bool interrupted() const;
   /// Throws then, with the kind interrupted.
   void check_interrupt() const;
+  /// Ends this process at once, and by that the other ranks, whatever they compute: for a program
+  /// that was asked to end and has nothing to keep.
+  [[noreturn]] void end_process() const;
 
  private:
   struct Call;
@@ -74,6 +79,7 @@ class ModelRanks {
   DeviceMesh mesh_;
   int context_;
   std::int64_t chunks_ = 1;
+  std::int64_t parameters_ = 1;
   collective::Communicator* calls_ = nullptr;  // of the mesh's ranks; null: there is no mesh
   nn::KeyValueCache cache_;
   bool keeps_ = false;  // the model has the cache

@@ -71,6 +71,9 @@ void SamplingOptions::check(const std::string& thing) const {
   if (!(top_p > 0 && top_p <= 1)) {
     refuse("top_p", top_p, "above 0, at most 1");
   }
+  if (!(min_p >= 0 && min_p <= 1)) {
+    refuse("min_p", min_p, "0 to 1");
+  }
   if (!(repetition_penalty > 0 && repetition_penalty <= 100)) {
     refuse("repetition_penalty", repetition_penalty, "above 0, at most 100");
   }
@@ -103,6 +106,12 @@ std::vector<Candidate> candidates(std::vector<double> logits, std::span<const st
   normalize(all);
   if (options.top_p < 1) {
     keep_sum(all, options.top_p);
+    normalize(all);
+  }
+  if (options.min_p > 0) {
+    const double least =
+        options.min_p * std::ranges::max_element(all, {}, &Candidate::probability)->probability;
+    std::erase_if(all, [&](const Candidate& one) { return one.probability < least; });
     normalize(all);
   }
   // In the order of tokens, a rounding moves the bounds between them by as little as itself. In the

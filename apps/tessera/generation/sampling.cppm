@@ -7,11 +7,12 @@ import tessera.app.base;
 export namespace tessera::app {
 
 /// Settings with the meaning and the order that they have in transformers: the penalty first, then
-/// the temperature, top_k and top_p.
+/// the temperature, top_k, top_p and min_p.
 struct SamplingOptions {
   double temperature = 0.8;       // 0: always the likeliest token
   std::int64_t top_k = 0;         // sample among the k likeliest; 0: among all
   double top_p = 1;               // among the likeliest whose probabilities reach this sum
+  double min_p = 0;               // at least so likely as this, times the likeliest
   double repetition_penalty = 1;  // of tokens that are there already; above 1: they are less likely
 
   /// Error (input) that begins with `thing`: a value outside its range.

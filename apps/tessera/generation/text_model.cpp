@@ -284,6 +284,7 @@ int with_text_model(const std::string& path, const std::string& tokenizer, const
   options.rank_bytes = static_cast<std::size_t>(check_split(path, tokenizer, grid));
   // Ranks wait for whoever types, for requests, and for copies with longer documents.
   options.timeout_seconds = options.report_seconds = 1e9;
+  options.grace_seconds = 0.5;  // they have nothing to keep
   return collective::launch(options, [&](collective::World& world) {
     const TextModel model(path, tokenizer, grid, world);
     if (!model.ranks().leads()) {

@@ -15,9 +15,10 @@ struct ChatRequest {
 };
 
 /// The request in a body. What it does not say is as in `defaults`, whose tokens are the most that
-/// it may ask for. Errors (input): it is not JSON, or has values of the wrong type or out of range;
-/// it asks for what is not supported (docs/serving.md).
-ChatRequest parse_chat_request(std::string_view body, const GenerationOptions& defaults);
+/// it gets. Errors (input): it is not JSON, or has values of the wrong type or out of range (ids:
+/// below `vocab`); it has a member that is not supported (docs/serving.md), by its name.
+ChatRequest parse_chat_request(std::string_view body, const GenerationOptions& defaults,
+                               std::int64_t vocab);
 
 /// What all parts of an answer have.
 struct AnswerHead {
@@ -39,6 +40,7 @@ std::string part_event(const AnswerHead& head, const std::string& part);
 /// `usage`: null where the request does not ask for it.
 std::string last_event(const AnswerHead& head, TextEnd end, const TokenUsage* usage);
 std::string error_json(const std::string& message, const char* type);
+std::string model_json(const AnswerHead& head);
 std::string models_json(const AnswerHead& head);
 
 }  // namespace tessera::app

@@ -1,4 +1,6 @@
 module;
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -7,9 +9,9 @@ module;
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 module tessera.app.server;
@@ -19,80 +21,48 @@ import tessera.app.generation;
 
 namespace tessera::app {
 
-struct AnswerJob::State {
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::string unread;
-  GeneratedText text;
-  std::optional<std::string> problem;
-  bool ended = false;
-  bool cancelled = false;
-};
-
 AnswerJob::AnswerJob(std::vector<std::int64_t> prompt, GenerationOptions options,
-                     std::chrono::seconds most_seconds)
+                     std::chrono::seconds most_seconds, AnswerReceiver receiver)
     : prompt_(std::move(prompt)),
       options_(std::move(options)),
       most_seconds_(most_seconds),
-      state_(std::make_unique<State>()) {}
-AnswerJob::~AnswerJob() = default;
+      receiver_(std::move(receiver)) {}
 
-std::string AnswerJob::read() {
-  std::unique_lock lock(state_->mutex);
-  state_->changed.wait(lock, [&] { return state_->ended || !state_->unread.empty(); });
-  return std::exchange(state_->unread, {});
-}
-
-GeneratedText AnswerJob::wait() {
-  std::unique_lock lock(state_->mutex);
-  state_->changed.wait(lock, [&] { return state_->ended; });
-  if (state_->problem) {
-    fail(*state_->problem);
+void AnswerJob::refuse() {
+  if (!cancelled_) {
+    receiver_.failed(Error("the server stops", ErrorKind::interrupted));
   }
-  return state_->text;
 }
-
-void AnswerJob::cancel() {
-  const std::lock_guard lock(state_->mutex);
-  state_->cancelled = true;
-}
-
-bool AnswerJob::add(const std::string& part) {
-  const std::lock_guard lock(state_->mutex);
-  state_->unread += part;
-  state_->changed.notify_all();
-  return !state_->cancelled;
-}
-
-void AnswerJob::end(GeneratedText text, std::optional<std::string> problem) {
-  const std::lock_guard lock(state_->mutex);
-  state_->text = std::move(text);
-  state_->problem = std::move(problem);
-  state_->ended = true;
-  state_->changed.notify_all();
-}
-
-void AnswerJob::refuse(const std::string& why) { end({}, why); }
 
 void AnswerJob::run(const TextModel& model, Decoding& decoding,
                     const std::function<bool()>& wanted) {
-  {
-    const std::lock_guard lock(state_->mutex);
-    if (state_->cancelled) {  // nobody waits any more
-      state_->ended = true;
-      return;
-    }
-  }
   const auto end_at = std::chrono::steady_clock::now() + most_seconds_;
+  const auto goes_on = [&] {
+    return wanted() && !cancelled_ && std::chrono::steady_clock::now() < end_at;
+  };
+  if (cancelled_) {
+    return;
+  }
+  const auto receive = [&](std::size_t, const std::string& part) {
+    if (!part.empty() && !cancelled_) {
+      receiver_.part(part);
+    }
+    return goes_on();
+  };
   try {
-    auto texts =
-        generate(model, decoding, std::span(&prompt_, 1), options_,
-                 [&](std::size_t, const std::string& part) {
-                   return add(part) && wanted() && std::chrono::steady_clock::now() < end_at;
-                 });
-    end(std::move(texts.at(0)), std::nullopt);
+    const GeneratedText text =
+        generate(model, decoding, std::span(&prompt_, 1), options_, receive, goes_on).at(0);
+    if (!wanted()) {
+      refuse();
+    } else if (!cancelled_) {
+      receiver_.end(text);
+    }
   } catch (const std::exception& error) {
-    end({}, error.what());
+    if (!wanted()) {
+      refuse();  // ranks end by an error
+    } else if (!cancelled_) {
+      receiver_.failed(error);
+    }
   }
 }
 
@@ -117,6 +87,12 @@ bool JobQueue::add(std::shared_ptr<AnswerJob> job) {
   return true;
 }
 
+void JobQueue::leave(const std::shared_ptr<AnswerJob>& job) {
+  job->cancel();
+  const std::lock_guard lock(state_->mutex);
+  std::erase(state_->waiting, job);
+}
+
 std::shared_ptr<AnswerJob> JobQueue::take(std::chrono::milliseconds within) {
   std::unique_lock lock(state_->mutex);
   state_->changed.wait_for(lock, within,
@@ -138,8 +114,95 @@ void JobQueue::close() {
   }
   state_->changed.notify_all();
   for (const std::shared_ptr<AnswerJob>& job : left) {
-    job->refuse("the server stops");
+    job->refuse();
   }
+}
+
+struct TaskThread::State {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<std::function<void()>> waiting;
+  std::size_t most;
+  bool ends = false;
+  std::thread thread;
+
+  void run() {
+    std::unique_lock lock(mutex);
+    while (true) {
+      changed.wait(lock, [&] { return ends || !waiting.empty(); });
+      if (ends) {
+        return;
+      }
+      {
+        const std::function<void()> task = std::move(waiting.front());
+        waiting.pop_front();
+        lock.unlock();
+        task();
+      }
+      lock.lock();
+    }
+  }
+};
+
+TaskThread::TaskThread(std::size_t most) : state_(std::make_unique<State>()) {
+  state_->most = most;
+  state_->thread = std::thread([this] { state_->run(); });
+}
+
+TaskThread::~TaskThread() {
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->ends = true;
+  }
+  state_->changed.notify_all();
+  state_->thread.join();
+}
+
+bool TaskThread::add(std::function<void()> task) {
+  const std::lock_guard lock(state_->mutex);
+  if (state_->waiting.size() >= state_->most) {
+    return false;
+  }
+  state_->waiting.push_back(std::move(task));
+  state_->changed.notify_one();
+  return true;
+}
+
+struct LastMoment::State {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool gone = false;
+  std::thread thread;
+
+  bool gone_within(std::chrono::milliseconds time) {
+    std::unique_lock lock(mutex);
+    return changed.wait_for(lock, time, [&] { return gone; });
+  }
+};
+
+LastMoment::LastMoment(std::chrono::milliseconds within, std::function<bool()> asked,
+                       std::function<void()> force)
+    : state_(std::make_unique<State>()) {
+  state_->thread = std::thread([this, within, asked = std::move(asked), force = std::move(force)] {
+    constexpr std::chrono::milliseconds between_looks{50};
+    while (!asked()) {
+      if (state_->gone_within(between_looks)) {
+        return;
+      }
+    }
+    if (!state_->gone_within(within)) {
+      force();
+    }
+  });
+}
+
+LastMoment::~LastMoment() {
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->gone = true;
+  }
+  state_->changed.notify_all();
+  state_->thread.join();
 }
 
 }  // namespace tessera::app

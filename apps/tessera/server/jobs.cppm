@@ -7,35 +7,35 @@ import tessera.app.generation;
 
 export namespace tessera::app {
 
-/// An answer that is being made. The client's thread reads it.
+/// Receives an answer while it is made; the thread that has the model calls the functions.
+struct AnswerReceiver {
+  std::function<void(const std::string& part)> part;        // never empty
+  std::function<void(const GeneratedText& whole)> end;      // the last call, or
+  std::function<void(const std::exception& error)> failed;  // of kind interrupted: try it again
+};
+
+/// An answer that a client waits for.
 class AnswerJob {
  public:
   AnswerJob(std::vector<std::int64_t> prompt, GenerationOptions options,
-            std::chrono::seconds most_seconds);
-  ~AnswerJob();
+            std::chrono::seconds most_seconds, AnswerReceiver receiver);
 
-  /// Waits for text that was not read yet, or the end. Empty: the answer has ended.
-  std::string read();
-  /// Waits for the end. Error: what stopped it.
-  GeneratedText wait();
-  /// The client has gone: no more is made.
-  void cancel();
+  /// The client has gone: no more is made, and nothing is received.
+  void cancel() { cancelled_ = true; }
+  bool cancelled() const { return cancelled_; }
 
-  /// Makes the answer, while `wanted` is true; who waits learns of an error. It has ended
-  /// afterwards.
+  /// Makes the answer, while `wanted` is true: it is asked before each token, and between the
+  /// passes in which a long prompt is read.
   void run(const TextModel& model, Decoding& decoding, const std::function<bool()>& wanted);
-  /// Ends it with this error, if it has not begun.
-  void refuse(const std::string& why);
+  /// Ends it, if it has not begun: the server stops.
+  void refuse();
 
  private:
-  bool add(const std::string& part);
-  void end(GeneratedText text, std::optional<std::string> problem);
-
-  struct State;
   std::vector<std::int64_t> prompt_;
   GenerationOptions options_;
   std::chrono::seconds most_seconds_;
-  std::unique_ptr<State> state_;
+  AnswerReceiver receiver_;
+  std::atomic<bool> cancelled_ = false;
 };
 
 /// The jobs that wait, in their order.
@@ -46,10 +46,43 @@ class JobQueue {
 
   /// False: there are too many, or the queue is closed.
   bool add(std::shared_ptr<AnswerJob> job);
+  /// Cancels it. If it waits, its place is free at once.
+  void leave(const std::shared_ptr<AnswerJob>& job);
   /// The next one; null where none comes within this time, or the queue is closed.
   std::shared_ptr<AnswerJob> take(std::chrono::milliseconds within);
   /// Refuses those that wait and all later ones.
   void close();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// Tasks, one after the other in a thread of their own.
+class TaskThread {
+ public:
+  explicit TaskThread(std::size_t most);
+  /// Those that have not begun are left out.
+  ~TaskThread();
+  TaskThread(const TaskThread&) = delete;
+  TaskThread& operator=(const TaskThread&) = delete;
+
+  /// False: as many as may wait are waiting. A task does not throw.
+  bool add(std::function<void()> task);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// Calls `force` unless it goes within `seconds` after `asked` has become true.
+class LastMoment {
+ public:
+  LastMoment(std::chrono::milliseconds within, std::function<bool()> asked,
+             std::function<void()> force);
+  ~LastMoment();
+  LastMoment(const LastMoment&) = delete;
+  LastMoment& operator=(const LastMoment&) = delete;
 
  private:
   struct State;

@@ -1,10 +1,10 @@
 module;
 #include <fmt/format.h>
-#include <httplib.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <charconv>
 #include <chrono>
 #include <csignal>
 #include <cstddef>
@@ -13,10 +13,11 @@ module;
 #include <exception>
 #include <filesystem>
 #include <functional>
+#include <initializer_list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <utility>
 #include <vector>
 module tessera.app.server;
@@ -26,8 +27,6 @@ import tessera.app.generation;
 
 namespace tessera::app {
 namespace {
-
-constexpr const char* json_type = "application/json";
 
 volatile std::sig_atomic_t stop_requested = 0;
 
@@ -52,26 +51,8 @@ class StopSignals {
   std::array<struct sigaction, 2> before_ = {};
 };
 
-/// In a time that does not depend on where they differ.
-bool same_secret(std::string_view a, std::string_view b) {
-  unsigned difference = a.size() == b.size() ? 0 : 1;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    difference |= static_cast<unsigned>(a[i] ^ b[b.empty() ? 0 : i % b.size()]);
-  }
-  return difference == 0;
-}
-
-bool is_local(std::string_view host) {
-  return host == "127.0.0.1" || host == "localhost" || host == "::1" || host == "[::1]";
-}
-
-/// A Host header without its port.
-std::string_view without_port(std::string_view host) {
-  const std::size_t colon = host.rfind(':');
-  const std::size_t bracket = host.rfind(']');
-  const bool has_port =
-      colon != std::string_view::npos && (bracket == std::string_view::npos || colon > bracket);
-  return has_port ? host.substr(0, colon) : host;
+bool is_to_stop(const TextModel& model) {
+  return stop_requested != 0 || model.ranks().interrupted();
 }
 
 /// The last part of a path.
@@ -80,39 +61,67 @@ std::string name_of(const std::string& path) {
   return (whole.has_filename() ? whole : whole.parent_path()).filename().string();
 }
 
-void set_error(httplib::Response& response, int status, const std::string& message,
-               const char* type) {
-  response.status = status;
-  response.set_content(error_json(message, type), json_type);
+/// The name in a path of which some bytes may be written as %XX.
+std::string decoded(std::string_view path) {
+  std::string text;
+  for (std::size_t i = 0; i < path.size(); ++i) {
+    unsigned byte = 0;
+    const char* const digits = path.data() + i + 1;
+    if (path[i] == '%' && i + 2 < path.size() &&
+        std::from_chars(digits, digits + 2, byte, 16).ptr == digits + 2) {
+      text += static_cast<char>(byte);
+      i += 2;
+    } else {
+      text += path[i];
+    }
+  }
+  return text;
 }
 
-/// The thread that accepts connections, until the object goes. No job may wait then.
-class Listener {
- public:
-  explicit Listener(httplib::Server& http)
-      : http_(http), thread_([this] {
-          http_.listen_after_bind();
-          runs_ = false;
-        }) {}
-  ~Listener() {
-    while (runs_ && !http_.is_running()) {  // before that, stop() does nothing
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    http_.stop();
-    thread_.join();
+HttpAnswer error_answer(int status, const std::string& message) {
+  const char* const type = status == 401   ? "authentication_error"
+                           : status == 403 ? "permission_error"
+                           : status < 500  ? "invalid_request_error"
+                                           : "server_error";
+  HttpAnswer answer{.status = status, .body = error_json(message, type)};
+  if (status == 401) {
+    answer.headers.push_back({"WWW-Authenticate", "Bearer"});
   }
-  Listener(const Listener&) = delete;
-  Listener& operator=(const Listener&) = delete;
+  if (status == 503) {
+    answer.headers.push_back({"Retry-After", "1"});
+  }
+  return answer;
+}
 
-  bool runs() const { return runs_; }
+HttpAnswer error_answer(const std::exception& error) {
+  const auto* const known = dynamic_cast<const Error*>(&error);
+  const ErrorKind kind = known == nullptr ? ErrorKind::run : known->kind();
+  return error_answer(kind == ErrorKind::input         ? 400
+                      : kind == ErrorKind::interrupted ? 503
+                                                       : 500,
+                      error.what());
+}
 
- private:
-  httplib::Server& http_;
-  std::atomic<bool> runs_ = true;
-  std::thread thread_;
+/// An answer as events. The model's thread writes it.
+struct EventStream {
+  EventStream(HttpResponder to, AnswerHead of) : responder(std::move(to)), head(std::move(of)) {}
+  void write(const std::string& event) {
+    if (!std::exchange(begun, true)) {
+      responder.begin({.type = "text/event-stream",
+                       .body = first_event(head),
+                       .headers = {{"Cache-Control", "no-cache"}}},
+                      ": \n\n");  // a comment
+    }
+    responder.write(event);
+  }
+
+  HttpResponder responder;
+  AnswerHead head;
+  bool begun = false;
 };
 
-class ChatServer {
+/// What the server has for its clients: the model's answers, one after the other.
+class ChatServer : public HttpService {
  public:
   ChatServer(const TextModel& model, const ServeOptions& options)
       : model_(model),
@@ -120,111 +129,90 @@ class ChatServer {
         format_(model, options.chat_template),
         decoding_(model.ranks(), model.shape().vocab),
         jobs_(static_cast<std::size_t>(options.waiting)),
-        name_(name_of(model.path())) {
+        name_(name_of(model.path())),
+        readers_(static_cast<std::size_t>(options.waiting)) {
     options_.defaults.end_tokens = format_.end_tokens();
-    configure();
   }
 
   void run(const std::function<void(int)>& started) {
-    const StopSignals signals;
-    const int port = bound();
-    const Listener listener(http_);
+    HttpServer http(options_.host, options_.port, options_.token.empty(), options_.limits, *this);
     try {
-      started(port);
-      while (!stops() && listener.runs()) {
+      started(http.port());
+      while (!stops()) {
         if (const auto job = jobs_.take(std::chrono::milliseconds(100))) {
           job->run(model_, decoding_, [this] { return !stops(); });
         }
         model_.ranks().check_others();
+        http.check();
       }
     } catch (...) {
       jobs_.close();
       throw;
     }
     jobs_.close();
+    http.stop(std::chrono::milliseconds(300));
+  }
+
+  std::optional<HttpAnswer> refusal(const HttpHead& head) override {
+    const auto problem = access_problem(head, options_.token);
+    return problem ? std::optional(error(*problem)) : std::nullopt;
+  }
+
+  HttpAnswer error(const HttpProblem& problem) override {
+    return error_answer(problem.status, problem.text);
+  }
+
+  void handle(HttpRequest request, HttpResponder responder) override {
+    constexpr std::string_view models = "/v1/models";
+    if (request.path == "/v1/chat/completions") {
+      if (!is_allowed(request, {"POST"}, responder)) {
+        return;
+      }
+      const auto left = std::make_shared<std::atomic<bool>>(false);
+      responder.on_leave([left] { *left = true; });
+      const auto read = [this, left, responder, body = std::move(request.body)] {
+        if (!*left) {
+          complete(body, responder);
+        }
+      };
+      if (!readers_.add(read)) {
+        responder.answer(busy());
+      }
+    } else if (request.path == "/health") {
+      answer_get(request, responder, "{\"status\":\"ok\"}");
+    } else if (request.path == models) {
+      answer_get(request, responder, models_json(head()));
+    } else if (request.path.starts_with(std::string(models) + "/") &&
+               decoded(std::string_view(request.path).substr(models.size() + 1)) == name_) {
+      answer_get(request, responder, model_json(head()));
+    } else {
+      responder.answer(error_answer(404, request.path.starts_with(models)
+                                             ? "there is no such model"
+                                             : "there is no such path"));
+    }
   }
 
  private:
-  bool stops() const { return stop_requested != 0 || model_.ranks().interrupted(); }
+  bool stops() const { return is_to_stop(model_); }
 
-  int bound() {
-    const int port = options_.port == 0 ? http_.bind_to_any_port(options_.host)
-                     : http_.bind_to_port(options_.host, options_.port) ? options_.port
-                                                                        : -1;
-    if (port < 0) {
-      fail_input({.thing = fmt::format("{}:{}", options_.host, options_.port),
-                  .wrong = "the server cannot listen at this address",
-                  .advice = "choose another --port; another program may use it"});
+  static HttpAnswer busy() { return error_answer(503, "too many requests are waiting"); }
+
+  static bool is_allowed(const HttpRequest& request, std::initializer_list<const char*> methods,
+                         const HttpResponder& responder) {
+    if (std::ranges::find(methods, request.method) != methods.end()) {
+      return true;
     }
-    return port;
+    HttpAnswer answer = error_answer(405, "the path is not one for this method");
+    answer.headers.push_back({"Allow", fmt::format("{}", fmt::join(methods, ", "))});
+    responder.answer(answer);
+    return false;
   }
 
-  void configure() {
-    constexpr int more_threads = 4;  // for requests that are refused at once
-    const auto threads = static_cast<std::size_t>(options_.waiting + 1 + more_threads);
-    http_.new_task_queue = [threads] { return new httplib::ThreadPool(threads); };
-    // Not the library's own options, by which two servers may share a port.
-    http_.set_socket_options([](socket_t socket) {
-      const int yes = 1;
-      setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-    });
-    http_.set_payload_max_length(static_cast<std::size_t>(options_.request_bytes));
-    http_.set_keep_alive_max_count(100);
-    http_.set_pre_routing_handler(
-        [this](const httplib::Request& request, httplib::Response& response) {
-          return allowed(request, response) ? httplib::Server::HandlerResponse::Unhandled
-                                            : httplib::Server::HandlerResponse::Handled;
-        });
-    http_.set_error_handler([](const httplib::Request&, httplib::Response& response) {
-      if (response.body.empty()) {
-        set_error(response, response.status,
-                  response.status == 404   ? "there is no such path, or not with this method"
-                  : response.status == 413 ? "the request is too large"
-                                           : "the request cannot be answered",
-                  "invalid_request_error");
-      }
-    });
-    http_.Get("/health", [](const httplib::Request&, httplib::Response& response) {
-      response.set_content("{\"status\":\"ok\"}", json_type);
-    });
-    http_.Get("/v1/models", [this](const httplib::Request&, httplib::Response& response) {
-      response.set_content(models_json(head()), json_type);
-    });
-    http_.Post("/v1/chat/completions",
-               [this](const httplib::Request& request, httplib::Response& response) {
-                 try {
-                   complete(request, response);
-                 } catch (const Error& error) {
-                   const bool input = error.kind() == ErrorKind::input;
-                   set_error(response, input ? 400 : 500, error.what(),
-                             input ? "invalid_request_error" : "server_error");
-                 } catch (const std::exception& error) {
-                   set_error(response, 500, error.what(), "server_error");
-                 }
-               });
-  }
-
-  /// Pages of other origins must not reach the model through a browser: without a token only the
-  /// names of this machine are taken, and bodies must be JSON, which browsers ask about first.
-  bool allowed(const httplib::Request& request, httplib::Response& response) const {
-    if (!options_.token.empty() &&
-        !same_secret(request.get_header_value("Authorization"), "Bearer " + options_.token)) {
-      response.set_header("WWW-Authenticate", "Bearer");
-      set_error(response, 401, "the token is missing or wrong", "authentication_error");
-      return false;
+  static void answer_get(const HttpRequest& request, const HttpResponder& responder,
+                         std::string body) {
+    if (is_allowed(request, {"GET", "HEAD"}, responder)) {
+      responder.answer({.body = std::move(body)});
     }
-    if (options_.token.empty() && is_local(options_.host) &&
-        !is_local(without_port(request.get_header_value("Host")))) {
-      set_error(response, 403, "the request is for another host", "permission_error");
-      return false;
-    }
-    if (request.method == "POST" &&
-        !request.get_header_value("Content-Type").starts_with(json_type)) {
-      set_error(response, 415, "the content type must be application/json",
-                "invalid_request_error");
-      return false;
-    }
-    return true;
   }
 
   AnswerHead head() {
@@ -233,61 +221,71 @@ class ChatServer {
             .created = static_cast<std::int64_t>(std::time(nullptr))};
   }
 
-  void complete(const httplib::Request& request, httplib::Response& response) {
-    ChatRequest chat = parse_chat_request(request.body, options_.defaults);
-    const std::vector<std::int64_t> prompt = format_.prompt(chat.messages);
-    const std::int64_t room = model_.usual_length() - std::ssize(prompt);
-    if (room < 1) {
-      fail_input({.thing = "messages",
-                  .wrong = "the conversation is longer than the model is meant for",
-                  .expected = fmt::format("less than {} tokens", model_.usual_length()),
-                  .got = fmt::format("{}", prompt.size())});
+  /// Reads the request, in a thread of its own; the model's thread answers it.
+  void complete(const std::string& body, const HttpResponder& responder) {
+    try {
+      ChatRequest chat = parse_chat_request(body, options_.defaults, model_.shape().vocab);
+      const std::vector<std::int64_t> prompt = format_.prompt(chat.messages);
+      const std::int64_t room = model_.usual_length() - std::ssize(prompt);
+      if (room < 1) {
+        fail_input({.thing = "messages",
+                    .wrong = "the conversation is longer than the model is meant for",
+                    .expected = fmt::format("less than {} tokens", model_.usual_length()),
+                    .got = fmt::format("{}", prompt.size())});
+      }
+      chat.options.tokens = std::min(chat.options.tokens, room);
+      const auto job = std::make_shared<AnswerJob>(
+          prompt, std::move(chat.options), std::chrono::seconds(options_.seconds),
+          chat.stream ? stream_to(responder, std::ssize(prompt), chat.stream_usage)
+                      : whole_to(responder, std::ssize(prompt)));
+      // The job has the responder: it must not have the job.
+      responder.on_leave([this, weak = std::weak_ptr(job)] {
+        if (const auto there = weak.lock()) {
+          jobs_.leave(there);
+        }
+      });
+      if (!jobs_.add(job)) {
+        responder.answer(busy());
+        return;
+      }
+    } catch (const std::exception& error) {
+      responder.answer(error_answer(error));
     }
-    chat.options.tokens = std::min(chat.options.tokens, room);
-    const auto job = std::make_shared<AnswerJob>(prompt, std::move(chat.options),
-                                                 std::chrono::seconds(options_.seconds));
-    if (!jobs_.add(job)) {
-      response.set_header("Retry-After", "1");
-      set_error(response, 503, "too many requests are waiting", "server_error");
-      return;
-    }
-    const auto prompt_tokens = std::ssize(prompt);
-    if (chat.stream) {
-      stream(job, prompt_tokens, chat.stream_usage, response);
-      return;
-    }
-    const GeneratedText text = job->wait();
-    response.set_content(
-        answer_json(head(), text, {.prompt = prompt_tokens, .completion = std::ssize(text.tokens)}),
-        json_type);
   }
 
-  void stream(const std::shared_ptr<AnswerJob>& job, std::int64_t prompt_tokens, bool with_usage,
-              httplib::Response& response) {
-    const auto write = [](httplib::DataSink& sink, const std::string& text) {
-      return sink.write(text.data(), text.size());
-    };
-    response.set_header("Cache-Control", "no-cache");
-    response.set_chunked_content_provider(
-        "text/event-stream",
-        [=, head = head(), begun = false](std::size_t, httplib::DataSink& sink) mutable {
-          if (!std::exchange(begun, true)) {
-            return write(sink, first_event(head));
-          }
-          if (const std::string part = job->read(); !part.empty()) {
-            return write(sink, part_event(head, part));
-          }
-          try {
-            const GeneratedText text = job->wait();
-            const TokenUsage usage{.prompt = prompt_tokens, .completion = std::ssize(text.tokens)};
-            write(sink, last_event(head, text.end, with_usage ? &usage : nullptr));
-          } catch (const std::exception& error) {
-            write(sink, "data: " + error_json(error.what(), "server_error") + "\n\n");
-          }
-          sink.done();
-          return true;
-        },
-        [job](bool) { job->cancel(); });
+  AnswerReceiver whole_to(const HttpResponder& responder, std::int64_t prompt_tokens) {
+    return {.part = [](const std::string&) {},
+            .end =
+                [=, head = head()](const GeneratedText& text) {
+                  const TokenUsage usage{.prompt = prompt_tokens,
+                                         .completion = std::ssize(text.tokens)};
+                  responder.answer({.body = answer_json(head, text, usage)});
+                },
+            .failed = [=](const std::exception& error) { responder.answer(error_answer(error)); }};
+  }
+
+  /// The answer begins with its first part: until then it can be an error.
+  AnswerReceiver stream_to(const HttpResponder& responder, std::int64_t prompt_tokens,
+                           bool with_usage) {
+    const auto stream = std::make_shared<EventStream>(responder, head());
+    return {.part = [=](const std::string& part) { stream->write(part_event(stream->head, part)); },
+            .end =
+                [=](const GeneratedText& text) {
+                  const TokenUsage usage{.prompt = prompt_tokens,
+                                         .completion = std::ssize(text.tokens)};
+                  stream->write(last_event(stream->head, text.end, with_usage ? &usage : nullptr));
+                  stream->responder.end();
+                },
+            .failed =
+                [=](const std::exception& error) {
+                  const HttpAnswer answer = error_answer(error);
+                  if (!stream->begun) {
+                    stream->responder.answer(answer);
+                    return;
+                  }
+                  stream->write("data: " + answer.body + "\n\n");
+                  stream->responder.end();
+                }};
   }
 
   const TextModel& model_;
@@ -298,7 +296,7 @@ class ChatServer {
   std::string name_;
   std::int64_t started_ = static_cast<std::int64_t>(std::time(nullptr));
   std::atomic<std::int64_t> answers_ = 0;
-  httplib::Server http_;
+  TaskThread readers_;  // the last one: its tasks use the others
 };
 
 }  // namespace
@@ -310,6 +308,11 @@ void serve(const TextModel& model, const ServeOptions& options,
                 .wrong = "other machines could use the model without a token",
                 .advice = "give --token-file, or leave out --host"});
   }
+  const StopSignals signals;
+  // A pass of a large model may last longer than anybody waits after SIGTERM.
+  const LastMoment last(
+      std::chrono::milliseconds(1200), [&] { return is_to_stop(model); },
+      [&] { model.ranks().end_process(); });
   ChatServer(model, options).run(started);
 }
 

@@ -2,6 +2,7 @@ export module tessera.app.server:serve;
 
 import tessera.app.base;
 import tessera.app.generation;
+import :http_message;
 
 export namespace tessera::app {
 
@@ -13,12 +14,12 @@ struct ServeOptions {
   GenerationOptions defaults = {};  // of requests; its tokens are the most of an answer
   std::int64_t seconds = 300;       // an answer ends then
   std::int64_t waiting = 16;        // requests that wait for the model; more are refused
-  std::uint64_t request_bytes = std::uint64_t{1} << 20;  // of a body
+  HttpLimits limits = {};           // of what clients send
 };
 
 /// Answers chat completions over HTTP until the process receives SIGINT or SIGTERM. `started`
 /// receives the port. Errors (input): the model has no chat template; an address of other machines
-/// without a token; the address cannot be used.
+/// without a token; those of HttpServer.
 void serve(const TextModel& model, const ServeOptions& options,
            const std::function<void(int port)>& started);
 
