@@ -346,12 +346,12 @@ EndedRanks ended_ranks(Control& control, const LaunchOptions& options, const Chi
   return ended;
 }
 
-/// Whether the caller starts the ranks again. `decided`: machine 0 does.
+/// Whether the caller starts the ranks again; after a request to stop too, which the new ranks then
+/// follow with their step saved. `decided`: machine 0 does.
 bool starts_again(Control& control, Region& region, const LaunchOptions& options,
                   const EndedRanks& ended, int number, bool decided) {
   const FirstError error = control.first_error();
-  if (!options.restart || error.text.empty() ||
-      (!decided && (error.kind != ErrorKind::run || ended.interrupted))) {
+  if (!options.restart || error.text.empty() || (!decided && error.kind != ErrorKind::run)) {
     return false;
   }
   keep_last_calls(control, region, options, error);
@@ -445,10 +445,12 @@ int run_attempts(const LaunchOptions& options, const LaunchOptions& here, const 
     from = join_attempts(options, *launchers->joined());
     number = launchers->joined()->number + 1;
   }
+  bool asked = false;  // to stop, in an attempt before
   for (;; ++number) {
     const auto region = Region::create(arena_bytes(here), true);
     Control* control = Control::create(*region, options.ranks);
     check_room(*region, here);
+    control->interrupts.store(asked ? 1 : 0);
     const ServedSignals served(*control, false);
     Children children(*control, *region, others == nullptr ? 0 : launchers->first());
     const std::optional<HomeLink> link =
@@ -483,6 +485,10 @@ int run_attempts(const LaunchOptions& options, const LaunchOptions& here, const 
       again = !forced && starts_again(*control, *region, options, ended, number, false);
     }
     from = ended.kept;
+    asked = ended.interrupted || control->interrupts.load() != 0;
+    if (again && asked) {
+      log(LogLevel::warning, "the run was asked to stop: its ranks take one step and save it");
+    }
     if (!again) {
       return forced ? exit_code_of(ErrorKind::interrupted)
                     : finish(*control, *region, options, ended.code);

@@ -232,8 +232,10 @@ int HeldSignals::fork_rank() {
 }
 
 ServedSignals::ServedSignals(Control& control, bool second_ends) : before_(served.load()) {
-  noted_requests.reset();
-  requested_again.store(false);
+  if (control.interrupts.load() == 0) {  // else a request is known already
+    noted_requests.reset();
+    requested_again.store(false);
+  }
   second_request_ends.store(second_ends);
   served.store(&control);
 }

@@ -144,6 +144,61 @@ class Pipe {
   std::string text_;
 };
 
+/// What gets a request to stop, beside a rank that is killed.
+enum class Asked : std::uint8_t { command, group, other_rank };
+
+/// Asks a run to stop around the moment at which a rank dies. It ends as one that was asked to,
+/// with its step saved, and continues with the same bits.
+void stop_as_a_rank_dies(int times, unsigned seed, int signal) {
+  const Ending& expected = undisturbed(sharded);
+  std::mt19937 random(seed);
+  std::uniform_real_distribution<double> pause(0, 0.06);
+  int healed = 0;
+  for (int i = 0; i < times; ++i) {
+    const RunFolder folder;
+    Result result;
+    {
+      Program program(folder, healing(sharded, {"train.steps=1000000"}));
+      REQUIRE(within(20, [&] { return steps_in(folder / "metrics.jsonl").size() >= 3; }));
+      std::this_thread::sleep_for(std::chrono::duration<double>(pause(random)));
+      const std::vector<pid_t> ranks = program.ranks();
+      REQUIRE(ranks.size() == 2);
+      const auto asked = static_cast<Asked>(random() % 3);
+      const auto ask = [&] {
+        if (asked == Asked::other_rank) {
+          kill(ranks[1], signal);
+        } else {
+          asked == Asked::group ? program.signal_group(signal) : program.signal(signal);
+        }
+      };
+      const bool first = random() % 2 == 0;
+      first ? ask() : static_cast<void>(kill(ranks[0], SIGKILL));
+      std::this_thread::sleep_for(
+          std::chrono::duration<double>(random() % 3 == 0 ? 0 : pause(random) / 4));
+      first ? static_cast<void>(kill(ranks[0], SIGKILL)) : ask();
+      if (asked == Asked::other_rank && !first &&
+          !within(5, [&] { return program.living().empty(); })) {
+        program.signal(signal);  // that rank had ended with the other one
+      }
+      result = program.wait(20);
+    }
+    INFO("stop " << i << " of seed " << seed << ": " << result.out << result.error);
+    REQUIRE(result.code == 130);
+    CHECK(result.left_running == 0);
+    CHECK(count(result.error, "error:") == 0);
+    healed += count(result.error, "the run heals (");
+    const Words saved = checkpoints(folder / "checkpoints");
+    REQUIRE_FALSE(saved.empty());
+    const std::int64_t done = steps_in(folder / "metrics.jsonl").back();
+    CHECK(step_after(saved.back(), "step-") == done);
+    if (done < sharded.steps) {
+      REQUIRE(run(folder, train(sharded, {})).code == 0);
+      CHECK(curve(folder) == expected.curve);
+    }
+  }
+  CHECK(healed >= times / 4);
+}
+
 }  // namespace
 
 TEST_CASE("a run whose ranks are killed and stopped ends as if nothing had happened") {
@@ -249,6 +304,30 @@ TEST_CASE("an interrupt of a run that has healed saves its step and ends it") {
   const Words saved = checkpoints(folder / "checkpoints");
   REQUIRE_FALSE(saved.empty());
   CHECK(step_after(saved.back(), "step-") == steps_in(folder / "metrics.jsonl").back());
+}
+
+TEST_CASE("a request to stop at the moment a rank dies saves a step and ends the run") {
+  stop_as_a_rank_dies(8, 3, SIGTERM);
+}
+
+TEST_CASE("a hundred requests to stop at the moment a rank dies", "[.long]") {
+  stop_as_a_rank_dies(60, 5, SIGTERM);
+  stop_as_a_rank_dies(60, 7, SIGINT);
+}
+
+TEST_CASE("a request to one rank of a run that heals stops the run") {
+  for (const std::size_t rank : {0U, 1U}) {
+    const RunFolder folder;
+    Program program(folder, healing(sharded, {"train.steps=1000000"}));
+    REQUIRE(within(20, [&] { return steps_in(folder / "metrics.jsonl").size() >= 3; }));
+    kill(program.ranks().at(rank), SIGTERM);
+    const Result result = program.wait(20);
+    INFO(result.error);
+    CHECK(result.code == 130);
+    CHECK(result.error.empty());
+    CHECK(step_after(checkpoints(folder / "checkpoints").back(), "step-") ==
+          steps_in(folder / "metrics.jsonl").back());
+  }
 }
 
 TEST_CASE("lines for people and for pipes come once, whatever happened between them") {
