@@ -16,7 +16,11 @@ if(TESSERA_SANITIZE)
   add_link_options(-fsanitize=${TESSERA_SANITIZE})
   # The kernels for this machine only (modules/ops/shared/kernels/simd.hpp), and without the check of every pointer's addition:
   # both would take the compiler minutes a source.
-  add_compile_options(-march=native -DTESSERA_NATIVE_KERNELS)
+  add_compile_options(-march=native -Wno-invalid-feature-combination -DTESSERA_NATIVE_KERNELS)
+endif()
+option(TESSERA_FUZZ "Count for libFuzzer which code an input reaches (docs/testing.md)" OFF)
+if(TESSERA_FUZZ)
+  add_compile_options(-fsanitize=fuzzer-no-link)
 endif()
 add_link_options(-fuse-ld=lld)
 
@@ -69,6 +73,10 @@ function(tessera_module name)
     if(TESSERA_SANITIZE)
       set_source_files_properties(${ARG_KERNELS} TARGET_DIRECTORY ${ARG_TARGET}
         PROPERTIES COMPILE_OPTIONS -fno-sanitize=pointer-overflow)
+    endif()
+    if(TESSERA_FUZZ) # kernels read nothing from outside
+      set_source_files_properties(${ARG_KERNELS} TARGET_DIRECTORY ${ARG_TARGET}
+        PROPERTIES COMPILE_OPTIONS "-fno-sanitize=all;-O0")
     endif()
   endif()
 endfunction()

@@ -287,6 +287,7 @@ class HeaderReader {
     if (!names_.insert(tensor.name).second) {
       wrong(fmt::format("{} is there twice", where_));
     }
+    constexpr std::int64_t most_elements = std::int64_t{1} << 58;  // their bytes can be counted
     const auto dims = number<std::uint32_t>();
     if (dims > most_dims) {
       wrong(
@@ -295,9 +296,10 @@ class HeaderReader {
     std::int64_t elements = 1;
     for (std::uint32_t d = 0; d < dims; ++d) {
       const auto extent = number<std::uint64_t>();
-      if (extent > std::uint64_t{1} << 62 ||
+      if (extent > most_elements ||
           __builtin_mul_overflow(
-              elements, static_cast<std::int64_t>(std::max<std::uint64_t>(extent, 1)), &elements)) {
+              elements, static_cast<std::int64_t>(std::max<std::uint64_t>(extent, 1)), &elements) ||
+          elements > most_elements) {
         wrong(fmt::format("{}: its dims are too large", where_));
       }
       tensor.shape.insert(tensor.shape.begin(), static_cast<std::int64_t>(extent));

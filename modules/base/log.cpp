@@ -6,6 +6,7 @@ module;
 #include <memory>
 #include <string>
 #include <string_view>
+#include <tessera/shown.hpp>
 module tessera.base;
 
 namespace tessera {
@@ -48,14 +49,15 @@ spdlog::level::level_enum to_spdlog(LogLevel level) {
 }  // namespace
 
 void log(LogLevel level, std::string_view text) {
+  const std::string shown_text = visible(text);  // it may be of a file or a machine
   const int rank = rank_slot();
   if (rank > 0 && level < LogLevel::warning) {
     return;
   }
   if (rank >= 0) {
-    logger().log(to_spdlog(level), "[rank {}] {}", rank, text);
+    logger().log(to_spdlog(level), "[rank {}] {}", rank, shown_text);
   } else {
-    logger().log(to_spdlog(level), "{}", text);
+    logger().log(to_spdlog(level), "{}", shown_text);
   }
 }
 

@@ -1,6 +1,8 @@
 #include "tessera/shown.hpp"
 
+#include <array>
 #include <cstddef>
+#include <cstdio>
 #include <string>
 #include <string_view>
 
@@ -12,7 +14,63 @@ bool is_begin(std::string_view text, std::size_t at) {
   return at >= text.size() || (static_cast<unsigned char>(text[at]) & 0xC0U) != 0x80U;
 }
 
+/// A character of UTF-8 with its bytes; 0 bytes: there is none at the beginning of the text.
+struct Character {
+  char32_t code = 0;
+  std::size_t bytes = 0;
+};
+
+Character first_character(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const std::size_t bytes = byte(0) < 0x80U   ? 1
+                            : byte(0) < 0xC2U ? 0
+                            : byte(0) < 0xE0U ? 2
+                            : byte(0) < 0xF0U ? 3
+                            : byte(0) < 0xF5U ? 4
+                                              : 0;
+  if (bytes > text.size()) {
+    return {};
+  }
+  char32_t code = bytes < 2 ? byte(0) : byte(0) & (0x7FU >> bytes);
+  for (std::size_t i = 1; i < bytes; ++i) {
+    if ((byte(i) & 0xC0U) != 0x80U) {
+      return {};
+    }
+    code = code << 6U | (byte(i) & 0x3FU);
+  }
+  constexpr std::array<char32_t, 5> least = {0, 0, 0x80, 0x800, 0x10000};
+  const bool valid =
+      code >= least.at(bytes) && code <= 0x10FFFF && (code < 0xD800 || code > 0xDFFF);
+  return valid ? Character{code, bytes} : Character{};
+}
+
+/// Whether a terminal acts on it instead of showing it, or shows what follows in another order.
+bool is_control(char32_t code) {
+  return (code < 0x20 && code != '\n' && code != '\t') || (code >= 0x7F && code < 0xA0) ||
+         (code >= 0x202A && code <= 0x202E) || (code >= 0x2066 && code <= 0x2069);
+}
+
 }  // namespace
+
+std::string visible(std::string_view text) {
+  std::string result;
+  result.reserve(text.size());
+  for (std::size_t at = 0; at < text.size();) {
+    const Character next = first_character(text.substr(at));
+    if (next.bytes != 0 && !is_control(next.code)) {
+      result += text.substr(at, next.bytes);
+    } else {
+      char escaped[8];
+      const bool byte = next.bytes < 2;
+      std::snprintf(escaped, sizeof(escaped), byte ? "\\x%02x" : "\\u%04x",
+                    byte ? static_cast<unsigned>(static_cast<unsigned char>(text[at]))
+                         : static_cast<unsigned>(next.code));
+      result += escaped;
+    }
+    at += next.bytes == 0 ? 1 : next.bytes;
+  }
+  return result;
+}
 
 std::string shown(std::string_view text, std::size_t most) {
   if (text.size() <= most) {

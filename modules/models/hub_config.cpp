@@ -157,6 +157,12 @@ struct HubConfig::State {
     }
     if (to.kind != "linear") {
       to.original_positions = number("original_max_position_embeddings", 0);
+      if (to.original_positions != std::floor(to.original_positions) ||
+          to.original_positions > 1LL << 40) {
+        problems.push_back(
+            fmt::format("{}.original_max_position_embeddings: expected an integer, got {}", key,
+                        to.original_positions));
+      }
     }
   }
 

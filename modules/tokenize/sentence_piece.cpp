@@ -2,13 +2,19 @@ module;
 #include <fmt/format.h>
 #include <sentencepiece_processor.h>
 
+#include <cstdint>
+#include <cstring>
+#include <exception>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <string_view>
+#include <tessera/protobuf.hpp>
 #include <tessera/shown.hpp>
 #include <utility>
 #include <vector>
@@ -23,17 +29,89 @@ import :built_in;
 namespace tessera::tokenize {
 namespace {
 
+/// What is wrong with what the library was asked to do; empty: nothing. Parts of it throw.
+std::string problem_of(const std::function<sentencepiece::util::Status()>& call) {
+  try {
+    const auto status = call();
+    const std::string message = status.ok() ? "" : status.message();
+    return message.empty() && !status.ok() ? "no reason is given" : message;
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+std::string content_of(const std::string& file) {
+  std::ifstream stream(file, std::ios::binary);
+  std::ostringstream bytes;
+  bytes << stream.rdbuf();
+  return bytes.str();
+}
+
+/// Whether the table of a normalizer stays within its bounds, which the library does not look at:
+/// a trie as a double array (the library Darts), and the texts to which its values lead.
+bool is_sound_table(std::string_view map) {
+  std::uint32_t size = 0;
+  if (map.size() < 4) {
+    return map.empty();
+  }
+  std::memcpy(&size, map.data(), 4);
+  if (size % 4 != 0 || size < 4 || size > map.size() - 4) {
+    return false;
+  }
+  std::vector<std::uint32_t> units(size / 4);
+  std::memcpy(units.data(), map.data() + 4, size);
+  const std::size_t texts = map.size() - 4 - size;
+  std::vector<bool> seen(units.size());
+  std::vector<std::uint32_t> open = {0};  // units that a text can lead to
+  while (!open.empty()) {
+    const std::uint32_t at = open.back();
+    open.pop_back();
+    const std::uint32_t unit = units[at];
+    const std::uint32_t next = at ^ (unit >> 10U) << ((unit & (1U << 9U)) >> 6U);
+    if ((next | 0xFFU) >= units.size() ||
+        (at != 0 && (unit & 0x100U) != 0 && (units[next] & 0x7FFFFFFFU) >= texts)) {
+      return false;
+    }
+    for (std::uint32_t byte = 0; byte < 256; ++byte) {
+      const std::uint32_t child = next ^ byte;
+      if ((units[child] & 0x800000FFU) == byte && !seen[child]) {
+        seen[child] = true;
+        open.push_back(child);
+      }
+    }
+  }
+  return true;
+}
+
+/// Whether the library can be given this model: it is a message, and its tables are sound.
+bool is_sound_model(std::string_view bytes) {
+  constexpr std::uint32_t normalizer = 3, denormalizer = 5, charsmap = 2;
+  while (const auto part = protobuf::take_field(bytes)) {
+    std::string_view fields =
+        part->number == normalizer || part->number == denormalizer ? part->bytes : "";
+    while (const auto field = protobuf::take_field(fields)) {
+      if (field->number == charsmap && !is_sound_table(field->bytes)) {
+        return false;
+      }
+    }
+    if (!fields.empty()) {
+      return false;
+    }
+  }
+  return bytes.empty();
+}
+
 /// A model of SentencePiece, by its library.
 class SentencePieceTokenizer final : public Tokenizer {
  public:
-  using Load = std::function<sentencepiece::util::Status(sentencepiece::SentencePieceProcessor&)>;
-
-  SentencePieceTokenizer(const Load& load, const std::string& where, PluginOptions& options,
+  SentencePieceTokenizer(const std::string& model, const std::string& where, PluginOptions& options,
                          const FolderDefaults& defaults) {
-    if (const auto status = load(processor_); !status.ok()) {
-      fail_input(
-          {.thing = where,
-           .wrong = fmt::format("it is not a SentencePiece model ({})", shown(status.message()))});
+    const std::string problem = !is_sound_model(model) ? "it is damaged" : problem_of([&] {
+      return processor_.LoadFromSerializedProto(model);
+    });
+    if (!problem.empty()) {
+      fail_input({.thing = where,
+                  .wrong = fmt::format("it is not a SentencePiece model ({})", shown(problem))});
     }
     add_bos_ = options.flag("add_bos", defaults.add_bos.value_or(processor_.bos_id() >= 0));
     add_eos_ = options.flag("add_eos", defaults.add_eos.value_or(false));
@@ -163,20 +241,14 @@ std::unique_ptr<Tokenizer> sentence_piece_tokenizer(const std::string& file, Plu
   if (!std::filesystem::is_regular_file(file)) {
     fail_input({.thing = file, .wrong = "it is not a regular file that can be read"});
   }
-  return std::make_unique<SentencePieceTokenizer>(
-      [&](sentencepiece::SentencePieceProcessor& processor) { return processor.Load(file); }, file,
-      options, defaults);
+  return sentence_piece_tokenizer_of(content_of(file), file, options, defaults);
 }
 
 std::unique_ptr<Tokenizer> sentence_piece_tokenizer_of(const std::string& bytes,
                                                        const std::string& where,
                                                        PluginOptions& options,
                                                        const FolderDefaults& defaults) {
-  return std::make_unique<SentencePieceTokenizer>(
-      [&](sentencepiece::SentencePieceProcessor& processor) {
-        return processor.LoadFromSerializedProto(bytes);
-      },
-      where, options, defaults);
+  return std::make_unique<SentencePieceTokenizer>(bytes, where, options, defaults);
 }
 
 }  // namespace tessera::tokenize

@@ -3,6 +3,7 @@ module;
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <optional>
@@ -199,12 +200,17 @@ std::optional<std::pair<std::string_view, std::int64_t>> parse_line(std::string_
   return std::pair(line.substr(0, space), rank);
 }
 
+/// Above the ranks that a file of so many bytes may have: memory is taken for all up to the highest.
+std::int64_t most_ranks(std::size_t file_bytes) {
+  return std::clamp(static_cast<std::int64_t>(file_bytes), std::int64_t{1} << 16, most_ids);
+}
+
 void add_rank(std::vector<std::string>& ranks, std::int64_t rank, std::string bytes,
-              const std::string& where) {
-  if (rank < 0 || rank >= most_ids) {
+              const std::string& where, std::int64_t most) {
+  if (rank < 0 || rank >= most) {
     fail_input({.thing = where,
                 .wrong = fmt::format("the rank {} is not valid", rank),
-                .expected = fmt::format("0 to {}", most_ids - 1)});
+                .expected = fmt::format("0 to {}", most - 1)});
   }
   const auto at = static_cast<std::size_t>(rank);
   ranks.resize(std::max(ranks.size(), at + 1));
@@ -238,7 +244,8 @@ std::vector<std::string> read_ranks(const std::string& file) {
           {.thing = where,
            .wrong = fmt::format("'{}' is not a token in base64 and its rank", shown(line, 40))});
     }
-    add_rank(ranks, parsed->second, from_base64(parsed->first, where), where);
+    add_rank(ranks, parsed->second, from_base64(parsed->first, where), where,
+             most_ranks(text.size()));
   }
   return ranks;
 }
@@ -369,11 +376,12 @@ class TiktokenTokenizer final : public Tokenizer {
     const std::int64_t size = config.integer("default_vocab_size", specials, most_ids, 131072);
     const nlohmann::json& list = fields.list("vocab");
     std::vector<std::string> ranks;
+    const std::int64_t most = most_ranks(std::filesystem::file_size(file));
     for (std::size_t i = 0; i < list.size() && static_cast<std::int64_t>(i) < size - specials;
          ++i) {
       Fields entry(list[i], fmt::format("{}[{}]", fields.path("vocab"), i));
       add_rank(ranks, entry.integer("rank", 0, most_ids - 1, -1),
-               from_base64(entry.text("token_bytes"), entry.where()), entry.where());
+               from_base64(entry.text("token_bytes"), entry.where()), entry.where(), most);
     }
     build(std::move(ranks), static_cast<TokenId>(specials), tekken_names(fields, specials), pattern,
           file);

@@ -1,8 +1,10 @@
 #include <numeric>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "catch.hpp"
+#include "tessera/shown.hpp"
 
 import tessera.base;
 
@@ -121,4 +123,19 @@ TEST_CASE("dims refuse more than eight entries") {
   CHECK_THROWS_AS(d.push_back(1), Error);
   CHECK(to_string(Dims{2, 3}) == "[2, 3]");
   CHECK(contiguous_strides(Dims{2, 3, 4}) == Dims{12, 4, 1});
+}
+
+TEST_CASE("what a terminal would act on is shown and not done") {
+  CHECK(visible("a\tb\nc \u00e4\u4f60\U0001f600") == "a\tb\nc \u00e4\u4f60\U0001f600");
+  CHECK(visible("\x1b[31m\r\x07\x7f") == "\\x1b[31m\\x0d\\x07\\x7f");
+  CHECK(visible(std::string_view("\0", 1)) == "\\x00");
+  CHECK(visible("\u009b2J \u202e \u2066") == "\\u009b2J \\u202e \\u2066");
+  // Bytes that are not UTF-8: alone, cut, too long a form, a surrogate, beyond the last character.
+  CHECK(visible("\xff\xc3") == "\\xff\\xc3");
+  CHECK(visible("\xe4\xbd z") == "\\xe4\\xbd z");
+  CHECK(visible("\xc0\x80\xe0\x80\x80") == "\\xc0\\x80\\xe0\\x80\\x80");
+  CHECK(visible("\xed\xa0\x80\xf4\x90\x80\x80") == "\\xed\\xa0\\x80\\xf4\\x90\\x80\\x80");
+  const Error error(ErrorFields{.thing = "a\x1b[2J", .wrong = "b\x80", .details = "c\r"});
+  CHECK(std::string(error.what()) == "a\\x1b[2J: b\\x80\nc\\x0d");
+  CHECK(error.fields().thing == "a\x1b[2J");
 }

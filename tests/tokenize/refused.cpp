@@ -213,3 +213,19 @@ TEST_CASE("an id without a token is not decoded") {
     }
   }
 }
+
+TEST_CASE("tables and ranks that lead beyond a file are refused") {
+  // The library would read wherever the table of a normalizer leads.
+  const Scratch scratch;
+  const std::string damaged = read_text(TESSERA_SOURCE_DIR
+                                        "/tests/fuzz/corpus/sentencepiece/"
+                                        "found-table-out-of-bounds");
+  CHECK_THAT(error_of([&] { open_tokenizer(scratch.write("tokenizer.model", damaged)); }),
+             Contains("it is not a SentencePiece model (it is damaged)"));
+  const std::string ranks = read_text(tokenizer_data + "small.tiktoken") + "YWJjZGVm 6000000\n";
+  CHECK_THAT(error_of([&] {
+               open_tokenizer(scratch.write("t.tiktoken", ranks),
+                              PluginOptions(R"({"pattern": "gpt2"})"));
+             }),
+             Contains("the rank 6000000 is not valid (expected 0 to 65535)"));
+}

@@ -8,6 +8,7 @@ module;
 #include <sstream>
 #include <string>
 #include <tessera/printable.hpp>
+#include <tessera/shown.hpp>
 module tessera.app.base;
 
 import tessera.base;
@@ -25,7 +26,11 @@ std::size_t width_of(const std::string& text) {
 
 }  // namespace
 
-std::string format_table(const TableRows& rows, const std::string& indent) {
+std::string format_table(const TableRows& table, const std::string& indent) {
+  TableRows rows = table;  // a cell may be a name in a file of somebody else
+  for (auto& row : rows) {
+    std::ranges::transform(row, row.begin(), [](const std::string& cell) { return visible(cell); });
+  }
   std::vector<std::size_t> widths;
   for (const auto& row : rows) {
     widths.resize(std::max(widths.size(), row.size()));

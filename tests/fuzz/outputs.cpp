@@ -1,0 +1,53 @@
+// What runs have written and commands read again, and requests.
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "target.hpp"
+
+import tessera.base;
+import tessera.app.base;
+import tessera.app.config;
+import tessera.app.model;
+import tessera.app.generation;
+import tessera.app.evaluation;
+import tessera.app.server;
+import tessera.app.trace;
+import tessera.app.outputs;
+
+using namespace tessera;
+
+namespace {
+
+const fuzz::Target black_box{
+    "black_box", [](std::string_view input) {
+      const std::vector<std::string> files = {fuzz::file_of(input, "box.json")};
+      static_cast<void>(app::black_box_text(files));
+    }};
+
+const fuzz::Target metrics{
+    "metrics", [](std::string_view input) {
+      for (const app::StepMetrics& one : app::read_metrics(fuzz::file_of(input, "metrics.jsonl"))) {
+        static_cast<void>(app::to_json(one));
+        static_cast<void>(app::scalars_of(one));
+      }
+    }};
+
+const fuzz::Target chat_request{
+    "chat_request", [](std::string_view input) {
+      const app::ChatRequest request = app::parse_chat_request(input, {});
+      fuzz::expect(request.options.tokens <= app::GenerationOptions().tokens,
+                   "chat request: more tokens than are allowed");
+    }};
+
+const fuzz::Target questions{
+    "questions", [](std::string_view input) {
+      static_cast<void>(app::read_questions(fuzz::file_of(input, "questions.jsonl")));
+    }};
+
+/// What a checkpoint of a run says of its model.
+const fuzz::Target model_meta{"model_meta", [](std::string_view input) {
+                                static_cast<void>(app::stored_model(input, "checkpoint").text());
+                              }};
+
+}  // namespace
