@@ -74,6 +74,10 @@ void trace_section(const Program& program, const Section& section, Recorder& rec
 
 }  // namespace
 
+Tensors CallsOnMeta::call(const Call& call, NextCall& next) {
+  return graph::has_no_operands(call.in) ? graph::results_without_operands(call) : next(call);
+}
+
 Program lower(const Program& program) {
   if (program.level != ModeLevel::above_distribution) {
     fail({.thing = "lower",
@@ -81,6 +85,8 @@ Program lower(const Program& program) {
           .expected = "one that was recorded above distribution"});
   }
   const PlannedMemoryScope planned;  // memory without bytes has categories too
+  CallsOnMeta calls;
+  const ModeScope scope(ModeLevel::below_distribution, calls);
   Recorder recorder;
   ByTensor<Tensor> tensors(program.tensors.size());
   for (const auto& [number, name] : program.inputs_in_order()) {

@@ -45,6 +45,17 @@ class NoDirectCalls final : public Mode {
   const bool& paused_;
 };
 
+/// Refuses an address of values: what the host reads or writes there is in no program.
+[[noreturn]] void refuse_address(const Tensor& x) {
+  fail(
+      {.thing = "record",
+       .wrong = fmt::format("the host takes the address of the values of a {}{}{} (data<T>()), and "
+                            "what it reads or writes there is in no program",
+                            name_of(x.dtype()), to_string(x.shape()), recorded_place()),
+       .advice = "write by operators (ops::copy_, ops::fill_) or make it by from_values(); read "
+                 "by to_doubles(), item() or guard(); or do it before the step"});
+}
+
 }  // namespace
 
 Recorder::Recorder(ModeLevel level) : state_(std::make_unique<State>(level)) {
@@ -207,6 +218,9 @@ void Recorder::perform(Action& action, NextAction& next) {
       s.create(action);
       return;
     case ActionKind::read:
+      if (action.name == "data") {
+        refuse_address(action.in[0]);
+      }
       s.read(action, next);
       return;
     case ActionKind::collective:

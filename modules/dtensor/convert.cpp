@@ -163,10 +163,8 @@ const Op& distribute_op = register_op<DistributeArgs>({
               local_part(to.shape, cut->layout, my_coordinates(to.layout.mesh()));
           const Tensor& x = call.in[0];
           const LocalPart whole{Dims::filled(x.dims(), 0), x.shape()};
-          Tensor local = empty(part.shape, x.dtype(), x.device());
-          if (!x.is_meta()) {
-            operands::copy_elements(box_of(x, whole, part), local);
-          }
+          const NoGrad no_grad;
+          Tensor local = ops::clone(box_of(x, whole, part));  // a call, so that it is recorded
           out.push_back(carry_out_redistribution(make_distributed(std::move(local), cut),
                                                  whole_spec, false, "distribute"));
         },

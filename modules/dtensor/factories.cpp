@@ -3,7 +3,9 @@ module;
 
 #include <cmath>
 #include <cstdint>
+#include <span>
 #include <tessera/printable.hpp>
+#include <vector>
 module tessera.dtensor;
 
 import tessera.base;
@@ -94,11 +96,13 @@ Tensor distributed_arange(double start, double end, double step, const Layout& l
   }
   const std::int64_t first = local_offset(*spec)[0];
   // In double: exact for integers up to 2^53, and each element is rounded once.
-  const Tensor values = empty(local_shape(*spec), DType::f64);
-  for (std::int64_t i = 0; i < values.numel(); ++i) {
-    values.data<double>()[i] = start + step * static_cast<double>(first + i);
+  const Dims local = local_shape(*spec);
+  std::vector<double> values;
+  for (std::int64_t i = 0; i < local[0]; ++i) {
+    values.push_back(start + step * static_cast<double>(first + i));
   }
-  return make_distributed(ops::cast(values, dtype), spec);
+  return make_distributed(ops::cast(from_values(std::span<const double>(values), local), dtype),
+                          spec);
 }
 
 }  // namespace tessera

@@ -452,9 +452,8 @@ Tensor ParallelPlan::sequence_part(const Tensor& rows) const {
   if (rows.is_meta()) {
     return empty(shape, rows.dtype(), meta);
   }
-  // Not by operators: reading rows is no part of a step.
   const std::int64_t first = rows.offset() + length / parts * part * rows.strides()[1];
-  return operands::contiguous(alias(rows, shape, rows.strides(), first));
+  return ops::contiguous(alias(rows, shape, rows.strides(), first));
 }
 
 Tensor ParallelPlan::batch_of(const Tensor& rows) const {

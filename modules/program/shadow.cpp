@@ -133,7 +133,9 @@ class Builder {
       check_bounds(i, base, x);
       define(i.out[0], aliased(i, x, base));
     } else if (i.kind == Kind::call) {
-      const Tensors out = call_kernel(*i.op, operands, i.attributes);
+      const Tensors out = has_no_operands(operands)
+                              ? results_without_operands({*i.op, operands, i.attributes})
+                              : call_kernel(*i.op, operands, i.attributes);
       for (std::size_t k = 0; k < i.out.size(); ++k) {
         if (i.out[k].exists()) {
           define(i.out[k], out[k]);
@@ -210,6 +212,20 @@ class Builder {
 };
 
 }  // namespace
+
+bool has_no_operands(std::span<const Tensor> operands) {
+  return std::ranges::none_of(operands, [](const Tensor& x) { return static_cast<bool>(x); });
+}
+
+Tensors results_without_operands(const Call& call) {
+  ResultShapes shapes;
+  call.op.infer(call, shapes);
+  Tensors out;
+  for (const ResultShape& result : shapes) {
+    out.push_back(empty(result.shape, result.dtype, meta));
+  }
+  return out;
+}
 
 void require_lowered(const Program& program) {
   if (program.level == ModeLevel::above_distribution) {

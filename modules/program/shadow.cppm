@@ -50,6 +50,11 @@ struct Shadow {
   PlaceIndex end() const { return partners.next(); }
 };
 Shadow shadow_of(const Program& program);
+/// Whether no operand of a call is there. Then nothing says that it is on the meta device, and the
+/// operator would be executed: it might communicate.
+bool has_no_operands(std::span<const Tensor> operands);
+/// Results of such a call on the meta device. Nothing is executed.
+Tensors results_without_operands(const Call& call);
 /// Error: the program is above distribution.
 void require_lowered(const Program& program);
 

@@ -80,8 +80,11 @@ ModeScope::ModeScope(ModeLevel level, Mode& mode) : mode_(mode), level_(level) {
           .advice = "a mode is at one level of one thread at a time (use an object for each)"});
   }
   PathState& path = path_state();
-  if (++path.scopes == 1 && modes_slot != nullptr) {
-    modes_slot(true);
+  if (++path.scopes == 1) {
+    __atomic_fetch_add(&threads_with_modes, 1, __ATOMIC_RELAXED);
+    if (modes_slot != nullptr) {
+      modes_slot(true);
+    }
   }
   below_ = is_above(level) ? path.above : path.below;
   TopModes::set(path, is_above(level) ? this : path.above, is_above(level) ? path.below : this);
@@ -92,8 +95,11 @@ ModeScope::~ModeScope() {
   PathState& path = path_state();
   TopModes::set(path, is_above(level_) ? below_ : path.above,
                 is_above(level_) ? path.below : below_);
-  if (--path.scopes == 0 && modes_slot != nullptr) {
-    modes_slot(false);
+  if (--path.scopes == 0) {
+    __atomic_fetch_sub(&threads_with_modes, 1, __ATOMIC_RELAXED);
+    if (modes_slot != nullptr) {
+      modes_slot(false);
+    }
   }
 }
 

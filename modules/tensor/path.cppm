@@ -22,6 +22,11 @@ struct PathState {
 };
 /// The calling thread's. The dispatcher itself reads it without a call.
 PathState& path_state();
+/// How many threads have modes, for what is too hot to look at its own thread where none has.
+inline constinit int threads_with_modes = 0;
+inline bool some_thread_has_modes() {
+  return __atomic_load_n(&threads_with_modes, __ATOMIC_RELAXED) != 0;
+}
 
 /// Other top modes within a scope, which an error may leave.
 class TopModes {

@@ -12,13 +12,21 @@ import tessera.mesh;
 import tessera.tensor;
 import tessera.ops;
 import tessera.program;
+import tessera.capture;
 
 namespace tessera {
+
+Tensors MetaReads::call(const Call& call, NextCall& next) { return calls_.call(call, next); }
 
 void MetaReads::perform(Action& action, NextAction& next) {
   if (action.kind != ActionKind::read || !action.in[0].is_meta()) {
     next(action);
     return;
+  }
+  if (action.name == "data") {
+    fail({.thing = "step on the meta device",
+          .wrong = "the host takes the address of values (data<T>()), and there are none",
+          .advice = "write by operators, and read by to_doubles() or item()"});
   }
   const GuardRead* const guard = current_guard();
   action.values.assign(static_cast<std::size_t>(action.in[0].numel()),

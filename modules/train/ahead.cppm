@@ -3,6 +3,7 @@ export module tessera.train:ahead;
 import tessera.base;
 import tessera.tensor;
 import tessera.program;
+import tessera.capture;
 
 export namespace tessera {
 
@@ -14,7 +15,11 @@ export namespace tessera {
 /// it below distribution.
 class MetaReads final : public Mode {
  public:
+  Tensors call(const Call& call, NextCall& next) override;
   void perform(Action& action, NextAction& next) override;
+
+ private:
+  CallsOnMeta calls_;
 };
 
 /// Runs `body` as this rank on a thread of its own: what it books of memory, what it keeps of

@@ -178,13 +178,13 @@ class File final : public MemoryPlace {
 
   void fetch(const Tensor& x) override {
     if (x.numel() > 0) {
-      ::madvise(x.raw_data(), bytes_of(x.shape(), x.dtype()), MADV_WILLNEED);
+      ::madvise(x.device_address(), bytes_of(x.shape(), x.dtype()), MADV_WILLNEED);
     }
   }
 
   void put_away(const Tensor& x) override {
     const std::lock_guard lock(mutex_);
-    if (const auto found = mapped_.find(x.raw_data()); found != mapped_.end()) {
+    if (const auto found = mapped_.find(x.device_address()); found != mapped_.end()) {
       extents_->put_away(found->second, in_pages(bytes_of(x.shape(), x.dtype())));
     }
   }

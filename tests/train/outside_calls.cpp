@@ -1,0 +1,119 @@
+// What a captured step does besides calls of operators on local tensors: values that are
+// distributed, made or moved within it are the same in replays, and memory that the host addresses
+// is refused.
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "catch.hpp"
+
+import tessera;
+import tessera.graph;
+import tessera.tensor;
+import tessera.train;
+
+#include "support.hpp"
+
+using namespace tessera;
+using parallel_test::check;
+using parallel_test::error_of;
+using parallel_test::has;
+using parallel_test::on_ranks;
+
+namespace {
+
+using Computed = std::function<Tensor(const Tensor& x)>;
+
+/// Calls with other values, captured and as they are.
+void same_bits(const std::string& name, const Computed& computed) {
+  CompiledStep step =
+      compile([&](StepCall& call) -> Tensors { return {computed(call.inputs()[0])}; });
+  for (int call = 0; call < 4; ++call) {
+    const Tensor x = full({4, 3}, 1 + call + 10 * current_rank());
+    const std::vector<double> captured = to_doubles(step({x})[0]);
+    check(captured == to_doubles(computed(x)), name + ": call " + std::to_string(call));
+  }
+  check(step.counts().replayed == 2, name + ": " + to_string(step.counts()));
+}
+
+}  // namespace
+
+TEST_CASE("tensors that are distributed within a captured step are those of its call") {
+  for (const int ranks : {1, 2}) {
+    INFO(ranks);
+    REQUIRE_NOTHROW(on_ranks(ranks, [&](int) {
+      const DeviceMesh mesh = DeviceMesh::make({"d"}, {ranks});
+      const Layout replicated = Layout::replicated(mesh);
+      const Layout rows = Layout::make(mesh, {Shard(0)});
+      const Layout columns = Layout::make(mesh, {Shard(1)});
+      const auto twice = [](const Tensor& x) { return ops::mul_scalar(x, 2); };
+      const std::vector<std::pair<std::string, Computed>> cases = {
+          {"replicated", [&](const Tensor& x) { return twice(distribute(x, replicated).local()); }},
+          {"as it is", [&](const Tensor& x) { return distribute(x, replicated).local(); }},
+          {"rows", [&](const Tensor& x) { return twice(distribute(x, rows).local()); }},
+          {"columns", [&](const Tensor& x) { return twice(distribute(x, columns).local()); }},
+          {"whole", [&](const Tensor& x) { return full_tensor(distribute(x, rows)); }},
+          {"a term",
+           [&](const Tensor& x) {
+             return full_tensor(distribute(x, Layout::make(mesh, {Partial()})));
+           }},
+          {"from one rank",
+           [&](const Tensor& x) { return twice(distribute_from(x, replicated, 0).local()); }},
+          {"parts from one rank",
+           [&](const Tensor& x) { return full_tensor(distribute_from(x, columns, ranks - 1)); }},
+          {"numbers in order", [&](const Tensor& x) {
+             return ops::mul(ops::select(x, 0, 0), full_tensor(distributed_arange(
+                                                       1, 4, 1, Layout::make(mesh, {Shard(0)}))));
+           }}};
+      for (const auto& [name, computed] : cases) {
+        same_bits(name, computed);
+      }
+    }));
+  }
+}
+
+TEST_CASE("a step that receives without operands is captured before its first call") {
+  REQUIRE_NOTHROW(on_ranks(2, [&](int) {
+    const Layout replicated = Layout::replicated(DeviceMesh::make({"d"}, {2}));
+    CompiledStep step = compile([&](Device) -> StepBody {
+      return [&](StepCall& call) -> Tensors {
+        return {distribute_from(call.inputs()[0], replicated, 0).local()};
+      };
+    });
+    for (int call = 1; call < 4; ++call) {
+      const Tensor got = step({full({2}, call + 10 * current_rank())})[0];
+      check(to_doubles(got) == std::vector<double>(2, call), to_string(got));
+    }
+    check(step.counts().replayed == 3, to_string(step.counts()));
+  }));
+}
+
+TEST_CASE("a captured step in which the host takes the address of values is refused") {
+  const Tensor kept = full({2}, 1);
+  const auto refused = [&](const Computed& computed) {
+    CompiledStep step =
+        compile([&](StepCall& call) -> Tensors { return {computed(call.inputs()[0])}; });
+    step({full({2}, 1)});
+    const std::string error = error_of([&] { step({full({2}, 2)}); });
+    INFO(error);
+    CHECK(has(error, "record: the host takes the address of the values of a f32[2]"));
+    CHECK(has(error, "write by operators"));
+  };
+  refused([](const Tensor& x) {
+    const Tensor made = empty({2});
+    made.data<float>()[0] = made.data<float>()[1] = 3;
+    return ops::add(x, made);
+  });
+  refused([](const Tensor& x) {
+    static_cast<float*>(x.raw_data())[0] = 7;
+    return ops::mul_scalar(x, 2);
+  });
+  refused([&](const Tensor& x) {  // a tensor that is no part of the step
+    kept.data<float>()[0] += 1;
+    return ops::mul_scalar(x, 2);
+  });
+  refused([](const Tensor& x) { return ops::mul_scalar(x, x.data<float>()[1] > 0 ? 2 : 3); });
+}
