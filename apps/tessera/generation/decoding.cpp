@@ -29,7 +29,7 @@ std::size_t Decoding::kept_tokens(const TokenRows& rows) const {
 std::size_t Decoding::pass_tokens(std::int64_t rows) const {
   // The logits of all tokens of a long prompt need not be in memory at the same time.
   constexpr std::int64_t values_at_once = std::int64_t{1} << 26;
-  constexpr std::int64_t products_at_once = std::int64_t{1} << 35;
+  constexpr std::int64_t products_at_once = std::int64_t{1} << 36;
   constexpr std::int64_t fewest = 16;
   constexpr std::int64_t most = 512;
   const std::int64_t by_work = products_at_once / (ranks_.parameters() * rows);
