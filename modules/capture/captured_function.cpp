@@ -25,9 +25,11 @@ import :recording;
 namespace tessera {
 namespace {
 
-/// Programs that are kept, each with its memory; and kinds of calls that are waiting for one.
-constexpr std::size_t most_captures = 4;
-constexpr std::size_t most_kinds = 16;
+/// Programs that are kept, and how many of them with their memory; and kinds of calls that are
+/// waiting for one.
+constexpr std::size_t most_captures = 16;
+constexpr std::size_t most_with_memory = 4;
+constexpr std::size_t most_kinds = 64;
 constexpr std::size_t most_reasons = 8;
 
 /// Styles learn the order of their groups in the first call of a kind.
@@ -93,6 +95,9 @@ Program compared_program(Recording first, Recording second) {
 std::string to_string(const ReplayCounts& counts) {
   std::string text = fmt::format("{} replayed, {} recorded, {} others", counts.replayed,
                                  counts.recorded, counts.eager);
+  if (counts.verified > 0) {
+    text += fmt::format("; {} verified", counts.verified);
+  }
   if (counts.left > 0) {
     text += fmt::format("; {} left their update", counts.left);
   }
@@ -135,10 +140,17 @@ CapturedFunction::Kept* CapturedFunction::find(const Call& call, const GuardPath
     if (std::next(one) != entries_.end()) {
       before_switch_();
       std::rotate(one, std::next(one), entries_.end());
+      release_old_memory();
     }
     return &entries_.back();
   }
   return nullptr;
+}
+
+void CapturedFunction::release_old_memory() {
+  for (std::size_t i = 0; i + most_with_memory < entries_.size(); ++i) {
+    entries_[i].program->release_memory();
+  }
 }
 
 bool CapturedFunction::replayed(const Call& call, GuardPath& known) {
@@ -220,9 +232,16 @@ void CapturedFunction::add(Program program, const Make& make, const std::string&
   GuardPath guards = guards_of(program);
   if (entries_.size() >= most_captures) {
     entries_.erase(entries_.begin());  // its memory is free before the new one's is taken
-    ++counts_.evicted;
+    if (++counts_.evicted == 1) {
+      log(LogLevel::warning,
+          fmt::format("captured step: there are more than {} kinds of calls, so programs are "
+                      "dropped for newer ones and captured again; make inputs of fewer shapes, or "
+                      "fewer values of guards",
+                      most_captures));
+    }
   }
   entries_.push_back({.program = make(std::move(program)), .guards = std::move(guards)});
+  release_old_memory();
   count_capture(counts_, reason);
 }
 

@@ -11,6 +11,7 @@ struct ReplayCounts {
   std::int64_t eager = 0;
   std::int64_t recorded = 0;
   std::int64_t replayed = 0;
+  std::int64_t verified = 0;  // of the replayed ones: taken as they are written too, and compared
   std::int64_t captured = 0;  // programs
   std::int64_t left = 0;      // updates that were left to the next step, or to finish_updates()
   std::string not_left = {};  // why the last program cannot leave its update; empty: it can
@@ -104,6 +105,8 @@ class CapturedFunction {
   /// Whether it was replayed; otherwise the counts say why not, and `known` what it has read.
   bool replayed(const Call& call, std::vector<GuardValue>& known);
   void record(const Call& call, const std::string& kind);
+  /// Of programs that were not used for long.
+  void release_old_memory();
 
   std::function<void()> before_switch_;
   std::vector<Kept> entries_;                  // the one that was used last is the last

@@ -107,6 +107,7 @@ void Planned::begin_in_order(std::span<const Tensor> inputs) {
                 return x.device() == device || x.device() == cpu;
               });
   if (!s.planned) {
+    s.steps.reset();  // its memory would be there beside that of the calls
     s.replay.begin_in_order(inputs);
     return;
   }

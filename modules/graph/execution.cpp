@@ -2,13 +2,17 @@ module;
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <iterator>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
+#include <system_error>
 #include <tessera/shown.hpp>
 #include <utility>
 #include <vector>
@@ -79,6 +83,38 @@ void check(const ExecutionOptions& options) {
                 .expected = "one of " + join_words(names)});
   }
   check_passes(options.passes);
+  const Transform* const change = changes_bits(options);
+  if (options.verify < 0 || (options.verify > 0 && change != nullptr)) {
+    fail_input({.thing = "verify",
+                .wrong = options.verify < 0 ? std::string("a number of steps is negative")
+                                            : fmt::format("transformation '{}' changes what steps "
+                                                          "compute, so they differ from steps as "
+                                                          "they are written",
+                                                          change->name),
+                .expected = options.verify < 0 ? "0 or more" : "",
+                .got = options.verify < 0 ? fmt::format("{}", options.verify) : "",
+                .advice = "leave one of the two out"});
+  }
+}
+
+std::int64_t verified_every(const ExecutionOptions& options) {
+  if (options.verify > 0 || changes_bits(options) != nullptr) {
+    return options.verify;
+  }
+  const char* const text = std::getenv("TESSERA_GRAPH_VERIFY");
+  if (text == nullptr) {
+    return 0;
+  }
+  std::int64_t every = 0;
+  const std::string_view digits(text);
+  const auto [end, error] = std::from_chars(digits.begin(), digits.end(), every);
+  if (error != std::errc() || end != digits.end() || every < 0) {
+    fail_input({.thing = "TESSERA_GRAPH_VERIFY",
+                .wrong = "it is not a number of steps",
+                .expected = "0 or more",
+                .got = fmt::format("'{}'", shown(digits))});
+  }
+  return every;
 }
 
 namespace {

@@ -37,6 +37,9 @@ struct ExecutionOptions {
   /// Steps that are recorded as they are taken are recorded twice and compared, so a number that
   /// the host computes anew in each step and that is no Number is an error, not a constant.
   bool compares_recordings = false;
+  /// Every so many replayed steps are also taken as they are written, from the same state, and
+  /// compared bit by bit; see verified_every. 0: what the environment's TESSERA_GRAPH_VERIFY says.
+  std::int64_t verify = 0;
   /// The program is captured and not executed, so anchors may be left in it.
   bool keeps_anchors = false;
   /// How ranks agree on changes of communication that passes propose. All ranks of the run capture
@@ -65,6 +68,9 @@ ExecutionOptions without_changes(ExecutionOptions options);
 std::vector<std::string> executor_names();
 /// Errors (input): there is no executor or pass of this name; a pass that another one must precede.
 void check(const ExecutionOptions& options);
+/// Of how many replayed steps one is verified; 0: none is. The environment's number holds only
+/// where steps can be taken as they are written.
+std::int64_t verified_every(const ExecutionOptions& options);
 /// Runs the options' transformations on an improved program. Errors: see run_transform; the program
 /// needs more than the budget of memory then; an anchor is left.
 void transform(Program& program, const ExecutionOptions& options, AddedState& added);

@@ -39,7 +39,12 @@ class HookList {
     hooks_ = std::make_shared<const Hooks>(std::move(hooks));
   }
 
-  std::size_t size() const { return hooks_ ? hooks_->size() : 0; }
+  std::uint64_t identity(std::uint64_t hash) const {
+    for (const Hook& hook : hooks_ ? *hooks_ : Hooks{}) {
+      hash = hash_combine(hash, hook.number);
+    }
+    return hash;
+  }
 
   void remove(std::uint64_t number) {
     if (hooks_) {
@@ -76,8 +81,8 @@ ModuleHooks& Module::hooks() {
   return *hooks_;
 }
 
-std::size_t Module::hook_count() const {
-  return hooks_ ? hooks_->before.size() + hooks_->after.size() : 0;
+std::uint64_t Module::hooks_identity() const {
+  return hooks_ ? hooks_->after.identity(hooks_->before.identity(0)) : 0;
 }
 
 HookHandle Module::add_pre_hook(ForwardPreHook hook) {

@@ -161,8 +161,15 @@ class Module {
   HookHandle add_conversion(ForwardHook hook);
   /// The hook runs before the existing ones (an outer style around inner ones).
   HookHandle add_outer_pre_hook(ForwardPreHook hook);
-  /// How many hooks a call runs now.
-  std::size_t hook_count() const;
+  /// Which hooks a call runs now: another number after one was added, removed or replaced.
+  std::uint64_t hooks_identity() const;
+
+  /// Counts a change of what calls compute that is no tensor: call it after you have set an
+  /// attribute that forward reads, so that captured steps notice. Styles do for their settings.
+  void note_change() { ++changes_; }
+  std::uint64_t changes() const { return changes_; }
+  /// Expires with the module.
+  std::weak_ptr<const bool> life() const { return life_; }
 
   /// Keeps `owner` alive as long as the module. For code whose hooks refer to an object of its own.
   void keep_alive(std::shared_ptr<const void> owner);
@@ -218,6 +225,8 @@ class Module {
   bool training_ = true;
   bool uses_update_ = true;
   bool planned_ = false;
+  std::uint64_t changes_ = 0;
+  std::shared_ptr<const bool> life_ = std::make_shared<const bool>(true);
   Attachments attachments_;
   std::vector<std::shared_ptr<const void>> kept_alive_;
   std::vector<std::pair<std::string, ParameterPointer>> parameters_;

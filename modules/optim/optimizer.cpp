@@ -22,9 +22,21 @@ import tessera.nn;
 
 namespace tessera::optim {
 
+namespace {
+
+std::uint64_t next_number() {
+  static std::uint64_t last = 0;
+  return __atomic_add_fetch(&last, 1, __ATOMIC_RELAXED);
+}
+
+}  // namespace
+
 Optimizer::Optimizer(std::vector<nn::ParameterPointer> parameters, std::unique_ptr<UpdateRule> rule,
                      const OptimizerOptions& options)
-    : parameters_(std::move(parameters)), entries_(parameters_.size()) {
+    : parameters_(std::move(parameters)),
+      entries_(parameters_.size()),
+      number_(next_number()),
+      life_(std::make_shared<const bool>(true)) {
   add_rule(std::move(rule));
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const bool decays = options.decay == Decay::all || parameters_[i]->value.dims() >= 2;
@@ -43,6 +55,9 @@ Optimizer::Optimizer(std::vector<nn::ParameterPointer> parameters, std::unique_p
   }
   assign_fallbacks();
   check_types();
+  for (const nn::ParameterPointer& parameter : parameters_) {
+    parameter->attach<UpdatedBy>().optimizers.push_back(number_);
+  }
   if (OptimizerWatch* const watch = OptimizerWatch::watching()) {
     watch->made_.push_back(this);
   }
@@ -110,6 +125,9 @@ bool Optimizer::is_elementwise() const {
 }
 
 Optimizer::~Optimizer() {
+  for (const nn::ParameterPointer& parameter : parameters_) {
+    std::erase(parameter->attach<UpdatedBy>().optimizers, number_);
+  }
   if (OptimizerWatch* const watch = OptimizerWatch::watching()) {
     std::erase(watch->made_, this);
   }

@@ -32,6 +32,11 @@ struct OptimizerOptions {
   std::vector<ParameterGroup> groups = {};
 };
 
+/// The optimizers of a parameter that exist, by numbers that no others get; attached to it.
+struct UpdatedBy {
+  std::vector<std::uint64_t> optimizers = {};
+};
+
 /// Updates parameters from their gradients by rules. The state of a parameter has the parameter's
 /// layout, or what the rule makes of it, and is created at its first step; a frozen parameter has
 /// none.
@@ -73,6 +78,8 @@ class Optimizer {
   const std::vector<nn::ParameterPointer>& parameters() const { return parameters_; }
   /// Whether all of its rules are UpdateRule::is_elementwise().
   bool is_elementwise() const;
+  /// Expires with the optimizer.
+  std::weak_ptr<const bool> life() const { return life_; }
 
  private:
   /// The settings and the state of one parameter.
@@ -114,6 +121,8 @@ class Optimizer {
   std::vector<nn::ParameterPointer> parameters_;
   std::vector<Rule> rules_;
   std::vector<Entry> entries_;
+  std::uint64_t number_;  // see UpdatedBy
+  std::shared_ptr<const bool> life_;
 };
 
 /// Notes the optimizers that this thread makes within its scope.

@@ -12,6 +12,8 @@ module;
 #include <range/v3/view/zip.hpp>
 #include <span>
 #include <string>
+#include <string_view>
+#include <typeinfo>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -168,9 +170,31 @@ void before_adding(nn::Parameter& parameter) {
   }
 }
 
+/// Whether a leaf's hook is one of GradientFinisher, which every leaf has.
+bool is_own(const GradientHook& hook) {
+  return std::string_view(hook.target_type().name()).find("GradientFinisher") !=
+         std::string_view::npos;
+}
+
+/// Error: a hook on the parameter's gradient would never run, as forward computes with another
+/// tensor than its value.
+void refuse_leaf_hooks(const nn::Parameter& parameter) {
+  const GradState* const state = grad_state(parameter.value);
+  if (state != nullptr &&
+      (!std::ranges::all_of(state->leaf_hooks, is_own) || !state->post_accumulate_hooks.empty())) {
+    fail({.thing = "gradients",
+          .wrong = fmt::format("parameter '{}' has a hook on its gradient that never runs, because "
+                               "a style or a precision computes with another tensor than its value",
+                               parameter.name),
+          .advice = "change the reduced gradient in ShardedParameters::set_reduction_hook(), or "
+                    "parameter->value.grad() before the update"});
+  }
+}
+
 }  // namespace
 
 void add_to_gradient(nn::Parameter& parameter, Tensor gradient, bool complete) {
+  refuse_leaf_hooks(parameter);
   before_adding(parameter);
   Tensor& sum = parameter.value.grad();
   sum = sum ? add_gradients(sum, gradient) : std::move(gradient);

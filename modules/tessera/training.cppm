@@ -3,6 +3,7 @@ export module tessera:training;
 
 import tessera.capture;
 import tessera.checkpoint;
+import tessera.execute;
 import tessera.graph;
 import tessera.optim;
 import tessera.parallel;
@@ -39,10 +40,13 @@ using parallel::ParallelStyle, parallel::StyleFacts, parallel::StyleTarget, para
 export namespace tessera {
 
 // Steps as programs.
-using tessera::CapturedFunction, tessera::Program, tessera::Recorder, tessera::ReplayCounts,
+using tessera::CapturedFunction, tessera::CapturedSteps, tessera::Executor, tessera::lower,
+    tessera::Program, tessera::program_of, tessera::Recorder, tessera::Recording, tessera::Replay,
+    tessera::ReplayCounts, tessera::Role, tessera::SectionKind, tessera::StepVariables,
     tessera::to_string;
 using tessera::compile, tessera::CompiledStep, tessera::CompileOptions, tessera::guard,
-    tessera::StepBody, tessera::StepCall, tessera::StepNumbers;
+    tessera::StepBody, tessera::StepCall, tessera::StepFactory, tessera::StepGuards,
+    tessera::StepNumbers, tessera::StepSums;
 
 // The training step, and the run of a program's own model.
 using tessera::BatchPart, tessera::Evaluation, tessera::LossSum, tessera::StepBatch,
@@ -65,7 +69,9 @@ using tessera::export_weights, tessera::ExportOptions, tessera::open_tensors,
 export namespace tessera::graph {
 
 // How captured steps are changed and executed.
-using graph::data_parallel, graph::DataParallelMode, graph::DataParallelOptions,
-    graph::ExecutionOptions, graph::Pass, graph::register_anchor, graph::Transform, graph::verify;
+using graph::AddedState, graph::data_parallel, graph::DataParallelMode, graph::DataParallelOptions,
+    graph::default_changes, graph::default_passes, graph::Editor, graph::ExecutionOptions,
+    graph::fit_memory, graph::make_executor, graph::Pass, graph::register_anchor, graph::run_passes,
+    graph::Transform, graph::verify, graph::verify_same;
 
 }  // namespace tessera::graph

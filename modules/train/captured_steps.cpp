@@ -38,6 +38,7 @@ import :micro_batches;
 import :step_capture;
 import :step_inputs;
 import :step_objects;
+import :verification;
 
 namespace tessera {
 
@@ -54,6 +55,7 @@ void CapturedSteps::set_enabled(bool enabled, const graph::ExecutionOptions& exe
   finish_updates();
   enabled_ = enabled;
   execution_ = execution;
+  verify_ = graph::verified_every(execution);
   added_.clear();
   programs_.clear();
   programs_.set_comparing(execution.compares_recordings);
@@ -96,6 +98,9 @@ std::unique_ptr<CapturedSteps::Capture> CapturedSteps::capture_of(Program progra
                                                                   StepState state) {
   auto capture = std::make_unique<Capture>();
   capture->state = std::move(state);
+  if (verify_ > 0 && needs_program_.empty()) {
+    capture->recorded = program;
+  }
   capture->part(Part::whole_step).executor =
       graph::make_executor(std::move(program), execution_, &added_);
   add_parts(*capture);
@@ -127,7 +132,10 @@ StepResult CapturedSteps::step(const StepBatch& batch, const StepFunctions& func
       .kind = [&] { return kind_of(rows, before); },
       .replay =
           [&](CapturedFunction::Entry& entry) {
-            result = replay(batch, rows, static_cast<Capture&>(entry));
+            auto& capture = static_cast<Capture&>(entry);
+            const bool both = capture.recorded && (counts().replayed + 1) % verify_ == 0;
+            result =
+                both ? verified(batch, functions, rows, capture) : replay(batch, rows, capture);
           },
       .before_taking =
           [&](const std::string& why) {
@@ -164,7 +172,9 @@ StepResult CapturedSteps::record(const StepBatch& batch, const StepFunctions& fu
   Recorder recorder;
   record_inputs(recorder, inputs());
   const double scale_of_step = steps_.scale();
+  const std::vector<Tensor> held = steps_.objects.held();
   const StepResult result = steps_.take(batch, functions, &recorder);
+  steps_.objects.check_kept(held);
   if (!result.skipped) {  // otherwise it has no update to record
     set_update(variables, result.lr,
                optim::clip_factor(result.grad_norm, steps_.clipping.max_norm) / scale_of_step);
@@ -321,7 +331,8 @@ void CapturedSteps::gather_inputs(const Rows& rows, Capture& capture, Part which
   }
 }
 
-StepResult CapturedSteps::replay(const StepBatch& batch, const Rows& rows, Capture& capture) {
+StepResult CapturedSteps::replay(const StepBatch& batch, const Rows& rows, Capture& capture,
+                                 bool counted) {
   const bool continues = std::exchange(replayed_last_, false);  // nothing else has written since
   if (!continues) {  // what styles derive from parameters is an input of the program
     finish_updates();
@@ -345,9 +356,11 @@ StepResult CapturedSteps::replay(const StepBatch& batch, const Rows& rows, Captu
   // Nothing of the training moves before the end: a guard may give the replay up.
   const auto ended = [&](bool skipped) {
     executor.end();
-    steps_.finisher.count_step();
-    replayed_last_ = true;
-    steps_.count_step(batch, skipped);
+    if (counted) {
+      steps_.finisher.count_step();
+      replayed_last_ = true;
+      steps_.count_step(batch, skipped);
+    }
   };
   run_phase("replayed gradients", [&] { run_gradients(capture, executor, variables); });
   const StepResult result = steps_.checked(batch, executor.output("loss").item(),
@@ -368,7 +381,45 @@ StepResult CapturedSteps::replay(const StepBatch& batch, const Rows& rows, Captu
   if (leaves) {
     leave_update(capture, std::move(own));
   }
-  steps_.optimizer->count_step(capture.updated[0]);
+  if (counted) {
+    steps_.optimizer->count_step(capture.updated[0]);
+  }
+  return result;
+}
+
+StepResult CapturedSteps::verified(const StepBatch& batch, const StepFunctions& functions,
+                                   const Rows& rows, Capture& capture) {
+  finish_updates();
+  const auto existing = [&] {
+    StepInputs all = inputs();
+    all.insert(rows.tensors.begin(), rows.tensors.end());
+    return all;
+  };
+  const auto with_result = [&](const StepResult& result) {
+    StepInputs all = existing();
+    const auto add = [&all](const std::string& name, double value) {
+      all.emplace(name, StepInput{.value = full({}, value, DType::f64)});
+    };
+    add("loss", result.loss);
+    add(steps_.norm_output(), result.grad_norm);
+    for (std::size_t i = 0; i < result.measured.size(); ++i) {
+      add(fmt::format("measured.{}", i), result.measured[i]);
+    }
+    return copied_values(all);
+  };
+  steps_.optimizer->prepare_state();
+  StepBatch whole = batch;
+  whole.last_train_step = true;  // it leaves nothing to the next one
+  const NamedValues before = copied_values(existing());
+  const std::map<std::string, RandomStream> streams = random_state();
+  const NamedValues replayed = with_result(replay(whole, rows, capture, false));
+  release_memory();
+  write_values(existing(), before);
+  set_random_state(streams);
+  std::optional<Recording> again;
+  const StepResult result = record(batch, functions, again);
+  check_same_bits(*capture.recorded, replayed, with_result(result), std::move(again));
+  ++programs_.counts().verified;
   return result;
 }
 

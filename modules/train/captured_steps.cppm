@@ -21,7 +21,7 @@ export namespace tessera {
 /// The captured steps of a training, Training::captured(): one step is taken as always, the next is
 /// recorded, and the following ones are replayed, with the same bits and without autograd, layouts
 /// and hooks. Steps with other rows, frozen parameters or guards get a program of their own in the
-/// same way; the last few programs are kept.
+/// same way; the programs that were used last are kept.
 class CapturedSteps {
  public:
   explicit CapturedSteps(EagerSteps& steps);
@@ -109,7 +109,12 @@ class CapturedSteps {
   /// A step that is recorded; no recording where it was skipped.
   StepResult record(const StepBatch& batch, const StepFunctions& functions,
                     std::optional<Recording>& recording);
-  StepResult replay(const StepBatch& batch, const Rows& rows, Capture& capture);
+  /// `counted`: the training is a step further then.
+  StepResult replay(const StepBatch& batch, const Rows& rows, Capture& capture,
+                    bool counted = true);
+  /// A step by its program, and as it is written, which counts.
+  StepResult verified(const StepBatch& batch, const StepFunctions& functions, const Rows& rows,
+                      Capture& capture);
   /// What a step's dynamic arguments follow from, before its update is known.
   StepVariables variables_of(const StepBatch& batch) const;
   void set_update(StepVariables& variables, double lr, double grad_scale) const;
@@ -140,6 +145,7 @@ class CapturedSteps {
   CapturedFunction programs_;
   StepGuards guards_;           // of the step
   bool replayed_last_ = false;  // by the last capture, and nothing else has written since
+  std::int64_t verify_ = 0;     // of how many replayed steps one is verified; 0: none
   bool interrupted_ = false;    // an error interrupted the update of the step before
   std::string needs_program_;   // see require_program; empty: steps may be taken as written
 };

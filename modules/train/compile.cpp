@@ -31,6 +31,7 @@ import :capture_parts;
 import :compile;
 import :step_inputs;
 import :step_objects;
+import :verification;
 
 namespace tessera {
 namespace {
@@ -47,12 +48,20 @@ double given(const std::map<std::string, double>& numbers, const std::string& na
 }
 
 std::string number_name(const std::string& name) { return "number." + name; }
+std::string input_name(std::size_t i) { return fmt::format("input.{}", i); }
 std::string output_name(std::size_t i) { return fmt::format("output.{}", i); }
 
 /// The options with the passes and transformations of `changes`.
 CompileOptions checked(CompileOptions options) {
   graph::add_changes(options.execution, options.changes);
+  options.execution.verify = options.verify != 0 ? options.verify : options.execution.verify;
   graph::check(options.execution);
+  if (options.mode && options.execution.verify > 0) {
+    fail_input({.thing = "compile",
+                .wrong = "a step that a mode places cannot be taken as it is written, so there is "
+                         "nothing to verify it by",
+                .advice = "leave verify out, or use a plan instead of a mode"});
+  }
   if (options.execution.across_steps) {
     fail_input({.thing = "compile",
                 .wrong = "the update of a step cannot be left to the next call, as callers see "
@@ -65,21 +74,84 @@ CompileOptions checked(CompileOptions options) {
 /// What a call was given, which may be split as a batch is.
 void add_inputs(StepInputs& all, const Tensors& inputs) {
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    all.emplace(fmt::format("input.{}", i),
-                StepInput{.value = local_of(inputs[i]), .role = Role::rows});
+    all.emplace(input_name(i), StepInput{.value = local_of(inputs[i]), .role = Role::rows});
   }
 }
 
-/// What calls that one program is right for have in common: types, shapes, layouts.
-std::string form_of(const Tensors& inputs) {
+/// Whose memory an input shares: an earlier one's, or that of a parameter or buffer; "": nobody's.
+/// Error (input): they are other views of it, so a write to one would be lost for the other.
+std::string sharing_of(const Tensors& inputs, std::size_t i, const StepObjects& objects) {
+  const Tensor& x = local_of(inputs[i]);
+  for (std::size_t k = 0; k < i; ++k) {
+    const Tensor& other = local_of(inputs[k]);
+    if (x.numel() == 0 || &x.storage() != &other.storage()) {
+      continue;
+    }
+    if (x.offset() != other.offset() || !(x.shape() == other.shape()) ||
+        x.dtype() != other.dtype()) {
+      fail_input({.thing = "compiled step",
+                  .wrong = fmt::format("inputs {} and {} are different views of one memory", k, i),
+                  .advice = "clone() one of them, or pass the whole and take the views within the "
+                            "step"});
+    }
+    return fmt::format(" (input {})", k);
+  }
+  const std::string owner = x.is_meta() ? std::string() : objects.owner_of(x.storage());
+  return owner.empty() ? owner : fmt::format(" ({})", owner);
+}
+
+/// What calls that one program is right for have in common: types, shapes, layouts, and which
+/// inputs are one tensor.
+std::string form_of(const Tensors& inputs, const StepObjects& objects) {
   std::string text;
-  for (const Tensor& x : inputs) {
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const Tensor& x = inputs[i];
     text += text.empty() ? "" : ", ";
     text += x.is_distributed() ? to_string(*x.spec())
                                : fmt::format("{}{}", name_of(x.dtype()), to_string(x.shape()));
+    text += sharing_of(inputs, i, objects);
   }
   return text;
 }
+
+/// Inputs as programs take them, in row-major order. What the call writes into copies is written
+/// back into the caller's tensors at its end.
+class ContiguousInputs {
+ public:
+  explicit ContiguousInputs(const Tensors& given) : given_(given) {
+    const NoGrad no_grad;
+    for (const Tensor& x : given) {
+      const Tensor& local = local_of(x);
+      if (local.is_contiguous() || x.requires_grad()) {  // one with a gradient stays what it is
+        inputs_.push_back(x);
+        versions_.push_back(0);
+        continue;
+      }
+      const Tensor copy = ops::contiguous(local);
+      versions_.push_back(copy.storage().version());
+      inputs_.push_back(x.is_distributed() ? make_distributed(copy, x.spec()) : copy);
+    }
+  }
+
+  const Tensors& inputs() const { return inputs_; }
+  /// `written`: names of inputs that a program has written.
+  void write_back(const std::vector<std::string>& written) const {
+    const NoGrad no_grad;
+    for (std::size_t i = 0; i < given_.size(); ++i) {
+      const Tensor& copy = local_of(inputs_[i]);
+      const bool is_copy = !inputs_[i].same_as(given_[i]);
+      if (is_copy && (copy.storage().version() != versions_[i] ||
+                      std::ranges::count(written, input_name(i)) > 0)) {
+        ops::copy_(local_of(given_[i]), copy);
+      }
+    }
+  }
+
+ private:
+  const Tensors& given_;
+  Tensors inputs_;
+  std::vector<std::uint64_t> versions_;
+};
 
 std::vector<SpecHandle> layouts_of(const Tensors& results) {
   std::vector<SpecHandle> layouts;
@@ -93,6 +165,13 @@ std::vector<SpecHandle> layouts_of(const Tensors& results) {
 Tensors on_meta_device(const Tensors& inputs, std::int64_t parts) {
   Tensors all;
   for (const Tensor& x : inputs) {
+    const auto same = std::ranges::find_if(inputs, [&](const Tensor& other) {
+      return &local_of(other).storage() == &local_of(x).storage();
+    });
+    if (const auto first = static_cast<std::size_t>(same - inputs.begin()); first < all.size()) {
+      all.push_back(all[first]);  // one tensor
+      continue;
+    }
     Dims shape = local_of(x).shape();
     if (!shape.empty()) {
       shape[0] *= parts;
@@ -101,6 +180,27 @@ Tensors on_meta_device(const Tensors& inputs, std::int64_t parts) {
     all.push_back(x.is_distributed() ? make_distributed(made, x.spec()) : made);
   }
   return all;
+}
+
+std::vector<bool> with_gradients(const Tensors& inputs) {
+  std::vector<bool> have;
+  for (const Tensor& x : inputs) {
+    have.push_back(x.grad().defined());
+  }
+  return have;
+}
+
+/// Error: the call has given an input a gradient, which the caller may read.
+void check_gradients(const Tensors& inputs, const std::vector<bool>& before) {
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].grad() && !before[i]) {
+      fail({.thing = "record",
+            .wrong = fmt::format("input {} has a gradient after the call, which no replay would "
+                                 "give it",
+                                 i),
+            .advice = "return it as a result, and drop it within the step (x.grad() = Tensor())"});
+    }
+  }
 }
 
 /// The places of some objects among all. Error (input): one is not there.
@@ -121,6 +221,7 @@ std::vector<std::size_t> places_of(const std::vector<T*>& some, const std::vecto
 
 /// A program, and what its results are for the caller.
 struct Capture final : CapturedFunction::Entry {
+  std::optional<Program> recorded = {};  // before passes, where calls are verified
   std::string form = {};                 // of the inputs
   std::vector<SpecHandle> layouts = {};  // of the results; null: not distributed
   StepState state = {};
@@ -153,7 +254,15 @@ void StepCall::note_models() {
   }
 }
 
-void StepCall::update(optim::Optimizer& optimizer, const Number& lr) {
+void StepCall::uses(nn::Module& module) { objects_.add(module); }
+
+Tensor StepCall::gradient_norm(optim::Optimizer& optimizer, double p) {
+  note_models();
+  return objects_.gradient_norm(objects_.add(optimizer), p);
+}
+
+void StepCall::update(optim::Optimizer& optimizer, const Number& lr,
+                      const optim::Clipping& clipping, const Number& grad_scale) {
   note_models();  // which have the names of the optimizer's parameters
   const std::size_t number = objects_.add(optimizer);
   if (!updated_.insert(number).second) {
@@ -161,7 +270,7 @@ void StepCall::update(optim::Optimizer& optimizer, const Number& lr) {
           .wrong = "the optimizer was updated before in this call",
           .advice = "make two calls"});
   }
-  objects_.update(number, lr, recorder_);
+  objects_.update(number, lr, clipping, grad_scale, recorder_);
 }
 
 struct CompiledStep::State {
@@ -174,11 +283,13 @@ struct CompiledStep::State {
   graph::AddedState added = {};  // by transformations of programs
   std::string reads = {};
   std::int64_t calls = 0;
+  std::int64_t verify = 0;  // of how many replayed calls one is verified; 0: none
   bool replayed_last = false;
   CapturedFunction function = CapturedFunction([this] { replayed_last = false; });
 
   explicit State(const CompileOptions& o) : options(checked(o)) {
     function.set_comparing(options.execution.compares_recordings);
+    verify = options.mode ? 0 : graph::verified_every(options.execution);
   }
 
   StepVariables variables_of(const StepNumbers& numbers) const {
@@ -236,24 +347,32 @@ struct CompiledStep::State {
     objects.prepare_state();  // what the call makes does not outlive it
     const StepVariables variables = variables_of(numbers);
     Recorder recorder;
-    StepInputs all = objects.inputs(added);
-    add_inputs(all, inputs);
-    record_inputs(recorder, all);
+    record_inputs(recorder, all_inputs(inputs));
     const std::size_t known = objects.count();
+    const std::vector<Tensor> held = objects.held();
+    const std::vector<bool> had_gradients = with_gradients(inputs);
     Tensors results = take(inputs, numbers, &recorder);
+    objects.check_kept(held);
+    check_gradients(inputs, had_gradients);
     if (objects.count() == known) {  // otherwise what was found in it was no input
       recording = recorder.finish(variables);
     }
     return results;
   }
 
-  Tensors replay(Capture& capture, const Tensors& inputs, const StepVariables& variables) {
+  StepInputs all_inputs(const Tensors& inputs) const {
+    StepInputs all = objects.inputs(added);
+    add_inputs(all, inputs);
+    return all;
+  }
+
+  /// Executes a program; nothing counts it.
+  Tensors execute(Capture& capture, const Tensors& inputs, const StepVariables& variables) {
     if (!std::exchange(replayed_last, false)) {
       objects.after_optimizer();  // what styles derive from parameters is an input of the program
     }
     const MemoryScope scope(MemoryCategory::activation);
-    StepInputs all = objects.inputs(added);
-    add_inputs(all, inputs);
+    const StepInputs all = all_inputs(inputs);
     Executor& executor = *capture.executor;
     Tensors results;
     try {
@@ -269,9 +388,40 @@ struct CompiledStep::State {
       executor.abandon();
       throw;
     }
+    return results;
+  }
+
+  Tensors replay(Capture& capture, const Tensors& inputs, const StepNumbers& numbers) {
+    if (capture.recorded && (function.counts().replayed + 1) % verify == 0) {
+      return verified(capture, inputs, numbers);
+    }
+    Tensors results = execute(capture, inputs, variables_of(numbers));
     objects.count_step(capture.updated);
     ++calls;
     replayed_last = true;
+    return results;
+  }
+
+  /// A call by its program, and as it is written, which counts.
+  Tensors verified(Capture& capture, const Tensors& inputs, const StepNumbers& numbers) {
+    const auto with_outputs = [&](const Tensors& results) {
+      StepInputs all = all_inputs(inputs);
+      for (std::size_t i = 0; i < results.size(); ++i) {
+        all.emplace(output_name(i), StepInput{.value = local_of(results[i])});
+      }
+      return copied_values(all);
+    };
+    objects.prepare_state();
+    const NamedValues before = copied_values(all_inputs(inputs));
+    const std::map<std::string, RandomStream> streams = random_state();
+    const NamedValues replayed = with_outputs(execute(capture, inputs, variables_of(numbers)));
+    function.release_memory();
+    write_values(all_inputs(inputs), before);
+    set_random_state(streams);
+    std::optional<Recording> again;
+    Tensors results = record(inputs, numbers, again);
+    check_same_bits(*capture.recorded, replayed, with_outputs(results), std::move(again));
+    ++function.counts().verified;
     return results;
   }
 
@@ -281,6 +431,9 @@ struct CompiledStep::State {
     capture->form = std::move(form);
     capture->layouts = std::move(layouts);
     capture->state = std::move(state);
+    if (verify > 0) {
+      capture->recorded = program;
+    }
     capture->executor = graph::make_executor(std::move(program), options.execution, &added);
     capture->updated = objects.updated_by(capture->program());
     for (auto& [name, value] : added) {
@@ -336,7 +489,7 @@ struct CompiledStep::State {
           options.mode ? placed(program) : std::move(program),
           [&](Program whole) {
             objects.prepare_state();
-            return capture_of(std::move(whole), form_of(inputs), std::move(layouts),
+            return capture_of(std::move(whole), form_of(inputs, objects), std::move(layouts),
                               objects.state().before_updates());
           },
           "before the first step");
@@ -352,8 +505,25 @@ struct CompiledStep::State {
     }
   }
 
+  /// After an error.
+  void abandon() noexcept {
+    replayed_last = false;
+    objects.drop_gradients();
+  }
+
+  /// Forgets programs of models and optimizers that are gone.
+  void forget_lost() {
+    if (objects.is_lost()) {
+      const ReplayCounts counts = function.counts();
+      function.clear();
+      function.counts() = counts;
+      objects = StepObjects();
+      replayed_last = false;
+    }
+  }
+
   Tensors call(const Tensors& inputs, const StepNumbers& numbers) {
-    const std::string form = form_of(inputs);
+    const std::string form = form_of(inputs, objects);
     const StepState state = objects.state();
     const auto kind_in = [&](const StepState& at) {
       return form + text_of(numbers.guards) + at.text();
@@ -372,7 +542,7 @@ struct CompiledStep::State {
         .kind = [&] { return kind_in(state); },
         .replay =
             [&](CapturedFunction::Entry& entry) {
-              results = replay(static_cast<Capture&>(entry), inputs, variables_of(numbers));
+              results = replay(static_cast<Capture&>(entry), inputs, numbers);
             },
         .before_taking =
             [&](const std::string& why) {
@@ -425,15 +595,23 @@ CompiledStep::~CompiledStep() = default;
 
 Tensors CompiledStep::operator()(const Tensors& inputs, const StepNumbers& numbers) {
   State& s = *state_;
+  s.forget_lost();
+  const std::vector<std::uint64_t> versions = s.objects.versions();
   try {
     if (s.make) {
       s.capture_ahead(inputs, numbers);
       s.make = nullptr;
     }
-    return s.call(inputs, numbers);
+    const ContiguousInputs contiguous(inputs);
+    Tensors results = s.call(contiguous.inputs(), numbers);
+    const Program* const replayed = s.replayed_last ? program() : nullptr;
+    contiguous.write_back(replayed == nullptr ? std::vector<std::string>() : replayed->written());
+    return results;
+  } catch (const Error& error) {
+    s.abandon();
+    s.objects.rethrow_with_changes(error, versions);
   } catch (...) {
-    s.replayed_last = false;
-    s.objects.drop_gradients();
+    s.abandon();
     throw;
   }
 }

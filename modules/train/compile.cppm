@@ -37,8 +37,17 @@ class StepCall {
   /// The optimizer takes its step: sums of gradients that are still under way are completed, the
   /// parameters are updated, and its gradients dropped. Once in a call. `lr`: a number of the call,
   /// or what is computed from one; another one is a constant.
-  /// Errors: it was updated before; those of Optimizer::step.
-  void update(optim::Optimizer& optimizer, const Number& lr);
+  /// `clipping`: of its gradients, multiplied by `grad_scale`. It is computed by operators, so a
+  /// norm that is not finite is no error: read gradient_norm() by guard().
+  /// Errors: it was updated before; those of Optimizer::step and of Clipping::check.
+  void update(optim::Optimizer& optimizer, const Number& lr, const optim::Clipping& clipping = {},
+              const Number& grad_scale = 1);
+  /// The norm over all gradients of the optimizer's parameters, whose sums are complete then: a
+  /// local tensor without dims, the same on every rank (see optim::gradient_norm_power).
+  Tensor gradient_norm(optim::Optimizer& optimizer, double p = 2);
+  /// The step reads or writes tensors of a model that it may not call, such as an average of
+  /// another one's weights.
+  void uses(nn::Module& module);
 
  private:
   friend class CompiledStep;
@@ -73,6 +82,8 @@ struct CompileOptions {
   std::optional<graph::DataParallelMode> mode = std::nullopt;
   DeviceMesh mesh = {};
   Device device = cpu;  // on which a factory makes what is trained
+  /// Every so many replayed calls are verified: see graph::ExecutionOptions::verify.
+  std::int64_t verify = 0;
 };
 
 /// A step that is captured: the first call with inputs of one form is taken as it is, the second is

@@ -23,6 +23,7 @@ struct CapturedSteps::Capture final : CapturedFunction::Entry {
     std::vector<Tensor> given = {};  // last, in the order of its inputs
   };
   std::array<PartProgram, 5> parts = {};
+  std::optional<Program> recorded = {};  // before passes, where steps are verified
   Part running = Part::whole_step;
   StepState state = {};                 // in which it was recorded
   StepState::Updated updated = {};      // the optimizer's parameters that it updates

@@ -2,14 +2,20 @@ module;
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 module tessera.train;
@@ -18,6 +24,8 @@ import tessera.base;
 import tessera.device;
 import tessera.placement;
 import tessera.tensor;
+import tessera.autograd;
+import tessera.ops;
 import tessera.dtensor;
 import tessera.program;
 import tessera.capture;
@@ -30,23 +38,79 @@ import :step_objects;
 
 namespace tessera {
 
+namespace {
+
+/// What a function is, with what it holds where that fits into it.
+template <class F>
+std::uint64_t identity_of(const F& function) {
+  std::array<std::uint64_t, sizeof(F) / sizeof(std::uint64_t)> words;
+  std::memcpy(words.data(), &function, sizeof words);
+  std::uint64_t hash = function.target_type().hash_code();
+  for (const std::uint64_t word : words) {
+    hash = hash_combine(hash, word);
+  }
+  return hash;
+}
+
+/// Hooks on a leaf's gradient, but for those of the sums over ranks, which come with its first
+/// step.
+std::uint64_t leaf_hooks_of(const Tensor& leaf) {
+  const GradState* const state = grad_state(leaf);
+  std::uint64_t hash = 0;
+  if (state == nullptr) {
+    return hash;
+  }
+  for (const GradientHook& hook : state->leaf_hooks) {
+    if (std::string_view(hook.target_type().name()).find("GradientFinisher") ==
+        std::string_view::npos) {
+      hash = hash_combine(hash, identity_of(hook));
+    }
+  }
+  for (const auto& hook : state->post_accumulate_hooks) {
+    hash = hash_combine(hash, identity_of(hook));
+  }
+  return hash;
+}
+
+constexpr const char* other_frozen = "other parameters are frozen than when the step was recorded";
+
+}  // namespace
+
+const char* StepState::Form::difference(const Form& was) const {
+  return was.module != module             ? "is another one"
+         : was.training != training       ? "has another training mode"
+         : was.uses_update != uses_update ? "has its low-rank update switched on or off"
+         : was.hooks != hooks             ? "has other hooks"
+         : was.changes != changes         ? "was changed (note_change) and is another one"
+         : was.held != held               ? "has other parameters or buffers"
+         : was.leaf_hooks != leaf_hooks   ? "has other hooks on gradients"
+         : was.updated_by != updated_by   ? "has other optimizers"
+                                          : nullptr;
+}
+
 StepState::StepState(std::span<nn::Module* const> models,
                      std::span<optim::Optimizer* const> optimizers,
                      std::optional<std::int64_t> updates) {
   for (nn::Module* const model : models) {
     for (const nn::Module* const module : nn::all_modules(*model)) {
-      std::uint64_t held = 0;
-      const auto hold = [&](const auto& list) {
-        for (const auto& [name, pointer] : list) {
-          held = hash_combine(held, reinterpret_cast<std::uintptr_t>(pointer.get()));
+      Form form{.module = module,
+                .training = module->is_training(),
+                .uses_update = module->uses_update(),
+                .hooks = module->hooks_identity(),
+                .changes = module->changes()};
+      const auto add = [](std::uint64_t& to, std::uint64_t what) { to = hash_combine(to, what); };
+      for (const auto& [name, parameter] : module->parameters()) {
+        add(form.held, reinterpret_cast<std::uintptr_t>(parameter.get()));
+        add(form.trained, parameter->value.requires_grad() ? 1 : 0);
+        add(form.leaf_hooks, leaf_hooks_of(parameter->value));
+        for (const std::uint64_t one : parameter->attached<optim::UpdatedBy>().optimizers) {
+          add(form.updated_by, one);
         }
-      };
-      hold(module->parameters());
-      hold(module->buffers());
-      modules_.push_back({.module = module,
-                          .training = module->is_training(),
-                          .hooks = module->hook_count(),
-                          .held = held});
+      }
+      for (const auto& [name, buffer] : module->buffers()) {
+        add(form.held, reinterpret_cast<std::uintptr_t>(buffer.get()));
+      }
+      modules_.push_back(form);
     }
   }
   for (const optim::Optimizer* const optimizer : optimizers) {
@@ -78,8 +142,11 @@ std::string StepState::text() const {
   std::uint64_t hash = 0;
   for (const Form& form : modules_) {
     hash = hash_combine(hash, reinterpret_cast<std::uintptr_t>(form.module));
-    hash = hash_combine(hash, 2 * form.hooks + (form.training ? 1 : 0));
-    hash = hash_combine(hash, form.held);
+    for (const std::uint64_t part :
+         {std::uint64_t{form.training}, std::uint64_t{form.uses_update}, form.hooks, form.changes,
+          form.held, form.trained, form.leaf_hooks, form.updated_by}) {
+      hash = hash_combine(hash, part);
+    }
   }
   std::string text = fmt::format(" modules {:x}", hash);
   for (const Taken& taken : taken_) {
@@ -96,13 +163,11 @@ std::string StepState::misfit(const StepState& recorded, const Updated& updated)
   for (std::size_t i = 0; i < std::min(recorded.modules_.size(), modules_.size()); ++i) {
     const Form& was = recorded.modules_[i];
     const Form& is = modules_[i];
-    const char* const what = was.module != is.module       ? "is another one"
-                             : was.training != is.training ? "has another training mode"
-                             : was.hooks != is.hooks       ? "has other hooks"
-                             : was.held != is.held         ? "has other parameters or buffers"
-                                                           : nullptr;
-    if (what != nullptr) {
+    if (const char* const what = is.difference(was)) {
       return fmt::format("module '{}' {} than when the step was recorded", is.module->name(), what);
+    }
+    if (was.trained != is.trained) {
+      return other_frozen;
     }
   }
   if (recorded.modules_.size() != modules_.size()) {
@@ -113,7 +178,7 @@ std::string StepState::misfit(const StepState& recorded, const Updated& updated)
     const Taken& is = taken_[o];
     for (std::size_t i = 0; i < is.steps.size(); ++i) {
       if ((was.steps[i] < 0) != (is.steps[i] < 0)) {
-        return "other parameters are frozen than when the step was recorded";
+        return other_frozen;
       }
     }
     for (const std::size_t i : updated[o]) {
@@ -153,6 +218,7 @@ void StepObjects::add(nn::Module& module) {
     return;
   }
   models_.push_back(&model);
+  lives_.push_back(model.life());
   if (plan != nullptr) {
     plans_.push_back(plan);
   }
@@ -176,12 +242,91 @@ std::size_t StepObjects::add(optim::Optimizer& optimizer) {
   const auto number = static_cast<std::size_t>(found - optimizers_.begin());
   if (found == optimizers_.end()) {
     optimizers_.push_back(&optimizer);
+    lives_.push_back(optimizer.life());
     finishers_.push_back(std::make_unique<parallel::GradientFinisher>());
     for (const nn::ParameterPointer& parameter : optimizer.parameters()) {
       add(parameter);  // of no model that was called
     }
   }
   return number;
+}
+
+bool StepObjects::is_lost() const {
+  return std::ranges::any_of(lives_, [](const auto& life) { return life.expired(); });
+}
+
+std::vector<Tensor> StepObjects::held() const {
+  std::vector<Tensor> all;
+  for (const auto& [name, parameter] : parameters_) {
+    all.push_back(parameter->value);
+  }
+  for (const auto& [name, buffer] : buffers_) {
+    all.push_back(buffer->value);
+  }
+  return all;
+}
+
+void StepObjects::check_kept(std::span<const Tensor> before) const {
+  const std::vector<Tensor> now = held();
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    if (!now[i].same_as(before[i])) {
+      fail({.thing = "record",
+            .wrong = held_in_words(i) +
+                     " has another tensor after the step than before it, which no replay would "
+                     "give it",
+            .advice = "write into it (ops::copy_ under NoGrad) instead of replacing its value"});
+    }
+  }
+}
+
+std::string StepObjects::held_in_words(std::size_t i) const {
+  return i < parameters_.size()
+             ? fmt::format("parameter '{}'", parameters_[i].first)
+             : fmt::format("buffer '{}'", buffers_[i - parameters_.size()].first);
+}
+
+std::vector<std::uint64_t> StepObjects::versions() const {
+  std::vector<std::uint64_t> all;
+  for (const Tensor& x : held()) {
+    all.push_back(local_of(x).storage().version());
+  }
+  return all;
+}
+
+void StepObjects::rethrow_with_changes(const Error& error,
+                                       std::span<const std::uint64_t> before) const {
+  if (typeid(error) != typeid(Error)) {
+    throw;  // another rank's
+  }
+  const std::vector<std::uint64_t> now = versions();
+  std::string first;
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < std::min(before.size(), now.size()); ++i) {
+    if (now[i] != before[i] && ++count == 1) {
+      first = held_in_words(i);
+    }
+  }
+  if (count == 0) {
+    throw;
+  }
+  ErrorFields fields = error.fields();
+  fields.details += fmt::format(
+      "{}before this error the step has written {}{}; what is written "
+      "stays",
+      fields.details.empty() ? "" : "\n", first,
+      count == 1 ? "" : fmt::format(" and {} more", count - 1));
+  throw Error(std::move(fields), error.kind());
+}
+
+std::string StepObjects::owner_of(const Storage& storage) const {
+  const auto is_its = [&](const auto& one) {
+    return &local_of(one.second->value).storage() == &storage;
+  };
+  if (const auto found = std::ranges::find_if(parameters_, is_its); found != parameters_.end()) {
+    return parameter_input(found->first);
+  }
+  const auto found = std::ranges::find_if(buffers_, is_its);
+  return found == buffers_.end() ? std::string() : "buffer." + found->first;
 }
 
 std::string StepObjects::input_of(const nn::ParameterPointer& parameter) const {
@@ -284,15 +429,56 @@ void StepObjects::finish_sums(const std::set<std::size_t>& updated) {
   }
 }
 
-void StepObjects::update(std::size_t optimizer, const Number& lr, Recorder* recorder) {
+Tensor StepObjects::gradient_norm(std::size_t optimizer, double p) {
+  const NoGrad no_grad;
+  const std::vector<nn::ParameterPointer>& parameters = optimizers_[optimizer]->parameters();
+  finishers_[optimizer]->finish(parameters);
+  Tensor power;
+  run_phase(name_of(Phase::gradient_norm),
+            [&] { power = optim::gradient_norm_power(parameters, p); });
+  return p == 2                    ? ops::sqrt(power)
+         : p == 1 || std::isinf(p) ? power
+                                   : ops::pow_scalar(power, 1 / p);
+}
+
+namespace {
+
+/// Multiplies gradients by min(1, max_norm / (norm + 1e-6)), as optim::clip_factor has it.
+void limit_norm(std::span<const nn::ParameterPointer> parameters, const Tensor& norm,
+                double max_norm) {
+  const NoGrad no_grad;
+  const Tensor factor = ops::clamp(
+      ops::div(full({}, max_norm, norm.dtype(), norm.device()), ops::add_scalar(norm, 1e-6)), 0, 1);
+  for (const nn::ParameterPointer& parameter : parameters) {
+    if (Tensor& gradient = parameter->value.grad()) {
+      const Tensor local = local_of(gradient);
+      const Tensor limited = ops::mul(local, ops::cast(factor, local.dtype()));
+      gradient = gradient.is_distributed() ? make_distributed(limited, gradient.spec()) : limited;
+    }
+  }
+}
+
+}  // namespace
+
+void StepObjects::update(std::size_t optimizer, const Number& lr, const optim::Clipping& clipping,
+                         const Number& grad_scale, Recorder* recorder) {
+  clipping.check();
   optim::Optimizer& one = *optimizers_[optimizer];
   finishers_[optimizer]->finish(one.parameters());
+  if (clipping.max_norm > 0) {
+    limit_norm(one.parameters(),
+               ops::mul_scalar(gradient_norm(optimizer, clipping.norm), grad_scale),
+               clipping.max_norm);
+  }
+  if (clipping.max_value > 0) {
+    optim::clamp_gradients(one.parameters(), clipping.max_value / grad_scale);
+  }
   for (nn::Module* const model : models_) {
     nn::end_step(*model);
   }
   before_optimizer();
   const std::vector<std::size_t> updated =
-      one.step(lr, 1, count_of(optimizer, recorder != nullptr));
+      one.step(lr, grad_scale, count_of(optimizer, recorder != nullptr));
   if (recorder != nullptr) {
     record_updates(*recorder, optimizer, updated);
   }

@@ -40,8 +40,16 @@ class StepState {
   struct Form {
     const nn::Module* module = nullptr;
     bool training = true;
-    std::size_t hooks = 0;
-    std::uint64_t held = 0;  // which parameters and buffers
+    bool uses_update = true;
+    std::uint64_t hooks = 0;
+    std::uint64_t changes = 0;
+    std::uint64_t held = 0;        // which parameters and buffers
+    std::uint64_t trained = 0;     // which of these parameters
+    std::uint64_t leaf_hooks = 0;  // on the parameters' gradients
+    std::uint64_t updated_by = 0;  // the optimizers of the parameters
+
+    /// How it differs from what it was; null: it does not.
+    const char* difference(const Form& was) const;
   };
   struct Taken {
     const optim::Optimizer* optimizer = nullptr;
@@ -67,6 +75,18 @@ class StepObjects {
   std::size_t count() const { return models_.size() + optimizers_.size(); }
 
   StepState state() const { return StepState(models_, optimizers_); }
+  /// Whether a model or an optimizer is gone.
+  bool is_lost() const;
+  /// The tensors of parameters and buffers. Error of check_kept: one was replaced since.
+  std::vector<Tensor> held() const;
+  void check_kept(std::span<const Tensor> before) const;
+  /// How often the memory of each of them was written.
+  std::vector<std::uint64_t> versions() const;
+  /// Throws the error of a step on; it says which of them the step has written, if any.
+  [[noreturn]] void rethrow_with_changes(const Error& error,
+                                         std::span<const std::uint64_t> before) const;
+  /// The parameter or buffer whose memory it is; "": none.
+  std::string owner_of(const Storage& storage) const;
   /// Everything but what the caller gives.
   StepInputs inputs(const graph::AddedState& added) const;
   StepState::Updated updated_by(const Program& program) const;
@@ -84,7 +104,10 @@ class StepObjects {
   void begin_sums(const Count& begun);
   /// Completes those of optimizers that were not updated.
   void finish_sums(const std::set<std::size_t>& updated);
-  void update(std::size_t optimizer, const Number& lr, Recorder* recorder);
+  /// The norm of an optimizer's gradients, of which all sums are complete then.
+  Tensor gradient_norm(std::size_t optimizer, double p);
+  void update(std::size_t optimizer, const Number& lr, const optim::Clipping& clipping,
+              const Number& grad_scale, Recorder* recorder);
   /// A replayed call has updated these.
   void count_step(const StepState::Updated& updated);
   void before_optimizer();
@@ -98,11 +121,14 @@ class StepObjects {
  private:
   void add(const nn::ParameterPointer& parameter);
   std::string unique(std::string name);
+  /// "buffer 'seen'", of one of held().
+  std::string held_in_words(std::size_t i) const;
   /// What the names of an optimizer's state and count begin with.
   static std::string prefix(std::size_t optimizer);
   Count count_of(std::size_t optimizer, bool recorded) const;
   std::string input_of(const nn::ParameterPointer& parameter) const;
 
+  std::vector<std::weak_ptr<const bool>> lives_;  // of models and optimizers
   std::vector<nn::Module*> models_;
   std::vector<parallel::ParallelPlan*> plans_;
   std::vector<optim::Optimizer*> optimizers_;

@@ -9,6 +9,7 @@ module;
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 module tessera.train;
 
 import tessera.base;
@@ -77,9 +78,14 @@ StepResult Training::step(const StepBatch& batch, const StepFunctions& functions
           .got = fmt::format("{}", batch.tokens),
           .advice = "set StepBatch::tokens"});
   }
+  const std::vector<std::uint64_t> versions = steps_->objects.versions();
   try {
     return captured_->enabled() ? captured_->step(batch, functions)
                                 : steps_->take(batch, functions, nullptr);
+  } catch (const Error& error) {
+    captured_->abandon();
+    steps_->optimizer->zero_grad();
+    steps_->objects.rethrow_with_changes(error, versions);
   } catch (...) {
     captured_->abandon();
     steps_->optimizer->zero_grad();

@@ -102,8 +102,9 @@ void complete(std::vector<Tensor>& sums) {
   }
 }
 
-/// The root mean square of each tensor, as one vector that every rank has, of this type.
-Tensor root_mean_squares(const std::vector<Tensor>& list, DType dtype) {
+/// The root mean square of each tensor, all of one layout, as one vector that every rank has, of
+/// this type.
+Tensor root_mean_squares_of_one_layout(const std::vector<Tensor>& list, DType dtype) {
   std::vector<double> counts;
   for (const Tensor& x : list) {
     counts.push_back(1 / static_cast<double>(std::max<std::int64_t>(1, x.numel())));
@@ -116,6 +117,44 @@ Tensor root_mean_squares(const std::vector<Tensor>& list, DType dtype) {
     shares = from_local(shares, squares[0].layout());
   }
   return ops::cast(ops::sqrt(ops::mul(squares[0], shares)), dtype);
+}
+
+/// The same of any layouts: a sum over ranks for each of them.
+Tensor root_mean_squares(const std::vector<Tensor>& list, DType dtype) {
+  std::vector<SpecHandle> layouts;               // one tensor's of each
+  std::vector<std::vector<std::size_t>> places;  // of the tensors in each
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const auto same = std::ranges::find_if(layouts, [&](const SpecHandle& one) {
+      const SpecHandle& own = list[i].spec();
+      return one == own || (one != nullptr && own != nullptr && one->layout == own->layout);
+    });
+    const auto place = static_cast<std::size_t>(same - layouts.begin());
+    if (place == layouts.size()) {
+      layouts.push_back(list[i].spec());
+      places.emplace_back();
+    }
+    places[place].push_back(i);
+  }
+  std::vector<Tensor> parts;
+  std::vector<std::int64_t> order(list.size());  // where each tensor's is in the joined parts
+  std::int64_t at = 0;
+  for (const std::vector<std::size_t>& some : places) {
+    std::vector<Tensor> tensors;
+    for (const std::size_t i : some) {
+      tensors.push_back(list[i]);
+      order[i] = at++;
+    }
+    parts.push_back(root_mean_squares_of_one_layout(tensors, dtype));
+  }
+  if (parts.size() == 1) {
+    return parts[0];
+  }
+  std::vector<Tensor> rows;
+  const Tensor all = ops::cat(parts, 0);
+  for (const std::int64_t place : order) {
+    rows.push_back(ops::narrow(all, 0, place, 1));
+  }
+  return ops::cat(rows, 0);
 }
 
 class Adafactor final : public optim::UpdateRule {

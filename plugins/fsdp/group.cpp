@@ -209,10 +209,15 @@ void Group::wait_readers(const std::vector<const Group*>& groups) {
   const NoGrad no_grad;
   std::vector<Tensor> read;
   for (const Group* group : groups) {
-    if (group->gathered_before_) {
-      for (Tensor& source : group->memory_.all(&Exchanged::source)) {
-        if (source) {  // else it was dropped: its memory is kept until it is read
-          read.push_back(std::move(source));
+    if (!group->gathered_before_) {
+      continue;
+    }
+    for (const Member& m : group->memory_.members()) {
+      // A copy of an earlier recording was gathered in that one, which has waited for its readers.
+      const bool is_old = GroupMemory::is_copied(m) && m.copied != recordings();
+      for (const Exchanged& x : m.exchanged) {
+        if (x.source && !is_old) {  // else it was dropped: its memory is kept until it is read
+          read.push_back(x.source);
         }
       }
     }

@@ -88,6 +88,14 @@ void Sharding::add(std::size_t index, nn::Module& module) {
   });
 }
 
+void Sharding::note_change() {
+  for (const Unit& unit : units_) {
+    for (nn::Module* const module : unit.modules) {
+      module->note_change();
+    }
+  }
+}
+
 std::size_t Sharding::unit_of(std::string_view module) const {
   std::vector<std::string> known;
   for (std::size_t i = 0; i < units_.size(); ++i) {

@@ -61,17 +61,23 @@ class Sharding : public tessera::parallel::ShardedParameters,
   void reshard(std::string_view module) override;
   void set_reshard_after_forward(bool reshard) override {
     settings_.reshard_after_forward = reshard;
+    note_change();
   }
   void set_reshard_after_backward(bool reshard) override {
     settings_.group.reshard_after_backward = reshard;
+    note_change();
   }
   void set_forward_prefetch(std::string_view module, const std::vector<std::string>& next) override;
   void set_backward_prefetch(std::string_view module,
                              const std::vector<std::string>& next) override;
   void set_gradient_sync(bool sync) override { gradient_sync_ = sync; }
-  void set_gradient_factor(double factor) override { settings_.group.gradient_factor = factor; }
+  void set_gradient_factor(double factor) override {
+    settings_.group.gradient_factor = factor;
+    note_change();
+  }
   void set_reduction_hook(tessera::parallel::ReductionHook hook) override {
     settings_.group.reduction_hook = std::move(hook);
+    note_change();
   }
 
   /// Parameters may be written from here on.
@@ -81,6 +87,8 @@ class Sharding : public tessera::parallel::ShardedParameters,
   struct Backward;
   explicit Sharding(Settings settings) : settings_(std::move(settings)) {}
 
+  /// Tells captured steps that settings have changed.
+  void note_change();
   std::size_t unit_of(std::string_view module) const;
   std::vector<std::size_t> units_of(const std::vector<std::string>& modules) const;
   void start(const Unit& unit);

@@ -88,6 +88,22 @@ TEST_CASE("results take turns in one block, and in the place of operands that en
   CHECK(planned.memory()->allocated == 0);
 }
 
+TEST_CASE("steps that a mode sees have no block beside the memory of their calls") {
+  const Tensor x = random({1 << 16});
+  const Program program = program_of_step(x, [&] { return ops::neg(ops::exp(x)); });
+  Planned planned(program);
+  const std::vector<double> expected = run(planned, x);
+  CHECK(planned.memory().has_value());
+  {
+    Mode trace;
+    const ModeScope scope(ModeLevel::below_distribution, trace);
+    CHECK(run(planned, x) == expected);
+    CHECK(!planned.memory().has_value());
+  }
+  CHECK(run(planned, x) == expected);
+  CHECK(planned.memory().has_value());
+}
+
 TEST_CASE("an operand that is used again is not overwritten, nor one that is used twice") {
   const Tensor x = random({64});
   const Program program = program_of_step(x, [&] {

@@ -81,7 +81,7 @@ TEST_CASE("captured: hooks on the gradients of inputs, intermediates and leaves"
         add_gradient_hook(subject.parameter("head.weight")->value,
                           [](const Tensor& gradient) { return ops::mul_scalar(gradient, 0.5); });
       },
-      {}, {"one rank", "replicated"});
+      {}, {"replicated"});
 }
 
 TEST_CASE("captured: hooks after accumulation, and callbacks at the end of backward",
@@ -113,7 +113,7 @@ TEST_CASE("captured: hooks after accumulation, and callbacks at the end of backw
           });
         }
       },
-      {}, {"one rank", "replicated"});
+      {}, {"replicated"});
 }
 
 TEST_CASE("captured: requires_grad changes within a step", "[features]") {

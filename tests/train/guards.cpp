@@ -253,15 +253,15 @@ TEST_CASE("programs are evicted, and counted") {
       call.update(*adamw, call.number("lr"));
       return {loss};
     });
-    for (int scale = 1; scale <= 6; ++scale) {
+    for (int scale = 1; scale <= 18; ++scale) {
       for (int i = 0; i < 5; ++i) {
         step({net_tokens(rows, i)}, {.numbers = {{"lr", 0.01}}, .guards = {{"scale", scale}}});
       }
     }
     const ReplayCounts& counts = step.counts();
-    check(counts.captured == 6 && counts.evicted == 2 && counts.replayed == 18, to_string(counts));
+    check(counts.captured == 18 && counts.evicted == 2 && counts.replayed == 54, to_string(counts));
     check(counts.reasons.at("guard 'scale' is 6, was 5") == 1, to_string(counts));
-    check(to_string(counts).find("6 programs, 2 of them dropped for newer ones: ") !=
+    check(to_string(counts).find("18 programs, 2 of them dropped for newer ones: ") !=
               std::string::npos,
           to_string(counts));
     const std::string missing =

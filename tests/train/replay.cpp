@@ -142,7 +142,8 @@ TEST_CASE("the clipping factor, the learning rate and the weight are variables")
   replays_equal_eager(layout, {.max_norm = 20, .first_weight = 4, .more_weight = 10});
 }
 
-TEST_CASE("validations, checkpoints and steps of another shape may come between replayed steps") {
+TEST_CASE("validations, checkpoints and steps of another shape may come between replayed steps",
+          "[unverified]") {
   const Options options{.net = {.dropout = 0.3}};
   for (const char* name : {"fully sharded", "hybrid"}) {
     const Layouts layout = layout_named(name);
@@ -233,14 +234,19 @@ TEST_CASE("only the last few programs are kept") {
     Run eager(mesh, layout.styles);
     Run run(mesh, layout.styles);
     run.training.captured().set_enabled(true);
-    for (const int factor : {1, 2, 3, 4, 5, 5, 1}) {
-      for (int i = 0; i < 5; ++i) {
+    const auto steps = [&](int factor, int count) {
+      for (int i = 0; i < count; ++i) {
         check(run.step(factor * rows).loss == eager.step(factor * rows).loss, "the same bits");
       }
+    };
+    for (int factor = 1; factor <= 17; ++factor) {
+      steps(factor, 3);
     }
+    steps(17, 3);
+    steps(1, 5);
     const ReplayCounts& counts = run.training.captured().counts();
-    check(counts.captured == 6, "the first one was dropped, and made again");
-    check(counts.replayed == 5 * 3 + 5 + 4, std::to_string(counts.replayed) + " replayed");
+    check(counts.captured == 18, "the first one was dropped, and made again");
+    check(counts.replayed == 17 + 3 + 4, std::to_string(counts.replayed) + " replayed");
   }));
 }
 
@@ -412,7 +418,7 @@ TEST_CASE("every communication of a step is an operator, in every layout") {
   }
 }
 
-TEST_CASE("a communication report has what replayed steps communicate") {
+TEST_CASE("a communication report has what replayed steps communicate", "[unverified]") {
   for (const char* name : {"replicated", "fully sharded", "hybrid"}) {
     const Layouts layout = layout_named(name);
     INFO(name);

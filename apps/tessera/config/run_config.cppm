@@ -196,6 +196,7 @@ struct GraphConfig {
   std::vector<std::string> passes = default_passes();
   std::vector<std::string> transforms;
   bool across_steps = false;  // updates are left to the next step
+  std::int64_t verify = 0;    // of so many replayed steps one is taken as it is written too
   std::string memory_budget;  // of a step, "4GiB"; empty: none. See budget_bytes
   std::string offload;        // a folder for values that do not fit; empty: none are kept elsewhere
   std::string dump;           // a folder with the program before and after each pass; empty: none

@@ -51,6 +51,7 @@ graph::ExecutionOptions execution_of(const GraphConfig& graph, const StepRates& 
           .computing = {.flops = rates.flops, .bytes = rates.bytes},
           .offloading = {.stored = rates.stored, .fetched = rates.fetched},
           .transforms = std::move(transforms),
+          .verify = graph.verify,
           .dump = graph.dump,
           .across_steps = graph.across_steps};
 }
