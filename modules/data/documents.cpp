@@ -2,9 +2,11 @@ module;
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -34,6 +36,9 @@ struct Outcome {
   std::int64_t joined = 0;
   bool blank = false;
   std::string fault = {};
+  bool bad = false;  // the fault is one of the record
+  std::map<std::string, std::int64_t> dropped = {};
+  std::set<std::string> unread = {};
 
   /// Of one of its documents.
   bool trains_nothing() const {
@@ -68,10 +73,14 @@ struct Documents::State {
   std::vector<std::int64_t> first;  // document of each file
   std::vector<Entry> entries;
   DocumentCounts counts;
+  std::optional<RecordKind> kind;  // of the file's first record
 
   std::vector<Example> examples_of(std::string_view record) const;
   Outcome outcome_of(const Line& line) const;
+  void add_bad(const std::string& file, std::int64_t line, const std::string& fault,
+               Faults& faults);
   void add(const Outcome& outcome, const std::string& file, Faults& faults);
+  void find_kind(std::span<const Line> lines);
   void scan(const DataFile& file, Faults& faults);
   std::size_t file_of(std::int64_t document) const {
     return static_cast<std::size_t>(std::ranges::upper_bound(first, document) - first.begin()) - 1;
@@ -93,7 +102,18 @@ Outcome Documents::State::outcome_of(const Line& line) const {
     return out;
   }
   try {
+    if (kind && options.form == RecordForm::document) {
+      if (const RecordKind own = ExampleMaker::kind_of(line.text); own != *kind) {
+        fail_input({.wrong = "the record is of another kind than those before",
+                    .expected = fmt::format("'{}'", name_of(*kind)),
+                    .got = fmt::format("'{}'", name_of(own))});
+      }
+    }
     for (Example& example : examples_of(line.text)) {
+      for (const auto& [what, count] : example.dropped) {
+        out.dropped[what] += count;
+      }
+      out.unread.merge(example.unread);
       out.whole = std::max(out.whole, std::ssize(example.ids));
       out.joined += example.joined;
       cut(example, options.longest);
@@ -110,16 +130,34 @@ Outcome Documents::State::outcome_of(const Line& line) const {
           options.longest, out.whole);
     } else if (out.trains_nothing() && out.whole <= options.longest) {
       out.fault = "the document has no token that is trained";
+      out.bad = true;
     }
   } catch (const Error& error) {
     out.fault = error.what();
+    out.bad = true;
   }
   return out;
+}
+
+void Documents::State::add_bad(const std::string& file, std::int64_t line, const std::string& fault,
+                               Faults& faults) {
+  if (!options.skip_bad) {
+    faults.add(file, line, fault);
+    return;
+  }
+  ++counts.bad;
+  if (counts.first_bad.empty()) {
+    counts.first_bad = fmt::format("{}:{}: {}", file, line, fault);
+  }
 }
 
 void Documents::State::add(const Outcome& outcome, const std::string& file, Faults& faults) {
   if (outcome.blank) {
     ++counts.blank_lines;
+    return;
+  }
+  if (outcome.bad) {
+    add_bad(file, outcome.line, outcome.fault, faults);
     return;
   }
   if (!outcome.fault.empty()) {
@@ -134,10 +172,31 @@ void Documents::State::add(const Outcome& outcome, const std::string& file, Faul
   }
   counts.cut += is_long ? 1 : 0;
   counts.joined += outcome.joined;
+  for (const auto& [what, count] : outcome.dropped) {
+    counts.dropped[what] += count;
+  }
+  constexpr std::size_t most_names = 32;
+  for (const std::string& name : outcome.unread) {
+    ++counts.unread[counts.unread.size() < most_names || counts.unread.contains(name) ? name
+                                                                                      : "others"];
+  }
   for (const Entry& entry : outcome.entries) {
     counts.tokens += entry.tokens;
     counts.trained += entry.trained;
     entries.push_back(entry);
+  }
+}
+
+/// Of the first record that has one.
+void Documents::State::find_kind(std::span<const Line> lines) {
+  for (std::size_t i = 0; i < lines.size() && !kind; ++i) {
+    try {
+      if (!is_blank(lines[i].text)) {
+        kind = ExampleMaker::kind_of(lines[i].text);
+      }
+    } catch (const Error&) {
+      // A fault, which is found again where records are read.
+    }
   }
 }
 
@@ -146,6 +205,7 @@ void Documents::State::scan(const DataFile& file, Faults& faults) {
   std::vector<Line> lines;
   std::vector<std::pair<std::int64_t, std::size_t>> too_long;
   while (reader.next(lines, too_long)) {
+    find_kind(lines);
     std::vector<Outcome> outcomes(lines.size());
     in_parallel(lines.size(), [&](std::size_t i) { outcomes[i] = outcome_of(lines[i]); });
     for (std::size_t i = 0; i < lines.size(); ++i) {
@@ -153,9 +213,10 @@ void Documents::State::scan(const DataFile& file, Faults& faults) {
     }
   }
   for (const auto& [number, bytes] : too_long) {
-    faults.add(file.path(), number,
-               fmt::format("the line is too long (expected at most {}, got {})",
-                           format_bytes(longest_line), format_bytes(bytes)));
+    add_bad(file.path(), number,
+            fmt::format("the line is too long (expected at most {}, got {})",
+                        format_bytes(longest_line), format_bytes(bytes)),
+            faults);
   }
 }
 
@@ -168,13 +229,15 @@ Documents::Documents(std::span<const std::string> files, std::shared_ptr<const E
   for (const std::string& path : files) {
     state->files.emplace_back(path);
     state->first.push_back(std::ssize(state->entries));
+    state->kind.reset();
     state->scan(state->files.back(), faults);
   }
   faults.throw_if_any();
   if (state->entries.empty()) {
     fail_input({.thing = files.empty() ? "documents" : files[0],
-                .wrong = fmt::format("there is no document ({} blank lines, {} left out)",
-                                     state->counts.blank_lines, state->counts.left_out)});
+                .wrong = fmt::format("there is no document ({} blank lines, {} left out, {} bad)",
+                                     state->counts.blank_lines, state->counts.left_out,
+                                     state->counts.bad)});
   }
   state_ = std::move(state);
 }

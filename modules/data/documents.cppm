@@ -24,6 +24,7 @@ struct DocumentOptions {
   std::int64_t longest = 0;  // tokens of a document
   TooLong too_long = TooLong::error;
   RecordForm form = RecordForm::document;
+  bool skip_bad = false;  // records with faults are left out and counted; else they are errors
 
   /// Documents of a record.
   std::int64_t of_record() const { return form == RecordForm::preference ? 2 : 1; }
@@ -38,6 +39,10 @@ struct DocumentCounts {
   std::int64_t left_out = 0;     // records: too long, or nothing trained is left of a document
   std::int64_t blank_lines = 0;  // which are no documents
   std::int64_t joined = 0;       // see Example::joined
+  std::map<std::string, std::int64_t> dropped = {};  // contents, see Example::dropped
+  std::map<std::string, std::int64_t> unread = {};   // records, by the member that nothing reads
+  std::int64_t bad = 0;                              // records that were left out for a fault
+  std::string first_bad = {};                        // "a.jsonl:3: it is not JSON"
 };
 
 /// The records of JSONL files as documents. They are read once when the object is made, to find
@@ -47,8 +52,8 @@ struct DocumentCounts {
 class Documents {
  public:
   /// Errors (input) with file and line, all at once: what is wrong with records (ExampleMaker), a
-  /// line of more than 32 MiB, a document that is too long; there is no document; the file cannot
-  /// be read.
+  /// line of more than 32 MiB, a record of another kind than its file's first one, a document that is too
+  /// long; there is no document; the file cannot be read.
   Documents(std::span<const std::string> files, std::shared_ptr<const ExampleMaker> maker,
             const DocumentOptions& options);
   ~Documents();

@@ -69,13 +69,16 @@ struct EncodedText::State {
   std::vector<DataFile> files;
   std::vector<Piece> pieces;
   std::vector<std::int64_t> begin;  // token of each piece, and the end
-  std::int64_t blank_lines = 0;
+  bool skip_bad = false;
+  DocumentCounts counts;
 
   // Pieces that were read last: windows follow each other within one.
   std::mutex mutex;
   std::deque<std::pair<std::size_t, std::shared_ptr<const std::vector<TokenId>>>> kept;
 
   std::vector<TokenId> encode(const Piece& piece, std::string_view bytes) const;
+  void add_bad(const std::string& file, std::int64_t line, const std::string& fault,
+               Faults& faults);
   void count(std::span<const Piece> fresh, std::span<const std::string_view> texts, Faults& faults,
              std::span<const std::int64_t> lines);
   void scan_text(Faults& faults);
@@ -86,38 +89,43 @@ struct EncodedText::State {
 std::vector<TokenId> EncodedText::State::encode(const Piece& piece, std::string_view bytes) const {
   const std::string record = records ? ExampleMaker::text_of(bytes) : std::string();
   std::vector<TokenId> ids;
-  if (piece.begins != 0) {
-    ids.assign(maker->prefix().begin(), maker->prefix().end());
-  }
-  maker->tokenizer().tokenizer->encode_to(records ? std::string_view(record) : bytes,
-                                          {.add_special = false, .parse_special = false}, ids,
-                                          nullptr);
-  if (piece.ends != 0) {
-    ids.insert(ids.end(), maker->suffix().begin(), maker->suffix().end());
-  }
+  maker->texts().encode_to(records ? std::string_view(record) : bytes,
+                           {.begins = piece.begins != 0, .ends = piece.ends != 0}, ids);
   return ids;
+}
+
+void EncodedText::State::add_bad(const std::string& file, std::int64_t line,
+                                 const std::string& fault, Faults& faults) {
+  if (!skip_bad) {
+    faults.add(file, line, fault);
+    return;
+  }
+  ++counts.bad;
+  if (counts.first_bad.empty()) {
+    counts.first_bad = fmt::format("{}:{}: {}", file, line, fault);
+  }
 }
 
 /// Encodes pieces to count their tokens.
 void EncodedText::State::count(std::span<const Piece> fresh,
                                std::span<const std::string_view> texts, Faults& faults,
                                std::span<const std::int64_t> lines) {
-  std::vector<std::int64_t> counts(fresh.size());
+  std::vector<std::int64_t> sizes(fresh.size());
   std::vector<std::string> problems(fresh.size());
   in_parallel(fresh.size(), [&](std::size_t i) {
     try {
-      counts[i] = std::ssize(encode(fresh[i], texts[i]));
+      sizes[i] = std::ssize(encode(fresh[i], texts[i]));
     } catch (const Error& error) {
       problems[i] = error.what();
     }
   });
   for (std::size_t i = 0; i < fresh.size(); ++i) {
     if (!problems[i].empty()) {
-      faults.add(files[fresh[i].file].path(), lines[i], problems[i]);
+      add_bad(files[fresh[i].file].path(), lines[i], problems[i], faults);
       continue;
     }
     pieces.push_back(fresh[i]);
-    begin.push_back(begin.back() + counts[i]);
+    begin.push_back(begin.back() + sizes[i]);
   }
 }
 
@@ -140,7 +148,9 @@ void EncodedText::State::scan_text(Faults& faults) {
       if (!last && rest.size() < piece_bytes) {
         break;  // complete it from the file
       }
-      rest = rest.substr(0, last ? rest.size() : cut_of(rest.substr(0, piece_bytes)));
+      rest = rest.substr(
+          0, last ? rest.size()
+                  : maker->texts().cut_before_special(rest, cut_of(rest.substr(0, piece_bytes))));
       if (const std::size_t bad = invalid_utf8(rest); bad != std::string_view::npos) {
         faults.add(
             file.path(),
@@ -175,7 +185,7 @@ void EncodedText::State::scan_records(Faults& faults) {
     std::vector<std::int64_t> numbers;
     for (const Line& line : lines) {
       if (std::ranges::all_of(line.text, is_blank)) {
-        ++blank_lines;
+        ++counts.blank_lines;
         continue;
       }
       fresh.push_back({.offset = line.offset,
@@ -189,9 +199,10 @@ void EncodedText::State::scan_records(Faults& faults) {
     count(fresh, texts, faults, numbers);
   }
   for (const auto& [number, bytes] : too_long) {
-    faults.add(file.path(), number,
-               fmt::format("the line is too long (expected at most {}, got {})",
-                           format_bytes(longest_line), format_bytes(bytes)));
+    add_bad(file.path(), number,
+            fmt::format("the line is too long (expected at most {}, got {})",
+                        format_bytes(longest_line), format_bytes(bytes)),
+            faults);
   }
 }
 
@@ -234,10 +245,11 @@ EncodedText EncodedText::from_files(std::span<const std::string> files,
 }
 
 EncodedText EncodedText::from_records(std::span<const std::string> files,
-                                      std::shared_ptr<const ExampleMaker> maker) {
+                                      std::shared_ptr<const ExampleMaker> maker, bool skip_bad) {
   auto state = std::make_unique<State>();
   state->maker = std::move(maker);
   state->records = true;
+  state->skip_bad = skip_bad;
   state->begin.push_back(0);
   Faults faults;
   for (const std::string& path : files) {
@@ -250,7 +262,7 @@ EncodedText EncodedText::from_records(std::span<const std::string> files,
 
 std::int64_t EncodedText::size() const { return state_->begin.back(); }
 std::size_t EncodedText::files() const { return state_->files.size(); }
-std::int64_t EncodedText::blank_lines() const { return state_->blank_lines; }
+DocumentCounts EncodedText::counts() const { return state_->counts; }
 
 void EncodedText::read(std::int64_t begin, std::span<std::int64_t> out) const {
   if (begin < 0 || begin > size() || std::ssize(out) > size() - begin) {
@@ -274,7 +286,7 @@ void EncodedText::read(std::int64_t begin, std::span<std::int64_t> out) const {
 
 std::string EncodedText::content_hash() const {
   std::string added;
-  for (const auto ids : {state_->maker->prefix(), state_->maker->suffix()}) {
+  for (const auto ids : {state_->maker->texts().prefix(), state_->maker->texts().suffix()}) {
     for (const TokenId id : ids) {
       added += fmt::format("{},", id);
     }

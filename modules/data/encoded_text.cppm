@@ -3,6 +3,7 @@ export module tessera.data:encoded_text;
 import tessera.base;
 import tessera.tokenize;
 import :data_file;
+import :documents;
 import :examples;
 import :token_source;
 
@@ -18,16 +19,17 @@ class EncodedText final : public TokenSource {
   static EncodedText from_files(std::span<const std::string> files,
                                 std::shared_ptr<const ExampleMaker> maker);
   /// A text in each record of JSONL files, as its member `text`. Errors (input) with file and line,
-  /// all at once: see ExampleMaker::text_of; a line of more than 32 MiB.
+  /// all at once: see ExampleMaker::text_of; a line of more than 32 MiB; no record. `skip_bad`:
+  /// records with faults are left out and counted.
   static EncodedText from_records(std::span<const std::string> files,
-                                  std::shared_ptr<const ExampleMaker> maker);
+                                  std::shared_ptr<const ExampleMaker> maker, bool skip_bad = false);
   EncodedText(EncodedText&&) noexcept;
   ~EncodedText() override;
 
   std::int64_t size() const override;
   std::size_t files() const override;
-  /// Lines that are no records.
-  std::int64_t blank_lines() const;
+  /// Of records: blank lines, records that were left out and the first of their faults.
+  DocumentCounts counts() const;
   void read(std::int64_t begin, std::span<std::int64_t> out) const override;
   void check_all() const override {}  // done when the object is made
   std::string content_hash() const override;

@@ -1,13 +1,16 @@
 module;
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
+#include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <tessera/json.hpp>
@@ -15,6 +18,9 @@ module;
 #include <utility>
 #include <vector>
 
+#include "contents.hpp"
+#include "conversations.hpp"
+#include "json_parts.hpp"
 #include "text_checks.hpp"
 module tessera.data;
 
@@ -26,7 +32,7 @@ namespace {
 
 using tokenize::TokenId;
 using Json = nlohmann::json;
-using Messages = nlohmann::ordered_json;
+using Written = std::vector<std::string_view>;  // messages
 
 constexpr JsonLimits record_limits{.bytes = std::size_t{1} << 26, .values = 1'000'000, .depth = 64};
 
@@ -42,31 +48,38 @@ Json parsed(std::string_view record) {
   return std::move(json.value);
 }
 
-RecordKind kind(const Json& record) {
-  const bool messages = record.contains("messages");
-  const bool completion = record.contains("prompt") || record.contains("completion");
-  const bool text = record.contains("text");
-  const bool preference = record.contains("chosen") || record.contains("rejected");
-  if (preference && !messages && !text && !record.contains("completion")) {
-    return RecordKind::preference;
+[[noreturn]] void refuse_kind(const Json& record) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : record.items()) {
+    names.push_back("'" + shown(name, 30) + "'");
   }
-  if (preference || messages + completion + text != 1) {
-    std::vector<std::string> names;
-    for (const auto& [name, value] : record.items()) {
-      names.push_back("'" + shown(name, 30) + "'");
-    }
-    constexpr std::size_t most = 8;
-    names.resize(std::min(names.size(), most));
-    fail_input({.wrong = "the record is of no kind",
-                .expected = "'messages', 'prompt' and 'completion', 'text', or 'chosen' and "
-                            "'rejected'",
-                .got = names.empty() ? "no members" : join_words(names)});
+  constexpr std::size_t most = 8;
+  names.resize(std::min(names.size(), most));
+  fail_input({.wrong = "the record is of no kind",
+              .expected = "'messages', 'prompt' and 'completion', 'text', or 'chosen' and "
+                          "'rejected'",
+              .got = names.empty() ? "no members" : join_words(names)});
+}
+
+RecordKind kind(const Json& record, bool compares) {
+  const bool messages = record.contains("messages");
+  const bool text = record.contains("text");
+  const bool completion = record.contains("completion");
+  const bool answers = record.contains("chosen") || record.contains("rejected");
+  if (text + completion + (messages || answers) > 1) {
+    refuse_kind(record);
+  }
+  if (answers && (compares || !messages)) {
+    return RecordKind::preference;
   }
   if (messages) {
     return RecordKind::conversation;
   }
-  if (text) {
+  if (text && !record.contains("prompt")) {
     return RecordKind::text;
+  }
+  if (text || (!completion && !record.contains("prompt"))) {
+    refuse_kind(record);
   }
   for (const char* const name : {"prompt", "completion"}) {
     if (!record.contains(name)) {
@@ -88,63 +101,106 @@ bool is_blank(std::string_view text) {
   return text.find_first_not_of(" \t\r\n") == std::string_view::npos;
 }
 
-/// The texts of a message's content: a text, or a list of parts with texts.
-std::vector<std::string> texts_of(const Json& message, std::size_t number) {
-  const auto content = message.find("content");
-  if (content == message.end() || content->is_null()) {
-    return {};
-  }
-  if (content->is_string()) {
-    return {content->get<std::string>()};
-  }
-  std::vector<std::string> texts;
-  for (const Json& part : content->is_array() ? *content : Json::array({nullptr})) {
-    if (!part.is_object() || !part.contains("text") || !part["text"].is_string()) {
-      fail_input({.wrong = fmt::format("the content of message {} must be a text or a list of "
-                                       "parts with a text",
-                                       number)});
+/// Members of a record that are read without a conversation; the others are returned.
+std::set<std::string> others(const Json& record, std::initializer_list<std::string_view> read) {
+  std::set<std::string> names;
+  for (const auto& [name, value] : record.items()) {
+    if (std::ranges::find(read, name) == read.end()) {
+      names.insert(name);
     }
-    texts.push_back(part["text"].get<std::string>());
   }
-  return texts;
+  return names;
 }
 
-enum class Role : std::uint8_t { system, user, assistant, tool };
-
-Role role_of(const Json& message, std::size_t number) {
-  static const std::map<std::string, Role, std::less<>> roles = {
-      {"system", Role::system},       {"developer", Role::system}, {"user", Role::user},
-      {"assistant", Role::assistant}, {"tool", Role::tool},        {"ipython", Role::tool},
-      {"function", Role::tool}};
-  const bool has = message.is_object() && message.contains("role") && message["role"].is_string();
-  const auto found = has ? roles.find(message["role"].get_ref<const std::string&>()) : roles.end();
-  if (found == roles.end()) {
-    fail_input({.wrong = fmt::format("message {} has no role that is known", number),
-                .expected = "system, user, assistant or tool",
-                .got = has ? shown(message["role"].get<std::string>(), 30) : "none"});
+/// The elements of a list of messages.
+Written messages_member(const WrittenMembers& record, std::string_view name) {
+  const auto found =
+      std::ranges::find_if(record, [&](const auto& member) { return member.first == name; });
+  Written messages;
+  if (found != record.end() && found->second.starts_with('[')) {
+    messages = elements_as_written(found->second);
   }
-  return found->second;
+  if (messages.empty()) {
+    fail_input({.wrong = fmt::format("'{}' must be a list of messages that is not empty", name)});
+  }
+  return messages;
 }
 
-const char* name_of_role(Role role) {
-  return role == Role::system      ? "system"
-         : role == Role::user      ? "user"
-         : role == Role::assistant ? "assistant"
-                                   : "tool";
+/// Error (input): a text `prompt` beside messages is none of them, so it would be left out.
+void check_prompt(const Json& record, const Written& messages) {
+  const auto prompt = record.find("prompt");
+  if (prompt == record.end() || prompt->is_null()) {
+    return;
+  }
+  const std::string& text = text_member(record, "prompt");
+  const bool said = std::ranges::any_of(messages, [&](std::string_view written) {
+    bool found = false;
+    for_each_text(parse_json(written), [&](const std::string& own) {
+      found = found || own.find(text) != std::string::npos;
+    });
+    return found;
+  });
+  if (!said) {
+    fail_input({.wrong = "'prompt' is a text that no message beside it contains",
+                .advice = "remove 'prompt', or write it as a message"});
+  }
 }
 
-/// User and assistant alternate; a tool's results come after the assistant; the system is first.
-bool may_follow(std::optional<Role> before, Role role) {
-  switch (role) {
-    case Role::system:
-      return !before;
-    case Role::user:
-      return !before || *before == Role::system || *before == Role::assistant;
-    case Role::assistant:
-      return before && (*before == Role::user || *before == Role::tool);
-    default:
-      return before && (*before == Role::assistant || *before == Role::tool);
+/// The parts of a text that look like special tokens: <|im_end|>.
+std::vector<std::string> names_in_bars(std::string_view text) {
+  std::vector<std::string> names;
+  for (std::size_t at = text.find("<|"); at != std::string_view::npos;
+       at = text.find("<|", at + 2)) {
+    constexpr std::size_t longest = 40;
+    const std::string_view near = text.substr(at, longest + 2);
+    const std::size_t end = near.find("|>");
+    if (end != std::string_view::npos && near.find_first_of(" \n") > end) {
+      names.emplace_back(near.substr(0, end + 2));
+    }
   }
+  return names;
+}
+
+/// Which roles' contents the template takes as lists of parts: it writes their texts, and not
+/// Python's print of the list.
+std::array<bool, role_count> parts_taken(const ChatTemplate& chat) {
+  constexpr std::string_view first = "tesserapartone";
+  constexpr std::string_view second = "tesseraparttwo";
+  const auto content = [&](bool parts) {
+    return parts ? fmt::format(R"([{{"type":"text","text":"{}"}},{{"type":"text","text":"{}"}}])",
+                               first, second)
+                 : fmt::format(R"("{}{}")", first, second);
+  };
+  const auto said = [](const char* role, const std::string& content) {
+    return fmt::format(R"({{"role":"{}","content":{}}})", role, content);
+  };
+  const std::string question = said("user", R"("question")");
+  const std::string answer = said("assistant", R"("answer")");
+  const std::string call =
+      R"({"role":"assistant","content":"","tool_calls":[{"id":"123456789","type":"function",)"
+      R"("function":{"name":"f","arguments":{}}}]})";
+  std::array<bool, role_count> taken = {};
+  for (std::size_t role = 0; role < role_count; ++role) {
+    const auto rendered = [&](bool parts) {
+      const std::string own = said(name_of_role(static_cast<Role>(role)), content(parts));
+      const std::vector<std::string> messages = role == 0   ? std::vector{own, question, answer}
+                                                : role == 1 ? std::vector{own, answer}
+                                                : role == 2
+                                                    ? std::vector{question, own}
+                                                    : std::vector{question, call, own, answer};
+      return chat.render(fmt::format(R"({{"messages":[{}]}})", fmt::join(messages, ",")), false);
+    };
+    try {
+      const std::string text = rendered(true);
+      const std::size_t at = text.find(first);
+      const std::size_t next = text.find(second);
+      taken[role] = at != std::string::npos && next != std::string::npos &&
+                    text.substr(at, next - at).find("text") == std::string::npos;
+    } catch (const Error&) {
+      taken[role] = false;  // it concatenates texts, or wants another conversation
+    }
+  }
+  return taken;
 }
 
 }  // namespace
@@ -156,38 +212,57 @@ std::string_view name_of(RecordKind kind) {
                                           : "text";
 }
 
+const std::vector<std::string>& dropped_content_kinds() { return dropped_kinds(); }
+
+struct ExampleMaker::State {
+  TextEncoder texts;
+  std::shared_ptr<const ChatTemplate> chat;
+  TrainOn train_on = TrainOn::answers;
+  ExampleOptions options;
+  TemplateContents contents;
+
+  Example conversation(const WrittenMembers& record, const Written& messages,
+                       std::size_t first_trained) const;
+  Example completion(const std::string& prompt, const std::string& answer, const char* name) const;
+  Example whole(const std::string& text) const;
+  void train_answers(const Conversation& conversation, const RenderedChat& rendered,
+                     std::size_t first_trained, const tokenize::Encoding& tokens,
+                     Example& out) const;
+  void check_written(const Conversation& conversation, const RenderedChat& rendered,
+                     Example& out) const;
+  void check_special(const Conversation& conversation, const std::string& text,
+                     std::span<const TokenId> ids) const;
+  void check_plain(const Conversation& conversation) const;
+  bool ends_answers(TokenId id) const {
+    const auto& stop = texts.tokenizer().special.stop;
+    return std::ranges::find(stop, id) != stop.end();
+  }
+};
+
 ExampleMaker::ExampleMaker(tokenize::OpenedTokenizer tokenizer,
-                           std::shared_ptr<const ChatTemplate> chat, TrainOn train_on)
-    : tokenizer_(std::move(tokenizer)), chat_(std::move(chat)), train_on_(train_on) {
-  const tokenize::Tokenizer& t = *tokenizer_.tokenizer;
-  const std::vector<TokenId> plain = t.encode("a", {.add_special = false});
-  const std::vector<TokenId> all = t.encode("a");
-  if (const auto at = std::ranges::search(all, plain); !at.empty()) {
-    prefix_.assign(all.begin(), at.begin());
-    suffix_.assign(at.end(), all.end());
+                           std::shared_ptr<const ChatTemplate> chat, TrainOn train_on,
+                           ExampleOptions options) {
+  TextEncoder texts(std::move(tokenizer), options.special);
+  TemplateContents contents{.members = options.template_members};
+  if (chat) {
+    contents.takes_parts = parts_taken(*chat);
   }
-  if (suffix_.empty() && tokenizer_.special.eos) {
-    suffix_.push_back(*tokenizer_.special.eos);
-  }
-  for (std::int64_t id = 0; id < t.vocab_size(); ++id) {
-    const auto one = static_cast<TokenId>(id);
-    if (t.is_special(one)) {
-      const std::string text = t.token(one).value_or("");
-      if (!text.empty() && special_beginnings_.find(text[0]) == std::string::npos) {
-        special_beginnings_ += text[0];
-      }
-    }
-  }
+  state_ = std::make_shared<const State>(
+      State{std::move(texts), std::move(chat), train_on, std::move(options), std::move(contents)});
 }
 
-RecordKind ExampleMaker::kind_of(std::string_view record) { return kind(parsed(record)); }
+const TextEncoder& ExampleMaker::texts() const { return state_->texts; }
+
+RecordKind ExampleMaker::kind_of(std::string_view record, bool compares) {
+  return kind(parsed(record), compares);
+}
 
 std::string ExampleMaker::text_of(std::string_view record) {
   const Json json = parsed(record);
-  if (const RecordKind own = kind(json); own != RecordKind::text) {
+  if (const RecordKind own = kind(json, false); own != RecordKind::text) {
     fail_input({.wrong = "the record is of another kind than those before",
                 .expected = "'text'",
-                .got = std::string(name_of(own))});
+                .got = fmt::format("'{}'", name_of(own))});
   }
   const std::string& text = text_member(json, "text");
   if (text.empty()) {
@@ -198,72 +273,64 @@ std::string ExampleMaker::text_of(std::string_view record) {
 
 Example ExampleMaker::make(std::string_view record) const {
   const Json json = parsed(record);
-  switch (kind(json)) {
+  Example out;
+  switch (kind(json, false)) {
     case RecordKind::conversation:
       break;
     case RecordKind::completion:
-      return completion(text_member(json, "prompt"), text_member(json, "completion"), "completion");
+      out = state_->completion(text_member(json, "prompt"), text_member(json, "completion"),
+                               "completion");
+      out.unread = others(json, {"prompt", "completion"});
+      return out;
     case RecordKind::text:
-      return whole(text_of(record));
+      out = state_->whole(text_of(record));
+      out.unread = others(json, {"text"});
+      return out;
     case RecordKind::preference:
       fail_input({.wrong = "the record compares answers ('chosen' and 'rejected')",
                   .expected = "an answer to learn",
                   .advice = "set train.objective=dpo, or remove it"});
   }
+  const WrittenMembers members = members_as_written(record);
   if (json.contains("messages")) {
-    return conversation(record, 0);
+    const Written messages = messages_member(members, "messages");
+    check_prompt(json, messages);
+    return state_->conversation(members, messages, 0);
   }
-  nlohmann::ordered_json joined = parse_ordered_json(record);
-  nlohmann::ordered_json messages = joined["prompt"];
-  const nlohmann::ordered_json& answers = joined["completion"];
-  if (!answers.is_array()) {
+  if (!json["completion"].is_array()) {
     fail_input({.wrong = "'completion' must be a list of messages, as 'prompt' is"});
   }
-  const auto count = static_cast<std::int64_t>(messages.size());
+  Written messages = messages_member(members, "prompt");
+  const std::size_t count = messages.size();
+  const Written answers = messages_member(members, "completion");
   messages.insert(messages.end(), answers.begin(), answers.end());
-  joined.erase("prompt");
-  joined.erase("completion");
-  joined["messages"] = std::move(messages);
-  return conversation(json_text(joined), count);
+  return state_->conversation(members, messages, count);
 }
 
 namespace {
 
-/// A list of messages, which is not empty.
-const Messages& messages_member(const Messages& record, const char* name) {
-  const Messages& list = record.at(name);
-  if (!list.is_array() || list.empty()) {
-    fail_input({.wrong = fmt::format("'{}' must be a list of messages that is not empty", name)});
-  }
-  return list;
-}
-
 /// A preference as two conversations with the same beginning, of `prompt` messages.
 struct Conversations {
-  std::string chosen;
-  std::string rejected;
-  std::int64_t prompt = 0;
+  Written chosen;
+  Written rejected;
+  std::size_t prompt = 0;
 };
 
 /// Of lists of messages: with `prompt`, or with the prompt in both.
-Conversations conversations_of(std::string_view record) {
-  Messages rest = parse_ordered_json(record);
-  Messages chosen = messages_member(rest, "chosen");
-  Messages rejected = messages_member(rest, "rejected");
-  if (chosen == rejected) {
+Conversations conversations_of(const Json& record, const WrittenMembers& members) {
+  Conversations all{.chosen = messages_member(members, "chosen"),
+                    .rejected = messages_member(members, "rejected")};
+  if (record["chosen"] == record["rejected"]) {
     fail_input({.wrong = "'chosen' and 'rejected' are the same"});
   }
-  Conversations all;
-  if (rest.contains("prompt")) {
-    const Messages& prompt = messages_member(rest, "prompt");
-    all.prompt = std::ssize(prompt);
-    chosen.insert(chosen.begin(), prompt.begin(), prompt.end());
-    rejected.insert(rejected.begin(), prompt.begin(), prompt.end());
+  if (record.contains("prompt") && record["prompt"].is_array()) {
+    const Written prompt = messages_member(members, "prompt");
+    all.prompt = prompt.size();
+    all.chosen.insert(all.chosen.begin(), prompt.begin(), prompt.end());
+    all.rejected.insert(all.rejected.begin(), prompt.begin(), prompt.end());
   } else {
-    const std::size_t most = std::min(chosen.size(), rejected.size());
-    while (all.prompt < static_cast<std::int64_t>(most) &&
-           chosen[static_cast<std::size_t>(all.prompt)] ==
-               rejected[static_cast<std::size_t>(all.prompt)]) {
+    const std::size_t most = std::min(all.chosen.size(), all.rejected.size());
+    while (all.prompt < most && record["chosen"][all.prompt] == record["rejected"][all.prompt]) {
       ++all.prompt;
     }
     if (all.prompt == 0) {
@@ -271,25 +338,22 @@ Conversations conversations_of(std::string_view record) {
                            "are not answers to one prompt",
                   .advice = "give both the prompt's messages, or write them as 'prompt'"});
     }
+    check_prompt(record, Written(all.chosen.begin(),
+                                 all.chosen.begin() + static_cast<std::ptrdiff_t>(all.prompt)));
   }
   for (const auto& [name, messages] :
-       {std::pair("chosen", &chosen), std::pair("rejected", &rejected)}) {
-    const std::size_t at = static_cast<std::size_t>(all.prompt);
-    if (at >= messages->size() || role_of((*messages)[at], at + 1) != Role::assistant) {
+       {std::pair("chosen", &all.chosen), std::pair("rejected", &all.rejected)}) {
+    const std::size_t at = all.prompt;
+    const auto role = at < messages->size()
+                          ? std::optional(role_of(parse_json((*messages)[at]), at + 1))
+                          : std::nullopt;
+    if (role != Role::assistant) {
       fail_input({.wrong = fmt::format("'{}' does not go on with an answer of the assistant where "
                                        "the two differ",
                                        name),
-                  .got = at >= messages->size() ? "its end"
-                                                : name_of_role(role_of((*messages)[at], at + 1))});
+                  .got = role ? name_of_role(*role) : "its end"});
     }
   }
-  for (const char* const name : {"chosen", "rejected", "prompt"}) {
-    rest.erase(name);
-  }
-  rest["messages"] = std::move(chosen);
-  all.chosen = json_text(rest);
-  rest["messages"] = std::move(rejected);
-  all.rejected = json_text(rest);
   return all;
 }
 
@@ -308,7 +372,7 @@ Example named(const char* name, const std::function<Example()>& make) {
 
 Preference ExampleMaker::make_preference(std::string_view record) const {
   const Json json = parsed(record);
-  if (const RecordKind own = kind(json); own != RecordKind::preference) {
+  if (const RecordKind own = kind(json, true); own != RecordKind::preference) {
     fail_input({.wrong = "the record does not compare answers",
                 .expected = "'prompt', 'chosen' and 'rejected'",
                 .got = fmt::format("'{}'", name_of(own)),
@@ -320,10 +384,12 @@ Preference ExampleMaker::make_preference(std::string_view record) const {
     }
   }
   if (json["chosen"].is_array()) {
-    const Conversations both = conversations_of(record);
-    return {
-        .chosen = named("chosen", [&] { return conversation(both.chosen, both.prompt); }),
-        .rejected = named("rejected", [&] { return conversation(both.rejected, both.prompt); })};
+    const WrittenMembers members = members_as_written(record);
+    const Conversations both = conversations_of(json, members);
+    const auto of = [&](const char* name, const Written& messages) {
+      return named(name, [&] { return state_->conversation(members, messages, both.prompt); });
+    };
+    return {.chosen = of("chosen", both.chosen), .rejected = of("rejected", both.rejected)};
   }
   if (!json.contains("prompt")) {
     fail_input({.wrong = "'prompt' is missing",
@@ -335,89 +401,98 @@ Preference ExampleMaker::make_preference(std::string_view record) const {
   if (chosen == rejected) {
     fail_input({.wrong = "'chosen' and 'rejected' are the same"});
   }
-  return {.chosen = completion(prompt, chosen, "chosen"),
-          .rejected = completion(prompt, rejected, "rejected")};
+  Preference both{.chosen = state_->completion(prompt, chosen, "chosen"),
+                  .rejected = state_->completion(prompt, rejected, "rejected")};
+  both.chosen.unread = others(json, {"prompt", "chosen", "rejected"});
+  return both;
 }
 
-void ExampleMaker::check_plain(std::string_view text, const std::string& what) const {
-  if (text.find_first_of(special_beginnings_) == std::string_view::npos) {
-    return;
+void ExampleMaker::State::check_plain(const Conversation& conversation) const {
+  const auto check = [&](const Json& value, const std::string& what) {
+    for_each_text(value, [&](const std::string& text) {
+      if (const auto id = texts.special_in(text)) {
+        fail_input(
+            {.wrong = fmt::format("{} contains the special token '{}'", what,
+                                  shown(texts.tokenizer().tokenizer->token(*id).value_or(""), 40)),
+             .advice = "remove it: the template writes special tokens"});
+      }
+    });
+  };
+  for (std::size_t i = 0; i < conversation.messages.size(); ++i) {
+    check(conversation.messages[i].json, fmt::format("message {}", i + 1));
   }
-  const tokenize::Tokenizer& t = *tokenizer_.tokenizer;
-  for (const TokenId id : t.encode(text, {.add_special = false})) {
-    if (t.is_special(id)) {
-      fail_input({.wrong = fmt::format("{} contains the special token '{}'", what,
-                                       shown(t.token(id).value_or(""), 40)),
-                  .advice = "remove it: the template writes special tokens"});
-    }
-  }
+  check(conversation.tools, "'tools'");
 }
 
-Example ExampleMaker::conversation(std::string_view record, std::int64_t first_trained) const {
-  if (!chat_) {
+Example ExampleMaker::State::conversation(const WrittenMembers& record, const Written& messages,
+                                          std::size_t first_trained) const {
+  if (!chat) {
     fail_input({.wrong = "the tokenizer has no chat template, so conversations have no text",
                 .advice = "set data.chat_template"});
   }
-  const Json json = parsed(record);
-  const Json& messages = json["messages"];
-  if (!messages.is_array() || messages.empty()) {
-    fail_input({.wrong = "'messages' must be a list that is not empty"});
-  }
-  std::optional<Role> before;
-  for (std::size_t i = 0; i < messages.size(); ++i) {
-    const Role role = role_of(messages[i], i + 1);
-    if (!may_follow(before, role)) {
-      fail_input({.wrong = fmt::format("message {} is of the {} {}", i + 1, name_of_role(role),
-                                       before ? fmt::format("after the {}", name_of_role(*before))
-                                              : "at the beginning"),
-                  .expected = "user and assistant by turns, after at most one of the system"});
-    }
-    before = role;
-    const std::vector<std::string> texts = texts_of(messages[i], i + 1);
-    for (const std::string& text : texts) {
-      check_plain(text, fmt::format("message {}", i + 1));
-    }
-    const bool calls = messages[i].contains("tool_calls") && !messages[i]["tool_calls"].empty();
-    if (role == Role::assistant && !calls && std::ranges::all_of(texts, is_blank)) {
-      fail_input({.wrong = fmt::format("the answer of message {} is empty", i + 1)});
-    }
-  }
-  if (before != Role::assistant) {
-    fail_input({.wrong = fmt::format("the conversation ends with a message of the {}",
-                                     name_of_role(*before)),
-                .expected = "an answer of the assistant"});
-  }
-  const bool all = train_on_ == TrainOn::all;
-  const RenderedChat chat =
-      all ? RenderedChat{chat_->render(record, false), {}} : chat_->render_with_answers(record);
-  const tokenize::Encoding tokens = tokenizer_.tokenizer->encode_with_offsets(
-      chat.text, {.add_special = false, .parse_special = true});
+  const Conversation conversation = conversation_of(record, messages, contents);
+  check_plain(conversation);
+  const bool all = train_on == TrainOn::all;
+  const RenderedChat rendered = all ? RenderedChat{chat->render(conversation.text, false), {}}
+                                    : chat->render_with_answers(conversation.text);
+  const tokenize::Encoding tokens = texts.tokenizer().tokenizer->encode_with_offsets(
+      rendered.text, {.add_special = false, .parse_special = true});
   Example out;
   out.ids = tokens.ids;
   out.trained.assign(out.ids.size(), all ? 1 : 0);
-  check_special(chat.text, out.ids);
+  out.unread = conversation.unread;
+  check_special(conversation, rendered.text, out.ids);
+  check_written(conversation, rendered, out);
   if (!all) {
-    train_answers(chat, first_trained, tokens, out);
+    train_answers(conversation, rendered, first_trained, tokens, out);
+  }
+  for (std::size_t i = 0; all && i < conversation.messages.size(); ++i) {
+    if (!conversation.messages[i].trained) {
+      fail_input({.wrong = fmt::format("message {} is marked as not to be learned", i + 1),
+                  .advice = "set data.train_on=answers, or remove the mark"});
+    }
   }
   return out;
 }
 
-bool ExampleMaker::ends_answers(TokenId id) const {
-  return std::ranges::find(tokenizer_.special.stop, id) != tokenizer_.special.stop.end();
+/// Error (input): the text lacks what the record says, and the run does not allow it.
+void ExampleMaker::State::check_written(const Conversation& conversation,
+                                        const RenderedChat& rendered, Example& out) const {
+  std::vector<std::optional<std::size_t>> begins(conversation.messages.size());
+  for (const AnswerPlace& answer : rendered.answers) {
+    std::optional<std::size_t>& begin = begins[static_cast<std::size_t>(answer.message)];
+    begin = begin.value_or(static_cast<std::size_t>(answer.begin));
+  }
+  for (const DroppedContent& one :
+       dropped_contents(conversation, rendered.text, begins, out.unread)) {
+    if (std::ranges::find(options.allow_dropped, one.kind) == options.allow_dropped.end()) {
+      const std::string of =
+          one.message > 0 ? fmt::format("message {}", one.message) : std::string("the record");
+      fail_input({.wrong = fmt::format("the template does not write the {} of {}: '{}'", one.kind,
+                                       of, shown(one.text, 60)),
+                  .advice = fmt::format("use a template that writes it, remove it from the record, "
+                                        "or allow this with data.allow_dropped = [\"{}\"]",
+                                        one.kind)});
+    }
+    ++out.dropped[one.kind];
+  }
 }
 
-void ExampleMaker::train_answers(const RenderedChat& chat, std::int64_t first_trained,
-                                 const tokenize::Encoding& tokens, Example& out) const {
-  for (std::size_t a = 0; a < chat.answers.size(); ++a) {
-    const AnswerPlace& answer = chat.answers[a];
-    if (answer.message < first_trained) {
+void ExampleMaker::State::train_answers(const Conversation& conversation,
+                                        const RenderedChat& rendered, std::size_t first_trained,
+                                        const tokenize::Encoding& tokens, Example& out) const {
+  bool says_something = false;  // besides its end
+  for (std::size_t a = 0; a < rendered.answers.size(); ++a) {
+    const AnswerPlace& answer = rendered.answers[a];
+    const auto message = static_cast<std::size_t>(answer.message);
+    if (message < first_trained || !conversation.messages[message].trained) {
       continue;
     }
     // A template without marks: an answer is what the model has to generate, up to the first token
     // that ends it.
-    const std::int64_t end = answer.end                    ? *answer.end
-                             : a + 1 < chat.answers.size() ? chat.answers[a + 1].begin
-                                                           : std::ssize(chat.text);
+    const std::int64_t end = answer.end                        ? *answer.end
+                             : a + 1 < rendered.answers.size() ? rendered.answers[a + 1].begin
+                                                               : std::ssize(rendered.text);
     bool stopped = false;
     for (std::size_t i = 0; i < out.ids.size(); ++i) {
       const tokenize::ByteRange& bytes = tokens.offsets[i];
@@ -429,6 +504,11 @@ void ExampleMaker::train_answers(const RenderedChat& chat, std::int64_t first_tr
       }
       out.trained[i] = 1;
       stopped = stopped || ends_answers(out.ids[i]);
+      says_something =
+          says_something ||
+          (!stopped && !is_blank(std::string_view(rendered.text)
+                                     .substr(static_cast<std::size_t>(bytes.begin),
+                                             static_cast<std::size_t>(bytes.end - bytes.begin))));
     }
     if (!stopped) {
       fail_input({.wrong = fmt::format("the answer of message {} does not end with a token that "
@@ -436,68 +516,80 @@ void ExampleMaker::train_answers(const RenderedChat& chat, std::int64_t first_tr
                                        answer.message + 1),
                   .expected = fmt::format("{} such tokens, of tokenizer_config.json and "
                                           "generation_config.json",
-                                          tokenizer_.special.stop.size()),
-                  .advice = "name the template's token there as eos"});
+                                          texts.tokenizer().special.stop.size()),
+                  .advice = "name the template's token there as eos, or in data.end_tokens"});
+    }
+    if (!std::exchange(says_something, false)) {
+      fail_input({.wrong = fmt::format("of the answer of message {} only the end would be trained",
+                                       answer.message + 1),
+                  .expected = "a template that writes the answer"});
     }
   }
 }
 
-void ExampleMaker::check_special(const std::string& text, std::span<const TokenId> ids) const {
-  const tokenize::Tokenizer& t = *tokenizer_.tokenizer;
-  const auto& bos = tokenizer_.special.bos;
+void ExampleMaker::State::check_special(const Conversation& conversation, const std::string& text,
+                                        std::span<const TokenId> ids) const {
+  const tokenize::Tokenizer& t = *texts.tokenizer().tokenizer;
+  const auto& bos = texts.tokenizer().special.bos;
   if (bos && ids.size() > 1 && ids[0] == *bos && ids[1] == *bos) {
     fail_input({.wrong = "the text begins with two tokens for its beginning (bos)",
                 .advice = "write it once in the template"});
   }
-  // <|im_end|> and its like are special tokens, or the model reads their letters.
-  for (std::size_t at = text.find("<|"); at != std::string::npos; at = text.find("<|", at + 2)) {
-    const std::size_t end = text.find("|>", at);
-    constexpr std::size_t longest = 40;
-    if (end == std::string::npos || end - at > longest || text.find_first_of(" \n", at) < end) {
-      continue;
-    }
-    const std::string token = text.substr(at, end + 2 - at);
-    if (!t.id(token)) {
-      fail_input({.wrong = fmt::format("the text contains '{}', which the tokenizer does not have "
-                                       "as a token",
-                                       shown(token)),
-                  .advice = "use the template and the tokenizer of one model"});
-    }
+  // <|im_end|> and its like are special tokens, or the model reads their letters; what the record
+  // itself says is data.
+  std::vector<std::string> unknown = names_in_bars(text);
+  std::erase_if(unknown, [&](const std::string& name) { return t.id(name).has_value(); });
+  if (unknown.empty()) {
+    return;
+  }
+  std::set<std::string> said;
+  for_each_text(parse_json(conversation.text), [&](const std::string& own) {
+    std::ranges::copy(names_in_bars(own), std::inserter(said, said.end()));
+  });
+  std::erase_if(unknown, [&](const std::string& name) { return said.contains(name); });
+  if (!unknown.empty()) {
+    fail_input({.wrong = fmt::format("the text contains '{}', which the tokenizer does not have "
+                                     "as a token",
+                                     shown(unknown.front())),
+                .advice = "use the template and the tokenizer of one model"});
   }
 }
 
-Example ExampleMaker::completion(const std::string& prompt, const std::string& answer,
-                                 const char* name) const {
+Example ExampleMaker::State::completion(const std::string& prompt, const std::string& answer,
+                                        const char* name) const {
   if (is_blank(answer)) {
     fail_input({.wrong = fmt::format("'{}' is empty", name)});
   }
   if (prompt.empty()) {
     fail_input({.wrong = "'prompt' is empty", .advice = "use 'text' for texts without a prompt"});
   }
-  const tokenize::Encoding tokens = tokenizer_.tokenizer->encode_with_offsets(
-      prompt + answer, {.add_special = false, .parse_special = false});
   Example out;
-  out.ids.assign(prefix_.begin(), prefix_.end());
-  out.trained.assign(prefix_.size(), 0);
+  std::vector<tokenize::ByteRange> offsets;
+  texts.encode_to(prompt + answer, {}, out.ids, &offsets);
   const std::int64_t begin = std::ssize(prompt);
-  for (std::size_t i = 0; i < tokens.ids.size(); ++i) {
-    const tokenize::ByteRange& bytes = tokens.offsets[i];
-    out.joined += bytes.begin < begin && bytes.end > begin ? 1 : 0;
-    out.ids.push_back(tokens.ids[i]);
-    out.trained.push_back(train_on_ == TrainOn::all || bytes.begin >= begin ? 1 : 0);
+  const bool all = train_on == TrainOn::all;
+  bool says_something = false;
+  for (std::size_t i = 0; i < out.ids.size(); ++i) {
+    const tokenize::ByteRange& bytes = offsets[i];
+    const bool of_answer = bytes.begin >= begin;
+    out.joined += !of_answer && bytes.end > begin ? 1 : 0;
+    out.trained.push_back(of_answer || (all && i >= texts.prefix().size()) ? 1 : 0);
+    says_something =
+        says_something || (of_answer && bytes.end > bytes.begin && !ends_answers(out.ids[i]));
   }
-  out.ids.insert(out.ids.end(), suffix_.begin(), suffix_.end());
-  out.trained.resize(out.ids.size(), 1);
+  if (!says_something && !all) {
+    fail_input(
+        {.wrong = fmt::format("of '{}' only the end would be trained: its first token begins "
+                              "in the prompt",
+                              name),
+         .advice = "end the prompt before the blank, and begin the answer with it"});
+  }
   return out;
 }
 
-Example ExampleMaker::whole(const std::string& text) const {
+Example ExampleMaker::State::whole(const std::string& text) const {
   Example out;
-  out.ids.assign(prefix_.begin(), prefix_.end());
-  const std::vector<TokenId> own =
-      tokenizer_.tokenizer->encode(text, {.add_special = false, .parse_special = false});
-  out.ids.insert(out.ids.end(), own.begin(), own.end());
-  out.ids.insert(out.ids.end(), suffix_.begin(), suffix_.end());
+  texts.encode_to(text, {}, out.ids);
   out.trained.assign(out.ids.size(), 1);
   return out;
 }

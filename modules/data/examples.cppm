@@ -3,6 +3,7 @@ export module tessera.data:examples;
 import tessera.base;
 import tessera.tokenize;
 import :chat_template;
+import :text_encoding;
 
 export namespace tessera::data {
 
@@ -11,6 +12,18 @@ enum class TrainOn : std::uint8_t {
   answers,  // of conversations the assistant's answers, of prompts the completion, of texts all
   all,      // every token but the first
 };
+
+/// How records become tokens.
+struct ExampleOptions {
+  SpecialText special = SpecialText::read;  // in texts, prompts and completions
+  /// Kinds of contents that a template may leave out; they are counted (Example::dropped).
+  std::vector<std::string> allow_dropped = {};
+  /// Members of records, besides `tools`, that are variables of the template.
+  std::vector<std::string> template_members = {};
+};
+/// The kinds of contents that templates leave out: "content" (of a user or an answer), "system",
+/// "reasoning", "tool_calls", "tool_results", "tools".
+const std::vector<std::string>& dropped_content_kinds();
 
 /// What a record of JSONL is, by its members.
 enum class RecordKind : std::uint8_t {
@@ -28,6 +41,8 @@ struct Example {
   std::vector<std::uint8_t> trained;  // as many: 1 where the loss of predicting it is trained
   /// Answers or completions whose first token begins in the prompt; that token is not trained.
   std::int64_t joined = 0;
+  std::map<std::string, std::int64_t> dropped = {};  // contents by kind, see ExampleOptions
+  std::set<std::string> unread = {};                 // members of the record and of its messages
 };
 
 /// Two answers to one prompt, each with the prompt before it.
@@ -41,17 +56,20 @@ class ExampleMaker {
  public:
   /// `chat`: null where there are no conversations.
   ExampleMaker(tokenize::OpenedTokenizer tokenizer, std::shared_ptr<const ChatTemplate> chat,
-               TrainOn train_on);
+               TrainOn train_on, ExampleOptions options = {});
 
-  /// A record's kind. Errors (input), without a place: it is not a JSON object in UTF-8, or has
-  /// the members of no kind or of several.
-  static RecordKind kind_of(std::string_view record);
+  /// A record's kind, as it is read where answers are learned, or where they are compared: data
+  /// sets have `messages` beside `prompt`, and beside `chosen` and `rejected`. Errors (input),
+  /// without a place: it is not a JSON object in UTF-8, or has the members of no kind or of
+  /// several.
+  static RecordKind kind_of(std::string_view record, bool compares = false);
 
   /// The tokens of a record. Errors (input), without a place: the record is not of a kind, or is a
-  /// preference; its
-  /// messages do not alternate, or end with a question; an answer is empty; a message writes a
-  /// special token; the template writes no token that ends an answer, or special tokens that the
-  /// tokenizer does not have; and those of ChatTemplate.
+  /// preference; its messages do not alternate, or end with a question; an answer is empty; a
+  /// message writes a special token; the template does not write what the record says, writes no
+  /// token that ends an answer, or special tokens that the tokenizer does not have; the first token
+  /// of a completion begins in the prompt and there is no other; those of ChatTemplate and of
+  /// TextEncoder.
   Example make(std::string_view record) const;
 
   /// The tokens of a preference. Only its answers are trained. A record without `prompt` has
@@ -63,29 +81,13 @@ class ExampleMaker {
   /// The text of a record of kind text. Error (input): it is empty, or not of that kind.
   static std::string text_of(std::string_view record);
 
-  const tokenize::OpenedTokenizer& tokenizer() const { return tokenizer_; }
-  /// What the tokenizer adds before and behind each text; behind it also the token that ends
-  /// texts, where there is one.
-  std::span<const tokenize::TokenId> prefix() const { return prefix_; }
-  std::span<const tokenize::TokenId> suffix() const { return suffix_; }
+  const tokenize::OpenedTokenizer& tokenizer() const { return texts().tokenizer(); }
+  /// How texts without a conversation are encoded.
+  const TextEncoder& texts() const;
 
  private:
-  Example conversation(std::string_view record, std::int64_t first_trained) const;
-  Example completion(const std::string& prompt, const std::string& answer, const char* name) const;
-  Example whole(const std::string& text) const;
-  void train_answers(const RenderedChat& chat, std::int64_t first_trained,
-                     const tokenize::Encoding& tokens, Example& out) const;
-  void check_special(const std::string& text, std::span<const tokenize::TokenId> ids) const;
-  /// Error (input): a text of a user contains a special token.
-  void check_plain(std::string_view text, const std::string& what) const;
-  bool ends_answers(tokenize::TokenId id) const;
-
-  tokenize::OpenedTokenizer tokenizer_;
-  std::shared_ptr<const ChatTemplate> chat_;
-  TrainOn train_on_;
-  std::vector<tokenize::TokenId> prefix_;
-  std::vector<tokenize::TokenId> suffix_;
-  std::string special_beginnings_;  // the first bytes of special tokens
+  struct State;
+  std::shared_ptr<const State> state_;
 };
 
 /// What a template may use of a tokenizer, as JSON: bos_token, eos_token, pad_token, unk_token;

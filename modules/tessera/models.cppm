@@ -53,8 +53,9 @@ export namespace tessera::data {
 
 // Documents and conversations, and the rows of steps made of them.
 using data::ChatTemplate, data::DocumentOptions, data::Documents, data::EncodedText, data::Example,
-    data::ExampleMaker, data::Preference, data::RecordForm, data::RecordKind, data::Tokens,
-    data::TokenSource, data::TooLong, data::TrainOn;
+    data::ExampleMaker, data::ExampleOptions, data::Preference, data::RecordForm, data::RecordKind,
+    data::Tokens, data::SpecialText, data::TextEncoder, data::TokenSource, data::TooLong,
+    data::TrainOn;
 using data::DocumentRows, data::ignored_target, data::Mixture, data::PackedRows, data::Packing,
     data::Permutation, data::PreferenceRows, data::RowSource, data::WeightedRows, data::Windows;
 

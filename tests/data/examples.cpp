@@ -81,7 +81,19 @@ TEST_CASE("the completion and the ending token are trained") {
   CHECK(trained(*maker(), record) == Texts{" A house.<|im_end|>"});
   CHECK(maker()->make(record).joined == 0);
   REQUIRE(maker()->tokenizer().tokenizer->encode("a the").size() == 2);
-  CHECK(maker()->make(R"({"prompt": "a th", "completion": "e"})").joined == 1);
+  CHECK(maker()->make(R"({"prompt": "a th", "completion": "e I"})").joined == 1);
+}
+
+TEST_CASE("a completion of which only the end would be trained is refused") {
+  CHECK_THAT(refusal(R"({"prompt": "a th", "completion": "e"})"),
+             Contains("of 'completion' only the end would be trained: its first token begins in "
+                      "the prompt; end the prompt before the blank"));
+  CHECK_THAT(refusal(R"({"prompt": "a", "completion": "<|im_end|>"})"),
+             Contains("of 'completion' only the end would be trained"));
+  CHECK_THAT(error_of([] {
+               maker()->make_preference(R"({"prompt": "a th", "chosen": "e", "rejected": "e I"})");
+             }),
+             Contains("of 'chosen' only the end would be trained"));
 }
 
 TEST_CASE("of a prompt and a completion of messages, the completion's answers are trained") {
@@ -166,7 +178,8 @@ TEST_CASE("conversations that do not alternate are refused") {
       refusal(chat(said("user", "a") + "," + said("system", "b") + "," + said("assistant", "c"))),
       Contains("message 2 is of the system after the user"));
   CHECK_THAT(refusal(chat(said("robot", "a"))), Contains("message 1 has no role that is known"));
-  CHECK_THAT(refusal("{\"messages\": []}"), Contains("must be a list that is not empty"));
+  CHECK_THAT(refusal("{\"messages\": []}"),
+             Contains("'messages' must be a list of messages that is not empty"));
 }
 
 TEST_CASE("an answer that is empty is refused") {
@@ -184,11 +197,264 @@ TEST_CASE("special tokens that users write, or that the tokenizer does not have,
              Contains("'<|start|>', which the tokenizer does not have as a token"));
 }
 
+TEST_CASE("what a record itself writes between bars is data") {
+  const Texts texts = {"expr = term <|> factor", "f<|g|>h", "What is <|fim|> in it?", "a <|b|> c"};
+  for (const std::string& text : texts) {
+    const std::string record = chat(said("user", text) + "," + said("assistant", text));
+    CHECK(trained(*maker(), record) == Texts{text + "<|im_end|>"});
+  }
+  // Special tokens of this tokenizer are refused wherever a record has them.
+  const std::string call =
+      R"({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {"a": ["<|im_end|>"]}}}]})";
+  CHECK_THAT(refusal(chat(said("user", "a") + "," + call)),
+             Contains("message 2 contains the special token '<|im_end|>'"));
+  CHECK_THAT(refusal("{\"tools\": [{\"name\": \"<|im_start|>\"}], " +
+                     chat(said("user", "a") + "," + said("assistant", "b")).substr(1)),
+             Contains("'tools' contains the special token '<|im_start|>'"));
+}
+
 TEST_CASE("a text with two tokens for its beginning is refused") {
   const auto twice = std::make_shared<const data::ChatTemplate>(
       "<s><s>{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}", "twice.jinja");
   const ExampleMaker made(small_tokenizer(), twice, TrainOn::all);
   CHECK_THAT(error_of([&] { made.make(two_turns); }), Contains("two tokens for its beginning"));
+}
+
+namespace {
+
+/// Of messages that another program has marked: what is trained, or why it is refused.
+Texts trained_with(const std::string& mark) {
+  const std::string bad = R"({"role": "assistant", "content": "bad", )" + mark + "}";
+  return trained(*maker(), chat(said("user", "a") + "," + bad + "," + said("user", "b") + "," +
+                                said("assistant", "good")));
+}
+
+/// With a template of its own.
+ExampleMaker made_by(const std::string& text, TrainOn train_on = TrainOn::answers,
+                     data::ExampleOptions options = {}) {
+  return ExampleMaker(small_tokenizer(),
+                      std::make_shared<const data::ChatTemplate>(text, "own.jinja"), train_on,
+                      std::move(options));
+}
+
+const std::string plain_template =
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+const std::string call_message =
+    R"({"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": )"
+    R"({"name": "weather", "arguments": "{\"city\": \"Old \\\"Town\\\"\"}"}}]})";
+
+}  // namespace
+
+TEST_CASE("answers that a record marks as not to be learned are not trained") {
+  for (const char* const mark :
+       {R"("weight": 0)", R"("weight": 0.0)", R"("train": false)", R"("training": false)"}) {
+    CHECK(trained_with(mark) == Texts{"good<|im_end|>"});
+  }
+  for (const char* const mark : {R"("weight": 1)", R"("train": true)", R"("train": null)"}) {
+    CHECK(trained_with(mark) == Texts{"bad<|im_end|>", "good<|im_end|>"});
+  }
+  for (const char* const mark :
+       {R"("weight": 0.5)", R"("train": "no")", R"("mask": true)", R"("loss": false)",
+        R"("train_detail": [])", R"("weight": 1, "train": false)"}) {
+    CHECK_THAT(error_of([&] { trained_with(mark); }), Contains("of message 2 is not understood"));
+  }
+  const std::string question = R"({"role": "user", "content": "a", "train": true})";
+  CHECK_THAT(refusal(chat(question + "," + said("assistant", "b"))),
+             Contains("message 1 of the user is marked to be learned"));
+  const std::string marked = R"({"role": "assistant", "content": "b", "weight": 0})";
+  CHECK_THAT(error_of([&] {
+               maker("chatml.jinja", TrainOn::all)->make(chat(said("user", "a") + "," + marked));
+             }),
+             Contains("message 2 is marked as not to be learned"));
+}
+
+TEST_CASE("members of a record beside its messages change nothing, unless they are known") {
+  const auto made = made_by(
+      "{% if style is defined %}[{{ style }}]{% endif %}{% if tools %}{% for t in tools %}"
+      "{{ t | tojson }}{% endfor %}{% endif %}" +
+      plain_template);
+  const auto text = [&](const ExampleMaker& maker, const std::string& member) {
+    const Example example = maker.make(
+        "{" + member + "," + chat(said("user", "a") + "," + said("assistant", "b")).substr(1));
+    return maker.tokenizer().tokenizer->decode(example.ids);
+  };
+  const std::string plain = text(made, R"("id": 1)");
+  for (const char* const member :
+       {R"("style": "formal")", R"("add_generation_prompt": true)", R"("range": 3)",
+        R"("bos_token": "x")", R"("images": [])", R"("tools": null)", R"("system": "")"}) {
+    CHECK(text(made, member) == plain);
+  }
+  const std::string list = R"([{"name": "f", "id": 12345678901234567890123}])";
+  CHECK(text(made, "\"tools\": " + list) == text(made, "\"tools\": " + Json(list).dump()));
+  CHECK(text(made, "\"tools\": " + list) != plain);
+  for (const char* const kwargs : {R"({"style": "formal"})", R"("{\"style\": \"formal\"}")"}) {
+    CHECK(text(made, std::string("\"chat_template_kwargs\": ") + kwargs) == "[formal]" + plain);
+  }
+  const auto named = made_by("{% if style is defined %}[{{ style }}]{% endif %}" + plain_template,
+                             TrainOn::answers, {.template_members = {"style"}});
+  CHECK(text(named, R"("style": "formal")") == "[formal]" + plain);
+  const auto refused = [&](const char* member) { return error_of([&] { text(made, member); }); };
+  CHECK_THAT(refused(R"("functions": [{"name": "f"}])"),
+             Contains("'functions' beside the messages"));
+  CHECK_THAT(refused(R"("system": "Be kind.")"), Contains("write it as the first message"));
+  CHECK_THAT(refused(R"("weight": 0.5)"), Contains("'weight' beside the messages"));
+  CHECK_THAT(refused(R"("tools": "[1")"), Contains("'tools' is a text that is not JSON"));
+  CHECK_THAT(refused(R"("tools": "[], \"messages\": []")"), Contains("'tools' must be a list"));
+  CHECK_THAT(refused(R"("chat_template_kwargs": {"messages": []})"),
+             Contains("cannot set 'messages'"));
+}
+
+TEST_CASE("members that nothing reads are named") {
+  const std::string record =
+      R"({"id": 1, "messages": [{"role": "user", "content": "a", "time": 3}, {"role": "assistant", "content": "b"}]})";
+  CHECK(maker()->make(record).unread == std::set<std::string>{"id", "messages.time"});
+}
+
+TEST_CASE("parts of a content are joined where the template takes texts") {
+  const std::string parts =
+      R"([{"type": "text", "text": "one "}, {"type": "text", "text": "two"}])";
+  const std::string record = R"({"messages": [{"role": "user", "content": )" + parts +
+                             R"(}, {"role": "assistant", "content": )" + parts + "}]}";
+  const std::string whole = chat(said("user", "one two") + "," + said("assistant", "one two"));
+  const auto plain = made_by(plain_template);
+  CHECK(plain.make(record).ids == plain.make(whole).ids);
+  CHECK(trained(plain, record) == Texts{"one two<|im_end|>"});
+  // A template that takes parts gets them; here it writes a line for each.
+  const auto lines = made_by(
+      "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.content is string %}{{ m.content }}"
+      "{% else %}{% for p in m.content %}{{ p.text }}\n{% endfor %}{% endif %}<|im_end|>\n"
+      "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}");
+  CHECK(trained(lines, record) == Texts{"one \ntwo\n<|im_end|>"});
+}
+
+TEST_CASE("what a template does not write is an error, unless the run allows it") {
+  const auto plain = made_by(plain_template);
+  const auto dropped = [&](const std::string& messages) {
+    return error_of([&] { plain.make(chat(messages)); });
+  };
+  const std::string question = said("user", "a question");
+  const std::string answer = said("assistant", "an answer");
+  const std::string thoughtful =
+      R"({"role": "assistant", "content": "an answer", "reasoning_content": "some thoughts"})";
+  CHECK_THAT(dropped(question + "," + call_message + "," + said("tool", "rain") + "," + answer),
+             Contains("the template does not write the tool_calls of message 2: 'weather'"));
+  CHECK_THAT(dropped(question + "," + thoughtful),
+             Contains("does not write the reasoning of message 2: 'some thoughts'"));
+  CHECK_THAT(error_of([&] {
+               plain.make(R"({"tools": [{"type": "function", "function": {"name": "weather"}}], )" +
+                          chat(question + "," + answer).substr(1));
+             }),
+             Contains("does not write the tools of the record: 'weather'"));
+  const auto users = made_by(
+      "{% for m in messages %}{% if m.role in ['user', 'assistant'] %}{{ m.content }}<|im_end|>"
+      "{% endif %}{% endfor %}");
+  CHECK_THAT(error_of([&] {
+               users.make(chat(said("system", "be kind") + "," + question + "," + answer));
+             }),
+             Contains("does not write the system of message 1: 'be kind'"));
+  const auto allowing = made_by(plain_template, TrainOn::answers, {.allow_dropped = {"reasoning"}});
+  CHECK(allowing.make(chat(question + "," + thoughtful)).dropped ==
+        std::map<std::string, std::int64_t>{{"reasoning", 1}});
+  CHECK_THAT(error_of([&] { allowing.make(chat(question + "," + call_message)); }),
+             Contains("the tool_calls"));
+}
+
+TEST_CASE("contents are found however a template writes them") {
+  const std::string text = "  It's \"one\" <b> & \\ \n\n  two\ttabs \u00e9  ";
+  const std::string record = chat(said("user", text) + "," + said("assistant", text));
+  for (const char* const written :
+       {"m.content", "m.content | trim", "m.content | tojson", "m.content.split() | join(' ')",
+        "m.content.replace('\n', '\n    ')"}) {
+    const auto made =
+        made_by("{% for m in messages %}{{ " + std::string(written) + " }}<|im_end|>{% endfor %}");
+    CHECK(trained(made, record).size() == 1);
+  }
+  const auto call = made_by(
+      "{% for m in messages %}{% if m.tool_calls %}{% for c in m.tool_calls %}{{ c | tojson }}"
+      "{% endfor %}{% else %}{{ m.content }}{% endif %}<|im_end|>{% endfor %}");
+  CHECK(trained(call, chat(said("user", "a") + "," + call_message + "," + said("tool", "b") + "," +
+                           said("assistant", "c")))
+            .size() == 2);
+}
+
+TEST_CASE("thoughts within an answer that the template leaves out are reasoning") {
+  const std::string answer = said("assistant", "<think>\nsome thoughts\n</think>\n\nan answer");
+  const std::string text =
+      "{% for m in messages %}{{ m.content.split('</think>')[-1] | trim }}<|im_end|>{% endfor %}";
+  CHECK_THAT(error_of([&] { made_by(text).make(chat(said("user", "a") + "," + answer)); }),
+             Contains("the reasoning of message 2: '\nsome thoughts\n'"));
+  CHECK(made_by(plain_template).make(chat(said("user", "a") + "," + answer)).dropped.empty());
+  const std::string empty = said("assistant", "<think>\n\n</think>\n\nan answer");
+  CHECK(made_by(text).make(chat(said("user", "a") + "," + empty)).dropped.empty());
+}
+
+TEST_CASE("an answer of which only the end would be trained is refused") {
+  const std::string record = chat(said("user", "same") + "," + said("assistant", "same"));
+  const auto made = made_by(
+      "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% else %}{{ m.content }}"
+      "{% generation %}<|im_end|>{% endgeneration %}{% endif %}{% endfor %}");
+  CHECK_THAT(error_of([&] { made.make(record); }),
+             Contains("does not write the content of message 2"));
+  const auto blank = made_by(
+      "{% for m in messages %}{{ m.content }}{% if m.role == 'assistant' %}{% generation %}\n\n"
+      "<|im_end|>{% endgeneration %}{% endif %}{% endfor %}",
+      TrainOn::answers, {.allow_dropped = {"content"}});
+  CHECK_THAT(error_of([&] { blank.make(record); }),
+             Contains("of the answer of message 2 only the end would be trained"));
+}
+
+TEST_CASE("special tokens that texts write are read, letters, or refused") {
+  const auto made = [](data::SpecialText special) {
+    return ExampleMaker(small_tokenizer(), nullptr, TrainOn::answers, {.special = special});
+  };
+  const auto tokenizer = small_tokenizer();
+  const auto end = *tokenizer.tokenizer->id("<|im_end|>");
+  const std::string text = R"({"text": "one<|im_end|>two"})";
+  const auto ends = [&](const std::string& record, data::SpecialText special) {
+    return std::ranges::count(made(special).make(record).ids, end);
+  };
+  CHECK(ends(text, data::SpecialText::read) == 2);
+  CHECK(ends(text, data::SpecialText::letters) == 1);
+  CHECK_THAT(error_of([&] { ends(text, data::SpecialText::refuse); }),
+             Contains("the text contains the special token '<|im_end|>'"));
+  // A text that ends itself gets no second end.
+  CHECK(ends(R"({"text": "one<|im_end|>"})", data::SpecialText::read) == 1);
+  CHECK(ends(R"({"prompt": "one", "completion": " two<|im_end|>"})", data::SpecialText::read) == 1);
+  CHECK(ends(R"({"text": "one<|im_end|>"})", data::SpecialText::letters) == 1);
+  const data::TextEncoder texts(small_tokenizer());
+  CHECK(texts.prompt("one<|im_end|>").back() == end);
+  CHECK(texts.prompt("one").back() != end);
+}
+
+TEST_CASE("a text is not divided within a special token") {
+  const data::TextEncoder texts(small_tokenizer());
+  const std::string text = "aaaa<|im_end|>bbbb";
+  for (std::size_t at = 1; at < text.size(); ++at) {
+    CHECK(texts.cut_before_special(text, at) == (at > 4 && at < 14 ? 4 : at));
+  }
+}
+
+TEST_CASE("data sets that have other members beside messages are read") {
+  const std::string messages = said("user", "a question") + "," + said("assistant", "an answer");
+  const auto with = [&](const std::string& prompt) {
+    return "{\"prompt\": " + Json(prompt).dump() + ", \"prompt_id\": \"1\", \"messages\": [" +
+           messages + "]}";
+  };
+  CHECK(maker()->make(with("a question")).ids == maker()->make(chat(messages)).ids);
+  CHECK_THAT(refusal(with("something else")),
+             Contains("'prompt' is a text that no message beside it contains"));
+  const std::string chosen = "[" + messages + "]";
+  const std::string rejected =
+      "[" + said("user", "a question") + "," + said("assistant", "no") + "]";
+  const std::string pairs = R"({"prompt": "a question", "score_chosen": 8.5, "messages": )" +
+                            chosen + R"(, "chosen": )" + chosen + R"(, "rejected": )" + rejected +
+                            "}";
+  CHECK(ExampleMaker::kind_of(pairs) == data::RecordKind::conversation);
+  CHECK(ExampleMaker::kind_of(pairs, true) == data::RecordKind::preference);
+  CHECK(maker()->make(pairs).ids == maker()->make(chat(messages)).ids);
+  CHECK(maker()->make_preference(pairs).chosen.ids == maker()->make(chat(messages)).ids);
 }
 
 TEST_CASE("records that are of no kind are refused") {

@@ -219,6 +219,74 @@ TEST_CASE("Ctrl-C at the prompt ends all ranks of a chat") {
   CHECK(chat.text.find("error") == std::string::npos);
 }
 
+namespace {
+
+/// A model of one step, whose tokenizer adds a token at the end of each text; `more`: overrides.
+std::string ends_texts(const Folder& folder, const std::string& more) {
+  json file = json::parse(read_file(reference + "tokenizers/byte_level.json"));
+  int id = 0;
+  for (const json& token : file["added_tokens"]) {
+    id = token["content"] == "<|im_end|>" ? token["id"].get<int>() : id;
+  }
+  REQUIRE(id > 0);
+  file["post_processor"] = {
+      {"type", "TemplateProcessing"},
+      {"single",
+       {{{"Sequence", {{"id", "A"}, {"type_id", 0}}}},
+        {{"SpecialToken", {{"id", "<|im_end|>"}, {"type_id", 0}}}}}},
+      {"pair", json::array()},
+      {"special_tokens",
+       {{"<|im_end|>", {{"id", "<|im_end|>"}, {"ids", {id}}, {"tokens", {"<|im_end|>"}}}}}}};
+  folder.write("tokenizer/tokenizer.json", file.dump());
+  folder.write("tokenizer/tokenizer_config.json", R"({"eos_token": "<|im_end|>"})");
+  folder.write("pairs.jsonl", R"({"prompt": "one<|im_end|>two", "completion": " three"})"
+                              "\n");
+  folder.write("run.toml",
+               "[model]\ndim = 16\nlayers = 1\nheads = 2\n[data]\ntokenizer = \"tokenizer\"\n"
+               "jsonl = [\"pairs.jsonl\"]\nseq_len = 64\nvalidation = 0\n[train]\nsteps = 1\n"
+               "batch = 1\n[log]\nmetrics = \"\"\n[checkpoint]\nfolder = \"saved\"\n");
+  Trained::succeed("train " + (folder.path() / "run.toml").string() + " " + more);
+  return (folder.path() / "saved/step-00000001").string();
+}
+
+}  // namespace
+
+TEST_CASE("prompts have the tokens that they have in training") {
+  for (const std::string special : {"read", "letters"}) {
+    const Folder folder;
+    const std::string checkpoint = ends_texts(folder, "data.special_tokens=" + special);
+    const tessera::app::TextModel model(checkpoint);
+    const tessera::tokenize::Tokenizer& tokenizer = *model.tokenizer().tokenizer;
+    const auto ids = tessera::app::prompt_tokens(model, "one<|im_end|>two");
+    const auto wanted = tokenizer.encode(
+        "one<|im_end|>two", {.add_special = false, .parse_special = special == "read"});
+    CHECK(ids == std::vector<std::int64_t>(wanted.begin(), wanted.end()));
+    // The rows of the run begin with them.
+    std::string shown;
+    for (const std::int64_t id : ids) {
+      shown += "|" + std::to_string(id) + " ";
+    }
+    const std::string row = Trained::succeed("data show " + (folder.path() / "run.toml").string() +
+                                             " --rows 1 data.special_tokens=" + special);
+    std::string numbers;
+    for (std::size_t at = row.find('|'); at != std::string::npos; at = row.find('|', at + 1)) {
+      const std::size_t end = row.find_first_not_of("0123456789", at + 1);
+      if (end > at + 1 && (row[end] == ' ' || row[end] == '}')) {
+        numbers += row.substr(at, end - at) + " ";
+      }
+    }
+    INFO(row);
+    CHECK(numbers.starts_with(shown));
+  }
+  const Folder folder;
+  const tessera::app::TextModel model(ends_texts(folder,
+                                                 "data.special_tokens=refuse "
+                                                 "data.bad_records=refuse data.jsonl=[] "
+                                                 "'data.text=[run.toml]' data.seq_len=8"));
+  CHECK_THAT(trainer_test::input_error([&] { tessera::app::prompt_tokens(model, "a<|im_end|>"); }),
+             Catch::Contains("contains the special token '<|im_end|>'"));
+}
+
 TEST_CASE("a file of prompts has a text for each, whatever the batch is") {
   const std::string prompts =
       trained().write("prompts.jsonl", R"({"prompt": "Question: colour of grass\nAnswer:"})"
@@ -317,6 +385,35 @@ TEST_CASE("evaluate measures perplexity, choices and answers") {
   refused(question(R"({"question": "a"})"), "there is no 'answer'");
   refused(question(R"({"answer": "a"})"), "there is no text 'question'");
   refused("--jsonl " + trained().write("bad.jsonl", "{\"x\": 1}\n"), "bad.jsonl:1");
+}
+
+TEST_CASE("questions whose answers have two readings are refused") {
+  const auto refusal = [](const std::string& question) {
+    const std::string file = trained().write("question.jsonl", question + "\n");
+    return trainer_test::input_error([&] { tessera::app::read_questions(file); });
+  };
+  const auto right = [](const std::string& question) {
+    const std::string file = trained().write("question.jsonl", question + "\n");
+    return tessera::app::read_questions(file).at(0).right;
+  };
+  const std::string begin = R"({"question": "q", "choices": )";
+  has(refusal(begin + R"(["1", "2", "3"], "answer": "1"})"),
+      "the answer \"1\" is read in two ways: as the text of a choice it is choice 0, as a number "
+      "from 0 it is choice 1");
+  has(refusal(begin + R"(["B", "A"], "answer": "A"})"), "as a letter it is choice 0");
+  CHECK(right(begin + R"(["A", "B"], "answer": "B"})") == 1);
+  CHECK(right(begin + R"(["1", "2", "3"], "answer": 1})") == 1);
+  CHECK(right(begin + R"(["x", "y"], "answer": "B"})") == 1);
+  CHECK(right(begin + R"(["x", "y"], "answer": "1"})") == 1);
+  // A label is nothing else.
+  CHECK(right(begin + R"({"text": ["2", "1"], "label": ["1", "2"]}, "answer": "1"})") == 0);
+  has(refusal(begin + R"({"text": ["x", "y"], "label": ["1", "2"]}, "answer": 1})"),
+      "as a label it is choice 0, as a number from 0 it is choice 1");
+  const Result same =
+      run_program("evaluate " + trained().model + " --format 'Answer:' --questions " +
+                  trained().write("q.jsonl", begin + R"(["x", "y"], "answer": 1})"));
+  CHECK(same.code == 2);
+  has(same.error, "--format: it does not contain {question}, so every prompt would be the same");
 }
 
 TEST_CASE("evaluate has the same bits on any number of copies, and nearly so on any ranks") {

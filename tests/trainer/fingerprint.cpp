@@ -103,6 +103,11 @@ const std::map<std::string, std::pair<Words, Words>>& changes() {
       {"data.tokenizer_options", {{}, {}}},  // bytes have none
       {"data.chat_template", {{}, {}}},      // a file
       {"data.template_options", {{"data.template_options.a=1"}, {"data.template_options"}}},
+      {"data.template_members", {{"data.template_members=[style]"}, {"data.template_members"}}},
+      {"data.end_tokens", {{}, {}}},      // bytes have no other tokens: run_data.cpp
+      {"data.special_tokens", {{}, {}}},  // the same
+      {"data.allow_dropped", {{"data.allow_dropped=[system]"}, {"data.allow_dropped"}}},
+      {"data.bad_records", {{"data.bad_records=skip"}, {"data.bad_records"}}},
       {"data.train_on", {{"data.train_on=all"}, {"data.train_on"}}},
       {"data.too_long", {{"data.too_long=cut"}, {"data.too_long"}}},
       {"data.packing", {{}, {}}},     // of documents: run_data.cpp

@@ -211,6 +211,98 @@ TEST_CASE("faults of records stop a run before it starts, with file and line") {
   has(error(chats(3)), "too short");
 }
 
+TEST_CASE("faulty records are left out where the run says so, and counted") {
+  const Folder folder;
+  write_tokenizer(folder);
+  folder.write("chats.jsonl", chats(30) + "{broken\n" + R"({"messages": []})" + "\n" +
+                                  R"({"text": "another kind"})" + "\n" + chats(30));
+  const std::string text = config("jsonl = [\"chats.jsonl\"]");
+  has(train(folder, text).error, "3 faults");
+  const Result skipped = train(folder, text, "data.bad_records=skip");
+  INFO(skipped.error);
+  CHECK(skipped.code == 0);
+  has(skipped.out, "3 bad records (the first: ");
+  has(skipped.out, "chats.jsonl:31: it is not JSON");
+  // As if they were not there.
+  const Losses without = losses(folder);
+  const Folder clean;
+  write_tokenizer(clean);
+  clean.write("chats.jsonl", chats(30) + chats(30));
+  CHECK(trained(clean, text).steps == without.steps);
+  folder.write("texts.jsonl", std::string(R"({"text": "one"})") + "\n[1]\n" + R"({"text": ")" +
+                                  std::string(40000, 'a') + "\"}\n");
+  const std::string texts = config("jsonl = [\"texts.jsonl\"]");
+  has(train(folder, texts).error, "texts.jsonl:2: ");
+  const Result check = run_program("data check " + (folder.path() / "run.toml").string() +
+                                   " data.bad_records=skip train.batch=1 data.seq_len=4");
+  has(check.out, "1 bad records (the first: ");
+  // Texts make a stream, so they do not share a source with conversations.
+  folder.write("chats.jsonl", chats(60));
+  has(train(folder, config("jsonl = [\"chats.jsonl\", \"texts.jsonl\"]")).error,
+      "texts.jsonl: its records are of another kind than those of");
+}
+
+TEST_CASE("what a template leaves out stops a run, or is counted") {
+  const Folder folder;
+  write_tokenizer(folder);
+  std::string records;
+  for (int i = 0; i < 40; ++i) {
+    records += json{{"id", i},
+                    {"messages",
+                     {{{"role", "user"}, {"content", "Count"}},
+                      {{"role", "assistant"}, {"content", "one"}, {"reasoning", "thoughts"}}}}}
+                   .dump() +
+               "\n";
+  }
+  folder.write("chats.jsonl", records);
+  const std::string text = config("jsonl = [\"chats.jsonl\"]");
+  has(train(folder, text).error,
+      "chats.jsonl:1: the template does not write the reasoning of message 2: 'thoughts'");
+  const Result check = run_program("data check " + (folder.path() / "run.toml").string() +
+                                   " 'data.allow_dropped=[\"reasoning\"]'");
+  INFO(check.error);
+  has(check.out, "40 contents that the template does not write (reasoning)");
+  has(check.out, "members of records: id (40)");
+  has(train(folder, text, "'data.allow_dropped=[\"thoughts\"]'").error,
+      "'thoughts' is not a kind of contents (only content, system, ");
+  has(train(folder, text, "'data.template_members=[\"tools\"]'").error,
+      "'tools' is a variable of every template already");
+}
+
+TEST_CASE("special tokens that texts write are read, or their letters are, or they are refused") {
+  const Folder folder;
+  write_tokenizer(folder);
+  std::string text;
+  for (int i = 0; i < 3000; ++i) {
+    text += "one two<|im_end|>";
+  }
+  folder.write("text.txt", text);
+  const std::string run = config("text = [\"text.txt\"]");
+  const auto rows = [&](const std::string& special) {
+    folder.write("run.toml", run);
+    return run_program("data show " + (folder.path() / "run.toml").string() +
+                       " --rows 1 data.order=sequential data.special_tokens=" + special);
+  };
+  has(rows("read").out, "{<|im_end|>|");
+  CHECK(rows("letters").out.find("{<|im_end|>|") == std::string::npos);
+  has(rows("refuse").error, "text.txt:1: the text contains the special token '<|im_end|>'");
+  REQUIRE(train(folder, run, "train.steps=1").code == 0);
+  has(train(folder, run, "train.steps=2 data.special_tokens=letters").error, "data.special_tokens");
+}
+
+TEST_CASE("a token that ends answers can be named in the config") {
+  const Folder folder;
+  folder.write("tokenizer/tokenizer.json", read_file(reference + "tokenizers/byte_level.json"));
+  folder.write("tokenizer/tokenizer_config.json",
+               json{{"chat_template", read_file(reference + "chat/chatml.jinja")}}.dump());
+  folder.write("chats.jsonl", chats(60));
+  const std::string text = config("jsonl = [\"chats.jsonl\"]");
+  has(train(folder, text).error, "would not learn to stop");
+  has(train(folder, text, "'data.end_tokens=[\"<|nothing|>\"]'").error,
+      "has no token '<|nothing|>'");
+  CHECK(train(folder, text, "'data.end_tokens=[\"<|im_end|>\"]'").code == 0);
+}
+
 TEST_CASE("data show and data check print what is trained") {
   const Folder folder;
   write_tokenizer(folder);

@@ -164,6 +164,13 @@ int run_data_check(const TrainArguments& arguments) {
                                             source.documents->size() / of_record,
                                             of_record == 1 ? "documents" : "pairs of answers",
                                             counts.tokens, counts.trained, counts.longest)});
+    if (!counts.unread.empty()) {
+      std::vector<std::string> names;
+      for (const auto& [name, count] : counts.unread) {
+        names.push_back(fmt::format("{} ({})", shown(name, 30), count));
+      }
+      rows.push_back({"not read", "members of records: " + join_words(names)});
+    }
     if (counts.joined > 0) {
       rows.push_back(
           {"joined", fmt::format("{} answers begin within a token, which is not trained; "

@@ -3,6 +3,7 @@ module;
 
 #include <string>
 #include <tessera/json.hpp>
+#include <tessera/shown.hpp>
 #include <vector>
 module tessera.app.commands;
 
@@ -103,6 +104,12 @@ int run_evaluate(const EvaluateArguments& arguments) {
     fail_input({.thing = "evaluate",
                 .wrong = "there is nothing to evaluate with",
                 .advice = "give --text, --jsonl or --questions"});
+  }
+  if (!arguments.questions.empty() &&
+      arguments.asked.format.find("{question}") == std::string::npos) {
+    fail_input({.thing = "--format",
+                .wrong = "it does not contain {question}, so every prompt would be the same",
+                .got = shown(arguments.asked.format, 60)});
   }
   return use_model(arguments, [&](const TextModel& model) { return evaluate(model, arguments); });
 }

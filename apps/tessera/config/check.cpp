@@ -24,6 +24,7 @@ import tessera.collective;
 import tessera.passes;
 import tessera.models;
 import tessera.train;
+import tessera.data;
 import :key_problems;
 
 namespace tessera::app {
@@ -135,6 +136,20 @@ class Checks : private KeyProblems {
     if (!c_.data.validation_files.empty() && c_.given.contains("data.validation") &&
         c_.data.validation > 0) {
       add({"data.validation"}, "data.validation_files is set too; remove one of the two");
+    }
+    const std::vector<std::string>& kinds = data::dropped_content_kinds();
+    for (const std::string& kind : c_.data.allow_dropped) {
+      if (std::ranges::find(kinds, kind) == kinds.end()) {
+        add({"data.allow_dropped"},
+            fmt::format("'{}' is not a kind of contents (only {}){}", shown(kind),
+                        join_words(kinds), did_you_mean(kind, kinds)));
+      }
+    }
+    for (const std::string& name : c_.data.template_members) {
+      if (name == "messages" || name == "tools" || name == "add_generation_prompt") {
+        add({"data.template_members"},
+            fmt::format("'{}' is a variable of every template already", name));
+      }
     }
     if (from_text && c_.given.contains("model.vocab") && c_.model.vocab != 0) {
       add({"model.vocab"}, "the tokenizer determines this; only data.tokens needs it");

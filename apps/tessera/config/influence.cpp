@@ -11,13 +11,14 @@ namespace tessera::app {
 namespace {
 
 /// Keys that may change while the curve stays what it is.
-constexpr std::array<std::string_view, 22> without_influence = {"model.family",
+constexpr std::array<std::string_view, 23> without_influence = {"model.family",
                                                                 "data.text",
                                                                 "data.jsonl",
                                                                 "data.sources",
                                                                 "data.validation_files",
                                                                 "data.tokens",
                                                                 "train.steps",
+                                                                "train.epochs",
                                                                 "train.micro_batch",
                                                                 "train.head_rows",
                                                                 "train.activation_checkpointing",

@@ -141,6 +141,18 @@ std::vector<Key> source_keys() {
        .is_path = true},
       {"data.template_options", field<s, &D::template_options>,
        "Variables of the template, such as `{ enable_thinking = false }`."},
+      {"data.template_members", field<s, &D::template_members>,
+       "Members of records that are variables of the template too, such as `[\"documents\"]`. "
+       "`tools` and the members of `chat_template_kwargs` always are; others are not."},
+      {"data.end_tokens", field<s, &D::end_tokens>,
+       "Tokens that end generated texts besides the tokenizer's own, such as `[\"<|eot_id|>\"]`."},
+      {"data.special_tokens",
+       field<s, &D::special_tokens>,
+       "What a special token is that is written in a text, a prompt or a completion: the token "
+       "(`read`), its letters (`letters`), or an error (`refuse`). Generation, evaluation and "
+       "serving of the run's checkpoints do the same ([data.md](data.md#special-tokens)).",
+       {},
+       {"read", "letters", "refuse"}},
   };
 }
 
@@ -155,6 +167,16 @@ std::vector<Key> row_keys() {
        "completion, of texts everything. `all`: every token.",
        {},
        {"answers", "all"}},
+      {"data.allow_dropped", field<s, &D::allow_dropped>,
+       "Kinds of contents that the template may leave out of a conversation; they are counted: "
+       "`content`, `system`, `reasoning`, `tool_calls`, `tool_results`, `tools`. Others are an "
+       "error ([conversations.md](conversations.md#what-a-template-leaves-out))."},
+      {"data.bad_records",
+       field<s, &D::bad_records>,
+       "What is done with records that have a fault: the run is refused, and says where they are "
+       "(`refuse`), or they are left out and counted (`skip`).",
+       {},
+       {"refuse", "skip"}},
       {"data.too_long",
        field<s, &D::too_long>,
        "What is done with a conversation or completion of more than `seq_len` + 1 tokens: it is an "

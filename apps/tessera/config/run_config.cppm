@@ -57,6 +57,7 @@ struct ExpertsConfig {
 struct TrainConfig {
   std::string objective = "next_token";
   std::int64_t steps = 300;
+  double epochs = 0;  // 0 = steps says how long
   std::int64_t batch = 16;
   std::int64_t head_rows = 0;        // 0 = the logits of all tokens at once
   std::int64_t micro_batch = 0;      // 0 = all of a rank's sequences at once
@@ -109,7 +110,12 @@ struct DataConfig {
   JsonText tokenizer_options;
   std::string chat_template;  // a file; empty: the tokenizer's
   JsonText template_options;
+  std::vector<std::string> template_members;  // members of records that are variables of it
+  std::vector<std::string> end_tokens;        // that end generated texts, besides the tokenizer's
+  std::string special_tokens = "read";
   std::string train_on = "answers";
+  std::vector<std::string> allow_dropped;  // kinds of contents that a template may leave out
+  std::string bad_records = "refuse";
   std::string too_long = "error";
   std::string packing = "none";
   std::int64_t seq_len = 256;
@@ -210,6 +216,7 @@ struct CheckpointConfig {
   std::string save = "async";
   std::string when_busy = "wait";
   std::string resume = "auto";
+  std::string base = "reference";  // of low-rank updates: the weights that are not trained
   std::vector<std::string> allow;  // what may differ from the run that is continued
 };
 

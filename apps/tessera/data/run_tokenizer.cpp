@@ -5,8 +5,10 @@ module;
 #include <array>
 #include <cstddef>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <span>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -50,29 +52,29 @@ std::string file_hash(const std::string& path) {
 }
 
 /// Of a kind that needs no file.
-std::shared_ptr<const RunTokenizer> of_kind(const std::string& kind, const std::string& options,
-                                            const std::string& where) {
+RunTokenizer of_kind(const std::string& kind, const std::string& options,
+                     const std::string& where) {
   RunTokenizer made{.kind = kind, .options = options};
   made.opened.kind = kind;
   made.opened.tokenizer = tokenize::make_tokenizer(kind, "", PluginOptions(options, where), where);
   made.opened.special = made.opened.tokenizer->special_tokens();
-  return std::make_shared<const RunTokenizer>(std::move(made));
+  return made;
 }
 
-std::shared_ptr<const RunTokenizer> of_path(const std::string& path, const std::string& options,
-                                            const std::string& where) {
+RunTokenizer of_path(const std::string& path, const std::string& options,
+                     const std::string& where) {
   RunTokenizer made{.options = options,
                     .opened = tokenize::open_tokenizer(path, PluginOptions(options, where))};
   made.kind = made.opened.kind;
   made.path = fs::absolute(made.opened.file).lexically_normal().string();
   made.hash = file_hash(made.path);
-  return std::make_shared<const RunTokenizer>(std::move(made));
+  made.template_name = fmt::format("chat template of {}", made.text());
+  return made;
 }
 
 /// Of a model's folder, in which `own` shows that there is one.
-std::shared_ptr<const RunTokenizer> of_folder(const std::string& folder, const std::string& own,
-                                              const std::string& options,
-                                              const std::string& where) {
+RunTokenizer of_folder(const std::string& folder, const std::string& own,
+                       const std::string& options, const std::string& where) {
   try {
     return of_path(folder, options, where);
   } catch (const Error& error) {
@@ -114,13 +116,10 @@ std::string RunTokenizer::identity() const {
   return fmt::format("{} {}{}", kind, hash, options == JsonText().text ? "" : " " + options);
 }
 
-std::shared_ptr<const RunTokenizer> open_run_tokenizer(const Config& config) {
-  const std::vector<SourceConfig> sources = data_sources(config);
-  if (std::ranges::all_of(sources, [](const SourceConfig& source) {
-        return source.kind == SourceConfig::Kind::tokens;
-      })) {
-    return nullptr;
-  }
+namespace {
+
+/// As data.tokenizer names it.
+RunTokenizer named_tokenizer(const Config& config) {
   const std::string where = config.place("data.tokenizer_options");
   const std::string& options = config.data.tokenizer_options.text;
   std::string name = config.data.tokenizer;
@@ -150,12 +149,97 @@ std::shared_ptr<const RunTokenizer> open_run_tokenizer(const Config& config) {
   });
 }
 
+std::string content_of(const std::string& file) {
+  std::ifstream stream(file, std::ios::binary);
+  std::ostringstream all;
+  if (!stream || !(all << stream.rdbuf())) {
+    fail_input({.wrong = fmt::format("{} cannot be read, or is empty", file)});
+  }
+  return all.str();
+}
+
+/// The template of a file takes the place of the tokenizer's.
+void set_template(RunTokenizer& tokenizer, const std::string& file) {
+  tokenizer.opened.chat_template = content_of(file);
+  tokenizer.template_name = file;
+  tokenizer.own_template = true;
+}
+
+/// Generated texts end with these tokens too. Error (input): there is no such token.
+void add_end_tokens(RunTokenizer& tokenizer, std::vector<std::string> tokens) {
+  tokenize::SpecialTokens& special = tokenizer.opened.special;
+  for (const std::string& token : tokens) {
+    const auto id = tokenizer.opened.tokenizer->id(token);
+    if (!id) {
+      fail_input({.wrong = fmt::format("tokenizer '{}' has no token '{}'", tokenizer.text(),
+                                       shown(token, 40))});
+    }
+    if (std::ranges::find(special.stop, *id) == special.stop.end()) {
+      special.stop.push_back(*id);
+    }
+    special.eos = special.eos.value_or(*id);
+  }
+  tokenizer.end_tokens = std::move(tokens);
+}
+
+data::SpecialText special_text(std::string_view name) {
+  return name == "letters"  ? data::SpecialText::letters
+         : name == "refuse" ? data::SpecialText::refuse
+                            : data::SpecialText::read;
+}
+
+std::string_view name_of(data::SpecialText special) {
+  return special == data::SpecialText::letters  ? "letters"
+         : special == data::SpecialText::refuse ? "refuse"
+                                                : "read";
+}
+
+}  // namespace
+
+std::shared_ptr<const data::ChatTemplate> chat_template_of(const RunTokenizer& tokenizer) {
+  const std::string& text = tokenizer.opened.chat_template;
+  return text.empty() ? nullptr
+                      : std::make_shared<const data::ChatTemplate>(
+                            text, tokenizer.template_name,
+                            data::template_variables(tokenizer.opened, tokenizer.template_options));
+}
+
+std::shared_ptr<const RunTokenizer> open_run_tokenizer(const Config& config) {
+  const std::vector<SourceConfig> sources = data_sources(config);
+  if (std::ranges::all_of(sources, [](const SourceConfig& source) {
+        return source.kind == SourceConfig::Kind::tokens;
+      })) {
+    return nullptr;
+  }
+  RunTokenizer made = named_tokenizer(config);
+  const DataConfig& data = config.data;
+  made.template_options = data.template_options.text;
+  made.records = {.special = special_text(data.special_tokens),
+                  .allow_dropped = data.allow_dropped,
+                  .template_members = data.template_members};
+  if (!data.chat_template.empty()) {
+    at_key(config, "data.chat_template", [&] { set_template(made, data.chat_template); });
+  }
+  at_key(config, "data.end_tokens", [&] { add_end_tokens(made, data.end_tokens); });
+  return std::make_shared<const RunTokenizer>(std::move(made));
+}
+
 std::string to_json(const std::shared_ptr<const RunTokenizer>& tokenizer) {
-  return tokenizer ? json_text(nlohmann::ordered_json{{"kind", tokenizer->kind},
-                                                      {"path", tokenizer->path},
-                                                      {"hash", tokenizer->hash},
-                                                      {"options", tokenizer->options}})
-                   : "null";
+  if (!tokenizer) {
+    return "null";
+  }
+  const data::ExampleOptions& records = tokenizer->records;
+  return json_text(nlohmann::ordered_json{
+      {"kind", tokenizer->kind},
+      {"path", tokenizer->path},
+      {"hash", tokenizer->hash},
+      {"options", tokenizer->options},
+      {"chat_template", tokenizer->own_template ? tokenizer->opened.chat_template : ""},
+      {"template_options", tokenizer->template_options},
+      {"end_tokens", tokenizer->end_tokens},
+      {"special_tokens", name_of(records.special)},
+      {"allow_dropped", records.allow_dropped},
+      {"template_members", records.template_members}});
 }
 
 std::string stored_tokenizer_folder(std::string_view meta) {
@@ -163,24 +247,10 @@ std::string stored_tokenizer_folder(std::string_view meta) {
   return path.empty() || is_gguf(path) ? path : fs::path(path).parent_path().string();
 }
 
-std::shared_ptr<const RunTokenizer> stored_tokenizer(std::string_view meta,
-                                                     const std::string& checkpoint,
-                                                     const std::string& named) {
-  const nlohmann::json all = parse_json_object(meta).value;
-  const nlohmann::json config = member(member(all, "config"), "data");
-  if (!config.is_object()) {
-    fail_input({.thing = checkpoint, .wrong = "is not a checkpoint of 'tessera train'"});
-  }
-  const nlohmann::json stored = member(all, "tokenizer");
-  if (!named.empty()) {
-    const std::string options = text_member(stored, "options");
-    return of_path(named, options.empty() ? JsonText().text : options, "--tokenizer");
-  }
-  if (stored.is_null()) {  // before tokenizers had an entry of their own, there was one
-    return all.contains("tokenizer") || !member(config, "tokens").empty()
-               ? nullptr
-               : of_kind(bytes_kind, JsonText().text, checkpoint);
-  }
+namespace {
+
+/// The tokenizer alone, of a checkpoint that names one.
+RunTokenizer stored_file(const nlohmann::json& stored, const std::string& checkpoint) {
   const std::string path = text_member(stored, "path");
   const std::string options = text_member(stored, "options");
   if (path.empty()) {
@@ -192,16 +262,73 @@ std::shared_ptr<const RunTokenizer> stored_tokenizer(std::string_view meta,
                 .wrong = fmt::format("the tokenizer of its model, {}, is not there", path),
                 .advice = "name it with --tokenizer"});
   }
-  auto opened = of_path(path, options, checkpoint);
-  if (opened->hash != text_member(stored, "hash")) {
+  RunTokenizer opened = of_path(path, options, checkpoint);
+  if (opened.hash != text_member(stored, "hash")) {
     fail_input(
         {.thing = checkpoint,
          .wrong = fmt::format("the tokenizer {} has changed since the model was trained", path),
          .expected = "hash " + text_member(stored, "hash"),
-         .got = opened->hash,
+         .got = opened.hash,
          .advice = "restore it, or name another with --tokenizer"});
   }
   return opened;
+}
+
+std::vector<std::string> texts_member(const nlohmann::json& object, const char* name) {
+  std::vector<std::string> texts;
+  for (const nlohmann::json& text : member(object, name)) {
+    if (text.is_string()) {
+      texts.push_back(text.get<std::string>());
+    }
+  }
+  return texts;
+}
+
+/// What the run's config said of texts and records.
+void add_stored_rules(RunTokenizer& tokenizer, const nlohmann::json& stored,
+                      const std::string& checkpoint) {
+  if (const std::string text = text_member(stored, "chat_template"); !text.empty()) {
+    tokenizer.opened.chat_template = text;
+    tokenizer.own_template = true;
+    tokenizer.template_name = fmt::format("chat template of {}", checkpoint);
+  }
+  if (const std::string options = text_member(stored, "template_options"); !options.empty()) {
+    tokenizer.template_options = options;
+  }
+  tokenizer.records = {.special = special_text(text_member(stored, "special_tokens")),
+                       .allow_dropped = texts_member(stored, "allow_dropped"),
+                       .template_members = texts_member(stored, "template_members")};
+  try {
+    add_end_tokens(tokenizer, texts_member(stored, "end_tokens"));
+  } catch (const Error& error) {
+    fail_at(checkpoint, error);
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<const RunTokenizer> stored_tokenizer(std::string_view meta,
+                                                     const std::string& checkpoint,
+                                                     const std::string& named) {
+  const nlohmann::json all = parse_json_object(meta).value;
+  const nlohmann::json config = member(member(all, "config"), "data");
+  if (!config.is_object()) {
+    fail_input({.thing = checkpoint, .wrong = "is not a checkpoint of 'tessera train'"});
+  }
+  const nlohmann::json stored = member(all, "tokenizer");
+  RunTokenizer opened;
+  if (!named.empty()) {
+    const std::string options = text_member(stored, "options");
+    opened = of_path(named, options.empty() ? JsonText().text : options, "--tokenizer");
+  } else if (!stored.is_null()) {
+    opened = stored_file(stored, checkpoint);
+  } else if (all.contains("tokenizer") || !member(config, "tokens").empty()) {
+    return nullptr;
+  } else {  // before tokenizers had an entry of their own, there was one
+    opened = of_kind(bytes_kind, JsonText().text, checkpoint);
+  }
+  add_stored_rules(opened, stored, checkpoint);
+  return std::make_shared<const RunTokenizer>(std::move(opened));
 }
 
 std::string own_tokenizer_file(const std::string& folder) {
@@ -242,16 +369,28 @@ std::string own_tokenizer_file(const std::string& folder) {
   return first;
 }
 
+RunTokenizer model_tokenizer(const std::string& folder, std::int64_t vocab,
+                             const std::string& named) {
+  constexpr std::int64_t bytes = 256;
+  if (!named.empty()) {
+    return of_path(named, JsonText().text, "--tokenizer");
+  }
+  if (!own_tokenizer_file(folder).empty()) {
+    return of_path(folder, JsonText().text, folder);
+  }
+  return vocab == bytes ? of_kind(bytes_kind, JsonText().text, folder) : RunTokenizer();
+}
+
 namespace {
 
 /// Error (input), which `place` begins, unless the first tokens are those of the folder's own
 /// tokenizer, with the same ids.
 void check_extends(const RunTokenizer& tokenizer, const std::string& folder,
                    const std::string& place) {
-  const std::shared_ptr<const RunTokenizer> own = of_path(folder, "{}", place);
-  for (std::int64_t id = 0; id < own->vocab(); ++id) {
+  const RunTokenizer own = of_path(folder, "{}", place);
+  for (std::int64_t id = 0; id < own.vocab(); ++id) {
     const auto number = static_cast<tokenize::TokenId>(id);
-    const auto before = own->opened.tokenizer->token(number);
+    const auto before = own.opened.tokenizer->token(number);
     const auto now = id < tokenizer.vocab() ? tokenizer.opened.tokenizer->token(number)
                                             : std::optional<std::string>();
     if (before != now) {

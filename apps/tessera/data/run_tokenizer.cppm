@@ -1,6 +1,7 @@
 export module tessera.app.data:run_tokenizer;
 
 import tessera.tokenize;
+import tessera.data;
 import tessera.app.base;
 import tessera.app.config;
 
@@ -8,13 +9,20 @@ import tessera.app.config;
 
 export namespace tessera::app {
 
-/// A tokenizer, and what a checkpoint remembers of it.
+/// A tokenizer and how a run makes tokens of texts and records with it: what a checkpoint remembers
+/// of it.
 struct RunTokenizer {
   std::string kind = {};     // "bytes", "tokenizer.json"..., or a plugin's
   std::string path = {};     // its file, absolute; empty where it has none
   std::string hash = {};     // of the file's content
   std::string options = {};  // a JSON object
+  /// With the run's own chat template and end tokens.
   tokenize::OpenedTokenizer opened = {};
+  std::string template_name = {};            // for errors: its file, or the tokenizer
+  bool own_template = false;                 // of data.chat_template
+  std::string template_options = "{}";       // a JSON object
+  std::vector<std::string> end_tokens = {};  // of data.end_tokens
+  data::ExampleOptions records = {};
 
   std::int64_t vocab() const { return opened.tokenizer->vocab_size(); }
   /// "tokenizer.json of models/llama", for people.
@@ -23,8 +31,13 @@ struct RunTokenizer {
   std::string identity() const;
 };
 
+/// The template with its variables, as a run uses it; null: the tokenizer has none. Errors (input):
+/// it has what is not supported.
+std::shared_ptr<const data::ChatTemplate> chat_template_of(const RunTokenizer& tokenizer);
+
 /// That of data.tokenizer; null where all data are token ids. Errors (input): there is none of that
-/// name, or it cannot be read.
+/// name, or it cannot be read; data.chat_template cannot be read; it has not a token of
+/// data.end_tokens.
 std::shared_ptr<const RunTokenizer> open_run_tokenizer(const Config& config);
 
 /// For a checkpoint's meta data, as a JSON object; "null" where there is none.
@@ -40,6 +53,11 @@ std::shared_ptr<const RunTokenizer> stored_tokenizer(std::string_view meta,
 /// The folder of the tokenizer's files that a checkpoint names, or the GGUF file that it is in;
 /// empty: it has none.
 std::string stored_tokenizer_folder(std::string_view meta);
+
+/// The tokenizer of a model folder or a GGUF file, or the one that is `named`. Without one, bytes
+/// are tokens if the model has as many; else there is none. Errors (input): it cannot be read.
+RunTokenizer model_tokenizer(const std::string& folder, std::int64_t vocab,
+                             const std::string& named = "");
 
 /// The first file, by name, that shows that a folder has its own tokenizer; "" if there is none.
 std::string own_tokenizer_file(const std::string& folder);

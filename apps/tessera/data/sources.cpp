@@ -4,8 +4,9 @@ module;
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <memory>
-#include <sstream>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,24 +29,46 @@ std::vector<std::string> names_of(const std::vector<std::filesystem::path>& path
   return names;
 }
 
-/// The kind of the first record.
-data::RecordKind first_kind(const std::vector<std::string>& files) {
+/// The kind of a file's first record that has one; where bad records are an error, of the first
+/// one. Nothing: there is no record, as who reads them will find.
+std::optional<data::RecordKind> first_kind(const std::string& file, bool skip_bad) {
   constexpr std::size_t longest = std::size_t{32} << 20;
-  for (const std::string& file : files) {
-    std::ifstream stream(file, std::ios::binary);
-    std::string line;
-    for (std::int64_t number = 1; std::getline(stream, line) && line.size() <= longest; ++number) {
-      if (line.find_first_not_of(" \t\r") == std::string::npos) {
-        continue;
-      }
-      try {
-        return data::ExampleMaker::kind_of(line);
-      } catch (const Error& error) {
+  std::ifstream stream(file, std::ios::binary);
+  std::string line;
+  for (std::int64_t number = 1; std::getline(stream, line) && line.size() <= longest; ++number) {
+    if (line.find_first_not_of(" \t\r") == std::string::npos) {
+      continue;
+    }
+    try {
+      return data::ExampleMaker::kind_of(line);
+    } catch (const Error& error) {
+      if (!skip_bad) {
         fail_input({.thing = fmt::format("{}:{}", file, number), .wrong = error.what()});
       }
     }
   }
-  return data::RecordKind::conversation;  // there is no record, as who reads them will find
+  return std::nullopt;
+}
+
+/// Whether the records are texts, which make a stream. Error (input): some files have texts, and
+/// others documents.
+bool have_texts(const std::vector<std::string>& files, bool skip_bad) {
+  std::string first;
+  bool texts = false;
+  for (const std::string& file : files) {
+    const auto kind = first_kind(file, skip_bad);
+    const bool own = kind == data::RecordKind::text;
+    if (kind && !first.empty() && own != texts) {
+      fail_input({.thing = file,
+                  .wrong = fmt::format("its records are of another kind than those of {}", first),
+                  .advice = "name texts and conversations as two tables of data.sources"});
+    }
+    if (kind && first.empty()) {
+      first = file;
+      texts = own;
+    }
+  }
+  return texts;
 }
 
 data::DocumentOptions options_of(const Config& config) {
@@ -55,7 +78,8 @@ data::DocumentOptions options_of(const Config& config) {
                       : too_long == "skip" ? data::TooLong::skip
                                            : data::TooLong::error,
           .form = config.train.kind() == ObjectiveKind::dpo ? data::RecordForm::preference
-                                                            : data::RecordForm::document};
+                                                            : data::RecordForm::document,
+          .skip_bad = config.data.bad_records == "skip"};
 }
 
 /// `what`: a record, in the plural.
@@ -69,28 +93,11 @@ std::string left_out_text(const data::DocumentCounts& counts, const std::string&
   add(counts.left_out, what + " that are too long");
   add(counts.cut, fmt::format("ends of {} that are too long", what));
   add(counts.blank_lines, "blank lines");
+  add(counts.bad, fmt::format("bad records (the first: {})", counts.first_bad));
+  for (const auto& [kind, count] : counts.dropped) {
+    add(count, fmt::format("contents that the template does not write ({})", kind));
+  }
   return text;
-}
-
-/// The template that makes texts of conversations: of data.chat_template, else the tokenizer's.
-struct ChatTemplateText {
-  std::string name;  // for errors
-  std::string text;  // empty: there is none
-};
-
-/// Error (input): the file cannot be read, or is empty.
-ChatTemplateText chat_template_text(const Config& config, const RunTokenizer& tokenizer) {
-  const std::string& file = config.data.chat_template;
-  if (file.empty()) {
-    return {fmt::format("chat template of {}", tokenizer.text()), tokenizer.opened.chat_template};
-  }
-  std::ifstream stream(file, std::ios::binary);
-  std::ostringstream all;
-  if (!stream || !(all << stream.rdbuf())) {
-    fail_input({.where = config.place("data.chat_template"),
-                .wrong = fmt::format("{} cannot be read, or is empty", file)});
-  }
-  return {file, all.str()};
 }
 
 class Opener {
@@ -132,11 +139,11 @@ class Opener {
     }
     const std::vector<std::string> files = names_of(find_text_files(source.paths).files);
     const data::DocumentOptions options = options_of(config_);
-    if (options.form == data::RecordForm::document && first_kind(files) == data::RecordKind::text) {
-      auto tokens =
-          std::make_shared<data::EncodedText>(data::EncodedText::from_records(files, maker()));
-      const std::string blank = left_out_text({.blank_lines = tokens->blank_lines()}, "");
-      return {.tokens = std::move(tokens), .left_out = blank};
+    if (options.form == data::RecordForm::document && have_texts(files, options.skip_bad)) {
+      auto tokens = std::make_shared<data::EncodedText>(
+          data::EncodedText::from_records(files, maker(), options.skip_bad));
+      const std::string left_out = left_out_text(tokens->counts(), "texts");
+      return {.tokens = std::move(tokens), .left_out = left_out};
     }
     auto documents = std::make_shared<data::Documents>(files, maker(), options);
     const std::string left_out =
@@ -178,15 +185,10 @@ std::string OpenedSource::content_hash() const {
 
 std::shared_ptr<const data::ExampleMaker> example_maker(
     const Config& config, const std::shared_ptr<const RunTokenizer>& tokenizer) {
-  const auto [name, text] = chat_template_text(config, *tokenizer);
-  std::shared_ptr<const data::ChatTemplate> chat;
-  if (!text.empty()) {
-    chat = std::make_shared<const data::ChatTemplate>(
-        text, name, data::template_variables(tokenizer->opened, config.data.template_options.text));
-  }
   return std::make_shared<const data::ExampleMaker>(
-      tokenizer->opened, std::move(chat),
-      config.data.train_on == "all" ? data::TrainOn::all : data::TrainOn::answers);
+      tokenizer->opened, chat_template_of(*tokenizer),
+      config.data.train_on == "all" ? data::TrainOn::all : data::TrainOn::answers,
+      tokenizer->records);
 }
 
 std::vector<OpenedSource> open_sources(const Config& config, std::int64_t vocab,

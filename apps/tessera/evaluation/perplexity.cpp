@@ -14,6 +14,7 @@ module tessera.app.evaluation;
 import tessera.base;
 import tessera.tokenize;
 import tessera.data;
+import tessera.app.data;
 import tessera.app.generation;
 
 namespace tessera::app {
@@ -43,7 +44,7 @@ std::shared_ptr<const data::ExampleMaker> maker_of(const TextModel& model,
                                                    const PerplexityOptions& options) {
   return std::make_shared<const data::ExampleMaker>(
       model.tokenizer(), std::move(chat),
-      options.all_tokens ? data::TrainOn::all : data::TrainOn::answers);
+      options.all_tokens ? data::TrainOn::all : data::TrainOn::answers, model.texts().records);
 }
 
 }  // namespace

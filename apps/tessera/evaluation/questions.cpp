@@ -48,33 +48,61 @@ std::vector<std::string> texts_of(const Json& list, const char* what) {
   return texts;
 }
 
-/// A choice by its place, from 0, or by its label, its text or a letter.
-std::size_t right_choice(const Json& answer, const std::vector<std::string>& choices,
-                         const std::vector<std::string>& labels) {
-  std::optional<std::size_t> place;
-  if (answer.is_number_unsigned()) {
-    place = answer.get<std::size_t>();
-  } else if (answer.is_string()) {
-    const std::string& text = answer.get_ref<const std::string&>();
-    for (const auto* names : {&labels, &choices}) {
-      const auto found = std::ranges::find(*names, text);
-      if (found != names->end() && !place) {
-        place = static_cast<std::size_t>(found - names->begin());
+/// Readings of an answer: its place, and how it was found.
+using Readings = std::vector<std::pair<std::size_t, const char*>>;
+
+Readings readings_of(const Json& answer, const std::vector<std::string>& choices,
+                     const std::vector<std::string>& labels) {
+  Readings readings;
+  const auto add = [&](std::size_t place, const char* how) {
+    if (place < choices.size()) {
+      readings.emplace_back(place, how);
+    }
+  };
+  const auto find = [&](const std::vector<std::string>& names, const std::string& text,
+                        const char* how) {
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      if (names[i] == text) {
+        add(i, how);
       }
     }
-    if (!place && text.size() == 1 && text[0] >= 'A' && text[0] <= 'Z') {
-      place = static_cast<std::size_t>(text[0] - 'A');
-    } else if (!place && text.size() == 1 && text[0] >= '0' && text[0] <= '9') {
-      place = static_cast<std::size_t>(text[0] - '0');
+  };
+  const std::string text = answer.is_string() ? answer.get<std::string>() : json_text(answer);
+  find(labels, text, "a label");
+  if (answer.is_number_unsigned()) {
+    add(answer.get<std::size_t>(), "a number from 0");
+  } else if (answer.is_string() && readings.empty()) {  // labels are there for nothing else
+    find(choices, text, "the text of a choice");
+    if (text.size() == 1 && text[0] >= 'A' && text[0] <= 'Z') {
+      add(static_cast<std::size_t>(text[0] - 'A'), "a letter");
+    } else if (text.size() == 1 && text[0] >= '0' && text[0] <= '9') {
+      add(static_cast<std::size_t>(text[0] - '0'), "a number from 0");
     }
   }
-  if (!place || *place >= choices.size()) {
+  return readings;
+}
+
+/// A choice by its place, from 0, or by its label, its text or a letter. Error (input): none, or
+/// two readings that name different choices.
+std::size_t right_choice(const Json& answer, const std::vector<std::string>& choices,
+                         const std::vector<std::string>& labels) {
+  const Readings readings = readings_of(answer, choices, labels);
+  if (readings.empty()) {
     fail_input({.wrong = "the answer is none of the choices",
                 .expected = fmt::format("0 to {}, a letter, or the text of one",
                                         static_cast<std::int64_t>(choices.size()) - 1),
                 .got = shown(json_text(answer), 60)});
   }
-  return *place;
+  for (const auto& [place, how] : readings) {
+    if (place != readings[0].first) {
+      fail_input({.wrong = fmt::format("the answer {} is read in two ways: as {} it is choice {}, "
+                                       "as {} it is choice {}",
+                                       shown(json_text(answer), 60), readings[0].second,
+                                       readings[0].first, how, place),
+                  .advice = "give the number of the choice, from 0, and not as a text"});
+    }
+  }
+  return readings[0].first;
 }
 
 Question question_of(const std::string& line) {
@@ -114,7 +142,8 @@ Question question_of(const std::string& line) {
 std::string in_format(const Question& question, const QuestionOptions& options) {
   constexpr std::string_view place = "{question}";
   std::string text = options.format;
-  if (const std::size_t at = text.find(place); at != std::string::npos) {
+  for (std::size_t at = text.find(place); at != std::string::npos;
+       at = text.find(place, at + question.text.size())) {
     text.replace(at, place.size(), question.text);
   }
   return text;

@@ -19,6 +19,7 @@ module tessera.app.generation;
 import tessera.base;
 import tessera.tokenize;
 import tessera.data;
+import tessera.app.data;
 
 namespace tessera::app {
 namespace {
@@ -52,15 +53,14 @@ std::string as_json(std::span<const ChatMessage> messages) {
 }
 
 /// Error (input): a user could write what only the template writes.
-void check_plain(const tokenize::Tokenizer& tokenizer, const ChatMessage& message) {
-  for (const tokenize::TokenId id : tokenizer.encode(message.content, {.add_special = false})) {
-    if (tokenizer.is_special(id)) {
-      fail_input({.thing = "chat",
-                  .wrong = fmt::format("the message of the {} contains the special token '{}'",
-                                       shown(message.role, 30),
-                                       shown(tokenizer.token(id).value_or(""), 40)),
-                  .advice = "remove it: the template writes special tokens"});
-    }
+void check_plain(const data::TextEncoder& encoder, const ChatMessage& message) {
+  if (const auto id = encoder.special_in(message.content)) {
+    fail_input(
+        {.thing = "chat",
+         .wrong = fmt::format("the message of the {} contains the special token '{}'",
+                              shown(message.role, 30),
+                              shown(encoder.tokenizer().tokenizer->token(*id).value_or(""), 40)),
+         .advice = "remove it: the template writes special tokens"});
   }
 }
 
@@ -68,14 +68,12 @@ void check_plain(const tokenize::Tokenizer& tokenizer, const ChatMessage& messag
 
 std::shared_ptr<const data::ChatTemplate> chat_template_of(const TextModel& model,
                                                            const std::string& file) {
-  const tokenize::OpenedTokenizer& tokenizer = model.tokenizer();
-  const std::string text = file.empty() ? tokenizer.chat_template : content_of(file);
-  if (text.empty()) {
-    return nullptr;
+  RunTokenizer texts = model.texts();
+  if (!file.empty()) {
+    texts.opened.chat_template = content_of(file);
+    texts.template_name = file;
   }
-  return std::make_shared<const data::ChatTemplate>(
-      text, file.empty() ? fmt::format("chat template of {}", model.path()) : file,
-      data::template_variables(tokenizer));
+  return chat_template_of(texts);
 }
 
 ChatFormat::ChatFormat(const TextModel& model, const std::string& file)
@@ -126,7 +124,7 @@ std::vector<std::int64_t> ChatFormat::prompt(std::span<const ChatMessage> messag
   const std::string text = rendered(messages, true);
   for (const ChatMessage& message : messages) {
     if (message.role != "assistant") {
-      check_plain(tokenizer, message);
+      check_plain(model_.encoder(), message);
     }
   }
   const auto ids = tokenizer.encode(text, {.add_special = false, .parse_special = true});

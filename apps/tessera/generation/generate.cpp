@@ -211,7 +211,7 @@ std::vector<std::int64_t> prompt_tokens(const TextModel& model, std::string_view
     fail_input(
         {.thing = "generate", .wrong = "the prompt is empty", .advice = "give --prompt TEXT"});
   }
-  const auto ids = model.tokenizer().tokenizer->encode(text);
+  const auto ids = model.encoder().prompt(text);
   return {ids.begin(), ids.end()};
 }
 

@@ -51,7 +51,8 @@ std::vector<GeneratedText> generate(const TextModel& model, Decoding& decoding,
                                     const TextReceiver& receive = nullptr,
                                     const std::function<bool()>& wanted = nullptr);
 
-/// The tokens of a text as a prompt. Error (input): it is empty.
+/// The tokens of a text as a prompt (data::TextEncoder::prompt). Errors (input): those; it is
+/// empty.
 std::vector<std::int64_t> prompt_tokens(const TextModel& model, std::string_view text);
 
 /// Continues a text with a model that is opened for it.

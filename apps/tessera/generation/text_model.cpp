@@ -8,6 +8,7 @@ module;
 #include <functional>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -17,6 +18,7 @@ module tessera.app.generation;
 import tessera.base;
 import tessera.plugin;
 import tessera.tokenize;
+import tessera.data;
 import tessera.mesh;
 import tessera.tensor;
 import tessera.collective;
@@ -44,25 +46,10 @@ int threads_of(const ModelShape& shape, const RankGrid& grid) {
       std::clamp<std::int64_t>(shape.parameters() / grid.split / parameters_of_thread, 1, cores));
 }
 
-/// The tokenizer of a model folder or a GGUF file; without one, bytes are tokens if the model
-/// has as many.
-tokenize::OpenedTokenizer folder_tokenizer(const std::string& folder, std::int64_t vocab) {
-  constexpr std::int64_t bytes = 256;
-  if (!own_tokenizer_file(folder).empty()) {
-    return tokenize::open_tokenizer(folder);
-  }
-  tokenize::OpenedTokenizer opened;
-  if (vocab == bytes) {
-    opened.kind = "bytes";
-    opened.tokenizer = tokenize::make_tokenizer(opened.kind);
-  }
-  return opened;
-}
-
 /// What is stored of a model, with its headers compared.
 struct StoredModel {
   ModelShape shape;
-  tokenize::OpenedTokenizer tokenizer = {};  // without one: null
+  RunTokenizer tokenizer = {};  // without one: null
   std::function<void(nn::LanguageModel& model)> load = {};
   std::function<bool(const std::string& name)> has = {};  // a tensor, by its name in the model
 };
@@ -89,7 +76,7 @@ StoredModel stored_in_checkpoint(const std::string& path, const std::string& tok
   const auto files = std::make_shared<const Files>(path);
   StoredModel stored{.shape = stored_model(files->reader.meta(), path)};
   if (const auto opened = stored_tokenizer(files->reader.meta(), path, tokenizer)) {
-    stored.tokenizer = opened->opened;
+    stored.tokenizer = *opened;
   }
   check_stored_sizes(stored.shape, files->weights, "model.", path);
   stored.has = [files](const std::string& name) { return files->reader.contains("model." + name); };
@@ -116,8 +103,7 @@ StoredModel stored_in_folder(const std::string& path, const std::string& tokeniz
     HubWeights weights;
   };
   StoredModel stored{.shape = read_model_folder(path)};
-  stored.tokenizer = tokenizer.empty() ? folder_tokenizer(path, stored.shape.vocab)
-                                       : tokenize::open_tokenizer(tokenizer);
+  stored.tokenizer = model_tokenizer(path, stored.shape.vocab, tokenizer);
   const auto files = std::make_shared<const Files>(path, stored.shape);
   check_stored_sizes(stored.shape, files->weights, "", path);
   stored.has = [files](const std::string& name) { return files->weights.contains(name); };
@@ -136,7 +122,7 @@ StoredModel stored_at(const std::string& path, const std::string& tokenizer) {
       fs::exists(fs::path(path) / "config.json", ignored) || !gguf_file(path).empty();
   StoredModel stored =
       folder ? stored_in_folder(path, tokenizer) : stored_in_checkpoint(path, tokenizer);
-  const auto& own = stored.tokenizer.tokenizer;
+  const auto& own = stored.tokenizer.opened.tokenizer;
   if (own && stored.shape.vocab < own->vocab_size()) {
     fail_input({.thing = path,
                 .wrong = "the model's vocabulary is smaller than that of its tokenizer",
@@ -248,6 +234,9 @@ void TextModel::open(const std::string& tokenizer, const RankGrid& grid, collect
   model_ = model_of(stored);
   shape_ = std::move(stored.shape);
   tokenizer_ = std::move(stored.tokenizer);
+  if (tokenizer_.opened.tokenizer) {
+    encoder_.emplace(tokenizer_.opened, tokenizer_.records.special);
+  }
   ops::set_threads(threads_of(shape_, grid));
   DeviceMesh mesh;
   if (grid.of_copy() == 1) {
@@ -297,8 +286,15 @@ int with_text_model(const std::string& path, const std::string& tokenizer, const
   });
 }
 
-const tokenize::OpenedTokenizer& TextModel::tokenizer() const {
-  if (!tokenizer_.tokenizer) {
+const tokenize::OpenedTokenizer& TextModel::tokenizer() const { return texts().opened; }
+
+const data::TextEncoder& TextModel::encoder() const {
+  static_cast<void>(texts());  // an error where there is none
+  return *encoder_;
+}
+
+const RunTokenizer& TextModel::texts() const {
+  if (!tokenizer_.opened.tokenizer) {
     fail_input({.thing = path_,
                 .wrong = "there is no tokenizer for text: the model was trained on token ids, or "
                          "came without one",
@@ -308,7 +304,7 @@ const tokenize::OpenedTokenizer& TextModel::tokenizer() const {
 }
 
 bool TextModel::ends_at(std::int64_t token) const {
-  const auto& stop = tokenizer_.special.stop;
+  const auto& stop = tokenizer_.opened.special.stop;
   return std::ranges::find(shape_.eos, token) != shape_.eos.end() ||
          std::ranges::find(stop, token) != stop.end();
 }

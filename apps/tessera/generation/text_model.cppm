@@ -1,10 +1,12 @@
 export module tessera.app.generation:text_model;
 
 import tessera.tokenize;
+import tessera.data;
 import tessera.collective;
 import tessera.nn;
 import tessera.parallel;
 import tessera.app.base;
+import tessera.app.data;
 import tessera.app.model;
 import :copies;
 import :model_ranks;
@@ -33,6 +35,11 @@ class TextModel {
   const Copies& copies() const { return copies_; }
   /// Error (input): the model was trained on token ids, and no tokenizer was named.
   const tokenize::OpenedTokenizer& tokenizer() const;
+  /// The same, with what the run that trained the model says of texts and records. Error (input):
+  /// there is none.
+  const RunTokenizer& texts() const;
+  /// How texts without a conversation become tokens. Error (input): there is no tokenizer.
+  const data::TextEncoder& encoder() const;
   /// Whether a text ends at this token, by the model (config.json's and generation_config.json's
   /// eos_token_id) or by its tokenizer's files.
   bool ends_at(std::int64_t token) const;
@@ -48,7 +55,8 @@ class TextModel {
 
   std::string path_;
   ModelShape shape_;
-  tokenize::OpenedTokenizer tokenizer_;  // without one: null
+  RunTokenizer tokenizer_;  // without one: null
+  std::optional<data::TextEncoder> encoder_;
   std::shared_ptr<nn::LanguageModel> model_;
   std::unique_ptr<parallel::ParallelPlan> plan_;  // null: one rank has the copy
   std::unique_ptr<ModelRanks> ranks_;

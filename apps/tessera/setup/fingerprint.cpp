@@ -76,24 +76,35 @@ std::string weights_hash(const std::string& folder, bool any_format) {
 }
 
 /// Keys that runs of earlier versions did not have.
-constexpr std::string_view later_keys[] = {
-    "data.tokenizer_options", "data.chat_template",   "data.template_options",
-    "data.train_on",          "data.too_long",        "data.packing",
-    "model.new_tokens",       "train.objective",      "dpo.beta",
-    "dpo.label_smoothing",    "dpo.reference",        "experts.balance_loss",
-    "experts.z_loss",         "experts.bias_rate",    "experts.capacity",
-    "train.reproducible",     "train.virtual_shards", "train.feature_shards"};
+constexpr std::string_view later_keys[] = {"data.tokenizer_options",
+                                           "data.chat_template",
+                                           "data.template_options",
+                                           "data.template_members",
+                                           "data.allow_dropped",
+                                           "data.bad_records",
+                                           "data.end_tokens",
+                                           "data.train_on",
+                                           "data.too_long",
+                                           "data.packing",
+                                           "model.new_tokens",
+                                           "train.objective",
+                                           "dpo.beta",
+                                           "dpo.label_smoothing",
+                                           "dpo.reference",
+                                           "experts.balance_loss",
+                                           "experts.z_loss",
+                                           "experts.bias_rate",
+                                           "experts.capacity",
+                                           "train.reproducible",
+                                           "train.virtual_shards",
+                                           "train.feature_shards"};
+constexpr const char* special_tokens = "data.special_tokens";
 /// What earlier versions wrote for token ids too.
 constexpr const char* no_tokenizer = "bytes";
 
 /// Of the text that makes texts of conversations.
-std::string template_hash(const Config& config, const Dataset& dataset) {
-  std::string text = dataset.tokenizer()->opened.chat_template;
-  if (!config.data.chat_template.empty()) {
-    const data::DataFile file(config.data.chat_template);
-    text.resize(file.size());
-    data::DataFile::Handle(file).read(file, 0, std::as_writable_bytes(std::span(text)));
-  }
+std::string template_hash(const Dataset& dataset) {
+  const std::string& text = dataset.tokenizer()->opened.chat_template;
   return content_hash(std::as_bytes(std::span(text)));
 }
 
@@ -103,7 +114,10 @@ std::string text_of(const models::ModelValue& value) {
 
 /// With the keys of the model's family that the version which wrote the checkpoint did not have:
 /// what it computed is what their initial values say.
-Fingerprint with_later_keys(Fingerprint stored, const ModelShape& shape) {
+Fingerprint with_later_keys(Fingerprint stored, const Fingerprint& own, const ModelShape& shape) {
+  if (own.contains(special_tokens)) {
+    stored.try_emplace(special_tokens, json_text(nlohmann::json("letters")));
+  }
   for (const models::ModelKey& key : family_of(shape).keys()) {
     stored.try_emplace("model." + key.name, text_of(key.initial));
   }
@@ -159,10 +173,13 @@ Fingerprint fingerprint_of(const Config& config, const ModelShape& shape, const 
   }
   values["data.tokenizer"] =
       json_text(nlohmann::json(data.tokenizer() ? data.tokenizer()->identity() : no_tokenizer));
+  if (!data.tokenizer() || data.tokenizer()->path.empty()) {
+    values.erase(special_tokens);  // bytes have none
+  }
   const bool has_documents = std::ranges::any_of(
       data.sources(), [](const OpenedSource& source) { return source.documents != nullptr; });
   if (has_documents) {
-    values["data.chat_template"] = json_text(nlohmann::json(template_hash(config, data)));
+    values["data.chat_template"] = json_text(nlohmann::json(template_hash(data)));
   }
   if (data.sources().size() > 1) {
     nlohmann::json weights = nlohmann::json::array();
@@ -207,7 +224,7 @@ Fingerprint stored_fingerprint(const std::string& meta, const std::string& check
 std::vector<std::string> compare(const Fingerprint& written, const Fingerprint& own,
                                  const ModelShape& shape, const Config& config,
                                  const std::string& checkpoint) {
-  const Fingerprint stored = with_later_keys(written, shape);
+  const Fingerprint stored = with_later_keys(written, own, shape);
   std::set<std::string> names;
   for (const Fingerprint* values : {&stored, &own}) {
     for (const auto& [name, value] : *values) {

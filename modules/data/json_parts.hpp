@@ -1,0 +1,15 @@
+// The parts of a JSON text as they are written, so that numbers keep their digits.
+#pragma once
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace tessera::data {
+
+/// The members of an object in their order. The text must be valid.
+std::vector<std::pair<std::string, std::string_view>> members_as_written(std::string_view object);
+/// The elements of a list. The text must be valid.
+std::vector<std::string_view> elements_as_written(std::string_view list);
+
+}  // namespace tessera::data
