@@ -15,6 +15,7 @@ module;
 #include <functional>
 #include <string>
 #include <string_view>
+#include <tessera/limits.hpp>
 #include <vector>
 module tessera.base;
 
@@ -163,7 +164,7 @@ class SpawnSettings {
 ChildResult run_in_child(const std::string& who, std::chrono::milliseconds limit,
                          const std::function<void(const SendReport& send)>& body) {
   const auto refuse = [&](const char* what) {
-    fail({.thing = who, .wrong = fmt::format("cannot {}: {}", what, std::strerror(errno))});
+    fail({.thing = who, .wrong = fmt::format("cannot {}: {}", what, reason_of(errno))});
   };
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) {
@@ -213,7 +214,7 @@ ProgramResult run_program(const std::vector<std::string>& arguments, Patience pa
   ProgramResult result;
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) {
-    result.output = std::strerror(errno);
+    result.output = reason_of(errno);
     return result;
   }
   std::vector<char*> words;
@@ -231,7 +232,7 @@ ProgramResult run_program(const std::vector<std::string>& arguments, Patience pa
   close(ends[1]);
   if (error != 0) {
     close(ends[0]);
-    result.output = std::strerror(error);
+    result.output = reason_of(error);
     return result;
   }
   Child child(process, ends[0]);

@@ -14,6 +14,7 @@ module;
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <tessera/limits.hpp>
 #include <utility>
 module tessera.base;
 
@@ -23,7 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 using Parts = std::span<const std::string_view>;
 
-std::string reason(int error = errno) { return std::generic_category().message(error); }
+std::string reason(int error = errno) { return reason_of(error); }
 
 fs::path parent_of(const fs::path& path) {
   return path.has_parent_path() ? path.parent_path() : fs::path(".");

@@ -11,6 +11,7 @@ module;
 #include <ctime>
 #include <string>
 #include <string_view>
+#include <tessera/limits.hpp>
 #include <utility>
 module tessera.base;
 
@@ -79,7 +80,7 @@ FileLock::State FileLock::take() {
     const int descriptor = open_file();
     if (descriptor < 0) {
       const bool link = errno == ELOOP;  // NOFOLLOW; a folder gives ENOTDIR
-      return refuse(State::unusable, link ? "it is a symbolic link" : std::strerror(errno));
+      return refuse(State::unusable, link ? "it is a symbolic link" : reason_of(errno));
     }
     struct stat status{};
     if (::fstat(descriptor, &status) != 0 || (!folder_ && !S_ISREG(status.st_mode))) {
@@ -93,7 +94,7 @@ FileLock::State FileLock::take() {
       }
       ::close(descriptor);
       return error == EWOULDBLOCK ? state_ = State::busy
-                                  : refuse(State::unsupported, std::strerror(error));
+                                  : refuse(State::unsupported, reason_of(error));
     }
     if (is_current(descriptor, path_)) {
       descriptor_ = descriptor;
@@ -120,7 +121,7 @@ std::string FileLock::sign() {
       ::pwrite(descriptor_, text.data(), text.size(), 0) == std::ssize(text)) {
     return "";
   }
-  return std::strerror(errno);
+  return reason_of(errno);
 }
 
 void FileLock::remove() {

@@ -17,6 +17,7 @@ module;
 #include <optional>
 #include <string>
 #include <system_error>
+#include <tessera/limits.hpp>
 #include <utility>
 #include <vector>
 module tessera.base;
@@ -26,7 +27,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string reason(int error = errno) { return std::generic_category().message(error); }
+std::string reason(int error = errno) { return reason_of(error); }
 
 fs::path without_slash(const std::string& folder) {
   const fs::path path(folder);
@@ -198,7 +199,8 @@ std::vector<std::string> make_folders(const std::string& folder, const std::stri
     }
     if (error && !fs::is_directory(path)) {
       fail_input({.thing = thing,
-                  .wrong = fmt::format("{} cannot be created ({})", path.string(), error.message()),
+                  .wrong = fmt::format("{} cannot be created ({})", path.string(),
+                                       reason_of(error.value())),
                   .advice = "choose another path"});
     }
   }
@@ -311,7 +313,7 @@ void NewFolder::move_up() {
       fs::rename(file, fs::path(path_) / file.filename(), ignored);
     }
     fail({.thing = folder_,
-          .wrong = fmt::format("the folder cannot be filled ({})", error.message()),
+          .wrong = fmt::format("the folder cannot be filled ({})", reason_of(error.value())),
           .advice = "name a new folder"});
   }
   ::rmdir(path_.c_str());

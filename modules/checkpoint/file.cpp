@@ -15,6 +15,7 @@ module;
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <tessera/limits.hpp>
 #include <utility>
 module tessera.checkpoint;
 
@@ -26,7 +27,7 @@ import :place;
 namespace tessera::checkpoint_detail {
 namespace {
 
-std::string reason() { return std::generic_category().message(errno); }
+std::string reason() { return reason_of(errno); }
 
 [[noreturn]] void cannot_read(const std::string& path, std::string_view why) {
   fail_input({.thing = path, .wrong = fmt::format("it cannot be read ({})", why)});

@@ -7,6 +7,7 @@ module;
 #include <cerrno>
 #include <string>
 #include <system_error>
+#include <tessera/limits.hpp>
 #include <utility>
 module tessera.data;
 
@@ -16,9 +17,7 @@ namespace tessera::data {
 namespace {
 
 [[noreturn]] void cannot_read(const std::string& path, int code) {
-  fail_input({.thing = path,
-              .wrong = fmt::format("cannot be read: {}",
-                                   std::error_code(code, std::generic_category()).message())});
+  fail_input({.thing = path, .wrong = fmt::format("cannot be read: {}", reason_of(code))});
 }
 
 int open_file(const std::string& path) {

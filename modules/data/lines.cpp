@@ -9,11 +9,11 @@ module;
 #include <mutex>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "tessera/content_hash.hpp"
+#include "tessera/limits.hpp"
 module tessera.data;
 
 import tessera.base;
@@ -107,14 +107,12 @@ void in_parallel(std::size_t count, const std::function<void(std::size_t)>& f) {
     }
   };
   const std::size_t threads = std::min(static_cast<std::size_t>(available_cores()), count);
-  std::vector<std::thread> others;
+  Threads others;
   for (std::size_t i = 1; i < threads; ++i) {
-    others.emplace_back(work);
+    others.start("data", work);
   }
   work();
-  for (std::thread& other : others) {
-    other.join();
-  }
+  others.join();
   if (error) {
     std::rethrow_exception(error);
   }

@@ -4,6 +4,7 @@ module;
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -12,6 +13,7 @@ module;
 #include <set>
 #include <string>
 #include <string_view>
+#include <tessera/limits.hpp>
 #include <tuple>
 #include <unordered_map>
 #include <utility>
@@ -259,7 +261,9 @@ struct BlockAllocator::State {
              format_bytes(bytes), name_of(owner.category),
              format_bytes(static_cast<std::uint64_t>(statistics.total)),
              format_bytes(static_cast<std::uint64_t>(statistics.cached)), format_bytes(largest),
-             cap != 0 ? "the cap is " + format_bytes(cap) : std::string("the device has no more")),
+             cap != 0        ? "the cap is " + format_bytes(cap)
+             : name == "cpu" ? reason_of(ENOMEM)
+                             : std::string("the device has no more")),
          .advice = "use smaller batches, or free what holds most:",
          .details = table()});
   }

@@ -10,6 +10,7 @@ module;
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <tessera/limits.hpp>
 #include <tessera/signals.hpp>
 #include <thread>
 #include <utility>
@@ -29,7 +30,7 @@ class Worker {
   static std::shared_ptr<Worker> start() {
     auto worker = std::make_shared<Worker>();
     const ThreadsWithoutSignals quiet;
-    std::thread([worker] { worker->run(); }).detach();
+    start_thread("a stream", [worker] { worker->run(); }).detach();
     return worker;
   }
 

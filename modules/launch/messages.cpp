@@ -14,6 +14,7 @@ module;
 #include <functional>
 #include <string>
 #include <string_view>
+#include <tessera/limits.hpp>
 module tessera.launch;
 
 import tessera.base;
@@ -88,7 +89,7 @@ int listen_for_ranks(const ExternalRank& self) {
     usleep(10'000);
   }
   if (socket < 0 || listen(socket, self.size) != 0) {
-    const std::string reason = std::strerror(errno);
+    const std::string reason = reason_of(errno);
     close(socket);
     fail({.thing = "launch",
           .wrong = fmt::format("cannot listen for the other ranks ({})", reason)});
@@ -99,8 +100,7 @@ int listen_for_ranks(const ExternalRank& self) {
 int try_connect(const ExternalRank& self) {
   const int socket = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
   if (socket < 0) {
-    fail({.thing = "launch",
-          .wrong = fmt::format("cannot make a socket ({})", std::strerror(errno))});
+    fail({.thing = "launch", .wrong = fmt::format("cannot make a socket ({})", reason_of(errno))});
   }
   const Address address = address_of(self.job);
   if (connect(socket, reinterpret_cast<const sockaddr*>(&address.address), address.bytes) != 0) {

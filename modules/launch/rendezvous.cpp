@@ -11,6 +11,7 @@ module;
 #include <memory>
 #include <optional>
 #include <string>
+#include <tessera/limits.hpp>
 #include <vector>
 module tessera.launch;
 
@@ -126,7 +127,7 @@ void Rendezvous::accept_peer() {
   if (socket < 0) {
     if (errno == EMFILE || errno == ENFILE) {
       fail({.thing = "launch",
-            .wrong = fmt::format("cannot accept {} ranks ({})", self_.size, std::strerror(errno)),
+            .wrong = fmt::format("cannot accept {} ranks ({})", self_.size, reason_of(errno)),
             .advice = "raise `ulimit -n`"});
     }
     return;

@@ -17,7 +17,8 @@ void check_room(const Region& region, const LaunchOptions& options);
 
 /// Error (input), with the limit that is in the way: the machine or this user cannot have so many
 /// processes and threads, or the ranks need more memory than there is.
-void check_limits(const LaunchOptions& options);
+/// `runs_here`: the only rank is this process.
+void check_limits(const LaunchOptions& options, bool runs_here = false);
 
 /// Makes room for so many more open files. Error (input): the limit is too low.
 void allow_open_files(int needed);

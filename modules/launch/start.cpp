@@ -18,6 +18,7 @@ module;
 #include <optional>
 #include <string>
 #include <system_error>
+#include <tessera/limits.hpp>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -266,7 +267,7 @@ void start_ranks(const std::shared_ptr<Region>& region, const LaunchOptions& opt
     }
     if (process < 0) {
       const int error = errno;
-      const std::string reason = std::strerror(error);
+      const std::string reason = reason_of(error);
       children.kill_all();
       while (children.any_alive()) {
         signals.wait(0.05);
@@ -367,6 +368,7 @@ bool starts_again(Control& control, Region& region, const LaunchOptions& options
 
 /// One rank runs in this process: easy to debug, and nothing to share.
 int launch_lone(const LaunchOptions& options, const RankFunction& run) {
+  check_limits(options, true);
   const auto region = Region::create(arena_bytes(options), false);
   Control* control = Control::create(*region, 1);
   check_room(*region, options);
@@ -566,7 +568,7 @@ int run_rank(const std::shared_ptr<Region>& region, int rank, const LaunchOption
       kind = error.kind();
       world.publish_error(error.what(), kind);
     } catch (const std::exception& error) {
-      world.publish_error(error.what(), kind);
+      world.publish_error(reason_of(error), kind);
     } catch (...) {
       world.publish_error("unknown exception", kind);
     }
@@ -574,7 +576,7 @@ int run_rank(const std::shared_ptr<Region>& region, int rank, const LaunchOption
     kind = error.kind();
     control->publish_error(rank, error.what(), kind);
   } catch (const std::exception& error) {
-    control->publish_error(rank, error.what(), kind);
+    control->publish_error(rank, reason_of(error), kind);
   }
   return exit_code_of(kind);
 }

@@ -17,6 +17,7 @@ module;
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <tessera/limits.hpp>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -82,7 +83,7 @@ Bridge::~Bridge() {
 const Machines& Bridge::meet(std::uint64_t protocol, std::string_view machine, double timeout,
                              double report_after) {
   const std::string text = fmt::format("{:016x} {}", protocol, machine);
-  thread_->thread = std::thread([this, text] {
+  thread_->thread = start_thread("launch", [this, text] {
     try {
       transport_ = make_();
       std::vector<std::string> met = transport_->exchange(rank_, size_, text);

@@ -11,6 +11,7 @@ module;
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <tessera/limits.hpp>
 #include <vector>
 
 #include "dependencies.hpp"
@@ -78,14 +79,14 @@ LibraryFile read_library_file(const std::string& path) {
   };
   char resolved[PATH_MAX];
   if (realpath(path.c_str(), resolved) == nullptr) {
-    return refuse(fmt::format("cannot be found: {}", std::strerror(errno)));
+    return refuse(fmt::format("cannot be found: {}", reason_of(errno)));
   }
   file.path = resolved;
   // O_NONBLOCK: a pipe in a plugin's place must not block; O_NOFOLLOW: links are resolved.
   const Descriptor opened(open(resolved, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   struct stat status{};
   if (opened.value() < 0 || fstat(opened.value(), &status) != 0) {
-    return refuse(fmt::format("cannot be opened: {}", std::strerror(errno)));
+    return refuse(fmt::format("cannot be opened: {}", reason_of(errno)));
   }
   if (!S_ISREG(status.st_mode)) {
     return refuse("is not a plain file");

@@ -13,6 +13,7 @@ module;
 #include <cstring>
 #include <ctime>
 #include <memory>
+#include <tessera/limits.hpp>
 module tessera.ranks;
 
 import tessera.base;
@@ -25,16 +26,11 @@ namespace {
 constexpr std::size_t smallest_region = std::size_t{64} << 20;
 
 [[noreturn]] void cannot_map(std::size_t bytes, int error) {
-  rlimit limit = {};
-  getrlimit(RLIMIT_AS, &limit);
-  const bool limited = limit.rlim_cur != RLIM_INFINITY;
   fail({.thing = "shared memory",
-        .wrong = fmt::format(
-            "cannot map {} of address space ({}{})", format_bytes(bytes), std::strerror(error),
-            limited ? fmt::format(", the limit is {}", format_bytes(limit.rlim_cur)) : ""),
-        .advice = limited ? "raise `ulimit -v`"
-                          : "free memory, or let the system promise more than it has "
-                            "(vm.overcommit_memory)"});
+        .wrong = fmt::format("cannot map {} of address space ({})", format_bytes(bytes),
+                             reason_of(error)),
+        .advice = "raise the limit; where there is none, free memory, or let the system promise "
+                  "more than it has (vm.overcommit_memory)"});
 }
 
 std::byte* try_map(std::size_t bytes, int flags, int descriptor) {
@@ -58,8 +54,7 @@ std::shared_ptr<Region> Region::create(std::size_t bytes, bool shared) {
 std::shared_ptr<Region> Region::create_shareable(std::size_t bytes) {
   const int descriptor = memfd_create("tessera", MFD_CLOEXEC);
   if (descriptor < 0) {
-    fail({.thing = "shared memory",
-          .wrong = fmt::format("cannot be made ({})", std::strerror(errno))});
+    fail({.thing = "shared memory", .wrong = fmt::format("cannot be made ({})", reason_of(errno))});
   }
   // The limit on file sizes applies to this file too; exceeding it raises a signal.
   rlimit limit = {};

@@ -18,6 +18,7 @@ module;
 #include <iterator>
 #include <memory>
 #include <system_error>
+#include <tessera/limits.hpp>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -272,7 +273,7 @@ class SignalThread::Waiting {
       close_files();
       fail({.thing = "launch",
             .wrong = fmt::format("cannot start the thread that waits for signals ({})",
-                                 std::strerror(problem)),
+                                 reason_of(problem)),
             .advice = "raise the limits on processes and open files (`ulimit -u`, `ulimit -n`)"});
     }
   }

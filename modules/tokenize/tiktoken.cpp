@@ -200,7 +200,8 @@ std::optional<std::pair<std::string_view, std::int64_t>> parse_line(std::string_
   return std::pair(line.substr(0, space), rank);
 }
 
-/// Above the ranks that a file of so many bytes may have: memory is taken for all up to the highest.
+/// Above the ranks that a file of so many bytes may have: memory is taken for all up to the
+/// highest.
 std::int64_t most_ranks(std::size_t file_bytes) {
   return std::clamp(static_cast<std::int64_t>(file_bytes), std::int64_t{1} << 16, most_ids);
 }

@@ -5,7 +5,7 @@ module;
 #include <mutex>
 #include <string>
 #include <string_view>
-#include <thread>
+#include <tessera/limits.hpp>
 #include <utility>
 #include <vector>
 
@@ -63,14 +63,12 @@ std::vector<std::vector<TokenId>> encode_all(const Tokenizer& tokenizer,
     }
   };
   const std::size_t wanted = static_cast<std::size_t>(threads > 0 ? threads : available_cores());
-  std::vector<std::thread> others;
+  Threads others;
   for (std::size_t i = 1; i < std::min(wanted, texts.size()); ++i) {
-    others.emplace_back(work);
+    others.start("tokenizer", work);
   }
   work();
-  for (std::thread& other : others) {
-    other.join();
-  }
+  others.join();
   if (error) {
     std::rethrow_exception(error);
   }

@@ -2,8 +2,8 @@
 module;
 #include <cstddef>
 #include <functional>
-#include <future>
 #include <string>
+#include <tessera/limits.hpp>
 #include <vector>
 module tessera.train;
 
@@ -34,10 +34,10 @@ void MetaReads::perform(Action& action, NextAction& next) {
 }
 
 void as_rank(int rank, const std::function<void()>& body) {
-  std::async(std::launch::async, [&] {
+  in_own_thread("a step without values", [&] {
     set_current_rank(rank);
     body();
-  }).get();
+  });
 }
 
 void on_meta(int rank, const std::function<void()>& body) {

@@ -117,5 +117,6 @@ TEST_CASE("no file stays open, and what cannot be started is an error that names
   REQUIRE(setrlimit(RLIMIT_NOFILE, &limit) == 0);
   REQUIRE(caught != nullptr);
   CHECK(testing::error_of([&] { std::rethrow_exception(caught); }) ==
-        "somebody: cannot create a pipe: Too many open files");
+        "somebody: cannot create a pipe: Too many open files; the limit on open files of a "
+        "process (`ulimit -n`) is 3");
 }

@@ -123,7 +123,9 @@ TEST_CASE("a full disk on one rank is one clear error on every rank, and nothing
       limit.emplace(4096);
     }
     const std::string error = run_error([&] { save_checkpoint(path, state_on(rank)); });
-    if (contains(error, "rank-1.safetensors: writing failed (File too large)")) {
+    if (contains(error,
+                 "rank-1.safetensors: writing failed (File too large; the limit on the size of a "
+                 "file")) {
       ++told;
     }
   });

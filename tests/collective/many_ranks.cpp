@@ -158,7 +158,7 @@ TEST_CASE("ranks for which a machine has no room are refused before any starts")
   CHECK(!contains(memory, "started"));
   const std::string tasks = refused({.ranks = 5'000'000});
   INFO(tasks);
-  CHECK(contains(tasks, "5000000 ranks need 5000000 processes and threads, and the "));
+  CHECK(contains(tasks, "5000000 ranks need 15000000 processes and threads, and the "));
   CHECK(!contains(tasks, "started"));
 
   const Outcome user = as_program([] {
@@ -171,6 +171,6 @@ TEST_CASE("ranks for which a machine has no room are refused before any starts")
   });
   INFO(user.errors);
   CHECK(contains(user.errors,
-                 "64 ranks need 128 processes and threads, and this user's limit on "
+                 "64 ranks need 256 processes and threads, and this user's limit on "
                  "processes (`ulimit -u`) leaves "));
 }

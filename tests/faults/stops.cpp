@@ -4,11 +4,14 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <cstdlib>
+#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "catch.hpp"
 #include "program.hpp"
+#include "skip.hpp"
 
 using namespace faults;
 
@@ -162,6 +165,63 @@ TEST_CASE("limits of the system end a run with an error, not by a signal") {
     CHECK((result.code == 0 || result.code == 1 || result.code == 2));
     CHECK(count(result.error, "error: ") == (result.code == 0 ? 0 : 1));
     CHECK(result.left_running == 0);
+  }
+}
+
+namespace {
+
+/// Under the limit the command does its work, or ends with one error that names the limit.
+void names_its_limit(const std::vector<std::string>& arguments, int resource, unsigned long value,
+                     const std::string& name, const std::vector<std::string>& launcher = {}) {
+  const RunFolder folder;
+  std::filesystem::permissions(folder.path(), std::filesystem::perms::all);
+  const Result result =
+      run(folder, arguments,
+          {.limits = {{resource, value}}, .launcher = launcher, .fixed_limits = launcher.empty()});
+  INFO(arguments[0] << ", " << name << " " << value << ": " << result.error);
+  REQUIRE((result.code == 0 || result.code == 1 || result.code == 2));
+  CHECK(result.left_running == 0);
+  CHECK(count(result.error, "error: ") == (result.code == 0 ? 0 : 1));
+  CHECK((result.code == 0 || result.error.find("`ulimit " + name) != std::string::npos));
+  CHECK(count(result.error, "std::") == 0);
+}
+
+const std::vector<std::vector<std::string>> limited_commands = {
+    {"train", "run.toml", "train.steps=2", "checkpoint.every=1"},
+    {"train", "run.toml", "train.steps=2", "mesh.axes=[]", "mesh.shape=[]", "parallel=[]",
+     "train.threads=3"},
+    {"plan", "run.toml"}};
+
+}  // namespace
+
+TEST_CASE("an error that is due to a limit of the system names it, with its value") {
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+  return;  // sanitizers reserve terabytes of addresses, and open files and threads of their own
+#endif
+  for (const auto& command : limited_commands) {
+    for (const unsigned long files : {5UL, 31UL, 32UL}) {
+      names_its_limit(command, RLIMIT_NOFILE, files, "-Hn");
+    }
+    for (const unsigned long mib : {150UL, 200UL, 280UL}) {
+      names_its_limit(command, RLIMIT_AS, mib << 20, "-v");
+    }
+    for (const unsigned long mib : {12UL, 20UL, 40UL, 60UL}) {
+      names_its_limit(command, RLIMIT_DATA, mib << 20, "-d");
+    }
+  }
+  names_its_limit(limited_commands[0], RLIMIT_FSIZE, 4000, "-f");
+}
+
+TEST_CASE("an error that is due to the limit on threads names it", "[.root]") {
+  if (::geteuid() != 0 || std::system("setpriv --reuid=65533 --clear-groups true") != 0) {
+    tessera::testing::skip("another user cannot be taken here (it takes root and setpriv)");
+    return;
+  }
+  for (const auto& command : limited_commands) {
+    for (const unsigned long tasks : {1UL, 2UL, 3UL, 4UL, 5UL, 6UL, 8UL, 11UL, 13UL}) {
+      names_its_limit(command, RLIMIT_NPROC, tasks, "-u",
+                      {"setpriv", "--reuid=65533", "--clear-groups"});
+    }
   }
 }
 

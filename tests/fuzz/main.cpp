@@ -20,6 +20,7 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "target.hpp"
@@ -150,7 +151,33 @@ void try_files(const fuzz::Target& target, const std::vector<std::string>& files
 
 }  // namespace
 
+namespace {
+
+/// A folder for the files of all targets, also of those whose process ends by a finding.
+class OwnTemporaryFolder {
+ public:
+  OwnTemporaryFolder() {
+    path_ = (std::filesystem::temp_directory_path() / "tessera-fuzz-XXXXXX").string();
+    if (mkdtemp(path_.data()) == nullptr || setenv("TMPDIR", path_.c_str(), 1) != 0) {
+      std::perror("fuzz: no folder for temporary files (TMPDIR)");
+      std::exit(2);
+    }
+  }
+  OwnTemporaryFolder(const OwnTemporaryFolder&) = delete;
+  OwnTemporaryFolder& operator=(const OwnTemporaryFolder&) = delete;
+  ~OwnTemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace
+
 int main(int count, char** arguments) {
+  const OwnTemporaryFolder temporary;
   double seconds = 0;
   std::uint64_t seed = 1;
   std::vector<const fuzz::Target*> chosen;

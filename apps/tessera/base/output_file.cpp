@@ -10,6 +10,7 @@ module;
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <tessera/limits.hpp>
 #include <utility>
 module tessera.app.base;
 
@@ -19,8 +20,7 @@ namespace tessera::app {
 namespace {
 
 [[noreturn]] void fail_stdout(int error) {
-  const std::string why =
-      error == 0 ? "an earlier write failed" : std::generic_category().message(error);
+  const std::string why = error == 0 ? "an earlier write failed" : reason_of(error);
   fail({.thing = "stdout",
         .wrong = fmt::format("not everything could be written ({})", why),
         .advice = "make room, or send the output elsewhere"});

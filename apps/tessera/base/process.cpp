@@ -57,6 +57,25 @@ void raise_stack_limit() {
   }
 }
 
+/// A run holds a few files for each rank and each thing that it writes.
+void raise_file_limit() {
+  constexpr rlim_t usual = 4096;
+  constexpr rlim_t smallest = 32;
+  rlimit limit = {};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= usual) {
+    return;
+  }
+  limit.rlim_cur = std::min(usual, limit.rlim_max);
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+  if (limit.rlim_cur < smallest) {
+    fail_input({.thing = "open files",
+                .wrong = "the limit is too low",
+                .expected = fmt::format("at least {}", smallest),
+                .got = fmt::format("{}", limit.rlim_cur),
+                .advice = "start in a shell whose hard limit (`ulimit -Hn`) is higher"});
+  }
+}
+
 /// Blocked, not ignored: programs that this one starts get their own mask.
 void block_file_size_signal() {
   sigset_t signals;
@@ -71,6 +90,7 @@ void prepare_process() {
   open_standard_streams();
   block_file_size_signal();
   raise_stack_limit();
+  raise_file_limit();
 }
 
 }  // namespace tessera::app

@@ -13,6 +13,7 @@ module;
 #include <optional>
 #include <string>
 #include <system_error>
+#include <tessera/limits.hpp>
 #include <tessera/shown.hpp>
 #include <utility>
 #include <vector>
@@ -615,10 +616,8 @@ int run_program(int argc, char** argv) {
   } catch (const Error& error) {
     print_error(error.what());
     return exit_code_of(error.kind());
-  } catch (const std::bad_alloc&) {
-    print_error("out of memory");
   } catch (const std::exception& error) {
-    print_error(shown(error.what(), 800));
+    print_error(shown(reason_of(error), 800));
   }
   return exit_code_of(ErrorKind::run);
 }

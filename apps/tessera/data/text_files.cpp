@@ -13,6 +13,7 @@ module;
 #include <set>
 #include <string_view>
 #include <system_error>
+#include <tessera/limits.hpp>
 #include <tessera/shown.hpp>
 #include <utility>
 module tessera.app.data;
@@ -49,7 +50,7 @@ class Finder {
     unreadable.clear();
     const int code = ::glob(name.c_str(), 0, note_unreadable, &found);
     for (const auto& [folder, why] : unreadable) {
-      problem(folder, "the folder cannot be read: " + std::generic_category().message(why));
+      problem(folder, "the folder cannot be read: " + reason_of(why));
     }
     if (code != 0 || found.gl_pathc == 0) {
       problem(name, "the pattern matches no file or folder");
@@ -125,7 +126,7 @@ class Finder {
       entries.push_back(entry->path());
     }
     if (error) {
-      problem(folder, "the folder cannot be read: " + error.message());
+      problem(folder, "the folder cannot be read: " + reason_of(error.value()));
       return;
     }
     std::ranges::sort(entries);

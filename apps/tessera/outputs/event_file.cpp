@@ -13,6 +13,7 @@ module;
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <tessera/limits.hpp>
 #include <tessera/protobuf.hpp>
 module tessera.app.outputs;
 
@@ -104,8 +105,7 @@ EventFile::EventFile(const std::filesystem::path& folder, std::int64_t resumed_s
   }
   if (file_ < 0) {
     fail_input({.thing = "log.tensorboard",
-                .wrong = fmt::format("{} cannot be written: {}", path_.string(),
-                                     std::generic_category().message(errno)),
+                .wrong = fmt::format("{} cannot be written: {}", path_.string(), reason_of(errno)),
                 .advice = "name another folder"});
   }
   std::string first = event_of(0);
@@ -130,8 +130,7 @@ void EventFile::flush() {
     const ssize_t count = ::write(file_, pending_.data(), pending_.size());
     if (count < 0 && errno != EINTR) {
       fail({.thing = "log.tensorboard",
-            .wrong = fmt::format("{} cannot be written: {}", path_.string(),
-                                 std::generic_category().message(errno))});
+            .wrong = fmt::format("{} cannot be written: {}", path_.string(), reason_of(errno))});
     }
     // What a full disk has cut is written from there on.
     pending_.erase(0, count > 0 ? static_cast<std::size_t>(count) : 0);

@@ -18,6 +18,7 @@ module;
 #include <string_view>
 #include <system_error>
 #include <tessera/json.hpp>
+#include <tessera/limits.hpp>
 #include <utility>
 #include <vector>
 module tessera.app.outputs;
@@ -32,7 +33,7 @@ const std::string validation_prefix = "validation_";
 constexpr std::size_t most_pending = std::size_t{64} << 20;
 constexpr int seconds_for_reader = 5;
 
-std::string reason(int error = errno) { return std::generic_category().message(error); }
+std::string reason(int error = errno) { return reason_of(error); }
 
 [[noreturn]] void cannot_write(const std::filesystem::path& path, const std::string& why) {
   fail({.thing = "metrics", .wrong = fmt::format("{} cannot be written: {}", path.string(), why)});

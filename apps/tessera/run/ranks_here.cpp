@@ -26,7 +26,10 @@ std::string text_of_ranks(const collective::LaunchOptions& options,
     return 0;
   });
   if (code != 0) {
-    fail({.thing = "launch", .wrong = "a rank has failed; its error is above"});
+    const ErrorKind kind = code == exit_code_of(ErrorKind::input)         ? ErrorKind::input
+                           : code == exit_code_of(ErrorKind::interrupted) ? ErrorKind::interrupted
+                                                                          : ErrorKind::run;
+    throw collective::PeerFailed("launch: a rank has failed; its error is printed", kind);
   }
   std::rewind(file.get());
   std::string text;

@@ -3,10 +3,10 @@ module;
 
 #include <cstdint>
 #include <filesystem>
-#include <future>
 #include <memory>
 #include <string>
 #include <system_error>
+#include <tessera/limits.hpp>
 module tessera.app.setup;
 
 import tessera.base;
@@ -65,7 +65,8 @@ StepRates rates_of(const Config& config) {
     ops::set_threads(1);
     return graph::measured_rates(memory_elsewhere(graph).get());
   };
-  const graph::FitOptions rates = std::async(std::launch::async, measure).get();
+  graph::FitOptions rates;
+  in_own_thread("graph.offload", [&] { rates = measure(); });
   return {.flops = rates.computing.flops * threads_of_rank(config),
           .bytes = rates.computing.bytes,
           .stored = rates.offloading->stored,

@@ -14,6 +14,7 @@ module;
 #include <memory>
 #include <optional>
 #include <string>
+#include <tessera/limits.hpp>
 #include <tessera/signals.hpp>
 #include <thread>
 #include <utility>
@@ -187,7 +188,7 @@ void CheckpointSaver::start(const std::string& folder, const StateDict& state,
   content_->error = nullptr;
   content_->running = true;
   const ThreadsWithoutSignals quiet;
-  content_->thread = std::thread([this, &group, job, as = collective::RankContext()] {
+  const auto save = [this, &group, job, as = collective::RankContext()] {
     const collective::RankContext::Scope scope(as, true);
     // Training comes first: a save that takes longer delays nothing.
     ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), 10);
@@ -197,7 +198,13 @@ void CheckpointSaver::start(const std::string& folder, const StateDict& state,
       content_->error = std::current_exception();
     }
     content_->running = false;
-  });
+  };
+  try {
+    content_->thread = start_thread("checkpoint.save", save);
+  } catch (const Error&) {
+    content_->running = false;
+    throw;
+  }
   if (!copied) {
     content_->join();
   }

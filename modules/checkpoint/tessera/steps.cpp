@@ -10,6 +10,7 @@ module;
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <tessera/limits.hpp>
 #include <utility>
 #include <vector>
 module tessera.checkpoint;
@@ -58,7 +59,7 @@ std::vector<std::string> checkpoints_in(const std::string& folder) {
   if (error && error != std::errc::no_such_file_or_directory &&
       error != std::errc::not_a_directory) {
     fail_input({.thing = folder,
-                .wrong = fmt::format("the folder cannot be read ({})", error.message()),
+                .wrong = fmt::format("the folder cannot be read ({})", reason_of(error.value())),
                 .advice = "check its permissions"});
   }
   std::sort(steps.begin(), steps.end(), std::greater<>());

@@ -11,10 +11,9 @@
 #include <memory>
 #include <mutex>
 #include <stdexcept>
+#include <tessera/limits.hpp>
 #include <tessera/signals.hpp>
-#include <thread>
 #include <utility>
-#include <vector>
 
 namespace tessera::kernels {
 namespace {
@@ -66,25 +65,22 @@ class Pool {
  public:
   explicit Pool(int workers) : spin_(workers < usable_cores()) {
     const ThreadsWithoutSignals quiet;
-    threads_.reserve(static_cast<std::size_t>(workers));
-    for (int i = 0; i < workers; ++i)
-      threads_.emplace_back([this, i] {
-        number = i + 1;
-        work();
-      });
+    try {
+      for (int i = 0; i < workers; ++i)
+        threads_.start("kernels", [this, i] {
+          number = i + 1;
+          work();
+        });
+    } catch (...) {
+      end();
+      throw;
+    }
   }
 
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
-  ~Pool() {
-    {
-      const std::lock_guard lock(mutex_);
-      stop_.store(true);
-    }
-    wake_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
-  }
+  ~Pool() { end(); }
 
   void run(std::uint32_t pieces, Body body) {
     body_ = &body;
@@ -115,6 +111,15 @@ class Pool {
   // a piece is taken by a compare-and-swap, which fails where the job has changed meanwhile.
   static constexpr std::uint64_t kNextJob = std::uint64_t{1} << 32;
   static constexpr std::uint64_t kLeft = kNextJob - 1;
+
+  void end() {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_.store(true);
+    }
+    wake_.notify_all();
+    threads_.join();
+  }
 
   void work() {
     inside_parallel = true;
@@ -157,7 +162,7 @@ class Pool {
     }
   }
 
-  std::vector<std::thread> threads_;
+  Threads threads_;
   const bool spin_;  // with more threads than cores, who spins keeps others from working
   const Body* body_ = nullptr;
   std::uint32_t pieces_ = 0;
