@@ -46,30 +46,37 @@ Character first_character(std::string_view text) {
 
 /// Whether a terminal acts on it instead of showing it, or shows what follows in another order.
 bool is_control(char32_t code) {
-  return (code < 0x20 && code != '\n' && code != '\t') || (code >= 0x7F && code < 0xA0) ||
-         (code >= 0x202A && code <= 0x202E) || (code >= 0x2066 && code <= 0x2069);
+  return code < 0x20 || (code >= 0x7F && code < 0xA0) || (code >= 0x202A && code <= 0x202E) ||
+         (code >= 0x2066 && code <= 0x2069);
 }
 
-}  // namespace
-
-std::string visible(std::string_view text) {
+std::string escaped(std::string_view text, bool lines) {
   std::string result;
   result.reserve(text.size());
   for (std::size_t at = 0; at < text.size();) {
     const Character next = first_character(text.substr(at));
-    if (next.bytes != 0 && !is_control(next.code)) {
+    const bool layout = next.code == '\n' || next.code == '\t';
+    if (next.bytes != 0 && (layout ? lines : !is_control(next.code))) {
       result += text.substr(at, next.bytes);
     } else {
-      char escaped[8];
+      char code[8];
       const bool byte = next.bytes < 2;
-      std::snprintf(escaped, sizeof(escaped), byte ? "\\x%02x" : "\\u%04x",
+      std::snprintf(code, sizeof(code), byte ? "\\x%02x" : "\\u%04x",
                     byte ? static_cast<unsigned>(static_cast<unsigned char>(text[at]))
                          : static_cast<unsigned>(next.code));
-      result += escaped;
+      result += code;
     }
     at += next.bytes == 0 ? 1 : next.bytes;
   }
   return result;
+}
+
+}  // namespace
+
+std::string visible(std::string_view text) { return escaped(text, true); }
+
+std::string visible_line(std::string_view text, std::size_t most) {
+  return shown(escaped(text, false), most);
 }
 
 std::string shown(std::string_view text, std::size_t most) {

@@ -46,9 +46,19 @@ bool has_machine(const LauncherPeers& peers, int machine) {
 
 }  // namespace
 
-LauncherPeer::LauncherPeer(Socket socket) : stream(std::move(socket), longest_message) {}
+LauncherPeer::LauncherPeer(ProvenLink link) : stream(std::move(link), longest_message) {}
 
-Arrivals::Arrivals(Introduction own, int port) : own_(std::move(own)), listener_(listen_at(port)) {}
+Arrivals::Arrivals(Introduction own, const Endpoint& meet, const RunKey& key)
+    : own_(std::move(own)) {
+  const std::vector<std::string> addresses = meeting_addresses(meet.host);
+  if (addresses.empty()) {
+    log(LogLevel::warning,
+        fmt::format("'{}' leads to loopback here: machine 0 listens at all of its addresses, and "
+                    "takes who has the run's key (mesh.interface names one)",
+                    meet.host));
+  }
+  gate_ = Gate(listen_at(addresses, meet.port), key, {std::string(launchers_meet)});
+}
 
 void Arrivals::replace_only(std::vector<int> ranks) { ranks_ = std::move(ranks); }
 
@@ -94,7 +104,9 @@ bool Arrivals::hear_one(LauncherPeer& peer, const LauncherPeers& there) {
   }
   const std::optional<Introduction> theirs = Introduction::read(*text, peer.stream.host());
   if (!theirs) {
-    return false;  // something else than a launcher
+    log(LogLevel::warning, fmt::format("what {} says first is not of a launcher: it is sent away",
+                                       peer.stream.host()));
+    return false;
   }
   if (const std::string why = objection(*theirs, there); !why.empty()) {
     fail_input("launch: " + why);
@@ -109,12 +121,12 @@ bool Arrivals::hear_one(LauncherPeer& peer, const LauncherPeers& there) {
 
 void Arrivals::hear(const LauncherPeers& there) {
   const bool replaces = !ranks_.empty();
-  std::vector<pollfd> sockets{{listener_.descriptor(), POLLIN, 0}};
+  std::vector<pollfd> sockets{{gate_.descriptor(), POLLIN, 0}};
   for (const auto& peer : peers_) {
     sockets.push_back({peer->stream.socket().descriptor(), POLLIN, 0});
   }
   poll(sockets.data(), sockets.size(), replaces ? 0 : 100);
-  accept_one();
+  admit();
   // One that has gone may come again, with what was wrong corrected.
   for (std::size_t i = 0; i < peers_.size();) {
     bool stays = false;
@@ -202,11 +214,11 @@ void Arrivals::refuse(const std::string& text, ErrorKind kind) {
 }
 
 void Arrivals::dismiss() {
-  for (std::size_t before = peers_.size() + 1; peers_.size() != before;) {
-    before = peers_.size();
-    accept_one();
-  }
-  hear({});
+  constexpr double longest = 0.3;  // seconds for those who are proving themselves
+  Stopwatch watch;
+  do {
+    hear({});
+  } while (gate_.unproven() > 0 && watch.waited() < longest);
   for (const auto& peer : peers_) {
     tell(*peer, peer->spare ? message(Word::over)
                             : refusal("launch: the run has ended meanwhile", ErrorKind::run));
@@ -214,9 +226,9 @@ void Arrivals::dismiss() {
   peers_.clear();
 }
 
-void Arrivals::accept_one() {
-  if (Socket socket = accept_from(listener_); socket.open()) {
-    peers_.push_back(std::make_unique<LauncherPeer>(std::move(socket)));
+void Arrivals::admit() {
+  for (ProvenLink& link : gate_.admit()) {
+    peers_.push_back(std::make_unique<LauncherPeer>(std::move(link)));
   }
 }
 

@@ -10,7 +10,7 @@ namespace tessera::collective {
 
 /// Another launcher, and the connection to it.
 struct LauncherPeer {
-  explicit LauncherPeer(Socket socket);
+  explicit LauncherPeer(ProvenLink link);
 
   MessageStream stream;
   bool spare = false;  ///< a machine that waits for one to be lost
@@ -26,11 +26,15 @@ struct LauncherPeer {
 };
 using LauncherPeers = std::vector<std::unique_ptr<LauncherPeer>>;
 
-/// The launchers that have come to machine 0 and that it has not taken yet.
+/// The launchers that have come to machine 0, have proven that they have the run's key, and that it
+/// has not taken yet.
 class Arrivals {
  public:
-  /// Listens at the port. Error (input): see listen_at.
-  Arrivals(Introduction own, int port);
+  /// Listens at the host of the meeting. Error (input): see listen_at.
+  Arrivals(Introduction own, const Endpoint& meet, const RunKey& key);
+
+  /// Lets in those who have the key, without hearing them: call it several times a second.
+  void admit();
 
   /// Takes what has come. `there`: those that machine 0 has taken already. Error (input), told to
   /// all who have come: one of them cannot take part.
@@ -55,13 +59,12 @@ class Arrivals {
   void dismiss();
 
  private:
-  void accept_one();
   /// Whether it is still there. Error (input): it cannot take part.
   bool hear_one(LauncherPeer& peer, const LauncherPeers& there);
   std::string objection(const Introduction& theirs, const LauncherPeers& there) const;
 
   Introduction own_;
-  Socket listener_;
+  Gate gate_;
   LauncherPeers peers_;
   std::vector<int> ranks_;          // by machine; empty: there was no attempt yet
   std::map<int, Stopwatch> given_;  // places that spare machines were given, by machine

@@ -7,11 +7,13 @@ module;
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <tessera/shown.hpp>
 #include <utility>
 #include <vector>
 module tessera.launch;
 
 import tessera.base;
+import tessera.calls;
 import tessera.machines;
 import :introduction;
 import :messages;
@@ -20,7 +22,7 @@ import :start;
 namespace tessera::collective {
 namespace {
 
-constexpr std::string_view magic = "tessera launcher 1";
+constexpr std::string_view magic = "tessera launcher 2";
 
 using Texts = std::vector<std::pair<std::string, std::string>>;
 
@@ -34,7 +36,7 @@ void put_texts(Writer& writer, const Texts& texts) {
 
 Texts get_texts(Reader& reader) {
   Texts texts;
-  for (auto left = reader.get<std::uint64_t>(); left > 0; --left) {
+  for (auto left = reader.count<std::uint64_t>(2 * sizeof(std::uint32_t)); left > 0; --left) {
     std::string what = reader.text();
     texts.emplace_back(std::move(what), reader.text());
   }
@@ -51,12 +53,11 @@ std::pair<std::string, std::string> first_difference(const std::string& a, const
     const bool more = static_cast<bool>(std::getline(as, one));
     const bool others = static_cast<bool>(std::getline(bs, other));
     if (!more || !others || one != other) {
-      constexpr std::size_t most = 120;
-      const auto shown = [&](bool is, std::string line) {
+      const auto text = [&](bool is, std::string line) {
         line.erase(0, std::min(line.find_first_not_of(' '), line.size()));
-        return is ? line.substr(0, most) : std::string("nothing more");
+        return is ? visible_line(line) : std::string("nothing more");
       };
-      return {shown(more, one), shown(others, other)};
+      return {text(more, one), text(others, other)};
     }
   }
 }
@@ -92,6 +93,31 @@ std::string other_job(const std::string& who, const std::string& job) {
 
 }  // namespace
 
+ErrorKind get_error_kind(Reader& reader) {
+  const auto kind = reader.get<ErrorKind>();
+  require(kind == ErrorKind::input || kind == ErrorKind::run || kind == ErrorKind::interrupted,
+          "launch: a message has an error of no kind");
+  return kind;
+}
+
+std::string get_name(Reader& reader) { return visible_line(reader.text(), 200); }
+
+std::string get_error_text(Reader& reader) {
+  constexpr std::size_t longest = 1 << 16;
+  return shown(visible(reader.text()), longest);
+}
+
+FirstError get_first_error(Reader& reader, int ranks) {
+  FirstError error;
+  error.rank = reader.get<std::int32_t>();
+  require(error.rank >= -1 && error.rank < ranks, "launch: a message names a rank that is none");
+  error.kind = get_error_kind(reader);
+  error.step = reader.get<std::int64_t>();
+  error.where = get_name(reader);
+  error.text = get_error_text(reader);
+  return error;
+}
+
 std::string spare_text() {
   Writer writer = message(Word::spare);
   writer.put(magic);
@@ -111,7 +137,8 @@ std::optional<std::string> objection_to_spare(std::string_view text, const std::
       return other_version("the spare machine " + host);
     }
     const std::string job = reader.text();
-    return job == own_job() ? "" : other_job("the spare machine " + reader.text(), job);
+    return job == own_job() ? ""
+                            : other_job("the spare machine " + get_name(reader), visible_line(job));
   } catch (const Error&) {
     return std::nullopt;
   }
@@ -202,11 +229,15 @@ std::optional<Introduction> Introduction::read(std::string_view text, const std:
       theirs.place.machines = reader.get<int>();
       theirs.ranks = reader.get<int>();
       theirs.here = reader.get<int>();
-      theirs.name = reader.text();
+      theirs.name = get_name(reader);
       theirs.attempts = reader.get<int>();
       theirs.held = get_held(reader);
       theirs.agreed = get_texts(reader);
       theirs.agreed_at_start = get_texts(reader);
+      constexpr int most_attempts = 1 << 30;
+      require(theirs.here >= 1 && theirs.here <= theirs.ranks && theirs.attempts >= 0 &&
+                  theirs.attempts <= most_attempts,
+              "launch: a launcher says what cannot be");
     }
   } catch (const Error&) {
     return std::nullopt;
@@ -220,7 +251,7 @@ std::string Introduction::objection(const Introduction& theirs, bool begun) cons
     return other_version(who);
   }
   if (theirs.job != job) {
-    return other_job(who, theirs.job);
+    return other_job(who, visible_line(theirs.job));
   }
   if (theirs.place.machines != place.machines) {
     return fmt::format("{} was started with --machines {}, and machine 0 with --machines {}", who,

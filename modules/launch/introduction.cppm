@@ -2,6 +2,7 @@
 module tessera.launch:introduction;
 
 import tessera.base;
+import tessera.calls;
 import tessera.machines;
 import :start;
 
@@ -37,12 +38,23 @@ void put_all(Writer& writer, const std::vector<T>& values) {
 
 template <class T>
 std::vector<T> get_all(Reader& reader) {
-  std::vector<T> values;
-  for (auto left = reader.get<std::uint64_t>(); left > 0; --left) {
-    values.push_back(reader.get<T>());
+  std::vector<T> values(reader.count<std::uint64_t>(sizeof(T)));
+  for (T& value : values) {
+    value = reader.get<T>();
   }
   return values;
 }
+
+/// What a connection between launchers is for.
+inline constexpr std::string_view launchers_meet = "launchers meet";
+
+/// Error: it is none.
+ErrorKind get_error_kind(Reader& reader);
+/// A name, or a text of several lines, that is shown: with nothing that a terminal would obey.
+std::string get_name(Reader& reader);
+std::string get_error_text(Reader& reader);
+/// The first error of another machine. Error: it names a rank that is none of `ranks`.
+FirstError get_first_error(Reader& reader, int ranks);
 
 /// The steps of the states that a launcher has: of its own ranks, and of those of the one before.
 struct HeldSteps {

@@ -11,7 +11,6 @@ module;
 #include <memory>
 #include <numeric>
 #include <optional>
-#include <random>
 #include <span>
 #include <sstream>
 #include <string>
@@ -36,32 +35,39 @@ namespace {
 constexpr double between_beats = 1;     // seconds
 constexpr double shortest_silence = 5;  // seconds; a launcher may wait for a processor
 
-std::string random_key() {
-  std::random_device device;
-  std::string key;
-  for (int i = 0; i < 4; ++i) {
-    key += fmt::format("{:08x}", device());
-  }
-  return key;
+/// The key of an attempt, of which the launchers tell each other a number that everybody may know.
+RunKey key_of_attempt(const RunKey& key, const std::string& number) {
+  return key.derived("attempt " + number);
+}
+
+/// What another process says of a port.
+int get_port(Reader& reader) {
+  const int port = reader.get<int>();
+  require(port >= 0 && port <= 65535, "launch: a message has a port that is none");
+  return port;
 }
 
 }  // namespace
 
 void RankMeeting::enter(int rank) {
   setenv("TESSERA_MEET", to_string(at).c_str(), 1);
-  setenv("TESSERA_MEET_KEY", key.c_str(), 1);
-  unsetenv("TESSERA_MEET_LISTENER");
+  hold_run_key(key.value());
+  unsetenv("TESSERA_MEET_LISTENERS");
   if (rank == 0) {
-    setenv("TESSERA_MEET_LISTENER", std::to_string(listener.release()).c_str(), 1);
-  } else {
-    listener.close();
+    std::vector<int> descriptors;
+    for (Socket& listener : listeners) {
+      descriptors.push_back(listener.release());
+    }
+    setenv("TESSERA_MEET_LISTENERS", fmt::format("{}", fmt::join(descriptors, " ")).c_str(), 1);
   }
+  listeners.clear();
 }
 
 Launchers::Launchers(const LaunchOptions& options)
     : options_(options),
       place_(options.place.value()),
       meet_(parse_endpoint("--meet", place_.meet)),
+      key_(run_key({.host = meet_.host, .first = place_.machine == 0, .tells = true})),
       silence_(options.stuck_seconds > 0 ? std::max(options.stuck_seconds, shortest_silence)
                                          : wait_limit()),
       here_(place_.ranks_of(options.ranks)),
@@ -101,7 +107,7 @@ void Launchers::set_ranks(const std::vector<int>& ranks) {
 }
 
 void Launchers::listen_for_all() {
-  arrivals_.emplace(Introduction(options_, 0, {}), meet_.port);
+  arrivals_.emplace(Introduction(options_, 0, {}), meet_, key_);
   Patience patience;
   for (std::vector<int> missing; !(missing = arrivals_->missing({})).empty();) {
     arrivals_->hear({});
@@ -144,9 +150,11 @@ void Launchers::listen_for_all() {
 
 bool Launchers::join_first(double limit, const std::function<bool()>& ended) {
   Patience patience(limit);
-  std::string why;
-  Socket socket;
-  while (!(socket = connect_within(meet_, 1, why)).open()) {
+  NotProven failure;
+  const std::string& why = failure.why;
+  std::optional<ProvenLink> link;
+  while (!(link = connect_proven(meet_, key_, launchers_meet, 2, failure))) {
+    refuse_other_key(meet_, failure);
     if (ended()) {
       return false;
     }
@@ -162,7 +170,8 @@ bool Launchers::join_first(double limit, const std::function<bool()>& ended) {
     }
     poll(nullptr, 0, 100);
   }
-  peers_.push_back(std::make_unique<LauncherPeer>(std::move(socket)));
+  own_address_ = link->socket.own_end().host;
+  peers_.push_back(std::make_unique<LauncherPeer>(std::move(*link)));
   LauncherPeer& first = *peers_.front();
   first.machine = 0;
   first.name = fmt::format("0 ({})", meet_.host);
@@ -195,19 +204,25 @@ bool Launchers::join_first(double limit, const std::function<bool()>& ended) {
   Reader reader(*answer);
   const Word word = reader.get<Word>();
   if (word == Word::refused) {
-    const auto kind = reader.get<ErrorKind>();
-    throw Error(reader.text(), kind);
+    const ErrorKind kind = get_error_kind(reader);
+    throw Error(get_error_text(reader), kind);
   }
   require(word == Word::welcome, "launch: machine 0 answers something else");
-  set_ranks(get_all<int>(reader));
+  const std::vector<int> ranks = get_all<int>(reader);
+  require(ranks.size() == names_.size() &&
+              std::ranges::all_of(ranks,
+                                  [&](int here) { return here >= 1 && here <= options_.ranks; }) &&
+              std::accumulate(ranks.begin(), ranks.end(), 0LL) == options_.ranks,
+          "launch: machine 0 says that the machines have other ranks");
+  set_ranks(ranks);
   const std::string own = names_[static_cast<std::size_t>(place_.machine)];
   for (std::string& name : names_) {
-    name = reader.text();
+    name = get_name(reader);
   }
   names_[static_cast<std::size_t>(place_.machine)] = own;
   first.name = names_.front();
   joined_.reset();
-  if (const bool joins = reader.get<bool>(); joins) {
+  if (const bool joins = reader.get<std::uint8_t>() != 0; joins) {
     joined_ = reader.get<JoinedAttempt>();
     attempts_ = joined_->number;
   }
@@ -240,13 +255,8 @@ void Launchers::take(LauncherPeer& from, const std::string& text, Control* contr
       stopped_ = true;
       break;
     case Word::error: {
-      FirstError error;
-      error.rank = reader.get<int>();
-      error.kind = reader.get<ErrorKind>();
-      error.step = reader.get<std::int64_t>();
       const bool about_calls = reader.get<std::uint8_t>() != 0;
-      error.where = reader.text();
-      error.text = reader.text();
+      const FirstError error = get_first_error(reader, options_.ranks);
       if (control != nullptr) {
         control->take_error(error, about_calls);
       } else {
@@ -261,6 +271,9 @@ void Launchers::take(LauncherPeer& from, const std::string& text, Control* contr
 }
 
 void Launchers::move(Control* control) {
+  if (arrivals_) {
+    arrivals_->admit();
+  }
   if (const double now = beat_->waited(); now - beaten_ > between_beats) {
     beaten_ = now;
     send_to_all(message(Word::beat).text());
@@ -277,7 +290,15 @@ void Launchers::move(Control* control) {
         break;
       }
       peer->heard = now;
-      take(*peer, *text, control);
+      try {
+        take(*peer, *text, control);
+      } catch (const Error& error) {
+        lose(*peer, error.what(), control);
+        break;
+      }
+    }
+    if (peer->lost) {
+      continue;
     }
     if (!alive && !peer->answer) {
       lose(*peer, fmt::format("its launcher has ended, or the link ({})", peer->stream.why()),
@@ -309,6 +330,7 @@ std::optional<RankMeeting> Launchers::begin(int home) {
     LauncherPeer& first = *peers_.front();
     Writer ready = message(Word::ready);
     ready.put(home);
+    ready.put(std::string_view(announced_address()));
     first.stream.send(ready.text());
     const std::optional<std::string> text = wait_for(first);
     if (!text) {
@@ -316,18 +338,19 @@ std::optional<RankMeeting> Launchers::begin(int home) {
     }
     Reader reader(*text);
     require(reader.get<Word>() == Word::begin, "launch: machine 0 does not begin");
-    const std::string& host = first.stream.host();
-    meeting.at = {host, reader.get<int>()};
-    meeting.key = reader.text();
+    meeting.key = key_of_attempt(key_, reader.text());
+    const int port = get_port(reader);
     for (int machine = 0; machine < place_.machines; ++machine) {
-      std::string at = reader.text();
       // Whoever is on the machine of machine 0 is where that is.
-      at = at.empty() ? host : at;
-      meeting.homes.push_back({std::move(at), reader.get<int>()});
+      std::string at = get_name(reader);
+      at = at.empty() ? first.stream.host() : at;
+      meeting.homes.push_back({std::move(at), get_port(reader)});
     }
+    meeting.at = {meeting.homes.front().host, port};
     return meeting;
   }
-  meeting.homes.push_back({meet_.host, home});
+  const std::string announced = announced_address();
+  meeting.homes.push_back({announced, home});
   for (const auto& peer : peers_) {
     const std::optional<std::string> text = wait_for(*peer);
     if (!text) {
@@ -335,18 +358,23 @@ std::optional<RankMeeting> Launchers::begin(int home) {
     }
     Reader reader(*text);
     require(reader.get<Word>() == Word::ready, "launch: a machine is not ready");
-    meeting.homes.push_back({peer->stream.host(), reader.get<int>()});
+    const int port = get_port(reader);
+    const std::string theirs = get_name(reader);
+    const bool here = theirs.empty() && is_loopback({peer->stream.host(), 0});
+    meeting.homes.push_back({here ? "" : theirs.empty() ? peer->stream.host() : theirs, port});
   }
-  meeting.listener = listen_at(0);
-  meeting.at = {meet_.host, meeting.listener.own_end().port};
-  meeting.key = random_key();
+  meeting.listeners = listen_at(addresses(), 0);
+  meeting.at = {announced.empty() ? meet_.host : announced,
+                meeting.listeners.front().own_end().port};
+  const std::string number = RunKey::random().text();
+  meeting.key = key_of_attempt(key_, number);
   Writer writer = message(Word::begin);
+  writer.put(std::string_view(number));
   writer.put(meeting.at.port);
-  writer.put(std::string_view(meeting.key));
-  for (std::size_t m = 0; m < meeting.homes.size(); ++m) {
-    const bool here = m == 0 || is_loopback(meeting.homes[m]);
-    writer.put(std::string_view(here ? "" : meeting.homes[m].host));
-    writer.put(meeting.homes[m].port);
+  for (Endpoint& at : meeting.homes) {
+    writer.put(std::string_view(at.host));
+    writer.put(at.port);
+    at.host = at.host.empty() ? meeting.at.host : at.host;
   }
   send_to_all(writer.text());
   return meeting;
@@ -359,10 +387,10 @@ void Launchers::serve(Control& control) {
     if (control.failed_elsewhere.load() == 0) {
       const FirstError error = control.first_error();
       Writer writer = message(Word::error);
+      writer.put(static_cast<std::uint8_t>(control.failed_in_calls.load() != 0));
       writer.put(error.rank);
       writer.put(error.kind);
       writer.put(error.step);
-      writer.put(static_cast<std::uint8_t>(control.failed_in_calls.load() != 0));
       writer.put(std::string_view(error.where));
       writer.put(std::string_view(error.text));
       send_to_all(writer.text());
@@ -457,7 +485,7 @@ bool Launchers::follow_first(Control& control, EndedRanks& ended,
   const std::string text = *std::exchange(first.answer, std::nullopt);
   Reader reader(text);
   require(reader.get<Word>() == Word::decision, "launch: machine 0 says something else");
-  const bool started_again = reader.get<bool>();
+  const bool started_again = reader.get<std::uint8_t>() != 0;
   ended.code = reader.get<int>();
   ended.kept = reader.get<std::int64_t>();
   return started_again;
@@ -487,8 +515,8 @@ std::vector<HeldSteps> Launchers::hear_ends(Control& control, EndedRanks& ended,
     require(reader.get<Word>() == Word::ended, "launch: a machine says something else");
     const int code = reader.get<int>();
     ended.code = ended.code != 0 ? ended.code : code;
-    ended.from_outside |= reader.get<bool>();
-    ended.interrupted |= reader.get<bool>();
+    ended.from_outside |= reader.get<std::uint8_t>() != 0;
+    ended.interrupted |= reader.get<std::uint8_t>() != 0;
     ended.step = std::max(ended.step, reader.get<std::int64_t>());
     held[static_cast<std::size_t>(peer->machine)] = get_held(reader);
   }

@@ -15,11 +15,11 @@ namespace tessera::collective {
 /// their environment, as the transport tcp reads it.
 struct RankMeeting {
   Endpoint at;
-  std::string key;
-  Socket listener;                ///< of rank 0, on its machine
-  std::vector<Endpoint> homes{};  ///< by machine: where its launcher takes copies of states
+  std::optional<RunKey> key{};      ///< of the attempt
+  std::vector<Socket> listeners{};  ///< of rank 0, on its machine
+  std::vector<Endpoint> homes{};    ///< by machine: where its launcher takes copies of states
 
-  /// Sets the environment of a forked rank. The listener stays open in rank 0 only.
+  /// Sets the environment of a forked rank, and its key. The listeners stay open in rank 0 only.
   void enter(int rank);
 };
 
@@ -60,6 +60,8 @@ class Launchers {
   /// What this launcher joins, where others have begun before it.
   const std::optional<JoinedAttempt>& joined() const { return joined_; }
 
+  /// The addresses of this machine at which its ranks and its second home listen.
+  std::vector<std::string> addresses() const { return addresses_beside(own_address_, meet_.host); }
   /// Waits until all begin an attempt. `home`: the port at which this one takes copies of states;
   /// 0: it does not. Nothing: it cannot begin, as a machine is lost (`failure`).
   std::optional<RankMeeting> begin(int home);
@@ -106,7 +108,9 @@ class Launchers {
   const LaunchOptions& options_;
   LauncherPlace place_;
   Endpoint meet_;
-  double silence_;  // seconds after which a machine is lost
+  RunKey key_;
+  std::string own_address_{};  // this end of the connection to machine 0
+  double silence_;             // seconds after which a machine is lost
   int first_ = 0;
   int here_ = 0;
   std::vector<std::string> names_;

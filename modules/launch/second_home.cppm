@@ -11,8 +11,8 @@ namespace tessera::collective {
 struct HomeLink {
   int machine = 0;  ///< this one
   int machines = 1;
-  std::string key;  ///< of the attempt, which all its launchers know
-  Endpoint next;    ///< where the launcher that has this one's copies listens
+  std::optional<RunKey> key{};  ///< of the attempt, which all its launchers know
+  Endpoint next{};              ///< where the launcher that has this one's copies listens
 };
 
 /// Fetches the state of a step, which this machine no longer has, from its second home. `go_on` is
@@ -26,8 +26,8 @@ bool fetch_state(KeptMemory& into, std::int64_t step, const HomeLink& link,
 /// have one.
 class SecondHome {
  public:
-  /// `listener`: where the launcher before connects to. All must outlive it.
-  SecondHome(const LaunchOptions& options, HomeLink link, const Socket& listener);
+  /// `listeners`: where the launcher before connects to. The options must outlive it.
+  SecondHome(const LaunchOptions& options, HomeLink link, std::vector<Socket> listeners);
   ~SecondHome();
   SecondHome(const SecondHome&) = delete;
   SecondHome& operator=(const SecondHome&) = delete;

@@ -30,9 +30,9 @@ void keep_alive(const Socket& socket) {
 }
 
 /// What machine 0 says; nothing: the connection has ended.
-std::optional<std::string> answer_on(Socket socket) {
-  keep_alive(socket);
-  MessageStream first(std::move(socket));
+std::optional<std::string> answer_on(ProvenLink link) {
+  keep_alive(link.socket);
+  MessageStream first(std::move(link));
   first.send(spare_text());
   while (true) {
     const bool alive = first.progress();
@@ -48,11 +48,14 @@ std::optional<std::string> answer_on(Socket socket) {
 
 std::optional<int> wait_as_spare(const std::string& meet) {
   const Endpoint at = parse_endpoint("--meet", meet);
+  const RunKey key = run_key({.host = at.host});
   while (true) {
     Patience patience;
-    std::string why;
-    Socket socket;
-    while (!(socket = connect_within(at, 1, why)).open()) {
+    NotProven failure;
+    const std::string& why = failure.why;
+    std::optional<ProvenLink> link;
+    while (!(link = connect_proven(at, key, launchers_meet, 2, failure))) {
+      refuse_other_key(at, failure);
       if (!patience.look([&] {
             return fmt::format("launch: machine 0 does not listen at {} ({})", meet, why);
           })) {
@@ -63,7 +66,7 @@ std::optional<int> wait_as_spare(const std::string& meet) {
       }
       poll(nullptr, 0, 100);
     }
-    const std::optional<std::string> answer = answer_on(std::move(socket));
+    const std::optional<std::string> answer = answer_on(std::move(*link));
     if (!answer) {
       continue;  // machine 0 is lost; another one may come in its place
     }
@@ -74,8 +77,8 @@ std::optional<int> wait_as_spare(const std::string& meet) {
       case Word::over:
         return std::nullopt;
       case Word::refused: {
-        const auto kind = reader.get<ErrorKind>();
-        throw Error(reader.text(), kind);
+        const ErrorKind kind = get_error_kind(reader);
+        throw Error(get_error_text(reader), kind);
       }
       default:
         fail("launch: machine 0 answers something else");

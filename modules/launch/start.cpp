@@ -207,8 +207,8 @@ class Children {
 struct WayToOthers {
   Launchers& launchers;
   Bridge::MakeTransport make_transport;
-  RankMeeting meeting{};  // of this attempt
-  Socket home{};          // where the launcher before connects to, with second homes
+  RankMeeting meeting{};       // of this attempt
+  std::vector<Socket> home{};  // where the launcher before connects to, with second homes
 };
 
 /// One of the ranks that several launchers have started.
@@ -216,7 +216,7 @@ int run_connected(const std::shared_ptr<Region>& region, int rank, const LaunchO
                   const RankFunction& run, WayToOthers& others) {
   const std::string machine = others.launchers.name();
   others.launchers.leave();
-  others.home.close();
+  others.home.clear();
   others.meeting.enter(rank);
   const double timeout = options.timeout_seconds > 0 ? options.timeout_seconds : wait_limit();
   Bridge bridge(others.make_transport, rank, options.ranks);
@@ -386,9 +386,10 @@ int launch_lone(const LaunchOptions& options, const RankFunction& run) {
 /// where it is in the memory of the next one only. Nothing: a machine is lost.
 std::optional<HomeLink> begin_together(const LaunchOptions& options, WayToOthers& others,
                                        std::int64_t from) {
-  others.home = options.kept_of_other != nullptr ? listen_at(0) : Socket();
+  others.home = options.kept_of_other != nullptr ? listen_at(others.launchers.addresses(), 0)
+                                                 : std::vector<Socket>();
   std::optional<RankMeeting> meeting =
-      others.launchers.begin(others.home.open() ? others.home.own_end().port : 0);
+      others.launchers.begin(others.home.empty() ? 0 : others.home.front().own_end().port);
   if (!meeting) {
     return std::nullopt;
   }
@@ -462,9 +463,9 @@ int run_attempts(const LaunchOptions& options, const LaunchOptions& here, const 
     if (link) {
       start_ranks(region, options, run, held, signals, children, others);
       if (others != nullptr) {
-        others->meeting.listener.close();  // rank 0 has it
+        others->meeting.listeners.clear();  // rank 0 has them
         if (options.kept_of_other != nullptr) {
-          home.emplace(options, *link, others->home);
+          home.emplace(options, *link, std::move(others->home));
         }
       }
       forced = wait_for_ranks(*control, options, served, signals, children, launchers,

@@ -18,6 +18,7 @@ module;
 #include <string>
 #include <string_view>
 #include <tessera/limits.hpp>
+#include <tessera/shown.hpp>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -38,6 +39,9 @@ namespace {
 [[maybe_unused]] const bool declared = plugin::declare_kind<MessageTransport>();
 
 using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t longest_error = 1 << 16;
+constexpr std::size_t longest_name = 200;
 
 }  // namespace
 
@@ -109,7 +113,15 @@ const Machines& Bridge::meet(std::uint64_t protocol, std::string_view machine, d
     });
   } while (!came && patience.look(what));
   if (shared_->refused != nullptr) {
-    std::rethrow_exception(shared_->refused);
+    try {
+      std::rethrow_exception(shared_->refused);
+    } catch (const Error& error) {  // it may be another rank's text
+      const std::string told = error.what();
+      if (const std::string safe = shown(told, longest_error); safe != told) {
+        throw Error(safe, error.kind());
+      }
+      throw;
+    }
   }
   if (!came) {
     thread_->thread.detach();  // it waits in the transport, which cannot be told to stop
@@ -119,12 +131,12 @@ const Machines& Bridge::meet(std::uint64_t protocol, std::string_view machine, d
   }
   std::vector<std::string> names;
   for (const std::string& other : shared_->met) {
-    if (other.substr(0, 17) != text.substr(0, 17)) {
+    if (other.substr(0, std::min<std::size_t>(other.size(), 17)) != text.substr(0, 17)) {
       fail_input({.thing = "launch",
                   .wrong = "the machines run different versions of Tessera",
                   .advice = "install the same on all"});
     }
-    names.push_back(other.substr(17));
+    names.push_back(visible_line(other.substr(17), longest_name));
   }
   machines_ = std::make_unique<const Machines>(names);
   return *machines_;
@@ -276,12 +288,17 @@ std::vector<MessageTransport::Part> Bridge::arrive(int from, std::span<const std
       error.rank = reader.get<std::int32_t>();
       error.kind = reader.get<ErrorKind>();
       error.step = reader.get<std::int64_t>();
-      if (const auto gone = reader.get<std::int32_t>(); gone >= 0) {
+      const auto gone = reader.get<std::int32_t>();
+      const bool known = error.kind == ErrorKind::input || error.kind == ErrorKind::run ||
+                         error.kind == ErrorKind::interrupted;
+      require(known && error.rank >= -1 && error.rank < size_ && gone >= -1 && gone < size_,
+              "transport: an error of another machine names what there is not");
+      if (gone >= 0) {
         control_->gone.store(gone);
       }
       const bool in_calls = reader.get<std::uint8_t>() != 0;
-      error.where = reader.text();
-      error.text = reader.text();
+      error.where = visible_line(reader.text(), longest_name);
+      error.text = shown(visible(reader.text()), longest_error);
       control_->take_error(error, in_calls);
       break;
     }
@@ -315,7 +332,7 @@ void Bridge::lost(int rank, std::string_view why) {
                     rank,
                     machines_->names[static_cast<std::size_t>(
                         machines_->of_rank[static_cast<std::size_t>(rank)])],
-                    why, control_->last_call(*region_, rank)),
+                    visible_line(why, longest_name), control_->last_call(*region_, rank)),
         ErrorKind::run, true);
   }
 }

@@ -7,6 +7,7 @@ module;
 #include <functional>
 #include <memory>
 #include <string>
+#include <tessera/shown.hpp>
 #include <vector>
 module tessera.machines;
 
@@ -114,18 +115,21 @@ void Bridge::forward_state() {
 void Bridge::take_state(int from, Reader& reader) {
   RankRecord& record = control_->ranks()[from];
   record.step.store(reader.get<std::int64_t>(), std::memory_order_relaxed);
-  record.waiting_for.store(reader.get<std::int32_t>(), std::memory_order_relaxed);
-  record.where.store(reader.text());
+  const auto waiting_for = reader.get<std::int32_t>();
+  require(waiting_for >= -1 && waiting_for < size_, "transport: a rank waits for one that is none");
+  record.waiting_for.store(waiting_for, std::memory_order_relaxed);
+  record.where.store(visible_line(reader.text(), 200));
   if (const auto waits = reader.get<ToldWaits::Told>(); waits.step >= 0) {
     record.waits.store(waits);
   }
   const auto begin = reader.get<std::uint64_t>();
   const auto end = reader.get<std::uint64_t>();
+  require(begin <= end && end - begin <= told_calls, "transport: a rank tells too many calls");
   for (std::uint64_t i = begin; i < end; ++i) {
     RecordedCall& call = record.calls[i % RankRecord::kept_calls];
     call.group.store(region_->offset_of(mirror_->group(reader)), std::memory_order_relaxed);
     call.sequence.store(reader.get<std::uint64_t>(), std::memory_order_relaxed);
-    const auto packed = reader.get<PackedCall>();
+    const PackedCall packed = get_call(reader);
     call.head.store(packed.head, std::memory_order_relaxed);
     call.count.store(packed.count, std::memory_order_relaxed);
     call.shape.store(packed.shape, std::memory_order_relaxed);

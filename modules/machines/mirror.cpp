@@ -24,6 +24,22 @@ import :transport;
 import :wire;
 
 namespace tessera::collective {
+namespace {
+
+// What a message may say of the places of its parts: more than any call has, without an overflow.
+constexpr std::uint32_t most_bases = 1 << 20;
+constexpr std::uint64_t largest_offset = std::uint64_t{1} << 56;
+
+}  // namespace
+
+PackedCall get_call(Reader& reader) {
+  const auto packed = reader.get<PackedCall>();
+  const Call call = unpack(packed);
+  require(call.kind <= CallKind::receive && static_cast<int>(call.dtype) < dtype_count &&
+              static_cast<int>(call.reduce) < reduce_op_count,
+          "transport: a message has a call of no kind");
+  return packed;
+}
 
 struct Mirror::Arrival {
   Topic topic = Topic::call;
@@ -92,7 +108,7 @@ Channel& Mirror::channel(GroupBlock& group, int from, int to) {
 }
 
 GroupBlock* Mirror::group(Reader& reader) {
-  const auto size = reader.get<std::uint32_t>();
+  const std::size_t size = reader.count<std::uint32_t>(sizeof(std::int32_t));
   const auto ranks = reader.take(size * sizeof(std::int32_t));
   const std::string name = reader.text();
   std::string key(reinterpret_cast<const char*>(ranks.data()), ranks.size());
@@ -101,6 +117,9 @@ GroupBlock* Mirror::group(Reader& reader) {
   if (known == nullptr) {
     std::vector<int> members(size);
     std::memcpy(members.data(), ranks.data(), ranks.size());
+    const auto world = static_cast<int>(machines_.of_rank.size());
+    require(size > 0 && std::ranges::all_of(members, [&](int r) { return r >= 0 && r < world; }),
+            "transport: a message is of a group with ranks that are none");
     lock();
     known = find_or_make_group(*region_, members, name, false);
     control_.lock.unlock();
@@ -170,12 +189,15 @@ void Mirror::give_back(const Block& block) {
 std::vector<MessageTransport::Part> Mirror::place(Arrival& arrival, Reader& reader) {
   const bool table = reader.get<std::uint8_t>() != 0;
   const auto bases = reader.get<std::uint32_t>();
-  const auto extras = reader.get<std::uint32_t>();
+  require(bases <= most_bases, "transport: a message has too many bases");
+  const std::size_t extras = reader.count<std::uint32_t>(sizeof(std::uint64_t));
   const auto extra = reader.take(extras * sizeof(std::uint64_t));
-  std::vector<PartRange> ranges(reader.get<std::uint32_t>());
+  std::vector<PartRange> ranges(reader.count<std::uint32_t>(sizeof(PartRange)));
   std::vector<std::pair<std::uint64_t, std::uint64_t>> spans(bases, {~std::uint64_t{0}, 0});
   for (PartRange& range : ranges) {
     range = reader.get<PartRange>();
+    require(range.base < bases && range.bytes <= largest_part && range.begin <= largest_offset,
+            "transport: a message has a part that is nowhere");
     auto& [begin, end] = spans[range.base];
     begin = std::min(begin, range.begin);
     end = std::max(end, range.begin + range.bytes);
@@ -195,7 +217,7 @@ std::vector<MessageTransport::Part> Mirror::place(Arrival& arrival, Reader& read
   }
   arrival.block = take(bytes);
   const std::uint64_t block = arrival.block.offset;
-  arrival.source = table ? block : block + places[0];
+  arrival.source = table ? block : block + (places.empty() ? 0 : places[0]);
   if (table) {
     auto* entries = reinterpret_cast<std::uint64_t*>(region_->at(block));
     for (std::size_t b = 0; b < bases; ++b) {
@@ -222,14 +244,20 @@ std::vector<MessageTransport::Part> Mirror::arrive(int from, Topic topic, Reader
                                                    std::uint64_t& token) {
   GroupBlock* const known = group(reader);
   const auto member = reader.get<std::int32_t>();
+  const auto of_group = [&](std::int32_t m) {
+    return m >= 0 && m < static_cast<std::int32_t>(known->size);
+  };
+  require(of_group(member) && known->ranks()[member] == from,
+          "transport: a message is of a rank that has not sent it");
   const auto arrival = std::make_shared<Arrival>();
   arrival->topic = topic;
   arrival->sequence = reader.get<std::uint64_t>();
-  arrival->call = reader.get<PackedCall>();
+  arrival->call = get_call(reader);
   Sender& from_member = sender(known, member, from);
   arrival->sender = &from_member;
   if (topic == Topic::message) {
     arrival->to = reader.get<std::int32_t>();
+    require(of_group(arrival->to), "transport: a message is for a member that is none");
     arrival->tag = reader.get<std::int32_t>();
     from_member.messages[arrival->to].push_back(arrival);
   } else {

@@ -8,6 +8,9 @@ import :wire;
 
 namespace tessera::collective {
 
+/// A call as another machine tells it. Error: it is of no kind.
+PackedCall get_call(Reader& reader);
+
 /// Writes what ranks of other machines publish into this machine's region. What one sender
 /// publishes in one group becomes visible in its order, and only when its data is there.
 class Mirror {

@@ -3,6 +3,7 @@ module;
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -14,15 +15,14 @@ module;
 #include <array>
 #include <cerrno>
 #include <charconv>
-#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
 #include <utility>
+#include <vector>
 module tessera.machines;
 
 import tessera.base;
@@ -30,8 +30,6 @@ import :sockets;
 
 namespace tessera::collective {
 namespace {
-
-constexpr std::size_t length_bytes = sizeof(std::uint32_t);
 
 /// Small messages leave at once, and a machine that is gone is noticed within half a minute.
 void tune(int socket) {
@@ -92,6 +90,44 @@ Socket begin(const addrinfo& address, std::string& why) {
     return {};
   }
   tune(socket.descriptor());
+  return socket;
+}
+
+/// Listens at one address; empty: at all. Not open: see errno.
+Socket listen_at_one(const std::string& address, int port) {
+  constexpr int backlog = 4096;
+  const int on = 1;
+  const auto listens = [&](int family, const sockaddr* at, socklen_t bytes, int only_v6) {
+    Socket socket(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (family == AF_INET6 && socket.open()) {
+      setsockopt(socket.descriptor(), IPPROTO_IPV6, IPV6_V6ONLY, &only_v6, sizeof(only_v6));
+    }
+    // A port whose last connections are being forgotten is free.
+    if (socket.open() &&
+        (setsockopt(socket.descriptor(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
+         bind(socket.descriptor(), at, bytes) != 0 || listen(socket.descriptor(), backlog) != 0)) {
+      const int error = errno;
+      socket.close();
+      errno = error;
+    }
+    return socket;
+  };
+  sockaddr_in6 six{};
+  six.sin6_family = AF_INET6;
+  six.sin6_port = htons(static_cast<std::uint16_t>(port));
+  sockaddr_in four{};
+  four.sin_family = AF_INET;
+  four.sin_port = htons(static_cast<std::uint16_t>(port));
+  const bool is_six = inet_pton(AF_INET6, address.c_str(), &six.sin6_addr) == 1;
+  const bool is_four = inet_pton(AF_INET, address.c_str(), &four.sin_addr) == 1;
+  Socket socket;
+  if (is_six || !is_four) {
+    socket =
+        listens(AF_INET6, reinterpret_cast<const sockaddr*>(&six), sizeof(six), is_six ? 1 : 0);
+  }
+  if (is_four || (!socket.open() && !is_six && errno == EAFNOSUPPORT)) {  // without IPv6
+    socket = listens(AF_INET, reinterpret_cast<const sockaddr*>(&four), sizeof(four), 0);
+  }
   return socket;
 }
 
@@ -157,34 +193,39 @@ bool is_loopback(const Endpoint& numeric) {
   return numeric.host == "::1" || numeric.host.starts_with("127.");
 }
 
-Socket listen_at(int port) {
-  constexpr int backlog = 4096;
-  const int on = 1;
-  const int off = 0;
-  Socket socket(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  const bool v6 = socket.open();
-  if (v6) {
-    setsockopt(socket.descriptor(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
-  } else {  // a machine without IPv6
-    socket = Socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+std::vector<Socket> listen_at(const std::vector<std::string>& addresses, int port) {
+  constexpr int most_tries = 20;  // of a port that is free at one address and not at another one
+  std::vector<Socket> sockets;
+  for (int tries = 0; tries < most_tries; ++tries) {
+    sockets.clear();
+    int used = port;
+    int error = 0;
+    for (const std::string& address :
+         addresses.empty() ? std::vector<std::string>{""} : addresses) {
+      Socket socket = listen_at_one(address, used);
+      if (socket.open()) {
+        used = socket.own_end().port;
+        sockets.push_back(std::move(socket));
+      } else if (error == 0 || (errno != EADDRNOTAVAIL && errno != EAFNOSUPPORT)) {
+        error = errno;
+      }
+    }
+    const bool missing = error == EADDRNOTAVAIL || error == EAFNOSUPPORT;  // as IPv6 may be
+    if (!sockets.empty() && (error == 0 || missing)) {
+      return sockets;
+    }
+    if (port != 0 || error != EADDRINUSE) {
+      const std::string where =
+          addresses.empty() ? "" : fmt::format("{}, ", fmt::join(addresses, " and "));
+      fail_input({.thing = "launch",
+                  .wrong = fmt::format("cannot listen at {}port {} ({})", where, port,
+                                       std::strerror(error)),
+                  .advice = missing ? "the address must be one of this machine's; mesh.interface "
+                                      "names one, or 0.0.0.0 for all"
+                                    : "choose another port, the same for all machines"});
+    }
   }
-  // A port whose last connections are being forgotten is free.
-  setsockopt(socket.descriptor(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  sockaddr_in6 six{};
-  six.sin6_family = AF_INET6;
-  six.sin6_port = htons(static_cast<std::uint16_t>(port));
-  sockaddr_in four{};
-  four.sin_family = AF_INET;
-  four.sin_port = htons(static_cast<std::uint16_t>(port));
-  const auto* address =
-      v6 ? reinterpret_cast<const sockaddr*>(&six) : reinterpret_cast<const sockaddr*>(&four);
-  if (!socket.open() || bind(socket.descriptor(), address, v6 ? sizeof(six) : sizeof(four)) != 0 ||
-      listen(socket.descriptor(), backlog) != 0) {
-    fail_input({.thing = "launch",
-                .wrong = fmt::format("cannot listen at port {} ({})", port, std::strerror(errno)),
-                .advice = "choose another port, the same for all machines"});
-  }
-  return socket;
+  fail({.thing = "launch", .wrong = "no port is free at all addresses"});
 }
 
 Socket accept_from(const Socket& listener) {
@@ -219,67 +260,6 @@ Socket connect_within(const Endpoint& to, double seconds, std::string& why) {
     why = std::strerror(error);
   }
   return {};
-}
-
-MessageStream::MessageStream(Socket socket, std::size_t longest)
-    : host_(socket.other_end().host), socket_(std::move(socket)), longest_(longest) {}
-
-void MessageStream::send(std::string_view message) {
-  const auto length = static_cast<std::uint32_t>(message.size());
-  out_.append(reinterpret_cast<const char*>(&length), length_bytes);
-  out_.append(message);
-}
-
-void MessageStream::end(std::string_view why) {
-  why_ = why;
-  out_.clear();
-  socket_.close();
-}
-
-bool MessageStream::progress() {
-  while (socket_.open() && !out_.empty()) {
-    const ssize_t sent = ::send(socket_.descriptor(), out_.data(), out_.size(), MSG_NOSIGNAL);
-    if (sent > 0) {
-      out_.erase(0, static_cast<std::size_t>(sent));
-    } else if (errno == EAGAIN || errno == EINTR) {
-      break;
-    } else {
-      end(std::strerror(errno));
-    }
-  }
-  std::array<char, 65536> room{};
-  while (socket_.open() && in_.size() < longest_ + length_bytes) {
-    const ssize_t got = recv(socket_.descriptor(), room.data(), room.size(), 0);
-    if (got > 0) {
-      in_.append(room.data(), static_cast<std::size_t>(got));
-    } else if (got == 0) {
-      end("the connection was closed");
-    } else if (errno == EAGAIN || errno == EINTR) {
-      break;
-    } else {
-      end(std::strerror(errno));
-    }
-  }
-  return socket_.open();
-}
-
-std::optional<std::string> MessageStream::receive() {
-  std::uint32_t length = 0;
-  if (in_.size() < length_bytes) {
-    return std::nullopt;
-  }
-  std::memcpy(&length, in_.data(), length_bytes);
-  if (length > longest_) {
-    end("it sent something else than messages");
-    in_.clear();
-    return std::nullopt;
-  }
-  if (in_.size() < length_bytes + length) {
-    return std::nullopt;
-  }
-  std::string message = in_.substr(length_bytes, length);
-  in_.erase(0, length_bytes + length);
-  return message;
 }
 
 }  // namespace tessera::collective

@@ -38,46 +38,30 @@ class Socket {
 /// Whether a numeric address is one that only processes of the same machine reach.
 bool is_loopback(const Endpoint& numeric);
 
-/// Listens on all addresses of this machine; port 0: any free one. Error (input): the port is in
-/// use, or this user may not have it.
-Socket listen_at(int port);
+/// The addresses at which machine 0 listens for others that meet at `host`: those of the host. An
+/// empty list is all addresses, where a name leads here to nothing but loopback (as in Debian's
+/// /etc/hosts) and TESSERA_INTERFACE names no interface. Error (input): the host is not known.
+std::vector<std::string> meeting_addresses(const std::string& host);
+/// The addresses at which a process listens beside such a meeting: those of the interface that
+/// TESSERA_INTERFACE names, or `own_address`, the end here of a connection to the meeting; empty:
+/// it is where that is. Error (input): there is no such interface.
+std::vector<std::string> addresses_beside(const std::string& own_address, const std::string& host);
+/// Where others connect to this machine: an address of the interface that TESSERA_INTERFACE names;
+/// empty: they see it.
+std::string announced_address();
+/// Error (input), about `thing`: this machine has no interface or address of this name.
+void check_interface(const std::string& thing, const std::string& name);
+/// Whether only processes of the same machine reach this host: localhost, or such an address.
+bool is_local_host(const std::string& host);
+
+/// Listens at these addresses of this machine (none: at all), at one port; port 0: any free one.
+/// Error (input): the port is in use, this user may not have it, or no address is this machine's.
+std::vector<Socket> listen_at(const std::vector<std::string>& addresses, int port);
 /// A connection to this listener; not open where there is none.
 Socket accept_from(const Socket& listener);
 /// Begins to connect to a numeric address. Not open: it failed at once, for the reason `why`.
 Socket begin_connect(const Endpoint& numeric, std::string& why);
 /// Connects, and waits for at most `seconds`. Not open: it failed, for the reason `why`.
 Socket connect_within(const Endpoint& to, double seconds, std::string& why);
-
-/// Short messages over one connection, in both directions, without waiting.
-class MessageStream {
- public:
-  /// A message longer than `longest` bytes ends the connection.
-  explicit MessageStream(Socket socket, std::size_t longest = std::size_t{1} << 20);
-
-  /// Queues a message.
-  void send(std::string_view message);
-  /// Moves what can be moved. False: the connection has ended; messages that came before it can be
-  /// received.
-  bool progress();
-  /// The next message that has arrived whole.
-  std::optional<std::string> receive();
-  /// Whether everything that was sent has left.
-  inline bool flushed() const { return out_.empty(); }
-  /// Why the connection has ended.
-  inline const std::string& why() const { return why_; }
-  inline const Socket& socket() const { return socket_; }
-  /// The numeric address of the other end, also when the connection has ended.
-  inline const std::string& host() const { return host_; }
-
- private:
-  void end(std::string_view why);
-
-  std::string host_;
-  Socket socket_;
-  std::size_t longest_;
-  std::string in_;
-  std::string out_;
-  std::string why_;
-};
 
 }  // namespace tessera::collective

@@ -64,6 +64,11 @@ std::span<const std::byte> Reader::take(std::size_t size) {
   return taken;
 }
 
+std::size_t Reader::there(std::uint64_t count, std::size_t each) const {
+  require(count <= bytes_.size() / each, "transport: a message is too short");
+  return static_cast<std::size_t>(count);
+}
+
 void Reader::take(void* to, std::size_t size) { std::memcpy(to, take(size).data(), size); }
 
 std::string Reader::text() {

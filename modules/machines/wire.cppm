@@ -36,9 +36,16 @@ class Reader {
   std::string text();
   /// The next bytes, in place.
   std::span<const std::byte> take(std::size_t size);
+  /// A number, of type N, of things that follow and have at least `each` bytes. Error: they are not
+  /// there.
+  template <class N>
+  inline std::size_t count(std::size_t each) {
+    return there(static_cast<std::uint64_t>(get<N>()), each);
+  }
 
  private:
   void take(void* to, std::size_t size);
+  std::size_t there(std::uint64_t count, std::size_t each) const;
   std::span<const std::byte> bytes_;
 };
 

@@ -1,7 +1,8 @@
 // tcp: messages between machines by TCP. Ranks meet at an address, TESSERA_MEET=HOST:PORT, at which
-// rank 0 listens. A connection has one direction: the sender makes it with its first message, says
-// who it is and the run's key, and sends each message as a header, the head and the parts. Nothing
-// is encrypted.
+// rank 0 listens. A connection has one direction: the sender makes it with its first message, both
+// ends prove that they have the run's key, and each message is a header, the head and their
+// checksum, and the parts with theirs. Nothing is encrypted.
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -19,6 +20,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -36,11 +38,14 @@ using tessera::fail;
 using tessera::fail_input;
 
 constexpr std::string_view thing = "transport tcp";
-constexpr std::size_t most_parts = 32;          // of one system call
-constexpr std::size_t room_bytes = 128 << 10;   // for headers and heads that arrive
-constexpr std::size_t most_at_once = 16 << 20;  // bytes from one rank, before others have a turn
+constexpr std::size_t most_parts = 32;           // of one system call
+constexpr std::size_t room_bytes = 128 << 10;    // for headers and heads that arrive
+constexpr std::size_t most_at_once = 16 << 20;   // bytes from one rank, before others have a turn
+constexpr std::size_t sealed_ahead = 128 << 10;  // bytes of parts in a checksum before they leave
+constexpr std::size_t largest_head = std::size_t{1} << 30;
 /// Seconds from the end of a connection to the report: a launcher that has lost a rank knows more.
 constexpr double report_after = 0.5;
+constexpr std::int64_t look_at_strangers = 100'000'000;  // nanoseconds
 
 /// Begins each message. A message without a head is the last one: the rank has ended in order.
 struct Header {
@@ -50,49 +55,144 @@ struct Header {
 
 /// Begins a connection.
 struct Hello {
-  std::array<char, 16> magic{};
-  std::array<char, 48> key{};
   std::int32_t from = -1;
   std::int32_t to = -1;
 };
-constexpr std::string_view magic = "tessera tcp 1";
+constexpr std::string_view magic = "tessera tcp 2";
+constexpr std::string_view changed = "what it sent was changed on the way: a checksum is wrong";
 
-template <std::size_t N>
-void set_text(std::array<char, N>& to, std::string_view text) {
-  text.copy(to.data(), N - 1);
+/// What connections to a rank are for, as the gate counts them.
+enum Purpose : std::size_t { meeting, messages };
+std::vector<std::string> purposes() {
+  const std::string job = environment_variable("TESSERA_JOB").value_or("");
+  return {"ranks meet, job " + job, "messages of ranks, job " + job};
 }
 
-std::string key_of_run() {
-  return environment_variable("TESSERA_MEET_KEY")
-      .value_or(environment_variable("TESSERA_JOB").value_or(""));
+/// The checksum of one text or of two.
+Checksum::Tag sealed(Seals& seals, std::span<const std::byte> first,
+                     std::span<const std::byte> second = {}) {
+  Checksum checksum = seals.next();
+  checksum.add(first.data(), first.size());
+  checksum.add(second.data(), second.size());
+  return checksum.tag();
 }
+
+/// The bytes of a value.
+template <class T>
+std::span<const std::byte> bytes_of(const T& value) {
+  return std::as_bytes(std::span(&value, 1));
+}
+
+/// Says against the direction of a connection that the rank has ended in order.
+constexpr std::string_view ended_in_order = "ended";
+
+/// A message that leaves: its header, head, their checksum, the parts, theirs.
+struct OutMessage {
+  std::uint64_t token = 0;
+  Header header{};
+  std::vector<std::byte> head{};
+  std::vector<MessageTransport::Part> parts{};
+  Checksum::Tag head_tag{};
+  Checksum::Tag parts_tag{};
+  std::optional<Checksum> checksum{};  // of the parts, once the message has begun
+  bool begun = false;
+  std::size_t sealed = 0;   // bytes of the parts that are in the checksum
+  std::size_t at_part = 0;  // and where they end
+  std::size_t in_part = 0;
+  std::size_t gone_parts = 0;  // that have left whole
+  std::size_t gone_bytes = 0;  // of them
+  std::size_t sent = 0;        // bytes of all
+
+  std::size_t before_parts() const { return sizeof(header) + head.size() + head_tag.size(); }
+  std::size_t all() const {
+    return before_parts() + header.part_bytes + (header.part_bytes > 0 ? parts_tag.size() : 0);
+  }
+  bool is_sealed() const { return begun && sealed == header.part_bytes; }
+
+  /// Adds so many bytes of the parts to their checksum. Messages begin in the order of the link.
+  void seal(Seals& seals, std::size_t bytes) {
+    if (!begun) {
+      begun = true;
+      head_tag = ::sealed(seals, bytes_of(header), head);
+      if (header.part_bytes > 0) {
+        checksum.emplace(seals.next());
+      }
+    }
+    while (bytes > 0 && !is_sealed()) {
+      const MessageTransport::Part& part = parts[at_part];
+      const std::size_t some = std::min(bytes, part.bytes - in_part);
+      checksum->add(part.data + in_part, some);
+      sealed += some;
+      in_part += some;
+      bytes -= some;
+      if (in_part == part.bytes) {
+        ++at_part;
+        in_part = 0;
+      }
+      if (is_sealed()) {
+        parts_tag = checksum->tag();
+      }
+    }
+  }
+
+  /// What is sealed and has not left, as pieces for a system call.
+  void put_pieces(std::vector<iovec>& pieces) {
+    std::size_t skip = sent;
+    const auto put = [&](const void* data, std::size_t bytes) {
+      const std::size_t gone = std::min(skip, bytes);
+      skip -= gone;
+      if (gone < bytes) {
+        pieces.push_back(
+            {const_cast<std::byte*>(static_cast<const std::byte*>(data)) + gone, bytes - gone});
+      }
+    };
+    put(&header, sizeof(header));
+    put(head.data(), head.size());
+    put(head_tag.data(), head_tag.size());
+    while (gone_parts < parts.size() &&
+           before_parts() + gone_bytes + parts[gone_parts].bytes <= sent) {
+      gone_bytes += parts[gone_parts++].bytes;
+    }
+    skip -= std::min(skip, gone_bytes);
+    std::size_t left = sealed - gone_bytes;
+    for (std::size_t i = gone_parts; i < parts.size() && left > 0; ++i) {
+      const std::size_t some = std::min(left, parts[i].bytes);
+      put(parts[i].data, some);
+      left -= some;
+    }
+    if (header.part_bytes > 0 && is_sealed()) {
+      put(parts_tag.data(), parts_tag.size());
+    }
+  }
+};
 
 /// Messages to one rank.
 struct OutLink {
-  struct Message {
-    std::uint64_t token = 0;
-    Header header{};
-    std::vector<std::byte> head{};
-    std::vector<MessageTransport::Part> parts{};
-    std::size_t sent = 0;  // bytes of all
-    std::size_t all = 0;
-  };
-  Socket socket;
-  std::size_t greeted = 0;  // bytes of the hello that have left
-  bool waits = false;       // for room to send
-  bool ended = false;       // the other rank says that it has ended in order
-  std::deque<Message> queue;
+  std::optional<Proof> proof{};      // that is not complete
+  std::optional<ProvenLink> link{};  // then
+  std::vector<std::byte> hello{};    // that has not left
+  std::vector<std::byte> heard{};    // against the direction
+  bool waits = false;                // for room to send
+  bool ended = false;                // the other rank says that it has ended in order
+  std::deque<OutMessage> queue{};
+
+  bool open() const { return proof.has_value() || link.has_value(); }
+  int descriptor() const {
+    return proof ? proof->socket().descriptor() : link->socket.descriptor();
+  }
 };
 
 /// Messages from one rank.
 struct InLink {
-  Socket socket;
+  explicit InLink(ProvenLink proven) : link(std::move(proven)) {}
+  ProvenLink link;
   int from = -1;  // -1: it has not said yet
   bool ended = false;
   std::vector<std::byte> room = std::vector<std::byte>(room_bytes);
   std::size_t begin = 0;  // of what has arrived in it
   std::size_t end = 0;
   std::vector<MessageTransport::Part> parts{};  // that are awaited, what has come cut off
+  std::optional<Checksum> checksum{};           // of them; none: the message has none
   std::uint64_t token = 0;
   bool in_parts = false;
 };
@@ -110,10 +210,11 @@ class Tcp final : public MessageTransport {
                       "and a free port of it"});
     }
     const Endpoint at = parse_endpoint("TESSERA_MEET", *meet);
-    out_.resize(static_cast<std::size_t>(size));
+    out_ = std::vector<OutLink>(static_cast<std::size_t>(size));
+    key_ = run_key({.host = at.host, .first = rank == 0});
     std::vector<std::string> texts = rank == 0 ? meet_all(at, size, text) : join(at, size, text);
     poll_ = Socket(epoll_create1(EPOLL_CLOEXEC));
-    watch(listener_.descriptor(), EPOLLIN, EPOLL_CTL_ADD);
+    watch(gate_.descriptor(), EPOLLIN, EPOLL_CTL_ADD);
     return texts;
   }
 
@@ -124,22 +225,26 @@ class Tcp final : public MessageTransport {
     for (const Part& part : parts) {
       part_bytes += part.bytes;
     }
-    const Header header{head.size(), part_bytes};
-    const std::size_t all = sizeof(header) + head.size() + part_bytes;
-    out.queue.push_back({token, header, std::move(head), {parts.begin(), parts.end()}, 0, all});
+    tessera::require(!head.empty() && head.size() <= largest_head,
+                     "transport tcp: a message has no head, or one of more than 1 GiB");
+    out.queue.push_back({.token = token,
+                         .header = {head.size(), part_bytes},
+                         .head = std::move(head),
+                         .parts = {parts.begin(), parts.end()}});
     if (is_lost(to)) {
       return;  // as is reported
     }
-    if (!out.socket.open()) {
+    if (!out.open()) {
       std::string why;
-      out.socket = begin_connect(addresses_[static_cast<std::size_t>(to)], why);
-      if (!out.socket.open()) {
+      Socket socket = begin_connect(addresses_[static_cast<std::size_t>(to)], why);
+      if (!socket.open()) {
         lose(to, why);
         return;
       }
-      of_descriptor_[out.socket.descriptor()] = {true, to};
+      of_descriptor_[socket.descriptor()] = {true, to};
       out.waits = true;
-      watch(out.socket.descriptor(), EPOLLIN | EPOLLOUT, EPOLL_CTL_ADD);
+      watch(socket.descriptor(), EPOLLIN | EPOLLOUT, EPOLL_CTL_ADD);
+      out.proof.emplace(std::move(socket), *key_, purposes()[messages]);
     } else if (!out.waits) {
       begun_ = true;  // the next progress sends it
     }
@@ -149,7 +254,7 @@ class Tcp final : public MessageTransport {
     bool moved = false;
     if (std::exchange(begun_, false)) {
       for (std::size_t to = 0; to < out_.size(); ++to) {
-        if (out_[to].socket.open() && !out_[to].waits && !out_[to].queue.empty()) {
+        if (out_[to].link && !out_[to].waits && !out_[to].queue.empty()) {
           moved |= flush(static_cast<int>(to), receiver);
         }
       }
@@ -159,8 +264,8 @@ class Tcp final : public MessageTransport {
     for (int i = 0; i < count; ++i) {
       const epoll_event& event = events[static_cast<std::size_t>(i)];
       const int descriptor = event.data.fd;
-      if (descriptor == listener_.descriptor()) {
-        accept_all();
+      if (descriptor == gate_.descriptor()) {
+        admit();
         continue;
       }
       const auto at = of_descriptor_.find(descriptor);
@@ -172,12 +277,18 @@ class Tcp final : public MessageTransport {
         continue;
       }
       const int to = at->second.second;
-      if ((event.events & ~static_cast<unsigned>(EPOLLOUT)) != 0) {
+      OutLink& out = out_[static_cast<std::size_t>(to)];
+      if (out.proof) {
+        prove(to);
+      } else if ((event.events & ~static_cast<unsigned>(EPOLLOUT)) != 0) {
         hear_end(to);
       }
-      if ((event.events & EPOLLOUT) != 0 && out_[static_cast<std::size_t>(to)].socket.open()) {
+      if (out.link && (out.waits || !out.hello.empty())) {
         moved |= flush(to, receiver);
       }
+    }
+    if (gate_.unproven() > 0 && steady_nanoseconds() > next_look_) {
+      admit();
     }
     report_lost(receiver);
     return moved;
@@ -185,33 +296,42 @@ class Tcp final : public MessageTransport {
 
   void finish(bool orderly) override {
     // The kernel sends what it has after the process has ended, too.
-    for (std::size_t to = 0; orderly && to < out_.size(); ++to) {
-      if (out_[to].socket.open()) {
+    for (OutLink& out : out_) {
+      if (orderly && out.link) {
         const Header last;
-        ::send(out_[to].socket.descriptor(), &last, sizeof(last), MSG_NOSIGNAL);
+        std::vector<std::byte> bytes(sizeof(last));
+        std::memcpy(bytes.data(), &last, sizeof(last));
+        const Checksum::Tag tag = sealed(out.link->out, bytes);
+        bytes.insert(bytes.end(), tag.begin(), tag.end());
+        ::send(out.descriptor(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
       }
     }
     for (const auto& [descriptor, in] : in_) {
       if (orderly) {
-        ::send(descriptor, "", 1, MSG_NOSIGNAL);
+        const Checksum::Tag tag = sealed(in->link.out, std::as_bytes(std::span(ended_in_order)));
+        ::send(descriptor, tag.data(), tag.size(), MSG_NOSIGNAL);
       }
     }
     in_.clear();
     out_.clear();
-    listener_.close();
+    gate_.close();
   }
 
  private:
   // The ranks meet.
 
-  void take_listener(int port) {
-    if (const auto given = environment_variable("TESSERA_MEET_LISTENER")) {
-      int descriptor = -1;
-      std::from_chars(given->data(), given->data() + given->size(), descriptor);
-      listener_ = Socket(descriptor);
-    } else {
-      listener_ = listen_at(port);
+  /// The sockets at which rank 0 listens, which its launcher may have made.
+  static std::vector<Socket> first_listeners(const Endpoint& at) {
+    const auto given = environment_variable("TESSERA_MEET_LISTENERS");
+    if (!given) {
+      return listen_at(meeting_addresses(at.host), at.port);
     }
+    std::vector<Socket> listeners;
+    std::istringstream words(*given);
+    for (int descriptor = -1; words >> descriptor;) {
+      listeners.emplace_back(descriptor);
+    }
+    return listeners;
   }
 
   struct Guest {
@@ -223,7 +343,7 @@ class Tcp final : public MessageTransport {
 
   /// Rank 0: gives all ranks the texts and addresses of all.
   std::vector<std::string> meet_all(const Endpoint& at, int size, std::string_view own) {
-    take_listener(at.port);
+    gate_ = Gate(first_listeners(at), *key_, purposes());
     std::vector<std::unique_ptr<Guest>> guests;
     const auto refuse = [&](const std::string& why,
                             tessera::ErrorKind kind = tessera::ErrorKind::input) {
@@ -241,8 +361,10 @@ class Tcp final : public MessageTransport {
       return std::ranges::count_if(guests, [](const auto& guest) { return guest->rank > 0; });
     };
     while (known() < size - 1) {
-      for (Socket socket; (socket = accept_from(listener_)).open();) {
-        guests.push_back(std::make_unique<Guest>(MessageStream(std::move(socket))));
+      for (ProvenLink& link : gate_.admit()) {
+        if (link.purpose == meeting) {
+          guests.push_back(std::make_unique<Guest>(MessageStream(std::move(link))));
+        }
       }
       for (const auto& guest : guests) {
         const bool alive = guest->stream.progress();
@@ -268,7 +390,7 @@ class Tcp final : public MessageTransport {
       usleep(1000);
     }
     std::vector<std::string> texts(static_cast<std::size_t>(size), std::string(own));
-    addresses_.assign(static_cast<std::size_t>(size), Endpoint{"", listener_.own_end().port});
+    addresses_.assign(static_cast<std::size_t>(size), Endpoint{"", gate_.port()});
     std::erase_if(guests, [](const auto& guest) { return guest->rank < 0; });
     for (const auto& guest : guests) {
       texts[static_cast<std::size_t>(guest->rank)] = guest->text;
@@ -299,13 +421,16 @@ class Tcp final : public MessageTransport {
   std::string introduce(Guest& guest, const std::string& message, int size) {
     try {
       Reader reader(message);
-      if (reader.text() != magic || reader.text() != key_of_run()) {
-        return "";
+      if (reader.text() != magic) {
+        return std::string(thing) + ": a rank has another version of Tessera than rank 0";
       }
       guest.rank = reader.get<int>();
       const int theirs = reader.get<int>();
       guest.text = reader.text();
-      guest.address = {guest.stream.host(), reader.get<int>()};
+      guest.address = get_endpoint(reader);
+      if (guest.address.host.empty()) {
+        guest.address.host = guest.stream.host();
+      }
       if (theirs != size || guest.rank <= 0 || guest.rank >= size) {
         return std::string(thing) + ": the runs of two ranks differ: rank " +
                std::to_string(guest.rank) + " of " + std::to_string(theirs) +
@@ -317,22 +442,32 @@ class Tcp final : public MessageTransport {
     return "";
   }
 
+  static Endpoint get_endpoint(Reader& reader) {
+    Endpoint at;
+    at.host = reader.text();
+    at.port = reader.get<int>();
+    tessera::require(at.port > 0 && at.port <= 65535, "transport tcp: a rank has no such port");
+    return at;
+  }
+
   std::vector<std::string> join(const Endpoint& at, int size, std::string_view own) {
-    listener_ = listen_at(0);
-    std::string why;
-    Socket socket;
+    NotProven failure;
+    std::optional<ProvenLink> link;
     tessera::Pause pause;
-    while (!(socket = connect_within(at, 1, why)).open()) {
+    while (!(link = connect_proven(at, *key_, purposes()[meeting], 2, failure))) {
+      refuse_other_key(at, failure);
       pause.sleep();  // whoever called has the limit
     }
-    MessageStream first(std::move(socket), std::size_t{1} << 30);
+    gate_ = Gate(listen_at(addresses_beside(link->socket.own_end().host, at.host), 0), *key_,
+                 purposes());
+    MessageStream first(std::move(*link), std::size_t{1} << 30);
     Writer writer;
     writer.put(magic);
-    writer.put(std::string_view(key_of_run()));
     writer.put(rank_);
     writer.put(size);
     writer.put(own);
-    writer.put(listener_.own_end().port);
+    writer.put(std::string_view(announced_address()));
+    writer.put(gate_.port());
     first.send(writer.text());
     std::optional<std::string> answer;
     while (!answer) {
@@ -340,23 +475,24 @@ class Tcp final : public MessageTransport {
       answer = first.receive();
       if (!answer && !alive) {
         fail({.thing = std::string(thing),
-              .wrong =
-                  "rank 0 ended before all ranks had met, or has another key (" + first.why() + ")",
+              .wrong = "rank 0 ended before all ranks had met (" + first.why() + ")",
               .advice = "start all ranks with the same TESSERA_MEET and TESSERA_JOB"});
       }
       usleep(1000);
     }
     Reader reader(*answer);
-    const auto kind = reader.get<tessera::ErrorKind>();
+    const bool is_input = reader.get<tessera::ErrorKind>() == tessera::ErrorKind::input;
     if (const std::string refused = reader.text(); !refused.empty()) {
-      throw tessera::Error(refused, kind);
+      throw tessera::Error(refused, is_input ? tessera::ErrorKind::input : tessera::ErrorKind::run);
     }
     std::vector<std::string> texts;
     for (int rank = 0; rank < size; ++rank) {
       texts.push_back(reader.text());
-      const std::string host = reader.text();
-      const int port = reader.get<int>();
-      addresses_.push_back({host.empty() ? first.host() : host, port});
+      Endpoint other = get_endpoint(reader);
+      if (other.host.empty()) {
+        other.host = first.host();
+      }
+      addresses_.push_back(std::move(other));
     }
     return texts;
   }
@@ -370,24 +506,42 @@ class Tcp final : public MessageTransport {
     epoll_ctl(poll_.descriptor(), how, descriptor, &event);
   }
 
-  void accept_all() {
-    for (Socket socket; (socket = accept_from(listener_)).open();) {
-      const int descriptor = socket.descriptor();
-      of_descriptor_[descriptor] = {false, -1};
-      auto in = std::make_unique<InLink>();
-      in->socket = std::move(socket);
-      in_[descriptor] = std::move(in);
-      watch(descriptor, EPOLLIN, EPOLL_CTL_ADD);
+  /// Lets in those who have the run's key, and ends others that have had their time.
+  void admit() {
+    next_look_ = steady_nanoseconds() + look_at_strangers;
+    for (ProvenLink& link : gate_.admit()) {
+      if (link.purpose == messages) {
+        const int descriptor = link.socket.descriptor();
+        of_descriptor_[descriptor] = {false, -1};
+        in_[descriptor] = std::make_unique<InLink>(std::move(link));
+        watch(descriptor, EPOLLIN, EPOLL_CTL_ADD);
+      }
     }
   }
 
-  Hello hello_to(int to) const {
-    Hello hello;
-    set_text(hello.magic, magic);
-    set_text(hello.key, key_of_run());
-    hello.from = rank_;
-    hello.to = to;
-    return hello;
+  /// A connection that this rank has made proves itself; then it says who it is.
+  void prove(int to) {
+    OutLink& out = out_[static_cast<std::size_t>(to)];
+    const Proof::State state = out.proof->progress();
+    if (state == Proof::State::going) {
+      const bool sends = (out.proof->event() & POLLOUT) != 0;
+      watch(out.descriptor(), sends ? EPOLLIN | EPOLLOUT : EPOLLIN, EPOLL_CTL_MOD);
+    } else if (state == Proof::State::proven) {
+      out.link.emplace(out.proof->take());
+      out.proof.reset();
+      watch(out.descriptor(), EPOLLIN | EPOLLOUT, EPOLL_CTL_MOD);  // it waits to send
+      const Hello hello{rank_, to};
+      const auto bytes = bytes_of(hello);
+      out.hello.assign(bytes.begin(), bytes.end());
+      const Checksum::Tag tag = sealed(out.link->out, bytes);
+      out.hello.insert(out.hello.end(), tag.begin(), tag.end());
+    } else {
+      const std::string why = out.proof->why();
+      std::erase_if(of_descriptor_,
+                    [&](const auto& known) { return known.second == std::pair{true, to}; });
+      out.proof.reset();
+      lose(to, why);
+    }
   }
 
   bool is_lost(int rank) const { return lost_.contains(rank); }
@@ -408,39 +562,75 @@ class Tcp final : public MessageTransport {
   /// A rank sends nothing against the direction of a connection, but that it ends in order.
   void hear_end(int to) {
     OutLink& out = out_[static_cast<std::size_t>(to)];
-    std::array<char, 16> bytes{};
-    const ssize_t got = recv(out.socket.descriptor(), bytes.data(), bytes.size(), 0);
-    if (got > 0) {
-      out.ended = true;
-    } else if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
-      end_out(to, got == 0 ? "it closed the connection" : std::strerror(errno));
+    std::array<std::byte, Checksum::size + 1> bytes{};
+    const ssize_t got = recv(out.descriptor(), bytes.data(), bytes.size(), 0);
+    if (got <= 0) {
+      if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
+        end_out(to, got == 0 ? "it closed the connection" : std::strerror(errno));
+      }
+      return;
+    }
+    out.heard.insert(out.heard.end(), bytes.begin(), bytes.begin() + got);
+    if (out.heard.size() < Checksum::size) {
+      return;
+    }
+    Checksum expected = out.link->in.next();
+    expected.add(ended_in_order.data(), ended_in_order.size());
+    Checksum::Tag tag{};
+    std::memcpy(tag.data(), out.heard.data(), tag.size());
+    out.ended = out.heard.size() == tag.size() && expected.is(tag);
+    out.heard.clear();
+    if (!out.ended) {
+      end_out(to, changed);
     }
   }
 
   void end_out(int to, std::string_view why) {
     OutLink& out = out_[static_cast<std::size_t>(to)];
-    drop(out.socket.descriptor());
-    out.socket.close();
+    drop(out.descriptor());
+    out.link.reset();
     if (!out.ended) {
       lose(to, why);
     }
   }
 
-  /// The bytes of a message from `sent` on, as pieces for a system call.
-  static void put_pieces(OutLink::Message& message, std::vector<iovec>& pieces) {
-    std::size_t skip = message.sent;
-    const auto put = [&](const void* data, std::size_t bytes) {
-      const std::size_t gone = std::min(skip, bytes);
-      skip -= gone;
-      if (gone < bytes) {
-        pieces.push_back(
-            {const_cast<std::byte*>(static_cast<const std::byte*>(data)) + gone, bytes - gone});
+  /// Pieces of what can leave next; the parts are sealed a little ahead of that.
+  static void put_next(OutLink& out, std::vector<iovec>& pieces) {
+    pieces.clear();
+    if (!out.hello.empty()) {
+      pieces.push_back({out.hello.data(), out.hello.size()});
+      return;
+    }
+    std::size_t room = sealed_ahead;
+    for (auto at = out.queue.begin(); at != out.queue.end() && pieces.size() < most_parts; ++at) {
+      const std::size_t parts_sent =
+          std::min(at->sent - std::min(at->sent, at->before_parts()), at->header.part_bytes);
+      const std::size_t before = at->sealed;
+      at->seal(out.link->out, room - std::min(room, before - std::min(before, parts_sent)));
+      room -= std::min(room, at->sealed - before);
+      at->put_pieces(pieces);
+      if (!at->is_sealed()) {
+        break;
       }
-    };
-    put(&message.header, sizeof(message.header));
-    put(message.head.data(), message.head.size());
-    for (const Part& part : message.parts) {
-      put(part.data, part.bytes);
+    }
+  }
+
+  /// So many bytes have left.
+  static void note_sent(OutLink& out, std::size_t bytes, Receiver& receiver) {
+    if (!out.hello.empty()) {
+      out.hello.erase(out.hello.begin(), out.hello.begin() + static_cast<std::ptrdiff_t>(bytes));
+      return;
+    }
+    while (bytes > 0) {
+      OutMessage& first = out.queue.front();
+      const std::size_t of_first = std::min(bytes, first.all() - first.sent);
+      first.sent += of_first;
+      bytes -= of_first;
+      if (first.sent == first.all()) {
+        const std::uint64_t token = first.token;
+        out.queue.pop_front();
+        receiver.sent(token);
+      }
     }
   }
 
@@ -449,23 +639,13 @@ class Tcp final : public MessageTransport {
     OutLink& out = out_[static_cast<std::size_t>(to)];
     bool moved = false;
     bool full = false;
-    const Hello hello = hello_to(to);
     std::vector<iovec> pieces;
-    while (!full && (out.greeted < sizeof(hello) || !out.queue.empty())) {
-      pieces.clear();
-      if (out.greeted < sizeof(hello)) {
-        pieces.push_back({const_cast<char*>(reinterpret_cast<const char*>(&hello)) + out.greeted,
-                          sizeof(hello) - out.greeted});
-      } else {
-        for (auto at = out.queue.begin(); at != out.queue.end() && pieces.size() < most_parts;
-             ++at) {
-          put_pieces(*at, pieces);
-        }
-      }
+    while (!full && (!out.hello.empty() || !out.queue.empty())) {
+      put_next(out, pieces);
       msghdr message{};
       message.msg_iov = pieces.data();
       message.msg_iovlen = std::min<std::size_t>(pieces.size(), 512);
-      const ssize_t sent = sendmsg(out.socket.descriptor(), &message, MSG_NOSIGNAL);
+      const ssize_t sent = sendmsg(out.descriptor(), &message, MSG_NOSIGNAL);
       if (sent < 0) {
         full = errno == EAGAIN || errno == EINTR;
         if (!full) {
@@ -475,32 +655,17 @@ class Tcp final : public MessageTransport {
         break;
       }
       moved = true;
-      auto left = static_cast<std::size_t>(sent);
-      if (out.greeted < sizeof(hello)) {
-        out.greeted += left;
-        continue;
-      }
-      while (left > 0) {
-        OutLink::Message& first = out.queue.front();
-        const std::size_t of_first = std::min(left, first.all - first.sent);
-        first.sent += of_first;
-        left -= of_first;
-        if (first.sent == first.all) {
-          const std::uint64_t token = first.token;
-          out.queue.pop_front();
-          receiver.sent(token);
-        }
-      }
+      note_sent(out, static_cast<std::size_t>(sent), receiver);
     }
     if (full != out.waits) {
       out.waits = full;
-      watch(out.socket.descriptor(), full ? EPOLLIN | EPOLLOUT : EPOLLIN, EPOLL_CTL_MOD);
+      watch(out.descriptor(), full ? EPOLLIN | EPOLLOUT : EPOLLIN, EPOLL_CTL_MOD);
     }
     return moved;
   }
 
   void end_in(InLink& in, std::string_view why) {
-    const int descriptor = in.socket.descriptor();
+    const int descriptor = in.link.socket.descriptor();
     if (in.from >= 0 && !in.ended) {
       lose(in.from, why);
     }
@@ -520,7 +685,7 @@ class Tcp final : public MessageTransport {
         pieces.push_back({in.room.data() + in.end, in.room.size() - in.end});
       }
       const ssize_t got =
-          readv(in.socket.descriptor(), pieces.data(), static_cast<int>(pieces.size()));
+          readv(in.link.socket.descriptor(), pieces.data(), static_cast<int>(pieces.size()));
       if (got <= 0) {
         if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
           end_in(in, got == 0 ? "it closed the connection" : std::strerror(errno));
@@ -551,6 +716,9 @@ class Tcp final : public MessageTransport {
       if (from != nullptr && of_part > 0) {
         std::memcpy(part.data, from + used, of_part);
       }
+      if (of_part > 0) {
+        in.checksum->add(part.data, of_part);
+      }
       part.data += of_part;
       part.bytes -= of_part;
       used += of_part;
@@ -560,63 +728,116 @@ class Tcp final : public MessageTransport {
     return used;
   }
 
+  /// Takes the next checksum from the room. Whether it is that.
+  static bool take_tag(InLink& in, Checksum& checksum) {
+    Checksum::Tag tag{};
+    std::memcpy(tag.data(), in.room.data() + in.begin, tag.size());
+    in.begin += tag.size();
+    return checksum.is(tag);
+  }
+
+  /// What is sealed at the begin of the room, before its checksum, of so many bytes. Whether it is
+  /// what was sent.
+  static bool take_sealed(InLink& in, std::size_t bytes) {
+    Checksum checksum = in.link.in.next();
+    checksum.add(in.room.data() + in.begin, bytes);
+    in.begin += bytes;
+    return take_tag(in, checksum);
+  }
+
+  enum class Parsed { some, needs_more, damaged };
+
   /// Handles what is in the room. False: the connection was ended.
   bool parse(InLink& in, Receiver& receiver) {
-    while (true) {
-      if (in.in_parts) {
-        in.begin += take_parts(in, in.end - in.begin, in.room.data() + in.begin);
-        if (!in.parts.empty()) {
-          break;
-        }
-        in.in_parts = false;
-        receiver.arrived(in.token);
-        continue;
-      }
-      const std::size_t there = in.end - in.begin;
-      const std::byte* const data = in.room.data() + in.begin;
-      if (in.from < 0) {
-        Hello hello;
-        if (there < sizeof(hello)) {
-          break;
-        }
-        std::memcpy(&hello, data, sizeof(hello));
-        in.begin += sizeof(hello);
-        const Hello expected = hello_to(-1);
-        if (hello.magic != expected.magic || hello.key != expected.key || hello.to != rank_ ||
-            hello.from < 0 || hello.from >= static_cast<int>(out_.size())) {
-          end_in(in, "");  // a stranger
-          return false;
-        }
-        in.from = hello.from;
-        continue;
-      }
-      Header header;
-      if (there < sizeof(header)) {
-        break;
-      }
-      std::memcpy(&header, data, sizeof(header));
-      if (header.head_bytes == 0) {
-        in.ended = true;
-        in.begin += sizeof(header);
-        continue;
-      }
-      const std::size_t whole = sizeof(header) + header.head_bytes;
-      if (there < whole) {
-        make_room(in, whole);
-        break;
-      }
-      in.parts = receiver.arrive(in.from, {data + sizeof(header), header.head_bytes}, in.token);
-      in.begin += whole;
-      in.in_parts = true;
-      std::uint64_t awaited = 0;
-      for (const Part& part : in.parts) {
-        awaited += part.bytes;
-      }
-      tessera::require(awaited == header.part_bytes,
-                       "transport tcp: a message has other parts than were announced");
+    Parsed parsed = Parsed::some;
+    while (parsed == Parsed::some) {
+      parsed = in.in_parts   ? parse_parts(in, receiver)
+               : in.from < 0 ? parse_hello(in)
+                             : parse_head(in, receiver);
     }
-    make_room(in, sizeof(Hello));
+    if (parsed == Parsed::damaged) {
+      tessera::log(tessera::LogLevel::warning,
+                   "the link with rank " + std::to_string(in.from) + ": " + std::string(changed));
+      end_in(in, changed);
+      return false;
+    }
     return true;
+  }
+
+  static Parsed parse_parts(InLink& in, Receiver& receiver) {
+    in.begin += take_parts(in, in.end - in.begin, in.room.data() + in.begin);
+    if (in.parts.empty() && !in.checksum) {
+      in.in_parts = false;
+      receiver.arrived(in.token);
+      return Parsed::some;
+    }
+    if (!in.parts.empty() || in.end - in.begin < Checksum::size) {
+      make_room(in, Checksum::size);
+      return Parsed::needs_more;
+    }
+    if (!take_tag(in, *in.checksum)) {
+      return Parsed::damaged;
+    }
+    in.checksum.reset();
+    in.in_parts = false;
+    receiver.arrived(in.token);
+    return Parsed::some;
+  }
+
+  Parsed parse_hello(InLink& in) const {
+    Hello hello;
+    if (in.end - in.begin < sizeof(hello) + Checksum::size) {
+      make_room(in, sizeof(hello) + Checksum::size);
+      return Parsed::needs_more;
+    }
+    std::memcpy(&hello, in.room.data() + in.begin, sizeof(hello));
+    const bool twice = std::ranges::any_of(
+        in_, [&](const auto& other) { return other.second->from == hello.from; });
+    if (!take_sealed(in, sizeof(hello)) || hello.to != rank_ || hello.from < 0 ||
+        hello.from >= static_cast<int>(out_.size()) || twice) {
+      return Parsed::damaged;
+    }
+    in.from = hello.from;
+    return Parsed::some;
+  }
+
+  static Parsed parse_head(InLink& in, Receiver& receiver) {
+    const std::size_t there = in.end - in.begin;
+    Header header;
+    if (there < sizeof(header)) {
+      make_room(in, sizeof(header));
+      return Parsed::needs_more;
+    }
+    std::memcpy(&header, in.room.data() + in.begin, sizeof(header));
+    if (header.head_bytes > largest_head) {
+      return Parsed::damaged;
+    }
+    const std::size_t sealed_bytes = sizeof(header) + header.head_bytes;
+    if (there < sealed_bytes + Checksum::size) {
+      // The length is not proven yet: there is room for as much again as has come.
+      make_room(in, std::min(sealed_bytes + Checksum::size, 2 * std::max(there, room_bytes)));
+      return Parsed::needs_more;
+    }
+    const std::byte* const head = in.room.data() + in.begin + sizeof(header);
+    if (!take_sealed(in, sealed_bytes)) {
+      return Parsed::damaged;
+    }
+    if (header.head_bytes == 0) {
+      in.ended = true;
+      return Parsed::some;
+    }
+    in.parts = receiver.arrive(in.from, {head, header.head_bytes}, in.token);
+    in.in_parts = true;
+    std::uint64_t awaited = 0;
+    for (const Part& part : in.parts) {
+      awaited += part.bytes;
+    }
+    tessera::require(awaited == header.part_bytes,
+                     "transport tcp: a message has other parts than were announced");
+    if (awaited > 0) {
+      in.checksum.emplace(in.link.in.next());
+    }
+    return Parsed::some;
   }
 
   /// What is in the room moves to its begin, where so many bytes must fit.
@@ -638,7 +859,9 @@ class Tcp final : public MessageTransport {
   };
 
   int rank_ = -1;
-  Socket listener_;
+  std::optional<RunKey> key_;
+  Gate gate_;
+  std::int64_t next_look_ = 0;
   Socket poll_;
   std::vector<Endpoint> addresses_;                    // by rank
   std::vector<OutLink> out_;                           // by rank

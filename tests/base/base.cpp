@@ -130,6 +130,8 @@ TEST_CASE("what a terminal would act on is shown and not done") {
   CHECK(visible("\x1b[31m\r\x07\x7f") == "\\x1b[31m\\x0d\\x07\\x7f");
   CHECK(visible(std::string_view("\0", 1)) == "\\x00");
   CHECK(visible("\u009b2J \u202e \u2066") == "\\u009b2J \\u202e \\u2066");
+  CHECK(tessera::visible_line("a\tb\n\x1b \u009b1 \u00e4") == "a\\x09b\\x0a\\x1b \\u009b1 \u00e4");
+  CHECK(tessera::visible_line(std::string(300, 'a')) == tessera::shown(std::string(300, 'a')));
   // Bytes that are not UTF-8: alone, cut, too long a form, a surrogate, beyond the last character.
   CHECK(visible("\xff\xc3") == "\\xff\\xc3");
   CHECK(visible("\xe4\xbd z") == "\\xe4\\xbd z");

@@ -69,7 +69,12 @@ TEST_CASE("a machine that is lost is replaced, and the run has the bits of an un
     const std::size_t other = (number + 1) % machines;
     REQUIRE(within(10, [&] { return count(all[other].error(), " is lost") > 0; }));
     all.replace(folder, command, number);
-    REQUIRE(within(20, [&] { return count(all[number].error(), "takes the place of one") == 1; }));
+    const bool taken =
+        within(20, [&] { return count(all[number].error(), "takes the place of one") == 1; });
+    for (std::size_t m = 0; !taken && m < machines; ++m) {
+      UNSCOPED_INFO("machine " << m << ": " << all[m].error());
+    }
+    REQUIRE(taken);
     CHECK(count(all[number].error(), ", which is in memory") == 1);
   }
   all_end_as(folder, all, expected);

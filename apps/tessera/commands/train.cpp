@@ -98,6 +98,18 @@ void set_machine(const TrainArguments& arguments) {
   }
 }
 
+/// What the config says of this machine's network, unless its environment does.
+void set_interface(const Config& config) {
+  const std::optional<std::string> own = environment_variable("TESSERA_INTERFACE");
+  if (own) {
+    collective::check_interface("TESSERA_INTERFACE", *own);
+  } else if (!config.mesh.interface.empty()) {
+    at_key(config, "mesh.interface",
+           [&] { collective::check_interface("mesh.interface", config.mesh.interface); });
+    ::setenv("TESSERA_INTERFACE", config.mesh.interface.c_str(), 1);
+  }
+}
+
 /// Waits as a spare machine, and becomes the one whose place is free. False: the run has ended.
 bool become_machine(TrainArguments& arguments) {
   const Config config = load_run_config(arguments);
@@ -198,6 +210,9 @@ int train(TrainArguments arguments) {
   set_machine(arguments);
   Prepared all = prepared(arguments, !dry_run);
   Run& run = all.run;
+  if (!dry_run) {  // a plan may be made elsewhere
+    set_interface(run.config);
+  }
   run.fingerprint = fingerprint_of(run.config, run.shape, *run.data);
   StartPoint start = at_key(run.config, resume_key(run.config), [&] {
     return check_stored(run, checkpoint_to_resume(run.config), dry_run);
@@ -279,6 +294,7 @@ int reported(const ErrorPrinter& print, const std::function<int()>& body) {
 }  // namespace
 
 int run_train(const TrainArguments& arguments, const ErrorPrinter& print) {
+  collective::hide_run_key();  // before any other program is started
   return reported(print, [&] { return train(arguments); });
 }
 

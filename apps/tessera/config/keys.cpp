@@ -505,6 +505,10 @@ std::vector<Key> run_keys() {
        "How machines are connected: `auto` (where the ranks are on several: `tcp` where they have "
        "an address, else the installed transport), `shm` (all ranks must be on one machine), or a "
        "transport, such as `mpi`."},
+      {"mesh.interface", field<&Config::mesh, &MeshConfig::interface>,
+       "The network interface of each machine, by name or address, at which its ranks and second "
+       "homes listen, such as `ib0`; `0.0.0.0`: all. Where a machine's has another name, its "
+       "`TESSERA_INTERFACE` says so. Empty: the address through which the machines meet."},
       path_key("plugins.paths", field<&Config::plugins, &PluginsConfig::paths>,
                "Plugin files, or folders of them, to load besides the installed ones."),
       {.path = "parallel.style",

@@ -156,6 +156,7 @@ struct MeshConfig {
   bool background = false;
   std::string device_collectives = "ordered";  // or "own_order", "host"
   std::string transport = "auto";              // or "shm", or a plugin of the kind transport
+  std::string interface;                       // of the network, or an address; or empty
 };
 
 struct PluginsConfig {
