@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/json_reading.hpp"
 #include "tessera/shown.hpp"
 
 namespace tessera {
@@ -203,6 +204,19 @@ std::string json_text(const json& value, int indent) { return value.dump(indent)
 
 std::string json_text(const nlohmann::ordered_json& value, int indent) {
   return value.dump(indent);
+}
+
+std::string json_problem(const std::exception& error) {
+  if (dynamic_cast<const JsonProblem*>(&error) != nullptr) {
+    return shown(error.what());
+  }
+  if (dynamic_cast<const json::exception*>(&error) == nullptr) {
+    return "";
+  }
+  // "[json.exception.type_error.302] type must be number, but is string"
+  const std::string_view text = error.what();
+  const std::size_t end = text.find("] ");
+  return shown(text.substr(end == std::string_view::npos ? 0 : end + 2));
 }
 
 }  // namespace tessera

@@ -5,14 +5,13 @@ module;
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <string_view>
 #include <tessera/gguf.hpp>
+#include <tessera/input_file.hpp>
 #include <tessera/json.hpp>
 #include <tessera/protobuf.hpp>
 #include <tessera/shown.hpp>
@@ -343,13 +342,6 @@ Json several(const char* type, Json values) {
               .advice = "export the model for transformers, or without its tokenizer"});
 }
 
-std::string content(const std::string& file) {
-  std::ifstream stream(file, std::ios::binary);
-  std::ostringstream text;
-  text << stream.rdbuf();
-  return text.str();
-}
-
 /// A pre_tokenizer without what does not change tokens.
 Json essential(const Json& json) {
   Json out = json;
@@ -394,7 +386,7 @@ struct Written {
 
 /// Of a tokenizer.json, which opened without an error.
 Json byte_pair_fields(const OpenedTokenizer& opened, std::int64_t vocab) {
-  const Json file = parse_json(content(opened.file));
+  const Json file = parse_json(input_text(opened.file));
   const Json& model = file.at("model");
   const Json division = essential(file.value("pre_tokenizer", Json()));
   const bool ignores = model.value("ignore_merges", false);
@@ -437,7 +429,7 @@ Json byte_pair_fields(const OpenedTokenizer& opened, std::int64_t vocab) {
 
 /// Of a model of SentencePiece, which opened without an error.
 Json sentence_piece_fields(const OpenedTokenizer& opened, std::int64_t vocab) {
-  const std::string bytes = content(opened.file);
+  const std::string bytes = input_text(opened.file);
   Written tokens;
   std::vector<float> scores;
   bool of_pairs = false;

@@ -3,15 +3,14 @@ module;
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <string_view>
 #include <system_error>
 #include <tessera/gguf.hpp>
+#include <tessera/input_file.hpp>
 #include <tessera/json.hpp>
 #include <tessera/shown.hpp>
 #include <utility>
@@ -160,10 +159,7 @@ class Beside {
       names(*map, "special_tokens_map.json");
     }
     if (is_file(folder_ / "chat_template.jinja")) {
-      std::ifstream stream(folder_ / "chat_template.jinja", std::ios::binary);
-      std::ostringstream text;
-      text << stream.rdbuf();
-      opened_.chat_template = text.str();
+      opened_.chat_template = input_text((folder_ / "chat_template.jinja").string());
     }
     if (const auto generation = read(folder_ / "generation_config.json")) {
       ids(*generation);

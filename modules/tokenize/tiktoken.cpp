@@ -7,9 +7,9 @@ module;
 #include <fstream>
 #include <memory>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <string_view>
+#include <tessera/input_file.hpp>
 #include <tessera/json.hpp>
 #include <tessera/shown.hpp>
 #include <utility>
@@ -175,16 +175,6 @@ const Form forms[] = {
     {"qwen3.5", 248044, qwen35_pattern, qwen35_names, "", "<|endoftext|>", true},
 };
 
-std::string read_file(const std::string& file) {
-  std::ifstream stream(file, std::ios::binary);
-  std::ostringstream text;
-  text << stream.rdbuf();
-  if (!stream) {
-    fail_input({.thing = file, .wrong = "it cannot be read"});
-  }
-  return text.str();
-}
-
 /// The bytes of a line and their rank; nothing where it is not such a line.
 std::optional<std::pair<std::string_view, std::int64_t>> parse_line(std::string_view line) {
   const std::size_t space = line.find(' ');
@@ -224,7 +214,7 @@ void add_rank(std::vector<std::string>& ranks, std::int64_t rank, std::string by
 }
 
 std::vector<std::string> read_ranks(const std::string& file) {
-  const std::string text = read_file(file);
+  const std::string text = input_text(file);
   std::vector<std::string> ranks;
   std::size_t number = 0;
   for (std::size_t at = 0; at < text.size();) {

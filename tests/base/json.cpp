@@ -8,6 +8,8 @@
 #include <string>
 
 #include "catch.hpp"
+#include "tessera/input_file.hpp"
+#include "tessera/json_reading.hpp"
 #include "tessera/shown.hpp"
 
 using tessera::parse_json_object;
@@ -103,5 +105,76 @@ TEST_CASE("a file's size is compared before it is read") {
   contains(read_json_object(folder / "none").problem, "cannot be read");
   contains(read_json_object(folder).problem, "not a regular file");
   contains(read_json_object("/dev/zero").problem, "not a regular file");
+  std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("a member that is missing or of another type is an error with the file's name") {
+  const auto document = parse_json_object(
+      R"({"n": 3, "big": 18446744073709551615, "real": 1e300, "text": "a", "flag": true, "list": []})");
+  const auto error = [&](auto read) -> std::string {
+    try {
+      tessera::reading_json("a.json", [&] { static_cast<void>(read(document.value)); }, "advice");
+    } catch (const std::exception& thrown) {
+      return thrown.what();
+    }
+    return "no error";
+  };
+  using tessera::json_member;
+  CHECK(error([](const auto& json) { return json_member<int>(json, "n"); }) == "no error");
+  const std::string form = "a.json: it has another form than expected: ";
+  CHECK(error([](const auto& json) { return json_member<int>(json, "none"); }) ==
+        form + "'none' is missing; advice");
+  CHECK(error([](const auto& json) { return json_member<int>(json["n"], "n"); }) ==
+        form + "'n' is missing; advice");
+  CHECK(error([](const auto& json) { return json_member<std::int64_t>(json, "big"); }) ==
+        form + "'big' is not a whole number in range; advice");
+  CHECK(error([](const auto& json) { return json_member<std::int64_t>(json, "real"); }) ==
+        form + "'real' is not a whole number in range; advice");
+  CHECK(error([](const auto& json) { return json_member<float>(json, "real"); }) ==
+        form + "'real' is not a number; advice");
+  CHECK(error([](const auto& json) { return json_member<bool>(json, "n"); }) ==
+        form + "'n' is not true or false; advice");
+  CHECK(error([](const auto& json) { return json_member<std::string>(json, "flag"); }) ==
+        form + "'flag' is not a text; advice");
+  // The library's own exceptions too, without their names.
+  CHECK(error([](const auto& json) { return json.at("none"); }) ==
+        form + "key 'none' not found; advice");
+  CHECK(error([](const auto& json) {
+          return json.at("text").template get<int>();
+        }).starts_with(form + "type must be number"));
+  CHECK(error([](const auto&) -> int { throw std::runtime_error("other"); }) == "other");
+}
+
+TEST_CASE("a file of a text is read within its size, and a line within its length") {
+  const auto folder =
+      std::filesystem::temp_directory_path() / ("tessera_input_" + std::to_string(::getpid()));
+  std::filesystem::create_directories(folder);
+  const std::string path = folder / "a.txt";
+  std::ofstream(path) << "ab\n\ncdefg";
+  const auto error = [&](const std::string& file, std::size_t most) -> std::string {
+    try {
+      return "read: " + tessera::input_text(file, most);
+    } catch (const std::exception& thrown) {
+      return thrown.what();
+    }
+  };
+  CHECK(error(path, 9) == "read: ab\n\ncdefg");
+  CHECK(error(path, 8).starts_with(path + ": the file is too large (expected at most 8 bytes"));
+  CHECK(error("/dev/null", 8) == "read: ");
+  CHECK(error("/dev/zero", 8).starts_with("/dev/zero: the file is too large"));
+  CHECK(error(folder, 8) == folder.string() + ": it cannot be read (Is a directory)");
+  CHECK(error(folder / "none", 8).ends_with(": it cannot be read (No such file or directory)"));
+  std::ifstream stream(path, std::ios::binary);
+  std::string line;
+  const auto next = [&](std::size_t most) { return tessera::next_line(stream, path, line, most); };
+  CHECK((next(2) && line == "ab"));
+  CHECK((next(2) && line.empty()));
+  CHECK((next(5) && line == "cdefg"));
+  CHECK_FALSE(next(5));
+  std::ifstream endless("/dev/zero", std::ios::binary);
+  CHECK_THROWS_WITH(tessera::next_line(endless, "a.txt", line, 100),
+                    "a.txt: a line is too long (expected at most 100 bytes, got more)");
+  std::ifstream is_folder(folder, std::ios::binary);
+  CHECK_FALSE(tessera::next_line(is_folder, folder, line, 100));
   std::filesystem::remove_all(folder);
 }

@@ -143,7 +143,7 @@ TEST_CASE("graph: what is no program is refused with the reason") {
       CHECK(has(result.error, why));
     };
     refused((folder.path() / "none.txt").string(), "the program cannot be read");
-    refused(folder.path().string(), "the program cannot be read (expected a file)");
+    refused(folder.path().string(), "the program cannot be read (Is a directory)");
     refused(cut, "cut.txt, line ");
     refused(other, "other.txt, line 1");
     refused(wrong, "wrong.txt, line ");

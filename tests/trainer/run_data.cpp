@@ -204,7 +204,7 @@ TEST_CASE("faults of records stop a run before it starts, with file and line") {
   };
   has(error(chats(60) + "{broken\n" + chats(60)), "chats.jsonl:61: it is not JSON");
   has(error(chats(60), "data.seq_len=8"), "chats.jsonl:1: the document is longer than a row");
-  has(error(chats(60), "data.chat_template=none.jinja"), "none.jinja cannot be read");
+  has(error(chats(60), "data.chat_template=none.jinja"), "none.jinja: the chat template cannot be read");
   folder.write("other.jinja", "{% for m in messages %}\n{% include 'x' %}{% endfor %}");
   has(error(chats(60), "data.chat_template=other.jinja"),
       "other.jinja: line 2: the tag {% include");

@@ -4,12 +4,11 @@ module;
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <functional>
-#include <sstream>
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <tessera/input_file.hpp>
 #include <tessera/limits.hpp>
 #include <utility>
 module tessera.app.base;
@@ -29,13 +28,11 @@ namespace {
 }  // namespace
 
 std::string read_input(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream content;
-  std::error_code ignored;
-  if (!file || std::filesystem::is_directory(path, ignored) || !(content << file.rdbuf())) {
-    fail_input({.thing = path, .wrong = "the file cannot be read, or is empty"});
+  std::string text = input_text(path);
+  if (text.empty()) {
+    fail_input({.thing = path, .wrong = "the file is empty"});
   }
-  return std::move(content).str();
+  return text;
 }
 
 void write_output(const std::string& thing, const std::string& path, const std::string& text) {

@@ -13,6 +13,7 @@ module;
 #include <optional>
 #include <string>
 #include <system_error>
+#include <tessera/json_reading.hpp>
 #include <tessera/limits.hpp>
 #include <tessera/shown.hpp>
 #include <utility>
@@ -617,6 +618,10 @@ int run_program(int argc, char** argv) {
     print_error(error.what());
     return exit_code_of(error.kind());
   } catch (const std::exception& error) {
+    if (const std::string problem = json_problem(error); !problem.empty()) {
+      print_error("a JSON document has another form than expected: " + problem);
+      return exit_code_of(ErrorKind::input);
+    }
     print_error(shown(reason_of(error), 800));
   }
   return exit_code_of(ErrorKind::run);

@@ -7,6 +7,7 @@ module;
 #include <fstream>
 #include <string>
 #include <string_view>
+#include <tessera/input_file.hpp>
 #include <tessera/json.hpp>
 #include <vector>
 module tessera.app.commands;
@@ -47,7 +48,7 @@ std::vector<std::string> read_prompts(const std::string& path) {
   }
   std::vector<std::string> prompts;
   std::string line;
-  for (std::int64_t number = 1; std::getline(file, line); ++number) {
+  for (std::int64_t number = 1; next_line(file, path, line); ++number) {
     if (line.ends_with('\r')) {
       line.pop_back();
     }

@@ -3,11 +3,9 @@ module;
 
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <string>
 #include <system_error>
+#include <tessera/input_file.hpp>
 #include <utility>
 module tessera.app.commands;
 
@@ -24,19 +22,21 @@ import :program_file;
 namespace tessera::app {
 
 Program read_program(const std::string& file) {
-  std::ifstream stream(file, std::ios::binary);
-  std::error_code ignored;
-  if (!stream || std::filesystem::is_directory(file, ignored)) {
-    fail_input({.thing = file,
-                .wrong = "the program cannot be read",
-                .expected = "a file",
-                .advice = "write one with tessera graph capture, or with graph.program=FILE"});
+  std::string text;
+  try {
+    text = input_text(file, std::size_t{1} << 28, "the program");
+  } catch (const Error& error) {
+    ErrorFields fields = error.fields();
+    fields.advice = "write one with tessera graph capture, or with graph.program=FILE";
+    throw Error(std::move(fields), error.kind());
   }
-  std::ostringstream content;
-  content << stream.rdbuf();
-  Program program = Program::parse(std::move(content).str(), file);
-  set_current_rank(program.rank);
-  return program;
+  try {
+    Program program = Program::parse(text, file);
+    set_current_rank(program.rank);
+    return program;
+  } catch (const Error& error) {  // of a file, so it is the user's input
+    throw Error(error.fields(), ErrorKind::input);
+  }
 }
 
 namespace {

@@ -4,12 +4,11 @@ module;
 #include <toml++/toml.h>
 
 #include <algorithm>
-#include <fstream>
 #include <limits>
 #include <set>
-#include <sstream>
 #include <string_view>
 #include <system_error>
+#include <tessera/input_file.hpp>
 #include <tessera/json.hpp>
 #include <tessera/shown.hpp>
 module tessera.app.config;
@@ -284,14 +283,8 @@ Config load_config(const std::filesystem::path& file, std::span<const std::strin
     fail_input(
         {.thing = file.string(), .wrong = "is a folder", .advice = "name the config file in it"});
   }
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream) {
-    fail_input({.thing = file.string(),
-                .wrong = "the config cannot be read (no such file, or no permission)"});
-  }
-  std::stringstream text;
-  text << stream.rdbuf();
-  return parse_config(text.str(), file, overrides, plugins);
+  constexpr std::size_t most = std::size_t{16} << 20;
+  return parse_config(input_text(file.string(), most, "the config"), file, overrides, plugins);
 }
 
 namespace {

@@ -13,6 +13,7 @@ module;
 #include <string_view>
 #include <system_error>
 #include <tessera/gguf.hpp>
+#include <tessera/input_file.hpp>
 #include <tessera/json.hpp>
 #include <tessera/shown.hpp>
 #include <utility>
@@ -149,22 +150,6 @@ RunTokenizer named_tokenizer(const Config& config) {
   });
 }
 
-std::string content_of(const std::string& file) {
-  std::ifstream stream(file, std::ios::binary);
-  std::ostringstream all;
-  if (!stream || !(all << stream.rdbuf())) {
-    fail_input({.wrong = fmt::format("{} cannot be read, or is empty", file)});
-  }
-  return all.str();
-}
-
-/// The template of a file takes the place of the tokenizer's.
-void set_template(RunTokenizer& tokenizer, const std::string& file) {
-  tokenizer.opened.chat_template = content_of(file);
-  tokenizer.template_name = file;
-  tokenizer.own_template = true;
-}
-
 /// Generated texts end with these tokens too. Error (input): there is no such token.
 void add_end_tokens(RunTokenizer& tokenizer, std::vector<std::string> tokens) {
   tokenize::SpecialTokens& special = tokenizer.opened.special;
@@ -195,6 +180,16 @@ std::string_view name_of(data::SpecialText special) {
 }
 
 }  // namespace
+
+void set_template(RunTokenizer& tokenizer, const std::string& file) {
+  std::string text = input_text(file, std::size_t{1} << 28, "the chat template");
+  if (text.empty()) {
+    fail_input({.thing = file, .wrong = "the chat template is empty"});
+  }
+  tokenizer.opened.chat_template = std::move(text);
+  tokenizer.template_name = file;
+  tokenizer.own_template = true;
+}
 
 std::shared_ptr<const data::ChatTemplate> chat_template_of(const RunTokenizer& tokenizer) {
   const std::string& text = tokenizer.opened.chat_template;

@@ -31,6 +31,10 @@ struct RunTokenizer {
   std::string identity() const;
 };
 
+/// The template of a file takes the place of the tokenizer's. Error (input): it cannot be read, or
+/// is empty.
+void set_template(RunTokenizer& tokenizer, const std::string& file);
+
 /// The template with its variables, as a run uses it; null: the tokenizer has none. Errors (input):
 /// it has what is not supported.
 std::shared_ptr<const data::ChatTemplate> chat_template_of(const RunTokenizer& tokenizer);

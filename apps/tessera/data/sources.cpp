@@ -8,6 +8,7 @@ module;
 #include <memory>
 #include <optional>
 #include <string>
+#include <tessera/input_file.hpp>
 #include <utility>
 #include <vector>
 module tessera.app.data;
@@ -35,7 +36,7 @@ std::optional<data::RecordKind> first_kind(const std::string& file, bool skip_ba
   constexpr std::size_t longest = std::size_t{32} << 20;
   std::ifstream stream(file, std::ios::binary);
   std::string line;
-  for (std::int64_t number = 1; std::getline(stream, line) && line.size() <= longest; ++number) {
+  for (std::int64_t number = 1; next_line(stream, file, line, longest); ++number) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) {
       continue;
     }

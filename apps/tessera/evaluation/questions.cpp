@@ -11,6 +11,7 @@ module;
 #include <span>
 #include <string>
 #include <string_view>
+#include <tessera/input_file.hpp>
 #include <tessera/json.hpp>
 #include <tessera/shown.hpp>
 #include <utility>
@@ -222,7 +223,7 @@ std::vector<Question> read_questions(const std::string& file) {
   }
   std::vector<Question> questions;
   std::string line;
-  for (std::int64_t number = 1; std::getline(stream, line); ++number) {
+  for (std::int64_t number = 1; next_line(stream, file, line); ++number) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) {
       continue;
     }

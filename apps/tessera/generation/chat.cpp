@@ -4,10 +4,9 @@ module;
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <fstream>
+#include <ctime>
 #include <memory>
 #include <span>
-#include <sstream>
 #include <string>
 #include <string_view>
 #include <tessera/json.hpp>
@@ -24,13 +23,19 @@ import tessera.app.data;
 namespace tessera::app {
 namespace {
 
-std::string content_of(const std::string& file) {
-  std::ifstream stream(file, std::ios::binary);
-  std::ostringstream all;
-  if (!stream || !(all << stream.rdbuf())) {
-    fail_input({.thing = file, .wrong = "the chat template cannot be read, or is empty"});
+/// Options with the time that templates' strftime_now reads, unless they have one: those who write
+/// now want the date of the day.
+std::string with_time(const std::string& options) {
+  nlohmann::ordered_json all = parse_ordered_json(options);
+  if (!all.contains("now")) {
+    const std::time_t now = std::time(nullptr);
+    std::tm local{};
+    localtime_r(&now, &local);
+    all["now"] =
+        fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}", local.tm_year + 1900, local.tm_mon + 1,
+                    local.tm_mday, local.tm_hour, local.tm_min, local.tm_sec);
   }
-  return all.str();
+  return json_text(all);
 }
 
 std::shared_ptr<const data::ChatTemplate> needed_template(const TextModel& model,
@@ -70,9 +75,9 @@ std::shared_ptr<const data::ChatTemplate> chat_template_of(const TextModel& mode
                                                            const std::string& file) {
   RunTokenizer texts = model.texts();
   if (!file.empty()) {
-    texts.opened.chat_template = content_of(file);
-    texts.template_name = file;
+    set_template(texts, file);
   }
+  texts.template_options = with_time(texts.template_options);
   return chat_template_of(texts);
 }
 

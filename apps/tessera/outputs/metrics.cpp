@@ -17,6 +17,7 @@ module;
 #include <optional>
 #include <string_view>
 #include <system_error>
+#include <tessera/input_file.hpp>
 #include <tessera/json.hpp>
 #include <tessera/limits.hpp>
 #include <utility>
@@ -186,12 +187,7 @@ Measures scalars_of(const StepMetrics& m) {
 }
 
 std::vector<StepMetrics> read_metrics(const std::filesystem::path& file) {
-  const int opened = ::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (opened < 0) {
-    fail_input({.thing = file.string(), .wrong = fmt::format("it cannot be read: {}", reason())});
-  }
-  const std::string text = text_of(opened);
-  ::close(opened);
+  const std::string text = input_text(file.string(), std::size_t{1} << 30);
   std::vector<StepMetrics> all;
   std::size_t lines = 0;
   for_lines(text, [&](const std::string&, const nlohmann::json& json) {

@@ -8,7 +8,8 @@ module;
 #include <map>
 #include <set>
 #include <string>
-#include <tessera/json.hpp>
+#include <tessera/json_reading.hpp>
+#include <tessera/shown.hpp>
 #include <utility>
 #include <vector>
 module tessera.app.trace;
@@ -69,48 +70,61 @@ struct FailedRun {
               .advice = "name files that a run with log.blackbox has written"});
 }
 
+RankBox box_of(const Json& rank) {
+  RankBox box{.step = json_member<std::int64_t>(rank, "step"),
+              .where = json_member<std::string>(rank, "where"),
+              .ended = json_member<bool>(rank, "ended"),
+              .waiting_for = json_member<int>(rank, "waiting_for"),
+              .calls = {}};
+  for (const Json& call : json_member(rank, "calls")) {
+    box.calls.push_back({.call = json_member<std::string>(call, "call"),
+                         .group = json_member<std::string>(call, "group"),
+                         .sequence = json_member<std::uint64_t>(call, "sequence"),
+                         .complete = json_member<bool>(call, "complete")});
+  }
+  return box;
+}
+
+/// Throws JsonProblem.
+void add_run(FailedRun& run, const std::string& path, const Json& all) {
+  if (!all.contains("tessera_black_box")) {
+    refuse(path, "it is not what ranks did last");
+  }
+  const auto size = json_member<std::size_t>(all, "size");
+  if (run.size != 0 && run.size != size) {
+    refuse(path, fmt::format("it is of another run, with {} ranks and not {}", size, run.size));
+  }
+  run.size = size;
+  run.errors.insert(json_member<std::string>(json_member(all, "error"), "text"));
+  for (const auto& [name, ranks] : json_member(all, "groups").items()) {
+    std::vector<int> members;
+    for (const Json& rank : ranks) {
+      members.push_back(json_value<int>(rank, name));
+    }
+    run.groups[name] = std::move(members);
+  }
+  for (const Json& of : json_member(all, "ranks")) {
+    RankBox box = box_of(of);
+    for (const KeptCall& call : box.calls) {
+      if (!run.groups.contains(call.group)) {
+        refuse(path, fmt::format("it does not say who is in group {}", shown(call.group)));
+      }
+    }
+    const int rank = json_member<int>(of, "rank");
+    if (!run.ranks.emplace(rank, std::move(box)).second) {
+      refuse(path, fmt::format("rank {} is in another file too", rank));
+    }
+  }
+}
+
 void add_file(FailedRun& run, const std::string& path) {
   const ParsedJson read = read_json_object(path);
   if (!read.problem.empty()) {
     refuse(path, read.problem);
   }
-  try {
-    const Json& all = read.value;
-    if (!all.contains("tessera_black_box")) {
-      refuse(path, "it is not what ranks did last");
-    }
-    const auto size = all.at("size").get<std::size_t>();
-    if (run.size != 0 && run.size != size) {
-      refuse(path, fmt::format("it is of another run, with {} ranks and not {}", size, run.size));
-    }
-    run.size = size;
-    run.errors.insert(all.at("error").at("text").get<std::string>());
-    for (const auto& [name, ranks] : all.at("groups").items()) {
-      run.groups[name] = ranks.get<std::vector<int>>();
-    }
-    for (const Json& of : all.at("ranks")) {
-      RankBox box{.step = of.at("step"),
-                  .where = of.at("where"),
-                  .ended = of.at("ended"),
-                  .waiting_for = of.at("waiting_for"),
-                  .calls = {}};
-      for (const Json& call : of.at("calls")) {
-        box.calls.push_back({.call = call.at("call"),
-                             .group = call.at("group"),
-                             .sequence = call.at("sequence"),
-                             .complete = call.at("complete")});
-        if (!run.groups.contains(box.calls.back().group)) {
-          refuse(path, fmt::format("it does not say who is in group {}", box.calls.back().group));
-        }
-      }
-      const int rank = of.at("rank");
-      if (!run.ranks.emplace(rank, std::move(box)).second) {
-        refuse(path, fmt::format("rank {} is in another file too", rank));
-      }
-    }
-  } catch (const Json::exception& error) {
-    refuse(path, fmt::format("a field is wrong ({})", error.what()));
-  }
+  reading_json(
+      path, [&] { add_run(run, path, read.value); },
+      "name files that a run with log.blackbox has written");
 }
 
 FailedRun read_all(const std::vector<std::string>& paths) {

@@ -3,14 +3,10 @@ module;
 
 #include <algorithm>
 #include <cstddef>
-#include <filesystem>
-#include <fstream>
 #include <range/v3/view/enumerate.hpp>
 #include <range/v3/view/zip.hpp>
-#include <sstream>
 #include <string_view>
-#include <system_error>
-#include <tessera/json.hpp>
+#include <tessera/json_reading.hpp>
 #include <utility>
 module tessera.app.trace;
 
@@ -32,7 +28,11 @@ class Reader {
   explicit Reader(const std::string& file) : file_(file) {}
 
   TraceData read() {
-    const Json all = parse();
+    return reading_json("trace: " + file_, [&] { return data_of(parse()); });
+  }
+
+ private:
+  TraceData data_of(const Json& all) {
     const auto about = all.find("otherData");
     const auto events = all.find("traceEvents");
     if (about == all.end() || events == all.end() || !events->is_array() || !about->is_object() ||
@@ -68,7 +68,6 @@ class Reader {
     return std::move(data_);
   }
 
- private:
   [[noreturn]] void refuse(const std::string& what) const {
     fail_input({.thing = "trace", .wrong = fmt::format("{} {}", file_, what)});
   }
@@ -77,23 +76,16 @@ class Reader {
   }
 
   Json parse() const {
-    std::error_code ignored;
-    if (std::filesystem::is_directory(file_, ignored)) {
-      refuse("cannot be read (it is a folder)");
+    // A trace is read into memory as a whole: 100 bytes for each event at least.
+    constexpr JsonLimits limits{
+        .bytes = std::size_t{1} << 32, .values = std::size_t{1} << 28, .depth = 64};
+    ParsedOrderedJson parsed = read_ordered_json_object(file_, limits);
+    if (!parsed.problem.empty()) {
+      fail_input({.thing = "trace: " + file_,
+                  .wrong = parsed.problem,
+                  .advice = "write it again with trace.file=FILE"});
     }
-    std::ifstream stream(file_, std::ios::binary);
-    std::ostringstream content;
-    content << stream.rdbuf();
-    const std::string bytes = std::move(content).str();
-    if (!stream) {
-      refuse("cannot be read (no such file, or no permission)");
-    }
-    try {
-      return parse_ordered_json(bytes);
-    } catch (const nlohmann::json::parse_error& error) {
-      refuse(fmt::format("is not JSON, or is cut off (at byte {} of {}); write it again",
-                         error.byte, bytes.size()));
-    }
+    return std::move(parsed.value);
   }
 
   template <class T>
@@ -102,7 +94,7 @@ class Reader {
     if (found == object.end() || !found->is_number()) {
       damaged(fmt::format("'{}' is not a number", key));
     }
-    return found->get<T>();
+    return json_value<T>(*found, key);
   }
 
   std::string text(const Json& object, const char* key) const {
@@ -155,7 +147,7 @@ class Reader {
       s.call = number<std::int64_t>(*arguments, "call");
       const std::string name = text(*arguments, "group");
       const bool spaced = name.empty() || name.front() == ' ';
-      s.group = json_text((*arguments)["ranks"]) + (spaced ? "" : " ") + name;
+      s.group = json_text(json_member(*arguments, "ranks")) + (spaced ? "" : " ") + name;
     }
     if (s.category == "stream") {
       s.queued = number<double>(*arguments, "queued");
