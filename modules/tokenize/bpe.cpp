@@ -190,6 +190,7 @@ class RankedBytes final : public WordModel {
         continue;
       }
       const std::string_view token = *tokens_[id];
+      check_length(token);
       for (std::size_t cut = 1; cut < token.size(); ++cut) {
         const auto left = ids_.find(token.substr(0, cut));
         if (left == ids_.end()) {

@@ -8,6 +8,7 @@
 #include "byte_level.hpp"
 #include "fields.hpp"
 #include "regex.hpp"
+#include "text.hpp"
 #include "utf8.hpp"
 
 import tessera.base;
@@ -18,17 +19,44 @@ namespace {
 using Json = nlohmann::json;
 using Tokens = std::vector<std::string>;
 
-std::string replaced(std::string text, std::string_view from, std::string_view to) {
-  for (std::size_t at = text.find(from); at != std::string::npos;
-       at = text.find(from, at + to.size())) {
-    text.replace(at, from.size(), to);
+std::string replaced(const std::string& text, std::string_view from, std::string_view to,
+                     std::size_t most = std::string::npos) {
+  std::size_t next = find_bytes(text, from);
+  if (next == std::string::npos) {
+    return text;
   }
-  return text;
+  std::string out;
+  std::size_t at = 0;
+  for (; next != std::string::npos && out.size() <= most; next = find_bytes(text, from, at)) {
+    out.append(text, at, next - at);
+    out += to;
+    at = next + from.size();
+  }
+  return out.append(text, at);
 }
+
+/// Counts what a step writes.
+class Written {
+ public:
+  Written(std::size_t most, const std::string& where) : most_(most), where_(where) {}
+  void add(std::size_t bytes) {
+    bytes_ += bytes;
+    if (bytes_ > most_) {
+      fail_input({.thing = where_,
+                  .wrong = fmt::format("the texts of the tokens grow to more than {} bytes", most_),
+                  .advice = "use another tokenizer"});
+    }
+  }
+
+ private:
+  std::size_t most_;
+  const std::string& where_;
+  std::size_t bytes_ = 0;
+};
 
 class ByteLevel final : public Decoder {
  public:
-  void apply(Tokens& tokens) const override {
+  void apply(Tokens& tokens, std::size_t /*most*/) const override {
     std::string bytes;
     for (const std::string& token : tokens) {
       bytes += byte_level_decoded(token);
@@ -39,7 +67,7 @@ class ByteLevel final : public Decoder {
 
 class ByteFallback final : public Decoder {
  public:
-  void apply(Tokens& tokens) const override {
+  void apply(Tokens& tokens, std::size_t /*most*/) const override {
     Tokens out;
     std::string bytes;
     const auto end_bytes = [&] {
@@ -88,7 +116,7 @@ class ByteFallback final : public Decoder {
 
 class Fuse final : public Decoder {
  public:
-  void apply(Tokens& tokens) const override {
+  void apply(Tokens& tokens, std::size_t /*most*/) const override {
     std::string all;
     for (const std::string& token : tokens) {
       all += token;
@@ -102,7 +130,7 @@ class Strip final : public Decoder {
   Strip(char32_t content, std::int64_t start, std::int64_t stop) : start_(start), stop_(stop) {
     append_utf8(content_, content);
   }
-  void apply(Tokens& tokens) const override {
+  void apply(Tokens& tokens, std::size_t /*most*/) const override {
     for (std::string& token : tokens) {
       std::size_t begin = 0;
       std::size_t end = token.size();
@@ -126,16 +154,22 @@ class Strip final : public Decoder {
 
 class Replace final : public Decoder {
  public:
-  Replace(Regex pattern, std::string content)
-      : pattern_(std::move(pattern)), content_(std::move(content)) {}
-  void apply(Tokens& tokens) const override {
+  Replace(Regex pattern, std::string content, std::string where)
+      : pattern_(std::move(pattern)), content_(std::move(content)), where_(std::move(where)) {}
+  void apply(Tokens& tokens, std::size_t most) const override {
+    Written written(most, where_);
+    Allowance allowance(most / 32);
     std::vector<Match> parts;
     for (std::string& token : tokens) {
       parts.clear();
-      pattern_.find_all(token, 0, parts);
+      pattern_.find_all(token, 0, allowance, parts);
       std::string out;
       for (const Match& part : parts) {
-        out += part.matches ? content_ : token.substr(part.begin, part.end - part.begin);
+        const std::string_view own =
+            part.matches ? std::string_view(content_)
+                         : std::string_view(token).substr(part.begin, part.end - part.begin);
+        written.add(own.size());
+        out += own;
       }
       token = std::move(out);
     }
@@ -144,19 +178,23 @@ class Replace final : public Decoder {
  private:
   Regex pattern_;
   std::string content_;
+  std::string where_;
 };
 
 class ReplaceText final : public Decoder {
  public:
-  ReplaceText(std::string from, std::string to) : from_(std::move(from)), to_(std::move(to)) {}
-  void apply(Tokens& tokens) const override {
+  ReplaceText(std::string from, std::string to, std::string where)
+      : from_(std::move(from)), to_(std::move(to)), where_(std::move(where)) {}
+  void apply(Tokens& tokens, std::size_t most) const override {
+    Written written(most, where_);
     for (std::string& token : tokens) {
-      token = replaced(std::move(token), from_, to_);
+      token = replaced(token, from_, to_, most);
+      written.add(token.size());
     }
   }
 
  private:
-  std::string from_, to_;
+  std::string from_, to_, where_;
 };
 
 class Metaspace final : public Decoder {
@@ -164,9 +202,9 @@ class Metaspace final : public Decoder {
   Metaspace(char32_t replacement, bool drops_first) : drops_first_(drops_first) {
     append_utf8(replacement_, replacement);
   }
-  void apply(Tokens& tokens) const override {
+  void apply(Tokens& tokens, std::size_t /*most*/) const override {
     for (std::size_t i = 0; i < tokens.size(); ++i) {
-      tokens[i] = replaced(std::move(tokens[i]), replacement_, i == 0 && drops_first_ ? "" : " ");
+      tokens[i] = replaced(tokens[i], replacement_, i == 0 && drops_first_ ? "" : " ");
     }
   }
 
@@ -178,7 +216,7 @@ class Metaspace final : public Decoder {
 class WordPiece final : public Decoder {
  public:
   WordPiece(std::string prefix, bool cleanup) : prefix_(std::move(prefix)), cleanup_(cleanup) {}
-  void apply(Tokens& tokens) const override {
+  void apply(Tokens& tokens, std::size_t /*most*/) const override {
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       if (i > 0) {
         tokens[i] =
@@ -186,7 +224,7 @@ class WordPiece final : public Decoder {
       }
       if (cleanup_) {
         for (const auto& [from, to] : cleaned) {
-          tokens[i] = replaced(std::move(tokens[i]), from, to);
+          tokens[i] = replaced(tokens[i], from, to);
         }
       }
     }
@@ -204,9 +242,9 @@ class WordPiece final : public Decoder {
 class EndOfWord final : public Decoder {
  public:
   explicit EndOfWord(std::string suffix) : suffix_(std::move(suffix)) {}
-  void apply(Tokens& tokens) const override {
+  void apply(Tokens& tokens, std::size_t /*most*/) const override {
     for (std::size_t i = 0; i < tokens.size() && !suffix_.empty(); ++i) {
-      tokens[i] = replaced(std::move(tokens[i]), suffix_, i + 1 == tokens.size() ? "" : " ");
+      tokens[i] = replaced(tokens[i], suffix_, i + 1 == tokens.size() ? "" : " ");
     }
   }
 
@@ -219,9 +257,11 @@ void read_replace(Fields& fields, Decoders& out) {
   std::string content = fields.text("content");
   if (pattern.has("Regex")) {
     out.steps.push_back(std::make_unique<Replace>(
-        Regex(pattern.text("Regex"), Dialect::ruby, pattern.path("Regex")), std::move(content)));
+        Regex(pattern.text("Regex"), Dialect::ruby, pattern.path("Regex")), std::move(content),
+        fields.where()));
   } else if (std::string from = pattern.text("String"); !from.empty()) {
-    out.steps.push_back(std::make_unique<ReplaceText>(std::move(from), std::move(content)));
+    out.steps.push_back(
+        std::make_unique<ReplaceText>(std::move(from), std::move(content), fields.where()));
   }
   pattern.finish();
 }
@@ -273,6 +313,11 @@ void read(const Json& json, const std::string& where, Decoders& out) {
     out.steps.push_back(std::make_unique<EndOfWord>(fields.text("suffix", "</w>")));
   }
   fields.finish();
+  if (out.steps.size() > most_steps) {
+    fail_input(
+        {.thing = where,
+         .wrong = fmt::format("there are too many steps (expected at most {})", most_steps)});
+  }
 }
 
 }  // namespace

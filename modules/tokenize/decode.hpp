@@ -11,7 +11,8 @@ namespace tessera::tokenize {
 class Decoder {
  public:
   virtual ~Decoder() = default;
-  virtual void apply(std::vector<std::string>& tokens) const = 0;
+  /// Error (input): their texts grow to more than `most` bytes.
+  virtual void apply(std::vector<std::string>& tokens, std::size_t most) const = 0;
 };
 
 struct Decoders {

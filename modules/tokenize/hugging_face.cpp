@@ -23,6 +23,8 @@ namespace {
 
 using Json = nlohmann::json;
 
+constexpr std::size_t most_surrounding = 256;
+
 /// Tokens that a post-processor adds to every text.
 struct Surrounding {
   std::vector<TokenId> before, after;
@@ -132,8 +134,12 @@ class HuggingFaceTokenizer final : public Tokenizer {
     if (decoders_.only_byte_level) {
       return valid_bytes(bytes) == bytes.size() ? bytes : repaired(bytes);
     }
+    std::size_t size = 0;
+    for (const std::string& part : parts) {
+      size += part.size();
+    }
     for (const auto& step : decoders_.steps) {
-      step->apply(parts);
+      step->apply(parts, Allowance::text_bytes(size));
     }
     std::string all;
     for (std::size_t i = 0; i < parts.size(); ++i) {
@@ -225,6 +231,11 @@ class HuggingFaceTokenizer final : public Tokenizer {
         for (const Json& id : (*token)["ids"]) {
           check_id(id, where);
           (seen ? after : before).push_back(id.get<TokenId>());
+          if (before.size() + after.size() > most_surrounding) {
+            fail_input({.thing = fields.path("single"),
+                        .wrong = fmt::format("it adds too many tokens (expected at most {})",
+                                             most_surrounding)});
+          }
         }
       }
       item.finish();

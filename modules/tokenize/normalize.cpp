@@ -277,7 +277,7 @@ class Replace final : public Normalizer {
       : pattern_(std::move(pattern)), content_(std::move(content)) {}
   void apply(Text& text) const override {
     std::vector<Match> parts;
-    pattern_.find_all(text.view(), 0, parts);
+    pattern_.find_all(text.view(), 0, *text.allowance, parts);
     Rewriter out(text);
     for (const Match& part : parts) {
       if (part.matches) {
@@ -302,7 +302,7 @@ class ReplaceText final : public Normalizer {
     const std::string_view view = text.view();
     Rewriter out(text);
     for (std::size_t at = 0; at < view.size();) {
-      const std::size_t next = std::min(view.find(from_, at), view.size());
+      const std::size_t next = std::min(find_bytes(view, from_, at), view.size());
       out.keep(at, next);
       at = next;
       if (next < view.size()) {
@@ -522,6 +522,14 @@ void read(const Json& json, const std::string& where, List& out) {
     out.push_back(std::make_unique<Blank>(nmt_blank));
   }
   fields.finish();
+  if (out.size() > most_steps) {
+    fail_input(
+        {.thing = where,
+         .wrong = fmt::format("there are too many steps (expected at most {})", most_steps)});
+  }
+  for (std::unique_ptr<Normalizer>& step : out) {
+    step->where = step->where.empty() ? where : step->where;
+  }
 }
 
 }  // namespace

@@ -12,7 +12,9 @@ namespace tessera::tokenize {
 class Normalizer {
  public:
   virtual ~Normalizer() = default;
+  /// Throws TextTooLarge.
   virtual void apply(Text& text) const = 0;
+  std::string where;  // it is in the file
 };
 
 /// The steps that a file's "normalizer" describes, in their order (Sequences are resolved).

@@ -1,5 +1,7 @@
 #include "pipeline.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -37,12 +39,29 @@ std::uint32_t end_of_word(std::string_view text, std::string_view mark) {
   return static_cast<std::uint32_t>(std::min(text.find(mark, at), text.size()));
 }
 
+/// Applies a step; an error names it where the text becomes too large.
+template <class Step, class... A>
+void apply(const Step& step, Text& text, A&... arguments) {
+  const std::size_t before = text.view().size();
+  try {
+    step.apply(text, arguments...);
+  } catch (const TextTooLarge& large) {
+    fail_input(
+        {.thing = step.where.empty() ? "tokenizer" : step.where,
+         .wrong = fmt::format("a text of {} bytes grows to more than {} bytes", before, large.most),
+         .advice = "use another tokenizer"});
+  }
+}
+
 }  // namespace
 
 std::unique_ptr<Pipeline::Work> Pipeline::take() const {
   const std::scoped_lock lock(mutex_);
   if (idle_.empty()) {
-    return std::make_unique<Work>();
+    auto work = std::make_unique<Work>();
+    work->normal.allowance = &work->allowance;
+    work->words.allowance = &work->allowance;
+    return work;
   }
   std::unique_ptr<Work> work = std::move(idle_.back());
   idle_.pop_back();
@@ -55,10 +74,12 @@ void Pipeline::give(std::unique_ptr<Work> work) const {
 }
 
 std::string Pipeline::normalized(std::string_view text) const {
+  Allowance allowance(text.size());
   Text changed;
+  changed.allowance = &allowance;
   changed.reset(text, 0, false);
   for (const auto& step : normalizers) {
-    step->apply(changed);
+    apply(*step, changed);
   }
   return std::string(changed.view());
 }
@@ -75,6 +96,7 @@ void Pipeline::encode(std::string_view text, bool parse_special, TokenSink& sink
   const bool tracked =
       sink.sources != nullptr ||
       std::ranges::any_of(pre_tokenizers, [](const auto& step) { return step->needs_sources(); });
+  work->allowance = Allowance(text.size());
   Text& whole = work->whole;
   whole.reset(text, 0, tracked);
   if (const std::size_t valid = valid_bytes(text); valid < text.size()) {
@@ -94,7 +116,7 @@ void Pipeline::encode(std::string_view text, bool parse_special, TokenSink& sink
     Text& normal = work->normal;
     normal.reset(whole, section.piece, tracked);
     for (const auto& step : normalizers) {
-      step->apply(normal);
+      apply(*step, normal);
     }
     const Piece all = {0, static_cast<std::uint32_t>(normal.view().size())};
     if (normalized_added.empty()) {
@@ -123,7 +145,7 @@ void Pipeline::encode_words(const Text& text, Piece part, bool tracked, Work& wo
   words.reset(text, part, tracked);
   work.pieces.assign(1, {0, part.end - part.begin});
   for (const auto& step : pre_tokenizers) {
-    step->apply(words, work.pieces, work.split);
+    apply(*step, words, work.pieces, work.split);
   }
   const std::string_view mark = model->divides_before();
   for (Piece piece : work.pieces) {

@@ -44,6 +44,7 @@ class Pipeline {
  private:
   /// Memory that one thread works with, kept for the next text.
   struct Work {
+    Allowance allowance;
     Text whole, normal, words;
     std::vector<Section> sections, inner;
     std::vector<Piece> pieces;

@@ -124,7 +124,7 @@ class SplitByRegex final : public PreTokenizer {
     split_each(text, pieces, space, behavior_,
                [&](std::string_view view, Piece piece, std::vector<Match>& parts) {
                  regex_.find_all(view.substr(piece.begin, piece.end - piece.begin), piece.begin,
-                                 parts);
+                                 *text.allowance, parts);
                  if (inverted_) {
                    for (Match& part : parts) {
                      part.matches = !part.matches;
@@ -218,7 +218,7 @@ class PrefixSpace final : public PreTokenizer {
  public:
   void apply(Text& text, std::vector<Piece>& pieces, SplitSpace& /*space*/) const override {
     rewrite_each(text, pieces, [&](Piece piece, Rewriter& out) {
-      if (text.view()[piece.begin] != ' ') {
+      if (!text.view(piece).starts_with(' ')) {
         out.put(std::string_view(" "), piece.begin, piece.begin);
       }
       out.keep(piece.begin, piece.end);
@@ -250,15 +250,15 @@ class Metaspace final : public PreTokenizer {
 
   void apply(Text& text, std::vector<Piece>& pieces, SplitSpace& space) const override {
     rewrite_each(text, pieces, [&](Piece piece, Rewriter& out) {
-      const std::string_view view = text.view();
-      const bool has_one = view[piece.begin] == ' ' || text.view(piece).starts_with(replacement_);
+      const std::string_view view = text.view(piece);
+      const bool has_one = view.starts_with(' ') || view.starts_with(replacement_);
       if (!has_one && (prepend_ == Prepend::always ||
                        (prepend_ == Prepend::first && text.source(piece.begin).begin == 0))) {
         out.put(replacement_, piece.begin, piece.begin);
       }
       for (std::uint32_t at = piece.begin; at < piece.end;) {
-        const auto next =
-            static_cast<std::uint32_t>(std::min<std::size_t>(view.find(' ', at), piece.end));
+        const auto next = static_cast<std::uint32_t>(
+            piece.begin + std::min(view.find(' ', at - piece.begin), view.size()));
         out.keep(at, next);
         at = next;
         if (at < piece.end) {
@@ -386,6 +386,14 @@ struct Reader {
       add<FixedLength>(fields.integer("length", 1, 1 << 20, 5));
     }
     fields.finish();
+    if (out.steps.size() > most_steps) {
+      fail_input(
+          {.thing = where,
+           .wrong = fmt::format("there are too many steps (expected at most {})", most_steps)});
+    }
+    for (std::unique_ptr<PreTokenizer>& step : out.steps) {
+      step->where = step->where.empty() ? where : step->where;
+    }
   }
 };
 

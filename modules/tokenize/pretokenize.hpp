@@ -20,7 +20,9 @@ struct SplitSpace {
 class PreTokenizer {
  public:
   virtual ~PreTokenizer() = default;
+  /// Throws TextTooLarge.
   virtual void apply(Text& text, std::vector<Piece>& pieces, SplitSpace& space) const = 0;
+  std::string where;  // it is in the file
   /// Whether it must know which bytes of the input a piece stands for.
   virtual bool needs_sources() const { return false; }
 };

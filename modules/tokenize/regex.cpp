@@ -4,6 +4,9 @@
 #include <fmt/format.h>
 #include <pcre2.h>
 
+#include <algorithm>
+#include <cstdint>
+#include <ctime>
 #include <mutex>
 #include <tessera/shown.hpp>
 #include <utility>
@@ -23,6 +26,12 @@ constexpr std::string_view word_members =
 constexpr std::string_view ruby_members = R"(\x{B2}\x{B3}\x{B9}\x{BC}-\x{BE})";
 constexpr std::string_view rust_members = R"(\x{200C}\x{200D})";
 constexpr std::string_view hex_members = "0-9A-Fa-f";
+
+// An attempt to match at one place may take so many steps without being counted: usual patterns
+// take less than this, so the work is proportional to the text.
+constexpr std::uint32_t free_steps = 1000;
+constexpr std::size_t places_at_once = 2048;  // between looks at the clock
+constexpr std::uint32_t most_heap = 65536;    // KiB, where the pattern is interpreted
 
 class Translator {
  public:
@@ -213,6 +222,7 @@ struct Regex::State {
   };
 
   std::string pattern;
+  std::string where;  // it is in the file
   std::unique_ptr<pcre2_code, FreeCode> code;
   bool compiled = false;  // to machine code
   std::mutex mutex;
@@ -232,6 +242,7 @@ struct Regex::State {
     work.context.reset(pcre2_match_context_create(nullptr));
     work.stack.reset(pcre2_jit_stack_create(32 * 1024, 4 * 1024 * 1024, nullptr));
     pcre2_jit_stack_assign(work.context.get(), nullptr, work.stack.get());
+    pcre2_set_heap_limit(work.context.get(), most_heap);
     return work;
   }
   void give(Work work) {
@@ -243,6 +254,7 @@ struct Regex::State {
 Regex::Regex(std::string_view pattern, Dialect dialect, const std::string& where)
     : state_(std::make_shared<State>()) {
   state_->pattern = pattern;
+  state_->where = where;
   const std::string own = pcre2_pattern(pattern, dialect, where);
   const std::unique_ptr<pcre2_compile_context, FreeCompileContext> context(
       pcre2_compile_context_create(nullptr));
@@ -250,6 +262,7 @@ Regex::Regex(std::string_view pattern, Dialect dialect, const std::string& where
   int error = 0;
   PCRE2_SIZE offset = 0;
   const std::uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C |
+                                PCRE2_USE_OFFSET_LIMIT |
                                 (dialect == Dialect::ruby ? PCRE2_MULTILINE : PCRE2_DOLLAR_ENDONLY);
   state_->code.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(own.data()), own.size(), options,
                                    &error, &offset, context.get()));
@@ -272,10 +285,131 @@ Regex Regex::literal(std::string_view text) {
   return Regex(escaped, Dialect::rust, "text");
 }
 
-void Regex::find_all(std::string_view text, std::uint32_t shift, std::vector<Match>& parts) const {
-  State::Work work = state_->take();
-  const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
-  const PCRE2_SIZE* bounds = pcre2_get_ovector_pointer(work.data.get());
+/// Matches one text within an allowance.
+class Regex::Search {
+ public:
+  Search(State& state, std::string_view text, Allowance& allowance)
+      : state_(state), work_(state.take()), text_(text), allowance_(allowance) {}
+  ~Search() { state_.give(std::move(work_)); }
+  Search(const Search&) = delete;
+  Search& operator=(const Search&) = delete;
+
+  /// The first match that begins at or after `from`: a result of PCRE2.
+  int next(std::size_t from) {
+    while (true) {
+      if (from >= last_) {
+        go_on(from);
+      }
+      const int result = slow_ ? PCRE2_ERROR_MATCHLIMIT : quickly(from);
+      if (is_limit(result)) {
+        const int found = slowly(from);
+        prepare();
+        return found;
+      }
+      if (result != PCRE2_ERROR_NOMATCH || last_ == text_.size()) {
+        return result;
+      }
+      from = last_;
+    }
+  }
+  std::size_t begin() const { return bounds()[0]; }
+  std::size_t end() const { return bounds()[1]; }
+
+  [[noreturn]] void refuse(int result) const {
+    const std::string why =
+        is_limit(result) ? fmt::format("takes too many steps on a text of {} bytes", text_.size())
+                         : "cannot be matched: " + pcre2_message(result);
+    fail_input({.thing = state_.where,
+                .wrong = fmt::format("the regular expression '{}' {}", shown(state_.pattern), why),
+                .advice = "use another tokenizer, or split the text"});
+  }
+
+ private:
+  PCRE2_SPTR subject() const { return reinterpret_cast<PCRE2_SPTR>(text_.data()); }
+  const PCRE2_SIZE* bounds() const { return pcre2_get_ovector_pointer(work_.data.get()); }
+
+  static bool is_limit(int result) {
+    return result == PCRE2_ERROR_MATCHLIMIT || result == PCRE2_ERROR_DEPTHLIMIT ||
+           result == PCRE2_ERROR_HEAPLIMIT;
+  }
+  static std::int64_t cpu_time() {
+    timespec now{};
+    ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+  }
+  /// The next places at which matches may begin. Machine code does not count what goes through
+  /// characters: where it is 100 times as slow as usual patterns are, the rest is interpreted,
+  /// which counts.
+  void go_on(std::size_t from) {
+    if (from == 0 && text_.size() > places_at_once) {
+      begun_ = cpu_time();
+    }
+    slow_ = slow_ || (from > 0 &&
+                      cpu_time() - begun_ > 20'000'000 + 5'000 * static_cast<std::int64_t>(from));
+    last_ = std::min(from + places_at_once, text_.size());
+    while (last_ < text_.size() && (static_cast<unsigned char>(text_[last_]) & 0xC0U) == 0x80U) {
+      ++last_;
+    }
+    prepare();
+  }
+  void prepare() {
+    pcre2_set_match_limit(work_.context.get(), free_steps);
+    pcre2_set_offset_limit(work_.context.get(), last_);
+  }
+
+  int quickly(std::size_t from) {
+    int result = PCRE2_ERROR_JIT_STACKLIMIT;
+    if (state_.compiled) {
+      result = pcre2_jit_match(state_.code.get(), subject(), text_.size(), from, PCRE2_NO_UTF_CHECK,
+                               work_.data.get(), work_.context.get());
+    }
+    return result == PCRE2_ERROR_JIT_STACKLIMIT ? interpreted(from, 0) : result;
+  }
+
+  int interpreted(std::size_t from, std::uint32_t options) {
+    return pcre2_match(state_.code.get(), subject(), text_.size(), from,
+                       options | PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, work_.data.get(),
+                       work_.context.get());
+  }
+
+  /// One place after the other, with steps that are counted.
+  int slowly(std::size_t from) {
+    pcre2_set_offset_limit(work_.context.get(), text_.size());
+    while (true) {
+      const int result = at_place(from);
+      if (result != PCRE2_ERROR_NOMATCH || from >= text_.size()) {
+        return result;
+      }
+      from += character_at(text_, from).bytes;
+    }
+  }
+
+  int at_place(std::size_t from) {
+    for (std::int64_t steps = 100; allowance_.steps > 0; steps *= 8) {
+      const std::int64_t taken = std::min(steps, allowance_.steps);
+      allowance_.steps -= taken;
+      pcre2_set_match_limit(work_.context.get(),
+                            static_cast<std::uint32_t>(std::min<std::int64_t>(taken, 1U << 30)));
+      const int result = interpreted(from, PCRE2_ANCHORED);
+      if (!is_limit(result)) {
+        return result;
+      }
+    }
+    return PCRE2_ERROR_MATCHLIMIT;
+  }
+
+  State& state_;
+  State::Work work_;
+  std::string_view text_;
+  Allowance& allowance_;
+  std::int64_t begun_ = 0;  // nanoseconds
+  std::size_t last_ = 0;    // matches are looked for up to here
+  bool slow_ = false;
+};
+
+void Regex::find_all(std::string_view text, std::uint32_t shift, Allowance& allowance,
+                     std::vector<Match>& parts) const {
+  Search search(*state_, text, allowance);
   const auto add = [&](std::size_t begin, std::size_t end, bool matches) {
     parts.push_back({static_cast<std::uint32_t>(begin) + shift,
                      static_cast<std::uint32_t>(end) + shift, matches});
@@ -284,26 +418,15 @@ void Regex::find_all(std::string_view text, std::uint32_t shift, std::vector<Mat
   std::size_t done = 0;  // up to here parts are added
   bool empty_allowed = true;
   while (from <= text.size()) {
-    const std::uint32_t options = PCRE2_NO_UTF_CHECK;
-    int result = state_->compiled ? pcre2_jit_match(state_->code.get(), subject, text.size(), from,
-                                                    options, work.data.get(), work.context.get())
-                                  : PCRE2_ERROR_JIT_STACKLIMIT;
-    if (result == PCRE2_ERROR_JIT_STACKLIMIT) {
-      result = pcre2_match(state_->code.get(), subject, text.size(), from, options | PCRE2_NO_JIT,
-                           work.data.get(), work.context.get());
-    }
+    const int result = search.next(from);
     if (result == PCRE2_ERROR_NOMATCH) {
       break;
     }
     if (result < 0) {
-      state_->give(std::move(work));
-      fail_input({.thing = "tokenizer",
-                  .wrong = fmt::format("the regular expression '{}' cannot be matched: {}",
-                                       shown(state_->pattern), pcre2_message(result)),
-                  .advice = "split the text"});
+      search.refuse(result);
     }
-    const std::size_t begin = bounds[0];
-    const std::size_t end = bounds[1];
+    const std::size_t begin = search.begin();
+    const std::size_t end = search.end();
     if (begin == end) {
       // An empty match divides the text, except right after another match.
       if (begin > done || (begin == done && empty_allowed)) {
@@ -330,7 +453,6 @@ void Regex::find_all(std::string_view text, std::uint32_t shift, std::vector<Mat
   if (done < text.size()) {
     add(done, text.size(), false);
   }
-  state_->give(std::move(work));
 }
 
 }  // namespace tessera::tokenize

@@ -32,11 +32,14 @@ class Regex {
   static Regex literal(std::string_view text);
 
   /// Appends the parts of `text`, valid UTF-8, which cover it without gaps. Positions count from
-  /// the beginning of `text` and are moved by `shift`. Error (input): a match takes too long.
-  void find_all(std::string_view text, std::uint32_t shift, std::vector<Match>& parts) const;
+  /// the beginning of `text` and are moved by `shift`. Error (input): the matches take more steps
+  /// than `allowance` has left.
+  void find_all(std::string_view text, std::uint32_t shift, Allowance& allowance,
+                std::vector<Match>& parts) const;
 
  private:
   struct State;
+  class Search;
   Regex() = default;
   std::shared_ptr<State> state_;
 };

@@ -7,8 +7,17 @@
 
 namespace tessera::tokenize {
 
+Allowance::Allowance(std::size_t input_bytes)
+    : steps(2'000'000 + 200 * static_cast<std::int64_t>(input_bytes)) {}
+
+std::size_t Allowance::text_bytes(std::size_t input_bytes) {
+  constexpr std::size_t large = std::size_t{16} << 20;
+  return std::min(256 + 32 * input_bytes, large + 4 * input_bytes);
+}
+
 void Text::reset(std::string_view text, std::size_t base, bool tracked) {
   view_ = text;
+  most_ = Allowance::text_bytes(view_.size());
   base_ = base;
   tracked_ = tracked;
   sources_ = nullptr;
@@ -16,6 +25,7 @@ void Text::reset(std::string_view text, std::size_t base, bool tracked) {
 
 void Text::reset(const Text& whole, Piece part, bool tracked) {
   view_ = whole.view(part);
+  most_ = Allowance::text_bytes(view_.size());
   base_ = whole.base_ + part.begin;
   tracked_ = tracked;
   sources_ = whole.sources_ == nullptr ? nullptr : whole.sources_ + part.begin;
@@ -55,6 +65,9 @@ void Rewriter::keep(std::size_t begin, std::size_t end) {
 }
 
 void Rewriter::put(std::string_view bytes, std::size_t begin, std::size_t end) {
+  if (bytes.size() > end - begin && text_.spare_.size() + bytes.size() > text_.most_) {
+    throw TextTooLarge{text_.most_};
+  }
   text_.spare_ += bytes;
   if (text_.tracked_) {
     const Source source =

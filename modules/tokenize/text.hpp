@@ -23,8 +23,27 @@ struct Piece {
 
 class Rewriter;
 
+/// What the steps of a tokenizer may cost for one input: its file may come from anywhere. A part of
+/// the input may become 32 times as large, a large one 4 times; patterns may take so many steps.
+struct Allowance {
+  explicit Allowance(std::size_t input_bytes = 0);
+  static std::size_t text_bytes(std::size_t input_bytes);
+  std::int64_t steps = 0;  // that are left for patterns
+};
+
+/// The steps of one kind that a tokenizer may have.
+constexpr std::size_t most_steps = 256;
+
+/// A step makes a text larger than it may be. Who applied the step names it.
+struct TextTooLarge {
+  std::size_t most = 0;
+};
+
 class Text {
  public:
+  /// What patterns take their steps from; it must be set before one is applied.
+  Allowance* allowance = nullptr;
+
   /// Valid UTF-8 that begins at byte `base` of the input. It is not copied.
   void reset(std::string_view text, std::size_t base, bool tracked);
   /// A part of another text, which stays where it is.
@@ -51,12 +70,13 @@ class Text {
   std::string_view view_;
   std::size_t base_ = 0;
   bool tracked_ = false;
+  std::size_t most_ = 0;             // bytes that it may have after a change
   const Source* sources_ = nullptr;  // null: byte i stands for byte base + i of the input
   std::string owned_, spare_;
   std::vector<Source> owned_sources_, spare_sources_;
 };
 
-/// Writes a text again, from its beginning to its end.
+/// Writes a text again, from its beginning to its end. Throws TextTooLarge.
 class Rewriter {
  public:
   explicit Rewriter(Text& text);

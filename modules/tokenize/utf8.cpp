@@ -167,4 +167,11 @@ std::u32string_view lower_case(char32_t c, char32_t (&space)[2]) {
   return {space, 1};
 }
 
+std::size_t find_bytes(std::string_view text, std::string_view what, std::size_t from) {
+  const std::string_view rest = text.substr(std::min(from, text.size()));
+  const void* const found = ::memmem(rest.data(), rest.size(), what.data(), what.size());
+  return found == nullptr ? std::string_view::npos
+                          : static_cast<std::size_t>(static_cast<const char*>(found) - text.data());
+}
+
 }  // namespace tessera::tokenize

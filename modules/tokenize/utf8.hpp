@@ -64,4 +64,8 @@ bool is_word(char32_t c);   // Alphabetic, M, Nd, Pc and the two joiners: \w of 
 /// The lower case, one or two characters.
 std::u32string_view lower_case(char32_t c, char32_t (&space)[2]);
 
+/// Where `what`, which is not empty, is at or after `from`, or npos. The time is proportional to
+/// the text, which std::string's own search does not promise.
+std::size_t find_bytes(std::string_view text, std::string_view what, std::size_t from = 0);
+
 }  // namespace tessera::tokenize

@@ -57,7 +57,17 @@ std::int32_t Vocabulary::require(std::string_view token, const std::string& wher
   return *id;
 }
 
+void check_length(std::string_view token) {
+  if (token.size() > longest_token) {
+    fail_input({.thing = fmt::format("tokenizer: the token '{}'", shown(token, 40)),
+                .wrong = "it is too long",
+                .expected = fmt::format("at most {} bytes", longest_token),
+                .got = fmt::format("{}", token.size())});
+  }
+}
+
 void Trie::add(std::string_view text, std::int32_t value) {
+  check_length(text);
   std::uint32_t node = root;
   for (const char c : text) {
     std::uint32_t following = next(node, c);

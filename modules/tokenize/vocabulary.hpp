@@ -14,6 +14,10 @@ namespace tessera::tokenize {
 
 /// No file has as many tokens; a larger id is a fault of the file.
 inline constexpr std::int64_t most_ids = 1 << 24;
+/// Nor as long ones: at each place of a text as much of one is read as fits.
+inline constexpr std::size_t longest_token = 1024;
+/// Error (input): the token is longer.
+void check_length(std::string_view token);
 
 /// Tokens by id and ids by token. Ids may have gaps.
 class Vocabulary {
@@ -49,6 +53,7 @@ class Trie {
   static constexpr std::uint32_t root = 0;
   static constexpr std::uint32_t none = ~0U;
 
+  /// Error (input): see check_length.
   void add(std::string_view text, std::int32_t value);
   std::uint32_t next(std::uint32_t node, char byte) const {
     if (node == root) {

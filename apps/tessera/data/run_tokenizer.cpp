@@ -8,7 +8,6 @@ module;
 #include <fstream>
 #include <memory>
 #include <span>
-#include <sstream>
 #include <string>
 #include <string_view>
 #include <system_error>
