@@ -1,5 +1,7 @@
 // Other formats: what torch.distributed.checkpoint wrote and reads, model folders of several files,
 // and comparisons of tensors whatever they are stored as.
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -226,6 +228,43 @@ TEST_CASE("a damaged or hostile folder of PyTorch is an error, never more") {
   CHECK(contains(problem(), "does not describe a checkpoint"));
   write_bytes(at + "/.metadata", std::string("\x80\x02X\xff\xff\xff\x7f"));
   CHECK(contains(problem(), "it is cut"));
+  // Values that share others, and values without end, take no more memory than an index does.
+  const auto repeated = [](const std::string& part, std::size_t count) {
+    std::string all;
+    for (std::size_t i = 0; i < count; ++i) {
+      all += part;
+    }
+    return all;
+  };
+  const std::string start = "\x80\x02";
+  const std::string too_much = "its values take more memory than an index of its size needs";
+  for (const std::string& hostile :
+       {start + "(" + repeated("N", 60'000) + "tq" + std::string(1, '\0') + "ctorch\nSize\nq\x01" +
+            repeated("h\x01h" + std::string(1, '\0') + "\x81", 60'000) + ".",
+        start + repeated("]", 3'000'000) + ".", start + repeated("}", 3'000'000) + ".",
+        start + "N" + repeated("r" + std::string("\xe8\x03\x00\x00", 4), 1) +
+            [&] {
+              std::string puts;
+              for (std::uint32_t place = 2000; place < 2'000'000; place += 1000) {
+                puts += "r";
+                for (int byte = 0; byte < 4; ++byte) {
+                  puts += static_cast<char>(place >> (8 * byte));
+                }
+              }
+              return puts;
+            }() +
+            "."}) {
+    write_bytes(at + "/.metadata", hostile);
+    INFO(hostile.substr(0, 20));
+    CHECK(contains(problem(), too_much));
+  }
+  rusage before{};
+  getrusage(RUSAGE_SELF, &before);
+  write_bytes(at + "/.metadata", start + "(" + repeated("N", 20'000'000) + "t.");
+  CHECK(contains(problem(), "does not describe a checkpoint"));
+  rusage after{};
+  getrusage(RUSAGE_SELF, &after);
+  CHECK(after.ru_maxrss - before.ru_maxrss < 700 << 10);
   fs::remove(at + "/.metadata");
   CHECK(
       contains(input_error([&] { open_tensors(at); }), "it is not a checkpoint, and not a model"));

@@ -26,7 +26,11 @@ using Kind = PickleValue::Kind;
 
 namespace {
 
-constexpr std::size_t most_values = 50'000'000;
+// What the values of a pickle may take: PyTorch's own take up to 30 bytes for each of the file (its
+// smallest values, None and small integers, exist once), and an index has no more than this.
+constexpr std::size_t bytes_for_each = 40;
+constexpr std::size_t bytes_at_least = std::size_t{1} << 20;
+constexpr std::size_t bytes_at_most = std::size_t{16} << 30;
 
 /// Whether a name is one of those in the pickles of torch.distributed.checkpoint and of
 /// torch.save(tensor).
@@ -84,7 +88,22 @@ bool is_known(std::string_view name) {
 class Unpickler {
  public:
   Unpickler(Pickle& pickle, std::span<const std::byte> bytes, const std::string& where)
-      : pickle_(pickle), bytes_(bytes), where_(where) {}
+      : pickle_(pickle),
+        bytes_(bytes),
+        where_(where),
+        room_(bytes_at_least +
+              std::min(bytes.size(), bytes_at_most / bytes_for_each) * bytes_for_each) {
+    none_ = make(Kind::none);
+    empty_ = make(Kind::tuple);
+    for (std::size_t i = 0; i < small_.size(); ++i) {
+      small_[i] = make(Kind::integer);
+      small_[i]->integer = static_cast<std::int64_t>(i);
+    }
+    for (std::size_t i = 0; i < flags_.size(); ++i) {
+      flags_[i] = make(Kind::boolean);
+      flags_[i]->integer = static_cast<std::int64_t>(i);
+    }
+  }
 
   const PickleValue* run() {
     while (true) {
@@ -140,14 +159,29 @@ class Unpickler {
     }
   }
 
-  PickleValue* make(Kind kind) {
-    if (pickle_.values_.size() >= most_values) {
-      wrong("it has too many values");
+  /// Memory that values take, those on the stack and in the memo too. It is never given back.
+  void charge(std::size_t bytes) {
+    if (bytes > room_) {
+      wrong("its values take more memory than an index of its size needs");
     }
+    room_ -= bytes;
+  }
+  PickleValue* make(Kind kind) {
+    charge(sizeof(PickleValue));
     pickle_.values_.push_back({.kind = kind});
     return &pickle_.values_.back();
   }
-  void push(PickleValue* value) { stack_.push_back(value); }
+  /// The items that a value gets.
+  void set_items(PickleValue* value, std::vector<const PickleValue*> items) {
+    charge(items.size() * sizeof(items[0]));
+    value->items = std::move(items);
+  }
+  void push(PickleValue* value) {
+    if (stack_.size() == stack_.capacity()) {  // it doubles
+      charge(std::max<std::size_t>(stack_.size(), 1) * sizeof(stack_[0]));
+    }
+    stack_.push_back(value);
+  }
   PickleValue* pop() {
     if (stack_.size() <= (marks_.empty() ? 0 : marks_.back())) {
       wrong("an instruction lacks its operand");
@@ -167,10 +201,12 @@ class Unpickler {
     return items;
   }
   void push_tuple(std::size_t count) {
-    PickleValue* const tuple = make(Kind::tuple);
-    for (std::size_t i = 0; i < count; ++i) {
-      tuple->items.insert(tuple->items.begin(), pop());
+    std::vector<const PickleValue*> items(count);
+    for (std::size_t i = count; i > 0; --i) {
+      items[i - 1] = pop();
     }
+    PickleValue* const tuple = count == 0 ? empty_ : make(Kind::tuple);
+    set_items(tuple, std::move(items));
     push(tuple);
   }
   void push_integer(std::int64_t value) {
@@ -180,6 +216,7 @@ class Unpickler {
   }
   void push_text(std::string value) {
     PickleValue* const made = make(Kind::text);
+    charge(value.size());
     made->text = std::move(value);
     push(made);
   }
@@ -204,6 +241,7 @@ class Unpickler {
     if (kind == Kind::dict && items.size() % 2 != 0) {
       wrong("a key has no value");
     }
+    charge(2 * items.size() * sizeof(items[0]));  // it may have room for twice as many
     into->items.insert(into->items.end(), items.begin(), items.end());
   }
   void push_object() {
@@ -214,7 +252,7 @@ class Unpickler {
     }
     PickleValue* const object = make(Kind::object);
     object->type = type;
-    object->items = arguments->items;
+    set_items(object, arguments->items);
     push(object);
   }
   void get(std::uint64_t place) {
@@ -227,7 +265,10 @@ class Unpickler {
     if (place > memo_.size() + 1000) {
       wrong("a value is kept at a wrong place");
     }
-    memo_.resize(std::max<std::size_t>(memo_.size(), place + 1));
+    if (place >= memo_.size()) {
+      charge(2 * (place + 1 - memo_.size()) * sizeof(memo_[0]));
+      memo_.resize(place + 1);
+    }
     memo_[place] = pop();
     push(memo_[place]);
   }
@@ -243,20 +284,18 @@ class Unpickler {
         number(8);
         return;
       case '(':
+        charge(2 * sizeof(marks_[0]));
         marks_.push_back(stack_.size());
         return;
       case 'N':
-        return push(make(Kind::none));
+        return push(none_);
       case 0x88:
-      case 0x89: {
-        PickleValue* const value = make(Kind::boolean);
-        value->integer = code == 0x88 ? 1 : 0;
-        return push(value);
-      }
+      case 0x89:
+        return push(flags_[code == 0x88 ? 1 : 0]);
       case 'J':
         return push_integer(static_cast<std::int32_t>(number(4)));
       case 'K':
-        return push_integer(static_cast<std::int64_t>(number(1)));
+        return push(small_[number(1)]);
       case 'M':
         return push_integer(static_cast<std::int64_t>(number(2)));
       case 0x8a: {  // LONG1: two's complement
@@ -288,7 +327,7 @@ class Unpickler {
         return push_tuple(code - 0x84U);
       case 't': {
         PickleValue* const tuple = make(Kind::tuple);
-        tuple->items = pop_to_mark();
+        set_items(tuple, pop_to_mark());
         return push(tuple);
       }
       default:
@@ -341,7 +380,7 @@ class Unpickler {
       case 'Q': {
         const PickleValue* const identity = pop();
         PickleValue* const value = make(Kind::persistent);
-        value->items = {identity};
+        set_items(value, {identity});
         return push(value);
       }
       case 0x94:  // MEMOIZE
@@ -363,6 +402,12 @@ class Unpickler {
   std::span<const std::byte> bytes_;
   const std::string& where_;
   std::size_t at_ = 0;
+  std::size_t room_;  // for values, in bytes
+  // Those that are made once, as in Python.
+  PickleValue* none_ = nullptr;
+  PickleValue* empty_ = nullptr;
+  std::array<PickleValue*, 2> flags_ = {};
+  std::array<PickleValue*, 256> small_ = {};
   std::vector<PickleValue*> stack_;
   std::vector<std::size_t> marks_;
   std::vector<PickleValue*> memo_;

@@ -78,9 +78,12 @@ bool is_metadata(const PickleValue* value, std::string_view name) {
          value->type->text.substr(metadata_module.size()) == name;
 }
 
-/// A field of an object; null: it has none.
+/// A field of an object; null: it has none, or so many that a search in each would take long.
 const PickleValue* field(const PickleValue* object, std::string_view name) {
-  return object == nullptr || object->state == nullptr ? nullptr : object->state->find(name);
+  constexpr std::size_t most = 64;
+  return object == nullptr || object->state == nullptr || object->state->items.size() > 2 * most
+             ? nullptr
+             : object->state->find(name);
 }
 
 /// The whole numbers, at least 0, of a torch.Size or a tuple.
@@ -130,6 +133,7 @@ class MetadataReader {
     const MappedFile file(path_);
     const Pickle pickle(file.bytes(), path_);
     file.check_intact();
+    chunks_left_ = file.bytes().size();
     const PickleValue* const root = &pickle.root();
     const PickleValue* const described = field(root, "state_dict_metadata");
     const PickleValue* const stored = field(root, "storage_data");
@@ -220,6 +224,10 @@ class MetadataReader {
         chunks->kind != Kind::list) {
       wrong(path_, where + ": it has no shape, or no chunks");
     }
+    if (chunks->items.size() > chunks_left_) {
+      wrong(path_, where + ": it has more chunks than the file has room for");
+    }
+    chunks_left_ -= chunks->items.size();
     std::vector<TorchChunk> parts;
     for (const PickleValue* chunk : chunks->items) {
       const std::optional<Dims> offsets = dims_of(field(chunk, "offsets"));
@@ -281,6 +289,7 @@ class MetadataReader {
   std::map<std::string, StateDict::Scalar>& scalars_;
   std::vector<std::string>& left_out_;
   std::string path_;
+  std::size_t chunks_left_ = 0;  // tensors may share a list of them
   std::map<ItemKey, TorchItem> items_;
 };
 
