@@ -12,6 +12,7 @@ module;
 
 #include "jinja/run.hpp"
 #include "jinja/syntax.hpp"
+#include "jinja/tokens.hpp"
 #include "jinja/value.hpp"
 module tessera.data;
 
@@ -20,13 +21,26 @@ import tessera.base;
 namespace tessera::data {
 namespace {
 
-jinja::Dict object_of(std::string_view json, const std::string& what) {
-  ParsedJson parsed = parse_json_object(json);
-  if (!parsed.problem.empty()) {
-    fail_input({.thing = what, .wrong = parsed.problem});
+/// Values of a text take up to 100 times as much memory as their text.
+constexpr JsonLimits conversation_limits{
+    .bytes = std::size_t{1} << 26, .values = 1'000'000, .depth = 64};
+
+/// A conversation, or variables: what they have is charged once, not in each rendering.
+class Source {
+ public:
+  Source(std::string_view json, const std::string& what) {
+    const ParsedJson parsed = parse_json_object(json, conversation_limits);
+    if (!parsed.problem.empty()) {
+      fail_input({.thing = what, .wrong = parsed.problem});
+    }
+    value_ = jinja::from_json(json, budget_);
   }
-  return jinja::from_json(parse_ordered_json(json)).dict();  // members in their order
-}
+  const jinja::Dict& members() const { return value_.dict(); }
+
+ private:
+  jinja::Budget budget_{{.memory = std::size_t{1} << 29}};
+  jinja::Value value_;
+};
 
 bool is_answer(const jinja::Value& message) {
   const jinja::Value* role = message.is_dict() ? message.dict().find("role") : nullptr;
@@ -39,7 +53,7 @@ std::string difference(std::string_view expected, std::string_view got) {
   const auto at = static_cast<std::size_t>(a - expected.begin());
   const auto part = [at](std::string_view text) {
     const std::size_t begin = at < 10 ? 0 : at - 10;
-    return shown(text.substr(std::min(begin, text.size()), 40));
+    return jinja::one_line(text.substr(std::min(begin, text.size()), 40));
   };
   return fmt::format("byte {}: '{}' and '{}'", at, part(expected), part(got));
 }
@@ -48,27 +62,38 @@ std::string difference(std::string_view expected, std::string_view got) {
 
 struct ChatTemplate::State {
   jinja::Template parsed;
-  jinja::Dict variables;
+  Source variables;
+  std::string now;
+
+  State(std::string_view text, const std::string& name, std::string_view json)
+      : parsed(jinja::parse(text, name)), variables(json, name + ": variables") {
+    if (const jinja::Value* const given = variables.members().find("now")) {
+      if (!given->is_text()) {
+        fail_input({.thing = name + ": variables", .wrong = "'now' must be a text with a date"});
+      }
+      now = given->text();
+    }
+  }
 
   jinja::Output output(const jinja::Dict& conversation, const jinja::List& messages,
                        bool add_generation_prompt) const {
-    jinja::Dict all = variables;
+    jinja::Budget budget;  // of the list of messages alone
+    jinja::Dict all = variables.members();
     for (const char* const name : {"tools", "documents"}) {  // as in transformers, always defined
       all.set(name, jinja::Value());
     }
     for (const auto& [name, value] : conversation.members()) {
       all.set(name, value);
     }
-    all.set("messages", jinja::Value(messages));
+    all.set("messages", jinja::make_list(budget, messages));
     all.set("add_generation_prompt", jinja::Value(add_generation_prompt));
-    return jinja::run(parsed, all);
+    return jinja::run(parsed, all, messages, now);
   }
 };
 
 ChatTemplate::ChatTemplate(std::string_view text, const std::string& name,
                            std::string_view variables)
-    : state_(std::make_shared<const State>(
-          State{jinja::parse(text, name), object_of(variables, name + ": variables")})) {}
+    : state_(std::make_shared<const State>(text, name, variables)) {}
 
 bool ChatTemplate::marks_answers() const { return state_->parsed.has_generation; }
 
@@ -76,21 +101,60 @@ namespace {
 
 const jinja::List& messages_of(const jinja::Dict& conversation) {
   const jinja::Value* messages = conversation.find("messages");
-  if (messages == nullptr || !messages->is_list()) {
+  if (messages == nullptr || !messages->is_sequence()) {
     fail_input({.wrong = "'messages' must be a list"});
   }
-  return messages->list();
+  return messages->sequence().entries;
+}
+
+/// What the template marks, by answers: a mark is of the message that the template is at. Elsewhere
+/// each mark is an answer, in their order, or belongs to the answer before it.
+std::vector<AnswerPlace> marked_answers(const std::string& name,
+                                        const std::vector<jinja::Generated>& marks,
+                                        const std::vector<std::int64_t>& answers) {
+  std::vector<AnswerPlace> places;
+  std::vector<std::int64_t> marked;
+  for (std::size_t i = 0; i < marks.size(); ++i) {
+    std::optional<std::int64_t> message;
+    if (marks[i].message) {
+      message = static_cast<std::int64_t>(*marks[i].message);
+    } else if (marks.size() == answers.size()) {
+      message = answers[i];
+    } else if (!marked.empty()) {
+      message = marked.back();  // what follows an answer
+    }
+    if (!message || !std::ranges::binary_search(answers, *message)) {
+      fail_input({.thing = name,
+                  .wrong = fmt::format("the part {} that {{% generation %}} marks is not of an "
+                                       "answer of the assistant",
+                                       i + 1)});
+    }
+    marked.push_back(*message);
+    places.push_back({static_cast<std::int64_t>(marks[i].begin),
+                      static_cast<std::int64_t>(marks[i].end), *message});
+  }
+  for (const std::int64_t answer : answers) {
+    if (std::ranges::find(marked, answer) == marked.end()) {
+      fail_input({.thing = name,
+                  .wrong = fmt::format("the template does not mark the answer of message {} with "
+                                       "{{% generation %}}",
+                                       answer + 1)});
+    }
+  }
+  return places;
 }
 
 }  // namespace
 
 std::string ChatTemplate::render(std::string_view conversation, bool add_generation_prompt) const {
-  const jinja::Dict all = object_of(conversation, "conversation");
+  const Source source(conversation, "conversation");
+  const jinja::Dict& all = source.members();
   return state_->output(all, messages_of(all), add_generation_prompt).text;
 }
 
 RenderedChat ChatTemplate::render_with_answers(std::string_view conversation) const {
-  const jinja::Dict all = object_of(conversation, "conversation");
+  const Source source(conversation, "conversation");
+  const jinja::Dict& all = source.members();
   const jinja::List& messages = messages_of(all);
   jinja::Output whole = state_->output(all, messages, false);
   RenderedChat chat;
@@ -102,16 +166,7 @@ RenderedChat ChatTemplate::render_with_answers(std::string_view conversation) co
     }
   }
   if (marks_answers()) {
-    if (whole.generated.size() != answers.size()) {
-      fail_input({.thing = state_->parsed.name,
-                  .wrong = "the template does not mark each answer once",
-                  .expected = fmt::format("{} parts with {{% generation %}}", answers.size()),
-                  .got = fmt::format("{}", whole.generated.size())});
-    }
-    for (std::size_t i = 0; i < answers.size(); ++i) {
-      chat.answers.push_back({static_cast<std::int64_t>(whole.generated[i].first),
-                              static_cast<std::int64_t>(whole.generated[i].second), answers[i]});
-    }
+    chat.answers = marked_answers(state_->parsed.name, whole.generated, answers);
     return chat;
   }
   for (const std::int64_t i : answers) {

@@ -24,8 +24,9 @@ struct RenderedChat {
 class ChatTemplate {
  public:
   /// `name` begins the errors. `variables`: a JSON object with what templates may use besides the
-  /// conversation: bos_token, eos_token, and settings of the template's own. Errors (input) with
-  /// name and line: it is no template, or has a construct that is not supported.
+  /// conversation: bos_token, eos_token, and settings of the template's own; `now`: the date that
+  /// strftime_now reads ("2026-01-31"). Errors (input) with name and line: it is no template, or
+  /// has a construct that is not supported.
   ChatTemplate(std::string_view text, const std::string& name, std::string_view variables = "{}");
 
   /// Whether it marks with {% generation %} what the model generates.
@@ -33,7 +34,8 @@ class ChatTemplate {
 
   /// The text of a conversation, a JSON object with `messages` and, where there are, `tools`;
   /// `add_generation_prompt`: it ends with what comes before an answer. Errors (input) with name
-  /// and line: the template does not allow it, also what it refuses itself.
+  /// and line: the template does not allow it, also what it refuses itself, and what takes more
+  /// steps or memory than is allowed.
   std::string render(std::string_view conversation, bool add_generation_prompt) const;
 
   /// The whole conversation, and where its answers are: where the template marks them; elsewhere an

@@ -510,7 +510,9 @@ void ExampleMaker::State::train_answers(const Conversation& conversation,
                                      .substr(static_cast<std::size_t>(bytes.begin),
                                              static_cast<std::size_t>(bytes.end - bytes.begin))));
     }
-    if (!stopped) {
+    // An answer may have several marked parts; the last one ends it.
+    const bool ends = a + 1 == chat.answers.size() || chat.answers[a + 1].message != answer.message;
+    if (!stopped && ends) {
       fail_input({.wrong = fmt::format("the answer of message {} does not end with a token that "
                                        "ends generated texts, so the model would not learn to stop",
                                        answer.message + 1),

@@ -1,6 +1,7 @@
 """What transformers makes of conversations with chat templates: texts, and the parts that {% generation %} marks.
 
-Writes data/chat/expected.json for the templates in data/chat/ and for single expressions. With a folder of *.jinja files,
+Writes data/chat/expected.json for the templates in data/chat/ and for single expressions, and data/chat/more.json for the
+pieces of data/chat/pieces.json, which may be refused but never differ. With a folder of *.jinja files,
 it writes expected.json there instead, for the long test (TESSERA_CHAT_TEMPLATES): the templates of real models are not a
 part of this repository.
 """
@@ -109,6 +110,21 @@ def conversations(folder):
     return results
 
 
+MORE_VALUES = {"s": "Hello!", "m": {"k": "v", "j": [1, {"q": None}], "items": ["x"], "type": "array"}, "l": [3, 1, 2], "e": [],
+               "d": {"b": 2, "a": 1}, "n": "it's née", "u": "a\u00a0b\u200bc", "big": 2**63, "huge": 2**70, "neg": -2**63, "f": 1e16,
+               "g": 1.0e-5, "h": 123456789012345680.0, "z": 0, "none_": None}
+
+
+def more_pieces():
+    """Its values are a text: a program's JSON may not have integers of any size."""
+    results = [{"piece": piece, **outcome(piece, MORE_VALUES)} for piece in json.loads((OUT / "pieces.json").read_text())]
+    for one in results:
+        if " at 0x" in one.get("text", ""):  # an address, of an object that has no text
+            del one["text"], one["generated"]
+            one["error"] = True
+    return {"values": json.dumps(MORE_VALUES), "pieces": results}
+
+
 def main():
     if len(sys.argv) > 1:
         folder = pathlib.Path(sys.argv[1])
@@ -117,6 +133,7 @@ def main():
     values = {"s": "Hello!", "m": {"k": "v", "j": [1, {"q": None}]}, "l": [1, 2, 3], "n": "née 🏠", "messages": []}
     pieces = [{"piece": piece, **outcome(piece, values)} for piece in ["{{ " + e + " }}" for e in EXPRESSIONS] + PIECES]
     OUT.mkdir(parents=True, exist_ok=True)
+    (OUT / "more.json").write_text(json.dumps(more_pieces(), indent=0, ensure_ascii=False) + "\n")
     (OUT / "expected.json").write_text(json.dumps(
         {"variables": VARIABLES, "values": values, "pieces": pieces, "conversations": conversations(OUT)}, indent=1, ensure_ascii=False) + "\n")
 

@@ -140,7 +140,8 @@ std::vector<Key> source_keys() {
               "tokenizer's folder.",
        .is_path = true},
       {"data.template_options", field<s, &D::template_options>,
-       "Variables of the template, such as `{ enable_thinking = false }`."},
+       "Variables of the template, such as `{ enable_thinking = false }`. `now`, such as "
+       "\"2026-01-31\", is the date that its strftime_now reads."},
       {"data.template_members", field<s, &D::template_members>,
        "Members of records that are variables of the template too, such as `[\"documents\"]`. "
        "`tools` and the members of `chat_template_kwargs` always are; others are not."},

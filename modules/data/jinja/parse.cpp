@@ -15,13 +15,17 @@ namespace {
 
 using Kind = ExpressionKind;
 
-const std::map<std::string, Kind, std::less<>> comparison_signs = {
-    {"==", Kind::equal},      {"!=", Kind::not_equal}, {"<", Kind::less},
-    {"<=", Kind::less_equal}, {">", Kind::greater},    {">=", Kind::greater_equal}};
-const std::map<std::string, Kind, std::less<>> sum_signs = {{"+", Kind::add},
-                                                            {"-", Kind::subtract}};
-const std::map<std::string, Kind, std::less<>> product_signs = {
-    {"*", Kind::multiply}, {"/", Kind::divide}, {"//", Kind::floor_divide}, {"%", Kind::remainder}};
+const std::map<std::string, Comparison, std::less<>> comparison_signs = {
+    {"==", Comparison::equal},  {"!=", Comparison::not_equal},
+    {"<", Comparison::less},    {"<=", Comparison::less_equal},
+    {">", Comparison::greater}, {">=", Comparison::greater_equal}};
+const std::map<std::string, Operation, std::less<>> sum_signs = {{"+", Operation::add},
+                                                                 {"-", Operation::subtract}};
+const std::map<std::string, Operation, std::less<>> product_signs = {
+    {"*", Operation::multiply},
+    {"/", Operation::divide},
+    {"//", Operation::floor_divide},
+    {"%", Operation::remainder}};
 
 /// The tokens of a template, one after the other.
 class Cursor {
@@ -90,90 +94,93 @@ class Cursor {
   std::size_t at_ = 0;
 };
 
-ExpressionPointer node(Kind kind, int line) {
-  auto made = std::make_unique<Expression>();
-  made->kind = kind;
-  made->line = line;
-  return made;
-}
+using Node = const Expression*;
 
-template <class... Items>
-ExpressionPointer node(Kind kind, int line, Items... items) {
-  ExpressionPointer made = node(kind, line);
-  (made->items.push_back(std::move(items)), ...);
-  return made;
-}
-
-/// Expressions, by Jinja's precedence. Each call goes one level down, so a limit on the levels
-/// bounds the stack.
+/// Expressions, by Jinja's precedence. Only what is in brackets and the other case of a condition
+/// go a level down, and their levels are limited, so the stack is bounded too.
 class Expressions {
  public:
-  explicit Expressions(Cursor& cursor) : c_(cursor) {}
+  Expressions(Cursor& cursor, Template& out) : c_(cursor), out_(out) {}
 
   /// A value, with `a if b else c`.
-  ExpressionPointer full() {
+  Node full() {
     if (++depth_ > deepest) {
       c_.refuse(fmt::format("expressions are nested too deeply (expected at most {})", deepest));
     }
-    ExpressionPointer value = either();
+    Node value = either();
     while (c_.is_word("if")) {
-      const int line = c_.line();
-      c_.next();
-      ExpressionPointer condition = either();
-      value = node(Kind::condition, line, std::move(condition), std::move(value));
+      const int line = c_.next().line;
+      Expression& made = node(Kind::condition, line, {either(), value});
       if (c_.take_word("else")) {
-        value->items.push_back(full());
+        made.items.push_back(full());
       }
+      value = &made;
     }
     --depth_;
     return value;
   }
 
-  /// Several values with commas between them are a list, as Python's tuple.
-  ExpressionPointer with_commas() {
-    ExpressionPointer first = full();
+  /// Several values with commas between them are a tuple.
+  Node with_commas() {
+    Node first = full();
     if (!c_.is_sign(",")) {
       return first;
     }
-    ExpressionPointer list = node(Kind::list, first->line, std::move(first));
+    Expression& tuple = node(Kind::tuple, first->line, {first});
     while (c_.take_sign(",") && c_.peek().kind != TokenKind::end_block &&
            c_.peek().kind != TokenKind::end_output && !c_.is_sign(")")) {
-      list->items.push_back(full());
+      tuple.items.push_back(full());
     }
-    return list;
+    return &tuple;
   }
 
   /// Without a condition: what `for` goes through.
-  ExpressionPointer either() {
-    ExpressionPointer left = both();
+  Node either() {
+    Node left = both();
     while (c_.is_word("or")) {
       const int line = c_.next().line;
-      left = node(Kind::logical_or, line, std::move(left), both());
+      left = &node(Kind::logical_or, line, {left, both()});
     }
     return left;
   }
 
  private:
-  static constexpr int deepest = 200;
+  static constexpr int deepest = 60;
+  static constexpr std::size_t most = 100'000;
 
-  ExpressionPointer both() {
-    ExpressionPointer left = negation();
+  Expression& node(Kind kind, int line, std::vector<Node> items = {}) {
+    if (out_.expressions.size() >= most) {
+      c_.refuse(fmt::format("the template has too many expressions (expected at most {})", most));
+    }
+    Expression& made = *out_.expressions.emplace_back(std::make_unique<Expression>());
+    made.kind = kind;
+    made.line = line;
+    made.items = std::move(items);
+    return made;
+  }
+
+  Node both() {
+    Node left = negation();
     while (c_.is_word("and")) {
       const int line = c_.next().line;
-      left = node(Kind::logical_and, line, std::move(left), negation());
+      left = &node(Kind::logical_and, line, {left, negation()});
     }
     return left;
   }
 
-  ExpressionPointer negation() {
-    if (c_.is_word("not")) {
-      const int line = c_.next().line;
-      return node(Kind::logical_not, line, negation());
+  Node negation() {
+    std::vector<int> lines;
+    while (c_.is_word("not")) {
+      lines.push_back(c_.next().line);
     }
-    return comparison();
+    Node value = comparison();
+    for (; !lines.empty(); lines.pop_back()) {
+      value = &node(Kind::logical_not, lines.back(), {value});
+    }
+    return value;
   }
 
-  std::optional<Kind> take_comparison() {
+  std::optional<Comparison> take_comparison() {
     if (c_.peek().kind == TokenKind::sign) {
       const auto sign = comparison_signs.find(c_.peek().text);
       if (sign == comparison_signs.end()) {
@@ -183,94 +190,105 @@ class Expressions {
       return sign->second;
     }
     if (c_.take_word("in")) {
-      return Kind::in;
+      return Comparison::in;
     }
     if (c_.is_word("not") && c_.is_word("in", 1)) {
       c_.next();
       c_.next();
-      return Kind::not_in;
+      return Comparison::not_in;
     }
     return std::nullopt;
   }
 
   /// `a < b < c` is a < b and b < c.
-  ExpressionPointer comparison() {
-    ExpressionPointer first = sum();
-    const int line = c_.line();
-    const auto kind = take_comparison();
-    if (!kind) {
-      return first;
+  Node comparison() {
+    Node first = sum();
+    Expression* all = nullptr;
+    for (int line = c_.line(); const auto which = take_comparison(); line = c_.line()) {
+      all = all != nullptr ? all : &node(Kind::comparison, line, {first});
+      all->comparisons.push_back(*which);
+      all->items.push_back(sum());
     }
-    ExpressionPointer all = node(*kind, line, std::move(first), sum());
-    if (c_.peek().kind == TokenKind::sign && comparison_signs.contains(c_.peek().text)) {
-      c_.refuse("a chain of comparisons is not supported; write them with 'and'");
-    }
-    return all;
+    return all != nullptr ? all : first;
+  }
+
+  Node arithmetic(Operation operation, int line, Node left, Node right) {
+    Expression& made = node(Kind::arithmetic, line, {left, right});
+    made.operation = operation;
+    return &made;
   }
 
   /// Operations of one precedence, from left to right.
   template <class Next>
-  ExpressionPointer chain(const std::map<std::string, Kind, std::less<>>& signs, Next next) {
-    ExpressionPointer left = next();
+  Node chain(const std::map<std::string, Operation, std::less<>>& signs, Next next) {
+    Node left = next();
     while (c_.peek().kind == TokenKind::sign && signs.contains(c_.peek().text)) {
       const Token sign = c_.next();
-      left = node(signs.at(sign.text), sign.line, std::move(left), next());
+      left = arithmetic(signs.at(sign.text), sign.line, left, next());
     }
     return left;
   }
 
-  ExpressionPointer sum() {
+  Node sum() {
     return chain(sum_signs, [this] { return concatenation(); });
   }
-  ExpressionPointer concatenation() {
-    ExpressionPointer left = product();
+  Node concatenation() {
+    Node left = product();
     while (c_.is_sign("~")) {
       const int line = c_.next().line;
-      left = node(Kind::concatenate, line, std::move(left), product());
+      left = &node(Kind::concatenate, line, {left, product()});
     }
     return left;
   }
-  ExpressionPointer product() {
+  Node product() {
     return chain(product_signs, [this] { return power(); });
   }
-  ExpressionPointer power() {
-    ExpressionPointer left = unary(true);
+  Node power() {
+    Node left = unary();
     while (c_.is_sign("**")) {
       const int line = c_.next().line;
-      left = node(Kind::power, line, std::move(left), unary(true));
+      left = arithmetic(Operation::power, line, left, unary());
     }
     return left;
   }
 
-  ExpressionPointer unary(bool with_filters) {
-    ExpressionPointer value;
-    if (c_.is_sign("-")) {
-      const int line = c_.next().line;
-      value = node(Kind::negate, line, unary(false));
-    } else if (c_.take_sign("+")) {
-      value = unary(false);
-    } else {
-      value = postfix(primary());
+  /// Signs before a value come before its filters.
+  Node unary() {
+    std::vector<Token> signs;
+    while (c_.is_sign("-") || c_.is_sign("+")) {
+      signs.push_back(c_.next());
     }
-    return with_filters ? filtered(std::move(value)) : std::move(value);
+    Node value = postfix(primary());
+    for (; !signs.empty(); signs.pop_back()) {
+      value = &node(signs.back().text == "-" ? Kind::negate : Kind::unchanged, signs.back().line,
+                    {value});
+    }
+    return filtered(value);
   }
 
-  ExpressionPointer primary() {
+  Node literal(Value value, int line) {
+    Expression& made = node(Kind::literal, line);
+    made.literal = std::move(value);
+    return &made;
+  }
+
+  Node primary() {
     const Token token = c_.next();
     if (token.kind == TokenKind::name) {
       return named(token);
     }
-    if (token.kind == TokenKind::number || token.kind == TokenKind::text) {
-      ExpressionPointer made = node(Kind::literal, token.line);
-      std::string text = token.literal.is_text() ? token.literal.text() : "";
-      while (token.kind == TokenKind::text && c_.peek().kind == TokenKind::text) {
+    if (token.kind == TokenKind::number) {
+      return literal(token.literal, token.line);
+    }
+    if (token.kind == TokenKind::text) {
+      std::string text = token.literal.text();
+      while (c_.peek().kind == TokenKind::text) {
         text += c_.next().literal.text();
       }
-      made->literal = token.kind == TokenKind::text ? Value(std::move(text)) : token.literal;
-      return made;
+      return literal(Value::constant(std::move(text)), token.line);
     }
     if (token.kind == TokenKind::sign && token.text == "(") {
-      ExpressionPointer inner = c_.is_sign(")") ? node(Kind::list, token.line) : with_commas();
+      Node inner = c_.is_sign(")") ? &node(Kind::tuple, token.line) : with_commas();
       c_.expect_sign(")");
       return inner;
     }
@@ -285,101 +303,105 @@ class Expressions {
               token.line);
   }
 
-  static ExpressionPointer named(const Token& token) {
+  Node named(const Token& token) {
     static const std::map<std::string, Value, std::less<>> constants = {
         {"true", Value(true)},   {"True", Value(true)}, {"false", Value(false)},
         {"False", Value(false)}, {"none", Value()},     {"None", Value()}};
-    const auto constant = constants.find(token.text);
-    ExpressionPointer made =
-        node(constant == constants.end() ? Kind::name : Kind::literal, token.line);
-    made->text = token.text;
-    made->literal = constant == constants.end() ? Value() : constant->second;
-    return made;
+    if (const auto constant = constants.find(token.text); constant != constants.end()) {
+      return literal(constant->second, token.line);
+    }
+    Expression& made = node(Kind::name, token.line);
+    made.text = token.text;
+    made.literal = Value::undefined(shown(token.text, 40));
+    return &made;
   }
 
-  ExpressionPointer list(int line) {
-    ExpressionPointer made = node(Kind::list, line);
+  Node list(int line) {
+    Expression& made = node(Kind::list, line);
     while (!c_.take_sign("]")) {
-      made->items.push_back(full());
+      made.items.push_back(full());
       if (!c_.is_sign("]")) {
         c_.expect_sign(",");
       }
     }
-    return made;
+    return &made;
   }
 
-  ExpressionPointer dict(int line) {
-    ExpressionPointer made = node(Kind::dict, line);
+  Node dict(int line) {
+    Expression& made = node(Kind::dict, line);
     while (!c_.take_sign("}")) {
-      made->items.push_back(full());
+      made.items.push_back(full());
       c_.expect_sign(":");
-      made->items.push_back(full());
+      made.items.push_back(full());
       if (!c_.is_sign("}")) {
         c_.expect_sign(",");
       }
     }
-    return made;
+    return &made;
   }
 
-  ExpressionPointer postfix(ExpressionPointer value) {
+  Node call(Node value, int line) {
+    Expression& made = node(Kind::call, line, {value});
+    arguments(made);
+    return &made;
+  }
+
+  Node postfix(Node value) {
     while (true) {
       const int line = c_.line();
       if (c_.take_sign(".")) {
-        value = member(std::move(value), line);
+        value = member(value, line);
       } else if (c_.take_sign("[")) {
-        value = subscript(std::move(value), line);
+        value = subscript(value, line);
       } else if (c_.is_sign("(")) {
-        value = node(Kind::call, line, std::move(value));
-        arguments(*value);
+        value = call(value, line);
       } else {
         return value;
       }
     }
   }
 
-  ExpressionPointer member(ExpressionPointer object, int line) {
+  Node member(Node object, int line) {
     if (c_.peek().kind == TokenKind::number && c_.peek().literal.is_whole()) {
-      ExpressionPointer index = node(Kind::literal, line);
-      index->literal = c_.next().literal;
-      return node(Kind::item, line, std::move(object), std::move(index));
+      return &node(Kind::item, line, {object, literal(c_.next().literal, line)});
     }
     const std::string name = c_.expect_name();
     if (!c_.is_sign("(")) {
-      ExpressionPointer made = node(Kind::attribute, line, std::move(object));
-      made->text = name;
-      return made;
+      Expression& made = node(Kind::attribute, line, {object});
+      made.text = name;
+      return &made;
     }
-    ExpressionPointer made = node(Kind::method, line, std::move(object));
-    made->text = name;
-    made->filter = find_method(name);
-    if (made->filter == nullptr) {
+    if (!is_method(name)) {
       c_.refuse(fmt::format("the method .{}() is not supported", shown(name, 40)), line);
     }
-    arguments(*made);
-    return made;
+    Expression& made = node(Kind::method, line, {object});
+    made.text = name;
+    arguments(made);
+    return &made;
   }
 
-  ExpressionPointer subscript(ExpressionPointer object, int line) {
-    ExpressionPointer parts[3];
+  Node subscript(Node object, int line) {
+    Node parts[3] = {};
     int colons = 0;
     while (!c_.is_sign("]")) {
       if (c_.take_sign(":")) {
         if (++colons > 2) {
           c_.refuse("a slice has more than three parts");
         }
+      } else if (parts[colons] != nullptr) {
+        c_.refuse("an index has more than one part");
       } else {
         parts[colons] = full();
       }
     }
     c_.expect_sign("]");
-    if (colons == 0) {
-      if (!parts[0]) {
-        c_.refuse("expected an index", line);
-      }
-      return node(Kind::item, line, std::move(object), std::move(parts[0]));
+    if (colons > 0) {
+      return &node(Kind::slice, line, {object, parts[0], parts[1], parts[2]});
     }
-    return node(Kind::slice, line, std::move(object), std::move(parts[0]), std::move(parts[1]),
-                std::move(parts[2]));
+    if (parts[0] == nullptr) {
+      c_.refuse("expected an index", line);
+    }
+    return &node(Kind::item, line, {object, parts[0]});
   }
 
   /// (a, b, name=c)
@@ -392,7 +414,13 @@ class Expressions {
       if (c_.peek().kind == TokenKind::name && c_.is_sign("=", 1)) {
         const std::string name = c_.next().text;
         c_.next();
+        if (std::ranges::find(call.named, name, &std::pair<std::string, Node>::first) !=
+            call.named.end()) {
+          c_.refuse(fmt::format("the argument '{}' is given twice", shown(name, 40)));
+        }
         call.named.emplace_back(name, full());
+      } else if (!call.named.empty()) {
+        c_.refuse("an argument without a name follows one with a name");
       } else {
         call.items.push_back(full());
       }
@@ -403,61 +431,64 @@ class Expressions {
   }
 
   /// Filters, tests and calls behind a value.
-  ExpressionPointer filtered(ExpressionPointer value) {
+  Node filtered(Node value) {
     while (true) {
       const int line = c_.line();
       if (c_.take_sign("|")) {
-        const std::string name = c_.expect_name();
-        value = node(Kind::filter, line, std::move(value));
-        value->text = name;
-        value->filter = find_filter(name);
-        if (value->filter == nullptr) {
-          c_.refuse(fmt::format("the filter '{}' is not supported", shown(name, 40)), line);
-        }
-        if (c_.is_sign("(")) {
-          arguments(*value);
-        }
+        value = filter(value, line);
       } else if (c_.take_word("is")) {
-        value = test(std::move(value), line);
+        value = test(value, line);
       } else if (c_.is_sign("(")) {
-        value = node(Kind::call, line, std::move(value));
-        arguments(*value);
+        value = call(value, line);
       } else {
         return value;
       }
     }
   }
 
-  ExpressionPointer test(ExpressionPointer value, int line) {
+  Node filter(Node value, int line) {
+    const std::string name = c_.expect_name();
+    Expression& made = node(Kind::filter, line, {value});
+    made.signature = find_filter(name);
+    if (made.signature == nullptr) {
+      c_.refuse(fmt::format("the filter '{}' is not supported", shown(name, 40)), line);
+    }
+    if (c_.is_sign("(")) {
+      arguments(made);
+    }
+    return &made;
+  }
+
+  Node test(Node value, int line) {
     const bool negated = c_.take_word("not");
     const std::string name = c_.expect_name();
-    ExpressionPointer made = node(Kind::test, line, std::move(value));
-    made->text = name;
-    made->test = find_test(name);
-    if (made->test == nullptr) {
+    Expression& made = node(Kind::test, line, {value});
+    made.signature = find_test(name);
+    if (made.signature == nullptr) {
       c_.refuse(fmt::format("the test 'is {}' is not supported", shown(name, 40)), line);
     }
     const TokenKind kind = c_.peek().kind;
     if (c_.is_sign("(")) {
-      arguments(*made);
+      arguments(made);
     } else if (kind == TokenKind::text || kind == TokenKind::number || c_.is_sign("[") ||
                c_.is_sign("{") ||
                (kind == TokenKind::name && !c_.is_word("else") && !c_.is_word("or") &&
                 !c_.is_word("and") && !c_.is_word("is") && !c_.is_word("if") &&
                 !c_.is_word("not") && !c_.is_word("in"))) {
-      made->items.push_back(postfix(primary()));
+      made.items.push_back(postfix(primary()));
     }
-    return negated ? node(Kind::logical_not, line, std::move(made)) : std::move(made);
+    return negated ? &node(Kind::logical_not, line, {&made}) : &made;
   }
 
   Cursor& c_;
+  Template& out_;
   int depth_ = 0;
 };
 
 class Parser {
  public:
   Parser(std::vector<Token> tokens, Template& out)
-      : c_(std::move(tokens), out.name), expressions_(c_), out_(out) {}
+      : c_(std::move(tokens), out.name), expressions_(c_, out), out_(out) {}
 
   void parse() {
     out_.body = statements({});
@@ -621,12 +652,19 @@ class Parser {
   }
 
   Statement macro(int line) {
+    if (loops_ > 0 || captured_ > 0) {
+      c_.refuse("{% macro %} within {% for %}, {% set %} or {% macro %} is not supported", line);
+    }
     Statement made{StatementKind::macro, line};
     made.targets.push_back(c_.expect_name());
     c_.expect_sign("(");
     while (!c_.take_sign(")")) {
       made.targets.push_back(c_.expect_name());
       made.expressions.push_back(c_.take_sign("=") ? expressions_.full() : nullptr);
+      if (made.expressions.back() == nullptr && made.expressions.size() > 1 &&
+          made.expressions[made.expressions.size() - 2] != nullptr) {
+        c_.refuse("a parameter without a default follows one with a default");
+      }
       if (!c_.is_sign(")")) {
         c_.expect_sign(",");
       }
@@ -643,7 +681,9 @@ class Parser {
     }
     Statement made{StatementKind::generation, line};
     close();
+    const int loops = std::exchange(loops_, 0);  // the body is a function of its own in Jinja
     made.bodies.push_back(statements({}));
+    loops_ = loops;
     end_tag("endgeneration", made);
     out_.has_generation = true;
     return made;

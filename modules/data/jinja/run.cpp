@@ -3,166 +3,38 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
+#include <array>
+#include <memory>
+#include <tessera/shown.hpp>
+#include <unordered_map>
 
 #include "jinja/functions.hpp"
 #include "jinja/tokens.hpp"
-
-import tessera.base;
 
 namespace tessera::data::jinja {
 namespace {
 
 using Kind = ExpressionKind;
 
-constexpr std::size_t longest_text = std::size_t{1} << 26;
-constexpr std::int64_t most_turns = 1'000'000;  // of all loops together
-
-std::int64_t checked(std::int64_t value, bool overflows) {
-  if (overflows) {
-    throw Problem("a number is too large");
-  }
-  return value;
-}
-
-Value whole_sum(Kind kind, std::int64_t a, std::int64_t b) {
-  std::int64_t result = 0;
-  switch (kind) {
-    case Kind::add:
-      return checked(result, __builtin_add_overflow(a, b, &result)), result;
-    case Kind::subtract:
-      return checked(result, __builtin_sub_overflow(a, b, &result)), result;
-    case Kind::multiply:
-      return checked(result, __builtin_mul_overflow(a, b, &result)), result;
+bool compared(Comparison which, const Value& a, const Value& b, Budget& budget) {
+  switch (which) {
+    case Comparison::equal:
+      return equal(a, b, budget);
+    case Comparison::not_equal:
+      return !equal(a, b, budget);
+    case Comparison::less:
+      return compare(a, b, budget) < 0;
+    case Comparison::less_equal:
+      return compare(a, b, budget) <= 0;
+    case Comparison::greater:
+      return compare(a, b, budget) > 0;
+    case Comparison::greater_equal:
+      return compare(a, b, budget) >= 0;
+    case Comparison::in:
+      return contains(b, a, budget);
     default:
-      break;
+      return !contains(b, a, budget);
   }
-  if (b == 0) {
-    throw Problem("a division by zero");
-  }
-  if (kind == Kind::divide) {
-    return static_cast<double>(a) / static_cast<double>(b);
-  }
-  checked(0, a == std::numeric_limits<std::int64_t>::min() && b == -1);
-  // Python rounds down, and the remainder has the sign of the divisor.
-  const std::int64_t remainder = a % b;
-  const bool moves = remainder != 0 && (remainder < 0) != (b < 0);
-  return kind == Kind::floor_divide ? a / b - (moves ? 1 : 0) : remainder + (moves ? b : 0);
-}
-
-Value real_sum(Kind kind, double a, double b) {
-  switch (kind) {
-    case Kind::add:
-      return a + b;
-    case Kind::subtract:
-      return a - b;
-    case Kind::multiply:
-      return a * b;
-    default:
-      break;
-  }
-  if (b == 0) {
-    throw Problem("a division by zero");
-  }
-  return kind == Kind::divide         ? a / b
-         : kind == Kind::floor_divide ? std::floor(a / b)
-                                      : a - b * std::floor(a / b);
-}
-
-std::string repeated(const std::string& text, std::int64_t count) {
-  if (count > 0 && text.size() > longest_text / static_cast<std::size_t>(count)) {
-    throw Problem("a text is too long");
-  }
-  std::string out;
-  for (std::int64_t i = 0; i < count; ++i) {
-    out += text;
-  }
-  return out;
-}
-
-Value computed(Kind kind, const Value& a, const Value& b) {
-  if (kind == Kind::power) {
-    const double result = std::pow(a.number(), b.number());
-    const bool whole = a.is_whole() && b.is_whole() && b.whole() >= 0 && std::abs(result) < 0x1p53;
-    return whole ? Value(static_cast<std::int64_t>(result)) : Value(result);
-  }
-  if (a.is_number() && b.is_number()) {
-    return a.is_whole() && b.is_whole() ? whole_sum(kind, a.whole(), b.whole())
-                                        : real_sum(kind, a.number(), b.number());
-  }
-  if (kind == Kind::add && a.is_text() && b.is_text()) {
-    return a.text() + b.text();
-  }
-  if (kind == Kind::add && a.is_list() && b.is_list()) {
-    List all = a.list();
-    all.insert(all.end(), b.list().begin(), b.list().end());
-    return all;
-  }
-  if (kind == Kind::multiply && (a.is_text() || b.is_text()) && (a.is_whole() || b.is_whole())) {
-    return a.is_text() ? repeated(a.text(), b.whole()) : repeated(b.text(), a.whole());
-  }
-  throw Problem(fmt::format("an operation with {} and {} is not supported", a.kind(), b.kind()));
-}
-
-bool compared(Kind kind, const Value& a, const Value& b) {
-  switch (kind) {
-    case Kind::equal:
-      return equal(a, b);
-    case Kind::not_equal:
-      return !equal(a, b);
-    case Kind::less:
-      return compare(a, b) < 0;
-    case Kind::less_equal:
-      return compare(a, b) <= 0;
-    case Kind::greater:
-      return compare(a, b) > 0;
-    case Kind::greater_equal:
-      return compare(a, b) >= 0;
-    case Kind::in:
-      return contains(b, a);
-    default:
-      return !contains(b, a);
-  }
-}
-
-/// Python's slice.indices, and the entries there.
-template <class Take>
-void slice(std::int64_t count, const Value& first, const Value& last, const Value& by, Take take) {
-  const std::int64_t step = by.is_none() ? 1 : by.whole();
-  if (step == 0) {
-    throw Problem("the step of a slice is 0");
-  }
-  const auto bound = [&](const Value& value, std::int64_t absent) {
-    if (value.is_none()) {
-      return absent;
-    }
-    const std::int64_t at = value.whole() < 0 ? value.whole() + count : value.whole();
-    return std::clamp<std::int64_t>(at, step > 0 ? 0 : -1, step > 0 ? count : count - 1);
-  };
-  const std::int64_t begin = bound(first, step > 0 ? 0 : count - 1);
-  const std::int64_t end = bound(last, step > 0 ? count : -1);
-  for (std::int64_t i = begin; step > 0 ? i < end : i > end; i += step) {
-    take(static_cast<std::size_t>(i));
-    if (step > count || -step > count) {
-      return;
-    }
-  }
-}
-
-Value sliced(const Value& object, const Value& first, const Value& last, const Value& by) {
-  if (object.is_list()) {
-    List out;
-    slice(std::ssize(object.list()), first, last, by,
-          [&](std::size_t i) { out.push_back(object.list()[i]); });
-    return out;
-  }
-  const std::string& text = object.text();
-  const std::vector<std::size_t> starts = character_starts(text);
-  std::string out;
-  slice(std::ssize(starts) - 1, first, last, by,
-        [&](std::size_t i) { out += text.substr(starts[i], starts[i + 1] - starts[i]); });
-  return out;
 }
 
 /// Names and values, with inner ones before outer ones.
@@ -184,25 +56,26 @@ class Scopes {
     }
     values_.emplace_back(name, std::move(value));
   }
-  /// `first`: the values before it are not visible, but for those of the whole template.
-  Value get(const std::string& name) const {
+  /// Null: there is none.
+  const Value* find(const std::string& name, Budget& budget) const {
+    budget.step(1 + values_.size() / 8);
     for (std::size_t i = values_.size(); i > hidden_end_; --i) {
       if (values_[i - 1].first == name) {
-        return values_[i - 1].second;
+        return &values_[i - 1].second;
       }
     }
     const std::size_t outermost = marks_.size() > 1 ? marks_[1] : values_.size();
     for (std::size_t i = std::min(outermost, hidden_end_); i > 0; --i) {
       if (values_[i - 1].first == name) {
-        return values_[i - 1].second;
+        return &values_[i - 1].second;
       }
     }
-    const Value* found = variables_.find(name);
-    return found != nullptr ? *found : Value::undefined(name);
+    return variables_.find(name);
   }
   /// A macro sees its own names and those of the whole template.
   std::size_t hide() { return std::exchange(hidden_end_, values_.size()); }
   void show(std::size_t before) { hidden_end_ = before; }
+  const std::vector<std::pair<std::string, Value>>& values() const { return values_; }
 
  private:
   const Dict& variables_;
@@ -211,12 +84,77 @@ class Scopes {
   std::size_t hidden_end_ = 0;
 };
 
+/// The messages of a conversation by their objects: which one a value is.
+class Messages {
+ public:
+  explicit Messages(const List& messages) {
+    for (std::size_t i = 0; i < messages.size(); ++i) {
+      if (messages[i].is_dict()) {
+        places_.emplace(&messages[i].dict(), i);
+      }
+    }
+  }
+  std::optional<std::size_t> place(const Value& value) const {
+    const auto found = value.is_dict() ? places_.find(&value.dict()) : places_.end();
+    return found == places_.end() ? std::nullopt : std::optional(found->second);
+  }
+
+ private:
+  std::unordered_map<const Dict*, std::size_t> places_;
+};
+
+void refuse_names(const Arguments& arguments, std::size_t most, const char* function) {
+  if (!arguments.named.empty()) {
+    throw Problem(fmt::format("the argument '{}' of '{}' is not supported",
+                              shown(arguments.named[0].first, 40), function));
+  }
+  if (arguments.values.size() > most) {
+    throw Problem(fmt::format("too many arguments of '{}' (expected at most {})", function, most));
+  }
+}
+
+/// Python's dict(): of another one, or of pairs, with named members.
+Dict dict_of(const Arguments& arguments, const char* function, Budget& budget) {
+  if (arguments.values.size() > 1) {
+    throw Problem(fmt::format("too many arguments of '{}' (expected at most 1)", function));
+  }
+  Dict made;
+  if (!arguments.values.empty() && arguments.values[0].is_dict()) {
+    made = arguments.values[0].dict();
+  } else if (!arguments.values.empty()) {
+    for (const Value& pair : entries_of(arguments.values[0], budget)) {
+      const List& both = pair.sequence().entries;
+      if (both.size() != 2) {
+        throw Problem(fmt::format("'{}' takes pairs of a name and a value", function));
+      }
+      made.set(both[0].text(), both[1]);
+    }
+  }
+  for (const auto& [name, value] : arguments.named) {
+    made.set(name, value);
+  }
+  budget.step(made.members().size());
+  return made;
+}
+
+Value range(const Arguments& a, Budget& budget) {
+  refuse_names(a, 3, "range");
+  const std::size_t count = a.values.size();
+  if (count < 1) {
+    throw Problem("'range' takes one to three numbers");
+  }
+  return make_range(count > 1 ? a.values[0].whole() : 0, a.values[count > 1 ? 1 : 0].whole(),
+                    count > 2 ? a.values[2].whole() : 1, budget);
+}
+
 /// How a body ended.
 enum class Ending : std::uint8_t { normal, leave, next };
 
 class Interpreter {
  public:
-  Interpreter(const Template& source, const Dict& variables) : source_(source), scopes_(variables) {
+  Interpreter(const Template& source, const Dict& variables, const List& messages,
+              const std::string& now)
+      : source_(source), scopes_(variables), messages_(messages), now_(now) {
     add_functions();
   }
 
@@ -224,81 +162,73 @@ class Interpreter {
     try {
       execute(source_.body, out_.text);
     } catch (const Problem& problem) {
-      Place{source_.name, line_}.refuse(problem.what());
+      Place{source_.name, line_}.refuse(problem.what(), problem.advice);
     }
     return std::move(out_);
   }
 
  private:
   void add_functions() {
-    const auto add = [&](const char* name, std::function<Value(const Arguments&)> call) {
-      scopes_.set(name, Value(Value::Data(std::make_shared<const Function>(std::move(call)))));
+    const auto add = [&](const char* name, Callable::Call call) {
+      functions_.emplace_back(
+          name, Value::Data(std::make_shared<const Callable>(budget_, name, std::move(call))));
     };
-    add("raise_exception", [](const Arguments& a) -> Value {
-      throw Problem(fmt::format("the template refuses it: {}",
-                                a.values.empty() ? "" : a.values[0].printed()));
+    add("raise_exception", [this](const Arguments& a) -> Value {
+      refuse_names(a, 1, "raise_exception");
+      throw Problem("the template refuses it: " +
+                    (a.values.empty() ? "" : printed(a.values[0], budget_)));
     });
-    add("namespace", [](const Arguments& a) -> Value {
-      auto made = std::make_shared<Namespace>();
-      for (const auto& [name, value] : a.named) {
-        made->members.set(name, value);
-      }
-      return Value(Value::Data(std::move(made)));
+    add("namespace", [this](const Arguments& a) -> Value {
+      Dict members = dict_of(a, "namespace", budget_);
+      budget_.take(sizeof(Namespace) + members.members().size() * sizeof(Value));
+      namespaces_.push_back(std::make_unique<Namespace>(Namespace{std::move(members)}));
+      return Value::Data(namespaces_.back().get());
     });
-    add("dict", [](const Arguments& a) -> Value {
-      Dict made;
-      for (const auto& [name, value] : a.named) {
-        made.set(name, value);
-      }
-      return made;
+    add("dict", [this](const Arguments& a) -> Value {
+      return make_dict(budget_, dict_of(a, "dict", budget_));
     });
-    add("range", [](const Arguments& a) -> Value {
-      const std::size_t count = a.values.size();
-      if (count < 1 || count > 3) {
-        throw Problem("range takes one to three numbers");
+    add("range", [this](const Arguments& a) -> Value { return range(a, budget_); });
+    add("strftime_now", [this](const Arguments& a) -> Value {
+      refuse_names(a, 1, "strftime_now");
+      if (a.values.empty()) {
+        throw Problem("the argument 'format' of 'strftime_now' is missing");
       }
-      const std::int64_t begin = count > 1 ? a.values[0].whole() : 0;
-      const std::int64_t end = a.values[count > 1 ? 1 : 0].whole();
-      const std::int64_t step = count > 2 ? a.values[2].whole() : 1;
-      if (step == 0) {
-        throw Problem("the step of range is 0");
-      }
-      List all;
-      for (std::int64_t i = begin; step > 0 ? i < end : i > end;
-           checked(0, __builtin_add_overflow(i, step, &i))) {
-        if (std::ssize(all) >= most_turns) {
-          throw Problem("a range is too long");
-        }
-        all.emplace_back(i);
-      }
-      return all;
+      budget_.step(a.values[0].text().size());
+      return make_text(budget_, time_text(now_, a.values[0].text()));
     });
   }
 
   // Statements.
 
   Ending execute(const Statements& all, std::string& out) {
+    const Budget::Level level(budget_);
     for (const Statement& one : all) {
       line_ = one.line;
+      budget_.step();
       const Ending ending = execute(one, out);
       if (ending != Ending::normal) {
         return ending;
-      }
-      if (out.size() > longest_text) {
-        throw Problem("the text is too long (expected at most 64 MiB)");
       }
     }
     return Ending::normal;
   }
 
+  void write(std::string_view text, std::string& out) {
+    budget_.read(text.size());
+    budget_.check_written(out.size() + text.size());
+    out += text;
+  }
+
   Ending execute(const Statement& one, std::string& out) {
     switch (one.kind) {
       case StatementKind::text:
-        out += one.text;
+        write(one.text, out);
         break;
-      case StatementKind::output:
-        out += value_of(*one.expressions[0]).printed();
+      case StatementKind::output: {
+        const Value value = value_of(*one.expressions[0]);
+        write(value.is_text() ? value.text() : printed(value, budget_), out);
         break;
+      }
       case StatementKind::branch:
         return branch(one, out);
       case StatementKind::loop:
@@ -310,29 +240,58 @@ class Interpreter {
       case StatementKind::set_member:
         set_member(one);
         break;
-      case StatementKind::set_body: {
-        std::string text;
-        scopes_.open();
-        execute(one.bodies[0], text);
-        scopes_.close();
-        scopes_.set(one.targets[0], Value(std::move(text)));
+      case StatementKind::set_body:
+        scopes_.set(one.targets[0], make_text(budget_, written(one.bodies[0])));
         break;
-      }
       case StatementKind::macro:
         define(one);
         break;
-      case StatementKind::generation: {
-        const std::size_t begin = out.size();
-        const Ending ending = execute(one.bodies[0], out);
-        out_.generated.emplace_back(begin, out.size());
-        return ending;
-      }
+      case StatementKind::generation:
+        generation(one, out);
+        break;
       case StatementKind::leave:
         return Ending::leave;
       case StatementKind::next:
         return Ending::next;
     }
     return Ending::normal;
+  }
+
+  /// What a body writes, with a scope of its own.
+  std::string written(const Statements& body) {
+    std::string text;
+    scopes_.open();
+    execute(body, text);
+    scopes_.close();
+    return text;
+  }
+
+  void generation(const Statement& one, std::string& out) {
+    const std::size_t begin = out.size();
+    scopes_.open();
+    execute(one.bodies[0], out);
+    scopes_.close();
+    out_.generated.push_back({begin, out.size(), current_message()});
+  }
+
+  /// The message that the innermost loop is at, or else the only one that a variable is.
+  std::optional<std::size_t> current_message() {
+    for (auto at = loops_.rbegin(); at != loops_.rend(); ++at) {
+      const Loop& loop = **at;
+      if (const auto place = messages_.place(loop.entries[loop.at])) {
+        return place;
+      }
+    }
+    std::optional<std::size_t> only;
+    budget_.step(scopes_.values().size());
+    for (const auto& variable : scopes_.values()) {
+      const auto place = messages_.place(variable.second);
+      if (place && only && *only != *place) {
+        return std::nullopt;
+      }
+      only = place ? place : only;
+    }
+    return only;
   }
 
   Ending branch(const Statement& one, std::string& out) {
@@ -350,7 +309,7 @@ class Interpreter {
       scopes_.set(targets[0], value);
       return;
     }
-    const List parts = entries_of(value);
+    const List parts = entries_of(value, budget_);
     if (parts.size() != targets.size()) {
       throw Problem(fmt::format("{} names for {} values", targets.size(), parts.size()));
     }
@@ -360,175 +319,227 @@ class Interpreter {
   }
 
   void set_member(const Statement& one) {
-    const Value object = scopes_.get(one.targets[0]);
-    if (object.space() == nullptr) {
-      throw Problem(
-          fmt::format("'{}' is not a namespace, so its members cannot be set", one.targets[0]));
+    const Value* const object = scopes_.find(one.targets[0], budget_);
+    Namespace* const space = object != nullptr ? object->space() : nullptr;
+    if (space == nullptr) {
+      throw Problem(fmt::format("'{}' is not a namespace, so its members cannot be set",
+                                shown(one.targets[0], 40)));
     }
-    object.space()->members.set(one.targets[1], value_of(*one.expressions[0]));
+    Value value = value_of(*one.expressions[0]);
+    if (space->members.find(one.targets[1]) == nullptr) {
+      budget_.take(one.targets[1].size() + sizeof(Value));
+    }
+    space->members.set(one.targets[1], std::move(value));
+  }
+
+  /// Those of the entries that the loop's condition lets through.
+  List chosen(const Statement& one, List entries) {
+    if (one.expressions.size() == 1) {
+      return entries;
+    }
+    List kept;
+    for (const Value& entry : entries) {
+      scopes_.open();
+      assign(one.targets, entry);
+      if (value_of(*one.expressions[1]).truth()) {
+        kept.push_back(entry);
+      }
+      scopes_.close();
+    }
+    return kept;
   }
 
   void loop(const Statement& one, std::string& out) {
-    List entries = entries_of(value_of(*one.expressions[0]));
-    if (one.expressions.size() > 1) {
-      List kept;
-      for (const Value& entry : entries) {
+    List entries = chosen(one, entries_of(value_of(*one.expressions[0]), budget_));
+    if (entries.empty()) {
+      if (one.bodies.size() > 1) {
         scopes_.open();
-        assign(one.targets, entry);
-        if (value_of(*one.expressions[1]).truth()) {
-          kept.push_back(entry);
-        }
+        execute(one.bodies[1], out);
         scopes_.close();
       }
-      entries = std::move(kept);
+      return;
     }
-    if (entries.empty() && one.bodies.size() > 1) {
-      execute(one.bodies[1], out);
-    }
-    for (std::size_t i = 0; i < entries.size(); ++i) {
-      if (++turns_ > most_turns) {
-        throw Problem("the template's loops do not end");
-      }
+    const auto state = std::make_shared<Loop>(budget_, std::move(entries));
+    loops_.push_back(state);
+    for (; state->at < state->entries.size(); ++state->at) {
       scopes_.open();
-      assign(one.targets, entries[i]);
-      scopes_.set("loop", position(entries, i));
+      assign(one.targets, state->entries[state->at]);
+      scopes_.set("loop", Value(Value::Data(state)));
       const Ending ending = execute(one.bodies[0], out);
       scopes_.close();
       if (ending == Ending::leave) {
         break;
       }
     }
-  }
-
-  static Value position(const List& entries, std::size_t i) {
-    const std::int64_t at = static_cast<std::int64_t>(i);
-    const std::int64_t count = std::ssize(entries);
-    Dict loop;
-    loop.set("index0", at);
-    loop.set("index", at + 1);
-    loop.set("first", i == 0);
-    loop.set("last", at + 1 == count);
-    loop.set("length", count);
-    loop.set("revindex", count - at);
-    loop.set("revindex0", count - at - 1);
-    if (i > 0) {
-      loop.set("previtem", entries[i - 1]);
-    }
-    if (at + 1 < count) {
-      loop.set("nextitem", entries[i + 1]);
-    }
-    return loop;
+    state->at = std::min(state->at, state->entries.size() - 1);
+    loops_.pop_back();
   }
 
   void define(const Statement& one) {
-    scopes_.set(one.targets[0],
-                Value(Value::Data(std::make_shared<const Function>(
-                    [this, &one](const Arguments& arguments) { return called(one, arguments); }))));
+    const std::string& name = one.targets[0];
+    scopes_.set(name, Value::Data(std::make_shared<const Callable>(
+                          budget_, name, [this, &one](const Arguments& arguments) {
+                            return called(one, arguments);
+                          })));
   }
 
   Value called(const Statement& macro, const Arguments& arguments) {
-    constexpr int deepest = 50;
-    if (++calls_ > deepest) {
-      throw Problem("macros call each other too deeply");
-    }
     const std::size_t count = macro.targets.size() - 1;
-    if (arguments.values.size() > count) {
-      throw Problem(fmt::format("the macro '{}' takes {} arguments", macro.targets[0], count));
+    const auto parameters = std::span(macro.targets).subspan(1);
+    refuse_names({arguments.values, {}}, count, macro.targets[0].c_str());
+    for (const auto& [name, value] : arguments.named) {
+      const auto at = std::ranges::find(parameters, name);
+      if (at == parameters.end() || at - parameters.begin() < std::ssize(arguments.values)) {
+        throw Problem(fmt::format("the macro '{}' does not take the argument '{}' here",
+                                  shown(macro.targets[0], 40), shown(name, 40)));
+      }
     }
     const std::size_t hidden = scopes_.hide();
+    const auto outer_loops = std::exchange(loops_, {});
     scopes_.open();
+    ++macros_;
     for (std::size_t i = 0; i < count; ++i) {
-      const std::string& name = macro.targets[i + 1];
+      const std::string& name = parameters[i];
       const auto given =
           std::ranges::find(arguments.named, name, &std::pair<std::string, Value>::first);
       scopes_.set(name, i < arguments.values.size()       ? arguments.values[i]
                         : given != arguments.named.end()  ? given->second
                         : macro.expressions[i] != nullptr ? value_of(*macro.expressions[i])
-                                                          : Value::undefined(name));
+                                                          : Value::undefined(shown(name, 40)));
     }
     std::string text;
     execute(macro.bodies[0], text);
+    --macros_;
     scopes_.close();
+    loops_ = outer_loops;
     scopes_.show(hidden);
-    --calls_;
-    return text;
+    return make_text(budget_, std::move(text));
   }
 
   // Expressions.
 
+  /// What begins a chain is computed first, then each operation with what is before it.
   Value value_of(const Expression& e) {
+    const Budget::Level level(budget_);
+    const std::size_t base = chain_.size();
+    const Expression* first = &e;
+    for (; first->kind >= Kind::logical_not; first = first->items[0]) {
+      chain_.push_back(first);
+    }
+    Value value = beginning(*first);
+    while (chain_.size() > base) {
+      const Expression& next = *chain_.back();
+      chain_.pop_back();
+      budget_.step();
+      line_ = next.line;
+      value = operation(next, std::move(value));
+    }
+    return value;
+  }
+
+  Value beginning(const Expression& e) {
+    budget_.step();
     line_ = e.line;
     switch (e.kind) {
       case Kind::literal:
         return e.literal;
       case Kind::name:
-        return scopes_.get(e.text);
+        return variable(e);
       case Kind::list:
-        return all_of(e);
-      case Kind::dict:
-        return dict(e);
-      case Kind::logical_not:
-        return !value_of(*e.items[0]).truth();
-      case Kind::negate: {
-        const Value value = value_of(*e.items[0]);
-        return value.is_whole() ? whole_sum(Kind::subtract, 0, value.whole())
-                                : Value(-value.number());
-      }
-      case Kind::logical_and: {
-        const Value left = value_of(*e.items[0]);
-        return left.truth() ? value_of(*e.items[1]) : left;
-      }
-      case Kind::logical_or: {
-        const Value left = value_of(*e.items[0]);
-        return left.truth() ? left : value_of(*e.items[1]);
-      }
-      case Kind::condition:
-        return value_of(*e.items[0]).truth() ? value_of(*e.items[1])
-               : e.items.size() > 2          ? value_of(*e.items[2])
-                                             : Value::undefined("the other case");
-      case Kind::attribute:
-        return member(e);
-      case Kind::item: {
-        const Value object = value_of(*e.items[0]);
-        const Value index = value_of(*e.items[1]);
-        line_ = e.line;
-        return item_of(object, index);
-      }
-      case Kind::slice:
-        return slice_of(e);
-      case Kind::call:
-      case Kind::method:
-      case Kind::filter:
-      case Kind::test:
-        return applied(e);
+        return make_list(budget_, all_of(e));
+      case Kind::tuple:
+        return make_list(budget_, all_of(e), Form::tuple);
       default:
-        return operation(e);
+        return dict(e);
     }
   }
 
-  Value operation(const Expression& e) {
-    const Value a = value_of(*e.items[0]);
-    const Value b = value_of(*e.items[1]);
-    line_ = e.line;
-    switch (e.kind) {
-      case Kind::concatenate:
-        return a.printed() + b.printed();
-      case Kind::add:
-      case Kind::subtract:
-      case Kind::multiply:
-      case Kind::divide:
-      case Kind::floor_divide:
-      case Kind::remainder:
-      case Kind::power:
-        return computed(e.kind, a, b);
-      default:
-        return compared(e.kind, a, b);
+  Value variable(const Expression& e) {
+    if (const Value* const found = scopes_.find(e.text, budget_)) {
+      return *found;
     }
+    const auto function =
+        std::ranges::find(functions_, e.text, &std::pair<std::string, Value>::first);
+    if (e.text == "strftime_now" && now_.empty()) {
+      throw Problem("the template reads the date of the day",
+                    "set the date that it is to use: data.template_options = { now = "
+                    "\"2026-01-31\" }");
+    }
+    if (function != functions_.end()) {
+      return function->second;
+    }
+    constexpr std::array missing = {"cycler", "joiner", "lipsum", "self"};
+    constexpr std::array of_macros = {"caller", "kwargs", "varargs"};
+    if (std::ranges::find(missing, e.text) != missing.end() ||
+        (macros_ > 0 && std::ranges::find(of_macros, e.text) != of_macros.end())) {
+      throw Problem(fmt::format("'{}' is not supported", e.text));
+    }
+    return e.literal;
+  }
+
+  Value operation(const Expression& e, Value value) {
+    switch (e.kind) {
+      case Kind::logical_not:
+        return !value.truth();
+      case Kind::negate:
+        return negated(value, budget_);
+      case Kind::unchanged:
+        static_cast<void>(value.is_big() ? 0.0 : value.number());
+        return value.is<bool>() ? Value(value.whole()) : value;
+      case Kind::logical_and:
+        return value.truth() ? value_of(*e.items[1]) : value;
+      case Kind::logical_or:
+        return value.truth() ? value : value_of(*e.items[1]);
+      case Kind::condition:
+        return value.truth()        ? value_of(*e.items[1])
+               : e.items.size() > 2 ? value_of(*e.items[2])
+                                    : Value::undefined("the other case");
+      case Kind::arithmetic: {
+        const Value other = value_of(*e.items[1]);
+        line_ = e.line;
+        return computed(e.operation, value, other, budget_);
+      }
+      case Kind::concatenate:
+        return joined(value, value_of(*e.items[1]));
+      case Kind::comparison:
+        return comparison(e, std::move(value));
+      case Kind::attribute:
+        return attribute_of(value, e.text, budget_);
+      case Kind::item: {
+        const Value index = value_of(*e.items[1]);
+        line_ = e.line;
+        return item_of(value, index, budget_);
+      }
+      case Kind::slice:
+        return slice_of(e, value);
+      default:
+        return applied(e, std::move(value));
+    }
+  }
+
+  Value joined(const Value& a, const Value& b) {
+    Writer out(budget_);
+    print(a, out);
+    print(b, out);
+    return make_text(budget_, out.take());
+  }
+
+  bool comparison(const Expression& e, Value left) {
+    for (std::size_t i = 0; i < e.comparisons.size(); ++i) {
+      Value right = value_of(*e.items[i + 1]);
+      line_ = e.line;
+      if (!compared(e.comparisons[i], left, right, budget_)) {
+        return false;
+      }
+      left = std::move(right);
+    }
+    return true;
   }
 
   List all_of(const Expression& e) {
     List all;
-    for (const ExpressionPointer& item : e.items) {
+    all.reserve(e.items.size());
+    for (const Expression* const item : e.items) {
       all.push_back(value_of(*item));
     }
     return all;
@@ -537,69 +548,77 @@ class Interpreter {
   Value dict(const Expression& e) {
     Dict made;
     for (std::size_t i = 0; i + 1 < e.items.size(); i += 2) {
-      made.set(value_of(*e.items[i]).text(), value_of(*e.items[i + 1]));
+      const Value name = value_of(*e.items[i]);
+      made.set(name.text(), value_of(*e.items[i + 1]));
     }
-    return made;
+    return make_dict(budget_, std::move(made));
   }
 
-  Value member(const Expression& e) {
-    const Value object = value_of(*e.items[0]);
-    line_ = e.line;
-    if (object.is_undefined()) {
-      throw Problem(fmt::format("the member '{}' of {}", e.text, object.kind()));
-    }
-    return item_of(object, Value(e.text));
-  }
-
-  Value slice_of(const Expression& e) {
-    const Value object = value_of(*e.items[0]);
-    const auto part = [&](std::size_t i) { return e.items[i] ? value_of(*e.items[i]) : Value(); };
+  Value slice_of(const Expression& e, const Value& object) {
+    const auto part = [&](std::size_t i) {
+      return e.items[i] != nullptr ? value_of(*e.items[i]) : Value();
+    };
     const Value first = part(1);
     const Value last = part(2);
     const Value by = part(3);
     line_ = e.line;
-    return sliced(object, first, last, by);
+    if (object.is_undefined()) {
+      throw Problem(fmt::format("a part of {}", object.kind()));
+    }
+    return sliced(object, first, last, by, budget_);
   }
 
-  Value applied(const Expression& e) {
+  Value applied(const Expression& e, Value object) {
     Arguments arguments;
-    arguments.values = all_of(e);
+    const bool is_call = e.kind == Kind::call;
+    if (!is_call) {
+      arguments.values.push_back(object);
+    }
+    for (std::size_t i = 1; i < e.items.size(); ++i) {
+      arguments.values.push_back(value_of(*e.items[i]));
+    }
     for (const auto& [name, value] : e.named) {
       arguments.named.emplace_back(name, value_of(*value));
     }
     line_ = e.line;
-    if (e.test != nullptr) {
-      return e.test(arguments);
+    if (e.signature != nullptr) {
+      return call(*e.signature, std::move(arguments), budget_);
     }
-    if (e.filter != nullptr) {
-      if (e.kind == Kind::method && arguments.values[0].is_undefined()) {
-        throw Problem(fmt::format(".{}() of {}", e.text, arguments.values[0].kind()));
+    if (!is_call) {
+      if (const Signature* const method = method_of(object, e.text)) {
+        return call(*method, std::move(arguments), budget_);
       }
-      return e.filter(arguments);
+      object = attribute_of(object, e.text, budget_);
+      arguments.values.erase(arguments.values.begin());
     }
-    const Value callee = arguments.values[0];
-    if (callee.function() == nullptr) {
-      throw Problem(fmt::format("a call of {}", callee.kind()));
+    if (object.callable() == nullptr) {
+      throw Problem(is_call ? fmt::format("a call of {}", object.kind())
+                            : fmt::format("it has no method .{}()", e.text));
     }
-    arguments.values.erase(arguments.values.begin());
-    const int line = line_;
-    Value result = callee.function()->call(arguments);
-    line_ = line;
+    Value result = object.callable()->call(arguments);
+    line_ = e.line;
     return result;
   }
 
   const Template& source_;
+  Budget budget_;  // outlives every value
+  std::vector<std::unique_ptr<Namespace>> namespaces_;
+  std::vector<std::pair<std::string, Value>> functions_;
   Scopes scopes_;
+  const Messages messages_;
+  const std::string& now_;
   Output out_;
+  std::vector<std::shared_ptr<Loop>> loops_;  // that are being executed, from outside
+  std::vector<const Expression*> chain_;      // what is still to be done with a value
   int line_ = 1;
-  int calls_ = 0;
-  std::int64_t turns_ = 0;
+  int macros_ = 0;  // that are being executed
 };
 
 }  // namespace
 
-Output run(const Template& source, const Dict& variables) {
-  return Interpreter(source, variables).run();
+Output run(const Template& source, const Dict& variables, const List& messages,
+           const std::string& now) {
+  return Interpreter(source, variables, messages, now).run();
 }
 
 }  // namespace tessera::data::jinja

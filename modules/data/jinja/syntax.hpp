@@ -16,19 +16,29 @@ enum class ExpressionKind : std::uint8_t {
   literal,
   name,
   list,
+  tuple,
   dict,  // items: key, value, key, value...
+  // The first item of these is a value that is computed first, whatever the others are: chains of
+  // them are as long as a template likes.
   logical_not,
   negate,
+  unchanged,  // +a
   logical_and,
   logical_or,
-  add,
-  subtract,
-  multiply,
-  divide,
-  floor_divide,
-  remainder,
-  power,
+  arithmetic,
   concatenate,
+  comparison,  // a < b < c: comparisons[i] is between items i and i + 1
+  condition,   // items: condition, value, and the other value if there is one
+  attribute,   // item 0, then its member `text`
+  item,        // item 0, then the item 1
+  slice,       // items: object, begin, end, step; absent ones are null
+  call,        // item 0, then the arguments
+  method,      // item 0, then the arguments
+  filter,      // likewise
+  test,        // likewise
+};
+
+enum class Comparison : std::uint8_t {
   equal,
   not_equal,
   less,
@@ -37,28 +47,18 @@ enum class ExpressionKind : std::uint8_t {
   greater_equal,
   in,
   not_in,
-  condition,  // items: condition, value, and the other value if there is one
-  attribute,  // item 0, then its member `text`
-  item,       // item 0, then the item 1
-  slice,      // items: object, begin, end, step; absent ones are null
-  call,       // item 0, then the arguments
-  method,     // item 0, then the arguments
-  filter,     // likewise
-  test,       // likewise
 };
-
-struct Expression;
-using ExpressionPointer = std::unique_ptr<Expression>;
 
 struct Expression {
   ExpressionKind kind = ExpressionKind::literal;
   int line = 0;
   std::string text = {};  // a name
-  Value literal = {};
-  std::vector<ExpressionPointer> items = {};
-  std::vector<std::pair<std::string, ExpressionPointer>> named = {};  // arguments
-  FilterFunction filter = nullptr;                                    // of filter and method
-  TestFunction test = nullptr;
+  Value literal = {};     // of a name: what it is where it is not defined
+  std::vector<const Expression*> items = {};
+  std::vector<std::pair<std::string, const Expression*>> named = {};  // arguments
+  const Signature* signature = nullptr;                               // of filter and test
+  Operation operation = Operation::add;
+  std::vector<Comparison> comparisons = {};
 };
 
 enum class StatementKind : std::uint8_t {
@@ -83,13 +83,15 @@ struct Statement {
   int line = 0;
   std::string text = {};
   std::vector<std::string> targets = {};
-  std::vector<ExpressionPointer> expressions = {};
+  std::vector<const Expression*> expressions = {};
   std::vector<Statements> bodies = {};
 };
 
 struct Template {
   std::string name;
   Statements body;
+  /// The expressions of all statements, so that none owns another one.
+  std::vector<std::unique_ptr<Expression>> expressions;
   bool has_generation = false;
 };
 

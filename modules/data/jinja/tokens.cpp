@@ -1,13 +1,18 @@
 #include "jinja/tokens.hpp"
 
 #include <fmt/format.h>
+#include <utf8proc.h>
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <charconv>
+#include <optional>
 #include <system_error>
 #include <tessera/shown.hpp>
 #include <utility>
+
+#include "text_checks.hpp"
 
 import tessera.base;
 
@@ -17,28 +22,16 @@ namespace {
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-void add_utf8(std::uint32_t c, std::string& out) {
-  const auto add = [&](std::uint32_t byte) { out += static_cast<char>(byte); };
-  if (c < 0x80) {
-    add(c);
-  } else if (c < 0x800) {
-    add(0xC0 | c >> 6);
-    add(0x80 | (c & 0x3F));
-  } else if (c < 0x10000) {
-    add(0xE0 | c >> 12);
-    add(0x80 | (c >> 6 & 0x3F));
-    add(0x80 | (c & 0x3F));
-  } else {
-    add(0xF0 | c >> 18);
-    add(0x80 | (c >> 12 & 0x3F));
-    add(0x80 | (c >> 6 & 0x3F));
-    add(0x80 | (c & 0x3F));
-  }
-}
+/// Beyond every real template: what is made of it takes up to 200 times as much memory.
+constexpr std::size_t longest_template = std::size_t{1} << 20;
 
 class Lexer {
  public:
   Lexer(std::string_view text, const std::string& name) : place_{name} {
+    if (text.size() > longest_template) {
+      place_.refuse(fmt::format("the template is too long (expected at most {} bytes, got {})",
+                                longest_template, text.size()));
+    }
     // Jinja's own steps: ends of lines become \n, and one at the end is dropped.
     text_.reserve(text.size());
     for (std::size_t i = 0; i < text.size(); ++i) {
@@ -199,42 +192,65 @@ class Lexer {
     advance(end - at_);
   }
 
+  /// Digits of `base`, with single underscores between them. Where they end.
+  std::size_t digits_end(std::size_t at, int base) const {
+    const auto fits = [&](std::size_t i) {
+      const auto c = static_cast<unsigned char>(i < text_.size() ? text_[i] : '\0');
+      return base == 16 ? std::isxdigit(c) != 0 : c >= '0' && c < '0' + base;
+    };
+    while (fits(at) || (at < text_.size() && text_[at] == '_' && fits(at + 1))) {
+      ++at;
+    }
+    return at;
+  }
+
   void number() {
-    std::size_t end = at_;
+    const char letter = at_ + 1 < text_.size() && text_[at_] == '0'
+                            ? static_cast<char>(std::tolower(text_[at_ + 1]))
+                            : '\0';
+    const int base = letter == 'x' ? 16 : letter == 'o' ? 8 : letter == 'b' ? 2 : 10;
     bool whole = true;
-    while (end < text_.size() && is_digit(text_[end])) {
-      ++end;
-    }
-    if (end + 1 < text_.size() && text_[end] == '.' && is_digit(text_[end + 1])) {
+    std::size_t end = digits_end(base == 10 ? at_ : at_ + 2, base);
+    if (base == 10 && end + 1 < text_.size() && text_[end] == '.' && is_digit(text_[end + 1])) {
       whole = false;
-      ++end;
-      while (end < text_.size() && is_digit(text_[end])) {
-        ++end;
-      }
+      end = digits_end(end + 1, 10);
     }
-    if (end < text_.size() && (text_[end] == 'e' || text_[end] == 'E')) {
+    if (base == 10 && end < text_.size() && (text_[end] == 'e' || text_[end] == 'E')) {
       std::size_t digits = end + 1;
       digits += digits < text_.size() && (text_[digits] == '-' || text_[digits] == '+') ? 1 : 0;
       if (digits < text_.size() && is_digit(text_[digits])) {
         whole = false;
-        end = digits;
-        while (end < text_.size() && is_digit(text_[end])) {
-          ++end;
-        }
+        end = digits_end(digits, 10);
       }
     }
-    const std::string digits = text_.substr(at_, end - at_);
-    std::int64_t integer = 0;
-    double real = 0;
-    const char* const first = digits.data();
-    const char* const last = first + digits.size();
-    const bool good = whole ? std::from_chars(first, last, integer).ec == std::errc()
-                            : std::from_chars(first, last, real).ec == std::errc();
-    if (!good || (end < text_.size() && is_letter(text_[end]))) {
-      place_.refuse(fmt::format("the number {} is not supported", shown(digits)));
+    std::string digits = text_.substr(at_, end - at_);
+    std::erase(digits, '_');
+    const bool leads = whole && base == 10 && digits.size() > 1 && digits[0] == '0' &&
+                       digits.find_first_not_of('0') != std::string::npos;
+    std::optional<Value> value;
+    if (whole && base == 10 && !leads) {
+      value = Value::whole_number(digits);
+    } else if (!leads) {
+      value = read_number(digits, base);
     }
-    add(TokenKind::number).literal = whole ? Value(integer) : Value(real);
+    if (!value || (end < text_.size() && (is_letter(text_[end]) || is_digit(text_[end])))) {
+      place_.refuse(fmt::format("the number {} is not supported", shown(digits, 40)));
+    }
+    add(TokenKind::number).literal = *value;
     advance(end - at_);
+  }
+
+  /// A number with a fraction or an exponent, or a whole one of another base than 10.
+  static std::optional<Value> read_number(const std::string& digits, int base) {
+    const char* const last = digits.data() + digits.size();
+    if (base == 10) {
+      double real = 0;
+      const bool good = std::from_chars(digits.data(), last, real).ec == std::errc();
+      return good ? std::optional(Value(real)) : std::nullopt;
+    }
+    std::int64_t integer = 0;
+    const bool good = std::from_chars(digits.data() + 2, last, integer, base).ec == std::errc();
+    return good ? std::optional(Value(integer)) : std::nullopt;
   }
 
   void literal(char quote) {
@@ -250,7 +266,7 @@ class Lexer {
     if (end >= text_.size()) {
       place_.refuse("a text in quotes does not end");
     }
-    add(TokenKind::text).literal = Value(std::move(out));
+    add(TokenKind::text).literal = Value::constant(std::move(out));
     advance(end + 1 - at_);
   }
 
@@ -268,6 +284,9 @@ class Lexer {
     }
     const std::size_t digits = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
     if (digits == 0) {
+      if (is_digit(c) || c == 'N' || static_cast<unsigned char>(c) >= 0x80) {
+        place_.refuse("this escape in a text is not supported");
+      }
       out += '\\';
       ++at;
       return;
@@ -276,11 +295,22 @@ class Lexer {
     const char* const first = text_.data() + at + 2;
     const char* const last = text_.data() + std::min(text_.size(), at + 2 + digits);
     const auto [end, error] = std::from_chars(first, last, value, 16);
-    if (error != std::errc() || end != first + digits || value > 0x10FFFF) {
-      place_.refuse("an escape in a text is not complete");
+    if (error != std::errc() || end != first + digits || value > 0x10FFFF ||
+        (value >= 0xD800 && value < 0xE000)) {
+      place_.refuse("an escape in a text is not a character");
     }
     add_utf8(value, out);
     at += 2 + digits;
+  }
+
+  /// The whole character at the place.
+  std::string character() const {
+    std::size_t bytes = 1;
+    while (at_ + bytes < text_.size() &&
+           (static_cast<unsigned char>(text_[at_ + bytes]) & 0xC0) == 0x80) {
+      ++bytes;
+    }
+    return text_.substr(at_, bytes);
   }
 
   void sign() {
@@ -294,8 +324,7 @@ class Lexer {
       }
     }
     if (single.find(text_[at_]) == std::string_view::npos) {
-      place_.refuse(
-          fmt::format("the character '{}' has no place here", shown(std::string(1, text_[at_]))));
+      place_.refuse(fmt::format("the character '{}' has no place here", shown(character())));
     }
     add(TokenKind::sign, std::string(1, text_[at_]));
     advance(1);
@@ -310,11 +339,40 @@ class Lexer {
 
 }  // namespace
 
-void Place::refuse(const std::string& wrong) const {
-  fail_input({.thing = fmt::format("{}: line {}", name, line), .wrong = wrong});
+std::string one_line(std::string_view text) {
+  constexpr std::size_t most = 1000;
+  std::string out;
+  const auto* at = reinterpret_cast<const utf8proc_uint8_t*>(text.data());
+  auto rest = static_cast<utf8proc_ssize_t>(text.size());
+  while (rest > 0 && out.size() < most) {
+    utf8proc_int32_t c = 0;
+    const utf8proc_ssize_t used = utf8proc_iterate(at, rest, &c);
+    const bool valid = used > 0;
+    const auto category = valid ? utf8proc_category(c) : UTF8PROC_CATEGORY_CN;
+    if (valid && (c == '\n' || c == '\t')) {
+      out += c == '\n' ? "\\n" : "\\t";
+    } else if (!valid || category == UTF8PROC_CATEGORY_CC || category == UTF8PROC_CATEGORY_ZL ||
+               category == UTF8PROC_CATEGORY_ZP) {
+      out += '?';
+    } else {
+      add_utf8(static_cast<std::uint32_t>(c), out);
+    }
+    at += valid ? used : 1;
+    rest -= valid ? used : 1;
+  }
+  return rest > 0 ? out + "..." : out;
+}
+
+void Place::refuse(const std::string& wrong, const std::string& advice) const {
+  fail_input({.thing = fmt::format("{}: line {}", name, line),
+              .wrong = one_line(wrong),
+              .advice = advice});
 }
 
 std::vector<Token> tokens_of(std::string_view text, const std::string& name) {
+  if (const std::size_t at = invalid_utf8(text); at != std::string_view::npos) {
+    fail_input({.thing = name, .wrong = fmt::format("byte {} is not UTF-8", at)});
+  }
   return Lexer(text, name).all();
 }
 

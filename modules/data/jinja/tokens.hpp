@@ -29,12 +29,15 @@ struct Token {
   Value literal = {};
 };
 
+/// As one line of UTF-8 without control characters, which errors have.
+std::string one_line(std::string_view text);
+
 /// Where a template is: for errors.
 struct Place {
   const std::string& name;
   int line = 1;
-  /// Error (input) "NAME: line N: WRONG".
-  [[noreturn]] void refuse(const std::string& wrong) const;
+  /// Error (input) "NAME: line N: WRONG; ADVICE".
+  [[noreturn]] void refuse(const std::string& wrong, const std::string& advice = {}) const;
 };
 
 /// Error (input): what is no token, a tag that does not end.
