@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -36,7 +37,8 @@ class Builder final : public nlohmann::json_sax<Json> {
   using typename nlohmann::json_sax<Json>::string_t;
   using typename nlohmann::json_sax<Json>::binary_t;
 
-  explicit Builder(const JsonLimits& limits) : limits_(limits) {}
+  /// `exact`: whole numbers of more than 64 bits are refused; else they become inexact.
+  explicit Builder(const JsonLimits& limits, bool exact = false) : limits_(limits), exact_(exact) {}
 
   Json take() { return std::move(root_); }
 
@@ -44,7 +46,12 @@ class Builder final : public nlohmann::json_sax<Json> {
   bool boolean(bool value) override { return add(value); }
   bool number_integer(number_integer_t value) override { return add(value); }
   bool number_unsigned(number_unsigned_t value) override { return add(value); }
-  bool number_float(number_float_t value, const string_t& /*text*/) override { return add(value); }
+  bool number_float(number_float_t value, const string_t& text) override {
+    if (exact_ && text.find_first_of(".eE") == string_t::npos) {
+      throw Refused{"the whole number " + shown(text, 60) + " has more than 64 bits"};
+    }
+    return add(value);
+  }
   bool string(string_t& value) override { return add(std::move(value)); }
   bool binary(binary_t& value) override { return add(Json::binary(std::move(value))); }
   bool start_object(std::size_t /*elements*/) override { return open(Json::object()); }
@@ -128,6 +135,7 @@ class Builder final : public nlohmann::json_sax<Json> {
   }
 
   const JsonLimits& limits_;
+  bool exact_;
   std::size_t values_ = 0;
   Json root_;
   Json* member_ = nullptr;  // whose name was read last
@@ -197,7 +205,15 @@ ParsedOrderedJson read_ordered_json_object(const std::string& path, const JsonLi
 json parse_json(std::string_view text, bool throws) { return json::parse(text, nullptr, throws); }
 
 nlohmann::ordered_json parse_ordered_json(std::string_view text) {
-  return nlohmann::ordered_json::parse(text);
+  constexpr std::size_t any = std::numeric_limits<std::size_t>::max();
+  constexpr JsonLimits no_limits{.bytes = any, .values = any, .depth = any};
+  Builder<nlohmann::ordered_json> builder(no_limits, true);
+  try {
+    nlohmann::ordered_json::sax_parse(text.begin(), text.end(), &builder);
+  } catch (const Refused& refused) {
+    refuse_json("JSON", refused.problem, "");
+  }
+  return builder.take();
 }
 
 std::string json_text(const json& value, int indent) { return value.dump(indent); }

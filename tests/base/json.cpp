@@ -178,3 +178,13 @@ TEST_CASE("a file of a text is read within its size, and a line within its lengt
   CHECK_FALSE(tessera::next_line(is_folder, folder, line, 100));
   std::filesystem::remove_all(folder);
 }
+
+TEST_CASE("whole numbers that JSON's own types cannot hold are refused where they would change") {
+  CHECK(tessera::parse_ordered_json(R"([18446744073709551615, -9223372036854775808, 1e30, 0.1])")
+            .dump() == "[18446744073709551615,-9223372036854775808,1e+30,0.1]");
+  CHECK_THROWS_WITH(tessera::parse_ordered_json(R"({"id": 123456789012345678901234567890})"),
+                    "JSON: it has another form than expected: the whole number "
+                    "123456789012345678901234567890 has more than 64 bits");
+  CHECK_THROWS_WITH(tessera::parse_ordered_json("[1,"),
+                    "JSON: it has another form than expected: it is not JSON in UTF-8, see byte 4");
+}
