@@ -6,14 +6,13 @@ module;
 #include <cstring>
 #include <exception>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <string_view>
+#include <tessera/input_file.hpp>
 #include <tessera/protobuf.hpp>
 #include <tessera/shown.hpp>
 #include <utility>
@@ -38,13 +37,6 @@ std::string problem_of(const std::function<sentencepiece::util::Status()>& call)
   } catch (const std::exception& error) {
     return error.what();
   }
-}
-
-std::string content_of(const std::string& file) {
-  std::ifstream stream(file, std::ios::binary);
-  std::ostringstream bytes;
-  bytes << stream.rdbuf();
-  return bytes.str();
 }
 
 /// Whether the table of a normalizer stays within its bounds, which the library does not look at:
@@ -235,20 +227,20 @@ class SentencePieceTokenizer final : public Tokenizer {
 
 }  // namespace
 
+std::unique_ptr<Tokenizer> sentence_piece_tokenizer_of(const std::string& bytes,
+                                                       const std::string& where,
+                                                       PluginOptions& options,
+                                                       const FolderDefaults& defaults) {
+  return std::make_unique<SentencePieceTokenizer>(bytes, where, options, defaults);
+}
+
 std::unique_ptr<Tokenizer> sentence_piece_tokenizer(const std::string& file, PluginOptions& options,
                                                     const FolderDefaults& defaults) {
   // Looked at here: the library says only that it cannot parse a file that is not there.
   if (!std::filesystem::is_regular_file(file)) {
     fail_input({.thing = file, .wrong = "it is not a regular file that can be read"});
   }
-  return sentence_piece_tokenizer_of(content_of(file), file, options, defaults);
-}
-
-std::unique_ptr<Tokenizer> sentence_piece_tokenizer_of(const std::string& bytes,
-                                                       const std::string& where,
-                                                       PluginOptions& options,
-                                                       const FolderDefaults& defaults) {
-  return std::make_unique<SentencePieceTokenizer>(bytes, where, options, defaults);
+  return sentence_piece_tokenizer_of(input_text(file), file, options, defaults);
 }
 
 }  // namespace tessera::tokenize

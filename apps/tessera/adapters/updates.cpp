@@ -9,7 +9,7 @@ module;
 #include <optional>
 #include <set>
 #include <string>
-#include <tessera/json.hpp>
+#include <tessera/json_reading.hpp>
 #include <utility>
 #include <vector>
 module tessera.app.adapters;
@@ -152,21 +152,19 @@ Updates stored_updates(const std::string& meta, const std::string& checkpoint) {
   if (!parsed.problem.empty() || !parsed.value.contains("low_rank_updates")) {
     return updates;
   }
-  try {
-    for (const auto& [module, json] : parsed.value["low_rank_updates"].items()) {
-      updates[module] = {.rank = json.at("rank").get<std::int64_t>(),
-                         .alpha = json.at("alpha").get<double>(),
-                         .dropout = json.at("dropout").get<double>(),
-                         .rank_stabilized = json.at("rank_stabilized").get<bool>(),
-                         .dora = json.at("dora").get<bool>(),
-                         .packing = json.at("packing").get<std::string>()};
-    }
-  } catch (const Json::exception& problem) {
-    fail_input({.thing = checkpoint,
-                .wrong = fmt::format("its meta data does not describe its low-rank updates ({})",
-                                     problem.what()),
-                .advice = "use a checkpoint of this version of 'tessera train'"});
-  }
+  reading_json(
+      checkpoint,
+      [&] {
+        for (const auto& [module, json] : parsed.value["low_rank_updates"].items()) {
+          updates[module] = {.rank = json_member<std::int64_t>(json, "rank"),
+                             .alpha = json_member<double>(json, "alpha"),
+                             .dropout = json_member<double>(json, "dropout"),
+                             .rank_stabilized = json_member<bool>(json, "rank_stabilized"),
+                             .dora = json_member<bool>(json, "dora"),
+                             .packing = json_member<std::string>(json, "packing")};
+        }
+      },
+      "use a checkpoint of this version of 'tessera train'");
   return updates;
 }
 

@@ -13,7 +13,7 @@ module;
 #include <string>
 #include <system_error>
 #include <tessera/gguf.hpp>
-#include <tessera/json.hpp>
+#include <tessera/json_reading.hpp>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -52,8 +52,10 @@ DType dtype_of(const std::string& name) {
 
 /// The folder that the run started from; empty: none.
 std::string start_folder(const CheckpointReader& reader) {
-  const nlohmann::json meta = parse_json(reader.meta());
-  return meta.value(nlohmann::json::json_pointer("/config/model/from"), std::string());
+  return reading_json(reader.path(), [&] {
+    const nlohmann::json meta = parse_json(reader.meta());
+    return meta.value(nlohmann::json::json_pointer("/config/model/from"), std::string());
+  });
 }
 
 /// Error (input): the model has rows for tokens that the one it started from, of which an adapter

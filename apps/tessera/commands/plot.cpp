@@ -13,7 +13,7 @@ module;
 #include <optional>
 #include <string>
 #include <system_error>
-#include <tessera/json.hpp>
+#include <tessera/json_reading.hpp>
 #include <tessera/shown.hpp>
 #include <utility>
 #include <vector>
@@ -87,18 +87,20 @@ void add_checkpoint(RunSummary& run, const fs::path& folder) {
     const ModelShape model = stored_model(reader.meta(), *last);
     run.model =
         fmt::format("{} {}", model.family, format_count(static_cast<double>(model.parameters())));
-    const nlohmann::json config =
-        parse_json(reader.meta()).value("config", nlohmann::json::object());
-    const auto value = [&](const char* key) {
-      return config.value(nlohmann::json::json_pointer(key), nlohmann::json());
-    };
-    run.config = fmt::format(
-        "{}, lr {}, batch {}",
-        value("/optimizer/name").is_string() ? value("/optimizer/name").get<std::string>() : "?",
-        json_text(value("/optimizer/lr")), json_text(value("/train/batch")));
-    if (value("/train/steps").is_number_integer()) {
-      run.steps = value("/train/steps").get<std::int64_t>();
-    }
+    reading_json(*last, [&] {
+      const nlohmann::json config =
+          parse_json(reader.meta()).value("config", nlohmann::json::object());
+      const auto value = [&](const char* key) {
+        return config.value(nlohmann::json::json_pointer(key), nlohmann::json());
+      };
+      run.config = fmt::format(
+          "{}, lr {}, batch {}",
+          value("/optimizer/name").is_string() ? value("/optimizer/name").get<std::string>() : "?",
+          json_text(value("/optimizer/lr")), json_text(value("/train/batch")));
+      if (value("/train/steps").is_number_integer()) {
+        run.steps = value("/train/steps").get<std::int64_t>();
+      }
+    });
   } catch (const Error&) {
     run.model = "?";  // a damaged checkpoint, or of a family whose plugin is not there
   }
