@@ -74,9 +74,9 @@ function(tessera_module name)
       set_source_files_properties(${ARG_KERNELS} TARGET_DIRECTORY ${ARG_TARGET}
         PROPERTIES COMPILE_OPTIONS -fno-sanitize=pointer-overflow)
     endif()
-    if(TESSERA_FUZZ) # kernels read nothing from outside
+    if(TESSERA_FUZZ) # kernels read nothing from outside; the precompiled headers have other options
       set_source_files_properties(${ARG_KERNELS} TARGET_DIRECTORY ${ARG_TARGET}
-        PROPERTIES COMPILE_OPTIONS "-fno-sanitize=all;-O0")
+        PROPERTIES COMPILE_OPTIONS "-fno-sanitize=all;-O0" SKIP_PRECOMPILE_HEADERS ON)
     endif()
   endif()
 endfunction()
