@@ -30,28 +30,24 @@ import tessera.base;
 import tessera.plugin;
 import tessera.collective;
 
+#include "links.hpp"
+
 namespace {
 
 using namespace tessera::collective;
+using namespace tcp;
 using tessera::environment_variable;
 using tessera::fail;
 using tessera::fail_input;
 
 constexpr std::string_view thing = "transport tcp";
 constexpr std::size_t most_parts = 32;           // of one system call
-constexpr std::size_t room_bytes = 128 << 10;    // for headers and heads that arrive
 constexpr std::size_t most_at_once = 16 << 20;   // bytes from one rank, before others have a turn
 constexpr std::size_t sealed_ahead = 128 << 10;  // bytes of parts in a checksum before they leave
 constexpr std::size_t largest_head = std::size_t{1} << 30;
 /// Seconds from the end of a connection to the report: a launcher that has lost a rank knows more.
 constexpr double report_after = 0.5;
 constexpr std::int64_t look_at_strangers = 100'000'000;  // nanoseconds
-
-/// Begins each message. A message without a head is the last one: the rank has ended in order.
-struct Header {
-  std::uint64_t head_bytes = 0;
-  std::uint64_t part_bytes = 0;
-};
 
 /// Begins a connection.
 struct Hello {
@@ -67,135 +63,6 @@ std::vector<std::string> purposes() {
   const std::string job = environment_variable("TESSERA_JOB").value_or("");
   return {"ranks meet, job " + job, "messages of ranks, job " + job};
 }
-
-/// The checksum of one text or of two.
-Checksum::Tag sealed(Seals& seals, std::span<const std::byte> first,
-                     std::span<const std::byte> second = {}) {
-  Checksum checksum = seals.next();
-  checksum.add(first.data(), first.size());
-  checksum.add(second.data(), second.size());
-  return checksum.tag();
-}
-
-/// The bytes of a value.
-template <class T>
-std::span<const std::byte> bytes_of(const T& value) {
-  return std::as_bytes(std::span(&value, 1));
-}
-
-/// Says against the direction of a connection that the rank has ended in order.
-constexpr std::string_view ended_in_order = "ended";
-
-/// A message that leaves: its header, head, their checksum, the parts, theirs.
-struct OutMessage {
-  std::uint64_t token = 0;
-  Header header{};
-  std::vector<std::byte> head{};
-  std::vector<MessageTransport::Part> parts{};
-  Checksum::Tag head_tag{};
-  Checksum::Tag parts_tag{};
-  std::optional<Checksum> checksum{};  // of the parts, once the message has begun
-  bool begun = false;
-  std::size_t sealed = 0;   // bytes of the parts that are in the checksum
-  std::size_t at_part = 0;  // and where they end
-  std::size_t in_part = 0;
-  std::size_t gone_parts = 0;  // that have left whole
-  std::size_t gone_bytes = 0;  // of them
-  std::size_t sent = 0;        // bytes of all
-
-  std::size_t before_parts() const { return sizeof(header) + head.size() + head_tag.size(); }
-  std::size_t all() const {
-    return before_parts() + header.part_bytes + (header.part_bytes > 0 ? parts_tag.size() : 0);
-  }
-  bool is_sealed() const { return begun && sealed == header.part_bytes; }
-
-  /// Adds so many bytes of the parts to their checksum. Messages begin in the order of the link.
-  void seal(Seals& seals, std::size_t bytes) {
-    if (!begun) {
-      begun = true;
-      head_tag = ::sealed(seals, bytes_of(header), head);
-      if (header.part_bytes > 0) {
-        checksum.emplace(seals.next());
-      }
-    }
-    while (bytes > 0 && !is_sealed()) {
-      const MessageTransport::Part& part = parts[at_part];
-      const std::size_t some = std::min(bytes, part.bytes - in_part);
-      checksum->add(part.data + in_part, some);
-      sealed += some;
-      in_part += some;
-      bytes -= some;
-      if (in_part == part.bytes) {
-        ++at_part;
-        in_part = 0;
-      }
-      if (is_sealed()) {
-        parts_tag = checksum->tag();
-      }
-    }
-  }
-
-  /// What is sealed and has not left, as pieces for a system call.
-  void put_pieces(std::vector<iovec>& pieces) {
-    std::size_t skip = sent;
-    const auto put = [&](const void* data, std::size_t bytes) {
-      const std::size_t gone = std::min(skip, bytes);
-      skip -= gone;
-      if (gone < bytes) {
-        pieces.push_back(
-            {const_cast<std::byte*>(static_cast<const std::byte*>(data)) + gone, bytes - gone});
-      }
-    };
-    put(&header, sizeof(header));
-    put(head.data(), head.size());
-    put(head_tag.data(), head_tag.size());
-    while (gone_parts < parts.size() &&
-           before_parts() + gone_bytes + parts[gone_parts].bytes <= sent) {
-      gone_bytes += parts[gone_parts++].bytes;
-    }
-    skip -= std::min(skip, gone_bytes);
-    std::size_t left = sealed - gone_bytes;
-    for (std::size_t i = gone_parts; i < parts.size() && left > 0; ++i) {
-      const std::size_t some = std::min(left, parts[i].bytes);
-      put(parts[i].data, some);
-      left -= some;
-    }
-    if (header.part_bytes > 0 && is_sealed()) {
-      put(parts_tag.data(), parts_tag.size());
-    }
-  }
-};
-
-/// Messages to one rank.
-struct OutLink {
-  std::optional<Proof> proof{};      // that is not complete
-  std::optional<ProvenLink> link{};  // then
-  std::vector<std::byte> hello{};    // that has not left
-  std::vector<std::byte> heard{};    // against the direction
-  bool waits = false;                // for room to send
-  bool ended = false;                // the other rank says that it has ended in order
-  std::deque<OutMessage> queue{};
-
-  bool open() const { return proof.has_value() || link.has_value(); }
-  int descriptor() const {
-    return proof ? proof->socket().descriptor() : link->socket.descriptor();
-  }
-};
-
-/// Messages from one rank.
-struct InLink {
-  explicit InLink(ProvenLink proven) : link(std::move(proven)) {}
-  ProvenLink link;
-  int from = -1;  // -1: it has not said yet
-  bool ended = false;
-  std::vector<std::byte> room = std::vector<std::byte>(room_bytes);
-  std::size_t begin = 0;  // of what has arrived in it
-  std::size_t end = 0;
-  std::vector<MessageTransport::Part> parts{};  // that are awaited, what has come cut off
-  std::optional<Checksum> checksum{};           // of them; none: the message has none
-  std::uint64_t token = 0;
-  bool in_parts = false;
-};
 
 class Tcp final : public MessageTransport {
  public:

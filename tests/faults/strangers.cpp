@@ -200,11 +200,9 @@ TEST_CASE("ports of a run are at the addresses of its meeting, and say refused t
 }
 
 TEST_CASE("strangers at every port neither slow a run nor fill its memory") {
-  const Kind kind = steps(mixed, 200);
-  const Ending& expected = undisturbed(kind);
   const RunFolder folder;
-  const Words command = healing(kind, {"train.heal_wait=20"});
-  Machines machines(folder, {command, command});
+  const Words endless = healing(mixed, {"train.steps=1000000", "train.heal_wait=20"});
+  Machines machines(folder, {endless, endless});
   REQUIRE(trains(folder, 20));
   const auto now = [&] { return static_cast<double>(steps_in(folder / "metrics.jsonl").size()); };
   const auto rate = [&](double seconds) {
@@ -219,18 +217,22 @@ TEST_CASE("strangers at every port neither slow a run nor fill its memory") {
     ports.push_back(port);
   }
   REQUIRE(ports.size() == 7);
-  const double alone = rate(0.7);
+  const double alone = rate(1);
   const std::size_t memory = resident_kib(std::to_string(machines[0].process()));
   double beside = 0;
   {
     const Attack attack(ports, 20);
-    beside = rate(0.7);
+    beside = rate(1);
     CHECK(attack.made() > 50);
     CHECK(resident_kib(std::to_string(machines[0].process())) < memory + 8192);
   }
   INFO(alone << " steps a second alone, " << beside << " beside strangers");
-  CHECK(beside > alone / 4);  // it was a hundredth of it; other work of the machine disturbs both
-  all_end_as(folder, machines, expected);
+  CHECK(beside >= alone / 4);  // it was a hundredth of it; other work of the machine disturbs both
+  machines[1].signal_group(SIGINT);
+  for (const Result& result : machines.wait()) {
+    INFO(result.error);
+    CHECK(result.code == 130);
+  }
   for (const std::size_t m : {0, 1}) {
     CHECK(count(machines[m].error(), "the run heals (") == 0);
     CHECK(count(machines[m].error(), "refused, without a proof of the run's key") > 0);
