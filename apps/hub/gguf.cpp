@@ -460,8 +460,11 @@ class ConfigReader {
   }
 
   void read_scaling() {
-    const std::string kind = fields_.text(own("rope.scaling.type"), "none");
-    const double factor = fields_.number(own("rope.scaling.factor")).value_or(1);
+    // A factor without a type divides positions, as in ggml's programs; older files name it so.
+    const double factor = fields_.number(own("rope.scaling.factor"))
+                              .value_or(fields_.number(own("rope.scale_linear")).value_or(1));
+    const std::string kind =
+        fields_.text(own("rope.scaling.type"), factor == 1 || factor == 0 ? "none" : "linear");
     const std::optional<double> original =
         fields_.number(own("rope.scaling.original_context_length"));
     const double low = fields_.number(own("rope.scaling.yarn_beta_slow")).value_or(1);

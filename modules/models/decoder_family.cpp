@@ -88,15 +88,15 @@ ops::RotaryScaling scaling_of(const ModelValues& values) {
 /// The amplitude that transformers assumes, as HubConfig::rope reads it.
 double yarn_amplitude(double factor) { return factor > 1 ? 0.1 * std::log(factor) + 1 : 1; }
 
-/// rope_parameters of config.json.
-std::string rope_json(double theta, const ops::RotaryScaling& scaling) {
+/// rope_scaling of config.json without its brackets.
+std::string scaling_json(const ops::RotaryScaling& scaling) {
   const auto text = [](const char* key, double value) {
     return fmt::format(R"(, "{}": {})", key, HubKey(key, value).json);
   };
-  std::string json = fmt::format(R"({{"rope_theta": {})", HubKey("rope_theta", theta).json);
+  std::string json;
   for (const RopeKind& known : rope_kinds) {
     if (known.kind == scaling.kind) {
-      json += fmt::format(R"(, "rope_type": "{}")", known.hub);
+      json += fmt::format(R"("rope_type": "{}")", known.hub);
     }
   }
   if (scaling.kind != Kind::none) {
@@ -117,7 +117,13 @@ std::string rope_json(double theta, const ops::RotaryScaling& scaling) {
     json += fmt::format(R"(, "original_max_position_embeddings": {})",
                         static_cast<std::int64_t>(scaling.original_positions));
   }
-  return json + "}";
+  return json;
+}
+
+/// rope_parameters of config.json.
+std::string rope_json(double theta, const ops::RotaryScaling& scaling) {
+  return fmt::format(R"({{"rope_theta": {}, {}}})", HubKey("rope_theta", theta).json,
+                     scaling_json(scaling));
 }
 
 /// Values that do not fit together, with the names of [model] and those of config.json.
@@ -509,7 +515,7 @@ std::vector<HubKey> DecoderFamily::write(const ModelSizes& sizes) const {
       {"num_key_value_heads", shape.kv_heads},
       {"head_dim", shape.head_dim},
       {"rms_norm_eps", shape.norm_eps},
-      // transformers 4 reads the first, transformers 5 the second.
+      // transformers 4 reads rope_theta and rope_scaling, transformers 5 rope_parameters.
       {"rope_theta", shape.rope_theta},
       HubKey::raw("rope_parameters",
                   local ? fmt::format(R"({{"{}": {}, "{}": {}}})", full, rope, sliding,
@@ -517,6 +523,12 @@ std::vector<HubKey> DecoderFamily::write(const ModelSizes& sizes) const {
                         : rope),
       {"tie_word_embeddings", shape.tie_embeddings},
       {"max_position_embeddings", sizes.max_positions}};
+  if (traits_.scaled_rope) {
+    all.push_back(
+        HubKey::raw("rope_scaling", shape.rope_scaling.kind == Kind::none
+                                        ? "null"
+                                        : fmt::format("{{{}}}", scaling_json(shape.rope_scaling))));
+  }
   for (const DecoderProperty& property : traits_.properties) {
     const ModelValues& values = sizes.values;
     if (std::holds_alternative<bool>(property.initial)) {
@@ -532,7 +544,10 @@ std::vector<HubKey> DecoderFamily::write(const ModelSizes& sizes) const {
           property.hub, fmt::format("[{}]", fmt::join(values.integers(property.key), ", "))));
     } else {
       const double value = values.number(property.key);
-      all.push_back(value == 0 ? HubKey::raw(property.hub, "null") : HubKey(property.hub, value));
+      const bool whole = property.whole && value == std::floor(value) && std::abs(value) < 0x1p53;
+      all.push_back(value == 0 ? HubKey::raw(property.hub, "null")
+                    : whole    ? HubKey(property.hub, static_cast<std::int64_t>(value))
+                               : HubKey(property.hub, value));
     }
   }
   for (const FixedHubKey& fixed : traits_.fixed_keys) {

@@ -23,6 +23,7 @@ struct DecoderProperty {
   std::string doc;
   ModelRange range = {};
   std::string also = "";  // another key of config.json for it: read where `hub` is absent, written
+  bool whole = false;     // transformers wants an integer where the number is one
 };
 
 /// A key of config.json that must be absent, null or have one value.

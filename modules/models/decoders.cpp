@@ -67,7 +67,8 @@ DecoderTraits qwen2() {
           .layer_types = true,
           .fixed_keys = {{"hidden_act", "\"silu\"", gated_by_silu},
                          {"attention_dropout", "0.0", "attention probabilities are not dropped"},
-                         {"use_sliding_window", "false", all_earlier}},
+                         {"use_sliding_window", "false", all_earlier},
+                         {"use_mrope", "false", "positions are numbers", false}},
           .ignored_keys = {"sliding_window", "max_window_layers"},
           .absent = {.max_positions = 32768}};
 }
@@ -123,6 +124,7 @@ DecoderTraits gemma() {
       window(4096),
       number("score_dim", "query_pre_attn_scalar", &Shape::score_dim, 0, 256,
              "Scores of attention are divided by its square root. 0: the width of a head.")};
+  traits.properties.back().whole = true;
   traits.layer_types = true;
   traits.fixed_keys = {{"hidden_activation", "\"gelu_pytorch_tanh\"", "the gate is a GELU"},
                        {"attention_bias", "false", no_bias},
@@ -202,6 +204,7 @@ DecoderTraits llama_traits() {
       .fixed_keys = {{"hidden_act", "\"silu\"", gated_by_silu},
                      {"attention_dropout", "0.0", "attention probabilities are not dropped"},
                      {"partial_rotary_factor", "1.0", "the whole head is rotated", false},
+                     {"rope_interleaved", "false", "pairs of a head are its halves", false},
                      {"sliding_window", "null", all_earlier, false},
                      {"attention_chunk_size", "null", all_earlier, false}}};
 }

@@ -58,6 +58,12 @@ std::string lower(std::string text) {
 
 }  // namespace
 
+bool HubRope::operator==(const HubRope& other) const {
+  return theta == other.theta && kind == other.kind && factor == other.factor &&
+         original_positions == other.original_positions && low == other.low && high == other.high &&
+         amplitude == other.amplitude && whole_dims == other.whole_dims;
+}
+
 struct HubConfig::State {
   Json json;
   std::string name;
@@ -65,7 +71,6 @@ struct HubConfig::State {
   std::set<std::string> read;     // they change the model, and a family writes them
   std::set<std::string> checked;  // they must have one value
   std::set<std::string> ignored;
-  std::vector<std::string> unknown;
 
   void refuse(const std::string& key, const Json& value, const std::string& only,
               const std::string& reason) {
@@ -125,7 +130,7 @@ struct HubConfig::State {
       also({"low_freq_factor", "high_freq_factor", "original_max_position_embeddings"});
     } else if (kind == "yarn") {
       also({"beta_slow", "beta_fast", "original_max_position_embeddings", "attention_factor",
-            "truncate"});
+            "mscale", "mscale_all_dim", "truncate"});
     }
     for (const auto& [part, value] : rope.items()) {
       if (!value.is_null() && std::ranges::find(known, part) == known.end()) {
@@ -152,11 +157,12 @@ struct HubConfig::State {
     } else if (to.kind == "yarn") {
       to.low = number("beta_slow", 1);
       to.high = number("beta_fast", 32);
-      to.amplitude = number("attention_factor", to.factor > 1 ? 0.1 * std::log(to.factor) + 1 : 1);
+      to.amplitude = number("attention_factor", yarn_amplitude(rope, to.factor));
       to.whole_dims = !present(rope, "truncate") || rope["truncate"] != false;
     }
     if (to.kind != "linear") {
-      to.original_positions = number("original_max_position_embeddings", 0);
+      to.original_positions =
+          number("original_max_position_embeddings", positive(json, "max_position_embeddings", 0));
       if (to.original_positions != std::floor(to.original_positions) ||
           to.original_positions > 1LL << 40) {
         problems.push_back(
@@ -166,9 +172,24 @@ struct HubConfig::State {
     }
   }
 
+  /// The factor of cosines and sines where attention_factor does not say it.
+  double yarn_amplitude(const Json& rope, double factor) {
+    const auto scale = [&](const char* part) {
+      const bool none = !present(rope, part) || rope[part] == 0;  // as transformers reads it
+      return none ? 0 : positive(rope, part, 0);
+    };
+    const auto amplitude = [&](double by) {
+      return factor > 1 ? 0.1 * by * std::log(factor) + 1 : 1;
+    };
+    const double own = scale("mscale");
+    const double all = scale("mscale_all_dim");
+    return own > 0 && all > 0 ? amplitude(own) / amplitude(all) : amplitude(1);
+  }
+
   void check_names() {
     std::vector<std::string> changing(read.begin(), read.end());
     changing.insert(changing.end(), checked.begin(), checked.end());
+    std::vector<std::string> unknown;
     for (const auto& [key, value] : json.items()) {
       if (read.contains(key) || checked.contains(key) || ignored.contains(key)) {
         continue;
@@ -179,6 +200,13 @@ struct HubConfig::State {
       } else {
         unknown.push_back(shown(key));
       }
+    }
+    if (!unknown.empty()) {
+      problems.push_back(fmt::format(
+          "{}: not understood, so the model may be another one than this program would compute; "
+          "remove {} if it is the same model without {}",
+          join_words(unknown), unknown.size() == 1 ? "the key" : "the keys",
+          unknown.size() == 1 ? "it" : "them"));
     }
   }
 
@@ -212,7 +240,6 @@ HubConfig::HubConfig(std::string_view json, std::string name) : state_(std::make
 
 void HubConfig::problem(std::string text) { state_->problems.push_back(std::move(text)); }
 bool HubConfig::sound() const { return state_->problems.empty(); }
-std::vector<std::string> HubConfig::unknown() const { return state_->unknown; }
 
 std::int64_t HubConfig::size(const std::string& key, std::int64_t limit) {
   if (!present(state_->json, key)) {
@@ -301,8 +328,15 @@ double HubConfig::rope_theta_of(const std::string& layers, double otherwise) {
       !present(config["rope_parameters"], layers)) {
     return otherwise;
   }
+  const Json& object = config["rope_parameters"][layers];
+  if (!object.is_object()) {
+    problem(
+        fmt::format("rope_parameters.{}: expected an object, got {}", layers, json_shown(object)));
+    return otherwise;
+  }
   const std::vector<std::string> kinds = {"default"};
-  return rope(kinds, otherwise, layers).theta;
+  state_->kind_of_rope("rope_parameters", object, kinds);
+  return state_->positive(object, "rope_theta", otherwise);
 }
 
 HubRope HubConfig::rope(std::span<const std::string> kinds, double theta,
@@ -328,22 +362,29 @@ HubRope HubConfig::rope(std::span<const std::string> kinds, double theta,
   if (!by_layers) {
     take(config);
   }
+  std::optional<HubRope> scaling;  // of rope_scaling, which transformers 4 reads
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     state_->read.insert(key);
-    if (!present(config, key) || (by_layers && std::string_view(key) == "rope_scaling")) {
+    if (!present(config, key)) {
       continue;
     }
-    const Json& object = by_layers ? config[key][layers] : config[key];
+    const bool nested = by_layers && std::string_view(key) == "rope_parameters";
+    const Json& object = nested ? config[key][layers] : config[key];
     if (!object.is_object()) {
       problem(fmt::format("{}: expected an object, got {}", key, json_shown(object)));
       continue;
     }
     take(object);
+    rope = {};
     const std::string kind = state_->kind_of_rope(key, object, kinds);
     if (!kind.empty() && kind != "default") {
       rope.kind = kind;
       state_->read_scaling(key, object, rope);
     }
+    if (sound() && scaling && !(*scaling == rope)) {
+      problem("rope_scaling and rope_parameters differ; remove one of the two");
+    }
+    scaling = rope;
   }
   rope.theta = given.value_or(theta);
   return rope;

@@ -15,11 +15,12 @@ struct HubRope {
   double high = 4;  // llama3: high_freq_factor, yarn: beta_fast
   double amplitude = 1;
   bool whole_dims = true;  // yarn: truncate
+  bool operator==(const HubRope& other) const;
 };
 
 /// A config.json in Hugging Face's format, read key by key. Everything that is wrong with it is
-/// collected, and a key that is null is treated as absent. A key that no read asked for and that
-/// nobody knows is ignored, unless it is nearly the name of one that was asked for.
+/// collected, and a key that is null is treated as absent. A key that no read asked for and that is
+/// not known to be without effect is a problem: it may make another model.
 class HubConfig {
  public:
   /// `name` begins the errors. Errors (input): the text is not a JSON object, or names a key twice.
@@ -40,7 +41,7 @@ class HubConfig {
   std::vector<std::int64_t> numbers(const std::string& key, std::int64_t limit);
   /// The rotary embedding, from the top, rope_scaling (older writers) or rope_parameters; `layers`:
   /// of layers of this type, where they differ. `theta`: its base where none is given. Any other
-  /// kind than these is a problem.
+  /// kind than these is a problem, and so are a rope_scaling and rope_parameters that differ.
   HubRope rope(std::span<const std::string> kinds, double theta = 10000,
                const std::string& layers = "");
   /// The base of the rotary embedding in layers of this type; `otherwise` where rope_parameters
@@ -63,10 +64,8 @@ class HubConfig {
   void check_common(const std::string& architecture);
   /// Error (input) that lists the problems, if there are any.
   void throw_if_any() const;
-  /// Ends the reading: an error names the keys that are misspelt.
+  /// Ends the reading: an error names the keys that nobody understands.
   void finish();
-  /// After finish(): keys that are ignored because nobody knows them.
-  std::vector<std::string> unknown() const;
   /// Token ids below `vocab`: none for null, one, or a list; `otherwise` where the key is absent
   /// (none if that is not from 0 to vocab).
   std::vector<std::int64_t> tokens(const std::string& key, std::int64_t vocab,

@@ -7,9 +7,18 @@ module tessera.placement;
 
 import tessera.base;
 import tessera.mesh;
+import tessera.calls;
 
 namespace tessera {
 namespace {
+
+/// That this rank receives in a call over bytes which are cut for the ranks in this way.
+std::int64_t received(collective::CallKind kind, std::int64_t chunk, std::int64_t total, int rank,
+                      int ranks) {
+  const collective::Segment bytes{.chunk = chunk, .total = total};
+  return collective::received_bytes({.kind = kind, .dtype = DType::u8, .count = total}, {&bytes, 1},
+                                    rank, ranks, nullptr);
+}
 
 /// By the slowest link of the step's axes.
 double link_cost(const Step& step) {
@@ -36,19 +45,25 @@ void price(Step& step, const Dims& shape, std::int64_t element_size) {
   }
   switch (step.kind) {
     case StepKind::all_gather: {
-      // All but the own chunk; the last one is the shortest.
-      Dims others = padded_local_shape(shape, step.after);
-      std::int64_t& extent = others[step.from_dim];
-      extent = std::min(extent, (ranks - 1) * chunk_size(extent, ranks));
-      step.bytes = others.product() * element_size;
+      // The last rank has the shortest chunk.
+      Dims chunk = padded_local_shape(shape, step.after);
+      const std::int64_t total = chunk.product() * element_size;
+      chunk[step.from_dim] = chunk_size(chunk[step.from_dim], ranks);
+      step.bytes = received(collective::CallKind::all_gather_segments,
+                            chunk.product() * element_size, total, ranks - 1, ranks);
       break;
     }
-    case StepKind::reduce_scatter:
-      step.bytes = (ranks - 1) * padded_bytes(step.after);
+    case StepKind::reduce_scatter: {
+      const std::int64_t chunk = padded_bytes(step.after);
+      step.bytes =
+          received(collective::CallKind::reduce_scatter_segments, chunk, chunk * ranks, 0, ranks);
       break;
-    case StepKind::all_reduce:
-      step.bytes = 2 * (ranks - 1) * padded_bytes(step.before) / ranks;
+    }
+    case StepKind::all_reduce: {
+      const std::int64_t total = padded_bytes(step.before);
+      step.bytes = received(collective::CallKind::all_reduce, total, total, 0, ranks);
       break;
+    }
     case StepKind::all_to_all: {
       // From each other chunk of one dim the own chunk of the other.
       const std::int64_t from = padded_local_shape(shape, step.after)[step.from_dim];

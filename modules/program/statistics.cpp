@@ -4,7 +4,6 @@ module;
 #include <cstdint>
 #include <map>
 #include <numeric>
-#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -16,7 +15,6 @@ import tessera.base;
 import tessera.device;
 import tessera.tensor;
 import :accesses;
-import :communication;
 import :shadow;
 import :statistics;
 
@@ -114,52 +112,6 @@ void add_live(const Program& program, const Shadow& shadow, ProgramStatistics& s
 bool is_collective(const Instruction& i) {
   return i.op != nullptr && i.op->communicates != Communicates::none &&
          i.op->communicates != Communicates::waits;
-}
-
-std::int64_t received_bytes(const Program& program, const Instruction& i) {
-  const CallGroup* const group = group_of(i);
-  if (group == nullptr) {
-    return 0;
-  }
-  const auto ranks = static_cast<std::int64_t>(group->ranks.size());
-  std::int64_t read = 0;
-  std::int64_t made = 0;
-  std::int64_t sent_width = 0;  // bytes of an element as ranks send it; sums may be wider
-  std::int64_t made_elements = 0;
-  const auto add = [&](TensorIndex number, bool is_made) {
-    if (!number.exists()) {
-      return;
-    }
-    const ProgramTensor& x = program.tensors[number];
-    const auto width = static_cast<std::int64_t>(size_of(x.dtype));
-    (is_made ? made : read) += x.shape.product() * width;
-    if (is_made) {
-      made_elements += x.shape.product();
-    } else if (sent_width == 0) {
-      sent_width = width;
-    }
-  };
-  for (const TensorIndex number : i.out) {
-    add(number, true);
-  }
-  for (std::size_t k = 0; k < i.in.size(); ++k) {
-    add(i.in[k], i.writes(k));
-  }
-  if (const std::optional<ProgramMessage> message = message_of(program, i)) {
-    return message->sends ? 0 : made;
-  }
-  switch (i.op->communicates) {
-    case Communicates::all_gather:
-      return made - read;
-    case Communicates::all_to_all:
-      return made * (ranks - 1) / ranks;
-    case Communicates::reduce_scatter:
-      return made_elements * sent_width * (ranks - 1);
-    case Communicates::all_reduce:  // a part of the sums, and the sums of the others
-      return 2 * made * (ranks - 1) / ranks;
-    default:
-      return made;
-  }
 }
 
 std::int64_t total_of(const CategoryBytes& bytes) {

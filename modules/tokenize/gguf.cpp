@@ -20,6 +20,7 @@ module;
 
 #include "fields.hpp"
 #include "patterns.hpp"
+#include "scored_pieces.hpp"
 #include "vocabulary.hpp"
 module tessera.tokenize;
 
@@ -38,9 +39,6 @@ using Json = nlohmann::json;
 const std::string prefix = "tokenizer.ggml.";
 constexpr std::string_view byte_pairs = "gpt2";
 constexpr std::string_view sentence_pieces = "llama";
-
-/// What a token is, by SentencePiece's numbers.
-enum class TokenType : std::int32_t { normal = 1, unknown, control, user_defined, unused, byte };
 
 /// A way to divide a text before pairs are merged, by its name in GGUF files.
 struct Division {
@@ -69,8 +67,11 @@ constexpr Division divisions[] = {
 
 /// The pre_tokenizer of a tokenizer.json that divides in this way.
 Json pre_tokenizer(const Division& division) {
-  Json bytes = {
-      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", division.pattern.empty()}};
+  // Hugging Face's library needs all fields.
+  Json bytes = {{"type", "ByteLevel"},
+                {"add_prefix_space", false},
+                {"trim_offsets", true},
+                {"use_regex", division.pattern.empty()}};
   Json first;
   if (division.digits) {
     first = {{"type", "Digits"}, {"individual_digits", true}};
@@ -267,7 +268,7 @@ std::string tokenizer_json(const GgufFields& fields) {
                         {"normalizer", division->nfc ? Json{{"type", "NFC"}} : Json()},
                         {"pre_tokenizer", pre_tokenizer(*division)},
                         {"post_processor", template_of(fields, tokens, *division)},
-                        {"decoder", {{"type", "ByteLevel"}}},
+                        {"decoder", pre_tokenizer(divisions[0])},
                         {"model",
                          {{"type", "BPE"},
                           {"ignore_merges", division->ignore_merges},
@@ -339,7 +340,7 @@ Json several(const char* type, Json values) {
 [[noreturn]] void not_expressible(const std::string& file, const std::string& why) {
   fail_input({.thing = file,
               .wrong = "GGUF cannot express this tokenizer: " + why,
-              .advice = "export the model for transformers, or without its tokenizer"});
+              .advice = "export the model for transformers, or with --no-tokenizer"});
 }
 
 /// A pre_tokenizer without what does not change tokens.
@@ -359,6 +360,20 @@ Json essential(const Json& json) {
   return out;
 }
 
+/// Makes the ids of added tokens those that Hugging Face's library counts: where they are not the
+/// last ones, all tokens are in the vocabulary.
+void count_added(Json& json, const Tokens& tokens) {
+  Json& vocabulary = json["model"]["vocab"];
+  const std::size_t first = tokens.texts.size() - json["added_tokens"].size();
+  bool last = vocabulary.size() == first;
+  for (const Json& one : json["added_tokens"]) {
+    last = last && one.at("id") >= first;
+  }
+  for (std::size_t id = 0; !last && id < tokens.texts.size(); ++id) {
+    vocabulary.emplace(tokens.texts[id], id);
+  }
+}
+
 struct Written {
   std::vector<std::string> texts;
   std::vector<std::int32_t> types;
@@ -372,9 +387,20 @@ struct Written {
     types[id] = static_cast<std::int32_t>(type);
   }
 
-  /// Names ids without a token, and those up to `vocab`.
-  void fill(std::int64_t vocab) {
-    texts.resize(std::max(texts.size(), static_cast<std::size_t>(vocab)));
+  /// Names ids without a token, and those up to `vocab`. Added tokens for which the model has no
+  /// row are left out. `file` begins the error for others.
+  void fill(std::int64_t vocab, const std::string& file) {
+    const auto rows = static_cast<std::size_t>(vocab);
+    while (rows > 0 && texts.size() > rows) {
+      const auto type = static_cast<TokenType>(types.back());
+      if (type != TokenType::control && type != TokenType::user_defined &&
+          type != TokenType::unused) {
+        not_expressible(file, "it has more tokens than the model");
+      }
+      texts.pop_back();
+      types.pop_back();
+    }
+    texts.resize(std::max(texts.size(), rows));
     types.resize(texts.size(), static_cast<std::int32_t>(TokenType::unused));
     for (std::size_t i = 0; i < texts.size(); ++i) {
       if (types[i] == static_cast<std::int32_t>(TokenType::unused) && texts[i].empty()) {
@@ -384,9 +410,8 @@ struct Written {
   }
 };
 
-/// Of a tokenizer.json, which opened without an error.
-Json byte_pair_fields(const OpenedTokenizer& opened, std::int64_t vocab) {
-  const Json file = parse_json(input_text(opened.file));
+/// Of a tokenizer.json of byte-level pairs.
+Json byte_pair_fields(const Json& file, const std::string& name, std::int64_t vocab) {
   const Json& model = file.at("model");
   const Json division = essential(file.value("pre_tokenizer", Json()));
   const bool ignores = model.value("ignore_merges", false);
@@ -396,7 +421,7 @@ Json byte_pair_fields(const OpenedTokenizer& opened, std::int64_t vocab) {
            normalizer == (one.nfc ? Json{{"type", "NFC"}} : Json());
   });
   if (model.value("type", "") != "BPE" || found == std::end(divisions)) {
-    not_expressible(opened.file,
+    not_expressible(name,
                     "it has no name there for its normalizer, its pre_tokenizer and ignore_merges");
   }
   Written tokens;
@@ -406,14 +431,14 @@ Json byte_pair_fields(const OpenedTokenizer& opened, std::int64_t vocab) {
   for (const Json& one : file.value("added_tokens", Json::array())) {
     if (one.value("lstrip", false) || one.value("rstrip", false) ||
         one.value("single_word", false)) {
-      not_expressible(opened.file,
+      not_expressible(name,
                       fmt::format("the added token '{}' takes white space, or whole words only",
                                   shown(one.value("content", ""), 40)));
     }
     tokens.set(one.at("id").get<std::size_t>(), one.at("content").get<std::string>(),
                one.value("special", false) ? TokenType::control : TokenType::user_defined);
   }
-  tokens.fill(vocab);
+  tokens.fill(vocab, name);
   Json merges = Json::array();
   for (const Json& merge : model.at("merges")) {
     merges.push_back(merge.is_string()
@@ -425,6 +450,46 @@ Json byte_pair_fields(const OpenedTokenizer& opened, std::int64_t vocab) {
           {prefix + "tokens", several("text", tokens.texts)},
           {prefix + "token_type", several("i32", tokens.types)},
           {prefix + "merges", several("text", std::move(merges))}};
+}
+
+Json piece_fields(Written tokens, std::vector<float> scores, bool prefixed, std::int64_t vocab,
+                  const std::string& name) {
+  tokens.fill(vocab, name);
+  scores.resize(tokens.texts.size(), -10000);
+  return {{prefix + "model", single("text", sentence_pieces)},
+          {prefix + "pre", single("text", "default")},
+          {prefix + "tokens", several("text", tokens.texts)},
+          {prefix + "scores", several("f32", scores)},
+          {prefix + "token_type", several("i32", tokens.types)},
+          {prefix + "add_space_prefix", single("bool", prefixed)}};
+}
+
+/// Of a tokenizer.json of SentencePiece's pairs.
+Json merged_piece_fields(const Json& file, const std::string& name, std::int64_t vocab) {
+  const ScoredPieces all = pieces_of_merges(file);
+  if (!all.problem.empty()) {
+    not_expressible(name, all.problem);
+  }
+  Written tokens;
+  std::vector<float> scores;
+  for (std::size_t id = 0; id < all.pieces.size(); ++id) {
+    tokens.set(id, all.pieces[id].text, all.pieces[id].type);
+    scores.push_back(all.pieces[id].score);
+  }
+  return piece_fields(std::move(tokens), std::move(scores), all.prefixed, vocab, name);
+}
+
+/// Of a tokenizer.json, which opened without an error.
+Json merge_fields(Json file, const OpenedTokenizer& opened, std::int64_t vocab) {
+  const std::string& name = opened.file.empty() ? opened.kind : opened.file;
+  const std::string added = added_tokens_json(*opened.tokenizer);
+  if (!added.empty()) {
+    file["added_tokens"] = parse_json(added);
+  }
+  const Json& model = file.at("model");
+  const bool of_pieces = model.value("type", "") == "BPE" &&
+                         (model.value("byte_fallback", false) || model.value("fuse_unk", false));
+  return of_pieces ? merged_piece_fields(file, name, vocab) : byte_pair_fields(file, name, vocab);
 }
 
 /// Of a model of SentencePiece, which opened without an error.
@@ -472,14 +537,7 @@ Json sentence_piece_fields(const OpenedTokenizer& opened, std::int64_t vocab) {
   if (!plain || removes_spaces) {
     not_expressible(opened.file, plain ? "it removes white space" : "it normalizes texts");
   }
-  tokens.fill(vocab);
-  scores.resize(tokens.texts.size(), -10000);
-  return {{prefix + "model", single("text", sentence_pieces)},
-          {prefix + "pre", single("text", "default")},
-          {prefix + "tokens", several("text", tokens.texts)},
-          {prefix + "scores", several("f32", scores)},
-          {prefix + "token_type", several("i32", tokens.types)},
-          {prefix + "add_space_prefix", single("bool", prefixed)}};
+  return piece_fields(std::move(tokens), std::move(scores), prefixed, vocab, opened.file);
 }
 
 Json own_fields(const OpenedTokenizer& opened, std::int64_t vocab) {
@@ -525,12 +583,41 @@ void describe_gguf(OpenedTokenizer& opened) {
   }
 }
 
+std::string gguf_as_tokenizer_json(const OpenedTokenizer& opened) {
+  const GgufFields fields = read_fields(opened.file);
+  const Tokens tokens = tokens_of(fields);
+  Json json;
+  if (fields.text(prefix + "model") == byte_pairs) {
+    json = parse_json(tokenizer_json(fields));
+    count_added(json, tokens);
+  } else {
+    const Json* const scores = fields.list(prefix + "scores");
+    ScoredPieces all;
+    all.prefixed = fields.flag(prefix + "add_space_prefix", true);
+    for (std::size_t id = 0; id < tokens.texts.size(); ++id) {
+      all.pieces.push_back({tokens.texts[id], (*scores)[id].get<float>(), tokens.types[id]});
+    }
+    std::string problem;
+    json = merges_of_pieces(all, problem);
+    if (!problem.empty()) {
+      fail_input({.thing = opened.file,
+                  .wrong = "a tokenizer.json cannot express its tokenizer: " + problem,
+                  .advice = "export the model as GGUF, or with --no-tokenizer"});
+    }
+    const Division division{.name = {}, .pattern = {}, .add_bos = true};
+    json["post_processor"] = template_of(fields, tokens, division);
+  }
+  return json_text(json, 1);
+}
+
 std::string gguf_fields(const OpenedTokenizer& opened, std::int64_t vocab) {
   Json fields;
   if (opened.kind == "gguf") {
     fields = own_fields(opened, vocab);
   } else if (opened.kind == "tokenizer.json") {
-    fields = byte_pair_fields(opened, vocab);
+    fields = merge_fields(parse_json(input_text(opened.file)), opened, vocab);
+  } else if (opened.kind == "bytes") {
+    fields = merge_fields(parse_json(hub_files(opened).at("tokenizer.json")), opened, vocab);
   } else if (opened.kind == "sentencepiece") {
     fields = sentence_piece_fields(opened, vocab);
   } else {

@@ -1,6 +1,10 @@
 module;
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,10 +34,15 @@ struct Surrounding {
   std::vector<TokenId> before, after;
 };
 
+/// Where the ids of added tokens come from.
+enum class AddedIds { counted, written };
+
 /// A tokenizer.json of Hugging Face's library `tokenizers`, with the same ids and texts.
 class HuggingFaceTokenizer final : public Tokenizer {
  public:
-  HuggingFaceTokenizer(const ParsedJson& parsed, const std::string& file) {
+  HuggingFaceTokenizer(const ParsedJson& parsed, const std::string& file, AddedIds added_ids,
+                       const FolderDefaults& folder)
+      : added_ids_(added_ids) {
     if (!parsed.problem.empty()) {
       fail_input({.thing = file, .wrong = parsed.problem});
     }
@@ -53,14 +62,18 @@ class HuggingFaceTokenizer final : public Tokenizer {
     pipeline_.pre_tokenizers = std::move(words.steps);
     decoders_ = read_decoders(part("decoder"), fields.path("decoder"));
     tokens_ = pipeline_.model->tokens();
-    texts_ = tokens_;
     special_.resize(tokens_.size());
+    vocabulary_ = std::ranges::count_if(tokens_, [](const auto& one) { return one.has_value(); });
     if (fields.has("added_tokens")) {
       const Json& list = fields.list("added_tokens");
       for (std::size_t i = 0; i < list.size(); ++i) {
         read_added(Fields(list[i], fmt::format("{}[{}]", fields.path("added_tokens"), i)));
       }
     }
+    for (const FolderToken& token : folder.tokens) {
+      add_from_folder(token);
+    }
+    find_added();
     read_surrounding(part("post_processor"), fields.path("post_processor"));
     fields.finish();
     if (decoders_.only_byte_level) {
@@ -75,8 +88,8 @@ class HuggingFaceTokenizer final : public Tokenizer {
   std::int64_t vocab_size() const override { return static_cast<std::int64_t>(tokens_.size()); }
 
   std::optional<TokenId> id(std::string_view token) const override {
-    const auto added = added_ids_.find(token);
-    return added == added_ids_.end() ? pipeline_.model->find(token) : std::optional(added->second);
+    const auto added = added_.find(token);
+    return added == added_.end() ? pipeline_.model->find(token) : std::optional(added->second.id);
   }
 
   std::optional<std::string> token(TokenId id) const override {
@@ -110,6 +123,24 @@ class HuggingFaceTokenizer final : public Tokenizer {
         offsets->push_back({source.begin, source.end});
       }
     }
+  }
+
+  Json added_tokens() const {
+    std::map<TokenId, Json> sorted;
+    for (const auto& [content, token] : added_) {
+      sorted[token.id] = {{"id", token.id},
+                          {"content", content},
+                          {"special", token.special},
+                          {"normalized", token.normalized},
+                          {"single_word", token.single_word},
+                          {"lstrip", token.strip_left},
+                          {"rstrip", token.strip_right}};
+    }
+    Json list = Json::array();
+    for (auto& [id, token] : sorted) {
+      list.push_back(std::move(token));
+    }
+    return list;
   }
 
   std::string decode(std::span<const TokenId> ids, bool skip_special) const override {
@@ -163,29 +194,65 @@ class HuggingFaceTokenizer final : public Tokenizer {
     token.strip_left = fields.flag("lstrip", false);
     token.strip_right = fields.flag("rstrip", false);
     fields.finish();
+    add(std::move(token), fields.where());
+  }
+
+  void add_from_folder(const FolderToken& token) {
+    if (const auto known = added_.find(token.content); known != added_.end() && !token.whole) {
+      known->second.special = known->second.special || token.role;
+      return;
+    }
+    add({.content = token.content,
+         .special = token.special,
+         .normalized = token.normalized,
+         .single_word = token.single_word,
+         .strip_left = token.strip_left,
+         .strip_right = token.strip_right},
+        token.from);
+  }
+
+  /// Gives the token its id. One that is there already gets these settings, but stays special, as
+  /// in the library.
+  void add(AddedToken token, const std::string& where) {
+    if (token.content.empty()) {
+      return;  // as the library does
+    }
+    const auto known = id(token.content);
+    if (added_ids_ == AddedIds::counted) {
+      const bool beyond = highest_added_ >= vocabulary_ || vocabulary_ == 0;
+      token.id = known.value_or(static_cast<TokenId>(beyond ? highest_added_ + 1 : vocabulary_));
+    }
     const auto at = static_cast<std::size_t>(token.id);
     if (at >= tokens_.size()) {
       tokens_.resize(at + 1);
-      texts_.resize(at + 1);
       special_.resize(at + 1);
     }
-    const auto other = id(token.content);
-    if ((other && *other != token.id) || (tokens_[at] && *tokens_[at] != token.content)) {
-      fail_input({.thing = fields.where(),
-                  .wrong = other && *other != token.id
+    if ((known && *known != token.id) || (tokens_[at] && *tokens_[at] != token.content)) {
+      fail_input({.thing = where,
+                  .wrong = known && *known != token.id
                                ? fmt::format("the token '{}' has two ids, {} and {}",
-                                             shown(token.content), *other, token.id)
+                                             shown(token.content), *known, token.id)
                                : fmt::format("the tokens '{}' and '{}' have the same id, {}",
                                              shown(*tokens_[at]), shown(token.content), token.id)});
     }
-    if (!added_ids_.emplace(token.content, token.id).second) {
-      fail_input({.thing = fields.where(),
-                  .wrong = fmt::format("the token '{}' is there twice", shown(token.content))});
-    }
     tokens_[at] = token.content;
-    texts_[at] = token.normalized ? pipeline_.normalized(token.content) : token.content;
-    special_[at] = token.special;
-    (token.normalized ? pipeline_.normalized_added : pipeline_.added).add(token, *texts_[at]);
+    highest_added_ = std::max<std::int64_t>(highest_added_, token.id);
+    const std::string content = token.content;
+    if (const auto before = added_.find(content); before != added_.end()) {
+      token.special = token.special || before->second.special;
+    }
+    added_.insert_or_assign(content, std::move(token));
+  }
+
+  /// Makes the added tokens known to what divides texts.
+  void find_added() {
+    texts_ = tokens_;
+    for (const auto& [content, token] : added_) {
+      const auto at = static_cast<std::size_t>(token.id);
+      texts_[at] = token.normalized ? pipeline_.normalized(content) : content;
+      special_[at] = token.special;
+      (token.normalized ? pipeline_.normalized_added : pipeline_.added).add(token, *texts_[at]);
+    }
   }
 
   void check_id(const Json& id, const std::string& where) const {
@@ -287,18 +354,29 @@ class HuggingFaceTokenizer final : public Tokenizer {
   std::vector<std::optional<std::string>> tokens_;  // as the file writes them
   std::vector<std::optional<std::string>> texts_;   // what is decoded
   std::vector<bool> special_;
-  std::map<std::string, TokenId, std::less<>> added_ids_;
+  std::map<std::string, AddedToken, std::less<>> added_;  // by what the file writes
+  AddedIds added_ids_;
+  std::int64_t vocabulary_ = 0;  // tokens that are not added
+  std::int64_t highest_added_ = -1;
 };
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> hugging_face_tokenizer(const std::string& file) {
-  return std::make_unique<HuggingFaceTokenizer>(read_json_object(file), file);
+std::unique_ptr<Tokenizer> hugging_face_tokenizer(const std::string& file,
+                                                  const FolderDefaults& defaults) {
+  return std::make_unique<HuggingFaceTokenizer>(read_json_object(file), file, AddedIds::counted,
+                                                defaults);
+}
+
+std::string added_tokens_json(const Tokenizer& tokenizer) {
+  const auto* const own = dynamic_cast<const HuggingFaceTokenizer*>(&tokenizer);
+  return own == nullptr ? std::string() : json_text(own->added_tokens());
 }
 
 std::unique_ptr<Tokenizer> hugging_face_tokenizer_of(std::string_view json,
                                                      const std::string& where) {
-  return std::make_unique<HuggingFaceTokenizer>(parse_json_object(json), where);
+  return std::make_unique<HuggingFaceTokenizer>(parse_json_object(json), where, AddedIds::written,
+                                                FolderDefaults());
 }
 
 }  // namespace tessera::tokenize

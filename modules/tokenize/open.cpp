@@ -40,7 +40,7 @@ std::unique_ptr<Tokenizer> make(std::string_view kind, const std::string& path,
     return bytes_tokenizer();
   }
   if (kind == "tokenizer.json") {
-    return hugging_face_tokenizer(path);
+    return hugging_face_tokenizer(path, defaults);
   }
   if (kind == "gguf") {
     return gguf_tokenizer(path, options);
@@ -137,26 +137,12 @@ class Beside {
  public:
   Beside(fs::path folder, OpenedTokenizer& opened) : folder_(std::move(folder)), opened_(opened) {}
 
-  /// add_bos_token and add_eos_token.
-  static FolderDefaults defaults(const fs::path& folder) {
-    const std::optional<Json> config = read(folder / "tokenizer_config.json");
-    FolderDefaults out;
-    if (config) {
-      out.add_bos = flag(*config, "add_bos_token");
-      out.add_eos = flag(*config, "add_eos_token");
-    }
-    return out;
-  }
-
-  void read_all() {
+  void read_all(const FolderDefaults& defaults) {
+    names(defaults);
     if (const auto config = read(folder_ / "tokenizer_config.json")) {
-      names(*config, "tokenizer_config.json");
       if (const auto at = config->find("chat_template"); at != config->end()) {
         templates(*at);
       }
-    }
-    if (const auto map = read(folder_ / "special_tokens_map.json")) {
-      names(*map, "special_tokens_map.json");
     }
     if (is_file(folder_ / "chat_template.jinja")) {
       opened_.chat_template = input_text((folder_ / "chat_template.jinja").string());
@@ -183,35 +169,36 @@ class Beside {
     return std::move(parsed.value);
   }
 
-  static std::optional<bool> flag(const Json& object, const char* name) {
-    const auto at = object.find(name);
-    return at != object.end() && at->is_boolean() ? std::optional(at->get<bool>()) : std::nullopt;
-  }
-
-  /// bos_token and its like: a text, or an object with "content".
-  void names(const Json& object, const char* file) {
+  void names(const FolderDefaults& defaults) {
+    if (opened_.kind != "tokenizer.json") {
+      check_known(defaults);
+    }
     const auto role = [&](const char* name, std::optional<TokenId>& id) {
-      const auto at = object.find(name);
-      if (at == object.end() || at->is_null()) {
-        return;
+      if (const auto at = defaults.roles.find(name); at != defaults.roles.end()) {
+        id = opened_.tokenizer->id(at->second.content);
       }
-      const Json* text = &*at;
-      if (text->is_object() && text->contains("content")) {
-        text = &(*text)["content"];
-      }
-      const auto found =
-          text->is_string() ? opened_.tokenizer->id(text->get<std::string>()) : std::nullopt;
-      if (!found) {
-        fail_input({.thing = fmt::format("{}: {}", (folder_ / file).string(), name),
-                    .wrong = fmt::format("the token {} is not in the tokenizer's vocabulary",
-                                         json_shown(*text))});
-      }
-      id = found;
     };
     role("bos_token", opened_.special.bos);
     role("eos_token", opened_.special.eos);
     role("pad_token", opened_.special.pad);
     role("unk_token", opened_.special.unknown);
+  }
+
+  /// Error (input): a file names a token that the tokenizer lacks. Only transformers' own format
+  /// says how it would divide texts.
+  void check_known(const FolderDefaults& defaults) const {
+    for (const FolderToken& token : defaults.tokens) {
+      const auto found = opened_.tokenizer->id(token.content);
+      if (!found || (token.id >= 0 && token.id != *found)) {
+        fail_input(
+            {.thing = token.from,
+             .wrong = found ? fmt::format("the token '{}' has the id {} there, and {} in {}",
+                                          shown(token.content), token.id, *found, opened_.file)
+                            : fmt::format("the token '{}' is not in the tokenizer's vocabulary",
+                                          shown(token.content)),
+             .advice = "save the tokenizer with transformers, which writes tokenizer.json"});
+      }
+    }
   }
 
   /// A template, or a list of named ones.
@@ -288,14 +275,15 @@ OpenedTokenizer open_tokenizer(const std::string& path, const PluginOptions& opt
   OpenedTokenizer opened;
   opened.kind = kind_of(file);
   opened.file = file.string();
-  opened.tokenizer =
-      make_complete(opened.kind, opened.file, options, Beside::defaults(folder), path);
   if (is_gguf(opened.file)) {
+    opened.tokenizer = make_complete(opened.kind, opened.file, options, {}, path);
     describe_gguf(opened);
     return opened;
   }
+  const FolderDefaults defaults = folder_defaults(folder.string());
+  opened.tokenizer = make_complete(opened.kind, opened.file, options, defaults, path);
   opened.special = opened.tokenizer->special_tokens();
-  Beside(folder, opened).read_all();
+  Beside(folder, opened).read_all(defaults);
   return opened;
 }
 

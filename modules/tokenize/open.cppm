@@ -28,6 +28,11 @@ struct OpenedTokenizer {
 OpenedTokenizer open_tokenizer(const std::string& path,
                                const PluginOptions& options = PluginOptions());
 
+/// The same tokenizer for a model (`model`: its path) that has rows for ids below `rows` only:
+/// a text with another token is an Error (input) that names the token and its place. Of the special
+/// tokens, those without a row are left out. Error (input): eos is one of them.
+OpenedTokenizer limited(const OpenedTokenizer& opened, std::int64_t rows, const std::string& model);
+
 /// A tokenizer by its kind, built-in or from a plugin. Built-in kinds and their options:
 /// "bytes": every byte is a token; no path.
 /// "tokenizer.json": a file of Hugging Face's library.
@@ -45,6 +50,11 @@ std::shared_ptr<const Tokenizer> make_tokenizer(std::string_view kind, const std
 /// object as tessera/gguf.hpp has it. There are at least `vocab` tokens. Error (input): GGUF cannot
 /// express it.
 std::string gguf_fields(const OpenedTokenizer& opened, std::int64_t vocab);
+
+/// A tokenizer of the kinds "gguf" and "bytes" as the files that transformers reads in a folder, by
+/// their names: tokenizer.json with the same ids, tokenizer_config.json and the templates. The
+/// other kinds have files of their own, and none here. Error (input): they cannot express it.
+std::map<std::string, std::string> hub_files(const OpenedTokenizer& opened);
 
 /// The names of all kinds, built-in or found as plugins, sorted.
 std::vector<std::string> tokenizer_kinds();

@@ -78,8 +78,28 @@ std::vector<std::vector<TokenId>> encode_all(const Tokenizer& tokenizer,
 StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, bool skip_special)
     : tokenizer_(tokenizer), skip_special_(skip_special) {}
 
+void StreamDecoder::start_after(std::vector<TokenId> ids) {
+  ids_ = std::move(ids);
+  given_ = ids_.size();
+  after_other_ = !ids_.empty();
+}
+
+/// Whether a decoder of byte fallback takes it for a byte. Of another decoder's token with such a
+/// name, the text only comes later.
+bool StreamDecoder::is_byte(TokenId id) const {
+  const std::string token = tokenizer_.token(id).value_or("");
+  return token.size() == 6 && token.starts_with("<0x") && token.ends_with('>');
+}
+
 std::string StreamDecoder::add(TokenId id) {
+  if (std::exchange(after_other_, false) && is_byte(id) && is_byte(ids_.back())) {
+    ids_.clear();
+    given_ = 0;
+  }
   ids_.push_back(id);
+  if (is_byte(id) || (skip_special_ && tokenizer_.is_special(id))) {
+    return "";
+  }
   // What a token becomes may depend on the ones before it (a space that only the first one lacks),
   // so those of the last part are decoded again.
   const std::string before = tokenizer_.decode(std::span(ids_).first(given_), skip_special_);
@@ -97,6 +117,7 @@ std::string StreamDecoder::finish() {
   const std::string all = tokenizer_.decode(ids_, skip_special_);
   ids_.clear();
   given_ = 0;
+  after_other_ = false;
   return all.size() > before.size() ? all.substr(before.size()) : "";
 }
 

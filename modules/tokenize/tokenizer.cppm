@@ -84,11 +84,16 @@ std::vector<std::vector<TokenId>> encode_all(const Tokenizer& tokenizer,
                                              const EncodeOptions& options = {}, int threads = 0);
 
 /// Decodes tokens one by one, so that the parts together are the decoded text. A part never ends
-/// within a character: tokens that are the beginning of one are kept until it is complete.
+/// within a character: tokens that are the beginning of one are kept until it is complete, and
+/// tokens of single bytes ("<0x0A>") until another token ends their run, because one wrong byte
+/// makes all of a run U+FFFD.
 class StreamDecoder {
  public:
   /// The tokenizer must live as long as the decoder.
   explicit StreamDecoder(const Tokenizer& tokenizer, bool skip_special = false);
+  /// Begins a text that follows these tokens, which are not given: how a token is written may
+  /// depend on those before it, but bytes do not continue a character of theirs.
+  void start_after(std::vector<TokenId> ids);
   /// The text that this token completes; empty where it completes none.
   std::string add(TokenId id);
   /// What is left: U+FFFD for characters that were not completed.
@@ -97,8 +102,11 @@ class StreamDecoder {
  private:
   const Tokenizer& tokenizer_;
   bool skip_special_;
+  bool is_byte(TokenId id) const;
+
   std::vector<TokenId> ids_;  // those that the next text depends on
   std::size_t given_ = 0;     // of these, how many have been given
+  bool after_other_ = false;  // all of them are of another text
 };
 
 }  // namespace tessera::tokenize

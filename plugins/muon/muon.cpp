@@ -7,13 +7,15 @@
 // `ratio` follows from the shape [rows, columns]: adjust_lr = "original": sqrt(max(1, rows /
 // columns)); "match_rms_adamw": 0.2 sqrt(max(rows, columns)), for learning rates of AdamW;
 // "spectral_unclamped": sqrt(rows / columns).
-// Parameters that are not matrices are updated by `fallback`, with its own options:
+// A parameter of three dims is a stack of matrices, such as those of experts, each of which is
+// orthogonalised alone. Other parameters are updated by `fallback`, with its own options:
 //     fallback = { name = "adamw", lr_scale = 1.0, betas = [0.9, 0.95] }
 // Distributed over ranks: matrices of one shape and layout are stacked, and the stack is split over
 // the ranks by an all-to-all (where all ranks have the matrices, without communication), so each
 // rank iterates on whole matrices of its own. Then the results come back by an all-to-all (or an
 // all-gather). So there are at most two collectives along each axis for each shape, whatever the
-// number of matrices.
+// number of matrices. A stack is spread in the same way by itself; if it is split between its
+// matrices already, nothing is sent.
 // Options: momentum = 0.95, nesterov = true, ns_coefficients = [3.4445, -4.775, 2.0315], eps =
 // 1e-7, ns_steps = 5, adjust_lr = "original", compute = "f32" (or "bf16", as torch), fallback.
 #include <algorithm>
@@ -62,7 +64,7 @@ class Muon final : public optim::UpdateRule {
   }
 
   std::vector<optim::StateTensor> states() const override { return {{.name = "momentum_buffer"}}; }
-  bool takes(const Dims& shape) const override { return shape.size() == 2; }
+  bool takes(const Dims& shape) const override { return shape.size() == 2 || is_stack(shape); }
   Fallback fallback() const override { return fallback_; }
 
   void update(const optim::UpdateGroup& group) override {
@@ -78,7 +80,8 @@ class Muon final : public optim::UpdateRule {
     for (std::size_t first = 0; first < updates.size(); ++first) {
       std::vector<std::size_t> alike;
       for (std::size_t i = first; i < updates.size(); ++i) {
-        if (!done[i] && same_kind(updates[i], updates[first])) {
+        if (!done[i] && (i == first || (!is_stack(updates[i].shape()) &&
+                                        same_kind(updates[i], updates[first])))) {
           alike.push_back(i);
           done[i] = true;
         }
@@ -92,6 +95,8 @@ class Muon final : public optim::UpdateRule {
   }
 
  private:
+  static bool is_stack(const Dims& shape) { return shape.size() == 3; }
+
   static bool same_kind(const Tensor& a, const Tensor& b) {
     return a.shape() == b.shape() && a.dtype() == b.dtype() &&
            (!a.is_distributed() || a.layout() == b.layout());
@@ -103,23 +108,27 @@ class Muon final : public optim::UpdateRule {
                                           : std::sqrt(rows / columns);
   }
 
-  /// Replaces these updates, which have one shape and layout, by their iterations.
+  /// Replaces these updates, which have one shape and layout, by their iterations. A stack comes
+  /// alone.
   void orthogonalize(std::vector<Tensor>& updates, const std::vector<std::size_t>& which) const {
     std::vector<Tensor> list;
     for (const std::size_t i : which) {
       list.push_back(updates[i]);
     }
     const DType dtype = list[0].dtype();
-    const Dims shape = list[0].shape();
-    if (shape[0] == 0 || shape[1] == 0) {
+    const bool stacked = is_stack(list[0].shape());
+    Tensor x = stacked ? list[0] : ops::stack(list);
+    if (x.shape().product() == 0) {
       return;
     }
-    Tensor x = ops::stack(list);
+    const std::int64_t count = x.shape()[0];
+    const std::int64_t rows = x.shape()[1];
+    const std::int64_t columns = x.shape()[2];
     const Tensor home = x;
     if (x.is_distributed()) {
       Layout spread = x.layout();
       for (int axis = 0; axis < spread.ndim(); ++axis) {
-        if (!spread.placement(axis).is_replicate() || list.size() > 1) {
+        if (!spread.placement(axis).is_replicate() || count > 1) {
           spread = spread.with_placement(axis, Shard(0));
         }
       }
@@ -130,11 +139,15 @@ class Muon final : public optim::UpdateRule {
     } else if (dtype != DType::f64) {
       x = ops::cast(x, DType::f32);
     }
-    x = iterated(shape[0] > shape[1] ? ops::transpose(x, 1, 2) : x);
-    x = ops::mul_scalar(ops::cast(shape[0] > shape[1] ? ops::transpose(x, 1, 2) : x, dtype),
-                        ratio(static_cast<double>(shape[0]), static_cast<double>(shape[1])));
+    x = iterated(rows > columns ? ops::transpose(x, 1, 2) : x);
+    x = ops::mul_scalar(ops::cast(rows > columns ? ops::transpose(x, 1, 2) : x, dtype),
+                        ratio(static_cast<double>(rows), static_cast<double>(columns)));
     if (x.is_distributed()) {
       x = redistribute(x, home.layout());
+    }
+    if (stacked) {
+      updates[which[0]] = x;
+      return;
     }
     const Tensors parts = ops::unbind(x);
     for (std::size_t i = 0; i < which.size(); ++i) {

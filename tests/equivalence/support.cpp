@@ -165,7 +165,7 @@ std::string checkpoint(const Folder& folder, const std::string& name, std::int64
 std::string export_checkpoint(const Folder& folder, const std::string& checkpoint,
                               const std::string& name) {
   const std::string to = folder / name;
-  succeed("checkpoint export " + quoted(checkpoint) + " --to " + quoted(to));
+  succeed("checkpoint export " + quoted(checkpoint) + " --no-tokenizer --to " + quoted(to));
   return to;
 }
 

@@ -34,19 +34,24 @@ class Lion(torch.optim.Optimizer):
 
 
 class MuonAdamW:
-    """torch.optim.Muon for the matrices, torch.optim.AdamW (betas 0.9 and 0.95) for the other parameters. Muon's
-    iterations are in bfloat16; `exact`: in the parameter's type."""
+    """torch.optim.Muon for the matrices, also for each one of a stack (three dims), torch.optim.AdamW (betas 0.9 and 0.95)
+    for the other parameters. Muon's iterations are in bfloat16; `exact`: in the parameter's type."""
 
     def __init__(self, params, lr, exact=True, rest_scale=1.0, **options):
-        matrices = [p for p in params if p.dim() == 2]
+        # Matrices of a stack share its memory.
+        self.stacked = [(p, [torch.nn.Parameter(one) for one in p.data]) for p in params if p.dim() == 3]
+        matrices = [p for p in params if p.dim() == 2] + [one for _, ones in self.stacked for one in ones]
         self.muon = torch.optim.Muon(matrices, lr=lr, **options)
-        self.rest = torch.optim.AdamW([p for p in params if p.dim() != 2], lr=lr * rest_scale, betas=(0.9, 0.95),
+        self.rest = torch.optim.AdamW([p for p in params if p.dim() not in (2, 3)], lr=lr * rest_scale, betas=(0.9, 0.95),
                                       weight_decay=options["weight_decay"])
         self.exact, self.rest_scale = exact, rest_scale
         self.param_groups = self.muon.param_groups
 
     def step(self):
         self.rest.param_groups[0]["lr"] = self.param_groups[0]["lr"] * self.rest_scale
+        for stack, ones in self.stacked:
+            for one, gradient in zip(ones, stack.grad):
+                one.grad = gradient
         half = torch.bfloat16
         try:
             torch.bfloat16 = torch.float64 if self.exact else half

@@ -108,6 +108,126 @@ TEST_CASE("a tokenizer that goes out as GGUF comes back with its tokens") {
   CHECK(open_tokenizer(folder).kind == "gguf");
 }
 
+TEST_CASE("a tokenizer.json of SentencePiece's pairs goes out as GGUF and comes back as one") {
+  // tests/reference/piece_tokenizers.py
+  const Json stored = read_stored(tokenizer_data + "pieces.json");
+  const std::vector<std::string> texts = StoredTexts(tokenizer_data).texts;
+  for (const char* const name : {"prefixed", "plain"}) {
+    INFO(name);
+    const Scratch scratch;
+    const Json& ids = stored.at(name).at("ids");
+    scratch.write("tokenizer.json", stored.at(name).at("tokenizer").dump());
+    scratch.write("tokenizer_config.json", R"({"bos_token": "<s>", "eos_token": "</s>"})");
+    scratch.write("chat_template.jinja", "{{ messages }}");
+    const OpenedTokenizer original = open_tokenizer(scratch.path());
+    // The library that decodes a GGUF file's pieces lets each part between special tokens begin
+    // without a space.
+    const auto wrong = [&](const OpenedTokenizer& opened) {
+      std::string first;
+      for (std::size_t i = 0; i < ids.size() && first.empty(); ++i) {
+        const Ids expected = parse_ids(ids[i]);
+        const Ids got = opened.tokenizer->encode(texts[i], {.add_special = false});
+        first = got == expected && (opened.kind == "gguf" || opened.tokenizer->decode(got) ==
+                                                                 original.tokenizer->decode(got))
+                    ? ""
+                    : texts[i] + ": " + shown_ids(got) + " instead of " + shown_ids(expected);
+      }
+      return first;
+    };
+    CHECK(wrong(original) == "");
+    const std::string fields = gguf_fields(original, original.tokenizer->vocab_size() + 5);
+    const OpenedTokenizer written =
+        open_tokenizer(scratch.write("out.gguf", gguf_header(Json::parse(fields), {})));
+    CHECK(written.kind == "gguf");
+    CHECK(wrong(written) == "");
+    const Scratch folder;
+    for (const auto& [file, text] : hub_files(written)) {
+      folder.write(file, text);
+    }
+    const OpenedTokenizer back = open_tokenizer(folder.path());
+    CHECK(back.kind == "tokenizer.json");
+    CHECK(wrong(back) == "");
+    CHECK(back.special.bos == original.special.bos);
+    CHECK(back.special.stop == original.special.stop);
+    CHECK(back.chat_template == "{{ messages }}");
+    CHECK(back.tokenizer->encode("a") == original.tokenizer->encode("a"));
+  }
+}
+
+TEST_CASE("merges that scores cannot express are refused, and so are pieces without merges") {
+  const Json stored = read_stored(tokenizer_data + "pieces.json").at("plain").at("tokenizer");
+  const auto out = [&](const std::string& pointer, const Json& value) {
+    const Scratch scratch;
+    Json changed = stored;
+    changed[Json::json_pointer(pointer)] = value;
+    const std::string file = scratch.write("tokenizer.json", changed.dump());
+    return error_of([&] { gguf_fields(open_tokenizer(file), 0); });
+  };
+  CHECK(out("/model/dropout", nullptr) == "no error");
+  Json merges = stored.at("model").at("merges");
+  std::swap(merges[0], merges[merges.size() - 1]);
+  merges.erase(merges.size() - 1);
+  CHECK(contains(out("/model/merges", merges), "GGUF cannot express this tokenizer"));
+  merges = stored.at("model").at("merges");
+  merges.erase(merges.size() - 1);
+  CHECK(contains(out("/model/merges", merges), "GGUF cannot express this tokenizer"));
+  CHECK(contains(out("/normalizer", {{"type", "NFC"}}), "for its normalizer and decoder"));
+  CHECK(contains(out("/pre_tokenizer", {{"type", "Digits"}}), "for its pre_tokenizer"));
+  Json added = stored.at("added_tokens");
+  added[1]["lstrip"] = true;
+  CHECK(contains(out("/added_tokens", added), "the added token '<s>' takes white space"));
+}
+
+TEST_CASE("the ids of a GGUF file's tokens are those of its tokenizer.json in a folder") {
+  // The library counts ids: tokens that are not the last ones are in the vocabulary then.
+  const Json fields = read_gguf(gguf_data + "byte_level.gguf").fields;
+  Json swapped = fields;
+  auto& tokens = swapped["tokenizer.ggml.tokens"]["values"];
+  auto& types = swapped["tokenizer.ggml.token_type"]["values"];
+  const std::size_t last = tokens.size() - 1;
+  std::swap(tokens[300], tokens[last]);
+  std::swap(types[300], types[last]);
+  for (const Json& one : {fields, swapped}) {
+    const Scratch folder;
+    const OpenedTokenizer original = open_tokenizer(folder.write("in.gguf", gguf_header(one, {})));
+    for (const auto& [file, text] : hub_files(original)) {
+      folder.write(file, text);
+    }
+    const OpenedTokenizer back = open_tokenizer(folder.at("tokenizer.json"));
+    CHECK(difference(*original.tokenizer, *back.tokenizer, true) == "");
+    CHECK(back.special.eos == original.special.eos);
+    CHECK(back.chat_template == original.chat_template);
+  }
+}
+
+TEST_CASE("bytes go out as a tokenizer.json with the byte as its id") {
+  OpenedTokenizer bytes;
+  bytes.tokenizer = make_tokenizer("bytes");
+  bytes.kind = "bytes";
+  const Scratch folder;
+  for (const auto& [file, text] : hub_files(bytes)) {
+    folder.write(file, text);
+  }
+  // Hugging Face's library refuses a part that lacks a field.
+  const Json json = Json::parse(hub_files(bytes).at("tokenizer.json"));
+  for (const char* const part : {"pre_tokenizer", "decoder"}) {
+    CHECK(json.at(part) == Json{{"type", "ByteLevel"},
+                                {"add_prefix_space", false},
+                                {"trim_offsets", true},
+                                {"use_regex", true}});
+  }
+  const Json fields = Json::parse(gguf_fields(bytes, 256));
+  const std::string out = folder.write("model.gguf", gguf_header(fields, {}));
+  const StoredTexts texts(tokenizer_data);
+  for (const std::string& file : {folder.path(), out}) {
+    const auto tokenizer = open_tokenizer(file).tokenizer;
+    for (std::size_t i = 0; i < texts.valid; ++i) {
+      CHECK(tokenizer->encode(texts.texts[i]) == bytes.tokenizer->encode(texts.texts[i]));
+      CHECK(tokenizer->decode(bytes.tokenizer->encode(texts.texts[i])) == texts.texts[i]);
+    }
+  }
+}
+
 TEST_CASE("a tokenizer that GGUF cannot express is refused, and so are wrong fields") {
   const auto out = [](const std::string& file, const std::string& options = "{}") {
     return error_of(

@@ -32,6 +32,17 @@ std::shared_ptr<const Tokenizer> stored(const std::string& file) {
   return open_tokenizer(tokenizer_data + file).tokenizer;
 }
 
+/// "<0x0A>"
+std::string byte_token(int byte) {
+  constexpr std::string_view digits = "0123456789ABCDEF";
+  return {'<',
+          '0',
+          'x',
+          digits[static_cast<std::size_t>(byte / 16)],
+          digits[static_cast<std::size_t>(byte % 16)],
+          '>'};
+}
+
 }  // namespace
 
 TEST_CASE("offsets are in order and cover what the tokens stand for") {
@@ -313,13 +324,116 @@ TEST_CASE("a folder's other files name the special tokens and the template") {
   CHECK(opened.chat_template == "a");
   CHECK(opened.chat_templates == std::map<std::string, std::string>{{"tools", "b"}});
 
-  folder.write("tokenizer_config.json", R"({"eos_token": "<nowhere>"})");
+  folder.write("tokenizer_config.json", R"({"eos_token": {"name": "x"}})");
   CHECK_THAT(error_of([&] { open_tokenizer(folder.path()); }),
-             Contains("tokenizer_config.json: eos_token: the token \"<nowhere>\" is not in"));
+             Contains("tokenizer_config.json: eos_token: is not supported (expected a token"));
   folder.write("tokenizer_config.json", "{}");
   folder.write("generation_config.json", R"({"eos_token_id": 100000})");
   CHECK_THAT(error_of([&] { open_tokenizer(folder.path()); }),
              Contains("generation_config.json: eos_token_id: the id 100000 is not in"));
+}
+
+TEST_CASE("added tokens have the ids that transformers gives them") {
+  // tests/reference/added_tokens.py
+  std::ifstream stream(tokenizer_data + "ids_of_added_tokens.json");
+  const auto all = nlohmann::ordered_json::parse(stream);
+  CHECK(all.size() > 30);
+  for (const auto& [name, one] : all.items()) {
+    INFO(name);
+    const Scratch folder;
+    for (const auto& [file, stored_content] : one.at("files").items()) {
+      auto content = stored_content;
+      for (int byte = 0; file == "tokenizer.json" && byte < 256; ++byte) {
+        content["model"]["vocab"][byte_token(byte)] = byte;
+      }
+      folder.write(file, content.dump());
+    }
+    const OpenedTokenizer opened = open_tokenizer(folder.path());
+    const Ids ids = opened.tokenizer->encode(one.at("text").get<std::string>());
+    CHECK(ids == one.at("ids").get<Ids>());
+    CHECK(opened.tokenizer->decode(ids, true) == one.at("skipped").get<std::string>());
+    CHECK(opened.special.eos.value_or(-1) ==
+          (one.at("eos").is_null() ? -1 : one.at("eos").get<TokenId>()));
+    for (const auto& [token, id] : one.at("tokens").items()) {
+      CHECK(opened.tokenizer->id(token) == id.get<TokenId>());
+      CHECK(opened.tokenizer->token(id.get<TokenId>()) == token);
+    }
+  }
+}
+
+TEST_CASE("a token that only a file beside a tokenizer of another kind names is refused") {
+  const Scratch folder;
+  std::filesystem::copy_file(tokenizer_data + "bpe.model", folder.at("tokenizer.model"));
+  const auto error = [&](const std::string& name, const std::string& text) {
+    folder.write(name, text);
+    const std::string result = error_of([&] { open_tokenizer(folder.path()); });
+    std::filesystem::remove(folder.at(name));
+    return result;
+  };
+  CHECK(error("added_tokens.json", R"({"</s>": 2})") == "no error");
+  CHECK_THAT(error("added_tokens.json", R"({"</s>": 7})"),
+             Contains("added_tokens.json: the token '</s>' has the id 7 there, and 2 in"));
+  CHECK_THAT(error("added_tokens.json", R"({"<more>": 900})"),
+             Contains("the token '<more>' is not in the tokenizer's vocabulary") &&
+                 Contains("save the tokenizer with transformers"));
+  CHECK_THAT(error("tokenizer_config.json", R"({"additional_special_tokens": ["<more>"]})"),
+             Contains("additional_special_tokens: the token '<more>' is not in"));
+}
+
+TEST_CASE("a tokenizer may have tokens that a model has no row for, and texts may not") {
+  const OpenedTokenizer whole = open_tokenizer(tokenizer_data + "byte_level.json");
+  const TokenId last = static_cast<TokenId>(whole.tokenizer->vocab_size() - 1);
+  const std::string token = *whole.tokenizer->token(last);
+  OpenedTokenizer marked = whole;
+  marked.special = {.bos = 1, .eos = 2, .pad = last, .unknown = std::nullopt, .stop = {2, last}};
+  const OpenedTokenizer opened = limited(marked, last, "folder");
+  CHECK(opened.tokenizer->encode("a text") == whole.tokenizer->encode("a text"));
+  CHECK(opened.tokenizer->vocab_size() == whole.tokenizer->vocab_size());
+  CHECK_FALSE(opened.special.pad);
+  CHECK(opened.special.stop == Ids{2});
+  CHECK(error_of([&] { opened.tokenizer->encode("a text" + token); }) ==
+        "tokenizer: the token '" + token + "' (id " + std::to_string(last) +
+            ") at byte 6 of a text has no row in the embedding of folder (expected ids below " +
+            std::to_string(last) + "); remove it from the text");
+  marked.special.eos = last;
+  CHECK_THAT(error_of([&] { limited(marked, last, "folder"); }), Contains("which ends texts"));
+  CHECK(limited(whole, last + 1, "folder").tokenizer == whole.tokenizer);
+}
+
+TEST_CASE("a run of bytes is decoded as a whole, and none continues another text") {
+  // The expected texts are those of Tokenizer.decode of tokenizers 0.22.2.
+  const auto tokenizer = stored("byte_fallback.json");
+  const auto byte = [&](int value) { return *tokenizer->id(byte_token(value)); };
+  const std::string lost = "\xEF\xBF\xBD";
+  const auto streamed = [&](const std::vector<int>& before, const std::vector<int>& bytes) {
+    StreamDecoder decoder(*tokenizer, true);
+    Ids context;
+    for (const int value : before) {
+      context.push_back(byte(value));
+    }
+    decoder.start_after(context);
+    std::string all;
+    for (const int value : bytes) {
+      all += decoder.add(byte(value));
+    }
+    return all + decoder.finish();
+  };
+  CHECK(streamed({}, {0x0A, 0xF0}) == lost + lost);
+  CHECK(streamed({}, {0x0A, 0xF0, 0x9F, 0x8F, 0xA0}) == "\n\xF0\x9F\x8F\xA0");
+  CHECK(streamed({0xF0, 0x9F, 0x8F, 0xA0}, {0x80}) == lost);
+  CHECK(streamed({0xF0, 0x9F}, {0x8F, 0xA0, 0x0A}) == lost + lost + lost);
+  CHECK(streamed({0xF0, 0x9F, 0x8F, 0xA0}, {0x0A}) == "\n");
+
+  // A word after a text keeps its space, which only the first one of all lacks.
+  StreamDecoder decoder(*tokenizer, true);
+  const Ids words = tokenizer->encode("the the", {.add_special = false});
+  decoder.start_after(Ids(words.begin(), words.begin() + 1));
+  std::string rest;
+  for (std::size_t i = 1; i < words.size(); ++i) {
+    rest += decoder.add(words[i]);
+  }
+  CHECK(tokenizer->decode(Ids(words.begin(), words.begin() + 1)) + rest + decoder.finish() ==
+        "the the");
 }
 
 TEST_CASE("a text is encoded and decoded") {

@@ -171,6 +171,17 @@ TEST_CASE("a model that GGUF cannot describe is refused, and so is a file that i
   has(changed("llama.rope.dimension_count", number(6)), "differs from the width of a head");
   has(changed("llama.rope.scaling.original_context_length", number(64)),
       "that are not those of Llama 3");
+  // A factor alone divides positions, as in llama.cpp, whatever the name that it has.
+  const OpenedTensors plain = open_tensors(file_of("qwen3"));
+  const auto scaled = [&](const std::string& name, const nlohmann::json& field) {
+    const WithFields source(*plain.source, {{name, field}});
+    return nlohmann::json::parse(gguf_config(source)).value("rope_scaling", nlohmann::json());
+  };
+  const nlohmann::json linear = {{"rope_type", "linear"}, {"factor", 4.0}};
+  CHECK(scaled("qwen3.rope.scaling.factor", number(4)) == linear);
+  CHECK(scaled("qwen3.rope.scale_linear", number(4)) == linear);
+  CHECK(scaled("qwen3.rope.scaling.factor", number(1)).is_null());
+  CHECK(scaled("qwen3.rope.scaling.type", {{"type", "text"}, {"value", "none"}}).is_null());
   const OpenedTensors folder = open_hub_tensors(folder_of("llama3"));
   has(input_error([&] { gguf_tensors(*folder.source, {.config = R"({"model_type": "gpt2"})"}); }),
       "models of the family gpt2 cannot be written as GGUF");
@@ -198,12 +209,16 @@ TEST_CASE("a run starts from a GGUF file, and its export is the same model") {
   const auto written = [&](const std::string& options, const std::string& to) {
     return run_program("checkpoint export " + by_file + " --to '" + out + to + "' " + options);
   };
-  Result exported = written("--format gguf --dtype float32", "1");
+  for (const char* const format : {"", "--format gguf"}) {
+    has(written(format, "0").error,
+        "there is no tokenizer to export with the model: the model was trained on token ids; add "
+        "--no-tokenizer");
+  }
+  Result exported = written("--format gguf --dtype float32 --no-tokenizer", "1");
   INFO(exported.error);
   REQUIRE(exported.code == 0);
-  has(exported.out,
-      "52 tensors as float32 without a tokenizer (the model was trained on token ids)");
-  REQUIRE(written("", "2").code == 0);
+  has(exported.out, "52 tensors as float32 without a tokenizer");
+  REQUIRE(written("--no-tokenizer", "2").code == 0);
   const NoGrad no_grad;
   CHECK(difference(*open_hub_tensors(out + "1").source, *open_hub_tensors(out + "2").source) == 0);
   CHECK(read_model_folder(out + "1").values == read_model_folder(out + "2").values);
@@ -213,6 +228,8 @@ TEST_CASE("a run starts from a GGUF file, and its export is the same model") {
   has(written("--dtype q8_0", "3").error, "q8_0 is a type of GGUF files");
   has(written("--format gguf --adapter", "3").error, "--adapter writes PEFT's format");
   const std::string windows = train(folder_of("mistral"), "c");
-  has(run_program("checkpoint export " + windows + " --to '" + out + "3' --format gguf").error,
+  has(run_program("checkpoint export " + windows + " --to '" + out +
+                  "3' --format gguf --no-tokenizer")
+          .error,
       "GGUF has no fields for what this model has in model.window");
 }

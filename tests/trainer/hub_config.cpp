@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -9,6 +10,7 @@
 #include "support.hpp"
 
 import tessera.base;
+import tessera.models;
 import tessera.app.config;
 import tessera.app.model;
 
@@ -224,8 +226,7 @@ TEST_CASE("what transformers sets without effect on the model is accepted") {
                          {"rope_parameters", {{"rope_theta", 5000.0}, {"rope_type", "default"}}},
                          {"pad_token_id", -1},
                          {"use_cache", false},
-                         {"id2label", {{"0", "LABEL_0"}}},
-                         {"no_such_key_anywhere", 3}};
+                         {"id2label", {{"0", "LABEL_0"}}}};
   for (const auto& [key, value] : accepted.items()) {
     INFO(key);
     json[key] = value;
@@ -233,7 +234,7 @@ TEST_CASE("what transformers sets without effect on the model is accepted") {
   }
 }
 
-TEST_CASE("a misspelt key of config.json is refused with the right one, an unknown one is not") {
+TEST_CASE("a key of config.json that nobody understands is refused") {
   // Every key that changes the model, with a letter less and with two letters exchanged.
   for (const std::string key :
        {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
@@ -255,10 +256,86 @@ TEST_CASE("a misspelt key of config.json is refused with the right one, an unkno
           "mean 'rope_theta'?");
   const trainer_test::Folder folder;
   Json json = plain();
-  json["made_by"] = "a tool";
-  json["bits_and_pieces"] = {1, 2};
+  json["logits_scaling"] = 8.0;
+  json["no_rope_layers"] = {1, 0};
+  json["attention_dropout"] = 0.5;
+  folder.write("config.json", json.dump());
+  const std::string error = input_error([&] { read_model_folder(folder.path()); });
+  // All at once, with what else is wrong.
+  CHECK(error.find("attention_dropout 0.5 is not supported") != std::string::npos);
+  CHECK(error.find("logits_scaling and no_rope_layers: not understood, so the model may be another "
+                   "one") != std::string::npos);
+  json = plain();
+  json["unsloth_version"] = "2025";  // of another program, and known to change nothing
   folder.write("config.json", json.dump());
   CHECK(size_of(read_model_folder(folder.path()), "dim") == 48);
+  // A model that was trained without knowing the key is that model.
+  json["logits_scaling"] = 8.0;
+  const Json meta = {{"model", json}};
+  CHECK(size_of(stored_model(meta.dump(), "checkpoint"), "dim") == 48);
+}
+
+namespace {
+
+Json reference(const std::string& name) {
+  return Json::parse(trainer_test::read_file(std::string(TESSERA_SOURCE_FOLDER) +
+                                             "/tests/reference/data/" + name));
+}
+
+}  // namespace
+
+TEST_CASE("every key that transformers has for a family is understood") {
+  // tests/reference/config_files.py
+  const Json stored = reference("config_files.json").at("keys");
+  CHECK(stored.size() >= 2);
+  const std::vector<std::string> known = tessera::models::model_families();
+  for (const auto& [version, families] : stored.items()) {
+    std::size_t seen = 0;
+    for (const auto& [family, config] : families.items()) {
+      INFO(version << " " << family);
+      if (std::ranges::find(known, family) != known.end()) {
+        CHECK(input_error([&] { parse(config); }).empty());
+        ++seen;
+      }
+    }
+    CHECK(seen >= tessera::models::built_in_families().size());
+  }
+}
+
+TEST_CASE("yarn's factor of cosines and sines is that of transformers") {
+  const Json stored = reference("config_files.json").at("rotary");
+  for (const auto& [version, cases] : stored.items()) {
+    for (const auto& [name, one] : cases.items()) {
+      INFO(version << " " << name);
+      const ModelShape shape = parse(one.at("config"));
+      const double got = std::get<double>(shape.values.at("rope_amplitude"));
+      CHECK(got == Approx(one.at("amplitude").get<double>()).epsilon(1e-6));
+      CHECK(std::get<double>(parse(Json::parse(hub_config(shape))).values.at("rope_amplitude")) ==
+            got);
+    }
+  }
+}
+
+TEST_CASE("an export is what both versions of transformers read as the same model") {
+  // tests/reference/config_files.py computes logits by the one and the other.
+  const Json stored = reference("config_exports.json");
+  for (const auto& [name, one] : stored.items()) {
+    INFO(name);
+    const Json written = Json::parse(hub_config(parse(one.at("config"))));
+    CHECK(written == one.at("export"));
+    CHECK(parse(written) == parse(one.at("config")));
+  }
+}
+
+TEST_CASE("a scaling that is given twice must be one scaling") {
+  Json json = plain();
+  json["max_position_embeddings"] = 512;
+  json["rope_scaling"] = {{"type", "linear"}, {"factor", 2.0}};
+  json["rope_parameters"] = {{"rope_type", "linear"}, {"factor", 2.0}, {"rope_theta", 5000.0}};
+  CHECK(std::get<double>(parse(json).values.at("rope_factor")) == 2.0);
+  json["rope_parameters"]["factor"] = 4.0;
+  CHECK(input_error([&] { parse(json); }).find("rope_scaling and rope_parameters differ") !=
+        std::string::npos);
 }
 
 TEST_CASE("what came in with config.json goes out again") {
@@ -270,7 +347,6 @@ TEST_CASE("what came in with config.json goes out again") {
                    {"torch_dtype", "bfloat16"},
                    {"initializer_range", 0.01},
                    {"use_cache", false},
-                   {"made_by", "a tool"},
                    {"transformers_version", "4.40.0"}});
   const ModelShape c = parse(json);
   CHECK(c.eos == std::vector<std::int64_t>{7, 100});

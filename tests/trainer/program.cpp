@@ -37,6 +37,13 @@ TEST_CASE("every command has help, and the program its version") {
     CHECK(result.error.empty());
   }
   CHECK(run("--version").out.starts_with("tessera 0."));
+  // The options of all commands: a value as a user writes it, not as the program keeps it.
+  const std::string manual = run("manual").out;
+  CHECK(manual.find("max\\-file\\-size") != std::string::npos);
+  for (const char* const inner : {"BOOLEAN", "->", "(=1"}) {
+    INFO(inner);
+    CHECK(manual.find(inner) == std::string::npos);
+  }
 }
 
 TEST_CASE("wrong arguments are one error on stderr and exit code 2") {

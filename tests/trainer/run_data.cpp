@@ -168,6 +168,14 @@ TEST_CASE("a checkpoint remembers its tokenizer, and an export has its files") {
   INFO(next.error);
   CHECK(next.code == 0);
   has(next.out, "tokenizer.json of " + to);
+  // A token beyond the embedding is no matter, except where a text has it.
+  folder.write("export/special_tokens_map.json", R"({"additional_special_tokens": ["[more]"]})");
+  CHECK(run_program("train " + (folder.path() / "next.toml").string()).code == 0);
+  CHECK(run_program("generate " + to + " --prompt Count --tokens 5").out == text.out);
+  const Result beyond = run_program("generate " + to + " --prompt Count[more] --tokens 5");
+  CHECK(beyond.code == 2);
+  has(beyond.error, "the token '[more]' (id 653) at byte 5 of a text has no row in the embedding");
+  std::filesystem::remove(to + "/special_tokens_map.json");
   // Another content is refused, and so is a continued run; a copy elsewhere can be named.
   std::filesystem::copy(folder.path() / "tokenizer", folder.path() / "copy");
   const std::string file = read_file(folder.path() / "tokenizer/tokenizer.json");

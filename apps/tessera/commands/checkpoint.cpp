@@ -75,23 +75,71 @@ void check_no_new_tokens(const ModelShape& model, const std::string& from,
   }
 }
 
-/// Copies the tokenizer's files, as transformers needs them, from the tokenizer's folder or from
-/// the one that the run started from, if it is still there. Returns what to say of it.
-std::string carry_tokenizer(const CheckpointReader& reader, const fs::path& to) {
-  const std::string own = stored_tokenizer_folder(reader.meta());
-  const std::string from = own.empty() ? start_folder(reader) : own;
-  std::string said;
-  if (is_gguf(from)) {
-    return ", without the tokenizer, which is in a GGUF file,";
-  }
-  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-                           "added_tokens.json", "tokenizer.model", "tekken.json", "vocab.json",
-                           "vocab.txt", "merges.txt", "chat_template.jinja"}) {
-    std::error_code error;
-    if (!from.empty() && fs::is_regular_file(fs::path(from) / name, error)) {
-      fs::copy_file(fs::path(from) / name, to / name);
-      said += fmt::format(", {}", name);
+[[noreturn]] void no_tokenizer(const std::string& checkpoint, const std::string& why) {
+  fail_input({.thing = checkpoint,
+              .wrong = "there is no tokenizer to export with the model: " + why,
+              .advice = "add --no-tokenizer to export the model alone"});
+}
+
+/// The tokenizer of the run; of a run on token ids, that of the GGUF file that it started from.
+/// Null: there is none. Error (input): it is gone, or has changed.
+tokenize::OpenedTokenizer run_tokenizer(const CheckpointReader& reader) {
+  try {
+    if (const auto stored = stored_tokenizer(reader.meta(), reader.path())) {
+      return stored->opened;
     }
+  } catch (const Error& error) {
+    no_tokenizer(reader.path(), error.fields().wrong);
+  }
+  const std::string start = start_folder(reader);
+  const std::string file = start.empty() ? std::string() : gguf_file(start);
+  return file.empty() || own_tokenizer_file(file).empty() ? tokenize::OpenedTokenizer()
+                                                          : tokenize::open_tokenizer(file);
+}
+
+/// Writes the tokenizer's files, as transformers needs them, into a folder: those of the
+/// tokenizer's folder or of the one that the run started from, or what another kind is as
+/// tokenizer.json. Returns what to say of it.
+std::string carry_tokenizer(const CheckpointReader& reader, const fs::path& to) {
+  const tokenize::OpenedTokenizer opened = run_tokenizer(reader);
+  const fs::path file = opened.kind == "gguf" ? std::string() : opened.file;
+  const fs::path from = opened.kind == "gguf" ? fs::path()
+                        : file.empty()        ? fs::path(start_folder(reader))
+                                              : file.parent_path();
+  std::string said;
+  bool complete = false;
+  const auto copy = [&](const std::string& name, bool is_tokenizer) {
+    std::error_code error;
+    if (!from.empty() && !is_gguf(from / name) && fs::is_regular_file(from / name, error) &&
+        !fs::exists(to / name, error)) {
+      fs::copy_file(from / name, to / name);
+      said += ", " + name;
+      complete = complete || is_tokenizer;
+    }
+  };
+  for (const char* name :
+       {"tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json", "vocab.txt"}) {
+    copy(name, true);
+  }
+  copy(file.filename().string(), true);
+  for (const char* name : {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+                           "merges.txt", "chat_template.jinja"}) {
+    copy(name, false);
+  }
+  if (complete) {
+    return said;
+  }
+  if (!opened.tokenizer) {
+    no_tokenizer(reader.path(), "the model was trained on token ids");
+  }
+  for (const auto& [name, text] : tokenize::hub_files(opened)) {
+    write_text((to / name).string(), text);
+    said += ", " + name;
+    complete = true;
+  }
+  if (!complete) {
+    no_tokenizer(reader.path(),
+                 fmt::format("tokenizers of the kind {} have no files", opened.kind));
   }
   return said;
 }
@@ -158,25 +206,23 @@ Written write_hub(const CheckpointReader& reader, const ModelShape& model,
           .write(SelectedTensors(named, {.dtype = dtype_of(model.dtype)}), folder.string(),
                  {.max_file_bytes = arguments.max_file_bytes})
           .tensors;
-  return {tensors, ", config.json and generation_config.json" + carry_tokenizer(reader, folder)};
+  return {tensors, ", config.json and generation_config.json" +
+                       (arguments.no_tokenizer ? "" : carry_tokenizer(reader, folder))};
 }
 
-/// A tokenizer as fields of a GGUF file, or why there is none.
-struct TokenizerFields {
-  std::string json = {};
-  std::string why_none = {};
-};
-
-TokenizerFields tokenizer_fields(const CheckpointReader& reader, const ModelShape& model) {
-  try {
-    const auto tokenizer = stored_tokenizer(reader.meta(), reader.path());
-    if (!tokenizer) {
-      return {.why_none = "the model was trained on token ids"};
-    }
-    return {.json = tokenize::gguf_fields(tokenizer->opened, model.vocab)};
-  } catch (const Error& error) {
-    return {.why_none = error.fields().wrong};
+/// The tokenizer as fields of a GGUF file.
+std::string tokenizer_fields(const CheckpointReader& reader, const ModelShape& model) {
+  tokenize::OpenedTokenizer opened = run_tokenizer(reader);
+  const std::string folder = start_folder(reader);
+  std::error_code ignored;
+  if (!opened.tokenizer && fs::is_directory(folder, ignored) &&
+      !own_tokenizer_file(folder).empty()) {
+    opened = tokenize::open_tokenizer(folder);
   }
+  if (!opened.tokenizer) {
+    no_tokenizer(reader.path(), "the model was trained on token ids");
+  }
+  return tokenize::gguf_fields(opened, model.vocab);
 }
 
 /// Error (input): a reader of the GGUF file would compute another model, because its architecture
@@ -206,22 +252,20 @@ void check_same_model(const ModelShape& model, const ModelShape& read, const std
 }
 
 Written write_gguf(const CheckpointReader& reader, const ModelShape& model,
-                   const TensorSource& named, const fs::path& folder) {
+                   const TensorSource& named, const ExportArguments& arguments,
+                   const fs::path& folder) {
   ModelShape plain = model;
   plain.dtype = "float32";  // the tensors have their own
   const std::string config = hub_config(plain);
-  const TokenizerFields tokenizer = tokenizer_fields(reader, model);
-  const auto tensors =
-      gguf_tensors(named, {.config = config,
-                           .type = gguf_type(model.dtype),
-                           .tokenizer = tokenizer.json,
-                           .name = fs::path(start_folder(reader)).stem().string()});
+  const auto tensors = gguf_tensors(
+      named, {.config = config,
+              .type = gguf_type(model.dtype),
+              .tokenizer = arguments.no_tokenizer ? std::string() : tokenizer_fields(reader, model),
+              .name = fs::path(start_folder(reader)).stem().string()});
   check_same_model(parse_hub_config(config, reader.path()),
                    parse_hub_config(gguf_config(*tensors), reader.path()), reader.path());
   return {.tensors = checkpoint_format("gguf").write(*tensors, folder.string(), {}).tensors,
-          .with = tokenizer.why_none.empty()
-                      ? ", with the tokenizer,"
-                      : fmt::format(" without a tokenizer ({})", tokenizer.why_none)};
+          .with = arguments.no_tokenizer ? " without a tokenizer" : ", with the tokenizer,"};
 }
 
 }  // namespace
@@ -278,7 +322,7 @@ int run_checkpoint_export(const ExportArguments& arguments) {
   Written written;
   write_folder(arguments.folder, [&](const fs::path& folder) {
     const HubExport named(merged, "model.", family_of(model), sizes_of(model));
-    written = arguments.gguf ? write_gguf(reader, model, named, folder)
+    written = arguments.gguf ? write_gguf(reader, model, named, arguments, folder)
                              : write_hub(reader, model, named, arguments, folder);
   });
   fmt::print("{} as {}{}{} written to {}\n", count_text(written.tensors, "tensor"), model.dtype,

@@ -509,13 +509,15 @@ class CommandLine {
     out->add_option("--dtype", export_.dtype,
                     "Type of the weights; default: that of model.from, else float32")
         ->check(CLI::IsMember({"float32", "bfloat16", "float16", "float64", "q8_0"}));
-    out->add_option("--format", export_.gguf,
-                    "transformers (the default), or gguf: the file model.gguf")
-        ->transform(CLI::CheckedTransformer(
-            std::map<std::string, bool>{{"transformers", false}, {"gguf", true}}));
+    out->add_option_function<std::string>(
+           "--format", [this](const std::string& format) { export_.gguf = format == "gguf"; },
+           "transformers (the default), or gguf: the file model.gguf")
+        ->check(CLI::IsMember({"transformers", "gguf"}));
     add_file_size(out, export_.max_file_bytes);
     out->add_flag("--adapter", export_.adapter,
                   "Only the low-rank updates (LoRA), as a folder in the format of PEFT");
+    out->add_flag("--no-tokenizer", export_.no_tokenizer,
+                  "Without a tokenizer; else it is an error that there is none to write");
     add_plugins(*out, plugins_);
     out->callback(
         [this] { chosen = with_plugins([this] { return run_checkpoint_export(export_); }); });
@@ -550,7 +552,8 @@ class CommandLine {
     command
         ->add_option("--max-file-size", bytes,
                      "Most bytes of tensors in a file of weights, such as 5GB; 0: one file")
-        ->transform(CLI::AsSizeValue(true))
+        ->transform(CLI::AsSizeValue(true).description(""))
+        ->type_name("SIZE")
         ->default_str("5GB");
   }
 

@@ -155,6 +155,7 @@ struct ExportArguments {
   bool gguf = false;   // the one file model.gguf instead, for llama.cpp and others
   std::uint64_t max_file_bytes = 5'000'000'000;  // 0: one file
   bool adapter = false;                          // only the low-rank updates, in PEFT's format
+  bool no_tokenizer = false;                     // else it is an error that there is none to write
 };
 /// Writes config.json, generation_config.json, the weights and the files of the tokenizer as
 /// transformers reads them, or model.gguf with all of it: all of them or none. Low-rank updates are

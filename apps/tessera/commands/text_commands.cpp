@@ -256,7 +256,8 @@ void add_limits(CLI::App& command, HttpLimits& limits) {
   };
   command
       .add_option("--request-size", limits.body_bytes, "Bytes of a request, at most, such as 1MB")
-      ->transform(CLI::AsSizeValue(true))
+      ->transform(CLI::AsSizeValue(true).description(""))
+      ->type_name("SIZE")
       ->default_str("1MiB");
   add_count("--connections", limits.connections, 100'000, "Open connections, at most");
   add_count("--connections-per-address", limits.connections_of_address, 100'000,

@@ -109,7 +109,7 @@ Dataset::Dataset(const Config& config, std::int64_t vocab)
 
 Dataset::Dataset(const Config& config, std::int64_t vocab,
                  std::shared_ptr<const RunTokenizer> tokenizer)
-    : tokenizer_(std::move(tokenizer)),
+    : tokenizer_(limited(std::move(tokenizer), vocab)),
       sources_(open_sources(config, vocab, tokenizer_)),
       validation_sources_(open_validation(config, vocab, tokenizer_)),
       seq_len_(config.data.seq_len),

@@ -218,6 +218,16 @@ std::shared_ptr<const RunTokenizer> open_run_tokenizer(const Config& config) {
   return std::make_shared<const RunTokenizer>(std::move(made));
 }
 
+std::shared_ptr<const RunTokenizer> limited(std::shared_ptr<const RunTokenizer> tokenizer,
+                                            std::int64_t vocab) {
+  if (!tokenizer || tokenizer->vocab() <= vocab) {
+    return tokenizer;
+  }
+  RunTokenizer out = *tokenizer;
+  out.opened = tokenize::limited(tokenizer->opened, vocab, "the model");
+  return std::make_shared<const RunTokenizer>(std::move(out));
+}
+
 std::string to_json(const std::shared_ptr<const RunTokenizer>& tokenizer) {
   if (!tokenizer) {
     return "null";
@@ -412,7 +422,7 @@ void check_tokenizer_fits(const RunTokenizer& tokenizer, std::int64_t vocab,
   // A model may have more rows in its embedding than its own tokenizer has tokens.
   const bool has_file = !tokenizer.path.empty();
   const bool fits =
-      has_file ? adds_tokens || tokenizer.vocab() <= vocab : tokenizer.vocab() == vocab;
+      has_file ? adds_tokens || is_own || tokenizer.vocab() <= vocab : tokenizer.vocab() == vocab;
   if (fits && has_file && adds_tokens && !own.empty() && !is_own) {
     check_extends(tokenizer, folder, place);
     return;

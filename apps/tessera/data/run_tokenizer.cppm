@@ -44,6 +44,10 @@ std::shared_ptr<const data::ChatTemplate> chat_template_of(const RunTokenizer& t
 /// data.end_tokens.
 std::shared_ptr<const RunTokenizer> open_run_tokenizer(const Config& config);
 
+/// For a model with `vocab` rows: see tokenize::limited. Null stays null.
+std::shared_ptr<const RunTokenizer> limited(std::shared_ptr<const RunTokenizer> tokenizer,
+                                            std::int64_t vocab);
+
 /// For a checkpoint's meta data, as a JSON object; "null" where there is none.
 std::string to_json(const std::shared_ptr<const RunTokenizer>& tokenizer);
 
@@ -68,6 +72,7 @@ std::string own_tokenizer_file(const std::string& folder);
 
 /// Throws Error (input), which `place` begins, unless the model in `folder` with `vocab` tokens
 /// takes this tokenizer's ids: it has tokens for all of them, and no other tokenizer of its own.
+/// Its own one may have more tokens, which no text may have then (limited).
 /// With `adds_tokens` the tokenizer may have more tokens, and may be another one whose first tokens
 /// are those of the folder's own.
 void check_tokenizer_fits(const RunTokenizer& tokenizer, std::int64_t vocab,

@@ -68,11 +68,15 @@ class OutputsOfModules {
   OutputsOfModules(nn::LanguageModel& model, const TensorSource& stored) {
     for (nn::Module* const module : nn::all_modules(model)) {
       if (stored.contains(module->name())) {
-        hooks_.push_back(module->add_hook([this](nn::Module& of, const Tensors&, Tensors& outputs) {
-          if (!outputs.empty() && outputs.front()) {
-            note(of.name(), outputs.front());
-          }
-        }));
+        hooks_.push_back(
+            module->add_hook([this](nn::Module& of, const Tensors& inputs, Tensors& outputs) {
+              if (outputs.empty() || !outputs.front()) {
+                return;
+              }
+              // PyTorch's models add positions elsewhere: what is added is stored.
+              const bool adds = dynamic_cast<const nn::PositionEmbedding*>(&of) != nullptr;
+              note(of.name(), outputs.front(), adds ? inputs.front() : Tensor());
+            }));
       }
     }
   }
@@ -88,10 +92,13 @@ class OutputsOfModules {
   const std::vector<std::pair<std::string, Tensor>>& outputs() const { return outputs_; }
 
  private:
-  void note(const std::string& name, const Tensor& output) {
+  /// `without`: what the module has added something to; undefined: nothing.
+  void note(const std::string& name, const Tensor& output, const Tensor& without) {
     const NoGrad no_grad;
     std::erase_if(outputs_, [&](const auto& noted) { return noted.first == name; });
-    outputs_.emplace_back(name, ops::clone(detached(output)));  // others may write into it
+    const Tensor own = detached(output);
+    outputs_.emplace_back(name, without ? ops::sub(own, detached(without))
+                                        : ops::clone(own));  // others may write into it
   }
 
   std::vector<nn::HookHandle> hooks_;
@@ -106,30 +113,81 @@ bool fit(const Dims& x, const Dims& y) {
   return x.product() == y.product() && !x.empty() && !y.empty() && x.back() == y.back();
 }
 
+/// The shape of one row that stands for all rows: of positions, which have no text.
+Dims for_one_row(const Dims& shape) {
+  Dims one = shape;
+  if (!one.empty()) {
+    one[0] = 1;
+  }
+  return one;
+}
+
+/// A module's output in each form that it may be stored in: transformers has heads before tokens
+/// where a norm follows on the transposition, and the factor of embeddings within the embedding.
+std::vector<Tensor> forms_of(const Tensor& own, const Dims& stored, double factor) {
+  std::vector<Tensor> forms;
+  const Dims& shape = own.shape();
+  if (!(stored == shape) && stored == for_one_row(shape)) {
+    forms.push_back(own);
+  }
+  if (fit(shape, stored)) {
+    forms.push_back(own);
+  }
+  if (shape.size() == 4 && stored == Dims{shape[0], shape[2], shape[1], shape[3]}) {
+    forms.push_back(ops::contiguous(ops::transpose(own, 1, 2)));
+  }
+  if (factor != 1 && fit(shape, stored)) {
+    forms.push_back(ops::mul_scalar(own, factor));
+  }
+  return forms;
+}
+
+struct Distance {
+  double largest = 0;
+  double relative = 0;
+};
+
+Distance distance(const std::vector<double>& x, const std::vector<double>& y) {
+  Distance result;
+  double squares = 0;
+  double squares_of_stored = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const bool same = x[i] == y[i] || (std::isnan(x[i]) && std::isnan(y[i]));
+    const double off = same ? 0 : std::abs(x[i] - y[i]);
+    const double finite = std::isfinite(off) ? off : std::numeric_limits<double>::infinity();
+    result.largest = std::max(result.largest, finite);
+    squares += finite * finite;
+    squares_of_stored += std::isfinite(y[i]) ? y[i] * y[i] : 0;
+  }
+  result.relative = squares == 0 ? 0 : std::sqrt(squares / squares_of_stored);
+  return result;
+}
+
+/// Of the form that is nearest. `factor`: by which the model multiplies the output afterwards.
 StoredDifference difference(const std::string& name, const Tensor& own, const TensorSource& stored,
-                            double tolerance) {
+                            double tolerance, double factor = 1) {
   StoredDifference result{.name = name, .shape = stored.info(name).shape};
-  if (!fit(own.shape(), result.shape) || !is_floating(stored.info(name).dtype)) {
+  const std::vector<Tensor> forms = forms_of(own, result.shape, factor);
+  if (forms.empty() || !is_floating(stored.info(name).dtype)) {
     result.problem = is_floating(stored.info(name).dtype)
                          ? fmt::format("the model's shape is {}", to_string(own.shape()))
                          : fmt::format("{} is stored", name_of(stored.info(name).dtype));
     result.agrees = false;
     return result;
   }
-  const std::vector<double> x = to_doubles(own);
-  const std::vector<double> y = to_doubles(stored.read(name));
-  double squares = 0;
-  double squares_of_stored = 0;
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    const bool same = x[i] == y[i] || (std::isnan(x[i]) && std::isnan(y[i]));
-    const double distance = same ? 0 : std::abs(x[i] - y[i]);
-    const double finite =
-        std::isfinite(distance) ? distance : std::numeric_limits<double>::infinity();
-    result.largest = std::max(result.largest, finite);
-    squares += finite * finite;
-    squares_of_stored += std::isfinite(y[i]) ? y[i] * y[i] : 0;
+  std::vector<double> values = to_doubles(stored.read(name));
+  const auto whole = static_cast<std::size_t>(own.numel());
+  values.reserve(whole);
+  for (std::size_t i = 0; values.size() < whole; ++i) {
+    values.push_back(values[i]);
   }
-  result.relative = squares == 0 ? 0 : std::sqrt(squares / squares_of_stored);
+  Distance nearest;
+  for (std::size_t i = 0; i < forms.size(); ++i) {
+    const Distance one = distance(to_doubles(forms[i]), values);
+    nearest = i == 0 || one.relative < nearest.relative ? one : nearest;
+  }
+  result.largest = nearest.largest;
+  result.relative = nearest.relative;
   result.agrees = result.relative <= tolerance;
   return result;
 }
@@ -157,12 +215,15 @@ class Gradients {
   Gradients(nn::LanguageModel& model, const ModelShape& shape)
       : own_(take(model)), folder_(own_, "", family_of(shape), sizes_of(shape)) {}
 
-  /// Null: there is no such parameter.
-  const TensorSource* source_of(const std::string& parameter) const {
-    if (own_.contains(parameter)) {
-      return &own_;
+  /// That of the folder's form, unless only the model's own one has the stored shape. Null: there
+  /// is no such parameter.
+  const TensorSource* source_of(const std::string& parameter, const Dims& stored) const {
+    const bool own = own_.contains(parameter);
+    if (folder_.contains(parameter) &&
+        (folder_.info(parameter).shape == stored || !own || own_.info(parameter).shape != stored)) {
+      return &folder_;
     }
-    return folder_.contains(parameter) ? &folder_ : nullptr;
+    return own ? &own_ : nullptr;
   }
 
  private:
@@ -188,6 +249,19 @@ std::string parameter_of(const std::string& stored) {
              : "";
 }
 
+/// By which a decoder multiplies the output of its embedding.
+std::map<std::string, double> factors_of(nn::LanguageModel& model) {
+  std::map<std::string, double> factors;
+  const auto* const decoder = dynamic_cast<const nn::DecoderLM*>(&model);
+  for (nn::Module* const module : nn::all_modules(model)) {
+    if (decoder != nullptr && decoder->shape().scale_embeddings &&
+        dynamic_cast<nn::Embedding*>(module) != nullptr) {
+      factors.emplace(module->name(), std::sqrt(static_cast<double>(decoder->shape().dim)));
+    }
+  }
+  return factors;
+}
+
 /// Computes the model, with gradients where some are stored.
 void compute(nn::LanguageModel& model, const TensorSource& stored, std::int64_t vocab) {
   const Tensor tokens = tokens_of(stored, vocab);
@@ -210,14 +284,17 @@ StoredComparison compare_stored(const TextModel& model, const TensorSource& stor
   const Gradients gradients(language, model.shape());
   StoredComparison result;
   std::set<std::string> known{tokens_name};
+  const std::map<std::string, double> factors = factors_of(language);
   for (const auto& [name, output] : modules.outputs()) {
-    result.compared.push_back(difference(name, output, stored, tolerance));
+    const auto factor = factors.find(name);
+    result.compared.push_back(
+        difference(name, output, stored, tolerance, factor == factors.end() ? 1 : factor->second));
     known.insert(name);
   }
   for (const auto& [name, info] : stored.tensors()) {
     const std::string parameter = parameter_of(name);
     if (const TensorSource* const source =
-            parameter.empty() ? nullptr : gradients.source_of(parameter)) {
+            parameter.empty() ? nullptr : gradients.source_of(parameter, info.shape)) {
       result.compared.push_back(difference(name, source->read(parameter), stored, tolerance));
     } else if (!known.contains(name)) {
       result.unknown.push_back(name);

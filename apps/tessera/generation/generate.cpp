@@ -35,9 +35,14 @@ class Continuation {
         tokens_(prompt.begin(), prompt.end()),
         decoder_(*model.tokenizer().tokenizer, true),
         shown_(options.stop) {
+    std::vector<tokenize::TokenId> before;
     for (const std::int64_t id : prompt) {
-      decode(id);  // how a token is written may depend on those before it
+      const auto token = static_cast<tokenize::TokenId>(id);
+      if (is_known(token)) {
+        before.push_back(token);
+      }
     }
+    decoder_.start_after(std::move(before));
   }
 
   bool ended() const { return ended_; }
@@ -65,10 +70,14 @@ class Continuation {
   GeneratedText take() { return std::move(text_); }
 
  private:
+  /// Else it is a row of the model without a token.
+  bool is_known(tokenize::TokenId token) const {
+    return model_.tokenizer().tokenizer->token(token).has_value();
+  }
+
   std::string decode(std::int64_t id) {
     const auto token = static_cast<tokenize::TokenId>(id);
-    const bool known = model_.tokenizer().tokenizer->token(token).has_value();
-    return known ? decoder_.add(token) : std::string();  // else a row of the model without a token
+    return is_known(token) ? decoder_.add(token) : std::string();
   }
 
   void add(const std::vector<double>& logits) {

@@ -122,13 +122,7 @@ StoredModel stored_at(const std::string& path, const std::string& tokenizer) {
       fs::exists(fs::path(path) / "config.json", ignored) || !gguf_file(path).empty();
   StoredModel stored =
       folder ? stored_in_folder(path, tokenizer) : stored_in_checkpoint(path, tokenizer);
-  const auto& own = stored.tokenizer.opened.tokenizer;
-  if (own && stored.shape.vocab < own->vocab_size()) {
-    fail_input({.thing = path,
-                .wrong = "the model's vocabulary is smaller than that of its tokenizer",
-                .expected = fmt::format("at least {} tokens", own->vocab_size()),
-                .got = fmt::format("{}", stored.shape.vocab)});
-  }
+  stored.tokenizer.opened = tokenize::limited(stored.tokenizer.opened, stored.shape.vocab, path);
   return stored;
 }
 

@@ -70,15 +70,20 @@ std::string passed_on(const models::HubConfig& config, const models::ModelFamily
   return json_text(others);
 }
 
-ModelShape shape_of_json(const Json& json, const std::string& name,
-                         std::vector<std::string>* unknown = nullptr) {
+/// Keys of a file that is read for the first time.
+enum class Keys { understood, as_trained };
+
+ModelShape shape_of_json(const Json& json, const std::string& name, Keys keys = Keys::understood) {
   const std::string family_text = family_name(json, name);
   const models::ModelFamily& family = models::model_family(family_text, name);
   models::HubConfig in(json_text(json), name);
   in.check_common(family.architecture());
   const models::ModelSizes sizes = family.read(in);
   const std::string dtype = in.dtype();
-  in.finish();
+  if (keys == Keys::understood) {
+    in.finish();
+  }
+  in.throw_if_any();
   const models::SpecialTokens usual = family.special_tokens();
   const auto eos = in.tokens("eos_token_id", sizes.vocab, usual.eos);
   const auto bos = in.tokens("bos_token_id", sizes.vocab, usual.bos);
@@ -92,9 +97,6 @@ ModelShape shape_of_json(const Json& json, const std::string& name,
   shape.dtype = dtype;
   shape.eos = eos;
   shape.others = passed_on(in, family, sizes, bos, eos);
-  if (unknown != nullptr) {
-    *unknown = in.unknown();
-  }
   return shape;
 }
 
@@ -112,8 +114,7 @@ ModelShape parse_hub_config(std::string_view text, const std::string& name) {
   return shape_of_json(parsed(parse_json_object(text, limits), name), name);
 }
 
-ModelShape read_model_folder(const std::filesystem::path& folder,
-                             std::vector<std::string>* unknown) {
+ModelShape read_model_folder(const std::filesystem::path& folder) {
   std::error_code ignored;
   if (const std::string gguf = gguf_file(folder.string()); !gguf.empty()) {
     return parse_hub_config(gguf_config(*open_tensors(gguf).source), gguf);
@@ -124,7 +125,7 @@ ModelShape read_model_folder(const std::filesystem::path& folder,
                 .expected = "one with config.json and *.safetensors, or a GGUF file"});
   }
   const std::string file = (folder / "config.json").string();
-  ModelShape shape = shape_of_json(parsed(read_json_object(file, limits), file), file, unknown);
+  ModelShape shape = shape_of_json(parsed(read_json_object(file, limits), file), file);
   const std::filesystem::path generation = folder / "generation_config.json";
   if (std::filesystem::exists(generation, ignored)) {
     add_generation(shape,
@@ -144,7 +145,7 @@ ModelShape stored_model(std::string_view meta, const std::string& checkpoint) {
   for (const char* key : {"eos_token_id", "bos_token_id"}) {
     words.emplace(key, nullptr);  // older checkpoints do not have them: there are no such tokens
   }
-  ModelShape shape = shape_of_json(words, checkpoint);
+  ModelShape shape = shape_of_json(words, checkpoint, Keys::as_trained);
   if (const auto generation = json.value.find("generation");
       generation != json.value.end() && generation->is_object()) {
     add_generation(shape, *generation, checkpoint);

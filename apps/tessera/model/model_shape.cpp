@@ -13,7 +13,6 @@ module tessera.app.model;
 import tessera.base;
 import tessera.placement;
 import tessera.tensor;
-import tessera.collective;
 import tessera.nn;
 import tessera.models;
 import tessera.checkpoint;
@@ -65,14 +64,9 @@ void check_longest(const Config& config, const ModelShape& shape) {
 ModelShape folder_shape(const Config& config,
                         const std::shared_ptr<const RunTokenizer>& tokenizer) {
   const std::filesystem::path folder = config.model.from;
-  std::vector<std::string> unknown;
-  ModelShape shape = read_model_folder(folder, &unknown);
+  ModelShape shape = read_model_folder(folder);
   check_model_files(folder, config.model.adapter, config.place("model.from"));
   check_family(config, shape);
-  if (!unknown.empty() && collective::is_first_process()) {
-    log(LogLevel::warning, fmt::format("{}: ignored keys that are unknown: {}",
-                                       (folder / "config.json").string(), join_words(unknown)));
-  }
   if (tokenizer) {
     check_tokenizer_fits(*tokenizer, shape.vocab, folder.string(), config.place("model.from"),
                          config.model.adds_tokens());

@@ -40,15 +40,14 @@ ModelShape model_shape(const Config& config, const std::shared_ptr<const RunToke
 /// Reads FOLDER/config.json in Hugging Face's form, and generation_config.json if there is one; or
 /// the fields of a GGUF file (gguf_file). model_type names the family. Keys that are absent have
 /// the defaults of transformers. What the family does not compute is refused by name, and so are
-/// misspelt keys. `unknown` gets the keys of config.json that are ignored because nobody knows
-/// them. Throws Error (input) that lists everything wrong with the file.
-ModelShape read_model_folder(const std::filesystem::path& folder,
-                             std::vector<std::string>* unknown = nullptr);
+/// keys that nobody understands. Throws Error (input) that lists everything wrong with the file.
+ModelShape read_model_folder(const std::filesystem::path& folder);
 
 /// Reads the shape from a text; `name` begins the errors.
 ModelShape parse_hub_config(std::string_view text, const std::string& name);
 
-/// The model of a checkpoint of 'tessera train', from its meta data. Throws Error (input).
+/// The model of a checkpoint of 'tessera train', from its meta data. Keys that nobody understands
+/// have not made it another one. Throws Error (input).
 ModelShape stored_model(std::string_view meta, const std::string& checkpoint);
 
 /// config.json in Hugging Face's words, for checkpoints and exports: parse_hub_config's inverse.
