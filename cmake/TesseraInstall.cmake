@@ -83,5 +83,22 @@ install(FILES ${PROJECT_BINARY_DIR}/TesseraConfig.cmake ${PROJECT_BINARY_DIR}/Te
   ${CMAKE_CURRENT_LIST_DIR}/TesseraPlugin.cmake ${CMAKE_CURRENT_LIST_DIR}/TesseraConsumers.cmake
   ${CMAKE_CURRENT_LIST_DIR}/plugin_gate.cpp.in
   DESTINATION ${tessera_package} COMPONENT development)
+# The build folder is such a package too, without an install: cmake -D Tessera_DIR=build/release.
+export(EXPORT TesseraTargets NAMESPACE Tessera:: FILE ${PROJECT_BINARY_DIR}/TesseraTargets.cmake
+  CXX_MODULES_DIRECTORY package_modules)
+set(folders "")
+foreach(header IN LISTS tessera_headers)
+  cmake_path(ABSOLUTE_PATH header BASE_DIRECTORY ${PROJECT_SOURCE_DIR} NORMALIZE)
+  cmake_path(GET header PARENT_PATH folder)
+  cmake_path(GET folder PARENT_PATH folder) # headers are included as <tessera/...>
+  list(APPEND folders "${folder}")
+endforeach()
+list(REMOVE_DUPLICATES folders)
+file(WRITE ${PROJECT_BINARY_DIR}/TesseraHeaders.cmake
+  "set_property(TARGET Tessera::tessera APPEND PROPERTY INTERFACE_INCLUDE_DIRECTORIES \"${folders}\")\n"
+  "set_property(TARGET Tessera::tessera APPEND PROPERTY IMPORTED_CXX_MODULES_INCLUDE_DIRECTORIES \"${folders}\")\n")
+foreach(file TesseraPlugin.cmake TesseraConsumers.cmake plugin_gate.cpp.in)
+  configure_file(${CMAKE_CURRENT_LIST_DIR}/${file} ${PROJECT_BINARY_DIR}/${file} COPYONLY)
+endforeach()
 list(REMOVE_DUPLICATES tessera_components)
 include(TesseraPackages)

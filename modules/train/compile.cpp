@@ -78,23 +78,36 @@ void add_inputs(StepInputs& all, const Tensors& inputs) {
   }
 }
 
-/// Whose memory an input shares: an earlier one's, or that of a parameter or buffer; "": nobody's.
-/// Error (input): they are other views of it, so a write to one would be lost for the other.
+bool same_view(const Tensor& a, const Tensor& b) {
+  return &a.storage() == &b.storage() && a.offset() == b.offset() && a.shape() == b.shape() &&
+         a.strides() == b.strides() && a.dtype() == b.dtype();
+}
+
+/// Bytes of a storage from the first element to the last one.
+std::pair<std::int64_t, std::int64_t> range_of(const Tensor& x) {
+  std::int64_t last = x.offset();
+  for (int dim = 0; dim < x.dims(); ++dim) {
+    last += (x.shape()[dim] - 1) * x.strides()[dim];
+  }
+  const auto size = static_cast<std::int64_t>(size_of(x.dtype()));
+  return {x.offset() * size, (last + 1) * size};
+}
+
+/// Whether one view of a storage begins before another one ends.
+bool overlap(const Tensor& a, const Tensor& b) {
+  const auto [first, end] = range_of(a);
+  const auto [other_first, other_end] = range_of(b);
+  return first < other_end && other_first < end;
+}
+
+/// Of an input that is another one too, which of them; of one that is a parameter or a buffer, its
+/// name; "": neither.
 std::string sharing_of(const Tensors& inputs, std::size_t i, const StepObjects& objects) {
   const Tensor& x = local_of(inputs[i]);
-  for (std::size_t k = 0; k < i; ++k) {
-    const Tensor& other = local_of(inputs[k]);
-    if (x.numel() == 0 || &x.storage() != &other.storage()) {
-      continue;
+  for (std::size_t k = 0; k < i && x.numel() > 0; ++k) {
+    if (same_view(x, local_of(inputs[k]))) {
+      return fmt::format(" (input {})", k);
     }
-    if (x.offset() != other.offset() || !(x.shape() == other.shape()) ||
-        x.dtype() != other.dtype()) {
-      fail_input({.thing = "compiled step",
-                  .wrong = fmt::format("inputs {} and {} are different views of one memory", k, i),
-                  .advice = "clone() one of them, or pass the whole and take the views within the "
-                            "step"});
-    }
-    return fmt::format(" (input {})", k);
   }
   const std::string owner = x.is_meta() ? std::string() : objects.owner_of(x.storage());
   return owner.empty() ? owner : fmt::format(" ({})", owner);
@@ -114,43 +127,68 @@ std::string form_of(const Tensors& inputs, const StepObjects& objects) {
   return text;
 }
 
-/// Inputs as programs take them, in row-major order. What the call writes into copies is written
-/// back into the caller's tensors at its end.
-class ContiguousInputs {
+/// Inputs as programs take them: in row-major order, and each in memory of its own or the same as
+/// another one. What the call writes into copies is written back into the caller's tensors.
+class SeparateInputs {
  public:
-  explicit ContiguousInputs(const Tensors& given) : given_(given) {
-    const NoGrad no_grad;
-    for (const Tensor& x : given) {
+  explicit SeparateInputs(const Tensors& given) : given_(given) {
+    for (std::size_t i = 0; i < given.size(); ++i) {
+      const Tensor& x = given[i];
       const Tensor& local = local_of(x);
-      if (local.is_contiguous() || x.requires_grad()) {  // one with a gradient stays what it is
+      versions_.push_back(local.storage().version());
+      overlaps_.push_back(overlapped(i));
+      const bool is_separate = local.is_contiguous() && !overlaps_.back();
+      if (is_separate || x.requires_grad()) {  // one with a gradient stays what it is
         inputs_.push_back(x);
-        versions_.push_back(0);
         continue;
       }
-      const Tensor copy = ops::contiguous(local);
-      versions_.push_back(copy.storage().version());
+      const NoGrad no_grad;
+      const Tensor copy = ops::clone(local);
+      versions_.back() = copy.storage().version();
       inputs_.push_back(x.is_distributed() ? make_distributed(copy, x.spec()) : copy);
     }
   }
 
   const Tensors& inputs() const { return inputs_; }
-  /// `written`: names of inputs that a program has written.
+  /// `written`: names of inputs that a program has written. Error: one of them shares memory with
+  /// another one.
   void write_back(const std::vector<std::string>& written) const {
+    const auto is_written = [&](std::size_t i) {
+      return local_of(inputs_[i]).storage().version() != versions_[i] ||
+             std::ranges::count(written, input_name(i)) > 0;
+    };
     const NoGrad no_grad;
     for (std::size_t i = 0; i < given_.size(); ++i) {
-      const Tensor& copy = local_of(inputs_[i]);
-      const bool is_copy = !inputs_[i].same_as(given_[i]);
-      if (is_copy && (copy.storage().version() != versions_[i] ||
-                      std::ranges::count(written, input_name(i)) > 0)) {
-        ops::copy_(local_of(given_[i]), copy);
+      if (overlaps_[i] && (is_written(i) || is_written(*overlaps_[i]))) {
+        fail({.thing = "compiled step",
+              .wrong = fmt::format("inputs {} and {} are different views of one memory, and the "
+                                   "step writes one of them",
+                                   *overlaps_[i], i),
+              .advice = "pass the whole, and take the views within the step"});
+      }
+      if (!inputs_[i].same_as(given_[i]) && is_written(i)) {
+        ops::copy_(local_of(given_[i]), local_of(inputs_[i]));
       }
     }
   }
 
  private:
+  /// An earlier input that has some of the input's memory and is not the same.
+  std::optional<std::size_t> overlapped(std::size_t i) const {
+    const Tensor& x = local_of(given_[i]);
+    for (std::size_t k = 0; k < i && x.numel() > 0; ++k) {
+      const Tensor& other = local_of(given_[k]);
+      if (&x.storage() == &other.storage() && !same_view(x, other) && overlap(x, other)) {
+        return k;
+      }
+    }
+    return std::nullopt;
+  }
+
   const Tensors& given_;
   Tensors inputs_;
   std::vector<std::uint64_t> versions_;
+  std::vector<std::optional<std::size_t>> overlaps_;
 };
 
 std::vector<SpecHandle> layouts_of(const Tensors& results) {
@@ -602,10 +640,10 @@ Tensors CompiledStep::operator()(const Tensors& inputs, const StepNumbers& numbe
       s.capture_ahead(inputs, numbers);
       s.make = nullptr;
     }
-    const ContiguousInputs contiguous(inputs);
-    Tensors results = s.call(contiguous.inputs(), numbers);
+    const SeparateInputs separate(inputs);
+    Tensors results = s.call(separate.inputs(), numbers);
     const Program* const replayed = s.replayed_last ? program() : nullptr;
-    contiguous.write_back(replayed == nullptr ? std::vector<std::string>() : replayed->written());
+    separate.write_back(replayed == nullptr ? std::vector<std::string>() : replayed->written());
     return results;
   } catch (const Error& error) {
     s.abandon();

@@ -141,8 +141,11 @@ class TraceRecorder::Implementation {
     }
 
     void perform(Action& action, NextAction& next) override {
-      if (action.kind == ActionKind::collective || action.kind == ActionKind::wait) {
-        next(action);  // the observer records it
+      const bool is_observed =
+          action.kind == ActionKind::collective || action.kind == ActionKind::wait;
+      // An address that is taken says nothing of when values are read.
+      if (is_observed || (action.kind == ActionKind::read && action.name == "data")) {
+        next(action);
         return;
       }
       const Slice slice(
