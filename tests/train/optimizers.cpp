@@ -120,6 +120,31 @@ TEST_CASE("a run with any optimizer, and another one for a group, continues bit 
   }
 }
 
+TEST_CASE("adafactor updates parameters of several layouts") {
+  plugin::host().load(TESSERA_ADAFACTOR);
+  const Layouts split{"",
+                      {"shard", "tensor"},
+                      {2, 2},
+                      {{"ColwiseParallel", "tensor", {"blocks.*.up"}, "{}", ""},
+                       {"RowwiseParallel", "tensor", {"blocks.*.down"}, "{}", ""},
+                       fsdp({"blocks.*", "."})}};
+  const auto losses_on = [](const Layouts& layout) {
+    std::vector<double> losses;
+    REQUIRE_NOTHROW(on_layout(layout, [&](const DeviceMesh& mesh) {
+      set_seed(3);
+      Run run(mesh, layout, "adafactor");
+      for (int i = 0; i < 6; ++i) {
+        const double loss = run.step();
+        if (current_rank() == 0) {
+          losses.push_back(loss);
+        }
+      }
+    }));
+    return losses;
+  };
+  CHECK(difference(losses_on(split), losses_on(layout_named("one rank"))) < 1e-6);
+}
+
 TEST_CASE("8-bit state is stored as it is, and loaded in layouts that do not cut blocks") {
   const Folder folder("codes");
   const Dims shape{64, 512};
