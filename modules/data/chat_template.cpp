@@ -25,6 +25,9 @@ namespace {
 constexpr JsonLimits conversation_limits{
     .bytes = std::size_t{1} << 26, .values = 1'000'000, .depth = 64};
 
+/// Of the renderings that find the answers of a conversation together.
+constexpr std::int64_t most_steps = 200'000'000;
+
 /// A conversation, or variables: what they have is charged once, not in each rendering.
 class Source {
  public:
@@ -169,9 +172,20 @@ RenderedChat ChatTemplate::render_with_answers(std::string_view conversation) co
     chat.answers = marked_answers(state_->parsed.name, whole.generated, answers);
     return chat;
   }
+  std::int64_t steps = 0;
   for (const std::int64_t i : answers) {
     const jinja::List before(messages.begin(), messages.begin() + i);
-    const std::string prompt = state_->output(all, before, true).text;
+    const jinja::Output beginning = state_->output(all, before, true);
+    const std::string& prompt = beginning.text;
+    steps += beginning.steps;
+    if (steps > most_steps) {
+      fail_input({.thing = state_->parsed.name,
+                  .wrong = fmt::format("to find the {} answers of a conversation takes more than "
+                                       "{} steps",
+                                       answers.size(), most_steps),
+                  .advice = "mark the answers in the template with {% generation %}, or divide the "
+                            "conversation"});
+    }
     if (!chat.text.starts_with(prompt)) {
       fail_input({.thing = state_->parsed.name,
                   .wrong = fmt::format("the template writes what comes before message {} in "

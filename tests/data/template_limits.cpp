@@ -99,6 +99,18 @@ TEST_CASE("what repeats takes steps, whatever repeats it") {
                  "{{ a.find(b) }}{{ a.rfind(b) }}{{ a.split(b) | length }}") == "False-1-11");
 }
 
+TEST_CASE("to find many answers by rendering again and again is bounded") {
+  std::string messages;
+  for (int i = 0; i < 6000; ++i) {
+    messages += R"({"role": "user", "content": ""}, {"role": "assistant", "content": ""},)";
+  }
+  messages.back() = ']';
+  const ChatTemplate chat("{% for m in messages %}{{ m.role }}{% endfor %}", "t.jinja");
+  CHECK_THAT(error_of([&] { chat.render_with_answers(R"({"messages": [)" + messages + "}"); }),
+             Contains("t.jinja: to find the 6000 answers of a conversation takes more than "
+                      "200000000 steps; mark the answers"));
+}
+
 TEST_CASE("what grows takes memory, and it is given back") {
   const long before = peak_megabytes();
   const std::vector<std::string> large = {"{{ 'abcdefgh' * 100000000 }}",

@@ -34,7 +34,7 @@ class Budget {
   Budget(const Budget&) = delete;
   Budget& operator=(const Budget&) = delete;
 
-  const Limits& limits() const { return limits_; }
+  std::int64_t steps_taken() const { return limits_.steps - steps_; }
   void step(std::size_t count = 1) {
     steps_ -= static_cast<std::int64_t>(count);
     if (steps_ < 0) [[unlikely]] {

@@ -164,6 +164,7 @@ class Interpreter {
     } catch (const Problem& problem) {
       Place{source_.name, line_}.refuse(problem.what(), problem.advice);
     }
+    out_.steps = budget_.steps_taken();
     return std::move(out_);
   }
 

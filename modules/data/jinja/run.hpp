@@ -20,6 +20,7 @@ struct Generated {
 struct Output {
   std::string text;
   std::vector<Generated> generated;  // in their order
+  std::int64_t steps = 0;            // that it took
 };
 
 /// `messages`: those among the variables. `now`: the time of strftime_now, as "2026-01-31" or
