@@ -49,7 +49,7 @@ std::string to_string(const ErrorFields& fields) {
 }
 
 Error::Error(ErrorFields fields, ErrorKind kind)
-    : std::runtime_error(visible(to_string(fields))),
+    : std::runtime_error(terminal_text(to_string(fields))),
       kind_(kind),
       fields_(std::make_shared<const ErrorFields>(std::move(fields))) {}
 

@@ -49,7 +49,7 @@ spdlog::level::level_enum to_spdlog(LogLevel level) {
 }  // namespace
 
 void log(LogLevel level, std::string_view text) {
-  const std::string shown_text = visible(text);  // it may be of a file or a machine
+  const std::string shown_text = terminal_text(text);  // it may be of a file or a machine
   const int rank = rank_slot();
   if (rank > 0 && level < LogLevel::warning) {
     return;

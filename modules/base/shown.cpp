@@ -73,9 +73,9 @@ std::string escaped(std::string_view text, bool lines) {
 
 }  // namespace
 
-std::string visible(std::string_view text) { return escaped(text, true); }
+std::string terminal_text(std::string_view text) { return escaped(text, true); }
 
-std::string visible_line(std::string_view text, std::size_t most) {
+std::string terminal_line(std::string_view text, std::size_t most) {
   return shown(escaped(text, false), most);
 }
 

@@ -55,7 +55,7 @@ std::pair<std::string, std::string> first_difference(const std::string& a, const
     if (!more || !others || one != other) {
       const auto text = [&](bool is, std::string line) {
         line.erase(0, std::min(line.find_first_not_of(' '), line.size()));
-        return is ? visible_line(line) : std::string("nothing more");
+        return is ? terminal_line(line) : std::string("nothing more");
       };
       return {text(more, one), text(others, other)};
     }
@@ -100,11 +100,11 @@ ErrorKind get_error_kind(Reader& reader) {
   return kind;
 }
 
-std::string get_name(Reader& reader) { return visible_line(reader.text(), 200); }
+std::string get_name(Reader& reader) { return terminal_line(reader.text(), 200); }
 
 std::string get_error_text(Reader& reader) {
   constexpr std::size_t longest = 1 << 16;
-  return shown(visible(reader.text()), longest);
+  return shown(terminal_text(reader.text()), longest);
 }
 
 FirstError get_first_error(Reader& reader, int ranks) {
@@ -137,8 +137,9 @@ std::optional<std::string> objection_to_spare(std::string_view text, const std::
       return other_version("the spare machine " + host);
     }
     const std::string job = reader.text();
-    return job == own_job() ? ""
-                            : other_job("the spare machine " + get_name(reader), visible_line(job));
+    return job == own_job()
+               ? ""
+               : other_job("the spare machine " + get_name(reader), terminal_line(job));
   } catch (const Error&) {
     return std::nullopt;
   }
@@ -251,7 +252,7 @@ std::string Introduction::objection(const Introduction& theirs, bool begun) cons
     return other_version(who);
   }
   if (theirs.job != job) {
-    return other_job(who, visible_line(theirs.job));
+    return other_job(who, terminal_line(theirs.job));
   }
   if (theirs.place.machines != place.machines) {
     return fmt::format("{} was started with --machines {}, and machine 0 with --machines {}", who,

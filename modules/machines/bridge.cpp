@@ -136,7 +136,7 @@ const Machines& Bridge::meet(std::uint64_t protocol, std::string_view machine, d
                   .wrong = "the machines run different versions of Tessera",
                   .advice = "install the same on all"});
     }
-    names.push_back(visible_line(other.substr(17), longest_name));
+    names.push_back(terminal_line(other.substr(17), longest_name));
   }
   machines_ = std::make_unique<const Machines>(names);
   return *machines_;
@@ -297,8 +297,8 @@ std::vector<MessageTransport::Part> Bridge::arrive(int from, std::span<const std
         control_->gone.store(gone);
       }
       const bool in_calls = reader.get<std::uint8_t>() != 0;
-      error.where = visible_line(reader.text(), longest_name);
-      error.text = shown(visible(reader.text()), longest_error);
+      error.where = terminal_line(reader.text(), longest_name);
+      error.text = shown(terminal_text(reader.text()), longest_error);
       control_->take_error(error, in_calls);
       break;
     }
@@ -332,7 +332,7 @@ void Bridge::lost(int rank, std::string_view why) {
                     rank,
                     machines_->names[static_cast<std::size_t>(
                         machines_->of_rank[static_cast<std::size_t>(rank)])],
-                    visible_line(why, longest_name), control_->last_call(*region_, rank)),
+                    terminal_line(why, longest_name), control_->last_call(*region_, rank)),
         ErrorKind::run, true);
   }
 }

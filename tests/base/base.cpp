@@ -126,17 +126,17 @@ TEST_CASE("dims refuse more than eight entries") {
 }
 
 TEST_CASE("what a terminal would act on is shown and not done") {
-  CHECK(visible("a\tb\nc \u00e4\u4f60\U0001f600") == "a\tb\nc \u00e4\u4f60\U0001f600");
-  CHECK(visible("\x1b[31m\r\x07\x7f") == "\\x1b[31m\\x0d\\x07\\x7f");
-  CHECK(visible(std::string_view("\0", 1)) == "\\x00");
-  CHECK(visible("\u009b2J \u202e \u2066") == "\\u009b2J \\u202e \\u2066");
-  CHECK(tessera::visible_line("a\tb\n\x1b \u009b1 \u00e4") == "a\\x09b\\x0a\\x1b \\u009b1 \u00e4");
-  CHECK(tessera::visible_line(std::string(300, 'a')) == tessera::shown(std::string(300, 'a')));
+  CHECK(terminal_text("a\tb\nc \u00e4\u4f60\U0001f600") == "a\tb\nc \u00e4\u4f60\U0001f600");
+  CHECK(terminal_text("\x1b[31m\r\x07\x7f") == "\\x1b[31m\\x0d\\x07\\x7f");
+  CHECK(terminal_text(std::string_view("\0", 1)) == "\\x00");
+  CHECK(terminal_text("\u009b2J \u202e \u2066") == "\\u009b2J \\u202e \\u2066");
+  CHECK(tessera::terminal_line("a\tb\n\x1b \u009b1 \u00e4") == "a\\x09b\\x0a\\x1b \\u009b1 \u00e4");
+  CHECK(tessera::terminal_line(std::string(300, 'a')) == tessera::shown(std::string(300, 'a')));
   // Bytes that are not UTF-8: alone, cut, too long a form, a surrogate, beyond the last character.
-  CHECK(visible("\xff\xc3") == "\\xff\\xc3");
-  CHECK(visible("\xe4\xbd z") == "\\xe4\\xbd z");
-  CHECK(visible("\xc0\x80\xe0\x80\x80") == "\\xc0\\x80\\xe0\\x80\\x80");
-  CHECK(visible("\xed\xa0\x80\xf4\x90\x80\x80") == "\\xed\\xa0\\x80\\xf4\\x90\\x80\\x80");
+  CHECK(terminal_text("\xff\xc3") == "\\xff\\xc3");
+  CHECK(terminal_text("\xe4\xbd z") == "\\xe4\\xbd z");
+  CHECK(terminal_text("\xc0\x80\xe0\x80\x80") == "\\xc0\\x80\\xe0\\x80\\x80");
+  CHECK(terminal_text("\xed\xa0\x80\xf4\x90\x80\x80") == "\\xed\\xa0\\x80\\xf4\\x90\\x80\\x80");
   const Error error(ErrorFields{.thing = "a\x1b[2J", .wrong = "b\x80", .details = "c\r"});
   CHECK(std::string(error.what()) == "a\\x1b[2J: b\\x80\nc\\x0d");
   CHECK(error.fields().thing == "a\x1b[2J");

@@ -29,7 +29,8 @@ std::size_t width_of(const std::string& text) {
 std::string format_table(const TableRows& table, const std::string& indent) {
   TableRows rows = table;  // a cell may be a name in a file of somebody else
   for (auto& row : rows) {
-    std::ranges::transform(row, row.begin(), [](const std::string& cell) { return visible(cell); });
+    std::ranges::transform(row, row.begin(),
+                           [](const std::string& cell) { return terminal_text(cell); });
   }
   std::vector<std::size_t> widths;
   for (const auto& row : rows) {
