@@ -313,4 +313,8 @@ TEST_CASE("serve has one model, under its name") {
                                               std::to_string(server.port));
   CHECK(used.code == 2);
   has(used.error, "the server cannot listen at this address");
+  const auto few_files =
+      trainer_test::run_program("serve " + trained().model + " --port 0", "ulimit -n 200; ");
+  CHECK(few_files.code == 2);
+  has(few_files.error, "--connections: 512 connections need more open files than are allowed");
 }
