@@ -201,7 +201,12 @@ bool Launchers::join_first(double limit, const std::function<bool()>& ended) {
             .advice = "what machine 0 prints names those that are missing"});
     }
   }
-  Reader reader(*answer);
+  take_welcome(*answer);
+  return true;
+}
+
+void Launchers::take_welcome(const std::string& answer) {
+  Reader reader(answer);
   const Word word = reader.get<Word>();
   if (word == Word::refused) {
     const ErrorKind kind = get_error_kind(reader);
@@ -220,13 +225,12 @@ bool Launchers::join_first(double limit, const std::function<bool()>& ended) {
     name = get_name(reader);
   }
   names_[static_cast<std::size_t>(place_.machine)] = own;
-  first.name = names_.front();
+  peers_.front()->name = names_.front();
   joined_.reset();
   if (const bool joins = reader.get<std::uint8_t>() != 0; joins) {
     joined_ = reader.get<JoinedAttempt>();
     attempts_ = joined_->number;
   }
-  return true;
 }
 
 void Launchers::send_to_all(std::string_view text, const LauncherPeer* except) {

@@ -84,6 +84,8 @@ class Launchers {
   void listen_for_all();
   /// Returns whether machine 0 has taken this one; false: `ended` has asked to stop waiting.
   bool join_first(double limit, const std::function<bool()>& ended);
+  /// What machine 0 says when all have come. Error: it refuses this one.
+  void take_welcome(const std::string& answer);
   /// Whether to wait for others in the place of lost machines.
   bool may_wait(const Control& control, const EndedRanks& ended) const;
   /// After an attempt: tells machine 0 how the ranks here have ended. Returns what it decides.
