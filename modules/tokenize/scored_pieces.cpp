@@ -124,7 +124,10 @@ std::string score_merges(const Json& model, std::vector<ScoredPiece>& pieces) {
       both = first + merge.at(1).get<std::string>();
     }
     const auto id = ids.find(both);
-    if (id == ids.end() || (both != last && divisions.contains(both))) {
+    if (id == ids.end() || !ids.contains(first) || !ids.contains(both.substr(first.size()))) {
+      continue;  // an added token's, whose text is found before anything is merged
+    }
+    if (both != last && divisions.contains(both)) {
       return fmt::format("the merges that make '{}' do not follow each other", shown(both, 40));
     }
     pieces[id->second].score = -static_cast<float>(rank);
@@ -248,7 +251,11 @@ ScoredPieces pieces_of_merges(const Json& tokenizer) {
           fmt::format("the added token '{}' takes white space or is not special", shown(text, 40));
       return out;
     }
-    if (unknown != text) {
+    // Runs of the mark of a space are merged in any case: as tokens of their own they would be
+    // found in spaces too.
+    const bool of_spaces =
+        text.find(space) != std::string::npos && model.at("vocab").contains(text);
+    if (unknown != text && (special || !of_spaces)) {
       set(token.at("id").get<std::size_t>(), text,
           special ? TokenType::control : TokenType::user_defined);
     }
