@@ -511,8 +511,10 @@ void ExampleMaker::State::train_answers(const Conversation& conversation,
                                              static_cast<std::size_t>(bytes.end - bytes.begin))));
     }
     // An answer may have several marked parts; the last one ends it.
-    const bool ends = a + 1 == chat.answers.size() || chat.answers[a + 1].message != answer.message;
-    if (!stopped && ends) {
+    if (a + 1 < rendered.answers.size() && rendered.answers[a + 1].message == answer.message) {
+      continue;
+    }
+    if (!stopped) {
       fail_input({.wrong = fmt::format("the answer of message {} does not end with a token that "
                                        "ends generated texts, so the model would not learn to stop",
                                        answer.message + 1),
