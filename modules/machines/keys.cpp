@@ -7,6 +7,7 @@ module;
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -17,6 +18,7 @@ module;
 #include <string_view>
 #include <system_error>
 #include <tessera/shown.hpp>
+#include <utility>
 #include <vector>
 module tessera.machines;
 
@@ -249,7 +251,7 @@ std::optional<RunKey> read_key_file(const std::string& path) {
   }
   struct stat status{};
   if (fstat(file.descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
-    refuse_file(path, "it is no regular file");
+    refuse_file(path, "it is not a regular file");
   }
   if (status.st_uid != geteuid()) {
     refuse_file(path, "it belongs to another user");

@@ -137,9 +137,9 @@ TEST_CASE("a key file that others could read, or that is none, is refused by wha
   fs::create_symlink(folder / "key", folder / "link");
   refuses(folder / "link", "it is a link");
   fs::create_directory(folder / "folder");
-  refuses(folder / "folder", "it is no regular file");
+  refuses(folder / "folder", "it is not a regular file");
   REQUIRE(mkfifo((folder / "pipe").c_str(), 0600) == 0);
-  refuses(folder / "pipe", "it is no regular file");
+  refuses(folder / "pipe", "it is not a regular file");
   if (geteuid() == 0) {
     const std::string other = folder.write("other", some_key);
     REQUIRE(chown(other.c_str(), 1, 1) == 0);
