@@ -41,18 +41,19 @@ namespace {
                   "to_doubles()"});
 }
 
+inline void* address_of(const TensorImpl& t) {
+  auto* base = static_cast<std::byte*>(t.storage->data());
+  return base == nullptr ? nullptr : base + t.offset * static_cast<std::int64_t>(size_of(t.dtype));
+}
+
 /// Tells modes that the host gets the address of a tensor's values, which it may read and write. A
 /// call of an operator is one piece, so they do not see what its kernel does.
-[[gnu::noinline]] void note_address(const Tensor& x) {
+[[gnu::noinline]] void* noted_address(const Tensor& x) {
   if (modes_installed()) {
     Action action{.kind = ActionKind::read, .name = "data", .in = {x}};
     perform(action, [] {});
   }
-}
-
-inline void* address_of(const TensorImpl& t) {
-  auto* base = static_cast<std::byte*>(t.storage->data());
-  return base == nullptr ? nullptr : base + t.offset * static_cast<std::int64_t>(size_of(t.dtype));
+  return address_of(*x.impl());
 }
 
 }  // namespace
@@ -89,7 +90,7 @@ void* Tensor::raw_data() const {
     not_on_host("data", *this);
   }
   if (some_thread_has_modes()) [[unlikely]] {
-    note_address(*this);
+    return noted_address(*this);
   }
   return address_of(*impl_);
 }

@@ -79,9 +79,9 @@ constexpr const char* other_frozen = "other parameters are frozen than when the 
 const char* StepState::Form::difference(const Form& was) const {
   return was.module != module             ? "is another one"
          : was.training != training       ? "has another training mode"
-         : was.uses_update != uses_update ? "has its low-rank update switched on or off"
+         : was.uses_update != uses_update ? "has another use of its low-rank update"
          : was.hooks != hooks             ? "has other hooks"
-         : was.changes != changes         ? "was changed (note_change) and is another one"
+         : was.changes != changes         ? "has other attributes (note_change)"
          : was.held != held               ? "has other parameters or buffers"
          : was.leaf_hooks != leaf_hooks   ? "has other hooks on gradients"
          : was.updated_by != updated_by   ? "has other optimizers"

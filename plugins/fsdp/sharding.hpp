@@ -61,23 +61,26 @@ class Sharding : public tessera::parallel::ShardedParameters,
   void reshard(std::string_view module) override;
   void set_reshard_after_forward(bool reshard) override {
     settings_.reshard_after_forward = reshard;
-    note_change();
   }
   void set_reshard_after_backward(bool reshard) override {
     settings_.group.reshard_after_backward = reshard;
-    note_change();
   }
   void set_forward_prefetch(std::string_view module, const std::vector<std::string>& next) override;
   void set_backward_prefetch(std::string_view module,
                              const std::vector<std::string>& next) override;
   void set_gradient_sync(bool sync) override { gradient_sync_ = sync; }
   void set_gradient_factor(double factor) override {
-    settings_.group.gradient_factor = factor;
-    note_change();
+    if (factor != settings_.group.gradient_factor) {
+      settings_.group.gradient_factor = factor;
+      note_change();
+    }
   }
   void set_reduction_hook(tessera::parallel::ReductionHook hook) override {
+    const bool had_one = static_cast<bool>(settings_.group.reduction_hook);
     settings_.group.reduction_hook = std::move(hook);
-    note_change();
+    if (had_one || settings_.group.reduction_hook) {
+      note_change();
+    }
   }
 
   /// Parameters may be written from here on.

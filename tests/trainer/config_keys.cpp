@@ -97,6 +97,7 @@ const std::map<std::string, Numbers>& numbers() {
       {"train.heal_copies", {{"0", "3"}, {"1", "2"}}},
       {"train.heal_wait", {{"-1", "1000001"}, {"0", "1e6"}}},
       {"train.checksums", {{"-1"}, {"0", "1"}}},
+      {"graph.verify", {{"-1"}, {"0"}}},
       {"train.virtual_shards", {{"0", "-1", "16777217"}, {"1", "16777216"}}},
       {"train.feature_shards", {{"0", "-1", "16777217"}, {"1", "16777216"}}},
       {"train.threads", {{"-1", "65537"}, {"0", "65536"}}},

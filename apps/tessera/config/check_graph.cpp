@@ -80,9 +80,6 @@ void check_graph(const Config& config, KeyProblems& problems) {
   }
   only_captured("graph.across_steps", graph.across_steps, "can leave their updates");
   only_captured("graph.verify", graph.verify != 0, "can be verified");
-  if (problems.known({"graph.verify"}) && graph.verify < 0) {
-    problems.add({"graph.verify"}, "it must be 0 or more");
-  }
   if (problems.known({"graph.verify", "graph.mode"}) && graph.verify > 0 && !graph.mode.empty()) {
     problems.add({"graph.verify", "graph.mode"},
                  "a step that a mode places cannot be taken as it is written; remove one of the "

@@ -604,7 +604,8 @@ std::vector<Key> graph_keys() {
       {"graph.verify", field<g, &G::verify>,
        "With `graph.capture`: of so many replayed steps one is also taken as it is written, from "
        "the same state, and a bit that differs ends the run "
-       "([graph.md](graph.md#verified-steps)). 0: none is."},
+       "([graph.md](graph.md#verified-steps)). 0: none is.",
+       from(0)},
       {"graph.memory_budget", field<g, &G::memory_budget>,
        "With `graph.capture`: the memory that a step of a rank may need, as `4GiB` or `900MiB`. "
        "What is needed for backward is then computed again instead of kept, where this costs "
