@@ -33,7 +33,7 @@ constexpr bool sanitized = true;
 constexpr bool sanitized = false;
 #endif
 
-constexpr int most_seconds = sanitized ? 20 : 2;   // of a processor, for an input
+constexpr int most_seconds = sanitized ? 10 : 2;   // of a processor, for an input
 constexpr rlim_t most_memory = rlim_t{512} << 20;  // for an input
 constexpr std::size_t longest_input = std::size_t{4} << 20;
 
