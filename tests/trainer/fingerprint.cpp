@@ -176,6 +176,7 @@ const std::map<std::string, Words>& harmless() {
       {"data.validation_windows", {"data.validation_windows=8"}},
       {"data.validate_every", {"data.validate_every=7"}},
       {"train.steps", {"train.steps=1000"}},
+      {"train.epochs", {}},  // it sets the steps
       {"train.micro_batch", {"train.micro_batch=2"}},
       {"train.head_rows", {"train.head_rows=16"}},
       {"train.precision", {"train.precision=bf16"}},

@@ -100,6 +100,8 @@ void print_table(const Comparison& comparison, const std::string& torch, double 
 Run run_to_compare(const TrainArguments& arguments, std::int64_t steps) {
   Run run;
   run.config = load_run_config(arguments);
+  RunData data = open_run_data(run.config);
+  run.config = config_with_steps(arguments, std::move(run.config), *data.dataset);
   if (run.config.train.steps < steps) {
     fail_input({.where = run.config.place("train.steps"),
                 .wrong = "the run is shorter than the comparison",
@@ -107,7 +109,6 @@ Run run_to_compare(const TrainArguments& arguments, std::int64_t steps) {
                 .got = fmt::format("{}", run.config.train.steps),
                 .advice = "set --steps"});
   }
-  RunData data = open_run_data(run.config);
   run.shape = std::move(data.shape);
   run.data = std::move(data.dataset);
   return run;

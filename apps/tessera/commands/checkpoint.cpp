@@ -3,14 +3,17 @@ module;
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <tessera/gguf.hpp>
 #include <tessera/json_reading.hpp>
@@ -117,15 +120,14 @@ std::string carry_tokenizer(const CheckpointReader& reader, const fs::path& to) 
       complete = complete || is_tokenizer;
     }
   };
-  for (const char* name :
-       {"tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json", "vocab.txt"}) {
-    copy(name, true);
+  constexpr std::array<std::string_view, 5> complete_ones = {
+      "tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json", "vocab.txt"};
+  for (const std::string_view name : tokenizer_file_names()) {
+    if (name != "generation_config.json") {  // the model's own is written
+      copy(std::string(name), std::ranges::find(complete_ones, name) != complete_ones.end());
+    }
   }
   copy(file.filename().string(), true);
-  for (const char* name : {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-                           "merges.txt", "chat_template.jinja"}) {
-    copy(name, false);
-  }
   if (complete) {
     return said;
   }
@@ -142,6 +144,28 @@ std::string carry_tokenizer(const CheckpointReader& reader, const fs::path& to) 
                  fmt::format("tokenizers of the kind {} have no files", opened.kind));
   }
   return said;
+}
+
+/// The tokenizer of the run with its settings; null: there is none, or it is gone.
+std::shared_ptr<const RunTokenizer> run_texts(const CheckpointReader& reader) {
+  try {
+    return stored_tokenizer(reader.meta(), reader.path());
+  } catch (const Error&) {
+    return nullptr;  // the export has no tokenizer, and says so
+  }
+}
+
+/// Tokens of the run's config that end generated texts are tokens of generation_config.json.
+/// Returns what an export cannot have of the run's settings, in words.
+std::string carry_settings(const RunTokenizer& texts, ModelShape& model) {
+  std::vector<std::int64_t> ends;
+  for (const std::string& token : texts.end_tokens) {
+    ends.push_back(texts.opened.tokenizer->id(token).value());
+  }
+  add_end_tokens(model, ends);
+  return texts.template_options == JsonText().text
+             ? ""
+             : fmt::format(", without the run's template_options {}", texts.template_options);
 }
 
 /// GGUF's name of a type of weights; empty: it has none.
@@ -322,8 +346,14 @@ int run_checkpoint_export(const ExportArguments& arguments) {
   Written written;
   write_folder(arguments.folder, [&](const fs::path& folder) {
     const HubExport named(merged, "model.", family_of(model), sizes_of(model));
+    const auto texts = run_texts(reader);
+    const std::string without = texts ? carry_settings(*texts, model) : "";
     written = arguments.gguf ? write_gguf(reader, model, named, arguments, folder)
                              : write_hub(reader, model, named, arguments, folder);
+    if (texts && texts->own_template && !arguments.gguf) {
+      write_text((folder / "chat_template.jinja").string(), texts->opened.chat_template);
+    }
+    written.with += without;
   });
   fmt::print("{} as {}{}{} written to {}\n", count_text(written.tensors, "tensor"), model.dtype,
              updates.empty() ? ""

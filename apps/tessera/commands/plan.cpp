@@ -76,10 +76,13 @@ Config on_ranks_alone(const TrainArguments& arguments, std::int64_t ranks) {
 /// config's own batch: a plan needs no more.
 Run run_to_plan(const TrainArguments& arguments, const PlanArguments& wanted) {
   Run run;
-  run.config = load_run_config(arguments);
+  const Config epochs = load_run_config(arguments);
+  run.config = epochs;
   RunData data = open_run_data(run.config);
+  run.config = config_with_steps(arguments, std::move(run.config), *data.dataset);
   if (wanted.ranks > 0) {
-    std::vector<std::string> overrides = arguments.overrides;
+    std::vector<std::string> overrides =
+        with_steps(TrainArguments(arguments), epochs, *data.dataset).overrides;
     for (std::string& override : on_ranks(run.config, wanted.ranks)) {
       overrides.push_back(std::move(override));
     }
@@ -263,13 +266,14 @@ int search(const TrainArguments& arguments, const PlanArguments& wanted) {
   }
   const Config config = load_run_config(arguments);
   RunData data = open_run_data(config);
+  const TrainArguments fixed = with_steps(TrainArguments(arguments), config, *data.dataset);
   const SearchedRun searched{.file = arguments.config,
-                             .overrides = arguments.overrides,
+                             .overrides = fixed.overrides,
                              .ranks = wanted.ranks > 0 ? wanted.ranks : config.ranks(),
                              .precisions = wanted.precisions,
                              .shape = std::move(data.shape),
                              .data = std::move(data.dataset)};
-  Planner planner = planner_of(on_ranks_alone(arguments, searched.ranks), wanted);
+  Planner planner = planner_of(on_ranks_alone(fixed, searched.ranks), wanted);
   SearchResult result = search_layouts(searched, planner);
   if (wanted.tries > 0) {
     run_best(searched, result, static_cast<std::size_t>(wanted.tries), plugin_words(arguments));

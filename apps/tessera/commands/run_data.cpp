@@ -1,4 +1,6 @@
 module;
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -61,6 +63,22 @@ RunData open_run_data(const Config& config) {
     all.dataset = data;
   });
   return all;
+}
+
+TrainArguments with_steps(TrainArguments arguments, const Config& config, const Dataset& data) {
+  if (config.train.epochs > 0) {
+    arguments.overrides.emplace_back("train.epochs=0");
+    arguments.overrides.push_back(fmt::format("train.steps={}", steps_of(config, data)));
+  }
+  return arguments;
+}
+
+Config config_with_steps(const TrainArguments& arguments, Config config, const Dataset& data) {
+  if (config.train.epochs == 0) {
+    return config;
+  }
+  // Its plugins are there already.
+  return load_config(arguments.config, with_steps(arguments, config, data).overrides);
 }
 
 CheckedPlan planned(const Run& run) {

@@ -25,6 +25,11 @@ struct RunData {
 /// Opens and checks them. Errors (input), each with the config's key: see model_shape and Dataset.
 RunData open_run_data(const Config& config);
 
+/// The command line with the steps that train.epochs makes of the data, and the config that it
+/// names then. Errors (input): the schedule does not fit these steps.
+TrainArguments with_steps(TrainArguments arguments, const Config& config, const Dataset& data);
+Config config_with_steps(const TrainArguments& arguments, Config config, const Dataset& data);
+
 /// The checked plan of a run. Errors with a place in the config: those of check_plan.
 CheckedPlan planned(const Run& run);
 

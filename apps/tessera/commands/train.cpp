@@ -164,6 +164,7 @@ Prepared prepared(const TrainArguments& arguments, bool locked) {
     all.lock = std::make_unique<RunLock>(run.config);
   }
   RunData data = open_run_data(run.config);
+  run.config = config_with_steps(arguments, std::move(run.config), *data.dataset);
   run.shape = std::move(data.shape);
   run.data = std::move(data.dataset);
   all.rows = at_key(run.config, "model.adapter",

@@ -175,6 +175,9 @@ class Checks : private KeyProblems {
 
   void training() {
     healing();
+    if (c_.train.epochs > 0 && c_.given.contains("train.steps")) {
+      add({"train.epochs", "train.steps"}, "both say how long the run is; remove one of the two");
+    }
     if (known({"train.batch", "train.micro_batch"}) && c_.train.micro_batch > c_.train.batch) {
       add({"train.micro_batch", "train.batch"},
           fmt::format("is larger than train.batch (batch {}, micro_batch {})", c_.train.batch,
@@ -310,7 +313,8 @@ class Checks : private KeyProblems {
     const OptimizerConfig& o = c_.optimizer;
     if (!known({"optimizer.schedule", "optimizer.schedule_unit", "optimizer.schedule_end",
                 "optimizer.warmup", "optimizer.cooldown", "train.steps", "train.batch",
-                "data.seq_len"})) {
+                "data.seq_len"}) ||
+        c_.train.steps == 0) {  // follows from train.epochs when the data are there
       return;
     }
     if (!o.schedule_ends() && o.schedule_end != 0) {
@@ -349,7 +353,7 @@ class Checks : private KeyProblems {
     } else if (steps[0] > steps[1]) {
       add({"trace.steps"},
           fmt::format("the first step is after the last one (got [{}, {}])", steps[0], steps[1]));
-    } else if (known({"train.steps"}) && steps[1] > c_.train.steps) {
+    } else if (known({"train.steps"}) && c_.train.steps > 0 && steps[1] > c_.train.steps) {
       add({"trace.steps", "train.steps"},
           fmt::format("the run ends before the last step to trace (steps {}, got [{}, {}])",
                       c_.train.steps, steps[0], steps[1]));

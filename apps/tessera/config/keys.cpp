@@ -41,8 +41,9 @@ std::vector<Key> model_keys() {
        "determines the further keys of this section."},
       {.path = "model.from",
        .slot = field<s, &M::from>,
-       .doc = "A folder in Hugging Face's format (`config.json`, `*.safetensors`), or a GGUF "
-              "file, to start from. It "
+       .doc = "A folder in Hugging Face's format (`config.json`, `*.safetensors`), a GGUF "
+              "file, or a checkpoint of another run (its tokenizer, template and options too), to "
+              "start from. It "
               "determines every size, so the other keys of this section except `dropout` and "
               "`adapter` must be absent.",
        .is_path = true},
@@ -270,6 +271,11 @@ std::vector<Key> train_keys() {
        {},
        {"next_token", "dpo"}},
       {"train.steps", field<s, &T::steps>, "Steps of the optimizer.", from(1)},
+      {"train.epochs", field<s, &T::epochs>,
+       "Instead of `steps`: how often the rows of all sources are trained on; the steps are "
+       "rounded "
+       "up. 0: `steps` says how long.",
+       from(0, 1e6)},
       {"train.batch", field<s, &T::batch>,
        "Sequences in a step over the whole mesh, or pairs of them (`dpo`): the work does not "
        "depend on the layout.",
@@ -286,6 +292,14 @@ std::vector<Key> train_keys() {
        from(0, largest_size)},
       {"train.seed", field<s, &T::seed>, "Seed of initialisation, data order and dropout.",
        from(0, 9e18)},
+  };
+}
+
+/// What is done with gradients, which parameters there are, and what they are computed with.
+std::vector<Key> gradient_keys() {
+  using T = TrainConfig;
+  constexpr auto s = &Config::train;
+  return {
       {"train.clip_grad_norm", field<s, &T::clip_grad_norm>,
        "Gradients are scaled down to this global norm where it is larger. 0: never.", not_negative},
       {"train.clip_norm_type", field<s, &T::clip_norm_type>,
@@ -666,8 +680,8 @@ std::vector<Key> config_keys(const std::string& family) {
   std::vector<Key> all = model_keys();
   std::ranges::move(family_keys(family), std::back_inserter(all));
   for (const auto part :
-       {source_keys, row_keys, train_keys, healing_keys, reproducible_keys, dpo_keys, expert_keys,
-        optimizer_keys, run_keys, log_keys, graph_keys, checkpoint_keys}) {
+       {source_keys, row_keys, train_keys, gradient_keys, healing_keys, reproducible_keys, dpo_keys,
+        expert_keys, optimizer_keys, run_keys, log_keys, graph_keys, checkpoint_keys}) {
     std::ranges::move(part(), std::back_inserter(all));
   }
   return all;

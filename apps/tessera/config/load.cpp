@@ -271,6 +271,9 @@ Config parse_config(std::string_view text, const std::filesystem::path& file,
   }
   Loader loader(root, config, problems, plugins);
   loader.load();
+  if (config.train.epochs > 0 && !config.given.contains("train.steps")) {
+    config.train.steps = 0;  // follows from the data
+  }
   check_config(config, loader.unread, problems);
   problems.throw_if_any();
   return config;

@@ -217,7 +217,6 @@ struct CheckpointConfig {
   std::string save = "async";
   std::string when_busy = "wait";
   std::string resume = "auto";
-  std::string base = "reference";  // of low-rank updates: the weights that are not trained
   std::vector<std::string> allow;  // what may differ from the run that is continued
 };
 

@@ -184,6 +184,11 @@ void Dataset::set_validation(const Config& config, RowSources rows, std::int64_t
                                   ? std::min(config.data.validation_windows, validation_windows_)
                                   : validation_windows_;
   validation_batches_ = wanted / batch_;
+  // A part of a batch is completed with rows whose loss does not count; pairs of answers all count.
+  if (validation_batches_ == 0 && wanted > 0 && row_sequences_ == 1) {
+    validation_batches_ = 1;
+  }
+  validation_used_ = std::min(wanted, validation_batches_ * batch_);
   if (validation_batches_ == 0) {
     const bool own = !validation_sources_.empty();
     fail_input(
@@ -196,7 +201,7 @@ void Dataset::set_validation(const Config& config, RowSources rows, std::int64_t
                                                   : "data.validation",
                     own ? "" : ", or set data.validation = 0"));
   }
-  for (std::int64_t i = 0; i < validation_batches_ * batch_; ++i) {
+  for (std::int64_t i = 0; i < validation_used_; ++i) {
     std::int64_t row = validation_row(i);
     std::size_t source = 0;
     while (row >= validation_[source]->rows()) {
@@ -208,7 +213,7 @@ void Dataset::set_validation(const Config& config, RowSources rows, std::int64_t
 
 /// Spread evenly: the k-th of those that are used among all.
 std::int64_t Dataset::validation_row(std::int64_t number) const {
-  return number * validation_windows_ / (validation_batches_ * batch_);
+  return number * validation_windows_ / validation_used_;
 }
 
 void Dataset::measure() {
@@ -299,8 +304,16 @@ Batch Dataset::validation_rows(std::int64_t batch, std::int64_t first_row,
                                first_row + count, batch, validation_batches_)});
   }
   Batch out = empty_batch(count);
+  const auto length = static_cast<std::size_t>(row_sequences_ * seq_len_);
   for (std::int64_t i = 0; i < count; ++i) {
-    std::int64_t row = validation_row(batch * batch_ + first_row + i);
+    const std::int64_t number = batch * batch_ + first_row + i;
+    if (number >= validation_used_) {
+      std::ranges::fill(
+          std::span(out.targets).subspan(static_cast<std::size_t>(i) * length, length),
+          data::ignored_target);
+      continue;
+    }
+    std::int64_t row = validation_row(number);
     std::size_t source = 0;
     while (row >= validation_[source]->rows()) {
       row -= validation_[source++]->rows();
@@ -356,6 +369,13 @@ std::string Dataset::left_out() const {
     }
   }
   return all;
+}
+
+std::int64_t steps_of(const Config& config, const Dataset& data) {
+  const double rows = config.train.epochs * static_cast<double>(data.windows());
+  return config.train.epochs > 0
+             ? static_cast<std::int64_t>(std::ceil(rows / static_cast<double>(config.train.batch)))
+             : config.train.steps;
 }
 
 void check_batch_division(const Config& config, std::int64_t parts) {

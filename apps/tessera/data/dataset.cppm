@@ -48,9 +48,11 @@ class Dataset {
   /// Positions of a step, of all rows, whose loss counts.
   std::int64_t trained(std::int64_t step) const;
 
-  /// Whole batches in a validation; 0 when there is none.
+  /// Batches in a validation, whole ones or a single one that is not; 0 when there is none.
   std::int64_t validation_batches() const { return validation_batches_; }
   Batch validation_rows(std::int64_t batch, std::int64_t first_row, std::int64_t count) const;
+  /// Rows of a validation: fewer than a batch where there are no more; the rest of it is padding.
+  std::int64_t validation_used() const { return validation_used_; }
   /// Positions of a whole validation whose loss counts.
   std::int64_t validation_trained() const { return validation_trained_; }
 
@@ -97,11 +99,15 @@ class Dataset {
   std::int64_t training_tokens_ = 0;
   std::int64_t validation_windows_ = 0;
   std::int64_t validation_batches_ = 0;
+  std::int64_t validation_used_ = 0;
   std::int64_t validation_trained_ = 0;
   std::int64_t documents_ = 0;
   double used_share_ = 1;
   double trained_share_ = 1;
 };
+
+/// The steps in which `data` are trained on train.epochs times; train.steps where there are none.
+std::int64_t steps_of(const Config& config, const Dataset& data);
 
 /// Throws Error (input) unless the batch divides over `parts` (the product of the axes that split
 /// it) and each part over micro_batch.

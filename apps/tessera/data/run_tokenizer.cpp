@@ -7,6 +7,7 @@ module;
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -25,6 +26,8 @@ import tessera.base;
 import tessera.options;
 import tessera.tokenize;
 import tessera.data;
+import tessera.checkpoint;
+import tessera.app.base;
 import tessera.app.config;
 
 namespace tessera::app {
@@ -126,6 +129,10 @@ RunTokenizer named_tokenizer(const Config& config) {
   if (name == DataConfig().tokenizer) {
     return at_key(config, "model.from", [&] {
       const std::string& folder = config.model.from;
+      if (is_checkpoint(folder)) {
+        const auto stored = stored_tokenizer(CheckpointReader(folder).meta(), folder);
+        return stored ? *stored : of_kind(bytes_kind, options, where);
+      }
       std::error_code ignored;  // a folder that is not there: who reads the model says so
       const std::string own = fs::is_directory(folder, ignored) || is_gguf(folder)
                                   ? own_tokenizer_file(folder)
@@ -207,14 +214,18 @@ std::shared_ptr<const RunTokenizer> open_run_tokenizer(const Config& config) {
   }
   RunTokenizer made = named_tokenizer(config);
   const DataConfig& data = config.data;
-  made.template_options = data.template_options.text;
+  if (data.template_options.text != JsonText().text) {  // else those of model.from's run
+    made.template_options = data.template_options.text;
+  }
   made.records = {.special = special_text(data.special_tokens),
                   .allow_dropped = data.allow_dropped,
                   .template_members = data.template_members};
   if (!data.chat_template.empty()) {
     at_key(config, "data.chat_template", [&] { set_template(made, data.chat_template); });
   }
-  at_key(config, "data.end_tokens", [&] { add_end_tokens(made, data.end_tokens); });
+  if (!data.end_tokens.empty()) {
+    at_key(config, "data.end_tokens", [&] { add_end_tokens(made, data.end_tokens); });
+  }
   return std::make_shared<const RunTokenizer>(std::move(made));
 }
 
@@ -246,8 +257,65 @@ std::string to_json(const std::shared_ptr<const RunTokenizer>& tokenizer) {
       {"template_members", records.template_members}});
 }
 
-std::string stored_tokenizer_folder(std::string_view meta) {
-  const std::string path = text_member(member(parse_json_object(meta).value, "tokenizer"), "path");
+namespace {
+
+/// Of the tokenizer of a checkpoint, whose files have this hash.
+fs::path kept_folder(const fs::path& checkpoints, const std::string& hash) {
+  constexpr std::size_t digits = 16;
+  return checkpoints / ("tokenizer-" + hash.substr(0, digits));
+}
+
+/// That of a checkpoint by its meta data; it need not be there.
+fs::path kept_folder_of(const nlohmann::json& stored, const std::string& checkpoint) {
+  return kept_folder(fs::absolute(checkpoint).lexically_normal().parent_path(),
+                     text_member(stored, "hash"));
+}
+
+}  // namespace
+
+std::span<const std::string_view> tokenizer_file_names() {
+  static constexpr std::array<std::string_view, 11> names = {"tokenizer.json",
+                                                             "tokenizer_config.json",
+                                                             "special_tokens_map.json",
+                                                             "added_tokens.json",
+                                                             "tokenizer.model",
+                                                             "tekken.json",
+                                                             "vocab.json",
+                                                             "vocab.txt",
+                                                             "merges.txt",
+                                                             "generation_config.json",
+                                                             "chat_template.jinja"};
+  return names;
+}
+
+void keep_tokenizer(const std::string& folder, const RunTokenizer& tokenizer) {
+  const fs::path to = kept_folder(folder, tokenizer.hash);
+  std::error_code ignored;
+  if (tokenizer.path.empty() || is_gguf(tokenizer.path) || fs::exists(to, ignored)) {
+    return;
+  }
+  const fs::path from = fs::path(tokenizer.path).parent_path();
+  std::set<std::string> names = {fs::path(tokenizer.path).filename().string()};
+  for (const std::string_view name : tokenizer_file_names()) {
+    if (fs::is_regular_file(from / name, ignored)) {
+      names.emplace(name);
+    }
+  }
+  write_folder(to.string(), [&](const fs::path& fresh) {
+    for (const std::string& name : names) {
+      fs::copy_file(from / name, fresh / name);
+    }
+  });
+}
+
+std::string stored_tokenizer_folder(std::string_view meta, const std::string& checkpoint) {
+  const nlohmann::json stored = member(parse_json_object(meta).value, "tokenizer");
+  const std::string path = text_member(stored, "path");
+  std::error_code ignored;
+  if (const fs::path kept = kept_folder_of(stored, checkpoint);
+      !path.empty() && fs::is_directory(kept, ignored)) {
+    return kept.string();
+  }
   return path.empty() || is_gguf(path) ? path : fs::path(path).parent_path().string();
 }
 
@@ -255,12 +323,16 @@ namespace {
 
 /// The tokenizer alone, of a checkpoint that names one.
 RunTokenizer stored_file(const nlohmann::json& stored, const std::string& checkpoint) {
-  const std::string path = text_member(stored, "path");
+  std::string path = text_member(stored, "path");
   const std::string options = text_member(stored, "options");
   if (path.empty()) {
     return of_kind(text_member(stored, "kind"), options, checkpoint);
   }
   std::error_code ignored;
+  if (const fs::path kept = kept_folder_of(stored, checkpoint) / fs::path(path).filename();
+      fs::exists(kept, ignored)) {
+    path = kept.string();
+  }
   if (!fs::exists(path, ignored)) {
     fail_input({.thing = checkpoint,
                 .wrong = fmt::format("the tokenizer of its model, {}, is not there", path),
@@ -333,6 +405,11 @@ std::shared_ptr<const RunTokenizer> stored_tokenizer(std::string_view meta,
   }
   add_stored_rules(opened, stored, checkpoint);
   return std::make_shared<const RunTokenizer>(std::move(opened));
+}
+
+bool is_checkpoint(const std::string& folder) {
+  std::error_code ignored;
+  return fs::is_regular_file(fs::path(folder) / "checkpoint.json", ignored);
 }
 
 std::string own_tokenizer_file(const std::string& folder) {

@@ -48,24 +48,34 @@ std::shared_ptr<const RunTokenizer> open_run_tokenizer(const Config& config);
 std::shared_ptr<const RunTokenizer> limited(std::shared_ptr<const RunTokenizer> tokenizer,
                                             std::int64_t vocab);
 
+/// Keeps the tokenizer's files, with those beside it that transformers reads, in a folder beside
+/// the checkpoints in `folder`; nothing where they are there already, and for a tokenizer in a GGUF
+/// file, which stays where it is. Errors (input): a file cannot be read; (run): or written.
+void keep_tokenizer(const std::string& folder, const RunTokenizer& tokenizer);
+
 /// For a checkpoint's meta data, as a JSON object; "null" where there is none.
 std::string to_json(const std::shared_ptr<const RunTokenizer>& tokenizer);
 
 /// The tokenizer with which a checkpoint's model was trained; null: none, it was trained on ids.
-/// `named`: a file or folder with it, instead of the one that the checkpoint names; empty: that
-/// one. Errors (input): the checkpoint is of another program; the file is gone, or has another
-/// content than when the model was trained.
+/// `named`: a file or folder with it, instead of the checkpoint's own; empty: that one, or where
+/// the checkpoint has no files of it, the one at the path that it names. Errors (input): the
+/// checkpoint is of another program; the file is gone, or has another content than when the model
+/// was trained.
 std::shared_ptr<const RunTokenizer> stored_tokenizer(std::string_view meta,
                                                      const std::string& checkpoint,
                                                      const std::string& named = "");
-/// The folder of the tokenizer's files that a checkpoint names, or the GGUF file that it is in;
-/// empty: it has none.
-std::string stored_tokenizer_folder(std::string_view meta);
+/// The folder of a checkpoint's tokenizer, or the GGUF file that it is in; empty: it has none.
+std::string stored_tokenizer_folder(std::string_view meta, const std::string& checkpoint);
+/// Names of a tokenizer's files, in the folder of a model.
+std::span<const std::string_view> tokenizer_file_names();
 
 /// The tokenizer of a model folder or a GGUF file, or the one that is `named`. Without one, bytes
 /// are tokens if the model has as many; else there is none. Errors (input): it cannot be read.
 RunTokenizer model_tokenizer(const std::string& folder, std::int64_t vocab,
                              const std::string& named = "");
+
+/// Whether it is a checkpoint of 'tessera train', by its files.
+bool is_checkpoint(const std::string& folder);
 
 /// The first file, by name, that shows that a folder has its own tokenizer; "" if there is none.
 std::string own_tokenizer_file(const std::string& folder);

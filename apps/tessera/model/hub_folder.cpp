@@ -2,8 +2,10 @@ module;
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <system_error>
 #include <tessera/json.hpp>
 #include <utility>
@@ -14,6 +16,7 @@ import tessera.nn;
 import tessera.models;
 import tessera.checkpoint;
 import tessera.hub;
+import tessera.app.data;
 
 // A model's config.json and generation_config.json, read and written.
 namespace tessera::app {
@@ -116,6 +119,10 @@ ModelShape parse_hub_config(std::string_view text, const std::string& name) {
 
 ModelShape read_model_folder(const std::filesystem::path& folder) {
   std::error_code ignored;
+  if (is_checkpoint(folder.string())) {
+    return stored_model(CheckpointReader(folder.string(), OpenFiles::when_read).meta(),
+                        folder.string());
+  }
   if (const std::string gguf = gguf_file(folder.string()); !gguf.empty()) {
     return parse_hub_config(gguf_config(*open_tensors(gguf).source), gguf);
   }
@@ -169,6 +176,19 @@ std::string hub_config(const ModelShape& shape) {
     json.update(Json{{"dtype", shape.dtype}, {"torch_dtype", shape.dtype}});
   }
   return json_text(json, 2);
+}
+
+void add_end_tokens(ModelShape& shape, std::span<const std::int64_t> tokens) {
+  for (const std::int64_t token : tokens) {
+    if (std::ranges::find(shape.eos, token) == shape.eos.end()) {
+      shape.eos.push_back(token);
+    }
+  }
+  if (!tokens.empty()) {
+    Json json = parse_json(generation_config(shape));
+    json["eos_token_id"] = shape.eos.size() == 1 ? Json(shape.eos[0]) : Json(shape.eos);
+    shape.generation = json_text(json);
+  }
 }
 
 std::string generation_config(const ModelShape& shape) {

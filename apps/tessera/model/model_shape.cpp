@@ -68,14 +68,24 @@ ModelShape folder_shape(const Config& config,
   check_model_files(folder, config.model.adapter, config.place("model.from"));
   check_family(config, shape);
   if (tokenizer) {
-    check_tokenizer_fits(*tokenizer, shape.vocab, folder.string(), config.place("model.from"),
+    std::string own = folder.string();
+    if (is_checkpoint(own)) {
+      const CheckpointReader reader(own, OpenFiles::when_read);
+      const std::string kept = stored_tokenizer_folder(reader.meta(), own);
+      own = kept.empty() ? own : kept;
+    }
+    check_tokenizer_fits(*tokenizer, shape.vocab, own, config.place("model.from"),
                          config.model.adds_tokens());
   }
-  const OpenedTensors files = open_hub_tensors(folder.string());
-  const HubWeights weights(*files.source, family_of(shape), sizes_of(shape));
+  ModelConfig as_stored;
+  as_stored.from = folder.string();
+  const FolderWeights opened(as_stored, shape);
+  const TensorSource& weights = opened.source();
+  const std::string gguf = gguf_file(folder.string());
   check_stored_sizes(shape, weights, "",
-                     gguf_file(folder.string()).empty() ? (folder / "config.json").string()
-                                                        : files.source->path());
+                     !gguf.empty()                    ? gguf
+                     : is_checkpoint(folder.string()) ? folder.string()
+                                                      : (folder / "config.json").string());
   if (shape.dtype.empty()) {
     const std::string first = family_of(shape).sized_tensors(sizes_of(shape)).front().parameter;
     shape.dtype = torch_name(weights.info(first).dtype);

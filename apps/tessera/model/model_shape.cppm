@@ -53,6 +53,9 @@ ModelShape stored_model(std::string_view meta, const std::string& checkpoint);
 /// config.json in Hugging Face's words, for checkpoints and exports: parse_hub_config's inverse.
 std::string hub_config(const ModelShape& shape);
 
+/// Generation stops at these tokens too, also by generation_config.json.
+void add_end_tokens(ModelShape& shape, std::span<const std::int64_t> tokens);
+
 /// generation_config.json: the folder's own, or one with the token ids of config.json.
 std::string generation_config(const ModelShape& shape);
 

@@ -2,8 +2,9 @@ module;
 #include <algorithm>
 #include <cstdint>
 #include <map>
-#include <optional>
+#include <memory>
 #include <string>
+#include <utility>
 module tessera.app.model;
 
 import tessera.base;
@@ -15,6 +16,8 @@ import tessera.models;
 import tessera.checkpoint;
 import tessera.hub;
 import tessera.app.config;
+import tessera.app.data;
+import tessera.app.adapters;
 
 namespace tessera::app {
 namespace {
@@ -91,19 +94,25 @@ void WithNewTokens::copy_box(const std::string& name, const LocalPart& box,
   }
 }
 
-FolderWeights::FolderWeights(const ModelConfig& config, const ModelShape& shape)
-    : folder_(open_hub_tensors(config.from)),
-      own_(*folder_.source, family_of(shape), sizes_of(shape)) {
+FolderWeights::FolderWeights(const ModelConfig& config, const ModelShape& shape) {
+  const auto add = [&](std::unique_ptr<TensorSource> source) {
+    sources_.push_back(std::move(source));
+  };
+  if (is_checkpoint(config.from)) {
+    const std::string prefix = "model.";
+    add(std::make_unique<CheckpointReader>(config.from, OpenFiles::when_read));
+    add(std::make_unique<MergedWeights>(
+        *sources_.back(), stored_updates(sources_.back()->meta(), config.from), prefix));
+    add(std::make_unique<SelectedTensors>(*sources_.back(), TensorSelection{.prefix = prefix}));
+  } else {
+    add(open_hub_tensors(config.from).source);
+    add(std::make_unique<HubWeights>(*sources_.back(), family_of(shape), sizes_of(shape)));
+  }
   if (config.adds_tokens()) {
-    more_.emplace(own_, shape);
+    add(std::make_unique<WithNewTokens>(*sources_.back(), shape));
   }
 }
 
-const TensorSource& FolderWeights::source() const {
-  if (more_) {
-    return *more_;
-  }
-  return own_;
-}
+const TensorSource& FolderWeights::source() const { return *sources_.back(); }
 
 }  // namespace tessera::app

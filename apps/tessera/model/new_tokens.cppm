@@ -29,7 +29,8 @@ class WithNewTokens final : public TensorSource {
   const TensorSource& weights_;
 };
 
-/// The weights of model.from as the parameters of a config's model, with rows for the tokens that
+/// The weights of model.from, a model folder, a GGUF file or a checkpoint (whose low-rank updates
+/// are merged), as the parameters of a config's model, with rows for the tokens that
 /// model.new_tokens adds.
 class FolderWeights {
  public:
@@ -39,9 +40,7 @@ class FolderWeights {
   const TensorSource& source() const;
 
  private:
-  OpenedTensors folder_;
-  HubWeights own_;
-  std::optional<WithNewTokens> more_;
+  std::vector<std::unique_ptr<TensorSource>> sources_;  // each reads the one before it
 };
 
 }  // namespace tessera::app

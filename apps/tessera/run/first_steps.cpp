@@ -35,7 +35,7 @@ std::string reason_in(const std::string& output) {
 
 /// Overrides that make a run end after so many steps, with the learning rates that it has.
 std::vector<std::string> end_after(const Config& config, std::int64_t steps) {
-  std::vector<std::string> all = {fmt::format("train.steps={}", steps)};
+  std::vector<std::string> all = {"train.epochs=0", fmt::format("train.steps={}", steps)};
   const OptimizerConfig& optimizer = config.optimizer;
   if (optimizer.schedule_ends() && optimizer.schedule_end == 0) {
     const bool in_tokens = optimizer.schedule_unit == std::string("tokens");

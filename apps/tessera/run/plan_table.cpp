@@ -160,8 +160,9 @@ TableRows data_rows(const Config& config, const Dataset& data) {
       {"validation",
        data.validation_batches() == 0
            ? "none"
-           : fmt::format("{} tokens", format_count(static_cast<double>(data.validation_batches()) *
-                                                   step_tokens))});
+           : fmt::format("{} tokens",
+                         format_count(static_cast<double>(data.validation_used()) * step_tokens /
+                                      static_cast<double>(config.train.batch)))});
   return rows;
 }
 

@@ -264,6 +264,10 @@ void Trainer::resume(const KeptStates& kept) {
 
 RunCheckpoints Trainer::checkpoints(std::function<void(const std::string&)> say, KeptStates* kept) {
   const CheckpointConfig& config = run_.config.checkpoint;
+  if (const auto& tokenizer = run_.data->tokenizer();
+      tokenizer && !config.folder.empty() && collective::World::current().rank() == 0) {
+    keep_tokenizer(config.folder, *tokenizer);
+  }
   const auto meta_data = [&run = run_, updates = to_json(updates_of(*model_))] {
     return fmt::format(
         R"({{"written_by": "{}", "config": {}, "model": {}, "generation": {}, "fingerprint": {}, "low_rank_updates": {}, "tokenizer": {}}})",
