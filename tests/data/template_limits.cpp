@@ -22,11 +22,22 @@ using data::ChatTemplate;
 
 namespace {
 
-/// Calls `work` in a thread with a stack of 512 KiB, as servers and other C libraries give.
+// As servers and other C libraries give; instrumented frames are larger.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr std::size_t small_stack = std::size_t{4} << 20;
+#elif defined(__has_feature)
+constexpr std::size_t small_stack =
+    std::size_t{__has_feature(address_sanitizer) || __has_feature(thread_sanitizer) ? 4096 : 512}
+    << 10;
+#else
+constexpr std::size_t small_stack = std::size_t{512} << 10;
+#endif
+
+/// Calls `work` in a thread with a small stack.
 void with_small_stack(std::function<void()> work) {
   pthread_attr_t attributes{};
   pthread_attr_init(&attributes);
-  pthread_attr_setstacksize(&attributes, std::size_t{512} << 10);
+  pthread_attr_setstacksize(&attributes, small_stack);
   pthread_t thread{};
   const auto start = [](void* called) -> void* {
     (*static_cast<std::function<void()>*>(called))();
