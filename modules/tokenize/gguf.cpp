@@ -487,8 +487,7 @@ Json merge_fields(Json file, const OpenedTokenizer& opened, std::int64_t vocab) 
     file["added_tokens"] = parse_json(added);
   }
   const Json& model = file.at("model");
-  const bool of_pieces = model.value("type", "") == "BPE" &&
-                         (model.value("byte_fallback", false) || model.value("fuse_unk", false));
+  const bool of_pieces = model.value("type", "") == "BPE" && model.value("byte_fallback", false);
   return of_pieces ? merged_piece_fields(file, name, vocab) : byte_pair_fields(file, name, vocab);
 }
 
