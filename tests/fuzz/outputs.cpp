@@ -19,6 +19,14 @@ using namespace tessera;
 
 namespace {
 
+const fuzz::Target trace{"trace", [](std::string_view input) {
+                           const std::string file = fuzz::file_of(input, "trace.json");
+                           const app::TraceData data = app::read_trace(file);
+                           static_cast<void>(app::trace_summary(data));
+                           static_cast<void>(app::draw_trace(data));
+                           static_cast<void>(app::stage_times(data, file));
+                         }};
+
 const fuzz::Target black_box{
     "black_box", [](std::string_view input) {
       const std::vector<std::string> files = {fuzz::file_of(input, "box.json")};
