@@ -43,7 +43,7 @@ const fuzz::Target metrics{
 
 const fuzz::Target chat_request{
     "chat_request", [](std::string_view input) {
-      const app::ChatRequest request = app::parse_chat_request(input, {});
+      const app::ChatRequest request = app::parse_chat_request(input, {}, 1000);
       fuzz::expect(request.options.tokens <= app::GenerationOptions().tokens,
                    "chat request: more tokens than are allowed");
     }};

@@ -60,8 +60,11 @@ TEST_CASE("all ranks measure one link, and set it for every axis") {
 
 TEST_CASE("links of the config are set as they are, and nothing is measured") {
   Config config;
-  config.mesh = {
-      .axes = {"given", "slow"}, .shape = {1, 2}, .latency_us = {2, 50}, .bandwidth_gb = {20, 0.5}};
+  config.mesh = {.axes = {"given", "slow"},
+                 .shape = {1, 2},
+                 .latency_us = {2, 50},
+                 .bandwidth_gb = {20, 0.5},
+                 .interface = ""};
   const DeviceMesh mesh = DeviceMesh::make(config.mesh.axes, {1, 2});
   set_configured_links(config, mesh);
   collective::run_threads(2, [&](collective::World& world) { measure_links(config, mesh, world); });
