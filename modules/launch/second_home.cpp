@@ -14,7 +14,7 @@ module;
 #include <optional>
 #include <span>
 #include <string>
-#include <thread>
+#include <tessera/limits.hpp>
 #include <utility>
 #include <vector>
 module tessera.launch;
@@ -124,15 +124,20 @@ class SecondHome::Work {
       : own_(*options.kept),
         other_(*options.kept_of_other),
         link_(link),
-        gate_(std::move(listeners), link.key.value(), purposes(link)),
-        sender_([this] { guarded([this] { send_copies(); }); }),
-        receiver_([this] { guarded([this] { receive_copies(); }); }) {}
+        gate_(std::move(listeners), link.key.value(), purposes(link)) {
+    try {
+      threads_.start("launch", [this] { guarded([this] { send_copies(); }); });
+      threads_.start("launch", [this] { guarded([this] { receive_copies(); }); });
+    } catch (...) {
+      ended_ = true;  // the first one may run
+      throw;
+    }
+  }
   Work(const Work&) = delete;
   Work& operator=(const Work&) = delete;
   ~Work() {
     ended_ = true;
-    sender_.join();
-    receiver_.join();
+    threads_.join();
   }
 
   std::string failure() const {
@@ -231,8 +236,7 @@ class SecondHome::Work {
   std::atomic<bool> ended_{false};
   mutable std::mutex mutex_;
   std::string failure_;
-  std::thread sender_;
-  std::thread receiver_;
+  Threads threads_;
 };
 
 SecondHome::SecondHome(const LaunchOptions& options, HomeLink link, std::vector<Socket> listeners)

@@ -454,7 +454,14 @@ struct CompiledStep::State {
     const std::map<std::string, RandomStream> streams = random_state();
     const NamedValues replayed = with_outputs(execute(capture, inputs, variables_of(numbers)));
     function.release_memory();
+    std::vector<std::uint64_t> versions;  // a value that is restored was not written
+    for (const Tensor& x : inputs) {
+      versions.push_back(local_of(x).storage().version());
+    }
     write_values(all_inputs(inputs), before);
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      local_of(inputs[i]).storage().set_version(versions[i]);
+    }
     set_random_state(streams);
     std::optional<Recording> again;
     Tensors results = record(inputs, numbers, again);

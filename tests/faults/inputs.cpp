@@ -265,7 +265,7 @@ TEST_CASE("model folders from anywhere are refused quickly, by file and field") 
   };
   config("num_hidden_layers", "16777216", {"config.json: num_hidden_layers", "16777216"});
   config("num_hidden_layers", "100000", {"num_hidden_layers is 100000", "the weights have 2"});
-  config("vocab_size", "255", {"vocabulary of 255 tokens"});
+  config("vocab_size", "255", {"vocab_size is 255", "has shape [256,"});
   config("intermediate_size", "16777216", {"intermediate_size is 16777216"});
   config("attention_dropout", "0.1", {"config.json: attention_dropout 0.1 is not supported"});
   config("hidden_size", "\"32\"", {"config.json: hidden_size: expected a positive integer"});

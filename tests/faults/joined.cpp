@@ -220,7 +220,7 @@ TEST_CASE("a run whose shared memory does not fit is refused before its ranks st
   CHECK(steps_in(folder / "metrics.jsonl").empty());
 }
 
-TEST_CASE("a warning before the launch is printed once") {
+TEST_CASE("a config.json that is not understood is refused once") {
   const RunFolder folder;
   REQUIRE(run(folder, {"train", "run.toml", "train.steps=1", "log.metrics="}).code == 0);
   const std::string checkpoint = checkpoints(folder / "checkpoints").back();
@@ -238,14 +238,14 @@ TEST_CASE("a warning before the launch is printed once") {
   folder.write("from.toml",
                "[model]\nfrom = \"model\"\n[data]\ntext = [\"text.txt\"]\nseq_len = 16\n"
                "[train]\nsteps = 1\nbatch = 4\n");
-  Program second(folder, arguments, {.environment = rank_of_two(1, "warning")});
-  Program first(folder, arguments, {.environment = rank_of_two(0, "warning")});
+  Program second(folder, arguments, {.environment = rank_of_two(1, "unknown")});
+  Program first(folder, arguments, {.environment = rank_of_two(0, "unknown")});
   const Result zero = first.wait(30);
   const Result one = second.wait(30);
   INFO(zero.error << "\n" << one.error);
-  CHECK(zero.code == 0);
-  CHECK(one.code == 0);
-  CHECK(count(zero.error, "ignored keys that are unknown: my_own_key") == 1);
+  CHECK(zero.code == 2);
+  CHECK(one.code == 2);
+  CHECK(count(zero.error, "config.json: my_own_key: not understood") == 1);
   CHECK(one.error.empty());
 }
 

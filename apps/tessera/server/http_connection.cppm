@@ -30,10 +30,7 @@ class HttpServer::Core {
   ~Core() { end(); }
 
   void listen(const std::string& host, int port, bool loopback_only);
-  void begin() {
-    accept();
-    thread_ = std::thread([this] { run(); });
-  }
+  void begin();
   void stop(std::chrono::milliseconds within);
   void end();
   void check() const {

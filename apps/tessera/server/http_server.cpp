@@ -13,6 +13,7 @@ module;
 #include <mutex>
 #include <span>
 #include <string>
+#include <tessera/limits.hpp>
 #include <thread>
 #include <utility>
 module tessera.app.server;
@@ -87,6 +88,11 @@ void HttpServer::Core::listen(const std::string& host, int port, bool loopback_o
       {.thing = fmt::format("{}:{}", host, port),
        .wrong = fmt::format("the server cannot listen at this address ({})", error.message()),
        .advice = "choose another --port; another program may use it"});
+}
+
+void HttpServer::Core::begin() {
+  accept();
+  thread_ = start_thread("the server", [this] { run(); });
 }
 
 void HttpServer::Core::run() {

@@ -11,6 +11,7 @@ module;
 #include <mutex>
 #include <span>
 #include <string>
+#include <tessera/limits.hpp>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -146,7 +147,7 @@ struct TaskThread::State {
 
 TaskThread::TaskThread(std::size_t most) : state_(std::make_unique<State>()) {
   state_->most = most;
-  state_->thread = std::thread([this] { state_->run(); });
+  state_->thread = start_thread("the server", [this] { state_->run(); });
 }
 
 TaskThread::~TaskThread() {
@@ -183,17 +184,18 @@ struct LastMoment::State {
 LastMoment::LastMoment(std::chrono::milliseconds within, std::function<bool()> asked,
                        std::function<void()> force)
     : state_(std::make_unique<State>()) {
-  state_->thread = std::thread([this, within, asked = std::move(asked), force = std::move(force)] {
-    constexpr std::chrono::milliseconds between_looks{50};
-    while (!asked()) {
-      if (state_->gone_within(between_looks)) {
-        return;
-      }
-    }
-    if (!state_->gone_within(within)) {
-      force();
-    }
-  });
+  state_->thread = start_thread("the server",
+                                [this, within, asked = std::move(asked), force = std::move(force)] {
+                                  constexpr std::chrono::milliseconds between_looks{50};
+                                  while (!asked()) {
+                                    if (state_->gone_within(between_looks)) {
+                                      return;
+                                    }
+                                  }
+                                  if (!state_->gone_within(within)) {
+                                    force();
+                                  }
+                                });
 }
 
 LastMoment::~LastMoment() {

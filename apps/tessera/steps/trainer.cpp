@@ -4,6 +4,7 @@ module;
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -63,6 +64,13 @@ Trainer::Trainer(const Run& run, const StepSetup& setup, Device device,
       *model_, setup_.mesh,
       setup_.by_mode ? plan_entries(run.config, layouts) : style_entries(run.config),
       plugin::host());
+  if (device_ != meta && plan_->sequence_parts() > 1) {
+    std::vector<std::int64_t> places(static_cast<std::size_t>(run.config.data.seq_len));
+    std::iota(places.begin(), places.end(), 0);
+    const Dims shape = {1, run.config.data.seq_len};
+    first_token_ = plan_->sequence_part(from_values(std::span<const std::int64_t>(places), shape))
+                       .data<std::int64_t>()[0];
+  }
   if (needs_copy(run.config, *model_)) {
     copy_ = std::make_unique<FrozenCopy>(run, setup_.mesh);
   }
@@ -146,13 +154,19 @@ Batch Trainer::no_data(std::int64_t rows) const {
 }
 
 Tensors Trainer::rows_of(const Batch& batch) const {
+  const std::int64_t length = batch.seq_len / plan_->sequence_parts();
   const auto rows_of = [&](const std::vector<std::int64_t>& values) {
-    const Dims shape = {batch.rows, batch.seq_len};
     if (device_ == meta) {
-      return plan_->sequence_part(empty(shape, DType::i64, meta));
+      return plan_->sequence_part(empty({batch.rows, batch.seq_len}, DType::i64, meta));
     }
-    return ops::to_device(
-        plan_->sequence_part(from_values(std::span<const std::int64_t>(values), shape)), device_);
+    std::vector<std::int64_t> part;  // cut here: reading rows is no call of a step
+    part.reserve(static_cast<std::size_t>(batch.rows * length));
+    for (std::int64_t row = 0; row < batch.rows; ++row) {
+      const auto first = values.begin() + row * batch.seq_len + first_token_;
+      part.insert(part.end(), first, first + length);
+    }
+    return ops::to_device(from_values(std::span<const std::int64_t>(part), {batch.rows, length}),
+                          device_);
   };
   Tensors rows = {rows_of(batch.inputs), rows_of(batch.targets)};
   if (run_.config.data.packs()) {

@@ -120,6 +120,7 @@ class Trainer {
   Device device_;
   std::shared_ptr<nn::LanguageModel> model_;
   std::unique_ptr<parallel::ParallelPlan> plan_;
+  std::int64_t first_token_ = 0;  // of a row, in this rank's part
   std::unique_ptr<FrozenCopy> copy_;
   std::unique_ptr<Objective> objective_;
   std::unique_ptr<ExpertLoads> expert_loads_;
