@@ -181,17 +181,18 @@ class Comparison {
     }
   }
 
-  /// A call's name, and the names and texts of its arguments.
+  /// A call's name, and the names and texts of its arguments. A template that writes these alone
+  /// writes the call; the name is one of the members that are not read.
   void call(const Json& call) {
     if (!call.is_object()) {
       return;
     }
     const Json& function =
         call.contains("function") && call["function"].is_object() ? call["function"] : call;
+    const bool has_name = function.contains("name") && function["name"].is_string();
+    const std::string name = has_name ? function["name"] : "";
+    const bool names_it = !has_name || find(name);
     std::vector<std::string> texts;
-    if (function.contains("name") && function["name"].is_string()) {
-      texts.push_back(function["name"]);
-    }
     if (const auto arguments = function.find("arguments"); arguments != function.end()) {
       const Json own = arguments->is_string()
                            ? Json::parse(arguments->get_ref<const std::string&>(), nullptr, false)
@@ -201,9 +202,14 @@ class Comparison {
     }
     for (const std::string& text : texts) {
       if (!find(text)) {
-        drop("tool_calls", text);
+        drop("tool_calls", names_it ? text : name);
         return;
       }
+    }
+    if (!names_it && texts.empty()) {
+      drop("tool_calls", name);
+    } else if (!names_it) {
+      unread_.insert("messages.tool_calls.function.name");
     }
   }
 

@@ -1,6 +1,7 @@
 // Records as tokens, and which of them are trained.
 #include <fstream>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -377,6 +378,15 @@ TEST_CASE("contents are found however a template writes them") {
   CHECK(trained(call, chat(said("user", "a") + "," + call_message + "," + said("tool", "b") + "," +
                            said("assistant", "c")))
             .size() == 2);
+  // Arguments say what is called, if not by which name: that is said and no error.
+  const auto arguments = made_by(
+      "{% for m in messages %}{% if m.tool_calls %}{% for c in m.tool_calls %}"
+      "{{ c.function.arguments | tojson }}{% endfor %}{% else %}{{ m.content }}{% endif %}"
+      "<|im_end|>{% endfor %}");
+  CHECK(arguments
+            .make(chat(said("user", "a") + "," + call_message + "," + said("tool", "b") + "," +
+                       said("assistant", "c")))
+            .unread == std::set<std::string>{"messages.tool_calls.function.name"});
 }
 
 TEST_CASE("thoughts within an answer that the template leaves out are reasoning") {
