@@ -52,8 +52,8 @@ struct DocumentCounts {
 class Documents {
  public:
   /// Errors (input) with file and line, all at once: what is wrong with records (ExampleMaker), a
-  /// line of more than 32 MiB, a record of another kind than its file's first one, a document that is too
-  /// long; there is no document; the file cannot be read.
+  /// line of more than 32 MiB, a record of another kind than its file's first one, a document that
+  /// is too long; there is no document; the file cannot be read.
   Documents(std::span<const std::string> files, std::shared_ptr<const ExampleMaker> maker,
             const DocumentOptions& options);
   ~Documents();

@@ -51,7 +51,7 @@ T json_value(const Json& value, const std::string& name) {
     }
   }
   throw JsonProblem("'" + name + "' is not " +
-                    (std::same_as<T, bool>  ? "true or false"
+                    (std::same_as<T, bool>    ? "true or false"
                      : std::integral<T>       ? "a whole number in range"
                      : std::floating_point<T> ? "a number"
                                               : "a text"));
