@@ -195,7 +195,7 @@ SystemLimit limit_of_data() {
 }
 
 std::string reason_of(int error) {
-  const std::string words = std::strerror(error);
+  std::string words = std::strerror(error);
   switch (error) {
     case EAGAIN:
       return words + tasks_text();

@@ -189,14 +189,15 @@ void Documents::State::add(const Outcome& outcome, const std::string& file, Faul
 
 /// Of the first record that has one.
 void Documents::State::find_kind(std::span<const Line> lines) {
-  for (std::size_t i = 0; i < lines.size() && !kind; ++i) {
+  const auto kind_of = [](const Line& line) -> std::optional<RecordKind> {
     try {
-      if (!is_blank(lines[i].text)) {
-        kind = ExampleMaker::kind_of(lines[i].text);
-      }
+      return is_blank(line.text) ? std::nullopt : std::optional(ExampleMaker::kind_of(line.text));
     } catch (const Error&) {
-      // A fault, which is found again where records are read.
+      return std::nullopt;  // a fault, which is found again where records are read
     }
+  };
+  for (std::size_t i = 0; i < lines.size() && !kind; ++i) {
+    kind = kind_of(lines[i]);
   }
 }
 

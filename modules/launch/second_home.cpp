@@ -239,7 +239,8 @@ class SecondHome::Work {
   Threads threads_;
 };
 
-SecondHome::SecondHome(const LaunchOptions& options, HomeLink link, std::vector<Socket> listeners)
+SecondHome::SecondHome(const LaunchOptions& options, const HomeLink& link,
+                       std::vector<Socket> listeners)
     : work_(std::make_unique<Work>(options, link, std::move(listeners))) {}
 
 SecondHome::~SecondHome() = default;

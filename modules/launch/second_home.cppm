@@ -27,7 +27,7 @@ bool fetch_state(KeptMemory& into, std::int64_t step, const HomeLink& link,
 class SecondHome {
  public:
   /// `listeners`: where the launcher before connects to. The options must outlive it.
-  SecondHome(const LaunchOptions& options, HomeLink link, std::vector<Socket> listeners);
+  SecondHome(const LaunchOptions& options, const HomeLink& link, std::vector<Socket> listeners);
   ~SecondHome();
   SecondHome(const SecondHome&) = delete;
   SecondHome& operator=(const SecondHome&) = delete;

@@ -112,7 +112,7 @@ SumsByTreeScope::~SumsByTreeScope() { sums_by_tree() = before_; }
 
 std::vector<collective::MemberRange> terms_of_sums(std::span<const int> axes) {
   const SumsByTree* const scope = sums_by_tree();
-  const std::vector<collective::MemberRange> one_sum(1);
+  std::vector<collective::MemberRange> one_sum(1);
   // Sums over the further axes come before, and are of whole nodes.
   if (scope == nullptr || scope->axes.empty() ||
       std::ranges::find(axes, scope->axes.front()) == axes.end()) {

@@ -44,7 +44,7 @@ namespace {
 template <class F>
 std::uint64_t identity_of(const F& function) {
   std::array<std::uint64_t, sizeof(F) / sizeof(std::uint64_t)> words;
-  std::memcpy(words.data(), &function, sizeof words);
+  std::memcpy(words.data(), static_cast<const void*>(&function), sizeof words);
   std::uint64_t hash = function.target_type().hash_code();
   for (const std::uint64_t word : words) {
     hash = hash_combine(hash, word);

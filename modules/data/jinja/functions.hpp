@@ -21,8 +21,8 @@ class Call {
   bool has(std::size_t place) const { return bound_[place].has_value(); }
   /// An argument that must be given; the parameters' texts say which.
   const Value& operator[](std::size_t place) const { return *bound_[place]; }
-  Value get(std::size_t place, Value otherwise) const {
-    return has(place) ? *bound_[place] : std::move(otherwise);
+  Value get(std::size_t place, const Value& otherwise) const {
+    return has(place) ? *bound_[place] : otherwise;
   }
   /// An argument, or none where it is not given.
   Value get(std::size_t place) const { return get(place, Value()); }

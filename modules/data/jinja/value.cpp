@@ -261,11 +261,9 @@ bool Value::same(const Value& other) const {
         const auto& others = std::get<Kind>(other.data_);
         if constexpr (std::is_same_v<Kind, None>) {
           return true;
-        } else if constexpr (std::is_same_v<Kind, bool>) {
-          return data == others;
         } else if constexpr (std::is_same_v<Kind, Undefined>) {
           return data.name == others.name;
-        } else if constexpr (std::is_arithmetic_v<Kind> ||
+        } else if constexpr ((std::is_arithmetic_v<Kind> && !std::is_same_v<Kind, bool>) ||
                              std::is_same_v<Kind, std::shared_ptr<const Text>> ||
                              std::is_same_v<Kind, std::shared_ptr<const BigNumber>>) {
           throw Problem("whether numbers or texts are the same object is not supported; use '=='");
