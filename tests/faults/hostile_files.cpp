@@ -115,7 +115,9 @@ TEST_CASE("chat templates and tokenizers of strangers end a run in words") {
 
 TEST_CASE("pickles, traces and black boxes of strangers end a command in words") {
   const RunFolder folder;
-  folder.write("p/.metadata", "\x80\x02(" + std::string(20'000'000, 'N') + "t.");
+  std::string values = "\x80\x02(";
+  values.resize(20'000'000, 'N');
+  folder.write("p/.metadata", values + "t.");
   has(error_within_limits(folder, {"checkpoint", "info", "p"}), "does not describe a checkpoint");
   folder.write("t.json",
                R"({"traceEvents": [{"name": "x", "ph": "X", "ts": 1e999, "dur": 1, "pid": 0}]})");
