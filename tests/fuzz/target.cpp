@@ -119,13 +119,13 @@ std::vector<std::string> words_of(const Target& target) {
   for (std::string line; std::getline(file, line);) {
     std::string word;
     for (std::size_t at = 1; at + 1 < line.size(); ++at) {
-      if (line[at] != '\\') {
-        word += line[at];
-      } else if (line[++at] != 'x') {
-        word += line[at];
-      } else {
+      const bool escapes = line[at] == '\\';
+      at += escapes ? 1 : 0;
+      if (escapes && line[at] == 'x') {
         word += static_cast<char>(std::stoi(line.substr(at + 1, 2), nullptr, 16));
         at += 2;
+      } else {
+        word += line[at];
       }
     }
     words.push_back(word);
