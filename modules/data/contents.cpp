@@ -70,7 +70,7 @@ class Written {
     }
     return place_;
   }
-  /// Behind the content, at its first place from `from` on; nothing: it is not there.
+  /// The place after the content, at its first one from `from` on; nothing: it is not there.
   std::optional<std::size_t> end_of(const std::string& content, std::size_t from) const {
     const std::string stripped(jinja::stripped(content, nullptr, true, true));
     if (const auto end = end_of_form(stripped, from)) {
@@ -97,7 +97,7 @@ class Written {
   std::size_t place_ = 0;
 };
 
-/// Thoughts that are written within an answer, and the answer behind them.
+/// Thoughts that are written within an answer, and the answer after them.
 std::optional<std::pair<std::string, std::string>> thoughts_of(const std::string& text) {
   constexpr std::array<std::pair<std::string_view, std::string_view>, 5> tags = {
       {{"<think>", "</think>"},
