@@ -344,8 +344,8 @@ std::string folder_comes_back(const Family& family, const std::string& name) {
   const NoGrad no_grad;
   const auto model = build_with_values(family);
   const TensorsInMemory memory(nn::values_by_name(nn::all_parameters(*model)));
-  const HubExport folder(memory, "", family, sizes);
-  const HubWeights back(folder, family, sizes);
+  const hub::HubExport folder(memory, "", family, sizes);
+  const hub::HubWeights back(folder, family, sizes);
   if (back.tensors() != memory.tensors()) {
     return "tensors() does not lead back to the names and shapes of the parameters";
   }

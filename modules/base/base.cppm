@@ -13,6 +13,7 @@ export import :text;         // nearest names, byte counts, patterns
 export import :log;          // log lines on stderr
 export import :file;         // write_file: complete, or as it was
 export import :folder;       // folders that appear complete, are kept open, or are removed
+export import :output;       // files and folders where the user says, stdout
 export import :side_work;    // what a run does besides training, and may fail
 export import :environment;  // environment variables, terminal
 export import :waiting;      // Patience: every wait says what it waits for, and has an end

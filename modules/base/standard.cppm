@@ -9,6 +9,7 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <filesystem>
 #include <functional>
 #include <initializer_list>
 #include <map>
@@ -123,5 +124,9 @@ using std::chrono::seconds;
 using std::chrono::steady_clock;
 using std::chrono::time_point;
 }  // namespace chrono
+
+namespace filesystem {
+using std::filesystem::path;
+}  // namespace filesystem
 
 }  // namespace std

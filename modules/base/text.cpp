@@ -3,11 +3,15 @@ module;
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <numeric>
 #include <span>
 #include <string>
 #include <string_view>
+#include <tessera/printable.hpp>
 #include <tessera/shown.hpp>
+#include <utility>
 #include <vector>
 module tessera.base;
 
@@ -121,6 +125,31 @@ std::string format_flops(double flops) {
   }
   const int decimals = unit == 0 || flops >= 99.95 ? 0 : flops >= 9.995 ? 1 : 2;
   return fmt::format("{:.{}f} {}FLOP", flops, decimals, units[unit]);
+}
+
+std::string format_count(double count) {
+  for (const auto& [unit, name] :
+       {std::pair{1e12, "T"}, std::pair{1e9, "B"}, std::pair{1e6, "M"}, std::pair{1e3, "k"}}) {
+    if (count >= unit) {
+      const double value = count / unit;
+      return fmt::format("{:.{}f} {}", value, value < 9.995 ? 2 : value < 99.95 ? 1 : 0, name);
+    }
+  }
+  return fmt::format("{:.0f}", printable(count));
+}
+
+std::string format_duration(double seconds) {
+  if (!std::isfinite(seconds) || seconds < 0) {
+    return "?";
+  }
+  if (seconds < 59.5) {
+    return seconds < 9.95 ? fmt::format("{:.1f} s", seconds) : fmt::format("{:.0f} s", seconds);
+  }
+  const auto whole = static_cast<std::int64_t>(std::llround(std::min(seconds, 1e12)));
+  if (whole < 3600) {
+    return fmt::format("{}:{:02}", whole / 60, whole % 60);
+  }
+  return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
 }
 
 std::string escape_markup(std::string_view text) {

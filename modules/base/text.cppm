@@ -15,6 +15,11 @@ std::string did_you_mean(std::string_view name, std::span<const std::string> kno
 std::string format_bytes(std::uint64_t bytes);
 /// "65.5 kFLOP", "4.20 TFLOP".
 std::string format_flops(double flops);
+/// 803 k, 6.1 M, 1.24 B.
+std::string format_count(double count);
+
+/// 0.4 s, 58 s, 2:05, 1:02:03.
+std::string format_duration(double seconds);
 
 /// Text within a page of HTML or a picture of SVG, in an attribute too: what has a meaning there is
 /// written as an entity.

@@ -67,7 +67,7 @@ const fuzz::Target gguf{
     [](std::string_view input) {
       const auto source = checkpoint_format("gguf").open(fuzz::file_of(input, "weights.gguf"));
       read_all(*source);
-      static_cast<void>(gguf_config(*source));
+      static_cast<void>(hub::gguf_config(*source));
     },
     {"tests/reference/data/gguf/types.gguf", "tests/reference/data/gguf/gemma2.gguf",
      "tests/reference/data/gguf/phi3.gguf"}};

@@ -9,10 +9,10 @@
 import tessera.base;
 import tessera.tensor;
 import tessera.nn;
+import tessera.run;
 import tessera.app.base;
 import tessera.app.config;
-import tessera.app.model;
-import tessera.app.adapters;
+import tessera.hub;
 import tessera.app.plan;
 
 using namespace tessera;
@@ -22,7 +22,7 @@ namespace {
 const fuzz::Target run_config{
     "run_config",
     [](std::string_view input) {
-      const app::Config config = app::parse_config(input, "/folder/run.toml");
+      const run::RunSpec config = app::parse_config(input, "/folder/run.toml");
       const std::string text = to_toml(config);
       fuzz::expect(to_json(app::parse_config(text, "/folder/run.toml")) == to_json(config),
                    "config: its text is of another one");
@@ -46,10 +46,10 @@ const fuzz::Target config_override{
 const fuzz::Target model_config{
     "model_config",
     [](std::string_view input) {
-      const app::ModelShape shape = app::parse_hub_config(input, "config.json");
+      const hub::ModelShape shape = hub::parse_hub_config(input, "config.json");
       static_cast<void>(shape.text());
       static_cast<void>(shape.parameters());
-      fuzz::expect(app::parse_hub_config(app::hub_config(shape), "again") == shape,
+      fuzz::expect(hub::parse_hub_config(hub::hub_config(shape), "again") == shape,
                    "config.json: what is written is another model");
     },
     {"tests/reference/data/decoders/qwen3/config.json",
@@ -62,8 +62,8 @@ const fuzz::Target model_config{
 const fuzz::Target adapter_config{
     "adapter_config",
     [](std::string_view input) {
-      const app::PeftConfig config =
-          app::read_peft_config(fuzz::file_of(input, "adapter_config.json"));
+      const hub::PeftConfig config =
+          hub::read_peft_config(fuzz::file_of(input, "adapter_config.json"));
       for (const char* const module : {"model.layers.0.self_attn.q_proj", "lm_head", ""}) {
         static_cast<void>(config.of(module));
         static_cast<void>(config.targets.contains(module));

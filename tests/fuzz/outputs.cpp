@@ -8,12 +8,11 @@
 import tessera.base;
 import tessera.app.base;
 import tessera.app.config;
-import tessera.app.model;
-import tessera.app.generation;
-import tessera.app.evaluation;
+import tessera.hub;
+import tessera.text;
 import tessera.app.server;
 import tessera.app.trace;
-import tessera.app.outputs;
+import tessera.run;
 
 using namespace tessera;
 
@@ -35,27 +34,27 @@ const fuzz::Target black_box{
 
 const fuzz::Target metrics{
     "metrics", [](std::string_view input) {
-      for (const app::StepMetrics& one : app::read_metrics(fuzz::file_of(input, "metrics.jsonl"))) {
+      for (const run::StepMetrics& one : run::read_metrics(fuzz::file_of(input, "metrics.jsonl"))) {
         static_cast<void>(app::to_json(one));
-        static_cast<void>(app::scalars_of(one));
+        static_cast<void>(run::scalars_of(one));
       }
     }};
 
 const fuzz::Target chat_request{
     "chat_request", [](std::string_view input) {
       const app::ChatRequest request = app::parse_chat_request(input, {}, 1000);
-      fuzz::expect(request.options.tokens <= app::GenerationOptions().tokens,
+      fuzz::expect(request.options.tokens <= text::GenerationOptions().tokens,
                    "chat request: more tokens than are allowed");
     }};
 
 const fuzz::Target questions{
     "questions", [](std::string_view input) {
-      static_cast<void>(app::read_questions(fuzz::file_of(input, "questions.jsonl")));
+      static_cast<void>(text::read_questions(fuzz::file_of(input, "questions.jsonl")));
     }};
 
 /// What a checkpoint of a run says of its model.
 const fuzz::Target model_meta{"model_meta", [](std::string_view input) {
-                                static_cast<void>(app::stored_model(input, "checkpoint").text());
+                                static_cast<void>(hub::stored_model(input, "checkpoint").text());
                               }};
 
 }  // namespace

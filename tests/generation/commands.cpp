@@ -32,8 +32,7 @@
 
 import tessera.base;
 import tessera.tokenize;
-import tessera.app.generation;
-import tessera.app.evaluation;
+import tessera.text;
 
 using generation_test::conversation;
 using generation_test::reference;
@@ -256,9 +255,9 @@ TEST_CASE("prompts have the tokens that they have in training") {
   for (const std::string special : {"read", "letters"}) {
     const Folder folder;
     const std::string checkpoint = ends_texts(folder, "data.special_tokens=" + special);
-    const tessera::app::TextModel model(checkpoint);
+    const tessera::text::TextModel model(checkpoint);
     const tessera::tokenize::Tokenizer& tokenizer = *model.tokenizer().tokenizer;
-    const auto ids = tessera::app::prompt_tokens(model, "one<|im_end|>two");
+    const auto ids = tessera::text::prompt_tokens(model, "one<|im_end|>two");
     const auto wanted = tokenizer.encode(
         "one<|im_end|>two", {.add_special = false, .parse_special = special == "read"});
     CHECK(ids == std::vector<std::int64_t>(wanted.begin(), wanted.end()));
@@ -280,11 +279,11 @@ TEST_CASE("prompts have the tokens that they have in training") {
     CHECK(numbers.starts_with(shown));
   }
   const Folder folder;
-  const tessera::app::TextModel model(ends_texts(folder,
-                                                 "data.special_tokens=refuse "
-                                                 "data.bad_records=refuse data.jsonl=[] "
-                                                 "'data.text=[run.toml]' data.seq_len=8"));
-  CHECK_THAT(trainer_test::input_error([&] { tessera::app::prompt_tokens(model, "a<|im_end|>"); }),
+  const tessera::text::TextModel model(ends_texts(folder,
+                                                  "data.special_tokens=refuse "
+                                                  "data.bad_records=refuse data.jsonl=[] "
+                                                  "'data.text=[run.toml]' data.seq_len=8"));
+  CHECK_THAT(trainer_test::input_error([&] { tessera::text::prompt_tokens(model, "a<|im_end|>"); }),
              Catch::Contains("contains the special token '<|im_end|>'"));
 }
 
@@ -317,7 +316,8 @@ TEST_CASE("a file of prompts has a text for each, whatever the batch is") {
   const std::string first = Trained::succeed(drawn + "--seed 7");
   CHECK(Trained::succeed(drawn + "--seed 7 --batch 3") == first);
   CHECK(Trained::succeed(drawn + "--seed 8") != first);
-  const std::string one = "generate " + trained().model + " --prompt 'Question: colour of night";
+  const std::string one =
+      "generate " + trained().model + " --prompt 'Question: colour of night";
   CHECK(Trained::succeed(one + "\nAnswer:' --temperature 0 --stop ack --stop xyz") ==
         "Question: colour of night\nAnswer: bl\n");
   const auto refused = [](const std::string& words, const std::string& part) {
@@ -391,11 +391,11 @@ TEST_CASE("evaluate measures perplexity, choices and answers") {
 TEST_CASE("questions whose answers have two readings are refused") {
   const auto refusal = [](const std::string& question) {
     const std::string file = trained().write("question.jsonl", question + "\n");
-    return trainer_test::input_error([&] { tessera::app::read_questions(file); });
+    return trainer_test::input_error([&] { tessera::text::read_questions(file); });
   };
   const auto right = [](const std::string& question) {
     const std::string file = trained().write("question.jsonl", question + "\n");
-    return tessera::app::read_questions(file).at(0).right;
+    return tessera::text::read_questions(file).at(0).right;
   };
   const std::string begin = R"({"question": "q", "choices": )";
   has(refusal(begin + R"(["1", "2", "3"], "answer": "1"})"),
@@ -529,21 +529,21 @@ TEST_CASE("shots and the likelihoods after them are those of transformers") {
   };
   const std::string questions = trained().write("shots.jsonl", lines(stored["questions"]));
   const std::string examples = trained().write("examples.jsonl", lines(stored["examples"]));
-  const auto asked = tessera::app::read_questions(questions);
-  const auto shown = tessera::app::read_questions(examples);
-  const tessera::app::TextModel model(folder, tokenizer);
+  const auto asked = tessera::text::read_questions(questions);
+  const auto shown = tessera::text::read_questions(examples);
+  const tessera::text::TextModel model(folder, tokenizer);
   REQUIRE(stored["cases"].size() == 4);
   for (const json& one : stored["cases"]) {
     const bool own = one["own"].get<bool>();
-    tessera::app::QuestionOptions options;
+    tessera::text::QuestionOptions options;
     options.shots = one["shots"].get<std::int64_t>();
-    const std::vector<std::string> prompts = tessera::app::question_prompts(
-        asked, own ? std::vector<tessera::app::Question>() : shown, options);
+    const std::vector<std::string> prompts = tessera::text::question_prompts(
+        asked, own ? std::vector<tessera::text::Question>() : shown, options);
     REQUIRE(prompts.size() == one["answers"].size());
     for (std::size_t i = 0; i < prompts.size(); ++i) {
       CHECK(prompts[i] == one["answers"][i]["prompt"].get<std::string>());
       const auto expected = one["answers"][i]["likelihoods"].get<std::vector<double>>();
-      const auto got = tessera::app::choice_likelihoods(model, prompts[i], asked[i].choices);
+      const auto got = tessera::text::choice_likelihoods(model, prompts[i], asked[i].choices);
       REQUIRE(got.size() == expected.size());
       for (std::size_t choice = 0; choice < got.size(); ++choice) {
         CHECK(got[choice] == Approx(expected[choice]).epsilon(1e-5));
@@ -556,26 +556,26 @@ TEST_CASE("shots and the likelihoods after them are those of transformers") {
     CHECK(results["results"][0]["accuracy"] == one["accuracy"]);
   }
   // Drawn shots: others for each question, never the question itself, the same for a seed.
-  tessera::app::QuestionOptions drawn;
+  tessera::text::QuestionOptions drawn;
   drawn.shots = 2;
   drawn.shots_seed = 1;
   drawn.format = "<{question}>";
-  const auto prompts = tessera::app::question_prompts(asked, {}, drawn);
-  CHECK(prompts == tessera::app::question_prompts(asked, {}, drawn));
+  const auto prompts = tessera::text::question_prompts(asked, {}, drawn);
+  CHECK(prompts == tessera::text::question_prompts(asked, {}, drawn));
   drawn.shots_seed = 2;
-  CHECK(prompts != tessera::app::question_prompts(asked, {}, drawn));
+  CHECK(prompts != tessera::text::question_prompts(asked, {}, drawn));
   for (std::size_t i = 0; i < asked.size(); ++i) {
     CHECK(prompts[i].ends_with("\n\n<" + asked[i].text + ">"));
     CHECK(prompts[i].find("<" + asked[i].text + "> ") == std::string::npos);
     CHECK(std::ranges::count(prompts[i], '<') == 3);
   }
   // Without choices, the first answer is shown.
-  const std::vector<tessera::app::Question> open = {{.text = "q", .answers = {"first", "second"}},
-                                                    {.text = "r"}};
+  const std::vector<tessera::text::Question> open = {{.text = "q", .answers = {"first", "second"}},
+                                                     {.text = "r"}};
   drawn.shots = 1;
-  CHECK(tessera::app::question_prompts(std::span(open).last(1), std::span(open).first(1), drawn) ==
+  CHECK(tessera::text::question_prompts(std::span(open).last(1), std::span(open).first(1), drawn) ==
         std::vector<std::string>{"<q> first\n\n<r>"});
-  CHECK_THROWS_WITH(tessera::app::question_prompts(open, std::span(open).last(1), drawn),
+  CHECK_THROWS_WITH(tessera::text::question_prompts(open, std::span(open).last(1), drawn),
                     "--shots: an example has no answer: 'r'");
   const auto refused = [&](const std::string& words, const std::string& part) {
     const Result result =
@@ -596,8 +596,8 @@ TEST_CASE("windows score each token once, with as much text before it as they ha
     lines += "Question: colour of grass\nAnswer: green\n";
   }
   const std::vector<std::string> files = {trained().write("long.txt", lines)};
-  const tessera::app::TextModel model(trained().model);
-  std::vector<std::int64_t> tokens = tessera::app::prompt_tokens(model, lines);
+  const tessera::text::TextModel model(trained().model);
+  std::vector<std::int64_t> tokens = tessera::text::prompt_tokens(model, lines);
   tokens.push_back(model.tokenizer().special.eos.value());
   const auto count = std::ssize(tokens);
   for (const auto& [length, stride] : std::vector<std::pair<std::int64_t, std::int64_t>>{
@@ -611,10 +611,10 @@ TEST_CASE("windows score each token once, with as much text before it as they ha
       const std::vector<std::int64_t> window(tokens.begin() + begin, tokens.begin() + t + 1);
       std::vector<std::uint8_t> last(window.size(), 0);
       last.back() = 1;
-      expected -= tessera::app::log_likelihood(model, window, last);
+      expected -= tessera::text::log_likelihood(model, window, last);
     }
-    const tessera::app::Perplexity got =
-        tessera::app::text_perplexity(model, files, {.length = length, .stride = stride});
+    const tessera::text::Perplexity got =
+        tessera::text::text_perplexity(model, files, {.length = length, .stride = stride});
     CHECK(got.tokens == count - 1);
     CHECK(got.loss == Approx(expected / static_cast<double>(count - 1)).epsilon(1e-4));
     CHECK(got.perplexity() == Approx(std::exp(got.loss)));

@@ -20,8 +20,7 @@ import tessera.base;
 import tessera.tensor;
 import tessera.collective;
 import tessera.nn;
-import tessera.app.generation;
-import tessera.app.evaluation;
+import tessera.text;
 
 using namespace tessera;
 using namespace tessera::app;
@@ -33,7 +32,7 @@ namespace {
 /// The parts that a text is shown in, with a bar between them.
 std::string shown_in_parts(const std::vector<std::string>& parts,
                            const std::vector<std::string>& stop = {}) {
-  StreamedText text(stop);
+  text::StreamedText text(stop);
   std::string all;
   for (const std::string& part : parts) {
     all += text.add(part) + "|";
@@ -95,14 +94,14 @@ TEST_CASE("candidates have the probabilities of transformers") {
   const auto before = stored["before"].get<std::vector<std::int64_t>>();
   REQUIRE(stored["cases"].size() == 12);
   for (const auto& one : stored["cases"]) {
-    const SamplingOptions options{.temperature = one["temperature"],
-                                  .top_k = one["top_k"],
-                                  .top_p = one["top_p"],
-                                  .min_p = one["min_p"],
-                                  .repetition_penalty = one["repetition_penalty"]};
+    const text::SamplingOptions options{.temperature = one["temperature"],
+                                        .top_k = one["top_k"],
+                                        .top_p = one["top_p"],
+                                        .min_p = one["min_p"],
+                                        .repetition_penalty = one["repetition_penalty"]};
     const auto expected = one["probabilities"].get<std::vector<double>>();
     std::map<std::int64_t, double> got;
-    for (const Candidate& candidate : candidates(logits, before, options)) {
+    for (const text::Candidate& candidate : text::candidates(logits, before, options)) {
       got[candidate.token] = candidate.probability;
     }
     INFO("temperature " << options.temperature << ", top_k " << options.top_k << ", top_p "
@@ -117,36 +116,38 @@ TEST_CASE("candidates have the probabilities of transformers") {
 }
 
 TEST_CASE("a choice follows the noise, and its rounding leaves no gap") {
-  const std::vector<Candidate> three = {{4, 0.5}, {9, 0.25}, {2, 0.25}};
-  CHECK(choose(three, 0) == 4);
-  CHECK(choose(three, 0.49) == 4);
-  CHECK(choose(three, 0.5) == 9);
-  CHECK(choose(three, 0.76) == 2);
-  CHECK(choose(three, 1) == 2);
-  const SamplingOptions greedy{.temperature = 0};
-  CHECK(candidates({1, 3, 2}, {}, greedy).at(0).token == 1);
+  const std::vector<text::Candidate> three = {{4, 0.5}, {9, 0.25}, {2, 0.25}};
+  CHECK(text::choose(three, 0) == 4);
+  CHECK(text::choose(three, 0.49) == 4);
+  CHECK(text::choose(three, 0.5) == 9);
+  CHECK(text::choose(three, 0.76) == 2);
+  CHECK(text::choose(three, 1) == 2);
+  const text::SamplingOptions greedy{.temperature = 0};
+  CHECK(text::candidates({1, 3, 2}, {}, greedy).at(0).token == 1);
   // The penalty counts for the likeliest token too.
   const std::vector<std::int64_t> before = {1};
-  CHECK(candidates({1, 3, 2}, before, {.temperature = 0, .repetition_penalty = 2}).at(0).token ==
-        2);
-  CHECK(candidates({-1, -0.6}, before, {.temperature = 0, .repetition_penalty = 2}).at(0).token ==
-        0);
-  CHECK_THROWS_AS(candidates({1, 1e308 * 10}, {}, greedy), Error);
+  CHECK(text::candidates({1, 3, 2}, before, {.temperature = 0, .repetition_penalty = 2})
+            .at(0)
+            .token == 2);
+  CHECK(text::candidates({-1, -0.6}, before, {.temperature = 0, .repetition_penalty = 2})
+            .at(0)
+            .token == 0);
+  CHECK_THROWS_AS(text::candidates({1, 1e308 * 10}, {}, greedy), Error);
 }
 
 TEST_CASE("what is drawn does not depend on the roundings of equal logits") {
-  const SamplingOptions options{.top_k = 3, .top_p = 0.99};
+  const text::SamplingOptions options{.top_k = 3, .top_p = 0.99};
   const double rounding = 1e-7;
   for (const double noise : {0.1, 0.5, 0.9}) {
     const auto drawn = [&](const std::vector<double>& logits) {
-      return choose(candidates(logits, {}, options), noise);
+      return text::choose(text::candidates(logits, {}, options), noise);
     };
     CHECK(drawn({2, 2 + rounding, -1, 2 - rounding}) == drawn({2, 2 - rounding, -1, 2 + rounding}));
   }
 }
 
 TEST_CASE("values of sampling outside their ranges are refused") {
-  const auto error = [](const SamplingOptions& options) {
+  const auto error = [](const text::SamplingOptions& options) {
     return input_error([&] { options.check("x"); });
   };
   CHECK(error({}).empty());
@@ -177,7 +178,7 @@ TEST_CASE("shown text has whole characters and ends before a stop string") {
   CHECK(shown_in_parts({"aENDb\n\n"}, stop) == "a|");
   CHECK(shown_in_parts({"EN"}, stop) == "|EN");
   CHECK(shown_in_parts({"x\xC3", "\xBC"}, {"ü"}) == "x||");
-  has(input_error([] { StreamedText({"a", ""}); }), "stop string: it is empty");
+  has(input_error([] { text::StreamedText({"a", ""}); }), "stop string: it is empty");
 }
 
 TEST_CASE("the likelihood of tokens is that of transformers") {
@@ -186,13 +187,13 @@ TEST_CASE("the likelihood of tokens is that of transformers") {
     INFO(name);
     const auto stored =
         nlohmann::json::parse(trainer_test::read_file(folders + name + "/expected.json"));
-    const TextModel model(folders + name);
+    const text::TextModel model(folders + name);
     double sum = 0;
     std::int64_t count = 0;
     for (const auto& row : stored["input_ids"]) {
       const auto ids = row.get<std::vector<std::int64_t>>();
       const std::vector<std::uint8_t> all(ids.size(), 1);
-      const double whole = log_likelihood(model, ids, all);
+      const double whole = text::log_likelihood(model, ids, all);
       sum += whole;
       count += std::ssize(ids) - 1;
       // The parts of the sum, each after all tokens before it.
@@ -200,7 +201,7 @@ TEST_CASE("the likelihood of tokens is that of transformers") {
       for (std::size_t i = 0; i < ids.size(); ++i) {
         std::vector<std::uint8_t> one(ids.size(), 0);
         one[i] = 1;
-        parts += log_likelihood(model, ids, one);
+        parts += text::log_likelihood(model, ids, one);
       }
       CHECK(parts == Approx(whole).epsilon(1e-5));
     }
@@ -216,16 +217,16 @@ TEST_CASE("the logits of every family are those of transformers, with a cache an
   for (const auto& family : stored) {
     const auto folder = family["folder"].get<std::string>();
     INFO(folder);
-    const TextModel model(data + folder);
+    const text::TextModel model(data + folder);
     const auto tokens = family["tokens"].get<std::vector<std::int64_t>>();
-    Decoding cached(model.ranks(), model.shape().vocab);
+    text::Decoding cached(model.ranks(), model.shape().vocab);
     std::vector<std::vector<double>> whole;
     std::vector<std::vector<double>> grown;
     for (std::size_t length = 1; length <= tokens.size(); ++length) {
-      const TokenRows rows = {
+      const text::TokenRows rows = {
           {tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(length)}};
       grown.push_back(cached.next(rows).at(0));
-      whole.push_back(Decoding(model.ranks(), model.shape().vocab).next(rows).at(0));
+      whole.push_back(text::Decoding(model.ranks(), model.shape().vocab).next(rows).at(0));
     }
     const auto expected = family["logits"].get<std::vector<std::vector<double>>>();
     same_logits(whole, expected);
@@ -238,12 +239,12 @@ TEST_CASE("ranks that have parts of a model compute its logits and losses togeth
   // Two heads of keys and values, and four.
   for (const std::string name : {"decoders/qwen3", "decoders/gemma3", "folders/head_dim"}) {
     INFO(name);
-    const TextModel whole(data + name);
+    const text::TextModel whole(data + name);
     const std::int64_t vocab = whole.shape().vocab;
     const std::vector<std::int64_t> ids = {3, 1, 4, 15, 9, 2, 6, 5, 35, 8, 9, 63};
-    const auto computed = [&](ModelRanks& ranks) {
+    const auto computed = [&](text::ModelRanks& ranks) {
       std::vector<std::vector<double>> all;
-      Decoding decoding(ranks, vocab);
+      text::Decoding decoding(ranks, vocab);
       for (const std::size_t length : {5, 6, 7, 12}) {  // the cache grows
         all.push_back(decoding.next({{ids.begin(), ids.begin() + length}}).at(0));
       }
@@ -255,7 +256,7 @@ TEST_CASE("ranks that have parts of a model compute its logits and losses togeth
     std::array<std::int64_t, 4> bytes{};
     std::array<std::vector<std::vector<double>>, 2> got;
     collective::run_threads(4, [&](collective::World& world) {
-      const TextModel part(data + name, "", {.copies = 2, .split = 2}, world);
+      const text::TextModel part(data + name, "", {.copies = 2, .split = 2}, world);
       bytes.at(static_cast<std::size_t>(world.rank())) = part.parameter_bytes();
       if (!part.ranks().leads()) {
         part.ranks().follow();
@@ -271,7 +272,7 @@ TEST_CASE("ranks that have parts of a model compute its logits and losses togeth
     CHECK(bytes[0] + bytes[1] < whole.parameter_bytes() * 21 / 20);
     CHECK(bytes[2] == bytes[0]);
     CHECK(bytes[3] == bytes[1]);
-    CHECK(check_split(data + name, "", {.copies = 2, .split = 2}) == bytes[0]);
+    CHECK(text::check_split(data + name, "", {.copies = 2, .split = 2}) == bytes[0]);
   }
 }
 
@@ -316,7 +317,7 @@ TEST_CASE("ranks that keep parts of a text compute its logits and losses togethe
   }
   struct Case {
     std::string name;
-    RankGrid grid;
+    text::RankGrid grid;
   };
   // Fewer heads of keys than ranks; windows, soft caps, norms of queries; rotary embeddings of
   // every kind, learned positions; experts; layers that are split too; copies.
@@ -332,7 +333,7 @@ TEST_CASE("ranks that keep parts of a text compute its logits and losses togethe
   cases.push_back({"decoders/qwen3", {.copies = 2, .context = 2}});
   for (const auto& [name, grid] : cases) {
     INFO(name << ", " << grid.context << " x " << grid.split);
-    const TextModel whole(data + name);
+    const text::TextModel whole(data + name);
     const std::int64_t vocab = whole.shape().vocab;
     const std::int64_t longest = whole.longest() > 0 ? whole.longest() : std::ssize(ids);
     std::vector<std::int64_t> lengths;  // chunks of all ranks, single tokens, a rest
@@ -346,9 +347,9 @@ TEST_CASE("ranks that keep parts of a text compute its logits and losses togethe
       tokens[0] = first;
       return tokens;
     };
-    const auto computed = [&](ModelRanks& ranks) {
+    const auto computed = [&](text::ModelRanks& ranks) {
       std::vector<std::vector<double>> all;
-      Decoding decoding(ranks, vocab);
+      text::Decoding decoding(ranks, vocab);
       for (const std::int64_t length : lengths) {
         for (const auto& logits : decoding.next({row(length, 3), row(length, 4)})) {
           all.push_back(logits);
@@ -364,7 +365,7 @@ TEST_CASE("ranks that keep parts of a text compute its logits and losses togethe
     std::vector<std::vector<std::vector<double>>> got(static_cast<std::size_t>(grid.copies));
     collective::run_threads(
         grid.ranks(), [&, of = data + name, ranks = grid](collective::World& world) {
-          const TextModel part(of, "", ranks, world);
+          const text::TextModel part(of, "", ranks, world);
           if (!part.ranks().leads()) {
             part.ranks().follow();
             return;
@@ -375,7 +376,7 @@ TEST_CASE("ranks that keep parts of a text compute its logits and losses togethe
     for (const auto& of_copy : got) {
       same_logits(of_copy, expected, 2e-6);
     }
-    static_cast<void>(check_split(data + name, "", grid));
+    static_cast<void>(text::check_split(data + name, "", grid));
   }
 }
 
@@ -385,10 +386,10 @@ TEST_CASE("each rank of a split cache keeps its part of the memory") {
   for (const int ranks : {1, 2, 4}) {
     bytes[ranks].resize(static_cast<std::size_t>(ranks));
     collective::run_threads(ranks, [&](collective::World& world) {
-      const TextModel model(TESSERA_SOURCE_FOLDER "/tests/reference/data/decoders/qwen3", "",
-                            {.context = ranks}, world);
+      const text::TextModel model(TESSERA_SOURCE_FOLDER "/tests/reference/data/decoders/qwen3", "",
+                                  {.context = ranks}, world);
       if (model.ranks().leads()) {
-        Decoding decoding(model.ranks(), model.shape().vocab);
+        text::Decoding decoding(model.ranks(), model.shape().vocab);
         static_cast<void>(decoding.next({ids}));
         model.ranks().dismiss();
       } else {
@@ -417,7 +418,7 @@ TEST_CASE("copies join what each of them has computed") {
     std::array<std::vector<std::string>, 3> got_texts;
     std::array<int, 3> first{};
     collective::run_threads(6, [&](collective::World& world) {
-      const Copies copies({.copies = 3, .split = 2}, world);
+      const text::Copies copies({.copies = 3, .split = 2}, world);
       if (world.rank() % 2 != 0) {
         return;  // another rank of a copy
       }
@@ -445,13 +446,13 @@ TEST_CASE("copies join what each of them has computed") {
 TEST_CASE("a cache gives the logits of whole rows, whatever came before") {
   const auto model = small_model<nn::DecoderLM>();
   const auto whole = small_model<WithoutCache>();
-  ModelRanks model_ranks(*model);
-  ModelRanks whole_ranks(*whole);
-  Decoding cached(model_ranks, 50);
-  Decoding slow(whole_ranks, 50);
+  text::ModelRanks model_ranks(*model);
+  text::ModelRanks whole_ranks(*whole);
+  text::Decoding cached(model_ranks, 50);
+  text::Decoding slow(whole_ranks, 50);
   CHECK(cached.slow_because().empty());
   has(slow.slow_because(), "its layers take no cache");
-  TokenRows rows = {{3, 1, 4}, {15, 9, 2}};
+  text::TokenRows rows = {{3, 1, 4}, {15, 9, 2}};
   for (int i = 0; i < 6; ++i) {
     same_logits(cached.next(rows), slow.next(rows));
     rows[0].push_back(5 + i);

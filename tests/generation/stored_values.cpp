@@ -15,8 +15,7 @@
 import tessera.base;
 import tessera.tensor;
 import tessera.checkpoint;
-import tessera.app.generation;
-import tessera.app.evaluation;
+import tessera.text;
 
 using namespace tessera;
 using namespace tessera::app;
@@ -41,8 +40,9 @@ std::string stored_of(const std::string& model) {
   return reference + "activations/" + model + ".safetensors";
 }
 
-StoredComparison compared(const std::string& model) {
-  return compare_stored(TextModel(folder_of(model)), SafetensorsFile(stored_of(model)), tolerance);
+text::StoredComparison compared(const std::string& model) {
+  return text::compare_stored(text::TextModel(folder_of(model)), SafetensorsFile(stored_of(model)),
+                              tolerance);
 }
 
 /// A copy of a model's folder whose config.json has another value.
@@ -59,8 +59,8 @@ void copy_with(const Folder& folder, const std::string& model, const std::string
 std::string first_difference_with(const std::string& key, const json& value) {
   const Folder folder;
   copy_with(folder, "qwen3", key, value);
-  const StoredComparison comparison =
-      compare_stored(TextModel(folder.path().string()), SafetensorsFile(stored_of("qwen3")), 1e-4);
+  const text::StoredComparison comparison = text::compare_stored(
+      text::TextModel(folder.path().string()), SafetensorsFile(stored_of("qwen3")), 1e-4);
   const auto first =
       std::ranges::find_if(comparison.compared, [](const auto& each) { return !each.agrees; });
   return first == comparison.compared.end() ? "" : first->name;
@@ -68,7 +68,8 @@ std::string first_difference_with(const std::string& key, const json& value) {
 
 std::string error_with(std::map<std::string, Tensor> tensors) {
   const TensorsInMemory stored(std::move(tensors), "stored");
-  return input_error([&] { compare_stored(TextModel(folder_of("qwen3")), stored, tolerance); });
+  return input_error(
+      [&] { text::compare_stored(text::TextModel(folder_of("qwen3")), stored, tolerance); });
 }
 
 }  // namespace
@@ -78,9 +79,9 @@ TEST_CASE("models compute what transformers computes, module by module") {
   // transposed and fused (gpt2): where transformers has them, nothing else is computed.
   for (const std::string model : {"qwen3", "gemma2", "gemma3", "phi3", "gpt2"}) {
     INFO(model);
-    const StoredComparison comparison = compared(model);
+    const text::StoredComparison comparison = compared(model);
     std::size_t gradients = 0;
-    for (const StoredDifference& each : comparison.compared) {
+    for (const text::StoredDifference& each : comparison.compared) {
       INFO(each.name << " " << each.problem << " " << each.relative);
       CHECK(each.agrees);
       gradients += each.name.ends_with(".grad") ? 1 : 0;
@@ -130,8 +131,8 @@ TEST_CASE("shapes that differ in more than the count of rows, and NaN, are diffe
   const Tensor other = zeros({shape[0], shape[1] + 1, shape[2]});
   const TensorsInMemory stored(
       {{"input_ids", file.read("input_ids")}, {norm, values}, {"model.layers.0", other}});
-  const StoredComparison comparison =
-      compare_stored(TextModel(folder_of("qwen3")), stored, tolerance);
+  const text::StoredComparison comparison =
+      text::compare_stored(text::TextModel(folder_of("qwen3")), stored, tolerance);
   REQUIRE(comparison.compared.size() == 2);
   CHECK(comparison.compared[0].problem == "the model's shape is " + to_string(shape));
   CHECK(!comparison.compared[1].agrees);

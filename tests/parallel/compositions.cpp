@@ -31,10 +31,8 @@ import tessera.optim;
 import tessera.parallel;
 import tessera.train;
 import tessera.app.config;
-import tessera.app.data;
-import tessera.app.model;
-import tessera.app.setup;
-import tessera.app.steps;
+import tessera.run;
+import tessera.hub;
 
 #include "features.hpp"
 #include "support.hpp"
@@ -65,10 +63,10 @@ Set numerics_of(Set set) {
 
 double tolerance_of(Set set) { return has(set, float8) ? 2e-2 : has(set, bf16) ? 4e-3 : 2e-5; }
 
-std::vector<double> losses_of(const Run& run) {
+std::vector<double> losses_of(const run::Run& run) {
   std::vector<double> losses;
   on_ranks(static_cast<int>(run.config.ranks()), [&](int rank) {
-    Trainer trainer(run);
+    run::Trainer trainer(run);
     for (int step = 0; step < 3; ++step) {
       const double loss = trainer.step().loss;
       if (rank == 0) {
@@ -80,13 +78,13 @@ std::vector<double> losses_of(const Run& run) {
 }
 
 /// Bytes of parameters that a rank receives in a step.
-double gathered(const Trial& trial) {
+double gathered(const run::Trial& trial) {
   const auto found = trial.account.collectives.find({"shard", "all_gather"});
   return found == trial.account.collectives.end() ? 0 : static_cast<double>(found->second.bytes);
 }
 
 /// Errors: a feature has no effect on the plan of the run.
-void check_effects(Set set, const Trial& trial) {
+void check_effects(Set set, const run::Trial& trial) {
   INFO(text_of(set));
   if (has(set, offload)) {
     CHECK(trial.bytes_elsewhere > 0);
@@ -95,15 +93,15 @@ void check_effects(Set set, const Trial& trial) {
     CHECK(trial.frozen_parameters > trial.parameters / 2);
   }
   if (has(set, float8) && is_sharded(set)) {
-    CHECK(gathered(trial) < gathered(try_step(run_of(set & ~just(float8)))));
+    CHECK(gathered(trial) < gathered(run::try_step(run_of(set & ~just(float8)))));
   }
 }
 
 /// Empty: it works. Otherwise why it is refused.
 std::string refusal(Set set, std::map<Set, std::vector<double>>& expected) {
-  const Run run = run_of(set);
+  const run::Run run = run_of(set);
   try {
-    check_effects(set, try_step(run));
+    check_effects(set, run::try_step(run));
   } catch (const Error& error) {
     const std::string text = error.what();
     // After the entries of the command line, which are cut where they are long.

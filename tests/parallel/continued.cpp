@@ -29,10 +29,8 @@ import tessera.parallel;
 import tessera.checkpoint;
 import tessera.train;
 import tessera.app.config;
-import tessera.app.data;
-import tessera.app.model;
-import tessera.app.setup;
-import tessera.app.steps;
+import tessera.run;
+import tessera.hub;
 
 #include "features.hpp"
 #include "saved_run.hpp"

@@ -18,9 +18,8 @@ import tessera.optim;
 import tessera.parallel;
 import tessera.train;
 import tessera.app.config;
-import tessera.app.data;
-import tessera.app.model;
-import tessera.app.setup;
+import tessera.run;
+import tessera.hub;
 
 #include "features.hpp"
 #include "small_run.hpp"
@@ -94,7 +93,7 @@ std::vector<std::string> tensor_entries(Set set) {
 }
 
 /// `mixture`: of a small Mixtral.
-Run run_of(Set set, bool mixture, const std::vector<std::string>& more) {
+run::Run run_of(Set set, bool mixture, const std::vector<std::string>& more) {
   const bool sharded = is_sharded(set);
   const bool split =
       has(set, tensor_parallel) || has(set, sequence_parallel) || has(set, loss_parallel);
@@ -176,11 +175,11 @@ Run run_of(Set set, bool mixture, const std::vector<std::string>& more) {
 
 }  // namespace
 
-Run run_of(Set set, const std::vector<std::string>& more) {
+run::Run run_of(Set set, const std::vector<std::string>& more) {
   return run_of(set, has(set, expert_parallel), more);
 }
 
-Run one_rank_of(Set set) {
+run::Run one_rank_of(Set set) {
   // What changes numbers; the others must not.
   return run_of(set & (just(float8) | just(qlora) | just(bf16)), has(set, expert_parallel), {});
 }

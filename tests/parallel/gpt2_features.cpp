@@ -21,10 +21,8 @@ import tessera.optim;
 import tessera.parallel;
 import tessera.train;
 import tessera.app.config;
-import tessera.app.data;
-import tessera.app.model;
-import tessera.app.setup;
-import tessera.app.steps;
+import tessera.run;
+import tessera.hub;
 
 #include "small_run.hpp"
 #include "support.hpp"
@@ -49,11 +47,11 @@ Texts sharded(const std::string& entries) {
 
 Losses losses_of(Texts overrides, bool captured) {
   overrides.emplace_back("optimizer.warmup=1");
-  const Run run =
+  const run::Run run =
       small_run("gpt2.toml", overrides, {"model.dim=64", "data.seq_len=16", "train.steps=40"});
   Losses losses;
   on_ranks(static_cast<int>(run.config.ranks()), [&](int rank) {
-    Trainer trainer(run);
+    run::Trainer trainer(run);
     if (captured) {
       trainer.capture_ahead();
     }

@@ -21,9 +21,8 @@ import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
 import tessera.app.config;
-import tessera.app.data;
-import tessera.app.model;
-import tessera.app.setup;
+import tessera.run;
+import tessera.hub;
 
 #include "support.hpp"
 
@@ -34,7 +33,7 @@ using namespace parallel_test;
 namespace {
 
 /// A small model; `overrides` come last, so that they hold.
-Config config_with(const std::string& name, const std::vector<std::string>& overrides) {
+run::RunSpec config_with(const std::string& name, const std::vector<std::string>& overrides) {
   std::vector<std::string> all = {"model.dim=32", "model.ffn_dim=48", "data.seq_len=6",
                                   "train.batch=2"};
   all.insert(all.end(), overrides.begin(), overrides.end());
@@ -72,10 +71,11 @@ Counts counts_in(const Phases& phases, const std::string& module, bool backward)
 
 /// The model and its plan, on this rank.
 struct Planned {
-  explicit Planned(const Config& config)
-      : mesh(make_mesh(config)),
-        model(make_model(model_shape(config, open_run_tokenizer(config)), config.model.dropout)),
-        plan(*model, mesh, style_entries(config), shipped_styles()) {}
+  explicit Planned(const run::RunSpec& config)
+      : mesh(run::make_mesh(config)),
+        model(hub::make_model(run::model_shape(config, run::open_run_tokenizer(config)),
+                              config.model.dropout)),
+        plan(*model, mesh, run::style_entries(config), shipped_styles()) {}
 
   DeviceMesh mesh;
   std::shared_ptr<nn::LanguageModel> model;
@@ -83,7 +83,7 @@ struct Planned {
 };
 
 /// Rank 0's collectives of a forward with loss and of its backward.
-Phases communicated(const Config& config) {
+Phases communicated(const run::RunSpec& config) {
   Phases phases;
   on_ranks(static_cast<int>(config.ranks()), [&](int rank) {
     Planned run(config);

@@ -16,9 +16,8 @@ import tessera.optim;
 import tessera.parallel;
 import tessera.train;
 import tessera.app.config;
-import tessera.app.data;
-import tessera.app.model;
-import tessera.app.setup;
+import tessera.run;
+import tessera.hub;
 
 #include "small_run.hpp"
 
@@ -37,8 +36,8 @@ std::vector<std::string> shipped_configs() {
   return names;
 }
 
-Run small_run(const std::string& name, std::vector<std::string> overrides,
-              const std::vector<std::string>& sizes) {
+run::Run small_run(const std::string& name, std::vector<std::string> overrides,
+                   const std::vector<std::string>& sizes) {
   overrides.insert(overrides.end(), sizes.begin(), sizes.end());
   // A text that is not edited: of a page of docs, each edit would change every curve.
   for (const char* same :
@@ -46,10 +45,10 @@ Run small_run(const std::string& name, std::vector<std::string> overrides,
         "data.text=[\"" TESSERA_SOURCE_FOLDER "/tests/reference/data/optimizer_curves.json\"]"}) {
     overrides.emplace_back(same);
   }
-  Run run;
+  run::Run run;
   run.config = load_config(std::string(TESSERA_SOURCE_FOLDER "/configs/") + name, overrides);
-  run.shape = model_shape(run.config, open_run_tokenizer(run.config));
-  run.data = std::make_shared<const Dataset>(run.config, run.shape.vocab);
+  run.shape = run::model_shape(run.config, run::open_run_tokenizer(run.config));
+  run.data = std::make_shared<const run::Dataset>(run.config, run.shape.vocab);
   return run;
 }
 

@@ -15,41 +15,41 @@
 #include "trained.hpp"
 
 import tessera.base;
-import tessera.app.generation;
+import tessera.text;
 import tessera.app.server;
 
 using generation_test::trained;
 using tessera::app::AnswerJob;
 using tessera::app::AnswerReceiver;
-using tessera::app::GeneratedText;
-using tessera::app::TextEnd;
+using tessera::text::GeneratedText;
+using tessera::text::TextEnd;
 
 namespace {
 
 /// What an answer's receiver has got.
 struct Received {
   std::string parts;
-  std::optional<GeneratedText> whole;
+  std::optional<text::GeneratedText> whole;
   std::string problem;
 
   AnswerReceiver receiver() {
     return {.part = [this](const std::string& part) { parts += part; },
-            .end = [this](const GeneratedText& text) { whole = text; },
+            .end = [this](const text::GeneratedText& text) { whole = text; },
             .failed = [this](const std::exception& error) { problem = error.what(); }};
   }
 };
 
 struct Model {
-  tessera::app::TextModel model{trained().model};
-  tessera::app::Decoding decoding{model.ranks(), model.shape().vocab};
-  tessera::app::GenerationOptions options;
+  tessera::text::TextModel model{trained().model};
+  tessera::text::Decoding decoding{model.ranks(), model.shape().vocab};
+  tessera::text::GenerationOptions options;
 
   Model() {
     options.tokens = 30;
     options.sampling = {.temperature = 5};
   }
   std::vector<std::int64_t> prompt(const std::string& text) const {
-    return tessera::app::prompt_tokens(model, text);
+    return tessera::text::prompt_tokens(model, text);
   }
 };
 
@@ -70,7 +70,7 @@ TEST_CASE("an answer ends at its time, and its parts are its text") {
     return std::pair(got.whole->end, got.whole->tokens.size());
   };
   CHECK(tokens_with(60).second > 1);
-  CHECK(tokens_with(0) == std::pair(TextEnd::cancelled, std::size_t{1}));
+  CHECK(tokens_with(0) == std::pair(text::TextEnd::cancelled, std::size_t{1}));
 }
 
 TEST_CASE("an answer that a server's end cuts is no answer, and an error of the model is one") {
@@ -133,7 +133,7 @@ TEST_CASE("a long prompt is read in passes, and its client may go between them")
   asked = 0;
   again.run(model.model, model.decoding, [&] { return ++asked > 0; });
   REQUIRE(after.whole);
-  tessera::app::Decoding fresh(model.model.ranks(), model.model.shape().vocab);
+  tessera::text::Decoding fresh(model.model.ranks(), model.model.shape().vocab);
   Received whole;
   AnswerJob alone(prompt, model.options, minute, whole.receiver());
   int asked_alone = 0;
@@ -148,7 +148,7 @@ TEST_CASE("few jobs may wait, and one whose client leaves makes room at once") {
   Received got;
   const auto job = [&] {
     return std::make_shared<AnswerJob>(std::vector<std::int64_t>{1},
-                                       tessera::app::GenerationOptions{}, minute, got.receiver());
+                                       tessera::text::GenerationOptions{}, minute, got.receiver());
   };
   const auto first = job();
   const auto second = job();

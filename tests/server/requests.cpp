@@ -16,7 +16,7 @@
 #include "trained.hpp"
 
 import tessera.base;
-import tessera.app.generation;
+import tessera.text;
 import tessera.app.server;
 
 using generation_test::trained;
@@ -41,7 +41,7 @@ json question(const std::string& content, const json& more = json::object()) {
 }
 
 ChatRequest parsed(const json& more) {
-  tessera::app::GenerationOptions defaults;
+  tessera::text::GenerationOptions defaults;
   defaults.tokens = 20;
   defaults.end_tokens = {7};
   return tessera::app::parse_chat_request(question("a", more).dump(), defaults, vocab);
@@ -190,7 +190,8 @@ TEST_CASE("values of fields are of their types and within their ranges") {
 
 TEST_CASE("serve answers chat completions, whole and as a stream") {
   Served server({});
-  const Response whole = ask(server.port, post(question("Say two", {{"model", "any"}}).dump()));
+  const Response whole =
+      text::ask(server.port, post(question("Say two", {{"model", "any"}}).dump()));
   CHECK(content_of(whole) == "two 😀2");
   const json answer = json::parse(whole.body);
   CHECK(answer["object"] == "chat.completion");
@@ -202,7 +203,7 @@ TEST_CASE("serve answers chat completions, whole and as a stream") {
       question("Say two", {{"stream", true}, {"stream_options", {{"include_usage", true}}}});
   streamed["messages"].push_back({{"role", "assistant"}, {"content", "two 😀2"}});
   streamed["messages"].push_back({{"role", "user"}, {"content", "Again"}});
-  const Response events = ask(server.port, post(streamed.dump()));
+  const Response events = text::ask(server.port, post(streamed.dump()));
   REQUIRE(events.status == 200);
   CHECK(events.headers.at("content-type") == "text/event-stream");
   std::string text;
@@ -231,7 +232,7 @@ TEST_CASE("serve answers chat completions, whole and as a stream") {
 TEST_CASE("serve answers as its fields ask") {
   const Served server({"--tokens", "20"});
   const auto asked = [&](const json& more) {
-    return json::parse(ask(server.port, post(question("Say two", more).dump())).body);
+    return json::parse(text::ask(server.port, post(question("Say two", more).dump())).body);
   };
   const auto finish = [](const json& answer) {
     return answer["choices"][0]["finish_reason"].get<std::string>();
@@ -243,13 +244,13 @@ TEST_CASE("serve answers as its fields ask") {
   CHECK(finish(plain) == "stop");
   // The likeliest token is always above any part of itself: as if the temperature was 0.
   CHECK(asked({{"temperature", 5}, {"min_p", 1}})["choices"] == plain["choices"]);
-  const tessera::app::TextModel model(trained().model);
-  const auto ids = tessera::app::prompt_tokens(model, "two 😀2");
+  const tessera::text::TextModel model(trained().model);
+  const auto ids = tessera::text::prompt_tokens(model, "two 😀2");
   const json stopped = asked({{"stop_token_ids", {ids.back()}}, {"ignore_eos", true}});
   CHECK(finish(stopped) == "stop");
   CHECK(stopped["usage"]["completion_tokens"].get<int>() < 20);
   CHECK(
-      content_of(ask(
+      content_of(text::ask(
           server.port,
           post(json{{"messages",
                      {{{"role", "user"}, {"content", {{{"type", "text"}, {"text", "Say one"}}}}}}},
@@ -277,14 +278,14 @@ TEST_CASE("serve refuses what it cannot answer, and keeps the connection where i
   refused_with(server_test::get("/v1/models/other"), 404, "there is no such model");
   refused_with(server_test::get("/v1/chat/completions"), 405, "not one for this method");
   refused_with(post("{}", "", "/v1/models"), 405, "not one for this method");
-  const Response large = ask(server.port, post(question(std::string(3000, 'x')).dump()));
+  const Response large = text::ask(server.port, post(question(std::string(3000, 'x')).dump()));
   CHECK(large.status == 413);
   CHECK(large.headers.at("connection") == "close");
   // No grant for pages of other origins.
-  const Response options = ask(server.port,
-                               "OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: "
-                               "localhost\r\nOrigin: http://localhost:3000\r\n"
-                               "Access-Control-Request-Method: POST\r\n\r\n");
+  const Response options = text::ask(server.port,
+                                     "OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: "
+                                     "localhost\r\nOrigin: http://localhost:3000\r\n"
+                                     "Access-Control-Request-Method: POST\r\n\r\n");
   CHECK(options.status == 405);
   CHECK(options.headers.at("allow") == "POST");
   for (const auto& [name, value] : options.headers) {
@@ -295,7 +296,7 @@ TEST_CASE("serve refuses what it cannot answer, and keeps the connection where i
 TEST_CASE("serve has one model, under its name") {
   const Served server({});
   const auto body = [&](const std::string& path) {
-    return json::parse(ask(server.port, server_test::get(path)).body);
+    return json::parse(text::ask(server.port, server_test::get(path)).body);
   };
   const json models = body("/v1/models");
   CHECK(models["object"] == "list");

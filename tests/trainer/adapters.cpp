@@ -21,7 +21,7 @@ import tessera.tensor;
 import tessera.ops;
 import tessera.nn;
 import tessera.checkpoint;
-import tessera.app.adapters;
+import tessera.hub;
 
 #include "errors.hpp"
 #include "support.hpp"
@@ -55,7 +55,7 @@ std::map<std::string, Tensor> packed_layer() {
   return tensors;
 }
 
-Updates updates(const std::string& packing) {
+hub::Updates updates(const std::string& packing) {
   return {{"layer", {.rank = 2, .alpha = 3, .packing = packing}}};
 }
 
@@ -63,7 +63,7 @@ Updates updates(const std::string& packing) {
 
 TEST_CASE("a weight in 4-bit codes is read decoded, with its update", "[adapters]") {
   const TensorsInMemory source(packed_layer());
-  const MergedWeights merged(source, updates("nf4"), "model.");
+  const hub::MergedWeights merged(source, updates("nf4"), "model.");
   CHECK(merged.tensors().size() == 2);
   CHECK(merged.info("model.layer.weight") == TensorInfo{DType::f32, {kRows, kColumns}});
   CHECK(to_doubles(merged.read("model.norm.weight")) == std::vector<double>{3, 3, 3, 3});
@@ -99,7 +99,7 @@ TEST_CASE("codes that do not fit each other, or another form, are refused", "[ad
     std::map<std::string, Tensor> tensors = packed_layer();
     tensors[std::string("model.layer.") + part] = other;
     const TensorsInMemory source(std::move(tensors));
-    return testing::error_of([&] { MergedWeights(source, updates(packing), "model."); });
+    return testing::error_of([&] { hub::MergedWeights(source, updates(packing), "model."); });
   };
   CHECK(error("codes", empty({kRows, 100}, DType::u8)).find("blocks of 64") != std::string::npos);
   CHECK(error("scales", empty({kRows, 3}, DType::i8)).find("layer.scales") != std::string::npos);
@@ -114,9 +114,9 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-PeftConfig read_config(const trainer_test::Folder& folder, OrderedJson json) {
+hub::PeftConfig read_config(const trainer_test::Folder& folder, OrderedJson json) {
   json["peft_type"] = "LORA";
-  return read_peft_config(folder.write("adapter_config.json", json.dump()));
+  return hub::read_peft_config(folder.write("adapter_config.json", json.dump()));
 }
 
 const OrderedJson& peft_results() {
@@ -132,10 +132,10 @@ TEST_CASE("of several patterns that match a layer, the first of the file decides
   const auto modules = peft_results()["modules"].get<std::vector<std::string>>();
   for (const auto& sample : peft_results()["patterns"]) {
     INFO(sample["pattern"].dump());
-    const PeftConfig config = read_config(folder, {{"r", 1},
-                                                   {"lora_alpha", 1},
-                                                   {"rank_pattern", sample["pattern"]},
-                                                   {"alpha_pattern", sample["pattern"]}});
+    const hub::PeftConfig config = read_config(folder, {{"r", 1},
+                                                        {"lora_alpha", 1},
+                                                        {"rank_pattern", sample["pattern"]},
+                                                        {"alpha_pattern", sample["pattern"]}});
     CHECK(config.problems.empty());
     for (std::size_t i = 0; i < modules.size(); ++i) {
       INFO(modules[i]);
@@ -145,7 +145,7 @@ TEST_CASE("of several patterns that match a layer, the first of the file decides
   }
   for (const char* pattern : {".*q_proj", "layers\\.0", "q_proj$", "(q|v)_proj", "x^q_proj"}) {
     INFO(pattern);
-    const PeftConfig config = read_config(folder, {{"rank_pattern", {{pattern, 2}}}});
+    const hub::PeftConfig config = read_config(folder, {{"rank_pattern", {{pattern, 2}}}});
     REQUIRE(config.problems.size() == 1);
     CHECK(config.problems[0].find("is a regular expression") != std::string::npos);
   }
@@ -157,7 +157,7 @@ TEST_CASE("the layers that PEFT gives an update are known", "[adapters]") {
   for (const auto& sample : peft_results()["targets"]) {
     INFO(sample["config"].dump());
     const auto expected = sample["modules"].get<std::set<std::string>>();
-    const PeftConfig config = read_config(folder, sample["config"]);
+    const hub::PeftConfig config = read_config(folder, sample["config"]);
     CHECK(config.problems.empty());
     for (const std::string& module : modules) {
       INFO(module);
@@ -168,7 +168,7 @@ TEST_CASE("the layers that PEFT gives an update are known", "[adapters]") {
 
 TEST_CASE("patterns that go out give every layer its own values", "[adapters]") {
   // Ends of each other, and names that differ only where another has a dot.
-  Updates updates;
+  hub::Updates updates;
   std::set<std::string> modules;
   std::int64_t rank = 1;
   for (const char* name : {"b.q", "a.b.q", "c.a.b.q", "a_b.q", "a.b_q", "a_b_q", "q", "c.q", "d"}) {
@@ -177,8 +177,8 @@ TEST_CASE("patterns that go out give every layer its own values", "[adapters]") 
     rank = rank % 3 + 1;
   }
   const trainer_test::Folder folder;
-  const PeftConfig config =
-      read_peft_config(folder.write("adapter_config.json", peft_config(updates, modules, "base")));
+  const hub::PeftConfig config = hub::read_peft_config(
+      folder.write("adapter_config.json", hub::peft_config(updates, modules, "base")));
   CHECK(config.problems.empty());
   CHECK(config.base == "base");
   for (const auto& [module, update] : updates) {

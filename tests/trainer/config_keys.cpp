@@ -10,6 +10,7 @@
 #include "catch.hpp"
 #include "support.hpp"
 
+import tessera.run;
 import tessera.app.config;
 
 using namespace tessera::app;
@@ -29,7 +30,7 @@ on = ["."]
 )";
 
 /// The key as an override names it.
-std::string name_of(const Key& key) {
+std::string name_of(const run::Key& key) {
   return key.in_list() ? "parallel[0]." + key.leaf() : key.path;
 }
 
@@ -42,17 +43,17 @@ std::string error_of(const std::string& override_text) {
 }
 
 /// Refused as a value of this key; a check that compares keys with each other is not what is meant.
-bool refused(const Key& key, const std::string& value) {
+bool refused(const run::Key& key, const std::string& value) {
   const std::string error = error_of(name_of(key) + "=" + value);
   INFO(name_of(key) << " = " << value << ": " << error);
   const bool named = error.find(name_of(key)) != std::string::npos;
   return named && error.find(": expected ") != std::string::npos;
 }
 
-bool is_number(const Key& key) {
-  Config config;
+bool is_number(const run::Key& key) {
+  run::RunSpec config;
   config.parallel.emplace_back();
-  const Slot slot = key.slot(config, 0);
+  const run::Slot slot = key.slot(config, 0);
   return std::holds_alternative<std::int64_t*>(slot) || std::holds_alternative<double*>(slot) ||
          std::holds_alternative<std::vector<std::int64_t>*>(slot) ||
          std::holds_alternative<std::vector<double>*>(slot);
@@ -129,7 +130,7 @@ const std::map<std::string, Numbers>& numbers() {
 }  // namespace
 
 TEST_CASE("a misspelt key of any section is refused with the right name") {
-  for (const Key& key : config_keys()) {
+  for (const run::Key& key : run::config_keys()) {
     const std::string shown = key.in_list() ? "parallel[0]" : key.section();
     for (const std::string& leaf : {key.leaf() + "x", "x" + key.leaf()}) {
       const std::string error = error_of(shown + "." + leaf + "=1");
@@ -138,7 +139,7 @@ TEST_CASE("a misspelt key of any section is refused with the right name") {
                        "'?") != std::string::npos);
     }
   }
-  for (const std::string& section : config_sections()) {
+  for (const std::string& section : run::config_sections()) {
     const std::string shown = section == "parallel" ? "parallel[0]" : section;
     const std::string unknown = error_of(shown + ".qqqqqqqqqqqq=1");
     INFO(unknown);
@@ -169,11 +170,11 @@ TEST_CASE("a value of another type is refused for every key") {
       return {"[2.5]", "[3]", "[]"};
     }
     std::vector<std::string> operator()(const Names*) const { return {"\"w\"", "[\"w\"]"}; }
-    std::vector<std::string> operator()(const JsonText*) const { return {"{a=1}"}; }
-    std::vector<std::string> operator()(const JsonList*) const { return {"[{a=1}]", "[]"}; }
+    std::vector<std::string> operator()(const run::JsonText*) const { return {"{a=1}"}; }
+    std::vector<std::string> operator()(const run::JsonList*) const { return {"[{a=1}]", "[]"}; }
   };
-  for (const Key& key : config_keys()) {
-    Config config;
+  for (const run::Key& key : run::config_keys()) {
+    run::RunSpec config;
     config.parallel.emplace_back();
     const std::vector<std::string> taken = std::visit(Takes{}, key.slot(config, 0));
     for (const std::string& value : values) {
@@ -185,7 +186,7 @@ TEST_CASE("a value of another type is refused for every key") {
 }
 
 TEST_CASE("every number has its bounds, and they are those of the page") {
-  for (const Key& key : config_keys()) {
+  for (const run::Key& key : run::config_keys()) {
     if (!is_number(key)) {
       continue;
     }
@@ -202,7 +203,7 @@ TEST_CASE("every number has its bounds, and they are those of the page") {
 
 TEST_CASE("a word that is not among a key's words is refused") {
   int checked = 0;
-  for (const Key& key : config_keys()) {
+  for (const run::Key& key : run::config_keys()) {
     if (key.choices.empty() || key.is_path) {
       continue;
     }
@@ -220,10 +221,10 @@ TEST_CASE("a word that is not among a key's words is refused") {
 }
 
 TEST_CASE("entries of lists, required texts and texts with zero bytes are refused when empty") {
-  for (const Key& key : config_keys()) {
-    Config config;
+  for (const run::Key& key : run::config_keys()) {
+    run::RunSpec config;
     config.parallel.emplace_back();
-    const Slot slot = key.slot(config, 0);
+    const run::Slot slot = key.slot(config, 0);
     const bool list = std::holds_alternative<std::vector<std::string>*>(slot);
     if (list) {
       CHECK(refused(key, "[\"\"]"));

@@ -15,7 +15,7 @@
 
 import tessera.base;
 import tessera.data;
-import tessera.app.data;
+import tessera.run;
 
 using namespace tessera::app;
 using tessera::data::Tokens;

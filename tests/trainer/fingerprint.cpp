@@ -9,9 +9,8 @@
 #include "support.hpp"
 
 import tessera.app.config;
-import tessera.app.data;
-import tessera.app.model;
-import tessera.app.setup;
+import tessera.run;
+import tessera.hub;
 
 using namespace tessera::app;
 using trainer_test::Folder;
@@ -30,24 +29,24 @@ class Texts : public Folder {
     write("end.txt", std::string(4000, 'b'));
   }
 
-  Config config(Words overrides) const {
+  run::RunSpec config(Words overrides) const {
     overrides.insert(overrides.begin(), {"data.seq_len=16", "train.batch=4", "model.dim=64",
                                          "model.heads=4", "model.layers=2"});
     return parse_config("[data]\ntext = [\"a.txt\"]\n", path() / "run.toml", overrides);
   }
 
-  static ModelShape shape(const Config& config) {
-    return model_shape(config, open_run_tokenizer(config));
+  static hub::ModelShape shape(const run::RunSpec& config) {
+    return run::model_shape(config, run::open_run_tokenizer(config));
   }
 
-  Fingerprint fingerprint(const Words& overrides) const {
-    const Config c = config(overrides);
-    return fingerprint_of(c, shape(c), Dataset(c, 256));
+  run::Fingerprint fingerprint(const Words& overrides) const {
+    const run::RunSpec c = config(overrides);
+    return run::fingerprint_of(c, shape(c), run::Dataset(c, 256));
   }
 
   /// The allowed differences of continuing a run of `stored` with `own`.
-  Words compared(const Fingerprint& stored, const Words& own) const {
-    const Config c = config(own);
+  Words compared(const run::Fingerprint& stored, const Words& own) const {
+    const run::RunSpec c = config(own);
     return compare(stored, fingerprint(own), shape(c), c, "C");
   }
 
@@ -198,7 +197,7 @@ const std::map<std::string, Words>& harmless() {
 TEST_CASE("each key that changes the loss curve is compared, and only those") {
   const Texts texts;
   CHECK(texts.error({}, {}).empty());
-  for (const Key& key : config_keys()) {
+  for (const run::Key& key : run::config_keys()) {
     INFO(key.path);
     const bool curve = changes().contains(key.path);
     if (curve) {
@@ -225,7 +224,7 @@ TEST_CASE("the keys of preferences are compared, where preferences are learned")
   texts.write("pairs.jsonl", pairs);
   const Words run = {"data.text=[]", "data.jsonl=[pairs.jsonl]", "data.validation=0",
                      "train.objective=dpo"};
-  const Fingerprint stored = texts.fingerprint(run);
+  const run::Fingerprint stored = texts.fingerprint(run);
   CHECK(texts.compared(stored, run).empty());
   for (const char* const change :
        {"dpo.beta=0.2", "dpo.label_smoothing=0.1", "dpo.reference=copy"}) {
@@ -292,18 +291,18 @@ TEST_CASE("what is allowed may differ, by key or by section, and nothing else") 
 
 TEST_CASE("a fingerprint survives the checkpoint's meta data") {
   const Texts texts;
-  const Fingerprint own = texts.fingerprint({"optimizer.lr=0.1", "model.norm_eps=1e-7"});
-  CHECK(stored_fingerprint("{\"fingerprint\": " + to_json(own) + "}", "C") == own);
+  const run::Fingerprint own = texts.fingerprint({"optimizer.lr=0.1", "model.norm_eps=1e-7"});
+  CHECK(run::stored_fingerprint("{\"fingerprint\": " + to_json(own) + "}", "C") == own);
   for (const char* meta : {"{}", "[]", "{\"fingerprint\": 3}", "{"}) {
     CHECK(input_error([&] {
-            stored_fingerprint(meta, "C");
+            run::stored_fingerprint(meta, "C");
           }).find("not a checkpoint of 'tessera") != std::string::npos);
   }
   // One that an older or newer program wrote: a name that only one of them knows is a difference.
-  Fingerprint fewer = own;
+  run::Fingerprint fewer = own;
   fewer.erase("optimizer.options");
-  const Config config = texts.config({});
-  const ModelShape shape = Texts::shape(config);
+  const run::RunSpec config = texts.config({});
+  const hub::ModelShape shape = Texts::shape(config);
   CHECK(listed(input_error([&] { compare(fewer, own, shape, config, "C"); })) ==
         Words{"optimizer.options"});
   CHECK(listed(input_error([&] { compare(own, fewer, shape, config, "C"); })) ==
@@ -312,7 +311,7 @@ TEST_CASE("a fingerprint survives the checkpoint's meta data") {
 
 TEST_CASE("a key of the family that came after a checkpoint has its initial value there") {
   const Texts texts;
-  Fingerprint earlier = texts.fingerprint({});
+  run::Fingerprint earlier = texts.fingerprint({});
   REQUIRE(earlier.erase("model.rope_scaling") == 1);
   REQUIRE(earlier.erase("model.rope_factor") == 1);
   CHECK(texts.compared(earlier, {}).empty());

@@ -11,7 +11,7 @@
 #include "catch.hpp"
 #include "support.hpp"
 
-import tessera.app.model;
+import tessera.hub;
 
 using trainer_test::Folder;
 using trainer_test::has;

@@ -19,7 +19,6 @@ import tessera.nn;
 import tessera.models;
 import tessera.checkpoint;
 import tessera.hub;
-import tessera.app.model;
 
 using namespace tessera;
 using namespace tessera::app;
@@ -106,8 +105,8 @@ TEST_CASE("a GGUF file is the model of the folder that it was made of") {
   const NoGrad no_grad;
   for (const std::string name : {"llama3", "qwen3", "phi3", "gemma2"}) {
     INFO(name);
-    ModelShape expected = read_model_folder(folder_of(name));
-    const ModelShape shape = read_model_folder(file_of(name));
+    hub::ModelShape expected = hub::read_model_folder(folder_of(name));
+    const hub::ModelShape shape = hub::read_model_folder(file_of(name));
     CHECK(shape.eos == expected.eos);
     CHECK(shape.family == expected.family);
     CHECK(shape.max_positions == expected.max_positions);
@@ -115,8 +114,8 @@ TEST_CASE("a GGUF file is the model of the folder that it was made of") {
       expected.values["score_dim"] = 10.0;  // ggml's programs divide by the width of a head
     }
     CHECK(shape.values == expected.values);
-    const OpenedTensors folder = open_hub_tensors(folder_of(name));
-    const OpenedTensors file = open_hub_tensors(file_of(name));
+    const OpenedTensors folder = hub::open_hub_tensors(folder_of(name));
+    const OpenedTensors file = hub::open_hub_tensors(file_of(name));
     CHECK(folder.format == "safetensors");
     // Gemma's norms are stored with 1 added, which rounds them.
     CHECK(difference(*file.source, *folder.source) <= (name == "gemma2" ? 1e-7 : 0));
@@ -131,16 +130,16 @@ TEST_CASE("a folder goes out as the GGUF file that ggml's package writes of it")
   const Folder out;
   for (const std::string name : {"llama3", "qwen3", "phi3", "gemma2"}) {
     INFO(name);
-    const OpenedTensors folder = open_hub_tensors(folder_of(name));
-    const std::string config = hub_config(read_model_folder(folder_of(name)));
-    const auto tensors = gguf_tensors(*folder.source, {.config = config});
+    const OpenedTensors folder = hub::open_hub_tensors(folder_of(name));
+    const std::string config = hub::hub_config(hub::read_model_folder(folder_of(name)));
+    const auto tensors = hub::gguf_tensors(*folder.source, {.config = config});
     const std::string to = (out.path() / name).string();
     checkpoint_format("gguf").write(*tensors, to, {});
     const OpenedTensors written = open_tensors(to);
     const OpenedTensors expected = open_tensors(file_of(name));
     CHECK(difference(*written.source, *expected.source) == 0);
     // In fewer bits, only matrices; rows of 40 are no whole blocks of 32.
-    const auto quantized = gguf_tensors(*folder.source, {.config = config, .type = "Q8_0"});
+    const auto quantized = hub::gguf_tensors(*folder.source, {.config = config, .type = "Q8_0"});
     CHECK(quantized->stored_type("output_norm.weight") == "F32");
     CHECK(quantized->stored_type("token_embd.weight") == "F16");
   }
@@ -149,13 +148,13 @@ TEST_CASE("a folder goes out as the GGUF file that ggml's package writes of it")
 TEST_CASE("a model that GGUF cannot describe is refused, and so is a file that is not supported") {
   const OpenedTensors file = open_tensors(file_of("llama3"));
   const auto problem = [&](const std::string& text) {
-    return input_error([&] { read_model_folder(text); });
+    return input_error([&] { hub::read_model_folder(text); });
   };
   has(problem(data + "gguf/types.gguf"), "field 'general.architecture': 'none' is not supported");
   has(problem(data + "gguf/sentencepiece.gguf"), "field 'llama.context_length': is missing");
   const auto changed = [&](const std::string& name, const nlohmann::json& field) {
     const WithFields source(*file.source, {{name, field}});
-    return input_error([&] { gguf_config(source); });
+    return input_error([&] { hub::gguf_config(source); });
   };
   const auto number = [](double value) {
     return nlohmann::json{{"type", "f32"}, {"value", value}};
@@ -175,15 +174,16 @@ TEST_CASE("a model that GGUF cannot describe is refused, and so is a file that i
   const OpenedTensors plain = open_tensors(file_of("qwen3"));
   const auto scaled = [&](const std::string& name, const nlohmann::json& field) {
     const WithFields source(*plain.source, {{name, field}});
-    return nlohmann::json::parse(gguf_config(source)).value("rope_scaling", nlohmann::json());
+    return nlohmann::json::parse(hub::gguf_config(source)).value("rope_scaling", nlohmann::json());
   };
   const nlohmann::json linear = {{"rope_type", "linear"}, {"factor", 4.0}};
   CHECK(scaled("qwen3.rope.scaling.factor", number(4)) == linear);
   CHECK(scaled("qwen3.rope.scale_linear", number(4)) == linear);
   CHECK(scaled("qwen3.rope.scaling.factor", number(1)).is_null());
   CHECK(scaled("qwen3.rope.scaling.type", {{"type", "text"}, {"value", "none"}}).is_null());
-  const OpenedTensors folder = open_hub_tensors(folder_of("llama3"));
-  has(input_error([&] { gguf_tensors(*folder.source, {.config = R"({"model_type": "gpt2"})"}); }),
+  const OpenedTensors folder = hub::open_hub_tensors(folder_of("llama3"));
+  has(input_error(
+          [&] { hub::gguf_tensors(*folder.source, {.config = R"({"model_type": "gpt2"})"}); }),
       "models of the family gpt2 cannot be written as GGUF");
 }
 
@@ -220,8 +220,9 @@ TEST_CASE("a run starts from a GGUF file, and its export is the same model") {
   has(exported.out, "52 tensors as float32 without a tokenizer");
   REQUIRE(written("--no-tokenizer", "2").code == 0);
   const NoGrad no_grad;
-  CHECK(difference(*open_hub_tensors(out + "1").source, *open_hub_tensors(out + "2").source) == 0);
-  CHECK(read_model_folder(out + "1").values == read_model_folder(out + "2").values);
+  CHECK(difference(*hub::open_hub_tensors(out + "1").source,
+                   *hub::open_hub_tensors(out + "2").source) == 0);
+  CHECK(hub::read_model_folder(out + "1").values == hub::read_model_folder(out + "2").values);
 
   has(written("--format gguf --dtype float64", "3").error,
       "float64 is not written into GGUF files");

@@ -12,7 +12,7 @@
 import tessera.base;
 import tessera.models;
 import tessera.app.config;
-import tessera.app.model;
+import tessera.hub;
 
 using namespace tessera::app;
 using trainer_test::input_error;
@@ -27,12 +27,14 @@ Json plain() {
           {"vocab_size", 101},        {"tie_word_embeddings", true}, {"attention_bias", false}};
 }
 
-ModelShape parse(const Json& json) { return parse_hub_config(json.dump(), "config.json"); }
+hub::ModelShape parse(const Json& json) {
+  return hub::parse_hub_config(json.dump(), "config.json");
+}
 
 /// A whole number as the value of a key.
 std::int64_t whole(std::int64_t value) { return value; }
 
-std::int64_t size_of(const ModelShape& shape, const char* name) {
+std::int64_t size_of(const hub::ModelShape& shape, const char* name) {
   return std::get<std::int64_t>(shape.values.at(name));
 }
 
@@ -48,33 +50,33 @@ void refused(const std::string& key, const Json& value, const std::string& part)
 }  // namespace
 
 TEST_CASE("config.json of a Llama is read") {
-  const ModelShape c = parse(plain());
-  CHECK(c == ModelShape{.family = "llama",
-                        .vocab = 101,
-                        .values = {{"dim", whole(48)},
-                                   {"layers", whole(2)},
-                                   {"heads", whole(6)},
-                                   {"kv_heads", whole(3)},
-                                   {"head_dim", whole(8)},
-                                   {"ffn_dim", whole(72)},
-                                   {"rope_theta", 5000.0},
-                                   {"norm_eps", 1e-5},
-                                   {"tie_embeddings", true},
-                                   {"rope_scaling", std::string("none")},
-                                   {"rope_factor", 1.0},
-                                   {"rope_original_positions", 0.0},
-                                   {"rope_low", 1.0},
-                                   {"rope_high", 4.0},
-                                   {"rope_amplitude", 1.0},
-                                   {"rope_whole_dims", true},
-                                   {"attention_bias", false},
-                                   {"ffn_bias", false}},
-                        // The defaults of transformers for keys that are absent.
-                        .max_positions = 2048,
-                        .dtype = "",
-                        .eos = {2},
-                        .others = R"({"bos_token_id":1,"eos_token_id":2,"pad_token_id":null})",
-                        .generation = ""});
+  const hub::ModelShape c = parse(plain());
+  CHECK(c == hub::ModelShape{.family = "llama",
+                             .vocab = 101,
+                             .values = {{"dim", whole(48)},
+                                        {"layers", whole(2)},
+                                        {"heads", whole(6)},
+                                        {"kv_heads", whole(3)},
+                                        {"head_dim", whole(8)},
+                                        {"ffn_dim", whole(72)},
+                                        {"rope_theta", 5000.0},
+                                        {"norm_eps", 1e-5},
+                                        {"tie_embeddings", true},
+                                        {"rope_scaling", std::string("none")},
+                                        {"rope_factor", 1.0},
+                                        {"rope_original_positions", 0.0},
+                                        {"rope_low", 1.0},
+                                        {"rope_high", 4.0},
+                                        {"rope_amplitude", 1.0},
+                                        {"rope_whole_dims", true},
+                                        {"attention_bias", false},
+                                        {"ffn_bias", false}},
+                             // The defaults of transformers for keys that are absent.
+                             .max_positions = 2048,
+                             .dtype = "",
+                             .eos = {2},
+                             .others = R"({"bos_token_id":1,"eos_token_id":2,"pad_token_id":null})",
+                             .generation = ""});
   // 101*48 embeddings; a layer: q, o 48*48 each, k, v 48*24 each, three 48*72, two norms; a norm.
   CHECK(c.parameters() == 101 * 48 + 2 * (2 * 48 * 48 + 2 * 48 * 24 + 3 * 48 * 72 + 96) + 48);
 }
@@ -87,7 +89,7 @@ TEST_CASE("newer writers' rotary settings, a given head_dim and absent keys are 
   json["rope_parameters"] = {{"rope_theta", 1000000.0}, {"rope_type", "default"}};
   json["rope_scaling"] = nullptr;
   json["head_dim"] = 10;
-  const ModelShape c = parse(json);
+  const hub::ModelShape c = parse(json);
   CHECK(std::get<double>(c.values.at("rope_theta")) == 1000000.0);
   CHECK(size_of(c, "kv_heads") == 6);
   CHECK(size_of(c, "head_dim") == 10);
@@ -169,14 +171,14 @@ Json with_experts() {
 }  // namespace
 
 TEST_CASE("config.json says which layers have experts, and how many") {
-  const ModelShape c = parse(with_experts());
+  const hub::ModelShape c = parse(with_experts());
   CHECK(size_of(c, "experts") == 6);
   CHECK(size_of(c, "experts_per_token") == 3);
   CHECK(size_of(c, "expert_dim") == 20);
   CHECK(size_of(c, "experts_every") == 2);
   CHECK(std::get<bool>(c.values.at("normalize_experts")));
   CHECK(std::get<std::vector<std::int64_t>>(c.values.at("dense_layers")) == std::vector{whole(1)});
-  CHECK(parse(Json::parse(hub_config(c))) == c);
+  CHECK(parse(Json::parse(hub::hub_config(c))) == c);
   Json newer = with_experts();
   newer["num_local_experts"] = newer["num_experts"];
   newer.erase("num_experts");
@@ -187,7 +189,7 @@ TEST_CASE("config.json says which layers have experts, and how many") {
                           "decoder_sparse_step", "mlp_only_layers", "norm_topk_prob"}) {
     absent.erase(key);
   }
-  const ModelShape assumed = parse(absent);
+  const hub::ModelShape assumed = parse(absent);
   CHECK(size_of(assumed, "experts") == 128);
   CHECK(size_of(assumed, "experts_per_token") == 8);
   CHECK(size_of(assumed, "expert_dim") == 768);
@@ -260,7 +262,7 @@ TEST_CASE("a key of config.json that nobody understands is refused") {
   json["no_rope_layers"] = {1, 0};
   json["attention_dropout"] = 0.5;
   folder.write("config.json", json.dump());
-  const std::string error = input_error([&] { read_model_folder(folder.path()); });
+  const std::string error = input_error([&] { hub::read_model_folder(folder.path()); });
   // All at once, with what else is wrong.
   CHECK(error.find("attention_dropout 0.5 is not supported") != std::string::npos);
   CHECK(error.find("logits_scaling and no_rope_layers: not understood, so the model may be another "
@@ -268,11 +270,11 @@ TEST_CASE("a key of config.json that nobody understands is refused") {
   json = plain();
   json["unsloth_version"] = "2025";  // of another program, and known to change nothing
   folder.write("config.json", json.dump());
-  CHECK(size_of(read_model_folder(folder.path()), "dim") == 48);
+  CHECK(size_of(hub::read_model_folder(folder.path()), "dim") == 48);
   // A model that was trained without knowing the key is that model.
   json["logits_scaling"] = 8.0;
   const Json meta = {{"model", json}};
-  CHECK(size_of(stored_model(meta.dump(), "checkpoint"), "dim") == 48);
+  CHECK(size_of(hub::stored_model(meta.dump(), "checkpoint"), "dim") == 48);
 }
 
 namespace {
@@ -307,11 +309,11 @@ TEST_CASE("yarn's factor of cosines and sines is that of transformers") {
   for (const auto& [version, cases] : stored.items()) {
     for (const auto& [name, one] : cases.items()) {
       INFO(version << " " << name);
-      const ModelShape shape = parse(one.at("config"));
+      const hub::ModelShape shape = parse(one.at("config"));
       const double got = std::get<double>(shape.values.at("rope_amplitude"));
       CHECK(got == Approx(one.at("amplitude").get<double>()).epsilon(1e-6));
-      CHECK(std::get<double>(parse(Json::parse(hub_config(shape))).values.at("rope_amplitude")) ==
-            got);
+      CHECK(std::get<double>(
+                parse(Json::parse(hub::hub_config(shape))).values.at("rope_amplitude")) == got);
     }
   }
 }
@@ -321,7 +323,7 @@ TEST_CASE("an export is what both versions of transformers read as the same mode
   const Json stored = reference("config_exports.json");
   for (const auto& [name, one] : stored.items()) {
     INFO(name);
-    const Json written = Json::parse(hub_config(parse(one.at("config"))));
+    const Json written = Json::parse(hub::hub_config(parse(one.at("config"))));
     CHECK(written == one.at("export"));
     CHECK(parse(written) == parse(one.at("config")));
   }
@@ -348,11 +350,11 @@ TEST_CASE("what came in with config.json goes out again") {
                    {"initializer_range", 0.01},
                    {"use_cache", false},
                    {"transformers_version", "4.40.0"}});
-  const ModelShape c = parse(json);
+  const hub::ModelShape c = parse(json);
   CHECK(c.eos == std::vector<std::int64_t>{7, 100});
   CHECK(c.max_positions == 512);
   CHECK(c.dtype == "bfloat16");
-  const Json out = Json::parse(hub_config(c));
+  const Json out = Json::parse(hub::hub_config(c));
   json.erase("transformers_version");  // of the program that wrote the file
   for (const auto& [key, value] : json.items()) {
     INFO(key);
@@ -360,21 +362,21 @@ TEST_CASE("what came in with config.json goes out again") {
   }
   CHECK(out.at("dtype") == "bfloat16");
   CHECK(parse(out) == c);
-  const Json generation = Json::parse(generation_config(c));
+  const Json generation = Json::parse(hub::generation_config(c));
   CHECK(generation.at("eos_token_id") == Json({7, 100}));
   CHECK(generation.at("bos_token_id").is_null());
 }
 
 TEST_CASE("a model that was trained from nothing says so: no special tokens") {
-  ModelShape c = parse(plain());
+  hub::ModelShape c = parse(plain());
   c.others.clear();
   c.max_positions = 77;
   c.dtype = "float32";
-  const Json out = Json::parse(hub_config(c));
+  const Json out = Json::parse(hub::hub_config(c));
   for (const char* key : {"eos_token_id", "bos_token_id", "pad_token_id"}) {
     INFO(key);
     CHECK(out.at(key).is_null());  // absent, transformers would take 2 and 1
-    CHECK(Json::parse(generation_config(c)).at(key).is_null());
+    CHECK(Json::parse(hub::generation_config(c)).at(key).is_null());
   }
   CHECK(out.at("max_position_embeddings") == 77);
   CHECK(out.at("dtype") == "float32");
@@ -386,18 +388,18 @@ TEST_CASE("generation_config.json decides what ends a text") {
   Json json = plain();
   json["eos_token_id"] = 5;
   folder.write("config.json", json.dump());
-  CHECK(read_model_folder(folder.path()).eos == std::vector<std::int64_t>{5});
+  CHECK(hub::read_model_folder(folder.path()).eos == std::vector<std::int64_t>{5});
   const auto with = [&](const std::string& text) {
     folder.write("generation_config.json", text);
-    return read_model_folder(folder.path());
+    return hub::read_model_folder(folder.path());
   };
   CHECK(with(R"({"eos_token_id": [9, 8]})").eos == std::vector<std::int64_t>{9, 8});
   CHECK(with(R"({"eos_token_id": 9})").eos == std::vector<std::int64_t>{9});
   CHECK(with("{}").eos.empty());
-  const ModelShape c = with(R"({"eos_token_id": 9, "temperature": 0.6})");
-  CHECK(Json::parse(generation_config(c)) ==
+  const hub::ModelShape c = with(R"({"eos_token_id": 9, "temperature": 0.6})");
+  CHECK(Json::parse(hub::generation_config(c)) ==
         Json::parse(R"({"eos_token_id":9,"temperature":0.6})"));
-  CHECK(Json::parse(hub_config(c)).at("eos_token_id") == 5);
+  CHECK(Json::parse(hub::hub_config(c)).at("eos_token_id") == 5);
   for (const char* wrong : {"[]", "{", R"({"eos_token_id": 101})", R"({"eos_token_id": "a"})"}) {
     INFO(wrong);
     CHECK(input_error([&] { with(wrong); }).find("generation_config.json: ") != std::string::npos);
@@ -452,15 +454,15 @@ TEST_CASE("impossible sizes in config.json are errors") {
   refused("head_dim", 7, "head_dim 7 is odd");
   refused("rope_parameters", 3, "rope_parameters: expected an object");
   refused("tie_word_embeddings", "yes", "tie_word_embeddings: expected true or false");
-  CHECK(input_error([] { parse_hub_config("{", "c"); }).starts_with("c: it is not JSON"));
-  CHECK(input_error([] { parse_hub_config("[]", "c"); }) == "c: it is not a JSON object");
+  CHECK(input_error([] { hub::parse_hub_config("{", "c"); }).starts_with("c: it is not JSON"));
+  CHECK(input_error([] { hub::parse_hub_config("[]", "c"); }) == "c: it is not a JSON object");
   CHECK(input_error([] {
-          parse_hub_config(R"({"hidden_size":1,"hidden_size":2})", "c");
+          hub::parse_hub_config(R"({"hidden_size":1,"hidden_size":2})", "c");
         }).find("hidden_size") != std::string::npos);
-  CHECK(input_error([] { read_model_folder("/nowhere"); }).find("no such folder") !=
+  CHECK(input_error([] { hub::read_model_folder("/nowhere"); }).find("no such folder") !=
         std::string::npos);
   const trainer_test::Folder folder;
   CHECK(input_error([&] {
-          read_model_folder(folder.path());
+          hub::read_model_folder(folder.path());
         }).find("config.json: it cannot be read") != std::string::npos);
 }

@@ -18,7 +18,6 @@ import tessera.nn;
 import tessera.models;
 import tessera.checkpoint;
 import tessera.hub;
-import tessera.app.model;
 
 using namespace tessera;
 using namespace tessera::app;
@@ -67,10 +66,10 @@ double deviation_of(const Tensor& values) {
 TEST_CASE("boxes of a fused and transposed tensor are those of its parts, both ways") {
   const NoGrad no_grad;
   plugin::host().load(TESSERA_SHIPPED_PLUGINS "/gpt2.so");
-  const ModelShape shape = read_model_folder(folder);
+  const hub::ModelShape shape = hub::read_model_folder(folder);
   const SafetensorsFolder stored(folder);
-  const HubWeights weights(stored, family_of(shape), sizes_of(shape));
-  const HubExport back(weights, "", family_of(shape), sizes_of(shape));
+  const hub::HubWeights weights(stored, hub::family_of(shape), hub::sizes_of(shape));
+  const hub::HubExport back(weights, "", hub::family_of(shape), hub::sizes_of(shape));
   const std::string attention = "transformer.h.1.attn.";
   const Tensor fused = stored.read(attention + "c_attn.weight");
   const Tensor bias = stored.read(attention + "c_attn.bias");

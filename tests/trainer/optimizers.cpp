@@ -16,16 +16,15 @@ import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
 import tessera.app.config;
-import tessera.app.data;
-import tessera.app.model;
-import tessera.app.setup;
+import tessera.run;
+import tessera.hub;
 
 using namespace tessera;
 using namespace tessera::app;
 
 namespace {
 
-Config example() {
+run::RunSpec example() {
   const std::string page =
       trainer_test::read_file(std::string(TESSERA_SOURCE_FOLDER) + "/docs/optimizers.md");
   const std::string mark = "```toml\n";
@@ -38,8 +37,8 @@ Config example() {
 }  // namespace
 
 TEST_CASE("the page's groups of parameters have the settings that it says") {
-  const Config config = example();
-  const auto model = make_model(model_shape(config, open_run_tokenizer(config)), 0);
+  const run::RunSpec config = example();
+  const auto model = hub::make_model(run::model_shape(config, run::open_run_tokenizer(config)), 0);
   std::vector<nn::ParameterPointer> parameters;
   for (const nn::ParameterPointer& p : nn::all_parameters(*model)) {
     p->value = full(p->value.shape(), 1, DType::f64);
@@ -48,7 +47,7 @@ TEST_CASE("the page's groups of parameters have the settings that it says") {
     parameters.push_back(p);
   }
   // With gradients of 0, AdamW leaves p (1 - lr decay).
-  const auto optimizer = make_optimizer(config, parameters);
+  const auto optimizer = run::make_optimizer(config, parameters);
   optimizer->step(config.optimizer.lr);
   for (const nn::ParameterPointer& p : parameters) {
     const bool vocabulary =

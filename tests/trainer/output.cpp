@@ -18,7 +18,7 @@
 import tessera.base;
 import tessera.app.base;
 import tessera.app.config;
-import tessera.app.outputs;
+import tessera.run;
 
 using namespace tessera::app;
 using trainer_test::Folder;
@@ -26,8 +26,8 @@ using trainer_test::read_file;
 
 namespace {
 
-StepMetrics step_of(std::int64_t step) {
-  StepMetrics m;
+run::StepMetrics step_of(std::int64_t step) {
+  run::StepMetrics m;
   m.step = step;
   m.loss = 1.0 / static_cast<double>(step + 2);
   m.grad_norm = 0.1 + 0.2;
@@ -58,7 +58,7 @@ std::vector<int> steps_in(const std::filesystem::path& file) {
 }  // namespace
 
 TEST_CASE("metrics are JSON whose numbers read back as the same bits") {
-  StepMetrics m = step_of(3);
+  run::StepMetrics m = step_of(3);
   m.validation_loss = static_cast<double>(1.1F);
   m.memory_peaks = {{"total", 300}, {"gradient", 100}};
   const auto json = nlohmann::json::parse(to_json(m));
@@ -79,7 +79,7 @@ TEST_CASE("a resumed run's metrics hold no step twice") {
   const Folder folder;
   const auto file = folder.path() / "runs" / "metrics.jsonl";
   {
-    MetricsWriter writer(file, 0);
+    run::MetricsWriter writer(file, 0);
     for (int step = 1; step <= 5; ++step) {
       writer.write(step_of(step));
     }
@@ -90,14 +90,14 @@ TEST_CASE("a resumed run's metrics hold no step twice") {
   std::fputs("{\"step\": 2, \"lo", torn);  // the process was killed while it wrote
   std::fclose(torn);
   {
-    MetricsWriter writer(file, 3);
+    run::MetricsWriter writer(file, 3);
     CHECK(steps_in(file) == std::vector<int>{1, 2, 3});
     writer.write(step_of(4));
   }
   CHECK(steps_in(file) == std::vector<int>{1, 2, 3, 4});
   CHECK(lines_of(read_file(file))[2] == third);
   {
-    MetricsWriter writer(file, 0);
+    run::MetricsWriter writer(file, 0);
   }
   CHECK(read_file(file).empty());
   CHECK_FALSE(std::filesystem::exists(file.string() + ".new"));
@@ -109,7 +109,7 @@ TEST_CASE("metrics go into a pipe without replacing it") {
   REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
   const int reader = ::open(pipe.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   {
-    MetricsWriter(pipe, 3).write(step_of(4));
+    run::MetricsWriter(pipe, 3).write(step_of(4));
   }
   char text[1000];
   const auto count = ::read(reader, text, sizeof(text));
@@ -122,7 +122,7 @@ TEST_CASE("metrics go into a pipe without replacing it") {
 TEST_CASE("metrics that cannot be written are an error of the run") {
   const Folder folder;
   const std::string file = folder.write("file", "x");
-  CHECK_THROWS_AS(MetricsWriter(file + "/metrics.jsonl", 0), tessera::Error);
+  CHECK_THROWS_AS(run::MetricsWriter(file + "/metrics.jsonl", 0), tessera::Error);
 }
 
 TEST_CASE("elsewhere than on a terminal progress is a plain line every few steps") {
@@ -131,9 +131,9 @@ TEST_CASE("elsewhere than on a terminal progress is a plain line every few steps
   std::FILE* out = open_memstream(&text, &size);
   REQUIRE(out != nullptr);
   {
-    Progress progress(0, 25, 10, out);
+    run::Progress progress(0, 25, 10, out);
     for (int step = 1; step <= 25; ++step) {
-      StepMetrics m = step_of(step);
+      run::StepMetrics m = step_of(step);
       if (step == 12) {
         m.validation_loss = 1.5;
       }
@@ -156,14 +156,14 @@ TEST_CASE("elsewhere than on a terminal progress is a plain line every few steps
 }
 
 TEST_CASE("after a share above 100% of the ceiling none is shown any more, and a line says why") {
-  CHECK(reliable_share(1.0) == 1.0);
-  CHECK_FALSE(reliable_share(1.0001).has_value());
+  CHECK(run::reliable_share(1.0) == 1.0);
+  CHECK_FALSE(run::reliable_share(1.0001).has_value());
   char* text = nullptr;
   std::size_t size = 0;
   std::FILE* out = open_memstream(&text, &size);
   REQUIRE(out != nullptr);
   {
-    Progress progress(0, 4, 1, out);
+    run::Progress progress(0, 4, 1, out);
     int step = 0;
     for (const double share : {0.9, 1.8, 0.5, 1.8}) {
       progress.step(step_of(++step), share);
@@ -184,10 +184,10 @@ TEST_CASE("after a share above 100% of the ceiling none is shown any more, and a
 
 TEST_CASE("a NaN is shown as nan, whatever its sign") {
   const double nan = -std::numeric_limits<double>::quiet_NaN();
-  ProgressLine line{step_of(1), 25, nan, nan};
+  run::ProgressLine line{step_of(1), 25, nan, nan};
   line.metrics.loss = line.metrics.grad_norm = line.metrics.tokens_per_second = nan;
   line.metrics.validation_loss = nan;
-  CHECK(format_progress(line) ==
+  CHECK(run::format_progress(line) ==
         "step  1/25  loss nan  grad nan  nan tokens/s  nan% of GEMM  312.0 MiB  validation nan  ? "
         "left");
   CHECK(trainer_test::input_error([] {
@@ -196,9 +196,9 @@ TEST_CASE("a NaN is shown as nan, whatever its sign") {
 }
 
 TEST_CASE("a live line is cut to the terminal's width") {
-  CHECK(fit_line("step 1/10", 6) == "step 1");
-  CHECK(fit_line("step", 80) == "step");
-  CHECK(fit_line("step", 0).empty());
+  CHECK(run::fit_line("step 1/10", 6) == "step 1");
+  CHECK(run::fit_line("step", 80) == "step");
+  CHECK(run::fit_line("step", 0).empty());
 }
 
 TEST_CASE("tables align their columns by characters") {
@@ -219,10 +219,10 @@ TEST_CASE("tables align their columns by characters") {
 }
 
 TEST_CASE("this process's memory grows with what it touches") {
-  const Memory before = process_memory();
+  const run::Memory before = run::process_memory();
   std::vector<char> block(64 << 20);
   std::memset(block.data(), 1, block.size());
-  const Memory after = process_memory();
+  const run::Memory after = run::process_memory();
   CHECK(block[12345] == 1);
   CHECK(after.resident >= before.resident + (60U << 20));
   CHECK(after.peak >= after.resident);

@@ -14,9 +14,8 @@ import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
 import tessera.app.config;
-import tessera.app.data;
-import tessera.app.model;
-import tessera.app.setup;
+import tessera.run;
+import tessera.hub;
 
 using namespace tessera::app;
 using trainer_test::input_error;
@@ -29,7 +28,8 @@ const std::filesystem::path reference =
     std::string(TESSERA_SOURCE_FOLDER) + "/tests/reference/data";
 
 /// The shape [rows, columns] of a tensor of a safetensors file; columns 0 for one dim.
-std::vector<std::int64_t> shape_of(const std::filesystem::path& file, const std::string& name) {
+std::vector<std::int64_t> hub::shape_of(const std::filesystem::path& file,
+                                        const std::string& name) {
   const std::string bytes = read_file(file);
   std::uint64_t length = 0;
   for (int i = 7; i >= 0; --i) {
@@ -41,7 +41,7 @@ std::vector<std::int64_t> shape_of(const std::filesystem::path& file, const std:
 /// A value of a reference folder's model.
 template <class T>
 T value_of(const char* folder, const char* key) {
-  return std::get<T>(read_model_folder(reference / "folders" / folder).values.at(key));
+  return std::get<T>(hub::read_model_folder(reference / "folders" / folder).values.at(key));
 }
 
 }  // namespace
@@ -50,17 +50,18 @@ TEST_CASE("the sizes read from transformers' folders are those of their weights"
   for (const char* name : {"plain", "old_config", "first_config", "head_dim", "bf16", "tied"}) {
     INFO(name);
     const std::filesystem::path folder = reference / "folders" / name;
-    const ModelShape shape = read_model_folder(folder);
+    const hub::ModelShape shape = hub::read_model_folder(folder);
     const auto size = [&](const char* key) { return std::get<std::int64_t>(shape.values.at(key)); };
     const auto weights = folder / "model.safetensors";
     const std::string layer = "model.layers.1.";
     using Shape = std::vector<std::int64_t>;
-    CHECK(shape_of(weights, "model.embed_tokens.weight") == Shape{shape.vocab, size("dim")});
-    CHECK(shape_of(weights, layer + "self_attn.q_proj.weight") ==
+    CHECK(hub::shape_of(weights, "model.embed_tokens.weight") == Shape{shape.vocab, size("dim")});
+    CHECK(hub::shape_of(weights, layer + "self_attn.q_proj.weight") ==
           Shape{size("heads") * size("head_dim"), size("dim")});
-    CHECK(shape_of(weights, layer + "self_attn.k_proj.weight") ==
+    CHECK(hub::shape_of(weights, layer + "self_attn.k_proj.weight") ==
           Shape{size("kv_heads") * size("head_dim"), size("dim")});
-    CHECK(shape_of(weights, layer + "mlp.up_proj.weight") == Shape{size("ffn_dim"), size("dim")});
+    CHECK(hub::shape_of(weights, layer + "mlp.up_proj.weight") ==
+          Shape{size("ffn_dim"), size("dim")});
     CHECK(size("layers") == 2);
     CHECK(std::get<double>(shape.values.at("norm_eps")) == 1e-5);
     CHECK(std::get<bool>(shape.values.at("tie_embeddings")) == (std::string(name) == "tied"));
@@ -75,7 +76,7 @@ TEST_CASE("the sizes read from transformers' folders are those of their weights"
 TEST_CASE("transformers' configs of other models are refused with key and value") {
   int count = 0;
   for (const auto& entry : std::filesystem::directory_iterator(reference / "folders/refused")) {
-    const std::string error = input_error([&] { read_model_folder(entry.path()); });
+    const std::string error = input_error([&] { hub::read_model_folder(entry.path()); });
     std::istringstream why(read_file(entry.path() / "why.txt"));
     std::string key;
     std::string value;
@@ -100,8 +101,8 @@ TEST_CASE("NumPy's files give the windows that the stored curves were trained on
           std::vector<std::string>{"data.seq_len=" + curve.at("data").at("seq_len").dump(),
                                    "train.batch=" + curve.at("data").at("batch").dump()});
     };
-    const Dataset i32(config_of("tokens"), 101);
-    const Dataset u16(config_of("tokens_u16"), 101);
+    const run::Dataset i32(config_of("tokens"), 101);
+    const run::Dataset u16(config_of("tokens_u16"), 101);
     i32.check_all();
     CHECK(i32.windows() == curve.at("data").at("windows").get<std::int64_t>());
     for (int step = 0; step < 20; ++step) {
@@ -113,15 +114,15 @@ TEST_CASE("NumPy's files give the windows that the stored curves were trained on
 
 TEST_CASE("learning rates are those of the stored curve") {
   const Json curve = Json::parse(read_file(reference / "curves/warmup_cosine.json"));
-  Config config;
+  run::RunSpec config;
   config.train.steps = 20;
-  OptimizerConfig& o = config.optimizer;
+  run::OptimizerConfig& o = config.optimizer;
   o.lr = curve.at("optimizer").at("lr");
   o.schedule = "cosine";
   o.warmup = curve.at("schedule").at("warmup_steps");
   o.min_lr_ratio = curve.at("schedule").at("min_ratio");
   for (int step = 0; step < 20; ++step) {
-    CHECK(make_schedule(config).at(step) ==
+    CHECK(run::make_schedule(config).at(step) ==
           Approx(curve.at("lr").at(static_cast<std::size_t>(step)).get<double>()).epsilon(1e-15));
   }
 }

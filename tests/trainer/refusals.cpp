@@ -12,6 +12,7 @@
 #include "catch.hpp"
 #include "support.hpp"
 
+import tessera.run;
 import tessera.app.config;
 
 using namespace tessera::app;
@@ -53,7 +54,7 @@ std::string without(const std::string& key) {
 }
 
 /// A config in which the key has this value. Keys of [[parallel]] are those of its entry.
-std::string with(const Key& key, const std::string& value) {
+std::string with(const run::Key& key, const std::string& value) {
   if (!key.in_list()) {
     return without(key.path) + key.path + " = " + value + "\n";
   }
@@ -170,7 +171,7 @@ std::string damaged(std::uint32_t seed) {
 }  // namespace
 
 TEST_CASE("a key that is not given has the place of its table, or of another key of its section") {
-  Config config;
+  run::RunSpec config;
   config.file = "run.toml";
   config.given["data"] = {"run.toml", 1};
   config.given["parallel[1]"] = {"run.toml", 4};
@@ -192,7 +193,7 @@ TEST_CASE("what parsing a config refuses has a place and is short", "[refusals]"
     }
   };
   REQUIRE(input_error([&] { parse_config(small_run, "run.toml"); }).empty());
-  for (const Key& key : config_keys()) {
+  for (const run::Key& key : run::config_keys()) {
     INFO(key.path);
     for (const std::string& value : wrong_values()) {
       parse(with(key, value));
@@ -245,7 +246,7 @@ TEST_CASE("what a run refuses of its config has a place and is short", "[refusal
   };
   REQUIRE(run(small_run) == 0);
   const std::string much(30'000, 'a');
-  for (const Key& key : config_keys()) {
+  for (const run::Key& key : run::config_keys()) {
     INFO(key.path);
     for (const std::string& value : {quoted(much), "[" + quoted(much) + "]", quoted("nowhere"),
                                      std::string("[\"nowhere\"]"), std::string("7")}) {

@@ -14,7 +14,7 @@
 #include "support.hpp"
 
 import tessera.base;
-import tessera.app.outputs;
+import tessera.run;
 
 using namespace tessera;
 using namespace tessera::app;
@@ -143,10 +143,10 @@ Result train(const Folder& folder, const std::string& name, const std::string& m
 }  // namespace
 
 TEST_CASE("CRC-32C is that of its definition") {
-  CHECK(crc32c("123456789") == 0xe3069283U);  // the check value of its catalogues
+  CHECK(run::crc32c("123456789") == 0xe3069283U);  // the check value of its catalogues
   std::string bytes;
   for (int i = 0; i < 300; ++i) {
-    CHECK(crc32c(bytes) == slow_crc32c(bytes));
+    CHECK(run::crc32c(bytes) == slow_crc32c(bytes));
     bytes += static_cast<char>(i * 37);
   }
 }

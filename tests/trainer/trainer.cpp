@@ -23,10 +23,8 @@ import tessera.optim;
 import tessera.parallel;
 import tessera.train;
 import tessera.app.config;
-import tessera.app.data;
-import tessera.app.model;
-import tessera.app.setup;
-import tessera.app.steps;
+import tessera.run;
+import tessera.hub;
 
 using namespace tessera;
 using namespace tessera::app;
@@ -51,11 +49,11 @@ std::string write_text(const Folder& folder) {
   return folder.write("text.txt", text);
 }
 
-Run make_run(const std::string& text) {
-  Run run;
+run::Run make_run(const std::string& text) {
+  run::Run run;
   run.config = parse_config(text, "run.toml");
-  run.shape = model_shape(run.config, open_run_tokenizer(run.config));
-  run.data = std::make_shared<const Dataset>(run.config, run.shape.vocab);
+  run.shape = run::model_shape(run.config, run::open_run_tokenizer(run.config));
+  run.data = std::make_shared<const run::Dataset>(run.config, run.shape.vocab);
   return run;
 }
 
@@ -78,7 +76,7 @@ std::vector<bool> modes(nn::Module& root) {
 
 TEST_CASE("an evaluation scope returns each module to the mode that it had") {
   const Folder folder;
-  const auto model = make_model(make_run(config_text(write_text(folder))).shape, 0.5);
+  const auto model = hub::make_model(make_run(config_text(write_text(folder))).shape, 0.5);
   model->children()[0].second->train(false);  // frozen by the user
   const std::vector<bool> before = modes(*model);
   REQUIRE(std::count(before.begin(), before.end(), true) > 0);
@@ -93,12 +91,12 @@ TEST_CASE("an evaluation scope returns each module to the mode that it had") {
 TEST_CASE("validation leaves the model in training mode, also when it fails") {
   const Folder folder;
   const std::string data = write_text(folder);
-  const Run run = make_run(config_text(data));
+  const run::Run run = make_run(config_text(data));
   std::vector<bool> after;
   std::vector<bool> after_error;
   std::string error;
   on_one_rank([&] {
-    Trainer trainer(run);
+    run::Trainer trainer(run);
     trainer.validate();
     after = modes(trainer.model());
     std::filesystem::resize_file(data, 100);

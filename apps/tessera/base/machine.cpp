@@ -63,18 +63,6 @@ double core_quota() {
 
 }  // namespace
 
-Memory process_memory() {
-  Memory memory;
-  std::uint64_t pages = 0;
-  std::uint64_t resident = 0;
-  std::istringstream(first_line("/proc/self/statm")) >> pages >> resident;
-  memory.resident = resident * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-  rusage usage{};
-  ::getrusage(RUSAGE_SELF, &usage);
-  memory.peak = std::max(memory.resident, static_cast<std::uint64_t>(usage.ru_maxrss) * 1024);
-  return memory;
-}
-
 std::vector<std::string> simd_of_flags(std::string_view flags) {
   struct Set {
     std::string_view flag;

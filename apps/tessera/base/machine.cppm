@@ -2,15 +2,9 @@ export module tessera.app.base:machine;
 
 import :standard;
 
-// Resources of this machine, as far as a program may use them.
+// This machine, as far as a program may use it.
 
 export namespace tessera::app {
-
-struct Memory {
-  std::uint64_t resident = 0;  // bytes of this process in memory now
-  std::uint64_t peak = 0;      // the most they have been
-};
-Memory process_memory();
 
 struct Machine {
   std::string cpu;                // the model's name

@@ -1,6 +1,5 @@
 module;
 #include <cstdio>
-#include <filesystem>
 #include <limits>
 export module tessera.app.base:standard;
 
@@ -12,9 +11,5 @@ export namespace std {
 
 using std::FILE;
 using std::numeric_limits;
-
-namespace filesystem {
-using std::filesystem::path;
-}  // namespace filesystem
 
 }  // namespace std

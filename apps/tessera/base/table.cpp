@@ -1,13 +1,9 @@
 module;
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <cmath>
 #include <range/v3/view/drop_last.hpp>
 #include <range/v3/view/zip.hpp>
 #include <sstream>
 #include <string>
-#include <tessera/printable.hpp>
 #include <tessera/shown.hpp>
 module tessera.app.base;
 
@@ -72,31 +68,6 @@ std::string wrap_text(const std::string& text, const std::string& first,
     }
   }
   return lines;
-}
-
-std::string format_count(double count) {
-  for (const auto& [unit, name] :
-       {std::pair{1e12, "T"}, std::pair{1e9, "B"}, std::pair{1e6, "M"}, std::pair{1e3, "k"}}) {
-    if (count >= unit) {
-      const double value = count / unit;
-      return fmt::format("{:.{}f} {}", value, value < 9.995 ? 2 : value < 99.95 ? 1 : 0, name);
-    }
-  }
-  return fmt::format("{:.0f}", printable(count));
-}
-
-std::string format_duration(double seconds) {
-  if (!std::isfinite(seconds) || seconds < 0) {
-    return "?";
-  }
-  if (seconds < 59.5) {
-    return seconds < 9.95 ? fmt::format("{:.1f} s", seconds) : fmt::format("{:.0f} s", seconds);
-  }
-  const auto whole = static_cast<std::int64_t>(std::llround(std::min(seconds, 1e12)));
-  if (whole < 3600) {
-    return fmt::format("{}:{:02}", whole / 60, whole % 60);
-  }
-  return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
 }
 
 }  // namespace tessera::app

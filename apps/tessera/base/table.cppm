@@ -16,10 +16,4 @@ std::string format_table(const TableRows& rows, const std::string& indent = "  "
 /// first one, `indent` the others.
 std::string wrap_text(const std::string& text, const std::string& first, const std::string& indent);
 
-/// 803 k, 6.1 M, 1.24 B.
-std::string format_count(double count);
-
-/// 0.4 s, 58 s, 2:05, 1:02:03.
-std::string format_duration(double seconds);
-
 }  // namespace tessera::app

@@ -19,8 +19,9 @@ import tessera.base;
 import tessera.tensor;
 import tessera.ops;
 import tessera.nn;
+import tessera.run;
 import tessera.app.base;
-import tessera.app.generation;
+import tessera.text;
 import :bench_rows;
 
 namespace tessera::app {
@@ -59,7 +60,7 @@ double reading_seconds(std::int64_t weights, int threads) {
   };
   double best = 1e9;
   for (int i = 0; i < 5; ++i) {
-    best = std::min(best, seconds_of([&] {
+    best = std::min(best, run::seconds_of([&] {
                       std::vector<std::thread> others;
                       for (int t = 1; t < threads; ++t) {
                         others.emplace_back(read, static_cast<std::size_t>(t));
@@ -75,19 +76,20 @@ double reading_seconds(std::int64_t weights, int threads) {
 }
 
 /// The best time of a token, of several sequences together, after a short prompt.
-double token_seconds(ModelRanks& ranks, std::int64_t vocab, std::int64_t sequences) {
+double token_seconds(text::ModelRanks& ranks, std::int64_t vocab, std::int64_t sequences) {
   constexpr int tokens = 24;
-  Decoding decoding(ranks, vocab);
-  TokenRows rows;
+  text::Decoding decoding(ranks, vocab);
+  text::TokenRows rows;
   for (std::int64_t row = 0; row < sequences; ++row) {
     rows.push_back({1 + row % (vocab - 1), 2 % vocab, 3 % vocab});
   }
   double best = 1e9;
   for (int i = 0; i < tokens; ++i) {
-    const double seconds = seconds_of([&] {
+    const double seconds = run::seconds_of([&] {
       const std::vector<std::vector<double>> logits = decoding.next(rows);
       for (std::size_t row = 0; row < rows.size(); ++row) {
-        rows[row].push_back(candidates(logits[row], rows[row], {.temperature = 0}).at(0).token);
+        rows[row].push_back(
+            text::candidates(logits[row], rows[row], {.temperature = 0}).at(0).token);
       }
     });
     best = i == 0 ? best : std::min(best, seconds);  // the first one reads the prompt
@@ -98,17 +100,17 @@ double token_seconds(ModelRanks& ranks, std::int64_t vocab, std::int64_t sequenc
 }  // namespace
 
 Json bench_generate(const BenchArguments& arguments) {
-  std::optional<TextModel> named;
+  std::optional<text::TextModel> named;
   std::shared_ptr<nn::LanguageModel> random;
-  std::optional<ModelRanks> alone;
+  std::optional<text::ModelRanks> alone;
   if (arguments.model.empty()) {
     random = random_llama();
     alone.emplace(*random);
   } else {
     named.emplace(arguments.model);
   }
-  ModelRanks& ranks = named ? named->ranks() : *alone;
-  const std::int64_t bytes = named ? named->parameter_bytes() : parameter_bytes(*random);
+  text::ModelRanks& ranks = named ? named->ranks() : *alone;
+  const std::int64_t bytes = named ? named->parameter_bytes() : text::parameter_bytes(*random);
   const std::int64_t vocab = named ? named->shape().vocab : 32000;
   const std::string name = named ? arguments.model : "llama 100 M";
   Json rows = Json::array();

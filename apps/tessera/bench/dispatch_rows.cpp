@@ -17,6 +17,7 @@ import tessera.ops;
 import tessera.dtensor;
 import tessera.nn;
 import tessera.optim;
+import tessera.run;
 
 namespace tessera::app {
 namespace {

@@ -16,7 +16,7 @@ module tessera.app.commands;
 
 import tessera.base;
 import tessera.app.base;
-import tessera.app.generation;
+import tessera.text;
 import :subcommands;
 import :text_commands;
 
@@ -47,7 +47,7 @@ class Interruptible {
 class InputLines {
  public:
   /// False: there is none any more. Error: an interrupt, or a rank that has failed.
-  bool next(std::string& line, const ModelRanks& ranks) {
+  bool next(std::string& line, const text::ModelRanks& ranks) {
     std::size_t end = 0;
     while ((end = read_.find('\n')) == std::string::npos && !ended_) {
       ranks.check_others();
@@ -81,7 +81,7 @@ constexpr std::string_view help =
 
 class Conversation {
  public:
-  Conversation(const TextModel& model, const ChatArguments& arguments)
+  Conversation(const text::TextModel& model, const ChatArguments& arguments)
       : ranks_(model.ranks()),
         terminal_(isatty(STDIN_FILENO) == 1),
         chat_(model, arguments.chat_template, arguments.options) {
@@ -127,7 +127,7 @@ class Conversation {
       line.remove_prefix(std::min(line.size(), system.size() + 1));
       chat_.set_system(std::string(line));
     } else if (line == "/history") {
-      for (const ChatMessage& message : chat_.messages()) {
+      for (const text::ChatMessage& message : chat_.messages()) {
         fmt::print("{}: {}\n", message.role, message.content);
       }
     } else if (line == "/help") {
@@ -153,17 +153,17 @@ class Conversation {
     fmt::print("\n");
   }
 
-  const ModelRanks& ranks_;
+  const text::ModelRanks& ranks_;
   bool terminal_;
   InputLines input_;
   bool ended_ = false;
-  Chat chat_;
+  text::Chat chat_;
 };
 
 }  // namespace
 
 int run_chat(const ChatArguments& arguments) {
-  return use_model(arguments, [&](const TextModel& model) {
+  return use_model(arguments, [&](const text::TextModel& model) {
     Conversation(model, arguments).run();
     return 0;
   });

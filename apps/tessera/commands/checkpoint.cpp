@@ -36,9 +36,7 @@ import tessera.checkpoint;
 import tessera.hub;
 import tessera.app.base;
 import tessera.app.config;
-import tessera.app.data;
-import tessera.app.model;
-import tessera.app.adapters;
+import tessera.run;
 
 namespace tessera::app {
 namespace {
@@ -63,13 +61,13 @@ std::string start_folder(const CheckpointReader& reader) {
 
 /// Error (input): the model has rows for tokens that the one it started from, of which an adapter
 /// is, does not have.
-void check_no_new_tokens(const ModelShape& model, const std::string& from,
+void check_no_new_tokens(const hub::ModelShape& model, const std::string& from,
                          const std::string& checkpoint) {
   std::error_code error;
   if (from.empty() || !fs::exists(fs::path(from) / "config.json", error)) {
     return;
   }
-  if (const std::int64_t before = read_model_folder(from).vocab; before < model.vocab) {
+  if (const std::int64_t before = hub::read_model_folder(from).vocab; before < model.vocab) {
     fail_input({.thing = checkpoint,
                 .wrong = fmt::format("its model has {} tokens, and that of {}, which the adapter "
                                      "is for, has {}",
@@ -88,16 +86,16 @@ void check_no_new_tokens(const ModelShape& model, const std::string& from,
 /// Null: there is none. Error (input): it is gone, or has changed.
 tokenize::OpenedTokenizer run_tokenizer(const CheckpointReader& reader) {
   try {
-    if (const auto stored = stored_tokenizer(reader.meta(), reader.path())) {
+    if (const auto stored = hub::stored_tokenizer(reader.meta(), reader.path())) {
       return stored->opened;
     }
   } catch (const Error& error) {
     no_tokenizer(reader.path(), error.fields().wrong);
   }
   const std::string start = start_folder(reader);
-  const std::string file = start.empty() ? std::string() : gguf_file(start);
-  return file.empty() || own_tokenizer_file(file).empty() ? tokenize::OpenedTokenizer()
-                                                          : tokenize::open_tokenizer(file);
+  const std::string file = start.empty() ? std::string() : hub::gguf_file(start);
+  return file.empty() || hub::own_tokenizer_file(file).empty() ? tokenize::OpenedTokenizer()
+                                                               : tokenize::open_tokenizer(file);
 }
 
 /// Writes the tokenizer's files, as transformers needs them, into a folder: those of the
@@ -122,7 +120,7 @@ std::string carry_tokenizer(const CheckpointReader& reader, const fs::path& to) 
   };
   constexpr std::array<std::string_view, 5> complete_ones = {
       "tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json", "vocab.txt"};
-  for (const std::string_view name : tokenizer_file_names()) {
+  for (const std::string_view name : hub::tokenizer_file_names()) {
     if (name != "generation_config.json") {  // the model's own is written
       copy(std::string(name), std::ranges::find(complete_ones, name) != complete_ones.end());
     }
@@ -147,9 +145,9 @@ std::string carry_tokenizer(const CheckpointReader& reader, const fs::path& to) 
 }
 
 /// The tokenizer of the run with its settings; null: there is none, or it is gone.
-std::shared_ptr<const RunTokenizer> run_texts(const CheckpointReader& reader) {
+std::shared_ptr<const hub::ModelTokenizer> run_texts(const CheckpointReader& reader) {
   try {
-    return stored_tokenizer(reader.meta(), reader.path());
+    return hub::stored_tokenizer(reader.meta(), reader.path());
   } catch (const Error&) {
     return nullptr;  // the export has no tokenizer, and says so
   }
@@ -157,13 +155,13 @@ std::shared_ptr<const RunTokenizer> run_texts(const CheckpointReader& reader) {
 
 /// Tokens of the run's config that end generated texts are tokens of generation_config.json.
 /// Returns what an export cannot have of the run's settings, in words.
-std::string carry_settings(const RunTokenizer& texts, ModelShape& model) {
+std::string carry_settings(const hub::ModelTokenizer& texts, hub::ModelShape& model) {
   std::vector<std::int64_t> ends;
   for (const std::string& token : texts.end_tokens) {
     ends.push_back(texts.opened.tokenizer->id(token).value());
   }
-  add_end_tokens(model, ends);
-  return texts.template_options == JsonText().text
+  hub::add_end_tokens(model, ends);
+  return texts.template_options == run::JsonText().text
              ? ""
              : fmt::format(", without the run's template_options {}", texts.template_options);
 }
@@ -195,19 +193,20 @@ void check_form(const ExportArguments& arguments, const std::string& dtype) {
 }
 
 void export_adapter(const ExportArguments& arguments, const CheckpointReader& reader,
-                    const Updates& updates, const ModelShape& model) {
+                    const hub::Updates& updates, const hub::ModelShape& model) {
   if (updates.empty()) {
     fail_input({.thing = arguments.checkpoint,
                 .wrong = "its model has no low-rank updates (LoRA)",
                 .advice = "export the whole model, without --adapter"});
   }
-  check_takes_adapters(family_of(model), sizes_of(model), names_of(updates), arguments.checkpoint);
+  hub::check_takes_adapters(hub::family_of(model), hub::sizes_of(model), hub::names_of(updates),
+                            arguments.checkpoint);
   check_no_new_tokens(model, start_folder(reader), arguments.checkpoint);
   const std::string dtype = arguments.dtype.empty() ? "float32" : arguments.dtype;
   std::size_t tensors = 0;
   write_folder(arguments.folder, [&](const fs::path& folder) {
     const std::string base = start_folder(reader);
-    tensors = write_peft(reader, updates, "model.", base, dtype_of(dtype), folder.string());
+    tensors = hub::write_peft(reader, updates, "model.", base, dtype_of(dtype), folder.string());
   });
   fmt::print(
       "{} tensors of the updates of {} layers as {}, and adapter_config.json, written to "
@@ -220,11 +219,11 @@ struct Written {
   std::string with = {};  // the further files, in words
 };
 
-Written write_hub(const CheckpointReader& reader, const ModelShape& model,
+Written write_hub(const CheckpointReader& reader, const hub::ModelShape& model,
                   const TensorSource& named, const ExportArguments& arguments,
                   const fs::path& folder) {
-  write_text((folder / "config.json").string(), hub_config(model));
-  write_text((folder / "generation_config.json").string(), generation_config(model));
+  write_text((folder / "config.json").string(), hub::hub_config(model));
+  write_text((folder / "generation_config.json").string(), hub::generation_config(model));
   const std::size_t tensors =
       checkpoint_format("safetensors")
           .write(SelectedTensors(named, {.dtype = dtype_of(model.dtype)}), folder.string(),
@@ -235,12 +234,12 @@ Written write_hub(const CheckpointReader& reader, const ModelShape& model,
 }
 
 /// The tokenizer as fields of a GGUF file.
-std::string tokenizer_fields(const CheckpointReader& reader, const ModelShape& model) {
+std::string tokenizer_fields(const CheckpointReader& reader, const hub::ModelShape& model) {
   tokenize::OpenedTokenizer opened = run_tokenizer(reader);
   const std::string folder = start_folder(reader);
   std::error_code ignored;
   if (!opened.tokenizer && fs::is_directory(folder, ignored) &&
-      !own_tokenizer_file(folder).empty()) {
+      !hub::own_tokenizer_file(folder).empty()) {
     opened = tokenize::open_tokenizer(folder);
   }
   if (!opened.tokenizer) {
@@ -251,7 +250,8 @@ std::string tokenizer_fields(const CheckpointReader& reader, const ModelShape& m
 
 /// Error (input): a reader of the GGUF file would compute another model, because its architecture
 /// has no field for a property.
-void check_same_model(const ModelShape& model, const ModelShape& read, const std::string& path) {
+void check_same_model(const hub::ModelShape& model, const hub::ModelShape& read,
+                      const std::string& path) {
   std::vector<std::string> different;
   for (const auto& [name, value] : model.values) {
     const auto found = read.values.find(name);
@@ -275,19 +275,19 @@ void check_same_model(const ModelShape& model, const ModelShape& read, const std
   }
 }
 
-Written write_gguf(const CheckpointReader& reader, const ModelShape& model,
+Written write_gguf(const CheckpointReader& reader, const hub::ModelShape& model,
                    const TensorSource& named, const ExportArguments& arguments,
                    const fs::path& folder) {
-  ModelShape plain = model;
+  hub::ModelShape plain = model;
   plain.dtype = "float32";  // the tensors have their own
-  const std::string config = hub_config(plain);
-  const auto tensors = gguf_tensors(
+  const std::string config = hub::hub_config(plain);
+  const auto tensors = hub::gguf_tensors(
       named, {.config = config,
               .type = gguf_type(model.dtype),
               .tokenizer = arguments.no_tokenizer ? std::string() : tokenizer_fields(reader, model),
               .name = fs::path(start_folder(reader)).stem().string()});
-  check_same_model(parse_hub_config(config, reader.path()),
-                   parse_hub_config(gguf_config(*tensors), reader.path()), reader.path());
+  check_same_model(hub::parse_hub_config(config, reader.path()),
+                   hub::parse_hub_config(hub::gguf_config(*tensors), reader.path()), reader.path());
   return {.tensors = checkpoint_format("gguf").write(*tensors, folder.string(), {}).tensors,
           .with = arguments.no_tokenizer ? " without a tokenizer" : ", with the tokenizer,"};
 }
@@ -331,10 +331,10 @@ int run_checkpoint_verify(const std::string& path) {
 int run_checkpoint_export(const ExportArguments& arguments) {
   const std::string& path = arguments.checkpoint;
   const CheckpointReader reader(path);
-  ModelShape model = stored_model(reader.meta(), path);
-  const Updates updates = stored_updates(reader.meta(), path);
-  const MergedWeights merged(reader, updates, "model.");
-  check_stored_sizes(model, merged, "model.", path);
+  hub::ModelShape model = hub::stored_model(reader.meta(), path);
+  const hub::Updates updates = hub::stored_updates(reader.meta(), path);
+  const hub::MergedWeights merged(reader, updates, "model.");
+  hub::check_stored_sizes(model, merged, "model.", path);
   if (!arguments.dtype.empty()) {
     model.dtype = arguments.dtype;
   }
@@ -345,7 +345,7 @@ int run_checkpoint_export(const ExportArguments& arguments) {
   }
   Written written;
   write_folder(arguments.folder, [&](const fs::path& folder) {
-    const HubExport named(merged, "model.", family_of(model), sizes_of(model));
+    const hub::HubExport named(merged, "model.", hub::family_of(model), hub::sizes_of(model));
     const auto texts = run_texts(reader);
     const std::string without = texts ? carry_settings(*texts, model) : "";
     written = arguments.gguf ? write_gguf(reader, model, named, arguments, folder)

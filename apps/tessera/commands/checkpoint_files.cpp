@@ -25,7 +25,7 @@ import tessera.optim;
 import tessera.parallel;
 import tessera.checkpoint;
 import tessera.app.base;
-import tessera.app.model;
+import tessera.hub;
 
 // Content of checkpoints and model folders: shown, compared, and written in other formats.
 namespace tessera::app {
@@ -53,8 +53,8 @@ About about(const TensorSource& source) {
   About result;
   nlohmann::json meta = parse_json(source.meta());
   if (meta.contains("model")) {
-    const ModelShape model = stored_model(source.meta(), source.path());
-    check_stored_sizes(model, source, "model.", source.path());
+    const hub::ModelShape model = hub::stored_model(source.meta(), source.path());
+    hub::check_stored_sizes(model, source, "model.", source.path());
     result.model = fmt::format("{}: {} parameters, {}", model.family,
                                format_count(static_cast<double>(model.parameters())), model.text());
   }

@@ -23,11 +23,11 @@ module tessera.app.commands;
 import tessera.base;
 import tessera.collective;
 import tessera.pipeline;
+import tessera.run;
 import tessera.app.base;
 import tessera.app.plan;
 import tessera.app.bench;
 import :command_tree;
-import :named_plugins;
 import :plugin;
 import :text_commands;
 
@@ -211,7 +211,7 @@ class CommandLine {
   /// A command whose model may be in a plugin.
   std::function<int()> with_plugins(std::function<int()> run) {
     return [this, run = std::move(run)] {
-      use_plugins(plugins_);
+      run::use_plugins(plugins_);
       return run();
     };
   }

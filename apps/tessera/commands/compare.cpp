@@ -12,8 +12,7 @@ module tessera.app.commands;
 import tessera.base;
 import tessera.checkpoint;
 import tessera.app.base;
-import tessera.app.generation;
-import tessera.app.evaluation;
+import tessera.text;
 import :subcommands;
 
 namespace tessera::app {
@@ -21,7 +20,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-const StoredDifference* first_difference(const StoredComparison& comparison) {
+const text::StoredDifference* first_difference(const text::StoredComparison& comparison) {
   const auto found = std::ranges::find_if(comparison.compared,
                                           [](const auto& compared) { return !compared.agrees; });
   return found == comparison.compared.end() ? nullptr : &*found;
@@ -30,9 +29,9 @@ const StoredDifference* first_difference(const StoredComparison& comparison) {
 /// JSON has no infinities.
 Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
-Json as_json(const StoredComparison& comparison) {
+Json as_json(const text::StoredComparison& comparison) {
   Json compared = Json::array();
-  for (const StoredDifference& each : comparison.compared) {
+  for (const text::StoredDifference& each : comparison.compared) {
     Json entry = {{"name", each.name}, {"agrees", each.agrees}};
     if (each.problem.empty()) {
       entry["largest"] = number(each.largest);
@@ -42,15 +41,15 @@ Json as_json(const StoredComparison& comparison) {
     }
     compared.push_back(std::move(entry));
   }
-  const StoredDifference* const first = first_difference(comparison);
+  const text::StoredDifference* const first = first_difference(comparison);
   return {{"compared", compared},
           {"unknown", comparison.unknown},
           {"first", first == nullptr ? Json(nullptr) : Json(first->name)}};
 }
 
-void print_table(const StoredComparison& comparison) {
+void print_table(const text::StoredComparison& comparison) {
   TableRows rows{{"stored", "shape", "largest", "relative", ""}};
-  for (const StoredDifference& each : comparison.compared) {
+  for (const text::StoredDifference& each : comparison.compared) {
     std::vector<std::string> cells{each.name, to_string(each.shape)};
     if (each.problem.empty()) {
       cells.push_back(fmt::format("{:.2g}", each.largest));
@@ -75,13 +74,13 @@ std::string unknown_text(const std::vector<std::string>& unknown) {
                      unknown.size() > shown ? ", ..." : "");
 }
 
-void print_summary(const StoredComparison& comparison, double tolerance) {
+void print_summary(const text::StoredComparison& comparison, double tolerance) {
   const auto differ =
       std::ranges::count_if(comparison.compared, [](const auto& each) { return !each.agrees; });
   if (!comparison.unknown.empty()) {
     fmt::print("{}\n", unknown_text(comparison.unknown));
   }
-  if (const StoredDifference* const first = first_difference(comparison)) {
+  if (const text::StoredDifference* const first = first_difference(comparison)) {
     fmt::print(
         "{} of {} differ by more than {:g}; the first one is {}, and what is computed before it "
         "agrees\n",
@@ -95,8 +94,9 @@ void print_summary(const StoredComparison& comparison, double tolerance) {
 
 int run_compare(const CompareArguments& arguments) {
   const SafetensorsFile stored(arguments.stored);
-  const TextModel model(arguments.model);
-  const StoredComparison comparison = compare_stored(model, stored, arguments.tolerance);
+  const text::TextModel model(arguments.model);
+  const text::StoredComparison comparison =
+      text::compare_stored(model, stored, arguments.tolerance);
   if (arguments.json) {
     fmt::print("{}\n", json_text(as_json(comparison), 2));
   } else {

@@ -9,8 +9,7 @@ module tessera.app.commands;
 
 import tessera.base;
 import tessera.app.base;
-import tessera.app.generation;
-import tessera.app.evaluation;
+import tessera.text;
 import :subcommands;
 import :text_commands;
 
@@ -19,7 +18,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json result_of(const char* task, const std::string& of, const Perplexity& result) {
+Json result_of(const char* task, const std::string& of, const text::Perplexity& result) {
   Json json = {{"task", task},          {"of", of},
                {"texts", result.texts}, {"tokens", result.tokens},
                {"loss", result.loss},   {"perplexity", result.perplexity()}};
@@ -31,7 +30,7 @@ Json result_of(const char* task, const std::string& of, const Perplexity& result
   return json;
 }
 
-void add_results(Json& results, const std::string& file, const QuestionScores& scores) {
+void add_results(Json& results, const std::string& file, const text::QuestionScores& scores) {
   if (scores.choices > 0) {
     results.push_back({{"task", "multiple choice"},
                        {"of", file},
@@ -69,21 +68,25 @@ std::string name_of(const std::vector<std::string>& files) {
   return files.size() == 1 ? files[0] : fmt::format("{} files", files.size());
 }
 
-int evaluate(const TextModel& model, const EvaluateArguments& arguments) {
+int evaluate(const text::TextModel& model, const EvaluateArguments& arguments) {
   Json results = Json::array();
   if (!arguments.text.empty()) {
-    results.push_back(result_of("perplexity", name_of(arguments.text),
-                                text_perplexity(model, arguments.text, arguments.perplexity)));
+    results.push_back(
+        result_of("perplexity", name_of(arguments.text),
+                  text::text_perplexity(model, arguments.text, arguments.perplexity)));
   }
   if (!arguments.jsonl.empty()) {
-    results.push_back(result_of(
-        "perplexity of records", name_of(arguments.jsonl),
-        record_perplexity(model, arguments.jsonl, arguments.chat_template, arguments.perplexity)));
+    results.push_back(
+        result_of("perplexity of records", name_of(arguments.jsonl),
+                  text::record_perplexity(model, arguments.jsonl, arguments.chat_template,
+                                          arguments.perplexity)));
   }
-  const std::vector<Question> examples =
-      arguments.shots_from.empty() ? std::vector<Question>() : read_questions(arguments.shots_from);
+  const std::vector<text::Question> examples = arguments.shots_from.empty()
+                                                   ? std::vector<text::Question>()
+                                                   : text::read_questions(arguments.shots_from);
   for (const std::string& file : arguments.questions) {
-    add_results(results, file, ask(model, read_questions(file), examples, arguments.asked));
+    add_results(results, file,
+                text::ask(model, text::read_questions(file), examples, arguments.asked));
   }
   if (!model.copies().is_first()) {
     return 0;
@@ -111,7 +114,8 @@ int run_evaluate(const EvaluateArguments& arguments) {
                 .wrong = "it does not contain {question}, so every prompt would be the same",
                 .got = shown(arguments.asked.format, 60)});
   }
-  return use_model(arguments, [&](const TextModel& model) { return evaluate(model, arguments); });
+  return use_model(arguments,
+                   [&](const text::TextModel& model) { return evaluate(model, arguments); });
 }
 
 }  // namespace tessera::app

@@ -13,7 +13,7 @@ module;
 module tessera.app.commands;
 
 import tessera.base;
-import tessera.app.generation;
+import tessera.text;
 import :subcommands;
 import :text_commands;
 
@@ -25,8 +25,8 @@ void write(std::string_view text) {
   std::fflush(stdout);
 }
 
-std::string_view name_of(TextEnd end) {
-  return end == TextEnd::token ? "token" : end == TextEnd::stop ? "stop" : "length";
+std::string_view name_of(text::TextEnd end) {
+  return end == text::TextEnd::token ? "token" : end == text::TextEnd::stop ? "stop" : "length";
 }
 
 /// The prompt of a line of a JSONL file.
@@ -63,35 +63,35 @@ std::vector<std::string> read_prompts(const std::string& path) {
   return prompts;
 }
 
-int generate_texts(const TextModel& model, const GenerateArguments& arguments) {
+int generate_texts(const text::TextModel& model, const GenerateArguments& arguments) {
   const bool one = arguments.prompts.empty();
   const std::vector<std::string> prompts =
       one ? std::vector<std::string>{arguments.prompt} : read_prompts(arguments.prompts);
   const bool prints = model.copies().is_first();
-  Decoding decoding(model.ranks(), model.shape().vocab);
+  text::Decoding decoding(model.ranks(), model.shape().vocab);
   if (prints) {
     note_slow(decoding.slow_because());
   }
   std::vector<std::vector<std::int64_t>> tokens;
   tokens.reserve(prompts.size());
   for (const std::string& prompt : prompts) {
-    tokens.push_back(prompt_tokens(model, prompt));
+    tokens.push_back(text::prompt_tokens(model, prompt));
   }
   const bool streams = one && !arguments.json;
-  const TextReceiver receive = [&](std::size_t, const std::string& part) {
+  const text::TextReceiver receive = [&](std::size_t, const std::string& part) {
     write(part);
     return true;
   };
   if (streams && prints) {
     write(arguments.prompt);
   }
-  const std::vector<GeneratedText> texts =
-      generate(model, decoding, tokens, arguments.options, streams ? receive : nullptr);
+  const std::vector<text::GeneratedText> texts =
+      text::generate(model, decoding, tokens, arguments.options, streams ? receive : nullptr);
   if (!prints) {
     return 0;
   }
   for (std::size_t i = 0; i < texts.size() && !streams; ++i) {
-    const GeneratedText& text = texts[i];
+    const text::GeneratedText& text = texts[i];
     write(arguments.json ? json_text(nlohmann::ordered_json{{"prompt", prompts[i]},
                                                             {"text", text.text},
                                                             {"end", name_of(text.end)},
@@ -112,7 +112,7 @@ int run_generate(const GenerateArguments& arguments) {
                 .advice = "give --prompt TEXT, or --prompts FILE"});
   }
   return use_model(arguments,
-                   [&](const TextModel& model) { return generate_texts(model, arguments); });
+                   [&](const text::TextModel& model) { return generate_texts(model, arguments); });
 }
 
 }  // namespace tessera::app

@@ -17,11 +17,9 @@ import tessera.mesh;
 import tessera.program;
 import tessera.app.base;
 import tessera.app.config;
-import tessera.app.data;
-import tessera.app.model;
+import tessera.run;
+import tessera.hub;
 import tessera.app.trace;
-import tessera.app.setup;
-import tessera.app.steps;
 import tessera.app.run;
 import tessera.app.plan;
 import :draw_pipeline;
@@ -34,7 +32,7 @@ namespace tessera::app {
 namespace {
 
 /// Overrides that put a run on `ranks` ranks. Error (input): they cannot.
-std::vector<std::string> on_ranks(const Config& config, std::int64_t ranks) {
+std::vector<std::string> on_ranks(const run::RunSpec& config, std::int64_t ranks) {
   const std::vector<std::int64_t>& shape = config.mesh.shape;
   std::int64_t others = 1;
   for (std::size_t axis = 1; axis < shape.size(); ++axis) {
@@ -64,7 +62,7 @@ std::vector<std::string> on_ranks(const Config& config, std::int64_t ranks) {
 }
 
 /// A config with so many ranks on one axis: only their number and threads are right.
-Config on_ranks_alone(const TrainArguments& arguments, std::int64_t ranks) {
+run::RunSpec on_ranks_alone(const TrainArguments& arguments, std::int64_t ranks) {
   std::vector<std::string> overrides = arguments.overrides;
   overrides.insert(overrides.end(),
                    {"mesh.axes=[\"rank\"]", fmt::format("mesh.shape=[{}]", ranks), "parallel=[]",
@@ -74,12 +72,12 @@ Config on_ranks_alone(const TrainArguments& arguments, std::int64_t ranks) {
 
 /// The run that a config describes, on as many ranks as are wanted. Its data are those of the
 /// config's own batch: a plan needs no more.
-Run run_to_plan(const TrainArguments& arguments, const PlanArguments& wanted) {
-  Run run;
-  const Config epochs = load_run_config(arguments);
+run::Run run_to_plan(const TrainArguments& arguments, const PlanArguments& wanted) {
+  run::Run run;
+  const run::RunSpec epochs = load_run_config(arguments);
   run.config = epochs;
-  RunData data = open_run_data(run.config);
-  run.config = config_with_steps(arguments, std::move(run.config), *data.dataset);
+  run::RunData data = run::open_run_data(run.config);
+  run.config = run::with_steps(std::move(run.config), *data.dataset);
   if (wanted.ranks > 0) {
     std::vector<std::string> overrides =
         with_steps(TrainArguments(arguments), epochs, *data.dataset).overrides;
@@ -94,13 +92,13 @@ Run run_to_plan(const TrainArguments& arguments, const PlanArguments& wanted) {
   }
   run.shape = std::move(data.shape);
   run.data = std::move(data.dataset);
-  run.rates = rates_of(run.config);
+  run.rates = run::rates_of(run.config);
   return run;
 }
 
 /// What a table or JSON says of a run with a trial, whose step takes these times.
-PlannedRun report_of(const Run& run, const Trial& trial, StepTimes step, const Planner& planner,
-                     const PlanArguments& wanted) {
+PlannedRun report_of(const run::Run& run, const run::Trial& trial, StepTimes step,
+                     const Planner& planner, const PlanArguments& wanted) {
   add_keeping(step, planner.hardware(), run, trial);
   const auto step_tokens = static_cast<double>(run.config.step_tokens());
   return {.step = step,
@@ -114,7 +112,7 @@ PlannedRun report_of(const Run& run, const Trial& trial, StepTimes step, const P
           .failing = failing_run(planner.hardware(), run.config, trial, step.seconds)};
 }
 
-Planner planner_of(const Config& config, const PlanArguments& wanted) {
+Planner planner_of(const run::RunSpec& config, const PlanArguments& wanted) {
   Planner planner(config, wanted.hardware);
   if (wanted.failures > 0) {
     planner.set_failures(wanted.failures);
@@ -186,15 +184,16 @@ void print_sections(const PlanArguments& wanted, std::vector<PageSection> sectio
 }
 
 /// A step of a model in stages.
-void print_staged_plan(const Run& run, TableRows rows, const CheckedPlan& plan, Planner& planner,
-                       const PlanArguments& wanted, const std::optional<MeasuredStep>& measured) {
+void print_staged_plan(const run::Run& run, TableRows rows, const run::Facts& facts,
+                       Planner& planner, const PlanArguments& wanted,
+                       const std::optional<MeasuredStep>& measured) {
   if (!wanted.trace.empty()) {
     fail_input({.thing = "--trace",
                 .wrong = "the ranks of a model in stages do different things",
                 .advice = "leave it out; --page FILE has a picture of the schedule"});
   }
-  const StagedStep step = plan_stages(run, plan.trial, planner);
-  const PlannedRun planned = report_of(run, plan.trial, step.times, planner, wanted);
+  const StagedStep step = plan_stages(run, facts.trial, planner);
+  const PlannedRun planned = report_of(run, facts.trial, step.times, planner, wanted);
   if (wanted.json) {
     fmt::print("{}", staged_json(planned, step));
     return;
@@ -205,7 +204,7 @@ void print_staged_plan(const Run& run, TableRows rows, const CheckedPlan& plan, 
   print_sections(wanted,
                  {{.title = "The run", .text = format_table(rows)},
                   {.title = "Stages",
-                   .text = staged_table(step, plan.trial),
+                   .text = staged_table(step, facts.trial),
                    .picture = draw_pipeline(step.schedule, step.simulation)},
                   {.title = "Operators", .text = planned_tables(planned)}},
                  step.times, measured);
@@ -221,14 +220,14 @@ std::string picture_of(const Program& program, const SimulatedStep& step, const 
   return picture;
 }
 
-void print_plan(const Run& run, TableRows rows, const CheckedPlan& plan, Planner& planner,
+void print_plan(const run::Run& run, TableRows rows, const run::Facts& facts, Planner& planner,
                 const PlanArguments& wanted, const std::optional<MeasuredStep>& measured) {
-  const StepSetup setup = setup_of(run);
+  const run::StepSetup setup = run::setup_of(run);
   const Program program = step_program(run, setup);
   const SimulatedStep step = planner.simulated(program);
   const DeviceMesh& mesh = setup.mesh;
   const StepTimes sums = planner.times_of(run, setup, program, step);
-  const PlannedRun planned = report_of(run, plan.trial, sums, planner, wanted);
+  const PlannedRun planned = report_of(run, facts.trial, sums, planner, wanted);
   if (!wanted.trace.empty()) {
     write_planned_trace(program, step, mesh, wanted.trace);
   }
@@ -264,8 +263,8 @@ int search(const TrainArguments& arguments, const PlanArguments& wanted) {
                 .wrong = "candidates are run on this machine, and --hardware is about another one",
                 .advice = "leave out one of them"});
   }
-  const Config config = load_run_config(arguments);
-  RunData data = open_run_data(config);
+  const run::RunSpec config = load_run_config(arguments);
+  run::RunData data = run::open_run_data(config);
   const TrainArguments fixed = with_steps(TrainArguments(arguments), config, *data.dataset);
   const SearchedRun searched{.file = arguments.config,
                              .overrides = fixed.overrides,
@@ -279,12 +278,12 @@ int search(const TrainArguments& arguments, const PlanArguments& wanted) {
     run_best(searched, result, static_cast<std::size_t>(wanted.tries), plugin_words(arguments));
   }
   const LayoutCandidate& best = result.planned.front();
-  Run run;
+  run::Run run;
   run.config = config_of(searched, best);
   run.shape = searched.shape;
   run.data = searched.data;
-  run.rates = rates_of(run.config);
-  const CheckedPlan plan = planned(run);
+  run.rates = run::rates_of(run.config);
+  const run::Facts facts = run::facts_of(run);
   if (!wanted.save.empty()) {
     write_output("--save", wanted.save,
                  fmt::format("# {}: {} (tessera plan --search)\n\n{}", arguments.config,
@@ -294,7 +293,7 @@ int search(const TrainArguments& arguments, const PlanArguments& wanted) {
     fmt::print("{}", search_json(result, planner.hardware()));
     return 0;
   }
-  const PlannedRun report = report_of(run, plan.trial, best.step, planner, wanted);
+  const PlannedRun report = report_of(run, facts.trial, best.step, planner, wanted);
   fmt::print("{}{}", format_table(planned_rows(report)), search_text(result, planner.hardware()));
   return 0;
 }
@@ -318,15 +317,17 @@ int run_plan(const TrainArguments& arguments, const PlanArguments& wanted) {
   if (!wanted.compare.empty()) {
     measured = measured_step(read_trace(wanted.compare));
   }
-  const Run run = run_to_plan(arguments, wanted);
+  const run::Run run = run_to_plan(arguments, wanted);
   TableRows rows = plan_rows(run.config, run.shape, *run.data);
-  const CheckedPlan plan = planned(run);
-  rows.insert(rows.end(), plan.rows.begin(), plan.rows.end());
+  const run::Facts facts = run::facts_of(run);
+  for (auto& row : fact_rows(run, facts)) {
+    rows.push_back(std::move(row));
+  }
   Planner planner = planner_of(run.config, wanted);
-  if (is_staged(plan.trial)) {
-    print_staged_plan(run, std::move(rows), plan, planner, wanted, measured);
+  if (is_staged(facts.trial)) {
+    print_staged_plan(run, std::move(rows), facts, planner, wanted, measured);
   } else {
-    print_plan(run, std::move(rows), plan, planner, wanted, measured);
+    print_plan(run, std::move(rows), facts, planner, wanted, measured);
   }
   return 0;
 }

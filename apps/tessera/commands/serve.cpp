@@ -6,7 +6,7 @@ module;
 module tessera.app.commands;
 
 import tessera.base;
-import tessera.app.generation;
+import tessera.text;
 import tessera.app.server;
 import :subcommands;
 import :text_commands;
@@ -18,7 +18,7 @@ int run_serve(const ServeArguments& arguments) {
   if (!arguments.token_file.empty()) {
     options.token = read_token(arguments.token_file);
   }
-  const int code = use_model(arguments, [&](const TextModel& model) {
+  const int code = use_model(arguments, [&](const text::TextModel& model) {
     serve(model, options, [&](int port) {
       const bool bare =
           options.host.find(':') != std::string::npos && !options.host.starts_with('[');

@@ -1,8 +1,7 @@
 export module tessera.app.commands:subcommands;
 
 import tessera.app.base;
-import tessera.app.generation;
-import tessera.app.evaluation;
+import tessera.text;
 import tessera.app.server;
 import tessera.app.plan;
 
@@ -83,7 +82,7 @@ struct GenerateArguments : ModelArguments {
   std::string prompt;
   std::string prompts;  // a file of prompts, instead
   bool json = false;
-  GenerationOptions options = {};
+  text::GenerationOptions options = {};
 };
 /// `tessera generate`: the prompt and the text as it comes; or for a file of prompts, each with its
 /// text. Errors (input): no prompt, or two kinds of them; those of use_model and generate.
@@ -92,11 +91,11 @@ int run_generate(const GenerateArguments& arguments);
 struct ChatArguments : ModelArguments {
   std::string chat_template;  // a file; empty: the tokenizer's
   std::string system;         // the message of the system; empty: none
-  GenerationOptions options = {};
+  text::GenerationOptions options = {};
 };
 /// `tessera chat`: a question in each line of stdin, and its answer on stdout. Errors (input):
-/// those of use_model and Chat; where stdin is a terminal those of Chat are printed, and the next
-/// line is read.
+/// those of use_model and text::Chat; where stdin is a terminal those of text::Chat are printed,
+/// and the next line is read.
 int run_chat(const ChatArguments& arguments);
 
 struct EvaluateArguments : ModelArguments {
@@ -104,9 +103,9 @@ struct EvaluateArguments : ModelArguments {
   std::vector<std::string> jsonl = {};      // files of records, for perplexity
   std::vector<std::string> questions = {};  // files of questions
   std::string chat_template;                // of records; a file; empty: the tokenizer's
-  PerplexityOptions perplexity = {};
+  text::PerplexityOptions perplexity = {};
   std::string shots_from;  // a file of questions; empty: the other questions
-  QuestionOptions asked = {};
+  text::QuestionOptions asked = {};
   bool json = false;
   std::string to;  // a file for the JSON
 };
@@ -122,7 +121,7 @@ struct CompareArguments {
 };
 /// `tessera compare`: a model beside what another program has stored of it (compare_stored), in a
 /// table that ends with the first difference, or JSON. Returns 1 if there is one, else 0. Errors
-/// (input): those of TextModel, SafetensorsFile and compare_stored.
+/// (input): those of text::TextModel, SafetensorsFile and compare_stored.
 int run_compare(const CompareArguments& arguments);
 
 struct ServeArguments : ModelArguments {

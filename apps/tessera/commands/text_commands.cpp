@@ -15,11 +15,10 @@ module tessera.app.commands;
 
 import tessera.base;
 import tessera.collective;
+import tessera.run;
 import tessera.app.base;
-import tessera.app.generation;
-import tessera.app.evaluation;
+import tessera.text;
 import tessera.app.server;
-import :named_plugins;
 import :subcommands;
 import :text_commands;
 
@@ -40,7 +39,7 @@ CLI::App* add(CLI::App& program, std::function<int()>& chosen, const char* name,
              .wrong = "a launcher has started several ranks, and this command starts its own",
              .advice = "start the program by itself, with --ranks N"});
       }
-      use_plugins(*plugins);
+      run::use_plugins(*plugins);
       return run(*arguments);
     };
   });
@@ -89,7 +88,7 @@ void add_chat_template(CLI::App& command, std::string& file) {
                      "A file with a template in Jinja; default: the tokenizer's");
 }
 
-void add_length(CLI::App& command, GenerationOptions& options) {
+void add_length(CLI::App& command, text::GenerationOptions& options) {
   command.add_option("--tokens", options.tokens, "The number of tokens to generate, at most")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24))
       ->capture_default_str();
@@ -99,8 +98,8 @@ void add_length(CLI::App& command, GenerationOptions& options) {
       ->allow_extra_args(false);
 }
 
-void add_sampling(CLI::App& command, GenerationOptions& options) {
-  SamplingOptions& sampling = options.sampling;
+void add_sampling(CLI::App& command, text::GenerationOptions& options) {
+  text::SamplingOptions& sampling = options.sampling;
   command
       .add_option("--temperature", sampling.temperature, "0 always selects the most likely token")
       ->check(CLI::Range(0.0, 100.0))
@@ -308,7 +307,8 @@ void add_text_commands(CLI::App& program, std::function<int()>& chosen) {
   add_serve(program, chosen);
 }
 
-int use_model(const ModelArguments& arguments, const std::function<int(const TextModel&)>& act) {
+int use_model(const ModelArguments& arguments,
+              const std::function<int(const text::TextModel&)>& act) {
   const int ranks = arguments.ranks > 0 ? arguments.ranks : arguments.context;
   const int context = arguments.context;
   if (ranks % context != 0) {
@@ -324,13 +324,14 @@ int use_model(const ModelArguments& arguments, const std::function<int(const Tex
                 .advice = context > 1 ? "choose a divisor of --ranks / --context"
                                       : "choose a divisor of --ranks"});
   }
-  return with_text_model(arguments.model, arguments.tokenizer,
-                         {.copies = ranks / context / split, .context = context, .split = split},
-                         [&](const TextModel& model) {
-                           const int code = act(model);
-                           check_stdout();  // of this rank
-                           return code;
-                         });
+  return text::with_text_model(
+      arguments.model, arguments.tokenizer,
+      {.copies = ranks / context / split, .context = context, .split = split},
+      [&](const text::TextModel& model) {
+        const int code = act(model);
+        check_stdout();  // of this rank
+        return code;
+      });
 }
 
 void note_slow(const std::string& because) {

@@ -1,7 +1,7 @@
 module tessera.app.commands:text_commands;
 
 import tessera.app.base;
-import tessera.app.generation;
+import tessera.text;
 import :subcommands;
 
 // The command lines of what is done with a trained model: `tessera generate`, `tessera chat`.
@@ -19,9 +19,11 @@ void add_text_commands(CLI::App& program, std::function<int()>& chosen);
 
 /// Calls `act` with the model that a command names, on its ranks (with_text_model). Errors (input):
 /// copies that the ranks do not make; those of with_text_model.
-int use_model(const ModelArguments& arguments, const std::function<int(const TextModel&)>& act);
+int use_model(const ModelArguments& arguments,
+              const std::function<int(const text::TextModel&)>& act);
 
-/// Says on stderr why texts are made slowly (Decoding::slow_because); nothing where they are not.
+/// Says on stderr why texts are made slowly (text::Decoding::slow_because); nothing where they are
+/// not.
 void note_slow(const std::string& because);
 
 }  // namespace tessera::app

@@ -27,13 +27,10 @@ import tessera.checkpoint;
 import tessera.train;
 import tessera.app.base;
 import tessera.app.config;
-import tessera.app.data;
-import tessera.app.model;
-import tessera.app.generation;
+import tessera.run;
+import tessera.hub;
+import tessera.text;
 import tessera.app.trace;
-import tessera.app.outputs;
-import tessera.app.setup;
-import tessera.app.steps;
 import tessera.app.run;
 import :run_data;
 
@@ -41,18 +38,18 @@ namespace tessera::app {
 namespace {
 
 /// `named`: plugins of the command line.
-void print_ending(const Run& run, const std::vector<std::string>& named) {
-  const Config& config = run.config;
+void print_ending(const run::Run& run, const std::vector<std::string>& named) {
+  const run::RunSpec& config = run.config;
   if (config.checkpoint.folder.empty()) {
     return;
   }
   const std::string checkpoint = checkpoint_folder(config.checkpoint.folder, config.train.steps);
   const auto& tokenizer = run.data->tokenizer();
   if (config.log.sample > 0 && tokenizer) {
-    const GenerationOptions options{.tokens = config.log.sample,
-                                    .sampling = {.temperature = 0.7, .top_k = 20}};
+    const text::GenerationOptions options{.tokens = config.log.sample,
+                                          .sampling = {.temperature = 0.7, .top_k = 20}};
     try_side_work(SideWork::output, "log.sample", [&] {
-      const std::string text = generate_text(checkpoint, config.log.sample_prompt, options);
+      const std::string text = text::generate_text(checkpoint, config.log.sample_prompt, options);
       fmt::print("\nA sample of {} {}:\n\n{}{}\n", config.log.sample,
                  tokenizer->kind == "bytes" ? "bytes" : "tokens", config.log.sample_prompt, text);
     });
@@ -98,21 +95,9 @@ void set_machine(const TrainArguments& arguments) {
   }
 }
 
-/// What the config says of this machine's network, unless its environment does.
-void set_interface(const Config& config) {
-  const std::optional<std::string> own = environment_variable("TESSERA_INTERFACE");
-  if (own) {
-    collective::check_interface("TESSERA_INTERFACE", *own);
-  } else if (!config.mesh.interface.empty()) {
-    at_key(config, "mesh.interface",
-           [&] { collective::check_interface("mesh.interface", config.mesh.interface); });
-    ::setenv("TESSERA_INTERFACE", config.mesh.interface.c_str(), 1);
-  }
-}
-
 /// Waits as a spare machine, and becomes the one whose place is free. False: the run has ended.
 bool become_machine(TrainArguments& arguments) {
-  const Config config = load_run_config(arguments);
+  const run::RunSpec config = load_run_config(arguments);
   if (!arguments.machines || !arguments.meet) {
     fail_input({.thing = "--spare",
                 .wrong = "it needs --machines and --meet",
@@ -133,51 +118,21 @@ bool become_machine(TrainArguments& arguments) {
   return arguments.machine.has_value();
 }
 
-/// JSON, an entry a line.
-std::string by_lines(std::string_view json) { return json_text(parse_ordered_json(json), 0); }
-
-/// What launchers of several machines must have alike.
-std::vector<std::pair<std::string, std::string>> agreed(const Run& run) {
-  return {{"version of Tessera", TESSERA_VERSION},
-          {"config", by_lines(to_json(run.config))},
-          {"text or model", by_lines(to_json(run.fingerprint))}};
-}
-
-/// Facts of a run before its ranks start, checked.
-struct Prepared {
-  Run run = {};
+/// What the user is told of a run before its ranks start.
+struct CheckedRun {
+  run::OpenedRun opened;
   TableRows rows = {};
-  CheckedPlan plan = {};
-  bool first = true;  // of the processes that another program started
-  // Nothing is looked at that another run may be changing, and nothing is written, without it.
-  std::unique_ptr<RunLock> lock = {};
 };
 
-Prepared prepared(const TrainArguments& arguments, bool locked) {
-  Prepared all;
-  Run& run = all.run;
-  run.config = load_run_config(arguments);
-  check_outputs(run.config);
-  check_healing(run.config);
-  all.first = collective::is_first_process();
-  if (all.first && locked) {
-    all.lock = std::make_unique<RunLock>(run.config);
+CheckedRun checked_run(const TrainArguments& arguments, bool writes) {
+  CheckedRun all{.opened = run::open_run(load_run_config(arguments), writes)};
+  const run::Run& run = all.opened.run;
+  all.rows = run::at_key(run.config, "model.adapter",
+                         [&] { return plan_rows(run.config, run.shape, *run.data); });
+  run::check_run(all.opened);
+  for (auto& row : fact_rows(run, all.opened.facts)) {
+    all.rows.push_back(std::move(row));
   }
-  RunData data = open_run_data(run.config);
-  run.config = config_with_steps(arguments, std::move(run.config), *data.dataset);
-  run.shape = std::move(data.shape);
-  run.data = std::move(data.dataset);
-  all.rows = at_key(run.config, "model.adapter",
-                    [&] { return plan_rows(run.config, run.shape, *run.data); });
-  run.rates = rates_of(run.config);
-  if (const auto place = collective::launcher_place()) {
-    run.launchers = place->machines;
-  }
-  all.plan = planned(run);
-  run.kept_gathers = all.plan.kept_gathers;
-  run.one_rank = all.plan.one_rank;
-  run.states = all.plan.states;
-  all.rows.insert(all.rows.end(), all.plan.rows.begin(), all.plan.rows.end());
   return all;
 }
 
@@ -187,17 +142,17 @@ int capture(TrainArguments arguments, const CaptureArguments& captured) {
   if (!captured.part.empty()) {
     arguments.overrides.emplace_back("graph.across_steps=true");  // where it cannot be is an error
   }
-  const Prepared all = prepared(arguments, false);
-  const Run& run = all.run;
+  const CheckedRun all = checked_run(arguments, false);
+  const run::Run& run = all.opened.run;
   if (captured.rank < 0 || captured.rank >= run.config.ranks()) {
     fail_input({.thing = "--rank",
                 .wrong = "the mesh has no such rank",
                 .expected = fmt::format("0 to {}", run.config.ranks() - 1),
                 .got = fmt::format("{}", captured.rank)});
   }
-  if (all.first) {
+  if (all.opened.first) {
     write_output("graph capture", captured.to,
-                 capture_part(run, captured.rank, captured.part).to_text());
+                 run::capture_part(run, captured.rank, captured.part).to_text());
     fmt::print("{}\nprogram written: {}\n", format_table(all.rows), captured.to);
   }
   return 0;
@@ -209,33 +164,22 @@ int train(TrainArguments arguments) {
     return 0;
   }
   set_machine(arguments);
-  Prepared all = prepared(arguments, !dry_run);
-  Run& run = all.run;
-  if (!dry_run) {  // a plan may be made elsewhere
-    set_interface(run.config);
-  }
-  run.fingerprint = fingerprint_of(run.config, run.shape, *run.data);
-  StartPoint start = at_key(run.config, resume_key(run.config), [&] {
-    return check_stored(run, checkpoint_to_resume(run.config), dry_run);
-  });
-  check_folder(run.config, start);
-  trace_range(run.config, start.step);
-  if (all.first) {
-    if (!run.config.log.metrics.empty()) {
-      check_metrics(run.config.place("log.metrics"), run.config.log.metrics,
-                    metrics_owner(run.config.log.metrics, run.config.checkpoint.folder));
-    }
+  CheckedRun all = checked_run(arguments, !dry_run);
+  run::OpenedRun& opened = all.opened;
+  const run::Run& run = opened.run;
+  run::check_start(opened, dry_run);
+  if (opened.first) {
     fmt::print("{}", format_table(all.rows));
     check_stdout();
   }
   if (dry_run) {
-    if (all.first && arguments.account) {
-      fmt::print("\nOne step on rank 0:\n\n{}", all.plan.trial.account.to_string());
+    if (opened.first && arguments.account) {
+      fmt::print("\nOne step on rank 0:\n\n{}", opened.facts.trial.account.to_string());
     }
     return 0;
   }
   const std::optional<collective::LauncherPlace> place = collective::launcher_place();
-  if (place && !all.first) {
+  if (place && !opened.first) {
     fmt::print(
         "machine {} of {}: starts {} of the run's {} ranks; machine 0 prints the table and "
         "the progress\n",
@@ -243,36 +187,11 @@ int train(TrainArguments arguments) {
         run.config.ranks());
     std::fflush(stdout);
   }
-  const auto rank_run = [&](collective::World& world) {
-    if (all.lock) {
-      all.lock->leave_to_owner();
-    }
-    return train_rank(run, all.plan.trial.account.model_flops, start, world);
-  };
-  collective::LaunchOptions options;
-  options.ranks = static_cast<int>(run.config.ranks());
-  options.needed_bytes = all.plan.shared_bytes;
-  options.rank_bytes = all.plan.rank_bytes;
-  options.rank_threads = threads_of_rank(run.config) + (run.config.mesh.background ? 1 : 0);
-  options.transport = run.config.mesh.transport;
-  options.place = place;
-  if (place) {
-    options.agreed = agreed(run);
-    options.agreed_at_start = {
-        {"checkpoint",
-         fmt::format("{} after step {}", start.checkpoint.value_or("none, starts"), start.step)}};
-  }
-  options.black_box = run.config.log.blackbox;
-  std::optional<Healing> healing;
-  if (run.config.train.heal) {
-    healing.emplace(run, start).configure(options);
-  }
-  const int code = collective::launched_by_other() ? collective::join_launch(options, rank_run)
-                                                   : collective::launch(options, rank_run);
-  if ((code == 0 || code == incomplete_code) && all.first) {
+  const int code = run::train(opened);
+  if ((code == 0 || code == run::incomplete_code) && opened.first) {
     print_ending(run, arguments.plugins);
   }
-  if (code == incomplete_code || (code == 0 && !incomplete_outputs().empty())) {
+  if (code == run::incomplete_code || (code == 0 && !incomplete_outputs().empty())) {
     fail({.thing = "train",
           .wrong = "all steps are done, and not everything else could be written",
           .advice = "the warnings above say what is missing"});

@@ -15,16 +15,18 @@ module tessera.app.config;
 
 import tessera.base;
 import tessera.models;
+import tessera.run;
 import :overrides;
 import :values;
 
-// From TOML text to a Config: the file, then the overrides, then every key of the table.
+// From TOML text to a run::RunSpec: the file, then the overrides, then every key of the table.
 namespace tessera::app {
 namespace {
 
 class Loader {
  public:
-  Loader(toml::table& root, Config& config, Problems& problems, const PluginSetup& plugins)
+  Loader(toml::table& root, run::RunSpec& config, run::Problems& problems,
+         const PluginSetup& plugins)
       : root_(root), config_(config), problems_(problems), plugins_(plugins) {}
 
   void load() {
@@ -33,7 +35,7 @@ class Loader {
     if (const toml::node* list = root_.get("parallel")) {
       load_styles(*list);
     }
-    for (const Key& key : keys_) {
+    for (const run::Key& key : keys_) {
       if (!key.in_list() && key.path != plugin_paths) {
         load_key(key, root_[key.section()].as_table(), key.path, 0);
       }
@@ -48,8 +50,8 @@ class Loader {
 
   /// The keys follow from the family of models, which may be in a plugin that the config names.
   void choose_family() {
-    keys_ = config_keys();
-    const auto paths = std::ranges::find(keys_, plugin_paths, &Key::path);
+    keys_ = run::config_keys();
+    const auto paths = std::ranges::find(keys_, plugin_paths, &run::Key::path);
     load_key(*paths, root_[paths->section()].as_table(), paths->path, 0);
     if (plugins_) {
       plugins_(config_);
@@ -59,7 +61,7 @@ class Loader {
       return;
     }
     try {
-      keys_ = config_keys(*given);
+      keys_ = run::config_keys(*given);
     } catch (const Error& error) {
       toml::table& section = *root_["model"].as_table();
       problems_.add(place_of(*section.get("family"), config_.file.string()), error.what());
@@ -68,9 +70,9 @@ class Loader {
     }
   }
 
-  void load_key(const Key& key, const toml::table* section, const std::string& name,
+  void load_key(const run::Key& key, const toml::table* section, const std::string& name,
                 std::size_t entry) {
-    const Slot slot = key.slot(config_, entry);
+    const run::Slot slot = key.slot(config_, entry);
     if (const toml::node* node = section == nullptr ? nullptr : section->get(key.leaf())) {
       config_.given[name] = place_of(*node, config_.file.string());
       if (!read_value(*node, key, name, slot, problems_)) {
@@ -100,7 +102,7 @@ class Loader {
     for (std::size_t i = 0; i < list->size(); ++i) {
       const toml::table* entry = list->get(i)->as_table();
       const std::string name = fmt::format("parallel[{}]", i);
-      const Place place = place_of(*list->get(i), config_.file.string());
+      const run::Place place = place_of(*list->get(i), config_.file.string());
       if (entry == nullptr) {
         problems_.add(place,
                       fmt::format("{0}: expected a table such as "
@@ -112,7 +114,7 @@ class Loader {
       config_.parallel[i].where = place.text();
       config_.given[name] = place;
       report_unknown(*entry, "parallel", name);
-      for (const Key& key : keys_) {
+      for (const run::Key& key : keys_) {
         if (key.in_list()) {
           load_key(key, entry, fmt::format("{}.{}", name, key.leaf()), i);
         }
@@ -121,10 +123,10 @@ class Loader {
   }
 
   void report_unknown() {
-    const std::vector<std::string> sections = config_sections();
+    const std::vector<std::string> sections = run::config_sections();
     for (const auto& [key, node] : root_) {
       const std::string name(key.str());
-      if (const Place place = place_of_key(key, node); place.line > 0) {
+      if (const run::Place place = place_of_key(key, node); place.line > 0) {
         config_.given[name] = place;
       }
       if (std::ranges::find(sections, name) == sections.end()) {
@@ -149,7 +151,7 @@ class Loader {
   void report_unknown(const toml::table& table, const std::string& section,
                       const std::string& table_name) {
     std::vector<std::string> leaves;
-    for (const Key& key : keys_) {
+    for (const run::Key& key : keys_) {
       if (key.section() == section) {
         leaves.push_back(key.leaf());
       }
@@ -172,7 +174,7 @@ class Loader {
   }
 
   /// A key that an override made has no source of its own, but its value has.
-  Place place_of_key(const toml::key& key, const toml::node& node) const {
+  run::Place place_of_key(const toml::key& key, const toml::node& node) const {
     return key.source().begin ? place_of(key.source(), config_.file.string())
                               : place_of(node, config_.file.string());
   }
@@ -180,82 +182,26 @@ class Loader {
   /// Advice where the key, or a near name, is in another section.
   std::string elsewhere(const std::string& leaf) const {
     std::vector<std::string> leaves;
-    for (const Key& key : keys_) {
+    for (const run::Key& key : keys_) {
       leaves.push_back(key.leaf());
     }
     const std::string nearest = nearest_name(leaf, leaves);
-    const auto key = std::ranges::find(keys_, nearest, &Key::leaf);
+    const auto key = std::ranges::find(keys_, nearest, &run::Key::leaf);
     return key == keys_.end() ? "" : fmt::format("; did you mean '{}'?", key->path);
   }
 
   toml::table& root_;
-  Config& config_;
-  Problems& problems_;
+  run::RunSpec& config_;
+  run::Problems& problems_;
   const PluginSetup& plugins_;
-  std::vector<Key> keys_;
+  std::vector<run::Key> keys_;
   bool family_is_known_ = true;
 };
 
 }  // namespace
 
-bool ModelConfig::adds_tokens() const { return new_tokens == "mean"; }
-bool OptimizerConfig::schedule_ends() const {
-  return schedule != "constant" && schedule != "inverse_sqrt";
-}
-bool DataConfig::packs() const { return packing == "documents"; }
-bool TrainConfig::is_layout_free() const { return reproducible == "layout"; }
-
-std::int64_t TrainConfig::micro_rows() const {
-  return is_layout_free() ? batch / virtual_shards : micro_batch;
-}
-
-ObjectiveKind TrainConfig::kind() const {
-  return objective == "dpo" ? ObjectiveKind::dpo : ObjectiveKind::next_token;
-}
-ReferenceKind DpoConfig::kind() const {
-  return reference == "copy"          ? ReferenceKind::copy
-         : reference == "adapter_off" ? ReferenceKind::adapter_off
-                                      : ReferenceKind::automatic;
-}
-
-std::int64_t Config::schedule_end() const {
-  if (optimizer.schedule_end > 0 || optimizer.schedule_unit == "steps") {
-    return optimizer.schedule_end > 0 ? optimizer.schedule_end : train.steps;
-  }
-  constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
-  return train.steps > most / step_tokens() ? most : train.steps * step_tokens();
-}
-
-std::int64_t Config::ranks() const {
-  std::int64_t product = 1;
-  for (const std::int64_t extent : mesh.shape) {
-    product *= extent;
-  }
-  return product;
-}
-
-Place Config::place_of_key(const std::string& key) const {
-  for (const std::string& name :
-       {key, key.substr(0, key.rfind('.')), key.substr(0, key.find_first_of(".["))}) {
-    if (const auto found = given.find(name); found != given.end()) {
-      return found->second;
-    }
-  }
-  // Dotted keys have no line for the section: another key of it has its place.
-  const std::string section = key.substr(0, key.find_first_of(".["));
-  if (const auto next = given.lower_bound(section + ".");
-      next != given.end() && next->first.starts_with(section + ".")) {
-    return next->second;
-  }
-  return {file.string(), 0};
-}
-
-std::string Config::place(const std::string& key) const {
-  return fmt::format("{}: {}", place_of_key(key).text(), key);
-}
-
-Config parse_config(std::string_view text, const std::filesystem::path& file,
-                    std::span<const std::string> overrides, const PluginSetup& plugins) {
+run::RunSpec parse_config(std::string_view text, const std::filesystem::path& file,
+                          std::span<const std::string> overrides, const PluginSetup& plugins) {
   toml::table root;
   try {
     root = toml::parse(text, file.string());
@@ -263,9 +209,9 @@ Config parse_config(std::string_view text, const std::filesystem::path& file,
     fail_input(fmt::format("{}:{}:{}: {}", shown(file.string()), error.source().begin.line,
                            error.source().begin.column, shown(error.description(), 300)));
   }
-  Config config;
+  run::RunSpec config;
   config.file = file;
-  Problems problems(file.string());
+  run::Problems problems(file.string());
   for (const std::string& argument : overrides) {
     apply_override(root, argument, problems);
   }
@@ -274,13 +220,13 @@ Config parse_config(std::string_view text, const std::filesystem::path& file,
   if (config.train.epochs > 0 && !config.given.contains("train.steps")) {
     config.train.steps = 0;  // follows from the data
   }
-  check_config(config, loader.unread, problems);
+  run::check_config(config, loader.unread, problems);
   problems.throw_if_any();
   return config;
 }
 
-Config load_config(const std::filesystem::path& file, std::span<const std::string> overrides,
-                   const PluginSetup& plugins) {
+run::RunSpec load_config(const std::filesystem::path& file, std::span<const std::string> overrides,
+                         const PluginSetup& plugins) {
   std::error_code ignored;
   if (std::filesystem::is_directory(file, ignored)) {
     fail_input(
@@ -293,16 +239,16 @@ Config load_config(const std::filesystem::path& file, std::span<const std::strin
 namespace {
 
 /// The lines "key = value" of what was given of a section, or of an entry of a list.
-std::vector<std::string> given_lines(Config& config, const std::string& section,
+std::vector<std::string> given_lines(run::RunSpec& config, const std::string& section,
                                      std::size_t entry = 0) {
   std::vector<std::string> lines;
-  for (const Key& key : config_keys(config.model.family)) {
+  for (const run::Key& key : run::config_keys(config.model.family)) {
     const std::string name =
         key.in_list() ? fmt::format("{}[{}].{}", section, entry, key.leaf()) : key.path;
     if (key.section() != section || !config.given.contains(name)) {
       continue;
     }
-    const Slot slot = key.slot(config, entry);
+    const run::Slot slot = key.slot(config, entry);
     if (key.is_path) {
       resolve_paths(key, slot, std::filesystem::current_path());
     }
@@ -313,15 +259,15 @@ std::vector<std::string> given_lines(Config& config, const std::string& section,
 
 }  // namespace
 
-std::string to_toml(const Config& config) {
-  Config copy = config;
+std::string to_toml(const run::RunSpec& config) {
+  run::RunSpec copy = config;
   std::string text;
   const auto add = [&](const std::string& head, const std::vector<std::string>& lines) {
     if (!lines.empty()) {
       text += fmt::format("{}{}\n{}\n", text.empty() ? "" : "\n", head, fmt::join(lines, "\n"));
     }
   };
-  for (const std::string& section : config_sections()) {
+  for (const std::string& section : run::config_sections()) {
     if (section != "parallel") {
       add(fmt::format("[{}]", section), given_lines(copy, section));
     }
@@ -332,24 +278,9 @@ std::string to_toml(const Config& config) {
   return text;
 }
 
-std::string entry_text(const Config& config, std::size_t entry) {
-  Config copy = config;
+std::string entry_text(const run::RunSpec& config, std::size_t entry) {
+  run::RunSpec copy = config;
   return fmt::format("{{{}}}", fmt::join(given_lines(copy, "parallel", entry), ", "));
-}
-
-std::string to_json(const Config& config) {
-  nlohmann::ordered_json all = nlohmann::ordered_json::object();
-  for (const Key& key : config_keys(config.model.family)) {
-    if (!key.in_list()) {
-      all[key.section()][key.leaf()] = json_value(key, config);
-      continue;
-    }
-    auto& list = all[key.section()];
-    for (std::size_t i = 0; i < config.parallel.size(); ++i) {
-      list[i][key.leaf()] = json_value(key, config, i);
-    }
-  }
-  return json_text(all);
 }
 
 }  // namespace tessera::app

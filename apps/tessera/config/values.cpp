@@ -15,6 +15,7 @@ module;
 module tessera.app.config;
 
 import tessera.base;
+import tessera.run;
 import :values;
 
 namespace tessera::app {
@@ -102,7 +103,7 @@ constexpr std::size_t longest_text = std::size_t{1} << 16;
 
 /// One value of the wanted type, or what was expected instead.
 struct Reader {
-  const Key& key;
+  const run::Key& key;
   std::string expected = {};  // set when a read failed
   bool in_list = false;       // the value is an entry of a list
 
@@ -156,7 +157,7 @@ struct Reader {
     out = text->get();
     return true;
   }
-  bool read(const toml::node& node, Names& out) {
+  bool read(const toml::node& node, run::Names& out) {
     const toml::array* list = node.as_array();
     std::vector<std::string> names(list == nullptr ? 1 : list->size());
     bool good = !names.empty();
@@ -168,13 +169,13 @@ struct Reader {
     }
     return good && (out.all = std::move(names), true);
   }
-  bool read(const toml::node& node, JsonText& out) {
+  bool read(const toml::node& node, run::JsonText& out) {
     expected = "a table of texts, finite numbers, booleans, lists and tables";
     const auto value = node.is_table() ? json_of(node) : std::nullopt;
     return value && (out.text = value->dump(), true);
   }
 
-  bool read(const toml::node& node, JsonList& out) {
+  bool read(const toml::node& node, run::JsonList& out) {
     expected = "a list of tables of texts, finite numbers, booleans, lists and tables";
     const toml::array* list = node.as_array();
     const bool tables = list != nullptr && std::ranges::all_of(*list, [](const toml::node& entry) {
@@ -185,7 +186,7 @@ struct Reader {
   }
 
   bool in_range(double value) const {
-    const Range& r = key.range;
+    const run::Range& r = key.range;
     return (r.low_open ? value > r.low : value >= r.low) &&
            (r.high_open ? value < r.high : value <= r.high);
   }
@@ -198,7 +199,7 @@ struct Reader {
 /// A value that is right and that this one may have been meant to be, as advice: 1e3 where a whole
 /// number is wanted is 1000, "3" is 3, and 3 where a text is wanted is "3".
 template <class T>
-std::string meant(const toml::node& node, const Key& key, bool in_list) {
+std::string meant(const toml::node& node, const run::Key& key, bool in_list) {
   std::string text;
   if (const auto* given = node.as_string()) {
     text = given->get();
@@ -215,7 +216,7 @@ std::string meant(const toml::node& node, const Key& key, bool in_list) {
   if (text.empty() || text.size() > longest) {
     return "";
   }
-  if (std::is_same_v<T, std::string> || std::is_same_v<T, Names>) {
+  if (std::is_same_v<T, std::string> || std::is_same_v<T, run::Names>) {
     text = node.is_string() ? "" : fmt::format("\"{}\"", text);
   }
   try {
@@ -230,7 +231,7 @@ std::string meant(const toml::node& node, const Key& key, bool in_list) {
 
 template <class T>
 bool read_list(const toml::node& node, Reader& reader, const std::string& name, std::vector<T>& out,
-               Problems& problems) {
+               run::Problems& problems) {
   const toml::array* list = node.as_array();
   if (list == nullptr) {
     T entry{};
@@ -262,14 +263,14 @@ bool read_list(const toml::node& node, Reader& reader, const std::string& name, 
 
 }  // namespace
 
-Place place_of(const toml::source_region& source, const std::string& file) {
+run::Place place_of(const toml::source_region& source, const std::string& file) {
   // Overrides are parsed with their argument as the path: their line is not shown.
   const std::string path = source.path ? *source.path : file;
-  return path.starts_with("command line") ? Place{path, 0}
-                                          : Place{path, static_cast<int>(source.begin.line)};
+  return path.starts_with("command line") ? run::Place{path, 0}
+                                          : run::Place{path, static_cast<int>(source.begin.line)};
 }
 
-Place place_of(const toml::node& node, const std::string& file) {
+run::Place place_of(const toml::node& node, const std::string& file) {
   const toml::node* at = &node;
   while (!at->source().begin) {
     const toml::table* table = at->as_table();
@@ -285,8 +286,8 @@ Place place_of(const toml::node& node, const std::string& file) {
   return place_of(at->source(), file);
 }
 
-bool read_value(const toml::node& node, const Key& key, const std::string& name, const Slot& slot,
-                Problems& problems) {
+bool read_value(const toml::node& node, const run::Key& key, const std::string& name,
+                const run::Slot& slot, run::Problems& problems) {
   Reader reader{.key = key};
   return std::visit(
       [&]<class T>(T* out) {
@@ -305,7 +306,8 @@ bool read_value(const toml::node& node, const Key& key, const std::string& name,
       slot);
 }
 
-void resolve_paths(const Key& key, const Slot& slot, const std::filesystem::path& folder) {
+void resolve_paths(const run::Key& key, const run::Slot& slot,
+                   const std::filesystem::path& folder) {
   const auto resolve = [&](std::string& path) {
     if (!path.empty() && std::ranges::find(key.choices, path) == key.choices.end()) {
       path = (folder / path).lexically_normal().string();
@@ -318,30 +320,8 @@ void resolve_paths(const Key& key, const Slot& slot, const std::filesystem::path
   }
 }
 
-nlohmann::ordered_json slot_json(const Slot& slot) {
-  return std::visit(
-      []<class T>(const T* value) -> nlohmann::ordered_json {
-        if constexpr (std::is_same_v<T, JsonText> || std::is_same_v<T, JsonList>) {
-          return parse_ordered_json(value->text);
-        } else if constexpr (std::is_same_v<T, Names>) {
-          return value->all.size() == 1 ? nlohmann::ordered_json(value->all[0])
-                                        : nlohmann::ordered_json(value->all);
-        } else {
-          return *value;
-        }
-      },
-      slot);
+std::string slot_text(const run::Slot& slot) {
+  return toml_text(parse_ordered_json(run::json_of(slot)));
 }
-
-nlohmann::ordered_json json_value(const Key& key, const Config& config, std::size_t entry) {
-  // A slot is where a key is written too; nothing is written here.
-  return slot_json(key.slot(const_cast<Config&>(config), entry));
-}
-
-std::string json_of(const Key& key, const Config& config) {
-  return json_text(json_value(key, config));
-}
-
-std::string slot_text(const Slot& slot) { return toml_text(slot_json(slot)); }
 
 }  // namespace tessera::app

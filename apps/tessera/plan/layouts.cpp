@@ -14,7 +14,7 @@ module tessera.app.plan;
 import tessera.base;
 import tessera.models;
 import tessera.nn;
-import tessera.app.model;
+import tessera.hub;
 
 namespace tessera::app {
 namespace {
@@ -214,11 +214,11 @@ double bandwidth_of(const Hardware& hardware, double members, double apart) {
 
 }  // namespace
 
-ModulePatterns patterns_of(const ModelShape& shape, nn::Module& model) {
-  const models::ModelFamily& family = family_of(shape);
-  const models::TensorSplit split = family.tensor_split(sizes_of(shape));
+ModulePatterns patterns_of(const hub::ModelShape& shape, nn::Module& model) {
+  const models::ModelFamily& family = hub::family_of(shape);
+  const models::TensorSplit split = family.tensor_split(hub::sizes_of(shape));
   ModulePatterns patterns{.columns = split.columns, .rows = split.rows, .logits = split.logits};
-  const std::string prefix = family.layers(sizes_of(shape)).prefix;
+  const std::string prefix = family.layers(hub::sizes_of(shape)).prefix;
   patterns.layers = prefix.empty() ? "" : prefix + "*";
   for (const std::string& column : split.columns) {
     add_once(patterns.blocks, column.substr(0, column.rfind('.')));

@@ -3,7 +3,7 @@ export module tessera.app.plan:layouts;
 import tessera.base;
 import tessera.nn;
 import tessera.app.base;
-import tessera.app.model;
+import tessera.hub;
 import :hardware;
 
 // Ways to put a model on ranks: the axes of a mesh and the styles on them, as a table.
@@ -42,7 +42,7 @@ struct ModulePatterns {
   std::vector<std::string> experts = {};  // that may be on different ranks
 };
 /// As the model's family and its modules say.
-ModulePatterns patterns_of(const ModelShape& shape, nn::Module& model);
+ModulePatterns patterns_of(const hub::ModelShape& shape, nn::Module& model);
 
 /// What layouts are for.
 struct LayoutQuestion {

@@ -22,10 +22,8 @@ import tessera.dtensor;
 import tessera.nn;
 import tessera.app.base;
 import tessera.app.config;
-import tessera.app.data;
-import tessera.app.model;
-import tessera.app.setup;
-import tessera.app.steps;
+import tessera.run;
+import tessera.hub;
 import tessera.app.run;
 
 namespace tessera::app {
@@ -181,9 +179,9 @@ class Search {
     LayoutCandidate alone{.layout = layouts_of({.kept = question_.kept}).front()};
     alone.overrides = joined(always_, alone.layout.overrides);
     alone.overrides.insert(alone.overrides.end(), {"train.batch=1", "train.micro_batch=0"});
-    const Run run = run_of(alone);
-    const Trial trial = try_step(run);
-    const auto model = make_model(run.shape, run.config);
+    const run::Run run = run_of(alone);
+    const run::Trial trial = run::try_step(run);
+    const auto model = run::training_model(run.shape, run.config);
     question_.modules = patterns_of(run.shape, *model);
     const auto number = [&](const char* name) {
       const auto found = run.shape.values.find(name);
@@ -200,17 +198,18 @@ class Search {
     trained_ = static_cast<double>(trial.parameters - trial.frozen_parameters);
     sizes_ = {.stored = trial.bytes_elsewhere > 0 ? 0 : std::max(0.0, frozen) + trained,
               .dim = number("dim"),
-              .layers = static_cast<double>(family_of(run.shape).layers(sizes_of(run.shape)).count),
+              .layers = static_cast<double>(
+                  hub::family_of(run.shape).layers(hub::sizes_of(run.shape)).count),
               .row_tokens = static_cast<double>(base_.data.seq_len * base_.row_sequences()),
               .flops_of_row = trial.account.model_flops};
   }
 
-  Run run_of(const LayoutCandidate& candidate) const {
-    Run run;
+  run::Run run_of(const LayoutCandidate& candidate) const {
+    run::Run run;
     run.config = config_of(wanted_, candidate);
     run.shape = wanted_.shape;
     run.data = wanted_.data;
-    run.rates = rates_of(run.config);
+    run.rates = run::rates_of(run.config);
     return run;
   }
 
@@ -345,9 +344,9 @@ class Search {
 
   void put_in_time(LayoutCandidate& candidate) {
     try {
-      const Run run = run_of(candidate);
-      const Trial trial = try_step(run);
-      check_device_kernels(run.config, trial.missing_kernels);
+      const run::Run run = run_of(candidate);
+      const run::Trial trial = run::try_step(run);
+      run::check_device_kernels(run.config, trial.missing_kernels);
       candidate.memory = static_cast<double>(trial.account.memory.total_peak);
       if (does_not_fit(candidate.memory)) {
         candidate.outcome = Outcome::too_much;
@@ -367,7 +366,7 @@ class Search {
 
   const SearchedRun& wanted_;
   Planner& planner_;
-  Config base_;
+  run::RunSpec base_;
   std::vector<std::string> always_ = {};
   LayoutQuestion question_ = {};
   BoundSizes sizes_ = {};
@@ -378,12 +377,13 @@ class Search {
 
 }  // namespace
 
-Config config_of(const SearchedRun& run, const LayoutCandidate& candidate) {
+run::RunSpec config_of(const SearchedRun& run, const LayoutCandidate& candidate) {
   return load_config(run.file, joined(run.overrides, candidate.overrides));
 }
 
 SearchResult search_layouts(const SearchedRun& run, Planner& planner) {
-  if (const Config config = load_config(run.file, run.overrides); config.train.is_layout_free()) {
+  if (const run::RunSpec config = load_config(run.file, run.overrides);
+      config.train.is_layout_free()) {
     fail_input(
         {.where = config.place("train.reproducible"),
          .wrong = "a search chooses micro-batches, and with \"layout\" they are virtual shards",
@@ -404,13 +404,13 @@ void run_best(const SearchedRun& run, SearchResult& result, std::size_t count,
       const LayoutCandidate& one = result.planned[k];
       const std::vector<std::string> overrides =
           joined(joined(run.overrides, one.overrides), {"optimizer.warmup=1", "data.validation=0"});
-      const Config config = load_config(run.file, overrides);
+      const run::RunSpec config = load_config(run.file, overrides);
       seconds[k].push_back(usual_seconds(
           train_first_steps(run.file, joined(words, overrides), config, steps, folder.path())));
     }
   }
   for (std::size_t k = 0; k < count; ++k) {
-    result.planned[k].run = median(seconds[k]);
+    result.planned[k].run = run::median(seconds[k]);
   }
   const auto end = result.planned.begin() + static_cast<std::ptrdiff_t>(count);
   std::ranges::sort(result.planned.begin(), end, {}, &LayoutCandidate::run);

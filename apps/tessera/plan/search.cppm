@@ -3,8 +3,8 @@ export module tessera.app.plan:search;
 import tessera.base;
 import tessera.app.base;
 import tessera.app.config;
-import tessera.app.data;
-import tessera.app.model;
+import tessera.run;
+import tessera.hub;
 import :hardware;
 import :layouts;
 import :planner;
@@ -20,8 +20,8 @@ struct SearchedRun {
   std::vector<std::string> overrides;   // key=value
   std::int64_t ranks = 1;               // to put it on
   std::vector<std::string> precisions;  // train.precision that may be chosen; empty: the config's
-  ModelShape shape = {};                // of its config
-  std::shared_ptr<const Dataset> data = {};
+  hub::ModelShape shape = {};           // of its config
+  std::shared_ptr<const run::Dataset> data = {};
 };
 
 /// What became of a layout with certain choices.
@@ -66,6 +66,6 @@ void run_best(const SearchedRun& run, SearchResult& result, std::size_t count,
               const std::vector<std::string>& words);
 
 /// The config of a candidate.
-Config config_of(const SearchedRun& run, const LayoutCandidate& candidate);
+run::RunSpec config_of(const SearchedRun& run, const LayoutCandidate& candidate);
 
 }  // namespace tessera::app

@@ -11,6 +11,7 @@ import tessera.base;
 import tessera.mesh;
 import tessera.tensor;
 import tessera.program;
+import tessera.run;
 
 namespace tessera::app {
 namespace {

@@ -14,7 +14,7 @@ module tessera.app.run;
 import tessera.base;
 import tessera.app.base;
 import tessera.app.config;
-import tessera.app.outputs;
+import tessera.run;
 
 namespace tessera::app {
 namespace {
@@ -34,9 +34,9 @@ std::string reason_in(const std::string& output) {
 }
 
 /// Overrides that make a run end after so many steps, with the learning rates that it has.
-std::vector<std::string> end_after(const Config& config, std::int64_t steps) {
+std::vector<std::string> end_after(const run::RunSpec& config, std::int64_t steps) {
   std::vector<std::string> all = {"train.epochs=0", fmt::format("train.steps={}", steps)};
-  const OptimizerConfig& optimizer = config.optimizer;
+  const run::OptimizerConfig& optimizer = config.optimizer;
   if (optimizer.schedule_ends() && optimizer.schedule_end == 0) {
     const bool in_tokens = optimizer.schedule_unit == std::string("tokens");
     all.push_back(fmt::format("optimizer.schedule_end={}",
@@ -59,11 +59,11 @@ void run_to_the_end(const std::string& who, const std::vector<std::string>& comm
 
 double usual_seconds(const TrainedSteps& steps) {
   constexpr std::ptrdiff_t slower = 3;
-  return median({steps.seconds.begin() + slower, steps.seconds.end()});
+  return run::median({steps.seconds.begin() + slower, steps.seconds.end()});
 }
 
 TrainedSteps train_first_steps(const std::string& file, const std::vector<std::string>& overrides,
-                               const Config& config, std::int64_t steps,
+                               const run::RunSpec& config, std::int64_t steps,
                                const std::string& folder) {
   const std::string metrics = (fs::path(folder) / "metrics.jsonl").string();
   std::error_code ignored;
@@ -78,7 +78,7 @@ TrainedSteps train_first_steps(const std::string& file, const std::vector<std::s
   }
   run_to_the_end("tessera train", command);
   TrainedSteps result;
-  for (const StepMetrics& step : read_metrics(metrics)) {
+  for (const run::StepMetrics& step : run::read_metrics(metrics)) {
     result.losses.push_back(step.loss);
     result.seconds.push_back(step.seconds);
     result.lr.push_back(step.lr);

@@ -23,14 +23,12 @@ import tessera.checkpoint;
 import tessera.hub;
 import tessera.app.base;
 import tessera.app.config;
-import tessera.app.data;
-import tessera.app.model;
-import tessera.app.adapters;
+import tessera.run;
 
 namespace tessera::app {
 namespace {
 
-std::string mesh_text(const MeshConfig& mesh) {
+std::string mesh_text(const run::MeshConfig& mesh) {
   if (mesh.axes.empty()) {
     return "1 rank";
   }
@@ -44,7 +42,7 @@ std::string mesh_text(const MeshConfig& mesh) {
 }
 
 /// A number of the schedule's unit: "3 steps", "1.5 M tokens (12.2 steps)".
-std::string span_text(const Config& config, std::int64_t count) {
+std::string span_text(const run::RunSpec& config, std::int64_t count) {
   if (config.optimizer.schedule_unit == "steps") {
     return count_text(count, "step");
   }
@@ -54,14 +52,14 @@ std::string span_text(const Config& config, std::int64_t count) {
 
 /// Where the first weights are, and what of these folders has no part in the run; `vocab`: the
 /// model's tokens.
-TableRows folder_rows(const ModelConfig& model, std::int64_t vocab) {
+TableRows folder_rows(const run::ModelConfig& model, std::int64_t vocab) {
   TableRows rows;
   std::error_code ignored;
   const bool one_folder =
       !model.adapter.empty() && std::filesystem::equivalent(model.from, model.adapter, ignored);
   std::set<std::string> of_adapter = {"adapter_model.safetensors"};
   if (!model.from.empty()) {
-    const std::vector<std::string> files = open_hub_tensors(model.from).source->files();
+    const std::vector<std::string> files = hub::open_hub_tensors(model.from).source->files();
     std::set<std::string> used(files.begin(), files.end());
     if (!used.contains("model.safetensors")) {
       used.insert("model.safetensors.index.json");
@@ -72,9 +70,10 @@ TableRows folder_rows(const ModelConfig& model, std::int64_t vocab) {
     }
     const std::string what =
         files.size() == 1 ? files.front() : fmt::format("{} files", files.size());
-    rows.push_back({"weights", fmt::format("{} of {}{}", what, model.from,
-                                           left_out_text(files_left_out(model.from, used)))});
-    const std::int64_t stored = read_model_folder(model.from).vocab;
+    rows.push_back(
+        {"weights", fmt::format("{} of {}{}", what, model.from,
+                                hub::left_out_text(hub::files_left_out(model.from, used)))});
+    const std::int64_t stored = hub::read_model_folder(model.from).vocab;
     if (vocab > stored) {
       rows.push_back({"new tokens", fmt::format("{}, from {} on; each row is the mean of the "
                                                 "folder's",
@@ -88,19 +87,20 @@ TableRows folder_rows(const ModelConfig& model, std::int64_t vocab) {
                   .wrong = "there is no such folder",
                   .expected = "one with adapter_config.json and adapter_model.safetensors"});
     }
-    const PeftConfig config = read_peft_config((folder / "adapter_config.json").string());
+    const hub::PeftConfig config = hub::read_peft_config((folder / "adapter_config.json").string());
     const std::string base =
         config.base.empty()
             ? ""
             : fmt::format(", of the model '{}' by its adapter_config.json", shown(config.base));
-    rows.push_back({"adapter", fmt::format("{}{}{}", model.adapter, base,
-                                           left_out_text(files_left_out(folder, of_adapter)))});
+    rows.push_back(
+        {"adapter", fmt::format("{}{}{}", model.adapter, base,
+                                hub::left_out_text(hub::files_left_out(folder, of_adapter)))});
   }
   return rows;
 }
 
-std::string optimizer_text(const Config& config) {
-  const OptimizerConfig& o = config.optimizer;
+std::string optimizer_text(const run::RunSpec& config) {
+  const run::OptimizerConfig& o = config.optimizer;
   std::string text = fmt::format("{}, lr {}, {}", o.name, o.lr, o.schedule);
   if (o.warmup > 0) {
     text += fmt::format(" after {} of warm-up", span_text(config, o.warmup));
@@ -117,12 +117,12 @@ std::string optimizer_text(const Config& config) {
   return text;
 }
 
-bool has_documents(const Dataset& data) {
+bool has_documents(const run::Dataset& data) {
   return std::ranges::any_of(
-      data.sources(), [](const OpenedSource& source) { return source.documents != nullptr; });
+      data.sources(), [](const run::OpenedSource& source) { return source.documents != nullptr; });
 }
 
-std::string data_text(const Config& config, const Dataset& data) {
+std::string data_text(const run::RunSpec& config, const run::Dataset& data) {
   std::string text =
       fmt::format("{}, {} tokens to train on, {} {} of {}, {}", count_text(data.files(), "file"),
                   format_count(static_cast<double>(data.training_tokens())), data.windows(),
@@ -137,7 +137,7 @@ std::string data_text(const Config& config, const Dataset& data) {
 
 }  // namespace
 
-TableRows data_rows(const Config& config, const Dataset& data) {
+TableRows data_rows(const run::RunSpec& config, const run::Dataset& data) {
   const auto step_tokens = static_cast<double>(config.step_tokens());
   TableRows rows;
   rows.push_back({"data", data_text(config, data)});
@@ -166,7 +166,8 @@ TableRows data_rows(const Config& config, const Dataset& data) {
   return rows;
 }
 
-TableRows plan_rows(const Config& config, const ModelShape& shape, const Dataset& data) {
+TableRows plan_rows(const run::RunSpec& config, const hub::ModelShape& shape,
+                    const run::Dataset& data) {
   const auto step_tokens = static_cast<double>(config.step_tokens());
   const double total = step_tokens * static_cast<double>(config.train.steps);
   TableRows rows = {

@@ -15,7 +15,7 @@ module;
 module tessera.app.server;
 
 import tessera.base;
-import tessera.app.generation;
+import tessera.text;
 
 namespace tessera::app {
 namespace {
@@ -129,12 +129,12 @@ void check_message(const Json& message) {
   check_members(rest, "messages.", std::array<std::string_view, 2>{"role", "content"});
 }
 
-std::vector<ChatMessage> messages_of(const Json& body) {
+std::vector<text::ChatMessage> messages_of(const Json& body) {
   const Json* list = given(body, "messages");
   if (list == nullptr || !list->is_array() || list->empty()) {
     refuse("messages", "a list with at least one message");
   }
-  std::vector<ChatMessage> messages;
+  std::vector<text::ChatMessage> messages;
   for (const Json& message : *list) {
     const Json role = message.is_object() ? message.value("role", Json()) : Json();
     if (role != "system" && role != "user" && role != "assistant" && role != "developer") {
@@ -163,7 +163,7 @@ void read_stop(const Json& body, std::vector<std::string>& stop) {
   }
 }
 
-void read_end_tokens(const Json& body, std::int64_t vocab, GenerationOptions& options) {
+void read_end_tokens(const Json& body, std::int64_t vocab, text::GenerationOptions& options) {
   constexpr std::size_t most = 16;
   bool beyond_end = false;
   read_flag(body, "ignore_eos", beyond_end);
@@ -235,8 +235,8 @@ void check_supported(const Json& body) {
   check_only("n", 1, "1");
 }
 
-const char* reason_of(TextEnd end) {
-  return end == TextEnd::token || end == TextEnd::stop ? "stop" : "length";
+const char* reason_of(text::TextEnd end) {
+  return end == text::TextEnd::token || end == text::TextEnd::stop ? "stop" : "length";
 }
 
 Ordered usage_of(const TokenUsage& usage) {
@@ -265,7 +265,7 @@ Ordered chunk(const AnswerHead& head, const Ordered& delta, const Ordered& reaso
 
 }  // namespace
 
-ChatRequest parse_chat_request(std::string_view text, const GenerationOptions& defaults,
+ChatRequest parse_chat_request(std::string_view text, const text::GenerationOptions& defaults,
                                std::int64_t vocab) {
   const ParsedJson parsed =
       parse_json_object(text, {.bytes = text.size(), .values = 100'000, .depth = 16});
@@ -275,7 +275,7 @@ ChatRequest parse_chat_request(std::string_view text, const GenerationOptions& d
   const Json& body = parsed.value;
   check_supported(body);
   ChatRequest request{.messages = messages_of(body), .options = defaults};
-  GenerationOptions& options = request.options;
+  text::GenerationOptions& options = request.options;
   read_number(body, "temperature", options.sampling.temperature);
   read_number(body, "top_p", options.sampling.top_p);
   read_number(body, "min_p", options.sampling.min_p);
@@ -301,7 +301,7 @@ ChatRequest parse_chat_request(std::string_view text, const GenerationOptions& d
   return request;
 }
 
-std::string answer_json(const AnswerHead& head, const GeneratedText& text,
+std::string answer_json(const AnswerHead& head, const text::GeneratedText& text,
                         const TokenUsage& usage) {
   Ordered json = headed(head, "chat.completion");
   const Ordered message = {{"role", "assistant"}, {"content", text.text}};
@@ -319,7 +319,7 @@ std::string part_event(const AnswerHead& head, const std::string& part) {
   return event_of(chunk(head, {{"content", part}}, nullptr));
 }
 
-std::string last_event(const AnswerHead& head, TextEnd end, const TokenUsage* usage) {
+std::string last_event(const AnswerHead& head, text::TextEnd end, const TokenUsage* usage) {
   std::string events = event_of(chunk(head, Ordered::object(), reason_of(end)));
   if (usage != nullptr) {
     Ordered json = headed(head, "chat.completion.chunk");

@@ -18,11 +18,11 @@ module;
 module tessera.app.server;
 
 import tessera.base;
-import tessera.app.generation;
+import tessera.text;
 
 namespace tessera::app {
 
-AnswerJob::AnswerJob(std::vector<std::int64_t> prompt, GenerationOptions options,
+AnswerJob::AnswerJob(std::vector<std::int64_t> prompt, text::GenerationOptions options,
                      std::chrono::seconds most_seconds, AnswerReceiver receiver)
     : prompt_(std::move(prompt)),
       options_(std::move(options)),
@@ -35,7 +35,7 @@ void AnswerJob::refuse() {
   }
 }
 
-void AnswerJob::run(const TextModel& model, Decoding& decoding,
+void AnswerJob::run(const text::TextModel& model, text::Decoding& decoding,
                     const std::function<bool()>& wanted) {
   const auto end_at = std::chrono::steady_clock::now() + most_seconds_;
   const auto goes_on = [&] {
@@ -51,8 +51,8 @@ void AnswerJob::run(const TextModel& model, Decoding& decoding,
     return goes_on();
   };
   try {
-    const GeneratedText text =
-        generate(model, decoding, std::span(&prompt_, 1), options_, receive, goes_on).at(0);
+    const text::GeneratedText text =
+        text::generate(model, decoding, std::span(&prompt_, 1), options_, receive, goes_on).at(0);
     if (!wanted()) {
       refuse();
     } else if (!cancelled_) {

@@ -1,7 +1,7 @@
 export module tessera.app.server:jobs;
 
 import tessera.app.base;
-import tessera.app.generation;
+import tessera.text;
 
 // Answers that clients wait for. One thread has the model and makes them one after the other.
 
@@ -9,15 +9,15 @@ export namespace tessera::app {
 
 /// Receives an answer while it is made; the thread that has the model calls the functions.
 struct AnswerReceiver {
-  std::function<void(const std::string& part)> part;        // never empty
-  std::function<void(const GeneratedText& whole)> end;      // the last call, or
-  std::function<void(const std::exception& error)> failed;  // of kind interrupted: try it again
+  std::function<void(const std::string& part)> part;          // never empty
+  std::function<void(const text::GeneratedText& whole)> end;  // the last call, or
+  std::function<void(const std::exception& error)> failed;    // of kind interrupted: try it again
 };
 
 /// An answer that a client waits for.
 class AnswerJob {
  public:
-  AnswerJob(std::vector<std::int64_t> prompt, GenerationOptions options,
+  AnswerJob(std::vector<std::int64_t> prompt, text::GenerationOptions options,
             std::chrono::seconds most_seconds, AnswerReceiver receiver);
 
   /// The client has gone: no more is made, and nothing is received.
@@ -26,13 +26,14 @@ class AnswerJob {
 
   /// Makes the answer, while `wanted` is true: it is asked before each token, and between the
   /// passes in which a long prompt is read.
-  void run(const TextModel& model, Decoding& decoding, const std::function<bool()>& wanted);
+  void run(const text::TextModel& model, text::Decoding& decoding,
+           const std::function<bool()>& wanted);
   /// Ends it, if it has not begun: the server stops.
   void refuse();
 
  private:
   std::vector<std::int64_t> prompt_;
-  GenerationOptions options_;
+  text::GenerationOptions options_;
   std::chrono::seconds most_seconds_;
   AnswerReceiver receiver_;
   std::atomic<bool> cancelled_ = false;

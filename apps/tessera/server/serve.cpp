@@ -23,7 +23,7 @@ module;
 module tessera.app.server;
 
 import tessera.base;
-import tessera.app.generation;
+import tessera.text;
 
 namespace tessera::app {
 namespace {
@@ -51,7 +51,7 @@ class StopSignals {
   std::array<struct sigaction, 2> before_ = {};
 };
 
-bool is_to_stop(const TextModel& model) {
+bool is_to_stop(const text::TextModel& model) {
   return stop_requested != 0 || model.ranks().interrupted();
 }
 
@@ -123,7 +123,7 @@ struct EventStream {
 /// What the server has for its clients: the model's answers, one after the other.
 class ChatServer : public HttpService {
  public:
-  ChatServer(const TextModel& model, const ServeOptions& options)
+  ChatServer(const text::TextModel& model, const ServeOptions& options)
       : model_(model),
         options_(options),
         format_(model, options.chat_template),
@@ -256,7 +256,7 @@ class ChatServer : public HttpService {
   AnswerReceiver whole_to(const HttpResponder& responder, std::int64_t prompt_tokens) {
     return {.part = [](const std::string&) {},
             .end =
-                [=, head = head()](const GeneratedText& text) {
+                [=, head = head()](const text::GeneratedText& text) {
                   const TokenUsage usage{.prompt = prompt_tokens,
                                          .completion = std::ssize(text.tokens)};
                   responder.answer({.body = answer_json(head, text, usage)});
@@ -270,7 +270,7 @@ class ChatServer : public HttpService {
     const auto stream = std::make_shared<EventStream>(responder, head());
     return {.part = [=](const std::string& part) { stream->write(part_event(stream->head, part)); },
             .end =
-                [=](const GeneratedText& text) {
+                [=](const text::GeneratedText& text) {
                   const TokenUsage usage{.prompt = prompt_tokens,
                                          .completion = std::ssize(text.tokens)};
                   stream->write(last_event(stream->head, text.end, with_usage ? &usage : nullptr));
@@ -288,10 +288,10 @@ class ChatServer : public HttpService {
                 }};
   }
 
-  const TextModel& model_;
+  const text::TextModel& model_;
   ServeOptions options_;
-  ChatFormat format_;
-  Decoding decoding_;
+  text::ChatFormat format_;
+  text::Decoding decoding_;
   JobQueue jobs_;
   std::string name_;
   std::int64_t started_ = static_cast<std::int64_t>(std::time(nullptr));
@@ -301,7 +301,7 @@ class ChatServer : public HttpService {
 
 }  // namespace
 
-void serve(const TextModel& model, const ServeOptions& options,
+void serve(const text::TextModel& model, const ServeOptions& options,
            const std::function<void(int)>& started) {
   if (!is_local(options.host) && options.token.empty()) {
     fail_input({.thing = options.host,

@@ -1,26 +1,26 @@
 export module tessera.app.server:serve;
 
 import tessera.app.base;
-import tessera.app.generation;
+import tessera.text;
 import :http_message;
 
 export namespace tessera::app {
 
 struct ServeOptions {
   std::string host = "127.0.0.1";
-  int port = 8080;                  // 0: any that is free
-  std::string token = {};           // that clients send as "Authorization: Bearer TOKEN"
-  std::string chat_template = {};   // a file; empty: the tokenizer's
-  GenerationOptions defaults = {};  // of requests; its tokens are the most of an answer
-  std::int64_t seconds = 300;       // an answer ends then
-  std::int64_t waiting = 16;        // requests that wait for the model; more are refused
-  HttpLimits limits = {};           // of what clients send
+  int port = 8080;                        // 0: any that is free
+  std::string token = {};                 // that clients send as "Authorization: Bearer TOKEN"
+  std::string chat_template = {};         // a file; empty: the tokenizer's
+  text::GenerationOptions defaults = {};  // of requests; its tokens are the most of an answer
+  std::int64_t seconds = 300;             // an answer ends then
+  std::int64_t waiting = 16;              // requests that wait for the model; more are refused
+  HttpLimits limits = {};                 // of what clients send
 };
 
 /// Answers chat completions over HTTP until the process receives SIGINT or SIGTERM. `started`
 /// receives the port. Errors (input): the model has no chat template; an address of other machines
 /// without a token; those of HttpServer.
-void serve(const TextModel& model, const ServeOptions& options,
+void serve(const text::TextModel& model, const ServeOptions& options,
            const std::function<void(int port)>& started);
 
 }  // namespace tessera::app

@@ -1,8 +1,5 @@
 export module tessera.app.trace;
 
-export import :recorder;     // what a rank does during some steps, with times
-export import :steps;        // which steps of a run are traced
-export import :file;         // the trace file
 export import :read;         // reads one back
 export import :summary;      // where the time went
 export import :draw;         // a picture

@@ -1,0 +1,20 @@
+export module tessera.hub:nf4;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import tessera.checkpoint;
+
+// Weights that a layer keeps as 4-bit codes (see nn::nf4).
+
+export namespace tessera::hub {
+
+/// The shape of the weight whose codes are the tensor MODULE.codes. Error (input): MODULE.codes,
+/// .scales, .factors or .mean is missing, or has a shape or type that does not fit the others.
+Dims nf4_shape(const TensorSource& from, const std::string& module);
+
+/// Rows of the weight, in f32.
+Tensor read_nf4(const TensorSource& from, const std::string& module, std::int64_t row,
+                std::int64_t rows);
+
+}  // namespace tessera::hub

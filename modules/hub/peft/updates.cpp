@@ -1,0 +1,266 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <string>
+#include <tessera/json_reading.hpp>
+#include <utility>
+#include <vector>
+module tessera.hub;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import tessera.ops;
+import tessera.nn;
+import tessera.checkpoint;
+
+namespace tessera::hub {
+namespace {
+
+using Json = nlohmann::json;
+
+/// A whole tensor, or rows of it, in this type.
+Tensor read_as(const TensorSource& from, const std::string& name, DType dtype, std::int64_t row,
+               std::int64_t rows) {
+  Dims offset = Dims::filled(from.info(name).shape.size(), 0);
+  Dims shape = from.info(name).shape;
+  offset[0] = row;
+  shape[0] = rows;
+  const Tensor values = empty(shape, dtype);
+  from.read(name, {offset, shape}, values);
+  return values;
+}
+
+/// Error (input) unless the checkpoint has this tensor with this shape.
+void check_shape(const TensorSource& from, const std::string& name, const Dims& shape) {
+  if (!(from.info(name).shape == shape)) {
+    fail_input(
+        {.thing = from.path(),
+         .wrong = fmt::format("tensor '{}' does not fit the update that it belongs to", name),
+         .expected = fmt::format("shape {}", to_string(shape)),
+         .got = to_string(from.info(name).shape)});
+  }
+}
+
+/// Calls f(name, weight) for every weight that a layer keeps in another form.
+template <class F>
+void for_each_packed(nn::Module& model, const F& f) {
+  for (const nn::Module* module : nn::all_modules(model)) {
+    for (const nn::PackedWeight& packed : module->packed_weights()) {
+      f(module->name() + "." + packed.name, packed);
+    }
+  }
+}
+
+/// The parameters that a folder of weights has under their own names.
+StateDict plain_weights(nn::Module& model) {
+  StateDict weights;
+  const std::vector<nn::ParameterPointer> updates = nn::update_parameters(model);
+  for (const auto& [name, parameter] : nn::named_parameters(model)) {
+    const bool packed = parameter->initialization.kind == nn::Initialization::Kind::packed;
+    if (!packed && std::ranges::find(updates, parameter) == updates.end()) {
+      weights.tensors.emplace(name, parameter->value);
+      weights.tensors.emplace(parameter->name, parameter->value);  // of a module that is absent
+    }
+  }
+  return weights;
+}
+
+/// The rotary tables that old folders hold, and what absent modules have.
+std::vector<std::string> ignored_weights(nn::Module& model) {
+  std::vector<std::string> patterns = {"**.rotary_emb.inv_freq"};
+  for (const std::string& module : nn::absent_modules(model)) {
+    patterns.push_back(module + ".**");
+  }
+  return patterns;
+}
+
+}  // namespace
+
+Updates updates_of(nn::Module& model) {
+  Updates updates;
+  for (const auto& [module, absent] : nn::whole_modules(model)) {
+    if (const std::optional<nn::LowRankUpdate> update = module->low_rank_update()) {
+      updates.emplace(module->name(), *update);
+    }
+  }
+  return updates;
+}
+
+std::vector<std::string> names_of(const Updates& updates) {
+  std::vector<std::string> names;
+  for (const auto& [name, update] : updates) {
+    names.push_back(name);
+  }
+  return names;
+}
+
+StateDict model_weights(nn::Module& model) {
+  StateDict weights;
+  for_each_packed(model, [&](const std::string& name, const nn::PackedWeight& packed) {
+    weights.tensors.emplace(name, empty(packed.shape, DType::f32, meta));
+  });
+  weights.tensors.merge(plain_weights(model).tensors);
+  return weights;
+}
+
+LoadOptions weight_options(nn::Module& model) {
+  return {.strict = true, .cast = true, .ignore = ignored_weights(model)};
+}
+
+void load_model_weights(const TensorSource& from, nn::Module& model) {
+  LoadOptions options = weight_options(model);
+  for_each_packed(model, [&](const std::string& name, const nn::PackedWeight&) {
+    options.ignore.push_back(name);
+  });
+  StateDict plain = plain_weights(model);
+  for (const nn::BufferPointer& buffer : nn::all_buffers(model)) {
+    if (buffer->saved && from.contains(buffer->name)) {
+      plain.tensors.emplace(buffer->name, buffer->value);
+    }
+  }
+  load_weights(from, plain, options);
+  for_each_packed(model, [&](const std::string& name, const nn::PackedWeight& packed) {
+    static_cast<void>(from.info(name));  // an error where it is missing
+    StateDict one;
+    one.tensors.emplace(name, nn::first_values(packed));
+    load_weights(from, one, {.strict = false, .cast = true});
+    packed.pack(one.tensors.at(name));
+  });
+}
+
+std::string to_json(const Updates& updates) {
+  Json json = Json::object();
+  for (const auto& [module, update] : updates) {
+    json[module] = {{"rank", update.rank},       {"alpha", update.alpha},
+                    {"dropout", update.dropout}, {"rank_stabilized", update.rank_stabilized},
+                    {"dora", update.dora},       {"packing", update.packing}};
+  }
+  return json_text(json);
+}
+
+Updates stored_updates(const std::string& meta, const std::string& checkpoint) {
+  const ParsedJson parsed = parse_json_object(meta);
+  Updates updates;
+  if (!parsed.problem.empty() || !parsed.value.contains("low_rank_updates")) {
+    return updates;
+  }
+  reading_json(
+      checkpoint,
+      [&] {
+        for (const auto& [module, json] : parsed.value["low_rank_updates"].items()) {
+          updates[module] = {.rank = json_member<std::int64_t>(json, "rank"),
+                             .alpha = json_member<double>(json, "alpha"),
+                             .dropout = json_member<double>(json, "dropout"),
+                             .rank_stabilized = json_member<bool>(json, "rank_stabilized"),
+                             .dora = json_member<bool>(json, "dora"),
+                             .packing = json_member<std::string>(json, "packing")};
+        }
+      },
+      "use a checkpoint of this version of 'tessera train'");
+  return updates;
+}
+
+void compare_updates(const Updates& stored, const Updates& own, const std::string& checkpoint) {
+  const auto text = [](const Updates& updates, const std::string& module) {
+    const auto found = updates.find(module);
+    if (found == updates.end()) {
+      return std::string("none");
+    }
+    const nn::LowRankUpdate& update = found->second;
+    return fmt::format("rank {}, alpha {}{}{}{}", update.rank, update.alpha,
+                       update.rank_stabilized ? ", rslora" : "", update.dora ? ", dora" : "",
+                       update.packing.empty() ? "" : ", weight as " + update.packing);
+  };
+  std::set<std::string> modules;
+  for (const Updates* updates : {&stored, &own}) {
+    for (const auto& [module, update] : *updates) {
+      modules.insert(module);
+    }
+  }
+  std::string lines;
+  std::size_t count = 0;
+  for (const std::string& module : modules) {
+    if (text(stored, module) != text(own, module)) {
+      constexpr std::size_t most = 8;
+      if (++count <= most) {
+        lines += fmt::format("\n  {}: {} in the checkpoint, {} in the config", module,
+                             text(stored, module), text(own, module));
+      }
+    }
+  }
+  if (count > 0) {
+    fail_input(
+        fmt::format("{}: it is a checkpoint of a run with other low-rank updates; use the "
+                    "options of that run. {} layers differ:{}",
+                    checkpoint, count, lines));
+  }
+}
+
+MergedWeights::MergedWeights(const TensorSource& from, Updates updates, const std::string& prefix)
+    : TensorSource(from.path()), from_(from) {
+  tensors_ = from.tensors();
+  scalars_ = from.scalars();
+  for (auto& [name, update] : updates) {
+    const std::string module = prefix + name;
+    if (!update.packing.empty() && update.packing != "nf4") {
+      fail_input({.thing = from.path(),
+                  .wrong = fmt::format("the weight of '{}' is kept as '{}'", name, update.packing),
+                  .expected = "\"nf4\", or the weight itself",
+                  .advice = "'tessera checkpoint export --adapter' writes the updates alone"});
+    }
+    const bool packed = !update.packing.empty();
+    const Dims shape = packed ? nf4_shape(from, module) : from.info(module + ".weight").shape;
+    if (packed) {
+      for (const char* part : {".codes", ".scales", ".factors", ".mean"}) {
+        tensors_.erase(module + part);
+      }
+      tensors_[module + ".weight"] = {DType::f32, shape};
+    }
+    check_shape(from, module + ".lora_A", {update.rank, shape[1]});
+    check_shape(from, module + ".lora_B", {shape[0], update.rank});
+    tensors_.erase(module + ".lora_A");
+    tensors_.erase(module + ".lora_B");
+    if (update.dora) {
+      check_shape(from, module + ".magnitude", {shape[0]});
+      tensors_.erase(module + ".magnitude");
+    }
+    merged_.emplace(module + ".weight", Merged{module, std::move(update)});
+  }
+}
+
+std::uint64_t MergedWeights::bytes_read() const { return from_.bytes_read(); }
+
+void MergedWeights::copy_box(const std::string& name, const LocalPart& box,
+                             const Tensor& into) const {
+  const auto found = merged_.find(name);
+  if (found == merged_.end()) {
+    from_.read(name, box, into);
+    return;
+  }
+  const auto& [module, update] = found->second;
+  const NoGrad constant;
+  const DType dtype = info(name).dtype == DType::f64 ? DType::f64 : DType::f32;
+  const std::int64_t row = box.offset[0];
+  const std::int64_t rows = box.shape[0];
+  const Tensor a = read_as(from_, module + ".lora_A", dtype, 0, update.rank);
+  const Tensor b = read_as(from_, module + ".lora_B", dtype, row, rows);
+  const Tensor weight = update.packing.empty() ? read_as(from_, name, dtype, row, rows)
+                                               : read_nf4(from_, module, row, rows);
+  Tensor merged = ops::add(weight, ops::matmul(b, a), update.scale());
+  if (update.dora) {
+    const Tensor length = ops::sqrt(ops::sum(ops::square(merged), {1}, true));
+    const Tensor magnitude = read_as(from_, module + ".magnitude", dtype, row, rows);
+    merged = ops::mul(merged, ops::div(ops::view(magnitude, {rows, 1}), length));
+  }
+  ops::copy_(into, ops::narrow(merged, 1, box.offset[1], box.shape[1]));
+}
+
+}  // namespace tessera::hub

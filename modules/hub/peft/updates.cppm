@@ -1,0 +1,64 @@
+export module tessera.hub:updates;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import tessera.nn;
+import tessera.checkpoint;
+
+// The low-rank updates of a model (nn::LowRankUpdate), by the name of the module: what a checkpoint
+// of a run says of them, and its weights as they are with the updates in them.
+
+export namespace tessera::hub {
+
+using Updates = std::map<std::string, nn::LowRankUpdate>;
+
+/// Updates of all layers that declare one, of absent modules too.
+Updates updates_of(nn::Module& model);
+/// The names of the modules.
+std::vector<std::string> names_of(const Updates& updates);
+
+/// Weights that a folder of the model has, by name: all parameters but those of low-rank updates,
+/// and the weights that layers keep in another form, on the meta device.
+StateDict model_weights(nn::Module& model);
+/// How a folder's weights are compared with the model and read: what absent modules would have
+/// (nn::AbsentModule) is ignored.
+LoadOptions weight_options(nn::Module& model);
+/// Fills these from the folder, in whatever layout they are; a weight that is kept in another form
+/// is packed before the next one is read. Errors (input): see load_weights.
+void load_model_weights(const TensorSource& from, nn::Module& model);
+
+/// For the meta data of a checkpoint: an object with a key for each module.
+std::string to_json(const Updates& updates);
+/// The updates in a checkpoint's meta data; none where it has none. Error (input): they are not
+/// what to_json writes.
+Updates stored_updates(const std::string& meta, const std::string& checkpoint);
+
+/// Error (input) that lists the modules whose update differs from that of the checkpoint in what it
+/// computes.
+void compare_updates(const Updates& stored, const Updates& own, const std::string& checkpoint);
+
+/// The tensors of a checkpoint without updates: a weight is read as W + scale B A, or with dora as
+/// the rows of that with the lengths of `magnitude`, and the parameters of the updates are not
+/// there. A W that is kept as 4-bit codes ("nf4") is decoded. The sums are computed in float32, of
+/// a float64 weight in float64. Rows are read whole.
+class MergedWeights : public TensorSource {
+ public:
+  /// `prefix` is what the names of the modules have before them. The source must outlive this.
+  /// Error (input): a parameter of an update is missing or has another shape; a form of the weight
+  /// that is unknown.
+  MergedWeights(const TensorSource& from, Updates updates, const std::string& prefix);
+  std::uint64_t bytes_read() const override;
+
+ private:
+  void copy_box(const std::string& name, const LocalPart& box, const Tensor& into) const override;
+
+  const TensorSource& from_;
+  struct Merged {
+    std::string module;  // with the prefix
+    nn::LowRankUpdate update;
+  };
+  std::map<std::string, Merged> merged_;  // by the weight's name
+};
+
+}  // namespace tessera::hub

@@ -1,0 +1,253 @@
+module;
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+module tessera.hub;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import tessera.ops;
+import tessera.nn;
+import tessera.models;
+import tessera.checkpoint;
+
+namespace tessera::hub {
+namespace {
+
+using models::HubTensor;
+
+/// The dim of the folder's tensor along which parts follow each other.
+int parts_dim(const HubTensor& entry) { return entry.transposed ? 1 : entry.dim; }
+
+/// The shape of the other side: of a parameter's matrix, the folder's, and back.
+Dims turned(const Dims& shape, const HubTensor& entry) {
+  return entry.transposed ? Dims{shape[1], shape[0]} : shape;
+}
+
+/// Whether the tensor has the form that the entry is made for.
+bool fits(const Dims& stored, const HubTensor& entry) {
+  return stored.size() > parts_dim(entry) && (!entry.transposed || stored.size() == 2) &&
+         stored[parts_dim(entry)] % entry.parts == 0;
+}
+
+/// The name of entry `number` of a stacked parameter.
+std::string numbered(const HubTensor& entry, std::int64_t number) {
+  std::string name = entry.tensor;
+  const std::size_t star = name.find('*');
+  return star == std::string::npos ? name : name.replace(star, 1, std::to_string(number));
+}
+
+/// How many tensors the folder has of a stacked parameter, whatever their numbers.
+std::size_t numbered_in(const std::map<std::string, std::string>& stored, const HubTensor& entry) {
+  const std::size_t star = entry.tensor.find('*');
+  const std::string before = entry.tensor.substr(0, star);
+  const std::string after = entry.tensor.substr(star + 1);
+  std::size_t count = 0;
+  for (auto found = stored.lower_bound(before);
+       found != stored.end() && found->first.starts_with(before); ++found) {
+    const std::string& name = found->first;
+    const bool longer = name.size() > before.size() + after.size() && name.ends_with(after);
+    const auto digits = name.find_first_not_of("0123456789", before.size());
+    count += longer && digits == name.size() - after.size() ? 1 : 0;
+  }
+  return count;
+}
+
+/// The dims after the first one.
+Dims without_first(const Dims& dims) {
+  Dims rest;
+  for (int d = 1; d < dims.size(); ++d) {
+    rest.push_back(dims[d]);
+  }
+  return rest;
+}
+
+Dims with_first(std::int64_t first, const Dims& rest) {
+  Dims dims{first};
+  for (const std::int64_t d : rest) {
+    dims.push_back(d);
+  }
+  return dims;
+}
+
+/// The folder's tensors: from the name that transformers gives them to the one that they have.
+std::map<std::string, std::string> names_in(const TensorSource& folder,
+                                            const models::ModelFamily& family) {
+  const std::vector<std::string> ignored = family.ignored_tensors();
+  const std::string prefix = family.base_prefix();
+  std::map<std::string, std::string> names;
+  for (const auto& [name, info] : folder.tensors()) {
+    const bool is_ignored = std::ranges::any_of(
+        ignored, [&](const std::string& pattern) { return matches_pattern(name, pattern); });
+    if (!is_ignored) {
+      // A base model's names lack the prefix, and it has no head.
+      const bool whole = name.starts_with(prefix) || name.starts_with("lm_head.");
+      names.emplace(whole ? name : prefix + name, name);
+    }
+  }
+  return names;
+}
+
+}  // namespace
+
+HubWeights::HubWeights(const TensorSource& folder, const models::ModelFamily& family,
+                       const models::ModelSizes& sizes)
+    : TensorSource(folder.path()), folder_(folder) {
+  const std::map<std::string, std::string> stored = names_in(folder, family);
+  std::set<std::string> used;
+  for (HubTensor entry : family.tensors(sizes)) {
+    if (entry.stacked) {
+      stack(entry, stored, used);
+      continue;
+    }
+    const auto found = stored.find(entry.tensor);
+    if (found == stored.end() || !fits(folder.info(found->second).shape, entry)) {
+      continue;  // a later comparison finds that the parameter is missing
+    }
+    TensorInfo info = folder.info(found->second);
+    info.shape[parts_dim(entry)] = info.shape[parts_dim(entry)] / entry.parts * entry.taken;
+    info.shape = turned(info.shape, entry);
+    entry.tensor = found->second;
+    used.insert(entry.tensor);
+    tensors_.emplace(entry.parameter, info);
+    entries_.emplace(entry.parameter, entry);
+  }
+  for (const auto& [name, own] : stored) {
+    if (!used.contains(own)) {
+      tensors_.emplace(name, folder.info(own));
+      entries_.emplace(name, HubTensor{.parameter = name, .tensor = own});
+    }
+  }
+}
+
+void HubWeights::stack(const HubTensor& entry, const std::map<std::string, std::string>& stored,
+                       std::set<std::string>& used) {
+  std::vector<std::string> names;
+  for (auto found = stored.find(numbered(entry, 0)); found != stored.end();
+       found = stored.find(numbered(entry, std::ssize(names)))) {
+    const TensorInfo& info = folder_.info(found->second);
+    const TensorInfo& first = folder_.info(names.empty() ? found->second : names[0]);
+    if (!(info == first)) {
+      fail_input({.thing = path() + ": tensor '" + found->second + "'",
+                  .wrong = "it has not the shape and type of '" + names[0] + "'",
+                  .expected = to_string(first.shape),
+                  .got = to_string(info.shape)});
+    }
+    names.push_back(found->second);
+  }
+  if (names.size() < numbered_in(stored, entry)) {
+    fail_input({.thing = path() + ": tensor '" + numbered(entry, std::ssize(names)) + "'",
+                .wrong = "it is missing, while others of its layer are there"});
+  }
+  if (names.empty()) {
+    return;
+  }
+  used.insert(names.begin(), names.end());
+  const TensorInfo one = folder_.info(names[0]);
+  tensors_.emplace(entry.parameter,
+                   TensorInfo{one.dtype, with_first(std::ssize(names), one.shape)});
+  stacked_.emplace(entry.parameter, std::move(names));
+}
+
+std::uint64_t HubWeights::bytes_read() const { return folder_.bytes_read(); }
+
+void HubWeights::copy_box(const std::string& name, const LocalPart& box, const Tensor& into) const {
+  if (const auto found = stacked_.find(name); found != stacked_.end()) {
+    for (std::int64_t i = 0; i < box.shape[0]; ++i) {
+      folder_.read(found->second[static_cast<std::size_t>(box.offset[0] + i)],
+                   {without_first(box.offset), without_first(box.shape)}, ops::select(into, 0, i));
+    }
+    return;
+  }
+  const HubTensor& entry = entries_.at(name);
+  LocalPart inside{turned(box.offset, entry), turned(box.shape, entry)};
+  const std::int64_t extent = folder_.info(entry.tensor).shape[parts_dim(entry)] / entry.parts;
+  inside.offset[parts_dim(entry)] += entry.part * extent;
+  folder_.read(entry.tensor, inside, entry.transposed ? ops::transpose(into, 0, 1) : into);
+}
+
+HubExport::HubExport(const TensorSource& model, const std::string& prefix,
+                     const models::ModelFamily& family, const models::ModelSizes& sizes)
+    : TensorSource(model.path()), model_(model) {
+  std::map<std::string, HubTensor> renamed;
+  for (const HubTensor& entry : family.tensors(sizes)) {
+    renamed.emplace(entry.parameter, entry);
+  }
+  for (const auto& [name, info] : model.tensors()) {
+    if (!name.starts_with(prefix)) {
+      continue;
+    }
+    const std::string parameter = name.substr(prefix.size());
+    const auto found = renamed.find(parameter);
+    HubTensor entry = found != renamed.end()
+                          ? found->second
+                          : HubTensor{.parameter = parameter, .tensor = parameter};
+    entry.parameter = name;
+    for (std::int64_t i = 0; entry.stacked && i < info.shape[0]; ++i) {
+      tensors_.emplace(numbered(entry, i), TensorInfo{info.dtype, without_first(info.shape)});
+      stacked_.emplace(numbered(entry, i), std::pair(name, i));
+    }
+    if (entry.stacked) {
+      continue;
+    }
+    TensorInfo stored{info.dtype, turned(info.shape, entry)};
+    stored.shape[parts_dim(entry)] = stored.shape[parts_dim(entry)] / entry.taken * entry.parts;
+    tensors_.emplace(entry.tensor, stored);
+    parts_[entry.tensor].push_back(entry);
+  }
+}
+
+void check_takes_adapters(const models::ModelFamily& family, const models::ModelSizes& sizes,
+                          std::span<const std::string> layers, const std::string& where) {
+  std::set<std::string> other;
+  for (const HubTensor& entry : family.tensors(sizes)) {
+    if (entry.tensor != entry.parameter || entry.transposed || entry.parts > 1) {
+      other.insert(entry.parameter);
+    }
+  }
+  for (const std::string& layer : layers) {
+    if (other.contains(layer + ".weight")) {
+      fail_input({.where = where,
+                  .wrong = "adapters need a model whose parameters have Hugging Face's names",
+                  .got = layer + ", which a folder has in another form",
+                  .advice = "export the whole model instead, with the updates merged"});
+    }
+  }
+}
+
+std::uint64_t HubExport::bytes_read() const { return model_.bytes_read(); }
+
+void HubExport::copy_box(const std::string& name, const LocalPart& box, const Tensor& into) const {
+  if (const auto found = stacked_.find(name); found != stacked_.end()) {
+    const auto& [parameter, entry] = found->second;
+    model_.read(parameter, {with_first(entry, box.offset), with_first(1, box.shape)},
+                ops::unsqueeze(into, 0));
+    return;
+  }
+  const Dims& shape = info(name).shape;
+  for (const HubTensor& entry : parts_.at(name)) {
+    const int dim = parts_dim(entry);
+    const std::int64_t extent = shape[dim] / entry.parts;
+    const std::int64_t begin = std::max(box.offset[dim], entry.part * extent);
+    const std::int64_t end =
+        std::min(box.offset[dim] + box.shape[dim], (entry.part + entry.taken) * extent);
+    if (begin >= end) {
+      continue;
+    }
+    LocalPart inside = box;
+    inside.offset[dim] = begin - entry.part * extent;
+    inside.shape[dim] = end - begin;
+    const Tensor part = ops::narrow(into, dim, begin - box.offset[dim], end - begin);
+    model_.read(entry.parameter, {turned(inside.offset, entry), turned(inside.shape, entry)},
+                entry.transposed ? ops::transpose(part, 0, 1) : part);
+  }
+}
+
+}  // namespace tessera::hub

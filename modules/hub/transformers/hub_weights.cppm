@@ -1,0 +1,59 @@
+export module tessera.hub:hub_weights;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import tessera.nn;
+import tessera.models;
+import tessera.checkpoint;
+
+// The tensors of a folder in Hugging Face's format by the names and shapes of the model's
+// parameters, and the other way round (models::HubTensor).
+
+export namespace tessera::hub {
+
+/// A folder's tensors as the model's parameters. Tensors that the family does not rename keep their
+/// names; those that it ignores are not there.
+class HubWeights : public TensorSource {
+ public:
+  /// The source must outlive this.
+  HubWeights(const TensorSource& folder, const models::ModelFamily& family,
+             const models::ModelSizes& sizes);
+  std::uint64_t bytes_read() const override;
+
+ private:
+  void copy_box(const std::string& name, const LocalPart& box, const Tensor& into) const override;
+  /// One parameter of the tensors that the folder (`stored`: by the names that transformers gives
+  /// them) has for its dim 0.
+  void stack(const models::HubTensor& entry, const std::map<std::string, std::string>& stored,
+             std::set<std::string>& used);
+
+  const TensorSource& folder_;
+  std::map<std::string, models::HubTensor> entries_;         // by the parameter's name
+  std::map<std::string, std::vector<std::string>> stacked_;  // the tensors of its dim 0
+};
+
+/// The model's parameters as a folder's tensors. Tensors of the source without `prefix` are not
+/// there, and it is removed from the names.
+class HubExport : public TensorSource {
+ public:
+  /// The source must outlive this.
+  HubExport(const TensorSource& model, const std::string& prefix, const models::ModelFamily& family,
+            const models::ModelSizes& sizes);
+  std::uint64_t bytes_read() const override;
+
+ private:
+  void copy_box(const std::string& name, const LocalPart& box, const Tensor& into) const override;
+
+  const TensorSource& model_;
+  std::map<std::string, std::vector<models::HubTensor>> parts_;  // by the tensor's name, in order
+  std::map<std::string, std::pair<std::string, std::int64_t>> stacked_;  // parameter, and entry
+};
+
+/// Error (input) that begins with `where`: the weight of one of these layers (qualified names) has
+/// another name or form in a folder, so the names in an adapter of PEFT are not those of the
+/// layers.
+void check_takes_adapters(const models::ModelFamily& family, const models::ModelSizes& sizes,
+                          std::span<const std::string> layers, const std::string& where);
+
+}  // namespace tessera::hub

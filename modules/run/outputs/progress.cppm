@@ -1,0 +1,61 @@
+export module tessera.run:progress;
+
+import tessera.base;
+import :standard;
+import :metrics;
+
+// The progress lines of a run.
+
+export namespace tessera::run {
+
+/// Nothing where a share of a measured ceiling is above 1: the ceiling was measured while the
+/// machine did something else, and no share of it means anything.
+std::optional<double> reliable_share(double share);
+
+/// A step for the display: its metrics and what only the display needs.
+struct ProgressLine {
+  StepMetrics metrics;
+  std::int64_t steps = 0;            // of the whole run
+  std::optional<double> gemm_share;  // of the machine's GEMM ceiling, 0 to 1; reliable
+  double seconds_left = 0;
+};
+
+/// "step 120/300  loss 2.3456  grad 0.81  8.1 k tokens/s  62% of GEMM  312.0 MiB  1:05 left".
+std::string format_progress(const ProgressLine& line);
+
+/// The line cut to `columns` characters.
+std::string fit_line(const std::string& line, int columns);
+
+/// On a terminal one line that is overwritten; elsewhere a line every `every` steps, and at the
+/// first, the last and every validated step. Used by rank 0 only.
+class Progress {
+ public:
+  /// `first` steps are done already (a resumed run). `out`: null is stdout. Whether `out` is a
+  /// terminal decides the form; TERM=dumb is treated as not a terminal.
+  Progress(std::int64_t first, std::int64_t steps, std::int64_t every, std::FILE* out = nullptr);
+  Progress(Progress&&) = delete;
+  ~Progress();
+
+  /// After a share that is not reliable, none is shown any more, and a line says so.
+  void step(const StepMetrics& metrics, std::optional<double> gemm_share = std::nullopt);
+  /// Writes a whole line ("checkpoint saved: ...") above the live one.
+  void note(const std::string& text);
+  /// Ends the live line; the destructor does it too.
+  void finish();
+
+ private:
+  void write(const std::string& text);
+
+  bool shares_ = true;  // until one of them is not reliable
+  std::int64_t first_;
+  std::int64_t steps_;
+  std::int64_t every_;
+  std::FILE* out_;
+  bool live_;
+  bool line_open_ = false;
+  std::string shown_;
+  std::int64_t shown_steps_ = 0;  // of this object
+  double seconds_per_step_ = 0;   // smoothed
+};
+
+}  // namespace tessera::run

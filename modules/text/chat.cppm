@@ -1,0 +1,72 @@
+export module tessera.text:chat;
+
+import tessera.base;
+import tessera.data;
+import :text_model;
+import :decoding;
+import :generate;
+
+// Conversations with a model, by its chat template.
+
+export namespace tessera::text {
+
+struct ChatMessage {
+  std::string role;  // "system", "user", "assistant"
+  std::string content;
+};
+
+/// The template of a file, or where that is empty of the model's tokenizer; null: it has none.
+/// Errors (input): the file cannot be read; the template has what is not supported (docs/data.md).
+std::shared_ptr<const data::ChatTemplate> chat_template_of(const TextModel& model,
+                                                           const std::string& file);
+
+/// From a conversation to the tokens that the model continues with an answer.
+class ChatFormat {
+ public:
+  /// `file`: as of chat_template_of. Errors (input): those, and there is none.
+  explicit ChatFormat(const TextModel& model, const std::string& file = "");
+
+  /// The conversation and what comes before an answer. Errors (input): a message is not UTF-8, or
+  /// one that is not the assistant's contains a special token; the template does not allow the
+  /// conversation.
+  std::vector<std::int64_t> prompt(std::span<const ChatMessage> messages) const;
+  /// The token that the template writes behind an answer, where it is a special one: an answer ends
+  /// with it, whether or not the model's files say so.
+  const std::vector<std::int64_t>& end_tokens() const { return end_tokens_; }
+
+ private:
+  std::vector<std::int64_t> find_end() const;
+  std::string rendered(std::span<const ChatMessage> messages, bool add_generation_prompt) const;
+
+  const TextModel& model_;
+  std::shared_ptr<const data::ChatTemplate> template_;
+  std::vector<std::int64_t> end_tokens_;
+};
+
+/// A conversation that grows. What the model has read of it is not read again.
+class Chat {
+ public:
+  /// The model must outlive it. Errors (input): those of ChatFormat.
+  Chat(const TextModel& model, const std::string& template_file, GenerationOptions options);
+
+  /// Forgets all messages but that of the system.
+  void reset();
+  /// The message of the system; empty: none. Forgets all others.
+  void set_system(const std::string& text);
+  /// The model's answer, which becomes part of the conversation, as far as it was received. Errors
+  /// (input): those of ChatFormat::prompt, and a conversation that is longer than the model
+  /// computes; the conversation is as before then.
+  GeneratedText answer(const std::string& question, const TextReceiver& receive);
+
+  const std::vector<ChatMessage>& messages() const { return messages_; }
+  const std::string& slow_because() const { return decoding_.slow_because(); }
+
+ private:
+  const TextModel& model_;
+  ChatFormat format_;
+  Decoding decoding_;
+  GenerationOptions options_;
+  std::vector<ChatMessage> messages_;
+};
+
+}  // namespace tessera::text

@@ -1,0 +1,248 @@
+module;
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+module tessera.text;
+
+import tessera.base;
+import tessera.mesh;
+import tessera.placement;
+import tessera.tensor;
+import tessera.collective;
+import tessera.ops;
+import tessera.dtensor;
+import tessera.nn;
+
+namespace tessera::text {
+
+/// A call as the first rank sends it.
+struct ModelRanks::Call {
+  enum class Kind : std::int64_t { dismiss, logits, loss };
+
+  Kind kind = Kind::dismiss;
+  std::int64_t rows = 0;
+  bool anew = false;
+  std::vector<std::int64_t> values = {};  // tokens; of a loss, then the targets
+};
+
+ModelRanks::ModelRanks(nn::LanguageModel& model, collective::World* world, const DeviceMesh& mesh,
+                       int context)
+    : model_(model), world_(world), mesh_(mesh), context_(context) {
+  if (context_ >= 0) {
+    chunks_ = mesh_.axis_size(context_);
+    cache_.axis = context_;
+  }
+  if (mesh_) {
+    calls_ = &world->communicator(mesh_.ranks(), "calls of the model");
+  }
+  std::int64_t elements = 0;
+  for (const nn::ParameterPointer& parameter : nn::all_parameters(model)) {
+    elements += local_of(parameter->value).numel();
+  }
+  parameters_ = std::max(elements, parameters_);
+  try {
+    keep(true);
+  } catch (const Error& error) {
+    slow_because_ = error.what();
+  }
+}
+
+ModelRanks::~ModelRanks() {
+  if (keeps_) {
+    model_.set_cache(nullptr);
+  }
+}
+
+bool ModelRanks::leads() const { return calls_ == nullptr || calls_->rank() == 0; }
+
+void ModelRanks::keep(bool keeps) {
+  if (keeps != keeps_) {
+    model_.set_cache(keeps ? &cache_ : nullptr);
+    keeps_ = keeps;
+  }
+}
+
+void ModelRanks::check_others() const {
+  if (world_ != nullptr) {
+    world_->throw_if_failed();
+  }
+}
+
+bool ModelRanks::interrupted() const { return world_ != nullptr && world_->interrupt_requested(); }
+
+void ModelRanks::check_interrupt() const {
+  if (interrupted()) {
+    throw Error("interrupted", ErrorKind::interrupted);
+  }
+}
+
+void ModelRanks::end_process() const {
+  if (world_ != nullptr) {
+    world_->publish_error("interrupted", ErrorKind::interrupted);
+  }
+  std::_Exit(0);
+}
+
+/// One message, and another one for what has no room in it.
+void ModelRanks::send(Call& call) {
+  constexpr std::size_t head = 4;
+  std::array<std::int64_t, 64> message{};
+  const std::size_t room = message.size() - head;
+  if (leads()) {
+    message[0] = static_cast<std::int64_t>(call.kind);
+    message[1] = call.rows;
+    message[2] = call.anew ? 1 : 0;
+    message[3] = std::ssize(call.values);
+    std::copy_n(call.values.begin(), std::min(room, call.values.size()), message.begin() + head);
+  }
+  calls_->broadcast(message.data(), std::ssize(message), DType::i64, 0);
+  if (!leads()) {
+    call.kind = static_cast<Call::Kind>(message[0]);
+    call.rows = message[1];
+    call.anew = message[2] != 0;
+    call.values.resize(static_cast<std::size_t>(message[3]));
+    std::copy_n(message.begin() + head, std::min(room, call.values.size()), call.values.begin());
+  }
+  if (call.values.size() > room) {
+    calls_->broadcast(
+        call.values.data() + room,
+        std::ssize(call.values) - std::ssize(message) + static_cast<std::int64_t>(head), DType::i64,
+        0);
+  }
+}
+
+Tensor ModelRanks::placed(std::span<const std::int64_t> values, std::int64_t rows,
+                          bool chunked) const {
+  Tensor all = from_values(values, {rows, std::ssize(values) / rows});
+  if (!mesh_) {
+    return all;
+  }
+  const Layout layout = Layout::replicated(mesh_);
+  return distribute(all, chunked ? layout.with_placement(context_, Shard(1)) : layout);
+}
+
+Tensor ModelRanks::last_logits(std::span<const std::int64_t> tokens, std::int64_t rows) {
+  const std::int64_t count = std::ssize(tokens) / rows;
+  // A few tokens cost every rank what one of them costs: a pass over its weights.
+  constexpr std::int64_t fewest_of_rank = 4;
+  const bool chunked = chunks_ > 1 && count >= chunks_ * fewest_of_rank;
+  if (chunked && count % chunks_ != 0) {
+    // What the ranks cannot divide is read by all of them afterwards.
+    const std::int64_t even = count - count % chunks_;
+    std::vector<std::int64_t> first;
+    std::vector<std::int64_t> rest;
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const auto begin = tokens.begin() + row * count;
+      first.insert(first.end(), begin, begin + even);
+      rest.insert(rest.end(), begin + even, begin + count);
+    }
+    static_cast<void>(last_logits(first, rows));
+    return last_logits(rest, rows);
+  }
+  const Tensor logits = model_(placed(tokens, rows, chunked));
+  if (!chunked) {
+    return ops::select(logits, 1, logits.size(1) - 1);
+  }
+  // The last token of each rank; that of the last rank is the last one.
+  const Tensor& own = logits.local();
+  Dims shape = logits.shape();
+  shape[1] = chunks_;
+  const Tensor last =
+      from_local(ops::contiguous(ops::narrow(own, 1, own.size(1) - 1, 1)), logits.layout(), shape);
+  return ops::select(full_tensor(last), 1, chunks_ - 1);
+}
+
+Tensor ModelRanks::loss(std::span<const std::int64_t> tokens,
+                        std::span<const std::int64_t> targets) {
+  // Tokens that are not scored make equal chunks; no token before them sees them.
+  std::vector<std::int64_t> read(tokens.begin(), tokens.end());
+  std::vector<std::int64_t> scored(targets.begin(), targets.end());
+  while (std::ssize(read) % chunks_ != 0) {
+    read.push_back(read.back());
+    scored.push_back(model_.loss().ignore_index());
+  }
+  const bool chunked = chunks_ > 1;
+  return model_.loss_sum(placed(read, 1, chunked), placed(scored, 1, chunked));
+}
+
+std::vector<double> ModelRanks::computed(const Call& call) {
+  const NoGrad no_grad;
+  const PlainIsReplicate equal;  // tables and positions that a model computes from lengths
+  const std::span<const std::int64_t> values = call.values;
+  Tensor result;
+  if (call.kind == Call::Kind::loss) {
+    keep(false);
+    const std::size_t half = values.size() / 2;
+    result = loss(values.first(half), values.subspan(half));
+  } else {
+    keep(slow_because_.empty());
+    if (call.anew) {
+      for (nn::AttentionCache& layer : cache_.layers) {
+        layer.clear();
+      }
+    }
+    result = last_logits(values, call.rows);
+  }
+  return to_doubles(result.is_distributed() ? full_tensor(result) : result);
+}
+
+std::vector<double> ModelRanks::together(Call call) {
+  check_interrupt();
+  if (calls_ == nullptr) {
+    return computed(call);
+  }
+  send(call);
+  try {
+    return computed(call);
+  } catch (const Error& error) {
+    // The others are within this call: whoever catches the error cannot go on.
+    world_->publish_error(error.what(), error.kind());
+    throw;
+  }
+}
+
+std::vector<double> ModelRanks::next_logits(std::span<const std::int64_t> tokens, std::int64_t rows,
+                                            bool anew) {
+  return together({.kind = Call::Kind::logits,
+                   .rows = rows,
+                   .anew = anew,
+                   .values = {tokens.begin(), tokens.end()}});
+}
+
+double ModelRanks::loss_sum(std::span<const std::int64_t> tokens,
+                            std::span<const std::int64_t> targets) {
+  Call call{.kind = Call::Kind::loss, .rows = 1, .values = {tokens.begin(), tokens.end()}};
+  call.values.insert(call.values.end(), targets.begin(), targets.end());
+  return together(std::move(call)).at(0);
+}
+
+nn::LanguageModel& ModelRanks::model() {
+  keep(false);
+  return model_;
+}
+
+void ModelRanks::follow() {
+  while (true) {
+    Call call;
+    send(call);
+    if (call.kind == Call::Kind::dismiss) {
+      return;
+    }
+    static_cast<void>(computed(call));
+  }
+}
+
+void ModelRanks::dismiss() {
+  if (calls_ != nullptr) {
+    Call call;
+    send(call);
+  }
+}
+
+}  // namespace tessera::text

@@ -1,0 +1,88 @@
+export module tessera.text:model_ranks;
+
+import tessera.base;
+import tessera.mesh;
+import tessera.tensor;
+import tessera.collective;
+import tessera.nn;
+
+// What is computed with a model, on all ranks that have a part of it.
+
+export namespace tessera::text {
+
+/// A model that this rank has alone, or that the ranks of a mesh have in parts. The first of these
+/// ranks leads: it calls the functions, and the others take part in each call by follow(). All that
+/// decides about what is computed (texts, what is sampled, stdin, requests) is in one process
+/// then, and ranks cannot disagree.
+class ModelRanks {
+ public:
+  /// The model must outlive it. `world`: where ranks were started. `mesh`: of the ranks on which
+  /// the model's parameters are; none: this rank has all of them. `context`: the axis of the mesh
+  /// over which sequences are split, for which the model has the style ContextParallel; -1: none.
+  explicit ModelRanks(nn::LanguageModel& model, collective::World* world = nullptr,
+                      const DeviceMesh& mesh = {}, int context = -1);
+  ~ModelRanks();
+  ModelRanks(const ModelRanks&) = delete;
+  ModelRanks& operator=(const ModelRanks&) = delete;
+
+  bool leads() const;
+  /// Why no keys and values are kept; empty: they are.
+  const std::string& slow_because() const { return slow_because_; }
+  /// Over how many ranks the tokens of a long call are split.
+  std::int64_t chunks() const { return chunks_; }
+  /// Elements of the parameters that this rank has, at least 1.
+  std::int64_t parameters() const { return parameters_; }
+  /// Bytes of the keys and values that this rank keeps, with the room for further ones.
+  std::int64_t cache_bytes() const { return cache_.bytes(); }
+
+  /// The logits [rows, vocab] of the token after the last one of each row of `tokens` (row-major).
+  /// The tokens follow those of the calls before, or with `anew`, or where nothing is kept, begin
+  /// a text. Errors: a token that the model does not have; an interrupt.
+  std::vector<double> next_logits(std::span<const std::int64_t> tokens, std::int64_t rows,
+                                  bool anew);
+  /// The sum of the losses of one row of tokens. Errors: the same.
+  double loss_sum(std::span<const std::int64_t> tokens, std::span<const std::int64_t> targets);
+
+  /// The model itself, with the parameters of this rank, for what is computed besides texts: it
+  /// keeps nothing until next_logits().
+  nn::LanguageModel& model();
+
+  /// What the other ranks do: their part of each call, until the first rank calls dismiss().
+  void follow();
+  void dismiss();
+  /// Throws where another rank has failed.
+  void check_others() const;
+  /// Whether the user has asked to stop the ranks; false for a rank alone, whose signals are the
+  /// program's.
+  bool interrupted() const;
+  /// Throws then, with the kind interrupted.
+  void check_interrupt() const;
+  /// Ends this process at once, and by that the other ranks, whatever they compute: for a program
+  /// that was asked to end and has nothing to keep.
+  [[noreturn]] void end_process() const;
+
+ private:
+  struct Call;
+  std::vector<double> together(Call call);
+  std::vector<double> computed(const Call& call);
+  void send(Call& call);
+  /// Rows of tokens [rows, T]; `chunked`: each rank of the context axis has its part of T.
+  Tensor placed(std::span<const std::int64_t> values, std::int64_t rows, bool chunked) const;
+  /// The logits [rows, vocab] of the last token.
+  Tensor last_logits(std::span<const std::int64_t> tokens, std::int64_t rows);
+  Tensor loss(std::span<const std::int64_t> tokens, std::span<const std::int64_t> targets);
+  void keep(bool keeps);
+
+  nn::LanguageModel& model_;
+  collective::World* world_;
+  DeviceMesh mesh_;
+  int context_;
+  std::int64_t chunks_ = 1;
+  std::int64_t parameters_ = 1;
+  collective::Communicator* calls_ = nullptr;  // of the mesh's ranks; null: there is no mesh
+  nn::KeyValueCache cache_;
+  bool keeps_ = false;  // the model has the cache
+  std::string slow_because_;
+};
+
+}  // namespace tessera::text

@@ -1,0 +1,133 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <set>
+#include <span>
+#include <string>
+#include <tessera/printable.hpp>
+#include <vector>
+module tessera.text;
+
+import tessera.base;
+
+namespace tessera::text {
+namespace {
+
+/// Source: Keskar et al., CTRL (2019), section 4.1; of negative logits as transformers does it.
+void penalize(std::vector<double>& logits, std::span<const std::int64_t> before, double penalty) {
+  for (const std::int64_t token : std::set<std::int64_t>(before.begin(), before.end())) {
+    double& logit = logits.at(static_cast<std::size_t>(token));
+    logit = logit > 0 ? logit / penalty : logit * penalty;
+  }
+}
+
+void normalize(std::vector<Candidate>& all) {
+  double sum = 0;
+  for (const Candidate& one : all) {
+    sum += one.probability;
+  }
+  for (Candidate& one : all) {
+    one.probability /= sum;
+  }
+}
+
+bool likelier(const Candidate& a, const Candidate& b) {
+  return a.probability != b.probability ? a.probability > b.probability : a.token < b.token;
+}
+
+/// Moves the likeliest ones to the front, one after the other, until they have the sum.
+void keep_sum(std::vector<Candidate>& all, double sum) {
+  const auto after = [](const Candidate& a, const Candidate& b) { return likelier(b, a); };
+  std::ranges::make_heap(all, after);
+  std::vector<Candidate> kept;
+  for (double reached = 0; reached < sum && !all.empty();) {
+    std::ranges::pop_heap(all, after);
+    kept.push_back(all.back());
+    all.pop_back();
+    reached += kept.back().probability;
+  }
+  all = std::move(kept);
+}
+
+}  // namespace
+
+void SamplingOptions::check(const std::string& thing) const {
+  const auto refuse = [&](const char* name, double value, const char* expected) {
+    fail_input({.thing = thing,
+                .wrong = fmt::format("{} is out of range", name),
+                .expected = expected,
+                .got = fmt::format("{}", printable(value))});
+  };
+  if (!(temperature >= 0 && temperature <= 100)) {
+    refuse("temperature", temperature, "0 to 100");
+  }
+  if (top_k < 0) {
+    refuse("top_k", static_cast<double>(top_k), "at least 0");
+  }
+  if (!(top_p > 0 && top_p <= 1)) {
+    refuse("top_p", top_p, "above 0, at most 1");
+  }
+  if (!(min_p >= 0 && min_p <= 1)) {
+    refuse("min_p", min_p, "0 to 1");
+  }
+  if (!(repetition_penalty > 0 && repetition_penalty <= 100)) {
+    refuse("repetition_penalty", repetition_penalty, "above 0, at most 100");
+  }
+}
+
+std::vector<Candidate> candidates(std::vector<double> logits, std::span<const std::int64_t> before,
+                                  const SamplingOptions& options) {
+  if (!std::ranges::all_of(logits, [](double logit) { return std::isfinite(logit); })) {
+    fail({.thing = "generate",
+          .wrong = "the model's logits are not finite",
+          .advice = "its weights are too large, or not finite"});
+  }
+  if (options.repetition_penalty != 1) {
+    penalize(logits, before, options.repetition_penalty);
+  }
+  const auto best = std::ranges::max_element(logits);
+  if (options.temperature == 0) {
+    return {{.token = best - logits.begin(), .probability = 1}};
+  }
+  std::vector<Candidate> all;
+  all.reserve(logits.size());
+  for (const double logit : logits) {
+    all.push_back(
+        {.token = std::ssize(all), .probability = std::exp((logit - *best) / options.temperature)});
+  }
+  if (options.top_k > 0 && options.top_k < std::ssize(all)) {
+    std::ranges::partial_sort(all, all.begin() + options.top_k, likelier);
+    all.resize(static_cast<std::size_t>(options.top_k));
+  }
+  normalize(all);
+  if (options.top_p < 1) {
+    keep_sum(all, options.top_p);
+    normalize(all);
+  }
+  if (options.min_p > 0) {
+    const double least =
+        options.min_p * std::ranges::max_element(all, {}, &Candidate::probability)->probability;
+    std::erase_if(all, [&](const Candidate& one) { return one.probability < least; });
+    normalize(all);
+  }
+  // In the order of tokens, a rounding moves the bounds between them by as little as itself. In the
+  // order of probabilities it exchanges two nearly equal tokens, and another one is drawn.
+  std::ranges::sort(all, {}, &Candidate::token);
+  return all;
+}
+
+std::int64_t choose(std::span<const Candidate> from, double noise) {
+  for (const Candidate& one : from) {
+    noise -= one.probability;
+    if (noise < 0) {
+      return one.token;
+    }
+  }
+  return from.back().token;
+}
+
+}  // namespace tessera::text

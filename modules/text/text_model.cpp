@@ -1,0 +1,317 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+module tessera.text;
+
+import tessera.base;
+import tessera.plugin;
+import tessera.tokenize;
+import tessera.data;
+import tessera.mesh;
+import tessera.tensor;
+import tessera.collective;
+import tessera.ops;
+import tessera.nn;
+import tessera.models;
+import tessera.parallel;
+import tessera.checkpoint;
+import tessera.hub;
+
+namespace tessera::text {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A thread for each 4 million parameters: a token's products are one pass over the weights, and
+/// waking a thread for a small part of it costs more than the part.
+int threads_of(const hub::ModelShape& shape, const RankGrid& grid) {
+  constexpr std::int64_t parameters_of_thread = std::int64_t{1} << 22;
+  const std::int64_t cores = std::max(1, available_cores() / grid.ranks());
+  return static_cast<int>(
+      std::clamp<std::int64_t>(shape.parameters() / grid.split / parameters_of_thread, 1, cores));
+}
+
+/// What is stored of a model, with its headers compared.
+struct StoredModel {
+  hub::ModelShape shape;
+  hub::ModelTokenizer tokenizer = {};  // without one: null
+  std::function<void(nn::LanguageModel& model)> load = {};
+  std::function<bool(const std::string& name)> has = {};  // a tensor, by its name in the model
+};
+
+/// The model, with the biases of experts that are stored besides what its family has.
+std::shared_ptr<nn::LanguageModel> model_of(const StoredModel& stored) {
+  auto model = hub::make_model(stored.shape, 0);
+  for (nn::SparseMixture* const mixture : nn::all_mixtures(*model)) {
+    if (stored.has(mixture->name() + ".choice_bias")) {
+      mixture->add_bias();
+    }
+  }
+  model->set_names();
+  return model;
+}
+
+StoredModel stored_in_checkpoint(const std::string& path, const std::string& tokenizer) {
+  struct Files {
+    explicit Files(const std::string& path)
+        : reader(path), weights(reader, hub::stored_updates(reader.meta(), path), "model.") {}
+    CheckpointReader reader;
+    hub::MergedWeights weights;
+  };
+  const auto files = std::make_shared<const Files>(path);
+  StoredModel stored{.shape = hub::stored_model(files->reader.meta(), path)};
+  if (const auto opened = hub::stored_tokenizer(files->reader.meta(), path, tokenizer)) {
+    stored.tokenizer = *opened;
+  }
+  hub::check_stored_sizes(stored.shape, files->weights, "model.", path);
+  stored.has = [files](const std::string& name) { return files->reader.contains("model." + name); };
+  stored.load = [files](nn::LanguageModel& model) {
+    StateDict weights{.tensors = nn::values_by_name(nn::all_parameters(model)), .scalars = {}};
+    for (const nn::BufferPointer& buffer : nn::all_buffers(model)) {
+      if (buffer->saved && files->reader.contains("model." + buffer->name)) {
+        weights.tensors.emplace(buffer->name, buffer->value);
+      }
+    }
+    LoadOptions options;
+    options.prefix = "model.";
+    load_state(files->weights, weights, options);
+  };
+  return stored;
+}
+
+StoredModel stored_in_folder(const std::string& path, const std::string& tokenizer) {
+  struct Files {
+    Files(const std::string& path, const hub::ModelShape& shape)
+        : tensors(hub::open_hub_tensors(path)),
+          weights(*tensors.source, hub::family_of(shape), hub::sizes_of(shape)) {}
+    OpenedTensors tensors;
+    hub::HubWeights weights;
+  };
+  StoredModel stored{.shape = hub::read_model_folder(path)};
+  stored.tokenizer = hub::model_tokenizer(path, stored.shape.vocab, tokenizer);
+  const auto files = std::make_shared<const Files>(path, stored.shape);
+  hub::check_stored_sizes(stored.shape, files->weights, "", path);
+  stored.has = [files](const std::string& name) { return files->weights.contains(name); };
+  stored.load = [files](nn::LanguageModel& model) {
+    hub::load_model_weights(files->weights, model);
+  };
+  return stored;
+}
+
+StoredModel stored_at(const std::string& path, const std::string& tokenizer) {
+  std::error_code ignored;
+  if (!fs::exists(path, ignored)) {
+    fail_input({.thing = path,
+                .wrong = "there is no such file or folder",
+                .advice = "name a checkpoint of 'tessera train', a model folder or a GGUF file"});
+  }
+  const bool folder =
+      fs::exists(fs::path(path) / "config.json", ignored) || !hub::gguf_file(path).empty();
+  StoredModel stored =
+      folder ? stored_in_folder(path, tokenizer) : stored_in_checkpoint(path, tokenizer);
+  stored.tokenizer.opened = tokenize::limited(stored.tokenizer.opened, stored.shape.vocab, path);
+  return stored;
+}
+
+constexpr const char* context_axis = "context";
+constexpr const char* split_axis = "tensor";
+
+/// The ranks of a copy.
+DeviceMesh mesh_of(const RankGrid& grid, int copy) {
+  std::vector<int> ranks(static_cast<std::size_t>(grid.of_copy()));
+  std::iota(ranks.begin(), ranks.end(), copy * grid.of_copy());
+  std::vector<std::string> axes;
+  Dims shape;
+  for (const auto& [name, size] :
+       {std::pair{context_axis, grid.context}, std::pair{split_axis, grid.split}}) {
+    if (size > 1) {
+      axes.emplace_back(name);
+      shape.push_back(size);
+    }
+  }
+  return DeviceMesh::make(std::move(axes), shape, std::move(ranks));
+}
+
+/// The styles that give each rank a part of every layer, as the family says which are split.
+void add_split(std::vector<parallel::StyleEntry>& entries, const hub::ModelShape& shape,
+               const std::string& where) {
+  const models::TensorSplit layers = hub::family_of(shape).tensor_split(hub::sizes_of(shape));
+  if (layers.columns.empty() && layers.rows.empty()) {
+    fail_input({.thing = where,
+                .wrong = fmt::format("the family '{}' does not say how its layers are split",
+                                     shape.family),
+                .advice = "use one rank for each copy, or split texts with --context"});
+  }
+  entries.push_back({"ColwiseParallel", split_axis, layers.columns});
+  entries.push_back({"RowwiseParallel", split_axis, layers.rows});
+  if (!layers.logits.empty()) {
+    entries.push_back({"ColwiseParallel", split_axis, {layers.logits}});
+    entries.push_back({"LossParallel", split_axis, {"loss"}});
+  }
+}
+
+/// The style that gives each rank a part of every text.
+void add_context(std::vector<parallel::StyleEntry>& entries, nn::LanguageModel& model,
+                 const hub::ModelShape& shape, const RankGrid& grid, const std::string& where) {
+  const std::int64_t longest = hub::family_of(shape).longest_sequence(hub::sizes_of(shape));
+  if (longest % grid.context != 0) {
+    fail_input({.thing = where,
+                .wrong = fmt::format("the longest text that the model computes cannot be split "
+                                     "over {} ranks",
+                                     grid.context),
+                .expected = fmt::format("a divisor of {} tokens", longest)});
+  }
+  nn::KeyValueCache cache;
+  try {
+    model.set_cache(&cache);
+  } catch (const Error& error) {
+    fail_at(where + ": texts cannot be split", error);
+  }
+  model.set_cache(nullptr);
+  entries.push_back({"ContextParallel", context_axis, {"**.inner_attention"}});
+}
+
+/// The styles of training.
+std::unique_ptr<parallel::ParallelPlan> split(nn::LanguageModel& model,
+                                              const hub::ModelShape& shape, const RankGrid& grid,
+                                              const DeviceMesh& mesh) {
+  const std::string where = fmt::format("{} ranks for a copy of the model", mesh.size());
+  std::vector<parallel::StyleEntry> entries;
+  if (grid.split > 1) {
+    add_split(entries, shape, where);
+  }
+  if (grid.context > 1) {
+    add_context(entries, model, shape, grid, where);
+  }
+  try {
+    return std::make_unique<parallel::ParallelPlan>(model, mesh, entries, plugin::host());
+  } catch (const Error& error) {
+    fail_at(where, error);
+  }
+}
+
+}  // namespace
+
+std::int64_t parameter_bytes(nn::LanguageModel& model) {
+  std::int64_t bytes = 0;
+  for (const nn::ParameterPointer& parameter : nn::all_parameters(model)) {
+    const Tensor& own = local_of(parameter->value);
+    bytes += own.numel() * static_cast<std::int64_t>(size_of(own.dtype()));
+  }
+  return bytes;
+}
+
+TextModel::TextModel(const std::string& path, const std::string& tokenizer) : path_(path) {
+  open(tokenizer, {}, nullptr);
+}
+
+TextModel::TextModel(const std::string& path, const std::string& tokenizer, const RankGrid& grid,
+                     collective::World& world)
+    : path_(path), copies_(grid, world) {
+  open(tokenizer, grid, &world);
+}
+
+void TextModel::open(const std::string& tokenizer, const RankGrid& grid, collective::World* world) {
+  StoredModel stored = stored_at(path_, tokenizer);
+  model_ = model_of(stored);
+  shape_ = std::move(stored.shape);
+  tokenizer_ = std::move(stored.tokenizer);
+  if (tokenizer_.opened.tokenizer) {
+    encoder_.emplace(tokenizer_.opened, tokenizer_.records.special);
+  }
+  ops::set_threads(threads_of(shape_, grid));
+  DeviceMesh mesh;
+  if (grid.of_copy() == 1) {
+    nn::materialize(*model_);
+    stored.load(*model_);
+  } else {
+    mesh = mesh_of(grid, world->rank() / grid.of_copy());
+    plan_ = split(*model_, shape_, grid, mesh);
+    plan_->materialize();
+    stored.load(*model_);
+    plan_->initialized();
+  }
+  model_->train(false);
+  ranks_ = std::make_unique<ModelRanks>(*model_, world, mesh,
+                                        grid.context > 1 ? mesh.axis_index(context_axis) : -1);
+}
+
+std::int64_t check_split(const std::string& path, const std::string& tokenizer,
+                         const RankGrid& grid) {
+  const StoredModel stored = stored_at(path, tokenizer);
+  const auto model = model_of(stored);
+  const auto plan =
+      grid.of_copy() == 1 ? nullptr : split(*model, stored.shape, grid, mesh_of(grid, 0));
+  return parameter_bytes(*model);
+}
+
+int with_text_model(const std::string& path, const std::string& tokenizer, const RankGrid& grid,
+                    const std::function<int(const TextModel&)>& lead) {
+  if (grid.ranks() == 1) {
+    return lead(TextModel(path, tokenizer));
+  }
+  collective::LaunchOptions options;
+  options.ranks = grid.ranks();
+  options.rank_bytes = static_cast<std::size_t>(check_split(path, tokenizer, grid));
+  // Ranks wait for whoever types, for requests, and for copies with longer documents.
+  options.timeout_seconds = options.report_seconds = 1e9;
+  options.grace_seconds = 0.5;  // they have nothing to keep
+  return collective::launch(options, [&](collective::World& world) {
+    const TextModel model(path, tokenizer, grid, world);
+    if (!model.ranks().leads()) {
+      model.ranks().follow();
+      return 0;
+    }
+    const int code = lead(model);
+    model.ranks().dismiss();
+    return code;
+  });
+}
+
+const tokenize::OpenedTokenizer& TextModel::tokenizer() const { return texts().opened; }
+
+const data::TextEncoder& TextModel::encoder() const {
+  static_cast<void>(texts());  // an error where there is none
+  return *encoder_;
+}
+
+const hub::ModelTokenizer& TextModel::texts() const {
+  if (!tokenizer_.opened.tokenizer) {
+    fail_input({.thing = path_,
+                .wrong = "there is no tokenizer for text: the model was trained on token ids, or "
+                         "came without one",
+                .advice = "name one with --tokenizer"});
+  }
+  return tokenizer_;
+}
+
+bool TextModel::ends_at(std::int64_t token) const {
+  const auto& stop = tokenizer_.opened.special.stop;
+  return std::ranges::find(shape_.eos, token) != shape_.eos.end() ||
+         std::ranges::find(stop, token) != stop.end();
+}
+
+std::int64_t TextModel::longest() const {
+  return hub::family_of(shape_).longest_sequence(hub::sizes_of(shape_));
+}
+
+std::int64_t TextModel::usual_length() const {
+  const std::int64_t meant = std::max<std::int64_t>(shape_.max_positions, 1);
+  return longest() > 0 ? std::min(meant, longest()) : meant;
+}
+
+std::int64_t TextModel::parameter_bytes() const { return text::parameter_bytes(*model_); }
+
+}  // namespace tessera::text

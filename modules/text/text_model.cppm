@@ -1,0 +1,83 @@
+export module tessera.text:text_model;
+
+import tessera.base;
+import tessera.tokenize;
+import tessera.data;
+import tessera.collective;
+import tessera.nn;
+import tessera.parallel;
+import tessera.hub;
+import :copies;
+import :model_ranks;
+
+// A trained model, ready to read and write text.
+
+export namespace tessera::text {
+
+/// The model of a checkpoint of 'tessera train', of a folder in Hugging Face's format or of a GGUF
+/// file, with its tokenizer: in this process alone, or a copy on several ranks. Weights of other
+/// types are computed with in float32.
+class TextModel {
+ public:
+  /// `tokenizer`: a folder or file with it; empty: the one that the model has.
+  /// Errors (input): there is no such model; its weights do not fit its sizes; its tokenizer is not
+  /// there, has changed, or has more tokens than the model.
+  explicit TextModel(const std::string& path, const std::string& tokenizer = "");
+  /// As a rank of the world, which has as many as the grid. Errors (input): those, and those of
+  /// check_split.
+  TextModel(const std::string& path, const std::string& tokenizer, const RankGrid& grid,
+            collective::World& world);
+
+  const std::string& path() const { return path_; }
+  const hub::ModelShape& shape() const { return shape_; }
+  ModelRanks& ranks() const { return *ranks_; }
+  const Copies& copies() const { return copies_; }
+  /// Error (input): the model was trained on token ids, and no tokenizer was named.
+  const tokenize::OpenedTokenizer& tokenizer() const;
+  /// The same, with what the run that trained the model says of texts and records. Error (input):
+  /// there is none.
+  const hub::ModelTokenizer& texts() const;
+  /// How texts without a conversation become tokens. Error (input): there is no tokenizer.
+  const data::TextEncoder& encoder() const;
+  /// Whether a text ends at this token, by the model (config.json's and generation_config.json's
+  /// eos_token_id) or by its tokenizer's files.
+  bool ends_at(std::int64_t token) const;
+  /// The longest sequence that can be computed; 0: any.
+  std::int64_t longest() const;
+  /// The longest sequence that the model is meant for: what config.json says, and longest().
+  std::int64_t usual_length() const;
+  /// Bytes of all parameters that this rank has, which each token reads once.
+  std::int64_t parameter_bytes() const;
+
+ private:
+  void open(const std::string& tokenizer, const RankGrid& grid, collective::World* world);
+
+  std::string path_;
+  hub::ModelShape shape_;
+  hub::ModelTokenizer tokenizer_;  // without one: null
+  std::optional<data::TextEncoder> encoder_;
+  std::shared_ptr<nn::LanguageModel> model_;
+  std::unique_ptr<parallel::ParallelPlan> plan_;  // null: one rank has the copy
+  std::unique_ptr<ModelRanks> ranks_;
+  Copies copies_;
+};
+
+/// Bytes of all parameters of a model that this rank has.
+std::int64_t parameter_bytes(nn::LanguageModel& model);
+
+/// Checks, before ranks are started, all that opening a model on them would refuse but for the
+/// values of its weights. Returns the bytes of parameters of each rank. Errors (input): those of
+/// TextModel; the family does not say how its layers are split; heads or another part that do not
+/// divide by the ranks; texts are split, and the family's layers take no cache, or its longest text
+/// does not divide.
+std::int64_t check_split(const std::string& path, const std::string& tokenizer,
+                         const RankGrid& grid);
+
+/// Calls `lead` with the model: on one rank in this process, or else in the first rank of each
+/// copy, in processes that are started for it and end with it. Returns its exit code, or that of
+/// the first error of a rank, which is printed once. Ctrl-C stops all ranks. Errors (input), before
+/// a rank is started: those of check_split; more ranks than the machine can have.
+int with_text_model(const std::string& path, const std::string& tokenizer, const RankGrid& grid,
+                    const std::function<int(const TextModel&)>& lead);
+
+}  // namespace tessera::text
