@@ -9,3 +9,4 @@ export import :operators;  // the operators
 export import :ranks;      // ranks and their communicators; plugins
 export import :models;     // modules, layers, families, tokenizers, rows of data
 export import :training;   // optimizers, parallel plans, captured steps, the step, checkpoints
+export import :runs;       // whole runs, models as others store them, text
