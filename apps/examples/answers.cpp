@@ -1,5 +1,5 @@
 // answers: a trained model (a folder of transformers, a GGUF file or a checkpoint) continues the
-// texts of the command line, all in one batch. docs/library.md explains it.
+// texts of the command line, all in one batch. docs/whole-runs.md explains it.
 //
 //   answers MODEL TEXT...
 #include <cstddef>

@@ -1,6 +1,6 @@
 // dpo_lora: preference training of a model from a folder of transformers, with low-rank updates,
 // on a 2 x 2 mesh. It is the run that a config would describe: it heals, checkpoints, continues and
-// shows its progress. docs/library.md explains it.
+// shows its progress. docs/whole-runs.md explains it.
 //
 //   dpo_lora MODEL_FOLDER PREFERENCES.jsonl OUTPUT_FOLDER [STEPS]
 #include <cstdio>

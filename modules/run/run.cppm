@@ -2,8 +2,6 @@
 // and each rank trains its part.
 export module tessera.run;
 
-export import :standard;  // names of the standard library for interfaces
-
 // The description.
 export import :spec;          // RunSpec: the sections of a config as plain values
 export import :keys;          // its keys: names, ranges, documentation

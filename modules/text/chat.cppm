@@ -10,6 +10,7 @@ import :generate;
 
 export namespace tessera::text {
 
+/// One turn of a conversation.
 struct ChatMessage {
   std::string role;  // "system", "user", "assistant"
   std::string content;

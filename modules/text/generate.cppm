@@ -10,6 +10,7 @@ import :decoding;
 
 export namespace tessera::text {
 
+/// How texts are continued, and where they end.
 struct GenerationOptions {
   std::int64_t tokens = 200;  // at most so many are generated
   SamplingOptions sampling = {};
@@ -28,6 +29,7 @@ enum class TextEnd : std::uint8_t {
   cancelled,  // who receives it wanted no more
 };
 
+/// What follows a prompt.
 struct GeneratedText {
   std::string text;
   std::vector<std::int64_t> tokens;  // the one that ended it included

@@ -5,6 +5,7 @@ import :text_model;
 
 export namespace tessera::text {
 
+/// Which tokens are scored, and after how many others.
 struct PerplexityOptions {
   std::int64_t length = 0;  // tokens of a window, or of a document at most; 0: at most 2048
   /// From a window of a text to the next one; 0: length. Of a window that overlaps the one before,
@@ -13,6 +14,7 @@ struct PerplexityOptions {
   bool all_tokens = false;  // of records, not only of answers (data.train_on)
 };
 
+/// How likely a model finds some texts.
 struct Perplexity {
   std::int64_t texts = 0;     // files, or documents
   std::int64_t left_out = 0;  // documents that are too long

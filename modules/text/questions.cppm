@@ -19,6 +19,7 @@ struct Question {
 /// no question; no question at all.
 std::vector<Question> read_questions(const std::string& file);
 
+/// How questions are asked.
 struct QuestionOptions {
   /// What the model reads of a question: {question} stands for it.
   std::string format = "Question: {question}\nAnswer:";
@@ -34,6 +35,7 @@ struct Share {
   double error = 0;
 };
 
+/// How many answers are right.
 struct QuestionScores {
   std::int64_t choices = 0;    // questions with choices
   Share accuracy;              // the likeliest choice is the right one

@@ -19,6 +19,7 @@ struct SamplingOptions {
   void check(const std::string& thing) const;
 };
 
+/// A token that may follow.
 struct Candidate {
   std::int64_t token = 0;
   double probability = 0;

@@ -20,6 +20,7 @@ struct StoredDifference {
   bool agrees = true;        // relative is at most the tolerance
 };
 
+/// All that was compared.
 struct StoredComparison {
   std::vector<StoredDifference> compared;  // in the order in which the model computes them
   std::vector<std::string> unknown;        // stored names that the model does not have

@@ -11,6 +11,7 @@ import tessera.checkpoint;
 
 export namespace tessera::hub {
 
+/// By the name of the module.
 using Updates = std::map<std::string, nn::LowRankUpdate>;
 
 /// Updates of all layers that declare one, of absent modules too.

@@ -6,6 +6,7 @@ import tessera.base;
 
 export namespace tessera::run {
 
+/// The files that names stand for.
 struct TextFiles {
   std::vector<std::filesystem::path> files;
   /// Entries below the named folders that are not read: "2 hidden, 1 pipe (texts/p)". "": none.

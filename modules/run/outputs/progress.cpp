@@ -5,8 +5,10 @@ module;
 
 #include <cmath>
 #include <cstdlib>
+#include <string>
 #include <string_view>
 #include <tessera/printable.hpp>
+#include <utility>
 module tessera.run;
 
 import tessera.base;
@@ -15,15 +17,15 @@ import tessera.collective;
 namespace tessera::run {
 namespace {
 
-int terminal_columns(std::FILE* out) {
+int terminal_columns() {
   winsize size{};
-  return ::ioctl(::fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+  return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
 /// mpirun gives its ranks a terminal, whatever its own output is.
-bool is_terminal(std::FILE* out) {
+bool is_terminal() {
   const char* term = std::getenv("TERM");
-  return ::isatty(::fileno(out)) == 1 && !collective::launched_by_other() &&
+  return ::isatty(STDOUT_FILENO) == 1 && !collective::launched_by_other() &&
          (term == nullptr || std::string_view(term) != "dumb");
 }
 
@@ -63,22 +65,22 @@ std::string fit_line(const std::string& line, int columns) {
   return line.substr(0, static_cast<std::size_t>(columns > 0 ? columns : 0));
 }
 
-Progress::Progress(std::int64_t first, std::int64_t steps, std::int64_t every, std::FILE* out)
-    : first_(first),
-      steps_(steps),
-      every_(every),
-      out_(out == nullptr ? stdout : out),
-      live_(is_terminal(out_)) {}
+ProgressOutput progress_on_stdout() {
+  ProgressOutput out{.write = [](const std::string& text) { print_progress(text); }};
+  if (is_terminal()) {
+    out.columns = terminal_columns;
+  }
+  return out;
+}
+
+Progress::Progress(std::int64_t first, std::int64_t steps, std::int64_t every, ProgressOutput out)
+    : first_(first), steps_(steps), every_(every), out_(std::move(out)) {}
 
 Progress::~Progress() { finish(); }
 
-void Progress::write(const std::string& text) {
-  if (out_ == stdout) {
-    print_progress(text);
-    return;
-  }
-  std::fwrite(text.data(), 1, text.size(), out_);
-  std::fflush(out_);
+void Progress::write_live(const std::string& text) {
+  // One column stays free: some terminals wrap when the last column is written.
+  out_.write("\r\x1b[K" + text + fit_line(shown_, out_.columns() - 1));
 }
 
 void Progress::step(const StepMetrics& metrics, std::optional<double> gemm_share) {
@@ -94,31 +96,30 @@ void Progress::step(const StepMetrics& metrics, std::optional<double> gemm_share
   const ProgressLine line{metrics, steps_, shares_ ? gemm_share : std::nullopt,
                           seconds_per_step_ * static_cast<double>(steps_ - metrics.step)};
   const std::string text = format_progress(line);
-  if (live_) {
+  if (out_.columns) {
     shown_ = text;
-    // One column stays free: some terminals wrap when the last column is written.
-    write("\r\x1b[K" + fit_line(text, terminal_columns(out_) - 1));
+    write_live("");
     line_open_ = true;
     if (metrics.validation_loss) {
       finish();  // worth keeping on the screen
     }
   } else if (metrics.step % every_ == 0 || metrics.step == first_ + 1 || metrics.step == steps_ ||
              metrics.validation_loss) {
-    write(text + "\n");
+    out_.write(text + "\n");
   }
 }
 
 void Progress::note(const std::string& text) {
   if (!line_open_) {
-    write(text + "\n");
+    out_.write(text + "\n");
     return;
   }
-  write("\r\x1b[K" + text + "\n" + fit_line(shown_, terminal_columns(out_) - 1));
+  write_live(text + "\n");
 }
 
 void Progress::finish() {
   if (line_open_) {
-    write("\n");
+    out_.write("\n");
     line_open_ = false;
   }
 }

@@ -1,7 +1,6 @@
 export module tessera.run:progress;
 
 import tessera.base;
-import :standard;
 import :metrics;
 
 // The progress lines of a run.
@@ -26,13 +25,21 @@ std::string format_progress(const ProgressLine& line);
 /// The line cut to `columns` characters.
 std::string fit_line(const std::string& line, int columns);
 
+/// Where the lines go.
+struct ProgressOutput {
+  std::function<void(const std::string& text)> write = {};
+  std::function<int()> columns = {};  // of a terminal, as it is now; null: it is none
+};
+/// To stdout, which TERM=dumb makes no terminal.
+ProgressOutput progress_on_stdout();
+
 /// On a terminal one line that is overwritten; elsewhere a line every `every` steps, and at the
 /// first, the last and every validated step. Used by rank 0 only.
 class Progress {
  public:
-  /// `first` steps are done already (a resumed run). `out`: null is stdout. Whether `out` is a
-  /// terminal decides the form; TERM=dumb is treated as not a terminal.
-  Progress(std::int64_t first, std::int64_t steps, std::int64_t every, std::FILE* out = nullptr);
+  /// `first` steps are done already (a resumed run). Whether `out` is a terminal decides the form.
+  Progress(std::int64_t first, std::int64_t steps, std::int64_t every,
+           ProgressOutput out = progress_on_stdout());
   Progress(Progress&&) = delete;
   ~Progress();
 
@@ -44,14 +51,14 @@ class Progress {
   void finish();
 
  private:
-  void write(const std::string& text);
+  /// The line that is overwritten, with `text` above it.
+  void write_live(const std::string& text);
 
   bool shares_ = true;  // until one of them is not reliable
   std::int64_t first_;
   std::int64_t steps_;
   std::int64_t every_;
-  std::FILE* out_;
-  bool live_;
+  ProgressOutput out_;
   bool line_open_ = false;
   std::string shown_;
   std::int64_t shown_steps_ = 0;  // of this object

@@ -16,6 +16,7 @@ export namespace tessera::run {
 /// `data.content` and `model.from` are hashes of what is read, not paths.
 using Fingerprint = std::map<std::string, std::string>;
 
+/// Of a run. The data are read once for it.
 Fingerprint fingerprint_of(const RunSpec& config, const hub::ModelShape& shape,
                            const Dataset& data);
 

@@ -7,6 +7,7 @@ import :spec;
 
 export namespace tessera::run {
 
+/// Files of one kind, as they are named.
 struct SourceConfig {
   enum class Kind : std::uint8_t { text, jsonl, tokens };
   Kind kind = Kind::text;

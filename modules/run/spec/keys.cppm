@@ -1,7 +1,6 @@
 export module tessera.run:keys;
 
 import tessera.base;
-import :standard;
 import :spec;
 
 // The one description of the config's keys. Parsing, overrides, errors and docs/config.md all
@@ -14,14 +13,18 @@ using Slot =
     std::variant<bool*, std::int64_t*, double*, std::string*, std::vector<std::string>*,
                  std::vector<std::int64_t>*, std::vector<double>*, Names*, JsonText*, JsonList*>;
 
+/// Of a range that is open at an end.
+constexpr double no_limit = __builtin_huge_val();
+
 /// Allowed numbers, for a number or for each entry of a list of numbers.
 struct Range {
-  double low = -std::numeric_limits<double>::infinity();
-  double high = std::numeric_limits<double>::infinity();
+  double low = -no_limit;
+  double high = no_limit;
   bool low_open = false;
   bool high_open = false;
 };
 
+/// A key of a config, and the field of a RunSpec that it fills.
 struct Key {
   std::string path;  // "train.steps"; "parallel.style" is `style` of every [[parallel]] entry
   std::function<Slot(RunSpec&, std::size_t entry)> slot;

@@ -14,6 +14,7 @@ struct Place {
   std::string text() const;
 };
 
+/// Everything that is wrong with a description, for one error.
 class Problems {
  public:
   explicit Problems(std::string file) : file_(std::move(file)) {}

@@ -12,6 +12,7 @@ export namespace tessera::run {
 /// The values of the keys that belong to a family of models.
 using ModelNumbers = std::map<std::string, models::ModelValue>;
 
+/// The section [model].
 struct ModelConfig {
   std::string family = "llama";
   std::string from;     // a folder with config.json and *.safetensors, which determines all sizes
@@ -38,6 +39,7 @@ enum class ReferenceKind : std::uint8_t {
   adapter_off,  // the model with its low-rank updates switched off
 };
 
+/// The section [dpo].
 struct DpoConfig {
   double beta = 0.1;
   double label_smoothing = 0.0;
@@ -54,6 +56,7 @@ struct ExpertsConfig {
   double capacity = 0;  // 0 = no limit
 };
 
+/// The section [train].
 struct TrainConfig {
   std::string objective = "next_token";
   std::int64_t steps = 300;
@@ -101,6 +104,7 @@ struct JsonList {
   std::string text = "[]";
 };
 
+/// The section [data].
 struct DataConfig {
   std::vector<std::string> text;
   std::vector<std::string> jsonl;
@@ -129,6 +133,7 @@ struct DataConfig {
   bool packs() const;
 };
 
+/// The section [optimizer].
 struct OptimizerConfig {
   std::string name = "adamw";
   double lr = 3e-4;
@@ -147,6 +152,7 @@ struct OptimizerConfig {
   bool schedule_ends() const;
 };
 
+/// The section [mesh].
 struct MeshConfig {
   std::vector<std::string> axes;
   std::vector<std::int64_t> shape;
@@ -159,6 +165,7 @@ struct MeshConfig {
   std::string interface;                       // of the network, or an address; or empty
 };
 
+/// The section [plugins].
 struct PluginsConfig {
   std::vector<std::string> paths;
 };
@@ -177,6 +184,7 @@ struct StyleConfig {
   std::string where;  // "run.toml:31", for the text of errors found when the style is applied
 };
 
+/// The section [log].
 struct LogConfig {
   std::int64_t every = 10;
   std::string metrics = "metrics.jsonl";
@@ -187,6 +195,7 @@ struct LogConfig {
   std::string sample_prompt = "The ";
 };
 
+/// The section [trace].
 struct TraceConfig {
   std::string file;                 // empty: no trace
   std::vector<std::int64_t> steps;  // the first and the last one, from 1; empty: see trace_range
@@ -195,6 +204,7 @@ struct TraceConfig {
 /// Those that say of themselves that they run by default.
 std::vector<std::string> default_passes();
 
+/// The section [graph].
 struct GraphConfig {
   bool capture = false;
   std::string mode;  // of data parallelism; empty: [[parallel]] entries decide
@@ -210,6 +220,7 @@ struct GraphConfig {
   std::string program;        // where the captured program is written; empty: nowhere
 };
 
+/// The section [checkpoint].
 struct CheckpointConfig {
   std::string folder = "checkpoints";
   std::int64_t every = 100;

@@ -26,6 +26,7 @@ export namespace tessera::run {
 /// step.
 std::shared_ptr<const OneRank> capture_one_rank(const Run& run);
 
+/// By the name of what has it.
 using Layouts = std::map<std::string, Layout>;
 
 /// The layouts that the mode gives the parameters, by the names of the program's inputs. Errors

@@ -21,6 +21,7 @@ import :training_run;
 
 export namespace tessera::run {
 
+/// What steps on the meta device tell of a run.
 struct Trial {
   /// A whole step in the state that training settles in: forward and backward of all micro-batches,
   /// gradient reduction, norm and optimizer. `memory` has what this rank will hold at the peak of

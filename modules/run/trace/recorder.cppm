@@ -54,6 +54,7 @@ struct TraceStreamed {
   std::int64_t queued = 0;
 };
 
+/// What one rank has recorded.
 struct RankTrace {
   std::vector<TraceSlice> slices;  // of the rank's thread, by begin
   std::vector<TraceStreamed> streamed;
