@@ -24,6 +24,7 @@ import tessera.hub;
 #include "features.hpp"
 #include "small_run.hpp"
 
+namespace run = tessera::run;
 using namespace tessera::app;
 
 namespace parallel_test {

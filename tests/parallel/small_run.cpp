@@ -21,6 +21,7 @@ import tessera.hub;
 
 #include "small_run.hpp"
 
+namespace run = tessera::run;
 using namespace tessera::app;
 
 namespace parallel_test {

@@ -19,6 +19,8 @@ import tessera.app.config;
 import tessera.run;
 import tessera.hub;
 
+namespace hub = tessera::hub;
+namespace run = tessera::run;
 using namespace tessera::app;
 using trainer_test::input_error;
 

@@ -13,6 +13,7 @@
 import tessera.run;
 import tessera.app.config;
 
+namespace run = tessera::run;
 using namespace tessera::app;
 using trainer_test::input_error;
 

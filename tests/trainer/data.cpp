@@ -19,6 +19,7 @@ import tessera.data;
 import tessera.app.config;
 import tessera.run;
 
+namespace run = tessera::run;
 using namespace tessera::app;
 using tessera::data::Tokens;
 using trainer_test::Folder;

@@ -18,6 +18,7 @@ import tessera.data;
 import tessera.app.config;
 import tessera.run;
 
+namespace run = tessera::run;
 using namespace tessera::app;
 using tessera::data::Permutation;
 using trainer_test::Folder;

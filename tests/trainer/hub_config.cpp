@@ -14,6 +14,7 @@ import tessera.models;
 import tessera.app.config;
 import tessera.hub;
 
+namespace hub = tessera::hub;
 using namespace tessera::app;
 using trainer_test::input_error;
 using Json = nlohmann::json;

@@ -20,6 +20,7 @@ import tessera.app.base;
 import tessera.app.config;
 import tessera.run;
 
+namespace run = tessera::run;
 using namespace tessera::app;
 using trainer_test::Folder;
 using trainer_test::read_file;

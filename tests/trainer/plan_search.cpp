@@ -23,6 +23,7 @@ import tessera.run;
 import tessera.hub;
 import tessera.app.plan;
 
+namespace run = tessera::run;
 using namespace tessera::app;
 using trainer_test::Folder;
 using trainer_test::has;

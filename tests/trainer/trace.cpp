@@ -20,6 +20,7 @@ import tessera.hub;
 import tessera.app.config;
 import tessera.app.trace;
 
+namespace hub = tessera::hub;
 using namespace tessera::app;
 using nlohmann::json;
 using trainer_test::Folder;

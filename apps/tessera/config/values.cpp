@@ -11,6 +11,7 @@ module;
 #include <tessera/json.hpp>
 #include <tessera/printable.hpp>
 #include <tessera/shown.hpp>
+#include <type_traits>
 #include <variant>
 module tessera.app.config;
 
@@ -169,6 +170,10 @@ struct Reader {
     }
     return good && (out.all = std::move(names), true);
   }
+  bool read(const toml::node& node, run::WordField& out) {
+    std::string word;
+    return read(node, word) && out.set(word);
+  }
   bool read(const toml::node& node, run::JsonText& out) {
     expected = "a table of texts, finite numbers, booleans, lists and tables";
     const auto value = node.is_table() ? json_of(node) : std::nullopt;
@@ -289,18 +294,24 @@ run::Place place_of(const toml::node& node, const std::string& file) {
 bool read_value(const toml::node& node, const run::Key& key, const std::string& name,
                 const run::Slot& slot, run::Problems& problems) {
   Reader reader{.key = key};
+  const auto read_one = [&](auto& out, const std::string& advice) {
+    const bool good = reader.read(node, out);
+    if (!good) {
+      problems.add(place_of(node, {}), fmt::format("{}: expected {}, got {}{}", name,
+                                                   reader.expected, describe_node(node), advice));
+    }
+    return good;
+  };
   return std::visit(
-      [&]<class T>(T* out) {
-        if constexpr (requires { out->push_back({}); } && !std::is_same_v<T, std::string>) {
-          return read_list(node, reader, name, *out, problems);
+      [&]<class T>(const T& field) {
+        if constexpr (std::is_same_v<T, run::WordField>) {
+          run::WordField words = field;
+          return read_one(words, meant<std::string>(node, key, false));
+        } else if constexpr (requires { field->push_back({}); } &&
+                             !std::is_same_v<T, std::string*>) {
+          return read_list(node, reader, name, *field, problems);
         } else {
-          const bool good = reader.read(node, *out);
-          if (!good) {
-            problems.add(place_of(node, {}),
-                         fmt::format("{}: expected {}, got {}{}", name, reader.expected,
-                                     describe_node(node), meant<T>(node, key, false)));
-          }
-          return good;
+          return read_one(*field, meant<std::remove_pointer_t<T>>(node, key, false));
         }
       },
       slot);

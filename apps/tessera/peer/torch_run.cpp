@@ -61,9 +61,9 @@ std::vector<NotThere> not_there_of_model(const hub::ModelShape& shape, const run
 std::vector<NotThere> not_there_of_training(const run::RunSpec& config) {
   const run::TrainConfig& train = config.train;
   return {
-      {train.kind() != run::ObjectiveKind::next_token, "train.objective", "only the next token"},
-      {train.precision != std::string("f32"), "train.precision", "only f32"},
-      {train.parameters != std::string("f32"), "train.parameters", "only f32"},
+      {train.objective != run::ObjectiveKind::next_token, "train.objective", "only the next token"},
+      {train.precision != DType::f32, "train.precision", "only f32"},
+      {train.parameters != DType::f32, "train.parameters", "only f32"},
       {train.device != std::string("cpu"), "train.device", "only CPUs"},
       {train.activation_checkpointing, "train.activation_checkpointing", "nothing is recomputed"},
       {!train.freeze.empty(), "train.freeze", "everything is trained"},
@@ -115,7 +115,10 @@ std::shared_ptr<nn::LanguageModel> initial_model(const run::Run& run) {
   if (run.config.model.from.empty()) {
     nn::initialize(*model);
   } else {
-    hub::load_model_weights(hub::FolderWeights(run.config.model.from, run.shape, run.config.model.adds_tokens()).source(), *model);
+    hub::load_model_weights(
+        hub::FolderWeights(run.config.model.from, run.shape, run.config.model.adds_tokens())
+            .source(),
+        *model);
   }
   return model;
 }
@@ -169,7 +172,7 @@ Json run_json(const run::Run& run, TorchLayout layout, const std::vector<double>
           {"clip", config.train.clip_grad_norm},
           {"optimizer",
            {{"weight_decay", config.optimizer.weight_decay},
-            {"decay", config.optimizer.decay},
+            {"decay", run::word_of(config, "optimizer.decay")},
             {"betas", options.value("betas", std::vector<double>{0.9, 0.95})},
             {"eps", options.value("eps", 1e-8)}}},
           {"lr", lr}};

@@ -123,7 +123,7 @@ FailingRun failing_run(const Hardware& hardware, const run::RunSpec& config,
   }
   constexpr double year = 365.25 * 86400;
   const auto bytes = static_cast<double>(trial.stored.values + trial.stored.state);
-  const bool background = config.checkpoint.save == "async";
+  const bool background = config.checkpoint.save == run::SaveMode::async;
   const double write = bytes / rates.write;
   return {.between = year / rates.per_rank_year / static_cast<double>(config.ranks()),
           .write = background ? copy_seconds(hardware, bytes) : write,

@@ -83,7 +83,7 @@ class Search {
   SearchResult all() {
     std::vector<std::string> precisions = wanted_.precisions;
     if (precisions.empty()) {
-      precisions.push_back(base_.train.precision);
+      precisions.emplace_back(name_of(base_.train.precision));
     }
     for (const std::string& precision : precisions) {  // is there such a one?
       load_config(wanted_.file,

@@ -180,7 +180,7 @@ PlaceTimes times_of(const RecordedPlace& place, const DeviceMesh& mesh, Planner&
 double transfer_seconds(const run::Run& run, const run::Trial& trial, const std::vector<int>& ranks,
                         const Hardware& hardware) {
   const auto dim = static_cast<double>(hub::sizes_of(run.shape).values.integer("dim"));
-  const double element = run.config.train.precision == "f32" ? 4 : 2;
+  const double element = run.config.train.precision == DType::f32 ? 4 : 2;
   const double bytes =
       static_cast<double>(trial.micro * run.config.row_sequences() * run.config.data.seq_len) *
       dim * element;

@@ -14,6 +14,7 @@ module tessera.app.run;
 import tessera.base;
 import tessera.app.base;
 import tessera.app.config;
+import tessera.optim;
 import tessera.run;
 
 namespace tessera::app {
@@ -38,7 +39,7 @@ std::vector<std::string> end_after(const run::RunSpec& config, std::int64_t step
   std::vector<std::string> all = {"train.epochs=0", fmt::format("train.steps={}", steps)};
   const run::OptimizerConfig& optimizer = config.optimizer;
   if (optimizer.schedule_ends() && optimizer.schedule_end == 0) {
-    const bool in_tokens = optimizer.schedule_unit == std::string("tokens");
+    const bool in_tokens = optimizer.schedule_unit == optim::ScheduleUnit::tokens;
     all.push_back(fmt::format("optimizer.schedule_end={}",
                               config.train.steps * (in_tokens ? config.step_tokens() : 1)));
   }

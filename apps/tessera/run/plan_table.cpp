@@ -23,6 +23,7 @@ import tessera.checkpoint;
 import tessera.hub;
 import tessera.app.base;
 import tessera.app.config;
+import tessera.optim;
 import tessera.run;
 
 namespace tessera::app {
@@ -43,7 +44,7 @@ std::string mesh_text(const run::MeshConfig& mesh) {
 
 /// A number of the schedule's unit: "3 steps", "1.5 M tokens (12.2 steps)".
 std::string span_text(const run::RunSpec& config, std::int64_t count) {
-  if (config.optimizer.schedule_unit == "steps") {
+  if (config.optimizer.schedule_unit == optim::ScheduleUnit::steps) {
     return count_text(count, "step");
   }
   return fmt::format("{} tokens ({:.4g} steps)", format_count(static_cast<double>(count)),
@@ -101,7 +102,8 @@ TableRows folder_rows(const run::ModelConfig& model, std::int64_t vocab) {
 
 std::string optimizer_text(const run::RunSpec& config) {
   const run::OptimizerConfig& o = config.optimizer;
-  std::string text = fmt::format("{}, lr {}, {}", o.name, o.lr, o.schedule);
+  std::string text =
+      fmt::format("{}, lr {}, {}", o.name, o.lr, run::word_of(config, "optimizer.schedule"));
   if (o.warmup > 0) {
     text += fmt::format(" after {} of warm-up", span_text(config, o.warmup));
   }
@@ -126,7 +128,8 @@ std::string data_text(const run::RunSpec& config, const run::Dataset& data) {
   std::string text =
       fmt::format("{}, {} tokens to train on, {} {} of {}, {}", count_text(data.files(), "file"),
                   format_count(static_cast<double>(data.training_tokens())), data.windows(),
-                  has_documents(data) ? "rows" : "windows", config.data.seq_len, config.data.order);
+                  has_documents(data) ? "rows" : "windows", config.data.seq_len,
+                  run::word_of(config, "data.order"));
   for (std::size_t i = 0; data.sources().size() > 1 && i < data.sources().size(); ++i) {
     text += fmt::format("{}source {}: {} rows, {:.1f}%", i == 0 ? "; " : ", ", i + 1,
                         data.training().source(i).rows(),

@@ -50,7 +50,7 @@ struct Division {
 Division division_of(const RunSpec& config,
                      const std::shared_ptr<const hub::ModelTokenizer>& tokenizer) {
   Division by{.length = config.data.seq_len, .packs = config.data.packs()};
-  if (config.data.order == "shuffled") {
+  if (config.data.order == RowOrder::shuffled) {
     by.order = hash_combine(static_cast<std::uint64_t>(config.train.seed), packing);
   }
   by.padding = tokenizer ? padding_of(*tokenizer) : 0;
@@ -161,7 +161,7 @@ void Dataset::divide(const RunSpec& config) {
   }
   training_ = std::make_unique<data::Mixture>(std::move(training),
                                               static_cast<std::uint64_t>(config.train.seed),
-                                              config.data.order == "shuffled");
+                                              config.data.order == RowOrder::shuffled);
   if (own_validation) {
     validation.clear();
     validation_tokens = 0;

@@ -103,7 +103,7 @@ std::shared_ptr<const hub::ModelTokenizer> open_run_tokenizer(const RunSpec& con
   if (data.template_options.text != JsonText().text) {  // else those of model.from's run
     made.template_options = data.template_options.text;
   }
-  made.records = {.special = hub::special_text(data.special_tokens),
+  made.records = {.special = data.special_tokens,
                   .allow_dropped = data.allow_dropped,
                   .template_members = data.template_members};
   if (!data.chat_template.empty()) {

@@ -73,14 +73,11 @@ bool have_texts(const std::vector<std::string>& files, bool skip_bad) {
 }
 
 data::DocumentOptions options_of(const RunSpec& config) {
-  const std::string& too_long = config.data.too_long;
   return {.longest = config.data.seq_len + 1,
-          .too_long = too_long == "cut"    ? data::TooLong::cut
-                      : too_long == "skip" ? data::TooLong::skip
-                                           : data::TooLong::error,
-          .form = config.train.kind() == ObjectiveKind::dpo ? data::RecordForm::preference
-                                                            : data::RecordForm::document,
-          .skip_bad = config.data.bad_records == "skip"};
+          .too_long = config.data.too_long,
+          .form = config.train.objective == ObjectiveKind::dpo ? data::RecordForm::preference
+                                                               : data::RecordForm::document,
+          .skip_bad = config.data.bad_records == BadRecords::skip};
 }
 
 /// `what`: a record, in the plural.
@@ -123,7 +120,7 @@ class Opener {
       fail_input({.wrong = "the run has token ids only, so there is no tokenizer for texts",
                   .expected = "*.npy"});
     }
-    if (source.kind != SourceConfig::Kind::jsonl && config_.train.kind() == ObjectiveKind::dpo) {
+    if (source.kind != SourceConfig::Kind::jsonl && config_.train.objective == ObjectiveKind::dpo) {
       fail_input({.wrong = "train.objective=dpo compares answers, and these are plain texts",
                   .expected = "records with 'prompt', 'chosen' and 'rejected'",
                   .got = source.paths.front(),
@@ -186,10 +183,8 @@ std::string OpenedSource::content_hash() const {
 
 std::shared_ptr<const data::ExampleMaker> example_maker(
     const RunSpec& config, const std::shared_ptr<const hub::ModelTokenizer>& tokenizer) {
-  return std::make_shared<const data::ExampleMaker>(
-      tokenizer->opened, chat_template_of(*tokenizer),
-      config.data.train_on == "all" ? data::TrainOn::all : data::TrainOn::answers,
-      tokenizer->records);
+  return std::make_shared<const data::ExampleMaker>(tokenizer->opened, chat_template_of(*tokenizer),
+                                                    config.data.train_on, tokenizer->records);
 }
 
 std::vector<OpenedSource> open_sources(

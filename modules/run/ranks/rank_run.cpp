@@ -6,7 +6,6 @@ module;
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -49,13 +48,6 @@ void compare_plugins(collective::World& world) {
                               other - all.begin()),
          .advice = fmt::format("this rank has:{} install the same files for all ranks", names)});
   }
-}
-
-collective::DeviceCollectives device_collectives_of(const MeshConfig& mesh) {
-  using enum collective::DeviceCollectives;
-  static const std::map<std::string, collective::DeviceCollectives, std::less<>> by_word = {
-      {"ordered", ordered}, {"own_order", own_order}, {"host", host}};
-  return by_word.at(mesh.device_collectives);
 }
 
 /// The peaks of what this rank's tensors hold, as the metrics file has them.
@@ -101,7 +93,7 @@ class RankRun {
         trace_(run.config, to_string(make_mesh(run.config)), start.step, world) {
     ops::set_threads(threads_of_rank(run.config));
     world.set_background(run.config.mesh.background);
-    world.set_device_collectives(device_collectives_of(run.config.mesh));
+    world.set_device_collectives(run.config.mesh.device_collectives);
     world.set_progress(-1, "setting up");
     compare_plugins(world);
     compare_runs(world, run, start);

@@ -49,7 +49,7 @@ void note_schedule(const Run& run, const CheckpointReader& reader, StartPoint& s
       meta.contains(key) && meta[key] != steps) {
     start.notes.push_back(
         fmt::format("train.steps was {} and is {}: the {} schedule now ends there",
-                    json_text(meta[key]), steps, run.config.optimizer.schedule));
+                    json_text(meta[key]), steps, word_of(run.config, "optimizer.schedule")));
   }
 }
 

@@ -161,7 +161,7 @@ Fingerprint fingerprint_of(const RunSpec& config, const hub::ModelShape& shape,
   // Runs without them have the fingerprint that they had before there were the keys.
   values.erase("model.adapter");
   const RunSpec initial;
-  const bool compares = config.train.kind() == ObjectiveKind::dpo;
+  const bool compares = config.train.objective == ObjectiveKind::dpo;
   for (const Key& key : config_keys(config.model.family)) {
     if (std::ranges::find(later_keys, key.path) != std::end(later_keys) &&
         !(compares && key.section() == "dpo") &&

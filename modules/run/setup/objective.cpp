@@ -156,11 +156,11 @@ std::string Preferences::text() const {
 }
 
 bool needs_copy(const RunSpec& config, nn::LanguageModel& model) {
-  if (config.train.kind() != ObjectiveKind::dpo) {
+  if (config.train.objective != ObjectiveKind::dpo) {
     return false;
   }
   const bool has_updates = !hub::updates_of(model).empty();
-  switch (config.dpo.kind()) {
+  switch (config.dpo.reference) {
     case ReferenceKind::automatic:
       return !has_updates || !config.model.adapter.empty();
     case ReferenceKind::copy:
@@ -180,7 +180,7 @@ bool needs_copy(const RunSpec& config, nn::LanguageModel& model) {
 std::unique_ptr<Objective> make_objective(const RunSpec& config, nn::LanguageModel& model,
                                           const parallel::ParallelPlan& plan,
                                           FrozenCopy* reference) {
-  if (config.train.kind() == ObjectiveKind::dpo) {
+  if (config.train.objective == ObjectiveKind::dpo) {
     return std::make_unique<Preferences>(model, plan, config.dpo, reference);
   }
   return std::make_unique<NextToken>(model, plan);

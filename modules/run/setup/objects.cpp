@@ -72,11 +72,11 @@ std::shared_ptr<nn::LanguageModel> training_model(
     fail_at(config.place("train.freeze"), error);
   }
   parallel::Precision precision;
-  if (config.train.parameters != "f32") {
-    precision.stored = dtype_from_name(config.train.parameters);
+  if (config.train.parameters != DType::f32) {
+    precision.stored = config.train.parameters;
   }
-  if (config.train.precision != "f32") {
-    precision.parameters = dtype_from_name(config.train.precision);
+  if (config.train.precision != DType::f32) {
+    precision.parameters = config.train.precision;
   }
   parallel::set_precision(*model, precision);
   return model;
@@ -119,11 +119,11 @@ namespace {
 /// Error (input): the optimizer of this name does not update what the run stores.
 void check_stored(const RunSpec& config, std::string_view name, const optim::UpdateRule& rule,
                   const std::string& place) {
-  const DType stored = dtype_from_name(config.train.parameters).value();
+  const DType stored = config.train.parameters;
   if (!rule.takes_type(stored)) {
     fail_input({.where = place,
                 .wrong = fmt::format("{} does not update parameters that are stored in {}", name,
-                                     config.train.parameters),
+                                     name_of(config.train.parameters)),
                 .expected = "adamw, without state_bits",
                 .advice = "set train.parameters=f32, or use adamw"});
   }
@@ -150,9 +150,7 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const RunSpec& config,
                                                  std::vector<nn::ParameterPointer> parameters,
                                                  std::span<const nn::ParameterPointer> whole) {
   const OptimizerConfig& o = config.optimizer;
-  optim::OptimizerOptions options{
-      .weight_decay = o.weight_decay,
-      .decay = o.decay == "all" ? optim::Decay::all : optim::Decay::matrices};
+  optim::OptimizerOptions options{.weight_decay = o.weight_decay, .decay = o.decay};
   const std::string place = config.place("optimizer.groups");
   PluginOptions section(fmt::format(R"({{"groups": {}}})", o.groups.text),
                         place.substr(0, place.rfind('.')));
@@ -186,9 +184,9 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const RunSpec& config,
 
 optim::Schedule make_schedule(const RunSpec& config) {
   const OptimizerConfig& o = config.optimizer;
-  return {.kind = optim::schedule_from_name(o.schedule).value(),
+  return {.kind = o.schedule,
           .lr = o.lr,
-          .unit = optim::schedule_unit_from_name(o.schedule_unit).value(),
+          .unit = o.schedule_unit,
           .warmup = o.warmup,
           .end = config.schedule_end(),
           .min_ratio = o.min_lr_ratio,
@@ -199,8 +197,7 @@ optim::Clipping make_clipping(const TrainConfig& config) {
   return {.max_norm = config.clip_grad_norm,
           .norm = norm_order(config.clip_norm_type).value(),
           .max_value = config.clip_grad_value,
-          .nonfinite = config.nonfinite_gradients == "skip" ? optim::NonFinite::skip
-                                                            : optim::NonFinite::error};
+          .nonfinite = config.nonfinite_gradients};
 }
 
 int threads_of_rank(const RunSpec& config) {

@@ -23,6 +23,7 @@ import tessera.base;
 import tessera.collective;
 import tessera.passes;
 import tessera.models;
+import tessera.optim;
 import tessera.train;
 import tessera.data;
 import :key_problems;
@@ -184,18 +185,18 @@ class Checks : private KeyProblems {
                       c_.train.micro_batch));
     }
     check_graph(c_, *this);
-    if (known({"train.precision", "train.loss_scaling"}) && c_.train.precision == "f16" &&
-        c_.train.loss_scaling == "none") {
+    if (known({"train.precision", "train.loss_scaling"}) && c_.train.precision == DType::f16 &&
+        c_.train.loss_scaling == LossScaling::none) {
       add({"train.precision"},
           "gradients in f16 leave the range of the type; set train.loss_scaling=dynamic, or "
           "train.precision=bf16");
     }
-    if (known({"train.precision", "train.parameters"}) && c_.train.parameters == "bf16" &&
-        c_.train.precision != "bf16") {
+    if (known({"train.precision", "train.parameters"}) && c_.train.parameters == DType::bf16 &&
+        c_.train.precision != DType::bf16) {
       add({"train.parameters"},
           fmt::format("parameters that are stored in bf16 do not compute in {}; set "
                       "train.precision=bf16",
-                      c_.train.precision));
+                      name_of(c_.train.precision)));
     }
     reproducible();
     objective();
@@ -233,7 +234,7 @@ class Checks : private KeyProblems {
     };
     const std::string problem = problem_of(VirtualShards{.batch = 1, .features = t.feature_shards});
     refuse("train.feature_shards", !problem.empty(), problem);
-    refuse("train.precision", t.feature_shards > 1 && t.precision != "f32",
+    refuse("train.precision", t.feature_shards > 1 && t.precision != DType::f32,
            "sums over ranks that share features are rounded to 16 bits at other places in every "
            "layout; set train.precision=f32 or train.feature_shards=1");
     refuse("train.head_rows", t.feature_shards > 1 && t.head_rows != 0,
@@ -249,12 +250,13 @@ class Checks : private KeyProblems {
            fmt::format("with train.reproducible=layout a micro-batch is a virtual shard (expected "
                        "{} or 0, got {})",
                        t.batch / t.virtual_shards, t.micro_batch));
-    refuse("train.parameters", t.parameters != "f32",
+    refuse("train.parameters", t.parameters != DType::f32,
            "gradients of 16 bits are rounded at other places in every layout; set "
            "train.parameters=f32, which computes in train.precision all the same");
     refuse("graph.mode", !c_.graph.mode.empty(),
            "a mode places the sums of a recorded step; use [[parallel]] entries");
-    refuse("mesh.device_collectives", c_.mesh.device_collectives == "own_order",
+    refuse("mesh.device_collectives",
+           c_.mesh.device_collectives == collective::DeviceCollectives::own_order,
            "sums of the plugin's library have an order of their own; set ordered");
     refuse("experts.balance_loss", c_.experts.balance_loss > 0,
            "the loss is of the tokens of a micro-batch on all ranks, which depend on their number");
@@ -266,7 +268,7 @@ class Checks : private KeyProblems {
     if (!known({"train.objective"})) {
       return;
     }
-    if (c_.train.kind() != ObjectiveKind::dpo) {
+    if (c_.train.objective != ObjectiveKind::dpo) {
       for (const auto& [key, place] : c_.given) {
         if (key.starts_with("dpo.")) {
           add({key}, "only train.objective=dpo has it");
@@ -282,7 +284,7 @@ class Checks : private KeyProblems {
     refuse("data.packing", c_.data.packs(),
            "the answers that train.objective=dpo compares have rows of their own; set "
            "data.packing=none");
-    refuse("data.train_on", c_.data.train_on == "all",
+    refuse("data.train_on", c_.data.train_on == data::TrainOn::all,
            "train.objective=dpo compares answers, without their prompts; set "
            "data.train_on=answers");
     for (const auto& [key, weight] : {std::pair{"experts.balance_loss", c_.experts.balance_loss},
@@ -319,23 +321,26 @@ class Checks : private KeyProblems {
     }
     if (!o.schedule_ends() && o.schedule_end != 0) {
       add({"optimizer.schedule_end"},
-          fmt::format("the schedule {} has no end; remove one of the two", o.schedule));
+          fmt::format("the schedule {} has no end; remove one of the two",
+                      word_of(c_, "optimizer.schedule")));
       return;
     }
     const std::int64_t end = c_.schedule_end();
-    const std::string at = fmt::format("{} {}", end, o.schedule_unit);
+    const std::string unit = word_of(c_, "optimizer.schedule_unit");
+    const std::string at = fmt::format("{} {}", end, unit);
+    const bool is_wsd = o.schedule == optim::ScheduleKind::warmup_stable_decay;
     if (o.warmup > end) {
       add({"optimizer.warmup", "optimizer.schedule_end", "train.steps"},
           fmt::format("is longer than the {} (expected at most {}, got {})",
                       o.schedule_end > 0 ? "schedule" : "run", at, o.warmup));
-    } else if (o.schedule == "wsd" && (o.cooldown < 1 || o.cooldown > end - o.warmup)) {
+    } else if (is_wsd && (o.cooldown < 1 || o.cooldown > end - o.warmup)) {
       add({"optimizer.cooldown", "optimizer.schedule"},
           fmt::format("wsd lowers the learning rate in the last cooldown {0} (expected 1 to {1}, "
                       "the {0} between warm-up and end, got {2})",
-                      o.schedule_unit, end - o.warmup, o.cooldown));
-    } else if (o.schedule != "wsd" && o.cooldown != 0) {
-      add({"optimizer.cooldown"},
-          fmt::format("only the schedule wsd has it; the schedule is {}", o.schedule));
+                      unit, end - o.warmup, o.cooldown));
+    } else if (!is_wsd && o.cooldown != 0) {
+      add({"optimizer.cooldown"}, fmt::format("only the schedule wsd has it; the schedule is {}",
+                                              word_of(c_, "optimizer.schedule")));
     }
   }
 

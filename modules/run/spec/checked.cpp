@@ -80,6 +80,11 @@ struct ValueCheck {
       one(fmt::format("{}[{}]", where, i), values[i], true);
     }
   }
+  void operator()(const WordField& field) const {
+    if (std::ranges::find(field.words(), field.word()) == field.words().end()) {
+      add(name, join_words(field.words()), "no value of the enumeration");
+    }
+  }
   template <class T>
   void operator()(const T* value) const {
     if constexpr (std::is_same_v<T, Names>) {

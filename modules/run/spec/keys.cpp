@@ -1,14 +1,41 @@
 module;
 #include <algorithm>
+#include <cstddef>
+#include <functional>
 #include <iterator>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 module tessera.run;
 
 import tessera.base;
+import tessera.data;
+import tessera.collective;
 import tessera.models;
+import tessera.optim;
 
 namespace tessera::run {
+
+bool WordField::set(std::string_view word) const {
+  const auto found = std::ranges::find(words_, word);
+  if (found != words_.end()) {
+    set_(static_cast<std::size_t>(found - words_.begin()));
+  }
+  return found != words_.end();
+}
+
+std::string word_of(const RunSpec& spec, const std::string& key) {
+  RunSpec copy = spec;  // a slot is where a key is written too
+  for (const Key& one : config_keys(spec.model.family)) {
+    if (const Slot slot = one.path == key ? one.slot(copy, 0) : Slot();
+        const auto* words = std::get_if<WordField>(&slot)) {
+      return words->word();
+    }
+  }
+  require(false, key);
+  return {};
+}
 
 bool Key::in_list() const { return section() == "parallel"; }
 
@@ -17,6 +44,15 @@ namespace {
 template <auto Section, auto Member>
 Slot field(RunSpec& config, std::size_t /*entry*/) {
   return &((config.*Section).*Member);
+}
+
+/// A field of an enumeration. The table is there for good: slots refer to it.
+template <auto Section, auto Member, class E>
+std::function<Slot(RunSpec&, std::size_t)> words(const WordField::Words<E>& table) {
+  static const WordField::Words<E> kept = table;
+  return [](RunSpec& config, std::size_t /*entry*/) {
+    return WordField((config.*Section).*Member, kept);
+  };
 }
 
 template <auto Member>
@@ -28,7 +64,7 @@ constexpr double largest_size = 1 << 24;
 constexpr double largest_count = 1e15;
 
 Range from(double low, double high = largest_count) { return {low, high, false, false}; }
-constexpr Range positive{0, std::numeric_limits<double>::infinity(), true, false};
+constexpr Range positive{0, no_limit, true, false};
 constexpr Range not_negative{0};
 constexpr Range below_one{0, 1, false, true};
 
@@ -54,12 +90,11 @@ std::vector<Key> model_keys() {
               "styles make.",
        .is_path = true},
       {"model.new_tokens",
-       field<s, &M::new_tokens>,
+       words<s, &M::new_tokens, NewTokens>(
+           {{"error", NewTokens::error}, {"mean", NewTokens::mean}}),
        "What happens to tokens that `data.tokenizer` has and the model in `model.from` has not "
        "([data.md](data.md#new-tokens)). `error`: the run is refused. `mean`: embedding and head "
-       "get a row for each, the mean of the folder's rows.",
-       {},
-       {"error", "mean"}},
+       "get a row for each, the mean of the folder's rows."},
       {"model.vocab", field<s, &M::vocab>,
        "Number of token ids; only with `data.tokens`, otherwise the tokenizer determines it.",
        from(0, largest_size)},
@@ -149,12 +184,12 @@ std::vector<Key> source_keys() {
       {"data.end_tokens", field<s, &D::end_tokens>,
        "Tokens that end generated texts besides the tokenizer's own, such as `[\"<|eot_id|>\"]`."},
       {"data.special_tokens",
-       field<s, &D::special_tokens>,
+       words<s, &D::special_tokens, data::SpecialText>({{"read", data::SpecialText::read},
+                                                        {"letters", data::SpecialText::letters},
+                                                        {"refuse", data::SpecialText::refuse}}),
        "What a special token is that is written in a text, a prompt or a completion: the token "
        "(`read`), its letters (`letters`), or an error (`refuse`). Generation, evaluation and "
-       "serving of the run's checkpoints do the same ([data.md](data.md#special-tokens)).",
-       {},
-       {"read", "letters", "refuse"}},
+       "serving of the run's checkpoints do the same ([data.md](data.md#special-tokens))."},
   };
 }
 
@@ -164,45 +199,41 @@ std::vector<Key> row_keys() {
   constexpr auto s = &RunSpec::data;
   return {
       {"data.train_on",
-       field<s, &D::train_on>,
+       words<s, &D::train_on, data::TrainOn>(
+           {{"answers", data::TrainOn::answers}, {"all", data::TrainOn::all}}),
        "Whose loss counts. `answers`: of conversations the assistant's answers, of prompts the "
-       "completion, of texts everything. `all`: every token.",
-       {},
-       {"answers", "all"}},
+       "completion, of texts everything. `all`: every token."},
       {"data.allow_dropped", field<s, &D::allow_dropped>,
        "Kinds of contents that the template may leave out of a conversation; they are counted: "
        "`content`, `system`, `reasoning`, `tool_calls`, `tool_results`, `tools`. Others are an "
        "error ([conversations.md](conversations.md#what-a-template-leaves-out))."},
       {"data.bad_records",
-       field<s, &D::bad_records>,
+       words<s, &D::bad_records, BadRecords>(
+           {{"refuse", BadRecords::refuse}, {"skip", BadRecords::skip}}),
        "What is done with records that have a fault: the run is refused, and says where they are "
-       "(`refuse`), or they are left out and counted (`skip`).",
-       {},
-       {"refuse", "skip"}},
+       "(`refuse`), or they are left out and counted (`skip`)."},
       {"data.too_long",
-       field<s, &D::too_long>,
+       words<s, &D::too_long, data::TooLong>({{"error", data::TooLong::error},
+                                              {"skip", data::TooLong::skip},
+                                              {"cut", data::TooLong::cut}}),
        "What is done with a conversation or completion of more than `seq_len` + 1 tokens: it is an "
        "`error`, it is left out (`skip`), or its end is (`cut`). The table before the run says how "
-       "many.",
-       {},
-       {"error", "skip", "cut"}},
+       "many."},
       {"data.packing",
-       field<s, &D::packing>,
+       words<s, &D::packing, RowContent>(
+           {{"none", RowContent::one_document}, {"documents", RowContent::documents}}),
        "What a row holds of conversations and completions ([data.md](data.md#packing)). `none`: "
        "one of them, and padding. `documents`: as many whole ones as fit; each is computed as if "
-       "it were alone.",
-       {},
-       {"none", "documents"}},
+       "it were alone."},
       {"data.seq_len", field<s, &D::seq_len>,
        "Tokens in a sequence. Window `w` is tokens `[w*seq_len, (w+1)*seq_len + 1)`: inputs are "
        "all but the last, targets all but the first.",
        from(1, largest_size)},
       {"data.order",
-       field<s, &D::order>,
+       words<s, &D::order, RowOrder>(
+           {{"shuffled", RowOrder::shuffled}, {"sequential", RowOrder::sequential}}),
        "`sequential`: row `i` of step `s` is window `s*batch + i`. `shuffled`: a new permutation "
-       "of the windows every epoch, a function of `train.seed` and the epoch alone.",
-       {},
-       {"shuffled", "sequential"}},
+       "of the windows every epoch, a function of `train.seed` and the epoch alone."},
       {"data.validation", field<s, &D::validation>,
        "Share of the tokens or documents, at their end, that is never trained on. 0: no "
        "validation.",
@@ -249,12 +280,11 @@ std::vector<Key> layout_free_keys() {
 std::vector<Key> reproducible_keys() {
   std::vector<Key> keys = {
       {"train.reproducible",
-       field<&RunSpec::train, &TrainConfig::reproducible>,
+       words<&RunSpec::train, &TrainConfig::reproducible, Reproducible>(
+           {{"run", Reproducible::run}, {"layout", Reproducible::layout}}),
        "Which runs give the same bits: those with the same layout (`run`), or those with any "
        "layout (`layout`): losses, gradients and parameters do not depend on the mesh then, and "
-       "each micro-batch is one virtual shard ([reproducible.md](reproducible.md)).",
-       {},
-       {"run", "layout"}},
+       "each micro-batch is one virtual shard ([reproducible.md](reproducible.md))."},
   };
   std::ranges::move(layout_free_keys(), std::back_inserter(keys));
   return keys;
@@ -265,11 +295,10 @@ std::vector<Key> train_keys() {
   constexpr auto s = &RunSpec::train;
   return {
       {"train.objective",
-       field<s, &T::objective>,
+       words<s, &T::objective, ObjectiveKind>(
+           {{"next_token", ObjectiveKind::next_token}, {"dpo", ObjectiveKind::dpo}}),
        "What is minimised. `next_token`: the mean loss of the tokens. `dpo`: preferences between "
-       "two answers are learned ([preferences.md](preferences.md)).",
-       {},
-       {"next_token", "dpo"}},
+       "two answers are learned ([preferences.md](preferences.md))."},
       {"train.steps", field<s, &T::steps>, "Steps of the optimizer.", from(1)},
       {"train.epochs", field<s, &T::epochs>,
        "Instead of `steps`: how often the rows of all sources are trained on; the steps are "
@@ -310,38 +339,33 @@ std::vector<Key> gradient_keys() {
        "it is not.",
        not_negative},
       {"train.nonfinite_gradients",
-       field<s, &T::nonfinite_gradients>,
+       words<s, &T::nonfinite_gradients, optim::NonFinite>(
+           {{"error", optim::NonFinite::error}, {"skip", optim::NonFinite::skip}}),
        "What a step does whose gradients are infinite or NaN: it is an `error`, or the step is "
        "left "
-       "out on all ranks (`skip`): parameters and the optimizer stay, data and schedule move on.",
-       {},
-       {"error", "skip"}},
+       "out on all ranks (`skip`): parameters and the optimizer stay, data and schedule move on."},
       {"train.loss_scaling",
-       field<s, &T::loss_scaling>,
+       words<s, &T::loss_scaling, LossScaling>(
+           {{"none", LossScaling::none}, {"dynamic", LossScaling::dynamic}}),
        "`dynamic`: multiply the loss by a factor that keeps gradients in the range of f16, and "
        "skip "
        "steps that overflow "
-       "([optimizers.md](optimizers.md#limits-of-gradients-and-scaled-losses)).",
-       {},
-       {"none", "dynamic"}},
+       "([optimizers.md](optimizers.md#limits-of-gradients-and-scaled-losses))."},
       {"train.freeze", field<s, &T::freeze>,
        "Patterns over the parameters' names (`model.embed_tokens.*`, `**.norm.weight`): these "
        "parameters are not trained, and take no memory for gradients and optimizer state."},
       {"train.precision",
-       field<s, &T::precision>,
+       words<s, &T::precision, DType>(
+           {{"f32", DType::f32}, {"bf16", DType::bf16}, {"f16", DType::f16}}),
        "What the model computes with. `bf16`: each parameter has a copy in bfloat16, and so are "
        "activations; parameters, optimizer state, reduced gradients and checkpoints stay f32 "
        "([fully-sharded.md](fully-sharded.md#precision)). `f16`: the same in half precision, with "
-       "`train.loss_scaling=dynamic`.",
-       {},
-       {"f32", "bf16", "f16"}},
+       "`train.loss_scaling=dynamic`."},
       {"train.parameters",
-       field<s, &T::parameters>,
+       words<s, &T::parameters, DType>({{"f32", DType::f32}, {"bf16", DType::bf16}}),
        "What parameters, gradients and the optimizer's state are stored in. `bf16`: 8 bytes for "
        "each parameter instead of 16, without a copy in f32; AdamW rounds with random bits. It "
-       "needs `train.precision=bf16` ([parameter-memory.md](parameter-memory.md)).",
-       {},
-       {"f32", "bf16"}},
+       "needs `train.precision=bf16` ([parameter-memory.md](parameter-memory.md))."},
       {"train.activation_checkpointing", field<s, &T::activation_checkpointing>,
        "Keep only each layer's input and compute the rest again in the backward pass: less memory, "
        "about a third more work."},
@@ -403,13 +427,13 @@ std::vector<Key> dpo_keys() {
        "The share of the preferences that are taken to be the wrong way round.",
        {0, 0.5, false, true}},
       {"dpo.reference",
-       field<s, &D::reference>,
+       words<s, &D::reference, ReferenceKind>({{"auto", ReferenceKind::automatic},
+                                               {"copy", ReferenceKind::copy},
+                                               {"adapter_off", ReferenceKind::adapter_off}}),
        "What gives the reference's log-probabilities. `copy`: a frozen copy of the starting "
        "weights, sharded like the model. `adapter_off`: the model with its low-rank updates "
        "switched off, which needs no memory. `auto`: `adapter_off` with the styles LoRA and QLoRA, "
-       "unless they start from `model.adapter`; else `copy`.",
-       {},
-       {"auto", "copy", "adapter_off"}},
+       "unless they start from `model.adapter`; else `copy`."},
   };
 }
 
@@ -448,30 +472,31 @@ std::vector<Key> optimizer_keys() {
       {"optimizer.weight_decay", field<s, &O::weight_decay>, "Strength of the weight decay.",
        not_negative},
       {"optimizer.decay",
-       field<s, &O::decay>,
+       words<s, &O::decay, optim::Decay>(
+           {{"matrices", optim::Decay::matrices}, {"all", optim::Decay::all}}),
        "Which parameters decay: `matrices` (parameters of two or more dims, embeddings included) "
-       "or `all`.",
-       {},
-       {"matrices", "all"}},
+       "or `all`."},
       {"optimizer.groups", field<s, &O::groups>,
        "Parameters with settings of their own: tables with `on` (patterns over the parameters' "
        "names), `lr`, `weight_decay`, and `name` and `options` of another optimizer. Of several "
        "groups that match a parameter, the last one that has a setting decides it."},
       {"optimizer.schedule",
-       field<s, &O::schedule>,
+       words<s, &O::schedule, optim::ScheduleKind>(
+           {{"constant", optim::ScheduleKind::constant},
+            {"cosine", optim::ScheduleKind::cosine},
+            {"linear", optim::ScheduleKind::linear},
+            {"wsd", optim::ScheduleKind::warmup_stable_decay},
+            {"inverse_sqrt", optim::ScheduleKind::inverse_sqrt}}),
        "The learning rate after the warm-up: `constant`; down to `min_lr_ratio` at the end along "
        "half a `cosine` or a line (`linear`); constant, and a line down in the `cooldown` before "
-       "the end (`wsd`); or with the inverse square root of the step (`inverse_sqrt`).",
-       {},
-       {"constant", "cosine", "linear", "wsd", "inverse_sqrt"}},
+       "the end (`wsd`); or with the inverse square root of the step (`inverse_sqrt`)."},
       {"optimizer.schedule_unit",
-       field<s, &O::schedule_unit>,
+       words<s, &O::schedule_unit, optim::ScheduleUnit>(
+           {{"steps", optim::ScheduleUnit::steps}, {"tokens", optim::ScheduleUnit::tokens}}),
        "What `schedule_end`, `warmup` and `cooldown` count: `steps`, or `tokens` (of the whole "
        "step: "
        "`train.batch * data.seq_len`). A schedule by tokens continues from its position when "
-       "a run is continued with another batch.",
-       {},
-       {"steps", "tokens"}},
+       "a run is continued with another batch."},
       {"optimizer.schedule_end", field<s, &O::schedule_end>,
        "Where `cosine`, `linear` and `wsd` end; afterwards the learning rate stays. 0: at the end "
        "of "
@@ -511,11 +536,15 @@ std::vector<Key> run_keys() {
        "Move the data of collectives on a thread of its own while the rank computes. Faster where "
        "links are slow or cores are idle; otherwise the rank moves it while it waits."},
       {.path = "mesh.device_collectives",
-       .slot = field<&RunSpec::mesh, &MeshConfig::device_collectives>,
-       .doc = "How collectives move between devices: `ordered` (by the plugin for the device, with "
-              "sums along the tree over the ranks and the CPU's bits), `own_order` (also with the "
-              "sums of the plugin's library: other bits), `host` (through the memory of the host).",
-       .choices = {"ordered", "own_order", "host"}},
+       .slot =
+           words<&RunSpec::mesh, &MeshConfig::device_collectives, collective::DeviceCollectives>(
+               {{"ordered", collective::DeviceCollectives::ordered},
+                {"own_order", collective::DeviceCollectives::own_order},
+                {"host", collective::DeviceCollectives::host}}),
+       .doc =
+           "How collectives move between devices: `ordered` (by the plugin for the device, with "
+           "sums along the tree over the ranks and the CPU's bits), `own_order` (also with the "
+           "sums of the plugin's library: other bits), `host` (through the memory of the host)."},
       {"mesh.transport", field<&RunSpec::mesh, &MeshConfig::transport>,
        "How machines are connected: `auto` (where the ranks are on several: `tcp` where they have "
        "an address, else the installed transport), `shm` (all ranks must be on one machine), or a "
@@ -650,16 +679,15 @@ std::vector<Key> checkpoint_keys() {
       {"checkpoint.keep", field<c, &C::keep>, "How many of the newest are kept. 0: all.",
        from(0, 1e9)},
       {.path = "checkpoint.save",
-       .slot = field<c, &C::save>,
+       .slot = words<c, &C::save, SaveMode>({{"async", SaveMode::async}, {"sync", SaveMode::sync}}),
        .doc = "`async`: training continues while a copy of the state is written; `sync`: it waits, "
               "and needs no memory for the copy. The last checkpoint of a run is always waited "
-              "for.",
-       .choices = {"async", "sync"}},
+              "for."},
       {.path = "checkpoint.when_busy",
-       .slot = field<c, &C::when_busy>,
+       .slot =
+           words<c, &C::when_busy, WhenBusy>({{"wait", WhenBusy::wait}, {"skip", WhenBusy::skip}}),
        .doc = "When a checkpoint is due while the one before is still being written: `wait` for "
-              "that one, or `skip` the new one, with a line that says so.",
-       .choices = {"wait", "skip"}},
+              "that one, or `skip` the new one, with a line that says so."},
       {.path = "checkpoint.resume",
        .slot = field<c, &C::resume>,
        .doc = "`auto`: continue from the newest checkpoint in `folder` if there is one; `never`: "
@@ -683,6 +711,13 @@ std::vector<Key> config_keys(const std::string& family) {
        {source_keys, row_keys, train_keys, gradient_keys, healing_keys, reproducible_keys, dpo_keys,
         expert_keys, optimizer_keys, run_keys, log_keys, graph_keys, checkpoint_keys}) {
     std::ranges::move(part(), std::back_inserter(all));
+  }
+  RunSpec any;
+  any.parallel.resize(1);
+  for (Key& key : all) {
+    if (const Slot slot = key.slot(any, 0); const auto* words = std::get_if<WordField>(&slot)) {
+      key.choices = words->words();
+    }
   }
   return all;
 }

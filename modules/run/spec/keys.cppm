@@ -8,10 +8,45 @@ import :spec;
 
 export namespace tessera::run {
 
-/// The field of a RunSpec that a key fills; its type is the key's type.
-using Slot =
-    std::variant<bool*, std::int64_t*, double*, std::string*, std::vector<std::string>*,
-                 std::vector<std::int64_t>*, std::vector<double>*, Names*, JsonText*, JsonList*>;
+/// A field of an enumeration, by its words in a config.
+class WordField {
+ public:
+  /// Words and their values, in the order of the documentation.
+  template <class E>
+  using Words = std::vector<std::pair<std::string, E>>;
+
+  /// Both must outlive this.
+  template <class E>
+  WordField(E& field, const Words<E>& words) {
+    for (const auto& [word, value] : words) {
+      words_.push_back(word);
+    }
+    word_ = [&field, &words] {
+      for (const auto& [word, value] : words) {
+        if (value == field) {
+          return word;
+        }
+      }
+      return std::string("?");  // no value of the enumeration
+    };
+    set_ = [&field, &words](std::size_t number) { field = words.at(number).second; };
+  }
+
+  const std::vector<std::string>& words() const { return words_; }
+  std::string word() const { return word_(); }
+  /// False: there is no such word, and nothing is set.
+  bool set(std::string_view word) const;
+
+ private:
+  std::vector<std::string> words_;
+  std::function<std::string()> word_;
+  std::function<void(std::size_t)> set_;
+};
+
+/// The field of; its type is the key's type.
+using Slot = std::variant<bool*, std::int64_t*, double*, std::string*, std::vector<std::string>*,
+                          std::vector<std::int64_t>*, std::vector<double>*, Names*, JsonText*,
+                          JsonList*, WordField>;
 
 /// Of a range that is open at an end.
 constexpr double no_limit = __builtin_huge_val();
@@ -56,6 +91,8 @@ bool has_influence(const Key& key);
 /// Names that `checkpoint.allow` takes: those keys, their sections, and `data.content`.
 std::vector<std::string> allowable_names(const std::string& family);
 
+/// The word of a key that has one: "cosine" of "optimizer.schedule".
+std::string word_of(const RunSpec& spec, const std::string& key);
 /// A value as a JSON text; that of a key outside of lists.
 std::string json_of(const Slot& slot);
 std::string json_of(const Key& key, const RunSpec& config);

@@ -25,6 +25,7 @@ struct TypeName {
   std::string operator()(const std::vector<double>*) const { return "list of numbers"; }
   std::string operator()(const JsonText*) const { return "table"; }
   std::string operator()(const JsonList*) const { return "list of tables"; }
+  std::string operator()(const WordField&) const { return "text"; }
 };
 
 std::string number(double value) {

@@ -11,31 +11,21 @@ module;
 module tessera.run;
 
 import tessera.base;
+import tessera.optim;
 
 namespace tessera::run {
 
-bool ModelConfig::adds_tokens() const { return new_tokens == "mean"; }
-bool OptimizerConfig::schedule_ends() const {
-  return schedule != "constant" && schedule != "inverse_sqrt";
-}
-bool DataConfig::packs() const { return packing == "documents"; }
-bool TrainConfig::is_layout_free() const { return reproducible == "layout"; }
+bool ModelConfig::adds_tokens() const { return new_tokens == NewTokens::mean; }
+bool OptimizerConfig::schedule_ends() const { return optim::Schedule{.kind = schedule}.has_end(); }
+bool DataConfig::packs() const { return packing == RowContent::documents; }
+bool TrainConfig::is_layout_free() const { return reproducible == Reproducible::layout; }
 
 std::int64_t TrainConfig::micro_rows() const {
   return is_layout_free() ? batch / virtual_shards : micro_batch;
 }
 
-ObjectiveKind TrainConfig::kind() const {
-  return objective == "dpo" ? ObjectiveKind::dpo : ObjectiveKind::next_token;
-}
-ReferenceKind DpoConfig::kind() const {
-  return reference == "copy"          ? ReferenceKind::copy
-         : reference == "adapter_off" ? ReferenceKind::adapter_off
-                                      : ReferenceKind::automatic;
-}
-
 std::int64_t RunSpec::schedule_end() const {
-  if (optimizer.schedule_end > 0 || optimizer.schedule_unit == "steps") {
+  if (optimizer.schedule_end > 0 || optimizer.schedule_unit == optim::ScheduleUnit::steps) {
     return optimizer.schedule_end > 0 ? optimizer.schedule_end : train.steps;
   }
   constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
@@ -75,14 +65,16 @@ namespace {
 
 nlohmann::ordered_json slot_json(const Slot& slot) {
   return std::visit(
-      []<class T>(const T* value) -> nlohmann::ordered_json {
-        if constexpr (std::is_same_v<T, JsonText> || std::is_same_v<T, JsonList>) {
-          return parse_ordered_json(value->text);
-        } else if constexpr (std::is_same_v<T, Names>) {
-          return value->all.size() == 1 ? nlohmann::ordered_json(value->all[0])
-                                        : nlohmann::ordered_json(value->all);
+      []<class T>(const T& field) -> nlohmann::ordered_json {
+        if constexpr (std::is_same_v<T, WordField>) {
+          return field.word();
+        } else if constexpr (std::is_same_v<T, JsonText*> || std::is_same_v<T, JsonList*>) {
+          return parse_ordered_json(field->text);
+        } else if constexpr (std::is_same_v<T, Names*>) {
+          return field->all.size() == 1 ? nlohmann::ordered_json(field->all[0])
+                                        : nlohmann::ordered_json(field->all);
         } else {
-          return *value;
+          return *field;
         }
       },
       slot);

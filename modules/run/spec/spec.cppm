@@ -2,6 +2,9 @@ export module tessera.run:spec;
 
 import tessera.base;
 import tessera.models;
+import tessera.data;
+import tessera.collective;
+import tessera.optim;
 import :problems;
 
 // The description of a run as plain values: what a config file has, or a program sets. keys.cpp
@@ -12,12 +15,18 @@ export namespace tessera::run {
 /// The values of the keys that belong to a family of models.
 using ModelNumbers = std::map<std::string, models::ModelValue>;
 
+/// What happens to tokens that the tokenizer has and the model in model.from has not.
+enum class NewTokens : std::uint8_t {
+  error,
+  mean,  // they get rows, each the mean of the others
+};
+
 /// The section [model].
 struct ModelConfig {
   std::string family = "llama";
   std::string from;     // a folder with config.json and *.safetensors, which determines all sizes
   std::string adapter;  // a folder of PEFT with the low-rank updates to start from
-  std::string new_tokens = "error";
+  NewTokens new_tokens = NewTokens::error;
   std::int64_t vocab = 0;  // 0 = the tokenizer's
   double dropout = 0.0;
 
@@ -43,9 +52,7 @@ enum class ReferenceKind : std::uint8_t {
 struct DpoConfig {
   double beta = 0.1;
   double label_smoothing = 0.0;
-  std::string reference = "auto";
-
-  ReferenceKind kind() const;
+  ReferenceKind reference = ReferenceKind::automatic;
 };
 
 /// How a mixture of experts is trained (nn::BalanceOptions).
@@ -56,26 +63,34 @@ struct ExpertsConfig {
   double capacity = 0;  // 0 = no limit
 };
 
+/// Which runs give the same bits.
+enum class Reproducible : std::uint8_t {
+  run,     // the same run again
+  layout,  // every layout of it
+};
+/// How gradients stay within the range of their type.
+enum class LossScaling : std::uint8_t { none, dynamic };
+
 /// The section [train].
 struct TrainConfig {
-  std::string objective = "next_token";
+  ObjectiveKind objective = ObjectiveKind::next_token;
   std::int64_t steps = 300;
   double epochs = 0;  // 0 = steps says how long
   std::int64_t batch = 16;
-  std::int64_t head_rows = 0;        // 0 = the logits of all tokens at once
-  std::int64_t micro_batch = 0;      // 0 = all of a rank's sequences at once
-  std::string reproducible = "run";  // which runs give the same bits
-  std::int64_t virtual_shards = 8;   // of a step's rows, where reproducible is "layout"
-  std::int64_t feature_shards = 1;   // of the dims of weights, likewise
+  std::int64_t head_rows = 0;    // 0 = the logits of all tokens at once
+  std::int64_t micro_batch = 0;  // 0 = all of a rank's sequences at once
+  Reproducible reproducible = Reproducible::run;
+  std::int64_t virtual_shards = 8;  // of a step's rows, where reproducible is "layout"
+  std::int64_t feature_shards = 1;  // of the dims of weights, likewise
   std::int64_t seed = 1;
   double clip_grad_norm = 1.0;  // 0 = no clipping
   std::string clip_norm_type = "2";
   double clip_grad_value = 0;  // 0 = no clipping
-  std::string nonfinite_gradients = "error";
-  std::string loss_scaling = "none";
+  optim::NonFinite nonfinite_gradients = optim::NonFinite::error;
+  LossScaling loss_scaling = LossScaling::none;
   std::vector<std::string> freeze;
-  std::string precision = "f32";   // what the model computes with
-  std::string parameters = "f32";  // what parameters are stored in
+  DType precision = DType::f32;   // what the model computes with
+  DType parameters = DType::f32;  // what parameters are stored in
   bool activation_checkpointing = false;
   std::int64_t threads = 0;  // per rank; 0 = cores / ranks
   std::string device = "cpu";
@@ -87,7 +102,6 @@ struct TrainConfig {
   double heal_wait = 300;        // seconds for a machine in the place of a lost one; 0: none
   std::int64_t checksums = 0;    // steps between two comparisons of copies; 0: none
 
-  ObjectiveKind kind() const;
   /// Whether the same bits are computed in every layout.
   bool is_layout_free() const;
   /// The rows of a micro-batch, which are a virtual shard in runs that give the same bits in every
@@ -104,6 +118,19 @@ struct JsonList {
   std::string text = "[]";
 };
 
+/// What happens to a record that is wrong.
+enum class BadRecords : std::uint8_t {
+  refuse,
+  skip,  // it is left out, and counted
+};
+/// What a row has.
+enum class RowContent : std::uint8_t {
+  one_document,
+  documents,  // as many as fit
+};
+/// The order of a source's rows.
+enum class RowOrder : std::uint8_t { shuffled, sequential };
+
 /// The section [data].
 struct DataConfig {
   std::vector<std::string> text;
@@ -116,14 +143,14 @@ struct DataConfig {
   JsonText template_options;
   std::vector<std::string> template_members;  // members of records that are variables of it
   std::vector<std::string> end_tokens;        // that end generated texts, besides the tokenizer's
-  std::string special_tokens = "read";
-  std::string train_on = "answers";
+  data::SpecialText special_tokens = data::SpecialText::read;
+  data::TrainOn train_on = data::TrainOn::answers;
   std::vector<std::string> allow_dropped;  // kinds of contents that a template may leave out
-  std::string bad_records = "refuse";
-  std::string too_long = "error";
-  std::string packing = "none";
+  BadRecords bad_records = BadRecords::refuse;
+  data::TooLong too_long = data::TooLong::error;
+  RowContent packing = RowContent::one_document;
   std::int64_t seq_len = 256;
-  std::string order = "shuffled";
+  RowOrder order = RowOrder::shuffled;
   double validation = 0.05;
   std::vector<std::string> validation_files;
   std::int64_t validation_windows = 0;  // 0 = all
@@ -139,10 +166,10 @@ struct OptimizerConfig {
   double lr = 3e-4;
   JsonText options;
   double weight_decay = 0.1;
-  std::string decay = "matrices";
+  optim::Decay decay = optim::Decay::matrices;
   JsonList groups;
-  std::string schedule = "constant";
-  std::string schedule_unit = "steps";
+  optim::ScheduleKind schedule = optim::ScheduleKind::constant;
+  optim::ScheduleUnit schedule_unit = optim::ScheduleUnit::steps;
   std::int64_t schedule_end = 0;  // in the unit; 0 = the end of the run
   std::int64_t warmup = 0;        // likewise
   std::int64_t cooldown = 0;      // likewise
@@ -160,9 +187,9 @@ struct MeshConfig {
   std::vector<double> bandwidth_gb;  // likewise
   bool measure_links = false;
   bool background = false;
-  std::string device_collectives = "ordered";  // or "own_order", "host"
-  std::string transport = "auto";              // or "shm", or a plugin of the kind transport
-  std::string interface;                       // of the network, or an address; or empty
+  collective::DeviceCollectives device_collectives = collective::DeviceCollectives::ordered;
+  std::string transport = "auto";  // or "shm", or a plugin of the kind transport
+  std::string interface;           // of the network, or an address; or empty
 };
 
 /// The section [plugins].
@@ -220,13 +247,24 @@ struct GraphConfig {
   std::string program;        // where the captured program is written; empty: nowhere
 };
 
+/// Who waits for a checkpoint that is written.
+enum class SaveMode : std::uint8_t {
+  async,  // nobody: a copy of the state is written
+  sync,   // the training
+};
+/// What happens to a checkpoint that is due while another one is written.
+enum class WhenBusy : std::uint8_t {
+  wait,
+  skip,  // it is left out
+};
+
 /// The section [checkpoint].
 struct CheckpointConfig {
   std::string folder = "checkpoints";
   std::int64_t every = 100;
   std::int64_t keep = 3;
-  std::string save = "async";
-  std::string when_busy = "wait";
+  SaveMode save = SaveMode::async;
+  WhenBusy when_busy = WhenBusy::wait;
   std::string resume = "auto";
   std::vector<std::string> allow;  // what may differ from the run that is continued
 };
@@ -254,7 +292,7 @@ struct RunSpec {
   /// The number of ranks: the product of mesh.shape, 1 without a mesh.
   std::int64_t ranks() const;
   /// Sequences of a row of the batch: of preferences, the two answers.
-  std::int64_t row_sequences() const { return train.kind() == ObjectiveKind::dpo ? 2 : 1; }
+  std::int64_t row_sequences() const { return train.objective == ObjectiveKind::dpo ? 2 : 1; }
   /// Tokens of a step, on all ranks together.
   std::int64_t step_tokens() const { return train.batch * row_sequences() * data.seq_len; }
   /// Where the schedule of the learning rate ends, in its unit.

@@ -91,7 +91,7 @@ Trainer::Trainer(const Run& run, const StepSetup& setup, Device device,
       fail_at(run.config.place("train.reproducible"), error);
     }
   }
-  if (run.config.train.loss_scaling == "dynamic") {
+  if (run.config.train.loss_scaling == LossScaling::dynamic) {
     training_->set_loss_scaling({});
   }
   graph::ExecutionOptions execution = setup_.execution;
@@ -122,7 +122,8 @@ void Trainer::set_first_values() {
   if (config.from.empty()) {
     nn::initialize(*model_);
   } else {
-    hub::load_model_weights(hub::FolderWeights(config.from, run_.shape, config.adds_tokens()).source(), *model_);
+    hub::load_model_weights(
+        hub::FolderWeights(config.from, run_.shape, config.adds_tokens()).source(), *model_);
     nn::initialize_updates(*model_);
   }
   plan_->initialized();
@@ -287,8 +288,8 @@ RunCheckpoints Trainer::checkpoints(std::function<void(const std::string&)> say,
           {.folder = config.folder,
            .every = config.every,
            .keep = static_cast<int>(config.keep),
-           .background = config.save == "async",
-           .skip_when_busy = config.when_busy == "skip",
+           .background = config.save == SaveMode::async,
+           .skip_when_busy = config.when_busy == WhenBusy::skip,
            .kept = kept,
            .keep_every = run_.config.train.heal_every,
            .compare_every = run_.config.train.checksums},
@@ -307,7 +308,7 @@ std::size_t Trainer::state_bytes() const {
 
 std::size_t Trainer::snapshot_bytes() const {
   const CheckpointConfig& config = run_.config.checkpoint;
-  const bool in_background = !config.folder.empty() && config.save == "async";
+  const bool in_background = !config.folder.empty() && config.save == SaveMode::async;
   return kept_bytes() +
          (in_background ? tessera::snapshot_bytes(training_->checkpoints().state()) : 0);
 }
