@@ -1,4 +1,6 @@
 module;
+#include <cstddef>
+#include <cstring>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -8,12 +10,23 @@ import tessera.base;
 import :attachments;
 
 namespace tessera::nn {
+namespace {
+
+/// Whether they are one name. Names of types begin alike and differ at the end.
+bool same(std::string_view a, std::string_view b) {
+  constexpr std::size_t end = 8;
+  return a.size() == b.size() &&
+         (a.size() < end || std::memcmp(&a[a.size() - end], &b[b.size() - end], end) == 0) &&
+         a == b;
+}
+
+}  // namespace
 
 attachment_detail::Held::~Held() = default;
 
 attachment_detail::Held* Attachments::find(std::string_view type) const {
   for (const Entry& entry : entries_) {
-    if (entry.type == type) {
+    if (same(entry.type, type)) {
       return entry.held.get();
     }
   }

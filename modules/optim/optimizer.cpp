@@ -198,19 +198,19 @@ std::vector<Optimizer::Part> Optimizer::parts(const Number& lr, const Number& gr
                       "take steps with Training, which does it"});
     }
     const Entry& entry = prepared(i);
-    UpdateGroup own = settings(entry, lr, grad_scale, count);
     auto part = std::ranges::find_if(parts, [&](const Part& p) {
       const UpdateGroup& g = p.group;
-      return p.rule == entry.rule && g.step.value() == own.step.value() &&
-             g.lr.value() == own.lr.value() && g.weight_decay == own.weight_decay &&
+      return p.rule == entry.rule && g.step.value() == entry.step + 1 &&
+             g.lr.value() == lr.value() * entry.lr_scale && g.weight_decay == entry.weight_decay &&
              g.parameters[0].dtype() == parameter.value.dtype() &&
              g.parameters[0].is_distributed() == parameter.value.is_distributed() &&
              (!gradient.is_distributed() ||
               g.parameters[0].layout().mesh() == parameter.value.layout().mesh());
     });
     if (part == parts.end()) {
-      own.states.resize(entry.tensors.size());
-      part = parts.insert(parts.end(), {.rule = entry.rule, .group = std::move(own)});
+      part = parts.insert(parts.end(),
+                          {.rule = entry.rule, .group = settings(entry, lr, grad_scale, count)});
+      part->group.states.resize(entry.tensors.size());
     }
     part->group.parameters.push_back(parameter.value);
     part->group.gradients.push_back(gradient);

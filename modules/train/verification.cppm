@@ -13,9 +13,9 @@ namespace tessera {
 /// Values by the names that they have in a program.
 using NamedValues = std::map<std::string, Tensor>;
 
-/// Copies of what exists before or after a step, without what transformations have added, which
-/// the step as it is written does not know, and the scale of losses, which steps do not write; and
-/// how far random streams are.
+/// Copies of what exists before or after a step, and how far random streams are. Without what
+/// transformations have added, which the step as it is written does not know, the scale of losses,
+/// which steps do not write, and memory for gradients, in which no step leaves anything.
 NamedValues copied_values(const StepInputs& all);
 /// Writes values back that copied_values() has copied.
 void write_values(const StepInputs& all, const NamedValues& values);

@@ -129,8 +129,8 @@ void index_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
     return;
   }
   const std::size_t bytes = bytes_of(x, slice_shape(x.shape(), indices.size()));
-  const auto* const from = static_cast<const std::byte*>(x.raw_data());
-  auto* to = static_cast<std::byte*>(out[0].raw_data());
+  const auto* const from = pointer<const std::byte>(x);
+  auto* to = pointer<std::byte>(out[0]);
   for (const std::int64_t slice : slices) {
     if (bytes != 0) {
       std::memcpy(to, from + static_cast<std::size_t>(slice) * bytes, bytes);
@@ -294,8 +294,8 @@ void put_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
     return;
   }
   const std::size_t bytes = bytes_of(values, slice);
-  auto* const to = static_cast<std::byte*>(out[0].raw_data());
-  const auto* from = static_cast<const std::byte*>(values.raw_data());
+  auto* const to = pointer<std::byte>(out[0]);
+  const auto* from = pointer<const std::byte>(values);
   for (const std::int64_t place : slices) {
     if (bytes != 0) {
       std::memcpy(to + static_cast<std::size_t>(place) * bytes, from, bytes);

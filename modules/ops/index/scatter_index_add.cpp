@@ -133,7 +133,7 @@ void value_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const Tensor source = temporary(w, call.in[1].shape(), out[0].dtype());
   if (!w.counts()) {
     kernels::fill(source.dtype(), source.numel(), call.args<ScatterValueArgs>().value,
-                  source.raw_data());
+                  pointer<void>(source));
   }
   write_scattered(w, call, out[0], source, dim_of<ScatterValueArgs>(call, call.in[0]));
 }

@@ -36,7 +36,7 @@ void keep_columns(const Call& call, const Tensor& out, Keep keep) {
   const std::int64_t rows = out.size(-2);
   const std::int64_t columns = out.size(-1);
   const std::size_t width = size_of(out.dtype());
-  auto* data = static_cast<std::byte*>(out.raw_data());
+  auto* data = pointer<std::byte>(out);
   for (std::int64_t row = 0; row < out.numel() / columns; ++row) {
     const auto [first, last] = keep(row % rows, columns);
     std::memset(data, 0, static_cast<std::size_t>(first) * width);

@@ -181,7 +181,7 @@ void slide(Workspace& w, const Slides& slides, const Tensor& x, const void* fill
     s.write_sources(sources.data());
     const Around a(from.shape(), d);
     kernels::choose_slices(static_cast<std::int64_t>(size_of(x.dtype())), a.outer, a.extent,
-                           a.inner, sources, from.raw_data(), fill, to.raw_data());
+                           a.inner, sources, pointer<void>(from), fill, pointer<void>(to));
   });
 }
 

@@ -121,7 +121,7 @@ void nll_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   if (w.counts()) {
     return;
   }
-  kernels::fill(x.dtype(), out[0].numel(), 0, out[0].raw_data());
+  kernels::fill(x.dtype(), out[0].numel(), 0, pointer<void>(out[0]));
   visit_floating(x.dtype(), call.op.name, [&]<class T>(T) {
     using C = kernels::Compute<T>;
     const std::int64_t classes = x.shape().back();
@@ -167,7 +167,7 @@ void nll_grad_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
     return;
   }
   const Tensor& y = out[0];
-  kernels::fill(y.dtype(), y.numel(), 0, y.raw_data());
+  kernels::fill(y.dtype(), y.numel(), 0, pointer<void>(y));
   visit_floating(y.dtype(), call.op.name, [&]<class T>(T) {
     using C = kernels::Compute<T>;
     const std::int64_t classes = y.shape().back();

@@ -218,8 +218,8 @@ void added_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const DType type = sums.dtype();
   const auto scale = [&](double by) {
     if (by != 1 && !w.counts()) {
-      kernels::with_number<functions::Mul>(type, sums.numel(), sums.raw_data(), by,
-                                           sums.raw_data());
+      kernels::with_number<functions::Mul>(type, sums.numel(), pointer<void>(sums), by,
+                                           pointer<void>(sums));
     }
   };
   if (scales.beta == 0) {
@@ -237,8 +237,8 @@ void added_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
       const Tensor product = temporary(w, sums.shape(), type);
       multiply(w, call, call.in[1], call.in[2], product, false);
       if (!w.counts()) {
-        kernels::add(type, sums.numel(), sums.raw_data(), product.raw_data(), scales.alpha,
-                     sums.raw_data());
+        kernels::add(type, sums.numel(), pointer<void>(sums), pointer<void>(product), scales.alpha,
+                     pointer<void>(sums));
       }
     }
   }

@@ -106,7 +106,8 @@ Side side_of(Workspace& w, const Call& call, std::size_t at, int sum_first, int 
   const Dims& shape = codes.shape();
   const Tensor values = temporary(w, shape, DType::f32);
   if (!w.counts()) {
-    kernels::cast(codes.dtype(), DType::f32, codes.numel(), codes.raw_data(), values.raw_data());
+    kernels::cast(codes.dtype(), DType::f32, codes.numel(), pointer<void>(codes),
+                  pointer<void>(values));
   }
   const int kept_first = sum_first == 0 ? sum_last : 0;
   const int kept_last = sum_first == 0 ? shape.size() : sum_first;
@@ -117,7 +118,7 @@ Side side_of(Workspace& w, const Call& call, std::size_t at, int sum_first, int 
   const Tensor ones = temporary(w, shape_along(shape, kept_first, kept_last), DType::f32);
   if (!w.counts()) {
     kernels::multiply(values.numel(), pointer<float>(values), pointer<float>(each));
-    kernels::fill(DType::f32, ones.numel(), 1, ones.raw_data());
+    kernels::fill(DType::f32, ones.numel(), 1, pointer<void>(ones));
   }
   return {values, ones};
 }
@@ -178,8 +179,8 @@ void sum_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
     const Tensor product = product_of(w, call, 1, whole);
     const Tensor term = converted_operand(w, product, summed_type(whole.dtype()));
     add_into(w, whole, [&](const Tensor& sums) {
-      kernels::add(sums.dtype(), sums.numel(), sums.raw_data(), term.raw_data(), 1,
-                   sums.raw_data());
+      kernels::add(sums.dtype(), sums.numel(), pointer<void>(sums), pointer<void>(term), 1,
+                   pointer<void>(sums));
     });
   });
 }

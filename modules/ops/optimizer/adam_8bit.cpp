@@ -110,8 +110,8 @@ void cpu(const Call& call, std::span<Tensor>) {
     };
     if (parameter.numel() != 0 &&
         !kernels::adam_8bit(numbers, parameter.dtype(), gradient.dtype(), rows,
-                            parameter.numel() / rows, parameter.raw_data(), pointer<void>(gradient),
-                            state(2), state(4))) {
+                            parameter.numel() / rows, pointer<void>(parameter),
+                            pointer<void>(gradient), state(2), state(4))) {
       updates::refuse_types(call, parameter, gradient);
     }
     for (std::size_t list = 0; list < lists; ++list) {

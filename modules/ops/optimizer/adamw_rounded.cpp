@@ -72,8 +72,8 @@ bool round_update(const RoundedAdamStep& settings, const Adam& rule, const updat
     for (std::size_t k = 0; k < Adam::states; ++k) {
       states[k] = row.states[k] ? pointer<BFloat16>(row.states[k]) + run.at : nullptr;
     }
-    const auto* const from = static_cast<const char*>(row.gradient.raw_data()) +
-                             run.at * static_cast<std::int64_t>(size_of(gradient));
+    const auto* const from =
+        pointer<const char>(row.gradient) + run.at * static_cast<std::int64_t>(size_of(gradient));
     kernels::rounded_adam(rule, gradient, own, run.length,
                           pointer<BFloat16>(row.parameter) + run.at, from, states);
   };
@@ -95,7 +95,7 @@ bool exact_update(const Adam& rule, const updates::Row& row) {
     states[k] = pointer<void>(row.states[k]);
   }
   return kernels::update(rule, row.parameter.dtype(), row.gradient.dtype(), row.parameter.numel(),
-                         row.parameter.raw_data(), pointer<void>(row.gradient), states);
+                         pointer<void>(row.parameter), pointer<void>(row.gradient), states);
 }
 
 void cpu(const Call& call, std::span<Tensor>) {

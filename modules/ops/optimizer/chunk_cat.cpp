@@ -98,7 +98,7 @@ void chunk_cat_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) 
       continue;
     }
     const Cut cut = cut_of(x, chunks);
-    const auto* const from = static_cast<const std::byte*>(x.raw_data());
+    const auto* const from = pointer<const std::byte>(x);
     for (std::int64_t row = 0; row < cut.outer * chunks.count; ++row) {
       const std::int64_t first = row % chunks.count * cut.chunk;
       const std::int64_t length = std::min(cut.chunk, cut.extent - first);

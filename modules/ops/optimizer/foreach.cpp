@@ -97,7 +97,7 @@ void for_each(const Call& call, F write) {
 
 void zero_cpu(const Call& call, std::span<Tensor>) {
   for_each<1>(call,
-              [](const Tensor* x) { kernels::fill(x->dtype(), x->numel(), 0, x->raw_data()); });
+              [](const Tensor* x) { kernels::fill(x->dtype(), x->numel(), 0, pointer<void>(*x)); });
 }
 
 /// A function of elements at one position of all lists, and of the only argument.
@@ -107,10 +107,10 @@ void function_cpu(const Call& call, std::span<Tensor>) {
   for_each<lists>(call, [&](const Tensor* x) {
     const void* operands[lists];
     for (std::size_t k = 0; k < lists; ++k) {
-      operands[k] = x[k].raw_data();
+      operands[k] = pointer<void>(x[k]);
     }
     kernels::apply(kernels::kernels_of<F, lists, 1>(), x->dtype(), x->numel(), operands,
-                   {&number, 1}, x->raw_data());
+                   {&number, 1}, pointer<void>(*x));
   });
 }
 

@@ -57,7 +57,7 @@ inline const Op& register_update(const char* schema, const char* about) {
         states[k] = pointer<void>(row.states[k]);
       }
       return kernels::update(rule, row.parameter.dtype(), row.gradient.dtype(),
-                             row.parameter.numel(), row.parameter.raw_data(),
+                             row.parameter.numel(), pointer<void>(row.parameter),
                              pointer<void>(row.gradient), states);
     });
   };

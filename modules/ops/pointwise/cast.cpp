@@ -36,7 +36,7 @@ void cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   if (w.counts()) {
     return;
   }
-  kernels::cast(x.dtype(), out[0].dtype(), x.numel(), x.raw_data(), out[0].raw_data());
+  kernels::cast(x.dtype(), out[0].dtype(), x.numel(), pointer<void>(x), pointer<void>(out[0]));
 }
 
 /// Between floating types rounding is monotone, and linear but for rounding.

@@ -8,6 +8,7 @@ module tessera.ops;
 import tessera.base;
 import tessera.placement;
 import tessera.tensor;
+import :kernel_call;
 
 namespace tessera::ops {
 namespace {
@@ -21,7 +22,7 @@ void infer_like(const Call& call, ResultShapes& out) {
 void fill(const Tensor& x, double value) {
   const auto type = x.dtype();
   if (x.is_contiguous()) {
-    kernels::fill(type, x.numel(), value, x.raw_data());
+    kernels::fill(type, x.numel(), value, pointer<void>(x));
     return;
   }
   operands::copy_elements(full({}, value, x.dtype()), x);

@@ -52,8 +52,8 @@ void fill(Workspace& w, const Call& call, std::span<const Tensor> out, double va
   if (w.counts()) {
     return;
   }
-  kernels::masked_fill(x.dtype(), x.numel(), x.raw_data(),
-                       static_cast<const std::uint8_t*>(mask.raw_data()), value, out[0].raw_data());
+  kernels::masked_fill(x.dtype(), x.numel(), pointer<void>(x), pointer<const std::uint8_t>(mask),
+                       value, pointer<void>(out[0]));
 }
 
 void fill_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {

@@ -29,10 +29,10 @@ void apply_contiguous(const kernels::FunctionKernels& function, std::span<const 
                       std::span<const double> numbers, const Tensor& y) {
   std::array<const void*, most_operands> in{};
   for (std::size_t i = 0; i < operands.size(); ++i) {
-    in[i] = operands[i].raw_data();
+    in[i] = pointer<void>(operands[i]);
   }
   kernels::apply(function, operands[0].dtype(), y.numel(), std::span(in).first(operands.size()),
-                 numbers, y.raw_data());
+                 numbers, pointer<void>(y));
 }
 
 }  // namespace
@@ -54,10 +54,10 @@ void apply_function(const kernels::FunctionKernels& function, const Call& call,
   std::array<kernels::Operand, most_operands> in;
   for (std::size_t i = 0; i < call.in.size(); ++i) {
     strides[i] = operands::broadcast_strides(call.in[i], y.shape());
-    in[i] = {call.in[i].raw_data(), strides[i].span()};
+    in[i] = {pointer<void>(call.in[i]), strides[i].span()};
   }
   kernels::apply_strided(function, call.in[0].dtype(), y.shape().span(),
-                         std::span(in).first(call.in.size()), numbers, y.raw_data());
+                         std::span(in).first(call.in.size()), numbers, pointer<void>(y));
 }
 
 void apply_to_copies(const kernels::FunctionKernels& function, const Call& call,

@@ -100,16 +100,16 @@ void cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
                              .column = args.scales == Scales::columns ? 1 : 0};
   auto* const scale = pointer<float>(scales);
   if (!given) {
-    kernels::largest_magnitudes(x.dtype(), rows, columns, x.raw_data(), strides, scale);
+    kernels::largest_magnitudes(x.dtype(), rows, columns, pointer<void>(x), strides, scale);
     for (std::int64_t i = 0; i < scales.numel(); ++i) {
       scale[i] = kernels::scale_for(scale[i], kernels::largest_of(args.dtype), args.powers_of_two);
     }
   }
-  kernels::quantize(x.dtype(), args.dtype, rows, columns, x.raw_data(), scale, strides,
-                    codes.raw_data());
+  kernels::quantize(x.dtype(), args.dtype, rows, columns, pointer<void>(x), scale, strides,
+                    pointer<void>(codes));
   if (args.order != CodesOrder::as_x) {
-    kernels::turn_bytes(rows, columns, codes.raw_data(),
-                        out[args.order == CodesOrder::both ? 2 : 0].raw_data());
+    kernels::turn_bytes(rows, columns, pointer<void>(codes),
+                        pointer<void>(out[args.order == CodesOrder::both ? 2 : 0]));
   }
   auto* const factor = pointer<float>(out[1]);
   for (std::int64_t i = 0; i < scales.numel(); ++i) {

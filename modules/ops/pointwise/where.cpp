@@ -15,6 +15,7 @@ module tessera.ops;
 import tessera.base;
 import tessera.placement;
 import tessera.tensor;
+import :kernel_call;
 import :pointwise_call;
 
 namespace tessera::ops {
@@ -46,10 +47,10 @@ void where_cpu(const Call& call, std::span<Tensor> out) {
   const auto strides = [&](std::size_t i) {
     return operands::broadcast_strides(call.in[i], shape);
   };
-  kernels::where_strided(out[0].dtype(), shape.span(),
-                         static_cast<const std::uint8_t*>(call.in[0].raw_data()), strides(0).span(),
-                         call.in[1].raw_data(), strides(1).span(), call.in[2].raw_data(),
-                         strides(2).span(), out[0].raw_data(), out[0].strides().span());
+  kernels::where_strided(out[0].dtype(), shape.span(), pointer<const std::uint8_t>(call.in[0]),
+                         strides(0).span(), pointer<void>(call.in[1]), strides(1).span(),
+                         pointer<void>(call.in[2]), strides(2).span(), pointer<void>(out[0]),
+                         out[0].strides().span());
 }
 
 /// The condition is the same on all ranks: then the choice is linear in a and b together.

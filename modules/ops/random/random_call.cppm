@@ -133,7 +133,7 @@ inline void fill_from_words(Workspace& w, const Call& call, const A& arguments, 
   auto* const out = numbers.data<std::int64_t>();
   for_each_word(arguments.whole, x.numel(), range_of(arguments.numbers),
                 [&](std::int64_t at, std::uint32_t word) { out[at] = number(word); });
-  kernels::cast(DType::i64, x.dtype(), x.numel(), numbers.raw_data(), converted.raw_data());
+  kernels::cast(DType::i64, x.dtype(), x.numel(), pointer<void>(numbers), pointer<void>(converted));
   copy_into(x, converted);
 }
 

@@ -32,7 +32,8 @@ void count_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const operands::ReducedOperand r = reduced_operand(w, call.in[0], counted_dims(call));
   const Tensor holds = temporary(w, r.x.shape(), DType::boolean);
   if (!w.counts()) {
-    kernels::cast(r.x.dtype(), DType::boolean, r.x.numel(), r.x.raw_data(), holds.raw_data());
+    kernels::cast(r.x.dtype(), DType::boolean, r.x.numel(), pointer<void>(r.x),
+                  pointer<void>(holds));
   }
   kernels::reduce(w, kernels::ReduceOp::sum, DType::boolean, {r.outer, r.reduced, r.inner},
                   pointer<void>(w, holds), pointer<void>(w, out[0]));

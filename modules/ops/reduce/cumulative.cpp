@@ -97,7 +97,8 @@ void recurrence_cpu(const Call& call, std::span<const Tensor> out, Workspace& w)
     return;
   }
   kernels::linear_recurrence(from_end, out[0].dtype(), {r.outer, r.reduced, r.inner},
-                             pointer<void>(w, r.x), factors.x.raw_data(), pointer<void>(w, out[0]));
+                             pointer<void>(w, r.x), pointer<void>(factors.x),
+                             pointer<void>(w, out[0]));
 }
 
 void recurrence_rule(const RuleContext& context, Strategies& strategies) {

@@ -175,7 +175,7 @@ void vector_infer(const Call& call, ResultShapes& out) {
 void vector_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const double sum = sum_of_squares(w, call.in[0]);
   if (!w.counts()) {
-    kernels::fill(out[0].dtype(), 1, std::sqrt(sum), out[0].raw_data());
+    kernels::fill(out[0].dtype(), 1, std::sqrt(sum), pointer<void>(out[0]));
   }
 }
 

@@ -124,7 +124,7 @@ Tensor converted_operand(Workspace& w, const Tensor& x, DType type) {
 
 void convert_into(const Tensor& into, const Tensor& x) {
   if (!x.same_as(into)) {
-    kernels::cast(x.dtype(), into.dtype(), x.numel(), x.raw_data(), into.raw_data());
+    kernels::cast(x.dtype(), into.dtype(), x.numel(), pointer<void>(x), pointer<void>(into));
   }
 }
 
@@ -135,7 +135,7 @@ Tensor sums_for(Workspace& w, const Tensor& into) {
 
 void clear(const Tensor& x) {
   if (x.numel() != 0) {
-    std::memset(x.raw_data(), 0, static_cast<std::size_t>(x.numel()) * size_of(x.dtype()));
+    std::memset(pointer<void>(x), 0, static_cast<std::size_t>(x.numel()) * size_of(x.dtype()));
   }
 }
 

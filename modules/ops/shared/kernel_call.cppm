@@ -234,9 +234,20 @@ inline auto visit_floating(DType dtype, std::string_view name, F&& f) {
   return kernels::visit<kernels::FloatingTypes>(dtype, f, [&] { refuse_type(name, dtype); });
 }
 
+/// A kernel's operand, null where it is undefined. As raw_data(), but modes, which see a call as
+/// one piece, are not told of the address.
 template <class T>
 inline T* pointer(const Tensor& x) {
-  return x ? static_cast<T*>(x.raw_data()) : nullptr;
+  if (!x) {
+    return nullptr;
+  }
+  const TensorImpl& t = *x.impl();
+  if ((t.keys & (distributed_key | meta_key | device_keys)) != 0) [[unlikely]] {
+    return static_cast<T*>(x.raw_data());  // null, or the error
+  }
+  void* const base = t.storage->data();
+  const std::int64_t at = t.offset * static_cast<std::int64_t>(size_of(t.dtype));
+  return base == nullptr ? nullptr : reinterpret_cast<T*>(static_cast<std::byte*>(base) + at);
 }
 /// The tensor's memory for a kernel with this workspace: null when that only counts.
 template <class T>

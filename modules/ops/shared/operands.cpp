@@ -209,8 +209,8 @@ void copy_elements(const Tensor& x, const Tensor& into) {
     call_kernel(find_op("copy_"), operands, {});
     return;
   }
-  kernels::copy_strided(x.dtype(), into.shape().span(), x.raw_data(),
-                        broadcast_strides(x, into.shape()).span(), into.raw_data(),
+  kernels::copy_strided(x.dtype(), into.shape().span(), ops::pointer<void>(x),
+                        broadcast_strides(x, into.shape()).span(), ops::pointer<void>(into),
                         into.strides().span());
 }
 

@@ -44,8 +44,8 @@ void unique_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   auto* const counts = out[2].data<std::int64_t>();
   std::int64_t found = 0;
   kernels::visit(x.dtype(), [&]<class T>(T) {
-    const auto* from = static_cast<const T*>(sorted.raw_data());
-    auto* values = static_cast<T*>(out[0].raw_data());
+    const auto* from = pointer<const T>(sorted);
+    auto* values = pointer<T>(out[0]);
     for (std::int64_t k = 0; k < count; ++k) {
       // NaN is not equal to itself, so each is a value of its own.
       if (k == 0 || kernels::plain(from[k]) != kernels::plain(from[k - 1])) {
