@@ -3,6 +3,7 @@ module;
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <tessera/storage_ends.hpp>
 #include <utility>
 module tessera.tensor;
 
@@ -99,6 +100,9 @@ Counted<Storage> Storage::none(std::size_t bytes) {
 }
 
 Storage::~Storage() {
+  if (const StorageEnd ended = storage_end.load(std::memory_order_acquire)) [[unlikely]] {
+    ended(this);
+  }
   pending_.reset();  // it may still write the memory
   free_memory();
 }

@@ -34,6 +34,7 @@ import :ahead;
 import :capture_parts;
 import :captured_steps;
 import :eager_steps;
+import :made_tensors;
 import :micro_batches;
 import :step_capture;
 import :step_inputs;
@@ -41,6 +42,19 @@ import :step_objects;
 import :verification;
 
 namespace tessera {
+
+namespace {
+
+/// Whether all ranks say so. All call it together.
+bool all_say(bool mine) {
+  collective::World& world = collective::World::current();
+  std::vector<std::int64_t> all(static_cast<std::size_t>(world.size()));
+  const std::int64_t own = mine ? 1 : 0;
+  world.everyone().all_gather(&own, all.data(), 1, DType::i64);
+  return std::ranges::count(all, 0) == 0;
+}
+
+}  // namespace
 
 CapturedSteps::CapturedSteps(EagerSteps& steps)
     : steps_(steps), programs_([this] {
@@ -124,6 +138,16 @@ StepResult CapturedSteps::step(const StepBatch& batch, const StepFunctions& func
   const Rows rows = load_rows(batch, functions);
   const StepState before = state();
   StepResult result;
+  // A verified step communicates twice, so ranks agree: one that has no program takes it once.
+  bool is_open = verify_ > 0 && needs_program_.empty() && (steps_.done + 1) % verify_ == 0;
+  const auto verifies = [&](bool replays) {
+    if (!std::exchange(is_open, false)) {
+      return false;
+    }
+    const bool is_planned = steps_.optimizer->parameters().front()->value.is_meta();
+    const int ranks = is_planned ? 1 : collective::World::current().size();
+    return ranks > 1 && steps_.plan.mesh().size() == ranks ? all_say(replays) : replays;
+  };
   const CapturedFunction::Call call{
       .misfit =
           [&](const CapturedFunction::Entry& entry) {
@@ -133,12 +157,12 @@ StepResult CapturedSteps::step(const StepBatch& batch, const StepFunctions& func
       .replay =
           [&](CapturedFunction::Entry& entry) {
             auto& capture = static_cast<Capture&>(entry);
-            const bool both = capture.recorded && (counts().replayed + 1) % verify_ == 0;
-            result =
-                both ? verified(batch, functions, rows, capture) : replay(batch, rows, capture);
+            result = verifies(true) ? verified(batch, functions, rows, capture)
+                                    : replay(batch, rows, capture);
           },
       .before_taking =
           [&](const std::string& why) {
+            verifies(false);
             refuse_untransformed(execution_, "step", why);
             if (!needs_program_.empty()) {
               fail({.thing = "training",
@@ -173,8 +197,14 @@ StepResult CapturedSteps::record(const StepBatch& batch, const StepFunctions& fu
   record_inputs(recorder, inputs());
   const double scale_of_step = steps_.scale();
   const std::vector<Tensor> held = steps_.objects.held();
-  const StepResult result = steps_.take(batch, functions, &recorder);
+  MadeTensors made;
+  StepResult result;
+  {
+    const ModeScope scope(ModeLevel::below_distribution, made);
+    result = steps_.take(batch, functions, &recorder);
+  }
   steps_.objects.check_kept(held);
+  made.check_gone({});
   if (!result.skipped) {  // otherwise it has no update to record
     set_update(variables, result.lr,
                optim::clip_factor(result.grad_norm, steps_.clipping.max_norm) / scale_of_step);

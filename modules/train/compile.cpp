@@ -29,6 +29,7 @@ import tessera.optim;
 import :ahead;
 import :capture_parts;
 import :compile;
+import :made_tensors;
 import :step_inputs;
 import :step_objects;
 import :verification;
@@ -389,10 +390,16 @@ struct CompiledStep::State {
     const std::size_t known = objects.count();
     const std::vector<Tensor> held = objects.held();
     const std::vector<bool> had_gradients = with_gradients(inputs);
-    Tensors results = take(inputs, numbers, &recorder);
+    MadeTensors made;
+    Tensors results;
+    {
+      const ModeScope scope(ModeLevel::below_distribution, made);
+      results = take(inputs, numbers, &recorder);
+    }
     objects.check_kept(held);
     check_gradients(inputs, had_gradients);
     if (objects.count() == known) {  // otherwise what was found in it was no input
+      made.check_gone(results);
       recording = recorder.finish(variables);
     }
     return results;

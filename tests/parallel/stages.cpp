@@ -408,6 +408,23 @@ TEST_CASE("captured stages are composed with styles and features", "[captured]")
   captured_alike(sharded, {2}, {}, "planned", true);
 }
 
+TEST_CASE("captured stages gather copies of several groups in every form", "[captured]") {
+  const std::string products =
+      R"("model.layers.*.self_attn.{q,o}_proj","model.layers.*.mlp.*_proj")";
+  const Others in_codes = {
+      "FSDP that gathers 8-bit codes", sharded.axes, sharded.shape,
+      R"({style="Float8",on=[)" + products + R"(],options={all_gather=true}},)" + sharded.entries};
+  const Others with_updates = {"FSDP with LoRA", sharded.axes, sharded.shape,
+                               low_rank.entries + "," + sharded.entries};
+  const Division interleaved = {2, R"(schedule="interleaved")"};
+  for (const Division& stages : {interleaved, in_a_v}) {
+    captured_alike(sharded, stages, {"train.precision=bf16"});
+    captured_alike(sharded, stages, {"train.precision=f16", "train.loss_scaling=dynamic"});
+    captured_alike(in_codes, stages, {"train.precision=bf16", "model.ffn_dim=32"});
+    captured_alike(with_updates, stages, {"train.precision=bf16"});
+  }
+}
+
 TEST_CASE("a step is not captured ahead as long as other stages are guessed", "[captured]") {
   const run::Run run = run_in(alone, in_a_v, {"model.dropout=0.1", "graph.capture=true"});
   run::StepSetup setup = run::setup_of(run);

@@ -91,6 +91,91 @@ TEST_CASE("a step that receives without operands is captured before its first ca
   }));
 }
 
+TEST_CASE("a computed tensor that is kept outside of a captured step is refused") {
+  Tensor outside;
+  std::vector<Tensor> list;
+  const auto refused = [&](const std::string& what, const StepBody& body) {
+    outside = Tensor();
+    list.clear();
+    CompiledStep step = compile(body);
+    step({full({2, 3}, 1)});
+    const std::string error = error_of([&] { step({full({2, 3}, 2)}); });
+    INFO(error);
+    CHECK(has(error, "record: a variable outside of the step, or a member of a module, has a " +
+                         what + " after the step"));
+    CHECK(has(error, "return it as a result"));
+  };
+  refused("f32[2, 3] that 'mul_scalar' has made", [&](StepCall& call) -> Tensors {
+    outside = ops::mul_scalar(call.inputs()[0], 2);
+    return {ops::sum(call.inputs()[0])};
+  });
+  refused("f32[2, 3] that 'mul_scalar' has made", [&](StepCall& call) -> Tensors {  // a view of it
+    outside = ops::narrow(ops::mul_scalar(call.inputs()[0], 2), 1, 0, 1);
+    return {ops::sum(call.inputs()[0])};
+  });
+  refused("f32[] that 'sum' has made", [&](StepCall& call) -> Tensors {  // and a result
+    outside = ops::sum(call.inputs()[0]);
+    return {outside};
+  });
+  refused("f32[4] that 'full' has made", [&](StepCall& call) -> Tensors {
+    outside = full({4}, 3);
+    return {call.inputs()[0]};
+  });
+  refused("f32[] that 'sum' has made", [&](StepCall& call) -> Tensors {
+    list.push_back(ops::sum(call.inputs()[0]));
+    return {call.inputs()[0]};
+  });
+  refused("f32[] that 'sum' has made", [&](StepCall& call) -> Tensors {  // a graph has it
+    Tensor x = ops::clone(call.inputs()[0]);
+    x.set_requires_grad();
+    outside = ops::sum(ops::square(ops::square(x)));
+    return {ops::mul_scalar(outside, 2)};
+  });
+}
+
+TEST_CASE("distributed tensors that are kept outside of a captured step are refused") {
+  REQUIRE_NOTHROW(on_ranks(2, [&](int) {
+    const Layout rows = Layout::make(DeviceMesh::make({"d"}, {2}), {Shard(0)});
+    Tensor outside;
+    for (const bool is_result : {false, true}) {
+      CompiledStep keeps = compile([&](StepCall& call) -> Tensors {
+        outside = ops::mul_scalar(from_local(call.inputs()[0], rows), 2);
+        return {is_result ? outside : from_local(call.inputs()[0], rows)};
+      });
+      keeps({full({2, 3}, 1)});
+      const std::string error = error_of([&] { keeps({full({2, 3}, 2)}); });
+      check(has(error, "has a f32[2, 3] that 'mul_scalar' has made"), error);
+    }
+  }));
+}
+
+TEST_CASE("what a captured step keeps without its computing is not refused") {
+  Tensor input;
+  Tensor view;
+  Dims shape;
+  double number = 0;
+  Tensor within;
+  const Tensor written = full({2, 3}, 0);
+  CompiledStep step = compile([&](StepCall& call) -> Tensors {
+    input = call.inputs()[0];
+    view = ops::narrow(call.inputs()[1], 0, 0, 1);
+    within = ops::mul_scalar(input, 2);
+    shape = within.shape();
+    const Tensor result = ops::sum(within);
+    ops::add_(call.inputs()[1], within);
+    within = Tensor();
+    return {result, result};
+  });
+  for (int call = 1; call < 5; ++call) {
+    const Tensors results = step({full({2, 3}, call), written});
+    number += 12 * call;
+    CHECK(to_doubles(results[0])[0] == 12 * call);
+    CHECK(to_doubles(results[1])[0] == 12 * call);
+    CHECK(to_doubles(view)[0] == number / 6);
+  }
+  CHECK(step.counts().replayed == 2);
+}
+
 TEST_CASE("a captured step in which the host takes the address of values is refused") {
   const Tensor kept = full({2}, 1);
   const auto refused = [&](const Computed& computed) {

@@ -208,7 +208,7 @@ TEST_CASE("low-rank updates that are switched off around calls are not trained")
 }
 
 TEST_CASE("settings of sharded parameters are noticed, and copies are gathered in several groups") {
-  for (const DType dtype : {DType::f32, DType::bf16}) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     INFO(name_of(dtype));
     REQUIRE_NOTHROW(on_ranks(2, [&](int) {
       const DeviceMesh mesh = DeviceMesh::make({"d"}, {2});
@@ -256,6 +256,65 @@ TEST_CASE("settings of sharded parameters are noticed, and copies are gathered i
       }
       check(step.counts().captured == 3 && step.counts().replayed == 6, to_string(step.counts()));
     }));
+  }
+}
+
+TEST_CASE("copies in codes, and of layers with low-rank updates, are gathered in several groups") {
+  struct Wide : nn::Module {
+    Wide() { set_names(); }
+    std::string_view kind() const override { return "Wide"; }
+    Tensors forward(const Tensors& inputs) override {
+      return {(*second)(ops::relu((*first)(inputs[0])))};
+    }
+    nn::Child first = add_child<nn::Linear>("first", 16, 32, false, 0.3);
+    nn::Child second = add_child<nn::Linear>("second", 32, 16, false, 0.3);
+  };
+  const std::vector<parallel::StyleEntry> before = {
+      {.style = "Float8", .on = {"first", "second"}, .options = R"({"all_gather": true})"},
+      {.style = "LoRA", .on = {"first", "second"}, .options = R"({"rank": 2, "alpha": 4})"}};
+  for (const parallel::StyleEntry& style : before) {
+    for (const DType dtype : {DType::bf16, DType::f16}) {
+      INFO(style.style << ' ' << name_of(dtype));
+      REQUIRE_NOTHROW(on_ranks(2, [&](int) {
+        struct Trained {
+          Trained(const parallel::StyleEntry& style, DType type) {
+            parallel::set_precision(*net, {.parameters = type, .outputs = DType::f32});
+            plan = std::make_unique<parallel::ParallelPlan>(
+                *net, DeviceMesh::make({"d"}, {2}),
+                std::vector<parallel::StyleEntry>{
+                    style, {.style = "FSDP", .axis = "d", .on = {"first", "second"}}},
+                shipped_styles());
+            set_seed(6);
+            plan->materialize();
+            nn::initialize(*net);
+            adamw = optim::adamw(nn::all_parameters(*net));
+          }
+          Tensors step(StepCall& call) {
+            const Tensor x = from_local(call.inputs()[0], plan->batch_layout());
+            const Tensor loss = ops::sum(ops::square(ops::add_scalar((*net)(x), -1)));
+            backward(loss);
+            call.update(*adamw, 0.05);
+            return {full_tensor(detached(loss))};
+          }
+          std::shared_ptr<Wide> net = std::make_shared<Wide>();
+          std::unique_ptr<parallel::ParallelPlan> plan;
+          std::unique_ptr<optim::Optimizer> adamw;
+        };
+        Trained eager(style, dtype);
+        Trained captured(style, dtype);
+        CompiledStep step = compile([&](StepCall& call) { return captured.step(call); });
+        double first = 0;
+        for (int call = 0; call < 6; ++call) {
+          const Tensor x = full({16, 16}, 0.2 + 0.1 * call);
+          const double loss =
+              compile([&](StepCall& one) { return eager.step(one); })({x})[0].item();
+          check(step({x})[0].item() == loss, "call " + std::to_string(call));
+          check(call == 0 || loss != first, "nothing is trained");
+          first = call == 0 ? loss : first;
+        }
+        check(step.counts().replayed == 4, to_string(step.counts()));
+      }));
+    }
   }
 }
 
