@@ -110,6 +110,25 @@ function(tessera_test name)
   endif()
 endfunction()
 
+# tessera_verified_test(TEST [QUICK] COMMAND command...): the entry TEST once more, with each replayed step taken as it is
+# written too and compared bit by bit (TESSERA_GRAPH_VERIFY=1). It has the label `verified`, and `long` unless it is QUICK.
+# Cases that count calls or memory have the tag [unverified]; the command leaves them out. Call it after TEST's properties.
+function(tessera_verified_test name)
+  cmake_parse_arguments(ARG "QUICK" "" "COMMAND" ${ARGN})
+  add_test(NAME ${name}_verified COMMAND ${ARG_COMMAND})
+  foreach(property ENVIRONMENT LABELS TIMEOUT RESOURCE_LOCK SKIP_RETURN_CODE COST)
+    get_property(${property} TEST ${name} PROPERTY ${property})
+    set_property(TEST ${name}_verified PROPERTY ${property} ${${property}})
+  endforeach()
+  math(EXPR limit "${TIMEOUT} * 3")
+  set_tests_properties(${name}_verified PROPERTIES TIMEOUT ${limit})
+  set_property(TEST ${name}_verified APPEND PROPERTY ENVIRONMENT TESSERA_GRAPH_VERIFY=1)
+  set_property(TEST ${name}_verified APPEND PROPERTY LABELS verified)
+  if(NOT ARG_QUICK)
+    set_property(TEST ${name}_verified APPEND PROPERTY LABELS long)
+  endif()
+endfunction()
+
 # Multiplies the time limits of all tests of a folder and the folders in it. A sanitizer makes everything several times
 # slower. Call it after the last test.
 function(tessera_multiply_timeouts folder factor)

@@ -23,6 +23,7 @@ import tessera.parallel;
 import :capture_parts;
 import :captured_evaluation;
 import :eager_steps;
+import :made_tensors;
 import :step_inputs;
 import :step_objects;
 
@@ -52,11 +53,16 @@ Program CapturedEvaluation::record(const StepBatch& batch, const StepFunctions& 
   StepInputs all = inputs_of(steps_.objects);
   add_rows(all, 0, given);
   record_inputs(recorder, all);
-  recorder.section(SectionKind::evaluation, [&] {
-    run_phase(name_of(Phase::evaluation), [&] {
-      steps_.whole(EagerSteps::checked(functions.loss_sum(given))).record(recorder);
+  MadeTensors made;
+  {
+    const ModeScope scope_of_made(ModeLevel::below_distribution, made);
+    recorder.section(SectionKind::evaluation, [&] {
+      run_phase(name_of(Phase::evaluation), [&] {
+        steps_.whole(EagerSteps::checked(functions.loss_sum(given))).record(recorder);
+      });
     });
-  });
+  }
+  made.check_gone({});
   return program_of(recorder.finish(variables));
 }
 

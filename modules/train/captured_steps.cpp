@@ -198,10 +198,14 @@ StepResult CapturedSteps::record(const StepBatch& batch, const StepFunctions& fu
   const double scale_of_step = steps_.scale();
   const std::vector<Tensor> held = steps_.objects.held();
   MadeTensors made;
+  StepFunctions noted = functions;
+  noted.rows = [&](const BatchPart& part) {
+    return made.unseen([&] { return functions.rows(part); });
+  };
   StepResult result;
   {
     const ModeScope scope(ModeLevel::below_distribution, made);
-    result = steps_.take(batch, functions, &recorder);
+    result = steps_.take(batch, noted, &recorder);
   }
   steps_.objects.check_kept(held);
   made.check_gone({});

@@ -4,6 +4,7 @@ module;
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <set>
@@ -101,7 +102,7 @@ MadeTensors::~MadeTensors() {
 
 void MadeTensors::note(const Tensor& x, std::string_view by) const {
   const MemoryCategory category = current_memory_category();
-  if (category != MemoryCategory::activation && category != MemoryCategory::gradient) {
+  if (paused_ || (category != MemoryCategory::activation && category != MemoryCategory::gradient)) {
     return;  // what styles keep from step to step follows from parameters, and is made again
   }
   const Tensor& local = local_of(x);
@@ -114,6 +115,13 @@ void MadeTensors::note(const Tensor& x, std::string_view by) const {
            .number = all.count++,
            .words = fmt::format("{}{} that '{}' has made{}", name_of(local.dtype()),
                                 to_string(local.shape()), by, recorded_place())});
+}
+
+Tensors MadeTensors::unseen(const std::function<Tensors()>& make) {
+  const bool before = std::exchange(paused_, true);
+  Tensors made = make();
+  paused_ = before;
+  return made;
 }
 
 Tensors MadeTensors::call(const Call& call, NextCall& next) {

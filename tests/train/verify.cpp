@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "catch.hpp"
 
@@ -205,4 +206,41 @@ TEST_CASE("a step of a training that has changed is found") {
     const std::string error = error_of(step);
     check(has(error, "verify: a replayed call differs") || has(error, "rank"), error);
   }));
+}
+
+TEST_CASE(
+    "a training whose loss keeps a computed tensor is refused, one that keeps its rows is not") {
+  const Layouts layout = layout_named("one rank");
+  for (const bool keeps : {false, true}) {
+    REQUIRE_NOTHROW(on_layout(layout, [&](const DeviceMesh& mesh) {
+      Run run(mesh, layout.styles);
+      run.training.captured().set_enabled(true, {});
+      std::vector<Tensors> kept_rows;
+      Tensor kept;
+      const StepFunctions functions{
+          .rows =
+              [&](const BatchPart& m) {
+                kept_rows.push_back(
+                    {ops::contiguous(ops::narrow(net_tokens(rows, 0), 0, m.first, m.rows))});
+                return kept_rows.back();
+              },
+          .loss_sum =
+              [&](const Tensors& tensors) {
+                const Tensor tokens =
+                    from_local(tensors[0], run.net.plan.batch_layout(), Dims{rows, 3});
+                const Tensor squares = ops::square((*run.net.model)(tokens));
+                kept = keeps ? squares : Tensor();
+                return StepSums(ops::sum(squares));
+              }};
+      const auto step = [&] { run.training.step({.rows = rows, .weight = 24}, functions); };
+      step();
+      const std::string error = error_of(step);
+      check(has(error, "that 'square' has made") == keeps, error);
+      if (!keeps) {
+        step();
+        step();
+        check(run.training.captured().counts().replayed == 2, "replayed");
+      }
+    }));
+  }
 }
