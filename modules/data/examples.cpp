@@ -320,7 +320,7 @@ struct Conversations {
 Conversations conversations_of(const Json& record, const WrittenMembers& members) {
   Conversations all{.chosen = messages_member(members, "chosen"),
                     .rejected = messages_member(members, "rejected")};
-  if (record["chosen"] == record["rejected"]) {
+  if (std::ranges::equal(all.chosen, all.rejected, same_value)) {
     fail_input({.wrong = "'chosen' and 'rejected' are the same"});
   }
   if (record.contains("prompt") && record["prompt"].is_array()) {
@@ -330,7 +330,7 @@ Conversations conversations_of(const Json& record, const WrittenMembers& members
     all.rejected.insert(all.rejected.begin(), prompt.begin(), prompt.end());
   } else {
     const std::size_t most = std::min(all.chosen.size(), all.rejected.size());
-    while (all.prompt < most && record["chosen"][all.prompt] == record["rejected"][all.prompt]) {
+    while (all.prompt < most && same_value(all.chosen[all.prompt], all.rejected[all.prompt])) {
       ++all.prompt;
     }
     if (all.prompt == 0) {

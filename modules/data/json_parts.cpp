@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <tessera/json.hpp>
+
+#include "jinja/value.hpp"
 
 namespace tessera::data {
 namespace {
@@ -89,6 +92,16 @@ std::vector<std::string_view> elements_as_written(std::string_view list) {
     at = next_part(list, end);
   }
   return elements;
+}
+
+bool same_value(std::string_view a, std::string_view b) {
+  if (a == b) {
+    return true;
+  }
+  // The text of a record is bounded where it is read, so this work is, too.
+  constexpr std::size_t bytes = std::size_t{1} << 30;
+  jinja::Budget budget({.steps = std::int64_t{1} << 40, .memory = bytes});
+  return jinja::equal(jinja::from_json(a, budget), jinja::from_json(b, budget), budget);
 }
 
 }  // namespace tessera::data

@@ -11,5 +11,7 @@ namespace tessera::data {
 std::vector<std::pair<std::string, std::string_view>> members_as_written(std::string_view object);
 /// The elements of a list. The text must be valid.
 std::vector<std::string_view> elements_as_written(std::string_view list);
+/// Whether two values are equal, whole numbers of any size included. The texts must be valid.
+bool same_value(std::string_view a, std::string_view b);
 
 }  // namespace tessera::data

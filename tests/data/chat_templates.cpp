@@ -109,6 +109,15 @@ TEST_CASE("whole numbers of any size are written as they are") {
              Contains("a number in it is out of range"));
 }
 
+TEST_CASE("whole numbers of any size are compared with fractions exactly, as Python does") {
+  const ChatTemplate chat(
+      "{% set n = messages[0].n %}{{ [n == 1e30, n > 1e30, n > 0.5, -1e30 < n, n == "
+      "1267650600228229401496703205376.0, n < 2.0 ** 101, n < 1e308 * 10] }}",
+      "t");
+  CHECK(chat.render(R"({"messages": [{"n": 1267650600228229401496703205376}]})", false) ==
+        "[False, True, True, True, True, True, True]");
+}
+
 TEST_CASE("the date of the day is one that the run names") {
   const std::string text = "{{ strftime_now('%d %B %Y, %A %-d %H:%M') }}";
   const auto rendered = [&](const std::string& variables) {

@@ -313,6 +313,39 @@ TEST_CASE("members that nothing reads are named") {
   CHECK(maker()->make(record).unread == std::set<std::string>{"id", "messages.time"});
 }
 
+TEST_CASE("answers that differ in a number of more than 64 bits are two answers") {
+  const auto made = made_by(
+      "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.tool_calls %}{% for c in "
+      "m.tool_calls %}{{ c.function.name }}{{ c.function.arguments | tojson }}{% endfor %}"
+      "{% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}"
+      "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}");
+  const auto& tokenizer = *made.tokenizer().tokenizer;
+  const auto call = [](const std::string& number) {
+    return R"({"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", )"
+           R"("arguments": {"id": )" +
+           number + "}}}]}";
+  };
+  const auto answer = [](const std::string& number) {
+    return "f{\"id\": " + number + "}<|im_end|>";
+  };
+  const std::string one = "12345678901234567890123";
+  const std::string other = "12345678901234567890124";
+  const std::string user = said("user", "one");
+  const std::string more = "," + said("tool", "three") + "," + said("assistant", "four");
+  for (const std::string& record :
+       {"{\"prompt\": [" + user + "], \"chosen\": [" + call(one) + more + "], \"rejected\": [" +
+            call(other) + more + "]}",
+        "{\"chosen\": [" + user + "," + call(one) + more + "], \"rejected\": [" + user + "," +
+            call(other) + more + "]}"}) {
+    const data::Preference both = made.make_preference(record);
+    CHECK(trained_parts(both.chosen, tokenizer) == Texts{answer(one), "four<|im_end|>"});
+    CHECK(trained_parts(both.rejected, tokenizer) == Texts{answer(other), "four<|im_end|>"});
+  }
+  const std::string same = "{\"chosen\": [" + user + "," + call(one) + "], \"rejected\": [" + user +
+                           "," + call(" " + one) + "]}";
+  CHECK_THAT(error_of([&] { made.make_preference(same); }), Contains("are the same"));
+}
+
 TEST_CASE("parts of a content are joined where the template takes texts") {
   const std::string parts =
       R"([{"type": "text", "text": "one "}, {"type": "text", "text": "two"}])";

@@ -296,11 +296,18 @@ bool has_equality(Form form) {
 int compare_numbers(const Value& a, const Value& b) {
   const auto order = [](auto x, auto y) { return x < y ? -1 : x > y ? 1 : 0; };
   if (a.is_big() || b.is_big()) {
-    if (a.is<double>() || b.is<double>()) {
-      throw Problem("a whole number of more than 64 bits is compared with whole numbers only");
+    const auto number = [](const Value& x) { return x.is<double>() ? x.number() : 0.0; };
+    if (std::isinf(number(a)) || std::isinf(number(b))) {
+      return order(number(a), number(b));
     }
-    const std::string own = a.is_big() ? a.digits() : fmt::format("{}", a.whole());
-    const std::string other = b.is_big() ? b.digits() : fmt::format("{}", b.whole());
+    // A fraction is smaller than what has more than 64 bits, so its whole part has the same order.
+    const auto digits = [](const Value& x) {
+      return x.is_big()       ? x.digits()
+             : x.is<double>() ? fmt::format("{:.0f}", std::trunc(x.number()) + 0.0)
+                              : fmt::format("{}", x.whole());
+    };
+    const std::string own = digits(a);
+    const std::string other = digits(b);
     const bool minus = own.starts_with('-');
     if (minus != other.starts_with('-')) {
       return minus ? -1 : 1;
