@@ -125,11 +125,13 @@ class Comparison {
   Comparison(Written& written, std::vector<DroppedContent>& dropped, std::set<std::string>& unread)
       : written_(written), dropped_(dropped), unread_(unread) {}
 
-  void message(const Message& message, std::size_t number, std::optional<std::size_t> begin) {
+  void message(const Message& message, std::size_t number, const MessagePlace& place) {
     number_ = number;
-    from_ = begin ? written_.place(*begin) : to_;
+    from_ = place.begin ? written_.place(*place.begin) : to_;
+    limit_ = place.end ? written_.place(*place.end) : std::string::npos;
     if (message.role == Role::system) {
       for (const std::string& text : message.texts) {  // templates write it where they want
+        after_end_ = false;
         if (!written_.end_of(text, 0)) {
           drop("system", text);
         }
@@ -153,11 +155,15 @@ class Comparison {
 
  private:
   void drop(const char* kind, const std::string& text) {
-    dropped_.push_back({kind, number_, text});
+    dropped_.push_back({kind, number_, text, after_end_});
   }
 
   bool find(const std::string& text) {
     const auto end = written_.end_of(text, from_);
+    after_end_ = end.value_or(0) > limit_;
+    if (after_end_) {
+      return false;
+    }
     to_ = std::max(to_, end.value_or(0));
     return end.has_value();
   }
@@ -244,8 +250,10 @@ class Comparison {
   std::vector<DroppedContent>& dropped_;
   std::set<std::string>& unread_;
   std::size_t number_ = 0;
-  std::size_t from_ = 0;  // where the message may begin
-  std::size_t to_ = 0;    // behind what was found
+  std::size_t from_ = 0;                   // where the message may begin
+  std::size_t to_ = 0;                     // after what was found
+  std::size_t limit_ = std::string::npos;  // where the message must end
+  bool after_end_ = false;                 // the last content that was looked for is after it
 };
 
 }  // namespace
@@ -258,14 +266,14 @@ const std::vector<std::string>& dropped_kinds() {
 
 std::vector<DroppedContent> dropped_contents(const Conversation& conversation,
                                              std::string_view text,
-                                             const std::vector<std::optional<std::size_t>>& begins,
+                                             const std::vector<MessagePlace>& places,
                                              std::set<std::string>& unread) {
   Written written(text);
   std::vector<DroppedContent> dropped;
   Comparison comparison(written, dropped, unread);
   comparison.tools(conversation.tools);
   for (std::size_t i = 0; i < conversation.messages.size(); ++i) {
-    comparison.message(conversation.messages[i], i + 1, begins[i]);
+    comparison.message(conversation.messages[i], i + 1, places[i]);
   }
   return dropped;
 }

@@ -229,7 +229,10 @@ struct ExampleMaker::State {
                      std::size_t first_trained, const tokenize::Encoding& tokens,
                      Example& out) const;
   void check_written(const Conversation& conversation, const RenderedChat& rendered,
+                     std::size_t first_trained, const tokenize::Encoding& tokens,
                      Example& out) const;
+  std::optional<std::size_t> end_of_answer(const RenderedChat& rendered, std::size_t answer,
+                                           const tokenize::Encoding& tokens) const;
   void check_special(const Conversation& conversation, const std::string& text,
                      std::span<const TokenId> ids) const;
   void check_plain(const Conversation& conversation) const;
@@ -442,7 +445,7 @@ Example ExampleMaker::State::conversation(const WrittenMembers& record, const Wr
   out.trained.assign(out.ids.size(), all ? 1 : 0);
   out.unread = conversation.unread;
   check_special(conversation, rendered.text, out.ids);
-  check_written(conversation, rendered, out);
+  check_written(conversation, rendered, first_trained, tokens, out);
   if (!all) {
     train_answers(conversation, rendered, first_trained, tokens, out);
   }
@@ -455,26 +458,56 @@ Example ExampleMaker::State::conversation(const WrittenMembers& record, const Wr
   return out;
 }
 
-/// Error (input): the text lacks what the record says, and the run does not allow it.
+/// Where the first token that ends texts begins in an answer that the template does not mark.
+std::optional<std::size_t> ExampleMaker::State::end_of_answer(
+    const RenderedChat& rendered, std::size_t answer, const tokenize::Encoding& tokens) const {
+  const AnswerPlace& own = rendered.answers[answer];
+  if (own.end) {
+    return std::nullopt;
+  }
+  for (std::size_t i = 0; i < tokens.ids.size(); ++i) {
+    const tokenize::ByteRange& bytes = tokens.offsets[i];
+    if (bytes.begin >= own.begin && ends_answers(tokens.ids[i])) {
+      return static_cast<std::size_t>(bytes.begin);
+    }
+  }
+  return std::nullopt;
+}
+
+/// Error (input): the text lacks what the record says, or what is trained does, and the run does
+/// not allow it.
 void ExampleMaker::State::check_written(const Conversation& conversation,
-                                        const RenderedChat& rendered, Example& out) const {
-  std::vector<std::optional<std::size_t>> begins(conversation.messages.size());
-  for (const AnswerPlace& answer : rendered.answers) {
-    std::optional<std::size_t>& begin = begins[static_cast<std::size_t>(answer.message)];
-    begin = begin.value_or(static_cast<std::size_t>(answer.begin));
+                                        const RenderedChat& rendered, std::size_t first_trained,
+                                        const tokenize::Encoding& tokens, Example& out) const {
+  std::vector<MessagePlace> places(conversation.messages.size());
+  for (std::size_t a = 0; a < rendered.answers.size(); ++a) {
+    const auto message = static_cast<std::size_t>(rendered.answers[a].message);
+    MessagePlace& place = places[message];
+    place.begin = place.begin.value_or(static_cast<std::size_t>(rendered.answers[a].begin));
+    if (message >= first_trained && conversation.messages[message].trained) {
+      place.end = end_of_answer(rendered, a, tokens);
+    }
   }
   for (const DroppedContent& one :
-       dropped_contents(conversation, rendered.text, begins, out.unread)) {
-    if (std::ranges::find(options.allow_dropped, one.kind) == options.allow_dropped.end()) {
-      const std::string of =
-          one.message > 0 ? fmt::format("message {}", one.message) : std::string("the record");
-      fail_input({.wrong = fmt::format("the template does not write the {} of {}: '{}'", one.kind,
-                                       of, shown(one.text, 60)),
-                  .advice = fmt::format("use a template that writes it, remove it from the record, "
-                                        "or allow this with data.allow_dropped = [\"{}\"]",
-                                        one.kind)});
+       dropped_contents(conversation, rendered.text, places, out.unread)) {
+    if (std::ranges::find(options.allow_dropped, one.kind) != options.allow_dropped.end()) {
+      ++out.dropped[one.kind];
+      continue;
     }
-    ++out.dropped[one.kind];
+    if (one.after_end) {
+      fail_input({.wrong = fmt::format("of message {}, '{}' would not be trained: it is after the "
+                                       "first token that ends generated texts",
+                                       one.message, shown(one.text, 60)),
+                  .advice = "mark the answers in the template with {% generation %} and "
+                            "{% endgeneration %}, or do not let that token end texts"});
+    }
+    const std::string of =
+        one.message > 0 ? fmt::format("message {}", one.message) : std::string("the record");
+    fail_input({.wrong = fmt::format("the template does not write the {} of {}: '{}'", one.kind, of,
+                                     shown(one.text, 60)),
+                .advice = fmt::format("use a template that writes it, remove it from the record, "
+                                      "or allow this with data.allow_dropped = [\"{}\"]",
+                                      one.kind)});
   }
 }
 

@@ -313,6 +313,27 @@ TEST_CASE("members that nothing reads are named") {
   CHECK(maker()->make(record).unread == std::set<std::string>{"id", "messages.time"});
 }
 
+TEST_CASE(
+    "an answer that goes on after a token that ends texts is refused, as its rest is untrained") {
+  // Thoughts and the answer are messages of their own here, and <|im_end|> ends both.
+  const auto made = made_by(
+      "{% for m in messages %}{% if m.reasoning_content %}<|im_start|>thoughts\n"
+      "{{ m.reasoning_content }}<|im_end|>{% endif %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+      "<|im_end|>{% endfor %}{% if add_generation_prompt %}<|im_start|>{% endif %}");
+  const auto record = [](const char* more) {
+    return R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b",)"
+           R"( "reasoning_content": "c")" +
+           std::string(more) + "}]}";
+  };
+  CHECK_THAT(error_of([&] { made.make(record("")); }),
+             Contains("of message 2, 'b' would not be trained: it is after the first token that "
+                      "ends generated texts"));
+  const auto all = made_by(
+      "{% for m in messages %}{{ m.content }}<|im_end|>{{ m.reasoning_content }}{% endfor %}",
+      TrainOn::all);
+  CHECK(all.make(record("")).ids.size() > 2);
+}
+
 TEST_CASE("answers that differ in a number of more than 64 bits are two answers") {
   const auto made = made_by(
       "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.tool_calls %}{% for c in "
