@@ -1,5 +1,6 @@
 module;
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <memory>
@@ -99,6 +100,57 @@ ChatTemplate::ChatTemplate(std::string_view text, const std::string& name,
     : state_(std::make_shared<const State>(text, name, variables)) {}
 
 bool ChatTemplate::marks_answers() const { return state_->parsed.has_generation; }
+
+namespace {
+
+std::string message_of(std::string_view role, const std::string& content) {
+  return fmt::format(R"({{"role":"{}","content":{}}})", role, content);
+}
+
+/// A short conversation in which a message of the role has this content.
+std::string conversation_with(std::string_view role, const std::string& content) {
+  const auto other = [&](const char* name, const char* text) {
+    return message_of(name, content.starts_with('[')
+                                ? fmt::format(R"([{{"type":"text","text":"{}"}}])", text)
+                                : fmt::format(R"("{}")", text));
+  };
+  const std::string own = message_of(role, content);
+  const std::string question = other("user", "question");
+  const std::string call =
+      R"({"role":"assistant","content":"","tool_calls":[{"id":"123456789","type":"function",)"
+      R"("function":{"name":"f","arguments":{}}}]})";
+  const std::vector<std::string> messages =
+      role == "user"        ? std::vector{own, other("assistant", "answer")}
+      : role == "assistant" ? std::vector{question, own}
+      : role == "tool"      ? std::vector{question, call, own, other("assistant", "answer")}
+                            : std::vector{own, question, other("assistant", "answer")};
+  return fmt::format(R"({{"messages":[{}]}})", fmt::join(messages, ","));
+}
+
+}  // namespace
+
+ContentForms ChatTemplate::content_forms(std::string_view role) const {
+  constexpr std::string_view first = "tesserapartone";
+  constexpr std::string_view second = "tesseraparttwo";
+  const auto rendered = [&](const std::string& content) -> std::string {
+    try {
+      return render(conversation_with(role, content), false);
+    } catch (const Error&) {
+      return {};  // it concatenates texts, or wants another conversation
+    }
+  };
+  const std::string parts = rendered(fmt::format(
+      R"([{{"type":"text","text":"{}"}},{{"type":"text","text":"{}"}}])", first, second));
+  const std::size_t at = parts.find(first);
+  const std::size_t next = parts.find(second);
+  // Python's print of the list is no use of it.
+  const bool takes_parts = at != std::string::npos && next != std::string::npos &&
+                           parts.substr(at, next - at).find("text") == std::string::npos;
+  const bool writes_texts =
+      rendered(fmt::format(R"("{}{}")", first, second)).find(fmt::format("{}{}", first, second)) !=
+      std::string::npos;
+  return {.texts = writes_texts || !takes_parts, .parts = takes_parts};
+}
 
 namespace {
 

@@ -19,6 +19,12 @@ struct RenderedChat {
   std::vector<AnswerPlace> answers;  // in their order
 };
 
+/// In which forms a template takes the contents of messages, so that it writes their texts.
+struct ContentForms {
+  bool texts = true;
+  bool parts = false;  // lists of parts, {"type": "text", "text": "..."}
+};
+
 /// A chat template in Jinja, as folders of models have it: from a conversation to the text that the
 /// model reads. It supports what the templates of common families use (docs/data.md).
 class ChatTemplate {
@@ -31,6 +37,10 @@ class ChatTemplate {
 
   /// Whether it marks with {% generation %} what the model generates.
   bool marks_answers() const;
+
+  /// Of messages of a role (system, user, assistant or tool), found by rendering short
+  /// conversations. Texts, where neither can be rendered.
+  ContentForms content_forms(std::string_view role) const;
 
   /// The text of a conversation, a JSON object with `messages` and, where there are, `tools`;
   /// `add_generation_prompt`: it ends with what comes before an answer. Errors (input) with name

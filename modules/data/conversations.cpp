@@ -166,19 +166,24 @@ Message message_of(std::string_view written, std::size_t number) {
 /// The message as the template takes it.
 std::string written_message(const Message& message, std::string_view written,
                             const TemplateContents& contents) {
+  const auto role = static_cast<std::size_t>(message.role);
   const auto content = message.json.find("content");
-  if (content == message.json.end() || !content->is_array() ||
-      contents.takes_parts[static_cast<std::size_t>(message.role)]) {
+  const bool joins =
+      content != message.json.end() && content->is_array() && !contents.takes_parts[role];
+  const bool divides =
+      content != message.json.end() && content->is_string() && !contents.takes_texts[role];
+  if (!joins && !divides) {
     return std::string(written);
   }
   std::string joined;
   for (const std::string& text : message.texts) {
     joined += text;
   }
+  const Json own = joins ? Json(joined) : Json::array({{{"type", "text"}, {"text", joined}}});
   std::string all;
   for (const auto& [name, value] : members_as_written(written)) {
     all += fmt::format("{}{}:{}", all.empty() ? "" : ",", json_text(Json(name)),
-                       name == "content" ? json_text(Json(joined)) : std::string(value));
+                       name == "content" ? json_text(own) : std::string(value));
   }
   return "{" + all + "}";
 }

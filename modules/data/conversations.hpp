@@ -38,6 +38,8 @@ struct Conversation {
 struct TemplateContents {
   /// By role: the template takes lists of parts; else their texts are joined.
   std::array<bool, role_count> takes_parts = {};
+  /// By role: the template takes texts; else a text is the one part of a list.
+  std::array<bool, role_count> takes_texts = {true, true, true, true};
   /// Members of records that are variables of the template.
   std::vector<std::string> members = {};
 };

@@ -161,48 +161,6 @@ std::vector<std::string> names_in_bars(std::string_view text) {
   return names;
 }
 
-/// Which roles' contents the template takes as lists of parts: it writes their texts, and not
-/// Python's print of the list.
-std::array<bool, role_count> parts_taken(const ChatTemplate& chat) {
-  constexpr std::string_view first = "tesserapartone";
-  constexpr std::string_view second = "tesseraparttwo";
-  const auto content = [&](bool parts) {
-    return parts ? fmt::format(R"([{{"type":"text","text":"{}"}},{{"type":"text","text":"{}"}}])",
-                               first, second)
-                 : fmt::format(R"("{}{}")", first, second);
-  };
-  const auto said = [](const char* role, const std::string& content) {
-    return fmt::format(R"({{"role":"{}","content":{}}})", role, content);
-  };
-  const std::string question = said("user", R"("question")");
-  const std::string answer = said("assistant", R"("answer")");
-  const std::string call =
-      R"({"role":"assistant","content":"","tool_calls":[{"id":"123456789","type":"function",)"
-      R"("function":{"name":"f","arguments":{}}}]})";
-  std::array<bool, role_count> taken = {};
-  for (std::size_t role = 0; role < role_count; ++role) {
-    const auto rendered = [&](bool parts) {
-      const std::string own = said(name_of_role(static_cast<Role>(role)), content(parts));
-      const std::vector<std::string> messages = role == 0   ? std::vector{own, question, answer}
-                                                : role == 1 ? std::vector{own, answer}
-                                                : role == 2
-                                                    ? std::vector{question, own}
-                                                    : std::vector{question, call, own, answer};
-      return chat.render(fmt::format(R"({{"messages":[{}]}})", fmt::join(messages, ",")), false);
-    };
-    try {
-      const std::string text = rendered(true);
-      const std::size_t at = text.find(first);
-      const std::size_t next = text.find(second);
-      taken[role] = at != std::string::npos && next != std::string::npos &&
-                    text.substr(at, next - at).find("text") == std::string::npos;
-    } catch (const Error&) {
-      taken[role] = false;  // it concatenates texts, or wants another conversation
-    }
-  }
-  return taken;
-}
-
 }  // namespace
 
 std::string_view name_of(RecordKind kind) {
@@ -248,7 +206,11 @@ ExampleMaker::ExampleMaker(tokenize::OpenedTokenizer tokenizer,
   TextEncoder texts(std::move(tokenizer), options.special);
   TemplateContents contents{.members = options.template_members};
   if (chat) {
-    contents.takes_parts = parts_taken(*chat);
+    for (std::size_t role = 0; role < role_count; ++role) {
+      const ContentForms forms = chat->content_forms(name_of_role(static_cast<Role>(role)));
+      contents.takes_parts[role] = forms.parts;
+      contents.takes_texts[role] = forms.texts;
+    }
   }
   state_ = std::make_shared<const State>(
       State{std::move(texts), std::move(chat), train_on, std::move(options), std::move(contents)});

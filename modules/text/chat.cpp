@@ -6,6 +6,7 @@ module;
 #include <cstdint>
 #include <ctime>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -49,10 +50,25 @@ std::shared_ptr<const data::ChatTemplate> needed_template(const TextModel& model
   return chat;
 }
 
-std::string as_json(std::span<const ChatMessage> messages) {
-  nlohmann::ordered_json all = nlohmann::ordered_json::array();
+/// Roles whose contents the template takes as lists of parts alone.
+std::set<std::string> roles_of_parts(const data::ChatTemplate& chat) {
+  std::set<std::string> roles;
+  for (const char* const role : {"system", "user", "assistant"}) {
+    if (!chat.content_forms(role).texts) {
+      roles.insert(role);
+    }
+  }
+  return roles;
+}
+
+std::string as_json(std::span<const ChatMessage> messages, const std::set<std::string>& of_parts) {
+  using Json = nlohmann::ordered_json;
+  Json all = Json::array();
   for (const ChatMessage& message : messages) {
-    all.push_back({{"role", message.role}, {"content", message.content}});
+    const Json content = of_parts.contains(message.role)
+                             ? Json::array({Json{{"type", "text"}, {"text", message.content}}})
+                             : Json(message.content);
+    all.push_back({{"role", message.role}, {"content", content}});
   }
   return json_text(nlohmann::ordered_json{{"messages", all}});
 }
@@ -82,7 +98,10 @@ std::shared_ptr<const data::ChatTemplate> chat_template_of(const TextModel& mode
 }
 
 ChatFormat::ChatFormat(const TextModel& model, const std::string& file)
-    : model_(model), template_(needed_template(model, file)), end_tokens_(find_end()) {}
+    : model_(model),
+      template_(needed_template(model, file)),
+      of_parts_(roles_of_parts(*template_)),
+      end_tokens_(find_end()) {}
 
 std::string ChatFormat::rendered(std::span<const ChatMessage> messages,
                                  bool add_generation_prompt) const {
@@ -94,7 +113,7 @@ std::string ChatFormat::rendered(std::span<const ChatMessage> messages,
            .wrong = fmt::format("the message of the {} is not UTF-8", shown(message.role, 30))});
     }
   }
-  return template_->render(as_json(messages), add_generation_prompt);
+  return template_->render(as_json(messages, of_parts_), add_generation_prompt);
 }
 
 std::vector<std::int64_t> ChatFormat::find_end() const {

@@ -41,6 +41,7 @@ class ChatFormat {
 
   const TextModel& model_;
   std::shared_ptr<const data::ChatTemplate> template_;
+  std::set<std::string> of_parts_;  // roles whose contents are lists of parts
   std::vector<std::int64_t> end_tokens_;
 };
 

@@ -334,6 +334,21 @@ TEST_CASE(
   CHECK(all.make(record("")).ids.size() > 2);
 }
 
+TEST_CASE("a text is the one part of a list where the template takes lists alone") {
+  // As those of SmolVLM and Idefics 3.
+  const auto made = made_by(
+      "{% for m in messages %}<|im_start|>{{ m.role }}{{ ':' if m.content[0].type == 'image' else "
+      "': ' }}{% for p in m.content %}{% if p.type == 'text' %}{{ p.text }}{% endif %}{% endfor %}"
+      "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant:{% endif %}");
+  const auto& tokenizer = *made.tokenizer().tokenizer;
+  const Example example = made.make(
+      chat(said("system", "be") + "," + said("user", "one") + "," + said("assistant", "two")));
+  CHECK(tokenizer.decode(example.ids) ==
+        "<|im_start|>system: be<|im_end|>\n<|im_start|>user: one<|im_end|>\n"
+        "<|im_start|>assistant: two<|im_end|>\n");
+  CHECK(trained_parts(example, tokenizer) == Texts{" two<|im_end|>"});
+}
+
 TEST_CASE("answers that differ in a number of more than 64 bits are two answers") {
   const auto made = made_by(
       "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.tool_calls %}{% for c in "
