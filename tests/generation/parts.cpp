@@ -23,7 +23,6 @@ import tessera.nn;
 import tessera.text;
 
 using namespace tessera;
-using namespace tessera::app;
 using trainer_test::has;
 using trainer_test::input_error;
 

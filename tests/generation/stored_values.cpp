@@ -18,7 +18,6 @@ import tessera.checkpoint;
 import tessera.text;
 
 using namespace tessera;
-using namespace tessera::app;
 using nlohmann::json;
 using trainer_test::Folder;
 using trainer_test::has;

@@ -29,12 +29,12 @@ namespace {
 /// What an answer's receiver has got.
 struct Received {
   std::string parts;
-  std::optional<text::GeneratedText> whole;
+  std::optional<tessera::text::GeneratedText> whole;
   std::string problem;
 
   AnswerReceiver receiver() {
     return {.part = [this](const std::string& part) { parts += part; },
-            .end = [this](const text::GeneratedText& text) { whole = text; },
+            .end = [this](const tessera::text::GeneratedText& text) { whole = text; },
             .failed = [this](const std::exception& error) { problem = error.what(); }};
   }
 };
@@ -70,7 +70,7 @@ TEST_CASE("an answer ends at its time, and its parts are its text") {
     return std::pair(got.whole->end, got.whole->tokens.size());
   };
   CHECK(tokens_with(60).second > 1);
-  CHECK(tokens_with(0) == std::pair(text::TextEnd::cancelled, std::size_t{1}));
+  CHECK(tokens_with(0) == std::pair(tessera::text::TextEnd::cancelled, std::size_t{1}));
 }
 
 TEST_CASE("an answer that a server's end cuts is no answer, and an error of the model is one") {

@@ -191,7 +191,7 @@ TEST_CASE("values of fields are of their types and within their ranges") {
 TEST_CASE("serve answers chat completions, whole and as a stream") {
   Served server({});
   const Response whole =
-      text::ask(server.port, post(question("Say two", {{"model", "any"}}).dump()));
+      ask(server.port, post(question("Say two", {{"model", "any"}}).dump()));
   CHECK(content_of(whole) == "two 😀2");
   const json answer = json::parse(whole.body);
   CHECK(answer["object"] == "chat.completion");
@@ -203,7 +203,7 @@ TEST_CASE("serve answers chat completions, whole and as a stream") {
       question("Say two", {{"stream", true}, {"stream_options", {{"include_usage", true}}}});
   streamed["messages"].push_back({{"role", "assistant"}, {"content", "two 😀2"}});
   streamed["messages"].push_back({{"role", "user"}, {"content", "Again"}});
-  const Response events = text::ask(server.port, post(streamed.dump()));
+  const Response events = ask(server.port, post(streamed.dump()));
   REQUIRE(events.status == 200);
   CHECK(events.headers.at("content-type") == "text/event-stream");
   std::string text;
@@ -232,7 +232,7 @@ TEST_CASE("serve answers chat completions, whole and as a stream") {
 TEST_CASE("serve answers as its fields ask") {
   const Served server({"--tokens", "20"});
   const auto asked = [&](const json& more) {
-    return json::parse(text::ask(server.port, post(question("Say two", more).dump())).body);
+    return json::parse(ask(server.port, post(question("Say two", more).dump())).body);
   };
   const auto finish = [](const json& answer) {
     return answer["choices"][0]["finish_reason"].get<std::string>();
@@ -250,7 +250,7 @@ TEST_CASE("serve answers as its fields ask") {
   CHECK(finish(stopped) == "stop");
   CHECK(stopped["usage"]["completion_tokens"].get<int>() < 20);
   CHECK(
-      content_of(text::ask(
+      content_of(ask(
           server.port,
           post(json{{"messages",
                      {{{"role", "user"}, {"content", {{{"type", "text"}, {"text", "Say one"}}}}}}},
@@ -278,11 +278,11 @@ TEST_CASE("serve refuses what it cannot answer, and keeps the connection where i
   refused_with(server_test::get("/v1/models/other"), 404, "there is no such model");
   refused_with(server_test::get("/v1/chat/completions"), 405, "not one for this method");
   refused_with(post("{}", "", "/v1/models"), 405, "not one for this method");
-  const Response large = text::ask(server.port, post(question(std::string(3000, 'x')).dump()));
+  const Response large = ask(server.port, post(question(std::string(3000, 'x')).dump()));
   CHECK(large.status == 413);
   CHECK(large.headers.at("connection") == "close");
   // No grant for pages of other origins.
-  const Response options = text::ask(server.port,
+  const Response options = ask(server.port,
                                      "OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: "
                                      "localhost\r\nOrigin: http://localhost:3000\r\n"
                                      "Access-Control-Request-Method: POST\r\n\r\n");
@@ -296,7 +296,7 @@ TEST_CASE("serve refuses what it cannot answer, and keeps the connection where i
 TEST_CASE("serve has one model, under its name") {
   const Served server({});
   const auto body = [&](const std::string& path) {
-    return json::parse(text::ask(server.port, server_test::get(path)).body);
+    return json::parse(ask(server.port, server_test::get(path)).body);
   };
   const json models = body("/v1/models");
   CHECK(models["object"] == "list");

@@ -27,7 +27,6 @@ import tessera.hub;
 #include "support.hpp"
 
 using namespace tessera;
-using namespace tessera::app;
 
 namespace {
 

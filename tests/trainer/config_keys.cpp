@@ -170,7 +170,8 @@ TEST_CASE("a value of another type is refused for every key") {
     std::vector<std::string> operator()(const std::vector<double>*) const {
       return {"[2.5]", "[3]", "[]"};
     }
-    std::vector<std::string> operator()(const Names*) const { return {"\"w\"", "[\"w\"]"}; }
+    std::vector<std::string> operator()(const run::WordField&) const { return {}; }
+    std::vector<std::string> operator()(const run::Names*) const { return {"\"w\"", "[\"w\"]"}; }
     std::vector<std::string> operator()(const run::JsonText*) const { return {"{a=1}"}; }
     std::vector<std::string> operator()(const run::JsonList*) const { return {"[{a=1}]", "[]"}; }
   };

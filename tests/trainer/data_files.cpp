@@ -17,7 +17,6 @@ import tessera.base;
 import tessera.data;
 import tessera.run;
 
-using namespace tessera::app;
 using tessera::data::Tokens;
 using trainer_test::Folder;
 using trainer_test::has;

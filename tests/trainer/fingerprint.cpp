@@ -294,7 +294,7 @@ TEST_CASE("what is allowed may differ, by key or by section, and nothing else") 
 TEST_CASE("a fingerprint survives the checkpoint's meta data") {
   const Texts texts;
   const run::Fingerprint own = texts.fingerprint({"optimizer.lr=0.1", "model.norm_eps=1e-7"});
-  CHECK(run::stored_fingerprint("{\"fingerprint\": " + to_json(own) + "}", "C") == own);
+  CHECK(run::stored_fingerprint("{\"fingerprint\": " + run::to_json(own) + "}", "C") == own);
   for (const char* meta : {"{}", "[]", "{\"fingerprint\": 3}", "{"}) {
     CHECK(input_error([&] {
             run::stored_fingerprint(meta, "C");

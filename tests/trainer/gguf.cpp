@@ -21,7 +21,6 @@ import tessera.checkpoint;
 import tessera.hub;
 
 using namespace tessera;
-using namespace tessera::app;
 using namespace trainer_test;
 
 namespace {

@@ -20,7 +20,6 @@ import tessera.checkpoint;
 import tessera.hub;
 
 using namespace tessera;
-using namespace tessera::app;
 
 namespace {
 

@@ -199,16 +199,16 @@ TEST_CASE("tables align their columns by characters") {
         "a       b  c\n"
         "länger  x\n"
         "           last\n");
-  CHECK(format_count(803) == "803");
-  CHECK(format_count(803712) == "804 k");
-  CHECK(format_count(6093000) == "6.09 M");
-  CHECK(format_count(1.24e9) == "1.24 B");
-  CHECK(format_count(9999999) == "10.0 M");
-  CHECK(format_duration(0.44) == "0.4 s");
-  CHECK(format_duration(59) == "59 s");
-  CHECK(format_duration(59.9) == "1:00");
-  CHECK(format_duration(3723) == "1:02:03");
-  CHECK(format_duration(-1) == "?");
+  CHECK(tessera::format_count(803) == "803");
+  CHECK(tessera::format_count(803712) == "804 k");
+  CHECK(tessera::format_count(6093000) == "6.09 M");
+  CHECK(tessera::format_count(1.24e9) == "1.24 B");
+  CHECK(tessera::format_count(9999999) == "10.0 M");
+  CHECK(tessera::format_duration(0.44) == "0.4 s");
+  CHECK(tessera::format_duration(59) == "59 s");
+  CHECK(tessera::format_duration(59.9) == "1:00");
+  CHECK(tessera::format_duration(3723) == "1:02:03");
+  CHECK(tessera::format_duration(-1) == "?");
 }
 
 TEST_CASE("this process's memory grows with what it touches") {

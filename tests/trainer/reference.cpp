@@ -30,7 +30,7 @@ const std::filesystem::path reference =
     std::string(TESSERA_SOURCE_FOLDER) + "/tests/reference/data";
 
 /// The shape [rows, columns] of a tensor of a safetensors file; columns 0 for one dim.
-std::vector<std::int64_t> hub::shape_of(const std::filesystem::path& file,
+std::vector<std::int64_t> shape_of(const std::filesystem::path& file,
                                         const std::string& name) {
   const std::string bytes = read_file(file);
   std::uint64_t length = 0;
@@ -57,12 +57,12 @@ TEST_CASE("the sizes read from transformers' folders are those of their weights"
     const auto weights = folder / "model.safetensors";
     const std::string layer = "model.layers.1.";
     using Shape = std::vector<std::int64_t>;
-    CHECK(hub::shape_of(weights, "model.embed_tokens.weight") == Shape{shape.vocab, size("dim")});
-    CHECK(hub::shape_of(weights, layer + "self_attn.q_proj.weight") ==
+    CHECK(shape_of(weights, "model.embed_tokens.weight") == Shape{shape.vocab, size("dim")});
+    CHECK(shape_of(weights, layer + "self_attn.q_proj.weight") ==
           Shape{size("heads") * size("head_dim"), size("dim")});
-    CHECK(hub::shape_of(weights, layer + "self_attn.k_proj.weight") ==
+    CHECK(shape_of(weights, layer + "self_attn.k_proj.weight") ==
           Shape{size("kv_heads") * size("head_dim"), size("dim")});
-    CHECK(hub::shape_of(weights, layer + "mlp.up_proj.weight") ==
+    CHECK(shape_of(weights, layer + "mlp.up_proj.weight") ==
           Shape{size("ffn_dim"), size("dim")});
     CHECK(size("layers") == 2);
     CHECK(std::get<double>(shape.values.at("norm_eps")) == 1e-5);
@@ -120,7 +120,7 @@ TEST_CASE("learning rates are those of the stored curve") {
   config.train.steps = 20;
   run::OptimizerConfig& o = config.optimizer;
   o.lr = curve.at("optimizer").at("lr");
-  o.schedule = "cosine";
+  o.schedule = tessera::optim::ScheduleKind::cosine;
   o.warmup = curve.at("schedule").at("warmup_steps");
   o.min_lr_ratio = curve.at("schedule").at("min_ratio");
   for (int step = 0; step < 20; ++step) {

@@ -17,7 +17,6 @@ import tessera.base;
 import tessera.run;
 
 using namespace tessera;
-using namespace tessera::app;
 using namespace trainer_test;
 
 namespace {

@@ -97,7 +97,7 @@ std::vector<Slice> slices_of(const json& trace, int rank, const std::string& cat
   return slices;
 }
 
-std::vector<std::string> hub::names_of(const std::vector<Slice>& slices) {
+std::vector<std::string> names_of(const std::vector<Slice>& slices) {
   std::vector<std::string> names;
   for (const Slice& s : slices) {
     names.push_back(s.name);
@@ -131,14 +131,14 @@ TEST_CASE("a trace has the steps, phases, modules and operators of every rank") 
   CHECK(trace["otherData"]["steps"] == json({2, 3}));
   CHECK(trace["otherData"]["ranks"] == 2);
   for (const int rank : {0, 1}) {
-    const std::vector<std::string> phases = hub::names_of(slices_of(trace, rank, "phase"));
+    const std::vector<std::string> phases = names_of(slices_of(trace, rank, "phase"));
     CHECK(std::ranges::count(phases, "step 2") == 1);
     CHECK(std::ranges::count(phases, "step 3") == 1);
     CHECK(std::ranges::count(phases, "step 1") + std::ranges::count(phases, "step 4") == 0);
     for (const char* phase : {"forward", "backward", "optimizer", "gradient norm"}) {
       CHECK(std::ranges::count(phases, phase) == 2);
     }
-    const std::vector<std::string> modules = hub::names_of(slices_of(trace, rank, "module"));
+    const std::vector<std::string> modules = names_of(slices_of(trace, rank, "module"));
     CHECK(std::ranges::count(modules, "model.layers.1.mlp.down_proj") == 2);
     int products = 0;
     for (const Slice& s : slices_of(trace, rank, "operator")) {
@@ -201,7 +201,7 @@ TEST_CASE("collectives have the bytes that a rank must receive, and memory its c
     CHECK(bytes["all_gather of segments"] == std::vector<std::int64_t>{parameters * 4 / 2});
     CHECK(bytes["reduce_scatter of segments"] == std::vector<std::int64_t>{parameters * 4 / 2});
     const std::vector<Slice> waits = slices_of(trace, rank, "wait");
-    CHECK(std::ranges::count(hub::names_of(waits), "wait: all_gather of segments") == 1);
+    CHECK(std::ranges::count(names_of(waits), "wait: all_gather of segments") == 1);
     double most = 0;
     for (const json& e : trace["traceEvents"]) {
       if (e["ph"] == "C" && e["pid"] == rank) {
@@ -407,7 +407,7 @@ TEST_CASE("a trace of a run that communicates in the background has the tracks o
     CHECK(tracks == std::set<int>{1, 2});
     CHECK(groups == std::set<std::string>{" in a stream", "reductions in a stream"});
     // Two steps: a gather before forward (its values stay for backward), and a reduction.
-    CHECK(hub::names_of(streamed) == hub::names_of({streamed.begin(), streamed.begin() + 4}));
+    CHECK(names_of(streamed) == names_of({streamed.begin(), streamed.begin() + 4}));
     CHECK(queued_before_they_began == static_cast<std::int64_t>(streamed.size()));
     std::int64_t waits = 0;
     for (const Slice& s : slices_of(trace, rank, "wait")) {

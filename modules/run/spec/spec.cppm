@@ -204,11 +204,11 @@ struct Names {
 
 /// One [[parallel]] entry.
 struct StyleConfig {
-  std::string style;
-  Names axis;
-  std::vector<std::string> on;
-  JsonText options;
-  std::string where;  // "run.toml:31", for the text of errors found when the style is applied
+  std::string style = {};
+  Names axis = {};
+  std::vector<std::string> on = {};
+  JsonText options = {};
+  std::string where = {};  // "run.toml:31", for the text of errors found when the style is applied
 };
 
 /// The section [log].
