@@ -17,7 +17,7 @@ int main(int count, char** words) {
   }
   const std::string output = words[3];
   const std::string layers = "model.layers.*.";
-  run::RunSpec spec;
+  runs::RunSpec spec;
   spec.model.from = words[1];
   spec.data.jsonl = {words[2]};  // records of prompt, chosen and rejected
   spec.data.seq_len = 128;
@@ -41,5 +41,5 @@ int main(int count, char** words) {
                    {.style = "FSDP", .axis = {{"shard"}}, .on = {"model.layers.*", "."}}};
   spec.checkpoint.folder = output + "/checkpoints";
   spec.log.metrics = output + "/metrics.jsonl";
-  return run::train(spec);
+  return runs::train(spec);
 }

@@ -2,7 +2,7 @@
 export module tessera:runs;
 
 import tessera.hub;
-import tessera.run;
+import tessera.runs;
 import tessera.text;
 
 export namespace tessera::hub {
@@ -19,22 +19,22 @@ using hub::FolderWeights, hub::HubExport, hub::HubWeights, hub::MergedWeights,
 
 }  // namespace tessera::hub
 
-export namespace tessera::run {
+export namespace tessera::runs {
 
 // A run: its description, which a config has too, and all of it in one call.
-using run::checked, run::train;
-using run::CheckpointConfig, run::DataConfig, run::DpoConfig, run::ExpertsConfig, run::GraphConfig,
-    run::JsonList, run::JsonText, run::LogConfig, run::MeshConfig, run::ModelConfig, run::Names,
-    run::OptimizerConfig, run::PluginsConfig, run::RunSpec, run::StyleConfig, run::TraceConfig,
-    run::TrainConfig;
+using runs::checked, runs::train;
+using runs::CheckpointConfig, runs::DataConfig, runs::DpoConfig, runs::ExpertsConfig,
+    runs::GraphConfig, runs::JsonList, runs::JsonText, runs::LogConfig, runs::MeshConfig,
+    runs::ModelConfig, runs::Names, runs::OptimizerConfig, runs::PluginsConfig, runs::RunSpec,
+    runs::StyleConfig, runs::TraceConfig, runs::TrainConfig;
 
 // Its parts: what is checked before the ranks start, and one rank's trainer.
-using run::Batch, run::Dataset, run::open_run_data, run::RunData;
-using run::check_run, run::check_start, run::Facts, run::facts_of, run::open_run, run::OpenedRun,
-    run::Run, run::StartPoint, run::Trial;
-using run::Measures, run::Objective, run::StepMetrics, run::Trainer;
+using runs::Batch, runs::Dataset, runs::open_run_data, runs::RunData;
+using runs::check_run, runs::check_start, runs::Facts, runs::facts_of, runs::open_run,
+    runs::OpenedRun, runs::Run, runs::StartPoint, runs::Trial;
+using runs::Measures, runs::Objective, runs::StepMetrics, runs::Trainer;
 
-}  // namespace tessera::run
+}  // namespace tessera::runs
 
 export namespace tessera::text {
 

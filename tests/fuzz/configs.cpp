@@ -9,7 +9,7 @@
 import tessera.base;
 import tessera.tensor;
 import tessera.nn;
-import tessera.run;
+import tessera.runs;
 import tessera.app.base;
 import tessera.app.config;
 import tessera.hub;
@@ -22,8 +22,8 @@ namespace {
 const fuzz::Target run_config{
     "run_config",
     [](std::string_view input) {
-      const run::RunSpec config = app::parse_config(input, "/folder/run.toml");
-      const std::string text = to_toml(config);
+      const runs::RunSpec config = app::parse_config(input, "/folder/run.toml");
+      const std::string text = app::to_toml(config);
       fuzz::expect(to_json(app::parse_config(text, "/folder/run.toml")) == to_json(config),
                    "config: its text is of another one");
     },

@@ -12,7 +12,7 @@ import tessera.hub;
 import tessera.text;
 import tessera.app.server;
 import tessera.app.trace;
-import tessera.run;
+import tessera.runs;
 
 using namespace tessera;
 
@@ -32,13 +32,13 @@ const fuzz::Target black_box{
       static_cast<void>(app::black_box_text(files));
     }};
 
-const fuzz::Target metrics{
-    "metrics", [](std::string_view input) {
-      for (const run::StepMetrics& one : run::read_metrics(fuzz::file_of(input, "metrics.jsonl"))) {
-        static_cast<void>(app::to_json(one));
-        static_cast<void>(run::scalars_of(one));
-      }
-    }};
+const fuzz::Target metrics{"metrics", [](std::string_view input) {
+                             for (const runs::StepMetrics& one :
+                                  runs::read_metrics(fuzz::file_of(input, "metrics.jsonl"))) {
+                               static_cast<void>(runs::to_json(one));
+                               static_cast<void>(runs::scalars_of(one));
+                             }
+                           }};
 
 const fuzz::Target chat_request{
     "chat_request", [](std::string_view input) {

@@ -28,7 +28,7 @@ import tessera.parallel;
 import tessera.checkpoint;
 import tessera.train;
 import tessera.app.config;
-import tessera.run;
+import tessera.runs;
 import tessera.hub;
 
 #include "small_run.hpp"
@@ -40,8 +40,8 @@ using namespace parallel_test;
 
 namespace {
 
-run::Run run_of(const std::string& name, const std::vector<std::string>& overrides) {
-  run::Run run =
+runs::Run run_of(const std::string& name, const std::vector<std::string>& overrides) {
+  runs::Run run =
       small_run(name, overrides, {"model.dim=128", "model.ffn_dim=352", "data.seq_len=64"});
   run.config.checkpoint.folder =
       (std::filesystem::temp_directory_path() / ("tessera-account-" + std::to_string(::getpid())))
@@ -50,12 +50,12 @@ run::Run run_of(const std::string& name, const std::vector<std::string>& overrid
 }
 
 /// Rank 0's third step; its memory is that of all three.
-Account measured(const run::Run& run) {
+Account measured(const runs::Run& run) {
   Account account;
   on_ranks(static_cast<int>(run.config.ranks()), [&](int rank) {
-    ops::set_threads(run::threads_of_rank(run.config));
+    ops::set_threads(runs::threads_of_rank(run.config));
     const MemoryStatistics before = memory_statistics();
-    run::Trainer trainer(run);
+    runs::Trainer trainer(run);
     trainer.step();
     trainer.step();
     RunCheckpoints checkpoints = trainer.checkpoints({});
@@ -84,19 +84,19 @@ std::string collectives_of(const Account& account) {
 }
 
 void agree(const std::string& name, const std::vector<std::string>& overrides) {
-  const run::Run run = run_of(name, overrides);
+  const runs::Run run = run_of(name, overrides);
   if (!run.config.graph.mode.empty()) {
     return;  // its plan is its program: see modes.cpp
   }
-  const Account plan = run::try_step(run).account;
+  const Account plan = runs::try_step(run).account;
   const Account use = measured(run);
   std::filesystem::remove_all(run.config.checkpoint.folder);
   std::string text = name;
   for (const std::string& one : overrides) {
     text += " " + one;
   }
-  INFO(text << "\nplanned  " << run::memory_text(plan.memory) << "\nmeasured "
-            << run::memory_text(use.memory));
+  INFO(text << "\nplanned  " << runs::memory_text(plan.memory) << "\nmeasured "
+            << runs::memory_text(use.memory));
   CHECK(collectives_of(plan) == collectives_of(use));
   // A rank sees its part of what experts compute, and of a ring.
   if (!run.shape.values.contains("experts") && name != "context_parallel.toml") {
@@ -124,7 +124,7 @@ void agree(const std::string& name, const std::vector<std::string>& overrides) {
 /// Of a Llama without recomputation, by hand: 2 per weight of a product and token, and as much for
 /// each query, key that it sees, and number of their heads, for scores and for values; backward
 /// twice as many.
-double llama_flops(const run::Run& run) {
+double llama_flops(const runs::Run& run) {
   const auto size = [&](const char* key) {
     return static_cast<double>(std::get<std::int64_t>(run.shape.values.at(key)));
   };
@@ -169,12 +169,12 @@ TEST_CASE("the FLOPs of a step are those of the model, whatever its layout and m
        {"one_rank.toml", "replicated.toml", "fsdp_tensor.toml", "loss_parallel.toml",
         "three_d.toml", "expert_parallel.toml", "context_parallel.toml"}) {
     INFO(name);
-    const run::Run run = run_of(name, {});
+    const runs::Run run = run_of(name, {});
     const double expected = llama_flops(run);
-    const Account whole = run::try_step(run).account;
+    const Account whole = runs::try_step(run).account;
     CHECK(whole.model_flops == Approx(expected).epsilon(1e-12));
     CHECK(whole.flops() >= expected / static_cast<double>(run.config.ranks()) * 0.999);
-    const Account parts = run::try_step(run_of(name, {"train.micro_batch=1"})).account;
+    const Account parts = runs::try_step(run_of(name, {"train.micro_batch=1"})).account;
     CHECK(parts.model_flops == Approx(expected).epsilon(1e-12));
     const std::pair<std::string, std::string> reduced = {"shard", "reduce_scatter"};
     if (const auto once = whole.collectives.find(reduced); once != whole.collectives.end()) {
@@ -186,12 +186,12 @@ TEST_CASE("the FLOPs of a step are those of the model, whatever its layout and m
       if (name == std::string("fsdp_tensor.toml")) {  // whole gradients are reduced once a step
         const std::vector<std::string> accumulating = {
             "train.micro_batch=1", "parallel[3].options={accumulate=\"whole\"}"};
-        const Account step = run::try_step(run_of(name, accumulating)).account;
+        const Account step = runs::try_step(run_of(name, accumulating)).account;
         CHECK(step.collectives.at(reduced).calls == once->second.calls);
       }
     }
     const Account again =
-        run::try_step(run_of(name, {"train.activation_checkpointing=true"})).account;
+        runs::try_step(run_of(name, {"train.activation_checkpointing=true"})).account;
     CHECK(again.model_flops == Approx(expected).epsilon(1e-12));
     CHECK(again.flops() > 1.2 * whole.flops());
   }
@@ -200,13 +200,13 @@ TEST_CASE("the FLOPs of a step are those of the model, whatever its layout and m
 TEST_CASE("activations of a rank fall as the number of ranks that share a sequence grows") {
   parallel_test::use_shipped_plugins();
   const auto activations = [](const char* form, int ranks) {
-    const run::Run run =
+    const runs::Run run =
         run_of("context_parallel.toml",
                {"mesh.shape=[" + std::to_string(ranks) + "]",
                 R"(parallel=[{style="ContextParallel",axis="context",on=["**.inner_attention"],)"
                 R"(options={form=")" +
                     std::string(form) + R"("}}])"});
-    return run::try_step(run)
+    return runs::try_step(run)
         .account.memory.peak[static_cast<std::size_t>(MemoryCategory::activation)];
   };
   for (const char* const form : {"ring", "all_to_all"}) {
@@ -223,9 +223,9 @@ TEST_CASE("activations of a rank fall as the number of ranks that share a sequen
 TEST_CASE("what a rank of a ring receives is what the page on context parallelism says") {
   parallel_test::use_shipped_plugins();
   const auto received = [](std::int64_t ranks) {
-    const run::Run run =
+    const runs::Run run =
         run_of("context_parallel.toml", {"mesh.shape=[" + std::to_string(ranks) + "]"});
-    const auto& all = run::try_step(run).account.collectives;
+    const auto& all = runs::try_step(run).account.collectives;
     return std::pair(all.at({"context", "shift"}).bytes, all.at({"context", "all_to_all"}).bytes);
   };
   for (const std::int64_t ranks : {2, 8, 32}) {

@@ -22,7 +22,7 @@ import tessera.optim;
 import tessera.parallel;
 import tessera.train;
 import tessera.app.config;
-import tessera.run;
+import tessera.runs;
 import tessera.hub;
 
 #include "small_run.hpp"
@@ -36,12 +36,12 @@ namespace {
 
 constexpr std::size_t steps = 8;
 
-run::Run run_of(const std::string& name, const std::vector<std::string>& overrides) {
+runs::Run run_of(const std::string& name, const std::vector<std::string>& overrides) {
   return small_run(name, overrides,
                    {"model.dim=64", "model.ffn_dim=96", "data.seq_len=16", "train.steps=40"});
 }
 
-std::map<std::string, std::vector<double>> parameters_of(run::Trainer& trainer) {
+std::map<std::string, std::vector<double>> parameters_of(runs::Trainer& trainer) {
   std::map<std::string, std::vector<double>> all;
   for (const auto& [name, parameter] : nn::named_parameters(trainer.model())) {
     all[name] = to_doubles(parameter->value.local());
@@ -56,19 +56,19 @@ void leaves(const std::string& name, const std::vector<std::string>& overrides,
     what += " " + one;
   }
   INFO(what);
-  run::Run run = run_of(name, overrides);
-  run::Run captured = run;
+  runs::Run run = run_of(name, overrides);
+  runs::Run captured = run;
   captured.config.graph.capture = true;
   captured.config.graph.across_steps = true;
   captured.config.graph.executor = executor;
   captured.config.graph.memory_budget = budget;
   REQUIRE_NOTHROW(on_ranks(static_cast<int>(run.config.ranks()), [&](int) {
-    run::Trainer eager(run);
+    runs::Trainer eager(run);
     std::vector<StepResult> expected;
     for (std::size_t i = 0; i < steps; ++i) {
       expected.push_back(eager.step());
     }
-    run::Trainer trainer(captured);
+    runs::Trainer trainer(captured);
     trainer.capture_ahead();
     for (std::size_t i = 0; i < steps; ++i) {
       const StepResult got = trainer.step(i == 3);
@@ -105,7 +105,7 @@ TEST_CASE("first gathers are under way while later layers are updated") {
   parallel_test::use_shipped_plugins();
   for (const char* name : {"fully_sharded.toml", "hybrid.toml", "fsdp_tensor.toml"}) {
     INFO(name);
-    const Program middle = run::capture_part(
+    const Program middle = runs::capture_part(
         run_of(name, {"graph.capture=true", "graph.across_steps=true"}), 0, "middle");
     const std::vector<Instruction>& all = middle.sections[0].instructions;
     std::map<TensorIndex, std::size_t> updated;  // parameters

@@ -31,7 +31,7 @@ import tessera.optim;
 import tessera.parallel;
 import tessera.train;
 import tessera.app.config;
-import tessera.run;
+import tessera.runs;
 import tessera.hub;
 
 #include "features.hpp"
@@ -63,10 +63,10 @@ Set numerics_of(Set set) {
 
 double tolerance_of(Set set) { return has(set, float8) ? 2e-2 : has(set, bf16) ? 4e-3 : 2e-5; }
 
-std::vector<double> losses_of(const run::Run& run) {
+std::vector<double> losses_of(const runs::Run& run) {
   std::vector<double> losses;
   on_ranks(static_cast<int>(run.config.ranks()), [&](int rank) {
-    run::Trainer trainer(run);
+    runs::Trainer trainer(run);
     for (int step = 0; step < 3; ++step) {
       const double loss = trainer.step().loss;
       if (rank == 0) {
@@ -78,13 +78,13 @@ std::vector<double> losses_of(const run::Run& run) {
 }
 
 /// Bytes of parameters that a rank receives in a step.
-double gathered(const run::Trial& trial) {
+double gathered(const runs::Trial& trial) {
   const auto found = trial.account.collectives.find({"shard", "all_gather"});
   return found == trial.account.collectives.end() ? 0 : static_cast<double>(found->second.bytes);
 }
 
 /// Errors: a feature has no effect on the plan of the run.
-void check_effects(Set set, const run::Trial& trial) {
+void check_effects(Set set, const runs::Trial& trial) {
   INFO(text_of(set));
   if (has(set, offload)) {
     CHECK(trial.bytes_elsewhere > 0);
@@ -93,15 +93,15 @@ void check_effects(Set set, const run::Trial& trial) {
     CHECK(trial.frozen_parameters > trial.parameters / 2);
   }
   if (has(set, float8) && is_sharded(set)) {
-    CHECK(gathered(trial) < gathered(run::try_step(run_of(set & ~just(float8)))));
+    CHECK(gathered(trial) < gathered(runs::try_step(run_of(set & ~just(float8)))));
   }
 }
 
 /// Empty: it works. Otherwise why it is refused.
 std::string refusal(Set set, std::map<Set, std::vector<double>>& expected) {
-  const run::Run run = run_of(set);
+  const runs::Run run = run_of(set);
   try {
-    check_effects(set, run::try_step(run));
+    check_effects(set, runs::try_step(run));
   } catch (const Error& error) {
     const std::string text = error.what();
     // After the entries of the command line, which are cut where they are long.

@@ -29,7 +29,7 @@ import tessera.parallel;
 import tessera.checkpoint;
 import tessera.train;
 import tessera.app.config;
-import tessera.run;
+import tessera.runs;
 import tessera.hub;
 
 #include "features.hpp"

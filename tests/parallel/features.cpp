@@ -18,13 +18,13 @@ import tessera.optim;
 import tessera.parallel;
 import tessera.train;
 import tessera.app.config;
-import tessera.run;
+import tessera.runs;
 import tessera.hub;
 
 #include "features.hpp"
 #include "small_run.hpp"
 
-namespace run = tessera::run;
+namespace runs = tessera::runs;
 using namespace tessera::app;
 
 namespace parallel_test {
@@ -94,7 +94,7 @@ std::vector<std::string> tensor_entries(Set set) {
 }
 
 /// `mixture`: of a small Mixtral.
-run::Run run_of(Set set, bool mixture, const std::vector<std::string>& more) {
+runs::Run run_of(Set set, bool mixture, const std::vector<std::string>& more) {
   const bool sharded = is_sharded(set);
   const bool split =
       has(set, tensor_parallel) || has(set, sequence_parallel) || has(set, loss_parallel);
@@ -176,11 +176,11 @@ run::Run run_of(Set set, bool mixture, const std::vector<std::string>& more) {
 
 }  // namespace
 
-run::Run run_of(Set set, const std::vector<std::string>& more) {
+runs::Run run_of(Set set, const std::vector<std::string>& more) {
   return run_of(set, has(set, expert_parallel), more);
 }
 
-run::Run one_rank_of(Set set) {
+runs::Run one_rank_of(Set set) {
   // What changes numbers; the others must not.
   return run_of(set & (just(float8) | just(qlora) | just(bf16)), has(set, expert_parallel), {});
 }

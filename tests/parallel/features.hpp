@@ -53,8 +53,8 @@ std::string text_of(Set set);
 
 /// Three steps of a small Llama with these features, and these overrides of its config; with expert
 /// parallel, of a small Mixtral.
-tessera::run::Run run_of(Set set, const std::vector<std::string>& overrides = {});
+tessera::runs::Run run_of(Set set, const std::vector<std::string>& overrides = {});
 /// The run on one rank whose losses `run_of(set)` must have.
-tessera::run::Run one_rank_of(Set set);
+tessera::runs::Run one_rank_of(Set set);
 
 }  // namespace parallel_test

@@ -21,7 +21,7 @@ import tessera.optim;
 import tessera.parallel;
 import tessera.train;
 import tessera.app.config;
-import tessera.run;
+import tessera.runs;
 import tessera.hub;
 import tessera.app.run;
 
@@ -37,12 +37,12 @@ namespace {
 constexpr int steps = 100;
 
 std::vector<double> curve(const std::string& config, const std::vector<std::string>& overrides) {
-  const run::Run run = small_run(config, overrides,
-                                 {"model.dim=64", "model.ffn_dim=96", "data.seq_len=32",
-                                  "train.steps=100", "optimizer.lr=3e-3"});
+  const runs::Run run = small_run(config, overrides,
+                                  {"model.dim=64", "model.ffn_dim=96", "data.seq_len=32",
+                                   "train.steps=100", "optimizer.lr=3e-3"});
   std::vector<double> losses;
   on_ranks(static_cast<int>(run.config.ranks()), [&](int rank) {
-    run::Trainer trainer(run);
+    runs::Trainer trainer(run);
     for (int step = 0; step < steps; ++step) {
       const double loss = trainer.step().loss;
       if (rank == 0) {
@@ -89,9 +89,9 @@ TEST_CASE(
     "parameters in bf16: the plan says what a parameter takes, and refuses other optimizers") {
   use_shipped_plugins();
   const auto planned = [](const std::vector<std::string>& overrides) {
-    const run::Run run =
+    const runs::Run run =
         small_run("fsdp_tensor.toml", overrides, {"model.dim=64", "model.ffn_dim=96"});
-    for (const auto& row : run::facts_of(run).rows) {
+    for (const auto& row : app::fact_rows(run, runs::facts_of(run))) {
       if (row[0] == "stored") {
         return row[1];
       }

@@ -21,7 +21,7 @@ import tessera.optim;
 import tessera.parallel;
 import tessera.train;
 import tessera.app.config;
-import tessera.run;
+import tessera.runs;
 import tessera.hub;
 
 #include "small_run.hpp"
@@ -47,11 +47,11 @@ Texts sharded(const std::string& entries) {
 
 Losses losses_of(Texts overrides, bool captured) {
   overrides.emplace_back("optimizer.warmup=1");
-  const run::Run run =
+  const runs::Run run =
       small_run("gpt2.toml", overrides, {"model.dim=64", "data.seq_len=16", "train.steps=40"});
   Losses losses;
   on_ranks(static_cast<int>(run.config.ranks()), [&](int rank) {
-    run::Trainer trainer(run);
+    runs::Trainer trainer(run);
     if (captured) {
       trainer.capture_ahead();
     }

@@ -22,7 +22,7 @@ import tessera.optim;
 import tessera.parallel;
 import tessera.train;
 import tessera.app.config;
-import tessera.run;
+import tessera.runs;
 import tessera.hub;
 
 #include "small_run.hpp"
@@ -42,12 +42,12 @@ struct Measured {
   std::string program;
 };
 
-Measured measured(run::Run run) {
+Measured measured(runs::Run run) {
   run.config.graph.capture = true;
   run.config.graph.passes = {};
   Measured all;
   on_ranks(static_cast<int>(run.config.ranks()), [&](int rank) {
-    run::Trainer trainer(run);
+    runs::Trainer trainer(run);
     trainer.step();
     Account account;
     {
@@ -65,9 +65,9 @@ Measured measured(run::Run run) {
 }
 
 /// A mode's step, which has no eager form: as the interpreter executes it.
-Measured of_program(run::Run run) {
+Measured of_program(runs::Run run) {
   run.config.graph.passes = {};
-  return {.eager = run::try_step(run).account, .program = run::capture_step(run).to_text()};
+  return {.eager = runs::try_step(run).account, .program = runs::capture_step(run).to_text()};
 }
 
 Counts calls_of(const Account& account) {
@@ -116,7 +116,7 @@ TEST_CASE("the captured step of every config has the calls and FLOPs of the eage
   use_shipped_plugins();
   for (const std::string& name : shipped_configs()) {
     INFO(name);
-    const run::Run run = small_run(
+    const runs::Run run = small_run(
         name, {}, {"model.dim=64", "model.ffn_dim=96", "data.seq_len=16", "train.steps=40"});
     const Measured all = run.config.graph.mode.empty() ? measured(run) : of_program(run);
     const graph::ProgramStatistics statistics = graph::statistics_of(Program::parse(all.program));

@@ -21,7 +21,7 @@ import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
 import tessera.app.config;
-import tessera.run;
+import tessera.runs;
 import tessera.hub;
 
 #include "support.hpp"
@@ -33,7 +33,7 @@ using namespace parallel_test;
 namespace {
 
 /// A small model; `overrides` come last, so that they hold.
-run::RunSpec config_with(const std::string& name, const std::vector<std::string>& overrides) {
+runs::RunSpec config_with(const std::string& name, const std::vector<std::string>& overrides) {
   std::vector<std::string> all = {"model.dim=32", "model.ffn_dim=48", "data.seq_len=6",
                                   "train.batch=2"};
   all.insert(all.end(), overrides.begin(), overrides.end());
@@ -71,11 +71,11 @@ Counts counts_in(const Phases& phases, const std::string& module, bool backward)
 
 /// The model and its plan, on this rank.
 struct Planned {
-  explicit Planned(const run::RunSpec& config)
-      : mesh(run::make_mesh(config)),
-        model(hub::make_model(run::model_shape(config, run::open_run_tokenizer(config)),
+  explicit Planned(const runs::RunSpec& config)
+      : mesh(runs::make_mesh(config)),
+        model(hub::make_model(runs::model_shape(config, runs::open_run_tokenizer(config)),
                               config.model.dropout)),
-        plan(*model, mesh, run::style_entries(config), shipped_styles()) {}
+        plan(*model, mesh, runs::style_entries(config), shipped_styles()) {}
 
   DeviceMesh mesh;
   std::shared_ptr<nn::LanguageModel> model;
@@ -83,7 +83,7 @@ struct Planned {
 };
 
 /// Rank 0's collectives of a forward with loss and of its backward.
-Phases communicated(const run::RunSpec& config) {
+Phases communicated(const runs::RunSpec& config) {
   Phases phases;
   on_ranks(static_cast<int>(config.ranks()), [&](int rank) {
     Planned run(config);
@@ -92,7 +92,7 @@ Phases communicated(const run::RunSpec& config) {
     const Tensor tokens = ops::cast(
         full({config.train.batch / run.plan.batch_parts(), config.data.seq_len}, 65), DType::i64);
     const CommunicationReport report;
-    const Tensor loss = loss_sum(*run.model, run.plan, tokens, tokens);
+    const Tensor loss = runs::loss_sum(*run.model, run.plan, tokens, tokens);
     const std::size_t forward = report.entries().size();
     backward(loss);
     if (rank == 0) {

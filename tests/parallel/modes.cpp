@@ -30,7 +30,7 @@ import tessera.parallel;
 import tessera.checkpoint;
 import tessera.train;
 import tessera.app.config;
-import tessera.run;
+import tessera.runs;
 import tessera.hub;
 import tessera.app.run;
 
@@ -45,22 +45,22 @@ namespace {
 
 using Overrides = std::vector<std::string>;
 
-run::Run run_of(const std::string& name, Overrides overrides) {
+runs::Run run_of(const std::string& name, Overrides overrides) {
   for (const char* one : {"data.validation=0.2", "data.validation_windows=16", "train.steps=20"}) {
     overrides.emplace_back(one);
   }
-  run::Run run =
+  runs::Run run =
       small_run(name, overrides,
                 {"model.dim=64", "model.ffn_dim=96", "data.seq_len=16", "optimizer.warmup=2"});
   run.config.data.validation = 0.2;
-  run.data = std::make_shared<const run::Dataset>(run.config, run.shape.vocab);
+  run.data = std::make_shared<const runs::Dataset>(run.config, run.shape.vocab);
   return run;
 }
 
 /// The config's run by a mode instead of its styles.
-run::Run by_mode(const std::string& name, const std::string& mode, Overrides overrides = {}) {
+runs::Run by_mode(const std::string& name, const std::string& mode, Overrides overrides = {}) {
   overrides.emplace_back("graph.capture=true");
-  run::Run run = run_of(name, overrides);
+  runs::Run run = run_of(name, overrides);
   run.config.parallel.clear();
   run.config.graph.mode = mode;
   return run;
@@ -74,13 +74,13 @@ struct Taken {
 };
 
 /// `from`: a checkpoint to continue; `to`: a folder to save in, after `steps`.
-Taken taken(const run::Run& wanted, int steps, const std::string& from = "",
+Taken taken(const runs::Run& wanted, int steps, const std::string& from = "",
             const std::string& to = "") {
-  run::Run run = wanted;
+  runs::Run run = wanted;
   run.config.checkpoint.folder = to;
   Taken all;
   on_ranks(static_cast<int>(run.config.ranks()), [&](int rank) {
-    run::Trainer trainer(run);
+    runs::Trainer trainer(run);
     if (!from.empty()) {
       trainer.resume(from);
     }
@@ -90,7 +90,7 @@ Taken taken(const run::Run& wanted, int steps, const std::string& from = "",
       mine.losses.push_back(result.loss);
       mine.norms.push_back(result.grad_norm);
     }
-    mine.validation = trainer.validate().value_or(run::Validation()).loss;
+    mine.validation = trainer.validate().value_or(runs::Validation()).loss;
     mine.replayed = trainer.replays().replayed;
     if (!to.empty()) {
       trainer.checkpoints([](const std::string&) {}).after_step(true);
@@ -206,7 +206,7 @@ TEST_CASE("modes take other models, optimizers, executors and budgets") {
 
 TEST_CASE("runs with a mode and with styles continue each other, bit by bit") {
   use_shipped_plugins();
-  const std::vector<run::Run> runs = {
+  const std::vector<runs::Run> runs = {
       by_mode("fully_sharded.toml", "fully_shard"), run_of("fully_sharded.toml", {}),
       by_mode("replicated.toml", "replicate"), run_of("one_rank.toml", {})};
   for (std::size_t saved = 0; saved < 3; ++saved) {
@@ -231,10 +231,10 @@ TEST_CASE("runs with a mode and with styles continue each other, bit by bit") {
 TEST_CASE("the validation of a mode is that of the same parameters without one") {
   use_shipped_plugins();
   const std::string folder = folder_of("validated");
-  const run::Run run = by_mode("fully_sharded.toml", "default", {"train.micro_batch=2"});
+  const runs::Run run = by_mode("fully_sharded.toml", "default", {"train.micro_batch=2"});
   const double placed = taken(run, 3, "", folder).validation;
   const std::string checkpoint = latest_checkpoint(folder).value();
-  for (const run::Run& other : {run_of("one_rank.toml", {}), run_of("replicated.toml", {})}) {
+  for (const runs::Run& other : {run_of("one_rank.toml", {}), run_of("replicated.toml", {})}) {
     CHECK(near(placed, taken(other, 0, checkpoint).validation, 1e-6));
   }
   std::filesystem::remove_all(folder);
@@ -242,10 +242,10 @@ TEST_CASE("the validation of a mode is that of the same parameters without one")
 
 TEST_CASE("the plan of a mode says what is sharded, moved and needed") {
   use_shipped_plugins();
-  run::Run run = by_mode("fully_sharded.toml", "fully_shard");
-  const run::Facts plan = run::facts_of(run);
+  runs::Run run = by_mode("fully_sharded.toml", "fully_shard");
+  const runs::Facts facts = runs::facts_of(run);
   std::string rows;
-  for (const std::vector<std::string>& row : plan.rows) {
+  for (const std::vector<std::string>& row : app::fact_rows(run, facts)) {
     rows += row[0] + ": " + row[1] + "\n";
   }
   INFO(rows);
@@ -254,7 +254,7 @@ TEST_CASE("the plan of a mode says what is sharded, moved and needed") {
   // Half of each parameter comes in forward and again in backward; half of each gradient's terms.
   std::int64_t bytes = 0;
   for (const auto& [name, parameter] :
-       nn::named_parameters(*run::training_model(run.shape, run.config))) {
+       nn::named_parameters(*runs::training_model(run.shape, run.config))) {
     bytes += parameter->value.numel() * 4;
   }
   const Account& account = plan.trial.account;
@@ -263,22 +263,22 @@ TEST_CASE("the plan of a mode says what is sharded, moved and needed") {
   CHECK(gathered <= bytes);
   CHECK(gathered >= bytes * 3 / 4);
   CHECK(account.collectives.at({"shard", "reduce_scatter"}).bytes == bytes / 2);
-  CHECK(account.model_flops == run::try_step(run_of("one_rank.toml", {})).account.model_flops);
+  CHECK(account.model_flops == runs::try_step(run_of("one_rank.toml", {})).account.model_flops);
   run.config.graph.executor = "interpreter";
   const auto snapshot = account.memory.peak[static_cast<std::size_t>(MemoryCategory::snapshot)];
   CHECK(snapshot > 0);
-  CHECK(account.memory.total_peak == graph::statistics_of(run::capture_step(run)).peak + snapshot);
+  CHECK(account.memory.total_peak == graph::statistics_of(runs::capture_step(run)).peak + snapshot);
 }
 
 TEST_CASE("what a mode cannot place is refused before the ranks start") {
   use_shipped_plugins();
-  run::Run odd = by_mode("replicated.toml", "replicate", {"mesh.shape=[4]"});
+  runs::Run odd = by_mode("replicated.toml", "replicate", {"mesh.shape=[4]"});
   odd.config.train.batch = 6;
-  CHECK(has(error_of([&] { run::facts_of(odd); }),
+  CHECK(has(error_of([&] { runs::facts_of(odd); }),
             "train.batch: 6 sequences cannot be divided equally over the 4 ranks"));
-  run::Run run = by_mode("fully_sharded.toml", "fully_shard");
+  runs::Run run = by_mode("fully_sharded.toml", "fully_shard");
   on_ranks(2, [&](int) {
-    run::Trainer trainer(run);
+    runs::Trainer trainer(run);
     trainer.step();
     for (const nn::ParameterPointer& parameter : nn::all_parameters(trainer.model())) {
       parameter->value.set_requires_grad(false);

@@ -27,7 +27,7 @@ import tessera.optim;
 import tessera.parallel;
 import tessera.train;
 import tessera.app.config;
-import tessera.run;
+import tessera.runs;
 import tessera.hub;
 
 #include "small_run.hpp"
@@ -42,9 +42,9 @@ namespace {
 using Passes = std::vector<std::string>;
 
 /// Every config, small.
-std::vector<std::pair<std::string, run::Run>> runs() {
+std::vector<std::pair<std::string, runs::Run>> runs() {
   use_shipped_plugins();
-  std::vector<std::pair<std::string, run::Run>> all;
+  std::vector<std::pair<std::string, runs::Run>> all;
   for (const std::string& name : shipped_configs()) {
     all.emplace_back(
         name, small_run(name, {},
@@ -179,7 +179,7 @@ void check_passes(int random_ones) {
   for (auto& [name, run] : runs()) {
     INFO(name);
     run.config.graph.passes = {};
-    const Program program = run::capture_step(run);
+    const Program program = runs::capture_step(run);
     std::vector<Passes> all = alone_and_together();
     for (int i = 0; i < random_ones; ++i) {
       all.push_back(random_passes(random));
@@ -209,7 +209,7 @@ TEST_CASE("early_issues makes the moves that the peak of memory allows, one afte
   for (auto& [name, run] : runs()) {
     INFO(name);
     run.config.graph.passes = {};
-    Program program = run::capture_step(run);
+    Program program = runs::capture_step(run);
     graph::run_passes(program, Passes{"lifetimes"});
     const auto [expected, not_made] = early_issues_by_trial(program);
     refused += not_made;
@@ -228,7 +228,7 @@ TEST_CASE("passes after the program was fitted into its budget leave it there") 
   for (auto& [name, run] : runs()) {
     INFO(name);
     run.config.graph.passes = {};
-    const Program recorded = run::capture_step(run);
+    const Program recorded = runs::capture_step(run);
     const Passes before = {"dead", "views", "common", "lifetimes"};
     const Passes after = {"early_issues", "late_waits"};
     Passes all = before;
@@ -272,7 +272,7 @@ TEST_CASE(
       run.config.graph.executor = "interpreter";
     }
     const auto take = [&](int rank, const auto& each) {
-      run::Trainer trainer(run);
+      runs::Trainer trainer(run);
       for (int i = 0; i < steps; ++i) {
         const StepResult result = trainer.step();
         each(static_cast<std::size_t>(i), std::pair(result.loss, result.grad_norm));

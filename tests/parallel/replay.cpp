@@ -25,7 +25,7 @@ import tessera.optim;
 import tessera.parallel;
 import tessera.train;
 import tessera.app.config;
-import tessera.run;
+import tessera.runs;
 import tessera.hub;
 
 #include "small_run.hpp"
@@ -39,14 +39,14 @@ namespace {
 
 constexpr std::size_t steps = 14;
 
-run::Run run_of(const std::string& name, const std::vector<std::string>& overrides) {
+runs::Run run_of(const std::string& name, const std::vector<std::string>& overrides) {
   return small_run(name, overrides,
                    {"model.dim=64", "model.ffn_dim=96", "data.seq_len=16", "train.steps=40"});
 }
 
 using Parameters = std::map<std::string, std::vector<double>>;
 
-Parameters parameters_of(run::Trainer& trainer) {
+Parameters parameters_of(runs::Trainer& trainer) {
   Parameters all;
   for (const auto& [name, parameter] : nn::named_parameters(trainer.model())) {
     all[name] = to_doubles(parameter->value.local());
@@ -86,10 +86,10 @@ void replays(const std::string& name, const std::vector<std::string>& overrides,
     what += " " + one;
   }
   INFO(what);
-  run::Run run = run_of(name, overrides);
+  runs::Run run = run_of(name, overrides);
   const auto ranks = static_cast<int>(run.config.ranks());
   std::vector<Eager> all(static_cast<std::size_t>(ranks));
-  run::Run reference = run;
+  runs::Run reference = run;
   const bool mode = !run.config.graph.mode.empty();
   if (mode) {  // all of its steps have a program
     reference.config.graph.passes = {};
@@ -97,7 +97,7 @@ void replays(const std::string& name, const std::vector<std::string>& overrides,
   }
   on_ranks(ranks, [&](int rank) {
     Eager& eager = all[static_cast<std::size_t>(rank)];
-    run::Trainer trainer(reference);
+    runs::Trainer trainer(reference);
     for (std::size_t i = 0; i < steps; ++i) {
       if (i == 10) {
         eager.at_ten = parameters_of(trainer);
@@ -111,7 +111,7 @@ void replays(const std::string& name, const std::vector<std::string>& overrides,
   run.config.graph.offload = offload;
   REQUIRE_NOTHROW(on_ranks(ranks, [&](int rank) {
     Eager& eager = all[static_cast<std::size_t>(rank)];
-    run::Trainer trainer(run);
+    runs::Trainer trainer(run);
     for (std::size_t i = 0; i < steps; ++i) {
       same(trainer.step(), eager.results[i], i);
     }
@@ -123,11 +123,11 @@ void replays(const std::string& name, const std::vector<std::string>& overrides,
   for (int rank = 0; rank < ranks; ++rank) {
     const std::string& text = all[static_cast<std::size_t>(rank)].text;
     CHECK(graph::difference(without_values(Program::parse(text)),
-                            without_values(run::capture_step(run, rank))) == "");
+                            without_values(runs::capture_step(run, rank))) == "");
   }
   REQUIRE_NOTHROW(on_ranks(ranks, [&](int rank) {
     const Eager& eager = all[static_cast<std::size_t>(rank)];
-    run::Trainer trainer(run);
+    runs::Trainer trainer(run);
     trainer.capture_ahead();
     compare_programs(collective::World::current(), trainer.program());
     for (std::size_t i = 0; i < 10; ++i) {
@@ -146,7 +146,7 @@ void replays(const std::string& name, const std::vector<std::string>& overrides,
     run.config.graph.executor = executor;
     REQUIRE_NOTHROW(on_ranks(ranks, [&](int rank) {
       const Eager& eager = all[static_cast<std::size_t>(rank)];
-      run::Trainer trainer(run);
+      runs::Trainer trainer(run);
       trainer.set_program(eager.text, "the recorded text");
       for (std::size_t i = 0; i < 10; ++i) {
         same(trainer.step(), eager.results[i], i);
@@ -231,14 +231,14 @@ bool fits(Program program, std::int64_t kib, bool other_memory) {
 /// A budget of memory that steps of the config keep only with values elsewhere, whatever computing
 /// and the disk cost here.
 std::string tight_budget(const std::string& name, const std::vector<std::string>& overrides) {
-  run::Run run = run_of(name, overrides);
+  runs::Run run = run_of(name, overrides);
   run.config.graph.capture = true;
   std::erase(run.config.graph.passes, "keep_gathers");
   std::vector<std::string>& passes = run.config.graph.passes;
   const auto last = std::ranges::find(passes, "lifetimes");
   REQUIRE(last != passes.end());
   passes.erase(last + 1, passes.end());  // what a budget begins with
-  const Program whole = run::capture_step(run);
+  const Program whole = runs::capture_step(run);
   std::int64_t kib = graph::planned_bytes(whole) / 1024;
   while (fits(whole, kib, false)) {
     kib = kib * 99 / 100;

@@ -8,7 +8,7 @@
 namespace parallel_test {
 
 /// Rank 0's losses of the next two steps.
-inline void two_losses(tessera::run::Trainer& trainer, int rank, std::vector<double>& losses) {
+inline void two_losses(tessera::runs::Trainer& trainer, int rank, std::vector<double>& losses) {
   for (int step = 0; step < 2; ++step) {
     const double loss = trainer.step().loss;
     if (rank == 0) {
@@ -18,12 +18,12 @@ inline void two_losses(tessera::run::Trainer& trainer, int rank, std::vector<dou
 }
 
 /// Two steps, a save into the folder, and the losses of the next two.
-inline std::vector<double> save(const tessera::run::Run& run, const std::string& folder) {
-  tessera::run::Run saving = run;
+inline std::vector<double> save(const tessera::runs::Run& run, const std::string& folder) {
+  tessera::runs::Run saving = run;
   saving.config.checkpoint.folder = folder;
   std::vector<double> losses;
   on_ranks(static_cast<int>(saving.config.ranks()), [&](int rank) {
-    tessera::run::Trainer trainer(saving);
+    tessera::runs::Trainer trainer(saving);
     trainer.step();
     trainer.step();
     tessera::RunCheckpoints checkpoints = trainer.checkpoints([](const std::string&) {});
@@ -34,11 +34,11 @@ inline std::vector<double> save(const tessera::run::Run& run, const std::string&
 }
 
 /// The losses of the two steps after the checkpoint.
-inline std::vector<double> continue_from(const tessera::run::Run& run,
+inline std::vector<double> continue_from(const tessera::runs::Run& run,
                                          const std::string& checkpoint) {
   std::vector<double> losses;
   on_ranks(static_cast<int>(run.config.ranks()), [&](int rank) {
-    tessera::run::Trainer trainer(run);
+    tessera::runs::Trainer trainer(run);
     trainer.resume(checkpoint);
     two_losses(trainer, rank, losses);
   });

@@ -16,12 +16,12 @@ import tessera.optim;
 import tessera.parallel;
 import tessera.train;
 import tessera.app.config;
-import tessera.run;
+import tessera.runs;
 import tessera.hub;
 
 #include "small_run.hpp"
 
-namespace run = tessera::run;
+namespace runs = tessera::runs;
 using namespace tessera::app;
 
 namespace parallel_test {
@@ -37,8 +37,8 @@ std::vector<std::string> shipped_configs() {
   return names;
 }
 
-run::Run small_run(const std::string& name, std::vector<std::string> overrides,
-                   const std::vector<std::string>& sizes) {
+runs::Run small_run(const std::string& name, std::vector<std::string> overrides,
+                    const std::vector<std::string>& sizes) {
   overrides.insert(overrides.end(), sizes.begin(), sizes.end());
   // A text that is not edited: of a page of docs, each edit would change every curve.
   for (const char* same :
@@ -46,10 +46,10 @@ run::Run small_run(const std::string& name, std::vector<std::string> overrides,
         "data.text=[\"" TESSERA_SOURCE_FOLDER "/tests/reference/data/optimizer_curves.json\"]"}) {
     overrides.emplace_back(same);
   }
-  run::Run run;
+  runs::Run run;
   run.config = load_config(std::string(TESSERA_SOURCE_FOLDER "/configs/") + name, overrides);
-  run.shape = run::model_shape(run.config, run::open_run_tokenizer(run.config));
-  run.data = std::make_shared<const run::Dataset>(run.config, run.shape.vocab);
+  run.shape = runs::model_shape(run.config, runs::open_run_tokenizer(run.config));
+  run.data = std::make_shared<const runs::Dataset>(run.config, run.shape.vocab);
   return run;
 }
 

@@ -11,7 +11,7 @@ namespace parallel_test {
 std::vector<std::string> shipped_configs();
 
 /// The run of configs/NAME with these overrides, then one of `sizes`; its text is a page of docs.
-tessera::run::Run small_run(const std::string& name, std::vector<std::string> overrides,
-                            const std::vector<std::string>& sizes);
+tessera::runs::Run small_run(const std::string& name, std::vector<std::string> overrides,
+                             const std::vector<std::string>& sizes);
 
 }  // namespace parallel_test

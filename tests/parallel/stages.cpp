@@ -33,7 +33,7 @@ import tessera.parallel;
 import tessera.checkpoint;
 import tessera.train;
 import tessera.app.config;
-import tessera.run;
+import tessera.runs;
 import tessera.hub;
 import tessera.app.run;
 
@@ -142,8 +142,8 @@ Division zero_bubble(int ranks) { return {ranks, R"(schedule="zero_bubble")"}; }
 const Division in_a_v = {2, R"(schedule="zero_bubble_v")"};
 
 /// A run of a small model of four layers, whose steps have eight rows.
-run::Run run_of(const char* config, const Others& layout, const Division& stages,
-                const Overrides& more) {
+runs::Run run_of(const char* config, const Others& layout, const Division& stages,
+                 const Overrides& more) {
   std::string axes = layout.axes;
   std::string shape = layout.shape;
   std::string entries = layout.entries;
@@ -174,25 +174,25 @@ run::Run run_of(const char* config, const Others& layout, const Division& stages
                    "mesh.shape=[" + shape + "]",
                    "parallel=[" + entries + "]"};
   all.insert(all.end(), more.begin(), more.end());
-  run::Run run;
+  runs::Run run;
   run.config = load_config(std::string(TESSERA_SOURCE_FOLDER "/configs/") + config, all);
-  run.shape = run::model_shape(run.config, run::open_run_tokenizer(run.config));
-  run.data = std::make_shared<const run::Dataset>(run.config, run.shape.vocab);
-  run.fingerprint = run::fingerprint_of(run.config, run.shape, *run.data);
+  run.shape = runs::model_shape(run.config, runs::open_run_tokenizer(run.config));
+  run.data = std::make_shared<const runs::Dataset>(run.config, run.shape.vocab);
+  run.fingerprint = runs::fingerprint_of(run.config, run.shape, *run.data);
   return run;
 }
 
-run::Run run_in(const Others& layout, const Division& stages, const Overrides& more = {}) {
+runs::Run run_in(const Others& layout, const Division& stages, const Overrides& more = {}) {
   Overrides all = {"model.kv_heads=2", "model.ffn_dim=24"};
   all.insert(all.end(), more.begin(), more.end());
   return run_of("one_rank.toml", layout, stages, all);
 }
 
 /// Rank 0's, of whom all others have the same.
-Curve curve_of(const run::Run& run, int steps = 3) {
+Curve curve_of(const runs::Run& run, int steps = 3) {
   Curve curve;
   on_ranks(static_cast<int>(run.config.ranks()), [&](int rank) {
-    run::Trainer trainer(run);
+    runs::Trainer trainer(run);
     Curve own;
     for (int step = 0; step < steps; ++step) {
       const StepResult result = trainer.step();
@@ -209,10 +209,10 @@ Curve curve_of(const run::Run& run, int steps = 3) {
 }
 
 /// The same of captured steps, all of which but the first two are replayed (`ahead`: all).
-Curve captured_curve_of(const run::Run& run, bool ahead) {
+Curve captured_curve_of(const runs::Run& run, bool ahead) {
   Curve curve;
   on_ranks(static_cast<int>(run.config.ranks()), [&](int rank) {
-    run::Trainer trainer(run);
+    runs::Trainer trainer(run);
     if (ahead) {
       trainer.capture_ahead();
       compare_programs(collective::World::current(), trainer.program());
@@ -243,7 +243,7 @@ void captured_alike(const Others& layout, const Division& stages, Overrides feat
   if (across_steps) {
     features.emplace_back("graph.across_steps=true");
   }
-  const run::Run run = run_in(layout, stages, features);
+  const runs::Run run = run_in(layout, stages, features);
   for (const bool ahead : {false, true}) {
     INFO((ahead ? "ahead" : "with data"));
     const Curve captured = captured_curve_of(run, ahead);
@@ -361,13 +361,13 @@ TEST_CASE("tied weights of two stages stay equal, and follow the whole model", "
 
 TEST_CASE("what stages tell each other is known in all steps of a kind but the first") {
   const auto losses_of = [](const Division& stages, bool changed) {
-    const run::Run run = run_in(
+    const runs::Run run = run_in(
         alone, stages, {"model.dropout=0.1", "train.batch=16", "data.validation_windows=16"});
-    const run::StepRows few = {.all = 8, .micro = 1};
-    const run::StepRows many = {.all = 16, .micro = 2};  // as many micro-batches
+    const runs::StepRows few = {.all = 8, .micro = 1};
+    const runs::StepRows many = {.all = 16, .micro = 2};  // as many micro-batches
     std::vector<double> losses;
     on_ranks(std::max(stages.ranks, 1), [&](int rank) {
-      run::Trainer trainer(run);
+      runs::Trainer trainer(run);
       const std::vector<double> own = {trainer.step(few).loss, trainer.step(many).loss,
                                        trainer.step(few).loss};
       if (changed) {
@@ -426,10 +426,10 @@ TEST_CASE("captured stages gather copies of several groups in every form", "[cap
 }
 
 TEST_CASE("a step is not captured ahead as long as other stages are guessed", "[captured]") {
-  const run::Run run = run_in(alone, in_a_v, {"model.dropout=0.1", "graph.capture=true"});
-  run::StepSetup setup = run::setup_of(run);
+  const runs::Run run = run_in(alone, in_a_v, {"model.dropout=0.1", "graph.capture=true"});
+  runs::StepSetup setup = runs::setup_of(run);
   const auto captured = [&](int rank) {
-    return error_of([&] { on_meta(rank, [&] { run::Trainer(run, setup, {}).capture(); }); });
+    return error_of([&] { on_meta(rank, [&] { runs::Trainer(run, setup, {}).capture(); }); });
   };
   CHECK(has(captured(0), "is planned before the stages that it gets hidden states from"));
   setup.states = std::make_shared<PlannedStates>();
@@ -442,10 +442,10 @@ TEST_CASE("a step is not captured ahead as long as other stages are guessed", "[
 
 TEST_CASE("the ranks of one stage may take a step that the others replay", "[captured]") {
   const auto losses_of = [](const std::string& captured) {
-    const run::Run run = run_in(alone, {2}, {"train.steps=7", "graph.capture=" + captured});
+    const runs::Run run = run_in(alone, {2}, {"train.steps=7", "graph.capture=" + captured});
     std::vector<double> losses;
     on_ranks(2, [&](int rank) {
-      run::Trainer trainer(run);
+      runs::Trainer trainer(run);
       std::vector<double> own;
       for (int step = 0; step < 7; ++step) {
         if (step == 3) {  // which is in the last stage only
@@ -470,8 +470,8 @@ TEST_CASE("a run that is saved in stages continues in any others, and without") 
   const Overrides longer = {"train.steps=4", "model.dropout=0.1"};
   const Overrides tied = {"train.steps=4", "model.tie_embeddings=true"};
   struct Change {
-    run::Run saved;
-    run::Run continued;
+    runs::Run saved;
+    runs::Run continued;
     bool same_bits = true;
   };
   const std::vector<Change> changes = {
@@ -488,7 +488,7 @@ TEST_CASE("a run that is saved in stages continues in any others, and without") 
     const std::string place = (folder.path / std::to_string(number++)).string();
     const std::vector<double> expected = save(change.saved, place);
     const std::string checkpoint = checkpoint_folder(place, 2);
-    static_cast<void>(run::check_stored(change.continued, checkpoint, false));
+    static_cast<void>(runs::check_stored(change.continued, checkpoint, false));
     const std::vector<double> got = continue_from(change.continued, checkpoint);
     if (change.same_bits) {
       CHECK(got == expected);
@@ -499,16 +499,16 @@ TEST_CASE("a run that is saved in stages continues in any others, and without") 
 }
 
 TEST_CASE("a rank has the parameters of its stages only, and the plan knows the memory of each") {
-  const run::Run run = run_in(alone, {2});
+  const runs::Run run = run_in(alone, {2});
   std::vector<std::int64_t> elements(2);
   on_ranks(2, [&](int rank) {
-    run::Trainer trainer(run);
+    runs::Trainer trainer(run);
     for (const nn::ParameterPointer& parameter : nn::all_parameters(trainer.model())) {
       elements[static_cast<std::size_t>(rank)] += parameter->value.numel();
     }
   });
-  const run::Trial whole = run::try_step(run_in(alone, {}));
-  const run::Trial trial = run::try_step(run);
+  const runs::Trial whole = runs::try_step(run_in(alone, {}));
+  const runs::Trial trial = runs::try_step(run);
   CHECK(elements[0] + elements[1] == whole.parameters);
   CHECK(trial.parameters == whole.parameters);
   CHECK(trial.account.model_flops == whole.account.model_flops);
@@ -524,12 +524,12 @@ TEST_CASE("ranks of each place use the memory that the plan announces") {
   std::map<std::string, double> kept;  // on the first rank
   for (const char* const schedule : {"gpipe", "1f1b", "zero_bubble", "zero_bubble_v"}) {
     INFO(schedule);
-    const run::Run run = run_in(alone, {2, std::string("schedule=\"") + schedule + "\""},
-                                {"model.dim=64", "model.ffn_dim=96", "data.seq_len=64"});
-    const run::Trial trial = run::try_step(run);
+    const runs::Run run = run_in(alone, {2, std::string("schedule=\"") + schedule + "\""},
+                                 {"model.dim=64", "model.ffn_dim=96", "data.seq_len=64"});
+    const runs::Trial trial = runs::try_step(run);
     std::vector<MemoryStatistics> used(2);
     on_ranks(2, [&](int rank) {
-      run::Trainer trainer(run);
+      runs::Trainer trainer(run);
       trainer.step();
       trainer.step();
       Account account;
@@ -562,7 +562,7 @@ TEST_CASE("ranks of each place use the memory that the plan announces") {
 TEST_CASE("what cannot be computed in stages is refused before ranks start") {
   const auto refusal = [](const Others& layout, const Division& stages,
                           const Overrides& more = {}) {
-    return error_of([&] { static_cast<void>(run::try_step(run_in(layout, stages, more))); });
+    return error_of([&] { static_cast<void>(runs::try_step(run_in(layout, stages, more))); });
   };
   CHECK(has(refusal(alone, {5}), "5 stages cannot be made of 4 layers"));
   CHECK(has(refusal(alone, {2, R"(split=["model.layer.1"])"}),
@@ -579,18 +579,18 @@ TEST_CASE("what cannot be computed in stages is refused before ranks start") {
             "interleaved"));
   CHECK(has(refusal({"", "", "", entry("Replicate", "pipe", R"(".")")}, {2}), "along which"));
   CHECK(has(error_of([] {
-              run::Run run = run_in(alone, {2});
+              runs::Run run = run_in(alone, {2});
               run.config.parallel.front().on = {"model"};
-              static_cast<void>(run::try_step(run));
+              static_cast<void>(runs::try_step(run));
             }),
             "applied to a part"));
 }
 
 TEST_CASE("an error in a stage names the stage and the micro-batch") {
-  const run::Run run = run_in(alone, {2});
+  const runs::Run run = run_in(alone, {2});
   const std::string error = error_of([&] {
     on_ranks(2, [&](int rank) {
-      run::Trainer trainer(run);
+      runs::Trainer trainer(run);
       if (rank == 1) {
         for (nn::Module* const module : nn::all_modules(trainer.model())) {
           if (module->name() == "model.layers.3") {

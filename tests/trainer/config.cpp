@@ -16,11 +16,11 @@ import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
 import tessera.app.config;
-import tessera.run;
+import tessera.runs;
 import tessera.hub;
 
 namespace hub = tessera::hub;
-namespace run = tessera::run;
+namespace runs = tessera::runs;
 using namespace tessera::app;
 using trainer_test::input_error;
 
@@ -30,7 +30,7 @@ using Words = std::vector<std::string>;
 
 const std::string minimal = "[data]\ntext = [\"a.txt\"]\n";
 
-run::RunSpec parse(const std::string& text, const Words& overrides = {}) {
+runs::RunSpec parse(const std::string& text, const Words& overrides = {}) {
   return parse_config(text, "folder/run.toml", overrides);
 }
 
@@ -46,7 +46,7 @@ void has(const std::string& text, const std::string& part) {
 }  // namespace
 
 TEST_CASE("a config without optional keys has the documented defaults") {
-  const run::RunSpec c = parse(minimal);
+  const runs::RunSpec c = parse(minimal);
   CHECK(c.train.steps == 300);
   CHECK(c.optimizer.name == "adamw");
   CHECK(c.ranks() == 1);
@@ -55,7 +55,7 @@ TEST_CASE("a config without optional keys has the documented defaults") {
 }
 
 TEST_CASE("every section is read") {
-  const run::RunSpec c = parse(minimal + R"(
+  const runs::RunSpec c = parse(minimal + R"(
 [model]
 dim = 96
 norm_eps = 1
@@ -87,8 +87,8 @@ options = { reshard_after_forward = true, sizes = [1, 2.5], inner = { a = "b" } 
 }
 
 TEST_CASE("paths are relative to the config's folder") {
-  const run::RunSpec c = parse("[data]\ntext = [\"a.txt\", \"/b/*.txt\", \"../c\"]\n",
-                               {"checkpoint.resume=old/step-5", "log.metrics="});
+  const runs::RunSpec c = parse("[data]\ntext = [\"a.txt\", \"/b/*.txt\", \"../c\"]\n",
+                                {"checkpoint.resume=old/step-5", "log.metrics="});
   CHECK(c.data.text == Words{"folder/a.txt", "/b/*.txt", "c"});
   CHECK(c.checkpoint.folder == "folder/checkpoints");
   CHECK(c.checkpoint.resume == "folder/old/step-5");
@@ -102,7 +102,7 @@ style = "RowwiseParallel"
 axis = "tensor"
 on = ["a"]
 )";
-  const run::RunSpec c = parse(
+  const runs::RunSpec c = parse(
       text, {"train.steps=50", "train.steps=60", "mesh.shape=[2,2]", "mesh.axes=[shard, tensor]",
              "optimizer.lr=1e-4", "model.tie_embeddings=true", "data.text=[\"x y.txt\",z.txt]",
              "parallel[0].options.output=Shard(1)", "parallel[0].on[0]=b", "parallel[1].style=FSDP",
@@ -299,7 +299,7 @@ TEST_CASE("the record of a config holds every key") {
   const auto json = nlohmann::json::parse(to_json(
       parse(minimal, {"mesh.axes=[a]", "mesh.shape=[2]", "parallel[0].style=S",
                       "parallel[0].axis=a", "parallel[0].on=[.]", "parallel[0].options.k=1"})));
-  for (const run::Key& key : run::config_keys()) {
+  for (const runs::Key& key : runs::config_keys()) {
     INFO(key.path);
     const auto& section = json.at(key.section());
     CHECK((key.in_list() ? section.at(0) : section).contains(key.leaf()));
@@ -329,38 +329,39 @@ TEST_CASE("every config of configs/ is right") {
 }
 
 TEST_CASE("a model's sizes follow from the config") {
-  const run::RunSpec config =
+  const runs::RunSpec config =
       parse(minimal, {"model.dim=128", "model.layers=2", "model.heads=4", "model.kv_heads=2"});
-  const auto bytes = run::open_run_tokenizer(config);
-  const hub::ModelShape shape = run::model_shape(config, bytes);
+  const auto bytes = runs::open_run_tokenizer(config);
+  const hub::ModelShape shape = runs::model_shape(config, bytes);
   CHECK(shape.vocab == 256);
   CHECK(std::get<std::int64_t>(shape.values.at("head_dim")) == 32);
   CHECK(std::get<std::int64_t>(shape.values.at("ffn_dim")) == 384);
   // Two embeddings, the last norm; a layer: q and o, k and v, three of the feed-forward, two norms.
   CHECK(shape.parameters() ==
         2 * 256 * 128 + 128 + 2 * (2 * 128 * 128 + 2 * 128 * 64 + 3 * 128 * 384 + 2 * 128));
-  CHECK(std::get<std::int64_t>(run::model_shape(parse(minimal), bytes).values.at("kv_heads")) == 8);
+  CHECK(std::get<std::int64_t>(runs::model_shape(parse(minimal), bytes).values.at("kv_heads")) ==
+        8);
 }
 
 TEST_CASE("the learning rate warms up and then follows its schedule") {
-  run::RunSpec config;
-  run::OptimizerConfig& o = config.optimizer;
+  runs::RunSpec config;
+  runs::OptimizerConfig& o = config.optimizer;
   o.lr = 2.0;
   o.warmup = 4;
   o.min_lr_ratio = 0.1;
-  o.schedule = "constant";
+  o.schedule = tessera::optim::ScheduleKind::constant;
   const auto learning_rate = [&](std::int64_t steps, std::int64_t step) {
     config.train.steps = steps;
-    return run::make_schedule(config).at(step);
+    return runs::make_schedule(config).at(step);
   };
   CHECK(learning_rate(14, 0) == 0.5);
   CHECK(learning_rate(14, 3) == 2.0);
   CHECK(learning_rate(14, 13) == 2.0);
-  o.schedule = "cosine";
+  o.schedule = tessera::optim::ScheduleKind::cosine;
   CHECK(learning_rate(14, 4) == 2.0);
   CHECK(learning_rate(14, 9) == Approx(0.2 + 1.8 * 0.5));
   CHECK(learning_rate(14, 13) == Approx(0.2 + 0.9 * (1 + std::cos(0.9 * 3.14159265358979))));
-  o.schedule = "linear";
+  o.schedule = tessera::optim::ScheduleKind::linear;
   CHECK(learning_rate(14, 9) == Approx(0.2 + 1.8 * 0.5));
   CHECK(learning_rate(14, 14) == Approx(0.2));
   o.warmup = 14;
@@ -371,7 +372,7 @@ TEST_CASE("a schedule counts steps or tokens, to the end of the run or to one of
   const std::string start =
       minimal + "seq_len = 10\n[train]\nsteps = 50\nbatch = 4\n[optimizer]\nlr = 2.0\n";
   const auto at = [&](const std::string& more, std::int64_t done, std::int64_t size) {
-    return run::make_schedule(parse(start + more)).at(done, size);
+    return runs::make_schedule(parse(start + more)).at(done, size);
   };
   const std::string linear = "schedule = \"linear\"\n";
   const std::string tokens = linear + "schedule_unit = \"tokens\"\n";
@@ -390,10 +391,10 @@ TEST_CASE("a schedule counts steps or tokens, to the end of the run or to one of
       "optimizer.cooldown: wsd lowers the learning rate in the last cooldown tokens (expected 1 to "
       "500, the tokens between warm-up and end, got 501)");
   // More tokens than 64 bits hold: the end is out of reach.
-  CHECK(run::make_schedule(parse(minimal +
-                                 "[train]\nsteps = 1000000000000000\nbatch = 16777216\n"
-                                 "[optimizer]\n" +
-                                 tokens))
+  CHECK(runs::make_schedule(parse(minimal +
+                                  "[train]\nsteps = 1000000000000000\nbatch = 16777216\n"
+                                  "[optimizer]\n" +
+                                  tokens))
             .end == std::numeric_limits<std::int64_t>::max());
 }
 
@@ -402,13 +403,13 @@ TEST_CASE("a config as TOML is read as the same run") {
   for (const char* const name : {"one_rank", "fsdp_tensor", "hybrid", "loss_parallel", "lora"}) {
     INFO(name);
     const std::string file = std::string(TESSERA_SOURCE_FOLDER "/configs/") + name + ".toml";
-    const run::RunSpec first =
+    const runs::RunSpec first =
         load_config(file, Words{"optimizer.groups=[{on=[\"*.bias\"],lr=1e-5}]",
                                 "optimizer.options={betas=[0.9,0.99]}"});
     const std::string text = to_toml(first);
     INFO(text);
     // In another folder: paths are absolute.
-    const run::RunSpec again = parse_config(text, "/somewhere/else/run.toml");
+    const runs::RunSpec again = parse_config(text, "/somewhere/else/run.toml");
     CHECK(to_json(again) == to_json(first));
     CHECK(to_toml(again) == text);
     for (std::size_t i = 0; i < first.parallel.size(); ++i) {

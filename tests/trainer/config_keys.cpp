@@ -10,10 +10,10 @@
 #include "catch.hpp"
 #include "support.hpp"
 
-import tessera.run;
+import tessera.runs;
 import tessera.app.config;
 
-namespace run = tessera::run;
+namespace runs = tessera::runs;
 using namespace tessera::app;
 using trainer_test::input_error;
 
@@ -31,7 +31,7 @@ on = ["."]
 )";
 
 /// The key as an override names it.
-std::string name_of(const run::Key& key) {
+std::string name_of(const runs::Key& key) {
   return key.in_list() ? "parallel[0]." + key.leaf() : key.path;
 }
 
@@ -44,17 +44,17 @@ std::string error_of(const std::string& override_text) {
 }
 
 /// Refused as a value of this key; a check that compares keys with each other is not what is meant.
-bool refused(const run::Key& key, const std::string& value) {
+bool refused(const runs::Key& key, const std::string& value) {
   const std::string error = error_of(name_of(key) + "=" + value);
   INFO(name_of(key) << " = " << value << ": " << error);
   const bool named = error.find(name_of(key)) != std::string::npos;
   return named && error.find(": expected ") != std::string::npos;
 }
 
-bool is_number(const run::Key& key) {
-  run::RunSpec config;
+bool is_number(const runs::Key& key) {
+  runs::RunSpec config;
   config.parallel.emplace_back();
-  const run::Slot slot = key.slot(config, 0);
+  const runs::Slot slot = key.slot(config, 0);
   return std::holds_alternative<std::int64_t*>(slot) || std::holds_alternative<double*>(slot) ||
          std::holds_alternative<std::vector<std::int64_t>*>(slot) ||
          std::holds_alternative<std::vector<double>*>(slot);
@@ -131,7 +131,7 @@ const std::map<std::string, Numbers>& numbers() {
 }  // namespace
 
 TEST_CASE("a misspelt key of any section is refused with the right name") {
-  for (const run::Key& key : run::config_keys()) {
+  for (const runs::Key& key : runs::config_keys()) {
     const std::string shown = key.in_list() ? "parallel[0]" : key.section();
     for (const std::string& leaf : {key.leaf() + "x", "x" + key.leaf()}) {
       const std::string error = error_of(shown + "." + leaf + "=1");
@@ -140,7 +140,7 @@ TEST_CASE("a misspelt key of any section is refused with the right name") {
                        "'?") != std::string::npos);
     }
   }
-  for (const std::string& section : run::config_sections()) {
+  for (const std::string& section : runs::config_sections()) {
     const std::string shown = section == "parallel" ? "parallel[0]" : section;
     const std::string unknown = error_of(shown + ".qqqqqqqqqqqq=1");
     INFO(unknown);
@@ -170,13 +170,13 @@ TEST_CASE("a value of another type is refused for every key") {
     std::vector<std::string> operator()(const std::vector<double>*) const {
       return {"[2.5]", "[3]", "[]"};
     }
-    std::vector<std::string> operator()(const run::WordField&) const { return {}; }
-    std::vector<std::string> operator()(const run::Names*) const { return {"\"w\"", "[\"w\"]"}; }
-    std::vector<std::string> operator()(const run::JsonText*) const { return {"{a=1}"}; }
-    std::vector<std::string> operator()(const run::JsonList*) const { return {"[{a=1}]", "[]"}; }
+    std::vector<std::string> operator()(const runs::WordField&) const { return {}; }
+    std::vector<std::string> operator()(const runs::Names*) const { return {"\"w\"", "[\"w\"]"}; }
+    std::vector<std::string> operator()(const runs::JsonText*) const { return {"{a=1}"}; }
+    std::vector<std::string> operator()(const runs::JsonList*) const { return {"[{a=1}]", "[]"}; }
   };
-  for (const run::Key& key : run::config_keys()) {
-    run::RunSpec config;
+  for (const runs::Key& key : runs::config_keys()) {
+    runs::RunSpec config;
     config.parallel.emplace_back();
     const std::vector<std::string> taken = std::visit(Takes{}, key.slot(config, 0));
     for (const std::string& value : values) {
@@ -188,7 +188,7 @@ TEST_CASE("a value of another type is refused for every key") {
 }
 
 TEST_CASE("every number has its bounds, and they are those of the page") {
-  for (const run::Key& key : run::config_keys()) {
+  for (const runs::Key& key : runs::config_keys()) {
     if (!is_number(key)) {
       continue;
     }
@@ -205,7 +205,7 @@ TEST_CASE("every number has its bounds, and they are those of the page") {
 
 TEST_CASE("a word that is not among a key's words is refused") {
   int checked = 0;
-  for (const run::Key& key : run::config_keys()) {
+  for (const runs::Key& key : runs::config_keys()) {
     if (key.choices.empty() || key.is_path) {
       continue;
     }
@@ -223,10 +223,10 @@ TEST_CASE("a word that is not among a key's words is refused") {
 }
 
 TEST_CASE("entries of lists, required texts and texts with zero bytes are refused when empty") {
-  for (const run::Key& key : run::config_keys()) {
-    run::RunSpec config;
+  for (const runs::Key& key : runs::config_keys()) {
+    runs::RunSpec config;
     config.parallel.emplace_back();
-    const run::Slot slot = key.slot(config, 0);
+    const runs::Slot slot = key.slot(config, 0);
     const bool list = std::holds_alternative<std::vector<std::string>*>(slot);
     if (list) {
       CHECK(refused(key, "[\"\"]"));

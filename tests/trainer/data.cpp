@@ -17,9 +17,9 @@
 import tessera.base;
 import tessera.data;
 import tessera.app.config;
-import tessera.run;
+import tessera.runs;
 
-namespace run = tessera::run;
+namespace runs = tessera::runs;
 using namespace tessera::app;
 using tessera::data::Tokens;
 using trainer_test::Folder;
@@ -53,7 +53,7 @@ std::string header(const std::string& descr, const std::string& shape) {
   return "{'descr': '" + descr + "', 'fortran_order': False, 'shape': " + shape + ", }       \n";
 }
 
-run::RunSpec config_of(const std::string& text) { return parse_config(text, "run.toml"); }
+runs::RunSpec config_of(const std::string& text) { return parse_config(text, "run.toml"); }
 
 std::string npy_error(const Folder& folder, const std::string& bytes) {
   const std::string file = folder.write("bad.npy", bytes);
@@ -61,7 +61,7 @@ std::string npy_error(const Folder& folder, const std::string& bytes) {
 }
 
 std::string data_error(const std::string& text) {
-  return input_error([&] { run::Dataset(config_of(text), 0); });
+  return input_error([&] { runs::Dataset(config_of(text), 0); });
 }
 
 /// A config over a file with the text 0, 1, 2, ... (as bytes + 1, so that it is text).
@@ -85,10 +85,10 @@ TEST_CASE("text is found in files, folders and patterns, in order and once") {
   const std::string texts = (folder.path() / "texts").string();
   std::filesystem::create_directory_symlink(texts, folder.path() / "texts2");
   using Paths = std::vector<std::filesystem::path>;
-  CHECK(run::find_text_files(std::vector<std::string>{other, texts}).files == Paths{other, a, b});
-  CHECK(run::find_text_files(std::vector<std::string>{b, texts}).files == Paths{b, a});
-  CHECK(run::find_text_files(std::vector<std::string>{texts + "*"}).files == Paths{a, b});
-  CHECK(run::find_text_files(std::vector<std::string>{texts + "/*.p?d"}).files == Paths{b});
+  CHECK(runs::find_text_files(std::vector<std::string>{other, texts}).files == Paths{other, a, b});
+  CHECK(runs::find_text_files(std::vector<std::string>{b, texts}).files == Paths{b, a});
+  CHECK(runs::find_text_files(std::vector<std::string>{texts + "*"}).files == Paths{a, b});
+  CHECK(runs::find_text_files(std::vector<std::string>{texts + "/*.p?d"}).files == Paths{b});
 }
 
 TEST_CASE("links below a folder are followed, round in a circle too, and each file is read once") {
@@ -104,7 +104,7 @@ TEST_CASE("links below a folder are followed, round in a circle too, and each fi
   fs::create_directory_symlink("b", texts / "0_same");  // changes no order
   fs::create_symlink("../far/y.txt", texts / "y_again.txt");
   using Paths = std::vector<fs::path>;
-  const run::TextFiles found = run::find_text_files(std::vector<std::string>{texts.string()});
+  const runs::TextFiles found = runs::find_text_files(std::vector<std::string>{texts.string()});
   CHECK(found.files == Paths{texts / "a_link/inner/z.txt", texts / "a_link/y.txt", a});
   CHECK(found.left_out.empty());
 }
@@ -128,7 +128,7 @@ TEST_CASE("what is below a folder and no text is named") {
   const int bound = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   REQUIRE(::bind(bound, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0);
   ::close(bound);
-  const run::TextFiles found = run::find_text_files(std::vector<std::string>{texts});
+  const runs::TextFiles found = runs::find_text_files(std::vector<std::string>{texts});
   CHECK(found.files.size() == 1);
   CHECK(found.left_out == "2 hidden, 1 empty, 1 device (" + texts +
                               "/null), 2 links that lead nowhere (" + texts + "/gone, " + texts +
@@ -149,7 +149,7 @@ TEST_CASE("folders of text that cannot be read are refused") {
   std::vector<std::string> errors;
   for (const char* const name : {"texts", "texts/*/*.txt"}) {
     const std::string path = (folder.path() / name).string();
-    errors.push_back(input_error([&] { run::find_text_files(std::vector<std::string>{path}); }));
+    errors.push_back(input_error([&] { runs::find_text_files(std::vector<std::string>{path}); }));
   }
   REQUIRE(::seteuid(user) == 0);
   ::chmod(closed.c_str(), 0700);
@@ -164,7 +164,7 @@ TEST_CASE("text that is missing, empty or no text is refused, all at once") {
   const std::string empty = folder.write("empty.txt", "");
   std::filesystem::create_directory(folder.path() / "hollow");
   const auto error_of = [](std::vector<std::string> names) {
-    return input_error([&] { run::find_text_files(names); });
+    return input_error([&] { runs::find_text_files(names); });
   };
   has(error_of({"/nowhere.txt"}), "/nowhere.txt: no such file or folder");
   has(error_of({"/nowhere*.txt"}), "the pattern matches no file");
@@ -271,20 +271,20 @@ data.seq_len = 8
 data.validation = 0.25
 train.batch = 2
 )");
-  const run::Dataset data(config_of(config), 256);
+  const runs::Dataset data(config_of(config), 256);
   CHECK(data.training_tokens() == 150);
   CHECK(data.windows() == 18);
   CHECK(data.validation_batches() == 3);  // 50 tokens: 6 windows
   std::int64_t largest = 0;
   for (int position = 0; position < 18; ++position) {
-    const run::Batch batch = data.rows(position / 2, position % 2, 1);
+    const runs::Batch batch = data.rows(position / 2, position % 2, 1);
     largest = std::max(largest, std::ranges::max(batch.targets));
   }
   CHECK(largest <= 150);  // token i is i + 1
   CHECK(data.validation_rows(0, 0, 1).inputs[0] == 151);
   CHECK(data.validation_rows(2, 1, 1).inputs[0] == 151 + 5 * 8);
 
-  const run::Dataset fewer(config_of(config + "data.validation_windows = 3\n"), 256);
+  const runs::Dataset fewer(config_of(config + "data.validation_windows = 3\n"), 256);
   CHECK(fewer.validation_batches() == 1);  // two windows, evenly spread over the six
   CHECK(fewer.validation_rows(0, 1, 1).inputs[0] == 151 + 3 * 8);
 }
@@ -304,11 +304,11 @@ TEST_CASE("data that are too short say what was needed") {
 
 TEST_CASE("a batch must divide over the data axes and their micro-batches") {
   const std::string text = "data.text = [\"a\"]\ntrain.batch = 12\n";
-  run::check_batch_division(config_of(text), 4);
-  has(input_error([&] { run::check_batch_division(config_of(text), 5); }),
+  runs::check_batch_division(config_of(text), 4);
+  has(input_error([&] { runs::check_batch_division(config_of(text), 5); }),
       "run.toml:2: train.batch: 12 sequences cannot be divided equally over the 5 ranks");
-  run::check_batch_division(config_of(text + "train.micro_batch = 3\n"), 4);
+  runs::check_batch_division(config_of(text + "train.micro_batch = 3\n"), 4);
   has(input_error(
-          [&] { run::check_batch_division(config_of(text + "train.micro_batch = 2\n"), 4); }),
+          [&] { runs::check_batch_division(config_of(text + "train.micro_batch = 2\n"), 4); }),
       "run.toml:3: train.micro_batch: 2 does not divide a rank's 3 sequences");
 }

@@ -15,7 +15,7 @@
 
 import tessera.base;
 import tessera.data;
-import tessera.run;
+import tessera.runs;
 
 using tessera::data::Tokens;
 using trainer_test::Folder;

@@ -16,9 +16,9 @@
 import tessera.base;
 import tessera.data;
 import tessera.app.config;
-import tessera.run;
+import tessera.runs;
 
-namespace run = tessera::run;
+namespace runs = tessera::runs;
 using namespace tessera::app;
 using tessera::data::Permutation;
 using trainer_test::Folder;
@@ -27,7 +27,7 @@ namespace {
 
 using Ids = std::vector<std::int64_t>;
 
-run::RunSpec config_of(const std::string& text) { return parse_config(text, "run.toml"); }
+runs::RunSpec config_of(const std::string& text) { return parse_config(text, "run.toml"); }
 
 /// A config over a file with the text 0, 1, 2, ... (as bytes + 1, so that it is text).
 std::string counting_config(const Folder& folder, int tokens, const std::string& more) {
@@ -81,8 +81,8 @@ TEST_CASE("rows of a step are windows as the page on random numbers says") {
   const std::string text = counting_config(folder, 101,
                                            "data.seq_len = 10\ntrain.batch = 4\ntrain.seed = 3\n"
                                            "data.validation = 0.0\n");
-  const run::Dataset shuffled(config_of(text), 256);
-  const run::Dataset sequential(config_of(text + "data.order = \"sequential\"\n"), 256);
+  const runs::Dataset shuffled(config_of(text), 256);
+  const runs::Dataset sequential(config_of(text + "data.order = \"sequential\"\n"), 256);
   REQUIRE(shuffled.windows() == 10);
   for (std::int64_t step = 0; step < 9; ++step) {
     for (std::int64_t row = 0; row < 4; ++row) {
@@ -136,16 +136,16 @@ TEST_CASE("a permutation puts every entry everywhere equally often") {
 
 TEST_CASE("sequential order: row i of step s is window s*batch+i") {
   const Folder folder;
-  const run::Dataset data(config_of(counting_config(folder, 81, R"(
+  const runs::Dataset data(config_of(counting_config(folder, 81, R"(
 data.seq_len = 8
 data.order = "sequential"
 data.validation = 0
 train.batch = 4
 )")),
-                          256);
+                           256);
   CHECK(data.windows() == 10);
   CHECK(data.validation_batches() == 0);
-  const run::Batch batch = data.rows(1, 2, 2);
+  const runs::Batch batch = data.rows(1, 2, 2);
   CHECK(batch.rows == 2);
   Ids expected(16);
   std::iota(expected.begin(), expected.end(), 1 + 6 * 8);
@@ -159,12 +159,12 @@ train.batch = 4
 
 TEST_CASE("shuffled order takes every window once an epoch, whoever asks for which rows") {
   const Folder folder;
-  const run::Dataset data(config_of(counting_config(folder, 81, R"(
+  const runs::Dataset data(config_of(counting_config(folder, 81, R"(
 data.seq_len = 8
 data.validation = 0
 train.batch = 4
 )")),
-                          256);
+                           256);
   Ids first_epoch;
   Ids second_epoch;
   for (int position = 0; position < 20; ++position) {
@@ -179,10 +179,10 @@ train.batch = 4
   CHECK(first_epoch == all);
   CHECK(second_epoch == all);
 
-  const run::Batch whole = data.rows(3, 0, 4);
+  const runs::Batch whole = data.rows(3, 0, 4);
   Ids joined;
   for (int row = 0; row < 4; ++row) {
-    const run::Batch part = data.rows(3, row, 1);
+    const runs::Batch part = data.rows(3, row, 1);
     joined.insert(joined.end(), part.inputs.begin(), part.inputs.end());
   }
   CHECK(joined == whole.inputs);

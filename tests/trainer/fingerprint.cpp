@@ -9,11 +9,11 @@
 #include "support.hpp"
 
 import tessera.app.config;
-import tessera.run;
+import tessera.runs;
 import tessera.hub;
 
 namespace hub = tessera::hub;
-namespace run = tessera::run;
+namespace runs = tessera::runs;
 using namespace tessera::app;
 using trainer_test::Folder;
 using trainer_test::input_error;
@@ -31,24 +31,24 @@ class Texts : public Folder {
     write("end.txt", std::string(4000, 'b'));
   }
 
-  run::RunSpec config(Words overrides) const {
+  runs::RunSpec config(Words overrides) const {
     overrides.insert(overrides.begin(), {"data.seq_len=16", "train.batch=4", "model.dim=64",
                                          "model.heads=4", "model.layers=2"});
     return parse_config("[data]\ntext = [\"a.txt\"]\n", path() / "run.toml", overrides);
   }
 
-  static hub::ModelShape shape(const run::RunSpec& config) {
-    return run::model_shape(config, run::open_run_tokenizer(config));
+  static hub::ModelShape shape(const runs::RunSpec& config) {
+    return runs::model_shape(config, runs::open_run_tokenizer(config));
   }
 
-  run::Fingerprint fingerprint(const Words& overrides) const {
-    const run::RunSpec c = config(overrides);
-    return run::fingerprint_of(c, shape(c), run::Dataset(c, 256));
+  runs::Fingerprint fingerprint(const Words& overrides) const {
+    const runs::RunSpec c = config(overrides);
+    return runs::fingerprint_of(c, shape(c), runs::Dataset(c, 256));
   }
 
   /// The allowed differences of continuing a run of `stored` with `own`.
-  Words compared(const run::Fingerprint& stored, const Words& own) const {
-    const run::RunSpec c = config(own);
+  Words compared(const runs::Fingerprint& stored, const Words& own) const {
+    const runs::RunSpec c = config(own);
     return compare(stored, fingerprint(own), shape(c), c, "C");
   }
 
@@ -199,7 +199,7 @@ const std::map<std::string, Words>& harmless() {
 TEST_CASE("each key that changes the loss curve is compared, and only those") {
   const Texts texts;
   CHECK(texts.error({}, {}).empty());
-  for (const run::Key& key : run::config_keys()) {
+  for (const runs::Key& key : runs::config_keys()) {
     INFO(key.path);
     const bool curve = changes().contains(key.path);
     if (curve) {
@@ -226,7 +226,7 @@ TEST_CASE("the keys of preferences are compared, where preferences are learned")
   texts.write("pairs.jsonl", pairs);
   const Words run = {"data.text=[]", "data.jsonl=[pairs.jsonl]", "data.validation=0",
                      "train.objective=dpo"};
-  const run::Fingerprint stored = texts.fingerprint(run);
+  const runs::Fingerprint stored = texts.fingerprint(run);
   CHECK(texts.compared(stored, run).empty());
   for (const char* const change :
        {"dpo.beta=0.2", "dpo.label_smoothing=0.1", "dpo.reference=copy"}) {
@@ -293,17 +293,17 @@ TEST_CASE("what is allowed may differ, by key or by section, and nothing else") 
 
 TEST_CASE("a fingerprint survives the checkpoint's meta data") {
   const Texts texts;
-  const run::Fingerprint own = texts.fingerprint({"optimizer.lr=0.1", "model.norm_eps=1e-7"});
-  CHECK(run::stored_fingerprint("{\"fingerprint\": " + run::to_json(own) + "}", "C") == own);
+  const runs::Fingerprint own = texts.fingerprint({"optimizer.lr=0.1", "model.norm_eps=1e-7"});
+  CHECK(runs::stored_fingerprint("{\"fingerprint\": " + runs::to_json(own) + "}", "C") == own);
   for (const char* meta : {"{}", "[]", "{\"fingerprint\": 3}", "{"}) {
     CHECK(input_error([&] {
-            run::stored_fingerprint(meta, "C");
+            runs::stored_fingerprint(meta, "C");
           }).find("not a checkpoint of 'tessera") != std::string::npos);
   }
   // One that an older or newer program wrote: a name that only one of them knows is a difference.
-  run::Fingerprint fewer = own;
+  runs::Fingerprint fewer = own;
   fewer.erase("optimizer.options");
-  const run::RunSpec config = texts.config({});
+  const runs::RunSpec config = texts.config({});
   const hub::ModelShape shape = Texts::shape(config);
   CHECK(listed(input_error([&] { compare(fewer, own, shape, config, "C"); })) ==
         Words{"optimizer.options"});
@@ -313,7 +313,7 @@ TEST_CASE("a fingerprint survives the checkpoint's meta data") {
 
 TEST_CASE("a key of the family that came after a checkpoint has its initial value there") {
   const Texts texts;
-  run::Fingerprint earlier = texts.fingerprint({});
+  runs::Fingerprint earlier = texts.fingerprint({});
   REQUIRE(earlier.erase("model.rope_scaling") == 1);
   REQUIRE(earlier.erase("model.rope_factor") == 1);
   CHECK(texts.compared(earlier, {}).empty());

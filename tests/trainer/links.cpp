@@ -12,7 +12,7 @@ import tessera.mesh;
 import tessera.placement;
 import tessera.collective;
 import tessera.app.config;
-import tessera.run;
+import tessera.runs;
 
 using namespace tessera;
 using namespace tessera::app;
@@ -30,16 +30,16 @@ bool is_power_of_two(double value) {
 }  // namespace
 
 TEST_CASE("all ranks measure one link, and set it for every axis") {
-  run::RunSpec config;
+  runs::RunSpec config;
   config.mesh.axes = {"measured", "too"};
   config.mesh.shape = {2, 2};
   config.mesh.measure_links = true;
   const DeviceMesh mesh = DeviceMesh::make(config.mesh.axes, {2, 2});
-  CHECK(run::links_text(config) == "measured when the run starts");
+  CHECK(runs::links_text(config) == "measured when the run starts");
   std::mutex mutex;
   std::vector<Link> found;
   collective::run_threads(4, [&](collective::World& world) {
-    run::measure_links(config, mesh, world);
+    runs::measure_links(config, mesh, world);
     const std::lock_guard lock(mutex);
     found.push_back(link_of(mesh, 0));
     found.push_back(link_of(mesh, 1));
@@ -59,20 +59,20 @@ TEST_CASE("all ranks measure one link, and set it for every axis") {
 }
 
 TEST_CASE("links of the config are set as they are, and nothing is measured") {
-  run::RunSpec config;
+  runs::RunSpec config;
   config.mesh = {.axes = {"given", "slow"},
                  .shape = {1, 2},
                  .latency_us = {2, 50},
                  .bandwidth_gb = {20, 0.5},
                  .interface = ""};
   const DeviceMesh mesh = DeviceMesh::make(config.mesh.axes, {1, 2});
-  run::set_configured_links(config, mesh);
+  runs::set_configured_links(config, mesh);
   collective::run_threads(
-      2, [&](collective::World& world) { run::measure_links(config, mesh, world); });
+      2, [&](collective::World& world) { runs::measure_links(config, mesh, world); });
   CHECK(link_of(mesh, 0) == Link{.latency = 2 * 1e-6, .bandwidth = 20e9});
   CHECK(link_of(mesh, 1) == Link{.latency = 50 * 1e-6, .bandwidth = 0.5e9});
-  CHECK(run::links_text(config) == "given 2 us, 20 GB/s; slow 50 us, 0.5 GB/s");
-  CHECK(run::links_text(mesh) == run::links_text(config));
+  CHECK(runs::links_text(config) == "given 2 us, 20 GB/s; slow 50 us, 0.5 GB/s");
+  CHECK(runs::links_text(mesh) == runs::links_text(config));
 }
 
 TEST_CASE("the plan shows the links, and a run what it measured") {

@@ -16,7 +16,7 @@ import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
 import tessera.app.config;
-import tessera.run;
+import tessera.runs;
 import tessera.hub;
 
 using namespace tessera;
@@ -24,7 +24,7 @@ using namespace tessera::app;
 
 namespace {
 
-run::RunSpec example() {
+runs::RunSpec example() {
   const std::string page =
       trainer_test::read_file(std::string(TESSERA_SOURCE_FOLDER) + "/docs/optimizers.md");
   const std::string mark = "```toml\n";
@@ -37,8 +37,9 @@ run::RunSpec example() {
 }  // namespace
 
 TEST_CASE("the page's groups of parameters have the settings that it says") {
-  const run::RunSpec config = example();
-  const auto model = hub::make_model(run::model_shape(config, run::open_run_tokenizer(config)), 0);
+  const runs::RunSpec config = example();
+  const auto model =
+      hub::make_model(runs::model_shape(config, runs::open_run_tokenizer(config)), 0);
   std::vector<nn::ParameterPointer> parameters;
   for (const nn::ParameterPointer& p : nn::all_parameters(*model)) {
     p->value = full(p->value.shape(), 1, DType::f64);
@@ -47,7 +48,7 @@ TEST_CASE("the page's groups of parameters have the settings that it says") {
     parameters.push_back(p);
   }
   // With gradients of 0, AdamW leaves p (1 - lr decay).
-  const auto optimizer = run::make_optimizer(config, parameters);
+  const auto optimizer = runs::make_optimizer(config, parameters);
   optimizer->step(config.optimizer.lr);
   for (const nn::ParameterPointer& p : parameters) {
     const bool vocabulary =

@@ -18,17 +18,17 @@
 import tessera.base;
 import tessera.app.base;
 import tessera.app.config;
-import tessera.run;
+import tessera.runs;
 
-namespace run = tessera::run;
+namespace runs = tessera::runs;
 using namespace tessera::app;
 using trainer_test::Folder;
 using trainer_test::read_file;
 
 namespace {
 
-run::StepMetrics step_of(std::int64_t step) {
-  run::StepMetrics m;
+runs::StepMetrics step_of(std::int64_t step) {
+  runs::StepMetrics m;
   m.step = step;
   m.loss = 1.0 / static_cast<double>(step + 2);
   m.grad_norm = 0.1 + 0.2;
@@ -59,7 +59,7 @@ std::vector<int> steps_in(const std::filesystem::path& file) {
 }  // namespace
 
 TEST_CASE("metrics are JSON whose numbers read back as the same bits") {
-  run::StepMetrics m = step_of(3);
+  runs::StepMetrics m = step_of(3);
   m.validation_loss = static_cast<double>(1.1F);
   m.memory_peaks = {{"total", 300}, {"gradient", 100}};
   const auto json = nlohmann::json::parse(to_json(m));
@@ -80,7 +80,7 @@ TEST_CASE("a resumed run's metrics hold no step twice") {
   const Folder folder;
   const auto file = folder.path() / "runs" / "metrics.jsonl";
   {
-    run::MetricsWriter writer(file, 0);
+    runs::MetricsWriter writer(file, 0);
     for (int step = 1; step <= 5; ++step) {
       writer.write(step_of(step));
     }
@@ -91,14 +91,14 @@ TEST_CASE("a resumed run's metrics hold no step twice") {
   std::fputs("{\"step\": 2, \"lo", torn);  // the process was killed while it wrote
   std::fclose(torn);
   {
-    run::MetricsWriter writer(file, 3);
+    runs::MetricsWriter writer(file, 3);
     CHECK(steps_in(file) == std::vector<int>{1, 2, 3});
     writer.write(step_of(4));
   }
   CHECK(steps_in(file) == std::vector<int>{1, 2, 3, 4});
   CHECK(lines_of(read_file(file))[2] == third);
   {
-    run::MetricsWriter writer(file, 0);
+    runs::MetricsWriter writer(file, 0);
   }
   CHECK(read_file(file).empty());
   CHECK_FALSE(std::filesystem::exists(file.string() + ".new"));
@@ -110,7 +110,7 @@ TEST_CASE("metrics go into a pipe without replacing it") {
   REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
   const int reader = ::open(pipe.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   {
-    run::MetricsWriter(pipe, 3).write(step_of(4));
+    runs::MetricsWriter(pipe, 3).write(step_of(4));
   }
   char text[1000];
   const auto count = ::read(reader, text, sizeof(text));
@@ -123,16 +123,16 @@ TEST_CASE("metrics go into a pipe without replacing it") {
 TEST_CASE("metrics that cannot be written are an error of the run") {
   const Folder folder;
   const std::string file = folder.write("file", "x");
-  CHECK_THROWS_AS(run::MetricsWriter(file + "/metrics.jsonl", 0), tessera::Error);
+  CHECK_THROWS_AS(runs::MetricsWriter(file + "/metrics.jsonl", 0), tessera::Error);
 }
 
 TEST_CASE("elsewhere than on a terminal progress is a plain line every few steps") {
   std::string text;
-  const run::ProgressOutput out{.write = [&](const std::string& part) { text += part; }};
+  const runs::ProgressOutput out{.write = [&](const std::string& part) { text += part; }};
   {
-    run::Progress progress(0, 25, 10, out);
+    runs::Progress progress(0, 25, 10, out);
     for (int step = 1; step <= 25; ++step) {
-      run::StepMetrics m = step_of(step);
+      runs::StepMetrics m = step_of(step);
       if (step == 12) {
         m.validation_loss = 1.5;
       }
@@ -153,12 +153,12 @@ TEST_CASE("elsewhere than on a terminal progress is a plain line every few steps
 }
 
 TEST_CASE("after a share above 100% of the ceiling none is shown any more, and a line says why") {
-  CHECK(run::reliable_share(1.0) == 1.0);
-  CHECK_FALSE(run::reliable_share(1.0001).has_value());
+  CHECK(runs::reliable_share(1.0) == 1.0);
+  CHECK_FALSE(runs::reliable_share(1.0001).has_value());
   std::string text;
-  const run::ProgressOutput out{.write = [&](const std::string& part) { text += part; }};
+  const runs::ProgressOutput out{.write = [&](const std::string& part) { text += part; }};
   {
-    run::Progress progress(0, 4, 1, out);
+    runs::Progress progress(0, 4, 1, out);
     int step = 0;
     for (const double share : {0.9, 1.8, 0.5, 1.8}) {
       progress.step(step_of(++step), share);
@@ -177,10 +177,10 @@ TEST_CASE("after a share above 100% of the ceiling none is shown any more, and a
 
 TEST_CASE("a NaN is shown as nan, whatever its sign") {
   const double nan = -std::numeric_limits<double>::quiet_NaN();
-  run::ProgressLine line{step_of(1), 25, nan, nan};
+  runs::ProgressLine line{step_of(1), 25, nan, nan};
   line.metrics.loss = line.metrics.grad_norm = line.metrics.tokens_per_second = nan;
   line.metrics.validation_loss = nan;
-  CHECK(run::format_progress(line) ==
+  CHECK(runs::format_progress(line) ==
         "step  1/25  loss nan  grad nan  nan tokens/s  nan% of GEMM  312.0 MiB  validation nan  ? "
         "left");
   CHECK(trainer_test::input_error([] {
@@ -189,9 +189,9 @@ TEST_CASE("a NaN is shown as nan, whatever its sign") {
 }
 
 TEST_CASE("a live line is cut to the terminal's width") {
-  CHECK(run::fit_line("step 1/10", 6) == "step 1");
-  CHECK(run::fit_line("step", 80) == "step");
-  CHECK(run::fit_line("step", 0).empty());
+  CHECK(runs::fit_line("step 1/10", 6) == "step 1");
+  CHECK(runs::fit_line("step", 80) == "step");
+  CHECK(runs::fit_line("step", 0).empty());
 }
 
 TEST_CASE("tables align their columns by characters") {
@@ -212,10 +212,10 @@ TEST_CASE("tables align their columns by characters") {
 }
 
 TEST_CASE("this process's memory grows with what it touches") {
-  const run::Memory before = run::process_memory();
+  const runs::Memory before = runs::process_memory();
   std::vector<char> block(64 << 20);
   std::memset(block.data(), 1, block.size());
-  const run::Memory after = run::process_memory();
+  const runs::Memory after = runs::process_memory();
   CHECK(block[12345] == 1);
   CHECK(after.resident >= before.resident + (60U << 20));
   CHECK(after.peak >= after.resident);

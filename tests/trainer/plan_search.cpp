@@ -19,11 +19,11 @@ import tessera.dtensor;
 import tessera.program;
 import tessera.nn;
 import tessera.app.config;
-import tessera.run;
+import tessera.runs;
 import tessera.hub;
 import tessera.app.plan;
 
-namespace run = tessera::run;
+namespace runs = tessera::runs;
 using namespace tessera::app;
 using trainer_test::Folder;
 using trainer_test::has;
@@ -118,7 +118,7 @@ double simulated(const FailingRun& run, int intervals, std::uint64_t seed) {
 /// The shortest step of all layouts that fit, with any micro-batch and checkpointing or without it;
 /// all micro-batches are simulated.
 double shortest_by_force(const SearchedRun& searched, Planner& planner) {
-  const auto model = run::training_model(searched.shape, load_config(searched.file));
+  const auto model = runs::training_model(searched.shape, load_config(searched.file));
   double best = std::numeric_limits<double>::infinity();
   for (const RunLayout& layout : layouts_of({.ranks = searched.ranks,
                                              .ranks_of_machine = planner.hardware().ranks,
@@ -128,22 +128,22 @@ double shortest_by_force(const SearchedRun& searched, Planner& planner) {
         LayoutCandidate one{.layout = layout, .overrides = layout.overrides};
         one.overrides.push_back(std::string("train.micro_batch=") + micro);
         one.overrides.push_back(std::string("train.activation_checkpointing=") + again);
-        run::Run tried;
+        runs::Run tried;
         tried.shape = searched.shape;
         tried.data = searched.data;
         try {
           tried.config = config_of(searched, one);
-          const run::Trial trial = run::try_step(tried);
+          const runs::Trial trial = runs::try_step(tried);
           if (!is_staged(trial) &&
               std::string(micro) == "1") {  // of which two and three are planned
             CHECK(planner.step_of(tried, trial).seconds ==
-                  Approx(planner.simulated(step_program(tried, run::setup_of(tried))).seconds));
+                  Approx(planner.simulated(step_program(tried, runs::setup_of(tried))).seconds));
           }
           if (static_cast<double>(trial.account.memory.total_peak) <= planner.hardware().memory) {
             best = std::min(
                 best, is_staged(trial)
                           ? plan_stages(tried, trial, planner).times.seconds
-                          : planner.simulated(step_program(tried, run::setup_of(tried))).seconds);
+                          : planner.simulated(step_program(tried, runs::setup_of(tried))).seconds);
           }
         } catch (const tessera::Error&) {
           continue;  // not possible
@@ -223,9 +223,9 @@ TEST_CASE("plan --search: the best of all candidates, by brute force") {
     SearchedRun searched;
     searched.file = all.config;
     searched.ranks = ranks;
-    const run::RunSpec config = load_config(all.config);
-    searched.shape = run::model_shape(config, run::open_run_tokenizer(config));
-    searched.data = std::make_shared<run::Dataset>(config, searched.shape.vocab);
+    const runs::RunSpec config = load_config(all.config);
+    searched.shape = runs::model_shape(config, runs::open_run_tokenizer(config));
+    searched.data = std::make_shared<runs::Dataset>(config, searched.shape.vocab);
     Planner planner(config, file);
     const SearchResult result = search_layouts(searched, planner);
     INFO(file << ", " << ranks << " ranks");

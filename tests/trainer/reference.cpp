@@ -14,11 +14,11 @@ import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
 import tessera.app.config;
-import tessera.run;
+import tessera.runs;
 import tessera.hub;
 
 namespace hub = tessera::hub;
-namespace run = tessera::run;
+namespace runs = tessera::runs;
 using namespace tessera::app;
 using trainer_test::input_error;
 using trainer_test::read_file;
@@ -30,8 +30,7 @@ const std::filesystem::path reference =
     std::string(TESSERA_SOURCE_FOLDER) + "/tests/reference/data";
 
 /// The shape [rows, columns] of a tensor of a safetensors file; columns 0 for one dim.
-std::vector<std::int64_t> shape_of(const std::filesystem::path& file,
-                                        const std::string& name) {
+std::vector<std::int64_t> shape_of(const std::filesystem::path& file, const std::string& name) {
   const std::string bytes = read_file(file);
   std::uint64_t length = 0;
   for (int i = 7; i >= 0; --i) {
@@ -62,8 +61,7 @@ TEST_CASE("the sizes read from transformers' folders are those of their weights"
           Shape{size("heads") * size("head_dim"), size("dim")});
     CHECK(shape_of(weights, layer + "self_attn.k_proj.weight") ==
           Shape{size("kv_heads") * size("head_dim"), size("dim")});
-    CHECK(shape_of(weights, layer + "mlp.up_proj.weight") ==
-          Shape{size("ffn_dim"), size("dim")});
+    CHECK(shape_of(weights, layer + "mlp.up_proj.weight") == Shape{size("ffn_dim"), size("dim")});
     CHECK(size("layers") == 2);
     CHECK(std::get<double>(shape.values.at("norm_eps")) == 1e-5);
     CHECK(std::get<bool>(shape.values.at("tie_embeddings")) == (std::string(name) == "tied"));
@@ -103,8 +101,8 @@ TEST_CASE("NumPy's files give the windows that the stored curves were trained on
           std::vector<std::string>{"data.seq_len=" + curve.at("data").at("seq_len").dump(),
                                    "train.batch=" + curve.at("data").at("batch").dump()});
     };
-    const run::Dataset i32(config_of("tokens"), 101);
-    const run::Dataset u16(config_of("tokens_u16"), 101);
+    const runs::Dataset i32(config_of("tokens"), 101);
+    const runs::Dataset u16(config_of("tokens_u16"), 101);
     i32.check_all();
     CHECK(i32.windows() == curve.at("data").at("windows").get<std::int64_t>());
     for (int step = 0; step < 20; ++step) {
@@ -116,15 +114,15 @@ TEST_CASE("NumPy's files give the windows that the stored curves were trained on
 
 TEST_CASE("learning rates are those of the stored curve") {
   const Json curve = Json::parse(read_file(reference / "curves/warmup_cosine.json"));
-  run::RunSpec config;
+  runs::RunSpec config;
   config.train.steps = 20;
-  run::OptimizerConfig& o = config.optimizer;
+  runs::OptimizerConfig& o = config.optimizer;
   o.lr = curve.at("optimizer").at("lr");
   o.schedule = tessera::optim::ScheduleKind::cosine;
   o.warmup = curve.at("schedule").at("warmup_steps");
   o.min_lr_ratio = curve.at("schedule").at("min_ratio");
   for (int step = 0; step < 20; ++step) {
-    CHECK(run::make_schedule(config).at(step) ==
+    CHECK(runs::make_schedule(config).at(step) ==
           Approx(curve.at("lr").at(static_cast<std::size_t>(step)).get<double>()).epsilon(1e-15));
   }
 }

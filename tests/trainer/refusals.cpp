@@ -12,10 +12,10 @@
 #include "catch.hpp"
 #include "support.hpp"
 
-import tessera.run;
+import tessera.runs;
 import tessera.app.config;
 
-namespace run = tessera::run;
+namespace runs = tessera::runs;
 using namespace tessera::app;
 using trainer_test::Folder;
 using trainer_test::input_error;
@@ -55,7 +55,7 @@ std::string without(const std::string& key) {
 }
 
 /// A config in which the key has this value. Keys of [[parallel]] are those of its entry.
-std::string with(const run::Key& key, const std::string& value) {
+std::string with(const runs::Key& key, const std::string& value) {
   if (!key.in_list()) {
     return without(key.path) + key.path + " = " + value + "\n";
   }
@@ -172,7 +172,7 @@ std::string damaged(std::uint32_t seed) {
 }  // namespace
 
 TEST_CASE("a key that is not given has the place of its table, or of another key of its section") {
-  run::RunSpec config;
+  runs::RunSpec config;
   config.file = "run.toml";
   config.given["data"] = {"run.toml", 1};
   config.given["parallel[1]"] = {"run.toml", 4};
@@ -194,7 +194,7 @@ TEST_CASE("what parsing a config refuses has a place and is short", "[refusals]"
     }
   };
   REQUIRE(input_error([&] { parse_config(small_run, "run.toml"); }).empty());
-  for (const run::Key& key : run::config_keys()) {
+  for (const runs::Key& key : runs::config_keys()) {
     INFO(key.path);
     for (const std::string& value : wrong_values()) {
       parse(with(key, value));
@@ -247,7 +247,7 @@ TEST_CASE("what a run refuses of its config has a place and is short", "[refusal
   };
   REQUIRE(run(small_run) == 0);
   const std::string much(30'000, 'a');
-  for (const run::Key& key : run::config_keys()) {
+  for (const runs::Key& key : runs::config_keys()) {
     INFO(key.path);
     for (const std::string& value : {quoted(much), "[" + quoted(much) + "]", quoted("nowhere"),
                                      std::string("[\"nowhere\"]"), std::string("7")}) {

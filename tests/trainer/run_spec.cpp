@@ -13,34 +13,34 @@
 
 import tessera.base;
 import tessera.optim;
-import tessera.run;
+import tessera.runs;
 import tessera.app.config;
 
-namespace run = tessera::run;
+namespace runs = tessera::runs;
 using trainer_test::has;
 using trainer_test::input_error;
 
 namespace {
 
 /// As a program makes it.
-run::RunSpec small() {
-  run::RunSpec spec;
+runs::RunSpec small() {
+  runs::RunSpec spec;
   spec.data.text = {"a.txt"};
   return spec;
 }
 
 /// The problems of `small` with a change.
-std::string problems_with(const std::function<void(run::RunSpec&)>& change) {
-  run::RunSpec spec = small();
+std::string problems_with(const std::function<void(runs::RunSpec&)>& change) {
+  runs::RunSpec spec = small();
   change(spec);
-  return input_error([&] { run::checked(std::move(spec)); });
+  return input_error([&] { runs::checked(std::move(spec)); });
 }
 
 /// The values of a config as a program has them: nothing says where they were given.
-run::RunSpec as_of_a_program(run::RunSpec spec) {
+runs::RunSpec as_of_a_program(runs::RunSpec spec) {
   spec.file.clear();
   spec.given.clear();
-  for (run::StyleConfig& style : spec.parallel) {
+  for (runs::StyleConfig& style : spec.parallel) {
     style.where.clear();
   }
   return spec;
@@ -56,9 +56,9 @@ TEST_CASE("a program's description has the values of the config that says the sa
       continue;
     }
     INFO(entry.path().string());
-    const run::RunSpec config = tessera::app::load_config(entry.path());
-    const run::RunSpec own = run::checked(as_of_a_program(config));
-    CHECK(run::to_json(own) == run::to_json(config));
+    const runs::RunSpec config = tessera::app::load_config(entry.path());
+    const runs::RunSpec own = runs::checked(as_of_a_program(config));
+    CHECK(runs::to_json(own) == runs::to_json(config));
     CHECK(own.train.steps == config.train.steps);
     ++configs;
   }
@@ -66,11 +66,11 @@ TEST_CASE("a program's description has the values of the config that says the sa
 }
 
 TEST_CASE("sizes that a program leaves out are the family's, and what it sets is given") {
-  run::RunSpec spec = small();
+  runs::RunSpec spec = small();
   spec.model.sizes["layers"] = std::int64_t{3};
   spec.optimizer.lr = 0.5;
-  const run::RunSpec whole = run::checked(std::move(spec));
-  const run::RunSpec initial = run::checked(small());
+  const runs::RunSpec whole = runs::checked(std::move(spec));
+  const runs::RunSpec initial = runs::checked(small());
   CHECK(std::get<std::int64_t>(whole.model.sizes.at("layers")) == 3);
   CHECK(whole.model.sizes.at("dim") == initial.model.sizes.at("dim"));
   CHECK(whole.given.contains("model.layers"));
@@ -80,30 +80,30 @@ TEST_CASE("sizes that a program leaves out are the family's, and what it sets is
 }
 
 TEST_CASE("what a config could not say is refused by the field") {
-  CHECK(problems_with([](run::RunSpec&) {}).empty());
-  CHECK(problems_with([](run::RunSpec& s) { s.train.steps = -3; }) ==
+  CHECK(problems_with([](runs::RunSpec&) {}).empty());
+  CHECK(problems_with([](runs::RunSpec& s) { s.train.steps = -3; }) ==
         "train.steps: expected an integer at least 1, got -3");
-  has(problems_with([](run::RunSpec& s) { s.optimizer.lr = -1; }),
+  has(problems_with([](runs::RunSpec& s) { s.optimizer.lr = -1; }),
       "optimizer.lr: expected a finite number");
-  CHECK(problems_with([](run::RunSpec& s) { s.graph.executor = "fast"; }) ==
+  CHECK(problems_with([](runs::RunSpec& s) { s.graph.executor = "fast"; }) ==
         "graph.executor: expected \"planned\" or \"compiled\" or \"interpreter\", got \"fast\"");
-  has(problems_with([](run::RunSpec& s) { s.model.sizes["layerz"] = std::int64_t{3}; }),
+  has(problems_with([](runs::RunSpec& s) { s.model.sizes["layerz"] = std::int64_t{3}; }),
       "model.sizes: the family 'llama' has no 'layerz'; did you mean 'layers'?");
-  has(problems_with([](run::RunSpec& s) { s.model.family = "nowhere"; }), "nowhere");
-  has(problems_with([](run::RunSpec& s) { s.optimizer.options.text = "[1]"; }),
+  has(problems_with([](runs::RunSpec& s) { s.model.family = "nowhere"; }), "nowhere");
+  has(problems_with([](runs::RunSpec& s) { s.optimizer.options.text = "[1]"; }),
       "optimizer.options: expected the text of a JSON object, got [1]");
-  has(problems_with([](run::RunSpec& s) { s.data.sources.text = "{"; }),
+  has(problems_with([](runs::RunSpec& s) { s.data.sources.text = "{"; }),
       "data.sources: expected the text of a JSON array, got {");
-  has(problems_with([](run::RunSpec& s) {
+  has(problems_with([](runs::RunSpec& s) {
         s.optimizer.schedule = static_cast<tessera::optim::ScheduleKind>(77);
       }),
       "optimizer.schedule: expected constant, cosine, linear, wsd and inverse_sqrt, got no value");
-  has(problems_with([](run::RunSpec& s) { s.log.metrics = std::string("a\0b", 3); }),
+  has(problems_with([](runs::RunSpec& s) { s.log.metrics = std::string("a\0b", 3); }),
       "log.metrics: expected a text without zero bytes");
 }
 
 TEST_CASE("all problems are one error, those between fields too") {
-  const std::string text = problems_with([](run::RunSpec& s) {
+  const std::string text = problems_with([](runs::RunSpec& s) {
     s.train.batch = 0;
     s.mesh.axes = {"shard"};
     s.mesh.shape = {2, 2};
@@ -117,8 +117,8 @@ TEST_CASE("all problems are one error, those between fields too") {
 }
 
 TEST_CASE("a description as TOML is read back as the same") {
-  run::RunSpec spec = small();
-  spec.train.objective = run::ObjectiveKind::dpo;
+  runs::RunSpec spec = small();
+  spec.train.objective = runs::ObjectiveKind::dpo;
   spec.data.text = {};
   spec.data.jsonl = {"pairs.jsonl"};
   spec.optimizer.schedule = tessera::optim::ScheduleKind::cosine;
@@ -128,10 +128,10 @@ TEST_CASE("a description as TOML is read back as the same") {
                     .axis = {{"shard"}},
                     .on = {"model.layers.*", "."},
                     .options = {R"({"keep": true})"}}};
-  const run::RunSpec whole = run::checked(std::move(spec));
+  const runs::RunSpec whole = runs::checked(std::move(spec));
   const std::string text = tessera::app::to_toml(whole);
-  const run::RunSpec back = tessera::app::parse_config(text, "run.toml");
-  run::RunSpec moved = whole;  // paths are absolute in the text
+  const runs::RunSpec back = tessera::app::parse_config(text, "run.toml");
+  runs::RunSpec moved = whole;  // paths are absolute in the text
   moved.data.jsonl = back.data.jsonl;
-  CHECK(run::to_json(back) == run::to_json(moved));
+  CHECK(runs::to_json(back) == runs::to_json(moved));
 }

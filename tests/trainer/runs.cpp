@@ -14,7 +14,7 @@
 #include "support.hpp"
 
 import tessera.base;
-import tessera.run;
+import tessera.runs;
 
 using namespace tessera;
 using namespace trainer_test;
@@ -142,10 +142,10 @@ Result train(const Folder& folder, const std::string& name, const std::string& m
 }  // namespace
 
 TEST_CASE("CRC-32C is that of its definition") {
-  CHECK(run::crc32c("123456789") == 0xe3069283U);  // the check value of its catalogues
+  CHECK(runs::crc32c("123456789") == 0xe3069283U);  // the check value of its catalogues
   std::string bytes;
   for (int i = 0; i < 300; ++i) {
-    CHECK(run::crc32c(bytes) == slow_crc32c(bytes));
+    CHECK(runs::crc32c(bytes) == slow_crc32c(bytes));
     bytes += static_cast<char>(i * 37);
   }
 }

@@ -23,7 +23,7 @@ import tessera.optim;
 import tessera.parallel;
 import tessera.train;
 import tessera.app.config;
-import tessera.run;
+import tessera.runs;
 import tessera.hub;
 
 using namespace tessera;
@@ -49,11 +49,11 @@ std::string write_text(const Folder& folder) {
   return folder.write("text.txt", text);
 }
 
-run::Run make_run(const std::string& text) {
-  run::Run run;
+runs::Run make_run(const std::string& text) {
+  runs::Run run;
   run.config = parse_config(text, "run.toml");
-  run.shape = run::model_shape(run.config, run::open_run_tokenizer(run.config));
-  run.data = std::make_shared<const run::Dataset>(run.config, run.shape.vocab);
+  run.shape = runs::model_shape(run.config, runs::open_run_tokenizer(run.config));
+  run.data = std::make_shared<const runs::Dataset>(run.config, run.shape.vocab);
   return run;
 }
 
@@ -91,12 +91,12 @@ TEST_CASE("an evaluation scope returns each module to the mode that it had") {
 TEST_CASE("validation leaves the model in training mode, also when it fails") {
   const Folder folder;
   const std::string data = write_text(folder);
-  const run::Run run = make_run(config_text(data));
+  const runs::Run run = make_run(config_text(data));
   std::vector<bool> after;
   std::vector<bool> after_error;
   std::string error;
   on_one_rank([&] {
-    run::Trainer trainer(run);
+    runs::Trainer trainer(run);
     trainer.validate();
     after = modes(trainer.model());
     std::filesystem::resize_file(data, 100);

@@ -30,7 +30,7 @@ import tessera.parallel;
 import tessera.train;
 import tessera.app.base;
 import tessera.app.config;
-import tessera.run;
+import tessera.runs;
 import tessera.hub;
 import tessera.app.run;
 import :bench_rows;
@@ -44,7 +44,7 @@ using Json = nlohmann::ordered_json;
 double microseconds(const std::function<void()>& run, int calls) {
   double best = 1e9;
   for (int batch = 0; batch < 7; ++batch) {
-    best = std::min(best, run::seconds_of([&] {
+    best = std::min(best, runs::seconds_of([&] {
                       for (int i = 0; i < calls; ++i) {
                         run();
                       }
@@ -143,17 +143,17 @@ Json bench_collectives(const BenchArguments&) {
 }
 
 /// The median seconds of a step, after `before` steps.
-double median_step(const run::Run& run, int before) {
+double median_step(const runs::Run& run, int before) {
   const collective::World& world = collective::World::current();
-  run::Trainer trainer(run, run::device_of(run.config, world.number_here(), world.ranks_here()));
+  runs::Trainer trainer(run, runs::device_of(run.config, world.number_here(), world.ranks_here()));
   for (int i = 0; i < before; ++i) {
     trainer.step();
   }
   std::vector<double> times;
   for (int i = 0; i < 15; ++i) {
-    times.push_back(run::seconds_of([&] { trainer.step(); }));
+    times.push_back(runs::seconds_of([&] { trainer.step(); }));
   }
-  return run::median(times);
+  return runs::median(times);
 }
 
 /// A step of a Llama of 6 M parameters, fully sharded over two ranks, against the matrix
@@ -165,7 +165,7 @@ Json bench_step(const BenchArguments&) {
     if (!executor.empty()) {
       overrides.insert(overrides.end(), {"graph.capture=true", "graph.executor=" + executor});
     }
-    run::Run run;
+    runs::Run run;
     run.config = parse_config(R"(
 [model]
 dim = 256
@@ -188,19 +188,19 @@ axis = "shard"
 on = ["model.layers.*", "."]
 )",
                               "bench", overrides);
-    run.shape = run::model_shape(run.config, run::open_run_tokenizer(run.config));
-    run.data = std::make_shared<run::Dataset>(run.config, run.shape.vocab);
+    run.shape = runs::model_shape(run.config, runs::open_run_tokenizer(run.config));
+    run.data = std::make_shared<runs::Dataset>(run.config, run.shape.vocab);
     return run;
   };
   const std::vector<std::string> small = {"model.dim=64", "model.ffn_dim=96", "data.seq_len=8",
                                           "train.batch=2"};
   const double flops =
-      run::facts_of(run_of({}, "")).trial.account.model_flops;  // and loads the plugins
+      runs::facts_of(run_of({}, "")).trial.account.model_flops;  // and loads the plugins
   return on_two_ranks([&](collective::World& world) {
     Json rows = Json::array();
     const auto row = [&](const std::vector<std::string>& overrides, const std::string& name,
                          const std::string& executor) {
-      const run::Run run = run_of(overrides, executor);
+      const runs::Run run = run_of(overrides, executor);
       const double median = median_step(run, before);
       const auto tokens = static_cast<double>(run.config.step_tokens());
       rows.push_back(
@@ -232,7 +232,7 @@ on = ["model.layers.*", "."]
 }  // namespace
 
 Json share_cell(double share) {
-  const std::optional<double> reliable = run::reliable_share(share);
+  const std::optional<double> reliable = runs::reliable_share(share);
   return reliable ? Json(*reliable) : Json();
 }
 

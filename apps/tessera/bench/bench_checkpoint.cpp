@@ -15,7 +15,7 @@ import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
 import tessera.checkpoint;
-import tessera.run;
+import tessera.runs;
 import tessera.app.base;
 import :bench_rows;
 
@@ -68,8 +68,8 @@ nlohmann::ordered_json row(const std::string& name, const Layout& vectors, const
     bytes += 4 * static_cast<double>(tensor.info.shape.product());
   }
   const std::string path = (folder / name).string();
-  const double save = run::seconds_of([&] { save_without_data(path, tensors, ranks); });
-  const double load = run::seconds_of([&] {
+  const double save = runs::seconds_of([&] { save_without_data(path, tensors, ranks); });
+  const double load = runs::seconds_of([&] {
     for (int rank = 0; rank < ranks; ++rank) {
       find_parts(path, tensors, rank);
     }

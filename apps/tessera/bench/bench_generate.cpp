@@ -19,7 +19,7 @@ import tessera.base;
 import tessera.tensor;
 import tessera.ops;
 import tessera.nn;
-import tessera.run;
+import tessera.runs;
 import tessera.app.base;
 import tessera.text;
 import :bench_rows;
@@ -60,7 +60,7 @@ double reading_seconds(std::int64_t weights, int threads) {
   };
   double best = 1e9;
   for (int i = 0; i < 5; ++i) {
-    best = std::min(best, run::seconds_of([&] {
+    best = std::min(best, runs::seconds_of([&] {
                       std::vector<std::thread> others;
                       for (int t = 1; t < threads; ++t) {
                         others.emplace_back(read, static_cast<std::size_t>(t));
@@ -85,7 +85,7 @@ double token_seconds(text::ModelRanks& ranks, std::int64_t vocab, std::int64_t s
   }
   double best = 1e9;
   for (int i = 0; i < tokens; ++i) {
-    const double seconds = run::seconds_of([&] {
+    const double seconds = runs::seconds_of([&] {
       const std::vector<std::vector<double>> logits = decoding.next(rows);
       for (std::size_t row = 0; row < rows.size(); ++row) {
         rows[row].push_back(

@@ -12,7 +12,7 @@ module tessera.app.bench;
 
 import tessera.base;
 import tessera.ops;
-import tessera.run;
+import tessera.runs;
 import tessera.app.base;
 import :bench_rows;
 import :kernel_rows;
@@ -36,7 +36,7 @@ void measure(const std::vector<KernelRow>& rows, int threads, nlohmann::ordered_
       if (seconds < 0.01) {
         row.run();  // wakes the threads
       }
-      seconds = std::min(seconds, run::seconds_of(row.run));
+      seconds = std::min(seconds, runs::seconds_of(row.run));
       if (row.bound != KernelBound::products) {
         // Our threads spin for two milliseconds after a loop.
         std::this_thread::sleep_for(std::chrono::milliseconds(threads > 1 ? 3 : 0));

@@ -23,7 +23,7 @@ import tessera.checkpoint;
 import tessera.train;
 import tessera.app.base;
 import tessera.app.config;
-import tessera.run;
+import tessera.runs;
 import tessera.hub;
 import tessera.app.run;
 import :bench_rows;
@@ -55,7 +55,7 @@ struct Cost {
 Cost cost_of(const std::function<void()>& run) {
   std::ofstream("/proc/self/clear_refs") << 5;  // the peak restarts
   const double before = status_mib("VmRSS");
-  const double seconds = run::seconds_of(run);
+  const double seconds = runs::seconds_of(run);
   return {seconds, std::max(0.0, status_mib("VmHWM") - before)};
 }
 
@@ -86,10 +86,10 @@ std::map<std::string, SimulatedTensor> sharded(int ranks) {
 }
 
 /// A run of a small Llama that all ranks shard.
-run::Run fully_sharded_run(int ranks) {
+runs::Run fully_sharded_run(int ranks) {
   const std::vector<std::string> overrides = {fmt::format("mesh.shape=[{}]", ranks),
                                               fmt::format("train.batch={}", ranks)};
-  run::Run run;
+  runs::Run run;
   run.config = parse_config(R"(
 [model]
 dim = 32
@@ -112,18 +112,18 @@ axis = "shard"
 on = ["model.layers.*", "."]
 )",
                             "bench", overrides);
-  run.shape = run::model_shape(run.config, run::open_run_tokenizer(run.config));
-  run.data = std::make_shared<run::Dataset>(run.config, run.shape.vocab);
+  run.shape = runs::model_shape(run.config, runs::open_run_tokenizer(run.config));
+  run.data = std::make_shared<runs::Dataset>(run.config, run.shape.vocab);
   return run;
 }
 
 /// A step is captured; ranks start, meet, and compare its programs, as threads, whose memory is
 /// that of one process.
 void add_programs(Json& rows, int ranks) {
-  const run::Run run = fully_sharded_run(ranks);
+  const runs::Run run = fully_sharded_run(ranks);
   Program program;
-  rows.push_back(
-      row("plan and capture a step", ranks, cost_of([&] { program = run::capture_step(run); }), 1));
+  rows.push_back(row("plan and capture a step", ranks,
+                     cost_of([&] { program = runs::capture_step(run); }), 1));
   constexpr int most = 16384;  // threads that a process can have by the usual limits
   if (ranks > most) {
     return;
@@ -140,7 +140,7 @@ void add_programs(Json& rows, int ranks) {
         ranks,
         [&](collective::World& world) {
           world.everyone().barrier();
-          const double own = run::seconds_of([&] {
+          const double own = runs::seconds_of([&] {
             compare_programs(world, &program);
             world.everyone().barrier();
           });
@@ -184,7 +184,7 @@ void add_checkpoint(Json& rows, int ranks) {
 }  // namespace
 
 Json bench_scale(const BenchArguments& arguments) {
-  run::facts_of(fully_sharded_run(2));  // loads the plugins
+  runs::facts_of(fully_sharded_run(2));  // loads the plugins
   Json rows = Json::array();
   for (int ranks = 64; ranks <= arguments.ranks; ranks *= 4) {
     add_programs(rows, ranks);

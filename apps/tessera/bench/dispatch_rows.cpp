@@ -17,7 +17,7 @@ import tessera.ops;
 import tessera.dtensor;
 import tessera.nn;
 import tessera.optim;
-import tessera.run;
+import tessera.runs;
 
 namespace tessera::app {
 namespace {

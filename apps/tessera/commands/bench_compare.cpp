@@ -14,7 +14,7 @@ module tessera.app.commands;
 import tessera.base;
 import tessera.app.base;
 import tessera.app.config;
-import tessera.run;
+import tessera.runs;
 import tessera.app.run;
 import tessera.app.peer;
 import :run_data;
@@ -61,8 +61,8 @@ struct Comparison {
 };
 
 Json side_json(const Side& side, double tokens) {
-  return {{"tokens_per_second", tokens / run::median(side.seconds)},
-          {"step_seconds", run::median(side.seconds)},
+  return {{"tokens_per_second", tokens / runs::median(side.seconds)},
+          {"step_seconds", runs::median(side.seconds)},
           {"peak_bytes_of_rank_0", side.peak_bytes},
           {"last_loss", side.losses.back()}};
 }
@@ -73,14 +73,14 @@ void print_json(const Comparison& comparison, const std::string& version, double
   const Json json = {{"tessera", side_json(comparison.here, tokens)},
                      {"pytorch", torch},
                      {"ratios", comparison.ratios()},
-                     {"ratio", run::median(comparison.ratios())},
+                     {"ratio", runs::median(comparison.ratios())},
                      {"largest_loss_difference", comparison.largest_loss_difference()}};
   fmt::print("{}\n", json_text(json, 2));
 }
 
 std::vector<std::string> side_row(const std::string& name, const Side& side, double tokens) {
-  return {name, format_count(tokens / run::median(side.seconds)),
-          fmt::format("{:.1f} ms", 1e3 * run::median(side.seconds)),
+  return {name, format_count(tokens / runs::median(side.seconds)),
+          fmt::format("{:.1f} ms", 1e3 * runs::median(side.seconds)),
           format_bytes(static_cast<std::uint64_t>(side.peak_bytes)),
           fmt::format("{:.4f}", side.losses.back())};
 }
@@ -93,15 +93,15 @@ void print_table(const Comparison& comparison, const std::string& torch, double 
   fmt::print(
       "Tessera is {:.2f} times as fast ({:.2f} to {:.2f} in {} rounds); losses differ by at most "
       "{:.1e}\n",
-      run::median(ratios), *std::ranges::min_element(ratios), *std::ranges::max_element(ratios),
+      runs::median(ratios), *std::ranges::min_element(ratios), *std::ranges::max_element(ratios),
       ratios.size(), comparison.largest_loss_difference());
 }
 
-run::Run run_to_compare(const TrainArguments& arguments, std::int64_t steps) {
-  run::Run run;
+runs::Run run_to_compare(const TrainArguments& arguments, std::int64_t steps) {
+  runs::Run run;
   run.config = load_run_config(arguments);
-  run::RunData data = run::open_run_data(run.config);
-  run.config = run::with_steps(std::move(run.config), *data.dataset);
+  runs::RunData data = runs::open_run_data(run.config);
+  run.config = runs::with_steps(std::move(run.config), *data.dataset);
   if (run.config.train.steps < steps) {
     fail_input({.where = run.config.place("train.steps"),
                 .wrong = "the run is shorter than the comparison",
@@ -117,7 +117,7 @@ run::Run run_to_compare(const TrainArguments& arguments, std::int64_t steps) {
 }  // namespace
 
 int run_bench_compare(const TrainArguments& arguments, const BenchCompareArguments& compared) {
-  const run::Run run = run_to_compare(arguments, compared.steps);
+  const runs::Run run = run_to_compare(arguments, compared.steps);
   const TorchLayout layout = torch_layout(run);
   const Torch torch(compared.python);
   const ScratchFolder folder("compare");
@@ -140,7 +140,7 @@ int run_bench_compare(const TrainArguments& arguments, const BenchCompareArgumen
   }
   fmt::print("{} of {} tokens, {}, {} of {}\n", count_text(compared.steps, "step"),
              run.config.step_tokens(), name_of(layout), count_text(run.config.ranks(), "rank"),
-             count_text(run::threads_of_rank(run.config), "thread"));
+             count_text(runs::threads_of_rank(run.config), "thread"));
   print_table(comparison,
               fmt::format("PyTorch {}{}", torch.version(), compared.compile ? ", compiled" : ""),
               tokens);

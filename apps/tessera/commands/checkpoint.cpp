@@ -36,7 +36,7 @@ import tessera.checkpoint;
 import tessera.hub;
 import tessera.app.base;
 import tessera.app.config;
-import tessera.run;
+import tessera.runs;
 
 namespace tessera::app {
 namespace {
@@ -161,7 +161,7 @@ std::string carry_settings(const hub::ModelTokenizer& texts, hub::ModelShape& mo
     ends.push_back(texts.opened.tokenizer->id(token).value());
   }
   hub::add_end_tokens(model, ends);
-  return texts.template_options == run::JsonText().text
+  return texts.template_options == runs::JsonText().text
              ? ""
              : fmt::format(", without the run's template_options {}", texts.template_options);
 }

@@ -23,7 +23,7 @@ module tessera.app.commands;
 import tessera.base;
 import tessera.collective;
 import tessera.pipeline;
-import tessera.run;
+import tessera.runs;
 import tessera.app.base;
 import tessera.app.plan;
 import tessera.app.bench;
@@ -211,7 +211,7 @@ class CommandLine {
   /// A command whose model may be in a plugin.
   std::function<int()> with_plugins(std::function<int()> run) {
     return [this, run = std::move(run)] {
-      run::use_plugins(plugins_);
+      runs::use_plugins(plugins_);
       return run();
     };
   }

@@ -17,7 +17,7 @@ import tessera.tokenize;
 import tessera.data;
 import tessera.app.base;
 import tessera.app.config;
-import tessera.run;
+import tessera.runs;
 import tessera.hub;
 import tessera.app.run;
 import :page;
@@ -28,20 +28,20 @@ namespace {
 
 /// The data of a run, as it opens them.
 struct Opened {
-  run::RunSpec config;
-  std::shared_ptr<const run::Dataset> data;
+  runs::RunSpec config;
+  std::shared_ptr<const runs::Dataset> data;
 };
 
 Opened opened(const TrainArguments& arguments) {
   Opened all;
   all.config = load_run_config(arguments);
-  const run::RunData data = run::open_run_data(all.config);
+  const runs::RunData data = runs::open_run_data(all.config);
   all.data = data.dataset;
   return all;
 }
 
 /// A token as the vocabulary has it, or its number where there is no tokenizer.
-std::string token_text(const run::Dataset& data, std::int64_t id) {
+std::string token_text(const runs::Dataset& data, std::int64_t id) {
   std::string text;
   if (data.tokenizer()) {
     const auto token =
@@ -64,8 +64,8 @@ struct ShownToken {
 };
 
 /// The tokens of a row, without the padding behind it.
-std::vector<ShownToken> tokens_of(const run::Dataset& data, std::int64_t step, std::int64_t row) {
-  const run::Batch batch = data.rows(step, row, 1);
+std::vector<ShownToken> tokens_of(const runs::Dataset& data, std::int64_t step, std::int64_t row) {
+  const runs::Batch batch = data.rows(step, row, 1);
   const data::Mixture::Place place = data.place_of(step, row);
   const data::RowSource& source = data.training().source(place.source);
   std::vector<ShownToken> tokens;
@@ -83,17 +83,17 @@ std::vector<ShownToken> tokens_of(const run::Dataset& data, std::int64_t step, s
   return tokens;
 }
 
-std::string title_of(const run::Dataset& data, std::int64_t step, std::int64_t row,
+std::string title_of(const runs::Dataset& data, std::int64_t step, std::int64_t row,
                      const std::vector<ShownToken>& tokens) {
   const data::Mixture::Place place = data.place_of(step, row);
-  const run::OpenedSource& source = data.sources()[place.source];
+  const runs::OpenedSource& source = data.sources()[place.source];
   const std::string where = data.training().source(place.source).where(place.row);
   const std::string from = source.documents ? where : fmt::format("{}, {}", source.key, where);
   return fmt::format("step {}, row {}: {}: {} tokens, {} trained", step + 1, row, from,
                      tokens.size(), std::ranges::count_if(tokens, &ShownToken::trained));
 }
 
-std::string as_text(const run::Dataset& data, const std::vector<ShownToken>& tokens, bool colour) {
+std::string as_text(const runs::Dataset& data, const std::vector<ShownToken>& tokens, bool colour) {
   std::string text;
   for (const ShownToken& token : tokens) {
     const std::string shown = fmt::format("{}|{}", token_text(data, token.id), token.id);
@@ -117,7 +117,7 @@ sub { color: #888; }
 <p>A token with its id; the loss is over the <span class="trained">green</span> ones.</p>
 )";
 
-std::string as_html(const run::Dataset& data, const std::vector<ShownToken>& tokens) {
+std::string as_html(const runs::Dataset& data, const std::vector<ShownToken>& tokens) {
   std::string text;
   for (const ShownToken& token : tokens) {
     text += fmt::format("{}<span{}>{}<sub>{}</sub></span>\n", token.begins ? "<br>\n" : "",
@@ -151,9 +151,9 @@ int run_data_show(const TrainArguments& arguments, const DataShowArguments& show
 
 int run_data_check(const TrainArguments& arguments) {
   const Opened run = opened(arguments);
-  const run::Dataset& data = *run.data;
+  const runs::Dataset& data = *run.data;
   TableRows rows = data_rows(run.config, data);
-  for (const run::OpenedSource& source : data.sources()) {
+  for (const runs::OpenedSource& source : data.sources()) {
     if (!source.documents) {
       continue;
     }

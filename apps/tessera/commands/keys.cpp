@@ -3,7 +3,7 @@ module;
 #include <string>
 module tessera.app.commands;
 
-import tessera.run;
+import tessera.runs;
 import tessera.app.config;
 
 namespace tessera::app {

@@ -17,7 +17,7 @@ import tessera.mesh;
 import tessera.program;
 import tessera.app.base;
 import tessera.app.config;
-import tessera.run;
+import tessera.runs;
 import tessera.hub;
 import tessera.app.trace;
 import tessera.app.run;
@@ -32,7 +32,7 @@ namespace tessera::app {
 namespace {
 
 /// Overrides that put a run on `ranks` ranks. Error (input): they cannot.
-std::vector<std::string> on_ranks(const run::RunSpec& config, std::int64_t ranks) {
+std::vector<std::string> on_ranks(const runs::RunSpec& config, std::int64_t ranks) {
   const std::vector<std::int64_t>& shape = config.mesh.shape;
   std::int64_t others = 1;
   for (std::size_t axis = 1; axis < shape.size(); ++axis) {
@@ -62,7 +62,7 @@ std::vector<std::string> on_ranks(const run::RunSpec& config, std::int64_t ranks
 }
 
 /// A config with so many ranks on one axis: only their number and threads are right.
-run::RunSpec on_ranks_alone(const TrainArguments& arguments, std::int64_t ranks) {
+runs::RunSpec on_ranks_alone(const TrainArguments& arguments, std::int64_t ranks) {
   std::vector<std::string> overrides = arguments.overrides;
   overrides.insert(overrides.end(),
                    {"mesh.axes=[\"rank\"]", fmt::format("mesh.shape=[{}]", ranks), "parallel=[]",
@@ -72,12 +72,12 @@ run::RunSpec on_ranks_alone(const TrainArguments& arguments, std::int64_t ranks)
 
 /// The run that a config describes, on as many ranks as are wanted. Its data are those of the
 /// config's own batch: a plan needs no more.
-run::Run run_to_plan(const TrainArguments& arguments, const PlanArguments& wanted) {
-  run::Run run;
-  const run::RunSpec epochs = load_run_config(arguments);
+runs::Run run_to_plan(const TrainArguments& arguments, const PlanArguments& wanted) {
+  runs::Run run;
+  const runs::RunSpec epochs = load_run_config(arguments);
   run.config = epochs;
-  run::RunData data = run::open_run_data(run.config);
-  run.config = run::with_steps(std::move(run.config), *data.dataset);
+  runs::RunData data = runs::open_run_data(run.config);
+  run.config = runs::with_steps(std::move(run.config), *data.dataset);
   if (wanted.ranks > 0) {
     std::vector<std::string> overrides =
         with_steps(TrainArguments(arguments), epochs, *data.dataset).overrides;
@@ -92,12 +92,12 @@ run::Run run_to_plan(const TrainArguments& arguments, const PlanArguments& wante
   }
   run.shape = std::move(data.shape);
   run.data = std::move(data.dataset);
-  run.rates = run::rates_of(run.config);
+  run.rates = runs::rates_of(run.config);
   return run;
 }
 
 /// What a table or JSON says of a run with a trial, whose step takes these times.
-PlannedRun report_of(const run::Run& run, const run::Trial& trial, StepTimes step,
+PlannedRun report_of(const runs::Run& run, const runs::Trial& trial, StepTimes step,
                      const Planner& planner, const PlanArguments& wanted) {
   add_keeping(step, planner.hardware(), run, trial);
   const auto step_tokens = static_cast<double>(run.config.step_tokens());
@@ -112,7 +112,7 @@ PlannedRun report_of(const run::Run& run, const run::Trial& trial, StepTimes ste
           .failing = failing_run(planner.hardware(), run.config, trial, step.seconds)};
 }
 
-Planner planner_of(const run::RunSpec& config, const PlanArguments& wanted) {
+Planner planner_of(const runs::RunSpec& config, const PlanArguments& wanted) {
   Planner planner(config, wanted.hardware);
   if (wanted.failures > 0) {
     planner.set_failures(wanted.failures);
@@ -184,7 +184,7 @@ void print_sections(const PlanArguments& wanted, std::vector<PageSection> sectio
 }
 
 /// A step of a model in stages.
-void print_staged_plan(const run::Run& run, TableRows rows, const run::Facts& facts,
+void print_staged_plan(const runs::Run& run, TableRows rows, const runs::Facts& facts,
                        Planner& planner, const PlanArguments& wanted,
                        const std::optional<MeasuredStep>& measured) {
   if (!wanted.trace.empty()) {
@@ -220,9 +220,9 @@ std::string picture_of(const Program& program, const SimulatedStep& step, const 
   return picture;
 }
 
-void print_plan(const run::Run& run, TableRows rows, const run::Facts& facts, Planner& planner,
+void print_plan(const runs::Run& run, TableRows rows, const runs::Facts& facts, Planner& planner,
                 const PlanArguments& wanted, const std::optional<MeasuredStep>& measured) {
-  const run::StepSetup setup = run::setup_of(run);
+  const runs::StepSetup setup = runs::setup_of(run);
   const Program program = step_program(run, setup);
   const SimulatedStep step = planner.simulated(program);
   const DeviceMesh& mesh = setup.mesh;
@@ -263,8 +263,8 @@ int search(const TrainArguments& arguments, const PlanArguments& wanted) {
                 .wrong = "candidates are run on this machine, and --hardware is about another one",
                 .advice = "leave out one of them"});
   }
-  const run::RunSpec config = load_run_config(arguments);
-  run::RunData data = run::open_run_data(config);
+  const runs::RunSpec config = load_run_config(arguments);
+  runs::RunData data = runs::open_run_data(config);
   const TrainArguments fixed = with_steps(TrainArguments(arguments), config, *data.dataset);
   const SearchedRun searched{.file = arguments.config,
                              .overrides = fixed.overrides,
@@ -278,12 +278,12 @@ int search(const TrainArguments& arguments, const PlanArguments& wanted) {
     run_best(searched, result, static_cast<std::size_t>(wanted.tries), plugin_words(arguments));
   }
   const LayoutCandidate& best = result.planned.front();
-  run::Run run;
+  runs::Run run;
   run.config = config_of(searched, best);
   run.shape = searched.shape;
   run.data = searched.data;
-  run.rates = run::rates_of(run.config);
-  const run::Facts facts = run::facts_of(run);
+  run.rates = runs::rates_of(run.config);
+  const runs::Facts facts = runs::facts_of(run);
   if (!wanted.save.empty()) {
     write_output("--save", wanted.save,
                  fmt::format("# {}: {} (tessera plan --search)\n\n{}", arguments.config,
@@ -317,9 +317,9 @@ int run_plan(const TrainArguments& arguments, const PlanArguments& wanted) {
   if (!wanted.compare.empty()) {
     measured = measured_step(read_trace(wanted.compare));
   }
-  const run::Run run = run_to_plan(arguments, wanted);
+  const runs::Run run = run_to_plan(arguments, wanted);
   TableRows rows = plan_rows(run.config, run.shape, *run.data);
-  const run::Facts facts = run::facts_of(run);
+  const runs::Facts facts = runs::facts_of(run);
   for (auto& row : fact_rows(run, facts)) {
     rows.push_back(std::move(row));
   }

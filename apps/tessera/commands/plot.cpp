@@ -23,14 +23,14 @@ import tessera.base;
 import tessera.checkpoint;
 import tessera.app.base;
 import tessera.hub;
-import tessera.run;
+import tessera.runs;
 
 // `tessera runs` and `tessera plot`: what metrics files say of runs.
 namespace tessera::app {
 namespace {
 
 namespace fs = std::filesystem;
-using Metrics = std::vector<run::StepMetrics>;
+using Metrics = std::vector<runs::StepMetrics>;
 
 /// The metrics of a file that has some; nothing for any other file.
 std::optional<Metrics> metrics_of(const fs::path& file) {
@@ -39,7 +39,7 @@ std::optional<Metrics> metrics_of(const fs::path& file) {
     return std::nullopt;
   }
   try {
-    Metrics metrics = run::read_metrics(file);
+    Metrics metrics = runs::read_metrics(file);
     return metrics.empty() ? std::nullopt : std::optional(std::move(metrics));
   } catch (const Error&) {
     return std::nullopt;  // other JSON lines
@@ -114,7 +114,7 @@ RunSummary summary_of(const fs::path& file, const Metrics& metrics, const std::s
                                                    : fs::relative(folder, root, ignored).string();
   run.step = metrics.back().step;
   run.loss = metrics.back().loss;
-  for (const run::StepMetrics& one : metrics) {
+  for (const runs::StepMetrics& one : metrics) {
     run.seconds += (std::isfinite(one.seconds) ? one.seconds : 0) + one.save_seconds;
     if (one.validation_loss && (!run.validation || *one.validation_loss < run.validation->first)) {
       run.validation = std::pair(*one.validation_loss, one.step);
@@ -146,7 +146,7 @@ struct Curve {
 };
 
 /// A number of a step's metrics, by its name in the file; NaN where it has none.
-double number_of(const run::StepMetrics& m, const std::string& metric) {
+double number_of(const runs::StepMetrics& m, const std::string& metric) {
   const std::map<std::string, double> numbers = {
       {"loss", m.loss},
       {"validation_loss", m.validation_loss.value_or(std::numeric_limits<double>::quiet_NaN())},
@@ -161,7 +161,7 @@ Curve curve_of(const std::string& title, const Metrics& metrics, const PlotArgum
   Curve curve{.title = title, .points = {}};
   double sum = 0;
   int count = 0;
-  for (const run::StepMetrics& one : metrics) {
+  for (const runs::StepMetrics& one : metrics) {
     const double number = number_of(one, arguments.metric);
     if (!std::isfinite(number)) {
       continue;
@@ -180,7 +180,7 @@ Curve curve_of(const std::string& title, const Metrics& metrics, const PlotArgum
 Curve curve_of_run(const std::string& named, const PlotArguments& arguments) {
   std::error_code ignored;
   if (!fs::is_directory(named, ignored)) {
-    return curve_of(named, run::read_metrics(named), arguments);
+    return curve_of(named, runs::read_metrics(named), arguments);
   }
   const std::map<fs::path, Metrics> found = metrics_in(named);
   if (found.size() != 1) {

@@ -10,16 +10,16 @@ module tessera.app.commands;
 
 import tessera.base;
 import tessera.app.config;
-import tessera.run;
+import tessera.runs;
 import tessera.hub;
 import tessera.app.run;
 import :run_data;
 
 namespace tessera::app {
 
-run::RunSpec load_run_config(const TrainArguments& arguments) {
-  return load_config(arguments.config, arguments.overrides, [&](const run::RunSpec& config) {
-    run::use_plugins(config, arguments.plugins);
+runs::RunSpec load_run_config(const TrainArguments& arguments) {
+  return load_config(arguments.config, arguments.overrides, [&](const runs::RunSpec& config) {
+    runs::use_plugins(config, arguments.plugins);
   });
 }
 
@@ -31,11 +31,11 @@ std::vector<std::string> plugin_words(const TrainArguments& arguments) {
   return words;
 }
 
-TrainArguments with_steps(TrainArguments arguments, const run::RunSpec& config,
-                          const run::Dataset& data) {
+TrainArguments with_steps(TrainArguments arguments, const runs::RunSpec& config,
+                          const runs::Dataset& data) {
   if (config.train.epochs > 0) {
     arguments.overrides.emplace_back("train.epochs=0");
-    arguments.overrides.push_back(fmt::format("train.steps={}", run::steps_of(config, data)));
+    arguments.overrides.push_back(fmt::format("train.steps={}", runs::steps_of(config, data)));
   }
   return arguments;
 }

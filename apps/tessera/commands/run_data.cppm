@@ -2,7 +2,7 @@ module tessera.app.commands:run_data;
 
 import tessera.app.base;
 import tessera.app.config;
-import tessera.run;
+import tessera.runs;
 import tessera.hub;
 import tessera.app.run;
 import :subcommands;
@@ -12,13 +12,13 @@ import :subcommands;
 namespace tessera::app {
 
 /// The config that a command line names, with its plugins. Errors (input): see load_config.
-run::RunSpec load_run_config(const TrainArguments& arguments);
+runs::RunSpec load_run_config(const TrainArguments& arguments);
 
 /// The words of a command line that name its plugins.
 std::vector<std::string> plugin_words(const TrainArguments& arguments);
 
-/// The command line with the steps that train.epochs makes of the data (run::with_steps).
-TrainArguments with_steps(TrainArguments arguments, const run::RunSpec& config,
-                          const run::Dataset& data);
+/// The command line with the steps that train.epochs makes of the data (runs::with_steps).
+TrainArguments with_steps(TrainArguments arguments, const runs::RunSpec& config,
+                          const runs::Dataset& data);
 
 }  // namespace tessera::app

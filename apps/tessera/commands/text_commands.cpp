@@ -15,7 +15,7 @@ module tessera.app.commands;
 
 import tessera.base;
 import tessera.collective;
-import tessera.run;
+import tessera.runs;
 import tessera.app.base;
 import tessera.text;
 import tessera.app.server;
@@ -39,7 +39,7 @@ CLI::App* add(CLI::App& program, std::function<int()>& chosen, const char* name,
              .wrong = "a launcher has started several ranks, and this command starts its own",
              .advice = "start the program by itself, with --ranks N"});
       }
-      run::use_plugins(*plugins);
+      runs::use_plugins(*plugins);
       return run(*arguments);
     };
   });

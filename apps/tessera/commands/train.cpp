@@ -27,7 +27,7 @@ import tessera.checkpoint;
 import tessera.train;
 import tessera.app.base;
 import tessera.app.config;
-import tessera.run;
+import tessera.runs;
 import tessera.hub;
 import tessera.text;
 import tessera.app.trace;
@@ -38,8 +38,8 @@ namespace tessera::app {
 namespace {
 
 /// `named`: plugins of the command line.
-void print_ending(const run::Run& run, const std::vector<std::string>& named) {
-  const run::RunSpec& config = run.config;
+void print_ending(const runs::Run& run, const std::vector<std::string>& named) {
+  const runs::RunSpec& config = run.config;
   if (config.checkpoint.folder.empty()) {
     return;
   }
@@ -97,7 +97,7 @@ void set_machine(const TrainArguments& arguments) {
 
 /// Waits as a spare machine, and becomes the one whose place is free. False: the run has ended.
 bool become_machine(TrainArguments& arguments) {
-  const run::RunSpec config = load_run_config(arguments);
+  const runs::RunSpec config = load_run_config(arguments);
   if (!arguments.machines || !arguments.meet) {
     fail_input({.thing = "--spare",
                 .wrong = "it needs --machines and --meet",
@@ -120,16 +120,16 @@ bool become_machine(TrainArguments& arguments) {
 
 /// What the user is told of a run before its ranks start.
 struct CheckedRun {
-  run::OpenedRun opened;
+  runs::OpenedRun opened;
   TableRows rows = {};
 };
 
 CheckedRun checked_run(const TrainArguments& arguments, bool writes) {
-  CheckedRun all{.opened = run::open_run(load_run_config(arguments), writes)};
-  const run::Run& run = all.opened.run;
-  all.rows = run::at_key(run.config, "model.adapter",
-                         [&] { return plan_rows(run.config, run.shape, *run.data); });
-  run::check_run(all.opened);
+  CheckedRun all{.opened = runs::open_run(load_run_config(arguments), writes)};
+  const runs::Run& run = all.opened.run;
+  all.rows = runs::at_key(run.config, "model.adapter",
+                          [&] { return plan_rows(run.config, run.shape, *run.data); });
+  runs::check_run(all.opened);
   for (auto& row : fact_rows(run, all.opened.facts)) {
     all.rows.push_back(std::move(row));
   }
@@ -143,7 +143,7 @@ int capture(TrainArguments arguments, const CaptureArguments& captured) {
     arguments.overrides.emplace_back("graph.across_steps=true");  // where it cannot be is an error
   }
   const CheckedRun all = checked_run(arguments, false);
-  const run::Run& run = all.opened.run;
+  const runs::Run& run = all.opened.run;
   if (captured.rank < 0 || captured.rank >= run.config.ranks()) {
     fail_input({.thing = "--rank",
                 .wrong = "the mesh has no such rank",
@@ -152,7 +152,7 @@ int capture(TrainArguments arguments, const CaptureArguments& captured) {
   }
   if (all.opened.first) {
     write_output("graph capture", captured.to,
-                 run::capture_part(run, captured.rank, captured.part).to_text());
+                 runs::capture_part(run, captured.rank, captured.part).to_text());
     fmt::print("{}\nprogram written: {}\n", format_table(all.rows), captured.to);
   }
   return 0;
@@ -165,9 +165,9 @@ int train(TrainArguments arguments) {
   }
   set_machine(arguments);
   CheckedRun all = checked_run(arguments, !dry_run);
-  run::OpenedRun& opened = all.opened;
-  const run::Run& run = opened.run;
-  run::check_start(opened, dry_run);
+  runs::OpenedRun& opened = all.opened;
+  const runs::Run& run = opened.run;
+  runs::check_start(opened, dry_run);
   if (opened.first) {
     fmt::print("{}", format_table(all.rows));
     check_stdout();
@@ -187,11 +187,11 @@ int train(TrainArguments arguments) {
         run.config.ranks());
     std::fflush(stdout);
   }
-  const int code = run::train(opened);
-  if ((code == 0 || code == run::incomplete_code) && opened.first) {
+  const int code = runs::train(opened);
+  if ((code == 0 || code == runs::incomplete_code) && opened.first) {
     print_ending(run, arguments.plugins);
   }
-  if (code == run::incomplete_code || (code == 0 && !incomplete_outputs().empty())) {
+  if (code == runs::incomplete_code || (code == 0 && !incomplete_outputs().empty())) {
     fail({.thing = "train",
           .wrong = "all steps are done, and not everything else could be written",
           .advice = "the warnings above say what is missing"});

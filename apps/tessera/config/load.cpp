@@ -15,17 +15,17 @@ module tessera.app.config;
 
 import tessera.base;
 import tessera.models;
-import tessera.run;
+import tessera.runs;
 import :overrides;
 import :values;
 
-// From TOML text to a run::RunSpec: the file, then the overrides, then every key of the table.
+// From TOML text to a runs::RunSpec: the file, then the overrides, then every key of the table.
 namespace tessera::app {
 namespace {
 
 class Loader {
  public:
-  Loader(toml::table& root, run::RunSpec& config, run::Problems& problems,
+  Loader(toml::table& root, runs::RunSpec& config, runs::Problems& problems,
          const PluginSetup& plugins)
       : root_(root), config_(config), problems_(problems), plugins_(plugins) {}
 
@@ -35,7 +35,7 @@ class Loader {
     if (const toml::node* list = root_.get("parallel")) {
       load_styles(*list);
     }
-    for (const run::Key& key : keys_) {
+    for (const runs::Key& key : keys_) {
       if (!key.in_list() && key.path != plugin_paths) {
         load_key(key, root_[key.section()].as_table(), key.path, 0);
       }
@@ -50,8 +50,8 @@ class Loader {
 
   /// The keys follow from the family of models, which may be in a plugin that the config names.
   void choose_family() {
-    keys_ = run::config_keys();
-    const auto paths = std::ranges::find(keys_, plugin_paths, &run::Key::path);
+    keys_ = runs::config_keys();
+    const auto paths = std::ranges::find(keys_, plugin_paths, &runs::Key::path);
     load_key(*paths, root_[paths->section()].as_table(), paths->path, 0);
     if (plugins_) {
       plugins_(config_);
@@ -61,7 +61,7 @@ class Loader {
       return;
     }
     try {
-      keys_ = run::config_keys(*given);
+      keys_ = runs::config_keys(*given);
     } catch (const Error& error) {
       toml::table& section = *root_["model"].as_table();
       problems_.add(place_of(*section.get("family"), config_.file.string()), error.what());
@@ -70,9 +70,9 @@ class Loader {
     }
   }
 
-  void load_key(const run::Key& key, const toml::table* section, const std::string& name,
+  void load_key(const runs::Key& key, const toml::table* section, const std::string& name,
                 std::size_t entry) {
-    const run::Slot slot = key.slot(config_, entry);
+    const runs::Slot slot = key.slot(config_, entry);
     if (const toml::node* node = section == nullptr ? nullptr : section->get(key.leaf())) {
       config_.given[name] = place_of(*node, config_.file.string());
       if (!read_value(*node, key, name, slot, problems_)) {
@@ -102,7 +102,7 @@ class Loader {
     for (std::size_t i = 0; i < list->size(); ++i) {
       const toml::table* entry = list->get(i)->as_table();
       const std::string name = fmt::format("parallel[{}]", i);
-      const run::Place place = place_of(*list->get(i), config_.file.string());
+      const runs::Place place = place_of(*list->get(i), config_.file.string());
       if (entry == nullptr) {
         problems_.add(place,
                       fmt::format("{0}: expected a table such as "
@@ -114,7 +114,7 @@ class Loader {
       config_.parallel[i].where = place.text();
       config_.given[name] = place;
       report_unknown(*entry, "parallel", name);
-      for (const run::Key& key : keys_) {
+      for (const runs::Key& key : keys_) {
         if (key.in_list()) {
           load_key(key, entry, fmt::format("{}.{}", name, key.leaf()), i);
         }
@@ -123,10 +123,10 @@ class Loader {
   }
 
   void report_unknown() {
-    const std::vector<std::string> sections = run::config_sections();
+    const std::vector<std::string> sections = runs::config_sections();
     for (const auto& [key, node] : root_) {
       const std::string name(key.str());
-      if (const run::Place place = place_of_key(key, node); place.line > 0) {
+      if (const runs::Place place = place_of_key(key, node); place.line > 0) {
         config_.given[name] = place;
       }
       if (std::ranges::find(sections, name) == sections.end()) {
@@ -151,7 +151,7 @@ class Loader {
   void report_unknown(const toml::table& table, const std::string& section,
                       const std::string& table_name) {
     std::vector<std::string> leaves;
-    for (const run::Key& key : keys_) {
+    for (const runs::Key& key : keys_) {
       if (key.section() == section) {
         leaves.push_back(key.leaf());
       }
@@ -174,7 +174,7 @@ class Loader {
   }
 
   /// A key that an override made has no source of its own, but its value has.
-  run::Place place_of_key(const toml::key& key, const toml::node& node) const {
+  runs::Place place_of_key(const toml::key& key, const toml::node& node) const {
     return key.source().begin ? place_of(key.source(), config_.file.string())
                               : place_of(node, config_.file.string());
   }
@@ -182,26 +182,26 @@ class Loader {
   /// Advice where the key, or a near name, is in another section.
   std::string elsewhere(const std::string& leaf) const {
     std::vector<std::string> leaves;
-    for (const run::Key& key : keys_) {
+    for (const runs::Key& key : keys_) {
       leaves.push_back(key.leaf());
     }
     const std::string nearest = nearest_name(leaf, leaves);
-    const auto key = std::ranges::find(keys_, nearest, &run::Key::leaf);
+    const auto key = std::ranges::find(keys_, nearest, &runs::Key::leaf);
     return key == keys_.end() ? "" : fmt::format("; did you mean '{}'?", key->path);
   }
 
   toml::table& root_;
-  run::RunSpec& config_;
-  run::Problems& problems_;
+  runs::RunSpec& config_;
+  runs::Problems& problems_;
   const PluginSetup& plugins_;
-  std::vector<run::Key> keys_;
+  std::vector<runs::Key> keys_;
   bool family_is_known_ = true;
 };
 
 }  // namespace
 
-run::RunSpec parse_config(std::string_view text, const std::filesystem::path& file,
-                          std::span<const std::string> overrides, const PluginSetup& plugins) {
+runs::RunSpec parse_config(std::string_view text, const std::filesystem::path& file,
+                           std::span<const std::string> overrides, const PluginSetup& plugins) {
   toml::table root;
   try {
     root = toml::parse(text, file.string());
@@ -209,9 +209,9 @@ run::RunSpec parse_config(std::string_view text, const std::filesystem::path& fi
     fail_input(fmt::format("{}:{}:{}: {}", shown(file.string()), error.source().begin.line,
                            error.source().begin.column, shown(error.description(), 300)));
   }
-  run::RunSpec config;
+  runs::RunSpec config;
   config.file = file;
-  run::Problems problems(file.string());
+  runs::Problems problems(file.string());
   for (const std::string& argument : overrides) {
     apply_override(root, argument, problems);
   }
@@ -220,13 +220,13 @@ run::RunSpec parse_config(std::string_view text, const std::filesystem::path& fi
   if (config.train.epochs > 0 && !config.given.contains("train.steps")) {
     config.train.steps = 0;  // follows from the data
   }
-  run::check_config(config, loader.unread, problems);
+  runs::check_config(config, loader.unread, problems);
   problems.throw_if_any();
   return config;
 }
 
-run::RunSpec load_config(const std::filesystem::path& file, std::span<const std::string> overrides,
-                         const PluginSetup& plugins) {
+runs::RunSpec load_config(const std::filesystem::path& file, std::span<const std::string> overrides,
+                          const PluginSetup& plugins) {
   std::error_code ignored;
   if (std::filesystem::is_directory(file, ignored)) {
     fail_input(
@@ -239,16 +239,16 @@ run::RunSpec load_config(const std::filesystem::path& file, std::span<const std:
 namespace {
 
 /// The lines "key = value" of what was given of a section, or of an entry of a list.
-std::vector<std::string> given_lines(run::RunSpec& config, const std::string& section,
+std::vector<std::string> given_lines(runs::RunSpec& config, const std::string& section,
                                      std::size_t entry = 0) {
   std::vector<std::string> lines;
-  for (const run::Key& key : run::config_keys(config.model.family)) {
+  for (const runs::Key& key : runs::config_keys(config.model.family)) {
     const std::string name =
         key.in_list() ? fmt::format("{}[{}].{}", section, entry, key.leaf()) : key.path;
     if (key.section() != section || !config.given.contains(name)) {
       continue;
     }
-    const run::Slot slot = key.slot(config, entry);
+    const runs::Slot slot = key.slot(config, entry);
     if (key.is_path) {
       resolve_paths(key, slot, std::filesystem::current_path());
     }
@@ -259,15 +259,15 @@ std::vector<std::string> given_lines(run::RunSpec& config, const std::string& se
 
 }  // namespace
 
-std::string to_toml(const run::RunSpec& config) {
-  run::RunSpec copy = config;
+std::string to_toml(const runs::RunSpec& config) {
+  runs::RunSpec copy = config;
   std::string text;
   const auto add = [&](const std::string& head, const std::vector<std::string>& lines) {
     if (!lines.empty()) {
       text += fmt::format("{}{}\n{}\n", text.empty() ? "" : "\n", head, fmt::join(lines, "\n"));
     }
   };
-  for (const std::string& section : run::config_sections()) {
+  for (const std::string& section : runs::config_sections()) {
     if (section != "parallel") {
       add(fmt::format("[{}]", section), given_lines(copy, section));
     }
@@ -278,8 +278,8 @@ std::string to_toml(const run::RunSpec& config) {
   return text;
 }
 
-std::string entry_text(const run::RunSpec& config, std::size_t entry) {
-  run::RunSpec copy = config;
+std::string entry_text(const runs::RunSpec& config, std::size_t entry) {
+  runs::RunSpec copy = config;
   return fmt::format("{{{}}}", fmt::join(given_lines(copy, "parallel", entry), ", "));
 }
 

@@ -188,8 +188,8 @@ toml::node* descend(toml::node& parent, const Step& step, toml::node&& fresh) {
 
 }  // namespace
 
-void apply_override(toml::table& root, const std::string& argument, run::Problems& problems) {
-  const run::Place place{"command line, " + shown(argument), 0};
+void apply_override(toml::table& root, const std::string& argument, runs::Problems& problems) {
+  const runs::Place place{"command line, " + shown(argument), 0};
   const std::size_t equals = argument.find('=');
   const auto steps =
       equals == std::string::npos ? std::nullopt : split_key(argument.substr(0, equals));

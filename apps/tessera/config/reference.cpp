@@ -8,7 +8,7 @@ module tessera.app.config;
 
 import tessera.base;
 import tessera.models;
-import tessera.run;
+import tessera.runs;
 import tessera.app.base;
 import :values;
 
@@ -16,8 +16,8 @@ import :values;
 namespace tessera::app {
 namespace {
 
-std::string allowed(const run::Key& key, const run::Slot& slot) {
-  std::string text = run::type_name(slot);
+std::string allowed(const runs::Key& key, const runs::Slot& slot) {
+  std::string text = runs::type_name(slot);
   if (!key.choices.empty()) {
     text.clear();
     for (const std::string& choice : key.choices) {
@@ -28,18 +28,18 @@ std::string allowed(const run::Key& key, const run::Slot& slot) {
   if (key.is_path) {
     text = std::holds_alternative<std::string*>(slot) ? "path" : "list of paths";
   }
-  const std::string range = run::describe(key.range);
+  const std::string range = runs::describe(key.range);
   return range.empty() ? text : text + ", " + range;
 }
 
 }  // namespace
 
 std::string config_reference() {
-  run::RunSpec defaults;
+  runs::RunSpec defaults;
   defaults.parallel.emplace_back();
   std::string text;
-  const auto row = [&](const run::Key& key) {
-    const run::Slot slot = key.slot(defaults, 0);
+  const auto row = [&](const runs::Key& key) {
+    const runs::Slot slot = key.slot(defaults, 0);
     const std::string given =
         key.required ? "must be given" : fmt::format("default `{}`", slot_text(slot));
     text +=
@@ -52,15 +52,15 @@ std::string config_reference() {
   };
   const auto families = [&] {
     for (const std::string& family : models::model_families()) {
-      std::vector<run::Key> keys;
+      std::vector<runs::Key> keys;
       try {
-        keys = run::config_keys(family);
+        keys = runs::config_keys(family);
       } catch (const Error&) {
         continue;  // its file is refused; `tessera plugin list` says why
       }
       heading(fmt::format("[model] with family = \"{}\"", family));
       defaults.model.sizes.clear();
-      for (const run::Key& key : keys) {
+      for (const runs::Key& key : keys) {
         if (key.of_family) {
           row(key);
         }
@@ -68,7 +68,7 @@ std::string config_reference() {
     }
   };
   std::string section;
-  for (const run::Key& key : run::config_keys()) {
+  for (const runs::Key& key : runs::config_keys()) {
     if (key.of_family) {
       continue;
     }

@@ -16,7 +16,7 @@ module;
 module tessera.app.config;
 
 import tessera.base;
-import tessera.run;
+import tessera.runs;
 import :values;
 
 namespace tessera::app {
@@ -104,7 +104,7 @@ constexpr std::size_t longest_text = std::size_t{1} << 16;
 
 /// One value of the wanted type, or what was expected instead.
 struct Reader {
-  const run::Key& key;
+  const runs::Key& key;
   std::string expected = {};  // set when a read failed
   bool in_list = false;       // the value is an entry of a list
 
@@ -158,7 +158,7 @@ struct Reader {
     out = text->get();
     return true;
   }
-  bool read(const toml::node& node, run::Names& out) {
+  bool read(const toml::node& node, runs::Names& out) {
     const toml::array* list = node.as_array();
     std::vector<std::string> names(list == nullptr ? 1 : list->size());
     bool good = !names.empty();
@@ -170,17 +170,17 @@ struct Reader {
     }
     return good && (out.all = std::move(names), true);
   }
-  bool read(const toml::node& node, run::WordField& out) {
+  bool read(const toml::node& node, runs::WordField& out) {
     std::string word;
     return read(node, word) && out.set(word);
   }
-  bool read(const toml::node& node, run::JsonText& out) {
+  bool read(const toml::node& node, runs::JsonText& out) {
     expected = "a table of texts, finite numbers, booleans, lists and tables";
     const auto value = node.is_table() ? json_of(node) : std::nullopt;
     return value && (out.text = value->dump(), true);
   }
 
-  bool read(const toml::node& node, run::JsonList& out) {
+  bool read(const toml::node& node, runs::JsonList& out) {
     expected = "a list of tables of texts, finite numbers, booleans, lists and tables";
     const toml::array* list = node.as_array();
     const bool tables = list != nullptr && std::ranges::all_of(*list, [](const toml::node& entry) {
@@ -191,7 +191,7 @@ struct Reader {
   }
 
   bool in_range(double value) const {
-    const run::Range& r = key.range;
+    const runs::Range& r = key.range;
     return (r.low_open ? value > r.low : value >= r.low) &&
            (r.high_open ? value < r.high : value <= r.high);
   }
@@ -204,7 +204,7 @@ struct Reader {
 /// A value that is right and that this one may have been meant to be, as advice: 1e3 where a whole
 /// number is wanted is 1000, "3" is 3, and 3 where a text is wanted is "3".
 template <class T>
-std::string meant(const toml::node& node, const run::Key& key, bool in_list) {
+std::string meant(const toml::node& node, const runs::Key& key, bool in_list) {
   std::string text;
   if (const auto* given = node.as_string()) {
     text = given->get();
@@ -221,7 +221,7 @@ std::string meant(const toml::node& node, const run::Key& key, bool in_list) {
   if (text.empty() || text.size() > longest) {
     return "";
   }
-  if (std::is_same_v<T, std::string> || std::is_same_v<T, run::Names>) {
+  if (std::is_same_v<T, std::string> || std::is_same_v<T, runs::Names>) {
     text = node.is_string() ? "" : fmt::format("\"{}\"", text);
   }
   try {
@@ -236,7 +236,7 @@ std::string meant(const toml::node& node, const run::Key& key, bool in_list) {
 
 template <class T>
 bool read_list(const toml::node& node, Reader& reader, const std::string& name, std::vector<T>& out,
-               run::Problems& problems) {
+               runs::Problems& problems) {
   const toml::array* list = node.as_array();
   if (list == nullptr) {
     T entry{};
@@ -268,14 +268,14 @@ bool read_list(const toml::node& node, Reader& reader, const std::string& name, 
 
 }  // namespace
 
-run::Place place_of(const toml::source_region& source, const std::string& file) {
+runs::Place place_of(const toml::source_region& source, const std::string& file) {
   // Overrides are parsed with their argument as the path: their line is not shown.
   const std::string path = source.path ? *source.path : file;
-  return path.starts_with("command line") ? run::Place{path, 0}
-                                          : run::Place{path, static_cast<int>(source.begin.line)};
+  return path.starts_with("command line") ? runs::Place{path, 0}
+                                          : runs::Place{path, static_cast<int>(source.begin.line)};
 }
 
-run::Place place_of(const toml::node& node, const std::string& file) {
+runs::Place place_of(const toml::node& node, const std::string& file) {
   const toml::node* at = &node;
   while (!at->source().begin) {
     const toml::table* table = at->as_table();
@@ -291,8 +291,8 @@ run::Place place_of(const toml::node& node, const std::string& file) {
   return place_of(at->source(), file);
 }
 
-bool read_value(const toml::node& node, const run::Key& key, const std::string& name,
-                const run::Slot& slot, run::Problems& problems) {
+bool read_value(const toml::node& node, const runs::Key& key, const std::string& name,
+                const runs::Slot& slot, runs::Problems& problems) {
   Reader reader{.key = key};
   const auto read_one = [&](auto& out, const std::string& advice) {
     const bool good = reader.read(node, out);
@@ -304,8 +304,8 @@ bool read_value(const toml::node& node, const run::Key& key, const std::string& 
   };
   return std::visit(
       [&]<class T>(const T& field) {
-        if constexpr (std::is_same_v<T, run::WordField>) {
-          run::WordField words = field;
+        if constexpr (std::is_same_v<T, runs::WordField>) {
+          runs::WordField words = field;
           return read_one(words, meant<std::string>(node, key, false));
         } else if constexpr (requires { field->push_back({}); } &&
                              !std::is_same_v<T, std::string*>) {
@@ -317,7 +317,7 @@ bool read_value(const toml::node& node, const run::Key& key, const std::string& 
       slot);
 }
 
-void resolve_paths(const run::Key& key, const run::Slot& slot,
+void resolve_paths(const runs::Key& key, const runs::Slot& slot,
                    const std::filesystem::path& folder) {
   const auto resolve = [&](std::string& path) {
     if (!path.empty() && std::ranges::find(key.choices, path) == key.choices.end()) {
@@ -331,8 +331,8 @@ void resolve_paths(const run::Key& key, const run::Slot& slot,
   }
 }
 
-std::string slot_text(const run::Slot& slot) {
-  return toml_text(parse_ordered_json(run::json_of(slot)));
+std::string slot_text(const runs::Slot& slot) {
+  return toml_text(parse_ordered_json(runs::json_of(slot)));
 }
 
 }  // namespace tessera::app

@@ -29,7 +29,7 @@ import tessera.checkpoint;
 import tessera.hub;
 import tessera.app.base;
 import tessera.app.config;
-import tessera.run;
+import tessera.runs;
 import tessera.app.run;
 
 namespace tessera::app {
@@ -45,7 +45,8 @@ struct NotThere {
   const char* what;
 };
 
-std::vector<NotThere> not_there_of_model(const hub::ModelShape& shape, const run::RunSpec& config) {
+std::vector<NotThere> not_there_of_model(const hub::ModelShape& shape,
+                                         const runs::RunSpec& config) {
   const bool llama = shape.family == "llama";
   const models::ModelSizes sizes = hub::sizes_of(shape);
   const auto has = [&](const char* flag) { return llama && sizes.values.flag(flag); };
@@ -58,10 +59,11 @@ std::vector<NotThere> not_there_of_model(const hub::ModelShape& shape, const run
           {!config.model.adapter.empty(), "model.adapter", "no adapters"}};
 }
 
-std::vector<NotThere> not_there_of_training(const run::RunSpec& config) {
-  const run::TrainConfig& train = config.train;
+std::vector<NotThere> not_there_of_training(const runs::RunSpec& config) {
+  const runs::TrainConfig& train = config.train;
   return {
-      {train.objective != run::ObjectiveKind::next_token, "train.objective", "only the next token"},
+      {train.objective != runs::ObjectiveKind::next_token, "train.objective",
+       "only the next token"},
       {train.precision != DType::f32, "train.precision", "only f32"},
       {train.parameters != DType::f32, "train.parameters", "only f32"},
       {train.device != std::string("cpu"), "train.device", "only CPUs"},
@@ -81,13 +83,13 @@ bool is_one_of(const std::string& style, std::initializer_list<const char*> name
 
 /// Empty: the entries make none of the layouts. PrepareModuleInput changes how often gradients are
 /// summed, not what they are.
-std::optional<TorchLayout> layout_of(const run::RunSpec& config) {
+std::optional<TorchLayout> layout_of(const runs::RunSpec& config) {
   if (config.ranks() == 1) {
     return TorchLayout::one_rank;
   }
-  const std::vector<run::StyleConfig>& entries = config.parallel;
+  const std::vector<runs::StyleConfig>& entries = config.parallel;
   const auto all_of = [&](std::initializer_list<const char*> names) {
-    return !entries.empty() && std::ranges::all_of(entries, [&](const run::StyleConfig& entry) {
+    return !entries.empty() && std::ranges::all_of(entries, [&](const runs::StyleConfig& entry) {
       return is_one_of(entry.style, names) && entry.options.text == "{}";
     });
   };
@@ -102,15 +104,15 @@ std::optional<TorchLayout> layout_of(const run::RunSpec& config) {
 }
 
 /// Rows of a step that each rank computes; those of tensor parallel layers have all.
-std::int64_t own_rows(const run::RunSpec& config, TorchLayout layout) {
+std::int64_t own_rows(const runs::RunSpec& config, TorchLayout layout) {
   return layout == TorchLayout::tensor_parallel ? config.train.batch
                                                 : config.train.batch / config.ranks();
 }
 
 /// The run's model with the values that a training begins with.
-std::shared_ptr<nn::LanguageModel> initial_model(const run::Run& run) {
+std::shared_ptr<nn::LanguageModel> initial_model(const runs::Run& run) {
   set_seed(static_cast<std::uint64_t>(run.config.train.seed));
-  const std::shared_ptr<nn::LanguageModel> model = run::training_model(run.shape, run.config);
+  const std::shared_ptr<nn::LanguageModel> model = runs::training_model(run.shape, run.config);
   nn::materialize(*model);
   if (run.config.model.from.empty()) {
     nn::initialize(*model);
@@ -131,17 +133,17 @@ void write_tensors(const TensorSource& source, const std::string& path) {
   writer.finish();
 }
 
-void write_weights(const run::Run& run, const std::string& path) {
+void write_weights(const runs::Run& run, const std::string& path) {
   const std::shared_ptr<nn::LanguageModel> model = initial_model(run);
   const TensorsInMemory own(nn::values_by_name(nn::all_parameters(*model)));
   write_tensors(hub::HubExport(own, "", hub::family_of(run.shape), hub::sizes_of(run.shape)), path);
 }
 
-void write_rows(const run::Run& run, std::int64_t steps, const std::string& path) {
+void write_rows(const runs::Run& run, std::int64_t steps, const std::string& path) {
   std::vector<std::int64_t> inputs;
   std::vector<std::int64_t> targets;
   for (std::int64_t step = 0; step < steps; ++step) {
-    const run::Batch batch = run.data->rows(step, 0, run.config.train.batch);
+    const runs::Batch batch = run.data->rows(step, 0, run.config.train.batch);
     inputs.insert(inputs.end(), batch.inputs.begin(), batch.inputs.end());
     targets.insert(targets.end(), batch.targets.begin(), batch.targets.end());
   }
@@ -152,10 +154,10 @@ void write_rows(const run::Run& run, std::int64_t steps, const std::string& path
       path);
 }
 
-Json run_json(const run::Run& run, TorchLayout layout, const std::vector<double>& lr,
+Json run_json(const runs::Run& run, TorchLayout layout, const std::vector<double>& lr,
               bool compile) {
   const models::ModelSizes sizes = hub::sizes_of(run.shape);
-  const run::RunSpec& config = run.config;
+  const runs::RunSpec& config = run.config;
   const Json options = parse_ordered_json(config.optimizer.options.text);
   Json model = {{"vocab", run.shape.vocab}};
   for (const char* key : {"dim", "layers", "heads", "kv_heads", "head_dim", "ffn_dim"}) {
@@ -167,12 +169,12 @@ Json run_json(const run::Run& run, TorchLayout layout, const std::vector<double>
   model["tie_embeddings"] = sizes.values.flag("tie_embeddings");
   return {{"model", model},
           {"layout", name_of(layout)},
-          {"threads", run::threads_of_rank(config)},
+          {"threads", runs::threads_of_rank(config)},
           {"compile", compile},
           {"clip", config.train.clip_grad_norm},
           {"optimizer",
            {{"weight_decay", config.optimizer.weight_decay},
-            {"decay", run::word_of(config, "optimizer.decay")},
+            {"decay", runs::word_of(config, "optimizer.decay")},
             {"betas", options.value("betas", std::vector<double>{0.9, 0.95})},
             {"eps", options.value("eps", 1e-8)}}},
           {"lr", lr}};
@@ -196,8 +198,8 @@ std::string_view name_of(TorchLayout layout) {
   return "";
 }
 
-TorchLayout torch_layout(const run::Run& run) {
-  const run::RunSpec& config = run.config;
+TorchLayout torch_layout(const runs::Run& run) {
+  const runs::RunSpec& config = run.config;
   std::string problems;
   const auto add = [&](const std::string& place, std::string_view what) {
     problems += fmt::format("{}  {}: {}", problems.empty() ? "" : "\n", place, what);
@@ -215,8 +217,8 @@ TorchLayout torch_layout(const run::Run& run) {
       add(config.place("optimizer.options"), "only betas and eps");
     }
   }
-  for (const run::SourceConfig& source : run::data_sources(config)) {
-    if (source.kind == run::SourceConfig::Kind::jsonl) {
+  for (const runs::SourceConfig& source : runs::data_sources(config)) {
+    if (source.kind == runs::SourceConfig::Kind::jsonl) {
       add(config.place(source.key), "only rows in which every token is trained");
     }
   }
@@ -252,7 +254,7 @@ Torch::Torch(std::string python) : python_(std::move(python)) {
   version_ = asked.output.substr(0, asked.output.find_last_not_of("\n") + 1);
 }
 
-void Torch::write(const run::Run& run, TorchLayout layout, const std::vector<double>& lr,
+void Torch::write(const runs::Run& run, TorchLayout layout, const std::vector<double>& lr,
                   bool compile, const std::string& folder) const {
   const fs::path in(folder);
   write_text((in / script_name).string(), torch_script);

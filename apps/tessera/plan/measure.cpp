@@ -23,7 +23,7 @@ import tessera.ops;
 import tessera.program;
 import tessera.execute;
 import tessera.train;
-import tessera.run;
+import tessera.runs;
 import tessera.app.base;
 import tessera.app.run;
 
@@ -172,7 +172,7 @@ double measure_bandwidth() {
   const Tensor to = full({elements}, 0, DType::f32, cpu);
   double best = std::numeric_limits<double>::infinity();
   for (int round = 0; round < rounds; ++round) {
-    best = std::min(best, run::seconds_of([&] { ops::copy_(to, from); }));
+    best = std::min(best, runs::seconds_of([&] { ops::copy_(to, from); }));
   }
   return 2.0 * 4 * static_cast<double>(elements) / best;
 }
@@ -298,7 +298,7 @@ void MeasuredKernels::measure(const Program& program, const ByPlace<std::string>
           }
         };
         std::optional<Alone> alone;
-        as_own([&] { alone.emplace(program, wanted, &run::seconds_of); });
+        as_own([&] { alone.emplace(program, wanted, &runs::seconds_of); });
         ByPlace<std::vector<double>> seconds(kinds.size());
         for (int round = 0; round < rounds; ++round) {
           world.everyone().barrier();
@@ -306,7 +306,7 @@ void MeasuredKernels::measure(const Program& program, const ByPlace<std::string>
         }
         std::vector<double> of_places;
         for (const std::vector<double>& all : seconds) {
-          of_places.push_back(all.empty() ? 0 : run::median(all));
+          of_places.push_back(all.empty() ? 0 : runs::median(all));
         }
         return of_places;
       });
@@ -339,7 +339,7 @@ ByPlace<double> kernel_seconds_on(Device device, const Program& program) {
   const auto time = [&](const std::function<void()>& call) {
     call();  // loads its code, chooses its algorithm
     synchronize(device);
-    return run::seconds_of([&] {
+    return runs::seconds_of([&] {
              for (int round = 0; round < rounds; ++round) {
                call();
              }

@@ -3,7 +3,7 @@ export module tessera.app.plan:measure;
 import tessera.base;
 import tessera.device;
 import tessera.program;
-import tessera.run;
+import tessera.runs;
 import tessera.app.base;
 import :hardware;
 

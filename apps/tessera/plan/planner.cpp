@@ -12,7 +12,7 @@ import tessera.mesh;
 import tessera.program;
 import tessera.app.base;
 import tessera.app.config;
-import tessera.run;
+import tessera.runs;
 
 namespace tessera::app {
 namespace {
@@ -28,7 +28,7 @@ ByPlace<double> seconds_at(const Program& program, const DeviceRates& rates) {
 
 }  // namespace
 
-Planner::Planner(const run::RunSpec& config, const std::string& file) {
+Planner::Planner(const runs::RunSpec& config, const std::string& file) {
   if (!file.empty()) {
     hardware_ = read_hardware(file);
     return;
@@ -40,8 +40,8 @@ Planner::Planner(const run::RunSpec& config, const std::string& file) {
                 .advice = "name the rates of its device with --hardware FILE"});
   }
   const auto ranks = static_cast<int>(config.ranks());
-  hardware_ = measure_hardware(ranks, run::threads_of_rank(config));
-  measured_.emplace(ranks, run::threads_of_rank(config));
+  hardware_ = measure_hardware(ranks, runs::threads_of_rank(config));
+  measured_.emplace(ranks, runs::threads_of_rank(config));
 }
 
 void Planner::measure_again() {
@@ -58,22 +58,22 @@ SimulatedStep Planner::simulated(const Program& program) {
   return simulate_step(program, kernel_seconds(program), hardware_);
 }
 
-Program step_program(const run::Run& run, const run::StepSetup& setup) {
-  return run.config.graph.capture ? run::capture_step(run, setup)
-                                  : run::recorded_step(run, setup, 0);
+Program step_program(const runs::Run& run, const runs::StepSetup& setup) {
+  return run.config.graph.capture ? runs::capture_step(run, setup)
+                                  : runs::recorded_step(run, setup, 0);
 }
 
-StepTimes Planner::times_of(const run::Run& run, const run::StepSetup& setup,
+StepTimes Planner::times_of(const runs::Run& run, const runs::StepSetup& setup,
                             const Program& program, const SimulatedStep& step) const {
   StepTimes times = sums_of(program, step, setup.mesh);
   if (waits_for_host(run.config)) {
-    add_host(times, run::host_seconds(run, setup));
+    add_host(times, runs::host_seconds(run, setup));
   }
   return times;
 }
 
-StepTimes Planner::step_of(const run::Run& run, const run::Trial& trial) {
-  run::StepSetup setup = run::setup_of(run);
+StepTimes Planner::step_of(const runs::Run& run, const runs::Trial& trial) {
+  runs::StepSetup setup = runs::setup_of(run);
   const std::int64_t parts = trial.parts;
   const std::int64_t micro_batches = trial.rows / trial.micro;
   constexpr std::int64_t few = 3;
@@ -91,9 +91,9 @@ StepTimes Planner::step_of(const run::Run& run, const run::Trial& trial) {
   return continued(step(few - 1), last, static_cast<double>(micro_batches - few));
 }
 
-void add_keeping(StepTimes& step, const Hardware& hardware, const run::Run& run,
-                 const run::Trial& trial) {
-  const int copies = run::kept_copies(run);
+void add_keeping(StepTimes& step, const Hardware& hardware, const runs::Run& run,
+                 const runs::Trial& trial) {
+  const int copies = runs::kept_copies(run);
   if (copies == 0) {
     return;
   }
@@ -102,15 +102,15 @@ void add_keeping(StepTimes& step, const Hardware& hardware, const run::Run& run,
   const double copying = copy_seconds(hardware, bytes);
   // What is sent delays the collectives that share its link by as long, and is awaited at the next
   // state.
-  const double sending = run::has_second_home(run) ? bytes / hardware.between.bandwidth : 0;
+  const double sending = runs::has_second_home(run) ? bytes / hardware.between.bandwidth : 0;
   const double delayed = std::min(sending, steps * step.waiting);
   const double free = steps * (step.seconds - step.communicating);
   step.keeping = (copying + std::max(delayed, sending - free)) / steps;
   step.seconds += step.keeping;
 }
 
-FailingRun failing_run(const Hardware& hardware, const run::RunSpec& config,
-                       const run::Trial& trial, double step_seconds) {
+FailingRun failing_run(const Hardware& hardware, const runs::RunSpec& config,
+                       const runs::Trial& trial, double step_seconds) {
   const HardwareFailures& rates = hardware.failures;
   if (rates.per_rank_year <= 0) {
     return {};
@@ -123,7 +123,7 @@ FailingRun failing_run(const Hardware& hardware, const run::RunSpec& config,
   }
   constexpr double year = 365.25 * 86400;
   const auto bytes = static_cast<double>(trial.stored.values + trial.stored.state);
-  const bool background = config.checkpoint.save == run::SaveMode::async;
+  const bool background = config.checkpoint.save == runs::SaveMode::async;
   const double write = bytes / rates.write;
   return {.between = year / rates.per_rank_year / static_cast<double>(config.ranks()),
           .write = background ? copy_seconds(hardware, bytes) : write,

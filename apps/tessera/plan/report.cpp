@@ -16,7 +16,7 @@ import tessera.mesh;
 import tessera.device;
 import tessera.tensor;
 import tessera.program;
-import tessera.run;
+import tessera.runs;
 import tessera.app.base;
 import tessera.app.trace;
 
@@ -210,17 +210,17 @@ void write_planned_trace(const Program& program, const SimulatedStep& step, cons
   const auto slice_of = [&](const StepSpan& span, std::string_view category) {
     const Instruction& i = *places[span.place];
     const ProgramScope& scope = program.scopes[i.scope];
-    run::TraceSlice slice{.category = category,
-                          .name = kernel_name(i),
-                          .begin = nanoseconds(span.begin),
-                          .end = std::max(nanoseconds(span.end), nanoseconds(span.begin) + 1)};
+    runs::TraceSlice slice{.category = category,
+                           .name = kernel_name(i),
+                           .begin = nanoseconds(span.begin),
+                           .end = std::max(nanoseconds(span.end), nanoseconds(span.begin) + 1)};
     slice.module = scope.module.empty() ? nullptr : interned_name(scope.module);
     slice.backward = scope.phase == Phase::backward || scope.phase == Phase::recomputation;
     return slice;
   };
   const auto of_collective = [&](const StepSpan& span, std::string_view category) {
     const Instruction& i = *places[span.place];
-    run::TraceSlice slice = slice_of(span, category);
+    runs::TraceSlice slice = slice_of(span, category);
     slice.collective = true;
     slice.bytes = graph::received_bytes(program, i);
     slice.ranks = {program.rank};
@@ -228,22 +228,23 @@ void write_planned_trace(const Program& program, const SimulatedStep& step, cons
     slice.sequence = static_cast<std::uint64_t>(span.place.number);
     return slice;
   };
-  run::RankTrace trace;
+  runs::RankTrace trace;
   for (const StepSpan& span : step.computing) {
     trace.slices.push_back(slice_of(span, "operator"));
   }
   for (const StepSpan& span : step.waiting) {
     trace.slices.push_back(of_collective(span, "wait"));
   }
-  std::ranges::sort(trace.slices, {}, &run::TraceSlice::begin);
+  std::ranges::sort(trace.slices, {}, &runs::TraceSlice::begin);
   for (const StepSpan& span : step.communicating) {
     if (span.end > span.begin) {
       trace.streamed.push_back(
           {.slice = of_collective(span, "stream"), .queued = nanoseconds(span.begin)});
     }
   }
-  run::write_trace_file("--trace", file, {.first_step = 1, .last_step = 1, .mesh = to_string(mesh)},
-                        {run::trace_events(trace, 0, 0)});
+  runs::write_trace_file("--trace", file,
+                         {.first_step = 1, .last_step = 1, .mesh = to_string(mesh)},
+                         {runs::trace_events(trace, 0, 0)});
 }
 
 }  // namespace tessera::app

@@ -22,7 +22,7 @@ import tessera.dtensor;
 import tessera.nn;
 import tessera.app.base;
 import tessera.app.config;
-import tessera.run;
+import tessera.runs;
 import tessera.hub;
 import tessera.app.run;
 
@@ -179,9 +179,9 @@ class Search {
     LayoutCandidate alone{.layout = layouts_of({.kept = question_.kept}).front()};
     alone.overrides = joined(always_, alone.layout.overrides);
     alone.overrides.insert(alone.overrides.end(), {"train.batch=1", "train.micro_batch=0"});
-    const run::Run run = run_of(alone);
-    const run::Trial trial = run::try_step(run);
-    const auto model = run::training_model(run.shape, run.config);
+    const runs::Run run = run_of(alone);
+    const runs::Trial trial = runs::try_step(run);
+    const auto model = runs::training_model(run.shape, run.config);
     question_.modules = patterns_of(run.shape, *model);
     const auto number = [&](const char* name) {
       const auto found = run.shape.values.find(name);
@@ -204,12 +204,12 @@ class Search {
               .flops_of_row = trial.account.model_flops};
   }
 
-  run::Run run_of(const LayoutCandidate& candidate) const {
-    run::Run run;
+  runs::Run run_of(const LayoutCandidate& candidate) const {
+    runs::Run run;
     run.config = config_of(wanted_, candidate);
     run.shape = wanted_.shape;
     run.data = wanted_.data;
-    run.rates = run::rates_of(run.config);
+    run.rates = runs::rates_of(run.config);
     return run;
   }
 
@@ -344,9 +344,9 @@ class Search {
 
   void put_in_time(LayoutCandidate& candidate) {
     try {
-      const run::Run run = run_of(candidate);
-      const run::Trial trial = run::try_step(run);
-      run::check_device_kernels(run.config, trial.missing_kernels);
+      const runs::Run run = run_of(candidate);
+      const runs::Trial trial = runs::try_step(run);
+      runs::check_device_kernels(run.config, trial.missing_kernels);
       candidate.memory = static_cast<double>(trial.account.memory.total_peak);
       if (does_not_fit(candidate.memory)) {
         candidate.outcome = Outcome::too_much;
@@ -366,7 +366,7 @@ class Search {
 
   const SearchedRun& wanted_;
   Planner& planner_;
-  run::RunSpec base_;
+  runs::RunSpec base_;
   std::vector<std::string> always_ = {};
   LayoutQuestion question_ = {};
   BoundSizes sizes_ = {};
@@ -377,12 +377,12 @@ class Search {
 
 }  // namespace
 
-run::RunSpec config_of(const SearchedRun& run, const LayoutCandidate& candidate) {
+runs::RunSpec config_of(const SearchedRun& run, const LayoutCandidate& candidate) {
   return load_config(run.file, joined(run.overrides, candidate.overrides));
 }
 
 SearchResult search_layouts(const SearchedRun& run, Planner& planner) {
-  if (const run::RunSpec config = load_config(run.file, run.overrides);
+  if (const runs::RunSpec config = load_config(run.file, run.overrides);
       config.train.is_layout_free()) {
     fail_input(
         {.where = config.place("train.reproducible"),
@@ -404,13 +404,13 @@ void run_best(const SearchedRun& run, SearchResult& result, std::size_t count,
       const LayoutCandidate& one = result.planned[k];
       const std::vector<std::string> overrides =
           joined(joined(run.overrides, one.overrides), {"optimizer.warmup=1", "data.validation=0"});
-      const run::RunSpec config = load_config(run.file, overrides);
+      const runs::RunSpec config = load_config(run.file, overrides);
       seconds[k].push_back(usual_seconds(
           train_first_steps(run.file, joined(words, overrides), config, steps, folder.path())));
     }
   }
   for (std::size_t k = 0; k < count; ++k) {
-    result.planned[k].run = run::median(seconds[k]);
+    result.planned[k].run = runs::median(seconds[k]);
   }
   const auto end = result.planned.begin() + static_cast<std::ptrdiff_t>(count);
   std::ranges::sort(result.planned.begin(), end, {}, &LayoutCandidate::run);

@@ -3,7 +3,7 @@ export module tessera.app.plan:search;
 import tessera.base;
 import tessera.app.base;
 import tessera.app.config;
-import tessera.run;
+import tessera.runs;
 import tessera.hub;
 import :hardware;
 import :layouts;
@@ -21,7 +21,7 @@ struct SearchedRun {
   std::int64_t ranks = 1;               // to put it on
   std::vector<std::string> precisions;  // train.precision that may be chosen; empty: the config's
   hub::ModelShape shape = {};           // of its config
-  std::shared_ptr<const run::Dataset> data = {};
+  std::shared_ptr<const runs::Dataset> data = {};
 };
 
 /// What became of a layout with certain choices.
@@ -66,6 +66,6 @@ void run_best(const SearchedRun& run, SearchResult& result, std::size_t count,
               const std::vector<std::string>& words);
 
 /// The config of a candidate.
-run::RunSpec config_of(const SearchedRun& run, const LayoutCandidate& candidate);
+runs::RunSpec config_of(const SearchedRun& run, const LayoutCandidate& candidate);
 
 }  // namespace tessera::app

@@ -11,7 +11,7 @@ module tessera.app.plan;
 import tessera.base;
 import tessera.tensor;
 import tessera.program;
-import tessera.run;
+import tessera.runs;
 
 namespace tessera::app {
 namespace {
@@ -47,7 +47,7 @@ double share_between(const GroupSpread& spread, Communicates kind) {
 }
 
 double seconds_of(std::int64_t received_bytes, Communicates kind, const GroupSpread& spread,
-                       const Hardware& hardware) {
+                  const Hardware& hardware) {
   const auto received = static_cast<double>(received_bytes);
   const double between = received * share_between(spread, kind);
   const double latency = rounds(spread.together) * hardware.inside.latency +
@@ -121,7 +121,7 @@ class Clocks {
       spread = spreads_.emplace(group, spread_of(*group, hardware_.ranks)).first;
     }
     return seconds_of(graph::received_bytes(program_, collective), collective.op->communicates,
-                           spread->second, hardware_);
+                      spread->second, hardware_);
   }
 
   void start(PlaceIndex place, double seconds) {
@@ -152,9 +152,8 @@ double collective_seconds(const Program& program, const Instruction& collective,
   const CallGroup* const group = graph::group_of(collective);
   return group == nullptr || group->is_alone()
              ? 0
-             : seconds_of(graph::received_bytes(program, collective),
-                               collective.op->communicates, spread_of(*group, hardware.ranks),
-                               hardware);
+             : seconds_of(graph::received_bytes(program, collective), collective.op->communicates,
+                          spread_of(*group, hardware.ranks), hardware);
 }
 
 SimulatedStep simulate_step(const Program& program, const ByPlace<double>& kernels,

@@ -24,7 +24,7 @@ import tessera.train;
 import tessera.app.base;
 import tessera.app.config;
 import tessera.hub;
-import tessera.run;
+import tessera.runs;
 
 namespace tessera::app {
 namespace {
@@ -125,10 +125,10 @@ struct RecordedPlace {
   std::vector<int> ranks = {};  // of the axis
 };
 /// Of the calling rank.
-RecordedPlace record_place(const run::Run& run, const run::StepSetup& setup,
-                           const run::Trial& trial, const Planner& planner) {
-  ops::set_threads(run::threads_of_rank(run.config));
-  run::Trainer trainer(run, setup);
+RecordedPlace record_place(const runs::Run& run, const runs::StepSetup& setup,
+                           const runs::Trial& trial, const Planner& planner) {
+  ops::set_threads(runs::threads_of_rank(run.config));
+  runs::Trainer trainer(run, setup);
   trainer.set_capture(false);
   const parallel::Stages& stages = *trainer.plan().stages();
   RecordedPlace place{.schedule = stages.schedule(static_cast<int>(trial.rows / trial.micro)),
@@ -144,7 +144,7 @@ RecordedPlace record_place(const run::Run& run, const run::StepSetup& setup,
     trainer.step();
   }
   place.calls = std::move(calls);
-  place.host = planner.waits_for_host(run.config) ? run::host_seconds(trainer) : 0;
+  place.host = planner.waits_for_host(run.config) ? runs::host_seconds(trainer) : 0;
   return place;
 }
 
@@ -177,8 +177,8 @@ PlaceTimes times_of(const RecordedPlace& place, const DeviceMesh& mesh, Planner&
 }
 
 /// The seconds in which hidden states move from one stage to the next.
-double transfer_seconds(const run::Run& run, const run::Trial& trial, const std::vector<int>& ranks,
-                        const Hardware& hardware) {
+double transfer_seconds(const runs::Run& run, const runs::Trial& trial,
+                        const std::vector<int>& ranks, const Hardware& hardware) {
   const auto dim = static_cast<double>(hub::sizes_of(run.shape).values.integer("dim"));
   const double element = run.config.train.precision == DType::f32 ? 4 : 2;
   const double bytes =
@@ -191,10 +191,10 @@ double transfer_seconds(const run::Run& run, const run::Trial& trial, const std:
 
 }  // namespace
 
-StagedStep plan_stages(const run::Run& run, const run::Trial& trial, Planner& planner) {
-  run::StepSetup setup = run::setup_of(run);
+StagedStep plan_stages(const runs::Run& run, const runs::Trial& trial, Planner& planner) {
+  runs::StepSetup setup = runs::setup_of(run);
   setup.states = std::make_shared<PlannedStates>();
-  const PlannedDeviceScope kernels(run::device_of(run.config, 0, 1).type);
+  const PlannedDeviceScope kernels(runs::device_of(run.config, 0, 1).type);
   std::vector<RecordedPlace> recorded(1);
   as_rank(0, [&] { recorded[0] = record_place(run, setup, trial, planner); });
   const std::vector<int> ranks = recorded[0].ranks;
@@ -250,7 +250,7 @@ TableRows staged_rows(const StagedStep& step) {
                        100 * step.simulation.bubble(), 1e3 * step.costs.transfer)}};
 }
 
-std::string staged_table(const StagedStep& step, const run::Trial& trial) {
+std::string staged_table(const StagedStep& step, const runs::Trial& trial) {
   TableRows rows = {
       {"ranks", "stages", "forward ms", "backward ms", "computes", "after ms", "memory"}};
   for (std::size_t rank = 0; rank < step.rest.size(); ++rank) {

@@ -3,7 +3,7 @@ export module tessera.app.plan:stages;
 import tessera.base;
 import tessera.pipeline;
 import tessera.app.base;
-import tessera.run;
+import tessera.runs;
 import :planner;
 import :report;
 import :sums;
@@ -23,7 +23,7 @@ struct StagedStep {
 };
 
 /// Whether a style divides the model, as the run's trial has found.
-inline bool is_staged(const run::Trial& trial) { return !trial.places.empty(); }
+inline bool is_staged(const runs::Trial& trial) { return !trial.places.empty(); }
 
 /// The step of each place along the axis of stages is taken on the meta device. The calls of each
 /// forward and backward, and of what follows the last one, have the times of the planner's
@@ -31,11 +31,11 @@ inline bool is_staged(const run::Trial& trial) { return !trial.places.empty(); }
 /// them. The schedule is then simulated with the means of each stage's micro-batches; between two
 /// stages hidden states move. The step ends when the slowest rank has ended. Errors: those of
 /// try_step.
-StagedStep plan_stages(const run::Run& run, const run::Trial& trial, Planner& planner);
+StagedStep plan_stages(const runs::Run& run, const runs::Trial& trial, Planner& planner);
 
 /// Rows and a table of it: the bubble, and each place with its stages, memory and times.
 TableRows staged_rows(const StagedStep& step);
-std::string staged_table(const StagedStep& step, const run::Trial& trial);
+std::string staged_table(const StagedStep& step, const runs::Trial& trial);
 /// planned_json, with the pipeline: its bubble, and the seconds of each stage and rank.
 std::string staged_json(const PlannedRun& run, const StagedStep& step);
 

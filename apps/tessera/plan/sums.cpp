@@ -11,7 +11,7 @@ import tessera.base;
 import tessera.mesh;
 import tessera.tensor;
 import tessera.program;
-import tessera.run;
+import tessera.runs;
 
 namespace tessera::app {
 namespace {

@@ -15,7 +15,7 @@ import tessera.tensor;
 import tessera.dtensor;
 import tessera.execute;
 import tessera.parallel;
-import tessera.run;
+import tessera.runs;
 import tessera.app.base;
 
 namespace tessera::app {
@@ -50,7 +50,7 @@ std::string kernels_text(const graph::CompiledKernels& kernels) {
 }
 
 /// Of the styles that the run's entries apply.
-TableRows style_rows(const run::Trial& trial) {
+TableRows style_rows(const runs::Trial& trial) {
   TableRows rows;
   for (const parallel::StyleSummary& style : trial.styles) {
     rows.push_back(
@@ -64,7 +64,7 @@ TableRows style_rows(const run::Trial& trial) {
 }
 
 /// The text of a captured step.
-std::string captured_text(const run::RunSpec& config, const run::CapturedFacts& step) {
+std::string captured_text(const runs::RunSpec& config, const runs::CapturedFacts& step) {
   const auto bytes = [](auto count) { return format_bytes(static_cast<std::uint64_t>(count)); };
   std::string text =
       fmt::format("{} instructions, needs {}", step.instructions, bytes(step.needed));
@@ -82,7 +82,7 @@ std::string captured_text(const run::RunSpec& config, const run::CapturedFacts& 
     text += fmt::format("; keeps {} values ({}) in {}", step.values_in_files,
                         bytes(step.bytes_in_files), config.graph.offload);
   }
-  if (run::keeps_gathers(config.graph)) {
+  if (runs::keeps_gathers(config.graph)) {
     text += fmt::format("; {} of {} gathers are made", step.gathers_made, step.gathers);
   }
   if (step.kernels) {
@@ -96,7 +96,7 @@ std::string captured_text(const run::RunSpec& config, const run::CapturedFacts& 
 
 /// "8 bytes of each trained parameter: 2 of itself, ..."; empty: nothing is trained, or this rank
 /// has none of it.
-std::string stored_text(const run::Trial::Stored& stored) {
+std::string stored_text(const runs::Trial::Stored& stored) {
   if (stored.elements == 0) {
     return "";
   }
@@ -111,7 +111,7 @@ std::string stored_text(const run::Trial::Stored& stored) {
 }
 
 /// What the ranks need: of each place of stages, and by category where it is most.
-TableRows memory_rows(const run::Trial& trial) {
+TableRows memory_rows(const runs::Trial& trial) {
   TableRows rows;
   for (std::size_t place = 0; place < trial.places.size(); ++place) {
     rows.push_back(
@@ -121,15 +121,15 @@ TableRows memory_rows(const run::Trial& trial) {
   }
   rows.push_back({"memory", fmt::format("per rank{}, estimated: {}",
                                         trial.places.empty() ? "" : " that needs most",
-                                        run::memory_text(trial.account.memory))});
+                                        runs::memory_text(trial.account.memory))});
   return rows;
 }
 
 /// Where the state is kept, with its bytes for each rank.
-std::string healing_text(const run::Run& run, std::size_t bytes) {
+std::string healing_text(const runs::Run& run, std::size_t bytes) {
   const std::int64_t every = run.config.train.heal_every;
   const std::string when = every == 1 ? "step" : fmt::format("{} steps", every);
-  if (!run::has_second_home(run)) {
+  if (!runs::has_second_home(run)) {
     return fmt::format("the state is kept in memory after every {}, twice: {} per rank", when,
                        format_bytes(bytes));
   }
@@ -137,7 +137,7 @@ std::string healing_text(const run::Run& run, std::size_t bytes) {
       "the state is kept in memory after every {}, twice, here and on the next machine: {} per "
       "rank; {} per rank are sent there each time",
       when, format_bytes(bytes),
-      format_bytes(bytes / static_cast<std::size_t>(run::kept_copies(run))));
+      format_bytes(bytes / static_cast<std::size_t>(runs::kept_copies(run))));
 }
 
 /// What is known of the step besides its memory.
@@ -153,14 +153,14 @@ void add_work(const Account& account, TableRows& rows) {
 
 }  // namespace
 
-TableRows fact_rows(const run::Run& run, const run::Facts& facts) {
-  const run::Trial& trial = facts.trial;
+TableRows fact_rows(const runs::Run& run, const runs::Facts& facts) {
+  const runs::Trial& trial = facts.trial;
   TableRows rows = style_rows(trial);
   if (!trial.objective.empty()) {
     rows.push_back({"objective", trial.objective});
   }
   if (facts.layouts) {
-    rows.push_back({"mode", run::mode_text(run.config, *facts.layouts)});
+    rows.push_back({"mode", runs::mode_text(run.config, *facts.layouts)});
   }
   if (trial.frozen_parameters > 0) {
     rows.push_back(
@@ -168,7 +168,7 @@ TableRows fact_rows(const run::Run& run, const run::Facts& facts) {
                                format_count(static_cast<double>(trial.frozen_parameters)),
                                format_count(static_cast<double>(trial.parameters)))});
   }
-  if (const std::string links = run::links_text(run.config); !links.empty()) {
+  if (const std::string links = runs::links_text(run.config); !links.empty()) {
     rows.push_back({"links", links});
   }
   for (auto& row : memory_rows(trial)) {

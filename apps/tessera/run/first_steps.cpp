@@ -15,7 +15,7 @@ import tessera.base;
 import tessera.app.base;
 import tessera.app.config;
 import tessera.optim;
-import tessera.run;
+import tessera.runs;
 
 namespace tessera::app {
 namespace {
@@ -35,9 +35,9 @@ std::string reason_in(const std::string& output) {
 }
 
 /// Overrides that make a run end after so many steps, with the learning rates that it has.
-std::vector<std::string> end_after(const run::RunSpec& config, std::int64_t steps) {
+std::vector<std::string> end_after(const runs::RunSpec& config, std::int64_t steps) {
   std::vector<std::string> all = {"train.epochs=0", fmt::format("train.steps={}", steps)};
-  const run::OptimizerConfig& optimizer = config.optimizer;
+  const runs::OptimizerConfig& optimizer = config.optimizer;
   if (optimizer.schedule_ends() && optimizer.schedule_end == 0) {
     const bool in_tokens = optimizer.schedule_unit == optim::ScheduleUnit::tokens;
     all.push_back(fmt::format("optimizer.schedule_end={}",
@@ -60,11 +60,11 @@ void run_to_the_end(const std::string& who, const std::vector<std::string>& comm
 
 double usual_seconds(const TrainedSteps& steps) {
   constexpr std::ptrdiff_t slower = 3;
-  return run::median({steps.seconds.begin() + slower, steps.seconds.end()});
+  return runs::median({steps.seconds.begin() + slower, steps.seconds.end()});
 }
 
 TrainedSteps train_first_steps(const std::string& file, const std::vector<std::string>& overrides,
-                               const run::RunSpec& config, std::int64_t steps,
+                               const runs::RunSpec& config, std::int64_t steps,
                                const std::string& folder) {
   const std::string metrics = (fs::path(folder) / "metrics.jsonl").string();
   std::error_code ignored;
@@ -79,7 +79,7 @@ TrainedSteps train_first_steps(const std::string& file, const std::vector<std::s
   }
   run_to_the_end("tessera train", command);
   TrainedSteps result;
-  for (const run::StepMetrics& step : run::read_metrics(metrics)) {
+  for (const runs::StepMetrics& step : runs::read_metrics(metrics)) {
     result.losses.push_back(step.loss);
     result.seconds.push_back(step.seconds);
     result.lr.push_back(step.lr);

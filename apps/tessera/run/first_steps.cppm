@@ -1,7 +1,7 @@
 export module tessera.app.run:first_steps;
 
 import tessera.base;
-import tessera.run;
+import tessera.runs;
 import tessera.app.config;
 
 // The first steps of a run, as a program of their own.
@@ -28,7 +28,7 @@ double usual_seconds(const TrainedSteps& steps);
 /// the command line, and give `config`; `folder` is for its metrics. Errors: the run fails; its
 /// text is in the error.
 TrainedSteps train_first_steps(const std::string& file, const std::vector<std::string>& overrides,
-                               const run::RunSpec& config, std::int64_t steps,
+                               const runs::RunSpec& config, std::int64_t steps,
                                const std::string& folder);
 
 }  // namespace tessera::app

@@ -24,12 +24,12 @@ import tessera.hub;
 import tessera.app.base;
 import tessera.app.config;
 import tessera.optim;
-import tessera.run;
+import tessera.runs;
 
 namespace tessera::app {
 namespace {
 
-std::string mesh_text(const run::MeshConfig& mesh) {
+std::string mesh_text(const runs::MeshConfig& mesh) {
   if (mesh.axes.empty()) {
     return "1 rank";
   }
@@ -43,7 +43,7 @@ std::string mesh_text(const run::MeshConfig& mesh) {
 }
 
 /// A number of the schedule's unit: "3 steps", "1.5 M tokens (12.2 steps)".
-std::string span_text(const run::RunSpec& config, std::int64_t count) {
+std::string span_text(const runs::RunSpec& config, std::int64_t count) {
   if (config.optimizer.schedule_unit == optim::ScheduleUnit::steps) {
     return count_text(count, "step");
   }
@@ -53,7 +53,7 @@ std::string span_text(const run::RunSpec& config, std::int64_t count) {
 
 /// Where the first weights are, and what of these folders has no part in the run; `vocab`: the
 /// model's tokens.
-TableRows folder_rows(const run::ModelConfig& model, std::int64_t vocab) {
+TableRows folder_rows(const runs::ModelConfig& model, std::int64_t vocab) {
   TableRows rows;
   std::error_code ignored;
   const bool one_folder =
@@ -100,10 +100,10 @@ TableRows folder_rows(const run::ModelConfig& model, std::int64_t vocab) {
   return rows;
 }
 
-std::string optimizer_text(const run::RunSpec& config) {
-  const run::OptimizerConfig& o = config.optimizer;
+std::string optimizer_text(const runs::RunSpec& config) {
+  const runs::OptimizerConfig& o = config.optimizer;
   std::string text =
-      fmt::format("{}, lr {}, {}", o.name, o.lr, run::word_of(config, "optimizer.schedule"));
+      fmt::format("{}, lr {}, {}", o.name, o.lr, runs::word_of(config, "optimizer.schedule"));
   if (o.warmup > 0) {
     text += fmt::format(" after {} of warm-up", span_text(config, o.warmup));
   }
@@ -119,17 +119,17 @@ std::string optimizer_text(const run::RunSpec& config) {
   return text;
 }
 
-bool has_documents(const run::Dataset& data) {
+bool has_documents(const runs::Dataset& data) {
   return std::ranges::any_of(
-      data.sources(), [](const run::OpenedSource& source) { return source.documents != nullptr; });
+      data.sources(), [](const runs::OpenedSource& source) { return source.documents != nullptr; });
 }
 
-std::string data_text(const run::RunSpec& config, const run::Dataset& data) {
+std::string data_text(const runs::RunSpec& config, const runs::Dataset& data) {
   std::string text =
       fmt::format("{}, {} tokens to train on, {} {} of {}, {}", count_text(data.files(), "file"),
                   format_count(static_cast<double>(data.training_tokens())), data.windows(),
                   has_documents(data) ? "rows" : "windows", config.data.seq_len,
-                  run::word_of(config, "data.order"));
+                  runs::word_of(config, "data.order"));
   for (std::size_t i = 0; data.sources().size() > 1 && i < data.sources().size(); ++i) {
     text += fmt::format("{}source {}: {} rows, {:.1f}%", i == 0 ? "; " : ", ", i + 1,
                         data.training().source(i).rows(),
@@ -140,7 +140,7 @@ std::string data_text(const run::RunSpec& config, const run::Dataset& data) {
 
 }  // namespace
 
-TableRows data_rows(const run::RunSpec& config, const run::Dataset& data) {
+TableRows data_rows(const runs::RunSpec& config, const runs::Dataset& data) {
   const auto step_tokens = static_cast<double>(config.step_tokens());
   TableRows rows;
   rows.push_back({"data", data_text(config, data)});
@@ -169,8 +169,8 @@ TableRows data_rows(const run::RunSpec& config, const run::Dataset& data) {
   return rows;
 }
 
-TableRows plan_rows(const run::RunSpec& config, const hub::ModelShape& shape,
-                    const run::Dataset& data) {
+TableRows plan_rows(const runs::RunSpec& config, const hub::ModelShape& shape,
+                    const runs::Dataset& data) {
   const auto step_tokens = static_cast<double>(config.step_tokens());
   const double total = step_tokens * static_cast<double>(config.train.steps);
   TableRows rows = {

@@ -2,7 +2,7 @@ export module tessera.app.run:plan_table;
 
 import tessera.app.base;
 import tessera.app.config;
-import tessera.run;
+import tessera.runs;
 import tessera.hub;
 
 // The short table before the first step.
@@ -10,8 +10,9 @@ import tessera.hub;
 export namespace tessera::app {
 
 /// Model, mesh, styles, data, optimizer and outputs of a run: name and value of each row.
-TableRows data_rows(const run::RunSpec& config, const run::Dataset& data);  // those about the data
-TableRows plan_rows(const run::RunSpec& config, const hub::ModelShape& shape,
-                    const run::Dataset& data);
+TableRows data_rows(const runs::RunSpec& config,
+                    const runs::Dataset& data);  // those about the data
+TableRows plan_rows(const runs::RunSpec& config, const hub::ModelShape& shape,
+                    const runs::Dataset& data);
 
 }  // namespace tessera::app

@@ -1,0 +1,130 @@
+export module tessera.runs:dataset;
+
+import tessera.base;
+import tessera.data;
+import tessera.hub;
+import :run_model;
+import :sources;
+import :spec;
+
+// The batches of a run.
+
+export namespace tessera::runs {
+
+/// Sequences of a batch, row-major [rows, seq_len]: the targets are the inputs shifted by one
+/// token; data::ignored_target where the loss does not count. Of preferences, rows 2 i and 2 i + 1
+/// are the chosen and the rejected answer of pair i. With data.packing there is also, of each
+/// token, the number of the first token of its document in the row, and its position in it.
+struct Batch {
+  std::int64_t rows = 0;
+  std::int64_t seq_len = 0;
+  std::vector<std::int64_t> inputs = {};
+  std::vector<std::int64_t> targets = {};
+  std::vector<std::int64_t> documents = {};
+  std::vector<std::int64_t> positions = {};
+};
+
+/// The data of a run as rows: windows over tokens, documents, or pairs of answers. Which rows a
+/// step takes depends only on the config and the step, not on the mesh: each rank reads its own
+/// rows.
+class Dataset {
+ public:
+  /// Opens the files, and finds what is wrong in them. `vocab` is the model's number of token ids
+  /// (ready-made tokens only). Throws Error (input) when a file is missing, unreadable or not text,
+  /// has a wrong record, or the data are too short.
+  Dataset(const RunSpec& config, std::int64_t vocab);
+  /// With the run's tokenizer, which is open already.
+  Dataset(const RunSpec& config, std::int64_t vocab,
+          std::shared_ptr<const hub::ModelTokenizer> tokenizer);
+
+  /// Sequences of a row; see RunSpec::row_sequences.
+  std::int64_t row_sequences() const { return row_sequences_; }
+  /// Rows [first_row, first_row + count) of step `step` (counted from 0).
+  Batch rows(std::int64_t step, std::int64_t first_row, std::int64_t count) const;
+  /// Which row of which source is row `row` of step `step` (docs/random-numbers.md).
+  data::Mixture::Place place_of(std::int64_t step, std::int64_t row) const;
+  /// Its number in its source.
+  std::int64_t window_of(std::int64_t step, std::int64_t row) const {
+    return place_of(step, row).row;
+  }
+  /// Positions of a step, of all rows, whose loss counts.
+  std::int64_t trained(std::int64_t step) const;
+
+  /// Batches in a validation, whole ones or a single one that is not; 0 when there is none.
+  std::int64_t validation_batches() const { return validation_batches_; }
+  Batch validation_rows(std::int64_t batch, std::int64_t first_row, std::int64_t count) const;
+  /// Rows of a validation: fewer than a batch where there are no more; the rest of it is padding.
+  std::int64_t validation_used() const { return validation_used_; }
+  /// Positions of a whole validation whose loss counts.
+  std::int64_t validation_trained() const { return validation_trained_; }
+
+  /// Reads all ready-made tokens once; Error (input) for an id that the model does not have. Reads
+  /// whole files: call it once, before the ranks start.
+  void check_all() const;
+
+  std::int64_t tokens() const;  // of all files
+  std::int64_t training_tokens() const { return training_tokens_; }
+  /// Rows of all sources.
+  std::int64_t windows() const { return training_->rows(); }
+  const data::Mixture& training() const { return *training_; }
+  const std::vector<OpenedSource>& sources() const { return sources_; }
+  /// Of the positions of all rows, those that are no padding, and those whose loss counts.
+  double used_share() const { return used_share_; }
+  /// Documents to train on; texts are none.
+  std::int64_t documents() const { return documents_; }
+  double trained_share() const { return trained_share_; }
+  /// The hash of all data, validation included; a pass over the files.
+  std::string content_hash() const;
+  std::size_t files() const;
+  /// What is in files or below named folders and is not used.
+  std::string left_out() const;
+  const std::shared_ptr<const hub::ModelTokenizer>& tokenizer() const { return tokenizer_; }
+
+ private:
+  using RowSources = std::vector<std::shared_ptr<const data::RowSource>>;
+  void divide(const RunSpec& config);
+  void set_validation(const RunSpec& config, RowSources rows, std::int64_t tokens);
+  std::int64_t validation_row(std::int64_t number) const;
+  Batch empty_batch(std::int64_t rows) const;
+  void fill(Batch& batch, std::int64_t at, const data::RowSource& source, std::int64_t row) const;
+  void measure();
+
+  std::shared_ptr<const hub::ModelTokenizer> tokenizer_;
+  std::vector<OpenedSource> sources_;
+  std::vector<OpenedSource> validation_sources_;  // of data.validation_files
+  std::int64_t seq_len_;
+  std::int64_t row_sequences_;
+  std::int64_t batch_;
+  bool packs_;
+  std::unique_ptr<const data::Mixture> training_;
+  RowSources validation_;
+  std::int64_t training_tokens_ = 0;
+  std::int64_t validation_windows_ = 0;
+  std::int64_t validation_batches_ = 0;
+  std::int64_t validation_used_ = 0;
+  std::int64_t validation_trained_ = 0;
+  std::int64_t documents_ = 0;
+  double used_share_ = 1;
+  double trained_share_ = 1;
+};
+
+/// The steps in which `data` are trained on train.epochs times; train.steps where there are none.
+std::int64_t steps_of(const RunSpec& config, const Dataset& data);
+
+/// The model's sizes and the data of a run.
+struct RunData {
+  hub::ModelShape shape;
+  std::shared_ptr<const Dataset> dataset;
+};
+/// Opens and checks them. Errors (input), each with the key: see model_shape and Dataset.
+RunData open_run_data(const RunSpec& spec);
+
+/// The same run, with the number of its steps in the place of its epochs. Errors (input): the
+/// schedule does not fit these steps.
+RunSpec with_steps(RunSpec spec, const Dataset& data);
+
+/// Throws Error (input) unless the batch divides over `parts` (the product of the axes that split
+/// it) and each part over micro_batch.
+void check_batch_division(const RunSpec& config, std::int64_t parts);
+
+}  // namespace tessera::runs

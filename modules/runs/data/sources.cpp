@@ -1,0 +1,202 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tessera/input_file.hpp>
+#include <utility>
+#include <vector>
+module tessera.runs;
+
+import tessera.base;
+import tessera.tokenize;
+import tessera.data;
+import tessera.hub;
+
+namespace tessera::runs {
+namespace {
+
+std::vector<std::string> names_of(const std::vector<std::filesystem::path>& paths) {
+  std::vector<std::string> names;
+  names.reserve(paths.size());
+  for (const std::filesystem::path& path : paths) {
+    names.push_back(path.string());
+  }
+  return names;
+}
+
+/// The kind of a file's first record that has one; where bad records are an error, of the first
+/// one. Nothing: there is no record, as who reads them will find.
+std::optional<data::RecordKind> first_kind(const std::string& file, bool skip_bad) {
+  constexpr std::size_t longest = std::size_t{32} << 20;
+  std::ifstream stream(file, std::ios::binary);
+  std::string line;
+  for (std::int64_t number = 1; next_line(stream, file, line, longest); ++number) {
+    if (line.find_first_not_of(" \t\r") == std::string::npos) {
+      continue;
+    }
+    try {
+      return data::ExampleMaker::kind_of(line);
+    } catch (const Error& error) {
+      if (!skip_bad) {
+        fail_input({.thing = fmt::format("{}:{}", file, number), .wrong = error.what()});
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+/// Whether the records are texts, which make a stream. Error (input): some files have texts, and
+/// others documents.
+bool have_texts(const std::vector<std::string>& files, bool skip_bad) {
+  std::string first;
+  bool texts = false;
+  for (const std::string& file : files) {
+    const auto kind = first_kind(file, skip_bad);
+    const bool own = kind == data::RecordKind::text;
+    if (kind && !first.empty() && own != texts) {
+      fail_input({.thing = file,
+                  .wrong = fmt::format("its records are of another kind than those of {}", first),
+                  .advice = "name texts and conversations as two tables of data.sources"});
+    }
+    if (kind && first.empty()) {
+      first = file;
+      texts = own;
+    }
+  }
+  return texts;
+}
+
+data::DocumentOptions options_of(const RunSpec& config) {
+  return {.longest = config.data.seq_len + 1,
+          .too_long = config.data.too_long,
+          .form = config.train.objective == ObjectiveKind::dpo ? data::RecordForm::preference
+                                                               : data::RecordForm::document,
+          .skip_bad = config.data.bad_records == BadRecords::skip};
+}
+
+/// `what`: a record, in the plural.
+std::string left_out_text(const data::DocumentCounts& counts, const std::string& what) {
+  std::string text;
+  const auto add = [&](std::int64_t count, const std::string& part) {
+    if (count > 0) {
+      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, part);
+    }
+  };
+  add(counts.left_out, what + " that are too long");
+  add(counts.cut, fmt::format("ends of {} that are too long", what));
+  add(counts.blank_lines, "blank lines");
+  add(counts.bad, fmt::format("bad records (the first: {})", counts.first_bad));
+  for (const auto& [kind, count] : counts.dropped) {
+    add(count, fmt::format("contents that the template does not write ({})", kind));
+  }
+  return text;
+}
+
+class Opener {
+ public:
+  Opener(const RunSpec& config, std::int64_t vocab,
+         const std::shared_ptr<const hub::ModelTokenizer>& tokenizer)
+      : config_(config), vocab_(vocab), tokenizer_(tokenizer) {}
+
+  std::vector<OpenedSource> all(const std::vector<SourceConfig>& sources) {
+    std::vector<OpenedSource> opened;
+    for (const SourceConfig& source : sources) {
+      opened.push_back(at_key(config_, source.key, [&] { return open(source); }));
+      opened.back().weight = source.weight;
+      opened.back().key = source.key;
+    }
+    return opened;
+  }
+
+ private:
+  OpenedSource open(const SourceConfig& source) {
+    if (source.kind != SourceConfig::Kind::tokens && !tokenizer_) {
+      fail_input({.wrong = "the run has token ids only, so there is no tokenizer for texts",
+                  .expected = "*.npy"});
+    }
+    if (source.kind != SourceConfig::Kind::jsonl && config_.train.objective == ObjectiveKind::dpo) {
+      fail_input({.wrong = "train.objective=dpo compares answers, and these are plain texts",
+                  .expected = "records with 'prompt', 'chosen' and 'rejected'",
+                  .got = source.paths.front(),
+                  .advice = "name *.jsonl files, or set train.objective=next_token"});
+    }
+    switch (source.kind) {
+      case SourceConfig::Kind::tokens:
+        return {.tokens =
+                    std::make_shared<data::Tokens>(data::Tokens::from_npy(source.paths, vocab_))};
+      case SourceConfig::Kind::text:
+        return text(source);
+      case SourceConfig::Kind::jsonl:
+        break;
+    }
+    const std::vector<std::string> files = names_of(find_text_files(source.paths).files);
+    const data::DocumentOptions options = options_of(config_);
+    if (options.form == data::RecordForm::document && have_texts(files, options.skip_bad)) {
+      auto tokens = std::make_shared<data::EncodedText>(
+          data::EncodedText::from_records(files, maker(), options.skip_bad));
+      const std::string left_out = left_out_text(tokens->counts(), "texts");
+      return {.tokens = std::move(tokens), .left_out = left_out};
+    }
+    auto documents = std::make_shared<data::Documents>(files, maker(), options);
+    const std::string left_out =
+        left_out_text(documents->counts(), options.of_record() == 1 ? "documents" : "pairs");
+    return {.documents = std::move(documents), .left_out = left_out};
+  }
+
+  OpenedSource text(const SourceConfig& source) {
+    TextFiles found = find_text_files(source.paths);
+    const std::vector<std::string> files = names_of(found.files);
+    if (tokenizer_->path.empty() && tokenizer_->kind == "bytes") {  // needs no pass over the text
+      return {.tokens = std::make_shared<data::Tokens>(data::Tokens::from_bytes(files)),
+              .left_out = std::move(found.left_out)};
+    }
+    return {.tokens =
+                std::make_shared<data::EncodedText>(data::EncodedText::from_files(files, maker())),
+            .left_out = std::move(found.left_out)};
+  }
+
+  const std::shared_ptr<const data::ExampleMaker>& maker() {
+    if (!maker_) {
+      maker_ = example_maker(config_, tokenizer_);
+    }
+    return maker_;
+  }
+
+  const RunSpec& config_;
+  std::int64_t vocab_;
+  const std::shared_ptr<const hub::ModelTokenizer>& tokenizer_;
+  std::shared_ptr<const data::ExampleMaker> maker_;
+};
+
+}  // namespace
+
+std::size_t OpenedSource::files() const { return tokens ? tokens->files() : documents->files(); }
+std::string OpenedSource::content_hash() const {
+  return tokens ? tokens->content_hash() : documents->content_hash();
+}
+
+std::shared_ptr<const data::ExampleMaker> example_maker(
+    const RunSpec& config, const std::shared_ptr<const hub::ModelTokenizer>& tokenizer) {
+  return std::make_shared<const data::ExampleMaker>(tokenizer->opened, chat_template_of(*tokenizer),
+                                                    config.data.train_on, tokenizer->records);
+}
+
+std::vector<OpenedSource> open_sources(
+    const RunSpec& config, std::int64_t vocab,
+    const std::shared_ptr<const hub::ModelTokenizer>& tokenizer) {
+  return Opener(config, vocab, tokenizer).all(data_sources(config));
+}
+
+std::vector<OpenedSource> open_validation(
+    const RunSpec& config, std::int64_t vocab,
+    const std::shared_ptr<const hub::ModelTokenizer>& tokenizer) {
+  return Opener(config, vocab, tokenizer).all(validation_sources(config));
+}
+
+}  // namespace tessera::runs

@@ -1,0 +1,42 @@
+export module tessera.runs:healing;
+
+import tessera.base;
+import tessera.collective;
+import tessera.checkpoint;
+import :training_run;
+import :spec;
+
+export namespace tessera::runs {
+
+/// Error (input): the run cannot heal, as another program has started its ranks.
+void check_healing(const RunSpec& config);
+
+/// How a run continues when a rank has died (train.heal): the launcher's part. It never computes;
+/// it has the memory in which the ranks keep the state, and decides from where new ranks continue.
+/// On several machines it also has a copy of what the ranks of the machine before this one keep.
+class Healing {
+ public:
+  /// The run and `start`, whose `kept` is set, must outlive it.
+  Healing(const Run& run, StartPoint& start);
+  Healing(Healing&&) = delete;
+
+  /// Sets what a launch needs.
+  void configure(collective::LaunchOptions& options);
+
+ private:
+  /// See LaunchOptions::restart. Sets where the run continues.
+  bool start_again(const collective::FailedAttempt& failed);
+  /// Why it may not; empty: it may.
+  std::string refusal(const collective::FailedAttempt& failed);
+  /// Where the ranks continue, as words. `kept`: the step that is in memory; -1: none.
+  std::string find_start(std::int64_t kept);
+
+  const RunSpec& config_;
+  StartPoint& start_;
+  KeptStates kept_;
+  std::optional<KeptStates> of_other_;
+  std::vector<double> times_;                  // of the starts within the last hour, in seconds
+  std::optional<std::int64_t> step_of_fault_;  // of the last failure that was not from outside
+};
+
+}  // namespace tessera::runs

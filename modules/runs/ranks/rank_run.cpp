@@ -1,0 +1,317 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+module tessera.runs;
+
+import tessera.base;
+import tessera.plugin;
+import tessera.mesh;
+import tessera.device;
+import tessera.tensor;
+import tessera.collective;
+import tessera.ops;
+import tessera.capture;
+import tessera.checkpoint;
+import tessera.train;
+
+namespace tessera::runs {
+namespace {
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// All ranks must have loaded the same plugins: compared before any other collective.
+void compare_plugins(collective::World& world) {
+  const auto mine = static_cast<std::int64_t>(plugin::host().loaded_hash());
+  std::vector<std::int64_t> all(static_cast<std::size_t>(world.size()));
+  world.everyone().all_gather(&mine, all.data(), 1, DType::i64);
+  const auto other = std::ranges::find_if(all, [&](std::int64_t hash) { return hash != mine; });
+  if (other != all.end()) {
+    std::string names;
+    for (const plugin::LoadedPlugin& p : plugin::host().loaded()) {
+      names += fmt::format(" {} {} ({}, {});", p.name, p.version, p.digest, p.file);
+    }
+    fail_input(
+        {.thing = "plugins",
+         .wrong = fmt::format("rank {} and rank {} have loaded different ones", world.rank(),
+                              other - all.begin()),
+         .advice = fmt::format("this rank has:{} install the same files for all ranks", names)});
+  }
+}
+
+/// The peaks of what this rank's tensors hold, as the metrics file has them.
+std::vector<std::pair<std::string, std::int64_t>> memory_peaks(Device device) {
+  const MemoryStatistics memory = memory_statistics(device);
+  std::vector<std::pair<std::string, std::int64_t>> peaks = {{"total", memory.total_peak}};
+  for (int i = 0; i < memory_category_count; ++i) {
+    peaks.emplace_back(name_of(static_cast<MemoryCategory>(i)),
+                       memory.peak[static_cast<std::size_t>(i)]);
+  }
+  return peaks;
+}
+
+/// After an interrupt, which has saved the step where there is a place for it.
+std::string how_to_continue(const RunSpec& config) {
+  return config.checkpoint.folder.empty() ? "nothing is saved, as checkpoint.folder is empty"
+         : config.checkpoint.resume == "auto"
+             ? "run the same command again to continue"
+             : "run the same command with checkpoint.resume=auto to continue";
+}
+
+/// Operations per second of matrix products on the machines of all ranks. Of each machine, as many
+/// ranks measure at once as its cores have room for: more would measure each other.
+double gemm_ceiling(collective::World& world) {
+  const int measuring = std::max(1, available_cores() / ops::threads());
+  const double mine = world.number_here() < measuring ? ops::measure_gemm(0.02) : 0;
+  double ceiling = 0;
+  world.everyone().all_reduce(&mine, &ceiling, 1, DType::f64);
+  return ceiling * std::min(1.0, static_cast<double>(available_cores()) /
+                                     (std::min(measuring, world.ranks_here()) * ops::threads()));
+}
+
+/// The run of one rank, with its outputs.
+class RankRun {
+ public:
+  /// `step_flops`: of the whole model and batch.
+  RankRun(const Run& run, double step_flops, const StartPoint& start, collective::World& world)
+      : run_(run),
+        step_flops_(step_flops),
+        world_(world),
+        kept_(start.kept),
+        told_(kept_ != nullptr ? kept_->told() : -1),
+        trace_(run.config, to_string(make_mesh(run.config)), start.step, world) {
+    ops::set_threads(threads_of_rank(run.config));
+    world.set_background(run.config.mesh.background);
+    world.set_device_collectives(run.config.mesh.device_collectives);
+    world.set_progress(-1, "setting up");
+    compare_plugins(world);
+    compare_runs(world, run, start);
+    const DeviceMesh mesh = make_mesh(run.config);
+    set_configured_links(run.config, mesh);
+    measure_links(run.config, mesh, world);
+    device_ = device_of(run.config, world.number_here(), world.ranks_here());
+    planned_device_.emplace(device_.type);
+    trainer_ = std::make_unique<Trainer>(run, device_);
+    if (start.from_kept) {
+      trainer_->resume(*start.kept);
+    } else if (start.checkpoint) {
+      trainer_->resume(*start.checkpoint);
+    }
+    if (run.config.graph.capture) {
+      trainer_->capture_ahead();
+      compare_programs(world, trainer_->program());
+    }
+    if (world.rank() == 0) {
+      if (!run.config.log.metrics.empty()) {
+        metrics_ = std::make_unique<MetricsWriter>(run.config.log.metrics, trainer_->done());
+        owner_ = metrics_owner(run.config.log.metrics, run.config.checkpoint.folder);
+      }
+      if (!run.config.log.tensorboard.empty()) {
+        events_ = std::make_unique<EventFile>(run.config.log.tensorboard, trainer_->done());
+      }
+      progress_ = std::make_unique<Progress>(kept_ != nullptr ? start.begun : trainer_->done(),
+                                             run.config.train.steps, run.config.log.every);
+      if (start.checkpoint && !start.from_kept) {
+        progress_->note(
+            fmt::format("resumed after step {} from {}", trainer_->done(), *start.checkpoint));
+      }
+      for (const std::string& text : start.notes) {
+        progress_->note(text);
+      }
+      if (world.size() > 1 && run.config.mesh.measure_links) {
+        progress_->note("links measured: " + links_text(mesh));
+      }
+    }
+    if (world.rank() == 0 && world.size() > 1 && run.config.log.stragglers > 0) {
+      stragglers_.emplace(ranks_alike(trainer_->training().plan()), run.config.log.stragglers);
+    }
+    checkpoints_.emplace(
+        trainer_->checkpoints([this](const std::string& text) { note(text); }, start.kept));
+    world.everyone().barrier();
+    ceiling_ = gemm_ceiling(world);
+    reset_memory_peaks();  // without the measurement's
+  }
+
+  int operator()() {
+    const std::int64_t steps = run_.config.train.steps;
+    const bool stopped =
+        take_steps(world_, trainer_->training(), *checkpoints_,
+                   {.steps = steps,
+                    .step =
+                        [&](bool looked_at) {
+                          trace_.before_step(trainer_->done());
+                          one_step(looked_at);
+                        },
+                    .is_evaluated = [&](std::int64_t step) { return validates_after(step); },
+                    .after_step = [&](bool stop) { after_step(stop); }});
+    if (stopped) {
+      note(fmt::format("interrupted after step {}; {}", trainer_->done(),
+                       how_to_continue(run_.config)));
+      return exit_code_of(ErrorKind::interrupted);
+    }
+    if (metrics_) {
+      try_side_work(SideWork::output, "metrics", [&] { metrics_->finish(); });
+    }
+    return incomplete_outputs().empty() ? 0 : incomplete_code;
+  }
+
+ private:
+  void after_step(bool stop) {
+    if (trace_.after_step(trainer_->done(), stop)) {
+      note("trace written: " + run_.config.trace.file);
+    }
+    if (stragglers_) {
+      stragglers_->watch(world_, trainer_->done());
+    }
+    write_program();
+    if (progress_ && (stop || trainer_->done() == run_.config.train.steps)) {
+      progress_->finish();  // no further step: notes come below its line
+      if (run_.config.graph.capture) {
+        note("steps: " + to_string(trainer_->replays()));
+      }
+      if (!loads_.empty()) {
+        note(loads_text(loads_));
+      }
+      note("peak memory of rank 0: " + memory_text(memory_statistics(device_)));
+    }
+  }
+
+  void one_step(bool looked_at) {
+    const RunSpec& config = run_.config;
+    const auto start = std::chrono::steady_clock::now();
+    StepResult result;
+    run_phase(fmt::format("step {}", trainer_->done() + 1),
+              [&] { result = trainer_->step(looked_at); });
+    const double seconds = seconds_since(start);
+    StepMetrics metrics;
+    metrics.step = trainer_->done();
+    metrics.loss = result.loss;
+    metrics.grad_norm = result.grad_norm;
+    metrics.lr = result.lr;
+    metrics.skipped = result.skipped;
+    metrics.seconds = seconds;
+    metrics.tokens_per_second = static_cast<double>(config.step_tokens()) / seconds;
+    metrics.save_seconds = checkpoints_->seconds();
+    if (stragglers_ && stragglers_->last()) {
+      metrics.waited_for = {stragglers_->last()->rank, stragglers_->last()->seconds};
+    }
+    metrics.memory_bytes = process_memory().resident;
+    metrics.memory_peaks = memory_peaks(device_);
+    metrics.measures = trainer_->objective().measures(result.measured);
+    add_loads(metrics);
+    try {
+      if (validates_after(trainer_->done())) {
+        if (std::optional<Validation> validation = trainer_->validate()) {
+          metrics.validation_loss = validation->loss;
+          metrics.validation_measures = std::move(validation->measures);
+        }
+      }
+    } catch (...) {
+      tell(metrics);  // the step itself was taken
+      throw;
+    }
+    tell(metrics);
+  }
+
+  void add_loads(StepMetrics& metrics) {
+    loads_ = trainer_->expert_loads(world_);
+    if (loads_.empty()) {
+      return;
+    }
+    metrics.measures.emplace_back("experts/largest", largest_load(loads_));
+    if (run_.config.experts.capacity > 0) {
+      metrics.measures.emplace_back("experts/dropped", dropped_share(loads_));
+    }
+    for (const LayerLoads& one : loads_) {
+      metrics.expert_tokens.emplace_back(one.layer, one.tokens);
+    }
+  }
+
+  /// What ranks that died have told of a step is not told again, but for files: these begin where
+  /// the run continues.
+  void tell(StepMetrics metrics) {
+    const bool told = metrics.step <= told_;
+    if (metrics_ && !(told && is_stream(run_.config.log.metrics))) {
+      metrics.checkpoints = owner_;
+      try_side_work(SideWork::output, "metrics", [&] { metrics_->write(metrics); });
+    }
+    if (events_) {
+      try_side_work(SideWork::output, "log.tensorboard", [&] { events_->write(metrics); });
+    }
+    if (progress_ && !told) {
+      progress_->step(metrics, step_flops_ / metrics.seconds / ceiling_);
+    }
+    if (kept_ != nullptr && world_.rank() == 0) {
+      kept_->set_told(metrics.step);
+    }
+  }
+
+  bool validates_after(std::int64_t step) const {
+    const std::int64_t every = run_.config.data.validate_every;
+    return step == run_.config.train.steps || (every > 0 && step % every == 0);
+  }
+
+  /// As soon as there is one.
+  void write_program() {
+    const std::string& path = run_.config.graph.program;
+    const std::string text =
+        path.empty() || program_tried_ ? std::string() : trainer_->program_text();
+    if (text.empty()) {
+      return;
+    }
+    const std::string own = world_.rank() == 0 ? path : fmt::format("{}.{}", path, world_.rank());
+    const bool written = try_side_work(SideWork::output, "graph.program", [&] {
+      make_folders(std::filesystem::absolute(own).parent_path().string(), "graph.program");
+      write_output("graph.program", own, text);
+    });
+    if (written) {
+      note("program written: " + path);
+    }
+    program_tried_ = true;
+  }
+
+  void note(const std::string& text) {
+    if (progress_) {
+      progress_->note(text);
+    }
+  }
+
+  const Run& run_;
+  double step_flops_;
+  collective::World& world_;
+  KeptStates* kept_;   // null: the run does not heal
+  std::int64_t told_;  // the last step that ranks before these have told
+  Device device_ = cpu;
+  std::optional<PlannedDeviceScope> planned_device_;
+  std::unique_ptr<Trainer> trainer_;
+  std::optional<RunCheckpoints> checkpoints_;
+  std::unique_ptr<MetricsWriter> metrics_;
+  std::string owner_;  // of the metrics
+  std::unique_ptr<EventFile> events_;
+  std::unique_ptr<Progress> progress_;
+  std::optional<Stragglers> stragglers_;  // rank 0's
+  TraceSteps trace_;
+  double ceiling_ = 1;
+  bool program_tried_ = false;
+  std::vector<LayerLoads> loads_;  // of the last step
+};
+
+}  // namespace
+
+int train_rank(const Run& run, double step_flops, const StartPoint& start,
+               collective::World& world) {
+  return RankRun(run, step_flops, start, world)();
+}
+
+}  // namespace tessera::runs

@@ -1,0 +1,55 @@
+// A run from its description to its last step: `RunSpec` says what is trained and how, is checked,
+// and each rank trains its part.
+export module tessera.runs;
+
+// The description.
+export import :spec;          // RunSpec: the sections of a config as plain values
+export import :keys;          // its keys: names, ranges, documentation
+export import :problems;      // everything that is wrong with it, in one error
+export import :check;         // checks between keys
+export import :at_key;        // errors that name a key
+export import :data_sources;  // the sources that its section [data] names
+export import :plugins;       // the plugins that it names
+
+// The data.
+export import :run_model;   // which model and tokenizer it names
+export import :sources;     // what the data are read from
+export import :dataset;     // the batches
+export import :text_files;  // the files of data.text
+
+// What a run writes of its steps.
+export import :metrics;     // the metrics file
+export import :event_file;  // TensorBoard's event files
+export import :progress;    // the progress lines
+export import :recorder;    // what a rank does during some steps, with times
+export import :steps;       // which steps are traced
+export import :file;        // the trace file
+export import :resources;   // time and memory of this process
+
+// What a run consists of.
+export import :objects;       // from the description to the library's objects
+export import :loss;          // the losses of a batch
+export import :objective;     // what is minimised, and what is measured besides
+export import :reference;     // the frozen copy that preferences are compared with
+export import :rates;         // what a captured step costs
+export import :offload;       // values of captured steps that are kept in a file
+export import :execution;     // how captured steps are executed
+export import :links;         // what communication costs
+export import :expert_loads;  // how many tokens each expert of a mixture has had
+export import :fingerprint;   // values that determine a loss curve
+export import :training_run;  // the run, where it begins, how its steps are taken
+
+// Steps.
+export import :trainer;     // one rank's part of a run
+export import :mode;        // the step of one rank, placed on a mesh
+export import :device_fit;  // whether a device can run a step
+export import :trial;       // steps tried on the meta device, before ranks are started
+
+// From the checks before the start to the last step.
+export import :facts;        // what is known of a run before its ranks start
+export import :saved_state;  // what a run begins with, compared with its description
+export import :start;        // what a run looks at before it starts
+export import :run_lock;     // one run at a time writes a folder
+export import :rank_run;     // what one rank does, with its outputs
+export import :healing;      // ranks that die are started again
+export import :train;        // all of it, in order

@@ -1,0 +1,262 @@
+module;
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <span>
+#include <string_view>
+#include <system_error>
+#include <tessera/shown.hpp>
+#include <variant>
+#include <vector>
+
+#include "tessera/content_hash.hpp"
+#include "tessera/gguf.hpp"
+#include "tessera/json.hpp"
+module tessera.runs;
+
+import tessera.base;
+import tessera.tensor;
+import tessera.checkpoint;
+import tessera.data;
+import tessera.models;
+import tessera.hub;
+
+namespace tessera::runs {
+namespace {
+
+/// The weights that a run starts from: of each file the header and 4 KiB of every MiB, so that a
+/// large model does not have to be read twice. Weights that were trained differ nearly everywhere.
+/// `any_format`: they need not be in *.safetensors.
+std::string weights_hash(const std::string& folder, bool any_format) {
+  std::error_code ignored;
+  std::set<std::string> files;
+  if (is_gguf(folder)) {
+    files = {folder};
+  } else if (!std::filesystem::is_directory(folder, ignored)) {
+    fail_input({.thing = folder,
+                .wrong = "there is no such folder",
+                .expected = "one with *.safetensors"});
+  } else {
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+      if (entry.path().extension() == ".safetensors") {
+        files.insert(entry.path().string());
+      }
+    }
+  }
+  if (files.empty() && any_format) {
+    const OpenedTensors opened = open_tensors(folder);
+    for (const std::string& name : opened.source->files()) {
+      files.insert((std::filesystem::path(folder) / name).string());
+    }
+  }
+  ContentHash hash;
+  for (const std::string& file : files) {
+    const data::DataFile data(file);
+    const data::DataFile::Handle handle(data);
+    constexpr std::size_t step = std::size_t{1} << 20;
+    constexpr std::size_t sample = 4096;
+    std::vector<std::byte> bytes;
+    for (std::size_t at = 0; at < data.size(); at += step) {
+      bytes.resize(std::min(sample, data.size() - at));
+      handle.read(data, at, bytes);
+      hash.add(bytes);
+    }
+    const std::string size = fmt::format("{};", data.size());
+    hash.add(std::as_bytes(std::span(size)));
+  }
+  return hash.hex();
+}
+
+/// Keys that runs of earlier versions did not have.
+constexpr std::string_view later_keys[] = {"data.tokenizer_options",
+                                           "data.chat_template",
+                                           "data.template_options",
+                                           "data.template_members",
+                                           "data.allow_dropped",
+                                           "data.bad_records",
+                                           "data.end_tokens",
+                                           "data.train_on",
+                                           "data.too_long",
+                                           "data.packing",
+                                           "model.new_tokens",
+                                           "train.objective",
+                                           "dpo.beta",
+                                           "dpo.label_smoothing",
+                                           "dpo.reference",
+                                           "experts.balance_loss",
+                                           "experts.z_loss",
+                                           "experts.bias_rate",
+                                           "experts.capacity",
+                                           "train.reproducible",
+                                           "train.virtual_shards",
+                                           "train.feature_shards"};
+constexpr const char* special_tokens = "data.special_tokens";
+/// What earlier versions wrote for token ids too.
+constexpr const char* no_tokenizer = "bytes";
+
+/// Of the text that makes texts of conversations.
+std::string template_hash(const Dataset& dataset) {
+  const std::string& text = dataset.tokenizer()->opened.chat_template;
+  return content_hash(std::as_bytes(std::span(text)));
+}
+
+std::string text_of(const models::ModelValue& value) {
+  return json_text(std::visit([](const auto& number) { return nlohmann::json(number); }, value));
+}
+
+/// With the keys of the model's family that the version which wrote the checkpoint did not have:
+/// what it computed is what their initial values say.
+Fingerprint with_later_keys(Fingerprint stored, const Fingerprint& own,
+                            const hub::ModelShape& shape) {
+  if (own.contains(special_tokens)) {
+    stored.try_emplace(special_tokens, json_text(nlohmann::json("letters")));
+  }
+  for (const models::ModelKey& key : hub::family_of(shape).keys()) {
+    stored.try_emplace("model." + key.name, text_of(key.initial));
+  }
+  return stored;
+}
+
+/// A JSON text as people write it: without the quotes of a text.
+std::string shown(const Fingerprint& values, const std::string& name) {
+  const auto found = values.find(name);
+  return found == values.end() ? "absent" : found->second;
+}
+
+bool is_allowed(const std::string& name, const std::vector<std::string>& allow) {
+  return std::ranges::any_of(allow, [&](const std::string& entry) {
+    return name == entry || name.starts_with(entry + ".");
+  });
+}
+
+}  // namespace
+
+Fingerprint fingerprint_of(const RunSpec& config, const hub::ModelShape& shape,
+                           const Dataset& data) {
+  Fingerprint values;
+  for (const Key& key : config_keys(config.model.family)) {
+    if (has_influence(key) && !key.of_family) {
+      values[key.path] = json_of(key, config);
+    }
+  }
+  values["model.vocab"] = json_text(nlohmann::json(shape.vocab));
+  for (const auto& [name, value] : shape.values) {
+    values["model." + name] = text_of(value);
+  }
+  if (shape.family != ModelConfig().family) {
+    values["model.family"] = json_text(nlohmann::json(shape.family));
+  }
+  if (!config.graph.transforms.empty()) {
+    values["graph.transforms"] = json_text(nlohmann::json(config.graph.transforms));
+  }
+  if (!config.model.from.empty()) {
+    values["model.from"] =
+        json_text(nlohmann::json("weights " + weights_hash(config.model.from, true)));
+  }
+  // Runs without them have the fingerprint that they had before there were the keys.
+  values.erase("model.adapter");
+  const RunSpec initial;
+  const bool compares = config.train.objective == ObjectiveKind::dpo;
+  for (const Key& key : config_keys(config.model.family)) {
+    if (std::ranges::find(later_keys, key.path) != std::end(later_keys) &&
+        !(compares && key.section() == "dpo") &&
+        !(config.train.is_layout_free() && key.of_layout_free) &&
+        json_of(key, config) == json_of(key, initial)) {
+      values.erase(key.path);
+    }
+  }
+  values["data.tokenizer"] =
+      json_text(nlohmann::json(data.tokenizer() ? data.tokenizer()->identity() : no_tokenizer));
+  if (!data.tokenizer() || data.tokenizer()->path.empty()) {
+    values.erase(special_tokens);  // bytes have none
+  }
+  const bool has_documents = std::ranges::any_of(
+      data.sources(), [](const OpenedSource& source) { return source.documents != nullptr; });
+  if (has_documents) {
+    values["data.chat_template"] = json_text(nlohmann::json(template_hash(data)));
+  }
+  if (data.sources().size() > 1) {
+    nlohmann::json weights = nlohmann::json::array();
+    for (const OpenedSource& source : data.sources()) {
+      weights.push_back(source.weight);
+    }
+    values["data.sources"] = json_text(weights);
+  }
+  if (!config.model.adapter.empty()) {
+    values["model.adapter"] =
+        json_text(nlohmann::json("weights " + weights_hash(config.model.adapter, false)));
+  }
+  values["data.content"] =
+      json_text(nlohmann::json(fmt::format("{} tokens {}", data.tokens(), data.content_hash())));
+  return values;
+}
+
+std::string to_json(const Fingerprint& fingerprint) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::object();
+  for (const auto& [name, value] : fingerprint) {
+    json[name] = parse_ordered_json(value);
+  }
+  return json_text(json);
+}
+
+Fingerprint stored_fingerprint(const std::string& meta, const std::string& checkpoint) {
+  const ParsedJson parsed = parse_json_object(meta);
+  if (!parsed.problem.empty() || !parsed.value.contains("fingerprint") ||
+      !parsed.value["fingerprint"].is_object()) {
+    fail_input(
+        {.thing = checkpoint,
+         .wrong = "it has no fingerprint of its run, so it is not a checkpoint of 'tessera train'",
+         .advice = "use another one"});
+  }
+  Fingerprint values;
+  for (const auto& [name, value] : parsed.value["fingerprint"].items()) {
+    values[name] = json_text(value);
+  }
+  return values;
+}
+
+std::vector<std::string> compare(const Fingerprint& written, const Fingerprint& own,
+                                 const hub::ModelShape& shape, const RunSpec& config,
+                                 const std::string& checkpoint) {
+  const Fingerprint stored = with_later_keys(written, own, shape);
+  std::set<std::string> names;
+  for (const Fingerprint* values : {&stored, &own}) {
+    for (const auto& [name, value] : *values) {
+      names.insert(name);
+    }
+  }
+  std::vector<std::string> allowed;
+  std::vector<std::string> lines;
+  std::vector<std::string> refused;
+  for (const std::string& name : names) {
+    if (shown(stored, name) == shown(own, name)) {
+      continue;
+    }
+    const std::string line =
+        fmt::format("{}: {} in the checkpoint, {} in the config", name,
+                    tessera::shown(shown(stored, name)), tessera::shown(shown(own, name)));
+    if (is_allowed(name, config.checkpoint.allow)) {
+      allowed.push_back(line);
+    } else {
+      lines.push_back("\n  " + line);
+      refused.push_back(fmt::format("\"{}\"", name));
+    }
+  }
+  if (!refused.empty()) {
+    for (const std::string& name : config.checkpoint.allow) {  // the override replaces the list
+      refused.push_back(fmt::format("\"{}\"", name));
+    }
+    fail_input(fmt::format(
+        "{}: it is a checkpoint of another run; what differs:{}\nto start a new run, name another "
+        "checkpoint.folder; to continue in spite of it: 'checkpoint.allow=[{}]'",
+        checkpoint, fmt::join(lines, ""), fmt::join(refused, ",")));
+  }
+  return allowed;
+}
+
+}  // namespace tessera::runs

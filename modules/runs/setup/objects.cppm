@@ -1,0 +1,46 @@
+export module tessera.runs:objects;
+
+import tessera.base;
+import tessera.mesh;
+import tessera.tensor;
+import tessera.nn;
+import tessera.optim;
+import tessera.parallel;
+import tessera.hub;
+import :spec;
+
+// From a config to the library's objects; shared by the ranks and by the check before the launch.
+
+export namespace tessera::runs {
+
+/// The model that a config trains, on the meta device, with its frozen parameters. Errors (input):
+/// see nn::freeze.
+/// `change`: what replaces modules of it, before parameters get their type.
+std::shared_ptr<nn::LanguageModel> training_model(
+    const hub::ModelShape& shape, const RunSpec& config,
+    const std::function<void(nn::Module& model)>& change = {});
+
+/// The config's mesh; one axis "rank" of size 1 where it has none.
+DeviceMesh make_mesh(const RunSpec& config);
+
+/// The device of the rank with this number among the ranks of its machine. Errors (input): there is
+/// no such device; there are more ranks than devices.
+Device device_of(const RunSpec& config, int number, int ranks);
+std::vector<parallel::StyleEntry> style_entries(const RunSpec& config);
+
+/// Errors (input), with the place in the config: no such optimizer, options that it does not have,
+/// a group that matches no parameter, of these and of the whole model's.
+std::unique_ptr<optim::Optimizer> make_optimizer(const RunSpec& config,
+                                                 std::vector<nn::ParameterPointer> parameters,
+                                                 std::span<const nn::ParameterPointer> whole = {});
+
+/// How many threads compute for a rank: train.threads, or its share of the cores.
+int threads_of_rank(const RunSpec& config);
+
+/// The learning rate of every step.
+optim::Schedule make_schedule(const RunSpec& config);
+
+/// How gradients are limited.
+optim::Clipping make_clipping(const TrainConfig& config);
+
+}  // namespace tessera::runs

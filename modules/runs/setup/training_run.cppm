@@ -1,0 +1,83 @@
+export module tessera.runs:training_run;
+
+import tessera.base;
+import tessera.mesh;
+import tessera.program;
+import tessera.graph;
+import tessera.checkpoint;
+import tessera.train;
+import tessera.hub;
+import :fingerprint;
+import :rates;
+import :dataset;
+import :spec;
+
+export namespace tessera::runs {
+
+/// The step of one rank for the whole batch, and its evaluation; or the same as placed by a mode.
+struct OneRank {
+  Program step;
+  std::optional<Program> evaluation = {};  // none: nothing is validated
+};
+
+/// Agreement of all ranks before they start. The config is constant after it was read.
+struct Run {
+  RunSpec config;
+  hub::ModelShape shape;
+  std::shared_ptr<const Dataset> data;
+  Fingerprint fingerprint = {};  // kept in checkpoints
+  int kept_gathers = -1;         // see graph::ExecutionOptions; -1: what rank 0 has room for
+  std::shared_ptr<const OneRank> one_rank = {};  // with graph.mode; null: a Trainer captures it
+  std::shared_ptr<PlannedStates> states = {};    // StepSetup::states; constant while ranks run
+  StepRates rates = {};                          // measured once, for all ranks
+  int launchers = 1;                             // machines, each of which starts its own ranks
+};
+
+/// Whether what the ranks of a machine keep is in the memory of another one too (train.heal_copies,
+/// on several machines).
+bool has_second_home(const Run& run);
+
+/// Copies of a rank's state that are in memory besides the state itself: two of them, each in as
+/// many places. 0: the run does not heal.
+int kept_copies(const Run& run);
+
+/// Where a run begins.
+struct StartPoint {
+  std::optional<std::string> checkpoint = {};  // that it continues; none: a new run
+  std::int64_t step = 0;                       // steps that are done
+  std::vector<std::string> notes = {};         // what the user should know of it, a line each
+  KeptStates* kept = nullptr;  // with train.heal: where the state is kept after every step
+  bool from_kept = false;      // it continues from there, whatever checkpoint there is
+  std::int64_t begun = 0;      // with `kept`: steps that were done when the run began
+};
+
+/// Whether graph.mode captures the step of one rank, and places it.
+bool has_mode(const RunSpec& config);
+
+/// Sequences of a step, on all ranks together.
+struct StepRows {
+  std::int64_t all = 0;
+  std::int64_t micro = 0;  // of a rank's micro-batch; 0: all of the rank's at once
+};
+
+/// How a step is taken. A run's own follows from its config; trials, captures and modes take
+/// others.
+struct StepSetup {
+  DeviceMesh mesh;
+  StepRows rows = {};
+  std::int64_t parts = 0;                        // StepBatch::parts
+  bool by_mode = false;                          // graph.mode places it
+  std::shared_ptr<const OneRank> one_rank = {};  // what is placed; null: it is captured
+  bool captured = false;
+  /// Of a model in stages: what its stages tell each other, as far as it is known before the step.
+  std::shared_ptr<PlannedStates> states = {};
+  graph::ExecutionOptions execution = {};
+};
+
+/// That of the config. Errors: see execution_of.
+StepSetup setup_of(const Run& run);
+/// The whole batch on one rank, as a mode places it: as many micro-batches, and nothing but
+/// overrides changes what is recorded.
+StepSetup one_rank_setup(const Run& run);
+
+}  // namespace tessera::runs

@@ -1,0 +1,106 @@
+export module tessera.runs:keys;
+
+import tessera.base;
+import :spec;
+
+// The one description of the config's keys. Parsing, overrides, errors and docs/config.md all
+// follow it: adding a key is a field in spec.cppm and an entry in keys.cpp.
+
+export namespace tessera::runs {
+
+/// A field of an enumeration, by its words in a config.
+class WordField {
+ public:
+  /// Words and their values, in the order of the documentation.
+  template <class E>
+  using Words = std::vector<std::pair<std::string, E>>;
+
+  /// Both must outlive this.
+  template <class E>
+  WordField(E& field, const Words<E>& words) {
+    for (const auto& [word, value] : words) {
+      words_.push_back(word);
+    }
+    word_ = [&field, &words] {
+      for (const auto& [word, value] : words) {
+        if (value == field) {
+          return word;
+        }
+      }
+      return std::string("?");  // no value of the enumeration
+    };
+    set_ = [&field, &words](std::size_t number) { field = words.at(number).second; };
+  }
+
+  const std::vector<std::string>& words() const { return words_; }
+  std::string word() const { return word_(); }
+  /// False: there is no such word, and nothing is set.
+  bool set(std::string_view word) const;
+
+ private:
+  std::vector<std::string> words_;
+  std::function<std::string()> word_;
+  std::function<void(std::size_t)> set_;
+};
+
+/// The field of; its type is the key's type.
+using Slot = std::variant<bool*, std::int64_t*, double*, std::string*, std::vector<std::string>*,
+                          std::vector<std::int64_t>*, std::vector<double>*, Names*, JsonText*,
+                          JsonList*, WordField>;
+
+/// Of a range that is open at an end.
+constexpr double no_limit = __builtin_huge_val();
+
+/// Allowed numbers, for a number or for each entry of a list of numbers.
+struct Range {
+  double low = -no_limit;
+  double high = no_limit;
+  bool low_open = false;
+  bool high_open = false;
+};
+
+/// A key of a config, and the field of a RunSpec that it fills.
+struct Key {
+  std::string path;  // "train.steps"; "parallel.style" is `style` of every [[parallel]] entry
+  std::function<Slot(RunSpec&, std::size_t entry)> slot;
+  std::string doc;
+  Range range = {};
+  std::vector<std::string> choices = {};  // allowed words; for a path: words that are not paths
+  bool is_path = false;
+  bool required = false;
+  bool of_family = false;       // of model.family, not of all models
+  bool of_layout_free = false;  // only runs with train.reproducible=layout have it
+
+  std::string section() const { return path.substr(0, path.find('.')); }
+  std::string leaf() const { return path.substr(path.find('.') + 1); }
+  bool in_list() const;
+};
+
+/// Every key of a config with this model.family, in the order of the documentation. Error (input):
+/// there is no such family.
+std::vector<Key> config_keys(const std::string& family = ModelConfig().family);
+
+/// The sections' names, in the order of the documentation.
+std::vector<std::string> config_sections();
+
+/// Whether a key determines the loss curve, and so is a part of a checkpoint's fingerprint. A key
+/// that is new in [model], [data], [train], [dpo] or [optimizer] is, until influence.cpp excludes
+/// it.
+bool has_influence(const Key& key);
+
+/// Names that `checkpoint.allow` takes: those keys, their sections, and `data.content`.
+std::vector<std::string> allowable_names(const std::string& family);
+
+/// The word of a key that has one: "cosine" of "optimizer.schedule".
+std::string word_of(const RunSpec& spec, const std::string& key);
+/// A value as a JSON text; that of a key outside of lists.
+std::string json_of(const Slot& slot);
+std::string json_of(const Key& key, const RunSpec& config);
+
+/// "integer", "list of texts"...
+std::string type_name(const Slot& slot);
+
+/// "between 0 and 1 (1 excluded)", "at least 1" or "" where every number is allowed.
+std::string describe(const Range& range);
+
+}  // namespace tessera::runs
