@@ -257,7 +257,7 @@ TEST_CASE("the plan of a mode says what is sharded, moved and needed") {
        nn::named_parameters(*runs::training_model(run.shape, run.config))) {
     bytes += parameter->value.numel() * 4;
   }
-  const Account& account = plan.trial.account;
+  const Account& account = facts.trial.account;
   const std::int64_t gathered = account.collectives.at({"shard", "all_gather"}).bytes;
   // The embedding's backward does not need the table; the other way round, all are gathered twice.
   CHECK(gathered <= bytes);
