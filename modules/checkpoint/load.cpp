@@ -15,6 +15,7 @@ import tessera.mesh;
 import tessera.ops;
 import tessera.placement;
 import tessera.tensor;
+import :job;
 import :values;
 
 namespace tessera {
@@ -86,6 +87,7 @@ class Comparison {
   Comparison(const TensorSource& from, const StateDict& into, const LoadOptions& options,
              bool with_scalars, bool will_fill)
       : from_(from), into_(into), options_(options), will_fill_(will_fill) {
+    check_base();
     compare_tensors();
     if (with_scalars) {
       compare_scalars();
@@ -110,6 +112,43 @@ class Comparison {
   }
 
  private:
+  /// The tensors that the checkpoint leaves out must be there already.
+  void check_base() {
+    const CheckpointBase* const base = from_.base().get();
+    if (base == nullptr || base->hash == options_.base) {
+      return;
+    }
+    if (options_.base.empty()) {
+      fail_input({.thing = from_.path(),
+                  .wrong = fmt::format("it leaves out {} of its tensors, which are those of {}",
+                                       base->tensors.size(), base->path),
+                  .advice = "start from that model (model.from)"});
+    }
+    fail_input({.thing = from_.path(),
+                .wrong = fmt::format("the tensors that it leaves out are those of another base "
+                                     "({} when it was saved)",
+                                     base->path),
+                .expected = "the hash " + base->hash,
+                .got = options_.base,
+                .advice = "start from the model that the run started from"});
+  }
+
+  /// Whether the state has the values already.
+  bool is_of_base(const std::string& name, const Tensor& tensor) {
+    if (!from_.base()) {
+      return false;
+    }
+    const auto found = from_.base()->tensors.find(options_.prefix + name);
+    if (found == from_.base()->tensors.end()) {
+      return false;
+    }
+    const std::string problem = misfit(found->second, tensor, options_, false);
+    if (!problem.empty()) {
+      misfits_.push_back(fmt::format("'{}': {}", name, problem));
+    }
+    return true;
+  }
+
   template <class Stored, class Wanted>
   void find_unexpected(const Stored& stored, const Wanted& wanted) {
     for (const auto& [name, value] : stored) {
@@ -128,7 +167,7 @@ class Comparison {
       }
       const auto stored = from_.tensors().find(options_.prefix + name);
       if (stored == from_.tensors().end()) {
-        if (!is_tied(tensor)) {
+        if (!is_of_base(name, tensor) && !is_tied(tensor)) {
           report_.missing.push_back(name);
         }
         continue;
@@ -213,6 +252,25 @@ void check_weights(const TensorSource& from, const StateDict& state, const LoadO
 void check_weight_values(const TensorSource& from, const StateDict& state,
                          const LoadOptions& options) {
   checkpoint_detail::check_stored_finite(from, state, options.prefix);
+}
+
+bool has_stored_values(const TensorSource& from, const StateDict& state) {
+  using checkpoint_detail::bytes_of;
+  for (const auto& [name, tensor] : state.tensors) {
+    if (!from.contains(name)) {
+      continue;
+    }
+    if (!(from.info(name) == TensorInfo{tensor.dtype(), tensor.shape()})) {
+      return false;
+    }
+    const Tensor own = checkpoint_detail::packed(local_of(tensor));
+    const Tensor stored = empty(own.shape(), own.dtype());
+    from.read(name, own_part(tensor), stored);
+    if (!std::ranges::equal(bytes_of(own), bytes_of(stored))) {
+      return false;
+    }
+  }
+  return true;
 }
 
 void check_state(const TensorSource& from, const StateDict& state, const LoadOptions& options) {

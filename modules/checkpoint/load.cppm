@@ -16,6 +16,9 @@ struct LoadOptions {
   std::string prefix = {};
   /// Patterns of stored names that are ignored.
   std::vector<std::string> ignore = {};
+  /// The hash of the base whose values the state has already: its tensors, which a checkpoint of
+  /// that base does not store, stay as they are.
+  std::string base = {};
 };
 
 /// Names in which a state and a checkpoint differ.
@@ -28,7 +31,8 @@ struct LoadReport {
 /// bytes of its own parts. Scalars are replaced. No communication. A tensor that shares its memory
 /// with one that is stored (tied parameters) is not missing.
 /// Error (input), before anything is written, that lists all: names that are missing or unexpected
-/// (strict), other shapes, other types.
+/// (strict), other shapes, other types. And one for a checkpoint that leaves out the tensors of a
+/// base other than `options.base`.
 LoadReport load_state(const TensorSource& from, StateDict& into, const LoadOptions& options = {});
 
 /// As load_state for tensors of other programs (SafetensorsFolder); scalars are not changed.
@@ -52,6 +56,10 @@ void check_weights(const TensorSource& from, const StateDict& state,
 /// tensor and the element: a value is NaN or infinite in the state's type.
 void check_weight_values(const TensorSource& from, const StateDict& state,
                          const LoadOptions& options = {});
+/// Whether this rank's parts of the state have the bits that are stored. Tensors that are not
+/// stored are not compared; one that is stored with another type or shape differs.
+bool has_stored_values(const TensorSource& from, const StateDict& state);
+
 /// The comparison for the tensors that load_state fills; scalars are not compared.
 void check_state(const TensorSource& from, const StateDict& state, const LoadOptions& options = {});
 

@@ -1,8 +1,10 @@
 module;
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <range/v3/view/zip.hpp>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 module tessera.checkpoint;
@@ -12,6 +14,16 @@ import tessera.placement;
 import tessera.tensor;
 
 namespace tessera {
+
+std::string CheckpointBase::found_from(const std::string& checkpoint) const {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  if (relative.empty() || fs::exists(path, ignored)) {
+    return path;
+  }
+  const fs::path beside = (fs::path(checkpoint) / relative).lexically_normal();
+  return fs::exists(beside, ignored) ? beside.string() : path;
+}
 
 TensorSource::TensorSource(std::string path) : path_(std::move(path)) {}
 TensorSource::~TensorSource() = default;

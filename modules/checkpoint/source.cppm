@@ -13,6 +13,19 @@ struct TensorInfo {
   friend bool operator==(const TensorInfo&, const TensorInfo&) = default;
 };
 
+/// The files of another model in which some tensors of a state have their values: a checkpoint
+/// names them in place of storing these tensors.
+struct CheckpointBase {
+  std::string path;           // as the program that saved knew it
+  std::string relative = {};  // the same, seen from the checkpoint's folder; empty: not known
+  std::string hash;           // of its content, as the program that saved takes it
+  /// The state's tensors that are not stored, with their types and shapes in the state.
+  std::map<std::string, TensorInfo> tensors = {};
+
+  /// Where it is: `path`, or else what `relative` names for this checkpoint, if that is there.
+  std::string found_from(const std::string& checkpoint) const;
+};
+
 /// Named tensors (and scalars) in files; any box of a tensor can be read on its own.
 class TensorSource {
  public:
@@ -30,6 +43,8 @@ class TensorSource {
   /// The names of what is neither a tensor nor a scalar.
   inline const std::vector<std::string>& left_out() const { return left_out_; }
   inline bool contains(const std::string& name) const { return tensors_.contains(name); }
+  /// What a checkpoint names in place of tensors that it does not store; null: it has them all.
+  inline const std::shared_ptr<const CheckpointBase>& base() const { return base_; }
   /// Error (input): no such tensor.
   const TensorInfo& info(const std::string& name) const;
 
@@ -66,6 +81,7 @@ class TensorSource {
   std::string meta_ = "{}";
   std::vector<std::string> files_;
   std::vector<std::string> left_out_;
+  std::shared_ptr<const CheckpointBase> base_;
 };
 
 /// Whether values of one type may be read as another: the same type, or both floating.

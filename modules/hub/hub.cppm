@@ -2,11 +2,12 @@
 // transformers, ggml, PEFT and bitsandbytes, and in checkpoints.
 export module tessera.hub;
 
-export import :model_shape;      // which model a folder, a GGUF file or a checkpoint describes
-export import :model_sizes;      // the model of a shape, by its family
-export import :stored_sizes;     // claimed sizes against the tensors that are stored
-export import :model_tokenizer;  // its tokenizer, and how texts and records become tokens
-export import :new_tokens;       // its weights, with rows for tokens that the folder does not have
+export import :model_shape;       // which model a folder, a GGUF file or a checkpoint describes
+export import :model_sizes;       // the model of a shape, by its family
+export import :stored_sizes;      // claimed sizes against the tensors that are stored
+export import :model_tokenizer;   // its tokenizer, and how texts and records become tokens
+export import :whole_checkpoint;  // a checkpoint with the weights that it leaves out
+export import :new_tokens;        // its weights, with rows for tokens that the folder does not have
 export import :hub_weights;   // a folder's tensors as a model's parameters, and the other way round
 export import :folder_files;  // other files in a folder of a model
 export import :gguf;          // a GGUF file as such a folder, and the other way round

@@ -90,21 +90,23 @@ void WithNewTokens::copy_box(const std::string& name, const LocalPart& box,
   }
 }
 
-FolderWeights::FolderWeights(const std::string& from, const ModelShape& shape, bool adds_tokens) {
+FolderWeights::FolderWeights(const std::string& from, const ModelShape& shape,
+                             const FolderOptions& options) {
   const auto add = [&](std::unique_ptr<TensorSource> source) {
     sources_.push_back(std::move(source));
   };
   if (is_checkpoint(from)) {
     const std::string prefix = "model.";
-    add(std::make_unique<CheckpointReader>(from, OpenFiles::when_read));
-    add(std::make_unique<MergedWeights>(*sources_.back(),
-                                        stored_updates(sources_.back()->meta(), from), prefix));
+    checkpoint_ =
+        std::make_unique<WholeCheckpoint>(from, OpenFiles::when_read, options.use, options.base);
+    const TensorSource& whole = checkpoint_->tensors();
+    add(std::make_unique<MergedWeights>(whole, stored_updates(whole.meta(), from), prefix));
     add(std::make_unique<SelectedTensors>(*sources_.back(), TensorSelection{.prefix = prefix}));
   } else {
     add(open_hub_tensors(from).source);
     add(std::make_unique<HubWeights>(*sources_.back(), family_of(shape), sizes_of(shape)));
   }
-  if (adds_tokens) {
+  if (options.adds_tokens) {
     add(std::make_unique<WithNewTokens>(*sources_.back(), shape));
   }
 }

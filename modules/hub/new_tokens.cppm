@@ -5,6 +5,7 @@ import tessera.placement;
 import tessera.tensor;
 import tessera.checkpoint;
 import :model_shape;
+import :whole_checkpoint;
 
 // Rows of a model for tokens that its folder does not have.
 
@@ -27,17 +28,26 @@ class WithNewTokens final : public TensorSource {
   const TensorSource& weights_;
 };
 
+/// How the weights of a model are opened.
+struct FolderOptions {
+  bool adds_tokens = false;         // those that the folder does not have get rows (WithNewTokens)
+  BaseUse use = BaseUse::compared;  // of the base of a checkpoint
+  std::string base = {};            // where that is now; empty: where it was
+};
+
 /// The weights in a model folder, a GGUF file or a checkpoint (whose low-rank updates are merged),
 /// as the parameters of a model.
 class FolderWeights {
  public:
-  /// `shape`: the model's. With `adds_tokens` it may have more tokens than the folder, whose
-  /// weights get rows for them (WithNewTokens). Errors (input): the folder's files cannot be read.
-  FolderWeights(const std::string& from, const ModelShape& shape, bool adds_tokens = false);
+  /// `shape`: the model's. Errors (input): the folder's files cannot be read; those of
+  /// WholeCheckpoint.
+  FolderWeights(const std::string& from, const ModelShape& shape,
+                const FolderOptions& options = {});
   FolderWeights(const FolderWeights&) = delete;
   const TensorSource& source() const;
 
  private:
+  std::unique_ptr<WholeCheckpoint> checkpoint_;         // null: it is none
   std::vector<std::unique_ptr<TensorSource>> sources_;  // each reads the one before it
 };
 

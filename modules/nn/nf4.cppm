@@ -25,6 +25,19 @@ struct Part {
   std::int64_t whole_row_blocks;  // of the whole weight
 };
 
+/// max |x| of each block of a weight, row by row.
+void block_scales(std::span<const float> weight, std::span<float> scales);
+/// Two codes in a byte, the first element in the upper half: the levels nearest to x / scale.
+void encode(std::span<const float> weight, std::span<const float> scales,
+            std::span<std::uint8_t> codes);
+/// Of the scales of a whole weight: their mean, the factors, and the 8-bit scales.
+struct PackedScales {
+  float mean = 0;
+  std::span<float> factors;
+  std::span<std::int8_t> scales;
+};
+void pack_scales(std::span<const float> scales, PackedScales& packed);
+
 /// Writes level[code] * (scale / factor + mean) for each element, row by row.
 void decode(const Part& part, float* values);
 

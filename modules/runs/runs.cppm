@@ -38,6 +38,7 @@ export import :links;         // what communication costs
 export import :expert_loads;  // how many tokens each expert of a mixture has had
 export import :fingerprint;   // values that determine a loss curve
 export import :training_run;  // the run, where it begins, how its steps are taken
+export import :base;          // what checkpoints leave out
 
 // Steps.
 export import :trainer;     // one rank's part of a run

@@ -8,6 +8,7 @@ import tessera.text;
 export namespace tessera::hub {
 
 // Models of transformers, ggml and PEFT: config, weights, tokenizer, low-rank updates.
+using hub::BaseUse, hub::WholeCheckpoint;
 using hub::check_peft, hub::load_model_weights, hub::load_peft, hub::make_model, hub::Updates,
     hub::updates_of;
 using hub::family_of, hub::gguf_file, hub::hub_config, hub::ModelShape, hub::parse_hub_config,
@@ -22,6 +23,9 @@ using hub::FolderWeights, hub::HubExport, hub::HubWeights, hub::MergedWeights,
 export namespace tessera::runs {
 
 // A run: its description, which a config has too, and all of it in one call.
+using runs::BadRecords, runs::LossScaling, runs::NewTokens, runs::ObjectiveKind,
+    runs::ReferenceKind, runs::Reproducible, runs::RowContent, runs::RowOrder, runs::SavedWeights,
+    runs::SaveMode, runs::WhenBusy;
 using runs::checked, runs::train;
 using runs::CheckpointConfig, runs::DataConfig, runs::DpoConfig, runs::ExpertsConfig,
     runs::GraphConfig, runs::JsonList, runs::JsonText, runs::LogConfig, runs::MeshConfig,
@@ -43,7 +47,8 @@ using text::ask, text::log_likelihood, text::Perplexity, text::PerplexityOptions
     text::QuestionOptions, text::read_questions, text::record_perplexity, text::text_perplexity;
 using text::candidates, text::choose, text::SamplingOptions;
 using text::Chat, text::ChatFormat, text::ChatMessage, text::chat_template_of;
-using text::Copies, text::ModelRanks, text::RankGrid, text::TextModel, text::with_text_model;
+using text::Copies, text::ModelFiles, text::ModelRanks, text::RankGrid, text::TextModel,
+    text::with_text_model;
 using text::Decoding, text::generate, text::generate_text, text::GeneratedText,
     text::GenerationOptions, text::prompt_tokens, text::StreamedText, text::TextEnd,
     text::TextReceiver;

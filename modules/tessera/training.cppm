@@ -55,10 +55,10 @@ using tessera::run_training, tessera::RunCheckpoints, tessera::RunSteps, tessera
     tessera::take_steps, tessera::TrainingRun;
 
 // Checkpoints of any mesh, read on any other; files of others.
-using tessera::check_state, tessera::checkpoint_folder, tessera::CheckpointReader,
-    tessera::checkpoints_in, tessera::CheckpointSaver, tessera::latest_checkpoint,
-    tessera::load_state, tessera::load_weights, tessera::LoadOptions, tessera::LoadReport,
-    tessera::prune_checkpoints, tessera::save_checkpoint, tessera::SaveOptions;
+using tessera::check_state, tessera::checkpoint_folder, tessera::CheckpointBase,
+    tessera::CheckpointReader, tessera::checkpoints_in, tessera::CheckpointSaver,
+    tessera::latest_checkpoint, tessera::load_state, tessera::load_weights, tessera::LoadOptions,
+    tessera::LoadReport, tessera::prune_checkpoints, tessera::save_checkpoint, tessera::SaveOptions;
 using tessera::compare_tensors, tessera::CompareOptions, tessera::TensorDifference;
 using tessera::export_weights, tessera::ExportOptions, tessera::open_tensors,
     tessera::OpenedTensors, tessera::SafetensorsFile, tessera::SafetensorsFolder,

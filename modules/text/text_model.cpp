@@ -63,16 +63,21 @@ std::shared_ptr<nn::LanguageModel> model_of(const StoredModel& stored) {
   return model;
 }
 
-StoredModel stored_in_checkpoint(const std::string& path, const std::string& tokenizer) {
+StoredModel stored_in_checkpoint(const ModelFiles& model_files, hub::BaseUse use) {
   struct Files {
-    explicit Files(const std::string& path)
-        : reader(path), weights(reader, hub::stored_updates(reader.meta(), path), "model.") {}
-    CheckpointReader reader;
+    Files(const ModelFiles& files, hub::BaseUse use)
+        : whole(files.path, OpenFiles::all, use, files.base),
+          reader(whole.tensors()),
+          weights(reader, hub::stored_updates(reader.meta(), files.path), "model.") {}
+    hub::WholeCheckpoint whole;
+    const TensorSource& reader;
     hub::MergedWeights weights;
   };
-  const auto files = std::make_shared<const Files>(path);
+  const std::string& path = model_files.path;
+  const auto files = std::make_shared<const Files>(model_files, use);
   StoredModel stored{.shape = hub::stored_model(files->reader.meta(), path)};
-  if (const auto opened = hub::stored_tokenizer(files->reader.meta(), path, tokenizer)) {
+  if (const auto opened =
+          hub::stored_tokenizer(files->reader.meta(), path, model_files.tokenizer)) {
     stored.tokenizer = *opened;
   }
   hub::check_stored_sizes(stored.shape, files->weights, "model.", path);
@@ -110,7 +115,8 @@ StoredModel stored_in_folder(const std::string& path, const std::string& tokeniz
   return stored;
 }
 
-StoredModel stored_at(const std::string& path, const std::string& tokenizer) {
+StoredModel stored_at(const ModelFiles& files, hub::BaseUse use) {
+  const std::string& path = files.path;
   std::error_code ignored;
   if (!fs::exists(path, ignored)) {
     fail_input({.thing = path,
@@ -119,8 +125,13 @@ StoredModel stored_at(const std::string& path, const std::string& tokenizer) {
   }
   const bool folder =
       fs::exists(fs::path(path) / "config.json", ignored) || !hub::gguf_file(path).empty();
+  if (folder && !files.base.empty()) {
+    fail_input({.thing = path,
+                .wrong = "it has all its weights, and no base",
+                .advice = "leave out --base"});
+  }
   StoredModel stored =
-      folder ? stored_in_folder(path, tokenizer) : stored_in_checkpoint(path, tokenizer);
+      folder ? stored_in_folder(path, files.tokenizer) : stored_in_checkpoint(files, use);
   stored.tokenizer.opened = tokenize::limited(stored.tokenizer.opened, stored.shape.vocab, path);
   return stored;
 }
@@ -213,18 +224,16 @@ std::int64_t parameter_bytes(nn::LanguageModel& model) {
   return bytes;
 }
 
-TextModel::TextModel(const std::string& path, const std::string& tokenizer) : path_(path) {
-  open(tokenizer, {}, nullptr);
+TextModel::TextModel(const ModelFiles& files) : path_(files.path) { open(files, {}, nullptr); }
+
+TextModel::TextModel(const ModelFiles& files, const RankGrid& grid, collective::World& world)
+    : path_(files.path), copies_(grid, world) {
+  open(files, grid, &world);
 }
 
-TextModel::TextModel(const std::string& path, const std::string& tokenizer, const RankGrid& grid,
-                     collective::World& world)
-    : path_(path), copies_(grid, world) {
-  open(tokenizer, grid, &world);
-}
-
-void TextModel::open(const std::string& tokenizer, const RankGrid& grid, collective::World* world) {
-  StoredModel stored = stored_at(path_, tokenizer);
+void TextModel::open(const ModelFiles& files, const RankGrid& grid, collective::World* world) {
+  StoredModel stored =
+      stored_at(files, world == nullptr ? hub::BaseUse::values : hub::BaseUse::compared);
   model_ = model_of(stored);
   shape_ = std::move(stored.shape);
   tokenizer_ = std::move(stored.tokenizer);
@@ -248,28 +257,27 @@ void TextModel::open(const std::string& tokenizer, const RankGrid& grid, collect
                                         grid.context > 1 ? mesh.axis_index(context_axis) : -1);
 }
 
-std::int64_t check_split(const std::string& path, const std::string& tokenizer,
-                         const RankGrid& grid) {
-  const StoredModel stored = stored_at(path, tokenizer);
+std::int64_t check_split(const ModelFiles& files, const RankGrid& grid) {
+  const StoredModel stored = stored_at(files, hub::BaseUse::values);
   const auto model = model_of(stored);
   const auto plan =
       grid.of_copy() == 1 ? nullptr : split(*model, stored.shape, grid, mesh_of(grid, 0));
   return parameter_bytes(*model);
 }
 
-int with_text_model(const std::string& path, const std::string& tokenizer, const RankGrid& grid,
+int with_text_model(const ModelFiles& files, const RankGrid& grid,
                     const std::function<int(const TextModel&)>& lead) {
   if (grid.ranks() == 1) {
-    return lead(TextModel(path, tokenizer));
+    return lead(TextModel(files));
   }
   collective::LaunchOptions options;
   options.ranks = grid.ranks();
-  options.rank_bytes = static_cast<std::size_t>(check_split(path, tokenizer, grid));
+  options.rank_bytes = static_cast<std::size_t>(check_split(files, grid));
   // Ranks wait for whoever types, for requests, and for copies with longer documents.
   options.timeout_seconds = options.report_seconds = 1e9;
   options.grace_seconds = 0.5;  // they have nothing to keep
   return collective::launch(options, [&](collective::World& world) {
-    const TextModel model(path, tokenizer, grid, world);
+    const TextModel model(files, grid, world);
     if (!model.ranks().leads()) {
       model.ranks().follow();
       return 0;

@@ -14,19 +14,29 @@ import :model_ranks;
 
 export namespace tessera::text {
 
+/// The files of a trained model.
+struct ModelFiles {
+  // Most models are no more than a path. NOLINTNEXTLINE(google-explicit-constructor)
+  inline ModelFiles(std::string path, std::string tokenizer = {}, std::string base = {})
+      : path(std::move(path)), tokenizer(std::move(tokenizer)), base(std::move(base)) {}
+
+  std::string path;       // a checkpoint, a folder in Hugging Face's format or a GGUF file
+  std::string tokenizer;  // a folder or file with it; empty: the one that the model has
+  std::string base;       // see WholeCheckpoint; empty: where the checkpoint says that it is
+};
+
 /// The model of a checkpoint of 'tessera train', of a folder in Hugging Face's format or of a GGUF
 /// file, with its tokenizer: in this process alone, or a copy on several ranks. Weights of other
 /// types are computed with in float32.
 class TextModel {
  public:
-  /// `tokenizer`: a folder or file with it; empty: the one that the model has.
-  /// Errors (input): there is no such model; its weights do not fit its sizes; its tokenizer is not
-  /// there, has changed, or has more tokens than the model.
-  explicit TextModel(const std::string& path, const std::string& tokenizer = "");
-  /// As a rank of the world, which has as many as the grid. Errors (input): those, and those of
-  /// check_split.
-  TextModel(const std::string& path, const std::string& tokenizer, const RankGrid& grid,
-            collective::World& world);
+  /// Errors (input): there is no such model; its weights do not fit its sizes, or are not those of
+  /// the checkpoint's base; its tokenizer is not there, has changed, or has more tokens than the
+  /// model.
+  explicit TextModel(const ModelFiles& files);
+  /// As a rank of the world, which has as many as the grid, after check_split. Errors (input):
+  /// those, and those of check_split.
+  TextModel(const ModelFiles& files, const RankGrid& grid, collective::World& world);
 
   const std::string& path() const { return path_; }
   const hub::ModelShape& shape() const { return shape_; }
@@ -50,7 +60,7 @@ class TextModel {
   std::int64_t parameter_bytes() const;
 
  private:
-  void open(const std::string& tokenizer, const RankGrid& grid, collective::World* world);
+  void open(const ModelFiles& files, const RankGrid& grid, collective::World* world);
 
   std::string path_;
   hub::ModelShape shape_;
@@ -70,14 +80,13 @@ std::int64_t parameter_bytes(nn::LanguageModel& model);
 /// TextModel; the family does not say how its layers are split; heads or another part that do not
 /// divide by the ranks; texts are split, and the family's layers take no cache, or its longest text
 /// does not divide.
-std::int64_t check_split(const std::string& path, const std::string& tokenizer,
-                         const RankGrid& grid);
+std::int64_t check_split(const ModelFiles& files, const RankGrid& grid);
 
 /// Calls `lead` with the model: on one rank in this process, or else in the first rank of each
 /// copy, in processes that are started for it and end with it. Returns its exit code, or that of
 /// the first error of a rank, which is printed once. Ctrl-C stops all ranks. Errors (input), before
 /// a rank is started: those of check_split; more ranks than the machine can have.
-int with_text_model(const std::string& path, const std::string& tokenizer, const RankGrid& grid,
+int with_text_model(const ModelFiles& files, const RankGrid& grid,
                     const std::function<int(const TextModel&)>& lead);
 
 }  // namespace tessera::text

@@ -8,6 +8,7 @@ module;
 #include <functional>
 #include <iterator>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -137,6 +138,28 @@ StateDict TrainingCheckpoints::state() {
   return all;
 }
 
+StateDict TrainingCheckpoints::saved_state() { return stored_part(state(), base_); }
+
+SaveOptions TrainingCheckpoints::with_base(SaveOptions options) const {
+  if (!options.base && base_ && !base_->tensors.empty()) {
+    options.base = base_;
+  }
+  return options;
+}
+
+bool TrainingCheckpoints::is_still_base(const TensorSource& reader, const StateDict& all) const {
+  StateDict of_base;
+  for (const auto& [name, info] : base_->tensors) {
+    if (const auto found = all.tensors.find(name); found != all.tensors.end()) {
+      of_base.tensors.insert(*found);
+    }
+  }
+  const std::int32_t differs = has_stored_values(reader, of_base) ? 0 : 1;
+  std::int32_t any = differs;
+  collective::World::current().everyone().all_reduce(&differs, &any, 1, DType::i32, ReduceOp::max);
+  return any == 0;
+}
+
 StateDict TrainingCheckpoints::live_state() const {
   StateDict all = training_state(*steps_.optimizer);
   StateDict buffers;
@@ -190,7 +213,7 @@ void TrainingCheckpoints::save(const std::string& folder, const std::string& met
                                const SaveOptions& options) {
   wait();
   steps_.optimizer->prepare_state();
-  saving([&] { save_checkpoint(folder, state(), meta_data, options); });
+  saving([&] { save_checkpoint(folder, state(), meta_data, with_base(options)); });
   saved(folder);
 }
 
@@ -198,7 +221,7 @@ void TrainingCheckpoints::start(const std::string& folder, const std::string& me
                                 const SaveOptions& options) {
   wait();
   steps_.optimizer->prepare_state();
-  saving([&] { saver_.start(folder, state(), meta_data, options); });
+  saving([&] { saver_.start(folder, state(), meta_data, with_base(options)); });
 }
 
 std::optional<std::string> TrainingCheckpoints::finished() {
@@ -251,7 +274,13 @@ void TrainingCheckpoints::load(const TensorSource& reader, const std::string& la
   if (!captured_.transforms()) {
     ignored.emplace_back(added_pattern);
   }
-  load_state(reader, all, {.ignore = std::move(ignored)});
+  if (base_ && !base_->tensors.empty() && !is_still_base(reader, all)) {
+    CheckpointBase whole = *base_;
+    whole.tensors.clear();
+    base_ = std::make_shared<const CheckpointBase>(std::move(whole));
+  }
+  load_state(reader, all,
+             {.ignore = std::move(ignored), .base = base_ ? base_->hash : std::string()});
   steps_.optimizer->load_scalars(all.part("optimizer"));
   steps_.done = progress.step;
   steps_.tokens = progress.tokens;

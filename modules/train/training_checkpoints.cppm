@@ -32,6 +32,14 @@ class TrainingCheckpoints {
   TrainingCheckpoints(EagerSteps& steps, CapturedSteps& captured)
       : steps_(steps), captured_(captured) {}
 
+  /// The model's values were filled from this base: what is saved leaves out its tensors, which
+  /// training does not change, and names it; a checkpoint that does so is loaded only where the
+  /// base has its hash. Before anything is loaded, and the same on all ranks. Without tensors,
+  /// everything is saved.
+  void set_base(std::shared_ptr<const CheckpointBase> base) { base_ = std::move(base); }
+  /// The part of `state` that is saved.
+  StateDict saved_state();
+
   /// Everything that the next step depends on: parameters, optimizer, the number of steps, random
   /// streams. The tensors are the live ones: see CapturedSteps::finish_updates.
   StateDict state();
@@ -50,7 +58,9 @@ class TrainingCheckpoints {
   bool saving_anywhere() const { return saver_.saving_anywhere(); }
   /// Restores the state, whatever the mesh and the layout that it was saved from: the next step is
   /// the one that would have followed. All ranks call it, after an error of a step too: it waits
-  /// until none reads the parameters for that step. Errors (input): another model, damage.
+  /// until none reads the parameters for that step. Tensors of the base that are stored with other
+  /// values are no longer left out by the saves that follow. Errors (input): another model, another
+  /// base, damage.
   void load(const std::string& folder);
   /// The same from an opened checkpoint, or from memory. `last`: the last checkpoint of the run,
   /// for the texts of errors; empty: there is none.
@@ -71,12 +81,17 @@ class TrainingCheckpoints {
   /// Errors of saving, with the last checkpoint in their advice.
   void saving(const std::function<void()>& act);
   std::optional<std::string> saved(std::optional<std::string> folder);
+  /// With the base of this training, where the caller names none.
+  SaveOptions with_base(SaveOptions options) const;
+  /// Whether the base's tensors have, on all ranks, the values that are stored of them.
+  bool is_still_base(const TensorSource& reader, const StateDict& all) const;
 
   EagerSteps& steps_;
   CapturedSteps& captured_;
   std::string last_;  // saved or loaded; empty: none
   CheckpointSaver saver_;
-  std::optional<std::string> ended_save_;  // that an error's text has waited for
+  std::shared_ptr<const CheckpointBase> base_;  // null: there is none
+  std::optional<std::string> ended_save_;       // that an error's text has waited for
 };
 
 }  // namespace tessera

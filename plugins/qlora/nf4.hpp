@@ -1,8 +1,6 @@
-// Packs weights as NF4 codes (see nn::nf4), and the operator that unpacks them. Include it
-// after the imports.
+// The operator that unpacks weights in NF4 codes (see nn::nf4). Include it after the imports.
 #pragma once
 #include <cstdint>
-#include <span>
 
 namespace qlora {
 
@@ -14,19 +12,6 @@ inline std::int64_t blocks_of(std::int64_t elements) { return elements / block_s
 inline std::int64_t scale_blocks_of(std::int64_t elements) {
   return (blocks_of(elements) + scale_block_size - 1) / scale_block_size;
 }
-
-/// max |x| of each block.
-void block_scales(std::span<const float> weight, std::span<float> scales);
-/// Two codes in a byte, the first element in the upper half: the levels nearest to x / scale.
-void encode(std::span<const float> weight, std::span<const float> scales,
-            std::span<std::uint8_t> codes);
-/// Of the scales of a whole weight: their mean, the factors, and the 8-bit scales.
-struct PackedScales {
-  float mean = 0;
-  std::span<float> factors;
-  std::span<std::int8_t> scales;
-};
-void pack_scales(std::span<const float> scales, PackedScales& packed);
 
 /// The weight's part with these codes [rows, columns / 2]: f32 [rows, columns]. scales [rows,
 /// columns / 64], factors and mean of the whole weight. `first_block` is the place of the part's

@@ -316,8 +316,7 @@ TEST_CASE("a file of prompts has a text for each, whatever the batch is") {
   const std::string first = Trained::succeed(drawn + "--seed 7");
   CHECK(Trained::succeed(drawn + "--seed 7 --batch 3") == first);
   CHECK(Trained::succeed(drawn + "--seed 8") != first);
-  const std::string one =
-      "generate " + trained().model + " --prompt 'Question: colour of night";
+  const std::string one = "generate " + trained().model + " --prompt 'Question: colour of night";
   CHECK(Trained::succeed(one + "\nAnswer:' --temperature 0 --stop ack --stop xyz") ==
         "Question: colour of night\nAnswer: bl\n");
   const auto refused = [](const std::string& words, const std::string& part) {
@@ -531,7 +530,7 @@ TEST_CASE("shots and the likelihoods after them are those of transformers") {
   const std::string examples = trained().write("examples.jsonl", lines(stored["examples"]));
   const auto asked = tessera::text::read_questions(questions);
   const auto shown = tessera::text::read_questions(examples);
-  const tessera::text::TextModel model(folder, tokenizer);
+  const tessera::text::TextModel model({folder, tokenizer});
   REQUIRE(stored["cases"].size() == 4);
   for (const json& one : stored["cases"]) {
     const bool own = one["own"].get<bool>();

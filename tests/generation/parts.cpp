@@ -255,7 +255,7 @@ TEST_CASE("ranks that have parts of a model compute its logits and losses togeth
     std::array<std::int64_t, 4> bytes{};
     std::array<std::vector<std::vector<double>>, 2> got;
     collective::run_threads(4, [&](collective::World& world) {
-      const text::TextModel part(data + name, "", {.copies = 2, .split = 2}, world);
+      const text::TextModel part(data + name, {.copies = 2, .split = 2}, world);
       bytes.at(static_cast<std::size_t>(world.rank())) = part.parameter_bytes();
       if (!part.ranks().leads()) {
         part.ranks().follow();
@@ -271,7 +271,7 @@ TEST_CASE("ranks that have parts of a model compute its logits and losses togeth
     CHECK(bytes[0] + bytes[1] < whole.parameter_bytes() * 21 / 20);
     CHECK(bytes[2] == bytes[0]);
     CHECK(bytes[3] == bytes[1]);
-    CHECK(text::check_split(data + name, "", {.copies = 2, .split = 2}) == bytes[0]);
+    CHECK(text::check_split(data + name, {.copies = 2, .split = 2}) == bytes[0]);
   }
 }
 
@@ -364,7 +364,7 @@ TEST_CASE("ranks that keep parts of a text compute its logits and losses togethe
     std::vector<std::vector<std::vector<double>>> got(static_cast<std::size_t>(grid.copies));
     collective::run_threads(
         grid.ranks(), [&, of = data + name, ranks = grid](collective::World& world) {
-          const text::TextModel part(of, "", ranks, world);
+          const text::TextModel part(of, ranks, world);
           if (!part.ranks().leads()) {
             part.ranks().follow();
             return;
@@ -375,7 +375,7 @@ TEST_CASE("ranks that keep parts of a text compute its logits and losses togethe
     for (const auto& of_copy : got) {
       same_logits(of_copy, expected, 2e-6);
     }
-    static_cast<void>(text::check_split(data + name, "", grid));
+    static_cast<void>(text::check_split(data + name, grid));
   }
 }
 
@@ -385,7 +385,7 @@ TEST_CASE("each rank of a split cache keeps its part of the memory") {
   for (const int ranks : {1, 2, 4}) {
     bytes[ranks].resize(static_cast<std::size_t>(ranks));
     collective::run_threads(ranks, [&](collective::World& world) {
-      const text::TextModel model(TESSERA_SOURCE_FOLDER "/tests/reference/data/decoders/qwen3", "",
+      const text::TextModel model({TESSERA_SOURCE_FOLDER "/tests/reference/data/decoders/qwen3"},
                                   {.context = ranks}, world);
       if (model.ranks().leads()) {
         text::Decoding decoding(model.ranks(), model.shape().vocab);

@@ -330,10 +330,14 @@ int run_checkpoint_verify(const std::string& path) {
 
 int run_checkpoint_export(const ExportArguments& arguments) {
   const std::string& path = arguments.checkpoint;
-  const CheckpointReader reader(path);
+  // An adapter has nothing of the base.
+  const hub::WholeCheckpoint whole(path, OpenFiles::all,
+                                   arguments.adapter ? hub::BaseUse::names : hub::BaseUse::values,
+                                   arguments.base);
+  const CheckpointReader& reader = whole.reader();
   hub::ModelShape model = hub::stored_model(reader.meta(), path);
   const hub::Updates updates = hub::stored_updates(reader.meta(), path);
-  const hub::MergedWeights merged(reader, updates, "model.");
+  const hub::MergedWeights merged(whole.tensors(), updates, "model.");
   hub::check_stored_sizes(model, merged, "model.", path);
   if (!arguments.dtype.empty()) {
     model.dtype = arguments.dtype;

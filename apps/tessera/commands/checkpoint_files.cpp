@@ -8,6 +8,7 @@ module;
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <tessera/json.hpp>
@@ -54,7 +55,12 @@ About about(const TensorSource& source) {
   nlohmann::json meta = parse_json(source.meta());
   if (meta.contains("model")) {
     const hub::ModelShape model = hub::stored_model(source.meta(), source.path());
-    hub::check_stored_sizes(model, source, "model.", source.path());
+    if (source.base()) {
+      const hub::WholeCheckpoint whole(source.path(), OpenFiles::when_read, hub::BaseUse::names);
+      hub::check_stored_sizes(model, whole.tensors(), "model.", source.path());
+    } else {
+      hub::check_stored_sizes(model, source, "model.", source.path());
+    }
     result.model = fmt::format("{}: {} parameters, {}", model.family,
                                format_count(static_cast<double>(model.parameters())), model.text());
   }
@@ -90,6 +96,12 @@ void print_json(const OpenedTensors& opened, const About& run) {
     }
     json["run"] = parse_ordered_json(json_text(run.fingerprint));
   }
+  if (const auto& base = source.base()) {
+    json["base"] = {{"path", base->path}, {"hash", base->hash}, {"tensors", Json::array()}};
+    for (const auto& [name, info] : base->tensors) {
+      json["base"]["tensors"].push_back(name);
+    }
+  }
   json["scalars"] = Json::object();
   for (const auto& [name, scalar] : source.scalars()) {
     json["scalars"][name] = scalar_json(scalar);
@@ -122,6 +134,28 @@ std::string weights_prefix(const OpenedTensors& one, const OpenedTensors& other)
   const auto others = checkpoint_format(other.format).weights_prefix();
   return one.format != other.format && prefix && others ? *prefix : "";
 }
+
+/// Whether both leave out the same tensors of the same base, which need not be compared.
+bool have_one_base(const TensorSource& first, const TensorSource& second) {
+  return first.base() && second.base() && first.base()->hash == second.base()->hash &&
+         first.base()->tensors == second.base()->tensors;
+}
+
+/// One of two that are compared: with the tensors of its base, unless both have the same ones.
+class Compared {
+ public:
+  Compared(const OpenedTensors& opened, const std::string& moved, bool alike)
+      : stored_(*opened.source) {
+    if (stored_.base() && !alike) {
+      whole_.emplace(stored_.path(), OpenFiles::when_read, hub::BaseUse::values, moved);
+    }
+  }
+  const TensorSource& tensors() const { return whole_ ? whole_->tensors() : stored_; }
+
+ private:
+  const TensorSource& stored_;
+  std::optional<hub::WholeCheckpoint> whole_;
+};
 
 std::string difference_text(const TensorDifference& d) {
   if (!d.problem.empty()) {
@@ -167,6 +201,10 @@ int run_checkpoint_info(const std::string& path, bool json) {
       rows.push_back({key, json_text(run.fingerprint[key])});
     }
   }
+  if (const auto& base = source.base()) {
+    rows.push_back({"base", fmt::format("{}, whose hash is {}: {} are not stored here", base->path,
+                                        base->hash, count_text(base->tensors.size(), "tensor"))});
+  }
   rows.push_back({"tensors", fmt::format("{}", source.tensors().size()), types_of(source)});
   const std::string prefix = run.model.empty() ? "" : "model.";
   for (const auto& [name, info] : source.tensors()) {
@@ -185,8 +223,11 @@ int run_checkpoint_diff(const DiffArguments& arguments) {
   const OpenedTensors second = open_tensors(arguments.second);
   const CompareOptions options{.first_prefix = weights_prefix(first, second),
                                .second_prefix = weights_prefix(second, first)};
+  const bool alike = have_one_base(*first.source, *second.source);
+  const Compared one(first, arguments.base, alike);
+  const Compared other(second, arguments.base, alike);
   const std::vector<TensorDifference> differences =
-      compare_tensors(*first.source, *second.source, options);
+      compare_tensors(one.tensors(), other.tensors(), options);
   if (arguments.json) {
     Json json = Json::object();
     for (const TensorDifference& d : differences) {
@@ -223,6 +264,10 @@ int run_checkpoint_convert(const ConvertArguments& arguments) {
   });
   fmt::print("{} and {} written to {}\n", count_text(written.tensors, "tensor"),
              count_text(written.scalars, "scalar"), arguments.to);
+  if (const auto& base = from.source->base()) {
+    fmt::print("not written, as the checkpoint does not have them: {} of its base {}\n",
+               count_text(base->tensors.size(), "tensor"), base->path);
+  }
   if (!from.source->left_out().empty()) {
     fmt::print("left out, as they are neither tensors, numbers nor texts: {}\n",
                fmt::join(from.source->left_out(), ", "));

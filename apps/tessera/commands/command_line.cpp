@@ -506,6 +506,8 @@ class CommandLine {
     out->add_option("PATH", export_.checkpoint, "The folder of the checkpoint")->required();
     out->add_option("--to", export_.folder, "The folder to write; it must be new or empty")
         ->required();
+    out->add_option("--base", export_.base,
+                    "Where the base of the checkpoint is now, if it has moved");
     out->add_option("--dtype", export_.dtype,
                     "Type of the weights; default: that of model.from, else float32")
         ->check(CLI::IsMember({"float32", "bfloat16", "float16", "float64", "q8_0"}));
@@ -542,6 +544,8 @@ class CommandLine {
         "diff", "List the tensors that differ; the exit code is 1 when there are any");
     diff->add_option("FIRST", diff_.first, "A checkpoint or model, in any format")->required();
     diff->add_option("SECOND", diff_.second, "Another one")->required();
+    diff->add_option("--base", diff_.base,
+                     "Where the base of the checkpoints is now, if it has moved");
     diff->add_flag("--json", diff_.json, "As one JSON object");
     add_plugins(*diff, plugins_);
     diff->callback(

@@ -73,6 +73,7 @@ int run_graph_capture(const TrainArguments& arguments, const CaptureArguments& c
 struct ModelArguments {
   std::string model;      // a checkpoint, or a folder in Hugging Face's format
   std::string tokenizer;  // a folder or file; empty: the model's own
+  std::string base;       // of a checkpoint that names one; empty: where it says that it is
   int ranks = 0;          // 0: as many as `context`
   int context = 1;        // ranks that each have a part of a text
   int split = 0;          // ranks that each have a part of every layer; 0: ranks / context
@@ -149,6 +150,7 @@ int run_checkpoint_verify(const std::string& path);
 
 struct ExportArguments {
   std::string checkpoint;
+  std::string base;    // see ModelArguments
   std::string folder;  // must not exist, or be empty
   std::string dtype;   // float32, bfloat16...; empty: that of model.from, float32 without one
   bool gguf = false;   // the one file model.gguf instead, for llama.cpp and others
@@ -173,6 +175,7 @@ int run_checkpoint_convert(const ConvertArguments& arguments);
 struct DiffArguments {
   std::string first;
   std::string second;
+  std::string base;  // of both, see ModelArguments
   bool json = false;
 };
 /// Lists the tensors that differ. Returns 1 when there are any.

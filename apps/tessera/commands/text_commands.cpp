@@ -61,6 +61,8 @@ CLI::App* add(CLI::App& program, std::function<int()>& chosen, const char* name,
 void add_tokenizer_and_ranks(CLI::App& command, ModelArguments& arguments) {
   command.add_option("--tokenizer", arguments.tokenizer,
                      "A folder or file with the tokenizer; default: the model's own");
+  command.add_option("--base", arguments.base,
+                     "Where the base of a checkpoint that names one is now, if it has moved");
   command
       .add_option(
           "--ranks", arguments.ranks,
@@ -325,7 +327,7 @@ int use_model(const ModelArguments& arguments,
                                       : "choose a divisor of --ranks"});
   }
   return text::with_text_model(
-      arguments.model, arguments.tokenizer,
+      {arguments.model, arguments.tokenizer, arguments.base},
       {.copies = ranks / context / split, .context = context, .split = split},
       [&](const text::TextModel& model) {
         const int code = act(model);

@@ -117,10 +117,11 @@ std::shared_ptr<nn::LanguageModel> initial_model(const runs::Run& run) {
   if (run.config.model.from.empty()) {
     nn::initialize(*model);
   } else {
-    hub::load_model_weights(
-        hub::FolderWeights(run.config.model.from, run.shape, run.config.model.adds_tokens())
-            .source(),
-        *model);
+    hub::load_model_weights(hub::FolderWeights(run.config.model.from, run.shape,
+                                               {.adds_tokens = run.config.model.adds_tokens(),
+                                                .base = run.config.model.base})
+                                .source(),
+                            *model);
   }
   return model;
 }

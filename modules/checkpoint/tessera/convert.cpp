@@ -32,6 +32,7 @@ void write_checkpoint(const TensorSource& from, const std::string& folder,
   CheckpointIndex index;
   index.scalars = from.scalars();
   index.meta = meta_data;
+  index.base = from.base();
   for (const auto& [name, info] : from.tensors()) {
     index.tensors.emplace(name, IndexedTensor{info, {}});
   }

@@ -36,8 +36,10 @@ using nlohmann::json;
 
 constexpr std::size_t most_ranks = std::size_t{1} << 24;
 constexpr const char* format_name = "tessera.checkpoint";
-/// 3 had an object for each tensor, 2 the parts in the index, 1 no hashes.
+/// 3 had an object for each tensor, 2 the parts in the index, 1 no hashes. With a base it is one
+/// more, so that a reader which knows none refuses it.
 constexpr std::int64_t format_version = 4;
+constexpr std::int64_t version_with_base = 5;
 constexpr std::size_t hash_digits = 32;
 
 [[noreturn]] void wrong(const std::string& path, const std::string& what) {
@@ -177,6 +179,40 @@ void for_each_entry(const json& object, const std::string& where, const std::str
   }
 }
 
+std::string type_text(const TensorInfo& info) {
+  return fmt::format("{}[{}]", name_of(info.dtype), dims_text(info.shape));
+}
+
+json base_to_json(const CheckpointBase& base) {
+  json tensors = json::object();
+  for (const auto& [name, info] : base.tensors) {
+    tensors[name] = type_text(info);
+  }
+  return {{"path", base.path},
+          {"relative", base.relative},
+          {"hash", base.hash},
+          {"tensors", std::move(tensors)}};
+}
+
+/// `stored`: the tensors that the checkpoint has itself.
+std::shared_ptr<const CheckpointBase> base_from_json(const json& value,
+                                                     const IndexedTensors& stored,
+                                                     const std::string& path) {
+  const auto text = [&](const char* key) {
+    return text_of(entry(value, key, "'base'", path), fmt::format("'base': {}", key), path);
+  };
+  CheckpointBase base{.path = text("path"), .relative = text("relative"), .hash = text("hash")};
+  for_each_entry(entry(value, "tensors", "'base'", path), "'base': 'tensors'", path,
+                 [&](const std::string& name, const json& type) {
+                   const std::string where = fmt::format("tensor '{}' of the base", name);
+                   if (stored.contains(name)) {
+                     wrong(path, where + " is stored too");
+                   }
+                   base.tensors.emplace(name, info_of(text_of(type, where, path), where, path));
+                 });
+  return std::make_shared<const CheckpointBase>(std::move(base));
+}
+
 CheckpointIndex index_from(std::string_view text, const std::string& path) {
   const ParsedJson parsed = parse_json_object(text);
   if (!parsed.problem.empty()) {
@@ -187,11 +223,12 @@ CheckpointIndex index_from(std::string_view text, const std::string& path) {
     wrong(path, fmt::format("it is not the index of a checkpoint (expected format '{}', got {})",
                             format_name, json_text(whole["format"])));
   }
-  if (entry(whole, "version", "the index", path) != format_version) {
+  const json& version = entry(whole, "version", "the index", path);
+  if (version != format_version && version != version_with_base) {
     fail_input({.thing = path,
                 .wrong = "the checkpoint has another format version",
-                .expected = fmt::format("{}", format_version),
-                .got = json_text(whole["version"]),
+                .expected = fmt::format("{} or {}", format_version, version_with_base),
+                .got = json_text(version),
                 .advice = "export it with the Tessera that wrote it ('tessera checkpoint export') "
                           "and start from there (model.from)"});
   }
@@ -249,6 +286,9 @@ CheckpointIndex index_from(std::string_view text, const std::string& path) {
                      }
                    });
   });
+  if (version == version_with_base) {
+    index.base = base_from_json(entry(whole, "base", "the index", path), index.tensors, path);
+  }
   return index;
 }
 
@@ -287,8 +327,7 @@ std::string to_json(const CheckpointIndex& index) {
   }
   json tensors = json::object();
   for (const auto& [name, tensor] : index.tensors) {
-    tensors[layout_text(tensor.layout)][name] =
-        fmt::format("{}[{}]", name_of(tensor.info.dtype), dims_text(tensor.info.shape));
+    tensors[layout_text(tensor.layout)][name] = type_text(tensor.info);
   }
   json scalars = json::object();
   for (const auto& [name, scalar] : index.scalars) {
@@ -298,8 +337,12 @@ std::string to_json(const CheckpointIndex& index) {
   for (const auto& [name, file] : index.files) {
     files[name] = {{"bytes", file.bytes}, {"header", file.header}, {"ranks", file.ranks}};
   }
-  const json whole = {{"format", format_name}, {"version", format_version}, {"meta", meta.value},
-                      {"files", files},        {"scalars", scalars},        {"tensors", tensors}};
+  json whole = {{"format", format_name}, {"version", format_version}, {"meta", meta.value},
+                {"files", files},        {"scalars", scalars},        {"tensors", tensors}};
+  if (index.base) {
+    whole["version"] = version_with_base;
+    whole["base"] = base_to_json(*index.base);
+  }
   try {
     const std::string text = json_text(whole, 1).substr(2) + "\n";  // without its "{\n"
     return hash_line(content_hash(std::as_bytes(std::span(text)))) + text;

@@ -28,6 +28,7 @@ struct CheckpointIndex {
   std::map<std::string, StateDict::Scalar> scalars;
   std::map<std::string, StoredFile> files;
   std::string meta = "{}";  // JSON of the program that saves
+  std::shared_ptr<const CheckpointBase> base = {};
 };
 
 /// "[Shard(0)] on mesh(shard=2)", or "plain".

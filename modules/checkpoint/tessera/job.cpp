@@ -195,6 +195,7 @@ void commit(TemporaryFolder& temporary, const SaveJob& job,
   whole.tensors = job.tensors;
   whole.scalars = job.scalars;
   whole.meta = job.meta_data;
+  whole.base = job.options.base;
   write_index(temporary.path(), whole);
   temporary.put_in_place(job.folder);
 }
@@ -219,20 +220,22 @@ IndexedTensors described(const StateDict& state) {
 SaveJob make_job(collective::Communicator& group, const std::string& folder, const StateDict& state,
                  const std::string& meta_data, const SaveOptions& options) {
   const int rank = group.rank();
+  StateDict stored;
   IndexedTensors own;
   act_together(group, [&] {
     check_thread(rank);
     check_memory(state);
-    own = described(state);
+    stored = stored_part(state, options.base);
+    own = described(stored);
   });
-  SaveJob job{folder, {}, {}, {}, {}, state.scalars, meta_data, options};
+  SaveJob job{folder, {}, {}, {}, {}, stored.scalars, meta_data, options};
   job.tensors = agreed(group, std::move(own), job.scalars, folder);
   job.groups = file_groups(job.tensors, group.size());
   const auto mine = std::ranges::find_if(job.groups, [&](const std::vector<int>& ranks) {
     return std::ranges::find(ranks, rank) != ranks.end();
   });
   job.file = plan_file(job.tensors, *mine);
-  job.values = values_to_write(job.file, state, rank);
+  job.values = values_to_write(job.file, stored, rank);
   return job;
 }
 

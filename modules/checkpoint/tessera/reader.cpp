@@ -254,6 +254,7 @@ CheckpointReader::CheckpointReader(const std::string& folder, OpenFiles open)
   }
   scalars_ = content_->index.scalars;
   meta_ = content_->index.meta;
+  base_ = content_->index.base;
 }
 
 std::string CheckpointReader::saved_layout(const std::string& name) const {

@@ -1,4 +1,7 @@
 module;
+#include <fmt/format.h>
+
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -6,6 +9,7 @@ module tessera.checkpoint;
 
 import tessera.base;
 import tessera.collective;
+import tessera.placement;
 import tessera.tensor;
 import :chunks;
 import :job;
@@ -22,6 +26,29 @@ std::optional<std::string> first_not_finite(const StateDict& state) {
     }
   }
   return std::nullopt;
+}
+
+StateDict stored_part(const StateDict& state, const std::shared_ptr<const CheckpointBase>& base) {
+  if (!base) {
+    return state;
+  }
+  StateDict stored;
+  stored.scalars = state.scalars;
+  for (const auto& [name, tensor] : state.tensors) {
+    const auto found = base->tensors.find(name);
+    if (found == base->tensors.end()) {
+      stored.tensors.emplace(name, tensor);
+      continue;
+    }
+    const TensorInfo& there = found->second;
+    if (!(there == TensorInfo{tensor.dtype(), tensor.shape()})) {
+      fail({.thing = "checkpoint",
+            .wrong = fmt::format("tensor '{}' is not the one of its base", name),
+            .expected = fmt::format("{} {}", name_of(there.dtype), to_string(there.shape)),
+            .got = fmt::format("{} {}", name_of(tensor.dtype()), to_string(tensor.shape()))});
+    }
+  }
+  return stored;
 }
 
 void save_checkpoint(const std::string& folder, const StateDict& state,

@@ -19,7 +19,14 @@ struct SaveOptions {
   /// counts. Error: it was removed, moved or replaced since then; nothing is written then. Null:
   /// folders that are missing are made.
   std::shared_ptr<const HeldFolder> within = {};
+  /// Its tensors are left out of what is saved, and the checkpoint names it. The same on all ranks.
+  /// Null: everything is saved.
+  std::shared_ptr<const CheckpointBase> base = {};
 };
+
+/// What a checkpoint of the state stores with this base; everything where it is null. Error: a
+/// tensor of the base has another type or shape in the state.
+StateDict stored_part(const StateDict& state, const std::shared_ptr<const CheckpointBase>& base);
 
 /// Saves the state into `folder`: rank-N.safetensors of every rank and checkpoint.json. All ranks
 /// of the world call it, each with its own shards: of a part that several ranks hold (Replicate)
@@ -37,7 +44,8 @@ void save_checkpoint(const std::string& folder, const StateDict& state,
                      const std::string& meta_data = "{}", const SaveOptions& options = {});
 
 /// Writes all tensors and scalars of a source as a checkpoint of one rank, with one tensor in
-/// memory at a time, and these meta data. Error (input): the folder exists and is not a checkpoint.
+/// memory at a time, and these meta data; it names the source's base. Error (input): the folder
+/// exists and is not a checkpoint.
 void write_checkpoint(const TensorSource& from, const std::string& folder,
                       const std::string& meta_data = "{}");
 

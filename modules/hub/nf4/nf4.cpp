@@ -1,7 +1,10 @@
 module;
 #include <fmt/format.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <map>
+#include <span>
 #include <string>
 module tessera.hub;
 
@@ -77,6 +80,31 @@ Tensor read_nf4(const TensorSource& from, const std::string& module, std::int64_
                    .whole_row_blocks = row_blocks},
                   values.data<float>());
   return values;
+}
+
+std::map<std::string, Tensor> pack_nf4(const Tensor& weight) {
+  const std::int64_t rows = weight.shape()[0];
+  const std::int64_t row_blocks = weight.shape()[1] / block_size;
+  const std::int64_t blocks = rows * row_blocks;
+  const auto count = static_cast<std::size_t>(blocks);
+  const std::span<const float> values(weight.data<float>(),
+                                      static_cast<std::size_t>(weight.numel()));
+  const Tensor codes = empty({rows, weight.shape()[1] / 2}, DType::u8);
+  const Tensor exact = empty({rows, row_blocks}, DType::f32);
+  const Tensor scales = empty({rows, row_blocks}, DType::i8);
+  const Tensor factors = empty({(blocks + scale_block_size - 1) / scale_block_size}, DType::f32);
+  const std::span<float> own(exact.data<float>(), count);
+  nn::nf4::block_scales(values, own);
+  nn::nf4::encode(values, own,
+                  {codes.data<std::uint8_t>(), static_cast<std::size_t>(codes.numel())});
+  nn::nf4::PackedScales packed{
+      .factors = {factors.data<float>(), static_cast<std::size_t>(factors.numel())},
+      .scales = {scales.data<std::int8_t>(), count}};
+  nn::nf4::pack_scales(own, packed);
+  return {{"codes", codes},
+          {"scales", scales},
+          {"factors", factors},
+          {"mean", full({1}, packed.mean, DType::f32)}};
 }
 
 }  // namespace tessera::hub

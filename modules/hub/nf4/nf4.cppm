@@ -17,4 +17,8 @@ Dims nf4_shape(const TensorSource& from, const std::string& module);
 Tensor read_nf4(const TensorSource& from, const std::string& module, std::int64_t row,
                 std::int64_t rows);
 
+/// The tensors in which a layer keeps a weight of these values (f32, plain), by the ends of their
+/// names: "codes", "scales", "factors" and "mean". They are bit for bit those of the style QLoRA.
+std::map<std::string, Tensor> pack_nf4(const Tensor& weight);
+
 }  // namespace tessera::hub

@@ -295,10 +295,16 @@ std::size_t write_peft(const TensorSource& from, const Updates& updates, const s
                        const std::string& base, DType dtype, const std::string& folder) {
   constexpr std::string_view weight = ".weight";
   std::set<std::string> modules;
-  for (const auto& [name, info] : from.tensors()) {
-    if (name.starts_with(prefix) && name.ends_with(weight)) {
-      modules.insert(name.substr(prefix.size(), name.size() - prefix.size() - weight.size()));
+  const auto add = [&](const std::map<std::string, TensorInfo>& tensors) {
+    for (const auto& [name, info] : tensors) {
+      if (name.starts_with(prefix) && name.ends_with(weight)) {
+        modules.insert(name.substr(prefix.size(), name.size() - prefix.size() - weight.size()));
+      }
     }
+  };
+  add(from.tensors());
+  if (from.base()) {
+    add(from.base()->tensors);
   }
   const std::string config = peft_config(updates, modules, base);
   std::map<std::string, std::string> names;

@@ -111,6 +111,37 @@ StateDict model_weights(nn::Module& model) {
   return weights;
 }
 
+std::map<std::string, TensorInfo> untrained_weights(nn::Module& model, const TensorSource& from) {
+  std::map<std::string, TensorInfo> weights;
+  for (const nn::ParameterPointer& parameter : nn::whole_parameters(model)) {
+    const Tensor& value = parameter->value;
+    const bool packed = parameter->initialization.kind == nn::Initialization::Kind::packed;
+    const auto found = from.tensors().find(parameter->name);
+    if (!value.requires_grad() && !packed && found != from.tensors().end() &&
+        found->second.shape == value.shape()) {
+      weights.emplace("model." + parameter->name, TensorInfo{value.dtype(), value.shape()});
+    }
+  }
+  for (const auto& [module, absent] : nn::whole_modules(model)) {
+    const std::optional<nn::LowRankUpdate> update = module->low_rank_update();
+    const auto found = from.tensors().find(module->name() + ".weight");
+    if (!update || update->packing != "nf4" || found == from.tensors().end()) {
+      continue;
+    }
+    for (const nn::PackedWeight& packed : module->packed_weights()) {
+      if (packed.name != "weight" || !(packed.shape == found->second.shape)) {
+        continue;
+      }
+      for (const char* part : {"codes", "scales", "factors", "mean"}) {
+        const Tensor& value = module->parameter(part)->value;
+        weights.emplace(fmt::format("model.{}.{}", module->name(), part),
+                        TensorInfo{value.dtype(), value.shape()});
+      }
+    }
+  }
+  return weights;
+}
+
 LoadOptions weight_options(nn::Module& model) {
   return {.strict = true, .cast = true, .ignore = ignored_weights(model)};
 }

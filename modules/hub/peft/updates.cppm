@@ -22,6 +22,10 @@ std::vector<std::string> names_of(const Updates& updates);
 /// Weights that a folder of the model has, by name: all parameters but those of low-rank updates,
 /// and the weights that layers keep in another form, on the meta device.
 StateDict model_weights(nn::Module& model);
+/// The model's parameters that are not trained and whose values follow from the folder's alone, as
+/// a checkpoint names them ("model.NAME"): its weights, and the parts of those that are kept as
+/// 4-bit codes (pack_nf4). Of absent modules too.
+std::map<std::string, TensorInfo> untrained_weights(nn::Module& model, const TensorSource& from);
 /// How a folder's weights are compared with the model and read: what absent modules would have
 /// (nn::AbsentModule) is ignored.
 LoadOptions weight_options(nn::Module& model);

@@ -72,7 +72,7 @@ hub::ModelShape folder_shape(const RunSpec& config,
     hub::check_tokenizer_fits(*tokenizer, shape.vocab, own, config.place("model.from"),
                               config.model.adds_tokens());
   }
-  const hub::FolderWeights opened(folder.string(), shape);
+  const hub::FolderWeights opened(folder.string(), shape, {.base = config.model.base});
   const TensorSource& weights = opened.source();
   const std::string gguf = hub::gguf_file(folder.string());
   hub::check_stored_sizes(shape, weights, "",

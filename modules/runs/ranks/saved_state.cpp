@@ -63,10 +63,32 @@ std::vector<std::string> ignored_state(nn::Module& model) {
   return patterns;
 }
 
+/// Takes the hash of model.from, where the run's checkpoints name it or `reader`, the one that it
+/// continues, does; null: there is none. Error (input): that one names another model.
+void take_base(const Run& run, nn::Module& model, const CheckpointReader* reader,
+               StartPoint& start) {
+  const std::string& from = run.config.model.from;
+  const CheckpointBase* const stored = reader == nullptr ? nullptr : reader->base().get();
+  const std::shared_ptr<const CheckpointBase> own = checkpoint_base(run, model);
+  if (!own || (own->tensors.empty() && stored == nullptr)) {
+    return;
+  }
+  at_key(run.config, "model.from", [&] { start.base_hash = hub::base_hash(from); });
+  if (stored != nullptr) {
+    hub::check_is_base(*stored, from, start.base_hash, reader->path());
+  }
+  if (!own->tensors.empty()) {
+    start.notes.push_back(
+        fmt::format("checkpoints name {} in place of its weights that are not "
+                    "trained (checkpoint.weights)",
+                    from));
+  }
+}
+
 /// check_stored on the thread that calls it, as the calling rank. `places`: the ranks along the
-/// axis of stages.
+/// axis of stages. `hash`: of the base, if it was taken before.
 StartPoint check(const Run& run, const std::optional<std::string>& resume, bool weight_values,
-                 std::vector<int>& places) {
+                 std::vector<int>& places, const std::string& hash = "") {
   const auto model = training_model(run.shape, run.config);
   const parallel::ParallelPlan plan(*model, make_mesh(run.config), plan_entries(run.config, {}),
                                     plugin::host());  // styles replace modules
@@ -77,7 +99,11 @@ StartPoint check(const Run& run, const std::optional<std::string>& resume, bool 
   if (!run.config.model.from.empty()) {
     StateDict named = hub::model_weights(*model);
     at_key(run.config, "model.from", [&] {
-      weights.emplace(run.config.model.from, run.shape, run.config.model.adds_tokens());
+      weights.emplace(
+          run.config.model.from, run.shape,
+          hub::FolderOptions{.adds_tokens = run.config.model.adds_tokens(),
+                             .use = hash.empty() ? hub::BaseUse::values : hub::BaseUse::compared,
+                             .base = run.config.model.base});
       for (const nn::BufferPointer& buffer : nn::all_buffers(*model)) {
         if (buffer->saved && weights->source().contains(buffer->name)) {
           named.tensors.emplace(buffer->name, buffer->value);
@@ -99,7 +125,11 @@ StartPoint check(const Run& run, const std::optional<std::string>& resume, bool 
     });
   }
   StartPoint start;
+  start.base_hash = hash;
   if (!resume) {
+    if (hash.empty()) {
+      take_base(run, *model, nullptr, start);
+    }
     return start;
   }
   const CheckpointReader reader(*resume);
@@ -109,12 +139,16 @@ StartPoint check(const Run& run, const std::optional<std::string>& resume, bool 
   for (std::string& note : start.notes) {
     note = "allowed difference: " + note;
   }
+  if (hash.empty()) {
+    take_base(run, *model, &reader, start);
+  }
   hub::compare_updates(hub::stored_updates(reader.meta(), *resume), hub::updates_of(*model),
                        *resume);
   const auto optimizer = make_optimizer(run.config, nn::all_parameters(*model),
                                         nn::whole_parameters(*model));  // its state is meta too
   optimizer->prepare_state();
-  check_state(reader, training_state(*optimizer), {.ignore = ignored_state(*model)});
+  check_state(reader, training_state(*optimizer),
+              {.ignore = ignored_state(*model), .base = start.base_hash});
   start.step = read_training_progress(reader).step;
   const std::string name = std::filesystem::path(*resume).filename();
   const std::string expected = std::filesystem::path(checkpoint_folder("", start.step)).filename();
@@ -145,7 +179,7 @@ StartPoint check_stored(const Run& run, const std::optional<std::string>& resume
   as_rank(0, [&] { start = check(run, resume, weight_values, places); });
   for (std::size_t place = 1; place < places.size(); ++place) {
     std::vector<int> same;
-    as_rank(places[place], [&] { check(run, resume, weight_values, same); });
+    as_rank(places[place], [&] { check(run, resume, weight_values, same, start.base_hash); });
   }
   return start;
 }

@@ -144,8 +144,8 @@ void check_folder(const RunSpec& config, const StartPoint& start) {
 void compare_runs(collective::World& world, const Run& run, const StartPoint& start) {
   // A machine that takes the place of another one has found newer checkpoints than the others had.
   const std::string from = start.from_kept ? "memory" : start.checkpoint.value_or("new");
-  const std::string text =
-      fmt::format("{}\n{}\n{} {}", to_json(run.config), to_json(run.fingerprint), start.step, from);
+  const std::string text = fmt::format("{}\n{}\n{}\n{} {}", to_json(run.config),
+                                       to_json(run.fingerprint), run.base_hash, start.step, from);
   const auto mine = static_cast<std::int64_t>(std::hash<std::string>{}(text));
   std::vector<std::int64_t> all(static_cast<std::size_t>(world.size()));
   world.everyone().all_gather(&mine, all.data(), 1, DType::i64);

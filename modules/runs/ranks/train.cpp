@@ -102,6 +102,7 @@ void check_start(OpenedRun& opened, bool weight_values) {
   opened.start = at_key(run.config, resume_key(run.config), [&] {
     return check_stored(run, checkpoint_to_resume(run.config), weight_values);
   });
+  run.base_hash = opened.start.base_hash;
   check_folder(run.config, opened.start);
   trace_range(run.config, opened.start.step);
   const std::string& metrics = run.config.log.metrics;

@@ -26,6 +26,7 @@ struct Run {
   hub::ModelShape shape;
   std::shared_ptr<const Dataset> data;
   Fingerprint fingerprint = {};  // kept in checkpoints
+  std::string base_hash = {};    // of model.from, where a checkpoint names it (hub::base_hash)
   int kept_gathers = -1;         // see graph::ExecutionOptions; -1: what rank 0 has room for
   std::shared_ptr<const OneRank> one_rank = {};  // with graph.mode; null: a Trainer captures it
   std::shared_ptr<PlannedStates> states = {};    // StepSetup::states; constant while ranks run
@@ -45,6 +46,7 @@ int kept_copies(const Run& run);
 struct StartPoint {
   std::optional<std::string> checkpoint = {};  // that it continues; none: a new run
   std::int64_t step = 0;                       // steps that are done
+  std::string base_hash = {};                  // Run::base_hash, for the ranks
   std::vector<std::string> notes = {};         // what the user should know of it, a line each
   KeptStates* kept = nullptr;  // with train.heal: where the state is kept after every step
   bool from_kept = false;      // it continues from there, whatever checkpoint there is

@@ -53,11 +53,15 @@ class Checks : private KeyProblems {
     if (!m.from.empty()) {
       for (const auto& [key, place] : c_.given) {
         if (key.starts_with("model.") && key != "model.from" && key != "model.family" &&
-            key != "model.dropout" && key != "model.adapter" && key != "model.new_tokens") {
+            key != "model.dropout" && key != "model.adapter" && key != "model.new_tokens" &&
+            key != "model.base") {
           add({key}, "the folder of model.from determines this; remove one of the two");
         }
       }
       return;
+    }
+    if (!m.base.empty()) {
+      add({"model.base"}, "only a checkpoint has a base; set model.from");
     }
     if (m.adds_tokens()) {
       add({"model.new_tokens"}, "only the model of a folder gets new tokens; set model.from");

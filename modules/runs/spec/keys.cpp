@@ -80,8 +80,13 @@ std::vector<Key> model_keys() {
        .doc = "A folder in Hugging Face's format (`config.json`, `*.safetensors`), a GGUF "
               "file, or a checkpoint of another run (its tokenizer, template and options too), to "
               "start from. It "
-              "determines every size, so the other keys of this section except `dropout` and "
-              "`adapter` must be absent.",
+              "determines every size, so the other keys of this section except `dropout`, "
+              "`adapter` and `base` must be absent.",
+       .is_path = true},
+      {.path = "model.base",
+       .slot = field<s, &M::base>,
+       .doc = "Where the base of the checkpoint in `model.from` is now, if it has moved since the "
+              "checkpoint was saved ([checkpoint-base.md](checkpoint-base.md)).",
        .is_path = true},
       {.path = "model.adapter",
        .slot = field<s, &M::adapter>,
@@ -688,6 +693,12 @@ std::vector<Key> checkpoint_keys() {
            words<c, &C::when_busy, WhenBusy>({{"wait", WhenBusy::wait}, {"skip", WhenBusy::skip}}),
        .doc = "When a checkpoint is due while the one before is still being written: `wait` for "
               "that one, or `skip` the new one, with a line that says so."},
+      {"checkpoint.weights",
+       words<c, &C::weights, SavedWeights>(
+           {{"trained", SavedWeights::trained}, {"all", SavedWeights::all}}),
+       "`trained`: weights of `model.from` that the run does not train are not in its "
+       "checkpoints, which name that model and the hash of its content "
+       "([checkpoint-base.md](checkpoint-base.md)); `all`: they are."},
       {.path = "checkpoint.resume",
        .slot = field<c, &C::resume>,
        .doc = "`auto`: continue from the newest checkpoint in `folder` if there is one; `never`: "

@@ -25,6 +25,7 @@ enum class NewTokens : std::uint8_t {
 struct ModelConfig {
   std::string family = "llama";
   std::string from;     // a folder with config.json and *.safetensors, which determines all sizes
+  std::string base;     // where the base of the checkpoint in `from` is now; empty: where it was
   std::string adapter;  // a folder of PEFT with the low-rank updates to start from
   NewTokens new_tokens = NewTokens::error;
   std::int64_t vocab = 0;  // 0 = the tokenizer's
@@ -252,6 +253,11 @@ enum class SaveMode : std::uint8_t {
   async,  // nobody: a copy of the state is written
   sync,   // the training
 };
+/// The weights in checkpoints.
+enum class SavedWeights : std::uint8_t {
+  trained,  // others are those of model.from
+  all,
+};
 /// What happens to a checkpoint that is due while another one is written.
 enum class WhenBusy : std::uint8_t {
   wait,
@@ -265,6 +271,7 @@ struct CheckpointConfig {
   std::int64_t keep = 3;
   SaveMode save = SaveMode::async;
   WhenBusy when_busy = WhenBusy::wait;
+  SavedWeights weights = SavedWeights::trained;
   std::string resume = "auto";
   std::vector<std::string> allow;  // what may differ from the run that is continued
 };

@@ -78,6 +78,7 @@ Trainer::Trainer(const Run& run, const StepSetup& setup, Device device,
       *model_, *plan_,
       make_optimizer(run.config, nn::all_parameters(*model_), nn::whole_parameters(*model_)),
       make_schedule(run.config));
+  training_->checkpoints().set_base(checkpoint_base(run, *model_));
   if (copy_) {
     training_->add_model(copy_->model());
   }
@@ -123,7 +124,10 @@ void Trainer::set_first_values() {
     nn::initialize(*model_);
   } else {
     hub::load_model_weights(
-        hub::FolderWeights(config.from, run_.shape, config.adds_tokens()).source(), *model_);
+        hub::FolderWeights(config.from, run_.shape,
+                           {.adds_tokens = config.adds_tokens(), .base = config.base})
+            .source(),
+        *model_);
     nn::initialize_updates(*model_);
   }
   plan_->initialized();
@@ -310,7 +314,7 @@ std::size_t Trainer::snapshot_bytes() const {
   const CheckpointConfig& config = run_.config.checkpoint;
   const bool in_background = !config.folder.empty() && config.save == SaveMode::async;
   return kept_bytes() +
-         (in_background ? tessera::snapshot_bytes(training_->checkpoints().state()) : 0);
+         (in_background ? tessera::snapshot_bytes(training_->checkpoints().saved_state()) : 0);
 }
 
 std::size_t Trainer::kept_bytes() const {
