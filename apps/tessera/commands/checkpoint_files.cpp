@@ -55,12 +55,13 @@ About about(const TensorSource& source) {
   nlohmann::json meta = parse_json(source.meta());
   if (meta.contains("model")) {
     const hub::ModelShape model = hub::stored_model(source.meta(), source.path());
+    std::optional<hub::WholeCheckpoint> whole;
     if (source.base()) {
-      const hub::WholeCheckpoint whole(source.path(), OpenFiles::when_read, hub::BaseUse::names);
-      hub::check_stored_sizes(model, whole.tensors(), "model.", source.path());
-    } else {
-      hub::check_stored_sizes(model, source, "model.", source.path());
+      whole.emplace(source.path(), OpenFiles::when_read, hub::BaseUse::names);
     }
+    const hub::MergedWeights merged(whole ? whole->tensors() : source,
+                                    hub::stored_updates(source.meta(), source.path()), "model.");
+    hub::check_stored_sizes(model, merged, "model.", source.path());
     result.model = fmt::format("{}: {} parameters, {}", model.family,
                                format_count(static_cast<double>(model.parameters())), model.text());
   }
