@@ -17,6 +17,7 @@ module;
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <tessera/secret_file.hpp>
 #include <tessera/shown.hpp>
 #include <utility>
 #include <vector>
@@ -242,32 +243,19 @@ RunKey RunKey::derived(std::string_view purpose) const {
 }
 
 std::optional<RunKey> read_key_file(const std::string& path) {
-  const File file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-  if (file.descriptor < 0) {
-    if (errno == ENOENT) {
-      return std::nullopt;
-    }
-    refuse_file(path, errno == ELOOP ? "it is a link" : std::strerror(errno));
+  SecretFile file = read_secret_file(path);
+  if (file.missing) {
+    return std::nullopt;
   }
-  struct stat status{};
-  if (fstat(file.descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
-    refuse_file(path, "it is not a regular file");
+  if (!file.wrong.empty() && !file.too_large) {
+    refuse_file(path, "it " + file.wrong);
   }
-  if (status.st_uid != geteuid()) {
-    refuse_file(path, "it belongs to another user");
-  }
-  if ((status.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
-    refuse_file(path, fmt::format("others than its user may use it (mode {:o})",
-                                  status.st_mode & (S_IRWXU | S_IRWXG | S_IRWXO)));
-  }
-  std::array<char, digits + 16> bytes{};
-  const ssize_t got = read(file.descriptor, bytes.data(), bytes.size());
-  std::string_view text(bytes.data(), got > 0 ? static_cast<std::size_t>(got) : 0);
+  std::string_view text = file.bytes;
   while (text.ends_with('\n') || text.ends_with('\r') || text.ends_with(' ')) {
     text.remove_suffix(1);
   }
   const RunKey key = RunKey::parse(fmt::format("the key file '{}'", shown(path)), text);
-  sodium_memzero(bytes.data(), bytes.size());
+  sodium_memzero(file.bytes.data(), file.bytes.size());
   return key;
 }
 

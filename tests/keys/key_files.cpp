@@ -128,8 +128,10 @@ TEST_CASE("a key file that others could read, or that is none, is refused by wha
                                                Catch::Contains(why));
     CHECK_THROWS_WITH(make_key_file(path), Catch::Contains(why));
   };
-  refuses(folder.write("group", some_key, 0640), "others than its user may use it (mode 640)");
-  refuses(folder.write("others", some_key, 0604), "others than its user may use it (mode 604)");
+  refuses(folder.write("group", some_key, 0640),
+          "it can be read or changed by other users (mode 640)");
+  refuses(folder.write("others", some_key, 0604),
+          "it can be read or changed by other users (mode 604)");
   refuses(folder.write("empty", ""),
           "not a key (expected 64 hexadecimal digits, got 0 characters)");
   refuses(folder.write("long", std::string(1 << 20, 'a')), "not a key");

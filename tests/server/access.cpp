@@ -130,7 +130,7 @@ TEST_CASE("a file of a token is read where nobody else may read or change it") {
     std::filesystem::remove(path);
   };
   for (const mode_t mode : {0604U, 0602U, 0620U, 0640U, 0644U, 0666U}) {
-    refused("x", mode, "other users may read or change the file of the token");
+    refused("x", mode, "the file of the token can be read or changed by other users");
     refused("x", mode, "chmod 600 ");
   }
   refused("", 0600, "the first line of the file of the token is empty");

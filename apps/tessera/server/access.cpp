@@ -1,19 +1,14 @@
 module;
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <netinet/in.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
 #include <cstddef>
-#include <cstring>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tessera/secret_file.hpp>
 #include <tessera/shown.hpp>
 module tessera.app.server;
 
@@ -91,30 +86,13 @@ std::string read_token(const std::string& path) {
   const auto refuse = [&](const std::string& wrong, const std::string& advice) {
     fail_input({.thing = shown(path), .wrong = wrong, .advice = advice});
   };
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (file < 0) {
-    refuse(fmt::format("the file of the token cannot be read ({})", std::strerror(errno)), "");
+  const SecretFile file =
+      read_secret_file(path, {.most = largest_token_file, .links = true, .of_root = true});
+  if (!file.wrong.empty()) {
+    refuse("the file of the token " + file.wrong,
+           file.open_to_all ? fmt::format("run: chmod 600 {}", shell_word(path)) : "");
   }
-  std::array<char, largest_token_file + 1> bytes{};
-  struct stat about = {};
-  const bool known = fstat(file, &about) == 0 && S_ISREG(about.st_mode);
-  const ssize_t count = known ? read(file, bytes.data(), bytes.size()) : -1;
-  close(file);
-  if (count < 0) {
-    refuse("the file of the token is not a regular file that can be read", "");
-  }
-  if (about.st_uid != geteuid() && about.st_uid != 0) {
-    refuse("the file of the token belongs to another user", "use a file of your own");
-  }
-  if ((about.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
-    refuse(fmt::format("other users may read or change the file of the token (mode {:03o})",
-                       about.st_mode & 0777U),
-           fmt::format("run: chmod 600 {}", shell_word(path)));
-  }
-  if (static_cast<std::size_t>(count) > largest_token_file) {
-    refuse(fmt::format("the file of the token is larger than {} bytes", largest_token_file), "");
-  }
-  const std::string_view all(bytes.data(), static_cast<std::size_t>(count));
+  const std::string_view all = file.bytes;
   const std::string token(without_blanks(all.substr(0, all.find('\n'))));
   if (token.empty()) {
     refuse("the first line of the file of the token is empty", "write the token there");
