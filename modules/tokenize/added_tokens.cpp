@@ -50,6 +50,8 @@ void AddedTokens::find(std::string_view text, bool parse_special,
       ++at;
       continue;
     }
+    // The library looks for the next token after this one, and not after the white space that it
+    // takes: a token of white space is found there again.
     std::size_t start = at;
     at = stop;
     if (token->special && !parse_special) {
@@ -67,7 +69,7 @@ void AddedTokens::find(std::string_view text, bool parse_special,
       }
       start = before;
     }
-    start = std::max(start, done);
+    start = token->strip_left ? std::min(std::max(start, done), stop) : start;
     while (token->strip_right && stop < text.size() &&
            is_white_space(character_at(text, stop).code)) {
       stop += character_at(text, stop).bytes;
@@ -77,7 +79,6 @@ void AddedTokens::find(std::string_view text, bool parse_special,
     }
     add(start, stop, token->id);
     done = stop;
-    at = std::max(at, done);
   }
   if (done < text.size()) {
     add(done, text.size(), -1);

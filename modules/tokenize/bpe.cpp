@@ -329,14 +329,13 @@ class Bpe final : public VocabularyModel {
     }
   }
 
-  /// Reads the token that each byte begins as, by its name in GPT-2's alphabet or as a fallback.
+  /// Reads the tokens of single bytes, in GPT-2's alphabet and as a fallback.
   void read_bytes() {
     all_bytes_ = words_are_bytes_ && prefix_.empty() && suffix_.empty();
     for (unsigned byte = 0; byte < 256; ++byte) {
-      const std::string name = words_are_bytes_
-                                   ? std::string(byte_level_text(static_cast<unsigned char>(byte)))
-                                   : fmt::format("<0x{:02X}>", byte);
-      bytes_[byte] = vocabulary_.find(name).value_or(-1);
+      bytes_[byte] =
+          vocabulary_.find(byte_level_text(static_cast<unsigned char>(byte))).value_or(-1);
+      fallback_[byte] = vocabulary_.find(fmt::format("<0x{:02X}>", byte)).value_or(-1);
       all_bytes_ = all_bytes_ && bytes_[byte] >= 0;
     }
   }
@@ -379,10 +378,10 @@ class Bpe final : public VocabularyModel {
         add({*id, bytes});
         continue;
       }
-      if (byte_fallback_ && !words_are_bytes_ && has_bytes(name)) {
+      if (byte_fallback_ && has_bytes(name)) {
         // The reference puts a pending unknown token after the bytes.
         for (std::size_t i = 0; i < name.size(); ++i) {
-          add({bytes_[static_cast<unsigned char>(name[i])], i < size ? 1U : 0U});
+          add({fallback_[static_cast<unsigned char>(name[i])], i < size ? 1U : 0U});
         }
         continue;
       }
@@ -407,7 +406,7 @@ class Bpe final : public VocabularyModel {
 
   bool has_bytes(std::string_view name) const {
     for (const char c : name) {
-      if (bytes_[static_cast<unsigned char>(c)] < 0) {
+      if (fallback_[static_cast<unsigned char>(c)] < 0) {
         return false;
       }
     }
@@ -418,7 +417,8 @@ class Bpe final : public VocabularyModel {
   std::string prefix_, suffix_;
   std::int32_t unknown_ = -1;
   bool fuse_unknown_ = false, byte_fallback_ = false, ignore_merges_ = false;
-  std::int32_t bytes_[256] = {};
+  std::int32_t bytes_[256] = {};     // in GPT-2's alphabet
+  std::int32_t fallback_[256] = {};  // <0x00> to <0xFF>
   bool all_bytes_ = false;
   bool divides_ = false;
   Merges merges_;

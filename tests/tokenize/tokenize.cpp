@@ -229,6 +229,42 @@ TEST_CASE("a merge across the mark of a space keeps a text in one word") {
   CHECK(tokenizer->encode(" a  a") == Ids{1, 2, 1, 0});
 }
 
+// The ids of the two tests below are those of tokenizers 0.23.3.
+TEST_CASE("a character of GPT-2's alphabet that is no token falls back to its bytes") {
+  const Scratch scratch;
+  const Json file = {
+      {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}},
+      {"model",
+       {{"type", "BPE"},
+        {"byte_fallback", true},
+        {"vocab", {{"<0xC4>", 0}, {"<0xA0>", 1}, {"a", 2}, {"b", 3}}},
+        {"merges", Json::array()}}}};
+  const auto tokenizer = open_tokenizer(scratch.write("tokenizer.json", file.dump())).tokenizer;
+  CHECK(tokenizer->encode("a b") == Ids{2, 0, 1, 3});
+}
+
+TEST_CASE("white space that an added token takes is searched for added tokens of white space") {
+  const Scratch scratch;
+  const auto added = [](int id, const char* content, bool left, bool right) {
+    return Json{{"id", id},        {"content", content},  {"lstrip", left},
+                {"rstrip", right}, {"normalized", false}, {"special", false}};
+  };
+  const Json file = {
+      {"added_tokens",
+       {added(4, "<r>", false, true), added(5, "  ", false, false), added(6, "<l>", true, false)}},
+      {"model",
+       {{"type", "BPE"},
+        {"vocab", {{"a", 0}, {"b", 1}, {" ", 2}, {"x", 3}}},
+        {"merges", Json::array()}}}};
+  const auto tokenizer = open_tokenizer(scratch.write("tokenizer.json", file.dump())).tokenizer;
+  CHECK(tokenizer->encode("a<r>  b") == Ids{0, 4, 5, 1});
+  CHECK(tokenizer->encode("a<r>   b") == Ids{0, 4, 5, 2, 1});
+  CHECK(tokenizer->encode("a<r>    <l>b") == Ids{0, 4, 5, 5, 6, 1});
+  CHECK(tokenizer->encode("a  <l>b") == Ids{0, 5, 6, 1});
+  CHECK(tokenizer->encode("<r> <l>") == Ids{4, 6});
+  CHECK(tokenizer->encode("<r>\n<r>  <r>a") == Ids{4, 4, 5, 4, 0});
+}
+
 TEST_CASE("Qwen's texts are composed before special tokens are found in them") {
   // U+0338 makes one character of the ">" before it.
   const auto tokenizer =
