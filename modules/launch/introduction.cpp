@@ -10,6 +10,8 @@ module;
 #include <tessera/shown.hpp>
 #include <utility>
 #include <vector>
+
+#include "launcher_text.hpp"
 module tessera.launch;
 
 import tessera.base;
@@ -267,5 +269,52 @@ std::string Introduction::objection(const Introduction& theirs, bool begun) cons
   const std::string why = difference(who, theirs.agreed, agreed);
   return begun || !why.empty() ? why : difference(who, theirs.agreed_at_start, agreed_at_start);
 }
+
+extern "C++" {
+
+std::string launcher_message_text(std::string_view message) {
+  const auto refuse = [] {
+    fail_input({.thing = "launch", .wrong = "the message is none that a launcher begins with"});
+  };
+  const std::string host = "a host";
+  if (const auto theirs = Introduction::read(message, host)) {
+    LauncherPlace place;
+    place.machines = 2;
+    const Introduction own({.ranks = 2, .place = place}, 0, {});
+    const std::string again = theirs->text();
+    const auto second = Introduction::read(again, host);
+    require(!second || second->text() == again,
+            "launch: an introduction that is written is read as another one");
+    return fmt::format("machine {}, {} of {} ranks, newest step {}: {}", theirs->name, theirs->here,
+                       theirs->ranks, newest_common({theirs->held}), own.objection(*theirs, false));
+  }
+  if (const auto objection = objection_to_spare(message, host)) {
+    return "spare: " + *objection;
+  }
+  std::string text;
+  try {
+    Reader reader(message);
+    if (reader.get<Word>() != Word::error) {
+      refuse();
+    }
+    const bool about_calls = reader.get<std::uint8_t>() != 0;
+    constexpr int ranks = 1024;
+    const FirstError error = get_first_error(reader, ranks);
+    text = fmt::format("rank {} at step {}, {}{}: {}", error.rank, error.step, error.where,
+                       about_calls ? ", about calls" : "", error.text);
+  } catch (const Error&) {
+    refuse();
+  }
+  return text;
+}
+
+std::string launcher_message_begin(bool of_spare) {
+  Writer writer = message(of_spare ? Word::spare : Word::introduction);
+  writer.put(magic);
+  writer.put(protocol_number());
+  return std::string(writer.text());
+}
+
+}  // extern "C++"
 
 }  // namespace tessera::collective

@@ -29,7 +29,7 @@ using pipeline::Work;
 std::optional<int> take_number(std::string_view& text) {
   int number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc()) {
+  if (error != std::errc() || number < 0) {
     return std::nullopt;
   }
   text.remove_prefix(static_cast<std::size_t>(end - text.data()));
@@ -97,7 +97,7 @@ StageTimes stage_times(const TraceData& trace, const std::string& file) {
   std::vector<Span> spans(steps);
   std::map<std::pair<int, Work>, Mean> means;
   double busy = 0;
-  int stages = 0;
+  std::set<int> seen;
   for (std::size_t rank = 0; rank < trace.ranks.size(); ++rank) {
     const std::vector<Timed> actions = actions_in(trace.ranks[rank]);
     const std::size_t of_step = actions.size() / steps;  // every step has the same ones
@@ -111,8 +111,15 @@ StageTimes stage_times(const TraceData& trace, const std::string& file) {
         mean.actions.emplace(rank, i / of_step, timed.action.micro_batch);
         busy += (timed.end - timed.begin) / 1000;
       }
-      stages = std::max(stages, timed.action.stage + 1);
+      seen.insert(timed.action.stage);
     }
+  }
+  const auto stages = static_cast<int>(seen.size());
+  if (stages > 0 && *seen.rbegin() >= stages) {
+    fail_input({.thing = file,
+                .wrong = fmt::format("it has actions of stage {}, and of {} stages only",
+                                     *seen.rbegin(), stages),
+                .advice = "trace all ranks of the run"});
   }
   if (stages == 0) {
     fail_input({.thing = file,
