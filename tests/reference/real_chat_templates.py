@@ -36,7 +36,20 @@ CONVERSATIONS = {
 }
 
 
+def parts(conversation):
+    """With contents as lists of parts, which some templates take alone."""
+    messages = [{**m, "content": [{"type": "text", "text": m["content"]}]} for m in conversation["messages"]]
+    return {**conversation, "messages": messages}
+
+
 def theirs(template, conversation):
+    text = rendered(template, conversation)
+    if isinstance(text, str) and conversation["messages"][0]["content"] not in text:
+        return rendered(template, parts(conversation))
+    return text
+
+
+def rendered(template, conversation):
     try:
         compiled = chat_template_utils._compile_jinja_template(template)
         return chat_template_utils._render_with_assistant_indices(
