@@ -387,7 +387,8 @@ TEST_CASE("a trace of a model in stages has their times and the bubble") {
   trace.ranks = {{action("forward of stage x, micro-batch 0", 0, 1)}};
   has(input_error([&] { stage_times(trace, "trace.json"); }),
       "trace.json: it is no trace of a model in stages");
-  trace.ranks = {{action("forward of stage 2000000000, micro-batch 0", 0, 1)}};
+  const auto far = action("forward of stage 2000000000, micro-batch 0", 0, 1);
+  trace.ranks = {{far, far}};  // of two steps
   has(input_error([&] { stage_times(trace, "trace.json"); }),
       "trace.json: it has actions of stage 2000000000, and of 1 stages only");
 }
