@@ -146,7 +146,8 @@ StepResult CapturedSteps::step(const StepBatch& batch, const StepFunctions& func
     }
     const bool is_planned = steps_.optimizer->parameters().front()->value.is_meta();
     const int ranks = is_planned ? 1 : collective::World::current().size();
-    return ranks > 1 && steps_.plan.mesh().size() == ranks ? all_say(replays) : replays;
+    const bool all = steps_.plan.stages() != nullptr || steps_.plan.mesh().size() == ranks;
+    return ranks > 1 && all ? all_say(replays) : replays;
   };
   const CapturedFunction::Call call{
       .misfit =
