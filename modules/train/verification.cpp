@@ -176,8 +176,10 @@ NamedValues copied_values(const StepInputs& all) {
     }
   }
   for (const auto& [name, stream] : random_state()) {
-    values.emplace(stream_prefix + name,
-                   from_values<std::int64_t>({static_cast<std::int64_t>(stream.offset)}, {}));
+    if (stream.offset != 0) {  // one of which nothing was drawn may not be there yet
+      values.emplace(stream_prefix + name,
+                     from_values<std::int64_t>({static_cast<std::int64_t>(stream.offset)}, {}));
+    }
   }
   return values;
 }
