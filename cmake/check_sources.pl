@@ -184,6 +184,14 @@ for my $file (grep { /\.(cpp|hpp|in)$/ && !m{^tests/support/(?:catch\.hpp|main\.
   });
 }
 
+# Helpers that many tests need are written once.
+my $support_names = qr/^(?:(?:inline|static)\s+)*(?:(?:class|struct)\s+(Folder)\b(?!;)|[\w:<>]+\s+(error_of|input_error|run_error|contains|on_ranks)\s*\([^;]*\{\s*$)/;
+for my $file (grep { m{^tests/(?!support/).*\.(?:cpp|hpp)$} } @files) {
+  each_match($file, $support_names, sub {
+    finding($file, $_[0], ($1 // $2) . ': tests/support has it (docs/testing-support.md); use that, or give what differs another name');
+  });
+}
+
 # The config of a run is constant after it was read: who wants another step passes options.
 for my $file (grep { m{^apps/tessera/(?!config/).*\.cppm?$} } @files) {
   each_match($file, qr/\bconfig\.\w+\.[\w.]+?\s*(?:[-+*]?=(?!=)|\.(?:clear|erase|insert|emplace|push_back|emplace_back)\()/, sub {

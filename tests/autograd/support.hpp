@@ -4,9 +4,13 @@
 #include <string>
 #include <vector>
 
+#include "errors.hpp"
+
 namespace on_graph {
 
 using tessera::Tensor;
+using tessera::testing::contains;
+using tessera::testing::error_of;
 
 /// A leaf that requires a gradient.
 inline Tensor leaf_of(std::initializer_list<double> values, const tessera::Dims& shape) {
@@ -14,21 +18,6 @@ inline Tensor leaf_of(std::initializer_list<double> values, const tessera::Dims&
 }
 inline Tensor leaf(const tessera::Dims& shape, double value) {
   return tessera::full(shape, value, tessera::DType::f64).set_requires_grad();
-}
-
-/// The text of the Error that f() throws; empty for none.
-template <class F>
-std::string error_of(F f) {
-  try {
-    f();
-  } catch (const tessera::Error& error) {
-    return error.what();
-  }
-  return "";
-}
-
-inline bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 inline std::vector<double> repeated(std::size_t count, double value) {

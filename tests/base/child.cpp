@@ -13,10 +13,9 @@
 #include <string>
 
 #include "catch.hpp"
+#include "errors.hpp"
 
 import tessera.base;
-
-#include "errors.hpp"
 
 using namespace tessera;
 using namespace std::chrono_literals;

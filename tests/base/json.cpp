@@ -8,23 +8,21 @@
 #include <string>
 
 #include "catch.hpp"
+#include "folder.hpp"
 #include "tessera/input_file.hpp"
 #include "tessera/json_reading.hpp"
 #include "tessera/shown.hpp"
+#include "texts.hpp"
 
 using tessera::parse_json_object;
 using tessera::read_json_object;
+using tessera::testing::Folder;
+using tessera::testing::has;
 
 namespace {
 
 std::string nested(std::size_t levels) {
   return R"({"a": )" + std::string(levels - 1, '[') + std::string(levels - 1, ']') + "}";
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  INFO("'" << text << "' should hold '" << part << "'");
-  CHECK(text.find(part) != std::string::npos);
-  return text.find(part) != std::string::npos;
 }
 
 }  // namespace
@@ -33,34 +31,32 @@ TEST_CASE("an object is parsed, anything else is a problem") {
   const auto good = parse_json_object(R"({"a": [1, -2.5, "b", null], "c": {"a": true}})");
   CHECK(good.problem.empty());
   CHECK(good.value == nlohmann::json({{"a", {1, -2.5, "b", nullptr}}, {"c", {{"a", true}}}}));
-  contains(parse_json_object("[1]").problem, "not a JSON object");
-  contains(parse_json_object("{").problem, "not JSON");
-  contains(parse_json_object("").problem, "not JSON");
-  contains(parse_json_object("{} {}").problem, "not JSON");
-  contains(parse_json_object("{\"\xff\": 1}").problem, "not JSON");
-  contains(parse_json_object(R"({"a": 1e999})").problem, "out of range");
-  contains(parse_json_object(R"({"b": {"a": 1, "a": 2}})").problem, "the name 'a' occurs twice");
+  has(parse_json_object("[1]").problem, "not a JSON object");
+  has(parse_json_object("{").problem, "not JSON");
+  has(parse_json_object("").problem, "not JSON");
+  has(parse_json_object("{} {}").problem, "not JSON");
+  has(parse_json_object("{\"\xff\": 1}").problem, "not JSON");
+  has(parse_json_object(R"({"a": 1e999})").problem, "out of range");
+  has(parse_json_object(R"({"b": {"a": 1, "a": 2}})").problem, "the name 'a' occurs twice");
   // The same name in two objects is no repetition.
   CHECK(parse_json_object(R"({"a": {"a": 1}, "b": {"a": 1}})").problem.empty());
 }
 
 TEST_CASE("depth, values and bytes are bounded while the text is parsed") {
   CHECK(parse_json_object(nested(64)).problem.empty());
-  contains(parse_json_object(nested(65)).problem, "nested too deeply (at most 64 levels)");
+  has(parse_json_object(nested(65)).problem, "nested too deeply (at most 64 levels)");
   // It never ends, and is refused for its depth all the same: nothing after it was looked at.
-  contains(parse_json_object(R"({"a": )" + std::string(1'000'000, '[')).problem, "too deeply");
-  contains(parse_json_object(R"({"a": {"b": {}}})", {.depth = 2}).problem, "too deeply");
+  has(parse_json_object(R"({"a": )" + std::string(1'000'000, '[')).problem, "too deeply");
+  has(parse_json_object(R"({"a": {"b": {}}})", {.depth = 2}).problem, "too deeply");
   const std::string three = R"({"a": [1, 2]})";  // the object, a name, a list, two numbers
   CHECK(parse_json_object(three, {.values = 5}).problem.empty());
-  contains(parse_json_object(three, {.values = 4}).problem, "too many values (at most 4)");
+  has(parse_json_object(three, {.values = 4}).problem, "too many values (at most 4)");
   CHECK(parse_json_object(three, {.bytes = three.size()}).problem.empty());
-  contains(parse_json_object(three, {.bytes = three.size() - 1}).problem, "too large");
+  has(parse_json_object(three, {.bytes = three.size() - 1}).problem, "too large");
 }
 
 TEST_CASE("an ordered object has its members in the order of the text") {
-  const auto folder =
-      std::filesystem::temp_directory_path() / ("tessera_ordered_" + std::to_string(::getpid()));
-  std::filesystem::create_directories(folder);
+  const Folder folder;
   const std::string path = folder / "a.json";
   const auto read = [&](const std::string& text) {
     std::ofstream(path) << text;
@@ -68,8 +64,8 @@ TEST_CASE("an ordered object has its members in the order of the text") {
   };
   const std::string text = R"({"b":1,"a":{"z":[1,{"y":2,"x":3}],"c":null},"B":true})";
   CHECK(read(text).value.dump() == text);
-  contains(read(R"({"b": {"a": 1, "c": 2, "a": 3}})").problem, "the name 'a' occurs twice");
-  contains(read(R"({"a": [{"a": 1}, 2], "b": )").problem, "not JSON");
+  has(read(R"({"b": {"a": 1, "c": 2, "a": 3}})").problem, "the name 'a' occurs twice");
+  has(read(R"({"a": [{"a": 1}, 2], "b": )").problem, "not JSON");
   // Many members, whose names must not be compared with all others.
   std::string many = "{";
   for (int i = 0; i < 300'000; ++i) {
@@ -77,7 +73,6 @@ TEST_CASE("an ordered object has its members in the order of the text") {
   }
   many.back() = '}';
   CHECK(read(many).value.size() == 300'000);
-  std::filesystem::remove_all(folder);
 }
 
 TEST_CASE("a long text is shown by its beginning, its end and its length") {
@@ -93,19 +88,16 @@ TEST_CASE("a long text is shown by its beginning, its end and its length") {
 }
 
 TEST_CASE("a file's size is compared before it is read") {
-  const auto folder =
-      std::filesystem::temp_directory_path() / ("tessera_json_" + std::to_string(::getpid()));
-  std::filesystem::create_directories(folder);
+  const Folder folder;
   const std::string path = folder / "a.json";
   std::ofstream(path) << R"({"a": 1})";
   CHECK(read_json_object(path).value == nlohmann::json({{"a", 1}}));
   // A hole of 1 TB: reading it would end the test.
   std::filesystem::resize_file(path, std::uintmax_t{1} << 40);
-  contains(read_json_object(path).problem, "too large (expected at most 100000000 bytes");
-  contains(read_json_object(folder / "none").problem, "cannot be read");
-  contains(read_json_object(folder).problem, "not a regular file");
-  contains(read_json_object("/dev/zero").problem, "not a regular file");
-  std::filesystem::remove_all(folder);
+  has(read_json_object(path).problem, "too large (expected at most 100000000 bytes");
+  has(read_json_object(folder / "none").problem, "cannot be read");
+  has(read_json_object(folder.path()).problem, "not a regular file");
+  has(read_json_object("/dev/zero").problem, "not a regular file");
 }
 
 TEST_CASE("a member that is missing or of another type is an error with the file's name") {
@@ -146,9 +138,7 @@ TEST_CASE("a member that is missing or of another type is an error with the file
 }
 
 TEST_CASE("a file of a text is read within its size, and a line within its length") {
-  const auto folder =
-      std::filesystem::temp_directory_path() / ("tessera_input_" + std::to_string(::getpid()));
-  std::filesystem::create_directories(folder);
+  const Folder folder;
   const std::string path = folder / "a.txt";
   std::ofstream(path) << "ab\n\ncdefg";
   const auto error = [&](const std::string& file, std::size_t most) -> std::string {
@@ -162,7 +152,7 @@ TEST_CASE("a file of a text is read within its size, and a line within its lengt
   CHECK(error(path, 8).starts_with(path + ": the file is too large (expected at most 8 bytes"));
   CHECK(error("/dev/null", 8) == "read: ");
   CHECK(error("/dev/zero", 8).starts_with("/dev/zero: the file is too large"));
-  CHECK(error(folder, 8) == folder.string() + ": it cannot be read (Is a directory)");
+  CHECK(error(folder.path(), 8) == folder.path().string() + ": it cannot be read (Is a directory)");
   CHECK(error(folder / "none", 8).ends_with(": it cannot be read (No such file or directory)"));
   std::ifstream stream(path, std::ios::binary);
   std::string line;
@@ -174,9 +164,8 @@ TEST_CASE("a file of a text is read within its size, and a line within its lengt
   std::ifstream endless("/dev/zero", std::ios::binary);
   CHECK_THROWS_WITH(tessera::next_line(endless, "a.txt", line, 100),
                     "a.txt: a line is too long (expected at most 100 bytes, got more)");
-  std::ifstream is_folder(folder, std::ios::binary);
-  CHECK_FALSE(tessera::next_line(is_folder, folder, line, 100));
-  std::filesystem::remove_all(folder);
+  std::ifstream is_folder(folder.path(), std::ios::binary);
+  CHECK_FALSE(tessera::next_line(is_folder, folder.path(), line, 100));
 }
 
 TEST_CASE("whole numbers that JSON's own types cannot hold are refused where they would change") {

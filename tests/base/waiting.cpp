@@ -17,32 +17,19 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "errors.hpp"
+#include "folder.hpp"
 
 import tessera.base;
-
-#include "errors.hpp"
 
 using namespace tessera;
 using namespace std::chrono_literals;
 using State = FileLock::State;
+using tessera::testing::Folder;
 
 namespace {
 
 namespace fs = std::filesystem;
-
-class Folder {
- public:
-  Folder() : path_((fs::temp_directory_path() / "tessera-waiting-XXXXXX").string()) {
-    REQUIRE(mkdtemp(path_.data()) != nullptr);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  ~Folder() { fs::remove_all(path_); }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
 
 double seconds_of(const std::function<void()>& body) {
   const auto begin = std::chrono::steady_clock::now();

@@ -34,7 +34,7 @@ import tessera.tensor;
 
 using namespace tessera;
 using namespace checkpoint_test;
-using tessera::testing::expect;
+using tessera::testing::check;
 
 namespace {
 
@@ -79,29 +79,29 @@ TEST_CASE("a save in the background has the state of its start") {
   const Folder folder;
   on_ranks(3, [&](int) {
     CheckpointSaver saver;
-    expect(saver.wait() == std::nullopt, "nothing to wait for");
+    check(saver.wait() == std::nullopt, "nothing to wait for");
     const StateDict state = state_of(3, 1);
-    saver.start(folder.at("a"), state, R"({"run": 1})");
+    saver.start(folder / "a", state, R"({"run": 1})");
     fill(state, 50);
-    expect(saver.wait() == folder.at("a"), "saved");
-    expect(saver.finished() == std::nullopt, "told once");
+    check(saver.wait() == folder / "a", "saved");
+    check(saver.finished() == std::nullopt, "told once");
     fill(state, 60);
   });
-  CHECK(holds(folder.at("a"), 1));
-  CHECK(CheckpointReader(folder.at("a")).meta() == R"({"run":1})");
+  CHECK(holds(folder / "a", 1));
+  CHECK(CheckpointReader(folder / "a").meta() == R"({"run":1})");
 }
 
 TEST_CASE("a save in the background has the bytes of one that is waited for") {
   const Folder folder;
   on_ranks(3, [&](int) {
     CheckpointSaver saver;
-    saver.start(folder.at("a"), state_of(3, 4));
+    saver.start(folder / "a", state_of(3, 4));
     saver.wait();
-    save_checkpoint(folder.at("b"), state_of(3, 4));
+    save_checkpoint(folder / "b", state_of(3, 4));
   });
-  for (const auto& entry : std::filesystem::directory_iterator(folder.at("b"))) {
+  for (const auto& entry : std::filesystem::directory_iterator(folder / "b")) {
     const std::string name = entry.path().filename().string();
-    CHECK(read_file(folder.at("a/" + name)) == read_file(folder.at("b/" + name)));
+    CHECK(read_file(folder / ("a/" + name)) == read_file(folder / ("b/" + name)));
   }
 }
 
@@ -112,25 +112,24 @@ TEST_CASE("the memory of the copy is used again, and is as large as was announce
     {
       const StateDict state = state_of(2, 1, 5000);
       CheckpointSaver saver;
-      saver.start(folder.at("a"), state);
+      saver.start(folder / "a", state);
       const std::int64_t used = snapshot_in_use() - before;
-      expect(used == static_cast<std::int64_t>(snapshot_bytes(state)),
-             "used == static_cast<std::int64_t>(snapshot_bytes(state))");
-      saver.start(folder.at("b"), state_of(2, 2, 5000));
-      expect(snapshot_in_use() - before == used, "snapshot_in_use() - before == used");
+      check(used == static_cast<std::int64_t>(snapshot_bytes(state)),
+            "used == static_cast<std::int64_t>(snapshot_bytes(state))");
+      saver.start(folder / "b", state_of(2, 2, 5000));
+      check(snapshot_in_use() - before == used, "snapshot_in_use() - before == used");
       // Another state needs other memory; the old one goes away.
-      saver.start(folder.at("c"), state_of(2, 3));
-      expect(
-          snapshot_in_use() - before == static_cast<std::int64_t>(snapshot_bytes(state_of(2, 3))),
-          "snapshot_in_use() - before == static_cast<std::int64_t>( snapshot_bytes(state_of(2, "
-          "3)))");
+      saver.start(folder / "c", state_of(2, 3));
+      check(snapshot_in_use() - before == static_cast<std::int64_t>(snapshot_bytes(state_of(2, 3))),
+            "snapshot_in_use() - before == static_cast<std::int64_t>( snapshot_bytes(state_of(2, "
+            "3)))");
       saver.wait();
     }
-    expect(snapshot_in_use() == before, "snapshot_in_use() == before");
+    check(snapshot_in_use() == before, "snapshot_in_use() == before");
   });
-  CHECK(holds(folder.at("a"), 1));
-  CHECK(holds(folder.at("b"), 2));
-  CHECK(holds(folder.at("c"), 3));
+  CHECK(holds(folder / "a", 1));
+  CHECK(holds(folder / "b", 2));
+  CHECK(holds(folder / "c", 3));
 }
 
 TEST_CASE("ranks communicate while a save is running, and agree on whether one is") {
@@ -144,19 +143,19 @@ TEST_CASE("ranks communicate while a save is running, and agree on whether one i
       world.everyone().all_reduce(&mine, &all, 1, DType::f64);
       return all;
     };
-    saver.start(folder.at("a"), state_of(2, 1, 1 << 24));
+    saver.start(folder / "a", state_of(2, 1, 1 << 24));
     for (int i = 0; i < 100; ++i) {
       running += saver.saving() ? 1 : 0;
-      expect(sum(rank + 1) == 3, "the sum while a save is running");
+      check(sum(rank + 1) == 3, "the sum while a save is running");
       const double agreed = sum(saver.saving_anywhere() ? 1 : 0);
-      expect(agreed == 0 || agreed == 2, "the same answer on all ranks");
+      check(agreed == 0 || agreed == 2, "the same answer on all ranks");
     }
-    expect(saver.wait() == folder.at("a"), "the save has ended");
-    expect(!saver.saving(), "nothing is running");
-    expect(sum(saver.saving_anywhere() ? 1 : 0) <= 2, "any answer, but the same one");
+    check(saver.wait() == folder / "a", "the save has ended");
+    check(!saver.saving(), "nothing is running");
+    check(sum(saver.saving_anywhere() ? 1 : 0) <= 2, "any answer, but the same one");
   });
   CHECK(running > 0);
-  CHECK(holds(folder.at("a"), 1));
+  CHECK(holds(folder / "a", 1));
 }
 
 TEST_CASE("a second save waits for the first one") {
@@ -164,17 +163,17 @@ TEST_CASE("a second save waits for the first one") {
   on_ranks(2, [&](int) {
     CheckpointSaver saver;
     for (int i = 1; i <= 4; ++i) {
-      saver.start(folder.at(std::to_string(i)), state_of(2, i));
+      saver.start(folder / (std::to_string(i)), state_of(2, i));
     }
   });  // and the end of the saver for the last one
   for (int i = 1; i <= 4; ++i) {
-    CHECK(holds(folder.at(std::to_string(i)), i));
+    CHECK(holds(folder / (std::to_string(i)), i));
   }
 }
 
 TEST_CASE("a failure in the background is the same error on all ranks, once") {
   const Folder folder;
-  on_ranks(2, [&](int) { save_checkpoint(folder.at("good"), state_of(2, 1)); });
+  on_ranks(2, [&](int) { save_checkpoint(folder / "good", state_of(2, 1)); });
   std::atomic<int> told{0};
   on_ranks(2, [&](int rank) {
     CheckpointSaver saver;
@@ -182,24 +181,24 @@ TEST_CASE("a failure in the background is the same error on all ranks, once") {
     if (rank == 1) {
       fill(state, std::numeric_limits<double>::infinity());
     }
-    saver.start(folder.at("bad"), state);
+    saver.start(folder / "bad", state);
     const std::string error = run_error([&] { saver.wait(); });
     told += contains(error, "rank 1") &&
             contains(error, "tensor 'cut' holds values that are NaN or infinite");
-    expect(saver.wait() == std::nullopt, "saver.wait() == std::nullopt");
+    check(saver.wait() == std::nullopt, "saver.wait() == std::nullopt");
     // A state that cannot even be copied, on one rank.
     state = state_of(2, 2);
     if (rank == 0) {
       state.tensors["cut"] = empty({2}, DType::f32, meta);
     }
-    told += contains(run_error([&] { saver.start(folder.at("bad"), state); }),
+    told += contains(run_error([&] { saver.start(folder / "bad", state); }),
                      "tensor 'cut' has no memory");
-    saver.start(folder.at("next"), state_of(2, 3));
-    expect(saver.wait() == folder.at("next"), "saver.wait() == folder.at('next')");
+    saver.start(folder / "next", state_of(2, 3));
+    check(saver.wait() == folder / "next", "saver.wait() == folder / ('next')");
   });
   CHECK(told == 4);
   CHECK(folder.names() == std::vector<std::string>{"good", "next"});
-  CHECK(holds(folder.at("next"), 3));
+  CHECK(holds(folder / "next", 3));
 }
 
 #if !__has_feature(address_sanitizer) && !__has_feature(thread_sanitizer)  // they reserve terabytes
@@ -211,7 +210,7 @@ TEST_CASE("without memory for the copy a save holds its rank up, and is whole") 
     collective::run_threads(1, [&](collective::World&) {
       const StateDict state = state_of(1, 1, 1 << 26);  // 256 MiB
       CheckpointSaver saver;
-      saver.start(folder.at("warm"), state_of(1, 1));  // what else it allocates is there
+      saver.start(folder / "warm", state_of(1, 1));  // what else it allocates is there
       saver.wait();
       const StateDict in_hand = state_of(1, 2, 1 << 26);  // what is free now
       release_cached_memory();
@@ -221,10 +220,10 @@ TEST_CASE("without memory for the copy a save holds its rank up, and is whole") 
       used *= static_cast<rlim_t>(::sysconf(_SC_PAGESIZE));
       const rlimit limit{used + (128U << 20), RLIM_INFINITY};
       ::setrlimit(RLIMIT_AS, &limit);
-      saver.start(folder.at("c"), state);
-      expect(!saver.saving(), "the save has ended");
+      saver.start(folder / "c", state);
+      check(!saver.saving(), "the save has ended");
       fill(state, 7);
-      expect(saver.wait() == folder.at("c"), "the save has succeeded");
+      check(saver.wait() == folder / "c", "the save has succeeded");
     });
     ::_exit(incomplete_outputs().empty() ? 0 : 3);
   }
@@ -232,7 +231,7 @@ TEST_CASE("without memory for the copy a save holds its rank up, and is whole") 
   REQUIRE(::waitpid(child, &status, 0) == child);
   CHECK(WIFEXITED(status));
   CHECK(WEXITSTATUS(status) == 0);
-  CHECK(holds(folder.at("c"), 1));
+  CHECK(holds(folder / "c", 1));
 }
 #endif
 
@@ -241,12 +240,12 @@ TEST_CASE("a folder that is removed while it is written is an error that names i
   std::atomic<int> told{0};
   on_ranks(2, [&](int rank) {
     CheckpointSaver saver;
-    saver.start(folder.at("deep/a"), state_of(2, 1, 1 << 24));
+    saver.start(folder / "deep/a", state_of(2, 1, 1 << 24));
     if (rank == 0) {
-      while (!std::filesystem::exists(folder.at("deep")) ||
-             std::filesystem::is_empty(folder.at("deep"))) {
+      while (!std::filesystem::exists(folder / "deep") ||
+             std::filesystem::is_empty(folder / "deep")) {
       }
-      std::filesystem::rename(folder.at("deep"), folder.at("gone"));
+      std::filesystem::rename(folder / "deep", folder / "gone");
     }
     const std::string error = run_error([&] { saver.wait(); });
     told += contains(error, "/deep/a") && contains(error, "No such file or directory");
@@ -259,7 +258,7 @@ TEST_CASE("when a rank is killed during a save in the background the last good o
   const auto run = [&](double value, bool one_dies) {
     return collective::launch({.ranks = 2, .print_error = false}, [&](collective::World& world) {
       CheckpointSaver saver;
-      saver.start(folder.at("c"), state_of(2, value, 1'000'000));
+      saver.start(folder / "c", state_of(2, value, 1'000'000));
       if (one_dies && world.rank() == 1) {
         ::raise(SIGKILL);
       }
@@ -268,10 +267,10 @@ TEST_CASE("when a rank is killed during a save in the background the last good o
     });
   };
   REQUIRE(run(1, false) == 0);
-  CHECK(holds(folder.at("c"), 1));
+  CHECK(holds(folder / "c", 1));
   CHECK(run(2, true) != 0);
-  CHECK(holds(folder.at("c"), 1));
+  CHECK(holds(folder / "c", 1));
   REQUIRE(run(3, false) == 0);
-  CHECK(holds(folder.at("c"), 3));
+  CHECK(holds(folder / "c", 3));
   CHECK(folder.names() == std::vector<std::string>{"c"});
 }

@@ -69,27 +69,27 @@ std::string flipped(std::string bytes, std::size_t at) {
 
 TEST_CASE("any changed byte of any file is found before its values are used") {
   const Folder folder;
-  save(folder.at("c"), 2);
-  REQUIRE(problem_of(folder.at("c")).empty());
+  save(folder / "c", 2);
+  REQUIRE(problem_of(folder / "c").empty());
   for (const char* file : {"checkpoint.json", "rank-0.safetensors", "rank-1.safetensors"}) {
     const std::string name = std::string("c/") + file;
-    const std::string good = read_file(folder.at(name));
+    const std::string good = read_file(folder / name);
     for (std::size_t at = 0; at < good.size(); ++at) {
       folder.write(name, flipped(good, at));
-      const std::string problem = problem_of(folder.at("c"));
+      const std::string problem = problem_of(folder / "c");
       INFO(file << ", byte " << at << ": " << problem);
       REQUIRE(contains(problem, file));
     }
     folder.write(name, good);
   }
-  CHECK(problem_of(folder.at("c")).empty());
+  CHECK(problem_of(folder / "c").empty());
 }
 
 TEST_CASE("a header that says the same in other bytes is not the one that was saved") {
   const Folder folder;
-  save(folder.at("c"), 1);
+  save(folder / "c", 1);
   const std::string name = "c/rank-0.safetensors";
-  const std::string good = read_file(folder.at(name));
+  const std::string good = read_file(folder / name);
   const std::size_t begin = good.find('{');
   const std::size_t end = good.rfind('}') + 1;
   const auto header = nlohmann::ordered_json::parse(good.substr(begin, end - begin));
@@ -103,34 +103,34 @@ TEST_CASE("a header that says the same in other bytes is not the one that was sa
   REQUIRE(text.size() == end - begin);
   REQUIRE(text != header.dump());
   folder.write(name, good.substr(0, begin) + text + good.substr(end));
-  CHECK(contains(problem_of(folder.at("c")),
+  CHECK(contains(problem_of(folder / "c"),
                  "rank-0.safetensors: the file's header is not the one that was saved"));
 }
 
 TEST_CASE("a file of another step of the same run is found, though all its sizes fit") {
   const Folder folder;
-  save(folder.at("step-2"), 2, 0);
-  save(folder.at("step-6"), 2, 100);
-  const std::string old = read_file(folder.at("step-2/rank-1.safetensors"));
-  REQUIRE(old.size() == read_file(folder.at("step-6/rank-1.safetensors")).size());
+  save(folder / "step-2", 2, 0);
+  save(folder / "step-6", 2, 100);
+  const std::string old = read_file(folder / "step-2/rank-1.safetensors");
+  REQUIRE(old.size() == read_file(folder / "step-6/rank-1.safetensors").size());
   folder.write("step-6/rank-1.safetensors", old);
-  CHECK(contains(problem_of(folder.at("step-6")),
+  CHECK(contains(problem_of(folder / "step-6"),
                  "rank-1.safetensors: the file's header is not the one that was saved"));
   // And the first rank's file in the second's place.
-  folder.write("step-2/rank-1.safetensors", read_file(folder.at("step-2/rank-0.safetensors")));
-  CHECK(contains(problem_of(folder.at("step-2")), "rank-1.safetensors"));
+  folder.write("step-2/rank-1.safetensors", read_file(folder / "step-2/rank-0.safetensors"));
+  CHECK(contains(problem_of(folder / "step-2"), "rank-1.safetensors"));
 }
 
 TEST_CASE("a load compares the chunks that it reads, verify compares all") {
   const Folder folder;
   const std::int64_t elements = 3 * mib / 4 + 10;  // three chunks and 40 bytes
-  save(folder.at("c"), 1, 0, elements);
+  save(folder / "c", 1, 0, elements);
   const std::string name = "c/rank-0.safetensors";
-  const std::string good = read_file(folder.at(name));
+  const std::string good = read_file(folder / name);
   const std::size_t header = good.size() - static_cast<std::size_t>(elements) * 4;
   const auto damaged = [&](std::size_t byte) {
     folder.write(name, flipped(good, header + byte));
-    return CheckpointReader(folder.at("c"));
+    return CheckpointReader(folder / "c");
   };
   const auto read = [&](const CheckpointReader& reader, std::int64_t first, std::int64_t count) {
     return input_error([&] {
@@ -139,7 +139,7 @@ TEST_CASE("a load compares the chunks that it reads, verify compares all") {
       CHECK(to_doubles(part).back() == static_cast<double>(first + count - 1));
     });
   };
-  CHECK(CheckpointReader(folder.at("c")).verify().empty());
+  CHECK(CheckpointReader(folder / "c").verify().empty());
   {
     const CheckpointReader reader = damaged(mib + 5);  // in the second chunk
     CHECK(read(reader, 0, mib / 4).empty());
@@ -157,42 +157,42 @@ TEST_CASE("a load compares the chunks that it reads, verify compares all") {
 
 TEST_CASE("the hashes are XXH3-128 of each MiB, of each header and of the index") {
   const Folder folder;
-  save(folder.at("c"), 1, 0, mib / 2);
-  const Json index = Json::parse(read_file(folder.at("c/checkpoint.json")));
-  const std::string file = read_file(folder.at("c/rank-0.safetensors"));
+  save(folder / "c", 1, 0, mib / 2);
+  const Json index = Json::parse(read_file(folder / "c/checkpoint.json"));
+  const std::string file = read_file(folder / "c/rank-0.safetensors");
   const std::size_t header = file.size() - 2 * mib;
   CHECK(index["files"]["rank-0.safetensors"]["header"] == xxh3(file.substr(0, header)));
   const Json entries = Json::parse(file.substr(8, header - 8));
   CHECK(entries["__metadata__"]["parts"] ==
         "0 0 524288 0 " + xxh3(file.substr(header, mib)) + xxh3(file.substr(header + mib)) + ";");
-  const std::string text = read_file(folder.at("c/checkpoint.json"));
+  const std::string text = read_file(folder / "c/checkpoint.json");
   const std::size_t line = text.find('\n') + 1;
   CHECK(index["hash"] == xxh3(text.substr(line)));
   folder.write("c/checkpoint.json", rehashed(index));
-  CHECK(problem_of(folder.at("c")).empty());
+  CHECK(problem_of(folder / "c").empty());
   // The same entries in other bytes are not what was saved.
   folder.write("c/checkpoint.json", text.substr(0, line) + " " + text.substr(line));
-  CHECK(contains(problem_of(folder.at("c")), "the index was changed after it was saved"));
+  CHECK(contains(problem_of(folder / "c"), "the index was changed after it was saved"));
   folder.write("c/checkpoint.json", index.dump());
-  CHECK(contains(problem_of(folder.at("c")), "the index was changed after it was saved"));
+  CHECK(contains(problem_of(folder / "c"), "the index was changed after it was saved"));
 }
 
 TEST_CASE("an index of another format version says what to do") {
   const Folder folder;
-  save(folder.at("c"), 1);
-  Json index = Json::parse(read_file(folder.at("c/checkpoint.json")));
+  save(folder / "c", 1);
+  Json index = Json::parse(read_file(folder / "c/checkpoint.json"));
   index["version"] = 3;
   index.erase("hash");
   folder.write("c/checkpoint.json", index.dump());
-  const std::string problem = problem_of(folder.at("c"));
+  const std::string problem = problem_of(folder / "c");
   CHECK(contains(problem, "another format version (expected 4 or 5, got 3)"));
   CHECK(contains(problem, "tessera checkpoint export"));
 }
 
 TEST_CASE("each field of the index that is absent or of a wrong type is an error that names it") {
   const Folder folder;
-  save(folder.at("c"), 2);
-  const Json good = Json::parse(read_file(folder.at("c/checkpoint.json")));
+  save(folder / "c", 2);
+  const Json good = Json::parse(read_file(folder / "c/checkpoint.json"));
   const Json wrong_values = {nullptr,
                              true,
                              -1,
@@ -216,7 +216,7 @@ TEST_CASE("each field of the index that is absent or of a wrong type is an error
       }
       const auto problem = [&](const std::string& what, const Json& index) {
         folder.write("c/checkpoint.json", rehashed(index));
-        const std::string text = problem_of(folder.at("c"));
+        const std::string text = problem_of(folder / "c");
         INFO(path << " " << what << ": " << text);
         CHECK(contains(text, "checkpoint.json"));
         // Entries of lists are named by the list.
@@ -253,13 +253,13 @@ TEST_CASE("each field of the index that is absent or of a wrong type is an error
 
 TEST_CASE("an index whose numbers do not fit together is an error") {
   const Folder folder;
-  save(folder.at("c"), 2);
-  const Json good = Json::parse(read_file(folder.at("c/checkpoint.json")));
+  save(folder / "c", 2);
+  const Json good = Json::parse(read_file(folder / "c/checkpoint.json"));
   const auto with = [&](const std::function<void(Json&)>& change) {
     Json index = good;
     change(index);
     folder.write("c/checkpoint.json", rehashed(index));
-    return problem_of(folder.at("c"));
+    return problem_of(folder / "c");
   };
   const auto tensor = [](Json& index) -> Json& { return index["tensors"].front()["x"]; };
   CHECK(contains(with([](Json& i) { i["files"]["../x"] = i["files"]["rank-0.safetensors"]; }),
@@ -302,14 +302,14 @@ TEST_CASE("an index whose numbers do not fit together is an error") {
   }
   const std::string text = good.dump();
   folder.write("c/checkpoint.json", text.substr(0, text.size() / 2));
-  CHECK(contains(problem_of(folder.at("c")), "not JSON"));
+  CHECK(contains(problem_of(folder / "c"), "not JSON"));
 }
 
 TEST_CASE("a file whose header does not fit the index is an error") {
   const Folder folder;
-  save(folder.at("c"), 2);
-  const Json good = Json::parse(read_file(folder.at("c/checkpoint.json")));
-  const std::string file = read_file(folder.at("c/rank-1.safetensors"));
+  save(folder / "c", 2);
+  const Json good = Json::parse(read_file(folder / "c/checkpoint.json"));
+  const std::string file = read_file(folder / "c/rank-1.safetensors");
   const std::size_t data = file.size() - 32 * 4;
   const Json header = Json::parse(file.substr(8, data - 8));
   // The hashes of header and index are right: only what they say is not.
@@ -322,7 +322,7 @@ TEST_CASE("a file whose header does not fit the index is an error") {
     index["files"]["rank-1.safetensors"]["bytes"] = bytes.size() + 32 * 4;
     index["files"]["rank-1.safetensors"]["header"] = xxh3(bytes);
     folder.write("c/checkpoint.json", rehashed(index));
-    return problem_of(folder.at("c"));
+    return problem_of(folder / "c");
   };
   const std::string table = header["__metadata__"]["parts"];
   const std::string hashes = table.substr(table.size() - 33, 32);
@@ -382,20 +382,20 @@ TEST_CASE("a file whose header does not fit the index is an error") {
 
 TEST_CASE("a missing or cut file is named") {
   const Folder folder;
-  save(folder.at("c"), 2);
-  const std::string data = read_file(folder.at("c/rank-1.safetensors"));
-  CHECK(contains(input_error([&] { CheckpointReader{folder.at("none")}; }), "not a checkpoint"));
-  std::filesystem::remove(folder.at("c/rank-1.safetensors"));
-  CHECK(contains(problem_of(folder.at("c")), "rank-1.safetensors"));
+  save(folder / "c", 2);
+  const std::string data = read_file(folder / "c/rank-1.safetensors");
+  CHECK(contains(input_error([&] { CheckpointReader{folder / "none"}; }), "not a checkpoint"));
+  std::filesystem::remove(folder / "c/rank-1.safetensors");
+  CHECK(contains(problem_of(folder / "c"), "rank-1.safetensors"));
   for (const std::size_t bytes : {data.size() - 1, std::size_t{9}, std::size_t{0}}) {
     folder.write("c/rank-1.safetensors", data.substr(0, bytes));
-    CHECK(contains(problem_of(folder.at("c")), "rank-1.safetensors"));
+    CHECK(contains(problem_of(folder / "c"), "rank-1.safetensors"));
   }
 }
 
 TEST_CASE("values that are not finite are not saved, and the older checkpoint stays") {
   const Folder folder;
-  save(folder.at("c"), 2);
+  save(folder / "c", 2);
   for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
     for (const double value :
          {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity(),
@@ -406,9 +406,9 @@ TEST_CASE("values that are not finite are not saved, and the older checkpoint st
             Spec::make(Layout::make(DeviceMesh::make({"shard"}, {2}), {Shard(0)}), {6}, dtype);
         StateDict state;
         state.tensors["x"] = make_distributed(full({3}, rank == 1 ? value : 1.0, dtype), spec);
-        const std::string path = folder.at(std::isfinite(value) ? "good" : "c");
+        const std::string path = folder / (std::isfinite(value) ? "good" : "c");
         errors[static_cast<std::size_t>(rank)] = run_error([&] { save_checkpoint(path, state); });
-        save_checkpoint(folder.at("any"), state, "{}", {.only_finite = false});
+        save_checkpoint(folder / "any", state, "{}", {.only_finite = false});
       });
       INFO(name_of(dtype) << " " << value << ": " << errors[0]);
       // Every rank throws, though only one holds such a value.
@@ -417,7 +417,7 @@ TEST_CASE("values that are not finite are not saved, and the older checkpoint st
             !std::isfinite(value));
     }
   }
-  CHECK(problem_of(folder.at("c")).empty());
-  CHECK(CheckpointReader(folder.at("c")).tensors().at("x").shape == Dims{64});
+  CHECK(problem_of(folder / "c").empty());
+  CHECK(CheckpointReader(folder / "c").tensors().at("x").shape == Dims{64});
   CHECK(folder.names() == std::vector<std::string>{"any", "c", "good"});
 }

@@ -119,14 +119,14 @@ void files_are_synced_before(const std::vector<std::string>& all, std::ptrdiff_t
 
 TEST_CASE("a save syncs files, then their folder, renames it, and syncs the parent folder") {
   const Folder folder;
-  const std::string parent = short_name(folder.at(""));
-  const auto first = calls_of_save(folder.at("c"));
+  const std::string parent = short_name(folder / "");
+  const auto first = calls_of_save(folder / "c");
   const auto folder_sync = place(first, "sync c.tmp");
   files_are_synced_before(first, folder_sync);
   CHECK(folder_sync < place(first, "rename c.tmp c"));
   CHECK(place(first, "rename c.tmp c") < place(first, "sync " + parent));
 
-  const auto second = calls_of_save(folder.at("c"));  // takes the place of the first
+  const auto second = calls_of_save(folder / "c");  // takes the place of the first
   const auto again = place(second, "sync c.tmp");
   files_are_synced_before(second, again);
   CHECK(again < place(second, "exchange c.tmp c"));

@@ -78,7 +78,7 @@ TEST_CASE(
     "a process that dies while it writes leaves the last good checkpoint; the next save "
     "removes its rest") {
   const Folder folder;
-  const std::string path = folder.at("step-00000001");
+  const std::string path = folder / "step-00000001";
   save_value(1, path, 1);
   const pid_t child = ::fork();
   if (child == 0) {
@@ -96,7 +96,7 @@ TEST_CASE(
   REQUIRE(folder.names().size() == 2);
   CHECK(contains(folder.names()[1], "step-00000001.tmp-"));
   CHECK(loaded_value(path) == 1);
-  CHECK(latest_checkpoint(folder.at("")) == path);
+  CHECK(latest_checkpoint(folder / "") == path);
   save_value(2, path, 3);
   CHECK(folder.names() == std::vector<std::string>{"step-00000001"});
   CHECK(loaded_value(path) == 3);
@@ -104,7 +104,7 @@ TEST_CASE(
 
 TEST_CASE("a full disk on one rank is one clear error on every rank, and nothing is left of it") {
   const Folder folder;
-  const std::string path = folder.at("c");
+  const std::string path = folder / "c";
   save_value(3, path, 1);
   // Only rank 1 is on the mesh of "large"; the others do not know of it.
   const auto state_on = [](int rank) {
@@ -139,7 +139,7 @@ TEST_CASE("a full disk on one rank is one clear error on every rank, and nothing
 
 TEST_CASE("ranks that are processes save together; when one is killed the last good one stays") {
   const Folder folder;
-  const std::string path = folder.at("c");
+  const std::string path = folder / "c";
   const auto save_as_processes = [&](double value, bool one_dies) {
     return collective::launch({.ranks = 2, .print_error = false}, [&](collective::World& world) {
       if (one_dies && world.rank() == 1) {
@@ -164,7 +164,7 @@ TEST_CASE("what the ranks save must fit together") {
     std::vector<std::string> errors(static_cast<std::size_t>(ranks));
     on_ranks(ranks, [&](int rank) {
       try {
-        save_checkpoint(folder.at("c"), state(rank));
+        save_checkpoint(folder / "c", state(rank));
       } catch (const Error& error) {
         errors[static_cast<std::size_t>(rank)] = error.what();
       }
@@ -211,39 +211,39 @@ TEST_CASE("only what saves leave behind is removed, and never a save that is goi
   folder.write("notes.tmp-x/thoughts.txt", "mine");
   folder.write("mixed.tmp-3/thoughts.txt", "mine");
   folder.write("mixed.tmp-3/rank-0.safetensors", "mine too");
-  const int going_on = ::open(folder.at("a.tmp-2").c_str(), O_RDONLY | O_DIRECTORY);
+  const int going_on = ::open((folder / "a.tmp-2").c_str(), O_RDONLY | O_DIRECTORY);
   REQUIRE(::flock(going_on, LOCK_EX) == 0);
-  save_value(1, folder.at("c"), 1);
+  save_value(1, folder / "c", 1);
   ::close(going_on);
   CHECK(folder.names() == std::vector<std::string>{"a.tmp-2", "c", "mixed.tmp-3", "notes.tmp-x"});
-  CHECK(std::filesystem::exists(folder.at("mixed.tmp-3/rank-0.safetensors")));
+  CHECK(std::filesystem::exists(folder / "mixed.tmp-3/rank-0.safetensors"));
 }
 
 TEST_CASE("a save into a folder that was moved or replaced writes nothing there") {
   const Folder folder;
-  std::filesystem::create_directory(folder.at("run"));
-  const auto held = std::make_shared<const HeldFolder>(folder.at("run"));
+  std::filesystem::create_directory(folder / "run");
+  const auto held = std::make_shared<const HeldFolder>(folder / "run");
   const auto save = [&](int step) {
     on_ranks(2, [&](int) {
       StateDict state;
       state.scalars["s"] = std::int64_t{1};
-      save_checkpoint(checkpoint_folder(folder.at("run"), step), state, "{}", {.within = held});
+      save_checkpoint(checkpoint_folder(folder / "run", step), state, "{}", {.within = held});
     });
   };
   save(1);
-  std::filesystem::rename(folder.at("run"), folder.at("moved"));
+  std::filesystem::rename(folder / "run", folder / "moved");
   CHECK(contains(run_error([&] { save(2); }), "was removed, moved or replaced during the run"));
   CHECK(folder.names() == std::vector<std::string>{"moved"});
-  std::filesystem::create_directory(folder.at("run"));
+  std::filesystem::create_directory(folder / "run");
   CHECK(contains(run_error([&] { save(2); }), "was removed, moved or replaced during the run"));
-  CHECK(std::filesystem::is_empty(folder.at("run")));
-  CHECK(checkpoints_in(folder.at("moved")).size() == 1);
+  CHECK(std::filesystem::is_empty(folder / "run"));
+  CHECK(checkpoints_in(folder / "moved").size() == 1);
 }
 
 TEST_CASE("a save from a thread that acts as another rank says what to do") {
   const Folder folder;
   set_current_rank(3);
-  const std::string text = run_error([&] { save_checkpoint(folder.at("c"), {}, "{}"); });
+  const std::string text = run_error([&] { save_checkpoint(folder / "c", {}, "{}"); });
   set_current_rank(0);
   CHECK(contains(text, "acts as the wrong rank (expected 0 as in its world, got 3); save from"));
   CHECK(contains(text, "call set_current_rank(0) in this thread"));
@@ -252,17 +252,17 @@ TEST_CASE("a save from a thread that acts as another rank says what to do") {
 
 TEST_CASE("a checkpoint takes the place of an older one, never of something else") {
   const Folder folder;
-  save_value(2, folder.at("c"), 1);
-  save_value(1, folder.at("c/"), 2);
-  CHECK(loaded_value(folder.at("c")) == 2);
-  CHECK_FALSE(std::filesystem::exists(folder.at("c/rank-1.safetensors")));
+  save_value(2, folder / "c", 1);
+  save_value(1, folder / "c/", 2);
+  CHECK(loaded_value(folder / "c") == 2);
+  CHECK_FALSE(std::filesystem::exists(folder / "c/rank-1.safetensors"));
   folder.write("mine/thoughts.txt", "");
-  CHECK(contains(input_error([&] { save_value(2, folder.at("mine"), 1); }), "not a checkpoint"));
+  CHECK(contains(input_error([&] { save_value(2, folder / "mine", 1); }), "not a checkpoint"));
   CHECK(folder.names() == std::vector<std::string>{"c", "mine"});
-  std::filesystem::create_directory(folder.at("fresh"));
-  save_value(1, folder.at("fresh"), 5);
-  CHECK(loaded_value(folder.at("fresh")) == 5);
+  std::filesystem::create_directory(folder / "fresh");
+  save_value(1, folder / "fresh", 5);
+  CHECK(loaded_value(folder / "fresh") == 5);
   on_ranks(1, [&](int) {
-    CHECK(contains(input_error([&] { save_checkpoint(folder.at("d"), {}, "[1"); }), "meta data"));
+    CHECK(contains(input_error([&] { save_checkpoint(folder / "d", {}, "[1"); }), "meta data"));
   });
 }

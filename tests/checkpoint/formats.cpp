@@ -154,19 +154,18 @@ TEST_CASE("a tensor that PyTorch cut over two processes is one tensor, of which 
 TEST_CASE("a folder that is written for PyTorch reads back, from any format") {
   const Folder folder;
   const TorchCheckpoint one(torch_folder + "one");
-  write_torch_checkpoint(one, folder.at("again"));
-  const TorchCheckpoint again(folder.at("again"));
+  write_torch_checkpoint(one, folder / "again");
+  const TorchCheckpoint again(folder / "again");
   CHECK(again.tensors() == one.tensors());
   CHECK(again.scalars() == one.scalars());
   CHECK(compare_tensors(one, again).empty());
-  CHECK(
-      contains(input_error([&] { write_torch_checkpoint(one, folder.at("again")); }), "not empty"));
+  CHECK(contains(input_error([&] { write_torch_checkpoint(one, folder / "again"); }), "not empty"));
 
-  on_ranks(1, [&](int) { save_checkpoint(folder.at("c"), some_state(1.5), R"({"a": 1})"); });
-  const CheckpointReader saved(folder.at("c"));
-  write_torch_checkpoint(saved, folder.at("torch"));
-  write_checkpoint(TorchCheckpoint(folder.at("torch")), folder.at("back"), R"({"b": 2})");
-  const CheckpointReader back(folder.at("back"));
+  on_ranks(1, [&](int) { save_checkpoint(folder / "c", some_state(1.5), R"({"a": 1})"); });
+  const CheckpointReader saved(folder / "c");
+  write_torch_checkpoint(saved, folder / "torch");
+  write_checkpoint(TorchCheckpoint(folder / "torch"), folder / "back", R"({"b": 2})");
+  const CheckpointReader back(folder / "back");
   CHECK(back.tensors() == saved.tensors());
   CHECK(back.scalars() == saved.scalars());
   CHECK(back.meta() == R"({"b":2})");
@@ -181,15 +180,15 @@ TEST_CASE("PyTorch itself loads what is written for it") {
     return;
   }
   const Folder folder;
-  write_torch_checkpoint(TorchCheckpoint(torch_folder + "one"), folder.at("again"));
+  write_torch_checkpoint(TorchCheckpoint(torch_folder + "one"), folder / "again");
   const std::string command = std::string(python) + " " + TESSERA_SOURCE_DIR +
-                              "/tests/reference/check_torch_checkpoint.py " + folder.at("again");
+                              "/tests/reference/check_torch_checkpoint.py " + folder / "again";
   CHECK(std::system(command.c_str()) == 0);
 }
 
 TEST_CASE("a damaged or hostile folder of PyTorch is an error, never more") {
   const Folder folder;
-  const std::string at = folder.at("t");
+  const std::string at = folder / "t";
   const auto problem = [&] {
     return input_error([&] {
       const TorchCheckpoint torch(at);
@@ -273,7 +272,7 @@ TEST_CASE("a damaged or hostile folder of PyTorch is an error, never more") {
 TEST_CASE("differences are named with their size") {
   const Folder folder;
   on_ranks(1, [&](int) {
-    save_checkpoint(folder.at("a"), some_state(2));
+    save_checkpoint(folder / "a", some_state(2));
     StateDict other = some_state(2);
     static_cast<float*>(other.tensors["model.a"].raw_data())[5] = 2.5F;
     static_cast<float*>(other.tensors["model.a"].raw_data())[6] = -2;
@@ -281,10 +280,10 @@ TEST_CASE("differences are named with their size") {
     other.tensors["none"] = empty({0, 3}, DType::f32);
     other.tensors["optimizer.step"] = full({}, 3, DType::f32);
     other.tensors["more"] = full({1}, 1);
-    save_checkpoint(folder.at("b"), other);
+    save_checkpoint(folder / "b", other);
   });
-  const CheckpointReader a(folder.at("a"));
-  const CheckpointReader b(folder.at("b"));
+  const CheckpointReader a(folder / "a");
+  const CheckpointReader b(folder / "b");
   CHECK(compare_tensors(a, a).empty());
   const std::vector<TensorDifference> all = compare_tensors(a, b);
   std::map<std::string, TensorDifference> by_name;
@@ -307,15 +306,14 @@ TEST_CASE("differences are named with their size") {
   StateDict y;
   y.tensors["m.a"] = full({2}, std::numeric_limits<double>::quiet_NaN());
   on_ranks(1, [&](int) {
-    save_checkpoint(folder.at("x"), x, "{}", {.only_finite = false});
-    save_checkpoint(folder.at("y"), y, "{}", {.only_finite = false});
+    save_checkpoint(folder / "x", x, "{}", {.only_finite = false});
+    save_checkpoint(folder / "y", y, "{}", {.only_finite = false});
     ops::fill_(y.tensors["m.a"], 1);
-    save_checkpoint(folder.at("z"), y);
+    save_checkpoint(folder / "z", y);
   });
-  const CheckpointReader nan(folder.at("x"));
-  CHECK(compare_tensors(nan, CheckpointReader(folder.at("y")), {.second_prefix = "m."}).empty());
-  const auto apart =
-      compare_tensors(nan, CheckpointReader(folder.at("z")), {.second_prefix = "m."});
+  const CheckpointReader nan(folder / "x");
+  CHECK(compare_tensors(nan, CheckpointReader(folder / "y"), {.second_prefix = "m."}).empty());
+  const auto apart = compare_tensors(nan, CheckpointReader(folder / "z"), {.second_prefix = "m."});
   REQUIRE(apart.size() == 1);
   CHECK(std::isinf(apart[0].max_absolute));
 }
@@ -327,18 +325,17 @@ TEST_CASE("an export in several files is the folder that an export in one file i
     state.tensors["layer." + std::to_string(i)] = full({100 + i}, i);
   }
   state.tensors["large"] = full({1000}, 7);
-  on_ranks(1, [&](int) { save_checkpoint(folder.at("c"), state); });
-  const CheckpointReader reader(folder.at("c"));
-  export_weights(reader, folder.at("one"));
-  export_weights(reader, folder.at("many"), {.max_file_bytes = 1300});
-  CHECK(compare_tensors(SafetensorsFolder(folder.at("one")), SafetensorsFolder(folder.at("many")))
+  on_ranks(1, [&](int) { save_checkpoint(folder / "c", state); });
+  const CheckpointReader reader(folder / "c");
+  export_weights(reader, folder / "one");
+  export_weights(reader, folder / "many", {.max_file_bytes = 1300});
+  CHECK(compare_tensors(SafetensorsFolder(folder / "one"), SafetensorsFolder(folder / "many"))
             .empty());
-  const auto index =
-      nlohmann::json::parse(read_file(folder.at("many/model.safetensors.index.json")));
+  const auto index = nlohmann::json::parse(read_file(folder / "many/model.safetensors.index.json"));
   CHECK(index["weight_map"].size() == 11);
   CHECK(index["metadata"]["total_size"] == 4 * (1000 + 10 * 100 + 45));
   int files = 0;
-  for (const auto& entry : fs::directory_iterator(folder.at("many"))) {
+  for (const auto& entry : fs::directory_iterator(folder / "many")) {
     if (entry.path().extension() == ".safetensors") {
       ++files;
       const SafetensorsFile file(entry.path().string());
@@ -363,8 +360,8 @@ TEST_CASE("reading and exporting a model folder holds one tensor in memory") {
     for (int i = 0; i < tensors; ++i) {
       state.tensors["t" + std::to_string(i)] = one;
     }
-    on_ranks(1, [&](int) { save_checkpoint(folder.at("c"), state); });
-    export_weights(CheckpointReader(folder.at("c")), folder.at("hf"), {.max_file_bytes = 30 << 20});
+    on_ranks(1, [&](int) { save_checkpoint(folder / "c", state); });
+    export_weights(CheckpointReader(folder / "c"), folder / "hf", {.max_file_bytes = 30 << 20});
   }
   const auto peak_growth = [&](const std::function<void()>& act) {
     const auto kib = [](const std::string& key) {
@@ -386,14 +383,13 @@ TEST_CASE("reading and exporting a model folder holds one tensor in memory") {
 #endif
   const long long tensor_kib = rows;
   CHECK(peak_growth([&] {
-          export_weights(SafetensorsFolder(folder.at("hf")), folder.at("half"),
-                         {.dtype = DType::bf16});
+          export_weights(SafetensorsFolder(folder / "hf"), folder / "half", {.dtype = DType::bf16});
         }) < 4 * tensor_kib);
   CHECK(peak_growth([&] {
-          export_weights(CheckpointReader(folder.at("c")), folder.at("again"),
+          export_weights(CheckpointReader(folder / "c"), folder / "again",
                          {.max_file_bytes = 20 << 20});
         }) < 4 * tensor_kib);
   CHECK(peak_growth([&] {
-          write_torch_checkpoint(SafetensorsFolder(folder.at("hf")), folder.at("torch"));
+          write_torch_checkpoint(SafetensorsFolder(folder / "hf"), folder / "torch");
         }) < 6 * tensor_kib);
 }

@@ -147,13 +147,13 @@ TEST_CASE("Q8_0 is written with the bytes of ggml's package") {
   const auto expected = read_safetensors(data + "types.safetensors");
   const std::vector<float> values = floats(expected.at("values").bytes);
   const One source(from_values(std::span<const float>(values), {6, 3, 64}), "Q8_0");
-  CHECK(checkpoint_format("gguf").write(source, folder.at("out"), {}).tensors == 1);
-  const std::string file = read_file(folder.at("out") + "/model.gguf");
+  CHECK(checkpoint_format("gguf").write(source, folder / "out", {}).tensors == 1);
+  const std::string file = read_file(folder / "out" + "/model.gguf");
   const std::vector<std::byte>& bytes = expected.at("bytes.Q8_0").bytes;
   const std::size_t filled = (bytes.size() + 31) / 32 * 32;
   REQUIRE(file.size() > filled);
   CHECK(std::memcmp(file.data() + (file.size() - filled), bytes.data(), bytes.size()) == 0);
-  const OpenedTensors back = open_tensors(folder.at("out"));
+  const OpenedTensors back = open_tensors(folder / "out");
   CHECK(back.source->stored_type("x") == "Q8_0");
   CHECK(bits_of(back.source->read("x")) == bits_of(floats(expected.at("Q8_0").bytes)));
 }
@@ -162,8 +162,8 @@ TEST_CASE("a file that is written again has the same fields and values") {
   const NoGrad no_grad;
   const Folder folder;
   const OpenedTensors first = open_tensors(data + "types.gguf");
-  checkpoint_format("gguf").write(*first.source, folder.at("again"), {});
-  const OpenedTensors second = open_tensors(folder.at("again"));
+  checkpoint_format("gguf").write(*first.source, folder / "again", {});
+  const OpenedTensors second = open_tensors(folder / "again");
   CHECK(second.format == "gguf");
   CHECK(compare_tensors(*first.source, *second.source).empty());
   CHECK(second.source->meta() == first.source->meta());
@@ -171,10 +171,10 @@ TEST_CASE("a file that is written again has the same fields and values") {
   CHECK(second.source->stored_type("Q4_1") == "F32");  // it is not encoded again
   CHECK(contains(input_error([&] {
                    checkpoint_format("gguf").write(One(full({2}, 1, DType::boolean), ""),
-                                                   folder.at("flags"), {});
+                                                   folder / "flags", {});
                  }),
                  "which GGUF does not have"));
-  CHECK_FALSE(std::filesystem::exists(folder.at("flags")));
+  CHECK_FALSE(std::filesystem::exists(folder / "flags"));
 }
 
 TEST_CASE("a damaged GGUF file is an error that says where") {

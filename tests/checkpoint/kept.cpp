@@ -32,7 +32,7 @@ import tessera.tensor;
 
 using namespace tessera;
 using namespace checkpoint_test;
-using tessera::testing::expect;
+using tessera::testing::check;
 
 namespace {
 
@@ -146,7 +146,7 @@ TEST_CASE("a state that one rank has not kept is not whole, and the one before s
     if (rank == 1) {
       NoCopies none;
       const ModeScope scope(ModeLevel::below_distribution, none);
-      expect(contains(run_error([&] { kept.keep(5, next); }), "planted"), "it cannot be kept");
+      check(contains(run_error([&] { kept.keep(5, next); }), "planted"), "it cannot be kept");
     } else {
       kept.keep(5, next);
     }
@@ -244,11 +244,11 @@ TEST_CASE("the older generation stays until the newer one is copied") {
       while (newest < 0) {
         newest = kept.wait_for_newer(step - 1, 0.05);
       }
-      expect(newest == step, "no generation is passed over");
+      check(newest == step, "no generation is passed over");
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
       const std::vector<std::int64_t> whole = kept.whole();
-      expect(step == 1 || std::ranges::find(whole, step - 1) != whole.end(),
-             "the one before is there until this one is copied");
+      check(step == 1 || std::ranges::find(whole, step - 1) != whole.end(),
+            "the one before is there until this one is copied");
       kept.set_copied(step);
     }
   });
@@ -305,11 +305,11 @@ TEST_CASE("copies that differ are found, with the rank that differs") {
     check_copies(state);
     ops::mul_scalar_(state.tensors.at("same").local(), rank == 1 ? 1.0009765625 : 1);
     const std::string error = run_error([&] { check_copies(state); });
-    expect(contains(error,
-                    "rank 1 holds other bits than ranks 0 and 2 of 'same', which must be alike"),
-           "the odd rank is named: " + error);
+    check(contains(error,
+                   "rank 1 holds other bits than ranks 0 and 2 of 'same', which must be alike"),
+          "the odd rank is named: " + error);
     ops::mul_scalar_(state.tensors.at("same").local(), rank == 2 ? 2 : 1);
     const std::string unclear = run_error([&] { check_copies(state); });
-    expect(contains(unclear, "hold different bits of 'same'"), "no majority: " + unclear);
+    check(contains(unclear, "hold different bits of 'same'"), "no majority: " + unclear);
   });
 }

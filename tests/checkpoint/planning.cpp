@@ -27,7 +27,7 @@ import tessera.tensor;
 
 using namespace tessera;
 using namespace checkpoint_test;
-using tessera::testing::expect;
+using tessera::testing::check;
 
 namespace {
 
@@ -95,7 +95,7 @@ TEST_CASE("ranks that hold copies share the writing, and none writes twice the m
     std::vector<std::size_t> bytes(static_cast<std::size_t>(c.ranks));
     on_ranks(c.ranks, [&](int rank) {
       const StateDict state = state_of(c);
-      save_checkpoint(folder.at("c"), state);
+      save_checkpoint(folder / "c", state);
       bytes[static_cast<std::size_t>(rank)] = snapshot_bytes(state);
     });
     std::size_t all = 0;
@@ -108,7 +108,7 @@ TEST_CASE("ranks that hold copies share the writing, and none writes twice the m
     CHECK(std::ranges::max(bytes) * static_cast<std::size_t>(c.ranks) < all + all / 10);
     std::size_t written = 0;
     int files = 0;
-    for (const auto& entry : std::filesystem::directory_iterator(folder.at("c"))) {
+    for (const auto& entry : std::filesystem::directory_iterator(folder / "c")) {
       if (entry.path().extension() == ".safetensors") {
         ++files;
         for (const auto& [key, tensor] : read_safetensors(entry.path().string())) {
@@ -125,14 +125,14 @@ TEST_CASE("on the same mesh a rank opens the index and one file") {
   for (const Case& c : cases()) {
     INFO(c.name);
     const Folder folder;
-    on_ranks(c.ranks, [&](int) { save_checkpoint(folder.at("c"), state_of(c)); });
+    on_ranks(c.ranks, [&](int) { save_checkpoint(folder / "c", state_of(c)); });
     // Each rank in a process of its own: what it has mapped is what it has opened.
     const int code = collective::launch({.ranks = c.ranks}, [&](collective::World&) {
       StateDict state = state_of(c);
-      const CheckpointReader reader(folder.at("c"), OpenFiles::when_read);
+      const CheckpointReader reader(folder / "c", OpenFiles::when_read);
       load_state(reader, state);
-      expect(reader.files_opened() == 1, std::to_string(reader.files_opened()) + " files");
-      expect(mapped_files(folder.at("c")).size() == 1, "mapped files");
+      check(reader.files_opened() == 1, std::to_string(reader.files_opened()) + " files");
+      check(mapped_files(folder / "c").size() == 1, "mapped files");
       return 0;
     });
     CHECK(code == 0);
@@ -146,14 +146,14 @@ TEST_CASE("a small tensor on all of many ranks does not bring them into one file
   tensors["large"] = {{DType::f32, {4096, 64}}, Layout::make(mesh, {Shard(0)})};
   tensors["small"] = {{DType::f32, {64}}, Layout::make(mesh, {Replicate()})};
   const Folder folder;
-  save_without_data(folder.at("c"), tensors, ranks);
-  CHECK(CheckpointReader(folder.at("c")).files().size() == 32);
-  CHECK(CheckpointReader(folder.at("c")).verify().empty());
+  save_without_data(folder / "c", tensors, ranks);
+  CHECK(CheckpointReader(folder / "c").files().size() == 32);
+  CHECK(CheckpointReader(folder / "c").verify().empty());
   // A replicated model is one file, however many ranks hold it.
   tensors["large"].layout = Layout::make(mesh, {Replicate()});
-  save_without_data(folder.at("d"), tensors, ranks);
-  CHECK(CheckpointReader(folder.at("d")).files().size() == 1);
-  CHECK(CheckpointReader(folder.at("d")).verify().empty());
+  save_without_data(folder / "d", tensors, ranks);
+  CHECK(CheckpointReader(folder / "d").files().size() == 1);
+  CHECK(CheckpointReader(folder / "d").verify().empty());
 }
 
 TEST_CASE("a simulated save of many ranks is read by few, and the other way round") {
@@ -169,15 +169,15 @@ TEST_CASE("a simulated save of many ranks is read by few, and the other way roun
                                 Layout::make(mesh, {Replicate(), Shard(0), Replicate()})};
   }
   const Folder folder;
-  save_without_data(folder.at("c"), tensors, mesh.size());
-  CHECK(CheckpointReader(folder.at("c")).files().size() == 16);  // 8 ranks each
-  CHECK(CheckpointReader(folder.at("c")).verify().empty());
+  save_without_data(folder / "c", tensors, mesh.size());
+  CHECK(CheckpointReader(folder / "c").files().size() == 16);  // 8 ranks each
+  CHECK(CheckpointReader(folder / "c").verify().empty());
   for (const auto& [name, tensor] : tensors) {
-    const std::vector<double> values = to_doubles(CheckpointReader(folder.at("c")).read(name));
+    const std::vector<double> values = to_doubles(CheckpointReader(folder / "c").read(name));
     CHECK(std::ranges::count(values, 0.0) == tensor.info.shape.product());
   }
   for (const int rank : {0, 1, 77, 127}) {
-    const CheckpointReader reader(folder.at("c"), OpenFiles::when_read);
+    const CheckpointReader reader(folder / "c", OpenFiles::when_read);
     for (const auto& [name, tensor] : tensors) {
       const LocalPart part = local_part(tensor.info.shape, tensor.layout, rank);
       reader.read(name, part, empty(part.shape, tensor.info.dtype));
@@ -210,9 +210,9 @@ TEST_CASE("a large simulated save and load take seconds") {
   }
   const Folder folder;
   const auto start = std::chrono::steady_clock::now();
-  save_without_data(folder.at("c"), tensors, ranks);
+  save_without_data(folder / "c", tensors, ranks);
   for (int rank = 0; rank < ranks; ++rank) {
-    const CheckpointReader reader(folder.at("c"), OpenFiles::when_read);
+    const CheckpointReader reader(folder / "c", OpenFiles::when_read);
     const LocalPart part = local_part({8192}, rows, rank);
     reader.read("model.0.norm1", part, empty(part.shape, DType::f32));
     REQUIRE(reader.files_opened() == 1);

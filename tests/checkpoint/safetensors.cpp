@@ -77,8 +77,8 @@ std::map<std::string, Tensor> one_of_each_type() {
 TEST_CASE("a written file holds every type's bytes, as an independent reader sees them") {
   const Folder folder;
   const auto tensors = one_of_each_type();
-  write_tensors(folder.at("a.safetensors"), tensors, {{"format", "pt"}});
-  const auto stored = read_safetensors(folder.at("a.safetensors"));
+  write_tensors(folder / "a.safetensors", tensors, {{"format", "pt"}});
+  const auto stored = read_safetensors(folder / "a.safetensors");
   REQUIRE(stored.size() == tensors.size());
   for (const auto& [name, tensor] : tensors) {
     INFO(name);
@@ -88,15 +88,15 @@ TEST_CASE("a written file holds every type's bytes, as an independent reader see
     CHECK(found.bytes == bytes_of(tensor));
   }
   std::uint64_t header = 0;
-  std::memcpy(&header, read_file(folder.at("a.safetensors")).data(), sizeof header);
+  std::memcpy(&header, read_file(folder / "a.safetensors").data(), sizeof header);
   CHECK(header % 8 == 0);
 }
 
 TEST_CASE("a file is read back whole, with its metadata") {
   const Folder folder;
   const auto tensors = one_of_each_type();
-  write_tensors(folder.at("a.safetensors"), tensors, {{"format", "pt"}});
-  const SafetensorsFile file(folder.at("a.safetensors"));
+  write_tensors(folder / "a.safetensors", tensors, {{"format", "pt"}});
+  const SafetensorsFile file(folder / "a.safetensors");
   CHECK(file.metadata().at("format") == "pt");
   for (const auto& [name, tensor] : tensors) {
     INFO(name);
@@ -107,8 +107,8 @@ TEST_CASE("a file is read back whole, with its metadata") {
 TEST_CASE("any box is read into any strides, and only its bytes are taken") {
   const Folder folder;
   const Tensor whole = pattern({4, 5, 6}, DType::i32, 1);
-  write_tensors(folder.at("a.safetensors"), {{"x", whole}});
-  const SafetensorsFile file(folder.at("a.safetensors"));
+  write_tensors(folder / "a.safetensors", {{"x", whole}});
+  const SafetensorsFile file(folder / "a.safetensors");
   const auto* values = whole.data<std::int32_t>();
   const Tensor room = zeros({2, 3, 4}, DType::i32);
   // The box [1:3, 2:5, 0:4], its first and last dim exchanged in memory.
@@ -129,9 +129,9 @@ TEST_CASE("any box is read into any strides, and only its bytes are taken") {
 
 TEST_CASE("floating types are cast while reading, others are not") {
   const Folder folder;
-  write_tensors(folder.at("a.safetensors"),
+  write_tensors(folder / "a.safetensors",
                 {{"half", full({3}, 1.5, DType::bf16)}, {"whole", full({3}, 7, DType::i64)}});
-  const SafetensorsFile file(folder.at("a.safetensors"));
+  const SafetensorsFile file(folder / "a.safetensors");
   const Tensor into = zeros({3}, DType::f32);
   file.read("half", {{0}, {3}}, into);
   CHECK(to_doubles(into) == std::vector<double>{1.5, 1.5, 1.5});
@@ -206,8 +206,8 @@ TEST_CASE("a hostile file is one clear error that names file and tensor") {
     CHECK(contains(error, path));
     CHECK(contains(error, cases[i].what));
   }
-  CHECK(contains(input_error([&] { SafetensorsFile{folder.at("none")}; }), "none"));
-  CHECK(contains(input_error([&] { SafetensorsFile{folder.at("")}; }), "not a file"));
+  CHECK(contains(input_error([&] { SafetensorsFile{folder / "none"}; }), "none"));
+  CHECK(contains(input_error([&] { SafetensorsFile{folder / ""}; }), "not a file"));
   std::string truth = file_of(R"({"t":{"dtype":"BOOL","shape":[1],"data_offsets":[0,1]}})", 1);
   truth.back() = 2;
   const SafetensorsFile file(folder.write("bool", truth));
@@ -217,8 +217,8 @@ TEST_CASE("a hostile file is one clear error that names file and tensor") {
 TEST_CASE("no cut and no changed byte of a file does more than an error that names it") {
   const Folder folder;
   const auto tensors = one_of_each_type();
-  write_tensors(folder.at("good"), tensors, {{"format", "pt"}});
-  const std::string good = read_file(folder.at("good"));
+  write_tensors(folder / "good", tensors, {{"format", "pt"}});
+  const std::string good = read_file(folder / "good");
   const auto try_to_read = [&](const std::string& bytes) {
     const std::string path = folder.write("bad", bytes);
     const std::string error = input_error([&] {
@@ -245,14 +245,14 @@ TEST_CASE("no cut and no changed byte of a file does more than an error that nam
 
 TEST_CASE("the writer holds its caller to what was announced") {
   const Folder folder;
-  SafetensorsWriter writer(folder.at("a"), {{"x", {DType::f32, {2}}}, {"y", {DType::f32, {2}}}});
+  SafetensorsWriter writer(folder / "a", {{"x", {DType::f32, {2}}}, {"y", {DType::f32, {2}}}});
   CHECK(contains(run_error([&] { writer.write("z", zeros({2})); }), "'z'"));
   CHECK(contains(run_error([&] { writer.write("x", zeros({3})); }),
                  "not the one that was announced"));
   writer.write("x", zeros({2}));
   CHECK(contains(run_error([&] { writer.write("x", zeros({2})); }), "twice"));
   CHECK(contains(run_error([&] { writer.finish(); }), "'y'"));
-  CHECK(contains(run_error([&] { SafetensorsWriter(folder.at("a"), {}); }), "exists"));
+  CHECK(contains(run_error([&] { SafetensorsWriter(folder / "a", {}); }), "exists"));
 }
 
 TEST_CASE("folders that transformers wrote hold what an independent reader finds") {
@@ -329,7 +329,7 @@ TEST_CASE("a tied head may be missing in the folder, any other tensor not") {
 
 TEST_CASE("a wrong folder is an error that names what is wrong") {
   const Folder folder;
-  const auto fails = [&] { return input_error([&] { SafetensorsFolder{folder.at("")}; }); };
+  const auto fails = [&] { return input_error([&] { SafetensorsFolder{folder / ""}; }); };
   CHECK(contains(fails(), "neither model.safetensors nor"));
   const auto index = [&](const std::string& text) {
     folder.write("model.safetensors.index.json", text);
@@ -343,7 +343,7 @@ TEST_CASE("a wrong folder is an error that names what is wrong") {
   CHECK(contains(index(R"({"weight_map":{"x":".."}})"), "tensor 'x'"));
   CHECK(contains(index(R"({"weight_map":{"x":"a.safetensors","x":"b.safetensors"}})"), "twice"));
   CHECK(contains(index(R"({"weight_map":{"x":"a.safetensors"}})"), "a.safetensors"));
-  write_tensors(folder.at("a.safetensors"), {{"y", zeros({2})}});
+  write_tensors(folder / "a.safetensors", {{"y", zeros({2})}});
   CHECK(contains(fails(), "'x' is not in the file 'a.safetensors'"));
 }
 
@@ -359,22 +359,22 @@ TEST_CASE("files of PyTorch's sharded writer are refused, as their tensors may b
   const std::string first = "shard-00000-model-00001-of-00001.safetensors";
   const std::string second = "shard-00001-model-00001-of-00001.safetensors";
   const std::map<std::string, Tensor> half = {{"x", zeros({2, 3})}};
-  write_tensors(folder.at(first), half, metadata("[0, 0]"));
-  write_tensors(folder.at(second), half, metadata("[2, 0]"));
+  write_tensors(folder / first, half, metadata("[0, 0]"));
+  write_tensors(folder / second, half, metadata("[2, 0]"));
   for (const std::string& name : {first, second}) {
     INFO(name);
-    CHECK(contains(input_error([&] { SafetensorsFile{folder.at(name)}; }),
+    CHECK(contains(input_error([&] { SafetensorsFile{folder / name}; }),
                    name + ": its tensors are parts of larger ones"));
-    CHECK(contains(input_error([&] { open_tensors(folder.at(name)); }), "are parts"));
+    CHECK(contains(input_error([&] { open_tensors(folder / name); }), "are parts"));
   }
-  CHECK(contains(input_error([&] { open_tensors(folder.at("")); }), "are parts"));
+  CHECK(contains(input_error([&] { open_tensors(folder / ""); }), "are parts"));
   // transformers reads the parts of such a folder, whatever is beside them.
-  write_tensors(folder.at("model.safetensors"), half);
-  CHECK(contains(input_error([&] { open_tensors(folder.at("")); }), "are parts"));
-  CHECK(contains(input_error([&] { SafetensorsFolder{folder.at("")}; }), "are parts"));
+  write_tensors(folder / "model.safetensors", half);
+  CHECK(contains(input_error([&] { open_tensors(folder / ""); }), "are parts"));
+  CHECK(contains(input_error([&] { SafetensorsFolder{folder / ""}; }), "are parts"));
 
   // The same writer without sharding: whole tensors, in files with other names.
-  const std::string whole = folder.at("model-00001-of-00001.safetensors");
+  const std::string whole = folder / "model-00001-of-00001.safetensors";
   write_tensors(whole, half, metadata("[0, 0]"));
   CHECK(open_tensors(whole).source->info("x").shape == Dims{2, 3});
   for (const char* offsets : {"[0, 1]", "[0]", "[0, 0, 0]", "null", "{}", "[0, \"0\"]", "[0, "}) {

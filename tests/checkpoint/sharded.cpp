@@ -167,13 +167,13 @@ std::uint64_t local_bytes(const StateDict& state) {
 TEST_CASE("what is saved on one mesh loads on every other, bit for bit, reading only own parts") {
   for (const Arrangement& saved : arrangements()) {
     const Folder folder;
-    save_true(saved, folder.at("c"));
+    save_true(saved, folder / "c");
     CHECK(folder.names() == std::vector<std::string>{"c"});
     for (const Arrangement& wanted : arrangements()) {
       INFO("saved as " << saved.name << ", loaded as " << wanted.name);
       for (int rank = 0; rank < wanted.ranks; ++rank) {
         set_current_rank(rank);
-        const CheckpointReader reader(folder.at("c"));
+        const CheckpointReader reader(folder / "c");
         StateDict state = blank_state(wanted);
         REQUIRE_FALSE(is_true(state));
         const LoadReport report = load_state(reader, state);
@@ -191,14 +191,14 @@ TEST_CASE("replicas are written once") {
   for (const Arrangement& arrangement : arrangements()) {
     INFO(arrangement.name);
     const Folder folder;
-    save_true(arrangement, folder.at("c"));
+    save_true(arrangement, folder / "c");
     std::uint64_t expected = 0;
     for (const auto& [name, info] : state_infos()) {
       expected += static_cast<std::uint64_t>(info.shape.product()) * size_of(info.dtype);
     }
     std::uint64_t written = 0;
     int files = 0;
-    for (const auto& entry : std::filesystem::directory_iterator(folder.at("c"))) {
+    for (const auto& entry : std::filesystem::directory_iterator(folder / "c")) {
       if (entry.path().extension() == ".safetensors") {
         ++files;
         for (const auto& [key, tensor] : read_safetensors(entry.path().string())) {
@@ -213,8 +213,8 @@ TEST_CASE("replicas are written once") {
 
 TEST_CASE("loading writes into the memory that is there, whatever its strides") {
   const Folder folder;
-  save_true(arrangements()[2], folder.at("c"));
-  const CheckpointReader reader(folder.at("c"));
+  save_true(arrangements()[2], folder / "c");
+  const CheckpointReader reader(folder / "c");
   // Two parameters in one flat buffer, as a group of parameters has them; one of them transposed.
   const Tensor flat = full({100}, 77);
   StateDict state;
@@ -234,8 +234,8 @@ TEST_CASE("loading writes into the memory that is there, whatever its strides") 
 TEST_CASE(
     "strict loading lists all that is missing, unexpected or does not fit, and writes nothing") {
   const Folder folder;
-  save_true(arrangements()[5], folder.at("c"));
-  const CheckpointReader reader(folder.at("c"));
+  save_true(arrangements()[5], folder / "c");
+  const CheckpointReader reader(folder / "c");
   StateDict state = blank_state(arrangements()[0]);
   state.tensors.erase("model.few");
   state.tensors.erase("model.six");
@@ -266,12 +266,12 @@ TEST_CASE(
 
 TEST_CASE("a part of a state loads by its prefix") {
   const Folder folder;
-  save_true(arrangements()[0], folder.at("c"));
+  save_true(arrangements()[0], folder / "c");
   StateDict model = true_state(arrangements()[0]).part("model");
   for (auto& [name, tensor] : model.tensors) {
     tensor = zeros(tensor.shape(), tensor.dtype());
   }
-  const CheckpointReader reader(folder.at("c"));
+  const CheckpointReader reader(folder / "c");
   load_state(reader, model, {.prefix = "model."});
   StateDict whole;
   whole.merge("model", model);
@@ -291,8 +291,8 @@ TEST_CASE("scalars and meta data come back exactly") {
                    {"nan", std::numeric_limits<double>::quiet_NaN()},
                    {"text", std::string("a \"quoted\" \xc3\xa9\n")}};
   const std::string data = R"({"config":{"dim":256},"tokens":[1,2.5]})";
-  on_ranks(2, [&](int) { save_checkpoint(folder.at("c"), state, data); });
-  const CheckpointReader reader(folder.at("c"));
+  on_ranks(2, [&](int) { save_checkpoint(folder / "c", state, data); });
+  const CheckpointReader reader(folder / "c");
   CHECK(nlohmann::json::parse(reader.meta()) == nlohmann::json::parse(data));
   StateDict loaded = state;
   for (auto& [name, scalar] : loaded.scalars) {
@@ -308,12 +308,12 @@ TEST_CASE("scalars and meta data come back exactly") {
 
 TEST_CASE("an export is the whole tensors in one file, cast where asked") {
   const Folder folder;
-  save_true(arrangements()[9], folder.at("c"));
-  const CheckpointReader reader(folder.at("c"));
+  save_true(arrangements()[9], folder / "c");
+  const CheckpointReader reader(folder / "c");
   const auto names =
-      export_weights(reader, folder.at("out"), {.prefix = "model.", .exclude = {"n*"}});
+      export_weights(reader, folder / "out", {.prefix = "model.", .exclude = {"n*"}});
   CHECK(names == std::vector<std::string>{"even", "few", "six", "uneven"});
-  const auto stored = read_safetensors(folder.at("out/model.safetensors"));
+  const auto stored = read_safetensors(folder / "out/model.safetensors");
   REQUIRE(stored.size() == 4);
   for (const auto& [name, tensor] : stored) {
     INFO(name);
@@ -325,59 +325,58 @@ TEST_CASE("an export is the whole tensors in one file, cast where asked") {
               byte_at("model." + name, static_cast<std::int64_t>(i / width), i % width));
     }
   }
-  CHECK(SafetensorsFile(folder.at("out/model.safetensors")).metadata().at("format") == "pt");
+  CHECK(SafetensorsFile(folder / "out/model.safetensors").metadata().at("format") == "pt");
 
-  export_weights(SafetensorsFolder(folder.at("out")), folder.at("half"), {.dtype = DType::bf16});
-  CHECK(SafetensorsFolder(folder.at("half")).info("six") == TensorInfo{DType::bf16, {6, 3, 2}});
-  CHECK(
-      contains(input_error([&] { export_weights(reader, folder.at("x"), {.prefix = "nothing"}); }),
-               "nothing"));
+  export_weights(SafetensorsFolder(folder / "out"), folder / "half", {.dtype = DType::bf16});
+  CHECK(SafetensorsFolder(folder / "half").info("six") == TensorInfo{DType::bf16, {6, 3, 2}});
+  CHECK(contains(input_error([&] { export_weights(reader, folder / "x", {.prefix = "nothing"}); }),
+                 "nothing"));
 }
 
 TEST_CASE("the latest checkpoint is found, older ones are removed") {
   const Folder folder;
-  CHECK(latest_checkpoint(folder.at("none")) == std::nullopt);
-  CHECK(latest_checkpoint(folder.at("")) == std::nullopt);
+  CHECK(latest_checkpoint(folder / "none") == std::nullopt);
+  CHECK(latest_checkpoint(folder / "") == std::nullopt);
   const Arrangement plain = arrangements()[0];
   for (const std::int64_t step : {5, 100, 20}) {
-    save_true(plain, checkpoint_folder(folder.at(""), step));
+    save_true(plain, checkpoint_folder(folder / "", step));
   }
   folder.write("step-00000300.tmp-1/checkpoint.json", "{");
   folder.write("notes/step-00000400", "");
-  REQUIRE(latest_checkpoint(folder.at("")) == checkpoint_folder(folder.at(""), 100));
-  prune_checkpoints(HeldFolder(folder.at("")), 2);
+  REQUIRE(latest_checkpoint(folder / "") == checkpoint_folder(folder / "", 100));
+  prune_checkpoints(HeldFolder(folder / ""), 2);
   CHECK(folder.names() ==
         std::vector<std::string>{"notes", "step-00000020", "step-00000100", "step-00000300.tmp-1"});
   folder.write("step-00000100/checkpoint.json", "{}");
-  const std::string error = input_error([&] { latest_checkpoint(folder.at("")); });
+  const std::string error = input_error([&] { latest_checkpoint(folder / ""); });
   CHECK(contains(error, "step-00000100', cannot be used"));
   CHECK(contains(error, "step-00000020', the newest good one"));
-  CHECK_FALSE(input_error([&] { prune_checkpoints(HeldFolder(folder.at("")), 0); }).empty());
+  CHECK_FALSE(input_error([&] { prune_checkpoints(HeldFolder(folder / ""), 0); }).empty());
 }
 
 TEST_CASE("checkpoints are removed in the folder that is held, not in one that has its name") {
   const Folder folder;
   for (const std::int64_t step : {1, 2}) {
-    save_true(arrangements()[0], checkpoint_folder(folder.at("run"), step));
+    save_true(arrangements()[0], checkpoint_folder(folder / "run", step));
   }
-  const HeldFolder held(folder.at("run"));
-  std::filesystem::rename(folder.at("run"), folder.at("moved"));
+  const HeldFolder held(folder / "run");
+  std::filesystem::rename(folder / "run", folder / "moved");
   for (const std::int64_t step : {1, 2}) {
-    save_true(arrangements()[0], checkpoint_folder(folder.at("run"), step));
+    save_true(arrangements()[0], checkpoint_folder(folder / "run", step));
   }
   prune_checkpoints(held, 1);
-  CHECK(checkpoints_in(folder.at("run")).size() == 2);
-  CHECK(checkpoints_in(folder.at("moved")) ==
-        std::vector<std::string>{folder.at("moved/step-00000002")});
+  CHECK(checkpoints_in(folder / "run").size() == 2);
+  CHECK(checkpoints_in(folder / "moved") ==
+        std::vector<std::string>{folder / "moved/step-00000002"});
 }
 
 TEST_CASE("a newest checkpoint on a disk that is not there is an error, and not passed over") {
   const Folder folder;
-  save_true(arrangements()[0], checkpoint_folder(folder.at(""), 5));
-  std::filesystem::create_directory_symlink("/nowhere/step-00000007", folder.at("step-00000007"));
-  CHECK(checkpoints_in(folder.at("")) ==
-        std::vector<std::string>{folder.at("step-00000007"), folder.at("step-00000005")});
-  const std::string error = input_error([&] { latest_checkpoint(folder.at("")); });
+  save_true(arrangements()[0], checkpoint_folder(folder / "", 5));
+  std::filesystem::create_directory_symlink("/nowhere/step-00000007", folder / "step-00000007");
+  CHECK(checkpoints_in(folder / "") ==
+        std::vector<std::string>{folder / "step-00000007", folder / "step-00000005"});
+  const std::string error = input_error([&] { latest_checkpoint(folder / ""); });
   CHECK(contains(error, "step-00000007', cannot be used"));
   CHECK(contains(error, "step-00000005', the newest good one"));
 }
@@ -386,21 +385,21 @@ TEST_CASE("a checkpoint whose index is damaged is not removed: which files are i
   const Folder folder;
   const Arrangement plain = arrangements()[0];
   for (const std::int64_t step : {1, 2, 3}) {
-    save_true(plain, checkpoint_folder(folder.at(""), step));
+    save_true(plain, checkpoint_folder(folder / "", step));
   }
   folder.write("step-00000001/checkpoint.json", "{}");
-  const std::string error = run_error([&] { prune_checkpoints(HeldFolder(folder.at("")), 1); });
-  CHECK(contains(error, "old ones cannot be removed: '" + folder.at("step-00000001") + "'"));
+  const std::string error = run_error([&] { prune_checkpoints(HeldFolder(folder / ""), 1); });
+  CHECK(contains(error, "old ones cannot be removed: '" + folder / "step-00000001" + "'"));
   CHECK(folder.names() == std::vector<std::string>{"step-00000001", "step-00000003"});
-  CHECK(std::filesystem::exists(folder.at("step-00000001/rank-0.safetensors")));
+  CHECK(std::filesystem::exists(folder / "step-00000001/rank-0.safetensors"));
 }
 
 TEST_CASE("a removal that was interrupted is completed by the next one") {
   const Folder folder;
-  save_true(arrangements()[0], checkpoint_folder(folder.at(""), 5));
+  save_true(arrangements()[0], checkpoint_folder(folder / "", 5));
   folder.write("step-00000003.tmp-removed/rank-7.safetensors", "half");
   folder.write("step-00000004.tmp-removed/notes.txt", "mine");
-  const std::string error = run_error([&] { prune_checkpoints(HeldFolder(folder.at("")), 1); });
+  const std::string error = run_error([&] { prune_checkpoints(HeldFolder(folder / ""), 1); });
   CHECK(contains(error, "step-00000004.tmp-removed' (notes.txt is in it"));
   CHECK(folder.names() == std::vector<std::string>{"step-00000004.tmp-removed", "step-00000005"});
 }

@@ -53,7 +53,7 @@ std::string truncated(const std::string& path, std::uintmax_t before, std::uintm
 
 TEST_CASE("a safetensors file that is truncated while it is open is an error with its sizes") {
   const Folder folder;
-  const std::string path = folder.at("weights.safetensors");
+  const std::string path = folder / "weights.safetensors";
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const int threads : {1, 2}) {
       INFO(name_of(dtype) << ", " << threads << " threads");
@@ -82,7 +82,7 @@ TEST_CASE("a safetensors file that is truncated while it is open is an error wit
 
 TEST_CASE("a checkpoint's file that is truncated while it is open is an error with its sizes") {
   const Folder folder;
-  const std::string step = folder.at("step");
+  const std::string step = folder / "step";
   StateDict state;
   for (const char* name : {"a", "b"}) {
     state.tensors.emplace(name, full({rows, columns}, 1));
@@ -109,12 +109,12 @@ TEST_CASE("a checkpoint's file that is truncated while it is open is an error wi
 
 TEST_CASE("a bus error elsewhere ends the process as before") {
   const Folder folder;
-  const std::string path = folder.at("weights.safetensors");
+  const std::string path = folder / "weights.safetensors";
   write_two(path, DType::f32);
   const SafetensorsFile file(path);  // its handler is installed
   const pid_t child = ::fork();
   if (child == 0) {
-    const std::string other = folder.at("other");
+    const std::string other = folder / "other";
     std::ofstream(other) << std::string(8192, 'x');
     const int descriptor = ::open(other.c_str(), O_RDONLY);
     const auto* const bytes = static_cast<const volatile char*>(

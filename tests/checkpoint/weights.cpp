@@ -42,10 +42,10 @@ TEST_CASE("a tensor that is in two files, or in a file but not in the index, is 
   const Folder folder;
   const auto fails = [&](const std::string& index) {
     folder.write("model.safetensors.index.json", index);
-    return input_error([&] { SafetensorsFolder{folder.at("")}; });
+    return input_error([&] { SafetensorsFolder{folder / ""}; });
   };
-  write_tensors(folder.at("a.safetensors"), {{"x", zeros({2})}});
-  write_tensors(folder.at("b.safetensors"), {{"x", full({2}, 1)}, {"y", zeros({2})}});
+  write_tensors(folder / "a.safetensors", {{"x", zeros({2})}});
+  write_tensors(folder / "b.safetensors", {{"x", full({2}, 1)}, {"y", zeros({2})}});
   // Readers that take all of a file's tensors have one x, readers that follow the index the other.
   CHECK(contains(fails(R"({"weight_map":{"x":"a.safetensors","y":"b.safetensors"}})"),
                  "'x' is also in the file 'b.safetensors'"));
@@ -58,9 +58,9 @@ TEST_CASE("a tensor that is in two files, or in a file but not in the index, is 
 TEST_CASE("a folder's files may be links to files elsewhere, as in the hub's cache") {
   const Folder folder;
   const Folder elsewhere;
-  write_tensors(elsewhere.at("blob"), {{"x", full({2}, 3)}});
-  std::filesystem::create_symlink(elsewhere.at("blob"), folder.at("model.safetensors"));
-  CHECK(to_doubles(SafetensorsFolder(folder.at("")).read("x")) == std::vector<double>{3, 3});
+  write_tensors(elsewhere / "blob", {{"x", full({2}, 3)}});
+  std::filesystem::create_symlink(elsewhere / "blob", folder / "model.safetensors");
+  CHECK(to_doubles(SafetensorsFolder(folder / "").read("x")) == std::vector<double>{3, 3});
 }
 
 TEST_CASE("weights that are not finite are refused by tensor and index, in every type") {
@@ -74,8 +74,8 @@ TEST_CASE("weights that are not finite are refused by tensor and index, in every
       const Tensor one = full({}, bad, dtype);
       std::memcpy(static_cast<std::byte*>(values.raw_data()) + (128 * 70 + 9) * size_of(dtype),
                   one.raw_data(), size_of(dtype));
-      write_tensors(folder.at("model.safetensors"), {{"good", full({3}, 2, dtype)}, {"w", values}});
-      const SafetensorsFolder source(folder.at(""));
+      write_tensors(folder / "model.safetensors", {{"good", full({3}, 2, dtype)}, {"w", values}});
+      const SafetensorsFolder source(folder / "");
       const auto mesh = DeviceMesh::make({"shard"}, {2});
       const SpecHandle spec = Spec::make(Layout::make(mesh, {Shard(0)}), {130, 70}, DType::f32);
       for (int rank = 0; rank < 2; ++rank) {
@@ -93,21 +93,21 @@ TEST_CASE("weights that are not finite are refused by tensor and index, in every
         CHECK_FALSE(contains(error, "-nan"));
       }
       set_current_rank(0);
-      CHECK(contains(input_error([&] { export_weights(source, folder.at("out")); }),
+      CHECK(contains(input_error([&] { export_weights(source, folder / "out"); }),
                      "tensor 'w': element [128, 9]"));
-      CHECK_FALSE(std::filesystem::exists(folder.at("out/model.safetensors")));
+      CHECK_FALSE(std::filesystem::exists(folder / "out/model.safetensors"));
     }
   }
 }
 
 TEST_CASE("a number that is too large for the type it is cast to is not finite") {
   const Folder folder;
-  write_tensors(folder.at("model.safetensors"), {{"w", full({2}, 1e30, DType::f32)}});
-  const SafetensorsFolder source(folder.at(""));
-  CHECK(contains(
-      input_error([&] { export_weights(source, folder.at("out"), {.dtype = DType::f16}); }),
-      "element [0] is inf as f16"));
-  CHECK(export_weights(source, folder.at("out"), {.dtype = DType::bf16}).size() == 1);
+  write_tensors(folder / "model.safetensors", {{"w", full({2}, 1e30, DType::f32)}});
+  const SafetensorsFolder source(folder / "");
+  CHECK(
+      contains(input_error([&] { export_weights(source, folder / "out", {.dtype = DType::f16}); }),
+               "element [0] is inf as f16"));
+  CHECK(export_weights(source, folder / "out", {.dtype = DType::bf16}).size() == 1);
 }
 
 TEST_CASE("tied names may be stored twice with one value, not with two") {
@@ -116,8 +116,8 @@ TEST_CASE("tied names may be stored twice with one value, not with two") {
   state.tensors["head"] = state.tensors["embed"];
   const auto check = [&](const Tensor& embed, const Tensor& head) {
     const Folder folder;
-    write_tensors(folder.at("model.safetensors"), {{"embed", embed}, {"head", head}});
-    return input_error([&] { check_weights(SafetensorsFolder(folder.at("")), state); });
+    write_tensors(folder / "model.safetensors", {{"embed", embed}, {"head", head}});
+    return input_error([&] { check_weights(SafetensorsFolder(folder / ""), state); });
   };
   const Tensor one = full({4, 3}, 0.5);
   const Tensor other = full({4, 3}, 0.5);

@@ -14,36 +14,27 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "folder.hpp"
 
 import tessera.base;
 import tessera.code_cache;
 
 using namespace tessera;
+using tessera::testing::Folder;
+using tessera::testing::read_file;
 
 namespace {
 
 namespace fs = std::filesystem;
 
-std::string content_of(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 /// A folder for the cache of a test, and one file in it that counts what was made.
-class Folder {
+class CacheFolder : public Folder {
  public:
-  Folder() {
-    REQUIRE(mkdtemp(path_.data()) != nullptr);
-    setenv("TESSERA_KERNEL_CACHE", cache().c_str(), 1);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  ~Folder() { fs::remove_all(path_); }
-
-  std::string cache() const { return path_ + "/cache"; }
-  std::string made_file() const { return path_ + "/made"; }
+  CacheFolder() { setenv("TESSERA_KERNEL_CACHE", cache().c_str(), 1); }
+  std::string cache() const { return *this / "cache"; }
+  std::string made_file() const { return *this / "made"; }
   /// How often something was made, by any process.
-  std::size_t made() const { return content_of(made_file()).size(); }
+  std::size_t made() const { return fs::exists(made_file()) ? fs::file_size(made_file()) : 0; }
   std::vector<fs::path> files(const std::string& extension) const {
     std::vector<fs::path> found;
     for (const fs::directory_entry& entry : fs::directory_iterator(cache())) {
@@ -51,9 +42,6 @@ class Folder {
     }
     return found;
   }
-
- private:
-  std::string path_ = (fs::temp_directory_path() / "tessera-code-cache-XXXXXX").string();
 };
 
 struct Used {
@@ -62,7 +50,7 @@ struct Used {
 };
 
 /// The code of a key, which is "code of KEY"; to make it takes some time.
-Used code_of(const Folder& folder, const std::string& key, int milliseconds = 0) {
+Used code_of(const CacheFolder& folder, const std::string& key, int milliseconds = 0) {
   Used found;
   found.missing =
       use_cached_code({.key = key,
@@ -75,7 +63,7 @@ Used code_of(const Folder& folder, const std::string& key, int milliseconds = 0)
                          return {};
                        },
                        .use = [&](const std::string& file) -> std::string {
-                         found.text = content_of(file);
+                         found.text = read_file(file);
                          return "";
                        }});
   return found;
@@ -84,7 +72,7 @@ Used code_of(const Folder& folder, const std::string& key, int milliseconds = 0)
 }  // namespace
 
 TEST_CASE("code is made once for each key, in a folder that only its user can open") {
-  const Folder folder;
+  const CacheFolder folder;
   for (int i = 0; i < 2; ++i) {
     CHECK(code_of(folder, "a").text == "code of a");
     CHECK(code_of(folder, "b").text == "code of b");
@@ -97,13 +85,13 @@ TEST_CASE("code is made once for each key, in a folder that only its user can op
 }
 
 TEST_CASE("code that is damaged, cut short, or was not finished is made again") {
-  const Folder folder;
+  const CacheFolder folder;
   code_of(folder, "a");
   const fs::path file = folder.files(".text").at(0);
   const auto again = [&](std::size_t made) {
     const Used found = code_of(folder, "a");
     CHECK((found.missing == "" && found.text == "code of a"));
-    CHECK(content_of(file) == "code of a");
+    CHECK(read_file(file) == "code of a");
     CHECK(folder.made() == made);
   };
   std::ofstream(file) << "code of x";
@@ -122,7 +110,7 @@ TEST_CASE("code that is damaged, cut short, or was not finished is made again") 
 }
 
 TEST_CASE("of several processes at once, one makes the code and the others wait for it") {
-  const Folder folder;
+  const CacheFolder folder;
   std::vector<pid_t> children;
   for (int i = 0; i < 4; ++i) {
     const pid_t child = fork();
@@ -140,13 +128,13 @@ TEST_CASE("of several processes at once, one makes the code and the others wait 
 }
 
 TEST_CASE("the 200 files that were used last are kept") {
-  const Folder folder;
+  const CacheFolder folder;
   for (int i = 0; i < 200; ++i) {
     code_of(folder, std::to_string(i));
   }
   const auto old = fs::file_time_type::clock::now() - std::chrono::hours(1);
   for (const fs::path& file : folder.files(".text")) {
-    const bool oldest = content_of(file) == "code of 7";
+    const bool oldest = read_file(file) == "code of 7";
     fs::last_write_time(file, oldest ? old - std::chrono::hours(1) : old);
   }
   code_of(folder, "7");  // which is thereby used
@@ -162,7 +150,7 @@ TEST_CASE("the 200 files that were used last are kept") {
 }
 
 TEST_CASE("why there is no code is said, and nothing is left of an attempt") {
-  const Folder folder;
+  const CacheFolder folder;
   const auto attempt = [&](const CodeMade& made) {
     return use_cached_code({.key = "a",
                             .extension = "text",

@@ -14,7 +14,7 @@ namespace collective_test {
 
 using namespace tessera;
 using namespace tessera::collective;
-using tessera::testing::expect;
+using tessera::testing::check;
 
 inline constexpr DType all_types[] = {DType::f32, DType::f64, DType::bf16, DType::f16,
                                       DType::i64, DType::i32, DType::u8,   DType::boolean};
@@ -115,19 +115,19 @@ inline void check_reductions(Communicator& c, std::int64_t count, DType dtype, R
   const Bytes wanted = reductions(n, 0, count, op, dtype);
   Bytes out = make_bytes(count, dtype);
   c.all_reduce(own.data(), out.data(), count, dtype, op);
-  expect(out == wanted, "all_reduce " + what);
+  check(out == wanted, "all_reduce " + what);
   out = own;
   c.all_reduce(out.data(), out.data(), count, dtype, op);
-  expect(out == wanted, "all_reduce in place " + what);
+  check(out == wanted, "all_reduce in place " + what);
   const int root = n - 1;
   out = make_bytes(count, dtype);
   c.reduce(own.data(), out.data(), count, dtype, op, root);
-  expect(c.rank() != root || out == wanted, "reduce " + what);
+  check(c.rank() != root || out == wanted, "reduce " + what);
 
   const Bytes rows = values(c.rank(), 0, count * n, dtype);
   out = make_bytes(count, dtype);
   c.reduce_scatter(rows.data(), out.data(), count, dtype, op);
-  expect(out == reductions(n, count * c.rank(), count, op, dtype), "reduce_scatter " + what);
+  check(out == reductions(n, count * c.rank(), count, op, dtype), "reduce_scatter " + what);
 }
 
 inline void check_moves(Communicator& c, std::int64_t count, DType dtype) {
@@ -154,27 +154,27 @@ inline void check_moves(Communicator& c, std::int64_t count, DType dtype) {
   Bytes in_place = rows;
   c.all_to_all(in_place.data(), in_place.data(), count, dtype);
   for (int r = 0; r < n; ++r) {
-    expect(same_row(gathered, r, rows_of(r), 0), "all_gather " + what);
-    expect(c.rank() != root || same_row(at_root, r, rows_of(r), 0), "gather " + what);
-    expect(same_row(exchanged, r, rows_of(r), c.rank()), "all_to_all " + what);
-    expect(same_row(in_place, r, rows_of(r), c.rank()), "all_to_all in place " + what);
+    check(same_row(gathered, r, rows_of(r), 0), "all_gather " + what);
+    check(c.rank() != root || same_row(at_root, r, rows_of(r), 0), "gather " + what);
+    check(same_row(exchanged, r, rows_of(r), c.rank()), "all_to_all " + what);
+    check(same_row(in_place, r, rows_of(r), c.rank()), "all_to_all in place " + what);
   }
   Bytes received = make_bytes(count, dtype);
   c.scatter(rows.data(), received.data(), count, dtype, root);
-  expect(same_row(received, 0, rows_of(root), c.rank()), "scatter " + what);
+  check(same_row(received, 0, rows_of(root), c.rank()), "scatter " + what);
   Bytes sent = own;
   c.broadcast(sent.data(), count, dtype, root);
-  expect(same_row(sent, 0, rows_of(root), 0), "broadcast " + what);
+  check(same_row(sent, 0, rows_of(root), 0), "broadcast " + what);
 
   for (const int by : {1, -1, n - 1, 2 * n, n + 2}) {
     const int from = ((c.rank() - by) % n + n) % n;
     Bytes shifted = make_bytes(count, dtype);
     c.shift(own.data(), shifted.data(), count, dtype, by);
-    expect(same_row(shifted, 0, rows_of(from), 0), "shift by " + std::to_string(by) + ", " + what);
+    check(same_row(shifted, 0, rows_of(from), 0), "shift by " + std::to_string(by) + ", " + what);
     shifted = own;
     c.shift(shifted.data(), shifted.data(), count, dtype, by);
-    expect(same_row(shifted, 0, rows_of(from), 0),
-           "shift in place by " + std::to_string(by) + ", " + what);
+    check(same_row(shifted, 0, rows_of(from), 0),
+          "shift in place by " + std::to_string(by) + ", " + what);
   }
 
   // Rank s sends (s + 2 r) mod 3 times `count` elements to rank r.
@@ -197,7 +197,7 @@ inline void check_moves(Communicator& c, std::int64_t count, DType dtype) {
   Bytes all_received(wanted.size() + 1);
   c.all_to_all(all_sent.data(), send_counts, all_received.data(), receive_counts, dtype);
   all_received.pop_back();
-  expect(all_received == wanted, "all_to_all with counts " + what);
+  check(all_received == wanted, "all_to_all with counts " + what);
 
   // Every rank in turn sends (itself + 2 r) mod 3 times `count` elements to rank r.
   for (int from = 0; from < n; ++from) {
@@ -217,7 +217,7 @@ inline void check_moves(Communicator& c, std::int64_t count, DType dtype) {
               got.data(), mine, dtype, from);
     got.pop_back();
     scattered.pop_back();
-    expect(got == scattered, "scatter with counts from " + std::to_string(from) + ", " + what);
+    check(got == scattered, "scatter with counts from " + std::to_string(from) + ", " + what);
   }
 }
 
@@ -249,8 +249,8 @@ inline void check_in_place(Communicator& c, DType dtype, int memory) {
       put(wanted, dtype, i, reduced(n, i, ReduceOp::sum, dtype));
     }
     const auto* const got = static_cast<const std::byte*>(segments[s].destination);
-    expect(std::equal(wanted.begin(), wanted.end(), got),
-           "segment " + std::to_string(s) + " in memory " + std::to_string(memory));
+    check(std::equal(wanted.begin(), wanted.end(), got),
+          "segment " + std::to_string(s) + " in memory " + std::to_string(memory));
   }
 }
 
@@ -286,17 +286,17 @@ inline void check_segments(Communicator& c, bool shared) {
   Work gathering = c.all_gather_async(gather, DType::f32);
   Work reducing = c.reduce_scatter_async(reduce, DType::f32, {.accumulate = true});
   reducing.wait();
-  expect(gathering.done(), "an earlier call is complete when a later one is");
+  check(gathering.done(), "an earlier call is complete when a later one is");
   c.wait_sources_free();
-  expect(c.sources_free(), "sources are free after the wait");
+  check(c.sources_free(), "sources are free after the wait");
   for (std::size_t s = 0; s < totals.size(); ++s) {
     std::vector<float> wanted(gathered[s].size());
     std::iota(wanted.begin(), wanted.end(), 0.0F);
-    expect(gathered[s] == wanted, "gathered segment " + std::to_string(s));
+    check(gathered[s] == wanted, "gathered segment " + std::to_string(s));
     for (std::size_t i = 0; i < results[s].size(); ++i) {
       const auto index = reduce[s].chunk * c.rank() + static_cast<std::int64_t>(i);
-      expect(results[s][i] == 100 + reduced(n, index, ReduceOp::sum, DType::f32),
-             "reduced segment " + std::to_string(s));
+      check(results[s][i] == 100 + reduced(n, index, ReduceOp::sum, DType::f32),
+            "reduced segment " + std::to_string(s));
     }
   }
 }
@@ -347,10 +347,10 @@ inline void check_terms(Communicator& c, bool shared) {
                                  std::to_string(terms.first);
         for (std::size_t i = 0; i < shards[s].size(); ++i) {
           const std::int64_t at = scatter[s].chunk * c.rank() + static_cast<std::int64_t>(i);
-          expect(shards[s][i] == wanted(at), "a shard of " + what);
+          check(shards[s][i] == wanted(at), "a shard of " + what);
         }
         for (std::int64_t i = 0; i < totals[s]; ++i) {
-          expect(static_cast<const float*>(whole[s].destination)[i] == wanted(i), what);
+          check(static_cast<const float*>(whole[s].destination)[i] == wanted(i), what);
         }
       }
       c.wait_sources_free();

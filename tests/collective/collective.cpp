@@ -26,12 +26,12 @@ using namespace collective_test;
 
 TEST_CASE("collectives equal brute force for every type, size and count") {
   const int ranks = GENERATE(1, 2, 3, 4, 5);
-  on_ranks(ranks, [](World& world) { check_all(world.everyone()); });
+  on_all_kinds_of_ranks(ranks, [](World& world) { check_all(world.everyone()); });
 }
 
 TEST_CASE("segments with short and empty pieces are gathered and reduced") {
   const int ranks = GENERATE(1, 2, 3, 4);
-  on_ranks(ranks, [](World& world) {
+  on_all_kinds_of_ranks(ranks, [](World& world) {
     for (int round = 0; round < 5; ++round) {
       check_segments(world.everyone(), true);
       check_segments(world.everyone(), false);
@@ -41,7 +41,7 @@ TEST_CASE("segments with short and empty pieces are gathered and reduced") {
 
 TEST_CASE("segments are summed in place on every rank") {
   const int ranks = GENERATE(1, 2, 3, 4);
-  on_ranks(ranks, [](World& world) {
+  on_all_kinds_of_ranks(ranks, [](World& world) {
     for (int round = 0; round < 3; ++round) {
       for (const DType dtype : {DType::f32, DType::bf16, DType::f64, DType::i32}) {
         for (const int memory : {0, 1, 2}) {
@@ -54,7 +54,7 @@ TEST_CASE("segments are summed in place on every rank") {
 
 TEST_CASE("the terms of a reduction may be a part of the ranks") {
   const int ranks = GENERATE(1, 2, 3, 5);
-  on_ranks(ranks, [](World& world) {
+  on_all_kinds_of_ranks(ranks, [](World& world) {
     check_terms(world.everyone(), false);
     check_terms(world.everyone(), true);
   });
@@ -89,29 +89,29 @@ TEST_CASE("ranks that reduce different terms are told so") {
 }
 
 TEST_CASE("bf16 gradients are summed in f32 and can be kept in f32") {
-  on_ranks(3, [](World& world) {
+  on_all_kinds_of_ranks(3, [](World& world) {
     Communicator& c = world.everyone();
     // 256 + 1 + 1: in bf16 steps each 1 would be lost, the sum in f32 is 258.
     const auto bits = static_cast<std::uint16_t>(c.rank() == 0 ? 0x4380 : 0x3f80);
     const std::vector<std::uint16_t> source(3, bits);
     std::vector<std::uint16_t> out(3);
     c.all_reduce(source.data(), out.data(), 3, DType::bf16);
-    expect(out[0] == 0x4381, "258 rounds once");
+    check(out[0] == 0x4381, "258 rounds once");
     // 256 + 1 + 2 is between 258 and 260, whose last bit is even.
     const auto tie = static_cast<std::uint16_t>(c.rank() == 0   ? 0x4380
                                                 : c.rank() == 1 ? 0x3f80
                                                                 : 0x4000);
     c.all_reduce(&tie, out.data(), 1, DType::bf16);
-    expect(out[0] == 0x4382, "259 rounds to even");
+    check(out[0] == 0x4382, "259 rounds to even");
     float result = 0;
     const Segment segment{source.data(), &result, 1, 3};
     c.reduce_scatter(std::span(&segment, 1), DType::bf16, {.destination_f32 = true});
-    expect(result == 258.0F, "f32 destination");
+    check(result == 258.0F, "f32 destination");
   });
 }
 
 TEST_CASE("the sum has the same bits on every rank and along a binary tree") {
-  on_ranks(7, [](World& world) {
+  on_all_kinds_of_ranks(7, [](World& world) {
     Communicator& c = world.everyone();
     for (const std::int64_t count : {1000, 100'000}) {
       const auto n = static_cast<std::size_t>(count);
@@ -127,14 +127,14 @@ TEST_CASE("the sum has the same bits on every rank and along a binary tree") {
       for (std::size_t i = 0; i < n; ++i) {
         const float four = (value(0, i) + value(1, i)) + (value(2, i) + value(3, i));
         const float wanted = four + ((value(4, i) + value(5, i)) + value(6, i));
-        expect(out[i] == wanted, "((0 1) (2 3)) ((4 5) 6)");
+        check(out[i] == wanted, "((0 1) (2 3)) ((4 5) 6)");
       }
     }
   });
 }
 
 TEST_CASE("many calls are in flight and complete in order") {
-  on_ranks(3, [](World& world) {
+  on_all_kinds_of_ranks(3, [](World& world) {
     Communicator& c = world.everyone();
     constexpr int calls = 200;  // more than the ring of publications holds
     std::vector<std::vector<float>> out(calls, std::vector<float>(100'000));
@@ -148,24 +148,24 @@ TEST_CASE("many calls are in flight and complete in order") {
     works.back().wait();
     for (int i = calls - 1; i >= 0; --i) {
       works[static_cast<std::size_t>(i)].wait();
-      expect(i == 0 || out[static_cast<std::size_t>(i)][0] == static_cast<float>(3 + 3 * i),
-             "call " + std::to_string(i));
+      check(i == 0 || out[static_cast<std::size_t>(i)][0] == static_cast<float>(3 + 3 * i),
+            "call " + std::to_string(i));
     }
   });
 }
 
 TEST_CASE("groups work side by side and do not wait in a circle") {
-  on_ranks(4, [](World& world) {
+  on_all_kinds_of_ranks(4, [](World& world) {
     const std::vector<int> row = world.rank() < 2 ? std::vector<int>{0, 1} : std::vector<int>{2, 3};
     const std::vector<int> column =
         world.rank() % 2 == 0 ? std::vector<int>{0, 2} : std::vector<int>{3, 1};
     Communicator& a = world.communicator(row);
     Communicator& b = world.communicator(column);
     Communicator& named = world.communicator(row, "other");
-    expect(&a == &world.communicator(row) && &a != &named, "one communicator a list and name");
-    expect(std::ranges::equal(b.global_ranks(), column) &&
-               b.global_ranks()[static_cast<std::size_t>(b.rank())] == world.rank(),
-           "rank order as given");
+    check(&a == &world.communicator(row) && &a != &named, "one communicator a list and name");
+    check(std::ranges::equal(b.global_ranks(), column) &&
+              b.global_ranks()[static_cast<std::size_t>(b.rank())] == world.rank(),
+          "rank order as given");
     for (int i = 0; i < 300; ++i) {
       // Ranks wait in different orders; large sums need two steps of every rank.
       std::vector<float> x(100'000, static_cast<float>(world.rank()));
@@ -179,15 +179,15 @@ TEST_CASE("groups work side by side and do not wait in a circle") {
         second.wait();
         first.wait();
       }
-      expect(x[99'999] == static_cast<float>(world.rank() < 2 ? 1 : 5), "row");
-      expect(y[99'999] == static_cast<float>(world.rank() % 2 == 0 ? 2 : 4), "column");
+      check(x[99'999] == static_cast<float>(world.rank() < 2 ? 1 : 5), "row");
+      check(y[99'999] == static_cast<float>(world.rank() % 2 == 0 ? 2 : 4), "column");
     }
   });
 }
 
 TEST_CASE("ranks tell for how long they have waited for others") {
-  on_ranks(4, [](World& world) {
-    expect(world.waits_of(world.rank()).step == -1, "nothing is told before");
+  on_all_kinds_of_ranks(4, [](World& world) {
+    check(world.waits_of(world.rank()).step == -1, "nothing is told before");
     world.everyone().barrier();
     constexpr int steps = 4;
     for (int step = 1; step <= steps; ++step) {
@@ -207,18 +207,18 @@ TEST_CASE("ranks tell for how long they have waited for others") {
         std::this_thread::sleep_for(std::chrono::milliseconds(5));
         told = world.waits_of(rank);
       }
-      expect(told.step == steps, "it has told the last step");
+      check(told.step == steps, "it has told the last step");
       waited[static_cast<std::size_t>(rank)] = told.seconds;
     }
     const double least = *std::min_element(waited.begin(), waited.end() - 1);
-    expect(waited[3] >= 0 && least > waited[3] + 0.1 && least < 10, "all have waited for the last");
-    expect(world.machine_of(0).empty() == world.machine_of(3).empty(), "machines have names");
+    check(waited[3] >= 0 && least > waited[3] + 0.1 && least < 10, "all have waited for the last");
+    check(world.machine_of(0).empty() == world.machine_of(3).empty(), "machines have names");
     world.everyone().barrier();
   });
 }
 
 TEST_CASE("messages of equal tags arrive in order, of different tags in any") {
-  on_ranks(3, [](World& world) {
+  on_all_kinds_of_ranks(3, [](World& world) {
     Communicator& c = world.everyone();
     const int next = (c.rank() + 1) % 3;
     const int previous = (c.rank() + 2) % 3;
@@ -237,34 +237,34 @@ TEST_CASE("messages of equal tags arrive in order, of different tags in any") {
       other.wait();
       first.wait();
       c.receive(z.data(), i, DType::i32, previous, 1);
-      expect(x == previous + i && y == x + 1, "order within a tag");
-      expect(z == std::vector<int>(static_cast<std::size_t>(i), previous), "another tag");
+      check(x == previous + i && y == x + 1, "order within a tag");
+      check(z == std::vector<int>(static_cast<std::size_t>(i), previous), "another tag");
     }
   });
 }
 
 TEST_CASE("ten thousand small calls in a row") {
-  on_ranks(2, [](World& world) {
+  on_all_kinds_of_ranks(2, [](World& world) {
     Communicator& c = world.everyone();
     for (int i = 0; i < 10'000; ++i) {
       float x = static_cast<float>(i);
       c.all_reduce(&x, &x, 1, DType::f32);
-      expect(x == static_cast<float>(2 * i), "call " + std::to_string(i));
+      check(x == static_cast<float>(2 * i), "call " + std::to_string(i));
     }
   });
 }
 
 TEST_CASE("shared buffers are zero, and their memory is used again") {
-  on_ranks(2, [](World& world) {
+  on_all_kinds_of_ranks(2, [](World& world) {
     Communicator& c = world.everyone();
     for (int i = 0; i < 200; ++i) {
       SharedBuffer buffer = world.allocate(std::size_t{64} << 20);  // 25 GiB in all
       auto* data = reinterpret_cast<std::int64_t*>(buffer.data());
-      expect(data[0] == 0 && data[1000] == 0, "zero-filled");
+      check(data[0] == 0 && data[1000] == 0, "zero-filled");
       data[0] = data[1000] = c.rank() + 1;
       std::vector<std::int64_t> out(2);
       c.all_gather(data + 1000, out.data(), 1, DType::i64);
-      expect(out == std::vector<std::int64_t>{1, 2}, "read by the peer");
+      check(out == std::vector<std::int64_t>{1, 2}, "read by the peer");
     }
   });
 }

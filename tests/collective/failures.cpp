@@ -30,8 +30,8 @@ using namespace collective_test;
 namespace {
 
 /// The error that run_threads throws, or "".
-std::string error_of(int ranks, int machines, const std::function<void(World&)>& run,
-                     double timeout = 20) {
+std::string error_on_ranks(int ranks, int machines, const std::function<void(World&)>& run,
+                           double timeout = 20) {
   try {
     run_threads(ranks, run, {.timeout_seconds = timeout, .machines = machines});
   } catch (const Error& error) {
@@ -45,7 +45,7 @@ std::string error_of(int ranks, int machines, const std::function<void(World&)>&
 TEST_CASE("calls that differ are an error that shows both sides") {
   const int machines = GENERATE(1, 2);
   INFO(machines << " machines");
-  const std::string error = error_of(2, machines, [](World& world) {
+  const std::string error = error_on_ranks(2, machines, [](World& world) {
     reduce_one(world);
     std::vector<float> x(128);
     if (world.rank() == 1) {
@@ -58,7 +58,7 @@ TEST_CASE("calls that differ are an error that shows both sides") {
   CHECK(contains(error, "rank 0 calls barrier() while rank 1 calls all_reduce(f32, 128, sum)"));
   CHECK(contains(error, "call 1 of group [0, 1]"));
 
-  const std::string counts = error_of(3, machines, [](World& world) {
+  const std::string counts = error_on_ranks(3, machines, [](World& world) {
     std::vector<float> x(16);
     world.everyone().broadcast(x.data(), world.rank() == 2 ? 7 : 8, DType::f32, 0);
   });
@@ -66,7 +66,7 @@ TEST_CASE("calls that differ are an error that shows both sides") {
   CHECK(contains(counts, "broadcast(f32, 8, root 0)"));
   CHECK(contains(counts, "broadcast(f32, 7, root 0)"));
 
-  const std::string unequal = error_of(2, machines, [](World& world) {
+  const std::string unequal = error_on_ranks(2, machines, [](World& world) {
     std::vector<float> x(16);
     const std::vector<std::int64_t> sends = {2, 2};
     const std::vector<std::int64_t> receives = {2, world.rank() == 0 ? 3 : 2};
@@ -74,7 +74,7 @@ TEST_CASE("calls that differ are an error that shows both sides") {
   });
   CHECK(contains(unequal, "rank 1 sends 2 elements to rank 0, which expects 3"));
 
-  const std::string scattered = error_of(2, machines, [](World& world) {
+  const std::string scattered = error_on_ranks(2, machines, [](World& world) {
     std::vector<float> x(16);
     const std::vector<std::int64_t> counts = {2, 5};
     world.everyone().scatter(x.data(), counts, x.data() + 8, world.rank() == 0 ? 2 : 4, DType::f32,
@@ -88,7 +88,7 @@ TEST_CASE("a mismatch fails every rank") {
   const int machines = GENERATE(1, 2);
   INFO(machines << " machines");
   std::atomic<int> stopped = 0;
-  error_of(4, machines, [&](World& world) {
+  error_on_ranks(4, machines, [&](World& world) {
     std::vector<float> x(64);
     try {
       const std::int64_t count = world.rank() == 3 ? 63 : 64;
@@ -105,7 +105,7 @@ TEST_CASE("a mismatch fails every rank") {
 TEST_CASE("a wait that lasts too long says who waits for whom in what") {
   const int machines = GENERATE(1, 2);
   INFO(machines << " machines");
-  const std::string error = error_of(
+  const std::string error = error_on_ranks(
       2, machines,
       [](World& world) {
         reduce_one(world);
@@ -127,7 +127,7 @@ TEST_CASE("a rank that has ended is not waited for") {
   const int machines = GENERATE(1, 2);
   INFO(machines << " machines");
   const auto begin = Clock::now();
-  const std::string error = error_of(2, machines, [](World& world) {
+  const std::string error = error_on_ranks(2, machines, [](World& world) {
     if (world.rank() == 0) {
       world.everyone().barrier();
     }
@@ -142,7 +142,7 @@ TEST_CASE("an error in one rank stops those who wait anywhere, and is the one th
   INFO(machines << " machines");
   const auto begin = Clock::now();
   std::atomic<int> peers = 0;
-  const std::string error = error_of(4, machines, [&](World& world) {
+  const std::string error = error_on_ranks(4, machines, [&](World& world) {
     if (world.rank() == 2) {
       usleep(50'000);
       fail("the disk is on fire");

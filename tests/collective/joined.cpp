@@ -104,14 +104,6 @@ int sum_of_ranks(World& world) {
   return x[299'999] == static_cast<float>(wanted) && current_rank() == world.rank() ? 0 : 97;
 }
 
-int count(const std::string& text, const std::string& part) {
-  int found = 0;
-  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) {
-    ++found;
-  }
-  return found;
-}
-
 }  // namespace
 
 #if !__has_feature(thread_sanitizer)  // it holds signals back

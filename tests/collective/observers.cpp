@@ -61,15 +61,15 @@ TEST_CASE("an observer sees calls and waits, with numbers that agree on all rank
       const ObserverScope scope(recorder);
       group.all_reduce(&mine, &sum, 1, DType::f32);
       Work work = group.all_gather_async(&mine, all.data(), 1, DType::f32);
-      expect(recorder.seen.back() == "issue all_gather(f32, 1) 1", recorder.seen.back());
+      check(recorder.seen.back() == "issue all_gather(f32, 1) 1", recorder.seen.back());
       work.wait();
     }
     group.barrier();
     const Lines expected{"issue all_reduce(f32, 1, sum) 0",     "wait all_reduce(f32, 1, sum) 0",
                          "completed all_reduce(f32, 1, sum) 0", "issue all_gather(f32, 1) 1",
                          "wait all_gather(f32, 1) 1",           "completed all_gather(f32, 1) 1"};
-    expect(recorder.seen == expected, joined(recorder.seen));
-    expect(sum == 2 && all == std::vector<float>{1, 1}, "the calls have their results");
+    check(recorder.seen == expected, joined(recorder.seen));
+    check(sum == 2 && all == std::vector<float>{1, 1}, "the calls have their results");
   });
 }
 
@@ -87,7 +87,7 @@ TEST_CASE("a call is complete before the wait for it where another wait has comp
     const Lines expected{"issue all_gather(f32, 1) 0", "issue all_gather(f32, 1) 1",
                          "wait all_gather(f32, 1) 1", "completed all_gather(f32, 1) 0",
                          "completed all_gather(f32, 1) 1"};
-    expect(recorder.seen == expected, joined(recorder.seen));
+    check(recorder.seen == expected, joined(recorder.seen));
     a.wait();
   });
 }
@@ -116,8 +116,8 @@ TEST_CASE("an observer counts the bytes that a rank must receive") {
       Recorder recorder;
       const ObserverScope scope(recorder);
       run();
-      expect(recorder.bytes == element * expected.at(name)[rank],
-             name + ": " + std::to_string(recorder.bytes));
+      check(recorder.bytes == element * expected.at(name)[rank],
+            name + ": " + std::to_string(recorder.bytes));
     };
     sends("all_reduce", [&] { group.all_reduce(s, d, 6, DType::f32); });
     sends("all_gather", [&] { group.all_gather(s, d, 6, DType::f32); });
@@ -167,7 +167,7 @@ TEST_CASE("a wait takes the time until the last rank has issued the call") {
       std::this_thread::sleep_for(std::chrono::milliseconds(60));
     }
     world.everyone().barrier();
-    expect(world.rank() == 1 || waiting.seconds > 0.04, "rank 0 waits for rank 1");
+    check(world.rank() == 1 || waiting.seconds > 0.04, "rank 0 waits for rank 1");
   });
 }
 
@@ -182,11 +182,11 @@ TEST_CASE("observers of outer scopes see calls too, after inner ones, and only t
         world.everyone().barrier();
       }
       world.everyone().barrier();
-      expect(inner.seen.size() == 3 && outer.seen.size() == 6, joined(outer.seen));
+      check(inner.seen.size() == 3 && outer.seen.size() == 6, joined(outer.seen));
     } else {
       world.everyone().barrier();
       world.everyone().barrier();
-      expect(outer.seen.empty() && inner.seen.empty(), "the observer is another thread's");
+      check(outer.seen.empty() && inner.seen.empty(), "the observer is another thread's");
     }
   });
 }

@@ -1,16 +1,16 @@
 // Tests that run launches in processes of their own. Include it after the imports.
 #pragma once
+#include "texts.hpp"
 
 namespace collective_test {
+
+using tessera::testing::contains;
+using tessera::testing::count;
 
 using Clock = std::chrono::steady_clock;
 
 inline double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
-inline bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 struct Outcome {

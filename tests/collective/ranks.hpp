@@ -4,10 +4,11 @@
 
 namespace collective_test {
 
-using tessera::testing::expect;
+using tessera::testing::check;
 
-/// Runs the same ranks as threads, as threads of several simulated machines, and as processes.
-inline void on_ranks(int ranks, const std::function<void(tessera::collective::World&)>& run) {
+/// Runs so many ranks as threads, as threads of several simulated machines, and as processes.
+inline void on_all_kinds_of_ranks(int ranks,
+                                  const std::function<void(tessera::collective::World&)>& run) {
   for (const int machines : {1, 2, ranks}) {
     INFO(machines << " machines");
     REQUIRE_NOTHROW(tessera::collective::run_threads(ranks, run, {.machines = machines}));

@@ -22,7 +22,7 @@ using namespace tessera::collective;
 using namespace collective_test;
 
 TEST_CASE("a source in a shared buffer is read by the peers and may be reused after wait") {
-  on_ranks(3, [](World& world) {
+  on_all_kinds_of_ranks(3, [](World& world) {
     Communicator& c = world.everyone();
     for (const std::int64_t count : {100, 300'001}) {
       SharedBuffer buffer = c.allocate(static_cast<std::size_t>(count) * 4 * 3);
@@ -33,19 +33,19 @@ TEST_CASE("a source in a shared buffer is read by the peers and may be reused af
         std::vector<float> out(n);
         c.all_reduce(data, out.data(), count, DType::f32);
         std::fill_n(data, n, -1.0F);  // must disturb no peer
-        expect(out == std::vector<float>(n, static_cast<float>(3 + 3 * round)),
-               "all_reduce from a shared buffer");
+        check(out == std::vector<float>(n, static_cast<float>(3 + 3 * round)),
+              "all_reduce from a shared buffer");
         std::fill_n(data, n, static_cast<float>(c.rank() * round));
         c.all_reduce(data, data, count, DType::f32);
-        expect(data[0] == static_cast<float>(3 * round) && data[n - 1] == data[0],
-               "all_reduce in place in a shared buffer");
+        check(data[0] == static_cast<float>(3 * round) && data[n - 1] == data[0],
+              "all_reduce in place in a shared buffer");
         std::fill_n(data + n * static_cast<std::size_t>(c.rank()), n,
                     static_cast<float>(c.rank() + round));
         c.all_gather(data + n * static_cast<std::size_t>(c.rank()), data, count, DType::f32);
         for (std::size_t r = 0; r < 3; ++r) {
-          expect(data[r * n] == static_cast<float>(r) + static_cast<float>(round) &&
-                     data[r * n + n - 1] == data[r * n],
-                 "all_gather in place in a shared buffer");
+          check(data[r * n] == static_cast<float>(r) + static_cast<float>(round) &&
+                    data[r * n + n - 1] == data[r * n],
+                "all_gather in place in a shared buffer");
         }
       }
     }
@@ -68,27 +68,27 @@ TEST_CASE(
     }
     work.wait();
     first_is_done = true;
-    expect(std::all_of(data, data + count, [](float x) { return x == 11.0F; }), "1 + 10");
+    check(std::all_of(data, data + count, [](float x) { return x == 11.0F; }), "1 + 10");
   });
 }
 
 TEST_CASE("memory for peers is reached by them, cached, and freed after the world") {
-  on_ranks(2, [](World& world) {
+  on_all_kinds_of_ranks(2, [](World& world) {
     Communicator& c = world.everyone();
     constexpr std::int64_t count = 100'000;
     const void* first = nullptr;
     for (int round = 0; round < 10; ++round) {
       const std::shared_ptr<void> memory = world.allocate_for_peers(count * sizeof(float));
-      expect(memory != nullptr && world.peers_reach(memory.get()), "memory that peers reach");
+      check(memory != nullptr && world.peers_reach(memory.get()), "memory that peers reach");
       first = round == 0 ? memory.get() : first;
-      expect(memory.get() == first, "the same block again");
+      check(memory.get() == first, "the same block again");
       auto* const data = static_cast<float*>(memory.get());
       std::fill_n(data, count, static_cast<float>(world.rank() + round));
       c.all_reduce(data, data, count, DType::f32);
-      expect(data[0] == static_cast<float>(1 + 2 * round) && data[count - 1] == data[0], "sum");
+      check(data[0] == static_cast<float>(1 + 2 * round) && data[count - 1] == data[0], "sum");
     }
     float own = 0;
-    expect(!world.peers_reach(&own), "a private variable");
+    check(!world.peers_reach(&own), "a private variable");
   });
   std::shared_ptr<void> left;
   run_threads(2, [&](World& world) {
@@ -124,12 +124,12 @@ TEST_CASE("a source that is dropped stays until the peers have read it") {
       const auto other = world.allocate_for_peers(count * sizeof(float));
       std::fill_n(static_cast<float*>(other.get()), count, -1.0F);
       c.drop_read();
-      expect(!gone, "rank 1 has not read it yet");
+      check(!gone, "rank 1 has not read it yet");
       looked = true;
       c.barrier();
       c.wait_sources_free();
       c.drop_read();
-      expect(gone, "nobody reads it any more");
+      check(gone, "nobody reads it any more");
     } else {
       while (!looked && !world.failed()) {
         std::this_thread::yield();
@@ -137,7 +137,7 @@ TEST_CASE("a source that is dropped stays until the peers have read it") {
       work.wait();
       c.barrier();
     }
-    expect(std::ranges::all_of(piece, [](float x) { return x == 3.0F; }), "1 + 2");
+    check(std::ranges::all_of(piece, [](float x) { return x == 3.0F; }), "1 + 2");
   });
 }
 
@@ -167,10 +167,10 @@ TEST_CASE("a source may be overwritten when a call that was issued after its own
       first.wait();
     }
     second.wait();
-    expect(reads, "rank 1 has read the first source");
+    check(reads, "rank 1 has read the first source");
     std::fill_n(static_cast<float*>(sources[0].get()), count, -1.0F);
     for (const std::vector<float>& piece : pieces) {
-      expect(std::ranges::all_of(piece, [](float x) { return x == 3.0F; }), "1 + 2");
+      check(std::ranges::all_of(piece, [](float x) { return x == 3.0F; }), "1 + 2");
     }
     c.barrier();
     c.wait_sources_free();
@@ -188,6 +188,6 @@ TEST_CASE("a sum of segments that is not in place is refused") {
     } catch (const Error& error) {
       text = error.what();
     }
-    expect(text.find("in place") != std::string::npos, text);
+    check(text.find("in place") != std::string::npos, text);
   });
 }

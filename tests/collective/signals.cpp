@@ -49,14 +49,6 @@ int save_when_asked(World& world, double limit = 10) {
   return stop == 2 ? 130 : 0;
 }
 
-int count(const std::string& text, const std::string& part) {
-  int found = 0;
-  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) {
-    ++found;
-  }
-  return found;
-}
-
 /// Without the C library's own signals, which have handlers from the first thread on.
 std::uint64_t handled_by_program(const testing::ThreadSignals& signals) {
   return signals.handled & ~testing::bits_of({32, 33});

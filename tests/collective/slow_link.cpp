@@ -8,17 +8,16 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "errors.hpp"
 
 import tessera.base;
 import tessera.collective;
 
-#include "errors.hpp"
-
 using namespace tessera;
 using tessera::collective::Work;
 using tessera::collective::World;
+using tessera::testing::check;
 using tessera::testing::error_of;
-using tessera::testing::expect;
 
 namespace {
 
@@ -49,11 +48,11 @@ TEST_CASE("a slow link takes its latency and its time for the bytes, one call af
     Work one = world.everyone().all_gather_async(mine.data(), first.data(), count, DType::f32);
     Work two = world.everyone().all_gather_async(mine.data(), second.data(), count, DType::f32);
     one.wait();
-    expect(milliseconds_since(begin) >= 15, "milliseconds_since(begin) >= 15");
+    check(milliseconds_since(begin) >= 15, "milliseconds_since(begin) >= 15");
     two.wait();
-    expect(milliseconds_since(begin) >= 30, "milliseconds_since(begin) >= 30");
-    expect(first[0] == 1, "first[0] == 1");
-    expect(second[2 * count - 1] == 2, "second[2 * count - 1] == 2");
+    check(milliseconds_since(begin) >= 30, "milliseconds_since(begin) >= 30");
+    check(first[0] == 1, "first[0] == 1");
+    check(second[2 * count - 1] == 2, "second[2 * count - 1] == 2");
   });
 }
 
@@ -64,15 +63,15 @@ TEST_CASE("a slow link moves data while the ranks compute") {
     std::vector<float> all(2 * count);
     Work work = world.everyone().all_gather_async(mine.data(), all.data(), count, DType::f32);
     const auto issued = std::chrono::steady_clock::now();
-    expect(!work.done(), "work.done()");
+    check(!work.done(), "work.done()");
     for (int tries = 0; tries < 10000 && !work.done(); ++tries) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    expect(work.done(), "work.done()");
-    expect(milliseconds_since(issued) >= 14,
-           "milliseconds_since(issued) >= 14");  // not before the link has moved it
+    check(work.done(), "work.done()");
+    check(milliseconds_since(issued) >= 14,
+          "milliseconds_since(issued) >= 14");  // not before the link has moved it
     work.wait();
-    expect(all[2 * count - 1] == 1, "all[2 * count - 1] == 1");
+    check(all[2 * count - 1] == 1, "all[2 * count - 1] == 1");
   });
 }
 

@@ -112,6 +112,18 @@ echo 'CHECK_THAT(x, Catch::ContainsSubstring("y"));' >>modules/high/b.cpp
 expect 'a name of one version of Catch2' 'not in both versions'
 echo '#include <catch2/catch_all.hpp>' >modules/high/b.cpp
 expect 'the header of one version of Catch2' 'has both versions'
+mkdir -p tests/support tests/low
+echo 'add_test(low.cpp)' >tests/low/CMakeLists.txt
+printf 'class Folder {\n};\nbool contains(const std::string& text, const std::string& part) {\n' >tests/support/folder.hpp
+printf 'class Folder;\nclass KeyFolder : public Folder {\n  bool contains(int x) const {\n};\n  CHECK(contains(error_of([] {\n' >tests/low/low.cpp
+perl "$check" . || { echo 'uses of what tests/support has are findings'; exit 1; }
+for line in 'class Folder {' 'std::string error_of(const std::function<void()>& f) {' \
+  'inline bool contains(const std::string& text, const std::string& part) {' 'void on_ranks(int ranks, F f) {'; do
+  mkdir -p tests/low
+  echo 'add_test(low.cpp)' >tests/low/CMakeLists.txt
+  echo "$line" >tests/low/low.cpp
+  expect "a copy of what tests/support has: $line" 'tests/support has it'
+done
 echo "// TO""DO" >>modules/low/a.cppm
 expect 'unfinished work' 'finish it'
 echo 'bool f() { return std::string(error.what()).starts_with("disk"); }' >>modules/high/b.cpp

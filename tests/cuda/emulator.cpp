@@ -109,7 +109,7 @@ std::vector<float> numbers(std::size_t count) {
 }
 
 /// The error of one launch on 128 elements.
-std::string error_of(const char* kernel, unsigned blocks, unsigned threads) {
+std::string launch_error(const char* kernel, unsigned blocks, unsigned threads) {
   Emulated device(2);
   StreamHandle stream = device.stream();
   const float* from = device.memory(numbers(128), stream);
@@ -332,33 +332,33 @@ TEST_CASE("a driver that was initialised refuses its use after a fork") {
 
 TEST_CASE("faults of kernels are found and say where") {
   using Catch::Contains;
-  CHECK(error_of("probe_double", 1, 128).empty());
-  CHECK_THAT(error_of("probe_missing_barrier", 2, 64),
+  CHECK(launch_error("probe_double", 1, 128).empty());
+  CHECK_THAT(launch_error("probe_missing_barrier", 2, 64),
              Contains("kernel probe_missing_barrier, block ") && Contains("of device 0") &&
                  Contains("shared memory") && Contains("missing barrier"));
-  CHECK_THAT(error_of("probe_second_missing_barrier", 2, 64), Contains("missing barrier"));
-  CHECK_THAT(error_of("probe_missing_warp_barrier", 1, 32), Contains("missing barrier"));
-  CHECK_THAT(error_of("probe_divergent_barrier", 2, 64),
+  CHECK_THAT(launch_error("probe_second_missing_barrier", 2, 64), Contains("missing barrier"));
+  CHECK_THAT(launch_error("probe_missing_warp_barrier", 1, 32), Contains("missing barrier"));
+  CHECK_THAT(launch_error("probe_divergent_barrier", 2, 64),
              Contains("threads 0-31 wait at a barrier") && Contains("threads 32-63 have ended"));
-  CHECK_THAT(error_of("probe_two_barriers", 2, 64),
+  CHECK_THAT(launch_error("probe_two_barriers", 2, 64),
              Contains("threads 0-31 are at another barrier than threads 32-63"));
-  CHECK_THAT(error_of("probe_missing_limit", 3, 64),
+  CHECK_THAT(launch_error("probe_missing_limit", 3, 64),
              Contains("past the end of the allocation of 512 bytes"));
-  CHECK_THAT(error_of("probe_wrong_stride", 2, 64),
+  CHECK_THAT(launch_error("probe_wrong_stride", 2, 64),
              Contains("race") && Contains("of the same launch has written"));
-  CHECK_THAT(error_of("probe_wrong_mask", 1, 32), Contains("the mask ffffffff"));
-  CHECK_THAT(error_of("probe_foreign_mask", 1, 32), Contains("is not in the mask ffff"));
-  CHECK_THAT(error_of("probe_copies_without_wait", 1, 32), Contains("has not waited for"));
-  CHECK_THAT(error_of("probe_copies_without_barrier", 1, 32), Contains("missing barrier"));
-  CHECK_THAT(error_of("probe_matrices_without_barrier", 1, 32), Contains("missing barrier"));
-  CHECK_THAT(error_of("probe_product_of_half_a_warp", 1, 32),
+  CHECK_THAT(launch_error("probe_wrong_mask", 1, 32), Contains("the mask ffffffff"));
+  CHECK_THAT(launch_error("probe_foreign_mask", 1, 32), Contains("is not in the mask ffff"));
+  CHECK_THAT(launch_error("probe_copies_without_wait", 1, 32), Contains("has not waited for"));
+  CHECK_THAT(launch_error("probe_copies_without_barrier", 1, 32), Contains("missing barrier"));
+  CHECK_THAT(launch_error("probe_matrices_without_barrier", 1, 32), Contains("missing barrier"));
+  CHECK_THAT(launch_error("probe_product_of_half_a_warp", 1, 32),
              Contains("which has ended") || Contains("never reach"));
-  CHECK_THAT(error_of("probe_two_operations_on_matrices", 1, 32),
+  CHECK_THAT(launch_error("probe_two_operations_on_matrices", 1, 32),
              Contains("in another operation on matrices"));
-  CHECK_THAT(error_of("probe_unaligned_row", 1, 32), Contains("not a multiple of 16"));
-  CHECK_THAT(error_of("probe_unordered_sum", 1, 64), Contains("race"));
-  CHECK_THAT(error_of("probe_unordered_sum", 4, 1), Contains("race"));
-  CHECK_THAT(error_of("probe_read_and_written", 1, 64),
+  CHECK_THAT(launch_error("probe_unaligned_row", 1, 32), Contains("not a multiple of 16"));
+  CHECK_THAT(launch_error("probe_unordered_sum", 1, 64), Contains("race"));
+  CHECK_THAT(launch_error("probe_unordered_sum", 4, 1), Contains("race"));
+  CHECK_THAT(launch_error("probe_read_and_written", 1, 64),
              Contains("race: it writes") && Contains("several threads have read since"));
 }
 

@@ -14,6 +14,7 @@
 #include "control.hpp"
 #include "driver_api.hpp"
 #include "nccl_api.hpp"
+#include "texts.hpp"
 
 using tessera::cuda::Context;
 using tessera::cuda::DevicePointer;
@@ -25,6 +26,7 @@ using tessera::nccl::Type;
 using tessera::nccl::UniqueId;
 using Done = tessera::cuda::Result;
 using Result = tessera::nccl::Result;
+using tessera::testing::contains;
 
 extern "C" {
 Done cuInit(unsigned);
@@ -109,10 +111,6 @@ std::string run_ranks(const std::function<void(Rank&)>& rank, std::uint64_t seed
   emulator_restart();
   alarm(0);
   return found;
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 }  // namespace

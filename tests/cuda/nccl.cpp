@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "errors.hpp"
 
 import tessera.base;
 import tessera.device;
@@ -31,7 +32,6 @@ import tessera.collective;
 import tessera.ops;
 
 #include "call_forms.hpp"
-#include "errors.hpp"
 
 using namespace tessera;
 using namespace tessera::testing;
@@ -117,7 +117,7 @@ std::vector<int> all_ranks(const World& world) {
 
 Communicator& over_nccl(World& world, Device device) {
   Communicator* const found = world.communicator_on(device, all_ranks(world));
-  expect(found != nullptr, "NCCL is used");
+  check(found != nullptr, "NCCL is used");
   return *found;
 }
 
@@ -129,9 +129,9 @@ void compare(World& world, Communicator& there, Device device, const Form& form,
   const Tensor source_there = ops::to_device(source, device);
   const Tensor destination_there = ops::to_device(destination, device);
   const Values expected = after(world.everyone(), form, source, destination, count);
-  expect(after(there, form, source_there, destination_there, count) == expected,
-         std::string(form.name) + " of " + std::to_string(count) + " " +
-             std::string(name_of(dtype)) + " has the host's bits");
+  check(after(there, form, source_there, destination_there, count) == expected,
+        std::string(form.name) + " of " + std::to_string(count) + " " +
+            std::string(name_of(dtype)) + " has the host's bits");
 }
 
 /// A reduction whose elements stay in f32 and are added to what is there.
@@ -177,7 +177,7 @@ TEST_CASE("large and averaged reductions over NCCL have the CPU's bits") {
     const Tensor destination = filled(world, 9, DType::f32);
     const Tensor copy = ops::to_device(destination, device);
     const Values expected = averaged(world.everyone(), source, destination);
-    expect(averaged(there, ops::to_device(source, device), copy) == expected, "the same bits");
+    check(averaged(there, ops::to_device(source, device), copy) == expected, "the same bits");
   });
   INFO(outcome.errors);
   CHECK(outcome.code == 0);
@@ -227,8 +227,8 @@ TEST_CASE("reductions of any type, over few and many ranks, have the CPU's bits 
             c.destination = to_there.device_address();
             c.sources = from_there;
             group->combine(current_stream(device).native(), c);
-            expect(std::ranges::equal(to_doubles(to_there), to_doubles(to), same_number),
-                   std::to_string(sources) + " sources of " + std::string(name_of(type)));
+            check(std::ranges::equal(to_doubles(to_there), to_doubles(to), same_number),
+                  std::to_string(sources) + " sources of " + std::string(name_of(type)));
           }
         }
       }
@@ -275,17 +275,17 @@ TEST_CASE(
       const Values found = after(there, form, source_there, destination_there, count);
       others = others || found != expected;
       for (std::size_t i = 0; i < found.size(); ++i) {
-        expect(std::abs(found[i] - expected[i]) <= 0.04 * (4 + std::abs(expected[i])), form.name);
+        check(std::abs(found[i] - expected[i]) <= 0.04 * (4 + std::abs(expected[i])), form.name);
       }
       compare(world, there, device, form, DType::i64, 33);  // exact in any order
     }
-    expect(others, "bf16 is rounded at every rank of a ring");
+    check(others, "bf16 is rounded at every rank of a ring");
     const Tensor source = filled(world, 36, DType::bf16);
     const Tensor destination = filled(world, 9, DType::f32);
     const Tensor copy = ops::to_device(destination, device);
     const Values expected = averaged(world.everyone(), source, destination);
-    expect(averaged(there, ops::to_device(source, device), copy) == expected,
-           "NCCL cannot add to f32, so these keep their order");
+    check(averaged(there, ops::to_device(source, device), copy) == expected,
+          "NCCL cannot add to f32, so these keep their order");
   });
   INFO(outcome.errors);
   CHECK(outcome.code == 0);
@@ -297,10 +297,10 @@ TEST_CASE("collectives of GPUs go through the host's memory where that is asked 
       [](World& world) {
         world.set_device_collectives(collective::DeviceCollectives::host);
         const Device device = gpu(world.rank());
-        expect(world.communicator_on(device, all_ranks(world)) == nullptr, "no NCCL");
+        check(world.communicator_on(device, all_ranks(world)) == nullptr, "no NCCL");
         const Tensor x = full({5}, 1 + world.rank(), DType::f32, device);
-        expect(to_doubles(ops::all_reduce(x, ReduceOp::sum, world.everyone())) == Values(5, 3),
-               "the sum");
+        check(to_doubles(ops::all_reduce(x, ReduceOp::sum, world.everyone())) == Values(5, 3),
+              "the sum");
       },
       {{"TESSERA_EMULATOR_NCCL", "10000"}});
   INFO(outcome.errors);
@@ -331,7 +331,7 @@ TEST_CASE("groups of the same members are split from one communicator, and other
       const StreamScope scope(stream);
       const Tensor sum = full({3}, 0, DType::f32, device);
       there->all_reduce(x.device_address(), sum.device_address(), 3, DType::f32);
-      expect(to_doubles(sum) == Values(3, 2 + world.rank() + other), "of both members");
+      check(to_doubles(sum) == Values(3, 2 + world.rank() + other), "of both members");
     }
   });
   INFO(outcome.errors);
@@ -385,7 +385,7 @@ TEST_CASE("what is queued over NCCL ends when the run fails, and its stream goes
         to_doubles(x);
       });
     });
-    expect(contains(text, "planted: rank 1 fails"), text);
+    check(contains(text, "planted: rank 1 fails"), text);
     synchronize(gpu(0));
     for (int i = 0; i < 100; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
     return 0;

@@ -7,13 +7,13 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "errors.hpp"
 #include "skip.hpp"
 
 import tessera.base;
 import tessera.tokenize;
 import tessera.data;
 
-#include "errors.hpp"
 #include "support.hpp"
 
 using namespace tessera;
@@ -23,7 +23,7 @@ using data::ChatTemplate;
 
 namespace {
 
-Order parsed_file(const std::string& file) { return Order::parse(read_text(file)); }
+Order parsed_file(const std::string& file) { return Order::parse(read_file(file)); }
 
 /// Both agree: on the text, or that there is none.
 template <class Render>
@@ -41,7 +41,7 @@ void compare_conversations(const Order& stored, const std::string& folder) {
   for (const Order& one : stored["conversations"]) {
     const std::string file = one["template"];
     INFO(file << ", " << one["name"].get<std::string>() << ", prompt " << one["prompt"]);
-    const ChatTemplate chat(read_text(folder + file), file, stored["variables"].dump());
+    const ChatTemplate chat(read_file(folder + file), file, stored["variables"].dump());
     compare(one, [&] { return chat.render(one["conversation"].dump(), one["prompt"]); });
     if (one.contains("error") || one["prompt"] || !chat.marks_answers()) {
       continue;

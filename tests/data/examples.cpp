@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "errors.hpp"
 
 import tessera.base;
 import tessera.tokenize;
 import tessera.data;
 
-#include "errors.hpp"
 #include "support.hpp"
 
 using namespace tessera;

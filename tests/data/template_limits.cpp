@@ -8,11 +8,10 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "errors.hpp"
 
 import tessera.base;
 import tessera.data;
-
-#include "errors.hpp"
 
 using namespace tessera;
 using namespace tessera::testing;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "errors.hpp"
 
 import tessera.base;
 import tessera.device;
@@ -22,7 +23,6 @@ import tessera.tensor;
 import tessera.ops;
 
 #include "devices.hpp"
-#include "errors.hpp"
 
 using namespace tessera;
 using namespace tessera::testing;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "errors.hpp"
 
 import tessera.base;
 import tessera.device;
@@ -21,14 +22,13 @@ import tessera.collective;
 import tessera.ops;
 
 #include "devices.hpp"
-#include "errors.hpp"
 
 using namespace tessera;
 using tessera::collective::World;
 using tessera::testing::adversary;
+using tessera::testing::check;
 using tessera::testing::contains;
 using tessera::testing::error_of;
-using tessera::testing::expect;
 using tessera::testing::settle;
 using tessera::testing::wait_until;
 
@@ -122,7 +122,7 @@ std::vector<Values> results(World& world, Device device) {
 
   std::vector<Values> values;
   for (const Tensor& t : found) {
-    expect(t.device() == device, "t.device() == device");
+    check(t.device() == device, "t.device() == device");
     values.push_back(to_doubles(t));
   }
   return values;
@@ -171,7 +171,7 @@ TEST_CASE("the host does not wait for a collective of tensors on a device") {
       world.everyone().receive(&token, 1, DType::i32, 0);
       sum = ops::mul_scalar(ops::all_reduce(x, ReduceOp::sum, world.everyone()), 10);
     }
-    expect(to_doubles(sum) == Values{10, 30, 50}, "to_doubles(sum) == Values{10, 30, 50}");
+    check(to_doubles(sum) == Values{10, 30, 50}, "to_doubles(sum) == Values{10, 30, 50}");
   });
 }
 
@@ -182,8 +182,8 @@ TEST_CASE("a collective in the background moves its data while the rank computes
     ops::PendingTensor sum = ops::all_reduce_async(x, ReduceOp::sum, world.everyone());
     // No call of this thread moves it: done() looks only.
     wait_until([&] { return sum.done(); });
-    expect(sum.done(), "sum.done()");
-    expect(to_doubles(sum.wait())[7] == 15, "to_doubles(sum.wait())[7] == 15");
+    check(sum.done(), "sum.done()");
+    check(to_doubles(sum.wait())[7] == 15, "to_doubles(sum.wait())[7] == 15");
   });
 }
 
@@ -199,7 +199,7 @@ TEST_CASE("a result that nobody waits for is complete before its memory is used 
         ops::all_reduce_async(x, ReduceOp::sum, world.everyone());
         const Tensor next = full({50000}, -1, DType::f32, device);
         ops::all_reduce_async(counted({1}, i, device), ReduceOp::sum, world.everyone()).wait();
-        expect(ops::sum(next).item() == -50000, "ops::sum(next).item() == -50000");
+        check(ops::sum(next).item() == -50000, "ops::sum(next).item() == -50000");
         if (world.rank() == 1) {
           std::this_thread::sleep_for(std::chrono::milliseconds(30));
         }
@@ -209,7 +209,7 @@ TEST_CASE("a result that nobody waits for is complete before its memory is used 
         }
         const Tensor later = full({50000}, -1, DType::f32, device);
         ops::all_reduce_async(counted({1}, i, device), ReduceOp::sum, world.everyone()).wait();
-        expect(ops::sum(later).item() == -50000, "ops::sum(later).item() == -50000");
+        check(ops::sum(later).item() == -50000, "ops::sum(later).item() == -50000");
       }
     }
   });
@@ -226,10 +226,8 @@ TEST_CASE("calls of the rank's thread do not meet those that wait in a stream") 
       }
       const Tensor most =
           ops::all_reduce(counted({5}, world.rank(), cpu), ReduceOp::max, world.everyone());
-      expect(to_doubles(most) == Values{1, 2, 3, 4, 5},
-             "to_doubles(most) == Values{1, 2, 3, 4, 5}");
-      expect(to_doubles(sum.wait()) == Values{1, 3, 5},
-             "to_doubles(sum.wait()) == Values{1, 3, 5}");
+      check(to_doubles(most) == Values{1, 2, 3, 4, 5}, "to_doubles(most) == Values{1, 2, 3, 4, 5}");
+      check(to_doubles(sum.wait()) == Values{1, 3, 5}, "to_doubles(sum.wait()) == Values{1, 3, 5}");
     }
   });
 }
@@ -241,11 +239,11 @@ TEST_CASE("a rank that waits on the host moves its device on, for the others") {
     const Tensor sum =
         ops::all_reduce(counted({3}, world.rank(), device), ReduceOp::sum, world.everyone());
     if (world.rank() == 1) {
-      expect(to_doubles(sum) == Values{1, 3, 5},
-             "to_doubles(sum) == Values{1, 3, 5}");  // needs rank 0's device
+      check(to_doubles(sum) == Values{1, 3, 5},
+            "to_doubles(sum) == Values{1, 3, 5}");  // needs rank 0's device
     }
     world.everyone().barrier();
-    expect(to_doubles(sum) == Values{1, 3, 5}, "to_doubles(sum) == Values{1, 3, 5}");
+    check(to_doubles(sum) == Values{1, 3, 5}, "to_doubles(sum) == Values{1, 3, 5}");
   });
 }
 
@@ -264,8 +262,8 @@ TEST_CASE(
       }
       const Tensor copy = ops::mul_scalar(wholes[0], 1);
       if (world.rank() == 0) {  // device 0 runs only what is needed
-        expect((to_doubles(copy) == Values{0, 1, 2, 3}) == with_wait,
-               "(to_doubles(copy) == Values{0, 1, 2, 3}) == with_wait");
+        check((to_doubles(copy) == Values{0, 1, 2, 3}) == with_wait,
+              "(to_doubles(copy) == Values{0, 1, 2, 3}) == with_wait");
       }
       synchronize(device);
     });

@@ -12,11 +12,10 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "errors.hpp"
 
 import tessera.base;
 import tessera.device;
-
-#include "errors.hpp"
 
 using namespace tessera;
 using tessera::testing::contains;

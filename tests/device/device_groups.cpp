@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "errors.hpp"
 #include "shared_object.hpp"
 
 import tessera.base;
@@ -31,7 +32,6 @@ import tessera.ops;
 
 #include "call_forms.hpp"
 #include "devices.hpp"
-#include "errors.hpp"
 
 using namespace tessera;
 using namespace tessera::testing;
@@ -50,7 +50,7 @@ std::vector<int> all_ranks(const World& world) {
 
 Communicator& on_device(World& world, Device device) {
   Communicator* const found = world.communicator_on(device, all_ranks(world));
-  expect(found != nullptr, "there is a plugin for the device");
+  check(found != nullptr, "there is a plugin for the device");
   return *found;
 }
 
@@ -86,9 +86,9 @@ TEST_CASE("every call moves between devices as it does through the host") {
                 const Tensor source_there = ops::to_device(source, device);
                 const Tensor destination_there = ops::to_device(destination, device);
                 const Values expected = after(world.everyone(), form, source, destination, count);
-                expect(after(there, form, source_there, destination_there, count) == expected,
-                       std::string(form.name) + " of " + std::to_string(count) + " " +
-                           std::string(name_of(dtype)));
+                check(after(there, form, source_there, destination_there, count) == expected,
+                      std::string(form.name) + " of " + std::to_string(count) + " " +
+                          std::string(name_of(dtype)));
               }
             }
           }
@@ -113,7 +113,7 @@ TEST_CASE("averages and sums that stay in f32 have the host's bits on devices") 
     const Tensor destination = filled(world, 11, DType::f32);
     const Tensor copy = ops::to_device(destination, device);
     const Values expected = reduce(world.everyone(), source, destination);
-    expect(reduce(there, ops::to_device(source, device), copy) == expected, "the same bits");
+    check(reduce(there, ops::to_device(source, device), copy) == expected, "the same bits");
   });
 }
 
@@ -242,7 +242,7 @@ TEST_CASE("memory that the allocator takes and gives back later is registered wi
       {
         const StreamScope scope(stream);
         there.broadcast(x.device_address(), count, DType::f32, 1);
-        expect(ops::narrow(ops::to_device(x, cpu), 0, count - 1, 1).item() == 2, "rank 1's");
+        check(ops::narrow(ops::to_device(x, cpu), 0, count - 1, 1).item() == 2, "rank 1's");
       }
       synchronize(device);
       allocator_of(device).trim();
@@ -273,13 +273,13 @@ TEST_CASE("observers of the rank's thread are told of a call on a device when it
       to_doubles(ops::all_reduce(x, ReduceOp::sum, world.everyone()));
       ops::report_streams();
     }
-    expect(recorder.performed.empty(), "the rank's thread has done nothing");
-    expect(recorder.calls.size() == 1, "one call");
+    check(recorder.performed.empty(), "the rank's thread has done nothing");
+    check(recorder.calls.size() == 1, "one call");
     const collective::StreamedActivity& call = recorder.calls[0];
-    expect(to_string(call.activity.call) == "all_reduce(f32, 10, sum)", "its text");
-    expect(call.activity.bytes == 40, "its bytes");  // 2 (2 - 1) / 2 of 40
-    expect(call.queued > 0 && call.began >= call.queued && call.ended >= call.began, "its times");
-    expect(contains(world.recent_calls(), "all_reduce(f32, 10, sum)"), "the flight recorder");
+    check(to_string(call.activity.call) == "all_reduce(f32, 10, sum)", "its text");
+    check(call.activity.bytes == 40, "its bytes");  // 2 (2 - 1) / 2 of 40
+    check(call.queued > 0 && call.began >= call.queued && call.ended >= call.began, "its times");
+    check(contains(world.recent_calls(), "all_reduce(f32, 10, sum)"), "the flight recorder");
   });
 }
 
@@ -287,13 +287,13 @@ TEST_CASE("a rank uses one device of a kind in a group, and its messages go thro
   collective::run_threads(2, [](World& world) {
     Communicator& there = on_device(world, adversary(world.rank()));
     const std::string other = error_of([&] { on_device(world, adversary(world.rank() + 2)); });
-    expect(contains(other, "adversary:" + std::to_string(world.rank() + 2) +
-                               " in a group in which it has used adversary:"),
-           other);
+    check(contains(other, "adversary:" + std::to_string(world.rank() + 2) +
+                              " in a group in which it has used adversary:"),
+          other);
     int token = 1;
     const std::string message = error_of([&] { there.send(&token, 1, DType::i32, 0); });
-    expect(contains(message, "the communicator of a device has none"), message);
-    expect(contains(error_of([&] { there.barrier(); }), "barrier"), "a barrier");
+    check(contains(message, "the communicator of a device has none"), message);
+    check(contains(error_of([&] { there.barrier(); }), "barrier"), "a barrier");
   });
 }
 

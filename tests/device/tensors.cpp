@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "errors.hpp"
 
 import tessera.base;
 import tessera.device;
@@ -19,7 +20,6 @@ import tessera.ops;
 
 #include "adamw_step.hpp"
 #include "devices.hpp"
-#include "errors.hpp"
 
 using namespace tessera;
 using namespace tessera::testing;

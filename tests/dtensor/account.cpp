@@ -18,7 +18,8 @@ import tessera.dtensor;
 #include "ranks.hpp"
 
 using namespace tessera;
-using on_ranks::check;
+using dtensor_test::check;
+using dtensor_test::on_ranks;
 
 namespace {
 
@@ -140,7 +141,7 @@ TEST_CASE("recomputation counts for the rank, not for the model") {
 }
 
 TEST_CASE("the model's FLOPs are of global shapes, a rank's of its own; communication by axis") {
-  on_ranks::run(2, [] {
+  on_ranks(2, [](int) {
     const DeviceMesh mesh = DeviceMesh::make({"shard"}, {2});
     const Tensor a = distributed_zeros({5, 4}, Layout::make(mesh, {Shard(0)}));
     const Tensor b = distributed_zeros({4, 3}, Layout::replicated(mesh));

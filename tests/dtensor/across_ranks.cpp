@@ -25,9 +25,10 @@ import tessera.dtensor;
 #include "ranks.hpp"
 
 using namespace tessera;
-using on_ranks::check;
-using on_ranks::contains;
-using on_ranks::error_of;
+using dtensor_test::check;
+using dtensor_test::contains;
+using dtensor_test::error_of;
+using dtensor_test::on_ranks;
 
 namespace {
 
@@ -134,7 +135,7 @@ const std::map<std::string, Function>& reductions() {
 TEST_CASE("reductions across ranks are those of the whole tensor, with their derivatives") {
   const auto [dtype, tolerance] =
       GENERATE(std::pair{DType::f64, 1e-10}, std::pair{DType::bf16, 0.03});
-  on_ranks::run(4, [dtype, tolerance] {
+  on_ranks(4, [dtype, tolerance](int) {
     for (const Dims& shape : {Dims{7, 5}, Dims{2, 6}, Dims{8, 3}}) {
       for (const auto& [name, f] : reductions()) {
         const Derivatives plain = differentiate(numbers(shape, 0, dtype), f);
@@ -166,7 +167,7 @@ TEST_CASE("order across ranks: ties, infinities, not-a-number, integers and bool
       {infinity, 1, -infinity, infinity, 2, infinity, -infinity, 0, 3},
       {1, 2, nan, 0, nan, 5, -infinity, 4, infinity},
       {0, 1, 0, 0, 0, 1, 1, 1, 0}};
-  on_ranks::run(4, [&] {
+  on_ranks(4, [&](int) {
     const DeviceMesh mesh = DeviceMesh::make({"a"}, {4});
     const Layout cut = Layout::make(mesh, {Shard(0)});
     for (const std::vector<double>& row : rows) {
@@ -197,7 +198,7 @@ TEST_CASE("order across ranks: ties, infinities, not-a-number, integers and bool
 }
 
 TEST_CASE("without a request, a reduction over a sharded dim is Partial or an error") {
-  on_ranks::run(4, [] {
+  on_ranks(4, [](int) {
     const DeviceMesh mesh = DeviceMesh::make({"a"}, {4});
     const Tensor x = distribute(numbers({6, 3}), Layout::make(mesh, {Shard(0)}));
     for (const std::string& error :
@@ -219,7 +220,7 @@ TEST_CASE("without a request, a reduction over a sharded dim is Partial or an er
 }
 
 TEST_CASE("the logarithm of a sum without terms is -infinity across ranks too") {
-  on_ranks::run(2, [] {
+  on_ranks(2, [](int) {
     const DeviceMesh mesh = DeviceMesh::make({"a"}, {2});
     const Tensor none = zeros({0, 3}, DType::f64);
     const Tensor y =
@@ -230,7 +231,7 @@ TEST_CASE("the logarithm of a sum without terms is -infinity across ranks too") 
 }
 
 TEST_CASE("class weights and label smoothing of sharded rows and of a sharded vocabulary") {
-  on_ranks::run(4, [] {
+  on_ranks(4, [](int) {
     const Tensor targets = from_values<std::int64_t>({4, 0, -7, 2, 1, 1, 6}, {7});
     const Tensor weight = ops::abs(numbers({9}, 2));
     const DeviceMesh grid = DeviceMesh::make({"a", "b"}, {2, 2});
@@ -276,7 +277,7 @@ TEST_CASE("class weights and label smoothing of sharded rows and of a sharded vo
 }
 
 TEST_CASE("a plain number meets distributed operands; other plain operands need a promise") {
-  on_ranks::run(4, [] {
+  on_ranks(4, [](int) {
     const DeviceMesh mesh = DeviceMesh::make({"a"}, {4});
     const Layout cut = Layout::make(mesh, {Shard(0)});
     const Tensor number = full({}, 2.5, DType::f64);

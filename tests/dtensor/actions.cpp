@@ -19,9 +19,10 @@ import tessera.dtensor;
 #include "ranks.hpp"
 
 using namespace tessera;
-using on_ranks::check;
-using on_ranks::contains;
-using on_ranks::error_of;
+using dtensor_test::check;
+using dtensor_test::contains;
+using dtensor_test::error_of;
+using dtensor_test::on_ranks;
 
 namespace {
 
@@ -123,7 +124,7 @@ TEST_CASE("memory that is released and restored is seen, and a mode may keep it"
 }
 
 TEST_CASE("calls of communicators and waits are actions; within an operator they are its own") {
-  on_ranks::run(2, [] {
+  on_ranks(2, [](int) {
     collective::Communicator& group = collective::World::current().everyone();
     float mine = 1;
     float sum = 0;
@@ -148,7 +149,7 @@ TEST_CASE("calls of communicators and waits are actions; within an operator they
 }
 
 TEST_CASE("a mode that issues nothing keeps a rank to itself") {
-  on_ranks::run(2, [] {
+  on_ranks(2, [](int) {
     collective::Communicator& group = collective::World::current().everyone();
     float mine = 1;
     float sum = 7;

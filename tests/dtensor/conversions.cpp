@@ -22,12 +22,13 @@ import tessera.dtensor;
 #include "ranks.hpp"
 
 using namespace tessera;
-using on_ranks::check;
-using on_ranks::contains;
-using on_ranks::error_of;
-using on_ranks::numbered;
-using on_ranks::part_of;
-using on_ranks::values;
+using dtensor_test::check;
+using dtensor_test::contains;
+using dtensor_test::error_of;
+using dtensor_test::numbered;
+using dtensor_test::on_ranks;
+using dtensor_test::part_of;
+using dtensor_test::values;
 
 namespace {
 
@@ -41,7 +42,7 @@ Tensor term(const std::vector<double>& elements) {
 }  // namespace
 
 TEST_CASE("distribute keeps leaves leaves, and computed tensors computed") {
-  on_ranks::run(4, [] {
+  on_ranks(4, [](int) {
     const MeshScope scope(grid());
     Tensor leaf = numbered({5, 3});
     check(!distribute(leaf, {Shard(0), Shard(1)}).requires_grad(), "no gradient unasked");
@@ -77,7 +78,7 @@ TEST_CASE("distribute keeps leaves leaves, and computed tensors computed") {
 }
 
 TEST_CASE("distribute_from sends each rank its part of the source's copy and nothing else") {
-  on_ranks::run(4, [] {
+  on_ranks(4, [](int) {
     const Layout layout = Layout::make(grid(), {Shard(0), Replicate()});
     Tensor mine = numbered({5, 3}, 100 * current_rank());
     mine.set_requires_grad();
@@ -94,7 +95,7 @@ TEST_CASE("distribute_from sends each rank its part of the source's copy and not
 
 TEST_CASE("from_local gives its gradient to the rank's own tensor, by the reduction's share") {
   const DeviceMesh mesh = DeviceMesh::make({"a"}, {2});
-  on_ranks::run(2, [&] {
+  on_ranks(2, [&](int) {
     const bool first = current_rank() == 0;
     struct Case {
       ReduceOp op;
@@ -127,7 +128,7 @@ TEST_CASE("from_local gives its gradient to the rank's own tensor, by the reduct
       }
     }
   });
-  on_ranks::run(4, [] {
+  on_ranks(4, [](int) {
     Tensor local = term({1});
     local.set_requires_grad();
     check(contains(error_of([&] {
@@ -140,7 +141,7 @@ TEST_CASE("from_local gives its gradient to the rank's own tensor, by the reduct
 
 TEST_CASE("from_local gives a norm's terms their shares of its gradient") {
   const DeviceMesh mesh = DeviceMesh::make({"a"}, {2});
-  on_ranks::run(2, [&] {
+  on_ranks(2, [&](int) {
     const bool first = current_rank() == 0;
     for (const double order : {2.0, 3.0, 0.5}) {
       const std::vector<double> mine =
@@ -176,7 +177,7 @@ TEST_CASE("from_local gives a norm's terms their shares of its gradient") {
 
 TEST_CASE("from_local compares notes when it is asked to") {
   const DeviceMesh mesh = DeviceMesh::make({"a"}, {3});
-  on_ranks::run(3, [&] {
+  on_ranks(3, [&](int) {
     const int rank = current_rank();
     const Layout rows = Layout::make(mesh, {Shard(0)});
     // 7 rows over 3 ranks: 3, 3, 1; nobody states the shape.
@@ -212,7 +213,7 @@ TEST_CASE("from_local compares notes when it is asked to") {
 }
 
 TEST_CASE("to_local wants to know a gradient's layout where it does not follow") {
-  on_ranks::run(4, [] {
+  on_ranks(4, [](int) {
     Tensor x = distribute(numbered({4, 2}), Layout::make(grid(), {Shard(0), Replicate()}));
     to_local(x);
     x.set_requires_grad();
@@ -235,7 +236,7 @@ TEST_CASE("factories make the local part of what one device would make") {
   const Tensor uniform = ops::uniform_(zeros({5, 3}), -1, 1, one);
   const Tensor normal = ops::normal_(zeros({5, 3}, DType::f64), 2, 3, one);
   const std::uint64_t moved = one.offset;
-  on_ranks::run(5, [&] {
+  on_ranks(5, [&](int) {
     set_seed(5);
     RandomStream& stream = random_stream("test");
     for (const Layout& layout :
@@ -260,7 +261,7 @@ TEST_CASE("factories make the local part of what one device would make") {
             "a leaf like any other");
     }
   });
-  on_ranks::run(2, [] {
+  on_ranks(2, [](int) {
     const Layout terms = Layout::make(DeviceMesh::make({"a"}, {2}), {Partial()});
     check(
         contains(error_of([&] { distributed_ones({2}, terms); }), "a tensor cannot be created as"),
@@ -273,7 +274,7 @@ TEST_CASE("factories make the local part of what one device would make") {
 }
 
 TEST_CASE("local_map makes a function of local parts one of distributed tensors") {
-  on_ranks::run(4, [] {
+  on_ranks(4, [](int) {
     const DeviceMesh mesh = grid();
     const Layout rows = Layout::make(mesh, {Shard(0), Replicate()});
     const Tensor whole = numbered({5, 3});
@@ -317,7 +318,7 @@ TEST_CASE("local_map makes a function of local parts one of distributed tensors"
 }
 
 TEST_CASE("copies and detached tensors keep their layout") {
-  on_ranks::run(4, [] {
+  on_ranks(4, [](int) {
     const Layout layout = Layout::parse(grid(), "[StridedShard(0, 2), Shard(0)]");
     Tensor x = distribute(numbered({7}), layout);
     x.set_requires_grad();
@@ -343,7 +344,7 @@ TEST_CASE("copies and detached tensors keep their layout") {
 
 TEST_CASE("meshes that share a group of ranks share its communicator") {
   const DeviceMesh mesh = DeviceMesh::make({"replicate", "shard", "tensor"}, {1, 2, 2});
-  on_ranks::run(4, [&] {
+  on_ranks(4, [&](int) {
     const int me = current_rank();
     const DeviceMesh slice = mesh.slice("tensor", me);
     check(&communicator(mesh, 2) == &communicator(slice, 0), "a slice's");

@@ -21,12 +21,13 @@ import tessera.dtensor;
 #include "ranks.hpp"
 
 using namespace tessera;
-using on_ranks::check;
-using on_ranks::contains;
-using on_ranks::error_of;
-using on_ranks::numbered;
-using on_ranks::part_of;
-using on_ranks::values;
+using dtensor_test::check;
+using dtensor_test::contains;
+using dtensor_test::error_of;
+using dtensor_test::numbered;
+using dtensor_test::on_ranks;
+using dtensor_test::part_of;
+using dtensor_test::values;
 
 namespace {
 
@@ -170,7 +171,7 @@ std::vector<DeviceMesh> overlapping() {
 TEST_CASE("gradients cross between meshes of other ranks") {
   const std::vector<Tensor> expected = expected_gradients(1);
   for (const bool shared : {false, true}) {
-    on_ranks::run(6, [&] {
+    on_ranks(6, [&](int) {
       const Pipeline pipeline(shared ? overlapping() : apart());
       if (shared && current_rank() == 4) {
         return;  // in no mesh
@@ -184,7 +185,7 @@ TEST_CASE("gradients cross between meshes of other ranks") {
 TEST_CASE("stages interleave the forwards and backwards of micro-batches") {
   constexpr int micro_batches = 5;
   const std::vector<Tensor> expected = expected_gradients(micro_batches);
-  on_ranks::run(6, [&] {
+  on_ranks(6, [&](int) {
     const Pipeline pipeline(apart());
     int own_stage = 0;
     while (!pipeline.weights[static_cast<std::size_t>(own_stage)]) {
@@ -210,7 +211,7 @@ TEST_CASE("stages interleave the forwards and backwards of micro-batches") {
 TEST_CASE("a crossing without a gradient has no root, and one in two minds is refused") {
   const DeviceMesh first = DeviceMesh::make({"a"}, {2}, {0, 1});
   const DeviceMesh second = DeviceMesh::make({"b"}, {1}, {2});
-  on_ranks::run(3, [&] {
+  on_ranks(3, [&](int) {
     const Tensor whole = numbered({4, 2});
     const bool sends = first.contains(current_rank());
     const Layout to = Layout::replicated(second);

@@ -21,15 +21,16 @@ import tessera.dtensor;
 #include "ranks.hpp"
 
 using namespace tessera;
-using on_ranks::check;
-using on_ranks::contains;
-using on_ranks::error_of;
-using on_ranks::numbered;
-using on_ranks::part_of;
-using on_ranks::values;
+using dtensor_test::check;
+using dtensor_test::contains;
+using dtensor_test::error_of;
+using dtensor_test::numbered;
+using dtensor_test::on_ranks;
+using dtensor_test::part_of;
+using dtensor_test::values;
 
 TEST_CASE("guide: meshes") {
-  on_ranks::run(8, [] {
+  on_ranks(8, [](int) {
     const DeviceMesh mesh = DeviceMesh::make({"replicate", "shard", "tensor"}, {2, 2, 2});
     const int rank = current_rank();
 
@@ -48,7 +49,7 @@ TEST_CASE("guide: meshes") {
 }
 
 TEST_CASE("guide: making distributed tensors") {
-  on_ranks::run(4, [] {
+  on_ranks(4, [](int) {
     const Tensor weights = numbered({6, 4});
     const DeviceMesh mesh = DeviceMesh::make({"shard", "tensor"}, {2, 2});
     const MeshScope scope(mesh);  // placements without a mesh are of this one
@@ -67,7 +68,7 @@ TEST_CASE("guide: making distributed tensors") {
 }
 
 TEST_CASE("guide: operators") {
-  on_ranks::run(4, [] {
+  on_ranks(4, [](int) {
     const DeviceMesh mesh = DeviceMesh::make({"shard", "tensor"}, {2, 2});
     const Tensor x = distributed_ones({8, 6}, Layout::make(mesh, {Shard(0), Replicate()}));
     const Tensor w = distributed_ones({6, 10}, Layout::make(mesh, {Replicate(), Shard(1)}));
@@ -97,7 +98,7 @@ TEST_CASE("guide: operators") {
 }
 
 TEST_CASE("guide: redistribution") {
-  on_ranks::run(4, [] {
+  on_ranks(4, [](int) {
     const DeviceMesh mesh = DeviceMesh::make({"shard", "tensor"}, {2, 2});
     const Tensor x = distribute(numbered({8, 6}), Layout::make(mesh, {Shard(0), Partial()}));
 
@@ -123,7 +124,7 @@ TEST_CASE("guide: redistribution") {
 }
 
 TEST_CASE("guide: a pipeline of two stages") {
-  on_ranks::run(4, [] {
+  on_ranks(4, [](int) {
     const DeviceMesh first = DeviceMesh::make({"data"}, {2}, {0, 1});
     const DeviceMesh second = DeviceMesh::make({"data"}, {2}, {2, 3});
     const bool in_first = first.contains(current_rank());
@@ -151,7 +152,7 @@ TEST_CASE("guide: a pipeline of two stages") {
 }
 
 TEST_CASE("guide: gradients at the border") {
-  on_ranks::run(2, [] {
+  on_ranks(2, [](int) {
     const DeviceMesh mesh = DeviceMesh::make({"data"}, {2});
     Tensor w = distribute(full({3}, 2, DType::f64), Layout::make(mesh, {Replicate()}));
     w.set_requires_grad();
@@ -168,7 +169,7 @@ TEST_CASE("guide: gradients at the border") {
 }
 
 TEST_CASE("guide: local_map") {
-  on_ranks::run(2, [] {
+  on_ranks(2, [](int) {
     const DeviceMesh mesh = DeviceMesh::make({"data"}, {2});
     const Layout rows = Layout::make(mesh, {Shard(0)});
     const Tensor x = distribute(numbered({6, 4}), rows);
@@ -188,7 +189,7 @@ TEST_CASE("guide: local_map") {
 }
 
 TEST_CASE("guide: reports") {
-  on_ranks::run(2, [] {
+  on_ranks(2, [](int) {
     const DeviceMesh mesh = DeviceMesh::make({"tensor"}, {2});
     const Tensor x = distribute(numbered({4, 6}), Layout::make(mesh, {Shard(1)}));
 
@@ -222,7 +223,7 @@ TEST_CASE("guide: accounts") {
 }
 
 TEST_CASE("guide: the cookbook") {
-  on_ranks::run(4, [] {
+  on_ranks(4, [](int) {
     const DeviceMesh mesh = DeviceMesh::make({"dp", "tp"}, {2, 2});
     const MeshScope scope(mesh);
     const Tensor tensor = numbered({8, 8});

@@ -24,6 +24,7 @@ import tessera.dtensor;
 #include "ranks.hpp"
 
 using namespace tessera;
+using dtensor_test::on_ranks;
 
 namespace {
 
@@ -76,7 +77,7 @@ struct Page {
 };
 
 void same(const Tensor& y, const Tensor& expected, const Layout& layout, const std::string& what) {
-  on_ranks::check(on_ranks::values(y) == on_ranks::part_of(expected, layout), what);
+  dtensor_test::check(dtensor_test::values(y) == dtensor_test::part_of(expected, layout), what);
 }
 
 /// 1 where the element is kept.
@@ -118,17 +119,17 @@ void draw_all(const Way& way, const MicroBatch& rows, std::uint64_t offset) {
   // Numbers that belong to no row are those of the step in every micro-batch.
   const Tensor shared = ops::uniform_(empty({5}, DType::f64), 0, 1, random_stream("dropout"));
   for (std::int64_t i = 0; i < 5; ++i) {
-    on_ranks::check(shared.data<double>()[i] ==
-                        random_page::uniform(random_page::word(
-                            seed, "dropout", page.offset + static_cast<std::uint64_t>(i))),
-                    "a draw that is not by row");
+    dtensor_test::check(shared.data<double>()[i] ==
+                            random_page::uniform(random_page::word(
+                                seed, "dropout", page.offset + static_cast<std::uint64_t>(i))),
+                        "a draw that is not by row");
   }
   page.offset += 8;
-  on_ranks::check(random_stream("dropout").offset == page.offset, "the stream's offset");
+  dtensor_test::check(random_stream("dropout").offset == page.offset, "the stream's offset");
 }
 
 void on_the_mesh(const std::function<void(const Way&, const MicroBatch&)>& f) {
-  on_ranks::run(4, [&] {
+  on_ranks(4, [&](int) {
     for (const Way& way : ways()) {
       const std::int64_t part = batch / way.parts;
       for (std::int64_t rows = 1; rows <= part; ++rows) {
@@ -159,8 +160,8 @@ TEST_CASE("micro-batches draw the numbers of the step's rows in every layout") {
     take_numbers(random_stream("dropout"), rows.first * 1001);
     random_stream("first drawn from in a step").offset = 4;
     const MicroBatchScope scope(step, rows);
-    on_ranks::check(random_stream("first drawn from in a step").offset == 0,
-                    "a stream that the step began with restarts");
+    dtensor_test::check(random_stream("first drawn from in a step").offset == 0,
+                        "a stream that the step began with restarts");
     draw_all(way, rows, 12);
   });
 }
@@ -185,12 +186,12 @@ TEST_CASE("attention drops the probabilities of the step's rows") {
     const Tensor v = distribute(unit, layout);
     Page page{rows, 0};
     const Tensor expected = page.by_row({n, 4, 3, 4}, kept);
-    const std::vector<double> wanted = on_ranks::part_of(expected, layout);
+    const std::vector<double> wanted = dtensor_test::part_of(expected, layout);
     const std::vector<double> got =
-        on_ranks::values(ops::scaled_dot_product_attention(q, k, v, {}, p));
-    on_ranks::check(got.size() == wanted.size(), "sizes");
+        dtensor_test::values(ops::scaled_dot_product_attention(q, k, v, {}, p));
+    dtensor_test::check(got.size() == wanted.size(), "sizes");
     for (std::size_t i = 0; i < got.size(); ++i) {
-      on_ranks::check(std::abs(got[i] - wanted[i] / 4 / (1 - p)) < 1e-12, "a probability");
+      dtensor_test::check(std::abs(got[i] - wanted[i] / 4 / (1 - p)) < 1e-12, "a probability");
     }
   });
 }
@@ -275,10 +276,10 @@ TEST_CASE("a draw by row for a tensor without the rows is refused, and rows that
   const RandomPosition step = random_position();
   {
     const MicroBatchScope scope(step, {.batch = 12, .parts = 2, .first = 0, .rows = 3});
-    CHECK(on_ranks::contains(
-        on_ranks::error_of([] { ops::dropout(full({7, 2}, 1), 0.5, by_batch_row("dropout")); }),
+    CHECK(dtensor_test::contains(
+        dtensor_test::error_of([] { ops::dropout(full({7, 2}, 1), 0.5, by_batch_row("dropout")); }),
         "dropout: dim 0 of [7, 2] does not hold the micro-batch's rows (expected a multiple of 6"));
-    CHECK(on_ranks::error_of(
+    CHECK(dtensor_test::error_of(
               [] { ops::dropout(full({7, 2}, 1), 0.5, random_stream("dropout")); }) == "no error");
   }
   for (const MicroBatch& wrong : {MicroBatch{.batch = 12, .parts = 5, .first = 0, .rows = 1},
@@ -286,10 +287,11 @@ TEST_CASE("a draw by row for a tensor without the rows is refused, and rows that
                                   MicroBatch{.batch = 12, .parts = 2, .first = -1, .rows = 3},
                                   MicroBatch{.batch = 12, .parts = 0, .first = 0, .rows = 3},
                                   MicroBatch{.batch = 12, .parts = 2, .first = 0, .rows = 0}}) {
-    CHECK(on_ranks::contains(on_ranks::error_of([&] { const MicroBatchScope scope(step, wrong); }),
-                             "micro-batch: "));
+    CHECK(dtensor_test::contains(
+        dtensor_test::error_of([&] { const MicroBatchScope scope(step, wrong); }),
+        "micro-batch: "));
   }
   // Outside of a micro-batch every shape is drawn for.
-  CHECK(on_ranks::error_of([] { ops::dropout(full({7, 2}, 1), 0.5, by_batch_row("dropout")); }) ==
-        "no error");
+  CHECK(dtensor_test::error_of(
+            [] { ops::dropout(full({7, 2}, 1), 0.5, by_batch_row("dropout")); }) == "no error");
 }

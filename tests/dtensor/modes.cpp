@@ -24,8 +24,9 @@ import tessera.optim;
 #include "ranks.hpp"
 
 using namespace tessera;
-using on_ranks::check;
-using on_ranks::numbered;
+using dtensor_test::check;
+using dtensor_test::numbered;
+using dtensor_test::on_ranks;
 
 namespace {
 
@@ -88,7 +89,7 @@ class Negated final : public nn::Module {
 
 TEST_CASE("above distribution is the program, below it local operators and collectives") {
   const DeviceMesh mesh = DeviceMesh::make({"a"}, {2});
-  on_ranks::run(2, [&] {
+  on_ranks(2, [&](int) {
     const Tensor x = distribute(numbered({4, 2}), Layout::make(mesh, {Shard(0)}));
     Recorder above;
     Recorder below;
@@ -149,7 +150,7 @@ TEST_CASE("an error in a module leaves the modes as they were") {
   Negated module;
   Recorder recorder;
   const ModeScope scope(ModeLevel::above_distribution, recorder);
-  CHECK(on_ranks::error_of([&] { module(Tensors{Tensor()}); }) != "no error");
+  CHECK(dtensor_test::error_of([&] { module(Tensors{Tensor()}); }) != "no error");
   ops::abs(numbered({2}));
   CHECK(recorder.seen.back() == "abs [2]");
 }

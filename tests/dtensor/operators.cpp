@@ -25,12 +25,13 @@ import tessera.dtensor;
 #include "ranks.hpp"
 
 using namespace tessera;
-using on_ranks::check;
-using on_ranks::contains;
-using on_ranks::error_of;
-using on_ranks::numbered;
-using on_ranks::part_of;
-using on_ranks::values;
+using dtensor_test::check;
+using dtensor_test::contains;
+using dtensor_test::error_of;
+using dtensor_test::numbered;
+using dtensor_test::on_ranks;
+using dtensor_test::part_of;
+using dtensor_test::values;
 
 namespace {
 
@@ -86,7 +87,7 @@ TEST_CASE("norms over sharded dims are norms of parts: values, gradients, what i
     return Result{y, x.grad()};
   };
   for (const DeviceMesh& mesh : meshes()) {
-    on_ranks::run(4, [&] {
+    on_ranks(4, [&](int) {
       for (const double p : {2.0, 3.0, 1.5, 0.5, 1.0, std::numeric_limits<double>::infinity()}) {
         for (const Dims& dims : {Dims{}, Dims{0}, Dims{1}}) {
           // Of nothing there is no extremum: no rank may be without elements.
@@ -132,7 +133,7 @@ TEST_CASE("norms over sharded dims are norms of parts: values, gradients, what i
 TEST_CASE("a norm of parts goes where nothing but its numbers' places matter") {
   const DeviceMesh mesh = DeviceMesh::make({"a"}, {3});
   const Layout terms = Layout::make(mesh, {NormPartial(2)});
-  on_ranks::run(3, [&] {
+  on_ranks(3, [&](int) {
     const MeshScope scope(mesh);
     const Tensor x = numbers({6, 4});
     Tensor sharded = distribute(x, Layout::make(mesh, {Shard(0)}));
@@ -192,7 +193,7 @@ TEST_CASE("a norm of parts goes where nothing but its numbers' places matter") {
 
 TEST_CASE("a norm's gradient tells what it communicates") {
   const DeviceMesh mesh = DeviceMesh::make({"a"}, {4});
-  on_ranks::run(4, [&] {
+  on_ranks(4, [&](int) {
     Tensor x = distribute(numbers({8, 3}), Layout::make(mesh, {Shard(0)}));
     x.set_requires_grad();
     const Tensor y = redistribute(ops::norm(x, 2, {0}), {Replicate()});
@@ -224,7 +225,7 @@ TEST_CASE("the mean of a loss over sharded rows is that over all rows that count
   for (const DeviceMesh& mesh : meshes()) {
     const Layout rows = mesh.ndim() == 1 ? Layout::make(mesh, {Shard(0)})
                                          : Layout::make(mesh, {Shard(0), Shard(0)});
-    on_ranks::run(4, [&] {
+    on_ranks(4, [&](int) {
       for (const Case& c : cases) {
         const Tensor targets = from_values(std::span<const std::int64_t>(c.targets), {7});
         for (const Loss loss : losses) {
@@ -264,7 +265,7 @@ TEST_CASE("the mean of a loss over sharded rows is that over all rows that count
 }
 
 TEST_CASE("rotary embeds each part of a sequence at its own positions, bit for bit") {
-  on_ranks::run(4, [] {
+  on_ranks(4, [](int) {
     for (const DeviceMesh& mesh : meshes()) {
       for (const std::int64_t time : {8, 7, 5, 3}) {
         const Tensor x = numbers({2, time, 2, 6}, DType::f32);
@@ -322,7 +323,7 @@ TEST_CASE("rotary takes the positions that are given, sharded as x is") {
     }
     backward({&expected, 1}, {&x, 1});
     for (const DeviceMesh& mesh : meshes()) {
-      on_ranks::run(4, [&] {
+      on_ranks(4, [&](int) {
         std::vector<std::vector<Placement>> ways = {{Shard(1)}, {Shard(0)}, {Shard(2)}};
         if (mesh.ndim() == 2) {
           ways = {{Shard(1), Shard(1)}, {Shard(0), Shard(1)}, {Shard(1), Shard(2)}};
@@ -361,7 +362,7 @@ TEST_CASE("rotary takes the positions that are given, sharded as x is") {
 
 TEST_CASE("each place of a list has its own layout") {
   const DeviceMesh mesh = DeviceMesh::make({"a", "b"}, {2, 2});
-  on_ranks::run(4, [&] {
+  on_ranks(4, [&](int) {
     const Layout across = Layout::make(mesh, {Shard(0), Shard(0)}, {1, 0});
     const Layout along = Layout::make(mesh, {Shard(0), Shard(0)});
     const std::vector<Layout> layouts = {across, along, Layout::make(mesh, {Shard(1), Replicate()}),
@@ -468,7 +469,7 @@ TEST_CASE("unique finds the distinct values, where they are and how often they c
                  "unique: the number of distinct elements depends on the data"));
 
   const DeviceMesh mesh = DeviceMesh::make({"a"}, {2});
-  on_ranks::run(2, [&] {
+  on_ranks(2, [&](int) {
     const Tensor x = from_values<double>({3, 1, 3, 2}, {4});
     const ops::UniqueElements whole_one =
         ops::unique(distribute(x, Layout::replicated(mesh)), true, true);
@@ -490,7 +491,7 @@ TEST_CASE("unique finds the distinct values, where they are and how often they c
 
 TEST_CASE("what two mesh axes bring to one dim is divided by both") {
   // A dim of 2 can be cut by each axis and not by both: [2, 3] cut so has no view of 6 elements.
-  on_ranks::run(4, [] {
+  on_ranks(4, [](int) {
     const DeviceMesh mesh = DeviceMesh::make({"a", "b"}, {2, 2});
     const Tensor x = from_values<double>({1, 2, 3, 4, 5, 6}, {2, 3});
     for (const Placement second : {Shard(1), Replicate()}) {

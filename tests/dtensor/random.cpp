@@ -20,6 +20,7 @@ import tessera.dtensor;
 #include "ranks.hpp"
 
 using namespace tessera;
+using dtensor_test::on_ranks;
 
 TEST_CASE("the page's test vectors are what the generator gives, bit for bit") {
   std::ifstream page(TESSERA_RANDOM_PAGE);
@@ -112,18 +113,19 @@ TEST_CASE("dropout gives one device's mask in every layout, and replicas agree")
   set_seed(3);
   const Tensor whole = ops::dropout(full({7, 5}, 1), 0.4, random_stream("dropout"));
   const Tensor next = ops::dropout(full({7, 5}, 1), 0.4, random_stream("dropout"));
-  on_ranks::run(4, [&] {
+  on_ranks(4, [&](int) {
     for (const Layout& layout :
          {Layout::make(mesh, {Shard(0), Shard(0)}), Layout::make(mesh, {Replicate(), Shard(1)}),
           Layout::make(mesh, {Shard(1), Shard(1)}, {1, 0})}) {
       set_seed(3);
       const Tensor x = distributed_ones({7, 5}, layout);
       const Tensor y = ops::dropout(x, 0.4, random_stream("dropout"));
-      on_ranks::check(on_ranks::values(y) == on_ranks::part_of(whole, layout), to_string(layout));
+      dtensor_test::check(dtensor_test::values(y) == dtensor_test::part_of(whole, layout),
+                          to_string(layout));
       // The same call again, whose plan is known by now, draws the next numbers.
       const Tensor z = ops::dropout(x, 0.4, random_stream("dropout"));
-      on_ranks::check(on_ranks::values(z) == on_ranks::part_of(next, layout),
-                      "the second call in " + to_string(layout));
+      dtensor_test::check(dtensor_test::values(z) == dtensor_test::part_of(next, layout),
+                          "the second call in " + to_string(layout));
     }
   });
   set_seed(0);

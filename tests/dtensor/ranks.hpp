@@ -1,34 +1,21 @@
-// Ranks that are threads. Catch's macros are for one thread: a rank throws instead, and the error
-// that run_threads passes on fails the test.
+// Tensors on ranks: their values, and the parts of a layout. Include it after the imports.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "errors.hpp"
+#include "on_ranks.hpp"
 
-namespace on_ranks {
+namespace dtensor_test {
 
 using tessera::DeviceMesh;
 using tessera::Tensor;
 
-inline void check(bool holds, const std::string& what) {
-  if (!holds) {
-    tessera::fail("not so: " + what);
-  }
-}
-
-/// Calls f() on `ranks` ranks at once.
-template <class F>
-void run(int ranks, F f) {
-  tessera::collective::LaunchOptions options;
-  options.timeout_seconds = 30;
-  options.print_error = false;
-  tessera::collective::run_threads(ranks, [&](tessera::collective::World&) { f(); }, options);
-}
-
+using tessera::testing::check;
 using tessera::testing::contains;
 using tessera::testing::error_of;
+using tessera::testing::on_ranks;
 
 /// 0, 1, 2, ... in f64.
 inline Tensor numbered(const tessera::Dims& shape, double first = 0) {
@@ -57,4 +44,4 @@ inline std::vector<double> part_of(const Tensor& whole, const tessera::Layout& l
   return mine;
 }
 
-}  // namespace on_ranks
+}  // namespace dtensor_test

@@ -26,11 +26,12 @@ import tessera.parallel;
 #include "ranks.hpp"
 
 using namespace tessera;
-using on_ranks::check;
-using on_ranks::contains;
-using on_ranks::error_of;
-using on_ranks::numbered;
-using on_ranks::values;
+using dtensor_test::check;
+using dtensor_test::contains;
+using dtensor_test::error_of;
+using dtensor_test::numbered;
+using dtensor_test::on_ranks;
+using dtensor_test::values;
 
 namespace {
 
@@ -65,7 +66,7 @@ const Op& without_rule() {
 
 TEST_CASE("a report tells each collective's module, direction, axis, bytes and time") {
   const DeviceMesh mesh = DeviceMesh::make({"data", "tensor"}, {1, 2});
-  on_ranks::run(2, [&] {
+  on_ranks(2, [&](int) {
     Pair model;
     model.set_names("model");
     for (const auto& parameter : nn::all_parameters(model)) {
@@ -113,7 +114,7 @@ TEST_CASE("a report tells each collective's module, direction, axis, bytes and t
 
 TEST_CASE("what backward communicates is told of the module whose forward made it") {
   const DeviceMesh mesh = DeviceMesh::make({"tensor"}, {2});
-  on_ranks::run(2, [&] {
+  on_ranks(2, [&](int) {
     Pair model;
     model.set_names("net");
     for (const auto& parameter : nn::all_parameters(model)) {
@@ -136,7 +137,7 @@ TEST_CASE("what backward communicates is told of the module whose forward made i
 
 TEST_CASE("FSDP's gathers and reductions are in the report") {
   const DeviceMesh mesh = DeviceMesh::make({"shard"}, {2});
-  on_ranks::run(2, [&] {
+  on_ranks(2, [&](int) {
     plugin::Host host({{TESSERA_PLUGINS}, false, false});
     Pair model;
     model.set_names();
@@ -167,7 +168,7 @@ TEST_CASE("FSDP's gathers and reductions are in the report") {
 
 TEST_CASE("operators that would have to communicate say what to do, or count it in a scope") {
   const DeviceMesh mesh = DeviceMesh::make({"a"}, {2});
-  on_ranks::run(2, [&] {
+  on_ranks(2, [&](int) {
     const Tensor rows = distribute(numbered({4, 4}), Layout::make(mesh, {Shard(0)}));
     const Tensor columns = distribute(numbered({4, 4}), Layout::make(mesh, {Shard(1)}));
     const std::string error = error_of([&] { ops::add(rows, columns); });
@@ -191,7 +192,7 @@ TEST_CASE("operators that would have to communicate say what to do, or count it 
 
 TEST_CASE("what a scope allowed is refused again after it, although its plan is known") {
   const DeviceMesh mesh = DeviceMesh::make({"a"}, {2});
-  on_ranks::run(2, [&] {
+  on_ranks(2, [&](int) {
     const Tensor rows = distribute(numbered({4, 6}), Layout::make(mesh, {Shard(0)}));
     const Tensor columns = distribute(numbered({4, 6}), Layout::make(mesh, {Shard(1)}));
     for (int i = 0; i < 2; ++i) {
@@ -206,7 +207,7 @@ TEST_CASE("what a scope allowed is refused again after it, although its plan is 
 
 TEST_CASE("backward has the permissions of the calls in forward, and no others") {
   const DeviceMesh mesh = DeviceMesh::make({"a"}, {2});
-  on_ranks::run(2, [&] {
+  on_ranks(2, [&](int) {
     const auto leaf = [&](Placement placement) {
       Tensor x = distribute(numbered({4, 4}), Layout::make(mesh, {placement}));
       x.set_requires_grad(true);
@@ -257,7 +258,7 @@ TEST_CASE("backward has the permissions of the calls in forward, and no others")
 TEST_CASE("an operator without a rule offers the ways out, and each of them works") {
   const DeviceMesh mesh = DeviceMesh::make({"a"}, {2});
   without_rule();
-  on_ranks::run(2, [&] {
+  on_ranks(2, [&](int) {
     const Tensor whole = numbered({5});
     const Tensor x = distribute(whole, Layout::make(mesh, {Shard(0)}));
     const auto negated = [](const Tensor& t) { return call_one(without_rule(), {t}); };
@@ -302,7 +303,7 @@ TEST_CASE("an operator is found by its name, registered or in a plugin") {
   plugin::host().add<OperatorPlugin>("doubled_for_test", doubled("doubled_for_test(x)"));
   plugin::host().add<OperatorPlugin>("named_otherwise", doubled("another_name(x)"));
   const DeviceMesh mesh = DeviceMesh::make({"a"}, {2});
-  on_ranks::run(2, [&] {  // both load it at once, and it is registered once
+  on_ranks(2, [&](int) {  // both load it at once, and it is registered once
     const Tensor x = distribute(numbered({3}), Layout::make(mesh, {Shard(0)}));
     const Tensor y = call_one(load_operator("doubled_for_test"), {x});
     check(values(y) == values(ops::mul_scalar(x, 2)) && y.layout() == x.layout(), "its result");

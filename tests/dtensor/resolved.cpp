@@ -17,14 +17,15 @@ import tessera.dtensor;
 #include "ranks.hpp"
 
 using namespace tessera;
-using on_ranks::check;
-using on_ranks::numbered;
+using dtensor_test::check;
+using dtensor_test::numbered;
+using dtensor_test::on_ranks;
 
 TEST_CASE("shapes that change at every step do not fill the caches of redistributions") {
   const DeviceMesh mesh = DeviceMesh::make({"a", "b"}, {2, 2});
   const Layout rows = Layout::make(mesh, {Shard(0), Replicate()});
   const Layout columns = Layout::make(mesh, {Shard(1), Shard(0)});
-  on_ranks::run(4, [&] {
+  on_ranks(4, [&](int) {
     const Tensor used_always = distribute(numbered({4, 4}), rows);
     std::int64_t most = 0;
     for (std::int64_t extent = 1; extent <= 3000; ++extent) {
@@ -34,8 +35,8 @@ TEST_CASE("shapes that change at every step do not fill the caches of redistribu
       const Tensor x = from_local(local, rows, Dims{extent, 3});
       check(redistribute(x, columns).layout() == columns, "the layout");
       if (extent % 500 == 0) {
-        check(on_ranks::values(redistribute(used_always, columns)) ==
-                  on_ranks::part_of(numbered({4, 4}), columns),
+        check(dtensor_test::values(redistribute(used_always, columns)) ==
+                  dtensor_test::part_of(numbered({4, 4}), columns),
               "the values, of a shape that is always used");
       }
       most = std::max(most, propagation_statistics().redistributions);
@@ -51,10 +52,10 @@ TEST_CASE("a redistribution is planned again when a link has changed") {
   const Tensor whole = numbered({8, 2});
   const auto collectives = [&] {
     std::vector<std::string> axes;
-    on_ranks::run(4, [&] {
+    on_ranks(4, [&](int) {
       const Tensor x = distribute(whole, from);
       const CommunicationReport report;
-      check(on_ranks::values(redistribute(x, to)) == to_doubles(whole), "the values");
+      check(dtensor_test::values(redistribute(x, to)) == to_doubles(whole), "the values");
       if (current_rank() == 0) {
         for (const Communication& entry : report.entries()) {
           axes.push_back(entry.axis);
@@ -64,11 +65,11 @@ TEST_CASE("a redistribution is planned again when a link has changed") {
     return axes;
   };
   // One rank's thread, before and after: its cache must not hold what was right before.
-  on_ranks::run(4, [&] {
+  on_ranks(4, [&](int) {
     const Tensor x = distribute(whole, from);
     const auto steps = [&] {
       const CommunicationReport report;
-      check(on_ranks::values(redistribute(x, to)) == to_doubles(whole), "the values");
+      check(dtensor_test::values(redistribute(x, to)) == to_doubles(whole), "the values");
       return report.entries().size();
     };
     check(steps() == 1, "one gather over both axes");

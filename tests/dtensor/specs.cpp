@@ -21,11 +21,12 @@ import tessera.capture;
 #include "ranks.hpp"
 
 using namespace tessera;
-using on_ranks::check;
-using on_ranks::numbered;
+using dtensor_test::check;
+using dtensor_test::numbered;
+using dtensor_test::on_ranks;
 
 TEST_CASE("a step of the graph holds the Spec of its gradient") {
-  on_ranks::run(1, [&] {
+  on_ranks(1, [&](int) {
     const DeviceMesh mesh = DeviceMesh::make({"tape"}, {1});
     const std::size_t before = held_specs();
     const Tensor x = distribute(numbered({11, 3}), Layout::replicated(mesh)).set_requires_grad();
@@ -49,7 +50,7 @@ TEST_CASE("a recorded program holds the Specs of its calls") {
   Recording recording;
   // The caches of the thread, and its tensors, are gone with it.
   std::thread([&] {
-    on_ranks::run(1, [&] {
+    on_ranks(1, [&](int) {
       const DeviceMesh mesh = DeviceMesh::make({"recorded"}, {1});
       const Tensor table = full({13, 2}, 3);
       const Tensor indices = full({4}, 1, DType::i64);
@@ -73,12 +74,12 @@ TEST_CASE("a recorded program holds the Specs of its calls") {
 }
 
 TEST_CASE("a cached redistribution holds its Specs") {
-  on_ranks::run(1, [&] {
+  on_ranks(1, [&](int) {
     const DeviceMesh mesh = DeviceMesh::make({"cached"}, {1});
     const Layout terms = Layout::make(mesh, {Partial()});
     const std::size_t before = held_specs();
     const auto use = [&] {
-      return on_ranks::values(
+      return dtensor_test::values(
           redistribute(from_local(numbered({17, 3}), terms), Layout::make(mesh, {Shard(0)})));
     };
     check(use() == to_doubles(numbered({17, 3})), "the values");

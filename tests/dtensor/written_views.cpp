@@ -20,11 +20,12 @@ import tessera.dtensor;
 #include "ranks.hpp"
 
 using namespace tessera;
-using on_ranks::check;
-using on_ranks::contains;
-using on_ranks::error_of;
-using on_ranks::numbered;
-using on_ranks::values;
+using dtensor_test::check;
+using dtensor_test::contains;
+using dtensor_test::error_of;
+using dtensor_test::numbered;
+using dtensor_test::on_ranks;
+using dtensor_test::values;
 
 namespace {
 
@@ -34,7 +35,7 @@ constexpr const char* lost = "is a view whose tensor was redistributed for it";
 
 TEST_CASE("a view in a redistribution scope is a copy that may be read and not written") {
   const DeviceMesh mesh = DeviceMesh::make({"a"}, {2});
-  on_ranks::run(2, [&] {
+  on_ranks(2, [&](int) {
     const Tensor x = distribute(numbered({6, 2}), Layout::make(mesh, {Shard(0)}));
     const std::vector<double> before = values(x);
     const AllowRedistribution allowed;
@@ -87,7 +88,7 @@ TEST_CASE("the same holds on the meta device, before any rank starts") {
 
 TEST_CASE("a view that needs no redistribution is written in a scope as outside of one") {
   const DeviceMesh mesh = DeviceMesh::make({"a"}, {2});
-  on_ranks::run(2, [&] {
+  on_ranks(2, [&](int) {
     const Tensor whole = numbered({6, 2});
     for (const Placement placement : {Placement(Shard(0)), Placement(Replicate())}) {
       const Tensor x = distribute(whole, Layout::make(mesh, {placement}));
@@ -101,7 +102,7 @@ TEST_CASE("a view that needs no redistribution is written in a scope as outside 
 
 TEST_CASE("what is written is never converted, not even by a cut that costs nothing") {
   const DeviceMesh mesh = DeviceMesh::make({"a"}, {2});
-  on_ranks::run(2, [&] {
+  on_ranks(2, [&](int) {
     const Tensor whole = distribute(numbered({4}), Layout::replicated(mesh));
     const Tensor cut = distribute(numbered({4}), Layout::make(mesh, {Shard(0)}));
     check(contains(error_of([&] { ops::add_(whole, cut); }), "add_: "), "outside of a scope");
@@ -114,7 +115,7 @@ TEST_CASE("what is written is never converted, not even by a cut that costs noth
 
 TEST_CASE("a gradient that came through such a view may be written") {
   const DeviceMesh mesh = DeviceMesh::make({"a"}, {2});
-  on_ranks::run(2, [&] {
+  on_ranks(2, [&](int) {
     Tensor x = distribute(numbered({4, 2}), Layout::make(mesh, {Shard(0)}));
     x.set_requires_grad();
     const AllowRedistribution allowed;
@@ -136,7 +137,7 @@ TEST_CASE("a gradient that came through such a view may be written") {
 
 TEST_CASE("a redistributed tensor has memory of its own") {
   const DeviceMesh mesh = DeviceMesh::make({"a"}, {2});
-  on_ranks::run(2, [&] {
+  on_ranks(2, [&](int) {
     // The cut of the first dim is a piece of the replica, and a term of a sum may be all of it:
     // written there, the replicas would differ from then on.
     for (const Placement to : {Placement(Shard(0)), Placement(Shard(1)), Placement(Partial())}) {
@@ -152,7 +153,7 @@ TEST_CASE("a redistributed tensor has memory of its own") {
 
 TEST_CASE("a distributed tensor that is written in place continues its history") {
   const DeviceMesh mesh = DeviceMesh::make({"a"}, {2});
-  on_ranks::run(2, [&] {
+  on_ranks(2, [&](int) {
     const Layout rows = Layout::make(mesh, {Shard(0)});
     const Tensor x = distribute(numbered({4, 2}), rows).set_requires_grad();
     const Tensor w = distribute(numbered({2}, 3), Layout::replicated(mesh)).set_requires_grad();

@@ -63,33 +63,6 @@ std::string quoted(const std::string& text) { return "'" + text + "'"; }
 
 }  // namespace
 
-Folder::Folder() {
-  static std::atomic<int> count{0};
-  path_ = std::filesystem::temp_directory_path() /
-          ("tessera_equivalence_" + std::to_string(::getpid()) + "_" + std::to_string(count++));
-  std::filesystem::create_directories(path_);
-}
-
-Folder::~Folder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
-std::string Folder::write(const std::string& name, std::string_view bytes) const {
-  std::ofstream(path_ / name, std::ios::binary) << bytes;
-  return (path_ / name).string();
-}
-
-std::string read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) {
-    throw std::runtime_error("cannot read " + path);
-  }
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
 std::string reference(const std::string& path) {
   return TESSERA_SOURCE_FOLDER "/tests/reference/data/" + path;
 }

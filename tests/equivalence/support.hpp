@@ -2,30 +2,16 @@
 // layouts that must all give the same numbers, and the readers of what a run leaves behind.
 #pragma once
 #include <cstdint>
-#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "folder.hpp"
+
 namespace equivalence {
 
-/// A fresh folder that goes away with the object.
-class Folder {
- public:
-  Folder();
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  ~Folder();
-  /// A path inside.
-  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
-  /// Writes a file and returns its path.
-  std::string write(const std::string& name, std::string_view bytes) const;
-
- private:
-  std::filesystem::path path_;
-};
-
-std::string read_file(const std::string& path);
+using tessera::testing::Folder;
+using tessera::testing::read_file;
 
 /// A path under tests/reference/data.
 std::string reference(const std::string& path);

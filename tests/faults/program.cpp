@@ -186,53 +186,21 @@ std::string small_text() {
   return text;
 }
 
-RunFolder::RunFolder() : path_(fresh_path("folder")) {
-  fs::create_directories(path_);
+RunFolder::RunFolder() {
   write("run.toml", small_run);
   write("text.txt", small_text());
 }
 
-RunFolder::~RunFolder() {
-  std::error_code ignored;
-  fs::remove_all(path_, ignored);
-}
-
-std::string RunFolder::write(const std::string& name, std::string_view bytes) const {
-  const fs::path file = path_ / name;
-  fs::create_directories(file.parent_path());
-  std::ofstream(file, std::ios::binary) << bytes;
-  return file.string();
-}
-
 std::map<std::string, std::uintmax_t> RunFolder::listing() const {
   std::map<std::string, std::uintmax_t> found;
-  for (const auto& entry : fs::recursive_directory_iterator(path_)) {
+  for (const auto& entry : fs::recursive_directory_iterator(path())) {
     found[entry.path().string()] = entry.is_regular_file() ? entry.file_size() : 0;
   }
   return found;
 }
 
 std::string read_file(const fs::path& path) {
-  std::ostringstream text;
-  text << std::ifstream(path, std::ios::binary).rdbuf();
-  return text.str();
-}
-
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) {
-    lines.push_back(line);
-  }
-  return lines;
-}
-
-int count(const std::string& text, const std::string& part) {
-  int found = 0;
-  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) {
-    ++found;
-  }
-  return found;
+  return fs::exists(path) ? tessera::testing::read_file(path) : "";
 }
 
 std::set<std::string> shared_memory() {

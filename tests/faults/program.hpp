@@ -11,24 +11,20 @@
 #include <utility>
 #include <vector>
 
+#include "folder.hpp"
+#include "texts.hpp"
+
 namespace faults {
 
-/// A fresh folder that goes away with the object; `config` is a small run on four ranks in it.
-class RunFolder {
+using tessera::testing::count;
+using tessera::testing::lines_of;
+
+/// A folder with the config of a small run on four ranks, and its text.
+class RunFolder : public tessera::testing::Folder {
  public:
   RunFolder();
-  RunFolder(const RunFolder&) = delete;
-  RunFolder& operator=(const RunFolder&) = delete;
-  ~RunFolder();
-  const std::filesystem::path& path() const { return path_; }
-  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
-  /// Writes a file (with its folders) and returns its path.
-  std::string write(const std::string& name, std::string_view bytes) const;
   /// Every entry below the folder, with its size.
   std::map<std::string, std::uintmax_t> listing() const;
-
- private:
-  std::filesystem::path path_;
 };
 
 /// The config that RunFolder writes as run.toml: FSDP 2 x tensor parallel 2, a very small Llama.
@@ -37,10 +33,8 @@ extern const char* const small_run;
 /// 64 KiB of words, the same every time.
 std::string small_text();
 
+/// The bytes of a file; "" where there is none yet.
 std::string read_file(const std::filesystem::path& path);
-std::vector<std::string> lines_of(const std::string& text);
-/// How often `part` occurs.
-int count(const std::string& text, const std::string& part);
 
 /// What stands in /dev/shm.
 std::set<std::string> shared_memory();

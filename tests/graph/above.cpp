@@ -24,10 +24,10 @@ import tessera.graph;
 #include "../dtensor/ranks.hpp"
 
 using namespace tessera;
-using on_ranks::check;
-using on_ranks::contains;
-using on_ranks::error_of;
-using on_ranks::run;
+using dtensor_test::check;
+using dtensor_test::contains;
+using dtensor_test::error_of;
+using dtensor_test::on_ranks;
 
 namespace {
 
@@ -44,7 +44,7 @@ Named leaves_of(const std::map<std::string, Leaf>& leaves, const DeviceMesh& mes
   Named all;
   for (const auto& [name, leaf] : leaves) {
     const Tensor whole =
-        ops::mul_scalar(ops::cast(on_ranks::numbered(leaf.shape, first), DType::f32), 0.0625);
+        ops::mul_scalar(ops::cast(dtensor_test::numbered(leaf.shape, first), DType::f32), 0.0625);
     Tensor x = distribute(whole, Layout::make(mesh, leaf.placements));
     all[name] = x.set_requires_grad();
   }
@@ -85,7 +85,7 @@ Named detached_of(const Named& leaves) {
 }
 
 bool same_bits(const Tensor& a, const Tensor& b) {
-  return a.spec() == b.spec() && on_ranks::values(a) == on_ranks::values(b);
+  return a.spec() == b.spec() && dtensor_test::values(a) == dtensor_test::values(b);
 }
 
 /// The text of the program above distribution. Checks that it reads back, that replaying it gives
@@ -154,7 +154,7 @@ Named mixed_step(const Named& leaves) {
 TEST_CASE("a step above distribution has global shapes and layouts", "[above]") {
   for (const int ranks : {1, 2, 4}) {
     std::string text;
-    run(ranks, [&] {
+    on_ranks(ranks, [&](int) {
       const DeviceMesh mesh = DeviceMesh::make({"shard"}, {ranks});
       const std::string mine = checked(mesh, product_leaves, product_step);
       if (current_rank() == 0) {
@@ -177,7 +177,7 @@ TEST_CASE("a step above distribution has global shapes and layouts", "[above]") 
 TEST_CASE("views, writes, constants and random numbers above distribution", "[above]") {
   for (const std::vector<Placement>& placements :
        {std::vector<Placement>{Shard(0)}, {Replicate()}}) {
-    run(2, [&] {
+    on_ranks(2, [&](int) {
       const DeviceMesh mesh = DeviceMesh::make({"data"}, {2});
       const std::map<std::string, Leaf> leaves = {{"x", {{8, 2, 3}, placements}}};
       const auto body = [](const Named& given) {
@@ -192,7 +192,7 @@ TEST_CASE("views, writes, constants and random numbers above distribution", "[ab
 }
 
 TEST_CASE("an operation that communicates is named in the program of a rank", "[above]") {
-  run(2, [&] {
+  on_ranks(2, [&](int) {
     const DeviceMesh mesh = DeviceMesh::make({"shard"}, {2});
     const Body body = [](const Named& given) {
       const NoGrad no_grad;
@@ -250,7 +250,7 @@ Program update_recorded(const DeviceMesh& mesh, ModeLevel level) {
 
 TEST_CASE("what follows from a variable above distribution follows from it on each rank",
           "[above]") {
-  run(2, [&] {
+  on_ranks(2, [&](int) {
     const DeviceMesh mesh = DeviceMesh::make({"shard"}, {2});
     const Program above = update_recorded(mesh, ModeLevel::above_distribution);
     const Program lowered = lower(above);
@@ -261,7 +261,7 @@ TEST_CASE("what follows from a variable above distribution follows from it on ea
 }
 
 TEST_CASE("programs above distribution: what is refused, and what the error names", "[above]") {
-  run(2, [&] {
+  on_ranks(2, [&](int) {
     const DeviceMesh mesh = DeviceMesh::make({"shard"}, {2});
     const Program above =
         recorded(ModeLevel::above_distribution, leaves_of(product_leaves, mesh, 1), product_step)
@@ -304,7 +304,7 @@ TEST_CASE("programs above distribution: what is refused, and what the error name
 }
 
 TEST_CASE("a guard is in the program of every rank", "[above]") {
-  run(2, [&] {
+  on_ranks(2, [&](int) {
     const DeviceMesh mesh = DeviceMesh::make({"shard"}, {2});
     const auto guarded = [](const Named& leaves) {
       const Tensor sum = ops::sum(leaves.at("x"));
@@ -321,7 +321,7 @@ TEST_CASE("a guard is in the program of every rank", "[above]") {
 }
 
 TEST_CASE("layouts that do not propagate are refused with instruction and module", "[above]") {
-  run(2, [&] {
+  on_ranks(2, [&](int) {
     const Program above = Program::parse(
         "tessera program 2\nrank " + std::to_string(current_rank()) +
         "\nlevel above distribution\nmesh(data=2)\n"
@@ -339,7 +339,7 @@ TEST_CASE("layouts that do not propagate are refused with instruction and module
 TEST_CASE("a variable that no local call has is an error, not a constant", "[above]") {
   Instruction scaled{.op = &find_op("mul_scalar")};
   scaled.bindings.push_back({.field = 0, .value = Expression::parse("lr")});
-  const Tensor x = on_ranks::numbered({2});
+  const Tensor x = dtensor_test::numbered({2});
   Recorder recorder;
   recorder.input("x", x);
   recorder.section(SectionKind::step, [&] {

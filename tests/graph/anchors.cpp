@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "errors.hpp"
 
 import tessera.base;
 import tessera.device;
@@ -18,7 +19,6 @@ import tessera.passes;
 import tessera.capture;
 import tessera.graph;
 
-#include "errors.hpp"
 #include "program_text.hpp"
 
 using namespace tessera;

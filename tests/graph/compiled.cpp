@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "errors.hpp"
 
 import tessera.base;
 import tessera.device;
@@ -23,7 +24,6 @@ import tessera.passes;
 import tessera.graph;
 
 #include "element_program.hpp"
-#include "errors.hpp"
 #include "program_text.hpp"
 #include "random_step.hpp"
 

@@ -31,11 +31,11 @@ import tessera.graph;
 #include "../dtensor/ranks.hpp"
 
 using namespace tessera;
+using dtensor_test::check;
+using dtensor_test::contains;
+using dtensor_test::error_of;
+using dtensor_test::on_ranks;
 using graph::DataParallelMode;
-using on_ranks::check;
-using on_ranks::contains;
-using on_ranks::error_of;
-using on_ranks::run;
 
 namespace {
 
@@ -249,7 +249,7 @@ void same_steps(const OneRankStep& step, const Program& program, const Program& 
       const TensorIndex tensor =
           input == above.inputs.end() ? above.outputs.at(name) : input->second.tensor;
       const Spec& spec = *above.tensors[tensor].spec;
-      close(to_doubles(x), on_ranks::part_of(expected.at(name), spec.layout), name);
+      close(to_doubles(x), dtensor_test::part_of(expected.at(name), spec.layout), name);
     }
   }
 }
@@ -294,7 +294,7 @@ TEST_CASE("the product of a batch with a parameter, in each mode", "[golden][dat
   for (const auto& [name, collectives] : modes) {
     for (const int ranks : {2, 4}) {
       std::string text;
-      run(ranks, [&] {
+      on_ranks(ranks, [&](int) {
         const DataParallelMode mode = graph::data_parallel_mode(name);
         same_steps(product, program, placed(program, mode, ranks), 1);
         const Program above = placed(program, mode, ranks, true);
@@ -327,7 +327,7 @@ TEST_CASE("steps of two layers with AdamW and dropout have the numbers of one ra
     for (const char* mode : {"expand", "replicate", "fully_shard", "default"}) {
       for (const int ranks : {1, 2, 4}) {
         INFO(mode << " on " << ranks);
-        run(ranks, [&] {
+        on_ranks(ranks, [&](int) {
           const Program above = placed(program, graph::data_parallel_mode(mode), ranks);
           same_steps(step, program, above, 20);
         });
@@ -412,7 +412,7 @@ TEST_CASE("steps of two micro-batches reduce each gradient once", "[data_paralle
     return two_layers(second, false);
   };
   const Program program = recorded(step);
-  run(2, [&] {
+  on_ranks(2, [&](int) {
     for (const char* name : {"replicate", "fully_shard"}) {
       for (const bool alone : {false, true}) {
         const Program above =
@@ -441,7 +441,7 @@ TEST_CASE("on a mesh of several axes, the last one shards and all of them split 
   for (const char* mode : {"expand", "replicate", "fully_shard", "default"}) {
     for (const std::int64_t group_bytes : {0, 1}) {
       INFO(mode << " " << group_bytes);
-      run(4, [&] {
+      on_ranks(4, [&](int) {
         const Program above =
             graph::data_parallel(program, {.mode = graph::data_parallel_mode(mode),
                                            .mesh = DeviceMesh::make({"copy", "shard"}, {2, 2}),
@@ -462,7 +462,7 @@ TEST_CASE("on a mesh of several axes, the last one shards and all of them split 
 TEST_CASE("the gather of a group is issued before the group ahead of it is used",
           "[data_parallel]") {
   const Program program = recorded(two_layers_step(false));
-  run(2, [&] {
+  on_ranks(2, [&](int) {
     const Program mine =
         lower(graph::data_parallel(program, {.mode = DataParallelMode::fully_shard,
                                              .mesh = DeviceMesh::make({"data"}, {2}),
@@ -521,7 +521,7 @@ TEST_CASE("a model that is trained after another one's update is gathered and su
   for (const char* mode : {"expand", "replicate", "fully_shard", "default"}) {
     for (const std::int64_t group_bytes : {0, 1}) {
       INFO(mode << " " << group_bytes);
-      run(2, [&] {
+      on_ranks(2, [&](int) {
         const Program above =
             graph::data_parallel(program, {.mode = graph::data_parallel_mode(mode),
                                            .mesh = DeviceMesh::make({"data"}, {2}),
@@ -552,7 +552,7 @@ TEST_CASE("layouts that are given decide, and constants keep their values", "[da
     return ops::mul(two_layers_loss(leaves), ops::sum(ops::cast(factors, DType::f32)));
   };
   const Program program = recorded(step);
-  run(2, [&] {
+  on_ranks(2, [&](int) {
     const DeviceMesh mesh = DeviceMesh::make({"data"}, {2});
     const Layout whole = Layout::replicated(mesh);
     const Layout rows = whole.with_placement(0, Shard(0));

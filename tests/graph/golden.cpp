@@ -30,7 +30,8 @@ import tessera.capture;
 #include "../dtensor/ranks.hpp"
 
 using namespace tessera;
-using on_ranks::check;
+using dtensor_test::check;
+using dtensor_test::on_ranks;
 
 namespace {
 
@@ -168,7 +169,7 @@ struct Captured {
 Captured captured(const Step& step) {
   const DeviceMesh mesh = DeviceMesh::make(step.axes, step.shape);
   Captured text;
-  on_ranks::run(mesh.size(), [&] {
+  on_ranks(mesh.size(), [&](int) {
     const Recording first = recorded(step, mesh);
     const Program program = program_of(first, recorded(step, mesh));
     const graph::ProgramStatistics statistics = graph::statistics_of(program);

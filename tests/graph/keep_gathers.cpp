@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "errors.hpp"
 
 import tessera.base;
 import tessera.tensor;
@@ -11,7 +12,6 @@ import tessera.program;
 import tessera.passes;
 import tessera.graph;
 
-#include "errors.hpp"
 #include "program_text.hpp"
 
 using namespace tessera;

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "errors.hpp"
 
 import tessera.base;
 import tessera.tensor;
@@ -10,7 +11,6 @@ import tessera.ops;
 import tessera.program;
 import tessera.passes;
 
-#include "errors.hpp"
 #include "program_text.hpp"
 
 using namespace tessera;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "errors.hpp"
 
 import tessera.base;
 import tessera.device;
@@ -23,7 +24,6 @@ import tessera.program;
 import tessera.execute;
 import tessera.passes;
 
-#include "errors.hpp"
 #include "executed.hpp"
 #include "other_memory.hpp"
 #include "program_text.hpp"

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "errors.hpp"
+#include "folder.hpp"
 
 import tessera.base;
 import tessera.tensor;
@@ -15,7 +17,6 @@ import tessera.program;
 import tessera.execute;
 import tessera.passes;
 
-#include "errors.hpp"
 #include "program_text.hpp"
 
 using namespace tessera;
@@ -539,11 +540,9 @@ TEST_CASE("passes have names, an order, reports and files") {
         }) ==
         "passes: 'early_issues' needs 'lifetimes' before it; add 'lifetimes' before "
         "'early_issues'");
-  const std::filesystem::path folder =
-      std::filesystem::temp_directory_path() / "tessera_test_passes";
-  std::filesystem::remove_all(folder);
+  const testing::Folder folder;
   const std::vector<graph::PassReport> reports =
-      graph::run_passes(one, std::vector<std::string>{"common", "dead"}, folder.string());
+      graph::run_passes(one, std::vector<std::string>{"common", "dead"}, folder.path().string());
   REQUIRE(reports.size() == 2);
   CHECK(reports[0].instructions_after == 3);
   CHECK(reports[1].name == "dead");
@@ -551,10 +550,7 @@ TEST_CASE("passes have names, an order, reports and files") {
   CHECK(reports[1].instructions_after == 1);
   CHECK(reports[1].peak_before == 24);
   CHECK(reports[1].peak_after == 8);
-  const auto file = [&](const std::string& name) {
-    std::ifstream in(folder / name);
-    return std::string(std::istreambuf_iterator<char>(in), {});
-  };
+  const auto file = [&](const std::string& name) { return testing::read_file(folder / name); };
   CHECK(file("00-recorded.txt") == file("01-common.txt"));
   CHECK(file("01-common.diff").empty());
   CHECK(file("02-dead.txt") == one.to_text());
@@ -563,5 +559,4 @@ TEST_CASE("passes have names, an order, reports and files") {
         "-   %1: f32[2] = exp(%0)\n"
         "@ line 7\n"
         "-   %3: f32[2] = neg(%1)\n");
-  std::filesystem::remove_all(folder);
 }

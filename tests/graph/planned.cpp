@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "errors.hpp"
 
 import tessera.base;
 import tessera.plugin;
@@ -25,12 +26,11 @@ import tessera.capture;
 import tessera.graph;
 
 #include "devices.hpp"
-#include "errors.hpp"
 #include "program_text.hpp"
 
 using namespace tessera;
 using graph::Planned;
-using testing::expect;
+using testing::check;
 
 namespace {
 
@@ -257,18 +257,18 @@ TEST_CASE("what ranks reduce is in the block, and what is issued is kept until i
     Planned planned(program);
     Replay replay(program);
     const std::vector<double> expected = run(replay, x);
-    expect(run(planned, x) == expected && run(planned, x) == expected, "the same bits");
+    check(run(planned, x) == expected && run(planned, x) == expected, "the same bits");
     const graph::PlannedMemory memory = *planned.memory();
-    expect(memory.allocated == 0, "all is in the block");
+    check(memory.allocated == 0, "all is in the block");
     // source, gathered (2), the product in the place of meanwhile, its sum, and scalars
-    expect(memory.block_bytes >= (5 << 18) && memory.block_bytes < (5 << 18) + 4096,
-           std::to_string(memory.block_bytes));
+    check(memory.block_bytes >= (5 << 18) && memory.block_bytes < (5 << 18) + 4096,
+          std::to_string(memory.block_bytes));
     // Where the others can read it, so nothing is copied to reduce it.
     Planned of_sum(
         program_of_step(x, [&] { return ops::all_reduce(ops::exp(x), ReduceOp::sum, group); }));
     of_sum.begin({{"x", x}});
     of_sum.run(SectionKind::step, {});
-    expect(world.peers_reach(of_sum.output("y").raw_data()), "the others reach what is reduced");
+    check(world.peers_reach(of_sum.output("y").raw_data()), "the others reach what is reduced");
     of_sum.end();
   };
   REQUIRE_NOTHROW(collective::run_threads(2, on_rank));
@@ -289,9 +289,9 @@ TEST_CASE("what other ranks may read later is not in the block; alone, everythin
       return planned.memory()->allocated;
     };
     const std::string own = std::to_string(world.rank());
-    expect(allocated("0 1", "all_gather_into(%2, %1; ", 8192) == 1, "a gather's source");
-    expect(allocated("0 1", "reduce_scatter_into(%2, %1; op=sum, ", 2048) == 1, "a sum's source");
-    expect(allocated(own, "all_gather_into(%2, %1; ", 4096) == 0, "a gather alone");
+    check(allocated("0 1", "all_gather_into(%2, %1; ", 8192) == 1, "a gather's source");
+    check(allocated("0 1", "reduce_scatter_into(%2, %1; op=sum, ", 2048) == 1, "a sum's source");
+    check(allocated(own, "all_gather_into(%2, %1; ", 4096) == 0, "a gather alone");
   };
   REQUIRE_NOTHROW(collective::run_threads(2, on_rank));
 }
@@ -318,12 +318,12 @@ TEST_CASE("what other ranks may read keeps its place until they have read it") {
     };
     constexpr std::int64_t most = 64 << 10;  // the large tensor and the source
     const graph::PlannedMemory before = memory_of(large + next);
-    expect(before.allocated == 0 && before.block_bytes >= most, "until the next call is complete");
+    check(before.allocated == 0 && before.block_bytes >= most, "until the next call is complete");
     const graph::PlannedMemory after = memory_of(next + large);
-    expect(after.allocated == 0 && after.block_bytes < most, "and not longer");
+    check(after.allocated == 0 && after.block_bytes < most, "and not longer");
     const graph::PlannedMemory waited = memory_of(readers + large);
-    expect(waited.allocated == 0 && waited.block_bytes < most, "or until the readers are done");
-    expect(memory_of(large).allocated == 1, "after the program");
+    check(waited.allocated == 0 && waited.block_bytes < most, "or until the readers are done");
+    check(memory_of(large).allocated == 1, "after the program");
   };
   REQUIRE_NOTHROW(collective::run_threads(2, on_rank));
 }

@@ -3,7 +3,11 @@
 #pragma once
 #include <string>
 
+#include "texts.hpp"
+
 namespace graph_test {
+
+using tessera::testing::count;
 
 inline const std::string program_head = "tessera program 2\nrank 0\n";
 
@@ -14,15 +18,6 @@ inline tessera::Program program(const std::string& body) {
 inline std::string body_of(const tessera::Program& program) {
   const std::string text = program.to_text();
   return text.substr(program_head.size(), text.size() - program_head.size() - 4);
-}
-
-/// How often `part` occurs.
-inline int count(const std::string& text, const std::string& part) {
-  int found = 0;
-  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) {
-    ++found;
-  }
-  return found;
 }
 
 }  // namespace graph_test

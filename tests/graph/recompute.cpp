@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "errors.hpp"
 
 import tessera.base;
 import tessera.tensor;
@@ -15,7 +16,6 @@ import tessera.program;
 import tessera.execute;
 import tessera.passes;
 
-#include "errors.hpp"
 #include "executed.hpp"
 #include "program_text.hpp"
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "errors.hpp"
 
 import tessera.base;
 import tessera.device;
@@ -13,7 +14,6 @@ import tessera.tensor;
 import tessera.ops;
 import tessera.program;
 
-#include "errors.hpp"
 #include "program_text.hpp"
 
 using namespace tessera;

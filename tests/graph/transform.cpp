@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "errors.hpp"
 
 import tessera.base;
 import tessera.device;
@@ -16,7 +17,6 @@ import tessera.program;
 import tessera.execute;
 import tessera.graph;
 
-#include "errors.hpp"
 #include "program_text.hpp"
 
 using namespace tessera;

@@ -3,13 +3,13 @@
 #include <utility>
 
 #include "catch.hpp"
+#include "errors.hpp"
 
 import tessera.base;
 import tessera.tensor;
 import tessera.ops;
 import tessera.program;
 
-#include "errors.hpp"
 #include "program_text.hpp"
 
 using namespace tessera;

@@ -20,7 +20,7 @@ namespace {
 
 /// The products of `s` against loops in double. Operands with a batch stride of 0 have one entry.
 template <class T, class Out>
-double error_of(const Gemm& s) {
+double largest_error(const Gemm& s) {
   const auto stored = [&](bool transposed, std::int64_t rows, std::int64_t columns,
                           std::int64_t stride, std::int64_t batch_stride) {
     return (s.batch == 0 ? 0 : s.batch - 1) * batch_stride +
@@ -58,7 +58,7 @@ void check(Gemm s) {
   s.stride_a = (s.trans_a ? s.k : s.m) * s.lda + 5;
   if (s.stride_b != 0) s.stride_b = (s.trans_b ? s.n : s.k) * s.ldb + 5;
   s.stride_c = s.m * s.ldc + 5;
-  CHECK(error_of<T, Out>(s) < tolerance<Out>());
+  CHECK(largest_error<T, Out>(s) < tolerance<Out>());
 }
 
 void check_types(const Gemm& shape) {
@@ -140,7 +140,7 @@ TEST_CASE("gemm takes every extent with every storage of its operands", "[gemm]"
     place(batch_a, s.trans_a ? s.k : s.m, s.trans_a ? s.m : s.k, s.batch, s.lda, s.stride_a);
     place(batch_b, s.trans_b ? s.n : s.k, s.trans_b ? s.k : s.n, s.batch, s.ldb, s.stride_b);
     place(batch_c, s.m, s.n, s.batch, s.ldc, s.stride_c);
-    const double error = error_of<float, float>(s);
+    const double error = largest_error<float, float>(s);
     if (!(error < tolerance<float>())) {
       CAPTURE(s.m, s.n, s.k, s.lda, s.stride_a, s.ldb, s.stride_b, s.ldc, s.stride_c);
       CAPTURE(s.trans_a, s.trans_b, s.accumulate);

@@ -9,6 +9,7 @@
 #include <sstream>
 #include <thread>
 
+#include "folder.hpp"
 #include "includes.hpp"
 
 import tessera.base;
@@ -16,6 +17,7 @@ import tessera.collective;
 
 using namespace tessera;
 using namespace tessera::collective;
+using tessera::testing::Folder;
 
 namespace {
 
@@ -23,27 +25,14 @@ namespace fs = std::filesystem;
 
 const std::string some_key(2 * RunKey::size, 'a');
 
-/// A fresh folder that goes away with the object.
-class Folder {
+/// Files that only their user may read, unless a test says otherwise.
+class KeyFolder : public Folder {
  public:
-  Folder() {
-    std::string name = (fs::temp_directory_path() / "tessera-keys-XXXXXX").string();
-    REQUIRE(mkdtemp(name.data()) != nullptr);
-    path_ = name;
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  ~Folder() { fs::remove_all(path_); }
-  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
   std::string write(const std::string& name, const std::string& text, mode_t mode = 0600) const {
-    const std::string file = *this / name;
-    std::ofstream(file) << text;
+    const std::string file = Folder::write(name, text);
     REQUIRE(chmod(file.c_str(), mode) == 0);
     return file;
   }
-
- private:
-  fs::path path_;
 };
 
 /// What a fresh process says, which has its own key and environment.
@@ -119,7 +108,7 @@ TEST_CASE("a key is 64 hexadecimal digits, and an error does not quote it") {
 }
 
 TEST_CASE("a key file that others could read, or that is none, is refused by what is wrong") {
-  const Folder folder;
+  const KeyFolder folder;
   CHECK(read_key_file(folder.write("key", some_key + "\n"))->text() == some_key);
   CHECK_FALSE(read_key_file(folder / "missing"));
   const auto refuses = [&](const std::string& path, const std::string& why) {
@@ -150,7 +139,7 @@ TEST_CASE("a key file that others could read, or that is none, is refused by wha
 }
 
 TEST_CASE("of many that make a key file one does, and all have its key") {
-  const Folder folder;
+  const KeyFolder folder;
   const mode_t before = umask(0);
   std::array<std::string, 8> keys;
   {
@@ -171,7 +160,7 @@ TEST_CASE("of many that make a key file one does, and all have its key") {
 }
 
 TEST_CASE("a process takes the key from its environment, and leaves none in it") {
-  const Folder folder;
+  const KeyFolder folder;
   const std::string file = folder.write("key", std::string(64, 'b'));
   CHECK(key_with({{"TESSERA_KEY", some_key}, {"TESSERA_KEY_FILE", file}}, {.host = "alpha"}) ==
         some_key);
@@ -192,7 +181,7 @@ TEST_CASE("a process takes the key from its environment, and leaves none in it")
 }
 
 TEST_CASE("others wait for the key file that the first process makes") {
-  const Folder folder;
+  const KeyFolder folder;
   const std::string file = folder / "key";
   std::string later;
   std::thread other([&] { later = key_with({{"TESSERA_KEY_FILE", file}}, {.host = "alpha"}); });
@@ -209,7 +198,7 @@ TEST_CASE("others wait for the key file that the first process makes") {
 }
 
 TEST_CASE("a run on this machine alone has its user's key, and any other one must be given it") {
-  const Folder folder;
+  const KeyFolder folder;
   const std::string home = folder / "home";
   fs::create_directory(home);
   const std::string key = key_with({{"HOME", home}}, {.host = "localhost", .first = true});

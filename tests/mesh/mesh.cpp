@@ -7,11 +7,10 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "errors.hpp"
 
 import tessera.base;
 import tessera.mesh;
-
-#include "errors.hpp"
 
 using namespace tessera;
 using Names = std::vector<std::string>;

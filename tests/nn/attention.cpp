@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "errors.hpp"
 
 import tessera.base;
 import tessera.mesh;
@@ -24,8 +25,6 @@ import tessera.collective;
 import tessera.ops;
 import tessera.dtensor;
 import tessera.nn;
-
-#include "errors.hpp"
 
 using namespace tessera;
 using tessera::testing::error_of;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "errors.hpp"
 
 import tessera.base;
 import tessera.tensor;
@@ -20,6 +21,7 @@ import tessera.ops;
 import tessera.nn;
 
 using namespace tessera;
+using tessera::testing::error_of;
 
 namespace {
 
@@ -176,15 +178,6 @@ nn::DecoderShape small_shape() {
           .logit_softcap = 3,
           .standard_deviation = 0.4,
           .dtype = DType::f64};
-}
-
-std::string error_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
 }
 
 }  // namespace

@@ -8,13 +8,12 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "errors.hpp"
 
 import tessera.base;
 import tessera.tensor;
 import tessera.ops;
 import tessera.nn;
-
-#include "errors.hpp"
 
 using namespace tessera;
 

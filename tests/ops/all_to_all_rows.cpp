@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "errors.hpp"
+#include "on_ranks.hpp"
 
 import tessera.base;
 import tessera.mesh;
@@ -19,24 +21,10 @@ import tessera.ops;
 using namespace tessera;
 using collective::World;
 using ops::RowOrder;
+using tessera::testing::check;
+using tessera::testing::error_of;
 
 namespace {
-
-/// Catch's macros are for one thread: a rank throws instead.
-void check(bool holds, const std::string& what) {
-  if (!holds) {
-    fail(what);
-  }
-}
-
-std::string error_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 /// How many rows `from` sends to group `group` of rank `to`; some are 0.
 std::int64_t rows_sent(int from, int to, int group) { return (3 * from + 5 * to + 2 * group) % 4; }
@@ -109,11 +97,11 @@ bool equal(const Tensor& a, const Tensor& b) {
   return a.shape() == b.shape() && a.dtype() == b.dtype() && to_doubles(a) == to_doubles(b);
 }
 
-void on_ranks(const std::function<void(World&, const Exchange&)>& f) {
+void for_each_exchange(const std::function<void(World&, const Exchange&)>& f) {
   for (const int ranks : {1, 2, 3, 4}) {
     for (const int groups : {1, 2, 3}) {
-      collective::run_threads(ranks,
-                              [&](World& world) { f(world, {world.rank(), ranks, groups}); });
+      tessera::testing::on_ranks(ranks,
+                                 [&](int rank) { f(World::current(), {rank, ranks, groups}); });
     }
   }
 }
@@ -121,7 +109,7 @@ void on_ranks(const std::function<void(World&, const Exchange&)>& f) {
 }  // namespace
 
 TEST_CASE("all_to_all_rows brings rows to the owners of their groups and back") {
-  on_ranks([](World& world, const Exchange& e) {
+  for_each_exchange([](World& world, const Exchange& e) {
     for (const std::int64_t unused : {0, 2}) {
       for (const DType dtype : {DType::f64, DType::bf16, DType::i64}) {
         const Tensor sent = ops::cast(e.by_rank(unused, -7), dtype);
@@ -143,7 +131,7 @@ TEST_CASE("all_to_all_rows brings rows to the owners of their groups and back") 
 }
 
 TEST_CASE("the gradient of all_to_all_rows is the way back and has a gradient itself") {
-  on_ranks([](World& world, const Exchange& e) {
+  for_each_exchange([](World& world, const Exchange& e) {
     Tensor x = e.by_rank(1, -7);
     x.set_requires_grad();
     const Tensor received = e.by_group(2, 9);  // as the gradient: that of unused rows is dropped
@@ -162,7 +150,7 @@ TEST_CASE("the gradient of all_to_all_rows is the way back and has a gradient it
 }
 
 TEST_CASE("rows of no elements, strided rows and vectors travel too") {
-  on_ranks([](World& world, const Exchange& e) {
+  for_each_exchange([](World& world, const Exchange& e) {
     const Tensor sent = e.by_rank(0, 0);
     const Tensor there = e.by_group(0, 0);
     const auto travel = [&](const Tensor& x) {

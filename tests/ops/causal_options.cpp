@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "errors.hpp"
 
 import tessera.base;
 import tessera.tensor;
@@ -17,6 +18,7 @@ import tessera.autograd;
 import tessera.ops;
 
 using namespace tessera;
+using tessera::testing::error_of;
 
 namespace {
 
@@ -129,15 +131,6 @@ void track(Case& c) {
 }
 
 const std::vector<std::vector<std::int64_t>> kDocuments = {{1, 63, 70, 16}, {100, 49, 1}};
-
-std::string error_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
-}
 
 }  // namespace
 

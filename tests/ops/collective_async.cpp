@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "errors.hpp"
+#include "on_ranks.hpp"
 
 import tessera.base;
 import tessera.mesh;
@@ -20,6 +22,9 @@ import tessera.ops;
 
 using namespace tessera;
 using collective::World;
+using tessera::testing::check;
+using tessera::testing::error_of;
+using tessera::testing::on_ranks;
 
 namespace {
 
@@ -42,27 +47,6 @@ bool equal(const Tensor& a, const Tensor& b) {
   return a.shape() == b.shape() && to_doubles(a) == to_doubles(b);
 }
 
-void check(bool holds, const std::string& what) {
-  if (!holds) {
-    fail(what);
-  }
-}
-
-std::string error_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
-void on_ranks(const std::vector<int>& counts, const std::function<void(World&, int ranks)>& f) {
-  for (const int ranks : counts) {
-    collective::run_threads(ranks, [&](World& world) { f(world, ranks); });
-  }
-}
-
 /// What a mode below distribution sees.
 class Seen final : public Mode {
  public:
@@ -82,7 +66,9 @@ class Seen final : public Mode {
 }  // namespace
 
 TEST_CASE("an issued collective has its result after wait, and modes see both as operators") {
-  on_ranks({1, 2, 4}, [](World& world, int ranks) {
+  on_ranks({1, 2, 4}, [](int) {
+    World& world = World::current();
+    const int ranks = world.size();
     const ops::Ranks group = world.everyone();
     for (const Dims& shape : {Dims{8, 3}, Dims{6, 5}, Dims{5, 2, 7}, Dims{0, 4}, Dims{1, 4}}) {
       const Tensor x = numbered(shape, world.rank());
@@ -122,7 +108,9 @@ TEST_CASE("an issued collective has its result after wait, and modes see both as
 }
 
 TEST_CASE("what is issued is complete before its memory goes away, and later calls are right") {
-  on_ranks({2, 4}, [](World& world, int ranks) {
+  on_ranks({2, 4}, [](int) {
+    World& world = World::current();
+    const int ranks = world.size();
     for (int i = 0; i < 20; ++i) {
       const Tensor x = numbered({64, 8}, world.rank());
       static_cast<void>(ops::all_gather_async(x, 0, 64 * ranks, world.everyone()));
@@ -178,7 +166,9 @@ TEST_CASE("wait for what was not issued, or twice, is an error") {
 }
 
 TEST_CASE("many tensors are gathered and reduced in one call, uneven and empty shards too") {
-  on_ranks({1, 2, 3, 4}, [](World& world, int ranks) {
+  on_ranks({1, 2, 3, 4}, [](int) {
+    World& world = World::current();
+    const int ranks = world.size();
     const ops::Ranks group = world.everyone();
     const std::vector<Dims> shapes = {{8, 3}, {5, 2}, {1}, {7}};
     std::int64_t elements = 0;

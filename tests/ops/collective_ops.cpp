@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "errors.hpp"
+#include "on_ranks.hpp"
 
 import tessera.base;
 import tessera.mesh;
@@ -20,6 +22,8 @@ import tessera.ops;
 
 using namespace tessera;
 using collective::World;
+using tessera::testing::check;
+using tessera::testing::on_ranks;
 
 namespace {
 
@@ -67,23 +71,12 @@ const std::vector<Dims>& some_shapes() {
   return shapes;
 }
 
-void on_ranks(const std::function<void(World&, int ranks)>& f) {
-  for (const int ranks : {1, 2, 4}) {
-    collective::run_threads(ranks, [&](World& world) { f(world, ranks); });
-  }
-}
-
-/// Catch's macros are for one thread: a rank throws instead.
-void check(bool holds, const std::string& what) {
-  if (!holds) {
-    fail(what);
-  }
-}
-
 }  // namespace
 
 TEST_CASE("all_gather puts shards of any dim together, uneven and empty ones too") {
-  on_ranks([](World& world, int ranks) {
+  on_ranks({1, 2, 4}, [](int) {
+    World& world = World::current();
+    const int ranks = world.size();
     for (const Dims& shape : some_shapes()) {
       for (const DType dtype : {DType::f32, DType::f64, DType::i64, DType::u8}) {
         const Tensor whole = numbered(shape, dtype);
@@ -98,7 +91,9 @@ TEST_CASE("all_gather puts shards of any dim together, uneven and empty ones too
 }
 
 TEST_CASE("reduce_scatter and all_reduce give what adding the ranks' tensors gives") {
-  on_ranks([](World& world, int ranks) {
+  on_ranks({1, 2, 4}, [](int) {
+    World& world = World::current();
+    const int ranks = world.size();
     for (const Dims& shape : some_shapes()) {
       const Tensor sum = zeros(shape, DType::f32);
       const Tensor largest = zeros(shape, DType::f32);
@@ -122,7 +117,9 @@ TEST_CASE("reduce_scatter and all_reduce give what adding the ranks' tensors giv
 }
 
 TEST_CASE("all_to_all turns shards of one dim into shards of another") {
-  on_ranks([](World& world, int ranks) {
+  on_ranks({1, 2, 4}, [](int) {
+    World& world = World::current();
+    const int ranks = world.size();
     for (const Dims& shape : some_shapes()) {
       const Tensor whole = numbered(shape, DType::f64);
       for (int from = 0; from < shape.size(); ++from) {
@@ -140,7 +137,9 @@ TEST_CASE("all_to_all turns shards of one dim into shards of another") {
 }
 
 TEST_CASE("broadcast gives every rank the root's tensor, a strided one too") {
-  on_ranks([](World& world, int ranks) {
+  on_ranks({1, 2, 4}, [](int) {
+    World& world = World::current();
+    const int ranks = world.size();
     for (int root = 0; root < ranks; ++root) {
       const Tensor x = numbered({4, 6}, DType::f32, world.rank());
       const Tensor cut = part(x, 1, 2, 1);
@@ -151,7 +150,9 @@ TEST_CASE("broadcast gives every rank the root's tensor, a strided one too") {
 }
 
 TEST_CASE("shift gives every rank the tensor of the rank before it, and its gradient goes back") {
-  on_ranks([](World& world, int ranks) {
+  on_ranks({1, 2, 4}, [](int) {
+    World& world = World::current();
+    const int ranks = world.size();
     const int rank = world.rank();
     const auto at = [&](std::int64_t places) {
       return static_cast<int>(((rank + places) % ranks + ranks) % ranks);
@@ -184,7 +185,9 @@ TEST_CASE("shift gives every rank the tensor of the rank before it, and its grad
 }
 
 TEST_CASE("mirror gives every rank the tensor of its counterpart, and its gradient goes back") {
-  on_ranks([](World& world, int ranks) {
+  on_ranks({1, 2, 4}, [](int) {
+    World& world = World::current();
+    const int ranks = world.size();
     const int rank = world.rank();
     for (const std::int64_t by : {-7, -1, 0, 1, 2, 9}) {
       int other = 0;  // the one whose place and this rank's are n - 1 + by around the ring
@@ -211,7 +214,9 @@ TEST_CASE("mirror gives every rank the tensor of its counterpart, and its gradie
 }
 
 TEST_CASE("messages of one tag arrive in order, and those of others pass them") {
-  on_ranks([](World& world, int ranks) {
+  on_ranks({1, 2, 4}, [](int) {
+    World& world = World::current();
+    const int ranks = world.size();
     if (ranks == 1) {
       return;
     }
@@ -258,7 +263,9 @@ TEST_CASE("a shard of the wrong size is an error that says which one was expecte
 }
 
 TEST_CASE("dims, extents and roots that do not exist are refused by name") {
-  on_ranks([](World& world, int ranks) {
+  on_ranks({1, 2, 4}, [](int) {
+    World& world = World::current();
+    const int ranks = world.size();
     const Tensor x = numbered({ranks, 2 * ranks}, DType::f32, world.rank());
     std::string everyone = "ranks";
     for (int rank = 0; rank < ranks; ++rank) {

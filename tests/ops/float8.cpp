@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "errors.hpp"
 
 import tessera.base;
 import tessera.mesh;
@@ -23,11 +24,9 @@ import tessera.ops;
 import tessera.dtensor;
 import tessera.checkpoint;
 
-#include "errors.hpp"
-
 using namespace tessera;
+using testing::check;
 using testing::error_of;
-using testing::expect;
 
 namespace {
 
@@ -152,14 +151,14 @@ TEST_CASE("ranks move elements of the 8-bit types and refuse to reduce them") {
     for (const DType dtype : stored_only) {
       const Tensor whole = all_codes(dtype, {15, 16});  // uneven
       const Tensor rows = distribute(whole, Layout::make(mesh, {Shard(0)}));
-      expect(rows.local().size(0) == (world.rank() == 0 ? 8 : 7), "rows");
-      expect(same_bytes(full_tensor(rows), whole), "all_gather");
+      check(rows.local().size(0) == (world.rank() == 0 ? 8 : 7), "rows");
+      check(same_bytes(full_tensor(rows), whole), "all_gather");
       const Tensor columns = redistribute(rows, Layout::make(mesh, {Shard(1)}));
-      expect(same_bytes(full_tensor(columns), whole), "all_to_all");
-      expect(error_of([&] { ops::mul(rows, rows); }).starts_with("mul: operand 'a' has the type"),
-             "distributed");
+      check(same_bytes(full_tensor(columns), whole), "all_to_all");
+      check(error_of([&] { ops::mul(rows, rows); }).starts_with("mul: operand 'a' has the type"),
+            "distributed");
       const Tensor terms = from_local(whole, Layout::make(mesh, {Partial()}));
-      expect(error_of([&] { full_tensor(terms); }).find("cast") != std::string::npos, "reduce");
+      check(error_of([&] { full_tensor(terms); }).find("cast") != std::string::npos, "reduce");
     }
   });
 }
@@ -289,10 +288,10 @@ TEST_CASE("turned codes of a part are those of its place in the whole") {
       for (const char* order : {"turned", "both"}) {
         const auto last = [](const Tensors& made) { return made.size() == 3 ? made[2] : made[0]; };
         const Tensor found = last(quantized(part, DType::f8e4m3, "whole", false, scale, order));
-        expect(found.layout().placement(0) == Shard((dim + 1) % 3), "the placement");
-        expect(same_bytes(full_tensor(found),
-                          last(quantized(x, DType::f8e4m3, "whole", false, given, order))),
-               "the codes");
+        check(found.layout().placement(0) == Shard((dim + 1) % 3), "the placement");
+        check(same_bytes(full_tensor(found),
+                         last(quantized(x, DType::f8e4m3, "whole", false, given, order))),
+              "the codes");
       }
     }
   });
@@ -426,12 +425,12 @@ TEST_CASE("scaled products of parts have the layouts and values of products of t
         const auto compare = [](const char* name, const char* plain, const Tensors& a,
                                 const Tensors& b, Placement result) {
           const Tensor found = scaled(name, a, b, DType::f32);
-          expect(found.layout().placement(0) == result, std::string(name) + ": the layout");
+          check(found.layout().placement(0) == result, std::string(name) + ": the layout");
           const std::vector<double> values = to_doubles(full_tensor(found));
           const std::vector<double> wanted = to_doubles(full_tensor(of_values(plain, a, b)));
           for (std::size_t i = 0; i < values.size(); ++i) {
-            expect(std::abs(values[i] - wanted[i]) < 1e-4 * (1 + std::abs(wanted[i])),
-                   std::string(name) + ": the values");
+            check(std::abs(values[i] - wanted[i]) < 1e-4 * (1 + std::abs(wanted[i])),
+                  std::string(name) + ": the values");
           }
         };
         const auto compare_sum = [](const char* name, const char* plain, const Tensors& a,
@@ -442,12 +441,12 @@ TEST_CASE("scaled products of parts have the layouts and values of products of t
                                         product.shape());
           const Tensor before = full_tensor(sum);
           call(find_op(name), std::vector<Tensor>{sum, a[0], a[1], b[0], b[1]}, {});
-          expect(sum.layout() == layout, std::string(name) + ": the layout");
+          check(sum.layout() == layout, std::string(name) + ": the layout");
           const std::vector<double> values = to_doubles(ops::sub(full_tensor(sum), before));
           const std::vector<double> wanted = to_doubles(full_tensor(product));
           for (std::size_t i = 0; i < values.size(); ++i) {
-            expect(std::abs(values[i] - wanted[i]) < 1e-4 * (1 + std::abs(wanted[i])),
-                   std::string(name) + ": the values");
+            check(std::abs(values[i] - wanted[i]) < 1e-4 * (1 + std::abs(wanted[i])),
+                  std::string(name) + ": the values");
           }
         };
         const auto sum_of_weights = [&](const Tensors& dy, const Tensors& x, Placement result) {
@@ -492,14 +491,14 @@ TEST_CASE("scaled products of parts have the layouts and values of products of t
         const Tensors three = {distribute(quantized(x, DType::f8e4m3, "whole", false)[0],
                                           Layout::make(mesh, {Shard(2)})),
                                distribute(full({1, 1, 3}, 1), Layout::replicated(mesh))};
-        expect(!error_of([&] {
-                  scaled("scaled_linear", three,
-                         {distribute(quantized(w, DType::f8e4m3, "whole", false)[0],
-                                     Layout::make(mesh, {Shard(1)})),
-                          distribute(full({}, 1), Layout::replicated(mesh))},
-                         DType::f32);
-                }).starts_with("no error"),
-               "blocks that parts would cut are refused");
+        check(!error_of([&] {
+                 scaled("scaled_linear", three,
+                        {distribute(quantized(w, DType::f8e4m3, "whole", false)[0],
+                                    Layout::make(mesh, {Shard(1)})),
+                         distribute(full({}, 1), Layout::replicated(mesh))},
+                        DType::f32);
+               }).starts_with("no error"),
+              "blocks that parts would cut are refused");
       },
       launch);
 }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "errors.hpp"
 
 import tessera.base;
 import tessera.tensor;
@@ -20,6 +21,7 @@ import tessera.autograd;
 import tessera.ops;
 
 using namespace tessera;
+using tessera::testing::error_of;
 
 namespace {
 
@@ -39,16 +41,6 @@ void check_close(const Tensor& x, const Tensor& y, double tolerance = 1e-12) {
   for (std::size_t i = 0; i < a.size(); ++i) {
     CHECK(std::abs(a[i] - b[i]) <= tolerance * (1 + std::abs(b[i])));
   }
-}
-
-template <class F>
-std::string error_of(F f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "errors.hpp"
 #include "safetensors.hpp"
 
 import tessera.base;
@@ -23,6 +24,7 @@ import tessera.autograd;
 import tessera.ops;
 
 using namespace tessera;
+using tessera::testing::error_of;
 
 namespace {
 
@@ -50,15 +52,6 @@ double difference(const Tensor& a, const Tensor& b) {
     largest = std::max(largest, std::abs(x[i] - y[i]));
   }
   return largest;
-}
-
-std::string error_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
 }
 
 Tensor transposed(const Tensor& x) {

@@ -165,7 +165,7 @@ TEST_CASE("state_bits = 8 quarters the state and stays near the f32 curve, in ev
   const std::vector<std::vector<Placement>> layouts = {{Replicate()}, {Shard(0)}, {Shard(1)}};
   std::vector<double> losses[2];
   for (const auto& placements : layouts) {
-    optim_test::on_ranks({2}, [&](const DeviceMesh& mesh) {
+    optim_test::on_mesh({2}, [&](const DeviceMesh& mesh) {
       std::vector<double> last;
       for (const char* options : {"{}", R"({"state_bits": 8})"}) {
         const auto matrix = f32_parameter("matrix", {16, 512});
@@ -204,7 +204,7 @@ TEST_CASE("state_bits = 8 quarters the state and stays near the f32 curve, in ev
 }
 
 TEST_CASE("shards that cut blocks keep their state in f32") {
-  optim_test::on_ranks({2}, [](const DeviceMesh& mesh) {
+  optim_test::on_mesh({2}, [](const DeviceMesh& mesh) {
     for (const auto& [shape, placement, coded] :
          std::vector<std::tuple<Dims, Placement, bool>>{{{64, 300}, Shard(1), false},
                                                         {{64, 300}, Shard(0), true},

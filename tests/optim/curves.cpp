@@ -60,7 +60,7 @@ void follows(const std::string& curves) {
 
 void follows_in_every_layout(const std::string& curves) {
   for (const World& world : worlds()) {
-    optim_test::on_ranks(world.mesh, [&](const DeviceMesh& mesh) {
+    optim_test::on_mesh(world.mesh, [&](const DeviceMesh& mesh) {
       for (const auto& stored : optim_test::stored_curves(curves)) {
         const double difference = optim_test::difference_from(stored, [&](const Dims& shape) {
           return optim_test::layout_of(mesh, world.placements, shape);

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "on_ranks.hpp"
 #include "parameters.hpp"
 
 namespace optim_test {
@@ -40,20 +41,15 @@ inline tessera::Layout layout_of(const tessera::DeviceMesh& mesh,
   return tessera::Layout::make(mesh, placements);
 }
 
-/// Runs `body` on as many simulated ranks as the mesh has.
-inline void on_ranks(const Dims& shape,
-                     const std::function<void(const tessera::DeviceMesh&)>& body) {
+/// Runs `body` on as many ranks as the mesh has.
+inline void on_mesh(const Dims& shape,
+                    const std::function<void(const tessera::DeviceMesh&)>& body) {
   std::vector<std::string> axes;
-  int ranks = 1;
-  for (const std::int64_t extent : shape) {
-    axes.push_back("axis" + std::to_string(axes.size()));
-    ranks *= static_cast<int>(extent);
+  for (int axis = 0; axis < shape.size(); ++axis) {
+    axes.push_back("axis" + std::to_string(axis));
   }
-  tessera::collective::LaunchOptions launch;
-  launch.print_error = false;
-  tessera::collective::run_threads(
-      ranks, [&](tessera::collective::World&) { body(tessera::DeviceMesh::make(axes, shape)); },
-      launch);
+  tessera::testing::on_ranks(static_cast<int>(shape.product()),
+                             [&](int) { body(tessera::DeviceMesh::make(axes, shape)); });
 }
 
 /// The noisy quadratic as a function of its parameters.

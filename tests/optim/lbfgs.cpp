@@ -136,7 +136,7 @@ TEST_CASE("L-BFGS counts each element once in every layout") {
                                                {{2}, {Replicate()}},
                                                {{2, 2}, {Replicate(), Shard(1)}},
                                                {{2, 2}, {Shard(0), Shard(1)}}}) {
-    optim_test::on_ranks(world.mesh, [&](const DeviceMesh& mesh) {
+    optim_test::on_mesh(world.mesh, [&](const DeviceMesh& mesh) {
       for (const auto& stored : optim_test::stored_curves("lbfgs")) {
         const std::string wrong = compared(stored, [&](const Dims& shape) {
           return optim_test::layout_of(mesh, world.placements, shape);

@@ -76,7 +76,7 @@ double norm_of(const std::vector<double>& values, double p) {
 }
 
 void on_mixed(const std::function<void(const std::vector<nn::ParameterPointer>&)>& body) {
-  optim_test::on_ranks(
+  optim_test::on_mesh(
       {2, 2}, [&](const DeviceMesh& grid) { body(mixed(grid, DeviceMesh::make({"line"}, {4}))); });
 }
 

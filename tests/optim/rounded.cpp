@@ -29,7 +29,7 @@ import tessera.optim;
 
 using namespace tessera;
 using optim_test::layout_of;
-using optim_test::on_ranks;
+using optim_test::on_mesh;
 
 namespace {
 
@@ -204,7 +204,7 @@ TEST_CASE("parameters and state in bf16 have the same bits in every layout, and 
       {{2, 2}, {Shard(0), Shard(0)}},
       {{4}, {Shard(0)}}};
   for (const auto& [shape, placements] : layouts) {
-    on_ranks(shape, [&](const DeviceMesh& mesh) {
+    on_mesh(shape, [&](const DeviceMesh& mesh) {
       set_seed(3);
       Setup own = make_setup(&mesh, placements);
       for (int step = 1; step <= 2; ++step) {

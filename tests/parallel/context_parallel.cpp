@@ -461,8 +461,8 @@ TEST_CASE("the form is chosen by what is not hidden, and the plan says why", "[c
   CHECK(decided(kKinds[5], 2, "{}", latency) ==
         "ring, as its 4 heads (1 of keys and values) cannot be split over 2 ranks");
   CHECK(decided(kKinds[0], 2, heads, latency).empty());
-  CHECK(has(error_of([&] { decided(kKinds[0], 2, R"({"gflops": 0})", latency); }),
-            "option 'gflops' must be more than 0 (got 0)"));
+  CHECK(contains(error_of([&] { decided(kKinds[0], 2, R"({"gflops": 0})", latency); }),
+                 "option 'gflops' must be more than 0 (got 0)"));
 }
 
 TEST_CASE("stages have the links of the whole mesh", "[context]") {
@@ -491,7 +491,7 @@ TEST_CASE("what a split sequence cannot have is refused", "[context]") {
   };
   const auto says = [](const std::string& error, const std::string& part) {
     INFO(error);
-    CHECK(has(error, part));
+    CHECK(contains(error, part));
   };
   says(refused(kKinds[0], {"context"}, {5}, {context(ring)}),
        "sequence: its 24 tokens cannot be split equally over the 5 ranks of axis 'context'; set "

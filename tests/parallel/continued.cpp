@@ -1,5 +1,4 @@
 // A run that is saved in one layout continues in every other one, whatever its state is.
-#include <unistd.h>
 
 #include <cmath>
 #include <cstddef>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "folder.hpp"
 
 import tessera.base;
 import tessera.plugin;
@@ -39,6 +39,7 @@ import tessera.hub;
 using namespace tessera;
 using namespace tessera::app;
 using namespace parallel_test;
+using tessera::testing::Folder;
 
 namespace {
 
@@ -76,8 +77,6 @@ TEST_CASE("a run that is saved in one layout continues in every other one") {
        {"model.dropout=0.1"},
        4e-3},
       {"QLoRA", just(qlora), {}, 1e-5}};
-  const std::filesystem::path folder =
-      std::filesystem::temp_directory_path() / ("tessera-continued-" + std::to_string(::getpid()));
   for (const State& state : states) {
     const auto fits = [&](Set layout) {
       return state.splits_rows || !(has(layout, tensor_parallel) || has(layout, sequence_parallel));
@@ -86,9 +85,10 @@ TEST_CASE("a run that is saved in one layout continues in every other one") {
       if (!fits(from)) {
         continue;
       }
-      std::filesystem::remove_all(folder);
-      const Losses expected = save(run_of(state.set | from, state.overrides), folder.string());
-      const std::string checkpoint = checkpoints_in(folder.string()).front();
+      const Folder folder;
+      const Losses expected =
+          save(run_of(state.set | from, state.overrides), folder.path().string());
+      const std::string checkpoint = checkpoints_in(folder.path().string()).front();
       for (const Set to : layouts) {
         if (!fits(to)) {
           continue;
@@ -104,5 +104,4 @@ TEST_CASE("a run that is saved in one layout continues in every other one") {
       }
     }
   }
-  std::filesystem::remove_all(folder);
 }

@@ -156,7 +156,7 @@ TEST_CASE("the report counts the bytes of what is gathered") {
     for (const auto& [name, parameter] : nn::named_parameters(*std::make_shared<Net>())) {
       const Dims& shape = parameter->value.shape();
       const std::int64_t others = (shape[0] + rank) / 2;  // rank 0 has a row more
-      elements += has(name, "up.") ? others * (shape.product() / shape[0]) : 0;
+      elements += contains(name, "up.") ? others * (shape.product() / shape[0]) : 0;
     }
     const std::int64_t plain = bytes({fsdp({"."})});
     const std::int64_t parts = bytes({extend({"blocks.*.up"}, in_two_parts), fsdp({"."})});
@@ -166,19 +166,21 @@ TEST_CASE("the report counts the bytes of what is gathered") {
 
 TEST_CASE("an extension that would have no effect is refused") {
   const auto two = extend({"head"}, in_two_parts);
-  CHECK(has(refusal({two, {"Replicate", "shard", {"."}, "{}", ""}}),
-            "Extending: no style gathers parameter 'head.weight', so there is nothing to extend"));
-  CHECK(has(refusal({two, {"FSDP", "shard", {"."}, R"({"ignore": ["head.weight"]})", ""}}),
-            "no style gathers parameter 'head.weight'"));
-  CHECK(has(refusal({fsdp({"."}), two}), "FSDP: must come after Extending"));
+  CHECK(contains(
+      refusal({two, {"Replicate", "shard", {"."}, "{}", ""}}),
+      "Extending: no style gathers parameter 'head.weight', so there is nothing to extend"));
+  CHECK(contains(refusal({two, {"FSDP", "shard", {"."}, R"({"ignore": ["head.weight"]})", ""}}),
+                 "no style gathers parameter 'head.weight'"));
+  CHECK(contains(refusal({fsdp({"."}), two}), "FSDP: must come after Extending"));
   parallel::StyleEntry other = extend({"head"}, in_two_parts);
   other.style = "Other";
-  CHECK(has(refusal({two, other, fsdp({"."})}),
-            "Extending and Other would both extend how parameter 'head.weight' is gathered"));
+  CHECK(contains(refusal({two, other, fsdp({"."})}),
+                 "Extending and Other would both extend how parameter 'head.weight' is gathered"));
   parallel::StyleEntry on_axis = two;
   on_axis.axis = "shard";
-  CHECK(has(refusal({on_axis, fsdp({"."})}),
-            "Extending: works on the wrong number of axes (expected 0, got 1); remove 'axis'"));
   CHECK(
-      has(refusal({{"FSDP", parallel::AxisNames(), {"."}, "{}", ""}}), "(expected 1 to 2, got 0)"));
+      contains(refusal({on_axis, fsdp({"."})}),
+               "Extending: works on the wrong number of axes (expected 0, got 1); remove 'axis'"));
+  CHECK(contains(refusal({{"FSDP", parallel::AxisNames(), {"."}, "{}", ""}}),
+                 "(expected 1 to 2, got 0)"));
 }

@@ -134,7 +134,7 @@ TEST_CASE("gradients lie where the other ranks read them") {
       }
       if (std::string(style) == "FSDP") {  // which computes with another tensor
         const std::string error = error_of([&] { backward((*run.model)(rows_of(run.plan))); });
-        check(has(error, "has a hook on its gradient that never runs"), error);
+        check(contains(error, "has a hook on its gradient that never runs"), error);
         continue;
       }
       backward((*run.model)(rows_of(run.plan)));

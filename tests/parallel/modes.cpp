@@ -249,8 +249,8 @@ TEST_CASE("the plan of a mode says what is sharded, moved and needed") {
     rows += row[0] + ": " + row[1] + "\n";
   }
   INFO(rows);
-  CHECK(has(rows, "mode: fully_shard: 21 parameters are sharded, 0 replicated"));
-  CHECK(has(rows, "replayed from the first step on"));
+  CHECK(contains(rows, "mode: fully_shard: 21 parameters are sharded, 0 replicated"));
+  CHECK(contains(rows, "replayed from the first step on"));
   // Half of each parameter comes in forward and again in backward; half of each gradient's terms.
   std::int64_t bytes = 0;
   for (const auto& [name, parameter] :
@@ -274,8 +274,8 @@ TEST_CASE("what a mode cannot place is refused before the ranks start") {
   use_shipped_plugins();
   runs::Run odd = by_mode("replicated.toml", "replicate", {"mesh.shape=[4]"});
   odd.config.train.batch = 6;
-  CHECK(has(error_of([&] { runs::facts_of(odd); }),
-            "train.batch: 6 sequences cannot be divided equally over the 4 ranks"));
+  CHECK(contains(error_of([&] { runs::facts_of(odd); }),
+                 "train.batch: 6 sequences cannot be divided equally over the 4 ranks"));
   runs::Run run = by_mode("fully_sharded.toml", "fully_shard");
   on_ranks(2, [&](int) {
     runs::Trainer trainer(run);
@@ -285,8 +285,8 @@ TEST_CASE("what a mode cannot place is refused before the ranks start") {
       break;
     }
     const std::string error = error_of([&] { trainer.step(); });
-    check(has(error, "this step has no program (other parameters are frozen") &&
-              has(error, "with a mode, all steps are of one kind"),
+    check(contains(error, "this step has no program (other parameters are frozen") &&
+              contains(error, "with a mode, all steps are of one kind"),
           "a step of another kind: " + error);
   });
 }

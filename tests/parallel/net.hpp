@@ -79,7 +79,7 @@ struct Planned {
 };
 
 /// The error of a plan with these entries for a model (without one: a Net) on a mesh of ranks that
-/// need not exist; empty when it has none.
+/// need not exist; "no error" when it has none.
 std::string refusal(const std::vector<tessera::parallel::StyleEntry>& entries,
                     const std::shared_ptr<tessera::nn::Module>& model = nullptr, int ranks = 2);
 

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "folder.hpp"
 
 import tessera.base;
 import tessera.mesh;
@@ -34,30 +35,18 @@ import tessera.parallel;
 
 using namespace tessera;
 using namespace parallel_test;
+using tessera::testing::Folder;
 
 namespace {
 
 using Entries = std::vector<parallel::StyleEntry>;
-
-/// A new folder, removed at the end.
-class Folder {
- public:
-  Folder() {
-    std::string name = (std::filesystem::temp_directory_path() / "tessera-places-XXXXXX").string();
-    path = ::mkdtemp(name.data());
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  ~Folder() { std::filesystem::remove_all(path); }
-  std::string path;
-};
 
 parallel::StyleEntry offload(const std::string& options, std::vector<std::string> on = {"."}) {
   return {.style = "Offload", .on = std::move(on), .options = options};
 }
 
 std::string to_file(const Folder& folder, const std::string& what = "") {
-  return R"({"to": "file", "folder": ")" + folder.path + "\"" +
+  return R"({"to": "file", "folder": ")" + folder.path().string() + "\"" +
          (what.empty() ? "" : R"(, "what": )" + what) + "}";
 }
 
@@ -103,7 +92,7 @@ bool is_in(const Folder& folder, const void* address) {
     const std::uintptr_t first = std::strtoull(line.c_str(), &rest, 16);
     const std::uintptr_t last = std::strtoull(rest + 1, nullptr, 16);
     if (wanted >= first && wanted < last) {
-      return line.find(folder.path) != std::string::npos;
+      return line.find(folder.path().string()) != std::string::npos;
     }
   }
   return false;
@@ -149,7 +138,7 @@ TEST_CASE("steps with anything kept elsewhere are the same bits") {
       });
     }
   }
-  CHECK(std::filesystem::is_empty(folder.path));
+  CHECK(std::filesystem::is_empty(folder.path().string()));
 }
 
 TEST_CASE("tensors are where the options say, and copies of shards go away") {
@@ -169,7 +158,7 @@ TEST_CASE("tensors are where the options say, and copies of shards go away") {
     run.plan.before_optimizer();
     optimizer->step(1e-3);
     for (const auto& [name, tensor] : optimizer->state().tensors) {
-      check(in_file(tensor) == has(name, ".blocks."), "state " + name);
+      check(in_file(tensor) == contains(name, ".blocks."), "state " + name);
     }
     const std::int64_t left =
         memory_statistics().bytes[static_cast<std::size_t>(MemoryCategory::communication)];
@@ -180,19 +169,19 @@ TEST_CASE("tensors are where the options say, and copies of shards go away") {
 TEST_CASE("a place that cannot be used is refused before the ranks start") {
   const Folder folder;
   const auto sharded = fsdp({"."});
-  CHECK(has(refusal({offload(R"({"to": "file"})"), sharded}), "option 'folder' is missing"));
-  CHECK(has(
+  CHECK(contains(refusal({offload(R"({"to": "file"})"), sharded}), "option 'folder' is missing"));
+  CHECK(contains(
       refusal({offload(R"({"to": "file", "folder": "/proc/self/status/here"})"), sharded}),
       "folder '/proc/self/status/here' cannot be used, as '/proc/self/status' is not a folder"));
-  CHECK(has(refusal({offload(R"({"to": "tape"})"), sharded}), "option 'to'"));
-  CHECK(has(refusal({offload(to_file(folder, R"(["activations"])")), sharded}),
-            R"(option 'what' has 'activations' (expected "parameters")"));
-  CHECK(has(refusal({offload(to_file(folder, "[]")), sharded}), "option 'what' is empty"));
-  CHECK(has(refusal({offload(R"({"to": "memory", "folder": "/tmp"})"), sharded}),
-            "option 'folder' has no meaning"));
-  CHECK(has(refusal({offload(to_file(folder)), {"Replicate", "shard", {"."}, "{}", ""}}),
-            "no style keeps parameter 'embed.weight' in memory of its own"));
-  CHECK(has(refusal({sharded, offload(to_file(folder))}), "FSDP: must come after Offload"));
+  CHECK(contains(refusal({offload(R"({"to": "tape"})"), sharded}), "option 'to'"));
+  CHECK(contains(refusal({offload(to_file(folder, R"(["activations"])")), sharded}),
+                 R"(option 'what' has 'activations' (expected "parameters")"));
+  CHECK(contains(refusal({offload(to_file(folder, "[]")), sharded}), "option 'what' is empty"));
+  CHECK(contains(refusal({offload(R"({"to": "memory", "folder": "/tmp"})"), sharded}),
+                 "option 'folder' has no meaning"));
+  CHECK(contains(refusal({offload(to_file(folder)), {"Replicate", "shard", {"."}, "{}", ""}}),
+                 "no style keeps parameter 'embed.weight' in memory of its own"));
+  CHECK(contains(refusal({sharded, offload(to_file(folder))}), "FSDP: must come after Offload"));
   CHECK(refusal(
             {offload(to_file(folder, R"(["optimizer"])")), {"Replicate", "shard", {"."}, "{}", ""}})
             .empty());

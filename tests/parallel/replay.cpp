@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "folder.hpp"
 
 import tessera.base;
 import tessera.plugin;
@@ -250,10 +251,9 @@ std::string tight_budget(const std::string& name, const std::vector<std::string>
 void replays_offloaded(const std::string& name, const std::vector<std::string>& overrides) {
   const std::string budget = tight_budget(name, overrides);
   INFO(name << " within " << budget);
-  const std::filesystem::path folder =
-      std::filesystem::temp_directory_path() / "tessera-test-values";
-  replays(name, overrides, budget, folder.string());
-  CHECK(std::filesystem::is_empty(folder));
+  const testing::Folder folder;
+  replays(name, overrides, budget, folder.path().string());
+  CHECK(folder.names().empty());
 }
 
 }  // namespace

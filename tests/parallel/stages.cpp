@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "folder.hpp"
 
 import tessera.base;
 import tessera.pipeline;
@@ -44,24 +45,11 @@ import tessera.app.run;
 using namespace tessera;
 using namespace tessera::app;
 using namespace parallel_test;
+using tessera::testing::Folder;
 
 namespace {
 
 using Overrides = std::vector<std::string>;
-
-/// A folder of this process, removed at the end.
-struct Folder {
-  Folder() : path(std::filesystem::temp_directory_path() / ("stages-" + std::to_string(getpid()))) {
-    std::filesystem::create_directories(path);
-  }
-  ~Folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path, ignored);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  std::filesystem::path path;
-};
 
 /// What a run of some steps says, and its evaluation afterwards.
 struct Curve {
@@ -299,7 +287,7 @@ TEST_CASE("backwards in two halves are composed with styles of other axes") {
 
 TEST_CASE("a schedule from a file may have whole backwards and halves") {
   const Folder folder;
-  const std::string file = (folder.path / "mixed.txt").string();
+  const std::string file = folder / "mixed.txt";
   std::ofstream(file) << "schedule mixed\nmicro_batches 8\nstages 0 1\n"
                          "rank 0: F0.0 F0.1 B0.0 F0.2 I0.1 F0.3 I0.2 W0.1 W0.2 B0.3 F0.4 F0.5 "
                          "F0.6 I0.4 I0.5 W0.4 W0.5 B0.6 F0.7 I0.7 W0.7\n"
@@ -383,9 +371,9 @@ TEST_CASE("what stages tell each other is known in all steps of a kind but the f
   CHECK(losses_of({2}, false) == losses_of({}, false));
   const std::string error = error_of([&] { losses_of({2}, true); });
   INFO(error);
-  CHECK(
-      has(error, "what leaves stage 0 (model.embed_tokens to model.layers.2) is not what it was"));
-  CHECK(has(error, "(expected f32 1 6 16"));
+  CHECK(contains(error,
+                 "what leaves stage 0 (model.embed_tokens to model.layers.2) is not what it was"));
+  CHECK(contains(error, "(expected f32 1 6 16"));
 }
 
 TEST_CASE("captured steps of a model in stages have the same bits", "[captured]") {
@@ -431,11 +419,11 @@ TEST_CASE("a step is not captured ahead as long as other stages are guessed", "[
   const auto captured = [&](int rank) {
     return error_of([&] { on_meta(rank, [&] { runs::Trainer(run, setup, {}).capture(); }); });
   };
-  CHECK(has(captured(0), "is planned before the stages that it gets hidden states from"));
+  CHECK(contains(captured(0), "is planned before the stages that it gets hidden states from"));
   setup.states = std::make_shared<PlannedStates>();
   // Rank 0 has the first stage and the last one, rank 1 those between.
-  CHECK(has(captured(0), "what its stages tell each other was not planned"));
-  CHECK(has(captured(1), "what its stages tell each other was not planned"));
+  CHECK(contains(captured(0), "what its stages tell each other was not planned"));
+  CHECK(contains(captured(1), "what its stages tell each other was not planned"));
   CHECK(captured(0).empty());
   CHECK(captured(1).empty());
 }
@@ -485,7 +473,7 @@ TEST_CASE("a run that is saved in stages continues in any others, and without") 
   int number = 0;
   for (const Change& change : changes) {
     INFO("change " << number);
-    const std::string place = (folder.path / std::to_string(number++)).string();
+    const std::string place = folder / std::to_string(number++);
     const std::vector<double> expected = save(change.saved, place);
     const std::string checkpoint = checkpoint_folder(place, 2);
     static_cast<void>(runs::check_stored(change.continued, checkpoint, false));
@@ -564,26 +552,27 @@ TEST_CASE("what cannot be computed in stages is refused before ranks start") {
                           const Overrides& more = {}) {
     return error_of([&] { static_cast<void>(runs::try_step(run_in(layout, stages, more))); });
   };
-  CHECK(has(refusal(alone, {5}), "5 stages cannot be made of 4 layers"));
-  CHECK(has(refusal(alone, {2, R"(split=["model.layer.1"])"}),
-            "no stage can begin with 'model.layer.1'"));
-  CHECK(has(refusal(alone, {2, R"(split=["model.layers.1","model.layers.2"])"}),
-            "'split' makes 3 stages, and the schedule has 2"));
-  CHECK(has(refusal(alone, {2, R"(schedule="2f2b")"}), "option 'schedule' must be gpipe, 1f1b"));
+  CHECK(contains(refusal(alone, {5}), "5 stages cannot be made of 4 layers"));
+  CHECK(contains(refusal(alone, {2, R"(split=["model.layer.1"])"}),
+                 "no stage can begin with 'model.layer.1'"));
+  CHECK(contains(refusal(alone, {2, R"(split=["model.layers.1","model.layers.2"])"}),
+                 "'split' makes 3 stages, and the schedule has 2"));
+  CHECK(
+      contains(refusal(alone, {2, R"(schedule="2f2b")"}), "option 'schedule' must be gpipe, 1f1b"));
   const Others unmatched = {"FSDP", "\"shard\"", "2",
                             entry("FSDP", "shard", R"("model.layers.*",".")",
                                   R"(ignore=["model.layers.3.**","model.layers.4.**"])")};
-  CHECK(has(refusal(unmatched, {2}),
-            "option 'ignore': the pattern 'model.layers.4.**' matches no parameter"));
-  CHECK(has(refusal(alone, {2, R"(schedule="interleaved")"}, {"train.micro_batch=8"}),
-            "interleaved"));
-  CHECK(has(refusal({"", "", "", entry("Replicate", "pipe", R"(".")")}, {2}), "along which"));
-  CHECK(has(error_of([] {
-              runs::Run run = run_in(alone, {2});
-              run.config.parallel.front().on = {"model"};
-              static_cast<void>(runs::try_step(run));
-            }),
-            "applied to a part"));
+  CHECK(contains(refusal(unmatched, {2}),
+                 "option 'ignore': the pattern 'model.layers.4.**' matches no parameter"));
+  CHECK(contains(refusal(alone, {2, R"(schedule="interleaved")"}, {"train.micro_batch=8"}),
+                 "interleaved"));
+  CHECK(contains(refusal({"", "", "", entry("Replicate", "pipe", R"(".")")}, {2}), "along which"));
+  CHECK(contains(error_of([] {
+                   runs::Run run = run_in(alone, {2});
+                   run.config.parallel.front().on = {"model"};
+                   static_cast<void>(runs::try_step(run));
+                 }),
+                 "applied to a part"));
 }
 
 TEST_CASE("an error in a stage names the stage and the micro-batch") {
@@ -606,6 +595,6 @@ TEST_CASE("an error in a stage names the stage and the micro-batch") {
     });
   });
   INFO(error);
-  CHECK(has(error, "a fault of the test"));
-  CHECK(has(error, "stage 1 (model.layers.3 to lm_head), micro-batch 5, forward"));
+  CHECK(contains(error, "a fault of the test"));
+  CHECK(contains(error, "stage 1 (model.layers.3 to lm_head), micro-batch 5, forward"));
 }

@@ -1,15 +1,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <functional>
 #include <limits>
-#include <string>
 #include <vector>
 
 import tessera.base;
-import tessera.mesh;
 import tessera.tensor;
-import tessera.collective;
 import tessera.plugin;
 import tessera.parallel;
 
@@ -31,33 +27,6 @@ void use_shipped_plugins() {
         {.paths = {TESSERA_SHIPPED_PLUGINS}, .environment = false, .standard_places = false});
     return true;
   }();
-}
-
-void on_ranks(int ranks, const std::function<void(int rank)>& f) {
-  collective::LaunchOptions options;
-  options.timeout_seconds = 30;
-  collective::run_threads(
-      ranks,
-      [&](collective::World& world) {
-        set_seed(5);
-        f(world.rank());
-      },
-      options);
-}
-
-void check(bool holds, const std::string& what) {
-  if (!holds) {
-    fail("does not hold: " + what);
-  }
-}
-
-std::string error_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return {};
 }
 
 double difference(const std::vector<double>& a, const std::vector<double>& b) {

@@ -15,11 +15,12 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "errors.hpp"
+#include "generators.hpp"
+#include "property.hpp"
 
 import tessera.base;
 import tessera.pipeline;
-
-#include "errors.hpp"
 
 using namespace tessera;
 using tessera::testing::error_of;
@@ -33,18 +34,27 @@ const std::vector<PipelineSize> sizes = {
     {.ranks = 4, .micro_batches = 2}, {.ranks = 4, .micro_batches = 8},
     {.ranks = 8, .micro_batches = 16}};
 
+/// The nearest size that the kind can have.
+PipelineSize fitting(const ScheduleKind& kind, PipelineSize size) {
+  if (kind.name == "interleaved") {
+    size.micro_batches = (size.micro_batches + size.ranks - 1) / size.ranks * size.ranks;
+  }
+  size.stages_per_rank = std::max(size.stages_per_rank, kind.least_stages_per_rank);
+  if (kind.most_stages_per_rank != 0) {
+    size.stages_per_rank = std::min(size.stages_per_rank, kind.most_stages_per_rank);
+  }
+  return size;
+}
+
 /// Sizes that the kind can have.
 std::vector<PipelineSize> sizes_of(const ScheduleKind& kind) {
   std::vector<PipelineSize> all;
   for (PipelineSize size : sizes) {
-    if (kind.name == "interleaved") {
-      size.micro_batches = (size.micro_batches + size.ranks - 1) / size.ranks * size.ranks;
-    }
     for (const int stages : {1, 2, 3}) {
       size.stages_per_rank = stages;
-      if (stages >= kind.least_stages_per_rank &&
-          (kind.most_stages_per_rank == 0 || stages <= kind.most_stages_per_rank)) {
-        all.push_back(size);
+      const PipelineSize fits = fitting(kind, size);
+      if (fits.stages_per_rank == stages) {
+        all.push_back(fits);
       }
     }
   }
@@ -286,34 +296,36 @@ TEST_CASE("what cannot run is refused with its place") {
 }
 
 TEST_CASE("changed schedules are refused, or come to an end") {
-  std::mt19937 random(11);
+  std::mt19937 random(11);  // the order in which ranks run
   int refused = 0;
   int accepted = 0;
-  for (int round = 0; round < 1000; ++round) {
-    const auto kinds = schedule_kinds();
-    const ScheduleKind& kind = kinds[random() % kinds.size()];
-    const std::vector<PipelineSize> all = sizes_of(kind);
-    Schedule schedule = make_schedule(kind.name, all[random() % (all.size() / 2)]);
-    std::vector<Action>& actions = schedule.actions[random() % schedule.actions.size()];
-    const std::size_t place = random() % actions.size();
-    const int change = static_cast<int>(random() % 3);
-    if (change == 0) {
-      actions.erase(actions.begin() + static_cast<std::ptrdiff_t>(place));
-    } else if (change == 1) {
-      std::swap(actions[place], actions[random() % actions.size()]);
+  const auto kinds = schedule_kinds();
+  testing::property("changed schedule", 1000, [&] {
+    const testing::ChangedSchedule c = *testing::changed_schedules(static_cast<int>(kinds.size()));
+    const ScheduleKind& kind = kinds[static_cast<std::size_t>(c.kind)];
+    const PipelineSize size = fitting(
+        kind,
+        {.ranks = c.ranks, .stages_per_rank = c.stages_per_rank, .micro_batches = c.micro_batches});
+    Schedule schedule = make_schedule(kind.name, size);
+    std::vector<Action>& actions = schedule.actions[c.rank];
+    const auto place = static_cast<std::ptrdiff_t>(c.place % actions.size());
+    const auto other = static_cast<std::ptrdiff_t>(c.other % actions.size());
+    if (c.change == 0) {
+      actions.erase(actions.begin() + place);
+    } else if (c.change == 1) {
+      std::iter_swap(actions.begin() + place, actions.begin() + other);
     } else {
-      actions.insert(actions.begin() + static_cast<std::ptrdiff_t>(random() % actions.size()),
-                     actions[place]);
+      const Action repeated = *(actions.begin() + place);
+      actions.insert(actions.begin() + other, repeated);
     }
-    INFO(to_text(schedule));
-    if (refusal(schedule) == "no error") {
-      ++accepted;
-      CHECK(change == 1);  // otherwise something is missing, or there twice
-      CHECK(comes_to_an_end(schedule, random));
-    } else {
+    if (refusal(schedule) != "no error") {
       ++refused;
+      return;
     }
-  }
+    ++accepted;
+    testing::check(c.change == 1, "accepted with something missing or twice\n" + to_text(schedule));
+    testing::check(comes_to_an_end(schedule, random), "it never ends\n" + to_text(schedule));
+  });
   CHECK(refused > 500);
   CHECK(accepted > 20);
 }

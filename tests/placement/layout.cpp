@@ -8,12 +8,11 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "errors.hpp"
 
 import tessera.base;
 import tessera.mesh;
 import tessera.placement;
-
-#include "errors.hpp"
 
 using namespace tessera;
 using Catch::Contains;

@@ -266,6 +266,16 @@ inline bool is_possible(const Layout& from, const Layout& to) {
   return true;
 }
 
+/// A layout by the texts of its placements.
+inline Layout layout_of(const DeviceMesh& mesh, const std::vector<std::string>& placements,
+                        const std::vector<int>& order) {
+  std::vector<Placement> parsed;
+  for (const std::string& placement : placements) {
+    parsed.push_back(tessera::parse_placement(placement));
+  }
+  return Layout::make(mesh, parsed, order);
+}
+
 /// All layouts of a mesh with these placements, in all shard orders.
 inline std::vector<Layout> all_layouts(const DeviceMesh& mesh, std::span<const Placement> kinds) {
   std::vector<std::vector<Placement>> lists = {{}};

@@ -50,21 +50,21 @@ constexpr std::int64_t no_path = DT_DEBUG;
 /// A folder with the plugin (a.so) and folders for its libraries, none of which others can change.
 struct Place {
   Place() {
-    fs::create_directories(folder.path / "upper" / "one");
-    fs::create_directories(folder.path / "upper" / "two");
+    fs::create_directories(folder.path() / "upper" / "one");
+    fs::create_directories(folder.path() / "upper" / "two");
     put("Dependent", "a.so", "$ORIGIN/upper/one", DT_RUNPATH);
     put("libfirst", "upper/one/libfirst.so", "${ORIGIN}/../two", DT_RUNPATH);
     put("libsecond", "upper/two/libsecond.so", "", no_path);
   }
   void put(const std::string& library, const std::string& as, const std::string& folders,
            std::int64_t tag) const {
-    fs::remove(folder.path / as);
+    fs::remove(folder.path() / as);
     folder.write(searching(library, folders, tag), as);
   }
-  std::string path(const std::string& name) const { return (folder.path / name).string(); }
+  std::string path(const std::string& name) const { return (folder.path() / name).string(); }
   void mode(const std::string& name, mode_t mode) const { chmod(path(name).c_str(), mode); }
 
-  Folder folder;
+  PluginFolder folder;
 };
 
 /// Every reason to refuse the plugin; nothing of its libraries may have run when there is one.

@@ -14,6 +14,7 @@
 #include "catch.hpp"
 #include "skip.hpp"
 #include "support.hpp"
+#include "texts.hpp"
 #include "trust.hpp"
 
 import tessera.base;
@@ -22,6 +23,7 @@ import tessera.plugin;
 #include "greeter.hpp"
 
 using namespace tessera;
+using tessera::testing::has;
 namespace fs = std::filesystem;
 
 namespace {
@@ -43,27 +45,19 @@ std::string refusal_of(const std::string& path) {
   return "";
 }
 
-bool contains(const std::string& text, const std::string& part) {
-  INFO("in: " << text);
-  INFO("looked for: " << part);
-  const bool found = text.find(part) != std::string::npos;
-  CHECK(found);
-  return found;
-}
-
 }  // namespace
 
 TEST_CASE("a library that others can change is refused with the command that mends it") {
-  const Folder folder;
+  const PluginFolder folder;
   const std::string file = folder.copy("Hello", "a.so");
   CHECK(refusal_of(file).empty());
   chmod(file.c_str(), 0666);
-  contains(refusal_of(file), "can be written by others");
-  contains(refusal_of(file), "chmod go-w " + file);
+  has(refusal_of(file), "can be written by others");
+  has(refusal_of(file), "chmod go-w " + file);
   chmod(file.c_str(), 0644);
-  chmod(folder.path.c_str(), 01777);
-  contains(refusal_of(file), "the folder " + folder.path.string() + " can be written by others");
-  chmod(folder.path.c_str(), 0700);
+  chmod(folder.path().c_str(), 01777);
+  has(refusal_of(file), "the folder " + folder.path().string() + " can be written by others");
+  chmod(folder.path().c_str(), 0700);
   CHECK(refusal_of(file).empty());
 }
 
@@ -72,14 +66,14 @@ TEST_CASE("a library of another user or with a foreign group's pen is refused", 
     tessera::testing::skip("only root can give a file away");
     return;
   }
-  const Folder folder;
+  const PluginFolder folder;
   const std::string file = folder.copy("Hello", "a.so");
   REQUIRE(chown(file.c_str(), 12345, 12345) == 0);
-  contains(refusal_of(file), "belongs to user 12345, who is neither root nor you");
+  has(refusal_of(file), "belongs to user 12345, who is neither root nor you");
   REQUIRE(chown(file.c_str(), 0, 12345) == 0);
   CHECK(refusal_of(file).empty());
   chmod(file.c_str(), 0664);
-  contains(refusal_of(file), "can be written by others (mode 664, group 12345)");
+  has(refusal_of(file), "can be written by others (mode 664, group 12345)");
 }
 
 TEST_CASE("a folder of another user is accepted only on the way to the program itself", "[.root]") {
@@ -87,68 +81,66 @@ TEST_CASE("a folder of another user is accepted only on the way to the program i
     tessera::testing::skip("only root can give a folder away");
     return;
   }
-  const Folder folder;
-  fs::create_directories(folder.path / "prefix" / "lib");
+  const PluginFolder folder;
+  fs::create_directories(folder.path() / "prefix" / "lib");
   const std::string file = folder.copy("Hello", "prefix/lib/a.so");
-  REQUIRE(chown((folder.path / "prefix").c_str(), 12345, 0) == 0);
-  contains(refusal_of(file),
-           "the folder " + (folder.path / "prefix").string() + " belongs to user");
+  REQUIRE(chown((folder.path() / "prefix").c_str(), 12345, 0) == 0);
+  has(refusal_of(file), "the folder " + (folder.path() / "prefix").string() + " belongs to user");
   plugin::Trust beside(file);  // as if it were libtessera
   CHECK(beside.check_file(file));
   CHECK(beside.refusals().empty());
-  chmod((folder.path / "prefix").c_str(), 0777);
+  chmod((folder.path() / "prefix").c_str(), 0777);
   plugin::Trust open(file);
   open.check_file(file);
   REQUIRE(open.refusals().size() == 1);
-  contains(open.refusals().front(), "can be written by others");
+  has(open.refusals().front(), "can be written by others");
 }
 
 TEST_CASE("a symbolic link is judged by what it leads to") {
-  const Folder folder;
-  const Folder open;
-  chmod(open.path.c_str(), 0777);
+  const PluginFolder folder;
+  const PluginFolder open;
+  chmod(open.path().c_str(), 0777);
   const std::string target = open.copy("Hello", "a.so");
-  const fs::path link = folder.path / "link.so";
+  const fs::path link = folder.path() / "link.so";
   fs::create_symlink(target, link);
-  contains(refusal_of(link.string()), "the folder " + open.path.string());
+  has(refusal_of(link.string()), "the folder " + open.path().string());
 }
 
 TEST_CASE("a library below a folder that others can change is refused, however far above it is") {
-  const Folder folder;
-  fs::create_directories(folder.path / "mine" / "deep");
+  const PluginFolder folder;
+  fs::create_directories(folder.path() / "mine" / "deep");
   const std::string file = folder.copy("Hello", "mine/deep/a.so");
   CHECK(refusal_of(file).empty());
-  chmod(folder.path.c_str(), 0777);
-  contains(refusal_of(file), "the folder " + folder.path.string() + " can be written by others");
-  contains(refusal_of(file), "chmod go-w " + folder.path.string());
-  chmod(folder.path.c_str(), 01777);  // sticky, as /tmp: others cannot replace what is in it
+  chmod(folder.path().c_str(), 0777);
+  has(refusal_of(file), "the folder " + folder.path().string() + " can be written by others");
+  has(refusal_of(file), "chmod go-w " + folder.path().string());
+  chmod(folder.path().c_str(), 01777);  // sticky, as /tmp: others cannot replace what is in it
   CHECK(refusal_of(file).empty());
 }
 
 TEST_CASE("what is not a file is refused and does not hold us up") {
-  const Folder folder;
-  contains(refusal_of((folder.path / "none.so").string()), "cannot be found");
-  const std::string pipe = (folder.path / "pipe.so").string();
+  const PluginFolder folder;
+  has(refusal_of((folder.path() / "none.so").string()), "cannot be found");
+  const std::string pipe = (folder.path() / "pipe.so").string();
   REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);
-  contains(refusal_of(pipe), "is not a plain file");
-  contains(refusal_of(folder.write({}, "empty.so")), "not an ELF file");
+  has(refusal_of(pipe), "is not a plain file");
+  has(refusal_of(folder.write({}, "empty.so")), "not an ELF file");
 }
 
 TEST_CASE("a damaged or foreign library is refused and never loaded") {
-  const Folder folder;
+  const PluginFolder folder;
   Content content = content_of("Hello");
   content[content.size() / 2] ^= std::byte{4};
-  contains(refusal_of(folder.write(content, "flipped.so")),
-           "content: differs from what was linked");
+  has(refusal_of(folder.write(content, "flipped.so")), "content: differs from what was linked");
   content = content_of("Hello");
   content.resize(content.size() - 1);
-  contains(refusal_of(folder.write(content, "cut.so")), "cut");
-  contains(refusal_of("/lib/x86_64-linux-gnu/libm.so.6"), "not a plugin");
+  has(refusal_of(folder.write(content, "cut.so")), "cut");
+  has(refusal_of("/lib/x86_64-linux-gnu/libm.so.6"), "not a plugin");
   const std::string flags = refusal_of(std::string(LIBRARIES) + "/OtherFlags.so");
-  contains(flags, "RTTI: host has on, library has off");
-  contains(flags, "exceptions: host has on, library has off");
-  contains(flags, "enum size: host has 4 bytes, library has 1 bytes");
-  contains(flags, "char: host has signed, library has unsigned");
+  has(flags, "RTTI: host has on, library has off");
+  has(flags, "exceptions: host has on, library has off");
+  has(flags, "enum size: host has 4 bytes, library has 1 bytes");
+  has(flags, "char: host has signed, library has unsigned");
 }
 
 namespace {
@@ -162,14 +154,14 @@ class NewGreeter {
 }  // namespace
 
 TEST_CASE("kinds that this host does not serve are refused") {
-  const Folder folder;
+  const PluginFolder folder;
   const auto stamped = [&](const char* provides, const char* as) {
     return folder.write(
         with_stamp(content_of("Hello"),
                    [&](plugin::GateStamp& stamp) { std::strcpy(stamp.provides, provides); }),
         as);
   };
-  contains(refusal_of(stamped("gretter:Hello", "kind.so")), "did you mean 'greeter'?");
+  has(refusal_of(stamped("gretter:Hello", "kind.so")), "did you mean 'greeter'?");
   // A kind of a program's own, whose interface is not in Tessera's fingerprint, has a version.
   plugin::Registrar registrar("Hello", "hello.so");
   registrar.add<NewGreeter>("Hello", [] { return std::unique_ptr<NewGreeter>(); });
@@ -181,32 +173,32 @@ TEST_CASE("kinds that this host does not serve are refused") {
 
 TEST_CASE("a plugin that throws or breaks its promise leaves nothing registered") {
   const auto misbehaving = [](const std::string& how) {
-    const Folder
+    const PluginFolder
         folder;  // an own copy each time: a loaded file would not run its constructors again
     const Setting setting("MISBEHAVE", how);
     return refusal_of(folder.copy("Misbehaving", "m.so"));
   };
-  contains(misbehaving("throw in register"), "threw while it was loaded or registered: no licence");
-  contains(misbehaving("throw an int"), "not a std::exception");
-  contains(misbehaving("register more"), "greeter 'Unpromised': registered, but not promised");
-  contains(misbehaving("register twice"), "registered twice by one plugin");
-  contains(misbehaving("register nothing"), "promised by the stamp, but not registered");
-  contains(misbehaving("register an empty factory"), "its factory is empty");
+  has(misbehaving("throw in register"), "threw while it was loaded or registered: no licence");
+  has(misbehaving("throw an int"), "not a std::exception");
+  has(misbehaving("register more"), "greeter 'Unpromised': registered, but not promised");
+  has(misbehaving("register twice"), "registered twice by one plugin");
+  has(misbehaving("register nothing"), "promised by the stamp, but not registered");
+  has(misbehaving("register an empty factory"), "its factory is empty");
   CHECK(misbehaving("").empty());
-  contains(refusal_of(std::string(LIBRARIES) + "/Undefined.so"), "nobody_defines_this");
+  has(refusal_of(std::string(LIBRARIES) + "/Undefined.so"), "nobody_defines_this");
 }
 
 TEST_CASE("two files with one name are an error that names both") {
-  const Folder folder;
+  const PluginFolder folder;
   const std::string hello = folder.copy("Hello", "a.so");
   const std::string twin = folder.copy("Twin", "b.so");
-  plugin::Host by_name(only(folder.path.string()));
+  plugin::Host by_name(only(folder.path().string()));
   try {
     by_name.find<Greeter>("Hello");
     FAIL("found one of two");
   } catch (const Error& error) {
-    contains(error.what(), hello);
-    contains(error.what(), twin);
+    has(error.what(), hello);
+    has(error.what(), twin);
   }
   plugin::Host by_file({{}, false, false});
   by_file.load(hello);
@@ -217,7 +209,7 @@ TEST_CASE("two files with one name are an error that names both") {
 }
 
 TEST_CASE("a second plugin with the same name and other content is an error, not ignored") {
-  const Folder folder;
+  const PluginFolder folder;
   plugin::declare_kind<Greeter>();
   const std::string first = folder.copy("Hello", "a.so");
   const std::string second = folder.write(
@@ -231,19 +223,19 @@ TEST_CASE("a second plugin with the same name and other content is an error, not
   REQUIRE(by_file.loaded().size() == 1);
   CHECK(by_file.loaded().front().version == "1.2.3");
 
-  plugin::Host by_name(only(folder.path.string()));
+  plugin::Host by_name(only(folder.path().string()));
   CHECK_THROWS_WITH(by_name.find<Greeter>("Hello"),
                     Catch::Contains(first) && Catch::Contains(second));
   CHECK(by_name.loaded().empty());
 }
 
 TEST_CASE("a name whose only plugin is refused brings every reason") {
-  const Folder folder;
+  const PluginFolder folder;
   Content content = content_of("Hello");
   content[content.size() / 2] ^= std::byte{4};
   const std::string file = folder.write(content, "a.so");
   chmod(file.c_str(), 0666);
-  plugin::Host host(only(folder.path.string()));
+  plugin::Host host(only(folder.path().string()));
   CHECK_THROWS_WITH(host.find<Greeter>("Hello"),
                     Catch::Contains(file + ": the file") && Catch::Contains("written by others") &&
                         Catch::Contains("differs from what was linked"));
@@ -254,7 +246,8 @@ TEST_CASE("check finds everything, whatever the library does to its process") {
   plugin::declare_kind<Greeter>();
   using std::chrono::milliseconds;
   const auto checked = [&](const std::string& how, milliseconds limit = milliseconds(60'000)) {
-    const Folder own;  // what this process has loaded already would not run its constructors again
+    const PluginFolder
+        own;  // what this process has loaded already would not run its constructors again
     const std::string file = own.copy("Misbehaving", "m.so");
     const Setting setting("MISBEHAVE", how);
     const plugin::CheckReport report = plugin::check_library(file, limit);
@@ -264,18 +257,18 @@ TEST_CASE("check finds everything, whatever the library does to its process") {
   };
   CHECK(checked("").empty());
   // A sanitizer turns the signal into an exit code.
-  contains(checked("crash in constructor"), ") while it was loaded or registered");
-  contains(checked("loop in constructor", milliseconds(1500)),
-           "did not finish loading and registering within 1500 ms");
-  contains(checked("exit in constructor"), "ended its process");
+  has(checked("crash in constructor"), ") while it was loaded or registered");
+  has(checked("loop in constructor", milliseconds(1500)),
+      "did not finish loading and registering within 1500 ms");
+  has(checked("exit in constructor"), "ended its process");
 #if __has_feature(thread_sanitizer)  // no exception gets through its dlopen
-  contains(checked("throw in constructor"), ") while it was loaded or registered");
+  has(checked("throw in constructor"), ") while it was loaded or registered");
 #else
-  contains(checked("throw in constructor"), "no luck");
+  has(checked("throw in constructor"), "no luck");
 #endif
-  contains(checked("throw in register"), "no licence");
+  has(checked("throw in register"), "no licence");
 
-  const Folder folder;
+  const PluginFolder folder;
   const std::string bad = folder.write(with_stamp(content_of("Hello"),
                                                   [](plugin::GateStamp& stamp) {
                                                     std::strcpy(stamp.facts[4], "off");

@@ -26,11 +26,11 @@ class Resident : public Greeter {
 }  // namespace
 
 TEST_CASE("a plugin is found by kind and name, and loaded only when it is asked for") {
-  const Folder folder;
+  const PluginFolder folder;
   const std::string file = folder.copy("Hello", "any_name.so");
   const std::string other = folder.copy("Misbehaving", "other.so");
   plugin::declare_kind<Greeter>();
-  plugin::Host host({{folder.path.string()}, false, false});
+  plugin::Host host({{folder.path().string()}, false, false});
   CHECK(host.names("greeter") == std::vector<std::string>{"Hello", "Misbehaving"});
   CHECK(host.loaded().empty());
   CHECK(host.find<Greeter>("Hello")("you")->greet() == "hello, you");
@@ -47,10 +47,10 @@ TEST_CASE("a plugin is found by kind and name, and loaded only when it is asked 
 }
 
 TEST_CASE("loading again, or the same content from elsewhere, changes nothing") {
-  const Folder folder;
+  const PluginFolder folder;
   const std::string first = folder.copy("Hello", "a.so");
   const std::string second = folder.copy("Hello", "b.so");
-  plugin::Host host({{folder.path.string()}, false, false});
+  plugin::Host host({{folder.path().string()}, false, false});
   const auto* factory = &host.find<Greeter>("Hello");
   host.load(first);
   host.load(second);
@@ -59,10 +59,10 @@ TEST_CASE("loading again, or the same content from elsewhere, changes nothing") 
 }
 
 TEST_CASE("a name that nobody provides brings the nearest one and what was refused") {
-  const Folder folder;
+  const PluginFolder folder;
   folder.copy("Hello", "a.so");
   folder.write({}, "empty.so");
-  plugin::Host host({{folder.path.string()}, false, false});
+  plugin::Host host({{folder.path().string()}, false, false});
   CHECK_THROWS_WITH(host.find<Greeter>("Hallo"), Catch::Contains("did you mean 'Hello'?") &&
                                                      Catch::Contains("empty.so: not an ELF file"));
 }
@@ -85,7 +85,7 @@ TEST_CASE("the hash of what is loaded does not depend on the order") {
 }
 
 TEST_CASE("the hash of what is loaded tells contents of one name and version apart") {
-  const Folder folder;
+  const PluginFolder folder;
   plugin::declare_kind<Greeter>();
   const auto hash_of = [](const std::string& file) {
     plugin::Host host({{}, false, false});
@@ -102,10 +102,10 @@ TEST_CASE("the hash of what is loaded tells contents of one name and version apa
 }
 
 TEST_CASE("the environment's path takes absolute entries and refuses the others") {
-  const Folder folder;
+  const PluginFolder folder;
   const std::string file = folder.copy("Hello", "a.so");
   const Setting setting("TESSERA_PLUGIN_PATH",
-                        "here:" + folder.path.string() + "::/no/such/folder");
+                        "here:" + folder.path().string() + "::/no/such/folder");
   const auto found = plugin::search_libraries({{}, true, false});
   REQUIRE(found.size() == 3);
   CHECK(found[0].path == "here");
@@ -116,15 +116,15 @@ TEST_CASE("the environment's path takes absolute entries and refuses the others"
 }
 
 TEST_CASE("named paths come before the environment, the user's folder before the installed one") {
-  const Folder named;
-  const Folder path;
-  const Folder data;
+  const PluginFolder named;
+  const PluginFolder path;
+  const PluginFolder data;
   const std::string first = named.copy("Hello", "a.so");
   const std::string second = path.copy("Hello", "b.so");
-  fs::create_directories(data.path / "tessera" / "plugins");
+  fs::create_directories(data.path() / "tessera" / "plugins");
   const std::string third = data.copy("Hello", "tessera/plugins/c.so");
-  const Setting environment("TESSERA_PLUGIN_PATH", path.path.string());
-  const Setting home("XDG_DATA_HOME", data.path.string());
+  const Setting environment("TESSERA_PLUGIN_PATH", path.path().string());
+  const Setting home("XDG_DATA_HOME", data.path().string());
   const auto found = plugin::search_libraries({{first}, true, true});
   REQUIRE(found.size() >= 3);
   CHECK(found[0].path == first);
@@ -134,13 +134,13 @@ TEST_CASE("named paths come before the environment, the user's folder before the
 }
 
 TEST_CASE("the working directory is never searched") {
-  const Folder folder;
+  const PluginFolder folder;
   folder.copy("Hello", "Hello.so");
   const fs::path before = fs::current_path();
-  fs::current_path(folder.path);
+  fs::current_path(folder.path());
   plugin::Host host;
   for (const plugin::Found& found : host.list()) {
-    CHECK(found.file.find(folder.path.string()) == std::string::npos);
+    CHECK(found.file.find(folder.path().string()) == std::string::npos);
   }
   CHECK_THROWS_AS(host.find<Greeter>("Hello"), Error);
   fs::current_path(before);
@@ -158,9 +158,9 @@ TEST_CASE("the program's own factories stand beside the plugins'") {
 }
 
 TEST_CASE("the process has one host, configured before its first use") {
-  const Folder folder;
+  const PluginFolder folder;
   folder.copy("Hello", "a.so");
-  plugin::configure_host({{folder.path.string()}, false, false});
+  plugin::configure_host({{folder.path().string()}, false, false});
   CHECK(plugin::host().find<Greeter>("Hello")("you")->greet() == "hello, you");
   CHECK_THROWS_AS(plugin::configure_host({}), Error);
   CHECK(plugin::host().loaded().size() == 1);

@@ -17,39 +17,27 @@
 #include <vector>
 
 #include "elf_file.hpp"
+#include "folder.hpp"
 #include "tessera/plugin_gate.h"
 
 using Content = std::vector<std::byte>;
 
-/// A private folder that goes away with its object.
-class Folder {
+/// A folder with plugins.
+class PluginFolder : public tessera::testing::Folder {
  public:
-  Folder() {
-    std::string pattern =
-        (std::filesystem::temp_directory_path() / "tessera_plugin_XXXXXX").string();
-    if (mkdtemp(pattern.data()) == nullptr) {
-      throw std::runtime_error("no folder for the test");
-    }
-    path = pattern;
-  }
-  ~Folder() { std::filesystem::remove_all(path); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-
   /// A copy of one of the test's plugins, under a name of its own.
   std::string copy(const std::string& plugin, const std::string& as) const {
-    const std::filesystem::path to = path / as;
+    const std::filesystem::path to = path() / as;
     std::filesystem::copy_file(std::string(LIBRARIES "/") + plugin + ".so", to);
     return to.string();
   }
   std::string write(const Content& content, const std::string& as) const {
-    const std::filesystem::path to = path / as;
+    const std::filesystem::path to = path() / as;
     std::ofstream(to, std::ios::binary)
         .write(reinterpret_cast<const char*>(content.data()),
                static_cast<std::streamsize>(content.size()));
     return to.string();
   }
-  std::filesystem::path path;
 };
 
 /// An environment variable that gets its old value back.

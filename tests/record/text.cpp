@@ -37,7 +37,7 @@ const std::string good =
     "output %6 = y\n"
     "end\n";
 
-std::string error_of(const std::string& text) {
+std::string parse_error(const std::string& text) {
   try {
     Program::parse(text, "step.txt");
   } catch (const Error& error) {
@@ -85,7 +85,7 @@ TEST_CASE("groups at equal distances are written by their ends, and others as a 
         "ranks 0 to", "ranks 0 to 7 by 2", "ranks 0 to 8 by 0", "ranks 5 to 2", "ranks 0 1 to 3",
         "ranks 0 to 8 with 2", "ranks 0 to 8 by 2 more", "ranks 0 to 2000000000"}) {
     INFO(wrong);
-    CHECK(error_of(replaced("group=ranks 0 named", "group=" + wrong + " named"))
+    CHECK(parse_error(replaced("group=ranks 0 named", "group=" + wrong + " named"))
               .find("a value of type group (\"ranks 0 1 2\"") != std::string::npos);
   }
 }
@@ -93,7 +93,7 @@ TEST_CASE("groups at equal distances are written by their ends, and others as a 
 TEST_CASE("a text that is cut anywhere is refused with the line") {
   int line = 1;
   for (std::size_t cut = 0; cut + 1 < good.size(); ++cut) {
-    const std::string error = error_of(good.substr(0, cut));
+    const std::string error = parse_error(good.substr(0, cut));
     INFO(good.substr(0, cut));
     CHECK(error.starts_with("step.txt, line " + std::to_string(line) + ": "));
     line += good[cut] == '\n' ? 1 : 0;
@@ -110,87 +110,89 @@ std::string on_mesh(const std::string& layout) {
 
 TEST_CASE("damaged and foreign texts are refused: what is wrong, and where") {
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {error_of("{\"a\": 1}\n"),
+      {parse_error("{\"a\": 1}\n"),
        "step.txt, line 1: this is not a program (expected 'tessera program 2', got '{\"a\": 1}')"},
-      {error_of(replaced("program 2", "program 1")),
+      {parse_error(replaced("program 2", "program 1")),
        "step.txt, line 1: the program has another version of the format (expected version 2, got "
        "version 1); record the step again with this Tessera"},
-      {error_of(good.substr(0, good.size() - 1)),
+      {parse_error(good.substr(0, good.size() - 1)),
        "step.txt, line 21: the line is cut (expected the end of a line, got the end of the text "
        "after 'end'); the file is not whole: write it again"},
-      {error_of(replaced("group=ranks 0 named", "group=ranks 0 0 named")),
+      {parse_error(replaced("group=ranks 0 named", "group=ranks 0 0 named")),
        "step.txt, line 19: all_reduce_: a value of type group (ranks from 0, each once) is "
        "expected "
        "(got 'ranks 0 0 named a group')"},
-      {error_of(replaced("group=ranks 0 named", "group=ranks 1 -1 named")),
+      {parse_error(replaced("group=ranks 0 named", "group=ranks 1 -1 named")),
        "step.txt, line 19: all_reduce_: a value of type group (ranks from 0, each once) is "
        "expected "
        "(got 'ranks 1 -1 named a group')"},
-      {error_of(good + "more\n"), "step.txt, line 22: there is text after 'end'"},
-      {error_of(replaced("rank 0", "ramk 0")),
+      {parse_error(good + "more\n"), "step.txt, line 22: there is text after 'end'"},
+      {parse_error(replaced("rank 0", "ramk 0")),
        "step.txt, line 2: the line is wrong (expected rank, level, mesh, number, count, stream, "
        "guard, input, optimizer, section, output, gradient or end, got 'ramk 0')"},
-      {error_of(replaced("input parameter", "input weight")),
+      {parse_error(replaced("input parameter", "input weight")),
        "step.txt, line 8: the line is wrong (expected '%', or a role such as parameter, buffer or "
        "rows, got 'weight %1: bf16[] = parameter.w')"},
-      {error_of(replaced("input parameter", "input rows")),
+      {parse_error(replaced("input parameter", "input rows")),
        "step.txt, line 8: the line is wrong (expected a number, got '%1: bf16[] = parameter.w')"},
-      {error_of(replaced("section update", "section last")),
+      {parse_error(replaced("section update", "section last")),
        "step.txt, line 18: the line is wrong (expected the section step, gradients, free, update "
        "or "
        "evaluation, got 'last')"},
-      {error_of(replaced("exp(%0)", "exp(%0) @ foreward")),
+      {parse_error(replaced("exp(%0)", "exp(%0) @ foreward")),
        "step.txt, line 10: there is no such phase (expected '-', or a phase such as forward, "
        "backward or optimizer, got 'foreward')"},
-      {error_of(replaced("section ", "optimizer 0 updates y\nsection ")),
+      {parse_error(replaced("section ", "optimizer 0 updates y\nsection ")),
        "step.txt, line 9: there is no such optimizer or input (expected 0 or more, and an input "
        "that "
        "is above, got 0 and 'y')"},
-      {error_of(replaced("f32[2, 3] = x", "f32[2, 3] [Shard(0)] = x")),
+      {parse_error(replaced("f32[2, 3] = x", "f32[2, 3] [Shard(0)] = x")),
        "step.txt, line 7: mesh 0 is not declared above"},
-      {error_of(replaced("rank 0", "mesh(data)")),
+      {parse_error(replaced("rank 0", "mesh(data)")),
        "step.txt, line 2: mesh: 'mesh(data)' is not a mesh (expected the form \"mesh(shard=2, "
        "tensor=2)\", with \" of ranks 4 5 6 7\" after it where they are not 0, 1, ...)"},
-      {error_of(on_mesh("[Shard(2)]")),
+      {parse_error(on_mesh("[Shard(2)]")),
        "step.txt, line 4: the layout: layout [Shard(2)] shards dim 2 of a tensor with 2 dims; "
        "shard a "
        "dim that it has"},
-      {error_of(on_mesh("[Shard(0), Replicate]")),
+      {parse_error(on_mesh("[Shard(0), Replicate]")),
        "step.txt, line 4: layout: 2 placements for 1 axes (got [Shard(0), Replicate], "
        "mesh(data=2)); "
        "give one for each axis"},
-      {error_of(on_mesh("[Shard(0)] on 1")), "step.txt, line 4: mesh 1 is not declared above"},
-      {error_of(replaced("f32[2, 3] = x", "f31[2, 3] = x")),
+      {parse_error(on_mesh("[Shard(0)] on 1")), "step.txt, line 4: mesh 1 is not declared above"},
+      {parse_error(replaced("f32[2, 3] = x", "f31[2, 3] = x")),
        "step.txt, line 7: %0 has a type that does not exist"},
-      {error_of(replaced("parameter %1", "parameter %0")), "step.txt, line 8: %0 is defined above"},
-      {error_of(replaced("%2: f32", "%999999: f32")),
+      {parse_error(replaced("parameter %1", "parameter %0")),
+       "step.txt, line 8: %0 is defined above"},
+      {parse_error(replaced("%2: f32", "%999999: f32")),
        "step.txt, line 10: %999999 is out of range (expected 0 to 66879 in a text of this length)"},
-      {error_of(replaced("exp(%0)", "exp(%9)")), "step.txt, line 10: %9 is not defined above"},
-      {error_of(replaced("exp(%0)", "no_such_operator(%0)")),
+      {parse_error(replaced("exp(%0)", "exp(%9)")), "step.txt, line 10: %9 is not defined above"},
+      {parse_error(replaced("exp(%0)", "no_such_operator(%0)")),
        "step.txt, line 10: find_op: no operator is called 'no_such_operator'"},
-      {error_of(replaced("exp(%0)", "exp(%0")),
+      {parse_error(replaced("exp(%0)", "exp(%0")),
        "step.txt, line 10: the line is cut (expected ')' at its end, got '%0')"},
-      {error_of(replaced("values(inf, -0.25)", "values(inf)")),
+      {parse_error(replaced("values(inf, -0.25)", "values(inf)")),
        "step.txt, line 11: memory.values has the wrong number of values (expected 2)"},
-      {error_of(replaced("dim0=0, dim1=1", "dim0=0")),
+      {parse_error(replaced("dim0=0, dim1=1", "dim0=0")),
        "step.txt, line 12: transpose: argument 'dim1' (int) is missing; add it"},
-      {error_of(replaced("strides=[3, 1]", "strides=[3, -1]")),
+      {parse_error(replaced("strides=[3, 1]", "strides=[3, -1]")),
        "step.txt, line 13: a stride is negative (expected 0 or more)"},
-      {error_of(replaced("exp(%0)", "exp()")),
+      {parse_error(replaced("exp(%0)", "exp()")),
        "step.txt, line 10: exp: wrong number of operands (expected 1, got 0); the schema is "
        "exp(x)"},
-      {error_of(replaced("exp(%0)", "exp(-)")),
+      {parse_error(replaced("exp(%0)", "exp(-)")),
        "step.txt, line 10: exp: operand 'x' is an undefined tensor "
        "(expected a tensor; only operands marked '?' may be absent: exp(x))"},
-      {error_of(replaced("strides=[3, 1]", "strides=[3]")),
+      {parse_error(replaced("strides=[3, 1]", "strides=[3]")),
        "step.txt, line 13: memory.alias has the wrong number of values (expected 2)"},
-      {error_of(replaced("=$lr", "=$rate")),
+      {parse_error(replaced("=$lr", "=$rate")),
        "step.txt, line 16: the variable 'rate' is not declared above"},
-      {error_of(replaced("{value=", "{valve=")),
+      {parse_error(replaced("{value=", "{valve=")),
        "step.txt, line 16: there is no argument 'valve' to follow a variable"},
-      {error_of(replaced("value=0.3333333333333333", "value=x")),
+      {parse_error(replaced("value=0.3333333333333333", "value=x")),
        "step.txt, line 16: mul_scalar: a value of type float is expected (got 'x')"},
-      {error_of(replaced("output %6", "output %7")), "step.txt, line 20: %7 is not defined above"},
+      {parse_error(replaced("output %6", "output %7")),
+       "step.txt, line 20: %7 is not defined above"},
   };
   for (const auto& [got, expected] : cases) {
     CHECK(got == expected);

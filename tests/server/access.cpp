@@ -186,6 +186,6 @@ TEST_CASE("a stranger gets nothing from a server with a token, and its error say
     CHECK(response.status == 401);
     CHECK(response.headers.at("www-authenticate") == "Bearer");
     CHECK(response.headers.at("connection") == "close");
-    CHECK(server_test::error_of(response) == "the token is missing or wrong");
+    CHECK(server_test::error_in(response) == "the token is missing or wrong");
   }
 }

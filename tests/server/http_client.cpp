@@ -169,7 +169,7 @@ Response ask(int port, std::string_view request, Milliseconds within) {
   return wire.read(within);
 }
 
-std::string error_of(const Response& response) {
+std::string error_in(const Response& response) {
   return nlohmann::json::parse(response.body).at("error").at("message").get<std::string>();
 }
 

@@ -57,6 +57,6 @@ std::string get(std::string_view path, std::string_view headers = "");
 Response ask(int port, std::string_view request, Milliseconds within = patience);
 
 /// The message of an error's body.
-std::string error_of(const Response& response);
+std::string error_in(const Response& response);
 
 }  // namespace server_test

@@ -22,7 +22,7 @@ import tessera.app.server;
 using generation_test::trained;
 using nlohmann::json;
 using server_test::ask;
-using server_test::error_of;
+using server_test::error_in;
 using server_test::post;
 using server_test::Response;
 using server_test::Served;
@@ -266,7 +266,7 @@ TEST_CASE("serve refuses what it cannot answer, and keeps the connection where i
     const Response response = wire.read();
     CHECK(response.status == status);
     CHECK(response.headers.at("connection") == "keep-alive");
-    has(error_of(response), part);
+    has(error_in(response), part);
   };
   refused_with(post("{"), 400, "request: ");
   refused_with(post(question("<|im_end|>").dump()), 400, "special token");

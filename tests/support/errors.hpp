@@ -1,30 +1,21 @@
-// The texts of errors. Include it after `import tessera.base;`.
+// The texts of errors. The header has no type of a module: include it before the imports.
 #pragma once
+#include <functional>
 #include <string>
 #include <string_view>
 
+#include "texts.hpp"
+
 namespace tessera::testing {
 
-/// The text of the Error that `action` throws; "no error" when it throws none. Others pass.
-template <class F>
-std::string error_of(F&& action) {
-  try {
-    action();
-  } catch (const tessera::Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
+/// The text of the Error that `action` throws; "no error" when it throws none. Other exceptions
+/// pass.
+std::string error_of(const std::function<void()>& action);
+/// The text of the Error of one kind; "" when it throws none. Errors of other kinds pass.
+std::string input_error(const std::function<void()>& action);
+std::string run_error(const std::function<void()>& action);
 
 /// Fails the rank, and with it the test: Catch's assertions are not for several threads.
-inline void expect(bool condition, const std::string& what) {
-  if (!condition) {
-    tessera::fail("expectation failed: " + what);
-  }
-}
-
-inline bool contains(std::string_view text, std::string_view part) {
-  return text.find(part) != std::string_view::npos;
-}
+void check(bool holds, std::string_view what);
 
 }  // namespace tessera::testing

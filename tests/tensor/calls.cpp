@@ -45,7 +45,7 @@ struct OtherArgs {
 };
 
 /// What the call says is wrong; it must fail before anything looks at the operands.
-std::string error_of(const Op& op, const std::vector<Tensor>& in, const Attributes& attributes) {
+std::string call_error(const Op& op, const std::vector<Tensor>& in, const Attributes& attributes) {
   try {
     call(op, in, attributes);
   } catch (const Error& error) {
@@ -72,7 +72,7 @@ TEST_CASE("a call with too few or too many operands is refused") {
     const std::size_t lists = op->counts.lists;
     if (lists != 1) {  // a single list may have any length
       in.push_back(zeros({2, 3}));
-      const std::string more = error_of(*op, in, some_attributes(*op));
+      const std::string more = call_error(*op, in, some_attributes(*op));
       INFO(op->schema << ": " << more);
       CHECK(names(more, *op, "number of operands"));
       in.pop_back();
@@ -82,7 +82,7 @@ TEST_CASE("a call with too few or too many operands is refused") {
     }
     if (!in.empty()) {
       in.pop_back();
-      const std::string fewer = error_of(*op, in, some_attributes(*op));
+      const std::string fewer = call_error(*op, in, some_attributes(*op));
       INFO(op->schema << ": " << fewer);
       CHECK(names(fewer, *op, "number of operands"));
     }
@@ -92,11 +92,11 @@ TEST_CASE("a call with too few or too many operands is refused") {
 TEST_CASE("a call with arguments of another type, or without arguments, is refused") {
   for (const Op* op : all_ops()) {
     const std::vector<Tensor> in = some_operands(*op);
-    const std::string text = error_of(*op, in, OtherArgs{true});
+    const std::string text = call_error(*op, in, OtherArgs{true});
     INFO(op->schema << ": " << text);
     CHECK(names(text, *op, "the arguments do not match the schema"));
     if (op->arguments != nullptr) {
-      const std::string none = error_of(*op, in, {});
+      const std::string none = call_error(*op, in, {});
       INFO(op->schema << ": " << none);
       CHECK(names(none, *op, "the arguments do not match the schema"));
     }
@@ -107,7 +107,7 @@ TEST_CASE("arguments with the same types under other names are refused") {
   struct Wrong {
     std::int64_t extent;
   };
-  const std::string text = error_of(find_op("softmax"), {zeros({2, 3})}, Wrong{1});
+  const std::string text = call_error(find_op("softmax"), {zeros({2, 3})}, Wrong{1});
   CHECK(names(text, find_op("softmax"), "the arguments do not match the schema"));
 }
 
@@ -142,7 +142,7 @@ TEST_CASE("an undefined operand is refused by name unless the schema says that i
       if (is_list(operand)) {
         name += "[" + std::to_string(place.in_list) + "]";
       }
-      const std::string text = error_of(*op, in, some_attributes(*op));
+      const std::string text = call_error(*op, in, some_attributes(*op));
       INFO(op->schema << ": " << text);
       CHECK(names(text, *op, "operand '" + name + "' is an undefined tensor"));
     }
@@ -152,7 +152,7 @@ TEST_CASE("an undefined operand is refused by name unless the schema says that i
 TEST_CASE("an operand far behind in a list is looked at too") {
   std::vector<Tensor> many(100, zeros({2}));
   many[80] = Tensor();
-  const std::string text = error_of(find_op("cat"), many, find_op("cat").arguments->blank());
+  const std::string text = call_error(find_op("cat"), many, find_op("cat").arguments->blank());
   CHECK(text.starts_with("cat: operand 'tensors[80]' is an undefined tensor"));
 }
 
@@ -170,7 +170,7 @@ TEST_CASE("what localize makes of a call is held against the schema") {
   const DeviceMesh mesh = DeviceMesh::make({"a"}, Dims{1});
   const Tensor x =
       make_distributed(zeros({4}), Spec::make(Layout::replicated(mesh), Dims{4}, DType::f32));
-  const std::string text = error_of(forgetful, {x}, ShapeArgs{{4}});
+  const std::string text = call_error(forgetful, {x}, ShapeArgs{{4}});
   CHECK(names(text, forgetful, "the arguments do not match the schema"));
 }
 

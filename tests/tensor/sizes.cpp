@@ -5,13 +5,12 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "errors.hpp"
 
 import tessera.base;
 import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
-
-#include "errors.hpp"
 
 using namespace tessera;
 

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "folder.hpp"
+
 namespace tessera::testing {
 
 using Json = nlohmann::json;
@@ -63,30 +65,8 @@ inline std::string shown_ids(const Ids& ids) {
   return text;
 }
 
-/// A folder of this test, removed at its end.
-class Scratch {
- public:
-  Scratch() {
-    std::string name = std::filesystem::temp_directory_path().string() + "/tokenize-XXXXXX";
-    path_ = mkdtemp(name.data());
-  }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  ~Scratch() { std::filesystem::remove_all(path_); }
-  std::string write(const std::string& name, const std::string& content) const {
-    std::ofstream(at(name), std::ios::binary) << content;
-    return at(name);
-  }
-  std::string at(const std::string& name) const { return path_ + "/" + name; }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
 /// A file with fields replaced: {"model.unk_token": null}.
-inline std::string patched_file(const Scratch& scratch, const std::string& file,
-                                const Json& patch) {
+inline std::string patched_file(const Folder& scratch, const std::string& file, const Json& patch) {
   Json json = read_stored(file);
   for (const auto& [path, value] : patch.items()) {
     Json* place = &json;

@@ -10,13 +10,13 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "errors.hpp"
 
 import tessera.base;
 import tessera.options;
 import tessera.tokenize;
 
 #include "compare.hpp"
-#include "errors.hpp"
 
 using namespace tessera;
 using namespace tessera::testing;
@@ -27,7 +27,7 @@ namespace {
 const std::string gguf_data = std::string(TESSERA_SOURCE_DIR) + "/tests/reference/data/gguf/";
 
 /// byte_level.json without the added tokens that GGUF cannot express.
-std::string expressible(const Scratch& scratch) {
+std::string expressible(const Folder& scratch) {
   Json json = read_stored(tokenizer_data + "byte_level.json");
   auto& added = json["added_tokens"];
   for (std::size_t i = added.size(); i-- > 0;) {
@@ -39,7 +39,7 @@ std::string expressible(const Scratch& scratch) {
 }
 
 /// bpe.model, but white space stays: ggml's programs have no other kind.
-std::string with_spaces(const Scratch& scratch) {
+std::string with_spaces(const Folder& scratch) {
   std::ifstream stream(tokenizer_data + "bpe.model", std::ios::binary);
   std::ostringstream bytes;
   // A second normalizer_spec, whose fields replace those of the first.
@@ -63,7 +63,7 @@ std::string difference(const Tokenizer& a, const Tokenizer& b, bool add_special)
 }  // namespace
 
 TEST_CASE("the tokens of a GGUF file of byte-level pairs are those of its tokenizer.json") {
-  const Scratch scratch;
+  const Folder scratch;
   const OpenedTokenizer original = open_tokenizer(expressible(scratch));
   const OpenedTokenizer opened = open_tokenizer(gguf_data + "byte_level.gguf");
   CHECK(opened.kind == "gguf");
@@ -76,7 +76,7 @@ TEST_CASE("the tokens of a GGUF file of byte-level pairs are those of its tokeni
 }
 
 TEST_CASE("the tokens of a GGUF file of SentencePiece's pairs are those of its model") {
-  const Scratch scratch;
+  const Folder scratch;
   const OpenedTokenizer original = open_tokenizer(with_spaces(scratch));
   const OpenedTokenizer opened = open_tokenizer(gguf_data + "sentencepiece.gguf");
   CHECK(difference(*original.tokenizer, *opened.tokenizer, true) == "");
@@ -85,7 +85,7 @@ TEST_CASE("the tokens of a GGUF file of SentencePiece's pairs are those of its m
 }
 
 TEST_CASE("a tokenizer that goes out as GGUF comes back with its tokens") {
-  const Scratch scratch;
+  const Folder scratch;
   const std::string json = expressible(scratch);
   for (const std::string& file : {json, with_spaces(scratch), gguf_data + "byte_level.gguf"}) {
     INFO(file);
@@ -102,9 +102,9 @@ TEST_CASE("a tokenizer that goes out as GGUF comes back with its tokens") {
     CHECK(back.special.stop == original.special.stop);
     CHECK(back.chat_template == original.chat_template);
   }
-  const std::string folder = scratch.at("folder");
+  const std::string folder = scratch / "folder";
   std::filesystem::create_directory(folder);
-  std::filesystem::copy_file(scratch.at("model.gguf"), folder + "/model.gguf");
+  std::filesystem::copy_file(scratch / "model.gguf", folder + "/model.gguf");
   CHECK(open_tokenizer(folder).kind == "gguf");
 }
 
@@ -119,12 +119,12 @@ TEST_CASE("a tokenizer.json of SentencePiece's pairs goes out as GGUF and comes 
     for (const Json& text : stored.at(name).at("texts")) {  // with spaces and ends of lines
       texts.push_back(text);
     }
-    const Scratch scratch;
+    const Folder scratch;
     const Json& ids = stored.at(name).at("ids");
     scratch.write("tokenizer.json", stored.at(name).at("tokenizer").dump());
     scratch.write("tokenizer_config.json", R"({"bos_token": "<s>", "eos_token": "</s>"})");
     scratch.write("chat_template.jinja", "{{ messages }}");
-    const OpenedTokenizer original = open_tokenizer(scratch.path());
+    const OpenedTokenizer original = open_tokenizer(scratch.path().string());
     // The library that decodes a GGUF file's pieces lets each part between special tokens begin
     // without a space.
     const auto wrong = [&](const OpenedTokenizer& opened) {
@@ -145,7 +145,7 @@ TEST_CASE("a tokenizer.json of SentencePiece's pairs goes out as GGUF and comes 
         open_tokenizer(scratch.write("out.gguf", gguf_header(Json::parse(fields), {})));
     CHECK(written.kind == "gguf");
     CHECK(wrong(written) == "");
-    const Scratch folder;
+    const Folder folder;
     for (const auto& [file, text] : hub_files(written)) {
       folder.write(file, text);
     }
@@ -162,7 +162,7 @@ TEST_CASE("a tokenizer.json of SentencePiece's pairs goes out as GGUF and comes 
 TEST_CASE("merges that scores cannot express are refused, and so are pieces without merges") {
   const Json stored = read_stored(tokenizer_data + "pieces.json").at("plain").at("tokenizer");
   const auto out = [&](const std::string& pointer, const Json& value) {
-    const Scratch scratch;
+    const Folder scratch;
     Json changed = stored;
     changed[Json::json_pointer(pointer)] = value;
     const std::string file = scratch.write("tokenizer.json", changed.dump());
@@ -193,12 +193,12 @@ TEST_CASE("the ids of a GGUF file's tokens are those of its tokenizer.json in a 
   std::swap(tokens[300], tokens[last]);
   std::swap(types[300], types[last]);
   for (const Json& one : {fields, swapped}) {
-    const Scratch folder;
+    const Folder folder;
     const OpenedTokenizer original = open_tokenizer(folder.write("in.gguf", gguf_header(one, {})));
     for (const auto& [file, text] : hub_files(original)) {
       folder.write(file, text);
     }
-    const OpenedTokenizer back = open_tokenizer(folder.at("tokenizer.json"));
+    const OpenedTokenizer back = open_tokenizer(folder / "tokenizer.json");
     CHECK(difference(*original.tokenizer, *back.tokenizer, true) == "");
     CHECK(back.special.eos == original.special.eos);
     CHECK(back.chat_template == original.chat_template);
@@ -209,7 +209,7 @@ TEST_CASE("bytes go out as a tokenizer.json with the byte as its id") {
   OpenedTokenizer bytes;
   bytes.tokenizer = make_tokenizer("bytes");
   bytes.kind = "bytes";
-  const Scratch folder;
+  const Folder folder;
   for (const auto& [file, text] : hub_files(bytes)) {
     folder.write(file, text);
   }
@@ -224,7 +224,7 @@ TEST_CASE("bytes go out as a tokenizer.json with the byte as its id") {
   const Json fields = Json::parse(gguf_fields(bytes, 256));
   const std::string out = folder.write("model.gguf", gguf_header(fields, {}));
   const StoredTexts texts(tokenizer_data);
-  for (const std::string& file : {folder.path(), out}) {
+  for (const std::string& file : {folder.path().string(), out}) {
     const auto tokenizer = open_tokenizer(file).tokenizer;
     for (std::size_t i = 0; i < texts.valid; ++i) {
       CHECK(tokenizer->encode(texts.texts[i]) == bytes.tokenizer->encode(texts.texts[i]));
@@ -244,7 +244,7 @@ TEST_CASE("a tokenizer that GGUF cannot express is refused, and so are wrong fie
   CHECK(contains(out("unigram.model"), "it is not of pairs"));
   CHECK(contains(out("small.tiktoken", R"({"pattern": "gpt2"})"), "of the kind tiktoken"));
 
-  const Scratch scratch;
+  const Folder scratch;
   const Json good = read_gguf(gguf_data + "byte_level.gguf").fields;
   const auto problem = [&](const std::string& name, const Json& value) {
     Json fields = good;

@@ -5,12 +5,12 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "errors.hpp"
 
 import tessera.base;
 import tessera.tokenize;
 
 #include "compare.hpp"
-#include "errors.hpp"
 
 using namespace tessera;
 using namespace tessera::testing;
@@ -31,7 +31,7 @@ std::string repeated(const std::string& part, std::size_t count) {
 
 /// Encodes the text, and decodes its tokens, with a tokenizer of single bytes and these changes.
 std::string error_of_text(const Json& patch, const std::string& text) {
-  const Scratch scratch;
+  const Folder scratch;
   const std::string file = patched_file(scratch, tokenizer_data + "byte_fallback.json", patch);
   return error_of([&] {
     const OpenedTokenizer opened = open_tokenizer(file);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "errors.hpp"
 #include "skip.hpp"
 
 import tessera.base;
@@ -14,7 +15,6 @@ import tessera.options;
 import tessera.tokenize;
 
 #include "compare.hpp"
-#include "errors.hpp"
 
 using namespace tessera;
 using namespace tessera::testing;
@@ -23,7 +23,7 @@ using namespace tessera::tokenize;
 TEST_CASE("the ids and texts of every kind of file are those of the reference") {
   const Json expected = read_stored(tokenizer_data + "expected.json");
   const StoredTexts texts(tokenizer_data);
-  const Scratch scratch;
+  const Folder scratch;
   CHECK(expected.size() > 60);
   for (const auto& [name, one] : expected.items()) {
     INFO(name);

@@ -6,13 +6,14 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "errors.hpp"
+#include "folder.hpp"
 
 import tessera.base;
 import tessera.options;
 import tessera.tokenize;
 
 #include "compare.hpp"
-#include "errors.hpp"
 
 using namespace tessera;
 using namespace tessera::testing;
@@ -22,14 +23,9 @@ using Catch::StartsWith;
 
 namespace {
 
-std::string read_text(const std::string& file) {
-  std::ifstream stream(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(stream), {}};
-}
-
 /// The error of a file in which fields are replaced, behind the file's name.
 std::string error_with(const std::string& base, const Json& patch) {
-  const Scratch scratch;
+  const Folder scratch;
   const std::string file = patched_file(scratch, tokenizer_data + base, patch);
   const std::string error = error_of([&] { open_tokenizer(file); });
   return error.starts_with(file) ? error.substr(file.size()) : error;
@@ -144,11 +140,11 @@ TEST_CASE("ids and merges that do not fit the vocabulary are named") {
 }
 
 TEST_CASE("a truncated or damaged file is an error, never more") {
-  const Scratch scratch;
+  const Folder scratch;
   for (const char* const name :
        {"byte_level.json", "precompiled.json", "unigram.model", "small.tiktoken"}) {
-    const std::string whole = read_text(tokenizer_data + name);
-    const std::string file = scratch.at(name);
+    const std::string whole = read_file(tokenizer_data + name);
+    const std::string file = scratch / name;
     const PluginOptions options(std::string(name).ends_with("tiktoken")
                                     ? R"({"pattern": "gpt2", "special_tokens": ["<|a|>"]})"
                                     : "{}");
@@ -174,13 +170,13 @@ TEST_CASE("a truncated or damaged file is an error, never more") {
       });
     }
   }
-  CHECK_THAT(error_of([&] { open_tokenizer(scratch.at("none")); }),
+  CHECK_THAT(error_of([&] { open_tokenizer(scratch / "none"); }),
              Contains("there is no such file or folder"));
 }
 
 TEST_CASE("a file of ranks that is wrong is named with its line") {
-  const Scratch scratch;
-  const std::string whole = read_text(tokenizer_data + "small.tiktoken");
+  const Folder scratch;
+  const std::string whole = read_file(tokenizer_data + "small.tiktoken");
   const auto error = [&](const std::string& content,
                          const char* options =
                              R"({"pattern": "gpt2", "special_tokens": ["<|a|>"]})") {
@@ -216,13 +212,13 @@ TEST_CASE("an id without a token is not decoded") {
 
 TEST_CASE("tables and ranks that lead beyond a file are refused") {
   // The library would read wherever the table of a normalizer leads.
-  const Scratch scratch;
-  const std::string damaged = read_text(TESSERA_SOURCE_DIR
+  const Folder scratch;
+  const std::string damaged = read_file(TESSERA_SOURCE_DIR
                                         "/tests/fuzz/corpus/sentencepiece/"
                                         "found-table-out-of-bounds");
   CHECK_THAT(error_of([&] { open_tokenizer(scratch.write("tokenizer.model", damaged)); }),
              Contains("it is not a SentencePiece model (it is damaged)"));
-  const std::string ranks = read_text(tokenizer_data + "small.tiktoken") + "YWJjZGVm 6000000\n";
+  const std::string ranks = read_file(tokenizer_data + "small.tiktoken") + "YWJjZGVm 6000000\n";
   CHECK_THAT(error_of([&] {
                open_tokenizer(scratch.write("t.tiktoken", ranks),
                               PluginOptions(R"({"pattern": "gpt2"})"));

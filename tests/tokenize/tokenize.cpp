@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "errors.hpp"
 
 import tessera.base;
 import tessera.options;
@@ -14,7 +15,6 @@ import tessera.plugin;
 import tessera.tokenize;
 
 #include "compare.hpp"
-#include "errors.hpp"
 
 using namespace tessera;
 using namespace tessera::testing;
@@ -70,7 +70,7 @@ TEST_CASE("offsets are in order and cover what the tokens stand for") {
 
 TEST_CASE("the tokens of bytes cover every byte of a text once") {
   const StoredTexts texts(tokenizer_data);
-  const Scratch scratch;
+  const Folder scratch;
   const std::string file =
       patched_file(scratch, tokenizer_data + "byte_level.json", {{"added_tokens", Json::array()}});
   const auto tokenizer = open_tokenizer(file).tokenizer;
@@ -89,7 +89,7 @@ TEST_CASE("the tokens of bytes cover every byte of a text once") {
 
 TEST_CASE("the tokens of a changed text have the bytes that they come from") {
   // NFC makes one character of three bytes of "e" and an accent; white space belongs to its word.
-  const Scratch scratch;
+  const Folder scratch;
   const auto composed = open_tokenizer(patched_file(scratch, tokenizer_data + "byte_level.json",
                                                     {{"normalizer", {{"type", "NFC"}}}}))
                             .tokenizer;
@@ -143,7 +143,7 @@ TEST_CASE("many texts by several threads have the same tokens") {
     CHECK(equal);
   }
   // The first error stops all.
-  const Scratch scratch;
+  const Folder scratch;
   const auto without_unknown = open_tokenizer(
       patched_file(scratch, tokenizer_data + "unigram.json", {{"model.unk_id", nullptr}}));
   CHECK_THAT(error_of([&] { encode_all(*without_unknown.tokenizer, views, {}, 3); }),
@@ -153,7 +153,7 @@ TEST_CASE("many texts by several threads have the same tokens") {
 TEST_CASE("a long word has the tokens of byte pair encoding by its definition") {
   // Words of 3 to 300 letters without a space. The definition: again and again the pair with the
   // lowest rank, the leftmost of them.
-  const Scratch scratch;
+  const Folder scratch;
   const Json repeated = {
       {"model",
        {{"type", "BPE"},
@@ -216,7 +216,7 @@ TEST_CASE("a long word has the tokens of byte pair encoding by its definition") 
 
 TEST_CASE("a merge across the mark of a space keeps a text in one word") {
   // "a" and the mark are one token: "a a" is that token and "a".
-  const Scratch scratch;
+  const Folder scratch;
   const Json file = {
       {"normalizer",
        {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "\xE2\x96\x81"}}},
@@ -329,8 +329,8 @@ TEST_CASE("bytes are tokens") {
 }
 
 TEST_CASE("a folder's other files name the special tokens and the template") {
-  const Scratch folder;
-  std::filesystem::copy_file(tokenizer_data + "byte_level.json", folder.at("tokenizer.json"));
+  const Folder folder;
+  std::filesystem::copy_file(tokenizer_data + "byte_level.json", folder / "tokenizer.json");
   folder.write(
       "tokenizer_config.json",
       R"({"bos_token": "<s>", "eos_token": {"content": "</s>"}, "pad_token": null, "chat_template": "{{ messages }}"})");
@@ -355,7 +355,7 @@ TEST_CASE("a folder's other files name the special tokens and the template") {
   folder.write(
       "tokenizer_config.json",
       R"({"chat_template": [{"name": "default", "template": "a"}, {"name": "tools", "template": "b"}]})");
-  std::filesystem::remove(folder.at("chat_template.jinja"));
+  std::filesystem::remove(folder / "chat_template.jinja");
   opened = open_tokenizer(folder.path());
   CHECK(opened.chat_template == "a");
   CHECK(opened.chat_templates == std::map<std::string, std::string>{{"tools", "b"}});
@@ -376,7 +376,7 @@ TEST_CASE("added tokens have the ids that transformers gives them") {
   CHECK(all.size() > 30);
   for (const auto& [name, one] : all.items()) {
     INFO(name);
-    const Scratch folder;
+    const Folder folder;
     for (const auto& [file, stored_content] : one.at("files").items()) {
       auto content = stored_content;
       for (int byte = 0; file == "tokenizer.json" && byte < 256; ++byte) {
@@ -398,12 +398,12 @@ TEST_CASE("added tokens have the ids that transformers gives them") {
 }
 
 TEST_CASE("a token that only a file beside a tokenizer of another kind names is refused") {
-  const Scratch folder;
-  std::filesystem::copy_file(tokenizer_data + "bpe.model", folder.at("tokenizer.model"));
+  const Folder folder;
+  std::filesystem::copy_file(tokenizer_data + "bpe.model", folder / "tokenizer.model");
   const auto error = [&](const std::string& name, const std::string& text) {
     folder.write(name, text);
     const std::string result = error_of([&] { open_tokenizer(folder.path()); });
-    std::filesystem::remove(folder.at(name));
+    std::filesystem::remove(folder / name);
     return result;
   };
   CHECK(error("added_tokens.json", R"({"</s>": 2})") == "no error");
@@ -486,18 +486,18 @@ TEST_CASE("the kind of a tokenizer follows from the files") {
                           PluginOptions(R"({"pattern": "gpt2", "special_tokens": ["<|a|>"]})"))
         .kind;
   };
-  const Scratch folder;
+  const Folder folder;
   CHECK_THAT(error_of([&] { kind(folder.path()); }),
              Contains("there is no tokenizer in the folder"));
-  std::filesystem::copy_file(tokenizer_data + "small.tiktoken", folder.at("x.tiktoken"));
+  std::filesystem::copy_file(tokenizer_data + "small.tiktoken", folder / "x.tiktoken");
   CHECK(kind(folder.path()) == "tiktoken");
-  std::filesystem::copy_file(tokenizer_data + "small.tiktoken", folder.at("tokenizer.model"));
+  std::filesystem::copy_file(tokenizer_data + "small.tiktoken", folder / "tokenizer.model");
   CHECK(kind(folder.path()) == "tiktoken");
-  std::filesystem::copy_file(tokenizer_data + "unigram.model", folder.at("tokenizer.model"),
+  std::filesystem::copy_file(tokenizer_data + "unigram.model", folder / "tokenizer.model",
                              std::filesystem::copy_options::overwrite_existing);
   CHECK(open_tokenizer(folder.path()).kind == "sentencepiece");
-  std::filesystem::remove(folder.at("tokenizer.model"));
-  std::filesystem::copy_file(tokenizer_data + "unigram.model", folder.at("y.model"));
+  std::filesystem::remove(folder / "tokenizer.model");
+  std::filesystem::copy_file(tokenizer_data + "unigram.model", folder / "y.model");
   CHECK_THAT(error_of([&] { kind(folder.path()); }),
              Contains("there are several tokenizers, x.tiktoken and y.model"));
 }

@@ -111,7 +111,7 @@ TEST_CASE("validations, checkpoints and steps of other shapes see finished updat
   for (const char* name : {"fully sharded", "hybrid"}) {
     const Layouts layout = layout_named(name);
     for (const bool told : {false, true}) {
-      const Folder folder("across");
+      const Folder folder;
       INFO(layout.name << (told ? ", last steps are told" : ""));
       REQUIRE_NOTHROW(on_layout(layout, [&](const DeviceMesh& mesh) {
         const auto other_rows = [](int at) { return at == 9 ? 2 * rows : rows; };
@@ -133,8 +133,8 @@ TEST_CASE("validations, checkpoints and steps of other shapes see finished updat
                 "the last one leaves nothing");
           own.push_back(at % 3 == 1 ? run.evaluate() : 0);
           if (at == 11) {
-            told ? run.training.checkpoints().save(folder.path())
-                 : run.training.checkpoints().start(folder.path());
+            told ? run.training.checkpoints().save(folder / "run")
+                 : run.training.checkpoints().start(folder / "run");
           }
         }
         check(own == losses, "the same losses");
@@ -147,7 +147,7 @@ TEST_CASE("validations, checkpoints and steps of other shapes see finished updat
           if (goes_on) {
             resumed.training.captured().set_program(*run.training.captured().program());
           }
-          resumed.training.checkpoints().load(folder.path());
+          resumed.training.checkpoints().load(folder / "run");
           for (int at = 12; at < 16; ++at) {
             check(resumed.step().loss == losses[static_cast<std::size_t>(2 * at)], "resumed");
           }
@@ -216,7 +216,7 @@ TEST_CASE("parameters that are changed while their update is left are an error, 
 
 TEST_CASE("an error before, after and in the update of the step before", "[unverified]") {
   const Layouts layout = layout_named("fully sharded");
-  const Folder folder("across-error");
+  const Folder folder;
   REQUIRE_NOTHROW(on_layout(layout, [&](const DeviceMesh& mesh) {
     set_seed(3);
     Run eager(mesh, layout.styles);
@@ -227,7 +227,7 @@ TEST_CASE("an error before, after and in the update of the step before", "[unver
       eager.step();
       run.step();
     }
-    run.training.checkpoints().save(folder.path());
+    run.training.checkpoints().save(folder / "run");
     eager.step();
     run.step();
     // Rows that cannot be loaded: nothing has begun.
@@ -249,7 +249,7 @@ TEST_CASE("an error before, after and in the update of the step before", "[unver
     check(interrupted.find("an error interrupted the update") != std::string::npos, interrupted);
     check(error_of([&] { run.step(); }).find("load a checkpoint") != std::string::npos, "no step");
     run.options.wrong_tokens = false;
-    run.training.checkpoints().load(folder.path());
+    run.training.checkpoints().load(folder / "run");
     run.step();
     run.step();
     same_state(run.training, eager.training, "after the checkpoint was loaded");

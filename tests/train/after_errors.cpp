@@ -53,7 +53,7 @@ class LateReader final : public collective::Observer {
 };
 
 void load_beside_late_reader(bool captured) {
-  const Folder folder("late-reader");
+  const Folder folder;
   Moments moments;
   const Layouts layout = layout_named("fully sharded");
   REQUIRE_NOTHROW(on_layout(layout, [&](const DeviceMesh& mesh) {
@@ -64,7 +64,7 @@ void load_beside_late_reader(bool captured) {
           true, {.executor = "planned", .passes = graph::default_passes()});
     }
     run.step();
-    run.training.checkpoints().save(folder.path());
+    run.training.checkpoints().save(folder / "run");
     const double expected = run.step().loss;
     run.step();
     run.options.wrong_tokens = true;
@@ -78,7 +78,7 @@ void load_beside_late_reader(bool captured) {
     scope.reset();
     check(why.find("embedding") != std::string::npos, why);
     run.options.wrong_tokens = false;
-    run.training.checkpoints().load(folder.path());
+    run.training.checkpoints().load(folder / "run");
     if (!is_late) {
       moments.loaded = true;
       check(moments.reads, "parameters were written while the other rank was to read them");

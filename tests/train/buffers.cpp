@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "folder.hpp"
 
 import tessera.base;
 import tessera.mesh;
@@ -62,9 +63,8 @@ class Split final : public parallel::ParallelStyle {
 }  // namespace
 
 TEST_CASE("buffers are saved and loaded in any layout, but for those that are not to be saved") {
-  const std::string folder =
-      (std::filesystem::temp_directory_path() / "tessera-buffers" / "step-1").string();
-  std::filesystem::remove_all(folder);
+  const testing::Folder own;
+  const std::string folder = own / "step-1";
   const auto run = [&](int ranks, bool split, bool load) {
     on_ranks(ranks, [&](int) {
       parallel::StyleEntry entry{"NoParallel", "tensor", {"net"}};

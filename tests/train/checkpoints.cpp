@@ -110,21 +110,21 @@ Lines run(SaveSchedule schedule, std::int64_t steps, std::int64_t elements,
 
 TEST_CASE("a save that is due while one is running waits for it, or is left out") {
   constexpr std::int64_t steps = 8;
-  const Folder wait("wait");
-  const Lines waited = run({.folder = wait.path(), .keep = 0}, steps, 10);
+  const Folder wait;
+  const Lines waited = run({.folder = wait / "run", .keep = 0}, steps, 10);
   CHECK(waited.count("checkpoint saved: ") == steps);
-  CHECK(checkpoints_in(wait.path()).size() == steps);
+  CHECK(checkpoints_in(wait / "run").size() == steps);
 
-  const Folder skip("skip");
+  const Folder skip;
   const Lines skipped =
-      run({.folder = skip.path(), .keep = 0, .skip_when_busy = true}, steps, 8 << 20);
+      run({.folder = skip / "run", .keep = 0, .skip_when_busy = true}, steps, 8 << 20);
   const std::int64_t saved = skipped.count("checkpoint saved: ");
   CHECK(saved >= 2);  // the first and the last
   CHECK(skipped.count(": the save before it is still running") == steps - saved);
   CHECK(saved < steps);
-  const std::vector<std::string> found = checkpoints_in(skip.path());
+  const std::vector<std::string> found = checkpoints_in(skip / "run");
   CHECK(static_cast<std::int64_t>(found.size()) == saved);
-  CHECK(found.front() == checkpoint_folder(skip.path(), steps));
+  CHECK(found.front() == checkpoint_folder(skip / "run", steps));
   for (const std::string& folder : found) {
     CHECK(CheckpointReader(folder).verify().empty());
   }
@@ -132,16 +132,16 @@ TEST_CASE("a save that is due while one is running waits for it, or is left out"
 
 TEST_CASE("only the newest are kept, whichever way they are saved") {
   for (const bool background : {false, true}) {
-    const Folder folder("keep");
-    run({.folder = folder.path(), .keep = 2, .background = background}, 5, 10);
-    CHECK(checkpoints_in(folder.path()) ==
-          std::vector<std::string>{checkpoint_folder(folder.path(), 5),
-                                   checkpoint_folder(folder.path(), 4)});
+    const Folder folder;
+    run({.folder = folder / "run", .keep = 2, .background = background}, 5, 10);
+    CHECK(checkpoints_in(folder / "run") ==
+          std::vector<std::string>{checkpoint_folder(folder / "run", 5),
+                                   checkpoint_folder(folder / "run", 4)});
   }
 }
 
 TEST_CASE("a save in the background that fails stops the run, and names the last good one") {
-  const Folder folder("fails");
+  const Folder folder;
   const auto spoil = [](Training& training) {
     if (training.done() == 2) {
       ops::fill_(training.model().buffer("ballast")->value,
@@ -149,18 +149,18 @@ TEST_CASE("a save in the background that fails stops the run, and names the last
     }
   };
   const std::string error =
-      tessera::testing::error_of([&] { run({.folder = folder.path(), .keep = 0}, 6, 10, spoil); });
+      tessera::testing::error_of([&] { run({.folder = folder / "run", .keep = 0}, 6, 10, spoil); });
   INFO(error);
   CHECK(error.find("tensor 'model.net.ballast' holds values that are NaN or infinite") !=
         std::string::npos);
-  CHECK(error.find("the last good checkpoint is " + checkpoint_folder(folder.path(), 2)) !=
+  CHECK(error.find("the last good checkpoint is " + checkpoint_folder(folder / "run", 2)) !=
         std::string::npos);
-  CHECK(latest_checkpoint(folder.path()) == checkpoint_folder(folder.path(), 2));
+  CHECK(latest_checkpoint(folder / "run") == checkpoint_folder(folder / "run", 2));
 }
 
 TEST_CASE("ranks that start again from a state in memory save what was due and is missing") {
   const auto saved = [](std::int64_t every, bool last, std::int64_t before) {
-    const Folder folder("due");
+    const Folder folder;
     KeptStates kept(2);
     on_ranks(2, [&](int /*rank*/) {
       HeavyTraining heavy(10);
@@ -170,16 +170,16 @@ TEST_CASE("ranks that start again from a state in memory save what was due and i
         heavy.step();
         died.after_step(false);
         if (step == before) {
-          training.checkpoints().save(checkpoint_folder(folder.path(), step));
+          training.checkpoints().save(checkpoint_folder(folder / "run", step));
         }
       }
       collective::World::current().everyone().barrier();  // both have kept their parts
       RunCheckpoints again(
-          training, {.folder = folder.path(), .every = every, .background = false, .kept = &kept});
+          training, {.folder = folder / "run", .every = every, .background = false, .kept = &kept});
       again.before_steps(last);
     });
     std::vector<std::string> names;
-    for (const std::string& path : checkpoints_in(folder.path())) {
+    for (const std::string& path : checkpoints_in(folder / "run")) {
       names.push_back(path.substr(path.size() - 1));
     }
     return names;
@@ -196,8 +196,8 @@ TEST_CASE("ranks that start again from a state in memory save what was due and i
 
 TEST_CASE("an error names the checkpoint whose save it has interrupted") {
   for (const bool spoilt : {false, true}) {
-    const Folder parent("late");
-    const std::string folder = checkpoint_folder(parent.path(), 1);
+    const Folder parent;
+    const std::string folder = checkpoint_folder(parent / "run", 1);
     on_ranks(2, [&](int /*rank*/) {
       // Some 64 MB: the save is running when the next step fails.
       HeavyTraining heavy(8 << 20);
@@ -218,7 +218,7 @@ TEST_CASE("an error names the checkpoint whose save it has interrupted") {
             "taken");
       check(!training.checkpoints().finished(), "taken again");
     });
-    CHECK(latest_checkpoint(parent.path()).has_value() == !spoilt);
+    CHECK(latest_checkpoint(parent / "run").has_value() == !spoilt);
     CHECK((spoilt || CheckpointReader(folder).verify().empty()));
   }
 }

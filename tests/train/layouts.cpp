@@ -72,16 +72,4 @@ void same_state(Training& a, Training& b, const std::string& when) {
   }
 }
 
-Folder::Folder(const std::string& name)
-    : path_((std::filesystem::temp_directory_path() /
-             ("tessera-" + name + "-" + std::to_string(getpid())))
-                .string()) {
-  std::filesystem::remove_all(path_);
-}
-
-Folder::~Folder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
 }  // namespace train_test

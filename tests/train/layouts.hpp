@@ -6,7 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "folder.hpp"
+
 namespace train_test {
+
+using tessera::testing::Folder;
 
 struct Layouts {
   std::string name;
@@ -31,18 +35,5 @@ void on_layout(const Layouts& layout, const std::function<void(const tessera::De
 
 /// Throws where this rank's parts of anything that the next step depends on differ in a bit.
 void same_state(tessera::Training& a, tessera::Training& b, const std::string& when);
-
-/// A folder that ends with the test.
-class Folder {
- public:
-  explicit Folder(const std::string& name);
-  ~Folder();
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 }  // namespace train_test

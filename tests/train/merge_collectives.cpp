@@ -27,8 +27,8 @@ import tessera.train;
 #include "../dtensor/ranks.hpp"
 
 using namespace tessera;
-using on_ranks::check;
-using on_ranks::run;
+using dtensor_test::check;
+using dtensor_test::on_ranks;
 
 namespace {
 
@@ -106,7 +106,7 @@ int calls_in(const Program& program) {
 /// How many collectives are left on each of two ranks, where the bits stay the same.
 std::vector<int> left(const Body& body) {
   std::vector<int> calls(2);
-  run(2, [&] {
+  on_ranks(2, [&](int) {
     const Program before = recorded(2, body);
     const Program after = merged(before);
     same_bits(before, after);
@@ -154,7 +154,7 @@ TEST_CASE("two collectives of one value are one, whatever their kind") {
   for (const int ranks : {2, 4}) {
     for (const Kind& kind : kinds) {
       std::string text;
-      run(ranks, [&] {
+      on_ranks(ranks, [&](int) {
         const Program before =
             recorded(ranks, [&](const Tensor& x, const ops::GroupArgument& group) {
               const Tensor first = ops::neg(kind.make(x, group));
@@ -232,7 +232,7 @@ TEST_CASE("what one rank alone finds equal is communicated again") {
           return Named{{"y", ops::neg(first)}, {"z", ops::sin(again)}};
         }) == std::vector<int>{2, 2});
   // Only the agreement keeps rank 0 from it.
-  run(2, [&] {
+  on_ranks(2, [&](int) {
     Program alone = recorded(2, by_rank);
     graph::run_passes(alone, merge, {}, graph::suppose_agreement);
     check(calls_in(alone) == (current_rank() == 0 ? 1 : 2), "rank 0 would merge");

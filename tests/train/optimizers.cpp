@@ -83,7 +83,7 @@ TEST_CASE("a run with any optimizer, and another one for a group, continues bit 
   rules.insert(rules.end(), {"adafactor", "muon"});
   for (const std::string& rule : rules) {
     INFO(rule);
-    const Folder folder("optimizers");
+    const Folder folder;
     std::vector<double> losses;
     const auto train = [&](const char* name, bool resumes) {
       REQUIRE_NOTHROW(on_layout(layout_named(name), [&](const DeviceMesh& mesh) {
@@ -91,12 +91,12 @@ TEST_CASE("a run with any optimizer, and another one for a group, continues bit 
         Run run(mesh, layout_named(name), rule);
         std::vector<double> own;
         if (resumes) {
-          run.training.checkpoints().load(folder.path());
+          run.training.checkpoints().load(folder / "run");
         } else {
           for (int i = 0; i < 3; ++i) {
             run.step();
           }
-          run.training.checkpoints().save(folder.path());
+          run.training.checkpoints().save(folder / "run");
         }
         for (int i = 0; i < 3; ++i) {
           own.push_back(run.step());
@@ -146,7 +146,7 @@ TEST_CASE("adafactor updates parameters of several layouts") {
 }
 
 TEST_CASE("8-bit state is stored as it is, and loaded in layouts that do not cut blocks") {
-  const Folder folder("codes");
+  const Folder folder;
   const Dims shape{64, 512};
   std::vector<double> codes;
   std::vector<double> scales;
@@ -165,7 +165,7 @@ TEST_CASE("8-bit state is stored as it is, and loaded in layouts that do not cut
       optimizer->step(0.01);
     }
     const StateDict state = optimizer->state();
-    save_checkpoint(folder.path(), state);
+    save_checkpoint(folder / "run", state);
     const std::vector<double> all = whole(state.tensors.at("exp_avg.wide"));
     const std::vector<double> each = whole(state.tensors.at("exp_avg_scale.wide"));
     if (current_rank() == 0) {
@@ -180,7 +180,7 @@ TEST_CASE("8-bit state is stored as it is, and loaded in layouts that do not cut
       const auto optimizer = optimizer_of(p);
       optimizer->prepare_state();
       StateDict state = optimizer->state();
-      load_state(CheckpointReader(folder.path()), state, {});
+      load_state(CheckpointReader(folder / "run"), state, {});
       check(whole(state.tensors.at("exp_avg.wide")) == codes, "the codes");
       check(whole(state.tensors.at("exp_avg_scale.wide")) == scales, "the scales");
     });
@@ -191,7 +191,7 @@ TEST_CASE("8-bit state is stored as it is, and loaded in layouts that do not cut
     optimizer->prepare_state();
     StateDict state = optimizer->state();
     const std::string error =
-        error_of([&] { load_state(CheckpointReader(folder.path()), state, {}); });
+        error_of([&] { load_state(CheckpointReader(folder / "run"), state, {}); });
     check(error.find("exp_avg") != std::string::npos, error);
   });
 }

@@ -222,7 +222,7 @@ TEST_CASE("replaced modules train as a model that is written with them, in every
       const Override replaced = replaced_by(form);
       const graph::ExecutionOptions execution = {.passes = graph::default_passes(),
                                                  .transforms = {replaced.as_transform()}};
-      const Folder folder("replaced");
+      const Folder folder;
       REQUIRE_NOTHROW(on_layout(layout, [&](const DeviceMesh& mesh) {
         const Program program = captured(replaced, mesh, layout.styles);
         const auto begun = [&] {
@@ -251,9 +251,9 @@ TEST_CASE("replaced modules train as a model that is written with them, in every
           const std::vector<double> all = values(*run, name);
           check(std::ranges::all_of(all, [](double x) { return x == 0; }), name);
         }
-        run->training->checkpoints().save(folder.path() + "/four");
+        run->training->checkpoints().save(folder / "run/four");
         const auto other = begun();
-        other->training->checkpoints().load(folder.path() + "/four");
+        other->training->checkpoints().load(folder / "run/four");
         other->training->captured().set_program(program);
         for (int i = 4; i < 6; ++i) {
           same(other->step(), written.step(), "resumed, step " + std::to_string(i + 1));

@@ -147,7 +147,7 @@ TEST_CASE("validations, checkpoints and steps of another shape may come between 
   const Options options{.net = {.dropout = 0.3}};
   for (const char* name : {"fully sharded", "hybrid"}) {
     const Layouts layout = layout_named(name);
-    const Folder folder("replay");
+    const Folder folder;
     INFO(layout.name);
     REQUIRE_NOTHROW(on_layout(layout, [&](const DeviceMesh& mesh) {
       const auto other_rows = [](int at) { return at == 6 ? 2 * rows : rows; };
@@ -173,7 +173,7 @@ TEST_CASE("validations, checkpoints and steps of another shape may come between 
         check((at == 6) == (counts.refusal.find("another shape") != std::string::npos),
               "the step of another shape is taken as always: " + counts.refusal);
         if (at == 8) {
-          run.training.checkpoints().save(folder.path());
+          run.training.checkpoints().save(folder / "run");
         }
       }
       check(own == losses, "the same losses");
@@ -182,7 +182,7 @@ TEST_CASE("validations, checkpoints and steps of another shape may come between 
       same_state(run.training, eager.training, "at the end");
       set_seed(3);
       Run resumed(mesh, layout.styles, options);
-      resumed.training.checkpoints().load(folder.path());
+      resumed.training.checkpoints().load(folder / "run");
       for (int at = 9; at < 12; ++at) {
         check(resumed.step().loss == losses[static_cast<std::size_t>(2 * at)], "resumed");
       }
@@ -348,7 +348,7 @@ TEST_CASE("what a transformation adds to steps is the training's state, on all r
     const graph::ExecutionOptions execution = {.transforms = {{.name = "Count", .run = counts}},
                                                .across_steps = across};
     const Layouts layout = layout_named("fully sharded");
-    const Folder folder("transformed");
+    const Folder folder;
     REQUIRE_NOTHROW(on_layout(layout, [&](const DeviceMesh& mesh) {
       Run eager(mesh, layout.styles);
       eager.training.captured().set_enabled(true);
@@ -369,17 +369,17 @@ TEST_CASE("what a transformation adds to steps is the training's state, on all r
         run.step();
       }
       check(counted(run) == std::vector<double>{3, 3}, "three steps are counted");
-      run.training.checkpoints().save(folder.path() + "/three");
+      run.training.checkpoints().save(folder / "run/three");
       run.step();
       Run other(mesh, layout.styles);
       other.training.captured().set_enabled(true, execution);
-      other.training.checkpoints().load(folder.path() + "/three");
+      other.training.checkpoints().load(folder / "run/three");
       other.training.captured().set_program(*eager.training.captured().program());
       other.step();
       check(counted(other) == std::vector<double>{4, 4}, "the count goes on");
       same_state(other.training, run.training, "after the fourth step");
       Run without(mesh, layout.styles);
-      without.training.checkpoints().load(folder.path() + "/three");
+      without.training.checkpoints().load(folder / "run/three");
       check(!without.training.checkpoints().state().tensors.contains("transform.steps"),
             "nothing has it");
       nn::all_parameters(*run.net.model)[0]->value.set_requires_grad(false);

@@ -59,7 +59,7 @@ TrainingRun run_in(const Folder& folder) {
       .steps = 9,
       .rows = batch,
       .schedule = {.kind = optim::ScheduleKind::linear, .lr = 0.02, .warmup = 2, .end = 12},
-      .folder = folder.path() + "/checkpoints",
+      .folder = folder / "run/checkpoints",
       .report_every = 0,
       .model = [] { return std::make_shared<Own>(); },
       .data =
@@ -76,8 +76,8 @@ struct Ended {
 };
 
 Ended ended(const Folder& folder, const TrainingRun& run) {
-  std::filesystem::create_directories(folder.path());
-  const std::string errors = folder.path() + "/errors";
+  std::filesystem::create_directories(folder / "run");
+  const std::string errors = folder / "run/errors";
   const ChildResult child =
       run_in_child("test", std::chrono::seconds(60), [&](const SendReport& send) {
         if (std::freopen(errors.c_str(), "w", stderr) != nullptr) {
@@ -94,7 +94,7 @@ Ended ended(const Folder& folder, const TrainingRun& run) {
 }
 
 std::string bytes_of(const Folder& folder, std::int64_t step, int rank) {
-  std::ifstream file(checkpoint_folder(folder.path() + "/checkpoints", step) + "/rank-" +
+  std::ifstream file(checkpoint_folder(folder / "run/checkpoints", step) + "/rank-" +
                          std::to_string(rank) + ".safetensors",
                      std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
@@ -103,8 +103,8 @@ std::string bytes_of(const Folder& folder, std::int64_t step, int rank) {
 }  // namespace
 
 TEST_CASE("guards select the programs of a run, with the bytes of one that replays nothing") {
-  const Folder eager("eager");
-  const Folder replayed("replayed");
+  const Folder eager;
+  const Folder replayed;
   for (const bool replay : {false, true}) {
     const Folder& folder = replay ? replayed : eager;
     TrainingRun run = run_in(folder);
@@ -133,15 +133,15 @@ TEST_CASE("a resumed run ends with the bytes of one that was not, replayed or in
   for (const bool replay : {false, true}) {
     for (const std::int64_t micro_rows : {0, 3}) {
       INFO("replay " << replay << ", micro-batches of " << micro_rows);
-      const Folder whole("whole");
-      const Folder parts("parts");
+      const Folder whole;
+      const Folder parts;
       TrainingRun run = run_in(whole);
       run.replay = replay;
       run.micro_rows = micro_rows;
       run.save_every = 2;
       REQUIRE(ended(whole, run).code == 0);
       CHECK(checkpoints_in(run.folder).size() == 3);  // 6, 8 and 9
-      run.folder = parts.path() + "/checkpoints";
+      run.folder = parts / "run/checkpoints";
       run.steps = 5;
       REQUIRE(ended(parts, run).code == 0);
       run.steps = 9;
@@ -156,7 +156,7 @@ TEST_CASE("a resumed run ends with the bytes of one that was not, replayed or in
 }
 
 TEST_CASE("another number of ranks continues a run, and an optimizer of the program trains") {
-  const Folder folder("ranks");
+  const Folder folder;
   TrainingRun run = run_in(folder);
   run.steps = 4;
   run.schedule.unit = optim::ScheduleUnit::tokens;
@@ -180,7 +180,7 @@ TEST_CASE("another number of ranks continues a run, and an optimizer of the prog
 }
 
 TEST_CASE("what a run refuses is one error, and an exit code") {
-  const Folder folder("refused");
+  const Folder folder;
   const TrainingRun good = run_in(folder);
   const auto refused = [&](const std::function<void(TrainingRun&)>& change, int code,
                            const std::string& text) {

@@ -256,18 +256,18 @@ TEST_CASE("other norms and limits of values are replayed, scaled and not", "[unv
 
 TEST_CASE("the scale, its count and the skipped steps continue from a checkpoint") {
   const Layouts layout = layout_named("fully sharded");
-  const Folder folder("scaling");
+  const Folder folder;
   REQUIRE_NOTHROW(on_layout(layout, [&](const DeviceMesh& mesh) {
     set_seed(3);
     Run whole(mesh, layout, overflowing());
     for (int i = 0; i < 6; ++i) {
       whole.step();
     }
-    whole.training.checkpoints().save(folder.path());
+    whole.training.checkpoints().save(folder / "run");
     for (const bool replay : {false, true}) {
       set_seed(3);
       Run resumed(mesh, layout, overflowing(replay));
-      resumed.training.checkpoints().load(folder.path());
+      resumed.training.checkpoints().load(folder / "run");
       check(resumed.training.scaler()->scale() == 0x1p60 && resumed.training.skipped() == 1,
             "what the checkpoint has");
       if (replay) {
@@ -283,7 +283,7 @@ TEST_CASE("the scale, its count and the skipped steps continue from a checkpoint
     Options unscaled = overflowing();
     unscaled.scaling = std::nullopt;
     Run without(mesh, layout, unscaled);
-    without.training.checkpoints().load(folder.path());
+    without.training.checkpoints().load(folder / "run");
     check(!without.step().skipped && without.training.skipped() == 1, "a run without a scaler");
   }));
 }

@@ -324,8 +324,9 @@ TEST_CASE("a hook on a gradient that never runs is an error") {
     Subject subject(mesh, {{"FSDP", "d", {"first", "second"}, "{}", ""}});
     add_gradient_hook(subject.weight()->value, times(0.5));
     const std::string error = error_of([&] { backward(subject.loss(full({3, 4}, 1))); });
-    check(has(error, "parameter 'first.weight' has a hook on its gradient that never runs"), error);
-    check(has(error, "set_reduction_hook()"), error);
+    check(contains(error, "parameter 'first.weight' has a hook on its gradient that never runs"),
+          error);
+    check(contains(error, "set_reduction_hook()"), error);
   }));
 }
 
@@ -342,7 +343,7 @@ TEST_CASE("what a call changes besides values is refused when it is recorded") {
       });
       step({full({3, 4}, 1)});
       const std::string error = error_of([&] { step({full({3, 4}, 2)}); });
-      check(has(error, expected), error);
+      check(contains(error, expected), error);
     };
     refused(
         [](Subject& subject, const Tensor&) {
@@ -365,7 +366,8 @@ TEST_CASE("what a call changes besides values is refused when it is recorded") {
   });
   const auto leaf = [] { return full({2}, 1).set_requires_grad(); };
   step({leaf()});
-  CHECK(has(error_of([&] { step({leaf()}); }), "record: input 0 has a gradient after the call"));
+  CHECK(
+      contains(error_of([&] { step({leaf()}); }), "record: input 0 has a gradient after the call"));
 }
 
 TEST_CASE("inputs that are one tensor, and inputs that are not contiguous") {
@@ -402,8 +404,9 @@ TEST_CASE("inputs that are one tensor, and inputs that are not contiguous") {
   }
   CHECK(sums.counts().captured == 1);
   const Tensor whole = full({3, 3}, 1);
-  CHECK(has(error_of([&] { step({ops::narrow(whole, 0, 0, 2), ops::narrow(whole, 0, 1, 2)}); }),
-            "inputs 0 and 1 are different views of one memory, and the step writes one of them"));
+  CHECK(contains(
+      error_of([&] { step({ops::narrow(whole, 0, 0, 2), ops::narrow(whole, 0, 1, 2)}); }),
+      "inputs 0 and 1 are different views of one memory, and the step writes one of them"));
 }
 
 TEST_CASE("gradients are limited within an update, and models that no step calls are read") {
@@ -458,12 +461,13 @@ TEST_CASE("an error says what its step has written before it") {
       return error_of([&] { step({full({3, columns}, 1)}, {.guards = {{"bad", bad}}}); });
     };
     for (int i = 0; i < 4; ++i) {
-      check(call(0, 4).empty(), "a good step");
+      check(call(0, 4) == "no error", "a good step");
     }
     const std::string late = call(1, 4);
-    check(has(late, "before this error the step has written parameter 'first.weight' and 4 more"),
+    check(contains(late,
+                   "before this error the step has written parameter 'first.weight' and 4 more"),
           late);
     const std::string early = call(0, 5);
-    check(!early.empty() && !has(early, "before this error"), early);
+    check(early != "no error" && !contains(early, "before this error"), early);
   }));
 }

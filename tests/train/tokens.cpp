@@ -109,19 +109,19 @@ TEST_CASE("rates follow the tokens of all steps before, in every layout, replaye
 TEST_CASE("the count of tokens is saved: a run continues bit by bit, replayed or not") {
   const Layouts layout = train_test::layout_named("fully sharded");
   for (const bool replay : {false, true}) {
-    const Folder folder("tokens");
+    const Folder folder;
     REQUIRE_NOTHROW(on_layout(layout, [&](const DeviceMesh& mesh) {
       Run whole(mesh, layout);
       whole.training.captured().set_enabled(replay);
       for (int i = 0; i < steps; ++i) {
         if (i == 5) {
-          whole.training.checkpoints().save(folder.path());
+          whole.training.checkpoints().save(folder / "run");
         }
         whole.step();
       }
       Run resumed(mesh, layout);
       resumed.step(0, 1000);  // what it did before counts no more
-      resumed.training.checkpoints().load(folder.path());
+      resumed.training.checkpoints().load(folder / "run");
       resumed.training.captured().set_enabled(replay);
       for (int i = 5; i < steps; ++i) {
         check(resumed.step().lr == expected_rate(i), "the rate continues");

@@ -170,16 +170,17 @@ TEST_CASE("dropout depends neither on the layout nor on the micro-batches") {
 }
 
 TEST_CASE("a training continues bit by bit from what it has saved, and on another mesh") {
-  const Folder folder("training");
+  const Folder folder;
   const NetOptions options{.tied = true, .dropout = 0.3, .frozen = {"blocks.0.norm"}};
   const Layouts sharded = layout_named("fully sharded");
   Named straight;
   on_layout(sharded, [&](const DeviceMesh& mesh) {
     Run run(mesh, sharded.styles, options);
-    check(!run.training.checkpoints().resume(folder.path()), "nothing is there yet");
+    check(!run.training.checkpoints().resume(folder / "run"), "nothing is there yet");
     for (int i = 0; i < 5; ++i) {
       if (i == 2) {
-        run.training.checkpoints().save(checkpoint_folder(folder.path(), 2), R"({"by": "a test"})");
+        run.training.checkpoints().save(checkpoint_folder(folder / "run", 2),
+                                        R"({"by": "a test"})");
       }
       run.step(2);
     }
@@ -191,7 +192,7 @@ TEST_CASE("a training continues bit by bit from what it has saved, and on anothe
   on_layout(sharded, [&](const DeviceMesh& mesh) {
     Run run(mesh, sharded.styles, options);
     run.step();  // what it did before counts no more
-    check(run.training.checkpoints().resume(folder.path()), "a checkpoint");
+    check(run.training.checkpoints().resume(folder / "run"), "a checkpoint");
     check(run.training.done() == 2, "its step");
     for (int i = 0; i < 3; ++i) {
       run.step(2);
@@ -201,7 +202,7 @@ TEST_CASE("a training continues bit by bit from what it has saved, and on anothe
   const Layouts hybrid = layout_named("hybrid");
   on_layout(hybrid, [&](const DeviceMesh& mesh) {
     Run run(mesh, hybrid.styles, options);
-    check(run.training.checkpoints().resume(folder.path()), "a checkpoint");
+    check(run.training.checkpoints().resume(folder / "run"), "a checkpoint");
     for (int i = 0; i < 3; ++i) {
       run.step();
     }

@@ -88,7 +88,7 @@ TEST_CASE("calls that are verified have the bits of others, and are counted") {
   }
   CHECK(two.counts().replayed == 10);
   CHECK(two.counts().verified == 3);
-  CHECK(has(to_string(two.counts()), "; 3 verified"));
+  CHECK(contains(to_string(two.counts()), "; 3 verified"));
 }
 
 TEST_CASE("a call whose step has changed is found: operator, module, tensor, element, values") {
@@ -102,14 +102,14 @@ TEST_CASE("a call whose step has changed is found: operator, module, tensor, ele
   step({input(6)});  // not verified
   const std::string error = error_of([&] { step({input(7)}); });
   INFO(error);
-  CHECK(has(error,
-            "verify: a replayed call differs from the call as it is written: 'output.0' "
-            "(f32[]) is "));
-  CHECK(has(error, " at [] by the program and "));
-  CHECK(has(error, "in the program: section 'step', instruction "));
-  CHECK(has(error, "= sum("));
-  CHECK(has(error, "mul_scalar("));  // the first other instruction
-  CHECK(has(error, "(value=1, then value=2)"));
+  CHECK(contains(error,
+                 "verify: a replayed call differs from the call as it is written: 'output.0' "
+                 "(f32[]) is "));
+  CHECK(contains(error, " at [] by the program and "));
+  CHECK(contains(error, "in the program: section 'step', instruction "));
+  CHECK(contains(error, "= sum("));
+  CHECK(contains(error, "mul_scalar("));  // the first other instruction
+  CHECK(contains(error, "(value=1, then value=2)"));
 }
 
 TEST_CASE("a buffer that the host changes is found by its name") {
@@ -129,24 +129,24 @@ TEST_CASE("a buffer that the host changes is found by its name") {
   step({input(1)});
   const std::string error = error_of([&] { step({input(2)}); });
   INFO(error);
-  CHECK(has(error, "'buffer.seen' (f32[4]) is "));
-  CHECK(has(error, " at [0] by the program and 3 as it is written"));
-  CHECK(has(error, "add_("));
+  CHECK(contains(error, "'buffer.seen' (f32[4]) is "));
+  CHECK(contains(error, " at [0] by the program and 3 as it is written"));
+  CHECK(contains(error, "add_("));
 }
 
 TEST_CASE("what cannot be verified is refused") {
   const graph::Transform doubles{.name = "doubles", .run = [](graph::Editor&) {}};
   const auto body = [](StepCall& call) { return call.inputs(); };
-  CHECK(has(error_of([&] { compile(body, {.changes = {doubles}, .verify = 1}); }),
-            "verify: transformation 'doubles' changes what steps compute"));
-  CHECK(has(error_of([&] { compile(body, {.verify = -1}); }), "expected 0 or more, got -1"));
+  CHECK(contains(error_of([&] { compile(body, {.changes = {doubles}, .verify = 1}); }),
+                 "verify: transformation 'doubles' changes what steps compute"));
+  CHECK(contains(error_of([&] { compile(body, {.verify = -1}); }), "expected 0 or more, got -1"));
   const StepFactory make = [&](Device) -> StepBody { return body; };
-  CHECK(has(error_of([&] {
-              compile(make, {.mode = graph::DataParallelMode::replicate,
-                             .mesh = DeviceMesh::make({"d"}, {1}),
-                             .verify = 1});
-            }),
-            "cannot be taken as it is written"));
+  CHECK(contains(error_of([&] {
+                   compile(make, {.mode = graph::DataParallelMode::replicate,
+                                  .mesh = DeviceMesh::make({"d"}, {1}),
+                                  .verify = 1});
+                 }),
+                 "cannot be taken as it is written"));
 }
 
 TEST_CASE("steps of a training are verified in every layout, whatever they leave behind") {
@@ -204,7 +204,7 @@ TEST_CASE("a step of a training that has changed is found") {
     }
     factor = 3;
     const std::string error = error_of(step);
-    check(has(error, "verify: a replayed call differs") || has(error, "rank"), error);
+    check(contains(error, "verify: a replayed call differs") || contains(error, "rank"), error);
   }));
 }
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "errors.hpp"
 
 import tessera.base;
 import tessera.placement;
@@ -23,7 +24,6 @@ import tessera.nn;
 import tessera.checkpoint;
 import tessera.hub;
 
-#include "errors.hpp"
 #include "support.hpp"
 
 using namespace tessera;

@@ -22,6 +22,7 @@ import tessera.hub;
 namespace hub = tessera::hub;
 namespace runs = tessera::runs;
 using namespace tessera::app;
+using trainer_test::has;
 using trainer_test::input_error;
 
 namespace {
@@ -34,13 +35,8 @@ runs::RunSpec parse(const std::string& text, const Words& overrides = {}) {
   return parse_config(text, "folder/run.toml", overrides);
 }
 
-std::string error_of(const std::string& text, const Words& overrides = {}) {
+std::string config_error(const std::string& text, const Words& overrides = {}) {
   return input_error([&] { parse(text, overrides); });
-}
-
-void has(const std::string& text, const std::string& part) {
-  INFO("'" << text << "' should hold '" << part << "'");
-  CHECK(text.find(part) != std::string::npos);
 }
 
 }  // namespace
@@ -125,27 +121,27 @@ on = ["a"]
 }
 
 TEST_CASE("a wrong override is named as it was written") {
-  has(error_of(minimal, {"train.steps"}), "command line, train.steps: expected key=value");
-  has(error_of(minimal, {"train..steps=3"}), "expected key=value");
-  has(error_of(minimal, {"[0].a=3"}), "expected key=value");
-  has(error_of(minimal, {"train.steps=many"}),
+  has(config_error(minimal, {"train.steps"}), "command line, train.steps: expected key=value");
+  has(config_error(minimal, {"train..steps=3"}), "expected key=value");
+  has(config_error(minimal, {"[0].a=3"}), "expected key=value");
+  has(config_error(minimal, {"train.steps=many"}),
       "command line, train.steps=many: train.steps: expected an integer");
-  has(error_of(minimal, {"train.stepz=4"}),
+  has(config_error(minimal, {"train.stepz=4"}),
       "command line, train.stepz=4: train.stepz: unknown key; did you mean 'train.steps'?");
-  has(error_of(minimal, {"parallel[2].axis=x"}),
+  has(config_error(minimal, {"parallel[2].axis=x"}),
       "parallel has no entries yet: parallel[0] adds one");
-  has(error_of(minimal, {"train.steps.more=1", "train=3"}), "train: expected a section");
-  has(error_of(minimal + "[train]\nsteps = 3\n", {"train.steps.more=1"}),
+  has(config_error(minimal, {"train.steps.more=1", "train=3"}), "train: expected a section");
+  has(config_error(minimal + "[train]\nsteps = 3\n", {"train.steps.more=1"}),
       "train.steps is a single value");
 }
 
 TEST_CASE("an unknown key is an error with its line and the nearest right name") {
-  has(error_of(minimal + "[train]\nstep = 3\n"),
+  has(config_error(minimal + "[train]\nstep = 3\n"),
       "folder/run.toml:4: train.step: unknown key; did you mean 'train.steps'?");
-  has(error_of(minimal + "[train]\nlr = 3\n"), "did you mean 'optimizer.lr'?");
-  has(error_of(minimal + "[trian]\n"), ":3: trian: unknown section; did you mean 'train'?");
-  has(error_of("steps = 3\n" + minimal), ":1: steps: unknown key; did you mean 'train.steps'?");
-  has(error_of(minimal + "[[parallel]]\nstyle=\"FSDP\"\naxis=\"a\"\non=[\".\"]\noption={}\n"),
+  has(config_error(minimal + "[train]\nlr = 3\n"), "did you mean 'optimizer.lr'?");
+  has(config_error(minimal + "[trian]\n"), ":3: trian: unknown section; did you mean 'train'?");
+  has(config_error("steps = 3\n" + minimal), ":1: steps: unknown key; did you mean 'train.steps'?");
+  has(config_error(minimal + "[[parallel]]\nstyle=\"FSDP\"\naxis=\"a\"\non=[\".\"]\noption={}\n"),
       ":7: parallel[0].option: unknown key; did you mean 'parallel[0].options'?");
 }
 
@@ -236,15 +232,15 @@ TEST_CASE("wrong types and impossible values are errors with their line") {
   };
   for (const Case& c : cases) {
     // Dotted keys at the top of the file: every line is the third.
-    has(error_of("data.text = [\n\"a.txt\"]\n" + std::string(c.line) + "\n"), c.error);
+    has(config_error("data.text = [\n\"a.txt\"]\n" + std::string(c.line) + "\n"), c.error);
   }
-  has(error_of(""), "data.text: there is nothing to train on");
-  has(error_of("data.tokens = [\"a.npy\"]"), "token ids need model.vocab");
-  has(error_of(minimal + "[mesh]\naxes=[\"shard\"]\nshape=[2]\n[[parallel]]\nstyle=\"FSDP\"\n"
-                         "axis=\"shart\"\non=[\".\"]\n"),
+  has(config_error(""), "data.text: there is nothing to train on");
+  has(config_error("data.tokens = [\"a.npy\"]"), "token ids need model.vocab");
+  has(config_error(minimal + "[mesh]\naxes=[\"shard\"]\nshape=[2]\n[[parallel]]\nstyle=\"FSDP\"\n"
+                             "axis=\"shart\"\non=[\".\"]\n"),
       ":8: parallel[0].axis: the mesh has no axis 'shart' (it has shard); did you mean 'shard'?");
-  has(error_of("[data\n"), "folder/run.toml:1:");
-  has(error_of("[data]\ntext=[]\ntext=[]\n"), "folder/run.toml:3:");
+  has(config_error("[data\n"), "folder/run.toml:1:");
+  has(config_error("[data]\ntext=[]\ntext=[]\n"), "folder/run.toml:3:");
 }
 
 TEST_CASE("a value that is nearly right is shown as it should be written") {
@@ -272,7 +268,8 @@ TEST_CASE("a value that is nearly right is shown as it should be written") {
   };
   for (const Case& c : cases) {
     INFO(c.line);
-    const std::string error = error_of("data.text = [\"a.txt\"]\n" + std::string(c.line) + "\n");
+    const std::string error =
+        config_error("data.text = [\"a.txt\"]\n" + std::string(c.line) + "\n");
     INFO(error);
     CHECK(error.ends_with(c.advice));
   }
@@ -280,7 +277,7 @@ TEST_CASE("a value that is nearly right is shown as it should be written") {
 
 TEST_CASE("all problems are reported at once, in the order of their lines") {
   const std::string error =
-      error_of(minimal + "[train]\nsteps = -1\nbatsh = 3\n[log]\nevery = 0\n");
+      config_error(minimal + "[train]\nsteps = -1\nbatsh = 3\n[log]\nevery = 0\n");
   has(error, "3 problems");
   const auto steps = error.find(":4: train.steps");
   const auto batch = error.find(":5: train.batsh");
@@ -382,12 +379,12 @@ TEST_CASE("a schedule counts steps or tokens, to the end of the run or to one of
   CHECK(at(linear + "schedule_end = 20\n", 25, 1) == 0);  // before the end of the run
   CHECK(at(tokens + "schedule_end = 8_000\nwarmup = 4000\n", 2000, 40) == Approx(1.02));
   CHECK(at(tokens + "schedule_end = 8_000\nwarmup = 4000\n", 6000, 40) == Approx(1));
-  has(error_of(start + tokens + "warmup = 2001\n"),
+  has(config_error(start + tokens + "warmup = 2001\n"),
       "optimizer.warmup: is longer than the run (expected at most 2000 tokens, got 2001)");
-  has(error_of(start + tokens + "schedule_end = 300\nwarmup = 301\n"),
+  has(config_error(start + tokens + "schedule_end = 300\nwarmup = 301\n"),
       "optimizer.warmup: is longer than the schedule (expected at most 300 tokens, got 301)");
-  has(error_of(start + "schedule = \"wsd\"\nschedule_unit = \"tokens\"\nwarmup = 1500\n"
-                       "cooldown = 501\n"),
+  has(config_error(start + "schedule = \"wsd\"\nschedule_unit = \"tokens\"\nwarmup = 1500\n"
+                           "cooldown = 501\n"),
       "optimizer.cooldown: wsd lowers the learning rate in the last cooldown tokens (expected 1 to "
       "500, the tokens between warm-up and end, got 501)");
   // More tokens than 64 bits hold: the end is out of reach.

@@ -35,7 +35,7 @@ std::string name_of(const runs::Key& key) {
   return key.in_list() ? "parallel[0]." + key.leaf() : key.path;
 }
 
-std::string error_of(const std::string& override_text) {
+std::string override_error(const std::string& override_text) {
   std::vector<std::string> overrides = {override_text};
   if (override_text.starts_with("dpo.")) {
     overrides.emplace_back("train.objective=dpo");  // others have no such keys
@@ -45,7 +45,7 @@ std::string error_of(const std::string& override_text) {
 
 /// Refused as a value of this key; a check that compares keys with each other is not what is meant.
 bool refused(const runs::Key& key, const std::string& value) {
-  const std::string error = error_of(name_of(key) + "=" + value);
+  const std::string error = override_error(name_of(key) + "=" + value);
   INFO(name_of(key) << " = " << value << ": " << error);
   const bool named = error.find(name_of(key)) != std::string::npos;
   return named && error.find(": expected ") != std::string::npos;
@@ -134,7 +134,7 @@ TEST_CASE("a misspelt key of any section is refused with the right name") {
   for (const runs::Key& key : runs::config_keys()) {
     const std::string shown = key.in_list() ? "parallel[0]" : key.section();
     for (const std::string& leaf : {key.leaf() + "x", "x" + key.leaf()}) {
-      const std::string error = error_of(shown + "." + leaf + "=1");
+      const std::string error = override_error(shown + "." + leaf + "=1");
       INFO(error);
       CHECK(error.find(shown + "." + leaf + ": unknown key; did you mean '" + name_of(key) +
                        "'?") != std::string::npos);
@@ -142,10 +142,10 @@ TEST_CASE("a misspelt key of any section is refused with the right name") {
   }
   for (const std::string& section : runs::config_sections()) {
     const std::string shown = section == "parallel" ? "parallel[0]" : section;
-    const std::string unknown = error_of(shown + ".qqqqqqqqqqqq=1");
+    const std::string unknown = override_error(shown + ".qqqqqqqqqqqq=1");
     INFO(unknown);
     CHECK(unknown.find(shown + ".qqqqqqqqqqqq: unknown key") != std::string::npos);
-    const std::string other = error_of(section + "x.steps=1");
+    const std::string other = override_error(section + "x.steps=1");
     INFO(other);
     CHECK(other.find("did you mean '" + section + "'?") != std::string::npos);
   }
@@ -246,34 +246,35 @@ TEST_CASE("entries of lists, required texts and texts with zero bytes are refuse
 
 TEST_CASE("limits of gradients are one norm, or one magnitude") {
   for (const char* good : {"\"1\"", "\"2\"", "\"2.5\"", "\"inf\""}) {
-    CHECK(error_of(std::string("train.clip_norm_type=") + good).empty());
+    CHECK(override_error(std::string("train.clip_norm_type=") + good).empty());
   }
   for (const char* bad : {"\"0\"", "\"-1\"", "\"nan\"", "\"two\"", "\"2 \"", "\"infinity\""}) {
-    CHECK(error_of(std::string("train.clip_norm_type=") + bad)
+    CHECK(override_error(std::string("train.clip_norm_type=") + bad)
               .find("train.clip_norm_type: expected \"inf\" or a number more than 0 as a text") !=
           std::string::npos);
   }
-  CHECK(error_of("train={clip_grad_value=0.5}")
+  CHECK(override_error("train={clip_grad_value=0.5}")
             .find("train.clip_grad_value: train.clip_grad_norm limits the gradients too (1); set "
                   "one of them to 0") != std::string::npos);
-  CHECK(error_of("train={clip_grad_value=0.5,clip_grad_norm=0}").empty());
+  CHECK(override_error("train={clip_grad_value=0.5,clip_grad_norm=0}").empty());
 }
 
 TEST_CASE("sizes that cannot be held together are refused before anything is built") {
-  const std::string error = error_of("model={dim=16777216,layers=10000,heads=2,ffn_dim=16777216}");
+  const std::string error =
+      override_error("model={dim=16777216,layers=10000,heads=2,ffn_dim=16777216}");
   INFO(error);
   CHECK(error.find("model.dim: the sizes of the model make up to 2.0e+19 parameters") !=
         std::string::npos);
 }
 
 TEST_CASE("checkpoint.allow takes the names that a checkpoint is compared by, and no others") {
-  CHECK(error_of("checkpoint.allow=[data, optimizer.lr, data.content, train.batch]").empty());
-  const std::string error = error_of("checkpoint.allow=[optimizer.lrr]");
+  CHECK(override_error("checkpoint.allow=[data, optimizer.lr, data.content, train.batch]").empty());
+  const std::string error = override_error("checkpoint.allow=[optimizer.lrr]");
   INFO(error);
   CHECK(error.find("did you mean 'optimizer.lr'?") != std::string::npos);
   for (const char* name : {"train.steps", "train.threads", "mesh", "mesh.shape", "log", "parallel",
                            "checkpoint", "x", "data.text"}) {
     INFO(name);
-    CHECK_FALSE(error_of(std::string("checkpoint.allow=[") + name + "]").empty());
+    CHECK_FALSE(override_error(std::string("checkpoint.allow=[") + name + "]").empty());
   }
 }

@@ -4,20 +4,13 @@
 #include "catch.hpp"
 #include "support.hpp"
 
+using tessera::testing::count;
 using trainer_test::Folder;
 using trainer_test::has;
 using trainer_test::Result;
 using trainer_test::run_program;
 
 namespace {
-
-int count(const std::string& text, const std::string& part) {
-  int found = 0;
-  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) {
-    ++found;
-  }
-  return found;
-}
 
 /// Two ranks that shard a small model.
 Result two_ranks(const std::string& more) {

@@ -22,6 +22,7 @@ import tessera.runs;
 
 namespace runs = tessera::runs;
 using namespace tessera::app;
+using tessera::testing::lines_of;
 using trainer_test::Folder;
 using trainer_test::read_file;
 
@@ -37,15 +38,6 @@ runs::StepMetrics step_of(std::int64_t step) {
   m.seconds = 0.5;
   m.memory_bytes = 327155712;
   return m;
-}
-
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) {
-    lines.push_back(line);
-  }
-  return lines;
 }
 
 std::vector<int> steps_in(const std::filesystem::path& file) {

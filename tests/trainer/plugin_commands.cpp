@@ -10,6 +10,7 @@
 
 namespace fs = std::filesystem;
 using trainer_test::Folder;
+using trainer_test::has;
 using trainer_test::read_file;
 using trainer_test::Result;
 using trainer_test::run_program;
@@ -23,12 +24,6 @@ Result plugin(const std::string& arguments) {
   return run_program("plugin " + arguments, "XDG_DATA_HOME=/nowhere TESSERA_PLUGIN_PATH= ");
 }
 
-void contains(const std::string& text, const std::string& part) {
-  INFO("in: " << text);
-  INFO("looked for: " << part);
-  CHECK(text.find(part) != std::string::npos);
-}
-
 /// An error on stderr, exit code 2, nothing on stdout.
 void is_input_error(const std::string& arguments, const std::string& part) {
   const Result result = plugin(arguments);
@@ -36,7 +31,7 @@ void is_input_error(const std::string& arguments, const std::string& part) {
   CHECK(result.code == 2);
   CHECK(result.out.empty());
   CHECK(result.error.starts_with("error: "));
-  contains(result.error, part);
+  has(result.error, part);
 }
 
 /// `check` refuses the file for this reason, as one of its lines.
@@ -44,8 +39,8 @@ void is_refused(const std::string& file, const std::string& reason) {
   const Result result = plugin("check " + file);
   CHECK(result.code == 2);
   CHECK(result.error.empty());
-  contains(result.out, ": refused\n  ");
-  contains(result.out, reason);
+  has(result.out, ": refused\n  ");
+  has(result.out, reason);
 }
 
 std::string copy_of(const Folder& folder, const std::string& name, const std::string& as) {
@@ -74,19 +69,18 @@ TEST_CASE("list shows every plugin that is found, its state, and all reasons of 
   const Result result = plugin("list --plugin " + folder.path().string());
   INFO(result.error);
   CHECK(result.code == 0);
-  contains(result.out, "name");
-  contains(result.out,
-           "SequenceParallel          style           0.1.0    usable   SequenceParallel");
-  contains(result.out, (folder.path() / "Mine.so").string());
-  contains(result.out, shipped + "/FSDP.so");
-  contains(result.out, open + " is refused:\n  ");
-  contains(result.out, "can be written by others");
-  contains(result.out, text + " is refused:\n  ");
-  contains(result.out, "not an ELF file");
+  has(result.out, "name");
+  has(result.out, "SequenceParallel          style           0.1.0    usable   SequenceParallel");
+  has(result.out, (folder.path() / "Mine.so").string());
+  has(result.out, shipped + "/FSDP.so");
+  has(result.out, open + " is refused:\n  ");
+  has(result.out, "can be written by others");
+  has(result.out, text + " is refused:\n  ");
+  has(result.out, "not an ELF file");
   // The same content twice is no conflict; the named folder comes before the installed one.
   CHECK(result.out.find("remove one of them") == std::string::npos);
   CHECK(result.out.find("Mine.so") < result.out.find("FSDP.so"));
-  contains(plugin("list --help").out, "TESSERA_PLUGIN_PATH");
+  has(plugin("list --help").out, "TESSERA_PLUGIN_PATH");
 }
 
 TEST_CASE("info tells what a plugin offers, its options, and how it was built") {
@@ -96,10 +90,10 @@ TEST_CASE("info tells what a plugin offers, its options, and how it was built") 
        {"version", "0.1.0", "style SequenceParallel", "digest", "SequenceParallel.so",
         "interface fingerprint", "compiler", "sanitizers", "usable",
         "Options of style SequenceParallel", "a placement", "default \"Shard(1)\""}) {
-    contains(result.out, part);
+    has(result.out, part);
   }
   CHECK(result.out.find("differs") == std::string::npos);
-  contains(plugin("info " + shipped + "/Replicate.so").out, "Options of style Replicate: none");
+  has(plugin("info " + shipped + "/Replicate.so").out, "Options of style Replicate: none");
   is_input_error("info SequenceParalel", "did you mean 'SequenceParallel'?");
   CHECK(plugin("info /nowhere/none.so").code == 2);
 }
@@ -108,7 +102,7 @@ TEST_CASE("check says usable, or every reason against a file") {
   const std::string good = shipped + "/Replicate.so";
   const Result usable = plugin("check " + good);
   CHECK(usable.code == 0);
-  contains(usable.out, "Replicate.so: usable, registers style Replicate\n");
+  has(usable.out, "Replicate.so: usable, registers style Replicate\n");
 
   const Folder folder;
   is_refused("/nowhere/none.so", "cannot be found");
@@ -125,13 +119,13 @@ TEST_CASE("check says usable, or every reason against a file") {
   // Of another tool chain: the names and both sides of what differs.
   const Result other = plugin("check " TESSERA_OTHER_PLUGIN);
   CHECK(other.code == 2);
-  contains(other.out, "  RTTI: host has on, library has off\n");
-  contains(other.out, "  char: host has signed, library has unsigned\n");
+  has(other.out, "  RTTI: host has on, library has off\n");
+  has(other.out, "  char: host has signed, library has unsigned\n");
 
   const Result both = plugin("check " + good + " " + cut);
   CHECK(both.code == 2);
-  contains(both.out, "usable");
-  contains(both.out, "refused");
+  has(both.out, "usable");
+  has(both.out, "refused");
 }
 
 TEST_CASE("check tests what a usable plugin provides") {
@@ -144,56 +138,54 @@ TEST_CASE("check tests what a usable plugin provides") {
   const Result good = plugin("check" + all);
   INFO(good.out);
   CHECK(good.code == 0);
-  contains(good.out, "  style FSDP: 3 of 3 checks passed\n");
-  contains(good.out, "  style Replicate: 3 of 3 checks passed\n");
-  contains(good.out, "  style ColwiseParallel: 3 of 3 checks passed\n");
-  contains(good.out, "  model gpt2: 6 of 6 checks passed\n");
-  contains(good.out, "  pass buckets: 5 of 5 checks passed\n");
-  contains(good.out, "  pass split_lists: 5 of 5 checks passed\n");
+  has(good.out, "  style FSDP: 3 of 3 checks passed\n");
+  has(good.out, "  style Replicate: 3 of 3 checks passed\n");
+  has(good.out, "  style ColwiseParallel: 3 of 3 checks passed\n");
+  has(good.out, "  model gpt2: 6 of 6 checks passed\n");
+  has(good.out, "  pass buckets: 5 of 5 checks passed\n");
+  has(good.out, "  pass split_lists: 5 of 5 checks passed\n");
   CHECK(good.out.find("failed:") == std::string::npos);
 
   const Result styles = plugin("check " TESSERA_WRONG_STYLES);
   INFO(styles.out);
   CHECK(styles.code == 2);
-  contains(styles.out, "failed: two ranks compute what one does: on ");
-  contains(styles.out,
-           "failed: apply() gives no memory, and facts() says what it places: it places parameter");
-  contains(styles.out,
-           "failed: its facts depend on its options only: killed its process (signal 6");
-  contains(styles.out,
-           "not tried: two ranks compute what one does: it accepts no module of a Llama: ");
-  contains(styles.out, "style Picky: 1 of 3 checks passed");
+  has(styles.out, "failed: two ranks compute what one does: on ");
+  has(styles.out,
+      "failed: apply() gives no memory, and facts() says what it places: it places parameter");
+  has(styles.out, "failed: its facts depend on its options only: killed its process (signal 6");
+  has(styles.out, "not tried: two ranks compute what one does: it accepts no module of a Llama: ");
+  has(styles.out, "style Picky: 1 of 3 checks passed");
   CHECK(plugin("check --gates-only " TESSERA_WRONG_STYLES).code == 0);
 
   const Result optimizer = plugin("check " TESSERA_WRONG_OPTIMIZER);
   INFO(optimizer.out);
   CHECK(optimizer.code == 2);
-  contains(optimizer.out, "optimizer Faulty: 2 of 5 checks passed\n");
-  contains(optimizer.out, "failed: gradients are multiplied by grad_scale: ");
-  contains(optimizer.out, "failed: lr = 0 changes no parameter: a step with lr = 0");
-  contains(optimizer.out, "failed: a resumed run has the same bits: ");
+  has(optimizer.out, "optimizer Faulty: 2 of 5 checks passed\n");
+  has(optimizer.out, "failed: gradients are multiplied by grad_scale: ");
+  has(optimizer.out, "failed: lr = 0 changes no parameter: a step with lr = 0");
+  has(optimizer.out, "failed: a resumed run has the same bits: ");
 }
 
 TEST_CASE("check finds what is wrong with a pass") {
   const Result result = plugin("check " TESSERA_WRONG_PASSES);
   INFO(result.out);
   CHECK(result.code == 2);
-  contains(result.out, "pass removes_writes: 1 of 5 checks passed");
-  contains(result.out,
-           "failed: programs after it are right and have the same values: pass 'removes_writes': "
-           "program: it is not the same after a pass: output z has other values");
-  contains(result.out, "pass depends_on_rank: 3 of 5 checks passed");
-  contains(result.out,
-           "failed: it decides alike each time and on all ranks: a program of two ranks: equal "
-           "programs are changed in different ways (rank 1)");
-  contains(result.out, "not tried: it changes a program: it changes none of the suite's programs");
-  contains(result.out, "pass misnamed: 0 of 5 checks passed");
-  contains(result.out,
-           "its plugin returned a pass of another name (expected 'misnamed', got "
-           "'another')");
-  contains(result.out,
-           "failed: it is described, and what must precede it is known: it has no "
-           "description");
+  has(result.out, "pass removes_writes: 1 of 5 checks passed");
+  has(result.out,
+      "failed: programs after it are right and have the same values: pass 'removes_writes': "
+      "program: it is not the same after a pass: output z has other values");
+  has(result.out, "pass depends_on_rank: 3 of 5 checks passed");
+  has(result.out,
+      "failed: it decides alike each time and on all ranks: a program of two ranks: equal "
+      "programs are changed in different ways (rank 1)");
+  has(result.out, "not tried: it changes a program: it changes none of the suite's programs");
+  has(result.out, "pass misnamed: 0 of 5 checks passed");
+  has(result.out,
+      "its plugin returned a pass of another name (expected 'misnamed', got "
+      "'another')");
+  has(result.out,
+      "failed: it is described, and what must precede it is known: it has no "
+      "description");
 }
 
 TEST_CASE("check finds what is wrong with an operator") {
@@ -206,14 +198,14 @@ TEST_CASE("check finds what is wrong with an operator") {
     return result.out.substr(begin, result.out.find("\n  operator ", begin) - begin);
   };
   const auto finds = [&](const std::string& name, const std::string& text) {
-    contains(of(name), "7 of 9 checks passed");
-    contains(of(name), text);
+    has(of(name), "7 of 9 checks passed");
+    has(of(name), text);
   };
   finds("wrong_derivative", "failed: gradients are the limits of differences: wrong_derivative/");
   const auto finds_without_gradient = [&](const std::string& name, const std::string& text) {
-    contains(of(name), "6 of 9 checks passed");
-    contains(of(name), "not tried: gradients are the limits of differences: it has no gradient");
-    contains(of(name), text);
+    has(of(name), "6 of 9 checks passed");
+    has(of(name), "not tried: gradients are the limits of differences: it has no gradient");
+    has(of(name), text);
   };
   finds_without_gradient("wrong_shards",
                          "failed: every placement that it accepts computes what one rank does: ");
@@ -222,16 +214,16 @@ TEST_CASE("check finds what is wrong with an operator") {
                          "failed: its element, where it has one, has the kernel's bits when it is "
                          "compiled: wrong_element/");
   // What is written between two calls makes more than one check fail.
-  contains(of("wrong_writes"),
-           "failed: it does what it declares, and nothing else: wrong_writes writes operand 'x', "
-           "which it does not declare");
-  contains(of("wrong_memory"), "1 of 2 checks passed");
-  contains(of("wrong_memory"),
-           "failed: calls that follow from its schema return, or are refused: killed its process "
-           "(signal 6, Aborted) in wrong_memory f64[2, 3, 4]");
-  contains(of("hidden_special"), "1 of 9 checks passed");
-  contains(of("hidden_special"), "give it examples (Op::examples)");
-  contains(of("shown_special"), "7 of 9 checks passed");
+  has(of("wrong_writes"),
+      "failed: it does what it declares, and nothing else: wrong_writes writes operand 'x', "
+      "which it does not declare");
+  has(of("wrong_memory"), "1 of 2 checks passed");
+  has(of("wrong_memory"),
+      "failed: calls that follow from its schema return, or are refused: killed its process "
+      "(signal 6, Aborted) in wrong_memory f64[2, 3, 4]");
+  has(of("hidden_special"), "1 of 9 checks passed");
+  has(of("hidden_special"), "give it examples (Op::examples)");
+  has(of("shown_special"), "7 of 9 checks passed");
   CHECK(of("shown_special").find("failed:") == std::string::npos);
 }
 
@@ -240,20 +232,20 @@ TEST_CASE("check finds what is wrong with a format of checkpoints") {
   const Result good = plugin("check " + at + "Flat.so");
   INFO(good.out << good.error);
   CHECK(good.code == 0);
-  contains(good.out, "format Flat: 4 of 4 checks passed");
+  has(good.out, "format Flat: 4 of 4 checks passed");
   const Result wrong = plugin("check " + at + "Greedy.so " + at + "Displaced.so " + at +
                               "Unstrided.so " + at + "Trusting.so");
   INFO(wrong.out);
   CHECK(wrong.code == 2);
-  contains(wrong.out,
-           "failed: it recognises what it writes, and nothing else: recognises() is "
-           "true for an empty folder");
-  contains(wrong.out, "format Displaced: 3 of 4 checks passed");
-  contains(wrong.out,
-           "failed: any box can be read, into any strides: the box of shape [2, 1, 2] at "
-           "[1, 2, 0] of 'layer.bf16'");
-  contains(wrong.out, "format Unstrided: 2 of 4 checks passed");
-  contains(wrong.out, "failed: a cut file is an error: tensors.bin, cut to half, is read without");
+  has(wrong.out,
+      "failed: it recognises what it writes, and nothing else: recognises() is "
+      "true for an empty folder");
+  has(wrong.out, "format Displaced: 3 of 4 checks passed");
+  has(wrong.out,
+      "failed: any box can be read, into any strides: the box of shape [2, 1, 2] at "
+      "[1, 2, 0] of 'layer.bf16'");
+  has(wrong.out, "format Unstrided: 2 of 4 checks passed");
+  has(wrong.out, "failed: a cut file is an error: tensors.bin, cut to half, is read without");
 }
 
 TEST_CASE("check finds what is wrong with a tokenizer") {
@@ -261,27 +253,27 @@ TEST_CASE("check finds what is wrong with a tokenizer") {
   const Result good = plugin("check " + at + "Pieces.so");
   INFO(good.out << good.error);
   CHECK(good.code == 0);
-  contains(good.out, "tokenizer Pieces: 6 of 6 checks passed");
+  has(good.out, "tokenizer Pieces: 6 of 6 checks passed");
   const Result wrong =
       plugin("check " + at + "Narrow.so " + at + "Slipped.so " + at + "Lenient.so");
   INFO(wrong.out);
   CHECK(wrong.code == 2);
-  contains(wrong.out, "failed: tokens have their ids: token() has something for an id outside");
-  contains(wrong.out, "failed: offsets are in order and within the text: offsets [1, 2) after 0");
-  contains(wrong.out,
-           "failed: an id without a token is an error: the id -1, which no token has, is decoded");
+  has(wrong.out, "failed: tokens have their ids: token() has something for an id outside");
+  has(wrong.out, "failed: offsets are in order and within the text: offsets [1, 2) after 0");
+  has(wrong.out,
+      "failed: an id without a token is an error: the id -1, which no token has, is decoded");
 }
 
 TEST_CASE("check compares each kernel of a device with the CPU's, within what it declares") {
   const Result nearly = plugin("check " TESSERA_NEARLY);
   INFO(nearly.out);
   CHECK(nearly.code == 2);
-  contains(nearly.out, "failed: kernels compute what the CPU does: silu");
+  has(nearly.out, "failed: kernels compute what the CPU does: silu");
   CHECK(nearly.out.find("gelu") == std::string::npos);
   const Result tolerant = plugin("check " TESSERA_TOLERANT);
   INFO(tolerant.out);
   CHECK(tolerant.code == 0);
-  contains(tolerant.out, "device Tolerant: 4 of 4 checks passed");
+  has(tolerant.out, "device Tolerant: 4 of 4 checks passed");
 }
 
 TEST_CASE("new writes a folder once, and only under a name that can be used") {

@@ -1,37 +1,21 @@
-// What the trainer's tests share: a folder of their own, files, and the text of errors.
+// What the trainer's tests share.
 #pragma once
 #include <cstdint>
-#include <filesystem>
-#include <functional>
 #include <string>
-#include <string_view>
 #include <vector>
+
+#include "errors.hpp"
+#include "folder.hpp"
+#include "texts.hpp"
 
 namespace trainer_test {
 
-/// A fresh folder that goes away with the object.
-class Folder {
- public:
-  Folder();
-  Folder(Folder&&) = delete;
-  ~Folder();
-  const std::filesystem::path& path() const { return path_; }
-  /// Writes a file (with its folders) and returns its path.
-  std::string write(const std::string& name, std::string_view bytes) const;
-
- private:
-  std::filesystem::path path_;
-};
+using tessera::testing::Folder;
+using tessera::testing::has;
+using tessera::testing::input_error;
+using tessera::testing::read_file;
 
 using Ids = std::vector<std::int64_t>;  // of tokens
-
-/// Checks that the text contains the part, and shows both where it does not.
-void has(const std::string& text, const std::string& part);
-
-/// The text of the Error (input) that `call` throws; "" if it throws none. Other errors pass.
-std::string input_error(const std::function<void()>& call);
-
-std::string read_file(const std::filesystem::path& path);
 
 struct Result {
   int code = -1;
