@@ -9,6 +9,7 @@
 
 #include "catch.hpp"
 #include "support.hpp"
+#include "texts.hpp"
 
 using equivalence::checkpoint;
 using equivalence::Folder;
@@ -20,6 +21,7 @@ using equivalence::Result;
 using equivalence::same_bits;
 using equivalence::Step;
 using nlohmann::json;
+using tessera::testing::has;
 namespace fs = std::filesystem;
 
 namespace {
@@ -84,17 +86,12 @@ std::string text_of(const std::string& path, const std::string& options = "") {
                               "' --prompt 'The ' --temperature 0 --tokens 24 " + options);
 }
 
-void contains(const std::string& text, const std::string& part) {
-  INFO("expected \"" << part << "\" in: " << text);
-  CHECK(text.find(part) != std::string::npos);
-}
-
 void refuses(const std::string& arguments, const std::vector<std::string>& parts) {
   const Result result = equivalence::run(arguments);
   INFO(arguments << "\n" << result.error);
   CHECK(result.code == 2);
   for (const std::string& part : parts) {
-    contains(result.error, part);
+    has(result.error, part);
   }
 }
 
@@ -141,12 +138,12 @@ TEST_CASE("a checkpoint of low-rank updates has what is trained, and names the b
     CHECK(text_of(small) == text_of(whole));
     CHECK(text_of(small, "--ranks 2") == text_of(whole, "--ranks 2"));
     CHECK(weights(folder, small, name + "-x") == weights(folder, whole, name + "-y"));
-    contains(equivalence::succeed("checkpoint diff '" + small + "' '" + whole + "'"),
-             "no tensor differs");
-    contains(equivalence::succeed("checkpoint diff '" + small + "' '" + small + "'"),
-             "no tensor differs");
-    contains(equivalence::succeed("checkpoint info '" + small + "'"), base);
-    contains(equivalence::succeed("checkpoint verify '" + small + "'"), "whole");
+    has(equivalence::succeed("checkpoint diff '" + small + "' '" + whole + "'"),
+        "no tensor differs");
+    has(equivalence::succeed("checkpoint diff '" + small + "' '" + small + "'"),
+        "no tensor differs");
+    has(equivalence::succeed("checkpoint info '" + small + "'"), base);
+    has(equivalence::succeed("checkpoint verify '" + small + "'"), "whole");
     for (const std::string& of : {whole, small}) {
       equivalence::succeed("checkpoint export '" + of + "' --adapter --to '" + of + "-adapter'");
     }
