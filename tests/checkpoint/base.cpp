@@ -19,7 +19,7 @@ import tessera.tensor;
 
 using namespace tessera;
 using namespace checkpoint_test;
-using tessera::testing::expect;
+using tessera::testing::check;
 namespace fs = std::filesystem;
 
 namespace {
@@ -54,7 +54,7 @@ double first_of(const Tensor& x) { return to_doubles(local_of(x)).front(); }
 TEST_CASE("a checkpoint leaves out the tensors of its base, and any mesh loads the rest") {
   const Folder folder;
   for (const bool in_background : {false, true}) {
-    const std::string path = folder.at(in_background ? "b" : "a");
+    const std::string path = folder / (in_background ? "b" : "a");
     on_ranks(2, [&](int) {
       const StateDict state = state_of(2, 1, 2);
       if (!in_background) {
@@ -76,20 +76,20 @@ TEST_CASE("a checkpoint leaves out the tensors of its base, and any mesh loads t
     on_ranks(3, [&](int) {
       StateDict state = state_of(3, 10, 20);
       load_state(reader, state, {.base = "abc"});
-      expect(first_of(state.tensors.at("frozen")) == 10, "it stays as it is");
-      expect(first_of(state.tensors.at("trained")) == 2, "it is loaded");
+      check(first_of(state.tensors.at("frozen")) == 10, "it stays as it is");
+      check(first_of(state.tensors.at("trained")) == 2, "it is loaded");
     });
   }
   // Written again as a checkpoint, it still names the base.
-  write_checkpoint(CheckpointReader(folder.at("a")), folder.at("again"));
-  CHECK(CheckpointReader(folder.at("again")).base()->tensors == base()->tensors);
+  write_checkpoint(CheckpointReader(folder / "a"), folder / "again");
+  CHECK(CheckpointReader(folder / "again").base()->tensors == base()->tensors);
 }
 
 TEST_CASE("a checkpoint with a base is loaded only into a state of that base") {
   const Folder folder;
-  on_ranks(
-      1, [&](int) { save_checkpoint(folder.at("c"), state_of(1, 1, 2), "{}", {.base = base()}); });
-  const CheckpointReader reader(folder.at("c"));
+  on_ranks(1,
+           [&](int) { save_checkpoint(folder / "c", state_of(1, 1, 2), "{}", {.base = base()}); });
+  const CheckpointReader reader(folder / "c");
   StateDict state = state_of(1, 10, 20);
   std::string problem = input_error([&] { load_state(reader, state); });
   CHECK(contains(problem, "it leaves out 1 of its tensors, which are those of somewhere/model"));
@@ -102,36 +102,36 @@ TEST_CASE("a checkpoint with a base is loaded only into a state of that base") {
   CHECK(first_of(state.tensors.at("trained")) == 20);
   on_ranks(1, [&](int) {
     const std::string wrong =
-        run_error([&] { save_checkpoint(folder.at("d"), state, "{}", {.base = base()}); });
-    expect(contains(wrong, "tensor 'frozen' is not the one of its base"), wrong.c_str());
+        run_error([&] { save_checkpoint(folder / "d", state, "{}", {.base = base()}); });
+    check(contains(wrong, "tensor 'frozen' is not the one of its base"), wrong.c_str());
   });
 }
 
 TEST_CASE("a base is looked for at its path, and then beside the checkpoint") {
   const Folder folder;
-  CheckpointBase base{.path = folder.at("gone"), .relative = "../model", .hash = ""};
-  fs::create_directories(folder.at("run"));
-  CHECK(base.found_from(folder.at("run")) == folder.at("gone"));
-  fs::create_directories(folder.at("model"));
-  CHECK(base.found_from(folder.at("run")) == folder.at("model"));
-  fs::create_directories(folder.at("gone"));
-  CHECK(base.found_from(folder.at("run")) == folder.at("gone"));
+  CheckpointBase base{.path = folder / "gone", .relative = "../model", .hash = ""};
+  fs::create_directories(folder / "run");
+  CHECK(base.found_from(folder / "run") == folder / "gone");
+  fs::create_directories(folder / "model");
+  CHECK(base.found_from(folder / "run") == folder / "model");
+  fs::create_directories(folder / "gone");
+  CHECK(base.found_from(folder / "run") == folder / "gone");
 }
 
 TEST_CASE("stored values are compared with a state bit by bit") {
   const Folder folder;
   on_ranks(2, [&](int rank) {
     StateDict state = state_of(2, 1, 2);
-    save_checkpoint(folder.at("c"), state);
-    const CheckpointReader reader(folder.at("c"));
-    expect(has_stored_values(reader, state), "the same");
+    save_checkpoint(folder / "c", state);
+    const CheckpointReader reader(folder / "c");
+    check(has_stored_values(reader, state), "the same");
     state.tensors["unknown"] = full({1}, 1, DType::f32);
-    expect(has_stored_values(reader, state), "what is not stored is left out");
+    check(has_stored_values(reader, state), "what is not stored is left out");
     if (rank == 1) {
       local_of(state.tensors.at("trained")).data<float>()[0] = 3;
     }
-    expect(has_stored_values(reader, state) == (rank == 0), "each rank sees its own part");
+    check(has_stored_values(reader, state) == (rank == 0), "each rank sees its own part");
     state.tensors["trained"] = full({7, 3}, 2, DType::f64);
-    expect(!has_stored_values(reader, state), "another type");
+    check(!has_stored_values(reader, state), "another type");
   });
 }

@@ -32,7 +32,7 @@ using namespace collective_test;
 void reduce_one(World& world) {
   float x = 1;
   world.everyone().all_reduce(&x, &x, 1, DType::f32);
-  expect(x == static_cast<float>(world.size()), "a sum of ones");
+  check(x == static_cast<float>(world.size()), "a sum of ones");
 }
 
 /// Every collective, messages both ways and groups across machines.
@@ -56,7 +56,7 @@ int collectives(World& world) {
     Work work = c.receive_async(in.data(), static_cast<std::int64_t>(in.size()), DType::f32, before,
                                 round % 2);
     work.wait();
-    expect(in[99'999] == static_cast<float>(before), "a message from the rank before");
+    check(in[99'999] == static_cast<float>(before), "a message from the rank before");
   }
   const std::vector<int> apart = {world.rank() % 2, world.rank() % 2 + 2};
   if (n == 4) {
@@ -125,16 +125,16 @@ int late(World& world) {
 int stopped(World& world) {
   reduce_one(world);
   const auto threads = testing::thread_signals(getpid());
-  expect(threads.size() >= 3, "a thread of the rank, one of the transport and one for signals");
+  check(threads.size() >= 3, "a thread of the rank, one of the transport and one for signals");
   const std::string open = testing::interruptible(threads);
-  expect(open.empty(), open);
+  check(open.empty(), open);
   if (world.rank() == world.size() - 1) {
     kill(getpid(), SIGUSR1);
   }
   while (!world.interrupt_requested()) {
     usleep(1000);
   }
-  expect(world.interrupt_agreed(), "all ranks agree");
+  check(world.interrupt_agreed(), "all ranks agree");
   return 0;
 }
 
@@ -207,8 +207,8 @@ int heals(LaunchOptions options) {
       own.open()->read("rows", {{rows_per_rank * world.rank(), 0}, {rows_per_rank, columns}}, rows);
       const std::vector<float> expected = numbers(world.rank(), from);
       const std::vector<double> read = to_doubles(rows);
-      expect(std::equal(read.begin(), read.end(), expected.begin(), expected.end()),
-             "what was kept is what the step had");
+      check(std::equal(read.begin(), read.end(), expected.begin(), expected.end()),
+            "what was kept is what the step had");
     }
     for (std::int64_t step = from + 1; step <= steps; ++step) {
       world.set_progress(step, "forward");

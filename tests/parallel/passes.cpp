@@ -42,7 +42,7 @@ namespace {
 using Passes = std::vector<std::string>;
 
 /// Every config, small.
-std::vector<std::pair<std::string, runs::Run>> runs() {
+std::vector<std::pair<std::string, runs::Run>> all_runs() {
   use_shipped_plugins();
   std::vector<std::pair<std::string, runs::Run>> all;
   for (const std::string& name : shipped_configs()) {
@@ -176,7 +176,7 @@ namespace {
 /// many random ones in random order.
 void check_passes(int random_ones) {
   std::mt19937 random(7);
-  for (auto& [name, run] : runs()) {
+  for (auto& [name, run] : all_runs()) {
     INFO(name);
     run.config.graph.passes = {};
     const Program program = runs::capture_step(run);
@@ -206,7 +206,7 @@ TEST_CASE("captured steps of every config are right after many random passes", "
 TEST_CASE("early_issues makes the moves that the peak of memory allows, one after the other") {
   int refused = 0;
   int changes = 0;
-  for (auto& [name, run] : runs()) {
+  for (auto& [name, run] : all_runs()) {
     INFO(name);
     run.config.graph.passes = {};
     Program program = runs::capture_step(run);
@@ -225,7 +225,7 @@ TEST_CASE("early_issues makes the moves that the peak of memory allows, one afte
 
 TEST_CASE("passes after the program was fitted into its budget leave it there") {
   int worse = 0;
-  for (auto& [name, run] : runs()) {
+  for (auto& [name, run] : all_runs()) {
     INFO(name);
     run.config.graph.passes = {};
     const Program recorded = runs::capture_step(run);
@@ -261,7 +261,7 @@ TEST_CASE(
     "[.long]") {
   constexpr int steps = 20;
   std::mt19937 random(11);
-  for (auto& [name, run] : runs()) {
+  for (auto& [name, run] : all_runs()) {
     INFO(name);
     const auto ranks = static_cast<int>(run.config.ranks());
     using Results = std::vector<std::pair<double, double>>;  // loss and gradient norm

@@ -231,7 +231,7 @@ TEST_CASE("a merge across the mark of a space keeps a text in one word") {
 
 // The ids of the two tests below are those of tokenizers 0.23.3.
 TEST_CASE("a character of GPT-2's alphabet that is no token falls back to its bytes") {
-  const Scratch scratch;
+  const Folder scratch;
   const Json file = {
       {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}},
       {"model",
@@ -244,7 +244,7 @@ TEST_CASE("a character of GPT-2's alphabet that is no token falls back to its by
 }
 
 TEST_CASE("white space that an added token takes is searched for added tokens of white space") {
-  const Scratch scratch;
+  const Folder scratch;
   const auto added = [](int id, const char* content, bool left, bool right) {
     return Json{{"id", id},        {"content", content},  {"lstrip", left},
                 {"rstrip", right}, {"normalized", false}, {"special", false}};
