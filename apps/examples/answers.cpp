@@ -17,7 +17,7 @@ int main(int count, char** words) {
     return 2;
   }
   try {
-    const text::TextModel model(words[1]);
+    const text::TextModel model({words[1]});
     std::vector<std::vector<std::int64_t>> prompts;
     for (int i = 2; i < count; ++i) {
       prompts.push_back(text::prompt_tokens(model, words[i]));

@@ -22,7 +22,7 @@ int main(int count, char** words) {
   spec.data.jsonl = {words[2]};  // records of prompt, chosen and rejected
   spec.data.seq_len = 128;
   spec.data.validation = 0;
-  spec.train.objective = "dpo";
+  spec.train.objective = runs::ObjectiveKind::dpo;
   spec.train.steps = count > 4 ? std::stoll(words[4]) : 20;
   spec.train.batch = 4;
   spec.train.heal = true;

@@ -182,7 +182,6 @@ TEST_CASE("a place that cannot be used is refused before the ranks start") {
   CHECK(contains(refusal({offload(to_file(folder)), {"Replicate", "shard", {"."}, "{}", ""}}),
                  "no style keeps parameter 'embed.weight' in memory of its own"));
   CHECK(contains(refusal({sharded, offload(to_file(folder))}), "FSDP: must come after Offload"));
-  CHECK(refusal(
-            {offload(to_file(folder, R"(["optimizer"])")), {"Replicate", "shard", {"."}, "{}", ""}})
-            .empty());
+  CHECK(refusal({offload(to_file(folder, R"(["optimizer"])")),
+                 {"Replicate", "shard", {"."}, "{}", ""}}) == "no error");
 }

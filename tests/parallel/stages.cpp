@@ -424,8 +424,8 @@ TEST_CASE("a step is not captured ahead as long as other stages are guessed", "[
   // Rank 0 has the first stage and the last one, rank 1 those between.
   CHECK(contains(captured(0), "what its stages tell each other was not planned"));
   CHECK(contains(captured(1), "what its stages tell each other was not planned"));
-  CHECK(captured(0).empty());
-  CHECK(captured(1).empty());
+  CHECK(captured(0) == "no error");
+  CHECK(captured(1) == "no error");
 }
 
 TEST_CASE("the ranks of one stage may take a step that the others replay", "[captured]") {

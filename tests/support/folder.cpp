@@ -18,6 +18,7 @@ Folder::Folder() {
     throw std::system_error(errno, std::generic_category(), name);
   }
   path_ = name;
+  fs::permissions(path_, fs::perms(0755));  // programs that tests start may be another user's
 }
 
 Folder::~Folder() {

@@ -178,6 +178,7 @@ const std::map<std::string, Words>& harmless() {
       {"data.validate_every", {"data.validate_every=7"}},
       {"train.steps", {"train.steps=1000"}},
       {"train.epochs", {}},  // it sets the steps
+      {"model.base", {}},    // only a checkpoint in model.from has one
       {"train.micro_batch", {"train.micro_batch=2"}},
       {"train.head_rows", {"train.head_rows=16"}},
       {"train.precision", {"train.precision=bf16"}},

@@ -130,14 +130,13 @@ RunSpec checked(RunSpec spec) {
   std::set<std::string> unread;
   const auto look_at = [&](const Key& key, const std::string& name, std::size_t entry) {
     const Slot slot = key.slot(spec, entry);
-    if (json_of(slot) != json_of(key.slot(initial, entry))) {
-      spec.given.try_emplace(name);
-    }
     Problems own("");
     std::visit(ValueCheck{key, name, own}, slot);
     if (!own.empty()) {
       unread.insert(name);
       std::visit(ValueCheck{key, name, problems}, slot);
+    } else if (json_of(slot) != json_of(key.slot(initial, entry))) {
+      spec.given.try_emplace(name);
     }
   };
   for (const Key& key : keys) {
