@@ -58,7 +58,7 @@ victim=$(pgrep -P $run | tail -n 1)
 kill -KILL "$victim"
 wait $run || { cat out.txt; exit 1; }
 grep -q 'step 40/40' out.txt || { cat out.txt; exit 1; }
-grep -q 'starts again\|started again' out.txt || { cat out.txt; echo "no rank was started again"; exit 1; }
+grep -q 'the run heals (1)' out.txt || { cat out.txt; echo "no rank was started again"; exit 1; }
 
 # The same command continues; here nothing is left to do.
 "$dpo_lora" model preferences.jsonl out 40 >again.txt 2>&1 || { cat again.txt; exit 1; }
