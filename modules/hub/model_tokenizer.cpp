@@ -6,6 +6,7 @@ module;
 #include <cstddef>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <set>
 #include <span>
@@ -254,10 +255,44 @@ std::span<const std::string_view> tokenizer_file_names() {
   return names;
 }
 
+namespace {
+
+constexpr const char* kept_file = "tokenizer.json";  // of a tokenizer that has no file of its own
+constexpr const char* kept_hash = "tokenizer.hash";  // of that file
+
+/// The tokenizer in a GGUF file as files that transformers reads; none where it has no such form.
+std::map<std::string, std::string> files_of_gguf(const ModelTokenizer& tokenizer) {
+  try {
+    return tokenize::hub_files(tokenizer.opened);
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+/// Keeps the tokenizer alone of a GGUF file: the weights in it are the base's.
+void keep_gguf_tokenizer(const fs::path& to, const ModelTokenizer& tokenizer) {
+  const std::map<std::string, std::string> files = files_of_gguf(tokenizer);
+  if (!files.contains(kept_file)) {
+    return;
+  }
+  write_folder(to.string(), [&](const fs::path& fresh) {
+    for (const auto& [name, text] : files) {
+      write_text((fresh / name).string(), text);
+    }
+    write_text((fresh / kept_hash).string(), file_hash((fresh / kept_file).string()));
+  });
+}
+
+}  // namespace
+
 void keep_tokenizer(const std::string& folder, const ModelTokenizer& tokenizer) {
   const fs::path to = kept_folder(folder, tokenizer.hash);
   std::error_code ignored;
-  if (tokenizer.path.empty() || is_gguf(tokenizer.path) || fs::exists(to, ignored)) {
+  if (tokenizer.path.empty() || fs::exists(to, ignored)) {
+    return;
+  }
+  if (is_gguf(tokenizer.path)) {
+    keep_gguf_tokenizer(to, tokenizer);
     return;
   }
   const fs::path from = fs::path(tokenizer.path).parent_path();
@@ -274,15 +309,48 @@ void keep_tokenizer(const std::string& folder, const ModelTokenizer& tokenizer) 
   });
 }
 
+namespace {
+
+/// Whether the GGUF file is there as it was when the model was trained.
+bool has_own_gguf(const nlohmann::json& stored) {
+  const std::string path = text_member(stored, "path");
+  std::error_code ignored;
+  return fs::exists(path, ignored) && is_gguf(path) &&
+         file_hash(path) == text_member(stored, "hash");
+}
+
+/// What is kept of a GGUF file's tokenizer, which has moved or changed; empty: nothing, or there is
+/// no need. Error (input): it is damaged.
+std::string kept_of_gguf(const nlohmann::json& stored, const std::string& checkpoint) {
+  const fs::path file = kept_folder_of(stored, checkpoint) / kept_file;
+  std::error_code ignored;
+  if (text_member(stored, "kind") != "gguf" || !fs::exists(file, ignored) || has_own_gguf(stored)) {
+    return "";
+  }
+  const std::string hash = input_text((file.parent_path() / kept_hash).string());
+  if (hash.substr(0, hash.find('\n')) != file_hash(file.string())) {
+    fail_input({.thing = file.string(),
+                .wrong = "it has changed since the model was trained",
+                .advice = "restore it, or name another tokenizer with --tokenizer"});
+  }
+  return file.string();
+}
+
+}  // namespace
+
 std::string stored_tokenizer_folder(std::string_view meta, const std::string& checkpoint) {
   const nlohmann::json stored = member(parse_json_object(meta).value, "tokenizer");
   const std::string path = text_member(stored, "path");
+  if (text_member(stored, "kind") == "gguf") {
+    const std::string kept = kept_of_gguf(stored, checkpoint);
+    return kept.empty() ? path : fs::path(kept).parent_path().string();
+  }
   std::error_code ignored;
   if (const fs::path kept = kept_folder_of(stored, checkpoint);
       !path.empty() && fs::is_directory(kept, ignored)) {
     return kept.string();
   }
-  return path.empty() || is_gguf(path) ? path : fs::path(path).parent_path().string();
+  return path.empty() ? path : fs::path(path).parent_path().string();
 }
 
 namespace {
@@ -293,6 +361,13 @@ ModelTokenizer stored_file(const nlohmann::json& stored, const std::string& chec
   const std::string options = text_member(stored, "options");
   if (path.empty()) {
     return of_kind(text_member(stored, "kind"), options, checkpoint);
+  }
+  if (const std::string kept = kept_of_gguf(stored, checkpoint); !kept.empty()) {
+    ModelTokenizer opened = of_path(kept, no_options, checkpoint);  // with its options in it
+    opened.kind = text_member(stored, "kind");
+    opened.hash = text_member(stored, "hash");
+    opened.options = options;
+    return opened;
   }
   std::error_code ignored;
   if (const fs::path kept = kept_folder_of(stored, checkpoint) / fs::path(path).filename();

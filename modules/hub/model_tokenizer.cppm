@@ -58,8 +58,9 @@ std::shared_ptr<const ModelTokenizer> limited(std::shared_ptr<const ModelTokeniz
                                               std::int64_t vocab);
 
 /// Keeps the tokenizer's files, with those beside it that transformers reads, in a folder beside
-/// the checkpoints in `folder`; nothing where they are there already, and for a tokenizer in a GGUF
-/// file, which stays where it is. Errors (input): a file cannot be read; (run): or written.
+/// the checkpoints in `folder`; nothing where they are there already. Of a tokenizer in a GGUF file
+/// that is the files of tokenize::hub_files, or nothing where it has no such form. Errors (input):
+/// a file cannot be read; (run): or written.
 void keep_tokenizer(const std::string& folder, const ModelTokenizer& tokenizer);
 
 /// For a checkpoint's meta data, as a JSON object; "null" where there is none.

@@ -201,6 +201,51 @@ TEST_CASE("a checkpoint remembers its tokenizer, and an export has its files") {
   CHECK(run_program(moved + "--tokenizer " + (folder.path() / "copy").string()).out == text.out);
 }
 
+TEST_CASE("the tokenizer in a GGUF file is kept beside the checkpoints") {
+  const Folder folder;
+  folder.write("texts.txt", "Count one two three. Count four five six.\n" + std::string(800, 'a'));
+  const auto run_toml = [](const std::string& model) {
+    return "[model]\n" + model +
+           "[data]\ntext = [\"texts.txt\"]\nseq_len = 16\nvalidation = 0\n"
+           "[train]\nsteps = 2\nbatch = 4\n[log]\nmetrics = \"\"\n[checkpoint]\nfolder = \"";
+  };
+  folder.write(
+      "first.toml",
+      run_toml("dim = 32\nlayers = 1\nheads = 2\nkv_heads = 2\nffn_dim = 32\n") + "first\"\n");
+  REQUIRE(run_program("train " + folder / "first.toml").code == 0);
+  REQUIRE(run_program("checkpoint export " + folder / "first/step-00000002" + " --to " +
+                      folder / "model" + " --format gguf")
+              .code == 0);
+  folder.write("next.toml", run_toml("from = \"model/model.gguf\"\n") + "next\"\n");
+  const Result next = run_program("train " + folder / "next.toml");
+  INFO(next.error);
+  REQUIRE(next.code == 0);
+  const std::string generate = "generate " + folder / "next/step-00000002" +
+                               " --prompt 'Count one' --tokens 5 --temperature 0";
+  const Result text = run_program(generate);
+  REQUIRE(text.code == 0);
+  std::filesystem::rename(folder / "model", folder / "gone");
+  CHECK(run_program(generate).out == text.out);
+  folder.write("model/model.gguf", "something else");
+  CHECK(run_program(generate).out == text.out);
+  // A further run takes the tokenizer that is kept, with the same ids.
+  folder.write("third.toml", run_toml("from = \"next/step-00000002\"\n") + "third\"\n");
+  const Result third = run_program("train " + folder / "third.toml");
+  INFO(third.error);
+  CHECK(third.code == 0);
+  std::filesystem::path kept;
+  for (const auto& entry : std::filesystem::directory_iterator(folder / "next")) {
+    kept = entry.path().filename().string().starts_with("tokenizer-") ? entry.path() : kept;
+  }
+  REQUIRE_FALSE(kept.empty());
+  const std::string file = (kept / "tokenizer.json").string();
+  folder.write("next/" + kept.filename().string() + "/tokenizer.json", read_file(file) + "\n");
+  has(run_program(generate).error, "has changed since the model was trained");
+  std::filesystem::remove_all(folder / "model");
+  std::filesystem::rename(folder / "gone", folder / "model");
+  CHECK(run_program(generate).out == text.out);  // the file itself is as it was
+}
+
 TEST_CASE("a checkpoint has the template, options and end tokens of its run") {
   const Folder folder;
   folder.write("tokenizer/tokenizer.json", read_file(reference + "tokenizers/byte_level.json"));
