@@ -7,12 +7,15 @@ check=$1/cmake/spelling.pl
 tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
 cd "$tree"
-git init -q .
+# Fresh systems have no git: what it tracks is what is there.
+mkdir bin
+printf '#!/bin/sh\nfind . -type f -not -path "./bin/*" -printf "%%P\\n"\n' >bin/git
+chmod +x bin/git
+export PATH=$tree/bin:$PATH
 
 failures=0
 expect() {  # STATUS WORDS: of the check
   local output status=0
-  git add -A
   output=$(perl "$check" 2>&1) || status=$?
   if [[ $status != "$1" || $output != *"$2"* ]]; then
     printf 'expected status %s and "%s", got %s:\n%s\n' "$1" "$2" "$status" "$output"
