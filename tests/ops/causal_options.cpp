@@ -228,7 +228,7 @@ TEST_CASE("first and second derivatives of capped attention agree with finite di
 TEST_CASE("a document has the bits that it has alone, whatever is beside it") {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const std::int64_t window : {0, 50}) {
-      const auto typed = [&](Tensor x) { return ops::cast(x, dtype); };
+      const auto typed = [&](const Tensor& x) { return ops::cast(x, dtype); };
       Case row = made(150, 150, {.window = window, .softcap = 3});
       row.options.documents = documents_of(kDocuments);
       row.q = typed(row.q), row.k = typed(row.k), row.v = typed(row.v);
