@@ -190,8 +190,7 @@ TEST_CASE("values of fields are of their types and within their ranges") {
 
 TEST_CASE("serve answers chat completions, whole and as a stream") {
   Served server({});
-  const Response whole =
-      ask(server.port, post(question("Say two", {{"model", "any"}}).dump()));
+  const Response whole = ask(server.port, post(question("Say two", {{"model", "any"}}).dump()));
   CHECK(content_of(whole) == "two 😀2");
   const json answer = json::parse(whole.body);
   CHECK(answer["object"] == "chat.completion");
@@ -283,9 +282,9 @@ TEST_CASE("serve refuses what it cannot answer, and keeps the connection where i
   CHECK(large.headers.at("connection") == "close");
   // No grant for pages of other origins.
   const Response options = ask(server.port,
-                                     "OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: "
-                                     "localhost\r\nOrigin: http://localhost:3000\r\n"
-                                     "Access-Control-Request-Method: POST\r\n\r\n");
+                               "OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: "
+                               "localhost\r\nOrigin: http://localhost:3000\r\n"
+                               "Access-Control-Request-Method: POST\r\n\r\n");
   CHECK(options.status == 405);
   CHECK(options.headers.at("allow") == "POST");
   for (const auto& [name, value] : options.headers) {
