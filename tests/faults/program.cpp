@@ -199,9 +199,7 @@ std::map<std::string, std::uintmax_t> RunFolder::listing() const {
   return found;
 }
 
-std::string read_file(const fs::path& path) {
-  return fs::exists(path) ? tessera::testing::read_file(path) : "";
-}
+std::string read_file(const fs::path& path) { return tessera::testing::read_if_there(path); }
 
 std::set<std::string> shared_memory() {
   std::set<std::string> names;

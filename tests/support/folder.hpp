@@ -30,5 +30,7 @@ class Folder {
 
 /// The bytes of a file. Error (std::runtime_error): it cannot be read.
 std::string read_file(const std::filesystem::path& path);
+/// The same; "" where it cannot be read, as a file of /proc whose process has ended.
+std::string read_if_there(const std::filesystem::path& path);
 
 }  // namespace tessera::testing
