@@ -118,10 +118,13 @@ void MadeTensors::note(const Tensor& x, std::string_view by) const {
 }
 
 Tensors MadeTensors::unseen(const std::function<Tensors()>& make) {
-  const bool before = std::exchange(paused_, true);
-  Tensors made = make();
-  paused_ = before;
-  return made;
+  struct Pause {  // until the end, also by an error
+    bool& paused;
+    bool before;
+    ~Pause() { paused = before; }
+  };
+  const Pause pause{paused_, std::exchange(paused_, true)};
+  return make();
 }
 
 Tensors MadeTensors::call(const Call& call, NextCall& next) {
