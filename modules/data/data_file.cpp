@@ -4,11 +4,16 @@ module;
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstddef>
+#include <functional>
+#include <span>
 #include <string>
 #include <system_error>
 #include <tessera/limits.hpp>
 #include <utility>
+#include <vector>
 module tessera.data;
 
 import tessera.base;
@@ -100,6 +105,18 @@ void DataFile::Handle::read(const DataFile& file, std::size_t offset,
       offset += static_cast<std::size_t>(count);
       out = out.subspan(static_cast<std::size_t>(count));
     }
+  }
+}
+
+void for_each_piece(const DataFile& file, std::size_t end,
+                    const std::function<void(std::span<const std::byte>)>& take) {
+  constexpr std::size_t most = std::size_t{1} << 20;
+  const DataFile::Handle handle(file);
+  std::vector<std::byte> bytes;
+  for (std::size_t at = 0; at < end; at += bytes.size()) {
+    bytes.resize(std::min(most, end - at));
+    handle.read(file, at, bytes);
+    take(bytes);
   }
 }
 

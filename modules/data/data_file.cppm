@@ -44,4 +44,8 @@ class DataFile {
   std::int64_t modified_nanoseconds_ = 0;
 };
 
+/// Calls `take` with the bytes before `end`, piece by piece. Errors (input): those of Handle::read.
+void for_each_piece(const DataFile& file, std::size_t end,
+                    const std::function<void(std::span<const std::byte>)>& take);
+
 }  // namespace tessera::data

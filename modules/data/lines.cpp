@@ -119,16 +119,9 @@ void in_parallel(std::size_t count, const std::function<void(std::size_t)>& f) {
 }
 
 std::string hash_of(std::span<const DataFile> files, const std::string& more) {
-  constexpr std::size_t block = std::size_t{1} << 20;
   ContentHash hash;
-  std::vector<std::byte> bytes;
   for (const DataFile& file : files) {
-    const DataFile::Handle handle(file);
-    for (std::size_t at = 0; at < file.size(); at += bytes.size()) {
-      bytes.resize(std::min(block, file.size() - at));
-      handle.read(file, at, bytes);
-      hash.add(bytes);
-    }
+    for_each_piece(file, file.size(), [&](std::span<const std::byte> bytes) { hash.add(bytes); });
     const std::string size = fmt::format(";{};", file.size());
     hash.add(std::as_bytes(std::span(size)));
   }

@@ -39,18 +39,11 @@ constexpr const char* no_options = "{}";
 
 /// Of the file's content; where a model is in the same file, of what precedes its weights.
 std::string file_hash(const std::string& path) {
-  constexpr std::size_t block = std::size_t{1} << 20;
   const data::DataFile file(path);
   const std::size_t size =
       is_gguf(path) ? std::min<std::size_t>(file.size(), read_gguf(path).bytes) : file.size();
-  const data::DataFile::Handle handle(file);
   ContentHash hash;
-  std::vector<std::byte> bytes;
-  for (std::size_t at = 0; at < size; at += bytes.size()) {
-    bytes.resize(std::min(block, size - at));
-    handle.read(file, at, bytes);
-    hash.add(bytes);
-  }
+  data::for_each_piece(file, size, [&](std::span<const std::byte> bytes) { hash.add(bytes); });
   return hash.hex();
 }
 
@@ -162,13 +155,13 @@ void add_end_tokens(ModelTokenizer& tokenizer, std::vector<std::string> tokens) 
   tokenizer.end_tokens = std::move(tokens);
 }
 
+namespace {
+
 data::SpecialText special_text(std::string_view name) {
   return name == "letters"  ? data::SpecialText::letters
          : name == "refuse" ? data::SpecialText::refuse
                             : data::SpecialText::read;
 }
-
-namespace {
 
 std::string_view name_of(data::SpecialText special) {
   return special == data::SpecialText::letters  ? "letters"

@@ -42,8 +42,6 @@ ModelTokenizer named_tokenizer(const std::string& name, const std::filesystem::p
 
 /// Generated texts end with these tokens too. Error (input): it has no such token.
 void add_end_tokens(ModelTokenizer& tokenizer, std::vector<std::string> tokens);
-/// How special tokens in texts are read: "read", "letters", "refuse".
-data::SpecialText special_text(std::string_view name);
 
 /// The template of a file takes the place of the tokenizer's. Error (input): it cannot be read, or
 /// is empty.

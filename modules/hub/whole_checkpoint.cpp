@@ -86,7 +86,7 @@ class Completed final : public TensorSource {
     const std::string own = name_in_base(name);
     const std::size_t dot = own.rfind('.') + 1;
     const std::string part = own.substr(dot);
-    const bool packed = part == "codes" || part == "scales" || part == "factors" || part == "mean";
+    const bool packed = std::ranges::find(nf4_parts, part) != nf4_parts.end();
     return packed && !base_weights_->source().contains(own) ? own.substr(0, dot) + "weight" : "";
   }
 
@@ -136,21 +136,17 @@ class Completed final : public TensorSource {
       const Dims& shape = weights.info(weight).shape;
       const Tensor values = empty(shape, DType::f32);
       weights.read(weight, {Dims::filled(shape.size(), 0), shape}, values);
-      packed_ = pack_nf4(values);
+      packed_.emplace(pack_nf4(values), path_);
       packed_weight_ = weight;
     }
-    Tensor own = packed_.at(part);
-    for (int dim = 0; dim < box.shape.size(); ++dim) {
-      own = ops::narrow(own, dim, box.offset[dim], box.shape[dim]);
-    }
-    ops::copy_(into, own);
+    packed_->read(part, box, into);
   }
 
   const CheckpointReader& stored_;
   const FolderWeights* base_weights_;
   mutable std::mutex mutex_;
   mutable std::string packed_weight_;  // the name of the weight in packed_
-  mutable std::map<std::string, Tensor> packed_;
+  mutable std::optional<TensorsInMemory> packed_;
 };
 
 /// The place of the base. Error (input): nothing is there, or it names a base itself.
@@ -180,17 +176,11 @@ std::string place_of_base(const CheckpointReader& reader, const std::string& mov
 }  // namespace
 
 std::string base_hash(const std::string& path) {
-  constexpr std::size_t piece = std::size_t{4} << 20;
   ContentHash hash;
-  std::vector<std::byte> bytes;
   for (const std::string& file : weight_files(path)) {
     const data::DataFile data(file);
-    const data::DataFile::Handle handle(data);
-    for (std::size_t at = 0; at < data.size(); at += piece) {
-      bytes.resize(std::min(piece, data.size() - at));
-      handle.read(data, at, bytes);
-      hash.add(bytes);
-    }
+    data::for_each_piece(data, data.size(),
+                         [&](std::span<const std::byte> bytes) { hash.add(bytes); });
     const std::string size = fmt::format("{};", data.size());
     hash.add(std::as_bytes(std::span(size)));
   }

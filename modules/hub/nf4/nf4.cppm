@@ -17,8 +17,11 @@ Dims nf4_shape(const TensorSource& from, const std::string& module);
 Tensor read_nf4(const TensorSource& from, const std::string& module, std::int64_t row,
                 std::int64_t rows);
 
-/// The tensors in which a layer keeps a weight of these values (f32, plain), by the ends of their
-/// names: "codes", "scales", "factors" and "mean". They are bit for bit those of the style QLoRA.
+/// The ends of the names of the tensors in which a layer keeps a weight.
+constexpr std::array<std::string_view, 4> nf4_parts = {"codes", "scales", "factors", "mean"};
+
+/// These tensors of a weight with these values (f32, plain), by the ends of their names. They are
+/// bit for bit those of the style QLoRA.
 std::map<std::string, Tensor> pack_nf4(const Tensor& weight);
 
 }  // namespace tessera::hub

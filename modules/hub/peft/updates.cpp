@@ -9,6 +9,7 @@ module;
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <tessera/json_reading.hpp>
 #include <utility>
 #include <vector>
@@ -132,8 +133,8 @@ std::map<std::string, TensorInfo> untrained_weights(nn::Module& model, const Ten
       if (packed.name != "weight" || !(packed.shape == found->second.shape)) {
         continue;
       }
-      for (const char* part : {"codes", "scales", "factors", "mean"}) {
-        const Tensor& value = module->parameter(part)->value;
+      for (const std::string_view part : nf4_parts) {
+        const Tensor& value = module->parameter(std::string(part))->value;
         weights.emplace(fmt::format("model.{}.{}", module->name(), part),
                         TensorInfo{value.dtype(), value.shape()});
       }
