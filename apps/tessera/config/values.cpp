@@ -12,6 +12,7 @@ module;
 #include <tessera/printable.hpp>
 #include <tessera/shown.hpp>
 #include <type_traits>
+#include <utility>
 #include <variant>
 module tessera.app.config;
 
@@ -99,9 +100,6 @@ std::string toml_text(const nlohmann::ordered_json& value) {
                           : fmt::format("{{ {} }}", fmt::join(parts, ", "));
 }
 
-/// Longer than any path or pattern.
-constexpr std::size_t longest_text = std::size_t{1} << 16;
-
 /// One value of the wanted type, or what was expected instead.
 struct Reader {
   const runs::Key& key;
@@ -115,44 +113,26 @@ struct Reader {
   }
   bool read(const toml::node& node, std::int64_t& out) {
     const auto* number = node.as_integer();
-    expected = range_text("an integer");
-    return number != nullptr && in_range(static_cast<double>(number->get())) &&
+    expected = expected_number("an integer", key.range);
+    return number != nullptr && contains(key.range, static_cast<double>(number->get())) &&
            (out = number->get(), true);
   }
   bool read(const toml::node& node, double& out) {
-    expected = range_text("a finite number");
+    expected = expected_number("a finite number", key.range);
     if (!node.is_number()) {
       return false;
     }
     const double value = *node.value<double>();
-    return std::isfinite(value) && in_range(value) && (out = value, true);
+    return contains(key.range, value) && (out = value, true);
   }
   bool read(const toml::node& node, std::string& out) {
     const auto* text = node.as_string();
-    expected = "a text";
-    if (!key.choices.empty() && !key.is_path) {
-      expected.clear();
-      for (const std::string& choice : key.choices) {
-        expected += fmt::format("{}\"{}\"", expected.empty() ? "" : " or ", choice);
-      }
-    }
+    expected = expected_text(key);
     if (text == nullptr) {
       return false;
     }
-    if (text->get().size() > longest_text) {
-      expected = fmt::format("a text of at most {} bytes", longest_text);
-      return false;
-    }
-    if (text->get().find('\0') != std::string::npos) {
-      expected = "a text without zero bytes";
-      return false;
-    }
-    if (text->get().empty() && (key.required || in_list)) {
-      expected = "a text that is not empty";
-      return false;
-    }
-    if (!key.choices.empty() && !key.is_path &&
-        std::ranges::find(key.choices, text->get()) == key.choices.end()) {
+    if (std::string problem = problem_of_text(key, text->get(), in_list); !problem.empty()) {
+      expected = std::move(problem);
       return false;
     }
     out = text->get();
@@ -188,16 +168,6 @@ struct Reader {
                         });
     const auto value = tables ? json_of(node) : std::nullopt;
     return value && (out.text = value->dump(), true);
-  }
-
-  bool in_range(double value) const {
-    const runs::Range& r = key.range;
-    return (r.low_open ? value > r.low : value >= r.low) &&
-           (r.high_open ? value < r.high : value <= r.high);
-  }
-  std::string range_text(const std::string& what) const {
-    const std::string range = describe(key.range);
-    return range.empty() ? what : what + " " + range;
   }
 };
 

@@ -27,28 +27,14 @@ struct ValueCheck {
   std::string name;
   Problems& problems;
 
-  void number(const std::string& where, double value, std::string_view what) const {
-    const Range& r = key.range;
-    const bool good = std::isfinite(value) && (r.low_open ? value > r.low : value >= r.low) &&
-                      (r.high_open ? value < r.high : value <= r.high);
-    if (!good) {
-      const std::string range = describe(r);
-      add(where, fmt::format("{}{}{}", what, range.empty() ? "" : " ", range),
-          fmt::format("{}", value));
+  void number(const std::string& where, double value, const std::string& what) const {
+    if (!contains(key.range, value)) {
+      add(where, expected_number(what, key.range), fmt::format("{}", value));
     }
   }
   void word(const std::string& where, const std::string& value, bool in_list) const {
-    if (value.find('\0') != std::string::npos) {
-      add(where, "a text without zero bytes", shown(value));
-    } else if (value.empty() && (key.required || in_list)) {
-      add(where, "a text that is not empty", "an empty one");
-    } else if (!key.choices.empty() && !key.is_path &&
-               std::ranges::find(key.choices, value) == key.choices.end()) {
-      std::string choices;
-      for (const std::string& choice : key.choices) {
-        choices += fmt::format("{}\"{}\"", choices.empty() ? "" : " or ", choice);
-      }
-      add(where, choices, fmt::format("\"{}\"", shown(value)));
+    if (const std::string expected = problem_of_text(key, value, in_list); !expected.empty()) {
+      add(where, expected, fmt::format("\"{}\"", shown(value)));
     }
   }
   void json(const std::string& where, const std::string& text, bool list) const {
@@ -130,11 +116,10 @@ RunSpec checked(RunSpec spec) {
   std::set<std::string> unread;
   const auto look_at = [&](const Key& key, const std::string& name, std::size_t entry) {
     const Slot slot = key.slot(spec, entry);
-    Problems own("");
-    std::visit(ValueCheck{key, name, own}, slot);
-    if (!own.empty()) {
+    const std::size_t before = problems.size();
+    std::visit(ValueCheck{key, name, problems}, slot);
+    if (problems.size() > before) {
       unread.insert(name);
-      std::visit(ValueCheck{key, name, problems}, slot);
     } else if (json_of(slot) != json_of(key.slot(initial, entry))) {
       spec.given.try_emplace(name);
     }

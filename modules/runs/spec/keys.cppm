@@ -43,7 +43,7 @@ class WordField {
   std::function<void(std::size_t)> set_;
 };
 
-/// The field of; its type is the key's type.
+/// The field of a RunSpec that a key fills; its type is the key's type.
 using Slot = std::variant<bool*, std::int64_t*, double*, std::string*, std::vector<std::string>*,
                           std::vector<std::int64_t>*, std::vector<double>*, Names*, JsonText*,
                           JsonList*, WordField>;
@@ -99,6 +99,16 @@ std::string json_of(const Key& key, const RunSpec& config);
 
 /// "integer", "list of texts"...
 std::string type_name(const Slot& slot);
+
+/// Whether the range has the value; NaN and infinities are in none.
+bool contains(const Range& range, double value);
+/// `what`, with the range where there is one: "an integer at least 1".
+std::string expected_number(const std::string& what, const Range& range);
+/// "\"a\" or \"b\"" where the key has only these words, else "a text".
+std::string expected_text(const Key& key);
+/// What was expected where this text is no value of the key, or of an entry of its list; empty: it
+/// is one.
+std::string problem_of_text(const Key& key, const std::string& text, bool in_list);
 
 /// "between 0 and 1 (1 excluded)", "at least 1" or "" where every number is allowed.
 std::string describe(const Range& range);

@@ -21,7 +21,7 @@ class Problems {
   void add(Place place, std::string text);
   /// For a problem that is not on a single line.
   void add(std::string text) { add({file_, 0}, std::move(text)); }
-  bool empty() const { return all_.empty(); }
+  std::size_t size() const { return all_.size(); }
   /// Throws one Error (input) that lists every problem, in the order of their lines.
   void throw_if_any();
 

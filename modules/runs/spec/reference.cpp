@@ -1,7 +1,9 @@
 module;
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <variant>
@@ -49,6 +51,46 @@ std::string describe(const Range& range) {
     return above + " and " + below;
   }
   return low ? above : high ? below : "";
+}
+
+bool contains(const Range& range, double value) {
+  return std::isfinite(value) && (range.low_open ? value > range.low : value >= range.low) &&
+         (range.high_open ? value < range.high : value <= range.high);
+}
+
+std::string expected_number(const std::string& what, const Range& range) {
+  const std::string text = describe(range);
+  return text.empty() ? what : what + " " + text;
+}
+
+namespace {
+
+bool has_words(const Key& key) { return !key.choices.empty() && !key.is_path; }
+
+}  // namespace
+
+std::string expected_text(const Key& key) {
+  std::string text;
+  for (std::size_t i = 0; has_words(key) && i < key.choices.size(); ++i) {
+    text += fmt::format("{}\"{}\"", i == 0 ? "" : " or ", key.choices[i]);
+  }
+  return text.empty() ? "a text" : text;
+}
+
+std::string problem_of_text(const Key& key, const std::string& text, bool in_list) {
+  constexpr std::size_t longest = std::size_t{1} << 16;  // of any path or pattern
+  if (text.size() > longest) {
+    return fmt::format("a text of at most {} bytes", longest);
+  }
+  if (text.find('\0') != std::string::npos) {
+    return "a text without zero bytes";
+  }
+  if (text.empty() && (key.required || in_list)) {
+    return "a text that is not empty";
+  }
+  return has_words(key) && std::ranges::find(key.choices, text) == key.choices.end()
+             ? expected_text(key)
+             : std::string();
 }
 
 std::vector<std::string> config_sections() {
