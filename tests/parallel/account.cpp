@@ -29,7 +29,6 @@ import tessera.checkpoint;
 import tessera.train;
 import tessera.app.config;
 import tessera.runs;
-import tessera.hub;
 
 #include "small_run.hpp"
 #include "support.hpp"

@@ -23,7 +23,6 @@ import tessera.parallel;
 import tessera.train;
 import tessera.app.config;
 import tessera.runs;
-import tessera.hub;
 
 #include "small_run.hpp"
 #include "support.hpp"

@@ -32,7 +32,6 @@ import tessera.parallel;
 import tessera.train;
 import tessera.app.config;
 import tessera.runs;
-import tessera.hub;
 
 #include "features.hpp"
 #include "support.hpp"

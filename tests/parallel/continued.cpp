@@ -28,9 +28,8 @@ import tessera.optim;
 import tessera.parallel;
 import tessera.checkpoint;
 import tessera.train;
-import tessera.app.config;
 import tessera.runs;
-import tessera.hub;
+import tessera.app.config;
 
 #include "features.hpp"
 #include "saved_run.hpp"

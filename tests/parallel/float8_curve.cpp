@@ -22,7 +22,6 @@ import tessera.parallel;
 import tessera.train;
 import tessera.app.config;
 import tessera.runs;
-import tessera.hub;
 import tessera.app.run;
 
 #include "small_run.hpp"

@@ -35,7 +35,6 @@ import tessera.checkpoint;
 import tessera.train;
 import tessera.app.config;
 import tessera.runs;
-import tessera.hub;
 import tessera.app.run;
 
 #include "saved_run.hpp"

@@ -15,7 +15,6 @@
 
 import tessera.base;
 import tessera.data;
-import tessera.runs;
 
 using tessera::data::Tokens;
 using trainer_test::Folder;

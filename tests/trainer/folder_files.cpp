@@ -11,8 +11,6 @@
 #include "catch.hpp"
 #include "support.hpp"
 
-import tessera.hub;
-
 using trainer_test::Folder;
 using trainer_test::has;
 using trainer_test::Result;

@@ -20,7 +20,6 @@ import tessera.program;
 import tessera.nn;
 import tessera.app.config;
 import tessera.runs;
-import tessera.hub;
 import tessera.app.plan;
 
 namespace runs = tessera::runs;

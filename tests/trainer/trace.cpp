@@ -16,11 +16,9 @@
 #include "catch.hpp"
 #include "support.hpp"
 
-import tessera.hub;
 import tessera.app.config;
 import tessera.app.trace;
 
-namespace hub = tessera::hub;
 using namespace tessera::app;
 using nlohmann::json;
 using trainer_test::Folder;

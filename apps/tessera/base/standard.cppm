@@ -1,5 +1,4 @@
 module;
-#include <cstdio>
 #include <limits>
 export module tessera.app.base:standard;
 
@@ -9,7 +8,6 @@ export import tessera.base;
 // do: see modules/base/standard.cppm.
 export namespace std {
 
-using std::FILE;
 using std::numeric_limits;
 
 }  // namespace std

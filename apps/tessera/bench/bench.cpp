@@ -31,7 +31,6 @@ import tessera.train;
 import tessera.app.base;
 import tessera.app.config;
 import tessera.runs;
-import tessera.hub;
 import tessera.app.run;
 import :bench_rows;
 

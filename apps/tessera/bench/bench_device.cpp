@@ -15,7 +15,6 @@ import tessera.base;
 import tessera.device;
 import tessera.tensor;
 import tessera.ops;
-import tessera.runs;
 import :bench_rows;
 
 // `tessera bench device`: operators of a training step on a device of any kind.

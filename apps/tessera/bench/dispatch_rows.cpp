@@ -17,7 +17,6 @@ import tessera.ops;
 import tessera.dtensor;
 import tessera.nn;
 import tessera.optim;
-import tessera.runs;
 
 namespace tessera::app {
 namespace {

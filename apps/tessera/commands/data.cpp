@@ -18,7 +18,6 @@ import tessera.data;
 import tessera.app.base;
 import tessera.app.config;
 import tessera.runs;
-import tessera.hub;
 import tessera.app.run;
 import :page;
 import :run_data;

@@ -3,7 +3,6 @@ module;
 #include <string>
 module tessera.app.commands;
 
-import tessera.runs;
 import tessera.app.config;
 
 namespace tessera::app {

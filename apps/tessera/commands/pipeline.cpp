@@ -14,7 +14,6 @@ module tessera.app.commands;
 
 import tessera.base;
 import tessera.pipeline;
-import tessera.runs;
 import tessera.app.base;
 import tessera.app.trace;
 import :draw_pipeline;

@@ -18,7 +18,6 @@ import tessera.program;
 import tessera.app.base;
 import tessera.app.config;
 import tessera.runs;
-import tessera.hub;
 import tessera.app.trace;
 import tessera.app.run;
 import tessera.app.plan;

@@ -11,7 +11,6 @@ module tessera.app.commands;
 import tessera.base;
 import tessera.app.config;
 import tessera.runs;
-import tessera.hub;
 import tessera.app.run;
 import :run_data;
 

@@ -3,7 +3,6 @@ module tessera.app.commands:run_data;
 import tessera.app.base;
 import tessera.app.config;
 import tessera.runs;
-import tessera.hub;
 import tessera.app.run;
 import :subcommands;
 

@@ -3,34 +3,23 @@ module;
 #include <stdlib.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <cstdio>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
-#include <tessera/json.hpp>
 #include <tessera/shown.hpp>
 #include <utility>
 #include <vector>
 module tessera.app.commands;
 
 import tessera.base;
-import tessera.plugin;
-import tessera.tensor;
 import tessera.collective;
-import tessera.nn;
 import tessera.models;
-import tessera.parallel;
 import tessera.checkpoint;
-import tessera.train;
 import tessera.app.base;
 import tessera.app.config;
 import tessera.runs;
-import tessera.hub;
 import tessera.text;
-import tessera.app.trace;
 import tessera.app.run;
 import :run_data;
 

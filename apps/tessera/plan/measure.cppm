@@ -3,7 +3,6 @@ export module tessera.app.plan:measure;
 import tessera.base;
 import tessera.device;
 import tessera.program;
-import tessera.runs;
 import tessera.app.base;
 import :hardware;
 

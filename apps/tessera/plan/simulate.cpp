@@ -11,7 +11,6 @@ module tessera.app.plan;
 import tessera.base;
 import tessera.tensor;
 import tessera.program;
-import tessera.runs;
 
 namespace tessera::app {
 namespace {

@@ -11,7 +11,6 @@ import tessera.base;
 import tessera.mesh;
 import tessera.tensor;
 import tessera.program;
-import tessera.runs;
 
 namespace tessera::app {
 namespace {
