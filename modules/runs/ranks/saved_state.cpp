@@ -85,6 +85,41 @@ void take_base(const Run& run, nn::Module& model, const CheckpointReader* reader
   }
 }
 
+/// Checks the files that model.from and model.adapter name against the model. `hash`: of the base,
+/// if it was taken before.
+void check_named_files(const Run& run, nn::Module& model, bool weight_values,
+                       const std::string& hash) {
+  std::optional<hub::FolderWeights> weights;
+  if (!run.config.model.from.empty()) {
+    StateDict named = hub::model_weights(model);
+    at_key(run.config, "model.from", [&] {
+      weights.emplace(
+          run.config.model.from, run.shape,
+          hub::FolderOptions{.adds_tokens = run.config.model.adds_tokens(),
+                             .use = hash.empty() ? hub::BaseUse::values : hub::BaseUse::compared,
+                             .base = run.config.model.base});
+      for (const nn::BufferPointer& buffer : nn::all_buffers(model)) {
+        if (buffer->saved && weights->source().contains(buffer->name)) {
+          named.tensors.emplace(buffer->name, buffer->value);
+        }
+      }
+      check_weights(weights->source(), named, hub::weight_options(model));
+      if (weight_values) {
+        check_weight_values(weights->source(), named);
+      }
+    });
+  }
+  if (!run.config.model.adapter.empty()) {
+    hub::check_takes_adapters(hub::family_of(run.shape), hub::sizes_of(run.shape),
+                              hub::names_of(hub::updates_of(model)),
+                              run.config.place("model.adapter"));
+    at_key(run.config, "model.adapter", [&] {
+      hub::check_peft(run.config.model.adapter, model, weights ? &weights->source() : nullptr,
+                      weight_values);
+    });
+  }
+}
+
 /// check_stored on the thread that calls it, as the calling rank. `places`: the ranks along the
 /// axis of stages. `hash`: of the base, if it was taken before.
 StartPoint check(const Run& run, const std::optional<std::string>& resume, bool weight_values,
@@ -95,35 +130,7 @@ StartPoint check(const Run& run, const std::optional<std::string>& resume, bool 
   if (plan.stages() != nullptr) {
     places = plan.stages()->group().group->ranks;
   }
-  std::optional<hub::FolderWeights> weights;
-  if (!run.config.model.from.empty()) {
-    StateDict named = hub::model_weights(*model);
-    at_key(run.config, "model.from", [&] {
-      weights.emplace(
-          run.config.model.from, run.shape,
-          hub::FolderOptions{.adds_tokens = run.config.model.adds_tokens(),
-                             .use = hash.empty() ? hub::BaseUse::values : hub::BaseUse::compared,
-                             .base = run.config.model.base});
-      for (const nn::BufferPointer& buffer : nn::all_buffers(*model)) {
-        if (buffer->saved && weights->source().contains(buffer->name)) {
-          named.tensors.emplace(buffer->name, buffer->value);
-        }
-      }
-      check_weights(weights->source(), named, hub::weight_options(*model));
-      if (weight_values) {
-        check_weight_values(weights->source(), named);
-      }
-    });
-  }
-  if (!run.config.model.adapter.empty()) {
-    hub::check_takes_adapters(hub::family_of(run.shape), hub::sizes_of(run.shape),
-                              hub::names_of(hub::updates_of(*model)),
-                              run.config.place("model.adapter"));
-    at_key(run.config, "model.adapter", [&] {
-      hub::check_peft(run.config.model.adapter, *model, weights ? &weights->source() : nullptr,
-                      weight_values);
-    });
-  }
+  check_named_files(run, *model, weight_values, hash);
   StartPoint start;
   start.base_hash = hash;
   if (!resume) {
