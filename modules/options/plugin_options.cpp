@@ -27,7 +27,9 @@ struct PluginOptions::State {
   std::string path;                          // of a table: "groups[0]"
   std::map<std::string, std::string> given;  // values as JSON text
   std::map<std::string, OptionUse> asked;
-  std::map<std::string, std::shared_ptr<State>> tables;  // that were read, by path
+  std::vector<std::string> order;                         // of asked
+  std::map<std::string, std::vector<OptionUse>> entries;  // of each table in a list
+  std::map<std::string, std::shared_ptr<State>> tables;   // that were read, by path
 
   State(std::string_view text, std::string place, std::string inside)
       : where(std::move(place)), path(std::move(inside)) {
@@ -64,8 +66,15 @@ struct PluginOptions::State {
   }
 
   void collect(std::vector<OptionUse>& all) const {
-    for (const auto& [name, use] : asked) {
-      all.push_back({path_of(name), use.expected, use.otherwise});
+    for (const std::string& name : order) {
+      const OptionUse& use = asked.at(name);
+      all.push_back({path_of(name), use.expected, use.otherwise, use.doc});
+      if (const auto found = entries.find(name); found != entries.end()) {
+        for (OptionUse one : found->second) {
+          one.name = fmt::format("{}[].{}", path_of(name), one.name);
+          all.push_back(std::move(one));
+        }
+      }
     }
     for (const auto& [name, table] : tables) {
       table->collect(all);
@@ -89,6 +98,9 @@ std::string PluginOptions::path_of(const std::string& name) const { return state
 
 const std::string* PluginOptions::take(const std::string& name, const std::string& expected,
                                        std::string otherwise) {
+  if (!state_->asked.contains(name)) {
+    state_->order.push_back(name);
+  }
   state_->asked[name] = {name, expected, std::move(otherwise)};
   const auto found = state_->given.find(name);
   return found == state_->given.end() ? nullptr : &found->second;
@@ -96,6 +108,12 @@ const std::string* PluginOptions::take(const std::string& name, const std::strin
 
 void PluginOptions::set_default(const std::string& name, std::string otherwise) {
   state_->asked.at(name).otherwise = std::move(otherwise);
+}
+
+void PluginOptions::document(const std::string& name, const std::string& doc,
+                             const std::vector<OptionUse>& entries) {
+  state_->asked.at(name).doc = doc;
+  state_->entries[name] = entries;
 }
 
 void PluginOptions::wrong(const std::string& name, const std::string& got) const {
@@ -117,8 +135,10 @@ bool PluginOptions::flag(const std::string& name, bool otherwise) {
   return parsed.get<bool>();
 }
 
-std::int64_t PluginOptions::integer(const std::string& name, std::int64_t otherwise) {
-  const std::string* const value = take(name, "a whole number", fmt::format("{}", otherwise));
+std::int64_t PluginOptions::integer(const std::string& name, std::int64_t otherwise,
+                                    const Range& range) {
+  const std::string* const value =
+      take(name, expected_number("a whole number", range), fmt::format("{}", otherwise));
   if (value == nullptr) {
     return otherwise;
   }
@@ -133,11 +153,23 @@ std::int64_t PluginOptions::integer(const std::string& name, std::int64_t otherw
     }
     wrong(name, *value);
   }
+  if (!contains(range, parsed.get<double>())) {
+    wrong(name, *value);
+  }
   return parsed.get<std::int64_t>();
 }
 
-double PluginOptions::number(const std::string& name, double otherwise) {
-  return number(name, otherwise, "a number", [](double) { return true; });
+double PluginOptions::number(const std::string& name, double otherwise, const Range& range) {
+  const std::string* const value =
+      take(name, expected_number("a number", range), fmt::format("{}", otherwise));
+  if (value == nullptr) {
+    return otherwise;
+  }
+  const json parsed = parse_json(*value);
+  if (!parsed.is_number() || !contains(range, parsed.get<double>())) {
+    wrong(name, *value);
+  }
+  return parsed.get<double>();
 }
 
 double PluginOptions::number(const std::string& name, double otherwise, const char* expected,
@@ -190,7 +222,8 @@ std::vector<double> PluginOptions::numbers(const std::string& name,
 
 template <class T, class Fits>
 std::vector<T> PluginOptions::list(const std::string& name, const std::vector<T>& otherwise,
-                                   const char* expected, const char* entry_expected, Fits fits) {
+                                   const std::string& expected, const std::string& entry_expected,
+                                   Fits fits) {
   const std::string* const value = take(name, expected, json_text(json(otherwise)));
   if (value == nullptr) {
     return otherwise;
@@ -234,13 +267,18 @@ std::vector<std::string> PluginOptions::texts(const std::string& name,
               [](const json& one) { return one.is_string(); });
 }
 
+std::vector<std::string> PluginOptions::choices(const std::string& name,
+                                                const std::vector<std::string>& otherwise,
+                                                const std::vector<std::string>& choices) {
+  const std::string expected = expected_words(choices);
+  return list(name, otherwise, "a list of " + expected, expected, [&](const json& one) {
+    return one.is_string() && std::ranges::find(choices, one.get<std::string>()) != choices.end();
+  });
+}
+
 std::string PluginOptions::choice(const std::string& name, const std::string& otherwise,
                                   const std::vector<std::string>& choices) {
-  std::string expected;
-  for (const std::string& choice : choices) {
-    expected += fmt::format("{}\"{}\"", expected.empty() ? "" : " or ", choice);
-  }
-  const std::string* const value = take(name, expected, json_text(json(otherwise)));
+  const std::string* const value = take(name, expected_words(choices), json_text(json(otherwise)));
   if (value == nullptr) {
     return otherwise;
   }

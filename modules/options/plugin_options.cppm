@@ -1,14 +1,16 @@
 export module tessera.options:plugin_options;
 
 import tessera.base;
+import :values;
 
 export namespace tessera {
 
-/// An option that a plugin reads: its expected values, and its default.
+/// An option that a plugin reads: its expected values, its default, and its documentation.
 struct OptionUse {
   std::string name;
   std::string expected;
   std::string otherwise;
+  std::string doc = {};
 };
 
 /// The options of one plugin's object in a config: a JSON object as text. Each read states a name
@@ -21,8 +23,8 @@ class PluginOptions {
   // Errors (input): the option has another type; the text names option, expected and got. Of a
   // list, each entry that does not fit is named: "option 'betas[1]' must be a number (got true)".
   bool flag(const std::string& name, bool otherwise);
-  std::int64_t integer(const std::string& name, std::int64_t otherwise);
-  double number(const std::string& name, double otherwise);
+  std::int64_t integer(const std::string& name, std::int64_t otherwise, const Range& range = {});
+  double number(const std::string& name, double otherwise, const Range& range = {});
   /// `expected` describes what `fits` accepts, for the error of a number that does not.
   double number(const std::string& name, double otherwise, const char* expected,
                 bool (*fits)(double));
@@ -32,6 +34,10 @@ class PluginOptions {
   /// One of several texts.
   std::string choice(const std::string& name, const std::string& otherwise,
                      const std::vector<std::string>& choices);
+  /// A list of them.
+  std::vector<std::string> choices(const std::string& name,
+                                   const std::vector<std::string>& otherwise,
+                                   const std::vector<std::string>& choices);
   /// A list of numbers, of as many as the default has.
   std::vector<double> numbers(const std::string& name, const std::vector<double>& otherwise,
                               const char* expected, bool (*fits)(double));
@@ -54,7 +60,12 @@ class PluginOptions {
   /// suggests the nearest known name.
   void finish() const;
 
-  /// The options that were read so far, by name; those of tables by their paths.
+  /// Says what an option that was read means; `entries`: the options of each table in its list.
+  void document(const std::string& name, const std::string& doc,
+                const std::vector<OptionUse>& entries = {});
+
+  /// The options that were read so far, in this order; those of tables by their paths, those of
+  /// the tables in a list as "groups[].lr".
   std::vector<OptionUse> asked() const;
 
  protected:
@@ -73,7 +84,7 @@ class PluginOptions {
   struct State;
   template <class T, class Fits>
   std::vector<T> list(const std::string& name, const std::vector<T>& otherwise,
-                      const char* expected, const char* entry_expected, Fits fits);
+                      const std::string& expected, const std::string& entry_expected, Fits fits);
   PluginOptions inner(const std::string& entry, const std::string& json);
 
   std::shared_ptr<State> state_;

@@ -1,6 +1,7 @@
 export module tessera.parallel:fully_shard;
 
 import tessera.base;
+import tessera.options;
 import tessera.mesh;
 import tessera.placement;
 import tessera.nn;
@@ -17,7 +18,7 @@ struct ShardDim {
   int dim = 0;
 };
 
-/// Options of fully_shard.
+/// Options of fully_shard, and of the style FSDP in a config (see fully_shard_table).
 struct FullyShardOptions {
   /// The axis along which parameters are sharded and the batch is split; with two, the batch is
   /// split along both and the parameters along the last. None: all axes of the mesh.
@@ -59,6 +60,9 @@ struct FullyShardOptions {
   /// Entries of other styles, on other axes, which are applied before.
   std::vector<StyleEntry> styles = {};
 };
+/// How a config writes them: all but axis, groups and styles, which an entry has beside its
+/// options.
+const OptionTable<FullyShardOptions>& fully_shard_table();
 
 /// A fully sharded model: its plan, and control by hand. Keep it as long as the model is trained.
 class FullySharded {

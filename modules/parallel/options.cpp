@@ -88,4 +88,49 @@ std::vector<Options> Options::tables(const std::string& name) {
   return all;
 }
 
+std::string option_json(const ValuePlacements& value) {
+  json all = json::array();
+  json by_name = json::object();
+  for (const ValuePlacement& one : value) {
+    const std::string text = one.placement ? to_string(*one.placement) : "None";
+    if (!one.name.empty()) {
+      by_name[one.name] = text;
+      continue;
+    }
+    while (all.size() <= one.position) {
+      all.push_back("None");
+    }
+    all[one.position] = text;
+  }
+  return value.empty() ? std::string() : json_text(by_name.empty() ? all : by_name);
+}
+
 }  // namespace tessera::parallel
+
+namespace tessera {
+
+void read_option(PluginOptions& options, const OptionKey& key, Placement& value) {
+  value = parallel::Options(options).placement(key.name, value);
+}
+
+void read_option(PluginOptions& options, const OptionKey& key, std::optional<Placement>& value) {
+  parallel::Options placements(options);
+  if (value) {
+    value = placements.placement(key.name, *value);
+  } else {
+    value = placements.optional_placement(key.name);
+  }
+}
+
+void read_option(PluginOptions& options, const OptionKey& key, parallel::ValuePlacements& value) {
+  value = parallel::Options(options).placements(
+      key.name, value.empty() ? std::nullopt : value.front().placement);
+}
+
+std::string option_json(const Placement& value) { return option_json(to_string(value)); }
+
+std::string option_json(const std::optional<Placement>& value) {
+  return value ? option_json(*value) : std::string();
+}
+
+}  // namespace tessera

@@ -33,4 +33,19 @@ class Options : public PluginOptions {
   std::vector<Options> tables(const std::string& name);
 };
 
+/// As the other functions of this name (see OptionTable).
+std::string option_json(const ValuePlacements& value);
+
 }  // namespace tessera::parallel
+
+export namespace tessera {
+
+// Options of these types in an OptionTable. Without a value, nothing is redistributed.
+void read_option(PluginOptions& options, const OptionKey& key, Placement& value);
+void read_option(PluginOptions& options, const OptionKey& key, std::optional<Placement>& value);
+/// Its default is of one value, the first, or of none.
+void read_option(PluginOptions& options, const OptionKey& key, parallel::ValuePlacements& value);
+std::string option_json(const Placement& value);
+std::string option_json(const std::optional<Placement>& value);
+
+}  // namespace tessera

@@ -57,7 +57,7 @@ std::vector<std::string> ContextAttention::input_names() const {
 
 void ContextAttention::split_along(int axis) {
   axis_ = axis;
-  if (settings_.form == Form::ring && options_.dropout > 0) {
+  if (settings_.options.form == Form::ring && options_.dropout > 0) {
     fail_input(
         {.thing = fmt::format("module '{}'", name()),
          .wrong = "a ring cannot drop probabilities of attention",
@@ -74,9 +74,9 @@ void Decisions::add(const std::string& text) {
 Form ContextAttention::form_of(const Tensors& inputs) {
   const Tensor& q = input(inputs, 0);
   const Tensor& k = input(inputs, 1);
-  const bool automatic = settings_.form == Form::automatic;
+  const bool automatic = settings_.options.form == Form::automatic;
   const bool masked = inputs[3].defined() || (is_training() && options_.dropout > 0);
-  if (settings_.form == Form::ring) {
+  if (settings_.options.form == Form::ring) {
     if (masked) {
       refuse("a ring takes no mask and drops no probabilities",
              "set the style's option form = \"all_to_all\"");
@@ -119,12 +119,12 @@ Form ContextAttention::cheaper_form(const Tensors& inputs) {
                            .element_bytes = bytes_of(q.dtype()),
                            .sum_bytes = std::max(bytes_of(q.dtype()), bytes_of(DType::f32)),
                            .sight = {.causal = options_.causal, .window = options_.window},
-                           .balance = settings_.balance};
+                           .balance = settings_.options.balance};
   const Link link = link_of(mesh, axis_);
   if (last_.form != Form::automatic && last_.size == size && last_.link == link) {
     return last_.form;
   }
-  const Exposed seconds = exposed(size, link, settings_.flops);
+  const Exposed seconds = exposed(size, link, 1e9 * settings_.options.gflops);
   const bool ring = seconds.ring < seconds.all_to_all;
   last_ = {.size = size, .link = link, .form = ring ? Form::ring : Form::all_to_all};
   if (is_training()) {  // an evaluation may have rows of another number
@@ -177,7 +177,7 @@ Tensor ContextAttention::by_ring(const Tensors& inputs) const {
   const RingOptions options{.scale = options_.scale,
                             .softcap = options_.softcap,
                             .sight = {.causal = options_.causal, .window = options_.window},
-                            .balance = settings_.balance};
+                            .balance = settings_.options.balance};
   Dims shape = q.shape();
   shape[3] = inputs[2].size(3);
   const std::vector<Tensor> given{q, inputs[1], inputs[2], inputs[4]};

@@ -24,10 +24,15 @@ struct Decisions {
   void add(const std::string& text);
 };
 
-struct Settings {
+/// The options of the style; see options_table.
+struct Options {
   Form form = Form::automatic;
-  bool balance = true;                   // of a ring: see RingOrder
-  double flops = 0;                      // of a rank in a second, for the automatic form
+  bool balance = true;
+  double gflops = 50;
+};
+
+struct Settings {
+  Options options = {};
   std::shared_ptr<Decisions> decisions;  // of all modules of the style; not null
 };
 

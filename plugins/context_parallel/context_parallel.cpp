@@ -1,8 +1,7 @@
 // ContextParallel: the ranks of the axis have different chunks of the same sequences. Everything
 // that treats tokens on their own needs nothing; attention is replaced by one whose ranks exchange
 // keys and values, or heads. Parameters are on every rank, and their gradients are Partial.
-// Options: form = "auto" | "ring" | "all_to_all"; balance = true: of a causal ring; gflops = 50:
-// what a rank computes in a second, for "auto".
+// Options: see options_table.
 #include <fmt/format.h>
 
 #include <memory>
@@ -11,6 +10,7 @@
 #include <vector>
 
 import tessera.base;
+import tessera.options;
 import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
@@ -25,24 +25,30 @@ namespace {
 using namespace tessera;
 using namespace tessera::parallel;
 
-context::Form form_of(const std::string& name) {
-  return name == "ring"         ? context::Form::ring
-         : name == "all_to_all" ? context::Form::all_to_all
-                                : context::Form::automatic;
+const OptionTable<context::Options>& options_table() {
+  using O = context::Options;
+  static const auto table =
+      OptionTable<O>()
+          .words("form", &O::form,
+                 {{"auto", context::Form::automatic},
+                  {"ring", context::Form::ring},
+                  {"all_to_all", context::Form::all_to_all}},
+                 "How ranks attend to each other's tokens. `auto`: the form that waits less, of "
+                 "those that can be ([how it "
+                 "chooses](context-parallel-forms.md#which-form)).")
+          .add("balance", &O::balance,
+               "Of a causal ring: whether ranks exchange halves of their chunks, so that all have "
+               "the same work.")
+          .add("gflops", &O::gflops,
+               "For `auto`: 1e9 floating-point operations of a rank in a second.",
+               {.low = 0, .low_open = true});
+  return table;
 }
 
 class ContextParallel final : public ParallelStyle {
  public:
-  explicit ContextParallel(Options& options) {
-    settings_.form = form_of(options.choice("form", "auto", {"auto", "ring", "all_to_all"}));
-    settings_.balance = options.flag("balance", true);
-    settings_.flops = 1e9 * options.number("gflops", 50);
-    if (!(settings_.flops > 0)) {
-      options.refuse(
-          fmt::format("option 'gflops' must be more than 0 (got {})", settings_.flops / 1e9));
-    }
-    settings_.decisions = std::make_shared<context::Decisions>();
-  }
+  explicit ContextParallel(Options& options)
+      : settings_{options_table().read(options), std::make_shared<context::Decisions>()} {}
 
   StyleFacts facts() const override { return {.splits_sequence = true, .replaces_modules = true}; }
 

@@ -1,7 +1,6 @@
 // Float8: linear layers whose products are of 8-bit floating operands, with scales from the largest
 // elements (torchao's recipes "tensorwise" and "rowwise"). The parameters stay what they are.
-// Options: scaling = "tensorwise" | "rowwise"; all_gather = true: FSDP gathers 8-bit codes;
-// turned_weights = true: the codes of weights are kept in both orders.
+// Options: see options_table.
 #include <fmt/format.h>
 
 #include <memory>
@@ -13,6 +12,7 @@
 #include <vector>
 
 import tessera.base;
+import tessera.options;
 import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
@@ -27,32 +27,53 @@ namespace {
 using namespace tessera;
 using namespace tessera::parallel;
 
+struct Float8Options {
+  float8::Scaling scaling = float8::Scaling::tensorwise;
+  bool all_gather = false;
+  bool turned_weights = false;
+};
+
+const OptionTable<Float8Options>& options_table() {
+  using F = Float8Options;
+  static const auto table =
+      OptionTable<F>()
+          .words(
+              "scaling", &F::scaling,
+              {{"tensorwise", float8::Scaling::tensorwise}, {"rowwise", float8::Scaling::rowwise}},
+              "`tensorwise`: one scale for each operand; `rowwise`: one for each row or column "
+              "of an operand.")
+          .add("all_gather", &F::all_gather,
+               "FSDP gathers 8-bit codes instead of values: a quarter of the bytes of f32, half of "
+               "those of bf16. Tensor-wise scaling only.")
+          .add("turned_weights", &F::turned_weights,
+               "Codes of weights that are kept for a step are kept in both orders, for "
+               "[GPUs](#orders-of-codes): a byte more for each element. Tensor-wise scaling only, "
+               "and not with `all_gather`.");
+  return table;
+}
+
 class Float8 final : public ParallelStyle {
  public:
-  explicit Float8(Options& options) : options_(options) {
-    const bool rowwise =
-        options.choice("scaling", "tensorwise", {"tensorwise", "rowwise"}) == "rowwise";
-    all_gather_ = options.flag("all_gather", false);
-    if (rowwise && all_gather_) {
+  explicit Float8(Options& options) : options_(options), settings_(options_table().read(options)) {
+    const bool rowwise = settings_.scaling == float8::Scaling::rowwise;
+    if (rowwise && settings_.all_gather) {
       options.refuse(
           "option 'all_gather' needs scaling = \"tensorwise\": with row-wise scales, backward "
           "needs "
           "the weight with a scale for each column, which codes with a scale for each row do not "
           "have; set all_gather = false");
     }
-    const bool turned = options.flag("turned_weights", false);
-    if (turned && (rowwise || all_gather_)) {
+    if (settings_.turned_weights && (rowwise || settings_.all_gather)) {
       options.refuse(fmt::format(
           "option 'turned_weights' is of the codes that are kept for a step, which {} are not; "
           "set turned_weights = false",
           rowwise ? "row-wise codes" : "gathered codes"));
     }
-    weights_ = std::make_shared<float8::Weights>(
-        rowwise ? float8::Scaling::rowwise : float8::Scaling::tensorwise, turned);
+    weights_ = std::make_shared<float8::Weights>(settings_.scaling, settings_.turned_weights);
   }
 
   StyleFacts facts() const override {
-    return {.replaces_modules = true, .extends_gathers = all_gather_, .most_axes = 0};
+    return {.replaces_modules = true, .extends_gathers = settings_.all_gather, .most_axes = 0};
   }
 
   std::shared_ptr<nn::Module> replace(const std::shared_ptr<nn::Module>& module) override {
@@ -70,7 +91,7 @@ class Float8 final : public ParallelStyle {
                   .advice = "match its linear layers"});
     }
     weights_->add(layer->weight(), target.mesh);
-    if (!all_gather_) {
+    if (!settings_.all_gather) {
       return;
     }
     const nn::ParameterPointer& weight = layer->weight()->parameter;
@@ -89,7 +110,7 @@ class Float8 final : public ParallelStyle {
 
  private:
   Options options_;
-  bool all_gather_ = false;
+  Float8Options settings_;
   std::shared_ptr<float8::Weights> weights_;
 };
 

@@ -1,5 +1,5 @@
 // FSDP: every parameter is a shard along the axis; whole values exist only while a module uses
-// them. Options: see read_settings and Fsdp.
+// them. Options: see parallel::fully_shard_table.
 //
 // Order: forward of a module gathers its groups (and issues the gather of the next module's) ->
 // computes -> frees; its backward gathers again (and issues the one before) -> when all gradients
@@ -21,6 +21,7 @@
 #include <vector>
 
 import tessera.base;
+import tessera.options;
 import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
@@ -36,40 +37,6 @@ namespace {
 
 using namespace tessera;
 using namespace tessera::parallel;
-
-std::int64_t at_least_0(Options& options, const std::string& name, std::int64_t otherwise) {
-  const std::int64_t value = options.integer(name, otherwise);
-  if (value < 0) {
-    options.refuse(fmt::format("option '{}' must be 0 or more (got {})", name, value));
-  }
-  return value;
-}
-
-std::optional<DType> type_of(Options& options, const std::string& name,
-                             const std::string& otherwise) {
-  return dtype_from_name(options.choice(name, otherwise, {"none", "bf16", "f16", "f32"}));
-}
-
-fsdp::Settings read_settings(Options& options) {
-  fsdp::Settings settings;
-  settings.reshard_after_forward = options.flag("reshard_after_forward", true);
-  settings.group.reshard_ranks = at_least_0(options, "reshard_ranks", 0);
-  settings.group.reshard_after_backward = options.flag("reshard_after_backward", true);
-  settings.output_dtype = type_of(options, "output_dtype", "none");
-  settings.prefetch = at_least_0(options, "prefetch", 1);
-  settings.keeps_whole_gradients =
-      options.choice("accumulate", "shards", {"shards", "whole"}) == "whole";
-  settings.group.missing_is_zero =
-      options.choice("missing", "error", {"error", "zeros"}) == "zeros";
-  settings.group.reduce_dtype =
-      *dtype_from_name(options.choice("reduce_dtype", "f32", {"f32", "bf16", "f16"}));
-  return settings;
-}
-
-Precision read_precision(Options& options) {
-  return {.parameters = type_of(options, "param_dtype", "none"),
-          .cast_inputs = options.flag("cast_inputs", true)};
-}
 
 /// A pattern of an option, and whether it has matched anything.
 struct Pattern {
@@ -110,18 +77,14 @@ bool any_matches(Patterns& all, const Named& named) {
 class Fsdp final : public ParallelStyle {
  public:
   explicit Fsdp(Options& options)
-      : sharding_(fsdp::Sharding::make(read_settings(options))),
+      : sharding_(fsdp::Sharding::make({.options = fully_shard_table().read(options)})),
         options_(options),
-        precision_(read_precision(options)),
-        over_all_(options.choice("shard_over", "last", {"last", "all"}) == "all"),
-        replicate_below_(at_least_0(options, "replicate_below", 0)),
-        ignore_(patterns(options.texts("ignore"))),
-        sums_in_f32_(options.choice("reduce_dtype", "f32", {"f32", "bf16", "f16"}) == "f32") {
-    for (Options& one : options.tables("shard_dims")) {
-      dims_.push_back({patterns(one.texts("on")), static_cast<int>(one.integer("dim", 0))});
+        ignore_(patterns(settings().options.ignore)) {
+    for (const ShardDim& one : settings().options.shard_dims) {
+      dims_.push_back({patterns(one.on), one.dim});
     }
-    for (Options& one : options.tables("together")) {
-      sets_.push_back({patterns(one.texts("on"))});
+    for (const std::vector<std::string>& one : settings().options.together) {
+      sets_.push_back({patterns(one)});
     }
   }
 
@@ -130,8 +93,8 @@ class Fsdp final : public ParallelStyle {
             .places_parameters = true,
             .wraps_forward = true,
             .keeps_parameters = true,
-            .follows_virtual_shards = sums_in_f32_,
-            .most_axes = over_all_ ? 8 : 2};
+            .follows_virtual_shards = settings().options.reduce_dtype == DType::f32,
+            .most_axes = settings().options.shard_over_all_axes ? 8 : 2};
   }
 
   void apply(const StyleTarget& target) override {
@@ -143,8 +106,9 @@ class Fsdp final : public ParallelStyle {
         own.push_back(parameter);  // else an inner module's group has it
       }
     }
-    if (precision_.parameters) {
-      set_precision(module, precision_, own);
+    if (const Precision& precision = settings().options.precision; precision.parameters) {
+      set_precision(
+          module, {.parameters = precision.parameters, .cast_inputs = precision.cast_inputs}, own);
     }
     std::vector<nn::ParameterPointer> sharded;
     for (const nn::ParameterPointer& parameter : own) {
@@ -276,18 +240,18 @@ class Fsdp final : public ParallelStyle {
     auto operator<=>(const GroupKey&) const = default;
   };
 
-  fsdp::GroupSettings& group_settings() { return sharding_->settings().group; }
+  fsdp::Settings& settings() const { return sharding_->settings(); }
 
   /// The axes along which parameters are sharded, in the mesh's order.
   void set_axes(const StyleTarget& target) {
-    std::vector<int>& axes = group_settings().axes;
-    axes = over_all_ ? target.axes : std::vector<int>{target.axis};
+    std::vector<int>& axes = settings().axes;
+    axes = settings().options.shard_over_all_axes ? target.axes : std::vector<int>{target.axis};
     std::ranges::sort(axes);
     std::int64_t ranks = 1;
     for (const int axis : axes) {
       ranks *= target.mesh.axis_size(axis);
     }
-    const std::int64_t keeping = group_settings().reshard_ranks;
+    const std::int64_t keeping = settings().options.reshard_ranks;
     if (keeping == 1 || (keeping > 1 && ranks % keeping != 0)) {
       options_.refuse(
           fmt::format("option 'reshard_ranks' must be 0, or at least 2 and a divisor "
@@ -309,15 +273,16 @@ class Fsdp final : public ParallelStyle {
 
   /// Whether the parameter is sharded; otherwise it is Replicate.
   bool place(nn::Parameter& parameter, const StyleTarget& target) {
-    const std::vector<int>& axes = group_settings().axes;
+    const std::vector<int>& axes = settings().axes;
     for (const int axis : target.axes) {
       if (std::ranges::find(axes, axis) == axes.end()) {
         target.place(parameter, axis, Replicate());
       }
     }
     const bool ignored = any_matches(ignore_, parameter);
-    const bool sharded =
-        !ignored && parameter.value.numel() >= replicate_below_ && parameter.value.dims() > 0;
+    const bool sharded = !ignored &&
+                         parameter.value.numel() >= settings().options.replicate_below &&
+                         parameter.value.dims() > 0;
     const int dim = dim_of(parameter);
     if (sharded) {
       check_dim(parameter, dim, target);
@@ -334,7 +299,7 @@ class Fsdp final : public ParallelStyle {
       options_.refuse(fmt::format("option 'shard_dims': parameter '{}' {} has no dim {}",
                                   parameter.name, to_string(shape), dim));
     }
-    const std::vector<int>& axes = sharding_->settings().group.axes;
+    const std::vector<int>& axes = settings().axes;
     if (axes.size() > 1) {
       std::int64_t parts = 1;
       for (const int axis : axes) {
@@ -407,18 +372,18 @@ class Fsdp final : public ParallelStyle {
                  .has_values = extension == nullptr || extension->has_values(),
                  .stored = fsdp::stored_type(parameter),
                  .computed = fsdp::computed_type(parameter)};
-    if (key.trained && size_of(group_settings().reduce_dtype) == 2 && size_of(key.computed) == 2 &&
-        group_settings().reduce_dtype != key.computed) {
+    if (key.trained && size_of(settings().options.reduce_dtype) == 2 &&
+        size_of(key.computed) == 2 && settings().options.reduce_dtype != key.computed) {
       options_.refuse(fmt::format(
           "option 'reduce_dtype' must be f32 or the type of the gradients (expected f32 or {}, "
           "got {})",
-          name_of(key.computed), name_of(group_settings().reduce_dtype)));
+          name_of(key.computed), name_of(settings().options.reduce_dtype)));
     }
     auto& slot = groups_[key];
     if (slot == nullptr) {
       const std::string name = target.module.name().empty() ? "." : target.module.name();
       sharding_->groups(unit).push_back(
-          std::make_unique<fsdp::Group>(name, target.mesh, group_settings(), !key.stages.empty()));
+          std::make_unique<fsdp::Group>(name, target.mesh, settings(), !key.stages.empty()));
       slot = sharding_->groups(unit).back().get();
     }
     return *slot;
@@ -426,11 +391,7 @@ class Fsdp final : public ParallelStyle {
 
   std::shared_ptr<fsdp::Sharding> sharding_;
   Options options_;
-  Precision precision_;
-  bool over_all_;
-  std::int64_t replicate_below_;
   Patterns ignore_;
-  bool sums_in_f32_;
   std::vector<std::pair<Patterns, int>> dims_;
   std::vector<Set> sets_;
   nn::Module* model_ = nullptr;

@@ -46,7 +46,7 @@ class Group {
  public:
   /// `of_one_stage`: the rank has several stages, and other stages' backwards leave the group
   /// alone.
-  Group(std::string name, tessera::DeviceMesh mesh, const GroupSettings& settings,
+  Group(std::string name, tessera::DeviceMesh mesh, const Settings& settings,
         bool of_one_stage = false)
       : name_(std::move(name)),
         mesh_(mesh),
@@ -68,7 +68,7 @@ class Group {
   /// since; this costs one small all-reduce. `again`: for backward, which uses what forward used.
   void unshard(bool again);
   /// Frees the whole values. `between`: backward will gather them again, so this rank keeps its
-  /// part of them where GroupSettings::reshard_ranks says so.
+  /// part of them where the option reshard_ranks says so.
   void reshard(bool between = false);
   /// Drops a prefetched gather that nothing has used.
   void drop_prefetch();
@@ -130,7 +130,7 @@ class Group {
 
   std::string name_;
   tessera::DeviceMesh mesh_;
-  const GroupSettings& settings_;
+  const Settings& settings_;
   bool of_one_stage_;
   GroupMemory memory_;
   bool gathered_before_ = false;

@@ -94,7 +94,7 @@ const std::shared_ptr<MemoryPlace>& place_of(const Member& m) {
 
 }  // namespace
 
-GroupMemory::GroupMemory(const std::string& name, DeviceMesh mesh, const GroupSettings& settings)
+GroupMemory::GroupMemory(const std::string& name, DeviceMesh mesh, const Settings& settings)
     : mesh_(mesh), settings_(settings), identity_(collective::identity_of(name)) {}
 
 void GroupMemory::add(nn::ParameterPointer parameter, int dim,
@@ -133,7 +133,7 @@ void GroupMemory::plan() {
   const std::span<const int> ranks = mesh_.group(settings_.axes, current_rank());
   ranks_ = ops::GroupArgument::of(ranks);
   reducing_ranks_ = ops::GroupArgument::of(ranks, "reductions");
-  const int keeping = static_cast<int>(settings_.reshard_ranks);
+  const int keeping = static_cast<int>(settings_.options.reshard_ranks);
   if (keeping > 1) {
     const auto own = std::ranges::find(ranks, current_rank()) - ranks.begin();
     keeping_ranks_ = ops::GroupArgument::of(

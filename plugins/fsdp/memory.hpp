@@ -6,20 +6,14 @@
 namespace fsdp {
 
 /// What all groups of one style have in common, and a program may change while it runs.
-struct GroupSettings {
+struct Settings {
+  tessera::parallel::FullyShardOptions options = {};
   /// Copies of shards that are kept elsewhere, which were gathered last. Peers may still read them;
   /// held until the next ones are gathered, what a step needs is the same in every run.
   std::shared_ptr<std::vector<tessera::Tensor>> copies =
       std::make_shared<std::vector<tessera::Tensor>>();
   /// Along which parameters are sharded: the data is split along the first one first.
   std::vector<int> axes = {};
-  /// The type of the reduced gradients of 16-bit ones.
-  tessera::DType reduce_dtype = tessera::DType::f32;
-  /// The number of neighbouring ranks that keep whole values after forward together; 0: none.
-  std::int64_t reshard_ranks = 0;
-  /// Whether a parameter without a gradient, beside others that have one, has the gradient 0.
-  bool missing_is_zero = false;
-  bool reshard_after_backward = true;
   /// Called when a parameter's whole gradient of a backward has arrived.
   std::function<void()> gradient_arrived = nullptr;
   double gradient_factor = 1;
@@ -54,7 +48,7 @@ struct Member {
 /// whole values in another storage, whose memory is released and restored.
 class GroupMemory {
  public:
-  GroupMemory(const std::string& name, tessera::DeviceMesh mesh, const GroupSettings& settings);
+  GroupMemory(const std::string& name, tessera::DeviceMesh mesh, const Settings& settings);
 
   /// Extensions of one group agree in ShardExtension::has_values, or no member has one.
   void add(tessera::nn::ParameterPointer parameter, int dim,
@@ -120,7 +114,7 @@ class GroupMemory {
   void prepare();
 
   tessera::DeviceMesh mesh_;
-  const GroupSettings& settings_;
+  const Settings& settings_;
   std::vector<Member> members_;
   std::int64_t slot_bytes_ = 0;      // of the flat buffer of shards
   std::int64_t gathered_bytes_ = 0;  // of what a gather makes

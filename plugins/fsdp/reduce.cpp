@@ -51,7 +51,8 @@ void Group::end_gradients(bool reduce, Reduction& last) {
       check_gradient(m);
     }
   }
-  const bool of_another_stage = of_one_stage_ && !takes_part && !settings_.missing_is_zero;
+  const bool of_another_stage =
+      of_one_stage_ && !takes_part && !settings_.options.missing_gradients_are_zero;
   if (!of_another_stage && (reduce || !keep_gradients())) {
     reduce_gradients(last);
   }
@@ -61,7 +62,7 @@ void Group::end_gradients(bool reduce, Reduction& last) {
 void Group::end_use() {
   const NoGrad no_grad;
   memory_.drop_part();
-  if (settings_.reshard_after_backward) {
+  if (settings_.options.reshard_after_backward) {
     reshard();
   } else {
     drop_prefetch();
@@ -187,7 +188,7 @@ void Group::finish(Reduction& reduction) {
 }
 
 void Group::finish_shards(const Reduction& ended, std::vector<Tensor> shards, bool last) {
-  const GroupSettings& settings = ended.group->settings_;
+  const Settings& settings = ended.group->settings_;
   for (std::size_t i = 0; i < shards.size(); ++i) {
     const auto& [parameter, dim, spec] = ended.parts[i];
     const MemoryScope scope(MemoryCategory::gradient);
@@ -233,7 +234,7 @@ void Group::reduce_gradients(Reduction& last) {
     Tensor whole = take_gradient(m);
     any = any || whole;
     if (!whole && m.parameter->value.requires_grad()) {
-      if (settings_.missing_is_zero && (any || !ended_)) {
+      if (settings_.options.missing_gradients_are_zero && (any || !ended_)) {
         whole = zero_gradient(m);
       } else {
         missing = &m;
@@ -272,7 +273,7 @@ void Group::issue(const std::vector<const Member*>& trained, std::vector<Tensor>
       std::ranges::any_of(wholes, [&](const Tensor& whole) { return whole.dtype() == stored; })
           ? stored
           : computed_type(*trained[0]->parameter);
-  const DType reduced_type = size_of(type) == 2 ? settings_.reduce_dtype : type;
+  const DType reduced_type = size_of(type) == 2 ? settings_.options.reduce_dtype : type;
   Reduction reduction{.group = this, .complete = gradient_sync_enabled()};
   const std::vector<collective::MemberRange> terms = parallel::terms_of_sums(settings_.axes);
   reduction.buckets.resize(terms.size());

@@ -52,7 +52,7 @@ constexpr std::size_t most_passes = 16;
 
 std::shared_ptr<Sharding> Sharding::make(Settings settings) {
   std::shared_ptr<Sharding> made(new Sharding(std::move(settings)));
-  made->settings_.group.gradient_arrived = [weak = std::weak_ptr<Sharding>(made)] {
+  made->settings_.gradient_arrived = [weak = std::weak_ptr<Sharding>(made)] {
     if (const auto self = weak.lock()) {
       self->gradient_arrived();
     }
@@ -149,7 +149,7 @@ void Sharding::settle() {
   std::vector<const Group*> groups;
   for_each_group([&](const Group& group) { groups.push_back(&group); });
   Group::wait_readers(groups);
-  settings_.group.copies->clear();
+  settings_.copies->clear();
 }
 
 void Sharding::start(const Unit& unit) {
@@ -175,7 +175,7 @@ void Sharding::prefetch(std::size_t index, const std::optional<std::vector<std::
   if (place >= order.size() || order[place] != index) {
     return;  // not the order of the last pass
   }
-  const auto ahead = static_cast<std::size_t>(settings_.prefetch);
+  const auto ahead = static_cast<std::size_t>(settings_.options.prefetch);
   for (std::size_t i = place + 1; i < order.size() && i <= place + ahead; ++i) {
     start(units_[order[i]]);
   }
@@ -205,10 +205,10 @@ void Sharding::before_forward(std::size_t index) {
 }
 
 void Sharding::cast_outputs(std::size_t index, Tensors& outputs) const {
-  if (running_ == index && settings_.output_dtype) {
+  if (running_ == index && settings_.options.precision.outputs) {
     for (Tensor& output : outputs) {
       if (output && is_floating(output.dtype())) {
-        output = ops::cast(output, *settings_.output_dtype);
+        output = ops::cast(output, *settings_.options.precision.outputs);
       }
     }
   }
@@ -219,7 +219,7 @@ void Sharding::after_forward(std::size_t index, const Tensors& outputs) {
     Unit& unit = units_[index];
     if (++unit.ran >= unit.modules.size()) {
       unit.ran = 0;
-      if (!keep_ || (settings_.reshard_after_forward && !begins_backward(index))) {
+      if (!keep_ || (settings_.options.reshard_after_forward && !begins_backward(index))) {
         for (const auto& group : unit.groups) {
           group->reshard(keep_);
         }
@@ -250,7 +250,7 @@ void Sharding::end_forward(std::size_t index) {
   running_.reset();
   if (index == outermost_) {
     for (Unit& unit : units_) {  // not all of the unit's modules were called
-      if (std::exchange(unit.ran, 0) != 0 && settings_.reshard_after_forward &&
+      if (std::exchange(unit.ran, 0) != 0 && settings_.options.reshard_after_forward &&
           &unit != &units_[index]) {
         for (const auto& group : unit.groups) {
           group->reshard(keep_);
@@ -329,7 +329,7 @@ std::vector<std::size_t>::const_iterator Sharding::rest_of_backward() const {
 void Sharding::reduce_complete_groups(std::size_t now) {
   // Gradients of which arrival says nothing: some may be missing, or none arrives in this half.
   const bool by_place =
-      settings_.group.missing_is_zero || backward_part() == BackwardPart::to_inputs;
+      settings_.options.missing_gradients_are_zero || backward_part() == BackwardPart::to_inputs;
   for (std::size_t i = 0; i < units_.size(); ++i) {
     if (i == now) {
       continue;
@@ -340,7 +340,7 @@ void Sharding::reduce_complete_groups(std::size_t now) {
     for (const auto& group : unit.groups) {
       if (by_place ? passed : group->gradients_complete()) {
         end_backward(*group);
-      } else if (passed && group->is_frozen() && settings_.group.reshard_after_backward) {
+      } else if (passed && group->is_frozen() && settings_.options.reshard_after_backward) {
         group->reshard();
       }
     }
@@ -349,7 +349,7 @@ void Sharding::reduce_complete_groups(std::size_t now) {
 }
 
 void Sharding::end_backward(Group& group) {
-  const bool whole = settings_.keeps_whole_gradients && !gradient_sync_enabled();
+  const bool whole = settings_.options.keeps_whole_gradients && !gradient_sync_enabled();
   if (backward_part() != BackwardPart::to_inputs) {
     group.end_gradients(gradient_sync_ && !whole, reducing_);
   }
@@ -359,7 +359,7 @@ void Sharding::end_backward(Group& group) {
 }
 
 void Sharding::gradient_arrived() {
-  if (backward_part() != BackwardPart::to_leaves || settings_.group.missing_is_zero) {
+  if (backward_part() != BackwardPart::to_leaves || settings_.options.missing_gradients_are_zero) {
     return;
   }
   for_each_group([this](Group& group) {

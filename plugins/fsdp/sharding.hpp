@@ -7,18 +7,6 @@
 
 namespace fsdp {
 
-struct Settings {
-  GroupSettings group = {};
-  /// Whether forward frees whole values; backward then gathers them again.
-  bool reshard_after_forward = true;
-  /// What floating outputs of a module that the program calls are cast to.
-  std::optional<tessera::DType> output_dtype = std::nullopt;
-  /// How many modules ahead values are gathered.
-  std::int64_t prefetch = 1;
-  /// Whether micro-batches keep whole gradients until the last one, instead of reducing each.
-  bool keeps_whole_gradients = false;
-};
-
 /// Modules whose parameters are gathered together: a group for each pair of types, that of the
 /// parameters and that of forward, as a collective has one type.
 struct Unit {
@@ -60,25 +48,25 @@ class Sharding : public tessera::parallel::ShardedParameters,
   void start_unshard(std::string_view module) override;
   void reshard(std::string_view module) override;
   void set_reshard_after_forward(bool reshard) override {
-    settings_.reshard_after_forward = reshard;
+    settings_.options.reshard_after_forward = reshard;
   }
   void set_reshard_after_backward(bool reshard) override {
-    settings_.group.reshard_after_backward = reshard;
+    settings_.options.reshard_after_backward = reshard;
   }
   void set_forward_prefetch(std::string_view module, const std::vector<std::string>& next) override;
   void set_backward_prefetch(std::string_view module,
                              const std::vector<std::string>& next) override;
   void set_gradient_sync(bool sync) override { gradient_sync_ = sync; }
   void set_gradient_factor(double factor) override {
-    if (factor != settings_.group.gradient_factor) {
-      settings_.group.gradient_factor = factor;
+    if (factor != settings_.gradient_factor) {
+      settings_.gradient_factor = factor;
       note_change();
     }
   }
   void set_reduction_hook(tessera::parallel::ReductionHook hook) override {
-    const bool had_one = static_cast<bool>(settings_.group.reduction_hook);
-    settings_.group.reduction_hook = std::move(hook);
-    if (had_one || settings_.group.reduction_hook) {
+    const bool had_one = static_cast<bool>(settings_.reduction_hook);
+    settings_.reduction_hook = std::move(hook);
+    if (had_one || settings_.reduction_hook) {
       note_change();
     }
   }

@@ -16,6 +16,7 @@
 #include <vector>
 
 import tessera.base;
+import tessera.options;
 import tessera.pipeline;
 import tessera.tensor;
 import tessera.nn;
@@ -40,27 +41,45 @@ std::string text_of(const std::string& file) {
   return text;
 }
 
+struct PipelineOptions {
+  std::string schedule = "1f1b";
+  std::string schedule_file;
+  int stages_per_rank = 0;
+  std::vector<std::string> split;
+};
+
+const OptionTable<PipelineOptions>& options_table() {
+  using P = PipelineOptions;
+  static const auto table =
+      OptionTable<P>()
+          .add("schedule", &P::schedule,
+               "`gpipe`, `1f1b`, `interleaved`, `zero_bubble` or `zero_bubble_v`.")
+          .add("schedule_file", &P::schedule_file, "A file with a schedule, instead.")
+          .add("stages_per_rank", &P::stages_per_rank,
+               "How many stages a rank has. 0: the least that the schedule takes: 2 of "
+               "`interleaved` and `zero_bubble_v`, 1 of others.",
+               {.low = 0})
+          .add("split", &P::split,
+               "The first module of each stage but the first: `[\"model.layers.2\"]`. Without it "
+               "stages are balanced.");
+  return table;
+}
+
 class PipelineStyle final : public ParallelStyle {
  public:
   explicit PipelineStyle(Options& options)
-      : options_(options),
-        kind_(options.text("schedule", "1f1b")),
-        file_(options.text("schedule_file", "")),
-        stages_per_rank_(options.integer("stages_per_rank", 0)),
-        split_(options.texts("split")) {
-    if (stages_per_rank_ < 0) {
-      options.refuse(
-          fmt::format("option 'stages_per_rank' must be at least 1, or 0 for the least "
-                      "that the schedule takes (got {})",
-                      stages_per_rank_));
-    }
-    if (!file_.empty()) {
-      from_file_ = pipeline::parse_schedule(text_of(file_), file_);
-    } else if (const pipeline::ScheduleKind* const kind = pipeline::find_schedule_kind(kind_)) {
-      stages_per_rank_ = stages_per_rank_ == 0 ? kind->least_stages_per_rank : stages_per_rank_;
+      : options_(options), settings_(options_table().read(options)) {
+    if (!settings_.schedule_file.empty()) {
+      from_file_ =
+          pipeline::parse_schedule(text_of(settings_.schedule_file), settings_.schedule_file);
+    } else if (const pipeline::ScheduleKind* const kind =
+                   pipeline::find_schedule_kind(settings_.schedule)) {
+      stages_per_rank_ =
+          settings_.stages_per_rank == 0 ? kind->least_stages_per_rank : settings_.stages_per_rank;
     } else {
       options.refuse(fmt::format("option 'schedule' must be {} (got '{}')",
-                                 fmt::join(pipeline::schedule_kind_names(), ", "), kind_));
+                                 fmt::join(pipeline::schedule_kind_names(), ", "),
+                                 settings_.schedule));
     }
   }
 
@@ -79,16 +98,16 @@ class PipelineStyle final : public ParallelStyle {
 
  private:
   pipeline::Schedule schedule(int ranks, int micro_batches) const {
-    return pipeline::make_schedule(kind_, {.ranks = ranks,
-                                           .stages_per_rank = static_cast<int>(stages_per_rank_),
-                                           .micro_batches = micro_batches});
+    return pipeline::make_schedule(
+        settings_.schedule,
+        {.ranks = ranks, .stages_per_rank = stages_per_rank_, .micro_batches = micro_batches});
   }
 
   std::vector<std::size_t> begins_of(nn::LanguageModel& model, std::size_t stages) const {
-    if (!split_.empty()) {
+    if (!settings_.split.empty()) {
       std::vector<std::size_t> begins;
       try {
-        begins = pipeline_style::by_hand(model, split_);
+        begins = pipeline_style::by_hand(model, settings_.split);
       } catch (const Error& error) {
         options_.refuse(fmt::format("option 'split': {}", error.what()));
       }
@@ -112,10 +131,8 @@ class PipelineStyle final : public ParallelStyle {
   }
 
   Options options_;
-  std::string kind_;
-  std::string file_;
-  std::int64_t stages_per_rank_;
-  std::vector<std::string> split_;
+  PipelineOptions settings_;
+  int stages_per_rank_ = 0;
   std::optional<pipeline::Schedule> from_file_;
 };
 

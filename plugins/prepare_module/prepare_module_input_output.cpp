@@ -1,10 +1,10 @@
-// PrepareModuleInputOutput: PrepareModuleInput and PrepareModuleOutput in one entry. Options, each
-// a placement, a list by position or a table by name: input, desired_input = "Replicate", output,
-// desired_output = "Replicate".
+// PrepareModuleInputOutput: PrepareModuleInput and PrepareModuleOutput in one entry.
 #include <memory>
+#include <utility>
 #include <vector>
 
 import tessera.base;
+import tessera.options;
 import tessera.placement;
 import tessera.nn;
 import tessera.plugin;
@@ -16,8 +16,8 @@ void register_plugin(tessera::plugin::Registrar& registrar) {
   using namespace tessera;
   registrar.add<parallel::ParallelStyle>(
       "PrepareModuleInputOutput", [](parallel::Options& options) {
-        constexpr PreparedNames inputs{"input", "desired_input"};
-        constexpr PreparedNames outputs{"output", "desired_output"};
-        return std::make_unique<PrepareModule>(options, &inputs, &outputs);
+        const auto table = with_outputs("desired_output", with_inputs("desired_input"));
+        return std::make_unique<PrepareModule>(table.read(
+            options, {.desired_input = replicate_first(), .desired_output = replicate_first()}));
       });
 }

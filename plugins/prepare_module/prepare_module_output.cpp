@@ -1,10 +1,10 @@
-// PrepareModuleOutput: redistributes outputs of a module for the modules that use them. Options,
-// each a placement, a list by position or a table by name: output (the placements to which the
-// outputs are redistributed first), desired = "Replicate".
+// PrepareModuleOutput: redistributes outputs of a module for the modules that use them.
 #include <memory>
+#include <utility>
 #include <vector>
 
 import tessera.base;
+import tessera.options;
 import tessera.placement;
 import tessera.nn;
 import tessera.plugin;
@@ -15,7 +15,7 @@ import tessera.parallel;
 void register_plugin(tessera::plugin::Registrar& registrar) {
   using namespace tessera;
   registrar.add<parallel::ParallelStyle>("PrepareModuleOutput", [](parallel::Options& options) {
-    constexpr PreparedNames outputs{"output", "desired"};
-    return std::make_unique<PrepareModule>(options, nullptr, &outputs);
+    return std::make_unique<PrepareModule>(
+        with_outputs("desired").read(options, {.desired_output = replicate_first()}));
   });
 }

@@ -1,6 +1,5 @@
-// LoRA: the model is frozen; linear layers get low-rank updates, which are trained. Options: rank =
-// 8, alpha = 16, dropout = 0, rslora = false, dora = false. QLoRA: the layers' own weights are
-// packed to 4 bits, too. It has one option more: base = "nf4" | "none" (as LoRA).
+// LoRA: the model is frozen; linear layers get low-rank updates, which are trained. QLoRA: the
+// layers' own weights are packed to 4 bits, too. Options: see lora_table and qlora_table.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -10,6 +9,7 @@
 #include <vector>
 
 import tessera.base;
+import tessera.options;
 import tessera.tensor;
 import tessera.nn;
 import tessera.plugin;
@@ -23,27 +23,23 @@ namespace {
 using namespace tessera;
 using namespace tessera::parallel;
 
-nn::LowRankUpdate read_update(Options& options) {
-  nn::LowRankUpdate update;
-  update.rank = options.integer("rank", 8);
-  if (update.rank < 1 || update.rank > 65536) {
-    options.refuse(fmt::format("option 'rank' must be 1 to 65536 (got {})", update.rank));
-  }
-  update.alpha = options.number("alpha", 16, "a number more than 0",
-                                [](double value) { return value > 0 && value < 1e9; });
-  update.dropout = options.number("dropout", 0, "a number of at least 0 and less than 1",
-                                  [](double value) { return value >= 0 && value < 1; });
-  update.rank_stabilized = options.flag("rslora", false);
-  update.dora = options.flag("dora", false);
-  return update;
+OptionTable<nn::LowRankUpdate> lora_table() {
+  using U = nn::LowRankUpdate;
+  return OptionTable<U>()
+      .add("rank", &U::rank, "Of the update.", {.low = 1, .high = 65536})
+      .add("alpha", &U::alpha, "The update is multiplied by `alpha / rank`.",
+           {.low = 0, .high = 1e9, .low_open = true, .high_open = true})
+      .add("dropout", &U::dropout, "Of the update's input, while training.",
+           {.low = 0, .high = 1, .high_open = true})
+      .add("rslora", &U::rank_stabilized, "Multiply by `alpha / sqrt(rank)` instead.")
+      .add("dora", &U::dora,
+           "Scale each row of `W + scale B A` to a trained length "
+           "([DoRA](https://arxiv.org/abs/2402.09353)), as PEFT computes it.");
 }
 
-nn::LowRankUpdate read_packed_update(Options& options) {
-  nn::LowRankUpdate update = read_update(options);
-  if (options.choice("base", "nf4", {"nf4", "none"}) == "nf4") {
-    update.packing = "nf4";
-  }
-  return update;
+OptionTable<nn::LowRankUpdate> qlora_table() {
+  return lora_table().words("base", &nn::LowRankUpdate::packing, {{"nf4", "nf4"}, {"none", ""}},
+                            "How the layer's own weight is kept: `nf4`, or `none`: as it is.");
 }
 
 class LowRankUpdates final : public ParallelStyle {
@@ -112,10 +108,11 @@ class LowRankUpdates final : public ParallelStyle {
 
 void register_plugin(plugin::Registrar& registrar) {
   registrar.add<ParallelStyle>("LoRA", [](Options& options) {
-    return std::make_unique<LowRankUpdates>(read_update(options));
+    return std::make_unique<LowRankUpdates>(lora_table().read(options, {.rank = 8, .alpha = 16}));
   });
   registrar.add<ParallelStyle>("QLoRA", [](Options& options) {
-    return std::make_unique<LowRankUpdates>(read_packed_update(options));
+    return std::make_unique<LowRankUpdates>(
+        qlora_table().read(options, {.rank = 8, .alpha = 16, .packing = "nf4"}));
   });
   registrar.add<OperatorPlugin>("nf4_dequantize", qlora::dequantize_op);
 }

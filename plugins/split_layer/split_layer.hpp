@@ -3,17 +3,23 @@
 
 // Included after the imports of tessera's modules.
 
-/// Options: input (the placement to which the input is redistributed first; then to what the
-/// layer's split needs), output (the placement of the output).
+struct SplitOptions {
+  std::optional<tessera::Placement> input = {};
+  std::optional<tessera::Placement> output = {};  // none: as the layer returns it
+};
+
+/// `input` and `output`: their documentation.
+inline tessera::OptionTable<SplitOptions> split_options(const char* input, const char* output) {
+  return tessera::OptionTable<SplitOptions>()
+      .add("input", &SplitOptions::input, input)
+      .add("output", &SplitOptions::output, output);
+}
+
 class SplitLayer final : public tessera::parallel::ParallelStyle {
  public:
-  /// `split`: its name. `output`: the default; none: as the layer returns it.
-  SplitLayer(tessera::parallel::Options& options, std::string split,
-             std::optional<tessera::Placement> output)
-      : split_(std::move(split)), input_(options.optional_placement("input")) {
-    const auto chosen = options.optional_placement("output");
-    output_ = chosen ? chosen : output;
-  }
+  /// `split`: its name.
+  SplitLayer(std::string split, const SplitOptions& options)
+      : split_(std::move(split)), options_(options) {}
 
   tessera::parallel::StyleFacts facts() const override {
     return {.places_parameters = true,
@@ -24,11 +30,11 @@ class SplitLayer final : public tessera::parallel::ParallelStyle {
 
   void apply(const tessera::parallel::StyleTarget& target) override {
     const tessera::nn::LayerSplit split = target.split(split_);
-    tessera::parallel::redistribute_around(target, input_, split, output_.value_or(split.output));
+    tessera::parallel::redistribute_around(target, options_.input, split,
+                                           options_.output.value_or(split.output));
   }
 
  private:
   std::string split_;
-  std::optional<tessera::Placement> input_;
-  std::optional<tessera::Placement> output_;
+  SplitOptions options_;
 };

@@ -4,16 +4,25 @@
 
 // Included after the imports of tessera's modules.
 
-/// Options: input (the placement to which the first input is redistributed first), desired (then),
-/// output (the placement of the first output).
+struct WholeOptions {
+  std::optional<tessera::Placement> input = {};
+  tessera::Placement desired = tessera::Replicate();
+  std::optional<tessera::Placement> output = {};  // none: desired
+};
+
+inline const tessera::OptionTable<WholeOptions>& whole_options() {
+  using W = WholeOptions;
+  static const auto table =
+      tessera::OptionTable<W>()
+          .add("input", &W::input, "A placement to which the input is redistributed first.")
+          .add("desired", &W::desired, "The placement that the module receives.")
+          .add("output", &W::output, "The placement of the result; without it, that of `desired`.");
+  return table;
+}
+
 class WholeModule final : public tessera::parallel::ParallelStyle {
  public:
-  /// The defaults of desired and output; none: the value of desired.
-  WholeModule(tessera::parallel::Options& options, tessera::Placement desired,
-              std::optional<tessera::Placement> output)
-      : input_(options.optional_placement("input")),
-        desired_(options.placement("desired", desired)),
-        output_(options.placement("output", output.value_or(desired_))) {}
+  explicit WholeModule(const WholeOptions& options) : options_(options) {}
 
   tessera::parallel::StyleFacts facts() const override {
     return {.places_parameters = true, .converts_values = true};
@@ -23,11 +32,10 @@ class WholeModule final : public tessera::parallel::ParallelStyle {
     for (const auto& parameter : tessera::nn::all_parameters(target.module)) {
       target.place(*parameter, tessera::Replicate());
     }
-    tessera::parallel::redistribute_around(target, input_, desired_, output_);
+    tessera::parallel::redistribute_around(target, options_.input, options_.desired,
+                                           options_.output.value_or(options_.desired));
   }
 
  private:
-  std::optional<tessera::Placement> input_;
-  tessera::Placement desired_;
-  tessera::Placement output_;
+  WholeOptions options_;
 };

@@ -462,7 +462,7 @@ TEST_CASE("the form is chosen by what is not hidden, and the plan says why", "[c
         "ring, as its 4 heads (1 of keys and values) cannot be split over 2 ranks");
   CHECK(decided(kKinds[0], 2, heads, latency).empty());
   CHECK(contains(error_of([&] { decided(kKinds[0], 2, R"({"gflops": 0})", latency); }),
-                 "option 'gflops' must be more than 0 (got 0)"));
+                 "option 'gflops' must be a number more than 0 (got 0)"));
 }
 
 TEST_CASE("stages have the links of the whole mesh", "[context]") {

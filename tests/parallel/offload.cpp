@@ -175,7 +175,7 @@ TEST_CASE("a place that cannot be used is refused before the ranks start") {
       "folder '/proc/self/status/here' cannot be used, as '/proc/self/status' is not a folder"));
   CHECK(contains(refusal({offload(R"({"to": "tape"})"), sharded}), "option 'to'"));
   CHECK(contains(refusal({offload(to_file(folder, R"(["activations"])")), sharded}),
-                 R"(option 'what' has 'activations' (expected "parameters")"));
+                 R"(' must be "parameters" or "gradients" or "optimizer" (got "activations"))"));
   CHECK(contains(refusal({offload(to_file(folder, "[]")), sharded}), "option 'what' is empty"));
   CHECK(contains(refusal({offload(R"({"to": "memory", "folder": "/tmp"})"), sharded}),
                  "option 'folder' has no meaning"));

@@ -164,7 +164,7 @@ TEST_CASE("only the updates are trained, and the input's gradient is that of the
 
 TEST_CASE("an update that cannot work is refused before the ranks start") {
   CHECK(contains(refused({qlora(R"({"rank": 0})"), replicate()}),
-                 "option 'rank' must be 1 to 65536 (got 0)"));
+                 "option 'rank' must be a whole number at least 1 and at most 65536 (got 0)"));
   CHECK(contains(refused({qlora(R"({"dropout": 1})"), replicate()}), "option 'dropout'"));
   CHECK(contains(refused({qlora(R"({"base": "nf5"})"), replicate()}), "option 'base'"));
   CHECK(contains(refused({qlora(R"({"alpha": 0})"), replicate()}), "option 'alpha'"));

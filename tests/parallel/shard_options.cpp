@@ -13,6 +13,7 @@
 #include "catch.hpp"
 
 import tessera.base;
+import tessera.options;
 import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
@@ -254,6 +255,31 @@ TEST_CASE("methods other than forward run with whole values") {
     check(difference(to_doubles(full_tensor(detached(y))), wanted) < 1e-12, "values");
     check(!up.parameter("weight")->computed.defined(), "freed afterwards");
   });
+}
+
+TEST_CASE("a program's options of fully_shard are a config's options of FSDP") {
+  const auto& table = parallel::fully_shard_table();
+  CHECK(table.json({}) ==
+        R"({"reshard_after_forward": true, "reshard_ranks": 0, "reshard_after_backward": true, )"
+        R"("prefetch": 1, "accumulate": "shards", "param_dtype": "none", "reduce_dtype": "f32", )"
+        R"("output_dtype": "none", "cast_inputs": true, "shard_dims": [], "replicate_below": 0, )"
+        R"("ignore": [], "together": [], "shard_over": "last", "missing": "error"})");
+  const std::string all =
+      R"({"reshard_after_forward": false, "reshard_ranks": 2, "reshard_after_backward": false, )"
+      R"("prefetch": 3, "accumulate": "whole", "param_dtype": "bf16", "reduce_dtype": "f16", )"
+      R"("output_dtype": "f32", "cast_inputs": false, "shard_dims": [{"on": ["a"], "dim": 1}], )"
+      R"("replicate_below": 9, "ignore": ["b"], "together": [{"on": ["c","d"]}], )"
+      R"("shard_over": "all", "missing": "zeros"})";
+  parallel::Options options(all);
+  const parallel::FullyShardOptions read = table.read(options);
+  options.finish();
+  CHECK((!read.reshard_after_forward && read.reshard_ranks == 2 && !read.reshard_after_backward));
+  CHECK((read.prefetch == 3 && read.keeps_whole_gradients && read.shard_over_all_axes));
+  CHECK((read.precision.parameters == DType::bf16 && read.precision.outputs == DType::f32));
+  CHECK((!read.precision.cast_inputs && read.reduce_dtype == DType::f16));
+  CHECK((read.missing_gradients_are_zero && read.replicate_below == 9));
+  CHECK(read.together == std::vector<std::vector<std::string>>{{"c", "d"}});
+  CHECK(table.json(read) == all);
 }
 
 TEST_CASE("options of FSDP that do not fit are refused before ranks start") {

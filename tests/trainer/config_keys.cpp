@@ -10,6 +10,7 @@
 #include "catch.hpp"
 #include "support.hpp"
 
+import tessera.options;
 import tessera.runs;
 import tessera.app.config;
 
@@ -170,7 +171,7 @@ TEST_CASE("a value of another type is refused for every key") {
     std::vector<std::string> operator()(const std::vector<double>*) const {
       return {"[2.5]", "[3]", "[]"};
     }
-    std::vector<std::string> operator()(const runs::WordField&) const { return {}; }
+    std::vector<std::string> operator()(const tessera::WordField&) const { return {}; }
     std::vector<std::string> operator()(const runs::Names*) const { return {"\"w\"", "[\"w\"]"}; }
     std::vector<std::string> operator()(const runs::JsonText*) const { return {"{a=1}"}; }
     std::vector<std::string> operator()(const runs::JsonList*) const { return {"[{a=1}]", "[]"}; }

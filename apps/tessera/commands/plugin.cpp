@@ -7,9 +7,11 @@ module;
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <tessera/shown.hpp>
 #include <utility>
 #include <vector>
 module tessera.app.commands;
@@ -187,8 +189,16 @@ std::string options_of(const std::string& file, const plugin::Offer& offer) {
   for (const OptionUse& use : options.asked()) {
     rows.push_back({use.name, use.expected, "default " + use.otherwise});
   }
+  std::istringstream lines(format_table(rows));
+  std::string text;
+  for (const OptionUse& use : options.asked()) {
+    std::string line;
+    std::getline(lines, line);
+    text += line + "\n";
+    text += use.doc.empty() ? "" : wrap_text(terminal_text(use.doc), "      ", "      ") + "\n";
+  }
   return fmt::format("\nOptions of {} {}{}\n{}{}", offer.kind, offer.name,
-                     rows.empty() ? ": none" : "", format_table(rows), failure);
+                     text.empty() ? ": none" : "", text, failure);
 }
 
 /// The keys of [model] that a family declares.

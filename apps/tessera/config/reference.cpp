@@ -7,6 +7,7 @@ module;
 module tessera.app.config;
 
 import tessera.base;
+import tessera.options;
 import tessera.models;
 import tessera.runs;
 import tessera.app.base;
@@ -28,7 +29,7 @@ std::string allowed(const runs::Key& key, const runs::Slot& slot) {
   if (key.is_path) {
     text = std::holds_alternative<std::string*>(slot) ? "path" : "list of paths";
   }
-  const std::string range = runs::describe(key.range);
+  const std::string range = describe(key.range);
   return range.empty() ? text : text + ", " + range;
 }
 

@@ -17,6 +17,7 @@ module;
 module tessera.app.config;
 
 import tessera.base;
+import tessera.options;
 import tessera.runs;
 import :values;
 
@@ -150,7 +151,7 @@ struct Reader {
     }
     return good && (out.all = std::move(names), true);
   }
-  bool read(const toml::node& node, runs::WordField& out) {
+  bool read(const toml::node& node, WordField& out) {
     std::string word;
     return read(node, word) && out.set(word);
   }
@@ -274,8 +275,8 @@ bool read_value(const toml::node& node, const runs::Key& key, const std::string&
   };
   return std::visit(
       [&]<class T>(const T& field) {
-        if constexpr (std::is_same_v<T, runs::WordField>) {
-          runs::WordField words = field;
+        if constexpr (std::is_same_v<T, WordField>) {
+          WordField words = field;
           return read_one(words, meant<std::string>(node, key, false));
         } else if constexpr (requires { field->push_back({}); } &&
                              !std::is_same_v<T, std::string*>) {

@@ -16,6 +16,7 @@ module;
 module tessera.runs;
 
 import tessera.base;
+import tessera.options;
 
 // The description of a run that a program has made, checked as a config is.
 namespace tessera::runs {

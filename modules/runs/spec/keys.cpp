@@ -10,20 +10,13 @@ module;
 module tessera.runs;
 
 import tessera.base;
+import tessera.options;
 import tessera.data;
 import tessera.collective;
 import tessera.models;
 import tessera.optim;
 
 namespace tessera::runs {
-
-bool WordField::set(std::string_view word) const {
-  const auto found = std::ranges::find(words_, word);
-  if (found != words_.end()) {
-    set_(static_cast<std::size_t>(found - words_.begin()));
-  }
-  return found != words_.end();
-}
 
 std::string word_of(const RunSpec& spec, const std::string& key) {
   RunSpec copy = spec;  // a slot is where a key is written too

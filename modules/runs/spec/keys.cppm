@@ -1,6 +1,7 @@
 export module tessera.runs:keys;
 
 import tessera.base;
+import tessera.options;
 import :spec;
 
 // The one description of the config's keys. Parsing, overrides, errors and docs/config.md all
@@ -8,56 +9,10 @@ import :spec;
 
 export namespace tessera::runs {
 
-/// A field of an enumeration, by its words in a config.
-class WordField {
- public:
-  /// Words and their values, in the order of the documentation.
-  template <class E>
-  using Words = std::vector<std::pair<std::string, E>>;
-
-  /// Both must outlive this.
-  template <class E>
-  WordField(E& field, const Words<E>& words) {
-    for (const auto& [word, value] : words) {
-      words_.push_back(word);
-    }
-    word_ = [&field, &words] {
-      for (const auto& [word, value] : words) {
-        if (value == field) {
-          return word;
-        }
-      }
-      return std::string("?");  // no value of the enumeration
-    };
-    set_ = [&field, &words](std::size_t number) { field = words.at(number).second; };
-  }
-
-  const std::vector<std::string>& words() const { return words_; }
-  std::string word() const { return word_(); }
-  /// False: there is no such word, and nothing is set.
-  bool set(std::string_view word) const;
-
- private:
-  std::vector<std::string> words_;
-  std::function<std::string()> word_;
-  std::function<void(std::size_t)> set_;
-};
-
 /// The field of a RunSpec that a key fills; its type is the key's type.
 using Slot = std::variant<bool*, std::int64_t*, double*, std::string*, std::vector<std::string>*,
                           std::vector<std::int64_t>*, std::vector<double>*, Names*, JsonText*,
                           JsonList*, WordField>;
-
-/// Of a range that is open at an end.
-constexpr double no_limit = __builtin_huge_val();
-
-/// Allowed numbers, for a number or for each entry of a list of numbers.
-struct Range {
-  double low = -no_limit;
-  double high = no_limit;
-  bool low_open = false;
-  bool high_open = false;
-};
 
 /// A key of a config, and the field of a RunSpec that it fills.
 struct Key {
@@ -100,17 +55,10 @@ std::string json_of(const Key& key, const RunSpec& config);
 /// "integer", "list of texts"...
 std::string type_name(const Slot& slot);
 
-/// Whether the range has the value; NaN and infinities are in none.
-bool contains(const Range& range, double value);
-/// `what`, with the range where there is one: "an integer at least 1".
-std::string expected_number(const std::string& what, const Range& range);
 /// "\"a\" or \"b\"" where the key has only these words, else "a text".
 std::string expected_text(const Key& key);
 /// What was expected where this text is no value of the key, or of an entry of its list; empty: it
 /// is one.
 std::string problem_of_text(const Key& key, const std::string& text, bool in_list);
-
-/// "between 0 and 1 (1 excluded)", "at least 1" or "" where every number is allowed.
-std::string describe(const Range& range);
 
 }  // namespace tessera::runs

@@ -2,8 +2,6 @@ module;
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <variant>
@@ -11,6 +9,7 @@ module;
 module tessera.runs;
 
 import tessera.base;
+import tessera.options;
 
 // Descriptions of the keys' table for people: names of types, ranges, sections.
 namespace tessera::runs {
@@ -30,38 +29,9 @@ struct TypeName {
   std::string operator()(const WordField&) const { return "text"; }
 };
 
-std::string number(double value) {
-  return std::abs(value) < 1e15 && value == std::floor(value)
-             ? fmt::format("{}", static_cast<std::int64_t>(value))
-             : fmt::format("{}", value);
-}
-
 }  // namespace
 
 std::string type_name(const Slot& slot) { return std::visit(TypeName{}, slot); }
-
-std::string describe(const Range& range) {
-  const bool low = std::isfinite(range.low);
-  const bool high = std::isfinite(range.high) && range.high < 1e15;
-  const std::string above =
-      fmt::format("{} {}", range.low_open ? "more than" : "at least", number(range.low));
-  const std::string below =
-      fmt::format("{} {}", range.high_open ? "less than" : "at most", number(range.high));
-  if (low && high) {
-    return above + " and " + below;
-  }
-  return low ? above : high ? below : "";
-}
-
-bool contains(const Range& range, double value) {
-  return std::isfinite(value) && (range.low_open ? value > range.low : value >= range.low) &&
-         (range.high_open ? value < range.high : value <= range.high);
-}
-
-std::string expected_number(const std::string& what, const Range& range) {
-  const std::string text = describe(range);
-  return text.empty() ? what : what + " " + text;
-}
 
 namespace {
 
@@ -70,11 +40,7 @@ bool has_words(const Key& key) { return !key.choices.empty() && !key.is_path; }
 }  // namespace
 
 std::string expected_text(const Key& key) {
-  std::string text;
-  for (std::size_t i = 0; has_words(key) && i < key.choices.size(); ++i) {
-    text += fmt::format("{}\"{}\"", i == 0 ? "" : " or ", key.choices[i]);
-  }
-  return text.empty() ? "a text" : text;
+  return has_words(key) ? expected_words(key.choices) : "a text";
 }
 
 std::string problem_of_text(const Key& key, const std::string& text, bool in_list) {

@@ -11,6 +11,7 @@ module;
 module tessera.runs;
 
 import tessera.base;
+import tessera.options;
 import tessera.optim;
 
 namespace tessera::runs {
