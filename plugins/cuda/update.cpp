@@ -24,9 +24,19 @@ import tessera.tensor;
 import tessera.ops;
 
 #include "kernels.hpp"
+#include "optimizer/functions/adadelta.hpp"
+#include "optimizer/functions/adagrad.hpp"
+#include "optimizer/functions/adam.hpp"
+#include "optimizer/functions/adamax.hpp"
+#include "optimizer/functions/asgd.hpp"
+#include "optimizer/functions/lion.hpp"
+#include "optimizer/functions/nadam.hpp"
+#include "optimizer/functions/radam.hpp"
+#include "optimizer/functions/rmsprop.hpp"
 #include "optimizer/functions/rounding.hpp"
+#include "optimizer/functions/rprop.hpp"
+#include "optimizer/functions/sgd.hpp"
 #include "optimizer/kernels/quantization_map.hpp"
-#include "optimizer/kernels/rules.hpp"
 #include "rows.hpp"
 
 namespace tessera::cuda {
@@ -189,7 +199,7 @@ void update(const Call& call, std::span<Tensor>) {
 
 template <bool decoupled>
 functions::Adam adam_of(const ops::AdamStep& settings) {
-  return kernels::adam_of(settings, decoupled);
+  return functions::adam_of(settings, decoupled);
 }
 
 // ---- AdamW in bf16 ----
@@ -214,7 +224,7 @@ void adamw_rounded(const Call& call, std::span<Tensor>) {
   const Lists all{call};
   const auto settings = call.args<ops::RoundedAdamStep>();
   const Tensor& parameter = all.at(0, 0);
-  const functions::Adam rule = kernels::adam_of(settings, true);
+  const functions::Adam rule = functions::adam_of(settings, true);
   check_row(all, 0, rule, rounding);
   if (parameter.numel() == 0) {
     return;
@@ -288,7 +298,7 @@ void quantized_adam(const Call& call, std::span<Tensor>) {
     }
     QuantizedAdamArguments a = {};
     a.update = update_of(parameter, all.at(1, i), 0);
-    a.rule = kernels::adam_of(settings, decoupled);
+    a.rule = functions::adam_of(settings, decoupled);
     const std::int64_t rows = parameter.dims() < 2 ? 1 : parameter.shape()[0];
     a.row = parameter.numel() / rows;
     a.blocks = (a.row + functions::quantized_block - 1) / functions::quantized_block;
@@ -308,16 +318,16 @@ void quantized_adam(const Call& call, std::span<Tensor>) {
 }  // namespace
 
 void add_updates(KernelTable& table) {
-  table["adadelta_"] = {update<ops::AdadeltaStep, kernels::adadelta_of<ops::AdadeltaStep>>};
-  table["adagrad_"] = {update<ops::AdagradStep, kernels::adagrad_of<ops::AdagradStep>>};
-  table["adamax_"] = {update<ops::AdamaxStep, kernels::adamax_of<ops::AdamaxStep>>};
-  table["asgd_"] = {update<ops::AsgdStep, kernels::asgd_of<ops::AsgdStep>>};
-  table["lion_"] = {update<ops::LionStep, kernels::lion_of<ops::LionStep>>};
-  table["nadam_"] = {update<ops::NAdamStep, kernels::nadam_of<ops::NAdamStep>>};
-  table["radam_"] = {update<ops::RAdamStep, kernels::radam_of<ops::RAdamStep>>};
-  table["rmsprop_"] = {update<ops::RMSpropStep, kernels::rmsprop_of<ops::RMSpropStep>>};
-  table["rprop_"] = {update<ops::RpropStep, kernels::rprop_of<ops::RpropStep>>};
-  table["sgd_"] = {update<ops::SgdStep, kernels::sgd_of<ops::SgdStep>>};
+  table["adadelta_"] = {update<ops::AdadeltaStep, functions::adadelta_of<ops::AdadeltaStep>>};
+  table["adagrad_"] = {update<ops::AdagradStep, functions::adagrad_of<ops::AdagradStep>>};
+  table["adamax_"] = {update<ops::AdamaxStep, functions::adamax_of<ops::AdamaxStep>>};
+  table["asgd_"] = {update<ops::AsgdStep, functions::asgd_of<ops::AsgdStep>>};
+  table["lion_"] = {update<ops::LionStep, functions::lion_of<ops::LionStep>>};
+  table["nadam_"] = {update<ops::NAdamStep, functions::nadam_of<ops::NAdamStep>>};
+  table["radam_"] = {update<ops::RAdamStep, functions::radam_of<ops::RAdamStep>>};
+  table["rmsprop_"] = {update<ops::RMSpropStep, functions::rmsprop_of<ops::RMSpropStep>>};
+  table["rprop_"] = {update<ops::RpropStep, functions::rprop_of<ops::RpropStep>>};
+  table["sgd_"] = {update<ops::SgdStep, functions::sgd_of<ops::SgdStep>>};
   table["adam_"] = {update<ops::AdamStep, adam_of<false>>};
   table["adamw_"] = {update<ops::AdamStep, adam_of<true>>};
   table["adamw_rounded_"] = {adamw_rounded};

@@ -6,7 +6,7 @@
 #include "optimizer/functions/adam.hpp"
 #include "optimizer/functions/rounding.hpp"
 #include "optimizer/functions/sgd.hpp"
-#include "optimizer/kernels/update.hpp"
+#include "optimizer/kernels/lanes.hpp"
 #include "reduce/kernels/reduce.hpp"
 #include "shared/kernels/parallel.hpp"
 #include "shared/kernels/philox.hpp"

@@ -12,7 +12,7 @@ module;
 #include <string>
 #include <utility>
 
-#include "optimizer/kernels/rules.hpp"
+#include "optimizer/functions/adam.hpp"
 #include "shared/kernels/workspace.hpp"
 module tessera.ops;
 
@@ -93,7 +93,7 @@ void cpu(const Call& call, std::span<Tensor>) {
   if (settings.amsgrad) {
     refuse(call, {.wrong = "amsgrad has no 8-bit state"});
   }
-  const functions::Adam numbers = kernels::adam_of(settings, decoupled);
+  const functions::Adam numbers = functions::adam_of(settings, decoupled);
   Workspace w(call.workspace.data(), call.workspace.size());
   const std::size_t count = call.in.size() / lists;
   for (std::size_t i = 0; i < count; ++i) {

@@ -9,9 +9,10 @@ module;
 #include <string>
 #include <vector>
 
+#include "optimizer/functions/adam.hpp"
 #include "optimizer/functions/rounding.hpp"
+#include "optimizer/kernels/lanes.hpp"
 #include "optimizer/kernels/rounded.hpp"
-#include "optimizer/kernels/rules.hpp"
 #include "optimizer/kernels/update.hpp"
 #include "shared/kernels/parallel.hpp"
 #include "shared/kernels/workspace.hpp"
@@ -100,7 +101,7 @@ bool exact_update(const Adam& rule, const updates::Row& row) {
 
 void cpu(const Call& call, std::span<Tensor>) {
   const auto s = call.args<RoundedAdamStep>();
-  const Adam rule = kernels::adam_of(s, true);
+  const Adam rule = functions::adam_of(s, true);
   const bool needed[Adam::states] = {rule.needs(0), rule.needs(1), rule.needs(2)};
   updates::for_each_row(call, needed, [&](const updates::Row& row) {
     const bool rounded = row.parameter.dtype() == DType::bf16;

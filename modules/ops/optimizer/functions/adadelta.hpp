@@ -14,9 +14,9 @@ namespace tessera::functions {
 struct Adadelta {
   static constexpr std::size_t states = 2;
   OwnGradient gradient = {};
-  double rate = 1;
-  double rho = 0.9;
-  double eps = 1e-6;
+  double rate = 0;
+  double rho = 0;
+  double eps = 0;
 
   /// The settings as numbers of C, and what they do with the lanes of vectors of C.
   template <class C>
@@ -42,3 +42,13 @@ struct Adadelta {
 }  // namespace tessera::functions
 
 #pragma clang attribute pop
+
+namespace tessera::functions {
+
+/// From ops::AdadeltaStep.
+template <class Settings>
+Adadelta adadelta_of(const Settings& s) {
+  return {.gradient = gradient_of(s), .rate = s.lr, .rho = s.rho, .eps = s.eps};
+}
+
+}  // namespace tessera::functions

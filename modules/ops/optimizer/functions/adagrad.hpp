@@ -14,8 +14,8 @@ namespace tessera::functions {
 struct Adagrad {
   static constexpr std::size_t states = 1;
   OwnGradient gradient = {};
-  double rate = 1e-2;  // lr / (1 + (t - 1) lr_decay)
-  double eps = 1e-10;
+  double rate = 0;  // lr / (1 + (t - 1) lr_decay)
+  double eps = 0;
   double initial = 0;
   bool first = false;
 
@@ -42,3 +42,17 @@ struct Adagrad {
 }  // namespace tessera::functions
 
 #pragma clang attribute pop
+
+namespace tessera::functions {
+
+/// From ops::AdagradStep.
+template <class Settings>
+Adagrad adagrad_of(const Settings& s) {
+  return {.gradient = gradient_of(s),
+          .rate = s.lr / (1.0 + (static_cast<double>(s.step.value) - 1) * s.lr_decay),
+          .eps = s.eps,
+          .initial = s.initial,
+          .first = s.step == 1};
+}
+
+}  // namespace tessera::functions

@@ -16,11 +16,11 @@ struct Adam {
   static constexpr std::size_t states = 3;
   OwnGradient gradient = {};
   double shrink = 1;  // 1 - lr * decoupled decay
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double eps = 1e-8;
-  double step_size = 1e-3;  // lr / (1 - beta1^t)
-  double root_factor = 1;   // 1 / sqrt(1 - beta2^t)
+  double beta1 = 0;
+  double beta2 = 0;
+  double eps = 0;
+  double step_size = 0;    // lr / (1 - beta1^t)
+  double root_factor = 1;  // 1 / sqrt(1 - beta2^t)
   bool amsgrad = false;
 
   /// Sets what depends on the number t of the step: `rest1` is 1 - beta1^t, and `root2` the square
@@ -63,3 +63,22 @@ struct Adam {
 }  // namespace tessera::functions
 
 #pragma clang attribute pop
+
+namespace tessera::functions {
+
+/// From ops::AdamStep or ops::RoundedAdamStep.
+template <class Settings>
+Adam adam_of(const Settings& s, bool decoupled) {
+  Adam rule = {.gradient = gradient_of(s, decoupled),
+               .shrink = shrink_of(s, decoupled),
+               .beta1 = s.beta1,
+               .beta2 = s.beta2,
+               .eps = s.eps,
+               .amsgrad = s.amsgrad};
+  const auto step = static_cast<double>(s.step.value);
+  rule.set_step(s.lr, 1.0 - __builtin_pow(rule.beta1, step),
+                __builtin_sqrt(1.0 - __builtin_pow(rule.beta2, step)));
+  return rule;
+}
+
+}  // namespace tessera::functions

@@ -13,10 +13,10 @@ namespace tessera::functions {
 struct Adamax {
   static constexpr std::size_t states = 2;
   OwnGradient gradient = {};
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double eps = 1e-8;
-  double step_size = 2e-3;  // lr / (1 - beta1^t)
+  double beta1 = 0;
+  double beta2 = 0;
+  double eps = 0;
+  double step_size = 0;  // lr / (1 - beta1^t)
 
   /// The settings as numbers of C, and what they do with the lanes of vectors of C.
   template <class C>
@@ -41,3 +41,18 @@ struct Adamax {
 }  // namespace tessera::functions
 
 #pragma clang attribute pop
+
+namespace tessera::functions {
+
+/// From ops::AdamaxStep.
+template <class Settings>
+Adamax adamax_of(const Settings& s) {
+  const auto step = static_cast<double>(s.step.value);
+  return {.gradient = gradient_of(s),
+          .beta1 = s.beta1,
+          .beta2 = s.beta2,
+          .eps = s.eps,
+          .step_size = s.lr / (1.0 - __builtin_pow(s.beta1.value, step))};
+}
+
+}  // namespace tessera::functions

@@ -14,7 +14,7 @@ struct Asgd {
   static constexpr std::size_t states = 1;
   OwnGradient gradient = {};
   double shrink = 1;  // 1 - lambd * rate
-  double rate = 1e-2;
+  double rate = 0;
   double weight = 1;
 
   /// The settings as numbers of C, and what they do with the lanes of vectors of C.
@@ -40,3 +40,19 @@ struct Asgd {
 }  // namespace tessera::functions
 
 #pragma clang attribute pop
+
+namespace tessera::functions {
+
+/// From ops::AsgdStep.
+template <class Settings>
+Asgd asgd_of(const Settings& s) {
+  const double before = static_cast<double>(s.step.value) - 1;
+  const double rate = s.lr / __builtin_pow(1.0 + s.lambd * s.lr * before, s.alpha.value);
+  const double averaged = before - s.t0;
+  return {.gradient = gradient_of(s),
+          .shrink = 1.0 - s.lambd * rate,
+          .rate = rate,
+          .weight = 1.0 / (averaged > 1.0 ? averaged : 1.0)};
+}
+
+}  // namespace tessera::functions

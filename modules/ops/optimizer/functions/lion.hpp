@@ -14,9 +14,9 @@ struct Lion {
   static constexpr std::size_t states = 1;
   OwnGradient gradient = {};
   double shrink = 1;
-  double rate = 1e-4;
-  double beta1 = 0.9;
-  double beta2 = 0.99;
+  double rate = 0;
+  double beta1 = 0;
+  double beta2 = 0;
 
   /// The settings as numbers of C, and what they do with the lanes of vectors of C.
   template <class C>
@@ -40,3 +40,17 @@ struct Lion {
 }  // namespace tessera::functions
 
 #pragma clang attribute pop
+
+namespace tessera::functions {
+
+/// From ops::LionStep.
+template <class Settings>
+Lion lion_of(const Settings& s) {
+  return {.gradient = gradient_of(s, true),
+          .shrink = shrink_of(s),
+          .rate = s.lr,
+          .beta1 = s.beta1,
+          .beta2 = s.beta2};
+}
+
+}  // namespace tessera::functions

@@ -15,10 +15,10 @@ struct RAdam {
   static constexpr std::size_t states = 2;
   OwnGradient gradient = {};
   double shrink = 1;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double eps = 1e-8;
-  double rate = 1e-3;  // with the rectification and both corrections
+  double beta1 = 0;
+  double beta2 = 0;
+  double eps = 0;
+  double rate = 0;  // with the rectification and both corrections
   bool adaptive = false;
 
   /// The settings as numbers of C, and what they do with the lanes of vectors of C.
@@ -49,3 +49,30 @@ struct RAdam {
 }  // namespace tessera::functions
 
 #pragma clang attribute pop
+
+namespace tessera::functions {
+
+/// From ops::RAdamStep.
+template <class Settings>
+RAdam radam_of(const Settings& s) {
+  const auto step = static_cast<double>(s.step.value);
+  const double power2 = __builtin_pow(s.beta2.value, step);
+  const double correction2 = 1.0 - power2;
+  // The length of the average of squares: its limit, and that of this step.
+  const double limit = 2.0 / (1.0 - s.beta2) - 1.0;
+  const double length = limit - 2.0 * step * power2 / correction2;
+  const bool adaptive = length > 5.0;
+  const double rectification =
+      adaptive ? __builtin_sqrt((length - 4.0) * (length - 2.0) * limit /
+                                ((limit - 4.0) * (limit - 2.0) * length) * correction2)
+               : 1.0;
+  return {.gradient = gradient_of(s, s.decoupled),
+          .shrink = shrink_of(s, s.decoupled),
+          .beta1 = s.beta1,
+          .beta2 = s.beta2,
+          .eps = s.eps,
+          .rate = s.lr / (1.0 - __builtin_pow(s.beta1.value, step)) * rectification,
+          .adaptive = adaptive};
+}
+
+}  // namespace tessera::functions

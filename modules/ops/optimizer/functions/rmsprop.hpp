@@ -15,9 +15,9 @@ namespace tessera::functions {
 struct RMSprop {
   static constexpr std::size_t states = 3;
   OwnGradient gradient = {};
-  double rate = 1e-2;
-  double alpha = 0.99;
-  double eps = 1e-8;
+  double rate = 0;
+  double alpha = 0;
+  double eps = 0;
   double momentum = 0;
   bool centered = false;
 
@@ -62,3 +62,18 @@ struct RMSprop {
 }  // namespace tessera::functions
 
 #pragma clang attribute pop
+
+namespace tessera::functions {
+
+/// From ops::RMSpropStep.
+template <class Settings>
+RMSprop rmsprop_of(const Settings& s) {
+  return {.gradient = gradient_of(s),
+          .rate = s.lr,
+          .alpha = s.alpha,
+          .eps = s.eps,
+          .momentum = s.momentum,
+          .centered = s.centered};
+}
+
+}  // namespace tessera::functions

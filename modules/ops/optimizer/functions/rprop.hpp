@@ -15,11 +15,11 @@ namespace tessera::functions {
 struct Rprop {
   static constexpr std::size_t states = 2;
   OwnGradient gradient = {};
-  double decrease = 0.5;
-  double increase = 1.2;
-  double smallest = 1e-6;
-  double largest = 50;
-  double initial = 1e-2;
+  double decrease = 0;
+  double increase = 0;
+  double smallest = 0;
+  double largest = 0;
+  double initial = 0;
   bool first = false;
 
   /// The settings as numbers of C, and what they do with the lanes of vectors of C.
@@ -54,3 +54,19 @@ struct Rprop {
 }  // namespace tessera::functions
 
 #pragma clang attribute pop
+
+namespace tessera::functions {
+
+/// From ops::RpropStep.
+template <class Settings>
+Rprop rprop_of(const Settings& s) {
+  return {.gradient = gradient_of(s),
+          .decrease = s.decrease,
+          .increase = s.increase,
+          .smallest = s.smallest,
+          .largest = s.largest,
+          .initial = s.lr,
+          .first = s.step == 1};
+}
+
+}  // namespace tessera::functions

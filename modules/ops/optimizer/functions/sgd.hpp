@@ -14,7 +14,7 @@ namespace tessera::functions {
 struct Sgd {
   static constexpr std::size_t states = 1;
   OwnGradient gradient = {};
-  double rate = 1e-3;
+  double rate = 0;
   double momentum = 0;
   double dampening = 0;
   bool nesterov = false;
@@ -51,3 +51,18 @@ struct Sgd {
 }  // namespace tessera::functions
 
 #pragma clang attribute pop
+
+namespace tessera::functions {
+
+/// From ops::SgdStep.
+template <class Settings>
+Sgd sgd_of(const Settings& s) {
+  return {.gradient = gradient_of(s),
+          .rate = s.lr,
+          .momentum = s.momentum,
+          .dampening = s.dampening,
+          .nesterov = s.nesterov,
+          .first = s.step == 1};
+}
+
+}  // namespace tessera::functions

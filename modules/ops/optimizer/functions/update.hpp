@@ -37,3 +37,20 @@ constexpr V average(V m, V x, C rest) {
 }  // namespace tessera::functions
 
 #pragma clang attribute pop
+
+namespace tessera::functions {
+
+/// Of settings with these fields; without a decay where that is decoupled from the gradient.
+template <class Settings>
+OwnGradient gradient_of(const Settings& settings, bool decoupled = false) {
+  const double scale = settings.grad_scale;
+  const double decay = settings.weight_decay;
+  return {.scale = settings.maximize ? -scale : scale, .decay = decoupled ? 0.0 : decay};
+}
+/// The number that a decoupled decay multiplies the parameter by.
+template <class Settings>
+double shrink_of(const Settings& settings, bool decoupled = true) {
+  return decoupled ? 1.0 - settings.lr * settings.weight_decay : 1.0;
+}
+
+}  // namespace tessera::functions
