@@ -49,8 +49,7 @@ class OptionsText {
 /// The options that a structure has:
 ///   OptionTable<Settings>()
 ///       .add("depth", &Settings::depth, "How deep it looks.", {.low = 1})
-///       .words("order", &Settings::order, {{"up", Order::up}, {"down", Order::down}}, "From
-///       where.")
+///       .words("order", &Settings::order, {{"up", Order::up}, {"down", Order::down}}, "Order.")
 template <class Options>
 class OptionTable {
  public:
