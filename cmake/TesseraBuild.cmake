@@ -14,9 +14,15 @@ add_compile_options(-fno-semantic-interposition)
 if(TESSERA_SANITIZE)
   add_compile_options(-fsanitize=${TESSERA_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all -Wno-pass-failed)
   add_link_options(-fsanitize=${TESSERA_SANITIZE})
-  # The kernels for this machine only (modules/ops/shared/kernels/simd.hpp), and without the check of every pointer's addition:
-  # both would take the compiler minutes a source.
+endif()
+option(TESSERA_QUICK "Build in the shortest time, for development: only kernels are optimised (docs/testing.md)" OFF)
+if(TESSERA_SANITIZE OR TESSERA_QUICK)
+  # The kernels for this machine only (modules/ops/shared/kernels/simd.hpp): with sanitizers, all of them would take the compiler
+  # minutes a source.
   add_compile_options(-march=native -Wno-invalid-feature-combination -DTESSERA_NATIVE_KERNELS)
+endif()
+if(TESSERA_QUICK)
+  add_compile_definitions(FMT_CONSTEVAL=) # formats are checked when they are used; every other build checks them before
 endif()
 option(TESSERA_FUZZ "Count for libFuzzer which code an input reaches (docs/testing.md)" OFF)
 if(TESSERA_FUZZ)
@@ -70,9 +76,13 @@ function(tessera_module name)
     set_source_files_properties(${ARG_KERNELS} TARGET_DIRECTORY ${ARG_TARGET} PROPERTIES CXX_SCAN_FOR_MODULES OFF)
     set_source_files_properties(${ARG_INTERNAL} ${ARG_SOURCES} ${ARG_KERNELS} TARGET_DIRECTORY ${ARG_TARGET}
       PROPERTIES INCLUDE_DIRECTORIES ${CMAKE_CURRENT_SOURCE_DIR})
-    if(TESSERA_SANITIZE)
+    if(TESSERA_SANITIZE) # not the check of every pointer's addition, which takes the compiler as long
       set_source_files_properties(${ARG_KERNELS} TARGET_DIRECTORY ${ARG_TARGET}
         PROPERTIES COMPILE_OPTIONS -fno-sanitize=pointer-overflow)
+    endif()
+    if(TESSERA_QUICK) # the precompiled headers have other options
+      set_source_files_properties(${ARG_KERNELS} TARGET_DIRECTORY ${ARG_TARGET}
+        PROPERTIES COMPILE_OPTIONS "-O2;-Wno-pass-failed" SKIP_PRECOMPILE_HEADERS ON)
     endif()
     if(TESSERA_FUZZ) # kernels read nothing from outside; the precompiled headers have other options
       set_source_files_properties(${ARG_KERNELS} TARGET_DIRECTORY ${ARG_TARGET}

@@ -33,7 +33,8 @@ foreach(property COMPILE_OPTIONS INCLUDE_DIRECTORIES LINK_LIBRARIES)
 endforeach()
 
 set_target_properties(tessera_program PROPERTIES EXPORT_NAME program)
-install(TARGETS tessera tessera_program EXPORT TesseraTargets
+set_target_properties(tessera_tools_program PROPERTIES EXPORT_NAME tools)
+install(TARGETS tessera tessera_program tessera_tools_program EXPORT TesseraTargets
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT program NAMELINK_COMPONENT development
   RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program
   ${tessera_file_sets})

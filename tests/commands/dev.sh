@@ -95,6 +95,32 @@ touch "$machine/build/release/CTestTestfile.cmake"
 TESSERA_SETUP=0 dev build
 expect 'and stay configured' is "$status:$calls" '0:*--preset release -D TESSERA_BUILD_TESTS=ON*'
 
+# Nobody waits for what the command does not need.
+new_machine installed
+stand_in cmake <<<"echo \"\$*\" >>$machine/calls; echo 'cmake version 3.31.6'"
+builds() {  # TARGETS PRESET ARGS...: what ./dev ARGS builds
+  local targets=$1 preset=$2
+  shift 2
+  : >"$machine/calls"
+  TESSERA_SETUP=0 dev "$@"
+  expect "./dev $* builds $targets with $preset" is "$calls" "*--build --preset $preset --parallel * --target $targets -- *"
+}
+builds program release build
+builds program release run train my.toml
+builds program release run plugin list
+builds tools release build tools
+builds tools release bench
+builds tools release run plan my.toml
+builds tools release run graph roofline step.graph
+builds tools release run plugin check my.so
+builds program dev build --preset dev
+builds 'test_base test_ops' dev build test_base --preset dev test_ops
+builds all dev test dev
+dev build --preset asan
+expect 'tests have presets of their own' is "$status:$output" "1:*the preset 'asan' is unknown (expected release or dev)*"
+dev build --tools
+expect 'an option that is none' is "$status:$output" "1:*'--tools' is unknown (expected targets, or --preset dev)*"
+
 new_machine installed
 stand_in cmake <<<'echo "cmake version 3.28.3"'
 TESSERA_SETUP=0 dev setup

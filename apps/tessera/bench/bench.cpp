@@ -29,6 +29,7 @@ import tessera.optim;
 import tessera.parallel;
 import tessera.train;
 import tessera.app.base;
+import tessera.app.commands;
 import tessera.app.config;
 import tessera.runs;
 import tessera.app.run;

@@ -17,6 +17,7 @@ import tessera.tensor;
 import tessera.checkpoint;
 import tessera.runs;
 import tessera.app.base;
+import tessera.app.commands;
 import :bench_rows;
 
 // The planning of a checkpoint at a size that no machine at hand has: 70 B parameters with AdamW's

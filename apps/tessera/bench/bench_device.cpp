@@ -15,6 +15,7 @@ import tessera.base;
 import tessera.device;
 import tessera.tensor;
 import tessera.ops;
+import tessera.app.commands;
 import :bench_rows;
 
 // `tessera bench device`: operators of a training step on a device of any kind.

@@ -21,6 +21,7 @@ import tessera.ops;
 import tessera.nn;
 import tessera.runs;
 import tessera.app.base;
+import tessera.app.commands;
 import tessera.text;
 import :bench_rows;
 

@@ -14,6 +14,7 @@ import tessera.base;
 import tessera.ops;
 import tessera.runs;
 import tessera.app.base;
+import tessera.app.commands;
 import :bench_rows;
 import :kernel_rows;
 

@@ -22,6 +22,7 @@ import tessera.program;
 import tessera.checkpoint;
 import tessera.train;
 import tessera.app.base;
+import tessera.app.commands;
 import tessera.app.config;
 import tessera.runs;
 import tessera.app.run;

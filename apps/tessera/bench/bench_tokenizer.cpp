@@ -19,6 +19,7 @@ module tessera.app.bench;
 
 import tessera.base;
 import tessera.tokenize;
+import tessera.app.commands;
 import :bench_rows;
 
 namespace tessera::app {

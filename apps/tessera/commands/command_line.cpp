@@ -25,11 +25,10 @@ import tessera.collective;
 import tessera.pipeline;
 import tessera.runs;
 import tessera.app.base;
-import tessera.app.plan;
-import tessera.app.bench;
 import :command_tree;
 import :plugin;
 import :text_commands;
+import :tools;
 
 namespace tessera::app {
 namespace {
@@ -45,7 +44,7 @@ void print_error(const std::string& text) {
 /// The sub-commands of the program; each sets `chosen` to what it does.
 class CommandLine {
  public:
-  CommandLine() {
+  CommandLine(const Tools* tools, char** words) : tools_(tools), words_(words) {
     app_.set_version_flag("--version", "tessera " TESSERA_VERSION);
     app_.require_subcommand(1);
     app_.set_help_flag("--help,-h", "Print this help and exit");
@@ -68,7 +67,7 @@ class CommandLine {
     add_blackbox();
     add_runs();
     add_graph();
-    add_plugin_command(app_, chosen);
+    add_plugin_command(app_, chosen, [this]() -> const Tools& { return this->tools(); });
   }
 
   /// Throws Error (input) for a word in a command's or sub-command's place that is none.
@@ -103,6 +102,19 @@ class CommandLine {
   std::function<int()> chosen;
 
  private:
+  const Tools& tools() {
+    if (tools_ == nullptr) {
+      become_tools(words_);
+    }
+    return *tools_;
+  }
+  std::function<int()> with_tools(std::function<int()> run) {
+    return [this, run = std::move(run)] {
+      tools();
+      return run();
+    };
+  }
+
   CLI::App* add(const char* name, const char* help, std::function<int()> run) {
     CLI::App* command = app_.add_subcommand(name, help);
     command->callback([this, run = std::move(run)] { chosen = run; });
@@ -139,7 +151,7 @@ class CommandLine {
 
   void add_plan() {
     CLI::App* command = add("plan", "Print a step in time, on ranks that need not be there",
-                            [this] { return run_plan(train_, plan_); });
+                            [this] { return tools().plan(train_, plan_); });
     add_run(*command);
     command
         ->add_option(
@@ -287,7 +299,7 @@ class CommandLine {
     add_plugins(*command, plugins_);
     command->add_flag("--json", roofline_.json, "Print JSON");
     command->callback([this] {
-      chosen = with_plugins([this] { return run_graph_roofline(recorded_, roofline_); });
+      chosen = with_tools(with_plugins([this] { return tools_->roofline(recorded_, roofline_); }));
     });
   }
 
@@ -362,10 +374,10 @@ class CommandLine {
     CLI::App* command = add(
         "bench",
         "Measure this machine and this program, as ratios to a ceiling measured in the same run",
-        with_plugins([this] {
-          return compared_.python.empty() ? run_bench(bench_)
-                                          : run_bench_compare(train_, compared_);
-        }));
+        with_tools(with_plugins([this] {
+          return compared_.python.empty() ? tools_->bench(bench_)
+                                          : tools_->bench_compare(train_, compared_);
+        })));
     add_bench_compare(*command);
     command
         ->add_option("WHAT", bench_.what,
@@ -561,6 +573,8 @@ class CommandLine {
         ->default_str("5GB");
   }
 
+  const Tools* tools_;
+  char** words_;
   CLI::App app_{"Tessera trains models that are distributed over a mesh of ranks.", "tessera"};
   TrainArguments train_;
   DataShowArguments show_data_;
@@ -604,10 +618,10 @@ int run_chosen(const std::function<int()>& chosen) {
 
 }  // namespace
 
-int run_program(int argc, char** argv) {
+int run_program(int argc, char** argv, const Tools* tools) {
   try {
     prepare_process();
-    CommandLine line;
+    CommandLine line(tools, argv);
     line.check_commands(argc, argv);
     try {
       line.app().parse(argc, argv);

@@ -1,11 +1,11 @@
-module tessera.app.commands:draw_pipeline;
+export module tessera.app.commands:draw_pipeline;
 
 import tessera.pipeline;
 import tessera.app.base;
 
 // A picture of the schedule of a pipeline.
 
-namespace tessera::app {
+export namespace tessera::app {
 
 /// An SVG with a row for each rank: what it computes, with the numbers of the micro-batches.
 std::string draw_pipeline(const pipeline::Schedule& schedule,

@@ -1,11 +1,11 @@
-module tessera.app.commands:draw_program;
+export module tessera.app.commands:draw_program;
 
 import tessera.program;
 import tessera.app.base;
 
 // A picture of a captured step.
 
-namespace tessera::app {
+export namespace tessera::app {
 
 /// An SVG picture of a program, from the first call at the left to the last one at the right, each
 /// as wide as any other: phases, modules, collectives from their issue to their wait, and below

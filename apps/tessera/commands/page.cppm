@@ -1,10 +1,10 @@
-module tessera.app.commands:page;
+export module tessera.app.commands:page;
 
 import tessera.app.base;
 
 // Pages in HTML, each a single file that needs no other.
 
-namespace tessera::app {
+export namespace tessera::app {
 
 /// A part of a page: a heading, text in lines with aligned columns, an SVG picture.
 struct PageSection {

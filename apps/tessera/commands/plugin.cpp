@@ -5,6 +5,7 @@ module;
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <sstream>
@@ -24,10 +25,10 @@ import tessera.nn;
 import tessera.models;
 import tessera.optim;
 import tessera.parallel;
-import tessera.plugin_suite;
 import tessera.app.base;
 import tessera.app.plugin_template;
 import :plugin;
+import :tools;
 
 namespace tessera::app {
 namespace {
@@ -56,6 +57,7 @@ struct PluginArguments {
   std::string folder = ".";
   bool gates_only = false;
   bool deviations = false;
+  std::function<const Tools&()> tools;  // of this program, or it becomes the one that has them
 };
 
 void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
@@ -256,38 +258,8 @@ int run_info(const PluginArguments& arguments) {
   return report.usable() ? 0 : wrong_input;
 }
 
-/// Runs the suites of what a usable file registers, and prints what they found, with their notes if
-/// they are wanted. Returns whether all checks passed.
-bool run_suites(const CheckReport& report, bool with_notes) {
-  using State = plugin_suite::SuiteResult::State;
-  bool good = true;
-  for (const plugin::Offer& offer : report.registered) {
-    const std::vector<plugin_suite::SuiteResult> results =
-        plugin_suite::run_suite({report.found.file, offer.kind, offer.name});
-    const auto passed =
-        std::ranges::count(results, State::passed, &plugin_suite::SuiteResult::state);
-    std::string text =
-        results.empty()
-            ? fmt::format("  {} {}: there are no checks of this kind\n", offer.kind, offer.name)
-            : fmt::format("  {} {}: {} of {} checks passed\n", offer.kind, offer.name, passed,
-                          results.size());
-    for (const plugin_suite::SuiteResult& result : results) {
-      if (result.state != State::passed) {
-        text += fmt::format("    {} {}: {}\n",
-                            result.state == State::failed ? "failed:" : "not tried:", result.check,
-                            one_line(result.text));
-      }
-      for (const std::string& note : with_notes ? result.notes : std::vector<std::string>{}) {
-        text += fmt::format("    deviation: {}\n", one_line(note));
-      }
-      good = good && result.state != State::failed;
-    }
-    print(text);
-  }
-  return good;
-}
-
 int run_check(const PluginArguments& arguments) {
+  const Tools* const tools = arguments.gates_only ? nullptr : &arguments.tools();
   int code = 0;
   for (const std::string& file : arguments.files) {
     const CheckReport report = plugin::check_library(file);
@@ -301,7 +273,7 @@ int run_check(const PluginArguments& arguments) {
       offers += fmt::format("{}{} {}", offers.empty() ? "" : ", ", offer.kind, offer.name);
     }
     print(fmt::format("{}: usable, registers {}\n", report.found.file, offers));
-    if (!arguments.gates_only && !run_suites(report, arguments.deviations)) {
+    if (tools != nullptr && !tools->check_plugin(report, arguments.deviations)) {
       code = wrong_input;
     }
   }
@@ -326,8 +298,10 @@ int run_new(const PluginArguments& arguments) {
 
 }  // namespace
 
-void add_plugin_command(CLI::App& program, std::function<int()>& chosen) {
+void add_plugin_command(CLI::App& program, std::function<int()>& chosen,
+                        std::function<const Tools&()> tools) {
   const auto arguments = std::make_shared<PluginArguments>();
+  arguments->tools = std::move(tools);
   CLI::App* const all = program.add_subcommand("plugin", "List, check and create plugins");
   all->require_subcommand(1);
   all->footer(order_of_search);

@@ -1,11 +1,11 @@
-module tessera.app.commands:program_file;
+export module tessera.app.commands:program_file;
 
 import tessera.program;
 import tessera.app.base;
 
 // Programs that were written by tessera graph capture, or with graph.program.
 
-namespace tessera::app {
+export namespace tessera::app {
 
 /// The calling thread is the program's rank then: operators refuse groups without it.
 /// Errors (input): the file cannot be read, is no program, or is damaged.

@@ -1,4 +1,4 @@
-module tessera.app.commands:run_data;
+export module tessera.app.commands:run_data;
 
 import tessera.app.base;
 import tessera.app.config;
@@ -8,7 +8,7 @@ import :subcommands;
 
 // What commands about a run begin with: its config, its model's sizes and its data.
 
-namespace tessera::app {
+export namespace tessera::app {
 
 /// The config that a command line names, with its plugins. Errors (input): see load_config.
 runs::RunSpec load_run_config(const TrainArguments& arguments);

@@ -3,7 +3,6 @@ export module tessera.app.commands:subcommands;
 import tessera.app.base;
 import tessera.text;
 import tessera.app.server;
-import tessera.app.plan;
 
 // One function for each sub-command; each lives in the file of its name. They throw Error.
 
@@ -43,11 +42,6 @@ struct PlanArguments {
   std::vector<std::string> precisions;  // that it may choose; empty: the config's
   int tries = 0;                        // candidates that it runs, the best ones
 };
-/// `tessera plan`: a step in time, on ranks that need not be there. Errors as above; the mesh does
-/// not divide the number of ranks; those of Planner, failing_run, search_layouts and read_trace; a
-/// step that cannot be captured; options of a search without one, and the other way round.
-int run_plan(const TrainArguments& arguments, const PlanArguments& planned);
-
 struct BenchCompareArguments {
   std::string python;  // with torch; a path, or a name in PATH
   std::int64_t steps = 20;
@@ -55,9 +49,17 @@ struct BenchCompareArguments {
   bool compile = false;  // PyTorch's side, by torch.compile
   bool json = false;
 };
-/// `tessera bench compare`: the same training here and under PyTorch, in turn. Errors (input):
-/// those of a run's config and data, torch_layout and Torch; the run has fewer steps.
-int run_bench_compare(const TrainArguments& arguments, const BenchCompareArguments& compared);
+struct BenchArguments {
+  std::string what;  // gemm, kernels, device, dispatch, collectives, step, checkpoint, scale,
+                     // tokenizer or generate; empty: all
+  bool json = false;
+  int elements = 1 << 24;      // of a kernel's operand: 64 MiB, more than caches hold
+  int ranks = 1024;            // of bench scale, at most
+  std::string only;            // kernels with this in their name
+  std::string device = "cpu";  // of bench device
+  std::string tokenizer;       // a folder or file; empty: "bytes"
+  std::string model;           // a checkpoint or folder; empty: a Llama with random weights
+};
 
 struct CaptureArguments {
   std::string to;  // the file to write
@@ -245,10 +247,6 @@ struct RooflineOptions {
   std::string device = {};           // on which kernels are measured; empty: on none
   bool json = false;
 };
-/// `tessera graph roofline`. Errors (input): as above; the program has no rows; there is no such
-/// device, or too little memory on it.
-int run_graph_roofline(const std::string& file, const RooflineOptions& options);
-
 struct OpsArguments {
   std::string name;    // of an operator; empty: all of them
   std::string values;  // its arguments, "dim=1, keepdim=true"; empty: zeros

@@ -13,6 +13,7 @@ module tessera.app.plan;
 import tessera.base;
 import tessera.tensor;
 import tessera.program;
+import tessera.app.base;
 
 namespace tessera::app {
 namespace {

@@ -15,6 +15,7 @@ import tessera.base;
 import tessera.models;
 import tessera.nn;
 import tessera.hub;
+import tessera.app.base;
 
 namespace tessera::app {
 namespace {

@@ -1,13 +1,13 @@
-module tessera.app.commands:roofline;
+export module tessera.app.tools:roofline;
 
 import tessera.program;
 import tessera.app.base;
 import tessera.app.plan;
-import :subcommands;
+import tessera.app.commands;
 
 // The least time of a captured step on a device of given rates.
 
-namespace tessera::app {
+export namespace tessera::app {
 
 /// Calls of one operator that the same thing limits.
 struct OperatorCost {
@@ -47,5 +47,9 @@ struct Roofline {
 /// none: they were not measured.
 Roofline roofline_of(const Program& program, const DeviceRates& rates, double link,
                      const ByPlace<double>& measured = {});
+
+/// `tessera graph roofline`. Errors (input): as of run_graph_show; the program has no rows; there
+/// is no such device, or too little memory on it.
+int run_graph_roofline(const std::string& file, const RooflineOptions& options);
 
 }  // namespace tessera::app

@@ -10,7 +10,7 @@ module;
 #include <string>
 #include <utility>
 #include <vector>
-module tessera.app.commands;
+module tessera.app.tools;
 
 import tessera.base;
 import tessera.device;
@@ -18,7 +18,7 @@ import tessera.tensor;
 import tessera.program;
 import tessera.app.base;
 import tessera.app.plan;
-import :program_file;
+import tessera.app.commands;
 import :roofline;
 
 namespace tessera::app {

@@ -9,7 +9,7 @@ module;
 #include <string_view>
 #include <tessera/json.hpp>
 #include <vector>
-module tessera.app.commands;
+module tessera.app.tools;
 
 import tessera.base;
 import tessera.app.base;
@@ -17,8 +17,8 @@ import tessera.app.config;
 import tessera.runs;
 import tessera.app.run;
 import tessera.app.peer;
-import :run_data;
-import :subcommands;
+import tessera.app.commands;
+import :bench_compare;
 
 // `tessera bench compare`.
 namespace tessera::app {

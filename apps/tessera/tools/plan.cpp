@@ -10,7 +10,7 @@ module;
 #include <string>
 #include <utility>
 #include <vector>
-module tessera.app.commands;
+module tessera.app.tools;
 
 import tessera.base;
 import tessera.mesh;
@@ -21,10 +21,8 @@ import tessera.runs;
 import tessera.app.trace;
 import tessera.app.run;
 import tessera.app.plan;
-import :draw_pipeline;
-import :draw_program;
-import :page;
-import :run_data;
+import tessera.app.commands;
+import :plan;
 
 // `tessera plan`.
 namespace tessera::app {

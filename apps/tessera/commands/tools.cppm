@@ -1,0 +1,26 @@
+export module tessera.app.commands:tools;
+
+import tessera.plugin;
+import tessera.app.base;
+import :subcommands;
+
+// Commands that most users of the program never need: another program has them, so that nobody who
+// builds this one waits for them.
+
+export namespace tessera::app {
+
+struct Tools {
+  int (*plan)(const TrainArguments& arguments, const PlanArguments& planned);
+  int (*bench)(const BenchArguments& arguments);
+  int (*bench_compare)(const TrainArguments& arguments, const BenchCompareArguments& compared);
+  int (*roofline)(const std::string& file, const RooflineOptions& options);
+  /// Prints what the checks of a usable plugin found, with their notes where they are wanted.
+  /// Returns whether all passed.
+  bool (*check_plugin)(const plugin::CheckReport& report, bool with_notes);
+};
+
+/// Goes on as the program tessera-tools beside this one, with the same words. Error (input): it is
+/// not there.
+[[noreturn]] void become_tools(char** words);
+
+}  // namespace tessera::app
