@@ -213,6 +213,13 @@ for my $file (@files) {
   finding($file, 1, "no $folder/CMakeLists.txt builds it") unless $lists =~ /\b\Q$stem\E\b/;
 }
 
+# Who reads the name of a file of the library knows what it holds. A facade has the name of its module.
+my %named;
+push @{ $named{ basename($_) } }, $_ for grep { m{^modules/.+\.(cpp|cppm|hpp|h)$} && !m{^modules/(\w+)/\1\.cppm$} } @files;
+for my $all (grep { @$_ > 2 } @named{ sort keys %named }) {
+  finding($all->[$_], 1, "a third file of this name (after $all->[0] and $all->[1]): name it after what it holds") for 2 .. $#$all;
+}
+
 # Exported names of the library have a comment: above them, beside them, or above the group of lines that they are in.
 # Definitions of members, forward declarations, comparisons and specialisations need none of their own.
 sub check_comments {

@@ -124,6 +124,12 @@ for line in 'class Folder {' 'std::string error_of(const std::function<void()>& 
   echo "$line" >tests/low/low.cpp
   expect "a copy of what tests/support has: $line" 'tests/support has it'
 done
+mkdir -p modules/low/inner modules/high/inner modules/high/low
+touch modules/low/inner/c.hpp modules/high/inner/c.hpp modules/low/inner/low.cppm modules/high/low/low.cppm
+sed -i 's/low.cppm/low.cppm low/' modules/high/CMakeLists.txt modules/low/CMakeLists.txt
+perl "$check" . || { echo 'two files of one name, and a facade beside them, have findings'; exit 1; }
+touch modules/high/c.hpp
+expect 'a third file of one name' 'modules/low/inner/c.hpp:1: a third file of this name (after modules/high/c.hpp and modules/high/inner/c.hpp)'
 echo "// TO""DO" >>modules/low/a.cppm
 expect 'unfinished work' 'finish it'
 echo 'bool f() { return std::string(error.what()).starts_with("disk"); }' >>modules/high/b.cpp

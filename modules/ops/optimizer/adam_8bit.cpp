@@ -1,6 +1,6 @@
 // One step of Adam and of AdamW with 8-bit state.
 module;
-#include "optimizer/kernels/adam_8bit.hpp"
+#include "optimizer/kernels/quantized_adam.hpp"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "adam_8bit.hpp"
+#include "quantized_adam.hpp"
 
 #include <algorithm>
 #include <cmath>
