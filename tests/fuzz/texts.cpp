@@ -78,7 +78,7 @@ void read_program(std::string_view input) {
 }
 const fuzz::Target graph_text{"graph_text",
                               read_program,
-                              {"tests/graph/golden/columns-and-rows-2.txt",
-                               "tests/graph/golden/data-parallel-fully_shard-2.txt"}};
+                              {"tests/program/golden/columns-and-rows-2.txt",
+                               "tests/program/golden/data-parallel-fully_shard-2.txt"}};
 
 }  // namespace

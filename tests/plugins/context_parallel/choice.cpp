@@ -9,7 +9,7 @@ import tessera.base;
 import tessera.mesh;
 import tessera.placement;
 
-#include "../../plugins/context_parallel/choice.hpp"
+#include "../../../plugins/context_parallel/choice.hpp"
 
 using context::AttentionSize;
 using context::Exposed;

@@ -1,6 +1,6 @@
 // The order of a ring: every query meets every key that it sees, in as few steps as possible, and
 // balanced ranks have the same work.
-#include "../../plugins/context_parallel/ring_order.hpp"
+#include "../../../plugins/context_parallel/ring_order.hpp"
 
 #include <algorithm>
 #include <cstddef>

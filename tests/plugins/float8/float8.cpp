@@ -28,7 +28,7 @@ import tessera.plugin;
 import tessera.checkpoint;
 import tessera.parallel;
 
-#include "../../plugins/float8/arithmetic.hpp"
+#include "../../../plugins/float8/arithmetic.hpp"
 #include "net.hpp"
 #include "support.hpp"
 
