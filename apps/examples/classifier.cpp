@@ -34,11 +34,15 @@ Tensor loss_sum(nn::Module& model, const Tensors& rows) {
 }
 
 int main(int argc, char** argv) {
-  return run_training({.ranks = argc > 1 ? std::atoi(argv[1]) : 2,
-                       .steps = argc > 2 ? std::atoi(argv[2]) : 60,
-                       .rows = batch,
-                       .schedule = {.lr = 0.01, .warmup = 5},
-                       .model = [] { return std::make_shared<Classifier>(); },
-                       .data = points_of,
-                       .loss_sum = loss_sum});
+  runs::RunSpec spec;
+  spec.train.steps = argc > 2 ? std::atoi(argv[2]) : 60;
+  spec.train.batch = batch;
+  spec.optimizer.lr = 0.01;
+  spec.optimizer.warmup = 5;
+  spec.mesh.axes = {"shard"};
+  spec.mesh.shape = {argc > 1 ? std::atoi(argv[1]) : 2};
+  spec.parallel = {{.style = "FSDP", .axis = {{"shard"}}, .on = {"*", "."}}};
+  return runs::train(spec, {.model = [] { return std::make_shared<Classifier>(); },
+                            .rows = points_of,
+                            .loss_sum = loss_sum});
 }

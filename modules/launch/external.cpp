@@ -144,8 +144,8 @@ bool on_several_machines(const Launcher& launcher, int size, std::string& said) 
   return false;
 }
 
-const Launcher* find_launcher() {
-  if (launcher_place()) {
+const Launcher* find_launcher(const MachineOptions& said = {}) {
+  if (launcher_place(said)) {
     return nullptr;  // a launcher of our own, which srun or a script has started on each machine
   }
   for (const Launcher& launcher : launchers) {
@@ -163,15 +163,26 @@ const Launcher* find_launcher() {
 
 }  // namespace
 
-bool launched_by_other() { return find_launcher() != nullptr; }
+bool launched_by_other(const MachineOptions& said) { return find_launcher(said) != nullptr; }
 
-std::optional<LauncherPlace> launcher_place() {
-  const int machines = number_from("TESSERA_MACHINES").value_or(1);
+std::optional<LauncherPlace> launcher_place(const MachineOptions& said) {
+  const auto number = [](const std::optional<int>& own, const char* variable) {
+    return own ? own : number_from(variable);
+  };
+  const std::optional<int> all = number(said.machines, "TESSERA_MACHINES");
+  if (!all && (said.number || said.meet || said.ranks)) {
+    fail_input({.thing = "--machines",
+                .wrong = "is missing",
+                .advice = "say how many machines there are, or leave out --machine, --meet and "
+                          "--here"});
+  }
+  const int machines = all.value_or(1);
   if (machines < 2) {
     return std::nullopt;
   }
-  const std::optional<int> machine = number_from("TESSERA_MACHINE_NUMBER");
-  const std::optional<std::string> meet = environment_variable("TESSERA_MEET");
+  const std::optional<int> machine = number(said.number, "TESSERA_MACHINE_NUMBER");
+  const std::optional<std::string> meet =
+      said.meet ? said.meet : environment_variable("TESSERA_MEET");
   if (!machine || *machine >= machines) {
     fail_input({.thing = "--machine",
                 .wrong = fmt::format("each of {} machines needs a number of its own", machines),
@@ -186,22 +197,23 @@ std::optional<LauncherPlace> launcher_place() {
                           "--meet or in TESSERA_MEET"});
   }
   parse_endpoint("--meet", *meet);
-  return LauncherPlace{*machine, machines, *meet, number_from("TESSERA_RANKS_HERE").value_or(0)};
+  return LauncherPlace{*machine, machines, *meet,
+                       number(said.ranks, "TESSERA_RANKS_HERE").value_or(0)};
 }
 
-int ranks_started_here(int ranks) {
-  if (launched_by_other()) {
+int ranks_started_here(int ranks, const MachineOptions& said) {
+  if (launched_by_other(said)) {
     return 1;
   }
-  const std::optional<LauncherPlace> place = launcher_place();
+  const std::optional<LauncherPlace> place = launcher_place(said);
   return place ? place->ranks_of(ranks) : ranks;
 }
 
-bool is_first_process() {
-  if (const std::optional<LauncherPlace> place = launcher_place()) {
+bool is_first_process(const MachineOptions& said) {
+  if (const std::optional<LauncherPlace> place = launcher_place(said)) {
     return place->machine == 0;
   }
-  const Launcher* launcher = find_launcher();
+  const Launcher* launcher = find_launcher(said);
   return launcher == nullptr || number_from(launcher->rank) == 0;
 }
 
@@ -243,9 +255,9 @@ ExternalRank external_rank(int expected_ranks, std::string_view transport) {
   return {rank, size, job_name(*launcher), several || (transport != "auto" && transport != "shm")};
 }
 
-std::optional<ExternalRank> reachable_rank() {
+std::optional<ExternalRank> reachable_rank(const MachineOptions& said) {
   try {
-    const Launcher* launcher = find_launcher();
+    const Launcher* launcher = find_launcher(said);
     const int size = launcher == nullptr ? 0 : number_from(launcher->size).value_or(0);
     return size == 0 ? std::nullopt : std::make_optional(external_rank(size, "auto"));
   } catch (const Error&) {
@@ -253,9 +265,9 @@ std::optional<ExternalRank> reachable_rank() {
   }
 }
 
-bool speaks_for_machine() {
+bool speaks_for_machine(const MachineOptions& said) {
   try {
-    const Launcher* launcher = find_launcher();
+    const Launcher* launcher = find_launcher(said);
     if (launcher == nullptr) {
       return true;
     }

@@ -1,6 +1,7 @@
 module tessera.launch:external;
 
 import tessera.base;
+import :start;
 
 namespace tessera::collective {
 
@@ -32,10 +33,10 @@ std::string machine_name();
 
 /// Finds the rank without errors, for a process that has failed already: nothing when it could not
 /// meet the other ranks anyway.
-std::optional<ExternalRank> reachable_rank();
+std::optional<ExternalRank> reachable_rank(const MachineOptions& said = {});
 
 /// Whether this process prints an error that every rank of this machine has: rank 0, or the first
 /// rank of a machine without it.
-bool speaks_for_machine();
+bool speaks_for_machine(const MachineOptions& said = {});
 
 }  // namespace tessera::collective

@@ -126,6 +126,7 @@ void check_transport(std::string_view name) {
 }
 
 int join_launch(const LaunchOptions& options, const RankFunction& run) {
+  use_interface(options.interface);
   const ExternalRank self = external_rank(options.ranks, options.transport);
   const double timeout = options.timeout_seconds > 0 ? options.timeout_seconds : wait_limit();
   const HeldSignals held;  // before the transport starts threads

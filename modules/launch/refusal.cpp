@@ -88,14 +88,14 @@ void turn_away(const ExternalRank& self, int missing, std::string_view text, Err
   close(listener);
 }
 
-void report_refusal(std::string_view text, ErrorKind kind, const std::function<void()>& print) {
-  const std::optional<ExternalRank> self =
-      met() || !launched_by_other() ? std::nullopt : reachable_rank();
+void report_refusal(std::string_view text, ErrorKind kind, const std::function<void()>& print,
+                    const MachineOptions& said) {
+  const std::optional<ExternalRank> self = met() ? std::nullopt : reachable_rank(said);
   if (!self || self->several) {
     if (self && self->rank != 0) {
       usleep(1'500'000);  // rank 0 may fail too, and its launcher then ends this one
     }
-    if (met() || speaks_for_machine()) {
+    if (met() || speaks_for_machine(said)) {
       print();
     }
     return;

@@ -607,6 +607,7 @@ int launch(const LaunchOptions& options, const RankFunction& run) {
                 .wrong = "needs at least one rank",
                 .got = fmt::format("{}", options.ranks)});
   }
+  use_interface(options.interface);
   if (options.place) {
     return launch_together(options, run);
   }

@@ -64,6 +64,16 @@ struct LauncherPlace {
   inline int ranks_of(int all) const { return ranks > 0 ? ranks : std::max(1, all / machines); }
 };
 
+/// What a command line or a program says of this machine among those of a run. What it leaves out,
+/// the environment says: TESSERA_MACHINES, TESSERA_MACHINE_NUMBER, TESSERA_MEET,
+/// TESSERA_RANKS_HERE.
+struct MachineOptions {
+  std::optional<int> machines = {};      ///< how many there are
+  std::optional<int> number = {};        ///< of this one, from 0
+  std::optional<std::string> meet = {};  ///< HOST:PORT
+  std::optional<int> ranks = {};         ///< that are started here
+};
+
 /// Options of starting ranks.
 struct LaunchOptions {
   int ranks = 1;                 ///< join_launch: 0 for as many as the launcher has started
@@ -80,6 +90,9 @@ struct LaunchOptions {
   /// which needs ranks of several launchers (join_launch, `place`).
   std::string transport = "auto";
   std::optional<LauncherPlace> place = {};  ///< launch: ranks on several machines
+  /// The interface of the network, or the address, by which others reach the ranks of this machine,
+  /// unless TESSERA_INTERFACE says so; "": that by which it meets them.
+  std::string interface = {};
   /// launch with `place`: what must be the same on all machines, by name ("config"). Of a text of
   /// several lines, the error (input) quotes the first one that differs.
   std::vector<std::pair<std::string, std::string>> agreed = {};
@@ -130,10 +143,9 @@ using RankFunction = std::function<int(World&)>;
 /// a fork (posix_spawn, system, popen) has them blocked.
 int launch(const LaunchOptions& options, const RankFunction& run);
 
-/// The place of this launcher among several, as TESSERA_MACHINES (how many),
-/// TESSERA_MACHINE_NUMBER, TESSERA_MEET (HOST:PORT) and TESSERA_RANKS_HERE (optional) say; nothing
-/// where no TESSERA_MACHINES is set, or it is 1. Error (input): they do not fit each other.
-std::optional<LauncherPlace> launcher_place();
+/// The place of this launcher among several, as `said` and the environment say; nothing where they
+/// name no number of machines, or it is 1. Error (input): they do not fit each other.
+std::optional<LauncherPlace> launcher_place(const MachineOptions& said = {});
 
 /// For a spare machine: waits at the launcher of machine 0 (`meet`, HOST:PORT) until a machine of
 /// its run is lost. Returns the number of that one, whose place is free; nothing: the run has
@@ -142,16 +154,16 @@ std::optional<int> wait_as_spare(const std::string& meet);
 
 /// How many of a run's ranks this process starts: 1 where another launcher started it as a rank.
 /// Error (input): see launcher_place.
-int ranks_started_here(int ranks);
+int ranks_started_here(int ranks, const MachineOptions& said = {});
 
 /// Whether another launcher (mpirun, srun, torchrun) started this process as one of several ranks:
 /// RANK and WORLD_SIZE, or what Open MPI, PMI or Slurm set. One task of one is not: it may launch
 /// ranks itself.
-bool launched_by_other();
+bool launched_by_other(const MachineOptions& said = {});
 
 /// Whether this process is the one that speaks for the run: rank 0 of another launcher, the
 /// launcher of machine 0, or any process that no other launcher started as a rank.
-bool is_first_process();
+bool is_first_process(const MachineOptions& said = {});
 
 /// Runs this rank of such a launch: meets the others through a socket named after the user and the
 /// job (TESSERA_JOB, or what the launcher set: several jobs and steps at a time are told apart) and
@@ -168,7 +180,8 @@ void check_transport(std::string_view name);
 /// once: `print` is called in rank 0; in another rank only when rank 0 has not failed before it
 /// joined as well, or cannot be reached. Takes at most a few seconds. In any other process, and
 /// after a rank has met the others, it calls `print` and returns.
-void report_refusal(std::string_view text, ErrorKind kind, const std::function<void()>& print);
+void report_refusal(std::string_view text, ErrorKind kind, const std::function<void()>& print,
+                    const MachineOptions& said = {});
 
 /// Runs `ranks` ranks as threads of this process, each with its current_rank(), and rethrows the
 /// first error. With several `machines` the ranks share memory in as many groups of consecutive

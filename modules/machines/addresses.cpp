@@ -103,11 +103,17 @@ std::vector<std::string> interface_addresses(const std::string& thing, const std
   return addresses;
 }
 
-/// Those that TESSERA_INTERFACE names.
+/// That of use_interface.
+std::string& used_interface() {
+  static std::string name;
+  return name;
+}
+
+/// Those that TESSERA_INTERFACE or use_interface names.
 std::optional<std::vector<std::string>> chosen_addresses() {
-  const auto interface = environment_variable(interface_variable);
-  return interface ? std::optional(interface_addresses("mesh.interface", *interface))
-                   : std::nullopt;
+  const std::string interface = environment_variable(interface_variable).value_or(used_interface());
+  return interface.empty() ? std::nullopt
+                           : std::optional(interface_addresses("mesh.interface", interface));
 }
 
 std::vector<std::string> addresses_of_name(const std::string& host) {
@@ -165,6 +171,8 @@ std::string announced_address() {
   const auto chosen = chosen_addresses();
   return chosen && !chosen->empty() ? chosen->front() : "";
 }
+
+void use_interface(const std::string& name) { used_interface() = name; }
 
 void check_interface(const std::string& thing, const std::string& name) {
   interface_addresses(thing, name);

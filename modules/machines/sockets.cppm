@@ -49,6 +49,9 @@ std::vector<std::string> addresses_beside(const std::string& own_address, const 
 /// Where others connect to this machine: an address of the interface that TESSERA_INTERFACE names;
 /// empty: they see it.
 std::string announced_address();
+/// From here on this process and those that it forks are reached by this interface, or address,
+/// unless TESSERA_INTERFACE names another one; "": as if there had been no call.
+void use_interface(const std::string& name);
 /// Error (input), about `thing`: this machine has no interface or address of this name.
 void check_interface(const std::string& thing, const std::string& name);
 /// Whether only processes of the same machine reach this host: localhost, or such an address.

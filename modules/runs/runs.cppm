@@ -28,9 +28,6 @@ export import :resources;   // time and memory of this process
 
 // What a run consists of.
 export import :objects;       // from the description to the library's objects
-export import :loss;          // the losses of a batch
-export import :objective;     // what is minimised, and what is measured besides
-export import :reference;     // the frozen copy that preferences are compared with
 export import :rates;         // what a captured step costs
 export import :offload;       // values of captured steps that are kept in a file
 export import :execution;     // how captured steps are executed
@@ -38,7 +35,14 @@ export import :links;         // what communication costs
 export import :expert_loads;  // how many tokens each expert of a mixture has had
 export import :fingerprint;   // values that determine a loss curve
 export import :training_run;  // the run, where it begins, how its steps are taken
-export import :base;          // what checkpoints leave out
+
+// What it trains.
+export import :task;       // a model, its rows and its losses
+export import :language;   // a language model on texts
+export import :functions;  // a program's own model, as functions
+export import :objective;  // what is minimised over texts, and what is measured besides
+export import :frozen_copy;  // the frozen copy that preferences are compared with
+export import :loss;       // the losses of a batch of texts
 
 // Steps.
 export import :trainer;     // one rank's part of a run

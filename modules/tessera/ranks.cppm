@@ -14,7 +14,7 @@ using collective::Communicator, collective::is_of_peer, collective::PeerFailed,
 using collective::FailedAttempt, collective::launcher_place, collective::LauncherPlace,
     collective::ranks_started_here, collective::is_first_process, collective::join_launch,
     collective::launch, collective::launched_by_other, collective::LaunchOptions,
-    collective::RankFunction, collective::run_threads;
+    collective::MachineOptions, collective::RankFunction, collective::run_threads;
 
 }  // namespace tessera::collective
 

@@ -33,10 +33,12 @@ using runs::CheckpointConfig, runs::DataConfig, runs::DpoConfig, runs::ExpertsCo
     runs::StyleConfig, runs::TraceConfig, runs::TrainConfig;
 
 // Its parts: what is checked before the ranks start, and one rank's trainer.
-using runs::Batch, runs::Dataset, runs::open_run_data, runs::RunData;
+using runs::Batch, runs::Dataset, runs::language_model, runs::language_of, runs::LanguageTask,
+    runs::open_language_task;
 using runs::check_run, runs::check_start, runs::Facts, runs::facts_of, runs::open_run,
     runs::OpenedRun, runs::Run, runs::StartPoint, runs::Trial;
 using runs::Measures, runs::Objective, runs::StepMetrics, runs::Trainer;
+using runs::RankTask, runs::Task, runs::task_of, runs::TaskFunctions;
 
 }  // namespace tessera::runs
 

@@ -48,11 +48,10 @@ using tessera::compile, tessera::CompiledStep, tessera::CompileOptions, tessera:
     tessera::StepBody, tessera::StepCall, tessera::StepFactory, tessera::StepGuards,
     tessera::StepNumbers, tessera::StepSums;
 
-// The training step, and the run of a program's own model.
+// The training step, and a loop of them.
 using tessera::BatchPart, tessera::Evaluation, tessera::LossSum, tessera::StepBatch,
     tessera::StepFunctions, tessera::StepResult, tessera::Training, tessera::VirtualShards;
-using tessera::run_training, tessera::RunCheckpoints, tessera::RunSteps, tessera::SaveSchedule,
-    tessera::take_steps, tessera::TrainingRun;
+using tessera::RunCheckpoints, tessera::RunSteps, tessera::SaveSchedule, tessera::take_steps;
 
 // Checkpoints of any mesh, read on any other; files of others.
 using tessera::check_state, tessera::checkpoint_folder, tessera::CheckpointBase,

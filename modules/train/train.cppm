@@ -14,4 +14,3 @@ export import :stragglers;            // Stragglers: ranks for which the others 
 export import :compile;               // compile: any step, captured at its calls
 export import :compare_programs;      // compare_programs: whether ranks communicate alike
 export import :override;              // Override: modules of which captured steps have others
-export import :run;                   // run_training: a program's whole training of its own model

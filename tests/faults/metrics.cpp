@@ -221,7 +221,9 @@ TEST_CASE("metrics in the file that stdout goes to lose no line, of either") {
   // Besides, the lines of a run with a file of metrics.
   const auto others = [](const std::string& text) {
     const Words lines = lines_of(text);
-    return std::ranges::count_if(lines, [](const auto& line) { return !line.starts_with("{"); });
+    return std::ranges::count_if(lines, [](const auto& line) {
+      return !line.starts_with("{") && !line.starts_with("the GEMM ceiling");  // on a busy machine
+    });
   };
   CHECK(others(result.out) == others(apart.out));
 }

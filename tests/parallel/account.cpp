@@ -98,7 +98,7 @@ void agree(const std::string& name, const std::vector<std::string>& overrides) {
             << runs::memory_text(use.memory));
   CHECK(collectives_of(plan) == collectives_of(use));
   // A rank sees its part of what experts compute, and of a ring.
-  if (!run.shape.values.contains("experts") && name != "context_parallel.toml") {
+  if (!runs::language_of(run).shape().values.contains("experts") && name != "context_parallel.toml") {
     CHECK(plan.model_flops == use.model_flops);
   }
   CHECK(plan.flops() == use.flops());
@@ -125,19 +125,19 @@ void agree(const std::string& name, const std::vector<std::string>& overrides) {
 /// twice as many.
 double llama_flops(const runs::Run& run) {
   const auto size = [&](const char* key) {
-    return static_cast<double>(std::get<std::int64_t>(run.shape.values.at(key)));
+    return static_cast<double>(std::get<std::int64_t>(runs::language_of(run).shape().values.at(key)));
   };
   const double dim = size("dim");
   const double width = size("heads") * size("head_dim");
   double feed_forward = 3 * dim * size("ffn_dim");
-  if (run.shape.values.contains("experts")) {
+  if (runs::language_of(run).shape().values.contains("experts")) {
     feed_forward = size("experts_per_token") * feed_forward + dim * size("experts");
   }
   const double layer =
       2 * dim * width + 2 * dim * size("kv_heads") * size("head_dim") + feed_forward;
   const auto length = static_cast<double>(run.config.data.seq_len);
   const double rows = static_cast<double>(run.config.train.batch);
-  const double weights = size("layers") * layer + dim * static_cast<double>(run.shape.vocab);
+  const double weights = size("layers") * layer + dim * static_cast<double>(runs::language_of(run).shape().vocab);
   const double pairs = length * (length + 1) / 2;
   const double attention = size("layers") * width * 2 * pairs;  // scores and values
   return 3 * 2 * rows * (weights * length + attention);
@@ -178,7 +178,7 @@ TEST_CASE("the FLOPs of a step are those of the model, whatever its layout and m
     const std::pair<std::string, std::string> reduced = {"shard", "reduce_scatter"};
     if (const auto once = whole.collectives.find(reduced); once != whole.collectives.end()) {
       // The axis that does not split the batch; experts are on one that does.
-      const int tensor = run.shape.values.contains("experts") ? 1 : 2;
+      const int tensor = runs::language_of(run).shape().values.contains("experts") ? 1 : 2;
       const std::int64_t micro_batches = run.config.train.batch / (run.config.ranks() / tensor);
       REQUIRE(micro_batches > 1);
       CHECK(parts.collectives.at(reduced).calls == micro_batches * once->second.calls);

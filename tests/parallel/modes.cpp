@@ -52,7 +52,7 @@ runs::Run run_of(const std::string& name, Overrides overrides) {
       small_run(name, overrides,
                 {"model.dim=64", "model.ffn_dim=96", "data.seq_len=16", "optimizer.warmup=2"});
   run.config.data.validation = 0.2;
-  run.data = std::make_shared<const runs::Dataset>(run.config, run.shape.vocab);
+  run.task = runs::open_language_task(run.config);
   return run;
 }
 
@@ -253,7 +253,7 @@ TEST_CASE("the plan of a mode says what is sharded, moved and needed") {
   // Half of each parameter comes in forward and again in backward; half of each gradient's terms.
   std::int64_t bytes = 0;
   for (const auto& [name, parameter] :
-       nn::named_parameters(*runs::training_model(run.shape, run.config))) {
+       nn::named_parameters(*runs::training_model(*run.task, run.config))) {
     bytes += parameter->value.numel() * 4;
   }
   const Account& account = facts.trial.account;

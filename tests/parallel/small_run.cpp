@@ -47,8 +47,7 @@ runs::Run small_run(const std::string& name, std::vector<std::string> overrides,
   }
   runs::Run run;
   run.config = load_config(std::string(TESSERA_SOURCE_FOLDER "/configs/") + name, overrides);
-  run.shape = runs::model_shape(run.config, runs::open_run_tokenizer(run.config));
-  run.data = std::make_shared<const runs::Dataset>(run.config, run.shape.vocab);
+  run.task = runs::open_language_task(run.config);
   return run;
 }
 

@@ -163,9 +163,8 @@ runs::Run run_of(const char* config, const Others& layout, const Division& stage
   all.insert(all.end(), more.begin(), more.end());
   runs::Run run;
   run.config = load_config(std::string(TESSERA_SOURCE_FOLDER "/configs/") + config, all);
-  run.shape = runs::model_shape(run.config, runs::open_run_tokenizer(run.config));
-  run.data = std::make_shared<const runs::Dataset>(run.config, run.shape.vocab);
-  run.fingerprint = runs::fingerprint_of(run.config, run.shape, *run.data);
+  run.task = runs::open_language_task(run.config);
+  run.fingerprint = run.task->fingerprint(run.config);
   return run;
 }
 

@@ -117,19 +117,18 @@ double simulated(const FailingRun& run, int intervals, std::uint64_t seed) {
 /// The shortest step of all layouts that fit, with any micro-batch and checkpointing or without it;
 /// all micro-batches are simulated.
 double shortest_by_force(const SearchedRun& searched, Planner& planner) {
-  const auto model = runs::training_model(searched.shape, load_config(searched.file));
+  const auto model = runs::training_model(*searched.task, load_config(searched.file));
   double best = std::numeric_limits<double>::infinity();
   for (const RunLayout& layout : layouts_of({.ranks = searched.ranks,
                                              .ranks_of_machine = planner.hardware().ranks,
-                                             .modules = patterns_of(searched.shape, *model)})) {
+                                             .modules = patterns_of(searched.task->shape(), *model)})) {
     for (const char* const micro : {"1", "2", "4", "0"}) {
       for (const char* const again : {"false", "true"}) {
         LayoutCandidate one{.layout = layout, .overrides = layout.overrides};
         one.overrides.push_back(std::string("train.micro_batch=") + micro);
         one.overrides.push_back(std::string("train.activation_checkpointing=") + again);
         runs::Run tried;
-        tried.shape = searched.shape;
-        tried.data = searched.data;
+        tried.task = searched.task;
         try {
           tried.config = config_of(searched, one);
           const runs::Trial trial = runs::try_step(tried);
@@ -223,8 +222,7 @@ TEST_CASE("plan --search: the best of all candidates, by brute force") {
     searched.file = all.config;
     searched.ranks = ranks;
     const runs::RunSpec config = load_config(all.config);
-    searched.shape = runs::model_shape(config, runs::open_run_tokenizer(config));
-    searched.data = std::make_shared<runs::Dataset>(config, searched.shape.vocab);
+    searched.task = runs::open_language_task(config);
     Planner planner(config, file);
     const SearchResult result = search_layouts(searched, planner);
     INFO(file << ", " << ranks << " ranks");

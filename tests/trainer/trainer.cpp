@@ -52,8 +52,7 @@ std::string write_text(const Folder& folder) {
 runs::Run make_run(const std::string& text) {
   runs::Run run;
   run.config = parse_config(text, "run.toml");
-  run.shape = runs::model_shape(run.config, runs::open_run_tokenizer(run.config));
-  run.data = std::make_shared<const runs::Dataset>(run.config, run.shape.vocab);
+  run.task = runs::open_language_task(run.config);
   return run;
 }
 

@@ -188,8 +188,7 @@ axis = "shard"
 on = ["model.layers.*", "."]
 )",
                               "bench", overrides);
-    run.shape = runs::model_shape(run.config, runs::open_run_tokenizer(run.config));
-    run.data = std::make_shared<runs::Dataset>(run.config, run.shape.vocab);
+    run.task = runs::open_language_task(run.config);
     return run;
   };
   const std::vector<std::string> small = {"model.dim=64", "model.ffn_dim=96", "data.seq_len=8",

@@ -112,8 +112,7 @@ axis = "shard"
 on = ["model.layers.*", "."]
 )",
                             "bench", overrides);
-  run.shape = runs::model_shape(run.config, runs::open_run_tokenizer(run.config));
-  run.data = std::make_shared<runs::Dataset>(run.config, run.shape.vocab);
+  run.task = runs::open_language_task(run.config);
   return run;
 }
 

@@ -129,22 +129,22 @@ class CommandLine {
     command->add_flag("--account", train_.account,
                       "As --dry-run, and print the work of a step by operator and collective");
     command
-        ->add_option("--machines", train_.machines,
+        ->add_option("--machines", train_.machine.machines,
                      "Start the command on so many machines, each with its number: together they "
                      "run the ranks")
         ->check(CLI::PositiveNumber);
-    command->add_option("--machine", train_.machine, "The number of this machine, from 0")
+    command->add_option("--machine", train_.machine.number, "The number of this machine, from 0")
         ->check(CLI::NonNegativeNumber);
     command
         ->add_flag("--spare", train_.spare,
                    "Wait until a machine of the run is lost, and take its place")
         ->excludes("--machine");
     command
-        ->add_option("--meet", train_.meet,
+        ->add_option("--meet", train_.machine.meet,
                      "Where the machines meet: the host of machine 0, and a free port of it")
         ->type_name("HOST:PORT");
     command
-        ->add_option("--here", train_.ranks_here,
+        ->add_option("--here", train_.machine.ranks,
                      "How many ranks this machine starts; without it, all start as many")
         ->check(CLI::PositiveNumber);
   }

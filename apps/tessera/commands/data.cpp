@@ -28,14 +28,13 @@ namespace {
 /// The data of a run, as it opens them.
 struct Opened {
   runs::RunSpec config;
-  std::shared_ptr<const runs::Dataset> data;
+  std::shared_ptr<const runs::LanguageTask> task;
 };
 
 Opened opened(const TrainArguments& arguments) {
   Opened all;
   all.config = load_run_config(arguments);
-  const runs::RunData data = runs::open_run_data(all.config);
-  all.data = data.dataset;
+  all.task = runs::open_language_task(all.config);
   return all;
 }
 
@@ -133,12 +132,13 @@ int run_data_show(const TrainArguments& arguments, const DataShowArguments& show
   const std::int64_t batch = run.config.train.batch;
   std::string page(shown.html.empty() ? "" : page_head);
   for (std::int64_t i = 0; i < shown.rows; ++i) {
-    const std::vector<ShownToken> tokens = tokens_of(*run.data, i / batch, i % batch);
-    const std::string title = title_of(*run.data, i / batch, i % batch, tokens);
+    const std::vector<ShownToken> tokens = tokens_of(run.task->data(), i / batch, i % batch);
+    const std::string title = title_of(run.task->data(), i / batch, i % batch, tokens);
     if (shown.html.empty()) {
-      fmt::print("{}\n{}\n", title, as_text(*run.data, tokens, colour_on_stdout()));
+      fmt::print("{}\n{}\n", title, as_text(run.task->data(), tokens, colour_on_stdout()));
     } else {
-      page += fmt::format("<h3>{}</h3>\n{}", escape_markup(title), as_html(*run.data, tokens));
+      page +=
+          fmt::format("<h3>{}</h3>\n{}", escape_markup(title), as_html(run.task->data(), tokens));
     }
   }
   if (!shown.html.empty()) {
@@ -150,7 +150,7 @@ int run_data_show(const TrainArguments& arguments, const DataShowArguments& show
 
 int run_data_check(const TrainArguments& arguments) {
   const Opened run = opened(arguments);
-  const runs::Dataset& data = *run.data;
+  const runs::Dataset& data = run.task->data();
   TableRows rows = data_rows(run.config, data);
   for (const runs::OpenedSource& source : data.sources()) {
     if (!source.documents) {

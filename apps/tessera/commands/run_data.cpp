@@ -17,9 +17,11 @@ import :run_data;
 namespace tessera::app {
 
 runs::RunSpec load_run_config(const TrainArguments& arguments) {
-  return load_config(arguments.config, arguments.overrides, [&](const runs::RunSpec& config) {
-    runs::use_plugins(config, arguments.plugins);
-  });
+  runs::RunSpec config = load_config(
+      arguments.config, arguments.overrides,
+      [&](const runs::RunSpec& opened) { runs::use_plugins(opened, arguments.plugins); });
+  config.machine = arguments.machine;
+  return config;
 }
 
 std::vector<std::string> plugin_words(const TrainArguments& arguments) {

@@ -1,5 +1,6 @@
 export module tessera.app.commands:subcommands;
 
+import tessera.collective;
 import tessera.app.base;
 import tessera.text;
 import tessera.app.server;
@@ -13,14 +14,9 @@ struct TrainArguments {
   std::vector<std::string> overrides;  // key=value
   std::vector<std::string> plugins;    // files or folders, besides plugins.paths
   bool dry_run = false;
-  bool account = false;  // prints the account of a step; a dry run
-  // This launcher among those of several machines, where the variables of
-  // collective::launcher_place do not say it.
-  std::optional<int> machines = {};
-  std::optional<int> machine = {};
-  bool spare = false;  // it waits until one of them is lost
-  std::optional<std::string> meet = {};
-  std::optional<int> ranks_here = {};
+  bool account = false;                     // prints the account of a step; a dry run
+  collective::MachineOptions machine = {};  // this one among those of the run
+  bool spare = false;                       // it waits until one of them is lost
 };
 using ErrorPrinter = std::function<void(const std::string&)>;
 /// Errors are printed by `print`, by one rank only where another program started several, and

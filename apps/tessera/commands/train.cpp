@@ -33,7 +33,7 @@ void print_ending(const runs::Run& run, const std::vector<std::string>& named) {
     return;
   }
   const std::string checkpoint = checkpoint_folder(config.checkpoint.folder, config.train.steps);
-  const auto& tokenizer = run.data->tokenizer();
+  const auto& tokenizer = runs::language_of(run).data().tokenizer();
   if (config.log.sample > 0 && tokenizer) {
     const text::GenerationOptions options{.tokens = config.log.sample,
                                           .sampling = {.temperature = 0.7, .top_k = 20}};
@@ -49,7 +49,7 @@ void print_ending(const runs::Run& run, const std::vector<std::string>& named) {
   }
   std::string what = shell_word(checkpoint);
   const std::vector<std::string> built_in = models::built_in_families();
-  if (std::ranges::find(built_in, run.shape.family) == built_in.end()) {
+  if (std::ranges::find(built_in, runs::language_of(run).shape().family) == built_in.end()) {
     for (const std::vector<std::string>& paths : {named, config.plugins.paths}) {
       for (const std::string& path : paths) {
         what += " --plugin " + shell_word(path);
@@ -64,30 +64,11 @@ void print_ending(const runs::Run& run, const std::vector<std::string>& named) {
   fmt::print("            tessera checkpoint export {} --to FOLDER\n", what);
 }
 
-/// What the command line says of this machine, as the variables by which everything knows it.
-void set_machine(const TrainArguments& arguments) {
-  const auto set = [](const char* variable, const auto& value) {
-    if (value) {
-      ::setenv(variable, fmt::format("{}", *value).c_str(), 1);
-    }
-  };
-  set("TESSERA_MACHINES", arguments.machines);
-  set("TESSERA_MACHINE_NUMBER", arguments.machine);
-  set("TESSERA_MEET", arguments.meet);
-  set("TESSERA_RANKS_HERE", arguments.ranks_here);
-  if ((arguments.machine || arguments.meet || arguments.ranks_here) &&
-      !environment_variable("TESSERA_MACHINES")) {
-    fail_input({.thing = "--machines",
-                .wrong = "is missing",
-                .advice = "say how many machines there are, or leave out --machine, --meet and "
-                          "--here"});
-  }
-}
-
 /// Waits as a spare machine, and becomes the one whose place is free. False: the run has ended.
 bool become_machine(TrainArguments& arguments) {
   const runs::RunSpec config = load_run_config(arguments);
-  if (!arguments.machines || !arguments.meet) {
+  collective::MachineOptions& machine = arguments.machine;
+  if (!machine.machines || !machine.meet) {
     fail_input({.thing = "--spare",
                 .wrong = "it needs --machines and --meet",
                 .advice = "give those of the run's other machines"});
@@ -97,14 +78,14 @@ bool become_machine(TrainArguments& arguments) {
                 .wrong = "the run does not wait for another machine in the place of a lost one",
                 .advice = "set train.heal to true, and train.heal_wait to some seconds"});
   }
-  fmt::print("spare machine: waits at {} until one of {} machines is lost\n", *arguments.meet,
-             *arguments.machines);
+  fmt::print("spare machine: waits at {} until one of {} machines is lost\n", *machine.meet,
+             *machine.machines);
   std::fflush(stdout);
-  arguments.machine = collective::wait_as_spare(*arguments.meet);
-  if (!arguments.machine) {
+  machine.number = collective::wait_as_spare(*machine.meet);
+  if (!machine.number) {
     fmt::print("spare machine: the run has ended and did not need it\n");
   }
-  return arguments.machine.has_value();
+  return machine.number.has_value();
 }
 
 /// What the user is told of a run before its ranks start.
@@ -117,7 +98,7 @@ CheckedRun checked_run(const TrainArguments& arguments, bool writes) {
   CheckedRun all{.opened = runs::open_run(load_run_config(arguments), writes)};
   const runs::Run& run = all.opened.run;
   all.rows = runs::at_key(run.config, "model.adapter",
-                          [&] { return plan_rows(run.config, run.shape, *run.data); });
+                          [&] { return plan_rows(run.config, runs::language_of(run)); });
   runs::check_run(all.opened);
   for (auto& row : fact_rows(run, all.opened.facts)) {
     all.rows.push_back(std::move(row));
@@ -152,7 +133,6 @@ int train(TrainArguments arguments) {
   if (arguments.spare && !become_machine(arguments)) {
     return 0;
   }
-  set_machine(arguments);
   CheckedRun all = checked_run(arguments, !dry_run);
   runs::OpenedRun& opened = all.opened;
   const runs::Run& run = opened.run;
@@ -167,7 +147,8 @@ int train(TrainArguments arguments) {
     }
     return 0;
   }
-  const std::optional<collective::LauncherPlace> place = collective::launcher_place();
+  const std::optional<collective::LauncherPlace> place =
+      collective::launcher_place(run.config.machine);
   if (place && !opened.first) {
     fmt::print(
         "machine {} of {}: starts {} of the run's {} ranks; machine 0 prints the table and "
@@ -189,13 +170,15 @@ int train(TrainArguments arguments) {
 }
 
 /// Every rank of another launcher makes the checks before the launch: one of them prints.
-int reported(const ErrorPrinter& print, const std::function<int()>& body) {
+int reported(const TrainArguments& arguments, const ErrorPrinter& print,
+             const std::function<int()>& body) {
   try {
     return body();
   } catch (const collective::PeerFailed&) {
     throw;
   } catch (const Error& error) {
-    collective::report_refusal(error.what(), error.kind(), [&] { print(error.what()); });
+    collective::report_refusal(
+        error.what(), error.kind(), [&] { print(error.what()); }, arguments.machine);
     throw collective::PeerFailed(error.what(), error.kind());
   }
 }
@@ -204,12 +187,12 @@ int reported(const ErrorPrinter& print, const std::function<int()>& body) {
 
 int run_train(const TrainArguments& arguments, const ErrorPrinter& print) {
   collective::hide_run_key();  // before any other program is started
-  return reported(print, [&] { return train(arguments); });
+  return reported(arguments, print, [&] { return train(arguments); });
 }
 
 int run_graph_capture(const TrainArguments& arguments, const CaptureArguments& captured,
                       const ErrorPrinter& print) {
-  return reported(print, [&] { return capture(arguments, captured); });
+  return reported(arguments, print, [&] { return capture(arguments, captured); });
 }
 
 }  // namespace tessera::app

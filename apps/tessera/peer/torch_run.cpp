@@ -110,19 +110,11 @@ std::int64_t own_rows(const runs::RunSpec& config, TorchLayout layout) {
 }
 
 /// The run's model with the values that a training begins with.
-std::shared_ptr<nn::LanguageModel> initial_model(const runs::Run& run) {
+std::shared_ptr<nn::Module> initial_model(const runs::Run& run) {
   set_seed(static_cast<std::uint64_t>(run.config.train.seed));
-  const std::shared_ptr<nn::LanguageModel> model = runs::training_model(run.shape, run.config);
+  const std::shared_ptr<nn::Module> model = runs::training_model(*run.task, run.config);
   nn::materialize(*model);
-  if (run.config.model.from.empty()) {
-    nn::initialize(*model);
-  } else {
-    hub::load_model_weights(hub::FolderWeights(run.config.model.from, run.shape,
-                                               {.adds_tokens = run.config.model.adds_tokens(),
-                                                .base = run.config.model.base})
-                                .source(),
-                            *model);
-  }
+  run.task->initialize(run.config, *model);
   return model;
 }
 
@@ -135,16 +127,18 @@ void write_tensors(const TensorSource& source, const std::string& path) {
 }
 
 void write_weights(const runs::Run& run, const std::string& path) {
-  const std::shared_ptr<nn::LanguageModel> model = initial_model(run);
+  const std::shared_ptr<nn::Module> model = initial_model(run);
   const TensorsInMemory own(nn::values_by_name(nn::all_parameters(*model)));
-  write_tensors(hub::HubExport(own, "", hub::family_of(run.shape), hub::sizes_of(run.shape)), path);
+  write_tensors(hub::HubExport(own, "", hub::family_of(runs::language_of(run).shape()),
+                               hub::sizes_of(runs::language_of(run).shape())),
+                path);
 }
 
 void write_rows(const runs::Run& run, std::int64_t steps, const std::string& path) {
   std::vector<std::int64_t> inputs;
   std::vector<std::int64_t> targets;
   for (std::int64_t step = 0; step < steps; ++step) {
-    const runs::Batch batch = run.data->rows(step, 0, run.config.train.batch);
+    const runs::Batch batch = runs::language_of(run).data().rows(step, 0, run.config.train.batch);
     inputs.insert(inputs.end(), batch.inputs.begin(), batch.inputs.end());
     targets.insert(targets.end(), batch.targets.begin(), batch.targets.end());
   }
@@ -157,10 +151,10 @@ void write_rows(const runs::Run& run, std::int64_t steps, const std::string& pat
 
 Json run_json(const runs::Run& run, TorchLayout layout, const std::vector<double>& lr,
               bool compile) {
-  const models::ModelSizes sizes = hub::sizes_of(run.shape);
+  const models::ModelSizes sizes = hub::sizes_of(runs::language_of(run).shape());
   const runs::RunSpec& config = run.config;
   const Json options = parse_ordered_json(config.optimizer.options.text);
-  Json model = {{"vocab", run.shape.vocab}};
+  Json model = {{"vocab", runs::language_of(run).shape().vocab}};
   for (const char* key : {"dim", "layers", "heads", "kv_heads", "head_dim", "ffn_dim"}) {
     model[key] = sizes.values.integer(key);
   }
@@ -205,7 +199,8 @@ TorchLayout torch_layout(const runs::Run& run) {
   const auto add = [&](const std::string& place, std::string_view what) {
     problems += fmt::format("{}  {}: {}", problems.empty() ? "" : "\n", place, what);
   };
-  for (const auto& list : {not_there_of_model(run.shape, config), not_there_of_training(config)}) {
+  for (const auto& list : {not_there_of_model(runs::language_of(run).shape(), config),
+                           not_there_of_training(config)}) {
     for (const NotThere& one : list) {
       if (one.asked) {
         add(config.place(one.key), one.what);

@@ -181,12 +181,13 @@ class Search {
     alone.overrides.insert(alone.overrides.end(), {"train.batch=1", "train.micro_batch=0"});
     const runs::Run run = run_of(alone);
     const runs::Trial trial = runs::try_step(run);
-    const auto model = runs::training_model(run.shape, run.config);
-    question_.modules = patterns_of(run.shape, *model);
+    const hub::ModelShape& shape = runs::language_of(run).shape();
+    const auto model = runs::training_model(*run.task, run.config);
+    question_.modules = patterns_of(shape, *model);
     const auto number = [&](const char* name) {
-      const auto found = run.shape.values.find(name);
+      const auto found = shape.values.find(name);
       const auto* const value =
-          found == run.shape.values.end() ? nullptr : std::get_if<std::int64_t>(&found->second);
+          found == shape.values.end() ? nullptr : std::get_if<std::int64_t>(&found->second);
       return value == nullptr ? 0.0 : static_cast<double>(*value);
     };
     const auto frozen = static_cast<double>(
@@ -196,19 +197,18 @@ class Search {
         static_cast<double>(trial.stored.values + trial.stored.gradients + trial.stored.state);
     parameters_ = static_cast<double>(trial.parameters);
     trained_ = static_cast<double>(trial.parameters - trial.frozen_parameters);
-    sizes_ = {.stored = trial.bytes_elsewhere > 0 ? 0 : std::max(0.0, frozen) + trained,
-              .dim = number("dim"),
-              .layers = static_cast<double>(
-                  hub::family_of(run.shape).layers(hub::sizes_of(run.shape)).count),
-              .row_tokens = static_cast<double>(base_.data.seq_len * base_.row_sequences()),
-              .flops_of_row = trial.account.model_flops};
+    sizes_ = {
+        .stored = trial.bytes_elsewhere > 0 ? 0 : std::max(0.0, frozen) + trained,
+        .dim = number("dim"),
+        .layers = static_cast<double>(hub::family_of(shape).layers(hub::sizes_of(shape)).count),
+        .row_tokens = static_cast<double>(base_.data.seq_len * base_.row_sequences()),
+        .flops_of_row = trial.account.model_flops};
   }
 
   runs::Run run_of(const LayoutCandidate& candidate) const {
     runs::Run run;
     run.config = config_of(wanted_, candidate);
-    run.shape = wanted_.shape;
-    run.data = wanted_.data;
+    run.task = wanted_.task;
     run.rates = runs::rates_of(run.config);
     return run;
   }

@@ -20,8 +20,7 @@ struct SearchedRun {
   std::vector<std::string> overrides;   // key=value
   std::int64_t ranks = 1;               // to put it on
   std::vector<std::string> precisions;  // train.precision that may be chosen; empty: the config's
-  hub::ModelShape shape = {};           // of its config
-  std::shared_ptr<const runs::Dataset> data = {};
+  std::shared_ptr<const runs::LanguageTask> task = {};  // of its config
 };
 
 /// What became of a layout with certain choices.

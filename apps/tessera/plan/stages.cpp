@@ -179,7 +179,8 @@ PlaceTimes times_of(const RecordedPlace& place, const DeviceMesh& mesh, Planner&
 /// The seconds in which hidden states move from one stage to the next.
 double transfer_seconds(const runs::Run& run, const runs::Trial& trial,
                         const std::vector<int>& ranks, const Hardware& hardware) {
-  const auto dim = static_cast<double>(hub::sizes_of(run.shape).values.integer("dim"));
+  const auto dim =
+      static_cast<double>(hub::sizes_of(runs::language_of(run).shape()).values.integer("dim"));
   const double element = run.config.train.precision == DType::f32 ? 4 : 2;
   const double bytes =
       static_cast<double>(trial.micro * run.config.row_sequences() * run.config.data.seq_len) *

@@ -169,8 +169,9 @@ TableRows data_rows(const runs::RunSpec& config, const runs::Dataset& data) {
   return rows;
 }
 
-TableRows plan_rows(const runs::RunSpec& config, const hub::ModelShape& shape,
-                    const runs::Dataset& data) {
+TableRows plan_rows(const runs::RunSpec& config, const runs::LanguageTask& task) {
+  const hub::ModelShape& shape = task.shape();
+  const runs::Dataset& data = task.data();
   const auto step_tokens = static_cast<double>(config.step_tokens());
   const double total = step_tokens * static_cast<double>(config.train.steps);
   TableRows rows = {

@@ -12,7 +12,6 @@ export namespace tessera::app {
 /// Model, mesh, styles, data, optimizer and outputs of a run: name and value of each row.
 TableRows data_rows(const runs::RunSpec& config,
                     const runs::Dataset& data);  // those about the data
-TableRows plan_rows(const runs::RunSpec& config, const hub::ModelShape& shape,
-                    const runs::Dataset& data);
+TableRows plan_rows(const runs::RunSpec& config, const runs::LanguageTask& task);
 
 }  // namespace tessera::app

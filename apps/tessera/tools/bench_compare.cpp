@@ -100,8 +100,8 @@ void print_table(const Comparison& comparison, const std::string& torch, double 
 runs::Run run_to_compare(const TrainArguments& arguments, std::int64_t steps) {
   runs::Run run;
   run.config = load_run_config(arguments);
-  runs::RunData data = runs::open_run_data(run.config);
-  run.config = runs::with_steps(std::move(run.config), *data.dataset);
+  const auto task = runs::open_language_task(run.config);
+  run.config = runs::with_steps(std::move(run.config), task->data());
   if (run.config.train.steps < steps) {
     fail_input({.where = run.config.place("train.steps"),
                 .wrong = "the run is shorter than the comparison",
@@ -109,8 +109,7 @@ runs::Run run_to_compare(const TrainArguments& arguments, std::int64_t steps) {
                 .got = fmt::format("{}", run.config.train.steps),
                 .advice = "set --steps"});
   }
-  run.shape = std::move(data.shape);
-  run.data = std::move(data.dataset);
+  run.task = task;
   return run;
 }
 

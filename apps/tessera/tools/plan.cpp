@@ -73,11 +73,11 @@ runs::Run run_to_plan(const TrainArguments& arguments, const PlanArguments& want
   runs::Run run;
   const runs::RunSpec epochs = load_run_config(arguments);
   run.config = epochs;
-  runs::RunData data = runs::open_run_data(run.config);
-  run.config = runs::with_steps(std::move(run.config), *data.dataset);
+  const auto task = runs::open_language_task(run.config);
+  run.config = runs::with_steps(std::move(run.config), task->data());
   if (wanted.ranks > 0) {
     std::vector<std::string> overrides =
-        with_steps(TrainArguments(arguments), epochs, *data.dataset).overrides;
+        with_steps(TrainArguments(arguments), epochs, task->data()).overrides;
     for (std::string& override : on_ranks(run.config, wanted.ranks)) {
       overrides.push_back(std::move(override));
     }
@@ -87,8 +87,7 @@ runs::Run run_to_plan(const TrainArguments& arguments, const PlanArguments& want
     const int there = read_hardware(wanted.hardware).ranks;
     run.launchers = static_cast<int>((run.config.ranks() + there - 1) / there);
   }
-  run.shape = std::move(data.shape);
-  run.data = std::move(data.dataset);
+  run.task = task;
   run.rates = runs::rates_of(run.config);
   return run;
 }
@@ -261,14 +260,13 @@ int search(const TrainArguments& arguments, const PlanArguments& wanted) {
                 .advice = "leave out one of them"});
   }
   const runs::RunSpec config = load_run_config(arguments);
-  runs::RunData data = runs::open_run_data(config);
-  const TrainArguments fixed = with_steps(TrainArguments(arguments), config, *data.dataset);
+  const auto task = runs::open_language_task(config);
+  const TrainArguments fixed = with_steps(TrainArguments(arguments), config, task->data());
   const SearchedRun searched{.file = arguments.config,
                              .overrides = fixed.overrides,
                              .ranks = wanted.ranks > 0 ? wanted.ranks : config.ranks(),
                              .precisions = wanted.precisions,
-                             .shape = std::move(data.shape),
-                             .data = std::move(data.dataset)};
+                             .task = task};
   Planner planner = planner_of(on_ranks_alone(fixed, searched.ranks), wanted);
   SearchResult result = search_layouts(searched, planner);
   if (wanted.tries > 0) {
@@ -277,8 +275,7 @@ int search(const TrainArguments& arguments, const PlanArguments& wanted) {
   const LayoutCandidate& best = result.planned.front();
   runs::Run run;
   run.config = config_of(searched, best);
-  run.shape = searched.shape;
-  run.data = searched.data;
+  run.task = searched.task;
   run.rates = runs::rates_of(run.config);
   const runs::Facts facts = runs::facts_of(run);
   if (!wanted.save.empty()) {
@@ -315,7 +312,7 @@ int run_plan(const TrainArguments& arguments, const PlanArguments& wanted) {
     measured = measured_step(read_trace(wanted.compare));
   }
   const runs::Run run = run_to_plan(arguments, wanted);
-  TableRows rows = plan_rows(run.config, run.shape, *run.data);
+  TableRows rows = plan_rows(run.config, runs::language_of(run));
   const runs::Facts facts = runs::facts_of(run);
   for (auto& row : fact_rows(run, facts)) {
     rows.push_back(std::move(row));

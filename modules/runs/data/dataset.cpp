@@ -379,19 +379,6 @@ std::int64_t steps_of(const RunSpec& config, const Dataset& data) {
              : config.train.steps;
 }
 
-RunData open_run_data(const RunSpec& spec) {
-  const auto tokenizer = open_run_tokenizer(spec);
-  RunData all;
-  all.shape = at_key(spec, spec.model.from.empty() ? "model" : "model.from",
-                     [&] { return model_shape(spec, tokenizer); });
-  at_key(spec, "data", [&] {
-    const auto data = std::make_shared<Dataset>(spec, all.shape.vocab, tokenizer);
-    data->check_all();
-    all.dataset = data;
-  });
-  return all;
-}
-
 RunSpec with_steps(RunSpec spec, const Dataset& data) {
   if (spec.train.epochs == 0) {
     return spec;

@@ -111,14 +111,6 @@ class Dataset {
 /// The steps in which `data` are trained on train.epochs times; train.steps where there are none.
 std::int64_t steps_of(const RunSpec& config, const Dataset& data);
 
-/// The model's sizes and the data of a run.
-struct RunData {
-  hub::ModelShape shape;
-  std::shared_ptr<const Dataset> dataset;
-};
-/// Opens and checks them. Errors (input), each with the key: see model_shape and Dataset.
-RunData open_run_data(const RunSpec& spec);
-
 /// The same run, with the number of its steps in the place of its epochs. Errors (input): the
 /// schedule does not fit these steps.
 RunSpec with_steps(RunSpec spec, const Dataset& data);

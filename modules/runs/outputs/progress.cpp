@@ -23,9 +23,9 @@ int terminal_columns() {
 }
 
 /// mpirun gives its ranks a terminal, whatever its own output is.
-bool is_terminal() {
+bool is_terminal(const collective::MachineOptions& machine) {
   const char* term = std::getenv("TERM");
-  return ::isatty(STDOUT_FILENO) == 1 && !collective::launched_by_other() &&
+  return ::isatty(STDOUT_FILENO) == 1 && !collective::launched_by_other(machine) &&
          (term == nullptr || std::string_view(term) != "dumb");
 }
 
@@ -65,9 +65,9 @@ std::string fit_line(const std::string& line, int columns) {
   return line.substr(0, static_cast<std::size_t>(columns > 0 ? columns : 0));
 }
 
-ProgressOutput progress_on_stdout() {
+ProgressOutput progress_on_stdout(const collective::MachineOptions& machine) {
   ProgressOutput out{.write = [](const std::string& text) { print_progress(text); }};
-  if (is_terminal()) {
+  if (is_terminal(machine)) {
     out.columns = terminal_columns;
   }
   return out;

@@ -31,7 +31,7 @@ struct ProgressOutput {
   std::function<int()> columns = {};  // of a terminal, as it is now; null: it is none
 };
 /// To stdout, which TERM=dumb makes no terminal.
-ProgressOutput progress_on_stdout();
+ProgressOutput progress_on_stdout(const collective::MachineOptions& machine = {});
 
 /// On a terminal one line that is overwritten; elsewhere a line every `every` steps, and at the
 /// first, the last and every validated step. Used by rank 0 only.

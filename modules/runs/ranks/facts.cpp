@@ -29,7 +29,7 @@ namespace {
 /// Error (input): a validation would compute another model than steps that an override has changed.
 void check_validation(const Run& run) {
   for (const Override& override : overrides_of(run.config.graph)) {
-    if (run.data->validation_batches() > 0 && !override.evaluates_as_written) {
+    if (run.task->validation_batches() > 0 && !override.evaluates_as_written) {
       fail_input({.where = run.config.place("data.validation"),
                   .wrong = fmt::format("a validation computes the model as it is written, and "
                                        "steps compute what override '{}' has replaced",

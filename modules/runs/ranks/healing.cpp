@@ -37,8 +37,8 @@ struct RanksThere {
 /// Those of this machine; `before`: of the one before it.
 RanksThere ranks_there(const RunSpec& config, int before) {
   RanksThere ranks{.all = static_cast<int>(config.ranks())};
-  if (const auto place = collective::launcher_place()) {
-    ranks.there = collective::ranks_started_here(ranks.all);
+  if (const auto place = collective::launcher_place(config.machine)) {
+    ranks.there = collective::ranks_started_here(ranks.all, config.machine);
     ranks.first = (place->machine + place->machines - before) % place->machines * ranks.there;
   }
   return ranks;
@@ -62,7 +62,7 @@ Healing::Healing(const Run& run, StartPoint& start)
 }
 
 void check_healing(const RunSpec& config) {
-  if (config.train.heal && collective::launched_by_other()) {
+  if (config.train.heal && collective::launched_by_other(config.machine)) {
     fail_input({.where = config.place("train.heal"),
                 .wrong = "another program has started the ranks, and it alone can start them again",
                 .advice = "set train.heal to false, save with checkpoint.every, and let that "
@@ -71,7 +71,7 @@ void check_healing(const RunSpec& config) {
                           "train` for all ranks of a machine, with --machines where there are "
                           "several"});
   }
-  if (const auto place = collective::launcher_place();
+  if (const auto place = collective::launcher_place(config.machine);
       config.train.heal && place && place->ranks > 0) {
     fail_input({.where = config.place("train.heal"),
                 .wrong = "machines that heal start as many ranks each",

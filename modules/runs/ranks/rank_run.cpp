@@ -121,7 +121,8 @@ class RankRun {
         events_ = std::make_unique<EventFile>(run.config.log.tensorboard, trainer_->done());
       }
       progress_ = std::make_unique<Progress>(kept_ != nullptr ? start.begun : trainer_->done(),
-                                             run.config.train.steps, run.config.log.every);
+                                             run.config.train.steps, run.config.log.every,
+                                             progress_on_stdout(run.config.machine));
       if (start.checkpoint && !start.from_kept) {
         progress_->note(
             fmt::format("resumed after step {} from {}", trainer_->done(), *start.checkpoint));
@@ -208,7 +209,7 @@ class RankRun {
     }
     metrics.memory_bytes = process_memory().resident;
     metrics.memory_peaks = memory_peaks(device_);
-    metrics.measures = trainer_->objective().measures(result.measured);
+    metrics.measures = trainer_->task().measures(result.measured);
     add_loads(metrics);
     try {
       if (validates_after(trainer_->done())) {

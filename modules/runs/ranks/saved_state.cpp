@@ -69,7 +69,8 @@ void take_base(const Run& run, nn::Module& model, const CheckpointReader* reader
                StartPoint& start) {
   const std::string& from = run.config.model.from;
   const CheckpointBase* const stored = reader == nullptr ? nullptr : reader->base().get();
-  const std::shared_ptr<const CheckpointBase> own = checkpoint_base(run, model);
+  const std::shared_ptr<const CheckpointBase> own =
+      run.task->checkpoint_base(run.config, run.base_hash, model);
   if (!own || (own->tensors.empty() && stored == nullptr)) {
     return;
   }
@@ -85,52 +86,17 @@ void take_base(const Run& run, nn::Module& model, const CheckpointReader* reader
   }
 }
 
-/// Checks the files that model.from and model.adapter name against the model. `hash`: of the base,
-/// if it was taken before.
-void check_named_files(const Run& run, nn::Module& model, bool weight_values,
-                       const std::string& hash) {
-  std::optional<hub::FolderWeights> weights;
-  if (!run.config.model.from.empty()) {
-    StateDict named = hub::model_weights(model);
-    at_key(run.config, "model.from", [&] {
-      weights.emplace(
-          run.config.model.from, run.shape,
-          hub::FolderOptions{.adds_tokens = run.config.model.adds_tokens(),
-                             .use = hash.empty() ? hub::BaseUse::values : hub::BaseUse::compared,
-                             .base = run.config.model.base});
-      for (const nn::BufferPointer& buffer : nn::all_buffers(model)) {
-        if (buffer->saved && weights->source().contains(buffer->name)) {
-          named.tensors.emplace(buffer->name, buffer->value);
-        }
-      }
-      check_weights(weights->source(), named, hub::weight_options(model));
-      if (weight_values) {
-        check_weight_values(weights->source(), named);
-      }
-    });
-  }
-  if (!run.config.model.adapter.empty()) {
-    hub::check_takes_adapters(hub::family_of(run.shape), hub::sizes_of(run.shape),
-                              hub::names_of(hub::updates_of(model)),
-                              run.config.place("model.adapter"));
-    at_key(run.config, "model.adapter", [&] {
-      hub::check_peft(run.config.model.adapter, model, weights ? &weights->source() : nullptr,
-                      weight_values);
-    });
-  }
-}
-
 /// check_stored on the thread that calls it, as the calling rank. `places`: the ranks along the
 /// axis of stages. `hash`: of the base, if it was taken before.
 StartPoint check(const Run& run, const std::optional<std::string>& resume, bool weight_values,
                  std::vector<int>& places, const std::string& hash = "") {
-  const auto model = training_model(run.shape, run.config);
+  const auto model = training_model(*run.task, run.config);
   const parallel::ParallelPlan plan(*model, make_mesh(run.config), plan_entries(run.config, {}),
                                     plugin::host());  // styles replace modules
   if (plan.stages() != nullptr) {
     places = plan.stages()->group().group->ranks;
   }
-  check_named_files(run, *model, weight_values, hash);
+  run.task->check_files(run.config, *model, weight_values, hash);
   StartPoint start;
   start.base_hash = hash;
   if (!resume) {
@@ -141,8 +107,8 @@ StartPoint check(const Run& run, const std::optional<std::string>& resume, bool 
   }
   const CheckpointReader reader(*resume);
   start.checkpoint = resume;
-  start.notes = compare(stored_fingerprint(reader.meta(), *resume), run.fingerprint, run.shape,
-                        run.config, *resume);
+  start.notes = compare(stored_fingerprint(reader.meta(), *resume), run.fingerprint,
+                        run.task->earlier_values(), run.config, *resume);
   for (std::string& note : start.notes) {
     note = "allowed difference: " + note;
   }
@@ -151,8 +117,7 @@ StartPoint check(const Run& run, const std::optional<std::string>& resume, bool 
   }
   hub::compare_updates(hub::stored_updates(reader.meta(), *resume), hub::updates_of(*model),
                        *resume);
-  const auto optimizer = make_optimizer(run.config, nn::all_parameters(*model),
-                                        nn::whole_parameters(*model));  // its state is meta too
+  const auto optimizer = task_optimizer(*run.task, run.config, *model);  // its state is meta too
   optimizer->prepare_state();
   check_state(reader, training_state(*optimizer),
               {.ignore = ignored_state(*model), .base = start.base_hash});

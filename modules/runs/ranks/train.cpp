@@ -1,8 +1,9 @@
 module;
 #include <fmt/format.h>
-#include <stdlib.h>
 
+#include <cstdint>
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -32,14 +33,13 @@ std::vector<std::pair<std::string, std::string>> agreed(const Run& run) {
 }
 
 /// What the config says of this machine's network, unless its environment does.
-void set_interface(const RunSpec& config) {
+void check_network(const RunSpec& config) {
   const std::optional<std::string> own = environment_variable("TESSERA_INTERFACE");
   if (own) {
     collective::check_interface("TESSERA_INTERFACE", *own);
   } else if (!config.mesh.interface.empty()) {
     at_key(config, "mesh.interface",
            [&] { collective::check_interface("mesh.interface", config.mesh.interface); });
-    ::setenv("TESSERA_INTERFACE", config.mesh.interface.c_str(), 1);
   }
 }
 
@@ -51,7 +51,8 @@ collective::LaunchOptions launch_options(const OpenedRun& opened) {
   options.rank_bytes = opened.facts.rank_bytes;
   options.rank_threads = threads_of_rank(config) + (config.mesh.background ? 1 : 0);
   options.transport = config.mesh.transport;
-  options.place = collective::launcher_place();
+  options.interface = config.mesh.interface;
+  options.place = collective::launcher_place(config.machine);
   if (options.place) {
     options.agreed = agreed(opened.run);
     options.agreed_at_start = {
@@ -65,29 +66,45 @@ collective::LaunchOptions launch_options(const OpenedRun& opened) {
 
 }  // namespace
 
-OpenedRun open_run(RunSpec spec, bool writes) {
+namespace {
+
+/// What opens the task of a run, when it is known that it may write; the description may change.
+using OpenTask = std::function<std::shared_ptr<const Task>(RunSpec& spec)>;
+
+OpenedRun open_run(RunSpec spec, bool writes, const OpenTask& open_task) {
   OpenedRun opened;
-  Run& run = opened.run;
   check_outputs(spec);
   check_healing(spec);
-  opened.first = collective::is_first_process();
+  opened.first = collective::is_first_process(spec.machine);
   if (opened.first && writes) {
     opened.lock = std::make_unique<RunLock>(spec);
   }
   if (writes) {  // a plan may be made elsewhere
-    set_interface(spec);
+    check_network(spec);
   }
-  RunData data = open_run_data(spec);
-  run.shape = std::move(data.shape);
-  run.data = std::move(data.dataset);
-  run.config = with_steps(std::move(spec), *run.data);
+  opened.run.task = open_task(spec);
+  opened.run.config = std::move(spec);
   return opened;
+}
+
+}  // namespace
+
+OpenedRun open_run(RunSpec spec, bool writes) {
+  return open_run(std::move(spec), writes, [](RunSpec& opened) {
+    auto task = open_language_task(opened);
+    opened = with_steps(std::move(opened), task->data());
+    return task;
+  });
+}
+
+OpenedRun open_run(RunSpec spec, std::shared_ptr<const Task> task, bool writes) {
+  return open_run(std::move(spec), writes, [&](RunSpec& /*opened*/) { return std::move(task); });
 }
 
 void check_run(OpenedRun& opened) {
   Run& run = opened.run;
   run.rates = rates_of(run.config);
-  if (const auto place = collective::launcher_place()) {
+  if (const auto place = collective::launcher_place(run.config.machine)) {
     run.launchers = place->machines;
   }
   opened.facts = facts_of(run);
@@ -98,7 +115,7 @@ void check_run(OpenedRun& opened) {
 
 void check_start(OpenedRun& opened, bool weight_values) {
   Run& run = opened.run;
-  run.fingerprint = fingerprint_of(run.config, run.shape, *run.data);
+  run.fingerprint = run.task->fingerprint(run.config);
   opened.start = at_key(run.config, resume_key(run.config), [&] {
     return check_stored(run, checkpoint_to_resume(run.config), weight_values);
   });
@@ -124,15 +141,19 @@ int train(OpenedRun& opened) {
   if (opened.run.config.train.heal) {
     healing.emplace(opened.run, opened.start).configure(options);
   }
-  return collective::launched_by_other() ? collective::join_launch(options, rank_run)
-                                         : collective::launch(options, rank_run);
+  return collective::launched_by_other(opened.run.config.machine)
+             ? collective::join_launch(options, rank_run)
+             : collective::launch(options, rank_run);
 }
 
-int train(RunSpec spec) {
+namespace {
+
+/// `open`: checks and opens the run; its plugins are loaded.
+int train_opened(const RunSpec& spec, const std::function<OpenedRun()>& open) {
   collective::hide_run_key();  // before any other program is started
   try {
     use_plugins(spec);
-    OpenedRun opened = open_run(checked(std::move(spec)), true);
+    OpenedRun opened = open();
     check_run(opened);
     check_start(opened, false);
     const int code = train(opened);
@@ -140,10 +161,44 @@ int train(RunSpec spec) {
   } catch (const collective::PeerFailed& error) {
     return exit_code_of(error.kind());
   } catch (const Error& error) {
-    collective::report_refusal(error.what(), error.kind(),
-                               [&] { fmt::print(stderr, "error: {}\n", error.what()); });
+    collective::report_refusal(
+        error.what(), error.kind(), [&] { fmt::print(stderr, "error: {}\n", error.what()); },
+        spec.machine);
     return exit_code_of(error.kind());
   }
+}
+
+/// Its numbers of tokens are the task's.
+RunSpec with_row_tokens(RunSpec spec, std::int64_t tokens) {
+  if (spec.data.seq_len != DataConfig().seq_len) {
+    fail_input({.thing = "data.seq_len",
+                .wrong = "a program's own task has row_tokens instead",
+                .advice = "set those"});
+  }
+  spec.data.seq_len = tokens;
+  return spec;
+}
+
+}  // namespace
+
+int train(RunSpec spec) {
+  return train_opened(spec, [&] {
+    if (spec.log.sample > 0) {
+      fail_input({.thing = "log.sample",
+                  .wrong = "only the program tessera shows a sample",
+                  .advice = "set 0; text::generate makes one from the checkpoint"});
+    }
+    return open_run(checked(spec), true);
+  });
+}
+
+int train(RunSpec spec, const TaskFunctions& functions) {
+  return train_opened(spec, [&] {
+    std::shared_ptr<const Task> task = task_of(functions);
+    const OwnTask own{.optimizer = functions.optimizer != nullptr};
+    RunSpec whole = checked(with_row_tokens(spec, functions.row_tokens), own);
+    return open_run(std::move(whole), std::move(task), true);
+  });
 }
 
 }  // namespace tessera::runs

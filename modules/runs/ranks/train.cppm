@@ -4,6 +4,8 @@ import tessera.base;
 import :spec;
 import :facts;
 import :run_lock;
+import :functions;
+import :task;
 import :training_run;
 
 // A run from its description to its last step, as `tessera train` does it.
@@ -25,6 +27,8 @@ struct OpenedRun {
 /// run is to be trained, and has what it writes to itself. Errors (input), each with the key: a
 /// folder or file that it would write cannot be; see model_shape and Dataset.
 OpenedRun open_run(RunSpec spec, bool writes);
+/// The same of a program's own task. Errors (input): what the run would write cannot be.
+OpenedRun open_run(RunSpec spec, std::shared_ptr<const Task> task, bool writes);
 /// Errors: see facts_of.
 void check_run(OpenedRun& opened);
 /// Compares the run with what it begins with, and with what its outputs hold. `weight_values`: see
@@ -41,5 +45,8 @@ int train(OpenedRun& opened);
 /// prints its progress. Returns the exit code of main; an error is printed once. Call it before
 /// any thread exists.
 int train(RunSpec spec);
+/// The same of a program's own model, rows and loss. Keys of [model], [data] and [dpo] have no
+/// meaning there but data.validate_every; what else is set is an error that names the field.
+int train(RunSpec spec, const TaskFunctions& functions);
 
 }  // namespace tessera::runs

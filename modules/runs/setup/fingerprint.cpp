@@ -109,16 +109,12 @@ std::string text_of(const models::ModelValue& value) {
   return json_text(std::visit([](const auto& number) { return nlohmann::json(number); }, value));
 }
 
-/// With the keys of the model's family that the version which wrote the checkpoint did not have:
-/// what it computed is what their initial values say.
-Fingerprint with_later_keys(Fingerprint stored, const Fingerprint& own,
-                            const hub::ModelShape& shape) {
+/// With the values that the version which wrote the checkpoint computed without naming them.
+Fingerprint with_earlier(Fingerprint stored, const Fingerprint& own, const Fingerprint& earlier) {
   if (own.contains(special_tokens)) {
     stored.try_emplace(special_tokens, json_text(nlohmann::json("letters")));
   }
-  for (const models::ModelKey& key : hub::family_of(shape).keys()) {
-    stored.try_emplace("model." + key.name, text_of(key.initial));
-  }
+  stored.insert(earlier.begin(), earlier.end());
   return stored;
 }
 
@@ -196,6 +192,24 @@ Fingerprint fingerprint_of(const RunSpec& config, const hub::ModelShape& shape,
   return values;
 }
 
+Fingerprint own_fingerprint(const RunSpec& config, bool own_optimizer) {
+  Fingerprint values;
+  for (const Key& key : config_keys(config.model.family)) {
+    if (has_influence(key) && !key.of_family && !is_of_own_task(key.path, own_optimizer)) {
+      values[key.path] = json_of(key, config);
+    }
+  }
+  return values;
+}
+
+Fingerprint initial_values(const hub::ModelShape& shape) {
+  Fingerprint values;
+  for (const models::ModelKey& key : hub::family_of(shape).keys()) {
+    values["model." + key.name] = text_of(key.initial);
+  }
+  return values;
+}
+
 std::string to_json(const Fingerprint& fingerprint) {
   nlohmann::ordered_json json = nlohmann::ordered_json::object();
   for (const auto& [name, value] : fingerprint) {
@@ -221,9 +235,9 @@ Fingerprint stored_fingerprint(const std::string& meta, const std::string& check
 }
 
 std::vector<std::string> compare(const Fingerprint& written, const Fingerprint& own,
-                                 const hub::ModelShape& shape, const RunSpec& config,
+                                 const Fingerprint& earlier, const RunSpec& config,
                                  const std::string& checkpoint) {
-  const Fingerprint stored = with_later_keys(written, own, shape);
+  const Fingerprint stored = with_earlier(written, own, earlier);
   std::set<std::string> names;
   for (const Fingerprint* values : {&stored, &own}) {
     for (const auto& [name, value] : *values) {

@@ -20,6 +20,13 @@ using Fingerprint = std::map<std::string, std::string>;
 Fingerprint fingerprint_of(const RunSpec& config, const hub::ModelShape& shape,
                            const Dataset& data);
 
+/// Of a run with a program's own task, of which nothing is known. `own_optimizer`: the program's
+/// too, but for its learning rates.
+Fingerprint own_fingerprint(const RunSpec& config, bool own_optimizer);
+
+/// The initial values of the family's keys, which a version that did not have them computed.
+Fingerprint initial_values(const hub::ModelShape& shape);
+
 /// As a JSON object, for a checkpoint's meta data.
 std::string to_json(const Fingerprint& fingerprint);
 
@@ -27,11 +34,11 @@ std::string to_json(const Fingerprint& fingerprint);
 Fingerprint stored_fingerprint(const std::string& meta, const std::string& checkpoint);
 
 /// The differences, "optimizer.lr: 0.001 in the checkpoint, 0.0003 in the config", that
-/// `checkpoint.allow` permits: by name or by section. A key of the model's family that is absent in
-/// `written` came later than the checkpoint and has its initial value there. Error (input) that
-/// lists the others and says how to restart and how to permit them.
+/// `checkpoint.allow` permits: by name or by section. `earlier`: values that `written` has where it
+/// does not say otherwise. Error (input) that lists the others and says how to restart and how to
+/// permit them.
 std::vector<std::string> compare(const Fingerprint& written, const Fingerprint& own,
-                                 const hub::ModelShape& shape, const RunSpec& config,
+                                 const Fingerprint& earlier, const RunSpec& config,
                                  const std::string& checkpoint);
 
 }  // namespace tessera::runs

@@ -20,14 +20,13 @@ import tessera.nn;
 import tessera.models;
 import tessera.optim;
 import tessera.parallel;
-import tessera.hub;
 
 namespace tessera::runs {
 
 namespace {
 
 /// Error (input): the config asks for the balance of experts, and the model has none.
-void balance_experts(nn::LanguageModel& model, const RunSpec& config) {
+void balance_experts(nn::Module& model, const RunSpec& config) {
   const ExpertsConfig& wanted = config.experts;
   const int mixtures = nn::balance_experts(model, {.loss = wanted.balance_loss,
                                                    .z_loss = wanted.z_loss,
@@ -45,26 +44,34 @@ void balance_experts(nn::LanguageModel& model, const RunSpec& config) {
   }
 }
 
+/// Error (input): the config asks for what only a LanguageModel does.
+void refuse_of_others(const RunSpec& config, const std::string& key, bool asked) {
+  if (asked) {
+    fail_input({.where = config.place(key),
+                .wrong = "the model is not an nn::LanguageModel, which alone can do this",
+                .advice = "remove it"});
+  }
+}
+
 }  // namespace
 
-std::shared_ptr<nn::LanguageModel> training_model(
-    const hub::ModelShape& shape, const RunSpec& config,
-    const std::function<void(nn::Module& model)>& change) {
-  auto model = hub::make_model(shape, config.model.dropout);
-  if (config.data.packs() && !model->takes_documents()) {
-    fail_input(
-        {.where = config.place("data.packing"),
-         .wrong = fmt::format("models of the family '{}' read a row as one document", shape.family),
-         .advice = "set data.packing=none"});
-  }
+std::shared_ptr<nn::Module> training_model(const Task& task, const RunSpec& config,
+                                           const std::function<void(nn::Module& model)>& change) {
+  std::shared_ptr<nn::Module> model = task.model(config);
   balance_experts(*model, config);
   if (change) {
     change(*model);
   }
-  try {
-    model->set_head_rows(config.train.head_rows);
-  } catch (const Error& error) {
-    fail_at(config.place("train.head_rows"), error);
+  if (auto* const language = dynamic_cast<nn::LanguageModel*>(model.get())) {
+    try {
+      language->set_head_rows(config.train.head_rows);
+    } catch (const Error& error) {
+      fail_at(config.place("train.head_rows"), error);
+    }
+  } else {
+    refuse_of_others(config, "train.head_rows", config.train.head_rows != 0);
+    refuse_of_others(config, "train.activation_checkpointing",
+                     config.train.activation_checkpointing);
   }
   try {
     nn::freeze(*model, config.train.freeze);
@@ -180,6 +187,13 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const RunSpec& config,
   } catch (const Error& error) {
     fail_at(place, error);
   }
+}
+
+std::unique_ptr<optim::Optimizer> task_optimizer(const Task& task, const RunSpec& config,
+                                                 nn::Module& model) {
+  auto own = task.optimizer(nn::all_parameters(model));
+  return own ? std::move(own)
+             : make_optimizer(config, nn::all_parameters(model), nn::whole_parameters(model));
 }
 
 optim::Schedule make_schedule(const RunSpec& config) {

@@ -6,18 +6,18 @@ import tessera.tensor;
 import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
-import tessera.hub;
 import :spec;
+import :task;
 
 // From a config to the library's objects; shared by the ranks and by the check before the launch.
 
 export namespace tessera::runs {
 
-/// The model that a config trains, on the meta device, with its frozen parameters. Errors (input):
-/// see nn::freeze.
-/// `change`: what replaces modules of it, before parameters get their type.
-std::shared_ptr<nn::LanguageModel> training_model(
-    const hub::ModelShape& shape, const RunSpec& config,
+/// The model that a run trains, on the meta device, with its frozen parameters. Errors (input): see
+/// Task::model and nn::freeze; the model does not have what a key asks for. `change`: what replaces
+/// modules of it, before parameters get their type.
+std::shared_ptr<nn::Module> training_model(
+    const Task& task, const RunSpec& config,
     const std::function<void(nn::Module& model)>& change = {});
 
 /// The config's mesh; one axis "rank" of size 1 where it has none.
@@ -33,6 +33,10 @@ std::vector<parallel::StyleEntry> style_entries(const RunSpec& config);
 std::unique_ptr<optim::Optimizer> make_optimizer(const RunSpec& config,
                                                  std::vector<nn::ParameterPointer> parameters,
                                                  std::span<const nn::ParameterPointer> whole = {});
+
+/// The task's own optimizer of the model's parameters, or that of the config. Errors: as above.
+std::unique_ptr<optim::Optimizer> task_optimizer(const Task& task, const RunSpec& config,
+                                                 nn::Module& model);
 
 /// How many threads compute for a rank: train.threads, or its share of the cores.
 int threads_of_rank(const RunSpec& config);

@@ -56,7 +56,8 @@ std::shared_ptr<MemoryPlace> memory_elsewhere(const GraphConfig& graph) {
 
 StepRates rates_of(const RunSpec& config) {
   const GraphConfig& graph = config.graph;
-  if (!is_offloaded(graph) || collective::launched_by_other() || collective::launcher_place()) {
+  if (!is_offloaded(graph) || collective::launched_by_other(config.machine) ||
+      collective::launcher_place(config.machine)) {
     return {};
   }
   // One thread: those of a process do not survive the launch of the ranks.
@@ -83,7 +84,8 @@ void check_space_elsewhere(const RunSpec& config, std::int64_t bytes) {
   }
   const std::filesystem::space_info space = std::filesystem::space(part, error);
   // Ranks that another launcher starts may be on other machines.
-  const std::int64_t ranks = collective::ranks_started_here(static_cast<int>(config.ranks()));
+  const std::int64_t ranks =
+      collective::ranks_started_here(static_cast<int>(config.ranks()), config.machine);
   const auto needed = static_cast<std::uint64_t>(bytes * ranks);
   if (!error && space.available < needed) {
     fail_input({.where = config.place("graph.offload"),

@@ -6,11 +6,10 @@ import tessera.program;
 import tessera.graph;
 import tessera.checkpoint;
 import tessera.train;
-import tessera.hub;
 import :fingerprint;
 import :rates;
-import :dataset;
 import :spec;
+import :task;
 
 export namespace tessera::runs {
 
@@ -23,8 +22,7 @@ struct OneRank {
 /// Agreement of all ranks before they start. The config is constant after it was read.
 struct Run {
   RunSpec config;
-  hub::ModelShape shape;
-  std::shared_ptr<const Dataset> data;
+  std::shared_ptr<const Task> task = {};
   Fingerprint fingerprint = {};  // kept in checkpoints
   std::string base_hash = {};    // of model.from, where a checkpoint names it (hub::base_hash)
   int kept_gathers = -1;         // see graph::ExecutionOptions; -1: what rank 0 has room for

@@ -5,6 +5,7 @@ module;
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 #include <tessera/json.hpp>
@@ -107,7 +108,7 @@ void check_sizes(const RunSpec& spec, const std::vector<Key>& keys, Problems& pr
 
 }  // namespace
 
-RunSpec checked(RunSpec spec) {
+RunSpec checked(RunSpec spec, const std::optional<OwnTask>& own) {
   Problems problems("");
   const std::vector<Key> keys = config_keys(spec.model.family);
   check_sizes(spec, keys, problems);
@@ -141,7 +142,7 @@ RunSpec checked(RunSpec spec) {
   if (spec.train.epochs > 0 && !spec.given.contains("train.steps")) {
     spec.train.steps = 0;  // follows from the data
   }
-  check_config(spec, unread, problems);
+  check_config(spec, unread, problems, own);
   problems.throw_if_any();
   return spec;
 }

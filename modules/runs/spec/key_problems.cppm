@@ -18,7 +18,7 @@ class KeyProblems {
   bool known(std::initializer_list<const char*> keys) const;
   /// Adds a problem at the first of `keys` that was given.
   void add(const std::vector<std::string>& keys, const std::string& text);
-  /// KeyProblemss the key for an error of `check`, whose text begins with `thing`.
+  /// Adds a problem of the key for an error of `check`, whose text begins with `thing`.
   void add_errors(const char* key, std::string_view thing, const std::function<void()>& check);
 
  protected:

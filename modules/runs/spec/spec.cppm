@@ -293,6 +293,9 @@ struct RunSpec {
   GraphConfig graph;
   CheckpointConfig checkpoint;
 
+  /// This machine among those of the run: no key, as it is another one on each.
+  collective::MachineOptions machine;
+
   std::filesystem::path file;  // that it was read from, as it was named; empty: a program made it
   std::map<std::string, Place> given;  // by key; by section, where the file has its first line
 

@@ -2,6 +2,7 @@ module;
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <cstddef>
@@ -36,9 +37,13 @@ class Checks : private KeyProblems {
   Checks(const RunSpec& config, const std::set<std::string>& unread, Problems& problems)
       : KeyProblems(config, unread, problems), c_(config) {}
 
-  void all() {
-    model();
-    data();
+  void all(const std::optional<OwnTask>& own) {
+    if (own) {
+      own_task(*own);
+    } else {
+      model();
+      data();
+    }
     training();
     mesh();
     trace();
@@ -48,6 +53,17 @@ class Checks : private KeyProblems {
   }
 
  private:
+  void own_task(const OwnTask& own) {
+    for (const auto& [key, place] : c_.given) {
+      if (is_of_own_task(key, own.optimizer) && key != "data.seq_len") {
+        add({key}, key.starts_with("optimizer.")
+                       ? "the program's own optimizer determines this; remove one of the two"
+                       : "only a language model on texts has it, and the program has a task of its "
+                         "own; remove it");
+      }
+    }
+  }
+
   void model() {
     const ModelConfig& m = c_.model;
     if (!m.from.empty()) {
@@ -481,8 +497,20 @@ std::optional<double> norm_order(const std::string& text) {
              : std::nullopt;
 }
 
-void check_config(const RunSpec& config, const std::set<std::string>& unread, Problems& problems) {
-  Checks(config, unread, problems).all();
+bool is_of_own_task(const std::string& path, bool own_optimizer) {
+  constexpr std::array<std::string_view, 4> sections = {"model.", "data.", "dpo.", "log.sample"};
+  constexpr std::array<std::string_view, 5> of_optimizer = {"optimizer.name", "optimizer.options",
+                                                            "optimizer.weight_decay",
+                                                            "optimizer.decay", "optimizer.groups"};
+  return (path != "data.validate_every" &&
+          std::ranges::any_of(sections, [&](auto section) { return path.starts_with(section); })) ||
+         path == "train.objective" || path == "train.epochs" ||
+         (own_optimizer && std::ranges::find(of_optimizer, path) != of_optimizer.end());
+}
+
+void check_config(const RunSpec& config, const std::set<std::string>& unread, Problems& problems,
+                  const std::optional<OwnTask>& own) {
+  Checks(config, unread, problems).all(own);
 }
 
 std::vector<std::string> default_passes() { return graph::default_passes(); }

@@ -92,7 +92,8 @@ std::string memory_text(const MemoryStatistics& memory) {
 
 void check_device_memory(const RunSpec& config, const PlannedStep& step) {
   // Ranks that another launcher starts may be on other machines.
-  const int ranks = collective::ranks_started_here(static_cast<int>(config.ranks()));
+  const int ranks =
+      collective::ranks_started_here(static_cast<int>(config.ranks()), config.machine);
   const bool shared = ranks > 1 && device_of(config, 0, ranks) == device_of(config, 1, ranks);
   std::int64_t needed = on_device(step.memory);
   if (step.least > 0) {

@@ -27,7 +27,6 @@ import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
 import tessera.train;
-import tessera.hub;
 
 namespace tessera::runs {
 namespace {
@@ -87,7 +86,7 @@ std::shared_ptr<const OneRank> capture_one_rank(const Run& run) {
                   .wrong = "the host reads values within the step, in " + reads,
                   .advice = "use styles ([[parallel]] entries) instead of a mode"});
     }
-    if (run.data->validation_batches() > 0) {
+    if (run.task->validation_batches() > 0) {
       capture_evaluation(run, one, *captured);
     }
     return captured;

@@ -41,7 +41,7 @@ Trainer::Trainer(const Run& run, const StepSetup& setup, Device device,
                  std::span<const Override> replaced)
     : run_(run), setup_(setup), device_(device) {
   set_seed(static_cast<std::uint64_t>(run.config.train.seed));
-  model_ = training_model(run.shape, run.config, [&](nn::Module& model) {
+  model_ = training_model(*run.task, run.config, [&](nn::Module& model) {
     for (const Override& override : replaced) {
       replace_modules(model, override);
     }
@@ -58,29 +58,22 @@ Trainer::Trainer(const Run& run, const StepSetup& setup, Device device,
       *model_, setup_.mesh,
       setup_.by_mode ? plan_entries(run.config, layouts) : style_entries(run.config),
       plugin::host());
-  if (device_ != meta && plan_->sequence_parts() > 1) {
-    std::vector<std::int64_t> places(static_cast<std::size_t>(run.config.data.seq_len));
-    std::iota(places.begin(), places.end(), 0);
-    const Dims shape = {1, run.config.data.seq_len};
-    first_token_ = plan_->sequence_part(from_values(std::span<const std::int64_t>(places), shape))
-                       .data<std::int64_t>()[0];
-  }
-  if (needs_copy(run.config, *model_)) {
-    copy_ = std::make_unique<FrozenCopy>(run, setup_.mesh);
-  }
+  task_ = run.task->on_rank(run.config, *model_, *plan_, device_);
   if (device_ != meta) {  // where shapes and layouts are all that there is
-    set_first_values();
+    plan_->materialize(device_);
+    run.task->initialize(run.config, *model_);
+    plan_->initialized();
+    task_->initialized();
   }
-  objective_ = make_objective(run.config, *model_, *plan_, copy_.get());
   expert_loads_ = std::make_unique<ExpertLoads>(*model_, *plan_);
-  model_->set_activation_checkpointing(run.config.train.activation_checkpointing);
+  if (auto* const language = dynamic_cast<nn::LanguageModel*>(model_.get())) {
+    language->set_activation_checkpointing(run.config.train.activation_checkpointing);
+  }
   training_ = std::make_unique<Training>(
-      *model_, *plan_,
-      make_optimizer(run.config, nn::all_parameters(*model_), nn::whole_parameters(*model_)),
-      make_schedule(run.config));
-  training_->checkpoints().set_base(checkpoint_base(run, *model_));
-  if (copy_) {
-    training_->add_model(copy_->model());
+      *model_, *plan_, task_optimizer(*run.task, run.config, *model_), make_schedule(run.config));
+  training_->checkpoints().set_base(run.task->checkpoint_base(run.config, run.base_hash, *model_));
+  if (const FrozenCopy* const copy = task_->frozen_copy()) {
+    training_->add_model(copy->model());
   }
   training_->set_planned_states(setup_.states);
   training_->set_clipping(make_clipping(run.config.train));
@@ -117,62 +110,12 @@ Trainer::Trainer(const Run& run, const StepSetup& setup, Device device,
   }
 }
 
-void Trainer::set_first_values() {
-  const ModelConfig& config = run_.config.model;
-  plan_->materialize(device_);
-  if (config.from.empty()) {
-    nn::initialize(*model_);
-  } else {
-    hub::load_model_weights(
-        hub::FolderWeights(config.from, run_.shape,
-                           {.adds_tokens = config.adds_tokens(), .base = config.base})
-            .source(),
-        *model_);
-    nn::initialize_updates(*model_);
-  }
-  plan_->initialized();
-  if (!config.adapter.empty()) {
-    hub::load_peft(config.adapter, *model_);
-  }
-  if (copy_) {
-    copy_->fill(*model_, device_);
-  }
-}
-
 std::size_t Trainer::shared_bytes() const {
   const std::size_t own = tessera::shared_bytes(*plan_, nn::all_parameters(*model_));
-  return copy_ ? own + tessera::shared_bytes(copy_->plan(), nn::all_parameters(copy_->model()))
-               : own;
-}
-
-Batch Trainer::no_data(std::int64_t rows) const {
-  Batch batch;
-  batch.rows = rows * run_.config.row_sequences();
-  batch.seq_len = run_.config.data.seq_len;
-  return batch;
-}
-
-Tensors Trainer::rows_of(const Batch& batch) const {
-  const std::int64_t length = batch.seq_len / plan_->sequence_parts();
-  const auto rows_of = [&](const std::vector<std::int64_t>& values) {
-    if (device_ == meta) {
-      return plan_->sequence_part(empty({batch.rows, batch.seq_len}, DType::i64, meta));
-    }
-    std::vector<std::int64_t> part;  // cut here: reading rows is no call of a step
-    part.reserve(static_cast<std::size_t>(batch.rows * length));
-    for (std::int64_t row = 0; row < batch.rows; ++row) {
-      const auto first = values.begin() + row * batch.seq_len + first_token_;
-      part.insert(part.end(), first, first + length);
-    }
-    return ops::to_device(from_values(std::span<const std::int64_t>(part), {batch.rows, length}),
-                          device_);
-  };
-  Tensors rows = {rows_of(batch.inputs), rows_of(batch.targets)};
-  if (run_.config.data.packs()) {
-    rows.push_back(rows_of(batch.documents));
-    rows.push_back(rows_of(batch.positions));
-  }
-  return rows;
+  const FrozenCopy* const copy = task_->frozen_copy();
+  return copy == nullptr
+             ? own
+             : own + tessera::shared_bytes(copy->plan(), nn::all_parameters(copy->model()));
 }
 
 StepResult Trainer::step(bool last) { return step(setup_.rows, last); }
@@ -181,25 +124,21 @@ StepResult Trainer::step(const StepRows& rows, bool last) {
   if (placed_ && training_->captured().program() == nullptr) {
     capture_ahead();
   }
-  const std::int64_t tokens = rows.all * run_.config.row_sequences() * run_.config.data.seq_len;
-  const std::int64_t trained = device_ == meta ? tokens : run_.data->trained(done());
-  return training_->step({.rows = rows.all,
-                          .micro_rows = rows.micro,
-                          .weight = objective_->weight(rows.all, trained),
-                          .tokens = tokens,
-                          .parts = setup_.parts,
-                          .last_train_step = last},
-                         functions([&](const BatchPart& m) {
-                           return device_ == meta ? no_data(m.rows)
-                                                  : run_.data->rows(m.step, m.first, m.rows);
-                         }));
+  return training_->step(
+      {.rows = rows.all,
+       .micro_rows = rows.micro,
+       .weight = task_->weight(done(), rows.all),
+       .tokens = rows.all * run_.config.row_sequences() * run_.config.data.seq_len,
+       .parts = setup_.parts,
+       .last_train_step = last},
+      functions([this](const BatchPart& part) { return task_->rows(part); }));
 }
 
-StepFunctions Trainer::functions(std::function<Batch(const BatchPart&)> batch) const {
-  return {.rows = [this, batch = std::move(batch)](
-                      const BatchPart& part) { return rows_of(batch(part)); },
-          .loss_sum = [this](const Tensors& rows) { return objective_->sums(rows); },
-          .states = [this](const Tensors& rows) { return objective_->states(rows); }};
+StepFunctions Trainer::functions(std::function<Tensors(const BatchPart&)> rows) const {
+  return {.rows = std::move(rows),
+          .loss_sum = [this](const Tensors& read) { return task_->sums(read); },
+          .states = [this](const Tensors& read) { return task_->states(read); },
+          .guards = task_->guards(done())};
 }
 
 std::string Trainer::program_text() const {
@@ -241,31 +180,29 @@ void Trainer::set_program(const std::string& text, const std::string& where) {
 }
 
 std::optional<Validation> Trainer::validate() {
-  const std::int64_t batches = run_.data->validation_batches();
+  const std::int64_t batches = run_.task->validation_batches();
   if (batches == 0) {
     return std::nullopt;
   }
   if (placed_ && training_->captured().program() == nullptr) {
     capture_ahead();
   }
-  const Evaluation evaluation =
-      training_->evaluate(batches, evaluation_batch(batches), functions([&](const BatchPart& m) {
-                            return run_.data->validation_rows(m.step, m.first, m.rows);
-                          }));
-  return Validation{evaluation.loss, objective_->measures(evaluation.measured)};
+  const Evaluation evaluation = training_->evaluate(
+      batches, evaluation_batch(batches),
+      functions([this](const BatchPart& part) { return task_->validation_rows(part); }));
+  return Validation{evaluation.loss, task_->measures(evaluation.measured)};
 }
 
 StepBatch Trainer::evaluation_batch(std::int64_t batches) const {
-  const std::int64_t trained =
-      device_ == meta ? batches * run_.config.step_tokens() : run_.data->validation_trained();
   return {.rows = setup_.rows.all,
           .micro_rows = setup_.rows.micro,
-          .weight = objective_->weight(batches * setup_.rows.all, trained)};
+          .weight = task_->validation_weight(batches, setup_.rows.all)};
 }
 
 void Trainer::record_evaluation(OneRank& into) {
   into.evaluation = training_->captured_evaluation().record(
-      evaluation_batch(1), functions([&](const BatchPart& m) { return no_data(m.rows); }));
+      evaluation_batch(1),
+      functions([this](const BatchPart& part) { return task_->validation_rows(part); }));
 }
 
 void Trainer::resume(const KeptStates& kept) {
@@ -277,16 +214,17 @@ void Trainer::resume(const KeptStates& kept) {
 
 RunCheckpoints Trainer::checkpoints(std::function<void(const std::string&)> say, KeptStates* kept) {
   const CheckpointConfig& config = run_.config.checkpoint;
-  if (const auto& tokenizer = run_.data->tokenizer();
-      tokenizer && !config.folder.empty() && collective::World::current().rank() == 0) {
-    hub::keep_tokenizer(config.folder, *tokenizer);
+  if (!config.folder.empty() && collective::World::current().rank() == 0) {
+    run_.task->keep_files(config.folder);
   }
   const auto meta_data = [&run = run_, updates = hub::to_json(hub::updates_of(*model_))] {
+    std::string of_task;
+    for (const auto& [name, json] : run.task->checkpoint_meta()) {
+      of_task += fmt::format(R"("{}": {}, )", name, json);
+    }
     return fmt::format(
-        R"({{"written_by": "{}", "config": {}, "model": {}, "generation": {}, "fingerprint": {}, "low_rank_updates": {}, "tokenizer": {}}})",
-        plugin::host_version(), to_json(run.config), hub::hub_config(run.shape),
-        hub::generation_config(run.shape), to_json(run.fingerprint), updates,
-        to_json(run.data->tokenizer()));
+        R"({{"written_by": "{}", "config": {}, {}"fingerprint": {}, "low_rank_updates": {}}})",
+        plugin::host_version(), to_json(run.config), of_task, to_json(run.fingerprint), updates);
   };
   return {*training_,
           {.folder = config.folder,

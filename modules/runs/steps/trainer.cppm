@@ -14,12 +14,9 @@ import tessera.optim;
 import tessera.parallel;
 import tessera.checkpoint;
 import tessera.train;
-import tessera.hub;
 import :metrics;
-import :dataset;
 import :training_run;
-import :objective;
-import :reference;
+import :task;
 import :expert_loads;
 
 // One rank's part of a run.
@@ -30,7 +27,7 @@ export namespace tessera::runs {
 class Trainer {
  public:
   /// Builds the model on the meta device, applies the styles, allocates the parameters and fills
-  /// them: from `model.from`, or with initial values. Errors (input): what the parallel plan
+  /// them, as the task says. Errors (input): what the parallel plan
   /// refuses. On the meta device nothing is allocated or filled, steps use no data and nobody
   /// communicates; a mode must answer what the host reads (try_step).
   explicit Trainer(const Run& run, Device device = cpu);
@@ -81,14 +78,12 @@ class Trainer {
   void set_program(const std::string& text, const std::string& where);
   const DeviceMesh& mesh() const { return setup_.mesh; }
   const parallel::ParallelPlan& plan() const { return *plan_; }
-  const Objective& objective() const { return *objective_; }
+  const RankTask& task() const { return *task_; }
   /// See ExpertLoads::read.
   std::vector<LayerLoads> expert_loads(collective::World& world) {
     return expert_loads_->read(world);
   }
-  /// What preferences are compared with; null: there is no copy.
-  const FrozenCopy* frozen_copy() const { return copy_.get(); }
-  nn::LanguageModel& model() {
+  nn::Module& model() {
     training_->captured().finish_updates();
     return *model_;
   }
@@ -102,15 +97,8 @@ class Trainer {
   std::size_t kept_bytes() const;
 
  private:
-  /// Memory and first values of the model, of `model.from` or initial ones, and of what it is
-  /// compared with.
-  void set_first_values();
-  /// Rows of the data as local tensors: inputs, targets and, packed, the two of RowDocuments; or as
-  /// many on the meta device.
-  Tensors rows_of(const Batch& batch) const;
-  Batch no_data(std::int64_t rows) const;
-  /// Functions of a step whose rows `batch` reads.
-  StepFunctions functions(std::function<Batch(const BatchPart&)> batch) const;
+  /// Functions of a step that reads these rows.
+  StepFunctions functions(std::function<Tensors(const BatchPart&)> rows) const;
   StepBatch evaluation_batch(std::int64_t batches) const;
 
   Trainer(const Run& run, const StepSetup& setup, Device device,
@@ -119,11 +107,9 @@ class Trainer {
   const Run& run_;
   StepSetup setup_;
   Device device_;
-  std::shared_ptr<nn::LanguageModel> model_;
+  std::shared_ptr<nn::Module> model_;
   std::unique_ptr<parallel::ParallelPlan> plan_;
-  std::int64_t first_token_ = 0;  // of a row, in this rank's part
-  std::unique_ptr<FrozenCopy> copy_;
-  std::unique_ptr<Objective> objective_;
+  std::unique_ptr<RankTask> task_;
   std::unique_ptr<ExpertLoads> expert_loads_;
   std::unique_ptr<Training> training_;
   std::shared_ptr<const OneRank> placed_;  // with graph.mode: above distribution

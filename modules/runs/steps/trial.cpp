@@ -36,7 +36,7 @@ namespace tessera::runs {
 namespace {
 
 /// Parameters, which exist before the first step.
-void book_parameters(nn::LanguageModel& model) {
+void book_parameters(nn::Module& model) {
   for (const nn::ParameterPointer& parameter : nn::all_parameters(model)) {
     if (parameter->attached<nn::MemoryPlaces>().value) {
       continue;
@@ -229,8 +229,8 @@ Trial try_steps(const Run& run, StepSetup setup, bool& local_products, StageRank
   const ModeScope scope(ModeLevel::below_distribution, reads);
   const PlannedMemoryScope planned;
   book_parameters(trainer.model());
-  if (trainer.frozen_copy() != nullptr) {
-    book_parameters(trainer.frozen_copy()->model());
+  if (trainer.task().frozen_copy() != nullptr) {
+    book_parameters(trainer.task().frozen_copy()->model());
   }
   // The first step makes what stays: the optimizer's state and buffers. Each micro-batch between
   // the first and the last does what any other does.
@@ -274,7 +274,7 @@ Trial try_steps(const Run& run, StepSetup setup, bool& local_products, StageRank
   trial.bytes_elsewhere = trainer.bytes_elsewhere();
   trial.kept_bytes = trainer.kept_bytes();
   trial.styles = trainer.plan().summary();
-  trial.objective = trainer.objective().text();
+  trial.objective = trainer.task().text();
   count_parameters(trainer, trial);
   return trial;
 }

@@ -14,17 +14,17 @@ import tessera.parallel;
 
 namespace tessera::runs {
 
-FrozenCopy::FrozenCopy(const Run& run, const DeviceMesh& mesh)
-    : model_(training_model(run.shape, run.config)) {
+FrozenCopy::FrozenCopy(const Task& task, const RunSpec& spec, const DeviceMesh& mesh)
+    : model_(training_model(task, spec)) {
   for (const nn::ParameterPointer& parameter : nn::all_parameters(*model_)) {
     parameter->value.set_requires_grad(false);
   }
   model_->train(false);
-  plan_ = std::make_unique<parallel::ParallelPlan>(*model_, mesh, style_entries(run.config),
-                                                   plugin::host());
+  plan_ =
+      std::make_unique<parallel::ParallelPlan>(*model_, mesh, style_entries(spec), plugin::host());
 }
 
-void FrozenCopy::fill(nn::LanguageModel& model, Device device) {
+void FrozenCopy::fill(nn::Module& model, Device device) {
   plan_->materialize(device);
   const NoGrad no_grad;
   const std::vector<nn::ParameterPointer> from = nn::all_parameters(model);

@@ -5,7 +5,7 @@ import tessera.tensor;
 import tessera.nn;
 import tessera.parallel;
 import tessera.train;
-import :reference;
+import :frozen_copy;
 import :spec;
 import :metrics;
 

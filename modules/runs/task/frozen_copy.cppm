@@ -1,11 +1,12 @@
-export module tessera.runs:reference;
+export module tessera.runs:frozen_copy;
 
 import tessera.base;
 import tessera.mesh;
 import tessera.tensor;
 import tessera.nn;
 import tessera.parallel;
-import :training_run;
+import :spec;
+import :task;
 
 // The frozen copy that preferences are compared with.
 
@@ -17,15 +18,15 @@ export namespace tessera::runs {
 class FrozenCopy {
  public:
   /// On the meta device. Errors (input): what the parallel plan refuses.
-  FrozenCopy(const Run& run, const DeviceMesh& mesh);
+  FrozenCopy(const Task& task, const RunSpec& spec, const DeviceMesh& mesh);
   /// Allocates it and copies the values of `model`, another one of the same run.
-  void fill(nn::LanguageModel& model, Device device);
+  void fill(nn::Module& model, Device device);
 
-  nn::LanguageModel& model() const { return *model_; }
+  nn::Module& model() const { return *model_; }
   const parallel::ParallelPlan& plan() const { return *plan_; }
 
  private:
-  std::shared_ptr<nn::LanguageModel> model_;
+  std::shared_ptr<nn::Module> model_;
   std::unique_ptr<parallel::ParallelPlan> plan_;
 };
 
