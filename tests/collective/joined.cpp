@@ -27,6 +27,7 @@ import tessera.collective;
 using namespace tessera;
 using namespace tessera::collective;
 
+#include "errors.hpp"
 #include "processes.hpp"
 
 using namespace collective_test;
@@ -406,10 +407,10 @@ struct Launched {
 };
 
 /// What a process with these variables, and no others of launchers, is.
-Launched launched(const Environment& environment) {
+Launched launched(const Environment& environment, const MachineOptions& said = {}) {
   const Outcome outcome = as_program([&] {
     set(environment);
-    return (launched_by_other() ? 1 : 0) + (is_first_process() ? 2 : 0);
+    return (launched_by_other(said) ? 1 : 0) + (is_first_process(said) ? 2 : 0);
   });
   return {(outcome.code & 1) != 0, (outcome.code & 2) != 0};
 }
@@ -453,6 +454,26 @@ TEST_CASE("the launcher is known by what it sets") {
           .by_other);
   // One task of one may launch ranks itself.
   CHECK_FALSE(launched({{"RANK", "0"}, {"WORLD_SIZE", "1"}}).by_other);
+}
+
+TEST_CASE("what is said of a machine goes before its environment, which has the rest") {
+  const Environment srun = {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"TESSERA_MEET", "localhost:7000"}};
+  CHECK(launched(srun).by_other);
+  CHECK_FALSE(launched(srun, {.machines = 2, .number = 1}).by_other);
+  CHECK_FALSE(launched(srun, {.machines = 2, .number = 1}).first);
+  CHECK(launched(srun, {.machines = 2, .number = 0}).first);
+  const Outcome outcome = as_program([&] {
+    set({{"TESSERA_MACHINES", "3"}, {"TESSERA_MACHINE_NUMBER", "2"}});
+    const auto place = launcher_place({.number = 1, .meet = "localhost:7001", .ranks = 5});
+    return place && place->machines == 3 && place->machine == 1 &&
+                   place->meet == "localhost:7001" && place->ranks_of(12) == 5
+               ? 7
+               : 8;
+  });
+  CHECK(outcome.code == 7);
+  const std::string error =
+      tessera::testing::error_of([] { launcher_place({.meet = "localhost:7000"}); });
+  CHECK(error.starts_with("--machines: is missing"));
 }
 
 TEST_CASE("ranks on several machines are refused at once by shared memory, on each of them") {

@@ -98,7 +98,8 @@ void agree(const std::string& name, const std::vector<std::string>& overrides) {
             << runs::memory_text(use.memory));
   CHECK(collectives_of(plan) == collectives_of(use));
   // A rank sees its part of what experts compute, and of a ring.
-  if (!runs::language_of(run).shape().values.contains("experts") && name != "context_parallel.toml") {
+  if (!runs::language_of(run).shape().values.contains("experts") &&
+      name != "context_parallel.toml") {
     CHECK(plan.model_flops == use.model_flops);
   }
   CHECK(plan.flops() == use.flops());
@@ -125,7 +126,8 @@ void agree(const std::string& name, const std::vector<std::string>& overrides) {
 /// twice as many.
 double llama_flops(const runs::Run& run) {
   const auto size = [&](const char* key) {
-    return static_cast<double>(std::get<std::int64_t>(runs::language_of(run).shape().values.at(key)));
+    return static_cast<double>(
+        std::get<std::int64_t>(runs::language_of(run).shape().values.at(key)));
   };
   const double dim = size("dim");
   const double width = size("heads") * size("head_dim");
@@ -137,7 +139,8 @@ double llama_flops(const runs::Run& run) {
       2 * dim * width + 2 * dim * size("kv_heads") * size("head_dim") + feed_forward;
   const auto length = static_cast<double>(run.config.data.seq_len);
   const double rows = static_cast<double>(run.config.train.batch);
-  const double weights = size("layers") * layer + dim * static_cast<double>(runs::language_of(run).shape().vocab);
+  const double weights =
+      size("layers") * layer + dim * static_cast<double>(runs::language_of(run).shape().vocab);
   const double pairs = length * (length + 1) / 2;
   const double attention = size("layers") * width * 2 * pairs;  // scores and values
   return 3 * 2 * rows * (weights * length + attention);

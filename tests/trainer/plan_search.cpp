@@ -119,9 +119,10 @@ double simulated(const FailingRun& run, int intervals, std::uint64_t seed) {
 double shortest_by_force(const SearchedRun& searched, Planner& planner) {
   const auto model = runs::training_model(*searched.task, load_config(searched.file));
   double best = std::numeric_limits<double>::infinity();
-  for (const RunLayout& layout : layouts_of({.ranks = searched.ranks,
-                                             .ranks_of_machine = planner.hardware().ranks,
-                                             .modules = patterns_of(searched.task->shape(), *model)})) {
+  for (const RunLayout& layout :
+       layouts_of({.ranks = searched.ranks,
+                   .ranks_of_machine = planner.hardware().ranks,
+                   .modules = patterns_of(searched.task->shape(), *model)})) {
     for (const char* const micro : {"1", "2", "4", "0"}) {
       for (const char* const again : {"false", "true"}) {
         LayoutCandidate one{.layout = layout, .overrides = layout.overrides};

@@ -75,7 +75,8 @@ std::vector<bool> modes(nn::Module& root) {
 
 TEST_CASE("an evaluation scope returns each module to the mode that it had") {
   const Folder folder;
-  const auto model = hub::make_model(make_run(config_text(write_text(folder))).shape, 0.5);
+  const auto model =
+      hub::make_model(runs::language_of(make_run(config_text(write_text(folder)))).shape(), 0.5);
   model->children()[0].second->train(false);  // frozen by the user
   const std::vector<bool> before = modes(*model);
   REQUIRE(std::count(before.begin(), before.end(), true) > 0);

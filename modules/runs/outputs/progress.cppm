@@ -1,6 +1,7 @@
 export module tessera.runs:progress;
 
 import tessera.base;
+import tessera.collective;
 import :metrics;
 
 // The progress lines of a run.
