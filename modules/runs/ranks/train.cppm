@@ -4,7 +4,7 @@ import tessera.base;
 import :spec;
 import :facts;
 import :run_lock;
-import :functions;
+import :own_task;
 import :task;
 import :training_run;
 
