@@ -61,6 +61,7 @@ class NoDirectCalls final : public Mode {
 Recorder::Recorder(ModeLevel level) : state_(std::make_unique<State>(level)) {
   state_->program().rank = current_rank();
   begin_recording();
+  static_cast<void>(take_read_variables());  // of what was done before
 }
 Recorder::~Recorder() = default;
 
@@ -157,6 +158,13 @@ void Recorder::follow(const Instruction* instruction) {
 
 Recording Recorder::finish(const StepVariables& variables) {
   State& s = *state_;
+  if (const std::vector<std::string> read = take_read_variables(); !read.empty()) {
+    fail({.thing = "record",
+          .wrong = fmt::format("the step takes a plain number from {} (Number::value()), which its "
+                               "program would keep as a constant",
+                               join_words(read)),
+          .advice = "compute with the Number itself; what decides how a step goes is a guard"});
+  }
   for (const RecordedMemory& memory : s.memories) {
     for (const RecordedView& v : memory.views) {
       s.program().tensors[v.tensor].category = memory.category;

@@ -173,7 +173,7 @@ Optimizer::Entry& Optimizer::prepared(std::size_t i) {
 UpdateGroup Optimizer::settings(const Entry& entry, const Number& lr, const Number& grad_scale,
                                 const Count& count) {
   const std::int64_t step = entry.step + 1;
-  return {.step = count.source() == 0 ? Count(step) : count.plus(step - count.value()),
+  return {.step = count.source() == 0 ? Count(step) : count.plus(step - count.untraced_value()),
           .lr = entry.lr_scale == 1 ? lr : lr * entry.lr_scale,
           .weight_decay = entry.weight_decay,
           .grad_scale = grad_scale};
@@ -200,8 +200,9 @@ std::vector<Optimizer::Part> Optimizer::parts(const Number& lr, const Number& gr
     const Entry& entry = prepared(i);
     auto part = std::ranges::find_if(parts, [&](const Part& p) {
       const UpdateGroup& g = p.group;
-      return p.rule == entry.rule && g.step.value() == entry.step + 1 &&
-             g.lr.value() == lr.value() * entry.lr_scale && g.weight_decay == entry.weight_decay &&
+      return p.rule == entry.rule && g.step.untraced_value() == entry.step + 1 &&
+             g.lr.untraced_value() == lr.untraced_value() * entry.lr_scale &&
+             g.weight_decay == entry.weight_decay &&
              g.parameters[0].dtype() == parameter.value.dtype() &&
              g.parameters[0].is_distributed() == parameter.value.is_distributed() &&
              (!gradient.is_distributed() ||

@@ -323,7 +323,7 @@ class GradientFinisher::Sums {
       watch(parameter, self);
     }
     ++step_;
-    number_ = begun.source() == 0 ? Count(step_) : begun.plus(step_ - begun.value());
+    number_ = begun.source() == 0 ? Count(step_) : begun.plus(step_ - begun.untraced_value());
     in_backward_ = true;
   }
 

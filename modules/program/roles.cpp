@@ -42,7 +42,7 @@ std::optional<E> named(std::span<const std::string_view> names, std::string_view
 
 std::string_view name_of(Role role) { return role_names[static_cast<std::size_t>(role)]; }
 std::optional<Role> role_named(std::string_view name) { return named<Role>(role_names, name); }
-bool is_given_anew(Role role) { return role == Role::rows || role == Role::loss_scale; }
+bool is_given_anew(Role role) { return role == Role::rows || role == Role::scaler_factor; }
 
 std::string_view name_of(SectionKind kind) { return section_names[static_cast<std::size_t>(kind)]; }
 std::optional<SectionKind> section_kind_named(std::string_view name) {

@@ -12,7 +12,7 @@ enum class Role : std::uint8_t {
   optimizer_state,  //
   gradient,         // memory in which a parameter's gradient is kept from step to step
   rows,             // of the batch, which data parallelism splits along dim 0; new in each step
-  loss_scale,       // new in each step
+  scaler_factor,    // of the losses (optim::GradScaler), "loss_scale" in texts; new in each step
   transform_state,  // what a transformation has added
   pending,          // what the update that a step has left to the next one reads
 };

@@ -43,7 +43,7 @@ struct Dynamic {
   constexpr Dynamic(T v) : value(v) {}  // NOLINT(google-explicit-constructor)
   constexpr Dynamic(const Traced& v)    // NOLINT(google-explicit-constructor)
     requires(!std::is_same_v<Traced, NotTraced>)
-      : value(v.value()), source(v.source()) {}
+      : value(v.untraced_value()), source(v.source()) {}
   constexpr operator T() const { return value; }  // NOLINT(google-explicit-constructor)
   constexpr operator Traced() const               // NOLINT(google-explicit-constructor)
     requires(!std::is_same_v<Traced, NotTraced>)

@@ -5,6 +5,7 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -19,11 +20,17 @@ import :number;
 namespace tessera {
 namespace {
 
-/// The expressions of a thread, by their ids less 1.
+using ArgumentSources = std::array<SourceId, Attributes::dynamic_room>;
+
+/// What a thread knows of numbers: expressions and the sources of calls' dynamic arguments, each by
+/// their ids less 1.
 struct Sources {
   using Key = std::tuple<NumberOp, std::uint64_t, std::string, SourceId, SourceId>;
   std::vector<NumberSource> all = {};
   std::map<Key, SourceId> ids = {};
+  std::set<std::string> read = {};  // variables of which plain numbers were taken
+  std::vector<ArgumentSources> calls = {};
+  std::map<ArgumentSources, std::uint32_t> call_ids = {};
 
   SourceId intern(NumberSource source) {
     Key key{source.op, __builtin_bit_cast(std::uint64_t, source.constant), source.variable,
@@ -36,8 +43,20 @@ struct Sources {
     return found->second;
   }
   SourceId of(const Number& number) {
-    return number.source() != 0 ? number.source()
-                                : intern({.op = NumberOp::constant, .constant = number.value()});
+    return number.source() != 0
+               ? number.source()
+               : intern({.op = NumberOp::constant, .constant = number.untraced_value()});
+  }
+  void note_read(SourceId id) {
+    if (id == 0) {
+      return;
+    }
+    const NumberSource& source = all[id - 1];
+    if (source.op == NumberOp::variable) {
+      read.insert(source.variable);
+    }
+    note_read(source.left);
+    note_read(source.right);
   }
 };
 
@@ -52,6 +71,17 @@ const NumberSource& source_of(SourceId id) {
   const Sources& own = sources();
   require(id > 0 && id <= own.all.size(), "number: its source belongs to another thread");
   return own.all[id - 1];
+}
+
+void note_read(SourceId id) {
+  if (Sources& own = sources(); id <= own.all.size()) {  // otherwise another thread's
+    own.note_read(id);
+  }
+}
+
+std::vector<std::string> take_read_variables() {
+  const std::set<std::string> read = std::exchange(sources().read, {});
+  return {read.begin(), read.end()};
 }
 
 double apply(NumberOp op, double left, double right) {
@@ -119,43 +149,26 @@ Count Count::plus(std::int64_t constant) const {
 
 // The sources of a call's dynamic arguments.
 
-namespace {
-
-using ArgumentSources = std::array<SourceId, Attributes::dynamic_room>;
-
-/// Those of the calls of a thread, by their ids less 1.
-struct CallSources {
-  std::vector<ArgumentSources> all = {};
-  std::map<ArgumentSources, std::uint32_t> ids = {};
-};
-
-CallSources& call_sources() {
-  thread_local CallSources own;
-  return own;
-}
-
-}  // namespace
-
 void Attributes::trace(int word, SourceId source) {
-  CallSources& own = call_sources();
+  Sources& own = tessera::sources();
   ArgumentSources sources{};
-  if (words_.traced > 0 && words_.traced <= own.all.size()) {
-    sources = own.all[words_.traced - 1];
+  if (words_.traced > 0 && words_.traced <= own.calls.size()) {
+    sources = own.calls[words_.traced - 1];
   }
   sources[static_cast<std::size_t>(word)] = source;
-  const auto [found, is_new] = own.ids.try_emplace(sources, 0);
+  const auto [found, is_new] = own.call_ids.try_emplace(sources, 0);
   if (is_new) {
-    own.all.push_back(sources);
-    found->second = static_cast<std::uint32_t>(own.all.size());
+    own.calls.push_back(sources);
+    found->second = static_cast<std::uint32_t>(own.calls.size());
   }
   words_.traced = found->second;
 }
 
 SourceId Attributes::traced_source(int word) const {
-  const CallSources& own = call_sources();
+  const Sources& own = sources();
   // A kernel may run on another thread, which needs none.
-  return words_.traced > 0 && words_.traced <= own.all.size()
-             ? own.all[words_.traced - 1][static_cast<std::size_t>(word)]
+  return words_.traced > 0 && words_.traced <= own.calls.size()
+             ? own.calls[words_.traced - 1][static_cast<std::size_t>(word)]
              : 0;
 }
 

@@ -36,12 +36,15 @@ struct NumberSource {
 /// Equal expressions of a thread have one id; they are kept as long as the thread.
 /// Error: the calling thread has no such expression.
 const NumberSource& source_of(SourceId id);
+/// Notes that a plain number was taken from this source.
+void note_read(SourceId id);
+/// The variables of which this thread has taken plain numbers since the last call, each once.
+std::vector<std::string> take_read_variables();
 /// Result of an operation, in a recorded step and in its replays.
 double apply(NumberOp op, double left, double right);
 
 /// A number of the host. Arithmetic on numbers that come from a step's variables is recorded with
-/// the step, so a replay computes it again. Only value() gives a plain double, which is a constant
-/// in a recorded step.
+/// the step, so a replay computes it again.
 class Number {
  public:
   constexpr Number() = default;
@@ -50,7 +53,16 @@ class Number {
   /// The variable of this name of a step that is being recorded.
   static Number variable(std::string_view name, double value);
 
-  constexpr double value() const { return value_; }
+  /// A plain double. In a recorded step it would be a constant, so reading the value of a number
+  /// that comes from a variable is an error there, which names the variable.
+  constexpr double value() const {
+    if (source_ != 0) {
+      note_read(source_);
+    }
+    return value_;
+  }
+  /// The same for code whose result follows the source too, or is right for other values.
+  constexpr double untraced_value() const { return value_; }
   constexpr SourceId source() const { return source_; }
 
   friend inline Number operator+(const Number& a, const Number& b) {
@@ -98,7 +110,13 @@ class Count {
   constexpr Count(std::int64_t value, SourceId source) : value_(value), source_(source) {}
   static Count variable(std::string_view name, std::int64_t value);
 
-  constexpr std::int64_t value() const { return value_; }
+  constexpr std::int64_t value() const {
+    if (source_ != 0) {
+      note_read(source_);
+    }
+    return value_;
+  }
+  constexpr std::int64_t untraced_value() const { return value_; }
   constexpr SourceId source() const { return source_; }
   /// The count as a number, for arithmetic.
   inline Number number() const { return {static_cast<double>(value_), source_}; }

@@ -25,7 +25,7 @@ import tessera.capture;
 import tessera.graph;
 import tessera.nn;
 import :capture_parts;
-import :step_inputs;
+import :step_plan;
 
 namespace tessera {
 

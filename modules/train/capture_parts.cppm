@@ -7,7 +7,7 @@ import tessera.execute;
 import tessera.capture;
 import tessera.graph;
 import :step;
-import :step_inputs;
+import :step_plan;
 
 namespace tessera {
 

@@ -24,7 +24,7 @@ import :capture_parts;
 import :captured_evaluation;
 import :eager_steps;
 import :made_tensors;
-import :step_inputs;
+import :step_plan;
 import :step_objects;
 
 namespace tessera {
@@ -86,7 +86,7 @@ Evaluation CapturedEvaluation::evaluate(std::int64_t batches, const StepBatch& b
       executor_->begin_in_order(arranged_inputs(*executor_, all, false));
       run_phase(name_of(Phase::evaluation),
                 [&] { run_section(*executor_, SectionKind::evaluation, variables); });
-      sum.loss += executor_->output("loss").item() / batch.weight;
+      sum.loss += executor_->output(loss_output).item() / batch.weight;
       const std::vector<double> measured = WholeSums::measured_in(*executor_);
       sum.measured.resize(measured.size());
       for (std::size_t i = 0; i < measured.size(); ++i) {

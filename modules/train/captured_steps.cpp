@@ -37,7 +37,7 @@ import :eager_steps;
 import :made_tensors;
 import :micro_batches;
 import :step_capture;
-import :step_inputs;
+import :step_plan;
 import :step_objects;
 import :verification;
 
@@ -175,7 +175,8 @@ StepResult CapturedSteps::step(const StepBatch& batch, const StepFunctions& func
           },
       .take =
           [&] {
-            result = steps_.take(batch, functions, nullptr);
+            StepPlan plan = steps_.plan_of(batch, functions.guards);
+            result = steps_.take(batch, functions, plan);
             return std::string();
           },
       .record =
@@ -193,10 +194,9 @@ StepResult CapturedSteps::step(const StepBatch& batch, const StepFunctions& func
 StepResult CapturedSteps::record(const StepBatch& batch, const StepFunctions& functions,
                                  std::optional<Recording>& recording) {
   steps_.optimizer->prepare_state();  // what the step makes does not outlive it
-  StepVariables variables = variables_of(batch);
   Recorder recorder;
+  StepPlan plan = steps_.plan_of(batch, functions.guards, &recorder);
   record_inputs(recorder, inputs());
-  const double scale_of_step = steps_.scale();
   const std::vector<Tensor> held = steps_.objects.held();
   MadeTensors made;
   StepFunctions noted = functions;
@@ -206,14 +206,12 @@ StepResult CapturedSteps::record(const StepBatch& batch, const StepFunctions& fu
   StepResult result;
   {
     const ModeScope scope(ModeLevel::below_distribution, made);
-    result = steps_.take(batch, noted, &recorder);
+    result = steps_.take(batch, noted, plan);
   }
   steps_.objects.check_kept(held);
   made.check_gone({});
   if (!result.skipped) {  // otherwise it has no update to record
-    set_update(variables, result.lr,
-               optim::clip_factor(result.grad_norm, steps_.clipping.max_norm) / scale_of_step);
-    recording = recorder.finish(variables);
+    recording = recorder.finish(plan.variables());
   }
   return result;
 }
@@ -223,27 +221,10 @@ StepState CapturedSteps::state() const {
                    steps_.done - steps_.skipped);
 }
 
-StepVariables CapturedSteps::variables_of(const StepBatch& batch) const {
-  StepVariables variables;
-  variables.numbers["loss_scale"] = 1.0 / batch.weight;
-  variables.numbers["max_value"] = steps_.clipping.max_value * steps_.scale();
-  variables.guards = guards_;
-  // Of steps that were begun, and of updates: a skipped step has none.
-  variables.counts["begun"] = steps_.done + 1;
-  variables.counts["step"] = steps_.done - steps_.skipped + 1;
-  variables.streams = random_state();
-  return variables;
-}
-
-void CapturedSteps::set_update(StepVariables& variables, double lr, double grad_scale) const {
-  variables.numbers["lr"] = lr;
-  variables.numbers["grad_scale"] = grad_scale;
-}
-
 StepInputs CapturedSteps::inputs() const {
   StepInputs all = steps_.objects.inputs(added_);
   if (steps_.scaler) {
-    all.emplace("scaler.scale", StepInput{.value = steps_.scale_input, .role = Role::loss_scale});
+    all.emplace(scaler_input, StepInput{.value = steps_.scale_input, .role = Role::scaler_factor});
   }
   return all;
 }
@@ -374,8 +355,8 @@ StepResult CapturedSteps::replay(const StepBatch& batch, const Rows& rows, Captu
     steps_.plan.after_optimizer();
   }
   steps_.optimizer->prepare_state();
-  StepVariables own = variables_of(batch);
-  StepVariables variables = own;  // and those of the step before
+  StepPlan plan = steps_.plan_of(batch, guards_);
+  StepVariables variables = plan.variables();  // and those of the step before
   const MemoryScope scope(MemoryCategory::activation);
   const bool leaves = capture.leaves() && !batch.last_train_step;
   const Part which = capture.left ? (leaves ? Part::middle : Part::last)
@@ -398,7 +379,7 @@ StepResult CapturedSteps::replay(const StepBatch& batch, const Rows& rows, Captu
     }
   };
   run_phase("replayed gradients", [&] { run_gradients(capture, executor, variables); });
-  const StepResult result = steps_.checked(batch, executor.output("loss").item(),
+  const StepResult result = steps_.checked(batch, executor.output(loss_output).item(),
                                            executor.output(steps_.norm_output()).item(),
                                            WholeSums::measured_in(executor));
   run_section(executor, SectionKind::free, variables);
@@ -406,15 +387,14 @@ StepResult CapturedSteps::replay(const StepBatch& batch, const Rows& rows, Captu
     ended(true);
     return result;
   }
-  for (StepVariables* const all : {&variables, &own}) {  // before the scale changes
-    set_update(*all, result.lr, steps_.grad_scale(result));
-  }
+  plan.know(steps_.before_update(result));  // before the scaler's factor changes
+  variables.numbers.insert(plan.variables().numbers.begin(), plan.variables().numbers.end());
   if (!leaves) {
     run_phase("replayed update", [&] { run_section(executor, SectionKind::update, variables); });
   }
   ended(false);
   if (leaves) {
-    leave_update(capture, std::move(own));
+    leave_update(capture, plan.variables());
   }
   if (counted) {
     steps_.optimizer->count_step(capture.updated[0]);
@@ -435,10 +415,10 @@ StepResult CapturedSteps::verified(const StepBatch& batch, const StepFunctions& 
     const auto add = [&all](const std::string& name, double value) {
       all.emplace(name, StepInput{.value = full({}, value, DType::f64)});
     };
-    add("loss", result.loss);
+    add(loss_output, result.loss);
     add(steps_.norm_output(), result.grad_norm);
     for (std::size_t i = 0; i < result.measured.size(); ++i) {
-      add(fmt::format("measured.{}", i), result.measured[i]);
+      add(measured_output(i), result.measured[i]);
     }
     return copied_values(all);
   };

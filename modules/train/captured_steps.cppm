@@ -9,7 +9,7 @@ import tessera.graph;
 import tessera.nn;
 import tessera.optim;
 import :step;
-import :step_inputs;
+import :step_plan;
 
 namespace tessera {
 class EagerSteps;
@@ -115,9 +115,6 @@ class CapturedSteps {
   /// A step by its program, and as it is written, which counts.
   StepResult verified(const StepBatch& batch, const StepFunctions& functions, const Rows& rows,
                       Capture& capture);
-  /// What a step's dynamic arguments follow from, before its update is known.
-  StepVariables variables_of(const StepBatch& batch) const;
-  void set_update(StepVariables& variables, double lr, double grad_scale) const;
   /// Tensors that exist before a step.
   StepInputs inputs() const;
   /// `state`: in which the program was recorded.

@@ -30,27 +30,21 @@ import :ahead;
 import :capture_parts;
 import :compile;
 import :made_tensors;
-import :step_inputs;
+import :step_plan;
 import :step_objects;
 import :verification;
 
 namespace tessera {
 namespace {
 
-double given(const std::map<std::string, double>& numbers, const std::string& name,
-             const char* what) {
-  const auto found = numbers.find(name);
-  if (found == numbers.end()) {
-    fail({.thing = "compiled step",
-          .wrong = fmt::format("the call has no {} '{}'", what, name),
-          .advice = fmt::format("pass it in StepNumbers::{}s", what)});
-  }
-  return found->second;
+[[noreturn]] void not_given(const std::string& name, const char* what) {
+  fail({.thing = "compiled step",
+        .wrong = fmt::format("the call has no {} '{}'", what, name),
+        .advice = fmt::format("pass it in StepNumbers::{}s", what)});
 }
 
+/// Of a number that a call is given.
 std::string number_name(const std::string& name) { return "number." + name; }
-std::string input_name(std::size_t i) { return fmt::format("input.{}", i); }
-std::string output_name(std::size_t i) { return fmt::format("output.{}", i); }
 
 /// The options with the passes and transformations of `changes`.
 CompileOptions checked(CompileOptions options) {
@@ -75,7 +69,7 @@ CompileOptions checked(CompileOptions options) {
 /// What a call was given, which may be split as a batch is.
 void add_inputs(StepInputs& all, const Tensors& inputs) {
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    all.emplace(input_name(i), StepInput{.value = local_of(inputs[i]), .role = Role::rows});
+    all.emplace(call_input(i), StepInput{.value = local_of(inputs[i]), .role = Role::rows});
   }
 }
 
@@ -156,7 +150,7 @@ class SeparateInputs {
   void write_back(const std::vector<std::string>& written) const {
     const auto is_written = [&](std::size_t i) {
       return local_of(inputs_[i]).storage().version() != versions_[i] ||
-             std::ranges::count(written, input_name(i)) > 0;
+             std::ranges::count(written, call_input(i)) > 0;
     };
     const NoGrad no_grad;
     for (std::size_t i = 0; i < given_.size(); ++i) {
@@ -274,17 +268,23 @@ struct Capture final : CapturedFunction::Entry {
 
 }  // namespace
 
-StepCall::StepCall(StepObjects& objects, const Tensors& inputs, const StepNumbers& numbers,
-                   Recorder* recorder)
-    : objects_(objects), inputs_(&inputs), numbers_(numbers), recorder_(recorder) {}
+StepCall::StepCall(StepObjects& objects, const Tensors& inputs, StepPlan& plan)
+    : objects_(objects), inputs_(&inputs), plan_(plan) {}
 
 Number StepCall::number(const std::string& name) const {
-  const double value = given(numbers_.numbers, name, "number");
-  return recorder_ == nullptr ? Number(value) : Number::variable(number_name(name), value);
+  const std::string full_name = number_name(name);
+  if (!plan_.variables().numbers.contains(full_name)) {
+    not_given(name, "number");
+  }
+  return plan_.number(full_name);
 }
 
 double StepCall::guard(const std::string& name) const {
-  return given(numbers_.guards, name, "guard");
+  const auto found = plan_.guards().find(name);
+  if (found == plan_.guards().end()) {
+    not_given(name, "guard");
+  }
+  return found->second;
 }
 
 void StepCall::note_models() {
@@ -309,7 +309,7 @@ void StepCall::update(optim::Optimizer& optimizer, const Number& lr,
           .wrong = "the optimizer was updated before in this call",
           .advice = "make two calls"});
   }
-  objects_.update(number, lr, clipping, grad_scale, recorder_);
+  objects_.update(number, lr, clipping, grad_scale, plan_);
 }
 
 struct CompiledStep::State {
@@ -331,26 +331,23 @@ struct CompiledStep::State {
     verify = options.mode ? 0 : graph::verified_every(options.execution);
   }
 
-  StepVariables variables_of(const StepNumbers& numbers) const {
-    StepVariables variables;
+  StepPlan plan_of(const StepNumbers& numbers, Recorder* recorder = nullptr) const {
+    StepPlan plan(recorder, numbers.guards);
     for (const auto& [name, value] : numbers.numbers) {
-      variables.numbers[number_name(name)] = value;
+      plan.set_number(number_name(name), value);
     }
-    variables.guards = numbers.guards;
-    variables.counts["begun"] = calls + 1;
-    objects.add_counts(variables);
-    variables.streams = random_state();
-    return variables;
+    plan.set_count(step_numbers::begun.name, step_numbers::begun.of({.done = calls}));
+    objects.set_counts(plan);
+    return plan;
   }
 
-  Tensors take(const Tensors& inputs, const StepNumbers& numbers, Recorder* recorder) {
+  Tensors take(const Tensors& inputs, StepPlan plan) {
     const MemoryScope scope(MemoryCategory::activation);
-    StepCall call(objects, inputs, numbers, recorder);
+    StepCall call(objects, inputs, plan);
     Tensors results;
     const auto in_phase = [&] {
       run_phase(name_of(Phase::step), [&] {
-        objects.begin_sums(recorder == nullptr ? Count(calls + 1)
-                                               : Count::variable("begun", calls + 1));
+        objects.begin_sums(plan.count(step_numbers::begun));
         results = body(call);
         call.note_models();                  // whose plans end the call too
         objects.finish_sums(call.updated_);  // that are under way
@@ -361,16 +358,12 @@ struct CompiledStep::State {
       });
     };
     try {
-      if (recorder == nullptr) {
+      plan.section(SectionKind::step, [&] {
         in_phase();
-      } else {
-        recorder->section(SectionKind::step, [&] {
-          in_phase();
-          for (std::size_t i = 0; i < results.size(); ++i) {
-            recorder->output(output_name(i), local_of(results[i]));
-          }
-        });
-      }
+        for (std::size_t i = 0; plan.recorder() != nullptr && i < results.size(); ++i) {
+          plan.recorder()->output(call_output(i), local_of(results[i]));
+        }
+      });
     } catch (...) {
       call.note_models();
       throw;
@@ -384,8 +377,8 @@ struct CompiledStep::State {
   Tensors record(const Tensors& inputs, const StepNumbers& numbers,
                  std::optional<Recording>& recording) {
     objects.prepare_state();  // what the call makes does not outlive it
-    const StepVariables variables = variables_of(numbers);
     Recorder recorder;
+    const StepPlan plan = plan_of(numbers, &recorder);
     record_inputs(recorder, all_inputs(inputs));
     const std::size_t known = objects.count();
     const std::vector<Tensor> held = objects.held();
@@ -394,13 +387,13 @@ struct CompiledStep::State {
     Tensors results;
     {
       const ModeScope scope(ModeLevel::below_distribution, made);
-      results = take(inputs, numbers, &recorder);
+      results = take(inputs, plan);
     }
     objects.check_kept(held);
     check_gradients(inputs, had_gradients);
     if (objects.count() == known) {  // otherwise what was found in it was no input
       made.check_gone(results);
-      recording = recorder.finish(variables);
+      recording = recorder.finish(plan.variables());
     }
     return results;
   }
@@ -424,7 +417,7 @@ struct CompiledStep::State {
       executor.begin_in_order(arranged_inputs(executor, all, true));
       run_phase("replayed step", [&] { run_section(executor, SectionKind::step, variables); });
       for (std::size_t i = 0; i < capture.layouts.size(); ++i) {
-        Tensor own = ops::clone(executor.output(output_name(i)));
+        Tensor own = ops::clone(executor.output(call_output(i)));
         results.push_back(capture.layouts[i] ? make_distributed(std::move(own), capture.layouts[i])
                                              : std::move(own));
       }
@@ -440,7 +433,7 @@ struct CompiledStep::State {
     if (capture.recorded && (function.counts().replayed + 1) % verify == 0) {
       return verified(capture, inputs, numbers);
     }
-    Tensors results = execute(capture, inputs, variables_of(numbers));
+    Tensors results = execute(capture, inputs, plan_of(numbers).variables());
     objects.count_step(capture.updated);
     ++calls;
     replayed_last = true;
@@ -452,14 +445,15 @@ struct CompiledStep::State {
     const auto with_outputs = [&](const Tensors& results) {
       StepInputs all = all_inputs(inputs);
       for (std::size_t i = 0; i < results.size(); ++i) {
-        all.emplace(output_name(i), StepInput{.value = local_of(results[i])});
+        all.emplace(call_output(i), StepInput{.value = local_of(results[i])});
       }
       return copied_values(all);
     };
     objects.prepare_state();
     const NamedValues before = copied_values(all_inputs(inputs));
     const std::map<std::string, RandomStream> streams = random_state();
-    const NamedValues replayed = with_outputs(execute(capture, inputs, variables_of(numbers)));
+    const NamedValues replayed =
+        with_outputs(execute(capture, inputs, plan_of(numbers).variables()));
     function.release_memory();
     std::vector<std::uint64_t> versions;  // a value that is restored was not written
     for (const Tensor& x : inputs) {
@@ -518,14 +512,8 @@ struct CompiledStep::State {
       const optim::OptimizerWatch made_optimizers;
       State twin(CompileOptions{.changes = {}});
       twin.body = make(meta);
-      StepNumbers now = numbers;
-      program = twin.function.capture([&] {
-        // What is computed from a number's value() is a constant, which other values show.
-        for (auto& [name, value] : now.numbers) {
-          value = value * 1.0002441406 + 1e-6;
-        }
-        layouts = layouts_of(twin.call(on_meta_device(inputs, parts), now));
-      });
+      program = twin.function.capture(
+          [&] { layouts = layouts_of(twin.call(on_meta_device(inputs, parts), numbers)); });
       models = places_of(twin.objects.models(), made.made());
       updated = places_of(twin.objects.optimizers(), made_optimizers.made());
     });
@@ -604,7 +592,7 @@ struct CompiledStep::State {
         .take =
             [&] {
               const std::size_t known = objects.count();
-              results = take(inputs, numbers, nullptr);
+              results = take(inputs, plan_of(numbers));
               return objects.count() == known ? std::string() : kind_in(objects.state());
             },
         .record =

@@ -9,7 +9,7 @@ import tessera.graph;
 import tessera.nn;
 import tessera.optim;
 import :step;
-import :step_inputs;
+import :step_plan;
 
 namespace tessera {
 class StepObjects;
@@ -30,7 +30,8 @@ class StepCall {
  public:
   /// What the call was given; a tensor of another shape, type or layout gets a program of its own.
   const Tensors& inputs() const { return *inputs_; }
-  /// In a call that is recorded, what is computed from it follows from it.
+  /// In a call that is recorded, what is computed from it follows from it, and its plain value() is
+  /// an error that names it.
   Number number(const std::string& name) const;
   /// A value that selects the program of the call; the step may use it as any other constant.
   double guard(const std::string& name) const;
@@ -51,15 +52,13 @@ class StepCall {
 
  private:
   friend class CompiledStep;
-  StepCall(StepObjects& objects, const Tensors& inputs, const StepNumbers& numbers,
-           Recorder* recorder);
+  StepCall(StepObjects& objects, const Tensors& inputs, StepPlan& plan);
   /// Adds the models that were called so far.
   void note_models();
 
   StepObjects& objects_;
   const Tensors* inputs_;
-  const StepNumbers& numbers_;
-  Recorder* recorder_;
+  StepPlan& plan_;
   nn::ModuleWatch watch_;
   std::set<std::size_t> updated_;  // optimizers, by their numbers
 };

@@ -27,38 +27,24 @@ import tessera.parallel;
 import :capture_parts;
 import :eager_steps;
 import :micro_batches;
-import :step_inputs;
+import :step_plan;
 
 namespace tessera {
 namespace {
 
-/// What a step is taken under: where it is recorded, its sections and what follows from its numbers
-/// are in the program.
-struct Recorded {
-  Recorder* recorder = nullptr;
-
-  void section(SectionKind kind, const std::function<void()>& body) const {
-    recorder == nullptr ? body() : recorder->section(kind, body);
+/// The rows of a micro-batch, which are inputs where the step is recorded.
+Tensors rows_for(const StepPlan& plan, const EagerSteps::MicroPart& part,
+                 const StepFunctions& functions) {
+  if (plan.recorder() == nullptr) {
+    return functions.rows(part.batch);
   }
-  Number number(const char* name, double value) const {
-    return recorder == nullptr ? Number(value) : Number::variable(name, value);
-  }
-  Count count(const char* name, std::int64_t value) const {
-    return recorder == nullptr ? Count(value) : Count::variable(name, value);
-  }
-  /// The rows of a micro-batch, which are inputs.
-  Tensors rows(const EagerSteps::MicroPart& part, const StepFunctions& functions) const {
-    if (recorder == nullptr) {
-      return functions.rows(part.batch);
-    }
-    Tensors given;
-    recorder->pause([&] { given = functions.rows(part.batch); });
-    StepInputs all;
-    add_rows(all, static_cast<int>(part.number), given);
-    record_inputs(*recorder, all);
-    return given;
-  }
-};
+  Tensors given;
+  plan.recorder()->pause([&] { given = functions.rows(part.batch); });
+  StepInputs all;
+  add_rows(all, static_cast<int>(part.number), given);
+  record_inputs(*plan.recorder(), all);
+  return given;
+}
 
 }  // namespace
 
@@ -151,8 +137,6 @@ EagerSteps::Rows EagerSteps::rows_of(const StepBatch& batch) const {
 
 namespace {
 
-std::string measured_output(std::size_t number) { return fmt::format("measured.{}", number); }
-
 /// Without a gradient.
 Tensors scaled_sums(const Tensors& sums, const Number& factor) {
   const NoGrad no_grad;
@@ -189,7 +173,7 @@ void check_scalar(const Tensor& loss) {
 }  // namespace
 
 void WholeSums::record(Recorder& recorder) const {
-  recorder.output("loss", loss);
+  recorder.output(loss_output, loss);
   for (std::size_t i = 0; i < measured.size(); ++i) {
     recorder.output(measured_output(i), measured[i]);
   }
@@ -238,12 +222,24 @@ double EagerSteps::lr_of(const StepBatch& batch) const {
                                                       : schedule.at(done);
 }
 
-double EagerSteps::grad_scale(const StepResult& result) const {
-  return optim::clip_factor(result.grad_norm, clipping.max_norm) / scale();
+const char* EagerSteps::norm_output() const { return tessera::norm_output(clipping.norm); }
+
+StepPlan EagerSteps::plan_of(const StepBatch& batch, const StepGuards& guards,
+                             Recorder* recorder) const {
+  StepPlan plan_of_step(recorder, guards);
+  plan_of_step.know(BeforeStep{.done = done,
+                               .updates = done - skipped,  // a skipped step has none
+                               .weight = batch.weight,
+                               .max_value = clipping.max_value,
+                               .scaler_factor = scale()});
+  return plan_of_step;
 }
 
-const char* EagerSteps::norm_output() const {
-  return clipping.norm == 2 ? "squared_norm" : "norm_power";
+BeforeUpdate EagerSteps::before_update(const StepResult& result) const {
+  return {.lr = result.lr,
+          .grad_norm = result.grad_norm,
+          .max_norm = clipping.max_norm,
+          .scaler_factor = scale()};
 }
 
 StepResult EagerSteps::checked(const StepBatch& batch, double loss, double power,
@@ -277,29 +273,29 @@ void EagerSteps::count_step(const StepBatch& batch, bool was_skipped) {
 }
 
 StepResult EagerSteps::take(const StepBatch& batch, const StepFunctions& functions,
-                            Recorder* recorder) {
-  const Recorded recorded{recorder};
+                            StepPlan& of_step) {
   const Rows rows = rows_of(batch);
   const MemoryScope scope(MemoryCategory::activation);
   WholeSums sums;
   Tensor power;
-  finisher.begin(optimizer->parameters(), recorded.count("begun", done + 1));
-  recorded.section(SectionKind::gradients, [&] {
-    sums = gradients(batch, rows, functions, recorder);
+  finisher.begin(optimizer->parameters(), of_step.count(step_numbers::begun));
+  of_step.section(SectionKind::gradients, [&] {
+    sums = gradients(batch, rows, functions, of_step);
     finisher.finish(optimizer->parameters());
     order->finish(optimizer->parameters());
     power = order->norm_power(optimizer->parameters(), clipping.norm);
     nn::end_step(model);
-    if (recorder != nullptr) {
+    if (Recorder* const recorder = of_step.recorder()) {
       sums.record(*recorder);
       recorder->output(norm_output(), power);
     }
   });
   const StepResult result = checked(batch, sums.loss.item(), power.item(), sums.measured_values());
   // Apart from the update, as a skipped step frees what was gathered too.
-  recorded.section(SectionKind::free, [&] { plan.before_optimizer(); });
+  of_step.section(SectionKind::free, [&] { plan.before_optimizer(); });
   if (!result.skipped) {
-    recorded.section(SectionKind::update, [&] { update(result, recorder); });
+    of_step.know(before_update(result));
+    of_step.section(SectionKind::update, [&] { update(of_step); });
   }
   optimizer->zero_grad();
   count_step(batch, result.skipped);
@@ -307,8 +303,7 @@ StepResult EagerSteps::take(const StepBatch& batch, const StepFunctions& functio
 }
 
 WholeSums EagerSteps::gradients(const StepBatch& batch, const Rows& rows,
-                                const StepFunctions& functions, Recorder* recorder) {
-  const Recorded recorded{recorder};
+                                const StepFunctions& functions, const StepPlan& of_step) {
   // Virtual shards are placed so that a micro-batch's rows follow each other in the step.
   const std::int64_t parts = shards_.batch > 0  ? 1
                              : batch.parts == 0 ? plan.batch_parts()
@@ -318,10 +313,10 @@ WholeSums EagerSteps::gradients(const StepBatch& batch, const Rows& rows,
   const auto loss_of = [&](const Tensors& given) {
     MicroLoss loss;
     run_phase(name_of(Phase::forward), [&] {
-      const Number loss_scale = recorded.number("loss_scale", 1.0 / batch.weight);
+      const Number loss_share = of_step.number(step_numbers::loss_share);
       loss.sums = checked(functions.loss_sum(given));
-      const Tensor share = ops::mul_scalar(loss.sums.loss, loss_scale);
-      loss.sums.measured = scaled_sums(loss.sums.measured, loss_scale);
+      const Tensor share = ops::mul_scalar(loss.sums.loss, loss_share);
+      loss.sums.measured = scaled_sums(loss.sums.measured, loss_share);
       loss.root = share;
       if (scaler) {
         loss.root = ops::mul(share, from_local(ops::cast(scale_input, share.dtype()),
@@ -334,7 +329,7 @@ WholeSums EagerSteps::gradients(const StepBatch& batch, const Rows& rows,
   const StepSums sums = order->gradients(
       {.step = done,
        .count = rows.micro_batches(),
-       .guards = text_of(functions.guards),
+       .guards = text_of(of_step.guards()),
        .start = random_position(),
        .place = [&](std::int64_t number) -> std::optional<MicroBatch> {
          if (!rows.equal) {
@@ -347,23 +342,23 @@ WholeSums EagerSteps::gradients(const StepBatch& batch, const Rows& rows,
                            .beyond = shards_.batch > 0 ? rows.beyond(number) : 0};
        },
        .shards = [&](std::int64_t number) { return rows.shards(number); },
-       .rows = [&](std::int64_t number) { return recorded.rows(rows.at(done, number), functions); },
+       .rows =
+           [&](std::int64_t number) { return rows_for(of_step, rows.at(done, number), functions); },
        .loss = loss_of,
        .states = states_of(functions)});
   StepSums all = order->whole(sums);
   return {.loss = std::move(all.loss), .measured = std::move(all.measured)};
 }
 
-void EagerSteps::update(const StepResult& result, Recorder* recorder) {
-  const Recorded recorded{recorder};
+void EagerSteps::update(const StepPlan& of_step) {
   const std::vector<nn::ParameterPointer>& parameters = optimizer->parameters();
   if (clipping.max_value > 0) {
-    optim::clamp_gradients(parameters, recorded.number("max_value", clipping.max_value * scale()));
+    optim::clamp_gradients(parameters, of_step.number(step_numbers::max_value));
   }
-  const std::vector<std::size_t> updated = optimizer->step(
-      recorded.number("lr", result.lr), recorded.number("grad_scale", grad_scale(result)),
-      recorded.count("step", done - skipped + 1));
-  if (recorder != nullptr) {
+  const std::vector<std::size_t> updated =
+      optimizer->step(of_step.number(step_numbers::lr), of_step.number(step_numbers::grad_scale),
+                      of_step.count(step_numbers::updates));
+  if (Recorder* const recorder = of_step.recorder()) {
     objects.record_updates(*recorder, 0, updated);
   }
   plan.after_optimizer();
@@ -380,6 +375,7 @@ Evaluation EagerSteps::evaluate(std::int64_t batches, const StepBatch& batch,
   }
   // All of them are one chain of micro-batches: stages go from one batch to the next at once.
   const std::int64_t each = rows.micro_batches();
+  const double share = step_numbers::loss_share.of({.weight = batch.weight});
   const StepSums sums =
       order->evaluation({.step = done,
                          .count = batches * each,
@@ -394,9 +390,8 @@ Evaluation EagerSteps::evaluate(std::int64_t batches, const StepBatch& batch,
                              [&](const Tensors& given) {
                                MicroLoss loss;
                                loss.sums = checked(functions.loss_sum(given));
-                               loss.sums.loss = ops::mul_scalar(loss.sums.loss, 1.0 / batch.weight);
-                               loss.sums.measured =
-                                   scaled_sums(loss.sums.measured, 1.0 / batch.weight);
+                               loss.sums.loss = ops::mul_scalar(loss.sums.loss, share);
+                               loss.sums.measured = scaled_sums(loss.sums.measured, share);
                                return loss;
                              },
                          .states = states_of(functions)});

@@ -10,6 +10,7 @@ import tessera.parallel;
 import :micro_batches;
 import :step;
 import :step_objects;
+import :step_plan;
 
 namespace tessera {
 
@@ -81,8 +82,12 @@ class EagerSteps {
   void set_virtual_shards(const VirtualShards& shards);
   const VirtualShards& virtual_shards() const { return shards_; }
 
-  /// `recorder`: null for a step that is not recorded. Errors: see Training::step.
-  StepResult take(const StepBatch& batch, const StepFunctions& functions, Recorder* recorder);
+  /// The numbers of the next step, of which those of its update follow in it.
+  StepPlan plan_of(const StepBatch& batch, const StepGuards& guards,
+                   Recorder* recorder = nullptr) const;
+  BeforeUpdate before_update(const StepResult& result) const;
+  /// `of_step`: its plan_of(). Errors: see Training::step.
+  StepResult take(const StepBatch& batch, const StepFunctions& functions, StepPlan& of_step);
   Evaluation evaluate(std::int64_t batches, const StepBatch& batch, const StepFunctions& functions);
 
   /// Error: one of them is not a distributed scalar.
@@ -98,8 +103,6 @@ class EagerSteps {
   /// Error: the loss is not finite.
   Evaluation checked(Evaluation evaluation);
 
-  /// The factor that the optimizer multiplies gradients by.
-  double grad_scale(const StepResult& result) const;
   double scale() const { return scaler ? scaler->scale() : 1; }
   /// After the scaler's factor was changed.
   void set_scale();
@@ -112,8 +115,8 @@ class EagerSteps {
   Rows shards_of(const StepBatch& batch) const;
   /// The gradients of all micro-batches, and the sums over all ranks, divided by the weight.
   WholeSums gradients(const StepBatch& batch, const Rows& rows, const StepFunctions& functions,
-                      Recorder* recorder);
-  void update(const StepResult& result, Recorder* recorder);
+                      const StepPlan& of_step);
+  void update(const StepPlan& of_step);
 
   std::function<std::string()> last_checkpoint_;
   VirtualShards shards_;

@@ -22,7 +22,7 @@ import :capture_parts;
 import :captured_steps;
 import :eager_steps;
 import :step_capture;
-import :step_inputs;
+import :step_plan;
 
 namespace tessera {
 namespace {

@@ -7,7 +7,7 @@ import tessera.capture;
 import tessera.execute;
 import :captured_steps;
 import :step;
-import :step_inputs;
+import :step_plan;
 import :step_objects;
 
 namespace tessera {

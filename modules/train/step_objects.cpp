@@ -33,7 +33,7 @@ import tessera.graph;
 import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
-import :step_inputs;
+import :step_plan;
 import :step_objects;
 
 namespace tessera {
@@ -326,7 +326,7 @@ std::string StepObjects::owner_of(const Storage& storage) const {
     return parameter_input(found->first);
   }
   const auto found = std::ranges::find_if(buffers_, is_its);
-  return found == buffers_.end() ? std::string() : "buffer." + found->first;
+  return found == buffers_.end() ? std::string() : buffer_input(found->first);
 }
 
 std::string StepObjects::input_of(const nn::ParameterPointer& parameter) const {
@@ -343,12 +343,12 @@ StepInputs StepObjects::inputs(const graph::AddedState& added) const {
                   .role = Role::parameter,
                   .category = places.value ? MemoryCategory::other : MemoryCategory::parameter});
     if (places.gradient && parameter->value.requires_grad()) {
-      all.emplace("gradient." + name,
+      all.emplace(gradient_input(name),
                   StepInput{.value = nn::gradient_memory_of(*parameter), .role = Role::gradient});
     }
   }
   for (const auto& [name, buffer] : buffers_) {
-    all.emplace("buffer." + name,
+    all.emplace(buffer_input(name),
                 StepInput{.value = local_of(buffer->value), .role = Role::buffer});
   }
   for (std::size_t i = 0; i < optimizers_.size(); ++i) {
@@ -397,15 +397,19 @@ std::string StepObjects::held_gradient() const {
              : fmt::format("'{}' has a gradient before the step", held->second->name);
 }
 
-Count StepObjects::count_of(std::size_t optimizer, bool recorded) const {
-  const std::vector<std::int64_t> steps = optimizers_[optimizer]->steps();
-  const std::int64_t next = (steps.empty() ? 0 : *std::ranges::max_element(steps)) + 1;
-  return recorded ? Count::variable(prefix(optimizer) + "step", next) : Count(next);
+std::string StepObjects::count_name(std::size_t optimizer) {
+  return prefix(optimizer) + step_numbers::updates.name;
 }
 
-void StepObjects::add_counts(StepVariables& variables) const {
+void StepObjects::set_count(std::size_t optimizer, StepPlan& plan) const {
+  const std::vector<std::int64_t> steps = optimizers_[optimizer]->steps();
+  const std::int64_t made = steps.empty() ? 0 : *std::ranges::max_element(steps);
+  plan.set_count(count_name(optimizer), step_numbers::updates.of({.updates = made}));
+}
+
+void StepObjects::set_counts(StepPlan& plan) const {
   for (std::size_t i = 0; i < optimizers_.size(); ++i) {
-    variables.counts[prefix(i) + "step"] = count_of(i, false).value();
+    set_count(i, plan);
   }
 }
 
@@ -461,7 +465,7 @@ void limit_norm(std::span<const nn::ParameterPointer> parameters, const Tensor& 
 }  // namespace
 
 void StepObjects::update(std::size_t optimizer, const Number& lr, const optim::Clipping& clipping,
-                         const Number& grad_scale, Recorder* recorder) {
+                         const Number& grad_scale, StepPlan& plan) {
   clipping.check();
   optim::Optimizer& one = *optimizers_[optimizer];
   finishers_[optimizer]->finish(one.parameters());
@@ -477,9 +481,10 @@ void StepObjects::update(std::size_t optimizer, const Number& lr, const optim::C
     nn::end_step(*model);
   }
   before_optimizer();
+  set_count(optimizer, plan);  // one that was found in this call
   const std::vector<std::size_t> updated =
-      one.step(lr, grad_scale, count_of(optimizer, recorder != nullptr));
-  if (recorder != nullptr) {
+      one.step(lr, grad_scale, plan.count(count_name(optimizer)));
+  if (Recorder* const recorder = plan.recorder()) {
     record_updates(*recorder, optimizer, updated);
   }
   after_optimizer();

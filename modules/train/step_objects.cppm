@@ -10,7 +10,7 @@ import tessera.graph;
 import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
-import :step_inputs;
+import :step_plan;
 
 namespace tessera {
 
@@ -97,7 +97,8 @@ class StepObjects {
   Device device() const;
   /// Why no program can be that of the next call: a parameter has a gradient. "": none has.
   std::string held_gradient() const;
-  void add_counts(StepVariables& variables) const;
+  /// Of the update that each optimizer makes next.
+  void set_counts(StepPlan& plan) const;
 
   void prepare_state();
   /// Sums of gradients are issued in backward from here on.
@@ -107,7 +108,7 @@ class StepObjects {
   /// The norm of an optimizer's gradients, of which all sums are complete then.
   Tensor gradient_norm(std::size_t optimizer, double p);
   void update(std::size_t optimizer, const Number& lr, const optim::Clipping& clipping,
-              const Number& grad_scale, Recorder* recorder);
+              const Number& grad_scale, StepPlan& plan);
   /// A replayed call has updated these.
   void count_step(const StepState::Updated& updated);
   void before_optimizer();
@@ -125,7 +126,9 @@ class StepObjects {
   std::string held_in_words(std::size_t i) const;
   /// What the names of an optimizer's state and count begin with.
   static std::string prefix(std::size_t optimizer);
-  Count count_of(std::size_t optimizer, bool recorded) const;
+  /// That of the number step_numbers::updates of an optimizer.
+  static std::string count_name(std::size_t optimizer);
+  void set_count(std::size_t optimizer, StepPlan& plan) const;
   std::string input_of(const nn::ParameterPointer& parameter) const;
 
   std::vector<std::weak_ptr<const bool>> lives_;  // of models and optimizers

@@ -1,7 +1,7 @@
 // The training step of any model and plan, and the state that a run continues from.
 export module tessera.train;
 
-export import :step_inputs;           // the names of inputs of programs
+export import :step_plan;             // what programs of steps are given: numbers, guards, inputs
 export import :stage_states;          // what stages that are only planned find of each other
 export import :ahead;                 // on_meta: steps that are captured before the first one
 export import :step;                  // what a training step is given and returns

@@ -21,7 +21,7 @@ import tessera.optim;
 import tessera.parallel;
 import :eager_steps;
 import :micro_batches;
-import :step_inputs;
+import :step_plan;
 
 namespace tessera {
 
@@ -80,8 +80,11 @@ StepResult Training::step(const StepBatch& batch, const StepFunctions& functions
   }
   const std::vector<std::uint64_t> versions = steps_->objects.versions();
   try {
-    return captured_->enabled() ? captured_->step(batch, functions)
-                                : steps_->take(batch, functions, nullptr);
+    if (captured_->enabled()) {
+      return captured_->step(batch, functions);
+    }
+    StepPlan of_step = steps_->plan_of(batch, functions.guards);
+    return steps_->take(batch, functions, of_step);
   } catch (const Error& error) {
     captured_->abandon();
     steps_->optimizer->zero_grad();

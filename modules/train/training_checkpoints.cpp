@@ -30,7 +30,7 @@ import tessera.parallel;
 import tessera.checkpoint;
 import :captured_steps;
 import :eager_steps;
-import :step_inputs;
+import :step_plan;
 import :training_checkpoints;
 
 namespace tessera {

@@ -21,7 +21,7 @@ import tessera.tensor;
 import tessera.ops;
 import tessera.program;
 import tessera.capture;
-import :step_inputs;
+import :step_plan;
 import :verification;
 
 namespace tessera {
@@ -169,8 +169,8 @@ NamedValues copied_values(const StepInputs& all) {
   const MemoryScope scope(MemoryCategory::other);
   NamedValues values;
   for (const auto& [name, input] : all) {
-    const bool is_known = input.role != Role::transform_state && input.role != Role::loss_scale &&
-                          input.role != Role::gradient;
+    const bool is_known = input.role != Role::transform_state &&
+                          input.role != Role::scaler_factor && input.role != Role::gradient;
     if (is_known && !input.value.is_meta()) {
       values.emplace(name, ops::clone(ops::to_device(input.value, cpu)));
     }

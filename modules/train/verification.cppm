@@ -4,7 +4,7 @@ import tessera.base;
 import tessera.tensor;
 import tessera.program;
 import tessera.capture;
-import :step_inputs;
+import :step_plan;
 
 namespace tessera {
 

@@ -259,7 +259,7 @@ TEST_CASE("one recording says what arguments follow from, and as what") {
   const Program program = program_of(recorded(x, variables, [&](Recorder&) {
     const Number lr = Number::variable("lr", 0.5);
     const Count step = Count::variable("step", 9).plus(-2);
-    return ops::mul_scalar(ops::add_scalar(x, step.number().value()),  // a constant
+    return ops::mul_scalar(ops::add_scalar(x, step.number().untraced_value()),  // a constant
                            rate_of(lr, step.number()));
   }));
   const std::string text = program.to_text();
@@ -297,13 +297,30 @@ TEST_CASE("expressions are read back exactly, and what is none is refused") {
   CHECK(Expression::parse("-a*b+c").value(variables) == -5.5);
 }
 
+TEST_CASE("a plain number that is taken from a variable is an error that names it") {
+  const Tensor x = full({2}, 2);
+  const auto record = [&](const std::function<double()>& factor) {
+    return recorded(x, {}, [&](Recorder&) { return ops::mul_scalar(x, factor()); });
+  };
+  const Number lr = Number::variable("lr", 0.5);
+  const Count step = Count::variable("step", 3);
+  CHECK_THROWS_WITH(record([&] { return lr.value(); }),
+                    Catch::Contains("takes a plain number from lr ("));
+  CHECK_THROWS_WITH(record([&] { return min(lr * 0.3, 1 / sqrt(step.number())).value(); }),
+                    Catch::Contains("takes a plain number from lr and step ("));
+  CHECK_THROWS_WITH(record([&] { return static_cast<double>(step.plus(2).value()); }),
+                    Catch::Contains("from step ("));
+  const double before = lr.value();  // of no recording
+  record([&] { return before + Number(2).value() + lr.untraced_value(); });
+}
+
 TEST_CASE("a number that is taken out of its source differs without a variable") {
   const Tensor x = full({2}, 2);
   const auto record = [&](double lr) {
     StepVariables variables;
     variables.numbers["lr"] = lr;
     return recorded(x, variables, [&](Recorder&) {
-      return ops::mul_scalar(x, Number::variable("lr", lr).value());
+      return ops::mul_scalar(x, Number::variable("lr", lr).untraced_value());
     });
   };
   CHECK_THROWS_WITH(program_of(record(1), record(2)),

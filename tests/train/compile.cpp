@@ -294,6 +294,16 @@ TEST_CASE("what a compiled step cannot be is an error, and the next call is righ
              },
              {.execution = {.compares_recordings = true}})),
          "mul_scalar(");
+    const auto by_value = [](StepCall& call) -> Tensors {
+      return {ops::mul_scalar(ops::cast(call.inputs()[0], DType::f32),
+                              2 * call.number("first").value())};
+    };
+    for (const bool ahead : {false, true}) {
+      says(error_in_calls(ahead ? compile(StepFactory([&](Device) { return by_value; }))
+                                : compile(StepBody(by_value))),
+           "record: the step takes a plain number from number.first (Number::value()), which its "
+           "program would keep as a constant");
+    }
     const Tensor outside = full({}, 2, DType::f64);
     says(error_in_calls(compile([&](StepCall& call) -> Tensors {
            return {

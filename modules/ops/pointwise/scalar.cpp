@@ -113,12 +113,12 @@ Tensor fitting(const Tensor& x, double value) {
 
 Tensor add_scalar(const Tensor& x, const Number& value) {
   operands::given("add_scalar", "x", x);
-  return call_one(add_forms.op, {fitting(x, value.value())}, ValueArgs{value});
+  return call_one(add_forms.op, {fitting(x, value.untraced_value())}, ValueArgs{value});
 }
 
 Tensor mul_scalar(const Tensor& x, const Number& value) {
   operands::given("mul_scalar", "x", x);
-  return call_one(mul_forms.op, {fitting(x, value.value())}, ValueArgs{value});
+  return call_one(mul_forms.op, {fitting(x, value.untraced_value())}, ValueArgs{value});
 }
 
 Tensor pow_scalar(const Tensor& x, double exponent) {
