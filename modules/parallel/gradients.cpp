@@ -9,6 +9,7 @@ module;
 #include <functional>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <range/v3/view/zip.hpp>
 #include <span>
 #include <string>
@@ -31,33 +32,7 @@ import tessera.dtensor;
 import tessera.nn;
 
 namespace tessera::parallel {
-namespace {
-
-bool& sync_flag() {
-  thread_local bool enabled = true;
-  return enabled;
-}
-
-std::uint64_t& scope_number() {
-  thread_local std::uint64_t number = 0;
-  return number;
-}
-
-std::uint64_t new_scope_number() {
-  thread_local std::uint64_t last = 0;
-  return ++last;
-}
-
-}  // namespace
-
-bool gradient_sync_enabled() { return sync_flag(); }
-GradientSyncScope::GradientSyncScope(bool enabled) : before_(std::exchange(sync_flag(), enabled)) {}
-GradientSyncScope::~GradientSyncScope() { sync_flag() = before_; }
-
-MicroBatchesScope::MicroBatchesScope()
-    : before_(std::exchange(scope_number(), new_scope_number())) {}
-MicroBatchesScope::~MicroBatchesScope() { scope_number() = before_; }
-std::uint64_t micro_batches_scope() { return scope_number(); }
+bool gradient_sync_enabled() { return step_context().sums_gradients; }
 
 std::vector<Leaves> tree_nodes(Leaves leaves) {
   std::vector<Leaves> nodes;
@@ -72,24 +47,12 @@ std::vector<Leaves> tree_nodes(Leaves leaves) {
   return nodes;
 }
 
-/// The axes along the batch that have several ranks, and what the ranks have.
-struct SumsByTree {
-  DeviceMesh mesh;
-  std::vector<int> axes = {};
-  Leaves leaves = {};
-};
-
 /// Attached to a parameter.
 struct EarlierSums {
   Tensors sums;
 };
 
 namespace {
-
-const SumsByTree*& sums_by_tree() {
-  thread_local const SumsByTree* sums = nullptr;
-  return sums;
-}
 
 std::int64_t ranks_along(const DeviceMesh& mesh, std::span<const int> axes) {
   return std::accumulate(axes.begin(), axes.end(), std::int64_t{1},
@@ -98,40 +61,37 @@ std::int64_t ranks_along(const DeviceMesh& mesh, std::span<const int> axes) {
 
 }  // namespace
 
-SumsByTreeScope::SumsByTreeScope(const DeviceMesh& mesh, std::span<const int> batch_axes,
-                                 const Leaves& leaves)
-    : sums_(std::make_unique<SumsByTree>(SumsByTree{.mesh = mesh, .leaves = leaves})),
-      before_(std::exchange(sums_by_tree(), sums_.get())) {
+TreeSums tree_sums(const DeviceMesh& mesh, std::span<const int> batch_axes, const Leaves& leaves) {
+  TreeSums sums{.mesh = mesh, .leaves = leaves};
   for (const int axis : batch_axes) {
     if (mesh.axis_size(axis) > 1) {
-      sums_->axes.push_back(axis);
+      sums.axes.push_back(axis);
     }
   }
+  return sums;
 }
-SumsByTreeScope::~SumsByTreeScope() { sums_by_tree() = before_; }
 
 std::vector<collective::MemberRange> terms_of_sums(std::span<const int> axes) {
-  const SumsByTree* const scope = sums_by_tree();
+  const std::optional<TreeSums>& tree = step_context().tree_sums;
   std::vector<collective::MemberRange> one_sum(1);
   // Sums over the further axes come before, and are of whole nodes.
-  if (scope == nullptr || scope->axes.empty() ||
-      std::ranges::find(axes, scope->axes.front()) == axes.end()) {
+  if (!tree || tree->axes.empty() || std::ranges::find(axes, tree->axes.front()) == axes.end()) {
     return one_sum;
   }
   std::vector<int> further;  // over which each rank's term is a sum already
-  for (const int axis : scope->axes) {
+  for (const int axis : tree->axes) {
     if (std::ranges::find(axes, axis) == axes.end()) {
       further.push_back(axis);
     }
   }
-  const std::int64_t summed = ranks_along(scope->mesh, further);
-  const Leaves leaves = {scope->leaves.first / summed, scope->leaves.count / summed};
+  const std::int64_t summed = ranks_along(tree->mesh, further);
+  const Leaves leaves = {tree->leaves.first / summed, tree->leaves.count / summed};
   const std::vector<Leaves> nodes = tree_nodes(leaves);
-  const std::int64_t ranks = ranks_along(scope->mesh, axes);
+  const std::int64_t ranks = ranks_along(tree->mesh, axes);
   if (nodes.size() == 1 && nodes.front().count == ranks) {
     return one_sum;
   }
-  require(ranks * summed == ranks_along(scope->mesh, scope->axes),
+  require(ranks * summed == ranks_along(tree->mesh, tree->axes),
           "virtual shards: a gradient is summed over features and over the batch in one call");
   std::vector<collective::MemberRange> sums;
   for (const Leaves& node : nodes) {
@@ -303,7 +263,7 @@ struct Bucket {
   Device device;
   std::vector<nn::Parameter*> members = {};
   GradientBucket sums = {};  // of the members' local gradients, once it is issued
-  /// Of copies of them, where the ranks' terms are several nodes of a tree; see SumsByTreeScope.
+  /// Of copies of them, where the ranks' terms are several nodes of a tree; see TreeSums.
   std::vector<GradientBucket> earlier = {};
   std::int64_t bytes = 0;
 };

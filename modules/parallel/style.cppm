@@ -125,7 +125,7 @@ class ShardedParameters {
                                     const std::vector<std::string>& next) = 0;
   virtual void set_backward_prefetch(std::string_view module,
                                      const std::vector<std::string>& next) = 0;
-  /// Without sync, backward keeps whole gradients, as in a GradientSyncScope(false); the next
+  /// Without sync, backward keeps whole gradients, as without StepContext::sums_gradients; the next
   /// backward with sync reduces them too.
   virtual void set_gradient_sync(bool sync) = 0;
   /// Multiplies every reduced gradient; 1 at the start: gradients are sums over the ranks.

@@ -190,7 +190,7 @@ struct Needs {
 };
 
 Needs needs_of(const Program& program, const Shadow& shadow, std::span<const Chain> chains = {}) {
-  const Block block = block_of(program, shadow, planned_device(), chains);
+  const Block block = block_of(program, shadow, step_context().planned_device, chains);
   Needs needs{.peak = peak_bytes(shadow)};
   for (const Memory& memory : shadow.memories) {
     needs.inputs += memory.is_input ? memory.bytes : 0;

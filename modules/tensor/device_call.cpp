@@ -81,7 +81,7 @@ void run_on_device(const Call& call, Device device, std::span<Tensor> out) {
 void plan_kernel(const Call& call, std::span<Tensor> out) {
   run_kernel_of(call, meta,
                 {.run = [](const Call&, std::span<Tensor>) {},
-                 .workspace = kernel_of(call.op, planned_device()).workspace},
+                 .workspace = kernel_of(call.op, step_context().planned_device).workspace},
                 out);
 }
 

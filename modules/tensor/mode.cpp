@@ -107,12 +107,8 @@ void set_modes_slot(ModesSlot slot) { modes_slot = slot; }
 
 bool modes_installed() { return path_state().has_modes; }
 
-namespace {
-thread_local std::uint64_t begun_recordings = 0;
-}  // namespace
-
-std::uint64_t recordings() { return begun_recordings; }
-void begin_recording() { ++begun_recordings; }
+std::uint64_t recordings() { return path_state().recordings; }
+void begin_recording() { ++path_state().recordings; }
 
 Tensors ModeStack::call(ModeLevel level, const Call& call) {
   PathState& path = path_state();

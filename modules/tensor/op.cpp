@@ -218,16 +218,6 @@ void register_kernels(DeviceType type, DeviceKernel (*choose)(const Op& op)) {
   }
 }
 
-namespace {
-
-thread_local DeviceType planned = DeviceType::cpu;
-
-}  // namespace
-
-DeviceType planned_device() { return planned; }
-PlannedDeviceScope::PlannedDeviceScope(DeviceType type) : before_(std::exchange(planned, type)) {}
-PlannedDeviceScope::~PlannedDeviceScope() { planned = before_; }
-
 Attributes parse_arguments(const Op& op, std::string_view text) {
   if (op.arguments != nullptr) {
     return attributes_from_text(*op.arguments, text, op.name);

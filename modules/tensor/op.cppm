@@ -369,21 +369,6 @@ inline DeviceKernel kernel_of(const Op& op, DeviceType type) {
 /// what `choose` returns for each, which must not call the registry; where it has none,
 /// Op::any_device. Operators that make views need none.
 void register_kernels(DeviceType type, DeviceKernel (*choose)(const Op& op));
-/// The kind of device for which the calling thread plans: calls on the meta device book the
-/// workspaces of its kernels, and programs are planned with them. The CPU, where no scope says
-/// otherwise.
-DeviceType planned_device();
-/// Sets planned_device() of the calling thread within the scope.
-class PlannedDeviceScope {
- public:
-  explicit PlannedDeviceScope(DeviceType type);
-  ~PlannedDeviceScope();
-  PlannedDeviceScope(const PlannedDeviceScope&) = delete;
-  PlannedDeviceScope& operator=(const PlannedDeviceScope&) = delete;
-
- private:
-  DeviceType before_;
-};
 /// All operators by name.
 std::vector<const Op*> all_ops();
 

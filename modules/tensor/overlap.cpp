@@ -239,8 +239,7 @@ void check_single_operands(const Call& call) {
 /// (parameters in a buffer that ranks share) is compared with all other memory.
 [[gnu::noinline]] bool runs_apart(std::span<const Tensor> in) {
   const std::uint64_t pass = Storage::new_pass();
-  thread_local std::vector<Range> borrowed;
-  borrowed.clear();
+  InlineVector<Range, 32> borrowed;
   const Storage* current = nullptr;
   Range run{};
   const auto end_run = [&] {

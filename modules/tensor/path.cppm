@@ -5,9 +5,10 @@ import :dispatch;
 import :host;
 import :mode;
 import :op;
+import :step_context;
 import :value;
 
-// State that the dispatcher keeps for each thread, and how it hands a call to a mode.
+// What a thread is at, which the dispatcher keeps, and how it hands a call to a mode.
 namespace tessera {
 
 struct PathState {
@@ -19,6 +20,10 @@ struct PathState {
   bool grad = true;
   CallPermissions permissions;
   HostFallback* fallback = nullptr;
+  const StepContext* step = nullptr;                   // null: outside of any step
+  std::uint64_t recordings = 0;                        // that it has begun
+  const std::string* operation = nullptr;              // the outermost one, see OperationScope
+  const std::function<std::string()>* work = nullptr;  // see WorkScope
 };
 /// The calling thread's. The dispatcher itself reads it without a call.
 PathState& path_state();

@@ -18,7 +18,6 @@ namespace {
 struct Streams {
   std::uint64_t seed = 0;
   std::map<std::string, RandomStream, std::less<>> by_name;  // never erased from: see random_stream
-  std::optional<MicroBatch> micro_batch;
 };
 
 Streams& streams() {
@@ -80,19 +79,20 @@ void set_random_state(const std::map<std::string, RandomStream>& state) {
   }
 }
 
-RandomPosition random_position() { return {streams().seed, random_state(), streams().micro_batch}; }
+RandomPosition random_position() {
+  return {streams().seed, random_state(), step_context().micro_batch};
+}
 
-ReplayScope::ReplayScope(const RandomPosition& position) : before_(random_position()) {
+ReplayScope::ReplayScope(const RandomPosition& position)
+    : before_(random_position()),
+      context_([&](StepContext& context) { context.micro_batch = position.micro_batch; }) {
   return_to(position);
-  streams().micro_batch = position.micro_batch;
 }
 
-ReplayScope::~ReplayScope() {
-  return_to(before_);
-  streams().micro_batch = before_.micro_batch;
-}
+ReplayScope::~ReplayScope() { return_to(before_); }
 
-MicroBatchScope::MicroBatchScope(const RandomPosition& step, const MicroBatch& micro_batch) {
+void begin_micro_batch(StepContext& context, const RandomPosition& step,
+                       const MicroBatch& micro_batch) {
   const MicroBatch& m = micro_batch;
   if (m.parts < 1 || m.batch < 1 || m.batch % m.parts != 0 || m.first < 0 || m.rows < 1 ||
       m.beyond < 0 || m.beyond >= m.rows || m.rows - m.beyond > m.batch / m.parts - m.first) {
@@ -102,16 +102,14 @@ MicroBatchScope::MicroBatchScope(const RandomPosition& step, const MicroBatch& m
         m.first, m.first + m.rows, m.parts, m.parts, m.batch));
   }
   return_to(step);
-  before_ = std::exchange(streams().micro_batch, micro_batch);
+  context.micro_batch = micro_batch;
 }
-
-MicroBatchScope::~MicroBatchScope() { streams().micro_batch = before_; }
 
 RandomNumbers RandomSource::take(std::string_view what, const Dims& shape) const {
   const auto numbers = [&](std::int64_t count) {
     return RandomNumbers{stream_->seed, stream_->stream, take_numbers(*stream_, count)};
   };
-  const std::optional<MicroBatch>& m = streams().micro_batch;
+  const std::optional<MicroBatch>& m = step_context().micro_batch;
   if (!by_batch_row_ || !m || m->rows * m->parts == m->batch) {
     return numbers(shape.product());
   }

@@ -1,6 +1,7 @@
 export module tessera.tensor:random;
 
 import tessera.base;
+import :step_context;
 
 export namespace tessera {
 
@@ -25,17 +26,6 @@ std::uint64_t take_numbers(RandomStream& stream, std::int64_t count);
 std::map<std::string, RandomStream> random_state();
 void set_random_state(const std::map<std::string, RandomStream>& state);
 
-/// The rows of a training step that one micro-batch holds. The step's rows are cut into `parts`
-/// equal parts, one for each rank along the mesh axes that split the batch. The micro-batch holds
-/// rows [first, first + rows) of every part, one part after the other.
-struct MicroBatch {
-  std::int64_t batch = 0;  // rows of the whole step
-  std::int64_t parts = 1;
-  std::int64_t first = 0;
-  std::int64_t rows = 0;    // of each part
-  std::int64_t beyond = 0;  // of them: the last ones, which are after the rows of the step
-};
-
 /// Where the draws of the calling rank stand: its streams, and the micro-batch in progress.
 struct RandomPosition {
   std::uint64_t seed = 0;
@@ -55,23 +45,16 @@ class ReplayScope {
 
  private:
   RandomPosition before_;
+  StepScope context_;  // with the position's micro-batch
 };
 
-/// Within the scope the calling rank computes one micro-batch of a step that began at `step`. All
-/// named streams return to `step`, and draws by batch row take the numbers that their rows have in
-/// the whole step. So every micro-batch draws its rows of what a step without micro-batches draws,
-/// and after each of them the streams stand where that step leaves them. Errors: rows that are not
-/// in the step, but those beyond it; parts that are not equal.
-class MicroBatchScope {
- public:
-  MicroBatchScope(const RandomPosition& step, const MicroBatch& micro_batch);
-  ~MicroBatchScope();
-  MicroBatchScope(const MicroBatchScope&) = delete;
-  MicroBatchScope& operator=(const MicroBatchScope&) = delete;
-
- private:
-  std::optional<MicroBatch> before_;
-};
+/// For a StepScope within which the calling rank computes one micro-batch of a step that began at
+/// `step`. All named streams return to `step`, and draws by batch row take the numbers that their
+/// rows have in the whole step. So every micro-batch draws its rows of what a step without
+/// micro-batches draws, and after each of them the streams stand where that step leaves them.
+/// Errors: rows that are not in the step, but those beyond it; parts that are not equal.
+void begin_micro_batch(StepContext& context, const RandomPosition& step,
+                       const MicroBatch& micro_batch);
 
 /// The numbers of one call: element i has number offset + i; where `run` is not 0, it has number
 /// offset + (i / run) * stride + i % run.
@@ -91,7 +74,7 @@ class RandomSource {
   inline RandomSource(RandomStream& stream) : stream_(&stream) {}
 
   /// Takes the numbers of a tensor of this shape for the operator `what`. Errors: a draw by batch
-  /// row within a MicroBatchScope for a tensor whose dim 0 is not a multiple of the rows.
+  /// row within a micro-batch for a tensor whose dim 0 is not a multiple of the rows.
   RandomNumbers take(std::string_view what, const Dims& shape) const;
 
  private:
@@ -101,7 +84,7 @@ class RandomSource {
 };
 
 /// The stream of this name, drawn from by batch row: dim 0 of the tensor is the batch, alone
-/// ([B, T, D]) or with dims that were flattened into it ([B * T, D]). Within a MicroBatchScope an
+/// ([B, T, D]) or with dims that were flattened into it ([B * T, D]). Within a micro-batch an
 /// element takes the number that it has in the tensor of the whole step. Outside of one this is
 /// random_stream(stream).
 RandomSource by_batch_row(std::string_view stream);

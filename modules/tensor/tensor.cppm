@@ -16,6 +16,7 @@ export import :work;             // what a thread is at, for errors
 export import :host;             // tensors between devices and the host; what has no kernel
 export import :device_plugin;    // the plugin kind "device"
 export import :operator_plugin;  // the plugin kind "operator"
+export import :step_context;     // what a thread computes of a step: micro-batch, sums, blocks
 export import :random;           // named random streams, their seeds and offsets
 export import :memory_place;     // places for values that are not the device's memory
 export import :state;            // StateDict: names -> tensors and scalars

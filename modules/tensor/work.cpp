@@ -8,13 +8,11 @@ module tessera.tensor;
 
 import tessera.base;
 import :dispatch;
+import :path;
 import :work;
 
 namespace tessera {
 namespace {
-
-thread_local constinit const std::string* operation = nullptr;
-thread_local constinit const std::function<std::string()>* working = nullptr;
 
 std::string& decision() {
   thread_local std::string last;
@@ -23,15 +21,16 @@ std::string& decision() {
 
 }  // namespace
 
-const std::string* current_operation() { return operation; }
+const std::string* current_operation() { return path_state().operation; }
 
-OperationScope::OperationScope(const std::string& name)
-    : before_(std::exchange(operation, operation == nullptr ? &name : operation)) {}
-OperationScope::~OperationScope() { operation = before_; }
+OperationScope::OperationScope(const std::string& name) : before_(path_state().operation) {
+  path_state().operation = before_ == nullptr ? &name : before_;
+}
+OperationScope::~OperationScope() { path_state().operation = before_; }
 
 WorkScope::WorkScope(std::function<std::string()> say)
-    : say_(std::move(say)), before_(std::exchange(working, &say_)) {}
-WorkScope::~WorkScope() { working = before_; }
+    : say_(std::move(say)), before_(std::exchange(path_state().work, &say_)) {}
+WorkScope::~WorkScope() { path_state().work = before_; }
 
 void note_decision(std::string text) { decision() = std::move(text); }
 
@@ -40,10 +39,10 @@ std::string work_in_words() {
   const auto add = [&](const char* between, const std::string& more) {
     text += (text.empty() ? "" : between) + more;
   };
-  if (working != nullptr) {
-    add("", "in " + (*working)());
+  if (const auto* const work = path_state().work) {
+    add("", "in " + (*work)());
   } else {
-    if (operation != nullptr) {
+    if (const std::string* const operation = current_operation()) {
       add("", "in " + *operation);
     }
     if (const std::string* const module = current_module(); module != nullptr) {

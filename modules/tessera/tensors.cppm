@@ -34,6 +34,9 @@ using tessera::Account, tessera::AccountScope, tessera::CollectiveWork, tessera:
 using tessera::by_batch_row, tessera::random_state, tessera::random_stream, tessera::RandomStream,
     tessera::set_random_state, tessera::set_seed;
 
+// What a thread computes of a step: a micro-batch, the last backward.
+using tessera::step_context, tessera::StepContext, tessera::StepScope;
+
 // Gradients, hooks, functions with a backward of their own, recomputation.
 using tessera::add_final_accumulate_hook, tessera::add_gradient_hook,
     tessera::add_post_accumulate_hook, tessera::GradientHook, tessera::queue_final_callback;

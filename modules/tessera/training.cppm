@@ -30,7 +30,7 @@ export namespace tessera::parallel {
 // hand.
 using parallel::fully_shard, parallel::FullySharded, parallel::FullyShardOptions,
     parallel::Precision, parallel::set_precision, parallel::ShardDim;
-using parallel::gradient_sync_enabled, parallel::GradientFinisher, parallel::GradientSyncScope;
+using parallel::gradient_sync_enabled, parallel::GradientFinisher;
 using parallel::ParallelStyle, parallel::StyleFacts, parallel::StyleTarget, parallel::apply,
     parallel::Options, parallel::ParallelPlan, parallel::plan_of, parallel::StyleEntry,
     parallel::StyleSummary;

@@ -88,7 +88,7 @@ EagerSteps::MicroPart EagerSteps::Rows::at(std::int64_t step, std::int64_t numbe
           .last = number + 1 == micro_batches()};
 }
 
-parallel::Leaves EagerSteps::Rows::shards(std::int64_t number) const {
+Leaves EagerSteps::Rows::shards(std::int64_t number) const {
   return {.first = number * stride / micro,
           .count = (std::min(all, (number + 1) * stride) - number * stride) / micro};
 }
@@ -309,7 +309,7 @@ WholeSums EagerSteps::gradients(const StepBatch& batch, const Rows& rows,
                              : batch.parts == 0 ? plan.batch_parts()
                                                 : batch.parts;
   const std::int64_t of_each = rows.micro * plan.batch_parts() / parts;
-  const ops::FeatureBlocksScope blocks(shards_.features);
+  const StepScope scope([&](StepContext& step) { step.feature_blocks = shards_.features; });
   const auto loss_of = [&](const Tensors& given) {
     MicroLoss loss;
     run_phase(name_of(Phase::forward), [&] {
@@ -369,7 +369,7 @@ Evaluation EagerSteps::evaluate(std::int64_t batches, const StepBatch& batch,
   const NoGrad no_grad;
   const Rows rows = rows_of(batch);
   const nn::EvaluationScope evaluation(model);
-  const ops::FeatureBlocksScope blocks(shards_.features);
+  const StepScope scope([&](StepContext& step) { step.feature_blocks = shards_.features; });
   if (batches == 0) {
     return {};
   }

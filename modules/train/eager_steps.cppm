@@ -70,7 +70,7 @@ class EagerSteps {
       return std::max<std::int64_t>(0, (number + 1) * stride - all);
     }
     /// The virtual shards that the ranks compute as this micro-batch.
-    parallel::Leaves shards(std::int64_t number) const;
+    Leaves shards(std::int64_t number) const;
     /// Micro-batch number `number` of this rank.
     MicroPart at(std::int64_t step, std::int64_t number) const;
     /// Calls `body` for each micro-batch of this rank, in order.

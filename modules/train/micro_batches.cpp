@@ -55,11 +55,12 @@ class OneAfterTheOther final : public MicroBatchOrder {
   StepSums gradients(const MicroBatches& all) override {
     StepSums sums;
     for (std::int64_t number = 0; number < all.count; ++number) {
-      const parallel::GradientSyncScope sync(number + 1 == all.count);
-      std::optional<MicroBatchScope> scope;
-      if (const std::optional<MicroBatch> place = all.place(number)) {
-        scope.emplace(all.start, *place);
-      }
+      const StepScope scope([&](StepContext& step) {
+        step.sums_gradients = number + 1 == all.count;
+        if (const std::optional<MicroBatch> place = all.place(number)) {
+          begin_micro_batch(step, all.start, *place);
+        }
+      });
       const MicroLoss loss = all.loss(all.rows(number));
       backward(loss.root);
       add_sums(sums, loss.sums);
@@ -101,8 +102,8 @@ class GradientTree {
 
   /// Takes the parameters' gradients, which are those of the next virtual shards. `more`: there are
   /// others after them.
-  void add(const parallel::Leaves& shards, bool more) {
-    const std::vector<parallel::Leaves> nodes = parallel::tree_nodes(shards);
+  void add(const Leaves& shards, bool more) {
+    const std::vector<Leaves> nodes = parallel::tree_nodes(shards);
     std::vector<Tensors> sums(nodes.size());
     for (const nn::ParameterPointer& parameter : parameters_) {
       Tensors earlier = parallel::take_earlier_sums(*parameter);
@@ -186,14 +187,16 @@ class InATree final : public MicroBatchOrder {
     StepSums sums;
     GradientTree tree(parameters_, plan_.mesh().size() == 1);
     for (std::int64_t number = 0; number < all.count; ++number) {
-      const parallel::Leaves shards = all.shards(number);
-      const parallel::SumsByTreeScope by_tree(plan_.mesh(), plan_.batch_axes(), shards);
-      // Sums over ranks are nearer to the leaves than those over micro-batches, so that styles may
-      // keep shards of the sums; all of them are made now.
-      const parallel::GradientSyncScope sync(true);
+      const Leaves shards = all.shards(number);
       const std::optional<MicroBatch> place = all.place(number);
       require(place.has_value(), "virtual shards: the rows of a step are not in equal parts");
-      const MicroBatchScope scope(all.start, *place);
+      const StepScope scope([&](StepContext& step) {
+        step.tree_sums = parallel::tree_sums(plan_.mesh(), plan_.batch_axes(), shards);
+        // Sums over ranks are nearer to the leaves than those over micro-batches, so that styles
+        // may keep shards of the sums; all of them are made now.
+        step.sums_gradients = true;
+        begin_micro_batch(step, all.start, *place);
+      });
       const MicroLoss loss = all.loss(all.rows(number));
       backward(loss.root);
       add_sums(sums, exact(loss.sums, shards));
@@ -230,7 +233,7 @@ class InATree final : public MicroBatchOrder {
 
  private:
   /// 0 where none of the shards is this rank's.
-  StepSums exact(const StepSums& sums, const parallel::Leaves& shards) const {
+  StepSums exact(const StepSums& sums, const Leaves& shards) const {
     const NoGrad no_grad;
     const auto digits = [&](const Tensor& x) {
       const Tensor own = optim::exact_term(x, ops::ExactTerm::element);

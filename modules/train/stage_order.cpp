@@ -129,7 +129,7 @@ class StageWork {
         forward(stage, micro);
         return;
       case Work::backward: {
-        const parallel::GradientSyncScope sync(last_backward);
+        const StepScope scope([&](StepContext& step) { step.sums_gradients = last_backward; });
         backward_of(stage, micro, false);
         return;
       }
@@ -137,7 +137,7 @@ class StageWork {
         backward_of(stage, micro, true);
         return;
       case Work::weight_gradient: {
-        const parallel::GradientSyncScope sync(last_backward);
+        const StepScope scope([&](StepContext& step) { step.sums_gradients = last_backward; });
         weight_gradients(stage, micro);
         return;
       }
@@ -182,12 +182,13 @@ class StageWork {
       now.drawn = before.drawn_after;
     }
     const RandomPosition position = after(all_.start, now.drawn);
-    std::optional<MicroBatchScope> scope;
-    if (const std::optional<MicroBatch> place = all_.place(micro)) {
-      scope.emplace(position, *place);
-    } else if (stage > 0 && grad_enabled()) {
-      set_random_state(position.streams);
-    }
+    const StepScope scope([&](StepContext& step) {
+      if (const std::optional<MicroBatch> place = all_.place(micro)) {
+        begin_micro_batch(step, position, *place);
+      } else if (stage > 0 && grad_enabled()) {
+        set_random_state(position.streams);
+      }
+    });
     const nn::PiecesScope pieces(model_, stages_.pieces(stage), now.entering);
     if (stages_.is_last(stage)) {
       now.loss = all_.loss(rows_of(micro));
@@ -330,7 +331,7 @@ class ByStages final : public MicroBatchOrder {
       : model_(model), plan_(plan), stages_(*plan.stages()), messages_(stages_) {}
 
   StepSums gradients(const MicroBatches& all) override {
-    const parallel::MicroBatchesScope scope;
+    const StepScope scope([](StepContext& step) { step.order = new_order(); });
     const pipeline::Schedule& schedule = stages_.schedule(static_cast<int>(all.count));
     const std::vector<Action>& actions =
         schedule.actions[static_cast<std::size_t>(stages_.place())];
@@ -347,7 +348,7 @@ class ByStages final : public MicroBatchOrder {
   }
 
   StepSums evaluation(const MicroBatches& all) override {
-    const parallel::MicroBatchesScope scope;
+    const StepScope scope([](StepContext& step) { step.order = new_order(); });
     StageWork work(model_, plan_, messages_, all);
     work.evaluate();
     start_.reset();

@@ -142,16 +142,16 @@ void Group::start_unshard() {
 }
 
 void Group::unshard(bool again) {
-  const std::uint64_t scope = parallel::micro_batches_scope();
+  const std::uint64_t order = step_context().order;
   if (state_ == State::unsharded) {
-    const bool all_alike = scope != 0 && scope == unsharded_in_;
+    const bool all_alike = order != 0 && order == unsharded_in_;
     if (again && written()) {
       memory_.whole().storage().bump_version();
     } else if (!again && (all_alike ? written() : written_anywhere())) {
       reshard();
     }
   }
-  unsharded_in_ = scope;
+  unsharded_in_ = order;
   start_unshard();
   if (state_ == State::gathering) {
     finish_gathering();

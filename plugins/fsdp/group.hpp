@@ -135,7 +135,7 @@ class Group {
   GroupMemory memory_;
   bool gathered_before_ = false;
   bool ended_ = false;              // the current backward has no more use for the group
-  std::uint64_t unsharded_in_ = 0;  // the parallel::micro_batches_scope() of its last use
+  std::uint64_t unsharded_in_ = 0;  // the StepContext::order of its last use
   State state_ = State::sharded;
 };
 

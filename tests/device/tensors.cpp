@@ -216,7 +216,7 @@ TEST_CASE("a kernel gets the workspace that its device says, and plans count it"
   CHECK(call_one(workspace_size(), {ops::to_device(x, device)}).item() == 4096);
   const auto planned_on = [&](DeviceType type) {
     const PlannedMemoryScope memory;
-    const PlannedDeviceScope kernels(type);
+    const StepScope kernels([&](StepContext& step) { step.planned_device = type; });
     reset_memory_peaks();
     const auto place = static_cast<std::size_t>(MemoryCategory::workspace);
     const std::int64_t before = memory_statistics().bytes[place];
@@ -225,7 +225,7 @@ TEST_CASE("a kernel gets the workspace that its device says, and plans count it"
   };
   CHECK(planned_on(DeviceType::cpu) == 64);
   CHECK(planned_on(device.type) == 4096);
-  CHECK(planned_device() == DeviceType::cpu);
+  CHECK(step_context().planned_device == DeviceType::cpu);
 }
 
 TEST_CASE("ranks of a machine have the devices of their numbers, and no more ranks than devices") {

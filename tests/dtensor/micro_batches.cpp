@@ -159,7 +159,7 @@ TEST_CASE("micro-batches draw the numbers of the step's rows in every layout") {
     // Whatever was drawn since the step began, by another micro-batch.
     take_numbers(random_stream("dropout"), rows.first * 1001);
     random_stream("first drawn from in a step").offset = 4;
-    const MicroBatchScope scope(step, rows);
+    const StepScope scope([&](StepContext& at) { begin_micro_batch(at, step, rows); });
     dtensor_test::check(random_stream("first drawn from in a step").offset == 0,
                         "a stream that the step began with restarts");
     draw_all(way, rows, 12);
@@ -174,7 +174,7 @@ TEST_CASE("attention drops the probabilities of the step's rows") {
     const Layout layout =
         Layout::make(DeviceMesh::make({"a", "b"}, {2, 2}), {way.placements[0], way.placements[1]});
     set_seed(seed);
-    const MicroBatchScope scope(random_position(), rows);
+    const StepScope scope([&](StepContext& at) { begin_micro_batch(at, random_position(), rows); });
     const std::int64_t n = rows.rows * rows.parts;
     // Equal scores over 4 keys, and values that are unit vectors: a result is its probability.
     const Tensor q = distributed_zeros({n, 4, 3, 4}, layout, DType::f64);
@@ -204,7 +204,7 @@ TEST_CASE("multinomial draws for the step's rows") {
     const Layout layout =
         Layout::make(DeviceMesh::make({"a", "b"}, {2, 2}), {way.placements[0], way.placements[1]});
     set_seed(seed);
-    const MicroBatchScope scope(random_position(), rows);
+    const StepScope scope([&](StepContext& at) { begin_micro_batch(at, random_position(), rows); });
     const std::int64_t n = rows.rows * rows.parts;
     const Tensor weights = distributed_ones({n, 4}, layout, DType::f64);
     Page page{rows, 0};
@@ -235,7 +235,7 @@ TEST_CASE(
   x.set_requires_grad();
   Tensors y;
   {
-    const MicroBatchScope scope(random_position(), rows);
+    const StepScope scope([&](StepContext& at) { begin_micro_batch(at, random_position(), rows); });
     y = checkpoint(
         [](std::span<const Tensor> in) {
           return Tensors{ops::dropout(in[0], p, by_batch_row("dropout"))};
@@ -262,7 +262,8 @@ TEST_CASE("references to streams stay valid") {
   CHECK(&random_stream("kept") == &stream);
   CHECK(stream.seed == 5);
   {
-    const MicroBatchScope scope(before, {.batch = 2, .rows = 1});
+    const StepScope scope(
+        [&](StepContext& at) { begin_micro_batch(at, before, {.batch = 2, .rows = 1}); });
   }
   {
     const ReplayScope scope(before);
@@ -275,7 +276,9 @@ TEST_CASE("references to streams stay valid") {
 TEST_CASE("a draw by row for a tensor without the rows is refused, and rows that no step has") {
   const RandomPosition step = random_position();
   {
-    const MicroBatchScope scope(step, {.batch = 12, .parts = 2, .first = 0, .rows = 3});
+    const StepScope scope([&](StepContext& at) {
+      begin_micro_batch(at, step, {.batch = 12, .parts = 2, .first = 0, .rows = 3});
+    });
     CHECK(dtensor_test::contains(
         dtensor_test::error_of([] { ops::dropout(full({7, 2}, 1), 0.5, by_batch_row("dropout")); }),
         "dropout: dim 0 of [7, 2] does not hold the micro-batch's rows (expected a multiple of 6"));
@@ -287,9 +290,12 @@ TEST_CASE("a draw by row for a tensor without the rows is refused, and rows that
                                   MicroBatch{.batch = 12, .parts = 2, .first = -1, .rows = 3},
                                   MicroBatch{.batch = 12, .parts = 0, .first = 0, .rows = 3},
                                   MicroBatch{.batch = 12, .parts = 2, .first = 0, .rows = 0}}) {
-    CHECK(dtensor_test::contains(
-        dtensor_test::error_of([&] { const MicroBatchScope scope(step, wrong); }),
-        "micro-batch: "));
+    CHECK(dtensor_test::contains(dtensor_test::error_of([&] {
+                                   const StepScope scope([&](StepContext& at) {
+                                     begin_micro_batch(at, step, wrong);
+                                   });
+                                 }),
+                                 "micro-batch: "));
   }
   // Outside of a micro-batch every shape is drawn for.
   CHECK(dtensor_test::error_of(

@@ -82,7 +82,8 @@ TEST_CASE("the page's micro-batches keep what dropout keeps") {
     }
     set_seed(5);
     take_numbers(random_stream("dropout"), 8);
-    const MicroBatchScope scope(random_position(), micro);
+    const StepScope scope(
+        [&](StepContext& at) { begin_micro_batch(at, random_position(), micro); });
     std::string kept;
     for (const double x : to_doubles(
              ops::dropout(full({micro.rows * micro.parts, 3}, 1), 0.4, by_batch_row("dropout")))) {

@@ -474,7 +474,7 @@ TEST_CASE("planned steps on a device have the workspaces of its kernels") {
   CHECK(run(there, ops::to_device(x, device)) == std::vector<double>{-4096});
   CHECK(there.memory()->block_bytes >= on_cpu.memory()->block_bytes + 4096 - 64);
   const std::int64_t bytes = graph::planned_bytes(program);
-  const PlannedDeviceScope kernels(device.type);
+  const StepScope kernels([&](StepContext& step) { step.planned_device = device.type; });
   CHECK(graph::planned_bytes(program) >= bytes + 4096 - 64);
 }
 

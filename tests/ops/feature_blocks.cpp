@@ -1,4 +1,4 @@
-// linear within a FeatureBlocksScope: the bits of products of blocks that are added along a tree,
+// linear with StepContext::feature_blocks: the bits of products of blocks that are added along a tree,
 // so those of ranks that have some of the blocks.
 #include <cmath>
 #include <cstddef>
@@ -56,7 +56,7 @@ TEST_CASE("products in blocks have the bits of single blocks, added along a tree
     weight.set_requires_grad();
     Tensor y;
     {
-      const ops::FeatureBlocksScope scope(blocks);
+      const StepScope scope([&](StepContext& step) { step.feature_blocks = blocks; });
       y = ops::linear(x, weight);
     }
     backward(std::vector<Tensor>{y}, std::vector<Tensor>{dy});
@@ -90,7 +90,7 @@ TEST_CASE("products in blocks are near to whole ones, with a bias and uneven fea
   const Tensor weight = numbers({9, 24}, 1, DType::f64);  // 9 rows are not cut
   const Tensor bias = numbers({9}, 2, DType::f64);
   const std::vector<double> whole = to_doubles(ops::linear(x, weight, bias));
-  const ops::FeatureBlocksScope scope(4);
+  const StepScope scope([&](StepContext& step) { step.feature_blocks = 4; });
   const std::vector<double> found = to_doubles(ops::linear(x, weight, bias));
   REQUIRE(found.size() == whole.size());
   for (std::size_t i = 0; i < whole.size(); ++i) {
@@ -107,11 +107,13 @@ TEST_CASE("products in blocks refuse 16 bits and numbers that are no powers of t
     }
     return std::string("none");
   };
-  const ops::FeatureBlocksScope scope(2);
+  const StepScope scope([&](StepContext& step) { step.feature_blocks = 2; });
   CHECK(error_of([] {
           static_cast<void>(
               ops::linear(numbers({2, 4}, 0, DType::bf16), numbers({2, 4}, 1, DType::bf16)));
         }).find("16 bits") != std::string::npos);
-  CHECK(error_of([] { const ops::FeatureBlocksScope three(3); }) != "none");
-  CHECK(ops::feature_blocks() == 2);
+  CHECK(error_of([] {
+          const StepScope three([&](StepContext& step) { step.feature_blocks = 3; });
+        }) != "none");
+  CHECK(step_context().feature_blocks == 2);
 }

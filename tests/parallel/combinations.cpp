@@ -135,8 +135,9 @@ Outcome train(const Recipe& recipe, nn::Module& model,
       finisher.begin(parameters);  // sums are issued in backward
     }
     for (int batch = 0; batch < recipe.micro_batches; ++batch) {
-      const parallel::GradientSyncScope sync(recipe.sync_always ||
-                                             batch + 1 == recipe.micro_batches);
+      const StepScope sync([&](StepContext& step) {
+        step.sums_gradients = recipe.sync_always || batch + 1 == recipe.micro_batches;
+      });
       backward(loss(net_tokens(4, 10 * number + batch)));
     }
     finisher.finish(parameters);

@@ -77,7 +77,7 @@ Named trained_gradients(nn::Module& model, const std::function<Tensor(const Tens
   const std::vector<nn::ParameterPointer> parameters = nn::all_parameters(model);
   finisher.begin(parameters);
   for (const int micro : {0, 1}) {
-    const parallel::GradientSyncScope sync(micro == 1);
+    const StepScope sync([&](StepContext& step) { step.sums_gradients = micro == 1; });
     backward(loss(net_tokens(4, micro)));
   }
   finisher.finish(parameters);

@@ -195,7 +195,8 @@ double transfer_seconds(const runs::Run& run, const runs::Trial& trial,
 StagedStep plan_stages(const runs::Run& run, const runs::Trial& trial, Planner& planner) {
   runs::StepSetup setup = runs::setup_of(run);
   setup.states = std::make_shared<PlannedStates>();
-  const PlannedDeviceScope kernels(runs::device_of(run.config, 0, 1).type);
+  const StepScope kernels(
+      [&](StepContext& step) { step.planned_device = runs::device_of(run.config, 0, 1).type; });
   std::vector<RecordedPlace> recorded(1);
   as_rank(0, [&] { recorded[0] = record_place(run, setup, trial, planner); });
   const std::vector<int> ranks = recorded[0].ranks;

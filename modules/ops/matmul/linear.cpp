@@ -405,7 +405,7 @@ void grad_weight_backward(const BackwardContext& context, std::span<const Tensor
 }  // namespace
 
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
-  if (feature_blocks() > 1) {
+  if (step_context().feature_blocks > 1) {
     return linear_in_blocks(x, weight, bias);
   }
   return call_one(linear_op, {x, weight, bias});

@@ -10,8 +10,9 @@ import :kernel_call;
 // What linear and its gradients have in common with their forms in blocks.
 namespace tessera::ops {
 
-/// linear within a FeatureBlocksScope. Errors: features that the blocks divide along one dim only,
-/// where ranks share the other; 16 bits; a bias that would be added within the sum over blocks.
+/// linear with StepContext::feature_blocks. Errors: features that the blocks divide along one dim
+/// only, where ranks share the other; 16 bits; a bias that would be added within the sum over
+/// blocks.
 Tensor linear_in_blocks(const Tensor& x, const Tensor& weight, const Tensor& bias);
 
 /// A product as a kernel takes it.

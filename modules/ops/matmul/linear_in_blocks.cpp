@@ -1,4 +1,4 @@
-// linear and its two gradients as products of blocks, within a FeatureBlocksScope: each block is
+// linear and its two gradients as products of blocks, with StepContext::feature_blocks: each block is
 // computed as on a rank that has only this one.
 module;
 #include <fmt/format.h>
@@ -239,23 +239,10 @@ void grad_weight_backward(const BackwardContext& context, std::span<const Tensor
   }
 }
 
-std::int64_t& blocks_slot() {
-  thread_local std::int64_t blocks = 1;
-  return blocks;
-}
-
 }  // namespace
 
-FeatureBlocksScope::FeatureBlocksScope(std::int64_t blocks) : before_(blocks_slot()) {
-  require(blocks >= 1 && (blocks & (blocks - 1)) == 0,
-          "FeatureBlocksScope: the number of blocks must be a power of two");
-  blocks_slot() = blocks;
-}
-FeatureBlocksScope::~FeatureBlocksScope() { blocks_slot() = before_; }
-std::int64_t feature_blocks() { return blocks_slot(); }
-
 Tensor linear_in_blocks(const Tensor& x, const Tensor& weight, const Tensor& bias) {
-  const std::int64_t blocks = feature_blocks();
+  const std::int64_t blocks = step_context().feature_blocks;
   const auto along = [&](int dim) {
     return weight.dims() == 2 && weight.shape()[dim] % blocks == 0 ? blocks : 1;
   };

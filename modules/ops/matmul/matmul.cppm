@@ -15,24 +15,11 @@ Tensor bmm(const Tensor& a, const Tensor& b);
 /// As torch.matmul: vectors, matrices, and batches that broadcast.
 Tensor matmul(const Tensor& a, const Tensor& b);
 /// x [..., in] times weight [out, in] transposed, plus bias [out] (may be undefined).
+/// With StepContext::feature_blocks, `linear` and its gradients compute each product as blocks of
+/// equal size, each with a call of its own, and sums over blocks follow a binary tree: dims of
+/// weights, and the dims of x and dy that belong to them, are cut into so many parts of the whole
+/// tensor. So a rank that has some of the parts computes the same bits as one that has all of them.
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
-/// Within the scope, `linear` and its gradients compute each product as blocks of equal size, each
-/// with a call of its own, and sums over blocks follow a binary tree: dims of weights, and the dims
-/// of x and dy that belong to them, are cut into so many parts of the whole tensor. So a rank that
-/// has some of the parts computes the same bits as one that has all of them. 1: products are not
-/// cut. A power of two.
-class FeatureBlocksScope {
- public:
-  explicit FeatureBlocksScope(std::int64_t blocks);
-  ~FeatureBlocksScope();
-  FeatureBlocksScope(const FeatureBlocksScope&) = delete;
-  FeatureBlocksScope& operator=(const FeatureBlocksScope&) = delete;
-
- private:
-  std::int64_t before_;
-};
-/// Of the innermost FeatureBlocksScope of the calling thread; 1 outside of one.
-std::int64_t feature_blocks();
 
 /// The gradients of linear with respect to x and weight, for who computes them by hand: dy [...,
 /// out] times weight [out, in]; dy transposed times x [..., in] over all rows, [out, in].

@@ -8,7 +8,7 @@ export namespace tessera::ops {
 // Random number i of a call belongs to GLOBAL element i, so every layout gives the same bits. Each
 // call takes numel() numbers (rounded up to 4) from the stream. A source is a RandomStream, or
 // by_batch_row(name) for activations: then micro-batches use the same numbers as the whole step
-// (MicroBatchScope).
+// (StepContext).
 /// Fills x in place: uniform in [low, high), or normal with a mean and a standard deviation.
 Tensor uniform_(const Tensor& x, double low, double high, const RandomSource& source);
 Tensor normal_(const Tensor& x, double mean, double standard_deviation, const RandomSource& source);

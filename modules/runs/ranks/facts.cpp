@@ -111,7 +111,8 @@ std::vector<CapturedFacts> captured_steps(const Run& run, const StepSetup& setup
 
 Facts checked_facts(const Run& run) {
   // Its plugin is loaded before the ranks start.
-  const PlannedDeviceScope kernels(device_of(run.config, 0, 1).type);
+  const StepScope kernels(
+      [&](StepContext& step) { step.planned_device = device_of(run.config, 0, 1).type; });
   StepSetup setup = setup_of(run);
   if (setup.by_mode && !setup.one_rank) {
     setup.one_rank = capture_one_rank(run);

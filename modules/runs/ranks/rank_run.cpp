@@ -101,7 +101,7 @@ class RankRun {
     set_configured_links(run.config, mesh);
     measure_links(run.config, mesh, world);
     device_ = device_of(run.config, world.number_here(), world.ranks_here());
-    planned_device_.emplace(device_.type);
+    kernels_.emplace([&](StepContext& step) { step.planned_device = device_.type; });
     trainer_ = std::make_unique<Trainer>(run, device_);
     if (start.from_kept) {
       trainer_->resume(*start.kept);
@@ -294,7 +294,7 @@ class RankRun {
   KeptStates* kept_;   // null: the run does not heal
   std::int64_t told_;  // the last step that ranks before these have told
   Device device_ = cpu;
-  std::optional<PlannedDeviceScope> planned_device_;
+  std::optional<StepScope> kernels_;  // those that are planned for
   std::unique_ptr<Trainer> trainer_;
   std::optional<RunCheckpoints> checkpoints_;
   std::unique_ptr<MetricsWriter> metrics_;

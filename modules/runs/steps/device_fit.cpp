@@ -56,7 +56,7 @@ std::string advice_for(const PlannedStep& step, std::int64_t available, bool sha
 }  // namespace
 
 Tensors KernelSearch::call(const Call& call, NextCall& next) {
-  if (call.op.view == nullptr && !kernel_of(call.op, planned_device())) {
+  if (call.op.view == nullptr && !kernel_of(call.op, step_context().planned_device)) {
     const std::string* const module = current_module();
     missing_.try_emplace(call.op.name, module == nullptr ? std::string() : *module);
   }

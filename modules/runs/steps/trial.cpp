@@ -199,7 +199,8 @@ struct StageRanks {
 
 /// `local_products`: whether products of local parts were found.
 Trial try_steps(const Run& run, StepSetup setup, bool& local_products, StageRanks& places) {
-  const PlannedDeviceScope kernels(device_of(run.config, 0, 1).type);
+  const StepScope kernels(
+      [&](StepContext& step) { step.planned_device = device_of(run.config, 0, 1).type; });
   ops::set_threads(threads_of_rank(run.config));  // the workspace of kernels depends on them
   if (setup.by_mode) {
     setup.execution.executor = "interpreter";  // modes see its calls
@@ -232,10 +233,9 @@ Trial try_steps(const Run& run, StepSetup setup, bool& local_products, StageRank
   if (trainer.task().frozen_copy() != nullptr) {
     book_parameters(trainer.task().frozen_copy()->model());
   }
-  // The first step makes what stays: the optimizer's state and buffers. Each micro-batch between
-  // the first and the last does what any other does.
+  // The first step makes what stays: the optimizer's state and buffers. Micro-batches between the
+  // first and the last are alike, but for those of a tree, whose sums wait for others.
   const parallel::Stages* const stages = trainer.plan().stages();
-  // Only those of a tree have sums that wait for others.
   const bool alike = stages == nullptr && !run.config.train.is_layout_free();
   const std::int64_t few = alike ? std::min<std::int64_t>(micro_batches, 2) : micro_batches;
   static_cast<void>(step(few));

@@ -249,7 +249,7 @@ TEST_CASE("a second backward adds to whatever gradients there are") {
             const auto parameters = nn::all_parameters(*run.model);
             parallel::GradientFinisher finisher;
             {
-              const parallel::GradientSyncScope scope(synced);
+              const StepScope scope([&](StepContext& step) { step.sums_gradients = synced; });
               backward(run.loss(tokens(1)));
             }
             if (finished) {
@@ -276,7 +276,7 @@ TEST_CASE("a backward without sync after one with sync is not lost") {
   }
   in_all_groupings([&](Planned& run, const std::string& what) {
     for (const int seed : {1, 2, 3}) {
-      const parallel::GradientSyncScope scope(seed != 2);
+      const StepScope scope([&](StepContext& step) { step.sums_gradients = seed != 2; });
       backward(run.loss(tokens(seed)));
     }
     check(difference(gradients_of(*run.model), gradients_of(*expected)) < tolerance, what);
@@ -288,7 +288,7 @@ TEST_CASE("gradients without sync are whole sums that the finisher reduces") {
   backward(plain_loss(*expected, tokens(1)));
   in_all_groupings([&](Planned& run, const std::string& what) {
     {
-      const parallel::GradientSyncScope scope(false);
+      const StepScope scope([&](StepContext& step) { step.sums_gradients = false; });
       const CommunicationReport report;
       backward(run.loss(tokens(1)));
       check(report.count("reduce_scatter") == 0, what + ": nothing is reduced without sync");

@@ -66,7 +66,7 @@ Trained train(const DeviceMesh& mesh, const Entries& entries, const NetOptions& 
   for (int step = 0; step < 3; ++step) {
     finisher.begin(optimizer->parameters());
     for (int batch = 0; batch < 2; ++batch) {
-      const parallel::GradientSyncScope sync(batch == 1);
+      const StepScope sync([&](StepContext& step) { step.sums_gradients = batch == 1; });
       backward(run.loss(net_tokens(4, 10 * step + batch)));
     }
     finisher.finish(optimizer->parameters());
