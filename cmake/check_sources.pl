@@ -168,6 +168,21 @@ for my $file (grep { /\.cppm$/ } @files) {
   });
 }
 
+# State of threads is listed with its reason: a row for each, in the order of the files' uses.
+my %listed_state;
+my $states = 'docs/design/thread-local.md';
+each_match($states, qr{^\| \[[\w./]+\]\(\.\./\.\./(modules/[\w./]+)\)}, sub { push @{ $listed_state{$1} }, $_[0] })
+  if exists $text{$states};
+for my $file (grep { m{^modules/.*\.(?:cpp|hpp|h)$} } @files) {
+  each_match($file, qr{^(?:(?!//).)*\bthread_local\b}, sub {
+    finding($file, $_[0], "thread_local: $states has no row for it; pass what it holds, put it into StepContext, or list it with its reason")
+      unless shift @{ $listed_state{$file} // [] };
+  });
+}
+for my $file (sort keys %listed_state) {
+  finding($states, $_, "$file has no thread_local for this row") for @{ $listed_state{$file} };
+}
+
 # Names of Catch2 that only one of the versions on the supported systems has (2 on Debian 12, 3 elsewhere).
 # Those that both have, or that the header gives to both, are listed here and explained there.
 my $both_versions = qr/^(?:Approx|Contains|EndsWith|Equals|Message|StartsWith|Session)$/;

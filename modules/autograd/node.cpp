@@ -20,11 +20,6 @@ import :pass;
 namespace tessera {
 namespace {
 
-std::uint64_t& step_count() {
-  thread_local std::uint64_t counter = 0;
-  return counter;
-}
-
 /// Memory that was allocated for a result of backward now belongs to a gradient.
 void book_gradient(const Tensor& grad) {
   const Tensor& local = local_of(grad);
@@ -127,7 +122,7 @@ GradState& state_of(const Tensor& x) {
 
 }  // namespace
 
-Node::Node(std::size_t results_count) : results(results_count), sequence(++step_count()) {}
+Node::Node(std::size_t results_count) : results(results_count), sequence(++recorded_here().steps) {}
 
 Node::~Node() {
   // A long chain of steps would recurse as deep as it is long: take it apart in a loop.
@@ -175,7 +170,7 @@ void Node::add_operand(const Tensor& x) {
 
 bool GradState::is_computed() const { return node != nullptr; }
 
-std::uint64_t next_step() { return step_count() + 1; }
+std::uint64_t next_step() { return recorded_here().steps + 1; }
 
 GradState* grad_state(const Tensor& x) { return static_cast<GradState*>(x.impl()->autograd.get()); }
 

@@ -81,6 +81,14 @@ Node::Rest gradients_between_apart(std::span<const Tensor> roots, std::span<cons
 /// The number of the next step that this thread records.
 std::uint64_t next_step();
 
+class CaptureScope;
+/// What the calling thread records.
+struct Recorded {
+  std::uint64_t steps = 0;          // how many steps it has recorded
+  CaptureScope* capture = nullptr;  // the innermost one
+};
+Recorded& recorded_here();
+
 /// While one exists, this thread records no steps, but notes which tensors that need a gradient are
 /// used: those from outside of a function that will be computed again for backward.
 class CaptureScope {

@@ -138,7 +138,7 @@ class OpNode final : public Node {
   bool released_ = false;
 };
 
-thread_local constinit CaptureScope* innermost_capture = nullptr;
+thread_local constinit Recorded recorded;
 
 /// Makes the results of a call that needs gradients results of a recorded step.
 void record(const Op& op, std::span<const Tensor> in, const Attributes& attributes,
@@ -175,7 +175,7 @@ void check_recorded_write(const Op& op, const Tensor& written) {
   if (written.requires_grad() && is_leaf(written)) {
     refuse("it is a leaf that requires a gradient");
   }
-  if (innermost_capture != nullptr && written.requires_grad()) {
+  if (recorded.capture != nullptr && written.requires_grad()) {
     refuse("it comes from outside of a checkpointed function, which runs again for backward");
   }
   if (shares_memory(written)) {
@@ -202,9 +202,9 @@ Tensor copy_with_history(const Tensor& x) {
 /// is what it held before. That is copied where the step needs it for backward.
 Tensors call_in_place(const Op& op, std::span<const Tensor> in, const Attributes& attributes) {
   check_recorded_write(op, in[0]);
-  if (innermost_capture != nullptr) [[unlikely]] {
+  if (recorded.capture != nullptr) [[unlikely]] {
     Tensors out = call_below_autograd(op, in, attributes);
-    innermost_capture->note(in);
+    recorded.capture->note(in);
     return out;
   }
   const Op& form = *op.form_of;
@@ -229,8 +229,8 @@ Tensors autograd_call(const Op& op, std::span<const Tensor> in, const Attributes
   if (op.backward == nullptr) {
     return out;  // results are constants for the gradient: integers, masks, and backward kernels
   }
-  if (innermost_capture != nullptr) [[unlikely]] {
-    innermost_capture->note(in);
+  if (recorded.capture != nullptr) [[unlikely]] {
+    recorded.capture->note(in);
     return out;
   }
   record(op, in, attributes, out);
@@ -244,9 +244,11 @@ Tensors autograd_call(const Op& op, std::span<const Tensor> in, const Attributes
 
 }  // namespace
 
-CaptureScope::CaptureScope() : before_(std::exchange(innermost_capture, this)) {}
-CaptureScope::~CaptureScope() { innermost_capture = before_; }
-CaptureScope* CaptureScope::current() { return innermost_capture; }
+Recorded& recorded_here() { return recorded; }
+
+CaptureScope::CaptureScope() : before_(std::exchange(recorded.capture, this)) {}
+CaptureScope::~CaptureScope() { recorded.capture = before_; }
+CaptureScope* CaptureScope::current() { return recorded.capture; }
 
 void CaptureScope::note(std::span<const Tensor> used) {
   for (const Tensor& x : used) {

@@ -23,8 +23,11 @@ namespace tessera::collective {
 namespace {
 
 // A thread of the thread transport has its own world, every other thread the process's.
-thread_local World* world_of_thread = nullptr;
-thread_local bool thread_works_beside = false;
+struct ThreadState {
+  World* world = nullptr;
+  bool works_beside = false;
+};
+thread_local constinit ThreadState thread_state;
 std::atomic<World*> world_of_process{nullptr};
 
 constexpr std::size_t lone_arena = std::size_t{1} << 36;  // address space, not memory
@@ -40,7 +43,7 @@ std::unique_ptr<World> make_lone(int rank, int size, Transport transport) {
 
 World::World(const RankPlace& place) : state_(std::make_shared<WorldState>(place)) {
   if (transport() == Transport::threads) {
-    world_of_thread = this;
+    thread_state.world = this;
   } else if (transport() == Transport::fake && world_of_process.load() != nullptr) {
     // A simulated world, which is for planning, does not replace the real one.
   } else {
@@ -49,8 +52,8 @@ World::World(const RankPlace& place) : state_(std::make_shared<WorldState>(place
 }
 
 World::~World() {
-  if (world_of_thread == this) {
-    world_of_thread = nullptr;
+  if (thread_state.world == this) {
+    thread_state.world = nullptr;
   }
   World* self = this;
   world_of_process.compare_exchange_strong(self, nullptr);
@@ -68,8 +71,8 @@ std::unique_ptr<World> World::fake(int rank, int size) {
 }
 
 World& World::current() {
-  if (world_of_thread != nullptr) {
-    return *world_of_thread;
+  if (thread_state.world != nullptr) {
+    return *thread_state.world;
   }
   if (World* world = world_of_process.load()) {
     return *world;
@@ -81,20 +84,20 @@ World& World::current() {
   return *world_of_process.load();
 }
 
-bool works_beside_steps() { return thread_works_beside; }
+bool works_beside_steps() { return thread_state.works_beside; }
 
 RankContext::RankContext() : world_(&World::current()), rank_(current_rank()) {}
 
 RankContext::Scope::Scope(const RankContext& context, bool beside)
-    : before_(std::exchange(world_of_thread, context.world_)),
+    : before_(std::exchange(thread_state.world, context.world_)),
       rank_before_(current_rank()),
-      beside_before_(std::exchange(thread_works_beside, beside)) {
+      beside_before_(std::exchange(thread_state.works_beside, beside)) {
   set_current_rank(context.rank_);
 }
 RankContext::Scope::~Scope() {
-  thread_works_beside = beside_before_;
+  thread_state.works_beside = beside_before_;
   set_current_rank(rank_before_);
-  world_of_thread = before_;
+  thread_state.world = before_;
 }
 
 int World::rank() const { return state_->rank; }
@@ -128,12 +131,13 @@ namespace {
 
 [[maybe_unused]] const bool installed = [] {
   set_memory_for_peers([](std::size_t bytes) -> std::shared_ptr<void> {
-    World* const world = world_of_thread != nullptr ? world_of_thread : world_of_process.load();
+    World* const world =
+        thread_state.world != nullptr ? thread_state.world : world_of_process.load();
     return world == nullptr ? nullptr : world->allocate_for_peers(bytes);
   });
   set_device_wait([]() -> std::unique_ptr<DeviceWait> {
     const World* const world =
-        world_of_thread != nullptr ? world_of_thread : world_of_process.load();
+        thread_state.world != nullptr ? thread_state.world : world_of_process.load();
     return world == nullptr || world->size() == 1 ? nullptr : world->watch_device_wait();
   });
   return true;

@@ -54,13 +54,13 @@ using Redistributions = RecentMap<Key, std::shared_ptr<const Redistribution>, Ha
 using AllTargets = RecentMap<TargetKey, Targets, Hash>;
 
 // A rank is a thread or a process, so nothing is locked.
-Redistributions& redistributions() {
-  thread_local Redistributions instance(most_kept);
-  return instance;
-}
+struct Cached {
+  Redistributions redistributions{most_kept};
+  AllTargets targets{most_kept};
+};
 
-AllTargets& all_targets() {
-  thread_local AllTargets instance(most_kept);
+Cached& cached() {
+  thread_local Cached instance;
   return instance;
 }
 
@@ -98,7 +98,7 @@ ResolvedStep resolved(const Step& step, const Spec& spec, const Dims& coordinate
 
 std::shared_ptr<const Redistribution> redistribution_between(const Spec& from, const Spec& to) {
   const Key key{&from, &to, internal::links_version(), current_rank()};
-  if (const auto* found = redistributions().find(key)) {
+  if (const auto* found = cached().redistributions.find(key)) {
     return *found;
   }
   auto made = std::make_shared<Redistribution>();
@@ -110,18 +110,21 @@ std::shared_ptr<const Redistribution> redistribution_between(const Spec& from, c
     made->steps.push_back(resolved(step, from, made->coordinates, key.rank));
     made->moves = made->moves || made->steps.back().ranks > 1;
   }
-  return redistributions().insert(key, std::move(made));
+  return cached().redistributions.insert(key, std::move(made));
 }
 
 Targets targets_of(const Spec& from, const Layout& to, const std::optional<Layout>& gradient) {
   const TargetKey key{&from, to.id(), gradient ? std::int64_t{gradient->id()} : -1};
-  if (const Targets* found = all_targets().find(key)) {
+  if (const Targets* found = cached().targets.find(key)) {
     return *found;
   }
   const Layout back = gradient ? *gradient : gradient_layout(from.layout);
-  return all_targets().insert(key, {from.handle(), with_layout(from, to), with_layout(from, back)});
+  return cached().targets.insert(key,
+                                 {from.handle(), with_layout(from, to), with_layout(from, back)});
 }
 
-std::size_t redistributions_kept() { return redistributions().size() + all_targets().size(); }
+std::size_t redistributions_kept() {
+  return cached().redistributions.size() + cached().targets.size();
+}
 
 }  // namespace tessera

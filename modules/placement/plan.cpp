@@ -54,9 +54,12 @@ Cache& cache() {
 
 /// Keeps the plans that this thread was given last.
 const Plan& kept(std::shared_ptr<const Plan> plan) {
-  thread_local std::array<std::shared_ptr<const Plan>, 256> last;
-  thread_local std::size_t next = 0;
-  return *(last[next++ % last.size()] = std::move(plan));
+  struct Last {
+    std::array<std::shared_ptr<const Plan>, 256> plans;
+    std::size_t next = 0;
+  };
+  thread_local Last last;
+  return *(last.plans[last.next++ % last.plans.size()] = std::move(plan));
 }
 
 void check(const Layout& from, const Layout& to, const Dims& shape) {

@@ -130,6 +130,16 @@ sed -i 's/low.cppm/low.cppm low/' modules/high/CMakeLists.txt modules/low/CMakeL
 perl "$check" . || { echo 'two files of one name, and a facade beside them, have findings'; exit 1; }
 touch modules/high/c.hpp
 expect 'a third file of one name' 'modules/low/inner/c.hpp:1: a third file of this name (after modules/high/c.hpp and modules/high/inner/c.hpp)'
+state='| [high/b.cpp](../../modules/high/b.cpp) | a thing | a reason |'
+mkdir docs/design
+printf 'thread_local int thing;\nint other;  // thread_local\n' >>modules/high/b.cpp
+echo "$state" >docs/design/thread-local.md
+perl "$check" . || { echo 'a thread_local that is listed has findings'; exit 1; }
+echo 'thread_local int second;' >>modules/high/b.cpp
+expect 'a thread_local that is not listed' 'modules/high/b.cpp:6: thread_local: docs/design/thread-local.md has no row'
+mkdir docs/design
+echo "$state" >docs/design/thread-local.md
+expect 'a row for a thread_local that is gone' 'docs/design/thread-local.md:1: modules/high/b.cpp has no thread_local'
 echo "// TO""DO" >>modules/low/a.cppm
 expect 'unfinished work' 'finish it'
 echo 'bool f() { return std::string(error.what()).starts_with("disk"); }' >>modules/high/b.cpp

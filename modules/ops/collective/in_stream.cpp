@@ -27,9 +27,12 @@ import :group_call;
 namespace tessera::ops {
 namespace {
 
-thread_local bool within_stream = false;
-/// The communicator of the device for which the thread queues the work of a collective.
-thread_local collective::Communicator* of_device = nullptr;
+struct ThreadState {
+  bool within_stream = false;
+  /// The communicator of the device for which the thread queues the work of a collective.
+  collective::Communicator* of_device = nullptr;
+};
+thread_local constinit ThreadState thread_state;
 
 /// Within it the stream's thread makes a call of the rank that has queued it.
 class InStream {
@@ -41,7 +44,7 @@ class InStream {
   }
   InStream(const InStream&) = delete;
   InStream& operator=(const InStream&) = delete;
-  ~InStream() { within_stream = before_; }
+  ~InStream() { thread_state.within_stream = before_; }
 
   /// Calls that the communicators have made; empty where nobody observes.
   const std::vector<collective::StreamedActivity>& calls() const { return record_.calls(); }
@@ -49,7 +52,7 @@ class InStream {
  private:
   collective::RankContext::Scope as_rank_;
   NoGrad constant_;
-  bool before_ = std::exchange(within_stream, true);
+  bool before_ = std::exchange(thread_state.within_stream, true);
   collective::StreamRecord record_;
   std::optional<collective::ObserverScope> observing_;
 };
@@ -277,10 +280,10 @@ class DeviceCollective final : public PendingCollective {
 class OnDevice {
  public:
   OnDevice(collective::Communicator& communicator, const Stream& stream)
-      : before_(std::exchange(of_device, &communicator)), scope_(stream) {}
+      : before_(std::exchange(thread_state.of_device, &communicator)), scope_(stream) {}
   OnDevice(const OnDevice&) = delete;
   OnDevice& operator=(const OnDevice&) = delete;
-  ~OnDevice() { of_device = before_; }
+  ~OnDevice() { thread_state.of_device = before_; }
 
  private:
   collective::Communicator* before_;
@@ -411,7 +414,8 @@ void report_streams() {
 }
 
 bool in_background() {
-  return !within_stream && of_device == nullptr && collective::World::current().background();
+  return !thread_state.within_stream && thread_state.of_device == nullptr &&
+         collective::World::current().background();
 }
 
 void communicate_in_stream(const Call& call, std::span<Tensor> out, GroupArgument group) {
@@ -438,11 +442,11 @@ collective::Communicator& GroupArgument::communicator() const {
   check_given(*this);
   require(group->whole == nullptr,
           "group: not all of its ranks are terms, which this call does not know");
-  if (of_device != nullptr) {
-    return *of_device;
+  if (thread_state.of_device != nullptr) {
+    return *thread_state.of_device;
   }
   return collective::World::current().communicator(
-      group->ranks, within_stream ? group->stream_name : group->name);
+      group->ranks, thread_state.within_stream ? group->stream_name : group->name);
 }
 
 }  // namespace tessera::ops

@@ -24,9 +24,12 @@ using Body = FunctionRef<void(std::int64_t)>;
 /// sooner, and a thread that is woken may have to wait for a core.
 constexpr std::chrono::milliseconds kSpin{2};
 
-thread_local int thread_count = 1;
-thread_local bool inside_parallel = false;
-thread_local int number = 0;  // of a worker, from 1 on
+struct ThreadState {
+  int threads = 1;      // that its loops use
+  bool inside = false;  // of a parallel loop
+  int number = 0;       // of a worker, from 1 on
+};
+thread_local constinit ThreadState thread_state;
 
 [[gnu::always_inline]] inline void pause() {
 #if defined(__x86_64__)
@@ -68,7 +71,7 @@ class Pool {
     try {
       for (int i = 0; i < workers; ++i)
         threads_.start("kernels", [this, i] {
-          number = i + 1;
+          thread_state.number = i + 1;
           work();
         });
     } catch (...) {
@@ -122,7 +125,7 @@ class Pool {
   }
 
   void work() {
-    inside_parallel = true;
+    thread_state.inside = true;
     std::uint64_t seen = 0;
     while (true) {
       const auto called = [&] { return (job_.load() & ~kLeft) != seen || stop_.load(); };
@@ -189,39 +192,40 @@ void forget_pool_after_fork() {
 Pool& own_pool() {
   static const int registered = pthread_atfork(nullptr, nullptr, &forget_pool_after_fork);
   static_cast<void>(registered);
-  if (!pool) pool = std::make_unique<Pool>(thread_count - 1);
+  if (!pool) pool = std::make_unique<Pool>(thread_state.threads - 1);
   return *pool;
 }
 
 class InsideScope {
  public:
-  InsideScope() { inside_parallel = true; }
+  InsideScope() { thread_state.inside = true; }
   InsideScope(const InsideScope&) = delete;
   InsideScope& operator=(const InsideScope&) = delete;
-  ~InsideScope() { inside_parallel = false; }
+  ~InsideScope() { thread_state.inside = false; }
 };
 
 }  // namespace
 
 void set_threads(int count) {
   const int wanted = std::max(1, count);
-  if (inside_parallel) {
+  if (thread_state.inside) {
     throw std::logic_error("set_threads: cannot be called by the body of a parallel loop");
   }
-  if (wanted != thread_count) pool.reset();
-  thread_count = wanted;
+  if (wanted != thread_state.threads) pool.reset();
+  thread_state.threads = wanted;
 }
 
-int threads() { return inside_parallel ? 1 : thread_count; }
+int threads() { return thread_state.inside ? 1 : thread_state.threads; }
 
-int thread_number() { return number; }
+int thread_number() { return thread_state.number; }
 
 void detail::parallel_for(std::int64_t begin, std::int64_t end, std::int64_t grain,
                           FunctionRef<void(std::int64_t, std::int64_t)> body) {
   const std::int64_t step = std::max<std::int64_t>(1, grain);
   const std::int64_t grains = (end - begin + step - 1) / step;
   // A few pieces a thread even out unequal work, and cores that others use as well.
-  const std::int64_t pieces = std::min<std::int64_t>(grains, std::int64_t{4} * thread_count);
+  const std::int64_t pieces =
+      std::min<std::int64_t>(grains, std::int64_t{4} * thread_state.threads);
   Pool& workers = own_pool();
   const InsideScope inside;
   workers.run(static_cast<std::uint32_t>(pieces), [&](std::int64_t piece) {
