@@ -42,8 +42,8 @@ class Recorder final : public Mode {
   /// operator follow from the same variables. Null: they do not.
   /// Error: no call of the last such operator was recorded, so that nothing follows from them.
   void follow(const Instruction* instruction);
-  /// Ends the recording. `variables`: of this step. Errors: collectives that were issued and are not
-  /// complete; the step took the plain value() of a number that follows from a variable.
+  /// Ends the recording. `variables`: of this step. Errors: collectives that were issued and are
+  /// not complete; the step took the plain value() of a number that follows from a variable.
   Recording finish(const StepVariables& variables);
   /// Ends a recording whose instructions followed those of `other`: the program has its
   /// variables, random streams, guards, updates and gradients.

@@ -1,5 +1,5 @@
-// linear with StepContext::feature_blocks: the bits of products of blocks that are added along a tree,
-// so those of ranks that have some of the blocks.
+// linear with StepContext::feature_blocks: the bits of products of blocks that are added along a
+// tree, so those of ranks that have some of the blocks.
 #include <cmath>
 #include <cstddef>
 #include <cstdint>

@@ -1,5 +1,5 @@
-// linear and its two gradients as products of blocks, with StepContext::feature_blocks: each block is
-// computed as on a rank that has only this one.
+// linear and its two gradients as products of blocks, with StepContext::feature_blocks: each block
+// is computed as on a rank that has only this one.
 module;
 #include <fmt/format.h>
 
