@@ -41,7 +41,7 @@ int main(int argc, char** argv) {
   spec.optimizer.warmup = 5;
   spec.mesh.axes = {"shard"};
   spec.mesh.shape = {argc > 1 ? std::atoi(argv[1]) : 2};
-  spec.parallel = {{.style = "FSDP", .axis = {{"shard"}}, .on = {"*", "."}}};
+  runs::fully_shard(spec);
   return runs::train(spec, {.model = [] { return std::make_shared<Classifier>(); },
                             .rows = points_of,
                             .loss_sum = loss_sum});

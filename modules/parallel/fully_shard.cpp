@@ -2,6 +2,7 @@ module;
 #include <fmt/format.h>
 
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -84,12 +85,14 @@ namespace {
 
 constexpr const char* style = "FSDP";
 
-std::vector<StyleEntry> entries_of(const DeviceMesh& mesh, const FullyShardOptions& options) {
+}  // namespace
+
+std::vector<StyleEntry> fully_shard_entries(std::span<const std::string> axes,
+                                            const FullyShardOptions& options) {
   std::vector<StyleEntry> entries = options.styles;
   AxisNames axis = options.axis;
   if (axis.names().empty()) {
-    const auto names = mesh.axis_names();
-    axis = std::vector<std::string>(names.begin(), names.end());
+    axis = std::vector<std::string>(axes.begin(), axes.end());
   }
   entries.push_back({.style = style,
                      .axis = std::move(axis),
@@ -98,11 +101,9 @@ std::vector<StyleEntry> entries_of(const DeviceMesh& mesh, const FullyShardOptio
   return entries;
 }
 
-}  // namespace
-
 FullySharded::FullySharded(nn::Module& model, const DeviceMesh& mesh,
                            const FullyShardOptions& options, plugin::Host& host)
-    : plan_(model, mesh, entries_of(mesh, options), host),
+    : plan_(model, mesh, fully_shard_entries(mesh.axis_names(), options), host),
       parameters_(plan_.styles().back()->sharded_parameters()) {
   if (parameters_ == nullptr) {
     fail({.thing = "fully_shard",

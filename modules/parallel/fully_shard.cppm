@@ -63,6 +63,10 @@ struct FullyShardOptions {
 /// How a config writes them: all but axis, groups and styles, which an entry has beside its
 /// options.
 const OptionTable<FullyShardOptions>& fully_shard_table();
+/// The entries of styles that these options are, for a plan: those of options.styles, and FSDP.
+/// `axes`: of the mesh.
+std::vector<StyleEntry> fully_shard_entries(std::span<const std::string> axes,
+                                            const FullyShardOptions& options);
 
 /// A fully sharded model: its plan, and control by hand. Keep it as long as the model is trained.
 class FullySharded {

@@ -26,7 +26,7 @@ export namespace tessera::runs {
 using runs::BadRecords, runs::LossScaling, runs::NewTokens, runs::ObjectiveKind,
     runs::ReferenceKind, runs::Reproducible, runs::RowContent, runs::RowOrder, runs::SavedWeights,
     runs::SaveMode, runs::WhenBusy;
-using runs::checked, runs::train;
+using runs::checked, runs::fully_shard, runs::train;
 using runs::CheckpointConfig, runs::DataConfig, runs::DpoConfig, runs::ExpertsConfig,
     runs::GraphConfig, runs::JsonList, runs::JsonText, runs::LogConfig, runs::MeshConfig,
     runs::ModelConfig, runs::Names, runs::OptimizerConfig, runs::PluginsConfig, runs::RunSpec,

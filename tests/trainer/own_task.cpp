@@ -255,6 +255,11 @@ TEST_CASE("a program's task has the losses of one rank on any mesh, and is valid
   };
   same_losses(one, losses_on([](OwnRun&) {}));
   same_losses(one, losses_on(split));
+  same_losses(one, losses_on([](OwnRun& run) {  // by the structure of the style's options
+                run.spec.parallel.clear();
+                set_mesh(run, {"replicate", "shard"}, {2, 2});
+                runs::fully_shard(run.spec, {.groups = {"first", "."}, .prefetch = 0});
+              }));
   same_losses(one, losses_on([&](OwnRun& run) {
                 split(run);
                 run.spec.graph.capture = true;

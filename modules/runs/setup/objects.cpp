@@ -121,6 +121,24 @@ std::vector<parallel::StyleEntry> style_entries(const RunSpec& config) {
   return entries;
 }
 
+void fully_shard(RunSpec& spec, const parallel::FullyShardOptions& options) {
+  for (const parallel::StyleEntry& entry :
+       parallel::fully_shard_entries(spec.mesh.axes, options)) {
+    if (entry.make) {
+      fail_input({.thing = "fully_shard",
+                  .wrong = fmt::format("the style '{}' is a class of the program, and ranks of a "
+                                       "run load styles by their names",
+                                       entry.style),
+                  .advice = "build it as a plugin"});
+    }
+    const std::span<const std::string> axes = entry.axis.names();
+    spec.parallel.push_back({.style = entry.style,
+                             .axis = {{axes.begin(), axes.end()}},
+                             .on = entry.on,
+                             .options = {entry.options}});
+  }
+}
+
 namespace {
 
 /// Error (input): the optimizer of this name does not update what the run stores.

@@ -27,6 +27,10 @@ DeviceMesh make_mesh(const RunSpec& config);
 /// no such device; there are more ranks than devices.
 Device device_of(const RunSpec& config, int number, int ranks);
 std::vector<parallel::StyleEntry> style_entries(const RunSpec& config);
+/// Adds the entries of [[parallel]] by which a run's model is fully sharded, as
+/// parallel::fully_shard does it with a model; without an axis, along all of spec.mesh. Error
+/// (input): a style that is a class of the program itself.
+void fully_shard(RunSpec& spec, const parallel::FullyShardOptions& options = {});
 
 /// Errors (input), with the place in the config: no such optimizer, options that it does not have,
 /// a group that matches no parameter, of these and of the whole model's.
