@@ -1,4 +1,4 @@
-export module tessera.runs:functions;
+export module tessera.runs:own_task;
 
 import tessera.base;
 import tessera.tensor;
