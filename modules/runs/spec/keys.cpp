@@ -425,7 +425,7 @@ std::vector<Key> dpo_keys() {
        "The share of the preferences that are taken to be the wrong way round.",
        {0, 0.5, false, true}},
       {"dpo.reference",
-       words<s, &D::frozen_copy, ReferenceKind>({{"auto", ReferenceKind::automatic},
+       words<s, &D::reference, ReferenceKind>({{"auto", ReferenceKind::automatic},
                                                {"copy", ReferenceKind::copy},
                                                {"adapter_off", ReferenceKind::adapter_off}}),
        "What gives the reference's log-probabilities. `copy`: a frozen copy of the starting "

@@ -98,12 +98,12 @@ Tensor Preferences::of_model(const OfModel& f) {
 Tensor Preferences::of_reference(const OfModel& f) {
   const NoGrad constant;
   if (reference_ != nullptr) {
-    return with_half(model_, language_model(reference_->model()), Half::frozen_copy,
+    return with_half(model_, language_model(reference_->model()), Half::reference,
                      [&] { return f(language_model(reference_->model()), reference_->plan()); });
   }
   const nn::EvaluationScope evaluation(model_);
   const nn::WithoutUpdatesScope without(model_);
-  return with_half(model_, model_, Half::frozen_copy, [&] { return f(model_, plan_); });
+  return with_half(model_, model_, Half::reference, [&] { return f(model_, plan_); });
 }
 
 Tensor Preferences::states(const Tensors& rows) {
