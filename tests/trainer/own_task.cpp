@@ -273,6 +273,21 @@ TEST_CASE("a program's task has the losses of one rank on any mesh, and is valid
               }));
 }
 
+TEST_CASE("ranks have different numbers of rows of a program's batch that they do not divide") {
+  const auto losses_on = [](std::int64_t ranks, bool replay) {
+    const Folder folder;
+    OwnRun run = run_in(folder);
+    run.spec.train.batch = 11;
+    run.spec.graph.capture = replay;
+    run.spec.mesh.shape = {ranks};
+    trained(folder, run);
+    return losses_of(folder);
+  };
+  const std::vector<double> one = losses_on(1, false);
+  same_losses(one, losses_on(3, false));
+  same_losses(one, losses_on(3, true));
+}
+
 TEST_CASE("a program's own language model is divided into stages") {
   constexpr std::int64_t length = 6;
   const auto losses_on = [](int ranks) {

@@ -1,7 +1,5 @@
 // One step of Adam and of AdamW with 8-bit state.
 module;
-#include "optimizer/kernels/quantized_adam.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,6 +11,7 @@ module;
 #include <utility>
 
 #include "optimizer/functions/adam.hpp"
+#include "optimizer/kernels/quantized_adam.hpp"
 #include "shared/kernels/workspace.hpp"
 module tessera.ops;
 

@@ -122,8 +122,7 @@ std::vector<parallel::StyleEntry> style_entries(const RunSpec& config) {
 }
 
 void fully_shard(RunSpec& spec, const parallel::FullyShardOptions& options) {
-  for (const parallel::StyleEntry& entry :
-       parallel::fully_shard_entries(spec.mesh.axes, options)) {
+  for (const parallel::StyleEntry& entry : parallel::fully_shard_entries(spec.mesh.axes, options)) {
     if (entry.make) {
       fail_input({.thing = "fully_shard",
                   .wrong = fmt::format("the style '{}' is a class of the program, and ranks of a "

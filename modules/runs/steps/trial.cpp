@@ -127,6 +127,16 @@ StepSetup shrunk(const StepSetup& setup, int stages) {
   return one;
 }
 
+/// The ranks over which the batch is divided. Error (input): equal parts are needed, and there are
+/// none.
+std::int64_t parts_of_batch(const Run& run, const parallel::ParallelPlan& plan) {
+  if (!run.task->divides_unevenly() || run.config.train.micro_batch > 0 ||
+      plan.sequence_parts() > 1) {
+    check_batch_division(run.config, plan.batch_parts());
+  }
+  return plan.batch_parts();
+}
+
 /// A step that a mode has placed. What it computes is that of one rank.
 Trial try_placed(const Run& run, Trainer& trainer) {
   check_batch_division(run.config, trainer.plan().batch_parts());
@@ -211,8 +221,7 @@ Trial try_steps(const Run& run, StepSetup setup, bool& local_products, StageRank
     return try_placed(run, trainer);
   }
   trainer.set_capture(false);  // it was only to be checked
-  const std::int64_t parts = trainer.plan().batch_parts();
-  check_batch_division(run.config, parts);
+  const std::int64_t parts = parts_of_batch(run, trainer.plan());
   const std::int64_t share = (setup.rows.all + parts - 1) / parts;  // of a rank
   const std::int64_t micro = setup.rows.micro > 0 ? setup.rows.micro : share;
   const std::int64_t micro_batches = (share + micro - 1) / micro;
@@ -220,7 +229,8 @@ Trial try_steps(const Run& run, StepSetup setup, bool& local_products, StageRank
     Account account;
     try {
       const AccountScope scope(account);
-      trainer.step({.all = std::min(parts * micro * with, setup.rows.all), .micro = micro});
+      trainer.step(
+          {.all = std::min(parts * micro * with, setup.rows.all), .micro = setup.rows.micro});
     } catch (const Error& error) {
       throw trainer.plan().explained(error);
     }
@@ -292,7 +302,7 @@ Program record_steps(const Run& run, StepSetup setup) {
   // It writes what is known into them, as other captures may do at the same time.
   setup.states = setup.states ? std::make_shared<PlannedStates>(*setup.states) : nullptr;
   Trainer trainer(run, setup, overrides);
-  check_batch_division(run.config, trainer.plan().batch_parts());
+  parts_of_batch(run, trainer.plan());
   if (trainer.plan().stages() != nullptr && !setup.states) {
     setup.states = stage_states(run, setup);
     return record_steps(run, setup);

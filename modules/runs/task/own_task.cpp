@@ -27,9 +27,13 @@ using RowsOf = std::function<Tensors(const BatchPart&)>;
 
 class FunctionRank final : public RankTask {
  public:
-  FunctionRank(const TaskFunctions& functions, nn::Module& model,
+  FunctionRank(const TaskFunctions& functions, const RunSpec& spec, nn::Module& model,
                const parallel::ParallelPlan& plan, Device device)
-      : functions_(functions), model_(model), plan_(plan), device_(device) {}
+      : functions_(functions),
+        model_(model),
+        plan_(plan),
+        device_(device),
+        all_(spec.train.batch % plan.batch_parts() == 0 ? 0 : spec.train.batch) {}
 
   Tensors rows(const BatchPart& part) override { return read("rows", functions_.rows, part); }
   Tensors validation_rows(const BatchPart& part) override {
@@ -95,18 +99,18 @@ class FunctionRank final : public RankTask {
            rows.shape()[1] == functions_.row_tokens;
   }
 
-  /// The ranks' rows as one tensor each.
+  /// The ranks' rows as one tensor each. Where the ranks do not divide the batch, these are all.
   Tensors distributed(const Tensors& rows) const {
     Tensors all;
     for (const Tensor& part : rows) {
       const bool split = plan_.sequence_parts() > 1 && part.shape().size() > 1 &&
                          part.shape()[1] * plan_.sequence_parts() == functions_.row_tokens;
-      if (plan_.sequence_parts() == 1 || split) {
+      if (all_ == 0 && (plan_.sequence_parts() == 1 || split)) {
         all.push_back(plan_.batch_of(part));
         continue;
       }
       Dims shape = part.shape();
-      shape[0] *= plan_.batch_parts();
+      shape[0] = all_ > 0 ? all_ : shape[0] * plan_.batch_parts();
       all.push_back(from_local(part, plan_.row_layout(), shape));
     }
     return all;
@@ -116,6 +120,7 @@ class FunctionRank final : public RankTask {
   nn::Module& model_;
   const parallel::ParallelPlan& plan_;
   Device device_;
+  std::int64_t all_;  // rows of the batch, where ranks have different numbers; else 0
 };
 
 class FunctionTask final : public Task {
@@ -141,10 +146,11 @@ class FunctionTask final : public Task {
       Task::initialize(spec, model);
     }
   }
-  std::unique_ptr<RankTask> on_rank(const RunSpec& /*spec*/, nn::Module& model,
+  bool divides_unevenly() const override { return true; }
+  std::unique_ptr<RankTask> on_rank(const RunSpec& spec, nn::Module& model,
                                     const parallel::ParallelPlan& plan,
                                     Device device) const override {
-    return std::make_unique<FunctionRank>(functions_, model, plan, device);
+    return std::make_unique<FunctionRank>(functions_, spec, model, plan, device);
   }
   std::int64_t validation_batches() const override { return functions_.validation_batches; }
   Fingerprint fingerprint(const RunSpec& spec) const override {

@@ -65,6 +65,9 @@ class Task {
   virtual std::unique_ptr<RankTask> on_rank(const RunSpec& spec, nn::Module& model,
                                             const parallel::ParallelPlan& plan,
                                             Device device) const = 0;
+  /// Whether ranks may have different numbers of rows, of a batch that they do not divide; without
+  /// micro-batches and parts of sequences.
+  virtual bool divides_unevenly() const { return false; }
   /// Batches in a validation; 0: there is none.
   virtual std::int64_t validation_batches() const { return 0; }
 
