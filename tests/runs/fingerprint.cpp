@@ -310,6 +310,14 @@ TEST_CASE("a fingerprint survives the checkpoint's meta data") {
         Words{"optimizer.options"});
   CHECK(listed(input_error([&] { compare(own, fewer, earlier, config, "C"); })) ==
         Words{"optimizer.options"});
+  const runs::Fingerprint program = runs::own_fingerprint(config, false);
+  CHECK(
+      input_error([&] { compare(program, own, earlier, config, "C"); }) ==
+      "C: it is a checkpoint of a program's own task (expected one of a language model on texts); "
+      "name another checkpoint.folder");
+  CHECK(input_error([&] {
+          compare(own, program, {}, config, "C");
+        }).starts_with("C: it is a checkpoint of a language model on texts"));
 }
 
 TEST_CASE("a key of the family that came after a checkpoint has its initial value there") {

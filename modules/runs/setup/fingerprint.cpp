@@ -96,6 +96,8 @@ constexpr std::string_view later_keys[] = {"data.tokenizer_options",
                                            "train.virtual_shards",
                                            "train.feature_shards"};
 constexpr const char* special_tokens = "data.special_tokens";
+/// The mark of a program's own task.
+constexpr const char* own_task = "own_task";
 /// What earlier versions wrote for token ids too.
 constexpr const char* no_tokenizer = "bytes";
 
@@ -193,7 +195,7 @@ Fingerprint fingerprint_of(const RunSpec& config, const hub::ModelShape& shape,
 }
 
 Fingerprint own_fingerprint(const RunSpec& config, bool own_optimizer) {
-  Fingerprint values;
+  Fingerprint values = {{own_task, "true"}};
   for (const Key& key : config_keys(config.model.family)) {
     if (has_influence(key) && !key.of_family && !is_of_own_task(key.path, own_optimizer)) {
       values[key.path] = json_of(key, config);
@@ -237,6 +239,15 @@ Fingerprint stored_fingerprint(const std::string& meta, const std::string& check
 std::vector<std::string> compare(const Fingerprint& written, const Fingerprint& own,
                                  const Fingerprint& earlier, const RunSpec& config,
                                  const std::string& checkpoint) {
+  if (written.contains(own_task) != own.contains(own_task)) {
+    const auto text = [](const Fingerprint& values) {
+      return values.contains(own_task) ? "a program's own task" : "a language model on texts";
+    };
+    fail_input({.thing = checkpoint,
+                .wrong = fmt::format("it is a checkpoint of {}", text(written)),
+                .expected = fmt::format("one of {}", text(own)),
+                .advice = "name another checkpoint.folder"});
+  }
   const Fingerprint stored = with_earlier(written, own, earlier);
   std::set<std::string> names;
   for (const Fingerprint* values : {&stored, &own}) {
