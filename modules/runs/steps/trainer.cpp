@@ -58,7 +58,7 @@ Trainer::Trainer(const Run& run, const StepSetup& setup, Device device,
       *model_, setup_.mesh,
       setup_.by_mode ? plan_entries(run.config, layouts) : style_entries(run.config),
       plugin::host());
-  task_ = run.task->on_rank(run.config, *model_, *plan_, device_);
+  task_ = run.task->on_rank(run.config, setup_.mesh, *model_, *plan_, device_);
   if (device_ != meta) {  // where shapes and layouts are all that there is
     plan_->materialize(device_);
     run.task->initialize(run.config, *model_);

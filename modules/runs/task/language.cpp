@@ -11,6 +11,7 @@ module;
 module tessera.runs;
 
 import tessera.base;
+import tessera.mesh;
 import tessera.tensor;
 import tessera.ops;
 import tessera.nn;
@@ -25,8 +26,8 @@ namespace {
 /// Rows of a dataset, and what is minimised over them, on one rank.
 class LanguageRank final : public RankTask {
  public:
-  LanguageRank(const LanguageTask& task, const RunSpec& spec, nn::LanguageModel& model,
-               const parallel::ParallelPlan& plan, Device device)
+  LanguageRank(const LanguageTask& task, const RunSpec& spec, const DeviceMesh& mesh,
+               nn::LanguageModel& model, const parallel::ParallelPlan& plan, Device device)
       : spec_(spec), data_(task.data()), model_(model), plan_(plan), device_(device) {
     if (device_ != meta && plan_.sequence_parts() > 1) {
       std::vector<std::int64_t> places(static_cast<std::size_t>(spec.data.seq_len));
@@ -36,7 +37,7 @@ class LanguageRank final : public RankTask {
                          .data<std::int64_t>()[0];
     }
     if (needs_copy(spec, model)) {
-      copy_ = std::make_unique<FrozenCopy>(task, spec, plan.mesh());
+      copy_ = std::make_unique<FrozenCopy>(task, spec, mesh);
     }
     objective_ = make_objective(spec, model, plan, copy_.get());
   }
@@ -141,10 +142,11 @@ void LanguageTask::initialize(const RunSpec& spec, nn::Module& model) const {
   nn::initialize_updates(model);
 }
 
-std::unique_ptr<RankTask> LanguageTask::on_rank(const RunSpec& spec, nn::Module& model,
+std::unique_ptr<RankTask> LanguageTask::on_rank(const RunSpec& spec, const DeviceMesh& mesh,
+                                                nn::Module& model,
                                                 const parallel::ParallelPlan& plan,
                                                 Device device) const {
-  return std::make_unique<LanguageRank>(*this, spec, language_model(model), plan, device);
+  return std::make_unique<LanguageRank>(*this, spec, mesh, language_model(model), plan, device);
 }
 
 Fingerprint LanguageTask::fingerprint(const RunSpec& spec) const {

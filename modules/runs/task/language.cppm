@@ -1,6 +1,7 @@
 export module tessera.runs:language;
 
 import tessera.base;
+import tessera.mesh;
 import tessera.tensor;
 import tessera.nn;
 import tessera.parallel;
@@ -29,7 +30,7 @@ class LanguageTask final : public Task {
   std::shared_ptr<nn::Module> model(const RunSpec& spec) const override;
   /// From model.from, or initial values.
   void initialize(const RunSpec& spec, nn::Module& model) const override;
-  std::unique_ptr<RankTask> on_rank(const RunSpec& spec, nn::Module& model,
+  std::unique_ptr<RankTask> on_rank(const RunSpec& spec, const DeviceMesh& mesh, nn::Module& model,
                                     const parallel::ParallelPlan& plan,
                                     Device device) const override;
   std::int64_t validation_batches() const override { return data_->validation_batches(); }

@@ -11,6 +11,7 @@ module;
 module tessera.runs;
 
 import tessera.base;
+import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
 import tessera.ops;
@@ -147,8 +148,8 @@ class FunctionTask final : public Task {
     }
   }
   bool divides_unevenly() const override { return true; }
-  std::unique_ptr<RankTask> on_rank(const RunSpec& spec, nn::Module& model,
-                                    const parallel::ParallelPlan& plan,
+  std::unique_ptr<RankTask> on_rank(const RunSpec& spec, const DeviceMesh& /*mesh*/,
+                                    nn::Module& model, const parallel::ParallelPlan& plan,
                                     Device device) const override {
     return std::make_unique<FunctionRank>(functions_, spec, model, plan, device);
   }

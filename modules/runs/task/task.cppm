@@ -1,6 +1,7 @@
 export module tessera.runs:task;
 
 import tessera.base;
+import tessera.mesh;
 import tessera.tensor;
 import tessera.nn;
 import tessera.optim;
@@ -61,9 +62,10 @@ class Task {
       std::vector<nn::ParameterPointer> parameters) const;
   /// Gives the parameters, which have memory, their first values. `model` has its styles.
   virtual void initialize(const RunSpec& spec, nn::Module& model) const;
-  /// The task on the calling rank, whose model has its styles but no memory yet.
-  virtual std::unique_ptr<RankTask> on_rank(const RunSpec& spec, nn::Module& model,
-                                            const parallel::ParallelPlan& plan,
+  /// The task on the calling rank, whose model has its styles but no memory yet. `mesh`: of the
+  /// step; the plan's is that of a stage.
+  virtual std::unique_ptr<RankTask> on_rank(const RunSpec& spec, const DeviceMesh& mesh,
+                                            nn::Module& model, const parallel::ParallelPlan& plan,
                                             Device device) const = 0;
   /// Whether ranks may have different numbers of rows, of a batch that they do not divide; without
   /// micro-batches and parts of sequences.
