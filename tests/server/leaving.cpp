@@ -101,7 +101,7 @@ TEST_CASE("who only sends no more gets the whole answer") {
   CHECK(json::parse(answer.body)["usage"]["completion_tokens"] == 2);
 }
 
-TEST_CASE("a server at work ends within seconds, on several ranks too") {
+TEST_CASE("a server at work ends within two seconds, on several ranks too") {
   for (const std::vector<std::string>& ranks :
        std::vector<std::vector<std::string>>{{}, {"--ranks", "2"}, {"--context", "2"}}) {
     for (const int signal : {SIGTERM, SIGINT}) {
