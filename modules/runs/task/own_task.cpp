@@ -137,8 +137,8 @@ class FunctionTask final : public Task {
     return model;
   }
   std::unique_ptr<optim::Optimizer> optimizer(
-      std::vector<nn::ParameterPointer> parameters) const override {
-    return functions_.optimizer ? functions_.optimizer(std::move(parameters)) : nullptr;
+      const std::vector<nn::ParameterPointer>& parameters) const override {
+    return functions_.optimizer ? functions_.optimizer(parameters) : nullptr;
   }
   void initialize(const RunSpec& spec, nn::Module& model) const override {
     if (functions_.initialize) {

@@ -26,7 +26,7 @@ StepGuards RankTask::guards(std::int64_t /*step*/) const { return {}; }
 Measures RankTask::measures(std::span<const double> /*measured*/) const { return {}; }
 
 std::unique_ptr<optim::Optimizer> Task::optimizer(
-    std::vector<nn::ParameterPointer> /*parameters*/) const {
+    const std::vector<nn::ParameterPointer>& /*parameters*/) const {
   return nullptr;
 }
 void Task::initialize(const RunSpec& /*spec*/, nn::Module& model) const { nn::initialize(model); }

@@ -59,7 +59,7 @@ class Task {
   virtual std::shared_ptr<nn::Module> model(const RunSpec& spec) const = 0;
   /// An optimizer of the task's own; null: that of the description.
   virtual std::unique_ptr<optim::Optimizer> optimizer(
-      std::vector<nn::ParameterPointer> parameters) const;
+      const std::vector<nn::ParameterPointer>& parameters) const;
   /// Gives the parameters, which have memory, their first values. `model` has its styles.
   virtual void initialize(const RunSpec& spec, nn::Module& model) const;
   /// The task on the calling rank, whose model has its styles but no memory yet. `mesh`: of the
