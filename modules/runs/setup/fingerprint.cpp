@@ -101,6 +101,17 @@ constexpr const char* own_task = "own_task";
 /// What earlier versions wrote for token ids too.
 constexpr const char* no_tokenizer = "bytes";
 
+/// The values of the keys that determine a loss curve, without those of the model's family.
+Fingerprint influences(const RunSpec& config) {
+  Fingerprint values;
+  for (const Key& key : config_keys(config.model.family)) {
+    if (has_influence(key) && !key.of_family) {
+      values[key.path] = json_of(key, config);
+    }
+  }
+  return values;
+}
+
 /// Of the text that makes texts of conversations.
 std::string template_hash(const Dataset& dataset) {
   const std::string& text = dataset.tokenizer()->opened.chat_template;
@@ -136,12 +147,7 @@ bool is_allowed(const std::string& name, const std::vector<std::string>& allow) 
 
 Fingerprint fingerprint_of(const RunSpec& config, const hub::ModelShape& shape,
                            const Dataset& data) {
-  Fingerprint values;
-  for (const Key& key : config_keys(config.model.family)) {
-    if (has_influence(key) && !key.of_family) {
-      values[key.path] = json_of(key, config);
-    }
-  }
+  Fingerprint values = influences(config);
   values["model.vocab"] = json_text(nlohmann::json(shape.vocab));
   for (const auto& [name, value] : shape.values) {
     values["model." + name] = text_of(value);
@@ -195,12 +201,10 @@ Fingerprint fingerprint_of(const RunSpec& config, const hub::ModelShape& shape,
 }
 
 Fingerprint own_fingerprint(const RunSpec& config, bool own_optimizer) {
-  Fingerprint values = {{own_task, "true"}};
-  for (const Key& key : config_keys(config.model.family)) {
-    if (has_influence(key) && !key.of_family && !is_of_own_task(key.path, own_optimizer)) {
-      values[key.path] = json_of(key, config);
-    }
-  }
+  Fingerprint values = influences(config);
+  std::erase_if(values,
+                [&](const auto& value) { return is_of_own_task(value.first, own_optimizer); });
+  values[own_task] = "true";
   return values;
 }
 

@@ -83,8 +83,7 @@ class FunctionRank final : public RankTask {
 
   /// Parts of rows are told from whole ones by dim 1.
   void check_split(const char* name, std::size_t i, const Tensor& rows) const {
-    const int parts = plan_.sequence_parts();
-    if (parts > 1 && rows.shape().size() > 1 && rows.shape()[1] * parts == functions_.row_tokens) {
+    if (is_part(rows)) {
       fail_input({.thing = "train",
                   .wrong = fmt::format("dim 1 of tensor {} of {}() has the size of a rank's part "
                                        "of a row, and is none",
@@ -94,19 +93,20 @@ class FunctionRank final : public RankTask {
     }
   }
 
-  /// Whether dim 1 of whole rows [rows, row_tokens, ...] is split over ranks.
-  bool splits(const Tensor& rows) const {
+  /// Whether sequences are split over ranks, and dim 1 of [rows, tokens, ...] makes a row in so
+  /// many parts.
+  bool makes_row(const Tensor& rows, int parts) const {
     return plan_.sequence_parts() > 1 && rows.shape().size() > 1 &&
-           rows.shape()[1] == functions_.row_tokens;
+           rows.shape()[1] * parts == functions_.row_tokens;
   }
+  bool splits(const Tensor& rows) const { return makes_row(rows, 1); }
+  bool is_part(const Tensor& rows) const { return makes_row(rows, plan_.sequence_parts()); }
 
   /// The ranks' rows as one tensor each. Where the ranks do not divide the batch, these are all.
   Tensors distributed(const Tensors& rows) const {
     Tensors all;
     for (const Tensor& part : rows) {
-      const bool split = plan_.sequence_parts() > 1 && part.shape().size() > 1 &&
-                         part.shape()[1] * plan_.sequence_parts() == functions_.row_tokens;
-      if (all_ == 0 && (plan_.sequence_parts() == 1 || split)) {
+      if (all_ == 0 && (plan_.sequence_parts() == 1 || is_part(part))) {
         all.push_back(plan_.batch_of(part));
         continue;
       }
