@@ -107,7 +107,8 @@ Tally heals(const Kind& kind, int blows, unsigned seed, double longest = 0.15) {
   look_at_heals(result.error, tally);
   CHECK(tally.heals <= tally.blows);
   CHECK(tally.heals + 1 >= tally.blows);  // the last one may have come after the end
-  CHECK(tally.lost <= 1);
+  // The step that was not complete, and the one before it where a rank has not yet kept its part.
+  CHECK(tally.lost <= 2);
   CHECK(tally.seconds < 10);
   const Ending ending = ending_of(folder);
   CHECK(ending.curve == expected.curve);
