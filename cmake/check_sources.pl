@@ -168,6 +168,32 @@ for my $file (grep { /\.cppm$/ } @files) {
   });
 }
 
+# Exported names are in the namespaces that the page of modules has for their module.
+my %namespaces;
+my $areas = 'docs/design/modules.md';
+each_match($areas, qr/^\| `(tessera[\w:]*)` \| ([\w, ]+) \|$/, sub {
+  my $namespace = $1;
+  for my $module (split /, /, $2) {
+    finding($areas, $_[0], "$module: no such module") unless exists $place{$module};
+    $namespaces{$module}{$namespace} = $_[0];
+  }
+}) if exists $text{$areas};
+my %used_namespace;
+# The module tessera lists names of all others, and base those of the standard library.
+for my $file (grep { %namespaces && m{^modules/(?!tessera/).*\.cppm$} && $_ ne 'modules/base/standard.cppm' } @files) {
+  my $module = $module_of{ folder_of($file) // '' } // next;
+  each_match($file, qr/^export namespace ([\w:]+)/, sub {
+    my ($namespace) = $1 =~ /^(tessera(?:::\w+)?)/;
+    $used_namespace{$module}{$namespace} = 1;
+    finding($file, $_[0], "namespace $namespace: $areas has another one for the module $module")
+      unless $namespaces{$module}{$namespace};
+  });
+}
+for my $module (sort keys %namespaces) {
+  finding($areas, $namespaces{$module}{$_}, "$module exports nothing in the namespace $_")
+    for sort grep { !$used_namespace{$module}{$_} } keys %{ $namespaces{$module} };
+}
+
 # State of threads is listed with its reason: a row for each, in the order of the files' uses.
 my %listed_state;
 my $states = 'docs/design/thread-local.md';

@@ -131,13 +131,13 @@ perl "$check" . || { echo 'two files of one name, and a facade beside them, have
 touch modules/high/c.hpp
 expect 'a third file of one name' 'modules/low/inner/c.hpp:1: a third file of this name (after modules/high/c.hpp and modules/high/inner/c.hpp)'
 state='| [high/b.cpp](../../modules/high/b.cpp) | a thing | a reason |'
-mkdir docs/design
+mkdir -p docs/design
 printf 'thread_local int thing;\nint other;  // thread_local\n' >>modules/high/b.cpp
 echo "$state" >docs/design/thread-local.md
 perl "$check" . || { echo 'a thread_local that is listed has findings'; exit 1; }
 echo 'thread_local int second;' >>modules/high/b.cpp
 expect 'a thread_local that is not listed' 'modules/high/b.cpp:6: thread_local: docs/design/thread-local.md has no row'
-mkdir docs/design
+mkdir -p docs/design
 echo "$state" >docs/design/thread-local.md
 expect 'a row for a thread_local that is gone' 'docs/design/thread-local.md:1: modules/high/b.cpp has no thread_local'
 echo "// TO""DO" >>modules/low/a.cppm
@@ -162,5 +162,12 @@ rm docs/two.md
 expect 'a dead link' 'is broken'
 echo '# Else' >docs/two.md
 expect 'a link to a heading that is not there' 'no heading #the-second'
+mkdir -p docs/design
+echo '| `tessera::high` | high |' >docs/design/modules.md
+printf 'export namespace tessera::other {\n' >>modules/high/b.cppm
+expect 'a namespace of another area' 'modules/high/b.cppm:3: namespace tessera::other: docs/design/modules.md has another one'
+mkdir -p docs/design
+echo '| `tessera::high` | high |' >docs/design/modules.md
+expect 'a namespace that nothing has' 'high exports nothing in the namespace tessera::high'
 
 ((failures == 0))
