@@ -2,22 +2,17 @@ module;
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
-#include <cstring>
 #include <exception>
-#include <filesystem>
-#include <fstream>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
-#include <system_error>
 #include <tessera/limits.hpp>
 #include <tuple>
 #include <utility>
@@ -36,172 +31,12 @@ import :external;
 import :introduction;
 import :launchers;
 import :messages;
+import :rank_processes;
 import :runner;
 import :second_home;
 
 namespace tessera::collective {
 namespace {
-
-/// Whether a process gets this signal by what it does itself.
-bool is_fault(int signal) {
-  return signal == SIGSEGV || signal == SIGBUS || signal == SIGFPE || signal == SIGILL ||
-         signal == SIGABRT || signal == SIGTRAP || signal == SIGSYS;
-}
-
-/// Whether a thread of the process could run, and other processes have the cores, or waits for a
-/// disk, as a save does that takes long.
-bool waits_for_machine(pid_t process) {
-  std::error_code ignored;
-  const std::filesystem::directory_iterator none;
-  std::filesystem::directory_iterator thread(fmt::format("/proc/{}/task", process), ignored);
-  for (; !ignored && thread != none; thread.increment(ignored)) {
-    std::string line;
-    std::getline(std::ifstream(thread->path() / "stat"), line);
-    const std::size_t name_end = line.rfind(')');  // the state follows: see proc(5)
-    if (name_end != std::string::npos && name_end + 2 < line.size() &&
-        (line[name_end + 2] == 'D' || line[name_end + 2] == 'R')) {
-      return true;
-    }
-  }
-  return false;
-}
-
-/// The forked ranks, and what the parent knows about them.
-class Children {
- public:
-  /// `first`: the number of the first of them.
-  Children(Control& control, Region& region, int first)
-      : control_(control), region_(region), first_(first) {}
-
-  void add(pid_t process) {
-    processes_.push_back(process);
-    stopped_.emplace_back();
-    lives_.emplace_back();
-  }
-  bool any_alive() const {
-    return std::any_of(processes_.begin(), processes_.end(), [](pid_t p) { return p > 0; });
-  }
-  void kill_all() const {
-    for (const pid_t process : processes_) {
-      if (process > 0) {
-        kill(process, SIGKILL);
-      }
-    }
-  }
-  int code() const { return code_; }
-  /// Whether the run has failed because one of them was killed, other than by a fault of its own,
-  /// or did not move.
-  bool failed_from_outside() const { return from_outside_; }
-
-  /// Takes the children that have ended; one that died fails the run. Notes which are stopped.
-  void reap(bool killed_by_parent) {
-    for (std::size_t rank = 0; rank < processes_.size(); ++rank) {
-      for (int status = 0; processes_[rank] > 0;) {
-        const pid_t got = waitpid(processes_[rank], &status, WNOHANG | WUNTRACED | WCONTINUED);
-        if (got == 0 || (got < 0 && errno == EINTR)) {
-          break;
-        }
-        if (got > 0 && WIFSTOPPED(status)) {
-          stopped_[rank].emplace();
-        } else if (got > 0 && WIFCONTINUED(status)) {
-          stopped_[rank].reset();
-          std::int32_t reporter = number(rank);
-          control_.wait_reporter.compare_exchange_strong(reporter, -1);
-        } else {
-          processes_[rank] = 0;
-          note_end(rank, got < 0 ? 0 : status, killed_by_parent);
-        }
-      }
-    }
-  }
-
-  /// A rank that is stopped while nobody waits for it is reported by this process.
-  void report_stopped(double after) {
-    for (std::size_t rank = 0; rank < processes_.size(); ++rank) {
-      std::optional<Stopwatch>& stopped = stopped_[rank];
-      std::int32_t nobody = -1;
-      // A rank that waits for it knows more: it is given time to report first.
-      if (processes_[rank] > 0 && stopped && stopped->waited() > after + 2 &&
-          control_.wait_reporter.compare_exchange_strong(nobody, number(rank))) {
-        log(LogLevel::warning,
-            fmt::format("{} has been stopped for {:.0f} s; `kill -CONT {}` lets it run",
-                        control_.describe_rank(number(rank)), stopped->waited(), processes_[rank]));
-      }
-    }
-  }
-
-  /// A rank that has shown no sign of life for so long fails the run, and is killed. A rank that
-  /// waits for another one is not at fault, unless it is stopped; one that computes is alive.
-  void end_stuck(double after) {
-    for (std::size_t rank = 0; rank < processes_.size(); ++rank) {
-      const RankRecord& record = control_.ranks()[number(rank)];
-      Life& life = lives_[rank];
-      const Signs now = {processor_seconds(processes_[rank]), record.recorded.load(),
-                         record.step.load()};
-      const bool waits = !stopped_[rank] && record.waiting_for.load() >= 0;
-      if (processes_[rank] <= 0 || waits || now != life.signs) {
-        life = {now, Stopwatch()};
-      } else if (life.since.waited() > after && control_.failed.load() == 0 &&
-                 !waits_for_machine(processes_[rank])) {
-        from_outside_ = true;
-        control_.publish_error(
-            -1,
-            fmt::format("rank {} {} for {:.3g} s{}; its last call: {}", number(rank),
-                        stopped_[rank] ? "has been stopped" : "has not moved", life.since.waited(),
-                        place_of(rank), control_.last_call(region_, number(rank))),
-            ErrorKind::run, true);
-        kill(processes_[rank], SIGKILL);
-      }
-    }
-  }
-
- private:
-  /// What changes while a rank computes or communicates.
-  struct Signs {
-    double processor_seconds = -1;
-    std::uint64_t calls = 0;
-    std::int64_t step = -1;
-    friend bool operator==(const Signs&, const Signs&) = default;
-  };
-  struct Life {
-    Signs signs;
-    Stopwatch since;  // they have changed
-  };
-
-  int number(std::size_t rank) const { return first_ + static_cast<int>(rank); }
-
-  /// " at step 7 in training"; as much of it as is known.
-  std::string place_of(std::size_t rank) const {
-    const std::int64_t step = control_.ranks()[number(rank)].step.load();
-    const std::string where = control_.ranks()[number(rank)].where.load();
-    return fmt::format("{}{}{}", step >= 0 ? fmt::format(" at step {}", step) : "",
-                       where.empty() ? "" : " in ", where);
-  }
-
-  void note_end(std::size_t rank, int status, bool killed_by_parent) {
-    if (WIFEXITED(status)) {
-      control_.ranks()[number(rank)].ended.store(1);
-      code_ = code_ != 0 ? code_ : WEXITSTATUS(status);
-    } else if (WIFSIGNALED(status) && !killed_by_parent) {
-      const bool first = control_.publish_error(
-          -1,
-          fmt::format("rank {} was killed by signal {} ({}){}; its last call: {}", number(rank),
-                      WTERMSIG(status), strsignal(WTERMSIG(status)), place_of(rank),
-                      control_.last_call(region_, number(rank))),
-          ErrorKind::run, true);
-      from_outside_ = from_outside_ || (first && !is_fault(WTERMSIG(status)));
-    }
-  }
-
-  std::vector<pid_t> processes_;  // 0 once it has ended
-  std::vector<std::optional<Stopwatch>> stopped_;
-  std::vector<Life> lives_;
-  Control& control_;
-  Region& region_;
-  int first_;
-  int code_ = 0;
-  bool from_outside_ = false;
-};
 
 /// How the ranks of this launcher reach those of other machines.
 struct WayToOthers {
@@ -255,7 +90,7 @@ int run_connected(const std::shared_ptr<Region>& region, int rank, const LaunchO
 /// Forks the ranks. Error (run): one of them cannot be started; there are none then.
 void start_ranks(const std::shared_ptr<Region>& region, const LaunchOptions& options,
                  const RankFunction& run, HeldSignals& held, SignalQueue& signals,
-                 Children& children, WayToOthers* others) {
+                 RankProcesses& children, WayToOthers* others) {
   std::fflush(nullptr);  // or every child would write what is in the buffers
   const pid_t parent = getpid();
   const int first = others == nullptr ? 0 : others->launchers.first();
@@ -286,7 +121,7 @@ void start_ranks(const std::shared_ptr<Region>& region, const LaunchOptions& opt
 /// Returns when all ranks have ended; whether a second request has ended them. `launchers`: those
 /// of other machines; null: there are none.
 bool wait_for_ranks(Control& control, const LaunchOptions& options, const ServedSignals& served,
-                    SignalQueue& signals, Children& children, Launchers* launchers,
+                    SignalQueue& signals, RankProcesses& children, Launchers* launchers,
                     const SecondHome* home) {
   bool killed = false;
   bool forced = false;
@@ -330,7 +165,8 @@ void keep_last_calls(Control& control, const Region& region, const LaunchOptions
 }
 
 /// How the ranks of this launcher have ended.
-EndedRanks ended_ranks(Control& control, const LaunchOptions& options, const Children& children) {
+EndedRanks ended_ranks(Control& control, const LaunchOptions& options,
+                       const RankProcesses& children) {
   EndedRanks ended{.code = children.code(),
                    .from_outside = children.failed_from_outside(),
                    .interrupted = control.interrupts.load() != 0,
@@ -422,8 +258,9 @@ std::int64_t join_attempts(const LaunchOptions& options, const JoinedAttempt& jo
 
 /// How the ranks have ended, and whether all launchers start theirs again.
 std::pair<EndedRanks, bool> end_together(Control& control, Region& region,
-                                         const LaunchOptions& options, const Children& children,
-                                         int number, Launchers& launchers, SignalQueue& signals) {
+                                         const LaunchOptions& options,
+                                         const RankProcesses& children, int number,
+                                         Launchers& launchers, SignalQueue& signals) {
   EndedRanks ended = ended_ranks(control, options, children);
   bool again = launchers.agree(
       control, ended, [&] { signals.wait(0.005); },
@@ -455,7 +292,7 @@ int run_attempts(const LaunchOptions& options, const LaunchOptions& here, const 
     check_room(*region, here);
     control->interrupts.store(asked ? 1 : 0);
     const ServedSignals served(*control, false);
-    Children children(*control, *region, others == nullptr ? 0 : launchers->first());
+    RankProcesses children(*control, *region, others == nullptr ? 0 : launchers->first());
     const std::optional<HomeLink> link =
         others == nullptr ? std::optional(HomeLink()) : begin_together(options, *others, from);
     bool forced = false;

@@ -24,7 +24,7 @@ constinit const StepNumber<std::int64_t, BeforeStep> begun = {
 constinit const StepNumber<std::int64_t, BeforeStep> updates = {
     .name = "step", .of = [](const BeforeStep& known) { return known.updates + 1; }};
 constinit const StepNumber<double, BeforeStep> loss_share = {
-    .name = "loss_scale", .of = [](const BeforeStep& known) { return 1.0 / known.weight; }};
+    .name = "loss_share", .of = [](const BeforeStep& known) { return 1.0 / known.weight; }};
 constinit const StepNumber<double, BeforeStep> max_value = {
     .name = "max_value",
     .of = [](const BeforeStep& known) { return known.max_value * known.scaler_factor; }};

@@ -49,8 +49,8 @@ namespace step_numbers {
 
 extern const StepNumber<std::int64_t, BeforeStep> begun;    // of this step, from 1: sums have it
 extern const StepNumber<std::int64_t, BeforeStep> updates;  // "step": of this update, from 1
-/// What each sum of losses is multiplied by: 1 / weight. Its name in programs is "loss_scale"; the
-/// scaler's factor is no number but an input (Role::scaler_factor).
+/// What each sum of losses is multiplied by: 1 / weight. The scaler's factor is an input instead
+/// (Role::scaler_factor).
 extern const StepNumber<double, BeforeStep> loss_share;
 extern const StepNumber<double, BeforeStep> max_value;  // of gradients that are still scaled
 extern const StepNumber<double, BeforeUpdate> lr;

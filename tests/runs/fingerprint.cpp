@@ -49,7 +49,8 @@ class Texts : public Folder {
   /// The allowed differences of continuing a run of `stored` with `own`.
   Words compared(const runs::Fingerprint& stored, const Words& own) const {
     const runs::RunSpec c = config(own);
-    return compare(stored, fingerprint(own), runs::initial_values(shape(c)), c, "C");
+    const runs::Fingerprint values = fingerprint(own);
+    return compare(stored, values, runs::earlier_values(shape(c), values), c, "C");
   }
 
   /// The error of continuing a run of `stored` with `own`.
@@ -305,7 +306,7 @@ TEST_CASE("a fingerprint survives the checkpoint's meta data") {
   runs::Fingerprint fewer = own;
   fewer.erase("optimizer.options");
   const runs::RunSpec config = texts.config({});
-  const runs::Fingerprint earlier = runs::initial_values(Texts::shape(config));
+  const runs::Fingerprint earlier = runs::earlier_values(Texts::shape(config), own);
   CHECK(listed(input_error([&] { compare(fewer, own, earlier, config, "C"); })) ==
         Words{"optimizer.options"});
   CHECK(listed(input_error([&] { compare(own, fewer, earlier, config, "C"); })) ==

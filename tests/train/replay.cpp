@@ -302,7 +302,7 @@ TEST_CASE("what a program is not right for is taken as always, or is an error th
     }
     check(error.find("mul_scalar(") != std::string::npos &&
               error.find("differs from step to step") != std::string::npos &&
-              error.find("grad_scale, loss_scale, lr") != std::string::npos,
+              error.find("grad_scale, loss_share, lr") != std::string::npos,
           error);
   }));
 }

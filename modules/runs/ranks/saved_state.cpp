@@ -108,7 +108,7 @@ StartPoint check(const Run& run, const std::optional<std::string>& resume, bool 
   const CheckpointReader reader(*resume);
   start.checkpoint = resume;
   start.notes = compare(stored_fingerprint(reader.meta(), *resume), run.fingerprint,
-                        run.task->earlier_values(), run.config, *resume);
+                        run.task->earlier_values(run.fingerprint), run.config, *resume);
   for (std::string& note : start.notes) {
     note = "allowed difference: " + note;
   }

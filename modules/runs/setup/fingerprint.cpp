@@ -11,6 +11,7 @@ module;
 #include <string_view>
 #include <system_error>
 #include <tessera/shown.hpp>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -72,29 +73,35 @@ std::string weights_hash(const std::string& folder, bool any_format) {
   return hash.hex();
 }
 
-/// Keys that runs of earlier versions did not have.
-constexpr std::string_view later_keys[] = {"data.tokenizer_options",
-                                           "data.chat_template",
-                                           "data.template_options",
-                                           "data.template_members",
-                                           "data.allow_dropped",
-                                           "data.bad_records",
-                                           "data.end_tokens",
-                                           "data.train_on",
-                                           "data.too_long",
-                                           "data.packing",
-                                           "model.new_tokens",
-                                           "train.objective",
-                                           "dpo.beta",
-                                           "dpo.label_smoothing",
-                                           "dpo.reference",
-                                           "experts.balance_loss",
-                                           "experts.z_loss",
-                                           "experts.bias_rate",
-                                           "experts.capacity",
-                                           "train.reproducible",
-                                           "train.virtual_shards",
-                                           "train.feature_shards"};
+/// Keys that every fingerprint has. All others are in it where they differ from their defaults, so
+/// that a new key leaves the checkpoints of earlier versions what they are.
+constexpr std::string_view first_keys[] = {"data.order",
+                                           "data.seq_len",
+                                           "data.special_tokens",
+                                           "data.validation",
+                                           "model.from",
+                                           "model.dropout",
+                                           "optimizer.cooldown",
+                                           "optimizer.decay",
+                                           "optimizer.groups",
+                                           "optimizer.lr",
+                                           "optimizer.name",
+                                           "optimizer.options",
+                                           "optimizer.min_lr_ratio",
+                                           "optimizer.schedule",
+                                           "optimizer.schedule_end",
+                                           "optimizer.schedule_unit",
+                                           "optimizer.warmup",
+                                           "optimizer.weight_decay",
+                                           "train.batch",
+                                           "train.freeze",
+                                           "train.clip_grad_norm",
+                                           "train.clip_grad_value",
+                                           "train.loss_scaling",
+                                           "train.clip_norm_type",
+                                           "train.nonfinite_gradients",
+                                           "train.parameters",
+                                           "train.seed"};
 constexpr const char* special_tokens = "data.special_tokens";
 /// The mark of a program's own task.
 constexpr const char* own_task = "own_task";
@@ -104,8 +111,14 @@ constexpr const char* no_tokenizer = "bytes";
 /// The values of the keys that determine a loss curve, without those of the model's family.
 Fingerprint influences(const RunSpec& config) {
   Fingerprint values;
+  const RunSpec initial;
+  const bool compares = config.train.objective == ObjectiveKind::dpo;
   for (const Key& key : config_keys(config.model.family)) {
-    if (has_influence(key) && !key.of_family) {
+    const bool always = std::ranges::find(first_keys, key.path) != std::end(first_keys) ||
+                        (compares && key.section() == "dpo") ||
+                        (config.train.is_layout_free() && key.of_layout_free);
+    if (has_influence(key) && !key.of_family &&
+        (always || json_of(key, config) != json_of(key, initial))) {
       values[key.path] = json_of(key, config);
     }
   }
@@ -120,15 +133,6 @@ std::string template_hash(const Dataset& dataset) {
 
 std::string text_of(const models::ModelValue& value) {
   return json_text(std::visit([](const auto& number) { return nlohmann::json(number); }, value));
-}
-
-/// With the values that the version which wrote the checkpoint computed without naming them.
-Fingerprint with_earlier(Fingerprint stored, const Fingerprint& own, const Fingerprint& earlier) {
-  if (own.contains(special_tokens)) {
-    stored.try_emplace(special_tokens, json_text(nlohmann::json("letters")));
-  }
-  stored.insert(earlier.begin(), earlier.end());
-  return stored;
 }
 
 /// A JSON text as people write it: without the quotes of a text.
@@ -162,18 +166,7 @@ Fingerprint fingerprint_of(const RunSpec& config, const hub::ModelShape& shape,
     values["model.from"] =
         json_text(nlohmann::json("weights " + weights_hash(config.model.from, true)));
   }
-  // Runs without them have the fingerprint that they had before there were the keys.
-  values.erase("model.adapter");
-  const RunSpec initial;
-  const bool compares = config.train.objective == ObjectiveKind::dpo;
-  for (const Key& key : config_keys(config.model.family)) {
-    if (std::ranges::find(later_keys, key.path) != std::end(later_keys) &&
-        !(compares && key.section() == "dpo") &&
-        !(config.train.is_layout_free() && key.of_layout_free) &&
-        json_of(key, config) == json_of(key, initial)) {
-      values.erase(key.path);
-    }
-  }
+  values.erase("model.adapter");  // its weights, below, tell what it is
   values["data.tokenizer"] =
       json_text(nlohmann::json(data.tokenizer() ? data.tokenizer()->identity() : no_tokenizer));
   if (!data.tokenizer() || data.tokenizer()->path.empty()) {
@@ -208,8 +201,11 @@ Fingerprint own_fingerprint(const RunSpec& config, bool own_optimizer) {
   return values;
 }
 
-Fingerprint initial_values(const hub::ModelShape& shape) {
+Fingerprint earlier_values(const hub::ModelShape& shape, const Fingerprint& own) {
   Fingerprint values;
+  if (own.contains(special_tokens)) {
+    values[special_tokens] = json_text(nlohmann::json("letters"));
+  }
   for (const models::ModelKey& key : hub::family_of(shape).keys()) {
     values["model." + key.name] = text_of(key.initial);
   }
@@ -252,9 +248,10 @@ std::vector<std::string> compare(const Fingerprint& written, const Fingerprint& 
                 .expected = fmt::format("one of {}", text(own)),
                 .advice = "name another checkpoint.folder"});
   }
-  const Fingerprint stored = with_earlier(written, own, earlier);
+  Fingerprint stored = written;
+  stored.insert(earlier.begin(), earlier.end());
   std::set<std::string> names;
-  for (const Fingerprint* values : {&stored, &own}) {
+  for (const Fingerprint* values : {&std::as_const(stored), &own}) {
     for (const auto& [name, value] : *values) {
       names.insert(name);
     }

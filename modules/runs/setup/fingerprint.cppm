@@ -24,8 +24,9 @@ Fingerprint fingerprint_of(const RunSpec& config, const hub::ModelShape& shape,
 /// too, but for its learning rates.
 Fingerprint own_fingerprint(const RunSpec& config, bool own_optimizer);
 
-/// The initial values of the family's keys, which a version that did not have them computed.
-Fingerprint initial_values(const hub::ModelShape& shape);
+/// What versions that did not have a key computed: the initial values of the family's keys, and of
+/// others that `own` has.
+Fingerprint earlier_values(const hub::ModelShape& shape, const Fingerprint& own);
 
 /// As a JSON object, for a checkpoint's meta data.
 std::string to_json(const Fingerprint& fingerprint);

@@ -38,9 +38,9 @@ std::vector<Key> config_keys(const std::string& family = ModelConfig().family);
 /// The sections' names, in the order of the documentation.
 std::vector<std::string> config_sections();
 
-/// Whether a key determines the loss curve, and so is a part of a checkpoint's fingerprint. A key
-/// that is new in [model], [data], [train], [dpo] or [optimizer] is, until influence.cpp excludes
-/// it.
+/// Whether a key determines the loss curve, and so is a part of a checkpoint's fingerprint where it
+/// differs from its default. A new key of the sections that influence.cpp names is, until it is
+/// excluded there.
 bool has_influence(const Key& key);
 
 /// Names that `checkpoint.allow` takes: those keys, their sections, and `data.content`.

@@ -153,7 +153,9 @@ Fingerprint LanguageTask::fingerprint(const RunSpec& spec) const {
   return fingerprint_of(spec, shape_, *data_);
 }
 
-Fingerprint LanguageTask::earlier_values() const { return initial_values(shape_); }
+Fingerprint LanguageTask::earlier_values(const Fingerprint& own) const {
+  return runs::earlier_values(shape_, own);
+}
 
 std::vector<std::pair<std::string, std::string>> LanguageTask::checkpoint_meta() const {
   return {{"model", hub::hub_config(shape_)},

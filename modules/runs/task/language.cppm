@@ -35,7 +35,7 @@ class LanguageTask final : public Task {
                                     Device device) const override;
   std::int64_t validation_batches() const override { return data_->validation_batches(); }
   Fingerprint fingerprint(const RunSpec& spec) const override;
-  Fingerprint earlier_values() const override;
+  Fingerprint earlier_values(const Fingerprint& own) const override;
   /// "model", "generation" and "tokenizer".
   std::vector<std::pair<std::string, std::string>> checkpoint_meta() const override;
   /// The tokenizer.

@@ -30,6 +30,7 @@ std::unique_ptr<optim::Optimizer> Task::optimizer(
   return nullptr;
 }
 void Task::initialize(const RunSpec& /*spec*/, nn::Module& model) const { nn::initialize(model); }
+Fingerprint Task::earlier_values(const Fingerprint& /*own*/) const { return {}; }
 std::vector<std::pair<std::string, std::string>> Task::checkpoint_meta() const { return {}; }
 void Task::keep_files(const std::string& /*folder*/) const {}
 std::shared_ptr<const CheckpointBase> Task::checkpoint_base(const RunSpec& /*spec*/,

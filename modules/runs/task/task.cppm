@@ -76,7 +76,7 @@ class Task {
   /// What determines the run's loss curve.
   virtual Fingerprint fingerprint(const RunSpec& spec) const = 0;
   /// Values that fingerprints of earlier versions do not have, as these versions computed.
-  virtual Fingerprint earlier_values() const { return {}; }
+  virtual Fingerprint earlier_values(const Fingerprint& own) const;
   /// Members of a checkpoint's meta data: names and JSON texts.
   virtual std::vector<std::pair<std::string, std::string>> checkpoint_meta() const;
   /// Keeps files beside the checkpoints in `folder`; called on rank 0.
