@@ -1,3 +1,5 @@
+// Shapes: B rows, T tokens of each, C features of the model, H heads, K heads of keys, D features
+// of a head. A rank's local tensors have its part of each.
 module;
 #include <fmt/format.h>
 
@@ -109,11 +111,12 @@ Tensors InnerAttention::forward(const Tensors& inputs) {
     fail_input({.thing = fmt::format("module '{}'", name()),
                 .wrong = "an attention with a window or a softcap takes no mask"});
   }
+  // (B, H, T, D)
   const Tensor by_head = ops::scaled_dot_product_attention(
       ops::transpose(q, 1, 2), ops::transpose(k, 1, 2), ops::transpose(v, 1, 2),
       documents ? same_document(documents) : mask, dropout(),
       options_.causal ? ops::Causal::lower_right : ops::Causal::none, options_.scale);
-  return {ops::contiguous(ops::transpose(by_head, 1, 2))};
+  return {ops::contiguous(ops::transpose(by_head, 1, 2))};  // (B, T, H, D)
 }
 
 Attention::Attention(const AttentionOptions& options) : options_(options) {
@@ -142,10 +145,10 @@ std::vector<std::string> Attention::input_names() const {
 }
 
 Tensors Attention::forward(const Tensors& inputs) {
-  const Tensor& x = input(inputs, 0);
-  const Tensor& mask = inputs[1];
-  const Tensor& positions = inputs[2];
-  const Tensor& documents = inputs[3];
+  const Tensor& x = input(inputs, 0);   // (B, T, C)
+  const Tensor& mask = inputs[1];       // (B or 1, H or 1, T, keys)
+  const Tensor& positions = inputs[2];  // (B, T)
+  const Tensor& documents = inputs[3];  // (B, T)
   const std::int64_t d = options_.head_extent();
   const auto heads_of = [&](const Tensor& projected) {
     return ops::view(projected, {projected.size(0), projected.size(1), projected.size(2) / d, d});
@@ -161,10 +164,10 @@ Tensors Attention::forward(const Tensors& inputs) {
   const auto normalized = [](const Child& norm, const Tensor& heads) {
     return norm ? (*norm)(heads) : heads;
   };
-  const Tensor q = rotated(normalized(q_norm_, heads_of((*q_)(x))));
-  Tensor k = rotated(normalized(k_norm_, heads_of((*k_)(x))));
-  Tensor v = heads_of((*v_)(x));
-  Tensor attended;
+  const Tensor q = rotated(normalized(q_norm_, heads_of((*q_)(x))));  // (B, T, H, D)
+  Tensor k = rotated(normalized(k_norm_, heads_of((*k_)(x))));        // (B, T, K, D)
+  Tensor v = heads_of((*v_)(x));                                      // (B, T, K, D)
+  Tensor attended;                                                    // (B, T, H, D)
   if (cache_ != nullptr && cache_->is_split()) {
     if (mask || documents || (is_training() && options_.dropout > 0)) {
       fail_input({.thing = fmt::format("module '{}'", name()),

@@ -187,9 +187,11 @@ Tensor merged(const ops::AttentionBlock& own, bool chunks, const Sharers& sharer
   const std::int64_t width = own.y.size(3);
   const std::int64_t all = batch * sharers.group.size();
   // y and the sums in one message, the batches of the ranks one after the other.
-  const Tensor sums = ops::transpose(own.lse, 1, 2);
+  const Tensor sums = ops::transpose(own.lse, 1, 2);  // (B, T, H)
+  // (B, T, H, D + 1)
   const Tensor both =
       ops::cat({{own.y, ops::reshape(sums, {sums.size(0), sums.size(1), sums.size(2), 1})}}, 3);
+  // (ranks * B, T or this rank's chunk of it, H, D + 1)
   const Tensor exchanged = chunks ? ops::all_to_all(both, 0, all, 1, sharers.group)
                                   : ops::all_gather(both, 0, all, sharers.group);
   ops::AttentionBlock result;
@@ -257,7 +259,7 @@ Tensor AttentionCache::attend(const Tensor& q, const Tensor& keys, const Tensor&
   const auto of_all_tokens = [&](const Tensor& x) {
     return redistribute(x, x.layout().with_placement(axis_, Replicate())).local();
   };
-  const Tensor own_q = of_all_tokens(q);
+  const Tensor own_q = of_all_tokens(q);  // (B, T, H, D)
   const std::int64_t begin = length_;
   const std::int64_t end = begin + own_q.size(1);
   const std::int64_t before = sharers.parts.kept(sharers.rank, begin);

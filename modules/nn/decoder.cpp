@@ -135,6 +135,7 @@ std::vector<std::string> DecoderBlock::input_names() const {
 }
 
 Tensors DecoderBlock::forward(const Tensors& inputs) {
+  // All are (B, T, C): rows, tokens, features; documents and positions (B, T).
   const Tensor& x = input(inputs, 0);
   const Tensor& documents = inputs[1];
   const Tensor normed = (*attention_norm_)(x);
@@ -169,7 +170,7 @@ std::vector<std::string> Decoder::input_names() const {
 }
 
 Tensors Decoder::forward(const Tensors& inputs) {
-  Tensor hidden = input(inputs, 0);
+  Tensor hidden = input(inputs, 0);  // (B, T) of ids, or (B, T, C) from the stage before
   if (pieces.begins()) {
     hidden = (*embedding_)(hidden);
     if (embedding_scale_ != 1) {
@@ -177,7 +178,7 @@ Tensors Decoder::forward(const Tensors& inputs) {
     }
   }
   const Tensors others = inputs[1] ? Tensors{inputs[1], inputs[2]} : Tensors{};
-  Tensor terms;
+  Tensor terms;  // (B): sums of the blocks' further losses
   hidden = run_blocks(blocks_in(blocks_, pieces), std::move(hidden), activation_checkpointing,
                       others, &terms);
   Tensors out{pieces.ends() ? (*norm_)(hidden) : std::move(hidden)};

@@ -56,9 +56,10 @@ void report_exchange(const Owners& owners, const Tensor& result, std::int64_t ro
 
 /// The inputs of a layer's experts: those of forward, and the three matrices.
 struct ExpertInputs {
-  Tensor hidden, weights, chosen;
-  Tensor kept;  // undefined: all
-  std::span<const Tensor> matrices;
+  Tensor hidden;                     // (..., C)
+  Tensor weights, chosen;            // (..., P): of a token's experts, and their numbers
+  Tensor kept;                       // (..., P); undefined: all
+  std::span<const Tensor> matrices;  // (E, F, C) twice and (E, C, F), of this rank's experts
 };
 
 /// Rows on their way (see all_to_all_rows): issued when it is made, and complete after wait().
@@ -123,7 +124,8 @@ class RowsInFlight {
 /// An expert's matrix by the place of its dims: [experts, out, in] as grouped_mm takes it.
 Tensor transposed(const Tensor& weights) { return ops::transpose(weights, 1, 2); }
 
-/// Experts on this rank's tensors.
+/// Experts on this rank's tensors. Shapes: N tokens, P experts per token, C features of the model,
+/// E experts of all owners, O owners.
 class LocalExperts {
  public:
   /// `experts`: of all owners. `beside`: see Experts::compute_beside; it outlives this.
@@ -140,7 +142,7 @@ class LocalExperts {
     const std::int64_t dim = hidden.size(-1);
     const std::int64_t per_token = in_.chosen.size(-1);
     const std::int64_t tokens = hidden.numel() / dim;
-    const Tensor chosen = ops::reshape(in_.chosen, {tokens * per_token});
+    const Tensor chosen = ops::reshape(in_.chosen, {tokens * per_token});  // (N * P)
     const Tensor kept = in_.kept ? ops::reshape(in_.kept, chosen.shape()) : Tensor();
     Counts counts{ops::scatter_add(zeros({experts_}, DType::i64, hidden.device()), chosen,
                                    kept ? ops::cast(kept, DType::i64) : ops::ones_like(chosen), 0)};
@@ -149,14 +151,17 @@ class LocalExperts {
                                               owners_.count, 1, *owners_.group);
     }
     // Stable: an expert's tokens stay in their order. Rows of no expert come last.
-    const Tensor order = ops::argsort(kept ? rows_of_none(chosen, kept) : chosen);
-    const Tensor place = ops::argsort(order);
+    const Tensor order = ops::argsort(kept ? rows_of_none(chosen, kept) : chosen);  // (N * P)
+    const Tensor place = ops::argsort(order);                                       // its inverse
     const Tensor token = ops::floor_divide(
         order, full({}, static_cast<double>(per_token), DType::i64, hidden.device()));
+    // (N * P, C), both
     const Tensor rows = ops::index_select(ops::reshape(hidden, {tokens, dim}), token, 0);
     const Tensor computed = exchanged(rows, counts, per_token);
+    // (N, P, C)
     const Tensor by_token =
         ops::view(ops::index_select(computed, place, 0), {tokens, per_token, dim});
+    // (N, P, 1)
     const Tensor weights =
         ops::cast(ops::reshape(in_.weights, {tokens, per_token, 1}), hidden.dtype());
     return ops::reshape(ops::sum(ops::mul(by_token, weights), {1}), hidden.shape());
@@ -182,8 +187,8 @@ class LocalExperts {
     const auto product = [&](const Tensor& x, std::size_t matrix) {
       return ops::grouped_mm(x, transposed(in_.matrices[matrix]), counts, expected);
     };
-    const Tensor gate = product(rows, 0);
-    const Tensor up = product(rows, 1);
+    const Tensor gate = product(rows, 0);  // (rows, F)
+    const Tensor up = product(rows, 1);    // (rows, F)
     return product(gated(activation_, gate, up), 2);
   }
 
@@ -194,8 +199,8 @@ class LocalExperts {
       return feed_forward(rows, counts.own, sent);
     }
     const std::int64_t own = experts_ / owners_.count;
-    const Tensor sends = ops::view(counts.own, {owners_.count, own});
-    const Tensor receives = counts.arriving.wait();
+    const Tensor sends = ops::view(counts.own, {owners_.count, own});  // (O, E / O)
+    const Tensor receives = counts.arriving.wait();                    // (O, E / O)
     report_exchange(owners_, receives, receives.size(0));
     // A token has at most one row for each of a rank's experts.
     const std::int64_t most = sent / per_token * std::min(per_token, own) * owners_.count;
@@ -204,7 +209,7 @@ class LocalExperts {
     const auto compute = [&, layer = current_module()] {
       if (!to_tokens) {
         const ModuleScope scope(layer);
-        const Tensor arrived = to_experts.wait();
+        const Tensor arrived = to_experts.wait();  // (at most `most`, C), by expert
         report_exchange(owners_, arrived, sent);
         to_tokens.emplace(feed_forward(arrived, ops::sum(receives, {0}), sent),
                           RowsInFlight::Counts{receives, sends, *owners_.group}, sent,
@@ -215,7 +220,7 @@ class LocalExperts {
       beside_(compute);
     }
     compute();
-    const Tensor returned = to_tokens->wait();
+    const Tensor returned = to_tokens->wait();  // as rows
     report_exchange(owners_, returned, sent);
     return returned;
   }

@@ -1,4 +1,4 @@
-// The gated feed-forward part.
+// The gated feed-forward part. Shapes: C features of the model, F of the layer.
 module;
 #include <functional>
 #include <string>
@@ -27,10 +27,10 @@ std::string_view GatedMLP::kind() const { return "GatedMLP"; }
 std::vector<std::string> GatedMLP::input_names() const { return {"hidden_states"}; }
 
 Tensors GatedMLP::forward(const Tensors& inputs) {
-  const Tensor& x = input(inputs, 0);
-  const Tensor gate = (*gate_)(x);
-  const Tensor up = (*up_)(x);
-  const Tensor features = gated(activation_, gate, up);
+  const Tensor& x = input(inputs, 0);                    // (..., C)
+  const Tensor gate = (*gate_)(x);                       // (..., F)
+  const Tensor up = (*up_)(x);                           // (..., F)
+  const Tensor features = gated(activation_, gate, up);  // (..., F)
   if (const auto work = std::exchange(between_, nullptr)) {
     work();
   }

@@ -15,6 +15,7 @@ import tessera.tensor;
 import tessera.autograd;
 import tessera.ops;
 
+// Shapes: N rows of a part, C features, V classes.
 namespace tessera::nn {
 namespace {
 
@@ -149,8 +150,8 @@ void backward_in_parts(const Saved& s, const Tensor& dlosses, std::span<Tensor> 
   ParameterSums sums;
   Tensors dx;
   for (std::int64_t i = 0; i < s.parts.count(); ++i) {
-    const Tensor part = s.parts.of(x, i);
-    Tensor logits;
+    const Tensor part = s.parts.of(x, i);  // (N, C)
+    Tensor logits;                         // (N, V), as their gradient
     run_phase("recomputation", [&] { logits = ops::linear(part, weight, bias); });
     const Tensor dlogits =
         logits_gradient(s, std::exchange(logits, Tensor()), s.parts.of(targets, i),
@@ -204,7 +205,7 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
     const NoGrad no_grad;
     Tensors of_parts;
     for (std::int64_t i = 0; i < saved->parts.count(); ++i) {
-      const Tensor logits = ops::linear(saved->parts.of(x, i), weight, bias);
+      const Tensor logits = ops::linear(saved->parts.of(x, i), weight, bias);  // (N, V)
       if (i == 0 && options.check) {
         options.check(logits);
       }

@@ -1,4 +1,5 @@
 // A mixture of experts as a layer: its router, its experts, the loads that it counts and balances.
+// Shapes: B rows, T tokens of each, C features of the model, E experts, P experts per token.
 module;
 #include <fmt/format.h>
 
@@ -109,7 +110,7 @@ BufferPointer counter(std::int64_t extent) {
 
 /// What the router computes.
 struct SparseMixture::Routed {
-  Tensor logits;
+  Tensor logits;  // (..., E), f32 or f64
   Choice choice;
 };
 
@@ -179,18 +180,22 @@ Tensor SparseMixture::balance_term(const Routed& routed, const Tensor& by_row) c
   const Tensor& scores = routed.choice.scores;
   Tensor all;
   if (balance_.loss > 0) {
+    // (B, T, E)
     const Tensor shares = options_.score == RouterScore::softmax
                               ? scores
                               : ops::div(scores, ops::sum(scores, {-1}, true));
     const double tokens = static_cast<double>(scores.size(1));
+    // (B, E)
     const Tensor loads =
         ops::mul_scalar(of_rows(ops::cast(by_row, scores.dtype()), scores), 1.0 / tokens);
-    const Tensor means = whole(ops::mean(shares, {1}));
+    const Tensor means = whole(ops::mean(shares, {1}));  // (B, E)
+    // (B)
     all = ops::mul_scalar(ops::sum(ops::mul(means, loads), {-1}),
                           balance_.loss * static_cast<double>(options_.experts));
   }
   if (balance_.z_loss > 0) {
-    const Tensor size = ops::logsumexp(routed.logits, {-1});
+    const Tensor size = ops::logsumexp(routed.logits, {-1});  // (B, T)
+    // (B)
     const Tensor z = ops::mul_scalar(whole(ops::mean(ops::mul(size, size), {1})), balance_.z_loss);
     all = all ? ops::add(all, z) : z;
   }
@@ -207,13 +212,13 @@ Tensor SparseMixture::shared_result(const Tensor& hidden, std::function<void()> 
 }
 
 Tensors SparseMixture::forward(const Tensors& inputs) {
-  const Tensor& hidden = input(inputs, 0);
+  const Tensor& hidden = input(inputs, 0);  // (B, T, C) or (..., C)
   const Routed routed = route(hidden);
-  const Tensor& chosen = routed.choice.experts;
+  const Tensor& chosen = routed.choice.experts;  // (..., P)
   const bool balances = is_training() && tokens_ != nullptr;
   const bool has_term = balances && (balance_.loss > 0 || balance_.z_loss > 0);
-  Tensor by_row;
-  Tensor kept;
+  Tensor by_row;  // (B, E)
+  Tensor kept;    // (..., P), bool
   if (balances) {
     const bool limited = balance_.capacity > 0;
     if ((has_term || limited) && hidden.dims() != 3) {
@@ -247,7 +252,7 @@ Tensors SparseMixture::forward(const Tensors& inputs) {
     experts->compute_beside(
         [&](const std::function<void()>& work) { shared = shared_result(hidden, work); });
   }
-  Tensor result = (*experts_)(given)[0];
+  Tensor result = (*experts_)(given)[0];  // as hidden
   if (shared_) {
     result = ops::add(result, shared ? shared : shared_result(hidden, nullptr));
   }

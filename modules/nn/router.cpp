@@ -1,4 +1,5 @@
-// How tokens choose experts, and how many of their choices an expert takes.
+// How tokens choose experts, and how many of their choices an expert takes. Shapes: B rows, T
+// tokens of each, E experts in G groups, P experts per token.
 module;
 #include <fmt/format.h>
 
@@ -54,11 +55,14 @@ namespace {
 /// Scores of experts outside of a token's groups become less than all others.
 Tensor within_groups(const Tensor& scores, const MixtureOptions& options) {
   const std::int64_t members = options.experts / options.groups;
+  // (..., G, E / G)
   const Tensor grouped = ops::unflatten(scores, -1, {options.groups, members});
+  // (..., G)
   const Tensor best = ops::sum(ops::topk(grouped, std::min<std::int64_t>(2, members)).values, {-1});
-  const Tensor chosen = ops::topk(best, options.groups_per_token).indices;
-  const Tensor marks = ops::sum(ops::one_hot(chosen, options.groups), {-2});
-  const Tensor outside = ops::unsqueeze(ops::eq(marks, 0.0), -1);
+  const Tensor chosen =
+      ops::topk(best, options.groups_per_token).indices;  // (..., groups per token)
+  const Tensor marks = ops::sum(ops::one_hot(chosen, options.groups), {-2});  // (..., G)
+  const Tensor outside = ops::unsqueeze(ops::eq(marks, 0.0), -1);             // (..., G, 1)
   return ops::flatten(ops::masked_fill(grouped, outside, -std::numeric_limits<double>::infinity()),
                       -2, -1);
 }
@@ -67,6 +71,7 @@ Tensor within_groups(const Tensor& scores, const MixtureOptions& options) {
 
 Choice choose_experts(const Tensor& logits, const MixtureOptions& options, const Tensor& bias) {
   Choice choice;
+  // (..., E)
   choice.scores =
       options.score == RouterScore::softmax ? ops::softmax(logits, -1) : ops::sigmoid(logits);
   Tensor chosen_by =
@@ -74,7 +79,7 @@ Choice choose_experts(const Tensor& logits, const MixtureOptions& options, const
   if (options.groups > 1) {
     chosen_by = within_groups(chosen_by, options);
   }
-  auto [largest, experts] = ops::topk(chosen_by, options.experts_per_token);
+  auto [largest, experts] = ops::topk(chosen_by, options.experts_per_token);  // (..., P)
   choice.experts = experts;
   choice.weights = chosen_by.same_as(choice.scores)
                        ? std::move(largest)
@@ -90,15 +95,18 @@ Choice choose_experts(const Tensor& logits, const MixtureOptions& options, const
 
 Tensor chosen_by_row(const Tensor& chosen, std::int64_t experts) {
   const std::int64_t rows = chosen.size(0);
+  // (B, T * P)
   const Tensor flat = ops::reshape(chosen, {rows, chosen.size(1) * chosen.size(2)});
+  // (B, E)
   return ops::scatter_add(zeros({rows, experts}, DType::i64, chosen.device()), flat,
                           ops::ones_like(flat), 1);
 }
 
 Tensor within_capacity(const Tensor& chosen, const Tensor& by_row, std::int64_t most) {
+  // (B, T * P), as the tensors below but `first`
   const Tensor flat = ops::reshape(chosen, {chosen.size(0), chosen.size(1) * chosen.size(2)});
-  const Tensor place = ops::argsort(ops::argsort(flat, 1), 1);  // stable: in the order of tokens
-  const Tensor first = ops::sub(ops::cumsum(by_row, 1), by_row);
+  const Tensor place = ops::argsort(ops::argsort(flat, 1), 1);    // stable: in the order of tokens
+  const Tensor first = ops::sub(ops::cumsum(by_row, 1), by_row);  // (B, E)
   const Tensor number = ops::sub(place, ops::gather(first, flat, 1));
   return ops::reshape(ops::lt(number, static_cast<double>(most)), chosen.shape());
 }

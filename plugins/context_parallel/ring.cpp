@@ -19,9 +19,10 @@ namespace {
 
 using namespace tessera;
 
-/// The attention of a rank's queries. Where halves are exchanged, its own first half is computed
-/// while the second one comes; and in the last step of the ring the results that go back are
-/// computed first, of half of the heads and then of the others, so that they travel behind what
+/// The attention of a rank's queries. Shapes: B rows, t tokens of a piece, H heads, K heads of
+/// keys, D features of keys, Dv of values. Where halves are exchanged, its own first half is
+/// computed while the second one comes; and in the last step of the ring the results that go back
+/// are computed first, of half of the heads and then of the others, so that they travel behind what
 /// is computed after them. What is merged into a result, and in which order, is the same.
 class RingResults {
  public:
@@ -31,7 +32,7 @@ class RingResults {
     const bool balanced = ring.order.is_balanced();
     {
       // Keys first: other ranks wait for them.
-      Arriving keys(ring, ops::cat({{k, v}}, 3), 1);
+      Arriving keys(ring, ops::cat({{k, v}}, 3), 1);  // (B, t, K, D + Dv)
       q_.emplace(ring, q, 1);
       documents_.emplace(ring, documents, 1);
       if (balanced) {
@@ -124,7 +125,7 @@ class RingResults {
   DType dtype_;
   std::optional<Arriving> q_;
   std::optional<Arriving> documents_;
-  Tensor own_;                                 // keys and values
+  Tensor own_;                                 // keys and values, (B, t, K, D + Dv)
   std::vector<ops::AttentionBlock> results_;   // of the pieces, in the type of sums
   std::vector<ops::PendingTensor> returning_;  // those of the second one, by heads
 };

@@ -36,7 +36,7 @@ struct KeySums {
     add_into(keys, of.k);
     add_into(values, of.v);
   }
-  Tensor both() const { return ops::cat({{keys, values}}, 3); }
+  Tensor both() const { return ops::cat({{keys, values}}, 3); }  // (B, t, K, D + Dv)
 };
 
 /// Gradients of the queries of a rank's pieces, and those of keys and values. These travel with the
@@ -99,6 +99,7 @@ class RingGradients {
   }
 
  private:
+  /// Sums of dy * y over the features, (B, H, T).
   static Tensor products_of(const Saved& saved, const Tensor& dy) {
     const Tensor& y = saved.y.get(ring_name);
     const DType sums = sums_of(y.dtype());

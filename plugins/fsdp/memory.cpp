@@ -144,6 +144,7 @@ void GroupMemory::plan() {
     const Tensor& value = m.parameter->value;
     const DType dtype = computed_type(*m.parameter);
     m.whole = Spec::make(along_axes(value.layout(), Replicate()), value.shape(), dtype);
+    // The whole tensor with its sharded dim first: (n, ...). Parts are (ceil(n / ranks), ...).
     const Dims shape = outermost(local_shape(*m.whole), m.dim);
     m.offset = whole_bytes_;
     whole_bytes_ += slot_bytes(shape.product(), dtype);
@@ -217,7 +218,7 @@ void GroupMemory::prepare() {
   for (Member& m : members_) {
     m.shard = m.parameter->value.local();
     const Dims shape = outermost(local_shape(*m.whole), m.dim);
-    const Tensor values = at(whole_, m.offset, shape, computed_type(*m.parameter));
+    const Tensor values = at(whole_, m.offset, shape, computed_type(*m.parameter));  // (n, ...)
     set_unsharded(m, from_outermost(values, m.dim));
     for (std::size_t i = 0; i < m.payloads.size(); ++i) {
       const auto& [payload, type] = m.payloads[i];
@@ -252,7 +253,7 @@ void GroupMemory::copy_shard(Member& m) const {
   const auto& place = place_of(m);
   const MemoryScope scope(place ? MemoryCategory::communication : MemoryCategory::parameter);
   const PeersReadScope read;
-  const Tensor shard = outermost(ops::to_device(m.shard, device_), m.dim);
+  const Tensor shard = outermost(ops::to_device(m.shard, device_), m.dim);  // (own part of n, ...)
   for (Exchanged& x : m.exchanged) {
     x.source = Tensor();
   }

@@ -288,6 +288,7 @@ void Group::issue(const std::vector<const Member*>& trained, std::vector<Tensor>
         part_shape(outermost(local_shape(*m.whole), m.dim), memory_.reducing_ranks().size(), 0);
     reduction.bytes += part.product() * static_cast<std::int64_t>(size_of(type)) *
                        (memory_.reducing_ranks().size() - 1);
+    // (n, ...), as in GroupMemory::plan(); the bucket's sum is this rank's part of it.
     const Tensor term =
         ops::contiguous(outermost(ops::cast(std::exchange(whole, Tensor()), type).local(), m.dim));
     for (GradientBucket& bucket : reduction.buckets) {
