@@ -9,7 +9,7 @@ import tessera.collective;
 export namespace tessera::conformance {
 
 /// Which kinds of calls the communicators of this rank issue.
-class Sent final : public collective::Observer {
+class CallKinds final : public collective::Observer {
  public:
   void perform(const collective::Activity& activity, const std::function<void()>& run) override {
     if (activity.kind == collective::Activity::Kind::issue) {

@@ -126,7 +126,7 @@ CapturedFunction::CapturedFunction(std::function<void()> before_switch)
     : before_switch_(std::move(before_switch)) {}
 CapturedFunction::~CapturedFunction() = default;
 
-CapturedFunction::Kept* CapturedFunction::find(const Call& call, const GuardPath& known) {
+CapturedFunction::CachedProgram* CapturedFunction::find(const Call& call, const GuardPath& known) {
   counts_.refusal.clear();
   for (auto one = entries_.end(); one != entries_.begin();) {
     --one;
@@ -156,7 +156,7 @@ void CapturedFunction::release_old_memory() {
 bool CapturedFunction::replayed(const Call& call, GuardPath& known) {
   std::string given_up;
   for (std::size_t tried = 0; tried < most_captures; ++tried) {
-    Kept* const kept = find(call, known);
+    CachedProgram* const kept = find(call, known);
     if (kept == nullptr) {
       break;
     }
@@ -262,7 +262,7 @@ void CapturedFunction::clear() {
 }
 
 void CapturedFunction::release_memory() noexcept {
-  for (const Kept& kept : entries_) {
+  for (const CachedProgram& kept : entries_) {
     kept.program->release_memory();
   }
 }

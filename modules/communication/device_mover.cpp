@@ -119,7 +119,7 @@ void DeviceMover::issue(const Operation& operation) {
   prepare(op, view_.size());
   require(op.form->read != nullptr,
           "barrier: the communicator of a device has none; use one of the host");
-  const Announced announced = engine_.announce(Operation(op));
+  const AnnouncedCall announced = engine_.announce(Operation(op));
   if (!announced.issued) {
     return;
   }

@@ -43,7 +43,7 @@ class DeviceMover {
  private:
   struct InFlight {
     Call call;
-    Announced announced;
+    AnnouncedCall announced;
     std::optional<Event> done;  // none: its work is being queued
   };
   /// Tells the group of the segments of its device.

@@ -54,13 +54,13 @@ using Redistributions = RecentMap<Key, std::shared_ptr<const Redistribution>, Ha
 using AllTargets = RecentMap<TargetKey, Targets, Hash>;
 
 // A rank is a thread or a process, so nothing is locked.
-struct Cached {
+struct ThreadCaches {
   Redistributions redistributions{most_kept};
   AllTargets targets{most_kept};
 };
 
-Cached& cached() {
-  thread_local Cached instance;
+ThreadCaches& cached() {
+  thread_local ThreadCaches instance;
   return instance;
 }
 

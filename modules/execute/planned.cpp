@@ -24,7 +24,7 @@ import :steps;
 
 namespace tessera::graph {
 
-struct Planned::State {
+struct PlannedExecutor::State {
   State(Program p, std::shared_ptr<MemoryPlace> other, bool graphs)
       : program(std::move(p)),
         elsewhere(std::move(other)),
@@ -50,8 +50,9 @@ struct Planned::State {
   }
 };
 
-Planned::Planned(Program program, bool compiled, std::shared_ptr<MemoryPlace> elsewhere,
-                 bool device_graphs, DeviceType kind) {
+PlannedExecutor::PlannedExecutor(Program program, bool compiled,
+                                 std::shared_ptr<MemoryPlace> elsewhere, bool device_graphs,
+                                 DeviceType kind) {
   require_lowered(program);
   state_ = std::make_unique<State>(std::move(program), std::move(elsewhere), device_graphs);
   state_->replay.watch_parts([this](const std::string& part) { enter_part(part); });
@@ -60,7 +61,7 @@ Planned::Planned(Program program, bool compiled, std::shared_ptr<MemoryPlace> el
     state_->compiled = std::make_unique<CompiledChains>(state_->program);
   }
 }
-Planned::~Planned() = default;
+PlannedExecutor::~PlannedExecutor() = default;
 
 namespace {
 
@@ -95,9 +96,9 @@ std::vector<bool> inputs_on_host(std::span<const Tensor> inputs, Device device) 
 
 }  // namespace
 
-const Program& Planned::program() const { return state_->program; }
+const Program& PlannedExecutor::program() const { return state_->program; }
 
-void Planned::begin_in_order(std::span<const Tensor> inputs) {
+void PlannedExecutor::begin_in_order(std::span<const Tensor> inputs) {
   State& s = *state_;
   const auto there =
       std::ranges::find_if(inputs, [](const Tensor& x) { return !(x.device() == cpu); });
@@ -132,7 +133,7 @@ void Planned::begin_in_order(std::span<const Tensor> inputs) {
   });
 }
 
-void Planned::run(SectionKind section, const StepVariables& variables) {
+void PlannedExecutor::run(SectionKind section, const StepVariables& variables) {
   State& s = *state_;
   if (!s.planned) {
     s.replay.run(section, variables);
@@ -150,7 +151,7 @@ void Planned::run(SectionKind section, const StepVariables& variables) {
   }
 }
 
-const Tensor& Planned::output(const std::string& name) const {
+const Tensor& PlannedExecutor::output(const std::string& name) const {
   const State& s = *state_;
   if (!s.planned) {
     return s.replay.output(name);
@@ -162,7 +163,7 @@ const Tensor& Planned::output(const std::string& name) const {
   return s.steps->tensor(found->second);
 }
 
-void Planned::end() {
+void PlannedExecutor::end() {
   if (!state_->planned) {
     state_->replay.end();
     return;
@@ -172,24 +173,24 @@ void Planned::end() {
   state_->steps->end(false);
 }
 
-void Planned::release_memory() noexcept { state_->steps.reset(); }
+void PlannedExecutor::release_memory() noexcept { state_->steps.reset(); }
 
-void Planned::abandon() noexcept {
+void PlannedExecutor::abandon() noexcept {
   state_->replay.abandon();
   if (state_->steps) {
     state_->steps->end(true);
   }
 }
 
-std::optional<PlannedMemory> Planned::memory() const {
+std::optional<PlannedMemory> PlannedExecutor::memory() const {
   return state_->steps ? std::optional(state_->steps->memory()) : std::nullopt;
 }
 
-std::optional<PlannedGraphs> Planned::graphs() const {
+std::optional<PlannedGraphs> PlannedExecutor::graphs() const {
   return state_->steps ? state_->steps->graphs() : std::nullopt;
 }
 
-std::optional<CompiledKernels> Planned::compiled() const {
+std::optional<CompiledKernels> PlannedExecutor::compiled() const {
   const CompiledChains* const compiled = state_->compiled.get();
   return compiled == nullptr ? std::nullopt : std::optional(compiled->summary());
 }

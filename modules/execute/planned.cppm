@@ -40,7 +40,7 @@ struct CompiledKernels {
 /// On a device (that of the inputs), the block is in its memory and the kernels are queued in the
 /// thread's current stream. While modes are installed (a trace), and where the device lacks a
 /// kernel, steps are those of Replay.
-class Planned final : public Executor {
+class PlannedExecutor final : public Executor {
  public:
   /// `compiled`: neighbouring elementwise operators become one kernel, compiled now, or, where
   /// `kind` is not the CPU, when a step first runs on such a device. `device_graphs`: on a device
@@ -48,10 +48,10 @@ class Planned final : public Executor {
   /// queue these.
   /// `elsewhere`: for values that the program keeps in other memory. Errors: the program is another
   /// rank's; the compiler refuses an operator's Op::element.
-  explicit Planned(Program program, bool compiled = false,
-                   std::shared_ptr<MemoryPlace> elsewhere = nullptr, bool device_graphs = false,
-                   DeviceType kind = DeviceType::cpu);
-  ~Planned() override;
+  explicit PlannedExecutor(Program program, bool compiled = false,
+                           std::shared_ptr<MemoryPlace> elsewhere = nullptr,
+                           bool device_graphs = false, DeviceType kind = DeviceType::cpu);
+  ~PlannedExecutor() override;
 
   const Program& program() const override;
   void begin_in_order(std::span<const Tensor> inputs) override;

@@ -187,17 +187,17 @@ void PlannedSteps::execute_with_places(PlannedStep& step, const Bound& bound) {
 }
 
 void PlannedSteps::execute_across(PlannedStep& step, const Bound& bound) {
-  struct Moved {
+  struct MovedOperands {
     PlannedStep& step;
     const ByTensor<Tensor>& tensors;
     std::vector<std::size_t> operands = {};
-    ~Moved() {
+    ~MovedOperands() {
       for (const std::size_t k : operands) {
         step.in[k] = tensors[step.in_numbers[k]];
       }
     }
   };
-  Moved moved{.step = step, .tensors = tensors_};
+  MovedOperands moved{.step = step, .tensors = tensors_};
   const Instruction& i = *step.source;
   for (std::size_t k = 0; k < step.in_numbers.size(); ++k) {
     const TensorIndex number = step.in_numbers[k];
@@ -205,7 +205,7 @@ void PlannedSteps::execute_across(PlannedStep& step, const Bound& bound) {
       continue;
     }
     Tensor& x = step.in[k];
-    const bool is_parameter = kept_in_[shadow_.memory(number)] == KeptIn::host_as_parameter;
+    const bool is_parameter = kept_in_[shadow_.memory(number)] == MemoryLocation::host_as_parameter;
     if (i.writes(k) && is_parameter) {
       fetches_->wait_for(x.storage());
     }
@@ -231,7 +231,7 @@ void PlannedSteps::fetch_ahead(std::size_t section, std::size_t first, const Pla
   }
 }
 
-void PlannedSteps::run_graph(std::vector<PlannedStep>& steps, StepGraphs::Recorded& recorded,
+void PlannedSteps::run_graph(std::vector<PlannedStep>& steps, StepGraphs::RecordedGraph& recorded,
                              const Bound& bound) {
   const Stream stream = current_stream(device_);
   if (recorded.graph) {
@@ -265,7 +265,7 @@ void PlannedSteps::run(ProgramPlace& place, const Bound& bound,
     if (step.part != nullptr) {
       at_part(*step.part);
     }
-    StepGraphs::Recorded* const recorded = graphs_ ? graphs_->at(place.section, i) : nullptr;
+    StepGraphs::RecordedGraph* const recorded = graphs_ ? graphs_->at(place.section, i) : nullptr;
     if (recorded != nullptr) {
       run_graph(steps, *recorded, bound);
       i = recorded->last;

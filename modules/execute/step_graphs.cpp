@@ -118,8 +118,8 @@ void StepGraphs::begin(Sections sections, std::size_t section) {
   }
 }
 
-StepGraphs::Recorded* StepGraphs::at(std::size_t section, std::size_t step) {
-  const auto found = std::ranges::lower_bound(recorded_[section], step, {}, &Recorded::first);
+StepGraphs::RecordedGraph* StepGraphs::at(std::size_t section, std::size_t step) {
+  const auto found = std::ranges::lower_bound(recorded_[section], step, {}, &RecordedGraph::first);
   return found != recorded_[section].end() && found->first == step ? &*found : nullptr;
 }
 
@@ -141,7 +141,7 @@ std::optional<PlannedGraphs> StepGraphs::summary(Sections sections) const {
   }
   PlannedGraphs all;
   for (std::size_t section = 0; section < recorded_.size(); ++section) {
-    for (const Recorded& one : recorded_[section]) {
+    for (const RecordedGraph& one : recorded_[section]) {
       ++all.graphs;
       all.calls += static_cast<int>(one.last - one.first);
     }

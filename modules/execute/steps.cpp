@@ -32,9 +32,9 @@ std::span<const Chain> chains_in(const CompiledChains* compiled) {
 }
 
 /// What the host's memory has takes nothing of the device's.
-Shadow with_kept(Shadow shadow, const ByMemory<KeptIn>& kept) {
+Shadow with_kept(Shadow shadow, const ByMemory<MemoryLocation>& kept) {
   for (const MemoryIndex m : kept.keys()) {
-    if (kept[m] != KeptIn::device && !shadow.memories[m].is_input) {
+    if (kept[m] != MemoryLocation::device && !shadow.memories[m].is_input) {
       shadow.memories[m].elsewhere = true;
     }
   }
@@ -43,9 +43,9 @@ Shadow with_kept(Shadow shadow, const ByMemory<KeptIn>& kept) {
 
 }  // namespace
 
-ByMemory<KeptIn> memories_kept_in(const Program& program, const Shadow& shadow,
-                                  const std::vector<bool>& on_host) {
-  ByMemory<KeptIn> kept(shadow.memories.size(), KeptIn::device);
+ByMemory<MemoryLocation> memories_kept_in(const Program& program, const Shadow& shadow,
+                                          const std::vector<bool>& on_host) {
+  ByMemory<MemoryLocation> kept(shadow.memories.size(), MemoryLocation::device);
   if (on_host.empty()) {
     return kept;
   }
@@ -53,7 +53,7 @@ ByMemory<KeptIn> memories_kept_in(const Program& program, const Shadow& shadow,
   for (const auto& [name, input] : program.inputs) {
     if (on_host[at++]) {
       kept[shadow.memory(input.tensor)] =
-          input.role == Role::parameter ? KeptIn::host_as_parameter : KeptIn::host;
+          input.role == Role::parameter ? MemoryLocation::host_as_parameter : MemoryLocation::host;
     }
   }
   for (const Instruction* const i : places_of(program)) {
@@ -61,25 +61,27 @@ ByMemory<KeptIn> memories_kept_in(const Program& program, const Shadow& shadow,
       continue;
     }
     // What a view copies stays in the memory that it is a view of.
-    const bool there = i->op->view != nullptr
-                           ? is_copy(*i, shadow) && kept[shadow.memory(i->in[0])] != KeptIn::device
-                           : computes_on_host(*i, shadow, kept);
+    const bool there =
+        i->op->view != nullptr
+            ? is_copy(*i, shadow) && kept[shadow.memory(i->in[0])] != MemoryLocation::device
+            : computes_on_host(*i, shadow, kept);
     for (const TensorIndex number : i->out) {
       if (there && number.exists()) {
-        kept[shadow.memory(number)] = KeptIn::host;
+        kept[shadow.memory(number)] = MemoryLocation::host;
       }
     }
   }
   return kept;
 }
 
-bool computes_on_host(const Instruction& i, const Shadow& shadow, const ByMemory<KeptIn>& kept) {
+bool computes_on_host(const Instruction& i, const Shadow& shadow,
+                      const ByMemory<MemoryLocation>& kept) {
   if (i.op->in_place) {
-    return kept[shadow.memory(i.in[0])] != KeptIn::device;
+    return kept[shadow.memory(i.in[0])] != MemoryLocation::device;
   }
   bool on_host = false;
   for (const TensorIndex number : i.in) {
-    if (number.exists() && kept[shadow.memory(number)] != KeptIn::host) {
+    if (number.exists() && kept[shadow.memory(number)] != MemoryLocation::host) {
       return false;
     }
     on_host = on_host || number.exists();
@@ -201,7 +203,7 @@ void PlannedSteps::add_steps() {
 void PlannedSteps::set_place(PlannedStep& step) const {
   const Instruction& i = *step.source;
   const auto is_there = [&](TensorIndex number) {
-    return number.exists() && kept_in_[shadow_.memory(number)] != KeptIn::device;
+    return number.exists() && kept_in_[shadow_.memory(number)] != MemoryLocation::device;
   };
   step.across = i.op->view == nullptr &&
                 (std::ranges::any_of(i.in, is_there) || std::ranges::any_of(i.out, is_there));

@@ -49,14 +49,15 @@ struct PlannedStep {
 };
 
 /// In which memory a value is, where a device has its own.
-enum class KeptIn : std::uint8_t { device, host, host_as_parameter };
+enum class MemoryLocation : std::uint8_t { device, host, host_as_parameter };
 /// `on_host`: of Program::inputs, in their order, those that are kept in the host's memory; empty:
 /// none. Other values are where they are computed (see computes_on_host()).
-ByMemory<KeptIn> memories_kept_in(const Program& program, const Shadow& shadow,
-                                  const std::vector<bool>& on_host);
+ByMemory<MemoryLocation> memories_kept_in(const Program& program, const Shadow& shadow,
+                                          const std::vector<bool>& on_host);
 /// A call computes where it writes; else on the device, unless all that it reads is in the host's
 /// memory and no parameter (a norm of gradients that are kept there).
-bool computes_on_host(const Instruction& i, const Shadow& shadow, const ByMemory<KeptIn>& kept);
+bool computes_on_host(const Instruction& i, const Shadow& shadow,
+                      const ByMemory<MemoryLocation>& kept);
 
 /// Whether the device has a kernel for each operator that the program calls.
 bool can_be_planned(const Program& program, Device device);
@@ -66,7 +67,7 @@ bool can_be_planned(const Program& program, Device device);
 class StepGraphs {
  public:
   /// Steps [first, last) of a section.
-  struct Recorded {
+  struct RecordedGraph {
     std::size_t first = 0;
     std::size_t last = 0;
     DeviceGraph graph = {};  // none: not recorded yet
@@ -78,7 +79,7 @@ class StepGraphs {
   /// A section is about to run.
   void begin(Sections sections, std::size_t section);
   /// The graph that begins with this step; null: none.
-  Recorded* at(std::size_t section, std::size_t step);
+  RecordedGraph* at(std::size_t section, std::size_t step);
   /// An input was given in other memory than before: it is in no graph any more.
   void leave_out(TensorIndex input);
   /// Nothing until a section has run twice.
@@ -92,9 +93,9 @@ class StepGraphs {
   const Shadow& shadow_;
   const Block& block_;
   const CompiledChains* compiled_;
-  ByMemory<bool> changing_;                      // inputs that are in other memory in each step
-  std::vector<std::vector<Recorded>> recorded_;  // by section
-  std::vector<int> runs_;                        // of each section
+  ByMemory<bool> changing_;  // inputs that are in other memory in each step
+  std::vector<std::vector<RecordedGraph>> recorded_;  // by section
+  std::vector<int> runs_;                             // of each section
 };
 
 /// A program as lists of steps on a device, in whose stream they are queued: what takes turns in
@@ -163,7 +164,7 @@ class PlannedSteps {
   void execute_across(PlannedStep& step, const Bound& bound);
   /// Begins to fetch what the instructions from `first` to that of the step ask for.
   void fetch_ahead(std::size_t section, std::size_t first, const PlannedStep& step);
-  void run_graph(std::vector<PlannedStep>& steps, StepGraphs::Recorded& recorded,
+  void run_graph(std::vector<PlannedStep>& steps, StepGraphs::RecordedGraph& recorded,
                  const Bound& bound);
   /// Memory of a result that is not in the block.
   Tensor allocated(TensorIndex number) const;
@@ -175,7 +176,7 @@ class PlannedSteps {
   const Op* copy_op_ = nullptr;
   std::vector<bool> on_host_;
   Shadow shadow_;
-  ByMemory<KeptIn> kept_in_;
+  ByMemory<MemoryLocation> kept_in_;
   Block block_;
   Tensor memory_block_;
   PlannedMemory memory_;

@@ -21,7 +21,7 @@ import tessera.tensor;
 import tessera.ops;
 import tessera.dtensor;
 import tessera.nn;
-import :search;
+import :line_search;
 import :total;
 
 namespace tessera::optim {

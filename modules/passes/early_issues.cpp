@@ -32,9 +32,9 @@ bool prepares(const Instruction& i) { return i.kind == Kind::empty || i.kind == 
 
 /// Instructions that move together: what any of them uses, so that one look at an instruction
 /// before them says whether they may pass it.
-class Moving {
+class MovingGroup {
  public:
-  explicit Moving(const Analysis& known)
+  explicit MovingGroup(const Analysis& known)
       : accesses_(known.state().accesses),
         operand_(known.state().shadow.tensors.size(), 0),
         read_(known.state().shadow.memories.size(), 0),
@@ -267,7 +267,7 @@ class Issues {
   Program& program_;
   ByPlace<const Instruction*> places_;
   ByPosition<PlaceIndex> order_;
-  Moving moving_;
+  MovingGroup moving_;
   Profile profile_;
 };
 

@@ -173,7 +173,7 @@ class HostCopies {
   /// The operand over the copy.
   Tensor of(const Tensor& x) {
     Counted<Storage> copy;
-    for (const Held& held : held_) {
+    for (const HeldCopy& held : held_) {
       if (held.from == &x.storage()) {
         copy = held.copy;
       }
@@ -191,7 +191,7 @@ class HostCopies {
   }
 
   void write_back(const Tensor& x) {
-    for (const Held& held : held_) {
+    for (const HeldCopy& held : held_) {
       if (held.from == &x.storage()) {
         current_stream(x.device())
             .copy(x.storage().data(), held.copy->data(), held.copy->bytes(), CopyKind::to_device);
@@ -203,11 +203,11 @@ class HostCopies {
   std::int64_t bytes() const { return bytes_; }
 
  private:
-  struct Held {
+  struct HeldCopy {
     const Storage* from;
     Counted<Storage> copy;
   };
-  std::vector<Held> held_;
+  std::vector<HeldCopy> held_;
   std::int64_t bytes_ = 0;
 };
 

@@ -190,9 +190,9 @@ class Drop final : public Normalizer {
 };
 
 /// Writes a space for the characters for which a function is true.
-class Blank final : public Normalizer {
+class BlankToSpace final : public Normalizer {
  public:
-  explicit Blank(bool (*blank)(char32_t)) : blank_(blank) {}
+  explicit BlankToSpace(bool (*blank)(char32_t)) : blank_(blank) {}
   void apply(Text& text) const override {
     each_character(text, [&](char32_t c, std::size_t begin, std::size_t end, Rewriter& out) {
       if (blank_(c)) {
@@ -447,7 +447,7 @@ void read(const Json& json, const std::string& where, List& out);
 void read_bert(Fields& fields, List& out) {
   if (fields.flag("clean_text", true)) {
     out.push_back(std::make_unique<Drop>(bert_dropped));
-    out.push_back(std::make_unique<Blank>(is_white_space));
+    out.push_back(std::make_unique<BlankToSpace>(is_white_space));
   }
   if (fields.flag("handle_chinese_chars", true)) {
     out.push_back(std::make_unique<SpacedIdeographs>());
@@ -519,7 +519,7 @@ void read(const Json& json, const std::string& where, List& out) {
     out.push_back(std::make_unique<ByteLevelForm>());
   } else {
     out.push_back(std::make_unique<Drop>(nmt_dropped));
-    out.push_back(std::make_unique<Blank>(nmt_blank));
+    out.push_back(std::make_unique<BlankToSpace>(nmt_blank));
   }
   fields.finish();
   if (out.size() > most_steps) {

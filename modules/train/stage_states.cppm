@@ -11,14 +11,14 @@ export namespace tessera {
 /// stage leaves what it knows for the next one.
 struct PlannedStates {
   /// The hidden states after a stage.
-  struct After {
+  struct StageOutput {
     std::string text = {};
     bool exact = true;  // all stages before it were planned before it
   };
   struct Kind {
-    std::map<std::pair<int, int>, After> after = {};  // by stage and micro-batch
-    std::string end = {};                             // of the last stage; empty: it is not known
-    bool end_exact = true;                            // as After::exact
+    std::map<std::pair<int, int>, StageOutput> after = {};  // by stage and micro-batch
+    std::string end = {};   // of the last stage; empty: it is not known
+    bool end_exact = true;  // as StageOutput::exact
   };
   std::map<std::string, Kind> kinds = {};  // of steps
 

@@ -201,7 +201,7 @@ class Tcp final : public MessageTransport {
     return listeners;
   }
 
-  struct Guest {
+  struct JoiningRank {
     MessageStream stream;
     int rank = -1;
     std::string text{};
@@ -211,7 +211,7 @@ class Tcp final : public MessageTransport {
   /// Rank 0: gives all ranks the texts and addresses of all.
   std::vector<std::string> meet_all(const Endpoint& at, int size, std::string_view own) {
     gate_ = Gate(first_listeners(at), *key_, purposes());
-    std::vector<std::unique_ptr<Guest>> guests;
+    std::vector<std::unique_ptr<JoiningRank>> guests;
     const auto refuse = [&](const std::string& why,
                             tessera::ErrorKind kind = tessera::ErrorKind::input) {
       Writer writer;
@@ -230,7 +230,7 @@ class Tcp final : public MessageTransport {
     while (known() < size - 1) {
       for (ProvenLink& link : gate_.admit()) {
         if (link.purpose == meeting) {
-          guests.push_back(std::make_unique<Guest>(MessageStream(std::move(link))));
+          guests.push_back(std::make_unique<JoiningRank>(MessageStream(std::move(link))));
         }
       }
       for (const auto& guest : guests) {
@@ -285,7 +285,7 @@ class Tcp final : public MessageTransport {
   }
 
   /// Why the run cannot start; empty: it can. The rank stays -1 where it was something else.
-  std::string introduce(Guest& guest, const std::string& message, int size) {
+  std::string introduce(JoiningRank& guest, const std::string& message, int size) {
     try {
       Reader reader(message);
       if (reader.text() != magic) {
@@ -318,7 +318,7 @@ class Tcp final : public MessageTransport {
   }
 
   std::vector<std::string> join(const Endpoint& at, int size, std::string_view own) {
-    NotProven failure;
+    ProofFailure failure;
     std::optional<ProvenLink> link;
     tessera::Pause pause;
     while (!(link = connect_proven(at, *key_, purposes()[meeting], 2, failure))) {
@@ -413,7 +413,9 @@ class Tcp final : public MessageTransport {
 
   bool is_lost(int rank) const { return lost_.contains(rank); }
 
-  void lose(int rank, std::string_view why) { lost_.try_emplace(rank, Lost{std::string(why)}); }
+  void lose(int rank, std::string_view why) {
+    lost_.try_emplace(rank, LostConnection{std::string(why)});
+  }
 
   void report_lost(Receiver& receiver) {
     for (auto& [rank, lost] : lost_) {
@@ -719,7 +721,7 @@ class Tcp final : public MessageTransport {
     in.room.resize(std::max(in.room.size(), bytes));
   }
 
-  struct Lost {
+  struct LostConnection {
     std::string why;
     tessera::Stopwatch since{};
     bool reported = false;
@@ -734,7 +736,7 @@ class Tcp final : public MessageTransport {
   std::vector<OutLink> out_;                           // by rank
   std::map<int, std::unique_ptr<InLink>> in_;          // by descriptor
   std::map<int, std::pair<bool, int>> of_descriptor_;  // outgoing, to which rank
-  std::map<int, Lost> lost_;
+  std::map<int, LostConnection> lost_;
   bool begun_ = false;
 };
 

@@ -100,17 +100,18 @@ std::vector<LocalPart> pieces_of(const LocalPart& box, std::size_t count, std::s
 using HeldBoxes = std::vector<std::pair<LocalPart, std::vector<int>>>;
 
 /// Which boxes a group writes: those whose copy with the lowest coordinates it has, or all.
-enum class Written { kept_here, held_here };
+enum class WrittenBoxes { kept_here, held_here };
 
 /// The boxes of a tensor that a group writes, each with the ranks of the group that hold it.
-HeldBoxes boxes_of(const IndexedTensor& tensor, const std::vector<int>& group, Written written) {
+HeldBoxes boxes_of(const IndexedTensor& tensor, const std::vector<int>& group,
+                   WrittenBoxes written) {
   const Dims& shape = tensor.info.shape;
   HeldBoxes boxes;
   if (shape.product() == 0) {
     return boxes;
   }
   if (!tensor.layout) {
-    if (group.front() == 0 || written == Written::held_here) {
+    if (group.front() == 0 || written == WrittenBoxes::held_here) {
       boxes.push_back({{Dims::filled(shape.size(), 0), shape}, {group.front()}});
     }
     return boxes;
@@ -118,7 +119,7 @@ HeldBoxes boxes_of(const IndexedTensor& tensor, const std::vector<int>& group, W
   std::map<int, std::vector<int>> holders;
   for (const int rank : group) {
     const std::optional<int> keeper = keeper_of(tensor.layout, rank);
-    if (keeper && (written == Written::held_here ||
+    if (keeper && (written == WrittenBoxes::held_here ||
                    std::binary_search(group.begin(), group.end(), *keeper))) {
       holders[*keeper].push_back(rank);
     }
@@ -134,7 +135,7 @@ HeldBoxes boxes_of(const IndexedTensor& tensor, const std::vector<int>& group, W
 
 /// What a group writes; see plan_file.
 PlannedFile planned_file(const IndexedTensors& tensors, const std::vector<int>& group,
-                         Written written) {
+                         WrittenBoxes written) {
   PlannedFile file{fmt::format("rank-{}.safetensors", group.front()), group, {}};
   std::map<int, std::size_t> load;  // bytes of each writer
   // A model has thousands of tensors and a handful of shapes.
@@ -231,11 +232,11 @@ std::vector<std::vector<int>> file_groups(const IndexedTensors& tensors, int ran
 }
 
 PlannedFile plan_file(const IndexedTensors& tensors, const std::vector<int>& group) {
-  return planned_file(tensors, group, Written::kept_here);
+  return planned_file(tensors, group, WrittenBoxes::kept_here);
 }
 
 PlannedFile plan_holdings(const IndexedTensors& tensors, const std::vector<int>& ranks) {
-  return planned_file(tensors, ranks, Written::held_here);
+  return planned_file(tensors, ranks, WrittenBoxes::held_here);
 }
 
 std::string header_of(const PlannedFile& file,

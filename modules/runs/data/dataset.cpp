@@ -24,7 +24,7 @@ using Rows = std::shared_ptr<const data::RowSource>;
 constexpr std::uint64_t packing = 0x7061636b696e67ULL;  // the seed's second part
 
 /// The rows of a source: those that are trained, and what is set aside at its end.
-struct Divided {
+struct SourceRows {
   Rows training;
   Rows validation;
   std::int64_t tokens = 0;  // to train on
@@ -69,7 +69,7 @@ Rows document_rows(const std::shared_ptr<const data::Documents>& documents, std:
   return std::make_shared<data::DocumentRows>(documents, begin, end, by.length, by.padding);
 }
 
-Divided divided(const OpenedSource& source, const Division& by) {
+SourceRows divided(const OpenedSource& source, const Division& by) {
   const std::int64_t of_record = source.tokens ? 1 : source.documents->of_record();
   const std::int64_t all =
       source.tokens ? source.tokens->size() : source.documents->size() / of_record;
@@ -139,7 +139,7 @@ void Dataset::divide(const RunSpec& config) {
   std::int64_t rows = 0;
   by.share = share;
   for (const OpenedSource& source : sources_) {
-    const Divided parts = divided(source, by);
+    const SourceRows parts = divided(source, by);
     training_tokens_ += parts.tokens;
     documents_ += parts.documents;
     validation_tokens += parts.validation_tokens;
@@ -166,7 +166,7 @@ void Dataset::divide(const RunSpec& config) {
     validation.clear();
     validation_tokens = 0;
     for (const OpenedSource& source : validation_sources_) {
-      const Divided parts = divided(source, by);
+      const SourceRows parts = divided(source, by);
       validation_tokens += parts.tokens;
       validation.push_back(parts.training);
     }

@@ -44,8 +44,8 @@ RanksThere ranks_there(const RunSpec& config, int before) {
   return ranks;
 }
 
-KeptStates memory_for(const RanksThere& ranks) {
-  return KeptStates(ranks.all, ranks.first, ranks.there);
+MemoryStateStore memory_for(const RanksThere& ranks) {
+  return MemoryStateStore(ranks.all, ranks.first, ranks.there);
 }
 
 }  // namespace

@@ -46,9 +46,9 @@ struct StartPoint {
   std::int64_t step = 0;                       // steps that are done
   std::string base_hash = {};                  // Run::base_hash, for the ranks
   std::vector<std::string> notes = {};         // what the user should know of it, a line each
-  KeptStates* kept = nullptr;  // with train.heal: where the state is kept after every step
-  bool from_kept = false;      // it continues from there, whatever checkpoint there is
-  std::int64_t begun = 0;      // with `kept`: steps that were done when the run began
+  MemoryStateStore* kept = nullptr;  // with train.heal: where the state is kept after every step
+  bool from_kept = false;            // it continues from there, whatever checkpoint there is
+  std::int64_t begun = 0;            // with `kept`: steps that were done when the run began
 };
 
 /// Whether graph.mode captures the step of one rank, and places it.

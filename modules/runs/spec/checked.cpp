@@ -86,7 +86,7 @@ struct ValueCheck {
 
  private:
   void add(const std::string& where, const std::string& expected, const std::string& got) const {
-    problems.add(Place{}, fmt::format("{}: expected {}, got {}", where, expected, got));
+    problems.add(SourceLine{}, fmt::format("{}: expected {}, got {}", where, expected, got));
   }
 };
 
@@ -100,8 +100,9 @@ void check_sizes(const RunSpec& spec, const std::vector<Key>& keys, Problems& pr
   }
   for (const auto& [name, value] : spec.model.sizes) {
     if (std::ranges::find(names, name) == names.end()) {
-      problems.add(Place{}, fmt::format("model.sizes: the family '{}' has no '{}'{}",
-                                        spec.model.family, shown(name), did_you_mean(name, names)));
+      problems.add(SourceLine{},
+                   fmt::format("model.sizes: the family '{}' has no '{}'{}", spec.model.family,
+                               shown(name), did_you_mean(name, names)));
     }
   }
 }

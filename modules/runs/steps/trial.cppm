@@ -38,21 +38,21 @@ struct Trial {
   /// Bytes that this rank keeps in other places than the device's memory.
   std::size_t bytes_elsewhere = 0;
   /// What the training stores of this rank's part of the trained parameters.
-  struct Stored {
+  struct StoredBytes {
     std::int64_t elements = 0;
     std::int64_t values = 0;     // bytes
     std::int64_t gradients = 0;  // bytes
     std::int64_t state = 0;      // bytes, the optimizer's
   };
-  Stored stored = {};
+  StoredBytes stored = {};
   /// Of a model in stages, one for each coordinate of their axis. What the trial says otherwise of
   /// a rank is of the one that needs most memory.
-  struct Place {
+  struct StageMemory {
     int rank = 0;             // one of the ranks there
     std::string stages = {};  // "stage 0 (model.embed_tokens to model.layers.1)"
     MemoryStatistics memory = {};
   };
-  std::vector<Place> places = {};
+  std::vector<StageMemory> places = {};
   std::vector<parallel::StyleSummary> styles = {};
   std::string objective = {};          // Objective::text
   std::int64_t parameters = 0;         // elements of the whole model

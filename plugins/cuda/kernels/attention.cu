@@ -42,9 +42,9 @@ __device__ void copy_row(C* shared, std::int64_t n, const HeadRow<C>& row) {
 }
 
 /// The place of a block: which query (or key) of which head of which batch.
-struct Place {
+struct BlockPosition {
   std::int64_t batch, time, head;
-  __device__ Place(std::int64_t work, std::int64_t times, std::int64_t heads)
+  __device__ BlockPosition(std::int64_t work, std::int64_t times, std::int64_t heads)
       : batch(work / times / heads), time(work % times), head(work / times % heads) {}
 };
 
@@ -55,7 +55,7 @@ __device__ void attention(const AttentionArguments& a) {
   const ScoreFunction<C> f(a);
   const std::int64_t heads = a.key_heads * a.group;
   for (std::int64_t work = blockIdx.x; work < a.batches * heads * a.queries; work += gridDim.x) {
-    const Place p(work, a.queries, heads);
+    const BlockPosition p(work, a.queries, heads);
     const std::int64_t key_head = p.head / a.group;
     const KeyRange keys = keys_of(a, p.batch, p.time);
     copy_row(query, a.head_dim, HeadRow<C>(a.q, p.batch, p.time, p.head));
@@ -106,7 +106,7 @@ __device__ void attention_queries(const AttentionArguments& a) {
   const ScoreFunction<C> f(a);
   const std::int64_t heads = a.key_heads * a.group;
   for (std::int64_t work = blockIdx.x; work < a.batches * heads * a.queries; work += gridDim.x) {
-    const Place p(work, a.queries, heads);
+    const BlockPosition p(work, a.queries, heads);
     const std::int64_t key_head = p.head / a.group;
     const KeyRange keys = keys_of(a, p.batch, p.time);
     const HeadRow<C> dy(a.dy, p.batch, p.time, p.head);
@@ -161,7 +161,7 @@ __device__ void attention_keys(const AttentionArguments& a) {
   __shared__ C shares[tile];
   const ScoreFunction<C> f(a);
   for (std::int64_t work = blockIdx.x; work < a.batches * a.key_heads * a.keys; work += gridDim.x) {
-    const Place p(work, a.keys, a.key_heads);
+    const BlockPosition p(work, a.keys, a.key_heads);
     copy_row(key_row, a.head_dim, HeadRow<C>(a.k, p.batch, p.time, p.head));
     copy_row(value_row, a.value_dim, HeadRow<C>(a.v, p.batch, p.time, p.head));
     __syncthreads();

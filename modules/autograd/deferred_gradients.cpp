@@ -24,8 +24,8 @@ void check_operand_gradient(const Node& node, std::size_t i, const Tensor& gradi
   }
 }
 
-void LeftOut::call(const std::shared_ptr<Node>& node, std::span<Tensor> grads,
-                   std::span<Tensor> out, std::vector<bool> later) {
+void DeferredGradients::call(const std::shared_ptr<Node>& node, std::span<Tensor> grads,
+                             std::span<Tensor> out, std::vector<bool> later) {
   Step step{.node = node, .later = std::move(later), .computed = {}, .rest = {}};
   step.rest = node->backward_apart(grads, out, step.later);
   step.computed.resize(out.size());
@@ -40,15 +40,16 @@ void LeftOut::call(const std::shared_ptr<Node>& node, std::span<Tensor> grads,
   steps_.push_back(std::move(step));
 }
 
-void LeftOut::skip(const std::shared_ptr<Node>& node, std::vector<bool> later) {
+void DeferredGradients::skip(const std::shared_ptr<Node>& node, std::vector<bool> later) {
   Step step{.node = node, .later = std::move(later), .computed = {}, .rest = {}};
   step.computed.resize(node->next.size());
   node->release_saved();
   steps_.push_back(std::move(step));
 }
 
-void LeftOut::compute(const std::function<void(const Node::Edge& edge, Tensor gradient)>& deliver,
-                      const std::function<void()>& passed) {
+void DeferredGradients::compute(
+    const std::function<void(const Node::Edge& edge, Tensor gradient)>& deliver,
+    const std::function<void()>& passed) {
   for (Step& kept : steps_) {
     Step step = std::move(kept);
     Node& node = *step.node;

@@ -22,7 +22,7 @@ import :file;
 import :index;
 import :job;
 import :plan;
-import :simulate;
+import :save_without_data;
 
 namespace tessera {
 

@@ -19,7 +19,7 @@ module tessera.app.config;
 import tessera.base;
 import tessera.options;
 import tessera.runs;
-import :values;
+import :toml_values;
 
 namespace tessera::app {
 namespace {
@@ -239,14 +239,15 @@ bool read_list(const toml::node& node, Reader& reader, const std::string& name, 
 
 }  // namespace
 
-runs::Place place_of(const toml::source_region& source, const std::string& file) {
+runs::SourceLine place_of(const toml::source_region& source, const std::string& file) {
   // Overrides are parsed with their argument as the path: their line is not shown.
   const std::string path = source.path ? *source.path : file;
-  return path.starts_with("command line") ? runs::Place{path, 0}
-                                          : runs::Place{path, static_cast<int>(source.begin.line)};
+  return path.starts_with("command line")
+             ? runs::SourceLine{path, 0}
+             : runs::SourceLine{path, static_cast<int>(source.begin.line)};
 }
 
-runs::Place place_of(const toml::node& node, const std::string& file) {
+runs::SourceLine place_of(const toml::node& node, const std::string& file) {
   const toml::node* at = &node;
   while (!at->source().begin) {
     const toml::table* table = at->as_table();

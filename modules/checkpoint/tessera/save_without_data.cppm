@@ -1,4 +1,4 @@
-export module tessera.checkpoint:simulate;
+export module tessera.checkpoint:save_without_data;
 
 import tessera.base;
 import tessera.placement;

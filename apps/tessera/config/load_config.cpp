@@ -17,7 +17,7 @@ import tessera.base;
 import tessera.models;
 import tessera.runs;
 import :overrides;
-import :values;
+import :toml_values;
 
 // From TOML text to a runs::RunSpec: the file, then the overrides, then every key of the table.
 namespace tessera::app {
@@ -102,7 +102,7 @@ class Loader {
     for (std::size_t i = 0; i < list->size(); ++i) {
       const toml::table* entry = list->get(i)->as_table();
       const std::string name = fmt::format("parallel[{}]", i);
-      const runs::Place place = place_of(*list->get(i), config_.file.string());
+      const runs::SourceLine place = place_of(*list->get(i), config_.file.string());
       if (entry == nullptr) {
         problems_.add(place,
                       fmt::format("{0}: expected a table such as "
@@ -126,7 +126,7 @@ class Loader {
     const std::vector<std::string> sections = runs::config_sections();
     for (const auto& [key, node] : root_) {
       const std::string name(key.str());
-      if (const runs::Place place = place_of_key(key, node); place.line > 0) {
+      if (const runs::SourceLine place = place_of_key(key, node); place.line > 0) {
         config_.given[name] = place;
       }
       if (std::ranges::find(sections, name) == sections.end()) {
@@ -174,7 +174,7 @@ class Loader {
   }
 
   /// A key that an override made has no source of its own, but its value has.
-  runs::Place place_of_key(const toml::key& key, const toml::node& node) const {
+  runs::SourceLine place_of_key(const toml::key& key, const toml::node& node) const {
     return key.source().begin ? place_of(key.source(), config_.file.string())
                               : place_of(node, config_.file.string());
   }

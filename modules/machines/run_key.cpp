@@ -24,7 +24,7 @@ module;
 module tessera.machines;
 
 import tessera.base;
-import :keys;
+import :run_key;
 import :sockets;
 
 namespace tessera::collective {
@@ -40,13 +40,13 @@ void need_sodium() {
   require(ready, "libsodium: the system has no random numbers");
 }
 
-struct Held {
+struct ProcessKey {
   std::mutex mutex;
   std::optional<RunKey> key;
 };
 
-Held& held() {
-  static Held instance;
+ProcessKey& held() {
+  static ProcessKey instance;
   return instance;
 }
 

@@ -1,6 +1,6 @@
 module;
 #include <toml++/toml.h>
-module tessera.app.config:values;
+module tessera.app.config:toml_values;
 
 import tessera.runs;
 import tessera.app.base;
@@ -23,8 +23,8 @@ void resolve_paths(const runs::Key& key, const runs::Slot& slot,
 std::string slot_text(const runs::Slot& slot);
 
 /// The line of a file, or the argument of an override.
-runs::Place place_of(const toml::source_region& source, const std::string& file);
+runs::SourceLine place_of(const toml::source_region& source, const std::string& file);
 /// The place of a node; of a table that overrides have made, that of its first value.
-runs::Place place_of(const toml::node& node, const std::string& file);
+runs::SourceLine place_of(const toml::node& node, const std::string& file);
 
 }  // namespace tessera::app

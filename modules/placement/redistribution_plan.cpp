@@ -54,11 +54,11 @@ Cache& cache() {
 
 /// Keeps the plans that this thread was given last.
 const Plan& kept(std::shared_ptr<const Plan> plan) {
-  struct Last {
+  struct RecentPlans {
     std::array<std::shared_ptr<const Plan>, 256> plans;
     std::size_t next = 0;
   };
-  thread_local Last last;
+  thread_local RecentPlans last;
   return *(last.plans[last.next++ % last.plans.size()] = std::move(plan));
 }
 

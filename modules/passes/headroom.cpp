@@ -9,20 +9,20 @@ import tessera.base;
 import tessera.tensor;
 import tessera.program;
 import :facts;
-import :room;
+import :headroom;
 
 namespace tessera::graph {
 
-Room::Room(Facts& facts)
+Headroom::Headroom(Facts& facts)
     : facts_(facts), live_(needed_bytes(facts.shadow)), peak_(std::ranges::max(live_)) {}
 
-void Room::add(PlaceIndex first, PlaceIndex last, std::int64_t bytes) {
+void Headroom::add(PlaceIndex first, PlaceIndex last, std::int64_t bytes) {
   for (const PlaceIndex place : Indices(first, last + 1)) {
     live_[place] += bytes;
   }
 }
 
-bool Room::has(const std::vector<TensorIndex>& results, PlaceIndex place) const {
+bool Headroom::has(const std::vector<TensorIndex>& results, PlaceIndex place) const {
   PlaceIndex begin = place;
   for (const TensorIndex number : results) {
     begin = std::min(begin, facts_.last[facts_.shadow.memory(number)] + 1);
@@ -40,8 +40,8 @@ bool Room::has(const std::vector<TensorIndex>& results, PlaceIndex place) const 
   return true;
 }
 
-void Room::keep(const std::vector<TensorIndex>& results, const std::vector<TensorIndex>& spared,
-                PlaceIndex place) {
+void Headroom::keep(const std::vector<TensorIndex>& results, const std::vector<TensorIndex>& spared,
+                    PlaceIndex place) {
   for (std::size_t k = 0; k < results.size(); ++k) {
     PlaceIndex& end = facts_.last[facts_.shadow.memory(results[k])];
     const MemoryIndex not_made = facts_.shadow.memory(spared[k]);

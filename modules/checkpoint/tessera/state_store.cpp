@@ -31,7 +31,7 @@ import tessera.tensor;
 import :box;
 import :index;
 import :job;
-import :kept;
+import :state_store;
 import :plan;
 import :together;
 
@@ -58,7 +58,7 @@ struct Slot {
 };
 
 /// The start of the memory; two slots for each rank follow.
-struct Front {
+struct StoreHeader {
   std::atomic<std::uint64_t> used{0};
   std::atomic<std::int64_t> told{-1};
   std::atomic<std::uint32_t> changes{0};  // of slots: who waits for the next one sleeps on it
@@ -87,7 +87,7 @@ bool same(const IndexedTensors& a, const IndexedTensors& b) {
 
 }  // namespace
 
-struct KeptContent {
+struct StateStoreContent {
   std::shared_ptr<collective::Region> memory;
   int ranks = 1;             // on this machine
   int first = 0;             // the number of the first of them
@@ -101,7 +101,7 @@ struct KeptContent {
     std::iota(numbers.begin(), numbers.end(), first);
     return numbers;
   }
-  Front& front() const { return *reinterpret_cast<Front*>(memory->base()); }
+  StoreHeader& front() const { return *reinterpret_cast<StoreHeader*>(memory->base()); }
   Slot& slot(int generation, int rank) const { return front().slot(generation, ranks, rank); }
   /// The step that all ranks have kept; nothing where they have not.
   std::optional<std::int64_t> step_of(int generation) const {
@@ -180,10 +180,10 @@ IndexedTensors joined(const std::vector<IndexedTensors>& of_ranks) {
   return all;
 }
 
-/// The tensors of a generation. The memory is that of the KeptStates.
-class KeptSource final : public TensorSource {
+/// The tensors of a generation. The memory is that of the MemoryStateStore.
+class StateStoreSource final : public TensorSource {
  public:
-  KeptSource(const KeptContent& content, int generation)
+  StateStoreSource(const StateStoreContent& content, int generation)
       : TensorSource("the state in memory"), memory_(content.memory) {
     std::vector<IndexedTensors> of_ranks;
     std::string before;
@@ -216,7 +216,7 @@ class KeptSource final : public TensorSource {
   std::uint64_t bytes_read() const override { return bytes_read_; }
 
  private:
-  struct Part {
+  struct StoredBox {
     LocalPart box;
     const std::byte* data;
   };
@@ -224,7 +224,7 @@ class KeptSource final : public TensorSource {
   void copy_box(const std::string& name, const LocalPart& box, const Tensor& into) const override {
     const DType dtype = info(name).dtype;
     std::int64_t missing = box.shape.product();
-    for (const Part& part : parts_.at(name)) {
+    for (const StoredBox& part : parts_.at(name)) {
       if (const auto both = intersection(part.box, box)) {
         const LocalPart within{difference(both->offset, part.box.offset), both->shape};
         ops::copy_(box_of(into, difference(both->offset, box.offset), both->shape),
@@ -237,7 +237,7 @@ class KeptSource final : public TensorSource {
   }
 
   std::shared_ptr<collective::Region> memory_;
-  std::map<std::string, std::vector<Part>> parts_;
+  std::map<std::string, std::vector<StoredBox>> parts_;
   mutable std::atomic<std::uint64_t> bytes_read_{0};
 };
 
@@ -280,8 +280,8 @@ void follow(OwnPart& own, const StateDict& state, const std::vector<int>& here) 
 }  // namespace
 }  // namespace checkpoint_detail
 
-KeptStates::KeptStates(int ranks, int first, int here)
-    : content_(new checkpoint_detail::KeptContent) {
+MemoryStateStore::MemoryStateStore(int ranks, int first, int here)
+    : content_(new checkpoint_detail::StateStoreContent) {
   using namespace checkpoint_detail;
   content_->all = here == 0 || here == ranks;
   ranks = here > 0 ? here : ranks;
@@ -291,18 +291,19 @@ KeptStates::KeptStates(int ranks, int first, int here)
   content_->memory = collective::Region::create(static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) *
                                                     static_cast<std::size_t>(sysconf(_SC_PAGESIZE)),
                                                 true);
-  auto* front = new (content_->memory->base()) Front;
+  auto* front = new (content_->memory->base()) StoreHeader;
   for (int slot = 0; slot < 2 * ranks; ++slot) {
     new (&front->slot(0, ranks, slot)) Slot;
   }
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  const std::size_t records = sizeof(Front) + 2 * static_cast<std::size_t>(ranks) * sizeof(Slot);
+  const std::size_t records =
+      sizeof(StoreHeader) + 2 * static_cast<std::size_t>(ranks) * sizeof(Slot);
   front->used = (records + page - 1) / page * page;
 }
 
-KeptStates::~KeptStates() = default;
+MemoryStateStore::~MemoryStateStore() = default;
 
-void KeptStates::keep(std::int64_t step, const StateDict& state) {
+void MemoryStateStore::keep(std::int64_t step, const StateDict& state) {
   using namespace checkpoint_detail;
   const int rank = current_rank();
   const int number = rank - content_->first;
@@ -333,20 +334,20 @@ void KeptStates::keep(std::int64_t step, const StateDict& state) {
   content_->say_change();
 }
 
-std::optional<std::int64_t> KeptStates::newest() const {
+std::optional<std::int64_t> MemoryStateStore::newest() const {
   const int newest = content_->newest();
   return newest < 0 ? std::nullopt : content_->step_of(newest);
 }
 
-std::unique_ptr<TensorSource> KeptStates::open() const {
+std::unique_ptr<TensorSource> MemoryStateStore::open() const {
   const int newest = content_->newest();
   if (newest < 0) {
     fail({.thing = "train.heal", .wrong = "no state is in memory"});
   }
-  return std::make_unique<checkpoint_detail::KeptSource>(*content_, newest);
+  return std::make_unique<checkpoint_detail::StateStoreSource>(*content_, newest);
 }
 
-std::vector<std::int64_t> KeptStates::whole() const {
+std::vector<std::int64_t> MemoryStateStore::whole() const {
   std::vector<std::int64_t> steps;
   for (const int generation : {0, 1}) {
     if (const std::optional<std::int64_t> step = content_->step_of(generation)) {
@@ -356,11 +357,11 @@ std::vector<std::int64_t> KeptStates::whole() const {
   return steps;
 }
 
-std::optional<collective::KeptGeneration> KeptStates::generation(std::int64_t step) const {
+std::optional<collective::StateGeneration> MemoryStateStore::generation(std::int64_t step) const {
   using namespace checkpoint_detail;
   for (const int generation : {0, 1}) {
     if (content_->step_of(generation) == step) {
-      collective::KeptGeneration all{.step = step};
+      collective::StateGeneration all{.step = step};
       for (int rank = 0; rank < content_->ranks; ++rank) {
         const Slot& slot = content_->slot(generation, rank);
         all.head.insert(all.head.end(), {slot.tensor_text, slot.scalar_text, slot.used});
@@ -372,7 +373,7 @@ std::optional<collective::KeptGeneration> KeptStates::generation(std::int64_t st
   return std::nullopt;
 }
 
-std::int64_t KeptStates::wait_for_newer(std::int64_t step, double seconds) const {
+std::int64_t MemoryStateStore::wait_for_newer(std::int64_t step, double seconds) const {
   const std::uint32_t seen = content_->front().changes;
   const auto found = [&] {
     const std::int64_t now = newest().value_or(-1);
@@ -385,7 +386,8 @@ std::int64_t KeptStates::wait_for_newer(std::int64_t step, double seconds) const
   return found();
 }
 
-std::vector<std::span<std::byte>> KeptStates::begin_copy(std::span<const std::uint64_t> head) {
+std::vector<std::span<std::byte>> MemoryStateStore::begin_copy(
+    std::span<const std::uint64_t> head) {
   using namespace checkpoint_detail;
   constexpr std::size_t entries = 3;
   require(head.size() == entries * static_cast<std::size_t>(content_->ranks),
@@ -408,17 +410,17 @@ std::vector<std::span<std::byte>> KeptStates::begin_copy(std::span<const std::ui
   return blocks;
 }
 
-void KeptStates::end_copy(std::int64_t step) {
+void MemoryStateStore::end_copy(std::int64_t step) {
   for (int rank = 0; rank < content_->ranks; ++rank) {
     content_->slot(content_->filled, rank).step = step;
   }
 }
 
-void KeptStates::expect_copies() { content_->front().copies = true; }
+void MemoryStateStore::expect_copies() { content_->front().copies = true; }
 
-void KeptStates::set_copied(std::int64_t step) { content_->front().copied = step; }
+void MemoryStateStore::set_copied(std::int64_t step) { content_->front().copied = step; }
 
-void KeptStates::drop_after(std::int64_t step) {
+void MemoryStateStore::drop_after(std::int64_t step) {
   for (const int generation : {0, 1}) {
     const std::optional<std::int64_t> is = content_->step_of(generation);
     for (int rank = 0; (!is || *is > step) && rank < content_->ranks; ++rank) {
@@ -428,10 +430,10 @@ void KeptStates::drop_after(std::int64_t step) {
   content_->front().copied = -1;
 }
 
-std::uint64_t KeptStates::bytes() const { return content_->front().used; }
+std::uint64_t MemoryStateStore::bytes() const { return content_->front().used; }
 
-std::int64_t KeptStates::told() const { return content_->front().told; }
+std::int64_t MemoryStateStore::told() const { return content_->front().told; }
 
-void KeptStates::set_told(std::int64_t step) { content_->front().told = step; }
+void MemoryStateStore::set_told(std::int64_t step) { content_->front().told = step; }
 
 }  // namespace tessera

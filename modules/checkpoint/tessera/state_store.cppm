@@ -1,4 +1,4 @@
-export module tessera.checkpoint:kept;
+export module tessera.checkpoint:state_store;
 
 import tessera.base;
 import tessera.collective;
@@ -6,7 +6,7 @@ import tessera.tensor;
 import :source;
 
 namespace tessera::checkpoint_detail {
-struct KeptContent;
+struct StateStoreContent;
 }
 
 export namespace tessera {
@@ -15,15 +15,15 @@ export namespace tessera {
 /// makes before, and shares with them. There are two generations, which are written in turn, so
 /// that one is whole at any time. Nothing of it has a name: it is gone with its last process.
 ///
-/// Another process may have copies of it (KeptMemory), in a KeptStates of its own for the same
-/// ranks.
-class KeptStates final : public collective::KeptMemory {
+/// Another process may have copies of it (StateStore), in a MemoryStateStore of its own for the
+/// same ranks.
+class MemoryStateStore final : public collective::StateStore {
  public:
   /// For so many ranks, of which `here` (0: all), from `first` on, are on this machine: only these
   /// use the object, and it has the parts of the state that they hold. Address space only: memory
   /// is used as it is written. Error (input): the machine refuses even that.
-  explicit KeptStates(int ranks, int first = 0, int here = 0);
-  ~KeptStates() override;
+  explicit MemoryStateStore(int ranks, int first = 0, int here = 0);
+  ~MemoryStateStore() override;
 
   /// From now on the older generation is not overwritten before the newer one is copied too
   /// (set_copied): `keep` waits for that.
@@ -44,7 +44,7 @@ class KeptStates final : public collective::KeptMemory {
   std::unique_ptr<TensorSource> open() const;
   /// The steps of the generations that all ranks of this machine have kept whole.
   std::vector<std::int64_t> whole() const override;
-  std::optional<collective::KeptGeneration> generation(std::int64_t step) const override;
+  std::optional<collective::StateGeneration> generation(std::int64_t step) const override;
   std::int64_t wait_for_newer(std::int64_t step, double seconds) const override;
   std::vector<std::span<std::byte>> begin_copy(std::span<const std::uint64_t> head) override;
   void end_copy(std::int64_t step) override;
@@ -61,7 +61,7 @@ class KeptStates final : public collective::KeptMemory {
   void set_told(std::int64_t step);
 
  private:
-  std::unique_ptr<checkpoint_detail::KeptContent> content_;
+  std::unique_ptr<checkpoint_detail::StateStoreContent> content_;
 };
 
 }  // namespace tessera

@@ -1,4 +1,4 @@
-export module tessera.checkpoint:compare;
+export module tessera.checkpoint:compare_tensors;
 
 import tessera.base;
 import :source;

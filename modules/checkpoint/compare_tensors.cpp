@@ -16,7 +16,7 @@ import tessera.base;
 import tessera.ops;
 import tessera.placement;
 import tessera.tensor;
-import :compare;
+import :compare_tensors;
 import :values;
 
 namespace tessera {

@@ -1,4 +1,4 @@
-export module tessera.app.config:load;
+export module tessera.app.config:load_config;
 
 import tessera.runs;
 import tessera.app.base;

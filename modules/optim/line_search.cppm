@@ -1,5 +1,5 @@
 // The line search of L-BFGS.
-module tessera.optim:search;
+module tessera.optim:line_search;
 
 import tessera.base;
 import tessera.tensor;

@@ -1,4 +1,4 @@
-export module tessera.placement:plan;
+export module tessera.placement:redistribution_plan;
 
 import tessera.base;
 import tessera.mesh;

@@ -1,4 +1,4 @@
-export module tessera.parallel:plan;
+export module tessera.parallel:parallel_plan;
 
 import tessera.base;
 import tessera.mesh;

@@ -1,4 +1,4 @@
-export module tessera.machines:keys;
+export module tessera.machines:run_key;
 
 import tessera.base;
 

@@ -10,7 +10,7 @@ module tessera.optim;
 
 import tessera.base;
 import tessera.tensor;
-import :search;
+import :line_search;
 
 namespace tessera::optim {
 namespace {

@@ -1,4 +1,4 @@
-module tessera.passes:room;
+module tessera.passes:headroom;
 
 import tessera.base;
 import tessera.tensor;
@@ -9,10 +9,10 @@ namespace tessera::graph {
 
 /// The memory that a program has left below its peak, for results that stay longer and are then not
 /// made again.
-class Room {
+class Headroom {
  public:
   /// The facts outlive it.
-  explicit Room(Facts& facts);
+  explicit Headroom(Facts& facts);
 
   /// Whether the results can stay from their last uses to `place` without a higher peak.
   bool has(const std::vector<TensorIndex>& results, PlaceIndex place) const;
