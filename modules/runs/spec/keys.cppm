@@ -5,7 +5,8 @@ import tessera.options;
 import :spec;
 
 // The one description of the config's keys. Parsing, overrides, errors and docs/config.md all
-// follow it: adding a key is a field in spec.cppm and an entry in keys.cpp.
+// follow it: a new key is a field in spec.cppm and an entry in the body of its section
+// (section_keys.cppm).
 
 export namespace tessera::runs {
 
