@@ -89,7 +89,7 @@ class Builder final : public nlohmann::json_sax<Json> {
   static constexpr bool is_ordered = std::is_same_v<Json, nlohmann::ordered_json>;
 
   /// An object or a list that is not complete.
-  struct Open {
+  struct OpenValue {
     Json* value = nullptr;
     std::unordered_set<std::string> names = {};  // of an ordered object's members
   };
@@ -141,7 +141,7 @@ class Builder final : public nlohmann::json_sax<Json> {
   Json root_;
   Json* member_ = nullptr;  // whose name was read last
   // Each grows only while it is the last of them, so the addresses of what is in it stay.
-  std::vector<Open> open_;
+  std::vector<OpenValue> open_;
 };
 
 std::string too_large(std::size_t bytes, const JsonLimits& limits) {
@@ -150,7 +150,7 @@ std::string too_large(std::size_t bytes, const JsonLimits& limits) {
 }
 
 template <class Json>
-Parsed<Json> parse(std::string_view text, const JsonLimits& limits) {
+ParseResult<Json> parse(std::string_view text, const JsonLimits& limits) {
   if (text.size() > limits.bytes) {
     return {{}, too_large(text.size(), limits)};
   }
@@ -168,7 +168,7 @@ Parsed<Json> parse(std::string_view text, const JsonLimits& limits) {
 }
 
 template <class Json>
-Parsed<Json> read(const std::string& path, const JsonLimits& limits) {
+ParseResult<Json> read(const std::string& path, const JsonLimits& limits) {
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
   if (error || !std::filesystem::is_regular_file(status)) {

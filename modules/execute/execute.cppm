@@ -9,4 +9,4 @@ export import :memory_plan;      // MemoryPlan: places of memories with known li
 export import :chains;           // Chain: neighbouring calls that are one loop
 export import :block;            // Block: the memory that a planned program needs
 export import :compiled_chains;  // CompiledChains: chains as generated and compiled code
-export import :planned;          // Planned: as a list of kernel calls
+export import :planned_executor;  // PlannedExecutor: as a list of kernel calls

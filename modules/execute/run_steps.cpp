@@ -98,7 +98,7 @@ void PlannedSteps::run_kernel(PlannedStep& step, const Attributes& attributes) {
   const std::size_t bytes = step.kernel.workspace_bytes(call, step.out);
   if (bytes > step.workspace.size()) {
     const MemoryScope scope(MemoryCategory::workspace);
-    const Counted<Storage> memory =
+    const IntrusivePointer<Storage> memory =
         device_ == cpu ? Storage::allocate(bytes) : Storage::allocate_on(device_, bytes);
     step.kernel.run({op, step.in, attributes, {static_cast<std::byte*>(memory->data()), bytes}},
                     step.out);

@@ -151,7 +151,7 @@ void PlannedSteps::make_tensors() {
       continue;
     }
     // Memories have storages of their own, so that work in progress belongs to one of them.
-    const Counted<Storage> storage =
+    const IntrusivePointer<Storage> storage =
         Storage::part_of(memory_block_.storage(), block_.offsets[m],
                          static_cast<std::size_t>(shadow_.memories[m].bytes));
     for (const TensorIndex number : numbers_[m]) {

@@ -9,7 +9,7 @@ import :chains;
 import :compiled_chains;
 import :executor;
 import :host_fetches;
-import :planned;
+import :planned_executor;
 
 namespace tessera::graph {
 

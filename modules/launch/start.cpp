@@ -135,7 +135,7 @@ class Children {
   void end_stuck(double after) {
     for (std::size_t rank = 0; rank < processes_.size(); ++rank) {
       const RankRecord& record = control_.ranks()[number(rank)];
-      Life& life = lives_[rank];
+      LastSigns& life = lives_[rank];
       const Signs now = {processor_seconds(processes_[rank]), record.recorded.load(),
                          record.step.load()};
       const bool waits = !stopped_[rank] && record.waiting_for.load() >= 0;
@@ -163,7 +163,7 @@ class Children {
     std::int64_t step = -1;
     friend bool operator==(const Signs&, const Signs&) = default;
   };
-  struct Life {
+  struct LastSigns {
     Signs signs;
     Stopwatch since;  // they have changed
   };
@@ -195,7 +195,7 @@ class Children {
 
   std::vector<pid_t> processes_;  // 0 once it has ended
   std::vector<std::optional<Stopwatch>> stopped_;
-  std::vector<Life> lives_;
+  std::vector<LastSigns> lives_;
   Control& control_;
   Region& region_;
   int first_;

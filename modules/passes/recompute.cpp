@@ -183,15 +183,16 @@ class Recomputer {
 };
 
 /// Memory that a planned step needs.
-struct Needs {
+struct MemoryNeeds {
   std::int64_t inputs = 0;
   std::int64_t peak = 0;  // of what is alive, inputs excepted
   std::int64_t all = 0;
 };
 
-Needs needs_of(const Program& program, const Shadow& shadow, std::span<const Chain> chains = {}) {
+MemoryNeeds needs_of(const Program& program, const Shadow& shadow,
+                     std::span<const Chain> chains = {}) {
   const Block block = block_of(program, shadow, step_context().planned_device, chains);
-  Needs needs{.peak = peak_bytes(shadow)};
+  MemoryNeeds needs{.peak = peak_bytes(shadow)};
   for (const Memory& memory : shadow.memories) {
     needs.inputs += memory.is_input ? memory.bytes : 0;
   }
@@ -249,7 +250,7 @@ class Fitter {
         known_(program),
         needs_(needs_of(program, known_.state().shadow)) {}
 
-  const Needs& needs() const { return needs_; }
+  const MemoryNeeds& needs() const { return needs_; }
 
   std::optional<FittedProgram> fitted(bool products, const FitOptions& options) const {
     // In place, less is needed than what is alive at the peak; for workspaces and gaps in the
@@ -304,7 +305,7 @@ class Fitter {
   const Program& program_;
   std::int64_t budget_;
   Analysis known_;
-  Needs needs_;
+  MemoryNeeds needs_;
 };
 
 }  // namespace
@@ -312,7 +313,7 @@ class Fitter {
 MemoryFit fit_memory(Program& program, std::int64_t budget, const FitOptions& options) {
   const std::int64_t room = budget - options.kept;
   Fitter fitter(program, room);
-  const Needs& needs = fitter.needs();
+  const MemoryNeeds& needs = fitter.needs();
   if (needs.all <= room) {
     return {.bytes = needs.all};
   }

@@ -128,7 +128,7 @@ Tensors call_elsewhere(const Call& call, std::uint8_t keys) {
 void run_in_workspace(const Call& call, Device device, Kernel kernel, std::span<Tensor> out,
                       std::size_t bytes) {
   const MemoryScope scope(MemoryCategory::workspace);
-  Counted<Storage> memory;
+  IntrusivePointer<Storage> memory;
   try {
     memory = device == meta  ? Storage::none(bytes)
              : device == cpu ? Storage::allocate(bytes)
@@ -172,7 +172,7 @@ class HostCopies {
  public:
   /// The operand over the copy.
   Tensor of(const Tensor& x) {
-    Counted<Storage> copy;
+    IntrusivePointer<Storage> copy;
     for (const HeldCopy& held : held_) {
       if (held.from == &x.storage()) {
         copy = held.copy;
@@ -205,7 +205,7 @@ class HostCopies {
  private:
   struct HeldCopy {
     const Storage* from;
-    Counted<Storage> copy;
+    IntrusivePointer<Storage> copy;
   };
   std::vector<HeldCopy> held_;
   std::int64_t bytes_ = 0;

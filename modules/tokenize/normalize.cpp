@@ -349,9 +349,9 @@ class ByteLevelForm final : public Normalizer {
 /// A table of SentencePiece: a trie as a double array (the library Darts) from texts to places in a
 /// block of replacements. As Hugging Face applies it: to graphemes of less than 6 bytes, else to
 /// characters, and the shortest entry that begins them replaces all of it.
-class Precompiled final : public Normalizer {
+class PrecompiledMap final : public Normalizer {
  public:
-  Precompiled(const std::string& bytes, const std::string& where) {
+  PrecompiledMap(const std::string& bytes, const std::string& where) {
     std::uint32_t size = 0;
     if (bytes.size() >= 4) {
       std::memcpy(&size, bytes.data(), 4);
@@ -511,7 +511,7 @@ void read(const Json& json, const std::string& where, List& out) {
     const std::string map = fields.text("precompiled_charsmap", "");
     if (!map.empty()) {
       const std::string place = fields.path("precompiled_charsmap");
-      out.push_back(std::make_unique<Precompiled>(from_base64(map, place), place));
+      out.push_back(std::make_unique<PrecompiledMap>(from_base64(map, place), place));
     }
   } else if (type == "BertNormalizer") {
     read_bert(fields, out);

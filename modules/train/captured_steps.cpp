@@ -30,7 +30,7 @@ import tessera.graph;
 import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
-import :ahead;
+import :meta_step;
 import :capture_parts;
 import :captured_steps;
 import :eager_steps;

@@ -103,7 +103,7 @@ StepState::StepState(std::span<nn::Module* const> models,
         add(form.held, reinterpret_cast<std::uintptr_t>(parameter.get()));
         add(form.trained, parameter->value.requires_grad() ? 1 : 0);
         add(form.leaf_hooks, leaf_hooks_of(parameter->value));
-        for (const std::uint64_t one : parameter->attached<optim::UpdatedBy>().optimizers) {
+        for (const std::uint64_t one : parameter->attached<optim::Updaters>().optimizers) {
           add(form.updated_by, one);
         }
       }

@@ -254,9 +254,9 @@ ElementArguments elements_of(const Dims& shape, std::span<const Tensor> operands
                              const Tensor& result) {
   ElementArguments a = {};
   a.count = result.numel();
-  std::vector<Strided*> arrays;
+  std::vector<StridedArray*> arrays;
   std::vector<std::array<std::int64_t, most_dims>> strides;
-  const auto add = [&](const Tensor& x, Strided& array) {
+  const auto add = [&](const Tensor& x, StridedArray& array) {
     array.data = x.device_address();
     array.type = x.dtype();
     arrays.push_back(&array);
@@ -281,7 +281,7 @@ ElementArguments elements_of(const Dims& shape, std::span<const Tensor> operands
       arrays[i]->strides[at] = strides[i][static_cast<std::size_t>(dim)];
     }
   }
-  for (Strided* array : arrays) {
+  for (StridedArray* array : arrays) {
     array->contiguous = a.dims == 0 || (a.dims == 1 && array->strides[0] == 1);
   }
   return a;

@@ -43,7 +43,7 @@ struct SavedForward {
 
 /// Codes of this rank's part of a tensor with the layout and shape of the whole.
 struct ShardedCodes {
-  Quantized local;
+  QuantizedTensor local;
   Layout layout;
   Dims shape;
 

@@ -125,7 +125,7 @@ Layout GroupMemory::along_axes(Layout layout, Placement placement) const {
   return layout;
 }
 
-parallel::Gathered GroupMemory::described(const Member& m) const {
+parallel::GatheredParameter GroupMemory::described(const Member& m) const {
   return {*m.parameter, outermost(local_shape(*m.whole), m.dim), ranks_.size(), ranks_.rank()};
 }
 

@@ -74,7 +74,7 @@ class GroupMemory {
   void release();
   void restore();
 
-  tessera::parallel::Gathered described(const Member& m) const;
+  tessera::parallel::GatheredParameter described(const Member& m) const;
   /// Makes a member's unsharded leaf of this local tensor; it is frozen when the parameter is.
   void set_unsharded(Member& m, tessera::Tensor local) const;
   /// Whether peers gather a copy instead of the shard itself.

@@ -614,17 +614,17 @@ class Tcp final : public MessageTransport {
     return take_tag(in, checksum);
   }
 
-  enum class Parsed { some, needs_more, damaged };
+  enum class ParseResult { some, needs_more, damaged };
 
   /// Handles what is in the room. False: the connection was ended.
   bool parse(InLink& in, Receiver& receiver) {
-    Parsed parsed = Parsed::some;
-    while (parsed == Parsed::some) {
+    ParseResult parsed = ParseResult::some;
+    while (parsed == ParseResult::some) {
       parsed = in.in_parts   ? parse_parts(in, receiver)
                : in.from < 0 ? parse_hello(in)
                              : parse_head(in, receiver);
     }
-    if (parsed == Parsed::damaged) {
+    if (parsed == ParseResult::damaged) {
       tessera::log(tessera::LogLevel::warning,
                    "the link with rank " + std::to_string(in.from) + ": " + std::string(changed));
       end_in(in, changed);
@@ -633,67 +633,67 @@ class Tcp final : public MessageTransport {
     return true;
   }
 
-  static Parsed parse_parts(InLink& in, Receiver& receiver) {
+  static ParseResult parse_parts(InLink& in, Receiver& receiver) {
     in.begin += take_parts(in, in.end - in.begin, in.room.data() + in.begin);
     if (in.parts.empty() && !in.checksum) {
       in.in_parts = false;
       receiver.arrived(in.token);
-      return Parsed::some;
+      return ParseResult::some;
     }
     if (!in.parts.empty() || in.end - in.begin < Checksum::size) {
       make_room(in, Checksum::size);
-      return Parsed::needs_more;
+      return ParseResult::needs_more;
     }
     if (!take_tag(in, *in.checksum)) {
-      return Parsed::damaged;
+      return ParseResult::damaged;
     }
     in.checksum.reset();
     in.in_parts = false;
     receiver.arrived(in.token);
-    return Parsed::some;
+    return ParseResult::some;
   }
 
-  Parsed parse_hello(InLink& in) const {
+  ParseResult parse_hello(InLink& in) const {
     Hello hello;
     if (in.end - in.begin < sizeof(hello) + Checksum::size) {
       make_room(in, sizeof(hello) + Checksum::size);
-      return Parsed::needs_more;
+      return ParseResult::needs_more;
     }
     std::memcpy(&hello, in.room.data() + in.begin, sizeof(hello));
     const bool twice = std::ranges::any_of(
         in_, [&](const auto& other) { return other.second->from == hello.from; });
     if (!take_sealed(in, sizeof(hello)) || hello.to != rank_ || hello.from < 0 ||
         hello.from >= static_cast<int>(out_.size()) || twice) {
-      return Parsed::damaged;
+      return ParseResult::damaged;
     }
     in.from = hello.from;
-    return Parsed::some;
+    return ParseResult::some;
   }
 
-  static Parsed parse_head(InLink& in, Receiver& receiver) {
+  static ParseResult parse_head(InLink& in, Receiver& receiver) {
     const std::size_t there = in.end - in.begin;
     Header header;
     if (there < sizeof(header)) {
       make_room(in, sizeof(header));
-      return Parsed::needs_more;
+      return ParseResult::needs_more;
     }
     std::memcpy(&header, in.room.data() + in.begin, sizeof(header));
     if (header.head_bytes > largest_head) {
-      return Parsed::damaged;
+      return ParseResult::damaged;
     }
     const std::size_t sealed_bytes = sizeof(header) + header.head_bytes;
     if (there < sealed_bytes + Checksum::size) {
       // The length is not proven yet: there is room for as much again as has come.
       make_room(in, std::min(sealed_bytes + Checksum::size, 2 * std::max(there, room_bytes)));
-      return Parsed::needs_more;
+      return ParseResult::needs_more;
     }
     const std::byte* const head = in.room.data() + in.begin + sizeof(header);
     if (!take_sealed(in, sealed_bytes)) {
-      return Parsed::damaged;
+      return ParseResult::damaged;
     }
     if (header.head_bytes == 0) {
       in.ended = true;
-      return Parsed::some;
+      return ParseResult::some;
     }
     in.parts = receiver.arrive(in.from, {head, header.head_bytes}, in.token);
     in.in_parts = true;
@@ -706,7 +706,7 @@ class Tcp final : public MessageTransport {
     if (awaited > 0) {
       in.checksum.emplace(in.link.in.next());
     }
-    return Parsed::some;
+    return ParseResult::some;
   }
 
   /// What is in the room moves to its begin, where so many bytes must fit.

@@ -31,7 +31,7 @@ import :index;
 import :job;
 import :place;
 import :plan;
-import :together;
+import :group_actions;
 
 namespace tessera::checkpoint_detail {
 namespace {

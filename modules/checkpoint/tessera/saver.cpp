@@ -32,7 +32,7 @@ import :index;
 import :job;
 import :plan;
 import :saver;
-import :together;
+import :group_actions;
 
 namespace tessera {
 

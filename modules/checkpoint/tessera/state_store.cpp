@@ -33,7 +33,7 @@ import :index;
 import :job;
 import :state_store;
 import :plan;
-import :together;
+import :group_actions;
 
 namespace tessera {
 

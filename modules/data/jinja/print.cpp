@@ -301,7 +301,7 @@ class Reader final : public nlohmann::json_sax<nlohmann::json> {
   }
 
  private:
-  struct Open {
+  struct OpenObject {
     bool is_object = false;
     std::string name = {};
     Dict members = {};
@@ -325,7 +325,7 @@ class Reader final : public nlohmann::json_sax<nlohmann::json> {
 
   Budget& budget_;
   Value root_;
-  std::vector<Open> open_;
+  std::vector<OpenObject> open_;
 };
 
 }  // namespace

@@ -150,7 +150,7 @@ class HostViews {
   void store(const Tensor& x) { copy(x, CopyKind::from_pinned); }
 
  private:
-  Counted<Storage> storage_of(const Tensor& x) {
+  IntrusivePointer<Storage> storage_of(const Tensor& x) {
     Storage& own = x.storage();
     const auto found =
         std::ranges::find_if(known_, [&](const auto& pair) { return pair.first == &own; });
@@ -193,7 +193,7 @@ class HostViews {
   }
 
   Stream stream_;
-  std::vector<std::pair<const Storage*, Counted<Storage>>> known_;
+  std::vector<std::pair<const Storage*, IntrusivePointer<Storage>>> known_;
 };
 
 /// A collective that was queued for a tensor's memory.

@@ -1,5 +1,5 @@
 // Redistributions that are resolved once.
-module tessera.dtensor:resolved;
+module tessera.dtensor:redistribution;
 
 import tessera.base;
 import tessera.mesh;

@@ -1,4 +1,4 @@
-export module tessera.train:ahead;
+export module tessera.train:meta_step;
 
 import tessera.base;
 import tessera.tensor;

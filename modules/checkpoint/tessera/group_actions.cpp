@@ -14,7 +14,7 @@ module tessera.checkpoint;
 
 import tessera.base;
 import tessera.collective;
-import :together;
+import :group_actions;
 
 namespace tessera::checkpoint_detail {
 namespace {

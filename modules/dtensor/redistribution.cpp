@@ -13,7 +13,7 @@ import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
 import tessera.ops;
-import :resolved;
+import :redistribution;
 import :steps;
 
 namespace tessera {

@@ -1,5 +1,5 @@
 // Communication between ranks that save together.
-module tessera.checkpoint:together;
+module tessera.checkpoint:group_actions;
 
 import tessera.base;
 import tessera.collective;

@@ -1,4 +1,4 @@
-export module tessera.conformance:sent;
+export module tessera.conformance:call_kinds;
 
 import tessera.base;
 import tessera.tensor;

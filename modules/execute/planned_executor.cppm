@@ -1,4 +1,4 @@
-export module tessera.execute:planned;
+export module tessera.execute:planned_executor;
 
 import tessera.base;
 import tessera.tensor;
