@@ -50,7 +50,7 @@ Mixture::Mixture(std::vector<WeightedRows> sources, std::uint64_t seed, bool shu
   }
 }
 
-Mixture::Place Mixture::at(std::int64_t place) const {
+Mixture::SourceRow Mixture::at(std::int64_t place) const {
   Place out;
   std::int64_t number = place;  // among the places of the source
   if (sources_.size() > 1) {

@@ -64,7 +64,7 @@ struct ShownToken {
 /// The tokens of a row, without the padding behind it.
 std::vector<ShownToken> tokens_of(const runs::Dataset& data, std::int64_t step, std::int64_t row) {
   const runs::Batch batch = data.rows(step, row, 1);
-  const data::Mixture::Place place = data.place_of(step, row);
+  const data::Mixture::SourceRow place = data.place_of(step, row);
   const data::RowSource& source = data.training().source(place.source);
   std::vector<ShownToken> tokens;
   for (const data::DocumentPlace& document : source.documents(place.row)) {
@@ -83,7 +83,7 @@ std::vector<ShownToken> tokens_of(const runs::Dataset& data, std::int64_t step, 
 
 std::string title_of(const runs::Dataset& data, std::int64_t step, std::int64_t row,
                      const std::vector<ShownToken>& tokens) {
-  const data::Mixture::Place place = data.place_of(step, row);
+  const data::Mixture::SourceRow place = data.place_of(step, row);
   const runs::OpenedSource& source = data.sources()[place.source];
   const std::string where = data.training().source(place.source).where(place.row);
   const std::string from = source.documents ? where : fmt::format("{}, {}", source.key, where);

@@ -238,14 +238,14 @@ void Dataset::measure() {
   trained_share_ = trained;
 }
 
-data::Mixture::Place Dataset::place_of(std::int64_t step, std::int64_t row) const {
+data::Mixture::SourceRow Dataset::place_of(std::int64_t step, std::int64_t row) const {
   return training_->at(step * batch_ + row);
 }
 
 std::int64_t Dataset::trained(std::int64_t step) const {
   std::int64_t sum = 0;
   for (std::int64_t row = 0; row < batch_; ++row) {
-    const data::Mixture::Place place = place_of(step, row);
+    const data::Mixture::SourceRow place = place_of(step, row);
     sum += training_->source(place.source).trained(place.row);
   }
   return sum;
@@ -290,7 +290,7 @@ Batch Dataset::rows(std::int64_t step, std::int64_t first_row, std::int64_t coun
   }
   Batch batch = empty_batch(count);
   for (std::int64_t i = 0; i < count; ++i) {
-    const data::Mixture::Place place = place_of(step, first_row + i);
+    const data::Mixture::SourceRow place = place_of(step, first_row + i);
     fill(batch, i, training_->source(place.source), place.row);
   }
   return batch;
