@@ -51,7 +51,7 @@ void count_capture(ReplayCounts& counts, const std::string& reason) {
 }
 
 /// The numbers that a replay has read until a guard ended it.
-GuardPath path_of(const GuardFailed& failed, const GuardPath& recorded) {
+GuardPath path_of(const GuardFailure& failed, const GuardPath& recorded) {
   const auto known = static_cast<std::ptrdiff_t>(failed.number()) + 1;
   GuardPath path(recorded.begin(), recorded.begin() + known);
   path.back().value = failed.now();
@@ -168,7 +168,7 @@ bool CapturedFunction::replayed(const Call& call, GuardPath& known) {
       call.replay(*kept->program);
       ++counts_.replayed;
       return true;
-    } catch (const GuardFailed& failed) {  // nothing was changed
+    } catch (const GuardFailure& failed) {  // nothing was changed
       known = path_of(failed, kept->guards);
       given_up = guard_in_words(kept->guards[failed.number()], failed.now());
       ++counts_.given_up;

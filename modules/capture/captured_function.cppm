@@ -56,7 +56,7 @@ class CapturedFunction {
     std::function<std::string(const Entry& entry)> misfit = {};
     /// Equal for calls that one program can be right for.
     std::function<std::string()> kind = {};
-    /// Replays it. A guard that fails (GuardFailed) has changed nothing.
+    /// Replays it. A guard that fails (GuardFailure) has changed nothing.
     std::function<void(Entry& entry)> replay = {};
     /// It will not be replayed, because there is no program of it: `why`. May refuse that.
     std::function<void(const std::string& why)> before_taking = {};

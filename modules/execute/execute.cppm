@@ -2,7 +2,7 @@
 // of memory.
 export module tessera.execute;
 
-export import :guard_failed;     // GuardFailed: a guard has another value than in the recording
+export import :guard_failure;    // GuardFailure: a guard has another value than in the recording
 export import :executor;         // Executor: executes a program step by step; memory elsewhere
 export import :replay;           // Replay: by calls of its operators
 export import :memory_plan;      // MemoryPlan: places of memories with known lifetimes in one block

@@ -261,7 +261,7 @@ CappedScores capped(const Tensor& scores, double softcap) {
 //   dq = scale dS k,  dk = scale dS^T q,  dv = P^T dy,
 // where dropout follows P and dP, and a cap stands between the scaled scores and the mask. Below,
 // of_x is the gradient of x.
-GradientsAgain differentiate_again(const GradientCall& call, std::span<const Tensor> grads) {
+RecomputedGradients differentiate_again(const GradientCall& call, std::span<const Tensor> grads) {
   static const Op& dropout = find_op("dropout");
   const DType wide = statistics_type(call.q.dtype());
   const std::int64_t kv_heads = call.k.size(1);
@@ -294,7 +294,7 @@ GradientsAgain differentiate_again(const GradientCall& call, std::span<const Ten
   const Tensor of_capped = softmax_backward(dp, p, 3);
   const Tensor ds = through_cap(of_capped);
 
-  GradientsAgain of;
+  RecomputedGradients of;
   Tensor of_ds, of_p, of_scores;
   const auto put = [&](Tensor& into, const Tensor& a, const Tensor& b, double by) {
     const Tensor product = matmul(a, b);

@@ -180,7 +180,7 @@ struct GradientCall {
 };
 
 /// The gradients of those operands.
-struct GradientsAgain {
+struct RecomputedGradients {
   Tensor dy;
   Tensor q;
   Tensor k;
@@ -190,7 +190,7 @@ struct GradientsAgain {
 
 /// From the gradients of dq, dk, dv and, where the call has made it, of the scores' gradient; an
 /// undefined one stands for zeros. By operators, which hold all scores, in the type of sums.
-GradientsAgain differentiate_again(const GradientCall& call, std::span<const Tensor> grads);
+RecomputedGradients differentiate_again(const GradientCall& call, std::span<const Tensor> grads);
 
 /// The rule of attention of q, k, v and documents with time first: by batch, or by heads.
 void time_first_rule(const RuleContext& context, Strategies& strategies);

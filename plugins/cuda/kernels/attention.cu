@@ -68,7 +68,7 @@ __device__ void attention(const AttentionArguments& a) {
       const C score = has_key
                           ? f.score(dot(a.head_dim, query, HeadRow<C>(a.k, p.batch, key, key_head)))
                           : -static_cast<C>(INFINITY);
-      const C now = Larger{}(top, join_block(score, -static_cast<C>(INFINITY), Larger{}));
+      const C now = NanMaximum{}(top, join_block(score, -static_cast<C>(INFINITY), NanMaximum{}));
       const C share = has_key ? math::exp(score - now) : C{};
       if (threadIdx.x < tile) shares[threadIdx.x] = share;
       const C factor = math::exp(top - now);  // 0 at first
@@ -252,7 +252,7 @@ __global__ void find_wrong_document(const DocumentArguments a) {
         time == 0 ? own >= 0 && own <= a.position : own == document(row, time - 1);
     if (own != a.position + time && !continues) first = i;
   }
-  first = join_block(first, count, Smaller{});
+  first = join_block(first, count, NanMinimum{});
   if (threadIdx.x != 0 || first == count || a.problem->kind != ProblemKind::none) return;
   const std::int64_t row = first / a.times, time = first % a.times;
   a.problem->op = a.op;

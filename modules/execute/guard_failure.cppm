@@ -1,4 +1,4 @@
-export module tessera.execute:guard_failed;
+export module tessera.execute:guard_failure;
 
 import tessera.base;
 import tessera.tensor;
@@ -8,9 +8,9 @@ export namespace tessera {
 
 /// A guard has another value than in the recording. Nothing that outlives the step was changed:
 /// after Executor::abandon() it can be taken in another way.
-class GuardFailed : public Error {
+class GuardFailure : public Error {
  public:
-  GuardFailed(const GuardValue& recorded, std::size_t number, double now);
+  GuardFailure(const GuardValue& recorded, std::size_t number, double now);
 
   /// Its place among guards_of(program).
   std::size_t number() const noexcept { return number_; }

@@ -11,7 +11,7 @@ module tessera.execute;
 import tessera.base;
 import tessera.tensor;
 import tessera.program;
-import :guard_failed;
+import :guard_failure;
 
 namespace tessera {
 namespace {
@@ -20,7 +20,7 @@ using Kind = Instruction::Kind;
 
 }  // namespace
 
-GuardFailed::GuardFailed(const GuardValue& recorded, std::size_t number, double now)
+GuardFailure::GuardFailure(const GuardValue& recorded, std::size_t number, double now)
     : Error(ErrorFields{.thing = "replay",
                         .wrong = guard_in_words(recorded, now),
                         .advice = "take the step in another way, and record it again"}),
