@@ -17,9 +17,8 @@ import tessera.placement;
 import tessera.tensor;
 import tessera.ops;
 
-// Long sums of equal values in types of 16 bits. A sum that is rounded to its type after each term
-// stops growing where the type has no next number: ones give 256 in bf16 and 2,048 in f16, however
-// many there are.
+// Long sums of equal values in types of 16 bits: a sum that is rounded after each term stops
+// growing, at 256 in bf16 and at 2,048 in f16.
 namespace tessera::conformance {
 namespace {
 
