@@ -36,7 +36,7 @@ struct PlannedExecutor::State {
   Replay replay;  // of steps that are not planned
   bool compiles = false;
   std::unique_ptr<CompiledChains> compiled;  // null: not asked for, or not yet
-  std::unique_ptr<PlannedSteps> steps;
+  std::unique_ptr<PreparedProgram> steps;
   bool device_graphs = false;
   bool planned = false;  // the running step
   /// A device that was asked about, and whether it has all kernels.
@@ -121,8 +121,8 @@ void PlannedExecutor::begin_in_order(std::span<const Tensor> inputs) {
       s.compiled = std::make_unique<CompiledChains>(s.program, device);
       check_compiled(device, s.compiled->summary());
     }
-    s.steps = std::make_unique<PlannedSteps>(s.program, device, s.compiled.get(), s.elsewhere.get(),
-                                             std::move(on_host));
+    s.steps = std::make_unique<PreparedProgram>(s.program, device, s.compiled.get(),
+                                                s.elsewhere.get(), std::move(on_host));
     if (s.device_graphs) {
       check_graphs(device);
       s.steps->use_graphs();

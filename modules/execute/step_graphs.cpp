@@ -20,7 +20,7 @@ import :steps;
 namespace tessera::graph {
 namespace {
 
-using StepKind = PlannedStep::Kind;
+using StepKind = PreparedInstruction::Kind;
 
 /// A graph of fewer calls is queued no faster than these.
 constexpr std::size_t least_calls = 2;
@@ -55,7 +55,7 @@ bool StepGraphs::is_the_same(TensorIndex number) const {
   return in_block || (memory.exists() && shadow_.memories[memory].is_input && !changing_[memory]);
 }
 
-std::string_view StepGraphs::alone(const PlannedStep& step) const {
+std::string_view StepGraphs::alone(const PreparedInstruction& step) const {
   const Instruction* const i = step.source;
   if (step.across) {
     return "the host's memory is used";
@@ -104,7 +104,7 @@ void StepGraphs::begin(Sections sections, std::size_t section) {
   if (++runs_[section] != 2) {
     return;
   }
-  const std::vector<PlannedStep>& steps = sections[section];
+  const std::vector<PreparedInstruction>& steps = sections[section];
   for (std::size_t first = 0; first < steps.size();) {
     std::size_t last = first;
     while (last < steps.size() && alone(steps[last]).empty() &&
@@ -145,7 +145,7 @@ std::optional<PlannedGraphs> StepGraphs::summary(Sections sections) const {
       ++all.graphs;
       all.calls += static_cast<int>(one.last - one.first);
     }
-    for (const PlannedStep& step : sections[section]) {
+    for (const PreparedInstruction& step : sections[section]) {
       if (const std::string_view why = alone(step);
           !why.empty() && step.kind != StepKind::nothing) {
         ++all.alone[std::string(why)];

@@ -25,7 +25,7 @@ namespace tessera::graph {
 namespace {
 
 using Kind = Instruction::Kind;
-using StepKind = PlannedStep::Kind;
+using StepKind = PreparedInstruction::Kind;
 
 std::span<const Chain> chains_in(const CompiledChains* compiled) {
   return compiled == nullptr ? std::span<const Chain>() : compiled->chains();
@@ -97,8 +97,8 @@ bool can_be_planned(const Program& program, Device device) {
   });
 }
 
-PlannedSteps::PlannedSteps(const Program& program, Device device, CompiledChains* compiled,
-                           MemoryPlace* elsewhere, std::vector<bool> on_host)
+PreparedProgram::PreparedProgram(const Program& program, Device device, CompiledChains* compiled,
+                                 MemoryPlace* elsewhere, std::vector<bool> on_host)
     : program_(program),
       device_(device),
       compiled_(compiled),
@@ -139,12 +139,12 @@ PlannedSteps::PlannedSteps(const Program& program, Device device, CompiledChains
   find_slots();
 }
 
-bool PlannedSteps::in_block(TensorIndex number) const {
+bool PreparedProgram::in_block(TensorIndex number) const {
   const MemoryIndex memory = shadow_.memory(number);
   return memory.exists() && block_.offsets[memory] >= 0;
 }
 
-void PlannedSteps::make_tensors() {
+void PreparedProgram::make_tensors() {
   tensors_.resize(program_.tensors.size());
   for (const MemoryIndex m : block_.offsets.keys()) {
     if (block_.offsets[m] < 0) {
@@ -162,7 +162,7 @@ void PlannedSteps::make_tensors() {
   }
 }
 
-void PlannedSteps::add_steps() {
+void PreparedProgram::add_steps() {
   views_.resize(program_.tensors.size());
   PlaceIndex place(0);
   ByPlace<std::vector<MemoryIndex>> ends(shadow_.partners.size() + 1);  // not in the block
@@ -183,7 +183,7 @@ void PlannedSteps::add_steps() {
         part = &own;
         sections_.back().back().part = part;
       }
-      const auto step = [&]() -> PlannedStep& {
+      const auto step = [&]() -> PreparedInstruction& {
         if (sections_.back().empty() || sections_.back().back().instruction != i) {
           sections_.back().push_back({.kind = StepKind::nothing, .instruction = i});
         }
@@ -200,7 +200,7 @@ void PlannedSteps::add_steps() {
   }
 }
 
-void PlannedSteps::set_place(PlannedStep& step) const {
+void PreparedProgram::set_place(PreparedInstruction& step) const {
   const Instruction& i = *step.source;
   const auto is_there = [&](TensorIndex number) {
     return number.exists() && kept_in_[shadow_.memory(number)] != MemoryLocation::device;
@@ -210,8 +210,8 @@ void PlannedSteps::set_place(PlannedStep& step) const {
   step.place = step.across && computes_on_host(i, shadow_, kept_in_) ? cpu : device_;
 }
 
-void PlannedSteps::add_step(const Instruction& i, std::size_t at, PlaceIndex place) {
-  PlannedStep step{.instruction = at, .source = &i};
+void PreparedProgram::add_step(const Instruction& i, std::size_t at, PlaceIndex place) {
+  PreparedInstruction step{.instruction = at, .source = &i};
   switch (i.kind) {
     case Kind::alias:
       if (!in_block(i.out[0])) {
@@ -277,9 +277,9 @@ void PlannedSteps::add_step(const Instruction& i, std::size_t at, PlaceIndex pla
   sections_.back().push_back(std::move(step));
 }
 
-void PlannedSteps::add_operands(PlannedStep& step, std::span<const TensorIndex> in,
-                                std::span<const TensorIndex> out,
-                                std::span<const TensorIndex> made) {
+void PreparedProgram::add_operands(PreparedInstruction& step, std::span<const TensorIndex> in,
+                                   std::span<const TensorIndex> out,
+                                   std::span<const TensorIndex> made) {
   step.in_numbers.assign(in.begin(), in.end());
   step.out_numbers.assign(out.begin(), out.end());
   for (const TensorIndex number : in) {
@@ -297,7 +297,7 @@ void PlannedSteps::add_operands(PlannedStep& step, std::span<const TensorIndex> 
 }
 
 /// The chain is one step, in the place of its last call.
-void PlannedSteps::add_chain(PlannedStep step, PlaceIndex place) {
+void PreparedProgram::add_chain(PreparedInstruction step, PlaceIndex place) {
   step.kind = StepKind::chain;
   step.chain = compiled_->at(place);
   const Chain& chain = compiled_->chain(step.chain);
@@ -323,15 +323,15 @@ void PlannedSteps::add_chain(PlannedStep step, PlaceIndex place) {
   sections_.back().push_back(std::move(step));
 }
 
-std::span<std::byte> PlannedSteps::workspace_at(PlaceIndex place) const {
+std::span<std::byte> PreparedProgram::workspace_at(PlaceIndex place) const {
   return {static_cast<std::byte*>(memory_block_.device_address()) + block_.workspaces[place],
           static_cast<std::size_t>(block_.workspace_bytes[place])};
 }
 
-void PlannedSteps::find_slots() {
+void PreparedProgram::find_slots() {
   slots_.resize(program_.tensors.size());
-  for (std::vector<PlannedStep>& section : sections_) {
-    for (PlannedStep& step : section) {
+  for (std::vector<PreparedInstruction>& section : sections_) {
+    for (PreparedInstruction& step : section) {
       const auto add = [&](TensorIndex number, Tensor& slot) {
         if (number.exists() && !in_block(number)) {
           slots_[number].push_back(&slot);

@@ -34,7 +34,7 @@ bool computes(const Instruction& i, const Access& access) {
 /// than the later results would be: an activation that is computed again in backward is not kept
 /// from forward instead.
 void merge_common(Program& program, const Analysis& analysis) {
-  Facts facts(program, analysis);
+  ProgramFacts facts(program, analysis);
   Headroom room(facts);
   const auto memory = [&](TensorIndex number) { return facts.shadow.memory(number); };
   const auto is_constant = [&](TensorIndex number) {

@@ -13,7 +13,7 @@ import :headroom;
 
 namespace tessera::graph {
 
-Headroom::Headroom(Facts& facts)
+Headroom::Headroom(ProgramFacts& facts)
     : facts_(facts), live_(needed_bytes(facts.shadow)), peak_(std::ranges::max(live_)) {}
 
 void Headroom::add(PlaceIndex first, PlaceIndex last, std::int64_t bytes) {

@@ -12,7 +12,7 @@ namespace tessera::graph {
 class Headroom {
  public:
   /// The facts outlive it.
-  explicit Headroom(Facts& facts);
+  explicit Headroom(ProgramFacts& facts);
 
   /// Whether the results can stay from their last uses to `place` without a higher peak.
   bool has(const std::vector<TensorIndex>& results, PlaceIndex place) const;
@@ -23,7 +23,7 @@ class Headroom {
  private:
   void add(PlaceIndex first, PlaceIndex last, std::int64_t bytes);
 
-  Facts& facts_;
+  ProgramFacts& facts_;
   ByPlace<std::int64_t> live_;
   std::int64_t peak_;
 };

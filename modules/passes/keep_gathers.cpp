@@ -109,7 +109,7 @@ class Finder {
            contents.exists() && facts_.values.changes[again.memory].back().place <= again.wait;
   }
 
-  Facts facts_;
+  ProgramFacts facts_;
 };
 
 /// The program without the later gathers.

@@ -91,7 +91,7 @@ class Finder {
     return true;
   }
 
-  Facts facts_;
+  ProgramFacts facts_;
   Headroom room_;
 };
 

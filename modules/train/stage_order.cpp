@@ -419,7 +419,7 @@ class ByStages final : public MicroBatchOrder {
     return ops::all_reduce(power, std::isinf(p) ? ReduceOp::max : ReduceOp::sum, stages_.group());
   }
 
-  void set_planned(std::shared_ptr<PlannedStates> planned) override {
+  void set_planned(std::shared_ptr<StageStates> planned) override {
     messages_.set_planned(std::move(planned));
   }
   bool is_planned() const override { return messages_.is_planned(); }

@@ -9,7 +9,7 @@ export namespace tessera {
 /// drawn, and how a step ends. It is the same in all steps of a kind, so it can be known before
 /// any: on the meta device, where stages are planned one after the other and nobody sends it, each
 /// stage leaves what it knows for the next one.
-struct PlannedStates {
+struct StageStates {
   /// The hidden states after a stage.
   struct StageOutput {
     std::string text = {};

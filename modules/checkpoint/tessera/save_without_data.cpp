@@ -70,13 +70,13 @@ void save_without_data(const std::string& folder,
   }
   ZeroHashes zeros;
   for (const std::vector<int>& group : file_groups(index.tensors, ranks)) {
-    const PlannedFile file = plan_file(index.tensors, group);
+    const CheckpointFile file = plan_file(index.tensors, group);
     if (file.parts.empty()) {
       continue;
     }
     std::vector<std::vector<std::string>> hashes;
     hashes.reserve(file.parts.size());
-    for (const PlannedPart& part : file.parts) {
+    for (const FilePart& part : file.parts) {
       hashes.push_back(zeros.of(part.bytes()));
     }
     const std::string header = header_of(file, hashes);

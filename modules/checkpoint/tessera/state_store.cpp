@@ -74,7 +74,7 @@ struct StoreHeader {
 struct OwnPart {
   IndexedTensors tensors;
   std::string text;  // of them
-  PlannedFile file;
+  CheckpointFile file;
   std::uint64_t bytes = 0;  // of the parts, each aligned
 };
 
@@ -204,7 +204,7 @@ class StateStoreSource final : public TensorSource {
       tensors_.emplace(name, tensor.info);
     }
     std::map<int, const std::byte*> at;
-    for (const PlannedPart& part : plan_holdings(all, content.numbers()).parts) {
+    for (const FilePart& part : plan_holdings(all, content.numbers()).parts) {
       const Slot& slot = content.slot(generation, part.writer - content.first);
       const auto [place, fresh] = at.try_emplace(
           part.writer, memory_->at(slot.offset + aligned(slot.tensor_text + slot.scalar_text)));
@@ -272,7 +272,7 @@ void follow(OwnPart& own, const StateDict& state, const std::vector<int>& here) 
   own.text = to_json(index);
   own.tensors = std::move(tensors);
   own.bytes = 0;
-  for (const PlannedPart& part : own.file.parts) {
+  for (const FilePart& part : own.file.parts) {
     own.bytes += part.writer == group.rank() ? aligned(part.bytes()) : 0;
   }
 }

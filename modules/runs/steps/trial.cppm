@@ -70,7 +70,7 @@ Trial try_step(const Run& run, const StepSetup& setup);
 
 /// What the stages of the run's model tell each other in a step, from steps of all of them on the
 /// meta device, with what overrides have replaced. Null: the model is not in stages.
-std::shared_ptr<PlannedStates> stage_states(const Run& run, StepSetup setup);
+std::shared_ptr<StageStates> stage_states(const Run& run, StepSetup setup);
 
 /// Seconds in which the host makes the calls of an eager step besides kernels and collectives: the
 /// shortest of some steps of the setup, as rank 0 on the meta device, where neither takes time.

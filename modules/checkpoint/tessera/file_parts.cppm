@@ -10,7 +10,7 @@ import :source;
 namespace tessera::checkpoint_detail {
 
 /// A box that one rank writes.
-struct PlannedPart {
+struct FilePart {
   std::string name;        // of its tensor
   std::size_t tensor = 0;  // the tensor's number, in the order of names
   DType dtype = DType::f32;
@@ -23,10 +23,10 @@ struct PlannedPart {
   }
 };
 
-struct PlannedFile {
+struct CheckpointFile {
   std::string name;
-  std::vector<int> ranks;          // that write it
-  std::vector<PlannedPart> parts;  // in the order of their bytes; empty: there is no such file
+  std::vector<int> ranks;       // that write it
+  std::vector<FilePart> parts;  // in the order of their bytes; empty: there is no such file
 };
 
 /// "NAME@1,0": the name that a part has in its file.
@@ -40,10 +40,10 @@ std::vector<std::vector<int>> file_groups(const IndexedTensors& tensors, int ran
 /// The file of a group. What several ranks of it hold is cut, or given to one of them in turn, so
 /// that all of them write about equally many bytes. A tensor whose copies are in several groups is
 /// in the file of the copy with the lowest coordinates.
-PlannedFile plan_file(const IndexedTensors& tensors, const std::vector<int>& group);
+CheckpointFile plan_file(const IndexedTensors& tensors, const std::vector<int>& group);
 
 /// As plan_file, of everything that these ranks hold, wherever other ranks have copies of it.
-PlannedFile plan_holdings(const IndexedTensors& tensors, const std::vector<int>& ranks);
+CheckpointFile plan_holdings(const IndexedTensors& tensors, const std::vector<int>& ranks);
 
 /// The rank whose file has what `rank` holds; nothing when the rank holds nothing of it.
 std::optional<int> keeper_of(const Layout& layout, int rank);
@@ -51,8 +51,9 @@ std::optional<int> keeper_of(const Layout& layout, int rank);
 /// The header (length and JSON, with the table of parts) of a file whose parts have these hashes;
 /// its size does not depend
 /// on them.
-std::string header_of(const PlannedFile& file, const std::vector<std::vector<std::string>>& hashes);
+std::string header_of(const CheckpointFile& file,
+                      const std::vector<std::vector<std::string>>& hashes);
 /// The size of the header.
-std::size_t header_bytes(const PlannedFile& file);
+std::size_t header_bytes(const CheckpointFile& file);
 
 }  // namespace tessera::checkpoint_detail

@@ -134,9 +134,9 @@ HeldBoxes boxes_of(const IndexedTensor& tensor, const std::vector<int>& group,
 }
 
 /// What a group writes; see plan_file.
-PlannedFile planned_file(const IndexedTensors& tensors, const std::vector<int>& group,
-                         WrittenBoxes written) {
-  PlannedFile file{fmt::format("rank-{}.safetensors", group.front()), group, {}};
+CheckpointFile planned_file(const IndexedTensors& tensors, const std::vector<int>& group,
+                            WrittenBoxes written) {
+  CheckpointFile file{fmt::format("rank-{}.safetensors", group.front()), group, {}};
   std::map<int, std::size_t> load;  // bytes of each writer
   // A model has thousands of tensors and a handful of shapes.
   std::map<std::pair<std::int64_t, std::vector<std::int64_t>>, HeldBoxes> known;
@@ -161,16 +161,16 @@ PlannedFile planned_file(const IndexedTensors& tensors, const std::vector<int>& 
     }
     ++number;
   }
-  for (std::uint64_t i = 0; PlannedPart & part : file.parts) {
+  for (std::uint64_t i = 0; FilePart & part : file.parts) {
     part.begin = i++;  // the order so far
   }
   // Larger elements first, so that all are aligned; then what one rank writes.
-  std::ranges::sort(file.parts, [](const PlannedPart& a, const PlannedPart& b) {
+  std::ranges::sort(file.parts, [](const FilePart& a, const FilePart& b) {
     return std::tuple(size_of(b.dtype), a.writer, a.begin) <
            std::tuple(size_of(a.dtype), b.writer, b.begin);
   });
   std::uint64_t at = 0;
-  for (PlannedPart& part : file.parts) {
+  for (FilePart& part : file.parts) {
     part.begin = at;
     at += part.bytes();
   }
@@ -231,15 +231,15 @@ std::vector<std::vector<int>> file_groups(const IndexedTensors& tensors, int ran
   return result;
 }
 
-PlannedFile plan_file(const IndexedTensors& tensors, const std::vector<int>& group) {
+CheckpointFile plan_file(const IndexedTensors& tensors, const std::vector<int>& group) {
   return planned_file(tensors, group, WrittenBoxes::kept_here);
 }
 
-PlannedFile plan_holdings(const IndexedTensors& tensors, const std::vector<int>& ranks) {
+CheckpointFile plan_holdings(const IndexedTensors& tensors, const std::vector<int>& ranks) {
   return planned_file(tensors, ranks, WrittenBoxes::held_here);
 }
 
-std::string header_of(const PlannedFile& file,
+std::string header_of(const CheckpointFile& file,
                       const std::vector<std::vector<std::string>>& hashes) {
   std::vector<HeaderEntry> entries;
   std::vector<std::string> joined;
@@ -247,7 +247,7 @@ std::string header_of(const PlannedFile& file,
   joined.reserve(file.parts.size());  // the rows' hashes are in it
   std::vector<TableRow> rows;
   for (std::size_t i = 0; i < file.parts.size(); ++i) {
-    const PlannedPart& part = file.parts[i];
+    const FilePart& part = file.parts[i];
     entries.push_back(
         {key_of(part.name, part.box.offset), {part.dtype, part.box.shape}, part.begin});
     joined.push_back(fmt::format("{}", fmt::join(hashes[i], "")));
@@ -258,10 +258,10 @@ std::string header_of(const PlannedFile& file,
   return safetensors_header(entries, metadata, file.name);
 }
 
-std::size_t header_bytes(const PlannedFile& file) {
+std::size_t header_bytes(const CheckpointFile& file) {
   std::vector<std::vector<std::string>> blank;
   blank.reserve(file.parts.size());
-  for (const PlannedPart& part : file.parts) {
+  for (const FilePart& part : file.parts) {
     blank.push_back({std::string(32 * chunks_of(part.bytes()), '0')});
   }
   return header_of(file, blank).size();
