@@ -15,7 +15,9 @@
 #include "property.hpp"
 
 import tessera.base;
+import tessera.mesh;
 import tessera.tensor;
+import tessera.collective;
 import tessera.ops;
 import tessera.program;
 import tessera.execute;
